@@ -1,0 +1,29 @@
+# unimem_folder(<name> FLOOR <n> [LINKS <lower folder>...])
+#
+# One target per folder of the house: `unimem_<name>`, made of src/<name>/**.cpp, seeing include/ and src/. It refuses
+# at configure time to link a folder that does not stand on a lower floor; tools/check_includes.py holds the
+# #include lines to the same picture.
+function(unimem_folder name)
+  cmake_parse_arguments(PARSE_ARGV 1 folder "" "FLOOR" "LINKS")
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/${name}/*.cpp")
+  if(NOT sources)  # A folder of headers alone is a target all the same.
+    set(sources "${PROJECT_BINARY_DIR}/headers_only.cpp")
+    file(TOUCH "${sources}")
+  endif()
+  set(target unimem_${name})
+  add_library(${target} OBJECT ${sources})
+  set_target_properties(${target} PROPERTIES UNIMEM_FLOOR ${folder_FLOOR})
+  target_compile_definitions(${target} PRIVATE UNIMEM_BUILDING)
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+    PRIVATE "${PROJECT_SOURCE_DIR}/src")
+  target_link_libraries(${target} PRIVATE unimem_flags fmt::fmt spdlog::spdlog Threads::Threads)
+  foreach(lower IN LISTS folder_LINKS)
+    get_target_property(lower_floor unimem_${lower} UNIMEM_FLOOR)
+    if(NOT lower_floor LESS folder_FLOOR)
+      message(FATAL_ERROR "${name} (floor ${folder_FLOOR}) may not link ${lower} (floor ${lower_floor})")
+    endif()
+    target_link_libraries(${target} PUBLIC unimem_${lower})
+  endforeach()
+  set_property(GLOBAL APPEND PROPERTY UNIMEM_FOLDERS ${name})
+endfunction()

@@ -1,0 +1,31 @@
+# Compiler settings every target of the project shares. Nothing here reaches a consumer of the installed package.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+find_program(UNIMEM_CCACHE ccache)
+if(UNIMEM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${UNIMEM_CCACHE}")
+endif()
+
+add_library(unimem_flags INTERFACE)
+target_compile_options(unimem_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wconversion -Wshadow
+  # One result on every device: a fused multiply-add rounds once where OpenCL, told not to contract, rounds twice.
+  -ffp-contract=off
+  $<$<BOOL:${UNIMEM_WERROR}>:-Werror>)
+if(UNIMEM_SANITIZE)
+  target_compile_options(unimem_flags INTERFACE -fsanitize=${UNIMEM_SANITIZE} -fno-omit-frame-pointer
+                                                -fno-sanitize-recover=all)
+  target_link_options(unimem_flags INTERFACE -fsanitize=${UNIMEM_SANITIZE})
+endif()
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(spdlog REQUIRED)
+find_package(nlohmann_json REQUIRED)

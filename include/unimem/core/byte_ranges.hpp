@@ -1,0 +1,95 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace unimem {
+
+/// A half-open interval of bytes, `[begin, end)`. Empty when `begin == end`; never inverted.
+struct ByteRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
+  [[nodiscard]] constexpr bool empty() const noexcept { return begin == end; }
+
+  friend constexpr bool operator==(ByteRange, ByteRange) = default;
+};
+
+/// A set of bytes, kept as sorted ranges that neither overlap nor touch.
+///
+/// Coherence asks two questions of it all day: "is all of this here?" and "what of this is missing?". A buffer's set is
+/// nearly always empty, whole, or a handful of edits, so the ranges live in one sorted vector: a whole-buffer answer
+/// costs one comparison, an edit a binary search. A tree would win only beyond thousands of ranges, and by then the
+/// transfer plan has merged them.
+///
+/// Not thread-safe; its owner locks. Every mutation has the strong exception guarantee.
+class UNIMEM_API ByteRanges {
+ public:
+  ByteRanges() = default;
+
+  /// The set holding exactly `range`.
+  explicit ByteRanges(ByteRange range) { add(range); }
+
+  /// Adds every byte of `range`, merging with what it overlaps or touches. O(log n + ranges merged).
+  void add(ByteRange range);
+
+  /// Removes every byte of `range`, splitting a range it cuts through. O(log n + ranges touched).
+  void remove(ByteRange range);
+
+  /// Adds every byte of `other`. O(n + m).
+  void add(ByteRanges const& other);
+
+  /// Removes every byte of `other`. O(n log m + ranges left).
+  void remove(ByteRanges const& other);
+
+  void clear() noexcept { ranges_.clear(); }
+
+  /// Makes room, so that the next `edits` additions or removals of a single range cannot throw.
+  void reserve(std::size_t edits);
+
+  /// Whether every byte of `range` is in the set; true for an empty range. O(log n).
+  [[nodiscard]] bool contains(ByteRange range) const noexcept;
+
+  /// Whether any byte of `range` is in the set. O(log n).
+  [[nodiscard]] bool intersects(ByteRange range) const noexcept;
+
+  /// Whether the two sets have a byte in common. O(n log m), n being the shorter.
+  [[nodiscard]] bool intersects(ByteRanges const& other) const noexcept;
+
+  /// The bytes that are in both sets. O(n log m + ranges found), n being the shorter.
+  [[nodiscard]] ByteRanges intersection(ByteRanges const& other) const;
+
+  /// The range that holds the byte at `offset`, or else the next one after it. O(log n).
+  [[nodiscard]] std::optional<ByteRange> find(std::size_t offset) const noexcept;
+
+  /// The bytes of `range` that are not in the set, in order: what a reader still has to fetch.
+  [[nodiscard]] std::vector<ByteRange> missing(ByteRange range) const;
+
+  /// The number of bytes in the set. O(n).
+  [[nodiscard]] std::size_t size_bytes() const noexcept;
+
+  [[nodiscard]] bool empty() const noexcept { return ranges_.empty(); }
+
+  /// The ranges in ascending order. Valid until the next mutation.
+  [[nodiscard]] std::span<const ByteRange> ranges() const noexcept { return ranges_; }
+
+  /// Throws std::logic_error unless the ranges are sorted, non-empty and apart. For tests and debug builds.
+  void validate() const;
+
+  friend bool operator==(ByteRanges const&, ByteRanges const&) = default;
+
+ private:
+  using Iterator = std::vector<ByteRange>::const_iterator;
+
+  /// The first range that ends after `offset`: the only one that can hold it.
+  [[nodiscard]] Iterator ending_after(std::size_t offset) const noexcept;
+
+  std::vector<ByteRange> ranges_;
+};
+
+}  // namespace unimem

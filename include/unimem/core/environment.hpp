@@ -1,0 +1,23 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace unimem {
+
+/// The value of an environment variable; nothing when it is unset or empty. Read anew at each call. Safe as long as nobody
+/// changes the environment at the same time, as with std::getenv.
+[[nodiscard]] UNIMEM_API std::optional<std::string> environment(std::string_view name);
+
+/// A switch: `1`, `true`, `yes`, `on` or `0`, `false`, `no`, `off`, in lower case; `otherwise` when unset.
+/// Throws InvalidArgument naming the variable for anything else.
+[[nodiscard]] UNIMEM_API bool environment_flag(std::string_view name, bool otherwise);
+
+/// A size as parse_size reads it. Throws InvalidArgument naming the variable.
+[[nodiscard]] UNIMEM_API std::optional<std::uint64_t> environment_size(std::string_view name);
+
+}  // namespace unimem

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+
+#include <compare>
+#include <cstddef>
+#include <functional>
+#include <string_view>
+
+namespace unimem {
+
+/// A name that is stored once for the whole process: one pointer wide, compared by that pointer, never freed. Buffers, blocks and
+/// usage records carry names by the million, and a program has only a few different ones.
+///
+/// Thread-safe.
+class UNIMEM_API Name {
+ public:
+  /// The empty name.
+  constexpr Name() = default;
+
+  /// Looks `text` up, storing it the first time. O(length); takes a lock.
+  explicit Name(std::string_view text);
+
+  /// Valid for ever.
+  [[nodiscard]] std::string_view view() const noexcept { return text_ == nullptr ? std::string_view{} : *text_; }
+  [[nodiscard]] bool empty() const noexcept { return text_ == nullptr; }
+
+  friend constexpr bool operator==(Name, Name) = default;
+
+ private:
+  friend struct std::hash<Name>;
+  std::string_view const* text_ = nullptr;
+};
+
+}  // namespace unimem
+
+template <>
+struct std::hash<unimem::Name> {
+  [[nodiscard]] std::size_t operator()(unimem::Name name) const noexcept {
+    return std::hash<void const*>{}(name.text_);
+  }
+};

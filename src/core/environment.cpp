@@ -1,0 +1,33 @@
+#include <unimem/core/environment.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+namespace unimem {
+
+std::optional<std::string> environment(std::string_view name) {
+  char const* const value = std::getenv(std::string(name).c_str());  // NOLINT(concurrency-mt-unsafe): as documented
+  if (value == nullptr || *value == '\0') return std::nullopt;
+  return value;
+}
+
+bool environment_flag(std::string_view name, bool otherwise) {
+  auto const value = environment(name);
+  if (!value) return otherwise;
+  constexpr std::array<std::string_view, 4> yes{"1", "true", "yes", "on"};
+  constexpr std::array<std::string_view, 4> no{"0", "false", "no", "off"};
+  if (std::ranges::find(yes, *value) != yes.end()) return true;
+  if (std::ranges::find(no, *value) != no.end()) return false;
+  throw InvalidArgument(std::string(name), *value, "1 or 0");
+}
+
+std::optional<std::uint64_t> environment_size(std::string_view name) {
+  auto const value = environment(name);
+  if (!value) return std::nullopt;
+  return parse_size(*value, name);
+}
+
+}  // namespace unimem

@@ -1,0 +1,59 @@
+#include <unimem/core/environment.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
+
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace unimem {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, spdlog::level::level_enum>, 5> levels{{
+    {"off", spdlog::level::off},
+    {"error", spdlog::level::err},
+    {"warning", spdlog::level::warn},
+    {"info", spdlog::level::info},
+    {"debug", spdlog::level::debug},
+}};
+
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+  return levels[static_cast<std::size_t>(level)].second;
+}
+
+/// Never destroyed: destructors of static objects may log. Not registered with spdlog, whose registry is the program's.
+spdlog::logger& logger() {
+  static auto& instance = *[] {
+    auto made = new spdlog::logger("unimem", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->set_pattern("unimem: %l: %v");
+    made->set_level(spdlog::level::warn);
+    if (auto const wanted = environment("UNIMEM_LOG_LEVEL")) {
+      bool known = false;
+      for (auto const& [name, level] : levels) {
+        if (name == *wanted) made->set_level(level), known = true;
+      }
+      if (!known) made->warn("UNIMEM_LOG_LEVEL '{}' is not one of off, error, warning, info, debug", *wanted);
+    }
+    return made;
+  }();
+  return instance;
+}
+
+}  // namespace
+
+void set_log_level(LogLevel level) {
+  logger().set_level(spdlog_level(level));
+}
+
+void log(LogLevel level, std::string_view message) noexcept {
+  try {
+    logger().log(spdlog_level(level), message);
+  } catch (...) {  // NOLINT(bugprone-empty-catch): a line that cannot be written must not become an error of its own
+  }
+}
+
+}  // namespace unimem

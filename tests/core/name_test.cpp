@@ -1,0 +1,72 @@
+#include <unimem/core/name.hpp>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <barrier>
+#include <string>
+#include <thread>
+#include <type_traits>
+#include <unordered_set>
+#include <vector>
+
+namespace unimem {
+namespace {
+
+static_assert(sizeof(Name) == sizeof(void*) && std::is_trivially_copyable_v<Name>);
+
+TEST(Name, TheSameTextIsTheSameName) {
+  std::string const text = "weights";
+  Name const first{text}, second{"weights"};
+  EXPECT_EQ(first, second);
+  EXPECT_EQ(first.view().data(), second.view().data()) << "stored once";
+  EXPECT_NE(first, Name{"Weights"});
+  EXPECT_NE(first, Name{"weight"});
+}
+
+TEST(Name, KeepsItsTextWhenTheOriginalIsGone) {
+  auto text = std::string(1000, 'x') + "end";
+  Name const name{text};
+  auto const expected = text;
+  text.assign(2000, 'y');
+  EXPECT_EQ(name.view(), expected);
+}
+
+TEST(Name, TheEmptyTextIsTheEmptyName) {
+  EXPECT_EQ(Name{""}, Name{});
+  EXPECT_TRUE(Name{}.empty());
+  EXPECT_EQ(Name{}.view(), "");
+  EXPECT_FALSE(Name{" "}.empty());
+}
+
+TEST(Name, ZerosArePartOfTheText) {
+  using namespace std::string_view_literals;
+  EXPECT_NE(Name{"a\0b"sv}, Name{"a"});
+  EXPECT_EQ(Name{"a\0b"sv}.view(), "a\0b"sv);
+}
+
+TEST(Name, EqualNamesHashAlike) {
+  std::unordered_set<Name> const names{Name{"a"}, Name{"b"}, Name{"a"}, Name{}, Name{""}};
+  EXPECT_EQ(names.size(), 3U);
+  EXPECT_TRUE(names.contains(Name{std::string{"b"}}));
+}
+
+TEST(Name, ThreadsThatMeetOverNewNamesAgree) {
+  constexpr std::size_t count = 500, thread_count = 4;
+  std::array<std::vector<Name>, thread_count> seen;
+  {
+    std::barrier start{thread_count};
+    std::vector<std::jthread> threads;
+    for (auto& mine : seen) {
+      threads.emplace_back([&start, &mine] {
+        start.arrive_and_wait();
+        for (std::size_t i = 0; i < count; ++i) mine.emplace_back("thread test " + std::to_string(i));
+      });
+    }
+  }
+  for (auto const& others : seen) EXPECT_EQ(others, seen.front());
+  for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(seen.front()[i].view(), "thread test " + std::to_string(i));
+}
+
+}  // namespace
+}  // namespace unimem

@@ -1,0 +1,74 @@
+#!/usr/bin/python3
+"""tools/test_summary.py counts what ctest and GoogleTest wrote, and never loses a failure."""
+
+import contextlib
+import io
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+import test_summary  # noqa: E402
+
+
+def results(**tests: str) -> str:
+    cases = "".join(f'<testcase name="{name}" status="{status}"/>' for name, status in tests.items())
+    return f'<testsuite name="x">{cases}</testsuite>'
+
+
+def report(passed: int = 0, failed: int = 0, skipped: int = 0, filtered: int = 0) -> str:
+    cases = ('<testcase name="p" status="run" result="completed"/>' * passed
+             + '<testcase name="f" status="run" result="completed"><failure message="no"/></testcase>' * failed
+             + '<testcase name="s" status="run" result="skipped"><skipped message="why"/></testcase>' * skipped
+             + '<testcase name="n" status="notrun" result="suppressed"/>' * filtered)
+    return f'<testsuites><testsuite name="y">{cases}</testsuite></testsuites>'
+
+
+class TestSummary(unittest.TestCase):
+    def summary(self, arguments: "tuple[str, ...]" = (), **files: str) -> "tuple[int, list[str]]":
+        """The exit code and lines for one build folder holding test_results.xml (`results`) and reports by name."""
+        with tempfile.TemporaryDirectory() as folder:
+            build = Path(folder) / "release"
+            (build / "test_reports").mkdir(parents=True)
+            for name, text in files.items():
+                path = build / "test_results.xml" if name == "results" else build / "test_reports" / f"{name}.xml"
+                path.write_text(text, encoding="utf-8")
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                code = test_summary.main([*arguments, str(build)])
+            return code, output.getvalue().splitlines()
+
+    def test_a_test_of_its_own_counts_once(self):
+        self.assertEqual(self.summary(results=results(a="run", b="run", c="notrun")),
+                         (0, ["release: 2 passed, 0 failed, 1 skipped", "2 passed, 0 failed, 1 skipped"]))
+
+    def test_a_whole_program_counts_by_its_cases(self):
+        code, lines = self.summary(results=results(pool_test="run", b="run"),
+                                   pool_test=report(passed=10, skipped=2, filtered=5))
+        self.assertEqual((code, lines[-1]), (0, "11 passed, 0 failed, 2 skipped"))
+
+    def test_a_failed_case_fails_the_run_and_is_named(self):
+        code, lines = self.summary(results=results(pool_test="fail"), pool_test=report(passed=3, failed=1))
+        self.assertEqual((code, lines[-1]), (1, "3 passed, 1 failed, 0 skipped"))
+        self.assertIn("  failed: pool_test", lines)
+
+    def test_a_crash_counts_as_a_failure_though_no_report_was_left(self):
+        code, lines = self.summary(results=results(pool_test="fail"))
+        self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
+
+    def test_a_failure_after_the_last_case_is_not_lost(self):
+        code, lines = self.summary(results=results(pool_test="fail"), pool_test=report(passed=3))
+        self.assertEqual((code, lines[-1]), (1, "3 passed, 1 failed, 0 skipped"))
+
+    def test_a_failed_step_is_a_failure(self):
+        code, lines = self.summary(("--failed-steps", "1"), results=results(a="run"))
+        self.assertEqual((code, lines[-1]), (1, "1 passed, 1 failed, 0 skipped"))
+
+    def test_a_run_without_results_is_a_failure(self):
+        code, lines = self.summary()
+        self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
+
+
+if __name__ == "__main__":
+    unittest.main()
