@@ -1,0 +1,137 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+#include <unimem/device/memory.hpp>
+#include <unimem/device/pages.hpp>
+#include <unimem/device/program.hpp>
+#include <unimem/device/queue.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace unimem {
+
+/// Who speaks to the hardware.
+enum class Backend : std::uint8_t { cpu, opencl, cuda, metal, sim };
+
+[[nodiscard]] UNIMEM_API std::string_view to_string(Backend backend) noexcept;
+
+/// What does not change while a device exists.
+struct DeviceInfo {
+  std::string name;                   ///< the hardware's own name
+  std::string vendor;
+  std::string driver;                 ///< driver or runtime version, as it spells itself
+  std::size_t total_bytes = 0;        ///< capacity the library enforces
+  std::size_t max_allocation = 0;     ///< the largest single allocation, bytes
+  std::size_t alignment = 1;          ///< every allocation's address (or object) is aligned to this, bytes
+  unsigned compute_units = 1;         ///< cores, or what the driver counts as such
+  bool is_gpu = false;
+  bool integrated = false;            ///< shares the host's memory physically
+  bool doubles = true;                ///< kernels may use 64-bit floating point
+  bool compiles_source = false;       ///< runs the source form of kernels
+  bool runs_host_form = false;        ///< runs the host form of kernels
+};
+
+/// Memory of a device at one moment, bytes. Free memory is the limit less what is live.
+struct MemoryInfo {
+  std::size_t free_bytes = 0;
+  std::size_t total_bytes = 0;
+};
+
+/// Bytes and commands the backend itself has carried out, counted where they happen: what a buffer's own statistics are
+/// checked against.
+struct TransferCounters {
+  std::uint64_t host_to_device_bytes = 0;
+  std::uint64_t host_to_device_copies = 0;
+  std::uint64_t device_to_host_bytes = 0;
+  std::uint64_t device_to_host_copies = 0;
+  std::uint64_t device_to_device_bytes = 0;
+  std::uint64_t device_to_device_copies = 0;
+};
+
+/// A first estimate of one direction between host and device. Used to decide what is worth merging into one copy.
+struct LinkCost {
+  double latency_seconds = 10e-6;
+  double bytes_per_second = 8e9;
+};
+
+/// One device, and the only way to its memory and queues. Devices live as long as the process and are never moved.
+/// Thread-safe.
+class UNIMEM_API Device {
+ public:
+  Device(Device const&) = delete;
+  Device& operator=(Device const&) = delete;
+  virtual ~Device();
+
+  /// "cpu", "opencl:0", "sim:0", …
+  [[nodiscard]] std::string_view id() const noexcept { return id_; }
+  [[nodiscard]] Backend backend() const noexcept { return backend_; }
+  [[nodiscard]] DeviceInfo const& info() const noexcept { return info_; }
+
+  [[nodiscard]] virtual MemoryInfo memory_info() const = 0;
+
+  /// Memory of `bytes` (at least 1) bytes at a location this device serves, aligned to `info().alignment`; its contents are
+  /// undefined. Throws OutOfMemory when the capacity is reached, UnsupportedOperation for a location it does not serve.
+  [[nodiscard]] virtual DeviceMemory allocate(std::size_t bytes, Location location) = 0;
+
+  /// Gives back what `allocate` returned, at the same location. All work on it must have ended.
+  virtual void release(DeviceMemory memory, Location location) noexcept = 0;
+
+  /// The page interface, or null where the driver has none.
+  [[nodiscard]] virtual PageSource* pages() noexcept { return nullptr; }
+
+  /// Whether device memory is host memory, so that a buffer needs only one copy.
+  [[nodiscard]] virtual bool shares_storage_with_host() const noexcept = 0;
+
+  /// The address code running on this device may use for `memory`; null where device memory has no address (OpenCL).
+  [[nodiscard]] virtual void* address(DeviceMemory memory) = 0;
+
+  /// Makes a kernel ready. Throws KernelError when it lacks the form this device needs, or does not build (with the log).
+  [[nodiscard]] virtual std::shared_ptr<Program const> compile(ProgramSource const& source) = 0;
+
+  [[nodiscard]] virtual LinkCost link_cost() const noexcept { return {}; }
+
+  /// The queue used when none is named. Made on first use.
+  [[nodiscard]] Queue& default_queue();
+  [[nodiscard]] Queue create_queue();
+
+  /// Waits for all work submitted so far to every queue of this device. Errors stay with their tickets.
+  void synchronize();
+
+  [[nodiscard]] TransferCounters transfers() const noexcept;
+
+  /// For backends: called where the bytes move.
+  void count_upload(std::size_t bytes) noexcept;
+  void count_download(std::size_t bytes) noexcept;
+  void count_copy(std::size_t bytes) noexcept;
+
+ protected:
+  Device(Backend backend, std::string id);
+
+  [[nodiscard]] virtual std::unique_ptr<detail::QueueBackend> make_queue() = 0;
+
+  DeviceInfo info_;  ///< filled by the backend's constructor
+
+ private:
+  struct Counters {
+    std::atomic<std::uint64_t> upload_bytes{0}, upload_copies{0};
+    std::atomic<std::uint64_t> download_bytes{0}, download_copies{0};
+    std::atomic<std::uint64_t> copy_bytes{0}, copy_copies{0};
+  };
+
+  Backend backend_;
+  std::string id_;
+  Counters counters_;
+  std::mutex queues_mutex_;
+  std::vector<detail::QueueControl*> queues_;  ///< every queue ever made here: the blocks are immortal
+  std::once_flag default_queue_made_;
+  std::unique_ptr<Queue> default_queue_;
+};
+
+}  // namespace unimem

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+
+#include <cstdint>
+#include <exception>
+
+namespace unimem {
+
+namespace detail {
+class QueueControl;
+}
+
+/// The number of a piece of work within its queue, counting from 1. Work of one queue finishes in the order of its tickets.
+using Ticket = std::uint64_t;
+
+/// A moment in a queue: the end of the work with a given ticket. Two words, copied freely; it stays valid when its queue is
+/// gone, because the control block it points to lives as long as the process. A default-constructed event is done.
+///
+/// Thread-safe: any thread may ask or wait, at any time.
+class UNIMEM_API Event {
+ public:
+  constexpr Event() = default;
+  constexpr Event(detail::QueueControl* control, Ticket ticket) noexcept : control_(control), ticket_(ticket) {}
+
+  /// Whether the work has ended, well or badly. Never blocks.
+  [[nodiscard]] bool ready() const noexcept;
+
+  /// Blocks until the work has ended, then throws its error if it failed. Every waiter gets the error, every time.
+  void wait() const;
+
+  /// Blocks until the work has ended and returns its error, or null.
+  [[nodiscard]] std::exception_ptr wait_for_error() const noexcept;
+
+  /// The error of work that has ended badly, null if it is still running or ended well. Never blocks.
+  [[nodiscard]] std::exception_ptr error() const noexcept;
+
+  /// The id of the queue, never reused; 0 for a default-constructed event.
+  [[nodiscard]] std::uint64_t queue_id() const noexcept;
+  [[nodiscard]] Ticket ticket() const noexcept { return ticket_; }
+
+  friend constexpr bool operator==(Event, Event) = default;
+
+ private:
+  friend class Queue;
+  detail::QueueControl* control_ = nullptr;
+  Ticket ticket_ = 0;
+};
+
+}  // namespace unimem

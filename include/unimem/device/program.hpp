@@ -1,0 +1,72 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+#include <unimem/device/memory.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+
+namespace unimem {
+
+/// How many work items a kernel runs over, in up to three dimensions; `Range{n}` is one-dimensional.
+struct Range {
+  std::size_t x = 1;
+  std::size_t y = 1;
+  std::size_t z = 1;
+
+  /// x · y · z; throws InvalidArgument if that does not fit 64 bits.
+  [[nodiscard]] UNIMEM_API std::size_t items() const;
+
+  friend constexpr bool operator==(Range, Range) = default;
+};
+
+/// The index of one work item, what OpenCL calls its global id.
+struct WorkItem {
+  std::size_t x = 0;
+  std::size_t y = 0;
+  std::size_t z = 0;
+};
+
+/// What a host loop is handed for each kernel argument: an address and a size. For a buffer the window the kernel was given,
+/// for a scalar the value's bytes.
+struct HostArgument {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// The host form of a kernel, with its loop inside: runs the items `[begin, end)` of `range`, numbered with x fastest.
+/// Called from several threads at once, on disjoint parts.
+using HostLoop = std::function<void(Range range, std::size_t begin, std::size_t end, std::span<const HostArgument>)>;
+
+/// A kernel before it meets a device: any of its forms may be missing.
+struct ProgramSource {
+  std::string name;    ///< the entry point, and what errors call it
+  std::string source;  ///< the portable source form (docs/kernels.md), or plain source of the backend's language
+  HostLoop host;       ///< the host form
+};
+
+/// One argument of a launch: memory, or a scalar of up to 16 bytes.
+struct KernelArgument {
+  enum class Kind : std::uint8_t { memory, scalar };
+
+  Kind kind = Kind::memory;
+  DeviceMemory memory;
+  alignas(16) std::array<std::byte, 16> scalar{};
+  std::size_t scalar_bytes = 0;
+  bool writes = true;  ///< of memory: whether the kernel may write there
+};
+
+/// A kernel made ready for one device. Immutable, usable from any thread and any queue of that device.
+class UNIMEM_API Program {
+ public:
+  Program() = default;
+  Program(Program const&) = delete;
+  Program& operator=(Program const&) = delete;
+  virtual ~Program();
+};
+
+}  // namespace unimem

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+#include <unimem/device/event.hpp>
+#include <unimem/device/memory.hpp>
+#include <unimem/device/program.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace unimem {
+
+class Device;
+
+namespace detail {
+class QueueBackend;
+}
+
+/// An in-order queue of work on one device. Every operation is asynchronous: it returns at once with the Event of its
+/// ticket, and the memory it names, on both sides, must stay alive and untouched until that event is done.
+///
+/// A failure sticks to its own ticket; later work of the queue still runs. Destroying a queue waits for its work.
+/// Thread-safe. Move-only; a moved-from queue may only be destroyed or assigned to.
+class UNIMEM_API Queue {
+ public:
+  Queue(Device& device, std::unique_ptr<detail::QueueBackend> backend);
+  Queue(Queue&&) noexcept;
+  Queue& operator=(Queue&&) noexcept;
+  ~Queue();
+
+  [[nodiscard]] Device& device() const noexcept { return *device_; }
+
+  /// Unique among all queues of the process, never reused, never 0.
+  [[nodiscard]] std::uint64_t id() const noexcept;
+
+  /// Copies `bytes` from host memory to the start of `to`. Throws InvalidArgument if `to` is smaller.
+  Event upload(DeviceMemory to, void const* from, std::size_t bytes);
+
+  /// Copies `bytes` from the start of `from` to host memory. Throws InvalidArgument if `from` is smaller.
+  Event download(void* to, DeviceMemory from, std::size_t bytes);
+
+  /// Copies within the device. The two must not overlap. Throws InvalidArgument if either is smaller than `bytes`.
+  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes);
+
+  /// Repeats `pattern` over all of `to`. Pattern sizes are 1, 2, 4, 8 or 16 bytes and must divide `to.bytes`.
+  Event fill(DeviceMemory to, std::span<const std::byte> pattern);
+
+  /// Runs a program made by this queue's device. Throws KernelError if arguments do not fit it.
+  Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments);
+
+  /// Lets later work of this queue start only when `event` is done. Free for this queue's own events and for done ones.
+  void wait(Event event);
+
+  /// The end of everything submitted so far. Free: nothing is submitted.
+  [[nodiscard]] Event record() const noexcept;
+
+  /// Blocks until everything submitted so far has ended; throws the first failure since the last call, if any.
+  void synchronize();
+
+  /// The highest ticket known to have ended, with all before it.
+  [[nodiscard]] Ticket completed() const noexcept;
+
+  /// The driver's own queue (`cl_command_queue`, `cudaStream_t`); throws UnsupportedOperation where there is none.
+  template <class Native>
+  [[nodiscard]] Native native() const {
+    static_assert(sizeof(Native) == sizeof(void*), "a native queue is a pointer-sized handle");
+    return reinterpret_cast<Native>(native_handle());
+  }
+
+ private:
+  [[nodiscard]] void* native_handle() const;
+
+  Device* device_;
+  std::unique_ptr<detail::QueueBackend> backend_;
+};
+
+}  // namespace unimem

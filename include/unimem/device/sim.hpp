@@ -1,0 +1,38 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+#include <unimem/device/device.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace unimem {
+
+/// A discrete device made of host memory: what it is to be like, and what shall go wrong.
+struct SimOptions {
+  std::size_t memory_bytes = std::size_t{1} << 30;  ///< capacity, enforced exactly (`memory=1GiB`)
+  double upload_bytes_per_second = 0;               ///< host to device; 0: as fast as memory (`h2d=12GB/s`)
+  double download_bytes_per_second = 0;             ///< device to host (`d2h=12GB/s`)
+  double copy_bytes_per_second = 0;                 ///< within the device (`d2d=100GB/s`)
+  std::chrono::nanoseconds latency{0};              ///< added to every copy, fill and run (`latency=10us`)
+  // The fault plan: the n-th call, counting from 1, fails; 0: never.
+  std::uint64_t fail_allocation = 0;  ///< raises OutOfMemory (`fail_alloc=3`)
+  std::uint64_t fail_upload = 0;      ///< the copy fails when its turn comes, before a byte is moved (`fail_upload=1`)
+  std::uint64_t fail_download = 0;    ///< likewise (`fail_download=1`)
+  std::uint64_t fail_run = 0;         ///< the kernel fails half-way, having scribbled over what it may write (`fail_run=2`)
+  std::uint64_t lose_after = 0;       ///< from the n-th command on the device is gone: every command fails (`lose_after=9`)
+};
+
+/// Reads `memory=1GiB,h2d=12GB/s,latency=10us,fail_alloc=3`; empty text is all defaults. Throws InvalidArgument.
+[[nodiscard]] UNIMEM_API SimOptions parse_sim_options(std::string_view text);
+
+/// Makes a simulated device that lives as long as the process. Its memory reads 0xCD where nothing has been written since it
+/// was allocated, and costs nothing until touched. Thread-safe.
+UNIMEM_API Device& make_sim(SimOptions const& options = {});
+
+/// Replaces the fault plan of a simulated device, counting calls from 1 again; throws InvalidArgument for any other device.
+UNIMEM_API void set_sim_faults(Device& sim, SimOptions const& options);
+
+}  // namespace unimem

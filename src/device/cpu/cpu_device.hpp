@@ -1,0 +1,45 @@
+#pragma once
+
+#include <unimem/device/device.hpp>
+
+#include "device/host_pages.hpp"
+
+#include <atomic>
+#include <memory>
+
+namespace unimem::detail {
+
+/// The machine itself as a device: its memory is host memory, its kernels are host forms on the shared thread pool.
+///
+/// All four locations are the same memory here; `pinned` is locked in place besides. Sizes are counted against what the machine,
+/// or the container around it, has, because a container's limit does not refuse, it kills.
+class CpuDevice final : public Device, private PageOwner {
+ public:
+  CpuDevice();
+
+  [[nodiscard]] MemoryInfo memory_info() const override;
+  [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location) override;
+  void release(DeviceMemory memory, Location location) noexcept override;
+  [[nodiscard]] PageSource* pages() noexcept override;
+  [[nodiscard]] bool shares_storage_with_host() const noexcept override { return true; }
+  [[nodiscard]] void* address(DeviceMemory memory) override;
+  [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
+
+ protected:
+  [[nodiscard]] std::unique_ptr<QueueBackend> make_queue() override;
+
+ private:
+  /// Counts `bytes` as live, unless that would pass the capacity: then throws OutOfMemory.
+  void take(std::size_t bytes, Location location);
+
+  void take_for_pages(std::size_t bytes) override { take(bytes, Location::device); }
+  void give_back_from_pages(std::size_t bytes) noexcept override { live_bytes_ -= bytes; }
+  void pages_created(std::uintptr_t, std::size_t) override {}
+  void pages_moved(std::uintptr_t, std::uintptr_t, std::size_t) override {}
+  void pages_freed(std::uintptr_t, std::size_t) noexcept override {}
+
+  std::atomic<std::size_t> live_bytes_{0};  ///< a sum alone; nothing is published through it
+  HostPages pages_;
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,110 @@
+#include "device/cpu/thread_pool.hpp"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+
+namespace unimem::detail {
+namespace {
+
+/// Whether this thread is inside a piece: a loop begun there would wait for threads that may all be waiting likewise.
+thread_local bool inside_piece = false;
+
+std::size_t usable_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  // Fails on machines with more than 1,024 cores, where the count without the affinity has to do.
+  if (sched_getaffinity(0, sizeof cores, &cores) == 0) return static_cast<std::size_t>(CPU_COUNT(&cores));
+  return std::max(1U, std::thread::hardware_concurrency());
+}
+
+}  // namespace
+
+/// One call of parallel_for, living on its caller's stack: the caller leaves only when `helpers` is zero.
+struct ThreadPool::Loop {
+  std::size_t const count;
+  std::function<void(std::size_t)> const& piece;
+  std::atomic<std::size_t> next{0};
+  std::size_t helpers = 0;  ///< under the pool's lock
+  std::once_flag failed{};
+  std::exception_ptr failure{};
+};
+
+ThreadPool::ThreadPool(std::size_t threads) : threads_(std::max<std::size_t>(1, threads)) {}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard const lock{mutex_};
+    closing_ = true;
+  }
+  work_.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+ThreadPool& ThreadPool::shared() {
+  static auto& pool = *new ThreadPool{usable_cores()};
+  return pool;
+}
+
+void ThreadPool::parallel_for(std::size_t count, std::function<void(std::size_t)> const& piece) {
+  if (count <= 1 || threads_ == 1 || inside_piece) {
+    for (std::size_t i = 0; i < count; ++i) piece(i);
+    return;
+  }
+  Loop loop{count, piece};
+  {
+    std::lock_guard const lock{mutex_};
+    if (workers_.empty()) start_threads();
+    loops_.push_back(&loop);
+  }
+  if (count > 2) {
+    work_.notify_all();
+  } else {
+    work_.notify_one();
+  }
+  take_part(loop);
+  {
+    std::unique_lock lock{mutex_};
+    std::erase(loops_, &loop);
+    ended_.wait(lock, [&] { return loop.helpers == 0; });
+  }
+  if (loop.failure) std::rethrow_exception(loop.failure);
+}
+
+void ThreadPool::start_threads() {
+  workers_.reserve(threads_ - 1);
+  while (workers_.size() + 1 < threads_) workers_.emplace_back([this] { work(); });
+}
+
+void ThreadPool::work() {
+  std::unique_lock lock{mutex_};
+  while (true) {
+    work_.wait(lock, [&] { return closing_ || !loops_.empty(); });
+    if (closing_) return;
+    auto& loop = *loops_.front();
+    ++loop.helpers;
+    lock.unlock();
+    take_part(loop);
+    lock.lock();
+    // Nothing left to begin there: others must not come for it, and the next round of this thread finds the next loop.
+    std::erase(loops_, &loop);
+    if (--loop.helpers == 0) ended_.notify_all();
+  }
+}
+
+void ThreadPool::take_part(Loop& loop) noexcept {
+  inside_piece = true;
+  try {
+    // Relaxed: a piece's inputs were published by the lock under which the loop was found, its results are by the lock
+    // under which the helper leaves.
+    for (std::size_t i = 0; (i = loop.next.fetch_add(1, std::memory_order_relaxed)) < loop.count;) loop.piece(i);
+  } catch (...) {
+    std::call_once(loop.failed, [&] { loop.failure = std::current_exception(); });
+    loop.next.store(loop.count, std::memory_order_relaxed);
+  }
+  inside_piece = false;
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,39 @@
+#include <unimem/core/error.hpp>
+#include <unimem/device/event.hpp>
+
+#include "device/queue_control.hpp"
+#include "device/worker_threads.hpp"
+
+namespace unimem {
+
+bool Event::ready() const noexcept {
+  if (control_ == nullptr || control_->completed() >= ticket_) return true;
+  control_->poll();
+  return control_->completed() >= ticket_;
+}
+
+std::exception_ptr Event::wait_for_error() const noexcept {
+  if (control_ == nullptr) return nullptr;
+  if (control_->completed() < ticket_) {
+    if (detail::is_forked_child()) {
+      return std::make_exception_ptr(UnsupportedOperation("waiting for work of the parent process",
+                                                          "a forked child process", "nobody here carries it out"));
+    }
+    control_->wait(ticket_);
+  }
+  return control_->error(ticket_);
+}
+
+void Event::wait() const {
+  if (auto const failure = wait_for_error()) std::rethrow_exception(failure);
+}
+
+std::exception_ptr Event::error() const noexcept {
+  return control_ == nullptr || control_->completed() < ticket_ ? nullptr : control_->error(ticket_);
+}
+
+std::uint64_t Event::queue_id() const noexcept {
+  return control_ == nullptr ? 0 : control_->id();
+}
+
+}  // namespace unimem

@@ -1,0 +1,78 @@
+#pragma once
+
+#include <unimem/device/pages.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+
+namespace unimem::detail {
+
+/// The device that pages belong to: keeps their sum within its capacity, and what it knows of their contents up to date.
+class PageOwner {
+ public:
+  PageOwner() = default;
+  PageOwner(PageOwner const&) = delete;
+  PageOwner& operator=(PageOwner const&) = delete;
+
+  /// Counts `bytes` against the capacity; throws OutOfMemory.
+  virtual void take_for_pages(std::size_t bytes) = 0;
+  virtual void give_back_from_pages(std::size_t bytes) noexcept = 0;
+
+  /// Fresh memory lies at `base` now; memory moved, contents and all; memory is gone.
+  virtual void pages_created(std::uintptr_t base, std::size_t bytes) = 0;
+  virtual void pages_moved(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) = 0;
+  virtual void pages_freed(std::uintptr_t base, std::size_t bytes) noexcept = 0;
+
+ protected:
+  ~PageOwner() = default;
+};
+
+/// Pages of host memory, moved between addresses by the kernel's page tables (`mremap`) and never copied.
+///
+/// Pages that are mapped nowhere must still be somewhere: they are parked at addresses of their own, which are their handle. A
+/// place that pages have left must not be seen empty by another thread's `mmap`, so they are moved with MREMAP_DONTUNMAP
+/// (Linux 5.7) and the place is covered again in one step. The kernel moves one mapping at a time, so every piece that was ever
+/// moved on its own is remembered, and a range is moved piece by piece.
+///
+/// Thread-safe.
+class HostPages final : public PageSource {
+ public:
+  explicit HostPages(PageOwner& owner) noexcept : owner_(owner) {}
+
+  /// Whether this kernel can move pages without leaving a hole. Tried out once.
+  [[nodiscard]] static bool supported() noexcept;
+
+  [[nodiscard]] std::size_t page_bytes() const noexcept override { return std::size_t{64} << 10; }
+  [[nodiscard]] AddressRange reserve(std::size_t bytes) override;
+  void give_up(AddressRange range) noexcept override;
+  [[nodiscard]] Pages create_pages(std::size_t bytes) override;
+  void free_pages(Pages pages) noexcept override;
+  void map(AddressRange range, Pages pages) override;
+  [[nodiscard]] Pages unmap(AddressRange range) override;
+
+  /// Whether all of `[base, base + bytes)` is memory mapped into a reservation.
+  [[nodiscard]] bool is_mapped(std::uintptr_t base, std::size_t bytes) const;
+
+ private:
+  /// Address to size, of things that do not overlap.
+  using Extents = std::map<std::uintptr_t, std::size_t>;
+
+  void check_size(std::size_t bytes) const;
+  void check_range(AddressRange range) const;
+  /// The bytes of `[base, base + bytes)` that have memory behind them.
+  [[nodiscard]] std::size_t present(std::uintptr_t base, std::size_t bytes) const;
+  /// Makes `[base, base + bytes)` begin and end with pieces.
+  void split(std::uintptr_t base, std::size_t bytes);
+  /// Moves every piece of `[from, from + bytes)`; on failure all are back where they were. Throws OutOfMemory.
+  void move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes);
+
+  PageOwner& owner_;
+  mutable std::mutex mutex_;
+  Extents reservations_;
+  Extents parked_;  ///< handles that are out
+  Extents pieces_;  ///< all memory, mapped and parked, as the kernel moves it
+};
+
+}  // namespace unimem::detail

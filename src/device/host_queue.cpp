@@ -1,0 +1,124 @@
+#include <unimem/core/error.hpp>
+
+#include "device/host_queue.hpp"
+
+#include <chrono>
+#include <limits>
+#include <utility>
+
+namespace unimem::detail {
+
+HostExecutor::HostExecutor(QueueControl& control) : control_(control), hushed_(!enlist(*this)) {}
+
+Event HostExecutor::submit(Task task) {
+  if (is_forked_child()) {
+    throw UnsupportedOperation("queued work", "a forked child process", "the queue's thread stayed in the parent");
+  }
+  Lock const lock{mutex_};
+  // A process that is ending gets no worker any more: its work is done by whoever waits for it.
+  if (!worker_.joinable() && !hushed_) worker_ = std::thread{[this] { work(); }};
+  // The ticket last: whatever throws before it leaves no ticket that nobody would ever finish.
+  tasks_.push_back({0, std::move(task)});
+  auto const event = control_.submit();
+  tasks_.back().ticket = event.ticket();
+  if (worker_sleeps_ && runner_ == Runner::nobody) {
+    worker_sleeps_ = false;
+    work_.notify_one();
+  }
+  return event;
+}
+
+void HostExecutor::close() noexcept {
+  control_.wait(control_.submitted());
+  {
+    Lock const lock{mutex_};
+    closing_ = true;
+  }
+  work_.notify_one();
+  if (worker_.joinable()) worker_.join();
+  discharge(*this);
+}
+
+void HostExecutor::wait_for(Ticket ticket) noexcept {
+  if (is_forked_child()) return;
+  Lock lock{mutex_};
+  while (control_.completed() < ticket) {
+    if (runner_ == Runner::nobody) {
+      run(Runner::waiter, ticket, lock);
+      continue;
+    }
+    auto const mine = waiting_.insert(ticket);
+    changed_.wait(lock, [&] { return control_.completed() >= ticket || runner_ == Runner::nobody; });
+    waiting_.erase(mine);
+  }
+}
+
+void HostExecutor::hush() noexcept {
+  Lock lock{mutex_};
+  hushed_ = true;
+  // A second, no more: `exit` may have been called by the running task itself, or that task may never end.
+  changed_.wait_for(lock, std::chrono::seconds{1}, [&] { return runner_ != Runner::worker; });
+}
+
+void HostExecutor::work() noexcept {
+  Lock lock{mutex_};
+  while (true) {
+    while (!closing_ && (hushed_ || tasks_.empty() || runner_ != Runner::nobody)) {
+      worker_sleeps_ = true;  // again at each turn: who woke it took the flag away
+      work_.wait(lock);
+    }
+    worker_sleeps_ = false;
+    if (closing_) return;
+    run(Runner::worker, std::numeric_limits<Ticket>::max(), lock);
+  }
+}
+
+void HostExecutor::run(Runner runner, Ticket last, Lock& lock) noexcept {
+  runner_ = runner;
+  while (!tasks_.empty() && tasks_.front().ticket <= last && !(runner == Runner::worker && hushed_)) {
+    auto const ticket = tasks_.front().ticket;
+    auto task = std::move(tasks_.front().task);
+    tasks_.pop_front();
+    lock.unlock();
+    std::exception_ptr failure;
+    try {
+      task();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    task = nullptr;  // what it held is let go before its event is done, not at some time after
+    control_.finish(ticket, std::move(failure));
+    lock.lock();
+    if (!waiting_.empty() && *waiting_.begin() <= ticket) changed_.notify_all();
+  }
+  runner_ = Runner::nobody;
+  if (hushed_) changed_.notify_all();
+  if (tasks_.empty()) return;
+  // To a waiter that still needs the work; one whose ticket has ended may not have got up yet, and would take nothing over.
+  if (!waiting_.empty() && *waiting_.rbegin() > control_.completed()) {
+    changed_.notify_all();
+  } else if (worker_sleeps_) {
+    worker_sleeps_ = false;
+    work_.notify_one();
+  }
+}
+
+HostQueue::HostQueue() : executor_(std::make_shared<HostExecutor>(control())) {
+  control().set_waiter(executor_);
+}
+
+HostQueue::~HostQueue() {
+  if (is_forked_child()) {
+    // Destroying the executor would destroy a lock in an unknown state and a thread that does not exist. The control
+    // block keeps it reachable.
+    return;
+  }
+  executor_->close();
+  control().set_waiter(nullptr);
+}
+
+void HostQueue::wait(Event event) {
+  submit([event] { event.wait(); });
+}
+
+}  // namespace unimem::detail

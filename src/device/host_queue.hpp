@@ -1,0 +1,86 @@
+#pragma once
+
+#include "device/queue_backend.hpp"
+#include "device/worker_threads.hpp"
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <utility>
+
+namespace unimem::detail {
+
+/// Carries out the work of one queue on host threads, in order, one piece at a time.
+///
+/// Each executor has a thread of its own, so that work goes on while nobody waits. But waking a sleeping thread costs far more
+/// (about 90 µs) than most pieces of work, so a thread that waits for an event does not wait for the worker: if nobody
+/// is executing at that moment, it runs the tasks itself, in order, up to its ticket. Whoever runs holds `runner_`; there
+/// is never more than one, and he who stops with work left hands it to a waiter, or wakes the worker.
+///
+/// Waiters hold the executor by the queue's control block, so it outlives a queue that is destroyed under them. A task may wait for
+/// events of other queues (it helps them likewise): it was submitted after what it waits for, so no circle can close.
+///
+/// Thread-safe.
+class HostExecutor final : public Waiter, public BackgroundWorker {
+ public:
+  using Task = std::function<void()>;
+
+  explicit HostExecutor(QueueControl& control);
+
+  /// Puts `task` at the end. What it throws becomes the error of its ticket. Throws UnsupportedOperation in a forked child.
+  Event submit(Task task);
+
+  /// Runs what is left and ends the worker. Nothing may be submitted any more.
+  void close() noexcept;
+
+  void wait_for(Ticket ticket) noexcept override;
+  void poll() noexcept override {}  // the worker makes progress by itself
+  void hush() noexcept override;
+
+ private:
+  enum class Runner : unsigned char { nobody, worker, waiter };
+
+  struct Entry {
+    Ticket ticket;
+    Task task;
+  };
+  using Lock = std::unique_lock<std::mutex>;
+
+  void work() noexcept;
+  /// Runs tasks up to `last`, with the lock released during each. The caller has seen that nobody runs.
+  void run(Runner runner, Ticket last, Lock& lock) noexcept;
+
+  QueueControl& control_;
+  std::mutex mutex_;
+  std::condition_variable work_;     ///< for the worker: there is something to do
+  std::condition_variable changed_;  ///< for those who wait: a ticket ended, or nobody runs any more
+  std::deque<Entry> tasks_;
+  std::multiset<Ticket> waiting_;  ///< the tickets of sleeping waiters, so that nobody is woken for another's ticket
+  std::thread worker_;
+  Runner runner_ = Runner::nobody;
+  bool worker_sleeps_ = false;  ///< a wake-up is worth its system call
+  bool closing_ = false;
+  bool hushed_;  ///< the process is ending: the worker takes nothing up any more
+};
+
+/// What the queues of cpu and sim have in common: an executor, and waiting for others. The backend says what a command does.
+class HostQueue : public QueueBackend {
+ public:
+  HostQueue();
+  /// Waits for all work; in a forked child, where nobody can do it, the work is forgotten.
+  ~HostQueue() override;
+
+  void wait(Event event) final;
+
+ protected:
+  Event submit(HostExecutor::Task task) { return executor_->submit(std::move(task)); }
+
+ private:
+  std::shared_ptr<HostExecutor> executor_;
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <unimem/device/event.hpp>
+
+#include "device/opencl/handle.hpp"
+#include "device/queue_control.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace unimem::detail::opencl {
+
+class OpenClDevice;
+
+/// An event of the driver and the call it came from, which an error will name.
+struct DriverEvent {
+  EventHandle event;
+  char const* call = "";
+};
+
+/// What a command moves, to be counted once it has.
+enum class Moves : std::uint8_t { nothing, upload, download, copy };
+
+/// One ticket's worth of driver commands, with all that must live until they have ended.
+struct Command {
+  std::vector<DriverEvent> events{};     ///< in the order of submission; the ticket ends when all have
+  Moves moves = Moves::nothing;
+  std::size_t bytes = 0;
+  std::exception_ptr failure{};          ///< known before the command was submitted
+  std::shared_ptr<void const> keep{};    ///< programs, patterns
+  std::vector<MemoryHandle> windows{};   ///< sub-buffers made for this command alone
+};
+
+/// The driver's in-order queue and the commands in it that are not known to have ended.
+///
+/// Nothing here waits for a callback of the driver: who wants to know asks (`poll`), who must know waits in
+/// clWaitForEvents, and every submission collects what has ended. A callback would run on a driver's thread at a moment
+/// of the driver's choosing, also while the process exits, and on drivers that execute lazily it never comes.
+///
+/// Thread-safe. Shared by its queue and by whoever waits at the moment the queue goes.
+class CommandStream final : public Waiter {
+ public:
+  CommandStream(OpenClDevice& device, QueueHandle queue, QueueControl& control);
+  ~CommandStream() override;
+
+  [[nodiscard]] cl_command_queue queue() const noexcept { return queue_.get(); }
+
+  /// Held from the first driver call of a command to `append`, so that tickets count in the driver's order.
+  [[nodiscard]] std::unique_lock<std::mutex> submission() { return std::unique_lock{submission_mutex_}; }
+
+  /// Takes a ticket for a command just enqueued, and sets it going. The caller holds `submission()`.
+  Event append(Command command);
+
+  /// References to what ends the work of `ticket`: empty if it has ended.
+  [[nodiscard]] std::vector<DriverEvent> events_of(Ticket ticket);
+
+  void wait_for(Ticket ticket) noexcept override;
+  void poll() noexcept override;
+
+  /// Waits for everything submitted so far.
+  void wait_for_all() noexcept { wait_for(control_.submitted()); }
+
+ private:
+  struct Pending {
+    Ticket ticket;
+    Command command;
+  };
+
+  /// Reports the commands at the front that have ended, in order. The commands themselves are handed back to be destroyed
+  /// outside the lock. The caller holds `pending_mutex_`.
+  [[nodiscard]] std::vector<Command> collect() noexcept;
+  [[nodiscard]] std::vector<DriverEvent> share(Command const& command) const;
+  [[nodiscard]] Pending& find(Ticket ticket) noexcept;
+  void count(Command const& command) noexcept;
+
+  OpenClDevice& device_;
+  Api const& api_;
+  QueueHandle queue_;
+  QueueControl& control_;
+  std::mutex submission_mutex_;  ///< taken before pending_mutex_
+  std::mutex pending_mutex_;
+  std::deque<Pending> pending_;  ///< consecutive tickets
+};
+
+/// Waits for the work of every stream of the process. For the exit handler, while drivers still stand.
+void finish_all_streams() noexcept;
+
+}  // namespace unimem::detail::opencl

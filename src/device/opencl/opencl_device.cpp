@@ -1,0 +1,140 @@
+#include "device/opencl/opencl_device.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "device/opencl/code.hpp"
+#include "device/opencl/command_stream.hpp"
+#include "device/opencl/opencl_program.hpp"
+#include "device/opencl/opencl_queue.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace unimem::detail::opencl {
+namespace {
+
+cl_mem object_of(DeviceMemory memory) noexcept {
+  return reinterpret_cast<cl_mem>(memory.object);
+}
+
+}  // namespace
+
+OpenClDevice::OpenClDevice(std::string id, Hardware hardware, bool shares)
+    : Device(Backend::opencl, std::move(id)), hardware_(std::move(hardware)), shares_(shares) {
+  info_ = hardware_.info;
+  if (shares_ && !hardware_.fine_grain_memory) {
+    throw UnsupportedOperation("zero_copy=1", std::string(this->id()),
+                               "the device has no fine-grained shared virtual memory");
+  }
+  cl_context_properties const properties[] = {CL_CONTEXT_PLATFORM,
+                                              reinterpret_cast<cl_context_properties>(hardware_.platform), 0};
+  cl_int code = CL_SUCCESS;
+  context_ = {api(), api().clCreateContext(properties, 1, &hardware_.device, nullptr, nullptr, &code)};
+  check(code, "clCreateContext");
+}
+
+bool OpenClDevice::shares_by_default(Hardware const& hardware) noexcept {
+  return hardware.info.is_gpu && hardware.info.integrated && hardware.fine_grain_memory;
+}
+
+MemoryInfo OpenClDevice::memory_info() const {
+  auto const total = hardware_.budget->capacity();
+  return {total - hardware_.budget->live(), total};
+}
+
+void OpenClDevice::refuse(std::size_t bytes, std::size_t limit, std::string reason) const {
+  auto const live = hardware_.budget->live();
+  auto const free = hardware_.budget->capacity() - live;
+  throw OutOfMemory({.where = fmt::format("{} {}", id(), to_string(Location::device)),
+                     .requested = bytes,
+                     .limit = limit,
+                     .live = live,
+                     .largest_free = std::min(free, info_.max_allocation),
+                     .device_free = free,
+                     .holders = {},
+                     .reason = std::move(reason)});
+}
+
+DeviceMemory OpenClDevice::allocate(std::size_t bytes, Location location) {
+  if (location != Location::device) {
+    throw UnsupportedOperation(fmt::format("{} memory", to_string(location)), std::string(id()),
+                               "OpenCL devices serve device memory only");
+  }
+  if (bytes == 0) throw InvalidArgument("bytes", "0", "at least 1");
+  if (bytes > info_.max_allocation) {
+    refuse(bytes, info_.max_allocation, "larger than the driver's largest allocation");
+  }
+  if (!hardware_.budget->take(bytes)) refuse(bytes, hardware_.budget->capacity(), "limit reached");
+  try {
+    auto object = make_object(bytes);
+    return {reinterpret_cast<std::uintptr_t>(object.detach()), 0, bytes};
+  } catch (...) {
+    hardware_.budget->give_back(bytes);
+    throw;
+  }
+}
+
+MemoryHandle OpenClDevice::make_object(std::size_t bytes) {
+  void* shared = nullptr;
+  cl_mem_flags flags = CL_MEM_READ_WRITE;
+  if (shares_) {
+    shared = api().clSVMAlloc(context(), CL_MEM_READ_WRITE | CL_MEM_SVM_FINE_GRAIN_BUFFER, bytes, 0);
+    if (shared == nullptr) refuse(bytes, hardware_.budget->capacity(), "clSVMAlloc returned no memory");
+    flags |= CL_MEM_USE_HOST_PTR;
+  }
+  cl_int code = CL_SUCCESS;
+  MemoryHandle object{api(), api().clCreateBuffer(context(), flags, bytes, shared, &code)};
+  if (code == CL_SUCCESS) return object;
+  if (shared != nullptr) api().clSVMFree(context(), shared);
+  if (code == CL_MEM_OBJECT_ALLOCATION_FAILURE) {
+    refuse(bytes, hardware_.budget->capacity(), fmt::format("clCreateBuffer: {}", code_name(code)));
+  }
+  check(code, "clCreateBuffer");
+  return object;
+}
+
+void OpenClDevice::release(DeviceMemory memory, Location) noexcept {
+  if (memory.object == 0) return;
+  if (!driver_gone()) {
+    auto* const shared = shares_ ? shared_address(object_of(memory)) : nullptr;
+    api().clReleaseMemObject(object_of(memory));
+    if (shared != nullptr) api().clSVMFree(context(), shared);
+  }
+  hardware_.budget->give_back(memory.bytes);
+}
+
+void* OpenClDevice::shared_address(cl_mem object) const noexcept {
+  void* result = nullptr;
+  auto const code = api().clGetMemObjectInfo(object, CL_MEM_HOST_PTR, sizeof result, &result, nullptr);
+  return code == CL_SUCCESS ? result : nullptr;
+}
+
+void* OpenClDevice::address(DeviceMemory memory) {
+  if (!shares_ || memory.object == 0 || driver_gone()) return nullptr;
+  auto* const base = static_cast<std::byte*>(shared_address(object_of(memory)));
+  return base == nullptr ? nullptr : base + memory.offset;
+}
+
+std::shared_ptr<Program const> OpenClDevice::compile(ProgramSource const& source) {
+  return std::make_shared<OpenClProgram>(*this, source);
+}
+
+std::unique_ptr<QueueBackend> OpenClDevice::make_queue() {
+  cl_int code = CL_SUCCESS;
+  QueueHandle handle{api(), api().clCreateCommandQueue(context(), hardware_id(), 0, &code)};
+  check(code, "clCreateCommandQueue");
+  auto queue = std::make_unique<OpenClQueue>(*this, std::move(handle));
+  std::lock_guard const lock{streams_mutex_};
+  std::erase_if(streams_, [](auto const& entry) { return entry.second.expired(); });
+  streams_.emplace(queue->control().id(), queue->stream());
+  return queue;
+}
+
+std::shared_ptr<CommandStream> OpenClDevice::stream(std::uint64_t queue_id) {
+  std::lock_guard const lock{streams_mutex_};
+  auto const found = streams_.find(queue_id);
+  return found == streams_.end() ? nullptr : found->second.lock();
+}
+
+}  // namespace unimem::detail::opencl

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <unimem/device/device.hpp>
+
+#include "device/opencl/handle.hpp"
+#include "device/opencl/hardware.hpp"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+namespace unimem::detail::opencl {
+
+class CommandStream;
+
+/// A device under OpenCL, one context of its own. By default memory is separate from the host's, as on a discrete GPU, even
+/// where the driver would share it (PoCL): buffers are `cl_mem` objects without an address.
+///
+/// A device that *shares* allocates fine-grained shared virtual memory and wraps it in a `cl_mem`. That is the only kind of
+/// OpenCL memory that host and kernels may touch through plain pointers without mapping: `CL_MEM_ALLOC_HOST_PTR` kept mapped
+/// works on many drivers and is undefined by the specification, so a device without the fine grain refuses `zero_copy=1`.
+class OpenClDevice final : public Device {
+ public:
+  /// Throws UnsupportedOperation if it shall share and the hardware cannot, DeviceError if the driver refuses a context.
+  OpenClDevice(std::string id, Hardware hardware, bool shares);
+
+  /// Integrated GPUs that can share do; CPUs do not, so that PoCL stands for a discrete device.
+  [[nodiscard]] static bool shares_by_default(Hardware const& hardware) noexcept;
+
+  [[nodiscard]] MemoryInfo memory_info() const override;
+  [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location) override;
+  void release(DeviceMemory memory, Location location) noexcept override;
+  [[nodiscard]] bool shares_storage_with_host() const noexcept override { return shares_; }
+  [[nodiscard]] void* address(DeviceMemory memory) override;
+  [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
+
+  [[nodiscard]] Api const& api() const noexcept { return *hardware_.api; }
+  [[nodiscard]] cl_context context() const noexcept { return context_.get(); }
+  [[nodiscard]] cl_device_id hardware_id() const noexcept { return hardware_.device; }
+
+  /// The stream behind a queue of this device, null if the queue is gone or another device's.
+  [[nodiscard]] std::shared_ptr<CommandStream> stream(std::uint64_t queue_id);
+
+ protected:
+  [[nodiscard]] std::unique_ptr<QueueBackend> make_queue() override;
+
+ private:
+  [[noreturn]] void refuse(std::size_t bytes, std::size_t limit, std::string reason) const;
+  [[nodiscard]] MemoryHandle make_object(std::size_t bytes);
+  [[nodiscard]] void* shared_address(cl_mem object) const noexcept;
+
+  Hardware hardware_;
+  bool shares_;
+  ContextHandle context_;
+  std::mutex streams_mutex_;
+  std::map<std::uint64_t, std::weak_ptr<CommandStream>> streams_;  ///< by queue id
+};
+
+}  // namespace unimem::detail::opencl

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <unimem/device/memory.hpp>
+#include <unimem/device/program.hpp>
+
+#include "device/opencl/handle.hpp"
+
+#include <cstddef>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace unimem::detail::opencl {
+
+class OpenClDevice;
+
+/// A kernel built for one device. It takes its arguments in one of two forms, told apart by how many parameters it has:
+///
+/// - the portable form of docs/kernels.md: two parameters for a buffer (object and offset), one for a scalar;
+/// - plain OpenCL C: one parameter for every argument. A window into an object then needs a sub-buffer of its own, and an
+///   integer is converted to the parameter's width where the compiler tells what that is.
+class OpenClProgram final : public Program {
+ public:
+  /// Compiles. Throws KernelError with the log, or naming the kernels there are when the entry is missing.
+  OpenClProgram(OpenClDevice const& device, ProgramSource const& source);
+
+  [[nodiscard]] std::string const& name() const noexcept { return name_; }
+  [[nodiscard]] cl_context context() const noexcept { return context_; }
+
+  /// Sub-buffers for the arguments that need one: as many as arguments, most of them null. Throws KernelError if the arguments do
+  /// not fit the kernel's parameters or a window starts where the device allows no sub-buffer.
+  [[nodiscard]] std::vector<MemoryHandle> windows(std::span<const KernelArgument> arguments) const;
+
+  /// Enqueues one run and returns the driver's code. Throws KernelError for an argument that does not fit its parameter.
+  [[nodiscard]] cl_int enqueue(cl_command_queue queue, Range range, std::span<const KernelArgument> arguments,
+                               std::span<const MemoryHandle> windows, cl_event* event) const;
+
+ private:
+  /// What the compiler tells of a parameter; known only where the driver keeps argument information.
+  struct Parameter {
+    bool known = false;
+    bool is_pointer = false;  ///< to global or constant memory
+    bool is_local = false;    ///< to local memory, which no argument can stand for
+    std::string type;         ///< as the compiler spells it
+  };
+
+  void read_parameters();
+  [[nodiscard]] bool is_portable(std::span<const KernelArgument> arguments) const;
+  [[nodiscard]] MemoryHandle window(std::size_t index, DeviceMemory memory) const;
+  void check_kind(std::size_t parameter, std::size_t argument, KernelArgument::Kind kind) const;
+  void set(std::size_t parameter, std::size_t argument, std::size_t bytes, void const* value) const;
+  void set_scalar(std::size_t parameter, std::size_t argument, KernelArgument const& scalar) const;
+
+  Api const& api_;
+  std::string name_;
+  std::string device_id_;
+  std::size_t alignment_;
+  cl_context context_;
+  ProgramHandle program_;
+  KernelHandle kernel_;
+  std::vector<Parameter> parameters_;
+  /// Arguments are state of the one kernel object (clSetKernelArg is the one call that is not thread-safe): setting them and
+  /// enqueuing is one step.
+  mutable std::mutex mutex_;
+};
+
+}  // namespace unimem::detail::opencl

@@ -1,0 +1,174 @@
+#include "device/opencl/opencl_queue.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "device/opencl/code.hpp"
+#include "device/opencl/opencl_device.hpp"
+#include "device/opencl/opencl_program.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace unimem::detail::opencl {
+namespace {
+
+cl_mem object_of(DeviceMemory memory) noexcept {
+  return reinterpret_cast<cl_mem>(memory.object);
+}
+
+}  // namespace
+
+OpenClQueue::OpenClQueue(OpenClDevice& device, QueueHandle queue)
+    : device_(device),
+      api_(device.api()),
+      stream_(std::make_shared<CommandStream>(device, std::move(queue), control())) {
+  control().set_waiter(stream_);
+}
+
+OpenClQueue::~OpenClQueue() {
+  stream_->wait_for_all();
+  control().set_waiter(nullptr);
+}
+
+std::unique_lock<std::mutex> OpenClQueue::begin(char const* call) {
+  if (driver_gone()) {
+    throw UnsupportedOperation(call, std::string(device_.id()), "this process was forked or is exiting");
+  }
+  return stream_->submission();
+}
+
+template <class Enqueue>
+void OpenClQueue::add(Command& command, char const* call, Enqueue const& enqueue) {
+  cl_event event = nullptr;
+  auto const code = enqueue(&event);
+  if (code != CL_SUCCESS) {
+    // What was enqueued before may still read memory that goes with the command.
+    for (auto const& earlier : command.events) {
+      auto* const handle = earlier.event.get();
+      api_.clWaitForEvents(1, &handle);
+    }
+    check(code, call);
+  }
+  command.events.push_back({EventHandle{api_, event}, call});
+}
+
+Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes) {
+  constexpr auto call = "clEnqueueWriteBuffer";
+  auto const lock = begin(call);
+  Command command{.moves = Moves::upload, .bytes = bytes};
+  add(command, call, [&](cl_event* event) {
+    return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset, bytes, from, 0, nullptr, event);
+  });
+  return stream_->append(std::move(command));
+}
+
+Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes) {
+  constexpr auto call = "clEnqueueReadBuffer";
+  auto const lock = begin(call);
+  Command command{.moves = Moves::download, .bytes = bytes};
+  add(command, call, [&](cl_event* event) {
+    return api_.clEnqueueReadBuffer(stream_->queue(), object_of(from), CL_FALSE, from.offset, bytes, to, 0, nullptr, event);
+  });
+  return stream_->append(std::move(command));
+}
+
+Event OpenClQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
+  constexpr auto call = "clEnqueueCopyBuffer";
+  auto const lock = begin(call);
+  Command command{.moves = Moves::copy, .bytes = bytes};
+  add(command, call, [&](cl_event* event) {
+    return api_.clEnqueueCopyBuffer(stream_->queue(), object_of(from), object_of(to), from.offset, to.offset, bytes, 0,
+                                    nullptr, event);
+  });
+  return stream_->append(std::move(command));
+}
+
+Event OpenClQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
+  constexpr auto call = "clEnqueueFillBuffer";
+  auto const lock = begin(call);
+  Command command;
+  // The driver fills from multiples of the pattern's size only; `lead` bytes come before the first of them.
+  auto const lead = (pattern.size() - to.offset % pattern.size()) % pattern.size();
+  if (lead == 0) {
+    add(command, call, [&](cl_event* event) {
+      return api_.clEnqueueFillBuffer(stream_->queue(), object_of(to), pattern.data(), pattern.size(), to.offset, to.bytes,
+                                      0, nullptr, event);
+    });
+  } else {
+    add_turned_fill(command, to, pattern, lead);
+  }
+  return stream_->append(std::move(command));
+}
+
+void OpenClQueue::add_turned_fill(Command& command, DeviceMemory to, std::span<const std::byte> pattern,
+                                  std::size_t lead) {
+  // The pattern as it looks from the first multiple on. The lead is its end, and what follows the body its beginning.
+  auto const size = pattern.size(), body = to.bytes - size;
+  auto const turned = std::make_shared<std::vector<std::byte>>(pattern.begin(), pattern.end());
+  std::rotate(turned->begin(), turned->begin() + static_cast<std::ptrdiff_t>(lead), turned->end());
+  command.keep = turned;
+  add(command, "clEnqueueWriteBuffer", [&](cl_event* event) {
+    return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset, lead,
+                                     turned->data() + size - lead, 0, nullptr, event);
+  });
+  if (body != 0) {
+    add(command, "clEnqueueFillBuffer", [&](cl_event* event) {
+      return api_.clEnqueueFillBuffer(stream_->queue(), object_of(to), turned->data(), size, to.offset + lead, body, 0,
+                                      nullptr, event);
+    });
+  }
+  add(command, "clEnqueueWriteBuffer", [&](cl_event* event) {
+    return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset + lead + body, size - lead,
+                                     turned->data(), 0, nullptr, event);
+  });
+}
+
+Event OpenClQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) {
+  auto const* const ours = dynamic_cast<OpenClProgram const*>(program.get());
+  if (ours == nullptr || ours->context() != device_.context()) {
+    throw KernelError(ours == nullptr ? "program" : ours->name(), fmt::format("was not made by {}", device_.id()));
+  }
+  constexpr auto call = "clEnqueueNDRangeKernel";
+  auto const lock = begin(call);
+  Command command{.keep = std::move(program)};
+  command.windows = ours->windows(arguments);
+  add(command, call, [&](cl_event* event) {
+    return ours->enqueue(stream_->queue(), range, arguments, command.windows, event);
+  });
+  return stream_->append(std::move(command));
+}
+
+void OpenClQueue::wait(Event event) {
+  auto const awaited_stream = device_.stream(event.queue_id());
+  if (!awaited_stream) return wait_on_host(event);
+  auto awaited = awaited_stream->events_of(event.ticket());
+  if (awaited.empty()) return;
+  std::vector<cl_event> list;
+  for (auto const& one : awaited) list.push_back(one.event.get());
+  constexpr auto call = "clEnqueueBarrierWithWaitList";
+  auto const lock = begin(call);
+  // The awaited events stay with the command, first: if one failed, its call and its code are what this ticket reports.
+  Command command{.events = std::move(awaited)};
+  cl_event barrier = nullptr;
+  check(api_.clEnqueueBarrierWithWaitList(stream_->queue(), static_cast<cl_uint>(list.size()), list.data(), &barrier),
+        call);
+  command.events.push_back({EventHandle{api_, barrier}, call});
+  stream_->append(std::move(command));
+}
+
+void OpenClQueue::wait_on_host(Event event) {
+  auto failure = event.wait_for_error();
+  if (!failure) return;
+  constexpr auto call = "clEnqueueMarkerWithWaitList";
+  auto const lock = begin(call);
+  Command command{.failure = std::move(failure)};
+  add(command, call, [&](cl_event* marker) {
+    return api_.clEnqueueMarkerWithWaitList(stream_->queue(), 0, nullptr, marker);
+  });
+  stream_->append(std::move(command));
+}
+
+}  // namespace unimem::detail::opencl

@@ -1,0 +1,98 @@
+#include <unimem/core/error.hpp>
+#include <unimem/device/device.hpp>
+#include <unimem/device/queue.hpp>
+
+#include "device/queue_backend.hpp"
+#include "device/worker_threads.hpp"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <utility>
+
+namespace unimem {
+namespace {
+
+void check_fits(std::size_t bytes, DeviceMemory memory) {
+  if (bytes > memory.bytes) {
+    throw InvalidArgument("bytes", fmt::format("{}", bytes), fmt::format("at most the memory's {}", memory.bytes));
+  }
+}
+
+}  // namespace
+
+Program::~Program() = default;
+
+Queue::Queue(Device& device, std::unique_ptr<detail::QueueBackend> backend)
+    : device_(&device), backend_(std::move(backend)) {}
+Queue::Queue(Queue&&) noexcept = default;
+Queue& Queue::operator=(Queue&&) noexcept = default;
+Queue::~Queue() = default;
+
+std::uint64_t Queue::id() const noexcept {
+  return backend_->control().id();
+}
+
+Event Queue::upload(DeviceMemory to, void const* from, std::size_t bytes) {
+  check_fits(bytes, to);
+  return bytes == 0 ? record() : backend_->upload(to, from, bytes);
+}
+
+Event Queue::download(void* to, DeviceMemory from, std::size_t bytes) {
+  check_fits(bytes, from);
+  return bytes == 0 ? record() : backend_->download(to, from, bytes);
+}
+
+Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
+  check_fits(bytes, to);
+  check_fits(bytes, from);
+  if (to.object == from.object && to.offset < from.offset + bytes && from.offset < to.offset + bytes && bytes != 0) {
+    throw InvalidArgument("to", fmt::format("offset {}", to.offset),
+                          fmt::format("apart from the source at offset {}", from.offset));
+  }
+  return bytes == 0 ? record() : backend_->copy(to, from, bytes);
+}
+
+Event Queue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
+  if (!std::has_single_bit(pattern.size()) || pattern.size() > 16) {
+    throw InvalidArgument("pattern size", fmt::format("{}", pattern.size()), "1, 2, 4, 8 or 16 bytes");
+  }
+  if (to.bytes % pattern.size() != 0) {
+    throw InvalidArgument("bytes", fmt::format("{}", to.bytes),
+                          fmt::format("a multiple of the pattern's {}", pattern.size()));
+  }
+  return to.empty() ? record() : backend_->fill(to, pattern);
+}
+
+Event Queue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) {
+  return range.items() == 0 ? record() : backend_->run(std::move(program), range, arguments);
+}
+
+void Queue::wait(Event event) {
+  if (event.queue_id() == id() || event.ready()) return;
+  backend_->wait(event);
+}
+
+Event Queue::record() const noexcept {
+  auto& control = backend_->control();
+  auto const last = control.submitted();
+  return last == 0 ? Event{} : Event{&control, last};
+}
+
+void Queue::synchronize() {
+  auto& control = backend_->control();
+  if (detail::is_forked_child()) record().wait();  // throws if there is work that nobody here can carry out
+  control.wait(control.submitted());
+  if (auto const failure = control.take_error()) std::rethrow_exception(failure);
+}
+
+Ticket Queue::completed() const noexcept {
+  return backend_->control().completed();
+}
+
+void* Queue::native_handle() const {
+  if (auto* const native = backend_->native()) return native;
+  throw UnsupportedOperation("a native queue", std::string(device_->id()), "this backend has none");
+}
+
+}  // namespace unimem

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <unimem/device/event.hpp>
+#include <unimem/device/memory.hpp>
+#include <unimem/device/program.hpp>
+
+#include "device/queue_control.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace unimem::detail {
+
+/// What a backend implements behind `Queue`. Arguments have been checked and sizes are not zero. Each call takes a ticket from
+/// `control()`, and the backend calls `control().finish` for it exactly once, in order.
+class QueueBackend {
+ public:
+  QueueBackend() : control_(QueueControl::create()) {}
+  QueueBackend(QueueBackend const&) = delete;
+  QueueBackend& operator=(QueueBackend const&) = delete;
+
+  /// Waits for all work.
+  virtual ~QueueBackend() = default;
+
+  virtual Event upload(DeviceMemory to, void const* from, std::size_t bytes) = 0;
+  virtual Event download(void* to, DeviceMemory from, std::size_t bytes) = 0;
+  virtual Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) = 0;
+  virtual Event fill(DeviceMemory to, std::span<const std::byte> pattern) = 0;
+  virtual Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) = 0;
+
+  /// An event of another queue, not yet done.
+  virtual void wait(Event event) = 0;
+
+  /// The driver's queue, or null.
+  [[nodiscard]] virtual void* native() const noexcept { return nullptr; }
+
+  [[nodiscard]] QueueControl& control() const noexcept { return control_; }
+
+ private:
+  QueueControl& control_;
+};
+
+}  // namespace unimem::detail

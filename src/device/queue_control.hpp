@@ -1,0 +1,83 @@
+#pragma once
+
+#include <unimem/device/event.hpp>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace unimem::detail {
+
+/// Somebody who can make a queue's work end: waits in the driver, or runs the work himself.
+class Waiter {
+ public:
+  Waiter() = default;
+  Waiter(Waiter const&) = delete;
+  Waiter& operator=(Waiter const&) = delete;
+  virtual ~Waiter() = default;
+
+  /// Returns once `QueueControl::finish` has been called for `ticket`.
+  virtual void wait_for(Ticket ticket) noexcept = 0;
+
+  /// Gives the driver a chance to tell that work has ended. Never blocks.
+  virtual void poll() noexcept = 0;
+};
+
+/// What events point to: the ids, counts and errors of one queue. Control blocks are never freed, so that an event
+/// needs no reference count and outlives its queue; a queue costs the process these few hundred bytes for good.
+class QueueControl {
+ public:
+  /// A new block with an id of its own.
+  [[nodiscard]] static QueueControl& create();
+
+  QueueControl(QueueControl const&) = delete;
+  QueueControl& operator=(QueueControl const&) = delete;
+
+  [[nodiscard]] std::uint64_t id() const noexcept { return id_; }
+
+  /// Takes the next ticket. The queue serializes calls with its submissions.
+  [[nodiscard]] Event submit() noexcept { return {this, submitted_.fetch_add(1, std::memory_order_acq_rel) + 1}; }
+
+  [[nodiscard]] Ticket submitted() const noexcept { return submitted_.load(std::memory_order_acquire); }
+
+  /// The highest ticket that has ended. Acquire: what the work wrote is visible to who sees its ticket here.
+  [[nodiscard]] Ticket completed() const noexcept { return completed_.load(std::memory_order_acquire); }
+
+  /// Records that everything up to `ticket` has ended; `failure` belongs to `ticket` alone.
+  void finish(Ticket ticket, std::exception_ptr failure = nullptr) noexcept;
+
+  [[nodiscard]] std::exception_ptr error(Ticket ticket) const noexcept;
+
+  /// The first error later than what was last taken; null if there is none.
+  [[nodiscard]] std::exception_ptr take_error() noexcept;
+
+  /// Blocks until `ticket` has ended, helping through the waiter if there is one.
+  void wait(Ticket ticket) noexcept;
+
+  /// Blocks until `ticket` has ended without helping. For waiters whose work is done by another thread.
+  void sleep_until(Ticket ticket) noexcept;
+
+  void poll() noexcept;
+
+  /// The queue comes and goes; all its work has ended before it is taken away.
+  void set_waiter(std::shared_ptr<Waiter> waiter) noexcept;
+
+ private:
+  explicit QueueControl(std::uint64_t id) noexcept : id_(id) {}
+
+  std::uint64_t const id_;
+  std::atomic<Ticket> submitted_{0};
+  std::atomic<Ticket> completed_{0};
+  std::atomic<bool> any_failed_{false};
+  mutable std::mutex mutex_;
+  std::condition_variable ended_;
+  std::map<Ticket, std::exception_ptr> failures_;
+  Ticket reported_ = 0;
+  std::shared_ptr<Waiter> waiter_;
+};
+
+}  // namespace unimem::detail

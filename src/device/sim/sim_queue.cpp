@@ -1,0 +1,104 @@
+#include "device/host_memory.hpp"
+#include "device/host_program.hpp"
+#include "device/sim/sim_queue.hpp"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+namespace unimem::detail {
+namespace {
+
+/// Keeps a command from ending sooner than the simulated hardware would let it.
+class Pace {
+ public:
+  Pace(SimDevice const& device, double bytes_per_second, std::size_t bytes)
+      : ends_(std::chrono::steady_clock::now() + device.options().latency) {
+    if (bytes_per_second > 0) {
+      std::chrono::duration<double> const moving{static_cast<double>(bytes) / bytes_per_second};
+      ends_ += std::chrono::ceil<std::chrono::steady_clock::duration>(moving);
+    }
+  }
+
+  /// To be called when the real work is done.
+  void keep() const { std::this_thread::sleep_until(ends_); }
+
+ private:
+  std::chrono::steady_clock::time_point ends_;
+};
+
+void require(SimVerdict verdict, std::string_view call) {
+  if (verdict != SimVerdict::succeed) throw_sim_error(call, verdict);
+}
+
+/// What a kernel that failed half-way leaves where it may have written.
+constexpr std::byte scribble{0xDB};
+
+}  // namespace
+
+Event SimQueue::upload(DeviceMemory to, void const* from, std::size_t bytes) {
+  return submit([&device = device_, verdict = device_.faults().next(SimCommand::upload), to, from, bytes] {
+    require(verdict, "upload");
+    Pace const pace{device, device.options().upload_bytes_per_second, bytes};
+    std::memcpy(device.for_overwrite(to.window(0, bytes), "upload"), from, bytes);
+    pace.keep();
+    device.count_upload(bytes);
+  });
+}
+
+Event SimQueue::download(void* to, DeviceMemory from, std::size_t bytes) {
+  return submit([&device = device_, verdict = device_.faults().next(SimCommand::download), to, from, bytes] {
+    require(verdict, "download");
+    Pace const pace{device, device.options().download_bytes_per_second, bytes};
+    std::memcpy(to, device.for_access(from.window(0, bytes), "download"), bytes);
+    pace.keep();
+    device.count_download(bytes);
+  });
+}
+
+Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
+  return submit([&device = device_, verdict = device_.faults().next(SimCommand::copy), to, from, bytes] {
+    require(verdict, "copy");
+    Pace const pace{device, device.options().copy_bytes_per_second, bytes};
+    auto const* const source = device.for_access(from.window(0, bytes), "copy");
+    std::memcpy(device.for_overwrite(to.window(0, bytes), "copy"), source, bytes);
+    pace.keep();
+    device.count_copy(bytes);
+  });
+}
+
+Event SimQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
+  std::array<std::byte, 16> copied{};
+  std::copy(pattern.begin(), pattern.end(), copied.begin());
+  return submit([&device = device_, verdict = device_.faults().next(SimCommand::fill), to, copied,
+                 size = pattern.size()] {
+    require(verdict, "fill");
+    Pace const pace{device, device.options().copy_bytes_per_second, to.bytes};
+    repeat_pattern(device.for_overwrite(to, "fill"), to.bytes, std::span{copied}.first(size));
+    pace.keep();
+  });
+}
+
+Event SimQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) {
+  auto host = as_host_program(program, device_);
+  return submit([&device = device_, verdict = device_.faults().next(SimCommand::run), host = std::move(host), range,
+                 copied = std::vector<KernelArgument>(arguments.begin(), arguments.end())] {
+    if (verdict == SimVerdict::lost) throw_sim_error("run", verdict);
+    Pace const pace{device, 0, 0};
+    for (auto const& argument : copied) {
+      if (argument.kind != KernelArgument::Kind::memory || argument.memory.empty()) continue;
+      auto* const memory = device.for_access(argument.memory, "run");
+      if (verdict == SimVerdict::fail && argument.writes) {
+        std::memset(memory, std::to_integer<int>(scribble), argument.memory.bytes);
+      }
+    }
+    if (verdict == SimVerdict::fail) throw_sim_error("run", verdict);
+    host->run(range, copied);
+    pace.keep();
+  });
+}
+
+}  // namespace unimem::detail

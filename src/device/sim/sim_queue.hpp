@@ -1,0 +1,23 @@
+#pragma once
+
+#include "device/host_queue.hpp"
+#include "device/sim/sim_device.hpp"
+
+namespace unimem::detail {
+
+/// Work of a simulated device: it takes at least the time it was told to take, and ends as the fault plan says.
+class SimQueue final : public HostQueue {
+ public:
+  explicit SimQueue(SimDevice& device) : device_(device) {}
+
+  Event upload(DeviceMemory to, void const* from, std::size_t bytes) override;
+  Event download(void* to, DeviceMemory from, std::size_t bytes) override;
+  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) override;
+  Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
+  Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) override;
+
+ private:
+  SimDevice& device_;  ///< tasks refer to it and never to the queue, whose destructor runs the last of them
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,53 @@
+#include <unimem/core/error.hpp>
+
+#include "device/sim/sim_device.hpp"
+
+#include <fmt/format.h>
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace unimem {
+namespace {
+
+struct Sims {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<detail::SimDevice>> devices;
+};
+
+/// Never destroyed: devices live as long as the process.
+Sims& sims() {
+  static auto& instance = *new Sims;
+  return instance;
+}
+
+}  // namespace
+
+Device& make_sim(SimOptions const& options) {
+  std::lock_guard const lock{sims().mutex};
+  auto& devices = sims().devices;
+  devices.push_back(std::make_unique<detail::SimDevice>(fmt::format("sim:{}", devices.size()), options));
+  return *devices.back();
+}
+
+void set_sim_faults(Device& sim, SimOptions const& options) {
+  auto* const device = dynamic_cast<detail::SimDevice*>(&sim);
+  if (device == nullptr) throw InvalidArgument("sim", std::string(sim.id()), "a simulated device");
+  device->faults().replace(options);
+}
+
+Device* detail::find_sim(std::size_t index) {
+  std::lock_guard const lock{sims().mutex};
+  return index < sims().devices.size() ? sims().devices[index].get() : nullptr;
+}
+
+std::vector<std::reference_wrapper<Device>> detail::all_sims() {
+  std::lock_guard const lock{sims().mutex};
+  std::vector<std::reference_wrapper<Device>> all;
+  for (auto const& device : sims().devices) all.emplace_back(*device);
+  return all;
+}
+
+}  // namespace unimem

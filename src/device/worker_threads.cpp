@@ -1,0 +1,58 @@
+#include "device/worker_threads.hpp"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <mutex>
+#include <set>
+
+namespace unimem::detail {
+namespace {
+
+std::atomic<bool> forked{false};
+
+struct Roster {
+  std::mutex mutex;
+  std::set<BackgroundWorker*> workers;
+  bool ending = false;
+};
+
+/// Never destroyed: queues are closed by destructors of static objects, in any order.
+Roster& roster() {
+  static auto& instance = *new Roster;
+  return instance;
+}
+
+void hush_all() {
+  if (is_forked_child()) return;  // the roster's lock may be held by a thread that is not here
+  // Under the lock, so that a queue closed by another thread meanwhile is not destroyed while it is being hushed.
+  std::lock_guard const lock{roster().mutex};
+  roster().ending = true;
+  for (auto* const worker : roster().workers) worker->hush();
+}
+
+}  // namespace
+
+bool enlist(BackgroundWorker& worker) {
+  [[maybe_unused]] static bool const registered = [] {
+    // Relaxed everywhere: the child has one thread, and it is the one that wrote.
+    pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+    return std::atexit(hush_all) == 0;
+  }();
+  std::lock_guard const lock{roster().mutex};
+  if (roster().ending) return false;
+  return roster().workers.insert(&worker).second;
+}
+
+void discharge(BackgroundWorker& worker) noexcept {
+  if (is_forked_child()) return;
+  std::lock_guard const lock{roster().mutex};
+  roster().workers.erase(&worker);
+}
+
+bool is_forked_child() noexcept {
+  return forked.load(std::memory_order_relaxed);
+}
+
+}  // namespace unimem::detail

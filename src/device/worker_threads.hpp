@@ -1,0 +1,34 @@
+#pragma once
+
+namespace unimem::detail {
+
+/// Something with a thread in the background that must be still while static objects are destroyed.
+///
+/// Devices live as long as the process, so nobody joins the threads of their queues. What must not happen is that such a thread
+/// is in the middle of somebody's memory while `exit` tears that memory down, or that a forked child waits for a thread
+/// that stayed in its parent. Both are decided here, for all queues at once.
+class BackgroundWorker {
+ public:
+  BackgroundWorker() = default;
+  BackgroundWorker(BackgroundWorker const&) = delete;
+  BackgroundWorker& operator=(BackgroundWorker const&) = delete;
+
+  /// The process is ending: start nothing more in the background, and return when what runs there has ended or has been
+  /// given a fair time. Called once, from `exit`.
+  virtual void hush() noexcept = 0;
+
+ protected:
+  ~BackgroundWorker() = default;
+};
+
+/// From now on `worker` is hushed at exit. Returns false when the process is ending already: it must start no thread.
+[[nodiscard]] bool enlist(BackgroundWorker& worker);
+
+/// Forgets `worker`, which may then be destroyed. Does nothing in a forked child.
+void discharge(BackgroundWorker& worker) noexcept;
+
+/// Whether this process is a child forked after background work had begun in its parent: its threads and the state of
+/// its locks are lost, so every queue refuses to work. A load.
+[[nodiscard]] bool is_forked_child() noexcept;
+
+}  // namespace unimem::detail

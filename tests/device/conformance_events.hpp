@@ -1,0 +1,176 @@
+#pragma once
+
+#include "device/conformance_fixture.hpp"
+
+#include <atomic>
+#include <thread>
+
+namespace unimem {
+
+/// What `failure` says, or empty for none.
+[[nodiscard]] inline std::string message_of(std::exception_ptr const& failure) {
+  if (!failure) return {};
+  try {
+    std::rethrow_exception(failure);
+  } catch (std::exception const& error) {
+    return error.what();
+  }
+}
+
+TEST_P(DeviceConformance, AnEventOfNothingIsDone) {
+  Event const nothing;
+  EXPECT_TRUE(nothing.ready());
+  EXPECT_EQ(nothing.wait_for_error(), nullptr);
+  EXPECT_EQ(nothing.error(), nullptr);
+  EXPECT_EQ(nothing.queue_id(), 0U);
+  auto queue = device().create_queue();
+  queue.wait(nothing);
+  EXPECT_EQ(queue.record(), nothing) << "a queue that was given no work has none to wait for";
+  EXPECT_EQ(queue.completed(), 0U);
+}
+
+TEST_P(DeviceConformance, TicketsCountFromOneAndEndInOrder) {
+  Allocated const piece{device(), 1000};
+  auto queue = device().create_queue();
+  std::vector<Event> events;
+  for (int i = 0; i < 50; ++i) events.push_back(queue.fill(piece.memory(), repeated(1, 1)));
+  for (std::size_t i = 0; i < events.size(); ++i) {
+    EXPECT_EQ(events[i].ticket(), i + 1);
+    EXPECT_EQ(events[i].queue_id(), queue.id());
+  }
+  events[30].wait();
+  for (std::size_t i = 0; i <= 30; ++i) EXPECT_TRUE(events[i].ready());
+  EXPECT_GE(queue.completed(), 31U);
+  EXPECT_EQ(queue.record(), events.back());
+  queue.synchronize();
+  EXPECT_EQ(queue.completed(), 50U);
+}
+
+TEST_P(DeviceConformance, WorkEndsThoughNobodyWaits) {
+  Allocated const piece{device(), 1 << 16};
+  auto queue = device().create_queue();
+  auto const event = queue.fill(piece.memory(), repeated(1, 1));
+  while (!event.ready()) std::this_thread::yield();  // the test's time-out is the assertion
+  EXPECT_EQ(queue.completed(), 1U);
+}
+
+TEST_P(DeviceConformance, CompletedNeverGoesBack) {
+  Allocated const piece{device(), 5000};
+  auto queue = device().create_queue();
+  std::atomic<bool> stop{false};
+  std::atomic<int> steps_back{0};
+  std::vector<std::thread> watchers;
+  for (int i = 0; i < 2; ++i) {
+    watchers.emplace_back([&] {
+      Ticket last = 0;
+      while (!stop) {
+        auto const now = queue.completed();
+        steps_back += now < last;
+        last = now;
+      }
+    });
+  }
+  for (int i = 0; i < 300; ++i) {
+    auto const event = queue.fill(piece.memory(), repeated(1, 1));
+    if (i % 7 == 0) event.wait();
+  }
+  queue.synchronize();
+  stop = true;
+  for (auto& watcher : watchers) watcher.join();
+  EXPECT_EQ(steps_back, 0);
+  EXPECT_EQ(queue.completed(), 300U);
+}
+
+TEST_P(DeviceConformance, ManyThreadsWaitForTheSameWork) {
+  constexpr std::size_t threads = 6, bytes = 100'000;
+  Allocated const piece{device(), bytes};
+  auto const news = noise(bytes, 1);
+  for (int round = 0; round < 20; ++round) {
+    auto queue = device().create_queue();
+    Bytes result(bytes);
+    std::vector<Event> events;
+    for (std::size_t i = 0; i < threads; ++i) {
+      queue.upload(piece.memory(), news.data(), bytes);
+      events.push_back(queue.download(result.data(), piece.memory(), bytes));
+    }
+    std::atomic<std::size_t> early{0};
+    std::vector<std::thread> waiters;
+    for (std::size_t i = 0; i < threads; ++i) {
+      waiters.emplace_back([&, i] {
+        events[i].wait();
+        early += queue.completed() < events[i].ticket();
+      });
+    }
+    for (auto& waiter : waiters) waiter.join();
+    ASSERT_EQ(early, 0U);
+    ASSERT_EQ(result, news);
+  }
+}
+
+TEST_P(DeviceConformance, AFailureSticksToItsTicket) {
+  if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
+  constexpr std::size_t bytes = 5000;
+  Allocated const piece{device(), bytes};
+  auto const news = noise(bytes, 1);
+  Bytes result(bytes);
+  auto queue = device().create_queue();
+  auto const before = queue.upload(piece.memory(), news.data(), bytes);
+  auto const failing = GetParam().fail(queue);
+  auto const after = queue.download(result.data(), piece.memory(), bytes);
+
+  after.wait();
+  EXPECT_EQ(result, news) << "later work runs all the same";
+  EXPECT_EQ(before.wait_for_error(), nullptr);
+  ASSERT_TRUE(failing.ready());
+  auto const what = message_of(failing.error());
+  EXPECT_FALSE(what.empty());
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(message_of(failing.wait_for_error()), what) << "every time one asks";
+  EXPECT_THROW(failing.wait(), std::exception);
+  std::thread{[&] { EXPECT_EQ(message_of(failing.wait_for_error()), what) << "every thread that asks"; }}.join();
+}
+
+TEST_P(DeviceConformance, SynchronizingAQueueReportsAFailureOnce) {
+  if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
+  auto queue = device().create_queue();
+  auto const first = GetParam().fail(queue);
+  GetParam().fail(queue);
+  device().synchronize();  // says nothing: errors stay with their tickets
+  std::string thrown;
+  try {
+    queue.synchronize();
+  } catch (std::exception const& error) {
+    thrown = error.what();
+  }
+  EXPECT_EQ(thrown, message_of(first.error()));
+  queue.synchronize();  // both failures lie before the first call
+  EXPECT_NE(first.error(), nullptr) << "the ticket keeps what the queue has reported";
+}
+
+TEST_P(DeviceConformance, AFailureDoesNotStopTheQueueThatWaitsForIt) {
+  if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
+  constexpr std::size_t bytes = 5000;
+  Allocated const piece{device(), bytes};
+  auto const news = noise(bytes, 2);
+  Bytes result(bytes);
+  auto failing = device().create_queue(), waiting = device().create_queue();
+  auto const failed = GetParam().fail(failing);
+  waiting.wait(failed);
+  waiting.upload(piece.memory(), news.data(), bytes);
+  auto const done = waiting.download(result.data(), piece.memory(), bytes);
+  EXPECT_EQ(done.wait_for_error(), nullptr);
+  EXPECT_TRUE(failed.ready());
+  EXPECT_EQ(result, news);
+}
+
+TEST_P(DeviceConformance, EventsAndErrorsOutliveTheirQueue) {
+  if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
+  Event failed;
+  {
+    auto queue = device().create_queue();
+    failed = GetParam().fail(queue);
+  }
+  EXPECT_TRUE(failed.ready());
+  EXPECT_FALSE(message_of(failed.wait_for_error()).empty());
+}
+
+}  // namespace unimem

@@ -1,0 +1,213 @@
+#include <unimem/core/error.hpp>
+
+#include "device/host_queue.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <latch>
+#include <optional>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace unimem::detail {
+namespace {
+
+/// A queue whose only command is a function.
+class TaskQueue final : public HostQueue {
+ public:
+  using HostQueue::submit;
+
+  Event upload(DeviceMemory, void const*, std::size_t) override { return {}; }
+  Event download(void*, DeviceMemory, std::size_t) override { return {}; }
+  Event copy(DeviceMemory, DeviceMemory, std::size_t) override { return {}; }
+  Event fill(DeviceMemory, std::span<const std::byte>) override { return {}; }
+  Event run(std::shared_ptr<Program const>, Range, std::span<const KernelArgument>) override { return {}; }
+};
+
+TEST(HostQueue, RunsTasksInOrderOneAtATime) {
+  TaskQueue queue;
+  std::vector<int> order;  // plain memory: the queue's own order makes it visible
+  for (int i = 0; i < 1000; ++i) queue.submit([&order, i] { order.push_back(i); });
+  queue.control().wait(1000);
+  for (int i = 0; i < 1000; ++i) ASSERT_EQ(order[static_cast<std::size_t>(i)], i);
+}
+
+TEST(HostQueue, AWaiterRunsTheWorkItself) {
+  TaskQueue queue;
+  std::latch begun{1}, go{1};
+  // The worker is kept busy with nothing of ours: the first task holds it until a thread has begun to wait.
+  queue.submit([&] {
+    begun.count_down();
+    go.wait();
+  });
+  begun.wait();
+  std::thread::id runner;
+  auto const mine = queue.submit([&] { runner = std::this_thread::get_id(); });
+  auto const waited = [&] {
+    mine.wait();
+    return std::this_thread::get_id();
+  };
+  go.count_down();
+  waited();
+  EXPECT_NE(runner, std::thread::id{});
+
+  // With nobody executing, a waiter need not wait for the worker to wake up: over many rounds it gets there first.
+  int inline_runs = 0;
+  for (int round = 0; round < 200; ++round) {
+    queue.submit([&] { runner = std::this_thread::get_id(); }).wait();
+    inline_runs += runner == std::this_thread::get_id();
+  }
+  EXPECT_GT(inline_runs, 0);
+}
+
+TEST(HostQueue, AWaiterRunsNoFurtherThanItMust) {
+  TaskQueue queue;
+  std::latch begun{1}, go{1};
+  std::atomic<bool> later_ran{false};
+  auto const first = queue.submit([&] { begun.count_down(); });
+  auto const second = queue.submit([&] { go.wait(); });
+  auto const third = queue.submit([&] { later_ran = true; });
+  first.wait();  // would hang if it went on to the second
+  EXPECT_FALSE(later_ran);
+  go.count_down();
+  third.wait();
+  EXPECT_TRUE(later_ran);
+  EXPECT_TRUE(second.ready());
+}
+
+TEST(HostQueue, WhatATaskHoldsIsGoneWhenItsEventIsDone) {
+  TaskQueue queue;
+  for (int round = 0; round < 200; ++round) {
+    auto held = std::make_shared<int>(1);
+    auto const event = queue.submit([held] { static_cast<void>(*held); });
+    std::weak_ptr<int> const watched = std::exchange(held, nullptr);
+    event.wait();
+    ASSERT_TRUE(watched.expired());
+  }
+}
+
+TEST(HostQueue, WhatATaskThrowsBelongsToItsTicket) {
+  TaskQueue queue;
+  auto const bad = queue.submit([] { throw std::runtime_error("bad"); });
+  auto const worse = queue.submit([] { throw 42; });
+  auto const good = queue.submit([] {});
+  EXPECT_EQ(good.wait_for_error(), nullptr);
+  EXPECT_THROW(bad.wait(), std::runtime_error);
+  EXPECT_THROW(worse.wait(), int);
+}
+
+TEST(HostQueue, AFailureThatIsWaitedForBelongsToTheWaitAlone) {
+  TaskQueue first, second;
+  auto const bad = first.submit([] { throw std::runtime_error("bad"); });
+  second.wait(bad);
+  auto const wait_ticket = second.control().submitted();
+  auto const good = second.submit([] {});
+  EXPECT_EQ(good.wait_for_error(), nullptr);
+  EXPECT_NE(second.control().error(wait_ticket), nullptr);
+  EXPECT_EQ(second.control().error(good.ticket()), nullptr);
+}
+
+TEST(HostQueue, AWaitingTaskDoesTheOthersWork) {
+  // The second queue's wait can end only if somebody runs the first queue's task: its own worker, or the thread that waits.
+  for (int round = 0; round < 100; ++round) {
+    TaskQueue first, second;
+    int value = 0;
+    auto const set = first.submit([&] { value = 1; });
+    second.wait(set);
+    second.submit([&] { value *= 2; }).wait();
+    ASSERT_EQ(value, 2);
+  }
+}
+
+TEST(HostQueue, DestructionRunsWhatIsLeft) {
+  for (int round = 0; round < 100; ++round) {
+    int runs = 0;
+    std::vector<Event> events;
+    {
+      TaskQueue queue;
+      for (int i = 0; i < 20; ++i) events.push_back(queue.submit([&] { ++runs; }));
+    }
+    ASSERT_EQ(runs, 20);
+    for (auto const& event : events) ASSERT_TRUE(event.ready());
+  }
+}
+
+TEST(HostQueue, WaitersSurviveTheQueuesEnd) {
+  for (int round = 0; round < 100; ++round) {
+    std::optional<TaskQueue> queue{std::in_place};
+    std::vector<std::thread> waiters;
+    std::atomic<int> runs{0};
+    for (int i = 0; i < 4; ++i) {
+      auto const event = queue->submit([&] { ++runs; });
+      waiters.emplace_back([event] { event.wait(); });
+    }
+    queue.reset();
+    EXPECT_EQ(runs, 4);
+    for (auto& waiter : waiters) waiter.join();
+  }
+}
+
+/// Threads that submit to, wait for and let queues wait for each other at random; nobody may be forgotten.
+class HostQueueStress : public ::testing::TestWithParam<unsigned> {};
+
+TEST_P(HostQueueStress, NothingIsLostOrReordered) {
+  SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
+  constexpr std::size_t queues = 3, threads = 4, steps = 400;
+  struct Watched {
+    TaskQueue queue;
+    std::size_t runs = 0;           // written by tasks alone
+    std::atomic<bool> busy{false};  // to catch two tasks at once
+  };
+  std::vector<Watched> watched(queues);
+  std::atomic<std::size_t> overlaps{0}, unfinished{0}, submitted{0};
+  std::vector<std::thread> crowd;
+  for (unsigned t = 0; t < threads; ++t) {
+    crowd.emplace_back([&, t] {
+      std::minstd_rand random{GetParam() * 31 + t + 1};
+      std::vector<Event> mine(1);
+      for (std::size_t step = 0; step < steps; ++step) {
+        auto& target = watched[random() % queues];
+        switch (random() % 4) {
+          case 0:
+          case 1:
+            mine.push_back(target.queue.submit([&] {
+              overlaps += target.busy.exchange(true);
+              ++target.runs;
+              target.busy = false;
+            }));
+            ++submitted;
+            break;
+          case 2: {
+            auto const event = mine[random() % mine.size()];
+            if (event.queue_id() != target.queue.control().id()) target.queue.wait(event);
+            break;
+          }
+          default: {
+            auto const event = mine[random() % mine.size()];
+            event.wait();
+            unfinished += !event.ready();
+          }
+        }
+      }
+    });
+  }
+  for (auto& thread : crowd) thread.join();
+  std::size_t runs = 0;
+  for (auto& one : watched) {
+    one.queue.control().wait(one.queue.control().submitted());
+    runs += one.runs;
+  }
+  EXPECT_EQ(runs, submitted);
+  EXPECT_EQ(overlaps, 0U);
+  EXPECT_EQ(unfinished, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, HostQueueStress, ::testing::Range(1U, 13U));
+
+}  // namespace
+}  // namespace unimem::detail
