@@ -1,0 +1,141 @@
+#include <unimem/coherence/coherence.hpp>
+#include <unimem/core/error.hpp>
+
+#include "coherence/coverage.hpp"
+#include "coherence/mutants.hpp"
+
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace unimem {
+
+Coherence::Coherence(std::size_t bytes) : bytes_(bytes), places_(1) {}
+
+Place Coherence::add_device(std::optional<Place> shares_with) {
+  auto const device = static_cast<Place>(places_.size());
+  PlaceState state;
+  state.storage_group = shares_with ? at(*shares_with).storage_group : device;
+  places_.push_back(std::move(state));
+  return device;
+}
+
+void Coherence::add_storage(Place place) {
+  if (at(place).storage) throw std::logic_error("Coherence: the place has storage already");
+  places_[place].storage = true;
+}
+
+void Coherence::remove_storage(Place place) {
+  if (!at(place).storage) throw std::logic_error("Coherence: the place has no storage to remove");
+  auto lost = lost_;
+  if (!UNIMEM_MUTANT(removal_loses_nothing)) lost.add(sole_bytes(place));
+  auto places = places_;
+  PlaceState gone;
+  gone.storage_group = places[place].storage_group;
+  auto const waiting = std::exchange(places[place], std::move(gone)).written;
+  if (!UNIMEM_MUTANT(removal_forgets_write)) record_waiting(places, place, waiting);
+
+  places_ = std::move(places);
+  lost_ = std::move(lost);
+  // Storage that comes after all was gone is as fresh as the first, whatever was discarded before.
+  if (std::ranges::none_of(places_, &PlaceState::storage)) discarded_ = false;
+  validate_in_debug();
+}
+
+/// Records that the other side has not seen `waiting`, which `writer` wrote: there if it still has the bytes, else
+/// at a place of the same side that does. Bytes that side no longer has anywhere do not wait any more.
+void Coherence::record_waiting(std::vector<PlaceState>& places, Place writer, ByteRanges waiting) {
+  auto const record_at = [&](PlaceState& place) {
+    auto const here = waiting.intersection(place.valid);
+    place.written.add(here);
+    waiting.remove(here);
+  };
+  record_at(places.at(writer));
+  if (writer == host_place) return;
+  for (Place device = host_place + 1; device < places.size() && !waiting.empty(); ++device) record_at(places[device]);
+}
+
+bool Coherence::has_storage(Place place) const {
+  return at(place).storage;
+}
+
+bool Coherence::shares_storage(Place a, Place b) const {
+  return at(a).storage_group == at(b).storage_group;
+}
+
+void Coherence::discard() noexcept {
+  forget_data();
+  ++data_;
+  discarded_ = std::ranges::any_of(places_, &PlaceState::storage);
+}
+
+void Coherence::forget_data() noexcept {
+  has_data_ = false;
+  lost_.clear();
+  for (auto& place : places_) {
+    place.valid.clear();
+    place.written.clear();
+    if (!UNIMEM_MUTANT(discard_keeps_held)) place.held.clear();
+  }
+}
+
+auto Coherence::at(Place place) const -> PlaceState const& {
+  if (place < places_.size()) return places_[place];
+  throw InvalidArgument("place", std::to_string(place), "below " + std::to_string(places_.size()));
+}
+
+void Coherence::require_inside(ByteRange range) const {
+  if (range.begin <= range.end && range.end <= bytes_) return;
+  throw InvalidArgument("range", "[" + std::to_string(range.begin) + ", " + std::to_string(range.end) + ")",
+                        "within the buffer's " + std::to_string(bytes_) + " bytes");
+}
+
+void Coherence::validate() const {
+  auto const require = [](bool holds, char const* broken) {
+    if (!holds) throw std::logic_error(std::string("Coherence: ") + broken);
+  };
+  auto const inside = [&](ByteRanges const& outer, ByteRanges const& inner) {
+    return std::ranges::all_of(inner.ranges(), [&](ByteRange r) { return outer.contains(r); });
+  };
+  ByteRanges const everything{whole()};
+  ByteRanges written;
+
+  lost_.validate();
+  require(inside(everything, lost_), "lost bytes outside the buffer");
+  require(has_data_ || lost_.empty(), "lost bytes without data");
+  for (Place p = 0; p < places_.size(); ++p) {
+    auto const& place = places_[p];
+    for (auto const* set : {&place.valid, &place.written, &place.held}) set->validate();
+    require(place.storage_group <= p && places_[place.storage_group].storage_group == place.storage_group,
+            "storage shared with a place that shares another's");
+    require((has_data_ && place.storage) || place.held.empty(), "bytes held without data or without storage");
+    require(inside(everything, place.held), "held bytes outside the buffer");
+    require(inside(place.held, place.valid), "valid bytes that were never received");
+    require(inside(place.valid, place.written), "written bytes that are not valid");
+    require(!lost_.intersects(place.valid), "lost bytes that are valid");
+    require(!written.intersects(place.written), "bytes written last at two places");
+    written.add(place.written);
+    if (p == host_place) continue;
+    require(!places_[host_place].written.intersects(place.valid), "the host waits for a device that has the bytes");
+    require(!place.written.intersects(places_[host_place].valid), "a device waits for the host, which has the bytes");
+  }
+  bool const complete = detail::covered(whole(), [&](auto look) {
+    look(lost_);
+    for (auto const& place : places_) look(place.valid);
+  });
+  require(!has_data_ || complete, "bytes that are valid nowhere and not lost");
+}
+
+void Coherence::validate_in_debug() const {
+#ifndef NDEBUG
+  try {
+    validate();
+  } catch (std::bad_alloc const&) {
+    // The change is made. Having no memory to look at it is no reason to say that it failed.
+  }
+#endif
+}
+
+}  // namespace unimem

@@ -1,0 +1,164 @@
+#include <unimem/coherence/coherence.hpp>
+
+#include "coherence/coverage.hpp"
+#include "coherence/mutants.hpp"
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+namespace unimem {
+namespace {
+
+bool writes(Plan const& plan) noexcept {
+  return plan.kind == Plan::Kind::mark || (plan.kind == Plan::Kind::access && plan.intent != Intent::read);
+}
+
+}  // namespace
+
+auto Coherence::commit(Plan const& plan) -> Undo {
+  refuse_unless_committable(plan);
+  auto undo = undo_for(plan);
+  make_room_for(plan);
+
+  // From here on nothing can fail.
+  if (undo.adopted) {
+    auto& place = places_[plan.place];
+    has_data_ = true;
+    place.valid.add(UNIMEM_MUTANT(adopted_range_only) ? plan.range : whole());
+    place.held.add(whole());
+  }
+  for (auto const& copy : plan.copies) record_copy(copy);
+  if (writes(plan)) record_write(plan.place, plan.range);
+  validate_in_debug();
+  return undo;
+}
+
+void Coherence::refuse_unless_committable(Plan const& plan) const {
+  auto const& place = at(plan.place);
+  require_inside(plan.range);
+  if (plan.lost) throw std::logic_error("Coherence: commit of a plan that reads lost bytes");
+  if (plan.conflict) throw std::logic_error("Coherence: commit of a mark that is in conflict");
+  if (bytes_ > 0 && !place.storage) throw std::logic_error("Coherence: commit at a place without storage");
+  for (auto const& copy : plan.copies) {
+    if (!at(copy.to).storage) throw std::logic_error("Coherence: commit of a copy to a place without storage");
+    if (!at(copy.from).valid.contains(copy.range)) {
+      throw std::logic_error("Coherence: commit of a plan whose source has become stale");
+    }
+  }
+  bool const reads = plan.kind == Plan::Kind::access && plan.intent != Intent::write;
+  if (!has_data_ || !reads || place.valid.contains(plan.range)) return;
+  ByteRanges arriving;
+  for (auto const& copy : plan.copies) arriving.add(copy.range);
+  bool const complete = detail::covered(plan.range, [&](auto look) {
+    look(place.valid);
+    look(arriving);
+  });
+  if (!complete) throw std::logic_error("Coherence: commit of a plan that leaves bytes to be read missing");
+}
+
+/// How things stand with every byte that the plan changes.
+auto Coherence::undo_for(Plan const& plan) const -> Undo {
+  Undo undo;
+  undo.data = data_;
+  undo.place = plan.copies.empty() ? plan.place : plan.copies.front().to;
+  for (auto const& copy : plan.copies) {
+    undo.changed.add(copy.range);
+    if (!copy.fence) undo.touched.add(copy.range);
+  }
+  if (writes(plan)) {
+    undo.changed.add(plan.range);
+    undo.touched.add(plan.range);
+  }
+  undo.adopted = !has_data_ && plan.kind != Plan::Kind::release;
+  if (undo.adopted || undo.changed.empty()) return undo;
+  for (Place place = 0; place < places_.size(); ++place) {
+    auto const& now = places_[place];
+    // What is valid or written is held, so who holds none of the bytes knows nothing of them.
+    if (!now.held.intersects(undo.changed)) continue;
+    undo.before.push_back({place, now.valid.intersection(undo.changed), now.written.intersection(undo.changed),
+                           now.held.intersection(undo.changed)});
+  }
+  return undo;
+}
+
+/// Makes the edits of `record_copy` and `record_write` unable to throw.
+void Coherence::make_room_for(Plan const& plan) {
+  auto const copies = plan.copies.size();
+  auto const destination = copies == 0 ? plan.place : plan.copies.front().to;
+  for (Place place = 0; place < places_.size(); ++place) {
+    bool const receives = place == destination;
+    auto& sets = places_[place];
+    sets.valid.reserve(receives ? copies + 2 : 1);
+    sets.held.reserve(receives ? copies + 2 : 0);
+    sets.written.reserve(receives ? 1 : copies + 1);
+  }
+  lost_.reserve(1);
+}
+
+void Coherence::record_copy(PlannedCopy const& copy) {
+  if (UNIMEM_MUTANT(copies_not_recorded)) return;
+  places_[copy.to].valid.add(copy.range);
+  if (!UNIMEM_MUTANT(held_forgotten)) places_[copy.to].held.add(copy.range);
+  if (UNIMEM_MUTANT(sync_leaves_written)) return;
+  // The bytes have reached this side. What one device wrote and another fetched still waits for the host.
+  for (Place other = 0; other < places_.size(); ++other) {
+    bool const across = (other == host_place) != (copy.to == host_place) || UNIMEM_MUTANT(sync_between_devices);
+    if (across) places_[other].written.remove(copy.range);
+  }
+}
+
+void Coherence::record_write(Place place, ByteRange range) {
+  auto stale = range;
+  if (UNIMEM_MUTANT(write_end_off_by_one) && !stale.empty()) --stale.end;
+  for (Place other = 0; other < places_.size(); ++other) {
+    if (other == place || UNIMEM_MUTANT(write_not_invalidating)) continue;
+    if (UNIMEM_MUTANT(write_spares_sharing_places) && shares_storage(place, other)) continue;
+    places_[other].valid.remove(stale);
+    places_[other].written.remove(range);
+  }
+  auto& writer = places_[place];
+  writer.valid.add(range);
+  writer.held.add(range);
+  if (!UNIMEM_MUTANT(write_not_recorded)) writer.written.add(range);
+  if (!UNIMEM_MUTANT(write_leaves_lost)) lost_.remove(range);
+}
+
+void Coherence::roll_back(Undo const& undo) {
+  bool const same_data = undo.data == data_ || UNIMEM_MUTANT(roll_back_outlives_discard);
+  if (!has_data_ || !same_data) return;
+  if (undo.adopted) return forget_data();
+
+  auto places = places_;
+  for (auto& place : places) {
+    place.valid.remove(undo.changed);
+    place.written.remove(undo.changed);
+    place.held.remove(undo.changed);
+  }
+  for (auto const& before : undo.before) {
+    // Storage that was replaced no longer holds the bytes, nor does storage that a later operation ruined.
+    auto held = before.held;
+    if (!UNIMEM_MUTANT(roll_back_trusts_memory)) held = held.intersection(at(before.place).held);
+    // Half an operation may have run: what it was to write is neither current nor merely stale, it is garbage.
+    bool ruined = shares_storage(before.place, undo.place);
+    if (UNIMEM_MUTANT(roll_back_keeps_touched)) ruined = false;
+    if (UNIMEM_MUTANT(roll_back_spares_sharing_places)) ruined = before.place == undo.place;
+    if (ruined) held.remove(undo.touched);
+    auto& place = places[before.place];
+    place.valid.add(before.valid.intersection(held));
+    place.held.add(held);
+  }
+  for (auto const& before : undo.before) record_waiting(places, before.place, before.written);
+
+  auto lost = lost_;
+  lost.remove(undo.changed);
+  auto nowhere = undo.changed;
+  for (auto const& place : places) nowhere.remove(place.valid);
+  if (!UNIMEM_MUTANT(roll_back_loses_nothing)) lost.add(nowhere);
+
+  places_ = std::move(places);
+  lost_ = std::move(lost);
+  validate_in_debug();
+}
+
+}  // namespace unimem

@@ -1,0 +1,27 @@
+#include "coherence/failing_allocations.hpp"
+
+#include <cstdlib>
+#include <new>
+
+namespace {
+
+thread_local std::size_t left = 0;
+
+}  // namespace
+
+void unimem::testing::fail_allocation(std::size_t n) noexcept {
+  left = n;
+}
+
+void* operator new(std::size_t bytes) {
+  if (left > 0 && --left == 0) throw std::bad_alloc();
+  if (auto* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}

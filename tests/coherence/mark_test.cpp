@@ -1,0 +1,211 @@
+#include "coherence/owner.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+namespace unimem::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr ByteRange whole{0, 100};
+constexpr Place host = host_place, device = 1, second_device = 2;
+
+/// Host and two devices; the host and the first device have everything.
+class CoherenceMark : public ::testing::Test {
+ protected:
+  CoherenceMark() {
+    coherence.add_device();
+    coherence.add_device();
+    write(coherence, host, whole);
+    read(coherence, device, whole);
+  }
+
+  Plan planned(Place place, ByteRange range) const { return coherence.plan_mark(place, range, one_second_per_byte); }
+
+  Coherence coherence{whole.end};
+};
+
+TEST_F(CoherenceMark, CountsAsAWriteOfItsRange) {
+  EXPECT_THAT(mark(coherence, device, {20, 40}).copies, IsEmpty());
+  EXPECT_EQ(coherence.written(device), ByteRanges({20, 40}));
+  EXPECT_FALSE(coherence.valid(host).intersects({20, 40}));
+  EXPECT_EQ(coherence.state(), BufferState::device_dirty);
+  EXPECT_THAT(read(coherence, host, whole).copies, ElementsAre(PlannedCopy{device, host, {20, 40}}));
+}
+
+TEST_F(CoherenceMark, IsTheFirstTouchOfABufferToo) {
+  coherence.discard();
+  EXPECT_THAT(mark(coherence, device, {20, 40}).copies, IsEmpty());
+  EXPECT_EQ(coherence.valid(device), ByteRanges(whole));
+  EXPECT_EQ(coherence.state(), BufferState::device_dirty);
+}
+
+TEST_F(CoherenceMark, OfASideWithoutACopyMakesOneFirst) {
+  EXPECT_THAT(mark(coherence, second_device, whole).copies, ElementsAre(PlannedCopy{host, second_device, whole}));
+  EXPECT_EQ(coherence.valid(second_device), ByteRanges(whole));
+}
+
+TEST_F(CoherenceMark, BringsInOnlyWhatThePlaceNeverHeld) {
+  read(coherence, second_device, {0, 30});
+  write(coherence, host, {0, 10});
+  read(coherence, device, whole);  // synchronized again; the second device's first bytes are stale, not garbage
+  EXPECT_THAT(mark(coherence, second_device, {5, 50}).copies, ElementsAre(PlannedCopy{host, second_device, {30, 50}}));
+  EXPECT_EQ(coherence.written(second_device), ByteRanges({5, 50}));
+}
+
+TEST_F(CoherenceMark, NeverCopiesOverWhatItSaysWasWritten) {
+  read(coherence, second_device, {40, 60});
+  EXPECT_THAT(mark(coherence, second_device, whole, latency_of(1000)).copies,
+              ElementsAre(PlannedCopy{host, second_device, {0, 40}}, PlannedCopy{host, second_device, {60, 100}}));
+}
+
+TEST_F(CoherenceMark, BesideAnUnsynchronizedWriteLeavesBoth) {
+  write(coherence, host, {0, 10});
+  auto const plan = mark(coherence, device, {10, 20});
+  EXPECT_FALSE(plan.overrules);
+  EXPECT_THAT(plan.copies, IsEmpty());
+  EXPECT_EQ(coherence.state(), BufferState::mixed);
+  EXPECT_EQ(coherence.written(host), ByteRanges({0, 10}));
+  EXPECT_EQ(coherence.written(device), ByteRanges({10, 20}));
+}
+
+TEST_F(CoherenceMark, IntoAnUnsynchronizedWriteIsAConflictThatNamesIt) {
+  write(coherence, host, {0, 10});
+  auto const plan = planned(device, {5, 20});
+  EXPECT_EQ(plan.conflict, (Plan::Conflict{host, {0, 10}}));
+  EXPECT_FALSE(plan.overrules);
+  auto const before = everything_seen(coherence);
+  EXPECT_THROW(coherence.commit(plan), std::logic_error);
+  EXPECT_EQ(everything_seen(coherence), before);
+}
+
+TEST_F(CoherenceMark, ThatCoversEveryUnsynchronizedByteOfTheOtherSideOverrules) {
+  write(coherence, host, {0, 10});
+  write(coherence, host, {30, 40});
+  EXPECT_EQ(planned(device, {0, 35}).conflict, (Plan::Conflict{host, {0, 10}}));
+  EXPECT_EQ(planned(device, {5, 40}).conflict, (Plan::Conflict{host, {0, 10}}));
+  auto const plan = mark(coherence, device, {0, 40});
+  EXPECT_TRUE(plan.overrules);
+  EXPECT_THAT(plan.copies, IsEmpty()) << "the device's own bytes are the truth";
+  EXPECT_THAT(coherence.written(host).ranges(), IsEmpty());
+  EXPECT_EQ(coherence.state(), BufferState::device_dirty);
+}
+
+TEST_F(CoherenceMark, CountsTheRangesAndNotHowTheyWereSpelled) {
+  write(coherence, host, {0, 10});
+  write(coherence, host, {10, 20});
+  EXPECT_TRUE(planned(device, {0, 20}).overrules);
+  EXPECT_TRUE(planned(device, whole).overrules);
+  EXPECT_TRUE(planned(device, {0, 19}).conflict.has_value());
+}
+
+TEST_F(CoherenceMark, ByTheHostRunsIntoTheWritesOfEveryDevice) {
+  write(coherence, device, {0, 10});
+  write(coherence, second_device, {50, 60});
+  EXPECT_EQ(planned(host, {0, 20}).conflict, (Plan::Conflict{device, {0, 10}}));
+  EXPECT_EQ(planned(host, {50, 60}).conflict, (Plan::Conflict{second_device, {50, 60}}));
+  EXPECT_TRUE(planned(host, {0, 60}).overrules);
+  EXPECT_FALSE(planned(host, {20, 40}).conflict.has_value());
+}
+
+TEST_F(CoherenceMark, ByADeviceRunsIntoTheWriteOfAnotherThatItHasNotSeen) {
+  read(coherence, second_device, whole);
+  write(coherence, device, {0, 10});
+  write(coherence, device, {80, 90});
+  EXPECT_EQ(planned(second_device, {0, 10}).conflict, (Plan::Conflict{device, {0, 10}}));
+  read(coherence, second_device, {0, 10});
+  EXPECT_FALSE(planned(second_device, {0, 10}).conflict.has_value()) << "it was written on top of what was seen";
+}
+
+TEST_F(CoherenceMark, OfWhatAPlaceNeverHeldSeesTheWriteItRunsInto) {
+  write(coherence, host, {0, 10});
+  auto const plan = mark(coherence, second_device, {0, 5});
+  EXPECT_FALSE(plan.overrules);
+  EXPECT_THAT(plan.copies, ElementsAre(PlannedCopy{host, second_device, {0, 5}}));
+  EXPECT_EQ(coherence.written(host), ByteRanges({5, 10}));
+}
+
+TEST_F(CoherenceMark, AfterASynchronizationHasNothingToRunInto) {
+  write(coherence, host, whole);
+  read(coherence, device, whole);
+  EXPECT_FALSE(planned(device, {0, 5}).conflict.has_value());
+  EXPECT_FALSE(planned(device, whole).overrules);
+}
+
+TEST_F(CoherenceMark, NeverConflictsWhereStorageIsShared) {
+  auto const twin = coherence.add_device(host);
+  write(coherence, host, {0, 10});
+  auto const plan = mark(coherence, twin, {5, 20});
+  EXPECT_FALSE(plan.conflict.has_value());
+  EXPECT_FALSE(plan.overrules);
+  EXPECT_THAT(plan.copies, IsEmpty()) << "the storage already holds what the host does";
+  EXPECT_EQ(coherence.written(twin), ByteRanges({5, 20}));
+  EXPECT_EQ(coherence.written(host), ByteRanges({0, 5}));
+}
+
+TEST_F(CoherenceMark, OfLostBytesTakesThemAsWritten) {
+  write(coherence, device, {0, 10});
+  coherence.remove_storage(device);
+  ASSERT_EQ(coherence.lost(), ByteRanges({0, 10}));
+  EXPECT_THAT(mark(coherence, host, {0, 5}).copies, IsEmpty());
+  EXPECT_EQ(coherence.lost(), ByteRanges({5, 10}));
+  EXPECT_THAT(mark(coherence, second_device, {5, 20}).copies, ElementsAre(PlannedCopy{host, second_device, {10, 20}}));
+  EXPECT_THAT(coherence.lost().ranges(), IsEmpty());
+}
+
+/// One table for "from every state": what a mark of the first half on each side does.
+struct FromState {
+  char const* name;
+  void (*arrange)(Coherence&);
+  BufferState after_host_mark, after_device_mark;
+};
+
+void PrintTo(FromState const& from, std::ostream* out) {
+  *out << from.name;
+}
+
+class MarkFromEveryState : public ::testing::TestWithParam<FromState> {};
+
+TEST_P(MarkFromEveryState, LeavesTheMarkedSideDirty) {
+  for (auto const& [place, expected] :
+       {std::pair{host, GetParam().after_host_mark}, {device, GetParam().after_device_mark}}) {
+    Coherence coherence(whole.end);
+    coherence.add_device();
+    GetParam().arrange(coherence);
+    SCOPED_TRACE(::testing::Message() << "from " << to_string(coherence.state()) << " at " << place);
+    mark(coherence, place, {0, 50});
+    EXPECT_EQ(coherence.state(), expected);
+    EXPECT_TRUE(coherence.written(place).contains({0, 50}));
+    EXPECT_THAT(coherence.lost().ranges(), IsEmpty());
+  }
+}
+
+using S = BufferState;
+INSTANTIATE_TEST_SUITE_P(
+    States, MarkFromEveryState,
+    ::testing::Values(
+        FromState{"uninitialized", [](Coherence&) {}, S::host_dirty, S::device_dirty},
+        FromState{"host_only", [](Coherence& c) { read(c, host, whole); }, S::host_dirty, S::mixed},
+        FromState{"device_only", [](Coherence& c) { read(c, device, whole); }, S::mixed, S::device_dirty},
+        FromState{"synchronized", [](Coherence& c) { read(c, host, whole), read(c, device, whole); }, S::host_dirty,
+                  S::device_dirty},
+        FromState{"host_dirty",
+                  [](Coherence& c) { read(c, host, whole), read(c, device, whole), write(c, host, {60, 70}); },
+                  S::host_dirty, S::mixed},
+        FromState{"device_dirty",
+                  [](Coherence& c) { read(c, host, whole), read(c, device, whole), write(c, device, {60, 70}); },
+                  S::mixed, S::device_dirty},
+        FromState{"mixed",
+                  [](Coherence& c) {
+                    read(c, host, whole), read(c, device, whole);
+                    write(c, device, {60, 70}), write(c, host, {80, 90});
+                  },
+                  S::mixed, S::mixed}),
+    [](auto const& from) { return std::string(from.param.name); });
+
+}  // namespace
+}  // namespace unimem::testing
