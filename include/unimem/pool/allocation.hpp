@@ -1,0 +1,63 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+#include <unimem/device/event.hpp>
+#include <unimem/device/memory.hpp>
+
+#include <cstddef>
+#include <utility>
+
+namespace unimem {
+
+class Device;
+class MemoryPool;
+
+namespace detail {
+struct Block;
+}
+
+/// A block of a pool while somebody uses it: move-only, gives the block back when it is destroyed. The handle is one
+/// pointer to the block's descriptor, which never moves; the memory behind it may, unless its address was handed out.
+///
+/// A handle is used by one thread at a time; different handles are independent. It should not outlive its pool, whose
+/// destructor complains of it, but may.
+class UNIMEM_API Allocation {
+ public:
+  /// No memory: what `acquire(0)` returns.
+  Allocation() = default;
+  Allocation(Allocation&& other) noexcept
+      : block_(std::exchange(other.block_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Allocation& operator=(Allocation&& other) noexcept;
+  ~Allocation() { release(); }
+
+  /// The address of the memory for code that runs where it is; null for an empty allocation, and under OpenCL, where
+  /// memory has no address. On cpu, sim, and for host and pinned memory it is a host address.
+  [[nodiscard]] void* data() const;
+
+  /// The memory as its device's queues take it: exactly `size()` bytes.
+  [[nodiscard]] DeviceMemory memory() const noexcept;
+
+  /// The bytes asked for. The block may be larger (`capacity()`).
+  [[nodiscard]] std::size_t size() const noexcept { return size_; }
+  [[nodiscard]] std::size_t capacity() const noexcept;
+  [[nodiscard]] bool empty() const noexcept { return block_ == nullptr; }
+  explicit operator bool() const noexcept { return block_ != nullptr; }
+
+  /// The device and location it came from. Must not be empty.
+  [[nodiscard]] Device& device() const noexcept;
+  [[nodiscard]] Location location() const noexcept;
+
+  /// Gives the block back now. `last_use` is the last work that touches it: the block is not handed out for other work,
+  /// nor returned to the driver, before that has ended. Without one the caller promises that no work is pending.
+  /// Idempotent.
+  void release(Event last_use = {}) noexcept;
+
+ private:
+  friend class MemoryPool;
+  Allocation(detail::Block* block, std::size_t size) noexcept : block_(block), size_(size) {}
+
+  detail::Block* block_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+}  // namespace unimem

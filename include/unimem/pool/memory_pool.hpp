@@ -1,0 +1,106 @@
+#pragma once
+
+#include <unimem/core/error.hpp>
+#include <unimem/core/export.hpp>
+#include <unimem/core/name.hpp>
+#include <unimem/device/device.hpp>
+#include <unimem/pool/allocation.hpp>
+#include <unimem/pool/statistics.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <vector>
+
+namespace unimem {
+
+namespace detail {
+class PoolCore;
+}
+
+/// How a pool behaves. Every field has the default most programs want.
+struct PoolOptions {
+  /// Hard limit on the bytes reserved from the device, cached ones included. Default: none but the device's own
+  /// capacity.
+  std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
+
+  /// Blocks cached longer than this are given back by a later acquire or release, once their work has ended. Zero:
+  /// never by age.
+  std::chrono::nanoseconds trim_interval{0};
+
+  /// When a release leaves more than this cached, the oldest cached blocks without pending work are given back.
+  /// Default: no threshold.
+  std::size_t release_threshold = std::numeric_limits<std::size_t>::max();
+
+  /// The clock ages are measured with; for tests. Default: std::chrono::steady_clock. Called, with no lock held and
+  /// only if there is a trim_interval, by every acquire and release: it must be thread-safe and must not throw.
+  std::function<std::chrono::steady_clock::time_point()> clock{};
+};
+
+/// What one acquire asks for besides its size.
+struct AcquireOptions {
+  /// A power of two, bytes; 0 or less than the device's: the device's own alignment. More than that is refused.
+  std::size_t alignment = 0;
+
+  /// The queue that will use the block first. A block whose last work ran on the same queue is taken without waiting;
+  /// for another's, this queue is made to wait. Null: the block is ready for the host when acquire returns, which waits
+  /// for a cached block's pending work rather than take more memory, so that a host running ahead of its device does
+  /// not fill it.
+  Queue* queue = nullptr;
+
+  /// Who asks, for usage reports and out-of-memory messages.
+  Name name{};
+};
+
+/// Memory of one device at one location, kept for reuse. Freed blocks are cached and handed out again to requests they
+/// fit nearly exactly; nothing returns to the driver before the work that uses it has ended.
+///
+/// This first version caches whole driver allocations behind one lock; limits, tickets, statistics and the handle are
+/// final. No driver call, wait or user code runs under that lock. Thread-safe. All allocations should be released
+/// before the pool is destroyed.
+class UNIMEM_API MemoryPool {
+ public:
+  MemoryPool(Device& device, Location location, PoolOptions options = {});
+  MemoryPool(MemoryPool const&) = delete;
+  MemoryPool& operator=(MemoryPool const&) = delete;
+
+  /// Waits for the work on cached blocks and gives them back. Blocks still in use are reported to the log and outlive
+  /// the pool; each goes back to the driver when it is released and its work has ended.
+  ~MemoryPool();
+
+  /// A block of at least `bytes` bytes, contents undefined; empty for 0. A cached block is taken if it is at most an
+  /// eighth, or 4 KiB, larger. When the limit or the device is full, cached blocks are given back, then the oldest
+  /// pending ones are waited for, and only then it throws OutOfMemory; at once, and giving nothing back, if live blocks
+  /// alone leave no room. Throws InvalidArgument for a bad alignment, and what the driver throws if it fails for
+  /// another reason than memory. After an exception cached blocks may be fewer; nothing else has changed. O(log cached
+  /// blocks).
+  [[nodiscard]] Allocation acquire(std::size_t bytes, AcquireOptions const& options = {});
+
+  /// Gives cached blocks back, oldest first, until at most `keep_bytes` are cached. Blocks whose work is pending are
+  /// waited for. Returns the bytes given back.
+  std::size_t trim(std::size_t keep_bytes = 0);
+
+  [[nodiscard]] PoolStatistics statistics() const;
+  [[nodiscard]] PoolFragmentation fragmentation() const;
+
+  /// The largest live holders by name, at most `most`, largest first. A walk.
+  [[nodiscard]] std::vector<OutOfMemory::Holder> holders(std::size_t most) const;
+
+  [[nodiscard]] Device& device() const noexcept;
+  [[nodiscard]] Location location() const noexcept;
+  [[nodiscard]] std::size_t max_bytes() const noexcept;
+
+  /// Changes the hard limit, giving cached blocks back if need be. Throws InvalidArgument, and changes nothing, if it
+  /// is below what is live.
+  void set_max_bytes(std::size_t bytes);
+
+  /// Throws std::logic_error unless every invariant of PoolStatistics and of the free lists holds. A walk; for tests.
+  void validate() const;
+
+ private:
+  std::unique_ptr<detail::PoolCore> core_;
+};
+
+}  // namespace unimem

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace unimem {
+
+/// The documented size classes, how statistics are reported (not how memory is carved): class 0 is up to 4 KiB, class k
+/// up to 4 KiB · 2^k, class 20 everything above.
+inline constexpr std::size_t size_class_count = 21;
+
+/// The reported class of a size in bytes; monotone.
+[[nodiscard]] UNIMEM_API std::size_t size_class(std::size_t bytes) noexcept;
+
+/// The largest size of a class in bytes; the last class has no bound and gives the largest std::size_t.
+[[nodiscard]] UNIMEM_API std::size_t size_class_limit(std::size_t index) noexcept;
+
+/// What one reported class has seen. Acquires count where the bytes asked for fall, blocks where their own size does: a
+/// request just below a class's limit may be served by a block just above it.
+struct SizeClassStatistics {
+  std::uint64_t allocations = 0;  ///< acquires of this class so far
+  std::uint64_t hits = 0;         ///< of those, served from a cached block
+  std::size_t active_bytes = 0;   ///< block bytes in use now
+  std::size_t pooled_bytes = 0;   ///< block bytes cached now
+};
+
+/// A consistent picture of one pool. Invariants: `pool_hits + pool_misses == total_allocations`;
+/// `active_bytes + total_pooled_bytes == reserved_bytes`; every peak is at least its current value; the classes sum to
+/// the totals. Acquires of zero bytes and acquires that failed are in none of the counts but `failed_allocations`.
+struct PoolStatistics {
+  std::uint64_t total_allocations = 0;
+  std::uint64_t pool_hits = 0;
+  std::uint64_t pool_misses = 0;
+  std::size_t total_pooled_bytes = 0;  ///< cached: reserved and not in use
+  std::uint64_t active_allocations = 0;
+  std::size_t active_bytes = 0;  ///< bytes of blocks in use, rounding included
+  std::size_t peak_active_bytes = 0;
+  std::size_t reserved_bytes = 0;  ///< taken from the device and not given back
+  std::size_t peak_reserved_bytes = 0;
+  /// Acquires that threw for want of memory or because the driver failed, a manager's tries before it has made room among
+  /// them. Refused arguments are not counted.
+  std::uint64_t failed_allocations = 0;
+  std::array<SizeClassStatistics, size_class_count> size_classes{};
+
+  /// Hits per acquire, 0 when there was none.
+  [[nodiscard]] double hit_rate() const noexcept {
+    auto const acquires = pool_hits + pool_misses;
+    return acquires == 0 ? 0.0 : static_cast<double>(pool_hits) / static_cast<double>(acquires);
+  }
+};
+
+/// Free memory inside a pool, from a walk over its blocks.
+struct PoolFragmentation {
+  std::size_t largest_free_block = 0;  ///< bytes
+  std::size_t total_free = 0;          ///< bytes
+
+  /// 1 − largest / total, 0 when nothing is free.
+  [[nodiscard]] double fragmentation_ratio() const noexcept {
+    return total_free == 0 ? 0.0 : 1.0 - static_cast<double>(largest_free_block) / static_cast<double>(total_free);
+  }
+};
+
+}  // namespace unimem

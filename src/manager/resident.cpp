@@ -1,0 +1,7 @@
+#include <unimem/manager/resident.hpp>
+
+namespace unimem {
+
+Resident::~Resident() = default;
+
+}  // namespace unimem

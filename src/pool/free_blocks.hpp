@@ -1,0 +1,53 @@
+#pragma once
+
+#include "pool/block.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+namespace unimem::detail {
+
+/// The cached blocks of a pool, found by size for reuse and by age for giving back.
+///
+/// Two orders over the same nodes: a list in the order of release and a search tree by capacity. Everything but
+/// `validate` relinks nodes and cannot fail. Not thread-safe; the pool locks.
+class FreeBlocks {
+ public:
+  /// Caches a block of the list `from`.
+  void add(BlockList& from, Block& block, std::chrono::steady_clock::time_point now) noexcept;
+
+  /// Moves a cached block to the end of the list `to`.
+  void remove(Block& block, BlockList& to) noexcept;
+
+  /// The best fit for `bytes` on the queue with this id (0: the host): the smallest block that is near enough in size
+  /// and needs no waiting, else the smallest near enough, else null. O(log n), and a bounded number of looks at pending
+  /// blocks.
+  [[nodiscard]] Block* find(std::size_t bytes, std::uint64_t queue) noexcept;
+
+  /// Takes the oldest blocks until they make up at least `bytes`, or there are no more. Pending ones are left unless
+  /// asked for.
+  [[nodiscard]] BlockList take_oldest(std::size_t bytes, bool also_pending) noexcept;
+
+  /// Takes the blocks cached before `time`, oldest first, without pending ones.
+  [[nodiscard]] BlockList take_cached_before(std::chrono::steady_clock::time_point time) noexcept;
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] std::size_t largest() const noexcept {
+    return by_capacity_.empty() ? 0 : (*by_capacity_.rbegin())->capacity();
+  }
+
+  /// Oldest first.
+  [[nodiscard]] BlockList const& by_age() const noexcept { return by_age_; }
+
+  /// Throws std::logic_error unless both orders hold the same blocks, sorted, and the bytes add up.
+  void validate() const;
+
+ private:
+  BlockList by_age_;
+  BlockIndex by_capacity_;
+  std::size_t bytes_ = 0;
+  std::uint64_t cachings_ = 0;
+};
+
+}  // namespace unimem::detail

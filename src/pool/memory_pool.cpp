@@ -1,0 +1,57 @@
+#include <unimem/pool/memory_pool.hpp>
+
+#include "pool/pool_core.hpp"
+
+#include <utility>
+
+namespace unimem {
+
+MemoryPool::MemoryPool(Device& device, Location location, PoolOptions options)
+    : core_(std::make_unique<detail::PoolCore>(device, location, std::move(options))) {}
+
+MemoryPool::~MemoryPool() {
+  detail::PoolCore::close(std::move(core_));
+}
+
+Allocation MemoryPool::acquire(std::size_t bytes, AcquireOptions const& options) {
+  if (bytes == 0) return {};
+  return {&core_->acquire(bytes, options), bytes};
+}
+
+std::size_t MemoryPool::trim(std::size_t keep_bytes) {
+  return core_->trim(keep_bytes);
+}
+
+PoolStatistics MemoryPool::statistics() const {
+  return core_->statistics();
+}
+
+PoolFragmentation MemoryPool::fragmentation() const {
+  return core_->fragmentation();
+}
+
+std::vector<OutOfMemory::Holder> MemoryPool::holders(std::size_t most) const {
+  return core_->holders(most);
+}
+
+Device& MemoryPool::device() const noexcept {
+  return core_->device();
+}
+
+Location MemoryPool::location() const noexcept {
+  return core_->location();
+}
+
+std::size_t MemoryPool::max_bytes() const noexcept {
+  return core_->max_bytes();
+}
+
+void MemoryPool::set_max_bytes(std::size_t bytes) {
+  core_->set_max_bytes(bytes);
+}
+
+void MemoryPool::validate() const {
+  core_->validate();
+}
+
+}  // namespace unimem

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstddef>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define UNIMEM_POISONS 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define UNIMEM_POISONS 1
+#endif
+#endif
+
+#ifdef UNIMEM_POISONS
+#include <sanitizer/asan_interface.h>
+#endif
+
+namespace unimem::detail {
+
+// A cached block is dead to the user, though the driver knows nothing of it. Under AddressSanitizer a use after release
+// is reported as one; in every other build these are nothing.
+
+#ifdef UNIMEM_POISONS
+inline constexpr bool poisons = true;
+inline void poison(void const* address, std::size_t bytes) noexcept {
+  ASAN_POISON_MEMORY_REGION(address, bytes);
+}
+inline void unpoison(void const* address, std::size_t bytes) noexcept {
+  ASAN_UNPOISON_MEMORY_REGION(address, bytes);
+}
+#else
+inline constexpr bool poisons = false;
+inline void poison(void const*, std::size_t) noexcept {}
+inline void unpoison(void const*, std::size_t) noexcept {}
+#endif
+
+}  // namespace unimem::detail

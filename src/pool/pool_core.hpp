@@ -1,0 +1,114 @@
+#pragma once
+
+#include <unimem/pool/memory_pool.hpp>
+
+#include "pool/block.hpp"
+#include "pool/free_blocks.hpp"
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace unimem::detail {
+
+/// What `MemoryPool` is inside, and what its blocks point back to.
+///
+/// One lock guards the lists and the counts. It is dropped for everything slow: a driver call, a wait for an event, the
+/// user's clock. Memory that is between the driver and the lists meanwhile is in transit: it counts against the limit,
+/// so that the limit is exact under threads, and whoever finds no room first waits for it to settle, so that memory
+/// another thread is giving back is not reported as missing. Readiness of events is asked under the lock: it never
+/// blocks.
+///
+/// Thread-safe.
+class PoolCore {
+ public:
+  PoolCore(Device& device, Location location, PoolOptions options);
+  PoolCore(PoolCore const&) = delete;
+  PoolCore& operator=(PoolCore const&) = delete;
+  ~PoolCore() = default;
+
+  /// Ends a pool: its cached blocks go back to the driver when their work has ended. Blocks in use keep the core alive
+  /// and go back one by one as they are released.
+  static void close(std::unique_ptr<PoolCore> core) noexcept;
+
+  /// A live block of at least `bytes` (not 0) bytes. Strong guarantee, except that cached blocks may have been given
+  /// back.
+  [[nodiscard]] Block& acquire(std::size_t bytes, AcquireOptions const& options);
+  void release(Block& block, Event last_use) noexcept;
+
+  std::size_t trim(std::size_t keep_bytes) noexcept;
+  [[nodiscard]] PoolStatistics statistics() const;
+  [[nodiscard]] PoolFragmentation fragmentation() const;
+  [[nodiscard]] std::vector<OutOfMemory::Holder> holders(std::size_t most) const;
+  [[nodiscard]] std::size_t max_bytes() const noexcept;
+  void set_max_bytes(std::size_t bytes);
+  void validate() const;
+
+  [[nodiscard]] Device& device() const noexcept { return device_; }
+  [[nodiscard]] Location location() const noexcept { return location_; }
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// The moment before which a cached block is too old; the clock's beginning when age does not matter. Calls the
+  /// user's clock.
+  [[nodiscard]] Time now() const;
+  [[nodiscard]] Time expiry(Time now) const noexcept;
+
+  /// Bytes the limit leaves beside live memory, memory in transit and, with them, cached blocks. All under the lock.
+  [[nodiscard]] std::size_t limit() const noexcept;
+  [[nodiscard]] std::size_t room_beside_live() const noexcept;
+  [[nodiscard]] std::size_t room() const noexcept;
+
+  /// The capacity for a new block for `bytes`: rounded, if wished and if there can be room for that, else the bytes
+  /// themselves; 0 if live memory leaves no room even for those.
+  [[nodiscard]] std::size_t affordable(std::size_t bytes, bool rounded) const noexcept;
+
+  // Each of these is called with the lock held and may drop it meanwhile. Those that return a block return without it.
+  [[nodiscard]] Block& reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time now);
+  /// Null when the driver has no memory; `refusal` is then what it said. Other failures are thrown.
+  [[nodiscard]] Block* grow(Lock& lock, std::size_t capacity, std::size_t bytes, AcquireOptions const& options,
+                            std::string& refusal);
+  /// Waits for the victims' work and returns them to the driver; returns their bytes.
+  std::size_t give_back(Lock& lock, BlockList victims) noexcept;
+  /// Waits until something has changed if memory is in transit; false if none is.
+  bool await_transit(Lock& lock);
+  [[noreturn]] void fail(Lock& lock, std::size_t bytes, std::string reason);
+
+  /// A descriptor, recycled or new, in a list of its own.
+  [[nodiscard]] BlockList descriptor();
+  void count_in(Block& block, std::size_t bytes, bool hit) noexcept;
+  void count_out(Block& block) noexcept;
+  /// Takes back the count of a hit that came to nothing.
+  void uncount(std::size_t bytes) noexcept;
+  [[nodiscard]] std::vector<OutOfMemory::Holder> holders_locked(std::size_t most) const;
+  void changed() noexcept;
+
+  /// Under AddressSanitizer, makes a cached block's host memory an error to touch, and back.
+  void hide(Block const& block) noexcept;
+  void expose(Block const& block) noexcept;
+  [[nodiscard]] bool host_memory() const noexcept;
+
+  Device& device_;
+  Location const location_;
+  PoolOptions const options_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t changes_ = 0;
+  std::size_t max_bytes_;
+  FreeBlocks free_;
+  BlockList live_;
+  BlockList spare_;            ///< descriptors without memory
+  std::size_t growing_ = 0;    ///< in transit from the driver, bytes
+  std::size_t returning_ = 0;  ///< in transit to the driver, bytes
+  PoolStatistics counts_;
+  std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone and blocks are still in use
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,211 @@
+#include <unimem/device/discovery.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include "pool/scripted_device.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <vector>
+
+namespace unimem {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Field;
+using ::testing::HasSubstr;
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+
+/// What acquire threw, if it was OutOfMemory.
+std::optional<OutOfMemory> refusal(MemoryManager& manager, Device& device, std::size_t bytes) {
+  try {
+    auto const block = manager.acquire(device, Location::device, bytes);
+    return std::nullopt;
+  } catch (OutOfMemory const& error) {
+    return error;
+  }
+}
+
+TEST(MemoryManager, MakesOnePoolForEachDeviceAndLocation) {
+  ScriptedDevice first{MiB}, second{MiB};
+  MemoryManager manager;
+  auto& pool = manager.pool(first, Location::device);
+  EXPECT_EQ(&manager.pool(first, Location::device), &pool);
+  EXPECT_NE(&manager.pool(first, Location::unified), &pool);
+  EXPECT_NE(&manager.pool(second, Location::device), &pool);
+  EXPECT_EQ(&pool.device(), &first);
+  EXPECT_EQ(pool.location(), Location::device);
+}
+
+TEST(MemoryManager, HostMemoryOfEveryDeviceComesFromTheSamePools) {
+  ScriptedDevice first{MiB}, second{MiB};
+  MemoryManager manager;
+  for (auto const location : {Location::host, Location::pinned}) {
+    auto& pool = manager.pool(first, location);
+    EXPECT_EQ(&manager.pool(second, location), &pool);
+    EXPECT_EQ(&manager.pool(device("cpu"), location), &pool);
+    EXPECT_EQ(pool.device().id(), "cpu");
+    EXPECT_EQ(pool.location(), location);
+  }
+  auto const block = manager.acquire(first, Location::host, 1000);
+  EXPECT_EQ(block.device().id(), "cpu");
+}
+
+TEST(MemoryManager, AvailableMemoryIsTheCapacityLessWhatIsLive) {
+  ScriptedDevice device{64 * MiB};
+  MemoryManager manager;
+  EXPECT_EQ(manager.total_memory(device), 64 * MiB);
+  EXPECT_EQ(manager.available_memory(device), 64 * MiB);
+  auto block = manager.acquire(device, Location::device, 10 * MiB);
+  EXPECT_EQ(manager.available_memory(device), 54 * MiB);
+  block.release();
+  EXPECT_EQ(manager.available_memory(device), 64 * MiB) << "cached blocks count as free";
+  EXPECT_EQ(manager.statistics().pooled_bytes, 10 * MiB);
+}
+
+TEST(MemoryManager, ALimitIsExactAndIsTheTotalThatIsReported) {
+  ScriptedDevice device{64 * MiB};
+  MemoryManager manager;
+  manager.set_limit(device, 16 * MiB);
+  EXPECT_EQ(manager.total_memory(device), 16 * MiB);
+  EXPECT_EQ(manager.available_memory(device), 16 * MiB);
+  auto const block = manager.acquire(device, Location::device, 16 * MiB);
+  EXPECT_EQ(manager.available_memory(device), 0U);
+  EXPECT_TRUE(refusal(manager, device, 1));
+  EXPECT_EQ(device.peak_bytes(), 16 * MiB);
+}
+
+TEST(MemoryManager, ALimitAboveTheCapacityPromisesNoMoreThanThereIs) {
+  ScriptedDevice device{64 * MiB};
+  MemoryManager manager;
+  manager.set_limit(device, 100 * MiB);
+  EXPECT_EQ(manager.total_memory(device), 64 * MiB);
+}
+
+TEST(MemoryManager, ALimitBelowWhatIsLiveIsRefusedAndChangesNothing) {
+  ScriptedDevice device{64 * MiB};
+  MemoryManager manager;
+  manager.set_limit(device, 32 * MiB);
+  auto const block = manager.acquire(device, Location::device, 10 * MiB);
+  manager.acquire(device, Location::device, 5 * MiB).release();
+  EXPECT_THROW(manager.set_limit(device, 10 * MiB - 1), InvalidArgument);
+  EXPECT_EQ(manager.total_memory(device), 32 * MiB);
+  EXPECT_EQ(device.live_bytes(), 15 * MiB);
+  manager.set_limit(device, 10 * MiB);
+  EXPECT_EQ(device.live_bytes(), 10 * MiB) << "the cached block went";
+}
+
+TEST(MemoryManager, LimitsOfDevicesAreIndependent) {
+  ScriptedDevice first{64 * MiB}, second{64 * MiB};
+  MemoryManager manager;
+  manager.set_limit(first, MiB);
+  EXPECT_TRUE(refusal(manager, first, 2 * MiB));
+  EXPECT_FALSE(refusal(manager, second, 2 * MiB));
+}
+
+TEST(MemoryManager, StatisticsAreTheSumsOverItsPools) {
+  ScriptedDevice first{64 * MiB}, second{64 * MiB};
+  MemoryManager manager;
+  auto const a = manager.acquire(first, Location::device, MiB);
+  auto const b = manager.acquire(second, Location::device, 2 * MiB);
+  auto const c = manager.acquire(first, Location::host, 3 * MiB);
+  manager.acquire(second, Location::device, 4 * MiB).release();
+
+  auto const sum = manager.statistics();
+  EXPECT_EQ(sum.total_allocations, 4U);
+  EXPECT_EQ(sum.active_allocations, 3U);
+  EXPECT_EQ(sum.active_bytes, 6 * MiB);
+  EXPECT_EQ(sum.pooled_bytes, 4 * MiB);
+  EXPECT_EQ(sum.reserved_bytes, 10 * MiB);
+  ASSERT_EQ(sum.pools.size(), 3U);
+  GlobalMemoryStatistics by_hand;
+  for (auto const& usage : sum.pools) {
+    by_hand.active_bytes += usage.pool.active_bytes;
+    by_hand.reserved_bytes += usage.pool.reserved_bytes;
+    by_hand.total_allocations += usage.pool.total_allocations;
+    EXPECT_EQ(usage.device, usage.location == Location::host ? "cpu" : "scripted:0");
+  }
+  EXPECT_EQ(by_hand.active_bytes, sum.active_bytes);
+  EXPECT_EQ(by_hand.reserved_bytes, sum.reserved_bytes);
+  EXPECT_EQ(by_hand.total_allocations, sum.total_allocations);
+}
+
+TEST(MemoryManager, CleanupGivesAllCachedBlocksBackAndNoLiveOne) {
+  ScriptedDevice first{64 * MiB}, second{64 * MiB};
+  MemoryManager manager;
+  auto const live = manager.acquire(first, Location::device, MiB);
+  manager.acquire(first, Location::device, 4 * MiB).release();
+  manager.acquire(second, Location::device, 2 * MiB).release();
+  EXPECT_EQ(manager.cleanup(), 6 * MiB);
+  EXPECT_EQ(first.live_bytes(), MiB);
+  EXPECT_EQ(second.live_bytes(), 0U);
+  EXPECT_EQ(manager.cleanup(), 0U);
+}
+
+TEST(MemoryManager, PoolOptionsHoldForEveryPoolItMakes) {
+  ScriptedDevice device{64 * MiB};
+  MemoryManager manager{{.pools = {.max_bytes = 8 * MiB, .release_threshold = 0}}};
+  EXPECT_EQ(manager.total_memory(device), 8 * MiB) << "also before the pool is made";
+  manager.acquire(device, Location::device, MiB).release();
+  EXPECT_EQ(device.live_bytes(), 0U);
+  EXPECT_TRUE(refusal(manager, device, 8 * MiB + 1));
+}
+
+TEST(MemoryManager, NoBytesAreAnEmptyAllocation) {
+  ScriptedDevice device{MiB};
+  MemoryManager manager;
+  EXPECT_TRUE(manager.acquire(device, Location::device, 0).empty());
+  EXPECT_EQ(manager.statistics().total_allocations, 0U);
+}
+
+TEST(MemoryManager, ArgumentsAndUnsupportedPlacesAreRefusedAsThePoolAndTheDeviceDo) {
+  ScriptedDevice device{MiB};
+  MemoryManager manager;
+  EXPECT_THROW((void)manager.acquire(device, Location::device, 8, {.alignment = 3}), InvalidArgument);
+  auto& cpu_only = manager.pool(device, Location::host);
+  EXPECT_EQ(cpu_only.device().id(), "cpu");
+}
+
+TEST(MemoryManager, OutOfMemoryNamesTheLargestHolders) {
+  ScriptedDevice device{16 * MiB};
+  MemoryManager manager;
+  auto const weights = manager.acquire(device, Location::device, 10 * MiB, {.name = Name{"weights"}});
+  auto const batch = manager.acquire(device, Location::device, 4 * MiB, {.name = Name{"batch"}});
+  auto const error = refusal(manager, device, 3 * MiB);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->facts().where, "scripted:0 device");
+  EXPECT_EQ(error->requested(), 3 * MiB);
+  EXPECT_EQ(error->live(), 14 * MiB);
+  EXPECT_EQ(error->limit(), 16 * MiB);
+  using Holder = OutOfMemory::Holder;
+  EXPECT_THAT(error->facts().holders,
+              ElementsAre(AllOf(Field(&Holder::name, "weights"), Field(&Holder::bytes, 10 * MiB)),
+                          AllOf(Field(&Holder::name, "batch"), Field(&Holder::bytes, 4 * MiB))));
+  EXPECT_THAT(error->what(), HasSubstr("10 MiB in 1 allocation of weights"));
+}
+
+TEST(MemoryManager, CachesOfADevicesOtherPoolsMakeRoomToo) {
+  ScriptedDevice device{16 * MiB}, bystander{16 * MiB};
+  MemoryManager manager;
+  manager.acquire(device, Location::unified, 10 * MiB).release();
+  manager.acquire(bystander, Location::device, 10 * MiB).release();
+  auto const block = manager.acquire(device, Location::device, 12 * MiB);
+  EXPECT_EQ(device.live_bytes(), 12 * MiB);
+  EXPECT_EQ(bystander.live_bytes(), 10 * MiB) << "another device's cache is no help";
+}
+
+TEST(DefaultManager, IsOneForTheWholeProcess) {
+  EXPECT_EQ(&default_manager(), &default_manager());
+  auto block = default_manager().acquire(device("cpu"), Location::host, 4096);
+  ASSERT_NE(block.data(), nullptr);
+  std::ranges::fill_n(static_cast<unsigned char*>(block.data()), 4096, 0x5A);
+  EXPECT_EQ(static_cast<unsigned char*>(block.data())[4095], 0x5A);
+}
+
+}  // namespace
+}  // namespace unimem

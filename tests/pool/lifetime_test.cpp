@@ -1,0 +1,208 @@
+#include <unimem/pool/memory_pool.hpp>
+
+#include "pool/scripted_device.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <utility>
+
+namespace unimem {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+
+static_assert(!std::is_copy_constructible_v<Allocation> && std::is_nothrow_move_constructible_v<Allocation> &&
+              std::is_nothrow_move_assignable_v<Allocation> && std::is_nothrow_default_constructible_v<Allocation>);
+static_assert(!std::is_copy_constructible_v<MemoryPool>);
+
+TEST(Allocation, ReleasingTwiceReturnsTheBlockOnce) {
+  ScriptedDevice device{MiB};
+  MemoryPool pool{device, Location::device};
+  auto block = pool.acquire(1000);
+  block.release();
+  block.release();
+  EXPECT_TRUE(block.empty());
+  EXPECT_EQ(block.size(), 0U);
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+  pool.validate();
+}
+
+TEST(Allocation, AMovedFromHandleIsEmptyAndTheBlockGoesBackOnce) {
+  ScriptedDevice device{MiB};
+  MemoryPool pool{device, Location::device};
+  auto from = pool.acquire(1000);
+  auto const memory = from.memory();
+  auto to = std::move(from);
+  EXPECT_TRUE(from.empty());  // NOLINT(bugprone-use-after-move): what it promises
+  EXPECT_EQ(from.memory(), DeviceMemory{});
+  EXPECT_EQ(from.data(), nullptr);
+  EXPECT_EQ(from.capacity(), 0U);
+  EXPECT_EQ(to.memory(), memory);
+  EXPECT_EQ(to.size(), 1000U);
+  from.release();
+  EXPECT_EQ(pool.statistics().active_allocations, 1U);
+}
+
+TEST(Allocation, AssigningOverAHandleReleasesWhatItHeld) {
+  ScriptedDevice device{MiB};
+  MemoryPool pool{device, Location::device};
+  auto first = pool.acquire(1000), second = pool.acquire(100'000);
+  first = std::move(second);
+  EXPECT_EQ(first.size(), 100'000U);
+  EXPECT_EQ(pool.statistics().active_allocations, 1U);
+  auto& same = first;
+  first = std::move(same);
+  EXPECT_EQ(first.size(), 100'000U) << "assigning a handle to itself keeps it";
+  pool.validate();
+}
+
+TEST(Allocation, ShowsExactlyTheBytesAskedFor) {
+  ScriptedDevice device{MiB};
+  MemoryPool pool{device, Location::device};
+  auto const block = pool.acquire(1001);
+  EXPECT_EQ(block.size(), 1001U);
+  EXPECT_EQ(block.memory().bytes, 1001U);
+  EXPECT_GE(block.capacity(), 1001U);
+  EXPECT_EQ(&block.device(), &device);
+  EXPECT_EQ(block.location(), Location::device);
+  EXPECT_EQ(block.data(), reinterpret_cast<void*>(block.memory().object));
+}
+
+TEST(MemoryPool, BlocksInUseOutliveThePoolAndGoBackWhenReleased) {
+  ScriptedDevice device{MiB};
+  auto [queue, script] = device.scripted_queue();
+  Allocation first, second;
+  {
+    MemoryPool pool{device, Location::device};
+    first = pool.acquire(1000);
+    second = pool.acquire(100'000);
+    pool.acquire(200'000).release();
+  }
+  EXPECT_EQ(device.live_blocks(), 2U) << "the cached block is gone, those in use are not";
+  first.release();
+  EXPECT_EQ(device.live_blocks(), 1U);
+  auto const last_use = script->work();
+  second.release(last_use);
+  EXPECT_TRUE(last_use.ready());
+  EXPECT_EQ(device.live_blocks(), 0U);
+}
+
+/// A pool whose time is set by hand.
+class PoolAges : public ::testing::Test {
+ protected:
+  MemoryPool make(PoolOptions options) {
+    options.clock = [this] { return time; };
+    return {device, Location::device, std::move(options)};
+  }
+
+  ScriptedDevice device{64 * MiB};
+  std::chrono::steady_clock::time_point time{1h};
+};
+
+TEST_F(PoolAges, BlocksCachedLongerThanTheIntervalAreGivenBackByALaterAcquire) {
+  auto pool = make({.trim_interval = 10s});
+  pool.acquire(MiB).release();
+  time += 5s;
+  pool.acquire(2 * MiB).release();
+  time += 5s;
+  auto const at_ten = pool.acquire(1000);
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 3 * MiB) << "ten seconds are not longer than ten seconds";
+  time += 1s;
+  auto const at_eleven = pool.acquire(1000);
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 2 * MiB);
+  pool.validate();
+}
+
+TEST_F(PoolAges, OrByALaterRelease) {
+  auto pool = make({.trim_interval = 10s});
+  auto held = pool.acquire(2 * MiB);
+  pool.acquire(MiB).release();
+  time += 11s;
+  held.release();
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 2 * MiB);
+}
+
+TEST_F(PoolAges, AnAcquireTakesTheOldBlockThatFitsRatherThanGiveItBack) {
+  auto pool = make({.trim_interval = 10s});
+  pool.acquire(MiB).release();
+  pool.acquire(2 * MiB).release();
+  time += 1h;
+  auto const block = pool.acquire(MiB);
+  auto const statistics = pool.statistics();
+  EXPECT_EQ(statistics.pool_hits, 1U);
+  EXPECT_EQ(statistics.reserved_bytes, MiB) << "the other one was old, too";
+}
+
+TEST_F(PoolAges, PendingBlocksStayHoweverOld) {
+  auto [queue, script] = device.scripted_queue();
+  auto pool = make({.trim_interval = 10s});
+  pool.acquire(MiB).release(script->work());
+  time += 1h;
+  pool.acquire(3 * MiB).release();
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 4 * MiB);
+  EXPECT_EQ(script->host_waits, 0);
+  script->finish_all();
+  pool.acquire(3 * MiB).release();
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 3 * MiB);
+}
+
+TEST_F(PoolAges, WithoutAnIntervalTheClockIsNeverAsked) {
+  std::atomic<int> asked{0};
+  MemoryPool pool{
+      device, Location::device, {.clock = [&] { return ++asked, std::chrono::steady_clock::time_point{}; }}};
+  pool.acquire(MiB).release();
+  EXPECT_EQ(asked, 0);
+}
+
+TEST_F(PoolAges, TheClockMayLookIntoThePool) {
+  std::unique_ptr<MemoryPool> pool;
+  pool = std::make_unique<MemoryPool>(device, Location::device,
+                                      PoolOptions{.trim_interval = 10s, .clock = [&] {
+                                                    EXPECT_LE(pool->statistics().reserved_bytes, MiB);
+                                                    return time;
+                                                  }});
+  pool->acquire(MiB).release();
+  EXPECT_EQ(pool->statistics().total_allocations, 1U);
+}
+
+TEST_F(PoolAges, OverTheThresholdTheOldestAreGivenBack) {
+  auto pool = make({.release_threshold = 4 * MiB});
+  auto first = pool.acquire(2 * MiB), second = pool.acquire(MiB), third = pool.acquire(2 * MiB);
+  auto const oldest = second.memory();
+  second.release();
+  first.release();
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 3 * MiB);
+  third.release();
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 4 * MiB);
+  EXPECT_FALSE(device.holds(oldest));
+}
+
+TEST_F(PoolAges, AThresholdOfZeroCachesNothing) {
+  auto pool = make({.release_threshold = 0});
+  pool.acquire(MiB).release();
+  EXPECT_EQ(device.live_blocks(), 0U);
+}
+
+TEST_F(PoolAges, TrimGivesBackTheOldestUntilTheTargetIsMet) {
+  auto pool = make({});
+  auto first = pool.acquire(MiB), second = pool.acquire(2 * MiB), third = pool.acquire(3 * MiB);
+  auto const youngest = first.memory();
+  third.release();
+  second.release();
+  first.release();
+  EXPECT_EQ(pool.trim(6 * MiB), 0U);
+  EXPECT_EQ(pool.trim(2 * MiB), 5 * MiB);
+  EXPECT_TRUE(device.holds(youngest));
+  EXPECT_EQ(pool.trim(), MiB);
+  EXPECT_EQ(pool.trim(), 0U);
+  EXPECT_EQ(pool.statistics().reserved_bytes, 0U);
+  pool.validate();
+}
+
+}  // namespace
+}  // namespace unimem

@@ -1,0 +1,191 @@
+#include <unimem/pool/memory_pool.hpp>
+
+#include "pool/scripted_device.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace unimem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+
+/// Two queues whose work ends when the test says. The pool goes first, then the queues, then the device.
+class PoolTickets : public ::testing::Test {
+ protected:
+  void TearDown() override { pool.validate(); }
+
+  ScriptedDevice device{64 * MiB};
+  std::pair<Queue, Script*> a_ = device.scripted_queue(), b_ = device.scripted_queue();
+  Queue &a = a_.first, &b = b_.first;
+  Script &work_a = *a_.second, &work_b = *b_.second;
+  MemoryPool pool{device, Location::device};
+};
+
+TEST_F(PoolTickets, TheSameQueueGetsABlockBackAtOnceWhileItsWorkIsPending) {
+  auto block = pool.acquire(MiB, {.queue = &a});
+  auto const first = block.memory();
+  auto const last_use = work_a.work();
+  block.release(last_use);
+
+  auto const again = pool.acquire(MiB, {.queue = &a});
+  EXPECT_EQ(again.memory(), first);
+  EXPECT_FALSE(last_use.ready());
+  EXPECT_THAT(work_a.ordered_behind, IsEmpty());
+  EXPECT_EQ(work_a.host_waits, 0);
+  EXPECT_EQ(pool.statistics().pool_hits, 1U);
+}
+
+TEST_F(PoolTickets, AnotherQueueIsOrderedBehindThePendingWork) {
+  auto block = pool.acquire(MiB, {.queue = &a});
+  auto const first = block.memory();
+  auto const last_use = work_a.work();
+  block.release(last_use);
+
+  auto const again = pool.acquire(MiB, {.queue = &b});
+  EXPECT_EQ(again.memory(), first);
+  EXPECT_THAT(work_b.ordered_behind, ElementsAre(last_use));
+  EXPECT_EQ(work_a.host_waits, 0) << "no thread may block for it";
+}
+
+TEST_F(PoolTickets, TheHostGetsABlockOnlyWhenItsWorkHasEnded) {
+  auto block = pool.acquire(MiB, {.queue = &a});
+  auto const first = block.memory();
+  auto const last_use = work_a.work();
+  block.release(last_use);
+
+  auto const again = pool.acquire(MiB);
+  EXPECT_EQ(again.memory(), first);
+  EXPECT_TRUE(last_use.ready());
+  EXPECT_EQ(work_a.host_waits, 1);
+}
+
+TEST_F(PoolTickets, ABlockThatIsDoneIsPreferredToAPendingOneOfTheSameSize) {
+  auto pending = pool.acquire(MiB), done = pool.acquire(MiB);
+  auto const done_memory = done.memory();
+  pending.release(work_a.work());
+  done.release();
+
+  auto const again = pool.acquire(MiB);
+  EXPECT_EQ(again.memory(), done_memory);
+  EXPECT_EQ(work_a.host_waits, 0);
+}
+
+TEST_F(PoolTickets, ABlockThatIsDoneIsPreferredToAPendingOneThatFitsBetter) {
+  auto pending = pool.acquire(MiB), done = pool.acquire(MiB + MiB / 16);
+  auto const done_memory = done.memory();
+  pending.release(work_a.work());
+  done.release();
+  EXPECT_EQ(pool.acquire(MiB).memory(), (DeviceMemory{done_memory.object, 0, MiB}));
+}
+
+TEST_F(PoolTickets, WorkThatFailedIsWorkThatEnded) {
+  auto block = pool.acquire(MiB, {.queue = &a});
+  auto const first = block.memory();
+  auto const last_use = work_a.work();
+  block.release(last_use);
+  work_a.fail(last_use);
+
+  auto const again = pool.acquire(MiB);
+  EXPECT_EQ(again.memory(), first);
+  EXPECT_EQ(work_a.host_waits, 0);
+}
+
+TEST_F(PoolTickets, AnOwnerWhoNeverTouchedTheBlockDoesNotMakeItsEarlierWorkForgotten) {
+  auto block = pool.acquire(MiB, {.queue = &a});
+  auto const last_use = work_a.work();
+  block.release(last_use);
+  block = pool.acquire(MiB, {.queue = &a});
+  block.release();  // nothing of this owner's is pending; the one before's still is
+
+  auto const for_the_host = pool.acquire(MiB);
+  EXPECT_TRUE(last_use.ready());
+}
+
+TEST_F(PoolTickets, NorDoesAnOwnerOnAnotherQueue) {
+  auto block = pool.acquire(MiB, {.queue = &a});
+  auto const last_use = work_a.work();
+  block.release(last_use);
+  block = pool.acquire(MiB, {.queue = &b});
+  block.release();
+
+  auto const for_the_host = pool.acquire(MiB);
+  EXPECT_TRUE(last_use.ready()) << "b is ordered behind it, so it is enough to have waited for b";
+}
+
+TEST_F(PoolTickets, ABlockUsedOnAQueueItWasNotTakenForKeepsBothWorksPending) {
+  auto block = pool.acquire(MiB, {.queue = &a});
+  auto const on_a = work_a.work();
+  block.release(on_a);
+  block = pool.acquire(MiB, {.queue = &a});
+  auto const on_b = work_b.work();  // of the owner's own accord, not ordered behind a's
+  block.release(on_b);
+
+  auto const for_the_host = pool.acquire(MiB);
+  EXPECT_TRUE(on_a.ready());
+  EXPECT_TRUE(on_b.ready());
+}
+
+TEST_F(PoolTickets, AQueueThatCannotBeOrderedBehindLeavesTheBlockCachedAndUncounted) {
+  auto block = pool.acquire(MiB, {.queue = &a});
+  auto const last_use = work_a.work();
+  block.release(last_use);
+  auto const before = pool.statistics();
+
+  work_b.on_wait = [] { throw DeviceError("scripted", "wait", -2, "SCRIPTED_REFUSAL"); };
+  EXPECT_THROW((void)pool.acquire(MiB, {.queue = &b}), DeviceError);
+  pool.validate();
+  auto const after = pool.statistics();
+  EXPECT_EQ(after.total_allocations, before.total_allocations);
+  EXPECT_EQ(after.pool_hits, before.pool_hits);
+  EXPECT_EQ(after.active_bytes, 0U);
+  EXPECT_EQ(after.total_pooled_bytes, before.total_pooled_bytes);
+  EXPECT_EQ(after.failed_allocations, before.failed_allocations + 1);
+
+  auto const for_the_host = pool.acquire(MiB);
+  EXPECT_TRUE(last_use.ready()) << "the work is still remembered";
+}
+
+TEST_F(PoolTickets, PendingBlocksAreNotGivenToTheDriverBeforeTheirWorkHasEnded) {
+  Event last_use;
+  device.on_release = [&](DeviceMemory) { EXPECT_TRUE(last_use.ready()); };
+  auto block = pool.acquire(MiB, {.queue = &a});
+  last_use = work_a.work();
+  block.release(last_use);
+  EXPECT_EQ(pool.trim(), MiB);
+  EXPECT_EQ(work_a.host_waits, 1);
+  EXPECT_EQ(device.live_bytes(), 0U);
+}
+
+TEST_F(PoolTickets, DestroyingThePoolWaitsForPendingWork) {
+  Event last_use;
+  device.on_release = [&](DeviceMemory) { EXPECT_TRUE(last_use.ready()); };
+  {
+    MemoryPool short_lived{device, Location::device};
+    auto block = short_lived.acquire(MiB, {.queue = &a});
+    last_use = work_a.work();
+    block.release(last_use);
+  }
+  EXPECT_TRUE(last_use.ready());
+  EXPECT_EQ(device.live_bytes(), 0U);
+}
+
+TEST_F(PoolTickets, ReleasingOverTheThresholdNeverBlocksForPendingWork) {
+  MemoryPool small{device, Location::device, {.release_threshold = MiB}};
+  auto first = small.acquire(MiB), second = small.acquire(MiB);
+  first.release(work_a.work());
+  second.release(work_a.work());
+  EXPECT_EQ(work_a.host_waits, 0);
+  EXPECT_EQ(small.statistics().total_pooled_bytes, 2 * MiB);
+
+  work_a.finish_all();
+  auto third = small.acquire(16 * MiB);
+  third.release();
+  EXPECT_LE(small.statistics().total_pooled_bytes, MiB) << "a later release makes up for it";
+}
+
+}  // namespace
+}  // namespace unimem
