@@ -1,0 +1,63 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+#include <unimem/device/memory.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+namespace unimem {
+
+namespace detail {
+class Storage;
+}
+
+/// A hold on device memory: while it lives the memory stays where it is, is not evicted, and is not given back even if
+/// its buffer is freed or destroyed. Move-only. Used by one thread at a time.
+class UNIMEM_API DeviceLease {
+ public:
+  DeviceLease() = default;
+  DeviceLease(std::shared_ptr<detail::Storage> storage, DeviceMemory memory);
+  DeviceLease(DeviceLease&& other) noexcept
+      : storage_(std::move(other.storage_)), memory_(std::exchange(other.memory_, {})) {}
+  DeviceLease& operator=(DeviceLease&& other) noexcept;
+  ~DeviceLease();
+
+  [[nodiscard]] DeviceMemory memory() const noexcept { return memory_; }
+
+  /// The address for code on the device; null where device memory has no address (OpenCL: use `memory()`).
+  [[nodiscard]] void* address() const;
+
+  /// Lets go. Idempotent.
+  void end() noexcept;
+
+ private:
+  std::shared_ptr<detail::Storage> storage_;
+  DeviceMemory memory_;
+};
+
+/// A typed lease: what `UnifiedBuffer::device()` returns. `T` is const for views.
+template <class T>
+class DeviceSpan {
+ public:
+  DeviceSpan() = default;
+  explicit DeviceSpan(DeviceLease lease) : lease_(std::move(lease)) {}
+
+  /// The address of the first element for code on the device; null under OpenCL.
+  [[nodiscard]] T* data() const { return static_cast<T*>(lease_.address()); }
+  [[nodiscard]] std::size_t size() const noexcept { return lease_.memory().bytes / sizeof(T); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return lease_.memory().bytes; }
+  [[nodiscard]] bool empty() const noexcept { return size() == 0; }
+
+  /// The memory as the device's queues and its driver know it.
+  [[nodiscard]] DeviceMemory native() const noexcept { return lease_.memory(); }
+
+  /// Ends the lease early.
+  void end() noexcept { lease_.end(); }
+
+ private:
+  DeviceLease lease_;
+};
+
+}  // namespace unimem

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+#include <unimem/manager/memory_manager.hpp>
+#include <unimem/manager/options.hpp>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace unimem {
+
+/// Who notices that the host side was written.
+enum class Tracking : std::uint8_t {
+  access,  ///< a mutable view counts as written when it is taken
+  pages,   ///< the kernel tells which pages were written; not in this version: UnsupportedOperation
+  manual,  ///< only `mark_*` and the library's own writes count
+};
+
+/// What a buffer is asked to be besides its shape.
+struct BufferOptions {
+  MemoryManager* manager = nullptr;                 ///< where memory comes from; null: default_manager()
+  Device* device = nullptr;                         ///< the device used when none is named; null: default_device()
+  Location location = Location::device;             ///< `pinned` is the same as `pinned = true`; `unified` needs a device that shares storage
+  Placement placement = Placement::automatic;       ///< a hint
+  AccessPattern access = AccessPattern::unknown;    ///< a hint
+  Tracking tracking = Tracking::access;
+  bool pinned = false;                              ///< page-lock the host side; whether it worked: `is_pinned()`
+  bool strict = false;                              ///< every access before `allocate()` raises BufferNotAllocated
+  std::string name{};                                 ///< shown in errors and reports
+};
+
+/// Who frees wrapped memory.
+class UNIMEM_API Ownership {
+ public:
+  /// The caller, after the last buffer that wraps it is gone and its work has ended.
+  [[nodiscard]] static Ownership borrow() { return {}; }
+
+  /// The library: calls `deleter(pointer)` once, when the last use has ended. It must not throw.
+  [[nodiscard]] static Ownership take(std::function<void(void*)> deleter) {
+    Ownership result;
+    result.deleter_ = std::move(deleter);
+    return result;
+  }
+
+  [[nodiscard]] std::function<void(void*)> const& deleter() const noexcept { return deleter_; }
+
+ private:
+  std::function<void(void*)> deleter_;
+};
+
+}  // namespace unimem

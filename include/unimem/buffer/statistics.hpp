@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+
+namespace unimem {
+
+/// What moved for one buffer since it was made: bytes, and the copies that carried them. Switches between places that share
+/// storage move nothing and count nothing.
+struct BufferStatistics {
+  std::uint64_t host_to_device_bytes = 0;
+  std::uint64_t host_to_device_copies = 0;
+  std::uint64_t device_to_host_bytes = 0;
+  std::uint64_t device_to_host_copies = 0;
+  std::uint64_t device_to_device_bytes = 0;
+  std::uint64_t device_to_device_copies = 0;
+  std::uint64_t conflicting_marks = 0;  ///< marks that overruled unsynchronized writes of the other side
+};
+
+}  // namespace unimem

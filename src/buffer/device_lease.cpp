@@ -1,0 +1,38 @@
+#include <unimem/buffer/device_lease.hpp>
+
+#include "buffer/storage.hpp"
+
+#include <utility>
+
+namespace unimem {
+
+DeviceLease::DeviceLease(std::shared_ptr<detail::Storage> storage, DeviceMemory memory)
+    : storage_(std::move(storage)), memory_(memory) {
+  if (storage_) storage_->add_lease();
+}
+
+DeviceLease& DeviceLease::operator=(DeviceLease&& other) noexcept {
+  if (this != &other) {
+    end();
+    storage_ = std::move(other.storage_);
+    memory_ = std::exchange(other.memory_, {});
+  }
+  return *this;
+}
+
+DeviceLease::~DeviceLease() {
+  end();
+}
+
+void* DeviceLease::address() const {
+  return storage_ ? storage_->device().address(memory_) : nullptr;
+}
+
+void DeviceLease::end() noexcept {
+  if (!storage_) return;
+  storage_->end_lease();
+  storage_.reset();
+  memory_ = {};
+}
+
+}  // namespace unimem

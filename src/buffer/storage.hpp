@@ -1,0 +1,74 @@
+#pragma once
+
+#include <unimem/buffer/options.hpp>
+#include <unimem/device/device.hpp>
+#include <unimem/pool/allocation.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace unimem::detail {
+
+/// The memory behind one side of a buffer, and the work that may still touch it: who reads it now, who wrote it last. A new
+/// piece of work first waits for those it conflicts with, on its own queue, so that nobody else has to.
+///
+/// Shared by the buffer and by leases: the memory returns to its pool when the last of them lets go and the last work
+/// has ended. The buffer's lock guards everything but the lease count.
+class Storage {
+ public:
+  Storage(Device& device, Allocation allocation);
+
+  /// Host memory that exists already.
+  Storage(Device& host_device, void* pointer, std::size_t bytes, Ownership ownership);
+
+  Storage(Storage const&) = delete;
+  Storage& operator=(Storage const&) = delete;
+
+  /// Hands the memory back with the ticket of its last work; waits only where one ticket cannot say it all.
+  ~Storage();
+
+  [[nodiscard]] DeviceMemory memory() const noexcept { return memory_; }
+  [[nodiscard]] void* address() const { return device_->address(memory_); }
+  [[nodiscard]] Device& device() const noexcept { return *device_; }
+  [[nodiscard]] std::size_t capacity() const noexcept { return allocation_.capacity(); }
+
+  /// Orders `queue` behind the work that conflicts with reading or writing.
+  void order_read(Queue& queue);
+  void order_write(Queue& queue);
+
+  /// Blocks until the host may read or write. Errors of that work are not reported here: they stick to its tickets.
+  void wait_to_read();
+  void wait_to_write();
+
+  /// Records work that has been submitted.
+  void read_by(Event event);
+  void written_by(Event event);
+
+  /// Somebody else may be working on this memory: on `queue` if there is one, else anywhere on `device`.
+  void used_by_others(Device& device, Queue const* queue);
+
+  /// Whether no recorded work is pending and nobody else works here.
+  [[nodiscard]] bool idle() const noexcept;
+
+  void add_lease() noexcept { leases_.fetch_add(1, std::memory_order_relaxed); }
+  /// Release: what the lease's holder did is visible to who sees the count fall.
+  void end_lease() noexcept { leases_.fetch_sub(1, std::memory_order_release); }
+  [[nodiscard]] bool leased() const noexcept { return leases_.load(std::memory_order_acquire) != 0; }
+
+ private:
+  void wait_for_others() noexcept;
+
+  Device* device_;
+  Allocation allocation_;
+  Ownership ownership_;
+  DeviceMemory memory_;
+  Event last_write_;
+  std::vector<Event> reads_;  ///< since the last write, the latest of each queue
+  Device* others_on_ = nullptr;
+  std::uint64_t others_queue_ = 0;  ///< 0: on any queue, or on none of ours
+  std::atomic<unsigned> leases_{0};
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+namespace unimem::testing {
+
+/// A simulated device and a manager of its own for every test, and the counts that its buffers must agree with.
+class BufferTest : public ::testing::Test {
+ protected:
+  [[nodiscard]] BufferOptions on_sim(std::string name = {}) {
+    BufferOptions options;
+    options.manager = &manager;
+    options.device = &sim;
+    options.name = std::move(name);
+    return options;
+  }
+
+  [[nodiscard]] static std::vector<std::uint32_t> counting(std::size_t count, std::uint32_t first = 0) {
+    std::vector<std::uint32_t> values(count);
+    std::iota(values.begin(), values.end(), first);
+    return values;
+  }
+
+  /// What the device's own memory holds, read behind the buffer's back.
+  template <class T>
+  [[nodiscard]] std::vector<T> device_bytes(UnifiedBuffer<T>& buffer, Device& on) {
+    auto const lease = buffer.device_view(on);
+    std::vector<T> values(buffer.size());
+    auto queue = on.create_queue();
+    queue.download(values.data(), lease.native(), buffer.size_bytes()).wait();
+    return values;
+  }
+
+  Device& sim = make_sim({.memory_bytes = std::size_t{64} << 20});
+  Device& other = make_sim({.memory_bytes = std::size_t{64} << 20});
+  MemoryManager manager;
+};
+
+/// Uploads and downloads of one buffer, as (bytes, copies) pairs, for comparing in one line.
+struct Moved {
+  std::uint64_t up_bytes = 0, up = 0, down_bytes = 0, down = 0;
+  friend bool operator==(Moved const&, Moved const&) = default;
+  friend std::ostream& operator<<(std::ostream& out, Moved const& moved) {
+    return out << moved.up_bytes << " bytes up in " << moved.up << ", " << moved.down_bytes << " bytes down in "
+               << moved.down;
+  }
+};
+
+inline Moved moved(BufferStatistics const& counts) {
+  return {counts.host_to_device_bytes, counts.host_to_device_copies, counts.device_to_host_bytes,
+          counts.device_to_host_copies};
+}
+
+}  // namespace unimem::testing

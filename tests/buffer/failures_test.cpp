@@ -1,0 +1,273 @@
+#include <unimem/core/error.hpp>
+
+#include "buffer/buffer_fixture.hpp"
+
+#include <algorithm>
+#include <array>
+#include <latch>
+
+namespace unimem::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+class Failures : public BufferTest {
+ protected:
+  /// Scribbles over the device copy as a kernel would, asynchronously, and returns its event.
+  Event overwrite(UnifiedBuffer<std::uint32_t>& buffer, std::uint32_t value, Intent intent = Intent::write) {
+    Operand const operand{&buffer.core(), {0, buffer.size_bytes()}, intent};
+    auto const program = sim.compile({"set", "", [value](Range, std::size_t begin, std::size_t end, std::span<const HostArgument> arguments) {
+                                        auto* const data = static_cast<std::uint32_t*>(arguments[0].data);
+                                        std::fill(data + begin, data + end, value);
+                                      }});
+    return use_on_device(sim.default_queue(), {&operand, 1}, [&](std::span<const DeviceMemory> memory) {
+      KernelArgument argument;
+      argument.memory = memory.front();
+      return sim.default_queue().run(program, Range{buffer.size()}, {&argument, 1});
+    });
+  }
+};
+
+TEST_F(Failures, AFailedUploadLeavesTheHostCopyAndSaysSoOnce) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  set_sim_faults(sim, {.fail_upload = 1});
+  EXPECT_THROW(buffer.sync_to_device(), DeviceError);
+  EXPECT_EQ(buffer.state(), BufferState::host_dirty);
+  EXPECT_FALSE(buffer.valid_on(sim));
+  EXPECT_EQ(buffer.to_vector(), counting(100));
+  buffer.sync_to_device();
+  EXPECT_EQ(buffer.state(), BufferState::synchronized);
+  EXPECT_EQ(device_bytes(buffer, sim), counting(100));
+}
+
+TEST_F(Failures, AFailedDownloadLeavesTheDeviceCopy) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  { auto const lease = buffer.device(); lease.data()[0] = 50; }
+  set_sim_faults(sim, {.fail_download = 1});
+  EXPECT_THROW(std::ignore = buffer.host_view(), DeviceError);
+  EXPECT_EQ(buffer.state(), BufferState::device_dirty);
+  EXPECT_EQ(buffer.host_view()[0], 50U);
+}
+
+TEST_F(Failures, FailedDeviceMemoryChangesNothing) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim("hungry"));
+  buffer.copy_from(counting(100));
+  set_sim_faults(sim, {.fail_allocation = 1});
+  EXPECT_THROW(std::ignore = buffer.device(), OutOfMemory);
+  EXPECT_EQ(buffer.state(), BufferState::host_dirty);
+  EXPECT_EQ(device_bytes(buffer, sim), counting(100));
+}
+
+TEST_F(Failures, WhatAFailedKernelWroteIsTakenBack) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  buffer.sync_to_device();
+  set_sim_faults(sim, {.fail_run = 1});
+  auto const event = overwrite(buffer, 9);
+  EXPECT_EQ(buffer.state(), BufferState::device_dirty) << "tentative until its ticket succeeds";
+  EXPECT_THROW(event.wait(), DeviceError);
+  EXPECT_THROW(event.wait(), DeviceError) << "every waiter learns of it";
+  EXPECT_THROW(std::ignore = buffer.host_view(), DeviceError);
+  EXPECT_EQ(buffer.to_vector(), counting(100)) << "the last good copy";
+  EXPECT_EQ(device_bytes(buffer, sim), counting(100)) << "uploaded again";
+  buffer.core().validate();
+}
+
+TEST_F(Failures, AKernelThatFailsOnTheOnlyCopyLosesItLoudly) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim("precious"));
+  buffer.copy_from(counting(100));
+  { auto const lease = buffer.device(); }
+  set_sim_faults(sim, {.fail_run = 1});
+  auto const event = overwrite(buffer, 9, Intent::read_write);
+  static_cast<void>(event.wait_for_error());
+  EXPECT_THROW(std::ignore = buffer.host_view(), DeviceError);
+  try {
+    std::ignore = buffer.host_view();
+    FAIL() << "garbage was read";
+  } catch (DataLost const& error) {
+    EXPECT_EQ(error.buffer, "buffer 'precious'");
+    EXPECT_EQ(error.begin, 0U);
+    EXPECT_EQ(error.end, 400U);
+  }
+  buffer.fill(3);
+  EXPECT_THAT(buffer.to_vector(), Each(3U)) << "a whole new write makes it good again";
+}
+
+TEST_F(Failures, ABufferThatAFailedUploadFedIsTakenBackToo) {
+  UnifiedBuffer<std::uint32_t> from(100, on_sim()), to(100, on_sim());
+  from.copy_from(counting(100));
+  to.fill(5);
+  to.sync_to_device();
+  set_sim_faults(sim, {.fail_upload = 1});
+  auto& queue = sim.default_queue();
+  std::array const operands{Operand{&from.core(), {0, 400}, Intent::read}, Operand{&to.core(), {0, 400}, Intent::write}};
+  auto const event = use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory) {
+    return queue.copy(memory[1], memory[0], 400);
+  });
+  static_cast<void>(event.wait_for_error());
+  EXPECT_THROW(std::ignore = to.host_view(), DeviceError) << "it holds a copy of what never arrived";
+  EXPECT_THAT(to.to_vector(), Each(5U));
+  EXPECT_THROW(from.sync_to_device(), DeviceError);
+  EXPECT_EQ(from.to_vector(), counting(100));
+}
+
+TEST_F(Failures, EverythingCommittedBehindAFailureGoesWithIt) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  buffer.sync_to_device();
+  set_sim_faults(sim, {.fail_run = 1});
+  // Both must be submitted before the first has failed, or the second would be refused.
+  std::latch submitted(1);
+  auto const gate = other.compile({"gate", "", [&](Range, std::size_t, std::size_t, std::span<const HostArgument>) {
+                                     submitted.wait();
+                                   }});
+  sim.default_queue().wait(other.default_queue().run(gate, Range{1}, {}));
+  overwrite(buffer, 9);
+  overwrite(buffer, 10, Intent::read_write);
+  submitted.count_down();
+  EXPECT_THROW(std::ignore = buffer.host_view(), DeviceError);
+  EXPECT_EQ(buffer.to_vector(), counting(100));
+  buffer.core().validate();
+}
+
+TEST_F(Failures, ASubmissionThatThrowsWritesNothing) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  Operand const operand{&buffer.core(), {0, 400}, Intent::write};
+  EXPECT_THROW(use_on_device(sim.default_queue(), {&operand, 1},
+                             [](std::span<const DeviceMemory>) -> Event { throw KernelError("k", "will not build"); }),
+               KernelError);
+  EXPECT_EQ(buffer.state(), BufferState::host_dirty);
+  EXPECT_EQ(buffer.to_vector(), counting(100));
+}
+
+/// For every device call an operation makes, that call failing: nothing is lost, and the next try succeeds.
+TEST_F(Failures, WhicheverCallFailsTheBytesSurviveAndTheNextTrySucceeds) {
+  for (int kind = 0; kind < 3; ++kind) {
+    for (std::uint64_t n = 1; n <= 4; ++n) {
+      SCOPED_TRACE(::testing::Message() << "kind " << kind << ", call " << n);
+      SimOptions faults;
+      (kind == 0 ? faults.fail_allocation : kind == 1 ? faults.fail_upload : faults.fail_download) = n;
+      MemoryManager fresh;
+      auto options = on_sim();
+      options.manager = &fresh;
+      UnifiedBuffer<std::uint32_t> a(1000, options), b(1000, options);
+      set_sim_faults(sim, faults);
+      int failed = 0;
+      auto const attempt = [&](auto&& operation) {
+        for (int tries = 0;; ++tries) {
+          ASSERT_LT(tries, 3);
+          try {
+            operation();
+            return;
+          } catch (Error const&) {
+            ++failed;
+          }
+        }
+      };
+      attempt([&] { a.copy_from(counting(1000)); });
+      attempt([&] { a.sync_to_device(); });
+      attempt([&] { b.fill(1); });
+      attempt([&] { { auto const lease = b.device(); } });
+      attempt([&] { copy(a, b); });
+      attempt([&] { { auto const lease = a.device(); } });
+      attempt([&] { EXPECT_EQ(b.to_vector(), counting(1000)); });
+      attempt([&] { EXPECT_EQ(a.to_vector(), counting(1000)); });
+      a.core().validate();
+      b.core().validate();
+      EXPECT_LE(failed, 2);
+      set_sim_faults(sim, {});
+    }
+  }
+  EXPECT_EQ(sim.memory_info().free_bytes, sim.memory_info().total_bytes) << "nothing leaked";
+}
+
+class Eviction : public BufferTest {};
+
+TEST_F(Eviction, AWorkingSetLargerThanTheDeviceRunsAndStaysRight) {
+  auto& small = make_sim({.memory_bytes = std::size_t{1} << 20});
+  std::vector<UnifiedBuffer<std::uint32_t>> buffers;
+  auto options = on_sim();
+  options.device = &small;
+  for (std::uint32_t i = 0; i < 10; ++i) {
+    buffers.emplace_back(60'000, options);  // 240,000 bytes: four fit
+    buffers.back().fill(i);
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (auto& buffer : buffers) {
+      auto const lease = buffer.device();
+      for (std::size_t i = 0; i < lease.size(); ++i) ++lease.data()[i];
+      EXPECT_LE(manager.pool(small, Location::device).statistics().reserved_bytes, std::size_t{1} << 20);
+    }
+  }
+  for (std::uint32_t i = 0; i < 10; ++i) EXPECT_THAT(buffers[i].to_vector(), Each(i + 3));
+  EXPECT_GT(manager.statistics().reclaims, 0U);
+}
+
+TEST_F(Eviction, LeasedBuffersAreNotEvictedAndTheErrorSaysWhoHoldsWhat) {
+  auto& small = make_sim({.memory_bytes = std::size_t{1} << 20});
+  auto options = on_sim("holder");
+  options.device = &small;
+  UnifiedBuffer<std::uint32_t> held(200'000, options);
+  auto lease = held.device();
+  options.name = "asker";
+  UnifiedBuffer<std::uint32_t> wanted(100'000, options);
+  wanted.fill(4);
+  try {
+    std::ignore = wanted.device();
+    FAIL() << "there is no room";
+  } catch (OutOfMemory const& error) {
+    EXPECT_EQ(error.requested(), 400'000U);
+    EXPECT_THAT(error.what(), HasSubstr("holder"));
+    EXPECT_GE(error.live(), 800'000U);
+  }
+  EXPECT_THAT(wanted.to_vector(), Each(4U));
+  lease.end();
+  std::ignore = wanted.device();
+  EXPECT_EQ(held.state(), BufferState::host_only) << "evicted once the lease had ended";
+}
+
+TEST_F(Eviction, ALeaseOutlivesItsBuffer) {
+  DeviceSpan<std::uint32_t> lease;
+  {
+    UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+    buffer.copy_from(counting(100));
+    lease = buffer.device();
+  }
+  EXPECT_EQ(lease.data()[42], 42U);
+  auto const live = manager.pool(sim, Location::device).statistics().active_bytes;
+  EXPECT_GE(live, 400U);
+  lease.end();
+  EXPECT_EQ(manager.pool(sim, Location::device).statistics().active_bytes, 0U);
+}
+
+TEST_F(Eviction, DestroyingABufferWhileWorkUsesItIsDefined) {
+  auto& slow = make_sim({.memory_bytes = std::size_t{1} << 20, .latency = std::chrono::milliseconds(5)});
+  auto options = on_sim();
+  options.device = &slow;
+  for (std::uint32_t round = 0; round < 10; ++round) {
+    UnifiedBuffer<std::uint32_t> result(1000, options);
+    result.fill(0);
+    {
+      UnifiedBuffer<std::uint32_t> source(1000, options);
+      source.fill(round);
+      auto& queue = slow.default_queue();
+      std::array const operands{Operand{&source.core(), {0, 4000}, Intent::read},
+                                Operand{&result.core(), {0, 4000}, Intent::write}};
+      use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory) {
+        return queue.copy(memory[1], memory[0], 4000);
+      });
+    }
+    // Its blocks, on both sides, must not serve these while the copies are pending.
+    UnifiedBuffer<std::uint32_t> intruder(1000, options);
+    intruder.fill(999);
+    intruder.prefetch();
+    EXPECT_THAT(result.to_vector(), Each(round));
+  }
+}
+
+}  // namespace
+}  // namespace unimem::testing

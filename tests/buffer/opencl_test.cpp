@@ -1,0 +1,133 @@
+#include <unimem/core/error.hpp>
+
+#include "buffer/buffer_fixture.hpp"
+
+#include <algorithm>
+#include <random>
+
+namespace unimem::testing {
+namespace {
+
+using ::testing::Each;
+
+/// The same promises on a driver whose memory has no addresses: everything goes through its queues.
+class OnOpenCl : public BufferTest {
+ protected:
+  [[nodiscard]] BufferOptions on_opencl() {
+    auto options = on_sim();
+    options.device = &opencl;
+    return options;
+  }
+
+  /// Writes to device memory as a user's own OpenCL code would.
+  static void poke(Queue& queue, DeviceMemory memory, std::size_t index, std::uint32_t value) {
+    queue.upload(memory.window(index * 4, 4), &value, 4).wait();
+  }
+
+  Device& opencl = device("opencl:0");
+};
+
+TEST_F(OnOpenCl, WritesReachTheOtherSideWithOneCopyEach) {
+  UnifiedBuffer<std::uint32_t> buffer(1000, on_opencl());
+  buffer.copy_from(counting(1000));
+  EXPECT_EQ(device_bytes(buffer, opencl), counting(1000));
+  EXPECT_EQ(buffer.state(), BufferState::synchronized);
+  {
+    auto const lease = buffer.device();
+    EXPECT_EQ(lease.data(), nullptr);
+    EXPECT_NE(lease.native().object, 0U);
+    poke(opencl.default_queue(), lease.native(), 7, 70);
+  }
+  EXPECT_EQ(buffer.state(), BufferState::device_dirty);
+  auto expected = counting(1000);
+  expected[7] = 70;
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{4000, 1, 4000, 1}));
+}
+
+TEST_F(OnOpenCl, AnEditMovesOnlyItself) {
+  UnifiedBuffer<std::uint32_t> buffer(100'000, on_opencl());
+  buffer.copy_from(counting(100'000));
+  buffer.sync_to_device();
+  std::ranges::fill(buffer.host(5'000, 100), 1U);
+  buffer.sync_to_device();
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{400'400, 2, 0, 0}));
+  auto expected = counting(100'000);
+  std::fill_n(expected.begin() + 5'000, 100, 1U);
+  EXPECT_EQ(device_bytes(buffer, opencl), expected);
+}
+
+TEST_F(OnOpenCl, MixedSidesMerge) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_opencl());
+  buffer.copy_from(counting(100));
+  buffer.sync_to_device();
+  {
+    auto const lease = buffer.device_view();
+    buffer.at(3) = 30;
+    poke(opencl.default_queue(), lease.native(), 60, 600);
+  }
+  buffer.mark_device_dirty(60, 1);
+  EXPECT_EQ(buffer.state(), BufferState::mixed);
+  buffer.synchronize();
+  auto expected = counting(100);
+  expected[3] = 30;
+  expected[60] = 600;
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(device_bytes(buffer, opencl), expected);
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{404, 2, 4, 1}));
+}
+
+TEST_F(OnOpenCl, FillingACurrentDeviceMovesNothing) {
+  UnifiedBuffer<double> buffer(1000, on_opencl());
+  buffer.fill(1.0);
+  buffer.sync_to_device();
+  buffer.fill(2.5);
+  EXPECT_EQ(buffer.statistics().host_to_device_copies, 1U);
+  EXPECT_THAT(buffer.to_vector(), Each(2.5));
+}
+
+TEST_F(OnOpenCl, BuffersTravelBetweenDifferentBackends) {
+  UnifiedBuffer<std::uint32_t> buffer(1000, on_opencl());
+  buffer.copy_from(counting(1000));
+  {
+    auto const lease = buffer.device();
+    poke(opencl.default_queue(), lease.native(), 0, 9);
+  }
+  auto expected = counting(1000);
+  expected[0] = 9;
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  EXPECT_EQ(buffer.statistics().device_to_device_bytes, 4000U);
+  { auto const lease = buffer.device(sim); lease.data()[1] = 8; }
+  expected[1] = 8;
+  EXPECT_EQ(device_bytes(buffer, opencl), expected);
+}
+
+TEST_F(OnOpenCl, TheLimitIsOursAndAWorkingSetBeyondItRuns) {
+  manager.set_limit(opencl, std::size_t{1} << 20);
+  std::vector<UnifiedBuffer<std::uint32_t>> buffers;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    buffers.emplace_back(60'000, on_opencl());
+    buffers.back().fill(i);
+  }
+  for (int round = 0; round < 3; ++round) {
+    for (auto& buffer : buffers) {
+      auto const lease = buffer.device();
+      std::uint32_t first = 0;
+      opencl.default_queue().download(&first, lease.native(), 4).wait();
+      poke(opencl.default_queue(), lease.native(), 0, first + 1);
+      EXPECT_LE(manager.pool(opencl, Location::device).statistics().reserved_bytes, std::size_t{1} << 20);
+    }
+  }
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    auto expected = std::vector<std::uint32_t>(60'000, i);
+    expected[0] = i + 3;
+    EXPECT_EQ(buffers[i].to_vector(), expected);
+  }
+  UnifiedBuffer<std::uint32_t> large(300'000, on_opencl());
+  large.fill(1);
+  EXPECT_THROW(std::ignore = large.device(), OutOfMemory);
+  EXPECT_THAT(large.to_vector(), Each(1U));
+}
+
+}  // namespace
+}  // namespace unimem::testing
