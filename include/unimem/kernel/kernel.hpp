@@ -1,0 +1,59 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+#include <unimem/device/device.hpp>
+#include <unimem/kernel/host_form.hpp>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace unimem {
+
+/// A kernel in up to two forms: source, for devices that compile (docs/kernels.md), and a callable, for cpu and sim.
+///
+///     Kernel scale = Kernel("scale")
+///         .source(R"(UNIMEM_KERNEL scale(UNIMEM_BUFFER(float, x), float a) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *= a; })")
+///         .host([](WorkItem i, std::span<float> x, float a) { x[i.x] *= a; });
+///
+/// A handle: copies are the same kernel. Built once per device, at the first launch there, and kept. Set both forms before
+/// the first launch; launching is thread-safe.
+class UNIMEM_API Kernel {
+ public:
+  /// `name` is the entry point of the source form, and what errors call it.
+  explicit Kernel(std::string name);
+
+  Kernel& source(std::string text);
+
+  /// `callable(WorkItem, std::span<T>… or scalars…)`, called once per work item, from several threads: it may touch what other items
+  /// do not. The loop around it is compiled together with it. Generic lambdas are not accepted: the parameter types are checked
+  /// against each launch.
+  template <class F>
+  Kernel& host(F callable) {
+    using Parameters = typename detail::CallableParameters<std::decay_t<F>>::type;
+    static_assert(std::is_same_v<std::tuple_element_t<0, Parameters>, WorkItem>, "the first parameter is the WorkItem");
+    Parameters* const deduction = nullptr;
+    return set_host(detail::host_loop(std::move(callable), deduction), detail::kernel_parameters(deduction));
+  }
+
+  [[nodiscard]] std::string_view name() const noexcept;
+  [[nodiscard]] bool has_source() const noexcept;
+  [[nodiscard]] bool has_host() const noexcept;
+
+  /// What the host form takes; empty without one.
+  [[nodiscard]] std::vector<KernelParameter> const& parameters() const noexcept;
+
+  /// The program for a device, built at the first call for it. Throws KernelError, with the compiler's log where there is one.
+  [[nodiscard]] std::shared_ptr<Program const> program(Device& device) const;
+
+ private:
+  Kernel& set_host(HostLoop loop, std::vector<KernelParameter> parameters);
+
+  struct Definition;
+  std::shared_ptr<Definition> definition_;
+};
+
+}  // namespace unimem

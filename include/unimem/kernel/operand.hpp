@@ -1,0 +1,45 @@
+#pragma once
+
+#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/byte_ranges.hpp>
+
+#include <cstddef>
+#include <type_traits>
+#include <typeinfo>
+
+namespace unimem {
+
+/// A buffer, or a part of one, as an argument of a launch, with what the kernel will do with it. Made by `read`, `write` and
+/// `readwrite`; used at once.
+struct KernelOperand {
+  Operand operand;
+  std::type_info const* element = nullptr;  ///< `std::byte` fits every kernel
+};
+
+namespace detail {
+template <class T>
+KernelOperand kernel_operand(UnifiedBuffer<T> const& buffer, std::size_t offset, std::size_t count, Intent intent) {
+  return {{&buffer.core(), checked_range(offset, count, buffer.size(), sizeof(T)), intent}, &typeid(T)};
+}
+}  // namespace detail
+
+/// The kernel looks at `count` elements from `offset` on (all by default).
+template <class T>
+[[nodiscard]] KernelOperand read(UnifiedBuffer<T> const& buffer, std::size_t offset = 0, std::size_t count = all) {
+  return detail::kernel_operand(buffer, offset, count, Intent::read);
+}
+
+/// The kernel overwrites every one of them, so nothing is brought in.
+template <class T>
+[[nodiscard]] KernelOperand write(UnifiedBuffer<T>& buffer, std::size_t offset = 0, std::size_t count = all) {
+  return detail::kernel_operand(buffer, offset, count, Intent::write);
+}
+
+/// The kernel looks at them and may change some.
+template <class T>
+[[nodiscard]] KernelOperand readwrite(UnifiedBuffer<T>& buffer, std::size_t offset = 0, std::size_t count = all) {
+  return detail::kernel_operand(buffer, offset, count, Intent::read_write);
+}
+
+}  // namespace unimem

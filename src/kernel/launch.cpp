@@ -1,0 +1,102 @@
+#include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/kernel/launch.hpp>
+
+#include <fmt/format.h>
+
+#include <cxxabi.h>
+
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace unimem {
+namespace {
+
+bool is_buffer(LaunchArgument const& argument) {
+  return argument.buffer.operand.buffer != nullptr;
+}
+
+std::string type_name(std::type_info const& type) {
+  int status = 0;
+  std::unique_ptr<char, void (*)(void*)> const readable{abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free};
+  return readable ? readable.get() : type.name();
+}
+
+/// The host form was compiled for certain types: other bytes would be read as something they are not.
+void check_against_host_form(Kernel const& kernel, std::span<const LaunchArgument> arguments) {
+  auto const& parameters = kernel.parameters();
+  auto const refuse = [&](std::size_t index, std::string const& why) {
+    return KernelError(std::string(kernel.name()), fmt::format("argument {} {}", index + 1, why));
+  };
+  if (arguments.size() != parameters.size()) {
+    throw KernelError(std::string(kernel.name()),
+                      fmt::format("launched with {} arguments, takes {}", arguments.size(), parameters.size()));
+  }
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    auto const& argument = arguments[i];
+    auto const& parameter = parameters[i];
+    if (is_buffer(argument) != parameter.is_buffer) {
+      throw refuse(i, parameter.is_buffer ? "must be a buffer, and is a scalar" : "must be a scalar, and is a buffer");
+    }
+    if (!parameter.is_buffer) {
+      // An int where a float is taken has the right size and the wrong bits.
+      if (*argument.scalar_type != *parameter.type) {
+        throw refuse(i, fmt::format("is of type {}, the host form takes {}", type_name(*argument.scalar_type),
+                                    type_name(*parameter.type)));
+      }
+      continue;
+    }
+    auto const range = argument.buffer.operand.range;
+    auto const& element = *argument.buffer.element;
+    if (element != typeid(std::byte) && element != *parameter.type) {
+      throw refuse(i, fmt::format("is a buffer of {}, the host form takes {}", type_name(element), type_name(*parameter.type)));
+    }
+    if (range.size() % parameter.bytes != 0) {
+      throw refuse(i, fmt::format("has {} bytes, no multiple of the element's {}", range.size(), parameter.bytes));
+    }
+    if (range.begin % parameter.alignment != 0) {
+      throw refuse(i, fmt::format("starts at byte {}, its elements need alignment {}", range.begin, parameter.alignment));
+    }
+  }
+}
+
+Queue& queue_for(std::span<const LaunchArgument> arguments) {
+  for (auto const& argument : arguments) {
+    if (is_buffer(argument)) return argument.buffer.operand.buffer->default_device().default_queue();
+  }
+  return default_device().default_queue();
+}
+
+}  // namespace
+
+Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<const LaunchArgument> arguments) {
+  auto& on = queue == nullptr ? queue_for(arguments) : *queue;
+  static_cast<void>(range.items());  // refuses what does not fit, before anything moves
+  if (on.device().info().runs_host_form && kernel.has_host()) check_against_host_form(kernel, arguments);
+  auto const program = kernel.program(on.device());
+
+  std::vector<Operand> operands;
+  for (auto const& argument : arguments) {
+    if (is_buffer(argument)) operands.push_back(argument.buffer.operand);
+  }
+  return use_on_device(on, operands, [&](std::span<const DeviceMemory> memory) {
+    std::vector<KernelArgument> list(arguments.size());
+    std::size_t next = 0;
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      if (is_buffer(arguments[i])) {
+        list[i].kind = KernelArgument::Kind::memory;
+        list[i].memory = memory[next++];
+        list[i].writes = arguments[i].buffer.operand.intent != Intent::read;
+      } else {
+        list[i].kind = KernelArgument::Kind::scalar;
+        list[i].scalar = arguments[i].scalar;
+        list[i].scalar_bytes = arguments[i].scalar_bytes;
+      }
+    }
+    return on.run(program, range, list);
+  });
+}
+
+}  // namespace unimem
