@@ -5,7 +5,6 @@
 #include "coherence/mutants.hpp"
 
 #include <algorithm>
-#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -92,18 +91,18 @@ void Coherence::require_inside(ByteRange range) const {
                         "within the buffer's " + std::to_string(bytes_) + " bytes");
 }
 
+// Allocates nothing, or a debug build could run out of memory in a mutation that has happened already.
 void Coherence::validate() const {
   auto const require = [](bool holds, char const* broken) {
     if (!holds) throw std::logic_error(std::string("Coherence: ") + broken);
   };
-  auto const inside = [&](ByteRanges const& outer, ByteRanges const& inner) {
-    return std::ranges::all_of(inner.ranges(), [&](ByteRange r) { return outer.contains(r); });
+  auto const in_buffer = [&](ByteRanges const& set) { return set.empty() || set.ranges().back().end <= bytes_; };
+  auto const in_set = [](ByteRanges const& outer, ByteRanges const& inner) {
+    return std::ranges::all_of(inner.ranges(), [&](ByteRange range) { return outer.contains(range); });
   };
-  ByteRanges const everything{whole()};
-  ByteRanges written;
 
   lost_.validate();
-  require(inside(everything, lost_), "lost bytes outside the buffer");
+  require(in_buffer(lost_), "lost bytes outside the buffer");
   require(has_data_ || lost_.empty(), "lost bytes without data");
   for (Place p = 0; p < places_.size(); ++p) {
     auto const& place = places_[p];
@@ -111,12 +110,13 @@ void Coherence::validate() const {
     require(place.storage_group <= p && places_[place.storage_group].storage_group == place.storage_group,
             "storage shared with a place that shares another's");
     require((has_data_ && place.storage) || place.held.empty(), "bytes held without data or without storage");
-    require(inside(everything, place.held), "held bytes outside the buffer");
-    require(inside(place.held, place.valid), "valid bytes that were never received");
-    require(inside(place.valid, place.written), "written bytes that are not valid");
+    require(in_buffer(place.held), "held bytes outside the buffer");
+    require(in_set(place.held, place.valid), "valid bytes that were never received");
+    require(in_set(place.valid, place.written), "written bytes that are not valid");
     require(!lost_.intersects(place.valid), "lost bytes that are valid");
-    require(!written.intersects(place.written), "bytes written last at two places");
-    written.add(place.written);
+    for (Place earlier = 0; earlier < p; ++earlier) {
+      require(!places_[earlier].written.intersects(place.written), "bytes written last at two places");
+    }
     if (p == host_place) continue;
     require(!places_[host_place].written.intersects(place.valid), "the host waits for a device that has the bytes");
     require(!place.written.intersects(places_[host_place].valid), "a device waits for the host, which has the bytes");
@@ -130,11 +130,7 @@ void Coherence::validate() const {
 
 void Coherence::validate_in_debug() const {
 #ifndef NDEBUG
-  try {
-    validate();
-  } catch (std::bad_alloc const&) {
-    // The change is made. Having no memory to look at it is no reason to say that it failed.
-  }
+  validate();
 #endif
 }
 

@@ -19,8 +19,8 @@ inline constexpr std::size_t exact_from = std::size_t{1} << 20;
 [[nodiscard]] constexpr std::size_t block_capacity(std::size_t bytes) noexcept {
   if (bytes <= smallest_block) return smallest_block;
   if (bytes >= exact_from) return bytes;
-  auto const step = std::bit_floor(bytes - 1) / 16;
-  return (bytes + step - 1) / step * step;
+  auto const step = std::bit_floor(bytes - 1) / 16;  // a power of two
+  return (bytes + step - 1) & ~(step - 1);
 }
 
 /// The largest cached block that may serve a request: an eighth more than asked for, or 4 KiB where that is more.

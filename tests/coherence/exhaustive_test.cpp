@@ -38,10 +38,10 @@ std::vector<Operation> every_operation(std::size_t bytes, Place places) {
   for (Place place = 0; place < places; ++place) {
     for (auto const range : ranges) {
       auto const where = fmt::format("[{}, {}) at {}", range.begin, range.end, place);
-      for (auto const& [intent, verb] :
+      for (auto const& [use, verb] :
            {std::pair{Intent::read, "read "}, {Intent::write, "write "}, {Intent::read_write, "change "}}) {
         also_failing(verb + where,
-                     [=, intent = intent](ShadowModel& model) { return model.access(place, range, intent); });
+                     [=, intent = use](ShadowModel& model) { return model.access(place, range, intent); });
       }
       also_failing("mark " + where, [=](ShadowModel& model) { return model.mark(place, range); });
     }

@@ -4,6 +4,7 @@
 #include "device/opencl/hardware.hpp"
 #include "device/opencl/installation.hpp"
 #include "device/opencl/opencl_device.hpp"
+#include "device/opencl_fixture.hpp"
 
 #include <map>
 #include <memory>
@@ -115,5 +116,18 @@ class FaultyOpenCl {
   std::mutex mutex_;
   std::map<cl_event, cl_int> doomed_;
 };
+
+/// One device over the faulty table for all tests.
+inline Device& faulty_device() {
+  static Device& device = kept(FaultyOpenCl::instance().open("opencl:0,faulty"));
+  return device;
+}
+
+/// Work that the driver accepts and reports as failed when it ends.
+inline Event fail(Queue& queue) {
+  static auto& program = *new std::shared_ptr<Program const>(compile(faulty_device(), "nothing", "UNIMEM_KERNEL nothing() {}"));
+  FaultyOpenCl::instance().faults.fail_next_run = CL_OUT_OF_RESOURCES;
+  return queue.run(program, {1}, {});
+}
 
 }  // namespace unimem

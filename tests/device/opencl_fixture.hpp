@@ -22,6 +22,13 @@ inline detail::FoundDevices const& found_opencl() {
   return found;
 }
 
+/// Devices live as long as the process: kept where leak checkers see an owner, and never destroyed.
+inline Device& kept(std::unique_ptr<Device> device) {
+  static auto& all = *new std::vector<std::unique_ptr<Device>>;
+  all.push_back(std::move(device));
+  return *all.back();
+}
+
 /// Whether the device carries out its work inside the submitting call (Oclgrind): nothing is ever pending there.
 inline bool works_in_the_submitting_thread(Device const& device) {
   return device.info().name.find("Oclgrind") != std::string::npos;

@@ -40,6 +40,8 @@ INSTANTIATE_TEST_SUITE_P(Sim, DeviceConformance,
                                            DeviceCase{"slow", slow, fail}),
                          case_name);
 
+constexpr std::size_t terabyte = std::size_t{1} << 40;
+
 std::size_t resident_bytes() {
   std::ifstream file{"/proc/self/statm"};
   std::size_t size = 0, pages = 0;
@@ -167,7 +169,6 @@ TEST(Sim, FreshnessTravelsWithPages) {
 }
 
 TEST(Sim, ATerabyteCostsWhatIsTouchedOfIt) {
-  constexpr std::size_t terabyte = std::size_t{1} << 40;
   auto& sim = make_sim({.memory_bytes = 2 * terabyte});
   auto const before = resident_bytes();
   Allocated const piece{sim, terabyte}, another{sim, terabyte};
@@ -184,11 +185,11 @@ TEST(Sim, ATerabyteCostsWhatIsTouchedOfIt) {
   EXPECT_LT(resident_bytes(), before + (std::size_t{64} << 20));
 }
 
-TEST(Sim, ReservedTerabytesTakePagesWhereTheyAreNeeded) {
+TEST(Sim, AReservedTerabyteTakesPagesWhereTheyAreNeeded) {
   auto& sim = make_sim({.memory_bytes = std::size_t{1} << 20});
   auto& source = *sim.pages();
-  Reserved range{source, std::size_t{1} << 42};
-  auto const far = (std::size_t{1} << 42) - source.page_bytes();
+  Reserved range{source, terabyte};
+  auto const far = terabyte - source.page_bytes();
   range.map(far, source.create_pages(source.page_bytes()));
   EXPECT_EQ(downloaded(sim, range.memory(far, 100)), repeated(100, 0xCD));
 }

@@ -197,8 +197,7 @@ class UNIMEM_API Coherence {
   std::size_t bytes_;
   std::uint64_t data_ = 0;  ///< how often data was discarded, so that an undo can tell whether its own still is there
   bool has_data_ = false;
-  bool discarded_ =
-      false;  ///< as long as there is no data: because it was discarded, and the storage then is still there
+  bool discarded_ = false;  ///< why there is no data, if there is none; forgotten with the last storage
   std::vector<PlaceState> places_;
   ByteRanges lost_;
 };

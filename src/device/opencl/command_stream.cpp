@@ -5,7 +5,11 @@
 #include "device/opencl/code.hpp"
 #include "device/opencl/opencl_device.hpp"
 
+#include <fmt/format.h>
+
+#include <chrono>
 #include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -44,9 +48,10 @@ Outcome outcome_of(Api const& api, Command const& command) noexcept {
   return outcome;
 }
 
-std::exception_ptr gone_failure(char const* call) noexcept {
+/// Why work that nobody will hear of any more has failed.
+std::exception_ptr gone_failure(char const* call, Device const& device) noexcept {
   return std::make_exception_ptr(
-      DeviceError("opencl", call, 0, "the driver is gone: this process was forked or is exiting"));
+      UnsupportedOperation(fmt::format("waiting for {}", call), std::string(device.id()), process_end_reason));
 }
 
 }  // namespace
@@ -79,7 +84,7 @@ std::vector<Command> CommandStream::collect() noexcept {
     auto& [ticket, command] = pending_.front();
     auto failure = command.failure;
     if (driver_gone()) {
-      if (!failure) failure = gone_failure(command.events.back().call);
+      if (!failure) failure = gone_failure(command.events.back().call, device_);
     } else {
       auto const outcome = outcome_of(api_, command);
       if (outcome.running) break;
@@ -151,14 +156,25 @@ void CommandStream::wait_for(Ticket ticket) noexcept {
 }
 
 void CommandStream::poll() noexcept {
+  static_cast<void>(is_idle());
+}
+
+bool CommandStream::is_idle() noexcept {
   std::vector<Command> ended;
   std::lock_guard const lock{pending_mutex_};
   ended = collect();
+  return pending_.empty();
 }
 
 void finish_all_streams() noexcept {
+  using Clock = std::chrono::steady_clock;
+  // No longer for all of them together: what nobody waits for need not be done, and it may never end. No shorter either: PoCL
+  // crashes if the process ends while it compiles a kernel, which takes seconds.
+  auto const deadline = Clock::now() + std::chrono::seconds{10};
   std::lock_guard const lock{streams().mutex};
-  for (auto* const stream : streams().all) stream->wait_for_all();
+  for (auto* const stream : streams().all) {
+    while (!stream->is_idle() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  }
 }
 
 }  // namespace unimem::detail::opencl

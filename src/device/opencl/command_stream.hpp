@@ -65,6 +65,9 @@ class CommandStream final : public Waiter {
   /// Waits for everything submitted so far.
   void wait_for_all() noexcept { wait_for(control_.submitted()); }
 
+  /// Whether everything submitted so far has ended. Never blocks.
+  [[nodiscard]] bool is_idle() noexcept;
+
  private:
   struct Pending {
     Ticket ticket;
@@ -87,7 +90,8 @@ class CommandStream final : public Waiter {
   std::deque<Pending> pending_;  ///< consecutive tickets
 };
 
-/// Waits for the work of every stream of the process. For the exit handler, while drivers still stand.
+/// Gives the work of every stream of the process a fair time to end. For the end of the process, while drivers still stand: work
+/// that goes on beyond it would read and write memory of static objects that are being destroyed.
 void finish_all_streams() noexcept;
 
 }  // namespace unimem::detail::opencl

@@ -34,9 +34,7 @@ OpenClQueue::~OpenClQueue() {
 }
 
 std::unique_lock<std::mutex> OpenClQueue::begin(char const* call) {
-  if (driver_gone()) {
-    throw UnsupportedOperation(call, std::string(device_.id()), "this process was forked or is exiting");
-  }
+  if (driver_gone()) throw UnsupportedOperation(call, std::string(device_.id()), process_end_reason);
   return stream_->submission();
 }
 

@@ -8,6 +8,9 @@ namespace unimem::detail::opencl {
 /// nothing.
 [[nodiscard]] bool driver_gone() noexcept;
 
+/// What errors say of it.
+inline constexpr auto process_end_reason = "this process is the child of a fork, or is ending";
+
 /// From now on `driver_gone()` tells. Called right after the library is loaded, so that this exit handler runs before those the
 /// drivers register later. `last_act` is called once or twice while the driver still stands.
 void watch_process_end(void (*last_act)() noexcept);

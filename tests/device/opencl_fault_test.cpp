@@ -1,0 +1,176 @@
+#include "device/conformance_fixture.hpp"
+#include "device/opencl_faulty_api.hpp"
+#include "device/opencl_fixture.hpp"
+#include "device/opencl_user_event.hpp"
+
+#include <gmock/gmock.h>
+
+#include <thread>
+
+namespace unimem {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+/// A driver that refuses, and one whose work fails later.
+class OpenClFaultsTest : public OpenClTest {
+ protected:
+  void TearDown() override {
+    if (!found_opencl().devices.empty()) faults() = {};
+    OpenClTest::TearDown();
+  }
+  static OpenClFaults& faults() { return FaultyOpenCl::instance().faults; }
+};
+
+TEST_F(OpenClFaultsTest, WhatTheDriverRefusesAtOnceIsThrownAndTakesNoTicket) {
+  auto const memory = take(faulty_device(), 64);
+  auto const source = noise(64, 1);
+  auto queue = faulty_device().create_queue();
+  queue.upload(memory, source.data(), 64).wait();
+  auto const before = queue.record();
+  faults().refuse_upload = CL_OUT_OF_RESOURCES;
+  try {
+    queue.upload(memory, source.data(), 64);
+    FAIL() << "a refused upload was accepted";
+  } catch (DeviceError const& error) {
+    EXPECT_EQ(error.backend, "opencl");
+    EXPECT_EQ(error.call, "clEnqueueWriteBuffer");
+    EXPECT_EQ(error.code, CL_OUT_OF_RESOURCES);
+    EXPECT_EQ(error.code_name, "CL_OUT_OF_RESOURCES");
+  }
+  EXPECT_EQ(queue.record(), before);
+  faults() = {};
+  Bytes result(64);
+  queue.download(result.data(), memory, 64).wait();
+  EXPECT_EQ(result, source);
+}
+
+TEST_F(OpenClFaultsTest, AFillRefusedHalfWayLeavesTheQueueUsable) {
+  auto const memory = take(faulty_device(), 64);
+  auto queue = faulty_device().create_queue();
+  queue.fill(memory, repeated(1, 0)).wait();
+  auto const pattern = noise(8, 1);
+  faults().refuse_fill = CL_MEM_OBJECT_ALLOCATION_FAILURE;
+  EXPECT_THROW(queue.fill(memory.window(3, 24), pattern), DeviceError);
+  EXPECT_EQ(queue.record().ticket(), 1U);
+  faults() = {};
+  queue.fill(memory.window(3, 24), pattern).wait();
+  Bytes result(64), expected(64);
+  for (std::size_t i = 0; i < 24; ++i) expected[3 + i] = pattern[i % 8];
+  queue.download(result.data(), memory, 64).wait();
+  EXPECT_EQ(result, expected);
+}
+
+TEST_F(OpenClFaultsTest, MemoryTheDriverDoesNotHaveIsNotBooked) {
+  auto const before = faulty_device().memory_info().free_bytes;
+  faults().refuse_buffer = CL_MEM_OBJECT_ALLOCATION_FAILURE;
+  try {
+    static_cast<void>(faulty_device().allocate(1000, Location::device));
+    FAIL() << "memory was handed out that the driver refused";
+  } catch (OutOfMemory const& error) {
+    EXPECT_EQ(error.requested(), 1000U);
+    EXPECT_THAT(error.facts().reason, HasSubstr("CL_MEM_OBJECT_ALLOCATION_FAILURE"));
+  }
+  faults().refuse_buffer = CL_OUT_OF_HOST_MEMORY;
+  EXPECT_THROW(static_cast<void>(faulty_device().allocate(1000, Location::device)), DeviceError)
+      << "out of the host's memory is not out of the device's";
+  EXPECT_EQ(faulty_device().memory_info().free_bytes, before);
+}
+
+TEST_F(OpenClFaultsTest, ADriverWithoutContextsOrQueuesSaysSo) {
+  faults().refuse_context = CL_DEVICE_NOT_AVAILABLE;
+  try {
+    static_cast<void>(FaultyOpenCl::instance().open("opencl:0,contextless"));
+    FAIL() << "a device was made without a context";
+  } catch (DeviceError const& error) {
+    EXPECT_EQ(error.call, "clCreateContext");
+    EXPECT_EQ(error.code_name, "CL_DEVICE_NOT_AVAILABLE");
+  }
+  faults() = {.refuse_queue = CL_OUT_OF_RESOURCES};
+  EXPECT_THROW(static_cast<void>(faulty_device().create_queue()), DeviceError);
+}
+
+TEST_F(OpenClFaultsTest, ALaterFailureNamesItsCallAndItsCode) {
+  auto queue = faulty_device().create_queue();
+  auto const failed = fail(queue);
+  try {
+    failed.wait();
+    FAIL() << "failed work ended well";
+  } catch (DeviceError const& error) {
+    EXPECT_EQ(error.call, "clEnqueueNDRangeKernel");
+    EXPECT_EQ(error.code, CL_OUT_OF_RESOURCES);
+  }
+}
+
+TEST_F(OpenClFaultsTest, AWaitForWorkThatFailsReportsThatWorksFailure) {
+  if (works_in_the_submitting_thread(faulty_device())) GTEST_SKIP() << "the work has always failed before anybody can wait for it";
+  auto const memory = take(faulty_device(), 64);
+  auto const source = noise(64, 1);
+  auto failing = faulty_device().create_queue(), waiting = faulty_device().create_queue();
+  Event wait;
+  {
+    UserEvent const gate{failing};
+    waiting.wait(fail(failing));
+    wait = waiting.record();
+    EXPECT_EQ(wait.ticket(), 1U);
+  }
+  try {
+    wait.wait();
+    FAIL() << "the wait ended well though what it waited for failed";
+  } catch (DeviceError const& error) {
+    EXPECT_EQ(error.call, "clEnqueueNDRangeKernel");
+    EXPECT_EQ(error.code, CL_OUT_OF_RESOURCES);
+  }
+  EXPECT_EQ(waiting.upload(memory, source.data(), 64).wait_for_error(), nullptr) << "later work runs all the same";
+}
+
+TEST_F(OpenClFaultsTest, AWaitForAnotherDevicesFailureReportsItToo) {
+  if (works_in_the_submitting_thread(faulty_device())) GTEST_SKIP() << "the work has always failed before anybody can wait for it";
+  auto failing = faulty_device().create_queue(), waiting = device().create_queue();
+  Event wait;
+  {
+    UserEvent gate{failing};
+    auto const failed = fail(failing);
+    std::thread opener{[&] { gate.open(); }};
+    waiting.wait(failed);  // blocks here until the other device's work has ended
+    opener.join();
+    EXPECT_TRUE(failed.ready());
+    wait = waiting.record();
+  }
+  if (wait == Event{}) GTEST_SKIP() << "the work had failed before the wait";
+  EXPECT_THROW(wait.wait(), DeviceError);
+}
+
+TEST_F(OpenClFaultsTest, ADriverThatCannotTellHowWorkStandsDoesNotHangItsWaiters) {
+  auto const memory = take(faulty_device(), 64);
+  auto const source = noise(64, 1);
+  auto queue = faulty_device().create_queue();
+  faults().refuse_event_info = CL_INVALID_EVENT;
+  auto const event = queue.upload(memory, source.data(), 64);
+  try {
+    event.wait();
+    FAIL() << "nobody knows that this ended well";
+  } catch (DeviceError const& error) {
+    EXPECT_EQ(error.call, "clGetEventInfo");
+    EXPECT_EQ(error.code_name, "CL_INVALID_EVENT");
+  }
+}
+
+TEST_F(OpenClFaultsTest, KernelsRunWhereTheDriverTellsNothingOfTheirParameters) {
+  faults().hide_parameters = true;
+  auto const program = compile(faulty_device(), "set", R"(
+    UNIMEM_KERNEL set(UNIMEM_BUFFER(unimem_u32, x), unimem_u32 value) {
+      UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] = value;
+    })");
+  faults() = {};
+  auto const memory = take(faulty_device(), 12);
+  auto& queue = faulty_device().default_queue();
+  queue.run(program, {3}, std::vector{argument(memory), scalar(7U)});
+  std::vector<unsigned> result(3);
+  queue.download(result.data(), memory, 12).wait();
+  EXPECT_THAT(result, Each(7U));
+}
+
+}  // namespace
+}  // namespace unimem
