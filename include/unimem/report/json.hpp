@@ -1,0 +1,37 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+#include <unimem/manager/memory_manager.hpp>
+#include <unimem/pool/statistics.hpp>
+#include <unimem/report/device_list.hpp>
+
+#include <cstdint>
+#include <string>
+
+namespace unimem {
+
+/// How much a report says of each device.
+enum class ReportDetail : std::uint8_t {
+  brief,  ///< what one needs to choose a device
+  full,   ///< everything that is known of it
+};
+
+// Each function gives one JSON object (RFC 8259) on one line, keys in the order of the fields it is made from, sizes in
+// bytes. Integers are exact; a number that is not finite is `null`, which is all JSON has for it; text that is not
+// UTF-8 has its bad bytes replaced by U+FFFD. A text is returned, not a document of some library, so that users of
+// these headers need none.
+
+/// The counters by their names in the struct, `hit_rate`, and `size_classes`: one object per class, whose `limit_bytes`
+/// is null for the last, unbounded one.
+[[nodiscard]] UNIMEM_API std::string to_json(PoolStatistics const& statistics);
+
+/// The totals by their names in the struct, and `pools`: one object per device and location, its statistics under
+/// `pool`.
+[[nodiscard]] UNIMEM_API std::string to_json(GlobalMemoryStatistics const& statistics);
+
+/// `{"devices":[{"id","backend","name","total_bytes","free_bytes"}],"unavailable":[{"backend","reason"}]}`; in full
+/// also `vendor driver compute_units max_allocation alignment is_gpu integrated doubles compiles_source runs_host_form
+/// shares_storage_with_host maps_pages` of each device.
+[[nodiscard]] UNIMEM_API std::string to_json(DeviceList const& list, ReportDetail detail = ReportDetail::brief);
+
+}  // namespace unimem

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+#include <unimem/pool/statistics.hpp>
+#include <unimem/report/device_list.hpp>
+#include <unimem/report/json.hpp>
+
+#include <string>
+
+namespace unimem {
+
+// For people: lines that end in a newline, sizes as `format_size` spells them. The wording may change between versions;
+// programs read the JSON.
+
+/// One line: allocations and how many of them the pool served itself, memory in use, and the most ever reserved.
+[[nodiscard]] UNIMEM_API std::string to_text(PoolStatistics const& statistics);
+
+/// A table with one line per device, and a line per backend without one; in full, a paragraph per device.
+[[nodiscard]] UNIMEM_API std::string to_text(DeviceList const& list, ReportDetail detail = ReportDetail::brief);
+
+}  // namespace unimem

@@ -1,0 +1,134 @@
+#pragma once
+
+#include <unimem/core/error.hpp>
+#include <unimem/core/export.hpp>
+#include <unimem/device/device.hpp>
+#include <unimem/pool/statistics.hpp>
+#include <unimem/stream/element_type.hpp>
+#include <unimem/stream/stream_kernel.hpp>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <variant>
+
+namespace unimem {
+
+/// How a file is streamed. Every field has the default most programs want.
+struct StreamOptions {
+  /// Bytes of a chunk; a multiple of the element's size. A file smaller than this is one chunk of its own size.
+  std::size_t chunk_bytes = std::size_t{64} << 20;
+
+  /// Chunks under way at once, at least 1. Three let reading, computing and writing overlap; fewer are used when the
+  /// memory limit or the file is too small for them.
+  std::size_t buffers = 3;
+
+  /// Where to compute; null: default_device().
+  Device* device = nullptr;
+
+  /// Where a mapping kernel's elements go, replaced only when everything was written; `.npy` gets a header with the
+  /// input's shape. Empty: the elements are computed and dropped. A reducing kernel takes no output.
+  std::filesystem::path output{};
+
+  /// What the file holds, where the kernel does not say. Nothing: what the header of a `.npy` says, else u8.
+  std::optional<ElementType> element{};
+
+  /// Told how many bytes of the file are done, and of how many: once at the start and after each chunk, always from the
+  /// calling thread, never twice at once. What it throws ends the stream and is rethrown.
+  std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress{};
+
+  /// Bound on the device memory in use at any moment, bytes. Too small for all buffers uses fewer; too small for one
+  /// chunk is an OutOfMemory. Default: none but the device's own capacity.
+  std::size_t memory_limit = std::numeric_limits<std::size_t>::max();
+
+  /// Asking it to stop ends the stream with StreamCancelled. The default token never does.
+  std::stop_token cancel{};
+};
+
+/// The stream was asked to stop and did. Nothing was left behind.
+class UNIMEM_API StreamCancelled : public detail::RuntimeError {
+ public:
+  StreamCancelled(std::string path, std::uint64_t bytes_done, std::uint64_t bytes_total);
+  ~StreamCancelled() override;
+
+  std::string path;           ///< the input
+  std::uint64_t bytes_done;   ///< of the file, complete chunks only
+  std::uint64_t bytes_total;  ///< the file's data
+};
+
+/// A number of an element type, without loss: unsigned and signed elements as 64-bit integers, floating point as
+/// double.
+using ElementValue = std::variant<std::uint64_t, std::int64_t, double>;
+
+/// What `histogram()` gives.
+struct HistogramResult {
+  std::array<std::uint64_t, 256> counts{};  ///< by byte value; they sum to the file's bytes
+  double entropy_bits_per_byte = 0;         ///< Shannon's, of the byte frequencies: 0 … 8; 0 for an empty file
+};
+
+/// What `statistics()` gives. Of nothing: a count of 0, and NaN (a double) for everything else.
+struct StatisticsResult {
+  std::uint64_t count = 0;  ///< elements
+  ElementValue min;         ///< exact
+  ElementValue max;         ///< exact
+  double mean = 0;
+  double standard_deviation = 0;  ///< of the population: divided by count
+};
+
+/// What a mapping kernel gives besides its output.
+struct MappingResult {
+  std::uint64_t elements = 0;  ///< mapped, and written if there is an output
+};
+
+/// What was done, and every byte that moved for it.
+struct StreamResult {
+  std::string kernel;                     ///< StreamKernel::name()
+  std::string device;                     ///< the device's id
+  ElementType element = ElementType::u8;  ///< what the file was taken to hold
+  std::uint64_t bytes = 0;                ///< the file's data, a `.npy` header not counted
+  std::uint64_t chunks = 0;
+  std::size_t chunk_bytes = 0;  ///< the largest chunk; 0 for an empty file
+  std::size_t buffers = 0;      ///< chunks that could be under way at once: fewer than asked for when memory was short
+  double seconds = 0;           ///< wall time, from opening the file to renaming the output
+  std::variant<HistogramResult, StatisticsResult, MappingResult> result;
+  std::uint64_t host_to_device_bytes = 0;  ///< 0 on devices that share the host's memory, else exactly `bytes`
+  std::uint64_t device_to_host_bytes = 0;  ///< results and output brought back; 0 where memory is shared
+  std::size_t peak_device_bytes = 0;       ///< most device memory reserved at one moment; never above the limit
+  PoolStatistics pool;                     ///< of the pool that device memory came from
+
+  /// 10^9 bytes per second of wall time; 0 when no time was measured.
+  [[nodiscard]] double gigabytes_per_second() const noexcept {
+    return seconds > 0 ? static_cast<double>(bytes) / seconds / 1e9 : 0.0;
+  }
+};
+
+/// Runs `kernel` over a file of any size, chunk by chunk: raw elements, or a `.npy` (by its extension) of format
+/// version 1 to 3, C order and the machine's byte order. Reading, uploading, computing, downloading and writing
+/// overlap; chunks are combined and written in file order, so the result does not depend on timing. On a device that
+/// shares the host's memory the file is mapped and nothing is copied. Returns when everything is done. Resident memory
+/// grows by at most 2 · buffers · chunk whatever the file's size.
+///
+/// The file's size is taken when it is opened: bytes appended later are not looked at. The output is written beside its
+/// final place and renamed at the end; whatever goes wrong, no part of it stays behind and an older file of that name
+/// is untouched.
+///
+/// Throws IoError for a file that is missing, unreadable, a directory, not a file one can seek in, not a multiple of
+/// the element, a malformed or unsupported `.npy`, of another element than asked for, or that shrinks meanwhile, and
+/// for an output that cannot be written; InvalidArgument for options that make no sense; OutOfMemory when the limit
+/// does not hold one chunk; KernelError, DeviceError, StreamCancelled, and what `progress` throws. Thread-safe: several
+/// streams may run at once, on one device too.
+UNIMEM_API StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& kernel,
+                                    StreamOptions const& options = {});
+
+/// Removes the unfinished output of every stream that runs in the process: for a program that ends without waiting for
+/// its streams, since a kernel cannot be called back from its device. A stream that comes as far as putting its output
+/// in place after this ends with an IoError. Thread-safe.
+UNIMEM_API void remove_unfinished_outputs() noexcept;
+
+}  // namespace unimem

@@ -1,0 +1,112 @@
+#include <unimem/report/json.hpp>
+
+#include <nlohmann/json.hpp>
+
+namespace unimem {
+namespace {
+
+/// Keeps keys in the order they are written here: the order the documents list them in.
+using Json = nlohmann::ordered_json;
+
+std::string on_one_line(Json const& json) {
+  // Device names come from drivers and paths from users: neither is sure to be UTF-8, and a report must not throw.
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json class_json(PoolStatistics const& statistics, std::size_t index) {
+  auto const& one = statistics.size_classes[index];
+  Json json;
+  if (index + 1 < size_class_count) {
+    json["limit_bytes"] = size_class_limit(index);
+  } else {
+    json["limit_bytes"] = nullptr;
+  }
+  json["allocations"] = one.allocations;
+  json["hits"] = one.hits;
+  json["active_bytes"] = one.active_bytes;
+  json["pooled_bytes"] = one.pooled_bytes;
+  return json;
+}
+
+Json pool_json(PoolStatistics const& statistics) {
+  Json json;
+  json["total_allocations"] = statistics.total_allocations;
+  json["pool_hits"] = statistics.pool_hits;
+  json["pool_misses"] = statistics.pool_misses;
+  json["hit_rate"] = statistics.hit_rate();
+  json["total_pooled_bytes"] = statistics.total_pooled_bytes;
+  json["active_allocations"] = statistics.active_allocations;
+  json["active_bytes"] = statistics.active_bytes;
+  json["peak_active_bytes"] = statistics.peak_active_bytes;
+  json["reserved_bytes"] = statistics.reserved_bytes;
+  json["peak_reserved_bytes"] = statistics.peak_reserved_bytes;
+  json["failed_allocations"] = statistics.failed_allocations;
+  auto& classes = json["size_classes"] = Json::array();
+  for (std::size_t index = 0; index < size_class_count; ++index) classes.push_back(class_json(statistics, index));
+  return json;
+}
+
+Json device_json(DeviceSnapshot const& device, ReportDetail detail) {
+  Json json;
+  json["id"] = device.id;
+  json["backend"] = to_string(device.backend);
+  json["name"] = device.info.name;
+  json["total_bytes"] = device.memory.total_bytes;
+  json["free_bytes"] = device.memory.free_bytes;
+  if (detail == ReportDetail::brief) return json;
+  json["vendor"] = device.info.vendor;
+  json["driver"] = device.info.driver;
+  json["compute_units"] = device.info.compute_units;
+  json["max_allocation"] = device.info.max_allocation;
+  json["alignment"] = device.info.alignment;
+  json["is_gpu"] = device.info.is_gpu;
+  json["integrated"] = device.info.integrated;
+  json["doubles"] = device.info.doubles;
+  json["compiles_source"] = device.info.compiles_source;
+  json["runs_host_form"] = device.info.runs_host_form;
+  json["shares_storage_with_host"] = device.shares_storage_with_host;
+  json["maps_pages"] = device.maps_pages;
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(PoolStatistics const& statistics) {
+  return on_one_line(pool_json(statistics));
+}
+
+std::string to_json(GlobalMemoryStatistics const& statistics) {
+  Json json;
+  json["total_allocations"] = statistics.total_allocations;
+  json["active_allocations"] = statistics.active_allocations;
+  json["active_bytes"] = statistics.active_bytes;
+  json["pooled_bytes"] = statistics.pooled_bytes;
+  json["reserved_bytes"] = statistics.reserved_bytes;
+  json["reclaims"] = statistics.reclaims;
+  json["reclaimed_bytes"] = statistics.reclaimed_bytes;
+  auto& pools = json["pools"] = Json::array();
+  for (auto const& usage : statistics.pools) {
+    Json one;
+    one["device"] = usage.device;
+    one["location"] = to_string(usage.location);
+    one["pool"] = pool_json(usage.pool);
+    pools.push_back(std::move(one));
+  }
+  return on_one_line(json);
+}
+
+std::string to_json(DeviceList const& list, ReportDetail detail) {
+  Json json;
+  auto& devices = json["devices"] = Json::array();
+  for (auto const& device : list.devices) devices.push_back(device_json(device, detail));
+  auto& unavailable = json["unavailable"] = Json::array();
+  for (auto const& [backend, reason] : list.unavailable) {
+    Json one;
+    one["backend"] = to_string(backend);
+    one["reason"] = reason;
+    unavailable.push_back(std::move(one));
+  }
+  return on_one_line(json);
+}
+
+}  // namespace unimem

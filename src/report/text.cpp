@@ -1,0 +1,91 @@
+#include <unimem/core/size.hpp>
+#include <unimem/report/text.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+namespace unimem {
+namespace {
+
+/// Rows of cells, each column as wide as its widest cell; the last column is not padded.
+template <std::size_t columns>
+std::string table(std::vector<std::array<std::string, columns>> const& rows) {
+  std::array<std::size_t, columns> widths{};
+  for (auto const& row : rows) {
+    for (std::size_t i = 0; i < columns; ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (auto const& row : rows) {
+    for (std::size_t i = 0; i + 1 < columns; ++i) text += fmt::format("{:<{}}  ", row[i], widths[i]);
+    text += row[columns - 1];
+    text += '\n';
+  }
+  return text;
+}
+
+/// What a device can do, in words; "nothing" would be a device no kernel runs on.
+std::string abilities(DeviceSnapshot const& device) {
+  std::string text;
+  auto const say = [&text](bool holds, char const* what) {
+    if (!holds) return;
+    if (!text.empty()) text += ", ";
+    text += what;
+  };
+  say(device.info.runs_host_form, "host kernels");
+  say(device.info.compiles_source, "source kernels");
+  say(device.info.doubles, "64-bit floating point");
+  say(device.shares_storage_with_host, "memory shared with the host");
+  say(device.maps_pages, "page mapping");
+  return text.empty() ? "nothing" : text;
+}
+
+std::string paragraph(DeviceSnapshot const& device) {
+  auto const& info = device.info;
+  std::string text = fmt::format("{}  {}\n", device.id, info.name);
+  auto const line = [&text](char const* what, std::string const& value) {
+    if (!value.empty()) text += fmt::format("  {:<14} {}\n", what, value);
+  };
+  line("backend", std::string(to_string(device.backend)));
+  line("kind", info.is_gpu ? (info.integrated ? "integrated GPU" : "GPU") : "processor");
+  line("vendor", info.vendor);
+  line("driver", info.driver);
+  line("memory",
+       fmt::format("{}, {} free", format_size(device.memory.total_bytes), format_size(device.memory.free_bytes)));
+  line("max allocation", format_size(info.max_allocation));
+  line("alignment", format_size(info.alignment));
+  line("compute units", fmt::format("{}", info.compute_units));
+  line("can do", abilities(device));
+  return text;
+}
+
+}  // namespace
+
+std::string to_text(PoolStatistics const& statistics) {
+  return fmt::format("{} allocation{}, {} from the pool; {} in use, {} cached, at most {} reserved\n",
+                     statistics.total_allocations, statistics.total_allocations == 1 ? "" : "s", statistics.pool_hits,
+                     format_size(statistics.active_bytes), format_size(statistics.total_pooled_bytes),
+                     format_size(statistics.peak_reserved_bytes));
+}
+
+std::string to_text(DeviceList const& list, ReportDetail detail) {
+  std::string text;
+  if (detail == ReportDetail::full) {
+    for (auto const& device : list.devices) text += paragraph(device);
+  } else {
+    std::vector<std::array<std::string, 4>> rows{{"device", "memory", "free", "name"}};
+    for (auto const& device : list.devices) {
+      rows.push_back(
+          {device.id, format_size(device.memory.total_bytes), format_size(device.memory.free_bytes), device.info.name});
+    }
+    text = table(rows);
+  }
+  for (auto const& [backend, reason] : list.unavailable) {
+    text += fmt::format("no {} device: {}\n", to_string(backend), reason);
+  }
+  return text;
+}
+
+}  // namespace unimem

@@ -1,0 +1,196 @@
+#include "stream/chunk_ring.hpp"
+
+#include <unimem/core/error.hpp>
+#include <unimem/device/queue.hpp>
+#include <unimem/pool/allocation.hpp>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+namespace unimem::detail {
+namespace {
+
+/// Between two looks at whether to stop while a chunk is read: some milliseconds, even of a slow disk.
+constexpr std::size_t read_step = std::size_t{8} << 20;
+
+void add(BufferStatistics& sum, BufferStatistics const& part) noexcept {
+  sum.host_to_device_bytes += part.host_to_device_bytes;
+  sum.host_to_device_copies += part.host_to_device_copies;
+  sum.device_to_host_bytes += part.device_to_host_bytes;
+  sum.device_to_host_copies += part.device_to_host_copies;
+}
+
+}  // namespace
+
+/// One chunk's place in the ring. It belongs to one thread at a time; the conveyor passes it on.
+struct ChunkRing::Slot {
+  explicit Slot(Device& device) : queue(device.create_queue()) {}
+
+  Allocation host;  ///< shared by chunk and results, where the chunk is done with before the results come back
+  std::optional<UnifiedBuffer<std::byte>> chunk;
+  std::optional<UnifiedBuffer<std::byte>> results;
+  BufferStatistics moved;  ///< by chunks that are gone
+  std::uint64_t offset = 0;
+  std::size_t bytes = 0;
+  std::span<const std::byte> output;
+  Queue queue;  ///< goes first, and waits for the work on the rest
+};
+
+ChunkRing::ChunkRing(MemoryManager& manager, Device& device, InputFile const& input, ChunkRun& run,
+                     ChunkPlan const& plan)
+    : manager_(manager), device_(device), input_(input), run_(run), plan_(plan) {
+  if (plan_.mapped) windows_.emplace(input_, plan_.slots, plan_.chunk_bytes);
+  for (std::size_t number = 0; number < plan_.slots; ++number) {
+    try {
+      slots_.push_back(make_slot());
+    } catch (OutOfMemory const&) {
+      // Documented: fewer slots serve, and the result tells how many. What the pool holds of the failed one goes back
+      // with it.
+      if (number == 0) throw;
+      return;
+    }
+  }
+}
+
+ChunkRing::~ChunkRing() = default;
+
+UnifiedBuffer<std::byte> ChunkRing::wrapped(void* memory, std::size_t bytes) const {
+  BufferOptions options;
+  options.manager = &manager_;
+  options.device = &device_;
+  return {Shape(bytes),
+          std::make_shared<BufferCore>(bytes, std::move(options), BufferCore::Wrapped{memory, Ownership::borrow()})};
+}
+
+std::unique_ptr<ChunkRing::Slot> ChunkRing::make_slot() const {
+  auto slot = std::make_unique<Slot>(device_);
+  auto const result_bytes = run_.result_bytes(plan_.chunk_bytes);
+  auto const named = [&](char const* name) {
+    BufferOptions options;
+    options.manager = &manager_;
+    options.device = &device_;
+    options.name = name;
+    return options;
+  };
+  bool const shares_storage = device_.shares_storage_with_host();
+  if (plan_.writes && result_bytes != 0 && !shares_storage) {
+    // The chunk is on the device, and used up, before its results come back: the same host memory serves both.
+    slot->host = manager_.acquire(device_, Location::host, plan_.chunk_bytes);
+    slot->chunk = wrapped(slot->host.data(), plan_.chunk_bytes);
+    slot->results = wrapped(slot->host.data(), result_bytes);
+    slot->chunk->allocate(false, true);
+    slot->results->allocate(false, true);
+    return slot;
+  }
+  if (!plan_.mapped) {
+    slot->chunk.emplace(Shape(plan_.chunk_bytes), named("stream chunk"));
+    slot->chunk->allocate(true, true);
+  }
+  slot->results.emplace(Shape(result_bytes), named("stream results"));
+  slot->results->allocate(plan_.reduces || shares_storage, true);
+  return slot;
+}
+
+void ChunkRing::run(OutputFile* output, std::function<void(std::uint64_t, std::uint64_t)> const& progress,
+                    std::stop_token const& cancel) {
+  Conveyor conveyor(slots_.size());
+  std::uint64_t done = 0;
+  auto const guarded = [&conveyor](auto work) {
+    return [&conveyor, work] {
+      try {
+        work();
+      } catch (...) {
+        conveyor.stop(std::current_exception());
+      }
+    };
+  };
+  {
+    std::stop_callback const stop_when_cancelled(cancel, [&] { conveyor.stop(nullptr); });
+    std::jthread reader;
+    std::jthread writer;
+    guarded([&] {
+      if (progress) progress(0, input_.bytes());
+      reader = std::jthread(guarded([&] { read_all(conveyor); }));
+      if (plan_.writes) writer = std::jthread(guarded([&] { write_all(conveyor, *output); }));
+      while (done < input_.bytes()) {
+        auto const news = conveyor.wait_for_news(done);
+        if (conveyor.stopping()) return;
+        if (news.submitted != Conveyor::none) take_in(news.submitted, conveyor);
+        if (news.finished_bytes == done) continue;
+        done = news.finished_bytes;
+        if (progress) progress(done, input_.bytes());
+      }
+      // Whoever still waits for a slot has nothing more to do.
+      conveyor.stop(nullptr);
+    })();
+  }
+  if (auto const error = conveyor.error()) std::rethrow_exception(error);
+  if (done < input_.bytes()) throw StreamCancelled(input_.path(), done, input_.bytes());
+  input_.check_size();
+}
+
+void ChunkRing::read_all(Conveyor& conveyor) {
+  for (std::uint64_t offset = 0; offset < input_.bytes(); offset += plan_.chunk_bytes) {
+    auto const number = conveyor.take_free();
+    if (number == Conveyor::none) return;
+    auto& slot = *slots_[number];
+    slot.offset = offset;
+    slot.bytes = static_cast<std::size_t>(std::min<std::uint64_t>(plan_.chunk_bytes, input_.bytes() - offset));
+    auto const stopping = [&] { return conveyor.stopping(); };
+    if (plan_.mapped) {
+      auto const window = windows_->open(number, offset, slot.bytes, stopping);
+      slot.chunk = wrapped(window.data(), window.size());
+    } else {
+      auto to = slot.chunk->host_overwrite(0, slot.bytes);
+      for (std::size_t at = 0; at < to.size() && !stopping(); at += read_step) {
+        input_.read(offset + at, to.subspan(at, std::min(read_step, to.size() - at)));
+      }
+    }
+    if (stopping()) return;
+    run_.launch(slot.queue, *slot.chunk, *slot.results, slot.bytes);
+    conveyor.submitted(number);
+  }
+}
+
+void ChunkRing::take_in(std::size_t number, Conveyor& conveyor) {
+  auto& slot = *slots_[number];
+  // Not only the kernel's event: an upload that failed before it is an error of this chunk too.
+  slot.queue.synchronize();
+  auto const result_bytes = run_.result_bytes(slot.bytes);
+  if (plan_.mapped) {
+    windows_->check();
+    add(slot.moved, slot.chunk->statistics());
+    slot.chunk.reset();
+    windows_->close(number);
+  }
+  if (plan_.writes) {
+    slot.output = (result_bytes == 0 ? slot.chunk : slot.results)->host_view(0, slot.bytes);
+    conveyor.ready_to_write(number);
+    return;
+  }
+  if (plan_.reduces) run_.combine(slot.results->host_view(0, result_bytes), slot.bytes);
+  conveyor.finished(number, slot.bytes);
+}
+
+void ChunkRing::write_all(Conveyor& conveyor, OutputFile& output) {
+  for (;;) {
+    auto const number = conveyor.take_to_write();
+    if (number == Conveyor::none) return;
+    auto& slot = *slots_[number];
+    output.write(slot.output);
+    conveyor.finished(number, slot.bytes);
+  }
+}
+
+BufferStatistics ChunkRing::moved() const noexcept {
+  BufferStatistics sum;
+  for (auto const& slot : slots_) {
+    add(sum, slot->moved);
+    if (slot->chunk) add(sum, slot->chunk->statistics());
+    if (slot->results) add(sum, slot->results->statistics());
+  }
+  return sum;
+}
+
+}  // namespace unimem::detail

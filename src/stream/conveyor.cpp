@@ -1,0 +1,76 @@
+#include "stream/conveyor.hpp"
+
+namespace unimem::detail {
+namespace {
+
+std::size_t take_front(std::deque<std::size_t>& line) {
+  auto const slot = line.front();
+  line.pop_front();
+  return slot;
+}
+
+}  // namespace
+
+Conveyor::Conveyor(std::size_t slots) {
+  for (std::size_t slot = 0; slot < slots; ++slot) free_.push_back(slot);
+}
+
+std::size_t Conveyor::take_free() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stopping() || !free_.empty(); });
+  return stopping() ? none : take_front(free_);
+}
+
+void Conveyor::submitted(std::size_t slot) {
+  {
+    std::lock_guard const lock(mutex_);
+    submitted_.push_back(slot);
+  }
+  changed_.notify_all();
+}
+
+void Conveyor::ready_to_write(std::size_t slot) {
+  {
+    std::lock_guard const lock(mutex_);
+    to_write_.push_back(slot);
+  }
+  changed_.notify_all();
+}
+
+std::size_t Conveyor::take_to_write() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stopping() || !to_write_.empty(); });
+  return stopping() ? none : take_front(to_write_);
+}
+
+void Conveyor::finished(std::size_t slot, std::size_t bytes) {
+  {
+    std::lock_guard const lock(mutex_);
+    free_.push_back(slot);
+    finished_bytes_ += bytes;
+  }
+  changed_.notify_all();
+}
+
+Conveyor::News Conveyor::wait_for_news(std::uint64_t known_bytes) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return stopping() || !submitted_.empty() || finished_bytes_ > known_bytes; });
+  if (stopping() || submitted_.empty()) return {none, finished_bytes_};
+  return {take_front(submitted_), finished_bytes_};
+}
+
+void Conveyor::stop(std::exception_ptr error) noexcept {
+  {
+    std::lock_guard const lock(mutex_);
+    if (!stopping()) error_ = std::move(error);
+    stopping_.store(true, std::memory_order_relaxed);
+  }
+  changed_.notify_all();
+}
+
+std::exception_ptr Conveyor::error() const {
+  std::lock_guard const lock(mutex_);
+  return error_;
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <mutex>
+
+namespace unimem::detail {
+
+/// What the threads of a stream tell each other: which slots are free, which hold a chunk that is being computed, which
+/// wait to be written, how much is finished, and that it is time to stop. A slot is its number.
+///
+/// Free slots go to the reader, computed ones to the caller, written ones to the writer, each in the order they came.
+/// Thread-safe; one lock, taken a few times per chunk.
+class Conveyor {
+ public:
+  static constexpr std::size_t none = static_cast<std::size_t>(-1);
+
+  /// All of `slots` are free.
+  explicit Conveyor(std::size_t slots);
+
+  /// The next free slot, waiting for one; `none` when it is time to stop.
+  [[nodiscard]] std::size_t take_free();
+
+  /// The chunk in `slot` has been submitted.
+  void submitted(std::size_t slot);
+
+  /// The chunk in `slot` is on the host and may be written.
+  void ready_to_write(std::size_t slot);
+
+  /// The next slot to write, waiting for one; `none` when it is time to stop.
+  [[nodiscard]] std::size_t take_to_write();
+
+  /// All that was to be done with the chunk in `slot`, of `bytes` bytes, is done.
+  void finished(std::size_t slot, std::size_t bytes);
+
+  /// What the caller waits for.
+  struct News {
+    std::size_t submitted = none;  ///< the next slot to wait for, if there is one
+    std::uint64_t finished_bytes = 0;
+  };
+  /// Waits until there is a submitted slot or more than `known_bytes` bytes are finished, or it is time to stop.
+  [[nodiscard]] News wait_for_news(std::uint64_t known_bytes);
+
+  /// Everybody is to stop. The first error is kept; a null one means that somebody asked to.
+  void stop(std::exception_ptr error) noexcept;
+
+  [[nodiscard]] bool stopping() const noexcept { return stopping_.load(std::memory_order_relaxed); }
+
+  /// Whether it was asked to stop, and the first error, if that was the reason.
+  [[nodiscard]] std::exception_ptr error() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::size_t> free_;
+  std::deque<std::size_t> submitted_;
+  std::deque<std::size_t> to_write_;
+  std::uint64_t finished_bytes_ = 0;
+  std::exception_ptr error_;
+  /// Set under the lock, so that no waiter misses it; read without by who only wants to know soon.
+  std::atomic<bool> stopping_{false};
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <unimem/stream/element_type.hpp>
+
+#include "stream/unique_fd.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace unimem::detail {
+
+/// A file open for reading, as the elements it holds: raw, or a `.npy` by its extension. Its size is that of the moment
+/// it was opened; growing later changes nothing, shrinking is an error as soon as it is noticed.
+///
+/// Reads may come from several threads at once.
+class InputFile {
+ public:
+  /// Throws IoError: missing, unreadable, not a regular file (EISDIR for a directory), or a `.npy` that cannot be used.
+  explicit InputFile(std::filesystem::path const& path);
+
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+
+  /// Bytes of elements, a `.npy` header not counted.
+  [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
+  /// Where in the file the first element is.
+  [[nodiscard]] std::uint64_t data_offset() const noexcept { return data_offset_; }
+  /// What a `.npy` header says; nothing for a raw file.
+  [[nodiscard]] std::optional<ElementType> element() const noexcept { return element_; }
+  /// The extents a `.npy` header gives; nothing for a raw file.
+  [[nodiscard]] std::optional<std::vector<std::uint64_t>> const& shape() const noexcept { return shape_; }
+
+  /// Fills `to` with the elements' bytes from `offset` on. Throws IoError, also when the file no longer has them.
+  void read(std::uint64_t offset, std::span<std::byte> to) const;
+
+  /// Throws IoError if the file has become shorter than it was.
+  void check_size() const;
+
+  /// Throws the IoError that says so.
+  [[noreturn]] void throw_shrunk() const;
+
+  [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
+
+ private:
+  void read_npy_header(std::uint64_t file_bytes);
+
+  std::string path_;
+  UniqueFd file_;
+  std::uint64_t bytes_ = 0;
+  std::uint64_t data_offset_ = 0;
+  std::optional<ElementType> element_;
+  std::optional<std::vector<std::uint64_t>> shape_;
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,82 @@
+#include "stream/mapped_input.hpp"
+
+#include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace unimem::detail {
+namespace {
+
+#ifdef MADV_POPULATE_READ
+constexpr int populate_read = MADV_POPULATE_READ;
+#else
+constexpr int populate_read = 22;  // Linux 5.14; older C libraries do not name it
+#endif
+
+/// Between two questions whether to stop: some milliseconds of a slow disk.
+constexpr std::size_t populate_step = std::size_t{8} << 20;
+
+/// Brings pages in with one call a step instead of a fault every 64 KiB, and before the threads that compute need them.
+/// Returns false if the file has no such page. Kernels that cannot do it bring the pages in on touch.
+bool populate(std::byte* begin, std::size_t bytes, std::function<bool()> const& stop) {
+  for (std::size_t at = 0; at < bytes && !stop(); at += populate_step) {
+    if (::madvise(begin + at, std::min(populate_step, bytes - at), populate_read) == 0) continue;
+    if (errno == EFAULT) return false;
+    return true;
+  }
+  return true;
+}
+
+}  // namespace
+
+MappedInput::MappedInput(InputFile const& input, std::size_t windows, std::size_t window_bytes)
+    : input_(input), page_bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))) {
+  // A chunk may begin anywhere in its first page.
+  stride_ = round_up(checked_add(window_bytes, page_bytes_, "chunk"), page_bytes_);
+  reserved_ = checked_multiply(windows, stride_, "buffers");
+  auto* const range = ::mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) throw IoError(input_.path(), errno, "cannot map");
+  base_ = static_cast<std::byte*>(range);
+  try {
+    guard_.emplace(base_, reserved_);
+  } catch (...) {
+    ::munmap(base_, reserved_);
+    throw;
+  }
+}
+
+MappedInput::~MappedInput() {
+  guard_.reset();  // first: once unmapped, the addresses may be somebody else's
+  ::munmap(base_, reserved_);
+}
+
+std::span<std::byte> MappedInput::open(std::size_t window, std::uint64_t offset, std::size_t bytes,
+                                       std::function<bool()> const& stop) {
+  auto const position = input_.data_offset() + offset;
+  auto const within = static_cast<std::size_t>(position % page_bytes_);
+  auto* const at = address_of(window);
+  auto* const mapped = ::mmap(at, within + bytes, PROT_READ, MAP_SHARED | MAP_FIXED, input_.descriptor(),
+                              static_cast<::off_t>(position - within));
+  if (mapped == MAP_FAILED) throw IoError(input_.path(), errno, "cannot map");
+  if (!populate(at, round_up(within + bytes, page_bytes_), stop)) input_.throw_shrunk();
+  return {at + within, bytes};
+}
+
+void MappedInput::close(std::size_t window) {
+  // Mapping nothing over it instead of unmapping: a gap could be taken by somebody else.
+  auto* const gap =
+      ::mmap(address_of(window), stride_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  if (gap == MAP_FAILED) throw IoError(input_.path(), errno, "cannot unmap");
+}
+
+void MappedInput::check() const {
+  if (guard_->broken()) input_.throw_shrunk();
+  input_.check_size();
+}
+
+}  // namespace unimem::detail

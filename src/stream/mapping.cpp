@@ -1,0 +1,61 @@
+#include <unimem/core/error.hpp>
+#include <unimem/kernel/launch.hpp>
+#include <unimem/stream/stream_kernel.hpp>
+
+#include "stream/chunk_work.hpp"
+
+#include <utility>
+
+namespace unimem {
+namespace {
+
+class MappingRun final : public detail::ChunkRun {
+ public:
+  MappingRun(Kernel kernel, std::size_t element_bytes) : kernel_(std::move(kernel)), element_bytes_(element_bytes) {}
+
+  [[nodiscard]] std::size_t result_bytes(std::size_t bytes) const noexcept override { return bytes; }
+
+  Event launch(Queue& queue, UnifiedBuffer<std::byte>& chunk, UnifiedBuffer<std::byte>& results,
+               std::size_t bytes) override {
+    auto const count = bytes / element_bytes_;
+    return unimem::launch(queue, kernel_, Range{count}, read(chunk, 0, bytes), write(results, 0, bytes),
+                          std::uint64_t{count});
+  }
+
+  void combine(std::span<const std::byte> /*results*/, std::size_t /*bytes*/) override {}
+
+  [[nodiscard]] decltype(StreamResult::result) finish(std::uint64_t elements) const override {
+    return MappingResult{elements};
+  }
+
+ private:
+  Kernel kernel_;
+  std::size_t element_bytes_;
+};
+
+class MappingWork final : public detail::ChunkWork {
+ public:
+  explicit MappingWork(Kernel kernel) : kernel_(std::move(kernel)) {}
+
+  [[nodiscard]] std::string_view name() const noexcept override { return kernel_.name(); }
+  [[nodiscard]] bool maps() const noexcept override { return true; }
+  [[nodiscard]] std::unique_ptr<detail::ChunkRun> start(Device& device, ElementType element,
+                                                        bool /*keep_input*/) const override {
+    static_cast<void>(kernel_.program(device));
+    return std::make_unique<MappingRun>(kernel_, element_size(element));
+  }
+
+ private:
+  Kernel kernel_;
+};
+
+}  // namespace
+
+StreamKernel mapping(Kernel const& kernel, std::optional<ElementType> element) {
+  if (!kernel.has_source() && !kernel.has_host()) {
+    throw InvalidArgument("kernel", std::string(kernel.name()), "one with a source form or a host form");
+  }
+  return {std::make_shared<MappingWork const>(kernel), element};
+}
+
+}  // namespace unimem

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <unimem/stream/element_type.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace unimem::detail {
+
+/// What the header of a `.npy` file says (format: numpy.lib.format, versions 1.0 to 3.0).
+struct NpyHeader {
+  ElementType element = ElementType::u8;
+  std::vector<std::uint64_t> shape;  ///< outermost first; none for a scalar
+  std::uint64_t data_offset = 0;     ///< where the elements begin
+  std::uint64_t data_bytes = 0;      ///< and how many bytes they take
+
+  friend bool operator==(NpyHeader const&, NpyHeader const&) = default;
+};
+
+/// The longest header read, magic included: what NumPy writes for plain arrays is 128 bytes, and a length field of
+/// rubbish shall not make us read gigabytes.
+inline constexpr std::size_t longest_npy_header = std::size_t{1} << 20;
+
+/// Bytes from the start of the file that tell how long the header is.
+inline constexpr std::size_t npy_prefix_bytes = 12;
+
+/// The length of the whole header, magic included, from the first `npy_prefix_bytes` bytes of a file (or all of a
+/// shorter one). Throws IoError naming `path` if these cannot begin a `.npy` of a known version, or announce more than
+/// `longest_npy_header`.
+[[nodiscard]] std::size_t npy_header_bytes(std::span<const std::byte> prefix, std::string const& path);
+
+/// Reads a header of exactly that length. Strict: three keys, each once, nothing after them but padding. Throws IoError
+/// naming `path` and what is wrong: malformed, Fortran order, another byte order than the machine's, or a dtype that is
+/// no ElementType.
+[[nodiscard]] NpyHeader parse_npy_header(std::span<const std::byte> header, std::string const& path);
+
+/// A version 1.0 header, padded to a multiple of 64 bytes as NumPy does (2.0 should a shape need more than 64 KiB).
+[[nodiscard]] std::string format_npy_header(ElementType element, std::span<const std::uint64_t> shape);
+
+}  // namespace unimem::detail

@@ -1,0 +1,163 @@
+#include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/manager/memory_manager.hpp>
+#include <unimem/stream/stream_file.hpp>
+
+#include "stream/chunk_ring.hpp"
+#include "stream/chunk_work.hpp"
+#include "stream/input_file.hpp"
+#include "stream/npy.hpp"
+#include "stream/output_file.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+namespace unimem {
+
+StreamCancelled::StreamCancelled(std::string path_, std::uint64_t bytes_done_, std::uint64_t bytes_total_)
+    : RuntimeError(fmt::format("{}: cancelled after {} of {} bytes", path_, bytes_done_, bytes_total_)),
+      path(std::move(path_)),
+      bytes_done(bytes_done_),
+      bytes_total(bytes_total_) {}
+StreamCancelled::~StreamCancelled() = default;
+
+namespace {
+
+/// Chunks under way beyond this number wait for one another all the same.
+constexpr std::size_t most_slots = 64;
+
+void check_options(StreamKernel const& kernel, StreamOptions const& options) {
+  if (options.buffers == 0) throw InvalidArgument("buffers", "0", "at least 1");
+  if (options.chunk_bytes == 0) throw InvalidArgument("chunk_bytes", "0", "at least one element");
+  if (!options.output.empty() && !kernel.maps()) {
+    throw InvalidArgument("output", options.output.string(), fmt::format("empty: {} has no output", kernel.name()));
+  }
+  if (kernel.element() && options.element && *kernel.element() != *options.element) {
+    throw InvalidArgument("element", std::string(to_string(*options.element)),
+                          fmt::format("{}, as the kernel was made for", to_string(*kernel.element())));
+  }
+}
+
+ElementType element_of(StreamKernel const& kernel, StreamOptions const& options, detail::InputFile const& input) {
+  auto const asked = kernel.element() ? kernel.element() : options.element;
+  if (asked && input.element() && *asked != *input.element()) {
+    throw IoError(input.path(), 0, fmt::format("it holds {}, not {}", to_string(*input.element()), to_string(*asked)));
+  }
+  auto const element = asked ? *asked : input.element().value_or(ElementType::u8);
+  auto const size = element_size(element);
+  if (input.bytes() % size != 0) {
+    throw IoError(
+        input.path(), 0,
+        fmt::format("its {} bytes are no multiple of the {} of an {}", input.bytes(), size, to_string(element)));
+  }
+  if (options.chunk_bytes % size != 0) {
+    throw InvalidArgument("chunk_bytes", fmt::format("{}", options.chunk_bytes),
+                          fmt::format("a multiple of {}, the size of an {}", size, to_string(element)));
+  }
+  return element;
+}
+
+/// The device memory one slot takes.
+std::size_t slot_bytes(detail::ChunkRun const& run, std::size_t chunk_bytes) {
+  return checked_add(chunk_bytes, run.result_bytes(chunk_bytes), "chunk_bytes");
+}
+
+/// How many slots there may be, the file and the memory limit considered.
+std::size_t slots_for(StreamOptions const& options, Device& device, detail::ChunkRun const& run,
+                      detail::ChunkPlan const& plan, std::uint64_t file_bytes) {
+  auto const chunks = (file_bytes + plan.chunk_bytes - 1) / plan.chunk_bytes;
+  auto slots = static_cast<std::size_t>(std::min<std::uint64_t>({options.buffers, most_slots, chunks}));
+  // Where nothing is shared, results of their own are a third chunk to a slot (host, device, device): two slots take
+  // what three did, so that the bound on resident memory holds.
+  bool const third_chunk =
+      !plan.reduces && run.result_bytes(plan.chunk_bytes) != 0 && !device.shares_storage_with_host();
+  if (third_chunk) slots = std::max<std::size_t>(1, slots * 2 / 3);
+
+  auto const each = slot_bytes(run, plan.chunk_bytes);
+  auto const limit = std::min(options.memory_limit, device.info().total_bytes);
+  if (each > limit) {
+    OutOfMemory::Facts facts;
+    facts.where = fmt::format("{} device", device.id());
+    facts.requested = each;
+    facts.limit = limit;
+    facts.device_free = device.memory_info().free_bytes;
+    facts.reason = fmt::format("the limit is below one chunk: {} and {} of results", format_size(plan.chunk_bytes),
+                               format_size(each - plan.chunk_bytes));
+    throw OutOfMemory(std::move(facts));
+  }
+  return std::min(slots, limit / each);
+}
+
+void write_npy_header(detail::OutputFile& output, ElementType element, detail::InputFile const& input) {
+  std::array const flat{input.bytes() / element_size(element)};
+  auto const header =
+      input.shape() ? detail::format_npy_header(element, *input.shape()) : detail::format_npy_header(element, flat);
+  output.write(std::as_bytes(std::span{header}));
+}
+
+/// Sends the chunks of a file that has any.
+void run_chunks(StreamResult& result, detail::InputFile const& input, detail::ChunkRun& run,
+                detail::ChunkPlan const& plan, std::optional<detail::OutputFile>& output, StreamOptions const& options,
+                Device& device) {
+  bool const shares = device.shares_storage_with_host();
+  MemoryManager manager;
+  if (!shares && options.memory_limit < device.info().total_bytes) manager.set_limit(device, options.memory_limit);
+  {
+    detail::ChunkRing ring(manager, device, input, run, plan);
+    ring.run(output ? &*output : nullptr, options.progress, options.cancel);
+    result.buffers = ring.slots();
+    result.host_to_device_bytes = ring.moved().host_to_device_bytes;
+    result.device_to_host_bytes = ring.moved().device_to_host_bytes;
+  }
+  result.chunks = (input.bytes() + plan.chunk_bytes - 1) / plan.chunk_bytes;
+  result.chunk_bytes = plan.chunk_bytes;
+  result.pool = manager.pool(device, shares ? Location::host : Location::device).statistics();
+  result.peak_device_bytes = result.pool.peak_reserved_bytes;
+}
+
+}  // namespace
+
+StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& kernel, StreamOptions const& options) {
+  auto const begin = std::chrono::steady_clock::now();
+  check_options(kernel, options);
+  auto& device = options.device == nullptr ? default_device() : *options.device;
+  detail::InputFile const input(path);
+  auto const element = element_of(kernel, options, input);
+
+  detail::ChunkPlan plan;
+  plan.chunk_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(options.chunk_bytes, input.bytes()));
+  // A header of an odd length leaves the elements where no kernel may read them in place; they are copied then.
+  plan.mapped = device.shares_storage_with_host() && input.data_offset() % element_size(element) == 0;
+  plan.reduces = !kernel.maps();
+  plan.writes = !options.output.empty();
+  auto const run = kernel.work()->start(device, element, plan.mapped);
+  if (input.bytes() != 0) plan.slots = slots_for(options, device, *run, plan, input.bytes());
+
+  std::optional<detail::OutputFile> output;
+  if (plan.writes) {
+    output.emplace(options.output, input.descriptor());
+    if (options.output.extension() == ".npy") write_npy_header(*output, element, input);
+  }
+  StreamResult result;
+  result.kernel = kernel.name();
+  result.device = device.id();
+  result.element = element;
+  result.bytes = input.bytes();
+  if (input.bytes() != 0) {
+    run_chunks(result, input, *run, plan, output, options, device);
+  } else if (options.progress) {
+    options.progress(0, 0);
+  }
+  result.result = run->finish(input.bytes() / element_size(element));
+  if (output) output->commit();
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return result;
+}
+
+}  // namespace unimem

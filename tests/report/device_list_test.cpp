@@ -1,0 +1,42 @@
+#include <unimem/device/sim.hpp>
+#include <unimem/report/device_list.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace unimem {
+namespace {
+
+using ::testing::Contains;
+using ::testing::Field;
+
+TEST(DeviceList, ASnapshotIsWhatTheDeviceSaysOfItself) {
+  auto& sim = make_sim({.memory_bytes = 256 << 20});
+  auto const memory = sim.allocate(1 << 20, Location::device);
+  auto const snapshot = take_snapshot(sim);
+  sim.release(memory, Location::device);
+
+  EXPECT_EQ(snapshot.id, sim.id());
+  EXPECT_EQ(snapshot.backend, Backend::sim);
+  EXPECT_EQ(snapshot.info.name, sim.info().name);
+  EXPECT_EQ(snapshot.memory.total_bytes, std::size_t{256} << 20);
+  EXPECT_EQ(snapshot.memory.free_bytes, std::size_t{255} << 20);
+  EXPECT_FALSE(snapshot.shares_storage_with_host);
+}
+
+TEST(DeviceList, ListsTheCpuFirstAndEveryBackendOnceAtMostAsUnavailable) {
+  auto const& sim = make_sim();
+  auto const list = list_devices();
+  ASSERT_FALSE(list.devices.empty());
+  EXPECT_EQ(list.devices.front().id, "cpu");
+  EXPECT_TRUE(list.devices.front().shares_storage_with_host);
+  EXPECT_THAT(list.devices, Contains(Field(&DeviceSnapshot::id, sim.id())));
+
+  for (auto const& missing : list.unavailable) {
+    EXPECT_FALSE(missing.reason.empty()) << to_string(missing.backend);
+    for (auto const& device : list.devices) EXPECT_NE(device.backend, missing.backend) << device.id;
+  }
+}
+
+}  // namespace
+}  // namespace unimem

@@ -1,0 +1,54 @@
+#include <unimem/report/text.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace unimem {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+DeviceList devices_of_unequal_width() {
+  DeviceSnapshot cpu{.id = "cpu", .backend = Backend::cpu, .info = {}, .memory = {1 << 20, 1 << 30}};
+  cpu.info.name = "Processor";
+  cpu.info.runs_host_form = true;
+  cpu.shares_storage_with_host = true;
+  DeviceSnapshot opencl{.id = "opencl:10", .backend = Backend::opencl, .info = {}, .memory = {1'536, 2'048}};
+  opencl.info.name = "Accelerator";
+  opencl.info.driver = "OpenCL 3.0";
+  opencl.info.compiles_source = true;
+  opencl.info.is_gpu = true;
+  opencl.info.doubles = false;
+  return {{cpu, opencl}, {{Backend::metal, "Metal needs macOS"}}};
+}
+
+TEST(Text, ADeviceListIsATableWithItsColumnsAligned) {
+  EXPECT_EQ(to_text(devices_of_unequal_width()),
+            "device     memory  free      name\n"
+            "cpu        1 GiB   1 MiB     Processor\n"
+            "opencl:10  2 KiB   1.50 KiB  Accelerator\n"
+            "no metal device: Metal needs macOS\n");
+}
+
+TEST(Text, InFullADeviceSaysWhatItCanDoAndLeavesOutWhatIsUnknown) {
+  auto const text = to_text(devices_of_unequal_width(), ReportDetail::full);
+  EXPECT_THAT(text, HasSubstr("opencl:10  Accelerator\n  backend        opencl\n  kind           GPU\n"
+                              "  driver         OpenCL 3.0\n  memory         2 KiB, 1.50 KiB free\n"));
+  EXPECT_THAT(text, HasSubstr("  can do         host kernels, 64-bit floating point, memory shared with the host\n"));
+  EXPECT_THAT(text, HasSubstr("  can do         source kernels\n"));
+  EXPECT_THAT(text, Not(HasSubstr("vendor")));
+}
+
+TEST(Text, PoolStatisticsAreOneLineThatCountsInWords) {
+  PoolStatistics statistics;
+  EXPECT_EQ(to_text(statistics), "0 allocations, 0 from the pool; 0 B in use, 0 B cached, at most 0 B reserved\n");
+  statistics.total_allocations = 1;
+  statistics.pool_hits = 1;
+  statistics.active_bytes = 4'096;
+  statistics.peak_reserved_bytes = std::size_t{1} << 20;
+  EXPECT_EQ(to_text(statistics), "1 allocation, 1 from the pool; 4 KiB in use, 0 B cached, at most 1 MiB reserved\n");
+}
+
+}  // namespace
+}  // namespace unimem

@@ -1,0 +1,156 @@
+#include "stream/mapped_input.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "stream/bus_guard.hpp"
+#include "stream/scratch_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <setjmp.h>
+#include <csignal>
+#include <numeric>
+#include <thread>
+
+namespace unimem::detail {
+namespace {
+
+bool never() {
+  return false;
+}
+
+TEST(MappedInput, EveryWindowShowsItsPartOfTheFile) {
+  ScratchFolder const folder;
+  auto const bytes = mixed_bytes(100'000, 1);
+  InputFile const input(folder.write("in", bytes));
+  MappedInput windows(input, 3, 10'000);
+  for (std::size_t i = 0; i < 10; ++i) {
+    auto const seen = windows.open(i % 3, i * 10'000, 10'000, never);
+    ASSERT_EQ(seen.size(), 10'000U);
+    EXPECT_EQ(std::memcmp(seen.data(), bytes.data() + i * 10'000, 10'000), 0);
+    windows.close(i % 3);
+  }
+  windows.check();
+}
+
+/// Sums what a window shows, so that every page of it is touched.
+std::uint64_t sum(std::span<const std::byte> window) {
+  return std::transform_reduce(window.begin(), window.end(), std::uint64_t{0}, std::plus{},
+                               [](std::byte byte) { return std::to_integer<std::uint64_t>(byte); });
+}
+
+TEST(MappedInput, AFileThatShrinksUnderAWindowReadsZerosAndIsReported) {
+  ScratchFolder const folder;
+  std::vector<std::uint8_t> const ones(1'000'000, 1);
+  InputFile const input(folder.write("in", ones));
+  MappedInput windows(input, 2, 1'000'000);
+  auto const seen = windows.open(1, 0, 1'000'000, never);
+  std::filesystem::resize_file(folder / "in", 100'000);
+  {
+    // From several threads at once, as kernels do.
+    std::vector<std::jthread> readers;
+    for (int i = 0; i < 4; ++i) readers.emplace_back([&] { EXPECT_EQ(sum(seen), 100'000U); });
+  }
+  try {
+    windows.check();
+    ADD_FAILURE() << "not noticed";
+  } catch (IoError const& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("shrank while it was read: 100000 bytes of 1000000 are left"));
+  }
+}
+
+TEST(MappedInput, AFileThatHasShrunkBeforeAWindowIsOpenedIsReported) {
+  ScratchFolder const folder;
+  InputFile const input(folder.write("in", std::vector<std::uint8_t>(1'000'000, 1)));
+  MappedInput windows(input, 1, 500'000);
+  std::filesystem::resize_file(folder / "in", 500'000);
+  // A kernel that brings pages in beforehand says so at once; an older one only when they are touched.
+  EXPECT_THROW(
+      {
+        static_cast<void>(sum(windows.open(0, 500'000, 500'000, never)));
+        windows.check();
+      },
+      IoError);
+}
+
+TEST(MappedInput, ShrinkingWithinThePageIsNoticedToo) {
+  ScratchFolder const folder;
+  InputFile const input(folder.write("in", std::vector<std::uint8_t>(1'000, 1)));
+  MappedInput windows(input, 1, 1'000);
+  auto const seen = windows.open(0, 0, 1'000, never);
+  std::filesystem::resize_file(folder / "in", 999);
+  EXPECT_EQ(sum(seen), 999U);
+  EXPECT_THROW(windows.check(), IoError);
+}
+
+TEST(MappedInput, AGrowingFileKeepsItsSize) {
+  ScratchFolder const folder;
+  InputFile const input(folder.write("in", std::vector<std::uint8_t>(1'000, 1)));
+  std::filesystem::resize_file(folder / "in", 5'000);
+  EXPECT_EQ(input.bytes(), 1'000U);
+  input.check_size();
+}
+
+/// A mapped page without a file behind it.
+class Hole {
+ public:
+  explicit Hole(ScratchFolder const& folder) : file_(folder.write("hole", std::vector<std::uint8_t>(4'096, 1))) {
+    auto* const at = ::mmap(nullptr, 4'096, PROT_READ, MAP_SHARED, file_.descriptor(), 0);
+    EXPECT_NE(at, MAP_FAILED);
+    address_ = static_cast<std::byte const volatile*>(at);
+    std::filesystem::resize_file(folder / "hole", 0);
+  }
+  Hole(Hole const&) = delete;
+  Hole& operator=(Hole const&) = delete;
+  ~Hole() { ::munmap(const_cast<std::byte*>(address_), 4'096); }
+
+  void touch() const { static_cast<void>(*address_); }
+
+ private:
+  InputFile file_;
+  std::byte const volatile* address_ = nullptr;
+};
+
+using BusGuardDeathTest = ::testing::Test;
+
+TEST(BusGuardDeathTest, WhatIsNotGuardedStillEndsTheProcess) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  ScratchFolder const folder;
+  EXPECT_EXIT(
+      {
+        std::byte unrelated{};
+        GuardedRegion const region(&unrelated, 1);
+        // No sanitizer's handler before ours: what is to be seen is the signal.
+        Hole const hole(folder);
+        hole.touch();
+        std::_Exit(0);
+      },
+      [](int status) { return !(WIFEXITED(status) && WEXITSTATUS(status) == 0); }, "");
+}
+
+::sigjmp_buf elsewhere;
+void jump_elsewhere(int /*signal*/) {
+  siglongjmp(elsewhere, 1);
+}
+
+TEST(BusGuardDeathTest, AnEarlierHandlerGetsWhatIsNotGuarded) {
+  ::testing::FLAGS_gtest_death_test_style = "threadsafe";
+  ScratchFolder const folder;
+  EXPECT_EXIT(
+      {
+        std::signal(SIGBUS, jump_elsewhere);
+        std::byte unrelated{};
+        GuardedRegion const region(&unrelated, 1);
+        Hole const hole(folder);
+        if (sigsetjmp(elsewhere, 1) == 0)
+          hole.touch();
+        else
+          std::_Exit(region.broken() ? 1 : 77);
+      },
+      ::testing::ExitedWithCode(77), "");
+}
+
+}  // namespace
+}  // namespace unimem::detail

@@ -1,0 +1,61 @@
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/kernel/kernel.hpp>
+#include <unimem/stream/stream_file.hpp>
+
+#include "stream/scratch_folder.hpp"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+namespace unimem {
+namespace {
+
+/// Resident memory of this process now, bytes (proc(5)).
+std::size_t resident_bytes() {
+  std::ifstream statm("/proc/self/statm");
+  std::size_t pages = 0;
+  std::size_t resident = 0;
+  statm >> pages >> resident;
+  return resident * 4'096;
+}
+
+/// Whatever the file's size, no more is resident than two chunks to a buffer.
+class StreamMemory : public ::testing::TestWithParam<char const*> {};
+
+TEST_P(StreamMemory, StaysWithinTwiceTheBuffersWhateverTheFile) {
+  ScratchFolder const folder;
+  auto const path = folder.write("input", std::string_view());
+  std::filesystem::resize_file(path, std::uint64_t{400} << 20);  // a hole: no disk is needed
+  auto const own = Kernel("own").host([](WorkItem i, std::span<const std::uint64_t> in, std::span<std::uint64_t> out,
+                                         std::uint64_t) { out[i.x] = ~in[i.x]; });
+  struct {
+    char const* name;
+    StreamKernel kernel;
+    bool writes;
+  } const works[] = {{"histogram", histogram(), false},
+                     {"affine", affine(ElementType::u64, 1, 1), true},
+                     {"own", mapping(own, ElementType::u64), true}};
+  auto& on = device(GetParam());
+  for (auto const& [name, kernel, writes] : works) {
+    StreamOptions options;
+    options.chunk_bytes = std::size_t{32} << 20;
+    options.buffers = 3;
+    options.device = &on;
+    if (writes) options.output = "/dev/null";
+    auto const before = resident_bytes();
+    std::size_t most = 0;
+    options.progress = [&](std::uint64_t, std::uint64_t) { most = std::max(most, resident_bytes()); };
+    auto const result = stream_file(path, kernel, options);
+    EXPECT_EQ(result.chunks, 13U);
+    // Threads and their stacks come on top, and shadow memory under a sanitizer: far from another chunk to a buffer.
+    EXPECT_LT(most, before + 2 * options.buffers * options.chunk_bytes + (std::size_t{24} << 20)) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, StreamMemory, ::testing::Values("cpu", "sim:memory=1GiB"),
+                         [](auto const& tested) { return std::string(tested.param).substr(0, 3); });
+
+}  // namespace
+}  // namespace unimem

@@ -1,0 +1,107 @@
+#include "stream/output_file.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "stream/scratch_folder.hpp"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+namespace unimem::detail {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::span<const std::byte> bytes(std::string_view text) {
+  return std::as_bytes(std::span{text});
+}
+
+TEST(OutputFile, AppearsOnlyWhenCommitted) {
+  ScratchFolder const folder;
+  folder.write("out", std::string_view("old"));
+  {
+    OutputFile output(folder / "out", -1);
+    output.write(bytes("new "));
+    output.write(bytes("contents"));
+    EXPECT_EQ(folder.read("out"), "old");
+    EXPECT_EQ(folder.names().size(), 2U);
+    output.commit();
+  }
+  EXPECT_EQ(folder.read("out"), "new contents");
+  EXPECT_THAT(folder.names(), ElementsAre("out"));
+}
+
+TEST(OutputFile, LeavesNothingWhenItIsGivenUp) {
+  ScratchFolder const folder;
+  {
+    OutputFile output(folder / "out", -1);
+    output.write(bytes("half"));
+    EXPECT_THAT(folder.names(), ElementsAre(::testing::StartsWith("out.unimem-")));
+  }
+  EXPECT_TRUE(folder.names().empty());
+}
+
+TEST(OutputFile, KeepsThePermissionsAndTheLinkOfWhatItReplaces) {
+  ScratchFolder const folder;
+  folder.write("real", std::string_view("old"));
+  std::filesystem::permissions(folder / "real", std::filesystem::perms(0640));
+  std::filesystem::create_symlink("real", folder / "link");
+  OutputFile output(folder / "link", -1);
+  output.write(bytes("new"));
+  output.commit();
+  EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
+  EXPECT_EQ(folder.read("real"), "new");
+  EXPECT_EQ(std::filesystem::status(folder / "real").permissions(), std::filesystem::perms(0640));
+}
+
+TEST(OutputFile, RefusesWhatItCannotWrite) {
+  ScratchFolder const folder;
+  auto const code = [&](std::filesystem::path const& path) {
+    try {
+      OutputFile const output(path, -1);
+    } catch (IoError const& error) {
+      return error.code;
+    }
+    return -1;
+  };
+  EXPECT_EQ(code(folder / ""), EISDIR);
+  EXPECT_EQ(code(folder / "missing/out"), ENOENT);
+  folder.write("file", std::string_view());
+  EXPECT_EQ(code(folder / "file/out"), ENOTDIR);
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_EQ(code(folder / "pipe"), 0);
+  EXPECT_THAT(folder.names(), ElementsAre("file", "pipe"));
+}
+
+TEST(OutputFile, RefusesTheInputUnderAnyName) {
+  ScratchFolder const folder;
+  folder.write("in", std::string_view("data"));
+  std::filesystem::create_hard_link(folder / "in", folder / "other");
+  std::filesystem::create_symlink("in", folder / "link");
+  UniqueFd const input(::open((folder / "in").c_str(), O_RDONLY | O_CLOEXEC));
+  for (auto const* const name : {"in", "other", "link"}) {
+    EXPECT_THROW(OutputFile(folder / name, input.get()), InvalidArgument) << name;
+  }
+  EXPECT_EQ(folder.read("in"), "data");
+}
+
+TEST(OutputFile, ADeviceIsWrittenToAndNotReplaced) {
+  OutputFile null("/dev/null", -1);
+  null.write(bytes("gone"));
+  null.commit();
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+
+  OutputFile full("/dev/full", -1);
+  try {
+    full.write(bytes("too much"));
+    ADD_FAILURE() << "written";
+  } catch (IoError const& error) {
+    EXPECT_EQ(error.code, ENOSPC);
+    EXPECT_EQ(error.path, "/dev/full");
+  }
+}
+
+}  // namespace
+}  // namespace unimem::detail
