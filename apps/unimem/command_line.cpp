@@ -1,0 +1,278 @@
+#include "command_line.hpp"
+
+#include <unimem/core/build.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
+
+#include <fmt/format.h>
+#include <CLI/App.hpp>
+#include <CLI/Config.hpp>
+#include <CLI/Formatter.hpp>
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <string_view>
+#include <vector>
+
+namespace unimem::cli {
+namespace {
+
+constexpr std::string_view commands = "devices, run, version";
+constexpr std::string_view kernels = "histogram, statistics, affine";
+constexpr std::size_t most_buffers = 1024;
+
+/// The value of an option as the user wrote it; nothing when it was not given. CLI11 is asked for texts only: its own
+/// conversions know neither units nor what an unusable value should be called.
+std::optional<std::string> value_of(CLI::Option const* option) {
+  auto const& values = option->results();
+  if (values.empty()) return std::nullopt;
+  if (values.size() > 1) {
+    throw UsageError(fmt::format("{} is given more than once: '{}', '{}'", option->get_name(), values[0], values[1]));
+  }
+  return values.front();
+}
+
+[[noreturn]] void refuse(std::string_view option, std::string_view value, std::string_view requirement) {
+  throw UsageError(fmt::format("invalid {} '{}': must be {}", option, value, requirement));
+}
+
+std::optional<std::size_t> size_of(CLI::Option const* option) {
+  auto const text = value_of(option);
+  if (!text) return std::nullopt;
+  auto const name = option->get_name();
+  std::uint64_t bytes = 0;
+  try {
+    bytes = parse_size(*text, name);
+  } catch (InvalidArgument const& error) {
+    throw UsageError(error.what());
+  }
+  // Files and addresses are counted in signed 64-bit numbers underneath.
+  constexpr auto most = static_cast<std::uint64_t>(std::numeric_limits<std::ptrdiff_t>::max());
+  if (bytes == 0) refuse(name, *text, "greater than zero");
+  if (bytes > most) refuse(name, *text, "below 8 EiB");
+  return bytes;
+}
+
+std::optional<std::size_t> buffers_of(CLI::Option const* option) {
+  auto const text = value_of(option);
+  if (!text) return std::nullopt;
+  std::size_t count = 0;
+  auto const [end, error] = std::from_chars(text->data(), text->data() + text->size(), count);
+  if (error != std::errc{} || end != text->data() + text->size() || count == 0 || count > most_buffers) {
+    refuse(option->get_name(), *text, fmt::format("a whole number from 1 to {}", most_buffers));
+  }
+  return count;
+}
+
+std::optional<double> number_of(CLI::Option const* option) {
+  auto const text = value_of(option);
+  if (!text) return std::nullopt;
+  double value = 0;
+  auto const [end, error] = std::from_chars(text->data(), text->data() + text->size(), value);
+  if (error != std::errc{} || end != text->data() + text->size() || !std::isfinite(value)) {
+    refuse(option->get_name(), *text, "a finite number such as 2, -0.5 or 1e-3");
+  }
+  return value;
+}
+
+std::optional<ElementType> element_of(CLI::Option const* option) {
+  auto const text = value_of(option);
+  if (!text) return std::nullopt;
+  try {
+    return parse_element_type(*text);
+  } catch (InvalidArgument const& error) {
+    throw UsageError(fmt::format("invalid {} '{}': must be {}", option->get_name(), *text, error.requirement));
+  }
+}
+
+/// A text that must not be empty: a file, an id, a name.
+std::optional<std::string> text_of(CLI::Option const* option) {
+  auto text = value_of(option);
+  if (text && text->empty()) refuse(option->get_name(), *text, "a name");
+  return text;
+}
+
+/// `unimem run` and its options, from declaration to RunCommand.
+class RunOptions {
+ public:
+  explicit RunOptions(CLI::App& app)
+      : command_(app.add_subcommand("run", "Stream a file through a device, chunk by chunk, and compute on it")) {
+    file_ = option("FILE", "", "The input: raw elements, or a .npy file");
+    kernel_ = option("--kernel", "NAME", "histogram (of bytes, with entropy), statistics, or affine: y = A x + B");
+    source_ = option("--source", "K.cl", "Instead of --kernel: the file of a kernel (in, out, count)");
+    entry_ = option("--entry", "NAME", "The kernel's name in that file");
+    dtype_ =
+        option("--dtype", "TYPE", "u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 (default: the header of a .npy, else u8)");
+    scale_ = option("--scale", "A", "Of affine (default: 1)");
+    offset_ = option("--offset", "B", "Of affine (default: 0)");
+    output_ = option("--output", "OUT", "Where the new elements go; a name ending in .npy gets a header");
+    device_ =
+        option("--device", "ID",
+               "cpu, opencl:0, sim:memory=1GiB, ... (default: UNIMEM_DEVICE, else the best there is; with --source, "
+               "the best that compiles source)");
+    chunk_ = option("--chunk", "SIZE", "Bytes moved and computed at a time (default: 64MiB)");
+    buffers_ = option("--buffers", "N", "Chunks under way at once (default: 3)");
+    limit_ = option("--memory-limit", "SIZE", "Bound on device memory; room for fewer buffers uses fewer");
+    command_->add_flag("--no-progress", no_progress_, "No progress bar on the terminal");
+    command_->add_flag("--json", json_, "One JSON object on standard output");
+    command_->footer(
+        "Sizes read 4096, 64KiB, 1.5GiB, 12GB. Exit code 2: the command line is wrong; 1: the work failed;\n"
+        "130, 143: stopped by Ctrl-C or SIGTERM. An output file appears only when it is complete.");
+  }
+
+  [[nodiscard]] bool chosen() const { return command_->parsed(); }
+
+  /// So that the help says so; CLI11 itself is not to check it (see refuse_leftovers).
+  void mark_what_is_required() { file_->required(); }
+
+  [[nodiscard]] RunCommand command() const {
+    if (file_->count() == 0) throw UsageError("run needs a FILE");
+    RunCommand run;
+    run.file = text_of(file_).value_or("");
+    run.element = element_of(dtype_);
+    run.output = text_of(output_).value_or("");
+    run.device = text_of(device_);
+    run.chunk_bytes = size_of(chunk_);
+    run.buffers = buffers_of(buffers_);
+    run.memory_limit = size_of(limit_);
+    run.progress = !no_progress_;
+    run.json = json_;
+    choose_kernel(run);
+    check_output(run);
+    check_chunk(run);
+    return run;
+  }
+
+ private:
+  CLI::Option* option(std::string const& name, std::string const& type, std::string const& description) {
+    return command_->add_option(name, CLI::callback_t{}, description)
+        ->type_name(type)
+        ->type_size(1)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
+
+  /// Sets run.kernel, and refuses what belongs to a kernel that was not asked for: an ignored option is a wrong result
+  /// that looks right.
+  void choose_kernel(RunCommand& run) const {
+    auto const kernel = value_of(kernel_);
+    auto const source = text_of(source_);
+    auto const entry = text_of(entry_);
+    auto const scale = number_of(scale_);
+    auto const offset = number_of(offset_);
+    if (kernel && source)
+      throw UsageError(fmt::format("--kernel {} and --source {} exclude each other", *kernel, *source));
+    if (!kernel && !source) throw UsageError(fmt::format("run needs --kernel ({}) or --source with --entry", kernels));
+    if (source && !entry) throw UsageError(fmt::format("--source {} needs --entry with the kernel's name", *source));
+    if (entry && !source) throw UsageError(fmt::format("--entry {} belongs to --source", *entry));
+
+    if (source) {
+      run.kernel = SourceKernel{*source, *entry};
+    } else if (*kernel == "histogram") {
+      run.kernel = HistogramKernel{};
+    } else if (*kernel == "statistics") {
+      run.kernel = StatisticsKernel{};
+    } else if (*kernel == "affine") {
+      run.kernel = AffineKernel{scale.value_or(1), offset.value_or(0)};
+      return;
+    } else {
+      throw UsageError(fmt::format("no kernel '{}': there are {}", *kernel, kernels));
+    }
+    if (scale) throw UsageError(fmt::format("--scale {} belongs to --kernel affine", *value_of(scale_)));
+    if (offset) throw UsageError(fmt::format("--offset {} belongs to --kernel affine", *value_of(offset_)));
+  }
+
+  static void check_output(RunCommand const& run) {
+    bool const reduces =
+        std::holds_alternative<HistogramKernel>(run.kernel) || std::holds_alternative<StatisticsKernel>(run.kernel);
+    if (reduces && !run.output.empty()) {
+      throw UsageError(fmt::format("--output {} belongs to affine and --source: other kernels write no elements",
+                                   run.output.native()));
+    }
+    if (std::holds_alternative<AffineKernel>(run.kernel) && run.output.empty()) {
+      throw UsageError("--kernel affine needs --output");
+    }
+  }
+
+  void check_chunk(RunCommand const& run) const {
+    if (!run.chunk_bytes || !run.element || std::holds_alternative<HistogramKernel>(run.kernel)) return;
+    auto const size = element_size(*run.element);
+    if (*run.chunk_bytes % size != 0) {
+      refuse("--chunk", *value_of(chunk_),
+             fmt::format("a multiple of the {} bytes of {}", size, to_string(*run.element)));
+    }
+  }
+
+  CLI::App* command_;
+  CLI::Option *file_, *kernel_, *source_, *entry_, *dtype_, *scale_, *offset_, *output_, *device_, *chunk_, *buffers_,
+      *limit_;
+  bool no_progress_ = false;
+  bool json_ = false;
+};
+
+/// `--chunk=` would make CLI11 take the next argument for the value, whatever it is.
+void refuse_empty_values(int argc, char const* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    std::string_view const argument = argv[i];
+    if (argument == "--") return;
+    if (argument.starts_with("--") && argument.find('=') == argument.size() - 1) {
+      throw UsageError(fmt::format("{} has no value after the '='", argument.substr(0, argument.size() - 1)));
+    }
+  }
+}
+
+/// CLI11 would first complain of what is missing; what is there and wrong is the better answer.
+void refuse_leftovers(CLI::App const& app) {
+  for (auto const& argument : app.remaining(true)) {
+    if (argument == "--") continue;
+    if (argument.starts_with('-') && argument != "-") throw UsageError(fmt::format("unknown option '{}'", argument));
+    if (app.get_subcommands().empty()) {
+      throw UsageError(fmt::format("no command '{}': there are {}", argument, commands));
+    }
+    throw UsageError(fmt::format("unexpected argument '{}'", argument));
+  }
+}
+
+}  // namespace
+
+Command parse_command_line(int argc, char const* const* argv) {
+  CLI::App app{"Keeps one logical array coherent between the host and accelerators, and streams files through them.",
+               "unimem"};
+  app.get_formatter()->column_width(26);
+  app.require_subcommand(0, 1);
+  app.allow_extras();
+  app.set_version_flag("--version", fmt::format("unimem {}", version()), "Print the version and exit");
+  app.footer("'unimem COMMAND --help' tells the options of a command.");
+
+  auto* const devices = app.add_subcommand("devices", "List the devices, and the backends that have none");
+  DevicesCommand devices_command;
+  devices->add_flag("--verbose", devices_command.verbose, "Everything known of each device");
+  devices->add_flag("--json", devices_command.json,
+                    "One JSON object on standard output, as whenever that is not a terminal");
+  RunOptions run{app};
+  auto* const version_app = app.add_subcommand("version", "Print the version of the library and how it was built");
+  VersionCommand version_command;
+  version_app->add_flag("--json", version_command.json, "One JSON object on standard output");
+  for (auto* const command : {devices, version_app}) command->allow_extras();
+  app.get_subcommand("run")->allow_extras();
+
+  refuse_empty_values(argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (CLI::CallForHelp const&) {
+    run.mark_what_is_required();
+    app.require_subcommand(1);
+    return PrintText{app.help()};
+  } catch (CLI::CallForVersion const& call) {
+    return PrintText{std::string(call.what()) + '\n'};
+  } catch (CLI::ParseError const& error) {
+    throw UsageError(error.what());
+  }
+  refuse_leftovers(app);
+  if (devices->parsed()) return devices_command;
+  if (version_app->parsed()) return version_command;
+  if (run.chosen()) return run.command();
+  throw UsageError(fmt::format("a command is missing: there are {}", commands));
+}
+
+}  // namespace unimem::cli

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <unimem/stream/element_type.hpp>
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <variant>
+
+namespace unimem::cli {
+
+/// The command line itself is wrong: exit code 2. The message is one line and names the value.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Somebody asked for help or the version number; this is the answer.
+struct PrintText {
+  std::string text;
+};
+
+struct DevicesCommand {
+  bool verbose = false;
+  bool json = false;
+};
+
+struct VersionCommand {
+  bool json = false;
+};
+
+/// Histogram of the bytes.
+struct HistogramKernel {};
+/// Count, extremes, mean and deviation of the elements.
+struct StatisticsKernel {};
+/// y = scale · x + offset.
+struct AffineKernel {
+  double scale = 1;
+  double offset = 0;
+};
+/// A kernel from a file of the user's.
+struct SourceKernel {
+  std::filesystem::path file;
+  std::string entry;
+};
+
+struct RunCommand {
+  std::filesystem::path file;
+  std::variant<HistogramKernel, StatisticsKernel, AffineKernel, SourceKernel> kernel;
+  std::optional<ElementType> element;       ///< nothing: what a `.npy` says, else u8
+  std::filesystem::path output;             ///< empty: none
+  std::optional<std::string> device;        ///< nothing: chosen by `run`
+  std::optional<std::size_t> chunk_bytes;   ///< nothing: the library's default
+  std::optional<std::size_t> buffers;       ///< likewise
+  std::optional<std::size_t> memory_limit;  ///< likewise
+  bool progress = true;
+  bool json = false;
+};
+
+using Command = std::variant<PrintText, DevicesCommand, RunCommand, VersionCommand>;
+
+/// What the arguments ask for, checked as far as that goes without looking at a file or a device: every spelling is
+/// read, every required combination is there. Throws UsageError. Pure: touches nothing outside.
+[[nodiscard]] Command parse_command_line(int argc, char const* const* argv);
+
+}  // namespace unimem::cli

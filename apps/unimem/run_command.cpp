@@ -1,0 +1,107 @@
+#include "commands.hpp"
+#include "interruption.hpp"
+#include "kernel_source.hpp"
+#include "progress_bar.hpp"
+#include "run_report.hpp"
+#include "standard_streams.hpp"
+
+#include <unimem/core/environment.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/kernel/kernel.hpp>
+#include <unimem/stream/stream_file.hpp>
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+namespace unimem::cli {
+namespace {
+
+/// A device id whose options cannot be read is a wrong command line; one that names no device is failed work.
+Device& device_named(std::string_view id) {
+  try {
+    return device(id);
+  } catch (InvalidArgument const& error) {
+    throw UsageError(fmt::format("--device {}: {}", id, error.what()));
+  }
+}
+
+/// The default device, unless a user's source is to run, nobody named a device, and the default one does not compile
+/// source: then the first that does. Without one the default device's own refusal is the answer.
+Device& device_for(RunCommand const& command) {
+  if (command.device) return device_named(*command.device);
+  auto& chosen = default_device();
+  bool const needs_compiler = std::holds_alternative<SourceKernel>(command.kernel);
+  if (!needs_compiler || chosen.info().compiles_source || environment("UNIMEM_DEVICE")) return chosen;
+  for (Device& other : devices()) {
+    if (other.info().compiles_source) return other;
+  }
+  return chosen;
+}
+
+/// The user's kernel, built: what is wrong with it is said before a file is touched, and what the driver's compiler
+/// writes to standard error on its own comes after the reason, with its log.
+Kernel built_kernel(SourceKernel const& wanted, Device& device) {
+  auto kernel = Kernel(wanted.entry).source(read_kernel_source(wanted.file));
+  HeldStandardError held;
+  try {
+    static_cast<void>(kernel.program(device));
+  } catch (KernelError const& error) {
+    throw KernelError(error.name, error.reason, error.build_log + held.take());
+  }
+  return kernel;
+}
+
+struct MakeKernel {
+  std::optional<ElementType> element;
+  Device& device;
+
+  StreamKernel operator()(HistogramKernel) const { return histogram(); }
+  StreamKernel operator()(StatisticsKernel) const { return statistics(element); }
+  StreamKernel operator()(AffineKernel const& kernel) const { return affine(element, kernel.scale, kernel.offset); }
+  StreamKernel operator()(SourceKernel const& kernel) const { return mapping(built_kernel(kernel, device), element); }
+};
+
+bool shows_progress(RunCommand const& command) {
+  auto const terminal = environment("TERM");
+  return command.progress && standard_error_is_terminal() && terminal != "dumb";
+}
+
+StreamResult stream(RunCommand const& command, std::stop_token const& cancel) {
+  auto& device = device_for(command);
+  auto const kernel = std::visit(MakeKernel{command.element, device}, command.kernel);
+  StreamOptions options;
+  options.device = &device;
+  options.output = command.output;
+  options.element = command.element;
+  options.cancel = cancel;
+  if (command.chunk_bytes) options.chunk_bytes = *command.chunk_bytes;
+  if (command.buffers) options.buffers = *command.buffers;
+  if (command.memory_limit) options.memory_limit = *command.memory_limit;
+
+  std::optional<ProgressBar> bar;
+  if (shows_progress(command)) {
+    bar.emplace();
+    options.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar->update(done, total); };
+  }
+  return stream_file(command.file, kernel, options);
+}
+
+}  // namespace
+
+int run(RunCommand const& command) {
+  Interruption const interruption{remove_unfinished_outputs};
+  try {
+    auto const result = stream(command, interruption.token());
+    write_standard_output(command.json ? run_json(result) + '\n' : run_text(result, command.file, command.output));
+    return EXIT_SUCCESS;
+  } catch (StreamCancelled const& cancelled) {
+    complain(fmt::format("unimem: {}: {}", word_for(interruption.signal()), cancelled.what()));
+    return exit_code_of(interruption.signal());
+  }
+}
+
+}  // namespace unimem::cli

@@ -1,0 +1,133 @@
+#include "run_report.hpp"
+
+#include <unimem/core/size.hpp>
+#include <unimem/report/json.hpp>
+#include <unimem/report/text.hpp>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <string_view>
+#include <variant>
+
+namespace unimem::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Builds the `result` object; what is not a number (the mean of nothing) becomes null, all that JSON has for it.
+struct ResultJson {
+  Json operator()(HistogramResult const& histogram) const {
+    Json json;
+    json["histogram"] = histogram.counts;
+    json["entropy_bits_per_byte"] = histogram.entropy_bits_per_byte;
+    return json;
+  }
+  Json operator()(StatisticsResult const& statistics) const {
+    Json json;
+    json["count"] = statistics.count;
+    json["min"] = number(statistics.min);
+    json["max"] = number(statistics.max);
+    json["mean"] = statistics.mean;
+    json["standard_deviation"] = statistics.standard_deviation;
+    return json;
+  }
+  Json operator()(MappingResult const& mapping) const {
+    Json json;
+    json["elements"] = mapping.elements;
+    return json;
+  }
+
+ private:
+  static Json number(ElementValue const& value) {
+    return std::visit([](auto exact) { return Json(exact); }, value);
+  }
+};
+
+class Lines {
+ public:
+  template <class... Arguments>
+  void add(std::string_view what, fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+    text_ += fmt::format("  {:<13} ", what);
+    text_ += fmt::format(format, std::forward<Arguments>(arguments)...);
+    text_ += '\n';
+  }
+  void add_raw(std::string const& text) { text_ += text; }
+  [[nodiscard]] std::string const& text() const noexcept { return text_; }
+
+ private:
+  std::string text_;
+};
+
+/// Adds the lines of a result.
+struct ResultText {
+  Lines& lines;
+
+  void operator()(HistogramResult const& histogram) const {
+    constexpr std::size_t shown = 5;
+    std::array<std::size_t, 256> by_count{};
+    std::iota(by_count.begin(), by_count.end(), std::size_t{0});
+    auto const& counts = histogram.counts;
+    std::stable_sort(by_count.begin(), by_count.end(), [&](auto a, auto b) { return counts[a] > counts[b]; });
+    auto const total = std::reduce(counts.begin(), counts.end(), std::uint64_t{0});
+
+    lines.add("entropy", "{:.4f} bits per byte", histogram.entropy_bits_per_byte);
+    std::string commonest;
+    for (std::size_t i = 0; i < shown && counts[by_count[i]] > 0; ++i) {
+      commonest += fmt::format("{}0x{:02x} {:.2f} %", i == 0 ? "" : ", ", by_count[i],
+                               100 * static_cast<double>(counts[by_count[i]]) / static_cast<double>(total));
+    }
+    if (!commonest.empty()) lines.add("commonest", "{}", commonest);
+  }
+  void operator()(StatisticsResult const& statistics) const {
+    auto const exact = [](ElementValue const& value) {
+      return std::visit([](auto number) { return fmt::format("{}", number); }, value);
+    };
+    lines.add("count", "{}", statistics.count);
+    lines.add("min", "{}", exact(statistics.min));
+    lines.add("max", "{}", exact(statistics.max));
+    lines.add("mean", "{}", statistics.mean);
+    lines.add("deviation", "{}", statistics.standard_deviation);
+  }
+  void operator()(MappingResult const& mapping) const { lines.add("elements", "{}", mapping.elements); }
+};
+
+}  // namespace
+
+std::string run_json(StreamResult const& result) {
+  Json json;
+  json["kernel"] = result.kernel;
+  json["device"] = result.device;
+  json["bytes"] = result.bytes;
+  json["chunks"] = result.chunks;
+  json["seconds"] = result.seconds;
+  json["gigabytes_per_second"] = result.gigabytes_per_second();
+  json["result"] = std::visit(ResultJson{}, result.result);
+  json["host_to_device_bytes"] = result.host_to_device_bytes;
+  json["device_to_host_bytes"] = result.device_to_host_bytes;
+  json["peak_device_bytes"] = result.peak_device_bytes;
+  json["pool"] = Json::parse(to_json(result.pool));
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string run_text(StreamResult const& result, std::filesystem::path const& file,
+                     std::filesystem::path const& output) {
+  Lines lines;
+  lines.add_raw(fmt::format("{}: {} on {}\n", file.native(), result.kernel, result.device));
+  lines.add("data", "{} of {} in {} chunk{}", format_size(result.bytes), to_string(result.element), result.chunks,
+            result.chunks == 1 ? "" : "s");
+  lines.add("time", "{:.3f} s, {:.2f} GB/s", result.seconds, result.gigabytes_per_second());
+  std::visit(ResultText{lines}, result.result);
+  if (!output.empty()) lines.add("written", "{}", output.native());
+  lines.add("moved", "{} to the device, {} back", format_size(result.host_to_device_bytes),
+            format_size(result.device_to_host_bytes));
+  lines.add("device memory", "at most {}, {} buffer{}", format_size(result.peak_device_bytes), result.buffers,
+            result.buffers == 1 ? "" : "s");
+  lines.add_raw(fmt::format("  {:<13} {}", "pool", to_text(result.pool)));
+  return lines.text();
+}
+
+}  // namespace unimem::cli

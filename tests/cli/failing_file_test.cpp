@@ -1,0 +1,156 @@
+#include "cli/cli_process.hpp"
+#include "cli/sample_data.hpp"
+#include "cli/sandbox.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+
+namespace unimem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+/// Whether the process has mapped a file of this name.
+bool has_mapped(CliProcess const& process, std::string const& name) {
+  std::ifstream maps("/proc/" + std::to_string(process.id()) + "/maps");
+  for (std::string line; std::getline(maps, line);) {
+    if (line.ends_with(name)) return true;
+  }
+  return false;
+}
+
+bool has_partial(Sandbox const& folder) {
+  for (auto const& entry : fs::directory_iterator(folder.path())) {
+    if (entry.path().filename().native().starts_with("out.bin.unimem-")) return true;
+  }
+  return false;
+}
+
+TEST(FailingFile, ThatShrinksWhileItIsReadIsAnErrorAndLeavesNoOutput) {
+  Sandbox const folder;
+  auto const input = folder.write_hole("data.bin", 64 << 20);
+  // Slow enough that most of the file is still unread when it shrinks.
+  CliProcess run(words_of("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=8MB/s"),
+                 {.directory = folder.path()});
+  ASSERT_TRUE(reaches(run, [&] { return run.bytes_read() > (2 << 20) && has_partial(folder); })) << run.wait().err;
+  fs::resize_file(input, 0);
+  auto const outcome = run.wait();
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.out, IsEmpty());
+  EXPECT_THAT(outcome.err, HasSubstr("data.bin: shrank while it was read"));
+  EXPECT_THAT(folder.snapshot(), ::testing::ElementsAre(std::pair{"data.bin", ""}));
+}
+
+TEST(FailingFile, ThatShrinksWhileItIsMappedIsAnErrorAndNotACrash) {
+  // The race is with the stream itself: stopped in the middle, it cannot finish first. Too late is tried again.
+  for (int attempt = 0; attempt < 20; ++attempt) {
+    Sandbox const folder;
+    auto const input = folder.write_hole("data.bin", std::size_t{2} << 30);
+    CliProcess run(words_of("run data.bin --kernel histogram --chunk 8MiB --device cpu"), {.directory = folder.path()});
+    if (!reaches(run, [&] { return has_mapped(run, "data.bin"); })) continue;
+    run.send(SIGSTOP);
+    fs::resize_file(input, 4'096);
+    run.send(SIGCONT);
+    auto const outcome = run.wait();
+    if (outcome.exit_code == 0) continue;
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_FALSE(outcome.ended_by_signal);
+    EXPECT_THAT(outcome.out, IsEmpty());
+    EXPECT_THAT(outcome.err, HasSubstr("data.bin: shrank while it was read"));
+    return;
+  }
+  FAIL() << "never stopped in the middle";
+}
+
+TEST(FailingFile, ThatIsRemovedWhileItIsReadIsStillReadToItsEnd) {
+  Sandbox const folder;
+  auto const contents = mixed_bytes(4 << 20, 3);
+  auto const input = folder.write("data.bin", contents);
+  CliProcess run(words_of("run data.bin --kernel affine --output out.bin --chunk 256KiB --device sim:h2d=4MB/s"),
+                 {.directory = folder.path()});
+  ASSERT_TRUE(reaches(run, [&] { return has_partial(folder); })) << run.wait().err;
+  fs::remove(input);
+  EXPECT_EQ(run.wait().exit_code, 0);
+  EXPECT_EQ(folder.read("out.bin"), contents);
+}
+
+TEST(FailingFile, ThatGrowsIsProcessedAsItWas) {
+  Sandbox const folder;
+  auto const contents = mixed_bytes(4 << 20, 4);
+  auto const input = folder.write("data.bin", contents);
+  CliProcess run(words_of("run data.bin --kernel affine --output out.bin --chunk 256KiB --device sim:h2d=4MB/s"),
+                 {.directory = folder.path()});
+  ASSERT_TRUE(reaches(run, [&] { return has_partial(folder); })) << run.wait().err;
+  fs::resize_file(input, contents.size() + 1'000);
+  EXPECT_EQ(run.wait().exit_code, 0);
+  EXPECT_EQ(folder.read("out.bin"), contents);
+}
+
+/// A disk of one mebibyte, in a mount namespace of the test program's own.
+class SmallDisk {
+ public:
+  explicit SmallDisk(fs::path path) : path_(std::move(path)) {
+    fs::create_directory(path_);
+    mounted_ = ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+               ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=1m") == 0;
+    if (!mounted_) reason_ = std::strerror(errno);
+  }
+  SmallDisk(SmallDisk const&) = delete;
+  SmallDisk& operator=(SmallDisk const&) = delete;
+  ~SmallDisk() {
+    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+  }
+  [[nodiscard]] bool mounted() const noexcept { return mounted_; }
+  [[nodiscard]] std::string const& reason() const noexcept { return reason_; }
+
+ private:
+  fs::path path_;
+  bool mounted_ = false;
+  std::string reason_;
+};
+
+TEST(FailingFile, OnAFullDiskTheOutputIsRemovedAndAnOlderOneKept) {
+  Sandbox const folder;
+  SmallDisk const disk(folder / "small");
+  if (!disk.mounted()) GTEST_SKIP() << "cannot mount a small disk: " << disk.reason();
+  folder.write("data.bin", mixed_bytes(4 << 20, 5));
+  folder.write("small/out.bin", "the older output");
+  auto const before = folder.snapshot();
+  for (std::string const device : {"cpu", "sim"}) {
+    auto const outcome =
+        run_cli(words_of("run data.bin --kernel affine --output small/out.bin --chunk 128KiB --device " + device),
+                {.directory = folder.path()});
+    EXPECT_EQ(outcome.exit_code, 1) << device;
+    EXPECT_THAT(outcome.out, IsEmpty());
+    EXPECT_THAT(outcome.err, HasSubstr("small/out.bin: cannot write: No space left on device"));
+    EXPECT_EQ(folder.snapshot(), before) << device;
+  }
+}
+
+TEST(FailingFile, AtTheLimitOfFileSizesTheOutputIsRemovedAndNoSignalKills) {
+  Sandbox const folder;
+  folder.write("data.bin", mixed_bytes(4 << 20, 6));
+  auto const before = folder.snapshot();
+  auto const outcome = run_cli(words_of("run data.bin --kernel affine --output out.bin --chunk 128KiB"),
+                               {.directory = folder.path(), .file_size_limit = 1 << 20});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_FALSE(outcome.ended_by_signal);
+  EXPECT_THAT(outcome.out, IsEmpty());
+  EXPECT_THAT(outcome.err, HasSubstr("out.bin: cannot write: File too large"));
+  EXPECT_EQ(folder.snapshot(), before);
+}
+
+}  // namespace
+}  // namespace unimem

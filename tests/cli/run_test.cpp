@@ -1,0 +1,388 @@
+#include "cli/cli_process.hpp"
+#include "cli/sample_data.hpp"
+#include "cli/sandbox.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+namespace unimem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Json = nlohmann::ordered_json;
+
+std::vector<std::string> keys_of(Json const& json) {
+  std::vector<std::string> keys;
+  for (auto const& [key, value] : json.items()) keys.push_back(key);
+  return keys;
+}
+
+std::array<std::uint64_t, 256> counted(std::string const& bytes) {
+  std::array<std::uint64_t, 256> counts{};
+  for (char const c : bytes) ++counts[static_cast<unsigned char>(c)];
+  return counts;
+}
+
+double entropy_of(std::array<std::uint64_t, 256> const& counts, std::size_t total) {
+  double bits = 0;
+  for (auto const count : counts) {
+    if (count == 0) continue;
+    double const share = static_cast<double>(count) / static_cast<double>(total);
+    bits -= share * std::log2(share);
+  }
+  return bits;
+}
+
+/// Every promise of the command, on every kind of device: memory shared with the host, discrete, and a real driver's.
+class Run : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (device().starts_with("opencl") && !has_device(device())) GTEST_SKIP() << "no OpenCL device";
+  }
+
+  [[nodiscard]] std::string const& device() const { return GetParam(); }
+  [[nodiscard]] bool shares_memory() const { return device() == "cpu"; }
+  [[nodiscard]] std::string id() const { return device().substr(0, device().find(':')); }
+
+  /// Runs `command` on the device with `--json`, and gives the object.
+  [[nodiscard]] Json json_of(std::string const& command) const {
+    auto const outcome = run_cli(words_of(command + " --json --device " + device()), {.directory = folder_.path()});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, IsEmpty());
+    if (outcome.exit_code != 0) return {};
+    EXPECT_EQ(outcome.out.find('\n'), outcome.out.size() - 1) << "one object on one line";
+    return Json::parse(outcome.out);
+  }
+
+  /// The transfers of a run that moved `in` bytes of file and brought at least `back` bytes back.
+  void expect_moved(Json const& json, std::size_t in, std::size_t back) const {
+    EXPECT_EQ(json["host_to_device_bytes"], shares_memory() ? 0 : in);
+    if (shares_memory()) {
+      EXPECT_EQ(json["device_to_host_bytes"], 0);
+    } else {
+      EXPECT_GE(json["device_to_host_bytes"].get<std::size_t>(), back);
+    }
+  }
+
+  Sandbox folder_;
+};
+
+TEST_P(Run, HistogramEqualsAnIndependentCountAndAccountsForEveryByte) {
+  auto const contents = mixed_bytes(1'000'003, 11);
+  folder_.write("data.bin", contents);
+  auto const json = json_of("run data.bin --kernel histogram --chunk 100KB");
+  EXPECT_THAT(keys_of(json),
+              ElementsAre("kernel", "device", "bytes", "chunks", "seconds", "gigabytes_per_second", "result",
+                          "host_to_device_bytes", "device_to_host_bytes", "peak_device_bytes", "pool"));
+  EXPECT_EQ(json["kernel"], "histogram");
+  EXPECT_THAT(json["device"].get<std::string>(), ::testing::StartsWith(id()));
+  EXPECT_EQ(json["bytes"], contents.size());
+  EXPECT_EQ(json["chunks"], 11);
+  EXPECT_GT(json["seconds"].get<double>(), 0);
+  EXPECT_NEAR(json["gigabytes_per_second"].get<double>(),
+              static_cast<double>(contents.size()) / json["seconds"].get<double>() / 1e9, 1e-9);
+  EXPECT_THAT(keys_of(json["result"]), ElementsAre("histogram", "entropy_bits_per_byte"));
+  auto const counts = counted(contents);
+  EXPECT_EQ(json["result"]["histogram"], Json(counts));
+  EXPECT_NEAR(json["result"]["entropy_bits_per_byte"].get<double>(), entropy_of(counts, contents.size()), 1e-9);
+  expect_moved(json, contents.size(), 0);
+  EXPECT_EQ(json["pool"]["pool_hits"].get<std::size_t>() + json["pool"]["pool_misses"].get<std::size_t>(),
+            json["pool"]["total_allocations"]);
+}
+
+TEST_P(Run, AnEmptyFileHasNoBytesNoChunksAndNoEntropy) {
+  folder_.write("empty.bin", "");
+  auto const json = json_of("run empty.bin --kernel histogram");
+  EXPECT_EQ(json["bytes"], 0);
+  EXPECT_EQ(json["chunks"], 0);
+  EXPECT_EQ(json["result"]["histogram"], Json(std::array<int, 256>{}));
+  EXPECT_EQ(json["result"]["entropy_bits_per_byte"], 0.0);
+  expect_moved(json, 0, 0);
+}
+
+TEST_P(Run, StatisticsOfDoublesEqualThoseOfExtendedPrecision) {
+  std::mt19937_64 random{5};
+  std::normal_distribution<double> normal(1e6, 3);  // a large mean costs a naive sum of squares all its digits
+  std::vector<double> numbers(50'001);
+  std::ranges::generate(numbers, [&] { return normal(random); });
+  folder_.write("data.bin", bytes_of(numbers));
+  auto const result = json_of("run data.bin --kernel statistics --dtype f64 --chunk 64KiB")["result"];
+
+  long double sum = 0, squares = 0;
+  for (auto const x : numbers) sum += x;
+  auto const mean = sum / static_cast<long double>(numbers.size());
+  for (auto const x : numbers) squares += (x - mean) * (x - mean);
+  auto const deviation = std::sqrt(squares / static_cast<long double>(numbers.size()));
+  EXPECT_THAT(keys_of(result), ElementsAre("count", "min", "max", "mean", "standard_deviation"));
+  EXPECT_EQ(result["count"], numbers.size());
+  EXPECT_EQ(result["min"].get<double>(), *std::ranges::min_element(numbers));
+  EXPECT_EQ(result["max"].get<double>(), *std::ranges::max_element(numbers));
+  EXPECT_NEAR(result["mean"].get<double>(), static_cast<double>(mean), 1e-6);
+  EXPECT_NEAR(result["standard_deviation"].get<double>(), static_cast<double>(deviation), 1e-9);
+}
+
+TEST_P(Run, StatisticsOf64BitIntegersHaveExactExtremes) {
+  std::vector<std::uint64_t> const numbers{std::numeric_limits<std::uint64_t>::max(), 9'007'199'254'740'993U, 1U << 31};
+  folder_.write("data.bin", bytes_of(numbers));
+  auto const result = json_of("run data.bin --kernel statistics --dtype u64")["result"];
+  EXPECT_EQ(result["count"], 3);
+  EXPECT_EQ(result["min"].get<std::uint64_t>(), 1U << 31);
+  EXPECT_EQ(result["max"].get<std::uint64_t>(), std::numeric_limits<std::uint64_t>::max());
+
+  folder_.write("signed.bin",
+                bytes_of<std::int64_t>({std::numeric_limits<std::int64_t>::min(), -9'007'199'254'740'993}));
+  auto const with_sign = json_of("run signed.bin --kernel statistics --dtype i64")["result"];
+  EXPECT_EQ(with_sign["min"].get<std::int64_t>(), std::numeric_limits<std::int64_t>::min());
+  EXPECT_EQ(with_sign["max"].get<std::int64_t>(), -9'007'199'254'740'993);
+}
+
+TEST_P(Run, WhatIsNoNumberIsNull) {
+  folder_.write("empty.bin", "");
+  EXPECT_EQ(json_of("run empty.bin --kernel statistics --dtype f32")["result"],
+            Json::parse(R"({"count":0,"min":null,"max":null,"mean":null,"standard_deviation":null})"));
+  folder_.write("nan.bin", bytes_of<float>({1, std::numeric_limits<float>::quiet_NaN(), 3}));
+  EXPECT_EQ(json_of("run nan.bin --kernel statistics --dtype f32")["result"],
+            Json::parse(R"({"count":3,"min":null,"max":null,"mean":null,"standard_deviation":null})"));
+}
+
+/// y = a · x + b as the contract has it: in doubles, integers to nearest (ties to even) and saturated.
+template <class T>
+T affine_of(T x, double a, double b) {
+  double const product = a * static_cast<double>(x);
+  double const y = product + b;
+  if constexpr (std::is_integral_v<T>) {
+    double const rounded = std::nearbyint(y);
+    if (rounded <= static_cast<double>(std::numeric_limits<T>::min())) return std::numeric_limits<T>::min();
+    if (rounded >= static_cast<double>(std::numeric_limits<T>::max())) return std::numeric_limits<T>::max();
+    return static_cast<T>(rounded);
+  } else {
+    return static_cast<T>(y);
+  }
+}
+
+TEST_P(Run, AffineWritesRoundedAndSaturatedIntegers) {
+  auto const contents = mixed_bytes(200'006, 12);
+  folder_.write("data.bin", contents);
+  auto const json =
+      json_of("run data.bin --kernel affine --scale -1.5 --offset 0.5 --dtype i16 --output out.bin --chunk 30000");
+  EXPECT_THAT(keys_of(json["result"]), ElementsAre("elements"));
+  EXPECT_EQ(json["result"]["elements"], contents.size() / 2);
+  EXPECT_EQ(json["chunks"], 7);
+  expect_moved(json, contents.size(), contents.size());
+  auto expected = numbers_of<std::int16_t>(contents);
+  for (auto& x : expected) x = affine_of(x, -1.5, 0.5);
+  EXPECT_TRUE(folder_.read("out.bin") == bytes_of(expected));
+}
+
+TEST_P(Run, AffineReadsAndWritesNumPyFilesOfTheSameShape) {
+  std::vector<float> numbers(3 * 7);
+  for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i) / 3;
+  folder_.write("in.npy", npy("<f4", false, "(3, 7)", bytes_of(numbers)));
+  auto const json = json_of("run in.npy --kernel affine --scale 0.1 --offset 1e-3 --output out.npy --chunk 16");
+  EXPECT_EQ(json["bytes"], numbers.size() * 4);
+  for (auto& x : numbers) x = affine_of(x, 0.1, 1e-3);
+  auto const written = folder_.read("out.npy");
+  ASSERT_GE(written.size(), numbers.size() * 4);
+  EXPECT_EQ(written.substr(0, 8), std::string("\x93NUMPY\x01\x00", 8));
+  EXPECT_THAT(written, HasSubstr("'descr': '<f4'"));
+  EXPECT_THAT(written, HasSubstr("'shape': (3, 7)"));
+  auto const data = written.size() - numbers.size() * 4;
+  EXPECT_EQ(data % 64, 0U);
+  EXPECT_EQ(written.substr(data), bytes_of(numbers));
+
+  // What was written is read again as what it is, by its header alone.
+  auto const again = json_of("run out.npy --kernel statistics")["result"];
+  EXPECT_EQ(again["count"], numbers.size());
+  EXPECT_EQ(again["max"].get<double>(), numbers.back());
+}
+
+TEST_P(Run, AffineOfAnEmptyFileIsAnEmptyFile) {
+  folder_.write("empty.bin", "");
+  auto const json = json_of("run empty.bin --kernel affine --dtype f64 --output out.bin");
+  EXPECT_EQ(json["result"]["elements"], 0);
+  EXPECT_EQ(folder_.snapshot().at("out.bin"), "");
+}
+
+TEST_P(Run, TheOutputReplacesAnOlderFileAndNothingElseIsLeft) {
+  folder_.write("data.bin", "new data");
+  folder_.write("out.bin", "something older and longer");
+  EXPECT_EQ(json_of("run data.bin --kernel affine --output out.bin --chunk 3")["chunks"], 3);
+  EXPECT_THAT(folder_.snapshot(), ElementsAre(std::pair{"data.bin", "new data"}, std::pair{"out.bin", "new data"}));
+}
+
+TEST_P(Run, DeviceMemoryStaysBelowTheLimitWithFewerBuffersWhenItMust) {
+  auto const contents = mixed_bytes(3'000'000, 13);
+  folder_.write("data.bin", contents);
+  auto const counts = Json(counted(contents));
+  for (std::string const limit : {"4MiB", "1MiB", "600KiB"}) {
+    auto const json = json_of("run data.bin --kernel histogram --chunk 256KiB --buffers 8 --memory-limit " + limit);
+    EXPECT_EQ(json["result"]["histogram"], counts) << limit;
+    EXPECT_EQ(json["chunks"], 12) << "a chunk never shrinks silently";
+    auto const most = limit == "4MiB" ? 4 << 20 : limit == "1MiB" ? 1 << 20 : 600 << 10;
+    EXPECT_LE(json["peak_device_bytes"].get<int>(), most);
+    expect_moved(json, contents.size(), 0);
+  }
+}
+
+TEST_P(Run, ResidentMemoryIsBoundedByTheBuffersWhateverTheSizeOfTheFile) {
+  if (sanitized) GTEST_SKIP() << "a sanitizer's memory is not the program's";
+  constexpr std::size_t mib = std::size_t{1} << 20, file = 256 * mib, chunk = 4 * mib, buffers = 3;
+  folder_.write("data.bin", mixed_bytes(mib, 16));
+  // Most of it a hole: the pages are as resident as any once they are read.
+  std::filesystem::resize_file(folder_ / "data.bin", file);
+  auto const base = run_cli({"devices"}).peak_resident_bytes;
+  auto const outcome =
+      run_cli(words_of("run data.bin --kernel histogram --chunk 4MiB --buffers 3 --device " + device()),
+              {.directory = folder_.path()});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_LE(outcome.peak_resident_bytes, base + 2 * buffers * chunk + 100 * mib);
+}
+
+TEST_P(Run, ForPeopleSaysTheSameInAFewLines) {
+  auto const contents = mixed_bytes(300'000, 14);
+  folder_.write("data.bin", contents);
+  auto const outcome =
+      run_cli(words_of("run data.bin --kernel histogram --device " + device()), {.directory = folder_.path()});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.err, IsEmpty());
+  EXPECT_THAT(outcome.out, ::testing::StartsWith("data.bin: histogram on " + id()));
+  EXPECT_THAT(outcome.out, HasSubstr("bits per byte"));
+  EXPECT_THAT(outcome.out, HasSubstr(shares_memory() ? "0 B to the device, 0 B back" : "292.97 KiB to the device"));
+}
+
+TEST_P(Run, AFileNamedLikeACommandOrAnOptionIsAFile) {
+  folder_.write("devices", "12345");
+  EXPECT_EQ(json_of("run devices --kernel histogram")["bytes"], 5);
+  folder_.write("--json", "1234567");
+  auto const outcome = run_cli(words_of("run --json --kernel histogram --device " + device() + " -- --json"),
+                               {.directory = folder_.path()});
+  EXPECT_EQ(Json::parse(outcome.out)["bytes"], 7);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, Run, ::testing::Values("cpu", "sim:memory=64MiB", "opencl:0"),
+                         [](auto const& test) { return test.param.substr(0, test.param.find(':')); });
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+class SourceRun : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_device("opencl:0")) GTEST_SKIP() << "no OpenCL device";
+    folder_.write(
+        "polynomial.cl",
+        "UNIMEM_FUNCTION float horner(float x) { return (2 * x - 3) * x + 0.5f; }\n"
+        "UNIMEM_KERNEL polynomial(UNIMEM_CONST_BUFFER(float, in), UNIMEM_BUFFER(float, out), unimem_u64 count) {\n"
+        "  if (UNIMEM_ITEM_X >= count) return;\n"
+        "  UNIMEM_DATA(float, out)[UNIMEM_ITEM_X] = horner(UNIMEM_DATA(float, in)[UNIMEM_ITEM_X]);\n"
+        "}\n");
+    for (std::size_t i = 0; i < numbers_.size(); ++i) numbers_[i] = static_cast<float>(i % 1'000) / 8;
+    folder_.write("data.bin", bytes_of(numbers_));
+  }
+
+  /// What the kernel makes of the numbers: exact in single precision, so that no rounding can differ.
+  [[nodiscard]] std::string expected() const {
+    auto mapped = numbers_;
+    for (auto& x : mapped) x = (2 * x - 3) * x + 0.5F;
+    return bytes_of(mapped);
+  }
+
+  Sandbox folder_;
+  std::vector<float> numbers_ = std::vector<float>(100'003);
+};
+
+TEST_F(SourceRun, MapsEveryElementOfEveryChunkToTheOutput) {
+  auto const outcome =
+      run_cli(words_of("run data.bin --source polynomial.cl --entry polynomial --dtype f32 --output out.bin "
+                       "--chunk 64KiB --device opencl:0 --json"),
+              {.directory = folder_.path()});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  auto const json = Json::parse(outcome.out);
+  EXPECT_EQ(json["kernel"], "polynomial");
+  EXPECT_EQ(json["chunks"], 7);
+  EXPECT_EQ(json["result"], Json::parse(R"({"elements":100003})"));
+  EXPECT_EQ(json["host_to_device_bytes"], numbers_.size() * 4);
+  EXPECT_EQ(json["device_to_host_bytes"], numbers_.size() * 4);
+  EXPECT_TRUE(folder_.read("out.bin") == expected());
+}
+
+TEST_F(SourceRun, WithoutAnOutputComputesAndWritesNothing) {
+  auto const before = folder_.snapshot();
+  auto const outcome =
+      run_cli(words_of("run data.bin --source polynomial.cl --entry polynomial --dtype f32 --device opencl:0 "
+                       "--json"),
+              {.directory = folder_.path()});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(Json::parse(outcome.out)["result"]["elements"], numbers_.size());
+  EXPECT_EQ(folder_.snapshot(), before);
+}
+
+TEST_F(SourceRun, WithoutADevicePicksOneThatCompiles) {
+  auto const outcome =
+      run_cli(words_of("run data.bin --source polynomial.cl --entry polynomial --dtype f32 --output out.bin "
+                       "--json"),
+              {.directory = folder_.path(), .environment = {{"UNIMEM_DEVICE", ""}}});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(Json::parse(outcome.out)["device"].get<std::string>(), ::testing::StartsWith("opencl:"));
+  EXPECT_TRUE(folder_.read("out.bin") == expected());
+}
+
+TEST_F(SourceRun, IsReadFromAPipeAsWell) {
+  // What a shell makes of `--source <(generate)`.
+  std::array<int, 2> pipe{};
+  ASSERT_EQ(::pipe(pipe.data()), 0);
+  auto const source = folder_.read("polynomial.cl");
+  ASSERT_EQ(::write(pipe[1], source.data(), source.size()), static_cast<ssize_t>(source.size()));
+  ::close(pipe[1]);
+  auto const outcome =
+      run_cli(words_of("run data.bin --entry polynomial --dtype f32 --output out.bin --device opencl:0 "
+                       "--source /dev/fd/" +
+                       std::to_string(pipe[0])),
+              {.directory = folder_.path()});
+  ::close(pipe[0]);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(folder_.read("out.bin") == expected());
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+TEST(BigFile, GivesOneHistogramOnEveryDeviceWithinALimitOf256MiB) {
+  if (std::getenv("UNIMEM_TEST_LONG") == nullptr)
+    GTEST_SKIP() << "set UNIMEM_TEST_LONG=1 for the file of more than 1 GiB";
+  Sandbox const folder;
+  constexpr std::size_t pieces = 17, piece_bytes = (std::size_t{64} << 20) + 11;
+  std::array<std::uint64_t, 256> counts{};
+  auto const piece = mixed_bytes(piece_bytes, 15);
+  {
+    std::string all;
+    all.reserve(pieces * piece_bytes);
+    for (std::size_t i = 0; i < pieces; ++i) all += piece;
+    folder.write("big.bin", all);
+  }
+  for (std::size_t value = 0; value < counts.size(); ++value) counts[value] = pieces * counted(piece)[value];
+  for (std::string const device : {"cpu", "sim:memory=256MiB", "opencl:0"}) {
+    if (device == "opencl:0" && !has_device(device)) continue;
+    auto const outcome =
+        run_cli(words_of("run big.bin --kernel histogram --json --memory-limit 256MiB --device " + device),
+                {.directory = folder.path()});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    auto const json = Json::parse(outcome.out);
+    EXPECT_EQ(json["bytes"], pieces * piece_bytes);
+    EXPECT_EQ(json["result"]["histogram"], Json(counts)) << device;
+    EXPECT_EQ(json["host_to_device_bytes"], device == "cpu" ? 0 : pieces * piece_bytes) << device;
+    EXPECT_LE(json["peak_device_bytes"].get<std::size_t>(), std::size_t{256} << 20) << device;
+  }
+}
+
+}  // namespace
+}  // namespace unimem

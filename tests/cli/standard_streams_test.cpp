@@ -1,0 +1,148 @@
+#include "cli/cli_process.hpp"
+#include "cli/sandbox.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <pty.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+namespace unimem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+TEST(Help, IsThereForTheProgramAndEveryCommandOnStandardOutput) {
+  for (std::string const command : {"", "devices", "run", "version"}) {
+    auto words = words_of(command);
+    words.emplace_back("--help");
+    auto const outcome = run_cli(words);
+    EXPECT_EQ(outcome.exit_code, 0) << command;
+    EXPECT_THAT(outcome.out, HasSubstr("Usage: unimem " + command)) << command;
+    EXPECT_THAT(outcome.err, IsEmpty()) << command;
+  }
+}
+
+TEST(Help, NamesEveryOptionOfRunAndIsGivenWhateverElseIsAsked) {
+  auto const outcome = run_cli(words_of("run missing.bin --kernel nonsense --chunk 0 --help"));
+  EXPECT_EQ(outcome.exit_code, 0);
+  for (std::string const option : {"--kernel", "--source", "--entry", "--dtype", "--scale", "--offset", "--output",
+                                   "--device", "--chunk", "--buffers", "--memory-limit", "--no-progress", "--json"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(option));
+  }
+}
+
+TEST(Version, IsTextOrOneJsonObject) {
+  auto const text = run_cli({"version"});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out, StartsWith("unimem 0."));
+  auto const json = run_cli({"version", "--json"});
+  EXPECT_EQ(json.exit_code, 0);
+  EXPECT_EQ(json.out.find('\n'), json.out.size() - 1);
+  auto const version = nlohmann::json::parse(json.out)["version"].get<std::string>();
+  EXPECT_THAT(text.out, StartsWith("unimem " + version + "\n"));
+  EXPECT_EQ(run_cli({"--version"}).out, "unimem " + version + "\n");
+}
+
+std::vector<std::string> keys_of(nlohmann::ordered_json const& json) {
+  std::vector<std::string> keys;
+  for (auto const& [key, value] : json.items()) keys.push_back(key);
+  return keys;
+}
+
+TEST(Devices, AreOneJsonObjectOnOneLineWithTheCpuFirst) {
+  for (std::string const command : {"devices", "devices --json"}) {
+    auto const outcome = run_cli(words_of(command));
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_THAT(outcome.err, IsEmpty());
+    EXPECT_EQ(outcome.out.find('\n'), outcome.out.size() - 1);
+    auto const json = nlohmann::ordered_json::parse(outcome.out);
+    EXPECT_THAT(keys_of(json), ElementsAre("devices", "unavailable"));
+    auto const& cpu = json["devices"].at(0);
+    EXPECT_THAT(keys_of(cpu), ElementsAre("id", "backend", "name", "total_bytes", "free_bytes"));
+    EXPECT_EQ(cpu["id"], "cpu");
+    EXPECT_EQ(cpu["backend"], "cpu");
+    EXPECT_GT(cpu["total_bytes"].get<std::uint64_t>(), 0U);
+    EXPECT_LE(cpu["free_bytes"].get<std::uint64_t>(), cpu["total_bytes"].get<std::uint64_t>());
+    EXPECT_THAT(
+        json["unavailable"],
+        ::testing::Contains(nlohmann::ordered_json::parse(R"({"backend":"metal","reason":"Metal needs macOS"})")));
+  }
+}
+
+TEST(Devices, SayEverythingWhenVerbose) {
+  auto const json = nlohmann::ordered_json::parse(run_cli(words_of("devices --verbose --json")).out);
+  auto const& cpu = json["devices"].at(0);
+  EXPECT_GE(cpu["compute_units"].get<int>(), 1);
+  EXPECT_GE(cpu["alignment"].get<int>(), 1);
+  EXPECT_EQ(cpu["runs_host_form"], true);
+  EXPECT_EQ(cpu["shares_storage_with_host"], true);
+}
+
+TEST(Devices, AreATableForAPersonAtATerminal) {
+  int master = -1, terminal = -1;
+  std::array<char, 256> name{};
+  ASSERT_EQ(::openpty(&master, &terminal, name.data(), nullptr, nullptr), 0);
+  auto const outcome = run_cli({"devices"}, {.standard_output = name.data()});
+  std::string shown(4'096, '\0');
+  shown.resize(static_cast<std::size_t>(std::max<ssize_t>(0, ::read(master, shown.data(), shown.size()))));
+  ::close(master);
+  ::close(terminal);
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(shown, StartsWith("device "));
+  EXPECT_THAT(shown, HasSubstr("\ncpu "));
+  EXPECT_THAT(shown, HasSubstr("no metal device: Metal needs macOS"));
+}
+
+TEST(Devices, WithoutAnyOpenClPlatformSayWhyThereIsNone) {
+  Sandbox const no_platforms;
+  auto const outcome = run_cli({"devices"}, {.environment = {{"OCL_ICD_VENDORS", no_platforms.path().native() + "/"}}});
+  EXPECT_EQ(outcome.exit_code, 0);
+  auto const json = nlohmann::json::parse(outcome.out);
+  for (auto const& device : json["devices"]) EXPECT_NE(device["backend"], "opencl");
+  bool explained = false;
+  for (auto const& missing : json["unavailable"]) {
+    if (missing["backend"] == "opencl") explained = !missing["reason"].get<std::string>().empty();
+  }
+  EXPECT_TRUE(explained) << outcome.out;
+}
+
+TEST(StandardOutput, ThatCannotBeWrittenIsFailedWork) {
+  auto const full = run_cli({"version"}, {.standard_output = "/dev/full"});
+  EXPECT_EQ(full.exit_code, 1);
+  EXPECT_THAT(full.err, HasSubstr("standard output: cannot be written: No space left on device"));
+
+  auto const closed = run_cli({"devices"}, {.standard_output_closed = true});
+  EXPECT_EQ(closed.exit_code, 1);
+  EXPECT_THAT(closed.err, HasSubstr("standard output: cannot be written"));
+}
+
+TEST(StandardOutput, WhenClosedIsNotTheInputOrTheOutputFile) {
+  Sandbox const folder;
+  folder.write("data.bin", "four");
+  auto const outcome = run_cli(words_of("run data.bin --kernel affine --output out.bin"),
+                               {.directory = folder.path(), .standard_output_closed = true});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(folder.read("data.bin"), "four");
+  EXPECT_EQ(folder.read("out.bin"), "four");
+}
+
+TEST(StandardOutput, CarriesNothingButTheJsonHoweverLoudTheLog) {
+  Sandbox const folder;
+  folder.write("data.bin", "some data");
+  auto const outcome = run_cli(words_of("run data.bin --kernel histogram --json"),
+                               {.directory = folder.path(), .environment = {{"UNIMEM_LOG_LEVEL", "debug"}}});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out.find('\n'), outcome.out.size() - 1);
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["bytes"], 9);
+}
+
+}  // namespace
+}  // namespace unimem
