@@ -1,0 +1,53 @@
+#pragma once
+
+// Everything public, floor by floor. Programs in a hurry to compile include what they use instead.
+
+#include <unimem/core/build.hpp>
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/core/environment.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/core/export.hpp>
+#include <unimem/core/log.hpp>
+#include <unimem/core/name.hpp>
+#include <unimem/core/size.hpp>
+#include <unimem/core/version.hpp>
+
+#include <unimem/device/device.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/event.hpp>
+#include <unimem/device/memory.hpp>
+#include <unimem/device/pages.hpp>
+#include <unimem/device/program.hpp>
+#include <unimem/device/queue.hpp>
+#include <unimem/device/sim.hpp>
+
+#include <unimem/coherence/coherence.hpp>
+#include <unimem/coherence/state.hpp>
+
+#include <unimem/pool/allocation.hpp>
+#include <unimem/pool/memory_pool.hpp>
+#include <unimem/pool/statistics.hpp>
+
+#include <unimem/manager/memory_manager.hpp>
+#include <unimem/manager/options.hpp>
+#include <unimem/manager/resident.hpp>
+
+#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/device_lease.hpp>
+#include <unimem/buffer/options.hpp>
+#include <unimem/buffer/shape.hpp>
+#include <unimem/buffer/statistics.hpp>
+#include <unimem/buffer/unified_buffer.hpp>
+
+#include <unimem/report/device_list.hpp>
+#include <unimem/report/json.hpp>
+#include <unimem/report/text.hpp>
+
+#include <unimem/kernel/host_form.hpp>
+#include <unimem/kernel/kernel.hpp>
+#include <unimem/kernel/launch.hpp>
+#include <unimem/kernel/operand.hpp>
+
+#include <unimem/stream/element_type.hpp>
+#include <unimem/stream/stream_file.hpp>
+#include <unimem/stream/stream_kernel.hpp>

@@ -1,0 +1,15 @@
+# The shared library exports its own names and nobody else's: a consumer with another fmt or spdlog must not meet ours.
+include("${CMAKE_CURRENT_LIST_DIR}/checked.cmake")
+
+find_program(NM nm REQUIRED)
+checked("${NM}" --dynamic --defined-only --demangle "${PREFIX}/${LIBDIR}/libunimem.so")
+string(REGEX MATCHALL "[^\n]* (fmt|spdlog)::[^\n]*" foreign "${output}")
+list(FILTER foreign EXCLUDE REGEX "unimem::")
+if(foreign)
+  list(JOIN foreign "\n" foreign)
+  message(FATAL_ERROR "exported, though not ours:\n${foreign}")
+endif()
+string(FIND "${output}" "unimem::parse_size" found)
+if(found EQUAL -1)
+  message(FATAL_ERROR "unimem::parse_size is not exported")
+endif()
