@@ -18,7 +18,7 @@ unimem::Kernel axpy() {
       .source(R"(
         UNIMEM_KERNEL axpy(UNIMEM_CONST_BUFFER(float, x), UNIMEM_BUFFER(float, y), float a) {
           size_t const i = UNIMEM_ITEM_X;
-          UNIMEM_DATA(float, y)[i] += a * UNIMEM_DATA(float, x)[i];
+          UNIMEM_DATA(float, y)[i] += a * UNIMEM_DATA(const float, x)[i];
         })")
       .host([](unimem::WorkItem i, std::span<const float> x, std::span<float> y, float a) { y[i.x] += a * x[i.x]; });
 }

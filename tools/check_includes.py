@@ -11,6 +11,7 @@ Rules, each with a test in tests/tools/check_includes_test.py:
   drivers      a driver's headers (CL/, cuda.h, …) are included under src/device only
   umbrella     include/unimem/unimem.hpp names every public header, and nobody inside the house includes it
   headers      docs/headers.md says of every public header whether its shape is fixed
+  links        what a page of documentation links to inside the tree exists
   files        LF line ends, no tabs, no blanks at line ends, a newline at the end; the licence is where it should be
 """
 
@@ -197,6 +198,15 @@ def check_headers_page(headers: "set[str]", text: str) -> Iterator[Violation]:
         yield Violation(HEADERS_PAGE, 1, "headers", f"<{unknown}> is no public header")
 
 
+def check_links(root: Path, path: PurePosixPath, text: str) -> Iterator[Violation]:
+    """Every link of a page that leads to no file of the tree. A lambda in a block of code is no link."""
+    text = re.sub(r"^```.*?^```", lambda block: "\n" * block.group(0).count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+    for match in re.finditer(r"\]\((?!https?:|mailto:|#)([^)#\s]+)[^)]*\)", text):
+        if not (root / path.parent / match.group(1)).exists():
+            line = text.count("\n", 0, match.start()) + 1
+            yield Violation(str(path), line, "links", f"{match.group(1)} does not exist")
+
+
 def check_text(path: str, data: bytes) -> Iterator[Violation]:
     """Every violation of the plain file rules."""
     for number, line in enumerate(data.split(b"\n"), 1):
@@ -231,6 +241,8 @@ def check_tree(root: Path) -> "list[Violation]":
         data = (root / path).read_bytes()
         if path.parts[0] != "LICENSE":
             violations.extend(check_text(name, data))
+        if path.suffix == ".md":
+            violations.extend(check_links(root, path, data.decode("utf-8", "replace")))
         if path.suffix in SOURCES:
             violations.extend(check_source(path, data.decode("utf-8", "replace")))
         if path.parts[:2] == ("include", "unimem") and name != UMBRELLA:

@@ -10,21 +10,30 @@ namespace unimem {
 
 std::string_view to_string(Location location) noexcept {
   switch (location) {
-    case Location::device: return "device";
-    case Location::host: return "host";
-    case Location::pinned: return "pinned";
-    case Location::unified: return "unified";
+    case Location::device:
+      return "device";
+    case Location::host:
+      return "host";
+    case Location::pinned:
+      return "pinned";
+    case Location::unified:
+      return "unified";
   }
   return "unknown";
 }
 
 std::string_view to_string(Backend backend) noexcept {
   switch (backend) {
-    case Backend::cpu: return "cpu";
-    case Backend::opencl: return "opencl";
-    case Backend::cuda: return "cuda";
-    case Backend::metal: return "metal";
-    case Backend::sim: return "sim";
+    case Backend::cpu:
+      return "cpu";
+    case Backend::opencl:
+      return "opencl";
+    case Backend::cuda:
+      return "cuda";
+    case Backend::metal:
+      return "metal";
+    case Backend::sim:
+      return "sim";
   }
   return "unknown";
 }

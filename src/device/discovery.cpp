@@ -56,7 +56,8 @@ class BackendDevices {
 
   /// Device `index` with options; the same device for the same spelling. Throws InvalidArgument.
   [[nodiscard]] Device& open(std::size_t index, std::string_view options) {
-    if (entry_.open == nullptr) throw InvalidArgument("device options", std::string(options), "none: this device has no options");
+    if (entry_.open == nullptr)
+      throw InvalidArgument("device options", std::string(options), "none: this device has no options");
     std::lock_guard const lock{opened_mutex_};
     auto& device = opened_[{index, std::string(options)}];
     if (!device) device = entry_.open(index, options);
@@ -71,8 +72,8 @@ class BackendDevices {
   std::map<std::pair<std::size_t, std::string>, std::unique_ptr<Device>> opened_;
 };
 
-/// Every backend with hardware behind it, in the order of `devices()`. Never destroyed: devices live as long as the process,
-/// and the drivers behind them may be gone before this would be.
+/// Every backend with hardware behind it, in the order of `devices()`. Never destroyed: devices live as long as the
+/// process, and the drivers behind them may be gone before this would be.
 std::array<BackendDevices, 4>& backends() {
   static auto& table = *new std::array<BackendDevices, 4>{
       BackendDevices{{Backend::cpu, find_cpu, nullptr}},
@@ -129,14 +130,16 @@ Device& device(std::string_view id) {
   for (auto& backend : backends()) {
     if (name != to_string(backend.backend())) continue;
     if (backend.backend() == Backend::cpu) {
-      if (name == id) return *backend.at(0);
+      if (name == id)
+        return *backend.at(0);      // NOLINT(clang-analyzer-core.uninitialized.UndefReturn): there always is one
       if (read_index(rest)) break;  // there is only the one, and it has no number
       return backend.open(0, rest);
     }
     auto const comma = rest.find(',');
     auto const index = read_index(rest.substr(0, comma));
-    if (name == id || id[name_end] != ':' || !index || backend.at(*index) == nullptr) break;
-    return comma == std::string_view::npos ? *backend.at(*index) : backend.open(*index, rest.substr(comma + 1));
+    auto* const plain = name != id && id[name_end] == ':' && index ? backend.at(*index) : nullptr;
+    if (plain == nullptr) break;
+    return comma == std::string_view::npos ? *plain : backend.open(*index, rest.substr(comma + 1));
   }
   throw_not_found(id);
 }

@@ -3,8 +3,8 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
+#include <new>
 
 namespace unimem::detail {
 namespace {
@@ -15,7 +15,8 @@ constexpr std::size_t round_to(std::size_t bytes, std::size_t alignment) noexcep
   return (bytes + alignment - 1) & ~(alignment - 1);
 }
 
-/// What a mapping of `bytes` is aligned to: a whole huge page where one fits, so that huge pages can be used from its first byte.
+/// What a mapping of `bytes` is aligned to: a whole huge page where one fits, so that huge pages can be used from its
+/// first byte.
 constexpr std::size_t mapping_alignment(std::size_t bytes) noexcept {
   return bytes >= huge_page_bytes ? huge_page_bytes : std::size_t{4096};
 }
@@ -23,7 +24,9 @@ constexpr std::size_t mapping_alignment(std::size_t bytes) noexcept {
 }  // namespace
 
 void* take_host_memory(std::size_t bytes, bool own_pages) noexcept {
-  if (!own_pages && bytes < mapped_from_bytes) return std::aligned_alloc(small_alignment, round_to(bytes, small_alignment));
+  if (!own_pages && bytes < mapped_from_bytes) {
+    return ::operator new(bytes, std::align_val_t{small_alignment}, std::nothrow);
+  }
   auto* const memory = map_addresses(bytes, mapping_alignment(bytes), 0, PROT_READ | PROT_WRITE);
   // Advice: where huge pages are switched off the memory is as good, only slower to touch first.
   if (memory != nullptr && bytes >= huge_page_bytes) madvise(memory, bytes, MADV_HUGEPAGE);
@@ -32,7 +35,7 @@ void* take_host_memory(std::size_t bytes, bool own_pages) noexcept {
 
 void give_back_host_memory(void* address, std::size_t bytes, bool own_pages) noexcept {
   if (!own_pages && bytes < mapped_from_bytes) {
-    std::free(address);
+    ::operator delete(address, std::align_val_t{small_alignment});
   } else {
     munmap(address, bytes);
   }
@@ -43,8 +46,7 @@ std::byte* map_addresses(std::size_t bytes, std::size_t alignment, std::size_t s
   if (bytes > SIZE_MAX / 4) return nullptr;  // far beyond any address space; keeps the sums below from wrapping
   auto const wanted = round_to(bytes, page);
   auto const slack = alignment > page || skew != 0 ? alignment + skew : 0;
-  auto* const mapped =
-      mmap(nullptr, wanted + slack, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  auto* const mapped = mmap(nullptr, wanted + slack, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapped == MAP_FAILED) return nullptr;
   if (slack == 0) return static_cast<std::byte*>(mapped);
 

@@ -31,7 +31,8 @@ bool cover(std::uintptr_t base, std::size_t bytes) noexcept {
 }
 
 bool move_mapping(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) noexcept {
-  return mremap(pointer(from), bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, pointer(to)) != MAP_FAILED;
+  return mremap(pointer(from), bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, pointer(to)) !=
+         MAP_FAILED;
 }
 
 [[noreturn]] void refuse(char const* call, std::size_t bytes) {
@@ -45,7 +46,7 @@ bool move_mapping(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) noe
 /// For calls that must not throw: a mistake of the caller's is said aloud and changes nothing.
 void complain(std::string_view call, std::string_view mistake) noexcept {
   log(LogLevel::error, fmt::format("{}: {}; ignored", call, mistake));
-  assert(!"pages misused");
+  assert(false && "pages misused");
 }
 
 std::byte* addresses_for(std::size_t bytes, std::size_t page, std::size_t skew, int protection) noexcept {
@@ -130,7 +131,8 @@ void HostPages::map(AddressRange range, Pages pages) {
     throw InvalidArgument("pages", fmt::format("{:#x}", pages.handle), "pages that are mapped nowhere");
   }
   if (pages.bytes != range.bytes) {
-    throw InvalidArgument("pages", fmt::format("{} bytes", pages.bytes), fmt::format("the range's {} bytes", range.bytes));
+    throw InvalidArgument("pages", fmt::format("{} bytes", pages.bytes),
+                          fmt::format("the range's {} bytes", range.bytes));
   }
   if (present(range.base, range.bytes) != 0) {
     throw InvalidArgument("range", fmt::format("{:#x}", range.base), "addresses that have nothing mapped there");

@@ -9,7 +9,8 @@
 
 namespace unimem::detail {
 
-/// The device that pages belong to: keeps their sum within its capacity, and what it knows of their contents up to date.
+/// The device that pages belong to: keeps their sum within its capacity, and what it knows of their contents up to
+/// date.
 class PageOwner {
  public:
   PageOwner() = default;
@@ -31,10 +32,10 @@ class PageOwner {
 
 /// Pages of host memory, moved between addresses by the kernel's page tables (`mremap`) and never copied.
 ///
-/// Pages that are mapped nowhere must still be somewhere: they are parked at addresses of their own, which are their handle. A
-/// place that pages have left must not be seen empty by another thread's `mmap`, so they are moved with MREMAP_DONTUNMAP
-/// (Linux 5.7) and the place is covered again in one step. The kernel moves one mapping at a time, so every piece that was ever
-/// moved on its own is remembered, and a range is moved piece by piece.
+/// Pages that are mapped nowhere must still be somewhere: they are parked at addresses of their own, which are their
+/// handle. A place that pages have left must not be seen empty by another thread's `mmap`, so they are moved with
+/// MREMAP_DONTUNMAP (Linux 5.7) and the place is covered again in one step. The kernel moves one mapping at a time, so
+/// every piece that was ever moved on its own is remembered, and a range is moved piece by piece.
 ///
 /// Thread-safe.
 class HostPages final : public PageSource {

@@ -58,7 +58,8 @@ void HostProgram::run(Range range, std::span<const KernelArgument> arguments) co
   });
 }
 
-std::shared_ptr<HostProgram const> as_host_program(std::shared_ptr<Program const> const& program, Device const& device) {
+std::shared_ptr<HostProgram const> as_host_program(std::shared_ptr<Program const> const& program,
+                                                   Device const& device) {
   if (auto host = std::dynamic_pointer_cast<HostProgram const>(program)) return host;
   throw KernelError("(unknown)", fmt::format("it was not made ready for {}", device.id()));
 }

@@ -19,8 +19,8 @@ class HostProgram final : public Program {
 
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
 
-  /// Runs all of `range` and returns. Spread over the shared thread pool when the arguments' memory is large enough that waking other
-  /// threads pays; the loop then sees disjoint parts. Throws what the loop throws.
+  /// Runs all of `range` and returns. Spread over the shared thread pool when the arguments' memory is large enough
+  /// that waking other threads pays; the loop then sees disjoint parts. Throws what the loop throws.
   void run(Range range, std::span<const KernelArgument> arguments) const;
 
  private:

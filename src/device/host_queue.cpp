@@ -1,8 +1,8 @@
 #include <unimem/core/error.hpp>
 
+#include "device/brief_wait.hpp"
 #include "device/host_queue.hpp"
 
-#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -47,6 +47,10 @@ void HostExecutor::wait_for(Ticket ticket) noexcept {
       run(Runner::waiter, ticket, lock);
       continue;
     }
+    lock.unlock();
+    bool const soon = comes_soon([&] { return control_.completed() >= ticket; });
+    lock.lock();
+    if (soon || runner_ == Runner::nobody) continue;
     auto const mine = waiting_.insert(ticket);
     changed_.wait(lock, [&] { return control_.completed() >= ticket || runner_ == Runner::nobody; });
     waiting_.erase(mine);
@@ -54,10 +58,13 @@ void HostExecutor::wait_for(Ticket ticket) noexcept {
 }
 
 void HostExecutor::hush() noexcept {
-  Lock lock{mutex_};
+  Lock const lock{mutex_};
   hushed_ = true;
-  // A second, no more: `exit` may have been called by the running task itself, or that task may never end.
-  changed_.wait_for(lock, std::chrono::seconds{1}, [&] { return runner_ != Runner::worker; });
+}
+
+void HostExecutor::await_quiet(std::chrono::steady_clock::time_point until) noexcept {
+  Lock lock{mutex_};
+  changed_.wait_until(lock, until, [&] { return runner_ != Runner::worker; });
 }
 
 void HostExecutor::work() noexcept {
@@ -94,7 +101,8 @@ void HostExecutor::run(Runner runner, Ticket last, Lock& lock) noexcept {
   runner_ = Runner::nobody;
   if (hushed_) changed_.notify_all();
   if (tasks_.empty()) return;
-  // To a waiter that still needs the work; one whose ticket has ended may not have got up yet, and would take nothing over.
+  // To a waiter that still needs the work; one whose ticket has ended may not have got up yet, and would take nothing
+  // over.
   if (!waiting_.empty() && *waiting_.rbegin() > control_.completed()) {
     changed_.notify_all();
   } else if (worker_sleeps_) {

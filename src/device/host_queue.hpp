@@ -3,6 +3,7 @@
 #include "device/queue_backend.hpp"
 #include "device/worker_threads.hpp"
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -16,13 +17,14 @@ namespace unimem::detail {
 
 /// Carries out the work of one queue on host threads, in order, one piece at a time.
 ///
-/// Each executor has a thread of its own, so that work goes on while nobody waits. But waking a sleeping thread costs far more
-/// (about 90 µs) than most pieces of work, so a thread that waits for an event does not wait for the worker: if nobody
-/// is executing at that moment, it runs the tasks itself, in order, up to its ticket. Whoever runs holds `runner_`; there
-/// is never more than one, and he who stops with work left hands it to a waiter, or wakes the worker.
+/// Each executor has a thread of its own, so that work goes on while nobody waits. But waking a sleeping thread costs
+/// far more (about 90 µs) than most pieces of work, so a thread that waits for an event does not wait for the worker:
+/// if nobody is executing at that moment, it runs the tasks itself, in order, up to its ticket. Whoever runs holds
+/// `runner_`; there is never more than one, and he who stops with work left hands it to a waiter, or wakes the worker.
 ///
-/// Waiters hold the executor by the queue's control block, so it outlives a queue that is destroyed under them. A task may wait for
-/// events of other queues (it helps them likewise): it was submitted after what it waits for, so no circle can close.
+/// Waiters hold the executor by the queue's control block, so it outlives a queue that is destroyed under them. A task
+/// may wait for events of other queues (it helps them likewise): it was submitted after what it waits for, so no circle
+/// can close.
 ///
 /// Thread-safe.
 class HostExecutor final : public Waiter, public BackgroundWorker {
@@ -31,7 +33,8 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
 
   explicit HostExecutor(QueueControl& control);
 
-  /// Puts `task` at the end. What it throws becomes the error of its ticket. Throws UnsupportedOperation in a forked child.
+  /// Puts `task` at the end. What it throws becomes the error of its ticket. Throws UnsupportedOperation in a forked
+  /// child.
   Event submit(Task task);
 
   /// Runs what is left and ends the worker. Nothing may be submitted any more.
@@ -40,6 +43,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   void wait_for(Ticket ticket) noexcept override;
   void poll() noexcept override {}  // the worker makes progress by itself
   void hush() noexcept override;
+  void await_quiet(std::chrono::steady_clock::time_point until) noexcept override;
 
  private:
   enum class Runner : unsigned char { nobody, worker, waiter };
@@ -67,7 +71,8 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   bool hushed_;  ///< the process is ending: the worker takes nothing up any more
 };
 
-/// What the queues of cpu and sim have in common: an executor, and waiting for others. The backend says what a command does.
+/// What the queues of cpu and sim have in common: an executor, and waiting for others. The backend says what a command
+/// does.
 class HostQueue : public QueueBackend {
  public:
   HostQueue();

@@ -12,8 +12,8 @@
 
 namespace unimem::detail {
 
-/// What a backend implements behind `Queue`. Arguments have been checked and sizes are not zero. Each call takes a ticket from
-/// `control()`, and the backend calls `control().finish` for it exactly once, in order.
+/// What a backend implements behind `Queue`. Arguments have been checked and sizes are not zero. Each call takes a
+/// ticket from `control()`, and the backend calls `control().finish` for it exactly once, in order.
 class QueueBackend {
  public:
   QueueBackend() : control_(QueueControl::create()) {}

@@ -10,6 +10,10 @@
 namespace unimem::detail {
 namespace {
 
+/// How long `exit` waits for work in the background: it may have been called by that very work, or the work may never
+/// end.
+constexpr std::chrono::seconds patience{1};
+
 std::atomic<bool> forked{false};
 
 struct Roster {
@@ -30,6 +34,8 @@ void hush_all() {
   std::lock_guard const lock{roster().mutex};
   roster().ending = true;
   for (auto* const worker : roster().workers) worker->hush();
+  auto const until = std::chrono::steady_clock::now() + patience;
+  for (auto* const worker : roster().workers) worker->await_quiet(until);
 }
 
 }  // namespace

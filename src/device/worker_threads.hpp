@@ -1,21 +1,25 @@
 #pragma once
 
+#include <chrono>
+
 namespace unimem::detail {
 
 /// Something with a thread in the background that must be still while static objects are destroyed.
 ///
-/// Devices live as long as the process, so nobody joins the threads of their queues. What must not happen is that such a thread
-/// is in the middle of somebody's memory while `exit` tears that memory down, or that a forked child waits for a thread
-/// that stayed in its parent. Both are decided here, for all queues at once.
+/// Devices live as long as the process, so nobody joins the threads of their queues. What must not happen is that such
+/// a thread is in the middle of somebody's memory while `exit` tears that memory down, or that a forked child waits for
+/// a thread that stayed in its parent. Both are decided here, for all queues at once.
 class BackgroundWorker {
  public:
   BackgroundWorker() = default;
   BackgroundWorker(BackgroundWorker const&) = delete;
   BackgroundWorker& operator=(BackgroundWorker const&) = delete;
 
-  /// The process is ending: start nothing more in the background, and return when what runs there has ended or has been
-  /// given a fair time. Called once, from `exit`.
+  /// The process is ending: what runs in the background may end, nothing more begins there. Called once.
   virtual void hush() noexcept = 0;
+
+  /// Returns when nothing runs in the background any more, or at `until`. Called after `hush`.
+  virtual void await_quiet(std::chrono::steady_clock::time_point until) noexcept = 0;
 
  protected:
   ~BackgroundWorker() = default;

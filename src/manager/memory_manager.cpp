@@ -86,13 +86,16 @@ Device& host() {
 /// One wish, tried as often as there is new hope for it.
 struct Wish {
   MemoryPool& pool;
+  detail::Residents const& residents;
   std::size_t bytes;
   AcquireOptions const& options;
   Allocation block;
-  OutOfMemory::Facts facts;  ///< of the last refusal
+  OutOfMemory::Facts facts;    ///< of the last refusal
+  std::uint64_t reclaims = 0;  ///< that there had been before the last try: what came later it has not seen
 
   /// Whether `block` now holds the memory.
   [[nodiscard]] bool granted() {
+    reclaims = residents.reclaims();
     try {
       block = pool.acquire(bytes, options);
       return true;
@@ -131,7 +134,7 @@ MemoryPool& MemoryManager::pool(Device& device, Location location) {
 }
 
 Allocation MemoryManager::acquire(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
-  Wish wish{pool(device, location), bytes, options, {}, {}};
+  Wish wish{pool(device, location), state_->residents, bytes, options, {}, {}, 0};
   if (wish.granted()) return std::move(wish.block);
   if (bytes > wish.facts.limit) throw OutOfMemory(std::move(wish.facts));  // nobody loses a copy for what cannot be
 
@@ -150,8 +153,8 @@ Allocation MemoryManager::acquire(Device& device, Location location, std::size_t
         hope = true;
       }
     }
-    if (!hope && state_->residents.await_others()) {
-      // What another thread was having saved was not on offer here, and may be enough.
+    // What another thread has just had saved, or is having saved, was not on offer here, and may be enough.
+    if (!hope && state_->residents.await_reclaim_since(wish.reclaims)) {
       if (wish.granted()) return std::move(wish.block);
       hope = true;
     }

@@ -46,30 +46,37 @@ std::size_t Residents::reclaim(Resident& resident, Device& device) {
     reclaiming_.push_back(me);
     found->second = me;
   }
+  std::size_t bytes = 0;
   /// However the call ends, whoever waits for it learns.
   struct Leaving {
     Residents& residents;
     Resident& resident;
     std::thread::id thread;
+    std::size_t const& bytes;
     ~Leaving() {
       Lock const lock{residents.mutex_};
       auto& all = residents.reclaiming_;
       all.erase(std::ranges::find(all, thread));
       auto const found = residents.inside_.find(&resident);
       if (found != residents.inside_.end()) found->second = {};  // absent if the resident removed itself
-      ++residents.endings_;
+      if (bytes != 0) ++residents.reclaims_;
       residents.ended_.notify_all();
     }
-  } const leaving{*this, resident, me};
-  return resident.try_reclaim(device);
+  } const leaving{*this, resident, me, bytes};
+  bytes = resident.try_reclaim(device);
+  return bytes;
 }
 
-bool Residents::await_others() {
+std::uint64_t Residents::reclaims() const {
+  Lock const lock{mutex_};
+  return reclaims_;
+}
+
+bool Residents::await_reclaim_since(std::uint64_t seen) {
   Lock lock{mutex_};
-  auto const me = std::this_thread::get_id();
-  if (reclaiming_.empty() || std::ranges::find(reclaiming_, me) != reclaiming_.end()) return false;
-  ended_.wait(lock, [this, seen = endings_] { return endings_ != seen; });
-  return true;
+  bool const inside = std::ranges::find(reclaiming_, std::this_thread::get_id()) != reclaiming_.end();
+  if (!inside) ended_.wait(lock, [&] { return reclaims_ != seen || reclaiming_.empty(); });
+  return reclaims_ != seen;
 }
 
 }  // namespace unimem::detail

@@ -42,18 +42,21 @@ class Residents {
   /// throws.
   std::size_t reclaim(Resident& resident, Device& device);
 
-  /// Waits until a reclaim that runs in another thread has ended; false at once if there is none, or if this thread is
-  /// inside of one itself: two that wait for each other would wait for ever.
-  bool await_others();
+  /// How many calls have given memory back so far, by all threads.
+  [[nodiscard]] std::uint64_t reclaims() const;
+
+  /// Whether memory has been given back since there were `seen` reclaims, waiting for what other threads are saving
+  /// now. A thread that is itself inside of a resident does not wait: two that wait for each other would wait for ever.
+  [[nodiscard]] bool await_reclaim_since(std::uint64_t seen);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable ended_;
   std::unordered_map<Resident*, std::thread::id> inside_;  ///< no thread: nobody is inside
   std::vector<std::thread::id> reclaiming_;                ///< the threads inside any resident, once per call
-  std::uint64_t endings_ = 0;
+  std::uint64_t reclaims_ = 0;
 };
 
 }  // namespace unimem::detail

@@ -22,6 +22,10 @@ namespace {
 constexpr std::size_t everything = std::numeric_limits<std::size_t>::max();
 constexpr std::size_t most_holders = 5;  // in a message
 
+// What a pool may hold beyond a quarter more than it ever had in use at once. A program that goes through many sizes
+// would otherwise collect one block of each; one that is small anyway need not be kept tidy.
+constexpr std::size_t spare_budget = std::size_t{64} << 20;
+
 std::uint64_t id_of(Queue const* queue) noexcept {
   return queue == nullptr ? 0 : queue->id();
 }
@@ -40,12 +44,11 @@ void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
         fmt::format("the pool of {} {} is destroyed while {} in {} blocks of it are in use; they outlive it",
                     core->device_.id(), to_string(core->location_), format_size(counts.active_bytes),
                     counts.active_allocations));
-  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): no memory for the words; the blocks are safe all
-                                     // the same
+  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): no memory for the words; no harm to the blocks
   }
   Lock const lock{core->mutex_};
-  auto& owner = core->self_;
-  if (!core->live_.empty()) owner = std::move(core);
+  auto& own = core->self_;
+  if (!core->live_.empty()) own = std::move(core);
 }
 
 // ---- Taking ----------------------------------------------------------------------------------------------------
@@ -67,9 +70,10 @@ Block& PoolCore::acquire(std::size_t bytes, AcquireOptions const& options) {
     auto const capacity = affordable(bytes, rounded);
     if (capacity == 0) {
       if (await_transit(lock)) continue;
-      fail(lock, bytes, refusal.empty() ? "limit reached" : refusal);
+      fail(lock, bytes, refusal);
     }
     if (!refused && capacity <= room()) {
+      if (give_back(lock, free_.take_oldest(surplus_with(capacity), false)) != 0) continue;
       if (auto* const fresh = grow(lock, capacity, bytes, options, refusal)) return *fresh;
       refused = true;
       continue;  // the lock was dropped: a block that fits may have come back
@@ -81,7 +85,7 @@ Block& PoolCore::acquire(std::size_t bytes, AcquireOptions const& options) {
     } else if (refused && rounded && capacity != bytes) {
       rounded = refused = false;  // the last try: without the rounding it may just fit
     } else {
-      fail(lock, bytes, refusal.empty() ? "limit reached" : refusal);
+      fail(lock, bytes, refusal);
     }
   }
 }
@@ -161,6 +165,13 @@ std::size_t PoolCore::affordable(std::size_t bytes, bool rounded) const noexcept
   auto const most = std::min(device_.info().max_allocation, room_beside_live());
   if (auto const capacity = block_capacity(bytes); rounded && capacity <= most) return capacity;
   return bytes <= most ? bytes : 0;
+}
+
+std::size_t PoolCore::surplus_with(std::size_t capacity) const noexcept {
+  auto const peak = std::max(counts_.peak_active_bytes, counts_.active_bytes + growing_ + capacity);
+  auto const budget = peak + peak / 4 + spare_budget;
+  auto const reserved = counts_.active_bytes + growing_ + free_.bytes() + capacity;
+  return reserved > budget ? reserved - budget : 0;
 }
 
 std::size_t PoolCore::limit() const noexcept {
@@ -374,18 +385,21 @@ std::vector<OutOfMemory::Holder> PoolCore::holders_locked(std::size_t most) cons
   return all;
 }
 
-void PoolCore::fail(Lock& lock, std::size_t bytes, std::string reason) {
+void PoolCore::fail(Lock& lock, std::size_t bytes, std::string const& refusal) {
   ++counts_.failed_allocations;
+  bool const too_large_at_once = bytes > device_.info().max_allocation && bytes <= limit();
   OutOfMemory::Facts facts;
   facts.where = fmt::format("{} {}", device_.id(), to_string(location_));
   facts.requested = bytes;
-  facts.limit = limit();
+  facts.limit = too_large_at_once ? device_.info().max_allocation : limit();
   facts.live = counts_.active_bytes;
   facts.cached = free_.bytes();
   facts.largest_free = free_.largest();
   facts.fragmentation = PoolFragmentation{free_.largest(), free_.bytes()}.fragmentation_ratio();
   facts.holders = holders_locked(most_holders);
-  facts.reason = std::move(reason);
+  facts.reason = !refusal.empty()    ? refusal
+                 : too_large_at_once ? "more than the device gives in one piece"
+                                     : "limit reached";
   lock.unlock();
   facts.device_free = device_.memory_info().free_bytes;
   throw OutOfMemory(std::move(facts));

@@ -69,6 +69,9 @@ class PoolCore {
   /// themselves; 0 if live memory leaves no room even for those.
   [[nodiscard]] std::size_t affordable(std::size_t bytes, bool rounded) const noexcept;
 
+  /// How many cached bytes should go before a block of `capacity` is added, for the cache to stay within its budget.
+  [[nodiscard]] std::size_t surplus_with(std::size_t capacity) const noexcept;
+
   // Each of these is called with the lock held and may drop it meanwhile. Those that return a block return without it.
   [[nodiscard]] Block& reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time now);
   /// Null when the driver has no memory; `refusal` is then what it said. Other failures are thrown.
@@ -78,7 +81,8 @@ class PoolCore {
   std::size_t give_back(Lock& lock, BlockList victims) noexcept;
   /// Waits until something has changed if memory is in transit; false if none is.
   bool await_transit(Lock& lock);
-  [[noreturn]] void fail(Lock& lock, std::size_t bytes, std::string reason);
+  /// Throws OutOfMemory with all that is known; `refusal` is what the driver said, if it came to that.
+  [[noreturn]] void fail(Lock& lock, std::size_t bytes, std::string const& refusal);
 
   /// A descriptor, recycled or new, in a list of its own.
   [[nodiscard]] BlockList descriptor();

@@ -12,13 +12,16 @@ std::size_t take_front(std::deque<std::size_t>& line) {
 }  // namespace
 
 Conveyor::Conveyor(std::size_t slots) {
-  for (std::size_t slot = 0; slot < slots; ++slot) free_.push_back(slot);
+  for (auto slot = slots; slot > 0; --slot) free_.push_back(slot - 1);
 }
 
 std::size_t Conveyor::take_free() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stopping() || !free_.empty(); });
-  return stopping() ? none : take_front(free_);
+  if (stopping()) return none;
+  auto const slot = free_.back();
+  free_.pop_back();
+  return slot;
 }
 
 void Conveyor::submitted(std::size_t slot) {

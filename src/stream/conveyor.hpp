@@ -7,13 +7,15 @@
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <vector>
 
 namespace unimem::detail {
 
 /// What the threads of a stream tell each other: which slots are free, which hold a chunk that is being computed, which
 /// wait to be written, how much is finished, and that it is time to stop. A slot is its number.
 ///
-/// Free slots go to the reader, computed ones to the caller, written ones to the writer, each in the order they came.
+/// Submitted slots go to the caller and computed ones to the writer in the order they came. Of the free ones the reader
+/// gets the one freed last: its memory is warm, and a ring that is larger than the work needs never touches the rest.
 /// Thread-safe; one lock, taken a few times per chunk.
 class Conveyor {
  public:
@@ -56,7 +58,7 @@ class Conveyor {
  private:
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::size_t> free_;
+  std::vector<std::size_t> free_;
   std::deque<std::size_t> submitted_;
   std::deque<std::size_t> to_write_;
   std::uint64_t finished_bytes_ = 0;

@@ -3,20 +3,22 @@
 
 #include "stream/chunk_work.hpp"
 #include "stream/histogram_loop.hpp"
-#include "stream/strips.hpp"
 
+#include <algorithm>
 #include <cmath>
 
 namespace unimem {
 namespace {
 
-using detail::strip_bytes;
-using detail::strip_count;
-
 constexpr std::size_t values = 256;
 
+/// Sums do not depend on where strips end, so each form has the length it likes: the host's loop pays for a large table
+/// at every strip, a device wants many items.
+constexpr std::size_t host_strip_bytes = std::size_t{512} << 10;
+constexpr std::size_t source_strip_bytes = std::size_t{128} << 10;
+
 Kernel const& histogram_kernel() {
-  // One private table per item: items never meet, so no atomic is needed and the result is exact in any order.
+  // Private tables for each item: items never meet, so no atomic is needed and the result is exact in any order.
   static Kernel const kernel =
       Kernel("unimem_histogram")
           .source(R"(
@@ -26,20 +28,28 @@ UNIMEM_KERNEL unimem_histogram(UNIMEM_CONST_BUFFER(unimem_u8, bytes), UNIMEM_BUF
   UNIMEM_GLOBAL const unimem_u8* at = UNIMEM_DATA(const unimem_u8, bytes) + item * strip;
   const unimem_u64 left = size - item * strip;
   const unimem_u64 count = left < strip ? left : strip;
-  unimem_u32 even[256];
-  unimem_u32 odd[256];
-  for (int value = 0; value < 256; ++value) even[value] = odd[value] = 0;
-  unimem_u64 i = 0;
-  for (; i + 4 <= count; i += 4) {
-    const unimem_u8 a = at[i], b = at[i + 1], c = at[i + 2], d = at[i + 3];
-    ++even[a];
-    ++odd[b];
-    ++even[c];
-    ++odd[d];
+  unimem_u32 table[8][256];
+  for (int j = 0; j < 8; ++j) {
+    for (int value = 0; value < 256; ++value) table[j][value] = 0;
   }
-  for (; i < count; ++i) ++even[at[i]];
+  unimem_u64 i = 0;
+  for (; i + 8 <= count; i += 8) {
+    const unimem_u64 word = *(UNIMEM_GLOBAL const unimem_u64*)(at + i);
+    ++table[0][word & 0xFF];
+    ++table[1][word >> 8 & 0xFF];
+    ++table[2][word >> 16 & 0xFF];
+    ++table[3][word >> 24 & 0xFF];
+    ++table[4][word >> 32 & 0xFF];
+    ++table[5][word >> 40 & 0xFF];
+    ++table[6][word >> 48 & 0xFF];
+    ++table[7][word >> 56];
+  }
+  for (; i < count; ++i) ++table[0][at[i]];
   UNIMEM_GLOBAL unimem_u32* to = UNIMEM_DATA(unimem_u32, counts) + item * 256;
-  for (int value = 0; value < 256; ++value) to[value] = even[value] + odd[value];
+  for (int value = 0; value < 256; ++value) {
+    to[value] = table[0][value] + table[1][value] + table[2][value] + table[3][value] +
+                table[4][value] + table[5][value] + table[6][value] + table[7][value];
+  }
 }
 )")
           .host([](WorkItem item, std::span<const std::uint8_t> bytes, std::span<std::uint32_t> counts,
@@ -53,14 +63,16 @@ UNIMEM_KERNEL unimem_histogram(UNIMEM_CONST_BUFFER(unimem_u8, bytes), UNIMEM_BUF
 
 class HistogramRun final : public detail::ChunkRun {
  public:
+  explicit HistogramRun(std::size_t strip_bytes) : strip_bytes_(strip_bytes) {}
+
   [[nodiscard]] std::size_t result_bytes(std::size_t bytes) const noexcept override {
-    return strip_count(bytes) * values * sizeof(std::uint32_t);
+    return strips_of(bytes) * values * sizeof(std::uint32_t);
   }
 
   Event launch(Queue& queue, UnifiedBuffer<std::byte>& chunk, UnifiedBuffer<std::byte>& results,
                std::size_t bytes) override {
-    return unimem::launch(queue, histogram_kernel(), Range{strip_count(bytes)}, read(chunk, 0, bytes),
-                          write(results, 0, result_bytes(bytes)), std::uint64_t{bytes}, std::uint64_t{strip_bytes});
+    return unimem::launch(queue, histogram_kernel(), Range{strips_of(bytes)}, read(chunk, 0, bytes),
+                          write(results, 0, result_bytes(bytes)), std::uint64_t{bytes}, std::uint64_t{strip_bytes_});
   }
 
   void combine(std::span<const std::byte> results, std::size_t /*bytes*/) override {
@@ -81,6 +93,11 @@ class HistogramRun final : public detail::ChunkRun {
   }
 
  private:
+  [[nodiscard]] std::size_t strips_of(std::size_t bytes) const noexcept {
+    return (bytes + strip_bytes_ - 1) / strip_bytes_;
+  }
+
+  std::size_t strip_bytes_;
   HistogramResult total_;
 };
 
@@ -91,7 +108,7 @@ class HistogramWork final : public detail::ChunkWork {
   [[nodiscard]] std::unique_ptr<detail::ChunkRun> start(Device& device, ElementType /*element*/,
                                                         bool /*keep_input*/) const override {
     static_cast<void>(histogram_kernel().program(device));
-    return std::make_unique<HistogramRun>();
+    return std::make_unique<HistogramRun>(device.info().runs_host_form ? host_strip_bytes : source_strip_bytes);
   }
 };
 

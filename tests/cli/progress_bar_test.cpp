@@ -61,13 +61,13 @@ TEST(ProgressLine, LosesAmountsFirstThenTheTimeThenTheBarThenTheRate) {
                                             std::array{false, false, false, false}));
 }
 
-/// A run of about half a second.
+/// A run of about a second.
 Outcome slow_run(std::string const& options, std::optional<unsigned short> terminal_columns,
-                 std::string const& device = "sim:h2d=8MB/s", std::string const& terminal_name = "xterm") {
+                 std::string const& device = "sim:h2d=4MB/s", std::string const& terminal_name = "xterm") {
   Sandbox const folder;
   folder.write_hole("data.bin", 4 << 20);
   return run_cli(
-      words_of("run data.bin --kernel histogram --chunk 64KiB --device " + device + " " + options),
+      words_of("run data.bin --kernel histogram --chunk 64KiB --buffers 1 --device " + device + " " + options),
       {.directory = folder.path(), .environment = {{"TERM", terminal_name}}, .terminal_columns = terminal_columns});
 }
 
@@ -104,7 +104,7 @@ TEST(ProgressBar, NeverWrapsOnANarrowTerminal) {
 }
 
 TEST(ProgressBar, IsClearedBeforeTheReasonOfAFailureIsGiven) {
-  auto const outcome = slow_run("", 100, "sim:h2d=8MB/s,fail_upload=20");
+  auto const outcome = slow_run("", 100, "sim:h2d=4MB/s,fail_upload=20");
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("\r\x1b[Kunimem: "));
 }
@@ -112,7 +112,7 @@ TEST(ProgressBar, IsClearedBeforeTheReasonOfAFailureIsGiven) {
 TEST(ProgressBar, IsNotDrawnWhereNobodyLooksOrItIsNotWanted) {
   EXPECT_THAT(slow_run("", std::nullopt).err, IsEmpty());
   EXPECT_THAT(slow_run("--no-progress", 100).err, IsEmpty());
-  EXPECT_THAT(slow_run("", 100, "sim:h2d=8MB/s", "dumb").err, IsEmpty());
+  EXPECT_THAT(slow_run("", 100, "sim:h2d=4MB/s", "dumb").err, IsEmpty());
 }
 
 }  // namespace

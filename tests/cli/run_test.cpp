@@ -12,6 +12,7 @@
 #include <array>
 #include <cmath>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 
 namespace unimem {
@@ -361,15 +362,14 @@ TEST(BigFile, GivesOneHistogramOnEveryDeviceWithinALimitOf256MiB) {
     GTEST_SKIP() << "set UNIMEM_TEST_LONG=1 for the file of more than 1 GiB";
   Sandbox const folder;
   constexpr std::size_t pieces = 17, piece_bytes = (std::size_t{64} << 20) + 11;
-  std::array<std::uint64_t, 256> counts{};
   auto const piece = mixed_bytes(piece_bytes, 15);
+  auto counts = counted(piece);
+  for (auto& count : counts) count *= pieces;
   {
-    std::string all;
-    all.reserve(pieces * piece_bytes);
-    for (std::size_t i = 0; i < pieces; ++i) all += piece;
-    folder.write("big.bin", all);
+    std::ofstream file(folder / "big.bin", std::ios::binary);
+    for (std::size_t i = 0; i < pieces; ++i) file.write(piece.data(), std::streamsize{piece_bytes});
+    ASSERT_TRUE(file.flush());
   }
-  for (std::size_t value = 0; value < counts.size(); ++value) counts[value] = pieces * counted(piece)[value];
   for (std::string const device : {"cpu", "sim:memory=256MiB", "opencl:0"}) {
     if (device == "opencl:0" && !has_device(device)) continue;
     auto const outcome =

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <ostream>
 #include <random>
 #include <span>
@@ -63,6 +64,9 @@ class Allocated {
 };
 
 using Bytes = std::vector<std::byte>;
+
+/// Sizes to try, one after the other.
+using Sizes = std::initializer_list<std::size_t>;
 
 /// Bytes that look like no others: reproducible from their seed.
 [[nodiscard]] inline Bytes noise(std::size_t count, unsigned seed) {

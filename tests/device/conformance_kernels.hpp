@@ -31,8 +31,10 @@ TEST_P(DeviceConformance, AKernelWorksOnItsWindowAlone) {
   queue.upload(piece.memory(), expected.data(), words * 4).wait();
 
   auto const program = device().compile(add_kernel());
-  for (auto const& [from, count] : {std::pair<std::size_t, std::size_t>{0, 1}, {3, 1000}, {50'001, 49'999}, {0, words}}) {
-    std::array const arguments{memory_argument(piece.window(from * 4, count * 4)), scalar_argument(std::uint32_t{1000})};
+  for (auto const& [from, count] :
+       {std::pair<std::size_t, std::size_t>{0, 1}, {3, 1000}, {50'001, 49'999}, {0, words}}) {
+    std::array const arguments{memory_argument(piece.window(from * 4, count * 4)),
+                               scalar_argument(std::uint32_t{1000})};
     queue.run(program, Range{count}, arguments);
     for (std::size_t i = 0; i < count; ++i) expected[from + i] += 1000;
   }

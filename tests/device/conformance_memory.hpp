@@ -36,7 +36,7 @@ TEST_P(DeviceConformance, TellsWhatItIs) {
 
 TEST_P(DeviceConformance, AllocationsDoNotShareAByte) {
   std::vector<Allocated> pieces;
-  for (std::size_t const bytes : {1, 2, 63, 64, 65, 4095, 4096, 4097, 65535, 65536, 65537, 1 << 20}) {
+  for (auto const bytes : Sizes{1, 2, 63, 64, 65, 4095, 4096, 4097, 65535, 65536, 65537, 1 << 20}) {
     pieces.emplace_back(device(), bytes);
     ASSERT_EQ(pieces.back().memory().bytes, bytes);
   }
@@ -47,7 +47,7 @@ TEST_P(DeviceConformance, AllocationsDoNotShareAByte) {
 }
 
 TEST_P(DeviceConformance, AddressesAreAlignedAsPromised) {
-  for (std::size_t const bytes : {1, 100, 4096, 65536, 3 << 20}) {
+  for (auto const bytes : Sizes{1, 100, 4096, 65536, 3 << 20}) {
     Allocated const piece{device(), bytes};
     if (auto* const address = device().address(piece.memory())) {
       EXPECT_EQ(reinterpret_cast<std::uintptr_t>(address) % device().info().alignment, 0U) << bytes << " bytes";
@@ -85,7 +85,9 @@ TEST_P(DeviceConformance, CapacityIsExactToTheByte) {
 
   auto const last = pieces.back().memory().bytes;
   pieces.pop_back();
-  { Allocated const again{device(), last}; }  // exactly what was given back is there again
+  {
+    Allocated const again{device(), last};
+  }  // exactly what was given back is there again
   EXPECT_THROW(static_cast<void>(device().allocate(last + 1, Location::device)), OutOfMemory);
 }
 
@@ -128,8 +130,8 @@ TEST_P(DeviceConformance, CopiesInAndOutAreExactAndTouchNothingElse) {
   write(piece.memory(), expected);
 
   unsigned seed = 2;
-  for (std::size_t const bytes : {1, 3, 64, 127, 4095, 4097, 65536, 100'003, 1 << 20}) {
-    for (std::size_t const offset : {0, 1, 63, 2049}) {
+  for (auto const bytes : Sizes{1, 3, 64, 127, 4095, 4097, 65536, 100'003, 1 << 20}) {
+    for (auto const offset : Sizes{0, 1, 63, 2049}) {
       SCOPED_TRACE(::testing::Message() << bytes << " bytes at offset " << offset);
       auto const news = noise(bytes, seed++);
       queue.upload(piece.window(offset, bytes), news.data(), bytes);
@@ -176,8 +178,8 @@ TEST_P(DeviceConformance, AFillRepeatsItsPatternOverItsWindowAlone) {
   constexpr std::size_t size = 200'000;
   Allocated const piece{device(), size};
   auto queue = device().create_queue();
-  for (std::size_t const pattern_bytes : {1, 2, 4, 8, 16}) {
-    for (std::size_t const repeats : {1, 2, 3, 1000, 9000}) {
+  for (auto const pattern_bytes : Sizes{1, 2, 4, 8, 16}) {
+    for (auto const repeats : Sizes{1, 2, 3, 1000, 9000}) {
       SCOPED_TRACE(::testing::Message() << repeats << " times " << pattern_bytes << " bytes");
       auto const pattern = noise(pattern_bytes, static_cast<unsigned>(repeats));
       auto expected = repeated(size, 0x11);

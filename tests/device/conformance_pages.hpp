@@ -64,7 +64,7 @@ TEST_P(DeviceConformance, ContentsTravelWithPages) {
   UNIMEM_NEEDS_PAGES();
   auto& source = *device().pages();
   auto const page = source.page_bytes();
-  for (std::size_t const count : {1, 3, 40, 100}) {
+  for (auto const count : Sizes{1, 3, 40, 100}) {
     SCOPED_TRACE(::testing::Message() << count << " pages");
     Reserved first{source, (count + 7) * page}, second{source, (count + 7) * page};
     auto const news = noise(count * page, static_cast<unsigned>(count));
@@ -88,7 +88,7 @@ TEST_P(DeviceConformance, NeighboursMappedApartMoveTogetherAndApart) {
   for (std::size_t i = 0; i < 3; ++i) {
     first.map(2 * i * page, source.create_pages(2 * page));
     write(first.memory(2 * i * page, 2 * page), Bytes(news.begin() + static_cast<std::ptrdiff_t>(2 * i * page),
-                                                       news.begin() + static_cast<std::ptrdiff_t>(2 * (i + 1) * page)));
+                                                      news.begin() + static_cast<std::ptrdiff_t>(2 * (i + 1) * page)));
   }
   // The middle four of six, which begin and end within what was mapped at once.
   auto const middle = source.unmap(first.range().part(page, 4 * page));
@@ -150,7 +150,8 @@ TEST_P(DeviceConformance, PageMisuseIsRefusedAndChangesNothing) {
   EXPECT_THROW(source.map(part(1, 2), spare), InvalidArgument) << "half of it is mapped already";
   EXPECT_THROW(source.map(part(4, 1), spare), InvalidArgument) << "the sizes differ";
   EXPECT_THROW(source.map(part(7, 2), spare), InvalidArgument) << "beyond the reservation";
-  EXPECT_THROW(source.map({range.range().base + 5 * page + 1, 2 * page}, spare), InvalidArgument) << "not a page's begin";
+  EXPECT_THROW(source.map({range.range().base + 5 * page + 1, 2 * page}, spare), InvalidArgument)
+      << "not a page's begin";
   EXPECT_THROW(source.map(part(5, 2), Pages{spare.handle + page, 2 * page}), InvalidArgument) << "no such pages";
   EXPECT_THROW(static_cast<void>(source.unmap(part(1, 2))), InvalidArgument) << "half of it is not mapped";
   EXPECT_THROW(static_cast<void>(source.unmap(part(5, 1))), InvalidArgument) << "nothing is mapped";

@@ -147,8 +147,8 @@ TEST_P(DeviceConformance, AQueueWaitsForAnothersEvent) {
 }
 
 TEST_P(DeviceConformance, WaitsBetweenManyQueuesKeepEveryOrder) {
-  // A token of words travels over the queues at random; each hop waits for the one before it and adds one. Nobody but the
-  // waits keeps the order.
+  // A token of words travels over the queues at random; each hop waits for the one before it and adds one. Nobody but
+  // the waits keeps the order.
   constexpr unsigned seed = 2026, hops = 300;
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   constexpr std::size_t words = 64;

@@ -30,9 +30,9 @@ ProgramSource throwing_kernel() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cpu, DeviceConformance,
-                         ::testing::Values(DeviceCase{"cpu", cpu, [](Queue& queue) {
-                                                        return queue.run(cpu().compile(throwing_kernel()), Range{1}, {});
-                                                      }}),
+                         ::testing::Values(DeviceCase{
+                             "cpu", cpu,
+                             [](Queue& queue) { return queue.run(cpu().compile(throwing_kernel()), Range{1}, {}); }}),
                          case_name);
 
 TEST(Cpu, IsTheHost) {
@@ -42,7 +42,8 @@ TEST(Cpu, IsTheHost) {
   EXPECT_TRUE(cpu().info().runs_host_form);
   EXPECT_FALSE(cpu().info().compiles_source);
   EXPECT_FALSE(cpu().info().is_gpu);
-  auto const physical = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  auto const physical =
+      static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   EXPECT_LE(cpu().info().total_bytes, physical);
   EXPECT_LE(cpu().memory_info().free_bytes, cpu().info().total_bytes);
 }
@@ -127,8 +128,8 @@ TEST(CpuKernel, IsSplitOnlyWhenItsMemoryIsLargeEnough) {
     Range range;
     bool split;
   };
-  for (auto const& [bytes, range, split] :
-       {Case{(1 << 20) - 1, {100'000}, false}, Case{1 << 20, {1}, false}, Case{1 << 20, {100'000}, cpu().info().compute_units > 1}}) {
+  for (auto const& [bytes, range, split] : {Case{(1 << 20) - 1, {100'000}, false}, Case{1 << 20, {1}, false},
+                                            Case{1 << 20, {100'000}, cpu().info().compute_units > 1}}) {
     Parts seen;
     std::array const arguments{memory_argument(large.window(0, bytes))};
     queue.run(cpu().compile(seen.kernel()), range, arguments).wait();
@@ -139,7 +140,8 @@ TEST(CpuKernel, IsSplitOnlyWhenItsMemoryIsLargeEnough) {
 TEST(CpuKernel, PartsAreDisjointAndCoverTheRange) {
   auto queue = cpu().create_queue();
   Allocated const piece{cpu(), 2 << 20};
-  for (auto const range : {Range{2}, Range{3}, Range{17}, Range{1000}, Range{65'537}, Range{7, 11, 13}, Range{1, 1, 5}}) {
+  for (auto const range :
+       {Range{2}, Range{3}, Range{17}, Range{1000}, Range{65'537}, Range{7, 11, 13}, Range{1, 1, 5}}) {
     SCOPED_TRACE(::testing::Message() << range.x << " x " << range.y << " x " << range.z);
     Parts seen;
     std::array const arguments{memory_argument(piece.memory())};
@@ -162,11 +164,12 @@ TEST(CpuKernel, IsHandedAddressesWindowsAndScalars) {
   std::vector<HostArgument> seen;
   double number = 0;
   std::int8_t small = 0;
-  auto const program = cpu().compile({"look", "", [&](Range, std::size_t, std::size_t, std::span<const HostArgument> given) {
-                                        seen.assign(given.begin(), given.end());
-                                        std::memcpy(&number, given[1].data, sizeof number);
-                                        std::memcpy(&small, given[2].data, sizeof small);
-                                      }});
+  auto const program =
+      cpu().compile({"look", "", [&](Range, std::size_t, std::size_t, std::span<const HostArgument> given) {
+                       seen.assign(given.begin(), given.end());
+                       std::memcpy(&number, given[1].data, sizeof number);
+                       std::memcpy(&small, given[2].data, sizeof small);
+                     }});
   cpu().default_queue().run(program, Range{1}, arguments).wait();
   ASSERT_EQ(seen.size(), 4U);
   EXPECT_EQ(seen[0].data, cpu().address(piece.window(100, 200)));
@@ -206,7 +209,8 @@ TEST(CpuPinned, RefusedPinningIsAnErrorThatNamesTheLimit) {
   auto const small = rlimit{std::min<rlim_t>(before.rlim_max, 64 << 10), before.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &small), 0);
   auto const free = cpu().memory_info().total_bytes;
-  // The limit does not bind whoever has CAP_IPC_LOCK, as root has. Capabilities belong to a thread: this one gives it up.
+  // The limit does not bind whoever has CAP_IPC_LOCK, as root has. Capabilities belong to a thread: this one gives it
+  // up.
   std::string reason;
   std::size_t requested = 0;
   std::thread{[&] {
@@ -233,8 +237,8 @@ TEST(CpuPinned, RefusedPinningIsAnErrorThatNamesTheLimit) {
 TEST(Machine, KnowsItsProcessorAndMemory) {
   EXPECT_FALSE(detail::processor_name().empty());
   EXPECT_GT(detail::usable_memory_bytes(), std::size_t{64} << 20);
-  EXPECT_LE(detail::available_memory_bytes(), static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *
-                                                  static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
+  EXPECT_LE(detail::available_memory_bytes(),
+            static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
   EXPECT_TRUE(detail::system_release().starts_with("Linux"));
 }
 

@@ -1,9 +1,10 @@
 #pragma once
 
-/// One suite over Device, Queue, Event and PageSource, run for every backend: what a caller may rely on whatever is behind
-/// the interface. A test program includes this header and says which device it means:
+/// One suite over Device, Queue, Event and PageSource, run for every backend: what a caller may rely on whatever is
+/// behind the interface. A test program includes this header and says which device it means:
 ///
-///     INSTANTIATE_TEST_SUITE_P(Cpu, DeviceConformance, ::testing::Values(DeviceCase{"cpu", [] -> Device& { … }}), case_name);
+///     INSTANTIATE_TEST_SUITE_P(Cpu, DeviceConformance, ::testing::Values(DeviceCase{"cpu", [] -> Device& { … }}),
+///     case_name);
 ///
 /// The tests are in four headers by what they are about; what all of them need is in conformance_fixture.hpp.
 

@@ -89,8 +89,9 @@ TEST(Discovery, SimWithOptionsIsAlwaysANewDevice) {
 
 TEST(Discovery, WhatIsNotThereIsNotFoundWithAListOfWhatIs) {
   auto const sim = std::string(make_sim().id());
-  for (auto const* const id : {"", "gpu", "CPU", "cpu:0", "cpu ", "sim:99999", "sims", "opencl", "opencl:", "opencl:999", "opencl:x",
-                               "cuda:0", "metal:0", "cuda", ":", ",", "opencl:99999999999999999999", "opencl,0"}) {
+  for (auto const* const id :
+       {"", "gpu", "CPU", "cpu:0", "cpu ", "sim:99999", "sims", "opencl", "opencl:", "opencl:999", "opencl:x", "cuda:0",
+        "metal:0", "cuda", ":", ",", "opencl:99999999999999999999", "opencl,0"}) {
     auto const listed = listed_for(id);
     EXPECT_THAT(listed, Contains("cpu")) << id;
     EXPECT_THAT(listed, Contains(sim)) << id;

@@ -12,12 +12,15 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
 #include <random>
 #include <string>
 #include <vector>
 
 namespace unimem::detail {
 namespace {
+
+using Sizes = std::initializer_list<std::size_t>;
 
 /// An owner that writes down what it is told.
 class Ledger final : public PageOwner {
@@ -172,7 +175,8 @@ TEST_P(HostPagesModel, AgreesWithOneWordPerPage) {
     if (mapped == 0 && !parked.empty() && random() % 2 == 0) {
       auto const which = parked.begin() + static_cast<std::ptrdiff_t>(random() % parked.size());
       auto const size = which->words.size();
-      if (from + size > places || std::any_of(&model[from], &model[from] + size, [](auto word) { return word != 0; })) continue;
+      if (from + size > places || std::any_of(&model[from], &model[from] + size, [](auto word) { return word != 0; }))
+        continue;
       source.map(range.part(from * page, size * page), which->pages);
       std::copy(which->words.begin(), which->words.end(), &model[from]);
       parked.erase(which);
@@ -211,8 +215,8 @@ TEST_P(HostPagesModel, AgreesWithOneWordPerPage) {
 INSTANTIATE_TEST_SUITE_P(Seeds, HostPagesModel, ::testing::Values(1U, 2U, 3U, 2026U));
 
 TEST(HostMemory, PatternsRepeatExactly) {
-  for (std::size_t const size : {1, 2, 4, 8, 16}) {
-    for (std::size_t const repeats : {1, 2, 5, 511, 512, 513, 3000}) {
+  for (auto const size : Sizes{1, 2, 4, 8, 16}) {
+    for (auto const repeats : Sizes{1, 2, 5, 511, 512, 513, 3000}) {
       std::vector<std::byte> pattern(size), expected, target(size * repeats + 1, std::byte{0x99});
       for (std::size_t i = 0; i < size; ++i) pattern[i] = static_cast<std::byte>(i + 1);
       for (std::size_t i = 0; i < repeats; ++i) expected.insert(expected.end(), pattern.begin(), pattern.end());
@@ -224,7 +228,7 @@ TEST(HostMemory, PatternsRepeatExactly) {
 }
 
 TEST(HostMemory, IsAlignedAndRefusedWithoutHarm) {
-  for (std::size_t const bytes : {1, 255, 65'535, 65'536, 1 << 20, 5 << 20}) {
+  for (auto const bytes : Sizes{1, 255, 65'535, 65'536, 1 << 20, 5 << 20}) {
     for (bool const own_pages : {false, true}) {
       auto* const memory = take_host_memory(bytes, own_pages);
       ASSERT_NE(memory, nullptr);
@@ -240,7 +244,7 @@ TEST(HostMemory, IsAlignedAndRefusedWithoutHarm) {
 
 TEST(HostMemory, AddressesAreSkewedAsAsked) {
   constexpr std::size_t alignment = std::size_t{2} << 20;
-  for (std::size_t const skew : {std::size_t{0}, page, alignment - page}) {
+  for (auto const skew : Sizes{std::size_t{0}, page, alignment - page}) {
     auto* const base = map_addresses(10 * page, alignment, skew, PROT_READ | PROT_WRITE);
     ASSERT_NE(base, nullptr);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(base) % alignment, skew);

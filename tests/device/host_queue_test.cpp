@@ -113,7 +113,8 @@ TEST(HostQueue, AFailureThatIsWaitedForBelongsToTheWaitAlone) {
 }
 
 TEST(HostQueue, AWaitingTaskDoesTheOthersWork) {
-  // The second queue's wait can end only if somebody runs the first queue's task: its own worker, or the thread that waits.
+  // The second queue's wait can end only if somebody runs the first queue's task: its own worker, or the thread that
+  // waits.
   for (int round = 0; round < 100; ++round) {
     TaskQueue first, second;
     int value = 0;

@@ -13,7 +13,8 @@ class OpenClAsynchrony : public OpenClTest {
   void SetUp() override {
     OpenClTest::SetUp();
     if (IsSkipped()) return;
-    if (works_in_the_submitting_thread(device())) GTEST_SKIP() << device().info().name << " works in the submitting thread";
+    if (works_in_the_submitting_thread(device()))
+      GTEST_SKIP() << device().info().name << " works in the submitting thread";
   }
 };
 

@@ -18,7 +18,8 @@ struct _cl_platform_id {
 
 namespace {
 
-cl_int CL_API_CALL platform_info(cl_platform_id, cl_platform_info name, std::size_t size, void* value, std::size_t* used) {
+cl_int CL_API_CALL platform_info(cl_platform_id, cl_platform_info name, std::size_t size, void* value,
+                                 std::size_t* used) {
   std::string_view const text = name == CL_PLATFORM_NAME         ? "Fake"
                                 : name == CL_PLATFORM_EXTENSIONS ? "cl_khr_icd"
                                 : name == CL_PLATFORM_VERSION    ? "OpenCL 1.2 fake"
@@ -63,13 +64,14 @@ __attribute__((visibility("default"))) void* CL_API_CALL clGetExtensionFunctionA
   return std::strcmp(name, "clIcdGetPlatformIDsKHR") == 0 ? reinterpret_cast<void*>(platforms) : nullptr;
 }
 
-__attribute__((visibility("default"))) cl_int CL_API_CALL clIcdGetPlatformIDsKHR(cl_uint room, cl_platform_id* list, cl_uint* count) {
+__attribute__((visibility("default"))) cl_int CL_API_CALL clIcdGetPlatformIDsKHR(cl_uint room, cl_platform_id* list,
+                                                                                 cl_uint* count) {
   return platforms(room, list, count);
 }
 
-__attribute__((visibility("default"))) cl_int CL_API_CALL clGetPlatformInfo(cl_platform_id platform, cl_platform_info name,
-                                                                            std::size_t size, void* value,
-                                                                            std::size_t* used) {
+__attribute__((visibility("default"))) cl_int CL_API_CALL clGetPlatformInfo(cl_platform_id platform,
+                                                                            cl_platform_info name, std::size_t size,
+                                                                            void* value, std::size_t* used) {
   return platform_info(platform, name, size, value, used);
 }
 

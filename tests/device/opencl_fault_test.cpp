@@ -104,7 +104,8 @@ TEST_F(OpenClFaultsTest, ALaterFailureNamesItsCallAndItsCode) {
 }
 
 TEST_F(OpenClFaultsTest, AWaitForWorkThatFailsReportsThatWorksFailure) {
-  if (works_in_the_submitting_thread(faulty_device())) GTEST_SKIP() << "the work has always failed before anybody can wait for it";
+  if (works_in_the_submitting_thread(faulty_device()))
+    GTEST_SKIP() << "the work has always failed before anybody can wait for it";
   auto const memory = take(faulty_device(), 64);
   auto const source = noise(64, 1);
   auto failing = faulty_device().create_queue(), waiting = faulty_device().create_queue();
@@ -126,7 +127,8 @@ TEST_F(OpenClFaultsTest, AWaitForWorkThatFailsReportsThatWorksFailure) {
 }
 
 TEST_F(OpenClFaultsTest, AWaitForAnotherDevicesFailureReportsItToo) {
-  if (works_in_the_submitting_thread(faulty_device())) GTEST_SKIP() << "the work has always failed before anybody can wait for it";
+  if (works_in_the_submitting_thread(faulty_device()))
+    GTEST_SKIP() << "the work has always failed before anybody can wait for it";
   auto failing = faulty_device().create_queue(), waiting = device().create_queue();
   Event wait;
   {

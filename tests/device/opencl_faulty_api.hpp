@@ -17,18 +17,18 @@ namespace unimem {
 
 /// What the faulty driver shall do wrong next. Codes of OpenCL; CL_SUCCESS: nothing.
 struct OpenClFaults {
-  cl_int refuse_context = CL_SUCCESS;      ///< clCreateContext
-  cl_int refuse_queue = CL_SUCCESS;        ///< clCreateCommandQueue
-  cl_int refuse_buffer = CL_SUCCESS;       ///< clCreateBuffer
-  cl_int refuse_upload = CL_SUCCESS;       ///< clEnqueueWriteBuffer, at once
-  cl_int refuse_fill = CL_SUCCESS;         ///< clEnqueueFillBuffer, at once
-  cl_int fail_next_run = CL_SUCCESS;       ///< the next clEnqueueNDRangeKernel is accepted, runs, and ends with this
-  cl_int refuse_event_info = CL_SUCCESS;   ///< clGetEventInfo
-  bool hide_parameters = false;            ///< clGetKernelArgInfo tells nothing, which the specification allows
+  cl_int refuse_context = CL_SUCCESS;     ///< clCreateContext
+  cl_int refuse_queue = CL_SUCCESS;       ///< clCreateCommandQueue
+  cl_int refuse_buffer = CL_SUCCESS;      ///< clCreateBuffer
+  cl_int refuse_upload = CL_SUCCESS;      ///< clEnqueueWriteBuffer, at once
+  cl_int refuse_fill = CL_SUCCESS;        ///< clEnqueueFillBuffer, at once
+  cl_int fail_next_run = CL_SUCCESS;      ///< the next clEnqueueNDRangeKernel is accepted, runs, and ends with this
+  cl_int refuse_event_info = CL_SUCCESS;  ///< clGetEventInfo
+  bool hide_parameters = false;           ///< clGetKernelArgInfo tells nothing, which the specification allows
 };
 
-/// The real driver behind a table with entries that do wrong on demand: faults by composition, without a driver that has them.
-/// One per process, because entries of the table are plain functions. For tests of one thread at a time.
+/// The real driver behind a table with entries that do wrong on demand: faults by composition, without a driver that
+/// has them. One per process, because entries of the table are plain functions. For tests of one thread at a time.
 class FaultyOpenCl {
  public:
   static FaultyOpenCl& instance() {
@@ -48,11 +48,15 @@ class FaultyOpenCl {
 
  private:
   FaultyOpenCl() : real_(*detail::opencl::installation().hardware.front().api), table_(real_) {
-    table_.clCreateContext = [](auto... arguments) { return made(faulty().refuse_context, &Api::clCreateContext, arguments...); };
+    table_.clCreateContext = [](auto... arguments) {
+      return made(faulty().refuse_context, &Api::clCreateContext, arguments...);
+    };
     table_.clCreateCommandQueue = [](auto... arguments) {
       return made(faulty().refuse_queue, &Api::clCreateCommandQueue, arguments...);
     };
-    table_.clCreateBuffer = [](auto... arguments) { return made(faulty().refuse_buffer, &Api::clCreateBuffer, arguments...); };
+    table_.clCreateBuffer = [](auto... arguments) {
+      return made(faulty().refuse_buffer, &Api::clCreateBuffer, arguments...);
+    };
     table_.clEnqueueWriteBuffer = [](auto... arguments) {
       return done(faulty().refuse_upload, &Api::clEnqueueWriteBuffer, arguments...);
     };
@@ -63,11 +67,12 @@ class FaultyOpenCl {
       return done(faulty().hide_parameters ? CL_KERNEL_ARG_INFO_NOT_AVAILABLE : CL_SUCCESS, &Api::clGetKernelArgInfo,
                   arguments...);
     };
-    table_.clEnqueueNDRangeKernel = [](cl_command_queue queue, cl_kernel kernel, cl_uint dimensions, std::size_t const* offset,
-                                       std::size_t const* global, std::size_t const* local, cl_uint count,
-                                       cl_event const* list, cl_event* event) {
+    table_.clEnqueueNDRangeKernel = [](cl_command_queue queue, cl_kernel kernel, cl_uint dimensions,
+                                       std::size_t const* offset, std::size_t const* global, std::size_t const* local,
+                                       cl_uint count, cl_event const* list, cl_event* event) {
       auto& self = instance();
-      auto const code = self.real_.clEnqueueNDRangeKernel(queue, kernel, dimensions, offset, global, local, count, list, event);
+      auto const code =
+          self.real_.clEnqueueNDRangeKernel(queue, kernel, dimensions, offset, global, local, count, list, event);
       if (code == CL_SUCCESS && self.faults.fail_next_run != CL_SUCCESS) self.doom(*event);
       return code;
     };
@@ -75,7 +80,8 @@ class FaultyOpenCl {
       auto& self = instance();
       if (self.faults.refuse_event_info != CL_SUCCESS) return self.faults.refuse_event_info;
       auto const code = self.real_.clGetEventInfo(event, name, size, value, used);
-      if (code == CL_SUCCESS && name == CL_EVENT_COMMAND_EXECUTION_STATUS) self.apply_doom(event, *static_cast<cl_int*>(value));
+      if (code == CL_SUCCESS && name == CL_EVENT_COMMAND_EXECUTION_STATUS)
+        self.apply_doom(event, *static_cast<cl_int*>(value));
       return code;
     };
   }
@@ -86,13 +92,13 @@ class FaultyOpenCl {
 
   /// A call that returns its code.
   template <class Function, class... Arguments>
-  static cl_int done(cl_int fault, Function Api::*entry, Arguments... arguments) {
+  static cl_int done(cl_int fault, Function Api::* entry, Arguments... arguments) {
     return fault != CL_SUCCESS ? fault : (instance().real_.*entry)(arguments...);
   }
 
   /// A call that returns an object, and its code through the last argument.
   template <class Function, class First, class... Rest>
-  static auto made(cl_int fault, Function Api::*entry, First first, Rest... rest)
+  static auto made(cl_int fault, Function Api::* entry, First first, Rest... rest)
       -> decltype((std::declval<Api const&>().*entry)(first, rest...)) {
     if (fault == CL_SUCCESS) return (instance().real_.*entry)(first, rest...);
     *std::get<sizeof...(Rest) - 1>(std::tuple{rest...}) = fault;
@@ -125,7 +131,8 @@ inline Device& faulty_device() {
 
 /// Work that the driver accepts and reports as failed when it ends.
 inline Event fail(Queue& queue) {
-  static auto& program = *new std::shared_ptr<Program const>(compile(faulty_device(), "nothing", "UNIMEM_KERNEL nothing() {}"));
+  static auto& program =
+      *new std::shared_ptr<Program const>(compile(faulty_device(), "nothing", "UNIMEM_KERNEL nothing() {}"));
   FaultyOpenCl::instance().faults.fail_next_run = CL_OUT_OF_RESOURCES;
   return queue.run(program, {1}, {});
 }

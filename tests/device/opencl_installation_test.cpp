@@ -16,8 +16,8 @@
 #include <string>
 #include <string_view>
 
-// What a missing or broken OpenCL installation is: a backend that is unavailable with a reason. Each case looks in a child process
-// of its own, because a process looks only once.
+// What a missing or broken OpenCL installation is: a backend that is unavailable with a reason. Each case looks in a
+// child process of its own, because a process looks only once.
 
 #ifdef __SANITIZE_THREAD__
 #define UNIMEM_NEEDS_PROBE() GTEST_SKIP() << "there is no probe under ThreadSanitizer"
@@ -82,7 +82,8 @@ std::string look(Environment const& variables, void (*prepare)() = [] {}, std::s
   close(ends[1]);
   std::string answer;
   char chunk[256];
-  for (ssize_t count = 0; (count = read(ends[0], chunk, sizeof chunk)) > 0;) answer.append(chunk, static_cast<std::size_t>(count));
+  for (ssize_t count = 0; (count = read(ends[0], chunk, sizeof chunk)) > 0;)
+    answer.append(chunk, static_cast<std::size_t>(count));
   close(ends[0]);
   int status = 0;
   waitpid(child, &status, 0);
@@ -92,7 +93,9 @@ std::string look(Environment const& variables, void (*prepare)() = [] {}, std::s
 /// Variables under which the fake driver is the only one, and does what it is told.
 class FakeDriver {
  public:
-  explicit FakeDriver(std::string what) : what_(std::move(what)) { vendors_.with("fake.icd", UNIMEM_FAKE_DRIVER_LIBRARY); }
+  explicit FakeDriver(std::string what) : what_(std::move(what)) {
+    vendors_.with("fake.icd", UNIMEM_FAKE_DRIVER_LIBRARY);
+  }
 
   [[nodiscard]] Environment environment(std::string const& milliseconds = "20000") const {
     return {{"OCL_ICD_VENDORS", vendors_.path()},
@@ -123,7 +126,9 @@ TEST(OpenClInstallation, NoPlatformIsTheReason) {
 TEST(OpenClInstallation, ADriverThatCannotBeLoadedIsLikeNone) {
   Directory files, vendors;
   files.with("corrupt.so", "this is no library");
-  vendors.with("corrupt.icd", files.path() + "/corrupt.so").with("missing.icd", files.path() + "/missing.so").with("empty.icd", "");
+  vendors.with("corrupt.icd", files.path() + "/corrupt.so")
+      .with("missing.icd", files.path() + "/missing.so")
+      .with("empty.icd", "");
   EXPECT_THAT(look({{"OCL_ICD_VENDORS", vendors.path()}}), StartsWith("0|no OpenCL platform is installed"));
 }
 
@@ -145,7 +150,8 @@ TEST(OpenClInstallation, ADriverThatCrashesDoesSoInTheProbe) {
 
 TEST(OpenClInstallation, ADriverThatEndsTheProcessEndsTheProbe) {
   UNIMEM_NEEDS_PROBE();
-  EXPECT_EQ(look(FakeDriver{"exit"}.environment()), "0|a driver ended the process with status 3 while listing the platforms");
+  EXPECT_EQ(look(FakeDriver{"exit"}.environment()),
+            "0|a driver ended the process with status 3 while listing the platforms");
 }
 
 TEST(OpenClInstallation, ADriverThatHangsIsGivenUp) {
@@ -165,7 +171,8 @@ TEST(OpenClInstallation, ACrashIsNoticedWhereTheApplicationReapsItsChildrenItsel
 }
 
 TEST(OpenClInstallation, SettingsThatCannotBeReadAreTheReason) {
-  EXPECT_THAT(look({{"UNIMEM_OPENCL_PROBE", "perhaps"}}), AllOf(StartsWith("0|"), HasSubstr("UNIMEM_OPENCL_PROBE 'perhaps'")));
+  EXPECT_THAT(look({{"UNIMEM_OPENCL_PROBE", "perhaps"}}),
+              AllOf(StartsWith("0|"), HasSubstr("UNIMEM_OPENCL_PROBE 'perhaps'")));
   UNIMEM_NEEDS_PROBE();
   for (auto const* const value : {"soon", "0", "-5", "10s", "99999999999"}) {
     EXPECT_THAT(look({{"UNIMEM_OPENCL_PROBE_TIMEOUT_MS", value}}),
@@ -205,7 +212,8 @@ class PoclCache : public ::testing::Test {
 
 TEST_F(PoclCache, ADirectoryThatCannotBeMadeIsTheReason) {
   EXPECT_EQ(look(with({{"POCL_CACHE_DIR", "/proc/unimem"}})),
-            "0|PoCL cannot write its kernel cache '/proc/unimem': No such file or directory (POCL_CACHE_DIR names another place)");
+            "0|PoCL cannot write its kernel cache '/proc/unimem': No such file or directory (POCL_CACHE_DIR names "
+            "another place)");
 }
 
 TEST_F(PoclCache, AFileInItsPlaceIsTheReason) {
@@ -214,7 +222,8 @@ TEST_F(PoclCache, AFileInItsPlaceIsTheReason) {
 }
 
 TEST_F(PoclCache, TheDefaultPlaceIsLookedAtToo) {
-  EXPECT_THAT(look(with({{"HOME", "/proc"}}), forget_cache_settings), StartsWith("0|PoCL cannot write its kernel cache '/proc/.cache/pocl/kcache'"));
+  EXPECT_THAT(look(with({{"HOME", "/proc"}}), forget_cache_settings),
+              StartsWith("0|PoCL cannot write its kernel cache '/proc/.cache/pocl/kcache'"));
   EXPECT_THAT(look(with({{"HOME", "/proc"}}),
                    [] {
                      forget_cache_settings();
@@ -257,7 +266,8 @@ TEST(OpenClInstallation, IsListedAmongTheUnavailableBackends) {
     }
     return text;
   };
-  EXPECT_THAT(look({{"OCL_ICD_VENDORS", empty.path()}}, [] {}, list),
+  EXPECT_THAT(look(
+                  {{"OCL_ICD_VENDORS", empty.path()}}, [] {}, list),
               StartsWith("cpu without OpenCL: no OpenCL platform is installed"));
 }
 

@@ -20,7 +20,8 @@ using ::testing::HasSubstr;
 class OpenClKernel : public OpenClTest {
  protected:
   /// Runs to the end, and throws what the run failed with.
-  static void run(std::shared_ptr<Program const> const& program, Range range, std::vector<KernelArgument> const& arguments) {
+  static void run(std::shared_ptr<Program const> const& program, Range range,
+                  std::vector<KernelArgument> const& arguments) {
     device().default_queue().run(program, range, arguments).wait();
   }
 
@@ -49,7 +50,7 @@ __kernel void scale(__global const float* in, __global float* out, uint count) {
 })";
 
 TEST_F(OpenClKernel, RunsOverExactlyTheItemsOfItsRange) {
-  for (std::size_t const items : {1U, 7U, 64U, 97U, 1000U}) {
+  for (std::size_t const items : {1U, 7U, 97U, 255U, 256U, 257U, 1000U}) {
     auto const x = memory_of(std::vector<float>(1024, 3.0F));
     run(compile(device(), "scale", scale), {items}, {argument(x), scalar(2.0F)});
     std::vector<float> expected(1024, 3.0F);
@@ -105,9 +106,8 @@ TEST_F(OpenClKernel, ScalarsOfEveryWidthArrive) {
       {argument(out), scalar(std::uint8_t{200}), scalar(std::int8_t{-100}), scalar(std::uint16_t{60'000}),
        scalar(std::int16_t{-30'000}), scalar(4'000'000'000U), scalar(-2'000'000'000), scalar(std::uint64_t{1} << 62),
        scalar(-(std::int64_t{1} << 62)), scalar(-8.0F), scalar(std::array<float, 4>{1, 2, 3, 4})});
-  EXPECT_THAT(values_in<std::int64_t>(out),
-              ElementsAre(200, -100, 60'000, -30'000, 4'000'000'000, -2'000'000'000, std::int64_t{1} << 62,
-                          -(std::int64_t{1} << 62), -8, 10));
+  EXPECT_THAT(values_in<std::int64_t>(out), ElementsAre(200, -100, 60'000, -30'000, 4'000'000'000, -2'000'000'000,
+                                                        std::int64_t{1} << 62, -(std::int64_t{1} << 62), -8, 10));
 }
 
 TEST_F(OpenClKernel, DoublesAreThereWhereTheDeviceSaysSo) {
@@ -163,7 +163,8 @@ TEST_F(OpenClKernel, ACountThatDoesNotFitIsRefusedBeforeAnythingRuns) {
   auto const out = memory_of(std::vector<float>(2, 7));
   auto const before = device().default_queue().record();
   auto const error = refusal([&] { run(program, {2}, {argument(in), argument(out), scalar(std::uint64_t{1} << 32)}); });
-  EXPECT_THAT(error.reason, HasSubstr("argument 2 is 0x0000000100000000 (8 bytes), which does not fit parameter 2 of type uint"));
+  EXPECT_THAT(error.reason,
+              HasSubstr("argument 2 is 0x0000000100000000 (8 bytes), which does not fit parameter 2 of type uint"));
   EXPECT_EQ(device().default_queue().record(), before);
   EXPECT_THAT(values_in<float>(out), Each(7));
 }
@@ -177,10 +178,33 @@ TEST_F(OpenClKernel, IntegersAreConvertedOnlyWhereTheValueIsBeyondDoubt) {
   run(program, {1}, {argument(out), scalar(std::int64_t{-5}), scalar(std::uint8_t{255}), scalar(std::int16_t{300})});
   EXPECT_THAT(values_in<std::int64_t>(out), ElementsAre(-5, 255, 300));
   // Whether 0xffff was −1 or 65535 is not to be known.
-  auto const error = refusal([&] { run(program, {1}, {argument(out), scalar(1), scalar(1U), scalar(std::int16_t{-1})}); });
+  auto const error =
+      refusal([&] { run(program, {1}, {argument(out), scalar(1), scalar(1U), scalar(std::int16_t{-1})}); });
   EXPECT_THAT(error.reason, HasSubstr("argument 3 is 0xffff (2 bytes), which does not fit parameter 3 of type long"));
-  EXPECT_THAT(refusal([&] { run(program, {1}, {argument(out), scalar(std::int64_t{1} << 31), scalar(1U), scalar(1)}); }).reason,
-              HasSubstr("parameter 1 of type int"));
+  EXPECT_THAT(
+      refusal([&] { run(program, {1}, {argument(out), scalar(std::int64_t{1} << 31), scalar(1U), scalar(1)}); }).reason,
+      HasSubstr("parameter 1 of type int"));
+}
+
+TEST_F(OpenClKernel, PlainOpenClIsToldTheRangeItRunsOver) {
+  auto const program = compile(device(), "stride", R"(
+    __kernel void stride(__global uint* out, uint count) {
+      for (size_t i = get_global_id(0); i < count; i += get_global_size(0)) out[i] = (uint)get_global_size(0);
+    })");
+  auto const out = memory_of(std::vector<std::uint32_t>(1000, 0));
+  run(program, {301}, {argument(out), scalar(1000U)});
+  EXPECT_THAT(values_in<std::uint32_t>(out), Each(301U));
+}
+
+TEST_F(OpenClKernel, AKernelMayFixTheSizeOfItsGroups) {
+  auto const program = compile(device(), "group", R"(
+    __attribute__((reqd_work_group_size(4, 1, 1)))
+    UNIMEM_KERNEL group(UNIMEM_BUFFER(unimem_u32, out)) {
+      UNIMEM_DATA(unimem_u32, out)[UNIMEM_ITEM_X] = (unimem_u32)get_local_size(0);
+    })");
+  auto const out = memory_of(std::vector<std::uint32_t>(8, 0));
+  run(program, {8}, {argument(out)});
+  EXPECT_THAT(values_in<std::uint32_t>(out), Each(4U));
 }
 
 TEST_F(OpenClKernel, PlainOpenClTakesAlignedWindowsAndRefusesOthers) {
@@ -202,7 +226,8 @@ TEST_F(OpenClKernel, TheNumberOfArgumentsMustFitOneOfTheForms) {
   auto const x = memory_of(std::vector<float>{1});
   auto const error = refusal([&] { run(program, {1}, {argument(x)}); });
   EXPECT_EQ(error.name, "scale");
-  EXPECT_THAT(error.reason, HasSubstr("has 3 parameters, but 1 arguments need 2 (portable form: two for a buffer) or 1"));
+  EXPECT_THAT(error.reason,
+              HasSubstr("has 3 parameters, but 1 arguments need 2 (portable form: two for a buffer) or 1"));
 }
 
 TEST_F(OpenClKernel, ABufferIsNoScalarAndAScalarNoBuffer) {
@@ -218,12 +243,14 @@ TEST_F(OpenClKernel, AScalarOfTheWrongSizeIsRefused) {
   auto const program = compile(device(), "scale", scale);
   auto const x = memory_of(std::vector<float>{1});
   auto const error = refusal([&] { run(program, {1}, {argument(x), scalar(2.0)}); });
-  EXPECT_THAT(error.reason, HasSubstr("argument 1 is 0x4000000000000000 (8 bytes), which does not fit parameter 2 of type"));
+  EXPECT_THAT(error.reason,
+              HasSubstr("argument 1 is 0x4000000000000000 (8 bytes), which does not fit parameter 2 of type"));
   EXPECT_THAT(values_in<float>(x), ElementsAre(1));
 }
 
 TEST_F(OpenClKernel, ParametersInLocalMemoryAreRefused) {
-  auto const program = compile(device(), "f", "__kernel void f(__global float* x, __local float* scratch) { x[0] = scratch[0]; }");
+  auto const program =
+      compile(device(), "f", "__kernel void f(__global float* x, __local float* scratch) { x[0] = scratch[0]; }");
   auto const x = memory_of(std::vector<float>{1});
   EXPECT_THAT(refusal([&] { run(program, {1}, {argument(x), argument(x)}); }).reason, HasSubstr("in local memory"));
 }
@@ -246,7 +273,8 @@ TEST_F(OpenClKernel, ABuildErrorCarriesTheCompilersLog) {
 }
 
 TEST_F(OpenClKernel, AMissingEntryNamesTheKernelsThereAre) {
-  auto const error = refusal([] { return compile(device(), "absent", "UNIMEM_KERNEL one() {}\nUNIMEM_KERNEL two() {}"); });
+  auto const error =
+      refusal([] { return compile(device(), "absent", "UNIMEM_KERNEL one() {}\nUNIMEM_KERNEL two() {}"); });
   EXPECT_EQ(error.name, "absent");
   EXPECT_THAT(error.reason, HasSubstr("one, two"));
 }
@@ -260,7 +288,8 @@ TEST_F(OpenClKernel, AProgramRunsOnTheDeviceItWasMadeForOnly) {
   auto const other = detail::open_opencl_device(0, "zero_copy=0");
   auto const program = compile(*other, "scale", scale);
   auto const x = memory_of(std::vector<float>{1});
-  EXPECT_THAT(refusal([&] { run(program, {1}, {argument(x), scalar(2.0F)}); }).reason, HasSubstr("was not made by opencl:0"));
+  EXPECT_THAT(refusal([&] { run(program, {1}, {argument(x), scalar(2.0F)}); }).reason,
+              HasSubstr("was not made by opencl:0"));
 }
 
 TEST_F(OpenClKernel, AProgramMayBeDroppedWhileItRuns) {

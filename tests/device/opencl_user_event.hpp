@@ -11,19 +11,20 @@
 
 namespace unimem {
 
-/// Holds a queue's later work back until it is opened or destroyed: a user event behind a barrier, put into the driver's queue
-/// directly. The library itself never makes user events.
+/// Holds a queue's later work back until it is opened or destroyed: a user event behind a barrier, put into the
+/// driver's queue directly. The library itself never makes user events.
 class UserEvent {
  public:
   explicit UserEvent(Queue const& queue) {
     auto* const native = queue.native<cl_command_queue>();
     cl_context context = nullptr;
-    cl_int code = entry<decltype(&::clGetCommandQueueInfo)>("clGetCommandQueueInfo")(native, CL_QUEUE_CONTEXT, sizeof context,
-                                                                                   &context, nullptr);
+    cl_int code = entry<decltype(&::clGetCommandQueueInfo)>("clGetCommandQueueInfo")(native, CL_QUEUE_CONTEXT,
+                                                                                     sizeof context, &context, nullptr);
     EXPECT_EQ(code, CL_SUCCESS);
     event_ = entry<decltype(&::clCreateUserEvent)>("clCreateUserEvent")(context, &code);
     EXPECT_EQ(code, CL_SUCCESS);
-    code = entry<decltype(&::clEnqueueBarrierWithWaitList)>("clEnqueueBarrierWithWaitList")(native, 1, &event_, nullptr);
+    code =
+        entry<decltype(&::clEnqueueBarrierWithWaitList)>("clEnqueueBarrierWithWaitList")(native, 1, &event_, nullptr);
     EXPECT_EQ(code, CL_SUCCESS);
   }
   UserEvent(UserEvent const&) = delete;

@@ -115,7 +115,8 @@ TEST_F(ProcessEnd, AStaticMayWaitForWorkAndSubmitMore) {
 TEST_F(ProcessEnd, FromWithinAKernelDoesNotHang) {
   auto const scenario = [] {
     auto& cpu = device("cpu");
-    cpu.default_queue().run(cpu.compile(kernel([](Range, std::size_t, std::size_t, auto) { std::exit(7); })), Range{1}, {});
+    cpu.default_queue().run(cpu.compile(kernel([](Range, std::size_t, std::size_t, auto) { std::exit(7); })), Range{1},
+                            {});
     while (true) std::this_thread::sleep_for(1s);
   };
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");

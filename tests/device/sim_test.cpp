@@ -36,9 +36,7 @@ Device& slow() {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sim, DeviceConformance,
-                         ::testing::Values(DeviceCase{"fast", fast, fail},
-                                           DeviceCase{"slow", slow, fail}),
-                         case_name);
+                         ::testing::Values(DeviceCase{"fast", fast, fail}, DeviceCase{"slow", slow, fail}), case_name);
 
 constexpr std::size_t terabyte = std::size_t{1} << 40;
 
@@ -91,7 +89,7 @@ TEST(Sim, FreeMemoryIsExactAllTheTime) {
 
 TEST(Sim, FreshMemoryReads0xCD) {
   auto& sim = make_sim();
-  for (std::size_t const bytes : {1, 100, 4096, 65'535, 65'536, 200'000, 5 << 20}) {
+  for (auto const bytes : Sizes{1, 100, 4096, 65'535, 65'536, 200'000, 5 << 20}) {
     Allocated const piece{sim, bytes};
     EXPECT_EQ(downloaded(sim, piece.memory()), repeated(bytes, 0xCD)) << bytes << " bytes";
   }
@@ -99,7 +97,7 @@ TEST(Sim, FreshMemoryReads0xCD) {
 
 TEST(Sim, MemoryThatIsHandedOutAgainIsFreshAgain) {
   auto& sim = make_sim();
-  for (std::size_t const bytes : {1000, 300'000}) {
+  for (auto const bytes : Sizes{1000, 300'000}) {
     for (int round = 0; round < 5; ++round) {
       Allocated const piece{sim, bytes};
       ASSERT_EQ(downloaded(sim, piece.memory()), repeated(bytes, 0xCD));
@@ -338,7 +336,8 @@ TEST(SimFaults, AFailedRunHasScribbledOverWhatItMayWrite) {
   auto queue = sim.create_queue();
   queue.fill(written.memory(), repeated(1, 0));
   queue.fill(only_read.memory(), repeated(1, 0));
-  auto const program = sim.compile({"nothing", "", [](Range, std::size_t, std::size_t, std::span<const HostArgument>) {}});
+  auto const program =
+      sim.compile({"nothing", "", [](Range, std::size_t, std::size_t, std::span<const HostArgument>) {}});
   std::array const arguments{memory_argument(written.window(100, 200)), memory_argument(only_read.memory(), false)};
   EXPECT_EQ(code_of(queue.run(program, Range{1}, arguments)), "done");
   EXPECT_EQ(code_of(queue.run(program, Range{1}, arguments)), "sim run SIM_FAULT");
@@ -395,9 +394,9 @@ TEST(SimFaults, ANewPlanCountsFromOneAgain) {
 }
 
 TEST(SimOptions, AreReadAsTheyAreWritten) {
-  auto const options =
-      parse_sim_options("memory=1.5GiB,h2d=12GB/s,d2h=6GiB/s,d2d=100GB/s,latency=10us,fail_alloc=3,fail_upload=4,"
-                        "fail_download=5,fail_run=6,lose_after=7");
+  auto const options = parse_sim_options(
+      "memory=1.5GiB,h2d=12GB/s,d2h=6GiB/s,d2d=100GB/s,latency=10us,fail_alloc=3,fail_upload=4,"
+      "fail_download=5,fail_run=6,lose_after=7");
   EXPECT_EQ(options.memory_bytes, std::size_t{3} << 29);
   EXPECT_EQ(options.upload_bytes_per_second, 12e9);
   EXPECT_EQ(options.download_bytes_per_second, 6.0 * (1U << 30));
@@ -454,7 +453,8 @@ TEST(SimOptions, ThatMakeNoDeviceAreRefusedByName) {
   auto const refused = [](SimOptions const& options) { return refused_argument([&] { make_sim(options); }); };
   EXPECT_EQ(refused({.memory_bytes = 0}), "memory_bytes");
   EXPECT_EQ(refused({.upload_bytes_per_second = -1}), "upload_bytes_per_second");
-  EXPECT_EQ(refused({.download_bytes_per_second = std::numeric_limits<double>::quiet_NaN()}), "download_bytes_per_second");
+  EXPECT_EQ(refused({.download_bytes_per_second = std::numeric_limits<double>::quiet_NaN()}),
+            "download_bytes_per_second");
   EXPECT_EQ(refused({.copy_bytes_per_second = std::numeric_limits<double>::infinity()}), "copy_bytes_per_second");
   EXPECT_EQ(refused({.latency = -1ns}), "latency");
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <initializer_list>
 #include <latch>
 #include <mutex>
 #include <numeric>
@@ -15,11 +16,13 @@
 namespace unimem::detail {
 namespace {
 
+using Sizes = std::initializer_list<std::size_t>;
+
 using ::testing::Each;
 
 TEST(ThreadPool, RunsEveryPieceOnce) {
   ThreadPool pool{4};
-  for (std::size_t const count : {0, 1, 2, 3, 4, 5, 100, 10'000}) {
+  for (auto const count : Sizes{0, 1, 2, 3, 4, 5, 100, 10'000}) {
     std::vector<int> runs(count);
     pool.parallel_for(count, [&](std::size_t i) { ++runs[i]; });
     EXPECT_THAT(runs, Each(1)) << count << " pieces";
@@ -77,10 +80,12 @@ TEST(ThreadPool, ThrowsTheFirstExceptionWhenAllHaveLeft) {
 TEST(ThreadPool, AnExceptionSkipsWhatHasNotBegun) {
   ThreadPool pool{2};
   std::atomic<int> runs{0};
-  EXPECT_THROW(pool.parallel_for(1'000'000, [&](std::size_t) {
-    ++runs;
-    throw std::runtime_error("at once");
-  }), std::runtime_error);
+  EXPECT_THROW(pool.parallel_for(1'000'000,
+                                 [&](std::size_t) {
+                                   ++runs;
+                                   throw std::runtime_error("at once");
+                                 }),
+               std::runtime_error);
   EXPECT_LE(runs, 2);
 }
 

@@ -164,7 +164,7 @@ TEST_P(PoolConformance, StatisticsAddUpAtEveryMoment) {
     if (blocks.size() < 12 && random() % 2 == 0) {
       blocks.push_back(pool.acquire(1 + random() % (most / 16)));
     } else if (!blocks.empty()) {
-      blocks.erase(blocks.begin() + random() % static_cast<std::ptrdiff_t>(blocks.size()));
+      blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(random() % blocks.size()));
     }
     if (random() % 100 == 0) pool.trim(random() % most);
     pool.validate();

@@ -1,5 +1,6 @@
 #include <unimem/pool/memory_pool.hpp>
 
+#include "pool/pool_core.hpp"
 #include "pool/scripted_device.hpp"
 
 #include <gtest/gtest.h>
@@ -90,6 +91,25 @@ TEST(MemoryPool, BlocksInUseOutliveThePoolAndGoBackWhenReleased) {
   second.release(last_use);
   EXPECT_TRUE(last_use.ready());
   EXPECT_EQ(device.live_blocks(), 0U);
+}
+
+TEST(Block, ADescriptorStaysWhereItIsAndKnowsHowOftenItHasChangedHands) {
+  ScriptedDevice device{MiB};
+  auto core = std::make_unique<detail::PoolCore>(device, Location::device, PoolOptions{});
+  auto& first = core->acquire(1000, {});
+  auto const generation = first.generation;
+  core->release(first, {});
+  EXPECT_EQ(first.generation, generation + 1) << "what was remembered of the first use is told from the next by it";
+  auto& again = core->acquire(1000, {});
+  EXPECT_EQ(&again, &first);
+  core->release(again, {});
+
+  core->trim(0);
+  auto& other_memory = core->acquire(100'000, {});
+  EXPECT_EQ(&other_memory, &first) << "descriptors are recycled";
+  EXPECT_EQ(other_memory.generation, generation + 2);
+  core->release(other_memory, {});
+  detail::PoolCore::close(std::move(core));
 }
 
 /// A pool whose time is set by hand.

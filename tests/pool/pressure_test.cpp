@@ -138,6 +138,16 @@ TEST(PoolPressure, ADriverThatIsFullGetsCachedBlocksBackAndIsAskedAgain) {
   cache.validate();
 }
 
+TEST(PoolPressure, AProgramThatGoesThroughManySizesDoesNotCollectABlockOfEach) {
+  ScriptedDevice device{8192 * MiB};
+  MemoryPool pool{device, Location::device};
+  for (std::size_t bytes = 400 * MiB; bytes > MiB; bytes -= bytes / 6) pool.acquire(bytes).release();
+  EXPECT_EQ(pool.statistics().pool_hits, 0U) << "each is too small for the blocks before it";
+  EXPECT_LE(pool.statistics().peak_reserved_bytes, 400 * MiB * 5 / 4 + 64 * MiB);
+  EXPECT_GT(pool.statistics().total_pooled_bytes, 400 * MiB) << "and yet it keeps what the budget allows";
+  pool.validate();
+}
+
 TEST(PoolPressure, OutOfMemoryTellsEverythingKnown) {
   ScriptedDevice device{64 * MiB};
   MemoryPool pool{device, Location::device, {.max_bytes = 12 * MiB}};
@@ -190,6 +200,10 @@ TEST(PoolPressure, SizesNoDeviceHasAreOutOfMemoryAndNeverReachTheDriver) {
     EXPECT_EQ(error->requested(), bytes);
   }
   EXPECT_EQ(device.driver_calls(), 0U);
+  EXPECT_EQ(refusal(pool, 8 * MiB + 1)->limit(), 8 * MiB);
+  auto const in_one_piece = refusal(pool, 6 * MiB + 1);
+  EXPECT_EQ(in_one_piece->limit(), 6 * MiB);
+  EXPECT_THAT(in_one_piece->what(), HasSubstr("in one piece"));
   EXPECT_FALSE(refusal(pool, 6 * MiB));
 }
 
@@ -251,11 +265,17 @@ TEST(PoolPressure, MemoryOnItsWayBackToTheDriverIsNotReportedAsMissing) {
   MemoryPool pool{device, Location::device};
   pool.acquire(8 * MiB).release();
   std::jthread asker;
-  std::atomic<bool> asked{false};
+  std::atomic<bool> started{false}, asks{false};
   // While one thread is inside the driver with the only block, another finds neither room nor cache: it waits for the
   // outcome.
   device.on_release = [&](DeviceMemory) {
-    if (!asked.exchange(true)) asker = std::jthread{[&] { EXPECT_FALSE(refusal(pool, 5 * MiB)); }};
+    if (started.exchange(true)) return;
+    asker = std::jthread{[&] {
+      asks = true;
+      EXPECT_FALSE(refusal(pool, 5 * MiB));
+    }};
+    while (!asks) std::this_thread::yield();
+    for (int turn = 0; turn < 1000; ++turn) std::this_thread::yield();  // time enough to be refused wrongly
   };
   EXPECT_EQ(pool.trim(), 8 * MiB);
   asker.join();

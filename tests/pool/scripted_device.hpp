@@ -151,7 +151,7 @@ class ScriptedDevice final : public Device {
       facts.reason = "the scripted driver is full";
       throw OutOfMemory(facts);
     }
-    auto storage = std::make_unique<std::byte[]>(bytes);
+    auto storage = std::make_unique_for_overwrite<std::byte[]>(bytes);
     DeviceMemory const memory{reinterpret_cast<std::uintptr_t>(storage.get()), 0, bytes};
     live_.emplace(memory.object, Entry{std::move(storage), bytes});
     live_bytes_ += bytes;

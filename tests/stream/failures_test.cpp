@@ -192,20 +192,17 @@ TEST_F(StreamFailures, ATokenThatHasBeenStoppedStopsBeforeTheFirstChunk) {
 
 TEST_F(StreamFailures, CancellingASlowStreamFromAnotherThreadTakesNoLongerThanItsChunksUnderWay) {
   SimOptions slow;
-  slow.upload_bytes_per_second = 1e6;  // half a second for the file, 65 ms for a chunk
+  slow.upload_bytes_per_second = 1e6;  // 65 ms for a chunk, of which three are under way
   auto& device = make_sim(slow);
   std::stop_source stop;
   auto with = options(device, true);
   with.cancel = stop.get_token();
   std::chrono::steady_clock::time_point asked;
-  std::jthread canceller;
-  with.progress = [&](std::uint64_t done, std::uint64_t) {
-    if (done != 0) return;
-    canceller = std::jthread([&] {
-      asked = std::chrono::steady_clock::now();
-      stop.request_stop();
-    });
-  };
+  std::jthread canceller([&] {
+    while (device.transfers().host_to_device_bytes == 0) std::this_thread::yield();
+    asked = std::chrono::steady_clock::now();
+    stop.request_stop();
+  });
   EXPECT_THROW(stream_file(path, affine(ElementType::u8, 1, 1), with), StreamCancelled);
   auto const ended = std::chrono::steady_clock::now();
   canceller.join();

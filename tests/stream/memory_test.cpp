@@ -27,7 +27,7 @@ class StreamMemory : public ::testing::TestWithParam<char const*> {};
 TEST_P(StreamMemory, StaysWithinTwiceTheBuffersWhateverTheFile) {
   ScratchFolder const folder;
   auto const path = folder.write("input", std::string_view());
-  std::filesystem::resize_file(path, std::uint64_t{400} << 20);  // a hole: no disk is needed
+  std::filesystem::resize_file(path, std::uint64_t{208} << 20);  // a hole: no disk is needed
   auto const own = Kernel("own").host([](WorkItem i, std::span<const std::uint64_t> in, std::span<std::uint64_t> out,
                                          std::uint64_t) { out[i.x] = ~in[i.x]; });
   struct {
@@ -40,7 +40,7 @@ TEST_P(StreamMemory, StaysWithinTwiceTheBuffersWhateverTheFile) {
   auto& on = device(GetParam());
   for (auto const& [name, kernel, writes] : works) {
     StreamOptions options;
-    options.chunk_bytes = std::size_t{32} << 20;
+    options.chunk_bytes = std::size_t{16} << 20;
     options.buffers = 3;
     options.device = &on;
     if (writes) options.output = "/dev/null";

@@ -16,7 +16,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <map>
+#include <numeric>
 #include <thread>
 
 namespace unimem {
@@ -224,11 +224,11 @@ TEST_P(StreamConformance, AffineRoundsOnceAndSaturatesForEveryElement) {
   } const cases[] = {{1, 0}, {-1.5, 0.5}, {0.5, 0.25}, {1e300, -1e300}, {0, -7.5}, {3.0000001, 1e-3}, {1e-3, 2.5}};
   for (auto const element : all_element_types) {
     detail::with_element_type(element, [&]<class T>(std::type_identity<T>) {
-      auto const elements = hard_elements<T>(70'001, 11);
+      auto const elements = hard_elements<T>(20'001, 11);
       auto const path = folder.write("input", elements);
       for (auto const [scale, offset] : cases) {
         SCOPED_TRACE(::testing::Message() << to_string(element) << " * " << scale << " + " << offset);
-        auto with = options(64 * 1'024);
+        auto with = options(24 * 1'024);
         with.output = folder / "output";
         auto const result = counted(path, affine(element, scale, offset), with);
         std::vector<T> expected;
@@ -290,6 +290,33 @@ TEST_P(StreamConformance, WithoutAnOutputNothingIsBroughtBack) {
   EXPECT_EQ(folder.names(), (std::set<std::string>{"input"}));
 }
 
+TEST_P(StreamConformance, AFewElementsOfEveryKindGoThroughEveryKernel) {
+  for (auto const element : all_element_types) {
+    SCOPED_TRACE(to_string(element));
+    detail::with_element_type(element, [&]<class T>(std::type_identity<T>) {
+      std::vector<T> const elements{T{3}, T{7}, T{5}, T{9}, T{1}, T{0}, T{2}, T{11}, T{4}, T{8}, T{6}};
+      auto const path = folder.write("input", elements);
+      auto with = options(5 * sizeof(T));
+      auto const numbers = counted(path, statistics(element), with);
+      auto const& found = std::get<StatisticsResult>(numbers.result);
+      std::visit([](auto min) { EXPECT_EQ(min, 0); }, found.min);
+      std::visit([](auto max) { EXPECT_EQ(max, 11); }, found.max);
+      EXPECT_DOUBLE_EQ(found.mean, 56.0 / 11);
+      EXPECT_DOUBLE_EQ(found.standard_deviation, std::sqrt(406.0 / 11 - 56.0 * 56.0 / 121));
+
+      auto const counts = counted(path, histogram(), with);
+      EXPECT_EQ(std::accumulate(std::get<HistogramResult>(counts.result).counts.begin(),
+                                std::get<HistogramResult>(counts.result).counts.end(), std::uint64_t{0}),
+                11 * sizeof(T));
+
+      with.output = folder / "output";
+      counted(path, affine(element, 2, 1), with);
+      EXPECT_EQ(folder.read_elements<T>("output"),
+                (std::vector<T>{T{7}, T{15}, T{11}, T{19}, T{3}, T{1}, T{5}, T{23}, T{9}, T{17}, T{13}}));
+    });
+  }
+}
+
 TEST_P(StreamConformance, AnEmptyFileHasResultsToo) {
   auto const path = folder.write("input", std::string_view());
   auto with = options(4'096);
@@ -332,8 +359,8 @@ TEST_P(StreamConformance, MoreThanTheMemoryLimitHoldsStreamsThroughIt) {
 }
 
 TEST_P(StreamConformance, InPlaceMappingNeedsNoMoreThanTheChunk) {
-  auto const elements = hard_elements<std::int16_t>(2'100'000, 4);
-  auto with = options(std::size_t{1} << 20);
+  auto const elements = hard_elements<std::int16_t>(300'000, 4);
+  auto with = options(256 * 1'024);
   with.memory_limit = discrete ? with.chunk_bytes : 2 * with.chunk_bytes;
   with.output = folder / "output";
   auto const result = counted(folder.write("input", elements), affine(ElementType::i16, 1, 1), with);

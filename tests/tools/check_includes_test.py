@@ -111,6 +111,10 @@ class CheckIncludes(unittest.TestCase):
         self.assert_caught("files", "docs/a.md", b"a line \n")
         self.assert_caught("files", "docs/a.md", b"no newline", 1)
 
+    def test_a_link_leads_somewhere(self):
+        self.assert_caught("links", "docs/a.md", "see\n[the map](gone.md#part)\n", 2)
+        self.assertEqual(self.violations({"docs/a.md": "[up](../README.md#top) [out](https://example.org/x) [here](#part)\n"}), [])
+
     def test_the_licence_is_there(self):
         self.assertEqual([v.path for v in self.violations({"LICENSE": None})], ["LICENSE"])
         self.assertEqual([v.path for v in self.violations({"README.md": "hello\n"})], ["README.md"])

@@ -24,18 +24,18 @@ enum class Backend : std::uint8_t { cpu, opencl, cuda, metal, sim };
 
 /// What does not change while a device exists.
 struct DeviceInfo {
-  std::string name;                   ///< the hardware's own name
+  std::string name;  ///< the hardware's own name
   std::string vendor;
-  std::string driver;                 ///< driver or runtime version, as it spells itself
-  std::size_t total_bytes = 0;        ///< capacity the library enforces
-  std::size_t max_allocation = 0;     ///< the largest single allocation, bytes
-  std::size_t alignment = 1;          ///< every allocation's address (or object) is aligned to this, bytes
-  unsigned compute_units = 1;         ///< cores, or what the driver counts as such
+  std::string driver;              ///< driver or runtime version, as it spells itself
+  std::size_t total_bytes = 0;     ///< capacity the library enforces
+  std::size_t max_allocation = 0;  ///< the largest single allocation, bytes
+  std::size_t alignment = 1;       ///< every allocation's address (or object) is aligned to this, bytes
+  unsigned compute_units = 1;      ///< cores, or what the driver counts as such
   bool is_gpu = false;
-  bool integrated = false;            ///< shares the host's memory physically
-  bool doubles = true;                ///< kernels may use 64-bit floating point
-  bool compiles_source = false;       ///< runs the source form of kernels
-  bool runs_host_form = false;        ///< runs the host form of kernels
+  bool integrated = false;       ///< shares the host's memory physically
+  bool doubles = true;           ///< kernels may use 64-bit floating point
+  bool compiles_source = false;  ///< runs the source form of kernels
+  bool runs_host_form = false;   ///< runs the host form of kernels
 };
 
 /// Memory of a device at one moment, bytes. Free memory is the limit less what is live.
@@ -76,8 +76,9 @@ class UNIMEM_API Device {
 
   [[nodiscard]] virtual MemoryInfo memory_info() const = 0;
 
-  /// Memory of `bytes` (at least 1) bytes at a location this device serves, aligned to `info().alignment`; its contents are
-  /// undefined. Throws OutOfMemory when the capacity is reached, UnsupportedOperation for a location it does not serve.
+  /// Memory of `bytes` (at least 1) bytes at a location this device serves, aligned to `info().alignment`; its contents
+  /// are undefined. Throws OutOfMemory when the capacity is reached, UnsupportedOperation for a location it does not
+  /// serve.
   [[nodiscard]] virtual DeviceMemory allocate(std::size_t bytes, Location location) = 0;
 
   /// Gives back what `allocate` returned, at the same location. All work on it must have ended.
@@ -92,7 +93,8 @@ class UNIMEM_API Device {
   /// The address code running on this device may use for `memory`; null where device memory has no address (OpenCL).
   [[nodiscard]] virtual void* address(DeviceMemory memory) = 0;
 
-  /// Makes a kernel ready. Throws KernelError when it lacks the form this device needs, or does not build (with the log).
+  /// Makes a kernel ready. Throws KernelError when it lacks the form this device needs, or does not build (with the
+  /// log).
   [[nodiscard]] virtual std::shared_ptr<Program const> compile(ProgramSource const& source) = 0;
 
   [[nodiscard]] virtual LinkCost link_cost() const noexcept { return {}; }

@@ -14,9 +14,9 @@ namespace unimem {
 /// The first call looks for drivers, which may take a fraction of a second. Thread-safe.
 [[nodiscard]] UNIMEM_API std::vector<std::reference_wrapper<Device>> devices();
 
-/// The device with this id. `sim` or `sim:memory=1GiB,h2d=12GB/s,latency=10us,fail_alloc=3` always makes a new simulated
-/// device (options: device/sim.hpp); `opencl:0,zero_copy=1` takes options too. Only the backend named is looked for.
-/// Throws NotFound listing what there is, InvalidArgument for an option it cannot read. Thread-safe.
+/// The device with this id. `sim` or `sim:memory=1GiB,h2d=12GB/s,latency=10us,fail_alloc=3` always makes a new
+/// simulated device (options: device/sim.hpp); `opencl:0,zero_copy=1` takes options too. Only the backend named is
+/// looked for. Throws NotFound listing what there is, InvalidArgument for an option it cannot read. Thread-safe.
 [[nodiscard]] UNIMEM_API Device& device(std::string_view id);
 
 /// `UNIMEM_DEVICE` if set, else the first of: cuda, metal, a GPU under OpenCL, cpu. Decided once. Thread-safe.

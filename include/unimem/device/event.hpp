@@ -11,11 +11,13 @@ namespace detail {
 class QueueControl;
 }
 
-/// The number of a piece of work within its queue, counting from 1. Work of one queue finishes in the order of its tickets.
+/// The number of a piece of work within its queue, counting from 1. Work of one queue finishes in the order of its
+/// tickets.
 using Ticket = std::uint64_t;
 
-/// A moment in a queue: the end of the work with a given ticket. Two words, copied freely; it stays valid when its queue is
-/// gone, because the control block it points to lives as long as the process. A default-constructed event is done.
+/// A moment in a queue: the end of the work with a given ticket. Two words, copied freely; it stays valid when its
+/// queue is gone, because the control block it points to lives as long as the process. A default-constructed event is
+/// done.
 ///
 /// Thread-safe: any thread may ask or wait, at any time.
 class UNIMEM_API Event {

@@ -31,8 +31,8 @@ struct WorkItem {
   std::size_t z = 0;
 };
 
-/// What a host loop is handed for each kernel argument: an address and a size. For a buffer the window the kernel was given,
-/// for a scalar the value's bytes.
+/// What a host loop is handed for each kernel argument: an address and a size. For a buffer the window the kernel was
+/// given, for a scalar the value's bytes.
 struct HostArgument {
   void* data = nullptr;
   std::size_t bytes = 0;

@@ -55,7 +55,9 @@ struct AcquireOptions {
 };
 
 /// Memory of one device at one location, kept for reuse. Freed blocks are cached and handed out again to requests they
-/// fit nearly exactly; nothing returns to the driver before the work that uses it has ended.
+/// fit nearly exactly; nothing returns to the driver before the work that uses it has ended. The cache is bounded even
+/// without options: before taking new memory a pool gives back the oldest cached blocks that are done until it holds no
+/// more than a quarter and 64 MiB beyond the most it ever had in use at once.
 ///
 /// This first version caches whole driver allocations behind one lock; limits, tickets, statistics and the handle are
 /// final. No driver call, wait or user code runs under that lock. Thread-safe. All allocations should be released

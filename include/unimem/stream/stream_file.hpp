@@ -25,8 +25,9 @@ struct StreamOptions {
   /// Bytes of a chunk; a multiple of the element's size. A file smaller than this is one chunk of its own size.
   std::size_t chunk_bytes = std::size_t{64} << 20;
 
-  /// Chunks under way at once, at least 1. Three let reading, computing and writing overlap; fewer are used when the
-  /// memory limit or the file is too small for them.
+  /// Chunks under way at once, at least 1. Three let reading, computing and writing overlap. Fewer are used when the
+  /// memory limit or the file is too small for them, two thirds where each also needs an output on a device with memory
+  /// of its own (a mapping kernel of one's own there), and never more than 64.
   std::size_t buffers = 3;
 
   /// Where to compute; null: default_device().

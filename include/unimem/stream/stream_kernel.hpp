@@ -55,11 +55,11 @@ class UNIMEM_API StreamKernel {
 
 /// Count, minimum, maximum, mean and population standard deviation. Gives StatisticsResult.
 ///
-/// Every element is taken as a double (64-bit integers are rounded to nearest; minimum and maximum stay exact). Each
-/// strip of a chunk sums its elements and then the squares of their distances from the strip's own mean; strips are
-/// merged in file order by Chan's formula (Chan, Golub, LeVeque 1979), so the result does not depend on timing, and
-/// large offsets cost no digits. A NaN anywhere makes all four NaN, as in NumPy. Without an element, the options or the
-/// file decide.
+/// Every element is taken as a double (64-bit integers are rounded to nearest; minimum and maximum stay exact), and
+/// mean and deviation are those of a computation in doubles: in two passes over each strip of a chunk, exact for
+/// integers up to 16 bits, the strips merged in file order by Chan's formula (Chan, Golub, LeVeque 1979). So neither
+/// timing nor the device changes a digit, and large offsets cost none. The length of the chunks may, in the last ones.
+/// A NaN anywhere makes all four NaN, as in NumPy. Without an element, the options or the file decide.
 [[nodiscard]] UNIMEM_API StreamKernel statistics(std::optional<ElementType> element = std::nullopt);
 
 /// y = scale · x + offset, computed in double (product and sum rounded each) and rounded once to the element: to

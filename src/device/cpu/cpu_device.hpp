@@ -11,8 +11,8 @@ namespace unimem::detail {
 
 /// The machine itself as a device: its memory is host memory, its kernels are host forms on the shared thread pool.
 ///
-/// All four locations are the same memory here; `pinned` is locked in place besides. Sizes are counted against what the machine,
-/// or the container around it, has, because a container's limit does not refuse, it kills.
+/// All four locations are the same memory here; `pinned` is locked in place besides. Sizes are counted against what the
+/// machine, or the container around it, has, because a container's limit does not refuse, it kills.
 class CpuDevice final : public Device, private PageOwner {
  public:
   CpuDevice();

@@ -40,12 +40,14 @@ Event CpuQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
 Event CpuQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
   std::array<std::byte, 16> copied{};
   std::copy(pattern.begin(), pattern.end(), copied.begin());
-  return submit([to, copied, size = pattern.size()] { repeat_pattern(pointer(to), to.bytes, std::span{copied}.first(size)); });
+  return submit(
+      [to, copied, size = pattern.size()] { repeat_pattern(pointer(to), to.bytes, std::span{copied}.first(size)); });
 }
 
 Event CpuQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) {
-  return submit([host = as_host_program(program, device_), range,
-                 copied = std::vector<KernelArgument>(arguments.begin(), arguments.end())] { host->run(range, copied); });
+  return submit(
+      [host = as_host_program(program, device_), range,
+       copied = std::vector<KernelArgument>(arguments.begin(), arguments.end())] { host->run(range, copied); });
 }
 
 }  // namespace unimem::detail

@@ -17,8 +17,8 @@ namespace unimem::detail {
 /// Name and release of the operating system's kernel.
 [[nodiscard]] std::string system_release();
 
-/// Bytes of physical memory this process may use: the machine's, or what a control group (version 1 or 2, this one's or one
-/// above it) leaves of it.
+/// Bytes of physical memory this process may use: the machine's, or what a control group (version 1 or 2, this one's or
+/// one above it) leaves of it.
 [[nodiscard]] std::size_t usable_memory_bytes();
 
 /// Bytes that could be used now without swapping, as the system estimates them.

@@ -1,4 +1,5 @@
 #include "device/cpu/thread_pool.hpp"
+#include "device/brief_wait.hpp"
 
 #include <sched.h>
 
@@ -27,7 +28,7 @@ struct ThreadPool::Loop {
   std::size_t const count;
   std::function<void(std::size_t)> const& piece;
   std::atomic<std::size_t> next{0};
-  std::size_t helpers = 0;  ///< under the pool's lock
+  std::atomic<std::size_t> helpers{0};  ///< changed under the pool's lock alone
   std::once_flag failed{};
   std::exception_ptr failure{};
 };
@@ -66,9 +67,14 @@ void ThreadPool::parallel_for(std::size_t count, std::function<void(std::size_t)
   }
   take_part(loop);
   {
+    std::lock_guard const lock{mutex_};
+    std::erase(loops_, &loop);  // nobody joins any more
+  }
+  // Acquire: what the helpers wrote in their pieces is visible to whoever sees that they have left.
+  auto const left = [&] { return loop.helpers.load(std::memory_order_acquire) == 0; };
+  if (!comes_soon(left)) {
     std::unique_lock lock{mutex_};
-    std::erase(loops_, &loop);
-    ended_.wait(lock, [&] { return loop.helpers == 0; });
+    ended_.wait(lock, left);
   }
   if (loop.failure) std::rethrow_exception(loop.failure);
 }
@@ -84,21 +90,22 @@ void ThreadPool::work() {
     work_.wait(lock, [&] { return closing_ || !loops_.empty(); });
     if (closing_) return;
     auto& loop = *loops_.front();
-    ++loop.helpers;
+    loop.helpers.fetch_add(1, std::memory_order_relaxed);
     lock.unlock();
     take_part(loop);
     lock.lock();
     // Nothing left to begin there: others must not come for it, and the next round of this thread finds the next loop.
     std::erase(loops_, &loop);
-    if (--loop.helpers == 0) ended_.notify_all();
+    // The last touch of `loop`: its caller may be gone as soon as it sees zero.
+    if (loop.helpers.fetch_sub(1, std::memory_order_release) == 1) ended_.notify_all();
   }
 }
 
 void ThreadPool::take_part(Loop& loop) noexcept {
   inside_piece = true;
   try {
-    // Relaxed: a piece's inputs were published by the lock under which the loop was found, its results are by the lock
-    // under which the helper leaves.
+    // Relaxed: a piece's inputs were published by the lock under which the loop was found, its results are when the
+    // helper leaves.
     for (std::size_t i = 0; (i = loop.next.fetch_add(1, std::memory_order_relaxed)) < loop.count;) loop.piece(i);
   } catch (...) {
     std::call_once(loop.failed, [&] { loop.failure = std::current_exception(); });

@@ -15,8 +15,8 @@ namespace unimem::detail {
 /// hand-over in it. Pieces are claimed one at a time from a counter, which balances uneven work well enough at a few
 /// pieces a thread; work stealing would win only with nested parallelism, which runs inline here.
 ///
-/// Thread-safe: several threads may run loops at once, and the pool's threads help the oldest first. Threads start at the
-/// first loop that has more than one piece.
+/// Thread-safe: several threads may run loops at once, and the pool's threads help the oldest first. Threads start at
+/// the first loop that has more than one piece.
 class ThreadPool {
  public:
   /// A pool for loops over `threads` threads (at least 1), the caller's own being one of them.
@@ -27,14 +27,15 @@ class ThreadPool {
   /// Waits for nobody: no loop may be running.
   ~ThreadPool();
 
-  /// The pool that kernels of cpu and sim run on, one thread for each core this process may use. Never destroyed, so that
-  /// work that runs while the process ends still has it.
+  /// The pool that kernels of cpu and sim run on, one thread for each core this process may use. Never destroyed, so
+  /// that work that runs while the process ends still has it.
   [[nodiscard]] static ThreadPool& shared();
 
   [[nodiscard]] std::size_t threads() const noexcept { return threads_; }
 
-  /// Calls `piece(i)` once for each i in [0, count), from several threads at once, and returns when all have returned. If some
-  /// throw, the first exception is thrown here and pieces not begun are skipped. Called from within a piece, runs inline.
+  /// Calls `piece(i)` once for each i in [0, count), from several threads at once, and returns when all have returned.
+  /// If some throw, the first exception is thrown here and pieces not begun are skipped. Called from within a piece,
+  /// runs inline.
   void parallel_for(std::size_t count, std::function<void(std::size_t)> const& piece);
 
  private:

@@ -21,14 +21,14 @@ Serial& serial() {
   return instance;
 }
 
-template <auto Entry, class Function>
+template <auto entry, class Function>
 struct Serialized;
 
-template <auto Entry, class Result, class... Arguments>
-struct Serialized<Entry, Result (*)(Arguments...)> {
+template <auto entry, class Result, class... Arguments>
+struct Serialized<entry, Result (*)(Arguments...)> {
   static Result call(Arguments... arguments) {
     std::lock_guard const lock{serial().mutex};
-    return (serial().api.*Entry)(arguments...);
+    return (serial().api.*entry)(arguments...);
   }
 };
 

@@ -7,31 +7,37 @@
 
 #include <string>
 
+// clang-format off
 // Every function this library calls. One list, so that what is declared, loaded and serialized cannot drift apart.
-#define UNIMEM_OPENCL_FUNCTIONS(each)                                                                               \
-  each(clGetPlatformIDs) each(clGetPlatformInfo) each(clGetDeviceIDs) each(clGetDeviceInfo)                         \
-  each(clCreateContext) each(clReleaseContext)                                                                      \
-  each(clCreateCommandQueue) each(clReleaseCommandQueue) each(clFlush) each(clFinish)                               \
-  each(clCreateBuffer) each(clCreateSubBuffer) each(clReleaseMemObject) each(clGetMemObjectInfo)                    \
-  each(clCreateProgramWithSource) each(clBuildProgram) each(clGetProgramBuildInfo) each(clGetProgramInfo)           \
-  each(clReleaseProgram)                                                                                            \
-  each(clCreateKernel) each(clReleaseKernel) each(clGetKernelInfo) each(clGetKernelArgInfo) each(clSetKernelArg)    \
-  each(clEnqueueWriteBuffer) each(clEnqueueReadBuffer) each(clEnqueueCopyBuffer) each(clEnqueueFillBuffer)          \
-  each(clEnqueueNDRangeKernel) each(clEnqueueBarrierWithWaitList) each(clEnqueueMarkerWithWaitList)                 \
+#define UNIMEM_OPENCL_FUNCTIONS(each)                                                                              \
+  each(clGetPlatformIDs) each(clGetPlatformInfo) each(clGetDeviceIDs) each(clGetDeviceInfo)                        \
+  each(clCreateContext) each(clReleaseContext)                                                                     \
+  each(clCreateCommandQueue) each(clReleaseCommandQueue) each(clFlush)                                             \
+  each(clCreateBuffer) each(clCreateSubBuffer) each(clReleaseMemObject) each(clGetMemObjectInfo)                   \
+  each(clCreateProgramWithSource) each(clBuildProgram) each(clReleaseProgram)                                      \
+  each(clGetProgramBuildInfo) each(clGetProgramInfo)                                                               \
+  each(clCreateKernel) each(clReleaseKernel) each(clSetKernelArg)                                                  \
+  each(clGetKernelInfo) each(clGetKernelArgInfo) each(clGetKernelWorkGroupInfo)                                    \
+  each(clEnqueueWriteBuffer) each(clEnqueueReadBuffer) each(clEnqueueCopyBuffer) each(clEnqueueFillBuffer)         \
+  each(clEnqueueNDRangeKernel) each(clEnqueueBarrierWithWaitList) each(clEnqueueMarkerWithWaitList)                \
   each(clWaitForEvents) each(clGetEventInfo) each(clRetainEvent) each(clReleaseEvent)
 
 // Missing from a 1.2 loader. Calling one on a 1.2 device is worse than an error: it may spin for ever.
 #define UNIMEM_OPENCL_2_FUNCTIONS(each) each(clSVMAlloc) each(clSVMFree)
+// clang-format on
 
 namespace unimem::detail::opencl {
 
-/// OpenCL as a table filled at run time, not as a library linked: the program starts where there is no OpenCL, and a test
-/// hands in a table with an entry of its own where it wants a fault. Every object keeps the table it was made with.
+/// OpenCL as a table filled at run time, not as a library linked: the program starts where there is no OpenCL, and a
+/// test hands in a table with an entry of its own where it wants a fault. Every object keeps the table it was made
+/// with.
 struct Api {
+  // NOLINTBEGIN(readability-identifier-naming, bugprone-macro-parentheses): OpenCL chose the names
 #define UNIMEM_DECLARE(function) decltype(&::function) function = nullptr;
   UNIMEM_OPENCL_FUNCTIONS(UNIMEM_DECLARE)
   UNIMEM_OPENCL_2_FUNCTIONS(UNIMEM_DECLARE)
 #undef UNIMEM_DECLARE
+  // NOLINTEND(readability-identifier-naming, bugprone-macro-parentheses)
 };
 
 /// The table of a library, or why there is none.

@@ -5,8 +5,8 @@
 
 namespace unimem::detail::opencl {
 
-/// How much of one piece of hardware is handed out. Drivers over-commit (PoCL aborts the process when memory really ends), so
-/// the library keeps the account itself; all devices opened on the same hardware share one. Thread-safe.
+/// How much of one piece of hardware is handed out. Drivers over-commit (PoCL aborts the process when memory really
+/// ends), so the library keeps the account itself; all devices opened on the same hardware share one. Thread-safe.
 class MemoryBudget {
  public:
   explicit MemoryBudget(std::size_t capacity) noexcept : capacity_(capacity) {}

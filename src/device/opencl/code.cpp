@@ -9,7 +9,8 @@ namespace unimem::detail::opencl {
 std::string_view code_name(cl_int code) noexcept {
   switch (code) {
 #define UNIMEM_NAME(name) \
-  case name: return #name;
+  case name:              \
+    return #name;
     UNIMEM_NAME(CL_SUCCESS)
     UNIMEM_NAME(CL_DEVICE_NOT_FOUND)
     UNIMEM_NAME(CL_DEVICE_NOT_AVAILABLE)
@@ -63,8 +64,10 @@ std::string_view code_name(cl_int code) noexcept {
     UNIMEM_NAME(CL_INVALID_COMPILER_OPTIONS)
     UNIMEM_NAME(CL_INVALID_LINKER_OPTIONS)
 #undef UNIMEM_NAME
-    case -1001: return "CL_PLATFORM_NOT_FOUND_KHR";  // cl_khr_icd: the loader's own, not in cl.h
-    default: return "an unknown error";
+    case -1001:
+      return "CL_PLATFORM_NOT_FOUND_KHR";  // cl_khr_icd: the loader's own, not in cl.h
+    default:
+      return "an unknown error";
   }
 }
 

@@ -107,10 +107,17 @@ std::vector<Command> CommandStream::collect() noexcept {
 
 void CommandStream::count(Command const& command) noexcept {
   switch (command.moves) {
-    case Moves::nothing: break;
-    case Moves::upload: device_.count_upload(command.bytes); break;
-    case Moves::download: device_.count_download(command.bytes); break;
-    case Moves::copy: device_.count_copy(command.bytes); break;
+    case Moves::nothing:
+      break;
+    case Moves::upload:
+      device_.count_upload(command.bytes);
+      break;
+    case Moves::download:
+      device_.count_download(command.bytes);
+      break;
+    case Moves::copy:
+      device_.count_copy(command.bytes);
+      break;
   }
 }
 
@@ -134,8 +141,8 @@ std::vector<DriverEvent> CommandStream::events_of(Ticket ticket) {
 }
 
 void CommandStream::wait_for(Ticket ticket) noexcept {
-  // The ticket's own event first: usually one wait is all. Should the driver end it before an earlier one, as with a command
-  // that never started, the earlier ones are waited for in turn.
+  // The ticket's own event first: usually one wait is all. Should the driver end it before an earlier one, as with a
+  // command that never started, the earlier ones are waited for in turn.
   bool first = true;
   while (control_.completed() < ticket) {
     std::vector<DriverEvent> waited_for;
@@ -168,8 +175,8 @@ bool CommandStream::is_idle() noexcept {
 
 void finish_all_streams() noexcept {
   using Clock = std::chrono::steady_clock;
-  // No longer for all of them together: what nobody waits for need not be done, and it may never end. No shorter either: PoCL
-  // crashes if the process ends while it compiles a kernel, which takes seconds.
+  // No longer for all of them together: what nobody waits for need not be done, and it may never end. No shorter
+  // either: PoCL crashes if the process ends while it compiles a kernel, which takes seconds.
   auto const deadline = Clock::now() + std::chrono::seconds{10};
   std::lock_guard const lock{streams().mutex};
   for (auto* const stream : streams().all) {

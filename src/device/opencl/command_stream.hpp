@@ -2,13 +2,11 @@
 
 #include <unimem/device/event.hpp>
 
+#include "device/opencl/command.hpp"
 #include "device/opencl/handle.hpp"
 #include "device/queue_control.hpp"
 
-#include <cstddef>
-#include <cstdint>
 #include <deque>
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -16,25 +14,6 @@
 namespace unimem::detail::opencl {
 
 class OpenClDevice;
-
-/// An event of the driver and the call it came from, which an error will name.
-struct DriverEvent {
-  EventHandle event;
-  char const* call = "";
-};
-
-/// What a command moves, to be counted once it has.
-enum class Moves : std::uint8_t { nothing, upload, download, copy };
-
-/// One ticket's worth of driver commands, with all that must live until they have ended.
-struct Command {
-  std::vector<DriverEvent> events{};     ///< in the order of submission; the ticket ends when all have
-  Moves moves = Moves::nothing;
-  std::size_t bytes = 0;
-  std::exception_ptr failure{};          ///< known before the command was submitted
-  std::shared_ptr<void const> keep{};    ///< programs, patterns
-  std::vector<MemoryHandle> windows{};   ///< sub-buffers made for this command alone
-};
 
 /// The driver's in-order queue and the commands in it that are not known to have ended.
 ///
@@ -70,12 +49,12 @@ class CommandStream final : public Waiter {
 
  private:
   struct Pending {
-    Ticket ticket;
+    Ticket ticket = 0;
     Command command;
   };
 
-  /// Reports the commands at the front that have ended, in order. The commands themselves are handed back to be destroyed
-  /// outside the lock. The caller holds `pending_mutex_`.
+  /// Reports the commands at the front that have ended, in order. The commands themselves are handed back to be
+  /// destroyed outside the lock. The caller holds `pending_mutex_`.
   [[nodiscard]] std::vector<Command> collect() noexcept;
   [[nodiscard]] std::vector<DriverEvent> share(Command const& command) const;
   [[nodiscard]] Pending& find(Ticket ticket) noexcept;
@@ -90,8 +69,8 @@ class CommandStream final : public Waiter {
   std::deque<Pending> pending_;  ///< consecutive tickets
 };
 
-/// Gives the work of every stream of the process a fair time to end. For the end of the process, while drivers still stand: work
-/// that goes on beyond it would read and write memory of static objects that are being destroyed.
+/// Gives the work of every stream of the process a fair time to end. For the end of the process, while drivers still
+/// stand: work that goes on beyond it would read and write memory of static objects that are being destroyed.
 void finish_all_streams() noexcept;
 
 }  // namespace unimem::detail::opencl

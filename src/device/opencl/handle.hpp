@@ -7,8 +7,9 @@
 
 namespace unimem::detail::opencl {
 
-/// One reference to an OpenCL object, given back when it goes; dropped without a call when the driver is gone. Move-only.
-template <class Object, auto Release>
+/// One reference to an OpenCL object, given back when it goes; dropped without a call when the driver is gone.
+/// Move-only.
+template <class Object, auto release>
 class Handle {
  public:
   Handle() = default;
@@ -20,7 +21,7 @@ class Handle {
     return *this;
   }
   ~Handle() {
-    if (object_ != nullptr && !driver_gone()) (api_->*Release)(object_);
+    if (object_ != nullptr && !driver_gone()) (api_->*release)(object_);
   }
 
   [[nodiscard]] Object get() const noexcept { return object_; }

@@ -16,16 +16,15 @@ namespace unimem::detail::opencl {
 namespace {
 
 /// Reads a text property through the two-call dance that clGet…Info wants. A property that cannot be read is empty.
-template <class Get, class Object, class Name>
-std::string text(Get get, Object object, Name name) {
+template <class Get, class Object>
+std::string text(Get get, Object object, cl_uint name) {
   std::size_t size = 0;
   if (get(object, name, 0, nullptr, &size) != CL_SUCCESS || size == 0) return {};
   std::string result(size, '\0');
   if (get(object, name, size, result.data(), nullptr) != CL_SUCCESS) return {};
   result.resize(std::min(result.find('\0'), result.size()));
   auto const first = result.find_first_not_of(' ');
-  return first == std::string::npos ? std::string{}
-                                    : result.substr(first, result.find_last_not_of(' ') + 1 - first);
+  return first == std::string::npos ? std::string{} : result.substr(first, result.find_last_not_of(' ') + 1 - first);
 }
 
 template <class Value>
@@ -64,8 +63,8 @@ std::optional<std::string> describe(Hardware& hardware) {
   auto const memory = value<cl_ulong>(api, device, CL_DEVICE_GLOBAL_MEM_SIZE).value_or(0);
   if (memory == 0) return fmt::format("{} reports no memory", info.name);
   info.total_bytes = memory;
-  info.max_allocation = std::min<std::size_t>(
-      memory, value<cl_ulong>(api, device, CL_DEVICE_MAX_MEM_ALLOC_SIZE).value_or(memory));
+  info.max_allocation =
+      std::min<std::size_t>(memory, value<cl_ulong>(api, device, CL_DEVICE_MAX_MEM_ALLOC_SIZE).value_or(memory));
   info.alignment = std::max<std::size_t>(1, value<cl_uint>(api, device, CL_DEVICE_MEM_BASE_ADDR_ALIGN).value_or(8) / 8);
   info.compute_units = std::max(1U, value<cl_uint>(api, device, CL_DEVICE_MAX_COMPUTE_UNITS).value_or(1));
   auto const type = value<cl_device_type>(api, device, CL_DEVICE_TYPE).value_or(0);
@@ -74,10 +73,9 @@ std::optional<std::string> describe(Hardware& hardware) {
   info.integrated = value<cl_bool>(api, device, CL_DEVICE_HOST_UNIFIED_MEMORY).value_or(CL_FALSE) != CL_FALSE;
   info.doubles = value<cl_device_fp_config>(api, device, CL_DEVICE_DOUBLE_FP_CONFIG).value_or(0) != 0;
   info.compiles_source = value<cl_bool>(api, device, CL_DEVICE_COMPILER_AVAILABLE).value_or(CL_FALSE) != CL_FALSE;
-  hardware.fine_grain_memory =
-      version >= 20 && api.clSVMAlloc != nullptr && api.clSVMFree != nullptr &&
-      (value<cl_device_svm_capabilities>(api, device, CL_DEVICE_SVM_CAPABILITIES).value_or(0) &
-       CL_DEVICE_SVM_FINE_GRAIN_BUFFER) != 0;
+  hardware.fine_grain_memory = version >= 20 && api.clSVMAlloc != nullptr && api.clSVMFree != nullptr &&
+                               (value<cl_device_svm_capabilities>(api, device, CL_DEVICE_SVM_CAPABILITIES).value_or(0) &
+                                CL_DEVICE_SVM_FINE_GRAIN_BUFFER) != 0;
   hardware.budget = std::make_shared<MemoryBudget>(info.total_bytes);
   return std::nullopt;
 }

@@ -28,9 +28,9 @@ struct Survey {
   std::string reason;
 };
 
-/// Asks every platform for its devices and every device for what it is: all that can crash or hang in a broken installation.
-/// `announce` is told what is about to be asked. A platform that fails is left out. `serial` is the table for drivers that
-/// are not thread-safe; both tables must outlive the result.
+/// Asks every platform for its devices and every device for what it is: all that can crash or hang in a broken
+/// installation. `announce` is told what is about to be asked. A platform that fails is left out. `serial` is the table
+/// for drivers that are not thread-safe; both tables must outlive the result.
 [[nodiscard]] Survey survey(Api const& api, Api const& serial, std::function<void(std::string const&)> const& announce);
 
 }  // namespace unimem::detail::opencl

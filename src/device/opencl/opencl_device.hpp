@@ -15,15 +15,17 @@ namespace unimem::detail::opencl {
 
 class CommandStream;
 
-/// A device under OpenCL, one context of its own. By default memory is separate from the host's, as on a discrete GPU, even
-/// where the driver would share it (PoCL): buffers are `cl_mem` objects without an address.
+/// A device under OpenCL, one context of its own. By default memory is separate from the host's, as on a discrete GPU,
+/// even where the driver would share it (PoCL): buffers are `cl_mem` objects without an address.
 ///
-/// A device that *shares* allocates fine-grained shared virtual memory and wraps it in a `cl_mem`. That is the only kind of
-/// OpenCL memory that host and kernels may touch through plain pointers without mapping: `CL_MEM_ALLOC_HOST_PTR` kept mapped
-/// works on many drivers and is undefined by the specification, so a device without the fine grain refuses `zero_copy=1`.
+/// A device that *shares* allocates fine-grained shared virtual memory and wraps it in a `cl_mem`. That is the only
+/// kind of OpenCL memory that host and kernels may touch through plain pointers without mapping:
+/// `CL_MEM_ALLOC_HOST_PTR` kept mapped works on many drivers and is undefined by the specification, so a device without
+/// the fine grain refuses `zero_copy=1`.
 class OpenClDevice final : public Device {
  public:
-  /// Throws UnsupportedOperation if it shall share and the hardware cannot, DeviceError if the driver refuses a context.
+  /// Throws UnsupportedOperation if it shall share and the hardware cannot, DeviceError if the driver refuses a
+  /// context.
   OpenClDevice(std::string id, Hardware hardware, bool shares);
 
   /// Integrated GPUs that can share do; CPUs do not, so that PoCL stands for a discrete device.

@@ -5,6 +5,7 @@
 #include "device/opencl/code.hpp"
 #include "device/opencl/opencl_device.hpp"
 #include "device/opencl/prelude.cl.hpp"
+#include "device/opencl/scalar_type.hpp"
 
 #include <fmt/format.h>
 
@@ -12,44 +13,10 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <cstring>
-#include <limits>
-#include <optional>
 #include <string_view>
 
 namespace unimem::detail::opencl {
 namespace {
-
-enum class Number : std::uint8_t { unsigned_integer, signed_integer, floating };
-
-struct ScalarType {
-  std::string_view name;
-  std::size_t bytes;
-  Number number;
-};
-
-/// How compilers spell a parameter's type: typedefs may or may not have been looked through.
-constexpr ScalarType scalar_types[] = {
-    {"uchar", 1, Number::unsigned_integer},   {"unsigned char", 1, Number::unsigned_integer},
-    {"ushort", 2, Number::unsigned_integer},  {"unsigned short", 2, Number::unsigned_integer},
-    {"uint", 4, Number::unsigned_integer},    {"unsigned int", 4, Number::unsigned_integer},
-    {"ulong", 8, Number::unsigned_integer},   {"unsigned long", 8, Number::unsigned_integer},
-    {"unimem_u8", 1, Number::unsigned_integer},  {"unimem_u16", 2, Number::unsigned_integer},
-    {"unimem_u32", 4, Number::unsigned_integer}, {"unimem_u64", 8, Number::unsigned_integer},
-    {"char", 1, Number::signed_integer},      {"short", 2, Number::signed_integer},
-    {"int", 4, Number::signed_integer},       {"long", 8, Number::signed_integer},
-    {"unimem_i8", 1, Number::signed_integer}, {"unimem_i16", 2, Number::signed_integer},
-    {"unimem_i32", 4, Number::signed_integer}, {"unimem_i64", 8, Number::signed_integer},
-    {"half", 2, Number::floating},            {"float", 4, Number::floating},
-    {"double", 8, Number::floating},          {"unimem_f32", 4, Number::floating},
-    {"unimem_f64", 8, Number::floating},
-};
-
-/// The scalar type of this name, null for anything else (vectors, structures, typedefs of the source).
-ScalarType const* find_scalar_type(std::string_view name) {
-  auto const* const found = std::ranges::find(scalar_types, name, &ScalarType::name);
-  return found == std::end(scalar_types) ? nullptr : found;
-}
 
 std::string build_log(Api const& api, cl_program program, cl_device_id device) {
   std::size_t size = 0;
@@ -75,24 +42,9 @@ std::string kernel_names(Api const& api, cl_program program) {
 
 std::string as_hex(std::span<const std::byte> bytes) {
   std::string text = "0x";
-  for (auto byte = bytes.rbegin(); byte != bytes.rend(); ++byte) text += fmt::format("{:02x}", std::to_integer<int>(*byte));
+  for (auto byte = bytes.rbegin(); byte != bytes.rend(); ++byte)
+    text += fmt::format("{:02x}", std::to_integer<int>(*byte));
   return text;
-}
-
-/// The same integer in `bytes` bytes, or nothing if it does not fit. Whether the value given is signed is not known: made wider,
-/// a set top bit is refused where it would have to be guessed, for a signed parameter; made narrower, it is a sign only if
-/// all that is cut off are copies of it.
-std::optional<std::uint64_t> convert(std::span<const std::byte> given, std::size_t bytes, bool is_signed) {
-  static_assert(std::endian::native == std::endian::little, "the value's first bytes are its lowest");
-  std::uint64_t value = 0;
-  std::memcpy(&value, given.data(), given.size());
-  auto const magnitude_bits = 8 * std::min(bytes, given.size()) - (is_signed ? 1 : 0);
-  if (bytes > given.size() && !is_signed) return value;
-  auto const rest = value >> magnitude_bits;
-  if (rest == 0) return value;
-  auto const all_ones = (std::numeric_limits<std::uint64_t>::max() >> (64 - 8 * given.size())) >> magnitude_bits;
-  bool const is_narrowed_negative = is_signed && bytes < given.size() && rest == all_ones;
-  return is_narrowed_negative ? std::optional{value} : std::nullopt;
 }
 
 }  // namespace
@@ -109,7 +61,8 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   std::array<char const*, 2> const texts{prelude.data(), source.source.data()};
   std::array<std::size_t, 2> const lengths{prelude.size(), source.source.size()};
   cl_int code = CL_SUCCESS;
-  program_ = {api_, api_.clCreateProgramWithSource(context_, 2, const_cast<char const**>(texts.data()), lengths.data(), &code)};
+  program_ = {
+      api_, api_.clCreateProgramWithSource(context_, 2, const_cast<char const**>(texts.data()), lengths.data(), &code)};
   check(code, "clCreateProgramWithSource");
   auto* const hardware = device.hardware_id();
   code = api_.clBuildProgram(program_.get(), 1, &hardware, "-cl-kernel-arg-info", nullptr, nullptr);
@@ -125,6 +78,18 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   }
   check(code, "clCreateKernel");
   read_parameters();
+  read_groups(hardware);
+}
+
+void OpenClProgram::read_groups(cl_device_id device) {
+  check(api_.clGetKernelWorkGroupInfo(kernel_.get(), device, CL_KERNEL_COMPILE_WORK_GROUP_SIZE, sizeof fixed_group_,
+                                      fixed_group_.data(), nullptr),
+        "clGetKernelWorkGroupInfo");
+  std::size_t most = 0;
+  check(api_.clGetKernelWorkGroupInfo(kernel_.get(), device, CL_KERNEL_WORK_GROUP_SIZE, sizeof most, &most, nullptr),
+        "clGetKernelWorkGroupInfo");
+  constexpr std::size_t enough = 256;  // fills a GPU's compute unit, and amortizes what a group costs a CPU
+  group_ = std::min(enough, std::bit_floor(most));
 }
 
 void OpenClProgram::read_parameters() {
@@ -136,8 +101,10 @@ void OpenClProgram::read_parameters() {
     cl_kernel_arg_address_qualifier space = 0;
     std::array<char, 256> type{};
     // Optional by the specification: without it a parameter's kind is the driver's to check, as far as it does.
-    if (api_.clGetKernelArgInfo(kernel_.get(), i, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof space, &space, nullptr) != CL_SUCCESS ||
-        api_.clGetKernelArgInfo(kernel_.get(), i, CL_KERNEL_ARG_TYPE_NAME, type.size() - 1, type.data(), nullptr) != CL_SUCCESS) {
+    if (api_.clGetKernelArgInfo(kernel_.get(), i, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof space, &space, nullptr) !=
+            CL_SUCCESS ||
+        api_.clGetKernelArgInfo(kernel_.get(), i, CL_KERNEL_ARG_TYPE_NAME, type.size() - 1, type.data(), nullptr) !=
+            CL_SUCCESS) {
       continue;
     }
     parameter.known = true;
@@ -148,13 +115,15 @@ void OpenClProgram::read_parameters() {
 }
 
 bool OpenClProgram::is_portable(std::span<const KernelArgument> arguments) const {
-  auto const memory = static_cast<std::size_t>(std::ranges::count(arguments, KernelArgument::Kind::memory, &KernelArgument::kind));
+  auto const memory =
+      static_cast<std::size_t>(std::ranges::count(arguments, KernelArgument::Kind::memory, &KernelArgument::kind));
   auto const has = parameters_.size(), plain = arguments.size(), portable = arguments.size() + memory;
   if (has == portable) return true;  // also where there is no memory and the forms are one
   if (has == plain) return false;
-  throw KernelError(name_, fmt::format("has {} parameters, but {} arguments need {} (portable form: two for a buffer) or {} "
-                                       "(plain OpenCL C)",
-                                       has, arguments.size(), portable, plain));
+  throw KernelError(name_,
+                    fmt::format("has {} parameters, but {} arguments need {} (portable form: two for a buffer) or {} "
+                                "(plain OpenCL C)",
+                                has, arguments.size(), portable, plain));
 }
 
 std::vector<MemoryHandle> OpenClProgram::windows(std::span<const KernelArgument> arguments) const {
@@ -170,9 +139,10 @@ std::vector<MemoryHandle> OpenClProgram::windows(std::span<const KernelArgument>
 
 MemoryHandle OpenClProgram::window(std::size_t index, DeviceMemory memory) const {
   if (memory.offset % alignment_ != 0) {
-    throw KernelError(name_, fmt::format("argument {} starts {} bytes into its memory: a plain OpenCL kernel takes memory from "
-                                         "multiples of {} bytes on {}; the portable form takes it from anywhere",
-                                         index, memory.offset, alignment_, device_id_));
+    throw KernelError(
+        name_, fmt::format("argument {} starts {} bytes into its memory: a plain OpenCL kernel takes memory from "
+                           "multiples of {} bytes on {}; the portable form takes it from anywhere",
+                           index, memory.offset, alignment_, device_id_));
   }
   cl_buffer_region const region{memory.offset, memory.bytes};
   cl_int code = CL_SUCCESS;
@@ -182,10 +152,34 @@ MemoryHandle OpenClProgram::window(std::size_t index, DeviceMemory memory) const
   return handle;
 }
 
-cl_int OpenClProgram::enqueue(cl_command_queue queue, Range range, std::span<const KernelArgument> arguments,
-                              std::span<const MemoryHandle> windows, cl_event* event) const {
+void OpenClProgram::enqueue(Command& command, cl_command_queue queue, Range range,
+                            std::span<const KernelArgument> arguments) const {
   bool const portable = is_portable(arguments);
+  command.windows = windows(arguments);
   std::lock_guard const lock{mutex_};
+  set_arguments(arguments, command.windows, portable);
+  auto const add = [&](cl_uint dimensions, std::size_t const* from, std::size_t const* items,
+                       std::size_t const* group) {
+    command.add(api_, "clEnqueueNDRangeKernel", [&](cl_event* event) {
+      return api_.clEnqueueNDRangeKernel(queue, kernel_.get(), dimensions, from, items, group, 0, nullptr, event);
+    });
+  };
+  bool const is_fixed = fixed_group_[0] != 0;
+  if (!portable || is_fixed || group_ == 0 || range.y > 1 || range.z > 1) {
+    std::array const items{range.x, range.y, range.z};
+    cl_uint const dimensions = range.z > 1 ? 3 : range.y > 1 ? 2 : 1;
+    return add(dimensions, nullptr, items.data(), is_fixed ? fixed_group_.data() : nullptr);
+  }
+  // Groups must divide the range, and a driver left to choose takes groups of one for a prime: sixty times slower on
+  // PoCL, which also compiles anew for each size it chooses. So: whole groups, then what is left one by one. A portable
+  // kernel cannot tell, because it knows its item and not its range.
+  std::size_t const one = 1, left = range.x % group_, full = range.x - left;
+  if (full != 0) add(1, nullptr, &full, &group_);
+  if (left != 0) add(1, &full, &left, &one);
+}
+
+void OpenClProgram::set_arguments(std::span<const KernelArgument> arguments, std::span<const MemoryHandle> windows,
+                                  bool portable) const {
   std::size_t parameter = 0;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     auto const& argument = arguments[i];
@@ -194,39 +188,34 @@ cl_int OpenClProgram::enqueue(cl_command_queue queue, Range range, std::span<con
       set_scalar(parameter++, i, argument);
       continue;
     }
-    auto const object = windows[i] ? windows[i].get() : reinterpret_cast<cl_mem>(argument.memory.object);
+    auto* const object = windows[i] ? windows[i].get() : reinterpret_cast<cl_mem>(argument.memory.object);
     set(parameter++, i, sizeof object, argument.memory.object == 0 ? nullptr : &object);
     if (portable) {
       cl_ulong const offset = argument.memory.offset;
       set(parameter++, i, sizeof offset, &offset);
     }
   }
-  std::array<std::size_t, 3> const sizes{range.x, range.y, range.z};
-  cl_uint const dimensions = range.z > 1 ? 3 : range.y > 1 ? 2 : 1;
-  return api_.clEnqueueNDRangeKernel(queue, kernel_.get(), dimensions, nullptr, sizes.data(), nullptr, 0, nullptr, event);
 }
 
 void OpenClProgram::check_kind(std::size_t parameter, std::size_t argument, KernelArgument::Kind kind) const {
   auto const& wants = parameters_[parameter];
   bool const is_memory = kind == KernelArgument::Kind::memory;
   if (!wants.known || (wants.is_pointer == is_memory && !wants.is_local)) return;
-  throw KernelError(name_, fmt::format("argument {} is {}, but parameter {} is a {}{}", argument,
-                                       is_memory ? "a buffer" : "a scalar", parameter, wants.type,
-                                       wants.is_local ? " in local memory" : ""));
+  throw KernelError(
+      name_, fmt::format("argument {} is {}, but parameter {} is a {}{}", argument, is_memory ? "a buffer" : "a scalar",
+                         parameter, wants.type, wants.is_local ? " in local memory" : ""));
 }
 
 void OpenClProgram::set_scalar(std::size_t parameter, std::size_t argument, KernelArgument const& scalar) const {
   auto const bytes = scalar.scalar_bytes;
   auto const given = std::span{scalar.scalar}.first(bytes);
-  auto const* const type = find_scalar_type(parameters_[parameter].type);
-  if (type == nullptr || type->bytes == bytes) return set(parameter, argument, bytes, given.data());
+  auto const type = find_scalar_type(parameters_[parameter].type);
+  if (!type || type->bytes == bytes) return set(parameter, argument, bytes, given.data());
   // Not left to the driver: PoCL reads as many bytes as the parameter has, whatever it was given.
-  bool const both_integers = type->number != Number::floating && std::has_single_bit(bytes) && bytes <= 8;
-  auto const converted =
-      both_integers ? convert(given, type->bytes, type->number == Number::signed_integer) : std::nullopt;
+  auto const converted = convert_scalar(given, *type);
   if (!converted) {
-    throw KernelError(name_, fmt::format("argument {} is {} ({} bytes), which does not fit parameter {} of type {}", argument,
-                                         as_hex(given), bytes, parameter, type->name));
+    throw KernelError(name_, fmt::format("argument {} is {} ({} bytes), which does not fit parameter {} of type {}",
+                                         argument, as_hex(given), bytes, parameter, type->name));
   }
   set(parameter, argument, type->bytes, &*converted);
 }
@@ -234,9 +223,10 @@ void OpenClProgram::set_scalar(std::size_t parameter, std::size_t argument, Kern
 void OpenClProgram::set(std::size_t parameter, std::size_t argument, std::size_t bytes, void const* value) const {
   auto const code = api_.clSetKernelArg(kernel_.get(), static_cast<cl_uint>(parameter), bytes, value);
   if (code == CL_SUCCESS) return;
-  throw KernelError(name_, fmt::format("argument {} ({} bytes) does not fit parameter {}{}: clSetKernelArg: {}", argument, bytes,
-                                       parameter, parameters_[parameter].known ? " of type " + parameters_[parameter].type : "",
-                                       code_name(code)));
+  throw KernelError(
+      name_,
+      fmt::format("argument {} ({} bytes) does not fit parameter {}{}: clSetKernelArg: {}", argument, bytes, parameter,
+                  parameters_[parameter].known ? " of type " + parameters_[parameter].type : "", code_name(code)));
 }
 
 }  // namespace unimem::detail::opencl

@@ -3,8 +3,10 @@
 #include <unimem/device/memory.hpp>
 #include <unimem/device/program.hpp>
 
+#include "device/opencl/command.hpp"
 #include "device/opencl/handle.hpp"
 
+#include <array>
 #include <cstddef>
 #include <mutex>
 #include <span>
@@ -18,7 +20,8 @@ class OpenClDevice;
 /// A kernel built for one device. It takes its arguments in one of two forms, told apart by how many parameters it has:
 ///
 /// - the portable form of docs/kernels.md: two parameters for a buffer (object and offset), one for a scalar;
-/// - plain OpenCL C: one parameter for every argument. A window into an object then needs a sub-buffer of its own, and an
+/// - plain OpenCL C: one parameter for every argument. A window into an object then needs a sub-buffer of its own, and
+/// an
 ///   integer is converted to the parameter's width where the compiler tells what that is.
 class OpenClProgram final : public Program {
  public:
@@ -28,13 +31,10 @@ class OpenClProgram final : public Program {
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
   [[nodiscard]] cl_context context() const noexcept { return context_; }
 
-  /// Sub-buffers for the arguments that need one: as many as arguments, most of them null. Throws KernelError if the arguments do
-  /// not fit the kernel's parameters or a window starts where the device allows no sub-buffer.
-  [[nodiscard]] std::vector<MemoryHandle> windows(std::span<const KernelArgument> arguments) const;
-
-  /// Enqueues one run and returns the driver's code. Throws KernelError for an argument that does not fit its parameter.
-  [[nodiscard]] cl_int enqueue(cl_command_queue queue, Range range, std::span<const KernelArgument> arguments,
-                               std::span<const MemoryHandle> windows, cl_event* event) const;
+  /// Enqueues one run on behalf of `command`, which gets its events and the sub-buffers made for it. Throws KernelError
+  /// if the arguments do not fit the kernel's parameters or a window starts where the device allows no sub-buffer,
+  /// DeviceError if the driver refuses.
+  void enqueue(Command& command, cl_command_queue queue, Range range, std::span<const KernelArgument> arguments) const;
 
  private:
   /// What the compiler tells of a parameter; known only where the driver keeps argument information.
@@ -46,11 +46,15 @@ class OpenClProgram final : public Program {
   };
 
   void read_parameters();
+  void read_groups(cl_device_id device);
   [[nodiscard]] bool is_portable(std::span<const KernelArgument> arguments) const;
+  [[nodiscard]] std::vector<MemoryHandle> windows(std::span<const KernelArgument> arguments) const;
   [[nodiscard]] MemoryHandle window(std::size_t index, DeviceMemory memory) const;
   void check_kind(std::size_t parameter, std::size_t argument, KernelArgument::Kind kind) const;
   void set(std::size_t parameter, std::size_t argument, std::size_t bytes, void const* value) const;
   void set_scalar(std::size_t parameter, std::size_t argument, KernelArgument const& scalar) const;
+  void set_arguments(std::span<const KernelArgument> arguments, std::span<const MemoryHandle> windows,
+                     bool portable) const;
 
   Api const& api_;
   std::string name_;
@@ -60,8 +64,10 @@ class OpenClProgram final : public Program {
   ProgramHandle program_;
   KernelHandle kernel_;
   std::vector<Parameter> parameters_;
-  /// Arguments are state of the one kernel object (clSetKernelArg is the one call that is not thread-safe): setting them and
-  /// enqueuing is one step.
+  std::size_t group_ = 0;                     ///< items in a work group of a portable kernel; 0: the driver's choice
+  std::array<std::size_t, 3> fixed_group_{};  ///< what the kernel itself demands; zeros: nothing
+  /// Arguments are state of the one kernel object (clSetKernelArg is the one call that is not thread-safe): setting
+  /// them and enqueuing is one step.
   mutable std::mutex mutex_;
 };
 

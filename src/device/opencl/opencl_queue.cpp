@@ -38,27 +38,13 @@ std::unique_lock<std::mutex> OpenClQueue::begin(char const* call) {
   return stream_->submission();
 }
 
-template <class Enqueue>
-void OpenClQueue::add(Command& command, char const* call, Enqueue const& enqueue) {
-  cl_event event = nullptr;
-  auto const code = enqueue(&event);
-  if (code != CL_SUCCESS) {
-    // What was enqueued before may still read memory that goes with the command.
-    for (auto const& earlier : command.events) {
-      auto* const handle = earlier.event.get();
-      api_.clWaitForEvents(1, &handle);
-    }
-    check(code, call);
-  }
-  command.events.push_back({EventHandle{api_, event}, call});
-}
-
 Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes) {
   constexpr auto call = "clEnqueueWriteBuffer";
   auto const lock = begin(call);
   Command command{.moves = Moves::upload, .bytes = bytes};
-  add(command, call, [&](cl_event* event) {
-    return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset, bytes, from, 0, nullptr, event);
+  command.add(api_, call, [&](cl_event* event) {
+    return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset, bytes, from, 0, nullptr,
+                                     event);
   });
   return stream_->append(std::move(command));
 }
@@ -67,8 +53,9 @@ Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes) {
   constexpr auto call = "clEnqueueReadBuffer";
   auto const lock = begin(call);
   Command command{.moves = Moves::download, .bytes = bytes};
-  add(command, call, [&](cl_event* event) {
-    return api_.clEnqueueReadBuffer(stream_->queue(), object_of(from), CL_FALSE, from.offset, bytes, to, 0, nullptr, event);
+  command.add(api_, call, [&](cl_event* event) {
+    return api_.clEnqueueReadBuffer(stream_->queue(), object_of(from), CL_FALSE, from.offset, bytes, to, 0, nullptr,
+                                    event);
   });
   return stream_->append(std::move(command));
 }
@@ -77,7 +64,7 @@ Event OpenClQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
   constexpr auto call = "clEnqueueCopyBuffer";
   auto const lock = begin(call);
   Command command{.moves = Moves::copy, .bytes = bytes};
-  add(command, call, [&](cl_event* event) {
+  command.add(api_, call, [&](cl_event* event) {
     return api_.clEnqueueCopyBuffer(stream_->queue(), object_of(from), object_of(to), from.offset, to.offset, bytes, 0,
                                     nullptr, event);
   });
@@ -91,9 +78,9 @@ Event OpenClQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
   // The driver fills from multiples of the pattern's size only; `lead` bytes come before the first of them.
   auto const lead = (pattern.size() - to.offset % pattern.size()) % pattern.size();
   if (lead == 0) {
-    add(command, call, [&](cl_event* event) {
-      return api_.clEnqueueFillBuffer(stream_->queue(), object_of(to), pattern.data(), pattern.size(), to.offset, to.bytes,
-                                      0, nullptr, event);
+    command.add(api_, call, [&](cl_event* event) {
+      return api_.clEnqueueFillBuffer(stream_->queue(), object_of(to), pattern.data(), pattern.size(), to.offset,
+                                      to.bytes, 0, nullptr, event);
     });
   } else {
     add_turned_fill(command, to, pattern, lead);
@@ -108,17 +95,17 @@ void OpenClQueue::add_turned_fill(Command& command, DeviceMemory to, std::span<c
   auto const turned = std::make_shared<std::vector<std::byte>>(pattern.begin(), pattern.end());
   std::rotate(turned->begin(), turned->begin() + static_cast<std::ptrdiff_t>(lead), turned->end());
   command.keep = turned;
-  add(command, "clEnqueueWriteBuffer", [&](cl_event* event) {
+  command.add(api_, "clEnqueueWriteBuffer", [&](cl_event* event) {
     return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset, lead,
                                      turned->data() + size - lead, 0, nullptr, event);
   });
   if (body != 0) {
-    add(command, "clEnqueueFillBuffer", [&](cl_event* event) {
+    command.add(api_, "clEnqueueFillBuffer", [&](cl_event* event) {
       return api_.clEnqueueFillBuffer(stream_->queue(), object_of(to), turned->data(), size, to.offset + lead, body, 0,
                                       nullptr, event);
     });
   }
-  add(command, "clEnqueueWriteBuffer", [&](cl_event* event) {
+  command.add(api_, "clEnqueueWriteBuffer", [&](cl_event* event) {
     return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset + lead + body, size - lead,
                                      turned->data(), 0, nullptr, event);
   });
@@ -129,13 +116,9 @@ Event OpenClQueue::run(std::shared_ptr<Program const> program, Range range, std:
   if (ours == nullptr || ours->context() != device_.context()) {
     throw KernelError(ours == nullptr ? "program" : ours->name(), fmt::format("was not made by {}", device_.id()));
   }
-  constexpr auto call = "clEnqueueNDRangeKernel";
-  auto const lock = begin(call);
+  auto const lock = begin("clEnqueueNDRangeKernel");
   Command command{.keep = std::move(program)};
-  command.windows = ours->windows(arguments);
-  add(command, call, [&](cl_event* event) {
-    return ours->enqueue(stream_->queue(), range, arguments, command.windows, event);
-  });
+  ours->enqueue(command, stream_->queue(), range, arguments);
   return stream_->append(std::move(command));
 }
 
@@ -149,6 +132,7 @@ void OpenClQueue::wait(Event event) {
   constexpr auto call = "clEnqueueBarrierWithWaitList";
   auto const lock = begin(call);
   // The awaited events stay with the command, first: if one failed, its call and its code are what this ticket reports.
+  // (Not by add(): a refusal must not wait for another queue's work.)
   Command command{.events = std::move(awaited)};
   cl_event barrier = nullptr;
   check(api_.clEnqueueBarrierWithWaitList(stream_->queue(), static_cast<cl_uint>(list.size()), list.data(), &barrier),
@@ -163,9 +147,8 @@ void OpenClQueue::wait_on_host(Event event) {
   constexpr auto call = "clEnqueueMarkerWithWaitList";
   auto const lock = begin(call);
   Command command{.failure = std::move(failure)};
-  add(command, call, [&](cl_event* marker) {
-    return api_.clEnqueueMarkerWithWaitList(stream_->queue(), 0, nullptr, marker);
-  });
+  command.add(api_, call,
+              [&](cl_event* marker) { return api_.clEnqueueMarkerWithWaitList(stream_->queue(), 0, nullptr, marker); });
   stream_->append(std::move(command));
 }
 

@@ -11,8 +11,8 @@ namespace unimem::detail::opencl {
 
 class OpenClDevice;
 
-/// An in-order command queue of the driver: each operation is enqueued without blocking and ends when the driver says so.
-/// An operation the driver refuses at once throws and takes no ticket. Thread-safe.
+/// An in-order command queue of the driver: each operation is enqueued without blocking and ends when the driver says
+/// so. An operation the driver refuses at once throws and takes no ticket. Thread-safe.
 class OpenClQueue final : public QueueBackend {
  public:
   OpenClQueue(OpenClDevice& device, QueueHandle queue);
@@ -24,9 +24,9 @@ class OpenClQueue final : public QueueBackend {
   Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
   Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) override;
 
-  /// An event of a queue of the same device becomes a barrier in the driver. Any other is waited for here and now: OpenCL could
-  /// be told of it only through a user event, and drivers that execute in the submitting thread (PoCL's `basic`)
-  /// deadlock on those.
+  /// An event of a queue of the same device becomes a barrier in the driver. Any other is waited for here and now:
+  /// OpenCL could be told of it only through a user event, and drivers that execute in the submitting thread (PoCL's
+  /// `basic`) deadlock on those.
   void wait(Event event) override;
 
   [[nodiscard]] void* native() const noexcept override { return stream_->queue(); }
@@ -36,10 +36,6 @@ class OpenClQueue final : public QueueBackend {
  private:
   /// The stream's submission lock, if the driver can still be called.
   [[nodiscard]] std::unique_lock<std::mutex> begin(char const* call);
-
-  /// Makes one driver call on behalf of `command` and adds its event. Throws what the driver refused with.
-  template <class Enqueue>
-  void add(Command& command, char const* call, Enqueue const& enqueue);
 
   void add_turned_fill(Command& command, DeviceMemory to, std::span<const std::byte> pattern, std::size_t lead);
   void wait_on_host(Event event);

@@ -4,8 +4,8 @@
 
 namespace unimem::detail::opencl {
 
-/// What stands before every kernel's source under OpenCL: the portable names of docs/kernels.md in terms of OpenCL C. A source
-/// that uses none of them is compiled as the plain OpenCL C it is.
+/// What stands before every kernel's source under OpenCL: the portable names of docs/kernels.md in terms of OpenCL C. A
+/// source that uses none of them is compiled as the plain OpenCL C it is.
 inline constexpr std::string_view prelude = R"(
 #define UNIMEM_OPENCL 1
 #pragma OPENCL FP_CONTRACT OFF

@@ -3,20 +3,20 @@
 namespace unimem::detail::opencl {
 
 /// Whether the driver may no longer be called from here: the process is past its exit handlers, where drivers have torn
-/// themselves down, or is the child of a fork, where the driver's threads do not exist, or this is the main thread and its
-/// thread-local objects are gone, the driver's among them (Oclgrind writes into its own after that). Handles then release
-/// nothing.
+/// themselves down, or is the child of a fork, where the driver's threads do not exist, or this is the main thread and
+/// its thread-local objects are gone, the driver's among them (Oclgrind writes into its own after that). Handles then
+/// release nothing.
 [[nodiscard]] bool driver_gone() noexcept;
 
 /// What errors say of it.
 inline constexpr auto process_end_reason = "this process is the child of a fork, or is ending";
 
-/// From now on `driver_gone()` tells. Called right after the library is loaded, so that this exit handler runs before those the
-/// drivers register later. `last_act` is called once or twice while the driver still stands.
+/// From now on `driver_gone()` tells. Called right after the library is loaded, so that this exit handler runs before
+/// those the drivers register later. `last_act` is called once or twice while the driver still stands.
 void watch_process_end(void (*last_act)() noexcept);
 
-/// Notices the end of the main thread, if this is it. Called after the driver was: thread-local objects go in the reverse order
-/// of their making, and `last_act` needs the driver's.
+/// Notices the end of the main thread, if this is it. Called after the driver was: thread-local objects go in the
+/// reverse order of their making, and `last_act` needs the driver's.
 void watch_main_thread() noexcept;
 
 }  // namespace unimem::detail::opencl

@@ -20,11 +20,18 @@ SimVerdict FaultPlan::next(SimCommand command) {
   if (++commands_ == plan_.lose_after) lost_ = true;
   bool fails = false;
   switch (command) {
-    case SimCommand::upload: fails = ++uploads_ == plan_.fail_upload; break;
-    case SimCommand::download: fails = ++downloads_ == plan_.fail_download; break;
-    case SimCommand::run: fails = ++runs_ == plan_.fail_run; break;
+    case SimCommand::upload:
+      fails = ++uploads_ == plan_.fail_upload;
+      break;
+    case SimCommand::download:
+      fails = ++downloads_ == plan_.fail_download;
+      break;
+    case SimCommand::run:
+      fails = ++runs_ == plan_.fail_run;
+      break;
     case SimCommand::copy:
-    case SimCommand::fill: break;
+    case SimCommand::fill:
+      break;
   }
   if (lost_) return SimVerdict::lost;
   return fails ? SimVerdict::fail : SimVerdict::succeed;

@@ -15,8 +15,8 @@ enum class SimVerdict : std::uint8_t { succeed, fail, lost };
 
 /// The script of what goes wrong, and how far it has got.
 ///
-/// Calls are counted when they are made and not when their turn comes: with several queues the order of turns differs from
-/// run to run, the order of calls is the test's own.
+/// Calls are counted when they are made and not when their turn comes: with several queues the order of turns differs
+/// from run to run, the order of calls is the test's own.
 ///
 /// Thread-safe.
 class FaultPlan {

@@ -8,14 +8,17 @@
 
 namespace unimem::detail {
 
-/// Remembers which memory of a simulated device has never been touched, and makes it read 0xCD just before somebody looks.
+/// Remembers which memory of a simulated device has never been touched, and makes it read 0xCD just before somebody
+/// looks.
 ///
-/// A real device hands out somebody's old bytes; 0xCD makes whoever relies on them fail in the same way every time. Writing it at
-/// allocation would cost real memory for every simulated byte, so it is written lazily, in granules of 64 KiB: small
-/// enough to be cheap for a small access, large enough that the set stays short. The set is one of address ranges, not a bitmap
-/// per allocation: a terabyte that nobody touched is one entry, and pages that move take their part of it along.
+/// A real device hands out somebody's old bytes; 0xCD makes whoever relies on them fail in the same way every time.
+/// Writing it at allocation would cost real memory for every simulated byte, so it is written lazily, in granules of 64
+/// KiB: small enough to be cheap for a small access, large enough that the set stays short. The set is one of address
+/// ranges, not a bitmap per allocation: a terabyte that nobody touched is one entry, and pages that move take their
+/// part of it along.
 ///
-/// Thread-safe. Poison is written under the lock, so that it never lands on bytes that another queue has just written beside it.
+/// Thread-safe. Poison is written under the lock, so that it never lands on bytes that another queue has just written
+/// beside it.
 class FreshMemory {
  public:
   static constexpr std::byte poison{0xCD};
@@ -27,7 +30,8 @@ class FreshMemory {
   /// Memory that is about to go.
   void remove(std::uintptr_t base, std::size_t bytes);
 
-  /// Memory that is at another address now. Both are multiples of the granule, or the granules' neighbours would be disturbed.
+  /// Memory that is at another address now. Both are multiples of the granule, or the granules' neighbours would be
+  /// disturbed.
   void move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes);
 
   /// To be called before `[base, base + bytes)` is read or partly written.

@@ -26,7 +26,7 @@ void check_bandwidth(char const* name, double value) {
   }
 }
 
-SimOptions const& checked(SimOptions const& options) {
+void check(SimOptions const& options) {
   if (options.memory_bytes == 0) throw InvalidArgument("memory_bytes", "0", "at least 1");
   check_bandwidth("upload_bytes_per_second", options.upload_bytes_per_second);
   check_bandwidth("download_bytes_per_second", options.download_bytes_per_second);
@@ -34,7 +34,6 @@ SimOptions const& checked(SimOptions const& options) {
   if (options.latency < std::chrono::nanoseconds{0}) {
     throw InvalidArgument("latency", fmt::format("{} ns", options.latency.count()), "0 or more");
   }
-  return options;
 }
 
 struct SimError {
@@ -50,7 +49,8 @@ constexpr SimError fault{1, "SIM_FAULT"}, lost{2, "DEVICE_LOST"}, illegal_addres
 }  // namespace
 
 SimDevice::SimDevice(std::string id, SimOptions const& options)
-    : Device(Backend::sim, std::move(id)), options_(checked(options)), faults_(options), pages_(*this) {
+    : Device(Backend::sim, std::move(id)), options_(options), faults_(options), pages_(*this) {
+  check(options);
   info_.name = "simulated device";
   info_.vendor = "unimem";
   info_.driver = std::string(version());
@@ -123,7 +123,7 @@ void SimDevice::release(DeviceMemory memory, Location location) noexcept {
     if (!ours || location != Location::device) {
       log(LogLevel::error, fmt::format("{}: release of {} bytes at {:#x}, which is no live allocation; ignored", id(),
                                        memory.bytes, memory.object));
-      assert(!"release of what is no live allocation");
+      assert(false && "release of what is no live allocation");
       return;
     }
     allocations_.erase(found);

@@ -20,9 +20,10 @@ namespace unimem::detail {
 
 /// A discrete device made of host memory.
 ///
-/// It behaves as the strictest real device would: memory of its own that only commands reach, a capacity that is exact to the byte,
-/// fresh memory full of rubbish, errors where a real device would corrupt memory silently. It takes its time as it is told
-/// to, and goes wrong as it is told to, so that what is rare on real hardware happens in every test run.
+/// It behaves as the strictest real device would: memory of its own that only commands reach, a capacity that is exact
+/// to the byte, fresh memory full of rubbish, errors where a real device would corrupt memory silently. It takes its
+/// time as it is told to, and goes wrong as it is told to, so that what is rare on real hardware happens in every test
+/// run.
 ///
 /// It serves `Location::device` alone: pageable and pinned host memory are the cpu device's.
 class SimDevice final : public Device, private PageOwner {
@@ -44,8 +45,8 @@ class SimDevice final : public Device, private PageOwner {
   /// How fast, and how slow to start, commands are.
   [[nodiscard]] SimOptions const& options() const noexcept { return options_; }
 
-  /// The address of `memory` for a command that reads it or writes parts of it. Throws DeviceError if it is not all live
-  /// memory of this device.
+  /// The address of `memory` for a command that reads it or writes parts of it. Throws DeviceError if it is not all
+  /// live memory of this device.
   [[nodiscard]] std::byte* for_access(DeviceMemory memory, std::string_view call);
 
   /// Likewise for a command that overwrites all of it.
@@ -68,7 +69,7 @@ class SimDevice final : public Device, private PageOwner {
   FaultPlan faults_;
   FreshMemory fresh_;
   mutable std::mutex mutex_;
-  std::size_t live_bytes_ = 0;                           ///< allocations and pages
+  std::size_t live_bytes_ = 0;                         ///< allocations and pages
   std::map<std::uintptr_t, std::size_t> allocations_;  ///< address to bytes
   HostPages pages_;
 };

@@ -54,7 +54,8 @@ std::chrono::nanoseconds read_time(std::string_view key, std::string_view text) 
     if (!reads || !(value >= 0) || value * unit.nanoseconds > 3600e9) break;
     return std::chrono::nanoseconds{std::llround(value * unit.nanoseconds)};
   }
-  throw InvalidArgument(std::string(key), std::string(text), "a time up to an hour, such as 10us (units ns, us, ms, s)");
+  throw InvalidArgument(std::string(key), std::string(text),
+                        "a time up to an hour, such as 10us (units ns, us, ms, s)");
 }
 
 void read_option(SimOptions& options, std::string_view key, std::string_view value) {

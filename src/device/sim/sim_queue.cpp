@@ -1,6 +1,6 @@
+#include "device/sim/sim_queue.hpp"
 #include "device/host_memory.hpp"
 #include "device/host_program.hpp"
-#include "device/sim/sim_queue.hpp"
 
 #include <algorithm>
 #include <array>
@@ -73,13 +73,13 @@ Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
 Event SimQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
   std::array<std::byte, 16> copied{};
   std::copy(pattern.begin(), pattern.end(), copied.begin());
-  return submit([&device = device_, verdict = device_.faults().next(SimCommand::fill), to, copied,
-                 size = pattern.size()] {
-    require(verdict, "fill");
-    Pace const pace{device, device.options().copy_bytes_per_second, to.bytes};
-    repeat_pattern(device.for_overwrite(to, "fill"), to.bytes, std::span{copied}.first(size));
-    pace.keep();
-  });
+  return submit(
+      [&device = device_, verdict = device_.faults().next(SimCommand::fill), to, copied, size = pattern.size()] {
+        require(verdict, "fill");
+        Pace const pace{device, device.options().copy_bytes_per_second, to.bytes};
+        repeat_pattern(device.for_overwrite(to, "fill"), to.bytes, std::span{copied}.first(size));
+        pace.keep();
+      });
 }
 
 Event SimQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) {
