@@ -1,7 +1,7 @@
 // One array, on two sides: who holds the current bytes, and what was copied so that it is so.
 //
-// The device is a simulated one, with memory of its own, so that every copy is a real one on any machine. Give another id as
-// the argument ("cpu", "opencl:0"): on cpu the states are the same, and nothing is ever copied.
+// The device is a simulated one, with memory of its own, so that every copy is a real one on any machine. Give another
+// id as the argument ("cpu", "opencl:0"): on cpu the states are the same, and nothing is ever copied.
 
 #include <unimem/unimem.hpp>
 

@@ -1,5 +1,5 @@
-// A kernel of one's own, in two forms: source, for devices that compile it, and a callable, for those that run host code. The
-// launch says what the kernel does with each buffer; what has to be copied follows from that.
+// A kernel of one's own, in two forms: source, for devices that compile it, and a callable, for those that run host
+// code. The launch says what the kernel does with each buffer; what has to be copied follows from that.
 //
 // Runs on the devices named as arguments, or on all there are.
 
@@ -39,8 +39,9 @@ void run_on(unimem::Device& device, unimem::Kernel const& kernel) {
   auto const result = y.host_view();
   bool right = true;
   for (float const value : result) right = right && value == 4.0F;
-  std::printf("%-9s 1 + 3 · 0.5 · 2 = %g in all %zu elements: %s\n", std::string(device.id().substr(0, device.id().find(':'))).c_str(),
-              static_cast<double>(result[0]), count, right ? "yes" : "no");
+  std::printf("%-9s 1 + 3 · 0.5 · 2 = %g in all %zu elements: %s\n",
+              std::string(device.id().substr(0, device.id().find(':'))).c_str(), static_cast<double>(result[0]), count,
+              right ? "yes" : "no");
 }
 
 }  // namespace

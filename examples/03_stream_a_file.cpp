@@ -18,7 +18,8 @@ void write_input(std::filesystem::path const& path) {
   std::vector<std::uint16_t> numbers(16 * mebi);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<std::uint16_t>(i % 1000);
   std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<char const*>(numbers.data()), static_cast<std::streamsize>(numbers.size() * sizeof numbers[0]));
+      .write(reinterpret_cast<char const*>(numbers.data()),
+             static_cast<std::streamsize>(numbers.size() * sizeof numbers[0]));
 }
 
 void show(unimem::StreamResult const& run, std::size_t limit) {

@@ -178,8 +178,8 @@ class RunOptions {
     } else {
       throw UsageError(fmt::format("no kernel '{}': there are {}", *kernel, kernels));
     }
-    if (scale) throw UsageError(fmt::format("--scale {} belongs to --kernel affine", *value_of(scale_)));
-    if (offset) throw UsageError(fmt::format("--offset {} belongs to --kernel affine", *value_of(offset_)));
+    if (scale) throw UsageError(fmt::format("--scale {} belongs to --kernel affine", *scale));
+    if (offset) throw UsageError(fmt::format("--offset {} belongs to --kernel affine", *offset));
   }
 
   static void check_output(RunCommand const& run) {
@@ -198,7 +198,7 @@ class RunOptions {
     if (!run.chunk_bytes || !run.element || std::holds_alternative<HistogramKernel>(run.kernel)) return;
     auto const size = element_size(*run.element);
     if (*run.chunk_bytes % size != 0) {
-      refuse("--chunk", *value_of(chunk_),
+      refuse("--chunk", value_of(chunk_).value_or(""),
              fmt::format("a multiple of the {} bytes of {}", size, to_string(*run.element)));
     }
   }

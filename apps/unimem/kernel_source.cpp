@@ -33,7 +33,7 @@ class Descriptor {
 std::string read_kernel_source(std::filesystem::path const& path) {
   Descriptor const file{path};
   std::string text;
-  std::array<char, 64 * 1024> piece;
+  std::array<char, std::size_t{64} * 1024> piece{};
   while (true) {
     auto const count = ::read(file.number(), piece.data(), piece.size());
     if (count == 0) break;

@@ -21,22 +21,22 @@ void complain_of(std::string_view reason) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace unimem;
+  namespace cli = unimem::cli;
   try {
     cli::secure_standard_streams();
     return std::visit([](auto const& command) { return cli::run(command); }, cli::parse_command_line(argc, argv));
   } catch (cli::UsageError const& error) {
     complain_of(error.what());
     return wrong_command_line;
-  } catch (KernelError const& error) {
+  } catch (unimem::KernelError const& error) {
     complain_of(fmt::format("kernel '{}': {}", error.name, error.reason));
     auto const& log = error.build_log;
     if (!log.empty()) cli::complain_verbatim(log.ends_with('\n') ? log : log + '\n');
-  } catch (OutOfMemory const& error) {
+  } catch (unimem::OutOfMemory const& error) {
     // The holders listed on further lines are for programs that look for leaks.
     std::string_view const reason = error.what();
     complain_of(reason.substr(0, reason.find('\n')));
-  } catch (Error const& error) {
+  } catch (unimem::Error const& error) {
     complain_of(error.what());
   } catch (std::bad_alloc const&) {
     complain_of("out of host memory");

@@ -65,7 +65,7 @@ std::string progress_line(std::uint64_t bytes_done, std::uint64_t bytes_total, d
   for (auto const& form : forms) {
     std::string tail;
     for (auto const& [shown, text] : {std::pair{form.amounts, amounts}, {form.rate, rate}, {form.left, left}}) {
-      if (shown && !text.empty()) tail += "  " + text;
+      if (shown && !text.empty()) tail.append("  ").append(text);
     }
     auto const used = percent.size() + tail.size();
     if (!form.bar) {

@@ -11,6 +11,7 @@
 #include <array>
 #include <numeric>
 #include <string_view>
+#include <utility>
 #include <variant>
 
 namespace unimem::cli {
@@ -71,7 +72,7 @@ struct ResultText {
     std::array<std::size_t, 256> by_count{};
     std::iota(by_count.begin(), by_count.end(), std::size_t{0});
     auto const& counts = histogram.counts;
-    std::stable_sort(by_count.begin(), by_count.end(), [&](auto a, auto b) { return counts[a] > counts[b]; });
+    std::ranges::sort(by_count, [&](auto a, auto b) { return std::pair(counts[b], a) < std::pair(counts[a], b); });
     auto const total = std::reduce(counts.begin(), counts.end(), std::uint64_t{0});
 
     lines.add("entropy", "{:.4f} bits per byte", histogram.entropy_bits_per_byte);

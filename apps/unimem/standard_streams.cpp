@@ -94,7 +94,7 @@ HeldStandardError::~HeldStandardError() {
 std::string HeldStandardError::take() {
   std::string text;
   if (held_ < 0) return text;
-  std::array<char, 4096> piece;
+  std::array<char, 4096> piece{};
   ssize_t count = 0;
   while ((count = ::pread(held_, piece.data(), piece.size(), static_cast<off_t>(text.size()))) > 0) {
     text.append(piece.data(), static_cast<std::size_t>(count));

@@ -52,8 +52,8 @@ BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped
     : BufferCore(bytes, std::move(options)) {
   Guard inside(*this);
   if (bytes_ != 0) {
-    inside->host = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes_,
-                                                     std::move(wrapped.ownership));
+    inside->host =
+        std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes_, std::move(wrapped.ownership));
   }
   inside->allocated = true;
   inside->coherence.add_storage(host_place);
@@ -112,9 +112,9 @@ bool BufferCore::valid_on(Device& device) const {
 BufferStatistics BufferCore::statistics() const noexcept {
   auto const& counters = inside_->counters;
   constexpr auto relaxed = std::memory_order_relaxed;  // counts alone: nothing else is published through them
-  return {counters.upload_bytes.load(relaxed),   counters.uploads.load(relaxed),
-          counters.download_bytes.load(relaxed), counters.downloads.load(relaxed),
-          counters.between_bytes.load(relaxed),  counters.between.load(relaxed),
+  return {counters.upload_bytes.load(relaxed),     counters.uploads.load(relaxed),
+          counters.download_bytes.load(relaxed),   counters.downloads.load(relaxed),
+          counters.between_bytes.load(relaxed),    counters.between.load(relaxed),
           counters.conflicting_marks.load(relaxed)};
 }
 
@@ -124,8 +124,8 @@ void* BufferCore::host_slow(ByteRange range, Intent intent) {
   auto& coherence = inside->coherence;
   // Manual tracking: a read-write view is a read until it is marked.
   if (inside->options.tracking == Tracking::manual && intent == Intent::read_write) intent = Intent::read;
-  bool const current = coherence.has_data() && coherence.has_storage(host_place) &&
-                       coherence.valid(host_place).contains(range);
+  bool const current =
+      coherence.has_data() && coherence.has_storage(host_place) && coherence.valid(host_place).contains(range);
   if (!(intent == Intent::read && current)) {
     inside->settle(true);
     inside->ensure_host();
@@ -279,7 +279,8 @@ void BufferCore::validate() const {
   for (std::size_t i = 0; i < inside_->sides.size(); ++i) {
     bool const has_memory = inside_->sides[i].storage != nullptr;
     if (bytes_ != 0 && has_memory != coherence.has_storage(static_cast<Place>(i + 1))) {
-      throw std::logic_error("BufferCore: coherence and memory disagree on " + std::string(inside_->sides[i].device->id()));
+      throw std::logic_error("BufferCore: coherence and memory disagree on " +
+                             std::string(inside_->sides[i].device->id()));
     }
   }
   if (bytes_ != 0 && (inside_->host != nullptr) != coherence.has_storage(host_place)) {

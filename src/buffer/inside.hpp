@@ -19,8 +19,8 @@
 
 namespace unimem {
 
-/// What a BufferCore keeps behind its lock. Its functions expect the lock to be held; the files beside this one divide them by
-/// what they are about: storage and settling here, host accesses, device work.
+/// What a BufferCore keeps behind its lock. Its functions expect the lock to be held; the files beside this one divide
+/// them by what they are about: storage and settling here, host accesses, device work.
 struct BufferCore::Inside {
   /// A plan that has been committed while its work was still running, with everything that work depends on.
   struct Pending {
@@ -62,7 +62,8 @@ struct BufferCore::Inside {
   void ensure(BufferCore& self, Place place);
   [[nodiscard]] AcquireOptions named() const;
 
-  /// Drops finished work from `pending`. Failed work and everything committed after it is rolled back, and its error thrown.
+  /// Drops finished work from `pending`. Failed work and everything committed after it is rolled back, and its error
+  /// thrown.
   void settle(bool wait);
   /// The events of `pending` that have not ended.
   void add_unfinished(std::vector<Event>& events) const;
@@ -75,8 +76,8 @@ struct BufferCore::Inside {
   [[nodiscard]] bool in_host_memory(Place place) const;
   [[nodiscard]] detail::Storage& storage_at(Place place) { return place == host_place ? *host : *side(place).storage; }
 
-  /// Submits the copies of a plan, each behind the work it conflicts with: on `queue` where that is the device's, else on
-  /// the device's default queue. Adds their events.
+  /// Submits the copies of a plan, each behind the work it conflicts with: on `queue` where that is the device's, else
+  /// on the device's default queue. Adds their events.
   void start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events);
   /// Submits them and waits; throws the first error when all have ended.
   void carry_out(Plan const& plan);

@@ -38,8 +38,8 @@ void throw_size_mismatch(char const* what, std::size_t expected, std::size_t act
 }
 
 std::string describe(std::string_view element, Shape const& shape, BufferCore const& core) {
-  return fmt::format("UnifiedBuffer(shape=({}), element={} bytes, state={}{}{})", fmt::join(shape.extents(), ", "), element,
-                     to_string(core.state()), core.name().empty() ? "" : ", name=", core.name());
+  return fmt::format("UnifiedBuffer(shape=({}), element={} bytes, state={}{}{})", fmt::join(shape.extents(), ", "),
+                     element, to_string(core.state()), core.name().empty() ? "" : ", name=", core.name());
 }
 
 }  // namespace detail

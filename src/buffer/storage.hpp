@@ -11,8 +11,8 @@
 
 namespace unimem::detail {
 
-/// The memory behind one side of a buffer, and the work that may still touch it: who reads it now, who wrote it last. A new
-/// piece of work first waits for those it conflicts with, on its own queue, so that nobody else has to.
+/// The memory behind one side of a buffer, and the work that may still touch it: who reads it now, who wrote it last. A
+/// new piece of work first waits for those it conflicts with, on its own queue, so that nobody else has to.
 ///
 /// Shared by the buffer and by leases: the memory returns to its pool when the last of them lets go and the last work
 /// has ended. The buffer's lock guards everything but the lease count.

@@ -14,14 +14,14 @@ std::string_view build_description() noexcept {
   return "g++ " __VERSION__
 #endif
 #if defined(__SANITIZE_ADDRESS__)
-      ", address sanitizer"
+         ", address sanitizer"
 #elif defined(__SANITIZE_THREAD__)
-      ", thread sanitizer"
+         ", thread sanitizer"
 #endif
 #if defined(NDEBUG)
-      ", optimized";
+         ", optimized";
 #else
-      ", debug checks";
+         ", debug checks";
 #endif
 }
 

@@ -72,8 +72,8 @@ std::uint64_t parse_size(std::string_view text, std::string_view what) {
     constexpr auto too_large = "below 16 EiB";
     std::uint64_t bytes = 0;
     if (!read_digits(whole_digits, bytes) || __builtin_mul_overflow(bytes, unit.bytes, &bytes)) throw refuse(too_large);
-    // The fraction in integers, digit by digit from the right: 0.1 GiB has no exact double, and a size is a promise. Cutting
-    // to whole bytes at each digit is cutting once at the end, since what is added at each is whole.
+    // The fraction in integers, digit by digit from the right: 0.1 GiB has no exact double, and a size is a promise.
+    // Cutting to whole bytes at each digit is cutting once at the end, since what is added at each is whole.
     std::uint64_t fraction = 0;
     bool any = false;
     for (auto digit = fraction_digits.rbegin(); digit != fraction_digits.rend(); ++digit) {

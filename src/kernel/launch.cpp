@@ -20,7 +20,8 @@ bool is_buffer(LaunchArgument const& argument) {
 
 std::string type_name(std::type_info const& type) {
   int status = 0;
-  std::unique_ptr<char, void (*)(void*)> const readable{abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), std::free};
+  std::unique_ptr<char, void (*)(void*)> const readable{abi::__cxa_demangle(type.name(), nullptr, nullptr, &status),
+                                                        std::free};
   return readable ? readable.get() : type.name();
 }
 
@@ -51,13 +52,15 @@ void check_against_host_form(Kernel const& kernel, std::span<const LaunchArgumen
     auto const range = argument.buffer.operand.range;
     auto const& element = *argument.buffer.element;
     if (element != typeid(std::byte) && element != *parameter.type) {
-      throw refuse(i, fmt::format("is a buffer of {}, the host form takes {}", type_name(element), type_name(*parameter.type)));
+      throw refuse(
+          i, fmt::format("is a buffer of {}, the host form takes {}", type_name(element), type_name(*parameter.type)));
     }
     if (range.size() % parameter.bytes != 0) {
       throw refuse(i, fmt::format("has {} bytes, no multiple of the element's {}", range.size(), parameter.bytes));
     }
     if (range.begin % parameter.alignment != 0) {
-      throw refuse(i, fmt::format("starts at byte {}, its elements need alignment {}", range.begin, parameter.alignment));
+      throw refuse(i,
+                   fmt::format("starts at byte {}, its elements need alignment {}", range.begin, parameter.alignment));
     }
   }
 }

@@ -19,7 +19,8 @@ UNIMEM_FUNCTION $T unimem_affine_value($T x, unimem_f64 scale, unimem_f64 offset
   const unimem_f64 y = scale * (unimem_f64)x + offset;
 $VALUE
 }
-UNIMEM_KERNEL unimem_affine_$E(UNIMEM_CONST_BUFFER($T, in), UNIMEM_BUFFER($T, out), unimem_f64 scale, unimem_f64 offset) {
+UNIMEM_KERNEL unimem_affine_$E(UNIMEM_CONST_BUFFER($T, in), UNIMEM_BUFFER($T, out),
+                               unimem_f64 scale, unimem_f64 offset) {
   const unimem_u64 i = UNIMEM_ITEM_X;
   UNIMEM_DATA($T, out)[i] = unimem_affine_value(UNIMEM_DATA(const $T, in)[i], scale, offset);
 }

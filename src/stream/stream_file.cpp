@@ -63,9 +63,11 @@ ElementType element_of(StreamKernel const& kernel, StreamOptions const& options,
   return element;
 }
 
-/// The device memory one slot takes.
-std::size_t slot_bytes(detail::ChunkRun const& run, std::size_t chunk_bytes) {
-  return checked_add(chunk_bytes, run.result_bytes(chunk_bytes), "chunk_bytes");
+/// The device memory one slot is reckoned at. A window of a mapped file takes none, but a limit below it is still one
+/// below a chunk.
+std::size_t slot_bytes(detail::ChunkPlan const& plan, std::size_t result_bytes) {
+  if (plan.mapped) return std::max(plan.chunk_bytes, result_bytes);
+  return checked_add(plan.chunk_bytes, result_bytes, "chunk_bytes");
 }
 
 /// How many slots there may be, the file and the memory limit considered.
@@ -75,11 +77,11 @@ std::size_t slots_for(StreamOptions const& options, Device& device, detail::Chun
   auto slots = static_cast<std::size_t>(std::min<std::uint64_t>({options.buffers, most_slots, chunks}));
   // Where nothing is shared, results of their own are a third chunk to a slot (host, device, device): two slots take
   // what three did, so that the bound on resident memory holds.
-  bool const third_chunk =
-      !plan.reduces && run.result_bytes(plan.chunk_bytes) != 0 && !device.shares_storage_with_host();
+  auto const result_bytes = run.result_bytes(plan.chunk_bytes);
+  bool const third_chunk = !plan.reduces && result_bytes != 0 && !device.shares_storage_with_host();
   if (third_chunk) slots = std::max<std::size_t>(1, slots * 2 / 3);
 
-  auto const each = slot_bytes(run, plan.chunk_bytes);
+  auto const each = slot_bytes(plan, result_bytes);
   auto const limit = std::min(options.memory_limit, device.info().total_bytes);
   if (each > limit) {
     OutOfMemory::Facts facts;
@@ -88,7 +90,7 @@ std::size_t slots_for(StreamOptions const& options, Device& device, detail::Chun
     facts.limit = limit;
     facts.device_free = device.memory_info().free_bytes;
     facts.reason = fmt::format("the limit is below one chunk: {} and {} of results", format_size(plan.chunk_bytes),
-                               format_size(each - plan.chunk_bytes));
+                               format_size(result_bytes));
     throw OutOfMemory(std::move(facts));
   }
   return std::min(slots, limit / each);

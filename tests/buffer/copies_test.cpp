@@ -80,7 +80,9 @@ TEST_F(Copies, FillTakesPatternsOfAnySize) {
   };
   UnifiedBuffer<Triple> buffer(101, on_sim());
   buffer.fill({1, 2, 3});
-  { auto const lease = buffer.device(); }
+  {
+    auto const lease = buffer.device();
+  }
   buffer.fill({4, 5, 6});
   EXPECT_THAT(buffer.host_view(), Each(Triple{4, 5, 6}));
 }
@@ -88,7 +90,10 @@ TEST_F(Copies, FillTakesPatternsOfAnySize) {
 TEST_F(Copies, CloneIsDeepAndFollowsTheData) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim());
   buffer.copy_from(counting(10));
-  { auto const lease = buffer.device(); lease.data()[1] = 11; }
+  {
+    auto const lease = buffer.device();
+    lease.data()[1] = 11;
+  }
   auto twin = buffer.clone();
   EXPECT_EQ(moved(buffer.statistics()), (Moved{40, 1, 0, 0})) << "the copy was made on the device";
   buffer.fill(0);
@@ -125,7 +130,10 @@ TEST_F(Copies, AWriteOnOneDeviceReachesTheHostAndTheOtherDevice) {
   UnifiedBuffer<std::uint32_t> buffer(20, on_sim());
   buffer.copy_from(counting(20));
   EXPECT_EQ(device_bytes(buffer, sim), counting(20));
-  { auto const lease = buffer.device(other); lease.data()[7] = 70; }
+  {
+    auto const lease = buffer.device(other);
+    lease.data()[7] = 70;
+  }
   auto expected = counting(20);
   expected[7] = 70;
   EXPECT_EQ(device_bytes(buffer, sim), expected);
@@ -149,7 +157,8 @@ TEST_F(Copies, WrappedMemoryIsUsedInPlaceAndFreedOnce) {
     EXPECT_EQ(freed, 0);
   }
   EXPECT_EQ(freed, 1);
-  EXPECT_THROW(std::ignore = manager.wrap<std::uint32_t>(nullptr, 4, Location::host, Ownership::borrow()), InvalidArgument);
+  EXPECT_THROW(std::ignore = manager.wrap<std::uint32_t>(nullptr, 4, Location::host, Ownership::borrow()),
+               InvalidArgument);
   EXPECT_THROW(std::ignore = manager.wrap(reinterpret_cast<std::uint32_t*>(reinterpret_cast<char*>(memory) + 1), 1,
                                           Location::host, Ownership::borrow()),
                InvalidArgument);

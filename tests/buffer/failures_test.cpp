@@ -17,10 +17,11 @@ class Failures : public BufferTest {
   /// Scribbles over the device copy as a kernel would, asynchronously, and returns its event.
   Event overwrite(UnifiedBuffer<std::uint32_t>& buffer, std::uint32_t value, Intent intent = Intent::write) {
     Operand const operand{&buffer.core(), {0, buffer.size_bytes()}, intent};
-    auto const program = sim.compile({"set", "", [value](Range, std::size_t begin, std::size_t end, std::span<const HostArgument> arguments) {
-                                        auto* const data = static_cast<std::uint32_t*>(arguments[0].data);
-                                        std::fill(data + begin, data + end, value);
-                                      }});
+    auto const program = sim.compile(
+        {"set", "", [value](Range, std::size_t begin, std::size_t end, std::span<const HostArgument> arguments) {
+           auto* const data = static_cast<std::uint32_t*>(arguments[0].data);
+           std::fill(data + begin, data + end, value);
+         }});
     return use_on_device(sim.default_queue(), {&operand, 1}, [&](std::span<const DeviceMemory> memory) {
       KernelArgument argument;
       argument.memory = memory.front();
@@ -45,7 +46,10 @@ TEST_F(Failures, AFailedUploadLeavesTheHostCopyAndSaysSoOnce) {
 TEST_F(Failures, AFailedDownloadLeavesTheDeviceCopy) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
-  { auto const lease = buffer.device(); lease.data()[0] = 50; }
+  {
+    auto const lease = buffer.device();
+    lease.data()[0] = 50;
+  }
   set_sim_faults(sim, {.fail_download = 1});
   EXPECT_THROW(std::ignore = buffer.host_view(), DeviceError);
   EXPECT_EQ(buffer.state(), BufferState::device_dirty);
@@ -79,7 +83,9 @@ TEST_F(Failures, WhatAFailedKernelWroteIsTakenBack) {
 TEST_F(Failures, AKernelThatFailsOnTheOnlyCopyLosesItLoudly) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim("precious"));
   buffer.copy_from(counting(100));
-  { auto const lease = buffer.device(); }
+  {
+    auto const lease = buffer.device();
+  }
   set_sim_faults(sim, {.fail_run = 1});
   auto const event = overwrite(buffer, 9, Intent::read_write);
   static_cast<void>(event.wait_for_error());
@@ -103,10 +109,10 @@ TEST_F(Failures, ABufferThatAFailedUploadFedIsTakenBackToo) {
   to.sync_to_device();
   set_sim_faults(sim, {.fail_upload = 1});
   auto& queue = sim.default_queue();
-  std::array const operands{Operand{&from.core(), {0, 400}, Intent::read}, Operand{&to.core(), {0, 400}, Intent::write}};
-  auto const event = use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory) {
-    return queue.copy(memory[1], memory[0], 400);
-  });
+  std::array const operands{Operand{&from.core(), {0, 400}, Intent::read},
+                            Operand{&to.core(), {0, 400}, Intent::write}};
+  auto const event = use_on_device(
+      queue, operands, [&](std::span<const DeviceMemory> memory) { return queue.copy(memory[1], memory[0], 400); });
   static_cast<void>(event.wait_for_error());
   EXPECT_THROW(std::ignore = to.host_view(), DeviceError) << "it holds a copy of what never arrived";
   EXPECT_THAT(to.to_vector(), Each(5U));
@@ -121,9 +127,8 @@ TEST_F(Failures, EverythingCommittedBehindAFailureGoesWithIt) {
   set_sim_faults(sim, {.fail_run = 1});
   // Both must be submitted before the first has failed, or the second would be refused.
   std::latch submitted(1);
-  auto const gate = other.compile({"gate", "", [&](Range, std::size_t, std::size_t, std::span<const HostArgument>) {
-                                     submitted.wait();
-                                   }});
+  auto const gate = other.compile(
+      {"gate", "", [&](Range, std::size_t, std::size_t, std::span<const HostArgument>) { submitted.wait(); }});
   sim.default_queue().wait(other.default_queue().run(gate, Range{1}, {}));
   overwrite(buffer, 9);
   overwrite(buffer, 10, Intent::read_write);
@@ -171,9 +176,17 @@ TEST_F(Failures, WhicheverCallFailsTheBytesSurviveAndTheNextTrySucceeds) {
       attempt([&] { a.copy_from(counting(1000)); });
       attempt([&] { a.sync_to_device(); });
       attempt([&] { b.fill(1); });
-      attempt([&] { { auto const lease = b.device(); } });
+      attempt([&] {
+        {
+          auto const lease = b.device();
+        }
+      });
       attempt([&] { copy(a, b); });
-      attempt([&] { { auto const lease = a.device(); } });
+      attempt([&] {
+        {
+          auto const lease = a.device();
+        }
+      });
       attempt([&] { EXPECT_EQ(b.to_vector(), counting(1000)); });
       attempt([&] { EXPECT_EQ(a.to_vector(), counting(1000)); });
       a.core().validate();
@@ -257,9 +270,8 @@ TEST_F(Eviction, DestroyingABufferWhileWorkUsesItIsDefined) {
       auto& queue = slow.default_queue();
       std::array const operands{Operand{&source.core(), {0, 4000}, Intent::read},
                                 Operand{&result.core(), {0, 4000}, Intent::write}};
-      use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory) {
-        return queue.copy(memory[1], memory[0], 4000);
-      });
+      use_on_device(queue, operands,
+                    [&](std::span<const DeviceMemory> memory) { return queue.copy(memory[1], memory[0], 4000); });
     }
     // Its blocks, on both sides, must not serve these while the copies are pending.
     UnifiedBuffer<std::uint32_t> intruder(1000, options);

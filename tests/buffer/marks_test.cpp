@@ -97,7 +97,9 @@ TEST_F(Marks, OnTheCpuConflictingMarksAreNoConflict) {
   options.device = &device("cpu");
   UnifiedBuffer<std::uint32_t> buffer(10, options);
   buffer.copy_from(counting(10));
-  { auto const lease = buffer.device_view(); }
+  {
+    auto const lease = buffer.device_view();
+  }
   std::ignore = buffer.host(2, 4);
   buffer.mark_device_dirty(4, 4);
   EXPECT_EQ(buffer.statistics().conflicting_marks, 0U);
@@ -149,13 +151,27 @@ class MarkTable : public BufferTest, public ::testing::WithParamInterface<Cell> 
  protected:
   void bring(UnifiedBuffer<std::uint32_t>& buffer, BufferState wanted) {
     switch (wanted) {
-      case BufferState::uninitialized: return;
-      case BufferState::host_only: std::ignore = buffer.host_view(); break;
-      case BufferState::device_only: std::ignore = buffer.device_view(); break;
-      case BufferState::synchronized: buffer.copy_from(counting(10)); buffer.sync_to_device(); break;
-      case BufferState::host_dirty: buffer.copy_from(counting(10)); break;
-      case BufferState::device_dirty: { auto const lease = buffer.device(); break; }
-      case BufferState::mixed: FAIL();
+      case BufferState::uninitialized:
+        return;
+      case BufferState::host_only:
+        std::ignore = buffer.host_view();
+        break;
+      case BufferState::device_only:
+        std::ignore = buffer.device_view();
+        break;
+      case BufferState::synchronized:
+        buffer.copy_from(counting(10));
+        buffer.sync_to_device();
+        break;
+      case BufferState::host_dirty:
+        buffer.copy_from(counting(10));
+        break;
+      case BufferState::device_dirty: {
+        auto const lease = buffer.device();
+        break;
+      }
+      case BufferState::mixed:
+        FAIL();
     }
     ASSERT_EQ(buffer.state(), wanted);
   }

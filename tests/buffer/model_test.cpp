@@ -11,8 +11,9 @@
 namespace unimem::testing {
 namespace {
 
-/// Random use of the public face, on the host, two simulated devices and the cpu device, against an array that simply holds what
-/// was written. The pure rules have a shadow model of their own (tests/coherence); this one is about the memory and the copies.
+/// Random use of the public face, on the host, two simulated devices and the cpu device, against an array that simply
+/// holds what was written. The pure rules have a shadow model of their own (tests/coherence); this one is about the
+/// memory and the copies.
 class BufferModel : public BufferTest, public ::testing::WithParamInterface<unsigned> {
  protected:
   static constexpr std::size_t count = 64;
@@ -68,9 +69,15 @@ TEST_P(BufferModel, EverySideReadsWhatWasLastWritten) {
         buffer.fill(next, offset, length);
         std::fill_n(model.begin() + static_cast<std::ptrdiff_t>(offset), length, next++);
         break;
-      case 6: buffer.synchronize(); break;
-      case 7: buffer.prefetch(where); break;
-      case 8: buffer.release_device(where); break;
+      case 6:
+        buffer.synchronize();
+        break;
+      case 7:
+        buffer.prefetch(where);
+        break;
+      case 8:
+        buffer.release_device(where);
+        break;
       case 9: {
         auto const data = counting(length, next);
         buffer.copy_from(data, offset);

@@ -97,7 +97,10 @@ TEST_F(OnOpenCl, BuffersTravelBetweenDifferentBackends) {
   expected[0] = 9;
   EXPECT_EQ(device_bytes(buffer, sim), expected);
   EXPECT_EQ(buffer.statistics().device_to_device_bytes, 4000U);
-  { auto const lease = buffer.device(sim); lease.data()[1] = 8; }
+  {
+    auto const lease = buffer.device(sim);
+    lease.data()[1] = 8;
+  }
   expected[1] = 8;
   EXPECT_EQ(device_bytes(buffer, opencl), expected);
 }

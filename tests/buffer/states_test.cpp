@@ -129,7 +129,9 @@ TEST_F(States, ReleasingACleanDeviceCopyLeavesHostOnly) {
 TEST_F(States, ReleasingASoleCopySavesItFirst) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim());
   buffer.copy_from(counting(10));
-  { auto const lease = buffer.device(); }
+  {
+    auto const lease = buffer.device();
+  }
   buffer.release_device(sim);
   EXPECT_EQ(buffer.state(), BufferState::host_only);
   EXPECT_EQ(buffer.to_vector(), counting(10));
@@ -202,12 +204,19 @@ TEST_F(States, OnTheCpuStatesMoveAsDocumentedAndNothingIsCopied) {
     EXPECT_EQ(buffer.state(), BufferState::synchronized);
     EXPECT_EQ(lease.data(), buffer.host_view().data());
   }
-  { auto const lease = buffer.device(); lease.data()[0] = 42; }
+  {
+    auto const lease = buffer.device();
+    lease.data()[0] = 42;
+  }
   EXPECT_EQ(buffer.state(), BufferState::device_dirty);
   EXPECT_EQ(buffer.host_view()[0], 42U);
   EXPECT_EQ(buffer.state(), BufferState::synchronized);
   EXPECT_EQ(moved(buffer.statistics()), Moved{});
-  { UnifiedBuffer<std::uint32_t> fresh(10, options); std::ignore = fresh.device_view(); EXPECT_EQ(fresh.state(), BufferState::device_only); }
+  {
+    UnifiedBuffer<std::uint32_t> fresh(10, options);
+    std::ignore = fresh.device_view();
+    EXPECT_EQ(fresh.state(), BufferState::device_only);
+  }
 }
 
 TEST_F(States, TextNamesShapeAndState) {

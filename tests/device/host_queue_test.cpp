@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace unimem::detail {
@@ -37,32 +38,29 @@ TEST(HostQueue, RunsTasksInOrderOneAtATime) {
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(order[static_cast<std::size_t>(i)], i);
 }
 
-TEST(HostQueue, AWaiterRunsTheWorkItself) {
-  TaskQueue queue;
-  std::latch begun{1}, go{1};
-  // The worker is kept busy with nothing of ours: the first task holds it until a thread has begun to wait.
-  queue.submit([&] {
-    begun.count_down();
-    go.wait();
-  });
-  begun.wait();
-  std::thread::id runner;
-  auto const mine = queue.submit([&] { runner = std::this_thread::get_id(); });
-  auto const waited = [&] {
-    mine.wait();
-    return std::this_thread::get_id();
-  };
-  go.count_down();
-  waited();
-  EXPECT_NE(runner, std::thread::id{});
-
-  // With nobody executing, a waiter need not wait for the worker to wake up: over many rounds it gets there first.
-  int inline_runs = 0;
-  for (int round = 0; round < 200; ++round) {
-    queue.submit([&] { runner = std::this_thread::get_id(); }).wait();
-    inline_runs += runner == std::this_thread::get_id();
+TEST(HostQueue, AWaiterRunsTheWorkItselfWhenNobodyElseDoes) {
+  // A hushed executor's worker takes nothing up, as one that has not woken up yet.
+  auto& control = QueueControl::create();
+  auto const executor = std::make_shared<HostExecutor>(control);
+  control.set_waiter(executor);
+  executor->hush();
+  std::vector<std::pair<int, std::thread::id>> runs;
+  std::vector<Event> events;
+  for (int i = 0; i < 5; ++i) {
+    events.push_back(executor->submit([&runs, i] { runs.emplace_back(i, std::this_thread::get_id()); }));
   }
-  EXPECT_GT(inline_runs, 0);
+  EXPECT_FALSE(events[0].ready());
+  auto const here = std::this_thread::get_id();
+  events[2].wait();
+  EXPECT_THAT(runs, ::testing::ElementsAre(std::pair{0, here}, std::pair{1, here}, std::pair{2, here}));
+  EXPECT_FALSE(events[3].ready()) << "it runs no further than it must";
+
+  std::thread other{[&] { events[4].wait(); }};
+  auto const there = other.get_id();
+  other.join();
+  EXPECT_EQ(runs.back(), (std::pair{4, there}));
+  executor->close();
+  control.set_waiter(nullptr);
 }
 
 TEST(HostQueue, AWaiterRunsNoFurtherThanItMust) {

@@ -144,7 +144,7 @@ TEST_F(OpenClFaultsTest, AWaitForAnotherDevicesFailureReportsItToo) {
   EXPECT_THROW(wait.wait(), DeviceError);
 }
 
-TEST_F(OpenClFaultsTest, ADriverThatCannotTellHowWorkStandsDoesNotHangItsWaiters) {
+TEST_F(OpenClFaultsTest, WorkTheDriverCannotTellOfHasFailedAndHasEnded) {
   auto const memory = take(faulty_device(), 64);
   auto const source = noise(64, 1);
   auto queue = faulty_device().create_queue();
@@ -157,6 +157,7 @@ TEST_F(OpenClFaultsTest, ADriverThatCannotTellHowWorkStandsDoesNotHangItsWaiters
     EXPECT_EQ(error.call, "clGetEventInfo");
     EXPECT_EQ(error.code_name, "CL_INVALID_EVENT");
   }
+  // Reported as ended, so it has: its memory may be reused at once. (Sanitizers see it if not.)
 }
 
 TEST_F(OpenClFaultsTest, KernelsRunWhereTheDriverTellsNothingOfTheirParameters) {

@@ -29,10 +29,10 @@ ProgramSource kernel(HostLoop loop) {
   return {"kernel", "", std::move(loop)};
 }
 
-/// Work that takes a millisecond a piece, more of it than can be done before the process ends.
-void submit_much(Queue& queue, DeviceMemory memory) {
+/// Work that takes a millisecond a piece.
+void submit(int pieces, Queue& queue, DeviceMemory memory) {
   std::byte const zero{};
-  for (int i = 0; i < 10'000; ++i) queue.fill(memory, {&zero, 1});
+  for (int i = 0; i < pieces; ++i) queue.fill(memory, {&zero, 1});
 }
 
 Device& slow_sim() {
@@ -49,7 +49,7 @@ TEST_F(ProcessEnd, WithPendingWorkInADefaultQueueIsCleanAndPrompt) {
   auto const begin = std::chrono::steady_clock::now();
   auto const scenario = [] {
     auto& sim = slow_sim();
-    submit_much(sim.default_queue(), sim.allocate(64, Location::device));
+    submit(10'000, sim.default_queue(), sim.allocate(64, Location::device));
     std::exit(7);
   };
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
@@ -171,7 +171,7 @@ TEST_F(ProcessEnd, AForkedChildIsToldThatItHasNoQueues) {
   auto& sim = slow_sim();
   auto const memory = sim.allocate(64, Location::device);
   static auto queue = sim.create_queue();  // destroyed in the child as well
-  submit_much(queue, memory);
+  submit(300, queue, memory);
   auto const pending = queue.record();
   EXPECT_EQ(in_child([&] {
               int refusals = 0;

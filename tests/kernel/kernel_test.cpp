@@ -30,9 +30,8 @@ class HostKernels : public ::testing::TestWithParam<char const*> {
   Device& on = device(GetParam());
   MemoryManager manager;
   Kernel scale = Kernel("scale").host([](WorkItem i, std::span<float> x, float a) { x[i.x] *= a; });
-  Kernel add = Kernel("add").host([](WorkItem i, std::span<const float> a, std::span<const float> b, std::span<float> sum) {
-    sum[i.x] = a[i.x] + b[i.x];
-  });
+  Kernel add = Kernel("add").host([](WorkItem i, std::span<const float> a, std::span<const float> b,
+                                     std::span<float> sum) { sum[i.x] = a[i.x] + b[i.x]; });
 };
 
 TEST_P(HostKernels, ALaunchReadsItsInputsAndItsOutputIsReadBack) {
@@ -53,7 +52,8 @@ TEST_P(HostKernels, ChainedLaunchesMoveNothingBetweenThem) {
   x.fill(1.0F);
   for (int i = 0; i < 10; ++i) launch(scale, Range{1000}, readwrite(x), 2.0F);
   EXPECT_THAT(x.host_view(), Each(1024.0F));
-  EXPECT_EQ(x.statistics().host_to_device_copies + x.statistics().device_to_host_copies, on.shares_storage_with_host() ? 0U : 2U);
+  EXPECT_EQ(x.statistics().host_to_device_copies + x.statistics().device_to_host_copies,
+            on.shares_storage_with_host() ? 0U : 2U);
 }
 
 TEST_P(HostKernels, PartsOfABufferAreOperandsToo) {

@@ -1,5 +1,6 @@
 #include <unimem/pool/memory_pool.hpp>
 
+#include "pool/poison.hpp"
 #include "pool/pool_core.hpp"
 #include "pool/scripted_device.hpp"
 
@@ -91,6 +92,19 @@ TEST(MemoryPool, BlocksInUseOutliveThePoolAndGoBackWhenReleased) {
   second.release(last_use);
   EXPECT_TRUE(last_use.ready());
   EXPECT_EQ(device.live_blocks(), 0U);
+}
+
+TEST(AllocationDeathTest, UnderAddressSanitizerAUseAfterReleaseIsReported) {
+  if (!detail::poisons) GTEST_SKIP() << "not built with AddressSanitizer";
+  ScriptedDevice device{MiB};
+  MemoryPool pool{device, Location::device};
+  auto block = pool.acquire(1000);
+  auto* const bytes = static_cast<unsigned char volatile*>(block.data());
+  block.release();
+  EXPECT_DEATH(bytes[999] = 1, "use-after-poison");
+  block = pool.acquire(1000);
+  bytes[999] = 1;  // the next owner may
+  EXPECT_EQ(bytes[999], 1);
 }
 
 TEST(Block, ADescriptorStaysWhereItIsAndKnowsHowOftenItHasChangedHands) {

@@ -80,8 +80,8 @@ TEST_F(BadInput, OptionsThatMakeNoSense) {
 }
 
 TEST_F(BadInput, KernelsThatMakeNoSense) {
-  EXPECT_THROW(affine({}, std::nan(""), 0), InvalidArgument);
-  EXPECT_THROW(affine({}, 1, HUGE_VAL), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(affine({}, std::nan(""), 0)), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(affine({}, 1, HUGE_VAL)), InvalidArgument);
   EXPECT_THROW(StreamKernel(Kernel("formless")), InvalidArgument);
 }
 

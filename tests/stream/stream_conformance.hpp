@@ -358,10 +358,10 @@ TEST_P(StreamConformance, MoreThanTheMemoryLimitHoldsStreamsThroughIt) {
   }
 }
 
-TEST_P(StreamConformance, InPlaceMappingNeedsNoMoreThanTheChunk) {
+TEST_P(StreamConformance, AffineNeedsNoMoreThanALimitOfOneChunk) {
   auto const elements = hard_elements<std::int16_t>(300'000, 4);
   auto with = options(256 * 1'024);
-  with.memory_limit = discrete ? with.chunk_bytes : 2 * with.chunk_bytes;
+  with.memory_limit = with.chunk_bytes;
   with.output = folder / "output";
   auto const result = counted(folder.write("input", elements), affine(ElementType::i16, 1, 1), with);
   EXPECT_EQ(result.buffers, 1U);

@@ -31,25 +31,27 @@ struct Operand {
   Intent intent = Intent::read;
 };
 
-/// Makes every operand ready on `queue`'s device and in `queue`'s order, calls `submit` with the memory of each operand's
-/// range, and records the event it returns as the work that read and wrote them. All operands are pinned before the
-/// first is made ready, so that they cannot evict each other. The same buffer may appear more than once.
+/// Makes every operand ready on `queue`'s device and in `queue`'s order, calls `submit` with the memory of each
+/// operand's range, and records the event it returns as the work that read and wrote them. All operands are pinned
+/// before the first is made ready, so that they cannot evict each other. The same buffer may appear more than once.
 ///
-/// If anything throws, nothing was written anywhere; copies that were already made stay valid. Errors of the work itself
-/// surface from the event, and from the next access to a buffer it touched, whose last good copy is then restored.
+/// If anything throws, nothing was written anywhere; copies that were already made stay valid. Errors of the work
+/// itself surface from the event, and from the next access to a buffer it touched, whose last good copy is then
+/// restored.
 UNIMEM_API Event use_on_device(Queue& queue, std::span<const Operand> operands,
                                std::function<Event(std::span<const DeviceMemory>)> const& submit);
 
-/// Copies all bytes of one buffer to another of the same size along the nearest path: on a device if the source is current on
-/// one and not on the host, else on the host. Throws SizeMismatch. Copying a buffer to itself does nothing.
+/// Copies all bytes of one buffer to another of the same size along the nearest path: on a device if the source is
+/// current on one and not on the host, else on the host. Throws SizeMismatch. Copying a buffer to itself does nothing.
 UNIMEM_API void copy_bytes(BufferCore& from, BufferCore& to, std::size_t element_bytes);
 
-/// What a UnifiedBuffer is underneath: bytes, where they are current, the memory behind each place, and the work in flight.
-/// It asks Coherence what to copy, gets memory from the manager, lets queues carry the copies out, and remembers whose work
-/// must end before whose may start.
+/// What a UnifiedBuffer is underneath: bytes, where they are current, the memory behind each place, and the work in
+/// flight. It asks Coherence what to copy, gets memory from the manager, lets queues carry the copies out, and
+/// remembers whose work must end before whose may start.
 ///
-/// Thread-safe as promised by the library: concurrent read accesses are safe; concurrent writers need the caller's lock.
-/// (Inside, every operation that changes anything locks; a state query or a host read of current bytes is one atomic load.)
+/// Thread-safe as promised by the library: concurrent read accesses are safe; concurrent writers need the caller's
+/// lock. (Inside, every operation that changes anything locks; a state query or a host read of current bytes is one
+/// atomic load.)
 class UNIMEM_API BufferCore final : public Resident {
  public:
   /// Host memory that exists already.
@@ -74,15 +76,16 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] BufferStatistics statistics() const noexcept;
   [[nodiscard]] BufferOptions const& options() const noexcept;
 
-  /// The start of the host storage, with `range` current there (write intent: about to be overwritten). Waits for what it needs.
+  /// The start of the host storage, with `range` current there (write intent: about to be overwritten). Waits for what
+  /// it needs.
   [[nodiscard]] void* host(ByteRange range, Intent intent) {
     auto const summary = summary_.load(std::memory_order_acquire);
     if (intent == Intent::read ? (summary & host_current) != 0 : (summary & host_exclusive) != 0) return host_address_;
     return host_slow(range, intent);
   }
 
-  /// A lease on the memory of `device`, with `range` current there. With a queue: in that queue's order, without waiting;
-  /// without: when this returns the data is there.
+  /// A lease on the memory of `device`, with `range` current there. With a queue: in that queue's order, without
+  /// waiting; without: when this returns the data is there.
   [[nodiscard]] DeviceLease lease(Device& device, Queue* queue, ByteRange range, Intent intent);
 
   /// Brings the whole buffer up to date on a device; the event of the last copy.
@@ -92,7 +95,8 @@ class UNIMEM_API BufferCore final : public Resident {
   void synchronize();
 
   void mark_host_dirty(ByteRange range);
-  /// `event`: when the work that wrote ends. A default-constructed one says nothing: the next read-back waits for the device.
+  /// `event`: when the work that wrote ends. A default-constructed one says nothing: the next read-back waits for the
+  /// device.
   void mark_device_dirty(Device* device, ByteRange range, Event event);
 
   /// Repeats `pattern` over `range` on the side where the data is current: a device if one holds it all, else the host.
@@ -119,8 +123,10 @@ class UNIMEM_API BufferCore final : public Resident {
   class Guard;
 
   // The summary word: the state in the low byte, and two answers that let host accesses return at once.
-  static constexpr std::uint32_t host_current = 1U << 8;    ///< the host holds every byte
-  static constexpr std::uint32_t host_exclusive = 1U << 9;  ///< and only the host, all of it marked as written, nothing in flight
+  /// The host holds every byte.
+  static constexpr std::uint32_t host_current = 1U << 8;
+  /// And only the host, all of it counted as written, with nothing in flight: one more write changes nothing.
+  static constexpr std::uint32_t host_exclusive = 1U << 9;
   static constexpr BufferState state_of(std::uint32_t summary) noexcept {
     return static_cast<BufferState>(summary & 0xFFU);
   }

@@ -19,15 +19,16 @@ enum class Tracking : std::uint8_t {
 
 /// What a buffer is asked to be besides its shape.
 struct BufferOptions {
-  MemoryManager* manager = nullptr;                 ///< where memory comes from; null: default_manager()
-  Device* device = nullptr;                         ///< the device used when none is named; null: default_device()
-  Location location = Location::device;             ///< `pinned` is the same as `pinned = true`; `unified` needs a device that shares storage
-  Placement placement = Placement::automatic;       ///< a hint
-  AccessPattern access = AccessPattern::unknown;    ///< a hint
+  MemoryManager* manager = nullptr;  ///< where memory comes from; null: default_manager()
+  Device* device = nullptr;          ///< the device used when none is named; null: default_device()
+  /// `pinned` is the same as `pinned = true`; `unified` needs a device that shares storage with the host.
+  Location location = Location::device;
+  Placement placement = Placement::automatic;     ///< a hint
+  AccessPattern access = AccessPattern::unknown;  ///< a hint
   Tracking tracking = Tracking::access;
-  bool pinned = false;                              ///< page-lock the host side; whether it worked: `is_pinned()`
-  bool strict = false;                              ///< every access before `allocate()` raises BufferNotAllocated
-  std::string name{};                                 ///< shown in errors and reports
+  bool pinned = false;  ///< page-lock the host side; whether it worked: `is_pinned()`
+  bool strict = false;  ///< every access before `allocate()` raises BufferNotAllocated
+  std::string name{};   ///< shown in errors and reports
 };
 
 /// Who frees wrapped memory.

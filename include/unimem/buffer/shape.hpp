@@ -22,7 +22,8 @@ namespace detail {
 UNIMEM_API void throw_negative_extent(std::intmax_t value);
 }  // namespace detail
 
-/// The extents of a buffer, outermost first, row-major. `{}` is a scalar: no extents, one element. An extent may be zero.
+/// The extents of a buffer, outermost first, row-major. `{}` is a scalar: no extents, one element. An extent may be
+/// zero.
 class UNIMEM_API Shape {
  public:
   /// A scalar.

@@ -4,8 +4,8 @@
 
 namespace unimem {
 
-/// What moved for one buffer since it was made: bytes, and the copies that carried them. Switches between places that share
-/// storage move nothing and count nothing.
+/// What moved for one buffer since it was made: bytes, and the copies that carried them. Switches between places that
+/// share storage move nothing and count nothing.
 struct BufferStatistics {
   std::uint64_t host_to_device_bytes = 0;
   std::uint64_t host_to_device_copies = 0;

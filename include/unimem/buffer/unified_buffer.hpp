@@ -25,15 +25,16 @@ namespace detail {
 [[nodiscard]] UNIMEM_API std::string describe(std::string_view element, Shape const& shape, BufferCore const& core);
 }  // namespace detail
 
-/// One logical array of `T` that lives on the host, on devices, or on both, and is copied only when somebody looks at a side that
-/// is out of date. Offsets and counts are in elements, and are checked; a count of `all` means "to the end".
+/// One logical array of `T` that lives on the host, on devices, or on both, and is copied only when somebody looks at a
+/// side that is out of date. Offsets and counts are in elements, and are checked; a count of `all` means "to the end".
 ///
-/// Move-only; a moved-from buffer may only be destroyed or assigned to. Concurrent const use is safe, and so is a read on one
-/// thread while another asks for the state; writers need the caller's lock, as with a standard container. Destroying a buffer
-/// while work uses it is fine: its memory returns when the work has ended.
+/// Move-only; a moved-from buffer may only be destroyed or assigned to. Concurrent const use is safe, and so is a read
+/// on one thread while another asks for the state; writers need the caller's lock, as with a standard container.
+/// Destroying a buffer while work uses it is fine: its memory returns when the work has ended.
 ///
-/// Every access may throw OutOfMemory, DeviceError, DataLost, and the error of earlier asynchronous work on this buffer; the data
-/// is then as it was. With `strict`, BufferNotAllocated before `allocate()`. (Behaviour after the UnifiedBuffer reference.)
+/// Every access may throw OutOfMemory, DeviceError, DataLost, and the error of earlier asynchronous work on this
+/// buffer; the data is then as it was. With `strict`, BufferNotAllocated before `allocate()`. (Behaviour after the
+/// UnifiedBuffer reference.)
 template <class T>
 class UnifiedBuffer {
   static_assert(std::is_trivially_copyable_v<T>, "elements travel as bytes");
@@ -109,8 +110,9 @@ class UnifiedBuffer {
   [[nodiscard]] T& at(std::size_t index) & { return host(index, 1).front(); }
   [[nodiscard]] T const& at(std::size_t index) const& { return host_view(index, 1).front(); }
 
-  /// Read-write on a device: a lease. Without a queue the data is there when this returns; with one it is there in the queue's
-  /// order. Counted as written at once; reading back waits for the device, unless `mark_device_dirty` named an event.
+  /// Read-write on a device: a lease. Without a queue the data is there when this returns; with one it is there in the
+  /// queue's order. Counted as written at once; reading back waits for the device, unless `mark_device_dirty` named an
+  /// event.
   [[nodiscard]] DeviceSpan<T> device() & { return device(core_->default_device()); }
   [[nodiscard]] DeviceSpan<T> device(Device& on) & { return leased<T>(on, nullptr, Intent::read_write); }
   [[nodiscard]] DeviceSpan<T> device(Queue& queue) & { return leased<T>(queue.device(), &queue, Intent::read_write); }
@@ -147,7 +149,8 @@ class UnifiedBuffer {
   void mark_host_dirty(std::size_t offset = 0, std::size_t count = all) {
     core_->mark_host_dirty(window(offset, count));
   }
-  /// For a device, `event` says when the work that wrote ends; without one the next read-back waits for the whole device.
+  /// For a device, `event` says when the work that wrote ends; without one the next read-back waits for the whole
+  /// device.
   void mark_device_dirty(std::size_t offset = 0, std::size_t count = all, Event event = {}) {
     core_->mark_device_dirty(nullptr, window(offset, count), event);
   }
@@ -162,7 +165,8 @@ class UnifiedBuffer {
     return *this;
   }
 
-  /// Replaces the contents on the host. Throws SizeMismatch, before anything happens, unless there are exactly `size()` elements.
+  /// Replaces the contents on the host. Throws SizeMismatch, before anything happens, unless there are exactly `size()`
+  /// elements.
   void copy_from(std::span<const T> data) {
     if (data.size() != count_) detail::throw_size_mismatch("copy_from", count_, data.size());
     core_->write(0, std::as_bytes(data));
@@ -198,7 +202,8 @@ class UnifiedBuffer {
     core_->allocate(on_host, on_device);
     return *this;
   }
-  /// Gives all storage back, with the data in it. Memory in use by pending work or leases returns when they end. Idempotent.
+  /// Gives all storage back, with the data in it. Memory in use by pending work or leases returns when they end.
+  /// Idempotent.
   UnifiedBuffer& free() {
     core_->free();
     return *this;
@@ -207,7 +212,8 @@ class UnifiedBuffer {
   /// Gives a device copy back, after saving to the host what only it holds. Throws InvalidArgument while it is leased.
   void release_device() { core_->release_device(nullptr); }
   void release_device(Device& on) { core_->release_device(&on); }
-  /// Gives the host copy back, after saving to the default device what only it holds. Host pointers handed out become invalid.
+  /// Gives the host copy back, after saving to the default device what only it holds. Host pointers handed out become
+  /// invalid.
   void release_host() { core_->release_host(); }
   /// Forgets the data without saving it; the storage stays.
   void discard() { core_->discard(); }
@@ -264,9 +270,9 @@ UnifiedBuffer<T> MemoryManager::allocate(std::span<const T> data, AllocationOpti
 
 template <class T>
 UnifiedBuffer<T> MemoryManager::wrap(T* pointer, std::size_t count, Location location, Ownership ownership) {
-  return UnifiedBuffer<T>(Shape(count),
-                          detail::wrap_host_memory(*this, pointer, checked_multiply(count, sizeof(T), "count"),
-                                                   alignof(T), location, std::move(ownership)));
+  return UnifiedBuffer<T>(
+      Shape(count), detail::wrap_host_memory(*this, pointer, checked_multiply(count, sizeof(T), "count"), alignof(T),
+                                             location, std::move(ownership)));
 }
 
 }  // namespace unimem

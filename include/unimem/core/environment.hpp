@@ -9,8 +9,8 @@
 
 namespace unimem {
 
-/// The value of an environment variable; nothing when it is unset or empty. Read anew at each call. Safe as long as nobody
-/// changes the environment at the same time, as with std::getenv.
+/// The value of an environment variable; nothing when it is unset or empty. Read anew at each call. Safe as long as
+/// nobody changes the environment at the same time, as with std::getenv.
 [[nodiscard]] UNIMEM_API std::optional<std::string> environment(std::string_view name);
 
 /// A switch: `1`, `true`, `yes`, `on` or `0`, `false`, `no`, `off`, in lower case; `otherwise` when unset.

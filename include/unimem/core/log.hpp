@@ -7,14 +7,15 @@
 
 namespace unimem {
 
-/// How loud the library is. `UNIMEM_LOG_LEVEL` (`off`, `error`, `warning`, `info`, `debug`) sets it at start; `warning` otherwise.
+/// How loud the library is. `UNIMEM_LOG_LEVEL` (`off`, `error`, `warning`, `info`, `debug`) sets it at start; `warning`
+/// otherwise.
 enum class LogLevel : std::uint8_t { off, error, warning, info, debug };
 
 /// Thread-safe.
 UNIMEM_API void set_log_level(LogLevel level);
 
-/// Writes one line to stderr through spdlog, if `level` is loud enough. Logging never replaces an error: what the caller must
-/// know is thrown. Thread-safe; never throws.
+/// Writes one line to stderr through spdlog, if `level` is loud enough. Logging never replaces an error: what the
+/// caller must know is thrown. Thread-safe; never throws.
 UNIMEM_API void log(LogLevel level, std::string_view message) noexcept;
 
 }  // namespace unimem

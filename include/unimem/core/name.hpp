@@ -9,8 +9,8 @@
 
 namespace unimem {
 
-/// A name that is stored once for the whole process: one pointer wide, compared by that pointer, never freed. Buffers, blocks and
-/// usage records carry names by the million, and a program has only a few different ones.
+/// A name that is stored once for the whole process: one pointer wide, compared by that pointer, never freed. Buffers,
+/// blocks and usage records carry names by the million, and a program has only a few different ones.
 ///
 /// Thread-safe.
 class UNIMEM_API Name {

@@ -9,11 +9,12 @@
 
 namespace unimem {
 
-/// Reads a number of bytes: `4096`, `64KiB`, `1.5GiB`, `12GB`. Binary units are powers of 1,024 (`KiB` … `PiB`), decimal
-/// ones powers of 1,000 (`kB` or `KB` … `PB`); a trailing `B` alone means bytes. Case matters only where it must: `k`/`K`.
+/// Reads a number of bytes: `4096`, `64KiB`, `1.5GiB`, `12GB`. Binary units are powers of 1,024 (`KiB` … `PiB`),
+/// decimal ones powers of 1,000 (`kB` or `KB` … `PB`); a trailing `B` alone means bytes. Case matters only where it
+/// must: `k`/`K`.
 ///
-/// A fraction of a unit is computed exactly and cut to whole bytes (`0.1KiB` is 102). Throws InvalidArgument naming `what`
-/// unless the whole text is a size that fits 64 bits; a sign, a blank or a fraction of a single byte is refused.
+/// A fraction of a unit is computed exactly and cut to whole bytes (`0.1KiB` is 102). Throws InvalidArgument naming
+/// `what` unless the whole text is a size that fits 64 bits; a sign, a blank or a fraction of a single byte is refused.
 [[nodiscard]] UNIMEM_API std::uint64_t parse_size(std::string_view text, std::string_view what = "size");
 
 /// The shortest exact-enough spelling for people: `0 B`, `4 KiB`, `1.50 GiB`. Two decimals unless whole.

@@ -16,11 +16,11 @@ namespace unimem {
 /// A kernel in up to two forms: source, for devices that compile (docs/kernels.md), and a callable, for cpu and sim.
 ///
 ///     Kernel scale = Kernel("scale")
-///         .source(R"(UNIMEM_KERNEL scale(UNIMEM_BUFFER(float, x), float a) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *= a; })")
-///         .host([](WorkItem i, std::span<float> x, float a) { x[i.x] *= a; });
+///         .source(R"(UNIMEM_KERNEL scale(UNIMEM_BUFFER(float, x), float a) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *=
+///         a; })") .host([](WorkItem i, std::span<float> x, float a) { x[i.x] *= a; });
 ///
-/// A handle: copies are the same kernel. Built once per device, at the first launch there, and kept. Set both forms before
-/// the first launch; launching is thread-safe.
+/// A handle: copies are the same kernel. Built once per device, at the first launch there, and kept. Set both forms
+/// before the first launch; launching is thread-safe.
 class UNIMEM_API Kernel {
  public:
   /// `name` is the entry point of the source form, and what errors call it.
@@ -28,9 +28,9 @@ class UNIMEM_API Kernel {
 
   Kernel& source(std::string text);
 
-  /// `callable(WorkItem, std::span<T>… or scalars…)`, called once per work item, from several threads: it may touch what other items
-  /// do not. The loop around it is compiled together with it. Generic lambdas are not accepted: the parameter types are checked
-  /// against each launch.
+  /// `callable(WorkItem, std::span<T>… or scalars…)`, called once per work item, from several threads: it may touch
+  /// what other items do not. The loop around it is compiled together with it. Generic lambdas are not accepted: the
+  /// parameter types are checked against each launch.
   template <class F>
   Kernel& host(F callable) {
     using Parameters = typename detail::CallableParameters<std::decay_t<F>>::type;
@@ -46,7 +46,8 @@ class UNIMEM_API Kernel {
   /// What the host form takes; empty without one.
   [[nodiscard]] std::vector<KernelParameter> const& parameters() const noexcept;
 
-  /// The program for a device, built at the first call for it. Throws KernelError, with the compiler's log where there is one.
+  /// The program for a device, built at the first call for it. Throws KernelError, with the compiler's log where there
+  /// is one.
   [[nodiscard]] std::shared_ptr<Program const> program(Device& device) const;
 
  private:

@@ -25,7 +25,8 @@ struct LaunchArgument {
 };
 
 /// Untyped form of `launch`. `queue` null: the default queue of the device the first buffer names.
-UNIMEM_API Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<const LaunchArgument> arguments);
+UNIMEM_API Event launch_kernel(Queue* queue, Kernel const& kernel, Range range,
+                               std::span<const LaunchArgument> arguments);
 
 namespace detail {
 
@@ -53,13 +54,13 @@ Event launch(Queue* queue, Kernel const& kernel, Range range, A const&... argume
 
 }  // namespace detail
 
-/// Runs a kernel over `range`, asynchronously, in `queue`'s order: `launch(queue, kernel, Range{n}, read(a), write(b), 2.0f)`.
-/// Brings in what is read and lacking, nothing else; what is written is then current on the queue's device alone. Later
-/// accesses to these buffers, from the host or any queue, wait for it by themselves.
+/// Runs a kernel over `range`, asynchronously, in `queue`'s order: `launch(queue, kernel, Range{n}, read(a),
+/// write(b), 2.0f)`. Brings in what is read and lacking, nothing else; what is written is then current on the queue's
+/// device alone. Later accesses to these buffers, from the host or any queue, wait for it by themselves.
 ///
-/// Throws KernelError when the kernel lacks the form the device needs, does not build, or was given other arguments than it
-/// takes; and whatever making the buffers ready can throw. Nothing was written then. An error of the kernel itself sticks
-/// to the returned event, and surfaces at the next access to a buffer it touched.
+/// Throws KernelError when the kernel lacks the form the device needs, does not build, or was given other arguments
+/// than it takes; and whatever making the buffers ready can throw. Nothing was written then. An error of the kernel
+/// itself sticks to the returned event, and surfaces at the next access to a buffer it touched.
 template <class... A>
 Event launch(Queue& queue, Kernel const& kernel, Range range, A const&... arguments) {
   return detail::launch(&queue, kernel, range, arguments...);

@@ -10,8 +10,8 @@
 
 namespace unimem {
 
-/// A buffer, or a part of one, as an argument of a launch, with what the kernel will do with it. Made by `read`, `write` and
-/// `readwrite`; used at once.
+/// A buffer, or a part of one, as an argument of a launch, with what the kernel will do with it. Made by `read`,
+/// `write` and `readwrite`; used at once.
 struct KernelOperand {
   Operand operand;
   std::type_info const* element = nullptr;  ///< `std::byte` fits every kernel

@@ -40,7 +40,7 @@ struct AllocationOptions {
   Placement placement = Placement::automatic;
   AccessPattern access = AccessPattern::unknown;
   Device* device = nullptr;  ///< null: default_device()
-  std::string name{};          ///< shown in usage reports and out-of-memory messages
+  std::string name{};        ///< shown in usage reports and out-of-memory messages
 };
 
 }  // namespace unimem

@@ -40,8 +40,8 @@ struct PoolStatistics {
   std::size_t peak_active_bytes = 0;
   std::size_t reserved_bytes = 0;  ///< taken from the device and not given back
   std::size_t peak_reserved_bytes = 0;
-  /// Acquires that threw for want of memory or because the driver failed, a manager's tries before it has made room among
-  /// them. Refused arguments are not counted.
+  /// Acquires that threw for want of memory or because the driver failed, a manager's tries before it has made room
+  /// among them. Refused arguments are not counted.
   std::uint64_t failed_allocations = 0;
   std::array<SizeClassStatistics, size_class_count> size_classes{};
 

@@ -45,7 +45,8 @@ struct StreamOptions {
   std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress{};
 
   /// Bound on the device memory in use at any moment, bytes. Too small for all buffers uses fewer; too small for one
-  /// chunk is an OutOfMemory. Default: none but the device's own capacity.
+  /// chunk and its results is an OutOfMemory. Windows of a mapped file take no device memory, yet a limit below one is
+  /// refused all the same. Default: none but the device's own capacity.
   std::size_t memory_limit = std::numeric_limits<std::size_t>::max();
 
   /// Asking it to stop ends the stream with StreamCancelled. The default token never does.

@@ -40,8 +40,14 @@ Outcome outcome_of(Api const& api, Command const& command) noexcept {
     cl_int status = CL_QUEUED;
     auto const asked =
         api.clGetEventInfo(event.get(), CL_EVENT_COMMAND_EXECUTION_STATUS, sizeof status, &status, nullptr);
-    // A driver that cannot even tell will not tell later either: waiting on would be a hang.
-    if (asked != CL_SUCCESS) return {false, asked, "clGetEventInfo"};
+    if (asked != CL_SUCCESS) {
+      // Not known to have ended, so waited for, though the caller may only be polling: what is reported as ended gives
+      // its memory free. A driver that has lost the device returns at once.
+      auto* const handle = event.get();
+      api.clWaitForEvents(1, &handle);
+      if (outcome.code == CL_SUCCESS) outcome = {false, asked, "clGetEventInfo"};
+      continue;
+    }
     if (status > CL_COMPLETE) return {true, CL_SUCCESS, ""};
     if (status < 0 && outcome.code == CL_SUCCESS) outcome = {false, status, call};
   }

@@ -40,8 +40,9 @@ unsigned version_of(std::string_view spelled) {
   if (!spelled.starts_with(prefix)) return 0;
   spelled.remove_prefix(prefix.size());
   unsigned major = 0, minor = 0;
-  auto const* const end = spelled.data() + spelled.size();
-  auto const dot = std::from_chars(spelled.data(), end, major);
+  auto const* const begin = spelled.data();
+  auto const* const end = begin + spelled.size();
+  auto const dot = std::from_chars(begin, end, major);
   if (dot.ec != std::errc{} || dot.ptr == end || *dot.ptr != '.') return 0;
   if (std::from_chars(dot.ptr + 1, end, minor).ec != std::errc{}) return 0;
   return major * 10 + minor;

@@ -58,8 +58,10 @@ Survey load_and_survey(Announce const& announce) {
 
 Survey look() {
   try {
-    if (can_probe && environment_flag("UNIMEM_OPENCL_PROBE", true)) {
-      auto reason = probe([](Announce const& announce) { return load_and_survey(announce).reason; }, patience());
+    bool const wants_probe = environment_flag("UNIMEM_OPENCL_PROBE", true);
+    auto const limit = patience();
+    if (can_probe && wants_probe) {
+      auto reason = probe([](Announce const& announce) { return load_and_survey(announce).reason; }, limit);
       if (!reason.empty()) return {{}, std::move(reason)};
     }
     return load_and_survey([](std::string const&) {});

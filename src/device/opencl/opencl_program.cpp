@@ -13,7 +13,8 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <string_view>
+#include <ranges>
+#include <string>
 
 namespace unimem::detail::opencl {
 namespace {
@@ -42,8 +43,7 @@ std::string kernel_names(Api const& api, cl_program program) {
 
 std::string as_hex(std::span<const std::byte> bytes) {
   std::string text = "0x";
-  for (auto byte = bytes.rbegin(); byte != bytes.rend(); ++byte)
-    text += fmt::format("{:02x}", std::to_integer<int>(*byte));
+  for (auto const byte : bytes | std::views::reverse) text += fmt::format("{:02x}", std::to_integer<int>(byte));
   return text;
 }
 
@@ -58,11 +58,11 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   if (source.source.empty()) {
     throw KernelError(name_, fmt::format("has no source form, which {} needs", device_id_));
   }
-  std::array<char const*, 2> const texts{prelude.data(), source.source.data()};
-  std::array<std::size_t, 2> const lengths{prelude.size(), source.source.size()};
+  auto const whole = std::string(prelude) + source.source;
+  auto const* text = whole.c_str();
+  auto const length = whole.size();
   cl_int code = CL_SUCCESS;
-  program_ = {
-      api_, api_.clCreateProgramWithSource(context_, 2, const_cast<char const**>(texts.data()), lengths.data(), &code)};
+  program_ = {api_, api_.clCreateProgramWithSource(context_, 1, &text, &length, &code)};
   check(code, "clCreateProgramWithSource");
   auto* const hardware = device.hardware_id();
   code = api_.clBuildProgram(program_.get(), 1, &hardware, "-cl-kernel-arg-info", nullptr, nullptr);
@@ -189,7 +189,7 @@ void OpenClProgram::set_arguments(std::span<const KernelArgument> arguments, std
       continue;
     }
     auto* const object = windows[i] ? windows[i].get() : reinterpret_cast<cl_mem>(argument.memory.object);
-    set(parameter++, i, sizeof object, argument.memory.object == 0 ? nullptr : &object);
+    set(parameter++, i, sizeof(cl_mem), argument.memory.object == 0 ? nullptr : static_cast<void const*>(&object));
     if (portable) {
       cl_ulong const offset = argument.memory.offset;
       set(parameter++, i, sizeof offset, &offset);

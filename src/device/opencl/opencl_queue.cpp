@@ -128,6 +128,7 @@ void OpenClQueue::wait(Event event) {
   auto awaited = awaited_stream->events_of(event.ticket());
   if (awaited.empty()) return;
   std::vector<cl_event> list;
+  list.reserve(awaited.size());
   for (auto const& one : awaited) list.push_back(one.event.get());
   constexpr auto call = "clEnqueueBarrierWithWaitList";
   auto const lock = begin(call);
