@@ -87,10 +87,9 @@ GuardedRegionNode* take_node() {
 
 }  // namespace
 
-GuardedRegion::GuardedRegion(void* begin, std::size_t bytes) {
+GuardedRegion::GuardedRegion(void* begin, std::size_t bytes) : node_(take_node()) {
   static std::once_flag installed;
   std::call_once(installed, install_handler);
-  node_ = take_node();
   node_->broken.store(false, std::memory_order_relaxed);
   node_->begin.store(reinterpret_cast<std::uintptr_t>(begin), std::memory_order_release);
   node_->end.store(reinterpret_cast<std::uintptr_t>(begin) + bytes, std::memory_order_release);

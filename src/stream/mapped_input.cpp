@@ -35,15 +35,16 @@ bool populate(std::byte* begin, std::size_t bytes, std::function<bool()> const& 
 }  // namespace
 
 MappedInput::MappedInput(InputFile const& input, std::size_t windows, std::size_t window_bytes)
-    : input_(input), page_bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))) {
-  // A chunk may begin anywhere in its first page.
-  stride_ = round_up(checked_add(window_bytes, page_bytes_, "chunk"), page_bytes_);
-  reserved_ = checked_multiply(windows, stride_, "buffers");
+    : input_(input),
+      page_bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))),
+      // A chunk may begin anywhere in its first page.
+      stride_(round_up(checked_add(window_bytes, page_bytes_, "chunk"), page_bytes_)),
+      reserved_(checked_multiply(windows, stride_, "buffers")) {
   auto* const range = ::mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (range == MAP_FAILED) throw IoError(input_.path(), errno, "cannot map");
   base_ = static_cast<std::byte*>(range);
   try {
-    guard_.emplace(base_, reserved_);
+    guard_ = std::make_unique<GuardedRegion>(base_, reserved_);
   } catch (...) {
     ::munmap(base_, reserved_);
     throw;

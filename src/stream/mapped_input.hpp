@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <span>
 
 namespace unimem::detail {
@@ -43,7 +43,7 @@ class MappedInput {
   std::size_t stride_;  ///< from window to window
   std::size_t reserved_;
   std::byte* base_ = nullptr;
-  std::optional<GuardedRegion> guard_;
+  std::unique_ptr<GuardedRegion> guard_;
 };
 
 }  // namespace unimem::detail

@@ -41,7 +41,7 @@ class HeaderReader {
     }
     if (rest_.find_first_not_of(" \n") != std::string_view::npos) malformed("something follows the dictionary");
     if (!element_ || !has_order_ || !has_shape_) malformed("descr, fortran_order and shape are needed");
-    auto const bytes = data_bytes();
+    auto const bytes = data_bytes(element_size(*element_));
     return {*element_, std::move(shape_), 0, bytes};
   }
 
@@ -137,8 +137,7 @@ class HeaderReader {
     }
   }
 
-  [[nodiscard]] std::uint64_t data_bytes() const {
-    std::uint64_t bytes = element_size(*element_);
+  [[nodiscard]] std::uint64_t data_bytes(std::uint64_t bytes) const {
     bool empty = false;
     for (auto const extent : shape_) empty |= extent == 0;
     if (empty) return 0;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <initializer_list>
 #include <latch>
 #include <mutex>
@@ -43,6 +44,23 @@ TEST(ThreadPool, UsesAllItsThreadsAtOnce) {
   });
   EXPECT_EQ(threads.size(), 3U);
   EXPECT_TRUE(threads.contains(std::this_thread::get_id())) << "the caller takes part";
+}
+
+TEST(ThreadPool, NobodyIsLeftInsideWhenALoopEnds) {
+  ThreadPool pool{2};
+  for (int round = 0; round < 10; ++round) {
+    std::latch together{2};
+    auto const caller = std::this_thread::get_id();
+    bool left = false;  // plain memory: written by the helper, read when the loop has ended
+    pool.parallel_for(2, [&](std::size_t) {
+      together.arrive_and_wait();
+      if (std::this_thread::get_id() == caller) return;
+      auto const until = std::chrono::steady_clock::now() + std::chrono::milliseconds{5};
+      while (std::chrono::steady_clock::now() < until) continue;  // work that takes its time
+      left = true;
+    });
+    ASSERT_TRUE(left);
+  }
 }
 
 TEST(ThreadPool, OfOneThreadRunsInline) {

@@ -16,8 +16,10 @@ namespace unimem {
 /// A kernel in up to two forms: source, for devices that compile (docs/kernels.md), and a callable, for cpu and sim.
 ///
 ///     Kernel scale = Kernel("scale")
-///         .source(R"(UNIMEM_KERNEL scale(UNIMEM_BUFFER(float, x), float a) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *=
-///         a; })") .host([](WorkItem i, std::span<float> x, float a) { x[i.x] *= a; });
+///         .source(R"(UNIMEM_KERNEL scale(UNIMEM_BUFFER(float, x), float a) {
+///           UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *= a;
+///         })")
+///         .host([](WorkItem i, std::span<float> x, float a) { x[i.x] *= a; });
 ///
 /// A handle: copies are the same kernel. Built once per device, at the first launch there, and kept. Set both forms
 /// before the first launch; launching is thread-safe.
