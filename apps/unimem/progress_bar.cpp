@@ -74,7 +74,7 @@ std::string progress_line(std::uint64_t bytes_done, std::uint64_t bytes_total, d
     }
     auto const frame = std::string_view(" []").size();
     if (used + frame + narrowest_bar > columns) continue;
-    return percent + ' ' + bar_of(share, std::min(columns - used - frame, widest_bar)) + tail;
+    return fmt::format("{} {}{}", percent, bar_of(share, std::min(columns - used - frame, widest_bar)), tail);
   }
   return percent.substr(0, columns);
 }

@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -38,8 +39,10 @@ bool mend(std::uintptr_t address) noexcept {
     auto const end = node->end.load(std::memory_order_acquire);
     if (address >= end || address < node->begin.load(std::memory_order_acquire)) continue;
     auto* const page = reinterpret_cast<void*>(address & ~(page_bytes - 1));
-    auto* const zeros = ::mmap(page, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (zeros == MAP_FAILED) return false;
+    // The call itself, not the library's: what stands before that (a sanitizer, a preloaded allocator) need not be safe
+    // in a signal handler.
+    auto const zeros = ::syscall(SYS_mmap, page, page_bytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (zeros == -1) return false;
     node->broken.store(true, std::memory_order_release);
     return true;
   }

@@ -38,8 +38,8 @@ inline constexpr std::size_t lanes = 8;
 template <class T>
 [[nodiscard]] Extremes<T> extremes_of(std::span<const T> strip) noexcept {
   // `x != x` lets a NaN in, and no comparison ever lets it out again.
-  std::array<T, lanes> least;
-  std::array<T, lanes> most;
+  std::array<T, lanes> least{};
+  std::array<T, lanes> most{};
   least.fill(strip.front());
   most.fill(strip.front());
   auto const take = [&](std::size_t lane, T x) {

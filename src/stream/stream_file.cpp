@@ -108,8 +108,11 @@ void run_chunks(StreamResult& result, detail::InputFile const& input, detail::Ch
                 detail::ChunkPlan const& plan, std::optional<detail::OutputFile>& output, StreamOptions const& options,
                 Device& device) {
   bool const shares = device.shares_storage_with_host();
-  MemoryManager manager;
-  if (!shares && options.memory_limit < device.info().total_bytes) manager.set_limit(device, options.memory_limit);
+  std::optional<MemoryManager> own;
+  auto& manager = options.manager != nullptr ? *options.manager : own.emplace();
+  if (own && !shares && options.memory_limit < device.info().total_bytes) {
+    own->set_limit(device, options.memory_limit);
+  }
   {
     detail::ChunkRing ring(manager, device, input, run, plan);
     ring.run(output ? &*output : nullptr, options.progress, options.cancel);

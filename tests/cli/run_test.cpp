@@ -358,8 +358,9 @@ TEST_F(SourceRun, IsReadFromAPipeAsWell) {
 // ---------------------------------------------------------------------------------------------------------------------
 
 TEST(BigFile, GivesOneHistogramOnEveryDeviceWithinALimitOf256MiB) {
-  if (std::getenv("UNIMEM_TEST_LONG") == nullptr)
-    GTEST_SKIP() << "set UNIMEM_TEST_LONG=1 for the file of more than 1 GiB";
+  if (std::getenv("UNIMEM_TEST_OPERATIONS") == nullptr) {
+    GTEST_SKIP() << "a file of more than 1 GiB is for long runs (./dev test --long)";
+  }
   Sandbox const folder;
   constexpr std::size_t pieces = 17, piece_bytes = (std::size_t{64} << 20) + 11;
   auto const piece = mixed_bytes(piece_bytes, 15);

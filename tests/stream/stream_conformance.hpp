@@ -358,6 +358,19 @@ TEST_P(StreamConformance, MoreThanTheMemoryLimitHoldsStreamsThroughIt) {
   }
 }
 
+TEST_P(StreamConformance, AManagerKeepsItsMemoryForTheNextFile) {
+  auto const path = folder.write("input", mixed_bytes(400'000, 4));
+  MemoryManager manager;
+  auto with = options(100'000);
+  with.manager = &manager;
+  auto const first = counted(path, histogram(), with);
+  auto const second = counted(path, histogram(), with);
+  EXPECT_EQ(second.pool.reserved_bytes, first.pool.reserved_bytes);
+  EXPECT_EQ(second.pool.pool_misses, first.pool.pool_misses);
+  EXPECT_GT(second.pool.pool_hits, first.pool.pool_hits);
+  EXPECT_EQ(second.pool.active_bytes, 0U);
+}
+
 TEST_P(StreamConformance, AffineNeedsNoMoreThanALimitOfOneChunk) {
   auto const elements = hard_elements<std::int16_t>(300'000, 4);
   auto with = options(256 * 1'024);

@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/export.hpp>
 #include <unimem/device/device.hpp>
+#include <unimem/manager/memory_manager.hpp>
 #include <unimem/pool/statistics.hpp>
 #include <unimem/stream/element_type.hpp>
 #include <unimem/stream/stream_kernel.hpp>
@@ -51,6 +52,11 @@ struct StreamOptions {
 
   /// Asking it to stop ends the stream with StreamCancelled. The default token never does.
   std::stop_token cancel{};
+
+  /// Where the chunks' memory comes from and returns to, for who streams many files: memory touched before is worth
+  /// having. Its own limits hold besides, and `pool` and `peak_device_bytes` are then all it has seen. Null: a manager
+  /// of the stream's own, whose memory is given back at the end.
+  MemoryManager* manager = nullptr;
 };
 
 /// The stream was asked to stop and did. Nothing was left behind.

@@ -47,6 +47,7 @@ std::unique_ptr<Device> open_opencl_device(std::size_t index, std::string_view o
   auto const id = id_of(index);
   if (index >= installation.hardware.size()) {
     std::vector<std::string> available;
+    available.reserve(installation.hardware.size());
     for (std::size_t i = 0; i < installation.hardware.size(); ++i) available.push_back(id_of(i));
     throw NotFound("device", id, std::move(available));
   }

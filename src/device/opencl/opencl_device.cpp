@@ -9,6 +9,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <utility>
 
 namespace unimem::detail::opencl {
@@ -106,7 +108,8 @@ void OpenClDevice::release(DeviceMemory memory, Location) noexcept {
 
 void* OpenClDevice::shared_address(cl_mem object) const noexcept {
   void* result = nullptr;
-  auto const code = api().clGetMemObjectInfo(object, CL_MEM_HOST_PTR, sizeof result, &result, nullptr);
+  auto const code =
+      api().clGetMemObjectInfo(object, CL_MEM_HOST_PTR, sizeof result, static_cast<void*>(&result), nullptr);
   return code == CL_SUCCESS ? result : nullptr;
 }
 
