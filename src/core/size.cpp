@@ -5,6 +5,7 @@
 
 #include <array>
 #include <bit>
+#include <ranges>
 
 namespace unimem {
 namespace {
@@ -76,9 +77,9 @@ std::uint64_t parse_size(std::string_view text, std::string_view what) {
     // Cutting to whole bytes at each digit is cutting once at the end, since what is added at each is whole.
     std::uint64_t fraction = 0;
     bool any = false;
-    for (auto digit = fraction_digits.rbegin(); digit != fraction_digits.rend(); ++digit) {
-      fraction = (static_cast<std::uint64_t>(*digit - '0') * unit.bytes + fraction) / 10;
-      any |= *digit != '0';
+    for (char const digit : fraction_digits | std::views::reverse) {
+      fraction = (static_cast<std::uint64_t>(digit - '0') * unit.bytes + fraction) / 10;
+      any |= digit != '0';
     }
     if (any && unit.bytes == 1) throw refuse("a whole number of bytes");
     if (__builtin_add_overflow(bytes, fraction, &bytes)) throw refuse(too_large);
