@@ -34,6 +34,7 @@ namespace {
 using namespace unimem;
 
 constexpr std::size_t chunk_bytes = std::size_t{64} << 20;
+constexpr std::size_t buffers = 3;
 constexpr int rounds = 5;
 
 /// Wall time, and processor time of all threads of this process, both in seconds.
@@ -169,12 +170,18 @@ void bench_device(std::filesystem::path const& path, Device& device, std::span<s
   BufferOptions options;
   options.manager = &manager;
   options.device = &device;
-  UnifiedBuffer<std::byte> chunk(chunk_bytes, options);
+  // As many as the stream has: one alone would stay in a cache that the stream's do not fit in.
+  std::vector<UnifiedBuffer<std::byte>> ring;
+  for (std::size_t i = 0; i < buffers && !shares; ++i) {
+    ring.emplace_back(chunk_bytes, options);
+    input.read(0, ring.back().host_overwrite());
+    ring.back().sync_to_device(device);
+  }
   UnifiedBuffer<std::byte> results(run->result_bytes(chunk_bytes), options);
-  std::ranges::fill(chunk.host_overwrite(), std::byte{1});
 
   StreamOptions streaming;
   streaming.chunk_bytes = chunk_bytes;
+  streaming.buffers = buffers;
   streaming.device = &device;
   streaming.manager = &manager;  // every stage alone works in memory touched before; so does the stream
   std::vector<Stage> stages;
@@ -194,19 +201,22 @@ void bench_device(std::filesystem::path const& path, Device& device, std::span<s
                       }});
   } else {
     stages.push_back({"read", [&] {
-                        auto const to = chunk.host_overwrite();
                         for (std::uint64_t at = 0; at < input.bytes(); at += chunk_bytes) {
+                          auto const to = ring[at / chunk_bytes % buffers].host_overwrite();
                           input.read(at, to.first(std::min(chunk_bytes, data.size() - at)));
                         }
                       }});
     stages.push_back({"upload", [&] {
                         for (std::size_t i = 0; i < chunks.size(); ++i) {
+                          auto& chunk = ring[i % buffers];
                           static_cast<void>(chunk.host_overwrite());
                           chunk.prefetch(queue).wait();
                         }
                       }});
     stages.push_back({"kernel", [&] {
-                        for (std::size_t i = 0; i < chunks.size(); ++i) run->launch(queue, chunk, results, chunk_bytes);
+                        for (std::size_t i = 0; i < chunks.size(); ++i) {
+                          run->launch(queue, ring[i % buffers], results, chunk_bytes);
+                        }
                         queue.synchronize();
                       }});
     stages.push_back({"download", [&] {
@@ -223,8 +233,8 @@ void bench_device(std::filesystem::path const& path, Device& device, std::span<s
   measure(stages);
 
   auto const gigabytes = static_cast<double>(data.size()) / 1e9;
-  fmt::print("\n{}: {} in chunks of {}, 3 buffers, {} cores\n", device.id(), format_size(data.size()),
-             format_size(chunk_bytes), cores);
+  fmt::print("\n{}: {} in chunks of {}, {} buffers, {} cores\n", device.id(), format_size(data.size()),
+             format_size(chunk_bytes), buffers, cores);
   fmt::print("  {:<14} {:>9} {:>12} {:>9}\n", "", "wall s", "processor s", "GB/s");
   double slowest = 0;
   double processor = 0;

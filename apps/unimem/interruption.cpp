@@ -44,7 +44,13 @@ Interruption::Interruption(std::function<void()> clean_up) : clean_up_(std::move
   // Wakes the thread at the end: a signal of its own, or one of the user's would be mistaken for it.
   sigaddset(&watched_, SIGUSR1);
   pthread_sigmask(SIG_BLOCK, &watched_, &mask_before_);
-  thread_ = std::thread([this] { watch(); });
+  // A thread that is still starting holds locks of the runtime, which a process forked at that moment (to look at a
+  // driver, say) inherits for good.
+  thread_ = std::thread([this] {
+    started_.count_down();
+    watch();
+  });
+  started_.wait();
 }
 
 Interruption::~Interruption() {

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <csignal>
 #include <functional>
+#include <latch>
 #include <stop_token>
 #include <thread>
 
@@ -41,6 +42,7 @@ class Interruption {
   std::atomic<bool> ending_{false};
   sigset_t watched_{};
   sigset_t mask_before_{};
+  std::latch started_{1};
   std::thread thread_;
 };
 

@@ -101,12 +101,13 @@ UnsupportedOperation::UnsupportedOperation(std::string operation_, std::string w
       where(std::move(where_)),
       reason(std::move(reason_)) {}
 
-NotFound::NotFound(std::string kind_, std::string name_, std::vector<std::string> available_)
-    : RuntimeError(available_.empty()
-                       ? fmt::format("no {} '{}': there are none", kind_, name_)
-                       : fmt::format("no {} '{}': there are {}", kind_, name_, fmt::join(available_, ", "))),
+NotFound::NotFound(std::string kind_, std::string name_, std::vector<std::string> available_, std::string reason_)
+    : RuntimeError(fmt::format("no {} '{}': there are {}{}{}", kind_, name_,
+                               available_.empty() ? "none" : fmt::format("{}", fmt::join(available_, ", ")),
+                               reason_.empty() ? "" : "; ", reason_)),
       kind(std::move(kind_)),
       name(std::move(name_)),
-      available(std::move(available_)) {}
+      available(std::move(available_)),
+      reason(std::move(reason_)) {}
 
 }  // namespace unimem

@@ -6,6 +6,8 @@
 #include "device/backends.hpp"
 #include "device/sim/sim_device.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -95,10 +97,19 @@ std::optional<std::size_t> read_index(std::string_view text) {
   return index;
 }
 
+/// Why the backend that `id` names has no device at all; empty where it has some, or there is no such backend.
+std::string why_unavailable(std::string_view id) {
+  auto const name = id.substr(0, id.find_first_of(":,"));
+  for (auto const& [backend, reason] : unavailable_backends()) {
+    if (name == to_string(backend)) return fmt::format("{} is unavailable: {}", name, reason);
+  }
+  return {};
+}
+
 [[noreturn]] void throw_not_found(std::string_view id) {
   std::vector<std::string> available;
   for (Device const& device : devices()) available.emplace_back(device.id());
-  throw NotFound("device", std::string(id), std::move(available));
+  throw NotFound("device", std::string(id), std::move(available), why_unavailable(id));
 }
 
 /// `sim`, `sim:options` or `sim:index`.

@@ -215,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(DevicesAndMemory, FailedWork, ::testing::Values(
     BadInput{"run data.bin --kernel histogram --device cpu:1",            1, "no device 'cpu:1'"},
     BadInput{"run data.bin --kernel histogram --device opencl:99",        1, "no device 'opencl:99'"},
     BadInput{"run data.bin --kernel histogram --device opencl:-1",        1, "no device 'opencl:-1'"},
-    BadInput{"run data.bin --kernel histogram --device metal:0",          1, "no device 'metal:0'"},
+    BadInput{"run data.bin --kernel histogram --device metal:0",          1, "metal is unavailable: Metal needs macOS"},
     BadInput{"run data.bin --kernel histogram --device sim:7",            1, "no device 'sim:7'"},
     BadInput{"run data.bin --kernel histogram --device sim --chunk 64KiB --memory-limit 32KiB", 1, "limit"},
     BadInput{"run data.bin --kernel affine --output out.bin --device sim --chunk 64KiB --memory-limit 32KiB", 1, "limit"},

@@ -212,5 +212,11 @@ TEST(Error, NotFoundSaysSoWhenThereIsNothingAtAll) {
   EXPECT_STREQ(NotFound("buffer", "x", {}).what(), "no buffer 'x': there are none");
 }
 
+TEST(Error, NotFoundSaysWhyWhereThatIsKnown) {
+  NotFound const error("device", "opencl:0", {"cpu"}, "opencl is unavailable: no platform");
+  EXPECT_STREQ(error.what(), "no device 'opencl:0': there are cpu; opencl is unavailable: no platform");
+  EXPECT_EQ(error.reason, "opencl is unavailable: no platform");
+}
+
 }  // namespace
 }  // namespace unimem

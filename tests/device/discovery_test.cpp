@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -95,6 +96,19 @@ TEST(Discovery, WhatIsNotThereIsNotFoundWithAListOfWhatIs) {
     auto const listed = listed_for(id);
     EXPECT_THAT(listed, Contains("cpu")) << id;
     EXPECT_THAT(listed, Contains(sim)) << id;
+  }
+}
+
+TEST(Discovery, OfABackendThatIsUnavailableTheReasonIsGiven) {
+  try {
+    static_cast<void>(device("cuda:0"));
+    FAIL() << "there is no CUDA here";
+  } catch (NotFound const& error) {
+    auto const unavailable = unavailable_backends();
+    auto const cuda = std::ranges::find(unavailable, Backend::cuda, &UnavailableBackend::backend);
+    ASSERT_NE(cuda, unavailable.end());
+    EXPECT_EQ(error.reason, "cuda is unavailable: " + cuda->reason);
+    EXPECT_THAT(error.what(), testing::EndsWith(error.reason));
   }
 }
 

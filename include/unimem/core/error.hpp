@@ -180,15 +180,17 @@ class UNIMEM_API UnsupportedOperation : public detail::RuntimeError {
   std::string reason;
 };
 
-/// A name or id that nothing answers to. The message lists what there is.
+/// A name or id that nothing answers to. The message lists what there is, and why what was asked for is not, where that
+/// is known.
 class UNIMEM_API NotFound : public detail::RuntimeError {
  public:
-  NotFound(std::string kind, std::string name, std::vector<std::string> available);
+  NotFound(std::string kind, std::string name, std::vector<std::string> available, std::string reason = {});
   ~NotFound() override;
 
   std::string kind;  ///< "device", "kernel", …
   std::string name;
   std::vector<std::string> available;
+  std::string reason;  ///< "opencl is unavailable: no platform", or empty
 };
 
 }  // namespace unimem

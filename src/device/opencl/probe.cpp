@@ -143,7 +143,8 @@ std::string probe(std::function<std::string(Announce const&)> const& attempt, st
   } while (reaped < 0 && errno == EINTR);
   if (report.ended) return report.ending;
   if (timed_out) {
-    return fmt::format("a driver did not answer within {} ms while {}", patience.count(), report.step);
+    return fmt::format("a driver did not answer within {} ms while {} (UNIMEM_OPENCL_PROBE=0 trusts it unseen)",
+                       patience.count(), report.step);
   }
   // Where the application reaps every child itself, how this one died is not to be had.
   return fmt::format("a driver {} while {}", reaped == child ? how_it_died(status) : "ended the process", report.step);
