@@ -7,12 +7,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <limits>
 #include <utility>
 
 namespace unimem {
+namespace {
+
+/// What no address space holds is a negative count that lost its sign on the way.
+void check_size(std::size_t bytes) {
+  if (bytes <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max())) return;
+  throw InvalidArgument("count", fmt::format("{} bytes", bytes), "at most 2^63 - 1 bytes");
+}
+
+}  // namespace
 
 BufferCore::Guard::Guard(BufferCore& core) : core_(core) {
   core_.inside_->pins.fetch_add(1, std::memory_order_relaxed);
@@ -24,28 +32,25 @@ BufferCore::Guard::Guard(BufferCore& core, std::adopt_lock_t /*adopt*/) noexcept
 }
 
 BufferCore::Guard::~Guard() {
-  auto const& inside = *core_.inside_;
-  auto const& coherence = inside.coherence;
-  ByteRange const whole{0, core_.bytes_};
+  auto& inside = *core_.inside_;
+  auto const whole = inside.whole();
   core_.host_address_ = inside.host ? inside.host->address() : nullptr;
-  auto summary = static_cast<std::uint32_t>(coherence.state());
-  if (coherence.has_data() && coherence.has_storage(host_place) && coherence.valid(host_place).contains(whole)) {
+  auto summary = static_cast<std::uint32_t>(inside.coherence.state());
+  bool const arrived = !inside.host || inside.host->hazards().writes_ended(whole);
+  if (arrived && !inside.deferred && inside.holds(host_place, whole)) {
     summary |= host_current;
     bool const quiet = inside.pending.empty() && (!inside.host || inside.host->idle());
-    if (quiet && core_.bytes_ != 0 && coherence.written(host_place).contains(whole)) summary |= host_exclusive;
+    if (quiet && !whole.empty() && inside.coherence.written(host_place).contains(whole)) summary |= host_exclusive;
   }
   // Release: who sees the summary also sees the address, and the bytes that were copied to it.
   core_.summary_.store(summary, std::memory_order_release);
-  core_.inside_->mutex.unlock();
-  core_.inside_->pins.fetch_sub(1, std::memory_order_relaxed);
+  inside.mutex.unlock();
+  inside.pins.fetch_sub(1, std::memory_order_relaxed);
 }
 
 BufferCore::BufferCore(std::size_t bytes, BufferOptions options)
     : bytes_(bytes), inside_(std::make_unique<Inside>(bytes, std::move(options))) {
-  // What no address space holds is a negative count that lost its sign on the way.
-  if (bytes > static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max())) {
-    throw InvalidArgument("count", fmt::format("{} bytes", bytes), "at most 2^63 - 1 bytes");
-  }
+  check_size(bytes);
 }
 
 BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped)
@@ -88,25 +93,23 @@ bool BufferCore::is_pinned() const noexcept {
 
 bool BufferCore::is_allocated() const {
   std::lock_guard const lock{inside_->mutex};
-  auto const& coherence = inside_->coherence;
-  for (Place place = host_place; place < coherence.place_count(); ++place) {
-    if (coherence.has_storage(place)) return true;
-  }
-  return false;
+  return inside_->has_any_storage();
 }
 
 bool BufferCore::valid_on_host() const {
-  return (summary_.load(std::memory_order_acquire) & host_current) != 0;
+  std::lock_guard const lock{inside_->mutex};
+  return inside_->holds(host_place, inside_->whole());
 }
 
 bool BufferCore::valid_on(Device& device) const {
   std::lock_guard const lock{inside_->mutex};
-  for (std::size_t i = 0; i < inside_->sides.size(); ++i) {
-    if (inside_->sides[i].device != &device) continue;
-    auto const& coherence = inside_->coherence;
-    return coherence.has_data() && coherence.valid(static_cast<Place>(i + 1)).contains({0, bytes_});
-  }
-  return false;
+  auto const place = inside_->find_place(device);
+  return place && inside_->holds(*place, inside_->whole());
+}
+
+std::vector<LinkStatistics> BufferCore::links() const {
+  std::lock_guard const lock{inside_->mutex};
+  return inside_->links;
 }
 
 BufferStatistics BufferCore::statistics() const noexcept {
@@ -118,109 +121,9 @@ BufferStatistics BufferCore::statistics() const noexcept {
           counters.conflicting_marks.load(relaxed)};
 }
 
-void* BufferCore::host_slow(ByteRange range, Intent intent) {
+void BufferCore::fail_later(std::exception_ptr failure) noexcept {
   Guard inside(*this);
-  inside->check_access("host access");
-  auto& coherence = inside->coherence;
-  // Manual tracking: a read-write view is a read until it is marked.
-  if (inside->options.tracking == Tracking::manual && intent == Intent::read_write) intent = Intent::read;
-  bool const current =
-      coherence.has_data() && coherence.has_storage(host_place) && coherence.valid(host_place).contains(range);
-  if (!(intent == Intent::read && current)) {
-    inside->settle(true);
-    inside->ensure_host();
-    auto const plan = coherence.plan_access(host_place, range, intent, inside->cost());
-    if (intent != Intent::write) inside->check_lost(plan);
-    inside->carry_out(plan);
-    if (inside->host) intent == Intent::read ? inside->host->wait_to_read() : inside->host->wait_to_write();
-    static_cast<void>(coherence.commit(plan));
-  }
-  return inside->host ? inside->host->address() : nullptr;
-}
-
-void BufferCore::sync_to_host() {
-  {
-    Guard inside(*this);
-    inside->check_allocated("sync_to_host");
-  }
-  static_cast<void>(host({0, bytes_}, Intent::read));
-}
-
-void BufferCore::synchronize() {
-  {
-    Guard inside(*this);
-    inside->check_allocated("synchronize");
-  }
-  static_cast<void>(host({0, bytes_}, Intent::read));
-  if (state() == BufferState::synchronized) return;
-  Device* target = nullptr;
-  {
-    Guard inside(*this);
-    // Where a copy stands already; the default device else.
-    for (auto const& side : inside->sides) {
-      if (side.storage && target == nullptr) target = side.device;
-    }
-    if (target == nullptr) target = &inside->default_device();
-  }
-  sync_to_device(*target);
-}
-
-void BufferCore::mark_host_dirty(ByteRange range) {
-  Guard inside(*this);
-  inside->check_allocated("mark_host_dirty");
-  inside->settle(true);
-  inside->mark(*this, host_place, range, {});
-}
-
-void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event) {
-  Guard inside(*this);
-  inside->check_allocated("mark_device_dirty");
-  inside->settle(true);
-  inside->mark(*this, inside->place_of(device == nullptr ? inside->default_device() : *device), range, event);
-}
-
-void BufferCore::fill(ByteRange range, std::span<const std::byte> pattern) {
-  if (range.empty()) {
-    static_cast<void>(host(range, Intent::write));
-    return;
-  }
-  Device* current_on = nullptr;
-  if (std::has_single_bit(pattern.size()) && pattern.size() <= 16) {
-    Guard inside(*this);
-    inside->check_access("fill");
-    inside->settle(true);
-    auto const& coherence = inside->coherence;
-    for (std::size_t i = 0; i < inside->sides.size() && current_on == nullptr; ++i) {
-      bool const whole = coherence.has_data() && coherence.valid(static_cast<Place>(i + 1)).contains({0, bytes_});
-      if (whole) current_on = inside->sides[i].device;
-    }
-  }
-  if (current_on != nullptr) {
-    Operand const operand{this, range, Intent::write};
-    auto& queue = current_on->default_queue();
-    use_on_device(queue, {&operand, 1},
-                  [&](std::span<const DeviceMemory> memory) { return queue.fill(memory.front(), pattern); });
-    return;
-  }
-  auto* const begin = static_cast<std::byte*>(host(range, Intent::write)) + range.begin;
-  // Doubling what is filled already: as fast as memcpy, whatever the element's size.
-  std::memcpy(begin, pattern.data(), pattern.size());
-  for (auto filled = pattern.size(); filled < range.size();) {
-    auto const count = std::min(filled, range.size() - filled);
-    std::memcpy(begin + filled, begin, count);
-    filled += count;
-  }
-}
-
-void BufferCore::write(std::size_t offset, std::span<const std::byte> data) {
-  auto* const base = static_cast<std::byte*>(host({offset, offset + data.size()}, Intent::write));
-  // The source may be this buffer's own host view.
-  if (!data.empty()) std::memmove(base + offset, data.data(), data.size());
-}
-
-void BufferCore::read(std::size_t offset, std::span<std::byte> data) {
-  auto const* const base = static_cast<std::byte const*>(host({offset, offset + data.size()}, Intent::read));
-  if (!data.empty()) std::memmove(data.data(), base + offset, data.size());
+  if (!inside->deferred) inside->deferred = std::move(failure);
 }
 
 void BufferCore::allocate(bool host, bool device) {
@@ -232,43 +135,87 @@ void BufferCore::allocate(bool host, bool device) {
 
 void BufferCore::free() {
   Guard inside(*this);
-  // Everything that was in flight keeps its memory by its tickets; what it writes is nobody's any more.
-  inside->pending.clear();
-  Coherence fresh(bytes_);
-  for (auto& side : inside->sides) {
-    fresh.add_device(side.device->shares_storage_with_host() ? std::optional{host_place} : std::nullopt);
-    side.storage.reset();
-  }
-  inside->host.reset();
-  inside->coherence = std::move(fresh);
+  inside->drop_everything(bytes_);
   inside->allocated = false;
-  inside->pinned.store(false, std::memory_order_relaxed);
+}
+
+void BufferCore::reset() {
+  Guard inside(*this);
+  inside->drop_everything(bytes_);
+  inside->allocated = false;
+  inside->links.clear();
+  inside->last_failure.clear();
+  auto& counters = inside->counters;
+  for (auto* const counter : {&counters.upload_bytes, &counters.uploads, &counters.download_bytes, &counters.downloads,
+                              &counters.between_bytes, &counters.between, &counters.conflicting_marks}) {
+    counter->store(0, std::memory_order_relaxed);
+  }
+}
+
+void BufferCore::resize(std::size_t bytes) {
+  check_size(bytes);
+  Guard inside(*this);
+  if (bytes == bytes_) return;
+  inside->settle(inside->whole(), true);
+  for (Place place = host_place; place < inside->coherence.place_count(); ++place) inside->check_not_leased(place);
+  if (inside->host && !inside->host->pooled()) {
+    throw UnsupportedOperation("resize", inside->display_name(), "it stands on memory that somebody else allocated");
+  }
+  ByteRange const kept{0, std::min(bytes, bytes_)};
+  // What is kept stays where it is current; what is current nowhere as a whole is first brought to the host.
+  auto* on = inside->holds(host_place, kept) ? nullptr : inside->device_holding(kept);
+  bool const has_data = inside->coherence.has_data() && !kept.empty();
+  std::shared_ptr<detail::Storage> storage;
+  if (has_data && on != nullptr) {
+    auto& queue = on->default_queue();
+    storage = inside->new_device_memory(*this, *on, bytes, queue);
+    detail::transfer(*inside->manager, inside->named(), *inside->storage_at(inside->place_of(*on)), kept, *storage,
+                     kept, &queue)
+        .wait();
+  } else if (has_data) {
+    inside->ensure_host();
+    auto plan = inside->coherence.plan_access(host_place, kept, Intent::read, inside->cost());
+    inside->check_lost(plan);
+    inside->carry_out(plan);
+    inside->commit(std::move(plan), {});
+    storage = inside->new_host_memory(bytes);
+    inside->host->wait_to_read(kept);
+    std::memcpy(storage->address(), inside->host->address(), kept.size());
+  }
+  bool const pinned = on == nullptr && inside->pinned.load(std::memory_order_relaxed);
+  inside->drop_everything(bytes);
+  bytes_ = bytes;
+  if (!storage) return;
+  auto const place = on == nullptr ? host_place : inside->place_of(*on);
+  (on == nullptr ? inside->host : inside->side(place).storage) = std::move(storage);
+  inside->pinned.store(pinned, std::memory_order_relaxed);
+  inside->coherence.add_storage(place);
+  inside->commit(inside->coherence.plan_access(place, inside->whole(), Intent::read, inside->cost()), {});
 }
 
 void BufferCore::release_device(Device* device) {
   Guard inside(*this);
-  inside->settle(true);
+  inside->settle(inside->whole(), true);
   for (std::size_t i = 0; i < inside->sides.size(); ++i) {
-    auto const& side = inside->sides[i];
-    if (device != nullptr && side.device != device) continue;
-    if (!inside->coherence.has_storage(static_cast<Place>(i + 1))) continue;
-    if (side.storage && side.storage->leased()) {
-      throw InvalidArgument("device", std::string(side.device->id()), "a device without leases on this buffer");
-    }
-    inside->release(*this, static_cast<Place>(i + 1), host_place);
+    auto const place = static_cast<Place>(i + 1);
+    if (device != nullptr && inside->sides[i].device != device) continue;
+    if (!inside->coherence.has_storage(place)) continue;
+    inside->check_not_leased(place);
+    inside->release(*this, place, host_place);
   }
 }
 
 void BufferCore::release_host() {
   Guard inside(*this);
-  inside->settle(true);
+  inside->settle(inside->whole(), true);
   if (!inside->coherence.has_storage(host_place)) return;
+  inside->check_not_leased(host_place);
   inside->release(*this, host_place, inside->place_of(inside->default_device()));
 }
 
 void BufferCore::discard() {
   Guard inside(*this);
-  inside->settle(true);
+  inside->settle(inside->whole(), true);
   inside->coherence.discard();
 }
 
@@ -315,7 +262,7 @@ std::size_t BufferCore::try_reclaim(Device& device) {
   for (std::size_t i = 0; i < inside->sides.size(); ++i) {
     auto const& side = inside->sides[i];
     if (side.device != &device || !side.storage || side.storage->leased()) continue;
-    inside->settle(true);
+    inside->settle(inside->whole(), true);
     auto const bytes = side.storage->capacity();
     inside->release(*this, static_cast<Place>(i + 1), host_place);
     return bytes;

@@ -5,14 +5,15 @@
 #include <unimem/core/name.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "buffer/pending_work.hpp"
 #include "buffer/storage.hpp"
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,13 +21,9 @@
 namespace unimem {
 
 /// What a BufferCore keeps behind its lock. Its functions expect the lock to be held; the files beside this one divide
-/// them by what they are about: storage and settling here, host accesses, device work.
+/// them by what they are about: storage (inside.cpp), moving bytes (transfers.cpp); what the lock's holders do with
+/// them is in life.cpp, host_access.cpp, device_work.cpp and copies.cpp.
 struct BufferCore::Inside {
-  /// A plan that has been committed while its work was still running, with everything that work depends on.
-  struct Pending {
-    std::vector<Event> events;
-    Coherence::Undo undo;
-  };
   struct Side {
     Device* device = nullptr;
     std::shared_ptr<detail::Storage> storage;
@@ -40,52 +37,76 @@ struct BufferCore::Inside {
 
   Inside(std::size_t bytes, BufferOptions options);
 
+  [[nodiscard]] ByteRange whole() const noexcept { return {0, bytes}; }
   [[nodiscard]] Device& default_device();
   [[nodiscard]] std::string display_name() const;
   [[nodiscard]] std::string place_name(Place place) const;
+
+  [[nodiscard]] bool has_any_storage() const;
+  /// Whether every byte of `range` is current at `place`.
+  [[nodiscard]] bool holds(Place place, ByteRange range) const;
+  /// A device that is not the host's own memory and holds all of `range`, the default one first; null if none does.
+  [[nodiscard]] Device* device_holding(ByteRange range) const;
 
   /// BufferNotAllocated when strict and `allocate()` has not been called.
   void check_access(std::string_view operation) const;
   /// BufferNotAllocated unless some side has storage.
   void check_allocated(std::string_view operation) const;
+  /// Throws InvalidArgument if `range` does not lie in the buffer: it may have been resized under a slice.
+  void check_range(ByteRange range) const;
+  /// Throws InvalidArgument if the place is leased or mapped.
+  void check_not_leased(Place place) const;
 
   /// The place of a device, added when it is new.
   Place place_of(Device& device);
+  [[nodiscard]] std::optional<Place> find_place(Device const& device) const noexcept;
   [[nodiscard]] Side& side(Place place) { return sides[place - 1]; }
   [[nodiscard]] CopyCost cost() const;
 
   /// The host's memory: what stands already, a sharing device's, or a new block.
   [[nodiscard]] std::shared_ptr<detail::Storage> host_memory();
+  [[nodiscard]] std::shared_ptr<detail::Storage> new_host_memory(std::size_t size);
+  [[nodiscard]] std::shared_ptr<detail::Storage> new_device_memory(BufferCore& self, Device& device, std::size_t size,
+                                                                   Queue& queue);
   void ensure_host();
   /// A new block is taken in `queue`'s order.
   void ensure_device(BufferCore& self, Place place, Queue& queue);
   void ensure(BufferCore& self, Place place);
   [[nodiscard]] AcquireOptions named() const;
+  /// All storage goes, with the data in it.
+  void drop_everything(std::size_t new_size);
 
-  /// Drops finished work from `pending`. Failed work and everything committed after it is rolled back, and its error
-  /// thrown.
-  void settle(bool wait);
-  /// The events of `pending` that have not ended.
-  void add_unfinished(std::vector<Event>& events) const;
-  void remember(std::vector<Event> events, Coherence::Undo undo);
+  /// Looks at the work in flight on `range`, or waits for it. What has failed is rolled back, and its error thrown.
+  void settle(ByteRange range, bool wait);
+
+  /// Commits a plan whose work ends with `events`.
+  void commit(Plan plan, std::vector<Event> events);
+  /// Commits a write at `place` that ends with `event`.
+  void commit_write(Place place, ByteRange range, Event event);
 
   /// Throws DataLost if the plan needs bytes that are lost.
   void check_lost(Plan const& plan) const;
 
   /// Whether the place's memory has addresses that the host may use: the host's own, or a device's that shares it.
   [[nodiscard]] bool in_host_memory(Place place) const;
-  [[nodiscard]] detail::Storage& storage_at(Place place) { return place == host_place ? *host : *side(place).storage; }
+  /// The memory behind a place; null without storage, or of a buffer without bytes.
+  [[nodiscard]] std::shared_ptr<detail::Storage> const& storage_at(Place place) {
+    return place == host_place ? host : side(place).storage;
+  }
 
   /// Submits the copies of a plan, each behind the work it conflicts with: on `queue` where that is the device's, else
-  /// on the device's default queue. Adds their events.
+  /// on the device's default queue. Adds an event for each queue, the end of its copies, which fails if one of them
+  /// does.
   void start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events);
+  /// Counts one copy.
+  void count(Place from, Place to, std::size_t moved);
   /// Submits them and waits; throws the first error when all have ended.
   void carry_out(Plan const& plan);
 
   /// Makes `range` readable or writable at `place` in `queue`'s order. Read accesses are committed, writes are not.
-  void prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue, std::vector<Event>& events);
-  /// Commits a write at `place` that ends with `events`.
-  void commit_write(Place place, ByteRange range, std::vector<Event> events);
+  void prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue);
+  /// When `range` at `place` will have arrived.
+  [[nodiscard]] Event arrival(Place place, ByteRange range, Queue& queue);
 
   void mark(BufferCore& self, Place place, ByteRange range, Event event);
 
@@ -98,18 +119,36 @@ struct BufferCore::Inside {
   Device* device = nullptr;  ///< decided at first use: looking for drivers takes time
   Name name;
   std::uint64_t id;
-  std::mutex mutex;
+  mutable std::mutex mutex;
   std::atomic<unsigned> pins{0};  ///< operations in progress: their buffer must not be reclaimed, nor its lock tried
   Coherence coherence;
   std::shared_ptr<detail::Storage> host;
   std::vector<Side> sides;  ///< by place, less one
-  std::deque<Pending> pending;
+  detail::PendingWork pending;
   Counters counters;
+  std::vector<LinkStatistics> links;  ///< between which places how much moved
   std::string last_failure;
-  bool allocated = false;  ///< by `allocate()`
+  std::exception_ptr deferred;  ///< a failure that nobody could be told of: the next access raises it
+  bool allocated = false;       ///< by `allocate()`
   std::atomic<bool> pinned{false};
   bool resident = false;  ///< known to the manager
 };
+
+namespace detail {
+
+/// The device whose memory is the host's.
+[[nodiscard]] Device& host_device();
+
+[[nodiscard]] inline void* host_address(DeviceMemory memory) noexcept {
+  return reinterpret_cast<void*>(memory.object + memory.offset);
+}
+
+/// Submits one copy between two pieces of memory, wherever they are, behind the work it conflicts with, and records it
+/// with both. `queue`, if given and of the device that carries the copy out, is the queue.
+Event transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, ByteRange source, Storage& to,
+               ByteRange target, Queue* queue);
+
+}  // namespace detail
 
 /// Pins a buffer, then locks it; publishes its summary before it lets go.
 class BufferCore::Guard {
@@ -122,6 +161,7 @@ class BufferCore::Guard {
   ~Guard();
 
   [[nodiscard]] Inside* operator->() const noexcept { return core_.inside_.get(); }
+  [[nodiscard]] Inside& operator*() const noexcept { return *core_.inside_; }
 
  private:
   BufferCore& core_;

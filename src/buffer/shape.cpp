@@ -37,6 +37,26 @@ void throw_size_mismatch(char const* what, std::size_t expected, std::size_t act
   throw SizeMismatch(what, expected, actual);
 }
 
+void check_elements(ByteRange range, std::size_t element_bytes, std::size_t alignment) {
+  if (range.size() % element_bytes != 0) {
+    throw SizeMismatch(fmt::format("{} bytes as elements of {}", range.size(), element_bytes),
+                       (range.size() + element_bytes - 1) / element_bytes * element_bytes, range.size());
+  }
+  if (range.begin % alignment != 0) {
+    throw InvalidArgument("offset", fmt::format("{} bytes", range.begin),
+                          fmt::format("a multiple of the element's alignment, {}", alignment));
+  }
+}
+
+void throw_empty_handle(char const* what) {
+  throw InvalidArgument(what, "moved-from or never assigned", "one that stands for something");
+}
+
+void throw_outgrown(ByteRange range, std::size_t bytes) {
+  throw InvalidArgument("slice", fmt::format("bytes [{}, {})", range.begin, range.end),
+                        fmt::format("within the buffer's {} bytes, to which it was resized", bytes));
+}
+
 std::string describe(std::string_view element, Shape const& shape, BufferCore const& core) {
   return fmt::format("UnifiedBuffer(shape=({}), element={} bytes, state={}{}{})", fmt::join(shape.extents(), ", "),
                      element, to_string(core.state()), core.name().empty() ? "" : ", name=", core.name());

@@ -1,6 +1,7 @@
 #include "buffer/storage.hpp"
 
-#include <algorithm>
+#include "buffer/mutants.hpp"
+
 #include <utility>
 
 namespace unimem::detail {
@@ -14,71 +15,62 @@ Storage::Storage(Device& host_device, void* pointer, std::size_t bytes, Ownershi
       memory_{reinterpret_cast<std::uintptr_t>(pointer), 0, bytes} {}
 
 Storage::~Storage() {
-  wait_for_others();
-  // A block takes one ticket. The others, where several queues read at once, are waited for here.
-  Event last = last_write_;
-  for (auto const read : reads_) {
-    if (!last.ready()) static_cast<void>(last.wait_for_error());
-    last = read;
-  }
+  auto const last = last_work();
   if (allocation_) {
-    allocation_.release(last);
+    allocation_.release(UNIMEM_MUTANT(ticket_dropped) ? Event{} : last);
     return;
   }
-  if (ownership_.deleter()) {
-    static_cast<void>(last.wait_for_error());
-    ownership_.deleter()(reinterpret_cast<void*>(memory_.object));
-  } else {
-    // Borrowed memory is its owner's again when the buffer is gone, so no work may still be reading it.
-    static_cast<void>(last.wait_for_error());
+  static_cast<void>(last.wait_for_error());
+  if (ownership_.deleter()) ownership_.deleter()(reinterpret_cast<void*>(memory_.object));
+}
+
+/// One event for all work here: a block takes one ticket.
+Event Storage::last_work() noexcept {
+  std::vector<Event> events;
+  try {
+    note_others();
+    events = hazards_.unfinished();
+    return device_->waiting_queue().join(events);
+  } catch (std::exception const&) {
+    // No memory for that, or no queue any more: then here and now.
+    for (auto const event : events) static_cast<void>(event.wait_for_error());
+    hazards_.wait_to_write(whole());
+    return {};
   }
 }
 
-void Storage::order_read(Queue& queue) {
-  if (others_on_ != nullptr && others_queue_ != queue.id()) wait_for_others();
-  queue.wait(last_write_);
+void Storage::order_read(Queue& queue, ByteRange range) {
+  if (others_on_ != nullptr && others_queue_ != queue.id()) note_others();
+  hazards_.order_read(queue, range);
 }
 
-void Storage::order_write(Queue& queue) {
-  order_read(queue);
-  for (auto const read : reads_) queue.wait(read);
+void Storage::order_write(Queue& queue, ByteRange range) {
+  if (others_on_ != nullptr && others_queue_ != queue.id()) note_others();
+  hazards_.order_write(queue, range);
 }
 
-void Storage::wait_to_read() {
-  wait_for_others();
-  static_cast<void>(last_write_.wait_for_error());
+void Storage::wait_to_read(ByteRange range) {
+  note_others();
+  hazards_.wait_to_read(range);
 }
 
-void Storage::wait_to_write() {
-  wait_to_read();
-  for (auto const read : reads_) static_cast<void>(read.wait_for_error());
-  reads_.clear();
-}
-
-void Storage::read_by(Event event) {
-  std::erase_if(reads_, [&](Event read) { return read.queue_id() == event.queue_id() || read.ready(); });
-  reads_.push_back(event);
-}
-
-void Storage::written_by(Event event) {
-  last_write_ = event;
-  reads_.clear();
+void Storage::wait_to_write(ByteRange range) {
+  note_others();
+  hazards_.wait_to_write(range);
 }
 
 void Storage::used_by_others(Device& device, Queue const* queue) {
-  // Two sets of strangers at once are waited for as strangers anywhere.
+  // Two sets of strangers at once are strangers anywhere.
   auto const id = queue == nullptr ? 0 : queue->id();
   others_queue_ = others_on_ == nullptr || others_queue_ == id ? id : 0;
   others_on_ = &device;
 }
 
-bool Storage::idle() const noexcept {
-  return others_on_ == nullptr && last_write_.ready() && std::ranges::all_of(reads_, &Event::ready);
-}
-
-void Storage::wait_for_others() noexcept {
-  if (others_on_ == nullptr) return;
-  others_on_->synchronize();
+void Storage::note_others() {
+  if (others_on_ == nullptr || UNIMEM_MUTANT(strangers_forgotten)) return;
+  for (auto const event : others_on_->unfinished()) {
+    if (others_queue_ == 0 || event.queue_id() == others_queue_) hazards_.perhaps_written_by(whole(), event);
+  }
   if (!leased()) others_on_ = nullptr;
 }
 

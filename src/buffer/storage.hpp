@@ -4,6 +4,8 @@
 #include <unimem/device/device.hpp>
 #include <unimem/pool/allocation.hpp>
 
+#include "buffer/hazards.hpp"
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -11,11 +13,11 @@
 
 namespace unimem::detail {
 
-/// The memory behind one side of a buffer, and the work that may still touch it: who reads it now, who wrote it last. A
-/// new piece of work first waits for those it conflicts with, on its own queue, so that nobody else has to.
+/// The memory behind one side of a buffer, and the work that may still touch it. A new piece of work first waits for
+/// those it conflicts with, on its own queue, so that nobody else has to.
 ///
-/// Shared by the buffer and by leases: the memory returns to its pool when the last of them lets go and the last work
-/// has ended. The buffer's lock guards everything but the lease count.
+/// Shared by the buffer, by leases and by mappings: the memory returns to its pool when the last of them lets go and
+/// the last work has ended. The buffer's lock guards everything but the lease count.
 class Storage {
  public:
   Storage(Device& device, Allocation allocation);
@@ -26,31 +28,33 @@ class Storage {
   Storage(Storage const&) = delete;
   Storage& operator=(Storage const&) = delete;
 
-  /// Hands the memory back with the ticket of its last work; waits only where one ticket cannot say it all.
+  /// Hands the memory back with the ticket of its last work, without waiting for it; memory that was only borrowed is
+  /// its owner's again when this returns, so its work is waited for.
   ~Storage();
 
   [[nodiscard]] DeviceMemory memory() const noexcept { return memory_; }
   [[nodiscard]] void* address() const { return device_->address(memory_); }
   [[nodiscard]] Device& device() const noexcept { return *device_; }
-  [[nodiscard]] std::size_t capacity() const noexcept { return allocation_.capacity(); }
+  [[nodiscard]] std::size_t capacity() const noexcept { return allocation_ ? allocation_.capacity() : memory_.bytes; }
+  /// Whether it came from a pool: what the library did not allocate it does not move either.
+  [[nodiscard]] bool pooled() const noexcept { return static_cast<bool>(allocation_); }
 
-  /// Orders `queue` behind the work that conflicts with reading or writing.
-  void order_read(Queue& queue);
-  void order_write(Queue& queue);
+  [[nodiscard]] Hazards& hazards() noexcept { return hazards_; }
+  [[nodiscard]] Hazards const& hazards() const noexcept { return hazards_; }
 
-  /// Blocks until the host may read or write. Errors of that work are not reported here: they stick to its tickets.
-  void wait_to_read();
-  void wait_to_write();
+  /// Orders `queue` behind the work that conflicts with reading or writing `range`.
+  void order_read(Queue& queue, ByteRange range);
+  void order_write(Queue& queue, ByteRange range);
 
-  /// Records work that has been submitted.
-  void read_by(Event event);
-  void written_by(Event event);
+  /// Blocks until the host may read or write `range`. Errors of that work stick to its tickets.
+  void wait_to_read(ByteRange range);
+  void wait_to_write(ByteRange range);
 
   /// Somebody else may be working on this memory: on `queue` if there is one, else anywhere on `device`.
   void used_by_others(Device& device, Queue const* queue);
 
   /// Whether no recorded work is pending and nobody else works here.
-  [[nodiscard]] bool idle() const noexcept;
+  [[nodiscard]] bool idle() const noexcept { return others_on_ == nullptr && hazards_.idle(); }
 
   void add_lease() noexcept { leases_.fetch_add(1, std::memory_order_relaxed); }
   /// Release: what the lease's holder did is visible to who sees the count fall.
@@ -58,14 +62,16 @@ class Storage {
   [[nodiscard]] bool leased() const noexcept { return leases_.load(std::memory_order_acquire) != 0; }
 
  private:
-  void wait_for_others() noexcept;
+  [[nodiscard]] ByteRange whole() const noexcept { return {0, memory_.bytes}; }
+  /// What others have submitted by now, recorded as ours.
+  void note_others();
+  [[nodiscard]] Event last_work() noexcept;
 
   Device* device_;
   Allocation allocation_;
   Ownership ownership_;
   DeviceMemory memory_;
-  Event last_write_;
-  std::vector<Event> reads_;  ///< since the last write, the latest of each queue
+  Hazards hazards_;
   Device* others_on_ = nullptr;
   std::uint64_t others_queue_ = 0;  ///< 0: on any queue, or on none of ours
   std::atomic<unsigned> leases_{0};

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace unimem {
@@ -17,7 +18,7 @@ bool writes(Plan const& plan) noexcept {
 }  // namespace
 
 auto Coherence::commit(Plan const& plan) -> Undo {
-  refuse_unless_committable(plan);
+  if (auto const* const reason = refusal_of(plan)) throw std::logic_error(std::string("Coherence: ") + reason);
   auto undo = undo_for(plan);
   make_room_for(plan);
 
@@ -34,27 +35,25 @@ auto Coherence::commit(Plan const& plan) -> Undo {
   return undo;
 }
 
-void Coherence::refuse_unless_committable(Plan const& plan) const {
+char const* Coherence::refusal_of(Plan const& plan) const {
   auto const& place = at(plan.place);
   require_inside(plan.range);
-  if (plan.lost) throw std::logic_error("Coherence: commit of a plan that reads lost bytes");
-  if (plan.conflict) throw std::logic_error("Coherence: commit of a mark that is in conflict");
-  if (bytes_ > 0 && !place.storage) throw std::logic_error("Coherence: commit at a place without storage");
+  if (plan.lost) return "commit of a plan that reads lost bytes";
+  if (plan.conflict) return "commit of a mark that is in conflict";
+  if (bytes_ > 0 && !place.storage) return "commit at a place without storage";
   for (auto const& copy : plan.copies) {
-    if (!at(copy.to).storage) throw std::logic_error("Coherence: commit of a copy to a place without storage");
-    if (!at(copy.from).valid.contains(copy.range)) {
-      throw std::logic_error("Coherence: commit of a plan whose source has become stale");
-    }
+    if (!at(copy.to).storage) return "commit of a copy to a place without storage";
+    if (!at(copy.from).valid.contains(copy.range)) return "commit of a plan whose source has become stale";
   }
   bool const reads = plan.kind == Plan::Kind::access && plan.intent != Intent::write;
-  if (!has_data_ || !reads || place.valid.contains(plan.range)) return;
+  if (!has_data_ || !reads || place.valid.contains(plan.range)) return nullptr;
   ByteRanges arriving;
   for (auto const& copy : plan.copies) arriving.add(copy.range);
   bool const complete = detail::covered(plan.range, [&](auto look) {
     look(place.valid);
     look(arriving);
   });
-  if (!complete) throw std::logic_error("Coherence: commit of a plan that leaves bytes to be read missing");
+  return complete ? nullptr : "commit of a plan that leaves bytes to be read missing";
 }
 
 /// How things stand with every byte that the plan changes.

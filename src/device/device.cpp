@@ -61,13 +61,23 @@ Queue Device::create_queue() {
   return {*this, std::move(backend)};
 }
 
+Queue& Device::waiting_queue() {
+  std::call_once(waiting_queue_made_, [this] { waiting_queue_ = std::make_unique<Queue>(create_queue()); });
+  return *waiting_queue_;
+}
+
 void Device::synchronize() {
-  std::vector<detail::QueueControl*> queues;
-  {
-    std::lock_guard const lock{queues_mutex_};
-    queues = queues_;
+  for (auto const event : unfinished()) static_cast<void>(event.wait_for_error());
+}
+
+std::vector<Event> Device::unfinished() const {
+  std::vector<Event> events;
+  std::lock_guard const lock{queues_mutex_};
+  for (auto* const queue : queues_) {
+    Event const last{queue, queue->submitted()};
+    if (queue->completed() < last.ticket()) events.push_back(last);
   }
-  for (auto* const queue : queues) static_cast<void>(Event{queue, queue->submitted()}.wait_for_error());
+  return events;
 }
 
 TransferCounters Device::transfers() const noexcept {

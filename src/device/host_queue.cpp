@@ -125,8 +125,12 @@ HostQueue::~HostQueue() {
   control().set_waiter(nullptr);
 }
 
+Event HostQueue::mark() {
+  return submit([] {});
+}
+
 void HostQueue::wait(Event event) {
-  submit([event] { event.wait(); });
+  submit([event] { static_cast<void>(event.wait_for_error()); });
 }
 
 }  // namespace unimem::detail

@@ -79,6 +79,7 @@ class HostQueue : public QueueBackend {
   /// Waits for all work; in a forked child, where nobody can do it, the work is forgotten.
   ~HostQueue() override;
 
+  Event mark() final;
   void wait(Event event) final;
 
  protected:

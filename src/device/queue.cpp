@@ -23,6 +23,10 @@ void check_fits(std::size_t bytes, DeviceMemory memory) {
 
 Program::~Program() = default;
 
+Event detail::QueueBackend::copy_from(DeviceMemory, Device& other, DeviceMemory, std::size_t) {
+  throw UnsupportedOperation(fmt::format("copying from {}", other.id()), "this backend", "it copies through the host");
+}
+
 Queue::Queue(Device& device, std::unique_ptr<detail::QueueBackend> backend)
     : device_(&device), backend_(std::move(backend)) {}
 Queue::Queue(Queue&&) noexcept = default;
@@ -33,24 +37,48 @@ std::uint64_t Queue::id() const noexcept {
   return backend_->control().id();
 }
 
-Event Queue::upload(DeviceMemory to, void const* from, std::size_t bytes) {
+/// Submits behind `needs`, and ties the new work's fate to theirs.
+template <class Submit>
+Event Queue::after(std::span<const Event> needs, Submit const& submit) {
+  for (auto const need : needs) wait(need);
+  auto const event = submit();
+  backend_->control().inherit(event.ticket(), needs);
+  return event;
+}
+
+Event Queue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
   check_fits(bytes, to);
-  return bytes == 0 ? record() : backend_->upload(to, from, bytes);
+  if (bytes == 0) return record();
+  return after(needs, [&] { return backend_->upload(to, from, bytes); });
 }
 
-Event Queue::download(void* to, DeviceMemory from, std::size_t bytes) {
+Event Queue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
   check_fits(bytes, from);
-  return bytes == 0 ? record() : backend_->download(to, from, bytes);
+  if (bytes == 0) return record();
+  return after(needs, [&] { return backend_->download(to, from, bytes); });
 }
 
-Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
+Event Queue::copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+  if (&other == device_) return copy(to, from, bytes, needs);
+  check_fits(bytes, to);
+  check_fits(bytes, from);
+  if (!device_->copies_from(other)) {
+    throw UnsupportedOperation(fmt::format("copying from {}", other.id()), std::string(device_->id()),
+                               "the two devices do not reach each other's memory");
+  }
+  if (bytes == 0) return record();
+  return after(needs, [&] { return backend_->copy_from(to, other, from, bytes); });
+}
+
+Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
   check_fits(bytes, to);
   check_fits(bytes, from);
   if (to.object == from.object && to.offset < from.offset + bytes && from.offset < to.offset + bytes && bytes != 0) {
     throw InvalidArgument("to", fmt::format("offset {}", to.offset),
                           fmt::format("apart from the source at offset {}", from.offset));
   }
-  return bytes == 0 ? record() : backend_->copy(to, from, bytes);
+  if (bytes == 0) return record();
+  return after(needs, [&] { return backend_->copy(to, from, bytes); });
 }
 
 Event Queue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
@@ -64,8 +92,16 @@ Event Queue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
   return to.empty() ? record() : backend_->fill(to, pattern);
 }
 
-Event Queue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) {
-  return range.items() == 0 ? record() : backend_->run(std::move(program), range, arguments);
+Event Queue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
+                 std::span<const Event> needs) {
+  if (range.items() == 0) return record();
+  return after(needs, [&] { return backend_->run(std::move(program), range, arguments, needs); });
+}
+
+Event Queue::join(std::span<const Event> events) {
+  if (events.empty()) return {};
+  if (events.size() == 1) return events.front();
+  return after(events, [&] { return backend_->mark(); });
 }
 
 void Queue::wait(Event event) {

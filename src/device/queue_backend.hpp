@@ -10,6 +10,10 @@
 #include <memory>
 #include <span>
 
+namespace unimem {
+class Device;
+}
+
 namespace unimem::detail {
 
 /// What a backend implements behind `Queue`. Arguments have been checked and sizes are not zero. Each call takes a
@@ -27,9 +31,15 @@ class QueueBackend {
   virtual Event download(void* to, DeviceMemory from, std::size_t bytes) = 0;
   virtual Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) = 0;
   virtual Event fill(DeviceMemory to, std::span<const std::byte> pattern) = 0;
-  virtual Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) = 0;
+  /// From a device that this one `copies_from`.
+  virtual Event copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes);
+  /// `needs` have been waited for: who can must not start the program if one of them failed.
+  virtual Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
+                    std::span<const Event> needs) = 0;
+  /// Work that does nothing.
+  virtual Event mark() = 0;
 
-  /// An event of another queue, not yet done.
+  /// Later work starts when an event of another queue, not yet done, has ended. Its failure is nobody's here.
   virtual void wait(Event event) = 0;
 
   /// The driver's queue, or null.

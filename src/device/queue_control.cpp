@@ -1,5 +1,6 @@
 #include "device/queue_control.hpp"
 
+#include <tuple>
 #include <utility>
 
 namespace unimem::detail {
@@ -22,7 +23,7 @@ void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
     std::lock_guard const lock{mutex_};
     if (failure) {
       failures_.emplace(ticket, std::move(failure));
-      any_failed_.store(true, std::memory_order_release);
+      may_fail_.store(true, std::memory_order_release);
     }
     // Release: who reads the ticket also sees the work's bytes, and its failure.
     if (ticket > completed_.load(std::memory_order_relaxed)) completed_.store(ticket, std::memory_order_release);
@@ -30,14 +31,56 @@ void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
   ended_.notify_all();
 }
 
-std::exception_ptr QueueControl::error(Ticket ticket) const noexcept {
-  if (!any_failed_.load(std::memory_order_acquire)) return nullptr;
+void QueueControl::inherit(Ticket ticket, std::span<const Event> needs) {
+  std::vector<Event> open;
+  for (auto const need : needs) {
+    if (need.queue_id() == 0) continue;
+    // Work that is known to have ended well has nothing to leave. Polling could find more such; the driver's call costs
+    // more.
+    bool const ended = need.control_->completed() >= need.ticket();
+    if (!ended || need.error()) open.push_back(need);
+  }
+  if (open.empty()) return;
+  constexpr std::size_t many = 64;
+  Ticket ended = 0;
+  {
+    std::lock_guard const lock{mutex_};
+    inherits_.emplace(ticket, std::make_shared<std::vector<Event> const>(std::move(open)));
+    may_fail_.store(true, std::memory_order_release);
+    if (inherits_.size() >= many) ended = completed();
+  }
+  // Nobody may ever ask for these errors: what has ended is not kept for it.
+  if (ended != 0) settle_inheritance(ended);
+}
+
+void QueueControl::settle_inheritance(Ticket ticket) noexcept {
+  // From the oldest on, so that asking for a need of this same queue finds an answer and no longer chain; and without
+  // the lock, since asking may lead to other queues and back here.
+  for (;;) {
+    Ticket first = 0;
+    std::shared_ptr<std::vector<Event> const> needs;
+    {
+      std::lock_guard const lock{mutex_};
+      if (inherits_.empty() || inherits_.begin()->first > ticket) return;
+      std::tie(first, needs) = *inherits_.begin();
+    }
+    std::exception_ptr failure;
+    for (auto need = needs->begin(); need != needs->end() && !failure; ++need) failure = need->wait_for_error();
+    std::lock_guard const lock{mutex_};
+    if (inherits_.erase(first) != 0 && failure) failures_.emplace(first, std::move(failure));
+  }
+}
+
+std::exception_ptr QueueControl::error(Ticket ticket) noexcept {
+  if (!may_fail_.load(std::memory_order_acquire)) return nullptr;
+  settle_inheritance(ticket);
   std::lock_guard const lock{mutex_};
   auto const found = failures_.find(ticket);
   return found == failures_.end() ? nullptr : found->second;
 }
 
 std::exception_ptr QueueControl::take_error() noexcept {
+  settle_inheritance(completed());
   std::lock_guard const lock{mutex_};
   auto const next = failures_.upper_bound(reported_);
   reported_ = completed_.load(std::memory_order_relaxed);

@@ -9,6 +9,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <vector>
 
 namespace unimem::detail {
 
@@ -50,7 +52,11 @@ class QueueControl {
   /// Records that everything up to `ticket` has ended; `failure` belongs to `ticket` alone.
   void finish(Ticket ticket, std::exception_ptr failure = nullptr) noexcept;
 
-  [[nodiscard]] std::exception_ptr error(Ticket ticket) const noexcept;
+  /// `ticket` fails, too, if one of `needs` has failed, which its work was ordered behind.
+  void inherit(Ticket ticket, std::span<const Event> needs);
+
+  /// The error of work that has ended: its own, or the one it inherits.
+  [[nodiscard]] std::exception_ptr error(Ticket ticket) noexcept;
 
   /// The first error later than what was last taken; null if there is none.
   [[nodiscard]] std::exception_ptr take_error() noexcept;
@@ -69,13 +75,17 @@ class QueueControl {
  private:
   explicit QueueControl(std::uint64_t id) noexcept : id_(id) {}
 
+  /// Finds out what the work up to `ticket`, all of which has ended, inherits.
+  void settle_inheritance(Ticket ticket) noexcept;
+
   std::uint64_t const id_;
   std::atomic<Ticket> submitted_{0};
   std::atomic<Ticket> completed_{0};
-  std::atomic<bool> any_failed_{false};
+  std::atomic<bool> may_fail_{false};  ///< some work has failed, or inherits
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   std::map<Ticket, std::exception_ptr> failures_;
+  std::map<Ticket, std::shared_ptr<std::vector<Event> const>> inherits_;  ///< not looked into yet
   Ticket reported_ = 0;
   std::shared_ptr<Waiter> waiter_;
 };

@@ -84,7 +84,7 @@ Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<c
   for (auto const& argument : arguments) {
     if (is_buffer(argument)) operands.push_back(argument.buffer.operand);
   }
-  return use_on_device(on, operands, [&](std::span<const DeviceMemory> memory) {
+  return use_on_device(on, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
     std::vector<KernelArgument> list(arguments.size());
     std::size_t next = 0;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -98,7 +98,7 @@ Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<c
         list[i].scalar_bytes = arguments[i].scalar_bytes;
       }
     }
-    return on.run(program, range, list);
+    return on.run(program, range, list, needs);
   });
 }
 

@@ -22,11 +22,12 @@ class Failures : public BufferTest {
            auto* const data = static_cast<std::uint32_t*>(arguments[0].data);
            std::fill(data + begin, data + end, value);
          }});
-    return use_on_device(sim.default_queue(), {&operand, 1}, [&](std::span<const DeviceMemory> memory) {
-      KernelArgument argument;
-      argument.memory = memory.front();
-      return sim.default_queue().run(program, Range{buffer.size()}, {&argument, 1});
-    });
+    return use_on_device(sim.default_queue(), {&operand, 1},
+                         [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+                           KernelArgument argument;
+                           argument.memory = memory.front();
+                           return sim.default_queue().run(program, Range{buffer.size()}, {&argument, 1}, needs);
+                         });
   }
 };
 
@@ -111,30 +112,93 @@ TEST_F(Failures, ABufferThatAFailedUploadFedIsTakenBackToo) {
   auto& queue = sim.default_queue();
   std::array const operands{Operand{&from.core(), {0, 400}, Intent::read},
                             Operand{&to.core(), {0, 400}, Intent::write}};
-  auto const event = use_on_device(
-      queue, operands, [&](std::span<const DeviceMemory> memory) { return queue.copy(memory[1], memory[0], 400); });
-  static_cast<void>(event.wait_for_error());
+  auto const event =
+      use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+        return queue.copy(memory[1], memory[0], 400, needs);
+      });
+  EXPECT_THROW(event.wait(), DeviceError) << "who waits for the work learns that its input never arrived";
   EXPECT_THROW(std::ignore = to.host_view(), DeviceError) << "it holds a copy of what never arrived";
   EXPECT_THAT(to.to_vector(), Each(5U));
   EXPECT_THROW(from.sync_to_device(), DeviceError);
   EXPECT_EQ(from.to_vector(), counting(100));
 }
 
-TEST_F(Failures, EverythingCommittedBehindAFailureGoesWithIt) {
+/// Holds the default queue of the device up until `open()`, so that work can be submitted behind a failure that has not
+/// happened yet.
+class Gate {
+ public:
+  Gate(Device& held, Device& beside) {
+    auto const program = beside.compile(
+        {"gate", "", [this](Range, std::size_t, std::size_t, std::span<const HostArgument>) { opened_.wait(); }});
+    held.default_queue().wait(beside.default_queue().run(program, Range{1}, {}));
+  }
+  ~Gate() { open(); }
+  void open() {
+    if (!std::exchange(open_, true)) opened_.count_down();
+  }
+
+ private:
+  bool open_ = false;
+  std::latch opened_{1};
+};
+
+TEST_F(Failures, WhatReadsFailedWorkGoesWithIt) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   buffer.sync_to_device();
   set_sim_faults(sim, {.fail_run = 1});
-  // Both must be submitted before the first has failed, or the second would be refused.
-  std::latch submitted(1);
-  auto const gate = other.compile(
-      {"gate", "", [&](Range, std::size_t, std::size_t, std::span<const HostArgument>) { submitted.wait(); }});
-  sim.default_queue().wait(other.default_queue().run(gate, Range{1}, {}));
-  overwrite(buffer, 9);
-  overwrite(buffer, 10, Intent::read_write);
-  submitted.count_down();
+  Gate gate(sim, other);
+  auto const failed = overwrite(buffer, 9);
+  auto const reads_it = overwrite(buffer, 10, Intent::read_write);
+  gate.open();
+  EXPECT_THROW(reads_it.wait(), DeviceError);
   EXPECT_THROW(std::ignore = buffer.host_view(), DeviceError);
+  EXPECT_NE(failed.error(), nullptr);
   EXPECT_EQ(buffer.to_vector(), counting(100));
+  buffer.core().validate();
+}
+
+TEST_F(Failures, WhatWritesAnewBehindAFailureStays) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  buffer.sync_to_device();
+  set_sim_faults(sim, {.fail_run = 1});
+  Gate gate(sim, other);
+  overwrite(buffer, 9);
+  overwrite(buffer, 10);
+  gate.open();
+  EXPECT_THROW(std::ignore = buffer.host_view(), DeviceError) << "the failure is told once";
+  EXPECT_THAT(buffer.to_vector(), Each(10U)) << "the later work needed nothing of it, and succeeded";
+  buffer.core().validate();
+}
+
+TEST_F(Failures, WorkOnOtherBytesIsNotTouchedByAFailure) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  buffer.sync_to_device();
+  set_sim_faults(sim, {.fail_run = 1});
+  auto front = buffer.slice(0, 50), back = buffer.slice(50, 50);
+  Gate gate(sim, other);
+  auto const set = [&](BufferSlice<std::uint32_t>& slice, std::uint32_t value) {
+    Operand const operand{&slice.core(), slice.range(), Intent::write};
+    auto const program = sim.compile(
+        {"set", "", [value](Range, std::size_t begin, std::size_t end, std::span<const HostArgument> arguments) {
+           std::fill_n(static_cast<std::uint32_t*>(arguments[0].data) + begin, end - begin, value);
+         }});
+    use_on_device(sim.default_queue(), {&operand, 1},
+                  [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+                    KernelArgument argument;
+                    argument.memory = memory.front();
+                    return sim.default_queue().run(program, Range{slice.size()}, {&argument, 1}, needs);
+                  });
+  };
+  set(front, 9);
+  set(back, 10);
+  gate.open();
+  EXPECT_THAT(back.to_vector(), Each(10U)) << "nobody who only looks here hears of it";
+  EXPECT_THROW(std::ignore = front.host_view(), DeviceError);
+  EXPECT_EQ(front.to_vector(), counting(50));
+  EXPECT_THAT(back.to_vector(), Each(10U));
   buffer.core().validate();
 }
 
@@ -143,7 +207,9 @@ TEST_F(Failures, ASubmissionThatThrowsWritesNothing) {
   buffer.copy_from(counting(100));
   Operand const operand{&buffer.core(), {0, 400}, Intent::write};
   EXPECT_THROW(use_on_device(sim.default_queue(), {&operand, 1},
-                             [](std::span<const DeviceMemory>) -> Event { throw KernelError("k", "will not build"); }),
+                             [](std::span<const DeviceMemory>, std::span<const Event>) -> Event {
+                               throw KernelError("k", "will not build");
+                             }),
                KernelError);
   EXPECT_EQ(buffer.state(), BufferState::host_dirty);
   EXPECT_EQ(buffer.to_vector(), counting(100));
@@ -270,8 +336,9 @@ TEST_F(Eviction, DestroyingABufferWhileWorkUsesItIsDefined) {
       auto& queue = slow.default_queue();
       std::array const operands{Operand{&source.core(), {0, 4000}, Intent::read},
                                 Operand{&result.core(), {0, 4000}, Intent::write}};
-      use_on_device(queue, operands,
-                    [&](std::span<const DeviceMemory> memory) { return queue.copy(memory[1], memory[0], 4000); });
+      use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+        return queue.copy(memory[1], memory[0], 4000, needs);
+      });
     }
     // Its blocks, on both sides, must not serve these while the copies are pending.
     UnifiedBuffer<std::uint32_t> intruder(1000, options);

@@ -164,6 +164,42 @@ TEST_P(DeviceConformance, AFailureDoesNotStopTheQueueThatWaitsForIt) {
   EXPECT_EQ(result, news);
 }
 
+TEST_P(DeviceConformance, WorkThatNeedsFailedWorkFailsWithItsError) {
+  if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
+  constexpr std::size_t bytes = 5000;
+  Allocated const piece{device(), bytes};
+  Bytes host(bytes);
+  auto queue = device().create_queue(), other = device().create_queue();
+  auto const failed = GetParam().fail(queue);
+  auto const what = message_of(failed.wait_for_error());
+  auto const same_queue = queue.upload(piece.memory(), host.data(), bytes, {{failed}});
+  auto const other_queue = other.download(host.data(), piece.memory(), bytes, {{failed}});
+  auto const far = other.fill(piece.memory(), repeated(1, 1));
+  auto const joined = queue.join({{far, same_queue, other_queue}});
+  EXPECT_EQ(message_of(same_queue.wait_for_error()), what);
+  EXPECT_EQ(message_of(other_queue.wait_for_error()), what);
+  EXPECT_EQ(message_of(joined.wait_for_error()), what);
+  EXPECT_EQ(far.wait_for_error(), nullptr);
+}
+
+TEST_P(DeviceConformance, AJoinEndsWithTheLastOfItsEvents) {
+  constexpr std::size_t bytes = 100'000;
+  Allocated const a{device(), bytes}, b{device(), bytes};
+  auto const news = noise(bytes, 5);
+  Bytes from_a(bytes), from_b(bytes);
+  auto first = device().create_queue(), second = device().create_queue(), third = device().create_queue();
+  EXPECT_EQ(third.join({}), Event{});
+  first.upload(a.memory(), news.data(), bytes);
+  second.upload(b.memory(), news.data(), bytes);
+  auto const one = first.download(from_a.data(), a.memory(), bytes);
+  auto const two = second.download(from_b.data(), b.memory(), bytes);
+  EXPECT_EQ(third.join({{one}}), one);
+  third.join({{one, two}}).wait();
+  EXPECT_TRUE(one.ready() && two.ready());
+  EXPECT_EQ(from_a, news);
+  EXPECT_EQ(from_b, news);
+}
+
 TEST_P(DeviceConformance, EventsAndErrorsOutliveTheirQueue) {
   if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
   Event failed;

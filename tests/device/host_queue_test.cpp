@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <latch>
 #include <optional>
 #include <random>
@@ -28,7 +29,9 @@ class TaskQueue final : public HostQueue {
   Event download(void*, DeviceMemory, std::size_t) override { return {}; }
   Event copy(DeviceMemory, DeviceMemory, std::size_t) override { return {}; }
   Event fill(DeviceMemory, std::span<const std::byte>) override { return {}; }
-  Event run(std::shared_ptr<Program const>, Range, std::span<const KernelArgument>) override { return {}; }
+  Event run(std::shared_ptr<Program const>, Range, std::span<const KernelArgument>, std::span<const Event>) override {
+    return {};
+  }
 };
 
 TEST(HostQueue, RunsTasksInOrderOneAtATime) {
@@ -134,15 +137,38 @@ TEST(HostQueue, WhatATaskThrowsBelongsToItsTicket) {
   EXPECT_THROW(worse.wait(), int);
 }
 
-TEST(HostQueue, AFailureThatIsWaitedForBelongsToTheWaitAlone) {
+TEST(HostQueue, AFailureThatIsWaitedForStaysWithItsTicket) {
   TaskQueue first, second;
   auto const bad = first.submit([] { throw std::runtime_error("bad"); });
   second.wait(bad);
   auto const wait_ticket = second.control().submitted();
   auto const good = second.submit([] {});
   EXPECT_EQ(good.wait_for_error(), nullptr);
-  EXPECT_NE(second.control().error(wait_ticket), nullptr);
-  EXPECT_EQ(second.control().error(good.ticket()), nullptr);
+  EXPECT_EQ(second.control().error(wait_ticket), nullptr);
+  EXPECT_EQ(second.control().take_error(), nullptr);
+}
+
+TEST(QueueControl, AFailureIsInheritedAlongAChainOfAnyLength) {
+  TaskQueue first, second;
+  std::promise<void> go;
+  auto const gate = go.get_future().share();
+  auto const bad = first.submit([gate] {
+    gate.wait();
+    throw std::runtime_error("bad");
+  });
+  // To and fro between two queues, each link needing the one before, and nobody asks until the end.
+  auto last = bad;
+  for (int link = 0; link < 20'000; ++link) {
+    auto& queue = link / 3 % 2 == 0 ? second : first;  // some stay in their queue
+    auto const before = last;
+    queue.wait(before);
+    last = queue.submit([] {});
+    queue.control().inherit(last.ticket(), {&before, 1});
+  }
+  auto const good = first.submit([] {});
+  go.set_value();
+  EXPECT_THROW(last.wait(), std::runtime_error);
+  EXPECT_EQ(good.wait_for_error(), nullptr);
 }
 
 TEST(HostQueue, AWaitingTaskDoesTheOthersWork) {

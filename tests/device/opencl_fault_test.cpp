@@ -103,45 +103,34 @@ TEST_F(OpenClFaultsTest, ALaterFailureNamesItsCallAndItsCode) {
   }
 }
 
-TEST_F(OpenClFaultsTest, AWaitForWorkThatFailsReportsThatWorksFailure) {
+TEST_F(OpenClFaultsTest, WorkThatNeedsWhatFailsReportsThatWorksFailure) {
   if (works_in_the_submitting_thread(faulty_device()))
-    GTEST_SKIP() << "the work has always failed before anybody can wait for it";
+    GTEST_SKIP() << "the work has always failed before anybody can need it";
   auto const memory = take(faulty_device(), 64);
   auto const source = noise(64, 1);
-  auto failing = faulty_device().create_queue(), waiting = faulty_device().create_queue();
-  Event wait;
-  {
-    UserEvent const gate{failing};
-    waiting.wait(fail(failing));
-    wait = waiting.record();
-    EXPECT_EQ(wait.ticket(), 1U);
-  }
-  try {
-    wait.wait();
-    FAIL() << "the wait ended well though what it waited for failed";
-  } catch (DeviceError const& error) {
-    EXPECT_EQ(error.call, "clEnqueueNDRangeKernel");
-    EXPECT_EQ(error.code, CL_OUT_OF_RESOURCES);
-  }
-  EXPECT_EQ(waiting.upload(memory, source.data(), 64).wait_for_error(), nullptr) << "later work runs all the same";
-}
-
-TEST_F(OpenClFaultsTest, AWaitForAnotherDevicesFailureReportsItToo) {
-  if (works_in_the_submitting_thread(faulty_device()))
-    GTEST_SKIP() << "the work has always failed before anybody can wait for it";
-  auto failing = faulty_device().create_queue(), waiting = device().create_queue();
-  Event wait;
+  auto failing = faulty_device().create_queue(), needing = faulty_device().create_queue();
+  auto elsewhere = device().create_queue();
+  Event ordered, needs, needs_elsewhere;
   {
     UserEvent gate{failing};
     auto const failed = fail(failing);
+    needing.wait(failed);
+    ordered = needing.upload(memory, source.data(), 64);
+    needs = needing.upload(memory, source.data(), 64, {{failed}});
     std::thread opener{[&] { gate.open(); }};
-    waiting.wait(failed);  // blocks here until the other device's work has ended
+    needs_elsewhere = elsewhere.join({{failed, needs}});  // another driver's: blocks here until they have ended
     opener.join();
-    EXPECT_TRUE(failed.ready());
-    wait = waiting.record();
   }
-  if (wait == Event{}) GTEST_SKIP() << "the work had failed before the wait";
-  EXPECT_THROW(wait.wait(), DeviceError);
+  for (auto const event : {needs, needs_elsewhere}) {
+    try {
+      event.wait();
+      FAIL() << "the work ended well though what it needed failed";
+    } catch (DeviceError const& error) {
+      EXPECT_EQ(error.call, "clEnqueueNDRangeKernel");
+      EXPECT_EQ(error.code, CL_OUT_OF_RESOURCES);
+    }
+  }
+  EXPECT_EQ(ordered.wait_for_error(), nullptr) << "what was only ordered behind it is not touched";
 }
 
 TEST_F(OpenClFaultsTest, WorkTheDriverCannotTellOfHasFailedAndHasEnded) {

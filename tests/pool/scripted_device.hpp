@@ -197,9 +197,10 @@ class ScriptedDevice final : public Device {
     Event download(void*, DeviceMemory, std::size_t) override { return script->work(); }
     Event copy(DeviceMemory, DeviceMemory, std::size_t) override { return script->work(); }
     Event fill(DeviceMemory, std::span<const std::byte>) override { return script->work(); }
-    Event run(std::shared_ptr<Program const>, Range, std::span<const KernelArgument>) override {
+    Event run(std::shared_ptr<Program const>, Range, std::span<const KernelArgument>, std::span<const Event>) override {
       return script->work();
     }
+    Event mark() override { return script->work(); }
     void wait(Event event) override {
       if (script->on_wait) script->on_wait();
       script->order_behind(event);

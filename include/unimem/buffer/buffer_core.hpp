@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/buffer/device_lease.hpp>
+#include <unimem/buffer/map_mode.hpp>
 #include <unimem/buffer/options.hpp>
 #include <unimem/buffer/statistics.hpp>
 #include <unimem/coherence/coherence.hpp>
@@ -13,6 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -32,18 +34,28 @@ struct Operand {
 };
 
 /// Makes every operand ready on `queue`'s device and in `queue`'s order, calls `submit` with the memory of each
-/// operand's range, and records the event it returns as the work that read and wrote them. All operands are pinned
-/// before the first is made ready, so that they cannot evict each other. The same buffer may appear more than once.
+/// operand's range and the events the work needs (it must hand them on: `Queue::run`, `copy`), and records the event it
+/// returns as the work that read and wrote them. All operands are pinned before the first is made ready, so that they
+/// cannot evict each other. The same buffer may appear more than once, also with ranges that overlap: the work sees
+/// what was there before it, and what it leaves where it writes is what counts.
 ///
 /// If anything throws, nothing was written anywhere; copies that were already made stay valid. Errors of the work
-/// itself surface from the event, and from the next access to a buffer it touched, whose last good copy is then
-/// restored.
-UNIMEM_API Event use_on_device(Queue& queue, std::span<const Operand> operands,
-                               std::function<Event(std::span<const DeviceMemory>)> const& submit);
+/// itself surface from the event, and from the next access to the bytes it was to write, whose last good copy is then
+/// restored. Work that needs failed work fails with its error.
+UNIMEM_API Event
+use_on_device(Queue& queue, std::span<const Operand> operands,
+              std::function<Event(std::span<const DeviceMemory>, std::span<const Event> needs)> const& submit);
 
-/// Copies all bytes of one buffer to another of the same size along the nearest path: on a device if the source is
-/// current on one and not on the host, else on the host. Throws SizeMismatch. Copying a buffer to itself does nothing.
-UNIMEM_API void copy_bytes(BufferCore& from, BufferCore& to, std::size_t element_bytes);
+/// A window of one buffer.
+struct BufferWindow {
+  BufferCore* buffer = nullptr;
+  ByteRange range;
+};
+
+/// Copies between two windows of one size along the nearest path: on the host if the source is current there; else from
+/// the device that has it to the target's device, directly where the two reach each other. The windows may overlap.
+/// Returns when the copy is under way; reading either buffer waits as needed. Throws SizeMismatch.
+UNIMEM_API Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes);
 
 /// What a UnifiedBuffer is underneath: bytes, where they are current, the memory behind each place, and the work in
 /// flight. It asks Coherence what to copy, gets memory from the manager, lets queues carry the copies out, and
@@ -74,6 +86,8 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] bool valid_on_host() const;
   [[nodiscard]] bool valid_on(Device& device) const;
   [[nodiscard]] BufferStatistics statistics() const noexcept;
+  /// What moved between which places, in the order in which they first did.
+  [[nodiscard]] std::vector<LinkStatistics> links() const;
   [[nodiscard]] BufferOptions const& options() const noexcept;
 
   /// The start of the host storage, with `range` current there (write intent: about to be overwritten). Waits for what
@@ -88,11 +102,17 @@ class UNIMEM_API BufferCore final : public Resident {
   /// waiting; without: when this returns the data is there.
   [[nodiscard]] DeviceLease lease(Device& device, Queue* queue, ByteRange range, Intent intent);
 
-  /// Brings the whole buffer up to date on a device; the event of the last copy.
-  Event prefetch(Device& device, Queue* queue);
-  void sync_to_device(Device& device);
-  void sync_to_host();
-  void synchronize();
+  /// Starts bringing `range` up to date on a device; when it will be there.
+  Event prefetch(Device& device, Queue* queue, ByteRange range);
+  /// Starts bringing `range` up to date on the host; when it will be there.
+  Event fetch(ByteRange range);
+  void sync_to_device(Device& device, ByteRange range);
+  void sync_to_host(ByteRange range);
+  void synchronize(ByteRange range);
+  /// The same without waiting.
+  Event sync_to_device_async(Device& device, ByteRange range);
+  Event sync_to_host_async(ByteRange range);
+  Event synchronize_async(ByteRange range);
 
   void mark_host_dirty(ByteRange range);
   /// `event`: when the work that wrote ends. A default-constructed one says nothing: the next read-back waits for the
@@ -100,12 +120,26 @@ class UNIMEM_API BufferCore final : public Resident {
   void mark_device_dirty(Device* device, ByteRange range, Event event);
 
   /// Repeats `pattern` over `range` on the side where the data is current: a device if one holds it all, else the host.
-  void fill(ByteRange range, std::span<const std::byte> pattern);
+  Event fill(ByteRange range, std::span<const std::byte> pattern);
   void write(std::size_t offset, std::span<const std::byte> data);
   void read(std::size_t offset, std::span<std::byte> data);
+  /// The same without waiting: `data` must stay until the event is done.
+  Event fill_async(ByteRange range, std::span<const std::byte> pattern);
+  Event write_async(std::size_t offset, std::span<const std::byte> data);
+  Event read_async(std::size_t offset, std::span<std::byte> data);
+
+  /// The host memory of `range` as `mode` wants it, and a hold on it: until the lease ends the host side neither moves
+  /// nor goes.
+  [[nodiscard]] DeviceLease map(ByteRange range, MapMode mode);
+  /// Counts `range` as written on the host. Throws CoherenceConflict.
+  void written_through_map(ByteRange range);
+  /// For who cannot throw: the next access raises it.
+  void fail_later(std::exception_ptr failure) noexcept;
 
   void allocate(bool host, bool device);
   void free();
+  void reset();
+  void resize(std::size_t bytes);
   void release_device(Device* device);
   void release_host();
   void discard();
@@ -117,8 +151,10 @@ class UNIMEM_API BufferCore final : public Resident {
   std::size_t try_reclaim(Device& device) override;
 
  private:
-  friend Event use_on_device(Queue& queue, std::span<const Operand> operands,
-                             std::function<Event(std::span<const DeviceMemory>)> const& submit);
+  friend Event use_on_device(
+      Queue& queue, std::span<const Operand> operands,
+      std::function<Event(std::span<const DeviceMemory>, std::span<const Event> needs)> const& submit);
+  friend Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes);
   struct Inside;
   class Guard;
 
@@ -132,6 +168,8 @@ class UNIMEM_API BufferCore final : public Resident {
   }
 
   void* host_slow(ByteRange range, Intent intent);
+  /// Whether filling `range` with `pattern` is a device's business, and whose.
+  [[nodiscard]] Device* device_to_fill(ByteRange range, std::size_t pattern_bytes);
 
   std::size_t bytes_;
   std::atomic<std::uint32_t> summary_{static_cast<std::uint32_t>(BufferState::uninitialized)};

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace unimem {
 
@@ -14,6 +15,17 @@ struct BufferStatistics {
   std::uint64_t device_to_device_bytes = 0;
   std::uint64_t device_to_device_copies = 0;
   std::uint64_t conflicting_marks = 0;  ///< marks that overruled unsynchronized writes of the other side
+};
+
+/// What moved from one place to another for one buffer: its migrations, link by link. Places are device ids, and
+/// "host".
+struct LinkStatistics {
+  std::string from;
+  std::string to;
+  std::uint64_t copies = 0;
+  std::uint64_t bytes = 0;
+
+  friend bool operator==(LinkStatistics const&, LinkStatistics const&) = default;
 };
 
 }  // namespace unimem

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/buffer_slice.hpp>
 #include <unimem/buffer/options.hpp>
 #include <unimem/buffer/shape.hpp>
 #include <unimem/core/size.hpp>
@@ -19,24 +20,19 @@
 namespace unimem {
 
 namespace detail {
-[[nodiscard]] UNIMEM_API ByteRange checked_range(std::size_t offset, std::size_t count, std::size_t size,
-                                                 std::size_t element_bytes);
-[[noreturn]] UNIMEM_API void throw_size_mismatch(char const* what, std::size_t expected, std::size_t actual);
 [[nodiscard]] UNIMEM_API std::string describe(std::string_view element, Shape const& shape, BufferCore const& core);
 }  // namespace detail
 
 /// One logical array of `T` that lives on the host, on devices, or on both, and is copied only when somebody looks at a
-/// side that is out of date. Offsets and counts are in elements, and are checked; a count of `all` means "to the end".
+/// side that is out of date.
 ///
-/// Move-only; a moved-from buffer may only be destroyed or assigned to. Concurrent const use is safe, and so is a read
-/// on one thread while another asks for the state; writers need the caller's lock, as with a standard container.
-/// Destroying a buffer while work uses it is fine: its memory returns when the work has ended.
-///
-/// Every access may throw OutOfMemory, DeviceError, DataLost, and the error of earlier asynchronous work on this
-/// buffer; the data is then as it was. With `strict`, BufferNotAllocated before `allocate()`. (Behaviour after the
-/// UnifiedBuffer reference.)
+/// Move-only; using a moved-from buffer throws InvalidArgument, asking what it has gives nothing. Concurrent const use
+/// is safe, and so is a read on one thread while another asks for the state; writers need the caller's lock, as with a
+/// standard container. Destroying, moving or reassigning a buffer while work uses it is fine: its memory returns when
+/// the work has ended. In a forked child the host side goes on working as long as it is current; device work throws
+/// UnsupportedOperation. (Behaviour after the UnifiedBuffer reference.)
 template <class T>
-class UnifiedBuffer {
+class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   static_assert(std::is_trivially_copyable_v<T>, "elements travel as bytes");
 
  public:
@@ -52,197 +48,125 @@ class UnifiedBuffer {
   UnifiedBuffer(Shape shape, std::shared_ptr<BufferCore> core)
       : shape_(std::move(shape)), count_(shape_.count()), core_(std::move(core)) {}
 
-  UnifiedBuffer(UnifiedBuffer&&) noexcept = default;
-  UnifiedBuffer& operator=(UnifiedBuffer&&) noexcept = default;
+  UnifiedBuffer(UnifiedBuffer&& other) noexcept
+      : shape_(std::exchange(other.shape_, Shape(0))),
+        count_(std::exchange(other.count_, 0)),
+        core_(std::move(other.core_)) {}
+  UnifiedBuffer& operator=(UnifiedBuffer&& other) noexcept {
+    shape_ = std::exchange(other.shape_, Shape(0));
+    count_ = std::exchange(other.count_, 0);
+    core_ = std::move(other.core_);
+    return *this;
+  }
   ~UnifiedBuffer() = default;
 
   /// A deep copy of the current contents, with the same options.
   [[nodiscard]] UnifiedBuffer clone() const {
-    UnifiedBuffer result(shape_, core_->options());
-    if (core_->state() != BufferState::uninitialized) copy_bytes(*core_, *result.core_, sizeof(T));
+    auto& from = core();
+    UnifiedBuffer result(shape_, from.options());
+    if (from.state() != BufferState::uninitialized) {
+      ByteRange const whole{0, from.size_bytes()};
+      static_cast<void>(copy_bytes({&from, whole}, {result.core_.get(), whole}, sizeof(T)));
+    }
     return result;
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
-  [[nodiscard]] std::size_t size_bytes() const noexcept { return core_->size_bytes(); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return count_ * sizeof(T); }
   [[nodiscard]] std::span<const std::size_t> shape() const noexcept { return shape_.extents(); }
-  [[nodiscard]] std::string_view name() const noexcept { return core_->name(); }
+  [[nodiscard]] std::string_view name() const noexcept { return core_ ? core_->name() : std::string_view{}; }
 
   /// One atomic load.
-  [[nodiscard]] BufferState state() const noexcept { return core_->state(); }
-  [[nodiscard]] bool is_pinned() const noexcept { return core_->is_pinned(); }
-  [[nodiscard]] bool is_allocated() const { return core_->is_allocated(); }
-  [[nodiscard]] bool valid_on_host() const { return core_->valid_on_host(); }
-  [[nodiscard]] bool valid_on(Device& device) const { return core_->valid_on(device); }
-  [[nodiscard]] BufferStatistics statistics() const noexcept { return core_->statistics(); }
+  [[nodiscard]] BufferState state() const noexcept { return core_ ? core_->state() : BufferState::uninitialized; }
+  [[nodiscard]] bool is_pinned() const noexcept { return core_ && core_->is_pinned(); }
+  [[nodiscard]] bool is_allocated() const { return core_ && core_->is_allocated(); }
+  [[nodiscard]] bool valid_on_host() const { return core_ && core_->valid_on_host(); }
+  [[nodiscard]] bool valid_on(Device& device) const { return core_ && core_->valid_on(device); }
+  [[nodiscard]] BufferStatistics statistics() const noexcept {
+    return core_ ? core_->statistics() : BufferStatistics{};
+  }
+  /// What moved between which places, link by link.
+  [[nodiscard]] std::vector<LinkStatistics> migrations() const { return core().links(); }
 
   /// "UnifiedBuffer(shape=(4, 5), element=4 bytes, state=host_dirty)", for people.
-  [[nodiscard]] std::string to_string() const { return detail::describe(std::to_string(sizeof(T)), shape_, *core_); }
-
-  /// Read-write on the host: current when this returns, and (under Tracking::access) counted as written.
-  [[nodiscard]] std::span<T> host() & { return host(0, all); }
-  [[nodiscard]] std::span<T> host(std::size_t offset, std::size_t count) & {
-    auto const range = window(offset, count);
-    return view<T>(core_->host(range, Intent::read_write), range);
-  }
-  std::span<T> host() && = delete;
-  std::span<T> host(std::size_t, std::size_t) && = delete;
-
-  /// Read-only on the host. A load when the host is current.
-  [[nodiscard]] std::span<const T> host_view() const& {
-    return view<const T>(core_->host({0, core_->size_bytes()}, Intent::read), {0, core_->size_bytes()});
-  }
-  [[nodiscard]] std::span<const T> host_view(std::size_t offset, std::size_t count) const& {
-    auto const range = window(offset, count);
-    return view<const T>(core_->host(range, Intent::read), range);
-  }
-  std::span<const T> host_view() const&& = delete;
-
-  /// Write-only on the host: nothing is copied in; every element of the window must be written.
-  [[nodiscard]] std::span<T> host_overwrite() & { return host_overwrite(0, all); }
-  [[nodiscard]] std::span<T> host_overwrite(std::size_t offset, std::size_t count) & {
-    auto const range = window(offset, count);
-    return view<T>(core_->host(range, Intent::write), range);
-  }
-  std::span<T> host_overwrite() && = delete;
-
-  /// One element. Throws InvalidArgument naming the index. The mutable form counts that element as written.
-  [[nodiscard]] T& at(std::size_t index) & { return host(index, 1).front(); }
-  [[nodiscard]] T const& at(std::size_t index) const& { return host_view(index, 1).front(); }
-
-  /// Read-write on a device: a lease. Without a queue the data is there when this returns; with one it is there in the
-  /// queue's order. Counted as written at once; reading back waits for the device, unless `mark_device_dirty` named an
-  /// event.
-  [[nodiscard]] DeviceSpan<T> device() & { return device(core_->default_device()); }
-  [[nodiscard]] DeviceSpan<T> device(Device& on) & { return leased<T>(on, nullptr, Intent::read_write); }
-  [[nodiscard]] DeviceSpan<T> device(Queue& queue) & { return leased<T>(queue.device(), &queue, Intent::read_write); }
-
-  /// Read-only on a device.
-  [[nodiscard]] DeviceSpan<const T> device_view() const& { return device_view(core_->default_device()); }
-  [[nodiscard]] DeviceSpan<const T> device_view(Device& on) const& {
-    return leased<const T>(on, nullptr, Intent::read);
-  }
-  [[nodiscard]] DeviceSpan<const T> device_view(Queue& queue) const& {
-    return leased<const T>(queue.device(), &queue, Intent::read);
-  }
-
-  /// Write-only on a device: nothing is copied in.
-  [[nodiscard]] DeviceSpan<T> device_overwrite() & { return device_overwrite(core_->default_device()); }
-  [[nodiscard]] DeviceSpan<T> device_overwrite(Device& on) & { return leased<T>(on, nullptr, Intent::write); }
-  [[nodiscard]] DeviceSpan<T> device_overwrite(Queue& queue) & {
-    return leased<T>(queue.device(), &queue, Intent::write);
-  }
-
-  /// Bring a side up to date. BufferNotAllocated on a buffer without storage.
-  void sync_to_device() { core_->sync_to_device(core_->default_device()); }
-  void sync_to_device(Device& on) { core_->sync_to_device(on); }
-  void sync_to_host() { core_->sync_to_host(); }
-  void synchronize() { core_->synchronize(); }
-
-  /// Starts bringing the buffer to a device and returns at once.
-  Event prefetch() const { return prefetch(core_->default_device()); }
-  Event prefetch(Device& on) const { return core_->prefetch(on, nullptr); }
-  Event prefetch(Queue& queue) const { return core_->prefetch(queue.device(), &queue); }
-
-  /// Declares writes the library could not see. Throws CoherenceConflict when they overlap unsynchronized writes of the
-  /// other side without covering all of them. BufferNotAllocated on a buffer without storage.
-  void mark_host_dirty(std::size_t offset = 0, std::size_t count = all) {
-    core_->mark_host_dirty(window(offset, count));
-  }
-  /// For a device, `event` says when the work that wrote ends; without one the next read-back waits for the whole
-  /// device.
-  void mark_device_dirty(std::size_t offset = 0, std::size_t count = all, Event event = {}) {
-    core_->mark_device_dirty(nullptr, window(offset, count), event);
-  }
-  void mark_device_dirty(Device& on, std::size_t offset = 0, std::size_t count = all, Event event = {}) {
-    core_->mark_device_dirty(&on, window(offset, count), event);
-  }
-
-  /// Sets every element, on the side where the data is current.
-  UnifiedBuffer& fill(T const& value) { return fill(value, 0, all); }
-  UnifiedBuffer& fill(T const& value, std::size_t offset, std::size_t count) {
-    core_->fill(window(offset, count), std::as_bytes(std::span{&value, 1}));
-    return *this;
-  }
-
-  /// Replaces the contents on the host. Throws SizeMismatch, before anything happens, unless there are exactly `size()`
-  /// elements.
-  void copy_from(std::span<const T> data) {
-    if (data.size() != count_) detail::throw_size_mismatch("copy_from", count_, data.size());
-    core_->write(0, std::as_bytes(data));
-  }
-  /// Replaces the elements from `offset` on; SizeMismatch if they do not fit.
-  void copy_from(std::span<const T> data, std::size_t offset) {
-    if (offset > count_ || data.size() > count_ - offset) {
-      detail::throw_size_mismatch("copy_from", offset > count_ ? 0 : count_ - offset, data.size());
-    }
-    core_->write(offset * sizeof(T), std::as_bytes(data));
-  }
-
-  /// Copies the current contents out. Throws SizeMismatch unless there is room for exactly `size()` elements.
-  void copy_to(std::span<T> data) const {
-    if (data.size() != count_) detail::throw_size_mismatch("copy_to", count_, data.size());
-    core_->read(0, std::as_writable_bytes(data));
-  }
-  /// Copies `data.size()` elements from `offset` on; SizeMismatch if there are not that many.
-  void copy_to(std::span<T> data, std::size_t offset) const {
-    if (offset > count_ || data.size() > count_ - offset) {
-      detail::throw_size_mismatch("copy_to", offset > count_ ? 0 : count_ - offset, data.size());
-    }
-    core_->read(offset * sizeof(T), std::as_writable_bytes(data));
-  }
-  [[nodiscard]] std::vector<T> to_vector() const {
-    std::vector<T> result(count_);
-    core_->read(0, std::as_writable_bytes(std::span{result}));
-    return result;
-  }
+  [[nodiscard]] std::string to_string() const { return detail::describe(std::to_string(sizeof(T)), shape_, core()); }
 
   /// Storage now instead of at the first access.
   UnifiedBuffer& allocate(bool on_host = true, bool on_device = true) {
-    core_->allocate(on_host, on_device);
+    core().allocate(on_host, on_device);
     return *this;
   }
-  /// Gives all storage back, with the data in it. Memory in use by pending work or leases returns when they end.
-  /// Idempotent.
+  /// Gives all storage back, with the data in it. Memory in use by pending work, leases or mappings returns when they
+  /// end. Idempotent; the buffer may be used again, empty of data.
   UnifiedBuffer& free() {
-    core_->free();
+    core().free();
+    return *this;
+  }
+  /// As it was made: no storage, no data, statistics at zero.
+  UnifiedBuffer& reset() {
+    core().reset();
+    return *this;
+  }
+  /// Changes the number of elements, in one dimension, keeping as many as fit of the current data, on the side where
+  /// they are current; what is new is undefined. Views, and slices that no longer fit, become invalid. Waits for the
+  /// buffer's work. Throws InvalidArgument while a side is leased or mapped, UnsupportedOperation for wrapped memory;
+  /// the buffer is then as it was.
+  UnifiedBuffer& resize(std::size_t count) {
+    core().resize(checked_multiply(count, sizeof(T), "count"));
+    shape_ = Shape(count);
+    count_ = count;
     return *this;
   }
 
   /// Gives a device copy back, after saving to the host what only it holds. Throws InvalidArgument while it is leased.
-  void release_device() { core_->release_device(nullptr); }
-  void release_device(Device& on) { core_->release_device(&on); }
+  void release_device() { core().release_device(nullptr); }
+  void release_device(Device& on) { core().release_device(&on); }
   /// Gives the host copy back, after saving to the default device what only it holds. Host pointers handed out become
-  /// invalid.
-  void release_host() { core_->release_host(); }
+  /// invalid. Throws InvalidArgument while it is mapped.
+  void release_host() { core().release_host(); }
   /// Forgets the data without saving it; the storage stays.
-  void discard() { core_->discard(); }
+  void discard() { core().discard(); }
 
   /// The untyped core, for code that handles buffers of any type.
-  [[nodiscard]] BufferCore& core() const noexcept { return *core_; }
+  [[nodiscard]] BufferCore& core() const {
+    if (!core_) detail::throw_empty_handle("buffer");
+    return *core_;
+  }
 
  private:
-  [[nodiscard]] ByteRange window(std::size_t offset, std::size_t count) const {
-    return detail::checked_range(offset, count, count_, sizeof(T));
-  }
-  template <class U>
-  static std::span<U> view(void* base, ByteRange range) {
-    return {reinterpret_cast<U*>(static_cast<std::byte*>(base) + range.begin), range.size() / sizeof(U)};
-  }
-  template <class U>
-  DeviceSpan<U> leased(Device& on, Queue* queue, Intent intent) const {
-    return DeviceSpan<U>(core_->lease(on, queue, {0, core_->size_bytes()}, intent));
-  }
+  template <class, class>
+  friend class detail::ElementAccess;
+  using Window = typename detail::ElementAccess<T, UnifiedBuffer<T>>::Window;
+
+  [[nodiscard]] Window core_and_base() const { return {&core(), {0, count_ * sizeof(T)}}; }
+  [[nodiscard]] std::shared_ptr<BufferCore> const& shared_core() const noexcept { return core_; }
 
   Shape shape_;
   std::size_t count_;
   std::shared_ptr<BufferCore> core_;
 };
 
-/// Copies all elements along the nearest path. Throws SizeMismatch unless both have the same number of elements.
+/// Copies all elements along the nearest path: on the host if the source is current there, else from the device that
+/// has it to the target's device, directly where the two reach each other. Throws SizeMismatch unless both have the
+/// same number of elements. `copy` does not wait for the devices: whoever reads waits. The windows of slices may
+/// overlap.
 template <class T>
 void copy(UnifiedBuffer<T> const& from, UnifiedBuffer<T>& to) {
-  copy_bytes(from.core(), to.core(), sizeof(T));
+  static_cast<void>(copy_async(from, to));
+}
+template <class T>
+void copy(BufferSlice<T> const& from, BufferSlice<T> const& to) {
+  static_cast<void>(copy_async(from, to));
+}
+
+/// The same, with the event of its end.
+template <class T>
+Event copy_async(UnifiedBuffer<T> const& from, UnifiedBuffer<T>& to) {
+  return copy_bytes({&from.core(), {0, from.size_bytes()}}, {&to.core(), {0, to.size_bytes()}}, sizeof(T));
+}
+template <class T>
+Event copy_async(BufferSlice<T> const& from, BufferSlice<T> const& to) {
+  return copy_bytes({&from.core(), from.range()}, {&to.core(), to.range()}, sizeof(T));
 }
 
 namespace detail {

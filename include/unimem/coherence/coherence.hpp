@@ -141,6 +141,9 @@ class UNIMEM_API Coherence {
   /// (without bytes none is needed), or if it shows that the state was another one.
   Undo commit(Plan const& plan);
 
+  /// Whether `commit` would take the plan now. For work that is to be recorded anew after other work was taken back.
+  [[nodiscard]] bool can_commit(Plan const& plan) const { return refusal_of(plan) == nullptr; }
+
   /// Takes a committed plan back because its work failed. Its place no longer holds the bytes it wrote or copied in;
   /// all other places have again what they had before, unless their storage is gone or was written over since, and what
   /// is then valid nowhere is lost. Undo in reverse order of commits: whatever was committed to those bytes since must
@@ -185,7 +188,7 @@ class UNIMEM_API Coherence {
                                                   CopyCost const& cost) const;
   [[nodiscard]] ByteRanges sole_bytes(Place place) const;
 
-  void refuse_unless_committable(Plan const& plan) const;
+  [[nodiscard]] char const* refusal_of(Plan const& plan) const;
   [[nodiscard]] Undo undo_for(Plan const& plan) const;
   void make_room_for(Plan const& plan);
   void record_copy(PlannedCopy const& copy);

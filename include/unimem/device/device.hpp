@@ -99,12 +99,21 @@ class UNIMEM_API Device {
 
   [[nodiscard]] virtual LinkCost link_cost() const noexcept { return {}; }
 
+  /// Whether this device's queues can copy from `other`'s memory without the host. Need not be mutual.
+  [[nodiscard]] virtual bool copies_from(Device const& other) const noexcept { return &other == this; }
+
   /// The queue used when none is named. Made on first use.
   [[nodiscard]] Queue& default_queue();
   [[nodiscard]] Queue create_queue();
 
+  /// A queue of the library's own, for what only waits: who waits there holds up nobody's work.
+  [[nodiscard]] Queue& waiting_queue();
+
   /// Waits for all work submitted so far to every queue of this device. Errors stay with their tickets.
   void synchronize();
+
+  /// The unfinished work of this device: the last event of every queue that is not done.
+  [[nodiscard]] std::vector<Event> unfinished() const;
 
   [[nodiscard]] TransferCounters transfers() const noexcept;
 
@@ -130,10 +139,12 @@ class UNIMEM_API Device {
   Backend backend_;
   std::string id_;
   Counters counters_;
-  std::mutex queues_mutex_;
+  mutable std::mutex queues_mutex_;
   std::vector<detail::QueueControl*> queues_;  ///< every queue ever made here: the blocks are immortal
   std::once_flag default_queue_made_;
   std::unique_ptr<Queue> default_queue_;
+  std::once_flag waiting_queue_made_;
+  std::unique_ptr<Queue> waiting_queue_;
 };
 
 }  // namespace unimem

@@ -45,6 +45,7 @@ class UNIMEM_API Event {
 
  private:
   friend class Queue;
+  friend class detail::QueueControl;
   detail::QueueControl* control_ = nullptr;
   Ticket ticket_ = 0;
 };

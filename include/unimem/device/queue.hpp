@@ -21,8 +21,11 @@ class QueueBackend;
 /// An in-order queue of work on one device. Every operation is asynchronous: it returns at once with the Event of its
 /// ticket, and the memory it names, on both sides, must stay alive and untouched until that event is done.
 ///
-/// A failure sticks to its own ticket; later work of the queue still runs. Destroying a queue waits for its work.
-/// Thread-safe. Move-only; a moved-from queue may only be destroyed or assigned to.
+/// A failure sticks to its own ticket; later work of the queue still runs. Work that `needs` the results of other work
+/// starts when that has ended, and if it failed fails with its error: a kernel on the host is not even started then.
+///
+/// Destroying a queue waits for its work. Thread-safe. Move-only; a moved-from queue may only be destroyed or assigned
+/// to.
 class UNIMEM_API Queue {
  public:
   Queue(Device& device, std::unique_ptr<detail::QueueBackend> backend);
@@ -36,21 +39,31 @@ class UNIMEM_API Queue {
   [[nodiscard]] std::uint64_t id() const noexcept;
 
   /// Copies `bytes` from host memory to the start of `to`. Throws InvalidArgument if `to` is smaller.
-  Event upload(DeviceMemory to, void const* from, std::size_t bytes);
+  Event upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs = {});
 
   /// Copies `bytes` from the start of `from` to host memory. Throws InvalidArgument if `from` is smaller.
-  Event download(void* to, DeviceMemory from, std::size_t bytes);
+  Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {});
 
   /// Copies within the device. The two must not overlap. Throws InvalidArgument if either is smaller than `bytes`.
-  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes);
+  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {});
+
+  /// Copies from the start of another device's memory without the host's help. Throws UnsupportedOperation unless
+  /// `device().copies_from(other)`, InvalidArgument if either memory is smaller than `bytes`.
+  Event copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {});
 
   /// Repeats `pattern` over all of `to`. Pattern sizes are 1, 2, 4, 8 or 16 bytes and must divide `to.bytes`.
   Event fill(DeviceMemory to, std::span<const std::byte> pattern);
 
   /// Runs a program made by this queue's device. Throws KernelError if arguments do not fit it.
-  Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments);
+  Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
+            std::span<const Event> needs = {});
 
-  /// Lets later work of this queue start only when `event` is done. Free for this queue's own events and for done ones.
+  /// One event for several: done when all of them are, failed if one of them failed. A default-constructed one for
+  /// none, the one itself for one.
+  Event join(std::span<const Event> events);
+
+  /// Lets later work of this queue start only when `event` is done, well or badly: an order, not a need. Free for this
+  /// queue's own events and for done ones.
   void wait(Event event);
 
   /// The end of everything submitted so far. Free: nothing is submitted.
@@ -71,6 +84,8 @@ class UNIMEM_API Queue {
 
  private:
   [[nodiscard]] void* native_handle() const;
+  template <class Submit>
+  Event after(std::span<const Event> needs, Submit const& submit);
 
   Device* device_;
   std::unique_ptr<detail::QueueBackend> backend_;

@@ -16,12 +16,15 @@ struct SimOptions {
   double upload_bytes_per_second = 0;               ///< host to device; 0: as fast as memory (`h2d=12GB/s`)
   double download_bytes_per_second = 0;             ///< device to host (`d2h=12GB/s`)
   double copy_bytes_per_second = 0;                 ///< within the device (`d2d=100GB/s`)
+  double peer_bytes_per_second = 0;                 ///< from another simulated device (`peer_rate=50GB/s`)
+  bool peer = true;                                 ///< can copy from other simulated devices at all (`peer=0`)
   std::chrono::nanoseconds latency{0};              ///< added to every copy, fill and run (`latency=10us`)
   // The fault plan: the n-th call, counting from 1, fails; 0: never.
   std::uint64_t fail_allocation = 0;  ///< raises OutOfMemory (`fail_alloc=3`)
   std::uint64_t fail_upload = 0;      ///< the copy fails when its turn comes, before a byte is moved (`fail_upload=1`)
   std::uint64_t fail_download = 0;    ///< likewise (`fail_download=1`)
   std::uint64_t fail_run = 0;    ///< the kernel fails half-way, having scribbled over what it may write (`fail_run=2`)
+  std::uint64_t fail_call = 0;   ///< the n-th allocation or command of any kind fails (`fail_call=7`)
   std::uint64_t lose_after = 0;  ///< from the n-th command on the device is gone: every command fails (`lose_after=9`)
 };
 

@@ -22,6 +22,12 @@ template <class T>
 KernelOperand kernel_operand(UnifiedBuffer<T> const& buffer, std::size_t offset, std::size_t count, Intent intent) {
   return {{&buffer.core(), checked_range(offset, count, buffer.size(), sizeof(T)), intent}, &typeid(T)};
 }
+template <class T>
+KernelOperand kernel_operand(BufferSlice<T> const& slice, std::size_t offset, std::size_t count, Intent intent) {
+  auto const inner = checked_range(offset, count, slice.size(), sizeof(T));
+  auto const base = slice.range().begin;
+  return {{&slice.core(), {base + inner.begin, base + inner.end}, intent}, &typeid(T)};
+}
 }  // namespace detail
 
 /// The kernel looks at `count` elements from `offset` on (all by default).
@@ -40,6 +46,20 @@ template <class T>
 template <class T>
 [[nodiscard]] KernelOperand readwrite(UnifiedBuffer<T>& buffer, std::size_t offset = 0, std::size_t count = all) {
   return detail::kernel_operand(buffer, offset, count, Intent::read_write);
+}
+
+/// The same of a slice: `offset` counts from its first element.
+template <class T>
+[[nodiscard]] KernelOperand read(BufferSlice<T> const& slice, std::size_t offset = 0, std::size_t count = all) {
+  return detail::kernel_operand(slice, offset, count, Intent::read);
+}
+template <class T>
+[[nodiscard]] KernelOperand write(BufferSlice<T> const& slice, std::size_t offset = 0, std::size_t count = all) {
+  return detail::kernel_operand(slice, offset, count, Intent::write);
+}
+template <class T>
+[[nodiscard]] KernelOperand readwrite(BufferSlice<T> const& slice, std::size_t offset = 0, std::size_t count = all) {
+  return detail::kernel_operand(slice, offset, count, Intent::read_write);
 }
 
 }  // namespace unimem

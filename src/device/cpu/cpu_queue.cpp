@@ -44,10 +44,14 @@ Event CpuQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
       [to, copied, size = pattern.size()] { repeat_pattern(pointer(to), to.bytes, std::span{copied}.first(size)); });
 }
 
-Event CpuQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) {
-  return submit(
-      [host = as_host_program(program, device_), range,
-       copied = std::vector<KernelArgument>(arguments.begin(), arguments.end())] { host->run(range, copied); });
+Event CpuQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
+                    std::span<const Event> needs) {
+  return submit([host = as_host_program(program, device_), range,
+                 copied = std::vector(arguments.begin(), arguments.end()),
+                 needed = std::vector(needs.begin(), needs.end())] {
+    for (auto const need : needed) need.wait();
+    host->run(range, copied);
+  });
 }
 
 }  // namespace unimem::detail

@@ -25,7 +25,7 @@ struct Command {
   std::vector<DriverEvent> events{};  ///< in the order of submission; the ticket ends when all have
   Moves moves = Moves::nothing;
   std::size_t bytes = 0;
-  std::exception_ptr failure{};         ///< known before the command was submitted
+  bool orders_only = false;             ///< failures of its events are others' to report
   std::shared_ptr<void const> keep{};   ///< programs, patterns
   std::vector<MemoryHandle> windows{};  ///< sub-buffers made for this command alone
 

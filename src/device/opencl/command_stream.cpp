@@ -88,14 +88,14 @@ std::vector<Command> CommandStream::collect() noexcept {
   std::vector<Command> ended;
   while (!pending_.empty()) {
     auto& [ticket, command] = pending_.front();
-    auto failure = command.failure;
+    std::exception_ptr failure;
     if (driver_gone()) {
-      if (!failure) failure = gone_failure(command.events.back().call, device_);
+      failure = gone_failure(command.events.back().call, device_);
     } else {
       auto const outcome = outcome_of(api_, command);
       if (outcome.running) break;
       if (outcome.code != CL_SUCCESS) {
-        if (!failure) failure = failure_of(outcome.code, outcome.call);
+        if (!command.orders_only) failure = failure_of(outcome.code, outcome.call);
       } else {
         // Asking for the status is no synchronization point (clGetEventInfo); having waited for the event is.
         auto* const last = command.events.back().event.get();

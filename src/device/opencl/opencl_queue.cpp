@@ -111,7 +111,8 @@ void OpenClQueue::add_turned_fill(Command& command, DeviceMemory to, std::span<c
   });
 }
 
-Event OpenClQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) {
+Event OpenClQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
+                       std::span<const Event> /*needs: a driver starts what it was given*/) {
   auto const* const ours = dynamic_cast<OpenClProgram const*>(program.get());
   if (ours == nullptr || ours->context() != device_.context()) {
     throw KernelError(ours == nullptr ? "program" : ours->name(), fmt::format("was not made by {}", device_.id()));
@@ -124,7 +125,7 @@ Event OpenClQueue::run(std::shared_ptr<Program const> program, Range range, std:
 
 void OpenClQueue::wait(Event event) {
   auto const awaited_stream = device_.stream(event.queue_id());
-  if (!awaited_stream) return wait_on_host(event);
+  if (!awaited_stream) return static_cast<void>(event.wait_for_error());  // another driver's event: waited for here
   auto awaited = awaited_stream->events_of(event.ticket());
   if (awaited.empty()) return;
   std::vector<cl_event> list;
@@ -132,9 +133,9 @@ void OpenClQueue::wait(Event event) {
   for (auto const& one : awaited) list.push_back(one.event.get());
   constexpr auto call = "clEnqueueBarrierWithWaitList";
   auto const lock = begin(call);
-  // The awaited events stay with the command, first: if one failed, its call and its code are what this ticket reports.
-  // (Not by add(): a refusal must not wait for another queue's work.)
-  Command command{.events = std::move(awaited)};
+  // The awaited events stay with the command, first: a barrier whose list holds a failure may end before the rest of
+  // the list. (Not by add(): a refusal must not wait for another queue's work.)
+  Command command{.events = std::move(awaited), .orders_only = true};
   cl_event barrier = nullptr;
   check(api_.clEnqueueBarrierWithWaitList(stream_->queue(), static_cast<cl_uint>(list.size()), list.data(), &barrier),
         call);
@@ -142,15 +143,13 @@ void OpenClQueue::wait(Event event) {
   stream_->append(std::move(command));
 }
 
-void OpenClQueue::wait_on_host(Event event) {
-  auto failure = event.wait_for_error();
-  if (!failure) return;
+Event OpenClQueue::mark() {
   constexpr auto call = "clEnqueueMarkerWithWaitList";
   auto const lock = begin(call);
-  Command command{.failure = std::move(failure)};
+  Command command;
   command.add(api_, call,
               [&](cl_event* marker) { return api_.clEnqueueMarkerWithWaitList(stream_->queue(), 0, nullptr, marker); });
-  stream_->append(std::move(command));
+  return stream_->append(std::move(command));
 }
 
 }  // namespace unimem::detail::opencl

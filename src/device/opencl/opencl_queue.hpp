@@ -22,11 +22,13 @@ class OpenClQueue final : public QueueBackend {
   Event download(void* to, DeviceMemory from, std::size_t bytes) override;
   Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) override;
   Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
-  Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) override;
+  Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
+            std::span<const Event> needs) override;
 
   /// An event of a queue of the same device becomes a barrier in the driver. Any other is waited for here and now:
   /// OpenCL could be told of it only through a user event, and drivers that execute in the submitting thread (PoCL's
   /// `basic`) deadlock on those.
+  Event mark() override;
   void wait(Event event) override;
 
   [[nodiscard]] void* native() const noexcept override { return stream_->queue(); }
@@ -38,7 +40,6 @@ class OpenClQueue final : public QueueBackend {
   [[nodiscard]] std::unique_lock<std::mutex> begin(char const* call);
 
   void add_turned_fill(Command& command, DeviceMemory to, std::span<const std::byte> pattern, std::size_t lead);
-  void wait_on_host(Event event);
 
   OpenClDevice& device_;
   Api const& api_;

@@ -40,6 +40,7 @@ class FaultPlan {
   std::uint64_t downloads_ = 0;
   std::uint64_t runs_ = 0;
   std::uint64_t commands_ = 0;
+  std::uint64_t calls_ = 0;
   bool lost_ = false;
 };
 

@@ -177,6 +177,10 @@ LinkCost SimDevice::link_cost() const noexcept {
   return cost;
 }
 
+bool SimDevice::copies_from(Device const& other) const noexcept {
+  return &other == this || (options_.peer && other.backend() == Backend::sim);
+}
+
 std::unique_ptr<QueueBackend> SimDevice::make_queue() {
   return std::make_unique<SimQueue>(*this);
 }

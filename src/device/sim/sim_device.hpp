@@ -39,6 +39,7 @@ class SimDevice final : public Device, private PageOwner {
   [[nodiscard]] void* address(DeviceMemory memory) override;
   [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
   [[nodiscard]] LinkCost link_cost() const noexcept override;
+  [[nodiscard]] bool copies_from(Device const& other) const noexcept override;
 
   [[nodiscard]] FaultPlan& faults() noexcept { return faults_; }
 

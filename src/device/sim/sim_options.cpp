@@ -15,8 +15,8 @@ namespace unimem {
 namespace {
 
 constexpr std::string_view spellings =
-    "memory=SIZE, h2d=SIZE/s, d2h=SIZE/s, d2d=SIZE/s, latency=TIME, fail_alloc=N, fail_upload=N, fail_download=N, "
-    "fail_run=N or lose_after=N";
+    "memory=SIZE, h2d=SIZE/s, d2h=SIZE/s, d2d=SIZE/s, peer_rate=SIZE/s, peer=0 or 1, latency=TIME, fail_alloc=N, "
+    "fail_upload=N, fail_download=N, fail_run=N, fail_call=N or lose_after=N";
 
 std::uint64_t read_count(std::string_view key, std::string_view text) {
   std::uint64_t count = 0;
@@ -68,6 +68,11 @@ void read_option(SimOptions& options, std::string_view key, std::string_view val
     options.download_bytes_per_second = read_bandwidth(key, value);
   } else if (key == "d2d") {
     options.copy_bytes_per_second = read_bandwidth(key, value);
+  } else if (key == "peer_rate") {
+    options.peer_bytes_per_second = read_bandwidth(key, value);
+  } else if (key == "peer") {
+    if (value != "0" && value != "1") throw InvalidArgument("peer", std::string(value), "0 or 1");
+    options.peer = value == "1";
   } else if (key == "latency") {
     options.latency = read_time(key, value);
   } else if (key == "fail_alloc") {
@@ -78,6 +83,8 @@ void read_option(SimOptions& options, std::string_view key, std::string_view val
     options.fail_download = read_count(key, value);
   } else if (key == "fail_run") {
     options.fail_run = read_count(key, value);
+  } else if (key == "fail_call") {
+    options.fail_call = read_count(key, value);
   } else if (key == "lose_after") {
     options.lose_after = read_count(key, value);
   } else {

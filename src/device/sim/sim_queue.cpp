@@ -70,6 +70,18 @@ Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
   });
 }
 
+Event SimQueue::copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes) {
+  return submit([&device = device_, &source = dynamic_cast<SimDevice&>(other),
+                 verdict = device_.faults().next(SimCommand::copy), to, from, bytes] {
+    require(verdict, "copy");
+    Pace const pace{device, device.options().peer_bytes_per_second, bytes};
+    auto const* const bytes_there = source.for_access(from.window(0, bytes), "copy");
+    std::memcpy(device.for_overwrite(to.window(0, bytes), "copy"), bytes_there, bytes);
+    pace.keep();
+    device.count_copy(bytes);
+  });
+}
+
 Event SimQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
   std::array<std::byte, 16> copied{};
   std::copy(pattern.begin(), pattern.end(), copied.begin());
@@ -82,10 +94,13 @@ Event SimQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
       });
 }
 
-Event SimQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments) {
+Event SimQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
+                    std::span<const Event> needs) {
   auto host = as_host_program(program, device_);
   return submit([&device = device_, verdict = device_.faults().next(SimCommand::run), host = std::move(host), range,
-                 copied = std::vector<KernelArgument>(arguments.begin(), arguments.end())] {
+                 copied = std::vector(arguments.begin(), arguments.end()),
+                 needed = std::vector(needs.begin(), needs.end())] {
+    for (auto const need : needed) need.wait();
     if (verdict == SimVerdict::lost) throw_sim_error("run", verdict);
     Pace const pace{device, 0, 0};
     for (auto const& argument : copied) {

@@ -1,0 +1,152 @@
+#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/core/error.hpp>
+
+#include "buffer/inside.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+namespace unimem {
+namespace {
+
+/// What a queue can fill with.
+constexpr std::size_t largest_pattern = 16;
+
+void check_equal(ByteRange from, ByteRange to, std::size_t element_bytes) {
+  if (from.size() == to.size()) return;
+  throw SizeMismatch("copy", to.size() / element_bytes, from.size() / element_bytes);
+}
+
+/// A piece of host memory of a buffer as the cpu's queue takes it.
+DeviceMemory window(detail::Storage const& storage, ByteRange range) {
+  return storage.memory().window(range.begin, range.size());
+}
+
+}  // namespace
+
+Device* BufferCore::device_to_fill(ByteRange range, std::size_t pattern_bytes) {
+  if (!std::has_single_bit(pattern_bytes) || pattern_bytes > largest_pattern) return nullptr;
+  Guard inside(*this);
+  inside->check_access("fill");
+  inside->check_range(range);
+  inside->settle(range, false);
+  return inside->device_holding(inside->whole());
+}
+
+Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern) {
+  if (range.empty()) {
+    static_cast<void>(host(range, Intent::write));
+    return {};
+  }
+  if (auto* const device = device_to_fill(range, pattern.size())) {
+    Operand const operand{this, range, Intent::write};
+    auto& queue = device->default_queue();
+    return use_on_device(queue, {&operand, 1}, [&](std::span<const DeviceMemory> memory, std::span<const Event>) {
+      return queue.fill(memory.front(), pattern);
+    });
+  }
+  auto* const begin = static_cast<std::byte*>(host(range, Intent::write)) + range.begin;
+  // Doubling what is filled already: as fast as memcpy, whatever the element's size.
+  std::memcpy(begin, pattern.data(), pattern.size());
+  for (auto filled = pattern.size(); filled < range.size();) {
+    auto const count = std::min(filled, range.size() - filled);
+    std::memcpy(begin + filled, begin, count);
+    filled += count;
+  }
+  return {};
+}
+
+Event BufferCore::fill(ByteRange range, std::span<const std::byte> pattern) {
+  return fill_async(range, pattern);
+}
+
+void BufferCore::write(std::size_t offset, std::span<const std::byte> data) {
+  auto* const base = static_cast<std::byte*>(host({offset, offset + data.size()}, Intent::write));
+  // The source may be this buffer's own host view.
+  if (!data.empty()) std::memmove(base + offset, data.data(), data.size());
+}
+
+void BufferCore::read(std::size_t offset, std::span<std::byte> data) {
+  auto const* const base = static_cast<std::byte const*>(host({offset, offset + data.size()}, Intent::read));
+  if (!data.empty()) std::memmove(data.data(), base + offset, data.size());
+}
+
+Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> data) {
+  ByteRange const range{offset, offset + data.size()};
+  Guard inside(*this);
+  inside->check_access("copy_from");
+  inside->check_range(range);
+  inside->settle(range, false);
+  inside->ensure_host();
+  if (!inside->host) {
+    inside->commit_write(host_place, range, {});
+    return {};
+  }
+  auto& queue = detail::host_device().default_queue();
+  inside->host->order_write(queue, range);
+  auto const event = queue.upload(window(*inside->host, range), data.data(), data.size());
+  inside->host->hazards().written_by(range, event);
+  inside->commit_write(host_place, range, event);
+  return event;
+}
+
+Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
+  ByteRange const range{offset, offset + data.size()};
+  auto const arrived = fetch(range);
+  Guard inside(*this);
+  if (!inside->host) return {};
+  auto& queue = detail::host_device().default_queue();
+  inside->host->order_read(queue, range);
+  auto const event = queue.download(data.data(), window(*inside->host, range), data.size(), {&arrived, 1});
+  inside->host->hazards().read_by(range, event);
+  return event;
+}
+
+Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) {
+  check_equal(from.range, to.range, element_bytes);
+  if (from.buffer == to.buffer && from.range == to.range) return {};
+  {
+    std::array<BufferCore*, 2> order{from.buffer, to.buffer};
+    if (from.buffer->inside_->id > to.buffer->inside_->id) std::swap(order[0], order[1]);
+    std::deque<BufferCore::Guard> guards;
+    guards.emplace_back(*order[0]);
+    if (order[0] != order[1]) guards.emplace_back(*order[1]);
+
+    auto& source = *from.buffer->inside_;
+    auto& target = *to.buffer->inside_;
+    source.check_access("copy");
+    target.check_access("copy");
+    source.check_range(from.range);
+    target.check_range(to.range);
+    source.settle(from.range, false);
+    target.settle(to.range, false);
+    auto* const there = source.device_holding(from.range);
+    if (there != nullptr && !source.holds(host_place, from.range) && !from.range.empty()) {
+      // To where the target is at home; a host's or nobody's target stays beside its source.
+      auto* const home = target.device;
+      auto& on = home == nullptr || home->shares_storage_with_host() ? *there : *home;
+      auto& queue = on.default_queue();
+      auto const source_place = source.place_of(*there);
+      auto const target_place = target.place_of(on);
+      target.ensure_device(*to.buffer, target_place, queue);
+      auto const event = detail::transfer(*target.manager, target.named(), *source.storage_at(source_place), from.range,
+                                          *target.storage_at(target_place), to.range, &queue);
+      if (there != &on) target.count(target.place_of(*there), target_place, from.range.size());
+      target.commit_write(target_place, to.range, event);
+      return event;
+    }
+  }
+  auto const* const begin = static_cast<std::byte const*>(from.buffer->host(from.range, Intent::read));
+  // The source's own memory, when both are one buffer: its address does not change by a second access.
+  auto* const end = static_cast<std::byte*>(to.buffer->host(to.range, Intent::write));
+  if (!from.range.empty()) std::memmove(end + to.range.begin, begin + from.range.begin, from.range.size());
+  return {};
+}
+
+}  // namespace unimem

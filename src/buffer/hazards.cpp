@@ -1,0 +1,119 @@
+#include "buffer/hazards.hpp"
+
+#include "buffer/mutants.hpp"
+
+#include <algorithm>
+
+namespace unimem::detail {
+namespace {
+
+bool meet(ByteRange a, ByteRange b) noexcept {
+  return a.begin < b.end && b.begin < a.end;
+}
+
+bool covers(ByteRange outer, ByteRange inner) noexcept {
+  return outer.begin <= inner.begin && inner.end <= outer.end;
+}
+
+}  // namespace
+
+void Hazards::read_by(ByteRange range, Event event) {
+  if (range.empty()) return;
+  // Of one queue the later read ends last.
+  std::erase_if(uses_, [&](Use const& use) {
+    return use.kind == Kind::read && use.event.queue_id() == event.queue_id() && covers(range, use.range);
+  });
+  if (UNIMEM_MUTANT(reads_not_recorded)) return;
+  add({range, event, Kind::read});
+}
+
+void Hazards::written_by(ByteRange range, Event event) {
+  if (range.empty()) return;
+  std::erase_if(uses_, [&](Use const& use) { return covers(range, use.range); });
+  if (UNIMEM_MUTANT(writes_not_recorded)) return;
+  add({range, event, Kind::write});
+}
+
+void Hazards::perhaps_written_by(ByteRange range, Event event) {
+  std::erase_if(uses_, [&](Use const& use) {
+    return use.kind == Kind::foreign && use.event.queue_id() == event.queue_id() && covers(range, use.range);
+  });
+  add({range, event, Kind::foreign});
+}
+
+void Hazards::add(Use use) {
+  if (uses_.size() >= look_at_) {
+    std::erase_if(uses_,
+                  [](Use const& old) { return old.event.ready() && !(old.kind == Kind::write && old.event.error()); });
+    // Asking costs a driver's call: no sooner again than after as many more as are still there.
+    look_at_ = std::max<std::size_t>(32, 2 * uses_.size());
+  }
+  uses_.push_back(use);
+}
+
+void Hazards::order_read(Queue& queue, ByteRange range) const {
+  if (UNIMEM_MUTANT(reads_not_ordered)) return;
+  for (auto const& use : uses_) {
+    if (use.kind != Kind::read && meet(use.range, range)) queue.wait(use.event);
+  }
+}
+
+void Hazards::order_write(Queue& queue, ByteRange range) const {
+  if (UNIMEM_MUTANT(writes_not_ordered)) return;
+  for (auto const& use : uses_) {
+    if (UNIMEM_MUTANT(writes_overtake_reads) && use.kind == Kind::read) continue;
+    if (meet(use.range, range)) queue.wait(use.event);
+  }
+}
+
+void Hazards::wait_to_read(ByteRange range) const noexcept {
+  if (UNIMEM_MUTANT(host_reads_at_once)) return;
+  for (auto const& use : uses_) {
+    if (use.kind != Kind::read && meet(use.range, range)) static_cast<void>(use.event.wait_for_error());
+  }
+}
+
+void Hazards::wait_to_write(ByteRange range) const noexcept {
+  if (UNIMEM_MUTANT(host_writes_at_once)) return;
+  for (auto const& use : uses_) {
+    if (meet(use.range, range)) static_cast<void>(use.event.wait_for_error());
+  }
+}
+
+void Hazards::add_writers(ByteRange range, std::vector<Event>& events) const {
+  if (UNIMEM_MUTANT(needs_forgotten)) return;
+  for (auto const& use : uses_) {
+    if (use.kind != Kind::write || !meet(use.range, range)) continue;
+    if (use.event.ready() && !use.event.error()) continue;
+    if (std::ranges::find(events, use.event) == events.end()) events.push_back(use.event);
+  }
+}
+
+bool Hazards::writes_ended(ByteRange range) const noexcept {
+  return std::ranges::all_of(
+      uses_, [&](Use const& use) { return use.kind == Kind::read || !meet(use.range, range) || use.event.ready(); });
+}
+
+bool Hazards::idle() const noexcept {
+  return std::ranges::all_of(uses_, [](Use const& use) { return use.event.ready(); });
+}
+
+std::vector<Event> Hazards::unfinished() const {
+  std::vector<Event> latest;
+  for (auto const& use : uses_) {
+    if (use.event.ready()) continue;
+    auto const same = std::ranges::find(latest, use.event.queue_id(), &Event::queue_id);
+    if (same == latest.end()) {
+      latest.push_back(use.event);
+    } else if (same->ticket() < use.event.ticket()) {
+      *same = use.event;
+    }
+  }
+  return latest;
+}
+
+void Hazards::forget_ended() noexcept {
+  std::erase_if(uses_, [](Use const& use) { return use.event.ready(); });
+}
+
+}  // namespace unimem::detail

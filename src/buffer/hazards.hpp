@@ -1,0 +1,60 @@
+#pragma once
+
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/device/queue.hpp>
+
+#include <vector>
+
+namespace unimem::detail {
+
+/// Which work may still read or write which bytes of one piece of memory. New work goes behind what it conflicts with:
+/// a read behind writes, a write behind everything; on other bytes work goes on as if there were no other.
+///
+/// Whoever records work has ordered it first, so a new write stands for all it covers. A failed write stays until its
+/// failure has been dealt with (`forget_ended`): who needs those bytes meanwhile inherits its error.
+///
+/// Not thread-safe; the buffer's lock guards it.
+class Hazards {
+ public:
+  void read_by(ByteRange range, Event event);
+  void written_by(ByteRange range, Event event);
+
+  /// Work that may have written here, or something else: it orders like a write, and nobody needs its result.
+  void perhaps_written_by(ByteRange range, Event event);
+
+  /// Orders `queue` behind what conflicts with reading or writing `range`.
+  void order_read(Queue& queue, ByteRange range) const;
+  void order_write(Queue& queue, ByteRange range) const;
+
+  /// Blocks until the host may read or write `range`. Errors of that work stick to its tickets.
+  void wait_to_read(ByteRange range) const noexcept;
+  void wait_to_write(ByteRange range) const noexcept;
+
+  /// Adds the writes that reach into `range` and are not known to have ended well: what a reader needs.
+  void add_writers(ByteRange range, std::vector<Event>& events) const;
+
+  /// Whether every write that reaches into `range` has ended.
+  [[nodiscard]] bool writes_ended(ByteRange range) const noexcept;
+  [[nodiscard]] bool idle() const noexcept;
+
+  /// The latest unfinished event of every queue.
+  [[nodiscard]] std::vector<Event> unfinished() const;
+
+  /// Drops what has ended, well or badly.
+  void forget_ended() noexcept;
+
+ private:
+  enum class Kind : unsigned char { read, write, foreign };
+  struct Use {
+    ByteRange range;
+    Event event;
+    Kind kind;
+  };
+
+  void add(Use use);
+
+  std::vector<Use> uses_;
+  std::size_t look_at_ = 32;  ///< how many make it worth looking for work that has ended
+};
+
+}  // namespace unimem::detail

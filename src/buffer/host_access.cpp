@@ -1,0 +1,90 @@
+#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/core/error.hpp>
+
+#include "buffer/inside.hpp"
+
+#include <utility>
+
+namespace unimem {
+
+void* BufferCore::host_slow(ByteRange range, Intent intent) {
+  Guard inside(*this);
+  inside->check_access("host access");
+  inside->check_range(range);
+  // Manual tracking: a read-write view is a read until it is marked.
+  if (inside->options.tracking == Tracking::manual && intent == Intent::read_write) intent = Intent::read;
+  inside->settle(range, true);
+  bool const there = intent == Intent::read && inside->holds(host_place, range);
+  if (!there) {
+    inside->ensure_host();
+    auto plan = inside->coherence.plan_access(host_place, range, intent, inside->cost());
+    if (intent != Intent::write) inside->check_lost(plan);
+    inside->carry_out(plan);
+    if (inside->host && intent != Intent::read) inside->host->wait_to_write(range);
+    inside->commit(std::move(plan), {});
+  }
+  if (inside->host) inside->host->wait_to_read(range);
+  return inside->host ? inside->host->address() : nullptr;
+}
+
+Event BufferCore::fetch(ByteRange range) {
+  Guard inside(*this);
+  inside->check_access("host access");
+  inside->check_range(range);
+  inside->settle(range, false);
+  inside->ensure_host();
+  auto plan = inside->coherence.plan_access(host_place, range, Intent::read, inside->cost());
+  inside->check_lost(plan);
+  std::vector<Event> events;
+  inside->start_copies(plan, nullptr, events);
+  inside->commit(std::move(plan), std::move(events));
+  return inside->arrival(host_place, range, detail::host_device().default_queue());
+}
+
+Event BufferCore::sync_to_host_async(ByteRange range) {
+  {
+    Guard inside(*this);
+    inside->check_allocated("sync_to_host");
+  }
+  return fetch(range);
+}
+
+void BufferCore::sync_to_host(ByteRange range) {
+  {
+    Guard inside(*this);
+    inside->check_allocated("sync_to_host");
+  }
+  static_cast<void>(host(range, Intent::read));
+}
+
+void BufferCore::mark_host_dirty(ByteRange range) {
+  Guard inside(*this);
+  inside->check_allocated("mark_host_dirty");
+  inside->check_range(range);
+  inside->settle(range, true);
+  inside->mark(*this, host_place, range, {});
+}
+
+void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event) {
+  Guard inside(*this);
+  inside->check_allocated("mark_device_dirty");
+  inside->check_range(range);
+  inside->settle(range, true);
+  inside->mark(*this, inside->place_of(device == nullptr ? inside->default_device() : *device), range, event);
+}
+
+DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
+  static_cast<void>(host(range, mode == MapMode::discard ? Intent::write : Intent::read));
+  Guard inside(*this);
+  if (!inside->host) return {};
+  return {inside->host, inside->host->memory().window(range.begin, range.size())};
+}
+
+void BufferCore::written_through_map(ByteRange range) {
+  Guard inside(*this);
+  if (!inside->holds(host_place, {}) && !inside->has_any_storage()) return;  // freed meanwhile: nobody's data any more
+  inside->settle(range, true);
+  inside->mark(*this, host_place, range, {});
+}
+
+}  // namespace unimem

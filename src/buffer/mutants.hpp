@@ -1,0 +1,40 @@
+#pragma once
+
+// Faults of the buffer floor that its tests can switch on, one at a time; see src/coherence/mutants.hpp, which does the
+// same for the floor below. The library is compiled without UNIMEM_BUFFER_MUTANTS, where every fault point is `false`.
+
+#define UNIMEM_BUFFER_MUTANTS(FAULT)                                               \
+  FAULT(reads_not_recorded, "forgets who reads, so that a writer may overtake")    \
+  FAULT(writes_not_recorded, "forgets who writes")                                 \
+  FAULT(reads_not_ordered, "lets a read overtake the write it needs")              \
+  FAULT(writes_not_ordered, "lets a write overtake what it conflicts with")        \
+  FAULT(writes_overtake_reads, "lets a write overtake reads")                      \
+  FAULT(host_reads_at_once, "lets the host read what is still arriving")           \
+  FAULT(host_writes_at_once, "lets the host write under work in flight")           \
+  FAULT(needs_forgotten, "lets work go on with what failed work left")             \
+  FAULT(ticket_dropped, "hands memory back without the ticket of its last work")   \
+  FAULT(fresh_block_not_ordered, "uses a recycled block on another queue at once") \
+  FAULT(commit_not_tentative, "keeps what failed work was to write")               \
+  FAULT(good_work_forgotten, "takes back what succeeded behind a failure")         \
+  FAULT(strangers_forgotten, "does not wait for work on a leased address")         \
+  FAULT(staging_recycled_early, "reuses a staging block before it has been sent on")
+
+#ifdef UNIMEM_BUFFER_MUTANTS_ON
+
+namespace unimem::detail {
+
+#define UNIMEM_MUTANT_NAME(name, fault) name,
+enum class BufferMutant { none, UNIMEM_BUFFER_MUTANTS(UNIMEM_MUTANT_NAME) };
+#undef UNIMEM_MUTANT_NAME
+
+extern BufferMutant active_buffer_mutant;
+
+}  // namespace unimem::detail
+
+#define UNIMEM_MUTANT(name) (::unimem::detail::active_buffer_mutant == ::unimem::detail::BufferMutant::name)
+
+#else
+
+#define UNIMEM_MUTANT(name) false
+
+#endif

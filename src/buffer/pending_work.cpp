@@ -1,0 +1,63 @@
+#include "buffer/pending_work.hpp"
+
+#include "buffer/mutants.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace unimem::detail {
+
+bool PendingWork::Entry::changes(ByteRange range) const noexcept {
+  return undo.adopted || undo.changed.intersects(range);
+}
+
+bool PendingWork::Entry::ended() const noexcept {
+  return std::ranges::all_of(events, &Event::ready);
+}
+
+std::exception_ptr PendingWork::Entry::failure() const noexcept {
+  std::exception_ptr first;
+  for (auto const event : events) {
+    if (auto failure = event.wait_for_error(); failure && !first) first = std::move(failure);
+  }
+  return first;
+}
+
+void PendingWork::add(std::vector<Event> events, Plan plan, Coherence::Undo undo) {
+  std::erase_if(events, [](Event event) { return event.ready() && !event.error(); });
+  // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first.
+  if (events.empty() && entries_.empty()) return;
+  entries_.push_back({std::move(events), std::move(plan), std::move(undo)});
+}
+
+std::exception_ptr PendingWork::settle(Coherence& coherence, ByteRange range, bool wait) {
+  for (auto const& entry : entries_) {
+    if (!entry.changes(range) || !(wait || entry.ended())) continue;
+    if (entry.failure()) return take_failures_back(coherence);
+  }
+  drop_what_is_certain();
+  return nullptr;
+}
+
+std::exception_ptr PendingWork::take_failures_back(Coherence& coherence) {
+  // Once all of it has stopped moving.
+  std::vector<std::exception_ptr> failures;
+  failures.reserve(entries_.size());
+  for (auto const& entry : entries_) failures.push_back(entry.failure());
+  if (!UNIMEM_MUTANT(commit_not_tentative)) {
+    for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) coherence.roll_back(entry->undo);
+    for (std::size_t i = 0; i < entries_.size() && !UNIMEM_MUTANT(good_work_forgotten); ++i) {
+      if (!failures[i] && coherence.can_commit(entries_[i].plan)) {
+        static_cast<void>(coherence.commit(entries_[i].plan));
+      }
+    }
+  }
+  entries_.clear();
+  return *std::ranges::find_if(failures, [](auto const& failure) { return failure != nullptr; });
+}
+
+void PendingWork::drop_what_is_certain() noexcept {
+  while (!entries_.empty() && entries_.front().ended() && !entries_.front().failure()) entries_.pop_front();
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <unimem/coherence/coherence.hpp>
+#include <unimem/device/event.hpp>
+
+#include <deque>
+#include <exception>
+#include <vector>
+
+namespace unimem::detail {
+
+/// What a buffer's coherence has recorded ahead of the work: everything committed while its work was still running.
+///
+/// It is tentative until the work has ended well. When some of it fails, exactly that is taken back: all of it is
+/// rolled back in reverse order, since each rollback starts from the state its commit made, and what succeeded is
+/// recorded again in order. Work that needed failed work has failed with it by then (its event inherits the error).
+///
+/// Not thread-safe; the buffer's lock guards it.
+class PendingWork {
+ public:
+  /// `plan` was committed, giving `undo`; its work ends with `events`.
+  void add(std::vector<Event> events, Plan plan, Coherence::Undo undo);
+
+  [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
+
+  /// Looks at the work that changed bytes of `range`, or, with `wait`, waits for it. If any of it has failed, waits for
+  /// everything, takes the failures back and returns the first; null if all is well so far.
+  [[nodiscard]] std::exception_ptr settle(Coherence& coherence, ByteRange range, bool wait);
+
+  /// Forgets it all. For data that is no more.
+  void clear() noexcept { entries_.clear(); }
+
+ private:
+  struct Entry {
+    std::vector<Event> events;
+    Plan plan;
+    Coherence::Undo undo;
+
+    [[nodiscard]] bool changes(ByteRange range) const noexcept;
+    [[nodiscard]] bool ended() const noexcept;
+    /// Blocks until all of it has ended; its first error.
+    [[nodiscard]] std::exception_ptr failure() const noexcept;
+  };
+
+  [[nodiscard]] std::exception_ptr take_failures_back(Coherence& coherence);
+  void drop_what_is_certain() noexcept;
+
+  std::deque<Entry> entries_;  ///< in the order of their commits
+};
+
+}  // namespace unimem::detail

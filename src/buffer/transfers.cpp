@@ -1,0 +1,162 @@
+#include <unimem/core/error.hpp>
+
+#include "buffer/inside.hpp"
+#include "buffer/mutants.hpp"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace unimem {
+namespace {
+
+/// Between devices that do not reach each other, bytes travel through two blocks of this size by turns: large enough
+/// that starting a copy does not count, small enough that both legs are soon at work at once.
+constexpr std::size_t staging_bytes = std::size_t{4} << 20;
+
+Queue& queue_on(Device& owner, Queue* wanted) {
+  return wanted != nullptr && &wanted->device() == &owner ? *wanted : owner.default_queue();
+}
+
+/// Host memory that both legs can use at full speed, if there is some.
+Allocation staging_block(MemoryManager& manager, AcquireOptions const& options, std::size_t bytes) {
+  try {
+    return manager.acquire(detail::host_device(), Location::pinned, bytes, options);
+  } catch (OutOfMemory const&) {
+    return manager.acquire(detail::host_device(), Location::host, bytes, options);
+  }
+}
+
+/// Both legs are submitted at once: the second leg of one block runs beside the first leg of the other.
+Event staged(MemoryManager& manager, AcquireOptions const& options, detail::Storage& from, DeviceMemory source,
+             detail::Storage& to, DeviceMemory target, Queue& first, Queue& second, std::span<const Event> needs) {
+  auto const total = source.bytes;
+  std::array<Allocation, 2> blocks;
+  std::array<Event, 2> sent;
+  std::vector<Event> all;
+  for (std::size_t at = 0, turn = 0; at < total; at += staging_bytes, turn ^= 1U) {
+    auto const count = std::min(staging_bytes, total - at);
+    if (!blocks[turn]) blocks[turn] = staging_block(manager, options, count);
+    if (!UNIMEM_MUTANT(staging_recycled_early)) first.wait(sent[turn]);
+    auto const down = first.download(blocks[turn].data(), source.window(at, count), count, needs);
+    sent[turn] = second.upload(target.window(at, count), blocks[turn].data(), count, {{down}});
+    all.push_back(sent[turn]);
+    from.hazards().read_by({source.offset - from.memory().offset, source.offset - from.memory().offset + total}, down);
+    to.hazards().written_by({target.offset - to.memory().offset + at, target.offset - to.memory().offset + at + count},
+                            sent[turn]);
+  }
+  for (std::size_t turn = 0; turn < blocks.size(); ++turn) {
+    if (blocks[turn]) blocks[turn].release(sent[turn]);
+  }
+  return second.join(all);
+}
+
+/// Within one device the two may overlap: what has not been read must not be overwritten, so it goes by way of a block
+/// of its own.
+Event copied_aside(MemoryManager& manager, AcquireOptions options, Queue& on, DeviceMemory target, DeviceMemory source,
+                   std::span<const Event> needs) {
+  options.queue = &on;
+  auto aside = manager.acquire(on.device(), Location::device, source.bytes, options);
+  auto const there = on.copy(aside.memory(), source, source.bytes, needs);
+  auto const back = on.copy(target, aside.memory(), source.bytes, {{there}});
+  aside.release(back);
+  return back;
+}
+
+}  // namespace
+
+Event detail::transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, ByteRange source_range,
+                       Storage& to, ByteRange target_range, Queue* queue) {
+  auto const count = source_range.size();
+  auto const source = from.memory().window(source_range.begin, count);
+  auto const target = to.memory().window(target_range.begin, count);
+  bool const from_host = from.device().shares_storage_with_host();
+  bool const to_host = to.device().shares_storage_with_host();
+  bool const downwards = to_host && !from_host;
+  auto& on = queue_on(downwards ? from.device() : to.device(), queue);
+
+  std::vector<Event> needs;
+  from.order_read(on, source_range);
+  to.order_write(on, target_range);
+  from.hazards().add_writers(source_range, needs);
+
+  Event event;
+  if (downwards) {
+    event = on.download(host_address(target), source, count, needs);
+  } else if (from_host && !to_host) {
+    event = on.upload(target, host_address(source), count, needs);
+  } else if (&from.device() == &to.device() || to.device().copies_from(from.device())) {
+    bool const overlap = &from == &to && source_range.begin < target_range.end && target_range.begin < source_range.end;
+    event = overlap ? copied_aside(manager, staging, on, target, source, needs)
+                    : on.copy(target, from.device(), source, count, needs);
+  } else {
+    auto& first = from.device().default_queue();
+    from.order_read(first, source_range);
+    event = staged(manager, staging, from, source, to, target, first, on, needs);
+    to.hazards().written_by(target_range, event);
+    return event;
+  }
+  from.hazards().read_by(source_range, event);
+  to.hazards().written_by(target_range, event);
+  return event;
+}
+
+void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) {
+  for (auto const& copy : plan.copies) {
+    if (copy.fence) continue;
+    auto const event = detail::transfer(*manager, named(), *storage_at(copy.from), copy.range, *storage_at(copy.to),
+                                        copy.range, queue);
+    events.push_back(event);
+    count(copy.from, copy.to, copy.range.size());
+  }
+}
+
+void BufferCore::Inside::count(Place from, Place to, std::size_t moved) {
+  if (in_host_memory(from)) {
+    counters.upload_bytes.fetch_add(moved, std::memory_order_relaxed);
+    counters.uploads.fetch_add(1, std::memory_order_relaxed);
+  } else if (in_host_memory(to)) {
+    counters.download_bytes.fetch_add(moved, std::memory_order_relaxed);
+    counters.downloads.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    counters.between_bytes.fetch_add(moved, std::memory_order_relaxed);
+    counters.between.fetch_add(1, std::memory_order_relaxed);
+  }
+  auto const from_name = place_name(from), to_name = place_name(to);
+  auto link = std::ranges::find_if(links, [&](auto const& l) { return l.from == from_name && l.to == to_name; });
+  if (link == links.end()) link = links.insert(links.end(), {from_name, to_name, 0, 0});
+  ++link->copies;
+  link->bytes += moved;
+}
+
+void BufferCore::Inside::carry_out(Plan const& plan) {
+  std::vector<Event> events;
+  start_copies(plan, nullptr, events);
+  // All must have ended before one's error may be told: a copy still running writes into memory we are responsible for.
+  for (auto const event : events) static_cast<void>(event.wait_for_error());
+  for (auto const event : events) event.wait();
+}
+
+Event BufferCore::Inside::arrival(Place place, ByteRange range, Queue& queue) {
+  auto const& storage = storage_at(place);
+  if (!storage) return {};
+  std::vector<Event> arriving;
+  storage->hazards().add_writers(range, arriving);
+  return queue.join(arriving);
+}
+
+void BufferCore::Inside::prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue) {
+  ensure_device(self, place, queue);
+  if (intent != Intent::write) {
+    auto plan = coherence.plan_access(place, range, Intent::read, cost());
+    check_lost(plan);
+    std::vector<Event> events;
+    start_copies(plan, &queue, events);
+    commit(std::move(plan), std::move(events));
+  }
+  if (auto const& storage = storage_at(place)) {
+    intent == Intent::read ? storage->order_read(queue, range) : storage->order_write(queue, range);
+  }
+}
+
+}  // namespace unimem
