@@ -15,6 +15,7 @@
 #include <unimem/device/device.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/event.hpp>
+#include <unimem/device/event_awaiter.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/device/pages.hpp>
 #include <unimem/device/program.hpp>

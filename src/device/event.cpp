@@ -8,6 +8,7 @@ namespace unimem {
 
 bool Event::ready() const noexcept {
   if (control_ == nullptr || control_->completed() >= ticket_) return true;
+  if (detail::is_forked_child()) return false;  // the control block's lock may be held by a thread that is not here
   control_->poll();
   return control_->completed() >= ticket_;
 }

@@ -42,6 +42,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
 
   void wait_for(Ticket ticket) noexcept override;
   void poll() noexcept override {}  // the worker makes progress by itself
+  [[nodiscard]] bool needs_polling() const noexcept override { return false; }
   void hush() noexcept override;
   void await_quiet(std::chrono::steady_clock::time_point until) noexcept override;
 

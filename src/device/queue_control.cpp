@@ -1,4 +1,6 @@
 #include "device/queue_control.hpp"
+#include "device/event_watcher.hpp"
+#include "device/worker_threads.hpp"
 
 #include <tuple>
 #include <utility>
@@ -27,6 +29,10 @@ void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
     }
     // Release: who reads the ticket also sees the work's bytes, and its failure.
     if (ticket > completed_.load(std::memory_order_relaxed)) completed_.store(ticket, std::memory_order_release);
+    // In a forked child the coroutines of the parent may be gone, and nobody resumes them.
+    if (!awaiting_.empty() && !is_forked_child()) {
+      EventWatcher::instance().resume(awaiting_, completed_.load(std::memory_order_relaxed));
+    }
   }
   ended_.notify_all();
 }
@@ -113,6 +119,39 @@ void QueueControl::poll() noexcept {
     waiter = waiter_;
   }
   if (waiter) waiter->poll();
+}
+
+bool QueueControl::resume_after(Continuation& continuation) {
+  // Under the lock that `finish` takes: either the ticket has ended here, or `finish` finds the coroutine in line.
+  std::lock_guard const lock{mutex_};
+  if (completed_.load(std::memory_order_relaxed) >= continuation.ticket) return false;
+  if (waiter_ && waiter_->needs_polling()) {
+    auto& watcher = EventWatcher::instance();
+    if (!watcher_polls_) watcher.add(*this);
+    watcher_polls_ = true;
+    watcher.poll_soon();
+  }
+  awaiting_.insert(continuation);
+  return true;
+}
+
+void QueueControl::withdraw(Continuation& continuation) noexcept {
+  std::lock_guard const lock{mutex_};
+  EventWatcher::instance().unlink(continuation);
+}
+
+bool QueueControl::poll_if_awaited() noexcept {
+  std::shared_ptr<Waiter> waiter;
+  {
+    std::lock_guard const lock{mutex_};
+    if (awaiting_.empty()) {
+      watcher_polls_ = false;
+      return false;
+    }
+    waiter = waiter_;
+  }
+  if (waiter) waiter->poll();
+  return true;
 }
 
 void QueueControl::set_waiter(std::shared_ptr<Waiter> waiter) noexcept {

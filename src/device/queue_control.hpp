@@ -2,6 +2,8 @@
 
 #include <unimem/device/event.hpp>
 
+#include "device/continuations.hpp"
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -27,6 +29,9 @@ class Waiter {
 
   /// Gives the driver a chance to tell that work has ended. Never blocks.
   virtual void poll() noexcept = 0;
+
+  /// Whether work may have ended without `QueueControl::finish` being called until somebody polls or waits.
+  [[nodiscard]] virtual bool needs_polling() const noexcept { return true; }
 };
 
 /// What events point to: the ids, counts and errors of one queue. Control blocks are never freed, so that an event
@@ -69,6 +74,17 @@ class QueueControl {
 
   void poll() noexcept;
 
+  /// Has the coroutine resumed, by the thread of the EventWatcher, once its ticket has ended; that may be before this
+  /// returns. Returns false, and does nothing, if the ticket has ended already. The watcher has been started.
+  [[nodiscard]] bool resume_after(Continuation& continuation);
+
+  /// Takes back what `resume_after` was told, if the coroutine has not been resumed.
+  void withdraw(Continuation& continuation) noexcept;
+
+  /// Returns whether a coroutine awaits this queue, having polled if so. Otherwise the watcher forgets the queue, and
+  /// is told when there is one again.
+  [[nodiscard]] bool poll_if_awaited() noexcept;
+
   /// The queue comes and goes; all its work has ended before it is taken away.
   void set_waiter(std::shared_ptr<Waiter> waiter) noexcept;
 
@@ -88,6 +104,8 @@ class QueueControl {
   std::map<Ticket, std::shared_ptr<std::vector<Event> const>> inherits_;  ///< not looked into yet
   Ticket reported_ = 0;
   std::shared_ptr<Waiter> waiter_;
+  Continuations awaiting_;      ///< for tickets that have not ended
+  bool watcher_polls_ = false;  ///< the watcher knows this queue
 };
 
 }  // namespace unimem::detail

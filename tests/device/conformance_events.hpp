@@ -7,16 +7,6 @@
 
 namespace unimem {
 
-/// What `failure` says, or empty for none.
-[[nodiscard]] inline std::string message_of(std::exception_ptr const& failure) {
-  if (!failure) return {};
-  try {
-    std::rethrow_exception(failure);
-  } catch (std::exception const& error) {
-    return error.what();
-  }
-}
-
 TEST_P(DeviceConformance, AnEventOfNothingIsDone) {
   Event const nothing;
   EXPECT_TRUE(nothing.ready());

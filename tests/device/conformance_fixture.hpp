@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <initializer_list>
 #include <ostream>
@@ -78,6 +79,16 @@ using Sizes = std::initializer_list<std::size_t>;
 
 [[nodiscard]] inline Bytes repeated(std::size_t count, unsigned char value) {
   return Bytes(count, std::byte{value});
+}
+
+/// What `failure` says, or empty for none.
+[[nodiscard]] inline std::string message_of(std::exception_ptr const& failure) {
+  if (!failure) return {};
+  try {
+    std::rethrow_exception(failure);
+  } catch (std::exception const& error) {
+    return error.what();
+  }
 }
 
 class DeviceConformance : public ::testing::TestWithParam<DeviceCase> {

@@ -1,15 +1,12 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
+#include <unimem/device/event_awaiter.hpp>
 
 #include <cstdint>
 #include <exception>
 
 namespace unimem {
-
-namespace detail {
-class QueueControl;
-}
 
 /// The number of a piece of work within its queue, counting from 1. Work of one queue finishes in the order of its
 /// tickets.
@@ -33,6 +30,10 @@ class UNIMEM_API Event {
 
   /// Blocks until the work has ended and returns its error, or null.
   [[nodiscard]] std::exception_ptr wait_for_error() const noexcept;
+
+  /// `co_await event;` goes on once the work has ended, and throws its error if it failed. See EventAwaiter for the
+  /// thread it goes on in.
+  [[nodiscard]] EventAwaiter operator co_await() const noexcept { return {control_, ticket_}; }
 
   /// The error of work that has ended badly, null if it is still running or ended well. Never blocks.
   [[nodiscard]] std::exception_ptr error() const noexcept;

@@ -1,0 +1,133 @@
+#include "device/event_watcher.hpp"
+#include "device/queue_control.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <iterator>
+
+namespace unimem::detail {
+namespace {
+
+using std::chrono::microseconds;
+
+/// Shorter would not be noticed beside what the sleep itself takes; longer would be a good part of a small copy.
+constexpr microseconds shortest_pause{20};
+/// A thousand looks a second cost next to nothing, and what has run for milliseconds may end a millisecond late.
+constexpr microseconds longest_pause{1000};
+/// As for all that runs in the background at exit.
+constexpr std::chrono::seconds patience{1};
+
+}  // namespace
+
+EventWatcher& EventWatcher::instance() {
+  static auto& instance = *new EventWatcher;
+  return instance;
+}
+
+EventWatcher::EventWatcher() : hushed_(!enlist(*this)) {}
+
+bool EventWatcher::start() {
+  Lock const lock{mutex_};
+  if (hushed_) return false;
+  if (!thread_.joinable()) thread_ = std::thread{[this] { work(); }};
+  return true;
+}
+
+void EventWatcher::resume(Continuations& awaiting, std::uint64_t last) noexcept {
+  {
+    Lock const lock{mutex_};
+    if (!ready_.append_from(awaiting, last)) return;
+  }
+  wake_.notify_one();
+}
+
+void EventWatcher::unlink(Continuation& continuation) noexcept {
+  Lock const lock{mutex_};
+  Continuations::unlink(continuation);
+}
+
+void EventWatcher::add(QueueControl& control) {
+  // Drivers that are polled take themselves down in exit handlers, registered by now. This one comes before them, the
+  // one all workers share may not.
+  [[maybe_unused]] static bool const registered = std::atexit([] {
+                                                    if (is_forked_child()) return;
+                                                    instance().hush();
+                                                    instance().await_quiet(Clock::now() + patience);
+                                                  }) == 0;
+  std::list<QueueControl*> newcomer{&control};
+  Lock const lock{mutex_};
+  polled_.splice(polled_.end(), newcomer);
+}
+
+void EventWatcher::poll_soon() noexcept {
+  {
+    Lock const lock{mutex_};
+    pause_ = shortest_pause;
+    next_poll_ = Clock::now();
+  }
+  wake_.notify_one();
+}
+
+void EventWatcher::hush() noexcept {
+  Lock const lock{mutex_};
+  hushed_ = true;
+}
+
+void EventWatcher::await_quiet(Clock::time_point until) noexcept {
+  Lock lock{mutex_};
+  if (thread_.get_id() == std::this_thread::get_id()) return;  // a coroutine ends the process
+  quiet_.wait_until(lock, until, [&] { return !busy_; });
+}
+
+void EventWatcher::work() noexcept {
+  Lock lock{mutex_};
+  while (true) {
+    if (hushed_) {
+      wake_.wait(lock);
+    } else if (!polled_.empty() && Clock::now() >= next_poll_) {
+      poll_all(lock);
+    } else if (!ready_.empty()) {
+      resume_first(lock);
+    } else if (polled_.empty()) {
+      wake_.wait(lock);
+    } else {
+      wake_.wait_until(lock, next_poll_);
+    }
+  }
+}
+
+void EventWatcher::resume_first(Lock& lock) noexcept {
+  auto const coroutine = ready_.take_first().coroutine;
+  busy_ = true;
+  lock.unlock();
+  coroutine.resume();
+  lock.lock();
+  end_turn();
+}
+
+void EventWatcher::poll_all(Lock& lock) noexcept {
+  // Before asking: who begins to await meanwhile, and has it asked for soon, is not to be overruled.
+  pause_ = std::min<Clock::duration>(2 * pause_, longest_pause);
+  next_poll_ = Clock::now() + pause_;
+  std::list<QueueControl*> asked;
+  asked.swap(polled_);
+  busy_ = true;
+  lock.unlock();
+  for (auto at = asked.begin(); at != asked.end();) {
+    at = (*at)->poll_if_awaited() ? std::next(at) : asked.erase(at);
+  }
+  lock.lock();
+  polled_.splice(polled_.end(), asked);
+  if (!ready_.empty()) {  // something moves, and more may follow soon
+    pause_ = shortest_pause;
+    next_poll_ = std::min(next_poll_, Clock::now() + pause_);
+  }
+  end_turn();
+}
+
+void EventWatcher::end_turn() noexcept {
+  busy_ = false;
+  if (hushed_) quiet_.notify_all();
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <unimem/device/device.hpp>
+
+#include "device/opencl_user_event.hpp"
+
+#include <atomic>
+#include <memory>
+#include <optional>
+
+namespace unimem {
+
+/// Holds a queue's later work back until it is destroyed, on every backend: what is pending can be seen without
+/// sleeping. A kernel that waits where kernels are host code, an event of the driver's under OpenCL.
+class Gate {
+ public:
+  explicit Gate(Queue& queue) {
+    if (!queue.device().info().runs_host_form) {
+      event_.emplace(queue);
+      return;
+    }
+    auto const waits = [open = open_](Range, std::size_t, std::size_t, auto) { open->wait(false); };
+    queue.run(queue.device().compile({"gate", "", waits}), Range{1}, {});
+  }
+  Gate(Gate const&) = delete;
+  Gate& operator=(Gate const&) = delete;
+  ~Gate() {
+    *open_ = true;
+    open_->notify_all();
+  }
+
+ private:
+  std::shared_ptr<std::atomic<bool>> open_ = std::make_shared<std::atomic<bool>>(false);
+  std::optional<UserEvent> event_;
+};
+
+}  // namespace unimem
