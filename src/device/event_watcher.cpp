@@ -82,16 +82,14 @@ void EventWatcher::await_quiet(Clock::time_point until) noexcept {
 void EventWatcher::work() noexcept {
   Lock lock{mutex_};
   while (true) {
-    if (hushed_) {
-      wake_.wait(lock);
-    } else if (!polled_.empty() && Clock::now() >= next_poll_) {
+    if (!hushed_ && !polled_.empty() && Clock::now() >= next_poll_) {
       poll_all(lock);
-    } else if (!ready_.empty()) {
+    } else if (!hushed_ && !ready_.empty()) {
       resume_first(lock);
-    } else if (polled_.empty()) {
-      wake_.wait(lock);
-    } else {
+    } else if (!hushed_ && !polled_.empty()) {
       wake_.wait_until(lock, next_poll_);
+    } else {
+      wake_.wait(lock);
     }
   }
 }

@@ -248,7 +248,7 @@ TEST_P(Awaiting, WorkThatEndsJustAsItIsAwaitedIsNotMissed) {
   for (int i = 0; i < threads; ++i) queues.push_back(device().create_queue());
   std::vector<int> done(threads, 0);
   std::vector<Task> tasks;
-  for (std::size_t i = 0; i < threads; ++i) tasks.push_back(many(queues[i], piece.memory(), done[i]));
+  for (std::size_t i = 0; i < threads; ++i) tasks.push_back(many(queues[i], piece.window(16 * i, 16), done[i]));
   for (auto const& task : tasks) task.get();
   EXPECT_EQ(done, std::vector<int>(threads, rounds));
 }
