@@ -17,6 +17,12 @@ constexpr microseconds longest_pause{1000};
 /// As for all that runs in the background at exit.
 constexpr std::chrono::seconds patience{1};
 
+void become_still() {
+  if (is_forked_child()) return;  // the watcher's lock may be held by the thread that is not here
+  EventWatcher::instance().hush();
+  EventWatcher::instance().await_quiet(std::chrono::steady_clock::now() + patience);
+}
+
 }  // namespace
 
 EventWatcher& EventWatcher::instance() {
@@ -31,6 +37,11 @@ bool EventWatcher::start() {
   if (hushed_) return false;
   if (!thread_.joinable()) thread_ = std::thread{[this] { work(); }};
   return true;
+}
+
+bool EventWatcher::is_this_thread() noexcept {
+  Lock const lock{mutex_};
+  return thread_.get_id() == std::this_thread::get_id();
 }
 
 void EventWatcher::resume(Continuations& awaiting, std::uint64_t last) noexcept {
@@ -49,11 +60,7 @@ void EventWatcher::unlink(Continuation& continuation) noexcept {
 void EventWatcher::add(QueueControl& control) {
   // Drivers that are polled take themselves down in exit handlers, registered by now. This one comes before them, the
   // one all workers share may not.
-  [[maybe_unused]] static bool const registered = std::atexit([] {
-                                                    if (is_forked_child()) return;
-                                                    instance().hush();
-                                                    instance().await_quiet(Clock::now() + patience);
-                                                  }) == 0;
+  [[maybe_unused]] static bool const registered = std::atexit(become_still) == 0;
   std::list<QueueControl*> newcomer{&control};
   Lock const lock{mutex_};
   polled_.splice(polled_.end(), newcomer);
@@ -74,8 +81,8 @@ void EventWatcher::hush() noexcept {
 }
 
 void EventWatcher::await_quiet(Clock::time_point until) noexcept {
+  if (is_this_thread()) return;  // a coroutine ends the process
   Lock lock{mutex_};
-  if (thread_.get_id() == std::this_thread::get_id()) return;  // a coroutine ends the process
   quiet_.wait_until(lock, until, [&] { return !busy_; });
 }
 

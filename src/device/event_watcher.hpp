@@ -35,6 +35,9 @@ class EventWatcher final : public BackgroundWorker {
   /// Starts the thread if it does not run yet. Returns false when the process is ending: nobody is resumed any more.
   [[nodiscard]] bool start();
 
+  /// Whether the caller is a coroutine that was resumed here.
+  [[nodiscard]] bool is_this_thread() noexcept;
+
   /// Has those of `awaiting` with tickets up to `last` resumed. The caller holds the lock that guards `awaiting`.
   void resume(Continuations& awaiting, std::uint64_t last) noexcept;
 

@@ -268,6 +268,25 @@ TEST_P(Awaiting, AQueueHeldBackHoldsNoOtherUp) {
   EXPECT_EQ(slow.resumptions, 1);
 }
 
+TEST_P(Awaiting, EarlierWorkOfTheQueueResumesNobodyTooSoon) {
+  // Resumed too soon, it would wait on the library's thread, and nobody else would go on.
+  UNIMEM_NEEDS_PENDING_WORK();
+  Allocated const piece{device(), 1000};
+  auto held = device().create_queue(), free = device().create_queue();
+  std::optional<Gate> first{held};
+  Seen early, late, other;
+  auto const before = see(touch(held, piece.window(0, 8)), early);
+  std::optional<Gate> second{held};
+  auto const after = see(touch(held, piece.window(0, 8)), late);
+  first.reset();
+  before.get();
+  see(touch(free, piece.window(8, 8)), other).get();
+  EXPECT_FALSE(after.done());
+  second.reset();
+  after.get();
+  EXPECT_EQ(early.resumptions + late.resumptions, 2);
+}
+
 TEST_P(Awaiting, AQueueMayGoWhileItsWorkIsAwaited) {
   Allocated const piece{device(), 1 << 16};
   for (int i = 0; i < 50; ++i) {

@@ -38,9 +38,10 @@ struct Continuation {
 /// the same time: do it while the work cannot end, or on the library's thread, which is not resuming anybody else then.
 ///
 /// **At exit.** From the moment `exit` runs its handlers, no coroutine is resumed any more: one that has not run by
-/// then never does, and one that is running has a second to suspend. So nobody may wait for a suspended coroutine in a
-/// destructor of a static object; destroying it there is fine. A `co_await` that comes later waits where it stands, as
-/// `Event::wait` does.
+/// then never does. One that is running on the library's thread stops for good at its next `co_await` of pending work,
+/// and is waited for, a second at most, before static objects are destroyed. So nobody may wait for a suspended
+/// coroutine in a destructor of a static object; destroying it there is fine. A `co_await` on any other thread waits
+/// where it stands from then on, as `Event::wait` does.
 ///
 /// **In a forked child** the thread and the work stayed in the parent: a suspended coroutine is never resumed there, it
 /// may be destroyed, and `co_await` on work that had not ended throws UnsupportedOperation.
