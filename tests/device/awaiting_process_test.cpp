@@ -3,6 +3,7 @@
 #include <unimem/device/sim.hpp>
 
 #include "device/coroutine_task.hpp"
+#include "device/event_watcher.hpp"
 #include "device/gate.hpp"
 #include "device/opencl_fixture.hpp"
 
@@ -46,6 +47,11 @@ Task go_on_for_ever(Queue& queue, DeviceMemory memory, std::atomic<int>& rounds)
     co_await touch(queue, memory);
     ++rounds;
   }
+}
+
+/// Whether coroutines are resumed no more.
+bool is_ending() {
+  return !detail::EventWatcher::instance().start();
 }
 
 class AwaitingAtProcessEnd : public ::testing::Test {
@@ -104,6 +110,30 @@ TEST_F(AwaitingAtProcessEnd, ACoroutineInTheMiddleOfItsWorkStopsAtItsNextWait) {
       tasks.push_back(go_on_for_ever(cpu.default_queue(), cpu.allocate(64, Location::device), rounds));
     }
     while (rounds < 1000) std::this_thread::yield();
+    std::exit(0);
+  };
+  EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
+}
+
+TEST_F(AwaitingAtProcessEnd, ACoroutineIsWaitedForUpToItsNextWait) {
+  auto const scenario = [] {
+    static std::atomic<bool> running{false}, reached{false}, went_on{false};
+    static struct Last {
+      ~Last() { std::_Exit(reached && !went_on ? 7 : 1); }
+    } const last;
+    static auto const outlasts = [](Queue& queue, DeviceMemory memory) -> Task {
+      co_await touch(queue, memory);
+      running = true;
+      while (!is_ending()) std::this_thread::yield();
+      std::this_thread::sleep_for(50ms);  // work that would be torn down under it
+      reached = true;
+      co_await touch(queue, memory);  // pending for good: queues do nothing of themselves any more
+      went_on = true;
+    };
+    auto& device = sim(20ms);
+    static std::optional<Task> task;
+    task.emplace(outlasts(device.default_queue(), device.allocate(64, Location::device)));
+    while (!running) std::this_thread::yield();
     std::exit(0);
   };
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
@@ -179,6 +209,25 @@ TEST_F(AwaitingAtProcessEnd, UnderOpenClEveryMomentIsClean) {
     std::exit(7);
   };
   for (int i = 0; i < 5; ++i) EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
+}
+
+TEST_F(AwaitingAtProcessEnd, UnderOpenClCoroutinesAreStillBeforeTheDriverGoes) {
+  if (found_opencl().devices.empty()) GTEST_SKIP() << found_opencl().reason;
+  if (works_in_the_submitting_thread(*found_opencl().devices.front())) GTEST_SKIP() << "nothing is ever pending";
+  auto const scenario = [] {
+    // A host queue first, so that the library's own exit handler is older than the driver's.
+    auto& cpu = device("cpu");
+    touch(cpu.default_queue(), cpu.allocate(64, Location::device)).wait();
+    auto& opencl = *found_opencl().devices.front();
+    std::atexit([] { std::_Exit(is_ending() ? 7 : 1); });  // where the driver's stands
+    static std::atomic<int> resumptions{0};
+    std::optional<Gate> gate{opencl.default_queue()};
+    auto const task = count(touch(opencl.default_queue(), opencl.allocate(64, Location::device)), resumptions);
+    gate.reset();
+    task.get();
+    std::exit(0);
+  };
+  EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
 TEST_F(AwaitingAtProcessEnd, UnderOpenClACoroutineThatIsNeverResumedIsForgotten) {
