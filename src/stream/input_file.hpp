@@ -2,7 +2,7 @@
 
 #include <unimem/stream/element_type.hpp>
 
-#include "stream/unique_fd.hpp"
+#include "core/unique_fd.hpp"
 
 #include <cstddef>
 #include <cstdint>
