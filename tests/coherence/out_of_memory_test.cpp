@@ -1,5 +1,5 @@
-#include "coherence/failing_allocations.hpp"
 #include "coherence/owner.hpp"
+#include "core/failing_allocations.hpp"
 
 #include <gtest/gtest.h>
 

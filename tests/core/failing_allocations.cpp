@@ -1,4 +1,4 @@
-#include "coherence/failing_allocations.hpp"
+#include "core/failing_allocations.hpp"
 
 #include <cstdlib>
 #include <new>
