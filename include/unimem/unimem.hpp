@@ -34,7 +34,11 @@
 #include <unimem/manager/resident.hpp>
 
 #include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/buffer_slice.hpp>
 #include <unimem/buffer/device_lease.hpp>
+#include <unimem/buffer/element_access.hpp>
+#include <unimem/buffer/map_mode.hpp>
+#include <unimem/buffer/mapping.hpp>
 #include <unimem/buffer/options.hpp>
 #include <unimem/buffer/shape.hpp>
 #include <unimem/buffer/statistics.hpp>

@@ -93,10 +93,8 @@ TEST_P(BufferModel, EverySideReadsWhatWasLastWritten) {
   }
   EXPECT_EQ(buffer.to_vector(), model);
   auto const counts = buffer.statistics();
-  EXPECT_EQ(counts.host_to_device_bytes,
-            sim.transfers().host_to_device_bytes + other.transfers().host_to_device_bytes);
-  EXPECT_EQ(counts.device_to_host_bytes,
-            sim.transfers().device_to_host_bytes + other.transfers().device_to_host_bytes);
+  EXPECT_EQ(counts.host_to_device_bytes, sim.transfers().host_to_device_bytes + other.transfers().host_to_device_bytes);
+  EXPECT_EQ(counts.device_to_host_bytes, sim.transfers().device_to_host_bytes + other.transfers().device_to_host_bytes);
   EXPECT_EQ(counts.device_to_device_bytes,
             sim.transfers().device_to_device_bytes + other.transfers().device_to_device_bytes);
 }
