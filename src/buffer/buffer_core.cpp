@@ -32,10 +32,21 @@ BufferCore::Guard::Guard(BufferCore& core, std::adopt_lock_t /*adopt*/) noexcept
 }
 
 BufferCore::Guard::~Guard() {
+  unlock();
+}
+
+void BufferCore::Guard::unlock() noexcept {
+  if (!std::exchange(locked_, false)) return;
   auto& inside = *core_.inside_;
+  try {
+    if (inside.host_writes && std::exchange(inside.absorbed, false)) inside.host_writes->remember(inside.coherence);
+  } catch (...) {
+    if (!inside.deferred) inside.deferred = std::current_exception();
+  }
   auto const whole = inside.whole();
   core_.host_address_ = inside.host ? inside.host->address() : nullptr;
   auto summary = static_cast<std::uint32_t>(inside.coherence.state());
+  if (inside.tracking == Tracking::pages && inside.host_writes) summary |= by_pages;
   bool const arrived = !inside.host || inside.host->hazards().writes_ended(whole);
   if (arrived && !inside.deferred && inside.holds(host_place, whole)) {
     summary |= host_current;
@@ -107,6 +118,22 @@ bool BufferCore::valid_on(Device& device) const {
   return place && inside_->holds(*place, inside_->whole());
 }
 
+BufferState BufferCore::state_by_pages() const noexcept {
+  // Asking changes what is known, and nothing that anybody could see otherwise.
+  Guard inside(const_cast<BufferCore&>(*this));
+  try {
+    inside->absorb_host_writes(true);
+  } catch (std::exception const&) {
+    // What could not be found out now is found out by the next access, which can say why it could not.
+  }
+  return inside->coherence.state();
+}
+
+Tracking BufferCore::tracking() const noexcept {
+  std::lock_guard const lock{inside_->mutex};
+  return inside_->tracking;
+}
+
 std::vector<LinkStatistics> BufferCore::links() const {
   std::lock_guard const lock{inside_->mutex};
   return inside_->links;
@@ -115,10 +142,10 @@ std::vector<LinkStatistics> BufferCore::links() const {
 BufferStatistics BufferCore::statistics() const noexcept {
   auto const& counters = inside_->counters;
   constexpr auto relaxed = std::memory_order_relaxed;  // counts alone: nothing else is published through them
-  return {counters.upload_bytes.load(relaxed),     counters.uploads.load(relaxed),
-          counters.download_bytes.load(relaxed),   counters.downloads.load(relaxed),
-          counters.between_bytes.load(relaxed),    counters.between.load(relaxed),
-          counters.conflicting_marks.load(relaxed)};
+  return {counters.upload_bytes.load(relaxed),      counters.uploads.load(relaxed),
+          counters.download_bytes.load(relaxed),    counters.downloads.load(relaxed),
+          counters.between_bytes.load(relaxed),     counters.between.load(relaxed),
+          counters.conflicting_marks.load(relaxed), counters.unmarked_writes.load(relaxed)};
 }
 
 void BufferCore::fail_later(std::exception_ptr failure) noexcept {
@@ -188,6 +215,7 @@ void BufferCore::resize(std::size_t bytes) {
   if (!storage) return;
   auto const place = on == nullptr ? host_place : inside->place_of(*on);
   (on == nullptr ? inside->host : inside->side(place).storage) = std::move(storage);
+  if (on == nullptr) inside->watch_host();
   inside->pinned.store(pinned, std::memory_order_relaxed);
   inside->coherence.add_storage(place);
   inside->commit(inside->coherence.plan_access(place, inside->whole(), Intent::read, inside->cost()), {});
@@ -215,7 +243,7 @@ void BufferCore::release_host() {
 
 void BufferCore::discard() {
   Guard inside(*this);
-  inside->settle(inside->whole(), true);
+  inside->settle(inside->whole(), true, true);
   inside->coherence.discard();
 }
 

@@ -12,8 +12,10 @@ void* BufferCore::host_slow(ByteRange range, Intent intent) {
   inside->check_access("host access");
   inside->check_range(range);
   // Manual tracking: a read-write view is a read until it is marked.
-  if (inside->options.tracking == Tracking::manual && intent == Intent::read_write) intent = Intent::read;
+  // So it is where pages tell what was really written.
+  if (inside->tracking != Tracking::access && intent == Intent::read_write) intent = Intent::read;
   inside->settle(range, true);
+  if (intent != Intent::read) inside->note("a host view that may be written", range);
   bool const there = intent == Intent::read && inside->holds(host_place, range);
   if (!there) {
     inside->ensure_host();
@@ -35,6 +37,12 @@ Event BufferCore::fetch(ByteRange range) {
   inside->ensure_host();
   auto plan = inside->coherence.plan_access(host_place, range, Intent::read, inside->cost());
   inside->check_lost(plan);
+  if (inside->host_writes) {
+    // Bytes that arrive later could not be told from a user's.
+    inside->carry_out(plan);
+    inside->commit(std::move(plan), {});
+    return {};
+  }
   std::vector<Event> events;
   inside->start_copies(plan, nullptr, events);
   inside->commit(std::move(plan), std::move(events));
@@ -61,7 +69,8 @@ void BufferCore::mark_host_dirty(ByteRange range) {
   Guard inside(*this);
   inside->check_allocated("mark_host_dirty");
   inside->check_range(range);
-  inside->settle(range, true);
+  inside->settle(range, true, true);
+  inside->note("mark_host_dirty", range);
   inside->mark(*this, host_place, range, {});
 }
 
@@ -69,21 +78,26 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
   Guard inside(*this);
   inside->check_allocated("mark_device_dirty");
   inside->check_range(range);
-  inside->settle(range, true);
+  inside->settle(range, true, true);
+  inside->note("mark_device_dirty", range);
   inside->mark(*this, inside->place_of(device == nullptr ? inside->default_device() : *device), range, event);
+  if (inside->host_writes) inside->host_writes->overrule(range);
 }
 
 DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
   static_cast<void>(host(range, mode == MapMode::discard ? Intent::write : Intent::read));
   Guard inside(*this);
   if (!inside->host) return {};
+  if (inside->host_writes && mode != MapMode::read) inside->host_writes->expect(range);
   return {inside->host, inside->host->memory().window(range.begin, range.size())};
 }
 
 void BufferCore::written_through_map(ByteRange range) {
   Guard inside(*this);
   if (!inside->holds(host_place, {}) && !inside->has_any_storage()) return;  // freed meanwhile: nobody's data any more
-  inside->settle(range, true);
+  inside->settle(range, true, true);
+  if (inside->host_writes) inside->host_writes->not_expected(range);
+  inside->note("unmapping a mapping that may be written", range);
   inside->mark(*this, host_place, range, {});
 }
 

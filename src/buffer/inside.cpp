@@ -5,6 +5,7 @@
 #include <unimem/device/discovery.hpp>
 
 #include "buffer/mutants.hpp"
+#include "device/page_watch.hpp"
 
 #include <fmt/format.h>
 
@@ -13,6 +14,14 @@
 
 namespace unimem {
 namespace {
+
+/// Below this, faults and scans cost more than copying it all would.
+constexpr std::size_t smallest_tracked = std::size_t{64} << 10;
+
+bool wants_check() {
+  static bool const wanted = environment_flag("UNIMEM_CHECK", false);
+  return wanted;
+}
 
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> next{1};
@@ -33,12 +42,16 @@ BufferCore::Inside::Inside(std::size_t bytes_, BufferOptions options_)
       device(options.device),
       name(options.name),
       id(next_id()),
-      coherence(bytes_) {
+      coherence(bytes_),
+      tracking(options.tracking) {
   static bool const strict_by_default = environment_flag("UNIMEM_STRICT", false);
   options.strict = options.strict || strict_by_default;
   if (options.location == Location::pinned) options.pinned = true;
   if (options.tracking == Tracking::pages) {
-    throw UnsupportedOperation("Tracking::pages", "this version", "write tracking by page is not built yet");
+    if (auto reason = detail::PageWatch::reason_unavailable(); !reason.empty()) {
+      throw UnsupportedOperation("Tracking::pages", "this system", std::move(reason));
+    }
+    if (bytes < smallest_tracked || default_device().shares_storage_with_host()) tracking = Tracking::access;
   }
   if (options.location == Location::unified && !default_device().shares_storage_with_host()) {
     throw UnsupportedOperation("Location::unified", std::string(default_device().id()),
@@ -112,6 +125,12 @@ std::optional<Place> BufferCore::Inside::find_place(Device const& wanted) const 
 
 Place BufferCore::Inside::place_of(Device& wanted) {
   if (auto const place = find_place(wanted)) return *place;
+  if (wanted.shares_storage_with_host() && tracking == Tracking::pages) {
+    // Its kernels will write to the host's pages: whose a write was could no longer be told.
+    absorb_host_writes(false);
+    host_writes.reset();
+    tracking = Tracking::access;
+  }
   sides.reserve(sides.size() + 1);
   auto const place = coherence.add_device(wanted.shares_storage_with_host() ? std::optional{host_place} : std::nullopt);
   sides.push_back({&wanted, nullptr});
@@ -131,18 +150,25 @@ CopyCost BufferCore::Inside::cost() const {
 }
 
 std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t size) {
+  // Tracked memory has its pages to itself. No pool aligns as coarsely, so it gets one page more than it needs.
+  auto const page = tracking == Tracking::pages ? detail::PageWatch::page_bytes() : 1;
+  auto const whole_pages = (size + page - 1) / page * page;
+  auto const wanted = whole_pages + page - 1;
   Allocation memory;
   if (options.pinned) {
     try {
-      memory = manager->acquire(detail::host_device(), Location::pinned, size, named());
+      memory = manager->acquire(detail::host_device(), Location::pinned, wanted, named());
       pinned.store(true, std::memory_order_relaxed);
     } catch (OutOfMemory const&) {
       // Documented: pageable memory serves instead, and is_pinned() says so.
       pinned.store(false, std::memory_order_relaxed);
     }
   }
-  if (!memory) memory = manager->acquire(detail::host_device(), Location::host, size, named());
-  return std::make_shared<detail::Storage>(detail::host_device(), std::move(memory));
+  if (!memory) memory = manager->acquire(detail::host_device(), Location::host, wanted, named());
+  auto const block = memory.memory();
+  auto const skipped = (page - (block.object + block.offset) % page) % page;
+  return std::make_shared<detail::Storage>(detail::host_device(), std::move(memory),
+                                           block.window(skipped, whole_pages));
 }
 
 std::shared_ptr<detail::Storage> BufferCore::Inside::host_memory() {
@@ -171,7 +197,10 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCor
 
 void BufferCore::Inside::ensure_host() {
   if (coherence.has_storage(host_place)) return;
-  if (bytes != 0) host = host_memory();
+  if (bytes != 0) {
+    host = host_memory();
+    watch_host();
+  }
   coherence.add_storage(host_place);
 }
 
@@ -208,13 +237,39 @@ void BufferCore::Inside::drop_everything(std::size_t new_size) {
   pending.clear();
   deferred = nullptr;
   for (auto& other : sides) other.storage.reset();
+  host_writes.reset();
   host.reset();
   coherence = std::move(fresh);
   bytes = new_size;
   pinned.store(false, std::memory_order_relaxed);
 }
 
-void BufferCore::Inside::settle(ByteRange range, bool wait) {
+void BufferCore::Inside::watch_host() {
+  if (tracking == Tracking::pages) {
+    host_writes = detail::track_pages(host, bytes);
+  } else if (wants_check()) {
+    host_writes = detail::check_host(host, bytes, display_name(), last_marks);
+  }
+}
+
+void BufferCore::Inside::absorb_host_writes(bool decide) {
+  if (!host_writes) return;
+  auto const conflict = host_writes->absorb(coherence);
+  absorbed = true;
+  counters.unmarked_writes.store(host_writes->unmarked(), std::memory_order_relaxed);
+  if (!conflict || decide) return;
+  throw CoherenceConflict(display_name(),
+                          {place_name(conflict->device), conflict->on_device.begin, conflict->on_device.end},
+                          {fmt::format("host (found by pages of {} bytes)", detail::PageWatch::page_bytes()),
+                           conflict->host.begin, conflict->host.end});
+}
+
+void BufferCore::Inside::note(std::string_view what, ByteRange range) {
+  if (wants_check()) last_marks = fmt::format("last declared: {} of bytes [{}, {})", what, range.begin, range.end);
+}
+
+void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
+  absorb_host_writes(decide);
   if (deferred) std::rethrow_exception(std::exchange(deferred, nullptr));
   if (pending.empty()) return;
   auto const failure = pending.settle(coherence, range, wait);
@@ -278,6 +333,7 @@ void BufferCore::Inside::release(BufferCore& self, Place place, Place to) {
   static_cast<void>(coherence.commit(plan));
   coherence.remove_storage(place);
   if (place == host_place) {
+    host_writes.reset();
     host.reset();
   } else {
     side(place).storage.reset();

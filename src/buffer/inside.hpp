@@ -5,6 +5,7 @@
 #include <unimem/core/name.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "buffer/host_writes.hpp"
 #include "buffer/pending_work.hpp"
 #include "buffer/storage.hpp"
 
@@ -32,7 +33,7 @@ struct BufferCore::Inside {
     std::atomic<std::uint64_t> upload_bytes{0}, uploads{0};
     std::atomic<std::uint64_t> download_bytes{0}, downloads{0};
     std::atomic<std::uint64_t> between_bytes{0}, between{0};
-    std::atomic<std::uint64_t> conflicting_marks{0};
+    std::atomic<std::uint64_t> conflicting_marks{0}, unmarked_writes{0};
   };
 
   Inside(std::size_t bytes, BufferOptions options);
@@ -77,7 +78,14 @@ struct BufferCore::Inside {
   void drop_everything(std::size_t new_size);
 
   /// Looks at the work in flight on `range`, or waits for it. What has failed is rolled back, and its error thrown.
-  void settle(ByteRange range, bool wait);
+  /// First of all, what users wrote behind the library's back is recorded; CoherenceConflict if it has run into a
+  /// device's, unless the caller is about to `decide` which of the two counts.
+  void settle(ByteRange range, bool wait, bool decide = false);
+  void absorb_host_writes(bool decide);
+  /// Begins to notice what is written to the host memory that has just come.
+  void watch_host();
+  /// For complaints: what was declared last.
+  void note(std::string_view what, ByteRange range);
 
   /// Commits a plan whose work ends with `events`.
   void commit(Plan plan, std::vector<Event> events);
@@ -123,7 +131,11 @@ struct BufferCore::Inside {
   std::atomic<unsigned> pins{0};  ///< operations in progress: their buffer must not be reclaimed, nor its lock tried
   Coherence coherence;
   std::shared_ptr<detail::Storage> host;
-  std::vector<Side> sides;  ///< by place, less one
+  Tracking tracking;  ///< what serves: small buffers and shared storage are not worth tracking by page
+  std::string last_marks = "nothing was declared before";
+  bool absorbed = false;  ///< in this operation: only then does what is remembered at its end hold no user's write
+  std::unique_ptr<detail::HostWrites> host_writes;  ///< null: only what goes through the library counts
+  std::vector<Side> sides;                          ///< by place, less one
   detail::PendingWork pending;
   Counters counters;
   std::vector<LinkStatistics> links;  ///< between which places how much moved
@@ -159,12 +171,14 @@ class BufferCore::Guard {
   Guard(Guard const&) = delete;
   Guard& operator=(Guard const&) = delete;
   ~Guard();
+  void unlock() noexcept;
 
   [[nodiscard]] Inside* operator->() const noexcept { return core_.inside_.get(); }
   [[nodiscard]] Inside& operator*() const noexcept { return *core_.inside_; }
 
  private:
   BufferCore& core_;
+  bool locked_ = true;
 };
 
 }  // namespace unimem

@@ -9,6 +9,9 @@ namespace unimem::detail {
 Storage::Storage(Device& device, Allocation allocation)
     : device_(&device), allocation_(std::move(allocation)), memory_(allocation_.memory()) {}
 
+Storage::Storage(Device& device, Allocation allocation, DeviceMemory part)
+    : device_(&device), allocation_(std::move(allocation)), memory_(part) {}
+
 Storage::Storage(Device& host_device, void* pointer, std::size_t bytes, Ownership ownership)
     : device_(&host_device),
       ownership_(std::move(ownership)),

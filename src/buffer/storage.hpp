@@ -21,6 +21,8 @@ namespace unimem::detail {
 class Storage {
  public:
   Storage(Device& device, Allocation allocation);
+  /// Of which only `part` is used.
+  Storage(Device& device, Allocation allocation, DeviceMemory part);
 
   /// Host memory that exists already.
   Storage(Device& host_device, void* pointer, std::size_t bytes, Ownership ownership);

@@ -134,6 +134,11 @@ void BufferCore::Inside::carry_out(Plan const& plan) {
   start_copies(plan, nullptr, events);
   // All must have ended before one's error may be told: a copy still running writes into memory we are responsible for.
   for (auto const event : events) static_cast<void>(event.wait_for_error());
+  if (host_writes) {
+    for (auto const& copy : plan.copies) {
+      if (copy.to == host_place && !copy.fence) host_writes->wrote(copy.range);
+    }
+  }
   for (auto const event : events) event.wait();
 }
 

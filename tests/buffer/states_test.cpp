@@ -236,12 +236,6 @@ TEST_F(States, ShapesAreCheckedBeforeAnythingExists) {
   EXPECT_TRUE(scalar.shape().empty());
 }
 
-TEST_F(States, PagesTrackingIsRefusedRatherThanDowngraded) {
-  auto options = on_sim();
-  options.tracking = Tracking::pages;
-  EXPECT_THROW(UnifiedBuffer<float>(10, options), UnsupportedOperation);
-}
-
 TEST_F(States, UnderManualTrackingOnlyMarksCount) {
   auto options = on_sim();
   options.tracking = Tracking::manual;

@@ -77,7 +77,13 @@ class UNIMEM_API BufferCore final : public Resident {
   ~BufferCore() override;
 
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
-  [[nodiscard]] BufferState state() const noexcept { return state_of(summary_.load(std::memory_order_acquire)); }
+  [[nodiscard]] BufferState state() const noexcept {
+    auto const summary = summary_.load(std::memory_order_acquire);
+    return (summary & by_pages) != 0 ? state_by_pages() : state_of(summary);
+  }
+  /// How host writes are noticed: `Tracking::pages` serves as `access` where the buffer is too small to gain, or shares
+  /// its memory with a device.
+  [[nodiscard]] Tracking tracking() const noexcept;
   [[nodiscard]] std::string_view name() const noexcept;
   [[nodiscard]] Device& default_device() const;
   [[nodiscard]] MemoryManager& manager() const noexcept;
@@ -163,11 +169,14 @@ class UNIMEM_API BufferCore final : public Resident {
   static constexpr std::uint32_t host_current = 1U << 8;
   /// And only the host, all of it counted as written, with nothing in flight: one more write changes nothing.
   static constexpr std::uint32_t host_exclusive = 1U << 9;
+  /// Host writes are found by looking, so the state in this word may be old.
+  static constexpr std::uint32_t by_pages = 1U << 10;
   static constexpr BufferState state_of(std::uint32_t summary) noexcept {
     return static_cast<BufferState>(summary & 0xFFU);
   }
 
   void* host_slow(ByteRange range, Intent intent);
+  [[nodiscard]] BufferState state_by_pages() const noexcept;
   /// Whether filling `range` with `pattern` is a device's business, and whose.
   [[nodiscard]] Device* device_to_fill(ByteRange range, std::size_t pattern_bytes);
 

@@ -13,7 +13,10 @@ namespace unimem {
 /// Who notices that the host side was written.
 enum class Tracking : std::uint8_t {
   access,  ///< a mutable view counts as written when it is taken
-  pages,   ///< the kernel tells which pages were written; not in this version: UnsupportedOperation
+  pages,   ///< the system tells which pages were written, whoever wrote them; UnsupportedOperation where it cannot.
+           ///< A retained pointer may be written at any time between operations, and reading through a mutable view
+           ///< never costs an upload. Small buffers (below 64 KiB) and memory shared with a device mark on access:
+           ///< `tracking()` says what serves
   manual,  ///< only `mark_*` and the library's own writes count
 };
 

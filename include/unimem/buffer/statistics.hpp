@@ -15,6 +15,7 @@ struct BufferStatistics {
   std::uint64_t device_to_device_bytes = 0;
   std::uint64_t device_to_device_copies = 0;
   std::uint64_t conflicting_marks = 0;  ///< marks that overruled unsynchronized writes of the other side
+  std::uint64_t unmarked_writes = 0;    ///< host writes nobody declared, found with UNIMEM_CHECK=1
 };
 
 /// What moved from one place to another for one buffer: its migrations, link by link. Places are device ids, and

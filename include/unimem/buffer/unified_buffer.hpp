@@ -78,6 +78,8 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
 
   /// One atomic load.
   [[nodiscard]] BufferState state() const noexcept { return core_ ? core_->state() : BufferState::uninitialized; }
+  /// How writes by the host are noticed; see `Tracking`.
+  [[nodiscard]] Tracking tracking() const { return core().tracking(); }
   [[nodiscard]] bool is_pinned() const noexcept { return core_ && core_->is_pinned(); }
   [[nodiscard]] bool is_allocated() const { return core_ && core_->is_allocated(); }
   [[nodiscard]] bool valid_on_host() const { return core_ && core_->valid_on_host(); }

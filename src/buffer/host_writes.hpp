@@ -1,0 +1,64 @@
+#pragma once
+
+#include <unimem/coherence/coherence.hpp>
+#include <unimem/core/byte_ranges.hpp>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+namespace unimem::detail {
+
+class Storage;
+
+/// A host write that cannot be told from, or has run into, newer bytes of a device.
+struct HostWriteConflict {
+  ByteRange host;
+  Place device = host_place;
+  ByteRange on_device;
+};
+
+/// Finds out what was written to the host side of a buffer behind the library's back, through pointers it handed out.
+///
+/// Asked before every operation (`absorb`), and told after it how things stand (`remember`). Between the two only users
+/// write, so whatever has changed is theirs. The buffer's lock guards it.
+class HostWrites {
+ public:
+  HostWrites() = default;
+  HostWrites(HostWrites const&) = delete;
+  HostWrites& operator=(HostWrites const&) = delete;
+  virtual ~HostWrites() = default;
+
+  /// Records in `coherence` what users have written since the last call. With a conflict, which is returned, what is
+  /// in conflict stays unrecorded, and is found again by the next call.
+  [[nodiscard]] virtual std::optional<HostWriteConflict> absorb(Coherence& coherence) = 0;
+
+  /// The library itself has written `range`, and nobody else meanwhile.
+  virtual void wrote(ByteRange range) = 0;
+
+  /// The writes users made to `range` do not count: the device is the truth there.
+  virtual void overrule(ByteRange range) = 0;
+
+  /// From now on, until `not_expected`, users may write to `range`, and will say so when they are done.
+  virtual void expect(ByteRange /*range*/) {}
+  virtual void not_expected(ByteRange /*range*/) {}
+
+  /// How many writes nobody declared have been complained of.
+  [[nodiscard]] virtual std::uint64_t unmarked() const noexcept { return 0; }
+
+  /// An operation has ended; `coherence` tells which bytes are whose.
+  virtual void remember(Coherence const& coherence) = 0;
+};
+
+/// The kernel tells which pages were written (Tracking::pages). A page that also holds newer bytes of a device is
+/// compared with its twin, a copy from when the device wrote, to tell just which bytes of it the host has changed.
+/// `host` must be whole pages. Throws UnsupportedOperation where the system cannot track writes.
+[[nodiscard]] std::unique_ptr<HostWrites> track_pages(std::shared_ptr<Storage> const& host, std::size_t bytes);
+
+/// For UNIMEM_CHECK=1: compares checksums of what should not have changed, and complains of what has, by `name` and
+/// range; the bytes count as written from then on. `last_marks` says what was declared last.
+[[nodiscard]] std::unique_ptr<HostWrites> check_host(std::shared_ptr<Storage> const& host, std::size_t bytes,
+                                                     std::string name, std::string const& last_marks);
+
+}  // namespace unimem::detail

@@ -1,0 +1,148 @@
+#include <unimem/core/error.hpp>
+
+#include "buffer/host_writes.hpp"
+#include "buffer/storage.hpp"
+#include "device/page_watch.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace unimem::detail {
+namespace {
+
+class TrackedPages final : public HostWrites {
+ public:
+  TrackedPages(std::shared_ptr<Storage> const& host, std::size_t bytes)
+      : host_(host),
+        memory_(static_cast<std::byte const*>(host->address())),
+        bytes_(bytes),
+        watch_(host->address(), host->memory().bytes) {}
+
+  std::optional<HostWriteConflict> absorb(Coherence& coherence) override {
+    auto const found = watch_.collect({0, bytes_});
+    std::optional<HostWriteConflict> conflict;
+    for (auto const range : found.ranges()) {
+      for (auto page = range.begin; page < std::min(range.end, bytes_); page += PageWatch::page_bytes()) {
+        auto const clash = absorb_page(coherence, {page, std::min(page + PageWatch::page_bytes(), bytes_)});
+        if (!clash) continue;
+        watch_.mark_written({page, page + 1});
+        if (!conflict) conflict = clash;
+      }
+    }
+    return conflict;
+  }
+
+  void wrote(ByteRange range) override {
+    if (!range.empty()) static_cast<void>(watch_.collect(range));
+  }
+
+  void overrule(ByteRange range) override {
+    // What lies outside `range` on its pages may have been written, too.
+    auto const page = PageWatch::page_bytes();
+    auto const pages = watch_.collect(range);
+    for (auto const found : pages.ranges()) {
+      if (found.begin < range.begin) watch_.mark_written({range.begin / page * page, range.begin});
+      if (found.end > range.end && range.end < bytes_) watch_.mark_written({range.end, range.end + 1});
+    }
+    for (auto twin = twins_.lower_bound(range.begin / page * page); twin != twins_.end() && twin->first < range.end;
+         ++twin) {
+      auto const begin = std::max(twin->first, range.begin), end = std::min(twin->first + page, range.end);
+      std::memcpy(twin->second.data() + (begin - twin->first), memory_ + begin, end - begin);
+    }
+  }
+
+  void remember(Coherence const& coherence) override {
+    // Twins of pages that are no longer shared are no use; pages that have become so get one while only the library
+    // has had the buffer.
+    std::map<std::size_t, std::vector<std::byte>> twins;
+    if (coherence.has_data() && coherence.has_storage(host_place)) {
+      auto const& valid = coherence.valid(host_place);
+      for (auto const range : valid.ranges()) {
+        for (auto const edge : {range.begin, range.end}) {
+          auto const page = page_of(edge == 0 ? 0 : edge == range.end ? edge - 1 : edge);
+          if (valid.contains(page) || twins.contains(page.begin)) continue;
+          if (auto kept = twins_.extract(page.begin)) {
+            twins.insert(std::move(kept));
+          } else {
+            twins.emplace(page.begin, std::vector<std::byte>(memory_ + page.begin, memory_ + page.end));
+          }
+        }
+      }
+    }
+    twins_ = std::move(twins);
+  }
+
+ private:
+  [[nodiscard]] ByteRange page_of(std::size_t offset) const noexcept {
+    auto const begin = offset / PageWatch::page_bytes() * PageWatch::page_bytes();
+    return {begin, std::min(begin + PageWatch::page_bytes(), bytes_)};
+  }
+
+  std::optional<HostWriteConflict> absorb_page(Coherence& coherence, ByteRange page) {
+    auto const free = [](Place, Place, std::size_t) { return 0.0; };
+    auto const record = [&](ByteRange written) {
+      if (coherence.written(host_place).contains(written)) return;
+      static_cast<void>(coherence.commit(coherence.plan_access(host_place, written, Intent::write, free)));
+    };
+    if (!coherence.has_data()) {
+      record(page);  // what is there now is the data
+      return std::nullopt;
+    }
+    auto const& valid = coherence.valid(host_place);
+    if (valid.contains(page)) {
+      record(page);
+      return std::nullopt;
+    }
+    auto const twin = twins_.find(page.begin);
+    if (twin == twins_.end()) return clash(coherence, page);  // all of it is newer on a device
+    std::vector<ByteRange> changed;
+    for (auto at = page.begin; at < page.end;) {
+      auto const differs = [&](std::size_t byte) { return memory_[byte] != twin->second[byte - page.begin]; };
+      if (!differs(at)) {
+        ++at;
+        continue;
+      }
+      ByteRange run{at, at};
+      while (run.end < page.end && differs(run.end)) ++run.end;
+      changed.push_back(run);
+      at = run.end;
+    }
+    for (auto const run : changed) {
+      if (!valid.contains(run)) return clash(coherence, run);
+    }
+    for (auto const run : changed) record(run);
+    std::memcpy(twin->second.data(), memory_ + page.begin, page.size());
+    return std::nullopt;
+  }
+
+  /// The host wrote `range`, of which some device has newer bytes.
+  static HostWriteConflict clash(Coherence const& coherence, ByteRange range) {
+    HostWriteConflict conflict{range, host_place, range};
+    for (Place place = host_place + 1; place < coherence.place_count(); ++place) {
+      auto const newer = coherence.written(place).intersection(ByteRanges{range});
+      if (newer.empty()) continue;
+      conflict.device = place;
+      conflict.on_device = *coherence.written(place).find(newer.ranges().front().begin);
+      break;
+    }
+    return conflict;
+  }
+
+  std::shared_ptr<Storage> host_;
+  std::byte const* memory_;
+  std::size_t bytes_;
+  PageWatch watch_;
+  std::map<std::size_t, std::vector<std::byte>> twins_;  ///< by the page's offset: the host's bytes when it was shared
+};
+
+}  // namespace
+
+std::unique_ptr<HostWrites> track_pages(std::shared_ptr<Storage> const& host, std::size_t bytes) {
+  return std::make_unique<TrackedPages>(host, bytes);
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,88 @@
+#include <unimem/kernel/launch.hpp>
+
+#include "buffer/buffer_fixture.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace unimem::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Read once, at the first buffer.
+[[maybe_unused]] bool const checking = setenv("UNIMEM_CHECK", "1", 1) == 0;
+
+/// UNIMEM_CHECK=1 notices what users forgot to say.
+class Check : public BufferTest {
+ protected:
+  Event increment(UnifiedBuffer<std::uint32_t>& buffer) {
+    static Kernel const kernel = Kernel("increment").host([](WorkItem i, std::span<std::uint32_t> x) { x[i.x] += 1; });
+    return launch(sim.default_queue(), kernel, Range{buffer.size()}, readwrite(buffer));
+  }
+
+  /// What the library writes to standard error while `work` runs.
+  template <class Work>
+  static std::string complaints(Work const& work) {
+    ::testing::internal::CaptureStderr();
+    work();
+    return ::testing::internal::GetCapturedStderr();
+  }
+};
+
+TEST_F(Check, AWriteThroughAKeptPointerThatNobodyMarkedIsReported) {
+  UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
+  auto const said = complaints([&] {
+    auto const h = buffer.host();
+    std::ranges::fill(h, 1U);
+    increment(buffer).wait();
+    h[5'000] = 1'000;  // stale, and nobody says so
+    increment(buffer).wait();
+  });
+  EXPECT_THAT(said, HasSubstr("samples"));
+  EXPECT_THAT(said, HasSubstr("[16384, 20480)"));
+  EXPECT_THAT(said, HasSubstr("a host view that may be written of bytes [0, 40000)"));
+  EXPECT_EQ(buffer.statistics().unmarked_writes, 1U);
+}
+
+TEST_F(Check, AnUnmarkedWriteToACleanHostCopyReachesTheDevice) {
+  UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
+  auto const said = complaints([&] {
+    auto const h = buffer.host();
+    std::ranges::fill(h, 1U);
+    buffer.sync_to_device();
+    h[0] = 7;
+    buffer.sync_to_device();
+  });
+  EXPECT_THAT(said, HasSubstr("[0, 4096)"));
+  EXPECT_EQ(device_bytes(buffer, sim)[0], 7U) << "once seen it is not ignored";
+}
+
+TEST_F(Check, WhatIsDeclaredIsNotReported) {
+  UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
+  auto const said = complaints([&] {
+    auto const h = buffer.host();
+    std::ranges::fill(h, 1U);
+    buffer.sync_to_device();
+    buffer.host(0, 1)[0] = 7;
+    increment(buffer).wait();
+    std::ignore = buffer.host_view();
+    buffer.host()[1] = 8;
+    buffer.copy_from(counting(100), 50);
+    buffer.fill(3, 0, 10);
+    buffer.sync_to_host();
+    increment(buffer);
+    std::ignore = buffer.to_vector();
+    auto mapped = buffer.map(MapMode::write, 0, 100);
+    mapped[3] = 1;
+    mapped.unmap();
+    buffer.sync_to_device();
+    buffer.release_host();
+    std::ignore = buffer.to_vector();
+  });
+  EXPECT_EQ(said, "");
+  EXPECT_EQ(buffer.statistics().unmarked_writes, 0U);
+}
+
+}  // namespace
+}  // namespace unimem::testing

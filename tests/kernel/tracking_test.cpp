@@ -1,0 +1,227 @@
+#include <unimem/core/error.hpp>
+#include <unimem/kernel/launch.hpp>
+
+#include "buffer/buffer_fixture.hpp"
+#include "device/page_watch.hpp"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+namespace unimem::testing {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+constexpr std::size_t page = 4096;
+
+/// Tracking::pages on a simulated device: nothing that is written through a pointer is lost, and nothing is moved that
+/// was not written.
+class PageTracking : public BufferTest {
+ protected:
+  static constexpr std::size_t count = 64 * page / 4;
+
+  void SetUp() override {
+    auto const reason = detail::PageWatch::reason_unavailable();
+    if (!reason.empty()) GTEST_SKIP() << reason;
+    if (detail::PageWatch::page_bytes() != page) GTEST_SKIP() << "pages of another size";
+  }
+
+  [[nodiscard]] BufferOptions tracked() {
+    auto options = on_sim("tracked");
+    options.tracking = Tracking::pages;
+    return options;
+  }
+
+  /// A launch that adds one to every element.
+  Event increment(BufferSlice<std::uint32_t> const& slice) {
+    static Kernel const kernel = Kernel("increment").host([](WorkItem i, std::span<std::uint32_t> x) { x[i.x] += 1; });
+    return launch(sim.default_queue(), kernel, Range{slice.size()}, readwrite(slice));
+  }
+  Event increment(UnifiedBuffer<std::uint32_t>& buffer) { return increment(buffer.slice(0)); }
+};
+
+TEST_F(PageTracking, AKeptPointerLosesNothing) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  ASSERT_EQ(buffer.tracking(), Tracking::pages);
+  auto const h = buffer.host();
+  std::ranges::fill(h, 1U);
+  increment(buffer);
+  std::ignore = buffer.host_view();  // brought back: the pointer shows what the kernel did
+  ASSERT_THAT(h, Each(2U));
+  h[0] = 10;
+  EXPECT_EQ(buffer.state(), BufferState::host_dirty);
+  increment(buffer);
+  auto expected = std::vector<std::uint32_t>(count, 3);
+  expected[0] = 11;
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes, count * 4 + page) << "the second upload is one page";
+}
+
+TEST_F(PageTracking, ReadingThroughAMutableViewMovesNothing) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  buffer.copy_from(counting(count));
+  buffer.sync_to_device();
+  auto const before = moved(buffer.statistics());
+  std::uint64_t sum = 0;
+  for (auto const value : buffer.host()) sum += value;
+  EXPECT_EQ(sum, std::uint64_t{count} * (count - 1) / 2);
+  EXPECT_EQ(buffer.state(), BufferState::synchronized);
+  buffer.sync_to_device();
+  EXPECT_EQ(moved(buffer.statistics()), before);
+}
+
+TEST_F(PageTracking, OnlyThePagesThatWereWrittenTravel) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  buffer.copy_from(counting(count));
+  buffer.sync_to_device();
+  auto const before = buffer.statistics();
+  auto const h = buffer.host();
+  h[0] = 7;
+  h[30 * page / 4 + 5] = 8;
+  h[count - 1] = 9;
+  buffer.sync_to_device();
+  auto const after = buffer.statistics();
+  EXPECT_EQ(after.host_to_device_bytes - before.host_to_device_bytes, 3 * page);
+  EXPECT_EQ(after.host_to_device_copies - before.host_to_device_copies, 3U);
+  auto expected = counting(count);
+  expected[0] = 7;
+  expected[30 * page / 4 + 5] = 8;
+  expected[count - 1] = 9;
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
+TEST_F(PageTracking, WritesByThreadsAndSystemCallsAreSeen) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  buffer.fill(1);
+  buffer.sync_to_device();
+  auto const h = buffer.host();
+  std::thread{[&] { h[3 * page / 4] = 33; }}.join();
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  std::uint32_t const sent = 44;
+  ASSERT_EQ(::write(ends[1], &sent, sizeof sent), 4);
+  ASSERT_EQ(::read(ends[0], &h[7 * page / 4], sizeof sent), 4);
+  close(ends[0]);
+  close(ends[1]);
+  increment(buffer);
+  auto expected = std::vector<std::uint32_t>(count, 2);
+  expected[3 * page / 4] = 34;
+  expected[7 * page / 4] = 45;
+  EXPECT_EQ(buffer.to_vector(), expected);
+}
+
+TEST_F(PageTracking, APageThatBothSidesHaveWrittenIsToldApartByteForByte) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  buffer.copy_from(counting(count));
+  buffer.sync_to_device();
+  auto const h = buffer.host();
+  increment(buffer.slice(0, 100));  // the first 400 bytes of page 0
+  h[500] = 5;
+  h[501] = 6;
+  EXPECT_EQ(buffer.state(), BufferState::mixed);
+  auto expected = counting(count);
+  for (std::size_t i = 0; i < 100; ++i) ++expected[i];
+  expected[500] = 5;
+  expected[501] = 6;
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
+TEST_F(PageTracking, AHostWriteUnderNewerBytesOfADeviceIsAConflictThatNamesBoth) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  buffer.copy_from(counting(count));
+  buffer.sync_to_device();
+  auto const h = buffer.host();
+  increment(buffer).wait();
+  h[page / 4] = 1;
+  try {
+    std::ignore = buffer.host_view();
+    FAIL() << "two unsynchronized writes met";
+  } catch (CoherenceConflict const& conflict) {
+    EXPECT_THAT(conflict.what(), HasSubstr("pages of 4096 bytes"));
+    EXPECT_THAT(conflict.what(), HasSubstr(std::string(sim.id())));
+  }
+  EXPECT_THROW(std::ignore = buffer.host_view(), CoherenceConflict) << "until somebody decides";
+  buffer.mark_device_dirty();
+  auto expected = counting(count);
+  for (auto& value : expected) ++value;
+  EXPECT_EQ(buffer.to_vector(), expected);
+}
+
+TEST_F(PageTracking, SayingThatTheHostIsTheTruthDecidesAConflict) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  buffer.copy_from(counting(count));
+  buffer.sync_to_device();
+  auto const h = buffer.host();
+  increment(buffer).wait();
+  h[1] = 100;
+  buffer.mark_host_dirty();
+  auto expected = counting(count);
+  expected[1] = 100;
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  EXPECT_EQ(buffer.statistics().conflicting_marks, 1U);
+}
+
+TEST_F(PageTracking, RandomWritesThroughOnePointerAndKernelsAgreeWithAnArray) {
+  for (unsigned const seed : {1U, 2U, 3U}) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    std::mt19937 random{seed};
+    UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+    auto const h = buffer.host();
+    std::ranges::fill(h, 0U);
+    std::vector<std::uint32_t> model(count, 0);
+    for (int step = 0; step < 400; ++step) {
+      switch (random() % 5) {
+        case 0:
+          // Only where the host is current: elsewhere a write would be a conflict.
+          std::ignore = buffer.host_view();
+          for (int i = 0; i < 20; ++i) {
+            auto const at = random() % count;
+            h[at] = model[at] = static_cast<std::uint32_t>(random());
+          }
+          break;
+        case 1: {
+          auto const offset = random() % count;
+          auto const length = random() % (count - offset) + 1;
+          increment(buffer.slice(offset, length));
+          for (std::size_t i = offset; i < offset + length; ++i) ++model[i];
+          break;
+        }
+        case 2:
+          buffer.synchronize();
+          break;
+        case 3: {
+          auto const offset = random() % count;
+          auto const length = random() % (count - offset);
+          auto const data = counting(length, static_cast<std::uint32_t>(random()));
+          buffer.copy_from(data, offset);
+          std::ranges::copy(data, model.begin() + static_cast<std::ptrdiff_t>(offset));
+          break;
+        }
+        default:
+          ASSERT_EQ(buffer.to_vector(), model) << "at step " << step;
+      }
+    }
+    EXPECT_EQ(buffer.to_vector(), model);
+    EXPECT_EQ(device_bytes(buffer, sim), model);
+  }
+}
+
+TEST_F(PageTracking, BuffersTooSmallToGainMarkOnAccessAndSaySo) {
+  UnifiedBuffer<std::uint32_t> small(100, tracked());
+  EXPECT_EQ(small.tracking(), Tracking::access);
+  small.host()[0] = 1;
+  EXPECT_EQ(small.state(), BufferState::host_dirty);
+  auto options = tracked();
+  options.device = &device("cpu");
+  UnifiedBuffer<std::uint32_t> shared(count, options);
+  EXPECT_EQ(shared.tracking(), Tracking::access) << "what never moves need not be tracked";
+}
+
+}  // namespace
+}  // namespace unimem::testing
