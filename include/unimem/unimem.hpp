@@ -43,6 +43,7 @@
 #include <unimem/buffer/shape.hpp>
 #include <unimem/buffer/statistics.hpp>
 #include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/buffer/view.hpp>
 
 #include <unimem/report/device_list.hpp>
 #include <unimem/report/json.hpp>

@@ -53,6 +53,8 @@ void BufferCore::Guard::unlock() noexcept {
     bool const quiet = inside.pending.empty() && (!inside.host || inside.host->idle());
     if (quiet && !whole.empty() && inside.coherence.written(host_place).contains(whole)) summary |= host_exclusive;
   }
+  auto* const current = inside.host_writes || inside.deferred ? nullptr : inside.quiet_device();
+  core_.current_on_.store(current, std::memory_order_release);
   // Release: who sees the summary also sees the address, and the bytes that were copied to it.
   core_.summary_.store(summary, std::memory_order_release);
   inside.mutex.unlock();
@@ -85,9 +87,11 @@ std::string_view BufferCore::name() const noexcept {
   return inside_->name.view();
 }
 
-Device& BufferCore::default_device() const {
+Device& BufferCore::find_default_device() const {
   std::lock_guard const lock{inside_->mutex};
-  return inside_->default_device();
+  auto& device = inside_->default_device();
+  default_device_.store(&device, std::memory_order_release);
+  return device;
 }
 
 MemoryManager& BufferCore::manager() const noexcept {

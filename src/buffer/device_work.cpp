@@ -60,8 +60,13 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   inside->check_access("device access");
   inside->check_range(range);
   inside->settle(range, queue == nullptr);
-  auto& on = queue == nullptr ? device.default_queue() : *queue;
   auto const place = inside->place_of(device);
+  if (auto const& there = inside->storage_at(place);
+      intent == Intent::read && there && inside->is_quiet(place, range)) {
+    there->used_by_others(device, queue);
+    return {there, there->memory().window(range.begin, range.size())};
+  }
+  auto& on = queue == nullptr ? device.default_queue() : *queue;
   inside->prepare(*this, place, range, intent, on);
   auto const storage = inside->storage_at(place);
   auto const arrived = inside->arrival(place, range, on);
@@ -94,7 +99,7 @@ Event BufferCore::sync_to_device_async(Device& device, ByteRange range) {
   return prefetch(device, nullptr, range);
 }
 
-void BufferCore::sync_to_device(Device& device, ByteRange range) {
+void BufferCore::sync_to_device_slow(Device& device, ByteRange range) {
   static_cast<void>(sync_to_device_async(device, range).wait_for_error());
   Guard inside(*this);
   inside->settle(range, true);

@@ -57,7 +57,7 @@ Event BufferCore::sync_to_host_async(ByteRange range) {
   return fetch(range);
 }
 
-void BufferCore::sync_to_host(ByteRange range) {
+void BufferCore::sync_to_host_slow(ByteRange range) {
   {
     Guard inside(*this);
     inside->check_allocated("sync_to_host");

@@ -94,6 +94,19 @@ Device* BufferCore::Inside::device_holding(ByteRange range) const {
   return found;
 }
 
+Device* BufferCore::Inside::quiet_device() const {
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    if (is_quiet(static_cast<Place>(i + 1), whole())) return sides[i].device;
+  }
+  return nullptr;
+}
+
+bool BufferCore::Inside::is_quiet(Place place, ByteRange range) const {
+  if (!pending.empty() || !holds(place, range)) return false;
+  auto const& storage = place == host_place ? host : sides[place - 1].storage;
+  return !storage || storage->hazards().writes_ended(range);
+}
+
 void BufferCore::Inside::check_access(std::string_view operation) const {
   if (options.strict && !allocated) throw BufferNotAllocated(display_name(), std::string(operation));
 }

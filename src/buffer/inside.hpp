@@ -48,6 +48,10 @@ struct BufferCore::Inside {
   [[nodiscard]] bool holds(Place place, ByteRange range) const;
   /// A device that is not the host's own memory and holds all of `range`, the default one first; null if none does.
   [[nodiscard]] Device* device_holding(ByteRange range) const;
+  /// Whether `range` is current at `place`, with no write to it and no doubt about it pending.
+  [[nodiscard]] bool is_quiet(Place place, ByteRange range) const;
+  /// A device whose copy is complete, with no work pending in this buffer; null if there is none.
+  [[nodiscard]] Device* quiet_device() const;
 
   /// BufferNotAllocated when strict and `allocate()` has not been called.
   void check_access(std::string_view operation) const;

@@ -48,6 +48,28 @@ void check_elements(ByteRange range, std::size_t element_bytes, std::size_t alig
   }
 }
 
+void check_index(std::span<const std::size_t> index, std::span<const std::size_t> extents) {
+  for (std::size_t i = 0; i < index.size(); ++i) {
+    if (index[i] < extents[i]) continue;
+    throw InvalidArgument(fmt::format("index {}", i), fmt::format("{}", index[i]), fmt::format("below {}", extents[i]));
+  }
+}
+
+void check_block(std::span<const std::size_t> begin, std::span<const std::size_t> count,
+                 std::span<const std::size_t> extents) {
+  for (std::size_t i = 0; i < begin.size(); ++i) {
+    if (begin[i] <= extents[i] && count[i] <= extents[i] - begin[i]) continue;
+    throw InvalidArgument(fmt::format("block in dimension {}", i), fmt::format("{} from {} on", count[i], begin[i]),
+                          fmt::format("within {}", extents[i]));
+  }
+}
+
+void check_extents(std::span<const std::size_t> extents, std::size_t size) {
+  std::size_t count = 1;
+  for (auto const extent : extents) count = checked_multiply(count, extent, "extents");
+  if (count != size) throw_size_mismatch("view", size, count);
+}
+
 void throw_empty_handle(char const* what) {
   throw InvalidArgument(what, "moved-from or never assigned", "one that stands for something");
 }

@@ -85,7 +85,10 @@ class UNIMEM_API BufferCore final : public Resident {
   /// its memory with a device.
   [[nodiscard]] Tracking tracking() const noexcept;
   [[nodiscard]] std::string_view name() const noexcept;
-  [[nodiscard]] Device& default_device() const;
+  [[nodiscard]] Device& default_device() const {
+    auto* const known = default_device_.load(std::memory_order_acquire);
+    return known != nullptr ? *known : find_default_device();
+  }
   [[nodiscard]] MemoryManager& manager() const noexcept;
   [[nodiscard]] bool is_pinned() const noexcept;
   [[nodiscard]] bool is_allocated() const;
@@ -112,8 +115,12 @@ class UNIMEM_API BufferCore final : public Resident {
   Event prefetch(Device& device, Queue* queue, ByteRange range);
   /// Starts bringing `range` up to date on the host; when it will be there.
   Event fetch(ByteRange range);
-  void sync_to_device(Device& device, ByteRange range);
-  void sync_to_host(ByteRange range);
+  void sync_to_device(Device& device, ByteRange range) {
+    if (current_on_.load(std::memory_order_acquire) != &device) sync_to_device_slow(device, range);
+  }
+  void sync_to_host(ByteRange range) {
+    if ((summary_.load(std::memory_order_acquire) & host_current) == 0) sync_to_host_slow(range);
+  }
   void synchronize(ByteRange range);
   /// The same without waiting.
   Event sync_to_device_async(Device& device, ByteRange range);
@@ -176,6 +183,9 @@ class UNIMEM_API BufferCore final : public Resident {
   }
 
   void* host_slow(ByteRange range, Intent intent);
+  void sync_to_device_slow(Device& device, ByteRange range);
+  void sync_to_host_slow(ByteRange range);
+  [[nodiscard]] Device& find_default_device() const;
   [[nodiscard]] BufferState state_by_pages() const noexcept;
   /// Whether filling `range` with `pattern` is a device's business, and whose.
   [[nodiscard]] Device* device_to_fill(ByteRange range, std::size_t pattern_bytes);
@@ -183,6 +193,9 @@ class UNIMEM_API BufferCore final : public Resident {
   std::size_t bytes_;
   std::atomic<std::uint32_t> summary_{static_cast<std::uint32_t>(BufferState::uninitialized)};
   void* host_address_ = nullptr;  ///< published by `summary_`
+  /// A device that holds every byte, with nothing in flight anywhere: bringing it up to date is nothing to do.
+  std::atomic<Device*> current_on_{nullptr};
+  mutable std::atomic<Device*> default_device_{nullptr};
   std::unique_ptr<Inside> inside_;
 };
 

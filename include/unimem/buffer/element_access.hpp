@@ -14,6 +14,8 @@ namespace unimem {
 
 template <class T>
 class BufferSlice;
+template <class T, std::size_t Rank>
+class BufferView;
 
 namespace detail {
 
@@ -216,6 +218,15 @@ class ElementAccess {
   [[nodiscard]] BufferSlice<T> slice(std::size_t offset, std::size_t count = all) const {
     auto const [core, range] = window(offset, count);
     return BufferSlice<T>(self().shared_core(), range);
+  }
+
+  /// The same elements as a row-major array of two or three dimensions. Throws SizeMismatch unless the extents multiply
+  /// to `size()`.
+  [[nodiscard]] BufferView<T, 2> view_2d(std::size_t rows, std::size_t columns) const {
+    return BufferView<T, 2>(slice(0), {rows, columns});
+  }
+  [[nodiscard]] BufferView<T, 3> view_3d(std::size_t planes, std::size_t rows, std::size_t columns) const {
+    return BufferView<T, 3>(slice(0), {planes, rows, columns});
   }
 
   /// The same bytes as elements of another type. Throws SizeMismatch unless they are a whole number of them, and

@@ -4,6 +4,7 @@
 #include <unimem/buffer/buffer_slice.hpp>
 #include <unimem/buffer/options.hpp>
 #include <unimem/buffer/shape.hpp>
+#include <unimem/buffer/view.hpp>
 #include <unimem/core/size.hpp>
 
 #include <array>

@@ -1,0 +1,135 @@
+#pragma once
+
+#include <unimem/buffer/buffer_slice.hpp>
+#include <unimem/core/size.hpp>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace unimem {
+
+namespace detail {
+/// Throws InvalidArgument unless every index lies below its extent, naming the first that does not.
+UNIMEM_API void check_index(std::span<const std::size_t> index, std::span<const std::size_t> extents);
+/// Throws InvalidArgument unless `[begin, begin + count)` lies within an extent, for every dimension.
+UNIMEM_API void check_block(std::span<const std::size_t> begin, std::span<const std::size_t> count,
+                            std::span<const std::size_t> extents);
+/// The product; SizeMismatch unless it is `size`, InvalidArgument if it does not fit 64 bits.
+UNIMEM_API void check_extents(std::span<const std::size_t> extents, std::size_t size);
+}  // namespace detail
+
+template <class T>
+void copy(BufferSlice<T> const& from, BufferSlice<T> const& to);
+
+/// Elements of a buffer seen as a row-major array of `Rank` dimensions, outermost first. Shares memory and coherence
+/// with the buffer and keeps them alive, as a slice does; nothing is copied to make one. All bounds are checked, in 64
+/// bits.
+template <class T, std::size_t Rank>
+class BufferView {
+ public:
+  using Index = std::array<std::size_t, Rank>;
+
+  /// Throws SizeMismatch unless the extents multiply to the number of elements.
+  BufferView(BufferSlice<T> elements, Index extents) : elements_(std::move(elements)), extents_(extents) {
+    detail::check_extents(extents_, elements_.size());
+  }
+
+  [[nodiscard]] Index extents() const noexcept { return extents_; }
+  [[nodiscard]] std::size_t size() const noexcept { return elements_.size(); }
+
+  /// All elements, in order.
+  [[nodiscard]] BufferSlice<T> const& elements() const noexcept { return elements_; }
+
+  /// One element on the host, current. The mutable form counts it as written.
+  [[nodiscard]] T& at(Index index) & { return elements_.at(offset_of(index)); }
+  [[nodiscard]] T const& at(Index index) const& { return elements_.at(offset_of(index)); }
+
+  /// The elements of one outermost index: a row of a matrix, a plane of a volume.
+  [[nodiscard]] BufferSlice<T> row(std::size_t index) const {
+    Index first{};
+    first[0] = index;
+    auto const stride = extents_[0] == 0 ? 0 : size() / extents_[0];
+    return elements_.slice(offset_of(first), stride);
+  }
+
+  /// Copies a rectangular block out, row by row, into `data`, which has room for exactly its elements (SizeMismatch).
+  /// Only the rows of the block are brought to the host.
+  void copy_block_to(Index begin, Index count, std::span<T> data) const {
+    each_run("copy_block_to", begin, count, data.size(), [&](std::size_t from, std::size_t run, std::size_t at) {
+      elements_.copy_to(data.subspan(at, run), from);
+    });
+  }
+
+  /// Replaces a rectangular block on the host with `data`, which has exactly its elements (SizeMismatch, before
+  /// anything happens). Elements around the block are not touched on either side.
+  void copy_block_from(Index begin, Index count, std::span<const T> data) {
+    each_run("copy_block_from", begin, count, data.size(),
+             [&](std::size_t to, std::size_t run, std::size_t at) { elements_.copy_from(data.subspan(at, run), to); });
+  }
+
+  /// Copies a block of one view to a block of another, along the nearest path, row by row: on the device if the source
+  /// is current there alone. Throws SizeMismatch unless the counts are the same.
+  friend void copy_block(BufferView const& from, Index from_begin, BufferView& to, Index to_begin, Index count) {
+    detail::check_block(from_begin, count, from.extents_);
+    detail::check_block(to_begin, count, to.extents_);
+    for_each_row(count, [&](Index row, std::size_t run) {
+      auto source = from_begin, target = to_begin;
+      for (std::size_t i = 0; i < Rank; ++i) {
+        source[i] += row[i];
+        target[i] += row[i];
+      }
+      copy(from.elements_.slice(from.raw_offset(source), run), to.elements_.slice(to.raw_offset(target), run));
+    });
+  }
+
+ private:
+  [[nodiscard]] std::size_t raw_offset(Index index) const noexcept {
+    std::size_t offset = 0;
+    for (std::size_t i = 0; i < Rank; ++i) offset = offset * extents_[i] + index[i];
+    return offset;
+  }
+  [[nodiscard]] std::size_t offset_of(Index index) const {
+    detail::check_index(index, extents_);
+    return raw_offset(index);
+  }
+
+  /// Calls `f(first index of a row, its length)` for every innermost row of a block at the origin.
+  template <class F>
+  static void for_each_row(Index count, F const& f) {
+    for (auto const extent : count) {
+      if (extent == 0) return;
+    }
+    Index row{};
+    for (;;) {
+      f(row, count[Rank - 1]);
+      std::size_t dimension = Rank - 1;
+      for (;;) {
+        if (dimension == 0) return;
+        --dimension;
+        if (++row[dimension] < count[dimension]) break;
+        row[dimension] = 0;
+      }
+    }
+  }
+
+  template <class F>
+  void each_run(char const* what, Index begin, Index count, std::size_t given, F const& f) const {
+    detail::check_block(begin, count, extents_);
+    std::size_t elements = 1;
+    for (auto const extent : count) elements *= extent;
+    if (given != elements) detail::throw_size_mismatch(what, elements, given);
+    std::size_t at = 0;
+    for_each_row(count, [&](Index row, std::size_t run) {
+      for (std::size_t i = 0; i < Rank; ++i) row[i] += begin[i];
+      f(raw_offset(row), run, at);
+      at += run;
+    });
+  }
+
+  BufferSlice<T> elements_;
+  Index extents_;
+};
+
+}  // namespace unimem

@@ -1,0 +1,101 @@
+#include <unimem/core/error.hpp>
+
+#include "buffer/buffer_fixture.hpp"
+
+#include <limits>
+
+namespace unimem::testing {
+namespace {
+
+/// Row-major arrays over a buffer's elements.
+using Views = BufferTest;
+
+TEST_F(Views, AreRowMajorAndShareTheMemory) {
+  UnifiedBuffer<std::uint32_t> buffer(24, on_sim());
+  buffer.copy_from(counting(24));
+  auto matrix = buffer.view_2d(4, 6);
+  auto const volume = buffer.view_3d(2, 3, 4);
+  EXPECT_EQ(std::as_const(matrix).at({2, 5}), 17U);
+  EXPECT_EQ(volume.at({1, 2, 3}), 23U);
+  EXPECT_EQ(volume.at({1, 0, 2}), 14U);
+  EXPECT_EQ(matrix.row(3).to_vector(), counting(6, 18));
+  EXPECT_EQ(volume.row(1).to_vector(), counting(12, 12));
+  matrix.at({1, 1}) = 100;
+  EXPECT_EQ(buffer.to_vector()[7], 100U);
+  EXPECT_EQ(device_bytes(buffer, sim)[7], 100U) << "a write through the view travels like any other";
+  EXPECT_EQ(&std::as_const(matrix).at({0, 0}), buffer.host_view().data());
+}
+
+TEST_F(Views, AFillOfOneRowMovesThatRowAlone) {
+  UnifiedBuffer<std::uint32_t> buffer(100 * 1000, on_sim());
+  buffer.copy_from(counting(100'000));
+  buffer.sync_to_device();
+  auto const before = buffer.statistics().host_to_device_bytes;
+  std::ranges::fill(buffer.view_2d(100, 1000).row(40).map(MapMode::discard).elements(), 7U);
+  buffer.sync_to_device();
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes - before, 4000U);
+  auto expected = counting(100'000);
+  std::fill_n(expected.begin() + 40'000, 1000, 7U);
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
+TEST_F(Views, BlocksAreCopiedInAndOutWithoutTouchingWhatIsAround) {
+  UnifiedBuffer<std::uint32_t> buffer(5 * 7, on_sim());
+  buffer.copy_from(counting(35));
+  buffer.sync_to_device();
+  auto view = buffer.view_2d(5, 7);
+  std::vector<std::uint32_t> block(2 * 3);
+  view.copy_block_to({1, 2}, {2, 3}, block);
+  EXPECT_EQ(block, (std::vector<std::uint32_t>{9, 10, 11, 16, 17, 18}));
+  view.copy_block_from({3, 4}, {2, 3}, counting(6, 100));
+  auto expected = counting(35);
+  for (std::size_t i = 0; i < 6; ++i) expected[(3 + i / 3) * 7 + 4 + i % 3] = static_cast<std::uint32_t>(100 + i);
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
+TEST_F(Views, BlocksAreCopiedBetweenViewsOnTheDeviceThatHasThem) {
+  UnifiedBuffer<std::uint32_t> from(3 * 4 * 5, on_sim()), to(6 * 6 * 6, on_sim());
+  from.copy_from(counting(60));
+  from.sync_to_device();
+  from.release_host();
+  to.fill(0);
+  to.sync_to_device();
+  auto target = to.view_3d(6, 6, 6);
+  copy_block(from.view_3d(3, 4, 5), {1, 1, 1}, target, {2, 3, 0}, {2, 2, 4});
+  std::vector<std::uint32_t> expected(216, 0);
+  for (std::size_t p = 0; p < 2; ++p) {
+    for (std::size_t r = 0; r < 2; ++r) {
+      for (std::size_t c = 0; c < 4; ++c) {
+        expected[((2 + p) * 6 + 3 + r) * 6 + c] = static_cast<std::uint32_t>(((1 + p) * 4 + 1 + r) * 5 + 1 + c);
+      }
+    }
+  }
+  EXPECT_EQ(device_bytes(to, sim), expected);
+  EXPECT_EQ(to.to_vector(), expected);
+  EXPECT_EQ(from.statistics().device_to_host_bytes, 0U) << "nothing went by way of the host";
+}
+
+TEST_F(Views, BoundsAreCheckedIn64Bits) {
+  UnifiedBuffer<std::uint32_t> buffer(12, on_sim());
+  buffer.fill(1);
+  constexpr auto huge = std::numeric_limits<std::size_t>::max();
+  EXPECT_THROW(std::ignore = buffer.view_2d(3, 5), SizeMismatch);
+  EXPECT_THROW(std::ignore = buffer.view_2d(huge, 2), InvalidArgument) << "a product that wraps";
+  EXPECT_THROW(std::ignore = buffer.view_3d(std::size_t{1} << 32, std::size_t{1} << 32, 12), InvalidArgument);
+  auto view = buffer.view_2d(3, 4);
+  EXPECT_THROW(std::ignore = view.at({0, 4}), InvalidArgument) << "in the buffer, not in the row";
+  EXPECT_THROW(std::ignore = view.at({3, 0}), InvalidArgument);
+  EXPECT_THROW(std::ignore = view.row(3), InvalidArgument);
+  std::vector<std::uint32_t> block(4);
+  EXPECT_THROW(view.copy_block_to({2, 2}, {2, 2}, block), InvalidArgument);
+  EXPECT_THROW(view.copy_block_to({huge, 0}, {2, 2}, block), InvalidArgument);
+  EXPECT_THROW(view.copy_block_to({0, 0}, {2, 3}, block), SizeMismatch);
+  EXPECT_EQ(block, std::vector<std::uint32_t>(4)) << "nothing was written";
+  auto const empty = UnifiedBuffer<float>(0, on_sim()).view_2d(0, 7);
+  EXPECT_EQ(empty.size(), 0U);
+  EXPECT_THROW(std::ignore = empty.row(0), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace unimem::testing
