@@ -112,5 +112,17 @@ TEST_F(OpenCl, SharedMemoryIsTheHostsOwnOrRefused) {
   EXPECT_EQ(shared.transfers().device_to_host_bytes, moved.device_to_host_bytes);
 }
 
+TEST_F(OpenCl, TheLinkIsMeasuredOnceAndCountsAsNobodysCopies) {
+  auto const moved = device().transfers();
+  auto const cost = device().link_cost();
+  EXPECT_GT(cost.latency_seconds, 0);
+  EXPECT_LT(cost.latency_seconds, 0.1);
+  EXPECT_GT(cost.bytes_per_second, 1e6);
+  EXPECT_LT(cost.bytes_per_second, 1e13);
+  EXPECT_EQ(device().link_cost().latency_seconds, cost.latency_seconds);
+  EXPECT_EQ(device().link_cost().bytes_per_second, cost.bytes_per_second);
+  EXPECT_EQ(device().transfers().host_to_device_copies, moved.host_to_device_copies);
+}
+
 }  // namespace
 }  // namespace unimem

@@ -97,6 +97,8 @@ class UNIMEM_API Device {
   /// log).
   [[nodiscard]] virtual std::shared_ptr<Program const> compile(ProgramSource const& source) = 0;
 
+  /// What a copy between host and device costs: set on simulated devices, so that what they merge is exact; measured
+  /// once where there is hardware.
   [[nodiscard]] virtual LinkCost link_cost() const noexcept { return {}; }
 
   /// Whether this device's queues can copy from `other`'s memory without the host. Need not be mutual.

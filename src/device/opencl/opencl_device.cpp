@@ -4,6 +4,7 @@
 
 #include "device/opencl/code.hpp"
 #include "device/opencl/command_stream.hpp"
+#include "device/opencl/link.hpp"
 #include "device/opencl/opencl_program.hpp"
 #include "device/opencl/opencl_queue.hpp"
 
@@ -121,6 +122,13 @@ void* OpenClDevice::address(DeviceMemory memory) {
 
 std::shared_ptr<Program const> OpenClDevice::compile(ProgramSource const& source) {
   return std::make_shared<OpenClProgram>(*this, source);
+}
+
+LinkCost OpenClDevice::link_cost() const noexcept {
+  std::call_once(link_measured_, [this] {
+    if (!driver_gone()) link_ = measure_link(api(), context(), hardware_id());
+  });
+  return link_;
 }
 
 std::unique_ptr<QueueBackend> OpenClDevice::make_queue() {

@@ -38,6 +38,9 @@ class OpenClDevice final : public Device {
   [[nodiscard]] void* address(DeviceMemory memory) override;
   [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
 
+  /// Measured when somebody first asks.
+  [[nodiscard]] LinkCost link_cost() const noexcept override;
+
   [[nodiscard]] Api const& api() const noexcept { return *hardware_.api; }
   [[nodiscard]] cl_context context() const noexcept { return context_.get(); }
   [[nodiscard]] cl_device_id hardware_id() const noexcept { return hardware_.device; }
@@ -56,6 +59,8 @@ class OpenClDevice final : public Device {
   Hardware hardware_;
   bool shares_;
   ContextHandle context_;
+  mutable std::once_flag link_measured_;
+  mutable LinkCost link_;
   std::mutex streams_mutex_;
   std::map<std::uint64_t, std::weak_ptr<CommandStream>> streams_;  ///< by queue id
 };
