@@ -1,5 +1,6 @@
 #include <unimem/buffer/buffer_core.hpp>
 #include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
 #include <unimem/device/discovery.hpp>
 
 #include "buffer/inside.hpp"
@@ -127,8 +128,9 @@ BufferState BufferCore::state_by_pages() const noexcept {
   Guard inside(const_cast<BufferCore&>(*this));
   try {
     inside->absorb_host_writes(true);
-  } catch (std::exception const&) {
-    // What could not be found out now is found out by the next access, which can say why it could not.
+  } catch (std::exception const& failure) {
+    // The next access finds it out again, and can say so to somebody.
+    log(LogLevel::debug, failure.what());
   }
   return inside->coherence.state();
 }

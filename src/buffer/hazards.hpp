@@ -48,7 +48,7 @@ class Hazards {
   struct Use {
     ByteRange range;
     Event event;
-    Kind kind;
+    Kind kind = Kind::read;
   };
 
   void add(Use use);

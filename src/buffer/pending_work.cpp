@@ -46,10 +46,10 @@ std::exception_ptr PendingWork::take_failures_back(Coherence& coherence) {
   for (auto const& entry : entries_) failures.push_back(entry.failure());
   if (!UNIMEM_MUTANT(commit_not_tentative)) {
     for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) coherence.roll_back(entry->undo);
-    for (std::size_t i = 0; i < entries_.size() && !UNIMEM_MUTANT(good_work_forgotten); ++i) {
-      if (!failures[i] && coherence.can_commit(entries_[i].plan)) {
-        static_cast<void>(coherence.commit(entries_[i].plan));
-      }
+    auto failure = failures.begin();
+    for (auto const& entry : entries_) {
+      bool const good = *failure++ == nullptr && !UNIMEM_MUTANT(good_work_forgotten);
+      if (good && coherence.can_commit(entry.plan)) static_cast<void>(coherence.commit(entry.plan));
     }
   }
   entries_.clear();

@@ -239,7 +239,7 @@ class ElementAccess {
 
  protected:
   struct Window {
-    BufferCore* core;
+    BufferCore* core = nullptr;
     ByteRange range;
   };
 
