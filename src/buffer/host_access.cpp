@@ -92,9 +92,10 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
   return {inside->host, inside->host->memory().window(range.begin, range.size())};
 }
 
-void BufferCore::written_through_map(ByteRange range) {
+void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped) {
   Guard inside(*this);
-  if (!inside->holds(host_place, {}) && !inside->has_any_storage()) return;  // freed meanwhile: nobody's data any more
+  // The lease holds the memory it was made for, so nobody else's can have come to lie at its address.
+  if (!inside->host || inside->host->memory().window(range.begin, range.size()) != mapped.memory()) return;
   inside->settle(range, true, true);
   if (inside->host_writes) inside->host_writes->not_expected(range);
   inside->note("unmapping a mapping that may be written", range);

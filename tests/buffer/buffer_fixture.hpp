@@ -7,9 +7,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <numeric>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace unimem::testing {
@@ -41,6 +45,40 @@ class BufferTest : public ::testing::Test {
     return values;
   }
 
+  /// Device work as a kernel does it: `work` gets the operands' memory when its turn comes.
+  static Event run(Queue& queue, std::span<const Operand> operands,
+                   std::function<void(std::span<const HostArgument>)> work) {
+    auto const program = queue.device().compile(
+        {"work", "",
+         [work = std::move(work)](Range, std::size_t, std::size_t, std::span<const HostArgument> arguments) {
+           work(arguments);
+         }});
+    return use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+      std::vector<KernelArgument> arguments(operands.size());
+      for (std::size_t i = 0; i < operands.size(); ++i) {
+        arguments[i].memory = memory[i];
+        arguments[i].writes = operands[i].intent != Intent::read;
+      }
+      return queue.run(program, Range{1}, arguments, needs);
+    });
+  }
+
+  /// Sets every element of a window on the queue's device.
+  static Event set(Queue& queue, BufferSlice<std::uint32_t> const& slice, std::uint32_t value) {
+    Operand const operand{&slice.core(), slice.range(), Intent::write};
+    return run(queue, {&operand, 1}, [value, count = slice.size()](std::span<const HostArgument> arguments) {
+      std::fill_n(static_cast<std::uint32_t*>(arguments[0].data), count, value);
+    });
+  }
+
+  /// Adds to every element of a window on the queue's device.
+  static Event add(Queue& queue, BufferSlice<std::uint32_t> const& slice, std::uint32_t value) {
+    Operand const operand{&slice.core(), slice.range(), Intent::read_write};
+    return run(queue, {&operand, 1}, [value, count = slice.size()](std::span<const HostArgument> arguments) {
+      for (auto& element : std::span{static_cast<std::uint32_t*>(arguments[0].data), count}) element += value;
+    });
+  }
+
   Device& sim = make_sim({.memory_bytes = std::size_t{64} << 20});
   Device& other = make_sim({.memory_bytes = std::size_t{64} << 20});
   MemoryManager manager;
@@ -57,6 +95,12 @@ struct Moved {
 };
 
 inline Moved moved(BufferStatistics const& counts) {
+  return {counts.host_to_device_bytes, counts.host_to_device_copies, counts.device_to_host_bytes,
+          counts.device_to_host_copies};
+}
+
+/// What the device itself has carried out.
+inline Moved moved(TransferCounters const& counts) {
   return {counts.host_to_device_bytes, counts.host_to_device_copies, counts.device_to_host_bytes,
           counts.device_to_host_copies};
 }

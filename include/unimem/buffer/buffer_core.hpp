@@ -144,8 +144,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// The host memory of `range` as `mode` wants it, and a hold on it: until the lease ends the host side neither moves
   /// nor goes.
   [[nodiscard]] DeviceLease map(ByteRange range, MapMode mode);
-  /// Counts `range` as written on the host. Throws CoherenceConflict.
-  void written_through_map(ByteRange range);
+  /// Counts `range` as written on the host, unless `mapped`, the lease of its mapping, holds memory that the buffer has
+  /// let go since: that is nobody's data any more. Throws CoherenceConflict.
+  void written_through_map(ByteRange range, DeviceLease const& mapped);
   /// For who cannot throw: the next access raises it.
   void fail_later(std::exception_ptr failure) noexcept;
 

@@ -47,13 +47,14 @@ class Mapping {
   [[nodiscard]] auto begin() const noexcept { return elements_.begin(); }
   [[nodiscard]] auto end() const noexcept { return elements_.end(); }
 
-  /// Ends the access. Idempotent. Throws CoherenceConflict if a device wrote the window meanwhile.
+  /// Ends the access. Idempotent. Throws CoherenceConflict if a device wrote a part of the window meanwhile and
+  /// something outside it too; where the window covers all that devices wrote, it wins and is counted, as a mark does.
   void unmap() {
     if (!core_) return;
     auto const core = std::exchange(core_, nullptr);
     elements_ = {};
     auto const hold = std::exchange(hold_, {});
-    if (mode_ != MapMode::read) core->written_through_map(range_);
+    if (mode_ != MapMode::read) core->written_through_map(range_, hold);
   }
 
  private:
