@@ -45,7 +45,10 @@ void BufferCore::Guard::unlock() noexcept {
     if (!inside.deferred) inside.deferred = std::current_exception();
   }
   auto const whole = inside.whole();
-  core_.host_address_ = inside.host ? inside.host->address() : nullptr;
+  // Only when it is another: readers whose side has not changed look at it without the lock.
+  if (auto* const address = inside.host ? inside.host->address() : nullptr; core_.host_address_ != address) {
+    core_.host_address_ = address;
+  }
   auto summary = static_cast<std::uint32_t>(inside.coherence.state());
   if (inside.tracking == Tracking::pages && inside.host_writes) summary |= by_pages;
   bool const arrived = !inside.host || inside.host->hazards().writes_ended(whole);
