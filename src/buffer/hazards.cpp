@@ -34,6 +34,10 @@ void Hazards::written_by(ByteRange range, Event event) {
   add({range, event, Kind::write});
 }
 
+void Hazards::written_elsewhere_by(ByteRange range, Event event) {
+  if (!range.empty()) add({range, event, Kind::write});
+}
+
 void Hazards::perhaps_written_by(ByteRange range, Event event) {
   std::erase_if(uses_, [&](Use const& use) {
     return use.kind == Kind::foreign && use.event.queue_id() == event.queue_id() && covers(range, use.range);

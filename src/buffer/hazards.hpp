@@ -19,6 +19,9 @@ class Hazards {
   void read_by(ByteRange range, Event event);
   void written_by(ByteRange range, Event event);
 
+  /// A write that somebody else submitted, in whatever order: what was recorded before it may still be running.
+  void written_elsewhere_by(ByteRange range, Event event);
+
   /// Work that may have written here, or something else: it orders like a write, and nobody needs its result.
   void perhaps_written_by(ByteRange range, Event event);
 

@@ -331,7 +331,7 @@ void BufferCore::Inside::mark(BufferCore& self, Place place, ByteRange range, Ev
   bool const overrules = plan.overrules;
   auto const& storage = storage_at(place);
   bool const says_when = event != Event{} && place != host_place;
-  if (storage && says_when) storage->hazards().written_by(range, event);
+  if (storage && says_when) storage->hazards().written_elsewhere_by(range, event);
   if (storage && !says_when && place != host_place) storage->used_by_others(storage->device(), nullptr);
   commit(std::move(plan), says_when ? std::vector{event} : std::vector<Event>{});
   if (overrules) counters.conflicting_marks.fetch_add(1, std::memory_order_relaxed);
