@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -119,6 +120,9 @@ struct BufferCore::Inside {
   void prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue);
   /// When `range` at `place` will have arrived.
   [[nodiscard]] Event arrival(Place place, ByteRange range, Queue& queue);
+
+  /// Lets `submit` queue work that overwrites all of `range` on the host, behind what it conflicts with.
+  Event overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit);
 
   void mark(BufferCore& self, Place place, ByteRange range, Event event);
 

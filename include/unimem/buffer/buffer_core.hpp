@@ -132,8 +132,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// device.
   void mark_device_dirty(Device* device, ByteRange range, Event event);
 
-  /// Repeats `pattern` over `range` on the side where the data is current: a device if one holds it all, else the host.
-  Event fill(ByteRange range, std::span<const std::byte> pattern);
+  /// Repeats `pattern` over `range` on the side where the data is current: a device if one holds it all, without
+  /// waiting for it; else the host.
+  void fill(ByteRange range, std::span<const std::byte> pattern);
   void write(std::size_t offset, std::span<const std::byte> data);
   void read(std::size_t offset, std::span<std::byte> data);
   /// The same without waiting: `data` must stay until the event is done.

@@ -160,12 +160,13 @@ class ElementAccess {
   /// Sets every element, on the side where the data is current.
   Self& fill(T const& value) { return fill(value, 0, all); }
   Self& fill(T const& value, std::size_t offset, std::size_t count) {
-    static_cast<void>(fill_async(value, offset, count));
+    auto const [core, range] = window(offset, count);
+    core->fill(range, std::as_bytes(std::span{&value, 1}));
     return self();
   }
   Event fill_async(T const& value, std::size_t offset = 0, std::size_t count = all) {
     auto const [core, range] = window(offset, count);
-    return core->fill(range, std::as_bytes(std::span{&value, 1}));
+    return core->fill_async(range, std::as_bytes(std::span{&value, 1}));
   }
 
   /// Replaces the contents on the host. Throws SizeMismatch, before anything happens, unless there are exactly `size()`
