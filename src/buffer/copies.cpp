@@ -60,7 +60,8 @@ Device* BufferCore::device_to_fill(ByteRange range, std::size_t pattern_bytes) {
 Event BufferCore::Inside::overwrite_host(ByteRange range,
                                          std::function<Event(Queue&, DeviceMemory)> const& submit) {
   ensure_host();
-  if (!host) {
+  if (range.empty()) {
+    // Not by the queue: what it returns for nothing is the end of everything there, of failed work too.
     commit_write(host_place, range, {});
     return {};
   }
@@ -79,6 +80,11 @@ Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern
   }
   if (auto* const device = device_to_fill(range, pattern.size())) return fill_on(*device, *this, range, pattern);
   Guard inside(*this);
+  if (inside->host_writes) {
+    inside.unlock();
+    fill(range, pattern);
+    return {};
+  }
   return inside->overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
     auto const program = queue.device().compile(
         {"fill", "",
@@ -134,7 +140,7 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
   auto const arrived = fetch(range);
   Guard inside(*this);
-  if (!inside->host) return {};
+  if (range.empty()) return {};
   auto& queue = detail::host_device().default_queue();
   inside->host->order_read(queue, range);
   auto const event = queue.download(data.data(), window(*inside->host, range), data.size(), {&arrived, 1});

@@ -1,0 +1,234 @@
+#include "buffer/model.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+// What devices do to windows of buffers.
+namespace unimem::testing {
+namespace {
+
+template <class T>
+KernelArgument scalar(T value) {
+  KernelArgument argument;
+  argument.kind = KernelArgument::Kind::scalar;
+  std::memcpy(argument.scalar.data(), &value, sizeof value);
+  argument.scalar_bytes = sizeof value;
+  return argument;
+}
+
+KernelArgument memory(DeviceMemory of, bool writes) {
+  KernelArgument argument;
+  argument.memory = of;
+  argument.writes = writes;
+  return argument;
+}
+
+std::vector<std::uint8_t> bytes_at(void const* data, std::size_t count) {
+  std::vector<std::uint8_t> bytes(count);
+  if (count != 0) std::memcpy(bytes.data(), data, count);
+  return bytes;
+}
+
+}  // namespace
+
+template <class T>
+void Model::lease_window(unsigned kind) {
+  auto const window = any_window(sizeof(T));
+  auto const count = window.range.size();
+  auto& on = *any_worker().device;
+  auto const new_bytes = any_bytes(count);
+  std::vector<std::uint8_t> seen;
+  switch (kind) {
+    case 0:
+      if (attempt("device_view", [&] {
+            auto const lease = slice<T>(window).device_view(on);
+            seen = bytes_at(lease.data(), count);
+          })) {
+        observe("device_view", window, std::move(seen), false);
+      }
+      break;
+    case 1:
+      if (attempt("device", [&] {
+            auto part = slice<T>(window);
+            auto const lease = part.device(on);
+            seen = bytes_at(lease.data(), count);
+            if (count != 0) std::memcpy(lease.data(), new_bytes.data(), count);
+          })) {
+        observe("device", window, std::move(seen), false);
+        record_write("device", window, new_bytes, false);
+      }
+      break;
+    default:
+      if (attempt("device_overwrite", [&] {
+            auto part = slice<T>(window);
+            auto const lease = part.device_overwrite(on);
+            if (count != 0) std::memcpy(lease.data(), new_bytes.data(), count);
+          })) {
+        record_write("device_overwrite", window, new_bytes, false);
+      }
+      break;
+  }
+}
+
+void Model::mark_own_work() {
+  auto const window = any_window(1);
+  auto& worker = any_worker();
+  auto const value = static_cast<std::uint8_t>(random_());
+  Event event;
+  if (!attempt("mark_device_dirty", [&] {
+        auto part = slice<std::uint8_t>(window);
+        auto const lease = part.device(*worker.device);
+        // The library counts it as written now; when that ends, only this event knows.
+        std::array const arguments{scalar(value), memory(lease.native(), true)};
+        event = any_queue(worker).run(worker.set, Range{1}, arguments);
+        part.mark_device_dirty(*worker.device, 0, all, event);
+      })) {
+    return;
+  }
+  record("mark_device_dirty", {}, [of = shared_truth(window), range = window.range](bool) {
+    for (auto i = range.begin; i < range.end; ++i) of->bytes[i].on_host = false;
+  });
+  record_work("mark_device_dirty", event, window, std::vector<std::uint8_t>(window.range.size(), value),
+              *worker.device);
+}
+
+/// Nobody is told when it ends, nor if it fails: only where nothing can.
+void Model::work_unannounced() {
+  if (armed_) return;
+  auto const window = any_window(1);
+  auto& worker = any_worker();
+  auto& queue = any_queue(worker);
+  auto const value = static_cast<std::uint8_t>(random_());
+  bool const by_queue = one_in(2);
+  Event event;
+  if (attempt("unannounced work", [&] {
+        auto part = slice<std::uint8_t>(window);
+        auto const lease = by_queue ? part.device(queue) : part.device(*worker.device);
+        std::array const slow{scalar(static_cast<std::uint32_t>(below(200)))};
+        queue.run(worker.hold, Range{1}, slow);
+        std::array const arguments{scalar(value), memory(lease.native(), true)};
+        event = queue.run(worker.set, Range{1}, arguments);
+      })) {
+    record_work("unannounced work", event, window, std::vector<std::uint8_t>(window.range.size(), value),
+                *worker.device);
+  }
+}
+
+void Model::launch() {
+  auto& worker = any_worker();
+  auto& queue = any_queue(worker);
+  constexpr std::array intents{Intent::read, Intent::write, Intent::read_write};
+  std::vector<Window> windows;
+  std::vector<Intent> intent;
+  for (std::size_t i = 0, count = 1 + below(3); i < count; ++i) {
+    // Now and then over the same bytes, or some of them.
+    windows.push_back(i != 0 && one_in(3) ? any_window_of(windows.front().subject, 1) : any_window(1));
+    if (i != 0 && one_in(8)) windows.back() = windows.front();
+    intent.push_back(intents[below(intents.size())]);
+  }
+  auto const salt = random_();
+  std::vector<Operand> operands;
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    operands.push_back({&subjects_[windows[i].subject].all.core(), windows[i].range, intent[i]});
+  }
+  Event event;
+  if (!attempt("launch", [&] {
+        event = use_on_device(queue, operands, [&](std::span<const DeviceMemory> there, std::span<const Event> needs) {
+          std::vector<KernelArgument> arguments{scalar(salt)};
+          for (std::size_t i = 0; i < there.size(); ++i) {
+            arguments.push_back(scalar(static_cast<std::uint32_t>(intent[i])));
+            arguments.push_back(memory(there[i], intent[i] != Intent::read));
+          }
+          return queue.run(worker.mix, Range{1}, arguments, needs);
+        });
+      })) {
+    return;
+  }
+  std::vector<std::shared_ptr<Truth>> truths;
+  for (auto const& window : windows) truths.push_back(shared_truth(window));
+  record("launch", event, [truths, windows, intent, salt, &on = *worker.device](bool failed) {
+    if (failed) {
+      for (std::size_t i = 0; i < windows.size(); ++i) {
+        if (intent[i] != Intent::read) truths[i]->fail_on(on, windows[i].range);
+      }
+      return;
+    }
+    // Each operand by itself: where they overlap the later one's result counts, on what was there before all of them.
+    bool defined = true;
+    std::vector<std::vector<std::uint8_t>> bytes(windows.size());
+    std::vector<MixedOperand> mixed;
+    for (std::size_t i = 0; i < windows.size(); ++i) {
+      auto const range = windows[i].range;
+      for (auto at = range.begin; at < range.end; ++at) {
+        bytes[i].push_back(truths[i]->bytes[at].value);
+        defined = defined && (intent[i] == Intent::write || truths[i]->bytes[at].defined);
+      }
+      mixed.push_back({bytes[i].data(), bytes[i].size(), intent[i]});
+    }
+    mix(mixed, salt);
+    for (std::size_t i = 0; i < windows.size(); ++i) {
+      if (intent[i] != Intent::read) truths[i]->write(windows[i].range, bytes[i], defined, false);
+    }
+  });
+}
+
+/// Brings bytes somewhere ahead of their use: changes nothing but where they are.
+void Model::bring() {
+  auto const window = any_window(1);
+  auto& worker = any_worker();
+  Event event;
+  bool to_host = false;
+  if (!attempt("sync", [&] {
+        auto part = slice<std::uint8_t>(window);
+        switch (below(7)) {
+          case 0:
+            event = part.prefetch(any_queue(worker));
+            break;
+          case 1:
+            event = part.sync_to_device_async(*worker.device);
+            break;
+          case 2:
+            part.sync_to_device(*worker.device);
+            break;
+          case 3:
+            event = part.sync_to_host_async();
+            to_host = true;
+            break;
+          case 4:
+            part.sync_to_host();
+            to_host = true;
+            break;
+          case 5:
+            event = part.synchronize_async();
+            to_host = true;
+            break;
+          default:
+            part.synchronize();
+            to_host = true;
+            break;
+        }
+      })) {
+    return;
+  }
+  record("sync", event, [to_host, of = shared_truth(window), range = window.range](bool failed) {
+    if (!to_host) return;
+    failed ? of->fail_on_way_to_host(range) : of->arrive_on_host(range);
+  });
+}
+
+/// Holds one queue up, so that the others overtake it.
+void Model::hold_queue() {
+  auto& worker = any_worker();
+  std::array const arguments{scalar(static_cast<std::uint32_t>(below(150)))};
+  any_queue(worker).run(worker.hold, Range{1}, arguments);
+}
+
+#define UNIMEM_FOR_ELEMENT(T) template void Model::lease_window<T>(unsigned kind);
+UNIMEM_FOR_ELEMENT(std::uint8_t)
+UNIMEM_FOR_ELEMENT(std::uint16_t)
+UNIMEM_FOR_ELEMENT(std::uint32_t)
+UNIMEM_FOR_ELEMENT(std::uint64_t)
+#undef UNIMEM_FOR_ELEMENT
+
+}  // namespace unimem::testing
