@@ -99,7 +99,16 @@ Event BufferCore::sync_to_device_async(Device& device, ByteRange range) {
   return prefetch(device, nullptr, range);
 }
 
+/// For who waits anyway: bytes that may yet fail are not brought over the last good copy of them.
+void BufferCore::settle_first(std::string_view operation, ByteRange range) {
+  Guard inside(*this);
+  inside->check_allocated(operation);
+  inside->check_range(range);
+  inside->settle(range, true);
+}
+
 void BufferCore::sync_to_device_slow(Device& device, ByteRange range) {
+  settle_first("sync_to_device", range);
   static_cast<void>(sync_to_device_async(device, range).wait_for_error());
   Guard inside(*this);
   inside->settle(range, true);
@@ -127,6 +136,7 @@ Event BufferCore::synchronize_async(ByteRange range) {
 }
 
 void BufferCore::synchronize(ByteRange range) {
+  settle_first("synchronize", range);
   static_cast<void>(synchronize_async(range).wait_for_error());
   Guard inside(*this);
   inside->settle(range, true);

@@ -93,9 +93,11 @@ void Hazards::add_writers(ByteRange range, std::vector<Event>& events) const {
   }
 }
 
-bool Hazards::writes_ended(ByteRange range) const noexcept {
-  return std::ranges::all_of(
-      uses_, [&](Use const& use) { return use.kind == Kind::read || !meet(use.range, range) || use.event.ready(); });
+bool Hazards::writes_ended_well(ByteRange range) const noexcept {
+  return std::ranges::all_of(uses_, [&](Use const& use) {
+    if (use.kind == Kind::read || !meet(use.range, range)) return true;
+    return use.event.ready() && (use.kind == Kind::foreign || !use.event.error() || UNIMEM_MUTANT(failures_arrive));
+  });
 }
 
 bool Hazards::idle() const noexcept {

@@ -36,8 +36,8 @@ class Hazards {
   /// Adds the writes that reach into `range` and are not known to have ended well: what a reader needs.
   void add_writers(ByteRange range, std::vector<Event>& events) const;
 
-  /// Whether every write that reaches into `range` has ended.
-  [[nodiscard]] bool writes_ended(ByteRange range) const noexcept;
+  /// Whether every write that reaches into `range` has ended, and none left a failure to be dealt with.
+  [[nodiscard]] bool writes_ended_well(ByteRange range) const noexcept;
   [[nodiscard]] bool idle() const noexcept;
 
   /// The latest unfinished event of every queue.

@@ -2,6 +2,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/inside.hpp"
+#include "buffer/mutants.hpp"
 
 #include <utility>
 
@@ -13,7 +14,8 @@ void* BufferCore::host_slow(ByteRange range, Intent intent) {
   inside->check_range(range);
   // Manual tracking: a read-write view is a read until it is marked.
   // So it is where pages tell what was really written.
-  if (inside->tracking != Tracking::access && intent == Intent::read_write) intent = Intent::read;
+  bool const in_place = inside->tracking != Tracking::access && intent == Intent::read_write;
+  if (in_place) intent = Intent::read;
   inside->settle(range, true);
   if (intent != Intent::read) inside->note("a host view that may be written", range);
   bool const there = intent == Intent::read && inside->holds(host_place, range);
@@ -25,7 +27,7 @@ void* BufferCore::host_slow(ByteRange range, Intent intent) {
     if (inside->host && intent != Intent::read) inside->host->wait_to_write(range);
     inside->commit(std::move(plan), {});
   }
-  if (inside->host) inside->host->wait_to_read(range);
+  if (inside->host) in_place ? inside->host->wait_to_write(range) : inside->host->wait_to_read(range);
   return inside->host ? inside->host->address() : nullptr;
 }
 
@@ -89,6 +91,8 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
   Guard inside(*this);
   if (!inside->host) return {};
   if (inside->host_writes && mode != MapMode::read) inside->host_writes->expect(range);
+  // What was submitted before must not see what is about to be written.
+  if (mode != MapMode::read && !UNIMEM_MUTANT(maps_write_at_once)) inside->host->wait_to_write(range);
   return {inside->host, inside->host->memory().window(range.begin, range.size())};
 }
 

@@ -104,7 +104,7 @@ Device* BufferCore::Inside::quiet_device() const {
 bool BufferCore::Inside::is_quiet(Place place, ByteRange range) const {
   if (!pending.empty() || !holds(place, range)) return false;
   auto const& storage = place == host_place ? host : sides[place - 1].storage;
-  return !storage || storage->hazards().writes_ended(range);
+  return !storage || storage->hazards().writes_ended_well(range);
 }
 
 void BufferCore::Inside::check_access(std::string_view operation) const {
@@ -287,16 +287,20 @@ void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
   if (pending.empty()) return;
   auto const failure = pending.settle(coherence, range, wait);
   if (!failure) return;
-  // Dealt with: nobody who comes now needs what failed.
-  if (host) host->hazards().forget_ended();
-  for (auto const& other : sides) {
-    if (other.storage) other.storage->hazards().forget_ended();
-  }
+  forget_ended();
   try {
     std::rethrow_exception(failure);
   } catch (std::exception const& error) {
     last_failure = error.what();
     throw;
+  }
+}
+
+void BufferCore::Inside::forget_ended() noexcept {
+  if (UNIMEM_MUTANT(failures_not_forgotten)) return;
+  if (host) host->hazards().forget_ended();
+  for (auto const& other : sides) {
+    if (other.storage) other.storage->hazards().forget_ended();
   }
 }
 

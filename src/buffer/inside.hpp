@@ -92,6 +92,9 @@ struct BufferCore::Inside {
   /// For complaints: what was declared last.
   void note(std::string_view what, ByteRange range);
 
+  /// Failures have been dealt with: nobody who comes now needs what failed.
+  void forget_ended() noexcept;
+
   /// Commits a plan whose work ends with `events`.
   void commit(Plan plan, std::vector<Event> events);
   /// Commits a write at `place` that ends with `event`.

@@ -16,6 +16,10 @@
   FAULT(fresh_block_not_ordered, "uses a recycled block on another queue at once") \
   FAULT(commit_not_tentative, "keeps what failed work was to write")               \
   FAULT(good_work_forgotten, "takes back what succeeded behind a failure")         \
+  FAULT(changes_forgotten, "takes back what succeeded in changing bytes")          \
+  FAULT(failures_arrive, "takes what failed to arrive on the host for current")    \
+  FAULT(failures_not_forgotten, "lets a failure that was told poison later work")  \
+  FAULT(maps_write_at_once, "lets a mapping write under work in flight")           \
   FAULT(strangers_forgotten, "does not wait for work on a leased address")         \
   FAULT(staging_recycled_early, "reuses a staging block before it has been sent on")
 

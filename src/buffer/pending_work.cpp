@@ -6,6 +6,20 @@
 #include <utility>
 
 namespace unimem::detail {
+namespace {
+
+/// What is left to record of work that has succeeded. A change of bytes needed them before, and taking it back has
+/// ruined them where they were; all that counts now is that its place holds what it wrote.
+Plan as_it_ended(Plan plan) {
+  bool const wrote = plan.kind == Plan::Kind::mark || plan.intent != Intent::read;
+  if (!wrote || UNIMEM_MUTANT(changes_forgotten)) return plan;
+  plan.kind = Plan::Kind::access;
+  plan.intent = Intent::write;
+  plan.copies.clear();
+  return plan;
+}
+
+}  // namespace
 
 bool PendingWork::Entry::changes(ByteRange range) const noexcept {
   return undo.adopted || undo.changed.intersects(range);
@@ -47,9 +61,10 @@ std::exception_ptr PendingWork::take_failures_back(Coherence& coherence) {
   if (!UNIMEM_MUTANT(commit_not_tentative)) {
     for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) coherence.roll_back(entry->undo);
     auto failure = failures.begin();
-    for (auto const& entry : entries_) {
-      bool const good = *failure++ == nullptr && !UNIMEM_MUTANT(good_work_forgotten);
-      if (good && coherence.can_commit(entry.plan)) static_cast<void>(coherence.commit(entry.plan));
+    for (auto& entry : entries_) {
+      if (*failure++ != nullptr || UNIMEM_MUTANT(good_work_forgotten)) continue;
+      auto const plan = as_it_ended(std::move(entry.plan));
+      if (coherence.can_commit(plan)) static_cast<void>(coherence.commit(plan));
     }
   }
   entries_.clear();

@@ -102,12 +102,19 @@ Event detail::transfer(MemoryManager& manager, AcquireOptions const& staging, St
 }
 
 void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) {
-  for (auto const& copy : plan.copies) {
-    if (copy.fence) continue;
-    auto const event = detail::transfer(*manager, named(), *storage_at(copy.from), copy.range, *storage_at(copy.to),
-                                        copy.range, queue);
-    events.push_back(event);
-    count(copy.from, copy.to, copy.range.size());
+  try {
+    for (auto const& copy : plan.copies) {
+      if (copy.fence) continue;
+      auto const event = detail::transfer(*manager, named(), *storage_at(copy.from), copy.range, *storage_at(copy.to),
+                                          copy.range, queue);
+      events.push_back(event);
+      count(copy.from, copy.to, copy.range.size());
+    }
+  } catch (...) {
+    // The plan is not carried out, so nobody will settle what has been started.
+    for (auto const event : events) static_cast<void>(event.wait_for_error());
+    forget_ended();
+    throw;
   }
 }
 
@@ -133,13 +140,19 @@ void BufferCore::Inside::carry_out(Plan const& plan) {
   std::vector<Event> events;
   start_copies(plan, nullptr, events);
   // All must have ended before one's error may be told: a copy still running writes into memory we are responsible for.
-  for (auto const event : events) static_cast<void>(event.wait_for_error());
+  std::exception_ptr failure;
+  for (auto const event : events) {
+    if (auto error = event.wait_for_error(); error && !failure) failure = std::move(error);
+  }
   if (host_writes) {
     for (auto const& copy : plan.copies) {
       if (copy.to == host_place && !copy.fence) host_writes->wrote(copy.range);
     }
   }
-  for (auto const event : events) event.wait();
+  if (!failure) return;
+  // Told here and now: who tries again inherits nothing of it.
+  forget_ended();
+  std::rethrow_exception(failure);
 }
 
 Event BufferCore::Inside::arrival(Place place, ByteRange range, Queue& queue) {

@@ -107,13 +107,15 @@ void Model::fail(std::string_view what, std::string const& why) const {
 }
 
 void Model::record(std::string_view what, Event event, std::function<void(bool failed)> apply) {
-  record_.push_back({what, event, std::move(apply)});
+  record_.push_back({steps_, what, event, std::move(apply)});
 }
 
 void Model::read_record(bool wait) {
   while (!record_.empty() && (wait || record_.front().event.ready())) {
     auto const entry = std::move(record_.front());
     record_.pop_front();
+    Truth::reading_step = entry.step;
+    Truth::reading = entry.what;
     auto const error = entry.event.wait_for_error();
     bool const failed = error != nullptr;
     if (failed && !armed_) fail(entry.what, "failed, though no device did: " + text_of(error));
@@ -127,7 +129,7 @@ void Model::compare(std::string_view what, Truth& truth, ByteRange range, std::s
     auto& byte = truth.bytes[range.begin + i];
     if (byte.defined && byte.value != seen[i]) {
       fail(what, truth.name + " held " + std::to_string(seen[i]) + " at " + std::to_string(range.begin + i) +
-                     " where " + std::to_string(byte.value) + " was written");
+                     " where " + std::to_string(byte.value) + " was written" + truth.history(range.begin + i));
     }
     // What nobody wrote is what it was first read as, and stays so.
     byte.value = seen[i];
@@ -177,7 +179,8 @@ bool Model::attempt(std::string_view what, std::function<void()> const& call) {
     record(what, {}, [this, what, truths, range = ByteRange{error.begin, error.end}, name](bool) {
       if (std::ranges::none_of(truths, [&](auto const& truth) { return truth->may_have_lost(range); })) {
         fail(what, name + " lost good bytes within [" + std::to_string(range.begin) + ", " +
-                       std::to_string(range.end) + ")");
+                       std::to_string(range.end) + ")" +
+                       (truths.empty() ? std::string{} : truths.front()->history(range.begin)));
       }
     });
     ++tally_["lost"];
@@ -215,6 +218,8 @@ void Model::audit_subject(Subject& subject) {
     }
     read_record(true);
   }
+  Truth::reading_step = steps_;
+  Truth::reading = "audit";
   compare("audit", of, {0, seen.size()}, seen);
   of.arrive_on_host({0, seen.size()});
   subject.all.core().validate();

@@ -78,6 +78,7 @@ class Model {
     ByteRange range;
   };
   struct Entry {
+    std::size_t step;
     std::string_view what;
     Event event;
     std::function<void(bool failed)> apply;

@@ -132,6 +132,14 @@ void Model::launch() {
   for (std::size_t i = 0; i < windows.size(); ++i) {
     operands.push_back({&subjects_[windows[i].subject].all.core(), windows[i].range, intent[i]});
   }
+  std::vector<std::shared_ptr<Truth>> truths;
+  for (auto const& window : windows) truths.push_back(shared_truth(window));
+  // The cpu's inputs arrive in the host's memory.
+  auto const inputs_fail = [truths, windows, intent, on_host = worker.device->shares_storage_with_host()] {
+    for (std::size_t i = 0; on_host && i < windows.size(); ++i) {
+      if (intent[i] != Intent::write) truths[i]->fail_on_way_to_host(windows[i].range);
+    }
+  };
   Event event;
   if (!attempt("launch", [&] {
         event = use_on_device(queue, operands, [&](std::span<const DeviceMemory> there, std::span<const Event> needs) {
@@ -143,16 +151,22 @@ void Model::launch() {
           return queue.run(worker.mix, Range{1}, arguments, needs);
         });
       })) {
+    record("launch", {}, [inputs_fail](bool) { inputs_fail(); });
     return;
   }
-  std::vector<std::shared_ptr<Truth>> truths;
-  for (auto const& window : windows) truths.push_back(shared_truth(window));
-  record("launch", event, [truths, windows, intent, salt, &on = *worker.device](bool failed) {
+  record("launch", event, [truths, windows, intent, salt, inputs_fail, &on = *worker.device](bool failed) {
     if (failed) {
+      inputs_fail();
+      for (std::size_t i = 0; i < windows.size(); ++i) {
+        if (intent[i] == Intent::read) truths[i]->note(windows[i].range, "not read");
+      }
       for (std::size_t i = 0; i < windows.size(); ++i) {
         if (intent[i] != Intent::read) truths[i]->fail_on(on, windows[i].range);
       }
       return;
+    }
+    for (std::size_t i = 0; i < windows.size(); ++i) {
+      if (intent[i] != Intent::write) truths[i]->note(windows[i].range, "read");
     }
     // Each operand by itself: where they overlap the later one's result counts, on what was there before all of them.
     bool defined = true;
@@ -177,43 +191,25 @@ void Model::launch() {
 void Model::bring() {
   auto const window = any_window(1);
   auto& worker = any_worker();
+  auto const how = below(7);
+  bool const to_host = how >= 3 || worker.device->shares_storage_with_host();
   Event event;
-  bool to_host = false;
-  if (!attempt("sync", [&] {
-        auto part = slice<std::uint8_t>(window);
-        switch (below(7)) {
-          case 0:
-            event = part.prefetch(any_queue(worker));
-            break;
-          case 1:
-            event = part.sync_to_device_async(*worker.device);
-            break;
-          case 2:
-            part.sync_to_device(*worker.device);
-            break;
-          case 3:
-            event = part.sync_to_host_async();
-            to_host = true;
-            break;
-          case 4:
-            part.sync_to_host();
-            to_host = true;
-            break;
-          case 5:
-            event = part.synchronize_async();
-            to_host = true;
-            break;
-          default:
-            part.synchronize();
-            to_host = true;
-            break;
-        }
-      })) {
-    return;
-  }
-  record("sync", event, [to_host, of = shared_truth(window), range = window.range](bool failed) {
-    if (!to_host) return;
-    failed ? of->fail_on_way_to_host(range) : of->arrive_on_host(range);
+  bool const started = attempt("sync", [&] {
+    auto part = slice<std::uint8_t>(window);
+    if (how == 0) event = part.prefetch(any_queue(worker));
+    if (how == 1) event = part.sync_to_device_async(*worker.device);
+    if (how == 2) part.sync_to_device(*worker.device);
+    if (how == 3) event = part.sync_to_host_async();
+    if (how == 4) part.sync_to_host();
+    if (how == 5) event = part.synchronize_async();
+    if (how == 6) part.synchronize();
+  });
+  // Some of it may have been on its way when it threw; what waits first brings nothing that will fail.
+  bool const waits_first = how == 2 || how == 4 || how == 6;
+  record("sync", event, [to_host, started, waits_first, of = shared_truth(window), range = window.range](bool failed) {
+    if (!to_host) of->note(range, started && !failed ? "is on a device" : "did not reach a device");
+    if (!to_host || (!started && waits_first)) return;
+    started && !failed ? of->arrive_on_host(range) : of->fail_on_way_to_host(range);
   });
 }
 

@@ -138,6 +138,11 @@ void Model::copy_in_or_out(unsigned kind) {
           compare("copy_to_async", *of, range, bytes_of(std::span<const T>(*elements)));
           of->arrive_on_host(range);
         });
+      } else {
+        // Some of it may have been on its way when it threw.
+        record("copy_to_async", {}, [of = shared_truth(window), range = window.range](bool) {
+          of->fail_on_way_to_host(range);
+        });
       }
       break;
   }
@@ -174,6 +179,7 @@ void Model::copy_between() {
     if (failed) return target->fail_on(*home, to);
     std::vector<Truth::Byte> const bytes(source->bytes.begin() + static_cast<std::ptrdiff_t>(from.begin),
                                          source->bytes.begin() + static_cast<std::ptrdiff_t>(from.end));
+    target->note(to, "copied from another window");
     for (std::size_t i = 0; i < bytes.size(); ++i) {
       target->bytes[to.begin + i] = {bytes[i].value, bytes[i].defined, false, false, false};
     }

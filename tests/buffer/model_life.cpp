@@ -38,6 +38,7 @@ void Model::define(std::size_t index) {
 void Model::release() {
   auto& subject = subjects_[below(subject_count)];
   if (!subject.buffer) return;
+  record("release", {}, [of = subject.truth](bool) { of->note({0, of->bytes.size()}, "a side is released"); });
   if (one_in(3)) {
     if (!attempt("release_host", [&] { subject.buffer->release_host(); })) return;
     record("release_host", {}, [of = subject.truth](bool) { of->leave_host(); });

@@ -189,6 +189,7 @@ class UNIMEM_API BufferCore final : public Resident {
   void sync_to_host_slow(ByteRange range);
   [[nodiscard]] Device& find_default_device() const;
   [[nodiscard]] BufferState state_by_pages() const noexcept;
+  void settle_first(std::string_view operation, ByteRange range);
   /// Whether filling `range` with `pattern` is a device's business, and whose.
   [[nodiscard]] Device* device_to_fill(ByteRange range, std::size_t pattern_bytes);
 
