@@ -69,7 +69,7 @@ class CheckedHost final : public HostWrites {
   void remember(Coherence const& coherence) override {
     sums_.clear();
     // What is still arriving changes by itself.
-    if (!coherence.has_data() || !host_->hazards().writes_ended({0, bytes_})) return;
+    if (!coherence.has_data() || !host_->hazards().writes_ended_well({0, bytes_})) return;
     for (Place place = host_place + 1; place < coherence.place_count(); ++place) {
       if (coherence.shares_storage(place, host_place) && coherence.has_storage(place))
         return;  // its kernels write here

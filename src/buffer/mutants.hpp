@@ -16,6 +16,7 @@
   FAULT(fresh_block_not_ordered, "uses a recycled block on another queue at once") \
   FAULT(commit_not_tentative, "keeps what failed work was to write")               \
   FAULT(good_work_forgotten, "takes back what succeeded behind a failure")         \
+  FAULT(ruins_revived, "takes for good what failed work has written over")         \
   FAULT(changes_forgotten, "takes back what succeeded in changing bytes")          \
   FAULT(failures_arrive, "takes what failed to arrive on the host for current")    \
   FAULT(failures_not_forgotten, "lets a failure that was told poison later work")  \

@@ -19,6 +19,18 @@ Plan as_it_ended(Plan plan) {
   return plan;
 }
 
+/// What failed in its turn: nothing it touched is what earlier work left there.
+void ruin(Coherence& coherence, Coherence::Undo const& undo) {
+  if (UNIMEM_MUTANT(ruins_revived)) return;
+  for (auto const range : undo.touched.ranges()) {
+    Plan plan;
+    plan.place = undo.place;
+    plan.range = range;
+    plan.intent = Intent::write;
+    if (coherence.can_commit(plan)) coherence.roll_back(coherence.commit(plan));
+  }
+}
+
 }  // namespace
 
 bool PendingWork::Entry::changes(ByteRange range) const noexcept {
@@ -62,7 +74,12 @@ std::exception_ptr PendingWork::take_failures_back(Coherence& coherence) {
     for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) coherence.roll_back(entry->undo);
     auto failure = failures.begin();
     for (auto& entry : entries_) {
-      if (*failure++ != nullptr || UNIMEM_MUTANT(good_work_forgotten)) continue;
+      bool const failed = *failure++ != nullptr;
+      if (UNIMEM_MUTANT(good_work_forgotten)) continue;
+      if (failed) {
+        ruin(coherence, entry.undo);
+        continue;
+      }
       auto const plan = as_it_ended(std::move(entry.plan));
       if (coherence.can_commit(plan)) static_cast<void>(coherence.commit(plan));
     }

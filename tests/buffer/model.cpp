@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 /// is back when a run ends.
 Device& simulated(std::size_t index) {
   // Small: the buffers do not fit at once. The last reaches no other, so what comes to it from them is staged.
-  static std::array<Device*, 3> const devices{&make_sim({.memory_bytes = std::size_t{40} << 10, .latency = 2us}),
+  static std::array<Device*, 3> const devices{&make_sim({.memory_bytes = std::size_t{6} << 10, .latency = 2us}),
                                               &make_sim({.memory_bytes = std::size_t{1} << 20}),
                                               &make_sim({.memory_bytes = std::size_t{1} << 20, .peer = false})};
   return *devices[index];
@@ -103,7 +103,7 @@ Model::~Model() {
 }
 
 void Model::fail(std::string_view what, std::string const& why) const {
-  throw Discrepancy("operation " + std::to_string(steps_) + ", " + std::string(what) + ": " + why);
+  throw Discrepancy(std::string(armed_ ? "with faults, " : "") + "operation " + std::to_string(steps_) + ", " + std::string(what) + ": " + why);
 }
 
 void Model::record(std::string_view what, Event event, std::function<void(bool failed)> apply) {
@@ -184,6 +184,9 @@ bool Model::attempt(std::string_view what, std::function<void()> const& call) {
       }
     });
     ++tally_["lost"];
+  } catch (OutOfMemory const&) {
+    // The smallest device is smaller than some launches.
+    ++tally_["no room"];
   } catch (Error const& error) {
     if (!armed_) fail(what, std::string("threw ") + error.what());
     ++tally_["threw"];

@@ -166,6 +166,7 @@ void Model::launch() {
       return;
     }
     for (std::size_t i = 0; i < windows.size(); ++i) {
+      truths[i]->note(windows[i].range, on.id());
       if (intent[i] != Intent::write) truths[i]->note(windows[i].range, "read");
     }
     // Each operand by itself: where they overlap the later one's result counts, on what was there before all of them.

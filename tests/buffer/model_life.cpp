@@ -17,7 +17,7 @@ void Model::make_subject(std::size_t index) {
   options.pinned = one_in(4);
   subject.manual = one_in(6);
   if (subject.manual) options.tracking = Tracking::manual;
-  auto const words = one_in(4) ? 256 + below(1024) : 16 + below(240);
+  auto const words = one_in(4) ? 256 + below(512) : 16 + below(240);
   subject.truth = std::make_shared<Truth>();
   subject.truth->name = options.name;
   subject.truth->bytes.resize(words * sizeof(Word));
