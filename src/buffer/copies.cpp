@@ -57,8 +57,7 @@ Device* BufferCore::device_to_fill(ByteRange range, std::size_t pattern_bytes) {
   return inside->device_holding(inside->whole());
 }
 
-Event BufferCore::Inside::overwrite_host(ByteRange range,
-                                         std::function<Event(Queue&, DeviceMemory)> const& submit) {
+Event BufferCore::Inside::overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit) {
   ensure_host();
   if (range.empty()) {
     // Not by the queue: what it returns for nothing is the end of everything there, of failed work too.
@@ -86,12 +85,12 @@ Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern
     return {};
   }
   return inside->overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
-    auto const program = queue.device().compile(
-        {"fill", "",
-         [copied = std::vector(pattern.begin(), pattern.end())](Range, std::size_t, std::size_t,
-                                                                std::span<const HostArgument> arguments) {
-           repeat(copied, {static_cast<std::byte*>(arguments[0].data), arguments[0].bytes});
-         }});
+    auto const program =
+        queue.device().compile({"fill", "",
+                                [copied = std::vector(pattern.begin(), pattern.end())](
+                                    Range, std::size_t, std::size_t, std::span<const HostArgument> arguments) {
+                                  repeat(copied, {static_cast<std::byte*>(arguments[0].data), arguments[0].bytes});
+                                }});
     KernelArgument argument;
     argument.memory = memory;
     return queue.run(program, Range{1}, {&argument, 1});
@@ -131,9 +130,8 @@ Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> dat
   inside->check_access("copy_from");
   inside->check_range(range);
   inside->settle(range, false);
-  return inside->overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
-    return queue.upload(memory, data.data(), data.size());
-  });
+  return inside->overwrite_host(
+      range, [&](Queue& queue, DeviceMemory memory) { return queue.upload(memory, data.data(), data.size()); });
 }
 
 Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {

@@ -13,7 +13,8 @@ namespace unimem::detail {
 ///
 /// It is tentative until the work has ended well. When some of it fails, exactly that is taken back: all of it is
 /// rolled back in reverse order, since each rollback starts from the state its commit made, and what happened is
-/// recorded again in order: what succeeded, and what the rest ruined on its way. Work that needed failed work has failed with it by then (its event inherits the error).
+/// recorded again in order: what succeeded, and what the rest ruined on its way. Work that needed failed work has
+/// failed with it by then (its event inherits the error).
 ///
 /// Not thread-safe; the buffer's lock guards it.
 class PendingWork {

@@ -121,9 +121,8 @@ TEST_F(Asynchrony, CopyingInReturnsAtOnceAndIsOrderedBehindWhatReadsTheOldBytes)
   std::optional<Gate> gate{first};
   std::array const operands{Operand{&buffer.core(), {0, 400}, Intent::read},
                             Operand{&seen.core(), {0, 400}, Intent::write}};
-  run(first, operands, [](std::span<const HostArgument> arguments) {
-    std::memcpy(arguments[1].data, arguments[0].data, 400);
-  });
+  run(first, operands,
+      [](std::span<const HostArgument> arguments) { std::memcpy(arguments[1].data, arguments[0].data, 400); });
   auto const written = buffer.copy_from_async(next);
   EXPECT_FALSE(written.ready()) << "the upload of the old bytes has not read them yet";
   gate.reset();

@@ -29,8 +29,8 @@ std::vector<MixedOperand> operands_of(std::span<const HostArgument> arguments) {
   for (std::size_t i = 1; i < arguments.size(); i += 2) {
     std::uint32_t intent = 0;
     std::memcpy(&intent, arguments[i].data, sizeof intent);
-    operands.push_back({static_cast<std::uint8_t*>(arguments[i + 1].data), arguments[i + 1].bytes,
-                        static_cast<Intent>(intent)});
+    operands.push_back(
+        {static_cast<std::uint8_t*>(arguments[i + 1].data), arguments[i + 1].bytes, static_cast<Intent>(intent)});
   }
   return operands;
 }
@@ -103,7 +103,8 @@ Model::~Model() {
 }
 
 void Model::fail(std::string_view what, std::string const& why) const {
-  throw Discrepancy(std::string(armed_ ? "with faults, " : "") + "operation " + std::to_string(steps_) + ", " + std::string(what) + ": " + why);
+  throw Discrepancy(std::string(armed_ ? "with faults, " : "") + "operation " + std::to_string(steps_) + ", " +
+                    std::string(what) + ": " + why);
 }
 
 void Model::record(std::string_view what, Event event, std::function<void(bool failed)> apply) {
@@ -139,11 +140,11 @@ void Model::compare(std::string_view what, Truth& truth, ByteRange range, std::s
 }
 
 void Model::observe(std::string_view what, Window const& window, std::vector<std::uint8_t> seen, bool on_host) {
-  record(what, {}, [this, what, on_host, of = shared_truth(window), range = window.range,
-                    seen = std::move(seen)](bool) {
-    compare(what, *of, range, seen);
-    if (on_host) of->arrive_on_host(range);
-  });
+  record(what, {},
+         [this, what, on_host, of = shared_truth(window), range = window.range, seen = std::move(seen)](bool) {
+           compare(what, *of, range, seen);
+           if (on_host) of->arrive_on_host(range);
+         });
 }
 
 void Model::record_write(std::string_view what, Window const& window, std::vector<std::uint8_t> values, bool on_host) {
@@ -154,8 +155,7 @@ void Model::record_write(std::string_view what, Window const& window, std::vecto
 
 void Model::record_work(std::string_view what, Event event, Window const& window, std::vector<std::uint8_t> values,
                         Device const& on) {
-  record(what, event, [of = shared_truth(window), range = window.range, values = std::move(values),
-                       &on](bool failed) {
+  record(what, event, [of = shared_truth(window), range = window.range, values = std::move(values), &on](bool failed) {
     failed ? of->fail_on(on, range) : of->write(range, values, true, false);
   });
 }
@@ -178,9 +178,8 @@ bool Model::attempt(std::string_view what, std::function<void()> const& call) {
     // Whether they may have been lost shows when everything before has been read.
     record(what, {}, [this, what, truths, range = ByteRange{error.begin, error.end}, name](bool) {
       if (std::ranges::none_of(truths, [&](auto const& truth) { return truth->may_have_lost(range); })) {
-        fail(what, name + " lost good bytes within [" + std::to_string(range.begin) + ", " +
-                       std::to_string(range.end) + ")" +
-                       (truths.empty() ? std::string{} : truths.front()->history(range.begin)));
+        fail(what, name + " lost good bytes within [" + std::to_string(range.begin) + ", " + std::to_string(range.end) +
+                       ")" + (truths.empty() ? std::string{} : truths.front()->history(range.begin)));
       }
     });
     ++tally_["lost"];
@@ -201,11 +200,14 @@ void Model::audit_subject(Subject& subject) {
   std::vector<std::uint8_t> seen(of.bytes.size());
   auto bytes = subject.all.as<std::uint8_t>();
   // Every failure is told once and then dealt with: two of copies on their way here, and each lost range once.
-  for (std::size_t tries = 0; !attempt("audit", [&] {
-         // Not a read alone: what is current on the host needs nothing of what has failed elsewhere.
-         static_cast<void>(bytes.sync_to_host_async());
-         bytes.copy_to(seen);
-       }); ++tries) {
+  for (std::size_t tries = 0; !attempt("audit",
+                                       [&] {
+                                         // Not a read alone: what is current on the host needs nothing of what has
+                                         // failed elsewhere.
+                                         static_cast<void>(bytes.sync_to_host_async());
+                                         bytes.copy_to(seen);
+                                       });
+       ++tries) {
     read_record(true);
     if (tries > of.bytes.size() + 4) fail("audit", of.name + " cannot be read any more");
     auto const lost = std::ranges::find_if(of.bytes, &Truth::Byte::may_lost);

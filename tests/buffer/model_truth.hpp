@@ -50,8 +50,8 @@ struct Truth {
     for (auto note = notes.rbegin(); note != notes.rend() && told < 12; ++note) {
       if (at < note->range.begin || at >= note->range.end) continue;
       text += "\n  operation " + std::to_string(note->step) + ", " + std::string(note->what) + " of [" +
-              std::to_string(note->range.begin) + ", " + std::to_string(note->range.end) + "): " +
-              std::string(note->how);
+              std::to_string(note->range.begin) + ", " + std::to_string(note->range.end) +
+              "): " + std::string(note->how);
       ++told;
     }
     return text;

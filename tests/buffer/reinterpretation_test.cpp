@@ -36,8 +36,7 @@ TEST_F(Reinterpretation, ElementsOfAnotherSizeCountInTheirOwnUnits) {
   auto pairs = buffer.as<std::array<std::uint32_t, 2>>().slice(2);
   pairs.fill({70, 80});
   EXPECT_EQ(buffer.to_vector(), (std::vector<std::uint32_t>{0, 1, 2, 3, 70, 80}));
-  EXPECT_EQ(buffer.slice(4).as<std::uint64_t>().as<std::uint32_t>().to_vector(),
-            (std::vector<std::uint32_t>{70, 80}));
+  EXPECT_EQ(buffer.slice(4).as<std::uint64_t>().as<std::uint32_t>().to_vector(), (std::vector<std::uint32_t>{70, 80}));
 }
 
 TEST_F(Reinterpretation, BytesThatAreNotAWholeNumberOfElementsAreRefused) {
