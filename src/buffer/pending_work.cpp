@@ -3,6 +3,7 @@
 #include "buffer/mutants.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 namespace unimem::detail {
@@ -71,7 +72,7 @@ std::exception_ptr PendingWork::take_failures_back(Coherence& coherence) {
   failures.reserve(entries_.size());
   for (auto const& entry : entries_) failures.push_back(entry.failure());
   if (!UNIMEM_MUTANT(commit_not_tentative)) {
-    for (auto entry = entries_.rbegin(); entry != entries_.rend(); ++entry) coherence.roll_back(entry->undo);
+    for (auto const& entry : entries_ | std::views::reverse) coherence.roll_back(entry.undo);
     auto failure = failures.begin();
     for (auto& entry : entries_) {
       bool const failed = *failure++ != nullptr;
