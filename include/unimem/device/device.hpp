@@ -104,6 +104,10 @@ class UNIMEM_API Device {
   /// Whether this device's queues can copy from `other`'s memory without the host. Need not be mutual.
   [[nodiscard]] virtual bool copies_from(Device const& other) const noexcept { return &other == this; }
 
+  /// Whether the device is known to be gone for good, and with it all that its memory held. False where the driver does
+  /// not tell.
+  [[nodiscard]] virtual bool is_lost() const noexcept { return false; }
+
   /// The queue used when none is named. Made on first use.
   [[nodiscard]] Queue& default_queue();
   [[nodiscard]] Queue create_queue();

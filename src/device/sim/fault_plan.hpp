@@ -26,6 +26,12 @@ class FaultPlan {
   /// Starts another script, counting from 1 again. A lost device is found again unless the new script loses it too.
   void replace(SimOptions const& options);
 
+  /// Whether the script has come to where the device is lost.
+  [[nodiscard]] bool lost() const noexcept {
+    std::lock_guard const lock{mutex_};
+    return lost_;
+  }
+
   /// The verdict on the next allocation.
   [[nodiscard]] SimVerdict next_allocation();
 
@@ -33,7 +39,7 @@ class FaultPlan {
   [[nodiscard]] SimVerdict next(SimCommand command);
 
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   SimOptions plan_;
   std::uint64_t allocations_ = 0;
   std::uint64_t uploads_ = 0;

@@ -41,6 +41,8 @@ class SimDevice final : public Device, private PageOwner {
   [[nodiscard]] LinkCost link_cost() const noexcept override;
   [[nodiscard]] bool copies_from(Device const& other) const noexcept override;
 
+  [[nodiscard]] bool is_lost() const noexcept override { return faults_.lost(); }
+
   [[nodiscard]] FaultPlan& faults() noexcept { return faults_; }
 
   /// How fast, and how slow to start, commands are.

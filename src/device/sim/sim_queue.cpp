@@ -73,7 +73,7 @@ Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
 Event SimQueue::copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes) {
   return submit([&device = device_, &source = dynamic_cast<SimDevice&>(other),
                  verdict = device_.faults().next(SimCommand::copy), to, from, bytes] {
-    require(verdict, "copy");
+    require(source.is_lost() ? SimVerdict::lost : verdict, "copy");
     Pace const pace{device, device.options().peer_bytes_per_second, bytes};
     auto const* const bytes_there = source.for_access(from.window(0, bytes), "copy");
     std::memcpy(device.for_overwrite(to.window(0, bytes), "copy"), bytes_there, bytes);
