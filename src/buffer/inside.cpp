@@ -6,10 +6,12 @@
 
 #include "buffer/mutants.hpp"
 #include "device/page_watch.hpp"
+#include "device/worker_threads.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace unimem {
@@ -87,7 +89,7 @@ Device* BufferCore::Inside::device_holding(ByteRange range) const {
   Device* found = nullptr;
   for (std::size_t i = 0; i < sides.size(); ++i) {
     auto* const candidate = sides[i].device;
-    if (candidate->shares_storage_with_host() || !holds(static_cast<Place>(i + 1), range)) continue;
+    if (candidate->shares_storage_with_host() || candidate->is_lost() || !holds(static_cast<Place>(i + 1), range)) continue;
     if (candidate == device) return candidate;
     if (found == nullptr) found = candidate;
   }
@@ -155,6 +157,7 @@ CopyCost BufferCore::Inside::cost() const {
     double seconds = 0;
     for (auto const place : {from, to}) {
       if (place == host_place) continue;
+      if (sides[place - 1].device->is_lost()) return std::numeric_limits<double>::infinity();
       auto const link = sides[place - 1].device->link_cost();
       seconds += link.latency_seconds + (static_cast<double>(count) / link.bytes_per_second);
     }
@@ -290,6 +293,9 @@ void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
   forget_ended();
   try {
     std::rethrow_exception(failure);
+  } catch (UnsupportedOperation const&) {
+    // The parent's work, which nobody does here: an upload that never arrives takes nothing from the host.
+    if (!detail::is_forked_child() || !holds(host_place, range)) throw;
   } catch (std::exception const& error) {
     last_failure = error.what();
     throw;
@@ -314,9 +320,16 @@ void BufferCore::Inside::commit_write(Place place, ByteRange range, Event event)
 }
 
 void BufferCore::Inside::check_lost(Plan const& plan) const {
-  if (!plan.lost) return;
-  throw DataLost(display_name(), plan.lost->begin, plan.lost->end,
-                 last_failure.empty() ? "they were valid only on a device that is gone" : last_failure);
+  constexpr auto gone = "they were valid only on a device that is gone";
+  if (plan.lost) {
+    throw DataLost(display_name(), plan.lost->begin, plan.lost->end, last_failure.empty() ? gone : last_failure);
+  }
+  for (auto const& copy : plan.copies) {
+    // Dearer than every other source: it was the only one.
+    if (copy.from != host_place && sides[copy.from - 1].device->is_lost()) {
+      throw DataLost(display_name(), copy.range.begin, copy.range.end, gone);
+    }
+  }
 }
 
 bool BufferCore::Inside::in_host_memory(Place place) const {

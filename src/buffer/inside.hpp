@@ -47,7 +47,8 @@ struct BufferCore::Inside {
   [[nodiscard]] bool has_any_storage() const;
   /// Whether every byte of `range` is current at `place`.
   [[nodiscard]] bool holds(Place place, ByteRange range) const;
-  /// A device that is not the host's own memory and holds all of `range`, the default one first; null if none does.
+  /// A device that is not the host's own memory nor lost and holds all of `range`, the default one first; null if none
+  /// does.
   [[nodiscard]] Device* device_holding(ByteRange range) const;
   /// Whether `range` is current at `place`, with no write to it and no doubt about it pending.
   [[nodiscard]] bool is_quiet(Place place, ByteRange range) const;

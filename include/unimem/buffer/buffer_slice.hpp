@@ -38,6 +38,18 @@ class BufferSlice : public detail::ElementAccess<T, BufferSlice<T>> {
     detail::check_elements(range_, sizeof(T), alignof(T));
   }
 
+  BufferSlice(BufferSlice const&) = default;
+  BufferSlice& operator=(BufferSlice const&) = default;
+  /// What is moved from is a slice of nothing.
+  BufferSlice(BufferSlice&& other) noexcept
+      : core_(std::move(other.core_)), range_(std::exchange(other.range_, ByteRange{})) {}
+  BufferSlice& operator=(BufferSlice&& other) noexcept {
+    core_ = std::move(other.core_);
+    range_ = std::exchange(other.range_, ByteRange{});
+    return *this;
+  }
+  ~BufferSlice() = default;
+
   [[nodiscard]] std::size_t size() const noexcept { return range_.size() / sizeof(T); }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return range_.size(); }
   [[nodiscard]] bool empty() const noexcept { return range_.empty(); }
