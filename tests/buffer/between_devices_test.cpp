@@ -277,6 +277,25 @@ TEST_F(BetweenDevices, WithoutRoomForTheTargetNothingChanges) {
   EXPECT_EQ(target.statistics().device_to_device_bytes, 0U);
 }
 
+TEST_F(BetweenDevices, WithoutHostMemoryForTheChunksNothingHasMoved) {
+  auto const count = 10 * mebi / 4;
+  auto source = only_on(island, count), target = only_on(islet, count, 99);
+  // Room for one staging block, which is pinned, and no second, be it pageable.
+  auto& host = device("cpu");
+  manager.cleanup();
+  manager.pool(host, Location::pinned).set_max_bytes(6 * mebi);
+  manager.pool(host, Location::host).set_max_bytes(3 * mebi);
+  auto const before = moved(island.transfers());
+  EXPECT_THROW(copy(source, target), OutOfMemory);
+  EXPECT_EQ(moved(island.transfers()), before);
+  EXPECT_EQ(target.statistics().device_to_device_bytes, 0U);
+  manager.pool(host, Location::host).set_max_bytes(64 * mebi);
+  EXPECT_TRUE(target.to_vector() == counting(count, 99)) << "the target is as it was";
+  copy(source, target);
+  EXPECT_TRUE(target.to_vector() == counting(count));
+  EXPECT_TRUE(device_bytes(target, islet) == counting(count));
+}
+
 TEST_F(BetweenDevices, AFailedCopyBetweenDevicesLeavesTheTargetAsItWas) {
   for (auto const& [from, to] : {std::pair{&sim, &other}, {&island, &islet}}) {
     SCOPED_TRACE(name(*from));
