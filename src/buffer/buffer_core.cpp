@@ -51,7 +51,7 @@ void BufferCore::Guard::unlock() noexcept {
   }
   auto summary = static_cast<std::uint32_t>(inside.coherence.state());
   if (inside.tracking == Tracking::pages && inside.host_writes) summary |= by_pages;
-  bool const arrived = !inside.host || inside.host->hazards().writes_ended_well(whole);
+  bool const arrived = !inside.host || inside.host->arrived(whole);
   if (arrived && !inside.deferred && inside.holds(host_place, whole)) {
     summary |= host_current;
     bool const quiet = inside.pending.empty() && (!inside.host || inside.host->idle());

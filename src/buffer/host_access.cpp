@@ -37,7 +37,7 @@ Event BufferCore::fetch(ByteRange range) {
   inside->check_range(range);
   inside->settle(range, false);
   inside->ensure_host();
-  auto plan = inside->coherence.plan_access(host_place, range, Intent::read, inside->cost());
+  auto plan = inside->plan_read(host_place, range);
   inside->check_lost(plan);
   if (inside->host_writes) {
     // Bytes that arrive later could not be told from a user's.

@@ -111,6 +111,9 @@ struct BufferCore::Inside {
     return place == host_place ? host : side(place).storage;
   }
 
+  /// What reading `range` at `place` needs. A copy goes across bytes that are current there already only if those it
+  /// brings are certain: should they fail, they would have been brought over the last good copy.
+  [[nodiscard]] Plan plan_read(Place place, ByteRange range);
   /// Submits the copies of a plan, each behind the work it conflicts with: on `queue` where that is the device's, else
   /// on the device's default queue. Adds an event for each queue, the end of its copies, which fails if one of them
   /// does.

@@ -55,6 +55,12 @@ class Storage {
   /// Somebody else may be working on this memory: on `queue` if there is one, else anywhere on `device`.
   void used_by_others(Device& device, Queue const* queue);
 
+  /// Whether `range` holds what was written there last: no write is pending or left a failure, and nobody else may be
+  /// writing.
+  [[nodiscard]] bool arrived(ByteRange range) const noexcept {
+    return others_on_ == nullptr && hazards_.writes_ended_well(range);
+  }
+
   /// Whether no recorded work is pending and nobody else works here.
   [[nodiscard]] bool idle() const noexcept { return others_on_ == nullptr && hazards_.idle(); }
 

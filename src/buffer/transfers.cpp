@@ -104,6 +104,25 @@ Event detail::transfer(MemoryManager& manager, AcquireOptions const& staging, St
   return event;
 }
 
+Plan BufferCore::Inside::plan_read(Place place, ByteRange range) {
+  auto plan = coherence.plan_access(place, range, Intent::read, cost());
+  std::vector<PlannedCopy> copies;
+  for (auto const& copy : plan.copies) {
+    auto const& valid = coherence.valid(copy.to);
+    bool const across_good_bytes = !copy.fence && valid.intersects(copy.range);
+    if (!across_good_bytes || UNIMEM_MUTANT(good_copies_overwritten) ||
+        storage_at(copy.from)->arrived(copy.range)) {
+      copies.push_back(copy);
+      continue;
+    }
+    for (auto const range_missing : valid.missing(copy.range)) {
+      copies.push_back({copy.from, copy.to, range_missing, false});
+    }
+  }
+  plan.copies = std::move(copies);
+  return plan;
+}
+
 void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) {
   try {
     for (auto const& copy : plan.copies) {
@@ -169,7 +188,7 @@ Event BufferCore::Inside::arrival(Place place, ByteRange range, Queue& queue) {
 void BufferCore::Inside::prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue) {
   ensure_device(self, place, queue);
   if (intent != Intent::write) {
-    auto plan = coherence.plan_access(place, range, Intent::read, cost());
+    auto plan = plan_read(place, range);
     check_lost(plan);
     std::vector<Event> events;
     start_copies(plan, &queue, events);

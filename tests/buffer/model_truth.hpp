@@ -20,7 +20,8 @@ struct Truth {
     bool defined = false;   ///< somebody wrote it; the others hold what nobody can know before reading it
     bool on_host = false;   ///< certainly current on the host, where no failure of a device reaches it
     bool shaken = false;    ///< a device's write to it failed, and nobody has read or written it since
-    bool may_lost = false;  ///< the last good copy may have gone with failed work: DataLost is allowed
+    bool may_lost = false;    ///< the last good copy may have gone with failed work: DataLost is allowed
+    std::uint8_t before = 0;  ///< what the last write replaced
   };
 
   /// What happened to some bytes, for the message when they turn out wrong.
@@ -60,7 +61,7 @@ struct Truth {
   void write(ByteRange range, std::vector<std::uint8_t> const& values, bool defined, bool on_host) {
     note(range, on_host ? "written on the host" : "written on a device");
     for (std::size_t i = 0; i < range.size(); ++i) {
-      bytes[range.begin + i] = {values[i], defined, on_host, false, false};
+      bytes[range.begin + i] = {values[i], defined, on_host, false, false, bytes[range.begin + i].value};
     }
   }
 
