@@ -91,8 +91,12 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
   Guard inside(*this);
   if (!inside->host) return {};
   if (inside->host_writes && mode != MapMode::read) inside->host_writes->expect(range);
-  // What was submitted before must not see what is about to be written.
-  if (mode != MapMode::read && !UNIMEM_MUTANT(maps_write_at_once)) inside->host->wait_to_write(range);
+  if (mode != MapMode::read && !UNIMEM_MUTANT(maps_write_at_once)) {
+    // Old failures are told now: once somebody has written in place it is too late to refuse.
+    inside->settle(range, true);
+    // What was submitted before must not see what is about to be written.
+    inside->host->wait_to_write(range);
+  }
   return {inside->host, inside->host->memory().window(range.begin, range.size())};
 }
 
@@ -100,10 +104,17 @@ void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped)
   Guard inside(*this);
   // The lease holds the memory it was made for, so nobody else's can have come to lie at its address.
   if (!inside->host || inside->host->memory().window(range.begin, range.size()) != mapped.memory()) return;
-  inside->settle(range, true, true);
+  std::exception_ptr failure;
+  try {
+    inside->settle(range, true, true);
+  } catch (...) {
+    failure = std::current_exception();
+  }
   if (inside->host_writes) inside->host_writes->not_expected(range);
   inside->note("unmapping a mapping that may be written", range);
+  // The bytes have been written, whatever else went wrong meanwhile.
   inside->mark(*this, host_place, range, {});
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace unimem

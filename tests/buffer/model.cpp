@@ -132,9 +132,9 @@ void Model::compare(std::string_view what, Truth& truth, ByteRange range, std::s
       fail(what, truth.name + " held " + std::to_string(seen[i]) + " at " + std::to_string(range.begin + i) +
                      " where " + std::to_string(byte.value) + " was written over " + std::to_string(byte.before) + truth.history(range.begin + i));
     }
-    // What nobody wrote is what it was first read as, and stays so.
+    // What nobody wrote is what it was first read as, and stays so; but for failures, which may undo that it was read.
     byte.value = seen[i];
-    byte.defined = true;
+    byte.defined = byte.defined || !armed_ || what == "audit";
     byte.shaken = byte.may_lost = false;
   }
 }
@@ -188,6 +188,10 @@ bool Model::attempt(std::string_view what, std::function<void()> const& call) {
     ++tally_["no room"];
   } catch (Error const& error) {
     if (!armed_) fail(what, std::string("threw ") + error.what());
+    last_error_ = error.what();
+    for (auto& subject : subjects_) {
+      record(what, {}, [of = subject.truth](bool) { of->note({0, of->bytes.size()}, "threw, here or elsewhere"); });
+    }
     ++tally_["threw"];
   } catch (std::exception const& error) {
     fail(what, std::string("threw what is no error of the library: ") + error.what());
@@ -209,7 +213,7 @@ void Model::audit_subject(Subject& subject) {
                                        });
        ++tries) {
     read_record(true);
-    if (tries > of.bytes.size() + 4) fail("audit", of.name + " cannot be read any more");
+    if (tries > of.bytes.size() + 4) fail("audit", of.name + " cannot be read any more: " + last_error_);
     auto const lost = std::ranges::find_if(of.bytes, &Truth::Byte::may_lost);
     if (tries < 4 || lost == of.bytes.end()) continue;
     // What is gone is written anew, from the first lost byte on.

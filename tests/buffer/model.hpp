@@ -159,6 +159,7 @@ class Model {
   std::map<std::string, std::size_t> tally_;
   std::size_t made_ = 0;   ///< buffers
   std::size_t steps_ = 0;  ///< operations
+  std::string last_error_;
   bool armed_ = false;     ///< a device may have failed since the last audit
 };
 

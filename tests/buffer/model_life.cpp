@@ -52,7 +52,7 @@ void Model::release() {
 void Model::resize() {
   auto& subject = subjects_[below(subject_count)];
   if (!subject.buffer) return;
-  auto const words = one_in(16) ? below(16) : 16 + below(400);
+  auto const words = one_in(16) ? 1 + below(16) : 16 + below(400);
   if (!attempt("resize", [&] { subject.buffer->resize(words); })) return;
   subject.all = subject.buffer->slice(0);
   // All its work has been waited for, so what the record says about it can be read now; and must be, since what is
