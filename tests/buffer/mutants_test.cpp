@@ -1,0 +1,104 @@
+#include "buffer/mutants.hpp"
+
+#include "buffer/model.hpp"
+#include "buffer/reuse.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <exception>
+#include <iostream>
+#include <optional>
+#include <string>
+
+namespace unimem::detail {
+
+BufferMutant active_buffer_mutant = BufferMutant::none;
+
+}  // namespace unimem::detail
+
+namespace unimem::testing {
+namespace {
+
+using detail::BufferMutant;
+
+constexpr std::size_t limit = 20'000;  ///< operations of a run within which a fault must be noticed
+constexpr unsigned first_seed = 2026;
+
+struct Finding {
+  std::string where;
+  std::string what;
+};
+
+std::optional<Finding> found_by_model(unsigned seed) {
+  std::size_t operation = 0;
+  try {
+    Model model({.seed = seed});
+    for (operation = 1; operation <= limit; ++operation) model.step();
+    model.finish();
+  } catch (std::exception const& violation) {
+    return Finding{"the model, seed " + std::to_string(seed) + ", operation " + std::to_string(operation),
+                   violation.what()};
+  }
+  return std::nullopt;
+}
+
+/// What is noticed first while `mutant` is switched on.
+std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
+  detail::active_buffer_mutant = mutant;
+  std::optional<Finding> finding;
+  try {
+    Reuse reuse;
+    if (auto const broken = reuse.run(8)) finding = {"the reuse test", *broken};
+  } catch (std::exception const& violation) {
+    finding = {"the reuse test", violation.what()};
+  }
+  for (auto seed = first_seed; seed < first_seed + seeds && !finding; ++seed) finding = found_by_model(seed);
+  detail::active_buffer_mutant = BufferMutant::none;
+  return finding;
+}
+
+struct Fault {
+  BufferMutant mutant;
+  char const* name;
+  char const* description;
+};
+
+/// Tests are listed by name, not by bytes.
+void PrintTo(Fault const& fault, std::ostream* out) {
+  *out << fault.name << ", which " << fault.description;
+}
+
+class BufferMutants : public ::testing::TestWithParam<Fault> {};
+
+TEST_P(BufferMutants, AreNoticed) {
+  SCOPED_TRACE(::testing::Message() << "seed " << first_seed);
+  auto const finding = first_finding(GetParam().mutant, 4);
+  ASSERT_TRUE(finding.has_value()) << "a fault that " << GetParam().description << " went unnoticed";
+  std::cout << GetParam().name << ": " << finding->where << ": " << finding->what.substr(0, 160) << '\n';
+  RecordProperty("found_by", finding->where);
+}
+
+#define UNIMEM_FAULT(name, description) Fault{BufferMutant::name, #name, description},
+constexpr Fault faults[] = {UNIMEM_BUFFER_MUTANTS(UNIMEM_FAULT)};
+#undef UNIMEM_FAULT
+
+INSTANTIATE_TEST_SUITE_P(Faults, BufferMutants, ::testing::ValuesIn(faults),
+                         [](auto const& fault) { return std::string(fault.param.name); });
+
+/// The two that the reuse test is there for.
+TEST(ReuseMutants, ABlockHandedOutTooEarlyBreaksAPattern) {
+  for (auto const mutant : {BufferMutant::ticket_dropped, BufferMutant::fresh_block_not_ordered}) {
+    detail::active_buffer_mutant = mutant;
+    EXPECT_NE(Reuse().run(8), std::nullopt);
+    detail::active_buffer_mutant = BufferMutant::none;
+  }
+}
+
+TEST(NoMutant, IsNotNoticed) {
+  auto const finding = first_finding(BufferMutant::none, 1);
+  EXPECT_FALSE(finding.has_value()) << finding->where << ": " << finding->what;
+}
+
+}  // namespace
+}  // namespace unimem::testing
