@@ -41,7 +41,7 @@ TEST_P(BufferModelRun, EveryByteIsWhatTheWorkThatSucceededLeft) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, BufferModelRun, ::testing::Values(1U, 2U, 3U, 2026U));
+INSTANTIATE_TEST_SUITE_P(Seeds, BufferModelRun, ::testing::Values(1U, 2U, 3U, 2026U, 2027U));
 
 }  // namespace
 }  // namespace unimem::testing

@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <iostream>
+#include <latch>
 #include <optional>
 #include <string>
 
@@ -43,6 +45,37 @@ std::optional<Finding> found_by_model(unsigned seed) {
   return std::nullopt;
 }
 
+/// Three blocks' worth between devices that do not reach each other, by way of two blocks: the third must wait until the
+/// first has been sent on, which here takes a while.
+std::optional<Finding> found_by_staging() {
+  constexpr std::size_t words = (std::size_t{12} << 20) / sizeof(std::uint32_t);
+  static auto& from = make_sim({.memory_bytes = std::size_t{32} << 20, .peer = false});
+  static auto& to = make_sim({.memory_bytes = std::size_t{32} << 20, .peer = false});
+  MemoryManager manager;
+  BufferOptions options;
+  options.manager = &manager;
+  options.device = &from;
+  UnifiedBuffer<std::uint32_t> buffer(Shape(words), options);
+  {
+    auto const lease = buffer.device_overwrite(from);
+    for (std::size_t i = 0; i < words; ++i) lease.data()[i] = static_cast<std::uint32_t>(i);
+  }
+  std::latch sent{1};
+  auto const hold =
+      to.compile({"hold", "", [&](Range, std::size_t, std::size_t, std::span<const HostArgument>) { sent.wait(); }});
+  to.default_queue().run(hold, Range{1}, {});
+  auto const there = buffer.prefetch(to);
+  // With the fault all three come down at once; without it the third waits for the first to be sent on.
+  if (UNIMEM_MUTANT(staging_recycled_early)) from.synchronize();
+  sent.count_down();
+  there.wait();
+  auto const lease = buffer.device_view(to);
+  for (std::size_t i = 0; i < words; ++i) {
+    if (lease.data()[i] != i) return Finding{"the staging test", "word " + std::to_string(i) + " is another's"};
+  }
+  return std::nullopt;
+}
+
 /// What is noticed first while `mutant` is switched on.
 std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   detail::active_buffer_mutant = mutant;
@@ -53,6 +86,7 @@ std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   } catch (std::exception const& violation) {
     finding = {"the reuse test", violation.what()};
   }
+  if (!finding) finding = found_by_staging();
   for (auto seed = first_seed; seed < first_seed + seeds && !finding; ++seed) finding = found_by_model(seed);
   detail::active_buffer_mutant = BufferMutant::none;
   return finding;

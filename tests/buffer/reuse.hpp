@@ -39,8 +39,8 @@ class Reuse {
   std::optional<std::string> run(std::uint32_t rounds) {
     std::vector<UnifiedBuffer<std::uint32_t>> kept;
     for (std::uint32_t round = 0; round < rounds; ++round) {
-      auto& queue = round % 2 == 0 ? first_ : second_;
-      auto& other = round % 2 == 0 ? second_ : first_;
+      auto& queue = round / 2 % 2 == 0 ? first_ : second_;
+      auto& other = round / 2 % 2 == 0 ? second_ : first_;
       for (int from_host = 0; from_host < 2; ++from_host) {
         kept.emplace_back(Shape(count), options_);
         UnifiedBuffer<std::uint32_t> passing(Shape(count), options_);
