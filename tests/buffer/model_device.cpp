@@ -112,6 +112,15 @@ void Model::work_unannounced() {
       })) {
     record_work("unannounced work", event, window, std::vector<std::uint8_t>(window.range.size(), value),
                 *worker.device);
+    if (one_in(2)) return;
+    // Looked at before anything else waits for it.
+    std::vector<std::uint8_t> seen;
+    if (attempt("look at unannounced work", [&] {
+          auto const lease = slice<std::uint8_t>(window).device_view(*worker.device);
+          seen = bytes_at(lease.data(), window.range.size());
+        })) {
+      observe("look at unannounced work", window, std::move(seen), false);
+    }
   }
 }
 
