@@ -9,17 +9,6 @@
 namespace unimem::detail {
 namespace {
 
-/// What is left to record of work that has succeeded. A change of bytes needed them before, and taking it back has
-/// ruined them where they were; all that counts now is that its place holds what it wrote.
-Plan as_it_ended(Plan plan) {
-  bool const wrote = plan.kind == Plan::Kind::mark || plan.intent != Intent::read;
-  if (!wrote || UNIMEM_MUTANT(changes_forgotten)) return plan;
-  plan.kind = Plan::Kind::access;
-  plan.intent = Intent::write;
-  plan.copies.clear();
-  return plan;
-}
-
 /// What failed in its turn: nothing it touched is what earlier work left there.
 void ruin(Coherence& coherence, Coherence::Undo const& undo) {
   if (UNIMEM_MUTANT(ruins_revived)) return;
@@ -74,17 +63,21 @@ std::exception_ptr PendingWork::take_failures_back(Coherence& coherence) {
   failures.reserve(entries_.size());
   for (auto const& entry : entries_) failures.push_back(entry.failure());
   if (!UNIMEM_MUTANT(commit_not_tentative)) {
-    for (auto const& entry : entries_ | std::views::reverse) coherence.roll_back(entry.undo);
+    // Back to where things stood before all of it: what each piece wrote over counts when its turn comes again.
+    for (auto const& entry : entries_ | std::views::reverse) {
+      auto undo = entry.undo;
+      if (!UNIMEM_MUTANT(changes_forgotten)) undo.touched = {};
+      coherence.roll_back(undo);
+    }
     auto failure = failures.begin();
-    for (auto& entry : entries_) {
+    for (auto const& entry : entries_) {
       bool const failed = *failure++ != nullptr;
       if (UNIMEM_MUTANT(good_work_forgotten)) continue;
-      if (failed) {
+      if (!failed && coherence.can_commit(entry.plan)) {
+        static_cast<void>(coherence.commit(entry.plan));
+      } else {
         ruin(coherence, entry.undo);
-        continue;
       }
-      auto const plan = as_it_ended(std::move(entry.plan));
-      if (coherence.can_commit(plan)) static_cast<void>(coherence.commit(plan));
     }
   }
   entries_.clear();
