@@ -89,7 +89,8 @@ Device* BufferCore::Inside::device_holding(ByteRange range) const {
   Device* found = nullptr;
   for (std::size_t i = 0; i < sides.size(); ++i) {
     auto* const candidate = sides[i].device;
-    if (candidate->shares_storage_with_host() || candidate->is_lost() || !holds(static_cast<Place>(i + 1), range)) continue;
+    if (candidate->shares_storage_with_host() || candidate->is_lost() || !holds(static_cast<Place>(i + 1), range))
+      continue;
     if (candidate == device) return candidate;
     if (found == nullptr) found = candidate;
   }

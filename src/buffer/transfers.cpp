@@ -110,8 +110,7 @@ Plan BufferCore::Inside::plan_read(Place place, ByteRange range) {
   for (auto const& copy : plan.copies) {
     auto const& valid = coherence.valid(copy.to);
     bool const across_good_bytes = !copy.fence && valid.intersects(copy.range);
-    if (!across_good_bytes || UNIMEM_MUTANT(good_copies_overwritten) ||
-        storage_at(copy.from)->arrived(copy.range)) {
+    if (!across_good_bytes || UNIMEM_MUTANT(good_copies_overwritten) || storage_at(copy.from)->arrived(copy.range)) {
       copies.push_back(copy);
       continue;
     }

@@ -130,7 +130,8 @@ void Model::compare(std::string_view what, Truth& truth, ByteRange range, std::s
     auto& byte = truth.bytes[range.begin + i];
     if (byte.defined && byte.value != seen[i]) {
       fail(what, truth.name + " held " + std::to_string(seen[i]) + " at " + std::to_string(range.begin + i) +
-                     " where " + std::to_string(byte.value) + " was written over " + std::to_string(byte.before) + truth.history(range.begin + i));
+                     " where " + std::to_string(byte.value) + " was written over " + std::to_string(byte.before) +
+                     truth.history(range.begin + i));
     }
     // What nobody wrote is what it was first read as, and stays so; but for failures, which may undo that it was read.
     byte.value = seen[i];

@@ -160,7 +160,7 @@ class Model {
   std::size_t made_ = 0;   ///< buffers
   std::size_t steps_ = 0;  ///< operations
   std::string last_error_;
-  bool armed_ = false;     ///< a device may have failed since the last audit
+  bool armed_ = false;  ///< a device may have failed since the last audit
 };
 
 template <class T>

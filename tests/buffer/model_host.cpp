@@ -123,26 +123,24 @@ void Model::copy_in_or_out(unsigned kind) {
       break;
     case 2:
       if (attempt("copy_from_async", [&] { event = slice<T>(window).copy_from_async(*elements); })) {
-        record("copy_from_async", event, [of = shared_truth(window), range = window.range, elements,
-                                          bytes](bool failed) {
-          if (failed) return of->fail_on(device("cpu"), range);
-          of->write(range, bytes, true, true);
-        });
+        record("copy_from_async", event,
+               [of = shared_truth(window), range = window.range, elements, bytes](bool failed) {
+                 if (failed) return of->fail_on(device("cpu"), range);
+                 of->write(range, bytes, true, true);
+               });
       }
       break;
     default:
       if (attempt("copy_to_async", [&] { event = slice<T>(window).copy_to_async(*elements); })) {
-        record("copy_to_async", event, [this, of = shared_truth(window), range = window.range,
-                                        elements](bool failed) {
+        record("copy_to_async", event, [this, of = shared_truth(window), range = window.range, elements](bool failed) {
           if (failed) return of->fail_on_way_to_host(range);
           compare("copy_to_async", *of, range, bytes_of(std::span<const T>(*elements)));
           of->arrive_on_host(range);
         });
       } else {
         // Some of it may have been on its way when it threw.
-        record("copy_to_async", {}, [of = shared_truth(window), range = window.range](bool) {
-          of->fail_on_way_to_host(range);
-        });
+        record("copy_to_async", {},
+               [of = shared_truth(window), range = window.range](bool) { of->fail_on_way_to_host(range); });
       }
       break;
   }
@@ -173,18 +171,19 @@ void Model::copy_between() {
   to.range = {first * sizeof(T), first * sizeof(T) + count};
   Event event;
   if (!attempt("copy", [&] { event = copy_async(slice<T>(from), slice<T>(to)); })) return;
-  record("copy", event, [home = workers_.front().device, source = shared_truth(from), target = shared_truth(to), from = from.range,
-                         to = to.range](bool failed) {
-    if (from == to && source == target) return;
-    if (failed) return target->fail_on(*home, to);
-    std::vector<Truth::Byte> const bytes(source->bytes.begin() + static_cast<std::ptrdiff_t>(from.begin),
-                                         source->bytes.begin() + static_cast<std::ptrdiff_t>(from.end));
-    target->note(to, "copied from another window");
-    for (std::size_t i = 0; i < bytes.size(); ++i) {
-      target->bytes[to.begin + i] = {bytes[i].value, bytes[i].defined, false, false, false,
-                                     target->bytes[to.begin + i].value};
-    }
-  });
+  record("copy", event,
+         [home = workers_.front().device, source = shared_truth(from), target = shared_truth(to), from = from.range,
+          to = to.range](bool failed) {
+           if (from == to && source == target) return;
+           if (failed) return target->fail_on(*home, to);
+           std::vector<Truth::Byte> const bytes(source->bytes.begin() + static_cast<std::ptrdiff_t>(from.begin),
+                                                source->bytes.begin() + static_cast<std::ptrdiff_t>(from.end));
+           target->note(to, "copied from another window");
+           for (std::size_t i = 0; i < bytes.size(); ++i) {
+             target->bytes[to.begin + i] = {
+                 bytes[i].value, bytes[i].defined, false, false, false, target->bytes[to.begin + i].value};
+           }
+         });
 }
 
 #define UNIMEM_FOR_ELEMENT(T)                         \

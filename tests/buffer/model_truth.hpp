@@ -17,9 +17,9 @@ namespace unimem::testing {
 struct Truth {
   struct Byte {
     std::uint8_t value = 0;
-    bool defined = false;   ///< somebody wrote it; the others hold what nobody can know before reading it
-    bool on_host = false;   ///< certainly current on the host, where no failure of a device reaches it
-    bool shaken = false;    ///< a device's write to it failed, and nobody has read or written it since
+    bool defined = false;     ///< somebody wrote it; the others hold what nobody can know before reading it
+    bool on_host = false;     ///< certainly current on the host, where no failure of a device reaches it
+    bool shaken = false;      ///< a device's write to it failed, and nobody has read or written it since
     bool may_lost = false;    ///< the last good copy may have gone with failed work: DataLost is allowed
     std::uint8_t before = 0;  ///< what the last write replaced
   };

@@ -45,8 +45,8 @@ std::optional<Finding> found_by_model(unsigned seed) {
   return std::nullopt;
 }
 
-/// Three blocks' worth between devices that do not reach each other, by way of two blocks: the third must wait until the
-/// first has been sent on, which here takes a while.
+/// Three blocks' worth between devices that do not reach each other, by way of two blocks: the third must wait until
+/// the first has been sent on, which here takes a while.
 std::optional<Finding> found_by_staging() {
   constexpr std::size_t words = (std::size_t{12} << 20) / sizeof(std::uint32_t);
   static auto& from = make_sim({.memory_bytes = std::size_t{32} << 20, .peer = false});

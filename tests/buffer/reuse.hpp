@@ -16,8 +16,8 @@
 
 namespace unimem::testing {
 
-/// Two queues of a slow device, and buffers that are dropped as soon as their last work has been submitted: every block,
-/// on both sides, is handed out again while work of the one queue still uses it, to be used next by the other.
+/// Two queues of a slow device, and buffers that are dropped as soon as their last work has been submitted: every
+/// block, on both sides, is handed out again while work of the one queue still uses it, to be used next by the other.
 class Reuse {
  public:
   static constexpr std::size_t count = 1024;  ///< words of a buffer

@@ -19,8 +19,8 @@ using Words = std::vector<std::uint32_t>;
 
 /// Where the two buffers of a try start from.
 enum class Start { on_host, on_first, on_second, on_host_and_first, on_both_devices, in_parts, empty };
-constexpr std::array starts{Start::on_host,         Start::on_first,        Start::on_second, Start::on_host_and_first,
-                            Start::on_both_devices, Start::in_parts,        Start::empty};
+constexpr std::array starts{Start::on_host,         Start::on_first, Start::on_second, Start::on_host_and_first,
+                            Start::on_both_devices, Start::in_parts, Start::empty};
 
 /// One try of one operation: two devices that do not reach each other, two buffers, and what they hold.
 struct Stage {
@@ -74,15 +74,15 @@ struct Stage {
   /// As a launch does: b becomes a plus one, on the second device, and a twice what it was.
   void launch() {
     auto& queue = second.default_queue();
-    auto const program = second.compile(
-        {"both", "", [](Range, std::size_t, std::size_t, std::span<const HostArgument> arguments) {
-           auto* const x = static_cast<std::uint32_t*>(arguments[0].data);
-           auto* const y = static_cast<std::uint32_t*>(arguments[1].data);
-           for (std::size_t i = 0; i < count; ++i) {
-             y[i] = x[i] + 1;
-             x[i] *= 2;
-           }
-         }});
+    auto const program =
+        second.compile({"both", "", [](Range, std::size_t, std::size_t, std::span<const HostArgument> arguments) {
+                          auto* const x = static_cast<std::uint32_t*>(arguments[0].data);
+                          auto* const y = static_cast<std::uint32_t*>(arguments[1].data);
+                          for (std::size_t i = 0; i < count; ++i) {
+                            y[i] = x[i] + 1;
+                            x[i] *= 2;
+                          }
+                        }});
     std::array const operands{Operand{&a->core(), {0, a->size_bytes()}, Intent::read_write},
                               Operand{&b->core(), {0, b->size_bytes()}, Intent::write}};
     add(use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
@@ -145,8 +145,7 @@ std::vector<Operation> operations() {
       {"copy_to_async", [](S s) { s.add(s.a->copy_to_async(s.scratch)); }},
       {"to_vector", [](S s) { std::ignore = s.a->to_vector(); }},
       {"copy", [](S s) { s.add(copy_async(*s.a, *s.b)); }, a_to_b},
-      {"copy_of_overlapping_slices",
-       [](S s) { s.add(copy_async(s.a->slice(0, Stage::count - 4), s.a->slice(4))); },
+      {"copy_of_overlapping_slices", [](S s) { s.add(copy_async(s.a->slice(0, Stage::count - 4), s.a->slice(4))); },
        [](S s) { std::copy_backward(s.in_a.begin(), s.in_a.end() - 4, s.in_a.end()); }},
       {"map",
        [](S s) {

@@ -58,9 +58,8 @@ class Aliases : public ::testing::TestWithParam<char const*> {
 
   Device& on = std::string_view(GetParam()) == "cpu" ? device("cpu") : make_sim({.memory_bytes = 1 << 20});
   MemoryManager manager;
-  Kernel next = Kernel("next").host([](WorkItem i, std::span<const std::uint32_t> from, std::span<std::uint32_t> to) {
-    to[i.x] = from[i.x] + 1;
-  });
+  Kernel next = Kernel("next").host(
+      [](WorkItem i, std::span<const std::uint32_t> from, std::span<std::uint32_t> to) { to[i.x] = from[i.x] + 1; });
   Kernel add = Kernel("add").host([](WorkItem i, std::span<const std::uint32_t> a, std::span<const std::uint32_t> b,
                                      std::span<std::uint32_t> sum) { sum[i.x] = a[i.x] + b[i.x]; });
 };
@@ -76,8 +75,10 @@ TEST_P(Aliases, ABufferMayBeReadAndOverwrittenByOneLaunch) {
 
 TEST_P(Aliases, TheOrderInWhichTheyAreNamedDoesNotMatter) {
   auto x = counting();
-  auto const next_first = Kernel("next_first").host([](WorkItem i, std::span<std::uint32_t> to,
-                                                       std::span<const std::uint32_t> from) { to[i.x] = from[i.x] + 1; });
+  auto const next_first =
+      Kernel("next_first").host([](WorkItem i, std::span<std::uint32_t> to, std::span<const std::uint32_t> from) {
+        to[i.x] = from[i.x] + 1;
+      });
   launch(next_first, Range{100}, write(x), read(x));
   EXPECT_EQ(x.to_vector(), counted(1));
   expect_moved(x, 400, 1, 400, 1);
@@ -119,8 +120,8 @@ TEST_P(Aliases, DisjointSlicesOfOneBufferAreReadHereAndWrittenThere) {
 TEST_P(Aliases, ReadingAndOverwritingSlicesThatOverlapSeesWhatWasThereBefore) {
   auto x = counting();
   // From the back to the front, as one item: each element is read before it is overwritten.
-  auto const shift = Kernel("shift").host(
-      [](WorkItem, std::span<const std::uint32_t> from, std::span<std::uint32_t> to) {
+  auto const shift =
+      Kernel("shift").host([](WorkItem, std::span<const std::uint32_t> from, std::span<std::uint32_t> to) {
         for (auto i = from.size(); i-- > 0;) to[i] = from[i];
       });
   launch(shift, Range{1}, read(x.slice(0, 60)), write(x.slice(20, 60))).wait();
@@ -148,8 +149,8 @@ TEST_P(Aliases, TwoSlicesThatOverlapMayBothBeWritten) {
 
 TEST_P(Aliases, AViewOfAnotherTypeIsAnAliasLikeAnyOther) {
   auto x = counting();
-  auto const halves = Kernel("halves").host(
-      [](WorkItem i, std::span<const std::uint64_t> from, std::span<std::uint32_t> to) {
+  auto const halves =
+      Kernel("halves").host([](WorkItem i, std::span<const std::uint64_t> from, std::span<std::uint32_t> to) {
         to[2 * i.x] = static_cast<std::uint32_t>(from[i.x] >> 32);
       });
   launch(halves, Range{50}, read(x.as<std::uint64_t>()), readwrite(x));
