@@ -4,6 +4,7 @@
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
 
+#include <exception>
 #include <utility>
 
 namespace unimem {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <exception>
 #include <utility>
 
 namespace unimem {
@@ -38,6 +39,10 @@ Event staged(MemoryManager& manager, AcquireOptions const& options, detail::Stor
   }
   std::array<Event, 2> sent;
   std::vector<Event> all;
+  // Both before anything is submitted: the target must not be half overwritten when there is no memory for the rest.
+  for (std::size_t turn = 0; turn < blocks.size() && turn * staging_bytes < total; ++turn) {
+    blocks[turn] = staging_block(manager, options, std::min(staging_bytes, total - turn * staging_bytes));
+  }
   for (std::size_t at = 0, turn = 0; at < total; at += staging_bytes, turn ^= 1U) {
     auto const count = std::min(staging_bytes, total - at);
     if (!UNIMEM_MUTANT(staging_recycled_early)) first.wait(sent[turn]);

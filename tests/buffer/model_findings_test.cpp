@@ -24,17 +24,16 @@ class ModelFindings : public BufferTest {
   static Event set(Queue& queue, Slice const& slice, std::uint32_t value) {
     Operand const operand{&slice.core(), slice.range(), Intent::write};
     auto const program = setter(queue.device(), value);
-    return use_on_device(queue, {&operand, 1},
-                         [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
-                           KernelArgument argument;
-                           argument.memory = memory.front();
-                           return queue.run(program, Range{1}, {&argument, 1}, needs);
-                         });
+    return use_on_device(queue, {&operand, 1}, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+      KernelArgument argument;
+      argument.memory = memory.front();
+      return queue.run(program, Range{1}, {&argument, 1}, needs);
+    });
   }
   static std::shared_ptr<Program const> setter(Device& on, std::uint32_t value) {
     return on.compile({"set", "", [value](Range, std::size_t, std::size_t, std::span<const HostArgument> arguments) {
-                         std::fill_n(static_cast<std::uint32_t*>(arguments[0].data),
-                                     arguments[0].bytes / sizeof value, value);
+                         std::fill_n(static_cast<std::uint32_t*>(arguments[0].data), arguments[0].bytes / sizeof value,
+                                     value);
                        }});
   }
   /// Keeps a queue busy for a moment, so that what comes behind is still in flight; nothing relies on how long.

@@ -69,18 +69,17 @@ void Model::host_access(unsigned kind) {
       break;
     default:
       if (count == 0) return;
-      if (attempt("at", [&] {
-            auto part = slice<T>(window);
-            for (std::size_t i = 0; i < part.size(); i += 1 + part.size() / 4) {
-              std::memcpy(&part.at(i), new_bytes.data() + i * sizeof(T), sizeof(T));
-              if (subject.manual) part.mark_host_dirty(i, 1);
-              Window const element{window.subject,
-                                   {window.range.begin + i * sizeof(T), window.range.begin + (i + 1) * sizeof(T)}};
-              auto const from = new_bytes.begin() + static_cast<std::ptrdiff_t>(i * sizeof(T));
-              record_write("at", element, {from, from + static_cast<std::ptrdiff_t>(sizeof(T))}, true);
-            }
-          })) {
-      }
+      static_cast<void>(attempt("at", [&] {
+        auto part = slice<T>(window);
+        for (std::size_t i = 0; i < part.size(); i += 1 + part.size() / 4) {
+          std::memcpy(&part.at(i), new_bytes.data() + i * sizeof(T), sizeof(T));
+          if (subject.manual) part.mark_host_dirty(i, 1);
+          Window const element{window.subject,
+                               {window.range.begin + i * sizeof(T), window.range.begin + (i + 1) * sizeof(T)}};
+          auto const from = new_bytes.begin() + static_cast<std::ptrdiff_t>(i * sizeof(T));
+          record_write("at", element, {from, from + static_cast<std::ptrdiff_t>(sizeof(T))}, true);
+        }
+      }));
       break;
   }
 }
