@@ -18,7 +18,6 @@
   FAULT(good_work_forgotten, "takes back what succeeded behind a failure")         \
   FAULT(ruins_revived, "takes for good what failed work has written over")         \
   FAULT(good_copies_overwritten, "brings uncertain bytes over the last good copy") \
-  FAULT(nothing_remembered, "keeps work that wrote nothing as if it could fail")   \
   FAULT(changes_forgotten, "takes what succeeded in changing bytes for ruined")    \
   FAULT(failures_arrive, "takes what failed to arrive on the host for current")    \
   FAULT(failures_not_forgotten, "lets a failure that was told poison later work")  \

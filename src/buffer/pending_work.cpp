@@ -41,7 +41,7 @@ std::exception_ptr PendingWork::Entry::failure() const noexcept {
 
 void PendingWork::add(std::vector<Event> events, Plan plan, Coherence::Undo undo) {
   // Who changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
-  if (!undo.adopted && undo.changed.empty() && !UNIMEM_MUTANT(nothing_remembered)) return;
+  if (!undo.adopted && undo.changed.empty()) return;
   std::erase_if(events, [](Event event) { return event.ready() && !event.error(); });
   // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first.
   if (events.empty() && entries_.empty()) return;

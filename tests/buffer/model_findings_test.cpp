@@ -112,9 +112,13 @@ TEST_F(ModelFindings, AFailureThatWasToldIsNotInherited) {
 TEST_F(ModelFindings, AMappingDoesNotWriteUnderAnUpload) {
   Buffer from(100, on_sim()), to(100, on_sim());
   from.copy_from(counting(100));
-  hold(sim.default_queue());
-  from.prefetch();
-  copy(from.slice(0), to.slice(0));
+  auto& queue = sim.default_queue();
+  hold(queue);
+  std::array const operands{Operand{&from.core(), {0, 400}, Intent::read},
+                            Operand{&to.core(), {0, 400}, Intent::write}};
+  use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+    return queue.copy(memory[1], memory[0], 400, needs);
+  });
   {
     auto mapping = from.map(MapMode::read_write);
     std::ranges::fill(mapping, 9U);

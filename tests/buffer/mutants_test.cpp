@@ -1,5 +1,7 @@
 #include "buffer/mutants.hpp"
 
+#include <unimem/core/error.hpp>
+
 #include "buffer/model.hpp"
 #include "buffer/reuse.hpp"
 
@@ -24,7 +26,7 @@ namespace {
 
 using detail::BufferMutant;
 
-constexpr std::size_t limit = 20'000;  ///< operations of a run within which a fault must be noticed
+constexpr std::size_t limit = 40'000;  ///< operations of a run within which a fault must be noticed
 constexpr unsigned first_seed = 2026;
 
 struct Finding {
@@ -76,6 +78,31 @@ std::optional<Finding> found_by_staging() {
   return std::nullopt;
 }
 
+/// A copy that failed on its way to the host, and an operation that has nothing to do with it.
+std::optional<Finding> found_by_arrival() {
+  static auto& from = make_sim({.memory_bytes = std::size_t{1} << 20});
+  MemoryManager manager;
+  BufferOptions options;
+  options.manager = &manager;
+  options.device = &from;
+  UnifiedBuffer<std::uint32_t> buffer(Shape(100), options);
+  buffer.fill(1);
+  {
+    auto const lease = buffer.device();
+    lease.data()[0] = 2;
+  }
+  set_sim_faults(from, {.fail_download = 1});
+  static_cast<void>(buffer.sync_to_host_async().wait_for_error());
+  static_cast<void>(buffer.core().fetch({0, 0}));
+  set_sim_faults(from, {});
+  try {
+    static_cast<void>(buffer.host_view());
+  } catch (DeviceError const&) {
+    return std::nullopt;
+  }
+  return Finding{"the arrival test", "what failed to arrive was read"};
+}
+
 /// What is noticed first while `mutant` is switched on.
 std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   detail::active_buffer_mutant = mutant;
@@ -87,6 +114,7 @@ std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
     finding = {"the reuse test", violation.what()};
   }
   if (!finding) finding = found_by_staging();
+  if (!finding) finding = found_by_arrival();
   for (auto seed = first_seed; seed < first_seed + seeds && !finding; ++seed) finding = found_by_model(seed);
   detail::active_buffer_mutant = BufferMutant::none;
   return finding;
@@ -107,7 +135,7 @@ class BufferMutants : public ::testing::TestWithParam<Fault> {};
 
 TEST_P(BufferMutants, AreNoticed) {
   SCOPED_TRACE(::testing::Message() << "seed " << first_seed);
-  auto const finding = first_finding(GetParam().mutant, 4);
+  auto const finding = first_finding(GetParam().mutant, 6);
   ASSERT_TRUE(finding.has_value()) << "a fault that " << GetParam().description << " went unnoticed";
   std::cout << GetParam().name << ": " << finding->where << ": " << finding->what.substr(0, 160) << '\n';
   RecordProperty("found_by", finding->where);
