@@ -48,6 +48,10 @@ void check_elements(ByteRange range, std::size_t element_bytes, std::size_t alig
   }
 }
 
+void check_element(std::size_t index, std::size_t size) {
+  if (index >= size) throw InvalidArgument("index", fmt::format("{}", index), fmt::format("below {}", size));
+}
+
 void check_index(std::span<const std::size_t> index, std::span<const std::size_t> extents) {
   for (std::size_t i = 0; i < index.size(); ++i) {
     if (index[i] < extents[i]) continue;

@@ -37,7 +37,9 @@ class TrackedPages final : public HostWrites {
   }
 
   void wrote(ByteRange range) override {
-    if (!range.empty()) static_cast<void>(watch_.collect(range));
+    if (range.empty()) return;
+    static_cast<void>(watch_.collect(range));
+    refresh_twins(range);
   }
 
   void overrule(ByteRange range) override {
@@ -48,11 +50,7 @@ class TrackedPages final : public HostWrites {
       if (found.begin < range.begin) watch_.mark_written({range.begin / page * page, range.begin});
       if (found.end > range.end && range.end < bytes_) watch_.mark_written({range.end, range.end + 1});
     }
-    for (auto twin = twins_.lower_bound(range.begin / page * page); twin != twins_.end() && twin->first < range.end;
-         ++twin) {
-      auto const begin = std::max(twin->first, range.begin), end = std::min(twin->first + page, range.end);
-      std::memcpy(twin->second.data() + (begin - twin->first), memory_ + begin, end - begin);
-    }
+    refresh_twins(range);
   }
 
   void remember(Coherence const& coherence) override {
@@ -77,6 +75,17 @@ class TrackedPages final : public HostWrites {
   }
 
  private:
+  /// What lies in `range` now is no user's write.
+  void refresh_twins(ByteRange range) {
+    auto const page = PageWatch::page_bytes();
+    for (auto twin = twins_.lower_bound(range.begin / page * page); twin != twins_.end() && twin->first < range.end;
+         ++twin) {
+      auto const begin = std::max(twin->first, range.begin);
+      auto const end = std::min(twin->first + twin->second.size(), range.end);
+      std::memcpy(twin->second.data() + (begin - twin->first), memory_ + begin, end - begin);
+    }
+  }
+
   [[nodiscard]] ByteRange page_of(std::size_t offset) const noexcept {
     auto const begin = offset / PageWatch::page_bytes() * PageWatch::page_bytes();
     return {begin, std::min(begin + PageWatch::page_bytes(), bytes_)};

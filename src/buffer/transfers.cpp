@@ -32,17 +32,13 @@ Allocation staging_block(MemoryManager& manager, AcquireOptions const& options, 
 Event staged(MemoryManager& manager, AcquireOptions const& options, detail::Storage& from, DeviceMemory source,
              detail::Storage& to, DeviceMemory target, Queue& first, Queue& second, std::span<const Event> needs) {
   auto const total = source.bytes;
-  // Both before anything is submitted: a copy must not end half-way for want of memory.
+  // Both before anything is submitted: the target must not be half overwritten for want of memory.
   std::array<Allocation, 2> blocks;
   for (std::size_t turn = 0; turn < blocks.size() && turn * staging_bytes < total; ++turn) {
     blocks[turn] = staging_block(manager, options, std::min(staging_bytes, total - turn * staging_bytes));
   }
   std::array<Event, 2> sent;
   std::vector<Event> all;
-  // Both before anything is submitted: the target must not be half overwritten when there is no memory for the rest.
-  for (std::size_t turn = 0; turn < blocks.size() && turn * staging_bytes < total; ++turn) {
-    blocks[turn] = staging_block(manager, options, std::min(staging_bytes, total - turn * staging_bytes));
-  }
   for (std::size_t at = 0, turn = 0; at < total; at += staging_bytes, turn ^= 1U) {
     auto const count = std::min(staging_bytes, total - at);
     if (!UNIMEM_MUTANT(staging_recycled_early)) first.wait(sent[turn]);

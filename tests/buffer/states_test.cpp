@@ -13,6 +13,18 @@ using ::testing::HasSubstr;
 
 class States : public BufferTest {};
 
+TEST_F(States, AStrictBufferThatIsAllocatedCanBeCloned) {
+  auto options = on_sim();
+  options.strict = true;
+  UnifiedBuffer<std::uint32_t> buffer(10, options);
+  buffer.allocate();
+  buffer.copy_from(counting(10));
+  buffer.sync_to_device();
+  auto copy = buffer.clone();
+  EXPECT_EQ(copy.to_vector(), counting(10));
+  EXPECT_EQ(device_bytes(copy, sim), counting(10));
+}
+
 TEST_F(States, AFreshBufferHasNoMemoryAndSaysSo) {
   UnifiedBuffer<float> const buffer(1000, on_sim());
   EXPECT_EQ(buffer.state(), BufferState::uninitialized);

@@ -132,6 +132,21 @@ TEST_F(PageTracking, APageThatBothSidesHaveWrittenIsToldApartByteForByte) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
+TEST_F(PageTracking, WhatTheLibraryBringsToPartOfAPageIsNoUsersWrite) {
+  UnifiedBuffer<std::uint32_t> buffer(20'000, tracked());
+  buffer.fill(0);
+  increment(buffer.slice(734, 1973)).wait();
+  buffer.slice(1876, 191).sync_to_host();  // ends inside page 2
+  increment(buffer.slice(2050, 5)).wait();
+  buffer.copy_from(std::vector<std::uint32_t>(258, 9), 2754);
+  std::vector<std::uint32_t> expected(20'000, 0);
+  for (std::size_t i = 734; i < 734 + 1973; ++i) ++expected[i];
+  for (std::size_t i = 2050; i < 2055; ++i) ++expected[i];
+  std::fill_n(expected.begin() + 2754, 258, 9U);
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
 TEST_F(PageTracking, AHostWriteUnderNewerBytesOfADeviceIsAConflictThatNamesBoth) {
   UnifiedBuffer<std::uint32_t> buffer(count, tracked());
   buffer.copy_from(counting(count));

@@ -21,6 +21,7 @@ namespace detail {
 
 [[nodiscard]] UNIMEM_API ByteRange checked_range(std::size_t offset, std::size_t count, std::size_t size,
                                                  std::size_t element_bytes);
+UNIMEM_API void check_element(std::size_t index, std::size_t size);
 [[noreturn]] UNIMEM_API void throw_size_mismatch(char const* what, std::size_t expected, std::size_t actual);
 
 /// What a whole buffer and a slice of one have in common: access to elements by the host and by devices. `Self` says
@@ -69,8 +70,14 @@ class ElementAccess {
   std::span<T> host_overwrite(std::size_t, std::size_t) && = delete;
 
   /// One element. Throws InvalidArgument naming the index. The mutable form counts that element as written.
-  [[nodiscard]] T& at(std::size_t index) & { return host(index, 1).front(); }
-  [[nodiscard]] T const& at(std::size_t index) const& { return host_view(index, 1).front(); }
+  [[nodiscard]] T& at(std::size_t index) & {
+    check_element(index, self().size());
+    return host(index, 1).front();
+  }
+  [[nodiscard]] T const& at(std::size_t index) const& {
+    check_element(index, self().size());
+    return host_view(index, 1).front();
+  }
 
   /// Host access with an end: see `MapMode`. While the mapping lives the host side stays where it is.
   [[nodiscard]] Mapping<T> map(MapMode mode) { return map(mode, 0, all); }

@@ -65,6 +65,7 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   [[nodiscard]] UnifiedBuffer clone() const {
     auto& from = core();
     UnifiedBuffer result(shape_, from.options());
+    if (from.options().strict) result.allocate(true, false);
     if (from.state() != BufferState::uninitialized) {
       ByteRange const whole{0, from.size_bytes()};
       static_cast<void>(copy_bytes({&from, whole}, {result.core_.get(), whole}, sizeof(T)));
@@ -190,6 +191,7 @@ UnifiedBuffer<T> MemoryManager::allocate(std::size_t count, AllocationOptions co
 template <class T>
 UnifiedBuffer<T> MemoryManager::allocate(std::span<const T> data, AllocationOptions const& options) {
   UnifiedBuffer<T> buffer(Shape(data.size()), detail::buffer_options(*this, options));
+  buffer.allocate(true, false);
   buffer.copy_from(data);
   if (options.location == Location::device) buffer.sync_to_device();
   return buffer;
