@@ -107,7 +107,7 @@ Device* BufferCore::Inside::quiet_device() const {
 bool BufferCore::Inside::is_quiet(Place place, ByteRange range) const {
   if (!pending.empty() || !holds(place, range)) return false;
   auto const& storage = place == host_place ? host : sides[place - 1].storage;
-  return !storage || storage->hazards().writes_ended_well(range);
+  return !storage || storage->arrived(range);
 }
 
 void BufferCore::Inside::check_access(std::string_view operation) const {

@@ -170,6 +170,12 @@ bool Model::attempt(std::string_view what, std::function<void()> const& call) {
     throw;
   } catch (DataLost const& error) {
     if (!armed_) fail(what, error.what());
+    if (std::ranges::any_of(workers_, [](Worker const& worker) { return worker.device->is_lost(); })) {
+      // While a device is lost, what only it has is; the model's devices come back, and so does that.
+      last_error_ = error.what();
+      ++tally_["lost for now"];
+      return false;
+    }
     auto const name = error.buffer.substr(error.buffer.find('\'') + 1);
     std::vector<std::shared_ptr<Truth>> truths;
     auto const [first, last] = by_name_.equal_range(name.substr(0, name.find('\'')));
