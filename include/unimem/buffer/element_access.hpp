@@ -252,6 +252,9 @@ class ElementAccess {
   };
 
  private:
+  friend Self;
+  ElementAccess() = default;
+
   [[nodiscard]] Self& self() noexcept { return static_cast<Self&>(*this); }
   [[nodiscard]] Self const& self() const noexcept { return static_cast<Self const&>(*this); }
   [[nodiscard]] Device& default_device() const { return self().core_and_base().core->default_device(); }
