@@ -157,14 +157,14 @@ TEST_P(DeviceConformance, AFailureDoesNotStopTheQueueThatWaitsForIt) {
 TEST_P(DeviceConformance, WorkThatNeedsFailedWorkFailsWithItsError) {
   if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
   constexpr std::size_t bytes = 5000;
-  Allocated const piece{device(), bytes};
-  Bytes host(bytes);
+  Allocated const piece{device(), bytes}, another{device(), bytes};
+  Bytes from(bytes), to(bytes);
   auto queue = device().create_queue(), other = device().create_queue();
   auto const failed = GetParam().fail(queue);
   auto const what = message_of(failed.wait_for_error());
-  auto const same_queue = queue.upload(piece.memory(), host.data(), bytes, {{failed}});
-  auto const other_queue = other.download(host.data(), piece.memory(), bytes, {{failed}});
-  auto const far = other.fill(piece.memory(), repeated(1, 1));
+  auto const same_queue = queue.upload(piece.memory(), from.data(), bytes, {{failed}});
+  auto const other_queue = other.download(to.data(), another.memory(), bytes, {{failed}});
+  auto const far = other.fill(another.memory(), repeated(1, 1));
   auto const joined = queue.join({{far, same_queue, other_queue}});
   EXPECT_EQ(message_of(same_queue.wait_for_error()), what);
   EXPECT_EQ(message_of(other_queue.wait_for_error()), what);
