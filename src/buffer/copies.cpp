@@ -23,11 +23,6 @@ void check_equal(ByteRange from, ByteRange to, std::size_t element_bytes) {
   throw SizeMismatch("copy", to.size() / element_bytes, from.size() / element_bytes);
 }
 
-/// A piece of host memory of a buffer as the cpu's queue takes it.
-DeviceMemory window(detail::Storage const& storage, ByteRange range) {
-  return storage.memory().window(range.begin, range.size());
-}
-
 /// By doubling what is filled already: as fast as memcpy, whatever the pattern's size.
 void repeat(std::span<const std::byte> pattern, std::span<std::byte> target) {
   std::memcpy(target.data(), pattern.data(), pattern.size());
@@ -66,7 +61,7 @@ Event BufferCore::Inside::overwrite_host(ByteRange range, std::function<Event(Qu
   }
   auto& queue = detail::host_device().default_queue();
   host->order_write(queue, range);
-  auto const event = submit(queue, window(*host, range));
+  auto const event = submit(queue, host->window(range));
   host->hazards().written_by(range, event);
   commit_write(host_place, range, event);
   return event;
@@ -141,7 +136,7 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   if (range.empty()) return {};
   auto& queue = detail::host_device().default_queue();
   inside->host->order_read(queue, range);
-  auto const event = queue.download(data.data(), window(*inside->host, range), data.size(), {&arrived, 1});
+  auto const event = queue.download(data.data(), inside->host->window(range), data.size(), {&arrived, 1});
   inside->host->hazards().read_by(range, event);
   return event;
 }

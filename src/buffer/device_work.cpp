@@ -38,7 +38,7 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands,
   for (auto const& [buffer, range, intent] : operands) {
     auto& inside = *buffer->inside_;
     auto const& storage = inside.storage_at(inside.place_of(device));
-    memory.push_back(storage ? storage->memory().window(range.begin, range.size()) : DeviceMemory{});
+    memory.push_back(storage ? storage->window(range) : DeviceMemory{});
     if (storage && intent != Intent::write) storage->hazards().add_writers(range, needs);
   }
 
@@ -64,7 +64,7 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   if (auto const& there = inside->storage_at(place);
       intent == Intent::read && there && inside->is_quiet(place, range)) {
     there->used_by_others(device, queue);
-    return {there, there->memory().window(range.begin, range.size())};
+    return {there, there->window(range)};
   }
   auto& on = queue == nullptr ? device.default_queue() : *queue;
   inside->prepare(*this, place, range, intent, on);
@@ -77,7 +77,7 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   if (intent != Intent::read) inside->commit_write(place, range, arrived);
   if (!storage) return {};
   storage->used_by_others(device, queue);
-  return {storage, storage->memory().window(range.begin, range.size())};
+  return {storage, storage->window(range)};
 }
 
 Event BufferCore::prefetch(Device& device, Queue* queue, ByteRange range) {

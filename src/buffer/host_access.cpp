@@ -98,13 +98,13 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
     // What was submitted before must not see what is about to be written.
     inside->host->wait_to_write(range);
   }
-  return {inside->host, inside->host->memory().window(range.begin, range.size())};
+  return {inside->host, inside->host->window(range)};
 }
 
 void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped) {
   Guard inside(*this);
   // The lease holds the memory it was made for, so nobody else's can have come to lie at its address.
-  if (!inside->host || inside->host->memory().window(range.begin, range.size()) != mapped.memory()) return;
+  if (!inside->host || inside->host->window(range) != mapped.memory()) return;
   std::exception_ptr failure;
   try {
     inside->settle(range, true, true);

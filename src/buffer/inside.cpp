@@ -106,7 +106,7 @@ Device* BufferCore::Inside::quiet_device() const {
 
 bool BufferCore::Inside::is_quiet(Place place, ByteRange range) const {
   if (!pending.empty() || !holds(place, range)) return false;
-  auto const& storage = place == host_place ? host : sides[place - 1].storage;
+  auto const& storage = storage_at(place);
   return !storage || storage->arrived(range);
 }
 
@@ -126,7 +126,7 @@ void BufferCore::Inside::check_range(ByteRange range) const {
 }
 
 void BufferCore::Inside::check_not_leased(Place place) const {
-  auto const& storage = place == host_place ? host : sides[place - 1].storage;
+  auto const& storage = storage_at(place);
   if (!storage || !storage->leased()) return;
   throw InvalidArgument(place == host_place ? "host" : "device", place_name(place),
                         fmt::format("a side of {} without leases and mappings", display_name()));

@@ -107,8 +107,8 @@ struct BufferCore::Inside {
   /// Whether the place's memory has addresses that the host may use: the host's own, or a device's that shares it.
   [[nodiscard]] bool in_host_memory(Place place) const;
   /// The memory behind a place; null without storage, or of a buffer without bytes.
-  [[nodiscard]] std::shared_ptr<detail::Storage> const& storage_at(Place place) {
-    return place == host_place ? host : side(place).storage;
+  [[nodiscard]] std::shared_ptr<detail::Storage> const& storage_at(Place place) const {
+    return place == host_place ? host : sides[place - 1].storage;
   }
 
   /// What reading `range` at `place` needs. A copy goes across bytes that are current there already only if those it

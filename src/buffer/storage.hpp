@@ -35,6 +35,10 @@ class Storage {
   ~Storage();
 
   [[nodiscard]] DeviceMemory memory() const noexcept { return memory_; }
+  /// The part of it that holds `range` of the buffer.
+  [[nodiscard]] DeviceMemory window(ByteRange range) const noexcept {
+    return memory_.window(range.begin, range.size());
+  }
   [[nodiscard]] void* address() const { return device_->address(memory_); }
   [[nodiscard]] Device& device() const noexcept { return *device_; }
   [[nodiscard]] std::size_t capacity() const noexcept { return allocation_ ? allocation_.capacity() : memory_.bytes; }

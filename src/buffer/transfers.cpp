@@ -72,8 +72,8 @@ Event copied_aside(MemoryManager& manager, AcquireOptions options, Queue& on, De
 Event detail::transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, ByteRange source_range,
                        Storage& to, ByteRange target_range, Queue* queue) {
   auto const count = source_range.size();
-  auto const source = from.memory().window(source_range.begin, count);
-  auto const target = to.memory().window(target_range.begin, count);
+  auto const source = from.window(source_range);
+  auto const target = to.window(target_range);
   bool const from_host = from.device().shares_storage_with_host();
   bool const to_host = to.device().shares_storage_with_host();
   bool const downwards = to_host && !from_host;
