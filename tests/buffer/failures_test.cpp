@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "buffer/gate_from_beside.hpp"
 
 #include <algorithm>
 #include <array>
@@ -123,31 +124,12 @@ TEST_F(Failures, ABufferThatAFailedUploadFedIsTakenBackToo) {
   EXPECT_EQ(from.to_vector(), counting(100));
 }
 
-/// Holds the default queue of the device up until `open()`, so that work can be submitted behind a failure that has not
-/// happened yet.
-class Gate {
- public:
-  Gate(Device& held, Device& beside) {
-    auto const program = beside.compile(
-        {"gate", "", [this](Range, std::size_t, std::size_t, std::span<const HostArgument>) { opened_.wait(); }});
-    held.default_queue().wait(beside.default_queue().run(program, Range{1}, {}));
-  }
-  ~Gate() { open(); }
-  void open() {
-    if (!std::exchange(open_, true)) opened_.count_down();
-  }
-
- private:
-  bool open_ = false;
-  std::latch opened_{1};
-};
-
 TEST_F(Failures, WhatReadsFailedWorkGoesWithIt) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   buffer.sync_to_device();
   set_sim_faults(sim, {.fail_run = 1});
-  Gate gate(sim, other);
+  GateFromBeside gate(sim, other);
   auto const failed = overwrite(buffer, 9);
   auto const reads_it = overwrite(buffer, 10, Intent::read_write);
   gate.open();
@@ -163,7 +145,7 @@ TEST_F(Failures, WhatWritesAnewBehindAFailureStays) {
   buffer.copy_from(counting(100));
   buffer.sync_to_device();
   set_sim_faults(sim, {.fail_run = 1});
-  Gate gate(sim, other);
+  GateFromBeside gate(sim, other);
   overwrite(buffer, 9);
   overwrite(buffer, 10);
   gate.open();
@@ -178,7 +160,7 @@ TEST_F(Failures, WorkOnOtherBytesIsNotTouchedByAFailure) {
   buffer.sync_to_device();
   set_sim_faults(sim, {.fail_run = 1});
   auto front = buffer.slice(0, 50), back = buffer.slice(50, 50);
-  Gate gate(sim, other);
+  GateFromBeside gate(sim, other);
   auto const set = [&](BufferSlice<std::uint32_t>& slice, std::uint32_t value) {
     Operand const operand{&slice.core(), slice.range(), Intent::write};
     auto const program = sim.compile(

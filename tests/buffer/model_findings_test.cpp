@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "buffer/gate_from_beside.hpp"
 
 #include <algorithm>
 #include <array>
@@ -46,24 +47,6 @@ class ModelFindings : public BufferTest {
   }
 };
 
-/// Holds the default queue of a device up until it is opened.
-class Gate {
- public:
-  Gate(Device& held, Device& beside) {
-    auto const program = beside.compile(
-        {"gate", "", [this](Range, std::size_t, std::size_t, std::span<const HostArgument>) { opened_.wait(); }});
-    held.default_queue().wait(beside.default_queue().run(program, Range{1}, {}));
-  }
-  ~Gate() { open(); }
-  void open() {
-    if (!std::exchange(open_, true)) opened_.count_down();
-  }
-
- private:
-  bool open_ = false;
-  std::latch opened_{1};
-};
-
 TEST_F(ModelFindings, ACopyOfNothingDoesNotShareTheFailureOfOthers) {
   Buffer failing(100, on_sim()), fine(100, on_sim());
   fine.fill(1);
@@ -80,7 +63,7 @@ TEST_F(ModelFindings, AHostChangeBehindAFailureStays) {
   Buffer buffer(100, on_sim());
   buffer.copy_from(counting(100));
   set_sim_faults(sim, {.fail_upload = 1});
-  Gate gate(sim, other);
+  GateFromBeside gate(sim, other);
   auto const prefetched = buffer.slice(50).prefetch();
   buffer.at(0) = 7;
   gate.open();
@@ -169,7 +152,7 @@ TEST_F(ModelFindings, WhatFailedWorkWroteOverDoesNotComeBackAsGood) {
   Buffer buffer(100, on_sim());
   buffer.fill(1);
   set_sim_faults(sim, {.fail_run = 2});
-  Gate gate(sim, other);
+  GateFromBeside gate(sim, other);
   set(sim.default_queue(), buffer.slice(0), 9);
   set(sim.default_queue(), buffer.slice(50), 10);
   gate.open();
@@ -182,7 +165,7 @@ TEST_F(ModelFindings, ACopyMadeBeforeAChangeServesWhenLaterWorkFails) {
   Buffer buffer(100, on_sim());
   set(sim.default_queue(), buffer.slice(0), 9).wait();
   set_sim_faults(sim, {.fail_run = 2});
-  Gate gate(sim, other);
+  GateFromBeside gate(sim, other);
   buffer.sync_to_host_async();
   set(sim.default_queue(), buffer.slice(0, 50), 10);
   set(sim.default_queue(), buffer.slice(50), 11);
