@@ -292,11 +292,14 @@ void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
   auto const failure = pending.settle(coherence, range, wait);
   if (!failure) return;
   forget_ended();
+  last_failure = "what wrote them failed";
   try {
     std::rethrow_exception(failure);
-  } catch (UnsupportedOperation const&) {
+  } catch (UnsupportedOperation const& error) {
     // The parent's work, which nobody does here: an upload that never arrives takes nothing from the host.
-    if (!detail::is_forked_child() || !holds(host_place, range)) throw;
+    if (detail::is_forked_child() && holds(host_place, range)) return;
+    last_failure = error.what();
+    throw;
   } catch (std::exception const& error) {
     last_failure = error.what();
     throw;
@@ -321,14 +324,12 @@ void BufferCore::Inside::commit_write(Place place, ByteRange range, Event event)
 }
 
 void BufferCore::Inside::check_lost(Plan const& plan) const {
-  constexpr auto gone = "they were valid only on a device that is gone";
-  if (plan.lost) {
-    throw DataLost(display_name(), plan.lost->begin, plan.lost->end, last_failure.empty() ? gone : last_failure);
-  }
+  if (plan.lost) throw DataLost(display_name(), plan.lost->begin, plan.lost->end, last_failure);
   for (auto const& copy : plan.copies) {
     // Dearer than every other source: it was the only one.
     if (copy.from != host_place && sides[copy.from - 1].device->is_lost()) {
-      throw DataLost(display_name(), copy.range.begin, copy.range.end, gone);
+      throw DataLost(display_name(), copy.range.begin, copy.range.end,
+                     fmt::format("they were valid only on {}, which is gone", place_name(copy.from)));
     }
   }
 }

@@ -294,6 +294,7 @@ TEST_F(BadInput, BytesThatOnlyALostDeviceHadAreLostAndNeverGarbage) {
     EXPECT_EQ(error.buffer, "buffer 'field'");
     EXPECT_EQ(error.begin, 200U);
     EXPECT_EQ(error.end, 400U);
+    EXPECT_THAT(error.cause, HasSubstr(std::string(sim.id())));
   }
   EXPECT_THROW(std::ignore = buffer.device_view(other), DataLost);
   EXPECT_EQ(buffer.slice(0, 50).to_vector(), counting(50)) << "the rest is there";

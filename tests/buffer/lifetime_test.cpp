@@ -2,6 +2,7 @@
 
 #include "buffer/buffer_fixture.hpp"
 #include "device/gate.hpp"
+#include "forked_child.hpp"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -272,29 +273,6 @@ TEST_F(ProcessWithBuffers, ExitsCleanlyWhileThreadsGoOnUsingBuffers) {
   };
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
-
-/// How a forked child ended that did `work`: its exit code, or a signal's number below zero.
-template <class Work>
-int in_child(Work const& work) {
-  auto const child = fork();
-  if (child == 0) {
-    alarm(30);  // a child that hangs is a failure, not a test that hangs
-    int code = 1;
-    try {
-      code = work();
-    } catch (std::exception const& error) {
-      std::fputs(error.what(), stderr);
-    }
-    _exit(code);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-/// Fails with the line, in a child, where Google's assertions would go unheard.
-#define EXPECT_HERE(condition) \
-  if (!(condition)) return std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition), 1
 
 template <class Operation>
 bool is_unsupported(Operation const& operation) {

@@ -6,9 +6,7 @@
 #include "device/event_watcher.hpp"
 #include "device/gate.hpp"
 #include "device/opencl_fixture.hpp"
-
-#include <sys/wait.h>
-#include <unistd.h>
+#include "forked_child.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -246,19 +244,6 @@ TEST_F(AwaitingAtProcessEnd, UnderOpenClACoroutineThatIsNeverResumedIsForgotten)
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-/// The exit code of a forked child that does `work` and ends as a program does.
-template <class Work>
-int in_child(Work const& work) {
-  auto const child = fork();
-  if (child == 0) {
-    alarm(20);  // a child that hangs is a failure, not a test that hangs
-    std::exit(work());
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
 TEST_F(AwaitingAtProcessEnd, AForkedChildDestroysWhatIsSuspendedAndIsRefusedMore) {
   auto& device = sim();
   auto const memory = device.allocate(64, Location::device);
@@ -267,17 +252,19 @@ TEST_F(AwaitingAtProcessEnd, AForkedChildDestroysWhatIsSuspendedAndIsRefusedMore
   std::atomic<int> resumptions{0};
   std::optional<Task> task{count(touch(queue, memory), resumptions)};
   auto const pending = queue.record();
-  EXPECT_EQ(in_child([&] {
-              task.reset();
-              auto const another = count(pending, resumptions);
-              if (!another.done()) return 1;  // nobody would resume it
-              try {
-                another.get();
-              } catch (UnsupportedOperation const&) {
-                return resumptions == 0 ? 7 : 2;
-              }
-              return 3;
-            }),
+  EXPECT_EQ(in_child(
+                [&] {
+                  task.reset();
+                  auto const another = count(pending, resumptions);
+                  if (!another.done()) return 1;  // nobody would resume it
+                  try {
+                    another.get();
+                  } catch (UnsupportedOperation const&) {
+                    return resumptions == 0 ? 7 : 2;
+                  }
+                  return 3;
+                },
+                std::exit),
             7);
   gate.reset();
   task->get();

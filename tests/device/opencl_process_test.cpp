@@ -2,8 +2,8 @@
 
 #include "device/opencl_fixture.hpp"
 #include "device/opencl_user_event.hpp"
+#include "forked_child.hpp"
 
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
@@ -119,7 +119,7 @@ TEST_F(OpenClProcessEnd, AForkedChildIsToldThatItHasNoDriver) {
     auto queue = device().create_queue();
     submit_much(device(), queue, memory);
     auto const pending = queue.record();
-    auto const child = fork();
+    auto const child = fork_while_others_sleep();
     if (child == 0) {
       alarm(20);  // a child that hangs is a failure, not a test that hangs
       int refused = 0;
@@ -138,11 +138,10 @@ TEST_F(OpenClProcessEnd, AForkedChildIsToldThatItHasNoDriver) {
       device().release(memory, Location::device);
       std::exit(refused);
     }
-    int status = 0;
-    waitpid(child, &status, 0);
+    auto const ending = ending_of(child);
     pending.wait();  // the parent goes on as if nothing had been
     device().release(memory, Location::device);
-    std::_Exit(WIFEXITED(status) && WEXITSTATUS(status) == 2 ? 7 : 1);
+    std::_Exit(ending == 2 ? 7 : 1);
   };
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }

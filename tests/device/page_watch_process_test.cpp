@@ -3,6 +3,7 @@
 #include "core/failing_allocations.hpp"
 #include "device/page_tracker.hpp"
 #include "device/page_watch_fixture.hpp"
+#include "forked_child.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +13,6 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -39,29 +39,6 @@ namespace unimem::detail {
 namespace {
 
 constexpr int passed = 7, skipped = 8;
-
-/// How a forked child ended that did `work`: its exit code, or a signal's number below zero.
-template <class Work>
-int in_child(Work const& work) {
-  auto const child = fork();
-  if (child == 0) {
-    alarm(30);  // a child that hangs is a failure, not a test that hangs
-    int code = 1;
-    try {
-      code = work();
-    } catch (std::exception const& error) {
-      fputs(error.what(), stderr);
-    }
-    _exit(code);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
-/// Fails with the line, in a child, where Google's assertions would go unheard.
-#define EXPECT_HERE(condition) \
-  if (!(condition)) return fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition), 1
 
 /// What a watch is for, on fresh memory: no more than whether it works here at all.
 int watch_something() {
@@ -112,7 +89,7 @@ TEST_F(PageWatchProcess, AParentsWritesAreSeenWhileAChildSharesItsPages) {
   PageWatch watch{memory.data(), memory.size()};
   std::array<int, 2> ends;
   ASSERT_EQ(pipe(ends.data()), 0);
-  auto const child = fork();
+  auto const child = fork_while_others_sleep();
   if (child == 0) {
     char last = 0;
     auto const ended = read(ends[0], &last, 1);  // until the parent is done
@@ -124,9 +101,7 @@ TEST_F(PageWatchProcess, AParentsWritesAreSeenWhileAChildSharesItsPages) {
   memory[4 * page] = std::byte{3};
   EXPECT_EQ(watch.collect(memory.all()), set_of_pages({4}));
   ASSERT_EQ(write(ends[1], "x", 1), 1);
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == passed);
+  EXPECT_EQ(ending_of(child), passed);
   EXPECT_EQ(memory[4 * page], std::byte{3});
   for (auto const end : ends) close(end);
 }
@@ -165,9 +140,7 @@ TEST_F(PageWatchProcess, AChildThatNoForkHandlerHeardOfLeavesItsParentsWatchAlon
     watch.reset();
     _exit(everything ? passed : 1);
   }
-  int status = 0;
-  waitpid(static_cast<pid_t>(child), &status, 0);
-  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == passed);
+  EXPECT_EQ(ending_of(static_cast<pid_t>(child)), passed);
   memory[5 * page] = std::byte{2};
   EXPECT_EQ(watch->collect(memory.all()), set_of_pages({1, 5}));
 }

@@ -2,10 +2,9 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 
-#include <gtest/gtest.h>
+#include "forked_child.hpp"
 
-#include <sys/wait.h>
-#include <unistd.h>
+#include <gtest/gtest.h>
 
 #include <array>
 #include <atomic>
@@ -137,33 +136,17 @@ TEST_F(ProcessEnd, WithAKernelThatNeverEndsDoesNotHang) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-/// The exit code of a forked child that does `work` and ends as a program does.
-template <class Work>
-int in_child(Work const& work) {
-  auto const child = fork();
-  if (child == 0) {
-    alarm(20);  // a child that hangs is a failure, not a test that hangs
-    int code = 9;
-    try {
-      code = work();
-    } catch (...) {
-    }
-    std::exit(code);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
-
 // First of the two: no queue has been made in this process yet.
 TEST_F(ProcessEnd, AChildForkedBeforeAnyWorkUsesDevicesAsItLikes) {
-  EXPECT_EQ(in_child([] {
-              auto& cpu = device("cpu");
-              int value = 0;
-              auto const program = cpu.compile(kernel([&](Range, std::size_t, std::size_t, auto) { value = 7; }));
-              cpu.default_queue().run(program, Range{1}, {}).wait();
-              return value;
-            }),
+  EXPECT_EQ(in_child(
+                [] {
+                  auto& cpu = device("cpu");
+                  int value = 0;
+                  auto const program = cpu.compile(kernel([&](Range, std::size_t, std::size_t, auto) { value = 7; }));
+                  cpu.default_queue().run(program, Range{1}, {}).wait();
+                  return value;
+                },
+                std::exit),
             7);
 }
 
@@ -171,33 +154,35 @@ TEST_F(ProcessEnd, AForkedChildIsToldThatItHasNoQueues) {
   auto& sim = slow_sim();
   auto const memory = sim.allocate(64, Location::device);
   static auto queue = sim.create_queue();  // destroyed in the child as well
-  submit(300, queue, memory);
+  submit(1500, queue, memory);
   auto const pending = queue.record();
-  EXPECT_EQ(in_child([&] {
-              int refusals = 0;
-              try {
-                queue.fill(memory, std::array{std::byte{1}});
-              } catch (UnsupportedOperation const&) {
-                ++refusals;
-              }
-              try {
-                pending.wait();
-              } catch (UnsupportedOperation const&) {
-                ++refusals;
-              }
-              try {
-                queue.synchronize();
-              } catch (UnsupportedOperation const&) {
-                ++refusals;
-              }
-              try {
-                auto another = sim.create_queue();
-                another.fill(memory, std::array{std::byte{1}});
-              } catch (UnsupportedOperation const&) {
-                ++refusals;
-              }
-              return refusals;
-            }),
+  EXPECT_EQ(in_child(
+                [&] {
+                  int refusals = 0;
+                  try {
+                    queue.fill(memory, std::array{std::byte{1}});
+                  } catch (UnsupportedOperation const&) {
+                    ++refusals;
+                  }
+                  try {
+                    pending.wait();
+                  } catch (UnsupportedOperation const&) {
+                    ++refusals;
+                  }
+                  try {
+                    queue.synchronize();
+                  } catch (UnsupportedOperation const&) {
+                    ++refusals;
+                  }
+                  try {
+                    auto another = sim.create_queue();
+                    another.fill(memory, std::array{std::byte{1}});
+                  } catch (UnsupportedOperation const&) {
+                    ++refusals;
+                  }
+                  return refusals;
+                },
+                std::exit),
             4);
   EXPECT_FALSE(pending.error());  // the parent's work goes on
 }
