@@ -154,9 +154,9 @@ struct BufferCore::Inside {
   detail::PendingWork pending;
   Counters counters;
   std::vector<LinkStatistics> links;  ///< between which places how much moved
-  std::string last_failure;  ///< why bytes are lost: nothing else loses any
-  std::exception_ptr deferred;  ///< a failure that nobody could be told of: the next access raises it
-  bool allocated = false;       ///< by `allocate()`
+  std::string last_failure;           ///< why bytes are lost: nothing else loses any
+  std::exception_ptr deferred;        ///< a failure that nobody could be told of: the next access raises it
+  bool allocated = false;             ///< by `allocate()`
   std::atomic<bool> pinned{false};
   bool resident = false;  ///< known to the manager
 };

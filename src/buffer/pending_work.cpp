@@ -39,13 +39,17 @@ std::exception_ptr PendingWork::Entry::failure() const noexcept {
   return first;
 }
 
+bool PendingWork::Entry::never_began() const noexcept {
+  return !partly_done && std::ranges::all_of(events, &Event::never_began);
+}
+
 void PendingWork::add(std::vector<Event> events, Plan plan, Coherence::Undo undo) {
   // Who changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
   if (!undo.adopted && undo.changed.empty()) return;
-  std::erase_if(events, [](Event event) { return event.ready() && !event.error(); });
+  bool const partly_done = std::erase_if(events, [](Event event) { return event.ready() && !event.error(); }) != 0;
   // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first.
   if (events.empty() && entries_.empty()) return;
-  entries_.push_back({std::move(events), std::move(plan), std::move(undo)});
+  entries_.push_back({std::move(events), std::move(plan), std::move(undo), partly_done});
 }
 
 std::exception_ptr PendingWork::settle(Coherence& coherence, ByteRange range, bool wait) {
@@ -75,7 +79,7 @@ std::exception_ptr PendingWork::take_failures_back(Coherence& coherence) {
       if (UNIMEM_MUTANT(good_work_forgotten)) continue;
       if (!failed && coherence.can_commit(entry.plan)) {
         static_cast<void>(coherence.commit(entry.plan));
-      } else {
+      } else if (!failed || !entry.never_began() || UNIMEM_MUTANT(skipped_work_ruins)) {
         ruin(coherence, entry.undo);
       }
     }

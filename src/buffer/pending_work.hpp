@@ -14,7 +14,7 @@ namespace unimem::detail {
 /// It is tentative until the work has ended well. When some of it fails, exactly that is taken back: all of it is
 /// rolled back in reverse order, since each rollback starts from the state its commit made, and what happened is
 /// recorded again in order: what succeeded, and what the rest ruined on its way. Work that needed failed work has
-/// failed with it by then (its event inherits the error).
+/// failed with it by then (its event inherits the error); if it never began, it has ruined nothing.
 ///
 /// Not thread-safe; the buffer's lock guards it.
 class PendingWork {
@@ -36,11 +36,14 @@ class PendingWork {
     std::vector<Event> events;
     Plan plan;
     Coherence::Undo undo;
+    bool partly_done;  ///< some of it had ended well when it was added
 
     [[nodiscard]] bool changes(ByteRange range) const noexcept;
     [[nodiscard]] bool ended() const noexcept;
     /// Blocks until all of it has ended; its first error.
     [[nodiscard]] std::exception_ptr failure() const noexcept;
+    /// Whether the work, which has failed, touched nothing.
+    [[nodiscard]] bool never_began() const noexcept;
   };
 
   [[nodiscard]] std::exception_ptr take_failures_back(Coherence& coherence);

@@ -33,6 +33,10 @@ std::exception_ptr Event::error() const noexcept {
   return control_ == nullptr || control_->completed() < ticket_ ? nullptr : control_->error(ticket_);
 }
 
+bool Event::never_began() const noexcept {
+  return control_ != nullptr && control_->completed() >= ticket_ && control_->never_began(ticket_);
+}
+
 std::uint64_t Event::queue_id() const noexcept {
   return control_ == nullptr ? 0 : control_->id();
 }

@@ -10,15 +10,19 @@ namespace unimem::detail {
 
 HostExecutor::HostExecutor(QueueControl& control) : control_(control), hushed_(!enlist(*this)) {}
 
-Event HostExecutor::submit(Task task) {
+Event HostExecutor::submit(std::span<const Event> needs, Task task) {
   if (is_forked_child()) {
     throw UnsupportedOperation("queued work", "a forked child process", "the queue's thread stayed in the parent");
+  }
+  std::vector<Event> open;
+  for (auto const need : needs) {
+    if (!need.ready() || need.error()) open.push_back(need);
   }
   Lock const lock{mutex_};
   // A process that is ending gets no worker any more: its work is done by whoever waits for it.
   if (!worker_.joinable() && !hushed_) worker_ = std::thread{[this] { work(); }};
   // The ticket last: whatever throws before it leaves no ticket that nobody would ever finish.
-  tasks_.push_back({0, std::move(task)});
+  tasks_.push_back({0, std::move(task), std::move(open)});
   auto const event = control_.submit();
   tasks_.back().ticket = event.ticket();
   if (worker_sleeps_ && runner_ == Runner::nobody) {
@@ -84,17 +88,10 @@ void HostExecutor::run(Runner runner, Ticket last, Lock& lock) noexcept {
   runner_ = runner;
   while (!tasks_.empty() && tasks_.front().ticket <= last && !(runner == Runner::worker && hushed_)) {
     auto const ticket = tasks_.front().ticket;
-    auto task = std::move(tasks_.front().task);
+    auto entry = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    std::exception_ptr failure;
-    try {
-      task();
-    } catch (...) {
-      failure = std::current_exception();
-    }
-    task = nullptr;  // what it held is let go before its event is done, not at some time after
-    control_.finish(ticket, std::move(failure));
+    carry_out(std::move(entry));
     lock.lock();
     if (!waiting_.empty() && *waiting_.begin() <= ticket) changed_.notify_all();
   }
@@ -109,6 +106,19 @@ void HostExecutor::run(Runner runner, Ticket last, Lock& lock) noexcept {
     worker_sleeps_ = false;
     work_.notify_one();
   }
+}
+
+void HostExecutor::carry_out(Entry entry) noexcept {
+  std::exception_ptr failure;
+  try {
+    bool hopeless = false;
+    for (auto const need : entry.needs) hopeless = need.wait_for_error() || hopeless;
+    hopeless ? control_.skip(entry.ticket) : entry.task();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  entry.task = nullptr;  // what it held is let go before its event is done, not at some time after
+  control_.finish(entry.ticket, std::move(failure));
 }
 
 HostQueue::HostQueue() : executor_(std::make_shared<HostExecutor>(control())) {

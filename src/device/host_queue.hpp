@@ -10,8 +10,10 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace unimem::detail {
 
@@ -33,9 +35,10 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
 
   explicit HostExecutor(QueueControl& control);
 
-  /// Puts `task` at the end. What it throws becomes the error of its ticket. Throws UnsupportedOperation in a forked
-  /// child.
-  Event submit(Task task);
+  /// Puts `task` at the end: it runs when `needs` have ended, and is skipped if one of them has failed. What it throws
+  /// becomes the error of its ticket. Throws UnsupportedOperation in a forked child.
+  Event submit(std::span<const Event> needs, Task task);
+  Event submit(Task task) { return submit({}, std::move(task)); }
 
   /// Runs what is left and ends the worker. Nothing may be submitted any more.
   void close() noexcept;
@@ -52,10 +55,12 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   struct Entry {
     Ticket ticket;
     Task task;
+    std::vector<Event> needs;
   };
   using Lock = std::unique_lock<std::mutex>;
 
   void work() noexcept;
+  void carry_out(Entry entry) noexcept;
   /// Runs tasks up to `last`, with the lock released during each. The caller has seen that nobody runs.
   void run(Runner runner, Ticket last, Lock& lock) noexcept;
 
@@ -84,6 +89,9 @@ class HostQueue : public QueueBackend {
   void wait(Event event) final;
 
  protected:
+  Event submit(std::span<const Event> needs, HostExecutor::Task task) {
+    return executor_->submit(needs, std::move(task));
+  }
   Event submit(HostExecutor::Task task) { return executor_->submit(std::move(task)); }
 
  private:

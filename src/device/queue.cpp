@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -23,7 +24,7 @@ void check_fits(std::size_t bytes, DeviceMemory memory) {
 
 Program::~Program() = default;
 
-Event detail::QueueBackend::copy_from(DeviceMemory, Device& other, DeviceMemory, std::size_t) {
+Event detail::QueueBackend::copy_from(DeviceMemory, Device& other, DeviceMemory, std::size_t, std::span<const Event>) {
   throw UnsupportedOperation(fmt::format("copying from {}", other.id()), "this backend", "it copies through the host");
 }
 
@@ -37,25 +38,28 @@ std::uint64_t Queue::id() const noexcept {
   return backend_->control().id();
 }
 
-/// Submits behind `needs`, and ties the new work's fate to theirs.
+/// Ties the fate of the work that `submit` submits to that of its needs. If one of them is known to have failed,
+/// nothing is submitted but its failure.
 template <class Submit>
 Event Queue::after(std::span<const Event> needs, Submit const& submit) {
-  for (auto const need : needs) wait(need);
-  auto const event = submit();
-  backend_->control().inherit(event.ticket(), needs);
+  auto& control = backend_->control();
+  bool const hopeless = std::ranges::any_of(needs, [](Event need) { return need.error() != nullptr; });
+  auto const event = hopeless ? backend_->mark() : submit();
+  control.inherit(event.ticket(), needs);
+  if (hopeless) control.skip(event.ticket());
   return event;
 }
 
 Event Queue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
   check_fits(bytes, to);
   if (bytes == 0) return record();
-  return after(needs, [&] { return backend_->upload(to, from, bytes); });
+  return after(needs, [&] { return backend_->upload(to, from, bytes, needs); });
 }
 
 Event Queue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
   check_fits(bytes, from);
   if (bytes == 0) return record();
-  return after(needs, [&] { return backend_->download(to, from, bytes); });
+  return after(needs, [&] { return backend_->download(to, from, bytes, needs); });
 }
 
 Event Queue::copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
@@ -67,7 +71,7 @@ Event Queue::copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t
                                "the two devices do not reach each other's memory");
   }
   if (bytes == 0) return record();
-  return after(needs, [&] { return backend_->copy_from(to, other, from, bytes); });
+  return after(needs, [&] { return backend_->copy_from(to, other, from, bytes, needs); });
 }
 
 Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
@@ -78,7 +82,7 @@ Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::sp
                           fmt::format("apart from the source at offset {}", from.offset));
   }
   if (bytes == 0) return record();
-  return after(needs, [&] { return backend_->copy(to, from, bytes); });
+  return after(needs, [&] { return backend_->copy(to, from, bytes, needs); });
 }
 
 Event Queue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
@@ -101,12 +105,14 @@ Event Queue::run(std::shared_ptr<Program const> program, Range range, std::span<
 Event Queue::join(std::span<const Event> events) {
   if (events.empty()) return {};
   if (events.size() == 1) return events.front();
-  return after(events, [&] { return backend_->mark(); });
+  backend_->wait_for(events);
+  auto const event = backend_->mark();
+  backend_->control().inherit(event.ticket(), events);
+  return event;
 }
 
 void Queue::wait(Event event) {
-  if (event.queue_id() == id() || event.ready()) return;
-  backend_->wait(event);
+  backend_->wait_for({&event, 1});
 }
 
 Event Queue::record() const noexcept {

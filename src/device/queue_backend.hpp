@@ -18,6 +18,9 @@ namespace unimem::detail {
 
 /// What a backend implements behind `Queue`. Arguments have been checked and sizes are not zero. Each call takes a
 /// ticket from `control()`, and the backend calls `control().finish` for it exactly once, in order.
+///
+/// Work starts when what it `needs` has ended. If some of that failed, a backend that can tell by then does not start
+/// it, and says so with `control().skip`; that the ticket fails as well is not the backend's business.
 class QueueBackend {
  public:
   QueueBackend() : control_(QueueControl::create()) {}
@@ -27,13 +30,13 @@ class QueueBackend {
   /// Waits for all work.
   virtual ~QueueBackend() = default;
 
-  virtual Event upload(DeviceMemory to, void const* from, std::size_t bytes) = 0;
-  virtual Event download(void* to, DeviceMemory from, std::size_t bytes) = 0;
-  virtual Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) = 0;
+  virtual Event upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) = 0;
+  virtual Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) = 0;
+  virtual Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) = 0;
   virtual Event fill(DeviceMemory to, std::span<const std::byte> pattern) = 0;
   /// From a device that this one `copies_from`.
-  virtual Event copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes);
-  /// `needs` have been waited for: who can must not start the program if one of them failed.
+  virtual Event copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes,
+                          std::span<const Event> needs);
   virtual Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                     std::span<const Event> needs) = 0;
   /// Work that does nothing.
@@ -41,6 +44,13 @@ class QueueBackend {
 
   /// Later work starts when an event of another queue, not yet done, has ended. Its failure is nobody's here.
   virtual void wait(Event event) = 0;
+
+  /// Later work starts when `events` have ended.
+  void wait_for(std::span<const Event> events) {
+    for (auto const event : events) {
+      if (event.queue_id() != control_.id() && !event.ready()) wait(event);
+    }
+  }
 
   /// The driver's queue, or null.
   [[nodiscard]] virtual void* native() const noexcept { return nullptr; }

@@ -37,6 +37,17 @@ void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
   ended_.notify_all();
 }
 
+void QueueControl::skip(Ticket ticket) {
+  std::lock_guard const lock{mutex_};
+  skipped_.insert(ticket);
+}
+
+bool QueueControl::never_began(Ticket ticket) noexcept {
+  if (!may_fail_.load(std::memory_order_acquire)) return false;
+  std::lock_guard const lock{mutex_};
+  return skipped_.contains(ticket);
+}
+
 void QueueControl::inherit(Ticket ticket, std::span<const Event> needs) {
   std::vector<Event> open;
   for (auto const need : needs) {

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <span>
 #include <vector>
 
@@ -57,6 +58,11 @@ class QueueControl {
   /// Records that everything up to `ticket` has ended; `failure` belongs to `ticket` alone.
   void finish(Ticket ticket, std::exception_ptr failure = nullptr) noexcept;
 
+  /// The work of `ticket`, which has not ended, or in whose place nothing was submitted, never begins: what it needs
+  /// has failed.
+  void skip(Ticket ticket);
+  [[nodiscard]] bool never_began(Ticket ticket) noexcept;
+
   /// `ticket` fails, too, if one of `needs` has failed, which its work was ordered behind.
   void inherit(Ticket ticket, std::span<const Event> needs);
 
@@ -102,6 +108,7 @@ class QueueControl {
   std::condition_variable ended_;
   std::map<Ticket, std::exception_ptr> failures_;
   std::map<Ticket, std::shared_ptr<std::vector<Event> const>> inherits_;  ///< not looked into yet
+  std::set<Ticket> skipped_;
   Ticket reported_ = 0;
   std::shared_ptr<Waiter> waiter_;
   Continuations awaiting_;      ///< for tickets that have not ended

@@ -30,6 +30,26 @@ class Failures : public BufferTest {
                            return sim.default_queue().run(program, Range{buffer.size()}, {&argument, 1}, needs);
                          });
   }
+
+  /// What becomes of `changed`, which only the device has, when the work that was to change it does not get its input.
+  static void feed_with_what_never_arrives(Device& device, UnifiedBuffer<std::uint32_t>& input,
+                                           UnifiedBuffer<std::uint32_t>& changed) {
+    input.copy_from(counting(100));
+    {
+      auto const lease = changed.device(device);
+      std::fill_n(lease.data(), 100, 5U);
+    }
+    set_sim_faults(device, {.fail_upload = 1});
+    auto& queue = device.default_queue();
+    std::array const operands{Operand{&input.core(), {0, 400}, Intent::read},
+                              Operand{&changed.core(), {0, 400}, Intent::read_write}};
+    auto const event =
+        use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+          return queue.copy(memory[1], memory[0], 400, needs);
+        });
+    EXPECT_THROW(event.wait(), DeviceError);
+    EXPECT_THROW(std::ignore = changed.host_view(), DeviceError);
+  }
 };
 
 TEST_F(Failures, AFailedUploadLeavesTheHostCopyAndSaysSoOnce) {
@@ -138,6 +158,43 @@ TEST_F(Failures, WhatReadsFailedWorkGoesWithIt) {
   EXPECT_NE(failed.error(), nullptr);
   EXPECT_EQ(buffer.to_vector(), counting(100));
   buffer.core().validate();
+}
+
+TEST_F(Failures, WorkThatNeverBeganHasLeftWhatItWasToChange) {
+  UnifiedBuffer<std::uint32_t> input(100, on_sim()), changed(100, on_sim());
+  feed_with_what_never_arrives(sim, input, changed);
+  EXPECT_THAT(changed.to_vector(), Each(5U)) << "the only copy there was";
+  changed.core().validate();
+}
+
+TEST_F(Failures, ADeviceThatCarriesOutWhatItWasGivenLosesItLoudly) {
+  auto& heedless = make_sim({.heedless = true});
+  auto options = on_sim("precious");
+  options.device = &heedless;
+  UnifiedBuffer<std::uint32_t> input(100, options), changed(100, options);
+  feed_with_what_never_arrives(heedless, input, changed);
+  EXPECT_THROW(std::ignore = changed.to_vector(), DataLost) << "the copy went ahead";
+  changed.core().validate();
+}
+
+TEST_F(Failures, ACopyWhoseSourceFailsLeavesItsTarget) {
+  UnifiedBuffer<std::uint32_t> from(100, on_sim()), to(100, on_sim());
+  from.copy_from(counting(100));
+  from.sync_to_device();
+  {
+    auto const lease = to.device();
+    std::fill_n(lease.data(), 100, 5U);
+  }
+  set_sim_faults(sim, {.fail_run = 1});
+  GateFromBeside gate(sim, other);
+  overwrite(from, 9);
+  auto const copied = copy_async(from, to);
+  gate.open();
+  EXPECT_THROW(copied.wait(), DeviceError);
+  EXPECT_THROW(std::ignore = to.host_view(), DeviceError);
+  EXPECT_THAT(to.to_vector(), Each(5U)) << "the only copy there was";
+  EXPECT_THROW(std::ignore = from.host_view(), DeviceError);
+  EXPECT_EQ(from.to_vector(), counting(100));
 }
 
 TEST_F(Failures, WhatWritesAnewBehindAFailureStays) {

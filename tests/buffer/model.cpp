@@ -18,9 +18,10 @@ using namespace std::chrono_literals;
 /// is back when a run ends.
 Device& simulated(std::size_t index) {
   // Small: the buffers do not fit at once. The last reaches no other, so what comes to it from them is staged.
-  static std::array<Device*, 3> const devices{&make_sim({.memory_bytes = std::size_t{6} << 10, .latency = 2us}),
-                                              &make_sim({.memory_bytes = std::size_t{1} << 20}),
-                                              &make_sim({.memory_bytes = std::size_t{1} << 20, .peer = false})};
+  static std::array<Device*, 3> const devices{
+      &make_sim({.memory_bytes = std::size_t{6} << 10, .heedless = true, .latency = 2us}),
+      &make_sim({.memory_bytes = std::size_t{1} << 20, .heedless = true}),
+      &make_sim({.memory_bytes = std::size_t{1} << 20, .peer = false})};
   return *devices[index];
 }
 

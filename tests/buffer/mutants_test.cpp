@@ -7,12 +7,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <iostream>
 #include <latch>
 #include <optional>
+#include <span>
 #include <string>
 
 namespace unimem::detail {
@@ -103,6 +105,40 @@ std::optional<Finding> found_by_arrival() {
   return Finding{"the arrival test", "what failed to arrive was read"};
 }
 
+/// Work whose input failed to arrive, so that it never began: what only the device has is what it was.
+std::optional<Finding> found_by_need() {
+  static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20});
+  MemoryManager manager;
+  BufferOptions options;
+  options.manager = &manager;
+  options.device = &on;
+  UnifiedBuffer<std::uint32_t> input(Shape(100), options), changed(Shape(100), options);
+  input.fill(1);
+  {
+    auto const lease = changed.device();
+    lease.data()[0] = 2;
+  }
+  set_sim_faults(on, {.fail_upload = 1});
+  std::array const operands{Operand{&input.core(), {0, 400}, Intent::read},
+                            Operand{&changed.core(), {0, 400}, Intent::read_write}};
+  auto const event = use_on_device(on.default_queue(), operands,
+                                   [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+                                     return on.default_queue().copy(memory[1], memory[0], 400, needs);
+                                   });
+  static_cast<void>(event.wait_for_error());
+  set_sim_faults(on, {});
+  try {
+    static_cast<void>(changed.host_view());
+  } catch (DeviceError const&) {  // told once
+  }
+  try {
+    if (changed.at(0) == 2) return std::nullopt;
+    return Finding{"the need test", "what nothing touched has changed"};
+  } catch (std::exception const& error) {
+    return Finding{"the need test", error.what()};
+  }
+}
+
 /// What is noticed first while `mutant` is switched on.
 std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   detail::active_buffer_mutant = mutant;
@@ -115,6 +151,7 @@ std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   }
   if (!finding) finding = found_by_staging();
   if (!finding) finding = found_by_arrival();
+  if (!finding) finding = found_by_need();
   for (auto seed = first_seed; seed < first_seed + seeds && !finding; ++seed) finding = found_by_model(seed);
   detail::active_buffer_mutant = BufferMutant::none;
   return finding;

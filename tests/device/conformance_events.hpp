@@ -172,6 +172,29 @@ TEST_P(DeviceConformance, WorkThatNeedsFailedWorkFailsWithItsError) {
   EXPECT_EQ(far.wait_for_error(), nullptr);
 }
 
+TEST_P(DeviceConformance, WorkThatNeedsWhatIsKnownToHaveFailedNeverBegins) {
+  if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
+  constexpr std::size_t bytes = 5000;
+  Allocated const piece{device(), bytes};
+  auto const kept = noise(bytes, 3), news = noise(bytes, 4);
+  Bytes result(bytes), landed = repeated(bytes, 9);
+  auto failing = device().create_queue(), queue = device().create_queue();
+  queue.upload(piece.memory(), kept.data(), bytes);
+  auto const failed = GetParam().fail(failing);
+  auto const what = message_of(failed.wait_for_error());
+  EXPECT_FALSE(failed.never_began());
+  for (auto const event : {queue.upload(piece.memory(), news.data(), bytes, {{failed}}),
+                           queue.download(landed.data(), piece.memory(), bytes, {{failed}})}) {
+    EXPECT_EQ(message_of(event.wait_for_error()), what);
+    EXPECT_TRUE(event.never_began());
+  }
+  EXPECT_EQ(landed, repeated(bytes, 9));
+  auto const done = queue.download(result.data(), piece.memory(), bytes);
+  EXPECT_EQ(done.wait_for_error(), nullptr);
+  EXPECT_FALSE(done.never_began());
+  EXPECT_EQ(result, kept);
+}
+
 TEST_P(DeviceConformance, AJoinEndsWithTheLastOfItsEvents) {
   constexpr std::size_t bytes = 100'000;
   Allocated const a{device(), bytes}, b{device(), bytes};

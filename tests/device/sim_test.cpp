@@ -2,6 +2,7 @@
 #include <unimem/device/sim.hpp>
 
 #include "device/device_conformance.hpp"
+#include "device/gate.hpp"
 
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <limits>
+#include <optional>
 
 namespace unimem {
 namespace {
@@ -349,6 +351,43 @@ TEST(SimFaults, AFailedRunHasScribbledOverWhatItMayWrite) {
   std::fill_n(expected.begin() + 100, 200, std::byte{0xDB});
   EXPECT_EQ(downloaded(sim, written.memory()), expected);
   EXPECT_EQ(downloaded(sim, only_read.memory()), repeated(1000, 0));
+}
+
+TEST(SimFaults, WhatNeedsWorkThatFailsLaterNeverBegins) {
+  auto& sim = make_sim({.fail_upload = 1});
+  auto& beside = make_sim({});
+  Allocated const piece{sim, 100}, target{sim, 100};
+  auto const ones = repeated(100, 1);
+  auto queue = sim.create_queue(), other = sim.create_queue(), held = beside.create_queue();
+  queue.fill(target.memory(), repeated(1, 7));
+  std::optional<Gate> gate{held};
+  queue.wait(held.record());
+  auto const failed = queue.upload(piece.memory(), ones.data(), 100);
+  auto const behind = queue.copy(target.memory(), piece.memory(), 100, {{failed}});
+  auto const elsewhere = other.copy(target.memory(), piece.memory(), 100, {{behind}});
+  EXPECT_FALSE(behind.never_began()) << "not known yet";
+  gate.reset();
+  EXPECT_EQ(code_of(elsewhere), "sim upload SIM_FAULT");
+  EXPECT_TRUE(behind.never_began() && elsewhere.never_began());
+  EXPECT_FALSE(failed.never_began()) << "it failed by itself";
+  EXPECT_EQ(downloaded(sim, target.memory()), repeated(100, 7));
+}
+
+TEST(SimFaults, AHeedlessDeviceCarriesOutWhatItWasGiven) {
+  auto& sim = make_sim({.heedless = true, .fail_upload = 1});
+  auto& beside = make_sim({});
+  Allocated const piece{sim, 100}, target{sim, 100};
+  auto const ones = repeated(100, 1);
+  auto queue = sim.create_queue(), held = beside.create_queue();
+  queue.fill(target.memory(), repeated(1, 7));
+  std::optional<Gate> gate{held};
+  queue.wait(held.record());
+  auto const failed = queue.upload(piece.memory(), ones.data(), 100);
+  auto const behind = queue.copy(target.memory(), piece.memory(), 100, {{failed}});
+  gate.reset();
+  EXPECT_EQ(code_of(behind), "sim upload SIM_FAULT") << "its error is inherited all the same";
+  EXPECT_FALSE(behind.never_began());
+  EXPECT_EQ(downloaded(sim, target.memory()), repeated(100, 0xCD)) << "what never arrived was copied";
 }
 
 TEST(SimFaults, ALostDeviceFailsEveryCommand) {

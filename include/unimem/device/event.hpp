@@ -38,6 +38,10 @@ class UNIMEM_API Event {
   /// The error of work that has ended badly, null if it is still running or ended well. Never blocks.
   [[nodiscard]] std::exception_ptr error() const noexcept;
 
+  /// Whether the work has failed without having begun, since work that it needed had failed: it has touched nothing.
+  /// False as well where the backend cannot tell. Never blocks.
+  [[nodiscard]] bool never_began() const noexcept;
+
   /// The id of the queue, never reused; 0 for a default-constructed event.
   [[nodiscard]] std::uint64_t queue_id() const noexcept;
   [[nodiscard]] Ticket ticket() const noexcept { return ticket_; }

@@ -18,7 +18,8 @@ struct SimOptions {
   double copy_bytes_per_second = 0;                 ///< within the device (`d2d=100GB/s`)
   double peer_bytes_per_second = 0;                 ///< from another simulated device (`peer_rate=50GB/s`)
   bool peer = true;                                 ///< can copy from other simulated devices at all (`peer=0`)
-  std::chrono::nanoseconds latency{0};              ///< added to every copy, fill and run (`latency=10us`)
+  bool heedless = false;  ///< starts work though what it needs has failed, as many drivers do (`heedless=1`)
+  std::chrono::nanoseconds latency{0};  ///< added to every copy, fill and run (`latency=10us`)
   // The fault plan: the n-th call, counting from 1, fails; 0: never.
   std::uint64_t fail_allocation = 0;  ///< raises OutOfMemory (`fail_alloc=3`)
   std::uint64_t fail_upload = 0;      ///< the copy fails when its turn comes, before a byte is moved (`fail_upload=1`)

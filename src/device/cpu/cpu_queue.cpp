@@ -16,22 +16,22 @@ std::byte* pointer(DeviceMemory memory) noexcept {
 
 }  // namespace
 
-Event CpuQueue::upload(DeviceMemory to, void const* from, std::size_t bytes) {
-  return submit([&device = device_, to, from, bytes] {
+Event CpuQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
+  return submit(needs, [&device = device_, to, from, bytes] {
     std::memcpy(pointer(to), from, bytes);
     device.count_upload(bytes);
   });
 }
 
-Event CpuQueue::download(void* to, DeviceMemory from, std::size_t bytes) {
-  return submit([&device = device_, to, from, bytes] {
+Event CpuQueue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+  return submit(needs, [&device = device_, to, from, bytes] {
     std::memcpy(to, pointer(from), bytes);
     device.count_download(bytes);
   });
 }
 
-Event CpuQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
-  return submit([&device = device_, to, from, bytes] {
+Event CpuQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+  return submit(needs, [&device = device_, to, from, bytes] {
     std::memcpy(pointer(to), pointer(from), bytes);
     device.count_copy(bytes);
   });
@@ -46,12 +46,8 @@ Event CpuQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
 
 Event CpuQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                     std::span<const Event> needs) {
-  return submit([host = as_host_program(program, device_), range,
-                 copied = std::vector(arguments.begin(), arguments.end()),
-                 needed = std::vector(needs.begin(), needs.end())] {
-    for (auto const need : needed) need.wait();
-    host->run(range, copied);
-  });
+  return submit(needs, [host = as_host_program(program, device_), range,
+                        copied = std::vector(arguments.begin(), arguments.end())] { host->run(range, copied); });
 }
 
 }  // namespace unimem::detail

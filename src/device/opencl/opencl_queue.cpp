@@ -38,8 +38,9 @@ std::unique_lock<std::mutex> OpenClQueue::begin(char const* call) {
   return stream_->submission();
 }
 
-Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes) {
+Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
   constexpr auto call = "clEnqueueWriteBuffer";
+  wait_for(needs);
   auto const lock = begin(call);
   Command command{.moves = Moves::upload, .bytes = bytes};
   command.add(api_, call, [&](cl_event* event) {
@@ -49,8 +50,9 @@ Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes) 
   return stream_->append(std::move(command));
 }
 
-Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes) {
+Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
   constexpr auto call = "clEnqueueReadBuffer";
+  wait_for(needs);
   auto const lock = begin(call);
   Command command{.moves = Moves::download, .bytes = bytes};
   command.add(api_, call, [&](cl_event* event) {
@@ -60,8 +62,9 @@ Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes) {
   return stream_->append(std::move(command));
 }
 
-Event OpenClQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
+Event OpenClQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
   constexpr auto call = "clEnqueueCopyBuffer";
+  wait_for(needs);
   auto const lock = begin(call);
   Command command{.moves = Moves::copy, .bytes = bytes};
   command.add(api_, call, [&](cl_event* event) {
@@ -112,11 +115,12 @@ void OpenClQueue::add_turned_fill(Command& command, DeviceMemory to, std::span<c
 }
 
 Event OpenClQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
-                       std::span<const Event> /*needs: a driver starts what it was given*/) {
+                       std::span<const Event> needs) {
   auto const* const ours = dynamic_cast<OpenClProgram const*>(program.get());
   if (ours == nullptr || ours->context() != device_.context()) {
     throw KernelError(ours == nullptr ? "program" : ours->name(), fmt::format("was not made by {}", device_.id()));
   }
+  wait_for(needs);
   auto const lock = begin("clEnqueueNDRangeKernel");
   Command command{.keep = std::move(program)};
   ours->enqueue(command, stream_->queue(), range, arguments);

@@ -15,7 +15,8 @@ namespace unimem {
 namespace {
 
 constexpr std::string_view spellings =
-    "memory=SIZE, h2d=SIZE/s, d2h=SIZE/s, d2d=SIZE/s, peer_rate=SIZE/s, peer=0 or 1, latency=TIME, fail_alloc=N, "
+    "memory=SIZE, h2d=SIZE/s, d2h=SIZE/s, d2d=SIZE/s, peer_rate=SIZE/s, peer=0 or 1, heedless=0 or 1, latency=TIME, "
+    "fail_alloc=N, "
     "fail_upload=N, fail_download=N, fail_run=N, fail_call=N or lose_after=N";
 
 std::uint64_t read_count(std::string_view key, std::string_view text) {
@@ -25,6 +26,11 @@ std::uint64_t read_count(std::string_view key, std::string_view text) {
     throw InvalidArgument(std::string(key), std::string(text), "the number of a call, counting from 1, or 0 for never");
   }
   return count;
+}
+
+bool read_flag(std::string_view key, std::string_view text) {
+  if (text != "0" && text != "1") throw InvalidArgument(std::string(key), std::string(text), "0 or 1");
+  return text == "1";
 }
 
 double read_bandwidth(std::string_view key, std::string_view text) {
@@ -71,8 +77,9 @@ void read_option(SimOptions& options, std::string_view key, std::string_view val
   } else if (key == "peer_rate") {
     options.peer_bytes_per_second = read_bandwidth(key, value);
   } else if (key == "peer") {
-    if (value != "0" && value != "1") throw InvalidArgument("peer", std::string(value), "0 or 1");
-    options.peer = value == "1";
+    options.peer = read_flag(key, value);
+  } else if (key == "heedless") {
+    options.heedless = read_flag(key, value);
   } else if (key == "latency") {
     options.latency = read_time(key, value);
   } else if (key == "fail_alloc") {

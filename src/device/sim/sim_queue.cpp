@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace unimem::detail {
@@ -39,8 +40,14 @@ constexpr std::byte scribble{0xDB};
 
 }  // namespace
 
-Event SimQueue::upload(DeviceMemory to, void const* from, std::size_t bytes) {
-  return submit([&device = device_, verdict = device_.faults().next(SimCommand::upload), to, from, bytes] {
+Event SimQueue::submit(std::span<const Event> needs, HostExecutor::Task task) {
+  if (!device_.options().heedless) return HostQueue::submit(needs, std::move(task));
+  wait_for(needs);
+  return HostQueue::submit(std::move(task));
+}
+
+Event SimQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
+  return submit(needs, [&device = device_, verdict = device_.faults().next(SimCommand::upload), to, from, bytes] {
     require(verdict, "upload");
     Pace const pace{device, device.options().upload_bytes_per_second, bytes};
     std::memcpy(device.for_overwrite(to.window(0, bytes), "upload"), from, bytes);
@@ -49,8 +56,8 @@ Event SimQueue::upload(DeviceMemory to, void const* from, std::size_t bytes) {
   });
 }
 
-Event SimQueue::download(void* to, DeviceMemory from, std::size_t bytes) {
-  return submit([&device = device_, verdict = device_.faults().next(SimCommand::download), to, from, bytes] {
+Event SimQueue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+  return submit(needs, [&device = device_, verdict = device_.faults().next(SimCommand::download), to, from, bytes] {
     require(verdict, "download");
     Pace const pace{device, device.options().download_bytes_per_second, bytes};
     std::memcpy(to, device.for_access(from.window(0, bytes), "download"), bytes);
@@ -59,8 +66,8 @@ Event SimQueue::download(void* to, DeviceMemory from, std::size_t bytes) {
   });
 }
 
-Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
-  return submit([&device = device_, verdict = device_.faults().next(SimCommand::copy), to, from, bytes] {
+Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+  return submit(needs, [&device = device_, verdict = device_.faults().next(SimCommand::copy), to, from, bytes] {
     require(verdict, "copy");
     Pace const pace{device, device.options().copy_bytes_per_second, bytes};
     auto const* const source = device.for_access(from.window(0, bytes), "copy");
@@ -70,9 +77,10 @@ Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) {
   });
 }
 
-Event SimQueue::copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes) {
-  return submit([&device = device_, &source = dynamic_cast<SimDevice&>(other),
-                 verdict = device_.faults().next(SimCommand::copy), to, from, bytes] {
+Event SimQueue::copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes,
+                          std::span<const Event> needs) {
+  return submit(needs, [&device = device_, &source = dynamic_cast<SimDevice&>(other),
+                        verdict = device_.faults().next(SimCommand::copy), to, from, bytes] {
     require(source.is_lost() ? SimVerdict::lost : verdict, "copy");
     Pace const pace{device, device.options().peer_bytes_per_second, bytes};
     auto const* const bytes_there = source.for_access(from.window(0, bytes), "copy");
@@ -86,7 +94,7 @@ Event SimQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
   std::array<std::byte, 16> copied{};
   std::copy(pattern.begin(), pattern.end(), copied.begin());
   return submit(
-      [&device = device_, verdict = device_.faults().next(SimCommand::fill), to, copied, size = pattern.size()] {
+      {}, [&device = device_, verdict = device_.faults().next(SimCommand::fill), to, copied, size = pattern.size()] {
         require(verdict, "fill");
         Pace const pace{device, device.options().copy_bytes_per_second, to.bytes};
         repeat_pattern(device.for_overwrite(to, "fill"), to.bytes, std::span{copied}.first(size));
@@ -97,10 +105,8 @@ Event SimQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
 Event SimQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                     std::span<const Event> needs) {
   auto host = as_host_program(program, device_);
-  return submit([&device = device_, verdict = device_.faults().next(SimCommand::run), host = std::move(host), range,
-                 copied = std::vector(arguments.begin(), arguments.end()),
-                 needed = std::vector(needs.begin(), needs.end())] {
-    for (auto const need : needed) need.wait();
+  return submit(needs, [&device = device_, verdict = device_.faults().next(SimCommand::run), host = std::move(host),
+                        range, copied = std::vector(arguments.begin(), arguments.end())] {
     if (verdict == SimVerdict::lost) throw_sim_error("run", verdict);
     Pace const pace{device, 0, 0};
     for (auto const& argument : copied) {

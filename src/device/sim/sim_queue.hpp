@@ -10,15 +10,18 @@ class SimQueue final : public HostQueue {
  public:
   explicit SimQueue(SimDevice& device) : device_(device) {}
 
-  Event upload(DeviceMemory to, void const* from, std::size_t bytes) override;
-  Event download(void* to, DeviceMemory from, std::size_t bytes) override;
-  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes) override;
-  Event copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes) override;
+  Event upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) override;
+  Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) override;
+  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) override;
+  Event copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes,
+                  std::span<const Event> needs) override;
   Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
   Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
             std::span<const Event> needs) override;
 
  private:
+  Event submit(std::span<const Event> needs, HostExecutor::Task task);
+
   SimDevice& device_;  ///< tasks refer to it and never to the queue, whose destructor runs the last of them
 };
 
