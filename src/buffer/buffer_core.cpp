@@ -4,6 +4,7 @@
 #include <unimem/device/discovery.hpp>
 
 #include "buffer/inside.hpp"
+#include "buffer/mutants.hpp"
 
 #include <fmt/format.h>
 
@@ -26,10 +27,17 @@ void check_size(std::size_t bytes) {
 BufferCore::Guard::Guard(BufferCore& core) : core_(core) {
   core_.inside_->pins.fetch_add(1, std::memory_order_relaxed);
   core_.inside_->mutex.lock();
+  close_door();
 }
 
 BufferCore::Guard::Guard(BufferCore& core, std::adopt_lock_t /*adopt*/) noexcept : core_(core) {
   core_.inside_->pins.fetch_add(1, std::memory_order_relaxed);
+  close_door();
+}
+
+void BufferCore::Guard::close_door() noexcept {
+  auto* const door = core_.inside_->door.load(std::memory_order_relaxed);
+  if (door != nullptr && !UNIMEM_MUTANT(doors_left_open)) door->close();
 }
 
 BufferCore::Guard::~Guard() {
@@ -61,6 +69,7 @@ void BufferCore::Guard::unlock() noexcept {
   core_.current_on_.store(current, std::memory_order_release);
   // Release: who sees the summary also sees the address, and the bytes that were copied to it.
   core_.summary_.store(summary, std::memory_order_release);
+  inside.open_door();
   inside.mutex.unlock();
   inside.pins.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -85,6 +94,7 @@ BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped
 
 BufferCore::~BufferCore() {
   if (inside_->resident) inside_->manager->remove_resident(*this);
+  if (auto* const door = inside_->door.load(std::memory_order_relaxed)) door->abandon();
 }
 
 std::string_view BufferCore::name() const noexcept {

@@ -1,5 +1,6 @@
 #include <unimem/buffer/device_lease.hpp>
 
+#include "buffer/lease_cell.hpp"
 #include "buffer/storage.hpp"
 
 #include <utility>
@@ -15,6 +16,7 @@ DeviceLease& DeviceLease::operator=(DeviceLease&& other) noexcept {
   if (this != &other) {
     end();
     storage_ = std::move(other.storage_);
+    cell_ = std::exchange(other.cell_, nullptr);
     memory_ = std::exchange(other.memory_, {});
   }
   return *this;
@@ -25,10 +27,15 @@ DeviceLease::~DeviceLease() {
 }
 
 void* DeviceLease::address() const {
+  if (cell_ != nullptr) return cell_->storage().device().address(memory_);
   return storage_ ? storage_->device().address(memory_) : nullptr;
 }
 
 void DeviceLease::end() noexcept {
+  if (cell_ != nullptr) {
+    std::exchange(cell_, nullptr)->leave();
+    memory_ = {};
+  }
   if (!storage_) return;
   storage_->end_lease();
   storage_.reset();

@@ -56,6 +56,11 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands,
 }
 
 DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Intent intent) {
+  if (intent == Intent::read && queue != nullptr) {
+    if (auto* const door = inside_->door.load(std::memory_order_acquire)) {
+      if (auto const memory = door->enter(device, queue->id(), range)) return {*door, *memory};
+    }
+  }
   Guard inside(*this);
   inside->check_access("device access");
   inside->check_range(range);
@@ -64,6 +69,7 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   if (auto const& there = inside->storage_at(place);
       intent == Intent::read && there && inside->is_quiet(place, range)) {
     there->used_by_others(device, queue);
+    if (queue != nullptr) inside->offer_leases(there, *queue);
     return {there, there->window(range)};
   }
   auto& on = queue == nullptr ? device.default_queue() : *queue;
@@ -77,7 +83,28 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   if (intent != Intent::read) inside->commit_write(place, range, arrived);
   if (!storage) return {};
   storage->used_by_others(device, queue);
+  if (queue != nullptr && intent == Intent::read) inside->offer_leases(storage, *queue);
   return {storage, storage->window(range)};
+}
+
+void BufferCore::Inside::offer_leases(std::shared_ptr<detail::Storage> const& storage, Queue const& queue) {
+  auto* at = door.load(std::memory_order_relaxed);
+  if (at == nullptr) {
+    at = new detail::LeaseCell;
+    door.store(at, std::memory_order_release);
+  }
+  at->stand_before(storage, bytes, queue.id());
+}
+
+void BufferCore::Inside::open_door() noexcept {
+  auto* const at = door.load(std::memory_order_relaxed);
+  auto const* const storage = at == nullptr ? nullptr : at->behind();
+  if (storage == nullptr) return;
+  auto const side = std::ranges::find_if(sides, [&](Side const& one) { return one.storage.get() == storage; });
+  if (side == sides.end()) return at->detach();
+  auto const place = static_cast<Place>(side - sides.begin() + 1);
+  bool const at_rest = !host_writes && !deferred && pending.empty() && storage->hazards().writes_ended_well(whole());
+  if (at_rest && holds(place, whole()) && storage->used_by_others_on(*side->device, at->queue_id())) at->open();
 }
 
 Event BufferCore::prefetch(Device& device, Queue* queue, ByteRange range) {

@@ -6,6 +6,7 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include "buffer/host_writes.hpp"
+#include "buffer/lease_cell.hpp"
 #include "buffer/pending_work.hpp"
 #include "buffer/storage.hpp"
 
@@ -133,6 +134,12 @@ struct BufferCore::Inside {
 
   void mark(BufferCore& self, Place place, ByteRange range, Event event);
 
+  /// Lets further read leases on `storage`, which work on `queue` has been promised, come and go without the lock as
+  /// long as nothing changes.
+  void offer_leases(std::shared_ptr<detail::Storage> const& storage, Queue const& queue);
+  /// At the end of an operation: opens the door if what it leads to is as its visitors may expect.
+  void open_door() noexcept;
+
   /// Saves what only `place` holds to `to`, and lets its storage go.
   void release(BufferCore& self, Place place, Place to);
 
@@ -143,6 +150,7 @@ struct BufferCore::Inside {
   Name name;
   std::uint64_t id;
   mutable std::mutex mutex;
+  std::atomic<detail::LeaseCell*> door{nullptr};  ///< once made, for the life of the buffer
   std::atomic<unsigned> pins{0};  ///< operations in progress: their buffer must not be reclaimed, nor its lock tried
   Coherence coherence;
   std::shared_ptr<detail::Storage> host;
@@ -192,6 +200,8 @@ class BufferCore::Guard {
   [[nodiscard]] Inside& operator*() const noexcept { return *core_.inside_; }
 
  private:
+  void close_door() noexcept;
+
   BufferCore& core_;
   bool locked_ = true;
 };

@@ -23,6 +23,8 @@
   FAULT(failures_arrive, "takes what failed to arrive on the host for current")        \
   FAULT(failures_not_forgotten, "lets a failure that was told poison later work")      \
   FAULT(maps_write_at_once, "lets a mapping write under work in flight")               \
+  FAULT(leases_overlooked, "overlooks leases that were taken without the lock")        \
+  FAULT(doors_left_open, "lets leases in while the buffer changes")                    \
   FAULT(strangers_forgotten, "does not wait for work on a leased address")             \
   FAULT(staging_recycled_early, "reuses a staging block before it has been sent on")
 

@@ -1,5 +1,6 @@
 #include "buffer/storage.hpp"
 
+#include "buffer/lease_cell.hpp"
 #include "buffer/mutants.hpp"
 
 #include <utility>
@@ -67,6 +68,11 @@ void Storage::used_by_others(Device& device, Queue const* queue) {
   auto const id = queue == nullptr ? 0 : queue->id();
   others_queue_ = others_on_ == nullptr || others_queue_ == id ? id : 0;
   others_on_ = &device;
+}
+
+bool Storage::leased() const noexcept {
+  if (leases_.load(std::memory_order_acquire) != 0) return true;
+  return door_ != nullptr && !UNIMEM_MUTANT(leases_overlooked) && door_->entered();
 }
 
 void Storage::note_others() {

@@ -13,6 +13,8 @@
 
 namespace unimem::detail {
 
+class LeaseCell;
+
 /// The memory behind one side of a buffer, and the work that may still touch it. A new piece of work first waits for
 /// those it conflicts with, on its own queue, so that nobody else has to.
 ///
@@ -65,13 +67,20 @@ class Storage {
     return others_on_ == nullptr && hazards_.writes_ended_well(range);
   }
 
+  /// Whether all others are at work on this queue of this device.
+  [[nodiscard]] bool used_by_others_on(Device const& device, std::uint64_t queue_id) const noexcept {
+    return others_on_ == &device && others_queue_ == queue_id;
+  }
+
   /// Whether no recorded work is pending and nobody else works here.
   [[nodiscard]] bool idle() const noexcept { return others_on_ == nullptr && hazards_.idle(); }
 
   void add_lease() noexcept { leases_.fetch_add(1, std::memory_order_relaxed); }
   /// Release: what the lease's holder did is visible to who sees the count fall.
   void end_lease() noexcept { leases_.fetch_sub(1, std::memory_order_release); }
-  [[nodiscard]] bool leased() const noexcept { return leases_.load(std::memory_order_acquire) != 0; }
+  [[nodiscard]] bool leased() const noexcept;
+  /// Where leases come in without the lock, if there is such a place.
+  void set_door(LeaseCell const* door) noexcept { door_ = door; }
 
  private:
   [[nodiscard]] ByteRange whole() const noexcept { return {0, memory_.bytes}; }
@@ -86,7 +95,8 @@ class Storage {
   Hazards hazards_;
   Device* others_on_ = nullptr;
   std::uint64_t others_queue_ = 0;  ///< 0: on any queue, or on none of ours
-  std::atomic<unsigned> leases_{0};
+  LeaseCell const* door_ = nullptr;
+  std::atomic<unsigned> leases_{0};  ///< but for those that came in by the door
 };
 
 }  // namespace unimem::detail

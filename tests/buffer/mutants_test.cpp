@@ -139,6 +139,30 @@ std::optional<Finding> found_by_need() {
   }
 }
 
+/// Leases for one queue after the other, and what must not happen under them.
+std::optional<Finding> found_by_leases() {
+  static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20});
+  MemoryManager manager;
+  BufferOptions options;
+  options.manager = &manager;
+  options.device = &on;
+  UnifiedBuffer<std::uint32_t> buffer(Shape(100), options);
+  auto& queue = on.default_queue();
+  for (std::uint32_t value = 1; value <= 3; ++value) {
+    buffer.host()[0] = value;
+    {
+      auto const fresh = buffer.device_view(queue);
+      queue.synchronize();
+      if (fresh.data()[0] != value) return Finding{"the lease test", "a lease is of what was there before"};
+    }
+    static_cast<void>(buffer.device_view(queue));  // from here on without the lock
+    auto const lease = buffer.device_view(queue);
+    if (lease.data()[0] != value) return Finding{"the lease test", "a lease is of what was there before"};
+    if (buffer.core().try_reclaim(on) != 0) return Finding{"the lease test", "memory went from under its lease"};
+  }
+  return std::nullopt;
+}
+
 /// What is noticed first while `mutant` is switched on.
 std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   detail::active_buffer_mutant = mutant;
@@ -152,6 +176,7 @@ std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   if (!finding) finding = found_by_staging();
   if (!finding) finding = found_by_arrival();
   if (!finding) finding = found_by_need();
+  if (!finding) finding = found_by_leases();
   for (auto seed = first_seed; seed < first_seed + seeds && !finding; ++seed) finding = found_by_model(seed);
   detail::active_buffer_mutant = BufferMutant::none;
   return finding;

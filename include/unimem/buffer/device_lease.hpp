@@ -10,8 +10,9 @@
 namespace unimem {
 
 namespace detail {
+class LeaseCell;
 class Storage;
-}
+}  // namespace detail
 
 /// A hold on device memory: while it lives the memory stays where it is, is not evicted, and is not given back even if
 /// its buffer is freed or destroyed. Move-only. Used by one thread at a time.
@@ -19,8 +20,12 @@ class UNIMEM_API DeviceLease {
  public:
   DeviceLease() = default;
   DeviceLease(std::shared_ptr<detail::Storage> storage, DeviceMemory memory);
+  /// One that has entered `cell`.
+  DeviceLease(detail::LeaseCell& cell, DeviceMemory memory) noexcept : cell_(&cell), memory_(memory) {}
   DeviceLease(DeviceLease&& other) noexcept
-      : storage_(std::move(other.storage_)), memory_(std::exchange(other.memory_, {})) {}
+      : storage_(std::move(other.storage_)),
+        cell_(std::exchange(other.cell_, nullptr)),
+        memory_(std::exchange(other.memory_, {})) {}
   DeviceLease& operator=(DeviceLease&& other) noexcept;
   ~DeviceLease();
 
@@ -34,6 +39,7 @@ class UNIMEM_API DeviceLease {
 
  private:
   std::shared_ptr<detail::Storage> storage_;
+  detail::LeaseCell* cell_ = nullptr;  ///< instead of the storage, where the lease was taken without a lock
   DeviceMemory memory_;
 };
 

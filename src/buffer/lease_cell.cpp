@@ -1,0 +1,56 @@
+#include "buffer/lease_cell.hpp"
+
+namespace unimem::detail {
+
+void LeaseCell::leave() noexcept {
+  auto word = word_.load(std::memory_order_relaxed);
+  for (;;) {
+    bool const last = (word & count) == 1;
+    if (last && (word & let_go) != 0) {
+      // Still counted, so that the cell stays meanwhile.
+      if (!word_.compare_exchange_weak(word, (word & ~let_go) | letting_go, std::memory_order_acq_rel)) continue;
+      drop_storage();
+      word = word_.fetch_sub(letting_go, std::memory_order_release) - letting_go;
+    } else if (word_.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel)) {
+      if (last && (word & abandoned) != 0) delete this;
+      return;
+    }
+  }
+}
+
+void LeaseCell::stand_before(std::shared_ptr<Storage> const& storage, std::size_t bytes,
+                             std::uint64_t queue_id) noexcept {
+  // Who is counted here may be looking at both.
+  if ((word_.load(std::memory_order_acquire) & ~abandoned) != 0) return;
+  if (storage_ != storage) {
+    if (storage_) drop_storage();
+    storage_ = storage;
+    storage_->set_door(this);
+  }
+  bytes_ = bytes;
+  queue_id_ = queue_id;
+}
+
+void LeaseCell::detach() noexcept {
+  auto word = word_.load(std::memory_order_relaxed);
+  for (;;) {
+    bool const free = (word & count) == 0;
+    if (!word_.compare_exchange_weak(word, word | (free ? letting_go : let_go), std::memory_order_acq_rel)) continue;
+    if (!free) return;
+    drop_storage();
+    word_.fetch_sub(letting_go, std::memory_order_release);
+    return;
+  }
+}
+
+void LeaseCell::abandon() noexcept {
+  close();
+  if ((word_.fetch_or(abandoned, std::memory_order_acq_rel) & count) == 0) delete this;
+}
+
+void LeaseCell::drop_storage() noexcept {
+  storage_->set_door(nullptr);
+  storage_.reset();
+}
+
+}  // namespace unimem::detail
