@@ -4,6 +4,7 @@
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -113,8 +114,18 @@ void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped)
   }
   if (inside->host_writes) inside->host_writes->not_expected(range);
   inside->note("unmapping a mapping that may be written", range);
-  // The bytes have been written, whatever else went wrong meanwhile.
-  inside->mark(*this, host_place, range, {});
+  // The bytes have been written, whatever else went wrong meanwhile: those that no device wrote count.
+  for (auto rest = range; !rest.empty();) {
+    try {
+      inside->mark(*this, host_place, rest, {});
+      break;
+    } catch (CoherenceConflict const& conflict) {
+      if (!failure) failure = std::current_exception();
+      auto const [place, begin, end] = conflict.earlier;
+      if (begin > rest.begin) inside->mark(*this, host_place, {rest.begin, begin}, {});
+      rest.begin = std::min(end, rest.end);
+    }
+  }
   if (failure) std::rethrow_exception(failure);
 }
 

@@ -48,7 +48,8 @@ class Mapping {
   [[nodiscard]] auto end() const noexcept { return elements_.end(); }
 
   /// Ends the access. Idempotent. Throws CoherenceConflict if a device wrote a part of the window meanwhile and
-  /// something outside it too; where the window covers all that devices wrote, it wins and is counted, as a mark does.
+  /// something outside it too: the device's bytes then stand, and the host's count for the rest of the window. Where
+  /// the window covers all that devices wrote, it wins and is counted, as a mark does.
   void unmap() {
     if (!core_) return;
     auto const core = std::exchange(core_, nullptr);
