@@ -2,6 +2,10 @@
 
 namespace unimem::detail {
 
+LeaseCell::~LeaseCell() {
+  if (storage_) drop_storage();
+}
+
 void LeaseCell::leave() noexcept {
   auto word = word_.load(std::memory_order_relaxed);
   for (;;) {

@@ -79,7 +79,7 @@ class LeaseCell {
   static constexpr std::uint64_t letting_go = std::uint64_t{1} << 60U;  ///< somebody does, alone
   static constexpr std::uint64_t count = letting_go - 1;
 
-  ~LeaseCell() = default;
+  ~LeaseCell();
   void drop_storage() noexcept;
 
   std::atomic<std::uint64_t> word_{0};
