@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unimem {
@@ -25,11 +26,31 @@ std::string type_name(std::type_info const& type) {
   return readable ? readable.get() : type.name();
 }
 
+/// Why an operand's intent does not go with the span the host form takes; empty where it does. Writes to what is only
+/// read would never reach the other side, and what is to be overwritten was not brought in: left alone, it is garbage.
+std::string misfit(Intent intent, KernelParameter const& parameter) {
+  if (intent == Intent::read && parameter.is_mutable) {
+    return fmt::format(
+        "is passed as read, the host form takes std::span<{0}>, which may write: pass readwrite or write, "
+        "or take std::span<const {0}>",
+        type_name(*parameter.type));
+  }
+  if (intent == Intent::write && !parameter.is_mutable) {
+    return fmt::format("is passed as write, the host form takes std::span<const {}>, which cannot: pass read",
+                       type_name(*parameter.type));
+  }
+  return {};
+}
+
 /// The host form was compiled for certain types: other bytes would be read as something they are not.
 void check_against_host_form(Kernel const& kernel, std::span<const LaunchArgument> arguments) {
   auto const& parameters = kernel.parameters();
   auto const refuse = [&](std::size_t index, std::string const& why) {
-    return KernelError(std::string(kernel.name()), fmt::format("argument {} {}", index + 1, why));
+    auto const* const buffer = arguments[index].buffer.operand.buffer;
+    auto const name = buffer == nullptr ? std::string_view{} : buffer->name();
+    return KernelError(std::string(kernel.name()), name.empty()
+                                                       ? fmt::format("argument {} {}", index + 1, why)
+                                                       : fmt::format("argument {} ('{}') {}", index + 1, name, why));
   };
   if (arguments.size() != parameters.size()) {
     throw KernelError(std::string(kernel.name()),
@@ -62,6 +83,7 @@ void check_against_host_form(Kernel const& kernel, std::span<const LaunchArgumen
       throw refuse(i,
                    fmt::format("starts at byte {}, its elements need alignment {}", range.begin, parameter.alignment));
     }
+    if (auto const why = misfit(argument.buffer.operand.intent, parameter); !why.empty()) throw refuse(i, why);
   }
 }
 

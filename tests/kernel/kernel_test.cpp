@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace unimem {
@@ -132,6 +133,58 @@ TEST_P(HostKernels, WrongArgumentsAreRefusedBeforeAnythingMoves) {
   }
   EXPECT_EQ(x.statistics().host_to_device_bytes + y.statistics().host_to_device_bytes, 0U);
   EXPECT_THAT(x.to_vector(), Each(1.0F));
+}
+
+TEST_P(HostKernels, AHostFormThatMayWriteWhatIsPassedAsReadIsRefusedBeforeAnythingMoves) {
+  auto options = here();
+  options.name = "samples";
+  UnifiedBuffer<float> x(10, options), y(10, here());
+  x.fill(1.0F);
+  y.fill(2.0F);
+  auto const state = x.state();
+  auto const copies = Kernel("copies").host(
+      [](WorkItem i, std::span<float> to, std::span<float> from) { to[i.x] = std::exchange(from[i.x], 0.0F); });
+  try {
+    launch(copies, Range{10}, write(y), read(x));
+    FAIL() << "what it writes would be on one side alone, and nobody would know";
+  } catch (KernelError const& error) {
+    EXPECT_EQ(error.name, "copies");
+    EXPECT_EQ(error.reason,
+              "argument 2 ('samples') is passed as read, the host form takes std::span<float>, which may write: pass "
+              "readwrite or write, or take std::span<const float>");
+  }
+  EXPECT_EQ(x.state(), state);
+  EXPECT_EQ(y.state(), state);
+  EXPECT_EQ(x.statistics().host_to_device_copies + y.statistics().host_to_device_copies, 0U);
+  EXPECT_THROW(launch(copies, Range{10}, write(y), read(x.slice(2, 3))), KernelError);
+  EXPECT_THROW(launch(copies, Range{10}, write(y), read(x, 0, 0)), KernelError) << "nor when there is nothing to write";
+  EXPECT_THAT(x.to_vector(), Each(1.0F));
+  EXPECT_THAT(y.to_vector(), Each(2.0F));
+  launch(copies, Range{10}, write(y), readwrite(x));
+  EXPECT_THAT(x.to_vector(), Each(0.0F));
+  EXPECT_THAT(y.to_vector(), Each(1.0F));
+}
+
+TEST_P(HostKernels, AHostFormThatCannotWriteWhatIsPassedAsWriteIsRefusedBeforeAnythingMoves) {
+  UnifiedBuffer<float> a(10, here()), b(10, here()), sum(10, here());
+  for (auto* const buffer : {&a, &b, &sum}) buffer->fill(1.0F);
+  auto const state = b.state();
+  try {
+    launch(add, Range{10}, read(a), write(b), write(sum));
+    FAIL() << "what was neither brought in nor written would count as written";
+  } catch (KernelError const& error) {
+    EXPECT_EQ(error.reason,
+              "argument 2 is passed as write, the host form takes std::span<const float>, which cannot: pass read");
+  }
+  for (auto const* const buffer : {&a, &b, &sum}) {
+    EXPECT_EQ(buffer->state(), state);
+    EXPECT_EQ(buffer->statistics().host_to_device_copies, 0U);
+    EXPECT_THAT(buffer->to_vector(), Each(1.0F));
+  }
+  launch(add, Range{10}, read(a), readwrite(b), write(sum));
+  EXPECT_THAT(b.to_vector(), Each(1.0F)) << "what may be changed need not be";
+  EXPECT_THAT(sum.to_vector(), Each(2.0F));
+  EXPECT_EQ(b.statistics().host_to_device_bytes, copied(40));
 }
 
 TEST_P(HostKernels, AKernelWithoutAHostFormSaysSo) {

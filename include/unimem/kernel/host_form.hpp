@@ -19,6 +19,7 @@ struct KernelParameter {
   std::type_info const* type = nullptr;  ///< of a buffer's elements, or of the scalar; without const
   std::size_t bytes = 0;                 ///< of an element, or of a scalar
   std::size_t alignment = 1;
+  bool is_mutable = false;  ///< a buffer's elements may be written: the span is not one of const elements
 };
 
 namespace detail {
@@ -48,10 +49,10 @@ KernelParameter kernel_parameter() {
   using Plain = std::remove_cvref_t<P>;
   if constexpr (is_span<Plain>) {
     using Element = std::remove_const_t<typename Plain::element_type>;
-    return {true, &typeid(Element), sizeof(Element), alignof(Element)};
+    return {true, &typeid(Element), sizeof(Element), alignof(Element), !std::is_const_v<typename Plain::element_type>};
   } else {
     static_assert(std::is_trivially_copyable_v<Plain>, "a kernel's scalars travel as bytes");
-    return {false, &typeid(Plain), sizeof(Plain), alignof(Plain)};
+    return {false, &typeid(Plain), sizeof(Plain), alignof(Plain), false};
   }
 }
 

@@ -32,7 +32,8 @@ class UNIMEM_API Kernel {
 
   /// `callable(WorkItem, std::span<T>… or scalars…)`, called once per work item, from several threads: it may touch
   /// what other items do not. The loop around it is compiled together with it. Generic lambdas are not accepted: the
-  /// parameter types are checked against each launch.
+  /// parameter types are checked against each launch, and so is what they may write. A `std::span<const T>` takes
+  /// `read` or `readwrite`, a `std::span<T>` takes `write` or `readwrite`.
   template <class F>
   Kernel& host(F callable) {
     using Parameters = typename detail::CallableParameters<std::decay_t<F>>::type;

@@ -59,8 +59,9 @@ Event launch(Queue* queue, Kernel const& kernel, Range range, A const&... argume
 /// device alone. Later accesses to these buffers, from the host or any queue, wait for it by themselves.
 ///
 /// Throws KernelError when the kernel lacks the form the device needs, does not build, or was given other arguments
-/// than it takes; and whatever making the buffers ready can throw. Nothing was written then. An error of the kernel
-/// itself sticks to the returned event, and surfaces at the next access to a buffer it touched.
+/// than it takes (on devices that run the host form also when it may write what is passed as `read`, or cannot write
+/// what is passed as `write`); and whatever making the buffers ready can throw. Nothing was written then. An error of
+/// the kernel itself sticks to the returned event, and surfaces at the next access to a buffer it touched.
 template <class... A>
 Event launch(Queue& queue, Kernel const& kernel, Range range, A const&... arguments) {
   return detail::launch(&queue, kernel, range, arguments...);
