@@ -74,10 +74,6 @@ void check_extents(std::span<const std::size_t> extents, std::size_t size) {
   if (count != size) throw_size_mismatch("view", size, count);
 }
 
-void throw_empty_handle(char const* what) {
-  throw InvalidArgument(what, "moved-from or never assigned", "one that stands for something");
-}
-
 void throw_outgrown(ByteRange range, std::size_t bytes) {
   throw InvalidArgument("slice", fmt::format("bytes [{}, {})", range.begin, range.end),
                         fmt::format("within the buffer's {} bytes, to which it was resized", bytes));

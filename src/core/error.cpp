@@ -32,6 +32,10 @@ InvalidArgument::InvalidArgument(std::string argument_, std::string value_, std:
       value(std::move(value_)),
       requirement(std::move(requirement_)) {}
 
+void detail::throw_empty_handle(char const* what) {
+  throw InvalidArgument(what, "moved-from or never assigned", "one that stands for something");
+}
+
 SizeMismatch::SizeMismatch(std::string what_differs, std::size_t expected_, std::size_t actual_)
     : RuntimeError(fmt::format("{}: expected {} elements, got {}", what_differs, expected_, actual_)),
       expected(expected_),

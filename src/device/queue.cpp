@@ -30,39 +30,52 @@ Event detail::QueueBackend::copy_from(DeviceMemory, Device& other, DeviceMemory,
 
 Queue::Queue(Device& device, std::unique_ptr<detail::QueueBackend> backend)
     : device_(&device), backend_(std::move(backend)) {}
-Queue::Queue(Queue&&) noexcept = default;
-Queue& Queue::operator=(Queue&&) noexcept = default;
+Queue::Queue(Queue&& other) noexcept
+    : device_(std::exchange(other.device_, nullptr)), backend_(std::move(other.backend_)) {}
+Queue& Queue::operator=(Queue&& other) noexcept {
+  device_ = std::exchange(other.device_, nullptr);
+  backend_ = std::move(other.backend_);
+  return *this;
+}
 Queue::~Queue() = default;
 
+detail::QueueBackend& Queue::backend() const {
+  if (!backend_) detail::throw_empty_handle("queue");
+  return *backend_;
+}
+
 std::uint64_t Queue::id() const noexcept {
-  return backend_->control().id();
+  return backend_ ? backend_->control().id() : 0;
 }
 
 /// Ties the fate of the work that `submit` submits to that of its needs. If one of them is known to have failed,
 /// nothing is submitted but its failure.
 template <class Submit>
 Event Queue::after(std::span<const Event> needs, Submit const& submit) {
-  auto& control = backend_->control();
+  auto& control = backend().control();
   bool const hopeless = std::ranges::any_of(needs, [](Event need) { return need.error() != nullptr; });
-  auto const event = hopeless ? backend_->mark() : submit();
+  auto const event = hopeless ? backend().mark() : submit();
   control.inherit(event.ticket(), needs);
   if (hopeless) control.skip(event.ticket());
   return event;
 }
 
 Event Queue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
+  auto& queue = backend();
   check_fits(bytes, to);
   if (bytes == 0) return record();
-  return after(needs, [&] { return backend_->upload(to, from, bytes, needs); });
+  return after(needs, [&] { return queue.upload(to, from, bytes, needs); });
 }
 
 Event Queue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+  auto& queue = backend();
   check_fits(bytes, from);
   if (bytes == 0) return record();
-  return after(needs, [&] { return backend_->download(to, from, bytes, needs); });
+  return after(needs, [&] { return queue.download(to, from, bytes, needs); });
 }
 
 Event Queue::copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+  auto& queue = backend();
   if (&other == device_) return copy(to, from, bytes, needs);
   check_fits(bytes, to);
   check_fits(bytes, from);
@@ -71,10 +84,11 @@ Event Queue::copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t
                                "the two devices do not reach each other's memory");
   }
   if (bytes == 0) return record();
-  return after(needs, [&] { return backend_->copy_from(to, other, from, bytes, needs); });
+  return after(needs, [&] { return queue.copy_from(to, other, from, bytes, needs); });
 }
 
 Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+  auto& queue = backend();
   check_fits(bytes, to);
   check_fits(bytes, from);
   if (to.object == from.object && to.offset < from.offset + bytes && from.offset < to.offset + bytes && bytes != 0) {
@@ -82,10 +96,11 @@ Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::sp
                           fmt::format("apart from the source at offset {}", from.offset));
   }
   if (bytes == 0) return record();
-  return after(needs, [&] { return backend_->copy(to, from, bytes, needs); });
+  return after(needs, [&] { return queue.copy(to, from, bytes, needs); });
 }
 
 Event Queue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
+  auto& queue = backend();
   if (!std::has_single_bit(pattern.size()) || pattern.size() > 16) {
     throw InvalidArgument("pattern size", fmt::format("{}", pattern.size()), "1, 2, 4, 8 or 16 bytes");
   }
@@ -93,47 +108,51 @@ Event Queue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
     throw InvalidArgument("bytes", fmt::format("{}", to.bytes),
                           fmt::format("a multiple of the pattern's {}", pattern.size()));
   }
-  return to.empty() ? record() : backend_->fill(to, pattern);
+  return to.empty() ? record() : queue.fill(to, pattern);
 }
 
 Event Queue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                  std::span<const Event> needs) {
+  auto& queue = backend();
+  if (!program) throw InvalidArgument("program", "null", "one that a device has compiled");
   if (range.items() == 0) return record();
-  return after(needs, [&] { return backend_->run(std::move(program), range, arguments, needs); });
+  return after(needs, [&] { return queue.run(std::move(program), range, arguments, needs); });
 }
 
 Event Queue::join(std::span<const Event> events) {
+  auto& queue = backend();
   if (events.empty()) return {};
   if (events.size() == 1) return events.front();
-  backend_->wait_for(events);
-  auto const event = backend_->mark();
-  backend_->control().inherit(event.ticket(), events);
+  queue.wait_for(events);
+  auto const event = queue.mark();
+  queue.control().inherit(event.ticket(), events);
   return event;
 }
 
 void Queue::wait(Event event) {
-  backend_->wait_for({&event, 1});
+  backend().wait_for({&event, 1});
 }
 
 Event Queue::record() const noexcept {
+  if (!backend_) return {};
   auto& control = backend_->control();
   auto const last = control.submitted();
   return last == 0 ? Event{} : Event{&control, last};
 }
 
 void Queue::synchronize() {
-  auto& control = backend_->control();
+  auto& control = backend().control();
   if (detail::is_forked_child()) record().wait();  // throws if there is work that nobody here can carry out
   control.wait(control.submitted());
   if (auto const failure = control.take_error()) std::rethrow_exception(failure);
 }
 
 Ticket Queue::completed() const noexcept {
-  return backend_->control().completed();
+  return backend_ ? backend_->control().completed() : 0;
 }
 
 void* Queue::native_handle() const {
-  if (auto* const native = backend_->native()) return native;
+  if (auto* const native = backend().native()) return native;
   throw UnsupportedOperation("a native queue", std::string(device_->id()), "this backend has none");
 }
 

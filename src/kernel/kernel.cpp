@@ -18,38 +18,46 @@ Kernel::Kernel(std::string name) : definition_(std::make_shared<Definition>()) {
   definition_->forms.name = std::move(name);
 }
 
+Kernel::Definition& Kernel::definition() const {
+  if (!definition_) detail::throw_empty_handle("kernel");
+  return *definition_;
+}
+
 Kernel& Kernel::source(std::string text) {
-  definition_->forms.source = std::move(text);
+  definition().forms.source = std::move(text);
   return *this;
 }
 
 Kernel& Kernel::set_host(HostLoop loop, std::vector<KernelParameter> parameters) {
-  definition_->forms.host = std::move(loop);
-  definition_->parameters = std::move(parameters);
+  auto& own = definition();
+  own.forms.host = std::move(loop);
+  own.parameters = std::move(parameters);
   return *this;
 }
 
 std::string_view Kernel::name() const noexcept {
-  return definition_->forms.name;
+  return definition_ ? std::string_view{definition_->forms.name} : std::string_view{};
 }
 
 bool Kernel::has_source() const noexcept {
-  return !definition_->forms.source.empty();
+  return definition_ && !definition_->forms.source.empty();
 }
 
 bool Kernel::has_host() const noexcept {
-  return definition_->forms.host != nullptr;
+  return definition_ && definition_->forms.host != nullptr;
 }
 
 std::vector<KernelParameter> const& Kernel::parameters() const noexcept {
-  return definition_->parameters;
+  static std::vector<KernelParameter> const none;
+  return definition_ ? definition_->parameters : none;
 }
 
 std::shared_ptr<Program const> Kernel::program(Device& device) const {
+  auto& own = definition();
   // Held while compiling: a second launch of the same kernel waits for the program instead of building it twice.
-  std::lock_guard const lock{definition_->mutex};
-  auto& program = definition_->programs[&device];
-  if (!program) program = device.compile(definition_->forms);
+  std::lock_guard const lock{own.mutex};
+  auto& program = own.programs[&device];
+  if (!program) program = device.compile(own.forms);
   return program;
 }
 

@@ -87,6 +87,15 @@ void check_against_host_form(Kernel const& kernel, std::span<const LaunchArgumen
   }
 }
 
+/// Of arguments that were put together by hand one may have been left out.
+void check_complete(std::span<const LaunchArgument> arguments) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    bool const complete =
+        is_buffer(arguments[i]) ? arguments[i].buffer.element != nullptr : arguments[i].scalar_type != nullptr;
+    if (!complete) throw InvalidArgument(fmt::format("argument {}", i + 1), "empty", "an operand or a scalar");
+  }
+}
+
 Queue& queue_for(std::span<const LaunchArgument> arguments) {
   for (auto const& argument : arguments) {
     if (is_buffer(argument)) return argument.buffer.operand.buffer->default_device().default_queue();
@@ -97,10 +106,12 @@ Queue& queue_for(std::span<const LaunchArgument> arguments) {
 }  // namespace
 
 Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<const LaunchArgument> arguments) {
+  check_complete(arguments);
   auto& on = queue == nullptr ? queue_for(arguments) : *queue;
+  auto& device = on.device();
   static_cast<void>(range.items());  // refuses what does not fit, before anything moves
-  if (on.device().info().runs_host_form && kernel.has_host()) check_against_host_form(kernel, arguments);
-  auto const program = kernel.program(on.device());
+  if (device.info().runs_host_form && kernel.has_host()) check_against_host_form(kernel, arguments);
+  auto const program = kernel.program(device);
 
   std::vector<Operand> operands;
   for (auto const& argument : arguments) {

@@ -26,8 +26,11 @@ constexpr std::size_t most_holders = 5;  // in a message
 // would otherwise collect one block of each; one that is small anyway need not be kept tidy.
 constexpr std::size_t spare_budget = std::size_t{64} << 20;
 
-std::uint64_t id_of(Queue const* queue) noexcept {
-  return queue == nullptr ? 0 : queue->id();
+/// 0 for the host. Throws InvalidArgument for a queue that was moved from.
+std::uint64_t id_of(Queue const* queue) {
+  if (queue == nullptr) return 0;
+  static_cast<void>(queue->device());
+  return queue->id();
 }
 
 }  // namespace

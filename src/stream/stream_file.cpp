@@ -33,6 +33,7 @@ namespace {
 constexpr std::size_t most_slots = 64;
 
 void check_options(StreamKernel const& kernel, StreamOptions const& options) {
+  if (!kernel.work()) detail::throw_empty_handle("kernel");
   if (options.buffers == 0) throw InvalidArgument("buffers", "0", "at least 1");
   if (options.chunk_bytes == 0) throw InvalidArgument("chunk_bytes", "0", "at least one element");
   if (!options.output.empty() && !kernel.maps()) {

@@ -18,11 +18,11 @@ StreamKernel& StreamKernel::operator=(StreamKernel&&) noexcept = default;
 StreamKernel::~StreamKernel() = default;
 
 std::string_view StreamKernel::name() const noexcept {
-  return work_->name();
+  return work_ ? work_->name() : std::string_view{};
 }
 
 bool StreamKernel::maps() const noexcept {
-  return work_->maps();
+  return work_ && work_->maps();
 }
 
 }  // namespace unimem

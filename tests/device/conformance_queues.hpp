@@ -3,10 +3,14 @@
 #include "device/conformance_fixture.hpp"
 
 #include <atomic>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <set>
 #include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 namespace unimem {
 
@@ -92,6 +96,39 @@ TEST_P(DeviceConformance, AQueueMovesWithItsWork) {
   EXPECT_EQ(result, news);
   second = device().create_queue();
   EXPECT_NE(second.id(), id);
+}
+
+TEST_P(DeviceConformance, AQueueThatWasMovedFromSaysSoWhateverItIsAskedToDo) {
+  Allocated const piece{device(), 100};
+  Bytes host(100);
+  auto queue = device().create_queue();
+  auto taken = std::move(queue);
+  auto const others = device().create_queue().record();
+  auto const& moved_from = queue;
+  std::vector<std::function<void()>> const uses{
+      [&] { std::ignore = moved_from.device(); },
+      [&] { queue.upload(piece.memory(), host.data(), 100); },
+      [&] { queue.upload(piece.memory(), host.data(), 0); },
+      [&] { queue.download(host.data(), piece.memory(), 100); },
+      [&] { queue.copy(piece.window(0, 10), piece.window(50, 10), 10); },
+      [&] { queue.copy(piece.window(0, 10), device(), piece.window(50, 10), 10); },
+      [&] { queue.fill(piece.memory(), repeated(1, 0)); },
+      [&] { queue.run(nullptr, Range{1}, {}); },
+      [&] { queue.join({}); },
+      [&] { queue.wait(others); },
+      [&] { queue.synchronize(); },
+      [&] { std::ignore = moved_from.native<void*>(); },
+  };
+  for (std::size_t i = 0; i < uses.size(); ++i) EXPECT_EQ(refused_argument(uses[i]), "queue") << "use " << i;
+  EXPECT_EQ(queue.id(), 0U) << "asking it for numbers and events gives nothing";
+  EXPECT_EQ(queue.completed(), 0U);
+  EXPECT_EQ(queue.record(), Event{});
+  EXPECT_EQ(refused_argument([&] { taken.run(nullptr, Range{1}, {}); }), "program");
+  queue = std::move(taken);
+  auto const news = noise(100, 5);
+  queue.upload(piece.memory(), news.data(), 100);
+  queue.download(host.data(), piece.memory(), 100).wait();
+  EXPECT_EQ(host, news) << "it may be assigned to";
 }
 
 TEST_P(DeviceConformance, DestroyingAQueueWaitsForItsWork) {

@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 /// Every test runs on the cpu, where nothing is copied, and on a simulated device, where everything that must be is.
 class HostKernels : public ::testing::TestWithParam<char const*> {
@@ -235,6 +236,72 @@ TEST_P(HostKernels, QueuesOrderThemselvesThroughTheBuffersTheyShare) {
 TEST_P(HostKernels, AProgramIsMadeOncePerDevice) {
   EXPECT_EQ(scale.program(on), scale.program(on));
   EXPECT_NE(scale.program(on), add.program(on));
+}
+
+/// What InvalidArgument names, or empty if `call` throws none.
+template <class Call>
+std::string refused_argument(Call const& call) {
+  try {
+    call();
+  } catch (InvalidArgument const& error) {
+    return error.argument;
+  }
+  return {};
+}
+
+TEST_P(HostKernels, AKernelThatWasMovedFromSaysSoWhateverItIsAskedToDo) {
+  UnifiedBuffer<float> x(10, here());
+  x.fill(1.0F);
+  auto const taken = std::move(scale);
+  EXPECT_EQ(refused_argument([&] { launch(scale, Range{10}, readwrite(x), 2.0F); }), "kernel");
+  EXPECT_EQ(refused_argument([&] { launch(on.default_queue(), scale, Range{10}, readwrite(x), 2.0F); }), "kernel");
+  EXPECT_EQ(refused_argument([&] { launch(scale, Range{0}); }), "kernel");
+  EXPECT_EQ(refused_argument([&] { std::ignore = scale.program(on); }), "kernel");
+  EXPECT_EQ(refused_argument([&] { scale.source("anything"); }), "kernel");
+  EXPECT_EQ(refused_argument([&] { scale.host([](WorkItem) {}); }), "kernel");
+  EXPECT_EQ(scale.name(), "") << "asking what it has gives nothing";
+  EXPECT_FALSE(scale.has_source());
+  EXPECT_FALSE(scale.has_host());
+  EXPECT_THAT(scale.parameters(), IsEmpty());
+  EXPECT_EQ(x.state(), BufferState::host_dirty);
+  scale = taken;
+  launch(scale, Range{10}, readwrite(x), 2.0F);
+  EXPECT_THAT(x.to_vector(), Each(2.0F)) << "it may be assigned to";
+}
+
+TEST_P(HostKernels, AQueueThatWasMovedFromSaysSoBeforeAnythingMoves) {
+  UnifiedBuffer<float> x(10, here());
+  x.fill(1.0F);
+  auto const state = x.state();
+  auto queue = on.create_queue();
+  auto taken = std::move(queue);
+  EXPECT_EQ(refused_argument([&] { launch(queue, scale, Range{10}, readwrite(x), 2.0F); }), "queue");
+  EXPECT_EQ(refused_argument([&] { launch(queue, scale, Range{0}, readwrite(x), 2.0F); }), "queue");
+  EXPECT_EQ(refused_argument([&] { std::ignore = x.device(queue); }), "queue");
+  EXPECT_EQ(refused_argument([&] { x.prefetch(queue); }), "queue");
+  EXPECT_EQ(refused_argument([&] { std::ignore = manager.acquire(on, Location::device, 100, {.queue = &queue}); }),
+            "queue");
+  EXPECT_EQ(x.state(), state);
+  EXPECT_EQ(x.statistics().host_to_device_copies, 0U);
+  launch(taken, scale, Range{10}, readwrite(x), 2.0F);
+  EXPECT_THAT(x.to_vector(), Each(2.0F));
+}
+
+TEST_P(HostKernels, OperandsThatWereMovedFromAndArgumentsThatWereLeftOutAreNamed) {
+  UnifiedBuffer<float> x(10, here());
+  x.fill(1.0F);
+  auto slice = x.slice(0, 5);
+  auto const kept = std::move(slice);
+  EXPECT_EQ(refused_argument([&] { launch(scale, Range{5}, readwrite(slice), 2.0F); }), "slice");
+  std::vector<LaunchArgument> arguments(2);
+  arguments[0].buffer = readwrite(x);
+  EXPECT_EQ(refused_argument([&] { launch_kernel(nullptr, scale, Range{10}, arguments); }), "argument 2");
+  arguments[0].buffer.element = nullptr;
+  EXPECT_EQ(refused_argument([&] { launch_kernel(nullptr, scale, Range{10}, arguments); }), "argument 1");
+  auto const taken = std::move(x);
+  EXPECT_EQ(refused_argument([&] { launch(scale, Range{10}, readwrite(x), 2.0F); }), "buffer");
+  EXPECT_THAT(taken.to_vector(), Each(1.0F));
+  EXPECT_EQ(kept.size(), 5U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, HostKernels, ::testing::Values("cpu", "sim:memory=64MiB"),

@@ -83,6 +83,12 @@ TEST_F(BadInput, KernelsThatMakeNoSense) {
   EXPECT_THROW(static_cast<void>(affine({}, std::nan(""), 0)), InvalidArgument);
   EXPECT_THROW(static_cast<void>(affine({}, 1, HUGE_VAL)), InvalidArgument);
   EXPECT_THROW(StreamKernel(Kernel("formless")), InvalidArgument);
+  auto kernel = histogram();
+  auto const taken = std::move(kernel);
+  EXPECT_EQ(failure<InvalidArgument>(input(), kernel).argument, "kernel") << "it was moved from";
+  EXPECT_EQ(kernel.name(), "");
+  EXPECT_FALSE(kernel.maps());
+  EXPECT_EQ(taken.name(), "histogram");
 }
 
 TEST_F(BadInput, NpyFilesThatAreNotWhatTheySay) {

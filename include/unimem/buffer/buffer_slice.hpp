@@ -14,7 +14,6 @@ namespace unimem {
 namespace detail {
 /// Throws SizeMismatch or InvalidArgument unless `range` can be elements of that size and alignment.
 UNIMEM_API void check_elements(ByteRange range, std::size_t element_bytes, std::size_t alignment);
-[[noreturn]] UNIMEM_API void throw_empty_handle(char const* what);
 [[noreturn]] UNIMEM_API void throw_outgrown(ByteRange range, std::size_t bytes);
 }  // namespace detail
 

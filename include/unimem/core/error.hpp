@@ -48,6 +48,11 @@ class UNIMEM_API InvalidArgument : public detail::RuntimeError {
   std::string requirement;  ///< what would have been accepted
 };
 
+namespace detail {
+/// Throws the InvalidArgument of a handle that stands for nothing; `what` as in "queue".
+[[noreturn]] UNIMEM_API void throw_empty_handle(char const* what);
+}  // namespace detail
+
 /// A copy was given another number of elements than it asked for. Nothing was changed and nothing allocated.
 class UNIMEM_API SizeMismatch : public detail::RuntimeError {
  public:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/core/error.hpp>
 #include <unimem/core/export.hpp>
 #include <unimem/device/event.hpp>
 #include <unimem/device/memory.hpp>
@@ -24,8 +25,8 @@ class QueueBackend;
 /// A failure sticks to its own ticket; later work of the queue still runs. Work that `needs` the results of other work
 /// starts when that has ended, and if it failed fails with its error: a kernel on the host is not even started then.
 ///
-/// Destroying a queue waits for its work. Thread-safe. Move-only; a moved-from queue may only be destroyed or assigned
-/// to.
+/// Destroying a queue waits for its work. Thread-safe. Move-only; using a moved-from queue throws InvalidArgument,
+/// asking it for numbers and events gives nothing.
 class UNIMEM_API Queue {
  public:
   Queue(Device& device, std::unique_ptr<detail::QueueBackend> backend);
@@ -33,9 +34,12 @@ class UNIMEM_API Queue {
   Queue& operator=(Queue&&) noexcept;
   ~Queue();
 
-  [[nodiscard]] Device& device() const noexcept { return *device_; }
+  [[nodiscard]] Device& device() const {
+    if (device_ == nullptr) detail::throw_empty_handle("queue");
+    return *device_;
+  }
 
-  /// Unique among all queues of the process, never reused, never 0.
+  /// Unique among all queues of the process, never reused, never 0 (but of a moved-from queue).
   [[nodiscard]] std::uint64_t id() const noexcept;
 
   /// Copies `bytes` from host memory to the start of `to`. Throws InvalidArgument if `to` is smaller.
@@ -54,7 +58,8 @@ class UNIMEM_API Queue {
   /// Repeats `pattern` over all of `to`. Pattern sizes are 1, 2, 4, 8 or 16 bytes and must divide `to.bytes`.
   Event fill(DeviceMemory to, std::span<const std::byte> pattern);
 
-  /// Runs a program made by this queue's device. Throws KernelError if arguments do not fit it.
+  /// Runs a program made by this queue's device. Throws KernelError if arguments do not fit it, InvalidArgument for no
+  /// program.
   Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
             std::span<const Event> needs = {});
 
@@ -84,6 +89,7 @@ class UNIMEM_API Queue {
 
  private:
   [[nodiscard]] void* native_handle() const;
+  [[nodiscard]] detail::QueueBackend& backend() const;
   template <class Submit>
   Event after(std::span<const Event> needs, Submit const& submit);
 

@@ -22,7 +22,8 @@ namespace unimem {
 ///         .host([](WorkItem i, std::span<float> x, float a) { x[i.x] *= a; });
 ///
 /// A handle: copies are the same kernel. Built once per device, at the first launch there, and kept. Set both forms
-/// before the first launch; launching is thread-safe.
+/// before the first launch; launching is thread-safe. Using a moved-from kernel throws InvalidArgument, asking what it
+/// has gives nothing.
 class UNIMEM_API Kernel {
  public:
   /// `name` is the entry point of the source form, and what errors call it.
@@ -57,6 +58,8 @@ class UNIMEM_API Kernel {
   Kernel& set_host(HostLoop loop, std::vector<KernelParameter> parameters);
 
   struct Definition;
+  [[nodiscard]] Definition& definition() const;
+
   std::shared_ptr<Definition> definition_;
 };
 

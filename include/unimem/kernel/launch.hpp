@@ -16,7 +16,7 @@
 
 namespace unimem {
 
-/// One argument of a launch: an operand, or a scalar's bytes.
+/// One argument of a launch: an operand, or a scalar's bytes with their type.
 struct LaunchArgument {
   KernelOperand buffer;  ///< `buffer.operand.buffer` is null for a scalar
   std::array<std::byte, 16> scalar{};
@@ -24,7 +24,8 @@ struct LaunchArgument {
   std::type_info const* scalar_type = nullptr;
 };
 
-/// Untyped form of `launch`. `queue` null: the default queue of the device the first buffer names.
+/// Untyped form of `launch`. `queue` null: the default queue of the device the first buffer names. Throws
+/// InvalidArgument for an argument that is neither, or lacks its type.
 UNIMEM_API Event launch_kernel(Queue* queue, Kernel const& kernel, Range range,
                                std::span<const LaunchArgument> arguments);
 
@@ -60,8 +61,9 @@ Event launch(Queue* queue, Kernel const& kernel, Range range, A const&... argume
 ///
 /// Throws KernelError when the kernel lacks the form the device needs, does not build, or was given other arguments
 /// than it takes (on devices that run the host form also when it may write what is passed as `read`, or cannot write
-/// what is passed as `write`); and whatever making the buffers ready can throw. Nothing was written then. An error of
-/// the kernel itself sticks to the returned event, and surfaces at the next access to a buffer it touched.
+/// what is passed as `write`); InvalidArgument for a kernel or queue that was moved from; and whatever making the
+/// buffers ready can throw. Nothing was written then. An error of the kernel itself sticks to the returned event, and
+/// surfaces at the next access to a buffer it touched.
 template <class... A>
 Event launch(Queue& queue, Kernel const& kernel, Range range, A const&... arguments) {
   return detail::launch(&queue, kernel, range, arguments...);

@@ -19,7 +19,8 @@ class ChunkWork;
 /// What `stream_file` does with each chunk: reduce it to a few numbers, or map it to an output of the same size.
 ///
 /// One small class instead of an overload per kernel, so that the ring that moves chunks knows nothing of what is
-/// computed. Immutable and cheap to copy; may be used by several streams at once.
+/// computed. Immutable and cheap to copy; may be used by several streams at once. Streaming through a moved-from one
+/// throws InvalidArgument.
 class UNIMEM_API StreamKernel {
  public:
   /// A kernel of one's own, as `mapping(kernel)` makes it; implicit, so that `stream_file(path, kernel)` reads as it
