@@ -31,8 +31,23 @@ InputFile::InputFile(std::filesystem::path const& path) : path_(path.string()) {
   if (S_ISDIR(status.st_mode)) throw IoError(path_, EISDIR, "cannot read");
   if (!S_ISREG(status.st_mode)) throw IoError(path_, ESPIPE, "not a regular file");
   bytes_ = static_cast<std::uint64_t>(status.st_size);
+  if (bytes_ == 0) check_empty();
   if (path.extension() == ".npy") read_npy_header(bytes_);
   static_cast<void>(::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL));
+}
+
+void InputFile::check_empty() const {
+  std::byte first{};
+  ::ssize_t count = 0;
+  do {
+    count = ::pread(file_.get(), &first, 1, 0);
+  } while (count < 0 && errno == EINTR);
+  if (count < 0) throw IoError(path_, errno, "cannot read");
+  // What somebody has appended since it was opened is another thing, and is not looked at.
+  if (count != 0 && status_of(file_.get(), path_).st_size == 0) {
+    throw IoError(path_, 0,
+                  "its size is not known: the system says 0 bytes, and there are more; copy it to a file first");
+  }
 }
 
 void InputFile::read_npy_header(std::uint64_t file_bytes) {
@@ -72,6 +87,12 @@ void InputFile::check_size() const {
 
 void InputFile::throw_shrunk() const {
   auto const now = static_cast<std::uint64_t>(status_of(file_.get(), path_).st_size);
+  if (now >= data_offset_ + bytes_) {
+    throw IoError(path_, 0,
+                  fmt::format("its size is not known: the system says {} bytes, and there are fewer; copy it to a file "
+                              "first",
+                              now));
+  }
   throw IoError(path_, 0, fmt::format("shrank while it was read: {} bytes of {} are left", now, data_offset_ + bytes_));
 }
 

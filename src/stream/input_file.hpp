@@ -20,7 +20,8 @@ namespace unimem::detail {
 /// Reads may come from several threads at once.
 class InputFile {
  public:
-  /// Throws IoError: missing, unreadable, not a regular file (EISDIR for a directory), or a `.npy` that cannot be used.
+  /// Throws IoError: missing, unreadable, not a regular file (EISDIR for a directory) of a known size, or a `.npy` that
+  /// cannot be used.
   explicit InputFile(std::filesystem::path const& path);
 
   [[nodiscard]] std::string const& path() const noexcept { return path_; }
@@ -40,12 +41,15 @@ class InputFile {
   /// Throws IoError if the file has become shorter than it was.
   void check_size() const;
 
-  /// Throws the IoError that says so.
+  /// Throws the IoError that says so, or that there never were as many bytes as the system says.
   [[noreturn]] void throw_shrunk() const;
 
   [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
 
  private:
+  /// Throws IoError if a file that says it is empty is not: what the system makes up while it is read, as under /proc,
+  /// has no size.
+  void check_empty() const;
   void read_npy_header(std::uint64_t file_bytes);
 
   std::string path_;

@@ -7,6 +7,9 @@
 
 #include <sys/stat.h>
 
+#include <string>
+#include <system_error>
+
 namespace unimem {
 namespace {
 
@@ -188,6 +191,12 @@ INSTANTIATE_TEST_SUITE_P(Inputs, FailedWork, ::testing::Values(
     BadInput{"run folder --kernel histogram",                             1, "folder: cannot read: Is a directory"},
     BadInput{"run pipe --kernel histogram",                               1, "pipe: not a regular file"},
     BadInput{"run /dev/zero --kernel histogram",                          1, "/dev/zero: not a regular file"},
+    BadInput{"run pipe --kernel affine --output out.bin --device sim",     1, "pipe: not a regular file"},
+    BadInput{"run folder/. --kernel statistics --json",                   1, "folder/.: cannot read: Is a directory"},
+    BadInput{"run /proc/cpuinfo --kernel histogram",                      1, "/proc/cpuinfo: its size is not known: the system says 0 bytes, and there are more"},
+    BadInput{"run /proc/self/status --kernel statistics --json --device sim", 1, "/proc/self/status: its size is not known"},
+    BadInput{"run /proc/version --kernel affine --output out.bin",        1, "/proc/version: its size is not known"},
+    BadInput{"run /proc/self/fd --kernel histogram",                      1, "/proc/self/fd: cannot read: Is a directory"},
     BadInput{"run odd.bin --kernel statistics --dtype u16",               1, "1001"},
     BadInput{"run odd.bin --kernel statistics --dtype f32",               1, "odd.bin"},
     BadInput{"run odd.bin --kernel affine --dtype f64 --output out.bin",  1, "f64"},
@@ -277,6 +286,20 @@ TEST(BadInput, ACompilersLogFollowsTheReasonOnLinesOfItsOwn) {
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, StartsWith("unimem: kernel 'twice': "));
   EXPECT_FALSE(is_one_line(outcome.err));
+}
+
+TEST(BadInput, AFileWithFewerBytesThanTheSystemSaysIsRefusedOnEveryDevice) {
+  // Of what it makes up while it is read, this part of the system says that it is a page.
+  std::string const file = "/sys/devices/system/cpu/online";
+  std::error_code none;
+  if (fs::file_size(file, none) != 4096 || none) GTEST_SKIP() << "there is no " << file;
+  for (std::string const device : {"cpu", "sim"}) {
+    auto const outcome = run_cli({"run", file, "--kernel", "histogram", "--device", device});
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.out, IsEmpty());
+    EXPECT_THAT(outcome.err, StartsWith("unimem: " + file + ": ")) << device;
+    EXPECT_TRUE(is_one_line(outcome.err)) << outcome.err;
+  }
 }
 
 TEST(BadInput, AReasonStaysOnOneLineWhateverTheFileIsCalled) {

@@ -126,11 +126,11 @@ struct StreamResult {
 /// final place and renamed at the end; whatever goes wrong, no part of it stays behind and an older file of that name
 /// is untouched.
 ///
-/// Throws IoError for a file that is missing, unreadable, a directory, not a file one can seek in, not a multiple of
-/// the element, a malformed or unsupported `.npy`, of another element than asked for, or that shrinks meanwhile, and
-/// for an output that cannot be written; InvalidArgument for options that make no sense; OutOfMemory when the limit
-/// does not hold one chunk; KernelError, DeviceError, StreamCancelled, and what `progress` throws. Thread-safe: several
-/// streams may run at once, on one device too.
+/// Throws IoError for a file that is missing, unreadable, a directory, not a regular file, one whose size the system
+/// does not know (as under /proc), not a multiple of the element, a malformed or unsupported `.npy`, of another element
+/// than asked for, or that shrinks meanwhile, and for an output that cannot be written; InvalidArgument for options
+/// that make no sense; OutOfMemory when the limit does not hold one chunk; KernelError, DeviceError, StreamCancelled,
+/// and what `progress` throws. Thread-safe: several streams may run at once, on one device too.
 UNIMEM_API StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& kernel,
                                     StreamOptions const& options = {});
 
