@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -63,6 +65,15 @@ class Lines {
   std::string text_;
 };
 
+/// A number in as many digits as tell it from all others. One that is none is "nan": its sign says nothing.
+template <class Number>
+std::string spelled(Number number) {
+  if constexpr (std::is_floating_point_v<Number>) {
+    if (std::isnan(number)) return "nan";
+  }
+  return fmt::format("{}", number);
+}
+
 /// Adds the lines of a result.
 struct ResultText {
   Lines& lines;
@@ -85,13 +96,13 @@ struct ResultText {
   }
   void operator()(StatisticsResult const& statistics) const {
     auto const exact = [](ElementValue const& value) {
-      return std::visit([](auto number) { return fmt::format("{}", number); }, value);
+      return std::visit([](auto number) { return spelled(number); }, value);
     };
     lines.add("count", "{}", statistics.count);
     lines.add("min", "{}", exact(statistics.min));
     lines.add("max", "{}", exact(statistics.max));
-    lines.add("mean", "{}", statistics.mean);
-    lines.add("deviation", "{}", statistics.standard_deviation);
+    lines.add("mean", "{}", spelled(statistics.mean));
+    lines.add("deviation", "{}", spelled(statistics.standard_deviation));
   }
   void operator()(MappingResult const& mapping) const { lines.add("elements", "{}", mapping.elements); }
 };

@@ -157,6 +157,32 @@ TEST_P(Run, WhatIsNoNumberIsNull) {
             Json::parse(R"({"count":3,"min":null,"max":null,"mean":null,"standard_deviation":null})"));
 }
 
+TEST_P(Run, ForPeopleWhatIsNoNumberIsSpelledInOneWay) {
+  using Limits = std::numeric_limits<double>;
+  auto const lines_of = [&](std::string const& file) {
+    auto const outcome = run_cli(words_of("run " + file + " --kernel statistics --dtype f64 --device " + device()),
+                                 {.directory = folder_.path()});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.out;
+  };
+  auto const spells = [](char const* min, char const* max, char const* mean, char const* deviation) {
+    return HasSubstr(std::string("\n  min           ") + min + "\n  max           " + max + "\n  mean          " +
+                     mean + "\n  deviation     " + deviation + '\n');
+  };
+  folder_.write("empty.bin", "");
+  EXPECT_THAT(lines_of("empty.bin"), spells("nan", "nan", "nan", "nan"));
+  for (double const nan : {Limits::quiet_NaN(), -Limits::quiet_NaN()}) {
+    folder_.write("nan.bin", bytes_of<double>({1, nan, 3}));
+    EXPECT_THAT(lines_of("nan.bin"), spells("nan", "nan", "nan", "nan")) << "whatever its sign";
+  }
+  folder_.write("endless.bin", bytes_of<double>({-Limits::infinity(), 1, Limits::infinity()}));
+  EXPECT_THAT(lines_of("endless.bin"), spells("-inf", "inf", "nan", "nan"));
+  EXPECT_EQ(json_of("run endless.bin --kernel statistics --dtype f64")["result"],
+            Json::parse(R"({"count":3,"min":null,"max":null,"mean":null,"standard_deviation":null})"));
+  folder_.write("zero.bin", bytes_of<double>({-0.5, 0.5}));
+  EXPECT_THAT(lines_of("zero.bin"), spells("-0.5", "0.5", "0", "0.5"));
+}
+
 /// y = a · x + b as the contract has it: in doubles, integers to nearest (ties to even) and saturated.
 template <class T>
 T affine_of(T x, double a, double b) {
