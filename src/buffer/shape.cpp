@@ -24,6 +24,12 @@ void throw_negative_extent(std::intmax_t value) {
   throw InvalidArgument("count", fmt::format("{}", value), "at least 0");
 }
 
+void check_dimension(std::size_t dimension, std::size_t rank) {
+  if (dimension < rank) return;
+  throw InvalidArgument("dimension", fmt::format("{}", dimension),
+                        rank == 0 ? "one of a shape that has some: a scalar has none" : fmt::format("below {}", rank));
+}
+
 ByteRange checked_range(std::size_t offset, std::size_t count, std::size_t size, std::size_t element_bytes) {
   if (count == all) {
     check_window(offset, 0, size);

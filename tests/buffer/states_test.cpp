@@ -248,6 +248,36 @@ TEST_F(States, ShapesAreCheckedBeforeAnythingExists) {
   EXPECT_TRUE(scalar.shape().empty());
 }
 
+TEST_F(States, TheLengthOfEachDimensionIsItsExtent) {
+  UnifiedBuffer<float> image({4, 5, 3}, on_sim());
+  EXPECT_EQ(image.rank(), 3U);
+  EXPECT_EQ(image.extent(0), 4U) << "what len says in Python";
+  EXPECT_EQ(image.extent(1), 5U);
+  EXPECT_EQ(image.extent(2), 3U);
+  EXPECT_EQ(image.size(), 60U) << "all of them";
+  try {
+    std::ignore = image.extent(3);
+    FAIL() << "there are three";
+  } catch (InvalidArgument const& error) {
+    EXPECT_EQ(error.argument, "dimension");
+    EXPECT_EQ(error.value, "3");
+    EXPECT_EQ(error.requirement, "below 3");
+  }
+  EXPECT_EQ(UnifiedBuffer<float>(7, on_sim()).extent(0), 7U);
+  EXPECT_EQ(UnifiedBuffer<float>({0, 5}, on_sim()).extent(0), 0U);
+  UnifiedBuffer<float> const scalar(Shape{}, on_sim());
+  EXPECT_EQ(scalar.rank(), 0U);
+  EXPECT_THROW(std::ignore = scalar.extent(0), InvalidArgument) << "a scalar has no length";
+  EXPECT_EQ(image.clone().extent(1), 5U);
+  image.resize(9);
+  EXPECT_EQ(image.rank(), 1U);
+  EXPECT_EQ(image.extent(0), 9U);
+  auto const taken = std::move(image);
+  EXPECT_EQ(taken.extent(0), 9U);
+  EXPECT_EQ(image.extent(0), 0U) << "what was moved from has nothing";
+  EXPECT_FALSE(taken.is_allocated());
+}
+
 TEST_F(States, UnderManualTrackingOnlyMarksCount) {
   auto options = on_sim();
   options.tracking = Tracking::manual;

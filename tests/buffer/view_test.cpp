@@ -26,6 +26,19 @@ TEST_F(Views, AreRowMajorAndShareTheMemory) {
   EXPECT_EQ(&std::as_const(matrix).at({0, 0}), buffer.host_view().data());
 }
 
+TEST_F(Views, TheNumberOfRowsIsTheirFirstExtent) {
+  UnifiedBuffer<std::uint32_t> buffer(24, on_sim());
+  auto const matrix = buffer.view_2d(4, 6);
+  auto const volume = buffer.view_3d(2, 3, 4);
+  static_assert(decltype(matrix)::rank() == 2 && decltype(volume)::rank() == 3);
+  EXPECT_EQ(matrix.extent(0), 4U);
+  EXPECT_EQ(matrix.extent(1), 6U);
+  EXPECT_EQ(volume.extent(2), 4U);
+  EXPECT_EQ(matrix.row(0).size(), matrix.extent(1));
+  EXPECT_THROW(std::ignore = matrix.extent(2), InvalidArgument);
+  EXPECT_FALSE(buffer.is_allocated()) << "asking touches nothing";
+}
+
 TEST_F(Views, AFillOfOneRowMovesThatRowAlone) {
   UnifiedBuffer<std::uint32_t> buffer(100 * 1000, on_sim());
   buffer.copy_from(counting(100'000));

@@ -20,6 +20,8 @@ inline constexpr std::size_t all = std::numeric_limits<std::size_t>::max();
 
 namespace detail {
 UNIMEM_API void throw_negative_extent(std::intmax_t value);
+/// Throws InvalidArgument unless `dimension` is one of `rank`.
+UNIMEM_API void check_dimension(std::size_t dimension, std::size_t rank);
 }  // namespace detail
 
 /// The extents of a buffer, outermost first, row-major. `{}` is a scalar: no extents, one element. An extent may be
@@ -44,6 +46,13 @@ class UNIMEM_API Shape {
 
   [[nodiscard]] std::span<const std::size_t> extents() const noexcept { return extents_; }
   [[nodiscard]] std::size_t rank() const noexcept { return extents_.size(); }
+
+  /// The length of one dimension, 0 being the outermost. Throws InvalidArgument for one the shape has not, as any is of
+  /// a scalar.
+  [[nodiscard]] std::size_t extent(std::size_t dimension) const {
+    detail::check_dimension(dimension, extents_.size());
+    return extents_[dimension];
+  }
 
   /// The number of elements; throws InvalidArgument if it does not fit 64 bits.
   [[nodiscard]] std::size_t count() const;

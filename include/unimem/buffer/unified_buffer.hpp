@@ -76,6 +76,10 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
   [[nodiscard]] std::size_t size_bytes() const noexcept { return count_ * sizeof(T); }
   [[nodiscard]] std::span<const std::size_t> shape() const noexcept { return shape_.extents(); }
+  [[nodiscard]] std::size_t rank() const noexcept { return shape_.rank(); }
+  /// The length of one dimension: `extent(0)` is the first, what `len` says in Python. Throws InvalidArgument for one
+  /// the buffer has not, as any is of a scalar.
+  [[nodiscard]] std::size_t extent(std::size_t dimension) const { return shape_.extent(dimension); }
   [[nodiscard]] std::string_view name() const noexcept { return core_ ? core_->name() : std::string_view{}; }
 
   /// One atomic load.

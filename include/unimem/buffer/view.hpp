@@ -36,7 +36,13 @@ class BufferView {
     detail::check_extents(extents_, elements_.size());
   }
 
+  [[nodiscard]] static constexpr std::size_t rank() noexcept { return Rank; }
   [[nodiscard]] Index extents() const noexcept { return extents_; }
+  /// The length of one dimension: the number of rows is `extent(0)`. Throws InvalidArgument for one beyond the rank.
+  [[nodiscard]] std::size_t extent(std::size_t dimension) const {
+    detail::check_dimension(dimension, Rank);
+    return extents_[dimension];
+  }
   [[nodiscard]] std::size_t size() const noexcept { return elements_.size(); }
 
   /// All elements, in order.
