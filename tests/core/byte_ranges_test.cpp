@@ -7,6 +7,10 @@
 #include <bitset>
 #include <optional>
 #include <random>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace unimem {
 namespace {
@@ -83,6 +87,21 @@ TEST(ByteRanges, ReservedEditsDoNotMoveTheRanges) {
   set.add({200, 300});
   EXPECT_EQ(set.ranges().data(), before);
   EXPECT_THAT(set.ranges(), ElementsAre(ByteRange{0, 10}, ByteRange{20, 100}, ByteRange{200, 300}));
+}
+
+// A view of a set that is gone by the time it is looked at cannot be had.
+static_assert(std::is_same_v<decltype(std::declval<ByteRanges const&>().ranges()), std::span<const ByteRange>>);
+static_assert(std::is_same_v<decltype(std::declval<ByteRanges>().ranges()), std::vector<ByteRange>>);
+
+TEST(ByteRanges, OfASetThatNobodyKeepsGiveTheirRangesAway) {
+  auto const made = [] {
+    ByteRanges set{{0, 10}};
+    set.add({20, 30});
+    return set;
+  };
+  std::vector<ByteRange> seen;
+  for (auto const range : made().ranges()) seen.push_back(range);
+  EXPECT_THAT(seen, ElementsAre(ByteRange{0, 10}, ByteRange{20, 30}));
 }
 
 /// Random operations against the obvious model, one bit a byte.

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace unimem {
@@ -76,7 +77,9 @@ class UNIMEM_API ByteRanges {
   [[nodiscard]] bool empty() const noexcept { return ranges_.empty(); }
 
   /// The ranges in ascending order. Valid until the next mutation.
-  [[nodiscard]] std::span<const ByteRange> ranges() const noexcept { return ranges_; }
+  [[nodiscard]] std::span<const ByteRange> ranges() const& noexcept { return ranges_; }
+  /// Of a set that nobody keeps, the ranges themselves: `for (auto range : made().ranges())` looks at what is there.
+  [[nodiscard]] std::vector<ByteRange> ranges() && noexcept { return std::move(ranges_); }
 
   /// Throws std::logic_error unless the ranges are sorted, non-empty and apart. For tests and debug builds.
   void validate() const;
