@@ -192,8 +192,9 @@ void BufferCore::reset() {
   inside->links.clear();
   inside->last_failure.clear();
   auto& counters = inside->counters;
-  for (auto* const counter : {&counters.upload_bytes, &counters.uploads, &counters.download_bytes, &counters.downloads,
-                              &counters.between_bytes, &counters.between, &counters.conflicting_marks}) {
+  for (auto* const counter :
+       {&counters.upload_bytes, &counters.uploads, &counters.download_bytes, &counters.downloads,
+        &counters.between_bytes, &counters.between, &counters.conflicting_marks, &counters.unmarked_writes}) {
     counter->store(0, std::memory_order_relaxed);
   }
 }

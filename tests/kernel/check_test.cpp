@@ -43,6 +43,8 @@ TEST_F(Check, AWriteThroughAKeptPointerThatNobodyMarkedIsReported) {
   EXPECT_THAT(said, HasSubstr("[16384, 20480)"));
   EXPECT_THAT(said, HasSubstr("a host view that may be written of bytes [0, 40000)"));
   EXPECT_EQ(buffer.statistics().unmarked_writes, 1U);
+  buffer.reset();
+  EXPECT_EQ(buffer.statistics().unmarked_writes, 0U);
 }
 
 TEST_F(Check, AnUnmarkedWriteToACleanHostCopyReachesTheDevice) {
