@@ -16,13 +16,6 @@ using ::testing::Each;
 
 class Asynchrony : public BufferTest {
  protected:
-  [[nodiscard]] UnifiedBuffer<std::uint32_t> synchronized(std::size_t count = 100) {
-    UnifiedBuffer<std::uint32_t> buffer(count, on_sim());
-    buffer.copy_from(counting(count));
-    buffer.sync_to_device();
-    return buffer;
-  }
-
   Queue first = sim.create_queue();
   Queue second = sim.create_queue();
 };

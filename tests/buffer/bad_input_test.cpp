@@ -18,12 +18,7 @@ constexpr auto largest = std::numeric_limits<std::size_t>::max();
 
 class BadInput : public BufferTest {
  protected:
-  [[nodiscard]] UnifiedBuffer<std::uint32_t> synchronized() {
-    UnifiedBuffer<std::uint32_t> buffer(100, on_sim("field"));
-    buffer.copy_from(counting(100));
-    buffer.sync_to_device();
-    return buffer;
-  }
+  [[nodiscard]] UnifiedBuffer<std::uint32_t> synchronized() { return BufferTest::synchronized(100, "field"); }
 
   /// As it was: the state, the bytes on both sides, and nothing moved.
   void expect_untouched(UnifiedBuffer<std::uint32_t>& buffer) {

@@ -35,6 +35,14 @@ class BufferTest : public ::testing::Test {
     return values;
   }
 
+  /// Counting elements, current on both sides, with one upload behind them.
+  [[nodiscard]] UnifiedBuffer<std::uint32_t> synchronized(std::size_t count = 100, std::string name = {}) {
+    UnifiedBuffer<std::uint32_t> buffer(count, on_sim(std::move(name)));
+    buffer.copy_from(counting(count));
+    buffer.sync_to_device();
+    return buffer;
+  }
+
   /// What the device's own memory holds, read behind the buffer's back.
   template <class T>
   [[nodiscard]] std::vector<T> device_bytes(UnifiedBuffer<T>& buffer, Device& on) {

@@ -22,13 +22,6 @@ using ::testing::ExitedWithCode;
 
 class Lifetime : public BufferTest {
  protected:
-  [[nodiscard]] UnifiedBuffer<std::uint32_t> synchronized(std::size_t count = 100) {
-    UnifiedBuffer<std::uint32_t> buffer(count, on_sim());
-    buffer.copy_from(counting(count));
-    buffer.sync_to_device();
-    return buffer;
-  }
-
   /// Copies one buffer to another on the device when its turn comes.
   static Event copy_behind(Queue& queue, UnifiedBuffer<std::uint32_t>& from, UnifiedBuffer<std::uint32_t>& to) {
     std::array const operands{Operand{&from.core(), {0, from.size_bytes()}, Intent::read},

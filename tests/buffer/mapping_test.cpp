@@ -12,12 +12,7 @@ using ::testing::Each;
 
 class Mappings : public BufferTest {
  protected:
-  [[nodiscard]] UnifiedBuffer<std::uint32_t> synchronized() {
-    UnifiedBuffer<std::uint32_t> buffer(100, on_sim("mapped"));
-    buffer.copy_from(counting(100));
-    buffer.sync_to_device();
-    return buffer;
-  }
+  [[nodiscard]] UnifiedBuffer<std::uint32_t> synchronized() { return BufferTest::synchronized(100, "mapped"); }
 };
 
 TEST_F(Mappings, AReadMapBringsInWhatIsMissingAndWritesNothing) {

@@ -10,16 +10,7 @@ namespace {
 
 using ::testing::Each;
 
-class Slices : public BufferTest {
- protected:
-  /// A hundred counting elements, current on both sides, with one upload behind it.
-  [[nodiscard]] UnifiedBuffer<std::uint32_t> synchronized() {
-    UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
-    buffer.copy_from(counting(100));
-    buffer.sync_to_device();
-    return buffer;
-  }
-};
+using Slices = BufferTest;
 
 TEST_F(Slices, WhatIsWrittenThroughASliceIsSeenByTheBufferAndTheOtherWayRound) {
   auto buffer = synchronized();
