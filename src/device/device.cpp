@@ -80,26 +80,47 @@ std::vector<Event> Device::unfinished() const {
   return events;
 }
 
+TransferCounters TransferCounters::since(TransferCounters const& earlier) const noexcept {
+  return {host_to_device_bytes - earlier.host_to_device_bytes,
+          host_to_device_copies - earlier.host_to_device_copies,
+          device_to_host_bytes - earlier.device_to_host_bytes,
+          device_to_host_copies - earlier.device_to_host_copies,
+          device_to_device_bytes - earlier.device_to_device_bytes,
+          device_to_device_copies - earlier.device_to_device_copies,
+          host_to_device_nanoseconds - earlier.host_to_device_nanoseconds,
+          device_to_host_nanoseconds - earlier.device_to_host_nanoseconds,
+          device_to_device_nanoseconds - earlier.device_to_device_nanoseconds,
+          untimed_copies - earlier.untimed_copies};
+}
+
 TransferCounters Device::transfers() const noexcept {
   constexpr auto relaxed = std::memory_order_relaxed;  // counts alone: nothing else is published through them
-  return {counters_.upload_bytes.load(relaxed),   counters_.upload_copies.load(relaxed),
-          counters_.download_bytes.load(relaxed), counters_.download_copies.load(relaxed),
-          counters_.copy_bytes.load(relaxed),     counters_.copy_copies.load(relaxed)};
+  return {uploads_.bytes.load(relaxed),       uploads_.copies.load(relaxed),        downloads_.bytes.load(relaxed),
+          downloads_.copies.load(relaxed),    copies_.bytes.load(relaxed),          copies_.copies.load(relaxed),
+          uploads_.nanoseconds.load(relaxed), downloads_.nanoseconds.load(relaxed), copies_.nanoseconds.load(relaxed),
+          untimed_copies_.load(relaxed)};
 }
 
-void Device::count_upload(std::size_t bytes) noexcept {
-  counters_.upload_bytes.fetch_add(bytes, std::memory_order_relaxed);
-  counters_.upload_copies.fetch_add(1, std::memory_order_relaxed);
+void Device::count(Counters& direction, std::size_t bytes, CopyTime took) noexcept {
+  direction.bytes.fetch_add(bytes, std::memory_order_relaxed);
+  direction.copies.fetch_add(1, std::memory_order_relaxed);
+  if (took) {
+    direction.nanoseconds.fetch_add(static_cast<std::uint64_t>(took->count()), std::memory_order_relaxed);
+  } else {
+    untimed_copies_.fetch_add(1, std::memory_order_relaxed);
+  }
 }
 
-void Device::count_download(std::size_t bytes) noexcept {
-  counters_.download_bytes.fetch_add(bytes, std::memory_order_relaxed);
-  counters_.download_copies.fetch_add(1, std::memory_order_relaxed);
+void Device::count_upload(std::size_t bytes, CopyTime took) noexcept {
+  count(uploads_, bytes, took);
 }
 
-void Device::count_copy(std::size_t bytes) noexcept {
-  counters_.copy_bytes.fetch_add(bytes, std::memory_order_relaxed);
-  counters_.copy_copies.fetch_add(1, std::memory_order_relaxed);
+void Device::count_download(std::size_t bytes, CopyTime took) noexcept {
+  count(downloads_, bytes, took);
+}
+
+void Device::count_copy(std::size_t bytes, CopyTime took) noexcept {
+  count(copies_, bytes, took);
 }
 
 }  // namespace unimem

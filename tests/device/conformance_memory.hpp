@@ -3,6 +3,7 @@
 #include "device/conformance_fixture.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <thread>
 
@@ -213,6 +214,39 @@ TEST_P(DeviceConformance, EveryByteThatMovesIsCountedOnce) {
   EXPECT_EQ(after.device_to_host_copies - before.device_to_host_copies, 1U);
   EXPECT_EQ(after.device_to_device_bytes - before.device_to_device_bytes, 400U);
   EXPECT_EQ(after.device_to_device_copies - before.device_to_device_copies, 1U);
+}
+
+TEST_P(DeviceConformance, OfEveryCopyTheTimeItTookIsCountedOrThatNobodyKnowsIt) {
+  constexpr std::size_t bytes = 1 << 20;
+  constexpr std::uint64_t rounds = 8;
+  Allocated const piece{device(), 2 * bytes};
+  auto queue = device().create_queue();
+  Bytes const up(bytes);
+  Bytes down(bytes);
+  auto const before = device().transfers();
+  auto const begin = std::chrono::steady_clock::now();
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    queue.upload(piece.window(0, bytes), up.data(), bytes);
+    queue.copy(piece.window(bytes, bytes), piece.window(0, bytes), bytes);
+    queue.download(down.data(), piece.window(bytes, bytes), bytes);
+  }
+  queue.synchronize();
+  std::chrono::nanoseconds const whole = std::chrono::steady_clock::now() - begin;
+
+  auto const moved = device().transfers().since(before);
+  EXPECT_EQ(moved.host_to_device_bytes, rounds * bytes);
+  EXPECT_EQ(moved.device_to_host_copies, rounds);
+  auto const all =
+      moved.host_to_device_nanoseconds + moved.device_to_host_nanoseconds + moved.device_to_device_nanoseconds;
+  if (moved.untimed_copies != 0) {
+    EXPECT_EQ(moved.untimed_copies, 3 * rounds);
+    EXPECT_EQ(all, 0U) << "what nobody measured is in no sum";
+    return;
+  }
+  EXPECT_GT(moved.host_to_device_nanoseconds, 0U);
+  EXPECT_GT(moved.device_to_host_nanoseconds, 0U);
+  EXPECT_GT(moved.device_to_device_nanoseconds, 0U);
+  EXPECT_LE(all, static_cast<std::uint64_t>(whole.count())) << "one after the other: time in line would count twice";
 }
 
 TEST_P(DeviceConformance, ThreadsAllocateWithinTheCapacityTogether) {

@@ -43,7 +43,7 @@ class FaultyOpenCl {
   [[nodiscard]] std::unique_ptr<detail::opencl::OpenClDevice> open(std::string id) const {
     auto hardware = detail::opencl::installation().hardware.front();
     hardware.api = &table_;
-    return std::make_unique<detail::opencl::OpenClDevice>(std::move(id), hardware, false);
+    return std::make_unique<detail::opencl::OpenClDevice>(std::move(id), hardware, detail::opencl::OpenClOptions{});
   }
 
  private:

@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
+
 namespace unimem {
 namespace {
 
@@ -70,7 +72,8 @@ TEST_F(OpenCl, TheDriversLargestAllocationIsALimitOfItsOwn) {
 }
 
 TEST_F(OpenCl, UnknownOptionsAndDevicesAreRefused) {
-  for (auto const* const options : {"zero_copy=2", "zero_copy", "speed=1", "zero_copy=1,zero_copy=0", ","}) {
+  for (auto const* const options : {"zero_copy=2", "zero_copy", "speed=1", "zero_copy=1,zero_copy=0", ",", "profile",
+                                    "profile=2", "profile=1,", "profile=1,profile=1"}) {
     EXPECT_THROW(static_cast<void>(detail::open_opencl_device(0, options)), InvalidArgument) << options;
   }
   auto const count = found_opencl().devices.size();
@@ -110,6 +113,40 @@ TEST_F(OpenCl, SharedMemoryIsTheHostsOwnOrRefused) {
   }
   EXPECT_EQ(shared.transfers().host_to_device_bytes, moved.host_to_device_bytes);
   EXPECT_EQ(shared.transfers().device_to_host_bytes, moved.device_to_host_bytes);
+}
+
+TEST_F(OpenCl, TheTimesOfCopiesAreKnownWhereTheDriverWasAskedForThem) {
+  constexpr std::size_t bytes = 4 << 20;
+  for (bool const asked : {false, true}) {
+    auto const device = detail::open_opencl_device(0, asked ? "zero_copy=0,profile=1" : "profile=0");
+    auto const memory = device->allocate(bytes, Location::device);
+    Bytes host(bytes);
+    std::chrono::nanoseconds whole{};
+    {
+      auto queue = device->create_queue();
+      auto const begin = std::chrono::steady_clock::now();
+      for (int round = 0; round < 4; ++round) {
+        queue.upload(memory, host.data(), bytes);
+        queue.download(host.data(), memory, bytes);
+      }
+      queue.copy(memory.window(0, bytes / 2), memory.window(bytes / 2, bytes / 2), bytes / 2);
+      queue.synchronize();
+      whole = std::chrono::steady_clock::now() - begin;
+    }
+    device->release(memory, Location::device);
+    auto const moved = device->transfers();
+    auto const all =
+        moved.host_to_device_nanoseconds + moved.device_to_host_nanoseconds + moved.device_to_device_nanoseconds;
+    EXPECT_EQ(moved.untimed_copies, asked ? 0U : 9U);
+    if (!asked) {
+      EXPECT_EQ(all, 0U);
+      continue;
+    }
+    EXPECT_GT(moved.host_to_device_nanoseconds, 0U);
+    EXPECT_GT(moved.device_to_host_nanoseconds, 0U);
+    EXPECT_GT(moved.device_to_device_nanoseconds, 0U);
+    EXPECT_LE(all, static_cast<std::uint64_t>(whole.count()) * 101 / 100) << "two clocks need not agree to the last";
+  }
 }
 
 TEST_F(OpenCl, TheLinkIsMeasuredOnceAndCountsAsNobodysCopies) {

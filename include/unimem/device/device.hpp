@@ -7,10 +7,12 @@
 #include <unimem/device/queue.hpp>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,7 +47,15 @@ struct MemoryInfo {
 };
 
 /// Bytes and commands the backend itself has carried out, counted where they happen: what a buffer's own statistics are
-/// checked against.
+/// checked against. And the time that took: for each copy, by the steady clock, from when its bytes began to move until
+/// all had arrived, the time it waited in its queue left out. Of copies at once on several queues each counts its own,
+/// so that bytes by time is what a copy by itself was given.
+///
+/// Under OpenCL the driver keeps the time, by the device's own clock, and only where it was asked to, since some
+/// drivers are slower then: `opencl:0,profile=1`. Else its copies count as untimed, and not as if they had lasted until
+/// somebody noticed their end. A copy that failed counts nowhere.
+///
+/// They count for as long as the process lives, for everybody: take the difference of two looks.
 struct TransferCounters {
   std::uint64_t host_to_device_bytes = 0;
   std::uint64_t host_to_device_copies = 0;
@@ -53,6 +63,14 @@ struct TransferCounters {
   std::uint64_t device_to_host_copies = 0;
   std::uint64_t device_to_device_bytes = 0;
   std::uint64_t device_to_device_copies = 0;
+  std::uint64_t host_to_device_nanoseconds = 0;
+  std::uint64_t device_to_host_nanoseconds = 0;
+  std::uint64_t device_to_device_nanoseconds = 0;
+  std::uint64_t untimed_copies = 0;  ///< of all the copies above, those whose time is in none of the sums
+
+  /// What has moved since an earlier look, and how long that took.
+  [[nodiscard]] UNIMEM_API TransferCounters since(TransferCounters const& earlier) const noexcept;
+  friend bool operator==(TransferCounters const&, TransferCounters const&) = default;
 };
 
 /// A first estimate of one direction between host and device. Used to decide what is worth merging into one copy.
@@ -123,10 +141,11 @@ class UNIMEM_API Device {
 
   [[nodiscard]] TransferCounters transfers() const noexcept;
 
-  /// For backends: called where the bytes move.
-  void count_upload(std::size_t bytes) noexcept;
-  void count_download(std::size_t bytes) noexcept;
-  void count_copy(std::size_t bytes) noexcept;
+  /// For backends: called where the bytes have moved, with the time that took if it is known.
+  using CopyTime = std::optional<std::chrono::nanoseconds>;
+  void count_upload(std::size_t bytes, CopyTime took) noexcept;
+  void count_download(std::size_t bytes, CopyTime took) noexcept;
+  void count_copy(std::size_t bytes, CopyTime took) noexcept;
 
  protected:
   Device(Backend backend, std::string id);
@@ -137,14 +156,15 @@ class UNIMEM_API Device {
 
  private:
   struct Counters {
-    std::atomic<std::uint64_t> upload_bytes{0}, upload_copies{0};
-    std::atomic<std::uint64_t> download_bytes{0}, download_copies{0};
-    std::atomic<std::uint64_t> copy_bytes{0}, copy_copies{0};
+    std::atomic<std::uint64_t> bytes{0}, copies{0}, nanoseconds{0};
   };
+
+  void count(Counters& direction, std::size_t bytes, CopyTime took) noexcept;
 
   Backend backend_;
   std::string id_;
-  Counters counters_;
+  Counters uploads_, downloads_, copies_;
+  std::atomic<std::uint64_t> untimed_copies_{0};
   mutable std::mutex queues_mutex_;
   std::vector<detail::QueueControl*> queues_;  ///< every queue ever made here: the blocks are immortal
   std::once_flag default_queue_made_;

@@ -1,6 +1,7 @@
 #include "device/cpu/cpu_queue.hpp"
 #include "device/host_memory.hpp"
 #include "device/host_program.hpp"
+#include "device/stopwatch.hpp"
 
 #include <algorithm>
 #include <array>
@@ -18,22 +19,25 @@ std::byte* pointer(DeviceMemory memory) noexcept {
 
 Event CpuQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
   return submit(needs, [&device = device_, to, from, bytes] {
+    Stopwatch const watch;
     std::memcpy(pointer(to), from, bytes);
-    device.count_upload(bytes);
+    device.count_upload(bytes, watch.elapsed());
   });
 }
 
 Event CpuQueue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
   return submit(needs, [&device = device_, to, from, bytes] {
+    Stopwatch const watch;
     std::memcpy(to, pointer(from), bytes);
-    device.count_download(bytes);
+    device.count_download(bytes, watch.elapsed());
   });
 }
 
 Event CpuQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
   return submit(needs, [&device = device_, to, from, bytes] {
+    Stopwatch const watch;
     std::memcpy(pointer(to), pointer(from), bytes);
-    device.count_copy(bytes);
+    device.count_copy(bytes, watch.elapsed());
   });
 }
 

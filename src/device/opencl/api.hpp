@@ -20,7 +20,8 @@
   each(clGetKernelInfo) each(clGetKernelArgInfo) each(clGetKernelWorkGroupInfo)                                    \
   each(clEnqueueWriteBuffer) each(clEnqueueReadBuffer) each(clEnqueueCopyBuffer) each(clEnqueueFillBuffer)         \
   each(clEnqueueNDRangeKernel) each(clEnqueueBarrierWithWaitList) each(clEnqueueMarkerWithWaitList)                \
-  each(clWaitForEvents) each(clGetEventInfo) each(clRetainEvent) each(clReleaseEvent)
+  each(clWaitForEvents) each(clGetEventInfo) each(clGetEventProfilingInfo) each(clRetainEvent)                     \
+  each(clReleaseEvent)
 
 // Missing from a 1.2 loader. Calling one on a 1.2 device is worse than an error: it may spin for ever.
 #define UNIMEM_OPENCL_2_FUNCTIONS(each) each(clSVMAlloc) each(clSVMFree)

@@ -116,15 +116,29 @@ void CommandStream::count(Command const& command) noexcept {
     case Moves::nothing:
       break;
     case Moves::upload:
-      device_.count_upload(command.bytes);
+      device_.count_upload(command.bytes, time_of(command));
       break;
     case Moves::download:
-      device_.count_download(command.bytes);
+      device_.count_download(command.bytes, time_of(command));
       break;
     case Moves::copy:
-      device_.count_copy(command.bytes);
+      device_.count_copy(command.bytes, time_of(command));
       break;
   }
+}
+
+std::optional<std::chrono::nanoseconds> CommandStream::time_of(Command const& command) const noexcept {
+  if (!device_.profiles() || driver_gone()) return std::nullopt;
+  auto const at = [&](cl_event event, cl_profiling_info moment) {
+    cl_ulong nanoseconds = 0;
+    auto const asked = api_.clGetEventProfilingInfo(event, moment, sizeof nanoseconds, &nanoseconds, nullptr);
+    return asked == CL_SUCCESS ? nanoseconds : 0;
+  };
+  auto const begin = at(command.events.front().event.get(), CL_PROFILING_COMMAND_START);
+  auto const end = at(command.events.back().event.get(), CL_PROFILING_COMMAND_END);
+  // A driver that does not know says nothing, zeros, or an end before the beginning.
+  if (begin == 0 || end <= begin) return std::nullopt;
+  return std::chrono::nanoseconds{end - begin};
 }
 
 CommandStream::Pending& CommandStream::find(Ticket ticket) noexcept {

@@ -6,9 +6,11 @@
 #include "device/opencl/handle.hpp"
 #include "device/queue_control.hpp"
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace unimem::detail::opencl {
@@ -59,6 +61,8 @@ class CommandStream final : public Waiter {
   [[nodiscard]] std::vector<DriverEvent> share(Command const& command) const;
   [[nodiscard]] Pending& find(Ticket ticket) noexcept;
   void count(Command const& command) noexcept;
+  /// How long an ended command was at work, by the device's clock; nothing where the driver does not tell.
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> time_of(Command const& command) const noexcept;
 
   OpenClDevice& device_;
   Api const& api_;

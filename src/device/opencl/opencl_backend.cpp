@@ -8,6 +8,7 @@
 
 #include <exception>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace unimem::detail {
@@ -17,11 +18,23 @@ std::string id_of(std::size_t index) {
   return fmt::format("opencl:{}", index);
 }
 
-/// The value of `zero_copy=…`, the only option there is.
-bool read_zero_copy(std::string_view options) {
-  if (options == "zero_copy=1") return true;
-  if (options == "zero_copy=0") return false;
-  throw InvalidArgument("OpenCL device options", std::string(options), "zero_copy=0 or zero_copy=1");
+/// Options as in `zero_copy=1,profile=1`, each at most once; what is not said stays as it is.
+opencl::OpenClOptions read_options(std::string_view text, opencl::OpenClOptions options) {
+  bool shares_said = false, profiles_said = false;
+  for (auto rest = text; !text.empty();) {
+    auto const comma = rest.find(',');
+    auto const option = rest.substr(0, comma);
+    if ((option == "zero_copy=0" || option == "zero_copy=1") && !std::exchange(shares_said, true)) {
+      options.shares = option.back() == '1';
+    } else if ((option == "profile=0" || option == "profile=1") && !std::exchange(profiles_said, true)) {
+      options.profiles = option.back() == '1';
+    } else {
+      throw InvalidArgument("OpenCL device options", std::string(text), "zero_copy=0|1 and profile=0|1");
+    }
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  return options;
 }
 
 }  // namespace
@@ -33,7 +46,7 @@ FoundDevices find_opencl_devices() {
     auto const& hardware = installation.hardware[index];
     try {
       found.devices.push_back(std::make_unique<opencl::OpenClDevice>(
-          id_of(index), hardware, opencl::OpenClDevice::shares_by_default(hardware)));
+          id_of(index), hardware, opencl::OpenClOptions{.shares = opencl::OpenClDevice::shares_by_default(hardware)}));
     } catch (std::exception const& failure) {
       if (!found.reason.empty()) found.reason += "; ";
       found.reason += fmt::format("{}: {}", id_of(index), failure.what());
@@ -52,11 +65,9 @@ std::unique_ptr<Device> open_opencl_device(std::size_t index, std::string_view o
     throw NotFound("device", id, std::move(available));
   }
   auto const& hardware = installation.hardware[index];
-  if (options.empty()) {
-    return std::make_unique<opencl::OpenClDevice>(id, hardware, opencl::OpenClDevice::shares_by_default(hardware));
-  }
-  bool const shares = read_zero_copy(options);
-  return std::make_unique<opencl::OpenClDevice>(fmt::format("{},{}", id, options), hardware, shares);
+  auto const chosen = read_options(options, {.shares = opencl::OpenClDevice::shares_by_default(hardware)});
+  return std::make_unique<opencl::OpenClDevice>(options.empty() ? id : fmt::format("{},{}", id, options), hardware,
+                                                chosen);
 }
 
 }  // namespace unimem::detail

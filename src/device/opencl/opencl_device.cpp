@@ -23,10 +23,10 @@ cl_mem object_of(DeviceMemory memory) noexcept {
 
 }  // namespace
 
-OpenClDevice::OpenClDevice(std::string id, Hardware hardware, bool shares)
-    : Device(Backend::opencl, std::move(id)), hardware_(std::move(hardware)), shares_(shares) {
+OpenClDevice::OpenClDevice(std::string id, Hardware hardware, OpenClOptions options)
+    : Device(Backend::opencl, std::move(id)), hardware_(std::move(hardware)), options_(options) {
   info_ = hardware_.info;
-  if (shares_ && !hardware_.fine_grain_memory) {
+  if (options_.shares && !hardware_.fine_grain_memory) {
     throw UnsupportedOperation("zero_copy=1", std::string(this->id()),
                                "the device has no fine-grained shared virtual memory");
   }
@@ -81,7 +81,7 @@ DeviceMemory OpenClDevice::allocate(std::size_t bytes, Location location) {
 MemoryHandle OpenClDevice::make_object(std::size_t bytes) {
   void* shared = nullptr;
   cl_mem_flags flags = CL_MEM_READ_WRITE;
-  if (shares_) {
+  if (options_.shares) {
     shared = api().clSVMAlloc(context(), CL_MEM_READ_WRITE | CL_MEM_SVM_FINE_GRAIN_BUFFER, bytes, 0);
     if (shared == nullptr) refuse(bytes, hardware_.budget->capacity(), "clSVMAlloc returned no memory");
     flags |= CL_MEM_USE_HOST_PTR;
@@ -100,7 +100,7 @@ MemoryHandle OpenClDevice::make_object(std::size_t bytes) {
 void OpenClDevice::release(DeviceMemory memory, Location) noexcept {
   if (memory.object == 0) return;
   if (!driver_gone()) {
-    auto* const shared = shares_ ? shared_address(object_of(memory)) : nullptr;
+    auto* const shared = options_.shares ? shared_address(object_of(memory)) : nullptr;
     api().clReleaseMemObject(object_of(memory));
     if (shared != nullptr) api().clSVMFree(context(), shared);
   }
@@ -115,7 +115,7 @@ void* OpenClDevice::shared_address(cl_mem object) const noexcept {
 }
 
 void* OpenClDevice::address(DeviceMemory memory) {
-  if (!shares_ || memory.object == 0 || driver_gone()) return nullptr;
+  if (!options_.shares || memory.object == 0 || driver_gone()) return nullptr;
   auto* const base = static_cast<std::byte*>(shared_address(object_of(memory)));
   return base == nullptr ? nullptr : base + memory.offset;
 }
@@ -133,7 +133,8 @@ LinkCost OpenClDevice::link_cost() const noexcept {
 
 std::unique_ptr<QueueBackend> OpenClDevice::make_queue() {
   cl_int code = CL_SUCCESS;
-  QueueHandle handle{api(), api().clCreateCommandQueue(context(), hardware_id(), 0, &code)};
+  cl_command_queue_properties const properties = options_.profiles ? CL_QUEUE_PROFILING_ENABLE : 0;
+  QueueHandle handle{api(), api().clCreateCommandQueue(context(), hardware_id(), properties, &code)};
   check(code, "clCreateCommandQueue");
   auto queue = std::make_unique<OpenClQueue>(*this, std::move(handle));
   std::lock_guard const lock{streams_mutex_};

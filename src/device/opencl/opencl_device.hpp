@@ -15,6 +15,12 @@ namespace unimem::detail::opencl {
 
 class CommandStream;
 
+/// What of a device is a choice.
+struct OpenClOptions {
+  bool shares = false;    ///< its memory is the host's
+  bool profiles = false;  ///< the driver keeps the times of commands, which costs some of them much
+};
+
 /// A device under OpenCL, one context of its own. By default memory is separate from the host's, as on a discrete GPU,
 /// even where the driver would share it (PoCL): buffers are `cl_mem` objects without an address.
 ///
@@ -26,7 +32,7 @@ class OpenClDevice final : public Device {
  public:
   /// Throws UnsupportedOperation if it shall share and the hardware cannot, DeviceError if the driver refuses a
   /// context.
-  OpenClDevice(std::string id, Hardware hardware, bool shares);
+  OpenClDevice(std::string id, Hardware hardware, OpenClOptions options);
 
   /// Integrated GPUs that can share do; CPUs do not, so that PoCL stands for a discrete device.
   [[nodiscard]] static bool shares_by_default(Hardware const& hardware) noexcept;
@@ -34,7 +40,7 @@ class OpenClDevice final : public Device {
   [[nodiscard]] MemoryInfo memory_info() const override;
   [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location) override;
   void release(DeviceMemory memory, Location location) noexcept override;
-  [[nodiscard]] bool shares_storage_with_host() const noexcept override { return shares_; }
+  [[nodiscard]] bool shares_storage_with_host() const noexcept override { return options_.shares; }
   [[nodiscard]] void* address(DeviceMemory memory) override;
   [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
 
@@ -42,6 +48,7 @@ class OpenClDevice final : public Device {
   [[nodiscard]] LinkCost link_cost() const noexcept override;
 
   [[nodiscard]] Api const& api() const noexcept { return *hardware_.api; }
+  [[nodiscard]] bool profiles() const noexcept { return options_.profiles; }
   [[nodiscard]] cl_context context() const noexcept { return context_.get(); }
   [[nodiscard]] cl_device_id hardware_id() const noexcept { return hardware_.device; }
 
@@ -57,7 +64,7 @@ class OpenClDevice final : public Device {
   [[nodiscard]] void* shared_address(cl_mem object) const noexcept;
 
   Hardware hardware_;
-  bool shares_;
+  OpenClOptions options_;
   ContextHandle context_;
   mutable std::once_flag link_measured_;
   mutable LinkCost link_;

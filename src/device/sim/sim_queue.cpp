@@ -1,6 +1,7 @@
 #include "device/sim/sim_queue.hpp"
 #include "device/host_memory.hpp"
 #include "device/host_program.hpp"
+#include "device/stopwatch.hpp"
 
 #include <algorithm>
 #include <array>
@@ -49,31 +50,34 @@ Event SimQueue::submit(std::span<const Event> needs, HostExecutor::Task task) {
 Event SimQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
   return submit(needs, [&device = device_, verdict = device_.faults().next(SimCommand::upload), to, from, bytes] {
     require(verdict, "upload");
+    Stopwatch const watch;
     Pace const pace{device, device.options().upload_bytes_per_second, bytes};
     std::memcpy(device.for_overwrite(to.window(0, bytes), "upload"), from, bytes);
     pace.keep();
-    device.count_upload(bytes);
+    device.count_upload(bytes, watch.elapsed());
   });
 }
 
 Event SimQueue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
   return submit(needs, [&device = device_, verdict = device_.faults().next(SimCommand::download), to, from, bytes] {
     require(verdict, "download");
+    Stopwatch const watch;
     Pace const pace{device, device.options().download_bytes_per_second, bytes};
     std::memcpy(to, device.for_access(from.window(0, bytes), "download"), bytes);
     pace.keep();
-    device.count_download(bytes);
+    device.count_download(bytes, watch.elapsed());
   });
 }
 
 Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
   return submit(needs, [&device = device_, verdict = device_.faults().next(SimCommand::copy), to, from, bytes] {
     require(verdict, "copy");
+    Stopwatch const watch;
     Pace const pace{device, device.options().copy_bytes_per_second, bytes};
     auto const* const source = device.for_access(from.window(0, bytes), "copy");
     std::memcpy(device.for_overwrite(to.window(0, bytes), "copy"), source, bytes);
     pace.keep();
-    device.count_copy(bytes);
+    device.count_copy(bytes, watch.elapsed());
   });
 }
 
@@ -82,11 +86,12 @@ Event SimQueue::copy_from(DeviceMemory to, Device& other, DeviceMemory from, std
   return submit(needs, [&device = device_, &source = dynamic_cast<SimDevice&>(other),
                         verdict = device_.faults().next(SimCommand::copy), to, from, bytes] {
     require(source.is_lost() ? SimVerdict::lost : verdict, "copy");
+    Stopwatch const watch;
     Pace const pace{device, device.options().peer_bytes_per_second, bytes};
     auto const* const bytes_there = source.for_access(from.window(0, bytes), "copy");
     std::memcpy(device.for_overwrite(to.window(0, bytes), "copy"), bytes_there, bytes);
     pace.keep();
-    device.count_copy(bytes);
+    device.count_copy(bytes, watch.elapsed());
   });
 }
 
