@@ -56,14 +56,14 @@ Event BufferCore::Inside::overwrite_host(ByteRange range, std::function<Event(Qu
   ensure_host();
   if (range.empty()) {
     // Not by the queue: what it returns for nothing is the end of everything there, of failed work too.
-    commit_write(host_place, range, {});
+    commit_write(host_place, range, {}, Events::of_all);
     return {};
   }
   auto& queue = detail::host_device().default_queue();
   host->order_write(queue, range);
   auto const event = submit(queue, host->window(range));
   host->hazards().written_by(range, event);
-  commit_write(host_place, range, event);
+  commit_write(host_place, range, event, Events::of_all);
   return event;
 }
 
@@ -171,7 +171,7 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
       auto const event = detail::transfer(*target.manager, target.named(), *source.storage_at(source_place), from.range,
                                           *target.storage_at(target_place), to.range, &queue);
       if (there != &on) target.count(target.place_of(*there), target_place, from.range.size());
-      target.commit_write(target_place, to.range, event);
+      target.commit_write(target_place, to.range, event, BufferCore::Inside::Events::of_all);
       return event;
     }
   }

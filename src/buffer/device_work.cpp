@@ -42,7 +42,11 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands,
     if (storage && intent != Intent::write) storage->hazards().add_writers(range, needs);
   }
 
+  auto const before = queue.record().ticket();
   auto const event = submit(memory, needs);
+  // Of several steps the event is the last one's: that it never began does not say that of the others.
+  bool const one_step = event.queue_id() == queue.id() && event.ticket() == before + 1;
+  auto const what = one_step ? BufferCore::Inside::Events::of_all : BufferCore::Inside::Events::of_the_end;
 
   for (auto const& [buffer, range, intent] : operands) {
     auto& inside = *buffer->inside_;
@@ -50,7 +54,7 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands,
     auto const& storage = inside.storage_at(place);
     if (storage && intent == Intent::read) storage->hazards().read_by(range, event);
     if (storage && intent != Intent::read) storage->hazards().written_by(range, event);
-    if (intent != Intent::read) inside.commit_write(place, range, event);
+    if (intent != Intent::read) inside.commit_write(place, range, event, what);
   }
   return event;
 }
@@ -80,7 +84,7 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
     if (intent != Intent::write) inside->settle(range, true);
     if (storage) intent == Intent::read ? storage->wait_to_read(range) : storage->wait_to_write(range);
   }
-  if (intent != Intent::read) inside->commit_write(place, range, arrived);
+  if (intent != Intent::read) inside->commit_write(place, range, arrived, Inside::Events::of_the_end);
   if (!storage) return {};
   storage->used_by_others(device, queue);
   if (queue != nullptr && intent == Intent::read) inside->offer_leases(storage, *queue);

@@ -314,13 +314,13 @@ void BufferCore::Inside::forget_ended() noexcept {
   }
 }
 
-void BufferCore::Inside::commit(Plan plan, std::vector<Event> events) {
+void BufferCore::Inside::commit(Plan plan, std::vector<Event> events, Events what) {
   auto undo = coherence.commit(plan);
-  pending.add(std::move(events), std::move(plan), std::move(undo));
+  pending.add(std::move(events), what == Events::of_all, std::move(plan), std::move(undo));
 }
 
-void BufferCore::Inside::commit_write(Place place, ByteRange range, Event event) {
-  commit(coherence.plan_access(place, range, Intent::write, cost()), {event});
+void BufferCore::Inside::commit_write(Place place, ByteRange range, Event event, Events what) {
+  commit(coherence.plan_access(place, range, Intent::write, cost()), {event}, what);
 }
 
 void BufferCore::Inside::check_lost(Plan const& plan) const {
@@ -352,7 +352,7 @@ void BufferCore::Inside::mark(BufferCore& self, Place place, ByteRange range, Ev
   bool const says_when = event != Event{} && place != host_place;
   if (storage && says_when) storage->hazards().written_elsewhere_by(range, event);
   if (storage && !says_when && place != host_place) storage->used_by_others(storage->device(), nullptr);
-  commit(std::move(plan), says_when ? std::vector{event} : std::vector<Event>{});
+  commit(std::move(plan), says_when ? std::vector{event} : std::vector<Event>{}, Events::of_the_end);
   if (overrules) counters.conflicting_marks.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -97,10 +97,12 @@ struct BufferCore::Inside {
   /// Failures have been dealt with: nobody who comes now needs what failed.
   void forget_ended() noexcept;
 
+  /// Whether events are of the work they are named for and of nothing else, or of the last piece of it.
+  enum class Events : unsigned char { of_all, of_the_end };
   /// Commits a plan whose work ends with `events`.
-  void commit(Plan plan, std::vector<Event> events);
+  void commit(Plan plan, std::vector<Event> events, Events what = Events::of_all);
   /// Commits a write at `place` that ends with `event`.
-  void commit_write(Place place, ByteRange range, Event event);
+  void commit_write(Place place, ByteRange range, Event event, Events what);
 
   /// Throws DataLost if the plan needs bytes that are lost.
   void check_lost(Plan const& plan) const;

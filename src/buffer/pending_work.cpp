@@ -40,16 +40,16 @@ std::exception_ptr PendingWork::Entry::failure() const noexcept {
 }
 
 bool PendingWork::Entry::never_began() const noexcept {
-  return !partly_done && std::ranges::all_of(events, &Event::never_began);
+  return may_be_untouched && std::ranges::all_of(events, &Event::never_began);
 }
 
-void PendingWork::add(std::vector<Event> events, Plan plan, Coherence::Undo undo) {
+void PendingWork::add(std::vector<Event> events, bool nothing_else, Plan plan, Coherence::Undo undo) {
   // Who changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
   if (!undo.adopted && undo.changed.empty()) return;
-  bool const partly_done = std::erase_if(events, [](Event event) { return event.ready() && !event.error(); }) != 0;
+  bool const some_is_done = std::erase_if(events, [](Event event) { return event.ready() && !event.error(); }) != 0;
   // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first.
   if (events.empty() && entries_.empty()) return;
-  entries_.push_back({std::move(events), std::move(plan), std::move(undo), partly_done});
+  entries_.push_back({std::move(events), std::move(plan), std::move(undo), nothing_else && !some_is_done});
 }
 
 std::exception_ptr PendingWork::settle(Coherence& coherence, ByteRange range, bool wait) {

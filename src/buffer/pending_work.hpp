@@ -19,8 +19,9 @@ namespace unimem::detail {
 /// Not thread-safe; the buffer's lock guards it.
 class PendingWork {
  public:
-  /// `plan` was committed, giving `undo`; its work ends with `events`.
-  void add(std::vector<Event> events, Plan plan, Coherence::Undo undo);
+  /// `plan` was committed, giving `undo`; its work ends with `events`. `nothing_else`: the events are of this work
+  /// alone, so that if none of it began, nothing has been touched.
+  void add(std::vector<Event> events, bool nothing_else, Plan plan, Coherence::Undo undo);
 
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
 
@@ -36,7 +37,7 @@ class PendingWork {
     std::vector<Event> events;
     Plan plan;
     Coherence::Undo undo;
-    bool partly_done;  ///< some of it had ended well when it was added
+    bool may_be_untouched;  ///< namely if none of the events' work began
 
     [[nodiscard]] bool changes(ByteRange range) const noexcept;
     [[nodiscard]] bool ended() const noexcept;

@@ -72,15 +72,18 @@ void Storage::used_by_others(Device& device, Queue const* queue) {
 
 bool Storage::leased() const noexcept {
   if (leases_.load(std::memory_order_acquire) != 0) return true;
-  return door_ != nullptr && !UNIMEM_MUTANT(leases_overlooked) && door_->entered();
+  auto const* const door = door_.load(std::memory_order_acquire);
+  return door != nullptr && !UNIMEM_MUTANT(leases_overlooked) && door->entered();
 }
 
 void Storage::note_others() {
   if (others_on_ == nullptr || UNIMEM_MUTANT(strangers_forgotten)) return;
+  // Before looking for their work: who leaves in between has submitted what that look may have missed.
+  bool const others_stay = leased();
   for (auto const event : others_on_->unfinished()) {
     if (others_queue_ == 0 || event.queue_id() == others_queue_) hazards_.perhaps_written_by(whole(), event);
   }
-  if (!leased()) others_on_ = nullptr;
+  if (!others_stay) others_on_ = nullptr;
 }
 
 }  // namespace unimem::detail

@@ -80,7 +80,7 @@ class Storage {
   void end_lease() noexcept { leases_.fetch_sub(1, std::memory_order_release); }
   [[nodiscard]] bool leased() const noexcept;
   /// Where leases come in without the lock, if there is such a place.
-  void set_door(LeaseCell const* door) noexcept { door_ = door; }
+  void set_door(LeaseCell const* door) noexcept { door_.store(door, std::memory_order_release); }
 
  private:
   [[nodiscard]] ByteRange whole() const noexcept { return {0, memory_.bytes}; }
@@ -95,7 +95,7 @@ class Storage {
   Hazards hazards_;
   Device* others_on_ = nullptr;
   std::uint64_t others_queue_ = 0;  ///< 0: on any queue, or on none of ours
-  LeaseCell const* door_ = nullptr;
+  std::atomic<LeaseCell const*> door_{nullptr};  ///< a lease that ends may take it away
   std::atomic<unsigned> leases_{0};  ///< but for those that came in by the door
 };
 

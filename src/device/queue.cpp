@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -48,15 +47,11 @@ std::uint64_t Queue::id() const noexcept {
   return backend_ ? backend_->control().id() : 0;
 }
 
-/// Ties the fate of the work that `submit` submits to that of its needs. If one of them is known to have failed,
-/// nothing is submitted but its failure.
+/// Ties the fate of the work that `submit` submits to that of its needs.
 template <class Submit>
 Event Queue::after(std::span<const Event> needs, Submit const& submit) {
-  auto& control = backend().control();
-  bool const hopeless = std::ranges::any_of(needs, [](Event need) { return need.error() != nullptr; });
-  auto const event = hopeless ? backend().mark() : submit();
-  control.inherit(event.ticket(), needs);
-  if (hopeless) control.skip(event.ticket());
+  auto const event = submit();
+  backend().control().inherit(event.ticket(), needs);
   return event;
 }
 

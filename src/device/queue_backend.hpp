@@ -6,8 +6,10 @@
 
 #include "device/queue_control.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 
 namespace unimem {
@@ -50,6 +52,17 @@ class QueueBackend {
     for (auto const event : events) {
       if (event.queue_id() != control_.id() && !event.ready()) wait(event);
     }
+  }
+
+  /// For backends whose driver starts whatever it is given: behind `events`, and if one of them is known by then to
+  /// have failed, the end of work that is not given to it at all. An event that has ended has seen its own needs end,
+  /// so that to ask for its error does not block.
+  [[nodiscard]] std::optional<Event> skipped_behind(std::span<const Event> events) {
+    wait_for(events);
+    if (std::ranges::none_of(events, [](Event event) { return event.error() != nullptr; })) return std::nullopt;
+    auto const event = mark();
+    control_.skip(event.ticket());
+    return event;
   }
 
   /// The driver's queue, or null.

@@ -15,6 +15,8 @@ using ::testing::HasSubstr;
 
 class Failures : public BufferTest {
  protected:
+  Queue own_queue = sim.create_queue();
+
   /// Scribbles over the device copy as a kernel would, asynchronously, and returns its event.
   Event overwrite(UnifiedBuffer<std::uint32_t>& buffer, std::uint32_t value, Intent intent = Intent::write) {
     Operand const operand{&buffer.core(), {0, buffer.size_bytes()}, intent};
@@ -175,6 +177,71 @@ TEST_F(Failures, ADeviceThatCarriesOutWhatItWasGivenLosesItLoudly) {
   feed_with_what_never_arrives(heedless, input, changed);
   EXPECT_THROW(std::ignore = changed.to_vector(), DataLost) << "the copy went ahead";
   changed.core().validate();
+}
+
+/// Sevens in the first half of a lease.
+Event write_sevens(Queue& queue, DeviceMemory memory) {
+  std::uint32_t const seven = 7;
+  return queue.fill(memory.window(0, 200), std::as_bytes(std::span{&seven, 1}));
+}
+
+TEST_F(Failures, WhatWasWrittenUnderALeaseWhoseInputNeverCameIsNotTakenForUntouched) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  buffer.sync_to_device();
+  set_sim_faults(other, {.fail_run = 1});
+  {
+    GateFromBeside gate(other, sim);
+    Operand const operand{&buffer.core(), {200, 400}, Intent::write};
+    run(other.default_queue(), {&operand, 1}, [](auto) {});
+    auto const lease = buffer.device(own_queue);
+    write_sevens(own_queue, lease.native());
+  }
+  EXPECT_THROW(std::ignore = buffer.host_view(), DeviceError);
+  EXPECT_EQ(buffer.to_vector(), counting(100));
+  EXPECT_EQ(device_bytes(buffer, sim), counting(100)) << "uploaded again";
+}
+
+TEST_F(Failures, OfSeveralStepsTheLastOneSaysNothingAboutTheOthers) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim()), input(100, on_sim());
+  buffer.copy_from(counting(100));
+  buffer.sync_to_device();
+  input.copy_from(counting(100));
+  set_sim_faults(sim, {.fail_upload = 1});
+  std::array const operands{Operand{&input.core(), {0, 400}, Intent::read},
+                            Operand{&buffer.core(), {0, 400}, Intent::write}};
+  auto const event =
+      use_on_device(own_queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+        write_sevens(own_queue, memory[1]);
+        return own_queue.copy(memory[1].window(200, 200), memory[0], 200, needs);
+      });
+  EXPECT_THROW(event.wait(), DeviceError);
+  EXPECT_THROW(std::ignore = buffer.host_view(), DeviceError);
+  EXPECT_EQ(buffer.to_vector(), counting(100));
+  EXPECT_EQ(device_bytes(buffer, sim), counting(100)) << "uploaded again";
+}
+
+TEST_F(Failures, AMarkByTheLastOfSeveralCommandsSaysNothingAboutTheOthers) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim()), source(100, on_sim());
+  buffer.copy_from(counting(100));
+  buffer.sync_to_device();
+  source.fill(1);
+  set_sim_faults(other, {.fail_upload = 1});
+  auto const memory = other.allocate(4, Location::device);
+  auto const failed = other.default_queue().upload(memory, &buffer, 4);
+  {
+    auto const lease = buffer.device_view(own_queue);
+    auto const from = source.device_view(own_queue);
+    write_sevens(own_queue, lease.native());
+    auto const last = own_queue.copy(lease.native().window(200, 200), from.native(), 200, {{failed}});
+    EXPECT_NE(last.wait_for_error(), nullptr);
+    EXPECT_TRUE(last.never_began());
+    buffer.mark_device_dirty(sim, 0, 100, last);
+  }
+  EXPECT_THROW(std::ignore = buffer.host_view(), DeviceError);
+  EXPECT_EQ(buffer.to_vector(), counting(100));
+  EXPECT_EQ(device_bytes(buffer, sim), counting(100)) << "uploaded again";
+  other.release(memory, Location::device);
 }
 
 TEST_F(Failures, ACopyWhoseSourceFailsLeavesItsTarget) {

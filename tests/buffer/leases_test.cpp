@@ -135,7 +135,7 @@ TEST_F(Leases, OutliveTheirBuffer) {
   DeviceSpan<const std::uint32_t> lease, another;
   {
     auto buffer = synchronized();
-    lease = repeated(buffer, queue);
+    lease = buffer.device_view(queue);
     another = buffer.device_view(queue);
   }
   EXPECT_EQ(values(lease), counting(100));

@@ -244,6 +244,8 @@ void Model::audit_subject(Subject& subject) {
 
 void Model::audit() {
   for (std::size_t i = 0; i + 1 < workers_.size(); ++i) set_sim_faults(*workers_[i].device, {});
+  // What nobody has an event of, such as copies ahead of a lease, may still be on its way to fail.
+  for (auto& worker : workers_) worker.device->synchronize();
   read_record(true);
   for (auto& subject : subjects_) audit_subject(subject);
   read_record(true);

@@ -1,8 +1,10 @@
 #pragma once
 
 #include "device/conformance_fixture.hpp"
+#include "device/gate.hpp"
 
 #include <atomic>
+#include <optional>
 #include <thread>
 
 namespace unimem {
@@ -193,6 +195,28 @@ TEST_P(DeviceConformance, WorkThatNeedsWhatIsKnownToHaveFailedNeverBegins) {
   EXPECT_EQ(done.wait_for_error(), nullptr);
   EXPECT_FALSE(done.never_began());
   EXPECT_EQ(result, kept);
+}
+
+TEST_P(DeviceConformance, WorkThatNeverBeginsEndsBehindItsOtherNeeds) {
+  if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
+  constexpr std::size_t bytes = 500;
+  Allocated const piece{device(), bytes};
+  Bytes const from(bytes);
+  Bytes result(bytes);
+  auto failing = device().create_queue(), slow = device().create_queue(), queue = device().create_queue();
+  auto const failed = GetParam().fail(failing);
+  static_cast<void>(failed.wait_for_error());
+  std::optional<Gate> gate{slow};
+  auto const running = slow.fill(piece.memory(), repeated(1, 1));
+  auto const never = queue.upload(piece.memory(), from.data(), bytes, {{running, failed}});
+  auto const behind = queue.fill(piece.memory(), repeated(1, 2));
+  EXPECT_FALSE(never.ready());
+  EXPECT_FALSE(behind.ready()) << "later work does not overtake what was needed";
+  EXPECT_EQ(never.error(), nullptr) << "nor does asking wait for it";
+  gate.reset();
+  EXPECT_EQ(message_of(never.wait_for_error()), message_of(failed.wait_for_error()));
+  queue.download(result.data(), piece.memory(), bytes).wait();
+  EXPECT_EQ(result, repeated(bytes, 2));
 }
 
 TEST_P(DeviceConformance, AJoinEndsWithTheLastOfItsEvents) {

@@ -40,7 +40,7 @@ std::unique_lock<std::mutex> OpenClQueue::begin(char const* call) {
 
 Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
   constexpr auto call = "clEnqueueWriteBuffer";
-  wait_for(needs);
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
   auto const lock = begin(call);
   Command command{.moves = Moves::upload, .bytes = bytes};
   command.add(api_, call, [&](cl_event* event) {
@@ -52,7 +52,7 @@ Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, 
 
 Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
   constexpr auto call = "clEnqueueReadBuffer";
-  wait_for(needs);
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
   auto const lock = begin(call);
   Command command{.moves = Moves::download, .bytes = bytes};
   command.add(api_, call, [&](cl_event* event) {
@@ -64,7 +64,7 @@ Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes, std:
 
 Event OpenClQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
   constexpr auto call = "clEnqueueCopyBuffer";
-  wait_for(needs);
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
   auto const lock = begin(call);
   Command command{.moves = Moves::copy, .bytes = bytes};
   command.add(api_, call, [&](cl_event* event) {
@@ -120,7 +120,7 @@ Event OpenClQueue::run(std::shared_ptr<Program const> program, Range range, std:
   if (ours == nullptr || ours->context() != device_.context()) {
     throw KernelError(ours == nullptr ? "program" : ours->name(), fmt::format("was not made by {}", device_.id()));
   }
-  wait_for(needs);
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
   auto const lock = begin("clEnqueueNDRangeKernel");
   Command command{.keep = std::move(program)};
   ours->enqueue(command, stream_->queue(), range, arguments);
