@@ -29,14 +29,14 @@ void FreeBlocks::remove(Block& block, BlockList& to) noexcept {
   bytes_ -= block.capacity();
 }
 
-Block* FreeBlocks::find(std::size_t bytes, std::uint64_t queue) noexcept {
+Block* FreeBlocks::find(std::size_t bytes, std::uint64_t queue, bool also_pending) noexcept {
   Block* pending = nullptr;
   auto const largest = largest_fit(bytes);
   int looks = 0;
   for (auto it = by_capacity_.lower_bound(bytes); it != by_capacity_.end() && looks < most_looks; ++it, ++looks) {
     if ((*it)->capacity() > largest) break;
     if ((*it)->ready_for(queue)) return *it;
-    if (pending == nullptr) pending = *it;
+    if (pending == nullptr && also_pending) pending = *it;
   }
   return pending;
 }

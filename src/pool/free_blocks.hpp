@@ -21,9 +21,9 @@ class FreeBlocks {
   void remove(Block& block, BlockList& to) noexcept;
 
   /// The best fit for `bytes` on the queue with this id (0: the host): the smallest block that is near enough in size
-  /// and needs no waiting, else the smallest near enough, else null. O(log n), and a bounded number of looks at pending
-  /// blocks.
-  [[nodiscard]] Block* find(std::size_t bytes, std::uint64_t queue) noexcept;
+  /// and needs no waiting, else (if pending ones will do) the smallest near enough, else null. O(log n), and a bounded
+  /// number of looks at pending blocks.
+  [[nodiscard]] Block* find(std::size_t bytes, std::uint64_t queue, bool also_pending) noexcept;
 
   /// Takes the oldest blocks until they make up at least `bytes`, or there are no more. Pending ones are left unless
   /// asked for.

@@ -66,7 +66,8 @@ Block& PoolCore::acquire(std::size_t bytes, AcquireOptions const& options) {
   bool rounded = true;   // asking for a near-exact class, not for the bare bytes
   Lock lock{mutex_};
   for (;;) {
-    if (auto* const cached = free_.find(bytes, queue)) return reuse(lock, *cached, bytes, options, time);
+    if (auto* const cached = free_.find(bytes, queue, options.may_wait))
+      return reuse(lock, *cached, bytes, options, time);
     give_back(lock, free_.take_cached_before(expiry(time)));
 
     // The ladder: from what disturbs nobody to what blocks. Each rung that changed anything starts it again.
@@ -83,7 +84,7 @@ Block& PoolCore::acquire(std::size_t bytes, AcquireOptions const& options) {
     }
     auto const needed = refused ? capacity : capacity - room();
     if (give_back(lock, free_.take_oldest(needed, false)) != 0 || await_transit(lock) ||
-        give_back(lock, free_.take_oldest(needed, true)) != 0) {
+        (options.may_wait && give_back(lock, free_.take_oldest(needed, true)) != 0)) {
       refused = false;
     } else if (refused && rounded && capacity != bytes) {
       rounded = refused = false;  // the last try: without the rounding it may just fit

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 namespace unimem {
 namespace {
 
@@ -80,6 +82,23 @@ TEST_F(PoolTickets, ABlockThatIsDoneIsPreferredToAPendingOneThatFitsBetter) {
   pending.release(work_a.work());
   done.release();
   EXPECT_EQ(pool.acquire(MiB).memory(), (DeviceMemory{done_memory.object, 0, MiB}));
+}
+
+TEST_F(PoolTickets, WhoMayNotWaitGetsWhatIsReadyElseNewMemoryElseNothing) {
+  auto block = pool.acquire(MiB, {.queue = &a});
+  auto const first = block.memory();
+  block.release(work_a.work());
+
+  auto fresh = pool.acquire(MiB, {.queue = &b, .may_wait = false});
+  EXPECT_NE(fresh.memory(), first) << "that one is in use by another queue";
+  auto own = pool.acquire(MiB, {.queue = &a, .may_wait = false});
+  EXPECT_EQ(own.memory(), first) << "its own work is no reason to wait";
+  own.release(work_a.work());
+  pool.set_max_bytes(2 * MiB);
+  EXPECT_THROW(std::ignore = pool.acquire(MiB, {.queue = &b, .may_wait = false}), OutOfMemory);
+  EXPECT_THAT(work_b.ordered_behind, IsEmpty());
+  EXPECT_EQ(work_a.host_waits, 0);
+  EXPECT_EQ(pool.acquire(MiB, {.queue = &b}).memory(), first) << "who may, waits";
 }
 
 TEST_F(PoolTickets, WorkThatFailedIsWorkThatEnded) {

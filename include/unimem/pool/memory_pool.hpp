@@ -52,6 +52,10 @@ struct AcquireOptions {
 
   /// Who asks, for usage reports and out-of-memory messages.
   Name name{};
+
+  /// False: for who can do without. A block is taken only if its last work has ended, or ran on the same queue; nothing
+  /// pending is waited for to make room, and without other room it is OutOfMemory.
+  bool may_wait = true;
 };
 
 /// Memory of one device at one location, kept for reuse. Freed blocks are cached and handed out again to requests they
