@@ -1,5 +1,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/device.hpp>
+#include <unimem/device/discovery.hpp>
 #include <unimem/device/queue.hpp>
 
 #include "device/queue_backend.hpp"
@@ -22,6 +23,14 @@ void check_fits(std::size_t bytes, DeviceMemory memory) {
 }  // namespace
 
 Program::~Program() = default;
+
+detail::QueueBackend::QueueBackend() : control_(QueueControl::create()) {}
+detail::QueueBackend::~QueueBackend() = default;
+
+Queue& detail::QueueBackend::host_side() {
+  std::call_once(host_side_made_, [this] { host_side_ = std::make_unique<Queue>(device("cpu").create_queue()); });
+  return *host_side_;
+}
 
 Event detail::QueueBackend::copy_from(DeviceMemory, Device& other, DeviceMemory, std::size_t, std::span<const Event>) {
   throw UnsupportedOperation(fmt::format("copying from {}", other.id()), "this backend", "it copies through the host");
@@ -122,6 +131,10 @@ Event Queue::join(std::span<const Event> events) {
   auto const event = queue.mark();
   queue.control().inherit(event.ticket(), events);
   return event;
+}
+
+Queue& Queue::host_side() {
+  return backend_->host_side();
 }
 
 void Queue::wait(Event event) {

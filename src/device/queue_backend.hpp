@@ -9,12 +9,14 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 
 namespace unimem {
 class Device;
-}
+class Queue;
+}  // namespace unimem
 
 namespace unimem::detail {
 
@@ -25,12 +27,12 @@ namespace unimem::detail {
 /// it, and says so with `control().skip`; that the ticket fails as well is not the backend's business.
 class QueueBackend {
  public:
-  QueueBackend() : control_(QueueControl::create()) {}
+  QueueBackend();
   QueueBackend(QueueBackend const&) = delete;
   QueueBackend& operator=(QueueBackend const&) = delete;
 
   /// Waits for all work.
-  virtual ~QueueBackend() = default;
+  virtual ~QueueBackend();
 
   virtual Event upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) = 0;
   virtual Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) = 0;
@@ -70,8 +72,13 @@ class QueueBackend {
 
   [[nodiscard]] QueueControl& control() const noexcept { return control_; }
 
+  /// See `Queue::host_side`.
+  [[nodiscard]] Queue& host_side();
+
  private:
   QueueControl& control_;
+  std::once_flag host_side_made_;
+  std::unique_ptr<Queue> host_side_;  ///< the backend's destructor has waited for all work that waits for it
 };
 
 }  // namespace unimem::detail

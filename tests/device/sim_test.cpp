@@ -462,13 +462,14 @@ TEST(SimFaults, ANewPlanCountsFromOneAgain) {
 
 TEST(SimOptions, AreReadAsTheyAreWritten) {
   auto const options = parse_sim_options(
-      "memory=1.5GiB,h2d=12GB/s,d2h=6GiB/s,d2d=100GB/s,latency=10us,fail_alloc=3,fail_upload=4,"
+      "memory=1.5GiB,h2d=12GB/s,d2h=6GiB/s,d2d=100GB/s,latency=10us,staging=8MiB,fail_alloc=3,fail_upload=4,"
       "fail_download=5,fail_run=6,lose_after=7");
   EXPECT_EQ(options.memory_bytes, std::size_t{3} << 29);
   EXPECT_EQ(options.upload_bytes_per_second, 12e9);
   EXPECT_EQ(options.download_bytes_per_second, 6.0 * (1U << 30));
   EXPECT_EQ(options.copy_bytes_per_second, 100e9);
   EXPECT_EQ(options.latency, 10us);
+  EXPECT_EQ(options.staging_threshold, std::size_t{8} << 20);
   EXPECT_EQ(options.fail_allocation, 3U);
   EXPECT_EQ(options.fail_upload, 4U);
   EXPECT_EQ(options.fail_download, 5U);
@@ -476,6 +477,7 @@ TEST(SimOptions, AreReadAsTheyAreWritten) {
   EXPECT_EQ(options.lose_after, 7U);
 
   EXPECT_EQ(parse_sim_options("").memory_bytes, SimOptions{}.memory_bytes);
+  EXPECT_EQ(parse_sim_options("").staging_threshold, std::nullopt);
   EXPECT_EQ(parse_sim_options("latency=3ns").latency, 3ns);
   EXPECT_EQ(parse_sim_options("latency=1.5ms").latency, 1500us);
   EXPECT_EQ(parse_sim_options("latency=2s").latency, 2s);
@@ -506,6 +508,8 @@ TEST(SimOptions, ThatCannotBeReadAreRefusedByName) {
                                        {"latency=infs", "latency"},
                                        {"latency=2h", "latency"},
                                        {"latency=99999s", "latency"},
+                                       {"staging=", "staging"},
+                                       {"staging=-1", "staging"},
                                        {"fail_alloc=", "fail_alloc"},
                                        {"fail_alloc=-1", "fail_alloc"},
                                        {"fail_upload=1.5", "fail_upload"},

@@ -119,6 +119,10 @@ class UNIMEM_API Device {
   /// once where there is hardware.
   [[nodiscard]] virtual LinkCost link_cost() const noexcept { return {}; }
 
+  /// Copies of more bytes than this between the device and pageable host memory are faster by way of pinned blocks,
+  /// although each byte is then copied once more; nothing where they never are.
+  [[nodiscard]] virtual std::optional<std::size_t> staging_threshold() const noexcept { return std::nullopt; }
+
   /// Whether this device's queues can copy from `other`'s memory without the host. Need not be mutual.
   [[nodiscard]] virtual bool copies_from(Device const& other) const noexcept { return &other == this; }
 

@@ -71,6 +71,10 @@ class UNIMEM_API Queue {
   /// queue's own events and for done ones.
   void wait(Event event);
 
+  /// A queue of the cpu device that belongs to this one, for the host's part in its copies: held up by nothing but what
+  /// holds up this one's. Made on first use, and a thread with it; gone with this one.
+  [[nodiscard]] Queue& host_side();
+
   /// The end of everything submitted so far. Free: nothing is submitted.
   [[nodiscard]] Event record() const noexcept;
 

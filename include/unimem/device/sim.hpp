@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 namespace unimem {
@@ -20,6 +21,8 @@ struct SimOptions {
   bool peer = true;                                 ///< can copy from other simulated devices at all (`peer=0`)
   bool heedless = false;  ///< starts work though what it needs has failed, as many drivers do (`heedless=1`)
   std::chrono::nanoseconds latency{0};  ///< added to every copy, fill and run (`latency=10us`)
+  /// Copies of more than this from and to pageable memory go by way of pinned blocks (`staging=8MiB`); by default none.
+  std::optional<std::size_t> staging_threshold{};
   // The fault plan: the n-th call, counting from 1, fails; 0: never.
   std::uint64_t fail_allocation = 0;  ///< raises OutOfMemory (`fail_alloc=3`)
   std::uint64_t fail_upload = 0;      ///< the copy fails when its turn comes, before a byte is moved (`fail_upload=1`)

@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,9 @@ class SimDevice final : public Device, private PageOwner {
   [[nodiscard]] void* address(DeviceMemory memory) override;
   [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
   [[nodiscard]] LinkCost link_cost() const noexcept override;
+  [[nodiscard]] std::optional<std::size_t> staging_threshold() const noexcept override {
+    return options_.staging_threshold;
+  }
   [[nodiscard]] bool copies_from(Device const& other) const noexcept override;
 
   [[nodiscard]] bool is_lost() const noexcept override { return faults_.lost(); }
