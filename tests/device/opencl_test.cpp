@@ -72,8 +72,9 @@ TEST_F(OpenCl, TheDriversLargestAllocationIsALimitOfItsOwn) {
 }
 
 TEST_F(OpenCl, UnknownOptionsAndDevicesAreRefused) {
-  for (auto const* const options : {"zero_copy=2", "zero_copy", "speed=1", "zero_copy=1,zero_copy=0", ",", "profile",
-                                    "profile=2", "profile=1,", "profile=1,profile=1"}) {
+  for (auto const* const options :
+       {"zero_copy=2", "zero_copy", "speed=1", "zero_copy=1,zero_copy=0", ",", "profile", "profile=2", "profile=1,",
+        "profile=1,profile=1", "staging", "staging=1MiB,", "staging=1MiB,staging=2MiB"}) {
     EXPECT_THROW(static_cast<void>(detail::open_opencl_device(0, options)), InvalidArgument) << options;
   }
   auto const count = found_opencl().devices.size();

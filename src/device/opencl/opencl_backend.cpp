@@ -1,4 +1,5 @@
 #include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
 
 #include "device/backends.hpp"
 #include "device/opencl/installation.hpp"
@@ -28,8 +29,10 @@ opencl::OpenClOptions read_options(std::string_view text, opencl::OpenClOptions 
       options.shares = option.back() == '1';
     } else if ((option == "profile=0" || option == "profile=1") && !std::exchange(profiles_said, true)) {
       options.profiles = option.back() == '1';
+    } else if (option.starts_with("staging=") && !options.staging_threshold) {
+      options.staging_threshold = parse_size(option.substr(option.find('=') + 1), "staging");
     } else {
-      throw InvalidArgument("OpenCL device options", std::string(text), "zero_copy=0|1 and profile=0|1");
+      throw InvalidArgument("OpenCL device options", std::string(text), "zero_copy=0|1, profile=0|1 and staging=SIZE");
     }
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);

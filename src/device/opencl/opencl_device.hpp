@@ -5,10 +5,12 @@
 #include "device/opencl/handle.hpp"
 #include "device/opencl/hardware.hpp"
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 namespace unimem::detail::opencl {
@@ -19,6 +21,7 @@ class CommandStream;
 struct OpenClOptions {
   bool shares = false;    ///< its memory is the host's
   bool profiles = false;  ///< the driver keeps the times of commands, which costs some of them much
+  std::optional<std::size_t> staging_threshold{};  ///< see `Device::staging_threshold`
 };
 
 /// A device under OpenCL, one context of its own. By default memory is separate from the host's, as on a discrete GPU,
@@ -46,6 +49,13 @@ class OpenClDevice final : public Device {
 
   /// Measured when somebody first asks.
   [[nodiscard]] LinkCost link_cost() const noexcept override;
+
+  /// None unless asked for (`staging=8MiB`), not even where memory is far from the host's: a driver takes for pinned
+  /// what it has allocated itself, not what the system has locked, and a queue waits for the host's half of each chunk
+  /// in the call that submits it, so that asynchronous copies would not return at once.
+  [[nodiscard]] std::optional<std::size_t> staging_threshold() const noexcept override {
+    return options_.staging_threshold;
+  }
 
   [[nodiscard]] Api const& api() const noexcept { return *hardware_.api; }
   [[nodiscard]] bool profiles() const noexcept { return options_.profiles; }
