@@ -83,8 +83,8 @@ BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped
     : BufferCore(bytes, std::move(options)) {
   Guard inside(*this);
   if (bytes_ != 0) {
-    inside->host =
-        std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes_, std::move(wrapped.ownership));
+    inside->host = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes_,
+                                                     std::move(wrapped.ownership), wrapped.location);
   }
   inside->allocated = true;
   inside->coherence.add_storage(host_place);
@@ -161,10 +161,16 @@ std::vector<LinkStatistics> BufferCore::links() const {
 BufferStatistics BufferCore::statistics() const noexcept {
   auto const& counters = inside_->counters;
   constexpr auto relaxed = std::memory_order_relaxed;  // counts alone: nothing else is published through them
-  return {counters.upload_bytes.load(relaxed),      counters.uploads.load(relaxed),
-          counters.download_bytes.load(relaxed),    counters.downloads.load(relaxed),
-          counters.between_bytes.load(relaxed),     counters.between.load(relaxed),
-          counters.conflicting_marks.load(relaxed), counters.unmarked_writes.load(relaxed)};
+  return {counters.upload_bytes.load(relaxed),
+          counters.uploads.load(relaxed),
+          counters.download_bytes.load(relaxed),
+          counters.downloads.load(relaxed),
+          counters.between_bytes.load(relaxed),
+          counters.between.load(relaxed),
+          counters.conflicting_marks.load(relaxed),
+          counters.unmarked_writes.load(relaxed),
+          counters.staged.load(relaxed),
+          counters.unstaged.load(relaxed)};
 }
 
 void BufferCore::fail_later(std::exception_ptr failure) noexcept {
@@ -192,9 +198,9 @@ void BufferCore::reset() {
   inside->links.clear();
   inside->last_failure.clear();
   auto& counters = inside->counters;
-  for (auto* const counter :
-       {&counters.upload_bytes, &counters.uploads, &counters.download_bytes, &counters.downloads,
-        &counters.between_bytes, &counters.between, &counters.conflicting_marks, &counters.unmarked_writes}) {
+  for (auto* const counter : {&counters.upload_bytes, &counters.uploads, &counters.download_bytes, &counters.downloads,
+                              &counters.between_bytes, &counters.between, &counters.conflicting_marks,
+                              &counters.unmarked_writes, &counters.staged, &counters.unstaged}) {
     counter->store(0, std::memory_order_relaxed);
   }
 }
@@ -218,7 +224,7 @@ void BufferCore::resize(std::size_t bytes) {
     storage = inside->new_device_memory(*this, *on, bytes, queue);
     detail::transfer(*inside->manager, inside->named(), *inside->storage_at(inside->place_of(*on)), kept, *storage,
                      kept, &queue)
-        .wait();
+        .event.wait();
   } else if (has_data) {
     inside->ensure_host();
     auto plan = inside->coherence.plan_access(host_place, kept, Intent::read, inside->cost());

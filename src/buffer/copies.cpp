@@ -169,7 +169,8 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
       auto const target_place = target.place_of(on);
       target.ensure_device(*to.buffer, target_place, queue);
       auto const event = detail::transfer(*target.manager, target.named(), *source.storage_at(source_place), from.range,
-                                          *target.storage_at(target_place), to.range, &queue);
+                                          *target.storage_at(target_place), to.range, &queue)
+                             .event;
       if (there != &on) target.count(target.place_of(*there), target_place, from.range.size());
       target.commit_write(target_place, to.range, event, BufferCore::Inside::Events::of_all);
       return event;

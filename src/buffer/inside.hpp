@@ -23,6 +23,17 @@
 
 namespace unimem {
 
+namespace detail {
+
+/// Which way the bytes of a copy between host and device went.
+enum class Way : unsigned char {
+  direct,
+  staged,    ///< by way of pinned blocks
+  unstaged,  ///< directly, for want of pinned memory
+};
+
+}  // namespace detail
+
 /// What a BufferCore keeps behind its lock. Its functions expect the lock to be held; the files beside this one divide
 /// them by what they are about: storage (inside.cpp), moving bytes (transfers.cpp); what the lock's holders do with
 /// them is in life.cpp, host_access.cpp, device_work.cpp and copies.cpp.
@@ -36,6 +47,7 @@ struct BufferCore::Inside {
     std::atomic<std::uint64_t> download_bytes{0}, downloads{0};
     std::atomic<std::uint64_t> between_bytes{0}, between{0};
     std::atomic<std::uint64_t> conflicting_marks{0}, unmarked_writes{0};
+    std::atomic<std::uint64_t> staged{0}, unstaged{0};
   };
 
   Inside(std::size_t bytes, BufferOptions options);
@@ -122,7 +134,7 @@ struct BufferCore::Inside {
   /// does.
   void start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events);
   /// Counts one copy.
-  void count(Place from, Place to, std::size_t moved);
+  void count(Place from, Place to, std::size_t moved, detail::Way way = detail::Way::direct);
   /// Submits them and waits; throws the first error when all have ended.
   void carry_out(Plan const& plan);
 
@@ -180,10 +192,15 @@ namespace detail {
   return reinterpret_cast<void*>(memory.object + memory.offset);
 }
 
+struct Transfer {
+  Event event;
+  Way way = Way::direct;
+};
+
 /// Submits one copy between two pieces of memory, wherever they are, behind the work it conflicts with, and records it
 /// with both. `queue`, if given and of the device that carries the copy out, is the queue.
-Event transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, ByteRange source, Storage& to,
-               ByteRange target, Queue* queue);
+Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, ByteRange source, Storage& to,
+                  ByteRange target, Queue* queue);
 
 }  // namespace detail
 

@@ -34,7 +34,8 @@ std::shared_ptr<BufferCore> wrap_host_memory(MemoryManager& manager, void* point
   }
   BufferOptions options;
   options.manager = &manager;
-  return std::make_shared<BufferCore>(bytes, std::move(options), BufferCore::Wrapped{pointer, std::move(ownership)});
+  return std::make_shared<BufferCore>(bytes, std::move(options),
+                                      BufferCore::Wrapped{pointer, std::move(ownership), location});
 }
 
 }  // namespace unimem::detail

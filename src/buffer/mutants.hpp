@@ -26,7 +26,8 @@
   FAULT(leases_overlooked, "overlooks leases that were taken without the lock")        \
   FAULT(doors_left_open, "lets leases in while the buffer changes")                    \
   FAULT(strangers_forgotten, "does not wait for work on a leased address")             \
-  FAULT(staging_recycled_early, "reuses a staging block before it has been sent on")
+  FAULT(staging_recycled_early, "reuses a staging block before it has been sent on")   \
+  FAULT(staging_returned_early, "gives staging blocks back before their last chunk has gone")
 
 #ifdef UNIMEM_BUFFER_MUTANTS_ON
 

@@ -13,9 +13,10 @@ Storage::Storage(Device& device, Allocation allocation)
 Storage::Storage(Device& device, Allocation allocation, DeviceMemory part)
     : device_(&device), allocation_(std::move(allocation)), memory_(part) {}
 
-Storage::Storage(Device& host_device, void* pointer, std::size_t bytes, Ownership ownership)
+Storage::Storage(Device& host_device, void* pointer, std::size_t bytes, Ownership ownership, Location location)
     : device_(&host_device),
       ownership_(std::move(ownership)),
+      wrapped_at_(location),
       memory_{reinterpret_cast<std::uintptr_t>(pointer), 0, bytes} {}
 
 Storage::~Storage() {

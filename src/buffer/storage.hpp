@@ -26,8 +26,8 @@ class Storage {
   /// Of which only `part` is used.
   Storage(Device& device, Allocation allocation, DeviceMemory part);
 
-  /// Host memory that exists already.
-  Storage(Device& host_device, void* pointer, std::size_t bytes, Ownership ownership);
+  /// Host memory that exists already, pageable or pinned.
+  Storage(Device& host_device, void* pointer, std::size_t bytes, Ownership ownership, Location location);
 
   Storage(Storage const&) = delete;
   Storage& operator=(Storage const&) = delete;
@@ -46,6 +46,11 @@ class Storage {
   [[nodiscard]] std::size_t capacity() const noexcept { return allocation_ ? allocation_.capacity() : memory_.bytes; }
   /// Whether it came from a pool: what the library did not allocate it does not move either.
   [[nodiscard]] bool pooled() const noexcept { return static_cast<bool>(allocation_); }
+
+  /// Whether it is host memory that the system may move while the driver looks.
+  [[nodiscard]] bool pageable() const noexcept {
+    return (allocation_ ? allocation_.location() : wrapped_at_) == Location::host;
+  }
 
   [[nodiscard]] Hazards& hazards() noexcept { return hazards_; }
   [[nodiscard]] Hazards const& hazards() const noexcept { return hazards_; }
@@ -91,6 +96,7 @@ class Storage {
   Device* device_;
   Allocation allocation_;
   Ownership ownership_;
+  Location wrapped_at_ = Location::host;  ///< where memory is that came from nobody's pool
   DeviceMemory memory_;
   Hazards hazards_;
   Device* others_on_ = nullptr;

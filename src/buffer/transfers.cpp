@@ -2,57 +2,39 @@
 
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
+#include "buffer/staging.hpp"
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <utility>
 
 namespace unimem {
 namespace {
 
-/// Between devices that do not reach each other, bytes travel through two blocks of this size by turns: large enough
-/// that starting a copy does not count, small enough that both legs are soon at work at once.
-constexpr std::size_t staging_bytes = std::size_t{4} << 20;
-
 Queue& queue_on(Device& owner, Queue* wanted) {
   return wanted != nullptr && &wanted->device() == &owner ? *wanted : owner.default_queue();
 }
 
-/// Host memory that both legs can use at full speed, if there is some.
-Allocation staging_block(MemoryManager& manager, AcquireOptions const& options, std::size_t bytes) {
-  try {
-    return manager.acquire(detail::host_device(), Location::pinned, bytes, options);
-  } catch (OutOfMemory const&) {
-    return manager.acquire(detail::host_device(), Location::host, bytes, options);
-  }
-}
-
-/// Both legs are submitted at once: the second leg of one block runs beside the first leg of the other.
-Event staged(MemoryManager& manager, AcquireOptions const& options, detail::Storage& from, DeviceMemory source,
-             detail::Storage& to, DeviceMemory target, Queue& first, Queue& second, std::span<const Event> needs) {
-  auto const total = source.bytes;
-  // Both before anything is submitted: the target must not be half overwritten for want of memory.
-  std::array<Allocation, 2> blocks;
-  for (std::size_t turn = 0; turn < blocks.size() && turn * staging_bytes < total; ++turn) {
-    blocks[turn] = staging_block(manager, options, std::min(staging_bytes, total - turn * staging_bytes));
-  }
-  std::array<Event, 2> sent;
-  std::vector<Event> all;
-  for (std::size_t at = 0, turn = 0; at < total; at += staging_bytes, turn ^= 1U) {
-    auto const count = std::min(staging_bytes, total - at);
-    if (!UNIMEM_MUTANT(staging_recycled_early)) first.wait(sent[turn]);
-    auto const down = first.download(blocks[turn].data(), source.window(at, count), count, needs);
-    sent[turn] = second.upload(target.window(at, count), blocks[turn].data(), count, {{down}});
-    all.push_back(sent[turn]);
-    from.hazards().read_by({source.offset - from.memory().offset, source.offset - from.memory().offset + total}, down);
-    to.hazards().written_by({target.offset - to.memory().offset + at, target.offset - to.memory().offset + at + count},
-                            sent[turn]);
-  }
-  for (std::size_t turn = 0; turn < blocks.size(); ++turn) {
-    if (blocks[turn]) blocks[turn].release(sent[turn]);
-  }
-  return second.join(all);
+/// Between devices that do not reach each other, both legs the queues' own.
+Event relayed(MemoryManager& manager, AcquireOptions const& options, detail::Storage& from, ByteRange source,
+              detail::Storage& to, ByteRange target, Queue& first, Queue& second, std::span<const Event> needs) {
+  detail::Staging staging(manager, options, source.size());
+  auto const here = from.window(source), there = to.window(target);
+  detail::Staging::Leg const in{first, [&](void* block, ByteRange chunk, std::span<const Event> behind) {
+                                  auto const come = first.download(block, here.window(chunk.begin, chunk.size()),
+                                                                   chunk.size(), behind);
+                                  from.hazards().read_by(source, come);
+                                  return come;
+                                }};
+  detail::Staging::Leg const out{second, [&](void* block, ByteRange chunk, std::span<const Event> come) {
+                                   auto const sent = second.upload(there.window(chunk.begin, chunk.size()), block,
+                                                                   chunk.size(), come);
+                                   to.hazards().written_by({target.begin, target.begin + chunk.end}, sent);
+                                   return sent;
+                                 }};
+  auto const event = staging.pass(source.size(), in, out, second, needs);
+  to.hazards().written_by(target, event);
+  return event;
 }
 
 /// Within one device the two may overlap: what has not been read must not be overwritten, so it goes by way of a block
@@ -69,15 +51,26 @@ Event copied_aside(MemoryManager& manager, AcquireOptions options, Queue& on, De
 
 }  // namespace
 
-Event detail::transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, ByteRange source_range,
-                       Storage& to, ByteRange target_range, Queue* queue) {
+detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from,
+                                  ByteRange source_range, Storage& to, ByteRange target_range, Queue* queue) {
   auto const count = source_range.size();
   auto const source = from.window(source_range);
   auto const target = to.window(target_range);
   bool const from_host = from.device().shares_storage_with_host();
   bool const to_host = to.device().shares_storage_with_host();
   bool const downwards = to_host && !from_host;
+  bool const upwards = from_host && !to_host;
   auto& on = queue_on(downwards ? from.device() : to.device(), queue);
+
+  auto way = Way::direct;
+  if ((downwards || upwards) && gains_from_staging(downwards ? to : from, on.device(), count)) {
+    if (auto blocks = Staging::pinned(manager, staging, on.host_side(), count)) {
+      auto const event = downwards ? download_staged(*blocks, from, source_range, to, target_range, on)
+                                   : upload_staged(*blocks, from, source_range, to, target_range, on);
+      return {event, Way::staged};
+    }
+    way = Way::unstaged;
+  }
 
   std::vector<Event> needs;
   from.order_read(on, source_range);
@@ -87,7 +80,7 @@ Event detail::transfer(MemoryManager& manager, AcquireOptions const& staging, St
   Event event;
   if (downwards) {
     event = on.download(host_address(target), source, count, needs);
-  } else if (from_host && !to_host) {
+  } else if (upwards) {
     event = on.upload(target, host_address(source), count, needs);
   } else if (&from.device() == &to.device() || to.device().copies_from(from.device())) {
     bool const overlap = &from == &to && source_range.begin < target_range.end && target_range.begin < source_range.end;
@@ -96,13 +89,11 @@ Event detail::transfer(MemoryManager& manager, AcquireOptions const& staging, St
   } else {
     auto& first = from.device().default_queue();
     from.order_read(first, source_range);
-    event = staged(manager, staging, from, source, to, target, first, on, needs);
-    to.hazards().written_by(target_range, event);
-    return event;
+    return {relayed(manager, staging, from, source_range, to, target_range, first, on, needs)};
   }
   from.hazards().read_by(source_range, event);
   to.hazards().written_by(target_range, event);
-  return event;
+  return {event, way};
 }
 
 Plan BufferCore::Inside::plan_read(Place place, ByteRange range) {
@@ -127,10 +118,10 @@ void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vecto
   try {
     for (auto const& copy : plan.copies) {
       if (copy.fence) continue;
-      auto const event = detail::transfer(*manager, named(), *storage_at(copy.from), copy.range, *storage_at(copy.to),
-                                          copy.range, queue);
+      auto const [event, way] = detail::transfer(*manager, named(), *storage_at(copy.from), copy.range,
+                                                 *storage_at(copy.to), copy.range, queue);
       events.push_back(event);
-      count(copy.from, copy.to, copy.range.size());
+      count(copy.from, copy.to, copy.range.size(), way);
     }
   } catch (...) {
     // The plan is not carried out, so nobody will settle what has been started.
@@ -140,7 +131,9 @@ void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vecto
   }
 }
 
-void BufferCore::Inside::count(Place from, Place to, std::size_t moved) {
+void BufferCore::Inside::count(Place from, Place to, std::size_t moved, detail::Way way) {
+  if (way == detail::Way::staged) counters.staged.fetch_add(1, std::memory_order_relaxed);
+  if (way == detail::Way::unstaged) counters.unstaged.fetch_add(1, std::memory_order_relaxed);
   if (in_host_memory(from)) {
     counters.upload_bytes.fetch_add(moved, std::memory_order_relaxed);
     counters.uploads.fetch_add(1, std::memory_order_relaxed);

@@ -1,6 +1,7 @@
 #include "buffer/mutants.hpp"
 
 #include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
 
 #include "buffer/model.hpp"
 #include "buffer/reuse.hpp"
@@ -16,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 
 namespace unimem::detail {
 
@@ -76,6 +78,36 @@ std::optional<Finding> found_by_staging() {
   auto const lease = buffer.device_view(to);
   for (std::size_t i = 0; i < words; ++i) {
     if (lease.data()[i] != i) return Finding{"the staging test", "word " + std::to_string(i) + " is another's"};
+  }
+  return std::nullopt;
+}
+
+/// Two queues with one staging block each: the first, held up, keeps its block until it has been sent on.
+std::optional<Finding> found_by_blocks_in_use() {
+  constexpr std::size_t words = (std::size_t{2} << 20) / sizeof(std::uint32_t);
+  static auto& to = make_sim({.memory_bytes = std::size_t{32} << 20, .staging_threshold = std::size_t{1} << 20});
+  auto held = to.create_queue(), free = to.create_queue();
+  MemoryManager manager;
+  BufferOptions options;
+  options.manager = &manager;
+  options.device = &to;
+  UnifiedBuffer<std::uint32_t> first(Shape(words), options), second(Shape(words), options);
+  first.fill(1);
+  second.fill(2);
+  std::latch sent{1};
+  auto const hold =
+      to.compile({"hold", "", [&](Range, std::size_t, std::size_t, std::span<const HostArgument>) { sent.wait(); }});
+  held.run(hold, Range{1}, {});
+  auto& host = device("cpu");
+  auto const staged = host.transfers().device_to_device_copies;
+  auto const later = first.prefetch(held);
+  while (host.transfers().device_to_device_copies == staged) std::this_thread::yield();
+  second.prefetch(free).wait();
+  sent.count_down();
+  later.wait();
+  auto const lease = first.device_view(to);
+  for (std::size_t i = 0; i < words; ++i) {
+    if (lease.data()[i] != 1) return Finding{"the staging test", "word " + std::to_string(i) + " is another's"};
   }
   return std::nullopt;
 }
@@ -174,6 +206,7 @@ std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
     finding = {"the reuse test", violation.what()};
   }
   if (!finding) finding = found_by_staging();
+  if (!finding) finding = found_by_blocks_in_use();
   if (!finding) finding = found_by_arrival();
   if (!finding) finding = found_by_need();
   if (!finding) finding = found_by_leases();

@@ -105,6 +105,29 @@ TEST_F(OnOpenCl, BuffersTravelBetweenDifferentBackends) {
   EXPECT_EQ(device_bytes(buffer, opencl), expected);
 }
 
+TEST_F(OnOpenCl, LargeCopiesAreStagedWhereThatIsAskedFor) {
+  auto& staging = device("opencl:0,staging=1MiB");
+  EXPECT_EQ(opencl.staging_threshold(), std::nullopt);
+  auto options = on_opencl();
+  options.device = &staging;
+  constexpr std::size_t count = (std::size_t{9} << 20) / 4 + 3;  // two chunks and a tail
+  UnifiedBuffer<std::uint32_t> buffer(count, options);
+  buffer.copy_from(counting(count));
+  buffer.sync_to_device();
+  EXPECT_EQ(moved(staging.transfers()), (Moved{count * 4, 3, 0, 0}));
+  auto expected = counting(count);
+  for (auto const at : {std::size_t{0}, count / 2, count - 1}) {
+    auto const lease = buffer.device();
+    poke(staging.default_queue(), lease.native(), at, 7);
+    expected[at] = 7;
+  }
+  EXPECT_TRUE(buffer.to_vector() == expected);
+  EXPECT_TRUE(device_bytes(buffer, staging) == expected);
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{count * 4, 1, count * 4, 1}));
+  EXPECT_EQ(buffer.statistics().staged_copies, 2U);
+  EXPECT_EQ(manager.pool(device("cpu"), Location::pinned).statistics().active_bytes, 0U);
+}
+
 TEST_F(OnOpenCl, TheLimitIsOursAndAWorkingSetBeyondItRuns) {
   manager.set_limit(opencl, std::size_t{1} << 20);
   std::vector<UnifiedBuffer<std::uint32_t>> buffers;

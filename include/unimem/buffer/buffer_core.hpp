@@ -70,6 +70,7 @@ class UNIMEM_API BufferCore final : public Resident {
   struct Wrapped {
     void* pointer = nullptr;
     Ownership ownership;
+    Location location = Location::host;  ///< or pinned
   };
 
   BufferCore(std::size_t bytes, BufferOptions options);
