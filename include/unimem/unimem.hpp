@@ -36,6 +36,7 @@
 #include <unimem/buffer/buffer_core.hpp>
 #include <unimem/buffer/buffer_slice.hpp>
 #include <unimem/buffer/device_lease.hpp>
+#include <unimem/buffer/double_buffer.hpp>
 #include <unimem/buffer/element_access.hpp>
 #include <unimem/buffer/map_mode.hpp>
 #include <unimem/buffer/mapping.hpp>

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <unimem/buffer/options.hpp>
+#include <unimem/buffer/shape.hpp>
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/export.hpp>
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+namespace unimem {
+
+namespace detail {
+
+/// Whose turn it is with which of two buffers: what DoubleBuffer is without its elements. Buffers are handed over by
+/// number, 0 and 1; who publishes or releases one is done with it on the host, and nothing else is waited for.
+class UNIMEM_API BufferTurns {
+ public:
+  BufferTurns() = default;
+  BufferTurns(BufferTurns const&) = delete;
+  BufferTurns& operator=(BufferTurns const&) = delete;
+
+  [[nodiscard]] std::optional<std::size_t> take_back(bool wait);
+  void publish();
+  [[nodiscard]] std::optional<std::size_t> take_front(bool wait);
+  void release();
+  void swap();
+  void close() noexcept;
+  [[nodiscard]] bool closed() const noexcept;
+
+ private:
+  [[nodiscard]] bool back_free() const noexcept { return published_ - released_ < 2; }
+  [[nodiscard]] bool front_there() const noexcept { return published_ != released_; }
+  static void check(bool taken, char const* which, char const* required);
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::uint64_t published_ = 0;  ///< the next one to fill is this one, modulo two
+  std::uint64_t released_ = 0;   ///< the next one to read is this one; never ahead of `published_`, nor two behind
+  bool filling_ = false;         ///< the producer has the back
+  bool reading_ = false;         ///< the consumer has the front
+  bool closed_ = false;
+};
+
+}  // namespace detail
+
+/// Two buffers by turns: while a consumer reads the one, a producer fills the other. Everything that is published is
+/// seen, once and in order, and never half-written. (After the double buffering pattern of the UnifiedBuffer guide.)
+///
+///     while (auto* back = frames.back()) {         while (auto const* front = frames.front()) {
+///       read_frame(back->host_overwrite());          launch(queue, sum, Range{n}, read(*front), write(result));
+///       frames.publish();                            frames.release();
+///     }                                            }
+///
+/// Work need not have ended when a buffer is handed over. A kernel that fills the back may still run when it is
+/// published, and one that reads the front when it is released: who comes next is ordered behind it by the buffer
+/// itself, on the device if he works there, and waits only if he looks from the host. `back` and `front` themselves
+/// wait for the other side's call and never for a device. Work that failed tells whoever looks at its bytes next: a
+/// front that a failed kernel filled throws when it is read; the turns go on.
+///
+/// Thread-safe between one producer, who calls `back`, `try_back` and `publish`, and one consumer, who calls `front`,
+/// `try_front` and `release`, each on one thread at a time; they may be the same thread, which then should use `swap`,
+/// since it would wait for itself. `close` and `closed` may be called by anybody. A buffer is used between `back` and
+/// `publish`, or `front` and `release`, and by nobody in between; asynchronous host copies (`copy_to_async`) that touch
+/// it included. Neither movable nor copyable. To be destroyed when nobody is in a call; device work may still be
+/// pending.
+template <class T>
+class DoubleBuffer {
+ public:
+  /// Two buffers of `shape` elements with the same options, not allocated yet. Throws as UnifiedBuffer's constructor.
+  explicit DoubleBuffer(Shape const& shape, BufferOptions const& options = {})
+      : buffers_{UnifiedBuffer<T>(shape, options), UnifiedBuffer<T>(shape, options)} {}
+
+  /// The buffer to fill, once the consumer has released it; null when closed. The same one until it is published. It
+  /// holds what was published two turns ago: who replaces all of it says so (`host_overwrite`, `write(…)`), and nothing
+  /// is copied.
+  [[nodiscard]] UnifiedBuffer<T>* back() { return at(turns_.take_back(true)); }
+  /// Likewise, and null too while the consumer has not released it. Never blocks.
+  [[nodiscard]] UnifiedBuffer<T>* try_back() { return at(turns_.take_back(false)); }
+
+  /// Hands the back over to the consumer. Once closed it does nothing: nobody will look. Throws InvalidArgument unless
+  /// `back` was called before.
+  void publish() { turns_.publish(); }
+
+  /// The oldest buffer that was published and not released, once there is one; null when closed and all have been seen.
+  /// The same one until it is released.
+  [[nodiscard]] UnifiedBuffer<T> const* front() { return at(turns_.take_front(true)); }
+  /// Likewise, and null too while there is none. Never blocks.
+  [[nodiscard]] UnifiedBuffer<T> const* try_front() { return at(turns_.take_front(false)); }
+
+  /// Gives the front back to be filled. Throws InvalidArgument unless `front` was called before.
+  void release() { turns_.release(); }
+
+  /// For one thread that is both: releases the front, looked at or not, and publishes the back, which `front` gives
+  /// next. Never blocks, and neither does the `back` or `front` behind it. Throws InvalidArgument, and does neither,
+  /// unless `back` was called before.
+  void swap() { turns_.swap(); }
+
+  /// Ends it: from now on `back` is null, and `front` is when what was published before has been seen. Called by the
+  /// producer when there is no more, or by a consumer who wants no more. Wakes whoever waits. Idempotent.
+  void close() noexcept { turns_.close(); }
+  [[nodiscard]] bool closed() const noexcept { return turns_.closed(); }
+
+ private:
+  [[nodiscard]] UnifiedBuffer<T>* at(std::optional<std::size_t> index) noexcept {
+    return index ? &buffers_[*index] : nullptr;
+  }
+
+  std::array<UnifiedBuffer<T>, 2> buffers_;
+  detail::BufferTurns turns_;
+};
+
+}  // namespace unimem
