@@ -18,8 +18,8 @@ DeviceMemory at_address(void* address, std::size_t bytes) noexcept {
   return {reinterpret_cast<std::uintptr_t>(address), 0, bytes};
 }
 
-/// A copy on the host that several threads share. A program and not a queue's copy, because it must not be started when
-/// what it needs has failed: the target may hold the last good copy of bytes that lie between those it lacks.
+/// A copy on the host that several threads share, which a queue's own is not. Like that, it never begins if what it
+/// needs has failed.
 std::shared_ptr<Program const> const& host_copy() {
   constexpr std::size_t piece = std::size_t{64} << 10;
   static auto const program = host_device().compile(

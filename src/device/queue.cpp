@@ -129,12 +129,12 @@ Event Queue::join(std::span<const Event> events) {
   if (events.size() == 1) return events.front();
   queue.wait_for(events);
   auto const event = queue.mark();
-  queue.control().inherit(event.ticket(), events);
+  queue.control().stand_for(event.ticket(), events);
   return event;
 }
 
 Queue& Queue::host_side() {
-  return backend_->host_side();
+  return backend().host_side();
 }
 
 void Queue::wait(Event event) {

@@ -44,25 +44,28 @@ void QueueControl::skip(Ticket ticket) {
 
 bool QueueControl::never_began(Ticket ticket) noexcept {
   if (!may_fail_.load(std::memory_order_acquire)) return false;
+  settle_inheritance(ticket);
   std::lock_guard const lock{mutex_};
   return skipped_.contains(ticket);
 }
 
-void QueueControl::inherit(Ticket ticket, std::span<const Event> needs) {
+void QueueControl::inherit(Ticket ticket, std::span<const Event> needs, bool stands_for_them) {
   std::vector<Event> open;
   for (auto const need : needs) {
     if (need.queue_id() == 0) continue;
     // Work that is known to have ended well has nothing to leave. Polling could find more such; the driver's call costs
     // more.
     bool const ended = need.control_->completed() >= need.ticket();
-    if (!ended || need.error()) open.push_back(need);
+    bool const may_fail = !ended || need.error();
+    if (may_fail) open.push_back(need);
+    stands_for_them = stands_for_them && may_fail;
   }
   if (open.empty()) return;
   constexpr std::size_t many = 64;
   Ticket ended = 0;
   {
     std::lock_guard const lock{mutex_};
-    inherits_.emplace(ticket, std::make_shared<std::vector<Event> const>(std::move(open)));
+    inherits_.emplace(ticket, std::make_shared<Inheritance const>(std::move(open), stands_for_them));
     may_fail_.store(true, std::memory_order_release);
     if (inherits_.size() >= many) ended = completed();
   }
@@ -75,16 +78,24 @@ void QueueControl::settle_inheritance(Ticket ticket) noexcept {
   // the lock, since asking may lead to other queues and back here.
   for (;;) {
     Ticket first = 0;
-    std::shared_ptr<std::vector<Event> const> needs;
+    std::shared_ptr<Inheritance const> needs;
     {
       std::lock_guard const lock{mutex_};
       if (inherits_.empty() || inherits_.begin()->first > ticket) return;
       std::tie(first, needs) = *inherits_.begin();
     }
     std::exception_ptr failure;
-    for (auto need = needs->begin(); need != needs->end() && !failure; ++need) failure = need->wait_for_error();
+    bool never_began = needs->stands_for_all;
+    for (auto const need : needs->from) {
+      auto its = need.wait_for_error();
+      if (its && !failure) failure = std::move(its);
+      never_began = never_began && need.never_began();
+      if (failure && !never_began) break;
+    }
     std::lock_guard const lock{mutex_};
-    if (inherits_.erase(first) != 0 && failure) failures_.emplace(first, std::move(failure));
+    if (inherits_.erase(first) == 0 || !failure) continue;
+    failures_.emplace(first, std::move(failure));
+    if (never_began) skipped_.insert(first);
   }
 }
 

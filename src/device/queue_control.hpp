@@ -64,7 +64,10 @@ class QueueControl {
   [[nodiscard]] bool never_began(Ticket ticket) noexcept;
 
   /// `ticket` fails, too, if one of `needs` has failed, which its work was ordered behind.
-  void inherit(Ticket ticket, std::span<const Event> needs);
+  void inherit(Ticket ticket, std::span<const Event> needs) { inherit(ticket, needs, false); }
+
+  /// `ticket` does nothing itself but stand for `events`: it fails with them, and never began if none of them did.
+  void stand_for(Ticket ticket, std::span<const Event> events) { inherit(ticket, events, true); }
 
   /// The error of work that has ended: its own, or the one it inherits.
   [[nodiscard]] std::exception_ptr error(Ticket ticket) noexcept;
@@ -97,6 +100,13 @@ class QueueControl {
  private:
   explicit QueueControl(std::uint64_t id) noexcept : id_(id) {}
 
+  /// What `ticket` needs and may have failed, or what it stands for.
+  struct Inheritance {
+    std::vector<Event> from;
+    bool stands_for_all = false;  ///< nothing beside them has ended well
+  };
+  void inherit(Ticket ticket, std::span<const Event> needs, bool stands_for_them);
+
   /// Finds out what the work up to `ticket`, all of which has ended, inherits.
   void settle_inheritance(Ticket ticket) noexcept;
 
@@ -107,7 +117,7 @@ class QueueControl {
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   std::map<Ticket, std::exception_ptr> failures_;
-  std::map<Ticket, std::shared_ptr<std::vector<Event> const>> inherits_;  ///< not looked into yet
+  std::map<Ticket, std::shared_ptr<Inheritance const>> inherits_;  ///< not looked into yet
   std::set<Ticket> skipped_;
   Ticket reported_ = 0;
   std::shared_ptr<Waiter> waiter_;

@@ -307,6 +307,27 @@ TEST_F(Staged, AFailureOnTheWayDownLeavesWhatTheHostHas) {
   }
 }
 
+TEST_F(Staged, WhatNeverCameDoesNotTakeTheHostsLastGoodCopyWithIt) {
+  constexpr std::size_t bytes = 2 * chunk + 5;
+  auto const data = pattern(bytes);
+  UnifiedBuffer<std::uint8_t> buffer(bytes, on_stager());
+  buffer.copy_from(data);
+  buffer.sync_to_device();
+  set_sim_faults(stager, {.fail_run = 1});
+  auto& queue = stager.default_queue();
+  std::optional<Gate> gate{other.default_queue()};
+  queue.wait(other.default_queue().record());
+  bump(queue, buffer.slice(0));
+  auto const fetched = buffer.sync_to_host_async();
+  EXPECT_FALSE(fetched.ready());
+  gate.reset();
+  EXPECT_THROW(fetched.wait(), DeviceError);
+  EXPECT_TRUE(fetched.never_began()) << "no chunk of it";
+  EXPECT_THROW(std::ignore = buffer.to_vector(), DeviceError);
+  EXPECT_TRUE(buffer.to_vector() == data);
+  EXPECT_TRUE(device_bytes(buffer, stager) == data);
+}
+
 TEST_F(Staged, WhicheverCallFailsNothingElseDoes) {
   constexpr std::size_t bytes = 2 * chunk + 5;
   auto const data = pattern(bytes);

@@ -190,6 +190,18 @@ TEST_P(DeviceConformance, WorkThatNeedsWhatIsKnownToHaveFailedNeverBegins) {
     EXPECT_EQ(message_of(event.wait_for_error()), what);
     EXPECT_TRUE(event.never_began());
   }
+  auto const skipped = queue.upload(piece.memory(), news.data(), bytes, {{failed}});
+  auto const skipped_too = queue.download(landed.data(), piece.memory(), bytes, {{failed}});
+  struct Joined {
+    Event event;
+    bool never_began;
+  };
+  for (auto const& [joined, never_began] :
+       {Joined{queue.join({{skipped, skipped_too}}), true}, Joined{queue.join({{skipped, failed}}), false},
+        Joined{queue.join({{skipped, failing.download(result.data(), piece.memory(), bytes)}}), false}}) {
+    EXPECT_EQ(message_of(joined.wait_for_error()), what);
+    EXPECT_EQ(joined.never_began(), never_began);
+  }
   EXPECT_EQ(landed, repeated(bytes, 9));
   auto const done = queue.download(result.data(), piece.memory(), bytes);
   EXPECT_EQ(done.wait_for_error(), nullptr);
