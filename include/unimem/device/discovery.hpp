@@ -15,9 +15,10 @@ namespace unimem {
 [[nodiscard]] UNIMEM_API std::vector<std::reference_wrapper<Device>> devices();
 
 /// The device with this id. `sim` or `sim:memory=1GiB,h2d=12GB/s,latency=10us,fail_alloc=3` always makes a new
-/// simulated device (options: device/sim.hpp). `opencl:0,zero_copy=1,profile=1` takes options too: whether its memory
-/// is the host's, and whether its driver keeps the times of copies (TransferCounters). Only the backend named is looked
-/// for. Throws NotFound listing what there is, InvalidArgument for an option it cannot read. Thread-safe.
+/// simulated device (options: device/sim.hpp). `opencl:0,zero_copy=1,profile=1,staging=8MiB` takes options too: whether
+/// its memory is the host's, whether its driver keeps the times of copies (TransferCounters), and above which size
+/// copies are staged (`Device::staging_threshold`). Only the backend named is looked for. Throws NotFound listing what
+/// there is, InvalidArgument for an option it cannot read. Thread-safe.
 [[nodiscard]] UNIMEM_API Device& device(std::string_view id);
 
 /// `UNIMEM_DEVICE` if set, else the first of: cuda, metal, a GPU under OpenCL, cpu. Decided once. Thread-safe.
