@@ -49,7 +49,7 @@ Event BufferCore::fetch(ByteRange range) {
   }
   std::vector<Event> events;
   inside->start_copies(plan, nullptr, events);
-  inside->commit(std::move(plan), std::move(events));
+  inside->commit_copies(plan, events);
   return inside->arrival(host_place, range, detail::host_device().default_queue());
 }
 

@@ -314,6 +314,18 @@ void BufferCore::Inside::forget_ended() noexcept {
   }
 }
 
+void BufferCore::Inside::commit_copies(Plan const& plan, std::span<const Event> events) {
+  if (plan.copies.empty()) return commit(plan, {});
+  auto event = events.begin();
+  for (auto const& copy : plan.copies) {
+    Plan part;
+    part.place = plan.place;
+    part.range = copy.range;
+    part.copies = {copy};
+    commit(std::move(part), copy.fence ? std::vector<Event>{} : std::vector{*event++});
+  }
+}
+
 void BufferCore::Inside::commit(Plan plan, std::vector<Event> events, Events what) {
   auto undo = coherence.commit(plan);
   pending.add(std::move(events), what == Events::of_all, std::move(plan), std::move(undo));

@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -113,6 +114,9 @@ struct BufferCore::Inside {
   enum class Events : unsigned char { of_all, of_the_end };
   /// Commits a plan whose work ends with `events`.
   void commit(Plan plan, std::vector<Event> events, Events what = Events::of_all);
+  /// Commits a plan to read whose copies end with `events`, each by itself: where one fails, what another has brought
+  /// stays.
+  void commit_copies(Plan const& plan, std::span<const Event> events);
   /// Commits a write at `place` that ends with `event`.
   void commit_write(Place place, ByteRange range, Event event, Events what);
 

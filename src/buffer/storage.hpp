@@ -100,9 +100,9 @@ class Storage {
   DeviceMemory memory_;
   Hazards hazards_;
   Device* others_on_ = nullptr;
-  std::uint64_t others_queue_ = 0;  ///< 0: on any queue, or on none of ours
+  std::uint64_t others_queue_ = 0;               ///< 0: on any queue, or on none of ours
   std::atomic<LeaseCell const*> door_{nullptr};  ///< a lease that ends may take it away
-  std::atomic<unsigned> leases_{0};  ///< but for those that came in by the door
+  std::atomic<unsigned> leases_{0};              ///< but for those that came in by the door
 };
 
 }  // namespace unimem::detail

@@ -185,7 +185,7 @@ void BufferCore::Inside::prepare(BufferCore& self, Place place, ByteRange range,
     check_lost(plan);
     std::vector<Event> events;
     start_copies(plan, &queue, events);
-    commit(std::move(plan), std::move(events));
+    commit_copies(plan, events);
   }
   if (auto const& storage = storage_at(place)) {
     intent == Intent::read ? storage->order_read(queue, range) : storage->order_write(queue, range);

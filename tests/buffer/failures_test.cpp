@@ -2,10 +2,14 @@
 
 #include "buffer/buffer_fixture.hpp"
 #include "buffer/gate_from_beside.hpp"
+#include "device/gate.hpp"
 
 #include <algorithm>
 #include <array>
 #include <latch>
+#include <numeric>
+#include <optional>
+#include <thread>
 
 namespace unimem::testing {
 namespace {
@@ -262,6 +266,34 @@ TEST_F(Failures, ACopyWhoseSourceFailsLeavesItsTarget) {
   EXPECT_THAT(to.to_vector(), Each(5U)) << "the only copy there was";
   EXPECT_THROW(std::ignore = from.host_view(), DeviceError);
   EXPECT_EQ(from.to_vector(), counting(100));
+}
+
+TEST_F(Failures, WhatHasArrivedStaysThoughWhatWasFetchedWithItFails) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  buffer.sync_to_device();
+  set(sim.default_queue(), buffer.slice(30, 20), 7).wait();  // only the device has them
+  buffer.slice(20, 10).copy_from(counting(10, 1000));
+  buffer.slice(50, 10).copy_from(counting(10, 2000));
+  set_sim_faults(sim, {.fail_upload = 1, .fail_run = 2});
+  std::optional<Gate> gate{own_queue};  // the first run
+  set(own_queue, buffer.slice(60, 10), 9);
+  auto const before = sim.transfers().device_to_host_copies;
+  auto const fetched = buffer.sync_to_host_async();
+  while (sim.transfers().device_to_host_copies == before) std::this_thread::yield();
+  // The sevens have arrived; what was written last comes later. Now across them, from the host:
+  auto const sent = buffer.prefetch();
+  gate.reset();
+  EXPECT_NE(fetched.wait_for_error(), nullptr);
+  EXPECT_NE(sent.wait_for_error(), nullptr);
+  EXPECT_THROW(buffer.sync_to_host(), DeviceError);
+  auto expected = counting(100);
+  std::fill_n(expected.begin() + 30, 20, 7U);
+  std::iota(expected.begin() + 20, expected.begin() + 30, 1000U);
+  std::iota(expected.begin() + 50, expected.begin() + 60, 2000U);
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  buffer.core().validate();
 }
 
 TEST_F(Failures, WhatWritesAnewBehindAFailureStays) {
