@@ -10,6 +10,11 @@
 
 namespace unimem {
 
+/// Whether the device carries out its work inside the submitting call (Oclgrind): nothing is ever pending there.
+inline bool works_in_the_submitting_thread(Device const& device) {
+  return device.info().name.find("Oclgrind") != std::string::npos;
+}
+
 /// Holds a queue's later work back until it is destroyed, on every backend: what is pending can be seen without
 /// sleeping. A kernel that waits where kernels are host code, an event of the driver's under OpenCL.
 class Gate {

@@ -4,6 +4,7 @@
 #include <unimem/device/device.hpp>
 
 #include "device/backends.hpp"
+#include "device/gate.hpp"
 
 #include <gtest/gtest.h>
 
@@ -27,11 +28,6 @@ inline Device& kept(std::unique_ptr<Device> device) {
   static auto& all = *new std::vector<std::unique_ptr<Device>>;
   all.push_back(std::move(device));
   return *all.back();
-}
-
-/// Whether the device carries out its work inside the submitting call (Oclgrind): nothing is ever pending there.
-inline bool works_in_the_submitting_thread(Device const& device) {
-  return device.info().name.find("Oclgrind") != std::string::npos;
 }
 
 /// A test on opencl:0, skipped with the reason where there is none. Memory taken through it is given back at the end.
