@@ -3,6 +3,7 @@
 #include <unimem/device/device.hpp>
 
 #include <latch>
+#include <memory>
 #include <utility>
 
 namespace unimem::testing {
@@ -12,18 +13,20 @@ namespace unimem::testing {
 class GateFromBeside {
  public:
   GateFromBeside(Device& held, Device& beside) {
-    auto const program = beside.compile(
-        {"gate", "", [this](Range, std::size_t, std::size_t, std::span<const HostArgument>) { opened_.wait(); }});
+    auto const program =
+        beside.compile({"gate", "", [opened = opened_](Range, std::size_t, std::size_t, std::span<const HostArgument>) {
+                          opened->wait();
+                        }});
     held.default_queue().wait(beside.default_queue().run(program, Range{1}, {}));
   }
   ~GateFromBeside() { open(); }
   void open() {
-    if (!std::exchange(open_, true)) opened_.count_down();
+    if (!std::exchange(open_, true)) opened_->count_down();
   }
 
  private:
   bool open_ = false;
-  std::latch opened_{1};
+  std::shared_ptr<std::latch> opened_ = std::make_shared<std::latch>(1);  ///< the kernel may be the last to look
 };
 
 }  // namespace unimem::testing

@@ -3,11 +3,13 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 
+#include "buffer/gate_from_beside.hpp"
 #include "buffer/model.hpp"
 #include "buffer/reuse.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +20,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace unimem::detail {
 
@@ -171,6 +174,46 @@ std::optional<Finding> found_by_need() {
   }
 }
 
+/// Bytes that only the device has are on their way to the host, and fail; meanwhile what lies around them is brought
+/// to the device, which carries out whatever it was given.
+std::optional<Finding> found_by_crossing() {
+  static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20, .heedless = true});
+  static auto& beside = make_sim({.memory_bytes = std::size_t{1} << 20});
+  MemoryManager manager;
+  BufferOptions options;
+  options.manager = &manager;
+  options.device = &on;
+  UnifiedBuffer<std::uint32_t> buffer(Shape(100), options);
+  buffer.fill(1);
+  buffer.sync_to_device();
+  {
+    auto part = buffer.slice(30, 20);
+    auto const lease = part.device(on);
+    std::fill_n(lease.data(), 20, 7U);
+  }
+  for (auto const at : {20, 50}) buffer.slice(at, 10).copy_from(std::vector<std::uint32_t>(10, 2));
+  set_sim_faults(on, {.fail_download = 1});
+  std::vector<Event> events;
+  {
+    GateFromBeside const gate(on, beside);
+    auto part = buffer.slice(30, 20);
+    events.push_back(part.sync_to_host_async());
+    events.push_back(buffer.prefetch());
+  }
+  for (auto const event : events) static_cast<void>(event.wait_for_error());
+  set_sim_faults(on, {});
+  try {
+    static_cast<void>(buffer.host_view());
+  } catch (DeviceError const&) {  // told once
+  }
+  try {
+    if (buffer.slice(30, 20).to_vector() == std::vector<std::uint32_t>(20, 7)) return std::nullopt;
+    return Finding{"the crossing test", "the only good copy was written over"};
+  } catch (std::exception const& error) {
+    return Finding{"the crossing test", error.what()};
+  }
+}
+
 /// Leases for one queue after the other, and what must not happen under them.
 std::optional<Finding> found_by_leases() {
   static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20});
@@ -209,6 +252,7 @@ std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   if (!finding) finding = found_by_blocks_in_use();
   if (!finding) finding = found_by_arrival();
   if (!finding) finding = found_by_need();
+  if (!finding) finding = found_by_crossing();
   if (!finding) finding = found_by_leases();
   for (auto seed = first_seed; seed < first_seed + seeds && !finding; ++seed) finding = found_by_model(seed);
   detail::active_buffer_mutant = BufferMutant::none;
