@@ -1,6 +1,14 @@
-// The real header first: it gives names their newest form by macros (cuMemAlloc becomes cuMemAlloc_v2), which then holds
-// for our table too.
+// The real header first: it gives names their newest form by macros (cuMemAlloc becomes cuMemAlloc_v2), which then
+// holds for our table too.
 #include <cuda.h>
+
+// What headers before 13.0 keep under a name of its own.
+#ifndef cuMemAdvise
+#define cuMemAdvise cuMemAdvise_v2
+#endif
+#ifndef cuMemPrefetchAsync
+#define cuMemPrefetchAsync cuMemPrefetchAsync_v2
+#endif
 
 #include "device/cuda/driver.hpp"
 
@@ -20,10 +28,10 @@ namespace {
 /// Whether two types travel alike in a call: of one size, and both addresses or both numbers. (An enumeration is the
 /// number it stands on.)
 template <class Ours, class Theirs>
-constexpr bool travel_alike = sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs) &&
-                              std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
-                              (std::is_integral_v<Ours> || std::is_enum_v<Ours>) ==
-                                  (std::is_integral_v<Theirs> || std::is_enum_v<Theirs>);
+constexpr bool travel_alike =
+    sizeof(Ours) == sizeof(Theirs) && alignof(Ours) == alignof(Theirs) &&
+    std::is_pointer_v<Ours> == std::is_pointer_v<Theirs> &&
+    (std::is_integral_v<Ours> || std::is_enum_v<Ours>) == (std::is_integral_v<Theirs> || std::is_enum_v<Theirs>);
 
 template <class Ours, class Theirs>
 struct SameCall : std::false_type {};
@@ -144,10 +152,9 @@ UNIMEM_SAME(ours::host_register_portable, CU_MEMHOSTREGISTER_PORTABLE);
 UNIMEM_SAME(ours::host_register_device_map, CU_MEMHOSTREGISTER_DEVICEMAP);
 UNIMEM_SAME(ours::host_register_read_only, CU_MEMHOSTREGISTER_READ_ONLY);
 UNIMEM_SAME(ours::attach_global, CU_MEM_ATTACH_GLOBAL);
-UNIMEM_SAME(ours::cpu_device, CU_DEVICE_CPU);
 
-#define UNIMEM_SAME_FIELD(our_type, our_field, their_type, their_field)                    \
-  static_assert(offsetof(our_type, our_field) == offsetof(their_type, their_field) &&      \
+#define UNIMEM_SAME_FIELD(our_type, our_field, their_type, their_field)               \
+  static_assert(offsetof(our_type, our_field) == offsetof(their_type, their_field) && \
                 sizeof(our_type::our_field) == sizeof(their_type::their_field))
 
 static_assert(sizeof(ours::DevicePointer) == sizeof(CUdeviceptr) && sizeof(ours::Device) == sizeof(CUdevice));

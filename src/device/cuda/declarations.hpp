@@ -136,7 +136,6 @@ constexpr unsigned event_blocking_sync = 1, event_disable_timing = 2;
 constexpr unsigned host_alloc_portable = 1, host_alloc_device_map = 2, host_alloc_write_combined = 4;
 constexpr unsigned host_register_portable = 1, host_register_device_map = 2, host_register_read_only = 8;
 constexpr unsigned attach_global = 1;
-constexpr Device cpu_device = -1;  ///< the host, where a place is named by a device (prefetch, advice)
 
 /// One rectangle of rows for `cuMemcpy2DAsync`: CUDA_MEMCPY2D.
 struct Copy2D {

@@ -39,9 +39,9 @@ LoadedDriver load_driver() {
     return get(name, &function, version, 0, &status) == Result::success ? function : nullptr;
   };
   auto& driver = loaded.driver;
-#define UNIMEM_LOAD(function, version, ...)                                                    \
-  driver.function = reinterpret_cast<decltype(driver.function)>(find(#function, version));     \
-  if (driver.function == nullptr && loaded.problem.empty())                                    \
+#define UNIMEM_LOAD(function, version, ...)                                                \
+  driver.function = reinterpret_cast<decltype(driver.function)>(find(#function, version)); \
+  if (driver.function == nullptr && loaded.problem.empty())                                \
     loaded.problem = fmt::format("the CUDA driver has no {} of {}", #function, spelled(version));
   UNIMEM_CUDA_FUNCTIONS(UNIMEM_LOAD)
 #undef UNIMEM_LOAD

@@ -33,8 +33,9 @@
   each(cuMemAllocAsync, 11020, DevicePointer* pointer, std::size_t bytes, Stream stream)                               \
   each(cuMemFreeAsync, 11020, DevicePointer pointer, Stream stream)                                                    \
   each(cuMemAllocManaged, 6000, DevicePointer* pointer, std::size_t bytes, unsigned flags)                             \
-  each(cuMemAdvise, 8000, DevicePointer pointer, std::size_t bytes, Advice advice, Device device)                      \
-  each(cuMemPrefetchAsync, 8000, DevicePointer pointer, std::size_t bytes, Device device, Stream stream)               \
+  each(cuMemAdvise, 12020, DevicePointer pointer, std::size_t bytes, Advice advice, MemoryLocation location)           \
+  each(cuMemPrefetchAsync, 12020, DevicePointer pointer, std::size_t bytes, MemoryLocation location, unsigned flags,   \
+       Stream stream)                                                                                                  \
   each(cuMemHostAlloc, 2020, void** pointer, std::size_t bytes, unsigned flags)                                        \
   each(cuMemFreeHost, 2000, void* pointer)                                                                             \
   each(cuMemHostRegister, 6050, void* pointer, std::size_t bytes, unsigned flags)                                      \
@@ -86,6 +87,7 @@
        std::size_t (*shared_bytes)(int block), std::size_t dynamic_shared_bytes, int block_limit)                      \
   each(cuLaunchKernel, 4000, Function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,   \
        unsigned block_y, unsigned block_z, unsigned shared_bytes, Stream stream, void** parameters, void** extra)      \
+  each(cuFuncGetParamInfo, 12040, Function function, std::size_t index, std::size_t* offset, std::size_t* bytes)       \
   each(cuGraphInstantiateWithFlags, 11040, GraphExec* executable, Graph graph, unsigned long long flags)               \
   each(cuGraphLaunch, 10000, GraphExec executable, Stream stream)                                                      \
   each(cuGraphDestroy, 10000, Graph graph)                                                                             \
