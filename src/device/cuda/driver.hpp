@@ -78,6 +78,8 @@
   each(cuEventCreate, 2000, Event* event, unsigned flags)                                                              \
   each(cuEventDestroy, 4000, Event event)                                                                              \
   each(cuEventRecord, 2000, Event event, Stream stream)                                                                \
+  each(cuEventElapsedTime, 2000, float* milliseconds, Event begin, Event end)                                          \
+  each(cuStreamWaitValue32, 11070, Stream stream, DevicePointer address, std::uint32_t value, unsigned flags)          \
   each(cuEventQuery, 2000, Event event)                                                                                \
   each(cuEventSynchronize, 2000, Event event)                                                                          \
   each(cuModuleLoadData, 2000, Module* module, void const* image)                                                      \

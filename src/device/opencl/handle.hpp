@@ -1,7 +1,7 @@
 #pragma once
 
 #include "device/opencl/api.hpp"
-#include "device/opencl/process_end.hpp"
+#include "device/process_end.hpp"
 
 #include <utility>
 

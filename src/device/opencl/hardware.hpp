@@ -2,8 +2,8 @@
 
 #include <unimem/device/device.hpp>
 
+#include "device/memory_budget.hpp"
 #include "device/opencl/api.hpp"
-#include "device/opencl/budget.hpp"
 
 #include <functional>
 #include <memory>

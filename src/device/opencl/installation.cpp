@@ -5,7 +5,7 @@
 
 #include "device/opencl/command_stream.hpp"
 #include "device/opencl/probe.hpp"
-#include "device/opencl/process_end.hpp"
+#include "device/process_end.hpp"
 
 #include <charconv>
 #include <chrono>

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <cstddef>
 
-namespace unimem::detail::opencl {
+namespace unimem::detail {
 
 /// How much of one piece of hardware is handed out. Drivers over-commit (PoCL aborts the process when memory really
 /// ends), so the library keeps the account itself; all devices opened on the same hardware share one. Thread-safe.
@@ -30,4 +30,4 @@ class MemoryBudget {
   std::atomic<std::size_t> live_{0};
 };
 
-}  // namespace unimem::detail::opencl
+}  // namespace unimem::detail
