@@ -1,12 +1,15 @@
 #pragma once
 
+#include "device/driver_stream.hpp"
 #include "device/opencl/code.hpp"
 #include "device/opencl/handle.hpp"
 
+#include <chrono>
 #include <cstddef>
-#include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 namespace unimem::detail::opencl {
@@ -17,14 +20,15 @@ struct DriverEvent {
   char const* call = "";
 };
 
-/// What a command moves, to be counted once it has.
-enum class Moves : std::uint8_t { nothing, upload, download, copy };
-
 /// One ticket's worth of driver commands, with all that must live until they have ended.
-struct Command {
-  std::vector<DriverEvent> events{};  ///< in the order of submission; the ticket ends when all have
-  Moves moves = Moves::nothing;
-  std::size_t bytes = 0;
+class Command final : public DriverCommand {
+ public:
+  explicit Command(Api const& api) : api_(api) {}
+  /// A copy of `bytes`; `timed` if the driver keeps its time.
+  Command(Api const& api, Moves moves, std::size_t bytes, bool timed)
+      : DriverCommand(moves, bytes), api_(api), timed_(timed) {}
+
+  std::vector<DriverEvent> events{};    ///< in the order of submission; the ticket ends when all have
   bool orders_only = false;             ///< failures of its events are others' to report
   std::shared_ptr<void const> keep{};   ///< programs, patterns
   std::vector<MemoryHandle> windows{};  ///< sub-buffers made for this command alone
@@ -32,18 +36,27 @@ struct Command {
   /// Makes one driver call that enqueues, `enqueue(cl_event*)`, and adds its event. If the driver refuses, throws
   /// DeviceError after what this command has enqueued before has ended: it may use memory that goes with the command.
   template <class Enqueue>
-  void add(Api const& api, char const* call, Enqueue const& enqueue) {
+  void add(char const* call, Enqueue const& enqueue) {
     cl_event event = nullptr;
     auto const code = enqueue(&event);
     if (code != CL_SUCCESS) {
-      for (auto const& earlier : events) {
-        auto* const handle = earlier.event.get();
-        api.clWaitForEvents(1, &handle);
-      }
+      wait();
       check(code, call);
     }
-    events.push_back({EventHandle{api, event}, call});
+    events.push_back({EventHandle{api_, event}, call});
   }
+
+  /// References to its events.
+  [[nodiscard]] std::vector<DriverEvent> share() const;
+
+  [[nodiscard]] Outcome outcome() noexcept override;
+  void wait() const noexcept override;
+  [[nodiscard]] char const* call() const noexcept override { return events.back().call; }
+  [[nodiscard]] std::optional<std::chrono::nanoseconds> took() const noexcept override;
+
+ private:
+  Api const& api_;
+  bool timed_ = false;
 };
 
 }  // namespace unimem::detail::opencl

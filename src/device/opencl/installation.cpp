@@ -3,7 +3,7 @@
 #include <unimem/core/environment.hpp>
 #include <unimem/core/error.hpp>
 
-#include "device/opencl/command_stream.hpp"
+#include "device/driver_stream.hpp"
 #include "device/opencl/probe.hpp"
 #include "device/process_end.hpp"
 

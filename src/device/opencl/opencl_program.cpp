@@ -160,7 +160,7 @@ void OpenClProgram::enqueue(Command& command, cl_command_queue queue, Range rang
   set_arguments(arguments, command.windows, portable);
   auto const add = [&](cl_uint dimensions, std::size_t const* from, std::size_t const* items,
                        std::size_t const* group) {
-    command.add(api_, "clEnqueueNDRangeKernel", [&](cl_event* event) {
+    command.add("clEnqueueNDRangeKernel", [&](cl_event* event) {
       return api_.clEnqueueNDRangeKernel(queue, kernel_.get(), dimensions, from, items, group, 0, nullptr, event);
     });
   };

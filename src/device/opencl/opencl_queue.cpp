@@ -24,7 +24,7 @@ cl_mem object_of(DeviceMemory memory) noexcept {
 OpenClQueue::OpenClQueue(OpenClDevice& device, QueueHandle queue)
     : device_(device),
       api_(device.api()),
-      stream_(std::make_shared<CommandStream>(device, std::move(queue), control())) {
+      stream_(std::make_shared<CommandStream>(device, api_, std::move(queue), control())) {
   control().set_waiter(stream_);
 }
 
@@ -42,8 +42,8 @@ Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, 
   constexpr auto call = "clEnqueueWriteBuffer";
   if (auto const skipped = skipped_behind(needs)) return *skipped;
   auto const lock = begin(call);
-  Command command{.moves = Moves::upload, .bytes = bytes};
-  command.add(api_, call, [&](cl_event* event) {
+  auto command = std::make_shared<Command>(api_, Moves::upload, bytes, device_.profiles());
+  command->add(call, [&](cl_event* event) {
     return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset, bytes, from, 0, nullptr,
                                      event);
   });
@@ -54,8 +54,8 @@ Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes, std:
   constexpr auto call = "clEnqueueReadBuffer";
   if (auto const skipped = skipped_behind(needs)) return *skipped;
   auto const lock = begin(call);
-  Command command{.moves = Moves::download, .bytes = bytes};
-  command.add(api_, call, [&](cl_event* event) {
+  auto command = std::make_shared<Command>(api_, Moves::download, bytes, device_.profiles());
+  command->add(call, [&](cl_event* event) {
     return api_.clEnqueueReadBuffer(stream_->queue(), object_of(from), CL_FALSE, from.offset, bytes, to, 0, nullptr,
                                     event);
   });
@@ -66,8 +66,8 @@ Event OpenClQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, s
   constexpr auto call = "clEnqueueCopyBuffer";
   if (auto const skipped = skipped_behind(needs)) return *skipped;
   auto const lock = begin(call);
-  Command command{.moves = Moves::copy, .bytes = bytes};
-  command.add(api_, call, [&](cl_event* event) {
+  auto command = std::make_shared<Command>(api_, Moves::copy, bytes, device_.profiles());
+  command->add(call, [&](cl_event* event) {
     return api_.clEnqueueCopyBuffer(stream_->queue(), object_of(from), object_of(to), from.offset, to.offset, bytes, 0,
                                     nullptr, event);
   });
@@ -77,16 +77,16 @@ Event OpenClQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, s
 Event OpenClQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
   constexpr auto call = "clEnqueueFillBuffer";
   auto const lock = begin(call);
-  Command command;
+  auto command = std::make_shared<Command>(api_);
   // The driver fills from multiples of the pattern's size only; `lead` bytes come before the first of them.
   auto const lead = (pattern.size() - to.offset % pattern.size()) % pattern.size();
   if (lead == 0) {
-    command.add(api_, call, [&](cl_event* event) {
+    command->add(call, [&](cl_event* event) {
       return api_.clEnqueueFillBuffer(stream_->queue(), object_of(to), pattern.data(), pattern.size(), to.offset,
                                       to.bytes, 0, nullptr, event);
     });
   } else {
-    add_turned_fill(command, to, pattern, lead);
+    add_turned_fill(*command, to, pattern, lead);
   }
   return stream_->append(std::move(command));
 }
@@ -98,17 +98,17 @@ void OpenClQueue::add_turned_fill(Command& command, DeviceMemory to, std::span<c
   auto const turned = std::make_shared<std::vector<std::byte>>(pattern.begin(), pattern.end());
   std::rotate(turned->begin(), turned->begin() + static_cast<std::ptrdiff_t>(lead), turned->end());
   command.keep = turned;
-  command.add(api_, "clEnqueueWriteBuffer", [&](cl_event* event) {
+  command.add("clEnqueueWriteBuffer", [&](cl_event* event) {
     return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset, lead,
                                      turned->data() + size - lead, 0, nullptr, event);
   });
   if (body != 0) {
-    command.add(api_, "clEnqueueFillBuffer", [&](cl_event* event) {
+    command.add("clEnqueueFillBuffer", [&](cl_event* event) {
       return api_.clEnqueueFillBuffer(stream_->queue(), object_of(to), turned->data(), size, to.offset + lead, body, 0,
                                       nullptr, event);
     });
   }
-  command.add(api_, "clEnqueueWriteBuffer", [&](cl_event* event) {
+  command.add("clEnqueueWriteBuffer", [&](cl_event* event) {
     return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset + lead + body, size - lead,
                                      turned->data(), 0, nullptr, event);
   });
@@ -122,8 +122,9 @@ Event OpenClQueue::run(std::shared_ptr<Program const> program, Range range, std:
   }
   if (auto const skipped = skipped_behind(needs)) return *skipped;
   auto const lock = begin("clEnqueueNDRangeKernel");
-  Command command{.keep = std::move(program)};
-  ours->enqueue(command, stream_->queue(), range, arguments);
+  auto command = std::make_shared<Command>(api_);
+  command->keep = std::move(program);
+  ours->enqueue(*command, stream_->queue(), range, arguments);
   return stream_->append(std::move(command));
 }
 
@@ -139,20 +140,22 @@ void OpenClQueue::wait(Event event) {
   auto const lock = begin(call);
   // The awaited events stay with the command, first: a barrier whose list holds a failure may end before the rest of
   // the list. (Not by add(): a refusal must not wait for another queue's work.)
-  Command command{.events = std::move(awaited), .orders_only = true};
+  auto command = std::make_shared<Command>(api_);
+  command->events = std::move(awaited);
+  command->orders_only = true;
   cl_event barrier = nullptr;
   check(api_.clEnqueueBarrierWithWaitList(stream_->queue(), static_cast<cl_uint>(list.size()), list.data(), &barrier),
         call);
-  command.events.push_back({EventHandle{api_, barrier}, call});
+  command->events.push_back({EventHandle{api_, barrier}, call});
   stream_->append(std::move(command));
 }
 
 Event OpenClQueue::mark() {
   constexpr auto call = "clEnqueueMarkerWithWaitList";
   auto const lock = begin(call);
-  Command command;
-  command.add(api_, call,
-              [&](cl_event* marker) { return api_.clEnqueueMarkerWithWaitList(stream_->queue(), 0, nullptr, marker); });
+  auto command = std::make_shared<Command>(api_);
+  command->add(
+      call, [&](cl_event* marker) { return api_.clEnqueueMarkerWithWaitList(stream_->queue(), 0, nullptr, marker); });
   return stream_->append(std::move(command));
 }
 

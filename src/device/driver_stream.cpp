@@ -1,0 +1,141 @@
+#include "device/driver_stream.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "device/process_end.hpp"
+
+#include <fmt/format.h>
+
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace unimem::detail {
+namespace {
+
+/// Every stream there is, so that the exit handler can wait for them.
+struct Streams {
+  std::mutex mutex;
+  std::set<DriverStream*> all;
+};
+
+Streams& streams() {
+  static auto& instance = *new Streams;  // never destroyed: static queues may go after any static of ours
+  return instance;
+}
+
+/// Why work that nobody will hear of any more has failed.
+std::exception_ptr gone_failure(char const* call, Device const& device) noexcept {
+  return std::make_exception_ptr(
+      UnsupportedOperation(fmt::format("waiting for {}", call), std::string(device.id()), process_end_reason));
+}
+
+}  // namespace
+
+void DriverCommand::count(Device& device) const noexcept {
+  switch (moves_) {
+    case Moves::nothing:
+      break;
+    case Moves::upload:
+      device.count_upload(bytes_, took());
+      break;
+    case Moves::download:
+      device.count_download(bytes_, took());
+      break;
+    case Moves::copy:
+      device.count_copy(bytes_, took());
+      break;
+  }
+}
+
+DriverStream::DriverStream(Device& device, QueueControl& control) : device_(device), control_(control) {
+  std::lock_guard const lock{streams().mutex};
+  streams().all.insert(this);
+}
+
+DriverStream::~DriverStream() {
+  std::lock_guard const lock{streams().mutex};
+  streams().all.erase(this);
+}
+
+Event DriverStream::append(std::shared_ptr<DriverCommand> command) {
+  watch_main_thread();
+  Commands ended;
+  std::lock_guard const lock{pending_mutex_};
+  pending_.push_back(std::move(command));
+  auto const event = control_.submit();
+  if (pending_.size() == 1) first_ = event.ticket();
+  ended = collect();
+  return event;
+}
+
+DriverStream::Commands DriverStream::collect() noexcept {
+  Commands ended;
+  while (!pending_.empty()) {
+    auto& command = pending_.front();
+    auto outcome =
+        driver_gone() ? DriverCommand::Outcome{false, gone_failure(command->call(), device_)} : command->outcome();
+    if (outcome.running) break;
+    if (!outcome.failure) command->count(device_);
+    ended.push_back(std::move(command));
+    auto const done = first_++;
+    pending_.pop_front();
+    control_.finish(done, std::move(outcome.failure));
+  }
+  return ended;
+}
+
+std::shared_ptr<DriverCommand> const& DriverStream::find(Ticket ticket) const noexcept {
+  return pending_[static_cast<std::size_t>(ticket - first_)];
+}
+
+std::shared_ptr<DriverCommand> DriverStream::pending(Ticket ticket) {
+  Commands ended;
+  std::lock_guard const lock{pending_mutex_};
+  ended = collect();
+  return control_.completed() >= ticket ? nullptr : find(ticket);
+}
+
+void DriverStream::wait_for(Ticket ticket) noexcept {
+  // The ticket's own command first: usually one wait is all. Should the driver end it before an earlier one, as with a
+  // command that never started, the earlier ones are waited for in turn.
+  bool first = true;
+  while (control_.completed() < ticket) {
+    std::shared_ptr<DriverCommand> waited_for;
+    {
+      Commands ended;
+      std::lock_guard const lock{pending_mutex_};
+      ended = collect();
+      if (control_.completed() >= ticket) return;
+      waited_for = first ? find(ticket) : pending_.front();
+    }
+    waited_for->wait();  // the outcome is read when the command is collected
+    if (!first) std::this_thread::yield();
+    first = false;
+  }
+}
+
+void DriverStream::poll() noexcept {
+  static_cast<void>(is_idle());
+}
+
+bool DriverStream::is_idle() noexcept {
+  Commands ended;
+  std::lock_guard const lock{pending_mutex_};
+  ended = collect();
+  return pending_.empty();
+}
+
+void finish_all_streams() noexcept {
+  using Clock = std::chrono::steady_clock;
+  // No longer for all of them together: what nobody waits for need not be done, and it may never end. No shorter
+  // either: PoCL crashes if the process ends while it compiles a kernel, which takes seconds.
+  auto const deadline = Clock::now() + std::chrono::seconds{10};
+  std::lock_guard const lock{streams().mutex};
+  for (auto* const stream : streams().all) {
+    while (!stream->is_idle() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+  }
+}
+
+}  // namespace unimem::detail

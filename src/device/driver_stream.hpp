@@ -1,0 +1,107 @@
+#pragma once
+
+#include <unimem/device/device.hpp>
+#include <unimem/device/event.hpp>
+
+#include "device/queue_control.hpp"
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+namespace unimem::detail {
+
+/// What a command moves, to be counted once it has.
+enum class Moves : std::uint8_t { nothing, upload, download, copy };
+
+/// One ticket's worth of work that was given to a driver, with all that must live until it has ended.
+class DriverCommand {
+ public:
+  explicit DriverCommand(Moves moves = Moves::nothing, std::size_t bytes = 0) noexcept : moves_(moves), bytes_(bytes) {}
+  DriverCommand(DriverCommand const&) = delete;
+  DriverCommand& operator=(DriverCommand const&) = delete;
+  virtual ~DriverCommand() = default;
+
+  /// How a command stands.
+  struct Outcome {
+    bool running = false;
+    std::exception_ptr failure;
+  };
+
+  /// Asks the driver. Does not block where the driver can tell.
+  [[nodiscard]] virtual Outcome outcome() noexcept = 0;
+
+  /// Blocks until the driver says that the work has ended. Its outcome is asked for afterwards.
+  virtual void wait() const noexcept = 0;
+
+  /// The driver call that errors name.
+  [[nodiscard]] virtual char const* call() const noexcept = 0;
+
+  /// How long an ended command was at work; nothing where the driver does not tell.
+  [[nodiscard]] virtual std::optional<std::chrono::nanoseconds> took() const noexcept { return std::nullopt; }
+
+  /// Adds what has moved to the counters of its device.
+  void count(Device& device) const noexcept;
+
+ private:
+  Moves moves_;
+  std::size_t bytes_;
+};
+
+/// The commands of a driver's in-order queue that are not known to have ended.
+///
+/// Nothing here waits for a callback of the driver: who wants to know asks (`poll`), who must know waits in the driver,
+/// and every submission collects what has ended. A callback would run on a driver's thread at a moment of the driver's
+/// choosing, also while the process exits, and on drivers that execute lazily it never comes.
+///
+/// Thread-safe. Shared by its queue and by whoever waits at the moment the queue goes.
+class DriverStream : public Waiter {
+ public:
+  DriverStream(Device& device, QueueControl& control);
+  ~DriverStream() override;
+
+  /// Held from the first driver call of a command to `append`, so that tickets count in the driver's order.
+  [[nodiscard]] std::unique_lock<std::mutex> submission() { return std::unique_lock{submission_mutex_}; }
+
+  /// Takes a ticket for a command that the driver was just given. The caller holds `submission()`.
+  Event append(std::shared_ptr<DriverCommand> command);
+
+  /// The command of `ticket`; null if it has ended.
+  [[nodiscard]] std::shared_ptr<DriverCommand> pending(Ticket ticket);
+
+  void wait_for(Ticket ticket) noexcept override;
+  void poll() noexcept override;
+
+  /// Waits for everything submitted so far.
+  void wait_for_all() noexcept { wait_for(control_.submitted()); }
+
+  /// Whether everything submitted so far has ended. Never blocks.
+  [[nodiscard]] bool is_idle() noexcept;
+
+ private:
+  using Commands = std::vector<std::shared_ptr<DriverCommand>>;
+
+  /// Reports the commands at the front that have ended, in order, and hands them back to be destroyed outside the lock.
+  /// The caller holds `pending_mutex_`.
+  [[nodiscard]] Commands collect() noexcept;
+  [[nodiscard]] std::shared_ptr<DriverCommand> const& find(Ticket ticket) const noexcept;
+
+  Device& device_;
+  QueueControl& control_;
+  std::mutex submission_mutex_;  ///< taken before pending_mutex_
+  std::mutex pending_mutex_;
+  Ticket first_ = 0;                                    ///< of the front of `pending_`
+  std::deque<std::shared_ptr<DriverCommand>> pending_;  ///< consecutive tickets
+};
+
+/// Gives the work of every driver's stream of the process a fair time to end. For the end of the process, while drivers
+/// still stand: work that goes on beyond it would read and write memory of static objects that are being destroyed.
+void finish_all_streams() noexcept;
+
+}  // namespace unimem::detail
