@@ -13,7 +13,6 @@
 #include <array>
 #include <bit>
 #include <cstdint>
-#include <ranges>
 #include <string>
 
 namespace unimem::detail::opencl {
@@ -39,12 +38,6 @@ std::string kernel_names(Api const& api, cl_program program) {
   std::string result;
   for (auto const letter : names) result += letter == ';' ? std::string{", "} : std::string{letter};
   return result;
-}
-
-std::string as_hex(std::span<const std::byte> bytes) {
-  std::string text = "0x";
-  for (auto const byte : bytes | std::views::reverse) text += fmt::format("{:02x}", std::to_integer<int>(byte));
-  return text;
 }
 
 }  // namespace

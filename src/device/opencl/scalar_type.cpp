@@ -1,9 +1,7 @@
 #include "device/opencl/scalar_type.hpp"
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
-#include <limits>
+#include <iterator>
 
 namespace unimem::detail::opencl {
 namespace {
@@ -44,21 +42,6 @@ constexpr ScalarType scalar_types[] = {
 std::optional<ScalarType> find_scalar_type(std::string_view name) noexcept {
   auto const* const found = std::ranges::find(scalar_types, name, &ScalarType::name);
   return found == std::end(scalar_types) ? std::nullopt : std::optional{*found};
-}
-
-std::optional<std::uint64_t> convert_scalar(std::span<const std::byte> given, ScalarType const& wanted) {
-  static_assert(std::endian::native == std::endian::little, "the value's first bytes are its lowest");
-  if (wanted.number == Number::floating || !std::has_single_bit(given.size()) || given.size() > 8) return std::nullopt;
-  std::uint64_t value = 0;
-  std::memcpy(&value, given.data(), given.size());
-  bool const is_signed = wanted.number == Number::signed_integer;
-  bool const narrows = wanted.bytes < given.size();
-  if (!narrows && !is_signed) return value;
-  auto const magnitude_bits = 8 * std::min(wanted.bytes, given.size()) - (is_signed ? 1 : 0);
-  auto const rest = value >> magnitude_bits;
-  if (rest == 0) return value;
-  auto const all_ones = (std::numeric_limits<std::uint64_t>::max() >> (64 - 8 * given.size())) >> magnitude_bits;
-  return narrows && is_signed && rest == all_ones ? std::optional{value} : std::nullopt;
 }
 
 }  // namespace unimem::detail::opencl

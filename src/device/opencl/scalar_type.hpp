@@ -1,30 +1,13 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "device/scalar_type.hpp"
+
 #include <optional>
-#include <span>
 #include <string_view>
 
 namespace unimem::detail::opencl {
 
-/// A scalar type of OpenCL C as far as passing one needs to know.
-struct ScalarType {
-  enum class Number : std::uint8_t { unsigned_integer, signed_integer, floating };
-
-  std::string_view name;
-  std::size_t bytes;
-  Number number;
-};
-
 /// The scalar type a compiler calls `name`; nothing for any other (vectors, structures, typedefs of the source).
 [[nodiscard]] std::optional<ScalarType> find_scalar_type(std::string_view name) noexcept;
-
-/// The integer given, as one of type `wanted`: its first `wanted.bytes` bytes are the value. Nothing if it does not
-/// fit, or is no integer's size, or `wanted` is none.
-///
-/// Whether the value given is signed is not known. Made wider, a set top bit is refused where it would have to be
-/// guessed, for a signed type; made narrower, it is a sign only if all that is cut off are copies of it.
-[[nodiscard]] std::optional<std::uint64_t> convert_scalar(std::span<const std::byte> given, ScalarType const& wanted);
 
 }  // namespace unimem::detail::opencl

@@ -1,0 +1,132 @@
+#include "device/cuda/cuda_program.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "device/process_end.hpp"
+#include "device/scalar_type.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace unimem::detail::cuda {
+namespace {
+
+constexpr std::size_t most_parameters = 64;  // the prelude refuses more
+
+/// The prelude's `unimem_range`.
+struct PassedRange {
+  std::uint64_t x, y, z;
+};
+
+ScalarType scalar_type(Parameter parameter) {
+  using Number = ScalarType::Number;
+  auto const number = parameter.kind == Parameter::Kind::unsigned_integer ? Number::unsigned_integer
+                      : parameter.kind == Parameter::Kind::signed_integer ? Number::signed_integer
+                                                                          : Number::floating;
+  return {type_name(parameter), parameter.bytes, number};
+}
+
+std::string spelled(Parameter parameter) {
+  auto const name = type_name(parameter);
+  if (!name.empty()) return std::string(name);
+  return parameter.bytes < 31 ? fmt::format("a type of {} bytes", parameter.bytes) : "a type of more than 30 bytes";
+}
+
+}  // namespace
+
+CudaProgram::CudaProgram(ContextRef context, KernelCompiler const& compiler, ProgramSource const& source)
+    : context_(std::move(context)),
+      name_(source.name),
+      kernel_(compiler.compile(source, context_.architecture, context_.device_id)) {
+  CurrentContext const current{context_};
+  try {
+    load();
+  } catch (...) {
+    if (module_ != nullptr) static_cast<void>(context_.driver.cuModuleUnload(module_));
+    throw;
+  }
+}
+
+void CudaProgram::load() {
+  auto const& driver = context_.driver;
+  auto const code = driver.cuModuleLoadData(&module_, kernel_.image.c_str());
+  if (code != Result::success) {
+    module_ = nullptr;
+    if (is_fatal(code) || code == Result::out_of_memory) check(driver, code, "cuModuleLoadData");
+    throw KernelError(name_, fmt::format("the driver of {} does not load what was compiled: cuModuleLoadData: {}",
+                                         context_.device_id, code_name(driver, code)));
+  }
+  check(driver, driver.cuModuleGetFunction(&function_, module_, kernel_.entry.c_str()), "cuModuleGetFunction");
+  int grid = 0, block = 0;
+  check(driver, driver.cuOccupancyMaxPotentialBlockSize(&grid, &block, function_, nullptr, 0, 0),
+        "cuOccupancyMaxPotentialBlockSize");
+  occupancy_ = {static_cast<unsigned>(std::max(block, 1)), static_cast<unsigned>(std::max(grid, 1))};
+  kernel_.image = std::string{};  // the driver has it now
+}
+
+CudaProgram::~CudaProgram() {
+  if (driver_gone()) return;
+  try {
+    CurrentContext const current{context_};
+    static_cast<void>(context_.driver.cuModuleUnload(module_));
+  } catch (DeviceError const&) {
+    return;  // the context is gone, and the module with it
+  }
+}
+
+std::optional<std::uint64_t> CudaProgram::passed(std::size_t index, KernelArgument const& argument) const {
+  auto const parameter = kernel_.parameters[index];
+  bool const is_buffer = argument.kind == KernelArgument::Kind::memory;
+  if (is_buffer != (parameter.kind == Parameter::Kind::buffer)) {
+    throw KernelError(name_, fmt::format("argument {} is {}, but parameter {} is {}", index,
+                                         is_buffer ? "a buffer" : "a scalar", index, spelled(parameter)));
+  }
+  if (is_buffer) return argument.memory.object == 0 ? 0 : argument.memory.object + argument.memory.offset;
+  if (argument.scalar_bytes == parameter.bytes) return std::nullopt;
+  auto const given = std::span{argument.scalar}.first(argument.scalar_bytes);
+  auto const converted = convert_scalar(given, scalar_type(parameter));
+  if (!converted) {
+    throw KernelError(name_, fmt::format("argument {} is {} ({} bytes), which does not fit parameter {} of type {}",
+                                         index, as_hex(given), given.size(), index, spelled(parameter)));
+  }
+  return converted;
+}
+
+LaunchShape CudaProgram::shape_for(Range range) const {
+  if (kernel_.portable) return portable_shape(range, occupancy_);
+  if (auto const shape = plain_shape(range, occupancy_)) return *shape;
+  throw KernelError(name_, fmt::format("a range of {} × {} × {} items is larger than a grid of blocks can be; the "
+                                       "portable form has no such limit",
+                                       range.x, range.y, range.z));
+}
+
+void CudaProgram::launch(Stream stream, Range range, std::span<const KernelArgument> arguments) const {
+  if (arguments.size() != kernel_.parameters.size()) {
+    throw KernelError(name_, fmt::format("has {} parameters, and {} arguments were given", kernel_.parameters.size(),
+                                         arguments.size()));
+  }
+  PassedRange passed_range{range.x, range.y, range.z};
+  std::array<std::uint64_t, most_parameters> values;  // NOLINT(*-member-init): written before it is read
+  std::array<void*, most_parameters + 1> parameters;  // NOLINT(*-member-init): written before it is read
+  std::size_t count = 0;
+  if (kernel_.portable) parameters[count++] = &passed_range;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    auto const value = passed(i, arguments[i]);
+    values[i] = value.value_or(0);
+    // The driver's parameters are not const, and it only reads them.
+    parameters[count++] = value ? static_cast<void*>(&values[i]) : const_cast<std::byte*>(arguments[i].scalar.data());
+  }
+  if (range.items() == 0) return;
+  auto const shape = shape_for(range);
+  auto const& [grid, block, shared_bytes] = shape;
+  auto const& driver = context_.driver;
+  check(driver,
+        driver.cuLaunchKernel(function_, grid[0], grid[1], grid[2], block[0], block[1], block[2], shared_bytes, stream,
+                              parameters.data(), nullptr),
+        "cuLaunchKernel");
+}
+
+}  // namespace unimem::detail::cuda

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+namespace unimem::detail::cuda {
+
+/// What an argument must be like for one parameter of a kernel.
+struct Parameter {
+  /// The numbers are the prelude's `unimem_kind`.
+  enum class Kind : std::uint8_t { buffer = 1, unsigned_integer = 2, signed_integer = 3, floating = 4, other = 5 };
+
+  Kind kind = Kind::other;
+  std::uint8_t bytes = 0;  ///< 31 stands for all that is larger than any argument
+
+  friend bool operator==(Parameter, Parameter) = default;
+};
+
+/// How errors call a parameter's type, e.g. "unimem_u32", "a buffer"; empty for what has no name here.
+[[nodiscard]] std::string_view type_name(Parameter parameter) noexcept;
+
+/// The parameters of a kernel from the name the compiler gave its `unimem_signature`: they are numbers among that
+/// template's arguments, and so in the name. (The driver tells sizes only, and a pointer has that of a 64-bit number.)
+/// Nothing if the name is no such name.
+[[nodiscard]] std::optional<std::vector<Parameter>> parameters_in(std::string_view mangled);
+
+}  // namespace unimem::detail::cuda

@@ -1,0 +1,132 @@
+#pragma once
+
+#include <string_view>
+
+namespace unimem::detail::cuda {
+
+/// What stands before every kernel's source under CUDA: the portable names of docs/kernels.md in terms of CUDA C++, and
+/// what makes a kernel of a function. It is compiled without any header.
+///
+/// A portable kernel is an ordinary function here. The entry that is launched, `unimem_run`, is a template around it:
+/// it takes the function's parameters as they are, after the range, and calls the function once for each item, which is
+/// what lets a kernel be written without `if (i < count)`. In which of two ways the items are dealt to threads is told
+/// by the shape of the block, which the function can see wherever it asks for its item:
+///
+/// - blocks of one row: thread x of the grid is item x, and the grid's y and z are the item's;
+/// - blocks of one column: the threads take item after item of the whole range, numbered with x fastest, and put
+///   what it comes to into shared memory. So no range is too large for a grid, and narrow ones fill warps.
+///
+/// Everything is named unimem_…, so that nothing a source defines gets in the way.
+inline constexpr std::string_view prelude = R"(
+#define UNIMEM_CUDA 1
+#define UNIMEM_DOUBLES 1
+
+typedef unsigned char  unimem_u8;
+typedef signed char    unimem_i8;
+typedef unsigned short unimem_u16;
+typedef short          unimem_i16;
+typedef unsigned int   unimem_u32;
+typedef int            unimem_i32;
+typedef unsigned long  unimem_u64;
+typedef long           unimem_i64;
+typedef float          unimem_f32;
+typedef double         unimem_f64;
+static_assert(sizeof(unimem_u64) == 8, "unimem_u64 has 64 bits");
+
+#define UNIMEM_KERNEL inline __device__ void
+#define UNIMEM_FUNCTION inline __device__
+#define UNIMEM_GLOBAL
+
+#define UNIMEM_BUFFER(T, x) T* x##_data
+#define UNIMEM_CONST_BUFFER(T, x) const T* x##_data
+#define UNIMEM_DATA(T, x) ((T*)(x##_data))
+
+#define UNIMEM_ITEM_X unimem_item_x()
+#define UNIMEM_ITEM_Y unimem_item_y()
+#define UNIMEM_ITEM_Z unimem_item_z()
+
+#define UNIMEM_ATOMIC_ADD_U32(pointer, value) atomicAdd((unimem_u32*)(pointer), (unimem_u32)(value))
+
+extern __shared__ unimem_u64 unimem_items[];
+
+__device__ __forceinline__ bool unimem_in_rows() { return blockDim.y == 1; }
+__device__ __forceinline__ unimem_u64 unimem_item_x() {
+  return unimem_in_rows() ? blockIdx.x * (unimem_u64)blockDim.x + threadIdx.x : unimem_items[3 * threadIdx.y];
+}
+__device__ __forceinline__ unimem_u64 unimem_item_y() {
+  return unimem_in_rows() ? blockIdx.y : unimem_items[3 * threadIdx.y + 1];
+}
+__device__ __forceinline__ unimem_u64 unimem_item_z() {
+  return unimem_in_rows() ? blockIdx.z : unimem_items[3 * threadIdx.y + 2];
+}
+
+struct unimem_range { unimem_u64 x, y, z; };
+
+template <auto unimem_body, class... unimem_p>
+__global__ void unimem_run(unimem_range unimem_r, unimem_p... unimem_a) {
+  unimem_u64 unimem_i = blockIdx.x * (unimem_u64)blockDim.y + threadIdx.y;
+  do {
+    if (unimem_in_rows()) {
+      if (unimem_item_x() >= unimem_r.x) return;
+    } else {
+      if (unimem_i >= unimem_r.x * unimem_r.y * unimem_r.z) return;
+      const unimem_u64 unimem_row = unimem_i / unimem_r.x, unimem_layer = unimem_row / unimem_r.y;
+      unimem_items[3 * threadIdx.y] = unimem_i - unimem_row * unimem_r.x;
+      unimem_items[3 * threadIdx.y + 1] = unimem_row - unimem_layer * unimem_r.y;
+      unimem_items[3 * threadIdx.y + 2] = unimem_layer;
+      unimem_i += gridDim.x * (unimem_u64)blockDim.y;
+    }
+    unimem_body(unimem_a...);
+  } while (!unimem_in_rows());
+}
+
+template <auto unimem_body, class... unimem_p>
+__device__ constexpr auto unimem_entry(void (*)(unimem_p...)) { return &unimem_run<unimem_body, unimem_p...>; }
+
+template <class> struct unimem_kind { static const int value = 5; };
+template <class unimem_t> struct unimem_kind<unimem_t*> { static const int value = 1; };
+template <> struct unimem_kind<unsigned char> { static const int value = 2; };
+template <> struct unimem_kind<unsigned short> { static const int value = 2; };
+template <> struct unimem_kind<unsigned int> { static const int value = 2; };
+template <> struct unimem_kind<unsigned long> { static const int value = 2; };
+template <> struct unimem_kind<unsigned long long> { static const int value = 2; };
+template <> struct unimem_kind<char> { static const int value = 3; };
+template <> struct unimem_kind<signed char> { static const int value = 3; };
+template <> struct unimem_kind<short> { static const int value = 3; };
+template <> struct unimem_kind<int> { static const int value = 3; };
+template <> struct unimem_kind<long> { static const int value = 3; };
+template <> struct unimem_kind<long long> { static const int value = 3; };
+template <> struct unimem_kind<float> { static const int value = 4; };
+template <> struct unimem_kind<double> { static const int value = 4; };
+
+template <class> struct unimem_parameters;
+template <class... unimem_p> struct unimem_parameters<void(unimem_p...)> {
+  static_assert(sizeof...(unimem_p) <= 64, "a kernel has at most 64 parameters");
+  static const unimem_u64 count = sizeof...(unimem_p);
+  static __device__ constexpr unimem_u64 word(int unimem_w) {
+    const unimem_u64 unimem_all[] = {0, (unimem_kind<unimem_p>::value * 32ul | (sizeof(unimem_p) < 31 ? sizeof(unimem_p) : 31))...};
+    unimem_u64 unimem_result = 0;
+    for (int unimem_i = 0; unimem_i < 8 && 8 * unimem_w + unimem_i < (int)count; ++unimem_i) {
+      unimem_result |= unimem_all[8 * unimem_w + unimem_i + 1] << 8 * unimem_i;
+    }
+    return unimem_result;
+  }
+};
+
+template <unimem_u64... unimem_words> __device__ char unimem_signature = 0;
+template <class unimem_f, class unimem_s = unimem_parameters<unimem_f>>
+__device__ constexpr char* unimem_signature_of() {
+  return &unimem_signature<unimem_s::count, unimem_s::word(0), unimem_s::word(1), unimem_s::word(2), unimem_s::word(3),
+                           unimem_s::word(4), unimem_s::word(5), unimem_s::word(6), unimem_s::word(7)>;
+}
+)";
+
+/// What stands between the prelude and a source that is compiled as it is.
+inline constexpr std::string_view plain_begin = "#line 1\n";
+
+/// What stands around a source in the portable form. A namespace of its own, because CUDA has functions in the global
+/// one (norm, min) that OpenCL has not, or not as functions.
+inline constexpr std::string_view portable_begin = "namespace unimem_source {\n#line 1\n";
+inline constexpr std::string_view portable_end = "\n}\n";
+
+}  // namespace unimem::detail::cuda
