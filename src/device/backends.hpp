@@ -27,6 +27,8 @@ struct BackendEntry {
 };
 
 [[nodiscard]] std::unique_ptr<Device> make_cpu_device();
+[[nodiscard]] FoundDevices find_cuda_devices();
+[[nodiscard]] std::unique_ptr<Device> open_cuda_device(std::size_t index, std::string_view options);
 [[nodiscard]] FoundDevices find_opencl_devices();
 [[nodiscard]] std::unique_ptr<Device> open_opencl_device(std::size_t index, std::string_view options);
 

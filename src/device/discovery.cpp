@@ -25,10 +25,6 @@ detail::FoundDevices find_cpu() {
   return found;
 }
 
-detail::FoundDevices find_cuda() {
-  return {{}, "no CUDA backend in this version"};
-}
-
 detail::FoundDevices find_metal() {
   return {{}, "Metal needs macOS"};
 }
@@ -80,7 +76,7 @@ std::array<BackendDevices, 4>& backends() {
   static auto& table = *new std::array<BackendDevices, 4>{
       BackendDevices{{Backend::cpu, find_cpu, nullptr}},
       BackendDevices{{Backend::opencl, detail::find_opencl_devices, detail::open_opencl_device}},
-      BackendDevices{{Backend::cuda, find_cuda, nullptr}},
+      BackendDevices{{Backend::cuda, detail::find_cuda_devices, detail::open_cuda_device}},
       BackendDevices{{Backend::metal, find_metal, nullptr}},
   };
   return table;

@@ -154,6 +154,7 @@ UNIMEM_SAME(ours::host_register_portable, CU_MEMHOSTREGISTER_PORTABLE);
 UNIMEM_SAME(ours::host_register_device_map, CU_MEMHOSTREGISTER_DEVICEMAP);
 UNIMEM_SAME(ours::host_register_read_only, CU_MEMHOSTREGISTER_READ_ONLY);
 UNIMEM_SAME(ours::attach_global, CU_MEM_ATTACH_GLOBAL);
+UNIMEM_SAME(ours::wait_value_at_least, CU_STREAM_WAIT_VALUE_GEQ);
 
 #define UNIMEM_SAME_FIELD(our_type, our_field, their_type, their_field)               \
   static_assert(offsetof(our_type, our_field) == offsetof(their_type, their_field) && \
@@ -193,6 +194,8 @@ UNIMEM_SAME_FIELD(ours::Copy2D, width_bytes, CUDA_MEMCPY2D, WidthInBytes);
 UNIMEM_SAME_FIELD(ours::Copy2D, height, CUDA_MEMCPY2D, Height);
 
 TEST(CudaDeclarations, AreThoseOfTheRealHeader) {
+  EXPECT_EQ(CU_STREAM_LEGACY, reinterpret_cast<CUstream>(ours::legacy_stream));
+  EXPECT_EQ(CU_STREAM_PER_THREAD, reinterpret_cast<CUstream>(ours::per_thread_stream));
   EXPECT_GE(CUDA_VERSION, ours::oldest_driver) << "what is compared with must know all that is used";
 }
 

@@ -3,6 +3,7 @@
 #include "device/cuda/code.hpp"
 #include "device/cuda/driver.hpp"
 
+#include <new>
 #include <string>
 
 namespace unimem::detail::cuda {
@@ -20,13 +21,15 @@ struct ContextRef {
 class CurrentContext {
  public:
   /// Throws DeviceError if the driver refuses.
-  CurrentContext(Driver const& driver, Context context) : driver_(driver) {
-    Context current = nullptr;
-    if (driver.cuCtxGetCurrent(&current) == Result::success && current == context) return;
-    check(driver, driver.cuCtxPushCurrent(context), "cuCtxPushCurrent");
-    pushed_ = true;
+  CurrentContext(Driver const& driver, Context context) : CurrentContext(driver, context, std::nothrow) {
+    check(driver, code_, "cuCtxPushCurrent");
   }
-  explicit CurrentContext(ContextRef const& ref) : CurrentContext(ref.driver, ref.context) {}
+  explicit CurrentContext(ContextRef const& gpu) : CurrentContext(gpu.driver, gpu.context) {}
+
+  /// Where nothing may be thrown: `code()` says whether the context is current now.
+  CurrentContext(ContextRef const& gpu, std::nothrow_t) noexcept
+      : CurrentContext(gpu.driver, gpu.context, std::nothrow) {}
+
   CurrentContext(CurrentContext const&) = delete;
   CurrentContext& operator=(CurrentContext const&) = delete;
   ~CurrentContext() {
@@ -35,8 +38,18 @@ class CurrentContext {
     static_cast<void>(driver_.cuCtxPopCurrent(&popped));
   }
 
+  [[nodiscard]] Result code() const noexcept { return code_; }
+
  private:
+  CurrentContext(Driver const& driver, Context context, std::nothrow_t) noexcept : driver_(driver) {
+    Context current = nullptr;
+    if (driver.cuCtxGetCurrent(&current) == Result::success && current == context) return;
+    code_ = driver.cuCtxPushCurrent(context);
+    pushed_ = code_ == Result::success;
+  }
+
   Driver const& driver_;
+  Result code_ = Result::success;
   bool pushed_ = false;
 };
 

@@ -138,6 +138,8 @@ constexpr unsigned event_blocking_sync = 1, event_disable_timing = 2;
 constexpr unsigned host_alloc_portable = 1, host_alloc_device_map = 2, host_alloc_write_combined = 4;
 constexpr unsigned host_register_portable = 1, host_register_device_map = 2, host_register_read_only = 8;
 constexpr unsigned attach_global = 1;
+constexpr unsigned wait_value_at_least = 0;
+constexpr std::uintptr_t legacy_stream = 1, per_thread_stream = 2;  ///< handles that name the two default streams
 
 /// One rectangle of rows for `cuMemcpy2DAsync`: CUDA_MEMCPY2D.
 struct Copy2D {

@@ -156,8 +156,8 @@ CompiledKernel compile_now(Nvrtc const& nvrtc, Task const& task, ProgramSource c
   return {compilation.image(), compilation.lowered(task.entry), std::move(*parameters), task.portable};
 }
 
-/// As the cache holds it: the form, the kind and size of each parameter, and the entry's name, each on a line of its own,
-/// and the image.
+/// As the cache holds it: the form, the kind and size of each parameter, and the entry's name, each on a line of its
+/// own, and the image.
 std::string as_bytes(CompiledKernel const& kernel) {
   std::string bytes = kernel.portable ? "portable\n" : "plain\n";
   for (auto const parameter : kernel.parameters) {

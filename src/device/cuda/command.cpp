@@ -1,0 +1,31 @@
+#include "device/cuda/command.hpp"
+#include "device/cuda/context.hpp"
+#include "device/process_end.hpp"
+
+namespace unimem::detail::cuda {
+
+DriverCommand::Outcome Command::outcome() noexcept {
+  CurrentContext const current{events_.gpu(), std::nothrow};
+  auto const entered = current.code();
+  auto const code = entered == Result::success ? events_.gpu().driver.cuEventQuery(end_.get()) : entered;
+  if (code == Result::not_ready) return {true, nullptr};
+  if (code == Result::success) return {};
+  return {false, events_.health().failure_of(code, call_)};
+}
+
+void Command::wait() const noexcept {
+  CurrentContext const current{events_.gpu(), std::nothrow};
+  // What it says is asked for again when the command is collected.
+  static_cast<void>(events_.gpu().driver.cuEventSynchronize(end_.get()));
+}
+
+std::optional<std::chrono::nanoseconds> Command::took() const noexcept {
+  if (!begin_ || driver_gone()) return std::nullopt;
+  CurrentContext const current{events_.gpu(), std::nothrow};
+  float milliseconds = 0;
+  auto const code = events_.gpu().driver.cuEventElapsedTime(&milliseconds, begin_.get(), end_.get());
+  if (code != Result::success || milliseconds < 0) return std::nullopt;
+  return std::chrono::nanoseconds{static_cast<std::int64_t>(static_cast<double>(milliseconds) * 1e6)};
+}
+
+}  // namespace unimem::detail::cuda

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "device/cuda/command.hpp"
+#include "device/driver_stream.hpp"
+
+#include <cstdint>
+#include <memory>
+
+namespace unimem::detail::cuda {
+
+/// A stream and the commands in it that are not known to have ended.
+class CommandStream final : public DriverStream {
+ public:
+  /// A stream of our own, which does not wait for the legacy default stream, or somebody else's, who keeps it. Throws
+  /// DeviceError if there is none to be had.
+  CommandStream(unimem::Device& device, EventPool& events, QueueControl& control);
+  CommandStream(unimem::Device& device, EventPool& events, QueueControl& control, Stream foreign);
+  ~CommandStream() override;
+
+  [[nodiscard]] EventPool& events() const noexcept { return events_; }
+  [[nodiscard]] Stream stream() const noexcept { return stream_; }
+
+  /// The command of `ticket`, whose event another stream may wait for; null if it has ended.
+  [[nodiscard]] std::shared_ptr<Command const> command(Ticket ticket) {
+    return std::static_pointer_cast<Command const>(pending(ticket));
+  }
+
+  /// Makes the stream findable, of whatever GPU it is.
+  static void enter(std::shared_ptr<CommandStream> const& stream);
+  /// The stream behind a queue; null if the queue is gone or of another backend.
+  [[nodiscard]] static std::shared_ptr<CommandStream> find(std::uint64_t queue_id);
+
+ private:
+  EventPool& events_;
+  QueueControl const& control_;
+  Stream stream_ = nullptr;
+  bool owned_;
+};
+
+}  // namespace unimem::detail::cuda

@@ -1,0 +1,220 @@
+#include "device/cuda/cuda_device.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "device/cuda/cuda_program.hpp"
+#include "device/cuda/cuda_queue.hpp"
+#include "device/cuda/link.hpp"
+#include "device/process_end.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace unimem::detail::cuda {
+
+CudaDevice::CudaDevice(std::string id, Hardware hardware, CudaOptions options)
+    : Device(Backend::cuda, std::move(id)),
+      hardware_(std::move(hardware)),
+      options_(options),
+      pinned_budget_(options.pinned_bytes.value_or(std::numeric_limits<std::size_t>::max())),
+      health_(*hardware_.driver) {
+  info_ = hardware_.info;
+  if (options_.source == Source::stream_ordered && !hardware_.has_pools) {
+    throw UnsupportedOperation("allocator=async", std::string(this->id()),
+                               "the GPU has no stream-ordered allocation (cuMemAllocAsync)");
+  }
+  if (options_.memory_bytes) {
+    info_.total_bytes = std::min(*options_.memory_bytes, info_.total_bytes);
+    info_.max_allocation = info_.total_bytes;
+    hardware_.budget = std::make_shared<MemoryBudget>(info_.total_bytes);
+  }
+}
+
+CudaDevice::Runtime& CudaDevice::runtime() const {
+  if (auto* const made = runtime_.load(std::memory_order_acquire)) return *made;
+  std::lock_guard const lock{runtime_mutex_};
+  if (auto* const made = runtime_.load(std::memory_order_relaxed)) return *made;
+  if (driver_gone()) throw UnsupportedOperation("cuDevicePrimaryCtxRetain", std::string(id()), process_end_reason);
+  Context context = nullptr;
+  health_.check(driver().cuDevicePrimaryCtxRetain(&context, hardware_.device), "cuDevicePrimaryCtxRetain");
+  auto* const made =
+      new Runtime(driver(), context, hardware_.architecture, std::string(id()), health_, options_.profiles);
+  runtime_.store(made, std::memory_order_release);
+  return *made;
+}
+
+ContextRef const& CudaDevice::gpu() const {
+  return runtime().gpu;
+}
+
+EventPool& CudaDevice::events() const {
+  return runtime().events;
+}
+
+HostFlags& CudaDevice::flags() const {
+  return runtime().flags;
+}
+
+MemoryInfo CudaDevice::memory_info() const {
+  auto const total = hardware_.budget->capacity();
+  auto left = total - hardware_.budget->live();
+  if (driver_gone()) return {left, total};
+  CurrentContext const current{gpu()};
+  std::size_t free = 0, installed = 0;
+  health_.check(driver().cuMemGetInfo(&free, &installed), "cuMemGetInfo");
+  return {std::min(left, free), total};  // what other processes hold is not free
+}
+
+MemoryBudget& CudaDevice::budget(Location location) noexcept {
+  return location == Location::pinned ? pinned_budget_ : *hardware_.budget;
+}
+
+void CudaDevice::refuse(std::size_t bytes, Location location, std::string reason) {
+  auto const& account = budget(location);
+  auto const live = account.live();
+  auto const left = account.capacity() - live;
+  throw OutOfMemory({.where = fmt::format("{} {}", id(), to_string(location)),
+                     .requested = bytes,
+                     .limit = account.capacity(),
+                     .live = live,
+                     .largest_free = left,
+                     .device_free = left,
+                     .holders = {},
+                     .reason = std::move(reason)});
+}
+
+void CudaDevice::take_for_pages(std::size_t bytes) {
+  if (!hardware_.budget->take(bytes)) refuse(bytes, Location::device, "limit reached");
+}
+
+DeviceMemory CudaDevice::allocate(std::size_t bytes, Location location) {
+  if (location == Location::host) {
+    throw UnsupportedOperation("host memory", std::string(id()), "pageable host memory is the cpu device's");
+  }
+  if (location == Location::unified && !hardware_.has_managed) {
+    throw UnsupportedOperation("unified memory", std::string(id()),
+                               "host and GPU cannot use managed memory at the same time here");
+  }
+  if (bytes == 0) throw InvalidArgument("bytes", "0", "at least 1");
+  if (!budget(location).take(bytes)) refuse(bytes, location, "limit reached");
+  try {
+    return {static_cast<std::uintptr_t>(take(bytes, location)), 0, bytes};
+  } catch (...) {
+    budget(location).give_back(bytes);
+    throw;
+  }
+}
+
+DevicePointer CudaDevice::take(std::size_t bytes, Location location) {
+  if (driver_gone()) throw UnsupportedOperation("allocating", std::string(id()), process_end_reason);
+  CurrentContext const current{gpu()};
+  DevicePointer memory = 0;
+  auto code = Result::success;
+  char const* call = "";
+  if (location == Location::pinned) {
+    call = "cuMemHostAlloc";
+    void* host = nullptr;
+    code = driver().cuMemHostAlloc(
+        &host, bytes,
+        host_alloc_portable | host_alloc_device_map | (options_.write_combined ? host_alloc_write_combined : 0));
+    memory = reinterpret_cast<DevicePointer>(host);
+  } else if (location == Location::unified) {
+    call = "cuMemAllocManaged";
+    code = driver().cuMemAllocManaged(&memory, bytes, attach_global);
+  } else if (options_.source == Source::stream_ordered) {
+    // On the legacy stream and waited for: whoever gets the memory may use it in any stream at once.
+    call = "cuMemAllocAsync";
+    code = driver().cuMemAllocAsync(&memory, bytes, nullptr);
+    if (code == Result::success) code = driver().cuStreamSynchronize(nullptr);
+  } else {
+    call = "cuMemAlloc";
+    code = driver().cuMemAlloc(&memory, bytes);
+  }
+  if (code == Result::out_of_memory) {
+    refuse(bytes, location, fmt::format("{}: {}", call, code_name(driver(), code)));
+  }
+  health_.check(code, call);
+  return memory;
+}
+
+void CudaDevice::release(DeviceMemory memory, Location location) noexcept {
+  if (memory.object == 0) return;
+  if (!driver_gone()) {
+    CurrentContext const current{gpu(), std::nothrow};
+    if (location == Location::pinned) {
+      health_.note(driver().cuMemFreeHost(reinterpret_cast<void*>(memory.object)));
+    } else if (location == Location::device && options_.source == Source::stream_ordered) {
+      health_.note(driver().cuMemFreeAsync(memory.object, nullptr));
+    } else {
+      health_.note(driver().cuMemFree(memory.object));
+    }
+  }
+  budget(location).give_back(memory.bytes);
+}
+
+PageSource* CudaDevice::pages() noexcept {
+  if (!hardware_.maps_pages || driver_gone()) return nullptr;
+  try {
+    std::call_once(pages_made_, [this] {
+      CurrentContext const current{gpu()};
+      PageOwner& owner = *this;
+      pages_ = std::make_unique<CudaPages>(gpu(), health_, hardware_.device, owner, options_.shares_pages);
+    });
+  } catch (Error const&) {
+    return nullptr;  // a driver that cannot say how large its pages are has none
+  }
+  return pages_.get();
+}
+
+void* CudaDevice::address(DeviceMemory memory) {
+  return reinterpret_cast<void*>(memory.object + memory.offset);
+}
+
+std::shared_ptr<Program const> CudaDevice::compile(ProgramSource const& source) {
+  if (driver_gone()) throw UnsupportedOperation("compiling", std::string(id()), process_end_reason);
+  // One for the process: what it has compiled serves every GPU of an architecture. Kept for good, as devices are.
+  static auto const& compiler = *new KernelCompiler(hardware_.driver_version, KernelCache::of_user());
+  CurrentContext const current{gpu()};
+  return std::make_shared<CudaProgram>(gpu(), compiler, source);
+}
+
+LinkCost CudaDevice::link_cost() const noexcept {
+  std::call_once(link_measured_, [this] {
+    if (!driver_gone() && !health_.lost()) link_ = measure_link(*this);
+  });
+  return link_;
+}
+
+bool CudaDevice::copies_from(unimem::Device const& other) const noexcept {
+  if (&other == this) return true;
+  auto const* const peer = dynamic_cast<CudaDevice const*>(&other);
+  if (peer == nullptr || peer->hardware_.driver != hardware_.driver) return false;
+  if (peer->hardware_.device == hardware_.device) return true;
+  int reaches = 0;
+  return driver().cuDeviceCanAccessPeer(&reaches, hardware_.device, peer->hardware_.device) == Result::success &&
+         reaches != 0;
+}
+
+void CudaDevice::reach(CudaDevice const& other) {
+  if (other.hardware_.device == hardware_.device) return;
+  std::lock_guard const lock{reached_mutex_};
+  if (std::ranges::find(reached_, &other) != reached_.end()) return;
+  CurrentContext const current{gpu()};
+  auto const code = driver().cuCtxEnablePeerAccess(other.gpu().context, 0);
+  if (code != Result::peer_access_already_enabled) health_.check(code, "cuCtxEnablePeerAccess");
+  reached_.push_back(&other);
+}
+
+std::unique_ptr<QueueBackend> CudaDevice::make_queue() {
+  if (driver_gone()) throw UnsupportedOperation("a queue", std::string(id()), process_end_reason);
+  return std::make_unique<CudaQueue>(*this);
+}
+
+std::unique_ptr<QueueBackend> CudaDevice::make_queue_on(Stream foreign) {
+  return std::make_unique<CudaQueue>(*this, foreign);
+}
+
+}  // namespace unimem::detail::cuda

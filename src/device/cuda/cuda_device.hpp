@@ -1,0 +1,112 @@
+#pragma once
+
+#include <unimem/device/device.hpp>
+
+#include "device/cuda/command_stream.hpp"
+#include "device/cuda/cuda_pages.hpp"
+#include "device/cuda/event_pool.hpp"
+#include "device/cuda/hardware.hpp"
+#include "device/cuda/health.hpp"
+#include "device/cuda/host_flags.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+namespace unimem::detail::cuda {
+
+/// Where the driver takes single blocks of device memory from.
+enum class Source : std::uint8_t {
+  plain,           ///< cuMemAlloc: whole and at once
+  stream_ordered,  ///< cuMemAllocAsync: the driver's own pool
+};
+
+/// What of a device is a choice.
+struct CudaOptions {
+  std::optional<std::size_t> memory_bytes{};       ///< capacity; else the GPU's
+  std::optional<std::size_t> pinned_bytes{};       ///< capacity of pinned memory; else the system's
+  std::optional<std::size_t> staging_threshold{};  ///< see `Device::staging_threshold`
+  Source source = Source::plain;
+  bool profiles = false;        ///< copies are timed, by two events each
+  bool shares_pages = false;    ///< pages can be exported to other processes
+  bool write_combined = false;  ///< pinned memory that the host only writes: faster over the bus, very slow to read
+};
+
+/// A GPU under the CUDA driver API, in its primary context: the one which the CUDA runtime and other libraries use, so
+/// that pointers and streams pass between them and us. The context is made when it is first needed.
+///
+/// It serves device memory; `pinned`, which every GPU reaches at full speed; and `unified`, managed memory, where host
+/// and GPU may use it at the same time. The calling thread's current context is left as it was by every call.
+class CudaDevice final : public unimem::Device, private PageOwner {
+ public:
+  CudaDevice(std::string id, Hardware hardware, CudaOptions options);
+
+  [[nodiscard]] MemoryInfo memory_info() const override;
+  [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location) override;
+  void release(DeviceMemory memory, Location location) noexcept override;
+  [[nodiscard]] PageSource* pages() noexcept override;
+  [[nodiscard]] bool shares_storage_with_host() const noexcept override { return false; }
+  [[nodiscard]] void* address(DeviceMemory memory) override;
+  [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
+  [[nodiscard]] LinkCost link_cost() const noexcept override;
+  [[nodiscard]] std::optional<std::size_t> staging_threshold() const noexcept override {
+    return options_.staging_threshold;
+  }
+  [[nodiscard]] bool copies_from(unimem::Device const& other) const noexcept override;
+  [[nodiscard]] bool is_lost() const noexcept override { return health_.lost(); }
+
+  /// A queue over somebody else's stream of this GPU, who keeps it.
+  [[nodiscard]] std::unique_ptr<QueueBackend> make_queue_on(Stream foreign);
+
+  [[nodiscard]] Driver const& driver() const noexcept { return *hardware_.driver; }
+  /// Throws DeviceError if the driver refuses a context.
+  [[nodiscard]] ContextRef const& gpu() const;
+  [[nodiscard]] Health& health() const noexcept { return health_; }
+  [[nodiscard]] EventPool& events() const;
+  [[nodiscard]] HostFlags& flags() const;
+
+  /// Lets this GPU's copy engines reach another's memory directly, where the two can. Told once for each.
+  void reach(CudaDevice const& other);
+
+ protected:
+  [[nodiscard]] std::unique_ptr<QueueBackend> make_queue() override;
+
+ private:
+  /// What is made with the context.
+  struct Runtime {
+    Runtime(Driver const& driver, Context context, int architecture, std::string const& id, Health& health, bool timed)
+        : gpu{driver, context, architecture, id}, events(gpu, health, timed), flags(gpu, health) {}
+
+    ContextRef gpu;
+    EventPool events;
+    HostFlags flags;
+  };
+
+  [[nodiscard]] Runtime& runtime() const;
+  [[nodiscard]] MemoryBudget& budget(Location location) noexcept;
+  [[noreturn]] void refuse(std::size_t bytes, Location location, std::string reason);
+  [[nodiscard]] DevicePointer take(std::size_t bytes, Location location);
+
+  void take_for_pages(std::size_t bytes) override;
+  void give_back_from_pages(std::size_t bytes) noexcept override { hardware_.budget->give_back(bytes); }
+  void pages_created(std::uintptr_t, std::size_t) override {}
+  void pages_moved(std::uintptr_t, std::uintptr_t, std::size_t) override {}
+  void pages_freed(std::uintptr_t, std::size_t) noexcept override {}
+
+  Hardware hardware_;
+  CudaOptions options_;
+  MemoryBudget pinned_budget_;
+  mutable Health health_;
+  mutable std::mutex runtime_mutex_;
+  mutable std::atomic<Runtime*> runtime_{nullptr};  ///< for good, as the device is
+  std::once_flag pages_made_;
+  std::unique_ptr<CudaPages> pages_;
+  mutable std::once_flag link_measured_;
+  mutable LinkCost link_;
+  std::mutex reached_mutex_;
+  std::vector<CudaDevice const*> reached_;
+};
+
+}  // namespace unimem::detail::cuda

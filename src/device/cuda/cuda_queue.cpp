@@ -1,0 +1,245 @@
+#include "device/cuda/cuda_queue.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "device/cuda/cuda_device.hpp"
+#include "device/cuda/cuda_program.hpp"
+#include "device/host_memory.hpp"
+#include "device/process_end.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <coroutine>
+#include <cstring>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace unimem::detail::cuda {
+namespace {
+
+/// Where the legacy default stream is meant, its own name: a null handle is no stream to hand out.
+Stream named(Stream stream) noexcept {
+  return stream == nullptr ? reinterpret_cast<Stream>(legacy_stream) : stream;
+}
+
+/// A coroutine that nobody waits for.
+struct Detached {
+  struct promise_type {  // NOLINT(readability-identifier-naming): the language chose the name
+    static Detached get_return_object() noexcept { return {}; }
+    static std::suspend_never initial_suspend() noexcept { return {}; }
+    static std::suspend_never final_suspend() noexcept { return {}; }
+    static void return_void() noexcept {}
+    static void unhandled_exception() noexcept { std::terminate(); }
+  };
+};
+
+Detached raise_after(unimem::Event event, std::shared_ptr<HostFlags::Flag> flag) {
+  try {
+    co_await event;
+  } catch (...) {
+    // An order, not a need: whoever needed it asks for its error.
+  }
+  flag->raise();
+}
+
+DevicePointer pointer(DeviceMemory memory) noexcept {
+  return memory.object + memory.offset;
+}
+
+/// The value that a pattern repeats in units of `Unit`, if it does.
+template <class Unit>
+std::optional<Unit> repeats(std::span<const std::byte> pattern) {
+  if (pattern.size() % sizeof(Unit) != 0) return std::nullopt;
+  Unit first{};
+  std::memcpy(&first, pattern.data(), sizeof first);
+  for (std::size_t i = sizeof first; i < pattern.size(); i += sizeof first) {
+    if (std::memcmp(pattern.data() + i, &first, sizeof first) != 0) return std::nullopt;
+  }
+  return first;
+}
+
+}  // namespace
+
+CudaQueue::CudaQueue(CudaDevice& device)
+    : device_(device),
+      driver_(device.driver()),
+      stream_(std::make_shared<CommandStream>(device, device.events(), control())) {
+  CommandStream::enter(stream_);
+  control().set_waiter(stream_);
+}
+
+CudaQueue::CudaQueue(CudaDevice& device, Stream foreign)
+    : device_(device),
+      driver_(device.driver()),
+      stream_(std::make_shared<CommandStream>(device, device.events(), control(), named(foreign))) {
+  CommandStream::enter(stream_);
+  control().set_waiter(stream_);
+}
+
+CudaQueue::~CudaQueue() {
+  stream_->wait_for_all();
+  control().set_waiter(nullptr);
+}
+
+void CudaQueue::check_alive(char const* call) const {
+  if (driver_gone()) throw UnsupportedOperation(call, std::string(device_.id()), process_end_reason);
+}
+
+template <class Give>
+unimem::Event CudaQueue::submit(char const* call, Moves moves, std::size_t bytes, Give const& give) {
+  check_alive(call);
+  auto& events = stream_->events();
+  auto const lock = stream_->submission();
+  CurrentContext const current{device_.gpu()};
+  auto command = std::make_shared<Command>(events, call, moves, bytes);
+  if (moves != Moves::nothing && events.timed()) command->begin_at(events.record(stream_->stream()));
+  try {
+    give(*command);
+    command->end_at(events.record(stream_->stream()));
+    return stream_->append(std::move(command));
+  } catch (...) {
+    // Some of the work may be on its way, and what it uses is about to go.
+    static_cast<void>(driver_.cuStreamSynchronize(stream_->stream()));
+    throw;
+  }
+}
+
+unimem::Event CudaQueue::upload(DeviceMemory to, void const* from, std::size_t bytes,
+                                std::span<const unimem::Event> needs) {
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  constexpr auto call = "cuMemcpyHtoDAsync";
+  return submit(call, Moves::upload, bytes, [&](Command&) {
+    device_.health().check(driver_.cuMemcpyHtoDAsync(pointer(to), from, bytes, stream_->stream()), call);
+  });
+}
+
+unimem::Event CudaQueue::download(void* to, DeviceMemory from, std::size_t bytes,
+                                  std::span<const unimem::Event> needs) {
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  constexpr auto call = "cuMemcpyDtoHAsync";
+  return submit(call, Moves::download, bytes, [&](Command&) {
+    device_.health().check(driver_.cuMemcpyDtoHAsync(to, pointer(from), bytes, stream_->stream()), call);
+  });
+}
+
+unimem::Event CudaQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes,
+                              std::span<const unimem::Event> needs) {
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  constexpr auto call = "cuMemcpyDtoDAsync";
+  return submit(call, Moves::copy, bytes, [&](Command&) {
+    device_.health().check(driver_.cuMemcpyDtoDAsync(pointer(to), pointer(from), bytes, stream_->stream()), call);
+  });
+}
+
+unimem::Event CudaQueue::copy_from(DeviceMemory to, unimem::Device& other, DeviceMemory from, std::size_t bytes,
+                                   std::span<const unimem::Event> needs) {
+  auto& peer = dynamic_cast<CudaDevice&>(other);  // `copies_from` said that it is one
+  device_.reach(peer);
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  constexpr auto call = "cuMemcpyPeerAsync";
+  return submit(call, Moves::copy, bytes, [&](Command&) {
+    device_.health().check(driver_.cuMemcpyPeerAsync(pointer(to), device_.gpu().context, pointer(from),
+                                                     peer.gpu().context, bytes, stream_->stream()),
+                           call);
+  });
+}
+
+unimem::Event CudaQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
+  auto const at = pointer(to);
+  auto const stream = stream_->stream();
+  auto& health = device_.health();
+  if (auto const byte = repeats<unsigned char>(pattern)) {
+    constexpr auto call = "cuMemsetD8Async";
+    return submit(call, Moves::nothing, 0,
+                  [&](Command&) { health.check(driver_.cuMemsetD8Async(at, *byte, to.bytes, stream), call); });
+  }
+  // The driver sets wider units at their multiples only.
+  if (auto const half = repeats<std::uint16_t>(pattern); half && at % sizeof *half == 0) {
+    constexpr auto call = "cuMemsetD16Async";
+    return submit(call, Moves::nothing, 0, [&](Command&) {
+      health.check(driver_.cuMemsetD16Async(at, *half, to.bytes / sizeof *half, stream), call);
+    });
+  }
+  if (auto const word = repeats<std::uint32_t>(pattern); word && at % sizeof *word == 0) {
+    constexpr auto call = "cuMemsetD32Async";
+    return submit(call, Moves::nothing, 0, [&](Command&) {
+      health.check(driver_.cuMemsetD32Async(at, *word, to.bytes / sizeof *word, stream), call);
+    });
+  }
+  return submit("cuMemcpyDtoDAsync", Moves::nothing, 0,
+                [&](Command& command) { fill_by_doubling(command, at, to.bytes, pattern); });
+}
+
+void CudaQueue::fill_by_doubling(Command& command, DevicePointer to, std::size_t bytes,
+                                 std::span<const std::byte> pattern) {
+  constexpr std::size_t seed_bytes = 4096;  // what the host spells out
+  auto const seed = std::make_shared<std::vector<std::byte>>(std::min(bytes, seed_bytes));
+  repeat_pattern(seed->data(), seed->size(), pattern);
+  command.keep(seed);
+  auto& health = device_.health();
+  auto const stream = stream_->stream();
+  health.check(driver_.cuMemcpyHtoDAsync(to, seed->data(), seed->size(), stream), "cuMemcpyHtoDAsync");
+  for (auto filled = seed->size(); filled < bytes;) {
+    auto const count = std::min(filled, bytes - filled);
+    health.check(driver_.cuMemcpyDtoDAsync(to + filled, to, count, stream), "cuMemcpyDtoDAsync");
+    filled += count;
+  }
+}
+
+unimem::Event CudaQueue::run(std::shared_ptr<Program const> program, Range range,
+                             std::span<const KernelArgument> arguments, std::span<const unimem::Event> needs) {
+  auto const* const ours = dynamic_cast<CudaProgram const*>(program.get());
+  if (ours == nullptr || ours->context() != device_.gpu().context) {
+    throw KernelError(ours == nullptr ? "program" : ours->name(), fmt::format("was not made by {}", device_.id()));
+  }
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  return submit("cuLaunchKernel", Moves::nothing, 0, [&](Command& command) {
+    try {
+      ours->launch(stream_->stream(), range, arguments);
+    } catch (DeviceError const& error) {
+      device_.health().note(static_cast<Result>(error.code));
+      throw;
+    }
+    command.keep(std::move(program));
+  });
+}
+
+unimem::Event CudaQueue::mark() {
+  return submit("cuEventRecord", Moves::nothing, 0, [](Command&) {});
+}
+
+void CudaQueue::wait(unimem::Event event) {
+  constexpr auto call = "cuStreamWaitEvent";
+  check_alive(call);
+  auto const awaited_stream = CommandStream::find(event.queue_id());
+  if (!awaited_stream) return wait_for_host(event);
+  auto const awaited = awaited_stream->command(event.ticket());
+  if (!awaited) return;
+  auto const lock = stream_->submission();
+  CurrentContext const current{device_.gpu()};
+  device_.health().check(driver_.cuStreamWaitEvent(stream_->stream(), awaited->end(), 0), call);
+}
+
+void CudaQueue::wait_for_host(unimem::Event event) {
+  if (device_.is_lost()) return;  // nothing comes after the wait
+  std::shared_ptr<HostFlags::Flag> flag;
+  auto refused = Result::success;
+  submit("cuStreamWaitValue32", Moves::nothing, 0, [&](Command& command) {
+    flag = device_.flags().take();
+    refused = driver_.cuStreamWaitValue32(stream_->stream(), flag->address(), 1, wait_value_at_least);
+    if (refused == Result::success) command.keep(flag);
+  });
+  if (refused == Result::not_supported) return static_cast<void>(event.wait_for_error());
+  device_.health().check(refused, "cuStreamWaitValue32");
+  try {
+    raise_after(event, flag);
+  } catch (...) {  // no memory for the coroutine, and the stream waits already
+    static_cast<void>(event.wait_for_error());
+    flag->raise();
+  }
+}
+
+}  // namespace unimem::detail::cuda

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <unimem/device/queue.hpp>
+
+#include "device/cuda/command_stream.hpp"
+#include "device/queue_backend.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace unimem::detail::cuda {
+
+class CudaDevice;
+
+/// An in-order queue over a stream: every operation is one or a few commands of the driver with an event behind them.
+/// An operation the driver refuses at once throws and takes no ticket. Thread-safe.
+///
+/// The driver copies from and to pinned memory while the call has long returned. Pageable memory it reads before the
+/// call returns, and writes before it returns: such a copy is as right, and holds up its caller.
+class CudaQueue final : public QueueBackend {
+ public:
+  explicit CudaQueue(CudaDevice& device);
+  /// Over a stream that somebody else made and will destroy: events behind our work are recorded in the call that
+  /// submits it, since later the stream may be gone.
+  CudaQueue(CudaDevice& device, Stream foreign);
+  ~CudaQueue() override;
+
+  unimem::Event upload(DeviceMemory to, void const* from, std::size_t bytes,
+                       std::span<const unimem::Event> needs) override;
+  unimem::Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const unimem::Event> needs) override;
+  unimem::Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes,
+                     std::span<const unimem::Event> needs) override;
+  unimem::Event copy_from(DeviceMemory to, unimem::Device& other, DeviceMemory from, std::size_t bytes,
+                          std::span<const unimem::Event> needs) override;
+  unimem::Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
+  unimem::Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
+                    std::span<const unimem::Event> needs) override;
+  unimem::Event mark() override;
+
+  /// An event of any GPU's stream is waited for by the stream, and one of another backend by a word of host memory that
+  /// is raised when the event has come: no thread is held up by either.
+  void wait(unimem::Event event) override;
+
+  [[nodiscard]] void* native() const noexcept override { return stream_->stream(); }
+
+ private:
+  /// Calls `give(command)`, which hands work to the driver, and takes a ticket for it. Throws, with nothing left behind
+  /// in the stream, what `give` throws.
+  template <class Give>
+  unimem::Event submit(char const* call, Moves moves, std::size_t bytes, Give const& give);
+  void check_alive(char const* call) const;
+  void fill_by_doubling(Command& command, DevicePointer to, std::size_t bytes, std::span<const std::byte> pattern);
+  void wait_for_host(unimem::Event event);
+
+  CudaDevice& device_;
+  Driver const& driver_;
+  std::shared_ptr<CommandStream> stream_;
+};
+
+}  // namespace unimem::detail::cuda

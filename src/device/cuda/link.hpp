@@ -1,0 +1,13 @@
+#pragma once
+
+#include <unimem/device/device.hpp>
+
+namespace unimem::detail::cuda {
+
+class CudaDevice;
+
+/// What a copy from the host costs on this GPU, by a few copies of two sizes from pinned memory in a stream of their
+/// own, which nobody's counters see. A few milliseconds. Where the driver refuses, the estimate everybody starts with.
+[[nodiscard]] LinkCost measure_link(CudaDevice const& device) noexcept;
+
+}  // namespace unimem::detail::cuda
