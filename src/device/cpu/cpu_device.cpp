@@ -7,11 +7,10 @@
 #include "device/cpu/machine.hpp"
 #include "device/cpu/thread_pool.hpp"
 #include "device/host_memory.hpp"
+#include "device/host_pinning.hpp"
 #include "device/host_program.hpp"
 
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -20,15 +19,6 @@
 #include <utility>
 
 namespace unimem::detail {
-namespace {
-
-std::string pinning_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0) return "unknown";
-  return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : format_size(limit.rlim_cur);
-}
-
-}  // namespace
 
 CpuDevice::CpuDevice() : Device(Backend::cpu, "cpu"), pages_(*this) {
   info_.name = processor_name();
@@ -69,10 +59,14 @@ DeviceMemory CpuDevice::allocate(std::size_t bytes, Location location) {
   // Locks do not nest: pinned blocks that shared a page would unlock each other.
   bool const pinned = location == Location::pinned;
   auto* const memory = take_host_memory(bytes, pinned);
-  bool const refused = memory == nullptr;
-  if (refused || (pinned && mlock(memory, bytes) != 0)) {
-    auto const error = errno;
-    if (!refused) give_back_host_memory(memory, bytes, pinned);
+  std::string refusal;
+  if (memory == nullptr) {
+    refusal = fmt::format("the system refused: {}", std::strerror(errno));
+  } else if (pinned) {
+    refusal = HostPinning::instance().pin(memory, bytes);
+    if (!refusal.empty()) give_back_host_memory(memory, bytes, pinned);
+  }
+  if (!refusal.empty()) {
     auto const live = live_bytes_.fetch_sub(bytes, std::memory_order_relaxed) - bytes;
     OutOfMemory::Facts facts;
     facts.where = fmt::format("{} {}", id(), to_string(location));
@@ -80,9 +74,7 @@ DeviceMemory CpuDevice::allocate(std::size_t bytes, Location location) {
     facts.limit = info_.total_bytes;
     facts.live = live;
     facts.device_free = available_memory_bytes();
-    facts.reason = refused ? fmt::format("the system refused: {}", std::strerror(error))
-                           : fmt::format("mlock: {}; the limit of locked memory (RLIMIT_MEMLOCK) is {}",
-                                         std::strerror(error), pinning_limit());
+    facts.reason = std::move(refusal);
     throw OutOfMemory(std::move(facts));
   }
   return {reinterpret_cast<std::uintptr_t>(memory), 0, bytes};
@@ -90,7 +82,9 @@ DeviceMemory CpuDevice::allocate(std::size_t bytes, Location location) {
 
 void CpuDevice::release(DeviceMemory memory, Location location) noexcept {
   auto* const address = reinterpret_cast<void*>(memory.object);
-  give_back_host_memory(address, memory.bytes, location == Location::pinned);  // unmapping unlocks
+  bool const pinned = location == Location::pinned;
+  if (pinned) HostPinning::instance().unpin(address);
+  give_back_host_memory(address, memory.bytes, pinned);
   live_bytes_.fetch_sub(memory.bytes, std::memory_order_relaxed);
 }
 

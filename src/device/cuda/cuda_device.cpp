@@ -5,6 +5,7 @@
 #include "device/cuda/cuda_program.hpp"
 #include "device/cuda/cuda_queue.hpp"
 #include "device/cuda/link.hpp"
+#include "device/cuda/pinning.hpp"
 #include "device/process_end.hpp"
 
 #include <fmt/format.h>
@@ -35,6 +36,14 @@ CudaDevice::CudaDevice(std::string id, Hardware hardware, CudaOptions options)
 
 CudaDevice::Runtime& CudaDevice::runtime() const {
   if (auto* const made = runtime_.load(std::memory_order_acquire)) return *made;
+  auto& made = make_runtime();
+  // From now on pinned host memory is this driver's business. Outside the lock: what there is already is pinned here.
+  static std::once_flag told;
+  std::call_once(told, [&] { HostPinning::instance().add(*new CudaPinning(made.gpu, health_)); });
+  return made;
+}
+
+CudaDevice::Runtime& CudaDevice::make_runtime() const {
   std::lock_guard const lock{runtime_mutex_};
   if (auto* const made = runtime_.load(std::memory_order_relaxed)) return *made;
   if (driver_gone()) throw UnsupportedOperation("cuDevicePrimaryCtxRetain", std::string(id()), process_end_reason);

@@ -85,6 +85,7 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   };
 
   [[nodiscard]] Runtime& runtime() const;
+  [[nodiscard]] Runtime& make_runtime() const;
   [[nodiscard]] MemoryBudget& budget(Location location) noexcept;
   [[noreturn]] void refuse(std::size_t bytes, Location location, std::string reason);
   [[nodiscard]] DevicePointer take(std::size_t bytes, Location location);
