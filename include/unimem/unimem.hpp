@@ -53,6 +53,7 @@
 #include <unimem/kernel/host_form.hpp>
 #include <unimem/kernel/kernel.hpp>
 #include <unimem/kernel/launch.hpp>
+#include <unimem/kernel/native.hpp>
 #include <unimem/kernel/operand.hpp>
 
 #include <unimem/stream/element_type.hpp>

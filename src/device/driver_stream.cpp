@@ -77,6 +77,7 @@ DriverStream::Commands DriverStream::collect() noexcept {
     auto outcome =
         driver_gone() ? DriverCommand::Outcome{false, gone_failure(command->call(), device_)} : command->outcome();
     if (outcome.running) break;
+    if (command->failure()) outcome.failure = command->failure();
     if (!outcome.failure) command->count(device_);
     ended.push_back(std::move(command));
     auto const done = first_++;

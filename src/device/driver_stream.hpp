@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace unimem::detail {
@@ -46,12 +47,17 @@ class DriverCommand {
   /// How long an ended command was at work; nothing where the driver does not tell.
   [[nodiscard]] virtual std::optional<std::chrono::nanoseconds> took() const noexcept { return std::nullopt; }
 
+  /// The work counts as failed once it has ended, whatever the driver says: who put it there did not finish.
+  void fail(std::exception_ptr failure) noexcept { failure_ = std::move(failure); }
+  [[nodiscard]] std::exception_ptr const& failure() const noexcept { return failure_; }
+
   /// Adds what has moved to the counters of its device.
   void count(Device& device) const noexcept;
 
  private:
   Moves moves_;
   std::size_t bytes_;
+  std::exception_ptr failure_;
 };
 
 /// The commands of a driver's in-order queue that are not known to have ended.

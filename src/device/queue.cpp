@@ -36,6 +36,10 @@ Event detail::QueueBackend::copy_from(DeviceMemory, Device& other, DeviceMemory,
   throw UnsupportedOperation(fmt::format("copying from {}", other.id()), "this backend", "it copies through the host");
 }
 
+Event detail::QueueBackend::run_native(std::function<void(void*)> const&, std::span<const Event>) {
+  throw UnsupportedOperation("native work", "this backend", "it has no queue of a driver's");
+}
+
 Queue::Queue(Device& device, std::unique_ptr<detail::QueueBackend> backend)
     : device_(&device), backend_(std::move(backend)) {}
 Queue::Queue(Queue&& other) noexcept
@@ -121,6 +125,13 @@ Event Queue::run(std::shared_ptr<Program const> program, Range range, std::span<
   if (!program) throw InvalidArgument("program", "null", "one that a device has compiled");
   if (range.items() == 0) return record();
   return after(needs, [&] { return queue.run(std::move(program), range, arguments, needs); });
+}
+
+Event Queue::run_native(std::function<void(void*)> const& submit, std::span<const Event> needs) {
+  auto& queue = backend();
+  static_cast<void>(native_handle());  // throws where there is none
+  if (!submit) throw InvalidArgument("submit", "null", "something to call");
+  return after(needs, [&] { return queue.run_native(submit, needs); });
 }
 
 Event Queue::join(std::span<const Event> events) {

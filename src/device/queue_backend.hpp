@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -43,6 +44,8 @@ class QueueBackend {
                           std::span<const Event> needs);
   virtual Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                     std::span<const Event> needs) = 0;
+  /// Work that `submit` puts into the driver's queue; there is one (`native`).
+  virtual Event run_native(std::function<void(void*)> const& submit, std::span<const Event> needs);
   /// Work that does nothing.
   virtual Event mark() = 0;
 

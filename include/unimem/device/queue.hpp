@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -62,6 +63,13 @@ class UNIMEM_API Queue {
   /// program.
   Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
             std::span<const Event> needs = {});
+
+  /// Calls `submit` once, now, with the driver's own queue (`cl_command_queue`, `cudaStream_t`): what it puts in there
+  /// is this queue's work, in its order, and the event is its end. Nothing else gets between meanwhile, so `submit`
+  /// must not use this queue itself; on CUDA its context is the thread's current one. If `submit` throws, the work has
+  /// failed with that exception once what it had put in before has ended. It is not called at all if something that
+  /// the work needs is known to have failed. Throws UnsupportedOperation where there is no driver's queue.
+  Event run_native(std::function<void(void*)> const& submit, std::span<const Event> needs = {});
 
   /// One event for several: done when all of them are, failed if one of them failed. A default-constructed one for
   /// none, the one itself for one.

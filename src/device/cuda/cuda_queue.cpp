@@ -207,6 +207,18 @@ unimem::Event CudaQueue::run(std::shared_ptr<Program const> program, Range range
   });
 }
 
+unimem::Event CudaQueue::run_native(std::function<void(void*)> const& submit_work,
+                                    std::span<const unimem::Event> needs) {
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  return submit("native work", Moves::nothing, 0, [&](Command& command) {
+    try {
+      submit_work(stream_->stream());
+    } catch (...) {
+      command.fail(std::current_exception());
+    }
+  });
+}
+
 unimem::Event CudaQueue::mark() {
   return submit("cuEventRecord", Moves::nothing, 0, [](Command&) {});
 }

@@ -154,9 +154,26 @@ Event OpenClQueue::mark() {
   constexpr auto call = "clEnqueueMarkerWithWaitList";
   auto const lock = begin(call);
   auto command = std::make_shared<Command>(api_);
-  command->add(
-      call, [&](cl_event* marker) { return api_.clEnqueueMarkerWithWaitList(stream_->queue(), 0, nullptr, marker); });
+  add_marker(*command);
   return stream_->append(std::move(command));
+}
+
+Event OpenClQueue::run_native(std::function<void(void*)> const& submit, std::span<const Event> needs) {
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  auto const lock = begin("native work");
+  auto command = std::make_shared<Command>(api_);
+  try {
+    submit(stream_->queue());
+  } catch (...) {
+    command->fail(std::current_exception());
+  }
+  add_marker(*command);
+  return stream_->append(std::move(command));
+}
+
+void OpenClQueue::add_marker(Command& command) {
+  command.add("clEnqueueMarkerWithWaitList",
+              [&](cl_event* marker) { return api_.clEnqueueMarkerWithWaitList(stream_->queue(), 0, nullptr, marker); });
 }
 
 }  // namespace unimem::detail::opencl

@@ -24,6 +24,7 @@ class OpenClQueue final : public QueueBackend {
   Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
   Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
             std::span<const Event> needs) override;
+  Event run_native(std::function<void(void*)> const& submit, std::span<const Event> needs) override;
 
   /// An event of a queue of the same device becomes a barrier in the driver. Any other is waited for here and now:
   /// OpenCL could be told of it only through a user event, and drivers that execute in the submitting thread (PoCL's
@@ -39,6 +40,8 @@ class OpenClQueue final : public QueueBackend {
   /// The stream's submission lock, if the driver can still be called.
   [[nodiscard]] std::unique_lock<std::mutex> begin(char const* call);
 
+  /// The end of all before it.
+  void add_marker(Command& command);
   void add_turned_fill(Command& command, DeviceMemory to, std::span<const std::byte> pattern, std::size_t lead);
 
   OpenClDevice& device_;
