@@ -5,3 +5,18 @@ if(UNIMEM_CUDA_H)
   unimem_test(device_cuda_declarations_test SOURCES cuda_declarations_test.cpp LABELS cuda TIMEOUT 60 WHOLE)
   target_include_directories(device_cuda_declarations_test SYSTEM PRIVATE "${UNIMEM_CUDA_H}")
 endif()
+
+# The stand-in driver: a libcuda.so.1 over host memory, for tests alone.
+
+file(GLOB standin_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/cuda_standin/*.cpp")
+add_library(cuda_standin SHARED ${standin_sources})
+set_target_properties(cuda_standin PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFFIX .so.1
+                      LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/cuda_standin")
+target_include_directories(cuda_standin PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tests")
+target_link_libraries(cuda_standin PRIVATE unimem_flags Threads::Threads ${CMAKE_DL_LIBS})
+
+# unimem_on_standin(<test>): the program finds the stand-in at UNIMEM_CUDA_STANDIN.
+function(unimem_on_standin test)
+  add_dependencies(${test} cuda_standin)
+  target_compile_definitions(${test} PRIVATE UNIMEM_CUDA_STANDIN="$<TARGET_FILE:cuda_standin>")
+endfunction()

@@ -50,6 +50,13 @@ enum class Result : int {
   system_driver_mismatch = 803,
   stream_capture_unsupported = 900,
   stream_capture_invalidated = 901,
+  stream_capture_merge = 902,
+  stream_capture_unmatched = 903,
+  stream_capture_unjoined = 904,
+  stream_capture_isolation = 905,
+  stream_capture_implicit = 906,
+  captured_event = 907,
+  stream_capture_wrong_thread = 908,
   external_device = 911,
   unknown = 999,
 };

@@ -1,0 +1,106 @@
+#include "device/cuda_standin/address_space.hpp"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+namespace unimem::standin {
+namespace {
+
+struct Zone {
+  Address begin;
+  Address end;
+  Address next;  ///< the first address that was never handed out
+};
+
+// Small enough for ThreadSanitizer, which leaves a program little of the address space.
+constexpr std::size_t zone_bytes = std::size_t{16} << 30;
+
+// Called with the machine's lock and, from the ends of objects, without.
+std::mutex& zones_mutex() {
+  static auto& mutex = *new std::mutex;
+  return mutex;
+}
+
+std::vector<Zone>& zones() {
+  static auto& all = *new std::vector<Zone>;
+  return all;
+}
+
+Address aligned(Address address, std::size_t alignment) {
+  return (address + alignment - 1) & ~(Address{alignment} - 1);
+}
+
+void* pointer(Address at) {
+  return reinterpret_cast<void*>(at);
+}
+
+}  // namespace
+
+std::size_t whole_pages(std::size_t bytes) {
+  static auto const page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
+}
+
+Address take_addresses(std::size_t bytes, std::size_t alignment) {
+  std::lock_guard const lock{zones_mutex()};
+  auto const wanted = whole_pages(bytes) + whole_pages(1);  // never two objects wall to wall
+  for (auto& zone : zones()) {
+    auto const at = aligned(zone.next, alignment);
+    if (at > zone.end || zone.end - at < wanted) continue;
+    zone.next = at + wanted;
+    return at;
+  }
+  auto const room = std::max(zone_bytes, wanted + alignment);
+  auto* const fresh = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (fresh == MAP_FAILED) return 0;
+  auto const begin = reinterpret_cast<Address>(fresh);
+  auto const at = aligned(begin, alignment);
+  zones().push_back({begin, begin + room, at + wanted});
+  return at;
+}
+
+void drop_addresses(Address at, std::size_t bytes) {
+  withdraw_memory(at, bytes);
+}
+
+bool is_device_address(Address address) {
+  std::lock_guard const lock{zones_mutex()};
+  return std::ranges::any_of(zones(), [&](Zone const& zone) { return zone.begin <= address && address < zone.end; });
+}
+
+bool back_with_memory(Address at, std::size_t bytes) {
+  auto* const made = mmap(pointer(at), whole_pages(bytes), PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  if (made == MAP_FAILED) return false;
+  poison(made, whole_pages(bytes));
+  return true;
+}
+
+bool back_with_file(Address at, std::size_t bytes, int file) {
+  return mmap(pointer(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED;
+}
+
+void allow_access(Address at, std::size_t bytes, bool allowed) {
+  mprotect(pointer(at), bytes, allowed ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+void withdraw_memory(Address at, std::size_t bytes) {
+  mmap(pointer(at), whole_pages(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
+void poison(void* at, std::size_t bytes) {
+  std::memset(at, fresh_byte, bytes);
+}
+
+bool is_mapped(Address address) {
+  unsigned char resident = 0;
+  auto const page = whole_pages(1);
+  return mincore(pointer(address / page * page), page, &resident) == 0;
+}
+
+}  // namespace unimem::standin

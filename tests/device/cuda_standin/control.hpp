@@ -1,0 +1,109 @@
+#pragma once
+
+#include "device/cuda/declarations.hpp"
+
+#include <dlfcn.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+// How a test talks to the stand-in driver behind the driver API's back.
+//
+// What has to be known at cuInit comes from the environment:
+//   UNIMEM_CUDA_STANDIN_DEVICES   how many devices (2; with 0, cuInit finds none)
+//   UNIMEM_CUDA_STANDIN_CAPACITY  memory of each, in bytes, separated by commas; the last one counts for the rest (256 MiB)
+//   UNIMEM_CUDA_STANDIN_VERSION   what cuDriverGetVersion says; functions that came later are missing (12080)
+//   UNIMEM_CUDA_STANDIN_MISSING   functions that cuGetProcAddress denies, separated by commas
+//   UNIMEM_CUDA_STANDIN_FAULT     function:nth:code[:once|sticky|late], separated by commas: see `StandInControl::fail`
+//   CUDA_VISIBLE_DEVICES          as for the real driver: ordinals or beginnings of uuids, up to the first unknown one
+
+namespace unimem::standin {
+
+/// How an injected fault shows.
+enum class FaultKind : int {
+  once,    ///< this call is refused with the code and does nothing; the next one is well
+  sticky,  ///< this call is refused with the code and the context is lost
+  late,    ///< this call is accepted; its work fails when its turn comes, and the context is lost
+};
+
+/// What exists at this moment, in the whole process.
+struct LiveCounts {
+  std::size_t contexts = 0;        ///< retained primary contexts
+  std::size_t streams = 0;         ///< made by cuStreamCreate and not destroyed
+  std::size_t events = 0;
+  std::size_t modules = 0;
+  std::size_t graphs = 0;
+  std::size_t executables = 0;     ///< instantiated graphs
+  std::size_t allocations = 0;     ///< of cuMemAlloc and cuMemAllocAsync
+  std::size_t managed = 0;         ///< of cuMemAllocManaged
+  std::size_t pinned = 0;          ///< of cuMemHostAlloc
+  std::size_t registered = 0;      ///< of cuMemHostRegister
+  std::size_t reservations = 0;    ///< of cuMemAddressReserve
+  std::size_t mappings = 0;        ///< of cuMemMap
+  std::size_t handles = 0;         ///< of cuMemCreate and imports, not released
+  std::size_t pinned_bytes = 0;    ///< both kinds of pinned host memory
+  std::size_t device_bytes = 0;    ///< of all devices, counted against their capacities
+  std::size_t pending = 0;         ///< commands queued or running
+};
+
+/// The entries a test may call, from any thread and at any time; they need no context. Strings live until the next call
+/// of the same entry on the same thread.
+struct StandInControl {
+  /// Forgets faults, latencies, call counts, violations, the journal, and memory held by others; lets held streams go.
+  void (*reset)();
+
+  /// The capacity of a device from now on. Allocations that exist stay.
+  void (*set_capacity)(int device, std::size_t bytes);
+  /// How much other processes hold of a device.
+  void (*set_used_by_others)(int device, std::size_t bytes);
+  /// Whether `device` can reach the memory of `peer`. Without a word all can.
+  void (*set_peer)(int device, int peer, bool reachable);
+
+  /// How long each copy (or memset) and each kernel takes before it does its work.
+  void (*set_latency)(unsigned copy_us, unsigned kernel_us);
+  /// While held, no stream begins a command: what is pending stays pending.
+  void (*hold)(bool held);
+  /// The same for one stream (a handle as cuStreamCreate gave it).
+  void (*hold_stream)(detail::cuda::Stream stream, bool held);
+
+  /// The `nth` call of `function` from now on (1 is the next; null: of any function, but for those that name errors, say
+  /// the version, and pop or ask for the current context) ends as `kind` says. `late` of a call without work: nothing.
+  void (*fail)(char const* function, std::size_t nth, detail::cuda::Result code, FaultKind kind);
+  /// The device breaks at once, as if something running there had failed.
+  void (*lose)(int device, detail::cuda::Result code);
+
+  /// How often `function` was called since the last reset, refused calls included; null: all that `fail` with null counts.
+  std::size_t (*calls)(char const* function);
+  LiveCounts (*live)();
+  /// Of one device: bytes counted against its capacity.
+  std::size_t (*used)(int device);
+
+  /// What real programs get away with and should not, one sentence each; null past the end.
+  char const* (*violation)(std::size_t index);
+  /// Managed-memory advice and prefetches as they came: "cuMemPrefetchAsync 0x7f.. 4096 device 1"; null past the end.
+  char const* (*journal)(std::size_t index);
+  /// Contexts on the stack of the calling thread.
+  std::size_t (*stack_depth)();
+};
+
+using GetControl = StandInControl const* (*)();
+
+/// The control of the stand-in at `library` (the path in UNIMEM_CUDA_LIBRARY), or null where that is no stand-in.
+inline StandInControl const* find_control(char const* library = std::getenv("UNIMEM_CUDA_LIBRARY")) {
+  if (library == nullptr) return nullptr;
+  auto* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);  // never closed: drivers are not unloaded
+  if (handle == nullptr) return nullptr;
+  auto const get = reinterpret_cast<GetControl>(dlsym(handle, "unimem_cuda_standin_control"));
+  return get != nullptr ? get() : nullptr;
+}
+
+/// All violations so far, for EXPECT_THAT(violations(control), IsEmpty()).
+inline std::vector<std::string> violations(StandInControl const& control) {
+  std::vector<std::string> all;
+  while (auto const* const text = control.violation(all.size())) all.emplace_back(text);
+  return all;
+}
+
+}  // namespace unimem::standin

@@ -1,0 +1,86 @@
+#include "device/cuda_standin/capture.hpp"
+#include "device/cuda_standin/machine.hpp"
+#include "device/cuda_standin/streams.hpp"
+
+// Memory of a device the simple ways: at once, and in the order of a stream.
+
+namespace unimem::standin {
+namespace {
+
+std::shared_ptr<Allocation> allocate(MemoryKind kind, std::size_t bytes, ContextState& context) {
+  auto& device = machine().device(context.device);
+  require(bytes > 0);
+  require(bytes <= device.room(), Result::out_of_memory);
+  auto const at = take_addresses(bytes, allocation_alignment);
+  require(at != 0 && back_with_memory(at, bytes), Result::out_of_memory);
+  auto allocation = std::make_shared<Allocation>(kind, at, bytes);
+  allocation->device = context.device;
+  allocation->context = context.weak_from_this();
+  device.used += bytes;
+  machine().memory.add(allocation);
+  return allocation;
+}
+
+/// What a caller wants to free, by its first byte.
+std::shared_ptr<Allocation> to_free(DevicePointer pointer) {
+  auto allocation = machine().memory.beginning_at(pointer);
+  require(allocation != nullptr && !allocation->free_is_queued);
+  return allocation;
+}
+
+}  // namespace
+
+namespace calls {
+
+Result cuMemAlloc(Lock& /*lock*/, DevicePointer* pointer, std::size_t bytes) {
+  require(pointer != nullptr);
+  auto const context = current();
+  refuse_during_capture();
+  *pointer = allocate(MemoryKind::device, bytes, *context)->base;
+  return Result::success;
+}
+
+Result cuMemFree(Lock& /*lock*/, DevicePointer pointer) {
+  auto const context = current_even_if_lost();
+  if (context->error == Result::success) refuse_during_capture();
+  if (pointer == 0) return context->error;
+  auto const allocation = to_free(pointer);
+  auto const kind = allocation->kind;
+  require(kind == MemoryKind::device || kind == MemoryKind::stream_ordered || kind == MemoryKind::managed);
+  forget_allocation(allocation, context->breaking == Result::success ? "cuMemFree" : nullptr);
+  return context->error;
+}
+
+Result cuMemAllocAsync(Lock& /*lock*/, DevicePointer* pointer, std::size_t bytes, Stream stream) {
+  require(pointer != nullptr);
+  auto const target = stream_for_work(stream, "cuMemAllocAsync");
+  refuse_on_captured(*target);
+  auto const allocation = allocate(MemoryKind::stream_ordered, bytes, *target->context);
+  allocation->alive = false;
+  Command command;
+  command.name = "cuMemAllocAsync";
+  command.effect = [allocation] { allocation->alive = true; };
+  static_cast<void>(submit(target, std::move(command)));
+  *pointer = allocation->base;
+  return Result::success;
+}
+
+Result cuMemFreeAsync(Lock& /*lock*/, DevicePointer pointer, Stream stream) {
+  auto const target = stream_for_work(stream, "cuMemFreeAsync");
+  refuse_on_captured(*target);
+  if (pointer == 0) return Result::success;
+  auto const allocation = to_free(pointer);
+  require(allocation->kind == MemoryKind::stream_ordered);
+  allocation->free_is_queued = true;
+  Command command;
+  command.name = "cuMemFreeAsync";
+  command.effect = [allocation] {
+    if (machine().memory.beginning_at(allocation->base) == allocation) forget_allocation(allocation, "cuMemFreeAsync");
+  };
+  static_cast<void>(submit(target, std::move(command)));
+  return Result::success;
+}
+
+}  // namespace calls
+
+}  // namespace unimem::standin

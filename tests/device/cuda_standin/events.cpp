@@ -1,0 +1,90 @@
+#include "device/cuda_standin/events.hpp"
+
+#include "device/cuda_standin/capture.hpp"
+
+namespace unimem::standin {
+namespace {
+
+std::shared_ptr<EventState> event_of(Event handle) {
+  static_cast<void>(current());
+  auto event = machine().events.at(handle);
+  require(event->context->error == Result::success, event->context->error);
+  return event;
+}
+
+/// For calls that ask how far an event is: those of a capture have no answer.
+std::shared_ptr<EventState> uncaptured(Event handle) {
+  auto event = event_of(handle);
+  refuse_captured_event(*event);
+  refuse_during_capture();
+  return event;
+}
+
+}  // namespace
+
+namespace calls {
+
+Result cuEventCreate(Lock& /*lock*/, Event* event, unsigned flags) {
+  require(event != nullptr && flags <= (event_blocking_sync | event_disable_timing | 4U));
+  auto state = std::make_shared<EventState>();
+  state->context = current();
+  state->flags = flags;
+  *event = machine().events.add(std::move(state));
+  return Result::success;
+}
+
+Result cuEventDestroy(Lock& /*lock*/, Event event) {
+  auto const context = current_even_if_lost();
+  static_cast<void>(machine().events.at(event));
+  machine().events.erase(event);  // what waits for it holds its completion
+  return context->error;
+}
+
+Result cuEventRecord(Lock& /*lock*/, Event event, Stream stream) {
+  auto const state = event_of(event);
+  auto const target = stream_of(stream);
+  require(state->context == target->context, Result::invalid_handle);
+  if (target->capture != nullptr) {
+    capture_record(*target, *state);
+    return Result::success;
+  }
+  Command command;
+  command.name = "cuEventRecord";
+  state->last = submit(target, std::move(command));
+  state->captured = false;
+  state->capture.reset();
+  return Result::success;
+}
+
+Result cuEventQuery(Lock& /*lock*/, Event event) {
+  auto const state = uncaptured(event);
+  if (state->last == nullptr) return Result::success;
+  return state->last->done ? state->last->result : Result::not_ready;
+}
+
+Result cuEventSynchronize(Lock& lock, Event event) {
+  auto const state = uncaptured(event);
+  if (state->last == nullptr) return Result::success;
+  auto const last = state->last;  // a record while we sleep is not ours to wait for
+  return await(lock, *state->context, last);
+}
+
+Result cuStreamWaitEvent(Lock& /*lock*/, Stream stream, Event event, unsigned flags) {
+  require(flags == 0);
+  auto const target = stream_of(stream);
+  auto const state = machine().events.at(event);
+  if (state->captured || target->capture != nullptr) {
+    capture_wait(target, *state);
+    return Result::success;
+  }
+  if (state->last == nullptr || state->last->done) return Result::success;
+  Command command;
+  command.name = "cuStreamWaitEvent";
+  command.waits.push_back(state->last);
+  static_cast<void>(submit(target, std::move(command)));
+  return Result::success;
+}
+
+}  // namespace calls
+
+}  // namespace unimem::standin

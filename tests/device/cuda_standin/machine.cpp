@@ -1,0 +1,39 @@
+#include "device/cuda_standin/machine.hpp"
+
+#include "device/cuda_standin/streams.hpp"
+
+namespace unimem::standin {
+
+Machine& machine() {
+  static auto& only = *new Machine;
+  return only;
+}
+
+DeviceState& Machine::device(Device ordinal) {
+  require(ordinal >= 0 && static_cast<std::size_t>(ordinal) < devices.size(), Result::invalid_device);
+  return devices[static_cast<std::size_t>(ordinal)];
+}
+
+void violation(std::string text) {
+  machine().violations.push_back(std::move(text));
+}
+
+std::vector<std::shared_ptr<ContextState>>& context_stack() {
+  thread_local std::vector<std::shared_ptr<ContextState>> stack;
+  return stack;
+}
+
+std::shared_ptr<ContextState> current_even_if_lost() {
+  auto const& stack = context_stack();
+  require(!stack.empty() && stack.back() != nullptr, Result::invalid_context);
+  require(!stack.back()->destroyed, Result::context_is_destroyed);
+  return stack.back();
+}
+
+std::shared_ptr<ContextState> current() {
+  auto context = current_even_if_lost();
+  require(context->error == Result::success, context->error);
+  return context;
+}
+
+}  // namespace unimem::standin

@@ -1,0 +1,101 @@
+#pragma once
+
+#include "device/cuda_standin/control.hpp"
+#include "device/cuda_standin/faults.hpp"
+#include "device/cuda_standin/memory.hpp"
+#include "device/cuda_standin/registry.hpp"
+
+#include <condition_variable>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace unimem::standin {
+
+struct StreamState;
+struct EventState;
+struct ModuleState;
+struct FunctionState;
+struct GraphState;
+struct ExecutableState;
+struct Capture;
+
+/// A primary context, from the first retain to the last release. The next retain makes another one.
+struct ContextState : std::enable_shared_from_this<ContextState> {
+  Context handle = nullptr;
+  int device = 0;
+  unsigned retained = 0;
+  bool destroyed = false;
+  Result error = Result::success;    ///< sticky: what every later call says
+  Result breaking = Result::success; ///< the error to be, until the copies that are running have let go of host memory
+  unsigned running_copies = 0;
+  std::set<int> peers;               ///< devices whose memory this context may touch
+  std::shared_ptr<StreamState> legacy;
+  std::map<std::thread::id, std::shared_ptr<StreamState>> own_streams;  ///< per-thread default streams
+};
+
+struct DeviceState {
+  int physical = 0;  ///< the number before CUDA_VISIBLE_DEVICES
+  std::size_t capacity = 0;
+  std::size_t used = 0;
+  std::size_t used_by_others = 0;
+  std::set<int> unreachable;               ///< peers it has no way to
+  std::shared_ptr<ContextState> primary;   ///< null while nobody retains it
+
+  [[nodiscard]] std::size_t room() const {
+    auto const taken = used + used_by_others;
+    return taken < capacity ? capacity - taken : 0;
+  }
+};
+
+/// Everything the stand-in knows, under one lock: a driver for tests is to be right and not fast. The work of copies and
+/// kernels runs without it. Never destroyed: calls, workers and exit handlers may come at any time.
+struct Machine {
+  std::mutex mutex;
+  std::condition_variable changed;  ///< for threads that wait in a call
+
+  bool initialized = false;
+  int version = 12080;
+  std::vector<DeviceState> devices;
+  Registry<Context, ContextState> contexts;
+  Registry<Stream, StreamState> streams;
+  Registry<Event, EventState> events;
+  Registry<Module, ModuleState> modules;
+  Registry<Function, FunctionState> functions;
+  Registry<Graph, GraphState> graphs;
+  Registry<GraphExec, ExecutableState> executables;
+  std::set<std::shared_ptr<Capture>> captures;     ///< in progress
+  std::set<std::shared_ptr<StreamState>> working;  ///< streams with a worker, the destroyed ones that drain included
+
+  MemoryMap memory;
+  std::map<Address, std::size_t> reservations;
+  std::map<AllocationHandle, std::shared_ptr<Physical>> physical;
+
+  Faults faults;
+  Result late_fault = Result::success;  ///< how the first command of the call in progress is to fail
+  bool held = false;
+  unsigned copy_us = 0, kernel_us = 0;
+  std::vector<std::string> violations;
+  std::vector<std::string> journal;
+
+  /// The device, or a refusal.
+  [[nodiscard]] DeviceState& device(Device ordinal);
+};
+
+[[nodiscard]] Machine& machine();
+
+/// Notes what a real program would get away with and should not.
+void violation(std::string text);
+
+/// The current context of the calling thread, which must be well: what most calls begin with.
+[[nodiscard]] std::shared_ptr<ContextState> current();
+/// The same for calls that let go of things: a lost context is no reason to keep them.
+[[nodiscard]] std::shared_ptr<ContextState> current_even_if_lost();
+/// The contexts the calling thread has pushed, the current one last.
+[[nodiscard]] std::vector<std::shared_ptr<ContextState>>& context_stack();
+
+/// Reads the environment at cuInit.
+void configure(Machine& machine);
+
+}  // namespace unimem::standin

@@ -1,0 +1,80 @@
+#pragma once
+
+#include "device/cuda_standin/machine.hpp"
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <thread>
+
+namespace unimem::standin {
+
+/// The end of one command: what events and waiting calls look at. Under the machine's lock.
+struct Completion {
+  bool done = false;
+  Result result = Result::success;
+};
+
+enum class Cost : unsigned char { nothing, copy, kernel };
+
+/// Something a stream does when its turn comes. A captured command is copied into its stream at every launch of the graph.
+struct Command {
+  char const* name = "";                             ///< of the call, for violations
+  Cost cost = Cost::nothing;
+  std::vector<Use> uses;                             ///< checked when its turn comes
+  std::shared_ptr<ModuleState> module;               ///< of a kernel
+  std::function<void()> work;                        ///< without the lock
+  std::function<void()> effect;                      ///< with the lock, after the work
+  std::vector<std::shared_ptr<Completion>> waits;    ///< what has to be done before it begins
+  Result fault = Result::success;                    ///< how it is to fail when its turn comes
+  std::shared_ptr<Completion> completion;
+};
+
+struct Capture;
+
+/// One stream. Its worker is a thread that lives from the first command until the stream is destroyed and drained.
+struct StreamState {
+  Stream handle = nullptr;
+  std::shared_ptr<ContextState> context;
+  bool blocking = true;  ///< waits for the legacy default stream, and it for this one
+  bool legacy = false;
+  bool held = false;
+  bool destroyed = false;
+  bool has_worker = false;
+  bool running = false;                  ///< the command at the front has begun
+  std::deque<Command> commands;          ///< the one at the front leaves when it is done
+  std::shared_ptr<Completion> last;      ///< of the newest command, or null
+  std::condition_variable turn;          ///< for the worker: look again
+
+  std::shared_ptr<Capture> capture;      ///< what the stream's calls go into, or null
+  std::map<Stream, std::size_t> joined;  ///< captured commands of each stream that this one comes after
+};
+
+/// A stream that belongs to a context from its beginning.
+[[nodiscard]] std::shared_ptr<StreamState> make_stream(std::shared_ptr<ContextState> const& context, bool blocking);
+
+/// The stream a handle means in the current context: the legacy default stream for null and 1, the calling thread's own
+/// for 2. Refuses unknown handles and lost contexts.
+[[nodiscard]] std::shared_ptr<StreamState> stream_of(Stream handle);
+/// The same for work: that it goes to another context's stream than the current is noted as a violation of `call`.
+[[nodiscard]] std::shared_ptr<StreamState> stream_for_work(Stream handle, char const* call);
+
+/// Puts a command at the end of a stream, or into the graph it is captured into (then there is no completion).
+std::shared_ptr<Completion> submit(std::shared_ptr<StreamState> const& stream, Command command);
+
+/// Sleeps until a completion is done, or its context lost.
+Result await(Lock& lock, ContextState const& context, std::shared_ptr<Completion> const& completion);
+
+/// Breaks a context: every later call in it says `code`, what is queued is skipped.
+void lose(ContextState& context, Result code);
+
+/// Lets the workers look again at what they wait for.
+void wake_streams();
+
+/// Whether a command that is queued or running touches the allocation; its name, or null.
+[[nodiscard]] char const* user_of(Allocation const& allocation);
+
+/// Lets a stream go: it finishes what it has, and its worker ends.
+void retire(StreamState& stream);
+
+}  // namespace unimem::standin

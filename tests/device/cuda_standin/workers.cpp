@@ -1,0 +1,113 @@
+#include "device/cuda_standin/workers.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+
+namespace unimem::standin {
+namespace {
+
+/// Whether the worker has anything to do: begin the command at the front, or drop it.
+bool has_turn(StreamState const& stream) {
+  if (stream.commands.empty()) return stream.destroyed;
+  if (stream.context->breaking != Result::success) return true;
+  if (stream.held || machine().held) return false;
+  return std::ranges::all_of(stream.commands.front().waits, [](auto const& wait) { return wait->done; });
+}
+
+/// What the command may touch, kept alive while it runs, or the error of a command that may not touch it.
+Result reach_all(Command const& command, std::vector<std::shared_ptr<Allocation>>& kept) {
+  for (auto const& use : command.uses) {
+    auto reached = machine().memory.reach(use);
+    if (reached.empty()) return Result::illegal_address;
+    std::ranges::move(reached, std::back_inserter(kept));
+  }
+  return Result::success;
+}
+
+unsigned latency_of(Cost cost) {
+  switch (cost) {
+    case Cost::copy: return machine().copy_us;
+    case Cost::kernel: return machine().kernel_us;
+    case Cost::nothing: break;
+  }
+  return 0;
+}
+
+/// The command itself, with the lock released while it works.
+Result carry_out(Lock& lock, ContextState& context, Command& command) {
+  if (context.breaking != Result::success) return context.breaking;
+  if (auto const latency = latency_of(command.cost); latency > 0) {
+    lock.unlock();
+    std::this_thread::sleep_for(std::chrono::microseconds{latency});
+    lock.lock();
+    if (context.breaking != Result::success) return context.breaking;
+  }
+  std::vector<std::shared_ptr<Allocation>> kept;
+  if (auto const result = command.fault != Result::success ? command.fault : reach_all(command, kept);
+      result != Result::success) {
+    lose(context, result);
+    return result;
+  }
+  if (command.work) {
+    if (command.cost == Cost::copy) ++context.running_copies;
+    lock.unlock();
+    command.work();
+    lock.lock();
+    if (command.cost == Cost::copy) --context.running_copies;
+    settle(context);
+  }
+  if (command.effect) command.effect();
+  return Result::success;
+}
+
+void work(std::shared_ptr<StreamState> const& stream) {
+  auto& all = machine();
+  Lock lock{all.mutex};
+  while (true) {
+    stream->turn.wait(lock, [&] { return has_turn(*stream); });
+    if (stream->commands.empty()) break;
+    auto& command = stream->commands.front();
+    auto const completion = command.completion;
+    completion->result = carry_out(lock, *stream->context, command);
+    completion->done = true;
+    stream->commands.pop_front();
+    all.changed.notify_all();
+    wake_workers();
+  }
+  all.working.erase(stream);
+}
+
+/// The program's signals are for its own threads; what a crash of this one raises cannot be blocked anyway.
+void block_signals() {
+  sigset_t all;
+  sigfillset(&all);
+  for (auto const crash : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&all, crash);
+  pthread_sigmask(SIG_BLOCK, &all, nullptr);
+}
+
+}  // namespace
+
+void start_worker(std::shared_ptr<StreamState> const& stream) {
+  stream->has_worker = true;
+  machine().working.insert(stream);
+  std::thread([stream] {
+    block_signals();
+    work(stream);
+  }).detach();
+}
+
+void settle(ContextState& context) {
+  if (context.breaking == Result::success || context.running_copies > 0) return;
+  if (context.error != Result::success) return;
+  context.error = context.breaking;
+  machine().changed.notify_all();
+  wake_workers();
+}
+
+void wake_workers() {
+  for (auto const& stream : machine().working)
+    if (!stream->commands.empty()) stream->turn.notify_one();
+}
+
+}  // namespace unimem::standin
