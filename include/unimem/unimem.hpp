@@ -12,6 +12,7 @@
 #include <unimem/core/size.hpp>
 #include <unimem/core/version.hpp>
 
+#include <unimem/device/advice.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/event.hpp>
@@ -33,6 +34,7 @@
 #include <unimem/manager/options.hpp>
 #include <unimem/manager/resident.hpp>
 
+#include <unimem/buffer/advised_range.hpp>
 #include <unimem/buffer/buffer_core.hpp>
 #include <unimem/buffer/buffer_slice.hpp>
 #include <unimem/buffer/device_lease.hpp>

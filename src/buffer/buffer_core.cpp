@@ -195,6 +195,7 @@ void BufferCore::reset() {
   Guard inside(*this);
   inside->drop_everything(bytes_);
   inside->allocated = false;
+  inside->advice.clear();
   inside->links.clear();
   inside->last_failure.clear();
   auto& counters = inside->counters;
@@ -236,9 +237,12 @@ void BufferCore::resize(std::size_t bytes) {
     std::memcpy(storage->address(), inside->host->address(), kept.size());
   }
   bool const pinned = on == nullptr && inside->pinned.load(std::memory_order_relaxed);
+  auto const before = bytes_;
   inside->drop_everything(bytes);
   bytes_ = bytes;
+  inside->advice.resize(before, bytes);
   if (!storage) return;
+  storage->heed(inside->advice);
   auto const place = on == nullptr ? host_place : inside->place_of(*on);
   (on == nullptr ? inside->host : inside->side(place).storage) = std::move(storage);
   if (on == nullptr) inside->watch_host();
@@ -271,6 +275,28 @@ void BufferCore::discard() {
   Guard inside(*this);
   inside->settle(inside->whole(), true, true);
   inside->coherence.discard();
+}
+
+void BufferCore::advise(ByteRange range, Advice advice, Device* place, bool holds) {
+  if (advice > Advice::accessed_by) {
+    throw InvalidArgument("advice", fmt::format("{}", static_cast<unsigned>(advice)),
+                          "read_mostly, preferred_location or accessed_by");
+  }
+  if (advice == Advice::read_mostly) place = nullptr;
+  if (advice != Advice::read_mostly && place == nullptr) place = &default_device();
+  Guard inside(*this);
+  inside->check_range(range);
+  AdvisedRange const advised{advice, place, range};
+  holds ? inside->advice.give(advised) : inside->advice.take_back(advised);
+  if (inside->host) inside->host->heed(inside->advice);
+  for (auto const& side : inside->sides) {
+    if (side.storage) side.storage->heed(inside->advice);
+  }
+}
+
+std::vector<AdvisedRange> BufferCore::advice() const {
+  std::lock_guard const lock{inside_->mutex};
+  return inside_->advice.list();
 }
 
 void BufferCore::validate() const {

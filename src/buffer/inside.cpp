@@ -215,7 +215,9 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCor
 void BufferCore::Inside::ensure_host() {
   if (coherence.has_storage(host_place)) return;
   if (bytes != 0) {
-    host = host_memory();
+    auto memory = host_memory();
+    memory->heed(advice);
+    host = std::move(memory);
     watch_host();
   }
   coherence.add_storage(host_place);
@@ -226,6 +228,7 @@ void BufferCore::Inside::ensure_device(BufferCore& self, Place place, Queue& que
   auto& wanted = *side(place).device;
   if (bytes != 0) {
     auto memory = wanted.shares_storage_with_host() ? host_memory() : new_device_memory(self, wanted, bytes, queue);
+    memory->heed(advice);
     side(place).storage = std::move(memory);
   }
   coherence.add_storage(place);

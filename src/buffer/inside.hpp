@@ -5,6 +5,7 @@
 #include <unimem/core/name.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "buffer/advice_book.hpp"
 #include "buffer/host_writes.hpp"
 #include "buffer/lease_cell.hpp"
 #include "buffer/pending_work.hpp"
@@ -172,7 +173,8 @@ struct BufferCore::Inside {
   std::atomic<unsigned> pins{0};  ///< operations in progress: their buffer must not be reclaimed, nor its lock tried
   Coherence coherence;
   std::shared_ptr<detail::Storage> host;
-  Tracking tracking;  ///< what serves: small buffers and shared storage are not worth tracking by page
+  detail::AdviceBook advice;  ///< for the storage there is, and for what comes
+  Tracking tracking;          ///< what serves: small buffers and shared storage are not worth tracking by page
   std::string last_marks = "nothing was declared before";
   bool absorbed = false;  ///< in this operation: only then does what is remembered at its end hold no user's write
   std::unique_ptr<detail::HostWrites> host_writes;  ///< null: only what goes through the library counts

@@ -3,6 +3,7 @@
 #include "buffer/lease_cell.hpp"
 #include "buffer/mutants.hpp"
 
+#include <new>
 #include <utility>
 
 namespace unimem::detail {
@@ -20,6 +21,10 @@ Storage::Storage(Device& host_device, void* pointer, std::size_t bytes, Ownershi
       memory_{reinterpret_cast<std::uintptr_t>(pointer), 0, bytes} {}
 
 Storage::~Storage() {
+  try {
+    heed({});                        // whoever gets the memory next has said nothing of the kind
+  } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch): hints that were not taken back are hints still
+  }
   auto const last = last_work();
   if (allocation_) {
     allocation_.release(UNIMEM_MUTANT(ticket_dropped) ? Event{} : last);
@@ -27,6 +32,16 @@ Storage::~Storage() {
   }
   static_cast<void>(last.wait_for_error());
   if (ownership_.deleter()) ownership_.deleter()(reinterpret_cast<void*>(memory_.object));
+}
+
+void Storage::heed(AdviceBook const& advice) {
+  for (auto const& [what, place, range] : heeded_.beyond(advice)) {
+    device_->advise(window(range), location(), what, place, false);
+  }
+  for (auto const& [what, place, range] : advice.beyond(heeded_)) {
+    device_->advise(window(range), location(), what, place, true);
+  }
+  heeded_ = advice;
 }
 
 /// One event for all work here: a block takes one ticket.

@@ -4,6 +4,7 @@
 #include <unimem/device/device.hpp>
 #include <unimem/pool/allocation.hpp>
 
+#include "buffer/advice_book.hpp"
 #include "buffer/hazards.hpp"
 
 #include <atomic>
@@ -48,9 +49,10 @@ class Storage {
   [[nodiscard]] bool pooled() const noexcept { return static_cast<bool>(allocation_); }
 
   /// Whether it is host memory that the system may move while the driver looks.
-  [[nodiscard]] bool pageable() const noexcept {
-    return (allocation_ ? allocation_.location() : wrapped_at_) == Location::host;
-  }
+  [[nodiscard]] bool pageable() const noexcept { return location() == Location::host; }
+
+  /// Tells the device which advice holds for the memory, as far as it has not been told: a hint, until the memory goes.
+  void heed(AdviceBook const& advice);
 
   [[nodiscard]] Hazards& hazards() noexcept { return hazards_; }
   [[nodiscard]] Hazards const& hazards() const noexcept { return hazards_; }
@@ -89,6 +91,7 @@ class Storage {
 
  private:
   [[nodiscard]] ByteRange whole() const noexcept { return {0, memory_.bytes}; }
+  [[nodiscard]] Location location() const noexcept { return allocation_ ? allocation_.location() : wrapped_at_; }
   /// What others have submitted by now, recorded as ours.
   void note_others();
   [[nodiscard]] Event last_work() noexcept;
@@ -98,6 +101,7 @@ class Storage {
   Ownership ownership_;
   Location wrapped_at_ = Location::host;  ///< where memory is that came from nobody's pool
   DeviceMemory memory_;
+  AdviceBook heeded_;  ///< what the device has been told
   Hazards hazards_;
   Device* others_on_ = nullptr;
   std::uint64_t others_queue_ = 0;               ///< 0: on any queue, or on none of ours

@@ -38,6 +38,18 @@ std::string_view to_string(Backend backend) noexcept {
   return "unknown";
 }
 
+std::string_view to_string(Advice advice) noexcept {
+  switch (advice) {
+    case Advice::read_mostly:
+      return "read_mostly";
+    case Advice::preferred_location:
+      return "preferred_location";
+    case Advice::accessed_by:
+      return "accessed_by";
+  }
+  return "unknown";
+}
+
 std::size_t Range::items() const {
   return checked_multiply(checked_multiply(x, y, "range"), z, "range");
 }
@@ -46,6 +58,8 @@ PageSource::~PageSource() = default;
 
 Device::Device(Backend backend, std::string id) : backend_(backend), id_(std::move(id)) {}
 Device::~Device() = default;
+
+void Device::advise(DeviceMemory, Location, Advice, Device const*, bool) noexcept {}
 
 Queue& Device::default_queue() {
   std::call_once(default_queue_made_, [this] { default_queue_ = std::make_unique<Queue>(create_queue()); });

@@ -155,5 +155,17 @@ TEST_F(OnOpenCl, TheLimitIsOursAndAWorkingSetBeyondItRuns) {
   EXPECT_THAT(large.to_vector(), Each(1U));
 }
 
+TEST_F(OnOpenCl, AdviceIsTakenAndChangesNothing) {
+  UnifiedBuffer<std::uint32_t> buffer(1000, on_opencl());
+  buffer.advise(Advice::read_mostly).advise(Advice::preferred_location).advise(Advice::accessed_by, sim);
+  buffer.copy_from(counting(1000));
+  buffer.sync_to_device();
+  buffer.unadvise(Advice::read_mostly).advise(Advice::preferred_location, sim);
+  EXPECT_EQ(buffer.state(), BufferState::synchronized);
+  EXPECT_EQ(device_bytes(buffer, opencl), counting(1000));
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{4000, 1, 0, 0}));
+  EXPECT_EQ(buffer.advice().size(), 2U);
+}
+
 }  // namespace
 }  // namespace unimem::testing

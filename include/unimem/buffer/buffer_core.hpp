@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/buffer/advised_range.hpp>
 #include <unimem/buffer/device_lease.hpp>
 #include <unimem/buffer/map_mode.hpp>
 #include <unimem/buffer/options.hpp>
@@ -159,6 +160,11 @@ class UNIMEM_API BufferCore final : public Resident {
   void release_device(Device* device);
   void release_host();
   void discard();
+
+  /// Gives advice for `range`, or takes it back. `place`: null for the default device. InvalidArgument for advice that
+  /// is none.
+  void advise(ByteRange range, Advice advice, Device* place, bool holds);
+  [[nodiscard]] std::vector<AdvisedRange> advice() const;
 
   /// Throws std::logic_error unless coherence and storage agree. For tests.
   void validate() const;

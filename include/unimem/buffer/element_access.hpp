@@ -147,6 +147,20 @@ class ElementAccess {
     return core->prefetch(queue.device(), &queue, range);
   }
 
+  /// A hint on how the elements will be used, for drivers that move memory by themselves (`Location::unified`). It is
+  /// taken by every buffer on every device, changes no result and moves nothing; a device that has no use for it does
+  /// nothing. `place` is the device it speaks of, the host being device("cpu"); the default device if none is named.
+  /// `read_mostly` speaks of no place. Elements have one preferred location at most: the one named last.
+  ///
+  /// It holds, also for storage that comes later, until it is taken back or the buffer is reset, and a `resize` keeps
+  /// for the whole buffer what held for the whole; clones start without. What holds: `advice()`. Throws InvalidArgument
+  /// for an enumerator that does not exist.
+  Self& advise(Advice advice) { return advise(advice, nullptr, true); }
+  Self& advise(Advice advice, Device& place) { return advise(advice, &place, true); }
+  /// Takes it back, as far as it was given.
+  Self& unadvise(Advice advice) { return advise(advice, nullptr, false); }
+  Self& unadvise(Advice advice, Device& place) { return advise(advice, &place, false); }
+
   /// Declares writes the library could not see. Throws CoherenceConflict when they overlap unsynchronized writes of the
   /// other side without covering all of them. BufferNotAllocated on a buffer without storage.
   void mark_host_dirty(std::size_t offset = 0, std::size_t count = all) {
@@ -259,6 +273,11 @@ class ElementAccess {
   [[nodiscard]] Self const& self() const noexcept { return static_cast<Self const&>(*this); }
   [[nodiscard]] Device& default_device() const { return self().core_and_base().core->default_device(); }
 
+  Self& advise(Advice advice, Device* place, bool holds) {
+    auto const [core, range] = self().core_and_base();
+    core->advise(range, advice, place, holds);
+    return self();
+  }
   [[nodiscard]] Window window(std::size_t offset, std::size_t count) const {
     auto const [core, base] = self().core_and_base();
     auto const inner = checked_range(offset, count, self().size(), sizeof(T));

@@ -96,6 +96,9 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   /// What moved between which places, link by link.
   [[nodiscard]] std::vector<LinkStatistics> migrations() const { return core().links(); }
 
+  /// The advice that holds.
+  [[nodiscard]] std::vector<AdvisedRange> advice() const { return core().advice(); }
+
   /// "UnifiedBuffer(shape=(4, 5), element=4 bytes, state=host_dirty)", for people.
   [[nodiscard]] std::string to_string() const { return detail::describe(std::to_string(sizeof(T)), shape_, core()); }
 
@@ -110,7 +113,7 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
     core().free();
     return *this;
   }
-  /// As it was made: no storage, no data, statistics at zero.
+  /// As it was made: no storage, no data, no advice, statistics at zero.
   UnifiedBuffer& reset() {
     core().reset();
     return *this;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
+#include <unimem/device/advice.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/device/pages.hpp>
 #include <unimem/device/program.hpp>
@@ -101,6 +102,13 @@ class UNIMEM_API Device {
 
   /// Gives back what `allocate` returned, at the same location. All work on it must have ended.
   virtual void release(DeviceMemory memory, Location location) noexcept = 0;
+
+  /// A hint on the use of `memory`, a part of what this device has allocated at `location`: that it holds from now on,
+  /// or (`holds` is false) no longer. `place` is the device it speaks of, the cpu device standing for the host; null
+  /// for advice that speaks of none. Moves nothing by itself and cannot fail: a device that has no use for it, or is
+  /// asked for what its driver refuses, does nothing, as this one here. Called while the memory stands, also with work
+  /// pending on it.
+  virtual void advise(DeviceMemory memory, Location location, Advice advice, Device const* place, bool holds) noexcept;
 
   /// The page interface, or null where the driver has none.
   [[nodiscard]] virtual PageSource* pages() noexcept { return nullptr; }
