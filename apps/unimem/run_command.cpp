@@ -14,8 +14,10 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <string_view>
+#include <system_error>
 
 namespace unimem::cli {
 namespace {
@@ -70,6 +72,14 @@ bool shows_progress(RunCommand const& command) {
   return command.progress && standard_error_is_terminal() && terminal != "dumb";
 }
 
+/// The output replaces what is read, whichever name it is given by: that is no work to fail at, but a slip of the pen.
+void check_output_is_another(RunCommand const& command) {
+  if (command.output.empty()) return;
+  std::error_code unknown;  // whoever opens the files says what is wrong with them
+  if (!std::filesystem::equivalent(command.file, command.output, unknown)) return;
+  throw UsageError(fmt::format("invalid --output '{}': must be another file than the input", command.output.native()));
+}
+
 StreamResult stream(RunCommand const& command, std::stop_token const& cancel) {
   auto& device = device_for(command);
   auto const kernel = std::visit(MakeKernel{command.element, device}, command.kernel);
@@ -93,6 +103,7 @@ StreamResult stream(RunCommand const& command, std::stop_token const& cancel) {
 }  // namespace
 
 int run(RunCommand const& command) {
+  check_output_is_another(command);
   Interruption const interruption{remove_unfinished_outputs};
   try {
     auto const result = stream(command, interruption.token());
