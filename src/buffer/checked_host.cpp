@@ -58,7 +58,7 @@ class CheckedHost final : public HostWrites {
     if (found != expected_.end()) expected_.erase(found);
   }
 
-  std::uint64_t unmarked() const noexcept override { return unmarked_; }
+  std::uint64_t take_unmarked() noexcept override { return std::exchange(unmarked_, 0); }
 
   void wrote(ByteRange range) override { overrule(range); }
 

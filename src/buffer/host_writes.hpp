@@ -44,8 +44,8 @@ class HostWrites {
   virtual void expect(ByteRange /*range*/) {}
   virtual void not_expected(ByteRange /*range*/) {}
 
-  /// How many writes nobody declared have been complained of.
-  [[nodiscard]] virtual std::uint64_t unmarked() const noexcept { return 0; }
+  /// How many writes nobody declared have been complained of since this was last asked.
+  [[nodiscard]] virtual std::uint64_t take_unmarked() noexcept { return 0; }
 
   /// An operation has ended; `coherence` tells which bytes are whose.
   virtual void remember(Coherence const& coherence) = 0;

@@ -276,7 +276,7 @@ void BufferCore::Inside::absorb_host_writes(bool decide) {
   if (!host_writes) return;
   auto const conflict = host_writes->absorb(coherence);
   absorbed = true;
-  counters.unmarked_writes.store(host_writes->unmarked(), std::memory_order_relaxed);
+  counters.unmarked_writes.fetch_add(host_writes->take_unmarked(), std::memory_order_relaxed);
   if (!conflict || decide) return;
   throw CoherenceConflict(display_name(),
                           {place_name(conflict->device), conflict->on_device.begin, conflict->on_device.end},

@@ -60,6 +60,23 @@ TEST_F(Check, AnUnmarkedWriteToACleanHostCopyReachesTheDevice) {
   EXPECT_EQ(device_bytes(buffer, sim)[0], 7U) << "once seen it is not ignored";
 }
 
+TEST_F(Check, ReportsAreCountedForTheLifeOfTheBufferAndNotOfItsMemory) {
+  UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
+  for (std::uint64_t round = 1; round <= 3; ++round) {
+    std::ignore = complaints([&] {
+      auto const h = buffer.host();
+      std::ranges::fill(h, 1U);
+      buffer.sync_to_device();
+      h[0] = 7;
+      h[5'000] = 7;
+      buffer.sync_to_device();
+    });
+    EXPECT_EQ(buffer.statistics().unmarked_writes, 2 * round);
+    round == 1 ? buffer.free() : buffer.resize(10'000 + round);
+    EXPECT_EQ(buffer.statistics().unmarked_writes, 2 * round) << "memory has gone, the buffer has not";
+  }
+}
+
 TEST_F(Check, WhatIsDeclaredIsNotReported) {
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
   auto const said = complaints([&] {
