@@ -51,6 +51,29 @@ TEST_F(Asynchrony, SyncingToTheHostReturnsAtOnceAndLookingWaits) {
   EXPECT_EQ(device_bytes(buffer, sim), counting(100, 1));
 }
 
+TEST_F(Asynchrony, CloningReturnsAtOnceAndTheCloneMayBeUsedAtOnce) {
+  auto buffer = synchronized();
+  std::optional<Gate> gate{first};
+  add(first, buffer.slice(0), 1);
+  auto [twin, copied] = buffer.clone_async();
+  auto const changed = add(second, twin.slice(0, 10), 100);
+  EXPECT_FALSE(copied.ready());
+  EXPECT_FALSE(changed.ready()) << "it needs what is on its way";
+  EXPECT_EQ(moved(twin.statistics()), Moved{}) << "within the device";
+  gate.reset();
+  copied.wait();
+  auto expected = counting(100, 1);
+  EXPECT_EQ(buffer.to_vector(), expected);
+  for (std::size_t i = 0; i < 10; ++i) expected[i] += 100;
+  EXPECT_EQ(twin.to_vector(), expected);
+  EXPECT_EQ(moved(twin.statistics()), (Moved{0, 0, 400, 1}));
+
+  UnifiedBuffer<std::uint32_t> const fresh(100, on_sim());
+  auto const [empty, nothing] = fresh.clone_async();
+  EXPECT_TRUE(nothing.ready());
+  EXPECT_FALSE(empty.is_allocated()) << "there is nothing to copy";
+}
+
 TEST_F(Asynchrony, SynchronizingReturnsAtOnceFromEveryState) {
   for (auto const wanted : {BufferState::host_only, BufferState::device_only, BufferState::synchronized,
                             BufferState::host_dirty, BufferState::device_dirty, BufferState::mixed}) {

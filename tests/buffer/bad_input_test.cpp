@@ -135,6 +135,33 @@ void expect_empty_handle(Handle& handle) {
   EXPECT_THROW(handle.mark_device_dirty(), InvalidArgument);
 }
 
+/// What `make` says of the count it is given, or nothing if it takes it.
+template <class Make>
+std::string refusal(Make const& make) {
+  try {
+    make();
+    return {};
+  } catch (InvalidArgument const& error) {
+    return error.argument + " " + error.requirement;
+  }
+}
+
+TEST_F(BadInput, SizesHaveOneLimitHoweverTheyAreAskedFor) {
+  constexpr auto most_bytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
+  auto const compared = [&]<class T>(T, std::size_t count) {
+    SCOPED_TRACE(::testing::Message() << count << " elements of " << sizeof(T) << " bytes");
+    UnifiedBuffer<T> buffer(1, on_sim());
+    auto const by_constructor = refusal([&] { std::ignore = UnifiedBuffer<T>(count, on_sim()); });
+    auto const by_resize = refusal([&] { buffer.resize(count); });
+    EXPECT_EQ(by_constructor, by_resize);
+    EXPECT_EQ(by_constructor.empty(), count <= most_bytes / sizeof(T));
+    EXPECT_EQ(buffer.size(), by_resize.empty() ? count : 1U);
+  };
+  for (auto const count : {most_bytes - 1, most_bytes, most_bytes + 1, all}) compared(std::uint8_t{}, count);
+  for (auto const count : {most_bytes / 8, most_bytes / 8 + 1, all / 8, all / 8 + 1, all})
+    compared(std::uint64_t{}, count);
+}
+
 TEST_F(BadInput, WhatWasMovedFromSaysSoWhateverItIsAskedToDo) {
   auto buffer = synchronized();
   auto taken = std::move(buffer);

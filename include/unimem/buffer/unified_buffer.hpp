@@ -62,15 +62,16 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   ~UnifiedBuffer() = default;
 
   /// A deep copy of the current contents, with the same options.
-  [[nodiscard]] UnifiedBuffer clone() const {
+  [[nodiscard]] UnifiedBuffer clone() const { return clone_async().first; }
+  /// The same, with the event of the copy's end, as `copy_async` has it. The clone may be used at once.
+  [[nodiscard]] std::pair<UnifiedBuffer, Event> clone_async() const {
     auto& from = core();
     UnifiedBuffer result(shape_, from.options());
     if (from.options().strict) result.allocate(true, false);
-    if (from.state() != BufferState::uninitialized) {
-      ByteRange const whole{0, from.size_bytes()};
-      static_cast<void>(copy_bytes({&from, whole}, {result.core_.get(), whole}, sizeof(T)));
-    }
-    return result;
+    if (from.state() == BufferState::uninitialized) return {std::move(result), Event{}};
+    ByteRange const whole{0, from.size_bytes()};
+    auto const copied = copy_bytes({&from, whole}, {result.core_.get(), whole}, sizeof(T));
+    return {std::move(result), copied};
   }
 
   [[nodiscard]] std::size_t size() const noexcept { return count_; }
