@@ -23,7 +23,8 @@ struct SimOptions {
   std::chrono::nanoseconds latency{0};  ///< added to every copy, fill and run (`latency=10us`)
   /// Copies of more than this from and to pageable memory go by way of pinned blocks (`staging=8MiB`); by default none.
   std::optional<std::size_t> staging_threshold{};
-  // The fault plan: the n-th call, counting from 1, fails; 0: never.
+  // The fault plan: the n-th call, counting from 1, fails; 0: never. Calls count in the order in which they are made,
+  // and only as far as they begin: work that is skipped, since what it needs has failed, has not been called for.
   std::uint64_t fail_allocation = 0;  ///< raises OutOfMemory (`fail_alloc=3`)
   std::uint64_t fail_upload = 0;      ///< the copy fails when its turn comes, before a byte is moved (`fail_upload=1`)
   std::uint64_t fail_download = 0;    ///< likewise (`fail_download=1`)

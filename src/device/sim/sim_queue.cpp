@@ -48,8 +48,8 @@ Event SimQueue::submit(std::span<const Event> needs, HostExecutor::Task task) {
 }
 
 Event SimQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
-  return submit(needs, [&device = device_, verdict = device_.faults().next(SimCommand::upload), to, from, bytes] {
-    require(verdict, "upload");
+  return submit(needs, [&device = device_, fault = device_.faults().next(SimCommand::upload), to, from, bytes] {
+    require(fault->verdict(), "upload");
     Stopwatch const watch;
     Pace const pace{device, device.options().upload_bytes_per_second, bytes};
     std::memcpy(device.for_overwrite(to.window(0, bytes), "upload"), from, bytes);
@@ -59,8 +59,8 @@ Event SimQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, std
 }
 
 Event SimQueue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
-  return submit(needs, [&device = device_, verdict = device_.faults().next(SimCommand::download), to, from, bytes] {
-    require(verdict, "download");
+  return submit(needs, [&device = device_, fault = device_.faults().next(SimCommand::download), to, from, bytes] {
+    require(fault->verdict(), "download");
     Stopwatch const watch;
     Pace const pace{device, device.options().download_bytes_per_second, bytes};
     std::memcpy(to, device.for_access(from.window(0, bytes), "download"), bytes);
@@ -70,8 +70,8 @@ Event SimQueue::download(void* to, DeviceMemory from, std::size_t bytes, std::sp
 }
 
 Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
-  return submit(needs, [&device = device_, verdict = device_.faults().next(SimCommand::copy), to, from, bytes] {
-    require(verdict, "copy");
+  return submit(needs, [&device = device_, fault = device_.faults().next(SimCommand::copy), to, from, bytes] {
+    require(fault->verdict(), "copy");
     Stopwatch const watch;
     Pace const pace{device, device.options().copy_bytes_per_second, bytes};
     auto const* const source = device.for_access(from.window(0, bytes), "copy");
@@ -84,7 +84,8 @@ Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std:
 Event SimQueue::copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes,
                           std::span<const Event> needs) {
   return submit(needs, [&device = device_, &source = dynamic_cast<SimDevice&>(other),
-                        verdict = device_.faults().next(SimCommand::copy), to, from, bytes] {
+                        fault = device_.faults().next(SimCommand::copy), to, from, bytes] {
+    auto const verdict = fault->verdict();
     require(source.is_lost() ? SimVerdict::lost : verdict, "copy");
     Stopwatch const watch;
     Pace const pace{device, device.options().peer_bytes_per_second, bytes};
@@ -99,8 +100,8 @@ Event SimQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
   std::array<std::byte, 16> copied{};
   std::copy(pattern.begin(), pattern.end(), copied.begin());
   return submit(
-      {}, [&device = device_, verdict = device_.faults().next(SimCommand::fill), to, copied, size = pattern.size()] {
-        require(verdict, "fill");
+      {}, [&device = device_, fault = device_.faults().next(SimCommand::fill), to, copied, size = pattern.size()] {
+        require(fault->verdict(), "fill");
         Pace const pace{device, device.options().copy_bytes_per_second, to.bytes};
         repeat_pattern(device.for_overwrite(to, "fill"), to.bytes, std::span{copied}.first(size));
         pace.keep();
@@ -110,8 +111,9 @@ Event SimQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
 Event SimQueue::run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                     std::span<const Event> needs) {
   auto host = as_host_program(program, device_);
-  return submit(needs, [&device = device_, verdict = device_.faults().next(SimCommand::run), host = std::move(host),
+  return submit(needs, [&device = device_, fault = device_.faults().next(SimCommand::run), host = std::move(host),
                         range, copied = std::vector(arguments.begin(), arguments.end())] {
+    auto const verdict = fault->verdict();
     if (verdict == SimVerdict::lost) throw_sim_error("run", verdict);
     Pace const pace{device, 0, 0};
     for (auto const& argument : copied) {
