@@ -10,7 +10,7 @@ target_compile_options(cuda_standin_nvrtc PRIVATE -Wall -Wextra)  # no sanitizer
 target_compile_definitions(cuda_standin_nvrtc PRIVATE UNIMEM_STANDIN_COMPILER="${CMAKE_CXX_COMPILER}")
 
 unimem_test(device_cuda_kernel_test LABELS cuda TIMEOUT 300 WHOLE
-            SOURCES cuda_kernel_cache_test.cpp cuda_launch_shape_test.cpp cuda_prelude_test.cpp
+            SOURCES cuda_kernel_cache_test.cpp cuda_launch_shape_test.cpp cuda_prelude_test.cpp cuda_program_test.cpp
                     cuda_source_kernels_test.cpp)
 add_dependencies(device_cuda_kernel_test cuda_standin_nvrtc)
 target_compile_definitions(device_cuda_kernel_test PRIVATE

@@ -29,10 +29,11 @@ ScalarType scalar_type(Parameter parameter) {
   return {type_name(parameter), parameter.bytes, number};
 }
 
-std::string spelled(Parameter parameter) {
+/// "of type unimem_u32", or how large it is.
+std::string described(Parameter parameter) {
   auto const name = type_name(parameter);
-  if (!name.empty()) return std::string(name);
-  return parameter.bytes < 31 ? fmt::format("a type of {} bytes", parameter.bytes) : "a type of more than 30 bytes";
+  if (!name.empty()) return fmt::format("of type {}", name);
+  return parameter.bytes < 31 ? fmt::format("of {} bytes", parameter.bytes) : "of more than 30 bytes";
 }
 
 }  // namespace
@@ -81,16 +82,18 @@ std::optional<std::uint64_t> CudaProgram::passed(std::size_t index, KernelArgume
   auto const parameter = kernel_.parameters[index];
   bool const is_buffer = argument.kind == KernelArgument::Kind::memory;
   if (is_buffer != (parameter.kind == Parameter::Kind::buffer)) {
-    throw KernelError(name_, fmt::format("argument {} is {}, but parameter {} is {}", index,
-                                         is_buffer ? "a buffer" : "a scalar", index, spelled(parameter)));
+    throw KernelError(name_, is_buffer
+                                 ? fmt::format("argument {} is a buffer, but parameter {} is a scalar {}", index, index,
+                                               described(parameter))
+                                 : fmt::format("argument {} is a scalar, but parameter {} is a buffer", index, index));
   }
   if (is_buffer) return argument.memory.object == 0 ? 0 : argument.memory.object + argument.memory.offset;
   if (argument.scalar_bytes == parameter.bytes) return std::nullopt;
   auto const given = std::span{argument.scalar}.first(argument.scalar_bytes);
   auto const converted = convert_scalar(given, scalar_type(parameter));
   if (!converted) {
-    throw KernelError(name_, fmt::format("argument {} is {} ({} bytes), which does not fit parameter {} of type {}",
-                                         index, as_hex(given), given.size(), index, spelled(parameter)));
+    throw KernelError(name_, fmt::format("argument {} is {} ({} bytes), which does not fit parameter {} {}", index,
+                                         as_hex(given), given.size(), index, described(parameter)));
   }
   return converted;
 }

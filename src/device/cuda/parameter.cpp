@@ -36,14 +36,13 @@ std::string_view type_name(Parameter parameter) noexcept {
     }
   };
   switch (parameter.kind) {
-    case Parameter::Kind::buffer:
-      return "a buffer";
     case Parameter::Kind::unsigned_integer:
       return by_size(integers[0]);
     case Parameter::Kind::signed_integer:
       return by_size(integers[1]);
     case Parameter::Kind::floating:
       return parameter.bytes == 4 ? "unimem_f32" : "unimem_f64";
+    case Parameter::Kind::buffer:
     case Parameter::Kind::other:
       break;
   }

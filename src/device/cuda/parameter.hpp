@@ -19,7 +19,7 @@ struct Parameter {
   friend bool operator==(Parameter, Parameter) = default;
 };
 
-/// How errors call a parameter's type, e.g. "unimem_u32", "a buffer"; empty for what has no name here.
+/// What a number's type is called, e.g. "unimem_u32"; empty for what is no number.
 [[nodiscard]] std::string_view type_name(Parameter parameter) noexcept;
 
 /// The parameters of a kernel from the name the compiler gave its `unimem_signature`: they are numbers among that
