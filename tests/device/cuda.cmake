@@ -15,8 +15,14 @@ set_target_properties(cuda_standin PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFF
 target_include_directories(cuda_standin PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tests")
 target_link_libraries(cuda_standin PRIVATE unimem_flags Threads::Threads ${CMAKE_DL_LIBS})
 
-# unimem_on_standin(<test>): the program finds the stand-in at UNIMEM_CUDA_STANDIN.
+# unimem_on_standin(<test>): the program finds the stand-ins for the driver and for NVRTC (cuda_kernels.cmake), and a
+# place for what is compiled, which is nobody else's.
 function(unimem_on_standin test)
-  add_dependencies(${test} cuda_standin)
-  target_compile_definitions(${test} PRIVATE UNIMEM_CUDA_STANDIN="$<TARGET_FILE:cuda_standin>")
+  add_dependencies(${test} cuda_standin cuda_standin_nvrtc)
+  target_compile_definitions(${test} PRIVATE
+    UNIMEM_CUDA_STANDIN="$<TARGET_FILE:cuda_standin>" UNIMEM_NVRTC_STANDIN="$<TARGET_FILE:cuda_standin_nvrtc>"
+    UNIMEM_STANDIN_CACHE="${PROJECT_BINARY_DIR}/standin_cache")
 endfunction()
+
+unimem_test(device_cuda_test SOURCES cuda_conformance_test.cpp LABELS cuda TIMEOUT 300 WHOLE)
+unimem_on_standin(device_cuda_test)

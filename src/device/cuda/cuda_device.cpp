@@ -72,6 +72,9 @@ MemoryInfo CudaDevice::memory_info() const {
   auto left = total - hardware_.budget->live();
   if (driver_gone()) return {left, total};
   CurrentContext const current{gpu()};
+  if (options_.source == Source::stream_ordered) {
+    health_.check(driver().cuStreamSynchronize(nullptr), "cuStreamSynchronize");  // what was given back arrives
+  }
   std::size_t free = 0, installed = 0;
   health_.check(driver().cuMemGetInfo(&free, &installed), "cuMemGetInfo");
   return {std::min(left, free), total};  // what other processes hold is not free
@@ -136,7 +139,13 @@ DevicePointer CudaDevice::take(std::size_t bytes, Location location) {
   } else if (options_.source == Source::stream_ordered) {
     // On the legacy stream and waited for: whoever gets the memory may use it in any stream at once.
     call = "cuMemAllocAsync";
+    std::lock_guard const lock{pool_mutex_};
     code = driver().cuMemAllocAsync(&memory, bytes, nullptr);
+    if (code == Result::out_of_memory) {
+      // What was given back there may not have arrived; nobody else takes it meanwhile.
+      code = driver().cuStreamSynchronize(nullptr);
+      if (code == Result::success) code = driver().cuMemAllocAsync(&memory, bytes, nullptr);
+    }
     if (code == Result::success) code = driver().cuStreamSynchronize(nullptr);
   } else {
     call = "cuMemAlloc";
@@ -156,12 +165,40 @@ void CudaDevice::release(DeviceMemory memory, Location location) noexcept {
     if (location == Location::pinned) {
       health_.note(driver().cuMemFreeHost(reinterpret_cast<void*>(memory.object)));
     } else if (location == Location::device && options_.source == Source::stream_ordered) {
+      std::lock_guard const lock{pool_mutex_};
       health_.note(driver().cuMemFreeAsync(memory.object, nullptr));
     } else {
       health_.note(driver().cuMemFree(memory.object));
     }
   }
   budget(location).give_back(memory.bytes);
+}
+
+void CudaDevice::advise(DeviceMemory memory, Location location, unimem::Advice advice, unimem::Device const* place,
+                        bool holds) noexcept {
+  if (location != Location::unified || memory.empty() || driver_gone()) return;
+  MemoryLocation where{LocationType::device, hardware_.device};
+  if (auto const* const other = dynamic_cast<CudaDevice const*>(place)) {
+    where.id = other->hardware_.device;
+  } else if (place != nullptr) {
+    if (place->backend() != Backend::cpu) return;  // no place that this driver knows
+    where = {LocationType::host, 0};
+  }
+  auto said = cuda::Advice::set_read_mostly;
+  switch (advice) {
+    case unimem::Advice::read_mostly:
+      said = holds ? cuda::Advice::set_read_mostly : cuda::Advice::unset_read_mostly;
+      break;
+    case unimem::Advice::preferred_location:
+      said = holds ? cuda::Advice::set_preferred_location : cuda::Advice::unset_preferred_location;
+      break;
+    case unimem::Advice::accessed_by:
+      said = holds ? cuda::Advice::set_accessed_by : cuda::Advice::unset_accessed_by;
+      break;
+  }
+  CurrentContext const current{gpu(), std::nothrow};
+  if (current.code() != Result::success) return;
+  health_.note(driver().cuMemAdvise(memory.object + memory.offset, memory.bytes, said, where));
 }
 
 PageSource* CudaDevice::pages() noexcept {

@@ -46,6 +46,9 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   [[nodiscard]] MemoryInfo memory_info() const override;
   [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location) override;
   void release(DeviceMemory memory, Location location) noexcept override;
+  /// Reaches the driver for unified memory alone: other memory does not move by itself.
+  void advise(DeviceMemory memory, Location location, unimem::Advice advice, unimem::Device const* place,
+              bool holds) noexcept override;
   [[nodiscard]] PageSource* pages() noexcept override;
   [[nodiscard]] bool shares_storage_with_host() const noexcept override { return false; }
   [[nodiscard]] void* address(DeviceMemory memory) override;
@@ -106,6 +109,7 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   std::unique_ptr<CudaPages> pages_;
   mutable std::once_flag link_measured_;
   mutable LinkCost link_;
+  std::mutex pool_mutex_;  ///< of the driver's pool
   std::mutex reached_mutex_;
   std::vector<CudaDevice const*> reached_;
 };

@@ -46,7 +46,12 @@ AddressRange CudaPages::reserve(std::size_t bytes) {
   check_size(bytes);
   CurrentContext const current{gpu_};
   DevicePointer base = 0;
-  health_.check(gpu_.driver.cuMemAddressReserve(&base, bytes, page_bytes_, 0, 0), "cuMemAddressReserve");
+  constexpr auto call = "cuMemAddressReserve";
+  // Far beyond any address space, and near where a driver's own sums might wrap.
+  auto const code =
+      bytes > SIZE_MAX / 4 ? Result::out_of_memory : gpu_.driver.cuMemAddressReserve(&base, bytes, page_bytes_, 0, 0);
+  if (code == Result::out_of_memory) refuse(bytes, call);
+  health_.check(code, call);
   AddressRange const range{static_cast<std::uintptr_t>(base), bytes};
   std::lock_guard const lock{mutex_};
   reservations_.emplace(range.base, bytes);
@@ -74,7 +79,7 @@ Pages CudaPages::create_pages(std::size_t bytes) {
     for (std::size_t done = 0; done < bytes; done += page_bytes_) {
       AllocationHandle handle = 0;
       auto const code = gpu_.driver.cuMemCreate(&handle, page_bytes_, &properties_, 0);
-      if (code == Result::out_of_memory) refuse(bytes);
+      if (code == Result::out_of_memory) refuse(bytes, "cuMemCreate");
       health_.check(code, "cuMemCreate");
       pages->push_back(handle);
     }
@@ -182,7 +187,7 @@ std::size_t CudaPages::present(AddressRange range) const {
       std::distance(mapped_.lower_bound(range.base), mapped_.lower_bound(range.base + range.bytes)));
 }
 
-void CudaPages::refuse(std::size_t bytes) const {
+void CudaPages::refuse(std::size_t bytes, char const* call) const {
   std::size_t free = 0, total = 0;
   static_cast<void>(gpu_.driver.cuMemGetInfo(&free, &total));
   throw OutOfMemory({.where = fmt::format("{} device", gpu_.device_id),
@@ -191,7 +196,7 @@ void CudaPages::refuse(std::size_t bytes) const {
                      .largest_free = free,
                      .device_free = free,
                      .holders = {},
-                     .reason = fmt::format("cuMemCreate: {}", code_name(gpu_.driver, Result::out_of_memory))});
+                     .reason = fmt::format("{}: {}", call, code_name(gpu_.driver, Result::out_of_memory))});
 }
 
 void CudaPages::release(Parked const& pages) noexcept {

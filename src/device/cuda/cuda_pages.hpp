@@ -43,7 +43,7 @@ class CudaPages final : public PageSource {
   void check_range(AddressRange range) const;
   /// How many pages are mapped in a range.
   [[nodiscard]] std::size_t present(AddressRange range) const;
-  [[noreturn]] void refuse(std::size_t bytes) const;
+  [[noreturn]] void refuse(std::size_t bytes, char const* call) const;
   void release(Parked const& pages) noexcept;
   void complain(char const* call, char const* problem) const noexcept;
 

@@ -2,6 +2,10 @@
 
 #include "device/cuda_standin/capture.hpp"
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+
 namespace unimem::standin {
 namespace {
 
@@ -81,6 +85,35 @@ Result cuStreamWaitEvent(Lock& /*lock*/, Stream stream, Event event, unsigned fl
   Command command;
   command.name = "cuStreamWaitEvent";
   command.waits.push_back(state->last);
+  static_cast<void>(submit(target, std::move(command)));
+  return Result::success;
+}
+
+Result cuEventElapsedTime(Lock& /*lock*/, float* milliseconds, Event begin, Event end) {
+  require(milliseconds != nullptr);
+  auto const first = uncaptured(begin), second = uncaptured(end);
+  auto const timed = [](EventState const& event) {
+    return event.last != nullptr && (event.flags & event_disable_timing) == 0;
+  };
+  require(timed(*first) && timed(*second), Result::invalid_handle);
+  if (!first->last->done || !second->last->done) return Result::not_ready;
+  *milliseconds = std::chrono::duration<float, std::milli>(second->last->at - first->last->at).count();
+  return Result::success;
+}
+
+Result cuStreamWaitValue32(Lock& /*lock*/, Stream stream, DevicePointer address, std::uint32_t value, unsigned flags) {
+  require(address % sizeof value == 0 && flags == wait_value_at_least);
+  auto const target = stream_for_work(stream, "cuStreamWaitValue32");
+  require(target->capture == nullptr, Result::stream_capture_unsupported);
+  auto const memory = machine().memory.around(address);
+  require(memory != nullptr && memory->is_host());
+  Command command;
+  command.name = "cuStreamWaitValue32";
+  command.uses.push_back({address, sizeof value, -1, false});
+  // Cyclically at least, as the driver compares.
+  command.until = [memory, value, word = reinterpret_cast<std::uint32_t*>(address)] {
+    return static_cast<std::int32_t>(std::atomic_ref{*word}.load(std::memory_order_acquire) - value) >= 0;
+  };
   static_cast<void>(submit(target, std::move(command)));
   return Result::success;
 }

@@ -2,6 +2,7 @@
 
 #include "device/cuda_standin/machine.hpp"
 
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -13,6 +14,7 @@ namespace unimem::standin {
 struct Completion {
   bool done = false;
   Result result = Result::success;
+  std::chrono::steady_clock::time_point at{};  ///< when it was done
 };
 
 enum class Cost : unsigned char { nothing, copy, kernel };
@@ -26,6 +28,7 @@ struct Command {
   std::function<void()> work;                        ///< without the lock
   std::function<void()> effect;                      ///< with the lock, after the work
   std::vector<std::shared_ptr<Completion>> waits;    ///< what has to be done before it begins
+  std::function<bool()> until;                       ///< what else has to hold, asked again and again; may be empty
   Result fault = Result::success;                    ///< how it is to fail when its turn comes
   std::shared_ptr<Completion> completion;
 };

@@ -12,7 +12,21 @@ bool has_turn(StreamState const& stream) {
   if (stream.commands.empty()) return stream.destroyed;
   if (stream.context->breaking != Result::success) return true;
   if (stream.held || machine().held) return false;
-  return std::ranges::all_of(stream.commands.front().waits, [](auto const& wait) { return wait->done; });
+  auto const& front = stream.commands.front();
+  if (!std::ranges::all_of(front.waits, [](auto const& wait) { return wait->done; })) return false;
+  return !front.until || front.until();
+}
+
+/// Sleeps until there is something to do. Nobody tells when a word of memory changes: that is looked at again and again.
+void await_turn(Lock& lock, StreamState& stream) {
+  while (!has_turn(stream)) {
+    bool const looks = !stream.commands.empty() && stream.commands.front().until;
+    if (looks) {
+      stream.turn.wait_for(lock, std::chrono::microseconds{50});
+    } else {
+      stream.turn.wait(lock);
+    }
+  }
 }
 
 /// What the command may touch, kept alive while it runs, or the error of a command that may not touch it.
@@ -65,12 +79,13 @@ void work(std::shared_ptr<StreamState> const& stream) {
   auto& all = machine();
   Lock lock{all.mutex};
   while (true) {
-    stream->turn.wait(lock, [&] { return has_turn(*stream); });
+    await_turn(lock, *stream);
     if (stream->commands.empty()) break;
     auto& command = stream->commands.front();
     auto const completion = command.completion;
     completion->result = carry_out(lock, *stream->context, command);
     completion->done = true;
+    completion->at = std::chrono::steady_clock::now();
     stream->commands.pop_front();
     all.changed.notify_all();
     wake_workers();
