@@ -7,14 +7,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <filesystem>
-#include <regex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -96,12 +93,17 @@ class CudaCompile : public ::testing::Test {
   static inline NvrtcResult (*compile_now)(NvrtcProgram, int, char const* const*) = nullptr;
 };
 
-/// Every piece of `text` between the two expressions that has a portable kernel in it.
-std::vector<std::string> sources_in(std::string const& text, char const* pattern) {
+/// Every piece of `text` between the two marks that has a portable kernel in it.
+std::vector<std::string> sources_in(std::string const& text, std::string const& begin, std::string const& end) {
   std::vector<std::string> result;
-  std::regex const quoted{pattern};
-  for (std::sregex_iterator at(text.begin(), text.end(), quoted), end; at != end; ++at) {
-    if (auto source = (*at)[1].str(); kernels_in(source).names_portable_form) result.push_back(std::move(source));
+  for (auto from = text.find(begin); from != std::string::npos; from = text.find(begin, from)) {
+    from += begin.size();
+    auto const to = text.find(end, from);
+    if (auto source = text.substr(from, to - from); kernels_in(source).names_portable_form) {
+      result.push_back(std::move(source));
+    }
+    if (to == std::string::npos) break;
+    from = to + end.size();
   }
   return result;
 }
@@ -120,17 +122,21 @@ TEST_F(CudaCompile, TheKernelsOfTheConformanceSuiteBuildForAllArchitectures) {
 
 TEST_F(CudaCompile, ThePortableKernelsOfTestsExamplesAndPagesBuildForAllArchitectures) {
   std::filesystem::path const root{UNIMEM_SOURCE_FOLDER};
-  constexpr auto raw_string = R"re(R"\(([^]*?)\)")re", fenced = "```c\n([^]*?)```";
+  struct Marks {
+    char const* begin;
+    char const* end;
+  };
+  constexpr Marks raw_string{"R\"(", ")\""}, fenced{"```c\n", "```"};
   std::size_t kernels = 0;
-  for (auto const& [file, pattern] : {std::pair{"docs/kernels.md", fenced},
-                                      {"examples/02_your_kernel.cpp", raw_string},
-                                      {"tests/device/conformance_fixture.hpp", raw_string},
-                                      {"tests/device/conformance_kernels.hpp", raw_string},
-                                      {"tests/device/opencl_process_test.cpp", raw_string},
-                                      {"tests/kernel/kernel_opencl_test.cpp", raw_string},
-                                      {"tests/stream/stream_conformance.hpp", raw_string}}) {
+  for (auto const& [file, marks] : {std::pair{"docs/kernels.md", fenced},
+                                    {"examples/02_your_kernel.cpp", raw_string},
+                                    {"tests/device/conformance_fixture.hpp", raw_string},
+                                    {"tests/device/conformance_kernels.hpp", raw_string},
+                                    {"tests/device/opencl_process_test.cpp", raw_string},
+                                    {"tests/kernel/kernel_opencl_test.cpp", raw_string},
+                                    {"tests/stream/stream_conformance.hpp", raw_string}}) {
     SCOPED_TRACE(file);
-    auto const sources = sources_in(content_of(root / file), pattern);
+    auto const sources = sources_in(content_of(root / file), marks.begin, marks.end);
     EXPECT_FALSE(sources.empty()) << "a file with kernels";
     for (auto const& source : sources) {
       for (auto const& name : kernels_in(source).portable) {
@@ -262,6 +268,15 @@ TEST_F(CudaCompile, AMissingEntryNamesTheKernelsThereAre) {
   EXPECT_THAT(refusal({"absent", "UNIMEM_KERNEL one() { oops; }", nullptr}).build_log,
               AllOf(HasSubstr("oops"), Not(HasSubstr("no member"))))
       << "what is wrong with the source, not with the name";
+}
+
+TEST_F(CudaCompile, ANameThatCannotBeOneIsMissingToo) {
+  for (auto const* const name :
+       {"", "a b", "1", "\"", "one(", "one; }", "one\n#error", "one<", "::", "unimem_source::one"}) {
+    SCOPED_TRACE(name);
+    EXPECT_EQ(refusal({name, "UNIMEM_KERNEL one() {}", nullptr}).name, name);
+    EXPECT_EQ(refusal({name, "__global__ void one() {}", nullptr}).name, name);
+  }
 }
 
 TEST_F(CudaCompile, ANameThatAMacroMakesIsFound) {

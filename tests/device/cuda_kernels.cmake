@@ -7,11 +7,12 @@ set_target_properties(cuda_standin_nvrtc PROPERTIES PREFIX "" OUTPUT_NAME "libnv
 target_include_directories(cuda_standin_nvrtc PRIVATE "${PROJECT_SOURCE_DIR}/tests")
 target_compile_features(cuda_standin_nvrtc PRIVATE cxx_std_20)
 target_compile_options(cuda_standin_nvrtc PRIVATE -Wall -Wextra)  # no sanitizer: it is loaded as toolkits are
-target_compile_definitions(cuda_standin_nvrtc PRIVATE UNIMEM_STANDIN_COMPILER="${CMAKE_CXX_COMPILER}")
+target_compile_definitions(cuda_standin_nvrtc PRIVATE
+  UNIMEM_STANDIN_COMPILER="${CMAKE_CXX_COMPILER}" UNIMEM_STANDIN_COMPILER_ID="${CMAKE_CXX_COMPILER_ID}")
 
 unimem_test(device_cuda_kernel_test LABELS cuda TIMEOUT 300 WHOLE
-            SOURCES cuda_kernel_cache_test.cpp cuda_launch_shape_test.cpp cuda_prelude_test.cpp cuda_program_test.cpp
-                    cuda_source_kernels_test.cpp)
+            SOURCES cuda_kernel_cache_test.cpp cuda_launch_shape_test.cpp cuda_nvrtc_search_test.cpp cuda_prelude_test.cpp
+                    cuda_program_test.cpp cuda_source_kernels_test.cpp)
 add_dependencies(device_cuda_kernel_test cuda_standin_nvrtc)
 target_compile_definitions(device_cuda_kernel_test PRIVATE
   UNIMEM_STANDIN_NVRTC="$<TARGET_FILE:cuda_standin_nvrtc>")

@@ -26,14 +26,13 @@ std::vector<std::string> file_names(int driver_version) {
   return names;
 }
 
-/// Where the loader does not look by itself and toolkits are.
+/// Folders to look into, in this order; the empty one is the loader's own search.
 std::vector<std::string> folders() {
   std::vector<std::string> result;
   for (auto const* const variable : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (auto const root = environment(variable)) result.push_back(*root + "/lib64");
+    if (auto const root = environment(variable)) result.push_back(*root + "/lib64/");
   }
-  result.emplace_back("/usr/local/cuda/lib64");
-  result.emplace_back("/opt/cuda/lib64");
+  for (auto const* const usual : {"", "/usr/local/cuda/lib64/", "/opt/cuda/lib64/"}) result.emplace_back(usual);
   return result;
 }
 
@@ -44,17 +43,16 @@ void* open_library(int driver_version, std::string& problem) {
     return handle;
   }
   auto const names = file_names(driver_version);
-  auto const places = folders();
+  auto places = folders();
   for (auto const& name : names) {
-    if (auto* const handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
     for (auto const& place : places) {
-      if (auto* const handle = dlopen((place + '/' + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
+      if (auto* const handle = dlopen((place + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
     }
   }
-  problem = fmt::format(
-      "CUDA's run-time compiler is not installed: no {} in the loader's search path, {} (UNIMEM_NVRTC_LIBRARY names "
-      "another place)",
-      fmt::join(names, ", "), fmt::join(places, ", "));
+  std::ranges::replace(places, std::string{}, std::string{"the loader's search path"});
+  problem =
+      fmt::format("CUDA's run-time compiler is not installed: no {} in {} (UNIMEM_NVRTC_LIBRARY names another place)",
+                  fmt::join(names, ", "), fmt::join(places, ", "));
   return nullptr;
 }
 

@@ -55,9 +55,9 @@ struct LoadedNvrtc {
   std::string problem;             ///< empty when the table is complete; else says what was looked for
 };
 
-/// Loads the compiler: `UNIMEM_NVRTC_LIBRARY` if set, else libnvrtc.so by the loader's own search, in `CUDA_HOME` and
-/// `CUDA_PATH`, and where toolkits are usually installed. A driver cannot load what a newer compiler made, so a
-/// compiler of the driver's own major version is preferred, then an older one, and a newer one comes last.
+/// Loads the compiler: `UNIMEM_NVRTC_LIBRARY` if set, else libnvrtc.so in `CUDA_HOME` and `CUDA_PATH`, by the loader's
+/// own search, and where toolkits are usually installed. A driver cannot load what a newer compiler made, so a compiler
+/// of the driver's own major version is preferred, then an older one, and a newer one comes last. It is never unloaded.
 [[nodiscard]] LoadedNvrtc load_nvrtc(int driver_version);
 
 /// What NVRTC calls a result, e.g. "NVRTC_ERROR_COMPILATION".

@@ -16,6 +16,7 @@
 #include <iterator>
 #include <stdexcept>
 #include <string_view>
+#include <utility>
 
 namespace standin {
 namespace {
@@ -109,11 +110,13 @@ HostImage compile_for_host(std::string const& source, std::string const& name,
     if (source.find("unimem_items") != std::string::npos) out << shared_items;
   }
   HostImage image;
-  // Templates' variables are made unique in a process by default, and two images may call two things by one name.
-  image.built =
-      run({UNIMEM_STANDIN_COMPILER, "-x", "c++", "-std=c++17", "-O1", "-w", "-fPIC", "-shared", "-fno-gnu-unique",
-           "-Wl,-Bsymbolic", fuses ? "-ffp-contract=fast" : "-ffp-contract=off", input.string(), "-o", output.string()},
-          messages);
+  std::vector<std::string> command{UNIMEM_STANDIN_COMPILER, "-x", "c++", "-std=c++17", "-O1", "-w", "-fPIC", "-shared",
+                                   "-Wl,-Bsymbolic"};
+  // GCC makes templates' variables unique in a process by default, and two images may call two things by one name.
+  if (std::string_view(UNIMEM_STANDIN_COMPILER_ID) == "GNU") command.emplace_back("-fno-gnu-unique");
+  command.emplace_back(fuses ? "-ffp-contract=fast" : "-ffp-contract=off");
+  command.insert(command.end(), {input.string(), "-o", output.string()});
+  image.built = run(std::move(command), messages);
   image.log = as_nvrtc_says(content_of(messages));
   if (!image.built) return image;
   image.elf = content_of(output);
