@@ -26,3 +26,15 @@ endfunction()
 
 unimem_test(device_cuda_test SOURCES cuda_conformance_test.cpp LABELS cuda TIMEOUT 300 WHOLE)
 unimem_on_standin(device_cuda_test)
+
+add_library(cuda_standin_kernels MODULE cuda_standin_kernels.cpp)
+set_target_properties(cuda_standin_kernels PROPERTIES CXX_VISIBILITY_PRESET default)
+target_include_directories(cuda_standin_kernels PRIVATE "${PROJECT_SOURCE_DIR}/tests")
+target_compile_options(cuda_standin_kernels PRIVATE -Wall -Wextra)  # no sanitizer, as the stand-in NVRTC has none
+unimem_test(device_cuda_standin_test LABELS cuda TIMEOUT 120 WHOLE
+            SOURCES cuda_standin_test.cpp cuda_standin_mapping_test.cpp cuda_standin_streams_test.cpp
+                    cuda_standin_capture_test.cpp cuda_standin_kernels_test.cpp cuda_standin_faults_test.cpp)
+unimem_on_standin(device_cuda_standin_test)
+add_dependencies(device_cuda_standin_test cuda_standin_kernels)
+target_compile_definitions(device_cuda_standin_test PRIVATE
+                           UNIMEM_CUDA_STANDIN_KERNELS="$<TARGET_FILE:cuda_standin_kernels>")

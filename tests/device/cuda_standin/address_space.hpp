@@ -10,8 +10,8 @@ namespace unimem::standin {
 
 using Address = std::uintptr_t;
 
-constexpr unsigned char fresh_byte = 0xCD;                      ///< what memory reads that nobody has written
-constexpr std::size_t allocation_alignment = 512;               ///< of cuMemAlloc, as the real driver promises 256
+constexpr unsigned char fresh_byte = 0xCD;         ///< what memory reads that nobody has written
+constexpr std::size_t allocation_alignment = 512;  ///< of cuMemAlloc, as the real driver promises 256
 constexpr std::size_t mapping_granularity = std::size_t{2} << 20;
 
 /// Addresses without memory behind them, `alignment` a power of two. 0 if there are none left.

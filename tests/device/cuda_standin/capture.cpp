@@ -122,7 +122,7 @@ Result cuStreamIsCapturing(Lock& /*lock*/, Stream stream, CaptureStatus* status)
   require(status != nullptr);
   auto const state = stream_of(stream);
   if (state->legacy) refuse_legacy_during_capture(*state->context);
-  *status = state->capture == nullptr  ? CaptureStatus::none
+  *status = state->capture == nullptr ? CaptureStatus::none
             : state->capture->invalid ? CaptureStatus::invalidated
                                       : CaptureStatus::active;
   return Result::success;

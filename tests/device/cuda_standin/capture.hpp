@@ -10,11 +10,11 @@ namespace unimem::standin {
 
 struct Capture {
   CaptureMode mode = CaptureMode::global;
-  std::thread::id thread;                    ///< that began it
+  std::thread::id thread;  ///< that began it
   std::shared_ptr<StreamState> origin;
   bool invalid = false;
   std::vector<Command> commands;
-  std::map<Stream, std::size_t> captured;    ///< commands of each stream that takes part
+  std::map<Stream, std::size_t> captured;  ///< commands of each stream that takes part
   std::vector<std::shared_ptr<StreamState>> streams;
 };
 

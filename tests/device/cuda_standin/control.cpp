@@ -1,5 +1,5 @@
-#include "device/cuda_standin/modules.hpp"
 #include "device/cuda_standin/capture.hpp"
+#include "device/cuda_standin/modules.hpp"
 #include "device/cuda_standin/workers.hpp"
 
 // What a test sees and sets from behind: the entries of StandInControl.
@@ -50,8 +50,10 @@ void set_used_by_others(int device, std::size_t bytes) {
 void set_peer(int device, int peer, bool reachable) {
   auto const lock = locked();
   auto& unreachable = device_at(device).unreachable;
-  if (reachable) unreachable.erase(peer);
-  else unreachable.insert(peer);
+  if (reachable)
+    unreachable.erase(peer);
+  else
+    unreachable.insert(peer);
 }
 
 void set_latency(unsigned copy_us, unsigned kernel_us) {
@@ -99,11 +101,21 @@ void count_memory(LiveCounts& live) {
   for (auto const& [base, allocation] : machine().memory) {
     switch (allocation->kind) {
       case MemoryKind::device:
-      case MemoryKind::stream_ordered: ++live.allocations; break;
-      case MemoryKind::mapped: ++live.mappings; break;
-      case MemoryKind::managed: ++live.managed; break;
-      case MemoryKind::pinned: ++live.pinned; break;
-      case MemoryKind::registered: ++live.registered; break;
+      case MemoryKind::stream_ordered:
+        ++live.allocations;
+        break;
+      case MemoryKind::mapped:
+        ++live.mappings;
+        break;
+      case MemoryKind::managed:
+        ++live.managed;
+        break;
+      case MemoryKind::pinned:
+        ++live.pinned;
+        break;
+      case MemoryKind::registered:
+        ++live.registered;
+        break;
     }
     if (allocation->is_host()) live.pinned_bytes += allocation->bytes;
   }

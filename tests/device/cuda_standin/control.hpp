@@ -13,8 +13,8 @@
 //
 // What has to be known at cuInit comes from the environment:
 //   UNIMEM_CUDA_STANDIN_DEVICES   how many devices (2; with 0, cuInit finds none)
-//   UNIMEM_CUDA_STANDIN_CAPACITY  memory of each, in bytes, separated by commas; the last one counts for the rest (256 MiB)
-//   UNIMEM_CUDA_STANDIN_VERSION   what cuDriverGetVersion says; functions that came later are missing (12080)
+//   UNIMEM_CUDA_STANDIN_CAPACITY  memory of each, in bytes, separated by commas; the last one counts for the rest (256
+//   MiB) UNIMEM_CUDA_STANDIN_VERSION   what cuDriverGetVersion says; functions that came later are missing (12080)
 //   UNIMEM_CUDA_STANDIN_MISSING   functions that cuGetProcAddress denies, separated by commas
 //   UNIMEM_CUDA_STANDIN_FAULT     function:nth:code[:once|sticky|late], separated by commas: see `StandInControl::fail`
 //   CUDA_VISIBLE_DEVICES          as for the real driver: ordinals or beginnings of uuids, up to the first unknown one
@@ -30,22 +30,22 @@ enum class FaultKind : int {
 
 /// What exists at this moment, in the whole process.
 struct LiveCounts {
-  std::size_t contexts = 0;        ///< retained primary contexts
-  std::size_t streams = 0;         ///< made by cuStreamCreate and not destroyed
+  std::size_t contexts = 0;  ///< retained primary contexts
+  std::size_t streams = 0;   ///< made by cuStreamCreate and not destroyed
   std::size_t events = 0;
   std::size_t modules = 0;
   std::size_t graphs = 0;
-  std::size_t executables = 0;     ///< instantiated graphs
-  std::size_t allocations = 0;     ///< of cuMemAlloc and cuMemAllocAsync
-  std::size_t managed = 0;         ///< of cuMemAllocManaged
-  std::size_t pinned = 0;          ///< of cuMemHostAlloc
-  std::size_t registered = 0;      ///< of cuMemHostRegister
-  std::size_t reservations = 0;    ///< of cuMemAddressReserve
-  std::size_t mappings = 0;        ///< of cuMemMap
-  std::size_t handles = 0;         ///< of cuMemCreate and imports, not released
-  std::size_t pinned_bytes = 0;    ///< both kinds of pinned host memory
-  std::size_t device_bytes = 0;    ///< of all devices, counted against their capacities
-  std::size_t pending = 0;         ///< commands queued or running
+  std::size_t executables = 0;   ///< instantiated graphs
+  std::size_t allocations = 0;   ///< of cuMemAlloc and cuMemAllocAsync
+  std::size_t managed = 0;       ///< of cuMemAllocManaged
+  std::size_t pinned = 0;        ///< of cuMemHostAlloc
+  std::size_t registered = 0;    ///< of cuMemHostRegister
+  std::size_t reservations = 0;  ///< of cuMemAddressReserve
+  std::size_t mappings = 0;      ///< of cuMemMap
+  std::size_t handles = 0;       ///< of cuMemCreate and imports, not released
+  std::size_t pinned_bytes = 0;  ///< both kinds of pinned host memory
+  std::size_t device_bytes = 0;  ///< of all devices, counted against their capacities
+  std::size_t pending = 0;       ///< commands queued or running
 };
 
 /// The entries a test may call, from any thread and at any time; they need no context. Strings live until the next call
@@ -68,13 +68,15 @@ struct StandInControl {
   /// The same for one stream (a handle as cuStreamCreate gave it).
   void (*hold_stream)(detail::cuda::Stream stream, bool held);
 
-  /// The `nth` call of `function` from now on (1 is the next; null: of any function, but for those that name errors, say
-  /// the version, and pop or ask for the current context) ends as `kind` says. `late` of a call without work: nothing.
+  /// The `nth` call of `function` from now on (1 is the next; null: of any function, but for those that name errors,
+  /// say the version, and pop or ask for the current context) ends as `kind` says. `late` of a call without work:
+  /// nothing.
   void (*fail)(char const* function, std::size_t nth, detail::cuda::Result code, FaultKind kind);
   /// The device breaks at once, as if something running there had failed.
   void (*lose)(int device, detail::cuda::Result code);
 
-  /// How often `function` was called since the last reset, refused calls included; null: all that `fail` with null counts.
+  /// How often `function` was called since the last reset, refused calls included; null: all that `fail` with null
+  /// counts.
   std::size_t (*calls)(char const* function);
   LiveCounts (*live)();
   /// Of one device: bytes counted against its capacity.

@@ -58,7 +58,8 @@ Result copy(Lock& lock, char const* name, Side to, Side from, Shape shape, Strea
   if (shape.width == 0 || shape.height == 0) return Result::success;
   require(to.begin != 0 && from.begin != 0);
   auto const& memory = machine().memory;
-  auto const pageable_source = from.device < 0 && memory.host_side(from.begin, extent(from, shape)) == HostSide::pageable;
+  auto const pageable_source =
+      from.device < 0 && memory.host_side(from.begin, extent(from, shape)) == HostSide::pageable;
   auto const pageable_target = to.device < 0 && memory.host_side(to.begin, extent(to, shape)) == HostSide::pageable;
   if (shape.height == 1 && overlap(to, from, shape)) violation(std::string{name} + " between bytes that overlap");
   Command command;
@@ -97,8 +98,8 @@ Side side_of_2d(MemoryType type, void const* host, DevicePointer pointer, std::s
                 std::size_t y, int device) {
   require(type == MemoryType::host || type == MemoryType::device || type == MemoryType::unified);
   auto const known = machine().memory.around(pointer);
-  auto const is_host = type == MemoryType::host ||
-                       (type == MemoryType::unified && (known == nullptr || known->is_host()));
+  auto const is_host =
+      type == MemoryType::host || (type == MemoryType::unified && (known == nullptr || known->is_host()));
   auto const base = type == MemoryType::host ? address(host) : Address{pointer};
   require(base != 0);
   return {base + y * pitch + x, pitch, is_host ? -1 : device};
@@ -155,7 +156,8 @@ Result cuMemcpy2DAsync(Lock& lock, Copy2D const* what, Stream stream) {
   auto const to_pitch = c.target_pitch == 0 ? c.target_x_bytes + c.width_bytes : c.target_pitch;
   auto const from_pitch = c.source_pitch == 0 ? c.source_x_bytes + c.width_bytes : c.source_pitch;
   require(to_pitch >= c.target_x_bytes + c.width_bytes && from_pitch >= c.source_x_bytes + c.width_bytes);
-  auto const to = side_of_2d(c.target_type, c.target_host, c.target_device, to_pitch, c.target_x_bytes, c.target_y, device);
+  auto const to =
+      side_of_2d(c.target_type, c.target_host, c.target_device, to_pitch, c.target_x_bytes, c.target_y, device);
   auto const from =
       side_of_2d(c.source_type, c.source_host, c.source_device, from_pitch, c.source_x_bytes, c.source_y, device);
   return copy(lock, "cuMemcpy2DAsync", to, from, {c.width_bytes, c.height}, stream);

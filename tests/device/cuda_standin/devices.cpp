@@ -175,20 +175,31 @@ Result cuDeviceGetAttribute(Lock& /*lock*/, int* value, DeviceAttribute attribut
   require(value != nullptr);
   static_cast<void>(machine().device(device));
   switch (attribute) {
-    case DeviceAttribute::max_threads_per_block: *value = 1024; break;
-    case DeviceAttribute::multiprocessor_count: *value = 132; break;
-    case DeviceAttribute::compute_capability_major: *value = 9; break;
+    case DeviceAttribute::max_threads_per_block:
+      *value = 1024;
+      break;
+    case DeviceAttribute::multiprocessor_count:
+      *value = 132;
+      break;
+    case DeviceAttribute::compute_capability_major:
+      *value = 9;
+      break;
     case DeviceAttribute::integrated:
     case DeviceAttribute::compute_mode:
-    case DeviceAttribute::compute_capability_minor: *value = 0; break;
+    case DeviceAttribute::compute_capability_minor:
+      *value = 0;
+      break;
     case DeviceAttribute::can_map_host_memory:
     case DeviceAttribute::unified_addressing:
     case DeviceAttribute::managed_memory:
     case DeviceAttribute::concurrent_managed_access:
     case DeviceAttribute::can_use_host_pointer_for_registered_mem:
     case DeviceAttribute::virtual_memory_management:
-    case DeviceAttribute::memory_pools: *value = 1; break;
-    default: refuse(Result::invalid_value);
+    case DeviceAttribute::memory_pools:
+      *value = 1;
+      break;
+    default:
+      refuse(Result::invalid_value);
   }
   return Result::success;
 }
@@ -207,10 +218,15 @@ Result cuDeviceGetP2PAttribute(Lock& /*lock*/, int* value, PeerAttribute attribu
   static_cast<void>(machine().device(to));
   require(from != to, Result::invalid_device);
   switch (attribute) {
-    case PeerAttribute::performance_rank: *value = 0; break;
+    case PeerAttribute::performance_rank:
+      *value = 0;
+      break;
     case PeerAttribute::access:
-    case PeerAttribute::native_atomics: *value = reachable ? 1 : 0; break;
-    default: refuse(Result::invalid_value);
+    case PeerAttribute::native_atomics:
+      *value = reachable ? 1 : 0;
+      break;
+    default:
+      refuse(Result::invalid_value);
   }
   return Result::success;
 }

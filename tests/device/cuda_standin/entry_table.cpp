@@ -88,8 +88,8 @@ struct Offered {
 };
 
 Offered const offered[] = {
-#define UNIMEM_OFFER(function, version, ...)                        \
-  {#function, version,                                              \
+#define UNIMEM_OFFER(function, version, ...) \
+  {#function, version,                       \
    reinterpret_cast<void*>(&Entry<decltype(&calls::function)>::enter_with<&calls::function, function##_name>)},
     UNIMEM_CUDA_FUNCTIONS(UNIMEM_OFFER)
 #undef UNIMEM_OFFER

@@ -69,10 +69,14 @@ bool Faults::plan_all(std::string_view text) {
     auto const code = number<int>(take_until(entry, ':'));
     if (!nth || !code || *nth == 0 || *code == 0) return false;
     auto kind = usual_kind(Result{*code}, function);
-    if (entry == "once") kind = FaultKind::once;
-    else if (entry == "sticky") kind = FaultKind::sticky;
-    else if (entry == "late") kind = FaultKind::late;
-    else if (!entry.empty()) return false;
+    if (entry == "once")
+      kind = FaultKind::once;
+    else if (entry == "sticky")
+      kind = FaultKind::sticky;
+    else if (entry == "late")
+      kind = FaultKind::late;
+    else if (!entry.empty())
+      return false;
     plan(function == "any" ? std::string_view{} : function, *nth, Result{*code}, kind);
   }
   return true;

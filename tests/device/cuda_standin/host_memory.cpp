@@ -106,10 +106,17 @@ Result cuPointerGetAttribute(Lock& /*lock*/, void* value, PointerAttribute attri
     case PointerAttribute::memory_type:
       tell(value, allocation->is_host() ? MemoryType::host : MemoryType::device);
       break;
-    case PointerAttribute::is_managed: tell(value, allocation->kind == MemoryKind::managed ? 1U : 0U); break;
-    case PointerAttribute::device_ordinal: tell(value, allocation->device); break;
-    case PointerAttribute::range_size: tell(value, allocation->bytes); break;
-    default: refuse(Result::invalid_value);
+    case PointerAttribute::is_managed:
+      tell(value, allocation->kind == MemoryKind::managed ? 1U : 0U);
+      break;
+    case PointerAttribute::device_ordinal:
+      tell(value, allocation->device);
+      break;
+    case PointerAttribute::range_size:
+      tell(value, allocation->bytes);
+      break;
+    default:
+      refuse(Result::invalid_value);
   }
   return Result::success;
 }

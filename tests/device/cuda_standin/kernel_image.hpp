@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-// What the stand-in driver takes for a compiled kernel, and what the stand-in NVRTC makes: host code that says of itself
-// which kernels it has.
+// What the stand-in driver takes for a compiled kernel, and what the stand-in NVRTC makes: host code that says of
+// itself which kernels it has.
 //
 // An image begins with the 8 bytes "UMKERNEL", then a 64-bit little-endian size of what follows, then the bytes of an
 // ELF shared object, which exports the two names below.

@@ -46,9 +46,12 @@ std::vector<std::vector<std::byte>> values_from_buffer(StandInKernel const& kern
   std::byte const* buffer = nullptr;
   std::size_t size = 0;
   for (; *extra != nullptr; extra += 2) {
-    if (extra[0] == buffer_pointer) buffer = static_cast<std::byte const*>(extra[1]);
-    else if (extra[0] == buffer_size) size = *static_cast<std::size_t const*>(extra[1]);
-    else refuse(Result::invalid_value);
+    if (extra[0] == buffer_pointer)
+      buffer = static_cast<std::byte const*>(extra[1]);
+    else if (extra[0] == buffer_size)
+      size = *static_cast<std::size_t const*>(extra[1]);
+    else
+      refuse(Result::invalid_value);
   }
   std::vector<std::vector<std::byte>> values;
   for (unsigned at = 0; at < kernel.parameter_count; ++at) {

@@ -27,10 +27,10 @@ struct ContextState : std::enable_shared_from_this<ContextState> {
   int device = 0;
   unsigned retained = 0;
   bool destroyed = false;
-  Result error = Result::success;    ///< sticky: what every later call says
-  Result breaking = Result::success; ///< the error to be, until the copies that are running have let go of host memory
+  Result error = Result::success;     ///< sticky: what every later call says
+  Result breaking = Result::success;  ///< the error to be, until the copies that are running have let go of host memory
   unsigned running_copies = 0;
-  std::set<int> peers;               ///< devices whose memory this context may touch
+  std::set<int> peers;  ///< devices whose memory this context may touch
   std::shared_ptr<StreamState> legacy;
   std::map<std::thread::id, std::shared_ptr<StreamState>> own_streams;  ///< per-thread default streams
 };
@@ -40,8 +40,8 @@ struct DeviceState {
   std::size_t capacity = 0;
   std::size_t used = 0;
   std::size_t used_by_others = 0;
-  std::set<int> unreachable;               ///< peers it has no way to
-  std::shared_ptr<ContextState> primary;   ///< null while nobody retains it
+  std::set<int> unreachable;              ///< peers it has no way to
+  std::shared_ptr<ContextState> primary;  ///< null while nobody retains it
 
   [[nodiscard]] std::size_t room() const {
     auto const taken = used + used_by_others;
@@ -49,8 +49,8 @@ struct DeviceState {
   }
 };
 
-/// Everything the stand-in knows, under one lock: a driver for tests is to be right and not fast. The work of copies and
-/// kernels runs without it. Never destroyed: calls, workers and exit handlers may come at any time.
+/// Everything the stand-in knows, under one lock: a driver for tests is to be right and not fast. The work of copies
+/// and kernels runs without it. Never destroyed: calls, workers and exit handlers may come at any time.
 struct Machine {
   std::mutex mutex;
   std::condition_variable changed;  ///< for threads that wait in a call

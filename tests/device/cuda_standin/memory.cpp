@@ -19,15 +19,18 @@ bool may_touch(int device, Allocation const& allocation, bool write) {
       auto const& context = machine().devices[static_cast<std::size_t>(device)].primary;
       return context != nullptr && context->peers.contains(allocation.device);
     }
-    case MemoryKind::stream_ordered: return allocation.device == device;  // peers need an access of the pool's own
+    case MemoryKind::stream_ordered:
+      return allocation.device == device;  // peers need an access of the pool's own
     case MemoryKind::mapped: {
       auto const found = allocation.access.find(device);
       if (found == allocation.access.end() || found->second == AccessFlags::none) return false;
       return !write || found->second == AccessFlags::read_write;
     }
     case MemoryKind::managed:
-    case MemoryKind::pinned: return true;
-    case MemoryKind::registered: return !write || (allocation.flags & host_register_read_only) == 0;
+    case MemoryKind::pinned:
+      return true;
+    case MemoryKind::registered:
+      return !write || (allocation.flags & host_register_read_only) == 0;
   }
   return false;
 }
@@ -79,9 +82,9 @@ std::vector<std::shared_ptr<Allocation>> MemoryMap::reach(Use const& use) const 
   auto const whole = use.bytes == 0;  // a kernel's pointer: all that lies behind it without a gap
   for (auto at = use.begin; whole || at < use.begin + use.bytes;) {
     auto allocation = around(at);
-    auto const fine = allocation != nullptr &&
-                      (use.device < 0 ? allocation->is_host() || allocation->kind == MemoryKind::managed
-                                      : may_touch(use.device, *allocation, use.write));
+    auto const fine =
+        allocation != nullptr && (use.device < 0 ? allocation->is_host() || allocation->kind == MemoryKind::managed
+                                                 : may_touch(use.device, *allocation, use.write));
     if (!fine) {
       if (whole) break;
       return {};

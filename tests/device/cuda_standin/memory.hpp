@@ -18,7 +18,8 @@ struct Physical {
   Physical(int owner, std::size_t size, int descriptor) : device(owner), bytes(size), file(descriptor) {}
   Physical(Physical const&) = delete;
   Physical& operator=(Physical const&) = delete;
-  ~Physical();  ///< the capacity comes back when the last handle and the last mapping are gone; under the machine's lock
+  ~Physical();  ///< the capacity comes back when the last handle and the last mapping are gone; under the machine's
+                ///< lock
 
   int device;
   std::size_t bytes;
@@ -26,8 +27,8 @@ struct Physical {
   HandleType exportable_as = HandleType::none;
 };
 
-/// One range of memory that the driver knows. Whoever executes work on it keeps it alive, so that a free in the middle of
-/// that work is a violation with a name and not a crash.
+/// One range of memory that the driver knows. Whoever executes work on it keeps it alive, so that a free in the middle
+/// of that work is a violation with a name and not a crash.
 struct Allocation {
   Allocation(MemoryKind which, Address at, std::size_t size) : kind(which), base(at), bytes(size) {}
   Allocation(Allocation const&) = delete;
@@ -40,14 +41,14 @@ struct Allocation {
   MemoryKind kind;
   Address base;
   std::size_t bytes;
-  int device = -1;                          ///< whose memory it is, or in whose context it was pinned
-  std::weak_ptr<ContextState> context;      ///< whose end frees it; mapped memory belongs to none
-  unsigned flags = 0;                       ///< as cuMemHostAlloc, cuMemHostRegister and cuMemAllocManaged got them
-  bool alive = true;                        ///< stream-ordered memory lives from its command on
-  bool free_is_queued = false;              ///< by cuMemFreeAsync
-  std::shared_ptr<Physical> physical;       ///< of mapped memory
-  std::map<int, AccessFlags> access;        ///< of mapped memory, by device
-  bool unmap_at_end = true;                 ///< the addresses are the allocation's own
+  int device = -1;                      ///< whose memory it is, or in whose context it was pinned
+  std::weak_ptr<ContextState> context;  ///< whose end frees it; mapped memory belongs to none
+  unsigned flags = 0;                   ///< as cuMemHostAlloc, cuMemHostRegister and cuMemAllocManaged got them
+  bool alive = true;                    ///< stream-ordered memory lives from its command on
+  bool free_is_queued = false;          ///< by cuMemFreeAsync
+  std::shared_ptr<Physical> physical;   ///< of mapped memory
+  std::map<int, AccessFlags> access;    ///< of mapped memory, by device
+  bool unmap_at_end = true;             ///< the addresses are the allocation's own
 };
 
 /// A range of bytes that a command touches, from the point of view of a device.

@@ -19,17 +19,18 @@ struct Completion {
 
 enum class Cost : unsigned char { nothing, copy, kernel };
 
-/// Something a stream does when its turn comes. A captured command is copied into its stream at every launch of the graph.
+/// Something a stream does when its turn comes. A captured command is copied into its stream at every launch of the
+/// graph.
 struct Command {
-  char const* name = "";                             ///< of the call, for violations
+  char const* name = "";  ///< of the call, for violations
   Cost cost = Cost::nothing;
-  std::vector<Use> uses;                             ///< checked when its turn comes
-  std::shared_ptr<ModuleState> module;               ///< of a kernel
-  std::function<void()> work;                        ///< without the lock
-  std::function<void()> effect;                      ///< with the lock, after the work
-  std::vector<std::shared_ptr<Completion>> waits;    ///< what has to be done before it begins
-  std::function<bool()> until;                       ///< what else has to hold, asked again and again; may be empty
-  Result fault = Result::success;                    ///< how it is to fail when its turn comes
+  std::vector<Use> uses;                           ///< checked when its turn comes
+  std::shared_ptr<ModuleState> module;             ///< of a kernel
+  std::function<void()> work;                      ///< without the lock
+  std::function<void()> effect;                    ///< with the lock, after the work
+  std::vector<std::shared_ptr<Completion>> waits;  ///< what has to be done before it begins
+  std::function<bool()> until;                     ///< what else has to hold, asked again and again; may be empty
+  Result fault = Result::success;                  ///< how it is to fail when its turn comes
   std::shared_ptr<Completion> completion;
 };
 
@@ -44,10 +45,10 @@ struct StreamState {
   bool held = false;
   bool destroyed = false;
   bool has_worker = false;
-  bool running = false;                  ///< the command at the front has begun
-  std::deque<Command> commands;          ///< the one at the front leaves when it is done
-  std::shared_ptr<Completion> last;      ///< of the newest command, or null
-  std::condition_variable turn;          ///< for the worker: look again
+  bool running = false;              ///< the command at the front has begun
+  std::deque<Command> commands;      ///< the one at the front leaves when it is done
+  std::shared_ptr<Completion> last;  ///< of the newest command, or null
+  std::condition_variable turn;      ///< for the worker: look again
 
   std::shared_ptr<Capture> capture;      ///< what the stream's calls go into, or null
   std::map<Stream, std::size_t> joined;  ///< captured commands of each stream that this one comes after

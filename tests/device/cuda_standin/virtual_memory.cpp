@@ -34,8 +34,7 @@ void require_well(int device) {
 void require_valid(AllocationProperties const* properties) {
   require(properties != nullptr && properties->type == AllocationType::pinned);
   require(properties->location.type == LocationType::device);
-  require(properties->handle_types == HandleType::none ||
-              properties->handle_types == HandleType::posix_file_descriptor,
+  require(properties->handle_types == HandleType::none || properties->handle_types == HandleType::posix_file_descriptor,
           Result::not_supported);
   static_cast<void>(machine().device(properties->location.id));
 }
@@ -206,7 +205,8 @@ Result cuMemSetAccess(Lock& /*lock*/, DevicePointer at, std::size_t bytes, Acces
   for (auto const& each : std::vector(access, access + count)) {
     require(each.location.type == LocationType::device);
     auto const& device = machine().device(each.location.id);
-    require(each.flags == AccessFlags::none || each.flags == AccessFlags::read || each.flags == AccessFlags::read_write);
+    require(each.flags == AccessFlags::none || each.flags == AccessFlags::read ||
+            each.flags == AccessFlags::read_write);
     for (auto const& mapping : mappings) {
       require_well(mapping->device);
       require(!device.unreachable.contains(mapping->device), Result::invalid_device);
@@ -214,7 +214,8 @@ Result cuMemSetAccess(Lock& /*lock*/, DevicePointer at, std::size_t bytes, Acces
   }
   for (auto const& mapping : mappings) {
     for (auto const& each : std::vector(access, access + count)) mapping->access[each.location.id] = each.flags;
-    auto const touched = std::ranges::any_of(mapping->access, [](auto const& one) { return one.second != AccessFlags::none; });
+    auto const touched =
+        std::ranges::any_of(mapping->access, [](auto const& one) { return one.second != AccessFlags::none; });
     allow_access(mapping->base, mapping->bytes, touched);
   }
   return Result::success;

@@ -17,7 +17,8 @@ bool has_turn(StreamState const& stream) {
   return !front.until || front.until();
 }
 
-/// Sleeps until there is something to do. Nobody tells when a word of memory changes: that is looked at again and again.
+/// Sleeps until there is something to do. Nobody tells when a word of memory changes: that is looked at again and
+/// again.
 void await_turn(Lock& lock, StreamState& stream) {
   while (!has_turn(stream)) {
     bool const looks = !stream.commands.empty() && stream.commands.front().until;
@@ -41,9 +42,12 @@ Result reach_all(Command const& command, std::vector<std::shared_ptr<Allocation>
 
 unsigned latency_of(Cost cost) {
   switch (cost) {
-    case Cost::copy: return machine().copy_us;
-    case Cost::kernel: return machine().kernel_us;
-    case Cost::nothing: break;
+    case Cost::copy:
+      return machine().copy_us;
+    case Cost::kernel:
+      return machine().kernel_us;
+    case Cost::nothing:
+      break;
   }
   return 0;
 }

@@ -1,0 +1,309 @@
+#include "device/cuda_standin_fixture.hpp"
+
+#include <thread>
+
+// The rules of the stand-in driver about devices, contexts and memory. Streams, captures and kernels have files of
+// their own.
+
+namespace unimem::standin {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST_F(CudaStandIn, SaysWhatItsDevicesAre) {
+  int count = 0, major = 0;
+  ok(cu.cuDeviceGetCount(&count));
+  EXPECT_EQ(count, 2);
+  ok(cu.cuDeviceGetAttribute(&major, DeviceAttribute::compute_capability_major, 1));
+  EXPECT_EQ(major, 9);
+  char name[64], pci[32];
+  ok(cu.cuDeviceGetName(name, sizeof name, 1));
+  EXPECT_STREQ(name, "Stand-in GPU 1");
+  ok(cu.cuDeviceGetName(name, 6, 1));
+  EXPECT_STREQ(name, "Stand");
+  ok(cu.cuDeviceGetPCIBusId(pci, sizeof pci, 1));
+  EXPECT_STREQ(pci, "0000:02:00.0");
+  Uuid first, second;
+  ok(cu.cuDeviceGetUuid(&first, 0));
+  ok(cu.cuDeviceGetUuid(&second, 1));
+  EXPECT_NE(std::memcmp(&first, &second, sizeof first), 0);
+  std::size_t bytes = 0;
+  ok(cu.cuDeviceTotalMem(&bytes, 0));
+  EXPECT_EQ(bytes, capacity);
+  EXPECT_EQ(cu.cuDeviceTotalMem(&bytes, 2), Result::invalid_device);
+  EXPECT_EQ(cu.cuDeviceTotalMem(&bytes, -1), Result::invalid_device);
+}
+
+TEST_F(CudaStandIn, NamesItsErrors) {
+  char const* name = nullptr;
+  ok(cu.cuGetErrorName(Result::illegal_address, &name));
+  EXPECT_STREQ(name, "CUDA_ERROR_ILLEGAL_ADDRESS");
+  EXPECT_EQ(cu.cuGetErrorName(Result{12345}, &name), Result::invalid_value);
+  EXPECT_EQ(name, nullptr);
+}
+
+TEST_F(CudaStandIn, RefusesWhatNeedsAContextWhereNoneIsCurrent) {
+  std::thread([&] {
+    DevicePointer pointer = 0;
+    void* pinned = nullptr;
+    Stream stream = nullptr;
+    Event event = nullptr;
+    Context context = contexts[0];
+    EXPECT_EQ(cu.cuMemAlloc(&pointer, 1), Result::invalid_context);
+    EXPECT_EQ(cu.cuMemHostAlloc(&pinned, 1, 0), Result::invalid_context);
+    EXPECT_EQ(cu.cuStreamCreate(&stream, 0), Result::invalid_context);
+    EXPECT_EQ(cu.cuEventCreate(&event, 0), Result::invalid_context);
+    EXPECT_EQ(cu.cuStreamSynchronize(nullptr), Result::invalid_context);
+    EXPECT_EQ(cu.cuCtxPopCurrent(nullptr), Result::invalid_context);
+    ok(cu.cuCtxGetCurrent(&context));
+    EXPECT_EQ(context, nullptr);
+  }).join();
+}
+
+TEST_F(CudaStandIn, KeepsAStackOfContextsForEachThread) {
+  Context context = nullptr;
+  ok(cu.cuCtxPushCurrent(contexts[1]));
+  EXPECT_EQ(control().stack_depth(), 2U);
+  std::thread([] { EXPECT_EQ(control().stack_depth(), 0U); }).join();
+  ok(cu.cuCtxGetCurrent(&context));
+  EXPECT_EQ(context, contexts[1]);
+  ok(cu.cuCtxPopCurrent(&context));
+  EXPECT_EQ(context, contexts[1]);
+  ok(cu.cuCtxGetCurrent(&context));
+  EXPECT_EQ(context, contexts[0]);
+}
+
+TEST_F(CudaStandIn, CountsRetainsOfAPrimaryContext) {
+  Context again = nullptr;
+  ok(cu.cuDevicePrimaryCtxRetain(&again, 1));
+  EXPECT_EQ(again, contexts[1]);
+  ok(cu.cuDevicePrimaryCtxRelease(1));
+  EXPECT_EQ(control().live().contexts, 2U);
+  ok(cu.cuDevicePrimaryCtxRelease(1));
+  EXPECT_EQ(control().live().contexts, 1U);
+  EXPECT_EQ(cu.cuDevicePrimaryCtxRelease(1), Result::invalid_context);
+  EXPECT_EQ(cu.cuCtxPushCurrent(contexts[1]), Result::invalid_context);
+  ok(cu.cuDevicePrimaryCtxRetain(&contexts[1], 1));
+  EXPECT_NE(contexts[1], again);
+}
+
+TEST_F(CudaStandIn, NotesWhatIsLeftWhenAContextEnds) {
+  {
+    Current const other{contexts[1]};
+    static_cast<void>(allocate(100));
+    static_cast<void>(create_stream());
+    ok(cu.cuDevicePrimaryCtxRelease(1));
+    DevicePointer pointer = 0;
+    EXPECT_EQ(cu.cuMemAlloc(&pointer, 1), Result::context_is_destroyed);
+  }
+  ok(cu.cuDevicePrimaryCtxRetain(&contexts[1], 1));
+  expected_violations = ElementsAre(HasSubstr("device 1 ended with 0 pending commands, 1 stream, 0 events"));
+}
+
+TEST_F(CudaStandIn, HandsOutPoisonedMemoryUpToItsCapacity) {
+  auto const first = allocate(capacity / 2);
+  EXPECT_EQ(first % 256, 0U);
+  EXPECT_THAT(read(first, 1000), Each(0xCD));
+  std::size_t free_bytes = 0, total = 0;
+  ok(cu.cuMemGetInfo(&free_bytes, &total));
+  EXPECT_EQ(free_bytes, capacity / 2);
+  EXPECT_EQ(total, capacity);
+  DevicePointer second = 0;
+  EXPECT_EQ(cu.cuMemAlloc(&second, capacity / 2 + 1), Result::out_of_memory);
+  control().set_used_by_others(0, 1);
+  EXPECT_EQ(cu.cuMemAlloc(&second, capacity / 2), Result::out_of_memory);
+  control().set_used_by_others(0, 0);
+  ok(cu.cuMemAlloc(&second, capacity / 2));
+  ok(cu.cuMemFree(first));
+  ok(cu.cuMemFree(second));
+  EXPECT_EQ(control().used(0), 0U);
+  EXPECT_EQ(cu.cuMemAlloc(&second, 0), Result::invalid_value);
+}
+
+TEST_F(CudaStandIn, RefusesToFreeTwiceOrInTheMiddle) {
+  auto const pointer = allocate(1000);
+  EXPECT_EQ(cu.cuMemFree(pointer + 8), Result::invalid_value);
+  ok(cu.cuMemFree(pointer));
+  EXPECT_EQ(cu.cuMemFree(pointer), Result::invalid_value);
+  int local = 0;
+  EXPECT_EQ(cu.cuMemFree(reinterpret_cast<DevicePointer>(&local)), Result::invalid_value);
+  ok(cu.cuMemFree(0));
+}
+
+TEST_F(CudaStandIn, LosesTheContextOverACopyBeyondAnAllocation) {
+  auto const pointer = allocate(1000);
+  std::vector<unsigned char> const data(1001, 7);
+  ok(cu.cuMemcpyHtoDAsync(pointer, data.data(), data.size(), nullptr));  // nobody has looked yet
+  EXPECT_EQ(cu.cuStreamSynchronize(nullptr), Result::illegal_address);
+  DevicePointer more = 0;
+  EXPECT_EQ(cu.cuMemAlloc(&more, 1), Result::illegal_address);
+  EXPECT_EQ(cu.cuMemFree(pointer), Result::illegal_address);
+  Current const other{contexts[1]};
+  ok(cu.cuMemFree(allocate(1)));  // the other device goes on
+}
+
+TEST_F(CudaStandIn, LetsOneDeviceTouchAnothersMemoryOnlyWithPeerAccess) {
+  DevicePointer theirs = 0;
+  {
+    Current const other{contexts[1]};
+    theirs = allocate(16);
+    ok(cu.cuMemsetD8Async(theirs, 9, 16, nullptr));
+    ok(cu.cuStreamSynchronize(nullptr));
+  }
+  ok(cu.cuCtxEnablePeerAccess(contexts[1], 0));
+  EXPECT_EQ(cu.cuCtxEnablePeerAccess(contexts[1], 0), Result::peer_access_already_enabled);
+  EXPECT_THAT(read(theirs, 16), Each(9));
+  auto const ours = allocate(16);
+  Current const other{contexts[1]};  // access is a one-way street
+  ok(cu.cuMemcpyDtoDAsync(theirs, ours, 16, nullptr));
+  EXPECT_EQ(cu.cuStreamSynchronize(nullptr), Result::illegal_address);
+  EXPECT_EQ(cu.cuMemFree(theirs), Result::illegal_address);
+  Current const back{contexts[0]};
+  ok(cu.cuMemFree(ours));
+}
+
+TEST_F(CudaStandIn, CopiesBetweenPeersWithoutPeerAccess) {
+  auto const ours = allocate(64);
+  ok(cu.cuMemsetD32Async(ours, 0x01020304, 16, nullptr));
+  ok(cu.cuStreamSynchronize(nullptr));
+  Current const other{contexts[1]};
+  auto const theirs = allocate(64);
+  ok(cu.cuMemcpyPeerAsync(theirs, contexts[1], ours, contexts[0], 64, nullptr));
+  EXPECT_EQ(read(theirs, 4), (std::vector<unsigned char>{4, 3, 2, 1}));
+  ok(cu.cuMemFree(theirs));
+  Current const back{contexts[0]};
+  ok(cu.cuMemFree(ours));
+}
+
+TEST_F(CudaStandIn, KnowsWhichDevicesReachEachOther) {
+  control().set_peer(0, 1, false);
+  int can = 1;
+  ok(cu.cuDeviceCanAccessPeer(&can, 0, 1));
+  EXPECT_EQ(can, 0);
+  ok(cu.cuDeviceCanAccessPeer(&can, 1, 0));
+  EXPECT_EQ(can, 1);
+  ok(cu.cuDeviceCanAccessPeer(&can, 1, 1));
+  EXPECT_EQ(can, 0);
+  EXPECT_EQ(cu.cuCtxEnablePeerAccess(contexts[1], 0), Result::peer_access_unsupported);
+}
+
+TEST_F(CudaStandIn, NotesAFreeUnderWorkThatIsQueued) {
+  auto const pointer = allocate(1000);
+  control().hold(true);
+  ok(cu.cuMemsetD8Async(pointer, 0, 1000, nullptr));
+  ok(cu.cuMemFree(pointer));
+  control().hold(false);
+  EXPECT_EQ(cu.cuStreamSynchronize(nullptr), Result::illegal_address);
+  expected_violations = ElementsAre("cuMemFree of memory that cuMemsetD8Async still uses");
+}
+
+TEST_F(CudaStandIn, NotesAWritePastTheEnd) {
+  auto* const pinned = allocate_pinned(100);
+  pinned[100] = std::byte{1};
+  ok(cu.cuMemFreeHost(pinned));
+  expected_violations = ElementsAre("cuMemFreeHost of memory that was written past its end");
+}
+
+TEST_F(CudaStandIn, AllocatesAndFreesInTheOrderOfAStream) {
+  auto const stream = create_stream();
+  DevicePointer pointer = 0;
+  control().hold(true);
+  ok(cu.cuMemAllocAsync(&pointer, capacity, stream));
+  ok(cu.cuMemsetD8Async(pointer, 5, 10, stream));
+  ok(cu.cuMemFreeAsync(pointer, stream));
+  EXPECT_EQ(cu.cuMemFreeAsync(pointer, stream), Result::invalid_value);
+  EXPECT_EQ(control().used(0), capacity);
+  DevicePointer more = 0;
+  EXPECT_EQ(cu.cuMemAllocAsync(&more, 1, stream), Result::out_of_memory);
+  control().hold(false);
+  ok(cu.cuStreamSynchronize(stream));
+  EXPECT_EQ(control().used(0), 0U);
+  ok(cu.cuStreamDestroy(stream));
+}
+
+TEST_F(CudaStandIn, KnowsMemoryOfAStreamOnlyFromItsCommandOn) {
+  auto const stream = create_stream(), other = create_stream();
+  DevicePointer pointer = 0;
+  control().hold_stream(stream, true);
+  ok(cu.cuMemAllocAsync(&pointer, 100, stream));
+  ok(cu.cuMemsetD8Async(pointer, 5, 10, other));
+  EXPECT_EQ(cu.cuStreamSynchronize(other), Result::illegal_address);
+  control().hold_stream(stream, false);
+  EXPECT_EQ(cu.cuStreamDestroy(stream), Result::illegal_address);
+  EXPECT_EQ(cu.cuStreamDestroy(other), Result::illegal_address);
+}
+
+TEST_F(CudaStandIn, FreesOnlyStreamOrderedMemoryInTheOrderOfAStream) {
+  auto const pointer = allocate(10);
+  EXPECT_EQ(cu.cuMemFreeAsync(pointer, nullptr), Result::invalid_value);
+  ok(cu.cuMemFree(pointer));
+}
+
+TEST_F(CudaStandIn, RegistersHostMemoryOnceAndAsAWhole) {
+  std::vector<std::byte> memory(100'000);
+  ok(cu.cuMemHostRegister(memory.data(), memory.size(), host_register_portable));
+  EXPECT_EQ(cu.cuMemHostRegister(memory.data() + 5000, 10, 0), Result::host_memory_already_registered);
+  EXPECT_EQ(cu.cuMemHostUnregister(memory.data() + 1), Result::host_memory_not_registered);
+  EXPECT_EQ(cu.cuMemFreeHost(memory.data()), Result::invalid_value);
+  DevicePointer device_pointer = 0;
+  ok(cu.cuMemHostGetDevicePointer(&device_pointer, memory.data() + 8, 0));
+  EXPECT_EQ(device_pointer, reinterpret_cast<DevicePointer>(memory.data() + 8));
+  EXPECT_EQ(control().live().registered, 1U);
+  EXPECT_EQ(control().live().pinned_bytes, memory.size());
+  ok(cu.cuMemHostUnregister(memory.data()));
+  EXPECT_EQ(cu.cuMemHostUnregister(memory.data()), Result::host_memory_not_registered);
+  EXPECT_EQ(cu.cuMemHostRegister(nullptr, 10, 0), Result::invalid_value);
+  EXPECT_EQ(cu.cuMemHostRegister(memory.data(), 0, 0), Result::invalid_value);
+}
+
+TEST_F(CudaStandIn, TellsWhatAPointerIs) {
+  auto const pointer = allocate(1000);
+  auto* const pinned = allocate_pinned(100);
+  auto const type_of = [&](DevicePointer at) {
+    MemoryType type{};
+    ok(cu.cuPointerGetAttribute(&type, PointerAttribute::memory_type, at));
+    return type;
+  };
+  EXPECT_EQ(type_of(pointer + 999), MemoryType::device);
+  EXPECT_EQ(type_of(reinterpret_cast<DevicePointer>(pinned)), MemoryType::host);
+  int device = -1;
+  std::size_t bytes = 0;
+  Context context = nullptr;
+  unsigned managed = 1;
+  ok(cu.cuPointerGetAttribute(&device, PointerAttribute::device_ordinal, pointer));
+  ok(cu.cuPointerGetAttribute(&bytes, PointerAttribute::range_size, pointer + 1));
+  ok(cu.cuPointerGetAttribute(&context, PointerAttribute::context, pointer));
+  ok(cu.cuPointerGetAttribute(&managed, PointerAttribute::is_managed, pointer));
+  EXPECT_EQ(device, 0);
+  EXPECT_EQ(bytes, 1000U);
+  EXPECT_EQ(context, contexts[0]);
+  EXPECT_EQ(managed, 0U);
+  ok(cu.cuMemFree(pointer));
+  ok(cu.cuMemFreeHost(pinned));
+  EXPECT_EQ(cu.cuPointerGetAttribute(&device, PointerAttribute::device_ordinal, pointer), Result::invalid_value);
+}
+
+TEST_F(CudaStandIn, ServesManagedMemoryToBothSidesAndKeepsAJournal) {
+  DevicePointer pointer = 0;
+  EXPECT_EQ(cu.cuMemAllocManaged(&pointer, 100, 0), Result::invalid_value);
+  ok(cu.cuMemAllocManaged(&pointer, 4096, attach_global));
+  ok(cu.cuMemsetD8Async(pointer, 3, 4096, nullptr));
+  ok(cu.cuStreamSynchronize(nullptr));
+  EXPECT_EQ(*reinterpret_cast<unsigned char const*>(pointer + 4095), 3);
+  MemoryLocation const host{LocationType::host, 0}, device{LocationType::device, 1};
+  ok(cu.cuMemAdvise(pointer, 4096, Advice::set_preferred_location, device));
+  ok(cu.cuMemPrefetchAsync(pointer, 100, host, 0, nullptr));
+  EXPECT_EQ(cu.cuMemPrefetchAsync(pointer, 4097, host, 0, nullptr), Result::invalid_value);
+  EXPECT_EQ(cu.cuMemAdvise(pointer, 4096, Advice::set_accessed_by, {LocationType::device, 2}), Result::invalid_device);
+  EXPECT_THAT(std::string{control().journal(0)},
+              testing::AllOf(HasSubstr("cuMemAdvise 3"), HasSubstr("4096 device 1")));
+  EXPECT_THAT(std::string{control().journal(1)}, HasSubstr(" 100 host"));
+  EXPECT_EQ(control().journal(2), nullptr);
+  ok(cu.cuStreamSynchronize(nullptr));
+  ok(cu.cuMemFree(pointer));
+}
+
+}  // namespace
+}  // namespace unimem::standin
