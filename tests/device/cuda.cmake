@@ -6,7 +6,7 @@ if(UNIMEM_CUDA_H)
   target_include_directories(device_cuda_declarations_test SYSTEM PRIVATE "${UNIMEM_CUDA_H}")
 endif()
 
-# The stand-in driver: a libcuda.so.1 over host memory, for tests alone.
+# The stand-in driver: a libcuda.so.1 over host memory, for tests alone, and kernels for it.
 
 file(GLOB standin_sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/cuda_standin/*.cpp")
 add_library(cuda_standin SHARED ${standin_sources})
@@ -31,10 +31,19 @@ add_library(cuda_standin_kernels MODULE cuda_standin_kernels.cpp)
 set_target_properties(cuda_standin_kernels PROPERTIES CXX_VISIBILITY_PRESET default)
 target_include_directories(cuda_standin_kernels PRIVATE "${PROJECT_SOURCE_DIR}/tests")
 target_compile_options(cuda_standin_kernels PRIVATE -Wall -Wextra)  # no sanitizer, as the stand-in NVRTC has none
+
+# unimem_on_standin(<test>): the program finds the stand-in at UNIMEM_CUDA_STANDIN, and kernels for it beside.
+function(unimem_on_standin test)
+  add_dependencies(${test} cuda_standin cuda_standin_kernels)
+  target_compile_definitions(${test} PRIVATE UNIMEM_CUDA_STANDIN="$<TARGET_FILE:cuda_standin>"
+                                             UNIMEM_CUDA_STANDIN_KERNELS="$<TARGET_FILE:cuda_standin_kernels>")
+endfunction()
+
 unimem_test(device_cuda_standin_test LABELS cuda TIMEOUT 120 WHOLE
             SOURCES cuda_standin_test.cpp cuda_standin_mapping_test.cpp cuda_standin_streams_test.cpp
-                    cuda_standin_capture_test.cpp cuda_standin_kernels_test.cpp cuda_standin_faults_test.cpp)
+                    cuda_standin_order_test.cpp cuda_standin_capture_test.cpp cuda_standin_kernels_test.cpp
+                    cuda_standin_faults_test.cpp)
 unimem_on_standin(device_cuda_standin_test)
-add_dependencies(device_cuda_standin_test cuda_standin_kernels)
-target_compile_definitions(device_cuda_standin_test PRIVATE
-                           UNIMEM_CUDA_STANDIN_KERNELS="$<TARGET_FILE:cuda_standin_kernels>")
+# What the environment says, and how a process ends, happens once in each.
+unimem_test(device_cuda_standin_process_test SOURCES cuda_standin_process_test.cpp LABELS cuda TIMEOUT 60)
+unimem_on_standin(device_cuda_standin_process_test)

@@ -230,6 +230,7 @@ TEST_F(CudaStandIn, KnowsMemoryOfAStreamOnlyFromItsCommandOn) {
   ok(cu.cuMemAllocAsync(&pointer, 100, stream));
   ok(cu.cuMemsetD8Async(pointer, 5, 10, other));
   EXPECT_EQ(cu.cuStreamSynchronize(other), Result::illegal_address);
+  expected_violations = ElementsAre("cuMemsetD8Async of memory whose cuMemAllocAsync does not come before it");
   control().hold_stream(stream, false);
   EXPECT_EQ(cu.cuStreamDestroy(stream), Result::illegal_address);
   EXPECT_EQ(cu.cuStreamDestroy(other), Result::illegal_address);

@@ -27,6 +27,7 @@ void reset() {
   all.faults.reset();
   all.copy_us = all.kernel_us = 0;
   all.held = false;
+  all.history.set_care(AccessHistory::Care::copies_and_kernels);
   all.violations.clear();
   all.journal.clear();
   for (auto& device : all.devices) {
@@ -72,6 +73,12 @@ void hold_stream(Stream stream, bool held) {
   auto const lock = locked();
   machine().streams.at(stream)->held = held;
   wake_workers();
+}
+
+void check_order(bool copies, bool kernels) {
+  auto const lock = locked();
+  using Care = AccessHistory::Care;
+  machine().history.set_care(!copies ? Care::nothing : kernels ? Care::copies_and_kernels : Care::copies);
 }
 
 void fail(char const* function, std::size_t nth, Result code, FaultKind kind) {
@@ -169,6 +176,7 @@ constexpr StandInControl control{
     .set_latency = set_latency,
     .hold = hold,
     .hold_stream = hold_stream,
+    .check_order = check_order,
     .fail = fail,
     .lose = lose_device,
     .calls = calls_of,

@@ -51,7 +51,8 @@ struct LiveCounts {
 /// The entries a test may call, from any thread and at any time; they need no context. Strings live until the next call
 /// of the same entry on the same thread.
 struct StandInControl {
-  /// Forgets faults, latencies, call counts, violations, the journal, and memory held by others; lets held streams go.
+  /// Forgets faults, latencies, call counts, violations, the journal, memory held by others and unreachable peers; lets
+  /// held streams go and checks all order again.
   void (*reset)();
 
   /// The capacity of a device from now on. Allocations that exist stay.
@@ -67,6 +68,10 @@ struct StandInControl {
   void (*hold)(bool held);
   /// The same for one stream (a handle as cuStreamCreate gave it).
   void (*hold_stream)(detail::cuda::Stream stream, bool held);
+
+  /// Whether bytes that two streams touch without an order between them are a violation: copies and fills among each
+  /// other, and copies that write where a kernel's pointer points. Without a word both are.
+  void (*check_order)(bool copies, bool kernels);
 
   /// The `nth` call of `function` from now on (1 is the next; null: of any function, but for those that name errors,
   /// say the version, and pop or ask for the current context) ends as `kind` says. `late` of a call without work:

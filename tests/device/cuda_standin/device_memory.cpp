@@ -28,6 +28,12 @@ std::shared_ptr<Allocation> to_free(DevicePointer pointer) {
   return allocation;
 }
 
+/// What uses the memory and is not ordered before a command that comes next on the stream, or null.
+char const* unordered_use(Allocation const& allocation, StreamState& stream) {
+  follow_host(stream);
+  return machine().history.use_beyond(stream.clock, allocation.base, allocation.end());
+}
+
 }  // namespace
 
 namespace calls {
@@ -61,6 +67,7 @@ Result cuMemAllocAsync(Lock& /*lock*/, DevicePointer* pointer, std::size_t bytes
   command.name = "cuMemAllocAsync";
   command.effect = [allocation] { allocation->alive = true; };
   static_cast<void>(submit(target, std::move(command)));
+  allocation->born = {target->number, target->tickets};
   *pointer = allocation->base;
   return Result::success;
 }
@@ -72,10 +79,14 @@ Result cuMemFreeAsync(Lock& /*lock*/, DevicePointer pointer, Stream stream) {
   auto const allocation = to_free(pointer);
   require(allocation->kind == MemoryKind::stream_ordered);
   allocation->free_is_queued = true;
+  if (auto const* const user = unordered_use(*allocation, *target))
+    violation(std::string{"cuMemFreeAsync of memory that "} + user + " uses, which does not come before it");
   Command command;
   command.name = "cuMemFreeAsync";
   command.effect = [allocation] {
-    if (machine().memory.beginning_at(allocation->base) == allocation) forget_allocation(allocation, "cuMemFreeAsync");
+    if (machine().memory.beginning_at(allocation->base) != allocation) return;  // its context ended
+    check_tail(*allocation, "cuMemFreeAsync");
+    forget_allocation(allocation, nullptr);
   };
   static_cast<void>(submit(target, std::move(command)));
   return Result::success;

@@ -62,8 +62,7 @@ Result cuEventRecord(Lock& /*lock*/, Event event, Stream stream) {
 
 Result cuEventQuery(Lock& /*lock*/, Event event) {
   auto const state = uncaptured(event);
-  if (state->last == nullptr) return Result::success;
-  return state->last->done ? state->last->result : Result::not_ready;
+  return ask(state->last);
 }
 
 Result cuEventSynchronize(Lock& lock, Event event) {
@@ -81,7 +80,9 @@ Result cuStreamWaitEvent(Lock& /*lock*/, Stream stream, Event event, unsigned fl
     capture_wait(target, *state);
     return Result::success;
   }
-  if (state->last == nullptr || state->last->done) return Result::success;
+  if (state->last == nullptr) return Result::success;
+  target->clock.join(state->last->clock);
+  if (state->last->done) return Result::success;
   Command command;
   command.name = "cuStreamWaitEvent";
   command.waits.push_back(state->last);

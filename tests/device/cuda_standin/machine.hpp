@@ -3,6 +3,7 @@
 #include "device/cuda_standin/control.hpp"
 #include "device/cuda_standin/faults.hpp"
 #include "device/cuda_standin/memory.hpp"
+#include "device/cuda_standin/order.hpp"
 #include "device/cuda_standin/registry.hpp"
 
 #include <condition_variable>
@@ -30,7 +31,8 @@ struct ContextState : std::enable_shared_from_this<ContextState> {
   Result error = Result::success;     ///< sticky: what every later call says
   Result breaking = Result::success;  ///< the error to be, until the copies that are running have let go of host memory
   unsigned running_copies = 0;
-  std::set<int> peers;  ///< devices whose memory this context may touch
+  Clock blocking_clock;  ///< of all that was queued on blocking streams: what the legacy one comes after
+  std::set<int> peers;   ///< devices whose memory this context may touch
   std::shared_ptr<StreamState> legacy;
   std::map<std::thread::id, std::shared_ptr<StreamState>> own_streams;  ///< per-thread default streams
 };
@@ -71,6 +73,11 @@ struct Machine {
   MemoryMap memory;
   std::map<Address, std::size_t> reservations;
   std::map<AllocationHandle, std::shared_ptr<Physical>> physical;
+
+  Clock host;                    ///< what the program's threads have waited for
+  std::uint64_t host_waits = 0;  ///< how often that grew
+  AccessHistory history;
+  std::uint64_t streams_made = 0;
 
   Faults faults;
   Result late_fault = Result::success;  ///< how the first command of the call in progress is to fail

@@ -114,16 +114,26 @@ HostSide MemoryMap::host_side(Address begin, std::size_t bytes) const {
   return pinned == bytes ? HostSide::pinned : HostSide::pageable;
 }
 
-void forget_allocation(std::shared_ptr<Allocation> const& allocation, char const* call) {
-  auto const* const user = call == nullptr ? nullptr : user_of(*allocation);
-  if (user != nullptr) violation(std::string{call} + " of memory that " + user + " still uses");
-  auto const own_pages = allocation->kind != MemoryKind::registered && allocation->kind != MemoryKind::mapped;
-  if (own_pages && user == nullptr && call != nullptr && !tail_is_fresh(*allocation))
+void check_tail(Allocation const& allocation, char const* call) {
+  auto const own_pages = allocation.kind != MemoryKind::registered && allocation.kind != MemoryKind::mapped;
+  if (own_pages && !tail_is_fresh(allocation))
     violation(std::string{call} + " of memory that was written past its end");
+}
+
+void forget_allocation(std::shared_ptr<Allocation> const& allocation, char const* call) {
+  auto& all = machine();
+  if (call != nullptr) {
+    if (auto const* const user = user_of(*allocation))
+      violation(std::string{call} + " of memory that " + user + " still uses");
+    else if (auto const* const lucky = all.history.use_beyond(all.host, allocation->base, allocation->end()))
+      violation(std::string{call} + " of memory that " + lucky + " uses, whose end nobody has waited for");
+    else
+      check_tail(*allocation, call);
+  }
   allocation->alive = false;
-  machine().memory.remove(allocation->base);
+  all.memory.remove(allocation->base);
   if (allocation->kind == MemoryKind::device || allocation->kind == MemoryKind::stream_ordered)
-    machine().devices[static_cast<std::size_t>(allocation->device)].used -= allocation->bytes;
+    all.devices[static_cast<std::size_t>(allocation->device)].used -= allocation->bytes;
 }
 
 }  // namespace unimem::standin

@@ -3,6 +3,7 @@
 #include "device/cuda_standin/address_space.hpp"
 #include "device/cuda_standin/calls.hpp"
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <vector>
@@ -10,6 +11,12 @@
 namespace unimem::standin {
 
 struct ContextState;
+
+/// One command of one stream.
+struct Stamp {
+  std::uint64_t stream = 0;
+  std::uint64_t ticket = 0;
+};
 
 enum class MemoryKind : unsigned char { device, stream_ordered, mapped, managed, pinned, registered };
 
@@ -45,6 +52,7 @@ struct Allocation {
   std::weak_ptr<ContextState> context;  ///< whose end frees it; mapped memory belongs to none
   unsigned flags = 0;                   ///< as cuMemHostAlloc, cuMemHostRegister and cuMemAllocManaged got them
   bool alive = true;                    ///< stream-ordered memory lives from its command on
+  Stamp born;                           ///< the command that makes stream-ordered memory
   bool free_is_queued = false;          ///< by cuMemFreeAsync
   std::shared_ptr<Physical> physical;   ///< of mapped memory
   std::map<int, AccessFlags> access;    ///< of mapped memory, by device
@@ -88,7 +96,11 @@ class MemoryMap {
   std::map<Address, std::shared_ptr<Allocation>> by_base_;
 };
 
-/// Frees device memory of any kind: what still uses it is a violation that names `call`.
+/// The driver knows the memory no more. Unless `call` is null, a use of it that is not over, as far as the host can
+/// know, is a violation that names the call, and so is a write past its end.
 void forget_allocation(std::shared_ptr<Allocation> const& allocation, char const* call);
+
+/// Notes what was written past the end of memory that is nobody's any more.
+void check_tail(Allocation const& allocation, char const* call);
 
 }  // namespace unimem::standin

@@ -17,16 +17,35 @@ bool is_default(Stream handle) {
 }
 
 /// The default streams wait for each other: the legacy one for all blocking ones of its context, and they for it.
-void add_implicit_waits(StreamState const& stream, Command& command) {
+void add_implicit_waits(StreamState& stream, Command& command) {
   auto const wait_for = [&](StreamState const& other) {
     if (other.last != nullptr && !other.last->done) command.waits.push_back(other.last);
   };
   if (!stream.legacy) {
-    if (stream.blocking) wait_for(*stream.context->legacy);
+    if (!stream.blocking) return;
+    wait_for(*stream.context->legacy);
+    stream.clock.join(stream.context->legacy->clock);
     return;
   }
+  stream.clock.join(stream.context->blocking_clock);
   for (auto const& other : machine().working)
     if (other->context == stream.context && other->blocking && other.get() != &stream) wait_for(*other);
+}
+
+/// The place of a command behind everything it is ordered behind, and what lies in the way of that.
+void take_place(StreamState& stream, Command const& command) {
+  auto& all = machine();
+  follow_host(stream);
+  Stamp const stamp{stream.number, ++stream.tickets};
+  stream.clock.add(stamp);
+  for (auto const& use : command.uses) {
+    auto const allocation = all.memory.around(use.begin);
+    if (allocation != nullptr && allocation->kind == MemoryKind::stream_ordered &&
+        !stream.clock.covers(allocation->born))
+      violation(std::string{command.name} + " of memory whose cuMemAllocAsync does not come before it");
+  }
+  all.history.add(command.name, command.uses, stamp, stream.clock);
+  if (stream.blocking) stream.context->blocking_clock.join(stream.clock);
 }
 
 }  // namespace
@@ -35,6 +54,7 @@ std::shared_ptr<StreamState> make_stream(std::shared_ptr<ContextState> const& co
   auto stream = std::make_shared<StreamState>();
   stream->context = context;
   stream->blocking = blocking;
+  stream->number = ++machine().streams_made;
   return stream;
 }
 
@@ -69,7 +89,9 @@ std::shared_ptr<Completion> submit(std::shared_ptr<StreamState> const& stream, C
   }
   if (stream->legacy) refuse_legacy_during_capture(*stream->context);
   add_implicit_waits(*stream, command);
+  take_place(*stream, command);
   auto completion = std::make_shared<Completion>();
+  completion->clock = stream->clock;
   command.completion = completion;
   stream->last = completion;
   stream->commands.push_back(std::move(command));
@@ -80,11 +102,21 @@ std::shared_ptr<Completion> submit(std::shared_ptr<StreamState> const& stream, C
 
 Result await(Lock& lock, ContextState const& context, std::shared_ptr<Completion> const& completion) {
   machine().changed.wait(lock, [&] { return completion->done || context.error != Result::success; });
-  return context.error != Result::success ? context.error : completion->result;
+  if (context.error != Result::success) return context.error;
+  host_knows(completion->clock);
+  return completion->result;
+}
+
+Result ask(std::shared_ptr<Completion> const& completion) {
+  if (completion == nullptr) return Result::success;
+  if (!completion->done) return Result::not_ready;
+  host_knows(completion->clock);
+  return completion->result;
 }
 
 void lose(ContextState& context, Result code) {
   if (context.breaking == Result::success) context.breaking = code;
+  machine().history.clear();
   settle(context);
 }
 
@@ -129,8 +161,12 @@ Result cuStreamQuery(Lock& /*lock*/, Stream stream) {
   auto const state = stream_of(stream);
   refuse_on_captured(*state);
   refuse_during_capture();
-  if (state->last == nullptr) return Result::success;
-  return state->last->done ? state->last->result : Result::not_ready;
+  if (state->legacy) {
+    for (auto const& other : machine().working)
+      if (other->context == state->context && other->blocking && !other->commands.empty()) return Result::not_ready;
+    host_knows(state->context->blocking_clock);
+  }
+  return ask(state->last);
 }
 
 Result cuStreamSynchronize(Lock& lock, Stream stream) {

@@ -15,6 +15,7 @@ struct Completion {
   bool done = false;
   Result result = Result::success;
   std::chrono::steady_clock::time_point at{};  ///< when it was done
+  Clock clock;                                 ///< what it comes after, itself included
 };
 
 enum class Cost : unsigned char { nothing, copy, kernel };
@@ -45,10 +46,14 @@ struct StreamState {
   bool held = false;
   bool destroyed = false;
   bool has_worker = false;
-  bool running = false;              ///< the command at the front has begun
   std::deque<Command> commands;      ///< the one at the front leaves when it is done
   std::shared_ptr<Completion> last;  ///< of the newest command, or null
   std::condition_variable turn;      ///< for the worker: look again
+
+  std::uint64_t number = 0;     ///< among all streams there ever were
+  std::uint64_t tickets = 0;    ///< commands so far
+  std::uint64_t host_seen = 0;  ///< the host's waits that `clock` knows of
+  Clock clock;                  ///< what the newest command comes after
 
   std::shared_ptr<Capture> capture;      ///< what the stream's calls go into, or null
   std::map<Stream, std::size_t> joined;  ///< captured commands of each stream that this one comes after
@@ -66,14 +71,14 @@ struct StreamState {
 /// Puts a command at the end of a stream, or into the graph it is captured into (then there is no completion).
 std::shared_ptr<Completion> submit(std::shared_ptr<StreamState> const& stream, Command command);
 
-/// Sleeps until a completion is done, or its context lost.
+/// Sleeps until a completion is done, or its context lost; then the host knows of it.
 Result await(Lock& lock, ContextState const& context, std::shared_ptr<Completion> const& completion);
+
+/// Whether a completion is done (null: it is), without sleeping; then the host knows of it.
+Result ask(std::shared_ptr<Completion> const& completion);
 
 /// Breaks a context: every later call in it says `code`, what is queued is skipped.
 void lose(ContextState& context, Result code);
-
-/// Lets the workers look again at what they wait for.
-void wake_streams();
 
 /// Whether a command that is queued or running touches the allocation; its name, or null.
 [[nodiscard]] char const* user_of(Allocation const& allocation);
