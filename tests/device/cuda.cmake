@@ -15,28 +15,19 @@ set_target_properties(cuda_standin PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFF
 target_include_directories(cuda_standin PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tests")
 target_link_libraries(cuda_standin PRIVATE unimem_flags Threads::Threads ${CMAKE_DL_LIBS})
 
-# unimem_on_standin(<test>): the program finds the stand-ins for the driver and for NVRTC (cuda_kernels.cmake), and a
-# place for what is compiled, which is nobody else's.
-function(unimem_on_standin test)
-  add_dependencies(${test} cuda_standin cuda_standin_nvrtc)
-  target_compile_definitions(${test} PRIVATE
-    UNIMEM_CUDA_STANDIN="$<TARGET_FILE:cuda_standin>" UNIMEM_NVRTC_STANDIN="$<TARGET_FILE:cuda_standin_nvrtc>"
-    UNIMEM_STANDIN_CACHE="${PROJECT_BINARY_DIR}/standin_cache")
-endfunction()
-
-unimem_test(device_cuda_test SOURCES cuda_conformance_test.cpp LABELS cuda TIMEOUT 300 WHOLE)
-unimem_on_standin(device_cuda_test)
-
 add_library(cuda_standin_kernels MODULE cuda_standin_kernels.cpp)
 set_target_properties(cuda_standin_kernels PROPERTIES CXX_VISIBILITY_PRESET default)
 target_include_directories(cuda_standin_kernels PRIVATE "${PROJECT_SOURCE_DIR}/tests")
 target_compile_options(cuda_standin_kernels PRIVATE -Wall -Wextra)  # no sanitizer, as the stand-in NVRTC has none
 
-# unimem_on_standin(<test>): the program finds the stand-in at UNIMEM_CUDA_STANDIN, and kernels for it beside.
+# unimem_on_standin(<test>): the program finds the stand-ins for the driver and for NVRTC (cuda_kernels.cmake), kernels for
+# the one beside, and a place for what the other compiles, which is nobody else's.
 function(unimem_on_standin test)
-  add_dependencies(${test} cuda_standin cuda_standin_kernels)
-  target_compile_definitions(${test} PRIVATE UNIMEM_CUDA_STANDIN="$<TARGET_FILE:cuda_standin>"
-                                             UNIMEM_CUDA_STANDIN_KERNELS="$<TARGET_FILE:cuda_standin_kernels>")
+  add_dependencies(${test} cuda_standin cuda_standin_nvrtc cuda_standin_kernels)
+  target_compile_definitions(${test} PRIVATE
+    UNIMEM_CUDA_STANDIN="$<TARGET_FILE:cuda_standin>" UNIMEM_NVRTC_STANDIN="$<TARGET_FILE:cuda_standin_nvrtc>"
+    UNIMEM_CUDA_STANDIN_KERNELS="$<TARGET_FILE:cuda_standin_kernels>"
+    UNIMEM_STANDIN_CACHE="${PROJECT_BINARY_DIR}/standin_cache")
 endfunction()
 
 unimem_test(device_cuda_standin_test LABELS cuda TIMEOUT 120 WHOLE
@@ -47,3 +38,7 @@ unimem_on_standin(device_cuda_standin_test)
 # What the environment says, and how a process ends, happens once in each.
 unimem_test(device_cuda_standin_process_test SOURCES cuda_standin_process_test.cpp LABELS cuda TIMEOUT 60)
 unimem_on_standin(device_cuda_standin_process_test)
+
+# The backend on the stand-in.
+unimem_test(device_cuda_test SOURCES cuda_conformance_test.cpp LABELS cuda TIMEOUT 300 WHOLE)
+unimem_on_standin(device_cuda_test)

@@ -116,6 +116,8 @@ Result cuStreamWaitValue32(Lock& /*lock*/, Stream stream, DevicePointer address,
     return static_cast<std::int32_t>(std::atomic_ref{*word}.load(std::memory_order_acquire) - value) >= 0;
   };
   static_cast<void>(submit(target, std::move(command)));
+  // The host raises the word when whatever it knows of has come, and only it knows what that is.
+  for (auto const& stream : machine().working) target->clock.join(stream->clock);
   return Result::success;
 }
 
