@@ -46,9 +46,9 @@ class IdleDevice final : public Device {
 
   class IdleQueue final : public detail::QueueBackend {
    public:
-    Event upload(DeviceMemory, void const*, std::size_t, std::span<const Event>) override { return mark(); }
-    Event download(void*, DeviceMemory, std::size_t, std::span<const Event>) override { return mark(); }
-    Event copy(DeviceMemory, DeviceMemory, std::size_t, std::span<const Event>) override { return mark(); }
+    Event upload(DeviceMemory, void const*, std::size_t, detail::CopyTerms const&) override { return mark(); }
+    Event download(void*, DeviceMemory, std::size_t, detail::CopyTerms const&) override { return mark(); }
+    Event copy(DeviceMemory, DeviceMemory, std::size_t, detail::CopyTerms const&) override { return mark(); }
     Event fill(DeviceMemory, std::span<const std::byte>) override { return mark(); }
     Event run(std::shared_ptr<Program const>, Range, std::span<const KernelArgument>, std::span<const Event>) override {
       return mark();

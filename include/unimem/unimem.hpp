@@ -22,6 +22,7 @@
 #include <unimem/device/program.hpp>
 #include <unimem/device/queue.hpp>
 #include <unimem/device/sim.hpp>
+#include <unimem/device/transfer_meter.hpp>
 
 #include <unimem/coherence/coherence.hpp>
 #include <unimem/coherence/state.hpp>

@@ -160,6 +160,7 @@ std::vector<LinkStatistics> BufferCore::links() const {
 
 BufferStatistics BufferCore::statistics() const noexcept {
   auto const& counters = inside_->counters;
+  auto const& meters = *inside_->meters;
   constexpr auto relaxed = std::memory_order_relaxed;  // counts alone: nothing else is published through them
   return {counters.upload_bytes.load(relaxed),
           counters.uploads.load(relaxed),
@@ -170,7 +171,11 @@ BufferStatistics BufferCore::statistics() const noexcept {
           counters.conflicting_marks.load(relaxed),
           counters.unmarked_writes.load(relaxed),
           counters.staged.load(relaxed),
-          counters.unstaged.load(relaxed)};
+          counters.unstaged.load(relaxed),
+          meters.uploads.nanoseconds(),
+          meters.downloads.nanoseconds(),
+          meters.between.nanoseconds(),
+          meters.uploads.untimed() + meters.downloads.untimed() + meters.between.untimed()};
 }
 
 void BufferCore::fail_later(std::exception_ptr failure) noexcept {
@@ -192,6 +197,7 @@ void BufferCore::free() {
 }
 
 void BufferCore::reset() {
+  auto meters = std::make_shared<Inside::Meters>();
   Guard inside(*this);
   inside->drop_everything(bytes_);
   inside->allocated = false;
@@ -204,6 +210,7 @@ void BufferCore::reset() {
                               &counters.unmarked_writes, &counters.staged, &counters.unstaged}) {
     counter->store(0, std::memory_order_relaxed);
   }
+  inside->meters = std::move(meters);
 }
 
 void BufferCore::resize(std::size_t bytes) {
@@ -224,7 +231,7 @@ void BufferCore::resize(std::size_t bytes) {
     auto& queue = on->default_queue();
     storage = inside->new_device_memory(*this, *on, bytes, queue);
     detail::transfer(*inside->manager, inside->named(), *inside->storage_at(inside->place_of(*on)), kept, *storage,
-                     kept, &queue)
+                     kept, &queue, {})
         .event.wait();
   } else if (has_data) {
     inside->ensure_host();

@@ -168,10 +168,13 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
       auto const source_place = source.place_of(*there);
       auto const target_place = target.place_of(on);
       target.ensure_device(*to.buffer, target_place, queue);
+      // Within one device nothing goes over a link, and nothing is counted.
+      auto const from_place = there == &on ? target_place : target.place_of(*there);
+      auto const meter = there == &on ? SharedMeter{} : target.meter(from_place, target_place);
       auto const event = detail::transfer(*target.manager, target.named(), *source.storage_at(source_place), from.range,
-                                          *target.storage_at(target_place), to.range, &queue)
+                                          *target.storage_at(target_place), to.range, &queue, meter)
                              .event;
-      if (there != &on) target.count(target.place_of(*there), target_place, from.range.size());
+      if (there != &on) target.count(from_place, target_place, from.range.size());
       target.commit_write(target_place, to.range, event, BufferCore::Inside::Events::of_all);
       return event;
     }

@@ -52,6 +52,11 @@ struct BufferCore::Inside {
     std::atomic<std::uint64_t> staged{0}, unstaged{0};
   };
 
+  /// How long its copies took. Apart, and shared: copies may end after the buffer.
+  struct Meters {
+    TransferMeter uploads, downloads, between;
+  };
+
   Inside(std::size_t bytes, BufferOptions options);
 
   [[nodiscard]] ByteRange whole() const noexcept { return {0, bytes}; }
@@ -138,6 +143,8 @@ struct BufferCore::Inside {
   /// on the device's default queue. Adds an event for each queue, the end of its copies, which fails if one of them
   /// does.
   void start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events);
+  /// What the time of a copy from one place to another counts into.
+  [[nodiscard]] SharedMeter meter(Place from, Place to) const;
   /// Counts one copy.
   void count(Place from, Place to, std::size_t moved, detail::Way way = detail::Way::direct);
   /// Submits them and waits; throws the first error when all have ended.
@@ -181,10 +188,11 @@ struct BufferCore::Inside {
   std::vector<Side> sides;                          ///< by place, less one
   detail::PendingWork pending;
   Counters counters;
-  std::vector<LinkStatistics> links;  ///< between which places how much moved
-  std::string last_failure;           ///< why bytes are lost: nothing else loses any
-  std::exception_ptr deferred;        ///< a failure that nobody could be told of: the next access raises it
-  bool allocated = false;             ///< by `allocate()`
+  std::shared_ptr<Meters> meters = std::make_shared<Meters>();  ///< another after a reset: late copies count nowhere
+  std::vector<LinkStatistics> links;                            ///< between which places how much moved
+  std::string last_failure;                                     ///< why bytes are lost: nothing else loses any
+  std::exception_ptr deferred;  ///< a failure that nobody could be told of: the next access raises it
+  bool allocated = false;       ///< by `allocate()`
   std::atomic<bool> pinned{false};
   bool resident = false;  ///< known to the manager
 };
@@ -204,9 +212,10 @@ struct Transfer {
 };
 
 /// Submits one copy between two pieces of memory, wherever they are, behind the work it conflicts with, and records it
-/// with both. `queue`, if given and of the device that carries the copy out, is the queue.
+/// with both. `queue`, if given and of the device that carries the copy out, is the queue. `meter` counts the time of
+/// what goes over a link.
 Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, ByteRange source, Storage& to,
-                  ByteRange target, Queue* queue);
+                  ByteRange target, Queue* queue, SharedMeter const& meter);
 
 }  // namespace detail
 

@@ -110,7 +110,8 @@ bool gains_from_staging(Storage const& host, Device const& device, std::size_t b
   return threshold && bytes > *threshold && host.pageable();
 }
 
-Event upload_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on) {
+Event upload_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on,
+                    SharedMeter const& meter) {
   auto& beside = on.host_side();
   std::vector<Event> needs;
   from.order_read(beside, source);
@@ -126,7 +127,7 @@ Event upload_staged(Staging& staging, Storage& from, ByteRange source, Storage& 
                         }};
   Staging::Leg const out{on, [&](void* block, ByteRange chunk, std::span<const Event> filled) {
                            auto const sent =
-                               on.upload(there.window(chunk.begin, chunk.size()), block, chunk.size(), filled);
+                               on.upload(there.window(chunk.begin, chunk.size()), block, chunk.size(), filled, meter);
                            to.hazards().written_by({target.begin, target.begin + chunk.end}, sent);
                            return sent;
                          }};
@@ -135,7 +136,8 @@ Event upload_staged(Staging& staging, Storage& from, ByteRange source, Storage& 
   return event;
 }
 
-Event download_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on) {
+Event download_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on,
+                      SharedMeter const& meter) {
   auto& beside = on.host_side();
   std::vector<Event> needs;
   from.order_read(on, source);
@@ -145,7 +147,7 @@ Event download_staged(Staging& staging, Storage& from, ByteRange source, Storage
   auto const there = from.window(source), here = to.window(target);
   Staging::Leg const in{on, [&](void* block, ByteRange chunk, std::span<const Event> behind) {
                           auto const come =
-                              on.download(block, there.window(chunk.begin, chunk.size()), chunk.size(), behind);
+                              on.download(block, there.window(chunk.begin, chunk.size()), chunk.size(), behind, meter);
                           from.hazards().read_by(source, come);
                           return come;
                         }};

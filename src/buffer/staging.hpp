@@ -61,9 +61,11 @@ class Staging {
 
 /// Submits an upload by way of `staging` to `on`, behind the work it conflicts with, and records it with both sides:
 /// the source is read, and may be written again, as soon as the last chunk has left it. Returns an event of `on`.
-Event upload_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on);
+Event upload_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on,
+                    SharedMeter const& meter);
 
 /// Likewise a download. A chunk that failed to come is not written to the target.
-Event download_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on);
+Event download_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on,
+                      SharedMeter const& meter);
 
 }  // namespace unimem::detail

@@ -17,18 +17,19 @@ Queue& queue_on(Device& owner, Queue* wanted) {
 
 /// Between devices that do not reach each other, both legs the queues' own.
 Event relayed(MemoryManager& manager, AcquireOptions const& options, detail::Storage& from, ByteRange source,
-              detail::Storage& to, ByteRange target, Queue& first, Queue& second, std::span<const Event> needs) {
+              detail::Storage& to, ByteRange target, Queue& first, Queue& second, std::span<const Event> needs,
+              SharedMeter const& meter) {
   detail::Staging staging(manager, options, source.size());
   auto const here = from.window(source), there = to.window(target);
   detail::Staging::Leg const in{first, [&](void* block, ByteRange chunk, std::span<const Event> behind) {
                                   auto const come = first.download(block, here.window(chunk.begin, chunk.size()),
-                                                                   chunk.size(), behind);
+                                                                   chunk.size(), behind, meter);
                                   from.hazards().read_by(source, come);
                                   return come;
                                 }};
   detail::Staging::Leg const out{second, [&](void* block, ByteRange chunk, std::span<const Event> come) {
                                    auto const sent = second.upload(there.window(chunk.begin, chunk.size()), block,
-                                                                   chunk.size(), come);
+                                                                   chunk.size(), come, meter);
                                    to.hazards().written_by({target.begin, target.begin + chunk.end}, sent);
                                    return sent;
                                  }};
@@ -52,7 +53,8 @@ Event copied_aside(MemoryManager& manager, AcquireOptions options, Queue& on, De
 }  // namespace
 
 detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from,
-                                  ByteRange source_range, Storage& to, ByteRange target_range, Queue* queue) {
+                                  ByteRange source_range, Storage& to, ByteRange target_range, Queue* queue,
+                                  SharedMeter const& meter) {
   auto const count = source_range.size();
   auto const source = from.window(source_range);
   auto const target = to.window(target_range);
@@ -65,8 +67,8 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   auto way = Way::direct;
   if ((downwards || upwards) && gains_from_staging(downwards ? to : from, on.device(), count)) {
     if (auto blocks = Staging::pinned(manager, staging, on.host_side(), count)) {
-      auto const event = downwards ? download_staged(*blocks, from, source_range, to, target_range, on)
-                                   : upload_staged(*blocks, from, source_range, to, target_range, on);
+      auto const event = downwards ? download_staged(*blocks, from, source_range, to, target_range, on, meter)
+                                   : upload_staged(*blocks, from, source_range, to, target_range, on, meter);
       return {event, Way::staged};
     }
     way = Way::unstaged;
@@ -79,17 +81,17 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
 
   Event event;
   if (downwards) {
-    event = on.download(host_address(target), source, count, needs);
+    event = on.download(host_address(target), source, count, needs, meter);
   } else if (upwards) {
-    event = on.upload(target, host_address(source), count, needs);
+    event = on.upload(target, host_address(source), count, needs, meter);
   } else if (&from.device() == &to.device() || to.device().copies_from(from.device())) {
     bool const overlap = &from == &to && source_range.begin < target_range.end && target_range.begin < source_range.end;
     event = overlap ? copied_aside(manager, staging, on, target, source, needs)
-                    : on.copy(target, from.device(), source, count, needs);
+                    : on.copy(target, from.device(), source, count, needs, meter);
   } else {
     auto& first = from.device().default_queue();
     from.order_read(first, source_range);
-    return {relayed(manager, staging, from, source_range, to, target_range, first, on, needs)};
+    return {relayed(manager, staging, from, source_range, to, target_range, first, on, needs, meter)};
   }
   from.hazards().read_by(source_range, event);
   to.hazards().written_by(target_range, event);
@@ -119,7 +121,7 @@ void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vecto
     for (auto const& copy : plan.copies) {
       if (copy.fence) continue;
       auto const [event, way] = detail::transfer(*manager, named(), *storage_at(copy.from), copy.range,
-                                                 *storage_at(copy.to), copy.range, queue);
+                                                 *storage_at(copy.to), copy.range, queue, meter(copy.from, copy.to));
       events.push_back(event);
       count(copy.from, copy.to, copy.range.size(), way);
     }
@@ -129,6 +131,11 @@ void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vecto
     forget_ended();
     throw;
   }
+}
+
+SharedMeter BufferCore::Inside::meter(Place from, Place to) const {
+  auto& one = in_host_memory(from) ? meters->uploads : in_host_memory(to) ? meters->downloads : meters->between;
+  return {meters, &one};
 }
 
 void BufferCore::Inside::count(Place from, Place to, std::size_t moved, detail::Way way) {

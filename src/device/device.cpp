@@ -115,7 +115,7 @@ TransferCounters Device::transfers() const noexcept {
           untimed_copies_.load(relaxed)};
 }
 
-void Device::count(Counters& direction, std::size_t bytes, CopyTime took) noexcept {
+void Device::count(Counters& direction, std::size_t bytes, CopyTime took, TransferMeter* meter) noexcept {
   direction.bytes.fetch_add(bytes, std::memory_order_relaxed);
   direction.copies.fetch_add(1, std::memory_order_relaxed);
   if (took) {
@@ -123,18 +123,19 @@ void Device::count(Counters& direction, std::size_t bytes, CopyTime took) noexce
   } else {
     untimed_copies_.fetch_add(1, std::memory_order_relaxed);
   }
+  if (meter != nullptr) meter->count(took);
 }
 
-void Device::count_upload(std::size_t bytes, CopyTime took) noexcept {
-  count(uploads_, bytes, took);
+void Device::count_upload(std::size_t bytes, CopyTime took, TransferMeter* meter) noexcept {
+  count(uploads_, bytes, took, meter);
 }
 
-void Device::count_download(std::size_t bytes, CopyTime took) noexcept {
-  count(downloads_, bytes, took);
+void Device::count_download(std::size_t bytes, CopyTime took, TransferMeter* meter) noexcept {
+  count(downloads_, bytes, took, meter);
 }
 
-void Device::count_copy(std::size_t bytes, CopyTime took) noexcept {
-  count(copies_, bytes, took);
+void Device::count_copy(std::size_t bytes, CopyTime took, TransferMeter* meter) noexcept {
+  count(copies_, bytes, took, meter);
 }
 
 }  // namespace unimem

@@ -2,6 +2,7 @@
 
 #include <unimem/device/device.hpp>
 #include <unimem/device/event.hpp>
+#include <unimem/device/transfer_meter.hpp>
 
 #include "device/queue_control.hpp"
 
@@ -24,7 +25,8 @@ enum class Moves : std::uint8_t { nothing, upload, download, copy };
 /// One ticket's worth of work that was given to a driver, with all that must live until it has ended.
 class DriverCommand {
  public:
-  explicit DriverCommand(Moves moves = Moves::nothing, std::size_t bytes = 0) noexcept : moves_(moves), bytes_(bytes) {}
+  explicit DriverCommand(Moves moves = Moves::nothing, std::size_t bytes = 0, SharedMeter meter = {}) noexcept
+      : moves_(moves), bytes_(bytes), meter_(std::move(meter)) {}
   DriverCommand(DriverCommand const&) = delete;
   DriverCommand& operator=(DriverCommand const&) = delete;
   virtual ~DriverCommand() = default;
@@ -57,6 +59,7 @@ class DriverCommand {
  private:
   Moves moves_;
   std::size_t bytes_;
+  SharedMeter meter_;
   std::exception_ptr failure_;
 };
 

@@ -32,7 +32,7 @@ Queue& detail::QueueBackend::host_side() {
   return *host_side_;
 }
 
-Event detail::QueueBackend::copy_from(DeviceMemory, Device& other, DeviceMemory, std::size_t, std::span<const Event>) {
+Event detail::QueueBackend::copy_from(DeviceMemory, Device& other, DeviceMemory, std::size_t, CopyTerms const&) {
   throw UnsupportedOperation(fmt::format("copying from {}", other.id()), "this backend", "it copies through the host");
 }
 
@@ -68,23 +68,25 @@ Event Queue::after(std::span<const Event> needs, Submit const& submit) {
   return event;
 }
 
-Event Queue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
+Event Queue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs,
+                    SharedMeter meter) {
   auto& queue = backend();
   check_fits(bytes, to);
   if (bytes == 0) return record();
-  return after(needs, [&] { return queue.upload(to, from, bytes, needs); });
+  return after(needs, [&] { return queue.upload(to, from, bytes, {needs, std::move(meter)}); });
 }
 
-Event Queue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+Event Queue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs, SharedMeter meter) {
   auto& queue = backend();
   check_fits(bytes, from);
   if (bytes == 0) return record();
-  return after(needs, [&] { return queue.download(to, from, bytes, needs); });
+  return after(needs, [&] { return queue.download(to, from, bytes, {needs, std::move(meter)}); });
 }
 
-Event Queue::copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+Event Queue::copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, std::span<const Event> needs,
+                  SharedMeter meter) {
   auto& queue = backend();
-  if (&other == device_) return copy(to, from, bytes, needs);
+  if (&other == device_) return copy(to, from, bytes, needs, std::move(meter));
   check_fits(bytes, to);
   check_fits(bytes, from);
   if (!device_->copies_from(other)) {
@@ -92,10 +94,11 @@ Event Queue::copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t
                                "the two devices do not reach each other's memory");
   }
   if (bytes == 0) return record();
-  return after(needs, [&] { return queue.copy_from(to, other, from, bytes, needs); });
+  return after(needs, [&] { return queue.copy_from(to, other, from, bytes, {needs, std::move(meter)}); });
 }
 
-Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs,
+                  SharedMeter meter) {
   auto& queue = backend();
   check_fits(bytes, to);
   check_fits(bytes, from);
@@ -104,7 +107,7 @@ Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::sp
                           fmt::format("apart from the source at offset {}", from.offset));
   }
   if (bytes == 0) return record();
-  return after(needs, [&] { return queue.copy(to, from, bytes, needs); });
+  return after(needs, [&] { return queue.copy(to, from, bytes, {needs, std::move(meter)}); });
 }
 
 Event Queue::fill(DeviceMemory to, std::span<const std::byte> pattern) {

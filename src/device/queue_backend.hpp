@@ -3,6 +3,7 @@
 #include <unimem/device/event.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/device/program.hpp>
+#include <unimem/device/transfer_meter.hpp>
 
 #include "device/queue_control.hpp"
 
@@ -21,6 +22,12 @@ class Queue;
 
 namespace unimem::detail {
 
+/// What a copy comes with besides its bytes.
+struct CopyTerms {
+  std::span<const Event> needs;  ///< for the duration of the call
+  SharedMeter meter;             ///< goes with the copy, to `Device::count_upload` and its like
+};
+
 /// What a backend implements behind `Queue`. Arguments have been checked and sizes are not zero. Each call takes a
 /// ticket from `control()`, and the backend calls `control().finish` for it exactly once, in order.
 ///
@@ -35,13 +42,12 @@ class QueueBackend {
   /// Waits for all work.
   virtual ~QueueBackend();
 
-  virtual Event upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) = 0;
-  virtual Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) = 0;
-  virtual Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) = 0;
+  virtual Event upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) = 0;
+  virtual Event download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) = 0;
+  virtual Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) = 0;
   virtual Event fill(DeviceMemory to, std::span<const std::byte> pattern) = 0;
   /// From a device that this one `copies_from`.
-  virtual Event copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes,
-                          std::span<const Event> needs);
+  virtual Event copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, CopyTerms const& terms);
   virtual Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                     std::span<const Event> needs) = 0;
   /// Work that `submit` puts into the driver's queue; there is one (`native`).

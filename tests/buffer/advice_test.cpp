@@ -71,15 +71,15 @@ class AdvisedDevice final : public Device {
   /// Work that has ended when it has been submitted.
   class AtOnce final : public detail::QueueBackend {
    public:
-    Event upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event>) override {
+    Event upload(DeviceMemory to, void const* from, std::size_t bytes, detail::CopyTerms const&) override {
       std::memcpy(reinterpret_cast<void*>(to.object + to.offset), from, bytes);
       return mark();
     }
-    Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event>) override {
+    Event download(void* to, DeviceMemory from, std::size_t bytes, detail::CopyTerms const&) override {
       std::memcpy(to, reinterpret_cast<void const*>(from.object + from.offset), bytes);
       return mark();
     }
-    Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) override {
+    Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, detail::CopyTerms const& needs) override {
       return upload(to, reinterpret_cast<void const*>(from.object + from.offset), bytes, needs);
     }
     Event fill(DeviceMemory, std::span<const std::byte>) override { return mark(); }

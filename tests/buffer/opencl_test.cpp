@@ -167,5 +167,33 @@ TEST_F(OnOpenCl, AdviceIsTakenAndChangesNothing) {
   EXPECT_EQ(buffer.advice().size(), 2U);
 }
 
+TEST_F(OnOpenCl, TheTimesOfCopiesAreKnownWhereTheDriverWasAskedForThem) {
+  for (bool const asked : {false, true}) {
+    auto& home = asked ? device("opencl:0,profile=1") : opencl;
+    auto options = on_opencl();
+    options.device = &home;
+    auto const before = home.transfers();
+    UnifiedBuffer<std::uint32_t> buffer(100'000, options);
+    buffer.copy_from(counting(100'000));
+    {
+      auto const lease = buffer.device();
+      poke(home.default_queue(), lease.native(), 7, 70);  // a copy of the device's that is none of the buffer's
+    }
+    std::ignore = buffer.to_vector();
+    auto const counts = buffer.statistics();
+    auto const there = home.transfers().since(before);
+    EXPECT_EQ(counts.device_to_host_nanoseconds, there.device_to_host_nanoseconds);
+    EXPECT_LE(counts.host_to_device_nanoseconds, there.host_to_device_nanoseconds);
+    if (asked && there.untimed_copies == 0) {
+      EXPECT_GT(counts.host_to_device_nanoseconds, 0U);
+      EXPECT_GT(counts.device_to_host_nanoseconds, 0U);
+      EXPECT_EQ(counts.untimed_copies, 0U);
+    } else if (!asked) {
+      EXPECT_EQ(counts.host_to_device_nanoseconds + counts.device_to_host_nanoseconds, 0U);
+      EXPECT_EQ(counts.untimed_copies, 2U);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace unimem::testing

@@ -25,9 +25,9 @@ class TaskQueue final : public HostQueue {
  public:
   using HostQueue::submit;
 
-  Event upload(DeviceMemory, void const*, std::size_t, std::span<const Event>) override { return {}; }
-  Event download(void*, DeviceMemory, std::size_t, std::span<const Event>) override { return {}; }
-  Event copy(DeviceMemory, DeviceMemory, std::size_t, std::span<const Event>) override { return {}; }
+  Event upload(DeviceMemory, void const*, std::size_t, CopyTerms const&) override { return {}; }
+  Event download(void*, DeviceMemory, std::size_t, CopyTerms const&) override { return {}; }
+  Event copy(DeviceMemory, DeviceMemory, std::size_t, CopyTerms const&) override { return {}; }
   Event fill(DeviceMemory, std::span<const std::byte>) override { return {}; }
   Event run(std::shared_ptr<Program const>, Range, std::span<const KernelArgument>, std::span<const Event>) override {
     return {};

@@ -193,9 +193,9 @@ class ScriptedDevice final : public Device {
   class Backend_ final : public detail::QueueBackend {
    public:
     Script* script = nullptr;
-    Event upload(DeviceMemory, void const*, std::size_t, std::span<const Event>) override { return script->work(); }
-    Event download(void*, DeviceMemory, std::size_t, std::span<const Event>) override { return script->work(); }
-    Event copy(DeviceMemory, DeviceMemory, std::size_t, std::span<const Event>) override { return script->work(); }
+    Event upload(DeviceMemory, void const*, std::size_t, detail::CopyTerms const&) override { return script->work(); }
+    Event download(void*, DeviceMemory, std::size_t, detail::CopyTerms const&) override { return script->work(); }
+    Event copy(DeviceMemory, DeviceMemory, std::size_t, detail::CopyTerms const&) override { return script->work(); }
     Event fill(DeviceMemory, std::span<const std::byte>) override { return script->work(); }
     Event run(std::shared_ptr<Program const>, Range, std::span<const KernelArgument>, std::span<const Event>) override {
       return script->work();

@@ -6,7 +6,12 @@
 namespace unimem {
 
 /// What moved for one buffer since it was made: bytes, and the copies that carried them. Switches between places that
-/// share storage move nothing and count nothing.
+/// share storage move nothing and count nothing, nor does what moves within one device.
+///
+/// Bytes and copies count when the copies are submitted, their time when they have ended, as the devices that carry
+/// them out measure it (see `TransferCounters`): of copies at once each counts its own. A copy that goes by way of the
+/// host, from one device to another, takes the time of both halves; one that is staged that of its way between host
+/// and device, not of the host's own part.
 struct BufferStatistics {
   std::uint64_t host_to_device_bytes = 0;
   std::uint64_t host_to_device_copies = 0;
@@ -20,6 +25,12 @@ struct BufferStatistics {
   std::uint64_t staged_copies = 0;
   /// And those that should have gone that way and went directly, for want of pinned memory.
   std::uint64_t unstaged_copies = 0;
+  std::uint64_t host_to_device_nanoseconds = 0;
+  std::uint64_t device_to_host_nanoseconds = 0;
+  std::uint64_t device_to_device_nanoseconds = 0;
+  /// What is in none of these sums: commands of its copies whose time the device does not know. A copy that goes in
+  /// chunks is several.
+  std::uint64_t untimed_copies = 0;
 };
 
 /// What moved from one place to another for one buffer: its migrations, link by link. Places are device ids, and

@@ -6,6 +6,7 @@
 #include <unimem/device/pages.hpp>
 #include <unimem/device/program.hpp>
 #include <unimem/device/queue.hpp>
+#include <unimem/device/transfer_meter.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -153,11 +154,11 @@ class UNIMEM_API Device {
 
   [[nodiscard]] TransferCounters transfers() const noexcept;
 
-  /// For backends: called where the bytes have moved, with the time that took if it is known.
+  /// For backends: called where the bytes have moved, with the time that took if it is known, and the copy's meter.
   using CopyTime = std::optional<std::chrono::nanoseconds>;
-  void count_upload(std::size_t bytes, CopyTime took) noexcept;
-  void count_download(std::size_t bytes, CopyTime took) noexcept;
-  void count_copy(std::size_t bytes, CopyTime took) noexcept;
+  void count_upload(std::size_t bytes, CopyTime took, TransferMeter* meter = nullptr) noexcept;
+  void count_download(std::size_t bytes, CopyTime took, TransferMeter* meter = nullptr) noexcept;
+  void count_copy(std::size_t bytes, CopyTime took, TransferMeter* meter = nullptr) noexcept;
 
  protected:
   Device(Backend backend, std::string id);
@@ -171,7 +172,7 @@ class UNIMEM_API Device {
     std::atomic<std::uint64_t> bytes{0}, copies{0}, nanoseconds{0};
   };
 
-  void count(Counters& direction, std::size_t bytes, CopyTime took) noexcept;
+  void count(Counters& direction, std::size_t bytes, CopyTime took, TransferMeter* meter) noexcept;
 
   Backend backend_;
   std::string id_;

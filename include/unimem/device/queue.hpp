@@ -5,6 +5,7 @@
 #include <unimem/device/event.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/device/program.hpp>
+#include <unimem/device/transfer_meter.hpp>
 
 #include <cstddef>
 #include <cstdint>
@@ -44,17 +45,22 @@ class UNIMEM_API Queue {
   [[nodiscard]] std::uint64_t id() const noexcept;
 
   /// Copies `bytes` from host memory to the start of `to`. Throws InvalidArgument if `to` is smaller.
-  Event upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs = {});
+  /// Like every copy it can carry a meter along, which counts how long it took.
+  Event upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs = {},
+               SharedMeter meter = {});
 
   /// Copies `bytes` from the start of `from` to host memory. Throws InvalidArgument if `from` is smaller.
-  Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {});
+  Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {},
+                 SharedMeter meter = {});
 
   /// Copies within the device. The two must not overlap. Throws InvalidArgument if either is smaller than `bytes`.
-  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {});
+  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {},
+             SharedMeter meter = {});
 
   /// Copies from the start of another device's memory without the host's help. Throws UnsupportedOperation unless
   /// `device().copies_from(other)`, InvalidArgument if either memory is smaller than `bytes`.
-  Event copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {});
+  Event copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {},
+             SharedMeter meter = {});
 
   /// Repeats `pattern` over all of `to`. Pattern sizes are 1, 2, 4, 8 or 16 bytes and must divide `to.bytes`.
   Event fill(DeviceMemory to, std::span<const std::byte> pattern);

@@ -17,27 +17,27 @@ std::byte* pointer(DeviceMemory memory) noexcept {
 
 }  // namespace
 
-Event CpuQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
-  return submit(needs, [&device = device_, to, from, bytes] {
+Event CpuQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) {
+  return submit(terms.needs, [&device = device_, to, from, bytes, meter = terms.meter] {
     Stopwatch const watch;
     std::memcpy(pointer(to), from, bytes);
-    device.count_upload(bytes, watch.elapsed());
+    device.count_upload(bytes, watch.elapsed(), meter.get());
   });
 }
 
-Event CpuQueue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
-  return submit(needs, [&device = device_, to, from, bytes] {
+Event CpuQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
+  return submit(terms.needs, [&device = device_, to, from, bytes, meter = terms.meter] {
     Stopwatch const watch;
     std::memcpy(to, pointer(from), bytes);
-    device.count_download(bytes, watch.elapsed());
+    device.count_download(bytes, watch.elapsed(), meter.get());
   });
 }
 
-Event CpuQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
-  return submit(needs, [&device = device_, to, from, bytes] {
+Event CpuQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
+  return submit(terms.needs, [&device = device_, to, from, bytes, meter = terms.meter] {
     Stopwatch const watch;
     std::memcpy(pointer(to), pointer(from), bytes);
-    device.count_copy(bytes, watch.elapsed());
+    device.count_copy(bytes, watch.elapsed(), meter.get());
   });
 }
 

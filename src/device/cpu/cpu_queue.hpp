@@ -11,9 +11,9 @@ class CpuQueue final : public HostQueue {
  public:
   explicit CpuQueue(Device& device) : device_(device) {}
 
-  Event upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) override;
-  Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) override;
-  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) override;
+  Event upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) override;
+  Event download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
+  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
   Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
   Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
             std::span<const Event> needs) override;

@@ -89,13 +89,13 @@ void CudaQueue::check_alive(char const* call) const {
 }
 
 template <class Give>
-unimem::Event CudaQueue::submit(char const* call, Moves moves, std::size_t bytes, Give const& give) {
+unimem::Event CudaQueue::submit(char const* call, Load load, Give const& give) {
   check_alive(call);
   auto& events = stream_->events();
   auto const lock = stream_->submission();
   CurrentContext const current{device_.gpu()};
-  auto command = std::make_shared<Command>(events, call, moves, bytes);
-  if (moves != Moves::nothing && events.timed()) command->begin_at(events.record(stream_->stream()));
+  auto command = std::make_shared<Command>(events, call, load.moves, load.bytes, std::move(load.meter));
+  if (load.moves != Moves::nothing && events.timed()) command->begin_at(events.record(stream_->stream()));
   try {
     give(*command);
     command->end_at(events.record(stream_->stream()));
@@ -107,40 +107,37 @@ unimem::Event CudaQueue::submit(char const* call, Moves moves, std::size_t bytes
   }
 }
 
-unimem::Event CudaQueue::upload(DeviceMemory to, void const* from, std::size_t bytes,
-                                std::span<const unimem::Event> needs) {
-  if (auto const skipped = skipped_behind(needs)) return *skipped;
+unimem::Event CudaQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) {
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   constexpr auto call = "cuMemcpyHtoDAsync";
-  return submit(call, Moves::upload, bytes, [&](Command&) {
+  return submit(call, {Moves::upload, bytes, terms.meter}, [&](Command&) {
     device_.health().check(driver_.cuMemcpyHtoDAsync(pointer(to), from, bytes, stream_->stream()), call);
   });
 }
 
-unimem::Event CudaQueue::download(void* to, DeviceMemory from, std::size_t bytes,
-                                  std::span<const unimem::Event> needs) {
-  if (auto const skipped = skipped_behind(needs)) return *skipped;
+unimem::Event CudaQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   constexpr auto call = "cuMemcpyDtoHAsync";
-  return submit(call, Moves::download, bytes, [&](Command&) {
+  return submit(call, {Moves::download, bytes, terms.meter}, [&](Command&) {
     device_.health().check(driver_.cuMemcpyDtoHAsync(to, pointer(from), bytes, stream_->stream()), call);
   });
 }
 
-unimem::Event CudaQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes,
-                              std::span<const unimem::Event> needs) {
-  if (auto const skipped = skipped_behind(needs)) return *skipped;
+unimem::Event CudaQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   constexpr auto call = "cuMemcpyDtoDAsync";
-  return submit(call, Moves::copy, bytes, [&](Command&) {
+  return submit(call, {Moves::copy, bytes, terms.meter}, [&](Command&) {
     device_.health().check(driver_.cuMemcpyDtoDAsync(pointer(to), pointer(from), bytes, stream_->stream()), call);
   });
 }
 
 unimem::Event CudaQueue::copy_from(DeviceMemory to, unimem::Device& other, DeviceMemory from, std::size_t bytes,
-                                   std::span<const unimem::Event> needs) {
+                                   CopyTerms const& terms) {
   auto& peer = dynamic_cast<CudaDevice&>(other);  // `copies_from` said that it is one
   device_.reach(peer);
-  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   constexpr auto call = "cuMemcpyPeerAsync";
-  return submit(call, Moves::copy, bytes, [&](Command&) {
+  return submit(call, {Moves::copy, bytes, terms.meter}, [&](Command&) {
     device_.health().check(driver_.cuMemcpyPeerAsync(pointer(to), device_.gpu().context, pointer(from),
                                                      peer.gpu().context, bytes, stream_->stream()),
                            call);
@@ -153,24 +150,23 @@ unimem::Event CudaQueue::fill(DeviceMemory to, std::span<const std::byte> patter
   auto& health = device_.health();
   if (auto const byte = repeats<unsigned char>(pattern)) {
     constexpr auto call = "cuMemsetD8Async";
-    return submit(call, Moves::nothing, 0,
+    return submit(call, {},
                   [&](Command&) { health.check(driver_.cuMemsetD8Async(at, *byte, to.bytes, stream), call); });
   }
   // The driver sets wider units at their multiples only.
   if (auto const half = repeats<std::uint16_t>(pattern); half && at % sizeof *half == 0) {
     constexpr auto call = "cuMemsetD16Async";
-    return submit(call, Moves::nothing, 0, [&](Command&) {
+    return submit(call, {}, [&](Command&) {
       health.check(driver_.cuMemsetD16Async(at, *half, to.bytes / sizeof *half, stream), call);
     });
   }
   if (auto const word = repeats<std::uint32_t>(pattern); word && at % sizeof *word == 0) {
     constexpr auto call = "cuMemsetD32Async";
-    return submit(call, Moves::nothing, 0, [&](Command&) {
+    return submit(call, {}, [&](Command&) {
       health.check(driver_.cuMemsetD32Async(at, *word, to.bytes / sizeof *word, stream), call);
     });
   }
-  return submit("cuMemcpyDtoDAsync", Moves::nothing, 0,
-                [&](Command& command) { fill_by_doubling(command, at, to.bytes, pattern); });
+  return submit("cuMemcpyDtoDAsync", {}, [&](Command& command) { fill_by_doubling(command, at, to.bytes, pattern); });
 }
 
 void CudaQueue::fill_by_doubling(Command& command, DevicePointer to, std::size_t bytes,
@@ -196,7 +192,7 @@ unimem::Event CudaQueue::run(std::shared_ptr<Program const> program, Range range
     throw KernelError(ours == nullptr ? "program" : ours->name(), fmt::format("was not made by {}", device_.id()));
   }
   if (auto const skipped = skipped_behind(needs)) return *skipped;
-  return submit("cuLaunchKernel", Moves::nothing, 0, [&](Command& command) {
+  return submit("cuLaunchKernel", {}, [&](Command& command) {
     try {
       ours->launch(stream_->stream(), range, arguments);
     } catch (DeviceError const& error) {
@@ -210,7 +206,7 @@ unimem::Event CudaQueue::run(std::shared_ptr<Program const> program, Range range
 unimem::Event CudaQueue::run_native(std::function<void(void*)> const& submit_work,
                                     std::span<const unimem::Event> needs) {
   if (auto const skipped = skipped_behind(needs)) return *skipped;
-  return submit("native work", Moves::nothing, 0, [&](Command& command) {
+  return submit("native work", {}, [&](Command& command) {
     try {
       submit_work(stream_->stream());
     } catch (...) {
@@ -220,7 +216,7 @@ unimem::Event CudaQueue::run_native(std::function<void(void*)> const& submit_wor
 }
 
 unimem::Event CudaQueue::mark() {
-  return submit("cuEventRecord", Moves::nothing, 0, [](Command&) {});
+  return submit("cuEventRecord", {}, [](Command&) {});
 }
 
 void CudaQueue::wait(unimem::Event event) {
@@ -239,7 +235,7 @@ void CudaQueue::wait_for_host(unimem::Event event) {
   if (device_.is_lost()) return;  // nothing comes after the wait
   std::shared_ptr<HostFlags::Flag> flag;
   auto refused = Result::success;
-  submit("cuStreamWaitValue32", Moves::nothing, 0, [&](Command& command) {
+  submit("cuStreamWaitValue32", {}, [&](Command& command) {
     flag = device_.flags().take();
     refused = driver_.cuStreamWaitValue32(stream_->stream(), flag->address(), 1, wait_value_at_least);
     if (refused == Result::success) command.keep(flag);

@@ -26,13 +26,11 @@ class CudaQueue final : public QueueBackend {
   CudaQueue(CudaDevice& device, Stream foreign);
   ~CudaQueue() override;
 
-  unimem::Event upload(DeviceMemory to, void const* from, std::size_t bytes,
-                       std::span<const unimem::Event> needs) override;
-  unimem::Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const unimem::Event> needs) override;
-  unimem::Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes,
-                     std::span<const unimem::Event> needs) override;
+  unimem::Event upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) override;
+  unimem::Event download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
+  unimem::Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
   unimem::Event copy_from(DeviceMemory to, unimem::Device& other, DeviceMemory from, std::size_t bytes,
-                          std::span<const unimem::Event> needs) override;
+                          CopyTerms const& terms) override;
   unimem::Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
   unimem::Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                     std::span<const unimem::Event> needs) override;
@@ -46,10 +44,16 @@ class CudaQueue final : public QueueBackend {
   [[nodiscard]] void* native() const noexcept override { return stream_->stream(); }
 
  private:
+  /// What a command moves, and who counts it.
+  struct Load {
+    Moves moves = Moves::nothing;
+    std::size_t bytes = 0;
+    SharedMeter meter{};
+  };
   /// Calls `give(command)`, which hands work to the driver, and takes a ticket for it. Throws, with nothing left behind
   /// in the stream, what `give` throws.
   template <class Give>
-  unimem::Event submit(char const* call, Moves moves, std::size_t bytes, Give const& give);
+  unimem::Event submit(char const* call, Load load, Give const& give);
   void check_alive(char const* call) const;
   void fill_by_doubling(Command& command, DevicePointer to, std::size_t bytes, std::span<const std::byte> pattern);
   void wait_for_host(unimem::Event event);

@@ -25,8 +25,8 @@ class Command final : public DriverCommand {
  public:
   explicit Command(Api const& api) : api_(api) {}
   /// A copy of `bytes`; `timed` if the driver keeps its time.
-  Command(Api const& api, Moves moves, std::size_t bytes, bool timed)
-      : DriverCommand(moves, bytes), api_(api), timed_(timed) {}
+  Command(Api const& api, Moves moves, std::size_t bytes, SharedMeter meter, bool timed)
+      : DriverCommand(moves, bytes, std::move(meter)), api_(api), timed_(timed) {}
 
   std::vector<DriverEvent> events{};    ///< in the order of submission; the ticket ends when all have
   bool orders_only = false;             ///< failures of its events are others' to report

@@ -38,11 +38,11 @@ std::unique_lock<std::mutex> OpenClQueue::begin(char const* call) {
   return stream_->submission();
 }
 
-Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
+Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) {
   constexpr auto call = "clEnqueueWriteBuffer";
-  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   auto const lock = begin(call);
-  auto command = std::make_shared<Command>(api_, Moves::upload, bytes, device_.profiles());
+  auto command = std::make_shared<Command>(api_, Moves::upload, bytes, terms.meter, device_.profiles());
   command->add(call, [&](cl_event* event) {
     return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset, bytes, from, 0, nullptr,
                                      event);
@@ -50,11 +50,11 @@ Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, 
   return stream_->append(std::move(command));
 }
 
-Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
   constexpr auto call = "clEnqueueReadBuffer";
-  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   auto const lock = begin(call);
-  auto command = std::make_shared<Command>(api_, Moves::download, bytes, device_.profiles());
+  auto command = std::make_shared<Command>(api_, Moves::download, bytes, terms.meter, device_.profiles());
   command->add(call, [&](cl_event* event) {
     return api_.clEnqueueReadBuffer(stream_->queue(), object_of(from), CL_FALSE, from.offset, bytes, to, 0, nullptr,
                                     event);
@@ -62,11 +62,11 @@ Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes, std:
   return stream_->append(std::move(command));
 }
 
-Event OpenClQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
+Event OpenClQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
   constexpr auto call = "clEnqueueCopyBuffer";
-  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   auto const lock = begin(call);
-  auto command = std::make_shared<Command>(api_, Moves::copy, bytes, device_.profiles());
+  auto command = std::make_shared<Command>(api_, Moves::copy, bytes, terms.meter, device_.profiles());
   command->add(call, [&](cl_event* event) {
     return api_.clEnqueueCopyBuffer(stream_->queue(), object_of(from), object_of(to), from.offset, to.offset, bytes, 0,
                                     nullptr, event);

@@ -18,9 +18,9 @@ class OpenClQueue final : public QueueBackend {
   OpenClQueue(OpenClDevice& device, QueueHandle queue);
   ~OpenClQueue() override;
 
-  Event upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) override;
-  Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) override;
-  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) override;
+  Event upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) override;
+  Event download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
+  Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
   Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
   Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
             std::span<const Event> needs) override;

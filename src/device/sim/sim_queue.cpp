@@ -47,44 +47,47 @@ Event SimQueue::submit(std::span<const Event> needs, HostExecutor::Task task) {
   return HostQueue::submit(std::move(task));
 }
 
-Event SimQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, std::span<const Event> needs) {
-  return submit(needs, [&device = device_, fault = device_.faults().next(SimCommand::upload), to, from, bytes] {
+Event SimQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) {
+  return submit(terms.needs, [&device = device_, fault = device_.faults().next(SimCommand::upload), to, from, bytes,
+                              meter = terms.meter] {
     require(fault->verdict(), "upload");
     Stopwatch const watch;
     Pace const pace{device, device.options().upload_bytes_per_second, bytes};
     std::memcpy(device.for_overwrite(to.window(0, bytes), "upload"), from, bytes);
     pace.keep();
-    device.count_upload(bytes, watch.elapsed());
+    device.count_upload(bytes, watch.elapsed(), meter.get());
   });
 }
 
-Event SimQueue::download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
-  return submit(needs, [&device = device_, fault = device_.faults().next(SimCommand::download), to, from, bytes] {
+Event SimQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
+  return submit(terms.needs, [&device = device_, fault = device_.faults().next(SimCommand::download), to, from, bytes,
+                              meter = terms.meter] {
     require(fault->verdict(), "download");
     Stopwatch const watch;
     Pace const pace{device, device.options().download_bytes_per_second, bytes};
     std::memcpy(to, device.for_access(from.window(0, bytes), "download"), bytes);
     pace.keep();
-    device.count_download(bytes, watch.elapsed());
+    device.count_download(bytes, watch.elapsed(), meter.get());
   });
 }
 
-Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs) {
-  return submit(needs, [&device = device_, fault = device_.faults().next(SimCommand::copy), to, from, bytes] {
+Event SimQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
+  return submit(terms.needs, [&device = device_, fault = device_.faults().next(SimCommand::copy), to, from, bytes,
+                              meter = terms.meter] {
     require(fault->verdict(), "copy");
     Stopwatch const watch;
     Pace const pace{device, device.options().copy_bytes_per_second, bytes};
     auto const* const source = device.for_access(from.window(0, bytes), "copy");
     std::memcpy(device.for_overwrite(to.window(0, bytes), "copy"), source, bytes);
     pace.keep();
-    device.count_copy(bytes, watch.elapsed());
+    device.count_copy(bytes, watch.elapsed(), meter.get());
   });
 }
 
 Event SimQueue::copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes,
-                          std::span<const Event> needs) {
-  return submit(needs, [&device = device_, &source = dynamic_cast<SimDevice&>(other),
-                        fault = device_.faults().next(SimCommand::copy), to, from, bytes] {
+                          CopyTerms const& terms) {
+  return submit(terms.needs, [&device = device_, &source = dynamic_cast<SimDevice&>(other),
+                              fault = device_.faults().next(SimCommand::copy), to, from, bytes, meter = terms.meter] {
     auto const verdict = fault->verdict();
     require(source.is_lost() ? SimVerdict::lost : verdict, "copy");
     Stopwatch const watch;
@@ -92,7 +95,7 @@ Event SimQueue::copy_from(DeviceMemory to, Device& other, DeviceMemory from, std
     auto const* const bytes_there = source.for_access(from.window(0, bytes), "copy");
     std::memcpy(device.for_overwrite(to.window(0, bytes), "copy"), bytes_there, bytes);
     pace.keep();
-    device.count_copy(bytes, watch.elapsed());
+    device.count_copy(bytes, watch.elapsed(), meter.get());
   });
 }
 

@@ -117,7 +117,7 @@ Result cuStreamWaitValue32(Lock& /*lock*/, Stream stream, DevicePointer address,
   };
   static_cast<void>(submit(target, std::move(command)));
   // The host raises the word when whatever it knows of has come, and only it knows what that is.
-  for (auto const& stream : machine().working) target->clock.join(stream->clock);
+  for (auto const& other : machine().working) target->clock.join(other->clock);
   return Result::success;
 }
 
