@@ -327,7 +327,7 @@ BufferCore::Reclaimable BufferCore::reclaimable(Device& device) noexcept {
   // An operation in progress may be this very thread's: trying a lock that one holds is undefined.
   if (inside.pins.load(std::memory_order_acquire) != 0) return {};
   std::unique_lock const lock{inside.mutex, std::try_to_lock};
-  if (!lock.owns_lock() || device.shares_storage_with_host()) return {};
+  if (!lock.owns_lock() || inside_->shares_host_memory(device)) return {};
   for (std::size_t i = 0; i < inside.sides.size(); ++i) {
     auto const& side = inside.sides[i];
     if (side.device != &device || !side.storage || side.storage->leased()) continue;
@@ -341,7 +341,7 @@ BufferCore::Reclaimable BufferCore::reclaimable(Device& device) noexcept {
 }
 
 std::size_t BufferCore::try_reclaim(Device& device) {
-  if (inside_->pins.load(std::memory_order_acquire) != 0 || device.shares_storage_with_host()) return 0;
+  if (inside_->pins.load(std::memory_order_acquire) != 0 || inside_->shares_host_memory(device)) return 0;
   std::unique_lock lock{inside_->mutex, std::try_to_lock};
   if (!lock.owns_lock()) return 0;
   lock.release();

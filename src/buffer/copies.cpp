@@ -163,7 +163,7 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
     if (there != nullptr && !source.holds(host_place, from.range) && !from.range.empty()) {
       // To where the target is at home; a host's or nobody's target stays beside its source.
       auto* const home = target.device;
-      auto& on = home == nullptr || home->shares_storage_with_host() ? *there : *home;
+      auto& on = home == nullptr || target.shares_host_memory(*home) ? *there : *home;
       auto& queue = on.default_queue();
       auto const source_place = source.place_of(*there);
       auto const target_place = target.place_of(on);

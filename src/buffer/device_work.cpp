@@ -119,6 +119,10 @@ Event BufferCore::prefetch(Device& device, Queue* queue, ByteRange range) {
   inside->settle(range, false);
   auto const place = inside->place_of(device);
   inside->prepare(*this, place, range, Intent::read, on);
+  if (auto const& storage = inside->storage_at(place); storage && storage->location() == Location::unified) {
+    // Nothing to copy; the pages may come ahead of their use all the same.
+    storage->hazards().read_by(range, on.prefetch(storage->window(range)));
+  }
   return inside->arrival(place, range, on);
 }
 

@@ -49,21 +49,26 @@ BufferCore::Inside::Inside(std::size_t bytes_, BufferOptions options_)
   static bool const strict_by_default = environment_flag("UNIMEM_STRICT", false);
   options.strict = options.strict || strict_by_default;
   if (options.location == Location::pinned) options.pinned = true;
+  if (options.location == Location::unified && !shares_host_memory(default_device())) {
+    throw UnsupportedOperation("Location::unified", std::string(default_device().id()),
+                               "the device does not share memory with the host");
+  }
   if (options.tracking == Tracking::pages) {
     if (auto reason = detail::PageWatch::reason_unavailable(); !reason.empty()) {
       throw UnsupportedOperation("Tracking::pages", "this system", std::move(reason));
     }
-    if (bytes < smallest_tracked || default_device().shares_storage_with_host()) tracking = Tracking::access;
-  }
-  if (options.location == Location::unified && !default_device().shares_storage_with_host()) {
-    throw UnsupportedOperation("Location::unified", std::string(default_device().id()),
-                               "the device does not share storage with the host");
+    if (bytes < smallest_tracked || shares_host_memory(default_device())) tracking = Tracking::access;
   }
 }
 
 Device& BufferCore::Inside::default_device() {
   if (device == nullptr) device = &unimem::default_device();
   return *device;
+}
+
+bool BufferCore::Inside::shares_host_memory(Device const& other) const noexcept {
+  return other.shares_storage_with_host() ||
+         (options.location == Location::unified && device != nullptr && other.shares_unified_memory(*device));
 }
 
 std::string BufferCore::Inside::display_name() const {
@@ -89,8 +94,7 @@ Device* BufferCore::Inside::device_holding(ByteRange range) const {
   Device* found = nullptr;
   for (std::size_t i = 0; i < sides.size(); ++i) {
     auto* const candidate = sides[i].device;
-    if (candidate->shares_storage_with_host() || candidate->is_lost() || !holds(static_cast<Place>(i + 1), range))
-      continue;
+    if (shares_host_memory(*candidate) || candidate->is_lost() || !holds(static_cast<Place>(i + 1), range)) continue;
     if (candidate == device) return candidate;
     if (found == nullptr) found = candidate;
   }
@@ -141,14 +145,14 @@ std::optional<Place> BufferCore::Inside::find_place(Device const& wanted) const 
 
 Place BufferCore::Inside::place_of(Device& wanted) {
   if (auto const place = find_place(wanted)) return *place;
-  if (wanted.shares_storage_with_host() && tracking == Tracking::pages) {
+  if (shares_host_memory(wanted) && tracking == Tracking::pages) {
     // Its kernels will write to the host's pages: whose a write was could no longer be told.
     absorb_host_writes(false);
     host_writes.reset();
     tracking = Tracking::access;
   }
   sides.reserve(sides.size() + 1);
-  auto const place = coherence.add_device(wanted.shares_storage_with_host() ? std::optional{host_place} : std::nullopt);
+  auto const place = coherence.add_device(shares_host_memory(wanted) ? std::optional{host_place} : std::nullopt);
   sides.push_back({&wanted, nullptr});
   return place;
 }
@@ -167,6 +171,10 @@ CopyCost BufferCore::Inside::cost() const {
 }
 
 std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t size) {
+  if (options.location == Location::unified && !default_device().shares_storage_with_host()) {
+    auto& owner = default_device();
+    return std::make_shared<detail::Storage>(owner, manager->acquire(owner, Location::unified, size, named()));
+  }
   // Tracked memory has its pages to itself. No pool aligns as coarsely, so it gets one page more than it needs.
   auto const page = tracking == Tracking::pages ? detail::PageWatch::page_bytes() : 1;
   auto const whole_pages = (size + page - 1) / page * page;
@@ -192,7 +200,7 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::host_memory() {
   if (host) return host;
   // A device that shares storage with the host may have come first.
   for (auto const& other : sides) {
-    if (other.storage && other.device->shares_storage_with_host()) return other.storage;
+    if (other.storage && shares_host_memory(*other.device)) return other.storage;
   }
   return new_host_memory(bytes);
 }
@@ -227,7 +235,7 @@ void BufferCore::Inside::ensure_device(BufferCore& self, Place place, Queue& que
   if (coherence.has_storage(place)) return;
   auto& wanted = *side(place).device;
   if (bytes != 0) {
-    auto memory = wanted.shares_storage_with_host() ? host_memory() : new_device_memory(self, wanted, bytes, queue);
+    auto memory = shares_host_memory(wanted) ? host_memory() : new_device_memory(self, wanted, bytes, queue);
     memory->heed(advice);
     side(place).storage = std::move(memory);
   }
@@ -251,7 +259,7 @@ AcquireOptions BufferCore::Inside::named() const {
 void BufferCore::Inside::drop_everything(std::size_t new_size) {
   Coherence fresh(new_size);
   for (auto& other : sides) {
-    fresh.add_device(other.device->shares_storage_with_host() ? std::optional{host_place} : std::nullopt);
+    fresh.add_device(shares_host_memory(*other.device) ? std::optional{host_place} : std::nullopt);
   }
   // Everything that was in flight keeps its memory by its tickets; what it writes is nobody's any more.
   pending.clear();
@@ -350,7 +358,7 @@ void BufferCore::Inside::check_lost(Plan const& plan) const {
 }
 
 bool BufferCore::Inside::in_host_memory(Place place) const {
-  return place == host_place || sides[place - 1].device->shares_storage_with_host();
+  return place == host_place || shares_host_memory(*sides[place - 1].device);
 }
 
 void BufferCore::Inside::mark(BufferCore& self, Place place, ByteRange range, Event event) {

@@ -87,6 +87,9 @@ struct BufferCore::Inside {
   /// The place of a device, added when it is new.
   Place place_of(Device& device);
   [[nodiscard]] std::optional<Place> find_place(Device const& device) const noexcept;
+  /// Whether this buffer has one memory for the host and the device: the device's is the host's anyway, or the buffer
+  /// is in unified memory that the device shares.
+  [[nodiscard]] bool shares_host_memory(Device const& device) const noexcept;
   [[nodiscard]] Side& side(Place place) { return sides[place - 1]; }
   [[nodiscard]] CopyCost cost() const;
 

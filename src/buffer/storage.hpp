@@ -48,8 +48,15 @@ class Storage {
   /// Whether it came from a pool: what the library did not allocate it does not move either.
   [[nodiscard]] bool pooled() const noexcept { return static_cast<bool>(allocation_); }
 
+  [[nodiscard]] Location location() const noexcept { return allocation_ ? allocation_.location() : wrapped_at_; }
+
   /// Whether it is host memory that the system may move while the driver looks.
   [[nodiscard]] bool pageable() const noexcept { return location() == Location::host; }
+
+  /// Whether the host may use it by its address: host memory, unified memory, or a device's that is the host's.
+  [[nodiscard]] bool of_host() const noexcept {
+    return location() != Location::device || device_->shares_storage_with_host();
+  }
 
   /// Tells the device which advice holds for the memory, as far as it has not been told: a hint, until the memory goes.
   void heed(AdviceBook const& advice);
@@ -91,7 +98,6 @@ class Storage {
 
  private:
   [[nodiscard]] ByteRange whole() const noexcept { return {0, memory_.bytes}; }
-  [[nodiscard]] Location location() const noexcept { return allocation_ ? allocation_.location() : wrapped_at_; }
   /// What others have submitted by now, recorded as ours.
   void note_others();
   [[nodiscard]] Event last_work() noexcept;

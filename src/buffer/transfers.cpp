@@ -58,8 +58,8 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   auto const count = source_range.size();
   auto const source = from.window(source_range);
   auto const target = to.window(target_range);
-  bool const from_host = from.device().shares_storage_with_host();
-  bool const to_host = to.device().shares_storage_with_host();
+  bool const from_host = from.of_host();
+  bool const to_host = to.of_host();
   bool const downwards = to_host && !from_host;
   bool const upwards = from_host && !to_host;
   auto& on = queue_on(downwards ? from.device() : to.device(), queue);

@@ -110,6 +110,11 @@ Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::sp
   return after(needs, [&] { return queue.copy(to, from, bytes, {needs, std::move(meter)}); });
 }
 
+Event Queue::prefetch(DeviceMemory memory, bool to_host) {
+  auto& queue = backend();
+  return memory.empty() ? record() : queue.prefetch(memory, to_host).value_or(record());
+}
+
 Event Queue::fill(DeviceMemory to, std::span<const std::byte> pattern) {
   auto& queue = backend();
   if (!std::has_single_bit(pattern.size()) || pattern.size() > 16) {

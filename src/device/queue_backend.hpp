@@ -50,6 +50,8 @@ class QueueBackend {
   virtual Event copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, CopyTerms const& terms);
   virtual Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                     std::span<const Event> needs) = 0;
+  /// Nothing where the driver has no use for it.
+  virtual std::optional<Event> prefetch(DeviceMemory /*memory*/, bool /*to_host*/) { return std::nullopt; }
   /// Work that `submit` puts into the driver's queue; there is one (`native`).
   virtual Event run_native(std::function<void(void*)> const& submit, std::span<const Event> needs);
   /// Work that does nothing.

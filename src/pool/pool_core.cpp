@@ -298,7 +298,7 @@ void PoolCore::expose(Block const& block) noexcept {
 }
 
 bool PoolCore::host_memory() const noexcept {
-  return location_ == Location::host || location_ == Location::pinned || device_.shares_storage_with_host();
+  return location_ != Location::device || device_.shares_storage_with_host();
 }
 
 // ---- Time and counts -------------------------------------------------------------------------------------------

@@ -117,6 +117,9 @@ class UNIMEM_API Device {
   /// Whether device memory is host memory, so that a buffer needs only one copy.
   [[nodiscard]] virtual bool shares_storage_with_host() const noexcept = 0;
 
+  /// Whether what `owner` allocates as `Location::unified` is at the same time the host's memory and this device's.
+  [[nodiscard]] virtual bool shares_unified_memory(Device const& owner) const noexcept;
+
   /// The address code running on this device may use for `memory`; null where device memory has no address (OpenCL).
   [[nodiscard]] virtual void* address(DeviceMemory memory) = 0;
 

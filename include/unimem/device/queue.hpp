@@ -62,6 +62,10 @@ class UNIMEM_API Queue {
   Event copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {},
              SharedMeter meter = {});
 
+  /// Asks that unified memory be moved to this device, or to the host, ahead of its use there. A hint: nothing but time
+  /// depends on it, and it is no work where the driver has no use for it.
+  Event prefetch(DeviceMemory memory, bool to_host = false);
+
   /// Repeats `pattern` over all of `to`. Pattern sizes are 1, 2, 4, 8 or 16 bytes and must divide `to.bytes`.
   Event fill(DeviceMemory to, std::span<const std::byte> pattern);
 

@@ -177,9 +177,9 @@ void CudaDevice::release(DeviceMemory memory, Location location) noexcept {
 void CudaDevice::advise(DeviceMemory memory, Location location, unimem::Advice advice, unimem::Device const* place,
                         bool holds) noexcept {
   if (location != Location::unified || memory.empty() || driver_gone()) return;
-  MemoryLocation where{LocationType::device, hardware_.device};
+  auto where = this->location();
   if (auto const* const other = dynamic_cast<CudaDevice const*>(place)) {
-    where.id = other->hardware_.device;
+    where = other->location();
   } else if (place != nullptr) {
     if (place->backend() != Backend::cpu) return;  // no place that this driver knows
     where = {LocationType::host, 0};
@@ -213,6 +213,12 @@ PageSource* CudaDevice::pages() noexcept {
     return nullptr;  // a driver that cannot say how large its pages are has none
   }
   return pages_.get();
+}
+
+bool CudaDevice::shares_unified_memory(unimem::Device const& owner) const noexcept {
+  auto const* const other = dynamic_cast<CudaDevice const*>(&owner);
+  return other != nullptr && other->hardware_.driver == hardware_.driver && hardware_.has_managed &&
+         other->hardware_.has_managed;
 }
 
 void* CudaDevice::address(DeviceMemory memory) {

@@ -51,6 +51,7 @@ class CudaDevice final : public unimem::Device, private PageOwner {
               bool holds) noexcept override;
   [[nodiscard]] PageSource* pages() noexcept override;
   [[nodiscard]] bool shares_storage_with_host() const noexcept override { return false; }
+  [[nodiscard]] bool shares_unified_memory(unimem::Device const& owner) const noexcept override;
   [[nodiscard]] void* address(DeviceMemory memory) override;
   [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
   [[nodiscard]] LinkCost link_cost() const noexcept override;
@@ -64,6 +65,8 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   [[nodiscard]] std::unique_ptr<QueueBackend> make_queue_on(Stream foreign);
 
   [[nodiscard]] Driver const& driver() const noexcept { return *hardware_.driver; }
+  /// Its memory, as a place.
+  [[nodiscard]] MemoryLocation location() const noexcept { return {LocationType::device, hardware_.device}; }
   /// Throws DeviceError if the driver refuses a context.
   [[nodiscard]] ContextRef const& gpu() const;
   [[nodiscard]] Health& health() const noexcept { return health_; }

@@ -203,6 +203,15 @@ unimem::Event CudaQueue::run(std::shared_ptr<Program const> program, Range range
   });
 }
 
+std::optional<unimem::Event> CudaQueue::prefetch(DeviceMemory memory, bool to_host) {
+  constexpr auto call = "cuMemPrefetchAsync";
+  auto const where = to_host ? MemoryLocation{LocationType::host, 0} : device_.location();
+  return submit(call, {}, [&](Command&) {
+    device_.health().check(driver_.cuMemPrefetchAsync(pointer(memory), memory.bytes, where, 0, stream_->stream()),
+                           call);
+  });
+}
+
 unimem::Event CudaQueue::run_native(std::function<void(void*)> const& submit_work,
                                     std::span<const unimem::Event> needs) {
   if (auto const skipped = skipped_behind(needs)) return *skipped;
