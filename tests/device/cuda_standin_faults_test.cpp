@@ -82,6 +82,21 @@ TEST_F(CudaStandIn, FindsALostDeviceAgainWithANewContext) {
   ok(cu.cuMemFree(allocate(1)));
 }
 
+TEST_F(CudaStandIn, LosesEverythingOfAContextThatSomebodyResets) {
+  {
+    Current const other{contexts[1]};
+    Stream const stream = create_stream();
+    auto const pointer = allocate(1);
+    control().reset_context(1);
+    EXPECT_EQ(cu.cuStreamSynchronize(stream), Result::context_is_destroyed);
+    EXPECT_EQ(cu.cuMemFree(pointer), Result::context_is_destroyed);
+  }
+  EXPECT_EQ(cu.cuCtxPushCurrent(contexts[1]), Result::invalid_context);
+  EXPECT_EQ(cu.cuDevicePrimaryCtxRelease(1), Result::invalid_context);
+  EXPECT_EQ(control().used(1), 0U);
+  ok(cu.cuDevicePrimaryCtxRetain(&contexts[1], 1));
+}
+
 TEST_F(CudaStandIn, TakesItsTimeWhereItIsTold) {
   auto const pointer = allocate(1);
   control().set_latency(20'000, 0);

@@ -132,6 +132,20 @@ TEST_F(CudaStandInMapping, NotesAnUnmapUnderWorkThatIsQueued) {
   expected_violations = ElementsAre("cuMemUnmap of memory that cuMemsetD8Async still uses");
 }
 
+TEST_F(CudaStandInMapping, ReservesMoreThanAnyDeviceHasAgainAndAgain) {
+  constexpr std::size_t much = std::size_t{64} << 30;
+  for (int round = 0; round < 100; ++round) {
+    auto const base = reserve(much);
+    auto const handle = create(page);
+    ok(cu.cuMemMap(base + much - page, page, 0, handle, 0));
+    allow(base + much - page, page);
+    EXPECT_THAT(read(base + much - 1, 1), Each(0xCD));
+    ok(cu.cuMemUnmap(base + much - page, page));
+    ok(cu.cuMemRelease(handle));
+    ok(cu.cuMemAddressFree(base, much));
+  }
+}
+
 TEST_F(CudaStandInMapping, HandsMemoryOverByFileDescriptor) {
   auto const handle = create(page, 0, HandleType::posix_file_descriptor), secret = create(page);
   int file = -1;

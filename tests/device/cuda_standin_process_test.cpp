@@ -33,6 +33,16 @@ TEST(CudaStandInProcess, HasAsManyDevicesAsItIsTold) {
   EXPECT_THAT(bytes, testing::ElementsAre(1000, 2000, 2000));
 }
 
+TEST(CudaStandInProcess, SaysOfItselfWhatItIsTold) {
+  auto const loaded = load({{"UNIMEM_CUDA_STANDIN_ATTRIBUTES", "115:0,75:7"}});
+  ASSERT_EQ(loaded.problem, "");
+  int pools = 1, major = 0;
+  EXPECT_EQ(loaded.driver.cuDeviceGetAttribute(&pools, DeviceAttribute::memory_pools, 0), Result::success);
+  EXPECT_EQ(loaded.driver.cuDeviceGetAttribute(&major, DeviceAttribute::compute_capability_major, 1), Result::success);
+  EXPECT_EQ(pools, 0);
+  EXPECT_EQ(major, 7);
+}
+
 TEST(CudaStandInProcess, HasNoDeviceWhereThereIsNone) {
   EXPECT_THAT(load({{"UNIMEM_CUDA_STANDIN_DEVICES", "0"}}).problem, HasSubstr("CUDA_ERROR_NO_DEVICE (100)"));
 }
@@ -61,7 +71,7 @@ TEST(CudaStandInProcess, ShowsNothingToWhoMaySeeNothing) {
 }
 
 TEST(CudaStandInProcess, IsAsOldAsItIsTold) {
-  EXPECT_THAT(load({{"UNIMEM_CUDA_STANDIN_VERSION", "11020"}}).problem, HasSubstr("of 11.4"));
+  EXPECT_THAT(load({{"UNIMEM_CUDA_STANDIN_VERSION", "11020"}}).problem, HasSubstr("of version 11.2"));
 }
 
 TEST(CudaStandInProcess, LeavesOutWhatItIsTold) {

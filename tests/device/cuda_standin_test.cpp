@@ -199,6 +199,39 @@ TEST_F(CudaStandIn, NotesAFreeUnderWorkThatIsQueued) {
   expected_violations = ElementsAre("cuMemFree of memory that cuMemsetD8Async still uses");
 }
 
+TEST_F(CudaStandIn, NotesAFreeForTheWrongDevice) {
+  auto const pointer = allocate(100);
+  {
+    Current const other{contexts[1]};
+    ok(cu.cuMemFree(pointer));
+  }
+  EXPECT_EQ(control().used(0), 0U);
+  expected_violations = ElementsAre("cuMemFree of memory of device 0 for device 1");
+}
+
+TEST_F(CudaStandIn, NotesAThreadThatEndsWithAContextOnItsStack) {
+  std::thread([&] { ok(cu.cuCtxPushCurrent(contexts[1])); }).join();
+  expected_violations = ElementsAre("a thread ended with a context on its stack");
+}
+
+TEST_F(CudaStandIn, RefusesWhatADeviceSaysItCannotDo) {
+  control().set_attribute(0, DeviceAttribute::memory_pools, 0);
+  control().set_attribute(0, DeviceAttribute::managed_memory, 0);
+  control().set_attribute(0, DeviceAttribute::virtual_memory_management, 0);
+  control().set_attribute(0, DeviceAttribute::compute_mode, static_cast<int>(ComputeMode::prohibited));
+  int value = 1;
+  ok(cu.cuDeviceGetAttribute(&value, DeviceAttribute::memory_pools, 0));
+  EXPECT_EQ(value, 0);
+  DevicePointer pointer = 0;
+  EXPECT_EQ(cu.cuMemAllocAsync(&pointer, 1, nullptr), Result::not_supported);
+  EXPECT_EQ(cu.cuMemAllocManaged(&pointer, 1, attach_global), Result::not_supported);
+  AllocationHandle handle = 0;
+  AllocationProperties const properties;
+  EXPECT_EQ(cu.cuMemCreate(&handle, std::size_t{2} << 20, &properties, 0), Result::not_supported);
+  Context context = nullptr;
+  EXPECT_EQ(cu.cuDevicePrimaryCtxRetain(&context, 0), Result::device_unavailable);
+}
+
 TEST_F(CudaStandIn, NotesAWritePastTheEnd) {
   auto* const pinned = allocate_pinned(100);
   pinned[100] = std::byte{1};

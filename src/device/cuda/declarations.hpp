@@ -17,6 +17,7 @@ enum class Result : int {
   out_of_memory = 2,
   not_initialized = 3,
   deinitialized = 4,
+  device_unavailable = 46,
   no_device = 100,
   invalid_device = 101,
   invalid_image = 200,

@@ -19,6 +19,7 @@ struct Zone {
 
 // Small enough for ThreadSanitizer, which leaves a program little of the address space.
 constexpr std::size_t zone_bytes = std::size_t{16} << 30;
+constexpr std::size_t large_bytes = std::size_t{1} << 30;  ///< from here on a range is a zone of its own
 
 // Called with the machine's lock and, from the ends of objects, without.
 std::mutex& zones_mutex() {
@@ -51,21 +52,27 @@ Address take_addresses(std::size_t bytes, std::size_t alignment) {
   auto const wanted = whole_pages(bytes) + whole_pages(1);  // never two objects wall to wall
   for (auto& zone : zones()) {
     auto const at = aligned(zone.next, alignment);
-    if (at > zone.end || zone.end - at < wanted) continue;
+    if (wanted >= large_bytes || at > zone.end || zone.end - at < wanted) continue;
     zone.next = at + wanted;
     return at;
   }
-  auto const room = std::max(zone_bytes, wanted + alignment);
+  auto const room = wanted >= large_bytes ? wanted + alignment : zone_bytes + alignment;
   auto* const fresh = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (fresh == MAP_FAILED) return 0;
   auto const begin = reinterpret_cast<Address>(fresh);
   auto const at = aligned(begin, alignment);
-  zones().push_back({begin, begin + room, at + wanted});
+  auto const end = begin + room;
+  zones().push_back({begin, end, wanted >= large_bytes ? end : at + wanted});
   return at;
 }
 
 void drop_addresses(Address at, std::size_t bytes) {
-  withdraw_memory(at, bytes);
+  std::lock_guard const lock{zones_mutex()};
+  auto const around = [&](Zone const& zone) { return zone.begin <= at && at < zone.end; };
+  auto const zone = std::ranges::find_if(zones(), around);
+  if (whole_pages(bytes) + whole_pages(1) < large_bytes) return withdraw_memory(at, bytes);
+  munmap(pointer(zone->begin), zone->end - zone->begin);
+  zones().erase(zone);
 }
 
 bool is_device_address(Address address) {
@@ -97,10 +104,15 @@ void poison(void* at, std::size_t bytes) {
   std::memset(at, fresh_byte, bytes);
 }
 
-bool is_mapped(Address address) {
-  unsigned char resident = 0;
+bool is_mapped(Address begin, std::size_t bytes) {
+  constexpr std::size_t at_once = 4096;
   auto const page = whole_pages(1);
-  return mincore(pointer(address / page * page), page, &resident) == 0;
+  unsigned char resident[at_once];
+  for (auto at = begin / page * page; at < begin + bytes; at += at_once * page) {
+    auto const length = std::min(begin + bytes - at, at_once * page);
+    if (mincore(pointer(at), length, resident) != 0) return false;
+  }
+  return true;
 }
 
 }  // namespace unimem::standin

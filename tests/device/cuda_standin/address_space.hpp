@@ -17,10 +17,11 @@ constexpr std::size_t mapping_granularity = std::size_t{2} << 20;
 /// Addresses without memory behind them, `alignment` a power of two. 0 if there are none left.
 [[nodiscard]] Address take_addresses(std::size_t bytes, std::size_t alignment);
 
-/// Gives addresses back: touching them crashes from now on. They are not handed out again.
+/// Gives addresses back: touching them crashes from now on. They are not handed out again, but for very large ranges,
+/// which the system gets.
 void drop_addresses(Address at, std::size_t bytes);
 
-/// Whether a number is an address that `take_addresses` ever handed out.
+/// Whether a number is an address that `take_addresses` handed out, ever, or will.
 [[nodiscard]] bool is_device_address(Address address);
 
 /// Puts fresh memory behind taken addresses. False if the system has none.
@@ -38,8 +39,8 @@ void withdraw_memory(Address at, std::size_t bytes);
 /// Fills memory as nobody has written it yet.
 void poison(void* at, std::size_t bytes);
 
-/// Whether the page of an address is mapped at all in this process.
-[[nodiscard]] bool is_mapped(Address address);
+/// Whether every page of a range is mapped in this process.
+[[nodiscard]] bool is_mapped(Address begin, std::size_t bytes = 1);
 
 /// `bytes` in whole pages of the system.
 [[nodiscard]] std::size_t whole_pages(std::size_t bytes);

@@ -27,6 +27,15 @@ void join(std::map<Stream, std::size_t>& known, std::map<Stream, std::size_t> co
   for (auto const& [stream, count] : others) known[stream] = std::max(known[stream], count);
 }
 
+/// The capture of a stream that the legacy default stream would wait for, or null.
+Capture* waits_for_captured(ContextState const& context) {
+  for (auto const& capture : machine().captures) {
+    for (auto const& stream : capture->streams)
+      if (stream->blocking && stream->context.get() == &context) return capture.get();
+  }
+  return nullptr;
+}
+
 /// Whether everything captured anywhere comes before where the origin has come to.
 bool is_joined(Capture const& capture) {
   auto const& known = capture.origin->joined;
@@ -110,10 +119,7 @@ void refuse_during_capture() {
 }
 
 void refuse_legacy_during_capture(ContextState const& context) {
-  for (auto const& capture : machine().captures) {
-    for (auto const& stream : capture->streams)
-      if (stream->blocking && stream->context.get() == &context) invalidate(*capture, Result::stream_capture_implicit);
-  }
+  if (auto* const capture = waits_for_captured(context)) invalidate(*capture, Result::stream_capture_implicit);
 }
 
 namespace calls {
@@ -121,7 +127,8 @@ namespace calls {
 Result cuStreamIsCapturing(Lock& /*lock*/, Stream stream, CaptureStatus* status) {
   require(status != nullptr);
   auto const state = stream_of(stream);
-  if (state->legacy) refuse_legacy_during_capture(*state->context);
+  // The answer for the legacy stream is a refusal, which harms no capture.
+  if (state->legacy) require(waits_for_captured(*state->context) == nullptr, Result::stream_capture_implicit);
   *status = state->capture == nullptr ? CaptureStatus::none
             : state->capture->invalid ? CaptureStatus::invalidated
                                       : CaptureStatus::active;

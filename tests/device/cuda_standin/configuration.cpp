@@ -86,6 +86,13 @@ void configure(Machine& machine) {
   for (auto const& entry : parts(variable("UNIMEM_CUDA_STANDIN_CAPACITY")))
     capacities.push_back(number("UNIMEM_CUDA_STANDIN_CAPACITY", entry));
   if (capacities.empty()) capacities.push_back(usual_capacity);
+  constexpr auto* attributes = "UNIMEM_CUDA_STANDIN_ATTRIBUTES";
+  for (auto const& entry : parts(variable(attributes))) {
+    auto const colon = std::min(entry.find(':'), entry.size() - 1);
+    auto const which = static_cast<int>(number(attributes, std::string_view{entry}.substr(0, colon)));
+    machine.attributes[DeviceAttribute{which}] =
+        static_cast<int>(number(attributes, std::string_view{entry}.substr(colon + 1)));
+  }
   for (auto const physical : visible_devices(count)) {
     DeviceState device;
     device.physical = physical;

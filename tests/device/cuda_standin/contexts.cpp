@@ -19,8 +19,9 @@ std::vector<std::shared_ptr<Allocation>> allocations_of(std::shared_ptr<ContextS
   return all;
 }
 
-/// The last release: everything of the context goes with it. That is legal, and hides a leak.
-void end_context(DeviceState& device) {
+}  // namespace
+
+void end_context(DeviceState& device, bool by_its_owner) {
   auto& all = machine();
   auto const context = std::exchange(device.primary, nullptr);
   auto const healthy = context->breaking == Result::success;
@@ -35,7 +36,8 @@ void end_context(DeviceState& device) {
   auto const modules = all.modules.erase_if(of_context);
   all.functions.erase_if([&](FunctionState const& function) { return function.module->context == context; });
   auto const allocations = allocations_of(context);
-  if (healthy && pending + streams + events + modules + allocations.size() > 0) {
+  // To leave this to the driver is legal, and hides a leak.
+  if (by_its_owner && healthy && pending + streams + events + modules + allocations.size() > 0) {
     violation("the context of device " + std::to_string(context->device) + " ended with " +
               counted(pending, "pending command") + ", " + counted(streams, "stream") + ", " +
               counted(events, "event") + ", " + counted(modules, "module") + ", " +
@@ -51,13 +53,13 @@ void end_context(DeviceState& device) {
   all.contexts.erase(context->handle);
 }
 
-}  // namespace
-
 namespace calls {
 
 Result cuDevicePrimaryCtxRetain(Lock& /*lock*/, Context* context, Device device) {
   require(context != nullptr);
   auto& owner = machine().device(device);
+  require(attribute_of(owner, DeviceAttribute::compute_mode) != static_cast<int>(ComputeMode::prohibited),
+          Result::device_unavailable);
   if (owner.primary == nullptr) {
     owner.primary = std::make_shared<ContextState>();
     owner.primary->device = device;
@@ -73,7 +75,7 @@ Result cuDevicePrimaryCtxRetain(Lock& /*lock*/, Context* context, Device device)
 Result cuDevicePrimaryCtxRelease(Lock& /*lock*/, Device device) {
   auto& owner = machine().device(device);
   require(owner.primary != nullptr, Result::invalid_context);
-  if (--owner.primary->retained == 0) end_context(owner);
+  if (--owner.primary->retained == 0) end_context(owner, true);
   return Result::success;
 }
 

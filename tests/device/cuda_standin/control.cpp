@@ -33,6 +33,7 @@ void reset() {
   for (auto& device : all.devices) {
     device.used_by_others = 0;
     device.unreachable.clear();
+    device.attributes.clear();
   }
   for (auto const& [handle, stream] : all.streams) stream->held = false;
   wake_workers();
@@ -46,6 +47,11 @@ void set_capacity(int device, std::size_t bytes) {
 void set_used_by_others(int device, std::size_t bytes) {
   auto const lock = locked();
   device_at(device).used_by_others = bytes;
+}
+
+void set_attribute(int device, DeviceAttribute attribute, int value) {
+  auto const lock = locked();
+  device_at(device).attributes[attribute] = value;
 }
 
 void set_peer(int device, int peer, bool reachable) {
@@ -92,6 +98,12 @@ void lose_device(int device, Result code) {
   if (context == nullptr) return;
   lose(*context, code);
   wake_workers();
+}
+
+void reset_context(int device) {
+  auto const lock = locked();
+  auto& owner = device_at(device);
+  if (owner.primary != nullptr) end_context(owner, false);
 }
 
 std::size_t calls_of(char const* function) {
@@ -172,6 +184,7 @@ constexpr StandInControl control{
     .reset = reset,
     .set_capacity = set_capacity,
     .set_used_by_others = set_used_by_others,
+    .set_attribute = set_attribute,
     .set_peer = set_peer,
     .set_latency = set_latency,
     .hold = hold,
@@ -179,6 +192,7 @@ constexpr StandInControl control{
     .check_order = check_order,
     .fail = fail,
     .lose = lose_device,
+    .reset_context = reset_context,
     .calls = calls_of,
     .live = live,
     .used = used,

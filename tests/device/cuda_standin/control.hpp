@@ -12,12 +12,13 @@
 // How a test talks to the stand-in driver behind the driver API's back.
 //
 // What has to be known at cuInit comes from the environment:
-//   UNIMEM_CUDA_STANDIN_DEVICES   how many devices (2; with 0, cuInit finds none)
-//   UNIMEM_CUDA_STANDIN_CAPACITY  memory of each, in bytes, separated by commas; the last one counts for the rest (256
-//   MiB) UNIMEM_CUDA_STANDIN_VERSION   what cuDriverGetVersion says; functions that came later are missing (12080)
-//   UNIMEM_CUDA_STANDIN_MISSING   functions that cuGetProcAddress denies, separated by commas
-//   UNIMEM_CUDA_STANDIN_FAULT     function:nth:code[:once|sticky|late], separated by commas: see `StandInControl::fail`
-//   CUDA_VISIBLE_DEVICES          as for the real driver: ordinals or beginnings of uuids, up to the first unknown one
+//   UNIMEM_CUDA_STANDIN_DEVICES     how many devices (2; with 0, cuInit finds none)
+//   UNIMEM_CUDA_STANDIN_CAPACITY    bytes of each, separated by commas; the last counts for the rest (256 MiB)
+//   UNIMEM_CUDA_STANDIN_ATTRIBUTES  attribute:value, by number, separated by commas: what every device says of itself
+//   UNIMEM_CUDA_STANDIN_VERSION     what cuDriverGetVersion says; functions that came later are missing (12080)
+//   UNIMEM_CUDA_STANDIN_MISSING     functions that cuGetProcAddress denies, separated by commas
+//   UNIMEM_CUDA_STANDIN_FAULT       function:nth:code[:once|sticky|late], separated by commas, as `fail` takes them
+//   CUDA_VISIBLE_DEVICES            as for the real driver: ordinals or beginnings of uuids, up to the first unknown
 
 namespace unimem::standin {
 
@@ -51,14 +52,16 @@ struct LiveCounts {
 /// The entries a test may call, from any thread and at any time; they need no context. Strings live until the next call
 /// of the same entry on the same thread.
 struct StandInControl {
-  /// Forgets faults, latencies, call counts, violations, the journal, memory held by others and unreachable peers; lets
-  /// held streams go and checks all order again.
+  /// Forgets faults, latencies, call counts, violations and the journal, and all the entries below have said of
+  /// devices but their capacities; lets held streams go and checks all order again.
   void (*reset)();
 
   /// The capacity of a device from now on. Allocations that exist stay.
   void (*set_capacity)(int device, std::size_t bytes);
   /// How much other processes hold of a device.
   void (*set_used_by_others)(int device, std::size_t bytes);
+  /// What a device says of itself from now on. What it says it cannot do, it refuses.
+  void (*set_attribute)(int device, detail::cuda::DeviceAttribute attribute, int value);
   /// Whether `device` can reach the memory of `peer`. Without a word all can.
   void (*set_peer)(int device, int peer, bool reachable);
 
@@ -79,6 +82,8 @@ struct StandInControl {
   void (*fail)(char const* function, std::size_t nth, detail::cuda::Result code, FaultKind kind);
   /// The device breaks at once, as if something running there had failed.
   void (*lose)(int device, detail::cuda::Result code);
+  /// Somebody else resets the primary context: everything in it is gone, and its handle with it.
+  void (*reset_context)(int device);
 
   /// How often `function` was called since the last reset, refused calls included; null: all that `fail` with null
   /// counts.

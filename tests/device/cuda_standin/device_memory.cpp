@@ -28,6 +28,13 @@ std::shared_ptr<Allocation> to_free(DevicePointer pointer) {
   return allocation;
 }
 
+/// With unified addresses the driver finds the owner by itself; a program that relies on it has lost track of its own.
+void note_wrong_device(Allocation const& allocation, ContextState const& context, char const* call) {
+  if (allocation.kind == MemoryKind::managed || allocation.device == context.device) return;
+  violation(std::string{call} + " of memory of device " + std::to_string(allocation.device) + " for device " +
+            std::to_string(context.device));
+}
+
 /// What uses the memory and is not ordered before a command that comes next on the stream, or null.
 char const* unordered_use(Allocation const& allocation, StreamState& stream) {
   follow_host(stream);
@@ -53,6 +60,7 @@ Result cuMemFree(Lock& /*lock*/, DevicePointer pointer) {
   auto const allocation = to_free(pointer);
   auto const kind = allocation->kind;
   require(kind == MemoryKind::device || kind == MemoryKind::stream_ordered || kind == MemoryKind::managed);
+  note_wrong_device(*allocation, *context, "cuMemFree");
   forget_allocation(allocation, context->breaking == Result::success ? "cuMemFree" : nullptr);
   return context->error;
 }
@@ -60,6 +68,8 @@ Result cuMemFree(Lock& /*lock*/, DevicePointer pointer) {
 Result cuMemAllocAsync(Lock& /*lock*/, DevicePointer* pointer, std::size_t bytes, Stream stream) {
   require(pointer != nullptr);
   auto const target = stream_for_work(stream, "cuMemAllocAsync");
+  auto const& device = machine().device(target->context->device);
+  require(attribute_of(device, DeviceAttribute::memory_pools) != 0, Result::not_supported);
   refuse_on_captured(*target);
   auto const allocation = allocate(MemoryKind::stream_ordered, bytes, *target->context);
   allocation->alive = false;
@@ -78,6 +88,7 @@ Result cuMemFreeAsync(Lock& /*lock*/, DevicePointer pointer, Stream stream) {
   if (pointer == 0) return Result::success;
   auto const allocation = to_free(pointer);
   require(allocation->kind == MemoryKind::stream_ordered);
+  note_wrong_device(*allocation, *target->context, "cuMemFreeAsync");
   allocation->free_is_queued = true;
   if (auto const* const user = unordered_use(*allocation, *target))
     violation(std::string{"cuMemFreeAsync of memory that "} + user + " uses, which does not come before it");

@@ -26,6 +26,7 @@ constexpr auto names = std::to_array<std::pair<Result, char const*>>({
     {Result::out_of_memory, "CUDA_ERROR_OUT_OF_MEMORY"},
     {Result::not_initialized, "CUDA_ERROR_NOT_INITIALIZED"},
     {Result::deinitialized, "CUDA_ERROR_DEINITIALIZED"},
+    {Result::device_unavailable, "CUDA_ERROR_DEVICE_UNAVAILABLE"},
     {Result::no_device, "CUDA_ERROR_NO_DEVICE"},
     {Result::invalid_device, "CUDA_ERROR_INVALID_DEVICE"},
     {Result::invalid_image, "CUDA_ERROR_INVALID_IMAGE"},
@@ -112,6 +113,33 @@ std::string pci_id_of(int physical) {
   return text;
 }
 
+int attribute_of(DeviceState const& device, DeviceAttribute attribute) {
+  if (auto const told = device.attributes.find(attribute); told != device.attributes.end()) return told->second;
+  auto const& all = machine();
+  if (auto const told = all.attributes.find(attribute); told != all.attributes.end()) return told->second;
+  switch (attribute) {
+    case DeviceAttribute::max_threads_per_block:
+      return 1024;
+    case DeviceAttribute::multiprocessor_count:
+      return 132;
+    case DeviceAttribute::compute_capability_major:
+      return 9;
+    case DeviceAttribute::integrated:
+    case DeviceAttribute::compute_mode:
+    case DeviceAttribute::compute_capability_minor:
+      return 0;
+    case DeviceAttribute::can_map_host_memory:
+    case DeviceAttribute::unified_addressing:
+    case DeviceAttribute::managed_memory:
+    case DeviceAttribute::concurrent_managed_access:
+    case DeviceAttribute::can_use_host_pointer_for_registered_mem:
+    case DeviceAttribute::virtual_memory_management:
+    case DeviceAttribute::memory_pools:
+      return 1;
+  }
+  refuse(Result::invalid_value);
+}
+
 namespace calls {
 
 Result cuInit(Lock& /*lock*/, unsigned flags) {
@@ -173,34 +201,7 @@ Result cuDeviceGetPCIBusId(Lock& /*lock*/, char* text, int bytes, Device device)
 
 Result cuDeviceGetAttribute(Lock& /*lock*/, int* value, DeviceAttribute attribute, Device device) {
   require(value != nullptr);
-  static_cast<void>(machine().device(device));
-  switch (attribute) {
-    case DeviceAttribute::max_threads_per_block:
-      *value = 1024;
-      break;
-    case DeviceAttribute::multiprocessor_count:
-      *value = 132;
-      break;
-    case DeviceAttribute::compute_capability_major:
-      *value = 9;
-      break;
-    case DeviceAttribute::integrated:
-    case DeviceAttribute::compute_mode:
-    case DeviceAttribute::compute_capability_minor:
-      *value = 0;
-      break;
-    case DeviceAttribute::can_map_host_memory:
-    case DeviceAttribute::unified_addressing:
-    case DeviceAttribute::managed_memory:
-    case DeviceAttribute::concurrent_managed_access:
-    case DeviceAttribute::can_use_host_pointer_for_registered_mem:
-    case DeviceAttribute::virtual_memory_management:
-    case DeviceAttribute::memory_pools:
-      *value = 1;
-      break;
-    default:
-      refuse(Result::invalid_value);
-  }
+  *value = attribute_of(machine().device(device), attribute);
   return Result::success;
 }
 

@@ -51,7 +51,8 @@ Result enter(char const* name, Call call) noexcept {
       if (verdict.kind == FaultKind::late) {
         all.late_fault = verdict.code;
       } else {
-        if (verdict.kind == FaultKind::sticky) lose(*current(), verdict.code);
+        auto const& stack = context_stack();
+        if (verdict.kind == FaultKind::sticky && !stack.empty()) lose(*stack.back(), verdict.code);
         return verdict.code;
       }
     }
@@ -113,6 +114,10 @@ bool left_out(std::string_view name) {
 }
 
 }  // namespace
+
+bool process_is_whole() noexcept {
+  return !forked && !gone;
+}
 
 }  // namespace unimem::standin
 

@@ -15,13 +15,6 @@ Address address(void const* pointer) {
   return reinterpret_cast<Address>(pointer);
 }
 
-/// Whether the program still has every page of the range.
-bool all_mapped(Address begin, std::size_t bytes) {
-  for (auto at = begin; at < begin + bytes; at += whole_pages(1))
-    if (!is_mapped(at)) return false;
-  return is_mapped(begin + bytes - 1);
-}
-
 template <class Value>
 void tell(void* to, Value value) {
   std::memcpy(to, &value, sizeof value);
@@ -63,7 +56,7 @@ Result cuMemHostRegister(Lock& /*lock*/, void* pointer, std::size_t bytes, unsig
   auto const at = address(pointer);
   require(at + bytes > at);
   require(!machine().memory.intersects(at, bytes), Result::host_memory_already_registered);
-  require(!is_device_address(at) && all_mapped(at, bytes));
+  require(!is_device_address(at) && is_mapped(at, bytes));
   auto allocation = std::make_shared<Allocation>(MemoryKind::registered, at, bytes);
   allocation->device = context->device;
   allocation->context = context;
@@ -78,7 +71,7 @@ Result cuMemHostUnregister(Lock& /*lock*/, void* pointer) {
   require(pointer != nullptr);
   auto const allocation = machine().memory.beginning_at(address(pointer));
   require(allocation != nullptr && allocation->kind == MemoryKind::registered, Result::host_memory_not_registered);
-  if (!all_mapped(allocation->base, allocation->bytes))
+  if (!is_mapped(allocation->base, allocation->bytes))
     violation("cuMemHostUnregister of memory that the program gave back to the system while it was registered");
   forget_allocation(allocation, context->breaking == Result::success ? "cuMemHostUnregister" : nullptr);
   return context->error;

@@ -3,6 +3,22 @@
 #include "device/cuda_standin/streams.hpp"
 
 namespace unimem::standin {
+namespace {
+
+struct Stack {
+  Stack() = default;
+  Stack(Stack const&) = delete;
+  Stack& operator=(Stack const&) = delete;
+  ~Stack() {
+    if (contexts.empty() || !process_is_whole()) return;
+    Lock const lock{machine().mutex};
+    violation("a thread ended with a context on its stack");
+  }
+
+  std::vector<std::shared_ptr<ContextState>> contexts;
+};
+
+}  // namespace
 
 Machine& machine() {
   static auto& only = *new Machine;
@@ -19,8 +35,8 @@ void violation(std::string text) {
 }
 
 std::vector<std::shared_ptr<ContextState>>& context_stack() {
-  thread_local std::vector<std::shared_ptr<ContextState>> stack;
-  return stack;
+  thread_local Stack stack;
+  return stack.contexts;
 }
 
 std::shared_ptr<ContextState> current_even_if_lost() {

@@ -42,8 +42,9 @@ struct DeviceState {
   std::size_t capacity = 0;
   std::size_t used = 0;
   std::size_t used_by_others = 0;
-  std::set<int> unreachable;              ///< peers it has no way to
-  std::shared_ptr<ContextState> primary;  ///< null while nobody retains it
+  std::map<DeviceAttribute, int> attributes;  ///< as a test has told them
+  std::set<int> unreachable;                  ///< peers it has no way to
+  std::shared_ptr<ContextState> primary;      ///< null while nobody retains it
 
   [[nodiscard]] std::size_t room() const {
     auto const taken = used + used_by_others;
@@ -59,6 +60,7 @@ struct Machine {
 
   bool initialized = false;
   int version = 12080;
+  std::map<DeviceAttribute, int> attributes;  ///< of every device, that are other than usual
   std::vector<DeviceState> devices;
   Registry<Context, ContextState> contexts;
   Registry<Stream, StreamState> streams;
@@ -92,6 +94,9 @@ struct Machine {
 
 [[nodiscard]] Machine& machine();
 
+/// Neither a forked child nor a process that is past the end of this library.
+[[nodiscard]] bool process_is_whole() noexcept;
+
 /// Notes what a real program would get away with and should not.
 void violation(std::string text);
 
@@ -101,6 +106,13 @@ void violation(std::string text);
 [[nodiscard]] std::shared_ptr<ContextState> current_even_if_lost();
 /// The contexts the calling thread has pushed, the current one last.
 [[nodiscard]] std::vector<std::shared_ptr<ContextState>>& context_stack();
+
+/// What the device says of itself, as a test may have told it to.
+[[nodiscard]] int attribute_of(DeviceState const& device, DeviceAttribute attribute);
+
+/// The last release of a primary context, or a reset by somebody else: everything in it goes with it. Only in the first
+/// case is what is left a violation.
+void end_context(DeviceState& device, bool by_its_owner);
 
 /// Reads the environment at cuInit.
 void configure(Machine& machine);

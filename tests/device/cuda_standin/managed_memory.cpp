@@ -20,7 +20,8 @@ void require_managed(DevicePointer pointer, std::size_t bytes) {
 void require_place(MemoryLocation const& location) {
   if (location.type == LocationType::host) return;
   require(location.type == LocationType::device);
-  static_cast<void>(machine().device(location.id));
+  auto const& device = machine().device(location.id);
+  require(attribute_of(device, DeviceAttribute::concurrent_managed_access) != 0, Result::invalid_device);
 }
 
 void note(std::string what, DevicePointer pointer, std::size_t bytes, MemoryLocation const& location) {
@@ -38,6 +39,8 @@ namespace calls {
 Result cuMemAllocManaged(Lock& /*lock*/, DevicePointer* pointer, std::size_t bytes, unsigned flags) {
   auto const context = current();
   refuse_during_capture();
+  auto const& device = machine().device(context->device);
+  require(attribute_of(device, DeviceAttribute::managed_memory) != 0, Result::not_supported);
   require(pointer != nullptr && bytes > 0 && (flags == attach_global || flags == 2));
   auto const at = take_addresses(bytes, allocation_alignment);
   require(at != 0 && back_with_memory(at, bytes), Result::out_of_memory);

@@ -35,6 +35,12 @@ bool may_touch(int device, Allocation const& allocation, bool write) {
   return false;
 }
 
+/// Whether the driver may touch the allocation as host memory.
+bool may_be_host_side(Allocation const& allocation, bool write) {
+  auto const read_only = allocation.kind == MemoryKind::registered && (allocation.flags & host_register_read_only) != 0;
+  return (allocation.is_host() || allocation.kind == MemoryKind::managed) && !(write && read_only);
+}
+
 /// What the bytes between an allocation's end and the end of its last page hold unless somebody wrote past the end.
 bool tail_is_fresh(Allocation const& allocation) {
   auto const* const tail = reinterpret_cast<unsigned char const*>(allocation.end());
@@ -82,9 +88,8 @@ std::vector<std::shared_ptr<Allocation>> MemoryMap::reach(Use const& use) const 
   auto const whole = use.bytes == 0;  // a kernel's pointer: all that lies behind it without a gap
   for (auto at = use.begin; whole || at < use.begin + use.bytes;) {
     auto allocation = around(at);
-    auto const fine =
-        allocation != nullptr && (use.device < 0 ? allocation->is_host() || allocation->kind == MemoryKind::managed
-                                                 : may_touch(use.device, *allocation, use.write));
+    auto const fine = allocation != nullptr && (use.device < 0 ? may_be_host_side(*allocation, use.write)
+                                                               : may_touch(use.device, *allocation, use.write));
     if (!fine) {
       if (whole) break;
       return {};

@@ -56,7 +56,6 @@ struct Allocation {
   bool free_is_queued = false;          ///< by cuMemFreeAsync
   std::shared_ptr<Physical> physical;   ///< of mapped memory
   std::map<int, AccessFlags> access;    ///< of mapped memory, by device
-  bool unmap_at_end = true;             ///< the addresses are the allocation's own
 };
 
 /// A range of bytes that a command touches, from the point of view of a device.

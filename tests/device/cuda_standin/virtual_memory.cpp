@@ -36,7 +36,8 @@ void require_valid(AllocationProperties const* properties) {
   require(properties->location.type == LocationType::device);
   require(properties->handle_types == HandleType::none || properties->handle_types == HandleType::posix_file_descriptor,
           Result::not_supported);
-  static_cast<void>(machine().device(properties->location.id));
+  auto const& device = machine().device(properties->location.id);
+  require(attribute_of(device, DeviceAttribute::virtual_memory_management) != 0, Result::not_supported);
 }
 
 bool fill_fresh(int file, std::size_t bytes) {
@@ -190,10 +191,13 @@ Result cuMemMap(Lock& /*lock*/, DevicePointer at, std::size_t bytes, std::size_t
 }
 
 Result cuMemUnmap(Lock& /*lock*/, DevicePointer at, std::size_t bytes) {
-  for (auto const& mapping : mappings_of(at, bytes)) {
+  auto mappings = mappings_of(at, bytes);
+  for (auto& mapping : mappings) {
     auto const& context = machine().device(mapping->device).primary;
     auto const well = context == nullptr || context->breaking == Result::success;
     forget_allocation(mapping, well ? "cuMemUnmap" : nullptr);
+    if (mapping.use_count() == 1)
+      withdraw_memory(mapping->base, mapping->bytes);  // else a command is in the middle of it
   }
   return Result::success;
 }
