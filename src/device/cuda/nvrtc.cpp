@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 namespace unimem::detail::cuda {
 namespace {
@@ -26,33 +27,22 @@ std::vector<std::string> file_names(int driver_version) {
   return names;
 }
 
-/// Folders to look into, in this order; the empty one is the loader's own search.
-std::vector<std::string> folders() {
-  std::vector<std::string> result;
-  for (auto const* const variable : {"CUDA_HOME", "CUDA_PATH"}) {
-    if (auto const root = environment(variable)) result.push_back(*root + "/lib64/");
-  }
-  for (auto const* const usual : {"", "/usr/local/cuda/lib64/", "/opt/cuda/lib64/"}) result.emplace_back(usual);
-  return result;
-}
-
-void* open_library(int driver_version, std::string& problem) {
+void* open_library(int driver_version, std::vector<std::string> folders, std::string& problem) {
   if (auto const chosen = environment("UNIMEM_NVRTC_LIBRARY")) {
     auto* const handle = dlopen(chosen->c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) problem = fmt::format("UNIMEM_NVRTC_LIBRARY cannot be loaded: {}", dlerror());
     return handle;
   }
   auto const names = file_names(driver_version);
-  auto places = folders();
   for (auto const& name : names) {
-    for (auto const& place : places) {
-      if (auto* const handle = dlopen((place + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
+    for (auto const& folder : folders) {
+      if (auto* const handle = dlopen((folder + name).c_str(), RTLD_NOW | RTLD_LOCAL)) return handle;
     }
   }
-  std::ranges::replace(places, std::string{}, std::string{"the loader's search path"});
+  std::ranges::replace(folders, std::string{}, std::string{"the loader's search path"});
   problem =
       fmt::format("CUDA's run-time compiler is not installed: no {} in {} (UNIMEM_NVRTC_LIBRARY names another place)",
-                  fmt::join(names, ", "), fmt::join(places, ", "));
+                  fmt::join(names, ", "), fmt::join(folders, ", "));
   return nullptr;
 }
 
@@ -67,9 +57,23 @@ std::vector<int> supported_architectures(Nvrtc const& nvrtc) {
 
 }  // namespace
 
-LoadedNvrtc load_nvrtc(int driver_version) {
+std::vector<std::string> toolkit_folders() {
+  std::vector<std::string> result;
+  auto const add = [&](std::string const& root) {
+    for (auto const* const libraries : {"/lib64/", "/lib/"}) result.push_back(root + libraries);
+  };
+  for (auto const* const variable : {"CUDA_HOME", "CUDA_PATH"}) {
+    if (auto const root = environment(variable)) add(*root);
+  }
+  result.emplace_back();
+  add("/usr/local/cuda");
+  add("/opt/cuda");
+  return result;
+}
+
+LoadedNvrtc load_nvrtc(int driver_version, std::vector<std::string> folders) {
   LoadedNvrtc loaded;
-  auto* const handle = open_library(driver_version, loaded.problem);
+  auto* const handle = open_library(driver_version, std::move(folders), loaded.problem);
   if (handle == nullptr) return loaded;
   auto& nvrtc = loaded.nvrtc;
 #define UNIMEM_LOAD(function, ...)                                                       \

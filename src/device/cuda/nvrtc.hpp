@@ -55,10 +55,14 @@ struct LoadedNvrtc {
   std::string problem;             ///< empty when the table is complete; else says what was looked for
 };
 
-/// Loads the compiler: `UNIMEM_NVRTC_LIBRARY` if set, else libnvrtc.so in `CUDA_HOME` and `CUDA_PATH`, by the loader's
-/// own search, and where toolkits are usually installed. A driver cannot load what a newer compiler made, so a compiler
-/// of the driver's own major version is preferred, then an older one, and a newer one comes last. It is never unloaded.
-[[nodiscard]] LoadedNvrtc load_nvrtc(int driver_version);
+/// Where toolkits are, in the order to look: what `CUDA_HOME` and `CUDA_PATH` name, the loader's own search (the empty
+/// folder), and where they are usually installed.
+[[nodiscard]] std::vector<std::string> toolkit_folders();
+
+/// Loads the compiler: `UNIMEM_NVRTC_LIBRARY` if set, else libnvrtc.so from one of the folders, which end with a slash.
+/// A driver cannot load what a newer compiler made, so a compiler of the driver's own major version is preferred, then
+/// an older one, and a newer one comes last. It is never unloaded.
+[[nodiscard]] LoadedNvrtc load_nvrtc(int driver_version, std::vector<std::string> folders = toolkit_folders());
 
 /// What NVRTC calls a result, e.g. "NVRTC_ERROR_COMPILATION".
 [[nodiscard]] std::string code_name(Nvrtc const& nvrtc, NvrtcResult code);
