@@ -33,8 +33,8 @@ class Compilation {
   }
 
   [[nodiscard]] NvrtcResult run(std::vector<std::string> const& options) {
-    std::vector<char const*> list;
-    for (auto const& option : options) list.push_back(option.c_str());
+    std::vector<char const*> list(options.size());
+    std::ranges::transform(options, list.begin(), &std::string::c_str);
     return nvrtc_.nvrtcCompileProgram(program_, static_cast<int>(list.size()), list.data());
   }
 

@@ -48,7 +48,7 @@ LaunchShape portable_shape(Range range, Occupancy occupancy) noexcept {
     return {{narrowed(blocks), narrowed(range.y), narrowed(range.z)}, {narrowed(block), 1, 1}, 0};
   }
   // More than one row, or the block would be taken for the other kind; few enough that what they share is no matter.
-  constexpr std::size_t item_bytes = 3 * 8;
+  constexpr std::size_t item_bytes = 24;  // three indices
   auto const items = range.x * range.y * range.z;
   auto const column = std::clamp<std::size_t>(row_block(items, occupancy), 2, 256);
   return {{narrowed(std::min(divided_up(items, column), most_blocks_x)), 1, 1},
