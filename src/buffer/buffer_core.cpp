@@ -54,7 +54,7 @@ void BufferCore::Guard::unlock() noexcept {
   }
   auto const whole = inside.whole();
   // Only when it is another: readers whose side has not changed look at it without the lock.
-  if (auto* const address = inside.host ? inside.host->address() : nullptr; core_.host_address_ != address) {
+  if (auto* const address = inside.host ? inside.host->host_address() : nullptr; core_.host_address_ != address) {
     core_.host_address_ = address;
   }
   auto summary = static_cast<std::uint32_t>(inside.coherence.state());
@@ -86,6 +86,7 @@ BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped
     inside->host = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes_,
                                                      std::move(wrapped.ownership), wrapped.location);
   }
+  inside->unified = nullptr;  // its memory is what it is
   inside->allocated = true;
   inside->coherence.add_storage(host_place);
   auto const plan = inside->coherence.plan_access(host_place, {0, bytes_}, Intent::read, inside->cost());
@@ -241,7 +242,7 @@ void BufferCore::resize(std::size_t bytes) {
     inside->commit(std::move(plan), {});
     storage = inside->new_host_memory(bytes);
     inside->host->wait_to_read(kept);
-    std::memcpy(storage->address(), inside->host->address(), kept.size());
+    std::memcpy(storage->host_address(), inside->host->host_address(), kept.size());
   }
   bool const pinned = on == nullptr && inside->pinned.load(std::memory_order_relaxed);
   auto const before = bytes_;
@@ -327,7 +328,7 @@ BufferCore::Reclaimable BufferCore::reclaimable(Device& device) noexcept {
   // An operation in progress may be this very thread's: trying a lock that one holds is undefined.
   if (inside.pins.load(std::memory_order_acquire) != 0) return {};
   std::unique_lock const lock{inside.mutex, std::try_to_lock};
-  if (!lock.owns_lock() || inside_->shares_host_memory(device)) return {};
+  if (!lock.owns_lock() || inside.shares(device)) return {};
   for (std::size_t i = 0; i < inside.sides.size(); ++i) {
     auto const& side = inside.sides[i];
     if (side.device != &device || !side.storage || side.storage->leased()) continue;
@@ -341,9 +342,9 @@ BufferCore::Reclaimable BufferCore::reclaimable(Device& device) noexcept {
 }
 
 std::size_t BufferCore::try_reclaim(Device& device) {
-  if (inside_->pins.load(std::memory_order_acquire) != 0 || inside_->shares_host_memory(device)) return 0;
+  if (inside_->pins.load(std::memory_order_acquire) != 0) return 0;
   std::unique_lock lock{inside_->mutex, std::try_to_lock};
-  if (!lock.owns_lock()) return 0;
+  if (!lock.owns_lock() || inside_->shares(device)) return 0;
   lock.release();
   Guard inside(*this, std::adopt_lock);
   for (std::size_t i = 0; i < inside->sides.size(); ++i) {

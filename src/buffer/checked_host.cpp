@@ -22,7 +22,7 @@ class CheckedHost final : public HostWrites {
  public:
   CheckedHost(std::shared_ptr<Storage> const& host, std::size_t bytes, std::string name, std::string const& last_marks)
       : host_(host),
-        memory_(static_cast<char const*>(host->address())),
+        memory_(static_cast<char const*>(host->host_address())),
         bytes_(bytes),
         name_(std::move(name)),
         last_marks_(last_marks) {}

@@ -61,7 +61,7 @@ Event BufferCore::Inside::overwrite_host(ByteRange range, std::function<Event(Qu
   }
   auto& queue = detail::host_device().default_queue();
   host->order_write(queue, range);
-  auto const event = submit(queue, host->window(range));
+  auto const event = submit(queue, host->host_window(range));
   host->hazards().written_by(range, event);
   commit_write(host_place, range, event, Events::of_all);
   return event;
@@ -136,7 +136,7 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   if (range.empty()) return {};
   auto& queue = detail::host_device().default_queue();
   inside->host->order_read(queue, range);
-  auto const event = queue.download(data.data(), inside->host->window(range), data.size(), {&arrived, 1});
+  auto const event = queue.download(data.data(), inside->host->host_window(range), data.size(), {&arrived, 1});
   inside->host->hazards().read_by(range, event);
   return event;
 }
@@ -163,7 +163,7 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
     if (there != nullptr && !source.holds(host_place, from.range) && !from.range.empty()) {
       // To where the target is at home; a host's or nobody's target stays beside its source.
       auto* const home = target.device;
-      auto& on = home == nullptr || target.shares_host_memory(*home) ? *there : *home;
+      auto& on = home == nullptr || target.shares(*home) ? *there : *home;
       auto& queue = on.default_queue();
       auto const source_place = source.place_of(*there);
       auto const target_place = target.place_of(on);

@@ -27,8 +27,8 @@ DeviceLease::~DeviceLease() {
 }
 
 void* DeviceLease::address() const {
-  if (cell_ != nullptr) return cell_->storage().device().address(memory_);
-  return storage_ ? storage_->device().address(memory_) : nullptr;
+  if (cell_ != nullptr) return cell_->storage().address_of(memory_);
+  return storage_ ? storage_->address_of(memory_) : nullptr;
 }
 
 void DeviceLease::end() noexcept {

@@ -38,7 +38,7 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands,
   for (auto const& [buffer, range, intent] : operands) {
     auto& inside = *buffer->inside_;
     auto const& storage = inside.storage_at(inside.place_of(device));
-    memory.push_back(storage ? storage->window(range) : DeviceMemory{});
+    memory.push_back(storage ? storage->window_on(device, range) : DeviceMemory{});
     if (storage && intent != Intent::write) storage->hazards().add_writers(range, needs);
   }
 
@@ -74,7 +74,7 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
       intent == Intent::read && there && inside->is_quiet(place, range)) {
     there->used_by_others(device, queue);
     if (queue != nullptr) inside->offer_leases(there, *queue);
-    return {there, there->window(range)};
+    return {there, there->window_on(device, range)};
   }
   auto& on = queue == nullptr ? device.default_queue() : *queue;
   inside->prepare(*this, place, range, intent, on);
@@ -88,7 +88,7 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   if (!storage) return {};
   storage->used_by_others(device, queue);
   if (queue != nullptr && intent == Intent::read) inside->offer_leases(storage, *queue);
-  return {storage, storage->window(range)};
+  return {storage, storage->window_on(device, range)};
 }
 
 void BufferCore::Inside::offer_leases(std::shared_ptr<detail::Storage> const& storage, Queue const& queue) {
@@ -121,7 +121,7 @@ Event BufferCore::prefetch(Device& device, Queue* queue, ByteRange range) {
   inside->prepare(*this, place, range, Intent::read, on);
   if (auto const& storage = inside->storage_at(place); storage && storage->location() == Location::unified) {
     // Nothing to copy; the pages may come ahead of their use all the same.
-    storage->hazards().read_by(range, on.prefetch(storage->window(range)));
+    storage->hazards().read_by(range, on.prefetch(storage->window_on(device, range)));
   }
   return inside->arrival(place, range, on);
 }

@@ -30,7 +30,7 @@ void* BufferCore::host_slow(ByteRange range, Intent intent) {
     inside->commit(std::move(plan), {});
   }
   if (inside->host) in_place ? inside->host->wait_to_write(range) : inside->host->wait_to_read(range);
-  return inside->host ? inside->host->address() : nullptr;
+  return inside->host ? inside->host->host_address() : nullptr;
 }
 
 Event BufferCore::fetch(ByteRange range) {
@@ -99,13 +99,13 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
     // What was submitted before must not see what is about to be written.
     inside->host->wait_to_write(range);
   }
-  return {inside->host, inside->host->window(range)};
+  return {inside->host, inside->host->host_window(range)};
 }
 
 void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped) {
   Guard inside(*this);
   // The lease holds the memory it was made for, so nobody else's can have come to lie at its address.
-  if (!inside->host || inside->host->window(range) != mapped.memory()) return;
+  if (!inside->host || inside->host->host_window(range) != mapped.memory()) return;
   std::exception_ptr failure;
   try {
     inside->settle(range, true, true);

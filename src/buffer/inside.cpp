@@ -49,26 +49,34 @@ BufferCore::Inside::Inside(std::size_t bytes_, BufferOptions options_)
   static bool const strict_by_default = environment_flag("UNIMEM_STRICT", false);
   options.strict = options.strict || strict_by_default;
   if (options.location == Location::pinned) options.pinned = true;
-  if (options.location == Location::unified && !shares_host_memory(default_device())) {
-    throw UnsupportedOperation("Location::unified", std::string(default_device().id()),
-                               "the device does not share memory with the host");
-  }
+  if (device != nullptr) choose_host_memory();
   if (options.tracking == Tracking::pages) {
     if (auto reason = detail::PageWatch::reason_unavailable(); !reason.empty()) {
       throw UnsupportedOperation("Tracking::pages", "this system", std::move(reason));
     }
-    if (bytes < smallest_tracked || shares_host_memory(default_device())) tracking = Tracking::access;
+    if (bytes < smallest_tracked || shares(default_device())) tracking = Tracking::access;
+  }
+  if (options.location == Location::unified && !default_device().has_unified_memory()) {
+    throw UnsupportedOperation("Location::unified", std::string(default_device().id()),
+                               "the device has no memory that the host reaches too");
   }
 }
 
+void BufferCore::Inside::choose_host_memory() noexcept {
+  bool const wanted = options.location == Location::unified || device->shares_storage_with_host();
+  if (wanted && !device->reaches_host_memory() && !host && !find_place(*device)) unified = device;
+}
+
 Device& BufferCore::Inside::default_device() {
-  if (device == nullptr) device = &unimem::default_device();
+  if (device == nullptr) {
+    device = &unimem::default_device();
+    choose_host_memory();
+  }
   return *device;
 }
 
-bool BufferCore::Inside::shares_host_memory(Device const& other) const noexcept {
-  return other.shares_storage_with_host() ||
-         (options.location == Location::unified && device != nullptr && other.shares_unified_memory(*device));
+bool BufferCore::Inside::shares(Device const& with) const noexcept {
+  return with.reaches_host_memory() || (unified != nullptr && with.shares_unified_memory(*unified));
 }
 
 std::string BufferCore::Inside::display_name() const {
@@ -94,7 +102,7 @@ Device* BufferCore::Inside::device_holding(ByteRange range) const {
   Device* found = nullptr;
   for (std::size_t i = 0; i < sides.size(); ++i) {
     auto* const candidate = sides[i].device;
-    if (shares_host_memory(*candidate) || candidate->is_lost() || !holds(static_cast<Place>(i + 1), range)) continue;
+    if (shares(*candidate) || candidate->is_lost() || !holds(static_cast<Place>(i + 1), range)) continue;
     if (candidate == device) return candidate;
     if (found == nullptr) found = candidate;
   }
@@ -145,14 +153,14 @@ std::optional<Place> BufferCore::Inside::find_place(Device const& wanted) const 
 
 Place BufferCore::Inside::place_of(Device& wanted) {
   if (auto const place = find_place(wanted)) return *place;
-  if (shares_host_memory(wanted) && tracking == Tracking::pages) {
+  if (shares(wanted) && tracking == Tracking::pages) {
     // Its kernels will write to the host's pages: whose a write was could no longer be told.
     absorb_host_writes(false);
     host_writes.reset();
     tracking = Tracking::access;
   }
   sides.reserve(sides.size() + 1);
-  auto const place = coherence.add_device(shares_host_memory(wanted) ? std::optional{host_place} : std::nullopt);
+  auto const place = coherence.add_device(shares(wanted) ? std::optional{host_place} : std::nullopt);
   sides.push_back({&wanted, nullptr});
   return place;
 }
@@ -171,9 +179,8 @@ CopyCost BufferCore::Inside::cost() const {
 }
 
 std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t size) {
-  if (options.location == Location::unified && !default_device().shares_storage_with_host()) {
-    auto& owner = default_device();
-    return std::make_shared<detail::Storage>(owner, manager->acquire(owner, Location::unified, size, named()));
+  if (unified != nullptr) {
+    return detail::Storage::unified(*unified, manager->acquire(*unified, Location::unified, size, named()));
   }
   // Tracked memory has its pages to itself. No pool aligns as coarsely, so it gets one page more than it needs.
   auto const page = tracking == Tracking::pages ? detail::PageWatch::page_bytes() : 1;
@@ -200,7 +207,7 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::host_memory() {
   if (host) return host;
   // A device that shares storage with the host may have come first.
   for (auto const& other : sides) {
-    if (other.storage && shares_host_memory(*other.device)) return other.storage;
+    if (other.storage && shares(*other.device)) return other.storage;
   }
   return new_host_memory(bytes);
 }
@@ -235,7 +242,7 @@ void BufferCore::Inside::ensure_device(BufferCore& self, Place place, Queue& que
   if (coherence.has_storage(place)) return;
   auto& wanted = *side(place).device;
   if (bytes != 0) {
-    auto memory = shares_host_memory(wanted) ? host_memory() : new_device_memory(self, wanted, bytes, queue);
+    auto memory = shares(wanted) ? host_memory() : new_device_memory(self, wanted, bytes, queue);
     memory->heed(advice);
     side(place).storage = std::move(memory);
   }
@@ -259,7 +266,7 @@ AcquireOptions BufferCore::Inside::named() const {
 void BufferCore::Inside::drop_everything(std::size_t new_size) {
   Coherence fresh(new_size);
   for (auto& other : sides) {
-    fresh.add_device(shares_host_memory(*other.device) ? std::optional{host_place} : std::nullopt);
+    fresh.add_device(shares(*other.device) ? std::optional{host_place} : std::nullopt);
   }
   // Everything that was in flight keeps its memory by its tickets; what it writes is nobody's any more.
   pending.clear();
@@ -357,8 +364,8 @@ void BufferCore::Inside::check_lost(Plan const& plan) const {
   }
 }
 
-bool BufferCore::Inside::in_host_memory(Place place) const {
-  return place == host_place || shares_host_memory(*sides[place - 1].device);
+bool BufferCore::Inside::in_host_memory(Place place) const noexcept {
+  return place == host_place || shares(*sides[place - 1].device);
 }
 
 void BufferCore::Inside::mark(BufferCore& self, Place place, ByteRange range, Event event) {
@@ -374,7 +381,7 @@ void BufferCore::Inside::mark(BufferCore& self, Place place, ByteRange range, Ev
   auto const& storage = storage_at(place);
   bool const says_when = event != Event{} && place != host_place;
   if (storage && says_when) storage->hazards().written_elsewhere_by(range, event);
-  if (storage && !says_when && place != host_place) storage->used_by_others(storage->device(), nullptr);
+  if (storage && !says_when && place != host_place) storage->used_by_others(*side(place).device, nullptr);
   commit(std::move(plan), says_when ? std::vector{event} : std::vector<Event>{}, Events::of_the_end);
   if (overrules) counters.conflicting_marks.fetch_add(1, std::memory_order_relaxed);
 }

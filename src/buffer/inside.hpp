@@ -61,13 +61,17 @@ struct BufferCore::Inside {
 
   [[nodiscard]] ByteRange whole() const noexcept { return {0, bytes}; }
   [[nodiscard]] Device& default_device();
+  /// The default device is known, and the host has no memory yet: whose it is going to be.
+  void choose_host_memory() noexcept;
+  /// Whether the host's memory is the device's as well: it reaches all of it, or the host uses the device's own.
+  [[nodiscard]] bool shares(Device const& with) const noexcept;
   [[nodiscard]] std::string display_name() const;
   [[nodiscard]] std::string place_name(Place place) const;
 
   [[nodiscard]] bool has_any_storage() const;
   /// Whether every byte of `range` is current at `place`.
   [[nodiscard]] bool holds(Place place, ByteRange range) const;
-  /// A device that is not the host's own memory nor lost and holds all of `range`, the default one first; null if none
+  /// A device that has memory of its own, is not lost and holds all of `range`, the default one first; null if none
   /// does.
   [[nodiscard]] Device* device_holding(ByteRange range) const;
   /// Whether `range` is current at `place`, with no write to it and no doubt about it pending.
@@ -87,9 +91,6 @@ struct BufferCore::Inside {
   /// The place of a device, added when it is new.
   Place place_of(Device& device);
   [[nodiscard]] std::optional<Place> find_place(Device const& device) const noexcept;
-  /// Whether this buffer has one memory for the host and the device: the device's is the host's anyway, or the buffer
-  /// is in unified memory that the device shares.
-  [[nodiscard]] bool shares_host_memory(Device const& device) const noexcept;
   [[nodiscard]] Side& side(Place place) { return sides[place - 1]; }
   [[nodiscard]] CopyCost cost() const;
 
@@ -133,7 +134,7 @@ struct BufferCore::Inside {
   void check_lost(Plan const& plan) const;
 
   /// Whether the place's memory has addresses that the host may use: the host's own, or a device's that shares it.
-  [[nodiscard]] bool in_host_memory(Place place) const;
+  [[nodiscard]] bool in_host_memory(Place place) const noexcept;
   /// The memory behind a place; null without storage, or of a buffer without bytes.
   [[nodiscard]] std::shared_ptr<detail::Storage> const& storage_at(Place place) const {
     return place == host_place ? host : sides[place - 1].storage;
@@ -175,7 +176,8 @@ struct BufferCore::Inside {
   std::size_t bytes;
   BufferOptions options;
   MemoryManager* manager;
-  Device* device = nullptr;  ///< decided at first use: looking for drivers takes time
+  Device* device = nullptr;   ///< decided at first use: looking for drivers takes time
+  Device* unified = nullptr;  ///< whose unified memory serves the host; null: the host has its own
   Name name;
   std::uint64_t id;
   mutable std::mutex mutex;

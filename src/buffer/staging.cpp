@@ -110,55 +110,32 @@ bool gains_from_staging(Storage const& host, Device const& device, std::size_t b
   return threshold && bytes > *threshold && host.pageable();
 }
 
-Event upload_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on,
-                    SharedMeter const& meter) {
-  auto& beside = on.host_side();
+Event copy_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& first,
+                  Queue& second, Queue& ends_on, SharedMeter const& meter) {
   std::vector<Event> needs;
-  from.order_read(beside, source);
-  to.order_write(on, target);
+  from.order_read(first, source);
+  to.order_write(second, target);
   from.hazards().add_writers(source, needs);
 
-  auto const here = from.window(source), there = to.window(target);
-  Staging::Leg const in{beside, [&](void* block, ByteRange chunk, std::span<const Event> behind) {
-                          auto const filled = copy_on_host(beside, at_address(block, chunk.size()),
-                                                           here.window(chunk.begin, chunk.size()), behind);
-                          from.hazards().read_by(source, filled);
-                          return filled;
-                        }};
-  Staging::Leg const out{on, [&](void* block, ByteRange chunk, std::span<const Event> filled) {
-                           auto const sent =
-                               on.upload(there.window(chunk.begin, chunk.size()), block, chunk.size(), filled, meter);
-                           to.hazards().written_by({target.begin, target.begin + chunk.end}, sent);
-                           return sent;
-                         }};
-  auto const event = staging.pass(source.size(), in, out, on, needs);
-  to.hazards().written_by(target, event);
-  return event;
-}
-
-Event download_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on,
-                      SharedMeter const& meter) {
-  auto& beside = on.host_side();
-  std::vector<Event> needs;
-  from.order_read(on, source);
-  to.order_write(beside, target);
-  from.hazards().add_writers(source, needs);
-
-  auto const there = from.window(source), here = to.window(target);
-  Staging::Leg const in{on, [&](void* block, ByteRange chunk, std::span<const Event> behind) {
-                          auto const come =
-                              on.download(block, there.window(chunk.begin, chunk.size()), chunk.size(), behind, meter);
+  bool const from_host = from.serves_host(), to_host = to.serves_host();
+  auto const here = from_host ? from.host_window(source) : from.window(source);
+  auto const there = to_host ? to.host_window(target) : to.window(target);
+  Staging::Leg const in{first, [&](void* block, ByteRange chunk, std::span<const Event> behind) {
+                          auto const part = here.window(chunk.begin, chunk.size());
+                          auto const come = from_host
+                                                ? copy_on_host(first, at_address(block, chunk.size()), part, behind)
+                                                : first.download(block, part, chunk.size(), behind, meter);
                           from.hazards().read_by(source, come);
                           return come;
                         }};
-  Staging::Leg const out{beside, [&](void* block, ByteRange chunk, std::span<const Event> come) {
-                           auto const written = copy_on_host(beside, here.window(chunk.begin, chunk.size()),
-                                                             at_address(block, chunk.size()), come);
-                           to.hazards().written_by({target.begin, target.begin + chunk.end}, written);
-                           return written;
+  Staging::Leg const out{second, [&](void* block, ByteRange chunk, std::span<const Event> come) {
+                           auto const part = there.window(chunk.begin, chunk.size());
+                           auto const sent = to_host ? copy_on_host(second, part, at_address(block, chunk.size()), come)
+                                                     : second.upload(part, block, chunk.size(), come, meter);
+                           to.hazards().written_by({target.begin, target.begin + chunk.end}, sent);
+                           return sent;
                          }};
-  // On the device's queue, as if it had written to the target itself: who waits for the queue waits for the bytes.
-  auto const event = staging.pass(source.size(), in, out, on, needs);
+  auto const event = staging.pass(source.size(), in, out, ends_on, needs);
   to.hazards().written_by(target, event);
   return event;
 }

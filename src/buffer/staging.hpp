@@ -59,13 +59,12 @@ class Staging {
 /// Whether copies of `bytes` between the host memory and the device gain from being staged.
 [[nodiscard]] bool gains_from_staging(Storage const& host, Device const& device, std::size_t bytes) noexcept;
 
-/// Submits an upload by way of `staging` to `on`, behind the work it conflicts with, and records it with both sides:
-/// the source is read, and may be written again, as soon as the last chunk has left it. Returns an event of `on`.
-Event upload_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on,
-                    SharedMeter const& meter);
-
-/// Likewise a download. A chunk that failed to come is not written to the target.
-Event download_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& on,
-                      SharedMeter const& meter);
+/// Submits a copy by way of `staging`, whose blocks `first` fills and `second` empties, behind the work it conflicts
+/// with, and records it with both sides. A queue of the cpu serves the side that is the host's: of the others, devices,
+/// `meter` counts the time. The source may be written again as soon as the last chunk has left it; a chunk that failed
+/// to come is not written to the target. Returns an event of `ends_on`, the device's queue that was asked for the copy,
+/// as if it had written to the target itself: who waits for the queue waits for the bytes.
+Event copy_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& first,
+                  Queue& second, Queue& ends_on, SharedMeter const& meter);
 
 }  // namespace unimem::detail

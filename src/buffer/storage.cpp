@@ -1,5 +1,6 @@
 #include "buffer/storage.hpp"
 
+#include "buffer/inside.hpp"
 #include "buffer/lease_cell.hpp"
 #include "buffer/mutants.hpp"
 
@@ -11,14 +12,27 @@ namespace unimem::detail {
 Storage::Storage(Device& device, Allocation allocation)
     : device_(&device), allocation_(std::move(allocation)), memory_(allocation_.memory()) {}
 
-Storage::Storage(Device& device, Allocation allocation, DeviceMemory part)
-    : device_(&device), allocation_(std::move(allocation)), memory_(part) {}
+Storage::Storage(Device& host_device, Allocation allocation, DeviceMemory part)
+    : device_(&host_device), allocation_(std::move(allocation)), memory_(part), by_address_(part) {}
+
+std::shared_ptr<Storage> Storage::unified(Device& device, Allocation allocation) {
+  auto storage = std::make_shared<Storage>(device, std::move(allocation));
+  auto* const address = device.address(storage->memory_);
+  storage->by_address_ = {reinterpret_cast<std::uintptr_t>(address), 0, storage->memory_.bytes};
+  return storage;
+}
 
 Storage::Storage(Device& host_device, void* pointer, std::size_t bytes, Ownership ownership, Location location)
     : device_(&host_device),
       ownership_(std::move(ownership)),
       wrapped_at_(location),
-      memory_{reinterpret_cast<std::uintptr_t>(pointer), 0, bytes} {}
+      memory_{reinterpret_cast<std::uintptr_t>(pointer), 0, bytes},
+      by_address_(memory_) {}
+
+void* Storage::address_of(DeviceMemory window) const {
+  if (serves_host() && window.object == by_address_.object) return detail::host_address(window);
+  return device_->address(window);
+}
 
 Storage::~Storage() {
   try {
@@ -50,7 +64,8 @@ Event Storage::last_work() noexcept {
   try {
     note_others();
     events = hazards_.unfinished();
-    return device_->waiting_queue().join(events);
+    // Where the host works too, by the host, whose queues wait for anybody's work without holding anybody up.
+    return (serves_host() ? host_device() : *device_).waiting_queue().join(events);
   } catch (std::exception const&) {
     // No memory for that, or no queue any more: then here and now.
     for (auto const event : events) static_cast<void>(event.wait_for_error());

@@ -24,8 +24,11 @@ class LeaseCell;
 class Storage {
  public:
   Storage(Device& device, Allocation allocation);
-  /// Of which only `part` is used.
-  Storage(Device& device, Allocation allocation, DeviceMemory part);
+  /// For the host, of host memory, of which only `part` is used.
+  Storage(Device& host_device, Allocation allocation, DeviceMemory part);
+
+  /// For the host, of unified memory of a device, which has it in its own terms.
+  [[nodiscard]] static std::shared_ptr<Storage> unified(Device& device, Allocation allocation);
 
   /// Host memory that exists already, pageable or pinned.
   Storage(Device& host_device, void* pointer, std::size_t bytes, Ownership ownership, Location location);
@@ -42,8 +45,23 @@ class Storage {
   [[nodiscard]] DeviceMemory window(ByteRange range) const noexcept {
     return memory_.window(range.begin, range.size());
   }
-  [[nodiscard]] void* address() const { return device_->address(memory_); }
   [[nodiscard]] Device& device() const noexcept { return *device_; }
+
+  /// Whether it is the host's, by addresses, whatever else it is.
+  [[nodiscard]] bool serves_host() const noexcept { return !by_address_.empty(); }
+  /// The part of it that holds `range`, for work of the host: `object` is an address.
+  [[nodiscard]] DeviceMemory host_window(ByteRange range) const noexcept {
+    return by_address_.window(range.begin, range.size());
+  }
+  [[nodiscard]] void* host_address() const noexcept {
+    return reinterpret_cast<void*>(by_address_.object + by_address_.offset);
+  }
+  /// For work of `device`: as it is known there, if it is the device's own, or else by address.
+  [[nodiscard]] DeviceMemory window_on(Device const& device, ByteRange range) const noexcept {
+    return &device == device_ ? window(range) : host_window(range);
+  }
+  /// The address of what one of these windows stands for; null where there is none.
+  [[nodiscard]] void* address_of(DeviceMemory window) const;
   [[nodiscard]] std::size_t capacity() const noexcept { return allocation_ ? allocation_.capacity() : memory_.bytes; }
   /// Whether it came from a pool: what the library did not allocate it does not move either.
   [[nodiscard]] bool pooled() const noexcept { return static_cast<bool>(allocation_); }
@@ -52,11 +70,6 @@ class Storage {
 
   /// Whether it is host memory that the system may move while the driver looks.
   [[nodiscard]] bool pageable() const noexcept { return location() == Location::host; }
-
-  /// Whether the host may use it by its address: host memory, unified memory, or a device's that is the host's.
-  [[nodiscard]] bool of_host() const noexcept {
-    return location() != Location::device || device_->shares_storage_with_host();
-  }
 
   /// Tells the device which advice holds for the memory, as far as it has not been told: a hint, until the memory goes.
   void heed(AdviceBook const& advice);
@@ -107,7 +120,8 @@ class Storage {
   Ownership ownership_;
   Location wrapped_at_ = Location::host;  ///< where memory is that came from nobody's pool
   DeviceMemory memory_;
-  AdviceBook heeded_;  ///< what the device has been told
+  DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it
+  AdviceBook heeded_;        ///< what the device has been told
   Hazards hazards_;
   Device* others_on_ = nullptr;
   std::uint64_t others_queue_ = 0;               ///< 0: on any queue, or on none of ours

@@ -18,9 +18,9 @@ class TrackedPages final : public HostWrites {
  public:
   TrackedPages(std::shared_ptr<Storage> const& host, std::size_t bytes)
       : host_(host),
-        memory_(static_cast<std::byte const*>(host->address())),
+        memory_(static_cast<std::byte const*>(host->host_address())),
         bytes_(bytes),
-        watch_(host->address(), host->memory().bytes) {}
+        watch_(host->host_address(), host->memory().bytes) {}
 
   std::optional<HostWriteConflict> absorb(Coherence& coherence) override {
     auto const found = watch_.collect({0, bytes_});

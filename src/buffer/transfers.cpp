@@ -15,29 +15,6 @@ Queue& queue_on(Device& owner, Queue* wanted) {
   return wanted != nullptr && &wanted->device() == &owner ? *wanted : owner.default_queue();
 }
 
-/// Between devices that do not reach each other, both legs the queues' own.
-Event relayed(MemoryManager& manager, AcquireOptions const& options, detail::Storage& from, ByteRange source,
-              detail::Storage& to, ByteRange target, Queue& first, Queue& second, std::span<const Event> needs,
-              SharedMeter const& meter) {
-  detail::Staging staging(manager, options, source.size());
-  auto const here = from.window(source), there = to.window(target);
-  detail::Staging::Leg const in{first, [&](void* block, ByteRange chunk, std::span<const Event> behind) {
-                                  auto const come = first.download(block, here.window(chunk.begin, chunk.size()),
-                                                                   chunk.size(), behind, meter);
-                                  from.hazards().read_by(source, come);
-                                  return come;
-                                }};
-  detail::Staging::Leg const out{second, [&](void* block, ByteRange chunk, std::span<const Event> come) {
-                                   auto const sent = second.upload(there.window(chunk.begin, chunk.size()), block,
-                                                                   chunk.size(), come, meter);
-                                   to.hazards().written_by({target.begin, target.begin + chunk.end}, sent);
-                                   return sent;
-                                 }};
-  auto const event = staging.pass(source.size(), in, out, second, needs);
-  to.hazards().written_by(target, event);
-  return event;
-}
-
 /// Within one device the two may overlap: what has not been read must not be overwritten, so it goes by way of a block
 /// of its own.
 Event copied_aside(MemoryManager& manager, AcquireOptions options, Queue& on, DeviceMemory target, DeviceMemory source,
@@ -58,20 +35,25 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   auto const count = source_range.size();
   auto const source = from.window(source_range);
   auto const target = to.window(target_range);
-  bool const from_host = from.of_host();
-  bool const to_host = to.of_host();
+  bool const from_host = from.serves_host();
+  bool const to_host = to.serves_host();
   bool const downwards = to_host && !from_host;
   bool const upwards = from_host && !to_host;
   auto& on = queue_on(downwards ? from.device() : to.device(), queue);
 
   auto way = Way::direct;
   if ((downwards || upwards) && gains_from_staging(downwards ? to : from, on.device(), count)) {
-    if (auto blocks = Staging::pinned(manager, staging, on.host_side(), count)) {
-      auto const event = downwards ? download_staged(*blocks, from, source_range, to, target_range, on, meter)
-                                   : upload_staged(*blocks, from, source_range, to, target_range, on, meter);
-      return {event, Way::staged};
+    auto& beside = on.host_side();
+    if (auto blocks = Staging::pinned(manager, staging, beside, count)) {
+      auto &first = upwards ? beside : on, &second = upwards ? on : beside;
+      return {copy_staged(*blocks, from, source_range, to, target_range, first, second, on, meter), Way::staged};
     }
     way = Way::unstaged;
+  }
+  bool const within_one = &from.device() == &to.device();
+  if (!from_host && !to_host && !within_one && !to.device().copies_from(from.device())) {
+    Staging blocks(manager, staging, count);
+    return {copy_staged(blocks, from, source_range, to, target_range, from.device().default_queue(), on, on, meter)};
   }
 
   std::vector<Event> needs;
@@ -81,17 +63,13 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
 
   Event event;
   if (downwards) {
-    event = on.download(host_address(target), source, count, needs, meter);
+    event = on.download(host_address(to.host_window(target_range)), source, count, needs, meter);
   } else if (upwards) {
-    event = on.upload(target, host_address(source), count, needs, meter);
-  } else if (&from.device() == &to.device() || to.device().copies_from(from.device())) {
+    event = on.upload(target, host_address(from.host_window(source_range)), count, needs, meter);
+  } else {
     bool const overlap = &from == &to && source_range.begin < target_range.end && target_range.begin < source_range.end;
     event = overlap ? copied_aside(manager, staging, on, target, source, needs)
                     : on.copy(target, from.device(), source, count, needs, meter);
-  } else {
-    auto& first = from.device().default_queue();
-    from.order_read(first, source_range);
-    return {relayed(manager, staging, from, source_range, to, target_range, first, on, needs, meter)};
   }
   from.hazards().read_by(source_range, event);
   to.hazards().written_by(target_range, event);

@@ -61,10 +61,6 @@ Device::~Device() = default;
 
 void Device::advise(DeviceMemory, Location, Advice, Device const*, bool) noexcept {}
 
-bool Device::shares_unified_memory(Device const& owner) const noexcept {
-  return &owner == this && shares_storage_with_host();
-}
-
 Queue& Device::default_queue() {
   std::call_once(default_queue_made_, [this] { default_queue_ = std::make_unique<Queue>(create_queue()); });
   return *default_queue_;

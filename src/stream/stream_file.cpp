@@ -108,11 +108,14 @@ void write_npy_header(detail::OutputFile& output, ElementType element, detail::I
 void run_chunks(StreamResult& result, detail::InputFile const& input, detail::ChunkRun& run,
                 detail::ChunkPlan const& plan, std::optional<detail::OutputFile>& output, StreamOptions const& options,
                 Device& device) {
-  bool const shares = device.shares_storage_with_host();
+  bool const in_host_memory = device.reaches_host_memory();
+  auto const location = in_host_memory                      ? Location::host
+                        : device.shares_storage_with_host() ? Location::unified
+                                                            : Location::device;
   std::optional<MemoryManager> own;
   auto& manager = options.manager != nullptr ? *options.manager : own.emplace();
-  if (own && !shares && options.memory_limit < device.info().total_bytes) {
-    own->set_limit(device, options.memory_limit);
+  if (own && !in_host_memory && options.memory_limit < device.info().total_bytes) {
+    own->pool(device, location).set_max_bytes(options.memory_limit);
   }
   {
     detail::ChunkRing ring(manager, device, input, run, plan);
@@ -123,7 +126,7 @@ void run_chunks(StreamResult& result, detail::InputFile const& input, detail::Ch
   }
   result.chunks = (input.bytes() + plan.chunk_bytes - 1) / plan.chunk_bytes;
   result.chunk_bytes = plan.chunk_bytes;
-  result.pool = manager.pool(device, shares ? Location::host : Location::device).statistics();
+  result.pool = manager.pool(device, location).statistics();
   result.peak_device_bytes = result.pool.peak_reserved_bytes;
 }
 
@@ -139,7 +142,7 @@ StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& 
   detail::ChunkPlan plan;
   plan.chunk_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(options.chunk_bytes, input.bytes()));
   // A header of an odd length leaves the elements where no kernel may read them in place; they are copied then.
-  plan.mapped = device.shares_storage_with_host() && input.data_offset() % element_size(element) == 0;
+  plan.mapped = device.reaches_host_memory() && input.data_offset() % element_size(element) == 0;
   plan.reduces = !kernel.maps();
   plan.writes = !options.output.empty();
   auto const run = kernel.work()->start(device, element, plan.mapped);

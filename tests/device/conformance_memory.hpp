@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unimem/device/discovery.hpp>
+
 #include "device/conformance_fixture.hpp"
 
 #include <algorithm>
@@ -269,6 +271,37 @@ TEST_P(DeviceConformance, ThreadsAllocateWithinTheCapacityTogether) {
   }
   auto const everything = take_everything(device());
   EXPECT_FALSE(everything.empty());
+}
+
+TEST_P(DeviceConformance, UnifiedMemoryIsTheHostsAndTheDevicesWhereItIsServed) {
+  if (!device().has_unified_memory()) {
+    EXPECT_FALSE(device().shares_storage_with_host());
+    EXPECT_FALSE(device().reaches_host_memory());
+    EXPECT_THROW(static_cast<void>(device().allocate(100, Location::unified)), UnsupportedOperation);
+    return;
+  }
+  auto const memory = device().allocate(1000, Location::unified);
+  auto* const bytes = static_cast<std::byte*>(device().address(memory));
+  ASSERT_NE(bytes, nullptr);
+  auto const data = noise(1000, 5);
+  std::copy(data.begin(), data.end(), bytes);
+  Bytes landed(100);
+  auto& queue = device().default_queue();
+  queue.download(landed.data(), memory.window(300, 100), 100).wait();
+  EXPECT_EQ(landed, Bytes(data.begin() + 300, data.begin() + 400));
+  queue.fill(memory.window(500, 100), repeated(1, 7)).wait();
+  EXPECT_EQ(Bytes(bytes + 500, bytes + 600), repeated(100, 7));
+  EXPECT_EQ(Bytes(bytes, bytes + 500), Bytes(data.begin(), data.begin() + 500));
+  // A hint is taken of every kind, for every place, and nothing comes of it that could be seen.
+  for (auto const advice : {Advice::read_mostly, Advice::preferred_location, Advice::accessed_by}) {
+    for (bool const holds : {true, false}) {
+      device().advise(memory.window(0, 500), Location::unified, advice, &device(), holds);
+      device().advise(memory, Location::unified, advice,
+                      advice == Advice::read_mostly ? nullptr : &unimem::device("cpu"), holds);
+    }
+  }
+  EXPECT_EQ(Bytes(bytes, bytes + 500), Bytes(data.begin(), data.begin() + 500));
+  device().release(memory, Location::unified);
 }
 
 }  // namespace unimem

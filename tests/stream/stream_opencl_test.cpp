@@ -1,16 +1,27 @@
+#include <unimem/core/error.hpp>
+
 #include "stream/stream_conformance.hpp"
+
+#include <string>
+#include <vector>
 
 namespace unimem {
 namespace {
 
-/// The first OpenCL device, if there is one.
+/// The first OpenCL device, if there is one, as it is and with the host's memory for its own, if it can.
 std::vector<StreamCase> opencl_devices() {
+  std::vector<StreamCase> cases;
   for (Device& found : devices()) {
-    if (found.backend() == Backend::opencl) {
-      return {{"opencl", [&found]() -> Device& { return found; }}};
+    if (found.backend() != Backend::opencl) continue;
+    cases.push_back({"opencl", [&found]() -> Device& { return found; }});
+    try {
+      auto& shared = device(std::string(found.id()) + ",zero_copy=1");
+      cases.push_back({"opencl_shared", [&shared]() -> Device& { return shared; }});
+    } catch (UnsupportedOperation const&) {  // NOLINT(bugprone-empty-catch): most discrete devices cannot
     }
+    break;
   }
-  return {};
+  return cases;
 }
 
 TEST(OpenClStreams, HaveADeviceToRunOn) {

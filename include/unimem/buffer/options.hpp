@@ -24,8 +24,7 @@ enum class Tracking : std::uint8_t {
 struct BufferOptions {
   MemoryManager* manager = nullptr;  ///< where memory comes from; null: default_manager()
   Device* device = nullptr;          ///< the device used when none is named; null: default_device()
-  /// `pinned` is the same as `pinned = true`; `unified` needs a device that shares memory with the host, as GPUs
-  /// do that have managed memory: one memory for both, nothing is copied, and the system moves what is touched.
+  /// `pinned` is the same as `pinned = true`; `unified` needs a device that has such memory.
   Location location = Location::device;
   Placement placement = Placement::automatic;     ///< a hint
   AccessPattern access = AccessPattern::unknown;  ///< a hint

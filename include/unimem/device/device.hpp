@@ -114,11 +114,20 @@ class UNIMEM_API Device {
   /// The page interface, or null where the driver has none.
   [[nodiscard]] virtual PageSource* pages() noexcept { return nullptr; }
 
-  /// Whether device memory is host memory, so that a buffer needs only one copy.
+  /// Whether device memory is host memory, so that a buffer needs only one copy: any, if it `reaches_host_memory`, or
+  /// what the device allocates itself (`Location::unified`).
   [[nodiscard]] virtual bool shares_storage_with_host() const noexcept = 0;
 
-  /// Whether what `owner` allocates as `Location::unified` is at the same time the host's memory and this device's.
-  [[nodiscard]] virtual bool shares_unified_memory(Device const& owner) const noexcept;
+  /// Whether its commands and kernels take any memory of the host by its address, as the cpu's do: a buffer on such a
+  /// device is where the host has it.
+  [[nodiscard]] virtual bool reaches_host_memory() const noexcept { return false; }
+
+  /// Whether it serves `Location::unified`: memory that the host reaches through `address`, with nothing to be copied,
+  /// while commands and kernels take it like all other memory of the device.
+  [[nodiscard]] virtual bool has_unified_memory() const noexcept { return shares_storage_with_host(); }
+
+  /// Whether what `owner` allocates as `Location::unified` is this device's memory as well, at the same addresses.
+  [[nodiscard]] virtual bool shares_unified_memory(Device const& owner) const noexcept { return &owner == this; }
 
   /// The address code running on this device may use for `memory`; null where device memory has no address (OpenCL).
   [[nodiscard]] virtual void* address(DeviceMemory memory) = 0;

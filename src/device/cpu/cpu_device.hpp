@@ -22,6 +22,7 @@ class CpuDevice final : public Device, private PageOwner {
   void release(DeviceMemory memory, Location location) noexcept override;
   [[nodiscard]] PageSource* pages() noexcept override;
   [[nodiscard]] bool shares_storage_with_host() const noexcept override { return true; }
+  [[nodiscard]] bool reaches_host_memory() const noexcept override { return true; }
   [[nodiscard]] void* address(DeviceMemory memory) override;
   [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
 

@@ -51,6 +51,7 @@ class CudaDevice final : public unimem::Device, private PageOwner {
               bool holds) noexcept override;
   [[nodiscard]] PageSource* pages() noexcept override;
   [[nodiscard]] bool shares_storage_with_host() const noexcept override { return false; }
+  [[nodiscard]] bool has_unified_memory() const noexcept override { return hardware_.has_managed; }
   [[nodiscard]] bool shares_unified_memory(unimem::Device const& owner) const noexcept override;
   [[nodiscard]] void* address(DeviceMemory memory) override;
   [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;

@@ -60,9 +60,9 @@ void OpenClDevice::refuse(std::size_t bytes, std::size_t limit, std::string reas
 }
 
 DeviceMemory OpenClDevice::allocate(std::size_t bytes, Location location) {
-  if (location != Location::device) {
+  if (location != Location::device && !(location == Location::unified && options_.shares)) {
     throw UnsupportedOperation(fmt::format("{} memory", to_string(location)), std::string(id()),
-                               "OpenCL devices serve device memory only");
+                               "OpenCL devices serve device memory, and unified memory where they share the host's");
   }
   if (bytes == 0) throw InvalidArgument("bytes", "0", "at least 1");
   if (bytes > info_.max_allocation) {
