@@ -37,6 +37,20 @@ class DoubleBuffers : public BufferTest {
     return options;
   }
 
+  /// A thread that publishes `frames` frames, each as `fill(back, number)` makes it, and closes.
+  template <class Fill>
+  static std::jthread producer(DoubleBuffer<std::uint32_t>& buffers, std::uint32_t frames, Fill fill) {
+    return std::jthread([&buffers, frames, fill] {
+      for (std::uint32_t frame = 1; frame <= frames; ++frame) {
+        auto* const back = buffers.back();
+        ASSERT_NE(back, nullptr);
+        fill(*back, frame);
+        buffers.publish();
+      }
+      buffers.close();
+    });
+  }
+
   /// Writes down in `log`, on the device, what every element of a frame is, or 0 if they differ.
   static Event note(Queue& queue, UnifiedBuffer<std::uint32_t> const& frame, UnifiedBuffer<std::uint32_t>& log,
                     std::size_t at) {
@@ -54,15 +68,8 @@ class DoubleBuffers : public BufferTest {
 TEST_F(DoubleBuffers, EverythingPublishedIsSeenOnceInOrderAndNeverHalfWritten) {
   constexpr std::uint32_t frames = 3000;
   DoubleBuffer<std::uint32_t> buffers(count, on(sim));
-  std::jthread producer([&] {
-    for (std::uint32_t frame = 1; frame <= frames; ++frame) {
-      auto* const back = buffers.back();
-      ASSERT_NE(back, nullptr);
-      std::ranges::fill(back->host_overwrite(), frame);
-      buffers.publish();
-    }
-    buffers.close();
-  });
+  auto const producing = producer(
+      buffers, frames, [](auto& back, std::uint32_t frame) { std::ranges::fill(back.host_overwrite(), frame); });
   std::uint32_t expected = 1;
   while (auto const* front = buffers.front()) {
     ASSERT_EQ(uniform(front->host_view()), expected) << "half-written, lost or out of order";
@@ -76,15 +83,9 @@ TEST_F(DoubleBuffers, EverythingPublishedIsSeenOnceInOrderAndNeverHalfWritten) {
 TEST_F(DoubleBuffers, AProducerOnADeviceHandsOverWhatIsNotThereYet) {
   constexpr std::uint32_t frames = 200;
   DoubleBuffer<std::uint32_t> buffers(count, on(slow));
-  std::jthread producer([&] {
-    auto queue = slow.create_queue();
-    for (std::uint32_t frame = 1; frame <= frames; ++frame) {
-      auto* const back = buffers.back();
-      set(queue, back->slice(0), frame);
-      buffers.publish();
-    }
-    buffers.close();
-  });
+  auto queue = slow.create_queue();
+  auto const producing =
+      producer(buffers, frames, [&](auto& back, std::uint32_t frame) { set(queue, back.slice(0), frame); });
   std::uint32_t expected = 1;
   while (auto const* front = buffers.front()) {
     // By turns from the host, and from the device's own memory.
@@ -103,19 +104,14 @@ TEST_F(DoubleBuffers, BothSidesMayRunAheadOfTheirDevices) {
   constexpr std::uint32_t frames = 300;
   DoubleBuffer<std::uint32_t> buffers(count, on(slow));
   UnifiedBuffer<std::uint32_t> log(frames, on(slow));
-  std::jthread producer([&] {
-    auto queue = slow.create_queue();
-    for (std::uint32_t frame = 1; frame <= frames; ++frame) {
-      auto* const back = buffers.back();
-      // By turns from the host, whose bytes are on their way when the next frame is written, and on the device.
-      if (frame % 3 == 0) {
-        std::ranges::fill(back->host_overwrite(), frame);
-      } else {
-        set(queue, back->slice(0), frame);
-      }
-      buffers.publish();
+  auto filling = slow.create_queue();
+  auto const producing = producer(buffers, frames, [&](auto& back, std::uint32_t frame) {
+    // By turns from the host, whose bytes are on their way when the next frame is written, and on the device.
+    if (frame % 3 == 0) {
+      std::ranges::fill(back.host_overwrite(), frame);
+    } else {
+      set(filling, back.slice(0), frame);
     }
-    buffers.close();
   });
   auto queue = slow.create_queue();
   std::size_t seen = 0;

@@ -68,9 +68,7 @@ TYPED_TEST(ElementTypes, TravelBothWaysUnchangedAndAreFilledWhole) {
 class Elements : public BufferTest {};
 
 TEST_F(Elements, AreIteratedInPlaceAndSetOneByOne) {
-  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
-  buffer.copy_from(counting(100));
-  buffer.sync_to_device();
+  auto buffer = synchronized();
   EXPECT_EQ(std::as_const(buffer).at(42), 42U);
   EXPECT_EQ(buffer.state(), BufferState::synchronized) << "looking at one is no write";
   buffer.at(42) = 7;

@@ -17,13 +17,6 @@ using ::testing::Each;
 
 class Leases : public BufferTest {
  protected:
-  [[nodiscard]] UnifiedBuffer<std::uint32_t> synchronized(std::string name = {}) {
-    UnifiedBuffer<std::uint32_t> buffer(100, on_sim(std::move(name)));
-    buffer.copy_from(counting(100));
-    buffer.sync_to_device();
-    return buffer;
-  }
-
   /// The lease that follows one on the same queue.
   [[nodiscard]] static DeviceSpan<const std::uint32_t> repeated(UnifiedBuffer<std::uint32_t>& buffer, Queue& on) {
     static_cast<void>(buffer.device_view(on));

@@ -6,6 +6,7 @@
 #include "buffer/gate_from_beside.hpp"
 #include "buffer/model.hpp"
 #include "buffer/reuse.hpp"
+#include "device/gate.hpp"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +16,6 @@
 #include <cstdint>
 #include <exception>
 #include <iostream>
-#include <latch>
 #include <optional>
 #include <span>
 #include <string>
@@ -54,35 +54,69 @@ std::optional<Finding> found_by_model(unsigned seed) {
   return std::nullopt;
 }
 
+/// Where what a mutant does is looked for: a device, and a manager whose buffers are at home there.
+struct Scene {
+  explicit Scene(Device& home) {
+    options.manager = &manager;
+    options.device = &home;
+  }
+
+  [[nodiscard]] UnifiedBuffer<std::uint32_t> buffer(std::size_t count) const {
+    return UnifiedBuffer<std::uint32_t>(Shape(count), options);
+  }
+
+  /// Elements of 1, which only the device has as far as `value` at `at` goes.
+  [[nodiscard]] UnifiedBuffer<std::uint32_t> changed_on_device(std::size_t at, std::uint32_t value) {
+    auto result = buffer(100);
+    result.fill(1);
+    auto const lease = result.device();
+    lease.data()[at] = value;
+    return result;
+  }
+
+  /// Whether the host's bytes are raised as an error, which is told once.
+  static bool told_of_a_failure(UnifiedBuffer<std::uint32_t> const& of) {
+    try {
+      static_cast<void>(of.host_view());
+      return false;
+    } catch (DeviceError const&) {
+      return true;
+    }
+  }
+
+  MemoryManager manager;
+  BufferOptions options;
+};
+
+/// What is wrong with elements that should all be as `expected(index)` says.
+template <class Expected>
+std::optional<Finding> strange_word(DeviceSpan<const std::uint32_t> const& lease, Expected expected) {
+  for (std::size_t i = 0; i < lease.size(); ++i) {
+    if (lease.data()[i] != expected(i))
+      return Finding{"the staging test", "word " + std::to_string(i) + " is another's"};
+  }
+  return std::nullopt;
+}
+
 /// Three blocks' worth between devices that do not reach each other, by way of two blocks: the third must wait until
 /// the first has been sent on, which here takes a while.
 std::optional<Finding> found_by_staging() {
   constexpr std::size_t words = (std::size_t{12} << 20) / sizeof(std::uint32_t);
-  static auto& from = make_sim({.memory_bytes = std::size_t{32} << 20, .peer = false});
   static auto& to = make_sim({.memory_bytes = std::size_t{32} << 20, .peer = false});
-  MemoryManager manager;
-  BufferOptions options;
-  options.manager = &manager;
-  options.device = &from;
-  UnifiedBuffer<std::uint32_t> buffer(Shape(words), options);
+  static auto& from = make_sim({.memory_bytes = std::size_t{32} << 20, .peer = false});
+  Scene scene(from);
+  auto buffer = scene.buffer(words);
   {
     auto const lease = buffer.device_overwrite(from);
     for (std::size_t i = 0; i < words; ++i) lease.data()[i] = static_cast<std::uint32_t>(i);
   }
-  std::latch sent{1};
-  auto const hold =
-      to.compile({"hold", "", [&](Range, std::size_t, std::size_t, std::span<const HostArgument>) { sent.wait(); }});
-  to.default_queue().run(hold, Range{1}, {});
+  std::optional<Gate> gate{to.default_queue()};
   auto const there = buffer.prefetch(to);
   // With the fault all three come down at once; without it the third waits for the first to be sent on.
   if (UNIMEM_MUTANT(staging_recycled_early)) from.synchronize();
-  sent.count_down();
+  gate.reset();
   there.wait();
-  auto const lease = buffer.device_view(to);
-  for (std::size_t i = 0; i < words; ++i) {
-    if (lease.data()[i] != i) return Finding{"the staging test", "word " + std::to_string(i) + " is another's"};
-  }
-  return std::nullopt;
+  return strange_word(buffer.device_view(to), [](std::size_t i) { return i; });
 }
 
 /// Two queues with one staging block each: the first, held up, keeps its block until it has been sent on.
@@ -90,69 +124,40 @@ std::optional<Finding> found_by_blocks_in_use() {
   constexpr std::size_t words = (std::size_t{2} << 20) / sizeof(std::uint32_t);
   static auto& to = make_sim({.memory_bytes = std::size_t{32} << 20, .staging_threshold = std::size_t{1} << 20});
   auto held = to.create_queue(), free = to.create_queue();
-  MemoryManager manager;
-  BufferOptions options;
-  options.manager = &manager;
-  options.device = &to;
-  UnifiedBuffer<std::uint32_t> first(Shape(words), options), second(Shape(words), options);
+  Scene scene(to);
+  auto first = scene.buffer(words), second = scene.buffer(words);
   first.fill(1);
   second.fill(2);
-  std::latch sent{1};
-  auto const hold =
-      to.compile({"hold", "", [&](Range, std::size_t, std::size_t, std::span<const HostArgument>) { sent.wait(); }});
-  held.run(hold, Range{1}, {});
+  std::optional<Gate> gate{held};
   auto& host = device("cpu");
   auto const staged = host.transfers().device_to_device_copies;
   auto const later = first.prefetch(held);
   while (host.transfers().device_to_device_copies == staged) std::this_thread::yield();
   second.prefetch(free).wait();
-  sent.count_down();
+  gate.reset();
   later.wait();
-  auto const lease = first.device_view(to);
-  for (std::size_t i = 0; i < words; ++i) {
-    if (lease.data()[i] != 1) return Finding{"the staging test", "word " + std::to_string(i) + " is another's"};
-  }
-  return std::nullopt;
+  return strange_word(first.device_view(to), [](std::size_t) { return 1U; });
 }
 
 /// A copy that failed on its way to the host, and an operation that has nothing to do with it.
 std::optional<Finding> found_by_arrival() {
   static auto& from = make_sim({.memory_bytes = std::size_t{1} << 20});
-  MemoryManager manager;
-  BufferOptions options;
-  options.manager = &manager;
-  options.device = &from;
-  UnifiedBuffer<std::uint32_t> buffer(Shape(100), options);
-  buffer.fill(1);
-  {
-    auto const lease = buffer.device();
-    lease.data()[0] = 2;
-  }
+  Scene scene(from);
+  auto buffer = scene.changed_on_device(0, 2);
   set_sim_faults(from, {.fail_download = 1});
   static_cast<void>(buffer.sync_to_host_async().wait_for_error());
   static_cast<void>(buffer.core().fetch({0, 0}));
   set_sim_faults(from, {});
-  try {
-    static_cast<void>(buffer.host_view());
-  } catch (DeviceError const&) {
-    return std::nullopt;
-  }
+  if (Scene::told_of_a_failure(buffer)) return std::nullopt;
   return Finding{"the arrival test", "what failed to arrive was read"};
 }
 
 /// Work whose input failed to arrive, so that it never began: what only the device has is what it was.
 std::optional<Finding> found_by_need() {
   static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20});
-  MemoryManager manager;
-  BufferOptions options;
-  options.manager = &manager;
-  options.device = &on;
-  UnifiedBuffer<std::uint32_t> input(Shape(100), options), changed(Shape(100), options);
+  Scene scene(on);
+  auto input = scene.buffer(100), changed = scene.changed_on_device(0, 2);
   input.fill(1);
-  {
-    auto const lease = changed.device();
-    lease.data()[0] = 2;
-  }
   set_sim_faults(on, {.fail_upload = 1});
   std::array const operands{Operand{&input.core(), {0, 400}, Intent::read},
                             Operand{&changed.core(), {0, 400}, Intent::read_write}};
@@ -162,10 +167,7 @@ std::optional<Finding> found_by_need() {
                                    });
   static_cast<void>(event.wait_for_error());
   set_sim_faults(on, {});
-  try {
-    static_cast<void>(changed.host_view());
-  } catch (DeviceError const&) {  // told once
-  }
+  static_cast<void>(Scene::told_of_a_failure(changed));
   try {
     if (changed.at(0) == 2) return std::nullopt;
     return Finding{"the need test", "what nothing touched has changed"};
@@ -179,11 +181,8 @@ std::optional<Finding> found_by_need() {
 std::optional<Finding> found_by_crossing() {
   static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20, .heedless = true});
   static auto& beside = make_sim({.memory_bytes = std::size_t{1} << 20});
-  MemoryManager manager;
-  BufferOptions options;
-  options.manager = &manager;
-  options.device = &on;
-  UnifiedBuffer<std::uint32_t> buffer(Shape(100), options);
+  Scene scene(on);
+  auto buffer = scene.buffer(100);
   buffer.fill(1);
   buffer.sync_to_device();
   {
@@ -202,10 +201,7 @@ std::optional<Finding> found_by_crossing() {
   }
   for (auto const event : events) static_cast<void>(event.wait_for_error());
   set_sim_faults(on, {});
-  try {
-    static_cast<void>(buffer.host_view());
-  } catch (DeviceError const&) {  // told once
-  }
+  static_cast<void>(Scene::told_of_a_failure(buffer));
   try {
     if (buffer.slice(30, 20).to_vector() == std::vector<std::uint32_t>(20, 7)) return std::nullopt;
     return Finding{"the crossing test", "the only good copy was written over"};
@@ -217,11 +213,8 @@ std::optional<Finding> found_by_crossing() {
 /// Leases for one queue after the other, and what must not happen under them.
 std::optional<Finding> found_by_leases() {
   static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20});
-  MemoryManager manager;
-  BufferOptions options;
-  options.manager = &manager;
-  options.device = &on;
-  UnifiedBuffer<std::uint32_t> buffer(Shape(100), options);
+  Scene scene(on);
+  auto buffer = scene.buffer(100);
   auto& queue = on.default_queue();
   for (std::uint32_t value = 1; value <= 3; ++value) {
     buffer.host()[0] = value;

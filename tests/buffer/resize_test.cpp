@@ -47,9 +47,7 @@ TEST_F(Resizes, WhatOnlyADeviceHasIsKeptThereAndNeverCrossesToTheHost) {
 }
 
 TEST_F(Resizes, ShrinkingKeepsTheFront) {
-  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
-  buffer.copy_from(counting(100));
-  buffer.sync_to_device();
+  auto buffer = synchronized();
   buffer.resize(10);
   EXPECT_EQ(buffer.to_vector(), counting(10));
   EXPECT_EQ(device_bytes(buffer, sim), counting(10));
@@ -58,9 +56,7 @@ TEST_F(Resizes, ShrinkingKeepsTheFront) {
 }
 
 TEST_F(Resizes, WhatIsCurrentHereAndThereIsBroughtTogether) {
-  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
-  buffer.copy_from(counting(100));
-  buffer.sync_to_device();
+  auto buffer = synchronized();
   set(sim.default_queue(), buffer.slice(50, 50), 7);
   std::ranges::fill(buffer.host(0, 10), 3U);
   ASSERT_EQ(buffer.state(), BufferState::mixed);
@@ -142,9 +138,7 @@ TEST_F(Resizes, WithoutMemoryForTheNewSizeTheBufferIsAsItWas) {
 
 TEST_F(Resizes, ResizingWaitsForTheWorkAndKeepsWhatItWrites) {
   auto queue = sim.create_queue();
-  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
-  buffer.copy_from(counting(100));
-  buffer.sync_to_device();
+  auto buffer = synchronized();
   std::optional<Gate> gate{queue};
   auto const written = add(queue, buffer.slice(0), 5);
   EXPECT_FALSE(written.ready());

@@ -88,9 +88,7 @@ TEST_F(SmallWrites, AGapIsCopiedAlongWhereThatIsCheaperThanAnotherCommand) {
 }
 
 TEST_F(SmallWrites, AGapThatTheDeviceHasNewerIsNeverCopiedAlong) {
-  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
-  buffer.copy_from(counting(100));
-  buffer.sync_to_device();
+  auto buffer = synchronized();
   std::ranges::fill(buffer.host(10, 1), 1000U);
   std::ranges::fill(buffer.host(12, 1), 1200U);
   set(sim.default_queue(), buffer.slice(11, 1), 1100);

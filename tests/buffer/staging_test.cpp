@@ -36,6 +36,13 @@ class Staged : public BufferTest {
     return bytes;
   }
 
+  /// A buffer of such bytes, which the host has.
+  [[nodiscard]] UnifiedBuffer<std::uint8_t> filled(std::size_t count, std::size_t seed = 0) {
+    UnifiedBuffer<std::uint8_t> buffer(count, on_stager());
+    buffer.copy_from(pattern(count, seed));
+    return buffer;
+  }
+
   /// Adds to bytes on the device, as a kernel does.
   static Event bump(Queue& queue, BufferSlice<std::uint8_t> const& slice) {
     Operand const operand{&slice.core(), slice.range(), Intent::read_write};
@@ -65,9 +72,8 @@ TEST_F(Staged, LargeCopiesPassThroughPinnedChunksInBothDirections) {
     auto const copies = std::max<std::size_t>(chunks, 1);
     std::size_t const staged = chunks == 0 ? 0 : 1;
     manager.cleanup();
-    UnifiedBuffer<std::uint8_t> buffer(bytes, on_stager());
+    auto buffer = filled(bytes);
     auto const data = pattern(bytes);
-    buffer.copy_from(data);
     auto const before = stager.transfers();
     auto const on_host = device("cpu").transfers();
     buffer.sync_to_device();
@@ -138,9 +144,8 @@ TEST_F(Staged, OtherDevicesAndPinnedMemoryAreServedDirectly) {
 
 TEST_F(Staged, NothingWaitsThatDidNotWaitBefore) {
   constexpr std::size_t bytes = 3 * chunk;
-  UnifiedBuffer<std::uint8_t> buffer(bytes, on_stager());
+  auto buffer = filled(bytes);
   auto const data = pattern(bytes);
-  buffer.copy_from(data);
   auto queue = stager.create_queue(), behind = stager.create_queue();
   std::optional<Gate> gate{queue};
   auto const arrived = buffer.prefetch(queue);
@@ -159,9 +164,8 @@ TEST_F(Staged, NothingWaitsThatDidNotWaitBefore) {
 }
 
 TEST_F(Staged, TheHostMayWriteAgainWhenTheLastChunkHasLeftIt) {
-  UnifiedBuffer<std::uint8_t> buffer(2 * mebi, on_stager());
+  auto buffer = filled(2 * mebi);
   auto const data = pattern(2 * mebi);
-  buffer.copy_from(data);
   auto queue = stager.create_queue();
   std::optional<Gate> gate{queue};
   auto const arrived = buffer.prefetch(queue);
@@ -178,9 +182,8 @@ TEST_F(Staged, TheHostMayWriteAgainWhenTheLastChunkHasLeftIt) {
 
 TEST_F(Staged, WhoWaitsForTheQueueWaitsForTheHostsBytesToo) {
   constexpr std::size_t bytes = 2 * chunk + 5;
-  UnifiedBuffer<std::uint8_t> buffer(bytes, on_stager());
+  auto buffer = filled(bytes);
   auto const data = pattern(bytes);
-  buffer.copy_from(data);
   auto const* const kept = buffer.host_view().data();
   buffer.sync_to_device();
   bump(stager.default_queue(), buffer.slice(0));
@@ -196,8 +199,7 @@ TEST_F(Staged, AQueuesCopiesShareTwoBlocksHoweverManyAreOnTheirWay) {
   std::optional<Gate> gate{queue};
   std::vector<Event> arrived;
   for (std::size_t i = 0; i < 5; ++i) {
-    buffers.emplace_back(bytes, on_stager());
-    buffers.back().copy_from(pattern(bytes, i));
+    buffers.push_back(filled(bytes, i));
     arrived.push_back(buffers.back().prefetch(queue));
   }
   for (auto const event : arrived) EXPECT_FALSE(event.ready());
@@ -212,9 +214,7 @@ TEST_F(Staged, AQueuesCopiesShareTwoBlocksHoweverManyAreOnTheirWay) {
 TEST_F(Staged, AQueueThatIsHeldUpHoldsUpNoOther) {
   constexpr std::size_t bytes = 2 * mebi;  // one block each
   auto held = stager.create_queue(), free = stager.create_queue();
-  UnifiedBuffer<std::uint8_t> first(bytes, on_stager()), second(bytes, on_stager());
-  first.copy_from(pattern(bytes, 1));
-  second.copy_from(pattern(bytes, 2));
+  auto first = filled(bytes, 1), second = filled(bytes, 2);
   std::optional<Gate> gate{held};
   auto const later = first.prefetch(held);
   second.prefetch(free).wait();
@@ -228,9 +228,8 @@ TEST_F(Staged, AQueueThatIsHeldUpHoldsUpNoOther) {
 TEST_F(Staged, WithoutPinnedMemoryCopiesGoDirectlyAndAreCounted) {
   constexpr std::size_t bytes = 2 * chunk;
   manager.pool(device("cpu"), Location::pinned).set_max_bytes(chunk);
-  UnifiedBuffer<std::uint8_t> buffer(bytes, on_stager());
+  auto buffer = filled(bytes);
   auto const data = pattern(bytes);
-  buffer.copy_from(data);
   buffer.sync_to_device();
   EXPECT_EQ(moved(stager.transfers()), (Moved{bytes, 1, 0, 0})) << "there was one block, and two are needed";
   EXPECT_EQ(buffer.statistics().staged_copies, 0U);
@@ -248,9 +247,7 @@ TEST_F(Staged, WhereAllPinnedMemoryIsOnItsWayNobodyWaitsForIt) {
   constexpr std::size_t bytes = 2 * mebi;
   manager.pool(device("cpu"), Location::pinned).set_max_bytes(chunk);
   auto held = stager.create_queue(), free = stager.create_queue();
-  UnifiedBuffer<std::uint8_t> first(bytes, on_stager()), second(bytes, on_stager());
-  first.copy_from(pattern(bytes, 1));
-  second.copy_from(pattern(bytes, 2));
+  auto first = filled(bytes, 1), second = filled(bytes, 2);
   std::optional<Gate> gate{held};
   auto const later = first.prefetch(held);
   second.prefetch(free).wait();
@@ -267,8 +264,7 @@ TEST_F(Staged, AFailureOnTheWayUpIsToldAndTheHostStaysAsItWas) {
   auto const data = pattern(bytes);
   for (std::uint64_t n = 1; n <= 3; ++n) {
     SCOPED_TRACE(n);
-    UnifiedBuffer<std::uint8_t> buffer(bytes, on_stager());
-    buffer.copy_from(data);
+    auto buffer = filled(bytes);
     set_sim_faults(stager, {.fail_upload = n});
     auto const arrived = buffer.sync_to_device_async();
     EXPECT_THROW(arrived.wait(), DeviceError);
@@ -287,8 +283,7 @@ TEST_F(Staged, AFailureOnTheWayDownLeavesWhatTheHostHas) {
   auto const data = pattern(bytes);
   for (std::uint64_t n = 1; n <= 3; ++n) {
     SCOPED_TRACE(n);
-    UnifiedBuffer<std::uint8_t> buffer(bytes, on_stager());
-    buffer.copy_from(data);
+    auto buffer = filled(bytes);
     buffer.sync_to_device();
     // All but a few bytes in the middle, which the host keeps: one copy goes over them all the same.
     bump(stager.default_queue(), buffer.slice(0, gap)).wait();
@@ -310,8 +305,7 @@ TEST_F(Staged, AFailureOnTheWayDownLeavesWhatTheHostHas) {
 TEST_F(Staged, WhatNeverCameDoesNotTakeTheHostsLastGoodCopyWithIt) {
   constexpr std::size_t bytes = 2 * chunk + 5;
   auto const data = pattern(bytes);
-  UnifiedBuffer<std::uint8_t> buffer(bytes, on_stager());
-  buffer.copy_from(data);
+  auto buffer = filled(bytes);
   buffer.sync_to_device();
   set_sim_faults(stager, {.fail_run = 1});
   auto& queue = stager.default_queue();
@@ -339,8 +333,7 @@ TEST_F(Staged, WhicheverCallFailsNothingElseDoes) {
       SCOPED_TRACE(::testing::Message() << (lose ? "lost after" : "failing") << " call " << n + 1);
       failed = false;
       {
-        UnifiedBuffer<std::uint8_t> buffer(bytes, on_stager());
-        buffer.copy_from(data);
+        auto buffer = filled(bytes);
         SimOptions faults;
         (lose ? faults.lose_after : faults.fail_call) = n + 1;
         set_sim_faults(stager, faults);
@@ -380,8 +373,7 @@ TEST_F(Staged, WhicheverCallFailsNothingElseDoes) {
 TEST_F(Staged, QueuesAndBuffersMayGoWhileChunksAreOnTheirWay) {
   constexpr std::size_t bytes = 2 * chunk + 5;
   auto const data = pattern(bytes);
-  UnifiedBuffer<std::uint8_t> buffer(bytes, on_stager());
-  buffer.copy_from(data);
+  auto buffer = filled(bytes);
   {
     auto queue = stager.create_queue();
     static_cast<void>(buffer.prefetch(queue));
@@ -390,8 +382,7 @@ TEST_F(Staged, QueuesAndBuffersMayGoWhileChunksAreOnTheirWay) {
   {
     std::optional<Gate> gate{stager.default_queue()};
     {
-      UnifiedBuffer<std::uint8_t> passing(bytes, on_stager());
-      passing.copy_from(pattern(bytes, 3));
+      auto passing = filled(bytes, 3);
       static_cast<void>(passing.prefetch());
     }
     gate.reset();

@@ -92,9 +92,7 @@ TEST_F(States, OverwritingADeviceBringsNothingIn) {
 }
 
 TEST_F(States, DisjointWritesOnBothSidesAreMixedAndMergeByExactlyTheirBytes) {
-  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
-  buffer.copy_from(counting(100));
-  buffer.sync_to_device();
+  auto buffer = synchronized();
   {
     auto const lease = buffer.device_view();
     std::ranges::fill(buffer.host(0, 40), 1U);
