@@ -42,3 +42,13 @@ unimem_on_standin(device_cuda_standin_process_test)
 # The backend on the stand-in.
 unimem_test(device_cuda_test SOURCES cuda_conformance_test.cpp LABELS cuda TIMEOUT 300 WHOLE)
 unimem_on_standin(device_cuda_test)
+
+# The backend once more with its fault points switched on: its objects are linked in place of the library's. Its faults
+# corrupt memory, which is the point; a sanitizer would end the program at the first. One CTest a case, since some end a GPU.
+if(NOT UNIMEM_SANITIZE)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/device/cuda/*.cpp")
+  unimem_test(device_cuda_mutants_test SOURCES cuda_mutants_test.cpp ${cuda_sources} LABELS cuda TIMEOUT 60)
+  target_compile_definitions(device_cuda_mutants_test PRIVATE UNIMEM_CUDA_MUTANTS_ON)
+  target_link_libraries(device_cuda_mutants_test PRIVATE spdlog::spdlog)
+  unimem_on_standin(device_cuda_mutants_test)
+endif()

@@ -1,5 +1,6 @@
 #include "device/cuda/command.hpp"
 #include "device/cuda/context.hpp"
+#include "device/cuda/mutants.hpp"
 #include "device/process_end.hpp"
 
 namespace unimem::detail::cuda {
@@ -10,6 +11,7 @@ DriverCommand::Outcome Command::outcome() noexcept {
   auto const code = entered == Result::success ? events_.gpu().driver.cuEventQuery(end_.get()) : entered;
   if (code == Result::not_ready) return {true, nullptr};
   if (code == Result::success) return {};
+  if (UNIMEM_MUTANT(loss_overlooked)) return {false, failure_of(events_.gpu().driver, code, call_)};
   return {false, events_.health().failure_of(code, call_)};
 }
 

@@ -5,6 +5,7 @@
 #include "device/cuda/cuda_program.hpp"
 #include "device/cuda/cuda_queue.hpp"
 #include "device/cuda/link.hpp"
+#include "device/cuda/mutants.hpp"
 #include "device/cuda/pinning.hpp"
 #include "device/process_end.hpp"
 
@@ -75,6 +76,7 @@ MemoryInfo CudaDevice::memory_info() const {
   if (options_.source == Source::stream_ordered) {
     health_.check(driver().cuStreamSynchronize(nullptr), "cuStreamSynchronize");  // what was given back arrives
   }
+  if (UNIMEM_MUTANT(context_left)) static_cast<void>(driver().cuCtxPushCurrent(gpu().context));
   std::size_t free = 0, installed = 0;
   health_.check(driver().cuMemGetInfo(&free, &installed), "cuMemGetInfo");
   return {std::min(left, free), total};  // what other processes hold is not free
@@ -122,7 +124,8 @@ DeviceMemory CudaDevice::allocate(std::size_t bytes, Location location) {
 
 DevicePointer CudaDevice::take(std::size_t bytes, Location location) {
   if (driver_gone()) throw UnsupportedOperation("allocating", std::string(id()), process_end_reason);
-  CurrentContext const current{gpu()};
+  std::optional<CurrentContext> current;
+  if (!UNIMEM_MUTANT(wrong_context)) current.emplace(gpu());
   DevicePointer memory = 0;
   auto code = Result::success;
   char const* call = "";
@@ -167,11 +170,11 @@ void CudaDevice::release(DeviceMemory memory, Location location) noexcept {
     } else if (location == Location::device && options_.source == Source::stream_ordered) {
       std::lock_guard const lock{pool_mutex_};
       health_.note(driver().cuMemFreeAsync(memory.object, nullptr));
-    } else {
+    } else if (!UNIMEM_MUTANT(memory_kept)) {
       health_.note(driver().cuMemFree(memory.object));
     }
   }
-  budget(location).give_back(memory.bytes);
+  if (!UNIMEM_MUTANT(account_forgotten)) budget(location).give_back(memory.bytes);
 }
 
 void CudaDevice::advise(DeviceMemory memory, Location location, unimem::Advice advice, unimem::Device const* place,

@@ -4,6 +4,7 @@
 
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/cuda_program.hpp"
+#include "device/cuda/mutants.hpp"
 #include "device/host_memory.hpp"
 #include "device/process_end.hpp"
 
@@ -97,8 +98,9 @@ unimem::Event CudaQueue::submit(char const* call, Load load, Give const& give) {
   auto command = std::make_shared<Command>(events, call, load.moves, load.bytes, std::move(load.meter));
   if (load.moves != Moves::nothing && events.timed()) command->begin_at(events.record(stream_->stream()));
   try {
+    if (UNIMEM_MUTANT(event_too_early)) command->end_at(events.record(stream_->stream()));
     give(*command);
-    command->end_at(events.record(stream_->stream()));
+    if (!UNIMEM_MUTANT(event_too_early)) command->end_at(events.record(stream_->stream()));
     return stream_->append(std::move(command));
   } catch (...) {
     // Some of the work may be on its way, and what it uses is about to go.
@@ -111,7 +113,8 @@ unimem::Event CudaQueue::upload(DeviceMemory to, void const* from, std::size_t b
   if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   constexpr auto call = "cuMemcpyHtoDAsync";
   return submit(call, {Moves::upload, bytes, terms.meter}, [&](Command&) {
-    device_.health().check(driver_.cuMemcpyHtoDAsync(pointer(to), from, bytes, stream_->stream()), call);
+    auto* const stream = UNIMEM_MUTANT(wrong_stream) ? nullptr : stream_->stream();
+    device_.health().check(driver_.cuMemcpyHtoDAsync(pointer(to), from, bytes, stream), call);
   });
 }
 
@@ -180,6 +183,7 @@ void CudaQueue::fill_by_doubling(Command& command, DevicePointer to, std::size_t
   health.check(driver_.cuMemcpyHtoDAsync(to, seed->data(), seed->size(), stream), "cuMemcpyHtoDAsync");
   for (auto filled = seed->size(); filled < bytes;) {
     auto const count = std::min(filled, bytes - filled);
+    if (UNIMEM_MUTANT(fill_too_short) && filled + count == bytes) return;
     health.check(driver_.cuMemcpyDtoDAsync(to + filled, to, count, stream), "cuMemcpyDtoDAsync");
     filled += count;
   }
@@ -199,7 +203,7 @@ unimem::Event CudaQueue::run(std::shared_ptr<Program const> program, Range range
       device_.health().note(static_cast<Result>(error.code));
       throw;
     }
-    command.keep(std::move(program));
+    if (!UNIMEM_MUTANT(program_dropped)) command.keep(std::move(program));
   });
 }
 
@@ -234,14 +238,14 @@ void CudaQueue::wait(unimem::Event event) {
   auto const awaited_stream = CommandStream::find(event.queue_id());
   if (!awaited_stream) return wait_for_host(event);
   auto const awaited = awaited_stream->command(event.ticket());
-  if (!awaited) return;
+  if (!awaited || UNIMEM_MUTANT(wait_forgotten)) return;
   auto const lock = stream_->submission();
   CurrentContext const current{device_.gpu()};
   device_.health().check(driver_.cuStreamWaitEvent(stream_->stream(), awaited->end(), 0), call);
 }
 
 void CudaQueue::wait_for_host(unimem::Event event) {
-  if (device_.is_lost()) return;  // nothing comes after the wait
+  if (device_.is_lost() || UNIMEM_MUTANT(host_wait_forgotten)) return;  // nothing comes after the wait
   std::shared_ptr<HostFlags::Flag> flag;
   auto refused = Result::success;
   submit("cuStreamWaitValue32", {}, [&](Command& command) {

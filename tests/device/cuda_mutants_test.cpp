@@ -1,0 +1,241 @@
+#include "device/cuda/mutants.hpp"
+
+#include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
+
+#include "device/cuda_fixture.hpp"
+#include "device/device_conformance.hpp"
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+// Bugs planted in the CUDA backend: each has to be noticed on the stand-in driver, by wrong bytes, by what the driver
+// counts or by what it notes that a real one would have suffered from.
+
+namespace unimem::detail::cuda {
+
+Mutant active_mutant = Mutant::none;
+
+}  // namespace unimem::detail::cuda
+
+namespace unimem {
+namespace {
+
+using detail::cuda::Mutant;
+
+/// What a drill found; empty: nothing.
+using Finding = std::string;
+
+std::string difference(std::string_view what, bool right) {
+  return right ? std::string{} : std::string(what);
+}
+
+/// Copies from pinned memory while the streams are held up, then looks at what arrived.
+Finding copies_in_order(Device& gpu) {
+  constexpr std::size_t bytes = 100'000;
+  auto& control = standin_control();
+  Allocated const host{device("cpu"), bytes, Location::pinned};
+  auto* const memory = reinterpret_cast<std::byte*>(host.memory().object);
+  Allocated const first{gpu, bytes}, second{gpu, bytes};
+  auto one = gpu.create_queue(), other = gpu.create_queue();
+  auto const news = noise(bytes, 1);
+  std::ranges::copy(news, memory);
+  control.set_latency(2000, 2000);
+  auto const sent = one.upload(first.memory(), memory, bytes);
+  if (sent.ready()) return "an upload from pinned memory is done before its stream has begun";
+  other.wait(sent);
+  auto const copied = other.copy(second.memory(), first.memory(), bytes);
+  Bytes back(bytes);
+  other.download(back.data(), second.memory(), bytes).wait();
+  control.set_latency(0, 0);
+  one.synchronize();
+  return difference("what was copied is not what was sent", back == news && copied.ready());
+}
+
+Finding waits_for_the_cpu(Device& gpu) {
+  Allocated const there{gpu, 100};
+  auto queue = gpu.create_queue();
+  std::optional<Gate> gate{queue};
+  auto const behind = queue.fill(there.memory(), repeated(1, 7));
+  bool early = false;
+  for (int look = 0; look < 50 && !early; ++look) {  // time enough to be done, if nothing holds it up
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    early = behind.ready();
+  }
+  gate.reset();
+  behind.wait();
+  return difference("work went on before what it waited for", !early);
+}
+
+Finding fills(Device& gpu) {
+  Allocated const there{gpu, 100'000};
+  auto const pattern = noise(16, 2);
+  auto queue = gpu.create_queue();
+  queue.fill(there.memory(), repeated(1, 0));
+  queue.fill(there.memory(), pattern);
+  Bytes back(100'000);
+  queue.download(back.data(), there.memory(), back.size()).wait();
+  for (std::size_t i = 0; i < back.size(); ++i) {
+    if (back[i] != pattern[i % 16]) return "a fill does not reach byte " + std::to_string(i);
+  }
+  return {};
+}
+
+Finding runs_a_kernel(Device& gpu) {
+  Allocated const there{gpu, 400};
+  auto queue = gpu.create_queue();
+  queue.fill(there.memory(), repeated(1, 0));
+  std::optional<Gate> gate{queue};
+  std::array const arguments{memory_argument(there.memory()), scalar_argument(std::uint32_t{3})};
+  auto const event = queue.run(gpu.compile(add_kernel()), Range{100}, arguments);  // nobody else keeps the program
+  gate.reset();
+  if (auto const failure = event.wait_for_error()) return message_of(failure);
+  Bytes back(400);
+  queue.download(back.data(), there.memory(), 400).wait();
+  return difference("the kernel did not run", back[0] == std::byte{3} && back[396] == std::byte{3});
+}
+
+Finding gives_memory_back(Device& gpu) {
+  auto& control = standin_control();
+  auto const before = control.live();
+  auto const free_before = gpu.memory_info().free_bytes;
+  {
+    Allocated const memory{gpu, 1 << 20};
+  }
+  {
+    Allocated const pinned{device("cpu"), 1 << 16, Location::pinned};
+  }
+  auto const after = control.live();
+  if (after.allocations != before.allocations) return "memory did not go back to the driver";
+  if (after.registered != before.registered) return "memory stays registered";
+  return difference("memory stays counted as used", gpu.memory_info().free_bytes == free_before);
+}
+
+Finding maps_pages(Device& gpu) {
+  auto& source = *gpu.pages();
+  auto const page = source.page_bytes();
+  auto const before = standin_control().live();
+  Finding finding;
+  {
+    Reserved range{source, 4 * page};
+    range.map(0, source.create_pages(3 * page));
+    auto const news = noise(3 * page, 3);
+    Bytes back(3 * page);
+    auto queue = gpu.create_queue();
+    queue.upload(range.memory(0, 3 * page), news.data(), news.size());
+    queue.download(back.data(), range.memory(0, 3 * page), back.size()).wait();
+    finding = difference("pages do not hold what was written there", back == news);
+  }
+  if (!finding.empty()) return finding;
+  return difference("pages did not go back to the driver", standin_control().live().handles == before.handles);
+}
+
+/// The caller is at work on another GPU meanwhile.
+Finding leaves_the_caller_alone(Device& gpu, Device& other) {
+  auto& control = standin_control();
+  auto const depth = control.stack_depth();
+  auto const used = control.used(1);
+  Finding finding;
+  auto other_queue = other.create_queue();
+  other_queue
+      .run_native([&](void*) {
+        auto const inside = control.stack_depth();
+        Allocated const memory{gpu, 5000};
+        if (control.used(1) != used) finding = "memory of one GPU came from another";
+        static_cast<void>(gpu.memory_info());
+        if (control.stack_depth() != inside) finding = "a context was left on the caller's stack";
+      })
+      .wait();
+  if (finding.empty() && control.stack_depth() != depth) finding = "contexts were left on the caller's stack";
+  return finding;
+}
+
+Finding notices_loss(Device& gpu) {
+  Allocated const there{gpu, 100};
+  auto queue = gpu.create_queue();
+  standin_control().fail("cuMemsetD8Async", 1, detail::cuda::Result::illegal_address, standin::FaultKind::late);
+  standin_control().hold(true);  // no call but the last one can be told of it
+  auto const event = queue.fill(there.memory(), repeated(1, 1));
+  standin_control().hold(false);
+  if (!event.wait_for_error()) return "the fault went unnoticed";
+  return difference("the device is not known to be lost", gpu.is_lost());
+}
+
+/// All drills that a GPU survives.
+std::vector<Finding> findings() {
+  auto& control = standin_control();
+  control.reset();
+  auto& gpu = device("cuda:0");
+  auto& other = device("cuda:1");
+  std::vector<Finding> all;
+  auto const drill = [&](std::function<Finding()> const& exercise) {
+    try {
+      if (auto finding = exercise(); !finding.empty()) all.push_back(std::move(finding));
+    } catch (std::exception const& thrown) {
+      all.push_back(thrown.what());
+    }
+  };
+  drill([&] { return copies_in_order(gpu); });
+  drill([&] { return waits_for_the_cpu(gpu); });
+  drill([&] { return fills(gpu); });
+  drill([&] { return runs_a_kernel(gpu); });
+  drill([&] { return gives_memory_back(gpu); });
+  drill([&] { return maps_pages(gpu); });
+  drill([&] { return leaves_the_caller_alone(gpu, other); });
+  for (auto& note : standin::violations(control)) all.push_back(std::move(note));
+  return all;
+}
+
+struct Planted {
+  Mutant mutant;
+  char const* name;
+  char const* fault;
+
+  friend std::ostream& operator<<(std::ostream& out, Planted const& planted) { return out << planted.name; }
+};
+
+class CudaMutants : public ::testing::TestWithParam<Planted> {
+ protected:
+  void TearDown() override { detail::cuda::active_mutant = Mutant::none; }
+};
+
+TEST(CudaDrills, WithoutAFaultNothingIsFound) {
+  EXPECT_THAT(findings(), ::testing::IsEmpty());
+}
+
+TEST(CudaDrills, ALossIsNoticed) {
+  standin_control().reset();
+  EXPECT_EQ(notices_loss(device("cuda:1,memory=99MiB")), "");
+}
+
+TEST_P(CudaMutants, IsFound) {
+  detail::cuda::active_mutant = GetParam().mutant;
+  std::vector<Finding> found;
+  if (GetParam().mutant == Mutant::loss_overlooked) {
+    standin_control().reset();
+    found.push_back(notices_loss(device("cuda:1,memory=99MiB")));
+  } else {
+    found = findings();
+  }
+  ASSERT_THAT(found, ::testing::Not(::testing::IsEmpty())) << GetParam().fault;
+  EXPECT_NE(found.front(), "") << GetParam().fault;
+  RecordProperty("found", found.front());
+}
+
+#define UNIMEM_PLANTED(name, fault) {Mutant::name, #name, fault},
+constexpr Planted planted[] = {UNIMEM_CUDA_MUTANTS(UNIMEM_PLANTED)};
+#undef UNIMEM_PLANTED
+INSTANTIATE_TEST_SUITE_P(Planted, CudaMutants, ::testing::ValuesIn(planted),
+                         [](auto const& one) { return std::string(one.param.name); });
+
+}  // namespace
+}  // namespace unimem
