@@ -201,6 +201,11 @@ TEST_F(CudaProgramTest, ABufferMayStartAtAnyElementAndAnEmptyOneIsNull) {
   std::vector<unsigned> out{7};
   run(is_null, {1}, {buffer(out), KernelArgument{}});
   EXPECT_THAT(out, ElementsAre(1));
+  out[0] = 7;
+  KernelArgument window_of_none;
+  window_of_none.memory.offset = 16;
+  run(is_null, {1}, {buffer(out), window_of_none});
+  EXPECT_THAT(out, ElementsAre(1));
 }
 
 TEST_F(CudaProgramTest, TheStreamAndTheShapeAreTheDrivers) {
