@@ -101,6 +101,21 @@ TEST(CudaStandInProcess, EndsWithASettingThatCannotBeRead) {
   EXPECT_DEATH(load({{"UNIMEM_CUDA_STANDIN_FAULT", "cuMemAlloc"}}), "UNIMEM_CUDA_STANDIN_FAULT cannot be read");
 }
 
+TEST(CudaStandInProcess, EndsAtAViolationWhereItIsTold) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        auto const loaded = load({{"UNIMEM_CUDA_STANDIN_VIOLATIONS", "abort"}});
+        Context context = nullptr;
+        DevicePointer pointer = 0;
+        loaded.driver.cuDevicePrimaryCtxRetain(&context, 0);
+        loaded.driver.cuCtxPushCurrent(context);
+        loaded.driver.cuMemAlloc(&pointer, 1);
+        loaded.driver.cuDevicePrimaryCtxRelease(0);
+      },
+      "the context of device 0 ended with .* 1 allocation");
+}
+
 TEST(CudaStandInProcess, ServesNobodyBeforeItIsInitialized) {
   auto* const library = dlopen(UNIMEM_CUDA_STANDIN, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr) << dlerror();

@@ -99,6 +99,13 @@ void configure(Machine& machine) {
     device.capacity = capacities[std::min(static_cast<std::size_t>(physical), capacities.size() - 1)];
     machine.devices.push_back(std::move(device));
   }
+  auto const reaction = variable("UNIMEM_CUDA_STANDIN_VIOLATIONS");
+  if (reaction == "print")
+    machine.reaction = Reaction::print;
+  else if (reaction == "abort")
+    machine.reaction = Reaction::abort;
+  else if (!reaction.empty())
+    reject("UNIMEM_CUDA_STANDIN_VIOLATIONS", reaction);
   auto const faults = variable("UNIMEM_CUDA_STANDIN_FAULT");
   if (!machine.faults.plan_all(faults)) reject("UNIMEM_CUDA_STANDIN_FAULT", faults);
 }

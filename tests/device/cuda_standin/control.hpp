@@ -18,6 +18,7 @@
 //   UNIMEM_CUDA_STANDIN_VERSION     what cuDriverGetVersion says; functions that came later are missing (12080)
 //   UNIMEM_CUDA_STANDIN_MISSING     functions that cuGetProcAddress denies, separated by commas
 //   UNIMEM_CUDA_STANDIN_FAULT       function:nth:code[:once|sticky|late], separated by commas, as `fail` takes them
+//   UNIMEM_CUDA_STANDIN_VIOLATIONS  print: each is told on the standard error at once; abort: and ends the process
 //   CUDA_VISIBLE_DEVICES            as for the real driver: ordinals or beginnings of uuids, up to the first unknown
 
 namespace unimem::standin {

@@ -2,6 +2,9 @@
 
 #include "device/cuda_standin/streams.hpp"
 
+#include <cstdio>
+#include <cstdlib>
+
 namespace unimem::standin {
 namespace {
 
@@ -31,6 +34,9 @@ DeviceState& Machine::device(Device ordinal) {
 }
 
 void violation(std::string text) {
+  auto const reaction = machine().reaction;
+  if (reaction != Reaction::note) std::fprintf(stderr, "stand-in CUDA driver: %s\n", text.c_str());
+  if (reaction == Reaction::abort) std::abort();
   machine().violations.push_back(std::move(text));
 }
 

@@ -52,6 +52,9 @@ struct DeviceState {
   }
 };
 
+/// What happens at a violation, beside that it is noted.
+enum class Reaction : unsigned char { note, print, abort };
+
 /// Everything the stand-in knows, under one lock: a driver for tests is to be right and not fast. The work of copies
 /// and kernels runs without it. Never destroyed: calls, workers and exit handlers may come at any time.
 struct Machine {
@@ -85,6 +88,7 @@ struct Machine {
   Result late_fault = Result::success;  ///< how the first command of the call in progress is to fail
   bool held = false;
   unsigned copy_us = 0, kernel_us = 0;
+  Reaction reaction = Reaction::note;
   std::vector<std::string> violations;
   std::vector<std::string> journal;
 
