@@ -33,7 +33,7 @@ endfunction()
 unimem_test(device_cuda_standin_test LABELS cuda TIMEOUT 120 WHOLE
             SOURCES cuda_standin_test.cpp cuda_standin_mapping_test.cpp cuda_standin_streams_test.cpp
                     cuda_standin_order_test.cpp cuda_standin_capture_test.cpp cuda_standin_kernels_test.cpp
-                    cuda_standin_faults_test.cpp)
+                    cuda_standin_faults_test.cpp cuda_standin_stress_test.cpp)
 unimem_on_standin(device_cuda_standin_test)
 # What the environment says, and how a process ends, happens once in each.
 unimem_test(device_cuda_standin_process_test SOURCES cuda_standin_process_test.cpp LABELS cuda TIMEOUT 60)
@@ -42,6 +42,7 @@ unimem_on_standin(device_cuda_standin_process_test)
 # The backend on the stand-in.
 unimem_test(device_cuda_test SOURCES cuda_conformance_test.cpp LABELS cuda TIMEOUT 300 WHOLE)
 unimem_on_standin(device_cuda_test)
+set_property(TEST device_cuda_test APPEND PROPERTY ENVIRONMENT UNIMEM_CUDA_STANDIN_VIOLATIONS=abort)
 
 # The backend once more with its fault points switched on: its objects are linked in place of the library's. Its faults
 # corrupt memory, which is the point; a sanitizer would end the program at the first. One CTest a case, since some end a GPU.

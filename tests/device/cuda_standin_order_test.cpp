@@ -93,6 +93,15 @@ TEST_F(CudaStandInOrder, ComesFromTheHostThatHasWaited) {
   fill(memory, 100, first);
 }
 
+TEST_F(CudaStandInOrder, ComesFromAWaitForWhatHadEndedBefore) {
+  fill(memory, 100, first);
+  ok(cu.cuEventRecord(event, first));
+  let_it_end();
+  ok(cu.cuStreamWaitEvent(second, event, 0));  // nothing to wait for any more
+  ok(cu.cuStreamSynchronize(second));
+  ok(cu.cuMemFree(std::exchange(memory, 0)));
+}
+
 TEST_F(CudaStandInOrder, ComesFromTheLegacyDefaultStream) {
   Stream const blocking = create_stream(0);
   fill(memory, 100, blocking);

@@ -1,5 +1,6 @@
 #include "device/cuda_standin_fixture.hpp"
 
+#include <atomic>
 #include <thread>
 
 // Streams, events and copies of the stand-in driver: what happens when, and what a host pointer is to a copy.
@@ -247,6 +248,59 @@ TEST_F(CudaStandInStreams, GiveEachThreadADefaultStreamOfItsOwn) {
   ok(cu.cuStreamSynchronize(nullptr));
   ok(cu.cuStreamQuery(own));
   ok(cu.cuMemFree(pointer));
+}
+
+TEST_F(CudaStandInStreams, WaitForAWordOfTheHost) {
+  auto const queue = stream();
+  auto* const word = new (allocate_pinned(4)) std::atomic<std::uint32_t>{0};
+  auto const at = reinterpret_cast<DevicePointer>(word);
+  auto const pointer = allocate(4);
+  EXPECT_EQ(cu.cuStreamWaitValue32(queue, at + 2, 5, wait_value_at_least), Result::invalid_value);
+  EXPECT_EQ(cu.cuStreamWaitValue32(queue, pointer, 5, wait_value_at_least), Result::invalid_value);
+  ok(cu.cuStreamWaitValue32(queue, at, 5, wait_value_at_least));
+  ok(cu.cuMemsetD8Async(pointer, 1, 4, queue));
+  *word = 4;
+  EXPECT_EQ(cu.cuStreamQuery(queue), Result::not_ready);
+  *word = 6;
+  ok(cu.cuStreamSynchronize(queue));
+  EXPECT_THAT(read(pointer, 4), Each(1));
+  ok(cu.cuMemFree(pointer));
+  ok(cu.cuMemFreeHost(word));
+}
+
+TEST_F(CudaStandInStreams, MeasureTheTimeBetweenEvents) {
+  auto const queue = stream();
+  Event begin = nullptr, end = nullptr;
+  for (auto* const each : {&begin, &end}) {
+    ok(cu.cuEventCreate(each, 0));
+    events.push_back(*each);
+  }
+  auto const untimed = event();
+  auto const pointer = allocate(1);
+  float milliseconds = -1;
+  EXPECT_EQ(cu.cuEventElapsedTime(&milliseconds, begin, end), Result::invalid_handle);  // never recorded
+  control().set_latency(5'000, 0);
+  for (auto const each : {begin, untimed}) ok(cu.cuEventRecord(each, queue));
+  ok(cu.cuMemsetD8Async(pointer, 1, 1, queue));
+  ok(cu.cuEventRecord(end, queue));
+  EXPECT_EQ(cu.cuEventElapsedTime(&milliseconds, begin, end), Result::not_ready);
+  ok(cu.cuStreamSynchronize(queue));
+  ok(cu.cuEventElapsedTime(&milliseconds, begin, end));
+  EXPECT_GE(milliseconds, 5.0F);
+  EXPECT_EQ(cu.cuEventElapsedTime(&milliseconds, untimed, end), Result::invalid_handle);
+  ok(cu.cuMemFree(pointer));
+}
+
+TEST_F(CudaStandInStreams, RefuseToWriteHostMemoryThatIsRegisteredForReading) {
+  auto const pointer = allocate(10);
+  std::vector<unsigned char> memory(10, 3);
+  ok(cu.cuMemHostRegister(memory.data(), memory.size(), host_register_read_only));
+  ok(cu.cuMemcpyHtoDAsync(pointer, memory.data(), 10, nullptr));
+  EXPECT_THAT(read(pointer, 10), Each(3));
+  ok(cu.cuMemcpyDtoHAsync(memory.data(), pointer, 10, nullptr));
+  EXPECT_EQ(cu.cuStreamSynchronize(nullptr), Result::illegal_address);
+  EXPECT_EQ(cu.cuMemHostUnregister(memory.data()), Result::illegal_address);
+  EXPECT_EQ(cu.cuMemFree(pointer), Result::illegal_address);
 }
 
 TEST_F(CudaStandInStreams, NoteWorkThatGoesToAnotherDevicesStream) {

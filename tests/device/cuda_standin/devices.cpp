@@ -33,6 +33,7 @@ constexpr auto names = std::to_array<std::pair<Result, char const*>>({
     {Result::invalid_context, "CUDA_ERROR_INVALID_CONTEXT"},
     {Result::already_mapped, "CUDA_ERROR_ALREADY_MAPPED"},
     {Result::not_mapped, "CUDA_ERROR_NOT_MAPPED"},
+    {Result::ecc_uncorrectable, "CUDA_ERROR_ECC_UNCORRECTABLE"},
     {Result::peer_access_unsupported, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED"},
     {Result::nvlink_uncorrectable, "CUDA_ERROR_NVLINK_UNCORRECTABLE"},
     {Result::invalid_source, "CUDA_ERROR_INVALID_SOURCE"},

@@ -31,6 +31,7 @@ bool can_fail(std::string_view function) {
 
 bool is_sticky(Result code) {
   switch (code) {
+    case Result::ecc_uncorrectable:
     case Result::nvlink_uncorrectable:
     case Result::illegal_address:
     case Result::launch_timeout:

@@ -166,7 +166,9 @@ Result cuStreamQuery(Lock& /*lock*/, Stream stream) {
       if (other->context == state->context && other->blocking && !other->commands.empty()) return Result::not_ready;
     host_knows(state->context->blocking_clock);
   }
-  return ask(state->last);
+  auto const result = ask(state->last);
+  if (result == Result::success) host_knows(state->clock);
+  return result;
 }
 
 Result cuStreamSynchronize(Lock& lock, Stream stream) {
@@ -179,7 +181,11 @@ Result cuStreamSynchronize(Lock& lock, Stream stream) {
     command.name = "cuStreamSynchronize";
     return await(lock, *state->context, submit(state, std::move(command)));
   }
-  return state->last == nullptr ? Result::success : await(lock, *state->context, state->last);
+  // Not only what its last command comes after: what ended before it was waited for made no command of it.
+  auto const clock = state->clock;
+  auto const result = state->last == nullptr ? Result::success : await(lock, *state->context, state->last);
+  if (result == Result::success) host_knows(clock);
+  return result;
 }
 
 Result cuStreamGetCtx(Lock& /*lock*/, Stream stream, Context* context) {
