@@ -27,8 +27,8 @@ class AdviceBook {
 
  private:
   struct Entry {
-    Advice advice;
-    Device* place;
+    Advice advice = Advice::read_mostly;
+    Device* place = nullptr;
     ByteRanges ranges;
   };
 

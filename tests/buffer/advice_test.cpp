@@ -15,7 +15,8 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-/// A device of addresses whose driver takes advice: what it was told and not told to forget can be looked at.
+/// A discrete device of addresses, with managed memory too, whose driver takes advice: what it was told and not told to
+/// forget can be looked at.
 class AdvisedDevice final : public Device {
  public:
   struct Told {
@@ -31,14 +32,19 @@ class AdvisedDevice final : public Device {
   }
 
   [[nodiscard]] MemoryInfo memory_info() const override { return {info_.total_bytes, info_.total_bytes}; }
-  [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location) override {
-    return {reinterpret_cast<std::uintptr_t>(::operator new(bytes, std::align_val_t{64})), 0, bytes};
+  [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location) override {
+    auto const object = reinterpret_cast<std::uintptr_t>(::operator new(bytes, std::align_val_t{64}));
+    locations_.emplace(object, location);
+    return {object, 0, bytes};
   }
-  void release(DeviceMemory memory, Location) noexcept override {
+  void release(DeviceMemory memory, Location location) noexcept override {
+    EXPECT_EQ(locations_.at(memory.object), location);
+    locations_.erase(memory.object);
     for (auto const& [at, told] : told_) EXPECT_NE(at, memory.object) << "released with advice on it";
     ::operator delete(reinterpret_cast<void*>(memory.object), std::align_val_t{64});
   }
   [[nodiscard]] bool shares_storage_with_host() const noexcept override { return false; }
+  [[nodiscard]] bool has_unified_memory() const noexcept override { return true; }
   [[nodiscard]] void* address(DeviceMemory memory) override {
     return reinterpret_cast<void*>(memory.object + memory.offset);
   }
@@ -47,7 +53,7 @@ class AdvisedDevice final : public Device {
   void advise(DeviceMemory memory, Location location, Advice advice, Device const* place,
               bool holds) noexcept override {
     ++calls;
-    EXPECT_EQ(location, Location::device);
+    EXPECT_EQ(locations_.at(memory.object), location);
     Told const told{memory.offset, memory.bytes, advice, place};
     if (holds) {
       told_.emplace_back(memory.object, told);
@@ -94,6 +100,7 @@ class AdvisedDevice final : public Device {
     void wait(Event event) override { static_cast<void>(event.wait_for_error()); }
   };
 
+  std::map<std::uintptr_t, Location> locations_;
   std::vector<std::pair<std::uintptr_t, Told>> told_;
 };
 
@@ -153,6 +160,36 @@ TEST_F(Advised, UnifiedMemoryIsAdvisedAndPrefetchedWithoutATransfer) {
   EXPECT_EQ(buffer.to_vector(), counting(100));
   EXPECT_EQ(moved(buffer.statistics()), Moved{});
   EXPECT_EQ(host.transfers(), before);
+}
+
+TEST_F(Advised, AManagedMemoryIsOneCopyForHostAndDevice) {
+  auto options = on_advised();
+  UnifiedBuffer<std::uint32_t> copied(100, options);
+  options.location = Location::unified;
+  UnifiedBuffer<std::uint32_t> managed(100, options);
+  for (auto* const buffer : {&copied, &managed}) {
+    buffer->advise(Advice::preferred_location);
+    buffer->copy_from(counting(100));
+    auto const* const at_host = buffer->host_view().data();
+    {
+      auto const lease = buffer->device();
+      EXPECT_EQ(lease.data() == at_host, buffer == &managed);
+      lease.data()[0] = 5;
+    }
+    buffer->prefetch().wait();
+    auto expected = counting(100);
+    expected[0] = 5;
+    EXPECT_EQ(buffer->to_vector(), expected);
+    EXPECT_EQ(moved(buffer->statistics()), buffer == &managed ? Moved{} : (Moved{400, 1, 400, 1}));
+    buffer->core().validate();
+  }
+  EXPECT_EQ(advised.told().size(), 2U);
+  EXPECT_EQ(manager.pool(advised, Location::unified).statistics().active_allocations, 1U);
+  EXPECT_EQ(manager.pool(advised, Location::device).statistics().active_allocations, 1U);
+
+  add(sim.default_queue(), managed.slice(0), 1);
+  EXPECT_EQ(managed.device_view().data()[0], 6U);
+  EXPECT_EQ(moved(managed.statistics()), (Moved{400, 1, 400, 1})) << "from and to a device that cannot reach it";
 }
 
 TEST_F(Advised, WhatHoldsIsListedByBytesAndPlace) {
