@@ -7,6 +7,8 @@
 #include <map>
 #include <memory>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 namespace unimem::testing {
 namespace {
@@ -115,7 +117,11 @@ class Advised : public BufferTest {
   using Told = AdvisedDevice::Told;
   static inline Device& host = device("cpu");
   /// Devices live as long as the process; of the tests each has its own.
-  AdvisedDevice& advised = *new AdvisedDevice("advised:0");
+  static AdvisedDevice& another() {
+    static auto& all = *new std::vector<std::unique_ptr<AdvisedDevice>>;
+    return *all.emplace_back(std::make_unique<AdvisedDevice>("advised:0"));
+  }
+  AdvisedDevice& advised = another();
 };
 
 TEST_F(Advised, AnyBufferTakesAnyAdviceAndNothingElseChanges) {
