@@ -1,0 +1,429 @@
+#include "buffer/cuda_fixture.hpp"
+
+#include "buffer/driver_conformance.hpp"
+#include "device/cuda/driver.hpp"
+
+#include <thread>
+
+// Buffers on GPUs, over the stand-in driver: what holds on every driver, and what only CUDA has.
+
+namespace unimem::testing {
+namespace {
+
+using ::testing::Each;
+
+constexpr std::size_t mebi = std::size_t{1} << 20;
+
+INSTANTIATE_TEST_SUITE_P(Cuda, OnADriver,
+                         ::testing::Values(DriverCase{"first", "cuda:0"}, DriverCase{"second", "cuda:1"}),
+                         driver_case_name);
+
+using detail::cuda::Context;
+using detail::cuda::Result;
+using detail::cuda::Stream;
+
+detail::cuda::Driver const& driver() {
+  static auto const& loaded = *new detail::cuda::LoadedDriver(detail::cuda::load_driver());
+  return loaded.driver;
+}
+
+std::size_t calls(char const* function) {
+  return standin_control().calls(function);
+}
+
+class CudaBuffers : public OnTwoGpus {
+ protected:
+  /// Whether another thread finishes `call` while everything that was submitted to any stream stays where it is.
+  static bool returns_while_held(std::function<void()> const& call) {
+    standin_control().hold(true);
+    std::atomic<bool> returned{false};
+    std::jthread const caller([&] {
+      call();
+      returned = true;
+    });
+    for (int tries = 0; tries < 2000 && !returned; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    bool const in_time = returned;
+    standin_control().hold(false);
+    return in_time;
+  }
+};
+
+TEST_F(CudaBuffers, WritesReachTheOtherSideWithOneCallEach) {
+  UnifiedBuffer<std::uint32_t> buffer(1000, on(first));
+  buffer.copy_from(counting(1000));
+  auto const up = calls("cuMemcpyHtoDAsync"), down = calls("cuMemcpyDtoHAsync");
+  add(first.default_queue(), buffer.slice(0), 5);
+  add(first.default_queue(), buffer.slice(0), 5);
+  EXPECT_EQ(buffer.to_vector(), counting(1000, 10));
+  EXPECT_EQ(std::as_const(buffer).at(999), 1009U);
+  EXPECT_EQ(calls("cuMemcpyHtoDAsync") - up, 1U);
+  EXPECT_EQ(calls("cuMemcpyDtoHAsync") - down, 1U);
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{4000, 1, 4000, 1}));
+}
+
+TEST_F(CudaBuffers, GpusThatReachEachOtherCopyDirectly) {
+  auto buffer = synchronized(first, 1000);
+  add(first.default_queue(), buffer.slice(0), 7);
+  auto const up = calls("cuMemcpyHtoDAsync"), down = calls("cuMemcpyDtoHAsync");
+  buffer.sync_to_device(second);
+  EXPECT_EQ(calls("cuMemcpyPeerAsync"), 1U);
+  EXPECT_EQ(calls("cuMemcpyHtoDAsync"), up);
+  EXPECT_EQ(calls("cuMemcpyDtoHAsync"), down);
+  EXPECT_TRUE(buffer.valid_on(first));
+  EXPECT_TRUE(buffer.valid_on(second));
+  EXPECT_FALSE(buffer.valid_on_host());
+  EXPECT_EQ(buffer.statistics().device_to_device_bytes, 4000U);
+  EXPECT_EQ(device_words(buffer, second), counting(1000, 7));
+  // And the way back, of a part.
+  add(second.default_queue(), buffer.slice(100, 50), 1000);
+  auto expected = counting(1000, 7);
+  for (std::size_t i = 100; i < 150; ++i) expected[i] += 1000;
+  EXPECT_EQ(device_words(buffer, first), expected);
+  EXPECT_EQ(buffer.statistics().device_to_device_bytes, 4200U);
+  EXPECT_EQ(buffer.to_vector(), expected);
+}
+
+TEST_F(CudaBuffers, GpusThatDoNotAreServedThroughTheHostInChunks) {
+  standin_control().set_peer(0, 1, false);
+  standin_control().set_peer(1, 0, false);
+  auto const count = 10 * mebi / 4 + 3;  // two and a half chunks and a tail
+  auto buffer = synchronized(first, count);
+  add(first.default_queue(), buffer.slice(0), 7);
+  auto const up = calls("cuMemcpyHtoDAsync"), down = calls("cuMemcpyDtoHAsync");
+  buffer.sync_to_device(second);
+  EXPECT_EQ(calls("cuMemcpyPeerAsync"), 0U);
+  EXPECT_EQ(calls("cuMemcpyHtoDAsync") - up, 3U);
+  EXPECT_EQ(calls("cuMemcpyDtoHAsync") - down, 3U);
+  EXPECT_FALSE(buffer.valid_on_host()) << "it only passed through";
+  EXPECT_EQ(buffer.statistics().device_to_device_bytes, count * 4) << "one migration, whatever way it went";
+  EXPECT_TRUE(device_words(buffer, second) == counting(count, 7));
+  EXPECT_TRUE(buffer.to_vector() == counting(count, 7));
+}
+
+TEST_F(CudaBuffers, LaterWorkOnEitherGpuWaitsForTheCopyBetweenThem) {
+  for (bool const directly : {true, false}) {
+    SCOPED_TRACE(directly ? "directly" : "through the host");
+    standin_control().set_peer(0, 1, directly);
+    standin_control().set_peer(1, 0, directly);
+    auto buffer = synchronized(first, 1000);
+    buffer.release_host();
+    auto here = first.create_queue(), there = second.create_queue();
+    std::optional<Gate> gate{first.default_queue()}, gate_there{second.default_queue()};
+    auto const arrived = buffer.prefetch(second);
+    auto const used = add(there, buffer.slice(0), 1);
+    auto const overwritten = set(here, buffer.slice(0, 10), 3);
+    EXPECT_FALSE(arrived.ready());
+    EXPECT_FALSE(used.ready());
+    EXPECT_FALSE(overwritten.ready());
+    gate.reset();
+    gate_there.reset();
+    auto expected = counting(1000, 1);
+    std::fill_n(expected.begin(), 10, 3U);
+    EXPECT_EQ(buffer.to_vector(), expected);
+    EXPECT_EQ(device_words(buffer, second), expected);
+    EXPECT_EQ(device_words(buffer, first), expected);
+  }
+}
+
+TEST_F(CudaBuffers, WorkIsPendingUntilItsTurnAndOrderedThroughTheBuffersItShares) {
+  auto a = synchronized(first), b = synchronized(first);
+  std::array queues{first.create_queue(), first.create_queue()};
+  std::optional<Gate> gate{queues[0]};
+  auto const one = add(queues[0], a.slice(0), 10);
+  auto const copied = copy_async(a, b);
+  auto const two = affine(queues[1], b.slice(0), 2, 0);
+  for (auto const& event : {one, copied, two}) EXPECT_FALSE(event.ready());
+  gate.reset();
+  EXPECT_EQ(a.to_vector(), counting(100, 10));
+  auto expected = counting(100, 10);
+  for (auto& value : expected) value *= 2;
+  EXPECT_EQ(b.to_vector(), expected);
+  for (auto const& event : {one, copied, two}) EXPECT_TRUE(event.ready());
+}
+
+TEST_F(CudaBuffers, QueuesOfBothGpusOrderThemselvesThroughOneBuffer) {
+  auto buffer = synchronized(first, 1000);
+  std::array queues{first.create_queue(), second.create_queue(), first.create_queue(), second.create_queue()};
+  standin_control().set_latency(50, 50);
+  for (std::uint32_t round = 0; round < 20; ++round) {
+    for (std::uint32_t i = 0; i < 4; ++i) affine(queues[i], buffer.slice(0), i % 2 == 0 ? 3 : 1, i + 1);
+  }
+  auto expected = counting(1000);
+  for (std::uint32_t round = 0; round < 20; ++round) {
+    for (auto& value : expected) {
+      for (std::uint32_t i = 0; i < 4; ++i) value = value * (i % 2 == 0 ? 3 : 1) + i + 1;
+    }
+  }
+  EXPECT_EQ(buffer.to_vector(), expected);
+}
+
+TEST_F(CudaBuffers, DestroyingABufferDoesNotWaitForTheWorkThatUsesIt) {
+  auto result = synchronized(first);
+  auto queue = first.create_queue();
+  std::optional<Gate> gate{queue};
+  Event work;
+  {
+    auto source = synchronized(first);
+    add(queue, source.slice(0), 1000);
+    std::array const operands{Operand{&source.core(), {0, 400}, Intent::read},
+                              Operand{&result.core(), {0, 400}, Intent::write}};
+    work = use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+      return queue.copy(memory[1], memory[0], 400, needs);
+    });
+  }
+  EXPECT_FALSE(work.ready()) << "the buffer is gone and its work has not begun";
+  std::vector<UnifiedBuffer<std::uint32_t>> intruders;
+  for (int i = 0; i < 5; ++i) {
+    intruders.emplace_back(100, on(first));
+    set(first.default_queue(), intruders.back().slice(0), 666);
+  }
+  EXPECT_FALSE(work.ready());
+  gate.reset();
+  EXPECT_EQ(result.to_vector(), counting(100, 1000));
+  for (auto& intruder : intruders) EXPECT_THAT(intruder.to_vector(), Each(666U));
+}
+
+TEST_F(CudaBuffers, PinnedBuffersAreTheDriversAndMoveWhileTheCallHasLongReturned) {
+  auto options = on(first);
+  options.pinned = true;
+  auto const registered = standin_control().live().registered;
+  UnifiedBuffer<std::uint32_t> buffer(mebi, options);
+  buffer.copy_from(counting(mebi));
+  EXPECT_TRUE(buffer.is_pinned());
+  EXPECT_EQ(standin_control().live().registered, registered + 1);
+  buffer.allocate(true, true);
+  Event up;
+  EXPECT_TRUE(returns_while_held([&] {
+    up = buffer.prefetch(first);
+    EXPECT_FALSE(up.ready()) << "nothing has moved";
+  }));
+  up.wait();
+  add(first.default_queue(), buffer.slice(0), 9).wait();
+  Event down;
+  EXPECT_TRUE(returns_while_held([&] {
+    down = buffer.sync_to_host_async();
+    EXPECT_FALSE(down.ready());
+  }));
+  down.wait();
+  EXPECT_TRUE(buffer.to_vector() == counting(mebi, 9));
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{4 * mebi, 1, 4 * mebi, 1}));
+}
+
+TEST_F(CudaBuffers, PageableBuffersAreRegisteredWithNobody) {
+  auto const registered = standin_control().live().registered;
+  auto const buffer = synchronized(first, mebi);
+  EXPECT_FALSE(buffer.is_pinned());
+  EXPECT_EQ(standin_control().live().registered, registered);
+}
+
+TEST_F(CudaBuffers, PinningThatTheDriverRefusesIsPageableAndVisible) {
+  // And refuses again when caches have been given back for it.
+  for (std::size_t nth = 1; nth <= 4; ++nth) {
+    standin_control().fail("cuMemHostRegister", nth, Result::out_of_memory, standin::FaultKind::once);
+  }
+  auto options = on(first);
+  options.pinned = true;
+  UnifiedBuffer<std::uint32_t> buffer(1000, options);
+  buffer.copy_from(counting(1000));
+  EXPECT_FALSE(buffer.is_pinned());
+  add(first.default_queue(), buffer.slice(0), 1);
+  EXPECT_EQ(buffer.to_vector(), counting(1000, 1));
+}
+
+TEST_F(CudaBuffers, LargePageableCopiesAreStagedThroughRegisteredBlocks) {
+  auto& staging = device("cuda:0,staging=1MiB");
+  warm_up(staging);
+  before = InUse::now();
+  auto const registered = standin_control().live().registered;
+  auto const count = 9 * mebi / 4 + 3;
+  {
+    UnifiedBuffer<std::uint32_t> buffer(count, on(staging));
+    buffer.copy_from(counting(count));
+    buffer.sync_to_device();
+    EXPECT_GT(standin_control().live().registered, registered) << "blocks of pinned memory, kept for the next copy";
+    add(staging.default_queue(), buffer.slice(0), 3);
+    EXPECT_TRUE(buffer.to_vector() == counting(count, 3));
+    EXPECT_EQ(buffer.statistics().staged_copies, 2U);
+    EXPECT_EQ(buffer.statistics().unstaged_copies, 0U);
+  }
+  staging.synchronize();
+}
+
+TEST_F(CudaBuffers, AWorkingSetLargerThanTheGpuRuns) {
+  auto& small = device("cuda:0,memory=1MiB");
+  std::vector<UnifiedBuffer<std::uint32_t>> buffers;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    buffers.emplace_back(60'000, on(small));
+    buffers.back().fill(i);
+  }
+  for (std::uint32_t round = 0; round < 3; ++round) {
+    for (auto& buffer : buffers) {
+      add(small.default_queue(), buffer.slice(0, 10), 100);
+      auto const info = small.memory_info();
+      EXPECT_LE(info.total_bytes - info.free_bytes, mebi);
+    }
+  }
+  EXPECT_GT(manager->statistics().reclaims, 0U);
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    auto expected = std::vector<std::uint32_t>(60'000, i);
+    std::fill_n(expected.begin(), 10, i + 300);
+    EXPECT_EQ(buffers[i].to_vector(), expected);
+  }
+  UnifiedBuffer<std::uint32_t> large(300'000, on(small));
+  large.fill(1);
+  EXPECT_THROW(std::ignore = large.device(), OutOfMemory);
+  EXPECT_THAT(large.to_vector(), Each(1U));
+  buffers.clear();
+  small.synchronize();
+}
+
+TEST_F(CudaBuffers, WhatOtherProcessesHoldIsNoRoomAndOurBuffersMakeWay) {
+  // The GPU itself says that it is full; the library's own limit is far off.
+  standin_control().set_used_by_others(0, 255 * mebi);
+  std::vector<UnifiedBuffer<std::uint32_t>> buffers;
+  for (std::uint32_t i = 0; i < 4; ++i) {
+    buffers.emplace_back(100'000, on(first));
+    set(first.default_queue(), buffers.back().slice(0), i);
+  }
+  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_THAT(buffers[i].to_vector(), Each(i));
+  EXPECT_GT(manager->statistics().reclaims, 0U);
+}
+
+TEST_F(CudaBuffers, SlicesKeepTheirOffsetsOnBothGpusAndBetweenThem) {
+  auto const count = 3 * mebi / 4;
+  auto source = synchronized(first, count);
+  UnifiedBuffer<std::uint32_t> target(count, on(second));
+  target.copy_from(counting(count, 5'000'000));
+  target.sync_to_device();
+  source.release_host();
+  target.release_host();
+  copy(source.slice(11, count / 2 + 5), target.slice(777, count / 2 + 5));
+  auto expected = counting(count, 5'000'000);
+  std::iota(expected.begin() + 777, expected.begin() + 777 + static_cast<std::ptrdiff_t>(count / 2 + 5), 11U);
+  EXPECT_TRUE(device_words(target, second) == expected);
+  EXPECT_TRUE(target.to_vector() == expected);
+  affine(second.default_queue(), target.slice(3, 5), 0, 42);
+  std::fill_n(expected.begin() + 3, 5, 42U);
+  EXPECT_TRUE(target.to_vector() == expected);
+  EXPECT_TRUE(source.to_vector() == counting(count));
+}
+
+TEST_F(CudaBuffers, FillsOfEveryElementSizeAndAlignmentAreExact) {
+  auto const check = [&]<class T>(std::type_identity<T>, T value) {
+    UnifiedBuffer<T> buffer(1000, on(first));
+    buffer.fill(T{1});
+    buffer.sync_to_device();
+    auto part = buffer.slice(13, 700);
+    part.fill(value);
+    std::vector<T> expected(1000, T{1});
+    std::fill_n(expected.begin() + 13, 700, value);
+    EXPECT_EQ(buffer.to_vector(), expected) << sizeof(T);
+    EXPECT_EQ(buffer.statistics().host_to_device_copies, 1U);
+  };
+  check(std::type_identity<std::uint8_t>{}, std::uint8_t{9});
+  check(std::type_identity<std::uint16_t>{}, std::uint16_t{0x1234});
+  check(std::type_identity<std::uint32_t>{}, 0x12345678U);
+  check(std::type_identity<std::uint64_t>{}, std::uint64_t{0x123456789abcdef0});
+  check(std::type_identity<double>{}, 2.5);
+}
+
+TEST_F(CudaBuffers, TheCallersOwnContextIsCurrentBeforeAndAfterEverything) {
+  // As a program does that uses CUDA itself, on the other GPU.
+  Context own = nullptr;
+  ASSERT_EQ(driver().cuDevicePrimaryCtxRetain(&own, 1), Result::success);
+  ASSERT_EQ(driver().cuCtxPushCurrent(own), Result::success);
+  auto const untouched = [&](char const* what) {
+    Context current = nullptr;
+    EXPECT_EQ(driver().cuCtxGetCurrent(&current), Result::success);
+    EXPECT_EQ(current, own) << what;
+    EXPECT_EQ(standin_control().stack_depth(), 1U) << what;
+  };
+  {
+    auto options = on(first);
+    options.pinned = true;
+    UnifiedBuffer<std::uint32_t> buffer(1000, options);
+    buffer.copy_from(counting(1000));
+    untouched("making and filling");
+    std::ignore = buffer.prefetch(first);
+    untouched("prefetch");
+    add(first.default_queue(), buffer.slice(0), 1);
+    untouched("a kernel");
+    std::ignore = buffer.to_vector();
+    untouched("reading");
+    buffer.sync_to_device(second);
+    add(second.default_queue(), buffer.slice(0), 1);
+    untouched("the thread's own GPU");
+    std::ignore = device_words(buffer, first);
+    untouched("a copy between GPUs");
+    auto copied = buffer.clone();
+    copy(copied.slice(0, 10), buffer.slice(10, 10));
+    untouched("copies");
+    buffer.fill(std::uint32_t{7});
+    buffer.resize(500);
+    buffer.release_device();
+    buffer.release_host();
+    untouched("fill, resize, release");
+    UnifiedBuffer<std::uint32_t> larger_than_any(100'000'000, on(first));
+    EXPECT_THROW(std::ignore = larger_than_any.device_overwrite(), OutOfMemory);
+    untouched("a refusal");
+    auto queue = first.create_queue();
+    queue.wait(second.default_queue().record());
+    queue.synchronize();
+    untouched("queues");
+    std::ignore = first.memory_info();
+    std::ignore = first.link_cost();
+    untouched("questions");
+  }
+  manager->cleanup();
+  untouched("the end");
+  ASSERT_EQ(driver().cuCtxPopCurrent(nullptr), Result::success);
+  ASSERT_EQ(driver().cuDevicePrimaryCtxRelease(1), Result::success);
+}
+
+/// Two threads copy between the same two buffers, in opposite directions and always on bytes of their own.
+TEST_F(CudaBuffers, OppositeCopiesFromTwoThreadsDoNotDeadlock) {
+  auto a = synchronized(first, 1000), b = synchronized(second, 1000);
+  add(second.default_queue(), b.slice(0), 5000);
+  a.release_host();
+  auto const a_front = a.slice(0, 500), a_back = a.slice(500), b_front = b.slice(0, 500), b_back = b.slice(500);
+  {
+    std::jthread const forwards([&] {
+      for (int i = 0; i < 100; ++i) copy(a_front, b_front);
+    });
+    std::jthread const backwards([&] {
+      for (int i = 0; i < 100; ++i) copy(b_back, a_back);
+    });
+  }
+  auto expected_a = counting(1000), expected_b = counting(1000, 5000);
+  std::copy_n(expected_a.begin(), 500, expected_b.begin());
+  std::copy_n(expected_b.begin() + 500, 500, expected_a.begin() + 500);
+  EXPECT_EQ(a.to_vector(), expected_a);
+  EXPECT_EQ(b.to_vector(), expected_b);
+  EXPECT_EQ(device_words(a, first), expected_a);
+  EXPECT_EQ(device_words(b, second), expected_b);
+}
+
+TEST_F(CudaBuffers, TheyTravelAmongGpusSimulatedDevicesAndTheCpu) {
+  auto& sim = make_sim({.memory_bytes = mebi});
+  auto& cpu = device("cpu");
+  auto buffer = synchronized(first, 1000);
+  auto expected = counting(1000);
+  for (int round = 0; round < 3; ++round) {
+    add(first.default_queue(), buffer.slice(0), 1);
+    {
+      auto const lease = buffer.device(sim);
+      for (std::size_t i = 0; i < 1000; ++i) lease.data()[i] *= 3;
+    }
+    add(second.default_queue(), buffer.slice(0, 500), 7);
+    {
+      auto const lease = buffer.device(cpu);
+      lease.data()[0] += 1;
+    }
+    for (std::size_t i = 0; i < 1000; ++i) expected[i] = (expected[i] + 1) * 3 + (i < 500 ? 7 : 0) + (i == 0 ? 1 : 0);
+  }
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(device_words(buffer, first), expected);
+}
+
+}  // namespace
+}  // namespace unimem::testing
