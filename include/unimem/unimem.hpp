@@ -13,6 +13,7 @@
 #include <unimem/core/version.hpp>
 
 #include <unimem/device/advice.hpp>
+#include <unimem/device/cuda.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/event.hpp>

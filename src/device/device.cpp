@@ -67,7 +67,10 @@ Queue& Device::default_queue() {
 }
 
 Queue Device::create_queue() {
-  auto backend = make_queue();
+  return enlist(make_queue());
+}
+
+Queue Device::enlist(std::unique_ptr<detail::QueueBackend> backend) {
   {
     std::lock_guard const lock{queues_mutex_};
     queues_.push_back(&backend->control());

@@ -177,6 +177,9 @@ class UNIMEM_API Device {
 
   [[nodiscard]] virtual std::unique_ptr<detail::QueueBackend> make_queue() = 0;
 
+  /// A queue of this device over what the backend has made.
+  [[nodiscard]] Queue enlist(std::unique_ptr<detail::QueueBackend> backend);
+
   DeviceInfo info_;  ///< filled by the backend's constructor
 
  private:

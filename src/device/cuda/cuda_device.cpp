@@ -268,8 +268,16 @@ std::unique_ptr<QueueBackend> CudaDevice::make_queue() {
   return std::make_unique<CudaQueue>(*this);
 }
 
-std::unique_ptr<QueueBackend> CudaDevice::make_queue_on(Stream foreign) {
-  return std::make_unique<CudaQueue>(*this, foreign);
+Queue CudaDevice::adopt(Stream foreign) {
+  constexpr auto call = "cuStreamGetCtx";
+  if (driver_gone()) throw UnsupportedOperation(call, std::string(id()), process_end_reason);
+  CurrentContext const current{gpu()};
+  Context owner = nullptr;
+  health_.check(driver().cuStreamGetCtx(foreign, &owner), call);
+  if (owner != gpu().context) {
+    throw InvalidArgument("stream", "one of another context", fmt::format("a stream of {}'s primary context", id()));
+  }
+  return enlist(std::make_unique<CudaQueue>(*this, foreign));
 }
 
 }  // namespace unimem::detail::cuda

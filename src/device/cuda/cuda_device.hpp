@@ -62,8 +62,8 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   [[nodiscard]] bool copies_from(unimem::Device const& other) const noexcept override;
   [[nodiscard]] bool is_lost() const noexcept override { return health_.lost(); }
 
-  /// A queue over somebody else's stream of this GPU, who keeps it.
-  [[nodiscard]] std::unique_ptr<QueueBackend> make_queue_on(Stream foreign);
+  /// A queue over somebody else's stream, who keeps it. Throws InvalidArgument unless it is of this GPU.
+  [[nodiscard]] Queue adopt(Stream foreign);
 
   [[nodiscard]] Driver const& driver() const noexcept { return *hardware_.driver; }
   /// Its memory, as a place.

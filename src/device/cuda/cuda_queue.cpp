@@ -89,12 +89,22 @@ void CudaQueue::check_alive(char const* call) const {
   if (driver_gone()) throw UnsupportedOperation(call, std::string(device_.id()), process_end_reason);
 }
 
+void CudaQueue::check_not_captured(char const* call) const {
+  auto status = CaptureStatus::none;
+  device_.health().check(driver_.cuStreamIsCapturing(stream_->stream(), &status), "cuStreamIsCapturing");
+  if (status != CaptureStatus::none) {
+    throw UnsupportedOperation(call, std::string(device_.id()),
+                               "the stream is being captured into a graph: nothing of it runs now");
+  }
+}
+
 template <class Give>
 unimem::Event CudaQueue::submit(char const* call, Load load, Give const& give) {
   check_alive(call);
   auto& events = stream_->events();
   auto const lock = stream_->submission();
   CurrentContext const current{device_.gpu()};
+  check_not_captured(call);
   auto command = std::make_shared<Command>(events, call, load.moves, load.bytes, std::move(load.meter));
   if (load.moves != Moves::nothing && events.timed()) command->begin_at(events.record(stream_->stream()));
   try {
@@ -241,6 +251,7 @@ void CudaQueue::wait(unimem::Event event) {
   if (!awaited || UNIMEM_MUTANT(wait_forgotten)) return;
   auto const lock = stream_->submission();
   CurrentContext const current{device_.gpu()};
+  check_not_captured(call);
   device_.health().check(driver_.cuStreamWaitEvent(stream_->stream(), awaited->end(), 0), call);
 }
 

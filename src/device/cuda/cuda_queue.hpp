@@ -56,6 +56,8 @@ class CudaQueue final : public QueueBackend {
   template <class Give>
   unimem::Event submit(char const* call, Load load, Give const& give);
   void check_alive(char const* call) const;
+  /// The context is current.
+  void check_not_captured(char const* call) const;
   void fill_by_doubling(Command& command, DevicePointer to, std::size_t bytes, std::span<const std::byte> pattern);
   void wait_for_host(unimem::Event event);
 
