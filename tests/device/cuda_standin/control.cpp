@@ -158,12 +158,10 @@ LiveCounts live() {
   return counts;
 }
 
-/// An entry of a list that may grow meanwhile, kept for the calling thread.
+/// An entry of a list that a reset may empty while the caller still reads it: kept for good.
 char const* entry_of(std::vector<std::string> const& list, std::size_t index) {
-  thread_local std::string kept;
-  if (index >= list.size()) return nullptr;
-  kept = list[index];
-  return kept.c_str();
+  static auto& kept = *new std::set<std::string>;
+  return index < list.size() ? kept.insert(list[index]).first->c_str() : nullptr;
 }
 
 char const* violation_at(std::size_t index) {

@@ -50,8 +50,8 @@ struct LiveCounts {
   std::size_t pending = 0;       ///< commands queued or running
 };
 
-/// The entries a test may call, from any thread and at any time; they need no context. Strings live until the next call
-/// of the same entry on the same thread.
+/// The entries a test may call, from any thread and at any time; they need no context. Strings live as long as the
+/// process.
 struct StandInControl {
   /// Forgets faults, latencies, call counts, violations and the journal, and all the entries below have said of
   /// devices but their capacities; lets held streams go and checks all order again.

@@ -2,24 +2,23 @@
 
 #include "device/cuda_standin/streams.hpp"
 
+#include <pthread.h>
+
 #include <cstdio>
 #include <cstdlib>
 
 namespace unimem::standin {
 namespace {
 
-struct Stack {
-  Stack() = default;
-  Stack(Stack const&) = delete;
-  Stack& operator=(Stack const&) = delete;
-  ~Stack() {
-    if (contexts.empty() || !process_is_whole()) return;
-    Lock const lock{machine().mutex};
-    violation("a thread ended with a context on its stack");
-  }
+using Stack = std::vector<std::shared_ptr<ContextState>>;
 
-  std::vector<std::shared_ptr<ContextState>> contexts;
-};
+/// The end of a thread that ever had a current context.
+void end_stack(void* kept) {
+  std::unique_ptr<Stack> const stack{static_cast<Stack*>(kept)};
+  if (stack->empty() || !process_is_whole()) return;
+  Lock const lock{machine().mutex};
+  violation("a thread ended with a context on its stack");
+}
 
 }  // namespace
 
@@ -41,8 +40,19 @@ void violation(std::string text) {
 }
 
 std::vector<std::shared_ptr<ContextState>>& context_stack() {
-  thread_local Stack stack;
-  return stack.contexts;
+  // Not thread_local: what the loader gives a thread for a library that came later is freed by whoever gets the
+  // thread's place, which ThreadSanitizer takes for a race.
+  static auto const key = [] {
+    pthread_key_t made{};
+    pthread_key_create(&made, end_stack);
+    return made;
+  }();
+  auto* stack = static_cast<Stack*>(pthread_getspecific(key));
+  if (stack == nullptr) {
+    stack = std::make_unique<Stack>().release();
+    pthread_setspecific(key, stack);
+  }
+  return *stack;
 }
 
 std::shared_ptr<ContextState> current_even_if_lost() {

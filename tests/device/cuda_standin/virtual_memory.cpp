@@ -102,10 +102,10 @@ Meaning meaning_of(int file) {
 
 /// The memory of the same file that this process knows already, or null.
 std::shared_ptr<Physical> known(int file) {
-  struct stat wanted {};
+  struct stat wanted{};
   require(fstat(file, &wanted) == 0);
   auto const same = [&](std::shared_ptr<Physical> const& physical) {
-    struct stat other {};
+    struct stat other{};
     return physical != nullptr && fstat(physical->file, &other) == 0 && other.st_ino == wanted.st_ino &&
            other.st_dev == wanted.st_dev;
   };
