@@ -102,6 +102,25 @@ TEST_F(CudaStandInOrder, ComesFromAWaitForWhatHadEndedBefore) {
   ok(cu.cuMemFree(std::exchange(memory, 0)));
 }
 
+TEST_F(CudaStandInOrder, OutlivesStreamsThatAreOver) {
+  DevicePointer pointer = 0;
+  for (int round = 0; round < 100; ++round) {
+    Stream const brief = create_stream();
+    if (round == 0) ok(cu.cuMemAllocAsync(&pointer, 100, brief));
+    fill(pointer, 100, brief);
+    ok(cu.cuStreamSynchronize(brief));
+    ok(cu.cuStreamDestroy(brief));
+  }
+  fill(pointer, 100, first);
+  Stream const hasty = create_stream();
+  fill(memory, 100, hasty);
+  ok(cu.cuStreamDestroy(hasty));  // it is over, and nobody has waited for it
+  fill(memory, 100, second);
+  expected_violations = ElementsAre("cuMemsetD8Async races cuMemsetD8Async for the same bytes",
+                                    "cuMemFree of memory that cuMemsetD8Async uses, whose end nobody has waited for");
+  ok(cu.cuMemFreeAsync(pointer, first));
+}
+
 TEST_F(CudaStandInOrder, ComesFromTheLegacyDefaultStream) {
   Stream const blocking = create_stream(0);
   fill(memory, 100, blocking);

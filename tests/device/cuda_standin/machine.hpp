@@ -81,6 +81,8 @@ struct Machine {
 
   Clock host;                    ///< what the program's threads have waited for
   std::uint64_t host_waits = 0;  ///< how often that grew
+  std::vector<Stamp> ends;       ///< the last commands of streams that are over, as long as the host does not know
+  std::set<std::uint64_t> known_ends;  ///< streams that are over, and known to the host to be
   AccessHistory history;
   std::uint64_t streams_made = 0;
 

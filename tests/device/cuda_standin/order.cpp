@@ -55,6 +55,8 @@ void follow_host(StreamState& stream) {
   if (stream.host_seen == all.host_waits) return;
   stream.host_seen = all.host_waits;
   stream.clock.join(all.host);
+  stream.clock.drop(all.known_ends);
+  stream.context->blocking_clock.drop(all.known_ends);
 }
 
 void host_knows(Clock const& clock) {
@@ -62,6 +64,17 @@ void host_knows(Clock const& clock) {
   all.host.join(clock);
   ++all.host_waits;
   all.history.forget(all.host);
+  std::erase_if(all.ends, [&](Stamp last) {
+    auto const known = all.host.covers(last);
+    if (known) all.known_ends.insert(last.stream);
+    return known;
+  });
+  all.host.drop(all.known_ends);
+}
+
+void end_of_stream(StreamState const& stream) {
+  machine().ends.push_back({stream.number, stream.tickets});
+  host_knows({});  // it may be known already
 }
 
 }  // namespace unimem::standin

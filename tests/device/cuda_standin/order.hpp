@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 
 // What is ordered behind what, whatever the threads of a test run happen to do: a missing event or a wrong stream is
@@ -29,6 +30,11 @@ class Clock {
   void add(Stamp stamp) {
     auto& newest = newest_[stamp.stream];
     newest = std::max(newest, stamp.ticket);
+  }
+
+  /// Streams that are over and known to the host come before everything, and need no place here.
+  void drop(std::set<std::uint64_t> const& streams) {
+    std::erase_if(newest_, [&](auto const& entry) { return streams.contains(entry.first); });
   }
 
   void join(Clock const& other) {
@@ -78,5 +84,9 @@ void follow_host(StreamState& stream);
 
 /// The host has waited for everything before `clock`.
 void host_knows(Clock const& clock);
+
+/// A destroyed stream has done all it had: once the host knows of its last command, no clock needs to know the stream.
+/// (A program may make thousands of them, and every command carries a clock.)
+void end_of_stream(StreamState const& stream);
 
 }  // namespace unimem::standin

@@ -95,6 +95,7 @@ void work(std::shared_ptr<StreamState> const& stream) {
     wake_workers();
   }
   all.working.erase(stream);
+  end_of_stream(*stream);
 }
 
 /// The program's signals are for its own threads; what a crash of this one raises cannot be blocked anyway.
