@@ -4,25 +4,37 @@
 #include "device/process_end.hpp"
 
 namespace unimem::detail::cuda {
+namespace {
+
+constexpr int most_tries = 3;
+
+}  // namespace
 
 DriverCommand::Outcome Command::outcome() noexcept {
-  CurrentContext const current{events_.gpu(), std::nothrow};
-  auto const entered = current.code();
-  auto const code = entered == Result::success ? events_.gpu().driver.cuEventQuery(end_.get()) : entered;
-  if (code == Result::not_ready) return {true, nullptr};
-  if (code == Result::success) return {};
+  if (!end_) return {};  // it was waited for
+  auto code = Result::success;
+  // A refusal that says nothing of the work is no end of it: memory that is still in use would be let go.
+  for (int tries = 0; tries < most_tries; ++tries) {
+    CurrentContext const current{events_.gpu(), std::nothrow};
+    auto const entered = current.code();
+    code = entered == Result::success ? events_.gpu().driver.cuEventQuery(end_.get()) : entered;
+    if (code == Result::not_ready) return {true, nullptr};
+    if (code == Result::success) return {};
+    if (is_fatal(code)) break;
+  }
   if (UNIMEM_MUTANT(loss_overlooked)) return {false, failure_of(events_.gpu().driver, code, call_)};
   return {false, events_.health().failure_of(code, call_)};
 }
 
 void Command::wait() const noexcept {
+  if (!end_) return;
   CurrentContext const current{events_.gpu(), std::nothrow};
   // What it says is asked for again when the command is collected.
   static_cast<void>(events_.gpu().driver.cuEventSynchronize(end_.get()));
 }
 
 std::optional<std::chrono::nanoseconds> Command::took() const noexcept {
-  if (!begin_ || driver_gone()) return std::nullopt;
+  if (!begin_ || !end_ || driver_gone()) return std::nullopt;
   CurrentContext const current{events_.gpu(), std::nothrow};
   float milliseconds = 0;
   auto const code = events_.gpu().driver.cuEventElapsedTime(&milliseconds, begin_.get(), end_.get());

@@ -10,7 +10,7 @@
 
 namespace unimem::detail::cuda {
 
-/// One ticket's worth of work in a stream, and the event behind it.
+/// One ticket's worth of work in a stream, and the event behind it; without an event, it has ended already.
 class Command final : public DriverCommand {
  public:
   /// `call` is the driver call that errors name.

@@ -165,7 +165,9 @@ void CudaDevice::release(DeviceMemory memory, Location location) noexcept {
   if (memory.object == 0) return;
   if (!driver_gone()) {
     CurrentContext const current{gpu(), std::nothrow};
-    if (location == Location::pinned) {
+    if (current.code() != Result::success) {
+      health_.note(current.code());  // without its context nothing can be given back
+    } else if (location == Location::pinned) {
       health_.note(driver().cuMemFreeHost(reinterpret_cast<void*>(memory.object)));
     } else if (location == Location::device && options_.source == Source::stream_ordered) {
       std::lock_guard const lock{pool_mutex_};
@@ -248,9 +250,13 @@ bool CudaDevice::copies_from(unimem::Device const& other) const noexcept {
   auto const* const peer = dynamic_cast<CudaDevice const*>(&other);
   if (peer == nullptr || peer->hardware_.driver != hardware_.driver) return false;
   if (peer->hardware_.device == hardware_.device) return true;
-  int reaches = 0;
-  return driver().cuDeviceCanAccessPeer(&reaches, hardware_.device, peer->hardware_.device) == Result::success &&
-         reaches != 0;
+  // A refusal is no answer, and who was told yes a moment ago counts on it.
+  for (int tries = 0; tries < 3; ++tries) {
+    int reaches = 0;
+    auto const code = driver().cuDeviceCanAccessPeer(&reaches, hardware_.device, peer->hardware_.device);
+    if (code == Result::success) return reaches != 0;
+  }
+  return false;
 }
 
 void CudaDevice::reach(CudaDevice const& other) {

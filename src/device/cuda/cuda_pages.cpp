@@ -67,6 +67,7 @@ void CudaPages::give_up(AddressRange range) noexcept {
   reservations_.erase(found);
   if (driver_gone()) return;
   CurrentContext const current{gpu_, std::nothrow};
+  if (current.code() != Result::success) return health_.note(current.code());
   health_.note(gpu_.driver.cuMemAddressFree(range.base, range.bytes));
 }
 
@@ -203,6 +204,7 @@ void CudaPages::refuse(std::size_t bytes, char const* call) const {
 void CudaPages::release(Parked const& pages) noexcept {
   if (driver_gone() || UNIMEM_MUTANT(pages_kept)) return;
   CurrentContext const current{gpu_, std::nothrow};
+  if (current.code() != Result::success) return health_.note(current.code());
   for (auto const handle : pages) health_.note(gpu_.driver.cuMemRelease(handle));
 }
 

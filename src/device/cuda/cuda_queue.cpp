@@ -15,6 +15,7 @@
 #include <cstring>
 #include <exception>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -107,15 +108,27 @@ unimem::Event CudaQueue::submit(char const* call, Load load, Give const& give) {
   check_not_captured(call);
   auto command = std::make_shared<Command>(events, call, load.moves, load.bytes, std::move(load.meter));
   if (load.moves != Moves::nothing && events.timed()) command->begin_at(events.record(stream_->stream()));
+  if (UNIMEM_MUTANT(event_too_early)) command->end_at(events.record(stream_->stream()));
+  give(*command);
   try {
-    if (UNIMEM_MUTANT(event_too_early)) command->end_at(events.record(stream_->stream()));
-    give(*command);
     if (!UNIMEM_MUTANT(event_too_early)) command->end_at(events.record(stream_->stream()));
-    return stream_->append(std::move(command));
   } catch (...) {
-    // Some of the work may be on its way, and what it uses is about to go.
-    static_cast<void>(driver_.cuStreamSynchronize(stream_->stream()));
-    throw;
+    if (load.orders_only) throw;
+    // The work is on its way and cannot be called off: it has a ticket, and since nothing tells its end, it is waited
+    // for here and has failed.
+    command->fail(std::current_exception());
+    drain();
+  }
+  return stream_->append(std::move(command));
+}
+
+void CudaQueue::drain() noexcept {
+  auto code = driver_.cuStreamSynchronize(stream_->stream());
+  device_.health().note(code);
+  while (code != Result::success && !device_.is_lost()) {  // refused by itself: what is in there goes on all the same
+    std::this_thread::yield();
+    code = driver_.cuStreamQuery(stream_->stream());
+    if (code != Result::success && code != Result::not_ready) return device_.health().note(code);
   }
 }
 
@@ -191,11 +204,15 @@ void CudaQueue::fill_by_doubling(Command& command, DevicePointer to, std::size_t
   auto& health = device_.health();
   auto const stream = stream_->stream();
   health.check(driver_.cuMemcpyHtoDAsync(to, seed->data(), seed->size(), stream), "cuMemcpyHtoDAsync");
-  for (auto filled = seed->size(); filled < bytes;) {
-    auto const count = std::min(filled, bytes - filled);
-    if (UNIMEM_MUTANT(fill_too_short) && filled + count == bytes) return;
-    health.check(driver_.cuMemcpyDtoDAsync(to + filled, to, count, stream), "cuMemcpyDtoDAsync");
-    filled += count;
+  try {
+    for (auto filled = seed->size(); filled < bytes;) {
+      auto const count = std::min(filled, bytes - filled);
+      if (UNIMEM_MUTANT(fill_too_short) && filled + count == bytes) return;
+      health.check(driver_.cuMemcpyDtoDAsync(to + filled, to, count, stream), "cuMemcpyDtoDAsync");
+      filled += count;
+    }
+  } catch (DeviceError const&) {
+    command.fail(std::current_exception());  // some of it is filled
   }
 }
 
@@ -239,7 +256,7 @@ unimem::Event CudaQueue::run_native(std::function<void(void*)> const& submit_wor
 }
 
 unimem::Event CudaQueue::mark() {
-  return submit("cuEventRecord", {}, [](Command&) {});
+  return submit("cuEventRecord", {.orders_only = true}, [](Command&) {});
 }
 
 void CudaQueue::wait(unimem::Event event) {
@@ -249,6 +266,7 @@ void CudaQueue::wait(unimem::Event event) {
   if (!awaited_stream) return wait_for_host(event);
   auto const awaited = awaited_stream->command(event.ticket());
   if (!awaited || UNIMEM_MUTANT(wait_forgotten)) return;
+  if (awaited->end() == nullptr) return;  // it had ended when it got its ticket
   auto const lock = stream_->submission();
   CurrentContext const current{device_.gpu()};
   check_not_captured(call);
@@ -259,11 +277,22 @@ void CudaQueue::wait_for_host(unimem::Event event) {
   if (device_.is_lost() || UNIMEM_MUTANT(host_wait_forgotten)) return;  // nothing comes after the wait
   std::shared_ptr<HostFlags::Flag> flag;
   auto refused = Result::success;
-  submit("cuStreamWaitValue32", {}, [&](Command& command) {
-    flag = device_.flags().take();
-    refused = driver_.cuStreamWaitValue32(stream_->stream(), flag->address(), 1, wait_value_at_least);
-    if (refused == Result::success) command.keep(flag);
-  });
+  bool stands = false;  // in the stream, which nobody has been told to let go
+  try {
+    submit("cuStreamWaitValue32", {.orders_only = true}, [&](Command& command) {
+      flag = device_.flags().take();
+      refused = driver_.cuStreamWaitValue32(stream_->stream(), flag->address(), 1, wait_value_at_least);
+      stands = refused == Result::success;
+      if (stands) command.keep(flag);
+    });
+  } catch (...) {
+    if (stands) {
+      flag->raise();
+      CurrentContext const current{device_.gpu(), std::nothrow};
+      drain();  // before the word is anybody else's
+    }
+    throw;
+  }
   if (refused == Result::not_supported) return static_cast<void>(event.wait_for_error());
   device_.health().check(refused, "cuStreamWaitValue32");
   try {

@@ -50,9 +50,10 @@ class CudaQueue final : public QueueBackend {
     Moves moves = Moves::nothing;
     std::size_t bytes = 0;
     SharedMeter meter{};
+    bool orders_only = false;  ///< changes nothing, so that it may be refused after it was given
   };
-  /// Calls `give(command)`, which hands work to the driver, and takes a ticket for it. Throws, with nothing left behind
-  /// in the stream, what `give` throws.
+  /// Calls `give(command)`, which hands work to the driver, and takes a ticket for it. Throws what `give` throws, which
+  /// has then left nothing in the stream. Work that was given and cannot be followed to its end has failed.
   template <class Give>
   unimem::Event submit(char const* call, Load load, Give const& give);
   void check_alive(char const* call) const;
@@ -60,6 +61,8 @@ class CudaQueue final : public QueueBackend {
   void check_not_captured(char const* call) const;
   void fill_by_doubling(Command& command, DevicePointer to, std::size_t bytes, std::span<const std::byte> pattern);
   void wait_for_host(unimem::Event event);
+  /// Returns when nothing is left in the stream, or the GPU is lost.
+  void drain() noexcept;
 
   CudaDevice& device_;
   Driver const& driver_;
