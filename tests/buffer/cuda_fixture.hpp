@@ -60,7 +60,7 @@ inline void warm_up(Device& gpu) {
   {
     Gate const held{queue};  // a word for streams to wait at
   }
-  queue.synchronize();
+  gpu.synchronize();
 }
 
 /// Work as a kernel does it, in the portable source form: data[i] = data[i] * factor + amount, over 32-bit words.

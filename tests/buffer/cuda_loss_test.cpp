@@ -1,0 +1,150 @@
+#include "buffer/cuda_fixture.hpp"
+#include "buffer/sweep.hpp"
+
+#include <set>
+#include <string_view>
+
+// A GPU that is lost in the middle of an operation, at every call of it that reaches the driver. A lost GPU stays lost,
+// so each try takes another: the stand-in has plenty.
+
+namespace unimem::testing {
+namespace {
+
+using detail::cuda::Result;
+using standin::FaultKind;
+
+bool const has_many_gpus = [] {
+  setenv("UNIMEM_CUDA_STANDIN_DEVICES", "600", 1);
+  setenv("UNIMEM_CUDA_STANDIN_CAPACITY", "16777216", 1);
+  return true;
+}();
+
+/// One that nobody has used, and so nobody has lost.
+Device* fresh_gpu() {
+  static int next = 0;
+  auto& gpu = device("cuda:" + std::to_string(next++));
+  static_cast<void>(gpu.default_queue());
+  return &gpu;
+}
+
+/// Whether a GPU is lost, which it may not have been told yet.
+bool is_lost(Device& gpu) {
+  try {
+    static_cast<void>(gpu.memory_info());
+  } catch (DeviceError const&) {
+    EXPECT_TRUE(gpu.is_lost());
+  }
+  return gpu.is_lost();
+}
+
+/// Whether an operation leaves something on a GPU alone that the host had before.
+bool leaves_on_device(std::string_view operation) {
+  std::set<std::string_view> const all{"device",
+                                       "device_of_another",
+                                       "device_by_queue",
+                                       "device_overwrite",
+                                       "launch",
+                                       "copy",
+                                       "copy_of_overlapping_slices",
+                                       "fill",
+                                       "release_host"};
+  return all.contains(operation);
+}
+
+class CudaDeviceLoss : public ::testing::TestWithParam<Operation> {
+ protected:
+  CudaDeviceLoss() { EXPECT_TRUE(has_many_gpus); }
+
+  /// Runs the operation between two GPUs, of which one is lost at the n-th call. Returns whether it came to that.
+  bool attempt(Operation const& operation, Start start, std::size_t nth) {
+    bool reached = false;
+    {
+      Stage stage(*gpus[0], *gpus[1], start);
+      auto const calls = standin_control().calls(nullptr);
+      standin_control().fail(nullptr, nth, Result::illegal_address, FaultKind::sticky);
+      bool failed = false;
+      try {
+        operation.call(stage);
+      } catch (BufferNotAllocated const&) {
+        EXPECT_EQ(start, Start::empty);
+      } catch (DataLost const&) {
+        failed = true;
+      } catch (DeviceError const& error) {
+        // The stand-in has no context to lose while none is current, and says so.
+        EXPECT_THAT(error.code_name, ::testing::AnyOf("CUDA_ERROR_ILLEGAL_ADDRESS", "CUDA_ERROR_INVALID_CONTEXT"))
+            << error.what();
+        EXPECT_EQ(error.backend, "cuda");
+        failed = true;
+      }
+      for (auto const event : stage.events) failed = event.wait_for_error() != nullptr || failed;
+      reached = standin_control().calls(nullptr) - calls >= nth;
+      standin_control().reset();
+      working = {&sim};
+      for (auto* const gpu : gpus) {
+        if (!is_lost(*gpu)) working.push_back(gpu);
+      }
+      EXPECT_GE(working.size(), 2U) << "one at most is lost";
+      look(stage, operation, start, failed);
+      stage.a.reset();
+      stage.b.reset();
+      for (auto* const gpu : gpus) gpu->synchronize();
+      EXPECT_EQ(stage.manager.statistics().active_bytes, 0U) << "a leak";
+    }
+    for (auto*& gpu : gpus) {
+      if (gpu->is_lost()) gpu = fresh_gpu();
+    }
+    return reached;
+  }
+
+  void look(Stage& stage, Operation const& operation, Start start, bool& failed) {
+    auto const before_a = stage.in_a, before_b = stage.in_b;
+    operation.result(stage);
+    bool const host_had_it = start == Start::on_host || start == Start::on_host_and_first;
+    auto const at = [&](UnifiedBuffer<std::uint32_t>& buffer, Words const& was, Words const& is) {
+      auto const seen = read_back(buffer, failed);
+      if (!seen) {
+        EXPECT_TRUE(!host_had_it || leaves_on_device(operation.name)) << buffer.name() << " was on the host";
+      } else if (start != Start::empty) {
+        bool const as_it_was = std::equal(seen->begin(), seen->end(), was.begin(), was.end());
+        bool const as_it_is = std::equal(seen->begin(), seen->end(), is.begin(), is.end());
+        EXPECT_TRUE(as_it_is || as_it_was) << buffer.name() << " is neither as it was nor as asked for";
+      }
+      buffer.core().validate();
+      // Everything else goes on with it: the GPU that is left, the host, a simulated device.
+      auto const anew = Stage::words_from(77);
+      Words const fitting(anew.begin(), anew.begin() + static_cast<std::ptrdiff_t>(buffer.size()));
+      buffer.copy_from(fitting);
+      for (auto* const other : working) {
+        auto const lease = buffer.device_view(*other);
+        Words there(buffer.size());
+        other->default_queue().download(there.data(), lease.native(), buffer.size_bytes()).wait();
+        EXPECT_EQ(there, fitting);
+      }
+      EXPECT_EQ(buffer.to_vector(), fitting);
+    };
+    at(*stage.a, before_a, stage.in_a);
+    if (stage.b->state() != BufferState::uninitialized) at(*stage.b, before_b, stage.in_b);
+  }
+
+  std::array<Device*, 2> gpus{fresh_gpu(), fresh_gpu()};
+  std::vector<Device*> working;
+  Device& sim = make_sim({.memory_bytes = std::size_t{1} << 20});
+};
+
+TEST_P(CudaDeviceLoss, OnlyWhatTheLostGpuAloneHeldIsLost) {
+  for (auto const start : starts) {
+    bool reached = true;
+    for (std::size_t n = 1; reached; ++n) {
+      ASSERT_LT(n, 200U) << "it never passes";
+      SCOPED_TRACE(::testing::Message() << GetParam().name << ", start " << static_cast<int>(start) << ", call " << n);
+      reached = attempt(GetParam(), start, n);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Operations, CudaDeviceLoss, ::testing::ValuesIn(operations()),
+                         [](auto const& operation) { return std::string(operation.param.name); });
+
+}  // namespace
+}  // namespace unimem::testing
