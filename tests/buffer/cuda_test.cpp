@@ -209,6 +209,26 @@ TEST_F(CudaBuffers, PinnedBuffersAreTheDriversAndMoveWhileTheCallHasLongReturned
   EXPECT_EQ(moved(buffer.statistics()), (Moved{4 * mebi, 1, 4 * mebi, 1}));
 }
 
+TEST_F(CudaBuffers, AnUploadOfPageableMemoryThatIsStillBeingWrittenWaitsForTheWriter) {
+  // The driver reads pageable memory in the very call, whatever the stream waits for.
+  auto& cpu = device("cpu");
+  auto writers = cpu.create_queue();
+  UnifiedBuffer<std::uint32_t> buffer(1000, on(first));
+  buffer.copy_from(counting(1000));
+  auto const late = cpu.compile({"late", "", [](Range, std::size_t begin, std::size_t end, auto arguments) {
+                                   std::this_thread::sleep_for(std::chrono::milliseconds{50});
+                                   auto* const words = static_cast<std::uint32_t*>(arguments[0].data);
+                                   for (auto i = begin; i < end; ++i) words[i] += 7;
+                                 }});
+  Operand const operand{&buffer.core(), {0, 4000}, Intent::read_write};
+  use_on_device(writers, {&operand, 1}, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+    return writers.run(late, Range{1000}, std::array{argument_of(memory.front())}, needs);
+  });
+  buffer.prefetch(first).wait();
+  EXPECT_EQ(device_words(buffer, first), counting(1000, 7));
+  EXPECT_EQ(buffer.to_vector(), counting(1000, 7));
+}
+
 TEST_F(CudaBuffers, PageableBuffersAreRegisteredWithNobody) {
   auto const registered = standin_control().live().registered;
   auto const buffer = synchronized(first, mebi);

@@ -133,12 +133,25 @@ void CudaQueue::drain() noexcept {
 }
 
 unimem::Event CudaQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) {
+  wait_to_read(from, terms.needs);
   if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   constexpr auto call = "cuMemcpyHtoDAsync";
   return submit(call, {Moves::upload, bytes, terms.meter}, [&](Command&) {
     auto* const stream = UNIMEM_MUTANT(wrong_stream) ? nullptr : stream_->stream();
     device_.health().check(driver_.cuMemcpyHtoDAsync(pointer(to), from, bytes, stream), call);
   });
+}
+
+void CudaQueue::wait_to_read(void const* from, std::span<const unimem::Event> needs) {
+  if (driver_gone() || std::ranges::all_of(needs, &unimem::Event::ready)) return;
+  {
+    CurrentContext const current{device_.gpu()};
+    auto type = MemoryType::device;
+    auto const code =
+        driver_.cuPointerGetAttribute(&type, PointerAttribute::memory_type, reinterpret_cast<DevicePointer>(from));
+    if (code == Result::success && type == MemoryType::host) return;  // read in the stream's turn
+  }
+  for (auto const need : needs) static_cast<void>(need.wait_for_error());
 }
 
 unimem::Event CudaQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {

@@ -17,7 +17,8 @@ class CudaDevice;
 /// An operation the driver refuses at once throws and takes no ticket. Thread-safe.
 ///
 /// The driver copies from and to pinned memory while the call has long returned. Pageable memory it reads before the
-/// call returns, and writes before it returns: such a copy is as right, and holds up its caller.
+/// call returns, and writes before it returns: such a copy is as right, and holds up its caller, who also waits for
+/// what an upload needs.
 class CudaQueue final : public QueueBackend {
  public:
   explicit CudaQueue(CudaDevice& device);
@@ -61,6 +62,9 @@ class CudaQueue final : public QueueBackend {
   void check_not_captured(char const* call) const;
   void fill_by_doubling(Command& command, DevicePointer to, std::size_t bytes, std::span<const std::byte> pattern);
   void wait_for_host(unimem::Event event);
+  /// The driver reads pageable memory in the call that hands it the copy, whatever the stream waits for: what is to
+  /// write there first is waited for before.
+  void wait_to_read(void const* from, std::span<const unimem::Event> needs);
   /// Returns when nothing is left in the stream, or the GPU is lost.
   void drain() noexcept;
 
