@@ -27,11 +27,11 @@ Device& simulated(std::size_t index) {
 
 std::vector<MixedOperand> operands_of(std::span<const HostArgument> arguments) {
   std::vector<MixedOperand> operands;
-  for (std::size_t i = 1; i < arguments.size(); i += 2) {
+  for (std::size_t i = 1; i < arguments.size(); i += 3) {
     std::uint32_t intent = 0;
     std::memcpy(&intent, arguments[i].data, sizeof intent);
     operands.push_back(
-        {static_cast<std::uint8_t*>(arguments[i + 1].data), arguments[i + 1].bytes, static_cast<Intent>(intent)});
+        {static_cast<std::uint8_t*>(arguments[i + 2].data), arguments[i + 2].bytes, static_cast<Intent>(intent)});
   }
   return operands;
 }
@@ -50,6 +50,46 @@ T scalar(HostArgument argument) {
   std::memcpy(&value, argument.data, sizeof value);
   return value;
 }
+
+/// The three programs as devices compile them that run no host form: by one work item, each.
+constexpr auto mix_source = R"(
+UNIMEM_KERNEL mix(unimem_u64 salt, unimem_u32 intent_a, unimem_u64 count_a, UNIMEM_BUFFER(unimem_u8, a),
+                  unimem_u32 intent_b, unimem_u64 count_b, UNIMEM_BUFFER(unimem_u8, b),
+                  unimem_u32 intent_c, unimem_u64 count_c, UNIMEM_BUFFER(unimem_u8, c)) {
+  UNIMEM_GLOBAL unimem_u8* bytes[3];
+  unimem_u64 count[3];
+  unimem_u32 intent[3];
+  unimem_u8 before[3 * 3072];
+  bytes[0] = UNIMEM_DATA(unimem_u8, a); count[0] = count_a; intent[0] = intent_a;
+  bytes[1] = UNIMEM_DATA(unimem_u8, b); count[1] = count_b; intent[1] = intent_b;
+  bytes[2] = UNIMEM_DATA(unimem_u8, c); count[2] = count_c; intent[2] = intent_c;
+  unimem_u64 state = salt * 0x9E3779B97F4A7C15 + 1;
+  for (unimem_u32 i = 0; i < 3; ++i) {
+    if (intent[i] == 1) continue;
+    for (unimem_u64 j = 0; j < count[i]; ++j) {
+      before[i * 3072 + j] = bytes[i][j];
+      state = (state ^ bytes[i][j]) * 0x100000001B3;
+    }
+  }
+  for (unimem_u32 i = 0; i < 3; ++i) {
+    if (intent[i] == 0) continue;
+    for (unimem_u64 j = 0; j < count[i]; ++j) {
+      unimem_u64 old = intent[i] == 2 ? 3 * (unimem_u64)before[i * 3072 + j] : 0;
+      bytes[i][j] = (unimem_u8)(old + (state >> 32) + j * 7 + i);
+    }
+  }
+})";
+constexpr auto set_source = R"(
+UNIMEM_KERNEL set(unimem_u8 value, unimem_u64 count, UNIMEM_BUFFER(unimem_u8, x)) {
+  for (unimem_u64 i = 0; i < count; ++i) UNIMEM_DATA(unimem_u8, x)[i] = value;
+})";
+constexpr auto hold_source = R"(
+UNIMEM_KERNEL hold(unimem_u32 microseconds) {
+  volatile unimem_u32 turns = 0;
+  while (turns < microseconds * 100) turns = turns + 1;
+})";
+static_assert(static_cast<int>(Intent::read) == 0 && static_cast<int>(Intent::write) == 1 &&
+              static_cast<int>(Intent::read_write) == 2);
 
 }  // namespace
 
@@ -70,37 +110,41 @@ void mix(std::span<const MixedOperand> operands, std::uint64_t salt) {
   }
 }
 
-Model::Model(Options options) : random_(options.seed), faults_(options.faults) {
+Model::Model(Options options) : random_(options.seed), options_(std::move(options)) {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     auto& worker = workers_[i];
-    worker.device = i + 1 < workers_.size() ? &simulated(i) : &device("cpu");
+    if (i + 1 == workers_.size()) {
+      worker.device = &device("cpu");
+    } else {
+      worker.device = options_.devices[i] != nullptr ? options_.devices[i] : &simulated(i);
+    }
     worker.queues = {&worker.device->default_queue()};
     for (int more = 0; more < 2; ++more) {
       own_queues_.push_back(std::make_unique<Queue>(worker.device->create_queue()));
       worker.queues.push_back(own_queues_.back().get());
     }
-    if (i + 1 < workers_.size()) set_sim_faults(*worker.device, {});
     worker.mix = worker.device->compile(
-        {"mix", "", [](Range, std::size_t, std::size_t, std::span<const HostArgument> arguments) {
+        {"mix", mix_source, [](Range, std::size_t, std::size_t, std::span<const HostArgument> arguments) {
            mix(operands_of(arguments), scalar<std::uint64_t>(arguments[0]));
          }});
     worker.set = worker.device->compile(
-        {"set", "", [](Range, std::size_t, std::size_t, std::span<const HostArgument> arguments) {
+        {"set", set_source, [](Range, std::size_t, std::size_t, std::span<const HostArgument> arguments) {
            auto const value = scalar<std::uint8_t>(arguments[0]);
-           if (arguments[1].bytes != 0) std::memset(arguments[1].data, value, arguments[1].bytes);
+           if (arguments[2].bytes != 0) std::memset(arguments[2].data, value, arguments[2].bytes);
          }});
     worker.hold = worker.device->compile(
-        {"hold", "", [](Range, std::size_t, std::size_t, std::span<const HostArgument> arguments) {
+        {"hold", hold_source, [](Range, std::size_t, std::size_t, std::span<const HostArgument> arguments) {
            std::this_thread::sleep_for(std::chrono::microseconds(scalar<std::uint32_t>(arguments[0])));
          }});
   }
+  disarm();
   for (std::size_t i = 0; i < subject_count; ++i) make_subject(i);
 }
 
 Model::~Model() {
   // Also when it ends with a Discrepancy: what is in flight uses memory that the record holds.
   for (auto const& entry : record_) static_cast<void>(entry.event.wait_for_error());
-  for (std::size_t i = 0; i + 1 < workers_.size(); ++i) set_sim_faults(*workers_[i].device, {});
+  disarm();
 }
 
 void Model::fail(std::string_view what, std::string const& why) const {
@@ -243,7 +287,7 @@ void Model::audit_subject(Subject& subject) {
 }
 
 void Model::audit() {
-  for (std::size_t i = 0; i + 1 < workers_.size(); ++i) set_sim_faults(*workers_[i].device, {});
+  disarm();
   // What nobody has an event of, such as copies ahead of a lease, may still be on its way to fail.
   for (auto& worker : workers_) worker.device->synchronize();
   read_record(true);

@@ -28,9 +28,9 @@ class Discrepancy : public std::logic_error {
   using std::logic_error::logic_error;
 };
 
-/// Random use of the public face: several buffers and slices of them, on the host, on three simulated devices and on
-/// the cpu device, by several queues each, with nobody waiting for anything but where the library itself does. It
-/// writes down what every operation ought to do, in the order in which they were called.
+/// Random use of the public face: several buffers and slices of them, on the host, on three devices, simulated
+/// ones or others, and on the cpu device, by several queues each, with nobody waiting for anything but where the
+/// library itself does. It writes down what every operation ought to do, in the order in which they were called.
 ///
 /// The record is read later: what an operation did counts from the moment its event is done, and not at all if it
 /// failed. So the model never waits either, and knows nothing about which device call was to fail. Whatever was read on
@@ -43,6 +43,12 @@ class Model {
   struct Options {
     unsigned seed = 1;
     bool faults = true;  ///< let devices fail now and then
+    /// The three beside the cpu; null: a simulated one.
+    std::array<Device*, 3> devices{};
+    /// For devices that are not simulated: has a call fail soon, in one of eight ways, the fifth of which is none; and
+    /// lets all be well again.
+    std::function<void(std::size_t way, std::size_t nth)> arm{};
+    std::function<void()> disarm{};
   };
 
   explicit Model(Options options);
@@ -113,6 +119,7 @@ class Model {
   void replace();
   void clone();
   void arm();
+  void disarm();
   void look();
 
   // The record (model.cpp).
@@ -149,7 +156,7 @@ class Model {
   void define(std::size_t index);
 
   std::mt19937_64 random_;
-  bool faults_;
+  Options options_;
   MemoryManager manager_;
   std::vector<std::unique_ptr<Queue>> own_queues_;
   std::array<Worker, device_count> workers_;

@@ -1,5 +1,7 @@
 #include "buffer/model.hpp"
 
+#include <unimem/core/error.hpp>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -17,17 +19,48 @@ KernelArgument scalar(T value) {
   return argument;
 }
 
+constexpr std::size_t most_operands = 3;  ///< of a launch
+
 KernelArgument memory(DeviceMemory of, bool writes) {
   KernelArgument argument;
-  argument.memory = of;
+  if (!of.empty()) argument.memory = of;  // a pointer to nothing would still point at a neighbour's bytes
   argument.writes = writes;
   return argument;
 }
 
-std::vector<std::uint8_t> bytes_at(void const* data, std::size_t count) {
+/// What is done under a lease, again where a driver refuses it: the lease counts as a write, whatever became of that.
+template <class Copy>
+void insist(Device& on, Copy const& copy) {
+  for (int tries = 0;; ++tries) {
+    try {
+      auto queue = on.create_queue();
+      return copy(queue).wait();
+    } catch (DeviceError const&) {
+      if (tries == 3) throw;
+    }
+  }
+}
+
+template <class Lease>
+std::vector<std::uint8_t> bytes_at(Device& on, Lease const& lease, std::size_t count) {
   std::vector<std::uint8_t> bytes(count);
-  if (count != 0) std::memcpy(bytes.data(), data, count);
+  if (count == 0) return bytes;
+  if (on.info().runs_host_form) {
+    std::memcpy(bytes.data(), lease.data(), count);
+  } else {
+    insist(on, [&](Queue& queue) { return queue.download(bytes.data(), lease.native(), count); });
+  }
   return bytes;
+}
+
+template <class Lease>
+void put_at(Device& on, Lease const& lease, std::vector<std::uint8_t> const& bytes) {
+  if (bytes.empty()) return;
+  if (on.info().runs_host_form) {
+    std::memcpy(lease.data(), bytes.data(), bytes.size());
+  } else {
+    insist(on, [&](Queue& queue) { return queue.upload(lease.native(), bytes.data(), bytes.size()); });
+  }
 }
 
 }  // namespace
@@ -43,7 +76,7 @@ void Model::lease_window(unsigned kind) {
     case 0:
       if (attempt("device_view", [&] {
             auto const lease = slice<T>(window).device_view(on);
-            seen = bytes_at(lease.data(), count);
+            seen = bytes_at(on, lease, count);
           })) {
         observe("device_view", window, std::move(seen), false);
       }
@@ -52,8 +85,8 @@ void Model::lease_window(unsigned kind) {
       if (attempt("device", [&] {
             auto part = slice<T>(window);
             auto const lease = part.device(on);
-            seen = bytes_at(lease.data(), count);
-            if (count != 0) std::memcpy(lease.data(), new_bytes.data(), count);
+            seen = bytes_at(on, lease, count);
+            put_at(on, lease, new_bytes);
           })) {
         observe("device", window, std::move(seen), false);
         record_write("device", window, new_bytes, false);
@@ -63,7 +96,7 @@ void Model::lease_window(unsigned kind) {
       if (attempt("device_overwrite", [&] {
             auto part = slice<T>(window);
             auto const lease = part.device_overwrite(on);
-            if (count != 0) std::memcpy(lease.data(), new_bytes.data(), count);
+            put_at(on, lease, new_bytes);
           })) {
         record_write("device_overwrite", window, new_bytes, false);
       }
@@ -76,14 +109,21 @@ void Model::mark_own_work() {
   auto& worker = any_worker();
   auto const value = static_cast<std::uint8_t>(random_());
   Event event;
+  bool leased = false;
   if (!attempt("mark_device_dirty", [&] {
         auto part = slice<std::uint8_t>(window);
         auto const lease = part.device(*worker.device);
+        leased = true;
         // The library counts it as written now; when that ends, only this event knows.
-        std::array const arguments{scalar(value), memory(lease.native(), true)};
+        std::array const arguments{scalar(value), scalar(std::uint64_t{window.range.size()}),
+                                   memory(lease.native(), true)};
         event = any_queue(worker).run(worker.set, Range{1}, arguments);
         part.mark_device_dirty(*worker.device, 0, all, event);
       })) {
+    if (leased)
+      record("mark_device_dirty", {}, [of = shared_truth(window), range = window.range](bool) {
+        for (auto i = range.begin; i < range.end; ++i) of->bytes[i].on_host = false;
+      });
     return;
   }
   record("mark_device_dirty", {}, [of = shared_truth(window), range = window.range](bool) {
@@ -107,7 +147,8 @@ void Model::work_unannounced() {
         auto const lease = by_queue ? part.device(queue) : part.device(*worker.device);
         std::array const slow{scalar(static_cast<std::uint32_t>(below(200)))};
         queue.run(worker.hold, Range{1}, slow);
-        std::array const arguments{scalar(value), memory(lease.native(), true)};
+        std::array const arguments{scalar(value), scalar(std::uint64_t{window.range.size()}),
+                                   memory(lease.native(), true)};
         event = queue.run(worker.set, Range{1}, arguments);
       })) {
     record_work("unannounced work", event, window, std::vector<std::uint8_t>(window.range.size(), value),
@@ -117,7 +158,7 @@ void Model::work_unannounced() {
     std::vector<std::uint8_t> seen;
     if (attempt("look at unannounced work", [&] {
           auto const lease = slice<std::uint8_t>(window).device_view(*worker.device);
-          seen = bytes_at(lease.data(), window.range.size());
+          seen = bytes_at(*worker.device, lease, window.range.size());
         })) {
       observe("look at unannounced work", window, std::move(seen), false);
     }
@@ -130,7 +171,7 @@ void Model::launch() {
   constexpr std::array intents{Intent::read, Intent::write, Intent::read_write};
   std::vector<Window> windows;
   std::vector<Intent> intent;
-  for (std::size_t i = 0, count = 1 + below(3); i < count; ++i) {
+  for (std::size_t i = 0, count = 1 + below(most_operands); i < count; ++i) {
     // Now and then over the same bytes, or some of them.
     windows.push_back(i != 0 && one_in(3) ? any_window_of(windows.front().subject, 1) : any_window(1));
     if (i != 0 && one_in(8)) windows.back() = windows.front();
@@ -155,7 +196,13 @@ void Model::launch() {
           std::vector<KernelArgument> arguments{scalar(salt)};
           for (std::size_t i = 0; i < there.size(); ++i) {
             arguments.push_back(scalar(static_cast<std::uint32_t>(intent[i])));
+            arguments.push_back(scalar(std::uint64_t{windows[i].range.size()}));
             arguments.push_back(memory(there[i], intent[i] != Intent::read));
+          }
+          for (auto left = there.size(); left < most_operands; ++left) {
+            arguments.push_back(scalar(static_cast<std::uint32_t>(Intent::read)));
+            arguments.push_back(scalar(std::uint64_t{0}));
+            arguments.push_back(memory({}, false));
           }
           return queue.run(worker.mix, Range{1}, arguments, needs);
         });
@@ -227,7 +274,8 @@ void Model::bring() {
 void Model::hold_queue() {
   auto& worker = any_worker();
   std::array const arguments{scalar(static_cast<std::uint32_t>(below(150)))};
-  any_queue(worker).run(worker.hold, Range{1}, arguments);
+  auto& queue = any_queue(worker);
+  static_cast<void>(attempt("hold", [&] { queue.run(worker.hold, Range{1}, arguments); }));
 }
 
 #define UNIMEM_FOR_ELEMENT(T) template void Model::lease_window<T>(unsigned kind);

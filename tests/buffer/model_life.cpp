@@ -132,11 +132,15 @@ void Model::clone() {
 }
 
 void Model::arm() {
-  if (!faults_) return;
+  if (!options_.faults) return;
   auto& worker = workers_[below(workers_.size() - 1)];
   auto const nth = 1 + below(8);
+  auto const way = below(8);
+  armed_ = true;
+  ++tally_["arm"];
+  if (worker.device->backend() != Backend::sim) return options_.arm(way, nth);
   SimOptions faults;
-  switch (below(8)) {
+  switch (way) {
     case 0:
       faults.fail_allocation = nth;
       break;
@@ -158,9 +162,14 @@ void Model::arm() {
       faults.fail_call = nth;
       break;
   }
-  armed_ = true;
-  ++tally_["arm"];
   set_sim_faults(*worker.device, faults);
+}
+
+void Model::disarm() {
+  for (auto& worker : workers_) {
+    if (worker.device->backend() == Backend::sim) set_sim_faults(*worker.device, {});
+  }
+  if (options_.disarm) options_.disarm();
 }
 
 void Model::look() {
