@@ -144,6 +144,7 @@ unimem::Event CudaQueue::upload(DeviceMemory to, void const* from, std::size_t b
 
 void CudaQueue::wait_to_read(void const* from, std::span<const unimem::Event> needs) {
   if (driver_gone() || std::ranges::all_of(needs, &unimem::Event::ready)) return;
+  if (std::ranges::any_of(needs, [](auto need) { return need.error() != nullptr; })) return;  // it will be skipped
   {
     CurrentContext const current{device_.gpu()};
     auto type = MemoryType::device;
