@@ -131,8 +131,7 @@ TEST_P(NativeWork, ItTakesItsTurnAmongLaunchesOfAnyQueue) {
   auto other = on.create_queue();
   for (unsigned round = 1; round <= 20; ++round) {
     launch(other, add, Range{1000}, readwrite(x), round);
-    with_native(
-        queue, [](void* native, DeviceMemory memory) { set(native, memory.window(0, 2000), 1); }, readwrite(x));
+    with_native(queue, [](void* native, DeviceMemory memory) { set(native, memory.window(0, 2000), 1); }, readwrite(x));
     launch(other, add, Range{1000}, readwrite(x), round);
   }
   auto expected = values(1000);
@@ -164,9 +163,7 @@ TEST_P(NativeWork, ACallableThatThrowsHalfWayHasNotRunAndItsExceptionComesOut) {
     buffer->core().validate();
   }
   // And the queue goes on.
-  with_native(
-      queue, [](void* native, DeviceMemory memory) { set(native, memory, 1); }, write(x))
-      .wait();
+  with_native(queue, [](void* native, DeviceMemory memory) { set(native, memory, 1); }, write(x)).wait();
   EXPECT_THAT(x.to_vector(), ::testing::Each(ones));
 }
 
@@ -200,21 +197,12 @@ TEST_P(NativeWork, OtherOperandsThanItTakesAreRefusedBeforeAnythingMoves) {
     }
     return {};
   };
-  EXPECT_EQ(refusal([&] {
-              with_native(
-                  queue, [&](void*, double*) { called = true; }, readwrite(x));
-            }),
+  EXPECT_EQ(refusal([&] { with_native(queue, [&](void*, double*) { called = true; }, readwrite(x)); }),
             "argument 1 has elements of another type than the pointer it is taken by");
-  EXPECT_EQ(refusal([&] {
-              with_native(
-                  queue, [&](void*, std::uint32_t*) { called = true; }, read(x));
-            }),
+  EXPECT_EQ(refusal([&] { with_native(queue, [&](void*, std::uint32_t*) { called = true; }, read(x)); }),
             "argument 1 is passed as read, and taken by a pointer that may write: pass readwrite, or take a pointer to "
             "const");
-  EXPECT_EQ(refusal([&] {
-              with_native(
-                  queue, [&](void*, std::uint32_t const*) { called = true; }, write(x));
-            }),
+  EXPECT_EQ(refusal([&] { with_native(queue, [&](void*, std::uint32_t const*) { called = true; }, write(x)); }),
             "argument 1 is passed as write, and taken by a pointer to const, which cannot");
   EXPECT_EQ(
       refusal([&] { run_native(queue, {}, std::vector{NativeParameter{}}, [&](auto, auto, auto) { called = true; }); }),
@@ -251,10 +239,7 @@ TEST_P(NativeWork, PointersArriveWhereMemoryHasAddressesAndAreRefusedWhereItHasN
   auto expected = values(100);
   std::fill_n(expected.begin() + 10, 10, ones);
   EXPECT_EQ(x.to_vector(), expected);
-  EXPECT_THROW(with_native(
-                   queue, [](void*, double*) {}, readwrite(bytes, 4, 8)),
-               KernelError)
-      << "not aligned";
+  EXPECT_THROW(with_native(queue, [](void*, double*) {}, readwrite(bytes, 4, 8)), KernelError) << "not aligned";
 }
 
 TEST_P(NativeWork, NothingIsCalledForAMovedFromQueue) {
@@ -262,9 +247,7 @@ TEST_P(NativeWork, NothingIsCalledForAMovedFromQueue) {
   auto taken = on.create_queue();
   auto const keeper = std::move(taken);
   bool called = false;
-  EXPECT_THROW(with_native(
-                   taken, [&](void*, DeviceMemory) { called = true; }, readwrite(x)),
-               InvalidArgument);
+  EXPECT_THROW(with_native(taken, [&](void*, DeviceMemory) { called = true; }, readwrite(x)), InvalidArgument);
   EXPECT_FALSE(called);
   EXPECT_EQ(x.state(), BufferState::host_dirty);
 }

@@ -25,8 +25,7 @@ TEST_P(WithoutANativeQueue, NativeWorkIsRefusedBeforeAnythingMoves) {
   auto const state = x.state();
   bool called = false;
   try {
-    with_native(
-        on.default_queue(), [&](void*, std::uint32_t*) { called = true; }, readwrite(x));
+    with_native(on.default_queue(), [&](void*, std::uint32_t*) { called = true; }, readwrite(x));
     FAIL() << "there is nothing to hand out";
   } catch (UnsupportedOperation const& error) {
     EXPECT_EQ(error.where, on.id());
