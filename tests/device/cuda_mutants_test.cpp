@@ -3,8 +3,10 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 
+#include "device/conformance_fixture.hpp"
 #include "device/cuda_fixture.hpp"
-#include "device/device_conformance.hpp"
+#include "device/gate.hpp"
+#include "device/reserved_pages.hpp"
 
 #include <array>
 #include <chrono>
