@@ -34,17 +34,26 @@ struct Detached {
     static std::suspend_never initial_suspend() noexcept { return {}; }
     static std::suspend_never final_suspend() noexcept { return {}; }
     static void return_void() noexcept {}
-    static void unhandled_exception() noexcept { std::terminate(); }
+    static void unhandled_exception() noexcept {}  // whoever needs the work asks for its error
   };
 };
 
+/// Lets a stream go on, however that comes about.
+class Raise {
+ public:
+  explicit Raise(std::shared_ptr<HostFlags::Flag> flag) noexcept : flag_(std::move(flag)) {}
+  Raise(Raise const&) = delete;
+  Raise& operator=(Raise const&) = delete;
+  ~Raise() { flag_->raise(); }
+
+ private:
+  std::shared_ptr<HostFlags::Flag> flag_;
+};
+
+// NOLINTNEXTLINE(readability-static-accessed-through-instance): the promise's, by the compiler
 Detached raise_after(unimem::Event event, std::shared_ptr<HostFlags::Flag> flag) {
-  try {
-    co_await event;
-  } catch (...) {
-    // An order, not a need: whoever needed it asks for its error.
-  }
-  flag->raise();
+  Raise const raise{std::move(flag)};  // also if the event brings an error: this is an order and no need
+  co_await event;                      // NOLINT(readability-static-accessed-through-instance): of the promise
 }
 
 DevicePointer pointer(DeviceMemory memory) noexcept {

@@ -21,6 +21,11 @@ PooledEvent EventPool::take() {
       return {*this, event};
     }
   }
+  {
+    std::lock_guard const lock{mutex_};
+    // So that nothing has to be had when an event goes back.
+    if (++made_ > free_.capacity()) free_.reserve(2 * made_);
+  }
   Event event = nullptr;
   health_.check(gpu_.driver.cuEventCreate(&event, timed_ ? 0 : event_disable_timing), "cuEventCreate");
   return {*this, event};
@@ -28,11 +33,7 @@ PooledEvent EventPool::take() {
 
 void EventPool::put_back(Event event) noexcept {
   std::lock_guard const lock{mutex_};
-  try {
-    free_.push_back(event);
-  } catch (...) {
-    // No memory to remember it by: the driver has one event more than anybody needs.
-  }
+  free_.push_back(event);
 }
 
 }  // namespace unimem::detail::cuda

@@ -3,6 +3,7 @@
 #include "device/cuda/context.hpp"
 #include "device/cuda/health.hpp"
 
+#include <cstddef>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -58,6 +59,7 @@ class EventPool {
   bool timed_;
   std::mutex mutex_;
   std::vector<Event> free_;
+  std::size_t made_ = 0;  ///< or tried to
 };
 
 }  // namespace unimem::detail::cuda

@@ -58,7 +58,8 @@ std::optional<std::string> describe(Hardware& hardware, int ordinal, int driver_
 
 Survey look() {
   try {
-    static auto const& loaded = *new LoadedDriver(load_driver());  // devices point to its table for good
+    static auto& loaded = *new LoadedDriver;  // devices point to its table for good
+    loaded = load_driver();
     if (!loaded.problem.empty()) return {{}, loaded.problem};
     watch_process_end(&finish_all_streams);
     return survey(loaded.driver, loaded.version);
