@@ -128,7 +128,7 @@ DevicePointer CudaDevice::take(std::size_t bytes, Location location) {
   if (!UNIMEM_MUTANT(wrong_context)) current.emplace(gpu());
   DevicePointer memory = 0;
   auto code = Result::success;
-  char const* call = "";
+  auto const* call = "cuMemAlloc";
   if (location == Location::pinned) {
     call = "cuMemHostAlloc";
     void* host = nullptr;
@@ -151,7 +151,6 @@ DevicePointer CudaDevice::take(std::size_t bytes, Location location) {
     }
     if (code == Result::success) code = driver().cuStreamSynchronize(nullptr);
   } else {
-    call = "cuMemAlloc";
     code = driver().cuMemAlloc(&memory, bytes);
   }
   if (code == Result::out_of_memory) {
