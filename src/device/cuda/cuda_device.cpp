@@ -126,38 +126,41 @@ DevicePointer CudaDevice::take(std::size_t bytes, Location location) {
   if (driver_gone()) throw UnsupportedOperation("allocating", std::string(id()), process_end_reason);
   std::optional<CurrentContext> current;
   if (!UNIMEM_MUTANT(wrong_context)) current.emplace(gpu());
-  DevicePointer memory = 0;
-  auto code = Result::success;
-  auto const* call = "cuMemAlloc";
-  if (location == Location::pinned) {
-    call = "cuMemHostAlloc";
-    void* host = nullptr;
-    code = driver().cuMemHostAlloc(
-        &host, bytes,
-        host_alloc_portable | host_alloc_device_map | (options_.write_combined ? host_alloc_write_combined : 0));
-    memory = reinterpret_cast<DevicePointer>(host);
-  } else if (location == Location::unified) {
-    call = "cuMemAllocManaged";
-    code = driver().cuMemAllocManaged(&memory, bytes, attach_global);
-  } else if (options_.source == Source::stream_ordered) {
-    // On the legacy stream and waited for: whoever gets the memory may use it in any stream at once.
-    call = "cuMemAllocAsync";
-    std::lock_guard const lock{pool_mutex_};
-    code = driver().cuMemAllocAsync(&memory, bytes, nullptr);
-    if (code == Result::out_of_memory) {
-      // What was given back there may not have arrived; nobody else takes it meanwhile.
-      code = driver().cuStreamSynchronize(nullptr);
-      if (code == Result::success) code = driver().cuMemAllocAsync(&memory, bytes, nullptr);
-    }
-    if (code == Result::success) code = driver().cuStreamSynchronize(nullptr);
-  } else {
-    code = driver().cuMemAlloc(&memory, bytes);
-  }
+  auto const [code, call, memory] = ask_for(bytes, location);
   if (code == Result::out_of_memory) {
     refuse(bytes, location, fmt::format("{}: {}", call, code_name(driver(), code)));
   }
   health_.check(code, call);
   return memory;
+}
+
+CudaDevice::Answer CudaDevice::ask_for(std::size_t bytes, Location location) {
+  DevicePointer memory = 0;
+  if (location == Location::pinned) {
+    void* host = nullptr;
+    auto const flags =
+        host_alloc_portable | host_alloc_device_map | (options_.write_combined ? host_alloc_write_combined : 0);
+    auto const code = driver().cuMemHostAlloc(&host, bytes, flags);
+    return {code, "cuMemHostAlloc", reinterpret_cast<DevicePointer>(host)};
+  }
+  if (location == Location::unified) {
+    auto const code = driver().cuMemAllocManaged(&memory, bytes, attach_global);
+    return {code, "cuMemAllocManaged", memory};
+  }
+  if (options_.source == Source::plain) {
+    auto const code = driver().cuMemAlloc(&memory, bytes);
+    return {code, "cuMemAlloc", memory};
+  }
+  // On the legacy stream and waited for: whoever gets the memory may use it in any stream at once.
+  std::lock_guard const lock{pool_mutex_};
+  auto code = driver().cuMemAllocAsync(&memory, bytes, nullptr);
+  if (code == Result::out_of_memory) {
+    // What was given back there may not have arrived; nobody else takes it meanwhile.
+    code = driver().cuStreamSynchronize(nullptr);
+    if (code == Result::success) code = driver().cuMemAllocAsync(&memory, bytes, nullptr);
+  }
+  if (code == Result::success) code = driver().cuStreamSynchronize(nullptr);
+  return {code, "cuMemAllocAsync", memory};
 }
 
 void CudaDevice::release(DeviceMemory memory, Location location) noexcept {

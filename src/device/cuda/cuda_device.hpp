@@ -95,7 +95,14 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   [[nodiscard]] Runtime& make_runtime() const;
   [[nodiscard]] MemoryBudget& budget(Location location) noexcept;
   [[noreturn]] void refuse(std::size_t bytes, Location location, std::string reason);
+  /// What the driver said to the call it was asked by.
+  struct Answer {
+    Result code;
+    char const* call;
+    DevicePointer memory;
+  };
   [[nodiscard]] DevicePointer take(std::size_t bytes, Location location);
+  [[nodiscard]] Answer ask_for(std::size_t bytes, Location location);
 
   void take_for_pages(std::size_t bytes) override;
   void give_back_from_pages(std::size_t bytes) noexcept override { hardware_.budget->give_back(bytes); }
