@@ -27,8 +27,9 @@ Device* fresh_gpu() {
   return &gpu;
 }
 
-/// Whether a GPU is lost, which it may not have been told yet.
+/// Whether a GPU is lost, which it may not have been told yet: calls are, once no copy is running any more.
 bool is_lost(Device& gpu) {
+  gpu.synchronize();
   try {
     static_cast<void>(gpu.memory_info());
   } catch (DeviceError const&) {
