@@ -79,7 +79,11 @@ Queue Device::enlist(std::unique_ptr<detail::QueueBackend> backend) {
 }
 
 Queue& Device::waiting_queue() {
-  std::call_once(waiting_queue_made_, [this] { waiting_queue_ = std::make_unique<Queue>(create_queue()); });
+  // A lock and no call_once, which some runtimes never let anybody through again after the driver has refused a queue:
+  // pthread_once under ThreadSanitizer. One for all devices, since whoever asks is about to wait.
+  static std::mutex making;
+  std::lock_guard const lock{making};
+  if (!waiting_queue_) waiting_queue_ = std::make_unique<Queue>(create_queue());
   return *waiting_queue_;
 }
 
