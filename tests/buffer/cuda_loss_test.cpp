@@ -3,6 +3,7 @@
 
 #include <set>
 #include <string_view>
+#include <thread>
 
 // A GPU that is lost in the middle of an operation, at every call of it that reaches the driver. A lost GPU stays lost,
 // so each try takes another: the stand-in has plenty.
@@ -27,9 +28,10 @@ Device* fresh_gpu() {
   return &gpu;
 }
 
-/// Whether a GPU is lost, which it may not have been told yet: calls are, once no copy is running any more.
+/// Whether a GPU is lost, which it may not have been told yet: calls are, once nothing is running any more.
 bool is_lost(Device& gpu) {
   gpu.synchronize();
+  while (standin_control().live().pending != 0) std::this_thread::yield();
   try {
     static_cast<void>(gpu.memory_info());
   } catch (DeviceError const&) {
