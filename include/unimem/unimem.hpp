@@ -8,6 +8,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/export.hpp>
 #include <unimem/core/log.hpp>
+#include <unimem/core/made_once.hpp>
 #include <unimem/core/name.hpp>
 #include <unimem/core/size.hpp>
 #include <unimem/core/version.hpp>

@@ -62,8 +62,7 @@ Device::~Device() = default;
 void Device::advise(DeviceMemory, Location, Advice, Device const*, bool) noexcept {}
 
 Queue& Device::default_queue() {
-  std::call_once(default_queue_made_, [this] { default_queue_ = std::make_unique<Queue>(create_queue()); });
-  return *default_queue_;
+  return default_queue_.get([this] { return std::make_unique<Queue>(create_queue()); });
 }
 
 Queue Device::create_queue() {
@@ -79,12 +78,7 @@ Queue Device::enlist(std::unique_ptr<detail::QueueBackend> backend) {
 }
 
 Queue& Device::waiting_queue() {
-  // A lock and no call_once, which some runtimes never let anybody through again after the driver has refused a queue:
-  // pthread_once under ThreadSanitizer. One for all devices, since whoever asks is about to wait.
-  static std::mutex making;
-  std::lock_guard const lock{making};
-  if (!waiting_queue_) waiting_queue_ = std::make_unique<Queue>(create_queue());
-  return *waiting_queue_;
+  return waiting_queue_.get([this] { return std::make_unique<Queue>(create_queue()); });
 }
 
 void Device::synchronize() {

@@ -28,8 +28,7 @@ detail::QueueBackend::QueueBackend() : control_(QueueControl::create()) {}
 detail::QueueBackend::~QueueBackend() = default;
 
 Queue& detail::QueueBackend::host_side() {
-  std::call_once(host_side_made_, [this] { host_side_ = std::make_unique<Queue>(device("cpu").create_queue()); });
-  return *host_side_;
+  return host_side_.get([] { return std::make_unique<Queue>(device("cpu").create_queue()); });
 }
 
 Event detail::QueueBackend::copy_from(DeviceMemory, Device& other, DeviceMemory, std::size_t, CopyTerms const&) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/core/made_once.hpp>
 #include <unimem/device/event.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/device/program.hpp>
@@ -11,7 +12,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 
@@ -88,8 +88,7 @@ class QueueBackend {
 
  private:
   QueueControl& control_;
-  std::once_flag host_side_made_;
-  std::unique_ptr<Queue> host_side_;  ///< the backend's destructor has waited for all work that waits for it
+  MadeOnce<Queue> host_side_;  ///< the backend's destructor has waited for all work that waits for it
 };
 
 }  // namespace unimem::detail

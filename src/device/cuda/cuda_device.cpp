@@ -39,8 +39,12 @@ CudaDevice::Runtime& CudaDevice::runtime() const {
   if (auto* const made = runtime_.load(std::memory_order_acquire)) return *made;
   auto& made = make_runtime();
   // From now on pinned host memory is this driver's business. Outside the lock: what there is already is pinned here.
-  static std::once_flag told;
-  std::call_once(told, [&] { HostPinning::instance().add(*new CudaPinning(made.gpu, health_)); });
+  static auto& pinning = *new MadeOnce<CudaPinning>;  // kept for good, as devices are
+  static_cast<void>(pinning.get([&] {
+    auto driver = std::make_unique<CudaPinning>(made.gpu, health_);
+    HostPinning::instance().add(*driver);
+    return driver;
+  }));
   return made;
 }
 
@@ -211,15 +215,14 @@ void CudaDevice::advise(DeviceMemory memory, Location location, unimem::Advice a
 PageSource* CudaDevice::pages() noexcept {
   if (!hardware_.maps_pages || driver_gone()) return nullptr;
   try {
-    std::call_once(pages_made_, [this] {
+    return &pages_.get([this] {
       CurrentContext const current{gpu()};
       PageOwner& owner = *this;
-      pages_ = std::make_unique<CudaPages>(gpu(), health_, hardware_.device, owner, options_.shares_pages);
+      return std::make_unique<CudaPages>(gpu(), health_, hardware_.device, owner, options_.shares_pages);
     });
   } catch (Error const&) {
     return nullptr;  // a driver that cannot say how large its pages are has none
   }
-  return pages_.get();
 }
 
 bool CudaDevice::shares_unified_memory(unimem::Device const& owner) const noexcept {

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -199,12 +200,11 @@ KernelCompiler::KernelCompiler(int driver_version, KernelCache cache)
 
 KernelCompiler::KernelCompiler(LoadedNvrtc nvrtc, int driver_version, KernelCache cache)
     : driver_version_(driver_version), cache_(std::move(cache)) {
-  std::call_once(load_once_, [&] { nvrtc_ = std::move(nvrtc); });
+  static_cast<void>(nvrtc_.get([&] { return std::make_unique<LoadedNvrtc>(std::move(nvrtc)); }));
 }
 
 LoadedNvrtc const& KernelCompiler::loaded() const {
-  std::call_once(load_once_, [this] { nvrtc_ = load_nvrtc(driver_version_); });
-  return nvrtc_;
+  return nvrtc_.get([this] { return std::make_unique<LoadedNvrtc>(load_nvrtc(driver_version_)); });
 }
 
 CompiledKernel KernelCompiler::compile(ProgramSource const& source, int architecture,

@@ -1,12 +1,12 @@
 #pragma once
 
+#include <unimem/core/made_once.hpp>
 #include <unimem/device/program.hpp>
 
 #include "device/cuda/kernel_cache.hpp"
 #include "device/cuda/nvrtc.hpp"
 #include "device/cuda/parameter.hpp"
 
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,8 +42,7 @@ class KernelCompiler {
 
   int driver_version_;
   KernelCache cache_;
-  mutable std::once_flag load_once_;
-  mutable LoadedNvrtc nvrtc_;
+  mutable MadeOnce<LoadedNvrtc> nvrtc_;
 };
 
 }  // namespace unimem::detail::cuda
