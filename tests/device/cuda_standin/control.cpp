@@ -93,11 +93,9 @@ void fail(char const* function, std::size_t nth, Result code, FaultKind kind) {
 }
 
 void lose_device(int device, Result code) {
-  auto const lock = locked();
-  auto const& context = device_at(device).primary;
-  if (context == nullptr) return;
-  lose(*context, code);
-  wake_workers();
+  auto lock = locked();
+  auto const context = device_at(device).primary;
+  if (context != nullptr) lose_and_wait(lock, *context, code);
 }
 
 void reset_context(int device) {

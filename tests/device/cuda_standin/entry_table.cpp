@@ -52,7 +52,7 @@ Result enter(char const* name, Call call) noexcept {
         all.late_fault = verdict.code;
       } else {
         auto const& stack = context_stack();
-        if (verdict.kind == FaultKind::sticky && !stack.empty()) lose(*stack.back(), verdict.code);
+        if (verdict.kind == FaultKind::sticky && !stack.empty()) lose_and_wait(lock, *stack.back(), verdict.code);
         return verdict.code;
       }
     }

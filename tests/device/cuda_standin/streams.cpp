@@ -120,6 +120,12 @@ void lose(ContextState& context, Result code) {
   settle(context);
 }
 
+void lose_and_wait(Lock& lock, ContextState& context, Result code) {
+  auto const kept = context.shared_from_this();  // the lock is let go meanwhile
+  lose(context, code);
+  machine().changed.wait(lock, [&] { return context.error != Result::success; });
+}
+
 void retire(StreamState& stream) {
   if (stream.capture != nullptr) leave_capture(stream);
   stream.destroyed = true;

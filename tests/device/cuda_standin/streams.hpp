@@ -79,6 +79,9 @@ Result ask(std::shared_ptr<Completion> const& completion);
 
 /// Breaks a context: every later call in it says `code`, what is queued is skipped.
 void lose(ContextState& context, Result code);
+/// The same for who tells of it at once: returns when no copy of the context runs any more, whose memory, also that of
+/// another device, may be anybody's then.
+void lose_and_wait(Lock& lock, ContextState& context, Result code);
 
 /// Whether a command that is queued or running touches the allocation; its name, or null.
 [[nodiscard]] char const* user_of(Allocation const& allocation);
