@@ -4,21 +4,15 @@
 #include "device/backends.hpp"
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/hardware.hpp"
-
-#include <fmt/format.h>
+#include "device/numbered_id.hpp"
 
 #include <set>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace unimem::detail {
 namespace {
-
-std::string id_of(std::size_t index) {
-  return fmt::format("cuda:{}", index);
-}
 
 /// Options as in `memory=4GiB,profile=1`, each at most once.
 cuda::CudaOptions read_options(std::string_view text) {
@@ -66,23 +60,16 @@ FoundDevices find_cuda_devices() {
   auto const& installation = cuda::installation();
   FoundDevices found{{}, installation.reason};
   for (std::size_t index = 0; index < installation.hardware.size(); ++index) {
-    found.devices.push_back(
-        std::make_unique<cuda::CudaDevice>(id_of(index), installation.hardware[index], cuda::CudaOptions{}));
+    found.devices.push_back(std::make_unique<cuda::CudaDevice>(numbered_id("cuda", index), installation.hardware[index],
+                                                               cuda::CudaOptions{}));
   }
   return found;
 }
 
 std::unique_ptr<Device> open_cuda_device(std::size_t index, std::string_view options) {
   auto const& installation = cuda::installation();
-  auto const id = id_of(index);
-  if (index >= installation.hardware.size()) {
-    std::vector<std::string> available;
-    available.reserve(installation.hardware.size());
-    for (std::size_t i = 0; i < installation.hardware.size(); ++i) available.push_back(id_of(i));
-    throw NotFound("device", id, std::move(available));
-  }
-  return std::make_unique<cuda::CudaDevice>(options.empty() ? id : fmt::format("{},{}", id, options),
-                                            installation.hardware[index], read_options(options));
+  auto id = numbered_id("cuda", index, options, installation.hardware.size());
+  return std::make_unique<cuda::CudaDevice>(std::move(id), installation.hardware[index], read_options(options));
 }
 
 }  // namespace unimem::detail

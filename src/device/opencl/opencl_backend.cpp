@@ -2,6 +2,7 @@
 #include <unimem/core/size.hpp>
 
 #include "device/backends.hpp"
+#include "device/numbered_id.hpp"
 #include "device/opencl/installation.hpp"
 #include "device/opencl/opencl_device.hpp"
 
@@ -14,10 +15,6 @@
 
 namespace unimem::detail {
 namespace {
-
-std::string id_of(std::size_t index) {
-  return fmt::format("opencl:{}", index);
-}
 
 /// Options as in `zero_copy=1,profile=1`, each at most once; what is not said stays as it is.
 opencl::OpenClOptions read_options(std::string_view text, opencl::OpenClOptions options) {
@@ -49,10 +46,11 @@ FoundDevices find_opencl_devices() {
     auto const& hardware = installation.hardware[index];
     try {
       found.devices.push_back(std::make_unique<opencl::OpenClDevice>(
-          id_of(index), hardware, opencl::OpenClOptions{.shares = opencl::OpenClDevice::shares_by_default(hardware)}));
+          numbered_id("opencl", index), hardware,
+          opencl::OpenClOptions{.shares = opencl::OpenClDevice::shares_by_default(hardware)}));
     } catch (std::exception const& failure) {
       if (!found.reason.empty()) found.reason += "; ";
-      found.reason += fmt::format("{}: {}", id_of(index), failure.what());
+      found.reason += fmt::format("{}: {}", numbered_id("opencl", index), failure.what());
     }
   }
   return found;
@@ -60,17 +58,10 @@ FoundDevices find_opencl_devices() {
 
 std::unique_ptr<Device> open_opencl_device(std::size_t index, std::string_view options) {
   auto const& installation = opencl::installation();
-  auto const id = id_of(index);
-  if (index >= installation.hardware.size()) {
-    std::vector<std::string> available;
-    available.reserve(installation.hardware.size());
-    for (std::size_t i = 0; i < installation.hardware.size(); ++i) available.push_back(id_of(i));
-    throw NotFound("device", id, std::move(available));
-  }
+  auto id = numbered_id("opencl", index, options, installation.hardware.size());
   auto const& hardware = installation.hardware[index];
   auto const chosen = read_options(options, {.shares = opencl::OpenClDevice::shares_by_default(hardware)});
-  return std::make_unique<opencl::OpenClDevice>(options.empty() ? id : fmt::format("{},{}", id, options), hardware,
-                                                chosen);
+  return std::make_unique<opencl::OpenClDevice>(std::move(id), hardware, chosen);
 }
 
 }  // namespace unimem::detail
