@@ -83,6 +83,21 @@ TEST_F(CudaBuffers, GpusThatReachEachOtherCopyDirectly) {
   EXPECT_EQ(buffer.to_vector(), expected);
 }
 
+TEST_F(CudaBuffers, WhatOneGpuRefusesIsNoneOfTheOthersBusiness) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on(first));
+  buffer.copy_from(counting(100));
+  standin_control().fail_on(1, "cuMemcpyHtoDAsync", 1, detail::cuda::Result::not_permitted, standin::FaultKind::once);
+  buffer.sync_to_device(first);
+  EXPECT_EQ(device_words(buffer, first), counting(100));
+  buffer.copy_from(counting(100, 5));
+  EXPECT_THROW(buffer.sync_to_device(second), DeviceError);
+  buffer.sync_to_device(first);
+  EXPECT_EQ(device_words(buffer, first), counting(100, 5));
+  EXPECT_FALSE(buffer.valid_on(second));
+  buffer.sync_to_device(second);
+  EXPECT_EQ(device_words(buffer, second), counting(100, 5));
+}
+
 TEST_F(CudaBuffers, GpusThatDoNotAreServedThroughTheHostInChunks) {
   standin_control().set_peer(0, 1, false);
   standin_control().set_peer(1, 0, false);

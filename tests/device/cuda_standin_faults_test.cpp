@@ -74,6 +74,16 @@ TEST_F(CudaStandIn, SkipsWhatIsQueuedOnALostDevice) {
   EXPECT_EQ(cu.cuStreamDestroy(stream), Result::nvlink_uncorrectable);
 }
 
+TEST_F(CudaStandIn, RefusesOnOneDeviceWhatItIsToldToRefuseThere) {
+  control().fail_on(1, "cuMemAlloc", 2, Result::not_permitted, FaultKind::once);
+  DevicePointer pointer = 0;
+  for (int i = 0; i < 3; ++i) ok(cu.cuMemFree(allocate(1)));
+  Current const other{contexts[1]};
+  ok(cu.cuMemFree(allocate(1)));
+  EXPECT_EQ(cu.cuMemAlloc(&pointer, 1), Result::not_permitted);
+  ok(cu.cuMemFree(allocate(1)));
+}
+
 TEST_F(CudaStandIn, FindsALostDeviceAgainWithANewContext) {
   control().lose(1, Result::illegal_address);
   ok(cu.cuDevicePrimaryCtxRelease(1));

@@ -92,6 +92,11 @@ void fail(char const* function, std::size_t nth, Result code, FaultKind kind) {
   machine().faults.plan(function == nullptr ? "" : function, nth, code, kind);
 }
 
+void fail_on(int device, char const* function, std::size_t nth, Result code, FaultKind kind) {
+  auto const lock = locked();
+  machine().faults.plan(function == nullptr ? "" : function, nth, code, kind, device);
+}
+
 void lose_device(int device, Result code) {
   auto lock = locked();
   auto const context = device_at(device).primary;
@@ -187,6 +192,7 @@ constexpr StandInControl control{
     .hold_stream = hold_stream,
     .check_order = check_order,
     .fail = fail,
+    .fail_on = fail_on,
     .lose = lose_device,
     .reset_context = reset_context,
     .calls = calls_of,

@@ -84,6 +84,8 @@ struct StandInControl {
   /// The device breaks at once, as if something running there had failed.
   void (*lose)(int device, detail::cuda::Result code);
   /// Somebody else resets the primary context: everything in it is gone, and its handle with it.
+  /// The same, of calls in the context of one device alone.
+  void (*fail_on)(int device, char const* function, std::size_t nth, detail::cuda::Result code, FaultKind kind);
   void (*reset_context)(int device);
 
   /// How often `function` was called since the last reset, refused calls included; null: all that `fail` with null

@@ -45,7 +45,9 @@ Result enter(char const* name, Call call) noexcept {
   Lock lock{all.mutex};
   try {
     if (!all.initialized && !works_uninitialized(name)) return Result::not_initialized;
-    auto const verdict = all.faults.next_call(name);
+    auto const& contexts = context_stack();
+    auto const device = contexts.empty() || contexts.back() == nullptr ? Faults::any_device : contexts.back()->device;
+    auto const verdict = all.faults.next_call(name, device);
     all.late_fault = Result::success;
     if (verdict.code != Result::success) {
       if (verdict.kind == FaultKind::late) {

@@ -57,9 +57,8 @@ FaultKind usual_kind(Result code, std::string_view function) {
   return has_work ? FaultKind::late : FaultKind::sticky;
 }
 
-void Faults::plan(std::string_view function, std::size_t nth, Result code, FaultKind kind) {
-  auto const so_far = function.empty() ? all_calls_ : calls(function);
-  planned_.push_back({std::string{function}, so_far + nth, {code, kind}});
+void Faults::plan(std::string_view function, std::size_t nth, Result code, FaultKind kind, int device) {
+  planned_.push_back({std::string{function}, nth, {code, kind}, device});
 }
 
 bool Faults::plan_all(std::string_view text) {
@@ -83,20 +82,20 @@ bool Faults::plan_all(std::string_view text) {
   return true;
 }
 
-Faults::Verdict Faults::next_call(std::string_view function) {
+Faults::Verdict Faults::next_call(std::string_view function, int device) {
   auto found = calls_.find(function);
   if (found == calls_.end()) found = calls_.emplace(std::string{function}, 0).first;
   ++found->second;
   if (can_fail(function)) ++all_calls_;
-  for (auto planned = planned_.begin(); planned != planned_.end(); ++planned) {
-    auto const here = planned->function.empty() ? can_fail(function) && planned->at == all_calls_
-                                                : planned->function == function && planned->at == found->second;
-    if (!here) continue;
-    auto const verdict = planned->verdict;
-    planned_.erase(planned);
-    return verdict;
+  Verdict verdict;
+  for (auto& planned : planned_) {
+    auto const named = planned.function.empty() ? can_fail(function) : planned.function == function;
+    auto const there = planned.device == any_device || planned.device == device;
+    if (!named || !there || planned.left == 0 || --planned.left > 0) continue;
+    if (verdict.code == Result::success) verdict = planned.verdict;
   }
-  return {};
+  std::erase_if(planned_, [](Planned const& planned) { return planned.left == 0; });
+  return verdict;
 }
 
 std::size_t Faults::calls(std::string_view function) const {

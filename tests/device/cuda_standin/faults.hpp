@@ -17,14 +17,18 @@ class Faults {
     FaultKind kind = FaultKind::once;
   };
 
-  /// `nth` from now on, 1 the next. An empty name: any function.
-  void plan(std::string_view function, std::size_t nth, detail::cuda::Result code, FaultKind kind);
+  /// For calls in whatever context.
+  static constexpr int any_device = -1;
+
+  /// `nth` from now on, 1 the next. An empty name: any function. With a device, only calls in its context count.
+  void plan(std::string_view function, std::size_t nth, detail::cuda::Result code, FaultKind kind,
+            int device = any_device);
 
   /// Reads "function:nth:code[:kind]", separated by commas. False if it cannot be read.
   bool plan_all(std::string_view text);
 
-  /// Counts a call and says what is to become of it.
-  [[nodiscard]] Verdict next_call(std::string_view function);
+  /// Counts a call in the context of `device`, or in none, and says what is to become of it.
+  [[nodiscard]] Verdict next_call(std::string_view function, int device = any_device);
 
   [[nodiscard]] std::size_t calls(std::string_view function) const;
   /// Calls of the functions that "any function" means.
@@ -34,8 +38,9 @@ class Faults {
  private:
   struct Planned {
     std::string function;
-    std::size_t at;  ///< the number of the call, counted since the last reset
+    std::size_t left;  ///< calls until its turn, its own included
     Verdict verdict;
+    int device;
   };
 
   std::vector<Planned> planned_;
