@@ -44,6 +44,10 @@ unimem_test(device_cuda_test SOURCES cuda_conformance_test.cpp cuda_streams_test
 unimem_on_standin(device_cuda_test)
 set_property(TEST device_cuda_test APPEND PROPERTY ENVIRONMENT UNIMEM_CUDA_STANDIN_VIOLATIONS=abort)
 
+# Which GPUs it finds, once in each process.
+unimem_test(device_cuda_visible_test SOURCES cuda_visible_test.cpp LABELS cuda TIMEOUT 60)
+unimem_on_standin(device_cuda_visible_test)
+
 # The backend once more with its fault points switched on: its objects are linked in place of the library's. Its faults
 # corrupt memory, which is the point; a sanitizer would end the program at the first. One CTest a case, since some end a GPU.
 if(NOT UNIMEM_SANITIZE)

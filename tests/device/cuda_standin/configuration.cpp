@@ -78,10 +78,24 @@ std::vector<int> visible_devices(int count) {
   return all;
 }
 
+/// The one instance of a partitioned GPU that is shown, or none.
+std::vector<int> visible_instances(int count) {
+  auto const* const list = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (list == nullptr) return {0};
+  auto const entries = parts(list);
+  for (int instance = 0; instance < count && !entries.empty(); ++instance) {
+    bool const by_name = entries[0].starts_with("MIG-") && spelled_instance_uuid(instance).starts_with(entries[0]);
+    if (by_name || (entries[0] == "0" && instance == 0)) return {instance};
+  }
+  return {};
+}
+
 }  // namespace
 
 void configure(Machine& machine) {
+  auto const instances = static_cast<int>(number_or("UNIMEM_CUDA_STANDIN_INSTANCES", 0));
   auto const count = static_cast<int>(number_or("UNIMEM_CUDA_STANDIN_DEVICES", 2));
+  machine.partitioned = instances > 0;
   std::vector<std::size_t> capacities;
   for (auto const& entry : parts(variable("UNIMEM_CUDA_STANDIN_CAPACITY")))
     capacities.push_back(number("UNIMEM_CUDA_STANDIN_CAPACITY", entry));
@@ -93,10 +107,12 @@ void configure(Machine& machine) {
     machine.attributes[DeviceAttribute{which}] =
         static_cast<int>(number(attributes, std::string_view{entry}.substr(colon + 1)));
   }
-  for (auto const physical : visible_devices(count)) {
+  for (auto const physical : machine.partitioned ? visible_instances(instances) : visible_devices(count)) {
     DeviceState device;
     device.physical = physical;
-    device.capacity = capacities[std::min(static_cast<std::size_t>(physical), capacities.size() - 1)];
+    device.capacity = machine.partitioned
+                          ? capacities[0] / static_cast<std::size_t>(instances)
+                          : capacities[std::min(static_cast<std::size_t>(physical), capacities.size() - 1)];
     machine.devices.push_back(std::move(device));
   }
   auto const reaction = variable("UNIMEM_CUDA_STANDIN_VIOLATIONS");

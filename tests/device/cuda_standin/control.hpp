@@ -19,6 +19,9 @@
 //   UNIMEM_CUDA_STANDIN_MISSING     functions that cuGetProcAddress denies, separated by commas
 //   UNIMEM_CUDA_STANDIN_FAULT       function:nth:code[:once|sticky|late], separated by commas, as `fail` takes them
 //   UNIMEM_CUDA_STANDIN_VIOLATIONS  print: each is told on the standard error at once; abort: and ends the process
+//   UNIMEM_CUDA_STANDIN_INSTANCES   the machine has one GPU, partitioned (MIG) into so many instances with equal shares
+//                                   of its memory; as with the real driver, only one of them is shown: the first, or
+//                                   the one that CUDA_VISIBLE_DEVICES names ("MIG-...")
 //   CUDA_VISIBLE_DEVICES            as for the real driver: ordinals or beginnings of uuids, up to the first unknown
 
 namespace unimem::standin {
@@ -81,11 +84,11 @@ struct StandInControl {
   /// say the version, and pop or ask for the current context) ends as `kind` says. `late` of a call without work:
   /// nothing.
   void (*fail)(char const* function, std::size_t nth, detail::cuda::Result code, FaultKind kind);
+  /// The same, of calls in the context of one device alone.
+  void (*fail_on)(int device, char const* function, std::size_t nth, detail::cuda::Result code, FaultKind kind);
   /// The device breaks at once, as if something running there had failed.
   void (*lose)(int device, detail::cuda::Result code);
   /// Somebody else resets the primary context: everything in it is gone, and its handle with it.
-  /// The same, of calls in the context of one device alone.
-  void (*fail_on)(int device, char const* function, std::size_t nth, detail::cuda::Result code, FaultKind kind);
   void (*reset_context)(int device);
 
   /// How often `function` was called since the last reset, refused calls included; null: all that `fail` with null

@@ -15,6 +15,11 @@ namespace unimem::standin {
 
 [[nodiscard]] std::string name_of(int physical);
 
+/// The same of one instance of a partitioned GPU, of which there is one in the machine: "MIG-12..." to
+/// CUDA_VISIBLE_DEVICES.
+[[nodiscard]] std::string spelled_instance_uuid(int instance);
+[[nodiscard]] std::string name_of_instance(int instance);
+
 [[nodiscard]] std::string pci_id_of(int physical);
 
 }  // namespace unimem::standin

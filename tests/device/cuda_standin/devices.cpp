@@ -98,10 +98,25 @@ Uuid uuid_of(int physical) {
   return uuid;
 }
 
-std::string spelled_uuid(int physical) {
-  auto const uuid = uuid_of(physical);
-  return "GPU-" + hexadecimal(uuid, 0, 4) + "-" + hexadecimal(uuid, 4, 2) + "-" + hexadecimal(uuid, 6, 2) + "-" +
+namespace {
+
+std::string spelled(char const* kind, Uuid const& uuid) {
+  return kind + hexadecimal(uuid, 0, 4) + "-" + hexadecimal(uuid, 4, 2) + "-" + hexadecimal(uuid, 6, 2) + "-" +
          hexadecimal(uuid, 8, 2) + "-" + hexadecimal(uuid, 10, 6);
+}
+
+}  // namespace
+
+std::string spelled_uuid(int physical) {
+  return spelled("GPU-", uuid_of(physical));
+}
+
+std::string spelled_instance_uuid(int instance) {
+  return spelled("MIG-", uuid_of(instance));
+}
+
+std::string name_of_instance(int instance) {
+  return "Stand-in GPU MIG " + std::to_string(instance);
 }
 
 std::string name_of(int physical) {
@@ -179,7 +194,9 @@ Result cuDeviceGet(Lock& /*lock*/, Device* device, int ordinal) {
 }
 
 Result cuDeviceGetName(Lock& /*lock*/, char* name, int bytes, Device device) {
-  hand_out(name, bytes, name_of(machine().device(device).physical));
+  auto const& all = machine();
+  auto const physical = machine().device(device).physical;
+  hand_out(name, bytes, all.partitioned ? name_of_instance(physical) : name_of(physical));
   return Result::success;
 }
 

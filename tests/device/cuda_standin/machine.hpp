@@ -65,6 +65,7 @@ struct Machine {
   int version = 12080;
   std::map<DeviceAttribute, int> attributes;  ///< of every device, that are other than usual
   std::vector<DeviceState> devices;
+  bool partitioned = false;  ///< the devices are instances of one GPU
   Registry<Context, ContextState> contexts;
   Registry<Stream, StreamState> streams;
   Registry<Event, EventState> events;
