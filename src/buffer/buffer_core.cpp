@@ -184,6 +184,16 @@ void BufferCore::fail_later(std::exception_ptr failure) noexcept {
   if (!inside->deferred) inside->deferred = std::move(failure);
 }
 
+void BufferCore::settle_known(ByteRange range, std::exception_ptr const& known) noexcept {
+  Guard inside(*this);
+  try {
+    inside->settle(range, true);
+  } catch (...) {
+    auto failure = std::current_exception();
+    if (failure != known && !inside->deferred) inside->deferred = std::move(failure);
+  }
+}
+
 void BufferCore::allocate(bool host, bool device) {
   Guard inside(*this);
   if (host) inside->ensure_host();

@@ -73,6 +73,7 @@ Event run_native(Queue& queue, std::span<const KernelOperand> operands, std::spa
       });
   if (!thrown) return event;
   static_cast<void>(event.wait_for_error());
+  for (auto const& operand : untyped) operand.buffer->settle_known(operand.range, thrown);
   std::rethrow_exception(thrown);
 }
 

@@ -155,9 +155,8 @@ TEST_P(NativeWork, ACallableThatThrowsHalfWayHasNotRunAndItsExceptionComesOut) {
   } catch (std::domain_error const& error) {
     EXPECT_STREQ(error.what(), "no more of this");
   }
-  // The next access is told as well, as of every failure of work on its bytes; then the last good copy is there.
+  // It has been told, once; the last good copy is there.
   for (auto* const buffer : {&x, &y}) {
-    EXPECT_THROW(std::ignore = buffer->host_view(), std::domain_error);
     EXPECT_EQ(buffer->to_vector(), values(100));
     EXPECT_EQ(on_device(*buffer), values(100));
     buffer->core().validate();
@@ -179,7 +178,6 @@ TEST_P(NativeWork, WhatOnlyTheDeviceHasAndACallableRuinedHalfWayIsLostLoudly) {
                    },
                    readwrite(x)),
                std::domain_error);
-  EXPECT_THROW(std::ignore = x.host_view(), std::domain_error);
   EXPECT_THROW(std::ignore = x.host_view(), DataLost);
   x.fill(3);
   EXPECT_THAT(x.to_vector(), ::testing::Each(3U));

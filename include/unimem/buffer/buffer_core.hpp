@@ -150,6 +150,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// Counts `range` as written on the host, unless `mapped`, the lease of its mapping, holds memory that the buffer has
   /// let go since: that is nobody's data any more. Throws CoherenceConflict.
   void written_through_map(ByteRange range, DeviceLease const& mapped);
+  /// Waits for the work on `range` and rolls back what has failed. `known` has been told to who asked for that work,
+  /// and is not told again; any other failure the next access raises.
+  void settle_known(ByteRange range, std::exception_ptr const& known) noexcept;
   /// For who cannot throw: the next access raises it.
   void fail_later(std::exception_ptr failure) noexcept;
 

@@ -87,7 +87,8 @@ Event with_native(Queue& queue, F& submit, std::span<const KernelOperand> operan
 /// Throws KernelError if `submit` takes other operands than it is given: their number, elements of another type (bytes
 /// and void fit every one), a pointer to mutable elements for what is passed as `read`; UnsupportedOperation where
 /// devices have no queue of a driver's, or memory has no address and a pointer is taken. Nothing ran then. What
-/// `submit` itself throws is thrown on: what it had put into the queue has ended by then, and counts for nothing.
+/// `submit` itself throws is thrown on: what it had put into the queue has ended by then, and counts for nothing. The
+/// buffers hold their last good copies again, and no later access raises it once more.
 template <class F, class... Operands>
 Event with_native(Queue& queue, F&& submit, Operands const&... operands) {
   static_assert((std::is_same_v<Operands, KernelOperand> && ...), "pass buffers as read(b), write(b) or readwrite(b)");
