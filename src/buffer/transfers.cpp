@@ -3,9 +3,13 @@
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
 #include "buffer/staging.hpp"
+#include "core/nvtx.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 namespace unimem {
@@ -40,6 +44,13 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   bool const downwards = to_host && !from_host;
   bool const upwards = from_host && !to_host;
   auto& on = queue_on(downwards ? from.device() : to.device(), queue);
+  NvtxRange const shown{[&] {
+    auto const place = [](Storage const& storage, bool host) {
+      return host ? std::string_view{"host"} : storage.device().id();
+    };
+    return fmt::format("{}: {} to {}", staging.name.empty() ? "a buffer" : staging.name.view(), place(from, from_host),
+                       place(to, to_host));
+  }};
 
   auto way = Way::direct;
   if ((downwards || upwards) && gains_from_staging(downwards ? to : from, on.device(), count)) {
