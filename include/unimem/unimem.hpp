@@ -55,6 +55,7 @@
 #include <unimem/report/json.hpp>
 #include <unimem/report/text.hpp>
 
+#include <unimem/kernel/graph.hpp>
 #include <unimem/kernel/host_form.hpp>
 #include <unimem/kernel/kernel.hpp>
 #include <unimem/kernel/launch.hpp>

@@ -60,12 +60,13 @@ void BufferCore::Guard::unlock() noexcept {
   auto summary = static_cast<std::uint32_t>(inside.coherence.state());
   if (inside.tracking == Tracking::pages && inside.host_writes) summary |= by_pages;
   bool const arrived = !inside.host || inside.host->arrived(whole);
-  if (arrived && !inside.deferred && inside.holds(host_place, whole)) {
+  bool const told_at_once = arrived && !inside.deferred && !inside.captured;
+  if (told_at_once && inside.holds(host_place, whole)) {
     summary |= host_current;
     bool const quiet = inside.pending.empty() && (!inside.host || inside.host->idle());
     if (quiet && !whole.empty() && inside.coherence.written(host_place).contains(whole)) summary |= host_exclusive;
   }
-  auto* const current = inside.host_writes || inside.deferred ? nullptr : inside.quiet_device();
+  auto* const current = inside.host_writes || inside.deferred || inside.captured ? nullptr : inside.quiet_device();
   core_.current_on_.store(current, std::memory_order_release);
   // Release: who sees the summary also sees the address, and the bytes that were copied to it.
   core_.summary_.store(summary, std::memory_order_release);
@@ -203,6 +204,7 @@ void BufferCore::allocate(bool host, bool device) {
 
 void BufferCore::free() {
   Guard inside(*this);
+  inside->check_not_captured();
   inside->drop_everything(bytes_);
   inside->allocated = false;
 }
@@ -210,6 +212,7 @@ void BufferCore::free() {
 void BufferCore::reset() {
   auto meters = std::make_shared<Inside::Meters>();
   Guard inside(*this);
+  inside->check_not_captured();
   inside->drop_everything(bytes_);
   inside->allocated = false;
   inside->advice.clear();

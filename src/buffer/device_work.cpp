@@ -3,8 +3,12 @@
 
 #include "buffer/inside.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <deque>
+#include <memory>
+#include <mutex>
 #include <utility>
 
 namespace unimem {
@@ -91,6 +95,38 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   return {storage, storage->window_on(device, range)};
 }
 
+DeviceLease BufferCore::capture(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins) {
+  Guard inside(*this);
+  inside->check_access("device access");
+  inside->check_range(range);
+  if (begins) inside->settle(inside->whole(), false);
+  auto const place = inside->place_of(queue.device());
+  for (auto const wanted : current) {
+    if (inside->holds(place, wanted)) continue;
+    throw UnsupportedOperation(
+        "capturing a launch", inside->display_name(),
+        fmt::format("bytes [{}, {}) are not up to date on {}, and copies are not captured: synchronize before",
+                    wanted.begin, wanted.end, queue.device().id()));
+  }
+  inside->ensure_device(*this, place, queue);
+  auto const& storage = inside->storage_at(place);
+  DeviceLease lease;
+  if (storage) lease = {storage, storage->window_on(queue.device(), inside->whole())};
+  inside->captured = true;
+  return lease;
+}
+
+void BufferCore::end_capture() noexcept {
+  Guard inside(*this);
+  inside->captured = false;
+}
+
+std::weak_ptr<void const> BufferCore::life() const {
+  std::lock_guard const lock{inside_->mutex};
+  if (!inside_->life) inside_->life = std::make_shared<char const>('\0');
+  return inside_->life;
+}
+
 void BufferCore::Inside::offer_leases(std::shared_ptr<detail::Storage> const& storage, Queue const& queue) {
   auto* at = door.load(std::memory_order_relaxed);
   if (at == nullptr) {
@@ -107,7 +143,8 @@ void BufferCore::Inside::open_door() noexcept {
   auto const side = std::ranges::find_if(sides, [&](Side const& one) { return one.storage.get() == storage; });
   if (side == sides.end()) return at->detach();
   auto const place = static_cast<Place>(side - sides.begin() + 1);
-  bool const at_rest = !host_writes && !deferred && pending.empty() && storage->hazards().writes_ended_well(whole());
+  bool const at_rest =
+      !host_writes && !deferred && !captured && pending.empty() && storage->hazards().writes_ended_well(whole());
   if (at_rest && holds(place, whole()) && storage->used_by_others_on(*side->device, at->queue_id())) at->open();
 }
 

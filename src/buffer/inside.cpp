@@ -131,6 +131,11 @@ void BufferCore::Inside::check_allocated(std::string_view operation) const {
   if (!has_any_storage()) throw BufferNotAllocated(display_name(), std::string(operation));
 }
 
+void BufferCore::Inside::check_not_captured() const {
+  if (!captured) return;
+  throw UnsupportedOperation("any other use", display_name(), "launches with it are being captured into a graph");
+}
+
 void BufferCore::Inside::check_range(ByteRange range) const {
   if (range.begin <= range.end && range.end <= bytes) return;
   throw InvalidArgument("range", fmt::format("bytes [{}, {})", range.begin, range.end),
@@ -304,6 +309,7 @@ void BufferCore::Inside::note(std::string_view what, ByteRange range) {
 }
 
 void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
+  check_not_captured();
   absorb_host_writes(decide);
   if (deferred) std::rethrow_exception(std::exchange(deferred, nullptr));
   if (pending.empty()) return;

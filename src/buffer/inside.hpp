@@ -83,6 +83,8 @@ struct BufferCore::Inside {
   void check_access(std::string_view operation) const;
   /// BufferNotAllocated unless some side has storage.
   void check_allocated(std::string_view operation) const;
+  /// UnsupportedOperation while launches with the buffer are being captured.
+  void check_not_captured() const;
   /// Throws InvalidArgument if `range` does not lie in the buffer: it may have been resized under a slice.
   void check_range(ByteRange range) const;
   /// Throws InvalidArgument if the place is leased or mapped.
@@ -200,6 +202,8 @@ struct BufferCore::Inside {
   bool allocated = false;       ///< by `allocate()`
   std::atomic<bool> pinned{false};
   bool resident = false;  ///< known to the manager
+  bool captured = false;  ///< launches with it are being captured: its bytes stand as they are until that is done
+  std::shared_ptr<void const> life;  ///< made when somebody wants to know when it ends
 };
 
 namespace detail {

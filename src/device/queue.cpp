@@ -8,8 +8,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
+#include <exception>
+#include <memory>
 #include <utility>
+#include <vector>
 
 namespace unimem {
 namespace {
@@ -20,9 +24,23 @@ void check_fits(std::size_t bytes, DeviceMemory memory) {
   }
 }
 
+/// Where the driver has nothing to submit several runs with: the runs themselves.
+class ListedRuns final : public CapturedRuns {
+ public:
+  ListedRuns(Device const& device, std::vector<ProgramRun> runs) : device_(&device), runs_(std::move(runs)) {}
+
+  [[nodiscard]] Device const& device() const noexcept { return *device_; }
+  [[nodiscard]] std::span<const ProgramRun> runs() const noexcept { return runs_; }
+
+ private:
+  Device const* device_;
+  std::vector<ProgramRun> runs_;
+};
+
 }  // namespace
 
 Program::~Program() = default;
+CapturedRuns::~CapturedRuns() = default;
 
 detail::QueueBackend::QueueBackend() : control_(QueueControl::create()) {}
 detail::QueueBackend::~QueueBackend() = default;
@@ -33,6 +51,14 @@ Queue& detail::QueueBackend::host_side() {
 
 Event detail::QueueBackend::copy_from(DeviceMemory, Device& other, DeviceMemory, std::size_t, CopyTerms const&) {
   throw UnsupportedOperation(fmt::format("copying from {}", other.id()), "this backend", "it copies through the host");
+}
+
+std::shared_ptr<CapturedRuns const> detail::QueueBackend::capture(std::span<const ProgramRun>) {
+  return nullptr;
+}
+
+Event detail::QueueBackend::run_captured(std::shared_ptr<CapturedRuns const>, std::span<const Event>) {
+  throw KernelError("captured runs", "they were captured on a device of another backend");
 }
 
 Event detail::QueueBackend::run_native(std::function<void(void*)> const&, std::span<const Event>) {
@@ -132,6 +158,43 @@ Event Queue::run(std::shared_ptr<Program const> program, Range range, std::span<
   if (!program) throw InvalidArgument("program", "null", "one that a device has compiled");
   if (range.items() == 0) return record();
   return after(needs, [&] { return queue.run(std::move(program), range, arguments, needs); });
+}
+
+std::shared_ptr<CapturedRuns const> Queue::capture(std::vector<ProgramRun> runs) {
+  auto& queue = backend();
+  std::erase_if(runs, [](ProgramRun const& run) {
+    if (!run.program) throw InvalidArgument("program", "null", "one that a device has compiled");
+    return run.range.items() == 0;
+  });
+  if (!runs.empty()) {
+    if (auto captured = queue.capture(runs)) return captured;
+  }
+  return std::make_shared<ListedRuns>(*device_, std::move(runs));
+}
+
+Event Queue::run(std::shared_ptr<CapturedRuns const> captured, std::span<const Event> needs) {
+  auto& queue = backend();
+  if (!captured) throw InvalidArgument("captured", "null", "what a queue of the device has captured");
+  auto const* const listed = dynamic_cast<ListedRuns const*>(captured.get());
+  if (listed == nullptr) {
+    return after(needs, [&] { return queue.run_captured(std::move(captured), needs); });
+  }
+  if (&listed->device() != device_) throw KernelError("captured runs", "they were captured on another device");
+  Event last;
+  std::vector<Event> all_needs(needs.begin(), needs.end());
+  for (auto const& [program, range, arguments] : listed->runs()) {
+    try {
+      // Each needs the one before it, so that the last one fails with any of them.
+      auto const next = run(program, range, arguments, all_needs);
+      if (last == Event{}) all_needs.emplace_back();
+      all_needs.back() = last = next;
+    } catch (...) {
+      if (last == Event{}) throw;
+      queue.control().fail(last.ticket(), std::current_exception());  // what ran so far is no use by itself
+      return last;
+    }
+  }
+  return last == Event{} ? record() : last;
 }
 
 Event Queue::run_native(std::function<void(void*)> const& submit, std::span<const Event> needs) {

@@ -50,6 +50,10 @@ class QueueBackend {
   virtual Event copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, CopyTerms const& terms);
   virtual Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                     std::span<const Event> needs) = 0;
+  /// Makes runs, at least one, ready to be submitted as one; null where the driver has no such thing.
+  [[nodiscard]] virtual std::shared_ptr<CapturedRuns const> capture(std::span<const ProgramRun> runs);
+  /// Runs what `capture` of a queue of this backend has made.
+  virtual Event run_captured(std::shared_ptr<CapturedRuns const> captured, std::span<const Event> needs);
   /// Nothing where the driver has no use for it.
   virtual std::optional<Event> prefetch(DeviceMemory /*memory*/, bool /*to_host*/) { return std::nullopt; }
   /// Work that `submit` puts into the driver's queue; there is one (`native`).

@@ -37,6 +37,12 @@ void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
   ended_.notify_all();
 }
 
+void QueueControl::fail(Ticket ticket, std::exception_ptr failure) {
+  std::lock_guard const lock{mutex_};
+  failures_.emplace(ticket, std::move(failure));
+  may_fail_.store(true, std::memory_order_release);
+}
+
 void QueueControl::skip(Ticket ticket) {
   std::lock_guard const lock{mutex_};
   skipped_.insert(ticket);

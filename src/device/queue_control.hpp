@@ -63,6 +63,9 @@ class QueueControl {
   void skip(Ticket ticket);
   [[nodiscard]] bool never_began(Ticket ticket) noexcept;
 
+  /// The work of `ticket` counts as failed, whatever becomes of it: more should have come behind it, and did not.
+  void fail(Ticket ticket, std::exception_ptr failure);
+
   /// `ticket` fails, too, if one of `needs` has failed, which its work was ordered behind.
   void inherit(Ticket ticket, std::span<const Event> needs) { inherit(ticket, needs, false); }
 

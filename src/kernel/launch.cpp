@@ -2,6 +2,9 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/kernel/launch.hpp>
 
+#include "core/nvtx.hpp"
+#include "kernel/recording.hpp"
+
 #include <fmt/format.h>
 
 #include <cxxabi.h>
@@ -96,6 +99,25 @@ void check_complete(std::span<const LaunchArgument> arguments) {
   }
 }
 
+/// The arguments as a program takes them, `memory` being that of the buffers among them.
+std::vector<KernelArgument> kernel_arguments(std::span<const LaunchArgument> arguments,
+                                             std::span<const DeviceMemory> memory) {
+  std::vector<KernelArgument> list(arguments.size());
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (is_buffer(arguments[i])) {
+      list[i].kind = KernelArgument::Kind::memory;
+      list[i].memory = memory[next++];
+      list[i].writes = arguments[i].buffer.operand.intent != Intent::read;
+    } else {
+      list[i].kind = KernelArgument::Kind::scalar;
+      list[i].scalar = arguments[i].scalar;
+      list[i].scalar_bytes = arguments[i].scalar_bytes;
+    }
+  }
+  return list;
+}
+
 Queue& queue_for(std::span<const LaunchArgument> arguments) {
   for (auto const& argument : arguments) {
     if (is_buffer(argument)) return argument.buffer.operand.buffer->default_device().default_queue();
@@ -117,21 +139,14 @@ Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<c
   for (auto const& argument : arguments) {
     if (is_buffer(argument)) operands.push_back(argument.buffer.operand);
   }
+  if (auto* const recording = detail::Recording::of_this_thread()) {
+    recording->add(on, operands, [&](std::span<const DeviceMemory> memory) {
+      return ProgramRun{program, range, kernel_arguments(arguments, memory)};
+    });
+    return {};
+  }
   return use_on_device(on, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
-    std::vector<KernelArgument> list(arguments.size());
-    std::size_t next = 0;
-    for (std::size_t i = 0; i < arguments.size(); ++i) {
-      if (is_buffer(arguments[i])) {
-        list[i].kind = KernelArgument::Kind::memory;
-        list[i].memory = memory[next++];
-        list[i].writes = arguments[i].buffer.operand.intent != Intent::read;
-      } else {
-        list[i].kind = KernelArgument::Kind::scalar;
-        list[i].scalar = arguments[i].scalar;
-        list[i].scalar_bytes = arguments[i].scalar_bytes;
-      }
-    }
-    return on.run(program, range, list, needs);
+    return on.run(program, range, kernel_arguments(arguments, memory), needs);
   });
 }
 

@@ -2,6 +2,9 @@
 #include <unimem/device/device.hpp>
 #include <unimem/kernel/native.hpp>
 
+#include "core/nvtx.hpp"
+#include "kernel/recording.hpp"
+
 #include <fmt/format.h>
 
 #include <exception>
@@ -38,6 +41,9 @@ std::string misfit(KernelOperand const& operand, NativeParameter const& paramete
 Event run_native(Queue& queue, std::span<const KernelOperand> operands, std::span<const NativeParameter> parameters,
                  std::function<void(void*, std::span<const DeviceMemory>, std::span<void* const>)> const& submit) {
   auto& device = queue.device();
+  if (detail::Recording::of_this_thread() != nullptr) {
+    throw UnsupportedOperation(what, std::string(device.id()), "launches alone are captured into a graph");
+  }
   static_cast<void>(queue.native<void*>());  // throws where there is none, before anything moves
   if (operands.size() != parameters.size()) {
     throw KernelError(what, fmt::format("given {} buffers, takes {}", operands.size(), parameters.size()));
@@ -72,6 +78,8 @@ Event run_native(Queue& queue, std::span<const KernelOperand> operands, std::spa
             needs);
       });
   if (!thrown) return event;
+  // Whoever made the call is told here: what it was to write is back at its last good copy, and no access says it
+  // again.
   static_cast<void>(event.wait_for_error());
   for (auto const& operand : untyped) operand.buffer->settle_known(operand.range, thrown);
   std::rethrow_exception(thrown);

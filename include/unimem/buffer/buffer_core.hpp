@@ -113,6 +113,16 @@ class UNIMEM_API BufferCore final : public Resident {
   /// waiting; without: when this returns the data is there.
   [[nodiscard]] DeviceLease lease(Device& device, Queue* queue, ByteRange range, Intent intent);
 
+  /// A lease on all of the buffer's memory on `queue`'s device, for work that is captured now and runs later. Nothing
+  /// is copied: throws UnsupportedOperation unless every range of `current` is up to date there. With `begins`, every
+  /// other use of the buffer is UnsupportedOperation until `end_capture`; throws it, too, if somebody else captures
+  /// already.
+  [[nodiscard]] DeviceLease capture(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins);
+  void end_capture() noexcept;
+
+  /// Expires with the buffer.
+  [[nodiscard]] std::weak_ptr<void const> life() const;
+
   /// Starts bringing `range` up to date on a device; when it will be there.
   Event prefetch(Device& device, Queue* queue, ByteRange range);
   /// Starts bringing `range` up to date on the host; when it will be there.

@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace unimem {
 
@@ -67,6 +69,23 @@ class UNIMEM_API Program {
   Program(Program const&) = delete;
   Program& operator=(Program const&) = delete;
   virtual ~Program();
+};
+
+/// One run of a program, as `Queue::run` takes it.
+struct ProgramRun {
+  std::shared_ptr<Program const> program;
+  Range range;
+  std::vector<KernelArgument> arguments;
+};
+
+/// Runs in a row that `Queue::capture` has made ready for one device, to be submitted as one as often as one likes.
+/// Immutable, usable from any thread and any queue of that device.
+class UNIMEM_API CapturedRuns {
+ public:
+  CapturedRuns() = default;
+  CapturedRuns(CapturedRuns const&) = delete;
+  CapturedRuns& operator=(CapturedRuns const&) = delete;
+  virtual ~CapturedRuns();
 };
 
 }  // namespace unimem

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 namespace unimem {
 
@@ -73,6 +74,16 @@ class UNIMEM_API Queue {
   /// program.
   Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
             std::span<const Event> needs = {});
+
+  /// Makes runs in a row ready to be submitted as one: where the driver has such a thing (a CUDA graph), one call
+  /// submits them all, elsewhere each is submitted by itself. Nothing runs now, and the memory they name must stand as
+  /// long as they may be run. Throws what `run` would, as far as that shows before they run, and UnsupportedOperation
+  /// while the driver's own queue is being captured by somebody else.
+  [[nodiscard]] std::shared_ptr<CapturedRuns const> capture(std::vector<ProgramRun> runs);
+
+  /// Runs what this queue's device has captured; the event is the end of it all, and fails if any of it does. Throws
+  /// KernelError for what another device has captured, InvalidArgument for null.
+  Event run(std::shared_ptr<CapturedRuns const> captured, std::span<const Event> needs = {});
 
   /// Calls `submit` once, now, with the driver's own queue (`cl_command_queue`, `cudaStream_t`): what it puts in there
   /// is this queue's work, in its order, and the event is its end. Nothing else gets between meanwhile, so `submit`

@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 
 #include "device/cuda/cuda_device.hpp"
+#include "device/cuda/cuda_graph.hpp"
 #include "device/cuda/cuda_program.hpp"
 #include "device/cuda/mutants.hpp"
 #include "device/host_memory.hpp"
@@ -254,6 +255,28 @@ unimem::Event CudaQueue::run(std::shared_ptr<Program const> program, Range range
       throw;
     }
     if (!UNIMEM_MUTANT(program_dropped)) command.keep(std::move(program));
+  });
+}
+
+std::shared_ptr<CapturedRuns const> CudaQueue::capture(std::span<const ProgramRun> runs) {
+  constexpr auto call = "cuStreamBeginCapture";
+  check_alive(call);
+  CurrentContext const current{device_.gpu()};
+  check_not_captured(call);
+  return std::make_shared<CudaGraph>(device_.gpu(), device_.health(), runs);
+}
+
+unimem::Event CudaQueue::run_captured(std::shared_ptr<CapturedRuns const> captured,
+                                      std::span<const unimem::Event> needs) {
+  auto const* const graph = dynamic_cast<CudaGraph const*>(captured.get());
+  if (graph == nullptr || graph->context() != device_.gpu().context) {
+    throw KernelError("captured runs", fmt::format("were not captured on {}", device_.id()));
+  }
+  if (auto const skipped = skipped_behind(needs)) return *skipped;
+  constexpr auto call = "cuGraphLaunch";
+  return submit(call, {}, [&](Command& command) {
+    device_.health().check(driver_.cuGraphLaunch(graph->executable(), stream_->stream()), call);
+    command.keep(std::move(captured));  // what runs is in there
   });
 }
 

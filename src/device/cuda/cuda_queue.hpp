@@ -35,6 +35,9 @@ class CudaQueue final : public QueueBackend {
   unimem::Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
   unimem::Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,
                     std::span<const unimem::Event> needs) override;
+  std::shared_ptr<CapturedRuns const> capture(std::span<const ProgramRun> runs) override;
+  unimem::Event run_captured(std::shared_ptr<CapturedRuns const> captured,
+                             std::span<const unimem::Event> needs) override;
   std::optional<unimem::Event> prefetch(DeviceMemory memory, bool to_host) override;
   unimem::Event run_native(std::function<void(void*)> const& submit, std::span<const unimem::Event> needs) override;
   unimem::Event mark() override;
