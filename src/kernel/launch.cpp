@@ -128,6 +128,7 @@ Queue& queue_for(std::span<const LaunchArgument> arguments) {
 }  // namespace
 
 Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<const LaunchArgument> arguments) {
+  detail::NvtxRange const shown{[&] { return std::string(kernel.name()); }};
   check_complete(arguments);
   auto& on = queue == nullptr ? queue_for(arguments) : *queue;
   auto& device = on.device();

@@ -40,6 +40,7 @@ std::string misfit(KernelOperand const& operand, NativeParameter const& paramete
 
 Event run_native(Queue& queue, std::span<const KernelOperand> operands, std::span<const NativeParameter> parameters,
                  std::function<void(void*, std::span<const DeviceMemory>, std::span<void* const>)> const& submit) {
+  detail::NvtxRange const shown{[] { return std::string(what); }};
   auto& device = queue.device();
   if (detail::Recording::of_this_thread() != nullptr) {
     throw UnsupportedOperation(what, std::string(device.id()), "launches alone are captured into a graph");
