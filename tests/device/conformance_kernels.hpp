@@ -100,6 +100,56 @@ TEST_P(DeviceConformance, AProgramOfAnotherKindOfDeviceIsRefused) {
   EXPECT_EQ(queue.record(), Event{});
 }
 
+TEST_P(DeviceConformance, CapturedRunsRunInTheirOrderAsOftenAsTheyAreAskedTo) {
+  constexpr std::size_t words = 1000;
+  Allocated const piece{device(), words * 4};
+  auto queue = device().create_queue(), other = device().create_queue();
+  queue.fill(piece.memory(), repeated(1, 0)).wait();
+  auto const add = device().compile(add_kernel()), coordinates = device().compile(coordinates_kernel());
+  auto const captured = queue.capture({
+      {add, Range{words}, {memory_argument(piece.memory()), scalar_argument(std::uint32_t{1})}},
+      {add, Range{0}, {memory_argument(piece.memory()), scalar_argument(std::uint32_t{1'000'000})}},
+      {coordinates,
+       Range{words},
+       {memory_argument(piece.memory()), scalar_argument(std::uint32_t{words}), scalar_argument(std::uint32_t{1})}},
+      {add, Range{10}, {memory_argument(piece.window(40, 40)), scalar_argument(std::uint32_t{5})}},
+  });
+  EXPECT_EQ(read(piece.memory()), repeated(words * 4, 0)) << "nothing has run";
+  auto const first = queue.run(captured);
+  std::array const needs{first};
+  other.run(captured, needs).wait();
+  EXPECT_TRUE(first.ready());
+  std::vector<std::uint32_t> result(words), expected(words);
+  for (std::uint32_t i = 0; i < words; ++i) expected[i] = 2 * (1 + i + (i >= 10 && i < 20 ? 5U : 0U));
+  queue.download(result.data(), piece.memory(), words * 4).wait();
+  EXPECT_EQ(result, expected);
+}
+
+TEST_P(DeviceConformance, CapturedRunsNeedWhatTheyNeed) {
+  if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose";
+  Allocated const piece{device(), 400};
+  auto queue = device().create_queue(), other = device().create_queue();
+  write(piece.memory(), repeated(400, 0));
+  auto const add = device().compile(add_kernel());
+  ProgramRun const run{add, Range{100}, {memory_argument(piece.memory()), scalar_argument(std::uint32_t{1})}};
+  auto const captured = queue.capture({run, run});
+  auto const failed = GetParam().fail(other);
+  static_cast<void>(failed.wait_for_error());
+  std::array const needs{failed};
+  EXPECT_NE(queue.run(captured, needs).wait_for_error(), nullptr);
+  EXPECT_EQ(read(piece.memory()), repeated(400, 0)) << "it did not begin";
+}
+
+TEST_P(DeviceConformance, CapturedRunsAreTheirDevicesOwnAndNotNull) {
+  auto queue = device().create_queue();
+  EXPECT_THROW(queue.run(std::shared_ptr<CapturedRuns const>{}), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(queue.capture({ProgramRun{}})), InvalidArgument);
+  auto const nothing = queue.capture({});
+  EXPECT_TRUE(queue.run(nothing).ready());
+  struct Foreign final : CapturedRuns {};
+  EXPECT_THROW(queue.run(std::make_shared<Foreign const>()), KernelError);
+}
+
 TEST_P(DeviceConformance, OneProgramRunsOnManyQueuesAtOnce) {
   constexpr std::size_t words = 300'000, rounds = 10;
   auto const program = device().compile(add_kernel());

@@ -53,10 +53,26 @@ class OwnStream {
   Stream stream_ = nullptr;
 };
 
+class QueuesOfADevice : public OnStandIn {};
+
 class AdoptedStreams : public OnStandIn {
  protected:
   Device& gpu = device("cuda:0");
 };
+
+TEST_F(QueuesOfADevice, ThatTheDriverRefusedAreMadeWhenTheyAreAskedForAgain) {
+  auto& fresh = device("cuda:0,memory=64MiB");  // nobody has used its queues
+  static_cast<void>(fresh.memory_info());
+  for (int tries = 0; tries < 2; ++tries) {
+    standin_control().fail("cuStreamCreate", 1, Result::not_permitted, standin::FaultKind::once);
+    EXPECT_THROW(static_cast<void>(fresh.default_queue()), DeviceError);
+  }
+  auto& queue = fresh.default_queue();
+  EXPECT_EQ(&fresh.default_queue(), &queue);
+  standin_control().fail("cuStreamCreate", 1, Result::not_permitted, standin::FaultKind::once);
+  EXPECT_THROW(static_cast<void>(fresh.waiting_queue()), DeviceError);
+  EXPECT_EQ(&fresh.waiting_queue(), &fresh.waiting_queue());
+}
 
 TEST_F(AdoptedStreams, WorkGoesInOrderWithTheOwners) {
   OwnStream own{gpu};
