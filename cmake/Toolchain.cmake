@@ -27,8 +27,3 @@ if(UNIMEM_SANITIZE)
                                                 -fno-sanitize-recover=all)
   target_link_options(unimem_flags INTERFACE -fsanitize=${UNIMEM_SANITIZE})
 endif()
-
-find_package(Threads REQUIRED)
-find_package(fmt REQUIRED)
-find_package(spdlog REQUIRED)
-find_package(nlohmann_json REQUIRED)

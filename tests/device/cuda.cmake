@@ -30,6 +30,20 @@ function(unimem_on_standin test)
     UNIMEM_STANDIN_CACHE="${PROJECT_BINARY_DIR}/standin_cache")
 endfunction()
 
+# unimem_on_hardware(<test>): a program on the stand-in that `./dev gpu` runs on a GPU too. Here it runs once more the way it
+# does there, as if the stand-in were the one GPU of the machine: nothing of what is then left may script the stand-in.
+function(unimem_on_hardware test)
+  set_property(GLOBAL APPEND PROPERTY UNIMEM_HARDWARE_SUITES ${test})
+  if(NOT UNIMEM_SANITIZE)
+    set(name ${test}_as_on_hardware)
+    add_test(NAME ${name} COMMAND ${test} "--gtest_output=xml:${PROJECT_BINARY_DIR}/test_reports/${name}.xml")
+    set_tests_properties(${name} PROPERTIES LABELS cuda TIMEOUT 300 ENVIRONMENT
+      "UNIMEM_TEST_CUDA=real;UNIMEM_CUDA_LIBRARY=$<TARGET_FILE:cuda_standin>;UNIMEM_CUDA_STANDIN_DEVICES=1;\
+UNIMEM_CUDA_STANDIN_CAPACITY=2147483648;UNIMEM_CUDA_STANDIN_VIOLATIONS=abort;\
+UNIMEM_NVRTC_LIBRARY=$<TARGET_FILE:cuda_standin_nvrtc>;UNIMEM_CACHE_DIR=${PROJECT_BINARY_DIR}/standin_cache")
+  endif()
+endfunction()
+
 unimem_test(device_cuda_standin_test LABELS cuda TIMEOUT 120 WHOLE
             SOURCES cuda_standin_test.cpp cuda_standin_mapping_test.cpp cuda_standin_streams_test.cpp
                     cuda_standin_order_test.cpp cuda_standin_capture_test.cpp cuda_standin_kernels_test.cpp
@@ -43,6 +57,7 @@ unimem_on_standin(device_cuda_standin_process_test)
 unimem_test(device_cuda_test SOURCES cuda_conformance_test.cpp cuda_streams_test.cpp LABELS cuda TIMEOUT 300 WHOLE)
 unimem_on_standin(device_cuda_test)
 set_property(TEST device_cuda_test APPEND PROPERTY ENVIRONMENT UNIMEM_CUDA_STANDIN_VIOLATIONS=abort)
+unimem_on_hardware(device_cuda_test)
 
 # Which GPUs it finds, once in each process.
 unimem_test(device_cuda_visible_test SOURCES cuda_visible_test.cpp LABELS cuda TIMEOUT 60)
@@ -56,4 +71,15 @@ if(NOT UNIMEM_SANITIZE)
   target_compile_definitions(device_cuda_mutants_test PRIVATE UNIMEM_CUDA_MUTANTS_ON)
   target_link_libraries(device_cuda_mutants_test PRIVATE spdlog::spdlog)
   unimem_on_standin(device_cuda_mutants_test)
+endif()
+
+# The GPU benchmarks once, with next to nothing to move: that they run. No figure of the stand-in's means anything.
+if(TARGET bench_gpu AND NOT UNIMEM_SANITIZE)
+  add_test(NAME bench_gpu_on_standin
+           COMMAND bench_gpu --quick --python "${UNIMEM_PYTHON}" --json "${CMAKE_CURRENT_BINARY_DIR}/bench_gpu.json")
+  set_tests_properties(bench_gpu_on_standin PROPERTIES LABELS cuda TIMEOUT 120
+    PASS_REGULAR_EXPRESSION "no figure means anything.*driver calls in" FAIL_REGULAR_EXPRESSION "FAILED;: met;: missed" ENVIRONMENT
+    "UNIMEM_CUDA_LIBRARY=$<TARGET_FILE:cuda_standin>;UNIMEM_NVRTC_LIBRARY=$<TARGET_FILE:cuda_standin_nvrtc>;\
+UNIMEM_CACHE_DIR=${PROJECT_BINARY_DIR}/standin_cache")
+  add_dependencies(bench_gpu cuda_standin cuda_standin_nvrtc)
 endif()

@@ -1,7 +1,7 @@
 #include "device/standin_watch.hpp"
 #include "kernel/source_conformance.hpp"
 
-// The source form under CUDA, on the stand-ins for driver and compiler.
+// The source form under CUDA.
 
 namespace unimem {
 namespace {
@@ -13,8 +13,8 @@ constexpr auto twice = R"(
     })";
 
 INSTANTIATE_TEST_SUITE_P(Cuda, SourceKernels,
-                         ::testing::Values(SourceCase{"plain", "cuda:0", twice},
-                                           SourceCase{"pooled", "cuda:1,allocator=async", twice}),
+                         ::testing::Values(SourceCase{"plain", first_gpu(), twice},
+                                           SourceCase{"pooled", second_gpu("allocator=async"), twice}),
                          source_case_name);
 
 }  // namespace

@@ -2,7 +2,7 @@
 #include "device/standin_watch.hpp"
 #include "kernel/native_conformance.hpp"
 
-// The user's own CUDA code among ours, on the stand-in driver.
+// The user's own CUDA code among ours.
 
 namespace unimem {
 namespace {
@@ -22,11 +22,12 @@ void set(void* stream, DeviceMemory memory, unsigned char value) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cuda, NativeWork,
-                         ::testing::Values(NativeCase{"first", "cuda:0", true, set},
-                                           NativeCase{"second", "cuda:1", true, set}),
+                         ::testing::Values(NativeCase{"first", first_gpu(), true, set},
+                                           NativeCase{"second", second_gpu(), true, set}),
                          native_case_name);
 
 TEST(NativeWorkUnderCuda, IsInFlightWhenTheCallReturnsAndTheThreadsContextIsAsItWas) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto& on = device("cuda:0");
   auto queue = on.create_queue();
   MemoryManager manager;

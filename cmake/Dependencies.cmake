@@ -1,0 +1,36 @@
+# What the project is built with: the packages of this system, or what `./dev gpu --prepare` put into a folder for machines
+# that have none. Of a system with both, the folder's are taken.
+
+set(UNIMEM_CARRIED "" CACHE PATH "A folder that `./dev gpu --prepare` has filled, to be used in place of the system's packages")
+
+find_package(Threads REQUIRED)
+if(NOT UNIMEM_CARRIED)
+  find_package(fmt REQUIRED)
+  find_package(spdlog REQUIRED)
+  find_package(nlohmann_json REQUIRED)
+  return()
+endif()
+
+# Headers alone, whatever the packages may hold besides. They share one folder, in which OpenCL's lie too.
+foreach(target fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json CLI11::CLI11)
+  add_library(${target} INTERFACE IMPORTED)
+  target_include_directories(${target} INTERFACE "${UNIMEM_CARRIED}/include")
+endforeach()
+target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY)
+target_compile_definitions(spdlog::spdlog INTERFACE SPDLOG_FMT_EXTERNAL)
+target_link_libraries(spdlog::spdlog INTERFACE fmt::fmt)
+
+# GoogleTest from its sources, without its own build files: each version of CMake finds another fault with them.
+set(carried_gtest "${UNIMEM_CARRIED}/googletest")
+add_library(carried_gmock STATIC EXCLUDE_FROM_ALL "${carried_gtest}/googletest/src/gtest-all.cc"
+                                                  "${carried_gtest}/googlemock/src/gmock-all.cc")
+target_include_directories(carried_gmock SYSTEM
+  PUBLIC "${carried_gtest}/googletest/include" "${carried_gtest}/googlemock/include"
+  PRIVATE "${carried_gtest}/googletest" "${carried_gtest}/googlemock")
+target_compile_options(carried_gmock PRIVATE -w)
+target_link_libraries(carried_gmock PUBLIC Threads::Threads)
+add_library(carried_gtest_main STATIC EXCLUDE_FROM_ALL "${carried_gtest}/googletest/src/gtest_main.cc")
+target_link_libraries(carried_gtest_main PUBLIC carried_gmock)
+add_library(GTest::gtest ALIAS carried_gmock)
+add_library(GTest::gmock ALIAS carried_gmock)
+add_library(GTest::gtest_main ALIAS carried_gtest_main)
