@@ -65,7 +65,7 @@ class Report {
     keep(std::move(what), std::move(result), !judges_ ? "not judged" : met ? "met" : "missed");
   }
   void keep(std::string what, std::string result, char const* verdict) {
-    fmt::print("  {:<60} {}: {}\n", what, result, verdict);
+    fmt::print("  {:<74} {}: {}\n", what, result, verdict);
     std::fflush(stdout);
     auto const now = Clock::now();
     lines_.push_back({{"what", std::move(what)},

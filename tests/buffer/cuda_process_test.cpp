@@ -14,8 +14,9 @@ namespace {
 
 using ::testing::ExitedWithCode;
 
-/// Elements of a buffer; so many on hardware that what is done to them a thousand times takes longer than to say so.
-std::size_t const count = on_hardware ? std::size_t{64} << 20 : 10'000;
+/// Elements of a buffer, and how often they are filled; so many on hardware that to do it takes longer than to say so.
+std::size_t const count = on_hardware ? std::size_t{32} << 20 : 10'000;
+std::uint32_t const fills = on_hardware ? 250 : 1000;
 
 class CudaProcessWithBuffers : public ::testing::Test {
  protected:
@@ -33,7 +34,7 @@ class CudaProcessWithBuffers : public ::testing::Test {
   static void keep_busy(UnifiedBuffer<std::uint32_t>& buffer) {
     if (!on_hardware) standin_control().set_latency(1000, 1000);
     auto& queue = gpu().default_queue();
-    for (std::uint32_t i = 0; i < 1000; ++i) {
+    for (std::uint32_t i = 0; i < fills; ++i) {
       Operand const operand{&buffer.core(), {0, buffer.size_bytes()}, Intent::write};
       use_on_device(queue, {&operand, 1}, [&](std::span<const DeviceMemory> memory, std::span<const Event>) {
         return queue.fill(memory.front(), std::as_bytes(std::span{&i, 1}));
