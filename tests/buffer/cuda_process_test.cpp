@@ -1,15 +1,13 @@
 #include "buffer/cuda_fixture.hpp"
 
-#include <unimem/kernel/launch.hpp>
-
 #include "forked_child.hpp"
 
 #include <chrono>
 #include <cstdlib>
 #include <thread>
 
-// How a process with buffers on GPUs ends, what is left of them in a forked child, and what of them when the GPU is
-// lost by a kernel. Each scenario runs in a process of its own, as death tests that do not die.
+// How a process with buffers on GPUs ends, and what is left of them in a forked child. Each scenario runs in a process
+// of its own, as death tests that do not die.
 
 namespace unimem::testing {
 namespace {
@@ -106,49 +104,6 @@ TEST_F(CudaProcessWithBuffers, WithWorkThatNeverEndsDoesNotWaitForIt) {
   };
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
-}
-
-/// 7 if all is as it should be, once a kernel has written where nothing is.
-int after_a_stray_kernel() {
-  auto& gpu = device(first_gpu());
-  auto& sim = make_sim({.memory_bytes = std::size_t{1} << 20});
-  BufferOptions options;
-  options.device = &gpu;
-  UnifiedBuffer<std::uint32_t> on_both(1000, options), only_there(1000, options);
-  on_both.fill(5);
-  only_there.fill(6);
-  auto& queue = gpu.default_queue();
-  auto const add = Kernel("add").source(R"(
-    UNIMEM_KERNEL add(UNIMEM_BUFFER(unimem_u32, x)) { UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] += 1; })");
-  on_both.sync_to_device();
-  launch(queue, add, Range{1000}, readwrite(only_there)).wait();
-  auto const stray = Kernel("stray").source(R"(
-    extern "C" __global__ void stray(unsigned const* x) { *(unsigned volatile*)16 = x[0]; })");
-  auto const gone = launch(queue, stray, Range{1}, read(on_both)).wait_for_error();
-  EXPECT_HERE(gone != nullptr);
-  try {
-    std::rethrow_exception(gone);
-  } catch (DeviceError const& error) {
-    EXPECT_HERE(error.backend == "cuda" && error.code_name == "CUDA_ERROR_ILLEGAL_ADDRESS");
-  }
-  EXPECT_HERE(gpu.is_lost());
-  EXPECT_HERE(on_both.to_vector() == std::vector<std::uint32_t>(1000, 5));
-  try {
-    std::ignore = only_there.to_vector();
-    EXPECT_HERE(!"bytes that were on the lost GPU alone");
-  } catch (DataLost const&) {
-  }
-  on_both.sync_to_device(sim);
-  only_there.fill(8);
-  EXPECT_HERE(only_there.to_vector() == std::vector<std::uint32_t>(1000, 8));
-  return 7;
-}
-
-TEST_F(CudaProcessWithBuffers, AKernelThatStraysLosesTheGpuAndOnlyWhatItAloneHeld) {
-  if (!on_hardware || gpu().info().name.starts_with("Stand-in")) {
-    GTEST_SKIP() << "kernels of the stand-in are code of this process, and would end it";
-  }
-  EXPECT_EXIT(std::exit(after_a_stray_kernel()), ExitedWithCode(7), "");
 }
 
 class CudaForkedChild : public OnTwoGpus {
