@@ -355,6 +355,7 @@ void bench_growth(Report& report, RawCuda const& raw, Extent const& extent) {
 /// Runs one part; what stops it is a line of the report, and the others go on.
 bool attempt(Report& report, char const* what, std::function<void()> const& part) {
   try {
+    default_manager().cleanup();  // what the buffers of another part left in its pools is room for this one
     part();
     return true;
   } catch (OutOfMemory const& refusal) {

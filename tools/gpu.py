@@ -103,7 +103,7 @@ def unpack_nvrtc() -> Path:
 
 def gpus() -> "list[dict[str, object]]":
     """The CUDA devices that the library sees; without any, says why and ends."""
-    listed = json.loads(subprocess.run([str(BUILD / "unimem"), "devices", "--json"], capture_output=True, text=True,
+    listed = json.loads(subprocess.run([str(BUILD / "unimem"), "devices", "--verbose", "--json"], capture_output=True, text=True,
                                        check=True, timeout=120).stdout)
     found = [device for device in listed["devices"] if device["backend"] == "cuda"]
     if not found:
