@@ -2,7 +2,9 @@
 
 #include "device/conformance_fixture.hpp"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <numeric>
 #include <optional>
@@ -180,6 +182,33 @@ TEST_P(DeviceConformance, AQueueWaitsForAnothersEvent) {
     reader.download(result.data(), piece.memory(), bytes).wait();
     ASSERT_TRUE(written.ready());
     ASSERT_EQ(result, news);
+  }
+}
+
+TEST_P(DeviceConformance, AnUploadReadsHostMemoryBehindWhatItsQueueWaitsFor) {
+  // Work of the cpu's, which no driver knows of, writes what is uploaded; the second time another queue waits for it.
+  constexpr std::size_t bytes = 10'000;
+  Allocated const piece{device(), bytes};
+  auto& cpu = unimem::device("cpu");
+  auto writer = cpu.create_queue();
+  for (bool const by_way_of_another : {false, true}) {
+    SCOPED_TRACE(by_way_of_another ? "by way of another queue" : "directly");
+    Bytes from(bytes), result(bytes);
+    auto const late = cpu.compile({"late", "", [&](Range, std::size_t, std::size_t, auto) {
+                                     std::this_thread::sleep_for(std::chrono::milliseconds{30});
+                                     std::ranges::fill(from, std::byte{7});
+                                   }});
+    auto queue = device().create_queue(), another = device().create_queue();
+    auto const written = writer.run(late, Range{1}, {});
+    if (by_way_of_another) {
+      another.wait(written);
+      queue.wait(another.fill(piece.memory(), repeated(1, 1)));
+    } else {
+      queue.wait(written);
+    }
+    queue.upload(piece.memory(), from.data(), bytes);
+    queue.download(result.data(), piece.memory(), bytes).wait();
+    EXPECT_EQ(result, repeated(bytes, 7));
   }
 }
 

@@ -39,6 +39,19 @@ CommandStream::~CommandStream() {
   if (current.code() == Result::success) static_cast<void>(events_.gpu().driver.cuStreamDestroy(stream_));
 }
 
+void CommandStream::waits_for(std::span<const unimem::Event> host_work) {
+  constexpr std::size_t many = 32;
+  std::lock_guard const lock{host_work_mutex_};
+  if (host_work_.size() >= many) std::erase_if(host_work_, [](auto event) { return event.ready(); });
+  host_work_.insert(host_work_.end(), host_work.begin(), host_work.end());
+}
+
+std::vector<unimem::Event> CommandStream::host_work() const {
+  std::lock_guard const lock{host_work_mutex_};
+  std::erase_if(host_work_, [](auto event) { return event.ready(); });
+  return host_work_;
+}
+
 void CommandStream::enter(std::shared_ptr<CommandStream> const& stream) {
   std::lock_guard const lock{streams().mutex};
   streams().all.emplace(stream->control_.id(), stream);

@@ -1,10 +1,15 @@
 #pragma once
 
+#include <unimem/device/event.hpp>
+
 #include "device/cuda/command.hpp"
 #include "device/driver_stream.hpp"
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
 
 namespace unimem::detail::cuda {
 
@@ -25,6 +30,12 @@ class CommandStream final : public DriverStream {
     return std::static_pointer_cast<Command const>(pending(ticket));
   }
 
+  /// Notes what the stream waits for that is no work of a stream: whoever writes host memory beside the driver. Those
+  /// of a stream that is waited for are noted too.
+  void waits_for(std::span<const unimem::Event> host_work);
+  /// All such that have not come, those of streams waited for included.
+  [[nodiscard]] std::vector<unimem::Event> host_work() const;
+
   /// Makes the stream findable, of whatever GPU it is.
   static void enter(std::shared_ptr<CommandStream> const& stream);
   /// The stream behind a queue; null if the queue is gone or of another backend.
@@ -35,6 +46,8 @@ class CommandStream final : public DriverStream {
   QueueControl const& control_;
   Stream stream_ = nullptr;
   bool owned_;
+  mutable std::mutex host_work_mutex_;
+  mutable std::vector<unimem::Event> host_work_;
 };
 
 }  // namespace unimem::detail::cuda

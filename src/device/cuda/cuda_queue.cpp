@@ -153,7 +153,9 @@ unimem::Event CudaQueue::upload(DeviceMemory to, void const* from, std::size_t b
 }
 
 void CudaQueue::wait_to_read(void const* from, std::span<const unimem::Event> needs) {
-  if (driver_gone() || std::ranges::all_of(needs, &unimem::Event::ready)) return;
+  if (driver_gone()) return;
+  auto const before = stream_->host_work();
+  if (before.empty() && std::ranges::all_of(needs, &unimem::Event::ready)) return;
   if (std::ranges::any_of(needs, [](auto need) { return need.error() != nullptr; })) return;  // it will be skipped
   {
     CurrentContext const current{device_.gpu()};
@@ -163,6 +165,7 @@ void CudaQueue::wait_to_read(void const* from, std::span<const unimem::Event> ne
     if (code == Result::success && type == MemoryType::host) return;  // read in the stream's turn
   }
   for (auto const need : needs) static_cast<void>(need.wait_for_error());
+  for (auto const event : before) static_cast<void>(event.wait_for_error());
 }
 
 unimem::Event CudaQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
@@ -310,6 +313,7 @@ void CudaQueue::wait(unimem::Event event) {
   check_alive(call);
   auto const awaited_stream = CommandStream::find(event.queue_id());
   if (!awaited_stream) return wait_for_host(event);
+  if (auto const before = awaited_stream->host_work(); !before.empty()) stream_->waits_for(before);
   auto const awaited = awaited_stream->command(event.ticket());
   if (!awaited || UNIMEM_MUTANT(wait_forgotten)) return;
   if (awaited->end() == nullptr) return;  // it had ended when it got its ticket
@@ -320,6 +324,7 @@ void CudaQueue::wait(unimem::Event event) {
 }
 
 void CudaQueue::wait_for_host(unimem::Event event) {
+  stream_->waits_for({&event, 1});
   if (device_.is_lost() || UNIMEM_MUTANT(host_wait_forgotten)) return;  // nothing comes after the wait
   std::shared_ptr<HostFlags::Flag> flag;
   auto refused = Result::success;

@@ -66,7 +66,7 @@ class CudaQueue final : public QueueBackend {
   void fill_by_doubling(Command& command, DevicePointer to, std::size_t bytes, std::span<const std::byte> pattern);
   void wait_for_host(unimem::Event event);
   /// The driver reads pageable memory in the call that hands it the copy, whatever the stream waits for: what is to
-  /// write there first is waited for before.
+  /// write there first is waited for before, be it needed or only ordered.
   void wait_to_read(void const* from, std::span<const unimem::Event> needs);
   /// Returns when nothing is left in the stream, or the GPU is lost.
   void drain() noexcept;
