@@ -18,6 +18,11 @@ Allocation MemoryPool::acquire(std::size_t bytes, AcquireOptions const& options)
   return {&core_->acquire(bytes, options), bytes};
 }
 
+Allocation MemoryPool::acquire_cached(std::size_t bytes, Name name) {
+  auto* const block = bytes == 0 ? nullptr : core_->acquire_cached(bytes, name);
+  return block == nullptr ? Allocation{} : Allocation{block, bytes};
+}
+
 std::size_t MemoryPool::trim(std::size_t keep_bytes) {
   return core_->trim(keep_bytes);
 }

@@ -94,6 +94,15 @@ Block& PoolCore::acquire(std::size_t bytes, AcquireOptions const& options) {
   }
 }
 
+Block* PoolCore::acquire_cached(std::size_t bytes, Name name) {
+  AcquireOptions options;
+  options.name = name;
+  auto const time = now();
+  Lock lock{mutex_};
+  auto* const cached = free_.find(bytes, id_of(nullptr), false);
+  return cached == nullptr ? nullptr : &reuse(lock, *cached, bytes, options, time);
+}
+
 Block& PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time time) {
   free_.remove(block, live_);
   block.name = options.name;

@@ -38,6 +38,8 @@ class PoolCore {
   /// A live block of at least `bytes` (not 0) bytes. Strong guarantee, except that cached blocks may have been given
   /// back.
   [[nodiscard]] Block& acquire(std::size_t bytes, AcquireOptions const& options);
+  /// A cached block that is ready for the host, or null.
+  [[nodiscard]] Block* acquire_cached(std::size_t bytes, Name name);
   void release(Block& block, Event last_use) noexcept;
 
   std::size_t trim(std::size_t keep_bytes) noexcept;

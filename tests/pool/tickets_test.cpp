@@ -101,6 +101,28 @@ TEST_F(PoolTickets, WhoMayNotWaitGetsWhatIsReadyElseNewMemoryElseNothing) {
   EXPECT_EQ(pool.acquire(MiB, {.queue = &b}).memory(), first) << "who may, waits";
 }
 
+TEST_F(PoolTickets, WhoAsksForWhatIsAtHandGetsABlockThatIsReadyOrNothing) {
+  EXPECT_TRUE(pool.acquire_cached(MiB).empty()) << "nothing is cached, and nothing is taken from the device";
+  EXPECT_TRUE(pool.acquire_cached(0).empty());
+  auto block = pool.acquire(MiB, {.queue = &a});
+  auto const first = block.memory();
+  auto const last_use = work_a.work();
+  block.release(last_use);
+  EXPECT_TRUE(pool.acquire_cached(MiB).empty()) << "its work is pending";
+  work_a.finish(last_use);
+  EXPECT_TRUE(pool.acquire_cached(2 * MiB).empty());
+  auto const before = pool.statistics();
+  auto const again = pool.acquire_cached(MiB, Name("at hand"));
+  EXPECT_EQ(again.memory(), first);
+  EXPECT_EQ(work_a.host_waits, 0);
+  auto const after = pool.statistics();
+  EXPECT_EQ(after.pool_hits, before.pool_hits + 1);
+  EXPECT_EQ(after.failed_allocations, 0U) << "to find nothing is no failure";
+  EXPECT_EQ(after.reserved_bytes, before.reserved_bytes);
+  EXPECT_EQ(pool.holders(1).front().name, "at hand");
+  pool.validate();
+}
+
 TEST_F(PoolTickets, WorkThatFailedIsWorkThatEnded) {
   auto block = pool.acquire(MiB, {.queue = &a});
   auto const first = block.memory();

@@ -84,6 +84,10 @@ class UNIMEM_API MemoryPool {
   /// blocks).
   [[nodiscard]] Allocation acquire(std::size_t bytes, AcquireOptions const& options = {});
 
+  /// A cached block whose last work has ended, ready for the host; empty if there is none that fits. Takes no memory,
+  /// waits for nothing, and counts as no failure. O(log cached blocks).
+  [[nodiscard]] Allocation acquire_cached(std::size_t bytes, Name name = {});
+
   /// Gives cached blocks back, oldest first, until at most `keep_bytes` are cached. Blocks whose work is pending are
   /// waited for. Returns the bytes given back.
   std::size_t trim(std::size_t keep_bytes = 0);
