@@ -116,27 +116,28 @@ TransferCounters Device::transfers() const noexcept {
           untimed_copies_.load(relaxed)};
 }
 
-void Device::count(Counters& direction, std::size_t bytes, CopyTime took, TransferMeter* meter) noexcept {
+void Device::count(Counters& direction, std::size_t bytes, CopyTime took, TransferMeter* meter,
+                   std::size_t copies) noexcept {
   direction.bytes.fetch_add(bytes, std::memory_order_relaxed);
-  direction.copies.fetch_add(1, std::memory_order_relaxed);
+  direction.copies.fetch_add(copies, std::memory_order_relaxed);
   if (took) {
     direction.nanoseconds.fetch_add(static_cast<std::uint64_t>(took->count()), std::memory_order_relaxed);
   } else {
-    untimed_copies_.fetch_add(1, std::memory_order_relaxed);
+    untimed_copies_.fetch_add(copies, std::memory_order_relaxed);
   }
-  if (meter != nullptr) meter->count(took);
+  if (meter != nullptr) meter->count(took, copies);
 }
 
-void Device::count_upload(std::size_t bytes, CopyTime took, TransferMeter* meter) noexcept {
-  count(uploads_, bytes, took, meter);
+void Device::count_upload(std::size_t bytes, CopyTime took, TransferMeter* meter, std::size_t copies) noexcept {
+  count(uploads_, bytes, took, meter, copies);
 }
 
-void Device::count_download(std::size_t bytes, CopyTime took, TransferMeter* meter) noexcept {
-  count(downloads_, bytes, took, meter);
+void Device::count_download(std::size_t bytes, CopyTime took, TransferMeter* meter, std::size_t copies) noexcept {
+  count(downloads_, bytes, took, meter, copies);
 }
 
-void Device::count_copy(std::size_t bytes, CopyTime took, TransferMeter* meter) noexcept {
-  count(copies_, bytes, took, meter);
+void Device::count_copy(std::size_t bytes, CopyTime took, TransferMeter* meter, std::size_t copies) noexcept {
+  count(copies_, bytes, took, meter, copies);
 }
 
 }  // namespace unimem

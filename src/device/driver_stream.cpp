@@ -38,13 +38,13 @@ void DriverCommand::count(Device& device) const noexcept {
     case Moves::nothing:
       break;
     case Moves::upload:
-      device.count_upload(bytes_, took(), meter_.get());
+      device.count_upload(bytes_, took(), meter_.get(), copies_);
       break;
     case Moves::download:
-      device.count_download(bytes_, took(), meter_.get());
+      device.count_download(bytes_, took(), meter_.get(), copies_);
       break;
     case Moves::copy:
-      device.count_copy(bytes_, took(), meter_.get());
+      device.count_copy(bytes_, took(), meter_.get(), copies_);
       break;
   }
 }

@@ -25,8 +25,10 @@ enum class Moves : std::uint8_t { nothing, upload, download, copy };
 /// One ticket's worth of work that was given to a driver, with all that must live until it has ended.
 class DriverCommand {
  public:
-  explicit DriverCommand(Moves moves = Moves::nothing, std::size_t bytes = 0, SharedMeter meter = {}) noexcept
-      : moves_(moves), bytes_(bytes), meter_(std::move(meter)) {}
+  /// `copies`: how many it counts as, once it has moved its bytes.
+  explicit DriverCommand(Moves moves = Moves::nothing, std::size_t bytes = 0, SharedMeter meter = {},
+                         std::size_t copies = 1) noexcept
+      : moves_(moves), bytes_(bytes), copies_(copies), meter_(std::move(meter)) {}
   DriverCommand(DriverCommand const&) = delete;
   DriverCommand& operator=(DriverCommand const&) = delete;
   virtual ~DriverCommand() = default;
@@ -59,6 +61,7 @@ class DriverCommand {
  private:
   Moves moves_;
   std::size_t bytes_;
+  std::size_t copies_;
   SharedMeter meter_;
   std::exception_ptr failure_;
 };

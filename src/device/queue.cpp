@@ -1,3 +1,4 @@
+#include <unimem/core/byte_ranges.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/discovery.hpp>
@@ -37,6 +38,32 @@ class ListedRuns final : public CapturedRuns {
   std::vector<ProgramRun> runs_;
 };
 
+/// The pieces that are any, having checked that the device's side of each lies in its memory.
+std::vector<CopyPiece> checked(std::span<const CopyPiece> pieces, DeviceMemory memory, std::size_t CopyPiece::* side) {
+  std::vector<CopyPiece> some;
+  some.reserve(pieces.size());
+  for (auto const& piece : pieces) {
+    auto const offset = piece.*side;
+    if (offset > memory.bytes || piece.bytes > memory.bytes - offset) {
+      throw InvalidArgument("pieces", fmt::format("{} bytes from {} on", piece.bytes, offset),
+                            fmt::format("within the memory's {}", memory.bytes));
+    }
+    if (piece.bytes != 0) some.push_back(piece);
+  }
+  return some;
+}
+
+/// Of pieces within one object: what has not been read must not be overwritten, in whichever order they go.
+void check_apart(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> pieces) {
+  ByteRanges sources;
+  for (auto const& piece : pieces) sources.add({from.offset + piece.from, from.offset + piece.from + piece.bytes});
+  for (auto const& piece : pieces) {
+    ByteRange const target{to.offset + piece.to, to.offset + piece.to + piece.bytes};
+    if (!sources.intersects(target)) continue;
+    throw InvalidArgument("to", fmt::format("offset {}", target.begin), "apart from every source");
+  }
+}
+
 }  // namespace
 
 Program::~Program() = default;
@@ -63,6 +90,49 @@ Event detail::QueueBackend::run_captured(std::shared_ptr<CapturedRuns const>, st
 
 Event detail::QueueBackend::run_native(std::function<void(void*)> const&, std::span<const Event>) {
   throw UnsupportedOperation("native work", "this backend", "it has no queue of a driver's");
+}
+
+template <class Submit>
+Event detail::QueueBackend::all_of(std::size_t count, std::span<const Event> needs, Submit const& submit) {
+  std::vector<Event> events;
+  events.reserve(count);
+  try {
+    for (std::size_t i = 0; i < count; ++i) {
+      events.push_back(submit(i));
+      control_.inherit(events.back().ticket(), needs);
+    }
+    auto const end = mark();
+    control_.stand_for(end.ticket(), events);
+    return end;
+  } catch (...) {
+    // The caller learns that there is no such work: none of it may still be at the memory he named.
+    for (auto const event : events) static_cast<void>(event.wait_for_error());
+    throw;
+  }
+}
+
+Event detail::QueueBackend::upload_pieces(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces,
+                                          CopyTerms const& terms) {
+  return all_of(pieces.size(), terms.needs, [&](std::size_t i) {
+    auto const [there, here, bytes] = pieces[i];
+    return upload(to.window(there, bytes), static_cast<std::byte const*>(from) + here, bytes, terms);
+  });
+}
+
+Event detail::QueueBackend::download_pieces(void* to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                                            CopyTerms const& terms) {
+  return all_of(pieces.size(), terms.needs, [&](std::size_t i) {
+    auto const [here, there, bytes] = pieces[i];
+    return download(static_cast<std::byte*>(to) + here, from.window(there, bytes), bytes, terms);
+  });
+}
+
+Event detail::QueueBackend::copy_pieces(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                                        CopyTerms const& terms) {
+  return all_of(pieces.size(), terms.needs, [&](std::size_t i) {
+    auto const [there, here, bytes] = pieces[i];
+    return copy(to.window(there, bytes), from.window(here, bytes), bytes, terms);
+  });
 }
 
 Queue::Queue(Device& device, std::unique_ptr<detail::QueueBackend> backend)
@@ -120,6 +190,46 @@ Event Queue::copy(DeviceMemory to, Device& other, DeviceMemory from, std::size_t
   }
   if (bytes == 0) return record();
   return after(needs, [&] { return queue.copy_from(to, other, from, bytes, {needs, std::move(meter)}); });
+}
+
+Event Queue::upload(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces, std::span<const Event> needs,
+                    SharedMeter meter) {
+  auto& queue = backend();
+  auto const some = checked(pieces, to, &CopyPiece::to);
+  if (some.empty()) return record();
+  if (some.size() == 1) {
+    auto const& one = some.front();
+    auto const* const begin = static_cast<std::byte const*>(from) + one.from;
+    return upload(to.window(one.to, one.bytes), begin, one.bytes, needs, std::move(meter));
+  }
+  return after(needs, [&] { return queue.upload_pieces(to, from, some, {needs, std::move(meter)}); });
+}
+
+Event Queue::download(void* to, DeviceMemory from, std::span<const CopyPiece> pieces, std::span<const Event> needs,
+                      SharedMeter meter) {
+  auto& queue = backend();
+  auto const some = checked(pieces, from, &CopyPiece::from);
+  if (some.empty()) return record();
+  if (some.size() == 1) {
+    auto const& one = some.front();
+    auto* const begin = static_cast<std::byte*>(to) + one.to;
+    return download(begin, from.window(one.from, one.bytes), one.bytes, needs, std::move(meter));
+  }
+  return after(needs, [&] { return queue.download_pieces(to, from, some, {needs, std::move(meter)}); });
+}
+
+Event Queue::copy(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> pieces, std::span<const Event> needs,
+                  SharedMeter meter) {
+  auto& queue = backend();
+  static_cast<void>(checked(pieces, from, &CopyPiece::from));
+  auto const some = checked(pieces, to, &CopyPiece::to);
+  if (to.object == from.object) check_apart(to, from, some);
+  if (some.empty()) return record();
+  if (some.size() == 1) {
+    auto const [there, here, bytes] = some.front();
+    return copy(to.window(there, bytes), from.window(here, bytes), bytes, needs, std::move(meter));
+  }
+  return after(needs, [&] { return queue.copy_pieces(to, from, some, {needs, std::move(meter)}); });
 }
 
 Event Queue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs,

@@ -45,6 +45,12 @@ class QueueBackend {
   virtual Event upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) = 0;
   virtual Event download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) = 0;
   virtual Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) = 0;
+  /// One after the other, unless the backend knows better.
+  virtual Event upload_pieces(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces,
+                              CopyTerms const& terms);
+  virtual Event download_pieces(void* to, DeviceMemory from, std::span<const CopyPiece> pieces, CopyTerms const& terms);
+  virtual Event copy_pieces(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                            CopyTerms const& terms);
   virtual Event fill(DeviceMemory to, std::span<const std::byte> pattern) = 0;
   /// From a device that this one `copies_from`.
   virtual Event copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes, CopyTerms const& terms);
@@ -91,6 +97,10 @@ class QueueBackend {
   [[nodiscard]] Queue& host_side();
 
  private:
+  /// The end of what `submit(i)` submits for every i below `count`, each with the fate of `needs`.
+  template <class Submit>
+  Event all_of(std::size_t count, std::span<const Event> needs, Submit const& submit);
+
   QueueControl& control_;
   MadeOnce<Queue> host_side_;  ///< the backend's destructor has waited for all work that waits for it
 };

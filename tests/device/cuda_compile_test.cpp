@@ -2,6 +2,7 @@
 
 #include "device/conformance_kernels.hpp"
 #include "device/cuda/kernel_compiler.hpp"
+#include "device/cuda/piece_kernel.hpp"
 #include "device/cuda/source_kernels.hpp"
 #include "device/temporary_folder.hpp"
 
@@ -162,6 +163,13 @@ TEST_F(CudaCompile, TellsTheParametersOfAKernel) {
                              P{Kind::unsigned_integer, 4}, P{Kind::signed_integer, 4}, P{Kind::unsigned_integer, 8},
                              P{Kind::signed_integer, 8}, P{Kind::floating, 4}, P{Kind::floating, 8}, P{Kind::other, 16},
                              P{Kind::unsigned_integer, 8}, P{Kind::signed_integer, 4}, P{Kind::other, 31}));
+}
+
+TEST_F(CudaCompile, TheKernelThatMovesPiecesBuildsForAllArchitectures) {
+  expect_machine_code_for_all({"unimem_move_pieces", std::string(detail::cuda::piece_kernel), nullptr}, false);
+  auto const kernel =
+      compiler().compile({"unimem_move_pieces", std::string(detail::cuda::piece_kernel), nullptr}, 90, "");
+  EXPECT_EQ(kernel.parameters.size(), 4U);
 }
 
 TEST_F(CudaCompile, AllNamesOfThePortableFormAreThere) {

@@ -10,6 +10,9 @@
 #define cuMemPrefetchAsync cuMemPrefetchAsync_v2
 #endif
 
+// Every form that a function ever had, by the version that brought it.
+#include <cudaTypedefs.h>
+
 #include "device/cuda/driver.hpp"
 
 #include <gtest/gtest.h>
@@ -45,6 +48,19 @@ struct SameCall<OurResult (*)(Ours...), TheirResult (*)(Theirs...)>
   static_assert(SameCall<decltype(ours::Driver::function), decltype(&::function)>::value, #function);
 UNIMEM_CUDA_FUNCTIONS(UNIMEM_COMPARE)
 #undef UNIMEM_COMPARE
+
+// What came later than the oldest driver: the header may be older than that.
+#if CUDA_VERSION >= 12080
+static_assert(SameCall<decltype(ours::Driver::cuMemcpyBatchAsync), PFN_cuMemcpyBatchAsync_v12080>::value);
+static_assert(sizeof(ours::BatchAttributes) == sizeof(CUmemcpyAttributes_v1));
+static_assert(static_cast<int>(ours::SourceOrder::in_stream) == CU_MEMCPY_SRC_ACCESS_ORDER_STREAM);
+static_assert(static_cast<int>(ours::SourceOrder::during_call) == CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL);
+static_assert(static_cast<int>(ours::SourceOrder::any) == CU_MEMCPY_SRC_ACCESS_ORDER_ANY);
+static_assert(offsetof(ours::BatchAttributes, source_order) == offsetof(CUmemcpyAttributes_v1, srcAccessOrder));
+static_assert(offsetof(ours::BatchAttributes, source_hint) == offsetof(CUmemcpyAttributes_v1, srcLocHint));
+static_assert(offsetof(ours::BatchAttributes, target_hint) == offsetof(CUmemcpyAttributes_v1, dstLocHint));
+static_assert(offsetof(ours::BatchAttributes, flags) == offsetof(CUmemcpyAttributes_v1, flags));
+#endif
 
 #define UNIMEM_SAME(our_name, their_name) \
   static_assert(static_cast<long long>(our_name) == static_cast<long long>(their_name), #their_name)
@@ -101,6 +117,7 @@ UNIMEM_SAME(R::unknown, CUDA_ERROR_UNKNOWN);
 
 using A = ours::DeviceAttribute;
 UNIMEM_SAME(A::max_threads_per_block, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
+UNIMEM_SAME(A::max_pitch, CU_DEVICE_ATTRIBUTE_MAX_PITCH);
 UNIMEM_SAME(A::multiprocessor_count, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
 UNIMEM_SAME(A::integrated, CU_DEVICE_ATTRIBUTE_INTEGRATED);
 UNIMEM_SAME(A::can_map_host_memory, CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY);

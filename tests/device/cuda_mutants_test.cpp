@@ -92,6 +92,52 @@ Finding fills(Device& gpu) {
   return {};
 }
 
+/// Many pieces from pinned memory while the streams are held up, every way they may go, and twice each: what is kept
+/// for the first must not serve the second.
+Finding scatters(Device& gpu) {
+  constexpr std::size_t count = 100, stride = 1000, bytes = count * stride;
+  auto& control = standin_control();
+  Allocated const host{device("cpu"), bytes, Location::pinned};
+  auto* const memory = reinterpret_cast<std::byte*>(host.memory().object);
+  auto const news = noise(bytes, 4);
+  std::ranges::copy(news, memory);
+  struct Way {
+    char const* name;
+    std::size_t bytes;
+    bool even;
+  };
+  auto queue = gpu.create_queue();
+  for (auto const& [name, length, even] : {Way{"kernel", 300, false}, Way{"rectangle", 600, true}}) {
+    Allocated const first{gpu, bytes}, second{gpu, bytes};
+    queue.fill(first.memory(), repeated(1, 0));
+    queue.fill(second.memory(), repeated(1, 0));
+    queue.synchronize();
+    std::vector<CopyPiece> one, other;
+    for (std::size_t i = 0; i < count; ++i) {
+      auto const at = i * stride + (even ? 0 : i % 7);
+      one.push_back({at, at, length});
+      other.push_back({at + 20, at, length});
+    }
+    control.set_latency(2000, 2000);
+    auto const sent = queue.upload(first.memory(), memory, one);
+    bool const early = sent.ready();
+    queue.upload(second.memory(), memory, other);
+    control.set_latency(0, 0);
+    Bytes back(bytes), shifted(bytes);
+    queue.download(back.data(), first.memory(), bytes).wait();
+    queue.download(shifted.data(), second.memory(), bytes).wait();
+    if (early) return std::string(name) + ": pieces are there before their stream has begun";
+    Bytes expected(bytes), expected_shifted(bytes);
+    for (std::size_t i = 0; i < count; ++i) {
+      std::copy_n(&news[one[i].from], length, &expected[one[i].to]);
+      std::copy_n(&news[other[i].from], length, &expected_shifted[other[i].to]);
+    }
+    if (back != expected || shifted != expected_shifted)
+      return std::string(name) + ": pieces are not where they belong";
+  }
+  return {};
+}
+
 Finding runs_a_kernel(Device& gpu) {
   Allocated const there{gpu, 400};
   auto queue = gpu.create_queue();
@@ -189,6 +235,7 @@ std::vector<Finding> findings() {
   drill([&] { return copies_in_order(gpu); });
   drill([&] { return waits_for_the_cpu(gpu); });
   drill([&] { return fills(gpu); });
+  drill([&] { return scatters(gpu); });
   drill([&] { return runs_a_kernel(gpu); });
   drill([&] { return gives_memory_back(gpu); });
   drill([&] { return maps_pages(gpu); });

@@ -36,6 +36,22 @@ INSTANTIATE_TEST_SUITE_P(OpenCl, DeviceConformance, ::testing::ValuesIn(cases())
 
 using OpenCl = OpenClTest;
 
+TEST_F(OpenCl, TheRowsOfARectangleAreOneCommand) {
+  auto const a = take(device(), 200'000), b = take(device(), 200'000);
+  auto queue = device().create_queue();
+  auto const host = noise(200'000, 1);
+  Bytes back(200'000);
+  auto const block = rows(100, 300, {7, 1001, 0}, 900, 1800);
+  auto tickets = queue.record().ticket();
+  auto const commands_of = [&](Event event) { return event.ticket() - std::exchange(tickets, event.ticket()); };
+  EXPECT_EQ(commands_of(queue.upload(a, host.data(), block)), 1U);
+  EXPECT_EQ(commands_of(queue.copy(b, a, rows(100, 300, {0, 7, 0}, 300, 900))), 1U);
+  EXPECT_EQ(commands_of(queue.download(back.data(), b, rows(100, 300, {1001, 0, 0}, 1800, 300))), 1U);
+  queue.synchronize();
+  EXPECT_EQ(back, after(Bytes(200'000), host, rows(100, 300, {1001, 1001, 0}, 1800, 1800)));
+  EXPECT_EQ(commands_of(queue.upload(a, host.data(), scattered(10, 100, 200'000, 1))), 11U) << "and a mark behind them";
+}
+
 TEST_F(OpenCl, TheFirstDeviceIsADiscreteCompiler) {
   EXPECT_EQ(device().id(), "opencl:0");
   EXPECT_EQ(device().backend(), Backend::opencl);

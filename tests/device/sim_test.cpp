@@ -37,8 +37,15 @@ Device& slow() {
   return device;
 }
 
+Device& batching() {
+  static Device& device = unimem::device("sim:memory=1GiB,batch=1");
+  return device;
+}
+
 INSTANTIATE_TEST_SUITE_P(Sim, DeviceConformance,
-                         ::testing::Values(DeviceCase{"fast", fast, fail}, DeviceCase{"slow", slow, fail}), case_name);
+                         ::testing::Values(DeviceCase{"fast", fast, fail}, DeviceCase{"slow", slow, fail},
+                                           DeviceCase{"batching", batching, fail}),
+                         case_name);
 
 #if defined(__SANITIZE_THREAD__)
 constexpr std::size_t terabyte = std::size_t{1} << 36;  // ThreadSanitizer leaves the program few addresses

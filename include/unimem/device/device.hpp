@@ -145,6 +145,14 @@ class UNIMEM_API Device {
   /// although each byte is then copied once more; nothing where they never are.
   [[nodiscard]] virtual std::optional<std::size_t> staging_threshold() const noexcept { return std::nullopt; }
 
+  /// How many pinned blocks such a copy passes through by turns: as many as it takes for the filling of one, and for
+  /// the threads that hand over, to hide behind the copies of the others. From 2 to 4.
+  [[nodiscard]] virtual std::size_t staging_depth() const noexcept { return 2; }
+
+  /// Whether its queues copy many pieces between it and pinned memory of the host (`Queue::upload` of pieces) for much
+  /// less than that many copies: it is then worth bringing scattered bytes together in pinned memory first.
+  [[nodiscard]] virtual bool batches_copies() const noexcept { return false; }
+
   /// Whether this device's queues can copy from `other`'s memory without the host. Need not be mutual.
   [[nodiscard]] virtual bool copies_from(Device const& other) const noexcept { return &other == this; }
 
@@ -167,11 +175,13 @@ class UNIMEM_API Device {
 
   [[nodiscard]] TransferCounters transfers() const noexcept;
 
-  /// For backends: called where the bytes have moved, with the time that took if it is known, and the copy's meter.
+  /// For backends: called where the bytes have moved, with the time that took if it is known, the copy's meter, and how
+  /// many copies the bytes stand for.
   using CopyTime = std::optional<std::chrono::nanoseconds>;
-  void count_upload(std::size_t bytes, CopyTime took, TransferMeter* meter = nullptr) noexcept;
-  void count_download(std::size_t bytes, CopyTime took, TransferMeter* meter = nullptr) noexcept;
-  void count_copy(std::size_t bytes, CopyTime took, TransferMeter* meter = nullptr) noexcept;
+  void count_upload(std::size_t bytes, CopyTime took, TransferMeter* meter = nullptr, std::size_t copies = 1) noexcept;
+  void count_download(std::size_t bytes, CopyTime took, TransferMeter* meter = nullptr,
+                      std::size_t copies = 1) noexcept;
+  void count_copy(std::size_t bytes, CopyTime took, TransferMeter* meter = nullptr, std::size_t copies = 1) noexcept;
 
  protected:
   Device(Backend backend, std::string id);
@@ -188,7 +198,7 @@ class UNIMEM_API Device {
     std::atomic<std::uint64_t> bytes{0}, copies{0}, nanoseconds{0};
   };
 
-  void count(Counters& direction, std::size_t bytes, CopyTime took, TransferMeter* meter) noexcept;
+  void count(Counters& direction, std::size_t bytes, CopyTime took, TransferMeter* meter, std::size_t copies) noexcept;
 
   Backend backend_;
   std::string id_;

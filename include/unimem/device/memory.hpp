@@ -34,4 +34,13 @@ struct DeviceMemory {
   friend constexpr bool operator==(DeviceMemory, DeviceMemory) = default;
 };
 
+/// One of the pieces that a copy moves at once: where it goes to and comes from, as offsets into the two memories.
+struct CopyPiece {
+  std::size_t to = 0;
+  std::size_t from = 0;
+  std::size_t bytes = 0;
+
+  friend constexpr bool operator==(CopyPiece, CopyPiece) = default;
+};
+
 }  // namespace unimem

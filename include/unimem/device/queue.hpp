@@ -54,8 +54,25 @@ class UNIMEM_API Queue {
   Event download(void* to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {},
                  SharedMeter meter = {});
 
+  /// Copies several pieces from host memory to `to` as one piece of work: done when all are there, failed if one of
+  /// them failed. In which order they go is nobody's to know, so at the target no two may overlap. One command where
+  /// the device has one for them (`Device::batches_copies`, or rows of a rectangle), else one for each. The host's
+  /// memory is of one kind throughout, pinned or pageable. Every piece counts as a copy. Throws InvalidArgument if a
+  /// piece does not lie in `to`.
+  Event upload(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces, std::span<const Event> needs = {},
+               SharedMeter meter = {});
+
+  /// The same from `from` to host memory.
+  Event download(void* to, DeviceMemory from, std::span<const CopyPiece> pieces, std::span<const Event> needs = {},
+                 SharedMeter meter = {});
+
   /// Copies within the device. The two must not overlap. Throws InvalidArgument if either is smaller than `bytes`.
   Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, std::span<const Event> needs = {},
+             SharedMeter meter = {});
+
+  /// Several pieces within the device, as `upload` copies pieces. No target may overlap a source. Throws
+  /// InvalidArgument if one does, or a piece does not lie in its memory.
+  Event copy(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> pieces, std::span<const Event> needs = {},
              SharedMeter meter = {});
 
   /// Copies from the start of another device's memory without the host's help. Throws UnsupportedOperation unless

@@ -23,6 +23,7 @@ struct SimOptions {
   std::chrono::nanoseconds latency{0};  ///< added to every copy, fill and run (`latency=10us`)
   /// Copies of more than this from and to pageable memory go by way of pinned blocks (`staging=8MiB`); by default none.
   std::optional<std::size_t> staging_threshold{};
+  bool batches = false;  ///< copies many pieces by one command, which pays its latency once (`batch=1`)
   // The fault plan: the n-th call, counting from 1, fails; 0: never. Calls count in the order in which they are made,
   // and only as far as they begin: work that is skipped, since what it needs has failed, has not been called for.
   std::uint64_t fail_allocation = 0;  ///< raises OutOfMemory (`fail_alloc=3`)

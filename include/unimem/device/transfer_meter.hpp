@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,12 +16,12 @@ namespace unimem {
 /// Thread-safe.
 class TransferMeter {
  public:
-  /// One copy has ended; `took`: as `Device::count_upload` is told.
-  void count(std::optional<std::chrono::nanoseconds> took) noexcept {
+  /// A copy has ended, or several at once; `took`: as `Device::count_upload` is told.
+  void count(std::optional<std::chrono::nanoseconds> took, std::size_t copies = 1) noexcept {
     if (took) {
       nanoseconds_.fetch_add(static_cast<std::uint64_t>(took->count()), std::memory_order_relaxed);
     } else {
-      untimed_.fetch_add(1, std::memory_order_relaxed);
+      untimed_.fetch_add(copies, std::memory_order_relaxed);
     }
   }
 

@@ -14,8 +14,8 @@ namespace unimem::detail::cuda {
 class Command final : public DriverCommand {
  public:
   /// `call` is the driver call that errors name.
-  Command(EventPool& events, char const* call, Moves moves, std::size_t bytes, SharedMeter meter)
-      : DriverCommand(moves, bytes, std::move(meter)), events_(events), call_(call) {}
+  Command(EventPool& events, char const* call, Moves moves, std::size_t bytes, SharedMeter meter, std::size_t copies)
+      : DriverCommand(moves, bytes, std::move(meter), copies), events_(events), call_(call) {}
 
   /// What must live until the work has ended: programs, patterns.
   void keep(std::shared_ptr<void const> object) { keep_ = std::move(object); }

@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 
+#include "device/cpu/thread_pool.hpp"
 #include "device/cuda/cuda_program.hpp"
 #include "device/cuda/cuda_queue.hpp"
 #include "device/cuda/link.hpp"
@@ -16,6 +17,11 @@
 #include <utility>
 
 namespace unimem::detail::cuda {
+
+std::optional<std::size_t> staging_by_default(std::size_t threads) noexcept {
+  constexpr std::size_t fewest_threads = 4, one_chunk = std::size_t{4} << 20;
+  return threads < fewest_threads ? std::nullopt : std::optional{one_chunk};
+}
 
 CudaDevice::CudaDevice(std::string id, Hardware hardware, CudaOptions options)
     : Device(Backend::cuda, std::move(id)),
@@ -70,6 +76,10 @@ EventPool& CudaDevice::events() const {
 
 HostFlags& CudaDevice::flags() const {
   return runtime().flags;
+}
+
+PieceMover& CudaDevice::mover() const {
+  return runtime().mover;
 }
 
 MemoryInfo CudaDevice::memory_info() const {
@@ -223,6 +233,12 @@ PageSource* CudaDevice::pages() noexcept {
   } catch (Error const&) {
     return nullptr;  // a driver that cannot say how large its pages are has none
   }
+}
+
+std::optional<std::size_t> CudaDevice::staging_threshold() const noexcept {
+  if (options_.staging_threshold) return options_.staging_threshold;
+  static auto const by_default = staging_by_default(ThreadPool::shared().threads());
+  return by_default;
 }
 
 bool CudaDevice::shares_unified_memory(unimem::Device const& owner) const noexcept {

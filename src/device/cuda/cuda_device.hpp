@@ -9,6 +9,7 @@
 #include "device/cuda/hardware.hpp"
 #include "device/cuda/health.hpp"
 #include "device/cuda/host_flags.hpp"
+#include "device/cuda/piece_mover.hpp"
 
 #include <cstddef>
 #include <memory>
@@ -28,12 +29,16 @@ enum class Source : std::uint8_t {
 struct CudaOptions {
   std::optional<std::size_t> memory_bytes{};       ///< capacity; else the GPU's
   std::optional<std::size_t> pinned_bytes{};       ///< capacity of pinned memory; else the system's
-  std::optional<std::size_t> staging_threshold{};  ///< see `Device::staging_threshold`
+  std::optional<std::size_t> staging_threshold{};  ///< else `staging_by_default`
   Source source = Source::plain;
   bool profiles = false;        ///< copies are timed, by two events each
   bool shares_pages = false;    ///< pages can be exported to other processes
   bool write_combined = false;  ///< pinned memory that the host only writes: faster over the bus, very slow to read
 };
+
+/// Above which size pageable copies go by way of pinned chunks where nobody says, on a host of so many threads: several
+/// fill them faster than the driver's own staging, which is one thread's work, so that with few there is no gain.
+[[nodiscard]] std::optional<std::size_t> staging_by_default(std::size_t threads) noexcept;
 
 /// A GPU under the CUDA driver API, in its primary context: the one which the CUDA runtime and other libraries use, so
 /// that pointers and streams pass between them and us. The context is made when it is first needed.
@@ -57,9 +62,9 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   [[nodiscard]] void* address(DeviceMemory memory) override;
   [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
   [[nodiscard]] LinkCost link_cost() const noexcept override;
-  [[nodiscard]] std::optional<std::size_t> staging_threshold() const noexcept override {
-    return options_.staging_threshold;
-  }
+  [[nodiscard]] std::optional<std::size_t> staging_threshold() const noexcept override;
+  [[nodiscard]] std::size_t staging_depth() const noexcept override { return 4; }
+  [[nodiscard]] bool batches_copies() const noexcept override { return true; }
   [[nodiscard]] bool copies_from(unimem::Device const& other) const noexcept override;
   [[nodiscard]] bool is_lost() const noexcept override { return health_.lost(); }
 
@@ -74,6 +79,11 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   [[nodiscard]] Health& health() const noexcept { return health_; }
   [[nodiscard]] EventPool& events() const;
   [[nodiscard]] HostFlags& flags() const;
+  [[nodiscard]] PieceMover& mover() const;
+  /// How far apart the rows of a rectangle may lie for cuMemcpy2DAsync.
+  [[nodiscard]] std::size_t max_pitch() const noexcept { return hardware_.max_pitch; }
+  /// Whether its kernels reach pinned memory of the host by the host's addresses.
+  [[nodiscard]] bool reaches_pinned_memory() const noexcept { return hardware_.reaches_pinned; }
 
   /// Lets this GPU's copy engines reach another's memory directly, where the two can. Told once for each.
   void reach(CudaDevice const& other);
@@ -85,11 +95,12 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   /// What is made with the context.
   struct Runtime {
     Runtime(Driver const& driver, Context context, int architecture, std::string const& id, Health& health, bool timed)
-        : gpu{driver, context, architecture, id}, events(gpu, health, timed), flags(gpu, health) {}
+        : gpu{driver, context, architecture, id}, events(gpu, health, timed), flags(gpu, health), mover(gpu, health) {}
 
     ContextRef gpu;
     EventPool events;
     HostFlags flags;
+    PieceMover mover;
   };
 
   [[nodiscard]] Runtime& runtime() const;

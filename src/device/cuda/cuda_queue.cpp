@@ -6,6 +6,7 @@
 #include "device/cuda/cuda_graph.hpp"
 #include "device/cuda/cuda_program.hpp"
 #include "device/cuda/mutants.hpp"
+#include "device/cuda/piece_mover.hpp"
 #include "device/host_memory.hpp"
 #include "device/process_end.hpp"
 
@@ -116,12 +117,13 @@ unimem::Event CudaQueue::submit(char const* call, Load load, Give const& give) {
   auto const lock = stream_->submission();
   CurrentContext const current{device_.gpu()};
   check_not_captured(call);
-  auto command = std::make_shared<Command>(events, call, load.moves, load.bytes, std::move(load.meter));
+  auto command = std::make_shared<Command>(events, call, load.moves, load.bytes, std::move(load.meter), load.copies);
   if (load.moves != Moves::nothing && events.timed()) command->begin_at(events.record(stream_->stream()));
-  if (UNIMEM_MUTANT(event_too_early)) command->end_at(events.record(stream_->stream()));
+  bool const too_early = UNIMEM_MUTANT(event_too_early) || (UNIMEM_MUTANT(batch_not_awaited) && load.copies > 1);
+  if (too_early) command->end_at(events.record(stream_->stream()));
   give(*command);
   try {
-    if (!UNIMEM_MUTANT(event_too_early)) command->end_at(events.record(stream_->stream()));
+    if (!too_early) command->end_at(events.record(stream_->stream()));
   } catch (...) {
     if (load.orders_only) throw;
     // The work is on its way and cannot be called off: it has a ticket, and since nothing tells its end, it is waited
@@ -157,15 +159,147 @@ void CudaQueue::wait_to_read(void const* from, std::span<const unimem::Event> ne
   auto const before = stream_->host_work();
   if (before.empty() && std::ranges::all_of(needs, &unimem::Event::ready)) return;
   if (std::ranges::any_of(needs, [](auto need) { return need.error() != nullptr; })) return;  // it will be skipped
-  {
-    CurrentContext const current{device_.gpu()};
-    auto type = MemoryType::device;
-    auto const code =
-        driver_.cuPointerGetAttribute(&type, PointerAttribute::memory_type, reinterpret_cast<DevicePointer>(from));
-    if (code == Result::success && type == MemoryType::host) return;  // read in the stream's turn
-  }
+  if (is_pinned(reinterpret_cast<DevicePointer>(from))) return;  // read in the stream's turn
   for (auto const need : needs) static_cast<void>(need.wait_for_error());
   for (auto const event : before) static_cast<void>(event.wait_for_error());
+}
+
+bool CudaQueue::is_pinned(DevicePointer host) const {
+  CurrentContext const current{device_.gpu()};
+  auto type = MemoryType::device;
+  auto const code = driver_.cuPointerGetAttribute(&type, PointerAttribute::memory_type, host);
+  return code == Result::success && type == MemoryType::host;
+}
+
+unimem::Event CudaQueue::upload_pieces(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces,
+                                       CopyTerms const& terms) {
+  wait_to_read(static_cast<std::byte const*>(from) + pieces.front().from, terms.needs);
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
+  return move_pieces(Moves::upload, pointer(to), reinterpret_cast<DevicePointer>(from), pieces, terms.meter);
+}
+
+unimem::Event CudaQueue::download_pieces(void* to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                                         CopyTerms const& terms) {
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
+  return move_pieces(Moves::download, reinterpret_cast<DevicePointer>(to), pointer(from), pieces, terms.meter);
+}
+
+unimem::Event CudaQueue::copy_pieces(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                                     CopyTerms const& terms) {
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
+  return move_pieces(Moves::copy, pointer(to), pointer(from), pieces, terms.meter);
+}
+
+unimem::Event CudaQueue::move_pieces(Moves moves, DevicePointer to, DevicePointer from,
+                                     std::span<const CopyPiece> pieces, SharedMeter meter) {
+  check_alive("copying pieces");
+  std::size_t bytes = 0;
+  for (auto const& piece : pieces) bytes += piece.bytes;
+  auto const& first = pieces.front();
+  bool const pageable = (moves == Moves::upload && !is_pinned(from + first.from)) ||
+                        (moves == Moves::download && !is_pinned(to + first.to));
+  auto grid = grid_of(pieces);
+  if (grid && moves == Moves::copy) {
+    // Rows that lie between each other do not overlap; whether the driver sees that, nobody says.
+    auto const there = to + grid->first.to, here = from + grid->first.from;
+    if (there < here + grid->from_span() && here < there + grid->to_span()) grid.reset();
+  }
+  auto const stream = stream_->stream();
+  // A batch must not go to the legacy default stream; the thread's own may be that one by another name.
+  bool const is_default =
+      stream == reinterpret_cast<Stream>(legacy_stream) || stream == reinterpret_cast<Stream>(per_thread_stream);
+  auto way = way_of_pieces({
+      .count = pieces.size(),
+      .bytes = bytes,
+      .moves = moves,
+      .pageable = pageable,
+      .rectangle = grid && std::max(grid->to_pitch, grid->from_pitch) <= device_.max_pitch(),
+      .driver_batches = driver_.cuMemcpyBatchAsync != nullptr && !is_default,
+  });
+  std::shared_ptr<CudaProgram const> kernel;
+  if (way.by == PieceWay::By::kernel) {
+    kernel = device_.mover().kernel(device_);
+    if (!kernel) way.by = way.otherwise;
+  }
+  Load const load{moves, bytes, std::move(meter), pieces.size()};
+  switch (way.by) {
+    case PieceWay::By::rectangle:
+      return submit("cuMemcpy2DAsync", load, [&](Command&) { copy_rectangle(moves, to, from, *grid); });
+    case PieceWay::By::kernel:
+      return submit("cuLaunchKernel", load, [&](Command& command) {
+        device_.mover().launch(command, stream, std::move(kernel), to, from, pieces);
+      });
+    case PieceWay::By::batch:
+      return submit("cuMemcpyBatchAsync", load, [&](Command&) { copy_batch(to, from, pieces); });
+    case PieceWay::By::single_copies:
+      break;
+  }
+  return submit("copying pieces", load, [&](Command& command) { copy_each(command, moves, to, from, pieces); });
+}
+
+void CudaQueue::copy_rectangle(Moves moves, DevicePointer to, DevicePointer from, PieceGrid const& grid) {
+  Copy2D what;
+  auto const there = to + grid.first.to, here = from + grid.first.from;
+  what.source_type = moves == Moves::upload ? MemoryType::host : MemoryType::device;
+  what.target_type = moves == Moves::download ? MemoryType::host : MemoryType::device;
+  if (moves == Moves::upload) {
+    what.source_host = reinterpret_cast<void const*>(here);
+  } else {
+    what.source_device = here;
+  }
+  if (moves == Moves::download) {
+    what.target_host = reinterpret_cast<void*>(there);
+  } else {
+    what.target_device = there;
+  }
+  what.source_pitch = grid.from_pitch;
+  what.target_pitch = grid.to_pitch;
+  what.width_bytes = grid.first.bytes;
+  what.height = UNIMEM_MUTANT(last_row_left_out) ? grid.rows - 1 : grid.rows;
+  device_.health().check(driver_.cuMemcpy2DAsync(&what, stream_->stream()), "cuMemcpy2DAsync");
+}
+
+void CudaQueue::copy_batch(DevicePointer to, DevicePointer from, std::span<const CopyPiece> pieces) {
+  auto const count = pieces.size();
+  std::vector<DevicePointer> addresses(2 * count);  // both lists, for one allocation
+  std::vector<std::size_t> bytes(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    addresses[i] = to + pieces[i].to;
+    addresses[count + i] = from + pieces[i].from;
+    bytes[i] = pieces[i].bytes;
+  }
+  if (UNIMEM_MUTANT(last_piece_misplaced)) addresses[count - 1] = addresses[0];
+  BatchAttributes attributes;
+  std::size_t begin = 0, failed = 0;
+  device_.health().check(driver_.cuMemcpyBatchAsync(addresses.data(), addresses.data() + count, bytes.data(), count,
+                                                    &attributes, &begin, 1, &failed, stream_->stream()),
+                         "cuMemcpyBatchAsync");
+}
+
+void CudaQueue::copy_each(Command& command, Moves moves, DevicePointer to, DevicePointer from,
+                          std::span<const CopyPiece> pieces) {
+  for (auto const& piece : pieces) {
+    try {
+      copy_one(moves, to + piece.to, from + piece.from, piece.bytes);
+    } catch (DeviceError const&) {
+      if (&piece == pieces.data()) throw;
+      return command.fail(std::current_exception());  // some of it is on its way
+    }
+  }
+}
+
+void CudaQueue::copy_one(Moves moves, DevicePointer to, DevicePointer from, std::size_t bytes) {
+  auto& health = device_.health();
+  auto* const stream = stream_->stream();
+  if (moves == Moves::upload) {
+    auto const* const host = reinterpret_cast<void const*>(from);
+    health.check(driver_.cuMemcpyHtoDAsync(to, host, bytes, stream), "cuMemcpyHtoDAsync");
+  } else if (moves == Moves::download) {
+    auto* const host = reinterpret_cast<void*>(to);
+    health.check(driver_.cuMemcpyDtoHAsync(host, from, bytes, stream), "cuMemcpyDtoHAsync");
+  } else {
+    health.check(driver_.cuMemcpyDtoDAsync(to, from, bytes, stream), "cuMemcpyDtoDAsync");
+  }
 }
 
 unimem::Event CudaQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {

@@ -3,6 +3,7 @@
 #include <unimem/device/queue.hpp>
 
 #include "device/cuda/command_stream.hpp"
+#include "device/piece_grid.hpp"
 #include "device/queue_backend.hpp"
 
 #include <cstddef>
@@ -29,6 +30,13 @@ class CudaQueue final : public QueueBackend {
 
   unimem::Event upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) override;
   unimem::Event download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
+  /// One ticket, and usually one call of the driver (`way_of_pieces`).
+  unimem::Event upload_pieces(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces,
+                              CopyTerms const& terms) override;
+  unimem::Event download_pieces(void* to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                                CopyTerms const& terms) override;
+  unimem::Event copy_pieces(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                            CopyTerms const& terms) override;
   unimem::Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
   unimem::Event copy_from(DeviceMemory to, unimem::Device& other, DeviceMemory from, std::size_t bytes,
                           CopyTerms const& terms) override;
@@ -54,6 +62,7 @@ class CudaQueue final : public QueueBackend {
     Moves moves = Moves::nothing;
     std::size_t bytes = 0;
     SharedMeter meter{};
+    std::size_t copies = 1;    ///< that it counts as
     bool orders_only = false;  ///< changes nothing, so that it may be refused after it was given
   };
   /// Calls `give(command)`, which hands work to the driver, and takes a ticket for it. Throws what `give` throws, which
@@ -64,6 +73,16 @@ class CudaQueue final : public QueueBackend {
   /// The context is current.
   void check_not_captured(char const* call) const;
   void fill_by_doubling(Command& command, DevicePointer to, std::size_t bytes, std::span<const std::byte> pattern);
+  /// Copies pieces, either side by its base.
+  unimem::Event move_pieces(Moves moves, DevicePointer to, DevicePointer from, std::span<const CopyPiece> pieces,
+                            SharedMeter meter);
+  void copy_each(Command& command, Moves moves, DevicePointer to, DevicePointer from,
+                 std::span<const CopyPiece> pieces);
+  void copy_one(Moves moves, DevicePointer to, DevicePointer from, std::size_t bytes);
+  void copy_batch(DevicePointer to, DevicePointer from, std::span<const CopyPiece> pieces);
+  void copy_rectangle(Moves moves, DevicePointer to, DevicePointer from, PieceGrid const& grid);
+  /// Whether the driver knows the host memory as pinned.
+  [[nodiscard]] bool is_pinned(DevicePointer host) const;
   void wait_for_host(unimem::Event event);
   /// The driver reads pageable memory in the call that hands it the copy, whatever the stream waits for: what is to
   /// write there first is waited for before, be it needed or only ordered.

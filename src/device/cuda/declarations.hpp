@@ -75,6 +75,7 @@ using GraphExec = struct GraphExecTag*;
 
 enum class DeviceAttribute : int {
   max_threads_per_block = 1,
+  max_pitch = 11,
   multiprocessor_count = 16,
   integrated = 18,
   can_map_host_memory = 19,
@@ -167,6 +168,17 @@ struct Copy2D {
   std::size_t target_pitch = 0;
   std::size_t width_bytes = 0;
   std::size_t height = 0;
+};
+
+/// When the source of a batch's copy may be read.
+enum class SourceOrder : int { in_stream = 1, during_call = 2, any = 3 };
+
+/// CUmemcpyAttributes.
+struct BatchAttributes {
+  SourceOrder source_order = SourceOrder::in_stream;
+  MemoryLocation source_hint;
+  MemoryLocation target_hint;
+  unsigned flags = 0;
 };
 
 /// CUuuid.

@@ -45,6 +45,10 @@ LoadedDriver load_driver() {
     loaded.problem = fmt::format("the CUDA driver has no {} of {}", #function, spelled(version));
   UNIMEM_CUDA_FUNCTIONS(UNIMEM_LOAD)
 #undef UNIMEM_LOAD
+#define UNIMEM_LOAD(function, version, ...) \
+  driver.function = reinterpret_cast<decltype(driver.function)>(find(#function, version));
+  UNIMEM_CUDA_LATER_FUNCTIONS(UNIMEM_LOAD)
+#undef UNIMEM_LOAD
   if (driver.cuDriverGetVersion != nullptr && driver.cuDriverGetVersion(&loaded.version) == Result::success &&
       loaded.version < oldest_driver) {
     loaded.problem = fmt::format("the CUDA driver is of version {}, and {} is the oldest that is served",

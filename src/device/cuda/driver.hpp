@@ -94,6 +94,13 @@
   each(cuGraphLaunch, 10000, GraphExec executable, Stream stream)                                                      \
   each(cuGraphDestroy, 10000, Graph graph)                                                                             \
   each(cuGraphExecDestroy, 10000, GraphExec executable)
+
+// And those that a driver may be too old for: null in the table, and somebody's second choice serves. From 13.0 on
+// cuMemcpyBatchAsync has another form; a driver that is asked for 12.8's gives that one.
+#define UNIMEM_CUDA_LATER_FUNCTIONS(each)                                                                              \
+  each(cuMemcpyBatchAsync, 12080, DevicePointer* to, DevicePointer* from, std::size_t* bytes, std::size_t count,       \
+       BatchAttributes* attributes, std::size_t* attribute_begins, std::size_t attribute_count, std::size_t* failed,   \
+       Stream stream)
 // clang-format on
 
 namespace unimem::detail::cuda {
@@ -104,6 +111,7 @@ struct Driver {
   // NOLINTBEGIN(readability-identifier-naming, bugprone-macro-parentheses): the driver chose the names
 #define UNIMEM_DECLARE(function, version, ...) Result (*function)(__VA_ARGS__) = nullptr;
   UNIMEM_CUDA_FUNCTIONS(UNIMEM_DECLARE)
+  UNIMEM_CUDA_LATER_FUNCTIONS(UNIMEM_DECLARE)
 #undef UNIMEM_DECLARE
   // NOLINTEND(readability-identifier-naming, bugprone-macro-parentheses)
 };

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <exception>
 #include <optional>
@@ -50,6 +51,9 @@ std::optional<std::string> describe(Hardware& hardware, int ordinal, int driver_
   info.compiles_source = true;
   hardware.maps_pages = get(DeviceAttribute::virtual_memory_management) != 0;
   hardware.has_pools = get(DeviceAttribute::memory_pools) != 0;
+  hardware.max_pitch = static_cast<std::size_t>(std::max(get(DeviceAttribute::max_pitch), 0));
+  hardware.reaches_pinned = get(DeviceAttribute::can_map_host_memory) != 0 &&
+                            get(DeviceAttribute::can_use_host_pointer_for_registered_mem) != 0;
   hardware.has_managed =
       get(DeviceAttribute::managed_memory) != 0 && get(DeviceAttribute::concurrent_managed_access) != 0;
   hardware.budget = std::make_shared<MemoryBudget>(info.total_bytes);

@@ -18,9 +18,11 @@ struct Hardware {
   Device device = 0;
   int architecture = 0;  ///< 90 is compute capability 9.0
   DeviceInfo info;
-  bool maps_pages = false;   ///< virtual memory management
-  bool has_pools = false;    ///< stream-ordered allocation
-  bool has_managed = false;  ///< managed memory that host and GPU may use at the same time
+  std::size_t max_pitch = 0;    ///< between rows of a rectangle, for commands that copy one
+  bool maps_pages = false;      ///< virtual memory management
+  bool has_pools = false;       ///< stream-ordered allocation
+  bool reaches_pinned = false;  ///< kernels reach pinned memory of the host by the host's addresses
+  bool has_managed = false;     ///< managed memory that host and GPU may use at the same time
   std::shared_ptr<MemoryBudget> budget;
 };
 

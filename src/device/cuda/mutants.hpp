@@ -17,6 +17,10 @@
   FAULT(access_forgotten, "maps pages that nobody may touch")                         \
   FAULT(pages_kept, "does not give pages back to the driver")                         \
   FAULT(fill_too_short, "leaves the last piece of a long pattern out")                \
+  FAULT(last_piece_misplaced, "puts the last of many pieces where another belongs")   \
+  FAULT(last_row_left_out, "copies a rectangle but for its last row")                 \
+  FAULT(batch_not_awaited, "takes a batch for done before it has begun")              \
+  FAULT(table_recycled_early, "reuses a table of pieces that is still being read")    \
   FAULT(loss_overlooked, "takes a lost device for a healthy one")
 
 #ifdef UNIMEM_CUDA_MUTANTS_ON

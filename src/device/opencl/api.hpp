@@ -19,6 +19,7 @@
   each(clCreateKernel) each(clReleaseKernel) each(clSetKernelArg)                                                  \
   each(clGetKernelInfo) each(clGetKernelArgInfo) each(clGetKernelWorkGroupInfo)                                    \
   each(clEnqueueWriteBuffer) each(clEnqueueReadBuffer) each(clEnqueueCopyBuffer) each(clEnqueueFillBuffer)         \
+  each(clEnqueueWriteBufferRect) each(clEnqueueReadBufferRect) each(clEnqueueCopyBufferRect)                       \
   each(clEnqueueNDRangeKernel) each(clEnqueueBarrierWithWaitList) each(clEnqueueMarkerWithWaitList)                \
   each(clWaitForEvents) each(clGetEventInfo) each(clGetEventProfilingInfo) each(clRetainEvent)                     \
   each(clReleaseEvent)

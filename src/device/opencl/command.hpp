@@ -24,9 +24,9 @@ struct DriverEvent {
 class Command final : public DriverCommand {
  public:
   explicit Command(Api const& api) : api_(api) {}
-  /// A copy of `bytes`; `timed` if the driver keeps its time.
-  Command(Api const& api, Moves moves, std::size_t bytes, SharedMeter meter, bool timed)
-      : DriverCommand(moves, bytes, std::move(meter)), api_(api), timed_(timed) {}
+  /// A copy of `bytes`, or several in one; `timed` if the driver keeps its time.
+  Command(Api const& api, Moves moves, std::size_t bytes, SharedMeter meter, bool timed, std::size_t copies = 1)
+      : DriverCommand(moves, bytes, std::move(meter), copies), api_(api), timed_(timed) {}
 
   std::vector<DriverEvent> events{};    ///< in the order of submission; the ticket ends when all have
   bool orders_only = false;             ///< failures of its events are others' to report

@@ -5,10 +5,12 @@
 #include "device/opencl/code.hpp"
 #include "device/opencl/opencl_device.hpp"
 #include "device/opencl/opencl_program.hpp"
+#include "device/piece_grid.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -17,6 +19,22 @@ namespace {
 
 cl_mem object_of(DeviceMemory memory) noexcept {
   return reinterpret_cast<cl_mem>(memory.object);
+}
+
+/// Bytes into a row, rows, and layers: what OpenCL calls an origin, or a region.
+using Position = std::array<std::size_t, 3>;
+
+/// Where a rectangle begins in an object, in rows of that pitch.
+Position rectangle(std::size_t offset, std::size_t pitch) noexcept {
+  return {offset % pitch, offset / pitch, 0};
+}
+
+Position shape_of(PieceGrid const& grid) noexcept {
+  return {grid.first.bytes, grid.rows, 1};
+}
+
+std::size_t bytes_of(PieceGrid const& grid) noexcept {
+  return grid.first.bytes * grid.rows;
 }
 
 }  // namespace
@@ -46,6 +64,66 @@ Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, 
   command->add(call, [&](cl_event* event) {
     return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset, bytes, from, 0, nullptr,
                                      event);
+  });
+  return stream_->append(std::move(command));
+}
+
+Event OpenClQueue::upload_pieces(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces,
+                                 CopyTerms const& terms) {
+  auto const grid = grid_of(pieces);
+  if (!grid) return QueueBackend::upload_pieces(to, from, pieces, terms);
+  constexpr auto call = "clEnqueueWriteBufferRect";
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
+  auto const lock = begin(call);
+  auto command =
+      std::make_shared<Command>(api_, Moves::upload, bytes_of(*grid), terms.meter, device_.profiles(), grid->rows);
+  auto const there = rectangle(to.offset + grid->first.to, grid->to_pitch);
+  auto const shape = shape_of(*grid);
+  constexpr Position start{};
+  command->add(call, [&](cl_event* event) {
+    return api_.clEnqueueWriteBufferRect(stream_->queue(), object_of(to), CL_FALSE, there.data(), start.data(),
+                                         shape.data(), grid->to_pitch, 0, grid->from_pitch, 0,
+                                         static_cast<std::byte const*>(from) + grid->first.from, 0, nullptr, event);
+  });
+  return stream_->append(std::move(command));
+}
+
+Event OpenClQueue::download_pieces(void* to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                                   CopyTerms const& terms) {
+  auto const grid = grid_of(pieces);
+  if (!grid) return QueueBackend::download_pieces(to, from, pieces, terms);
+  constexpr auto call = "clEnqueueReadBufferRect";
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
+  auto const lock = begin(call);
+  auto command =
+      std::make_shared<Command>(api_, Moves::download, bytes_of(*grid), terms.meter, device_.profiles(), grid->rows);
+  auto const there = rectangle(from.offset + grid->first.from, grid->from_pitch);
+  auto const shape = shape_of(*grid);
+  constexpr Position start{};
+  command->add(call, [&](cl_event* event) {
+    return api_.clEnqueueReadBufferRect(stream_->queue(), object_of(from), CL_FALSE, there.data(), start.data(),
+                                        shape.data(), grid->from_pitch, 0, grid->to_pitch, 0,
+                                        static_cast<std::byte*>(to) + grid->first.to, 0, nullptr, event);
+  });
+  return stream_->append(std::move(command));
+}
+
+Event OpenClQueue::copy_pieces(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                               CopyTerms const& terms) {
+  auto const grid = grid_of(pieces);
+  // Within one object drivers have rules of their own on which rectangles overlap.
+  if (!grid || to.object == from.object) return QueueBackend::copy_pieces(to, from, pieces, terms);
+  constexpr auto call = "clEnqueueCopyBufferRect";
+  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
+  auto const lock = begin(call);
+  auto command =
+      std::make_shared<Command>(api_, Moves::copy, bytes_of(*grid), terms.meter, device_.profiles(), grid->rows);
+  auto const source = rectangle(from.offset + grid->first.from, grid->from_pitch);
+  auto const target = rectangle(to.offset + grid->first.to, grid->to_pitch);
+  auto const shape = shape_of(*grid);
+  command->add(call, [&](cl_event* event) {
+    return api_.clEnqueueCopyBufferRect(stream_->queue(), object_of(from), object_of(to), source.data(), target.data(),
+                                        shape.data(), grid->from_pitch, 0, grid->to_pitch, 0, 0, nullptr, event);
   });
   return stream_->append(std::move(command));
 }

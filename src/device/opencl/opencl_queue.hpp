@@ -20,6 +20,13 @@ class OpenClQueue final : public QueueBackend {
 
   Event upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) override;
   Event download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
+  /// The rows of a rectangle are one command.
+  Event upload_pieces(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces,
+                      CopyTerms const& terms) override;
+  Event download_pieces(void* to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                        CopyTerms const& terms) override;
+  Event copy_pieces(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                    CopyTerms const& terms) override;
   Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
   Event fill(DeviceMemory to, std::span<const std::byte> pattern) override;
   Event run(std::shared_ptr<Program const> program, Range range, std::span<const KernelArgument> arguments,

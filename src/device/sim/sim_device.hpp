@@ -43,6 +43,7 @@ class SimDevice final : public Device, private PageOwner {
   [[nodiscard]] std::optional<std::size_t> staging_threshold() const noexcept override {
     return options_.staging_threshold;
   }
+  [[nodiscard]] bool batches_copies() const noexcept override { return options_.batches; }
   [[nodiscard]] bool copies_from(Device const& other) const noexcept override;
 
   [[nodiscard]] bool is_lost() const noexcept override { return faults_.lost(); }

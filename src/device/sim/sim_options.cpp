@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view spellings =
     "memory=SIZE, h2d=SIZE/s, d2h=SIZE/s, d2d=SIZE/s, peer_rate=SIZE/s, peer=0 or 1, heedless=0 or 1, latency=TIME, "
-    "staging=SIZE, fail_alloc=N, fail_upload=N, fail_download=N, fail_run=N, fail_call=N or lose_after=N";
+    "staging=SIZE, batch=0 or 1, fail_alloc=N, fail_upload=N, fail_download=N, fail_run=N, fail_call=N or lose_after=N";
 
 std::uint64_t read_count(std::string_view key, std::string_view text) {
   std::uint64_t count = 0;
@@ -83,6 +83,8 @@ void read_option(SimOptions& options, std::string_view key, std::string_view val
     options.latency = read_time(key, value);
   } else if (key == "staging") {
     options.staging_threshold = parse_size(value, key);
+  } else if (key == "batch") {
+    options.batches = read_flag(key, value);
   } else if (key == "fail_alloc") {
     options.fail_allocation = read_count(key, value);
   } else if (key == "fail_upload") {

@@ -36,6 +36,12 @@ void require(SimVerdict verdict, std::string_view call) {
   if (verdict != SimVerdict::succeed) throw_sim_error(call, verdict);
 }
 
+std::size_t sum(std::span<const CopyPiece> pieces) {
+  std::size_t bytes = 0;
+  for (auto const& piece : pieces) bytes += piece.bytes;
+  return bytes;
+}
+
 /// What a kernel that failed half-way leaves where it may have written.
 constexpr std::byte scribble{0xDB};
 
@@ -68,6 +74,42 @@ Event SimQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTer
     std::memcpy(to, device.for_access(from.window(0, bytes), "download"), bytes);
     pace.keep();
     device.count_download(bytes, watch.elapsed(), meter.get());
+  });
+}
+
+Event SimQueue::upload_pieces(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces,
+                              CopyTerms const& terms) {
+  if (!device_.options().batches) return QueueBackend::upload_pieces(to, from, pieces, terms);
+  return submit(terms.needs, [&device = device_, fault = device_.faults().next(SimCommand::upload), to, from,
+                              copied = std::vector(pieces.begin(), pieces.end()), meter = terms.meter] {
+    require(fault->verdict(), "upload");
+    Stopwatch const watch;
+    auto const bytes = sum(copied);
+    Pace const pace{device, device.options().upload_bytes_per_second, bytes};
+    for (auto const& piece : copied) {
+      auto* const there = device.for_overwrite(to.window(piece.to, piece.bytes), "upload");
+      std::memcpy(there, static_cast<std::byte const*>(from) + piece.from, piece.bytes);
+    }
+    pace.keep();
+    device.count_upload(bytes, watch.elapsed(), meter.get(), copied.size());
+  });
+}
+
+Event SimQueue::download_pieces(void* to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                                CopyTerms const& terms) {
+  if (!device_.options().batches) return QueueBackend::download_pieces(to, from, pieces, terms);
+  return submit(terms.needs, [&device = device_, fault = device_.faults().next(SimCommand::download), to, from,
+                              copied = std::vector(pieces.begin(), pieces.end()), meter = terms.meter] {
+    require(fault->verdict(), "download");
+    Stopwatch const watch;
+    auto const bytes = sum(copied);
+    Pace const pace{device, device.options().download_bytes_per_second, bytes};
+    for (auto const& piece : copied) {
+      auto const* const there = device.for_access(from.window(piece.from, piece.bytes), "download");
+      std::memcpy(static_cast<std::byte*>(to) + piece.to, there, piece.bytes);
+    }
+    pace.keep();
+    device.count_download(bytes, watch.elapsed(), meter.get(), copied.size());
   });
 }
 

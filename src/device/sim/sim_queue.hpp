@@ -12,6 +12,10 @@ class SimQueue final : public HostQueue {
 
   Event upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) override;
   Event download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
+  Event upload_pieces(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces,
+                      CopyTerms const& terms) override;
+  Event download_pieces(void* to, DeviceMemory from, std::span<const CopyPiece> pieces,
+                        CopyTerms const& terms) override;
   Event copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override;
   Event copy_from(DeviceMemory to, Device& other, DeviceMemory from, std::size_t bytes,
                   CopyTerms const& terms) override;

@@ -31,6 +31,7 @@ namespace calls {
 
 #define UNIMEM_IMPLEMENTED(function, version, ...) Result function(Lock& lock, __VA_ARGS__);
 UNIMEM_CUDA_FUNCTIONS(UNIMEM_IMPLEMENTED)
+UNIMEM_CUDA_LATER_FUNCTIONS(UNIMEM_IMPLEMENTED)
 #undef UNIMEM_IMPLEMENTED
 
 }  // namespace calls

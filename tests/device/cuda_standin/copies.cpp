@@ -163,6 +163,48 @@ Result cuMemcpy2DAsync(Lock& lock, Copy2D const* what, Stream stream) {
   return copy(lock, "cuMemcpy2DAsync", to, from, {c.width_bytes, c.height}, stream);
 }
 
+Result cuMemcpyBatchAsync(Lock& /*lock*/, DevicePointer* to, DevicePointer* from, std::size_t* bytes, std::size_t count,
+                          BatchAttributes* attributes, std::size_t* attribute_begins, std::size_t attribute_count,
+                          std::size_t* failed, Stream stream) {
+  require(to != nullptr && from != nullptr && bytes != nullptr && count > 0);
+  require(attributes != nullptr && attribute_begins != nullptr && attribute_count > 0 && attribute_count <= count);
+  for (std::size_t i = 0; i < attribute_count; ++i) {
+    require(i == 0 ? attribute_begins[0] == 0 : attribute_begins[i] > attribute_begins[i - 1]);
+    require(attribute_begins[i] < count && attributes[i].source_order >= SourceOrder::in_stream &&
+            attributes[i].source_order <= SourceOrder::any);
+  }
+  require(stream != nullptr && reinterpret_cast<std::uintptr_t>(stream) != legacy_stream);
+  auto const target = stream_for_work(stream, "cuMemcpyBatchAsync");
+  if (target->capture != nullptr) refuse(Result::stream_capture_unsupported);
+  Command command;
+  command.name = "cuMemcpyBatchAsync";
+  command.cost = Cost::copy;
+  auto const device = target->context->device;
+  auto const add = [&](Address at, std::size_t size, bool write) {
+    auto const known = machine().memory.around(at);
+    bool const host = known == nullptr || known->is_host();
+    if (host && machine().memory.host_side(at, size) == HostSide::pageable) {
+      violation("cuMemcpyBatchAsync of pageable memory, which nobody says when it is read");
+    }
+    command.uses.push_back({at, size, host ? -1 : device, write});
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    if (to[i] == 0 || from[i] == 0 || bytes[i] == 0) {
+      if (failed != nullptr) *failed = i;
+      refuse(Result::invalid_value);
+    }
+    add(to[i], bytes[i], true);
+    add(from[i], bytes[i], false);
+  }
+  // In the order that is least expected: a batch has none.
+  command.work = [targets = std::vector(to, to + count), sources = std::vector(from, from + count),
+                  sizes = std::vector(bytes, bytes + count)] {
+    for (auto i = sizes.size(); i-- > 0;) std::memmove(bytes_at(targets[i]), bytes_at(sources[i]), sizes[i]);
+  };
+  static_cast<void>(submit(target, std::move(command)));
+  return Result::success;
+}
+
 Result cuMemsetD8Async(Lock& /*lock*/, DevicePointer to, unsigned char value, std::size_t count, Stream stream) {
   return fill("cuMemsetD8Async", to, value, count, stream);
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 // What a program asks before it has a context.
@@ -134,6 +135,8 @@ int attribute_of(DeviceState const& device, DeviceAttribute attribute) {
   auto const& all = machine();
   if (auto const told = all.attributes.find(attribute); told != all.attributes.end()) return told->second;
   switch (attribute) {
+    case DeviceAttribute::max_pitch:
+      return std::numeric_limits<int>::max();
     case DeviceAttribute::max_threads_per_block:
       return 1024;
     case DeviceAttribute::multiprocessor_count:

@@ -82,6 +82,7 @@ struct Entry<Result (*)(Lock&, Parameters...)> {
 
 #define UNIMEM_NAME(function, version, ...) constexpr char function##_name[] = #function;
 UNIMEM_CUDA_FUNCTIONS(UNIMEM_NAME)
+UNIMEM_CUDA_LATER_FUNCTIONS(UNIMEM_NAME)
 #undef UNIMEM_NAME
 
 struct Offered {
@@ -94,7 +95,7 @@ Offered const offered[] = {
 #define UNIMEM_OFFER(function, version, ...) \
   {#function, version,                       \
    reinterpret_cast<void*>(&Entry<decltype(&calls::function)>::enter_with<&calls::function, function##_name>)},
-    UNIMEM_CUDA_FUNCTIONS(UNIMEM_OFFER)
+    UNIMEM_CUDA_FUNCTIONS(UNIMEM_OFFER) UNIMEM_CUDA_LATER_FUNCTIONS(UNIMEM_OFFER)
 #undef UNIMEM_OFFER
 };
 

@@ -1,0 +1,131 @@
+#include "device/cuda/piece_mover.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "device/cuda/cuda_device.hpp"
+#include "device/cuda/cuda_program.hpp"
+#include "device/cuda/mutants.hpp"
+#include "device/cuda/piece_kernel.hpp"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <string>
+#include <utility>
+
+namespace unimem::detail::cuda {
+namespace {
+
+constexpr std::size_t warp = 32;
+
+KernelArgument address_argument(DevicePointer address, bool writes) {
+  KernelArgument argument;
+  argument.memory = {static_cast<std::uintptr_t>(address), 0, 1};
+  argument.writes = writes;
+  return argument;
+}
+
+}  // namespace
+
+PieceWay way_of_pieces(PieceLoad const& load) noexcept {
+  constexpr std::size_t many = 64, small = std::size_t{28} << 10, wide = 512;
+  using By = PieceWay::By;
+  auto const each = load.bytes / load.count;
+  if (load.rectangle && (load.pageable || each >= wide)) return {By::rectangle, By::rectangle};
+  if (load.pageable) return {};  // the driver stages such copies itself, in the call
+  auto const copies = load.driver_batches ? By::batch : load.rectangle ? By::rectangle : By::single_copies;
+  bool const crowd = load.count >= many && each < small;
+  bool const writes_to_host = load.moves == Moves::download;
+  bool const kernel = crowd && !(writes_to_host && load.driver_batches);
+  return {kernel ? By::kernel : copies, copies};
+}
+
+/// What a launch leaves in a command's keeping.
+struct PieceMover::Kept {
+  std::shared_ptr<CudaProgram const> kernel;
+  std::vector<std::shared_ptr<Table>> tables;
+};
+
+std::shared_ptr<CudaProgram const> PieceMover::kernel(CudaDevice& device) {
+  std::lock_guard const lock{kernel_mutex_};
+  if (std::exchange(sought_, true)) return kernel_;
+  if (!device.reaches_pinned_memory()) return nullptr;
+  try {
+    ProgramSource source;
+    source.name = "unimem_move_pieces";
+    source.source = piece_kernel;
+    kernel_ = std::dynamic_pointer_cast<CudaProgram const>(device.compile(source));
+  } catch (
+      UnsupportedOperation const&) {  // NOLINT(bugprone-empty-catch): no compiler, for as long as the process lives
+  } catch (KernelError const&) {      // NOLINT(bugprone-empty-catch): nor one that serves
+  } catch (Error const&) {
+    sought_ = false;  // the driver refused for now
+  }
+  return kernel_;
+}
+
+void PieceMover::launch(Command& command, Stream stream, std::shared_ptr<CudaProgram const> kernel, DevicePointer to,
+                        DevicePointer from, std::span<const CopyPiece> pieces) {
+  auto const kept = std::make_shared<Kept>();
+  kept->kernel = std::move(kernel);
+  command.keep(kept);
+  std::size_t count = 0;
+  bool begun = false;
+  auto const send = [&] {
+    auto const& table = kept->tables.back();
+    if (UNIMEM_MUTANT(last_piece_misplaced)) table->parts()[count - 1].to = table->parts()[0].to;
+    KernelArgument parts;
+    parts.kind = KernelArgument::Kind::scalar;
+    parts.scalar_bytes = sizeof(std::uint64_t);
+    auto const number = std::uint64_t{count};
+    std::copy_n(reinterpret_cast<std::byte const*>(&number), sizeof number, parts.scalar.begin());
+    std::array const arguments{address_argument(reinterpret_cast<DevicePointer>(table->parts()), false), parts,
+                               address_argument(to, true), address_argument(from, false)};
+    kept->kernel->launch(stream, Range{count * warp}, arguments);
+    begun = true;
+    count = 0;
+    if (UNIMEM_MUTANT(table_recycled_early)) kept->tables.pop_back();
+  };
+  try {
+    for (auto const& piece : pieces) {
+      for (std::size_t done = 0; done < piece.bytes;) {
+        if (count == parts_in_a_table) send();
+        if (count == 0) kept->tables.push_back(take());
+        auto const bytes = std::min(piece.bytes - done, largest_part);
+        kept->tables.back()->parts()[count++] = {piece.to + done, piece.from + done, bytes};
+        done += bytes;
+      }
+    }
+    if (count > 0) send();
+  } catch (DeviceError const& error) {
+    health_.note(static_cast<Result>(error.code));
+    if (!begun) throw;
+    command.fail(std::current_exception());  // some of it is on its way
+  } catch (...) {
+    if (!begun) throw;
+    command.fail(std::current_exception());
+  }
+}
+
+std::shared_ptr<PieceMover::Table> PieceMover::take() {
+  std::lock_guard const lock{tables_mutex_};
+  if (free_.empty()) {
+    free_.reserve(made_ + 1);  // so that nothing has to be had when a table goes back
+    void* memory = nullptr;
+    health_.check(gpu_.driver.cuMemHostAlloc(&memory, parts_in_a_table * sizeof(Part),
+                                             host_alloc_portable | host_alloc_device_map),
+                  "cuMemHostAlloc");
+    ++made_;
+    free_.push_back(static_cast<Part*>(memory));
+  }
+  auto table = std::make_shared<Table>(*this, free_.back());
+  free_.pop_back();
+  return table;
+}
+
+void PieceMover::put_back(Part* parts) noexcept {
+  std::lock_guard const lock{tables_mutex_};
+  free_.push_back(parts);
+}
+
+}  // namespace unimem::detail::cuda
