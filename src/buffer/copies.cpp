@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <utility>
 
 namespace unimem {
@@ -184,6 +185,59 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
   auto* const end = static_cast<std::byte*>(to.buffer->host(to.range, Intent::write));
   if (!from.range.empty()) std::memmove(end + to.range.begin, begin + from.range.begin, from.range.size());
   return {};
+}
+
+bool BufferCore::copied_at_once(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces) {
+  ByteRanges sources, targets;
+  for (auto const& piece : pieces) {
+    sources.add({piece.from, piece.from + piece.bytes});
+    targets.add({piece.to, piece.to + piece.bytes});
+  }
+  if (&from == &to && sources.intersects(targets)) return false;
+  std::array<BufferCore*, 2> order{&from, &to};
+  if (from.inside_->id > to.inside_->id) std::swap(order[0], order[1]);
+  std::deque<Guard> guards;
+  guards.emplace_back(*order[0]);
+  if (order[0] != order[1]) guards.emplace_back(*order[1]);
+
+  auto& source = *from.inside_;
+  auto& target = *to.inside_;
+  source.check_access("copy");
+  target.check_access("copy");
+  ByteRange const read{sources.ranges().front().begin, sources.ranges().back().end};
+  ByteRange const written{targets.ranges().front().begin, targets.ranges().back().end};
+  source.check_range(read);
+  target.check_range(written);
+  source.settle(read, false);
+  target.settle(written, false);
+  auto* const there = source.device_holding(read);
+  auto* const home = target.device;
+  bool const elsewhere = home != nullptr && home != there && !target.shares(*home);
+  if (there == nullptr || source.holds(host_place, read) || elsewhere || target.shares(*there)) return false;
+  auto& queue = there->default_queue();
+  auto const place = target.place_of(*there);
+  target.ensure_device(to, place, queue);
+  auto& here = *source.storage_at(source.place_of(*there));
+  auto& beyond = *target.storage_at(place);
+  std::vector<Event> needs;
+  here.order_read(queue, sources);
+  beyond.order_write(queue, targets);
+  here.hazards().add_writers(sources, needs);
+  auto const event = queue.copy(beyond.memory(), here.memory(), pieces, needs);
+  here.hazards().read_by(sources, event);
+  beyond.hazards().written_by(targets, event);
+  for (auto const range : targets.ranges()) target.commit_write(place, range, event, Inside::Events::of_all);
+  return true;
+}
+
+void copy_pieces(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces, std::size_t element_bytes) {
+  std::vector<CopyPiece> some;
+  std::ranges::copy_if(pieces, std::back_inserter(some), [](CopyPiece const& piece) { return piece.bytes != 0; });
+  if (some.size() > 1 && BufferCore::copied_at_once(from, to, some)) return;
+  for (auto const& [to_offset, from_offset, bytes] : some) {
+    ByteRange const source{from_offset, from_offset + bytes}, target{to_offset, to_offset + bytes};
+    static_cast<void>(copy_bytes({&from, source}, {&to, target}, element_bytes));
+  }
 }
 
 }  // namespace unimem

@@ -15,23 +15,63 @@ bool covers(ByteRange outer, ByteRange inner) noexcept {
   return outer.begin <= inner.begin && inner.end <= outer.end;
 }
 
+ByteRange hull(ByteRanges const& ranges) noexcept {
+  return {ranges.ranges().front().begin, ranges.ranges().back().end};
+}
+
 }  // namespace
+
+bool Hazards::Use::meets(ByteRange other) const noexcept {
+  return meet(range, other) && (!parts || parts->intersects(other));
+}
+
+bool Hazards::Use::meets(ByteRanges const& others) const noexcept {
+  return parts ? parts->intersects(others) : others.intersects(range);
+}
+
+bool Hazards::Use::lies_in(ByteRange other) const noexcept {
+  return covers(other, range);
+}
+
+bool Hazards::Use::lies_in(ByteRanges const& others) const noexcept {
+  if (!parts) return others.contains(range);
+  return std::ranges::all_of(parts->ranges(), [&](ByteRange part) { return others.contains(part); });
+}
+
+/// Of one queue the later read ends last.
+template <class Where>
+void Hazards::forget_reads(Where const& where, Event event) {
+  std::erase_if(uses_, [&](Use const& use) {
+    return use.kind == Kind::read && use.event.queue_id() == event.queue_id() && use.lies_in(where);
+  });
+}
 
 void Hazards::read_by(ByteRange range, Event event) {
   if (range.empty()) return;
-  // Of one queue the later read ends last.
-  std::erase_if(uses_, [&](Use const& use) {
-    return use.kind == Kind::read && use.event.queue_id() == event.queue_id() && covers(range, use.range);
-  });
+  forget_reads(range, event);
   if (UNIMEM_MUTANT(reads_not_recorded)) return;
   add({range, event, Kind::read});
 }
 
+void Hazards::read_by(ByteRanges const& ranges, Event event) {
+  if (ranges.empty()) return;
+  forget_reads(ranges, event);
+  if (UNIMEM_MUTANT(reads_not_recorded)) return;
+  add({hull(ranges), event, Kind::read, std::make_shared<ByteRanges const>(ranges)});
+}
+
 void Hazards::written_by(ByteRange range, Event event) {
   if (range.empty()) return;
-  std::erase_if(uses_, [&](Use const& use) { return covers(range, use.range); });
+  std::erase_if(uses_, [&](Use const& use) { return use.lies_in(range); });
   if (UNIMEM_MUTANT(writes_not_recorded)) return;
   add({range, event, Kind::write});
+}
+
+void Hazards::written_by(ByteRanges const& ranges, Event event) {
+  if (ranges.empty()) return;
+  std::erase_if(uses_, [&](Use const& use) { return use.lies_in(ranges); });
+  if (UNIMEM_MUTANT(writes_not_recorded)) return;
+  add({hull(ranges), event, Kind::write, std::make_shared<ByteRanges const>(ranges)});
 }
 
 void Hazards::written_elsewhere_by(ByteRange range, Event event) {
@@ -40,7 +80,7 @@ void Hazards::written_elsewhere_by(ByteRange range, Event event) {
 
 void Hazards::perhaps_written_by(ByteRange range, Event event) {
   std::erase_if(uses_, [&](Use const& use) {
-    return use.kind == Kind::foreign && use.event.queue_id() == event.queue_id() && covers(range, use.range);
+    return use.kind == Kind::foreign && use.event.queue_id() == event.queue_id() && use.lies_in(range);
   });
   add({range, event, Kind::foreign});
 }
@@ -55,47 +95,64 @@ void Hazards::add(Use use) {
   uses_.push_back(use);
 }
 
-void Hazards::order_read(Queue& queue, ByteRange range) const {
-  if (UNIMEM_MUTANT(reads_not_ordered)) return;
+template <class Where>
+void Hazards::order(Queue& queue, Where const& where, bool behind_reads) const {
   for (auto const& use : uses_) {
-    if (use.kind != Kind::read && meet(use.range, range)) queue.wait(use.event);
+    if ((behind_reads || use.kind != Kind::read) && use.meets(where)) queue.wait(use.event);
   }
 }
 
+void Hazards::order_read(Queue& queue, ByteRange range) const {
+  if (!UNIMEM_MUTANT(reads_not_ordered)) order(queue, range, false);
+}
+
+void Hazards::order_read(Queue& queue, ByteRanges const& ranges) const {
+  if (!UNIMEM_MUTANT(reads_not_ordered)) order(queue, ranges, false);
+}
+
 void Hazards::order_write(Queue& queue, ByteRange range) const {
-  if (UNIMEM_MUTANT(writes_not_ordered)) return;
-  for (auto const& use : uses_) {
-    if (UNIMEM_MUTANT(writes_overtake_reads) && use.kind == Kind::read) continue;
-    if (meet(use.range, range)) queue.wait(use.event);
-  }
+  if (!UNIMEM_MUTANT(writes_not_ordered)) order(queue, range, !UNIMEM_MUTANT(writes_overtake_reads));
+}
+
+void Hazards::order_write(Queue& queue, ByteRanges const& ranges) const {
+  if (!UNIMEM_MUTANT(writes_not_ordered)) order(queue, ranges, !UNIMEM_MUTANT(writes_overtake_reads));
 }
 
 void Hazards::wait_to_read(ByteRange range) const noexcept {
   if (UNIMEM_MUTANT(host_reads_at_once)) return;
   for (auto const& use : uses_) {
-    if (use.kind != Kind::read && meet(use.range, range)) static_cast<void>(use.event.wait_for_error());
+    if (use.kind != Kind::read && use.meets(range)) static_cast<void>(use.event.wait_for_error());
   }
 }
 
 void Hazards::wait_to_write(ByteRange range) const noexcept {
   if (UNIMEM_MUTANT(host_writes_at_once)) return;
   for (auto const& use : uses_) {
-    if (meet(use.range, range)) static_cast<void>(use.event.wait_for_error());
+    if (use.meets(range)) static_cast<void>(use.event.wait_for_error());
   }
 }
 
-void Hazards::add_writers(ByteRange range, std::vector<Event>& events) const {
+template <class Where>
+void Hazards::writers(Where const& where, std::vector<Event>& events) const {
   if (UNIMEM_MUTANT(needs_forgotten)) return;
   for (auto const& use : uses_) {
-    if (use.kind != Kind::write || !meet(use.range, range)) continue;
+    if (use.kind != Kind::write || !use.meets(where)) continue;
     if (use.event.ready() && !use.event.error()) continue;
     if (std::ranges::find(events, use.event) == events.end()) events.push_back(use.event);
   }
 }
 
+void Hazards::add_writers(ByteRange range, std::vector<Event>& events) const {
+  writers(range, events);
+}
+
+void Hazards::add_writers(ByteRanges const& ranges, std::vector<Event>& events) const {
+  writers(ranges, events);
+}
+
 bool Hazards::writes_ended_well(ByteRange range) const noexcept {
   return std::ranges::all_of(uses_, [&](Use const& use) {
-    if (use.kind == Kind::read || !meet(use.range, range)) return true;
+    if (use.kind == Kind::read || !use.meets(range)) return true;
     return use.event.ready() && (use.kind == Kind::foreign || !use.event.error() || UNIMEM_MUTANT(failures_arrive));
   });
 }

@@ -3,6 +3,7 @@
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/queue.hpp>
 
+#include <memory>
 #include <vector>
 
 namespace unimem::detail {
@@ -19,6 +20,10 @@ class Hazards {
   void read_by(ByteRange range, Event event);
   void written_by(ByteRange range, Event event);
 
+  /// Of many ranges at once: one piece of work is remembered, not one for each.
+  void read_by(ByteRanges const& ranges, Event event);
+  void written_by(ByteRanges const& ranges, Event event);
+
   /// A write that somebody else submitted, in whatever order: what was recorded before it may still be running.
   void written_elsewhere_by(ByteRange range, Event event);
 
@@ -28,6 +33,8 @@ class Hazards {
   /// Orders `queue` behind what conflicts with reading or writing `range`.
   void order_read(Queue& queue, ByteRange range) const;
   void order_write(Queue& queue, ByteRange range) const;
+  void order_read(Queue& queue, ByteRanges const& ranges) const;
+  void order_write(Queue& queue, ByteRanges const& ranges) const;
 
   /// Blocks until the host may read or write `range`. Errors of that work stick to its tickets.
   void wait_to_read(ByteRange range) const noexcept;
@@ -35,6 +42,7 @@ class Hazards {
 
   /// Adds the writes that reach into `range` and are not known to have ended well: what a reader needs.
   void add_writers(ByteRange range, std::vector<Event>& events) const;
+  void add_writers(ByteRanges const& ranges, std::vector<Event>& events) const;
 
   /// Whether every write that reaches into `range` has ended, and none left a failure to be dealt with.
   [[nodiscard]] bool writes_ended_well(ByteRange range) const noexcept;
@@ -52,9 +60,21 @@ class Hazards {
     ByteRange range;
     Event event;
     Kind kind = Kind::read;
+    std::shared_ptr<ByteRanges const> parts{};  ///< null: all of the range
+
+    [[nodiscard]] bool meets(ByteRange other) const noexcept;
+    [[nodiscard]] bool meets(ByteRanges const& others) const noexcept;
+    [[nodiscard]] bool lies_in(ByteRange other) const noexcept;
+    [[nodiscard]] bool lies_in(ByteRanges const& others) const noexcept;
   };
 
   void add(Use use);
+  template <class Where>
+  void forget_reads(Where const& where, Event event);
+  template <class Where>
+  void order(Queue& queue, Where const& where, bool behind_reads) const;
+  template <class Where>
+  void writers(Where const& where, std::vector<Event>& events) const;
 
   std::vector<Use> uses_;
   std::size_t look_at_ = 32;  ///< how many make it worth looking for work that has ended

@@ -33,6 +33,25 @@ void* BufferCore::host_slow(ByteRange range, Intent intent) {
   return inside->host ? inside->host->host_address() : nullptr;
 }
 
+void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
+  Guard inside(*this);
+  inside->check_access("host access");
+  for (auto const range : ranges) inside->check_range(range);
+  for (auto const range : ranges) inside->settle(range, true);
+  inside->ensure_host();
+  std::vector<Plan> plans;
+  Plan all;
+  all.place = host_place;
+  for (auto const range : ranges) {
+    auto plan = inside->coherence.plan_access(host_place, range, Intent::read, inside->cost());
+    inside->check_lost(plan);
+    all.copies.insert(all.copies.end(), plan.copies.begin(), plan.copies.end());
+    plans.push_back(std::move(plan));
+  }
+  inside->carry_out(all);
+  for (auto& plan : plans) inside->commit(std::move(plan), {});
+}
+
 Event BufferCore::fetch(ByteRange range) {
   Guard inside(*this);
   inside->check_access("host access");

@@ -340,6 +340,15 @@ void BufferCore::Inside::forget_ended() noexcept {
 
 void BufferCore::Inside::commit_copies(Plan const& plan, std::span<const Event> events) {
   if (plan.copies.empty()) return commit(plan, {});
+  bool const as_one = events.size() == plan.copies.size() &&
+                      std::ranges::all_of(events, [&](Event event) { return event == events.front(); });
+  if (as_one) {
+    Plan part;
+    part.place = plan.place;
+    part.range = plan.copies.front().range;
+    part.copies = plan.copies;
+    return commit(std::move(part), {events.front()});
+  }
   auto event = events.begin();
   for (auto const& copy : plan.copies) {
     Plan part;

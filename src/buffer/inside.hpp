@@ -146,13 +146,19 @@ struct BufferCore::Inside {
   /// brings are certain: should they fail, they would have been brought over the last good copy.
   [[nodiscard]] Plan plan_read(Place place, ByteRange range);
   /// Submits the copies of a plan, each behind the work it conflicts with: on `queue` where that is the device's, else
-  /// on the device's default queue. Adds an event for each queue, the end of its copies, which fails if one of them
-  /// does.
+  /// on the device's default queue. Adds an event for each copy: copies that go as one piece of work have one for all
+  /// of them.
   void start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events);
+  /// Ranges that go from one place as one piece of work.
+  struct Batch {
+    Place from = host_place;
+    ByteRanges ranges;
+  };
+  [[nodiscard]] std::vector<Batch> batches_of(Plan const& plan) const;
   /// What the time of a copy from one place to another counts into.
   [[nodiscard]] SharedMeter meter(Place from, Place to) const;
-  /// Counts one copy.
-  void count(Place from, Place to, std::size_t moved, detail::Way way = detail::Way::direct);
+  /// Counts one copy, or several that went as one piece of work.
+  void count(Place from, Place to, std::size_t moved, detail::Way way = detail::Way::direct, std::size_t copies = 1);
   /// Submits them and waits; throws the first error when all have ended.
   void carry_out(Plan const& plan);
 
@@ -225,6 +231,11 @@ struct Transfer {
 /// what goes over a link.
 Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, ByteRange source, Storage& to,
                   ByteRange target, Queue* queue, SharedMeter const& meter);
+
+/// The same for several ranges, at the same offsets on both sides, as one piece of work. For what
+/// `gains_from_batching`.
+Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, Storage& to,
+                  ByteRanges const& ranges, Queue* queue, SharedMeter const& meter);
 
 }  // namespace detail
 

@@ -4,6 +4,7 @@
 
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
+#include "device/host_program.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -14,39 +15,118 @@
 namespace unimem::detail {
 namespace {
 
-DeviceMemory at_address(void* address, std::size_t bytes) noexcept {
+DeviceMemory at_address(void const* address, std::size_t bytes) noexcept {
   return {reinterpret_cast<std::uintptr_t>(address), 0, bytes};
 }
 
-/// A copy on the host that several threads share, which a queue's own is not. Like that, it never begins if what it
-/// needs has failed.
-std::shared_ptr<Program const> const& host_copy() {
-  constexpr std::size_t piece = std::size_t{64} << 10;
-  static auto const program = host_device().compile(
-      {"staging", "", [](Range, std::size_t begin, std::size_t end, std::span<const HostArgument> arguments) {
-         auto const bytes = arguments[0].bytes;
-         auto const first = begin * piece, last = std::min(end * piece, bytes);
-         std::memcpy(static_cast<std::byte*>(arguments[0].data) + first,
-                     static_cast<std::byte const*>(arguments[1].data) + first, last - first);
-         // Several threads share it: how long it took as a whole none of them knows.
-         if (begin == 0) host_device().count_copy(bytes, std::nullopt);
-       }});
-  return program;
+/// What one thread copies at a time.
+constexpr std::size_t share = std::size_t{64} << 10;
+
+/// A copy of pieces on the host that several threads divide among them, which a queue's own is not. Like that, it never
+/// begins if what it needs has failed.
+class HostCopy {
+ public:
+  HostCopy(void* to, void const* from, std::span<const CopyPiece> pieces) {
+    std::vector<CopyPiece> shares;
+    shares.reserve(pieces.size());
+    for (auto const& piece : pieces) {
+      bytes_ += piece.bytes;
+      for (std::size_t done = 0; done < piece.bytes; done += share) {
+        shares.push_back({piece.to + done, piece.from + done, std::min(share, piece.bytes - done)});
+      }
+    }
+    shares_ = shares.size();
+    arguments_[0].memory = at_address(to, bytes_);
+    arguments_[1].memory = at_address(from, bytes_);
+    arguments_[1].writes = false;
+    program_ =
+        host_device().compile({"staging", "",
+                               [shares = std::move(shares), bytes = bytes_](Range, std::size_t begin, std::size_t end,
+                                                                            std::span<const HostArgument> arguments) {
+                                 auto* const target = static_cast<std::byte*>(arguments[0].data);
+                                 auto const* const source = static_cast<std::byte const*>(arguments[1].data);
+                                 for (auto i = begin; i < end; ++i) {
+                                   auto const& one = shares[i];
+                                   std::memcpy(target + one.to, source + one.from, one.bytes);
+                                 }
+                                 // How long it took as a whole none of the threads knows.
+                                 if (begin == 0) host_device().count_copy(bytes, std::nullopt);
+                               }});
+  }
+
+  Event submit(Queue& queue, std::span<const Event> needs) const {
+    return queue.run(program_, Range{shares_}, arguments_, needs);
+  }
+  /// In the calling thread, which others help.
+  void run() const { as_host_program(program_, host_device())->run(Range{shares_}, arguments_); }
+
+ private:
+  std::size_t bytes_ = 0;
+  std::size_t shares_ = 0;
+  std::array<KernelArgument, 2> arguments_;
+  std::shared_ptr<Program const> program_;
+};
+
+/// Pieces one behind the other, as they lie in the blocks.
+class Packed {
+ public:
+  explicit Packed(std::span<const CopyPiece> pieces) : pieces_(pieces) {
+    ends_.reserve(pieces.size());
+    for (auto const& piece : pieces) ends_.push_back(bytes() + piece.bytes);
+  }
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return ends_.empty() ? 0 : ends_.back(); }
+
+  /// What of them lies in `chunk`: `each(piece, offset into the chunk)`.
+  template <class Each>
+  void for_each_in(ByteRange chunk, Each const& each) const {
+    auto i = static_cast<std::size_t>(std::ranges::upper_bound(ends_, chunk.begin) - ends_.begin());
+    for (auto at = chunk.begin; at < chunk.end; ++i) {
+      auto const& piece = pieces_[i];
+      auto const done = at - (ends_[i] - piece.bytes);
+      auto const count = std::min(ends_[i], chunk.end) - at;
+      each(CopyPiece{piece.to + done, piece.from + done, count}, at - chunk.begin);
+      at += count;
+    }
+  }
+
+  /// The way of a chunk into a block, and on from it.
+  [[nodiscard]] std::vector<CopyPiece> into_block(ByteRange chunk) const {
+    std::vector<CopyPiece> pieces;
+    for_each_in(chunk, [&](CopyPiece piece, std::size_t at) { pieces.push_back({at, piece.from, piece.bytes}); });
+    return pieces;
+  }
+  [[nodiscard]] std::vector<CopyPiece> out_of_block(ByteRange chunk) const {
+    std::vector<CopyPiece> pieces;
+    for_each_in(chunk, [&](CopyPiece piece, std::size_t at) { pieces.push_back({piece.to, at, piece.bytes}); });
+    return pieces;
+  }
+
+ private:
+  std::span<const CopyPiece> pieces_;
+  std::vector<std::size_t> ends_;
+};
+
+ByteRanges sources_of(std::span<const CopyPiece> pieces) {
+  ByteRanges ranges;
+  for (auto const& piece : pieces) ranges.add({piece.from, piece.from + piece.bytes});
+  return ranges;
 }
 
-Event copy_on_host(Queue& queue, DeviceMemory to, DeviceMemory from, std::span<const Event> needs) {
-  constexpr std::size_t piece = std::size_t{64} << 10;
-  std::array<KernelArgument, 2> arguments;
-  arguments[0].memory = to;
-  arguments[1].memory = from;
-  arguments[1].writes = false;
-  return queue.run(host_copy(), Range{(to.bytes - 1) / piece + 1}, arguments, needs);
+ByteRanges targets_of(std::span<const CopyPiece> pieces) {
+  ByteRanges ranges;
+  for (auto const& piece : pieces) ranges.add({piece.to, piece.to + piece.bytes});
+  return ranges;
 }
+
+/// Many small ranges: below this many the threads that gather them cost more than the driver's calls do, and larger
+/// ones keep the bus busy by themselves. docs/decisions.md, "Many small pieces".
+constexpr std::size_t fewest_gathered = 64, largest_gathered = std::size_t{64} << 10;
 
 }  // namespace
 
 Staging::Staging(MemoryManager& manager, AcquireOptions const& options, std::size_t total) {
-  for (std::size_t turn = 0; turn < blocks_.size() && turn * chunk_bytes < total; ++turn) {
+  for (std::size_t turn = 0; turn < depth_ && turn * chunk_bytes < total; ++turn) {
     auto const bytes = std::min(chunk_bytes, total - turn * chunk_bytes);
     try {
       blocks_[turn] = manager.acquire(host_device(), Location::pinned, bytes, options);
@@ -56,16 +136,16 @@ Staging::Staging(MemoryManager& manager, AcquireOptions const& options, std::siz
   }
 }
 
-std::optional<Staging> Staging::pinned(MemoryManager& manager, AcquireOptions options, Queue& beside,
-                                       std::size_t total) {
+std::optional<Staging> Staging::pinned(MemoryManager& manager, AcquireOptions options, Queue& beside, std::size_t total,
+                                       std::size_t depth) {
   options.queue = &beside;
   options.may_wait = false;
   // The pool itself: for a detour nobody else is asked to give memory back.
   auto& pool = manager.pool(host_device(), Location::pinned);
-  std::optional<Staging> staging{Staging(beside)};
+  std::optional<Staging> staging{Staging(beside, std::min(depth, most_blocks))};
   try {
     // Whole chunks, whatever the last one needs: blocks of one size are found again.
-    for (std::size_t turn = 0; turn < staging->blocks_.size() && turn * chunk_bytes < total; ++turn) {
+    for (std::size_t turn = 0; turn < staging->depth_ && turn * chunk_bytes < total; ++turn) {
       staging->blocks_[turn] = pool.acquire(chunk_bytes, options);
     }
   } catch (OutOfMemory const&) {
@@ -80,8 +160,9 @@ Staging::~Staging() {
     // An event of the host's queue, in whose order the blocks are used next: its later work need not wait, that of
     // other queues finds them taken.
     try {
-      auto const sent = beside_->join({{last_[0], last_[1]}});
-      last_ = {sent, sent};
+      std::vector<Event> used(last_.begin(), last_.end());
+      std::erase(used, Event{});
+      last_.fill(beside_->join(used));
     } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): then with the tickets that there are
     }
   }
@@ -93,7 +174,7 @@ Staging::~Staging() {
 Event Staging::pass(std::size_t total, Leg const& in, Leg const& out, Queue& ends_on, std::span<const Event> needs) {
   std::vector<Event> arrived;
   arrived.reserve((total - 1) / chunk_bytes + 1);
-  for (std::size_t at = 0, turn = 0; at < total; at += chunk_bytes, turn ^= 1U) {
+  for (std::size_t at = 0, turn = 0; at < total; at += chunk_bytes, turn = (turn + 1) % depth_) {
     ByteRange const chunk{at, std::min(total, at + chunk_bytes)};
     auto* const block = blocks_[turn].data();
     if (!UNIMEM_MUTANT(staging_recycled_early)) in.queue.wait(last_[turn]);
@@ -110,33 +191,64 @@ bool gains_from_staging(Storage const& host, Device const& device, std::size_t b
   return threshold && bytes > *threshold && host.pageable();
 }
 
-Event copy_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& first,
-                  Queue& second, Queue& ends_on, SharedMeter const& meter) {
-  std::vector<Event> needs;
-  from.order_read(first, source);
-  to.order_write(second, target);
-  from.hazards().add_writers(source, needs);
+bool gains_from_batching(Storage const& from, Storage const& to, std::size_t ranges, std::size_t bytes) noexcept {
+  if (ranges < 2 || from.serves_host() == to.serves_host()) return false;
+  auto const& host = from.serves_host() ? from : to;
+  auto const& other = from.serves_host() ? to : from;
+  if (!other.device().batches_copies()) return false;
+  return !host.pageable() || (ranges >= fewest_gathered && bytes / ranges <= largest_gathered);
+}
 
+std::vector<CopyPiece> in_place(ByteRanges const& ranges) {
+  std::vector<CopyPiece> pieces;
+  pieces.reserve(ranges.ranges().size());
+  for (auto const range : ranges.ranges()) pieces.push_back({range.begin, range.begin, range.size()});
+  return pieces;
+}
+
+std::optional<Event> gathered_at_once(MemoryPool& pool, Name name, Storage& from, Storage& to, ByteRanges const& ranges,
+                                      Queue& on, SharedMeter const& meter) {
+  auto const pieces = in_place(ranges);
+  Packed const packed(pieces);
+  if (packed.bytes() > Staging::chunk_bytes) return std::nullopt;
+  if (!from.arrived({ranges.ranges().front().begin, ranges.ranges().back().end})) return std::nullopt;
+  auto block = pool.acquire_cached(Staging::chunk_bytes, name);
+  if (!block) return std::nullopt;
+  ByteRange const whole{0, packed.bytes()};
+  to.order_write(on, ranges);
+  HostCopy(block.data(), from.host_address(), packed.into_block(whole)).run();
+  auto const sent = on.upload(to.memory(), block.data(), packed.out_of_block(whole), {}, meter);
+  block.release(UNIMEM_MUTANT(staging_returned_early) ? Event{} : sent);
+  to.hazards().written_by(ranges, sent);
+  return sent;
+}
+
+Event copy_staged(Staging& staging, Storage& from, Storage& to, std::span<const CopyPiece> pieces, Queue& first,
+                  Queue& second, Queue& ends_on, SharedMeter const& meter) {
+  auto const sources = sources_of(pieces), targets = targets_of(pieces);
+  std::vector<Event> needs;
+  from.order_read(first, sources);
+  to.order_write(second, targets);
+  from.hazards().add_writers(sources, needs);
+
+  Packed const packed(pieces);
   bool const from_host = from.serves_host(), to_host = to.serves_host();
-  auto const here = from_host ? from.host_window(source) : from.window(source);
-  auto const there = to_host ? to.host_window(target) : to.window(target);
   Staging::Leg const in{first, [&](void* block, ByteRange chunk, std::span<const Event> behind) {
-                          auto const part = here.window(chunk.begin, chunk.size());
-                          auto const come = from_host
-                                                ? copy_on_host(first, at_address(block, chunk.size()), part, behind)
-                                                : first.download(block, part, chunk.size(), behind, meter);
-                          from.hazards().read_by(source, come);
+                          auto const way = packed.into_block(chunk);
+                          auto const come = from_host ? HostCopy(block, from.host_address(), way).submit(first, behind)
+                                                      : first.download(block, from.memory(), way, behind, meter);
+                          from.hazards().read_by(sources, come);
                           return come;
                         }};
   Staging::Leg const out{second, [&](void* block, ByteRange chunk, std::span<const Event> come) {
-                           auto const part = there.window(chunk.begin, chunk.size());
-                           auto const sent = to_host ? copy_on_host(second, part, at_address(block, chunk.size()), come)
-                                                     : second.upload(part, block, chunk.size(), come, meter);
-                           to.hazards().written_by({target.begin, target.begin + chunk.end}, sent);
+                           auto const way = packed.out_of_block(chunk);
+                           auto const sent = to_host ? HostCopy(to.host_address(), block, way).submit(second, come)
+                                                     : second.upload(to.memory(), block, way, come, meter);
+                           to.hazards().written_by(targets_of(packed.out_of_block({0, chunk.end})), sent);
                            return sent;
                          }};
-  auto const event = staging.pass(source.size(), in, out, ends_on, needs);
-  to.hazards().written_by(target, event);
+  auto const event = staging.pass(packed.bytes(), in, out, ends_on, needs);
+  to.hazards().written_by(targets, event);
   return event;
 }
 

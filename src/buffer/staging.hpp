@@ -10,11 +10,12 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <vector>
 
 namespace unimem::detail {
 
-/// Two blocks of host memory that a copy passes through chunk by chunk, by turns, where it cannot go directly, or is
-/// slower so. Each chunk takes two legs, into a block and on from it; while one block is on its way, the other is
+/// A few blocks of host memory that a copy passes through chunk by chunk, by turns, where it cannot go directly, or is
+/// slower so. Each chunk takes two legs, into a block and on from it; while one block is on its way, the next is
 /// filled. A copy of any size costs no more memory than this.
 ///
 /// Everything is submitted at once, each leg behind what it needs. The blocks go back to their pool with the ticket of
@@ -34,11 +35,11 @@ class Staging {
   /// can use at full speed if there is some, pageable else. Throws OutOfMemory.
   Staging(MemoryManager& manager, AcquireOptions const& options, std::size_t total);
 
-  /// For a copy between a device and pageable memory, which `beside` carries out on the host's side: two pinned blocks,
-  /// one where that is enough, or nothing where there is no pinned memory to be had at once. Never waits: a queue's
-  /// copies pass through the same two blocks in its order, and those of other queues are none of its business.
+  /// For a copy between a device and pageable memory, which `beside` carries out on the host's side: `depth` pinned
+  /// blocks, fewer where that is enough, or nothing where there is no pinned memory to be had at once. Never waits: a
+  /// queue's copies pass through the same blocks in its order, and those of other queues are none of its business.
   [[nodiscard]] static std::optional<Staging> pinned(MemoryManager& manager, AcquireOptions options, Queue& beside,
-                                                     std::size_t total);
+                                                     std::size_t total, std::size_t depth);
 
   Staging(Staging&& other) noexcept = default;
   Staging& operator=(Staging&&) = delete;
@@ -49,22 +50,41 @@ class Staging {
   Event pass(std::size_t total, Leg const& in, Leg const& out, Queue& ends_on, std::span<const Event> needs);
 
  private:
-  explicit Staging(Queue& beside) : beside_(&beside) {}
+  Staging(Queue& beside, std::size_t depth) : depth_(depth), beside_(&beside) {}
 
-  std::array<Allocation, 2> blocks_;
-  std::array<Event, 2> last_;  ///< what each block was last used by
-  Queue* beside_ = nullptr;    ///< whose order the blocks are reused in
+  static constexpr std::size_t most_blocks = 4;
+
+  std::size_t depth_ = 2;
+  std::array<Allocation, most_blocks> blocks_;
+  std::array<Event, most_blocks> last_;  ///< what each block was last used by
+  Queue* beside_ = nullptr;              ///< whose order the blocks are reused in
 };
 
 /// Whether copies of `bytes` between the host memory and the device gain from being staged.
 [[nodiscard]] bool gains_from_staging(Storage const& host, Device const& device, std::size_t bytes) noexcept;
 
-/// Submits a copy by way of `staging`, whose blocks `first` fills and `second` empties, behind the work it conflicts
-/// with, and records it with both sides. A queue of the cpu serves the side that is the host's: of the others, devices,
-/// `meter` counts the time. The source may be written again as soon as the last chunk has left it; a chunk that failed
-/// to come is not written to the target. Returns an event of `ends_on`, the device's queue that was asked for the copy,
-/// as if it had written to the target itself: who waits for the queue waits for the bytes.
-Event copy_staged(Staging& staging, Storage& from, ByteRange source, Storage& to, ByteRange target, Queue& first,
+/// Whether `ranges` gain from being copied between the two as one piece of work: one of them is the host's, and the
+/// device of the other has a command for it. From pageable memory only if they are many and small, since they are then
+/// gathered in pinned memory first.
+[[nodiscard]] bool gains_from_batching(Storage const& from, Storage const& to, std::size_t ranges,
+                                       std::size_t bytes) noexcept;
+
+/// Gathers small pieces of pageable host memory in a pinned block here and now, as a driver reads pageable memory, and
+/// submits them to `on` as one copy: two threads less to be woken than on the way through a queue of the host's.
+/// Nothing where that would wait: for what is being written to the pieces, or for a block. Records the work with both.
+[[nodiscard]] std::optional<Event> gathered_at_once(MemoryPool& pool, Name name, Storage& from, Storage& to,
+                                                    ByteRanges const& ranges, Queue& on, SharedMeter const& meter);
+
+/// Submits a copy of `pieces`, which rise on both sides, by way of `staging`, whose blocks `first` fills and `second`
+/// empties, behind the work it conflicts with, and records it with both sides. A queue of the cpu serves the side that
+/// is the host's: of the others, devices, `meter` counts the time. The source may be written again as soon as the last
+/// chunk has left it; a chunk that failed to come is not written to the target. Returns an event of `ends_on`, the
+/// device's queue that was asked for the copy, as if it had written to the target itself: who waits for the queue waits
+/// for the bytes.
+Event copy_staged(Staging& staging, Storage& from, Storage& to, std::span<const CopyPiece> pieces, Queue& first,
                   Queue& second, Queue& ends_on, SharedMeter const& meter);
+
+/// The pieces that have `ranges` at the same offsets on both sides.
+[[nodiscard]] std::vector<CopyPiece> in_place(ByteRanges const& ranges);
 
 }  // namespace unimem::detail

@@ -84,6 +84,16 @@ void Storage::order_write(Queue& queue, ByteRange range) {
   hazards_.order_write(queue, range);
 }
 
+void Storage::order_read(Queue& queue, ByteRanges const& ranges) {
+  if (others_on_ != nullptr && others_queue_ != queue.id()) note_others();
+  hazards_.order_read(queue, ranges);
+}
+
+void Storage::order_write(Queue& queue, ByteRanges const& ranges) {
+  if (others_on_ != nullptr && others_queue_ != queue.id()) note_others();
+  hazards_.order_write(queue, ranges);
+}
+
 void Storage::wait_to_read(ByteRange range) {
   note_others();
   hazards_.wait_to_read(range);

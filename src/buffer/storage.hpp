@@ -80,6 +80,8 @@ class Storage {
   /// Orders `queue` behind the work that conflicts with reading or writing `range`.
   void order_read(Queue& queue, ByteRange range);
   void order_write(Queue& queue, ByteRange range);
+  void order_read(Queue& queue, ByteRanges const& ranges);
+  void order_write(Queue& queue, ByteRanges const& ranges);
 
   /// Blocks until the host may read or write `range`. Errors of that work stick to its tickets.
   void wait_to_read(ByteRange range);

@@ -55,16 +55,18 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   auto way = Way::direct;
   if ((downwards || upwards) && gains_from_staging(downwards ? to : from, on.device(), count)) {
     auto& beside = on.host_side();
-    if (auto blocks = Staging::pinned(manager, staging, beside, count)) {
+    if (auto blocks = Staging::pinned(manager, staging, beside, count, on.device().staging_depth())) {
       auto &first = upwards ? beside : on, &second = upwards ? on : beside;
-      return {copy_staged(*blocks, from, source_range, to, target_range, first, second, on, meter), Way::staged};
+      CopyPiece const piece{target_range.begin, source_range.begin, count};
+      return {copy_staged(*blocks, from, to, {&piece, 1}, first, second, on, meter), Way::staged};
     }
     way = Way::unstaged;
   }
   bool const within_one = &from.device() == &to.device();
   if (!from_host && !to_host && !within_one && !to.device().copies_from(from.device())) {
     Staging blocks(manager, staging, count);
-    return {copy_staged(blocks, from, source_range, to, target_range, from.device().default_queue(), on, on, meter)};
+    CopyPiece const piece{target_range.begin, source_range.begin, count};
+    return {copy_staged(blocks, from, to, {&piece, 1}, from.device().default_queue(), on, on, meter)};
   }
 
   std::vector<Event> needs;
@@ -87,6 +89,38 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   return {event, way};
 }
 
+detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, Storage& to,
+                                  ByteRanges const& ranges, Queue* queue, SharedMeter const& meter) {
+  bool const upwards = from.serves_host();
+  auto& on = queue_on(upwards ? to.device() : from.device(), queue);
+  auto const pieces = in_place(ranges);
+
+  auto way = Way::direct;
+  if ((upwards ? from : to).pageable()) {
+    auto& pool = manager.pool(host_device(), Location::pinned);
+    if (upwards) {
+      if (auto const sent = gathered_at_once(pool, staging.name, from, to, ranges, on, meter)) {
+        return {*sent, Way::staged};
+      }
+    }
+    auto& beside = on.host_side();
+    if (auto blocks = Staging::pinned(manager, staging, beside, ranges.size_bytes(), on.device().staging_depth())) {
+      auto &first = upwards ? beside : on, &second = upwards ? on : beside;
+      return {copy_staged(*blocks, from, to, pieces, first, second, on, meter), Way::staged};
+    }
+    way = Way::unstaged;
+  }
+  std::vector<Event> needs;
+  from.order_read(on, ranges);
+  to.order_write(on, ranges);
+  from.hazards().add_writers(ranges, needs);
+  auto const event = upwards ? on.upload(to.memory(), from.host_address(), pieces, needs, meter)
+                             : on.download(to.host_address(), from.memory(), pieces, needs, meter);
+  from.hazards().read_by(ranges, event);
+  to.hazards().written_by(ranges, event);
+  return {event, way};
+}
+
 Plan BufferCore::Inside::plan_read(Place place, ByteRange range) {
   auto plan = coherence.plan_access(place, range, Intent::read, cost());
   std::vector<PlannedCopy> copies;
@@ -105,14 +139,50 @@ Plan BufferCore::Inside::plan_read(Place place, ByteRange range) {
   return plan;
 }
 
+/// What of a plan, which has one target, goes as one piece of work from one place.
+std::vector<BufferCore::Inside::Batch> BufferCore::Inside::batches_of(Plan const& plan) const {
+  std::vector<Batch> batches;
+  if (plan.copies.size() < 2) return batches;
+  for (auto const& copy : plan.copies) {
+    if (copy.fence) continue;
+    auto batch = std::ranges::find(batches, copy.from, &Batch::from);
+    if (batch == batches.end()) batch = batches.insert(batches.end(), {copy.from, {}});
+    batch->ranges.add(copy.range);
+  }
+  auto const to = plan.copies.front().to;
+  std::erase_if(batches, [&](Batch const& batch) {
+    auto const& ranges = batch.ranges;
+    return !detail::gains_from_batching(*storage_at(batch.from), *storage_at(to), ranges.ranges().size(),
+                                        ranges.size_bytes());
+  });
+  return batches;
+}
+
 void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) {
+  auto const batches = batches_of(plan);
+  std::vector<std::optional<detail::Transfer>> begun(batches.size());  // each when its first copy comes
   try {
     for (auto const& copy : plan.copies) {
       if (copy.fence) continue;
-      auto const [event, way] = detail::transfer(*manager, named(), *storage_at(copy.from), copy.range,
-                                                 *storage_at(copy.to), copy.range, queue, meter(copy.from, copy.to));
-      events.push_back(event);
-      count(copy.from, copy.to, copy.range.size(), way);
+      auto const batch = std::ranges::find(batches, copy.from, &Batch::from);
+      auto const at = static_cast<std::size_t>(batch - batches.begin());
+      if (batch != batches.end() && begun[at]) {
+        events.push_back(begun[at]->event);
+        continue;
+      }
+      auto const& from = storage_at(copy.from);
+      auto const& to = storage_at(copy.to);
+      auto const copy_time = meter(copy.from, copy.to);
+      if (batch == batches.end()) {
+        auto const [event, way] =
+            detail::transfer(*manager, named(), *from, copy.range, *to, copy.range, queue, copy_time);
+        events.push_back(event);
+        count(copy.from, copy.to, copy.range.size(), way);
+        continue;
+      }
+      begun[at] = detail::transfer(*manager, named(), *from, *to, batch->ranges, queue, copy_time);
+      events.push_back(begun[at]->event);
+      count(copy.from, copy.to, batch->ranges.size_bytes(), begun[at]->way, batch->ranges.ranges().size());
     }
   } catch (...) {
     // The plan is not carried out, so nobody will settle what has been started.
@@ -127,23 +197,23 @@ SharedMeter BufferCore::Inside::meter(Place from, Place to) const {
   return {meters, &one};
 }
 
-void BufferCore::Inside::count(Place from, Place to, std::size_t moved, detail::Way way) {
-  if (way == detail::Way::staged) counters.staged.fetch_add(1, std::memory_order_relaxed);
-  if (way == detail::Way::unstaged) counters.unstaged.fetch_add(1, std::memory_order_relaxed);
+void BufferCore::Inside::count(Place from, Place to, std::size_t moved, detail::Way way, std::size_t copies) {
+  if (way == detail::Way::staged) counters.staged.fetch_add(copies, std::memory_order_relaxed);
+  if (way == detail::Way::unstaged) counters.unstaged.fetch_add(copies, std::memory_order_relaxed);
   if (in_host_memory(from)) {
     counters.upload_bytes.fetch_add(moved, std::memory_order_relaxed);
-    counters.uploads.fetch_add(1, std::memory_order_relaxed);
+    counters.uploads.fetch_add(copies, std::memory_order_relaxed);
   } else if (in_host_memory(to)) {
     counters.download_bytes.fetch_add(moved, std::memory_order_relaxed);
-    counters.downloads.fetch_add(1, std::memory_order_relaxed);
+    counters.downloads.fetch_add(copies, std::memory_order_relaxed);
   } else {
     counters.between_bytes.fetch_add(moved, std::memory_order_relaxed);
-    counters.between.fetch_add(1, std::memory_order_relaxed);
+    counters.between.fetch_add(copies, std::memory_order_relaxed);
   }
   auto const from_name = place_name(from), to_name = place_name(to);
   auto link = std::ranges::find_if(links, [&](auto const& l) { return l.from == from_name && l.to == to_name; });
   if (link == links.end()) link = links.insert(links.end(), {from_name, to_name, 0, 0});
-  ++link->copies;
+  link->copies += copies;
   link->bytes += moved;
 }
 

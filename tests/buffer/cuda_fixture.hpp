@@ -61,6 +61,17 @@ inline void warm_up(Device& gpu) {
   {
     Gate const held{queue};  // a word for streams to wait at
   }
+  {
+    // The kernel that moves many pieces, and a list for it.
+    constexpr std::size_t bytes = std::size_t{64} << 10;
+    auto& cpu = device("cpu");
+    auto const host = cpu.allocate(bytes, Location::pinned), there = gpu.allocate(bytes, Location::device);
+    std::vector<CopyPiece> pieces;
+    for (std::size_t i = 0; i < 100; ++i) pieces.push_back({i * 100 + i % 3, i * 100, 64});
+    queue.upload(there, reinterpret_cast<void const*>(host.object), pieces).wait();
+    gpu.release(there, Location::device);
+    cpu.release(host, Location::pinned);
+  }
   gpu.synchronize();
 }
 

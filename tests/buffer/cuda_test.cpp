@@ -1,6 +1,7 @@
 #include "buffer/cuda_fixture.hpp"
 
 #include "buffer/driver_conformance.hpp"
+#include "device/cuda/cuda_device.hpp"
 #include "device/cuda/driver.hpp"
 
 #include <thread>
@@ -229,6 +230,78 @@ TEST_F(CudaBuffers, PinnedBuffersAreTheDriversAndMoveWhileTheCallHasLongReturned
   down.wait();
   EXPECT_TRUE(buffer.to_vector() == counting(mebi, 9));
   EXPECT_EQ(moved(buffer.statistics()), (Moved{4 * mebi, 1, 4 * mebi, 1}));
+}
+
+TEST_F(CudaBuffers, AHundredScatteredEditsAreOneCommandOfTheDriver) {
+  constexpr std::size_t pieces = 100, words = 1024, stride = 3000, count = pieces * stride;
+  constexpr std::array commands{"cuLaunchKernel",    "cuMemcpyBatchAsync", "cuMemcpy2DAsync",
+                                "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",  "cuMemcpyDtoDAsync"};
+  auto const commands_so_far = [&] {
+    std::size_t sum = 0;
+    for (auto const* const command : commands) sum += calls(command);
+    return sum;
+  };
+  for (bool const pinned : {true, false}) {
+    SCOPED_TRACE(pinned ? "pinned" : "pageable");
+    auto options = on(first);
+    options.pinned = pinned;
+    UnifiedBuffer<std::uint32_t> buffer(count, options);
+    auto expected = counting(count);
+    for (std::uint32_t round = 0; round < 3; ++round) {
+      {
+        auto const lease = buffer.device_overwrite();
+        first.default_queue().upload(lease.native(), expected.data(), count * 4).wait();
+      }
+      for (std::size_t i = 0; i < pieces; ++i) {
+        auto const at = i * stride + i % 7;
+        std::ranges::fill(buffer.host_overwrite(at, words), round + 1);
+        std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(at), words, round + 1);
+      }
+      auto const sent = commands_so_far(), kernels = calls("cuLaunchKernel");
+      buffer.sync_to_device();
+      EXPECT_EQ(commands_so_far() - sent, 1U);
+      EXPECT_EQ(calls("cuLaunchKernel") - kernels, 1U);
+      EXPECT_EQ(device_words(buffer, first), expected);
+    }
+    EXPECT_EQ(buffer.statistics().host_to_device_copies, 3 * pieces);
+    EXPECT_EQ(buffer.statistics().staged_copies, pinned ? 0U : 3 * pieces);
+  }
+}
+
+TEST_F(CudaBuffers, LargePageableCopiesGoThroughFourChunksAndReturnAtOnce) {
+  auto& staged = device("cuda:0,staging=1MiB");
+  warm_up(staged);
+  manager.reset();
+  before = InUse::now();
+  manager.emplace();
+  for (auto const chunks : {1, 3, 4, 9}) {
+    SCOPED_TRACE(chunks);
+    auto const words = static_cast<std::size_t>(chunks) * mebi - 17;
+    UnifiedBuffer<std::uint32_t> buffer(words, on(staged));
+    buffer.copy_from(counting(words));
+    auto const up = calls("cuMemcpyHtoDAsync"), down = calls("cuMemcpyDtoHAsync");
+    Event sent;
+    EXPECT_TRUE(returns_while_held([&] { sent = buffer.prefetch(staged); }));
+    sent.wait();
+    EXPECT_EQ(calls("cuMemcpyHtoDAsync") - up, static_cast<std::size_t>(chunks));
+    EXPECT_TRUE(device_words(buffer, staged) == counting(words));
+    affine(staged.default_queue(), buffer.slice(0), 1, 3).wait();
+    auto const fetched = calls("cuMemcpyDtoHAsync");
+    EXPECT_TRUE(buffer.to_vector() == counting(words, 3));
+    EXPECT_EQ(calls("cuMemcpyDtoHAsync") - fetched, static_cast<std::size_t>(chunks));
+    EXPECT_GT(fetched, down);
+    EXPECT_EQ(buffer.statistics().staged_copies, 2U);
+    EXPECT_EQ(moved(buffer.statistics()), (Moved{words * 4, 1, words * 4, 1}));
+  }
+  EXPECT_LE(manager->pool(device("cpu"), Location::pinned).statistics().peak_reserved_bytes, 4 * 4 * mebi);
+}
+
+TEST(CudaStaging, IsTheDefaultWhereThereAreThreadsToFillTheChunks) {
+  EXPECT_EQ(detail::cuda::staging_by_default(1), std::nullopt);
+  EXPECT_EQ(detail::cuda::staging_by_default(3), std::nullopt);
+  EXPECT_EQ(detail::cuda::staging_by_default(4), 4 * mebi);
+  EXPECT_EQ(detail::cuda::staging_by_default(64), 4 * mebi);
+  EXPECT_EQ(device("cuda:0,staging=7MiB").staging_threshold(), 7 * mebi) << "what is said counts";
 }
 
 TEST_F(CudaBuffers, AnUploadOfPageableMemoryThatIsStillBeingWrittenWaitsForTheWriter) {

@@ -77,6 +77,109 @@ TEST_P(OnADriver, AnEditMovesOnlyItself) {
   EXPECT_EQ(device_bytes(buffer, home), expected);
 }
 
+TEST_P(OnADriver, ScatteredEditsMoveThemselvesAlone) {
+  constexpr std::size_t words = 1024, stride = 3000, pieces = 100, count = pieces * stride;
+  for (bool const pinned : {false, true}) {
+    for (bool const even : {false, true}) {
+      SCOPED_TRACE(::testing::Message() << (pinned ? "pinned" : "pageable") << (even ? ", even" : ", uneven"));
+      auto options = on_it();
+      options.pinned = pinned;
+      UnifiedBuffer<std::uint32_t> buffer(count, options);
+      auto expected = counting(count);
+      {
+        auto const lease = buffer.device_overwrite();
+        home.default_queue().upload(lease.native(), expected.data(), count * 4).wait();
+      }
+      for (std::uint32_t round = 1; round <= 3; ++round) {
+        // What lies between is newer on the device, so that nothing of it may be copied along.
+        {
+          auto const lease = buffer.device();
+        }
+        auto const before = buffer.statistics();
+        for (std::size_t i = 0; i < pieces; ++i) {
+          auto const at = i * stride + (even ? 0 : i % 7);
+          std::ranges::fill(buffer.host_overwrite(at, words), round * 1000 + static_cast<std::uint32_t>(i));
+          std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(at), words,
+                      round * 1000 + static_cast<std::uint32_t>(i));
+        }
+        buffer.sync_to_device();
+        auto const after = buffer.statistics();
+        EXPECT_EQ(after.host_to_device_copies - before.host_to_device_copies, pieces);
+        EXPECT_EQ(after.host_to_device_bytes - before.host_to_device_bytes, pieces * words * 4);
+        EXPECT_EQ(device_bytes(buffer, home), expected);
+      }
+      EXPECT_EQ(buffer.to_vector(), expected);
+      buffer.core().validate();
+    }
+  }
+}
+
+TEST_P(OnADriver, ScatteredEditsOnTheDeviceComeHome) {
+  constexpr std::size_t stride = 3000, pieces = 100, count = pieces * stride;
+  for (bool const pinned : {false, true}) {
+    SCOPED_TRACE(pinned ? "pinned" : "pageable");
+    auto options = on_it();
+    options.pinned = pinned;
+    UnifiedBuffer<std::uint32_t> buffer(count, options);
+    auto expected = counting(count);
+    buffer.copy_from(expected);
+    buffer.sync_to_device();
+    // Between its own pieces the host has what the device must not bring.
+    std::vector<std::uint32_t> const news(500, 7);
+    for (std::size_t i = 0; i < pieces; ++i) {
+      auto part = buffer.slice(i * stride + i % 7, news.size());
+      {
+        auto const lease = part.device_overwrite();
+        home.default_queue().upload(lease.native(), news.data(), news.size() * 4).wait();
+      }
+      std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(i * stride + i % 7), news.size(), 7U);
+      buffer.host_overwrite(i * stride + 1000, 1).front() = 9;
+      expected[i * stride + 1000] = 9;
+    }
+    auto const before = buffer.statistics();
+    EXPECT_EQ(buffer.to_vector(), expected);
+    auto const after = buffer.statistics();
+    EXPECT_EQ(after.device_to_host_copies - before.device_to_host_copies, pieces);
+    EXPECT_EQ(after.device_to_host_bytes - before.device_to_host_bytes, pieces * news.size() * 4);
+    EXPECT_EQ(device_bytes(buffer, home), expected);
+  }
+}
+
+TEST_P(OnADriver, BlocksOfViewsAreCopiedWhereTheyAre) {
+  UnifiedBuffer<std::uint32_t> from(50 * 40, on_it()), to(60 * 70, on_it());
+  from.copy_from(counting(50 * 40));
+  from.sync_to_device();
+  from.release_host();
+  to.fill(0);
+  to.sync_to_device();
+  auto target = to.view_2d(60, 70);
+  auto& queue = home.default_queue();
+  auto const tickets = queue.record().ticket();
+  copy_block(from.view_2d(50, 40), {5, 3}, target, {11, 20}, {30, 33});
+  EXPECT_EQ(queue.record().ticket() - tickets, 1U) << "one command";
+  std::vector<std::uint32_t> expected(60 * 70, 0);
+  for (std::size_t r = 0; r < 30; ++r) {
+    for (std::size_t c = 0; c < 33; ++c)
+      expected[(11 + r) * 70 + 20 + c] = static_cast<std::uint32_t>((5 + r) * 40 + 3 + c);
+  }
+  EXPECT_EQ(device_bytes(to, home), expected);
+  EXPECT_EQ(to.to_vector(), expected);
+  EXPECT_EQ(from.statistics().device_to_host_bytes, 0U);
+  // Within one buffer: what does not overlap is one command, what does goes row by row and in order.
+  copy_block(target, {11, 20}, target, {11, 60}, {30, 10});
+  for (std::size_t r = 0; r < 30; ++r) {
+    std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>((11 + r) * 70 + 20), 10,
+                expected.begin() + static_cast<std::ptrdiff_t>((11 + r) * 70 + 60));
+  }
+  copy_block(target, {12, 20}, target, {11, 20}, {10, 33});
+  for (std::size_t r = 0; r < 10; ++r) {
+    std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>((12 + r) * 70 + 20), 33,
+                expected.begin() + static_cast<std::ptrdiff_t>((11 + r) * 70 + 20));
+  }
+  EXPECT_EQ(to.to_vector(), expected);
+  to.core().validate();
+}
+
 TEST_P(OnADriver, MixedSidesMerge) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_it());
   buffer.copy_from(counting(100));

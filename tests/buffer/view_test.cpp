@@ -89,6 +89,45 @@ TEST_F(Views, BlocksAreCopiedBetweenViewsOnTheDeviceThatHasThem) {
   EXPECT_EQ(from.statistics().device_to_host_bytes, 0U) << "nothing went by way of the host";
 }
 
+TEST_F(Views, TheRowsOfABlockComeToTheHostAtOnceAndNothingElseDoes) {
+  Device& batching = make_sim({.memory_bytes = std::size_t{64} << 20, .batches = true});
+  auto options = on_sim();
+  options.device = &batching;
+  options.pinned = true;
+  UnifiedBuffer<std::uint32_t> buffer(100 * 5000, options);
+  auto const values = counting(100 * 5000);
+  {
+    auto const lease = buffer.device_overwrite();
+    std::ranges::copy(values, lease.data());
+  }
+  auto& queue = batching.default_queue();
+  auto const tickets = queue.record().ticket();
+  std::vector<std::uint32_t> block(50 * 10);
+  buffer.view_2d(100, 5000).copy_block_to({20, 300}, {50, 10}, block);
+  EXPECT_EQ(queue.record().ticket() - tickets, 1U);
+  for (std::size_t i = 0; i < block.size(); ++i) ASSERT_EQ(block[i], (20 + i / 10) * 5000 + 300 + i % 10);
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{0, 0, 50 * 40, 50}));
+  EXPECT_EQ(moved(batching.transfers()), moved(buffer.statistics()));
+}
+
+TEST_F(Views, ABlockOfADeviceIsOnePieceOfWorkAndAFailureLeavesItsTarget) {
+  Device& batching = make_sim({.memory_bytes = std::size_t{64} << 20, .batches = true});
+  auto options = on_sim();
+  options.device = &batching;
+  UnifiedBuffer<std::uint32_t> from(20 * 20, options), to(20 * 20, options);
+  from.copy_from(counting(400));
+  to.copy_from(counting(400, 1000));
+  for (auto* const buffer : {&from, &to}) buffer->sync_to_device();
+  from.release_host();
+  auto target = to.view_2d(20, 20);
+  set_sim_faults(batching, {.fail_call = 3});  // the third row: sim copies them one by one
+  copy_block(from.view_2d(20, 20), {0, 0}, target, {5, 5}, {10, 10});
+  EXPECT_THROW(std::ignore = to.to_vector(), DeviceError);
+  EXPECT_EQ(to.to_vector(), counting(400, 1000));
+  EXPECT_EQ(device_bytes(to, batching), counting(400, 1000));
+  to.core().validate();
+}
+
 TEST_F(Views, BoundsAreCheckedIn64Bits) {
   UnifiedBuffer<std::uint32_t> buffer(12, on_sim());
   buffer.fill(1);

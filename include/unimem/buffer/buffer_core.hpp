@@ -58,6 +58,12 @@ struct BufferWindow {
 /// Returns when the copy is under way; reading either buffer waits as needed. Throws SizeMismatch.
 UNIMEM_API Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes);
 
+/// Copies pieces, such as the rows of a rectangle, from one buffer to another, or within one: as one piece of work if
+/// both are at home on one device that alone has all of them current, else piece by piece as `copy_bytes` does. Pieces
+/// of one buffer that overlap go one after the other, in their order.
+UNIMEM_API void copy_pieces(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces,
+                            std::size_t element_bytes);
+
 /// What a UnifiedBuffer is underneath: bytes, where they are current, the memory behind each place, and the work in
 /// flight. It asks Coherence what to copy, gets memory from the manager, lets queues carry the copies out, and
 /// remembers whose work must end before whose may start.
@@ -130,6 +136,10 @@ class UNIMEM_API BufferCore final : public Resident {
   void sync_to_device(Device& device, ByteRange range) {
     if (current_on_.load(std::memory_order_acquire) != &device) sync_to_device_slow(device, range);
   }
+  /// Brings several ranges, none of which meet, to the host at once, for who is about to read them.
+  void bring_to_host(std::span<const ByteRange> ranges) {
+    if ((summary_.load(std::memory_order_acquire) & host_current) == 0) bring_to_host_slow(ranges);
+  }
   void sync_to_host(ByteRange range) {
     if ((summary_.load(std::memory_order_acquire) & host_current) == 0) sync_to_host_slow(range);
   }
@@ -190,6 +200,8 @@ class UNIMEM_API BufferCore final : public Resident {
       Queue& queue, std::span<const Operand> operands,
       std::function<Event(std::span<const DeviceMemory>, std::span<const Event> needs)> const& submit);
   friend Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes);
+  friend void copy_pieces(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces,
+                          std::size_t element_bytes);
   struct Inside;
   class Guard;
 
@@ -207,6 +219,9 @@ class UNIMEM_API BufferCore final : public Resident {
   void* host_slow(ByteRange range, Intent intent);
   void sync_to_device_slow(Device& device, ByteRange range);
   void sync_to_host_slow(ByteRange range);
+  void bring_to_host_slow(std::span<const ByteRange> ranges);
+  /// Whether the pieces went as one piece of work.
+  static bool copied_at_once(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces);
   [[nodiscard]] Device& find_default_device() const;
   [[nodiscard]] BufferState state_by_pages() const noexcept;
   void settle_first(std::string_view operation, ByteRange range);

@@ -20,9 +20,6 @@ UNIMEM_API void check_block(std::span<const std::size_t> begin, std::span<const 
 UNIMEM_API void check_extents(std::span<const std::size_t> extents, std::size_t size);
 }  // namespace detail
 
-template <class T>
-void copy(BufferSlice<T> const& from, BufferSlice<T> const& to);
-
 /// Elements of a buffer seen as a row-major array of `Rank` dimensions, outermost first. Shares memory and coherence
 /// with the buffer and keeps them alive, as a slice does; nothing is copied to make one. All bounds are checked, in 64
 /// bits.
@@ -61,8 +58,14 @@ class BufferView {
   }
 
   /// Copies a rectangular block out, row by row, into `data`, which has room for exactly its elements (SizeMismatch).
-  /// Only the rows of the block are brought to the host.
+  /// Only the rows of the block are brought to the host, all of them at once.
   void copy_block_to(Index begin, Index count, std::span<T> data) const {
+    std::vector<ByteRange> rows;
+    each_run("copy_block_to", begin, count, data.size(), [&](std::size_t from, std::size_t run, std::size_t) {
+      auto const first = elements_.offset_bytes() + from * sizeof(T);
+      rows.push_back({first, first + run * sizeof(T)});
+    });
+    if (!rows.empty()) elements_.core().bring_to_host(rows);
     each_run("copy_block_to", begin, count, data.size(), [&](std::size_t from, std::size_t run, std::size_t at) {
       elements_.copy_to(data.subspan(at, run), from);
     });
@@ -75,19 +78,24 @@ class BufferView {
              [&](std::size_t to, std::size_t run, std::size_t at) { elements_.copy_from(data.subspan(at, run), to); });
   }
 
-  /// Copies a block of one view to a block of another, along the nearest path, row by row: on the device if the source
-  /// is current there alone. Throws SizeMismatch unless the counts are the same.
+  /// Copies a block of one view to a block of another, along the nearest path: on the device if the source is current
+  /// there alone, its rows as one piece of work (`copy_pieces`), else row by row. Throws InvalidArgument unless both
+  /// blocks lie in their views.
   friend void copy_block(BufferView const& from, Index from_begin, BufferView& to, Index to_begin, Index count) {
     detail::check_block(from_begin, count, from.extents_);
     detail::check_block(to_begin, count, to.extents_);
+    std::vector<CopyPiece> rows;
+    auto const base = std::array{from.elements_.offset_bytes(), to.elements_.offset_bytes()};
     for_each_row(count, [&](Index row, std::size_t run) {
       auto source = from_begin, target = to_begin;
       for (std::size_t i = 0; i < Rank; ++i) {
         source[i] += row[i];
         target[i] += row[i];
       }
-      copy(from.elements_.slice(from.raw_offset(source), run), to.elements_.slice(to.raw_offset(target), run));
+      rows.push_back({base[1] + to.raw_offset(target) * sizeof(T), base[0] + from.raw_offset(source) * sizeof(T),
+                      run * sizeof(T)});
     });
+    if (!rows.empty()) copy_pieces(from.elements_.core(), to.elements_.core(), rows, sizeof(T));
   }
 
  private:
