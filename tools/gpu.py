@@ -140,7 +140,7 @@ def sanitizer_rows(end: float, left_out: "list[str]") -> "list[Row]":
             wrapper += ["--report-api-errors", "no"]
         limit = min(seconds, end - time.monotonic())
         if limit < 5:
-            rows.append(Row(f"{name}: {program}", "time was up", "not run", 0))
+            rows.append(Row(f"{name}: {program}", "time was up", "FAILED", 0))
             continue
         outcome = run_suite(BUILD, program, limit, wrapper=wrapper, tests=tests, restarts=0)
         row = suite_row(f"{name}: {program}", outcome)
@@ -164,7 +164,7 @@ def benchmark_rows(end: float, device: str) -> "list[Row]":
         command += ["--python", python]
     limit = end - time.monotonic()
     if limit < 10:
-        return [Row("benchmarks", "time was up", "not run", 0)]
+        return [Row("benchmarks", "time was up", "FAILED", 0)]
     begin = time.monotonic()
     try:
         done = subprocess.run(command, timeout=limit, check=False)
