@@ -109,21 +109,21 @@ bool find_tool() {
 
 }  // namespace
 
-std::atomic<NvtxRange::State> NvtxRange::state_{State::unknown};
+std::atomic<NvtxRange::State> NvtxRange::listening{State::unknown};
 
 bool NvtxRange::has_tool() noexcept {
-  auto state = state_.load(std::memory_order_acquire);
+  auto state = listening.load(std::memory_order_acquire);
   if (state != State::unknown) return state == State::on;
   static std::mutex looking;
   std::lock_guard const lock{looking};
-  state = state_.load(std::memory_order_relaxed);
+  state = listening.load(std::memory_order_relaxed);
   if (state == State::unknown) {
     try {
       state = find_tool() ? State::on : State::off;
     } catch (std::exception const&) {
       state = State::off;
     }
-    state_.store(state, std::memory_order_release);  // the tool's functions are seen with it
+    listening.store(state, std::memory_order_release);  // the tool's functions are seen with it
   }
   return state == State::on;
 }

@@ -17,7 +17,7 @@ class NvtxRange {
   /// `name()` gives the name, a std::string, and is called only where a tool listens.
   template <class Name>
   explicit NvtxRange(Name const& name) noexcept {
-    if (state_.load(std::memory_order_acquire) != State::off) [[unlikely]]
+    if (listening.load(std::memory_order_acquire) != State::off) [[unlikely]]
       begin(name);
   }
   NvtxRange(NvtxRange const&) = delete;
@@ -44,7 +44,7 @@ class NvtxRange {
   [[nodiscard]] static bool push(std::string const& name) noexcept;
   static void pop() noexcept;
 
-  static std::atomic<State> state_;
+  static std::atomic<State> listening;
   bool open_ = false;
 };
 
