@@ -35,9 +35,12 @@ Location Allocation::location() const noexcept {
   return block_->pool->location();
 }
 
-void Allocation::release(Event last_use) noexcept {
-  size_ = 0;
-  if (auto* const block = std::exchange(block_, nullptr)) block->pool->release(*block, last_use);
+namespace detail {
+
+void release(Block& block, Event last_use) noexcept {
+  block.pool->release(block, last_use);
 }
+
+}  // namespace detail
 
 }  // namespace unimem

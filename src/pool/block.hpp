@@ -7,15 +7,18 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <set>
+#include <utility>
 
 namespace unimem::detail {
 
 class PoolCore;
 struct Block;
 
-/// Smallest first; among equals the one cached longest, whose work is the likeliest to have ended.
+/// Smallest first; among equals the one cached longest, whose work is the likeliest to have ended. Threads that know
+/// nothing of each other may give the same number.
 struct SmallerThenOlder {
   using is_transparent = void;
   [[nodiscard]] bool operator()(Block const* a, Block const* b) const noexcept;
@@ -42,9 +45,14 @@ struct Block {
   Event inherited;
   Event last_use;  ///< what the owner gave at release
 
+  /// While it is parked (see Magazines): the only queue that may go on with it at once; 0 if nothing is pending.
+  std::uint64_t parked_for = 0;
+  std::uint32_t magazine = 0;  ///< the number of its near-exact class
+  bool parked = false;         ///< in a magazine or a depot: neither in use nor among the free blocks of the core
+
   Name name;
   std::chrono::steady_clock::time_point cached_since{};
-  std::uint64_t cached_as = 0;  ///< running number of its caching: the order of ages, whatever the clock says
+  std::uint64_t cached_as = 0;  ///< running number of its release: the order of ages, whatever the clock says
 
   BlockList::iterator place;   ///< itself, in whichever list it is
   BlockIndex::node_type node;  ///< its place in the index by capacity, while it is not cached
@@ -64,6 +72,32 @@ struct Block {
     return settled() || (behind(inherited) && behind(last_use));
   }
 
+  /// The one queue that may go on with it without waiting or asking: 0 if nothing is known to be pending, `no_queue` if
+  /// there is no such queue.
+  static constexpr std::uint64_t no_queue = ~std::uint64_t{0};
+  [[nodiscard]] std::uint64_t only_queue() const noexcept {
+    if (last_use == Event{} && inherited == Event{}) [[likely]]
+      return 0;
+    if (last_use == Event{}) return inherited.queue_id();
+    if (inherited == Event{} || inherited.queue_id() == last_use.queue_id()) return last_use.queue_id();
+    return no_queue;
+  }
+
+  /// Notes who had the block last, and how far he may still be using it.
+  void used_until(Event event) noexcept {
+    // One queue runs in order, so a later event of the same queue stands for the earlier one as well.
+    if (event != Event{} && event.queue_id() == inherited.queue_id()) inherited = {};
+    last_use = event;
+    ++generation;
+  }
+
+  /// Hands it on, at once: its new owner's work is ordered behind that which may still be using it.
+  void unpark(Name owner) noexcept {
+    parked = false;
+    name = owner;
+    if (last_use != Event{}) inherited = std::exchange(last_use, {});
+  }
+
   /// Blocks until nothing is pending. Whether that work went well is its own readers' business.
   void wait() noexcept {
     static_cast<void>(inherited.wait_for_error());
@@ -73,7 +107,8 @@ struct Block {
 };
 
 inline bool SmallerThenOlder::operator()(Block const* a, Block const* b) const noexcept {
-  return a->capacity() != b->capacity() ? a->capacity() < b->capacity() : a->cached_as < b->cached_as;
+  if (a->capacity() != b->capacity()) return a->capacity() < b->capacity();
+  return a->cached_as != b->cached_as ? a->cached_as < b->cached_as : std::less<Block const*>{}(a, b);
 }
 
 inline bool SmallerThenOlder::operator()(Block const* block, std::size_t capacity) const noexcept {

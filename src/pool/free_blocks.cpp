@@ -3,6 +3,7 @@
 #include "pool/near_exact.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <utility>
 
@@ -17,8 +18,17 @@ constexpr int most_looks = 32;
 
 void FreeBlocks::add(BlockList& from, Block& block, std::chrono::steady_clock::time_point now) noexcept {
   block.cached_since = now;
-  block.cached_as = ++cachings_;
+  block.cached_as = ++releases_;
   by_age_.splice(by_age_.end(), from, block.place);
+  by_capacity_.insert(std::move(block.node));
+  bytes_ += block.capacity();
+}
+
+void FreeBlocks::add_released_earlier(BlockList& from, Block& block) noexcept {
+  releases_ = std::max(releases_, block.cached_as);
+  auto behind = by_age_.end();
+  while (behind != by_age_.begin() && std::prev(behind)->cached_as > block.cached_as) --behind;
+  by_age_.splice(behind, from, block.place);
   by_capacity_.insert(std::move(block.node));
   bytes_ += block.capacity();
 }
@@ -68,7 +78,7 @@ void FreeBlocks::validate() const {
   for (auto it = by_age_.begin(); it != by_age_.end(); ++it) {
     if (it->place != it) throw std::logic_error("FreeBlocks: a block does not know its place");
     if (!it->node.empty()) throw std::logic_error("FreeBlocks: a cached block still holds its index node");
-    if (it->cached_as <= previous) throw std::logic_error("FreeBlocks: ages out of order");
+    if (it->cached_as < previous) throw std::logic_error("FreeBlocks: ages out of order");
     previous = it->cached_as;
     sum += it->capacity();
     auto const* const block = &*it;

@@ -2,6 +2,7 @@
 
 #include "pool/block.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +17,13 @@ class FreeBlocks {
  public:
   /// Caches a block of the list `from`.
   void add(BlockList& from, Block& block, std::chrono::steady_clock::time_point now) noexcept;
+
+  /// Caches a block that was released before now, as `cached_as` says: it is put among the others by its age.
+  void add_released_earlier(BlockList& from, Block& block) noexcept;
+
+  /// The number of the latest release it knows of.
+  [[nodiscard]] std::uint64_t releases() const noexcept { return releases_; }
+  void catch_up(std::uint64_t releases) noexcept { releases_ = std::max(releases_, releases); }
 
   /// Moves a cached block to the end of the list `to`.
   void remove(Block& block, BlockList& to) noexcept;
@@ -47,7 +55,7 @@ class FreeBlocks {
   BlockList by_age_;
   BlockIndex by_capacity_;
   std::size_t bytes_ = 0;
-  std::uint64_t cachings_ = 0;
+  std::uint64_t releases_ = 0;
 };
 
 }  // namespace unimem::detail

@@ -6,16 +6,19 @@
 
 namespace unimem {
 
+namespace detail {
+
+Block& acquire(PoolCore& core, std::size_t bytes, AcquireOptions const& options) {
+  return core.acquire(bytes, options);
+}
+
+}  // namespace detail
+
 MemoryPool::MemoryPool(Device& device, Location location, PoolOptions options)
     : core_(std::make_unique<detail::PoolCore>(device, location, std::move(options))) {}
 
 MemoryPool::~MemoryPool() {
   detail::PoolCore::close(std::move(core_));
-}
-
-Allocation MemoryPool::acquire(std::size_t bytes, AcquireOptions const& options) {
-  if (bytes == 0) return {};
-  return {&core_->acquire(bytes, options), bytes};
 }
 
 Allocation MemoryPool::acquire_cached(std::size_t bytes, Name name) {

@@ -4,13 +4,13 @@
 #include <unimem/core/size.hpp>
 
 #include "pool/near_exact.hpp"
-#include "pool/poison.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
@@ -26,19 +26,36 @@ constexpr std::size_t most_holders = 5;  // in a message
 // would otherwise collect one block of each; one that is small anyway need not be kept tidy.
 constexpr std::size_t spare_budget = std::size_t{64} << 20;
 
-/// 0 for the host. Throws InvalidArgument for a queue that was moved from.
-std::uint64_t id_of(Queue const* queue) {
-  if (queue == nullptr) return 0;
-  static_cast<void>(queue->device());
-  return queue->id();
+/// Throws InvalidArgument for a queue that was moved from.
+std::uint64_t id_of(Queue const& queue) {
+  auto const id = queue.id();
+  if (id == 0) [[unlikely]]
+    static_cast<void>(queue.device());
+  return id;
+}
+
+/// Acquires that never came to the core, each of them a hit.
+void add_hits(PoolStatistics& counts, Magazines const& magazines) {
+  magazines.for_each_hits([&counts](std::size_t bytes, std::uint64_t hits) {
+    auto& asked = counts.size_classes[size_class(bytes)];
+    counts.total_allocations += hits;
+    counts.pool_hits += hits;
+    asked.allocations += hits;
+    asked.hits += hits;
+  });
 }
 
 }  // namespace
 
 PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
-    : device_(device), location_(location), options_(std::move(options)), max_bytes_(options_.max_bytes) {}
+    : device_(device),
+      location_(location),
+      options_(std::move(options)),
+      max_bytes_(options_.max_bytes),
+      parking_(*this, options_.trim_interval.count() == 0 && options_.release_threshold == everything) {}
 
 void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
+  core->parking_.close();
   core->trim(0);
   auto const counts = core->statistics();
   if (counts.active_allocations == 0) return;
@@ -56,24 +73,47 @@ void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
 
 // ---- Taking ----------------------------------------------------------------------------------------------------
 
-Block& PoolCore::acquire(std::size_t bytes, AcquireOptions const& options) {
+Block& PoolCore::acquire_otherwise(std::size_t bytes, AcquireOptions const& options) {
   if (options.alignment != 0) check_alignment(options.alignment, device_.info().alignment);
+  auto const queue = options.queue == nullptr ? 0 : id_of(*options.queue);
+  auto* const parked = parking_.take(bytes, queue, options.name);
+  if (parked == nullptr) [[unlikely]]
+    return acquire_here(bytes, queue, options);
+  if (poisons) expose(*parked);
+  return *parked;
+}
+
+Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options) {
   auto const time = now();
-  auto const queue = id_of(options.queue);
 
   std::string refusal;   // what the driver said when it last had no memory
   bool refused = false;  // it has said so, and nothing has changed since
   bool rounded = true;   // asking for a near-exact class, not for the bare bytes
+  bool looked = false;   // at what this thread has parked
+  std::optional<Parking::Seizure> seizure;
   Lock lock{mutex_};
+  auto const seize = [&] {
+    if (seizure.has_value()) return false;
+    lock.unlock();
+    seizure.emplace(parking_);
+    lock.lock();
+    return true;
+  };
   for (;;) {
     if (auto* const cached = free_.find(bytes, queue, options.may_wait))
       return reuse(lock, *cached, bytes, options, time);
+    if (!std::exchange(looked, true)) {
+      lock.unlock();
+      bool const more = parking_.flush_own();
+      lock.lock();
+      if (more) continue;
+    }
     give_back(lock, free_.take_cached_before(expiry(time)));
 
     // The ladder: from what disturbs nobody to what blocks. Each rung that changed anything starts it again.
     auto const capacity = affordable(bytes, rounded);
     if (capacity == 0) {
-      if (await_transit(lock)) continue;
+      if (seize() || await_transit(lock)) continue;
       fail(lock, bytes, refusal);
     }
     if (!refused && capacity <= room()) {
@@ -82,6 +122,7 @@ Block& PoolCore::acquire(std::size_t bytes, AcquireOptions const& options) {
       refused = true;
       continue;  // the lock was dropped: a block that fits may have come back
     }
+    if (seize()) continue;
     auto const needed = refused ? capacity : capacity - room();
     if (give_back(lock, free_.take_oldest(needed, false)) != 0 || await_transit(lock) ||
         (options.may_wait && give_back(lock, free_.take_oldest(needed, true)) != 0)) {
@@ -95,12 +136,19 @@ Block& PoolCore::acquire(std::size_t bytes, AcquireOptions const& options) {
 }
 
 Block* PoolCore::acquire_cached(std::size_t bytes, Name name) {
+  if (auto* const parked = parking_.take(bytes, 0, name)) {
+    expose(*parked);
+    return parked;
+  }
   AcquireOptions options;
   options.name = name;
   auto const time = now();
-  Lock lock{mutex_};
-  auto* const cached = free_.find(bytes, id_of(nullptr), false);
-  return cached == nullptr ? nullptr : &reuse(lock, *cached, bytes, options, time);
+  for (bool looked = false;; looked = true) {
+    Lock lock{mutex_};
+    if (auto* const cached = free_.find(bytes, 0, false)) return &reuse(lock, *cached, bytes, options, time);
+    lock.unlock();
+    if (looked || !parking_.flush_own()) return nullptr;
+  }
 }
 
 Block& PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time time) {
@@ -167,6 +215,7 @@ Block* PoolCore::grow(Lock& lock, std::size_t capacity, std::size_t bytes, Acqui
 
   auto& block = fresh.front();
   block.memory = memory;
+  block.magazine = static_cast<std::uint32_t>(near_exact_class(memory.bytes));
   block.name = options.name;
   live_.splice(live_.end(), fresh);
   count_in(block, bytes, false);
@@ -217,18 +266,24 @@ BlockList PoolCore::descriptor() {
 
 // ---- Giving back -----------------------------------------------------------------------------------------------
 
-void PoolCore::release(Block& block, Event last_use) noexcept {
+void PoolCore::release_otherwise(Block& block, Event last_use) noexcept {
+  block.used_until(last_use);
+  block.parked_for = block.only_queue();
+  if (block.parked_for == 0) hide(block);
+  if (block.parked_for == Block::no_queue || !parking_.keep(block)) release_here(block);
+}
+
+void PoolCore::release_here(Block& block) noexcept {
   auto const time = now();
-  // One queue runs in order, so a later event of the same queue stands for the earlier one as well.
-  if (last_use != Event{} && last_use.queue_id() == block.inherited.queue_id()) block.inherited = {};
-  block.last_use = last_use;
-  bool const settled = block.settled();
-  ++block.generation;
-  if (settled) hide(block);
+  if (block.settled()) hide(block);
 
   Lock lock{mutex_};
+  auto* const own = parking_.own();
+  note_peak(own);
   count_out(block);
+  if (own != nullptr) free_.catch_up(own->releases());
   free_.add(live_, block, time);
+  if (own != nullptr) own->catch_up(free_.releases());
   changed();
   if (self_ != nullptr) {
     give_back(lock, free_.take_oldest(everything, true));
@@ -243,6 +298,35 @@ void PoolCore::release(Block& block, Event last_use) noexcept {
     victims.splice(victims.end(), free_.take_oldest(free_.bytes() - options_.release_threshold, false));
   }
   give_back(lock, std::move(victims));
+}
+
+void PoolCore::take_back(Block& block) noexcept {
+  block.parked = false;
+  count_out(block);
+  free_.add_released_earlier(live_, block);
+}
+
+void PoolCore::take_back(std::span<Block* const> blocks) noexcept {
+  if (blocks.empty()) return;
+  Lock const lock{mutex_};
+  note_peak(parking_.own());
+  for (auto* const block : blocks) take_back(*block);
+  changed();
+}
+
+void PoolCore::take_back(Magazines& magazines) noexcept {
+  Lock const lock{mutex_};
+  note_peak(&magazines);
+  magazines.take_all([this](Block& block) { take_back(block); });
+  magazines.catch_up(free_.releases());
+  changed();
+}
+
+void PoolCore::take_back(Depots& depots) noexcept {
+  Lock const lock{mutex_};
+  note_peak(parking_.own());
+  depots.take_all([this](Block& block) { take_back(block); });
+  changed();
 }
 
 std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
@@ -267,12 +351,14 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
 }
 
 std::size_t PoolCore::trim(std::size_t keep_bytes) noexcept {
+  Parking::Seizure const seizure{parking_};
   Lock lock{mutex_};
   if (free_.bytes() <= keep_bytes) return 0;
   return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, true));
 }
 
 void PoolCore::set_max_bytes(std::size_t bytes) {
+  Parking::Seizure const seizure{parking_};
   Lock lock{mutex_};
   auto const live = counts_.active_bytes + growing_;
   if (bytes < live) {
@@ -321,7 +407,25 @@ PoolCore::Time PoolCore::expiry(Time time) const noexcept {
   return options_.trim_interval.count() == 0 ? Time::min() : time - options_.trim_interval;
 }
 
+std::size_t PoolCore::used_at_most(Magazines const* these) const noexcept {
+  auto parked = static_cast<std::ptrdiff_t>(parking_.bytes_beside(these));
+  if (these != nullptr) parked += these->fewest_bytes();
+  auto const out = static_cast<std::ptrdiff_t>(counts_.active_bytes);
+  return static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(out - parked, 0, out));
+}
+
+void PoolCore::note_peak(Magazines* these) noexcept {
+  counts_.peak_active_bytes = std::max(counts_.peak_active_bytes, used_at_most(these));
+  if (these != nullptr) these->begin_watch();
+}
+
+void PoolCore::count_hits_of(Magazines const& magazines) noexcept {
+  Lock const lock{mutex_};
+  add_hits(counts_, magazines);
+}
+
 void PoolCore::count_in(Block& block, std::size_t bytes, bool hit) noexcept {
+  note_peak(parking_.own());
   auto& asked = counts_.size_classes[size_class(bytes)];
   auto& held = counts_.size_classes[size_class(block.capacity())];
   ++counts_.total_allocations;
@@ -336,7 +440,7 @@ void PoolCore::count_in(Block& block, std::size_t bytes, bool hit) noexcept {
   ++counts_.active_allocations;
   counts_.active_bytes += block.capacity();
   held.active_bytes += block.capacity();
-  counts_.peak_active_bytes = std::max(counts_.peak_active_bytes, counts_.active_bytes);
+  note_peak(parking_.own());
   counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, counts_.active_bytes + free_.bytes());
 }
 
@@ -357,16 +461,44 @@ void PoolCore::uncount(std::size_t bytes) noexcept {
 }
 
 PoolStatistics PoolCore::statistics() const {
-  Lock const lock{mutex_};
-  auto counts = counts_;
-  counts.total_pooled_bytes = free_.bytes();
-  counts.reserved_bytes = counts.active_bytes + counts.total_pooled_bytes;
+  PoolStatistics counts;
+  parking_.inspect([&](Depots const& depots, auto const& threads) {
+    Lock const lock{mutex_};
+    counts = counts_;
+    counts.total_pooled_bytes = free_.bytes();
+    counts.reserved_bytes = counts.active_bytes + counts.total_pooled_bytes;
+    auto const parked = [&counts](Block const& block) {
+      auto& held = counts.size_classes[size_class(block.capacity())];
+      --counts.active_allocations;
+      counts.active_bytes -= block.capacity();
+      held.active_bytes -= block.capacity();
+      counts.total_pooled_bytes += block.capacity();
+      held.pooled_bytes += block.capacity();
+    };
+    depots.for_each(parked);
+    for (auto const& thread : threads) {
+      auto const& magazines = thread->magazines;
+      magazines.for_each(parked);
+      add_hits(counts, magazines);
+      counts.peak_active_bytes = std::max(counts.peak_active_bytes, used_at_most(&magazines));
+    }
+  });
   return counts;
 }
 
 PoolFragmentation PoolCore::fragmentation() const {
-  Lock const lock{mutex_};
-  return {free_.largest(), free_.bytes()};
+  PoolFragmentation free;
+  parking_.inspect([&](Depots const& depots, auto const& threads) {
+    Lock const lock{mutex_};
+    free = {free_.largest(), free_.bytes()};
+    auto const parked = [&free](Block const& block) {
+      free.largest_free_block = std::max(free.largest_free_block, block.capacity());
+      free.total_free += block.capacity();
+    };
+    depots.for_each(parked);
+    for (auto const& thread : threads) thread->magazines.for_each(parked);
+  });
+  return free;
 }
 
 std::size_t PoolCore::max_bytes() const noexcept {
@@ -375,13 +507,18 @@ std::size_t PoolCore::max_bytes() const noexcept {
 }
 
 std::vector<OutOfMemory::Holder> PoolCore::holders(std::size_t most) const {
-  Lock const lock{mutex_};
-  return holders_locked(most);
+  std::vector<OutOfMemory::Holder> holders;
+  parking_.inspect([&](Depots const&, auto const&) {
+    Lock const lock{mutex_};
+    holders = holders_locked(most);
+  });
+  return holders;
 }
 
 std::vector<OutOfMemory::Holder> PoolCore::holders_locked(std::size_t most) const {
   std::unordered_map<Name, OutOfMemory::Holder> by_name;
   for (auto const& block : live_) {
+    if (block.parked) continue;
     auto& holder = by_name[block.name];
     holder.bytes += block.capacity();
     ++holder.count;
@@ -422,43 +559,63 @@ void PoolCore::validate() const {
   auto const check = [](bool holds, char const* what) {
     if (!holds) throw std::logic_error(std::string("MemoryPool: ") + what);
   };
-  Lock const lock{mutex_};
-  free_.validate();
-  PoolStatistics seen;
-  for (auto it = live_.begin(); it != live_.end(); ++it) {
-    check(it->place == it && it->pool == this, "a live block does not know its place");
-    check(!it->node.empty(), "a live block has lost its index node");
-    ++seen.active_allocations;
-    seen.active_bytes += it->capacity();
-    seen.size_classes[size_class(it->capacity())].active_bytes += it->capacity();
-  }
-  for (auto const& block : free_.by_age())
-    seen.size_classes[size_class(block.capacity())].pooled_bytes += block.capacity();
-  for (auto const& block : spare_)
-    check(block.memory.empty() && !block.node.empty(), "a spare descriptor holds memory");
+  std::size_t parked_blocks = 0;
+  std::size_t parked_bytes = 0;
+  parking_.inspect([&](Depots const& depots, auto const& threads) {
+    Lock const lock{mutex_};
+    free_.validate();
+    auto const parked = [&](Block const& block) {
+      check(block.parked && block.pool == this, "a parked block does not know it");
+      ++parked_blocks;
+      parked_bytes += block.capacity();
+    };
+    depots.for_each(parked);
+    auto bytes = depots.bytes();
+    auto peak = counts_.peak_active_bytes;
+    for (auto const& thread : threads) {
+      thread->magazines.for_each(parked);
+      bytes += thread->magazines.bytes();
+      peak = std::max(peak, used_at_most(&thread->magazines));
+    }
+    check(bytes == parked_bytes, "the parked bytes do not add up");
+    PoolStatistics seen;
+    for (auto it = live_.begin(); it != live_.end(); ++it) {
+      check(it->place == it && it->pool == this, "a live block does not know its place");
+      check(!it->node.empty(), "a live block has lost its index node");
+      if (it->parked) --parked_blocks;
+      ++seen.active_allocations;
+      seen.active_bytes += it->capacity();
+      seen.size_classes[size_class(it->capacity())].active_bytes += it->capacity();
+    }
+    for (auto const& block : free_.by_age())
+      seen.size_classes[size_class(block.capacity())].pooled_bytes += block.capacity();
+    for (auto const& block : spare_)
+      check(block.memory.empty() && !block.node.empty(), "a spare descriptor holds memory");
 
-  auto const& counts = counts_;
-  auto const reserved = counts.active_bytes + free_.bytes();
-  check(seen.active_allocations == counts.active_allocations, "the live blocks are not as many as counted");
-  check(seen.active_bytes == counts.active_bytes, "the live bytes do not add up");
-  check(counts.pool_hits + counts.pool_misses == counts.total_allocations,
-        "hits and misses do not make up the allocations");
-  check(counts.peak_active_bytes >= counts.active_bytes, "the peak of active bytes is below the present");
-  check(counts.peak_reserved_bytes >= reserved, "the peak of reserved bytes is below the present");
-  check(counts.active_bytes + growing_ <= max_bytes_, "live memory exceeds the limit");
-  // A limit that has just been lowered is met once the blocks on their way out are gone.
-  check(returning_ != 0 || reserved + growing_ <= max_bytes_, "reserved memory exceeds the limit");
-  std::uint64_t allocations = 0, hits = 0;
-  for (std::size_t i = 0; i < size_class_count; ++i) {
-    allocations += counts.size_classes[i].allocations;
-    hits += counts.size_classes[i].hits;
-    check(seen.size_classes[i].active_bytes == counts.size_classes[i].active_bytes,
-          "a class's active bytes do not add up");
-    check(seen.size_classes[i].pooled_bytes == counts.size_classes[i].pooled_bytes,
-          "a class's pooled bytes do not add up");
-  }
-  check(allocations == counts.total_allocations, "the classes' allocations do not sum to the total");
-  check(hits == counts.pool_hits, "the classes' hits do not sum to the total");
+    check(parked_blocks == 0, "a parked block is not out of the core, or a block that is not parked is marked so");
+    auto const& counts = counts_;
+    auto const reserved = counts.active_bytes + free_.bytes();
+    check(seen.active_allocations == counts.active_allocations, "the live blocks are not as many as counted");
+    check(seen.active_bytes == counts.active_bytes, "the live bytes do not add up");
+    check(counts.pool_hits + counts.pool_misses == counts.total_allocations,
+          "hits and misses do not make up the allocations");
+    check(peak + parked_bytes >= counts.active_bytes, "the peak of active bytes is below the present");
+    check(counts.peak_reserved_bytes >= reserved, "the peak of reserved bytes is below the present");
+    check(counts.active_bytes + growing_ <= max_bytes_, "live memory exceeds the limit");
+    // A limit that has just been lowered is met once the blocks on their way out are gone.
+    check(returning_ != 0 || reserved + growing_ <= max_bytes_, "reserved memory exceeds the limit");
+    std::uint64_t allocations = 0, hits = 0;
+    for (std::size_t i = 0; i < size_class_count; ++i) {
+      allocations += counts.size_classes[i].allocations;
+      hits += counts.size_classes[i].hits;
+      check(seen.size_classes[i].active_bytes == counts.size_classes[i].active_bytes,
+            "a class's active bytes do not add up");
+      check(seen.size_classes[i].pooled_bytes == counts.size_classes[i].pooled_bytes,
+            "a class's pooled bytes do not add up");
+    }
+    check(allocations == counts.total_allocations, "the classes' allocations do not sum to the total");
+    check(hits == counts.pool_hits, "the classes' hits do not sum to the total");
+  });
 }
 
 }  // namespace unimem::detail

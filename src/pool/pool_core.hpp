@@ -4,12 +4,15 @@
 
 #include "pool/block.hpp"
 #include "pool/free_blocks.hpp"
+#include "pool/parking.hpp"
+#include "pool/poison.hpp"
 
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +25,11 @@ namespace unimem::detail {
 /// so that the limit is exact under threads, and whoever finds no room first waits for it to settle, so that memory
 /// another thread is giving back is not reported as missing. Readiness of events is asked under the lock: it never
 /// blocks.
+///
+/// Most blocks never come here: a released one is parked (Parking), and taken from there. What is parked counts as in
+/// use here, until it is brought back: before new memory is taken, this thread's; before anything is refused, given
+/// back or waited for, everybody's, and as long as that lasts nothing is parked. A pool that gives blocks back by their
+/// age or beyond a threshold parks none, since that is decided at each release.
 ///
 /// Thread-safe.
 class PoolCore {
@@ -37,10 +45,32 @@ class PoolCore {
 
   /// A live block of at least `bytes` (not 0) bytes. Strong guarantee, except that cached blocks may have been given
   /// back.
-  [[nodiscard]] Block& acquire(std::size_t bytes, AcquireOptions const& options);
+  [[nodiscard]] Block& acquire(std::size_t bytes, AcquireOptions const& options) {
+    if (options.queue == nullptr && options.alignment == 0) {
+      if (auto* const parked = parking_.take_ready(bytes, options.name)) [[likely]] {
+        if (poisons) expose(*parked);
+        return *parked;
+      }
+    }
+    return acquire_otherwise(bytes, options);
+  }
+
   /// A cached block that is ready for the host, or null.
   [[nodiscard]] Block* acquire_cached(std::size_t bytes, Name name);
-  void release(Block& block, Event last_use) noexcept;
+
+  void release(Block& block, Event last_use) noexcept {
+    if (!poisons && last_use == Event{} && block.inherited == Event{} && parking_.keep_ready(block)) [[likely]]
+      return;
+    release_otherwise(block, last_use);
+  }
+
+  // For Parking.
+  void take_back(std::span<Block* const> blocks) noexcept;
+  void take_back(Magazines& magazines) noexcept;
+  void take_back(Depots& depots) noexcept;
+  void count_hits_of(Magazines const& magazines) noexcept;
+  [[nodiscard]] std::unique_lock<std::mutex> lock() const { return std::unique_lock{mutex_}; }
+  [[nodiscard]] Parking& parking() noexcept { return parking_; }
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
   [[nodiscard]] PoolStatistics statistics() const;
@@ -74,6 +104,14 @@ class PoolCore {
   /// How many cached bytes should go before a block of `capacity` is added, for the cache to stay within its budget.
   [[nodiscard]] std::size_t surplus_with(std::size_t capacity) const noexcept;
 
+  // What is not as quick: tail calls, so that the quick part has nothing to save.
+  [[nodiscard]] Block& acquire_otherwise(std::size_t bytes, AcquireOptions const& options);
+  void release_otherwise(Block& block, Event last_use) noexcept;
+
+  /// What nothing parked serves; and what cannot be parked.
+  [[nodiscard]] Block& acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options);
+  void release_here(Block& block) noexcept;
+
   // Each of these is called with the lock held and may drop it meanwhile. Those that return a block return without it.
   [[nodiscard]] Block& reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time now);
   /// Null when the driver has no memory; `refusal` is then what it said. Other failures are thrown.
@@ -88,6 +126,12 @@ class PoolCore {
 
   /// A descriptor, recycled or new, in a list of its own.
   [[nodiscard]] BlockList descriptor();
+  void take_back(Block& block) noexcept;
+  /// The most bytes that may have been in use since these magazines (null: none) began to watch: all that is out of
+  /// here, less the least that was parked.
+  [[nodiscard]] std::size_t used_at_most(Magazines const* these) const noexcept;
+  /// Notes that as a peak. Before and after the bytes that are out of here change.
+  void note_peak(Magazines* these) noexcept;
   void count_in(Block& block, std::size_t bytes, bool hit) noexcept;
   void count_out(Block& block) noexcept;
   /// Takes back the count of a hit that came to nothing.
@@ -114,6 +158,7 @@ class PoolCore {
   std::size_t growing_ = 0;    ///< in transit from the driver, bytes
   std::size_t returning_ = 0;  ///< in transit to the driver, bytes
   PoolStatistics counts_;
+  mutable Parking parking_;
   std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone and blocks are still in use
 };
 

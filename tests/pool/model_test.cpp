@@ -102,6 +102,7 @@ class PoolModel : public ::testing::TestWithParam<unsigned> {
       ASSERT_TRUE(held_.insert(object).second) << "one block in two hands";
       check_ordered(taken);
       live_bytes_ += taken.block.capacity();
+      peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
       live_.push_back(std::move(taken));
     } catch (OutOfMemory const& error) {
       ++failed_;
@@ -170,6 +171,7 @@ class PoolModel : public ::testing::TestWithParam<unsigned> {
     ASSERT_EQ(statistics.failed_allocations, failed_);
     ASSERT_EQ(statistics.active_allocations, live_.size());
     ASSERT_EQ(statistics.active_bytes, live_bytes_);
+    ASSERT_EQ(statistics.peak_active_bytes, peak_live_bytes_);
     ASSERT_EQ(statistics.reserved_bytes, device_.live_bytes());
     ASSERT_EQ(statistics.peak_reserved_bytes, device_.peak_bytes());
     ASSERT_LE(statistics.reserved_bytes, pool_.max_bytes());
@@ -188,7 +190,7 @@ class PoolModel : public ::testing::TestWithParam<unsigned> {
   std::set<std::uintptr_t> held_, cached_;
   MemoryPool pool_{device_, Location::device};
   std::vector<Live> live_;  ///< goes before the pool
-  std::size_t live_bytes_ = 0;
+  std::size_t live_bytes_ = 0, peak_live_bytes_ = 0;
   std::uint64_t acquired_ = 0, hits_ = 0, failed_ = 0;
   bool planned_fault_ = false;
 };

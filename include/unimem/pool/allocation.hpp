@@ -14,7 +14,10 @@ class MemoryPool;
 
 namespace detail {
 struct Block;
-}
+
+/// What `Allocation::release` does with a block.
+UNIMEM_API void release(Block& block, Event last_use) noexcept;
+}  // namespace detail
 
 /// A block of a pool while somebody uses it: move-only, gives the block back when it is destroyed. The handle is one
 /// pointer to the block's descriptor, which never moves; the memory behind it may, unless its address was handed out.
@@ -50,7 +53,10 @@ class UNIMEM_API Allocation {
   /// Gives the block back now. `last_use` is the last work that touches it: the block is not handed out for other work,
   /// nor returned to the driver, before that has ended. Without one the caller promises that no work is pending.
   /// Idempotent.
-  void release(Event last_use = {}) noexcept;
+  void release(Event last_use = {}) noexcept {
+    size_ = 0;
+    if (auto* const block = std::exchange(block_, nullptr)) detail::release(*block, last_use);
+  }
 
  private:
   friend class MemoryPool;

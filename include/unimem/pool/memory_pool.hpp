@@ -58,14 +58,23 @@ struct AcquireOptions {
   bool may_wait = true;
 };
 
+namespace detail {
+
+/// What `MemoryPool::acquire` takes its block from; `bytes` is not 0.
+[[nodiscard]] UNIMEM_API Block& acquire(PoolCore& core, std::size_t bytes, AcquireOptions const& options);
+
+}  // namespace detail
+
 /// Memory of one device at one location, kept for reuse. Freed blocks are cached and handed out again to requests they
 /// fit nearly exactly; nothing returns to the driver before the work that uses it has ended. The cache is bounded even
 /// without options: before taking new memory a pool gives back the oldest cached blocks that are done until it holds no
 /// more than a quarter and 64 MiB beyond the most it ever had in use at once.
 ///
-/// This first version caches whole driver allocations behind one lock; limits, tickets, statistics and the handle are
-/// final. No driver call, wait or user code runs under that lock. Thread-safe. All allocations should be released
-/// before the pool is destroyed.
+/// Each thread keeps a few of the blocks it has released for itself, bounded in bytes, so that asking again for what was
+/// just released takes no lock. What no thread keeps is whole driver allocations behind one lock. Before anything is
+/// refused, trimmed or waited for, all threads' blocks are taken back, without their help; a thread that ends hands its
+/// own back. With a `trim_interval` or a `release_threshold` no thread keeps any. No driver call, wait or user code runs
+/// under a lock. Thread-safe. All allocations should be released before the pool is destroyed.
 class UNIMEM_API MemoryPool {
  public:
   MemoryPool(Device& device, Location location, PoolOptions options = {});
@@ -82,7 +91,10 @@ class UNIMEM_API MemoryPool {
   /// alone leave no room. Throws InvalidArgument for a bad alignment, and what the driver throws if it fails for
   /// another reason than memory. After an exception cached blocks may be fewer; nothing else has changed. O(log cached
   /// blocks).
-  [[nodiscard]] Allocation acquire(std::size_t bytes, AcquireOptions const& options = {});
+  [[nodiscard]] Allocation acquire(std::size_t bytes, AcquireOptions const& options = {}) {
+    if (bytes == 0) return {};
+    return {&detail::acquire(*core_, bytes, options), bytes};
+  }
 
   /// A cached block whose last work has ended, ready for the host; empty if there is none that fits. Takes no memory,
   /// waits for nothing, and counts as no failure. O(log cached blocks).

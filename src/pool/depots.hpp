@@ -1,0 +1,95 @@
+#pragma once
+
+#include "pool/block.hpp"
+#include "pool/magazines.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <vector>
+
+namespace unimem::detail {
+
+/// A lock held for a few instructions, never over a system call or user code.
+class BriefLock {
+ public:
+  void lock() noexcept;
+  void unlock() noexcept { held_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> held_{false};
+};
+
+/// Where threads exchange parked blocks in batches: what one releases another acquires, though neither may look into
+/// the other's magazines. One small lock a class, each on cache lines of its own. Large blocks share one depot.
+///
+/// Thread-safe. `put` and `take` are for owners of magazines while inside: who has seized all magazines has the depots
+/// too.
+class Depots {
+ public:
+  static constexpr std::size_t most_bytes = std::size_t{64} << 20;  ///< all small ones together; large ones but for one
+
+  Depots() : small_(small_classes) {}
+
+  /// Puts as many of `blocks` here as there is room for, from the front, and returns how many. All are of one small
+  /// class.
+  [[nodiscard]] std::size_t put(std::span<Block* const> blocks) noexcept;
+
+  /// Takes up to `blocks.size()` small blocks of the class of `bytes`, the latest first.
+  [[nodiscard]] std::size_t take(std::size_t bytes, std::span<Block*> blocks) noexcept;
+
+  /// The same for one large block. Takes one that fits `bytes` and that work on the queue with this id may start on at
+  /// once, or null.
+  [[nodiscard]] bool put_large(Block& block) noexcept;
+  [[nodiscard]] Block* take_large(std::size_t bytes, std::uint64_t queue) noexcept;
+
+  /// Calls `each(Block&)` for every block and forgets them.
+  template <class Each>
+  void take_all(Each each) noexcept {
+    for (auto& depot : small_) take_all_of(depot, each);
+    take_all_of(large_, each);
+  }
+
+  /// Calls `each(Block const&)` for every block. The magazines are seized.
+  template <class Each>
+  void for_each(Each each) const {
+    for (auto const& depot : small_) {
+      for (std::size_t i = 0; i < depot.count; ++i) each(*depot.blocks[i]);
+    }
+    for (std::size_t i = 0; i < large_.count; ++i) each(*large_.blocks[i]);
+  }
+
+  /// Bytes in here; a moment ago.
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  struct alignas(128) Depot {
+    BriefLock lock;
+    std::size_t count = 0;
+    std::array<Block*, 2 * Magazine::slots> blocks{};
+  };
+
+  void add(Depot& depot, Block& block) noexcept {
+    depot.blocks[depot.count++] = &block;
+    bytes_.fetch_add(block.capacity(), std::memory_order_relaxed);
+  }
+
+  template <class Each>
+  void take_all_of(Depot& depot, Each& each) noexcept {
+    std::lock_guard const lock{depot.lock};
+    for (std::size_t i = 0; i < depot.count; ++i) {
+      bytes_.fetch_sub(depot.blocks[i]->capacity(), std::memory_order_relaxed);
+      each(*depot.blocks[i]);
+    }
+    depot.count = 0;
+  }
+
+  std::atomic<std::size_t> bytes_{0};
+  std::vector<Depot> small_;
+  Depot large_;
+};
+
+}  // namespace unimem::detail

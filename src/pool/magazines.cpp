@@ -1,0 +1,103 @@
+#include "pool/magazines.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <thread>
+
+namespace unimem::detail {
+namespace {
+
+/// Whether work on the queue with this id may start on the block at once. Asks its events if need be.
+bool may_start(Block& block, std::uint64_t queue) noexcept {
+  return block.parked_for == 0 || block.parked_for == queue || block.settled();
+}
+
+/// Takes the block at `at` out of the first `count`, which stay in order.
+template <class Blocks, class Count>
+void take_out(Blocks& blocks, Count& count, std::size_t at) noexcept {
+  auto const from = blocks.begin() + static_cast<std::ptrdiff_t>(at);
+  std::copy(from + 1, blocks.begin() + static_cast<std::ptrdiff_t>(count), from);
+  --count;
+}
+
+}  // namespace
+
+Magazines::Magazines() noexcept {
+  for (std::size_t i = 0; i < small_classes; ++i) {
+    auto const fit = Magazine::bytes_each / near_exact_limit(i);
+    magazines_[i].most = static_cast<std::uint32_t>(std::clamp<std::size_t>(fit, 1, Magazine::slots));
+  }
+}
+
+Block* Magazines::take_below_top(Magazine& magazine, std::size_t bytes, std::uint64_t queue, Name name) noexcept {
+  for (std::size_t i = magazine.count; i-- > 0;) {
+    auto& block = *magazine.blocks[i];
+    if (block.capacity() < bytes || !may_start(block, queue)) continue;
+    take_out(magazine.blocks, magazine.count, i);
+    ++magazine.hits;
+    took(block, name);
+    return &block;
+  }
+  return nullptr;
+}
+
+Block* Magazines::take_large(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
+  Block* best = nullptr;
+  std::size_t where = 0;
+  for (std::size_t i = large_count_; i-- > 0;) {
+    auto& block = *large_[i];
+    if (block.capacity() < bytes || block.capacity() > largest_fit(bytes)) continue;
+    if (best != nullptr && block.capacity() >= best->capacity()) continue;
+    if (!may_start(block, queue)) continue;
+    best = &block;
+    where = i;
+  }
+  if (best == nullptr) return nullptr;
+  take_out(large_, large_count_, where);
+  ++large_hits_[static_cast<std::size_t>(std::bit_width(bytes - 1))];
+  large_bytes_ -= best->capacity();
+  took(*best, name);
+  return best;
+}
+
+void Magazines::pass_on(Block& block, std::size_t bytes, Name name) noexcept {
+  ++large_hits_[static_cast<std::size_t>(std::bit_width(bytes - 1))];
+  auto const had = fewest_bytes_ + static_cast<std::ptrdiff_t>(block.capacity());
+  fewest_bytes_ = std::min(had, static_cast<std::ptrdiff_t>(this->bytes()));
+  block.unpark(name);
+}
+
+std::size_t Magazines::keep_large(Block& block, std::span<Block*, large_slots> evicted) noexcept {
+  std::size_t gone = 0;
+  while (large_count_ != 0 && (large_bytes_ + block.capacity() > most_large_bytes || large_count_ == large_slots)) {
+    auto& oldest = *large_.front();
+    large_bytes_ -= oldest.capacity();
+    take_out(large_, large_count_, 0);
+    auto const note = [&](Block& one) { evicted[gone++] = &one; };
+    forget(oldest, note);
+  }
+  large_[large_count_++] = &block;
+  large_bytes_ += block.capacity();
+  kept(block);
+  return gone;
+}
+
+std::size_t Magazines::take_half(std::size_t bytes, std::span<Block*, Magazine::slots> taken) noexcept {
+  auto& magazine = magazines_[near_exact_class(bytes)];
+  std::size_t const half = (magazine.count + 1) / 2;
+  std::size_t gone = 0;
+  auto const note = [&](Block& one) { taken[gone++] = &one; };
+  for (std::size_t i = 0; i < half; ++i) forget(*magazine.blocks[i], note);
+  std::copy(magazine.blocks.begin() + static_cast<std::ptrdiff_t>(half),
+            magazine.blocks.begin() + static_cast<std::ptrdiff_t>(magazine.count), magazine.blocks.begin());
+  magazine.count -= static_cast<std::uint32_t>(half);
+  return gone;
+}
+
+void Magazines::wait_for_owner() const noexcept {
+  while (inside_.load(std::memory_order_acquire)) std::this_thread::yield();
+}
+
+}  // namespace unimem::detail

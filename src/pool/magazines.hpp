@@ -1,0 +1,276 @@
+#pragma once
+
+#include "pool/asymmetric_barrier.hpp"
+#include "pool/block.hpp"
+#include "pool/near_exact.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace unimem::detail {
+
+/// Magazines serve blocks up to this size, a magazine a class; larger ones, of which each is worth counting, share one.
+inline constexpr std::size_t largest_small_block = std::size_t{2} << 20;
+inline constexpr std::size_t small_classes = near_exact_class(largest_small_block) + 1;
+
+/// A few blocks of one size class, the latest on top.
+struct alignas(128) Magazine {
+  static constexpr std::size_t slots = 14;
+  static constexpr std::size_t bytes_each = std::size_t{1} << 20;
+
+  std::uint32_t count = 0;
+  std::uint32_t most = 0;  ///< how many it may hold
+  std::uint64_t hits = 0;  ///< acquires served from here
+  std::array<Block*, slots> blocks{};
+};
+
+/// What one thread keeps of one pool for itself: blocks it has released and is likely to ask for again. Bounded by
+/// bytes as well as by number. A block whose work may still be running waits here too, for the same queue to take it
+/// again; nothing is ever waited for, and no event is asked unless the queue is another one.
+///
+/// It belongs to its thread, which takes no lock and no atomic read-modify-write: it says that it is inside
+/// (`enter`), looks whether anybody else wants in, and says that it has left. Whoever wants in says so, makes sure by
+/// `heavy_barrier` that the owner either has seen it or is seen inside, and waits for the owner to leave
+/// (`seize`). As long as it is seized the owner goes without.
+class Magazines {
+ public:
+  /// All that is kept of large blocks, and of small ones together; a single large block may be larger.
+  static constexpr std::size_t most_large_bytes = std::size_t{64} << 20;
+  static constexpr std::size_t most_small_bytes = std::size_t{16} << 20;
+  static constexpr std::size_t large_slots = 4;
+
+  Magazines() noexcept;
+  Magazines(Magazines const&) = delete;
+  Magazines& operator=(Magazines const&) = delete;
+
+  // ---- The owner ----
+
+  /// False, and the owner stays outside, while the magazines are seized.
+  [[nodiscard]] bool enter() noexcept {
+    inside_.store(true, std::memory_order_relaxed);
+    light_barrier();
+    if (seized_.load(std::memory_order_acquire)) [[unlikely]] {
+      leave();
+      return false;
+    }
+    return true;
+  }
+  void leave() noexcept { inside_.store(false, std::memory_order_release); }
+
+  /// A block of at least `bytes` bytes that work on the queue with this id (0: the host) may start on at once, named
+  /// after its new owner; or null. Inside.
+  [[nodiscard]] Block* take(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
+    if (bytes > largest_small_block) return take_large(bytes, queue, name);
+    auto& magazine = magazines_[near_exact_class(bytes)];
+    if (magazine.count == 0) return nullptr;
+    auto* const top = magazine.blocks[magazine.count - 1];
+    if ((top->parked_for != 0 && top->parked_for != queue) || top->capacity() < bytes) [[unlikely]] {
+      return take_below_top(magazine, bytes, queue, name);
+    }
+    --magazine.count;
+    ++magazine.hits;
+    took(*top, name);
+    return top;
+  }
+
+  /// The same for a block that is on top and ready for the host: the short way.
+  [[nodiscard]] Block* take_ready(std::size_t bytes, Name name) noexcept {
+    if (bytes > largest_small_block) [[unlikely]]
+      return take_large_ready(bytes, name);
+    auto& magazine = magazines_[near_exact_class(bytes)];
+    if (magazine.count == 0) [[unlikely]]
+      return nullptr;
+    auto* const top = magazine.blocks[magazine.count - 1];
+    if (top->parked_for != 0 || top->capacity() < bytes) [[unlikely]]
+      return nullptr;
+    --magazine.count;
+    ++magazine.hits;
+    note_taken(*top);
+    top->parked = false;
+    top->name = name;
+    return top;
+  }
+
+  /// The short way for a block that is ready for the host, small, finds room, and does not make these full. Inside.
+  [[nodiscard]] bool keep_ready(Block& block) noexcept {
+    if (block.magazine >= small_classes) [[unlikely]]
+      return false;
+    auto& magazine = magazines_[block.magazine];
+    auto const sum = bytes() + block.capacity();
+    if (magazine.count == magazine.most || sum - large_bytes_ > most_small_bytes) [[unlikely]]
+      return false;
+    magazine.blocks[magazine.count++] = &block;
+    bytes_.store(sum, std::memory_order_relaxed);
+    block.parked = true;
+    block.parked_for = 0;
+    block.cached_as = ++releases_;
+    ++block.generation;
+    return true;
+  }
+
+  /// Keeps a small block that was just released, if its magazine has a slot for it. Inside.
+  [[nodiscard]] bool keep(Block& block) noexcept {
+    if (block.magazine >= small_classes) [[unlikely]]
+      return false;
+    auto& magazine = magazines_[near_exact_class(block.capacity())];
+    if (magazine.count == magazine.most) [[unlikely]]
+      return false;
+    magazine.blocks[magazine.count++] = &block;
+    kept(block);
+    return true;
+  }
+
+  /// How many blocks of the class of `bytes` may be taken in at once: there is room for them, and they are no more than
+  /// half a magazine. And takes a parked block in. Inside.
+  [[nodiscard]] std::size_t room_for(std::size_t bytes) const noexcept {
+    auto const& magazine = magazines_[near_exact_class(bytes)];
+    return std::min<std::size_t>(magazine.most - magazine.count, (magazine.most + 1) / 2);
+  }
+  void receive(Block& block) noexcept {
+    auto& magazine = magazines_[block.magazine];
+    magazine.blocks[magazine.count++] = &block;
+    bytes_.store(bytes() + block.capacity(), std::memory_order_relaxed);
+    fewest_bytes_ += static_cast<std::ptrdiff_t>(block.capacity());
+  }
+
+  /// Keeps a large block that was just released, and returns in `evicted` those that have to go for it: at most
+  /// `large_slots`. Inside.
+  [[nodiscard]] std::size_t keep_large(Block& block, std::span<Block*, large_slots> evicted) noexcept;
+
+  /// Counts a large block that came from elsewhere to serve an acquire. Inside.
+  void pass_on(Block& block, std::size_t bytes, Name name) noexcept;
+
+  /// Whether the small blocks together are more than they may be.
+  [[nodiscard]] bool is_full() const noexcept { return bytes() - large_bytes_ > most_small_bytes; }
+
+  /// Takes up to half of what the class of a block of `bytes` may hold out of its magazine, the oldest first. Inside.
+  [[nodiscard]] std::size_t take_half(std::size_t bytes, std::span<Block*, Magazine::slots> taken) noexcept;
+
+  // ---- The owner inside, or whoever has seized them ----
+
+  /// Calls `each(Block&)` for every block and forgets them.
+  template <class Each>
+  void take_all(Each each) noexcept {
+    for (auto& magazine : magazines_) {
+      for (std::uint32_t i = 0; i < magazine.count; ++i) forget(*magazine.blocks[i], each);
+      magazine.count = 0;
+    }
+    for (std::size_t i = 0; i < large_count_; ++i) forget(*large_[i], each);
+    large_count_ = large_bytes_ = 0;
+  }
+
+  /// Calls `each(Block const&)` for every block.
+  template <class Each>
+  void for_each(Each each) const {
+    for (auto const& magazine : magazines_) {
+      for (std::uint32_t i = 0; i < magazine.count; ++i) each(*magazine.blocks[i]);
+    }
+    for (std::size_t i = 0; i < large_count_; ++i) each(*large_[i]);
+  }
+
+  /// Calls `each(std::size_t bytes, std::uint64_t hits)` for the acquires served so far, by a size of their class.
+  template <class Each>
+  void for_each_hits(Each each) const {
+    for (std::size_t i = 0; i < small_classes; ++i) {
+      if (magazines_[i].hits != 0) each(near_exact_limit(i), magazines_[i].hits);
+    }
+    for (std::size_t doubling = 0; doubling < large_hits_.size(); ++doubling) {
+      if (large_hits_[doubling] != 0) each(std::size_t{1} << doubling, large_hits_[doubling]);
+    }
+  }
+
+  /// The fewest bytes that were in here since `begin_watch`. Blocks that came from elsewhere or went there (`receive`,
+  /// `take_half`, `take_all`) count as if they had done so at its beginning: so it can be less than none.
+  [[nodiscard]] std::ptrdiff_t fewest_bytes() const noexcept { return fewest_bytes_; }
+  void begin_watch() noexcept { fewest_bytes_ = static_cast<std::ptrdiff_t>(bytes()); }
+
+  /// The owner's running number of releases: told later ones, it goes on from there.
+  [[nodiscard]] std::uint64_t releases() const noexcept { return releases_; }
+  void catch_up(std::uint64_t releases) noexcept { releases_ = std::max(releases_, releases); }
+
+  // ---- Anybody ----
+
+  /// Bytes in here; of another thread's a moment ago.
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+
+  /// Says that they are wanted. What follows, in this order: `heavy_barrier()`, `wait_for_owner()`, access,
+  /// `give_up()`.
+  void seize() noexcept { seized_.store(true, std::memory_order_relaxed); }
+  void wait_for_owner() const noexcept;
+  void give_up() noexcept { seized_.store(false, std::memory_order_release); }
+
+ private:
+  void took(Block& block, Name name) noexcept {
+    note_taken(block);
+    block.unpark(name);
+  }
+
+  void note_taken(Block const& block) noexcept {
+    auto const left = bytes() - block.capacity();
+    bytes_.store(left, std::memory_order_relaxed);
+    fewest_bytes_ = std::min(fewest_bytes_, static_cast<std::ptrdiff_t>(left));
+  }
+
+  void kept(Block& block) noexcept {
+    bytes_.store(bytes() + block.capacity(), std::memory_order_relaxed);
+    block.parked = true;
+    block.cached_as = ++releases_;
+  }
+
+  template <class Each>
+  void forget(Block& block, Each& each) noexcept {
+    bytes_.store(bytes() - block.capacity(), std::memory_order_relaxed);
+    fewest_bytes_ -= static_cast<std::ptrdiff_t>(block.capacity());
+    each(block);
+  }
+
+  [[nodiscard]] Block* take_large_ready(std::size_t bytes, Name name) noexcept {
+    if (large_count_ == 0) return nullptr;
+    auto* const top = large_[large_count_ - 1];
+    auto const capacity = top->capacity();
+    if (top->parked_for != 0 || capacity < bytes || capacity - bytes > bytes / 8) return nullptr;
+    --large_count_;
+    large_bytes_ -= capacity;
+    ++large_hits_[static_cast<std::size_t>(std::bit_width(bytes - 1))];
+    note_taken(*top);
+    top->parked = false;
+    top->name = name;
+    return top;
+  }
+
+  [[nodiscard]] bool keep_large_ready(Block& block) noexcept {
+    auto const capacity = block.capacity();
+    bool const fits = large_count_ == 0 || (large_count_ < large_slots && large_bytes_ + capacity <= most_large_bytes);
+    if (!fits) return false;
+    large_[large_count_++] = &block;
+    large_bytes_ += capacity;
+    bytes_.store(bytes() + capacity, std::memory_order_relaxed);
+    block.parked = true;
+    block.parked_for = 0;
+    block.cached_as = ++releases_;
+    ++block.generation;
+    return true;
+  }
+
+  [[nodiscard]] Block* take_below_top(Magazine& magazine, std::size_t bytes, std::uint64_t queue, Name name) noexcept;
+  [[nodiscard]] Block* take_large(std::size_t bytes, std::uint64_t queue, Name name) noexcept;
+
+  std::atomic<bool> inside_{false};
+  std::atomic<bool> seized_{false};
+  std::atomic<std::size_t> bytes_{0};
+  std::ptrdiff_t fewest_bytes_ = 0;
+  std::uint64_t releases_ = 0;
+  std::size_t large_count_ = 0;
+  std::size_t large_bytes_ = 0;
+  std::array<Block*, large_slots> large_{};     ///< the latest last
+  std::array<std::uint64_t, 64> large_hits_{};  ///< by the doubling their size is in
+  std::array<Magazine, small_classes> magazines_;
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,241 @@
+#include "pool/parking.hpp"
+
+#include "pool/pool_core.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <span>
+#include <utility>
+
+namespace unimem::detail {
+
+constinit thread_local MagazineTable magazine_table;
+
+namespace {
+
+std::uint64_t next_pool() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+/// The magazines a thread has of all its pools. When the thread ends, each pool gets its blocks back.
+class Memberships {
+ public:
+  Memberships() = default;
+  Memberships(Memberships const&) = delete;
+  Memberships& operator=(Memberships const&) = delete;
+
+  ~Memberships() {
+    ended = true;
+    magazine_table = {};
+    for (auto& [pool, thread] : all_) leave(*thread);
+  }
+
+  /// Set when this thread's are gone: destructors of other thread-local objects may still release blocks.
+  static inline constinit thread_local bool ended = false;
+
+  [[nodiscard]] static Memberships& mine() {
+    static thread_local Memberships memberships;
+    return memberships;
+  }
+
+  [[nodiscard]] ThreadMagazines* find(std::uint64_t pool) const noexcept {
+    for (auto const& [number, thread] : all_) {
+      if (number == pool) return thread.get();
+    }
+    return nullptr;
+  }
+
+  void add(std::uint64_t pool, std::shared_ptr<ThreadMagazines> thread) {
+    std::erase_if(all_, [](auto const& one) {
+      std::lock_guard const lock{one.second->mutex};
+      return one.second->core == nullptr;
+    });
+    all_.emplace_back(pool, std::move(thread));
+  }
+
+  void remove(std::uint64_t pool) noexcept {
+    std::erase_if(all_, [pool](auto const& one) { return one.first == pool; });
+  }
+
+ private:
+  static void leave(ThreadMagazines& thread) noexcept {
+    std::lock_guard const lock{thread.mutex};
+    if (thread.core != nullptr) thread.core->parking().retire(thread);
+  }
+
+  std::vector<std::pair<std::uint64_t, std::shared_ptr<ThreadMagazines>>> all_;
+};
+
+}  // namespace
+
+Parking::Parking(PoolCore& core, bool enabled) noexcept
+    : core_(core), pool_(enabled && barriers_are_asymmetric() ? next_pool() : 0) {}
+
+Block* Parking::take(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
+  if (pool_ == 0) return nullptr;
+  auto* own = this->own();
+  if (own == nullptr) own = enroll();  // who has nothing yet finds what is in the depots
+  if (own == nullptr || !own->enter()) return nullptr;
+  auto* block = own->take(bytes, queue, name);
+  if (block == nullptr) block = take_from_depot(*own, bytes, queue, name);
+  own->leave();
+  return block;
+}
+
+Block* Parking::take_from_depot(Magazines& own, std::size_t bytes, std::uint64_t queue, Name name) noexcept {
+  if (bytes > largest_small_block) {
+    auto* const block = depots_.take_large(bytes, queue);
+    if (block != nullptr) own.pass_on(*block, bytes, name);
+    return block;
+  }
+  std::array<Block*, Magazine::slots> batch{};
+  auto const count = depots_.take(bytes, std::span{batch}.first(own.room_for(bytes)));
+  for (std::size_t i = count; i-- > 0;) own.receive(*batch[i]);
+  return count == 0 ? nullptr : own.take(bytes, queue, name);
+}
+
+bool Parking::keep(Block& block) noexcept {
+  if (pool_ == 0) return false;
+  auto* own = this->own();
+  if (own == nullptr) own = enroll();
+  if (own == nullptr || !own->enter()) return false;
+  if (!own->keep(block)) keep_by_making_room(*own, block);
+  if (own->is_full()) flush(*own);
+  own->leave();
+  return true;
+}
+
+void Parking::keep_by_making_room(Magazines& own, Block& block) noexcept {
+  if (block.capacity() > largest_small_block) {
+    std::array<Block*, Magazines::large_slots> evicted{};
+    auto const count = own.keep_large(block, evicted);
+    for (auto* const one : std::span{evicted}.first(count)) {
+      if (!depots_.put_large(*one)) core_.take_back({&one, 1});
+    }
+  } else {
+    std::array<Block*, Magazine::slots> batch{};
+    auto const count = own.take_half(block.capacity(), batch);
+    auto const put = depots_.put(std::span{batch}.first(count));
+    core_.take_back(std::span{batch}.first(count).subspan(put));
+    static_cast<void>(own.keep(block));  // there is room now
+  }
+}
+
+void Parking::flush(Magazines& magazines) noexcept {
+  core_.take_back(magazines);
+}
+
+bool Parking::flush_own() noexcept {
+  auto* const own = this->own();
+  if (own == nullptr || (own->bytes() == 0 && depots_.bytes() == 0) || !own->enter()) return false;
+  if (own->bytes() != 0) flush(*own);
+  if (depots_.bytes() != 0) core_.take_back(depots_);
+  own->leave();
+  return true;
+}
+
+std::size_t Parking::bytes_beside(Magazines const* these) const noexcept {
+  auto sum = depots_.bytes();
+  for (auto const& thread : threads_) {
+    if (&thread->magazines != these) sum += thread->magazines.bytes();
+  }
+  return sum;
+}
+
+Magazines* Parking::own() const noexcept {
+  auto& place = magazine_table.all[pool_ % MagazineTable::places];
+  if (place.pool == pool_) return place.magazines;
+  if (Memberships::ended) return nullptr;
+  auto* const thread = Memberships::mine().find(pool_);
+  if (thread == nullptr) return nullptr;
+  place = {pool_, &thread->magazines};  // from the pool that has had this place
+  return place.magazines;
+}
+
+Magazines* Parking::enroll() noexcept {
+  if (Memberships::ended) return nullptr;
+  try {
+    auto& memberships = Memberships::mine();
+    auto fresh = std::make_shared<ThreadMagazines>();
+    fresh->core = &core_;
+    memberships.add(pool_, fresh);
+    std::lock_guard const lock{mutex_};
+    if (closed_) {
+      memberships.remove(pool_);
+      return nullptr;
+    }
+    if (seizures_ != 0) fresh->magazines.seize();
+    try {
+      auto const accounts = core_.lock();
+      threads_.push_back(fresh);
+    } catch (...) {
+      memberships.remove(pool_);
+      throw;
+    }
+    magazine_table.all[pool_ % MagazineTable::places] = {pool_, &fresh->magazines};
+    return &fresh->magazines;
+  } catch (std::exception const&) {  // no memory for magazines: the core serves without
+    return nullptr;
+  }
+}
+
+void Parking::seize_all() noexcept {
+  if (seizures_++ != 0) return;
+  bool others = false;
+  for (auto const& thread : threads_) {
+    thread->magazines.seize();
+    others = others || thread->owner != std::this_thread::get_id();
+  }
+  if (others) heavy_barrier();
+  for (auto const& thread : threads_) thread->magazines.wait_for_owner();
+}
+
+void Parking::release_all() noexcept {
+  if (--seizures_ != 0) return;
+  for (auto const& thread : threads_) thread->magazines.give_up();
+}
+
+Parking::Seizure::Seizure(Parking& parking) noexcept : parking_(parking) {
+  std::lock_guard const lock{parking_.mutex_};
+  parking_.seize_all();
+  for (auto const& thread : parking_.threads_) parking_.flush(thread->magazines);
+  parking_.core_.take_back(parking_.depots_);
+}
+
+Parking::Seizure::~Seizure() {
+  std::lock_guard const lock{parking_.mutex_};
+  parking_.release_all();
+}
+
+void Parking::close() noexcept {
+  std::vector<std::shared_ptr<ThreadMagazines>> threads;
+  {
+    std::lock_guard const lock{mutex_};
+    closed_ = true;
+    seize_all();  // and never released
+    for (auto const& thread : threads_) {
+      flush(thread->magazines);
+      core_.count_hits_of(thread->magazines);
+    }
+    core_.take_back(depots_);
+    auto const accounts = core_.lock();
+    threads.swap(threads_);
+  }
+  for (auto const& thread : threads) {
+    std::lock_guard const lock{thread->mutex};
+    thread->core = nullptr;
+  }
+}
+
+void Parking::retire(ThreadMagazines& thread) noexcept {
+  std::lock_guard const lock{mutex_};
+  if (closed_) return;
+  flush(thread.magazines);
+  core_.count_hits_of(thread.magazines);
+  auto const accounts = core_.lock();
+  std::erase_if(threads_, [&](auto const& one) { return one.get() == &thread; });
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,149 @@
+#pragma once
+
+#include "pool/depots.hpp"
+#include "pool/magazines.hpp"
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace unimem::detail {
+
+class PoolCore;
+
+/// The magazines of one thread for one pool, which both know: whichever ends first takes its leave of the other.
+struct ThreadMagazines {
+  Magazines magazines;
+  std::thread::id owner = std::this_thread::get_id();
+  std::mutex mutex;          ///< of what follows: taken only by a thread that ends and a pool that ends
+  PoolCore* core = nullptr;  ///< null once the pool is gone
+};
+
+/// Where a thread finds its magazines of a pool: by the pool's number, which is never used again. Null if it has none
+/// there (yet), or if another pool has their place in the table.
+struct MagazineTable {
+  struct Place {
+    std::uint64_t pool = 0;
+    Magazines* magazines = nullptr;
+  };
+  static constexpr std::size_t places = 16;
+  std::array<Place, places> all;
+
+  [[nodiscard]] Magazines* find(std::uint64_t pool) const noexcept {
+    auto const& place = all[pool % places];
+    return place.pool == pool ? place.magazines : nullptr;
+  }
+};
+
+#if defined(__GNUC__)
+// Known to the linker as an offset from the thread's own register, or each look-up in a shared library would be a call.
+[[gnu::tls_model("initial-exec")]]
+#endif
+extern constinit thread_local MagazineTable magazine_table;
+
+/// Released blocks on their way round the core of their pool: in their threads' magazines and in the depots between
+/// them. To the core they are in use still, but for the mark `Block::parked`; whatever needs the whole truth has them
+/// brought back first (`flush_own`, `Seizure`) or counted in (`inspect`).
+///
+/// Thread-safe. Locks are taken in this order: the mutex of a ThreadMagazines, `mutex_`, magazines (being inside, or
+/// having seized them), the mutex of the core, a depot's.
+class Parking {
+ public:
+  explicit Parking(PoolCore& core, bool enabled) noexcept;
+  Parking(Parking const&) = delete;
+  Parking& operator=(Parking const&) = delete;
+
+  /// A parked block for `bytes` that is ready for the host, if it is where it mostly is: on top of this thread's
+  /// magazine. Takes no lock, no atomic read-modify-write, and calls nothing.
+  [[nodiscard]] Block* take_ready(std::size_t bytes, Name name) noexcept {
+    auto* const own = magazine_table.find(pool_);
+    if (own == nullptr || !own->enter()) [[unlikely]]
+      return nullptr;
+    auto* const block = own->take_ready(bytes, name);
+    own->leave();
+    return block;
+  }
+
+  /// Parks a block that was just released and that nothing pending concerns, if that is as simple.
+  [[nodiscard]] bool keep_ready(Block& block) noexcept {
+    auto* const own = magazine_table.find(pool_);
+    if (own == nullptr || !own->enter()) [[unlikely]]
+      return false;
+    bool const kept = own->keep_ready(block);
+    own->leave();
+    return kept;
+  }
+
+  /// A parked block for `bytes` that work on the queue with this id (0: the host) may start on at once, from this
+  /// thread's magazines or a depot; null if there is none.
+  [[nodiscard]] Block* take(std::size_t bytes, std::uint64_t queue, Name name) noexcept;
+
+  /// Parks a block that was just released, unless it does not belong here: then it is the core's to take back.
+  [[nodiscard]] bool keep(Block& block) noexcept;
+
+  /// Brings what this thread has parked, and what is in the depots, back to the core. False if that was nothing, or
+  /// somebody has seized all that.
+  bool flush_own() noexcept;
+
+  /// This thread's magazines, null if it has none. What they count may be asked under the core's mutex.
+  [[nodiscard]] Magazines* own() const noexcept;
+
+  /// Bytes that are parked anywhere but in `these`, a moment ago. Under the core's mutex.
+  [[nodiscard]] std::size_t bytes_beside(Magazines const* these) const noexcept;
+
+  /// While it lives nothing is parked: everything is with the core, and goes there when it is released.
+  class Seizure {
+   public:
+    explicit Seizure(Parking& parking) noexcept;
+    Seizure(Seizure const&) = delete;
+    Seizure& operator=(Seizure const&) = delete;
+    ~Seizure();
+
+   private:
+    Parking& parking_;
+  };
+
+  /// Calls `look(Depots const&, std::span<std::shared_ptr<ThreadMagazines> const>)` while nobody parks or takes
+  /// anything.
+  template <class Look>
+  void inspect(Look look) {
+    std::lock_guard const lock{mutex_};
+    seize_all();
+    look(std::as_const(depots_), std::span{std::as_const(threads_)});
+    release_all();
+  }
+
+  /// Ends it: nothing is parked, nor ever will be.
+  void close() noexcept;
+
+  /// A thread that ends takes its leave.
+  void retire(ThreadMagazines& thread) noexcept;
+
+ private:
+  /// Inside.
+  [[nodiscard]] Block* take_from_depot(Magazines& own, std::size_t bytes, std::uint64_t queue, Name name) noexcept;
+  /// Keeps a block that finds its magazine full: others go to a depot, or to the core. Inside.
+  void keep_by_making_room(Magazines& own, Block& block) noexcept;
+  /// Brings the blocks of magazines that the caller is inside of, or has seized, to the core.
+  void flush(Magazines& magazines) noexcept;
+  /// This thread's magazines, made if it has none; null if that cannot be. Not inside.
+  [[nodiscard]] Magazines* enroll() noexcept;
+
+  // With mutex_.
+  void seize_all() noexcept;
+  void release_all() noexcept;
+
+  PoolCore& core_;
+  std::uint64_t const pool_;  ///< its number: 0 for a pool that parks nothing
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<ThreadMagazines>> threads_;  ///< changed with both mutex_ and the core's mutex
+  int seizures_ = 0;
+  bool closed_ = false;
+  Depots depots_;
+};
+
+}  // namespace unimem::detail

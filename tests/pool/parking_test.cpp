@@ -1,0 +1,345 @@
+#include <unimem/pool/memory_pool.hpp>
+
+#include "pool/magazines.hpp"
+#include "pool/near_exact.hpp"
+#include "pool/scripted_device.hpp"
+
+#include <gmock/gmock.h>
+
+#include <array>
+#include <atomic>
+#include <barrier>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <latch>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+// Blocks that their threads keep for themselves: what is gained by it, and that nobody else loses by it.
+namespace unimem {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::SizeIs;
+
+constexpr std::size_t KiB = 1024;
+constexpr std::size_t MiB = 1024 * KiB;
+constexpr std::size_t GiB = 1024 * MiB;
+
+/// Runs `work` on a thread of its own and waits until that has ended.
+template <class Work>
+void on_another_thread(Work work) {
+  std::jthread{std::move(work)}.join();
+}
+
+/// A thread that does what it is told, one thing at a time, and meanwhile only waits: its magazines stay as they are.
+class Colleague {
+ public:
+  template <class Work>
+  void do_this(Work work) {
+    std::latch done{1};
+    {
+      std::lock_guard const lock{mutex_};
+      tasks_.emplace_back([&] {
+        work();
+        done.count_down();
+      });
+    }
+    changed_.notify_one();
+    done.wait();
+  }
+
+  ~Colleague() {
+    {
+      std::lock_guard const lock{mutex_};
+      leaving_ = true;
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock{mutex_};
+    for (;;) {
+      changed_.wait(lock, [this] { return leaving_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      auto const task = std::move(tasks_.front());
+      tasks_.pop_front();
+      lock.unlock();
+      task();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool leaving_ = false;
+  std::jthread thread_{[this] { run(); }};
+};
+
+TEST(NearExactClass, HoldsEverySizeUpToItsLimitAndNoneAboveTheLimitBefore) {
+  for (std::size_t bytes = 1; bytes <= 8 * MiB; bytes += bytes < 70'000 ? 1 : 997) {
+    auto const index = detail::near_exact_class(bytes);
+    ASSERT_LE(bytes, detail::near_exact_limit(index));
+    ASSERT_TRUE(index == 0 || bytes > detail::near_exact_limit(index - 1)) << bytes;
+    if (bytes < detail::exact_from) {
+      ASSERT_EQ(detail::block_capacity(bytes), detail::near_exact_limit(index));
+    }
+  }
+  EXPECT_EQ(detail::near_exact_class(detail::largest_small_block) + 1, detail::small_classes);
+}
+
+TEST(PoolParking, AThreadTakesBackWhatItReleasedLastAtEverySize) {
+  ScriptedDevice device{16 * GiB};
+  MemoryPool pool{device, Location::device};
+  for (auto const bytes : {std::size_t{1}, 256 * KiB, 1 * MiB, 2 * MiB, 2 * MiB + 1, 16 * MiB, 256 * MiB}) {
+    auto const object = pool.acquire(bytes).memory().object;
+    for (int i = 0; i < 5; ++i) ASSERT_EQ(pool.acquire(bytes).memory().object, object) << bytes;
+  }
+  EXPECT_EQ(device.driver_calls(), 7U);
+  EXPECT_EQ(pool.statistics().pool_hits, 35U);
+  pool.validate();
+}
+
+TEST(PoolParking, WhatAnotherThreadKeepsIsTakenFromItWhenTheLimitIsReached) {
+  ScriptedDevice device{1 * GiB};
+  MemoryPool pool{device, Location::device, {.max_bytes = 1 * MiB}};
+  Colleague colleague;
+  colleague.do_this([&] { pool.acquire(768 * KiB).release(); });
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 768 * KiB);
+
+  auto const mine = pool.acquire(512 * KiB);  // does not fit beside what the colleague keeps
+  EXPECT_EQ(mine.capacity(), 512 * KiB);
+  EXPECT_EQ(device.live_bytes(), 512 * KiB);
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 0U);
+  colleague.do_this([&] { EXPECT_THROW(static_cast<void>(pool.acquire(768 * KiB)), OutOfMemory); });
+  pool.validate();
+}
+
+TEST(PoolParking, WhatAnotherThreadKeepsIsReusedRatherThanReportedAsMissing) {
+  ScriptedDevice device{1 * GiB};
+  MemoryPool pool{device, Location::device, {.max_bytes = 1 * MiB}};
+  Colleague colleague;
+  std::uintptr_t object = 0;
+  colleague.do_this([&] {
+    auto const block = pool.acquire(1 * MiB);
+    object = block.memory().object;
+  });
+  EXPECT_EQ(pool.acquire(1 * MiB).memory().object, object);
+  EXPECT_EQ(device.driver_calls(), 1U);
+}
+
+TEST(PoolParking, TrimTakesFromEveryThread) {
+  ScriptedDevice device{1 * GiB};
+  MemoryPool pool{device, Location::device};
+  Colleague first, second;
+  first.do_this([&] { pool.acquire(64 * KiB).release(); });
+  second.do_this([&] { pool.acquire(1 * MiB).release(); });
+  pool.acquire(16 * MiB).release();
+  EXPECT_EQ(pool.trim(), 17 * MiB + 64 * KiB);
+  EXPECT_EQ(device.live_bytes(), 0U);
+  // And it does not end there: what is released afterwards is kept again.
+  first.do_this([&] {
+    pool.acquire(64 * KiB).release();
+    pool.acquire(64 * KiB).release();
+  });
+  EXPECT_EQ(pool.statistics().pool_hits, 1U);
+  pool.validate();
+}
+
+TEST(PoolParking, TheOldestReleaseGoesFirstWhoeverKeepsIt) {
+  ScriptedDevice device{1 * GiB};
+  MemoryPool pool{device, Location::device};
+  auto small = pool.acquire(4 * KiB), medium = pool.acquire(64 * KiB), large = pool.acquire(4 * MiB);
+  auto const oldest = medium.memory().object;
+  medium.release();
+  large.release();
+  small.release();
+  std::vector<std::uintptr_t> gone;
+  device.on_release = [&gone](DeviceMemory memory) { gone.push_back(memory.object); };
+  EXPECT_EQ(pool.trim(4 * MiB + 4 * KiB), 64 * KiB);
+  EXPECT_THAT(gone, ElementsAre(oldest));
+  device.on_release = nullptr;
+}
+
+TEST(PoolParking, AThreadThatEndsHandsItsBlocksBack) {
+  ScriptedDevice device{1 * GiB};
+  MemoryPool pool{device, Location::device};
+  std::uintptr_t object = 0;
+  on_another_thread([&] {
+    auto const block = pool.acquire(32 * KiB);
+    object = block.memory().object;
+  });
+  EXPECT_EQ(pool.acquire(32 * KiB).memory().object, object);
+  EXPECT_EQ(device.driver_calls(), 1U);
+  EXPECT_EQ(pool.statistics().pool_hits, 1U);
+  pool.validate();
+}
+
+TEST(PoolParking, AThreadMayEndAfterItsPool) {
+  ScriptedDevice device{1 * GiB};
+  Colleague colleague;
+  {
+    MemoryPool pool{device, Location::device};
+    colleague.do_this([&] { pool.acquire(32 * KiB).release(); });
+  }
+  EXPECT_EQ(device.live_bytes(), 0U) << "nothing waits for the thread to end";
+  MemoryPool next{device, Location::device};
+  colleague.do_this([&] { next.acquire(32 * KiB).release(); });
+  EXPECT_EQ(next.statistics().total_pooled_bytes, 32 * KiB);
+  next.validate();
+}
+
+TEST(PoolParking, ABlockMayBeReleasedByAThreadThatIsEnding) {
+  ScriptedDevice device{1 * GiB};
+  MemoryPool pool{device, Location::device};
+  on_another_thread([&] {
+    static thread_local std::optional<Allocation> kept;  // destroyed after what the pool keeps for the thread
+    kept.emplace(pool.acquire(8 * KiB));
+    pool.acquire(8 * KiB).release();
+  });
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 16 * KiB);
+  pool.validate();
+}
+
+TEST(PoolParking, BlocksOfMorePoolsThanTheTableHasPlacesAreKeptApart) {
+  ScriptedDevice device{1 * GiB};
+  std::deque<MemoryPool> pools;
+  std::vector<std::uintptr_t> objects;
+  for (int i = 0; i < 40; ++i) {
+    pools.emplace_back(device, Location::device);
+    objects.push_back(pools.back().acquire(4 * KiB).memory().object);
+  }
+  for (std::size_t i = 0; i < pools.size(); ++i) {
+    EXPECT_EQ(pools[i].acquire(4 * KiB).memory().object, objects[i]);
+    pools[i].validate();
+  }
+  EXPECT_EQ(device.driver_calls(), 40U);
+}
+
+TEST(PoolParking, ABlockWithPendingWorkIsTakenAtOnceOnlyByItsQueue) {
+  ScriptedDevice device{1 * GiB};
+  auto [queue, script] = device.scripted_queue();
+  auto [other, other_script] = device.scripted_queue();
+  MemoryPool pool{device, Location::device};
+  auto block = pool.acquire(64 * KiB, {.queue = &queue});
+  auto const object = block.memory().object;
+  block.release(script->work());
+
+  auto again = pool.acquire(64 * KiB, {.queue = &queue});
+  EXPECT_EQ(again.memory().object, object);
+  EXPECT_THAT(script->ordered_behind, SizeIs(0)) << "nothing to wait for within one queue";
+  again.release();  // its owner did nothing: the work before him still counts
+
+  auto const theirs = pool.acquire(64 * KiB, {.queue = &other, .may_wait = false});
+  EXPECT_TRUE(theirs.memory().object != object || !other_script->ordered_behind.empty());
+}
+
+TEST(PoolParking, WhatIsKeptIsBounded) {
+  ScriptedDevice device{8 * GiB};
+  MemoryPool pool{device, Location::device};
+  Colleague colleague;
+  // Everything a thread released at once, of all sizes: most of it is with the core, where others find it.
+  colleague.do_this([&] {
+    std::vector<Allocation> blocks;
+    for (std::size_t bytes = 4 * KiB; bytes <= 32 * MiB; bytes *= 2) {
+      for (int i = 0; i < 40; ++i) blocks.push_back(pool.acquire(bytes));
+    }
+  });
+  auto const before = device.live_bytes();
+  std::vector<Allocation> mine;
+  for (std::size_t bytes = 4 * KiB; bytes <= 32 * MiB; bytes *= 2) {
+    for (int i = 0; i < 40; ++i) mine.push_back(pool.acquire(bytes));
+  }
+  EXPECT_LE(device.live_bytes() - before, detail::Magazines::most_small_bytes + detail::Magazines::most_large_bytes);
+  pool.validate();
+}
+
+TEST(PoolParkingThreads, BlocksThatOneReleasesAnotherAcquires) {
+  ScriptedDevice device{1 * GiB};
+  MemoryPool pool{device, Location::device};
+  constexpr int blocks = 200'000;
+  std::array<std::atomic<Allocation*>, 64> belt{};
+  std::jthread consumer{[&] {
+    for (std::size_t i = 0; i < blocks; ++i) {
+      auto& place = belt[i % belt.size()];
+      Allocation* block = nullptr;
+      while ((block = place.exchange(nullptr)) == nullptr) std::this_thread::yield();
+      delete block;
+    }
+  }};
+  for (std::size_t i = 0; i < blocks; ++i) {
+    auto& place = belt[i % belt.size()];
+    while (place.load() != nullptr) std::this_thread::yield();
+    place = new Allocation{pool.acquire(4 * KiB)};
+  }
+  consumer.join();
+  auto const counts = pool.statistics();
+  EXPECT_EQ(counts.total_allocations, std::uint64_t{blocks});
+  EXPECT_EQ(counts.active_allocations, 0U);
+  EXPECT_LT(device.driver_calls(), 500U) << "they come back";
+  pool.validate();
+}
+
+TEST(PoolParkingThreads, StatisticsAreTrueAtEveryMoment) {
+  ScriptedDevice device{1 * GiB};
+  MemoryPool pool{device, Location::device};
+  std::atomic<bool> stop{false};
+  std::atomic<std::uint64_t> acquired{0};
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned t = 0; t < 3; ++t) {
+      threads.emplace_back([&, t] {
+        std::uint64_t mine = 0;
+        std::vector<Allocation> held;
+        for (std::size_t i = t; !stop; ++i) {
+          held.push_back(pool.acquire((i * 7919) % (300 * KiB) + 1));
+          ++mine;
+          if (held.size() > 20) held.erase(held.begin() + static_cast<std::ptrdiff_t>(i % held.size()));
+        }
+        acquired += mine;
+      });
+    }
+    for (int i = 0; i < 300; ++i) {
+      auto const counts = pool.statistics();
+      ASSERT_EQ(counts.pool_hits + counts.pool_misses, counts.total_allocations);
+      ASSERT_EQ(counts.active_bytes + counts.total_pooled_bytes, counts.reserved_bytes);
+      ASSERT_GE(counts.peak_active_bytes, counts.active_bytes);
+      ASSERT_GE(counts.peak_reserved_bytes, counts.peak_active_bytes);
+      pool.validate();
+      if (i % 50 == 0) pool.trim();
+    }
+    stop = true;
+  }
+  EXPECT_EQ(pool.statistics().total_allocations, acquired.load());
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+  EXPECT_EQ(pool.statistics().reserved_bytes, device.live_bytes());
+  pool.validate();
+}
+
+TEST(PoolParkingThreads, AFittingBlockIsNeverReportedAsMissing) {
+  // Two blocks of room and two threads that hold one at most: nobody may ever be refused, wherever the other is cached.
+  ScriptedDevice device{1 * GiB};
+  MemoryPool pool{device, Location::device, {.max_bytes = 2 * 64 * KiB}};
+  std::barrier start{2};
+  std::vector<std::jthread> threads;
+  for (unsigned t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      start.arrive_and_wait();
+      for (int i = 0; i < 20'000; ++i) {
+        ASSERT_NO_THROW(static_cast<void>(pool.acquire(i % 3 == 0 ? 64 * KiB : 40 * KiB)));
+      }
+    });
+  }
+  threads.clear();
+  pool.validate();
+}
+
+}  // namespace
+}  // namespace unimem
