@@ -127,12 +127,12 @@ void Parking::flush(Magazines& magazines) noexcept {
   core_.take_back(magazines);
 }
 
-bool Parking::flush_own() noexcept {
-  auto* const own = this->own();
-  if (own == nullptr || (own->bytes() == 0 && depots_.bytes() == 0) || !own->enter()) return false;
-  if (own->bytes() != 0) flush(*own);
-  if (depots_.bytes() != 0) core_.take_back(depots_);
-  own->leave();
+bool Parking::flush_all() noexcept {
+  {
+    auto const accounts = core_.lock();
+    if (bytes_beside(nullptr) == 0) return false;
+  }
+  Seizure const brought_back{*this};
   return true;
 }
 

@@ -47,7 +47,7 @@ extern constinit thread_local MagazineTable magazine_table;
 
 /// Released blocks on their way round the core of their pool: in their threads' magazines and in the depots between
 /// them. To the core they are in use still, but for the mark `Block::parked`; whatever needs the whole truth has them
-/// brought back first (`flush_own`, `Seizure`) or counted in (`inspect`).
+/// brought back first (`flush_all`, `Seizure`) or counted in (`inspect`).
 ///
 /// Thread-safe. Locks are taken in this order: the mutex of a ThreadMagazines, `mutex_`, magazines (being inside, or
 /// having seized them), the mutex of the core, a depot's.
@@ -85,9 +85,8 @@ class Parking {
   /// Parks a block that was just released, unless it does not belong here: then it is the core's to take back.
   [[nodiscard]] bool keep(Block& block) noexcept;
 
-  /// Brings what this thread has parked, and what is in the depots, back to the core. False if that was nothing, or
-  /// somebody has seized all that.
-  bool flush_own() noexcept;
+  /// Brings everything that is parked back to the core. False if that was nothing.
+  bool flush_all() noexcept;
 
   /// This thread's magazines, null if it has none. What they count may be asked under the core's mutex.
   [[nodiscard]] Magazines* own() const noexcept;

@@ -89,7 +89,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
   std::string refusal;   // what the driver said when it last had no memory
   bool refused = false;  // it has said so, and nothing has changed since
   bool rounded = true;   // asking for a near-exact class, not for the bare bytes
-  bool looked = false;   // at what this thread has parked
+  bool looked = false;   // at what is parked anywhere
   std::optional<Parking::Seizure> seizure;
   Lock lock{mutex_};
   auto const seize = [&] {
@@ -104,7 +104,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
       return reuse(lock, *cached, bytes, options, time);
     if (!std::exchange(looked, true)) {
       lock.unlock();
-      bool const more = parking_.flush_own();
+      bool const more = parking_.flush_all();
       lock.lock();
       if (more) continue;
     }
@@ -147,7 +147,7 @@ Block* PoolCore::acquire_cached(std::size_t bytes, Name name) {
     Lock lock{mutex_};
     if (auto* const cached = free_.find(bytes, 0, false)) return &reuse(lock, *cached, bytes, options, time);
     lock.unlock();
-    if (looked || !parking_.flush_own()) return nullptr;
+    if (looked || !parking_.flush_all()) return nullptr;
   }
 }
 

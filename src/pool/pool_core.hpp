@@ -27,9 +27,9 @@ namespace unimem::detail {
 /// blocks.
 ///
 /// Most blocks never come here: a released one is parked (Parking), and taken from there. What is parked counts as in
-/// use here, until it is brought back: before new memory is taken, this thread's; before anything is refused, given
-/// back or waited for, everybody's, and as long as that lasts nothing is parked. A pool that gives blocks back by their
-/// age or beyond a threshold parks none, since that is decided at each release.
+/// use here, until it is brought back: before new memory is taken, and before anything is refused, given back or waited
+/// for; as long as that lasts nothing is parked. A pool that gives blocks back by their age or beyond a threshold parks
+/// none, since that is decided at each release.
 ///
 /// Thread-safe.
 class PoolCore {

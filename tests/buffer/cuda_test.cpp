@@ -87,6 +87,7 @@ TEST_F(CudaBuffers, GpusThatReachEachOtherCopyDirectly) {
 }
 
 TEST_F(CudaBuffers, WhatOneGpuRefusesIsNoneOfTheOthersBusiness) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   UnifiedBuffer<std::uint32_t> buffer(100, on(first));
   buffer.copy_from(counting(100));
   standin_control().fail_on(1, "cuMemcpyHtoDAsync", 1, detail::cuda::Result::not_permitted, standin::FaultKind::once);
@@ -233,6 +234,7 @@ TEST_F(CudaBuffers, PinnedBuffersAreTheDriversAndMoveWhileTheCallHasLongReturned
 }
 
 TEST_F(CudaBuffers, AHundredScatteredEditsAreOneCommandOfTheDriver) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   constexpr std::size_t pieces = 100, words = 1024, stride = 3000, count = pieces * stride;
   constexpr std::array commands{"cuLaunchKernel",    "cuMemcpyBatchAsync", "cuMemcpy2DAsync",
                                 "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync",  "cuMemcpyDtoDAsync"};
@@ -269,6 +271,7 @@ TEST_F(CudaBuffers, AHundredScatteredEditsAreOneCommandOfTheDriver) {
 }
 
 TEST_F(CudaBuffers, LargePageableCopiesGoThroughFourChunksAndReturnAtOnce) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto& staged = device("cuda:0,staging=1MiB");
   warm_up(staged);
   manager.reset();

@@ -138,31 +138,37 @@ class CudaPieces : public OnStandIn {
 };
 
 TEST_F(CudaPieces, AThousandScatteredPagesAreOneCommandOfTheDriver) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   expect_all_there(gpu, pages(), "cuLaunchKernel", "cuMemcpyBatchAsync");
 }
 
 TEST_F(CudaPieces, WhatLiesEvenlyIsARectangle) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   expect_all_there(gpu, rows(count, page, {8, 8, 0}, 2 * page, 2 * page), "cuMemcpy2DAsync", "cuMemcpy2DAsync");
 }
 
 TEST_F(CudaPieces, ADriverThatHasNoBatchesLeavesThemToTheKernel) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto& older = changed("cuda:0,older", [](Driver& driver) { driver.cuMemcpyBatchAsync = nullptr; });
   expect_all_there(older, pages(), "cuLaunchKernel", "cuLaunchKernel");
 }
 
 TEST_F(CudaPieces, AGpuThatDoesNotReachPinnedMemoryLeavesThemToTheDriver) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   standin_control().set_attribute(0, DeviceAttribute::can_use_host_pointer_for_registered_mem, 0);
   auto& remote = changed("cuda:0,remote", [](Driver&) {});
   expect_all_there(remote, pages(), "cuMemcpyBatchAsync", "cuMemcpyBatchAsync");
 }
 
 TEST_F(CudaPieces, RowsFartherApartThanTheDriverTakesAreNoRectangle) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   standin_control().set_attribute(0, DeviceAttribute::max_pitch, 2 * page - 1);
   auto& narrow = changed("cuda:0,narrow", [](Driver&) {});
   expect_all_there(narrow, rows(count, page, {8, 8, 0}, 2 * page, 2 * page), "cuLaunchKernel", "cuMemcpyBatchAsync");
 }
 
 TEST_F(CudaPieces, WithNeitherBatchesNorKernelTheyAreManyCopiesUnderOneEvent) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   standin_control().set_attribute(0, DeviceAttribute::can_use_host_pointer_for_registered_mem, 0);
   auto& old = changed("cuda:0,old", [](Driver& driver) { driver.cuMemcpyBatchAsync = nullptr; });
   Allocated const there{old, room};
@@ -190,6 +196,7 @@ TEST_F(CudaPieces, WithNeitherBatchesNorKernelTheyAreManyCopiesUnderOneEvent) {
 }
 
 TEST_F(CudaPieces, OnADefaultStreamNothingIsBatched) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto queue = adopt_stream(gpu, nullptr);
   Allocated const there{gpu, room};
   queue.fill(there.memory(), repeated(1, 0));
@@ -204,6 +211,7 @@ TEST_F(CudaPieces, OnADefaultStreamNothingIsBatched) {
 }
 
 TEST_F(CudaPieces, AWayThatTheDriverRefusesTakesNoTicketAndLeavesNothing) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   Allocated const there{gpu, room};
   auto queue = gpu.create_queue();
   queue.upload(there.memory(), host(), pages()).wait();  // the kernel stands
@@ -229,6 +237,7 @@ TEST_F(CudaPieces, AWayThatTheDriverRefusesTakesNoTicketAndLeavesNothing) {
 }
 
 TEST_F(CudaPieces, ManyMoreThanATableHoldsAreSeveralLaunchesOfOneTicket) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   constexpr std::size_t many = 9000, apart = 64;
   std::vector<CopyPiece> pieces;
   for (std::size_t i = 0; i < many; ++i) pieces.push_back({i * apart + i % 3, i * apart, 40 + i % 20});
@@ -252,6 +261,7 @@ TEST_F(CudaPieces, ManyMoreThanATableHoldsAreSeveralLaunchesOfOneTicket) {
 }
 
 TEST_F(CudaPieces, LargePiecesAreDividedAmongWarps) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   // On average they are small, and one of them is most of it.
   std::vector<CopyPiece> pieces{{0, 0, 1'000'003}};
   for (std::size_t i = 0; i < 100; ++i) pieces.push_back({1'100'000 + i * 50 + i % 2, 1'100'000 + i * 50, 31});
@@ -259,6 +269,7 @@ TEST_F(CudaPieces, LargePiecesAreDividedAmongWarps) {
 }
 
 TEST_F(CudaPieces, TablesServeAgainWhenTheirWorkHasEnded) {
+  if (on_hardware) GTEST_SKIP() << scripts_standin;
   Allocated const there{gpu, room};
   auto queue = gpu.create_queue();
   queue.upload(there.memory(), host(), pages()).wait();
