@@ -227,7 +227,8 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCor
   request.queue = &queue;
   auto memory = manager->acquire(wanted, Location::device, size, request);
   auto storage = std::make_shared<detail::Storage>(wanted, std::move(memory));
-  // The block may still be in use by earlier work of this queue: whoever comes from another goes behind it.
+  // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket of
+  // its own: whoever comes from another goes behind it.
   if (!UNIMEM_MUTANT(fresh_block_not_ordered)) storage->hazards().perhaps_written_by({0, size}, queue.record());
   return storage;
 }

@@ -324,6 +324,10 @@ Event Queue::join(std::span<const Event> events) {
   return event;
 }
 
+Event Queue::mark() {
+  return backend().mark();
+}
+
 Queue& Queue::host_side() {
   return backend().host_side();
 }

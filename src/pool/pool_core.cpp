@@ -161,9 +161,12 @@ Block& PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptio
   if (options.queue == nullptr) {
     block.wait();
   } else if (!block.settled()) {
+    Event both;  // everything before this moment of the queue, the waits included: one event that stands for them
     try {
       options.queue->wait(block.inherited);
       options.queue->wait(block.last_use);
+      // Where it had to wait for others, its own last ticket may have ended long ago: a wait takes none everywhere.
+      both = block.ready_for(options.queue->id()) ? options.queue->record() : options.queue->mark();
     } catch (...) {
       lock.lock();
       count_out(block);
@@ -173,8 +176,7 @@ Block& PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptio
       changed();
       throw;
     }
-    // Everything before this moment of the queue, the waits included: one event that stands for both.
-    block.inherited = options.queue->record();
+    block.inherited = both;
     block.last_use = {};
   }
   expose(block);

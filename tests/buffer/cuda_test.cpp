@@ -206,6 +206,31 @@ TEST_F(CudaBuffers, DestroyingABufferDoesNotWaitForTheWorkThatUsesIt) {
   for (auto& intruder : intruders) EXPECT_THAT(intruder.to_vector(), Each(666U));
 }
 
+TEST_F(CudaBuffers, EveryQueueGoesBehindTheWorkOfARecycledBlocksEarlierOwner) {
+  std::array queues{first.create_queue(), first.create_queue(), first.create_queue()};
+  std::optional<Gate> gate{queues[0]};
+  DeviceMemory block;
+  Event work;
+  {
+    UnifiedBuffer<std::uint32_t> earlier(100, on(first));
+    work = set(queues[0], earlier.slice(0), 9);
+    block = earlier.device_view(queues[0]).native();
+  }
+  UnifiedBuffer<std::uint32_t> recycled(100, on(first));
+  auto const taken = set(queues[1], recycled.slice(0, 50), 1);  // the pool makes this queue wait, which takes no ticket
+  auto const beside = set(queues[2], recycled.slice(50), 2);
+  for (auto const& event : {work, taken, beside}) EXPECT_FALSE(event.ready());
+  {
+    auto const lease = recycled.device_view(queues[2]);
+    EXPECT_EQ(lease.native().object, block.object);
+    EXPECT_EQ(lease.native().offset, block.offset);
+  }
+  gate.reset();
+  std::vector<std::uint32_t> expected(100, 1);
+  std::fill_n(expected.begin() + 50, 50, 2U);
+  EXPECT_EQ(recycled.to_vector(), expected);
+}
+
 TEST_F(CudaBuffers, PinnedBuffersAreTheDriversAndMoveWhileTheCallHasLongReturned) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto options = on(first);

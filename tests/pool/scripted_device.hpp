@@ -40,10 +40,10 @@ class Script {
   void finish(Event event) { finish(event.ticket()); }
   void finish_all() { finish(control_.submitted()); }
 
-  /// As the queue's own: later work is ordered behind `event`.
+  /// As the queue's own: later work is ordered behind `event`. That takes no ticket, as on some drivers.
   void order_behind(Event event) {
     ordered_behind.push_back(event);
-    barriers_.emplace_back(work().ticket(), event);
+    barriers_.emplace_back(control_.submitted() + 1, event);
   }
 
   void fail(Event event) {

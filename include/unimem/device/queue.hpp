@@ -121,8 +121,12 @@ class UNIMEM_API Queue {
   /// holds up this one's. Made on first use, and a thread with it; gone with this one.
   [[nodiscard]] Queue& host_side();
 
-  /// The end of everything submitted so far. Free: nothing is submitted.
+  /// The end of everything submitted so far. Free: nothing is submitted. What the queue was told to wait for need not
+  /// be in it before something is submitted behind that.
   [[nodiscard]] Event record() const noexcept;
+
+  /// The end of everything so far, with all that the queue was told to wait for: work that does nothing.
+  Event mark();
 
   /// Blocks until everything submitted so far has ended; throws the first failure since the last call, if any.
   void synchronize();
