@@ -147,6 +147,8 @@ std::optional<Staging> Staging::pinned(MemoryManager& manager, AcquireOptions op
     // Whole chunks, whatever the last one needs: blocks of one size are found again.
     for (std::size_t turn = 0; turn < staging->depth_ && turn * chunk_bytes < total; ++turn) {
       staging->blocks_[turn] = pool.acquire(chunk_bytes, options);
+      // Ready for `beside`, which may still be reading it: a device that comes first goes behind that.
+      staging->last_[turn] = beside.record();
     }
   } catch (OutOfMemory const&) {
     // Documented: the copy goes directly, and is counted.

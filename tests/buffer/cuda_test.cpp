@@ -324,6 +324,27 @@ TEST_F(CudaBuffers, LargePageableCopiesGoThroughFourChunksAndReturnAtOnce) {
   EXPECT_LE(manager->pool(device("cpu"), Location::pinned).statistics().peak_reserved_bytes, 4 * 4 * mebi);
 }
 
+TEST_F(CudaBuffers, StagedDownloadsOneAfterTheOtherKeepTheirBytesApart) {
+  auto& staged = device("cuda:0,staging=1MiB");
+  warm_up(staged);
+  manager.reset();
+  before = InUse::now();
+  manager.emplace();
+  auto const words = mebi / 2;
+  for (int round = 0; round < 20; ++round) {
+    UnifiedBuffer<std::uint32_t> one(words, on(staged)), other(words, on(staged));
+    set(staged.default_queue(), one.slice(0), 1);
+    set(staged.default_queue(), other.slice(0), 2);
+    std::optional<Gate> gate{staged.default_queue()};
+    static_cast<void>(one.sync_to_host_async());
+    static_cast<void>(other.sync_to_host_async());
+    gate.reset();
+    EXPECT_TRUE(one.to_vector() == std::vector<std::uint32_t>(words, 1)) << round;
+    EXPECT_TRUE(other.to_vector() == std::vector<std::uint32_t>(words, 2)) << round;
+    EXPECT_EQ(one.statistics().staged_copies, 1U);
+  }
+}
+
 TEST(CudaStaging, IsTheDefaultWhereThereAreThreadsToFillTheChunks) {
   EXPECT_EQ(detail::cuda::staging_by_default(1), std::nullopt);
   EXPECT_EQ(detail::cuda::staging_by_default(3), std::nullopt);
