@@ -50,6 +50,7 @@ TEST_F(OpenCl, TheRowsOfARectangleAreOneCommand) {
   queue.synchronize();
   EXPECT_EQ(back, after(Bytes(200'000), host, rows(100, 300, {1001, 1001, 0}, 1800, 1800)));
   EXPECT_EQ(commands_of(queue.upload(a, host.data(), scattered(10, 100, 200'000, 1))), 11U) << "and a mark behind them";
+  queue.synchronize();  // it reads what ends here
 }
 
 TEST_F(OpenCl, TheFirstDeviceIsADiscreteCompiler) {
