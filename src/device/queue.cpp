@@ -84,6 +84,7 @@ std::shared_ptr<CapturedRuns const> detail::QueueBackend::capture(std::span<cons
   return nullptr;
 }
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): those that have captured runs keep them
 Event detail::QueueBackend::run_captured(std::shared_ptr<CapturedRuns const>, std::span<const Event>) {
   throw KernelError("captured runs", "they were captured on a device of another backend");
 }
