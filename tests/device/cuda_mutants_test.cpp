@@ -52,8 +52,11 @@ Finding copies_in_order(Device& gpu) {
   auto const news = noise(bytes, 1);
   std::ranges::copy(news, memory);
   control.set_latency(2000, 2000);
+  control.hold(true);  // however long this thread is kept from looking
   auto const sent = one.upload(first.memory(), memory, bytes);
-  if (sent.ready()) return "an upload from pinned memory is done before its stream has begun";
+  bool const early = sent.ready();
+  control.hold(false);
+  if (early) return "an upload from pinned memory is done before its stream has begun";
   other.wait(sent);
   auto const copied = other.copy(second.memory(), first.memory(), bytes);
   Bytes back(bytes);
@@ -118,9 +121,14 @@ Finding scatters(Device& gpu) {
       one.push_back({at, at, length});
       other.push_back({at + 20, at, length});
     }
-    control.set_latency(2000, 2000);
+    control.set_latency(200'000, 200'000);  // much longer than it is looked at
     auto const sent = queue.upload(first.memory(), memory, one);
-    bool const early = sent.ready();
+    bool early = false;
+    for (int look = 0; look < 20 && !early; ++look) {
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+      early = sent.ready();
+    }
+    control.set_latency(2000, 2000);
     queue.upload(second.memory(), memory, other);
     control.set_latency(0, 0);
     Bytes back(bytes), shifted(bytes);
