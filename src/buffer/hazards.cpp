@@ -3,6 +3,7 @@
 #include "buffer/mutants.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace unimem::detail {
 namespace {
@@ -92,7 +93,7 @@ void Hazards::add(Use use) {
     // Asking costs a driver's call: no sooner again than after as many more as are still there.
     look_at_ = std::max<std::size_t>(32, 2 * uses_.size());
   }
-  uses_.push_back(use);
+  uses_.push_back(std::move(use));
 }
 
 template <class Where>
