@@ -55,9 +55,10 @@ std::shared_ptr<CudaProgram const> PieceMover::kernel(CudaDevice& device) {
     source.name = "unimem_move_pieces";
     source.source = piece_kernel;
     kernel_ = std::dynamic_pointer_cast<CudaProgram const>(device.compile(source));
-  } catch (
-      UnsupportedOperation const&) {  // NOLINT(bugprone-empty-catch): no compiler, for as long as the process lives
-  } catch (KernelError const&) {      // NOLINT(bugprone-empty-catch): nor one that serves
+  } catch (UnsupportedOperation const&) {  // no compiler, for as long as the process lives
+    kernel_ = nullptr;
+  } catch (KernelError const&) {  // nor one that serves
+    kernel_ = nullptr;
   } catch (Error const&) {
     sought_ = false;  // the driver refused for now
   }
