@@ -70,11 +70,11 @@ namespace detail {
 /// without options: before taking new memory a pool gives back the oldest cached blocks that are done until it holds no
 /// more than a quarter and 64 MiB beyond the most it ever had in use at once.
 ///
-/// Each thread keeps a few of the blocks it has released for itself, bounded in bytes, so that asking again for what was
-/// just released takes no lock. What no thread keeps is whole driver allocations behind one lock. Before anything new is
-/// taken, refused, trimmed or waited for, all threads' blocks are brought back, without their help; a thread that ends
-/// hands its own back. With a `trim_interval` or a `release_threshold` no thread keeps any. No driver call, wait or user code runs
-/// under a lock. Thread-safe. All allocations should be released before the pool is destroyed.
+/// Each thread keeps a few of the blocks it has released for itself, bounded in bytes, so that asking again for what
+/// was just released takes no lock. What no thread keeps is whole driver allocations behind one lock. Before anything
+/// new is taken, refused, trimmed or waited for, all threads' blocks are brought back, without their help; a thread
+/// that ends hands its own back. With a `trim_interval` or a `release_threshold` no thread keeps any. No driver call,
+/// wait or user code runs under a lock. Thread-safe. All allocations should be released before the pool is destroyed.
 class UNIMEM_API MemoryPool {
  public:
   MemoryPool(Device& device, Location location, PoolOptions options = {});
