@@ -56,56 +56,63 @@ std::unique_lock<std::mutex> OpenClQueue::begin(char const* call) {
   return stream_->submission();
 }
 
-Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) {
-  constexpr auto call = "clEnqueueWriteBuffer";
+template <class Enqueue>
+Event OpenClQueue::transfer(char const* call, Moves moves, std::size_t bytes, CopyTerms const& terms,
+                            Enqueue const& enqueue, std::size_t copies) {
   if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   auto const lock = begin(call);
-  auto command = std::make_shared<Command>(api_, Moves::upload, bytes, terms.meter, device_.profiles());
-  command->add(call, [&](cl_event* event) {
+  auto command = std::make_shared<Command>(api_, moves, bytes, terms.meter, device_.profiles(), copies);
+  command->add(call, enqueue);
+  return stream_->append(std::move(command));
+}
+
+Event OpenClQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) {
+  return transfer("clEnqueueWriteBuffer", Moves::upload, bytes, terms, [&](cl_event* event) {
     return api_.clEnqueueWriteBuffer(stream_->queue(), object_of(to), CL_FALSE, to.offset, bytes, from, 0, nullptr,
                                      event);
   });
-  return stream_->append(std::move(command));
+}
+
+Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
+  return transfer("clEnqueueReadBuffer", Moves::download, bytes, terms, [&](cl_event* event) {
+    return api_.clEnqueueReadBuffer(stream_->queue(), object_of(from), CL_FALSE, from.offset, bytes, to, 0, nullptr,
+                                    event);
+  });
+}
+
+Event OpenClQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
+  return transfer("clEnqueueCopyBuffer", Moves::copy, bytes, terms, [&](cl_event* event) {
+    return api_.clEnqueueCopyBuffer(stream_->queue(), object_of(from), object_of(to), from.offset, to.offset, bytes, 0,
+                                    nullptr, event);
+  });
 }
 
 Event OpenClQueue::upload_pieces(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces,
                                  CopyTerms const& terms) {
   auto const grid = grid_of(pieces);
   if (!grid) return QueueBackend::upload_pieces(to, from, pieces, terms);
-  constexpr auto call = "clEnqueueWriteBufferRect";
-  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
-  auto const lock = begin(call);
-  auto command =
-      std::make_shared<Command>(api_, Moves::upload, bytes_of(*grid), terms.meter, device_.profiles(), grid->rows);
-  auto const there = rectangle(to.offset + grid->first.to, grid->to_pitch);
-  auto const shape = shape_of(*grid);
+  auto const there = rectangle(to.offset + grid->first.to, grid->to_pitch), shape = shape_of(*grid);
   constexpr Position start{};
-  command->add(call, [&](cl_event* event) {
+  auto const enqueue = [&](cl_event* event) {
     return api_.clEnqueueWriteBufferRect(stream_->queue(), object_of(to), CL_FALSE, there.data(), start.data(),
                                          shape.data(), grid->to_pitch, 0, grid->from_pitch, 0,
                                          static_cast<std::byte const*>(from) + grid->first.from, 0, nullptr, event);
-  });
-  return stream_->append(std::move(command));
+  };
+  return transfer("clEnqueueWriteBufferRect", Moves::upload, bytes_of(*grid), terms, enqueue, grid->rows);
 }
 
 Event OpenClQueue::download_pieces(void* to, DeviceMemory from, std::span<const CopyPiece> pieces,
                                    CopyTerms const& terms) {
   auto const grid = grid_of(pieces);
   if (!grid) return QueueBackend::download_pieces(to, from, pieces, terms);
-  constexpr auto call = "clEnqueueReadBufferRect";
-  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
-  auto const lock = begin(call);
-  auto command =
-      std::make_shared<Command>(api_, Moves::download, bytes_of(*grid), terms.meter, device_.profiles(), grid->rows);
-  auto const there = rectangle(from.offset + grid->first.from, grid->from_pitch);
-  auto const shape = shape_of(*grid);
+  auto const there = rectangle(from.offset + grid->first.from, grid->from_pitch), shape = shape_of(*grid);
   constexpr Position start{};
-  command->add(call, [&](cl_event* event) {
+  auto const enqueue = [&](cl_event* event) {
     return api_.clEnqueueReadBufferRect(stream_->queue(), object_of(from), CL_FALSE, there.data(), start.data(),
                                         shape.data(), grid->from_pitch, 0, grid->to_pitch, 0,
                                         static_cast<std::byte*>(to) + grid->first.to, 0, nullptr, event);
-  });
-  return stream_->append(std::move(command));
+  };
+  return transfer("clEnqueueReadBufferRect", Moves::download, bytes_of(*grid), terms, enqueue, grid->rows);
 }
 
 Event OpenClQueue::copy_pieces(DeviceMemory to, DeviceMemory from, std::span<const CopyPiece> pieces,
@@ -113,43 +120,14 @@ Event OpenClQueue::copy_pieces(DeviceMemory to, DeviceMemory from, std::span<con
   auto const grid = grid_of(pieces);
   // Within one object drivers have rules of their own on which rectangles overlap.
   if (!grid || to.object == from.object) return QueueBackend::copy_pieces(to, from, pieces, terms);
-  constexpr auto call = "clEnqueueCopyBufferRect";
-  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
-  auto const lock = begin(call);
-  auto command =
-      std::make_shared<Command>(api_, Moves::copy, bytes_of(*grid), terms.meter, device_.profiles(), grid->rows);
   auto const source = rectangle(from.offset + grid->first.from, grid->from_pitch);
   auto const target = rectangle(to.offset + grid->first.to, grid->to_pitch);
   auto const shape = shape_of(*grid);
-  command->add(call, [&](cl_event* event) {
+  auto const enqueue = [&](cl_event* event) {
     return api_.clEnqueueCopyBufferRect(stream_->queue(), object_of(from), object_of(to), source.data(), target.data(),
                                         shape.data(), grid->from_pitch, 0, grid->to_pitch, 0, 0, nullptr, event);
-  });
-  return stream_->append(std::move(command));
-}
-
-Event OpenClQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
-  constexpr auto call = "clEnqueueReadBuffer";
-  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
-  auto const lock = begin(call);
-  auto command = std::make_shared<Command>(api_, Moves::download, bytes, terms.meter, device_.profiles());
-  command->add(call, [&](cl_event* event) {
-    return api_.clEnqueueReadBuffer(stream_->queue(), object_of(from), CL_FALSE, from.offset, bytes, to, 0, nullptr,
-                                    event);
-  });
-  return stream_->append(std::move(command));
-}
-
-Event OpenClQueue::copy(DeviceMemory to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
-  constexpr auto call = "clEnqueueCopyBuffer";
-  if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
-  auto const lock = begin(call);
-  auto command = std::make_shared<Command>(api_, Moves::copy, bytes, terms.meter, device_.profiles());
-  command->add(call, [&](cl_event* event) {
-    return api_.clEnqueueCopyBuffer(stream_->queue(), object_of(from), object_of(to), from.offset, to.offset, bytes, 0,
-                                    nullptr, event);
-  });
-  return stream_->append(std::move(command));
+  };
+  return transfer("clEnqueueCopyBufferRect", Moves::copy, bytes_of(*grid), terms, enqueue, grid->rows);
 }
 
 Event OpenClQueue::fill(DeviceMemory to, std::span<const std::byte> pattern) {

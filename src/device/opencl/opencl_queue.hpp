@@ -36,8 +36,8 @@ class OpenClQueue final : public QueueBackend {
   /// An event of a queue of the same device becomes a barrier in the driver. Any other is waited for here and now:
   /// OpenCL could be told of it only through a user event, and drivers that execute in the submitting thread (PoCL's
   /// `basic`) deadlock on those.
-  Event mark() override;
   void wait(Event event) override;
+  Event mark() override;
 
   [[nodiscard]] void* native() const noexcept override { return stream_->queue(); }
 
@@ -46,6 +46,11 @@ class OpenClQueue final : public QueueBackend {
  private:
   /// The stream's submission lock, if the driver can still be called.
   [[nodiscard]] std::unique_lock<std::mutex> begin(char const* call);
+
+  /// Copies by one command, which `enqueue(cl_event*)` gives the driver; it counts as `copies`.
+  template <class Enqueue>
+  Event transfer(char const* call, Moves moves, std::size_t bytes, CopyTerms const& terms, Enqueue const& enqueue,
+                 std::size_t copies = 1);
 
   /// The end of all before it.
   void add_marker(Command& command);
