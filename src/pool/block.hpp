@@ -88,7 +88,6 @@ struct Block {
     // One queue runs in order, so a later event of the same queue stands for the earlier one as well.
     if (event != Event{} && event.queue_id() == inherited.queue_id()) inherited = {};
     last_use = event;
-    ++generation;
   }
 
   /// Hands it on, at once: its new owner's work is ordered behind that which may still be using it.

@@ -32,7 +32,8 @@ class Depots {
  public:
   static constexpr std::size_t most_bytes = std::size_t{64} << 20;  ///< all small ones together; large ones but for one
 
-  Depots() : small_(small_classes) {}
+  /// Takes no memory unless it will be used.
+  explicit Depots(bool used) : small_(used ? small_classes : 0) {}
 
   /// Puts as many of `blocks` here as there is room for, from the front, and returns how many. All are of one small
   /// class.

@@ -31,7 +31,9 @@ Magazines::Magazines() noexcept {
   }
 }
 
-Block* Magazines::take_below_top(Magazine& magazine, std::size_t bytes, std::uint64_t queue, Name name) noexcept {
+Block* Magazines::take(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
+  if (bytes > largest_small_block) return take_large(bytes, queue, name);
+  auto& magazine = magazines_[near_exact_class(bytes)];
   for (std::size_t i = magazine.count; i-- > 0;) {
     auto& block = *magazine.blocks[i];
     if (block.capacity() < bytes || !may_start(block, queue)) continue;
@@ -56,32 +58,26 @@ Block* Magazines::take_large(std::size_t bytes, std::uint64_t queue, Name name) 
   }
   if (best == nullptr) return nullptr;
   take_out(large_, large_count_, where);
-  ++large_hits_[static_cast<std::size_t>(std::bit_width(bytes - 1))];
+  count_large_hit(bytes);
   large_bytes_ -= best->capacity();
   took(*best, name);
   return best;
 }
 
 void Magazines::pass_on(Block& block, std::size_t bytes, Name name) noexcept {
-  ++large_hits_[static_cast<std::size_t>(std::bit_width(bytes - 1))];
+  count_large_hit(bytes);
   auto const had = fewest_bytes_ + static_cast<std::ptrdiff_t>(block.capacity());
   fewest_bytes_ = std::min(had, static_cast<std::ptrdiff_t>(this->bytes()));
   block.unpark(name);
 }
 
-std::size_t Magazines::keep_large(Block& block, std::span<Block*, large_slots> evicted) noexcept {
-  std::size_t gone = 0;
-  while (large_count_ != 0 && (large_bytes_ + block.capacity() > most_large_bytes || large_count_ == large_slots)) {
-    auto& oldest = *large_.front();
-    large_bytes_ -= oldest.capacity();
-    take_out(large_, large_count_, 0);
-    auto const note = [&](Block& one) { evicted[gone++] = &one; };
-    forget(oldest, note);
-  }
-  large_[large_count_++] = &block;
-  large_bytes_ += block.capacity();
-  kept(block);
-  return gone;
+Block& Magazines::take_oldest_large() noexcept {
+  auto& oldest = *large_.front();
+  take_out(large_, large_count_, 0);
+  large_bytes_ -= oldest.capacity();
+  auto const nothing_else = [](Block&) {};
+  forget(oldest, nothing_else);
+  return oldest;
 }
 
 std::size_t Magazines::take_half(std::size_t bytes, std::span<Block*, Magazine::slots> taken) noexcept {

@@ -65,21 +65,9 @@ class Magazines {
 
   /// A block of at least `bytes` bytes that work on the queue with this id (0: the host) may start on at once, named
   /// after its new owner; or null. Inside.
-  [[nodiscard]] Block* take(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
-    if (bytes > largest_small_block) return take_large(bytes, queue, name);
-    auto& magazine = magazines_[near_exact_class(bytes)];
-    if (magazine.count == 0) return nullptr;
-    auto* const top = magazine.blocks[magazine.count - 1];
-    if ((top->parked_for != 0 && top->parked_for != queue) || top->capacity() < bytes) [[unlikely]] {
-      return take_below_top(magazine, bytes, queue, name);
-    }
-    --magazine.count;
-    ++magazine.hits;
-    took(*top, name);
-    return top;
-  }
+  [[nodiscard]] Block* take(std::size_t bytes, std::uint64_t queue, Name name) noexcept;
 
-  /// The same for a block that is on top and ready for the host: the short way.
+  /// The same if it is on top and known to be ready for the host: the short way.
   [[nodiscard]] Block* take_ready(std::size_t bytes, Name name) noexcept {
     if (bytes > largest_small_block) [[unlikely]]
       return take_large_ready(bytes, name);
@@ -91,38 +79,28 @@ class Magazines {
       return nullptr;
     --magazine.count;
     ++magazine.hits;
-    note_taken(*top);
-    top->parked = false;
-    top->name = name;
+    took(*top, name);
     return top;
   }
 
-  /// The short way for a block that is ready for the host, small, finds room, and does not make these full. Inside.
-  [[nodiscard]] bool keep_ready(Block& block) noexcept {
-    if (block.magazine >= small_classes) [[unlikely]]
-      return false;
-    auto& magazine = magazines_[block.magazine];
-    auto const sum = bytes() + block.capacity();
-    if (magazine.count == magazine.most || sum - large_bytes_ > most_small_bytes) [[unlikely]]
-      return false;
-    magazine.blocks[magazine.count++] = &block;
-    bytes_.store(sum, std::memory_order_relaxed);
+  /// Keeps a block that was just released, if there is room for it as things are. Inside.
+  [[nodiscard]] bool keep(Block& block) noexcept {
+    auto const bytes_then = bytes() + block.capacity();
+    if (block.magazine >= small_classes) [[unlikely]] {
+      auto const large_then = large_bytes_ + block.capacity();
+      if (large_count_ != 0 && (large_count_ == large_slots || large_then > most_large_bytes)) return false;
+      large_[large_count_++] = &block;
+      large_bytes_ = large_then;
+    } else {
+      auto& magazine = magazines_[block.magazine];
+      if (magazine.count == magazine.most || bytes_then - large_bytes_ > most_small_bytes) [[unlikely]]
+        return false;
+      magazine.blocks[magazine.count++] = &block;
+    }
+    bytes_.store(bytes_then, std::memory_order_relaxed);
     block.parked = true;
-    block.parked_for = 0;
     block.cached_as = ++releases_;
     ++block.generation;
-    return true;
-  }
-
-  /// Keeps a small block that was just released, if its magazine has a slot for it. Inside.
-  [[nodiscard]] bool keep(Block& block) noexcept {
-    if (block.magazine >= small_classes) [[unlikely]]
-      return false;
-    auto& magazine = magazines_[near_exact_class(block.capacity())];
-    if (magazine.count == magazine.most) [[unlikely]]
-      return false;
-    magazine.blocks[magazine.count++] = &block;
-    kept(block);
     return true;
   }
 
@@ -139,18 +117,19 @@ class Magazines {
     fewest_bytes_ += static_cast<std::ptrdiff_t>(block.capacity());
   }
 
-  /// Keeps a large block that was just released, and returns in `evicted` those that have to go for it: at most
-  /// `large_slots`. Inside.
-  [[nodiscard]] std::size_t keep_large(Block& block, std::span<Block*, large_slots> evicted) noexcept;
-
   /// Counts a large block that came from elsewhere to serve an acquire. Inside.
   void pass_on(Block& block, std::size_t bytes, Name name) noexcept;
 
-  /// Whether the small blocks together are more than they may be.
-  [[nodiscard]] bool is_full() const noexcept { return bytes() - large_bytes_ > most_small_bytes; }
+  /// Whether all small magazines together leave no room for a block of `bytes`. Inside.
+  [[nodiscard]] bool are_full_for(std::size_t bytes) const noexcept {
+    return this->bytes() - large_bytes_ + bytes > most_small_bytes;
+  }
 
   /// Takes up to half of what the class of a block of `bytes` may hold out of its magazine, the oldest first. Inside.
   [[nodiscard]] std::size_t take_half(std::size_t bytes, std::span<Block*, Magazine::slots> taken) noexcept;
+
+  /// Takes the large block that has been here longest out; there is one. Inside.
+  [[nodiscard]] Block& take_oldest_large() noexcept;
 
   // ---- The owner inside, or whoever has seized them ----
 
@@ -207,20 +186,14 @@ class Magazines {
 
  private:
   void took(Block& block, Name name) noexcept {
-    note_taken(block);
-    block.unpark(name);
-  }
-
-  void note_taken(Block const& block) noexcept {
     auto const left = bytes() - block.capacity();
     bytes_.store(left, std::memory_order_relaxed);
     fewest_bytes_ = std::min(fewest_bytes_, static_cast<std::ptrdiff_t>(left));
+    block.unpark(name);
   }
 
-  void kept(Block& block) noexcept {
-    bytes_.store(bytes() + block.capacity(), std::memory_order_relaxed);
-    block.parked = true;
-    block.cached_as = ++releases_;
+  void count_large_hit(std::size_t bytes) noexcept {
+    ++large_hits_[static_cast<std::size_t>(std::bit_width(bytes - 1))];
   }
 
   template <class Each>
@@ -233,32 +206,14 @@ class Magazines {
   [[nodiscard]] Block* take_large_ready(std::size_t bytes, Name name) noexcept {
     if (large_count_ == 0) return nullptr;
     auto* const top = large_[large_count_ - 1];
-    auto const capacity = top->capacity();
-    if (top->parked_for != 0 || capacity < bytes || capacity - bytes > bytes / 8) return nullptr;
+    if (top->parked_for != 0 || top->capacity() < bytes || top->capacity() > largest_fit(bytes)) return nullptr;
     --large_count_;
-    large_bytes_ -= capacity;
-    ++large_hits_[static_cast<std::size_t>(std::bit_width(bytes - 1))];
-    note_taken(*top);
-    top->parked = false;
-    top->name = name;
+    large_bytes_ -= top->capacity();
+    count_large_hit(bytes);
+    took(*top, name);
     return top;
   }
 
-  [[nodiscard]] bool keep_large_ready(Block& block) noexcept {
-    auto const capacity = block.capacity();
-    bool const fits = large_count_ == 0 || (large_count_ < large_slots && large_bytes_ + capacity <= most_large_bytes);
-    if (!fits) return false;
-    large_[large_count_++] = &block;
-    large_bytes_ += capacity;
-    bytes_.store(bytes() + capacity, std::memory_order_relaxed);
-    block.parked = true;
-    block.parked_for = 0;
-    block.cached_as = ++releases_;
-    ++block.generation;
-    return true;
-  }
-
-  [[nodiscard]] Block* take_below_top(Magazine& magazine, std::size_t bytes, std::uint64_t queue, Name name) noexcept;
   [[nodiscard]] Block* take_large(std::size_t bytes, std::uint64_t queue, Name name) noexcept;
 
   std::atomic<bool> inside_{false};

@@ -71,7 +71,7 @@ class Memberships {
 }  // namespace
 
 Parking::Parking(PoolCore& core, bool enabled) noexcept
-    : core_(core), pool_(enabled && barriers_are_asymmetric() ? next_pool() : 0) {}
+    : core_(core), pool_(enabled && barriers_are_asymmetric() ? next_pool() : 0), depots_(pool_ != 0) {}
 
 Block* Parking::take(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
   if (pool_ == 0) return nullptr;
@@ -101,30 +101,22 @@ bool Parking::keep(Block& block) noexcept {
   auto* own = this->own();
   if (own == nullptr) own = enroll();
   if (own == nullptr || !own->enter()) return false;
-  if (!own->keep(block)) keep_by_making_room(*own, block);
-  if (own->is_full()) flush(*own);
+  while (!own->keep(block)) make_room(*own, block.capacity());
   own->leave();
   return true;
 }
 
-void Parking::keep_by_making_room(Magazines& own, Block& block) noexcept {
-  if (block.capacity() > largest_small_block) {
-    std::array<Block*, Magazines::large_slots> evicted{};
-    auto const count = own.keep_large(block, evicted);
-    for (auto* const one : std::span{evicted}.first(count)) {
-      if (!depots_.put_large(*one)) core_.take_back({&one, 1});
-    }
+void Parking::make_room(Magazines& own, std::size_t bytes) noexcept {
+  if (bytes > largest_small_block) {
+    auto* const oldest = &own.take_oldest_large();
+    if (!depots_.put_large(*oldest)) core_.take_back({&oldest, 1});
+  } else if (own.are_full_for(bytes)) {
+    core_.take_back(own);
   } else {
     std::array<Block*, Magazine::slots> batch{};
-    auto const count = own.take_half(block.capacity(), batch);
-    auto const put = depots_.put(std::span{batch}.first(count));
-    core_.take_back(std::span{batch}.first(count).subspan(put));
-    static_cast<void>(own.keep(block));  // there is room now
+    auto const blocks = std::span{batch}.first(own.take_half(bytes, batch));
+    core_.take_back(blocks.subspan(depots_.put(blocks)));
   }
-}
-
-void Parking::flush(Magazines& magazines) noexcept {
-  core_.take_back(magazines);
 }
 
 bool Parking::flush_all() noexcept {
@@ -200,7 +192,7 @@ void Parking::release_all() noexcept {
 Parking::Seizure::Seizure(Parking& parking) noexcept : parking_(parking) {
   std::lock_guard const lock{parking_.mutex_};
   parking_.seize_all();
-  for (auto const& thread : parking_.threads_) parking_.flush(thread->magazines);
+  for (auto const& thread : parking_.threads_) parking_.core_.take_back(thread->magazines);
   parking_.core_.take_back(parking_.depots_);
 }
 
@@ -216,7 +208,7 @@ void Parking::close() noexcept {
     closed_ = true;
     seize_all();  // and never released
     for (auto const& thread : threads_) {
-      flush(thread->magazines);
+      core_.take_back(thread->magazines);
       core_.count_hits_of(thread->magazines);
     }
     core_.take_back(depots_);
@@ -232,7 +224,7 @@ void Parking::close() noexcept {
 void Parking::retire(ThreadMagazines& thread) noexcept {
   std::lock_guard const lock{mutex_};
   if (closed_) return;
-  flush(thread.magazines);
+  core_.take_back(thread.magazines);
   core_.count_hits_of(thread.magazines);
   auto const accounts = core_.lock();
   std::erase_if(threads_, [&](auto const& one) { return one.get() == &thread; });

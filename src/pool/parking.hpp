@@ -68,12 +68,12 @@ class Parking {
     return block;
   }
 
-  /// Parks a block that was just released and that nothing pending concerns, if that is as simple.
-  [[nodiscard]] bool keep_ready(Block& block) noexcept {
+  /// Parks a block that was just released, marked with who may go on with it, if there is room as things are.
+  [[nodiscard]] bool keep_quickly(Block& block) noexcept {
     auto* const own = magazine_table.find(pool_);
     if (own == nullptr || !own->enter()) [[unlikely]]
       return false;
-    bool const kept = own->keep_ready(block);
+    bool const kept = own->keep(block);
     own->leave();
     return kept;
   }
@@ -125,10 +125,8 @@ class Parking {
  private:
   /// Inside.
   [[nodiscard]] Block* take_from_depot(Magazines& own, std::size_t bytes, std::uint64_t queue, Name name) noexcept;
-  /// Keeps a block that finds its magazine full: others go to a depot, or to the core. Inside.
-  void keep_by_making_room(Magazines& own, Block& block) noexcept;
-  /// Brings the blocks of magazines that the caller is inside of, or has seized, to the core.
-  void flush(Magazines& magazines) noexcept;
+  /// Makes room for a block of so many bytes: others go to a depot, or to the core. Inside.
+  void make_room(Magazines& own, std::size_t bytes) noexcept;
   /// This thread's magazines, made if it has none; null if that cannot be. Not inside.
   [[nodiscard]] Magazines* enroll() noexcept;
 

@@ -11,16 +11,13 @@
 #include <limits>
 #include <new>
 #include <optional>
-#include <stdexcept>
 #include <string>
-#include <unordered_map>
 #include <utility>
 
 namespace unimem::detail {
 namespace {
 
 constexpr std::size_t everything = std::numeric_limits<std::size_t>::max();
-constexpr std::size_t most_holders = 5;  // in a message
 
 // What a pool may hold beyond a quarter more than it ever had in use at once. A program that goes through many sizes
 // would otherwise collect one block of each; one that is small anyway need not be kept tidy.
@@ -32,17 +29,6 @@ std::uint64_t id_of(Queue const& queue) {
   if (id == 0) [[unlikely]]
     static_cast<void>(queue.device());
   return id;
-}
-
-/// Acquires that never came to the core, each of them a hit.
-void add_hits(PoolStatistics& counts, Magazines const& magazines) {
-  magazines.for_each_hits([&counts](std::size_t bytes, std::uint64_t hits) {
-    auto& asked = counts.size_classes[size_class(bytes)];
-    counts.total_allocations += hits;
-    counts.pool_hits += hits;
-    asked.allocations += hits;
-    asked.hits += hits;
-  });
 }
 
 }  // namespace
@@ -77,9 +63,8 @@ Block& PoolCore::acquire_otherwise(std::size_t bytes, AcquireOptions const& opti
   if (options.alignment != 0) check_alignment(options.alignment, device_.info().alignment);
   auto const queue = options.queue == nullptr ? 0 : id_of(*options.queue);
   auto* const parked = parking_.take(bytes, queue, options.name);
-  if (parked == nullptr) [[unlikely]]
-    return acquire_here(bytes, queue, options);
-  if (poisons) expose(*parked);
+  if (parked == nullptr) return acquire_here(bytes, queue, options);
+  expose(*parked);
   return *parked;
 }
 
@@ -278,6 +263,7 @@ void PoolCore::release_otherwise(Block& block, Event last_use) noexcept {
 void PoolCore::release_here(Block& block) noexcept {
   auto const time = now();
   if (block.settled()) hide(block);
+  ++block.generation;
 
   Lock lock{mutex_};
   auto* const own = parking_.own();
@@ -398,7 +384,7 @@ bool PoolCore::host_memory() const noexcept {
   return location_ != Location::device || device_.shares_storage_with_host();
 }
 
-// ---- Time and counts -------------------------------------------------------------------------------------------
+// ---- Time -------------------------------------------------------------------------------------------------------
 
 PoolCore::Time PoolCore::now() const {
   if (options_.trim_interval.count() == 0) return {};
@@ -407,217 +393,6 @@ PoolCore::Time PoolCore::now() const {
 
 PoolCore::Time PoolCore::expiry(Time time) const noexcept {
   return options_.trim_interval.count() == 0 ? Time::min() : time - options_.trim_interval;
-}
-
-std::size_t PoolCore::used_at_most(Magazines const* these) const noexcept {
-  auto parked = static_cast<std::ptrdiff_t>(parking_.bytes_beside(these));
-  if (these != nullptr) parked += these->fewest_bytes();
-  auto const out = static_cast<std::ptrdiff_t>(counts_.active_bytes);
-  return static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(out - parked, 0, out));
-}
-
-void PoolCore::note_peak(Magazines* these) noexcept {
-  counts_.peak_active_bytes = std::max(counts_.peak_active_bytes, used_at_most(these));
-  if (these != nullptr) these->begin_watch();
-}
-
-void PoolCore::count_hits_of(Magazines const& magazines) noexcept {
-  Lock const lock{mutex_};
-  add_hits(counts_, magazines);
-}
-
-void PoolCore::count_in(Block& block, std::size_t bytes, bool hit) noexcept {
-  note_peak(parking_.own());
-  auto& asked = counts_.size_classes[size_class(bytes)];
-  auto& held = counts_.size_classes[size_class(block.capacity())];
-  ++counts_.total_allocations;
-  ++asked.allocations;
-  if (hit) {
-    ++counts_.pool_hits;
-    ++asked.hits;
-    held.pooled_bytes -= block.capacity();
-  } else {
-    ++counts_.pool_misses;
-  }
-  ++counts_.active_allocations;
-  counts_.active_bytes += block.capacity();
-  held.active_bytes += block.capacity();
-  note_peak(parking_.own());
-  counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, counts_.active_bytes + free_.bytes());
-}
-
-void PoolCore::count_out(Block& block) noexcept {
-  auto& held = counts_.size_classes[size_class(block.capacity())];
-  --counts_.active_allocations;
-  counts_.active_bytes -= block.capacity();
-  held.active_bytes -= block.capacity();
-  held.pooled_bytes += block.capacity();
-}
-
-void PoolCore::uncount(std::size_t bytes) noexcept {
-  auto& asked = counts_.size_classes[size_class(bytes)];
-  --counts_.total_allocations;
-  --counts_.pool_hits;
-  --asked.allocations;
-  --asked.hits;
-}
-
-PoolStatistics PoolCore::statistics() const {
-  PoolStatistics counts;
-  parking_.inspect([&](Depots const& depots, auto const& threads) {
-    Lock const lock{mutex_};
-    counts = counts_;
-    counts.total_pooled_bytes = free_.bytes();
-    counts.reserved_bytes = counts.active_bytes + counts.total_pooled_bytes;
-    auto const parked = [&counts](Block const& block) {
-      auto& held = counts.size_classes[size_class(block.capacity())];
-      --counts.active_allocations;
-      counts.active_bytes -= block.capacity();
-      held.active_bytes -= block.capacity();
-      counts.total_pooled_bytes += block.capacity();
-      held.pooled_bytes += block.capacity();
-    };
-    depots.for_each(parked);
-    for (auto const& thread : threads) {
-      auto const& magazines = thread->magazines;
-      magazines.for_each(parked);
-      add_hits(counts, magazines);
-      counts.peak_active_bytes = std::max(counts.peak_active_bytes, used_at_most(&magazines));
-    }
-  });
-  return counts;
-}
-
-PoolFragmentation PoolCore::fragmentation() const {
-  PoolFragmentation free;
-  parking_.inspect([&](Depots const& depots, auto const& threads) {
-    Lock const lock{mutex_};
-    free = {free_.largest(), free_.bytes()};
-    auto const parked = [&free](Block const& block) {
-      free.largest_free_block = std::max(free.largest_free_block, block.capacity());
-      free.total_free += block.capacity();
-    };
-    depots.for_each(parked);
-    for (auto const& thread : threads) thread->magazines.for_each(parked);
-  });
-  return free;
-}
-
-std::size_t PoolCore::max_bytes() const noexcept {
-  Lock const lock{mutex_};
-  return max_bytes_;
-}
-
-std::vector<OutOfMemory::Holder> PoolCore::holders(std::size_t most) const {
-  std::vector<OutOfMemory::Holder> holders;
-  parking_.inspect([&](Depots const&, auto const&) {
-    Lock const lock{mutex_};
-    holders = holders_locked(most);
-  });
-  return holders;
-}
-
-std::vector<OutOfMemory::Holder> PoolCore::holders_locked(std::size_t most) const {
-  std::unordered_map<Name, OutOfMemory::Holder> by_name;
-  for (auto const& block : live_) {
-    if (block.parked) continue;
-    auto& holder = by_name[block.name];
-    holder.bytes += block.capacity();
-    ++holder.count;
-  }
-  std::vector<OutOfMemory::Holder> all;
-  all.reserve(by_name.size());
-  for (auto& [name, holder] : by_name) {
-    holder.name = name.view();
-    all.push_back(std::move(holder));
-  }
-  std::ranges::sort(
-      all, [](auto const& a, auto const& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.name < b.name; });
-  if (all.size() > most) all.resize(most);
-  return all;
-}
-
-void PoolCore::fail(Lock& lock, std::size_t bytes, std::string const& refusal) {
-  ++counts_.failed_allocations;
-  bool const too_large_at_once = bytes > device_.info().max_allocation && bytes <= limit();
-  OutOfMemory::Facts facts;
-  facts.where = fmt::format("{} {}", device_.id(), to_string(location_));
-  facts.requested = bytes;
-  facts.limit = too_large_at_once ? device_.info().max_allocation : limit();
-  facts.live = counts_.active_bytes;
-  facts.cached = free_.bytes();
-  facts.largest_free = free_.largest();
-  facts.fragmentation = PoolFragmentation{free_.largest(), free_.bytes()}.fragmentation_ratio();
-  facts.holders = holders_locked(most_holders);
-  facts.reason = !refusal.empty()    ? refusal
-                 : too_large_at_once ? "more than the device gives in one piece"
-                                     : "limit reached";
-  lock.unlock();
-  facts.device_free = device_.memory_info().free_bytes;
-  throw OutOfMemory(std::move(facts));
-}
-
-void PoolCore::validate() const {
-  auto const check = [](bool holds, char const* what) {
-    if (!holds) throw std::logic_error(std::string("MemoryPool: ") + what);
-  };
-  std::size_t parked_blocks = 0;
-  std::size_t parked_bytes = 0;
-  parking_.inspect([&](Depots const& depots, auto const& threads) {
-    Lock const lock{mutex_};
-    free_.validate();
-    auto const parked = [&](Block const& block) {
-      check(block.parked && block.pool == this, "a parked block does not know it");
-      ++parked_blocks;
-      parked_bytes += block.capacity();
-    };
-    depots.for_each(parked);
-    auto bytes = depots.bytes();
-    auto peak = counts_.peak_active_bytes;
-    for (auto const& thread : threads) {
-      thread->magazines.for_each(parked);
-      bytes += thread->magazines.bytes();
-      peak = std::max(peak, used_at_most(&thread->magazines));
-    }
-    check(bytes == parked_bytes, "the parked bytes do not add up");
-    PoolStatistics seen;
-    for (auto it = live_.begin(); it != live_.end(); ++it) {
-      check(it->place == it && it->pool == this, "a live block does not know its place");
-      check(!it->node.empty(), "a live block has lost its index node");
-      if (it->parked) --parked_blocks;
-      ++seen.active_allocations;
-      seen.active_bytes += it->capacity();
-      seen.size_classes[size_class(it->capacity())].active_bytes += it->capacity();
-    }
-    for (auto const& block : free_.by_age())
-      seen.size_classes[size_class(block.capacity())].pooled_bytes += block.capacity();
-    for (auto const& block : spare_)
-      check(block.memory.empty() && !block.node.empty(), "a spare descriptor holds memory");
-
-    check(parked_blocks == 0, "a parked block is not out of the core, or a block that is not parked is marked so");
-    auto const& counts = counts_;
-    auto const reserved = counts.active_bytes + free_.bytes();
-    check(seen.active_allocations == counts.active_allocations, "the live blocks are not as many as counted");
-    check(seen.active_bytes == counts.active_bytes, "the live bytes do not add up");
-    check(counts.pool_hits + counts.pool_misses == counts.total_allocations,
-          "hits and misses do not make up the allocations");
-    check(peak + parked_bytes >= counts.active_bytes, "the peak of active bytes is below the present");
-    check(counts.peak_reserved_bytes >= reserved, "the peak of reserved bytes is below the present");
-    check(counts.active_bytes + growing_ <= max_bytes_, "live memory exceeds the limit");
-    // A limit that has just been lowered is met once the blocks on their way out are gone.
-    check(returning_ != 0 || reserved + growing_ <= max_bytes_, "reserved memory exceeds the limit");
-    std::uint64_t allocations = 0, hits = 0;
-    for (std::size_t i = 0; i < size_class_count; ++i) {
-      allocations += counts.size_classes[i].allocations;
-      hits += counts.size_classes[i].hits;
-      check(seen.size_classes[i].active_bytes == counts.size_classes[i].active_bytes,
-            "a class's active bytes do not add up");
-      check(seen.size_classes[i].pooled_bytes == counts.size_classes[i].pooled_bytes,
-            "a class's pooled bytes do not add up");
-    }
-    check(allocations == counts.total_allocations, "the classes' allocations do not sum to the total");
-    check(hits == counts.pool_hits, "the classes' hits do not sum to the total");
-  });
 }
 
 }  // namespace unimem::detail

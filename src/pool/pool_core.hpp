@@ -59,8 +59,11 @@ class PoolCore {
   [[nodiscard]] Block* acquire_cached(std::size_t bytes, Name name);
 
   void release(Block& block, Event last_use) noexcept {
-    if (!poisons && last_use == Event{} && block.inherited == Event{} && parking_.keep_ready(block)) [[likely]]
-      return;
+    if (!poisons && last_use == Event{} && block.inherited == Event{}) [[likely]] {
+      block.parked_for = 0;
+      if (parking_.keep_quickly(block)) [[likely]]
+        return;
+    }
     release_otherwise(block, last_use);
   }
 
