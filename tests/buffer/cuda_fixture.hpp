@@ -53,6 +53,11 @@ struct InUse {
   }
 };
 
+/// How often a function of the driver was called.
+[[nodiscard]] inline std::size_t calls(char const* function) {
+  return standin_control().calls(function);
+}
+
 /// What a device keeps for good once it has been used: made before anything is counted.
 inline void warm_up(Device& gpu) {
   static_cast<void>(gpu.link_cost());
