@@ -1,0 +1,170 @@
+#pragma once
+
+#include <unimem/device/pages.hpp>
+
+#include "pool/span_index.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace unimem::detail {
+
+/// A heap over reserved addresses, whose memory is whole pages that can lie behind any of them.
+///
+/// What fragments every other heap, free memory in pieces that are each too small, costs this one some calls and no
+/// memory: free pages are taken from where they lie and put side by side (`gather`). Blocks share pages with their
+/// neighbours, so that large pages waste nothing either; only pages that are free as a whole can move. Descriptors lie
+/// apart from the memory and are recycled: giving a span back calls nobody, allocates nothing and cannot fail.
+///
+/// Whatever the source throws, at whichever call, no span and no page is lost and the books stay true; what was
+/// gathered until then stays gathered, as free memory.
+///
+/// Not thread-safe; the owner locks. `take` and `give` never call the source, everything that does is named with it.
+class PageArena {
+ public:
+  struct Options {
+    /// What sizes are multiples of and what every span is aligned to, in bytes: a power of two, at most a page.
+    std::size_t granule = 256;
+
+    /// From how many pages on a span is made of whole pages: its tail is then at most this fraction of it and pages
+    /// can leave it as a whole.
+    std::size_t whole_pages_from = 16;
+  };
+
+  /// What calls of the source have been made for.
+  struct Counts {
+    std::uint64_t gathers = 0;       ///< spans made of pages that lay elsewhere
+    std::uint64_t pieces = 0;        ///< runs of pages that were moved for them
+    std::uint64_t moved_bytes = 0;   ///< the bytes of these
+    std::uint64_t growths = 0;       ///< times that fresh pages were created
+    std::uint64_t reservations = 0;  ///< times that addresses were reserved
+  };
+
+  /// The source outlives the arena.
+  explicit PageArena(PageSource& source) : PageArena(source, Options{}) {}
+  /// Throws InvalidArgument for a granule that is no power of two or above a page.
+  PageArena(PageSource& source, Options options);
+  PageArena(PageArena const&) = delete;
+  PageArena& operator=(PageArena const&) = delete;
+
+  /// Gives all memory back, used or not: by then nobody may use it.
+  ~PageArena();
+
+  /// Free memory of at least `bytes` (positive) at a multiple of `alignment` (a power of two, at most a page), the best
+  /// fit; null if no free span is large enough. Throws std::bad_alloc, changing nothing.
+  [[nodiscard]] Span* take(std::size_t bytes, std::size_t alignment = 1);
+
+  /// As `take`, after making room: moves free pages to where they make one span, the largest runs first, and adds at
+  /// most `create` bytes of fresh pages where they do not suffice. Null, changing nothing, if there are not enough of
+  /// both. Calls the source, and throws what it throws: then some pages may have moved.
+  [[nodiscard]] Span* gather(std::size_t bytes, std::size_t alignment, std::size_t create);
+
+  /// As `take`, from fresh pages, continuing a free span where one can be continued. Calls the source, and throws what
+  /// it throws, changing nothing.
+  [[nodiscard]] Span* grow(std::size_t bytes, std::size_t alignment = 1);
+
+  /// Makes a used span free.
+  void give(Span& span) noexcept;
+
+  /// Gives whole free pages back to the device, the largest runs first, until at most `keep` bytes are reserved or no
+  /// page is free as a whole, and gives up reservations that are left without a page. Calls the source. Returns the
+  /// bytes given back; a run that the source refuses to unmap stays.
+  std::size_t trim(std::size_t keep) noexcept;
+
+  [[nodiscard]] std::size_t page_bytes() const noexcept { return page_; }
+  /// What a span for `bytes` has at least: the sums of these are what `used` counts.
+  [[nodiscard]] std::size_t rounded(std::size_t bytes) const noexcept;
+
+  /// Memory taken from the device: used and free.
+  [[nodiscard]] std::size_t reserved() const noexcept { return reserved_; }
+  [[nodiscard]] std::size_t used() const noexcept { return reserved_ - free_.bytes(); }
+  [[nodiscard]] std::size_t free() const noexcept { return free_.bytes(); }
+  /// The free memory that makes up whole pages: what `gather` and `trim` can lay hands on.
+  [[nodiscard]] std::size_t free_in_pages() const noexcept { return free_in_pages_; }
+  [[nodiscard]] std::size_t largest_free() const noexcept { return free_.largest(); }
+  [[nodiscard]] std::size_t free_spans() const noexcept { return free_.count(); }
+  [[nodiscard]] Counts const& counts() const noexcept { return counts_; }
+
+  /// Throws std::logic_error unless boundaries, kinds, index and sums all agree. Walks everything.
+  void validate() const;
+
+ private:
+  /// Addresses, and the span without bytes that stands at their begin for good: nothing unites across it.
+  struct Reservation {
+    AddressRange range;
+    Span* fence;
+  };
+
+  /// Free pages that are to move.
+  struct Piece {
+    Span* span;
+    AddressRange range;
+  };
+
+  /// Where pages are put: beside a free span, or (no span) at the begin of a hole, or (no hole either) of new addresses.
+  struct Site {
+    Span* span = nullptr;
+    Span* hole = nullptr;
+    bool upwards = true;
+    std::size_t missing = 0;  ///< bytes of pages
+  };
+
+  [[nodiscard]] std::size_t page_up(std::size_t bytes) const noexcept { return (bytes + page_ - 1) & ~(page_ - 1); }
+  [[nodiscard]] AddressRange whole_pages(Span const& span) const noexcept;
+
+  [[nodiscard]] Site site_for(std::size_t bytes, std::size_t alignment) const noexcept;
+  [[nodiscard]] Span& reserve_addresses(std::size_t bytes);
+
+  /// Collects runs of free pages that make up `bytes` in `pieces_`, but none of `except`; returns what they make up.
+  std::size_t plan(std::size_t bytes, Span const* except);
+  [[nodiscard]] Span* make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment);
+
+  // Between these two a span is in no index, so that it can grow step by step while its neighbours change.
+  [[nodiscard]] Span& begin_growing(Site site) noexcept;
+  Span* end_growing(Span& span) noexcept;
+  void add_fresh(Span& growing, bool upwards, std::size_t bytes);
+  void add_piece(Span& growing, bool upwards, Piece const& piece);
+  /// Puts what is behind `from` behind `to`. If it throws, nothing has changed or, `lost`, the memory has gone back to
+  /// the device, because the source would not even put it back.
+  void move_pages(AddressRange from, AddressRange to, bool& lost);
+  [[nodiscard]] static AddressRange beside(Span const& growing, bool upwards, std::size_t bytes) noexcept;
+  void extend(Span& growing, bool upwards, std::size_t bytes) noexcept;
+
+  void index(Span& span) noexcept;
+  void unindex(Span& span) noexcept;
+  /// Takes `[base, base + bytes)` out of a span that is in the index; what is left of it stays as it was.
+  [[nodiscard]] Span& cut(Span& span, std::uintptr_t base, std::size_t bytes) noexcept;
+  /// Makes a span outside the index free or a hole and unites it with its like.
+  Span& settle(Span& span, SpanKind kind) noexcept;
+  [[nodiscard]] Span& serve(Span& span, std::size_t bytes, std::size_t alignment) noexcept;
+
+  /// Whatever the next step needs it has: throws std::bad_alloc before anything changed.
+  void provide_spare_spans();
+  [[nodiscard]] Span& spare_span(Span const& what) noexcept;
+  void unlink(Span& span) noexcept;
+  void give_up_if_empty(Span& hole) noexcept;
+
+  /// The most descriptors that one step needs.
+  static constexpr std::size_t spans_per_step = 4;
+
+  PageSource& source_;
+  std::size_t page_;
+  std::size_t granule_;
+  std::size_t whole_pages_from_;
+  SpanIndex free_;
+  SpanIndex holes_;
+  std::size_t reserved_ = 0;
+  std::size_t free_in_pages_ = 0;
+  std::size_t addresses_ = 0;  ///< the sum of the reservations
+  Counts counts_;
+
+  std::vector<Reservation> reservations_;
+  std::vector<std::unique_ptr<Span[]>> descriptors_;
+  Span* spare_ = nullptr;  ///< chained by `after`
+  std::size_t spares_ = 0;
+  std::vector<Piece> pieces_;  ///< kept for its memory
+};
+
+}  // namespace unimem::detail
