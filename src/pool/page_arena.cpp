@@ -77,10 +77,26 @@ Span* PageArena::take(std::size_t bytes, std::size_t alignment) {
 Span* PageArena::gather(std::size_t bytes, std::size_t alignment, std::size_t create) {
   if (auto* const span = take(bytes, alignment)) return span;
   if (bytes > most_bytes) return nullptr;
-  auto const site = site_for(rounded(bytes), alignment);
-  auto const fresh = site.missing - plan(site.missing, site.span);
+  auto const size = rounded(bytes);
+  auto found = plan(page_up(size));
+  auto const best = std::ranges::find_if(pieces_, [&](Piece const& piece) {
+    return piece.range.bytes == whole_pages(*piece.span).bytes && beside_span(*piece.span, size, alignment).span != nullptr;
+  });
+  Site site{nullptr, nullptr, true, page_up(size)};
+  if (best != pieces_.end() && !getenv("NOEXT")) {
+    site = beside_span(*best->span, size, alignment);
+    found -= best->range.bytes;
+    pieces_.erase(best);
+    while (found > site.missing) {
+      auto const less = std::min(found - site.missing, pieces_.back().range.bytes);
+      pieces_.back().range.bytes -= less;
+      found -= less;
+      if (pieces_.back().range.bytes == 0) pieces_.pop_back();
+    }
+  } else site.hole = holes_.best_fit(page_up(size), 1);
+  auto const fresh = site.missing - found;
   if (fresh > create) return nullptr;
-  return make(site, fresh, rounded(bytes), alignment);
+  return make(site, fresh, size, alignment);
 }
 
 Span* PageArena::grow(std::size_t bytes, std::size_t alignment) {
@@ -100,7 +116,7 @@ std::size_t PageArena::trim(std::size_t keep) noexcept {
   if (reserved_ <= keep) return 0;
   auto const before = reserved_;
   try {
-    plan(page_up(reserved_ - keep), nullptr);
+    plan(page_up(reserved_ - keep));
     for (auto const& piece : pieces_) {
       provide_spare_spans();
       Pages pages;
@@ -130,18 +146,24 @@ PageArena::Site PageArena::site_for(std::size_t bytes, std::size_t alignment) co
   Site site;
   auto looks = most_sites;
   free_.from_largest([&](Span& span) {
-    auto const skipped = align_up(span.base, alignment) - span.base;
-    auto const upwards = span.bytes > skipped ? page_up(bytes - std::min(bytes, span.bytes - skipped)) : 0;
-    auto const downwards = page_up(bytes - std::min(bytes, span.bytes));
-    if (upwards != 0 && span.after != nullptr && span.after->kind == SpanKind::hole && span.after->bytes >= upwards) {
-      site = {&span, span.after, true, upwards};
-    } else if (span.before->kind == SpanKind::hole && span.before->bytes >= downwards) {
-      site = {&span, span.before, false, downwards};
-    }
+    site = beside_span(span, bytes, alignment);
     return site.span == nullptr && --looks > 0;
   });
   if (site.span != nullptr) return site;
   return {nullptr, holes_.best_fit(page_up(bytes), 1), true, page_up(bytes)};
+}
+
+PageArena::Site PageArena::beside_span(Span& span, std::size_t bytes, std::size_t alignment) const noexcept {
+  auto const skipped = align_up(span.base, alignment) - span.base;
+  if (auto* const hole = span.after; hole != nullptr && hole->kind == SpanKind::hole && span.bytes > skipped) {
+    auto const missing = page_up(bytes - std::min(bytes, span.bytes - skipped));
+    if (hole->bytes >= missing) return {&span, hole, true, missing};
+  }
+  if (auto* const hole = span.before; hole->kind == SpanKind::hole) {
+    auto const missing = page_up(bytes - std::min(bytes, span.bytes));
+    if (hole->bytes >= missing) return {&span, hole, false, missing};
+  }
+  return {};
 }
 
 Span& PageArena::reserve_addresses(std::size_t bytes) {
@@ -166,20 +188,30 @@ Span& PageArena::reserve_addresses(std::size_t bytes) {
   return hole;
 }
 
-std::size_t PageArena::plan(std::size_t bytes, Span const* except) {
+std::size_t PageArena::plan(std::size_t bytes) {
   pieces_.clear();
   std::size_t sum = 0;
-  if (bytes == 0) return 0;
   free_.from_largest([&](Span& span) {
+    if (span.bytes < page_) return false;
     auto run = whole_pages(span);
-    if (run.bytes != 0 && &span != except) {
-      run.bytes = std::min(run.bytes, bytes - sum);
+    if (run.bytes == 0) return true;
+    if (run.bytes > bytes - sum) {
+      auto& last = last_piece(span, bytes - sum);
+      run = {whole_pages(last).base, bytes - sum};
+      pieces_.push_back({&last, run});
+    } else {
       pieces_.push_back({&span, run});
-      sum += run.bytes;
     }
-    return sum < bytes && span.bytes >= page_;
+    sum += run.bytes;
+    return sum < bytes;
   });
   return sum;
+}
+
+Span& PageArena::last_piece(Span& largest, std::size_t bytes) const noexcept {
+  auto* const best = free_.best_fit(bytes, page_);
+  auto const is_best = [best](Piece const& piece) { return piece.span == best; };
+  return best != nullptr && std::ranges::none_of(pieces_, is_best) ? *best : largest;
 }
 
 Span* PageArena::make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment) {

@@ -117,8 +117,11 @@ class PageArena {
   [[nodiscard]] Site site_for(std::size_t bytes, std::size_t alignment) const noexcept;
   [[nodiscard]] Span& reserve_addresses(std::size_t bytes);
 
-  /// Collects runs of free pages that make up `bytes` in `pieces_`, but none of `except`; returns what they make up.
-  std::size_t plan(std::size_t bytes, Span const* except);
+  [[nodiscard]] Site beside_span(Span& span, std::size_t bytes, std::size_t alignment) const noexcept;
+
+  /// Collects runs of free pages that make up `bytes`, as few as possible; returns what they make up.
+  std::size_t plan(std::size_t bytes);
+  [[nodiscard]] Span& last_piece(Span& largest, std::size_t bytes) const noexcept;
   [[nodiscard]] Span* make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment);
 
   // Between these two a span is in no index, so that it can grow step by step while its neighbours change.
