@@ -56,6 +56,24 @@ std::size_t Range::items() const {
 
 PageSource::~PageSource() = default;
 
+void PageSource::populate(AddressRange range) {
+  auto const pages = create_pages(range.bytes);
+  try {
+    map(range, pages);
+  } catch (...) {
+    free_pages(pages);
+    throw;
+  }
+}
+
+void PageSource::discard(AddressRange range) {
+  free_pages(unmap(range));
+}
+
+bool PageSource::shift(AddressRange, AddressRange) {
+  return false;
+}
+
 Device::Device(Backend backend, std::string id) : backend_(backend), id_(std::move(id)) {}
 Device::~Device() = default;
 

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <bit>
 #include <exception>
+#include <functional>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -51,7 +53,7 @@ PageArena::~PageArena() {
         span = span->after;
       }
       try {
-        if (end != begin) source_.free_pages(source_.unmap({begin, end - begin}));
+        if (end != begin) source_.discard({begin, end - begin});
       } catch (std::exception const& error) {
         log(LogLevel::error, fmt::format("{} bytes of pages are left behind: {}", end - begin, error.what()));
       }
@@ -78,25 +80,10 @@ Span* PageArena::gather(std::size_t bytes, std::size_t alignment, std::size_t cr
   if (auto* const span = take(bytes, alignment)) return span;
   if (bytes > most_bytes) return nullptr;
   auto const size = rounded(bytes);
-  auto found = plan(page_up(size));
-  auto const best = std::ranges::find_if(pieces_, [&](Piece const& piece) {
-    return piece.range.bytes == whole_pages(*piece.span).bytes && beside_span(*piece.span, size, alignment).span != nullptr;
-  });
-  Site site{nullptr, nullptr, true, page_up(size)};
-  if (best != pieces_.end() && !getenv("NOEXT")) {
-    site = beside_span(*best->span, size, alignment);
-    found -= best->range.bytes;
-    pieces_.erase(best);
-    while (found > site.missing) {
-      auto const less = std::min(found - site.missing, pieces_.back().range.bytes);
-      pieces_.back().range.bytes -= less;
-      found -= less;
-      if (pieces_.back().range.bytes == 0) pieces_.pop_back();
-    }
-  } else site.hole = holes_.best_fit(page_up(size), 1);
-  auto const fresh = site.missing - found;
-  if (fresh > create) return nullptr;
-  return make(site, fresh, size, alignment);
+  auto const found = plan(page_up(size));
+  if (page_up(size) - found > create) return nullptr;
+  auto const site = gathering_site(size, alignment);
+  return make(site, site.missing - moving_bytes(), size, alignment);
 }
 
 Span* PageArena::grow(std::size_t bytes, std::size_t alignment) {
@@ -104,7 +91,7 @@ Span* PageArena::grow(std::size_t bytes, std::size_t alignment) {
     throw OutOfMemory({.where = "address space", .requested = bytes, .holders = {}, .reason = "no device has as much"});
   }
   pieces_.clear();
-  auto const site = site_for(rounded(bytes), alignment);
+  auto const site = growing_site(rounded(bytes), alignment);
   return make(site, site.missing, rounded(bytes), alignment);
 }
 
@@ -119,14 +106,12 @@ std::size_t PageArena::trim(std::size_t keep) noexcept {
     plan(page_up(reserved_ - keep));
     for (auto const& piece : pieces_) {
       provide_spare_spans();
-      Pages pages;
       try {
-        pages = source_.unmap(piece.range);
+        source_.discard(piece.range);
       } catch (std::exception const& error) {
         log(LogLevel::warning, fmt::format("{} bytes of free pages stay: {}", piece.range.bytes, error.what()));
         continue;
       }
-      source_.free_pages(pages);
       reserved_ -= piece.range.bytes;
       give_up_if_empty(settle(cut(*piece.span, piece.range.base, piece.range.bytes), SpanKind::hole));
     }
@@ -142,14 +127,32 @@ AddressRange PageArena::whole_pages(Span const& span) const noexcept {
   return begin < end ? AddressRange{begin, end - begin} : AddressRange{begin, 0};
 }
 
-PageArena::Site PageArena::site_for(std::size_t bytes, std::size_t alignment) const noexcept {
+PageArena::Site PageArena::growing_site(std::size_t bytes, std::size_t alignment) const noexcept {
   Site site;
   auto looks = most_sites;
   free_.from_largest([&](Span& span) {
     site = beside_span(span, bytes, alignment);
     return site.span == nullptr && --looks > 0;
   });
-  if (site.span != nullptr) return site;
+  return site.span != nullptr ? site : Site{nullptr, holes_.best_fit(page_up(bytes), 1), true, page_up(bytes)};
+}
+
+PageArena::Site PageArena::gathering_site(std::size_t bytes, std::size_t alignment) noexcept {
+  for (auto piece = pieces_.begin(); piece != pieces_.end(); ++piece) {
+    if (piece->range.bytes != whole_pages(*piece->span).bytes) continue;
+    auto const site = beside_span(*piece->span, bytes, alignment);
+    if (site.span == nullptr || site.hole->bytes / 2 > site.missing) continue;
+    // It stays where it is; and its ends, which no piece could have brought along, may make up for pages of others.
+    pieces_.erase(piece);
+    for (auto moving = moving_bytes(); moving > site.missing;) {
+      auto& last = pieces_.back().range.bytes;
+      auto const less = std::min(last, moving - site.missing);
+      moving -= less;
+      last -= less;
+      if (last == 0) pieces_.pop_back();
+    }
+    return site;
+  }
   return {nullptr, holes_.best_fit(page_up(bytes), 1), true, page_up(bytes)};
 }
 
@@ -214,6 +217,11 @@ Span& PageArena::last_piece(Span& largest, std::size_t bytes) const noexcept {
   return best != nullptr && std::ranges::none_of(pieces_, is_best) ? *best : largest;
 }
 
+std::size_t PageArena::moving_bytes() const noexcept {
+  return std::transform_reduce(pieces_.begin(), pieces_.end(), std::size_t{0}, std::plus{},
+                               [](Piece const& piece) { return piece.range.bytes; });
+}
+
 Span* PageArena::make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment) {
   if (site.hole == nullptr) site.hole = &reserve_addresses(site.missing);
   provide_spare_spans();
@@ -256,13 +264,7 @@ Span* PageArena::end_growing(Span& span) noexcept {
 }
 
 void PageArena::add_fresh(Span& growing, bool upwards, std::size_t bytes) {
-  auto const pages = source_.create_pages(bytes);
-  try {
-    source_.map(beside(growing, upwards, bytes), pages);
-  } catch (...) {
-    source_.free_pages(pages);
-    throw;
-  }
+  source_.populate(beside(growing, upwards, bytes));
   reserved_ += bytes;
   extend(growing, upwards, bytes);
 }
@@ -287,6 +289,7 @@ void PageArena::add_piece(Span& growing, bool upwards, Piece const& piece) {
 }
 
 void PageArena::move_pages(AddressRange from, AddressRange to, bool& lost) {
+  if (source_.shift(from, to)) return;
   auto const pages = source_.unmap(from);
   try {
     source_.map(to, pages);

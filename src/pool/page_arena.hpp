@@ -114,13 +114,16 @@ class PageArena {
   [[nodiscard]] std::size_t page_up(std::size_t bytes) const noexcept { return (bytes + page_ - 1) & ~(page_ - 1); }
   [[nodiscard]] AddressRange whole_pages(Span const& span) const noexcept;
 
-  [[nodiscard]] Site site_for(std::size_t bytes, std::size_t alignment) const noexcept;
+  [[nodiscard]] Site growing_site(std::size_t bytes, std::size_t alignment) const noexcept;
+  /// The site for the pieces of the plan, without those that need not move.
+  [[nodiscard]] Site gathering_site(std::size_t bytes, std::size_t alignment) noexcept;
   [[nodiscard]] Span& reserve_addresses(std::size_t bytes);
 
   [[nodiscard]] Site beside_span(Span& span, std::size_t bytes, std::size_t alignment) const noexcept;
 
   /// Collects runs of free pages that make up `bytes`, as few as possible; returns what they make up.
   std::size_t plan(std::size_t bytes);
+  [[nodiscard]] std::size_t moving_bytes() const noexcept;
   [[nodiscard]] Span& last_piece(Span& largest, std::size_t bytes) const noexcept;
   [[nodiscard]] Span* make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment);
 

@@ -54,6 +54,18 @@ class UNIMEM_API PageSource {
 
   /// Takes the memory behind `range`, which must be exactly mapped, away again: contents travel along.
   [[nodiscard]] virtual Pages unmap(AddressRange range) = 0;
+
+  /// `map(range, create_pages(range.bytes))` in one step. If it throws nothing has changed.
+  virtual void populate(AddressRange range);
+
+  /// `free_pages(unmap(range))` in one step. If it throws nothing has changed.
+  virtual void discard(AddressRange range);
+
+  /// Takes the memory behind `from`, which nobody needs the contents of, to behind `to`: what it holds there is
+  /// undefined. False, and nothing has changed, if this source does no better than `map(to, unmap(from))`; nothing has
+  /// changed if it throws either. What `from` reads until something is mapped there again is undefined; it need not
+  /// fault.
+  [[nodiscard]] virtual bool shift(AddressRange from, AddressRange to);
 };
 
 }  // namespace unimem
