@@ -89,6 +89,7 @@ void HostPages::give_up(AddressRange range) noexcept {
   if (found == reservations_.end() || found->second != range.bytes) return complain("give_up", "not a reservation");
   if (present(range.base, range.bytes) != 0) return complain("give_up", "pages are still mapped there");
   reservations_.erase(found);
+  forget(idle_, range.base, range.bytes);
   munmap(pointer(range.base), range.bytes);
 }
 
@@ -103,7 +104,7 @@ Pages HostPages::create_pages(std::size_t bytes) {
   if (bytes >= table_bytes) madvise(base, bytes, MADV_HUGEPAGE);
   auto const handle = reinterpret_cast<std::uintptr_t>(base);
   std::lock_guard const lock{mutex_};
-  pieces_.emplace(handle, bytes);
+  pieces_.emplace(handle, Piece{bytes, ++mappings_});
   parked_.emplace(handle, bytes);
   owner_.pages_created(handle, bytes);
   return {handle, bytes};
@@ -115,7 +116,7 @@ void HostPages::free_pages(Pages pages) noexcept {
     auto const found = parked_.find(pages.handle);
     if (found == parked_.end() || found->second != pages.bytes) return complain("free_pages", "no such pages");
     parked_.erase(found);
-    pieces_.erase(pieces_.lower_bound(pages.handle), pieces_.lower_bound(pages.handle + pages.bytes));
+    forget(pieces_, pages.handle, pages.bytes);
     owner_.pages_freed(pages.handle, pages.bytes);
     munmap(pointer(pages.handle), pages.bytes);
   }
@@ -134,9 +135,10 @@ void HostPages::map(AddressRange range, Pages pages) {
     throw InvalidArgument("pages", fmt::format("{} bytes", pages.bytes),
                           fmt::format("the range's {} bytes", range.bytes));
   }
-  if (present(range.base, range.bytes) != 0) {
-    throw InvalidArgument("range", fmt::format("{:#x}", range.base), "addresses that have nothing mapped there");
-  }
+  check_vacant(range);
+  // What is left accessible there is replaced.
+  split(idle_, range.base, range.bytes);
+  forget(idle_, range.base, range.bytes);
   move(pages.handle, range.base, range.bytes);
   parked_.erase(found);
   munmap(pointer(pages.handle), pages.bytes);
@@ -146,9 +148,7 @@ Pages HostPages::unmap(AddressRange range) {
   check_size(range.bytes);
   std::lock_guard const lock{mutex_};
   check_range(range);
-  if (present(range.base, range.bytes) != range.bytes) {
-    throw InvalidArgument("range", fmt::format("{:#x}", range.base), "addresses that have pages behind all of them");
-  }
+  check_mapped(range);
   // As far from a multiple of the page table's size as the range, so that whole tables can change places.
   auto const skew = range.bytes >= table_bytes ? range.base % table_bytes : 0;
   auto* const parking = addresses_for(range.bytes, page_bytes(), skew, PROT_NONE);
@@ -162,6 +162,58 @@ Pages HostPages::unmap(AddressRange range) {
     throw;
   }
   return {handle, range.bytes};
+}
+
+void HostPages::populate(AddressRange range) {
+  check_size(range.bytes);
+  std::lock_guard const lock{mutex_};
+  check_range(range);
+  check_vacant(range);
+  owner_.take_for_pages(range.bytes);
+  try {
+    open(range);
+    split(idle_, range.base, range.bytes);
+    owner_.pages_created(range.base, range.bytes);
+  } catch (...) {
+    owner_.give_back_from_pages(range.bytes);
+    throw;
+  }
+  transfer(idle_, pieces_, range.base, range.bytes);
+}
+
+void HostPages::discard(AddressRange range) {
+  check_size(range.bytes);
+  {
+    std::lock_guard const lock{mutex_};
+    check_range(range);
+    check_mapped(range);
+    split(pieces_, range.base, range.bytes);
+    if (!cover(range.base, range.bytes)) refuse("mmap", range.bytes);
+    forget(pieces_, range.base, range.bytes);
+    owner_.pages_freed(range.base, range.bytes);
+  }
+  owner_.give_back_from_pages(range.bytes);
+}
+
+bool HostPages::shift(AddressRange from, AddressRange to) {
+  check_size(from.bytes);
+  std::lock_guard const lock{mutex_};
+  check_range(from);
+  check_range(to);
+  if (from.bytes != to.bytes) {
+    throw InvalidArgument("to", fmt::format("{} bytes", to.bytes), fmt::format("{} bytes", from.bytes));
+  }
+  check_mapped(from);
+  check_vacant(to);
+  open(to);
+  split(idle_, to.base, to.bytes);
+  split(pieces_, from.base, from.bytes);
+  if (madvise(pointer(from.base), from.bytes, MADV_DONTNEED) != 0) refuse("madvise", from.bytes);
+  owner_.pages_created(to.base, to.bytes);
+  owner_.pages_freed(from.base, from.bytes);
+  transfer(idle_, pieces_, to.base, to.bytes);
+  transfer(pieces_, idle_, from.base, from.bytes);
+  return true;
 }
 
 bool HostPages::is_mapped(std::uintptr_t base, std::size_t bytes) const {
@@ -196,41 +248,94 @@ std::size_t HostPages::present(std::uintptr_t base, std::size_t bytes) const {
   if (piece != pieces_.begin()) --piece;
   for (; piece != pieces_.end() && piece->first < end; ++piece) {
     auto const first = std::max(base, piece->first);
-    auto const last = std::min(end, piece->first + piece->second);
+    auto const last = std::min(end, piece->first + piece->second.bytes);
     if (first < last) sum += last - first;
   }
   return sum;
 }
 
-void HostPages::split(std::uintptr_t base, std::size_t bytes) {
+void HostPages::check_mapped(AddressRange range) const {
+  if (present(range.base, range.bytes) == range.bytes) return;
+  throw InvalidArgument("range", fmt::format("{:#x}", range.base), "addresses that have pages behind all of them");
+}
+
+void HostPages::check_vacant(AddressRange range) const {
+  if (present(range.base, range.bytes) == 0) return;
+  throw InvalidArgument("range", fmt::format("{:#x}", range.base), "addresses that have nothing mapped there");
+}
+
+void HostPages::split(Pieces& pieces, std::uintptr_t base, std::size_t bytes) {
   for (auto const at : {base, base + bytes}) {
-    auto const after = pieces_.lower_bound(at);
-    if (after == pieces_.begin()) continue;
+    auto const after = pieces.lower_bound(at);
+    if (after == pieces.begin()) continue;
     auto const before = std::prev(after);
     auto const offset = at - before->first;
-    if (offset >= before->second) continue;
-    pieces_.emplace_hint(after, at, before->second - offset);
-    before->second = offset;
+    if (offset >= before->second.bytes) continue;
+    pieces.emplace_hint(after, at, Piece{before->second.bytes - offset, before->second.mapping});
+    before->second.bytes = offset;
+  }
+}
+
+void HostPages::forget(Pieces& pieces, std::uintptr_t base, std::size_t bytes) noexcept {
+  pieces.erase(pieces.lower_bound(base), pieces.lower_bound(base + bytes));
+}
+
+void HostPages::transfer(Pieces& from, Pieces& to, std::uintptr_t base, std::size_t bytes) noexcept {
+  auto const unite = [&to](Pieces::iterator left) {
+    auto const right = std::next(left);
+    if (right == to.end() || left->first + left->second.bytes != right->first) return;
+    if (left->second.mapping != right->second.mapping) return;
+    left->second.bytes += right->second.bytes;
+    to.erase(right);
+  };
+  // The nodes travel: nothing is allocated.
+  for (auto piece = from.lower_bound(base); piece != from.end() && piece->first < base + bytes;) {
+    auto const placed = to.insert(from.extract(piece++)).position;
+    unite(placed);
+    if (placed != to.begin()) unite(std::prev(placed));
+  }
+}
+
+void HostPages::open(AddressRange range) {
+  auto const end = range.base + range.bytes;
+  auto next = idle_.upper_bound(range.base);
+  if (next != idle_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > range.base) --next;
+  for (auto at = range.base; at < end; ++next) {
+    auto const until = next == idle_.end() ? end : std::min(end, next->first);
+    if (at < until) {
+      auto const entry = idle_.emplace_hint(next, at, Piece{until - at, ++mappings_});
+      if (mmap(pointer(at), until - at, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+        auto const reason = errno;
+        idle_.erase(entry);
+        errno = reason;
+        refuse("mmap", until - at);
+      }
+      if (until - at >= table_bytes) madvise(pointer(at), until - at, MADV_HUGEPAGE);
+    }
+    if (next == idle_.end()) break;
+    at = next->first + next->second.bytes;
   }
 }
 
 void HostPages::move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {
-  split(from, bytes);
+  split(pieces_, from, bytes);
   auto const first = pieces_.lower_bound(from), last = pieces_.lower_bound(from + bytes);
   for (auto piece = first; piece != last; ++piece) {
-    if (move_mapping(piece->first, to + (piece->first - from), piece->second)) continue;
+    if (move_mapping(piece->first, to + (piece->first - from), piece->second.bytes)) continue;
     auto const reason = errno;
     // Both places are still ours and the ways back are the ways that just worked.
-    for (auto back = first; back != piece; ++back) move_mapping(to + (back->first - from), back->first, back->second);
+    for (auto back = first; back != piece; ++back) move_mapping(to + (back->first - from), back->first, back->second.bytes);
     cover(to, bytes);
     errno = reason;
     refuse("mremap", bytes);
   }
   // The nodes travel: no allocation that could fail between here and there.
-  std::vector<Extents::node_type> moved;
+  std::vector<Pieces::node_type> moved;
   for (auto piece = pieces_.lower_bound(from); piece != pieces_.end() && piece->first < from + bytes;) {
     auto node = pieces_.extract(piece++);
     node.key() = to + (node.key() - from);
+    node.mapped().mapping = ++mappings_;
     moved.push_back(std::move(node));
   }
   for (auto& node : moved) pieces_.insert(std::move(node));

@@ -37,6 +37,11 @@ class PageOwner {
 /// MREMAP_DONTUNMAP (Linux 5.7) and the place is covered again in one step. The kernel moves one mapping at a time, so
 /// every piece that was ever moved on its own is remembered, and a range is moved piece by piece.
 ///
+/// Each such move costs two changes of mappings, microseconds each, and leaves the kernel one more mapping to look
+/// after, of which a process may have 65,530. Memory whose contents nobody needs is therefore shifted without touching
+/// mappings: the kernel takes the old pages back (MADV_DONTNEED) and gives others at the first touch. The place that
+/// they have left stays accessible, idle, until memory is shifted there again.
+///
 /// Thread-safe.
 class HostPages final : public PageSource {
  public:
@@ -52,6 +57,9 @@ class HostPages final : public PageSource {
   void free_pages(Pages pages) noexcept override;
   void map(AddressRange range, Pages pages) override;
   [[nodiscard]] Pages unmap(AddressRange range) override;
+  void populate(AddressRange range) override;
+  void discard(AddressRange range) override;
+  [[nodiscard]] bool shift(AddressRange from, AddressRange to) override;
 
   /// Whether all of `[base, base + bytes)` is memory mapped into a reservation.
   [[nodiscard]] bool is_mapped(std::uintptr_t base, std::size_t bytes) const;
@@ -60,12 +68,27 @@ class HostPages final : public PageSource {
   /// Address to size, of things that do not overlap.
   using Extents = std::map<std::uintptr_t, std::size_t>;
 
+  /// Part of what the kernel keeps as one mapping, which has a number. Parts that touch and have one number are one.
+  struct Piece {
+    std::size_t bytes;
+    std::uint64_t mapping;
+  };
+  using Pieces = std::map<std::uintptr_t, Piece>;
+
   void check_size(std::size_t bytes) const;
   void check_range(AddressRange range) const;
   /// The bytes of `[base, base + bytes)` that have memory behind them.
   [[nodiscard]] std::size_t present(std::uintptr_t base, std::size_t bytes) const;
+  /// Throws InvalidArgument unless all of a range is mapped, or nothing is.
+  void check_mapped(AddressRange range) const;
+  void check_vacant(AddressRange range) const;
   /// Makes `[base, base + bytes)` begin and end with pieces.
-  void split(std::uintptr_t base, std::size_t bytes);
+  static void split(Pieces& pieces, std::uintptr_t base, std::size_t bytes);
+  static void forget(Pieces& pieces, std::uintptr_t base, std::size_t bytes) noexcept;
+  /// Takes the pieces of a range, which begins and ends with pieces, from one set to the other.
+  static void transfer(Pieces& from, Pieces& to, std::uintptr_t base, std::size_t bytes) noexcept;
+  /// Makes all of a vacant range idle. On failure some of it is. Throws OutOfMemory.
+  void open(AddressRange range);
   /// Moves every piece of `[from, from + bytes)`; on failure all are back where they were. Throws OutOfMemory.
   void move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes);
 
@@ -73,7 +96,9 @@ class HostPages final : public PageSource {
   mutable std::mutex mutex_;
   Extents reservations_;
   Extents parked_;  ///< handles that are out
-  Extents pieces_;  ///< all memory, mapped and parked, as the kernel moves it
+  Pieces pieces_;   ///< all memory, mapped and parked, as the kernel moves it
+  Pieces idle_;     ///< accessible places within reservations that hold no memory
+  std::uint64_t mappings_ = 0;
 };
 
 }  // namespace unimem::detail
