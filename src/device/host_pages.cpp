@@ -211,8 +211,11 @@ bool HostPages::shift(AddressRange from, AddressRange to) {
   if (madvise(pointer(from.base), from.bytes, MADV_DONTNEED) != 0) refuse("madvise", from.bytes);
   owner_.pages_created(to.base, to.bytes);
   owner_.pages_freed(from.base, from.bytes);
+  // Both leave before either arrives: neighbours would become one.
+  Pieces left;
+  transfer(pieces_, left, from.base, from.bytes);
   transfer(idle_, pieces_, to.base, to.bytes);
-  transfer(pieces_, idle_, from.base, from.bytes);
+  transfer(left, idle_, from.base, from.bytes);
   return true;
 }
 
