@@ -307,8 +307,8 @@ void HostPages::open(AddressRange range) {
     auto const until = next == idle_.end() ? end : std::min(end, next->first);
     if (at < until) {
       auto const entry = idle_.emplace_hint(next, at, Piece{until - at, ++mappings_});
-      if (mmap(pointer(at), until - at, PROT_READ | PROT_WRITE,
-               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+      if (mmap(pointer(at), until - at, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+               -1, 0) == MAP_FAILED) {
         auto const reason = errno;
         idle_.erase(entry);
         errno = reason;
@@ -328,7 +328,8 @@ void HostPages::move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) 
     if (move_mapping(piece->first, to + (piece->first - from), piece->second.bytes)) continue;
     auto const reason = errno;
     // Both places are still ours and the ways back are the ways that just worked.
-    for (auto back = first; back != piece; ++back) move_mapping(to + (back->first - from), back->first, back->second.bytes);
+    for (auto back = first; back != piece; ++back)
+      move_mapping(to + (back->first - from), back->first, back->second.bytes);
     cover(to, bytes);
     errno = reason;
     refuse("mremap", bytes);

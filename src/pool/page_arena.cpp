@@ -244,8 +244,8 @@ Span& PageArena::begin_growing(Site site) noexcept {
     site.span->kind = SpanKind::used;
     return *site.span;
   }
-  auto& span = spare_span(
-      {.base = site.hole->base, .kind = SpanKind::used, .before = site.hole->before, .after = site.hole});
+  auto& span =
+      spare_span({.base = site.hole->base, .kind = SpanKind::used, .before = site.hole->before, .after = site.hole});
   span.before->after = span.after->before = &span;
   return span;
 }
@@ -339,16 +339,15 @@ void PageArena::unindex(Span& span) noexcept {
 Span& PageArena::cut(Span& span, std::uintptr_t base, std::size_t bytes) noexcept {
   unindex(span);
   if (auto const left = span.end() - (base + bytes); left != 0) {
-    auto& rest = spare_span(
-        {.base = base + bytes, .bytes = left, .kind = span.kind, .before = &span, .after = span.after});
+    auto& rest =
+        spare_span({.base = base + bytes, .bytes = left, .kind = span.kind, .before = &span, .after = span.after});
     if (rest.after != nullptr) rest.after->before = &rest;
     span.after = &rest;
     span.bytes -= left;
     index(rest);
   }
   if (span.base == base) return span;
-  auto& middle =
-      spare_span({.base = base, .bytes = bytes, .kind = span.kind, .before = &span, .after = span.after});
+  auto& middle = spare_span({.base = base, .bytes = bytes, .kind = span.kind, .before = &span, .after = span.after});
   if (middle.after != nullptr) middle.after->before = &middle;
   span.after = &middle;
   span.bytes -= bytes;

@@ -103,7 +103,8 @@ class PageArena {
     AddressRange range;
   };
 
-  /// Where pages are put: beside a free span, or (no span) at the begin of a hole, or (no hole either) of new addresses.
+  /// Where pages are put: beside a free span, or (no span) at the begin of a hole, or (no hole either) of new
+  /// addresses.
   struct Site {
     Span* span = nullptr;
     Span* hole = nullptr;

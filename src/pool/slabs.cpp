@@ -12,8 +12,8 @@ constexpr std::size_t word_bits = 64;
 
 /// A slab is this large, or this many blocks where those are more, or as many as it can have: small enough that a class
 /// with one block wastes little, large enough that a new one is rare.
-constexpr std::size_t usual_slab = std::size_t{64} << 10;
-constexpr std::size_t fewest_blocks = 8;
+constexpr std::size_t usual_slab = std::size_t{32} << 10;
+constexpr std::size_t fewest_blocks = 4;
 
 }  // namespace
 
@@ -163,9 +163,8 @@ void Slabs::validate() const {
       if ((of.occupied >> list & 1) != (of.open[list] != nullptr ? 1U : 0U)) {
         throw std::logic_error("Slabs: a bit contradicts its list");
       }
-      walk(of.open[list], [list](Slab const& slab) {
-        return slab.used != 0 && slab.used != slab.blocks && list_of(slab) == list;
-      });
+      walk(of.open[list],
+           [list](Slab const& slab) { return slab.used != 0 && slab.used != slab.blocks && list_of(slab) == list; });
     }
     walk(of.full, [](Slab const& slab) { return slab.used == slab.blocks; });
     if (of.empty != nullptr) {

@@ -55,7 +55,7 @@ struct SlabBlock {
 class Slabs {
  public:
   /// The largest block: above it the slack of a class is felt more than a span's descriptor.
-  static constexpr std::size_t largest_block = std::size_t{16} << 10;
+  static constexpr std::size_t largest_block = std::size_t{8} << 10;
 
   /// Slabs come from `memory`, which outlives them.
   explicit Slabs(SlabMemory& memory) noexcept : memory_(memory) {}
@@ -133,8 +133,14 @@ struct Slab {
   Slab* after = nullptr;
 };
 
-inline std::uintptr_t SlabBlock::object() const noexcept { return slab->stretch.object; }
-inline std::size_t SlabBlock::offset() const noexcept { return number * slab->capacity; }
-inline std::size_t SlabBlock::bytes() const noexcept { return slab->capacity; }
+inline std::uintptr_t SlabBlock::object() const noexcept {
+  return slab->stretch.object;
+}
+inline std::size_t SlabBlock::offset() const noexcept {
+  return number * slab->capacity;
+}
+inline std::size_t SlabBlock::bytes() const noexcept {
+  return slab->capacity;
+}
 
 }  // namespace unimem::detail

@@ -48,7 +48,8 @@ class SpanIndex {
   /// of `most_looks` that fit in one list; only among so many of nearly one size it may be a sixteenth off.
   [[nodiscard]] Span* best_fit(std::size_t bytes, std::size_t alignment) const noexcept;
 
-  /// Shows spans to `wants_more(Span&) -> bool`, larger lists first, until it says false. Must not be changed meanwhile.
+  /// Shows spans to `wants_more(Span&) -> bool`, larger lists first, until it says false. Must not be changed
+  /// meanwhile.
   template <class Visit>
   void from_largest(Visit&& wants_more) const {
     for (auto list = last_list(); list >= 0; list = list_before(static_cast<std::size_t>(list))) {

@@ -113,6 +113,58 @@ TEST(HostPages, PagesMoveAndAreNotCopied) {
   source.give_up(second);
 }
 
+TEST(HostPages, PopulateDiscardAndShiftTellTheirOwnerToo) {
+  Ledger ledger;
+  HostPages source{ledger};
+  auto const range = source.reserve(8 * page);
+  source.populate(range.part(0, 3 * page));
+  EXPECT_EQ(ledger.taken, 3 * page);
+  EXPECT_EQ(ledger.created, 3 * page);
+  ASSERT_TRUE(source.shift(range.part(page, 2 * page), range.part(5 * page, 2 * page)));
+  EXPECT_EQ(ledger.taken, 3 * page) << "it is the same memory to the device";
+  EXPECT_TRUE(source.is_mapped(range.base, page));
+  EXPECT_FALSE(source.is_mapped(range.base + page, 1));
+  EXPECT_TRUE(source.is_mapped(range.base + 5 * page, 2 * page));
+  EXPECT_THROW(source.populate(range.part(4 * page, 2 * page)), InvalidArgument) << "half of it is mapped";
+  EXPECT_THROW(source.discard(range.part(page, page)), InvalidArgument) << "nothing is there any more";
+  EXPECT_THROW(static_cast<void>(source.shift(range.part(0, page), range.part(5 * page, page))), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(source.shift(range.part(0, page), range.part(2 * page, 2 * page))), InvalidArgument);
+  EXPECT_EQ(ledger.taken, 3 * page);
+  source.discard(range.part(5 * page, 2 * page));
+  source.discard(range.part(0, page));
+  EXPECT_EQ(ledger.taken, 0U);
+  EXPECT_EQ(ledger.freed, ledger.created);
+  source.give_up(range);
+}
+
+TEST(HostPages, APopulationThatIsRefusedTakesNothing) {
+  Ledger ledger;
+  ledger.limit = page;
+  HostPages source{ledger};
+  auto const range = source.reserve(4 * page);
+  EXPECT_THROW(source.populate(range), OutOfMemory);
+  EXPECT_EQ(ledger.taken, 0U);
+  EXPECT_FALSE(source.is_mapped(range.base, 1));
+  source.give_up(range);
+}
+
+TEST(HostPages, ShiftedMemoryIsResidentOnce) {
+  constexpr std::size_t bytes = std::size_t{64} << 20;
+  Ledger ledger;
+  HostPages source{ledger};
+  auto const range = source.reserve(2 * bytes);
+  auto const before = resident_bytes();
+  source.populate(range.part(0, bytes));
+  for (std::size_t round = 0; round < 6; ++round) {
+    auto const here = range.part(round % 2 * bytes, bytes), there = range.part((round + 1) % 2 * bytes, bytes);
+    std::memset(reinterpret_cast<void*>(here.base), 1, bytes);
+    ASSERT_LT(resident_bytes(), before + bytes + bytes / 4) << "what it left has gone back to the system";
+    ASSERT_TRUE(source.shift(here, there));
+  }
+  source.discard(range.part(0, bytes));
+  source.give_up(range);
+}
+
 TEST(HostPages, KnowWhatIsMapped) {
   Ledger ledger;
   HostPages source{ledger};
@@ -166,7 +218,7 @@ TEST_P(HostPagesModel, AgreesWithOneWordPerPage) {
     return *reinterpret_cast<std::uint32_t*>(range.base + place * page + 4096);
   };
 
-  for (int step = 0; step < 400; ++step) {
+  for (int step = 0; step < 800; ++step) {
     auto const from = random() % places;
     auto const count = 1 + random() % std::min<std::size_t>(8, places - from);
     std::size_t mapped = 0;
@@ -181,8 +233,21 @@ TEST_P(HostPagesModel, AgreesWithOneWordPerPage) {
       std::copy(which->words.begin(), which->words.end(), &model[from]);
       parked.erase(which);
     } else if (mapped == 0) {
-      source.map(range.part(from * page, count * page), source.create_pages(count * page));
+      if (random() % 2 == 0) {
+        source.populate(range.part(from * page, count * page));
+      } else {
+        source.map(range.part(from * page, count * page), source.create_pages(count * page));
+      }
       for (auto place = from; place < from + count; ++place) word_at(place) = model[place] = next_word++;
+    } else if (mapped == count && random() % 4 == 0) {
+      source.discard(range.part(from * page, count * page));
+      std::fill_n(&model[from], count, 0U);
+    } else if (mapped == count && random() % 2 == 0) {
+      auto const to = random() % (places - count + 1);
+      if (std::any_of(&model[to], &model[to] + count, [](auto word) { return word != 0; })) continue;
+      ASSERT_TRUE(source.shift(range.part(from * page, count * page), range.part(to * page, count * page)));
+      std::fill_n(&model[from], count, 0U);
+      for (auto place = to; place < to + count; ++place) word_at(place) = model[place] = next_word++;
     } else if (mapped == count) {
       Parked away{source.unmap(range.part(from * page, count * page)), {&model[from], &model[from] + count}};
       std::fill_n(&model[from], count, 0U);

@@ -55,7 +55,8 @@ class ScriptedPages final : public PageSource {
 
   [[nodiscard]] AddressRange reserve(std::size_t bytes) override {
     call(bytes);
-    if (bytes > address_limit) throw OutOfMemory({.where = "addresses", .requested = bytes, .holders = {}, .reason = {}});
+    if (bytes > address_limit)
+      throw OutOfMemory({.where = "addresses", .requested = bytes, .holders = {}, .reason = {}});
     AddressRange const range{next_address_, bytes};
     next_address_ += bytes + 16 * page_;
     reservations.emplace(range.base, bytes);
@@ -125,7 +126,8 @@ class ScriptedPages final : public PageSource {
 
   void check(AddressRange range) const {
     auto after = reservations.upper_bound(range.base);
-    bool const inside = after != reservations.begin() && (--after, range.base + range.bytes <= after->first + after->second);
+    bool const inside =
+        after != reservations.begin() && (--after, range.base + range.bytes <= after->first + after->second);
     EXPECT_TRUE(inside && (range.base - after->first) % page_ == 0) << "not whole pages of a reservation";
   }
 
