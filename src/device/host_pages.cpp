@@ -299,6 +299,16 @@ void HostPages::transfer(Pieces& from, Pieces& to, std::uintptr_t base, std::siz
   }
 }
 
+void HostPages::single_out(std::uintptr_t base, std::size_t bytes) {
+  for (auto piece = pieces_.lower_bound(base); piece != pieces_.end() && piece->first < base + bytes; ++piece) {
+    if (piece->second.mapping != 0) continue;
+    if (piece->second.bytes > page_bytes()) {
+      pieces_.emplace_hint(std::next(piece), piece->first + page_bytes(), Piece{piece->second.bytes - page_bytes(), 0});
+    }
+    piece->second = {page_bytes(), ++mappings_};
+  }
+}
+
 void HostPages::open(AddressRange range) {
   auto const end = range.base + range.bytes;
   auto next = idle_.upper_bound(range.base);
@@ -306,7 +316,7 @@ void HostPages::open(AddressRange range) {
   for (auto at = range.base; at < end; ++next) {
     auto const until = next == idle_.end() ? end : std::min(end, next->first);
     if (at < until) {
-      auto const entry = idle_.emplace_hint(next, at, Piece{until - at, ++mappings_});
+      auto const entry = idle_.emplace_hint(next, at, Piece{until - at, 0});
       if (mmap(pointer(at), until - at, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
                -1, 0) == MAP_FAILED) {
         auto const reason = errno;
@@ -323,6 +333,7 @@ void HostPages::open(AddressRange range) {
 
 void HostPages::move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {
   split(pieces_, from, bytes);
+  single_out(from, bytes);
   auto const first = pieces_.lower_bound(from), last = pieces_.lower_bound(from + bytes);
   for (auto piece = first; piece != last; ++piece) {
     if (move_mapping(piece->first, to + (piece->first - from), piece->second.bytes)) continue;

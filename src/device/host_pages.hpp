@@ -69,6 +69,8 @@ class HostPages final : public PageSource {
   using Extents = std::map<std::uintptr_t, std::size_t>;
 
   /// Part of what the kernel keeps as one mapping, which has a number. Parts that touch and have one number are one.
+  /// Memory that was populated has number 0: where the kernel's mappings end there is not remembered, or every shift
+  /// would have to split and join dozens of pieces. Only its single pages can be moved, should that be asked for.
   struct Piece {
     std::size_t bytes;
     std::uint64_t mapping;
@@ -87,6 +89,8 @@ class HostPages final : public PageSource {
   static void forget(Pieces& pieces, std::uintptr_t base, std::size_t bytes) noexcept;
   /// Takes the pieces of a range, which begins and ends with pieces, from one set to the other.
   static void transfer(Pieces& from, Pieces& to, std::uintptr_t base, std::size_t bytes) noexcept;
+  /// Makes a piece of each page of populated memory.
+  void single_out(std::uintptr_t base, std::size_t bytes);
   /// Makes all of a vacant range idle. On failure some of it is. Throws OutOfMemory.
   void open(AddressRange range);
   /// Moves every piece of `[from, from + bytes)`; on failure all are back where they were. Throws OutOfMemory.
