@@ -26,7 +26,7 @@ std::size_t Slabs::class_of(std::size_t capacity) noexcept {
   // Capacities are 17…32 sixteenths of a power of two.
   auto const power = std::bit_floor(capacity - 1);
   auto const doubling = static_cast<std::size_t>(std::countr_zero(power / smallest_block));
-  return 16 * doubling + capacity / (power / 16) - 16;
+  return 16 * doubling + (capacity >> (std::countr_zero(power) - 4)) - 16;
 }
 
 std::size_t Slabs::slab_bytes(std::size_t capacity) noexcept {
