@@ -18,7 +18,7 @@
 namespace unimem::cli {
 namespace {
 
-constexpr std::string_view commands = "devices, run, version";
+constexpr std::string_view commands = "devices, run, replay, version";
 constexpr std::string_view kernels = "histogram, statistics, affine";
 constexpr std::size_t most_buffers = 1024;
 
@@ -93,6 +93,15 @@ std::optional<std::string> text_of(CLI::Option const* option) {
   return text;
 }
 
+/// An option or, without dashes in its name, an argument: CLI11 hands over the texts it was given.
+CLI::Option* add_text(CLI::App& command, std::string const& name, std::string const& type,
+                      std::string const& description) {
+  return command.add_option(name, CLI::callback_t{}, description)
+      ->type_name(type)
+      ->type_size(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 /// `unimem run` and its options, from declaration to RunCommand.
 class RunOptions {
  public:
@@ -146,10 +155,7 @@ class RunOptions {
 
  private:
   CLI::Option* option(std::string const& name, std::string const& type, std::string const& description) {
-    return command_->add_option(name, CLI::callback_t{}, description)
-        ->type_name(type)
-        ->type_size(1)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    return add_text(*command_, name, type, description);
   }
 
   /// Sets run.kernel, and refuses what belongs to a kernel that was not asked for: an ignored option is a wrong result
@@ -210,6 +216,41 @@ class RunOptions {
   bool json_ = false;
 };
 
+/// `unimem replay` and its options.
+class ReplayOptions {
+ public:
+  explicit ReplayOptions(CLI::App& app)
+      : command_(app.add_subcommand("replay", "Run an allocation log through a memory pool and tell what it cost")) {
+    trace_ = add_text(*command_, "TRACE.csv", "", "The log: RMM's columns Thread,Time,Action,Pointer,Size,Stream");
+    device_ = add_text(*command_, "--device", "ID", "cpu, opencl:0, sim:memory=1GiB, ... (default: cpu)");
+    capacity_ = add_text(*command_, "--capacity", "SIZE", "Bound on the pool's memory (default: the device's)");
+    command_->add_flag("--json", json_, "One JSON object on standard output");
+    command_->footer(
+        "Blocks are taken and given back in the order of the log, by as many threads and for as many queues, and "
+        "never\n"
+        "touched. UNIMEM_LOG=FILE.csv makes a program that uses the library write such a log. Exit code 0 also if the\n"
+        "log does not fit: the answer says where; 2: the command line is wrong; 1: the log or the device is.");
+  }
+
+  [[nodiscard]] bool chosen() const { return command_->parsed(); }
+  void mark_what_is_required() { trace_->required(); }
+
+  [[nodiscard]] ReplayCommand command() const {
+    if (trace_->count() == 0) throw UsageError("replay needs a TRACE.csv");
+    ReplayCommand replay;
+    replay.trace = text_of(trace_).value_or("");
+    replay.device = text_of(device_).value_or(replay.device);
+    replay.capacity = size_of(capacity_);
+    replay.json = json_;
+    return replay;
+  }
+
+ private:
+  CLI::App* command_;
+  CLI::Option *trace_, *device_, *capacity_;
+  bool json_ = false;
+};
+
 /// `--chunk=` would make CLI11 take the next argument for the value, whatever it is.
 void refuse_empty_values(int argc, char const* const* argv) {
   for (int i = 1; i < argc; ++i) {
@@ -250,17 +291,20 @@ Command parse_command_line(int argc, char const* const* argv) {
   devices->add_flag("--json", devices_command.json,
                     "One JSON object on standard output, as whenever that is not a terminal");
   RunOptions run{app};
+  ReplayOptions replay{app};
   auto* const version_app = app.add_subcommand("version", "Print the version of the library and how it was built");
   VersionCommand version_command;
   version_app->add_flag("--json", version_command.json, "One JSON object on standard output");
   for (auto* const command : {devices, version_app}) command->allow_extras();
   app.get_subcommand("run")->allow_extras();
+  app.get_subcommand("replay")->allow_extras();
 
   refuse_empty_values(argc, argv);
   try {
     app.parse(argc, argv);
   } catch (CLI::CallForHelp const&) {
     run.mark_what_is_required();
+    replay.mark_what_is_required();
     app.require_subcommand(1);
     return PrintText{app.help()};
   } catch (CLI::CallForVersion const& call) {
@@ -272,6 +316,7 @@ Command parse_command_line(int argc, char const* const* argv) {
   if (devices->parsed()) return devices_command;
   if (version_app->parsed()) return version_command;
   if (run.chosen()) return run.command();
+  if (replay.chosen()) return replay.command();
   throw UsageError(fmt::format("a command is missing: there are {}", commands));
 }
 

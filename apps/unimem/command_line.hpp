@@ -59,7 +59,14 @@ struct RunCommand {
   bool json = false;
 };
 
-using Command = std::variant<PrintText, DevicesCommand, RunCommand, VersionCommand>;
+struct ReplayCommand {
+  std::filesystem::path trace;
+  std::string device = "cpu";
+  std::optional<std::size_t> capacity;  ///< nothing: the device's own
+  bool json = false;
+};
+
+using Command = std::variant<PrintText, DevicesCommand, ReplayCommand, RunCommand, VersionCommand>;
 
 /// What the arguments ask for, checked as far as that goes without looking at a file or a device: every spelling is
 /// read, every required combination is there. Throws UsageError. Pure: touches nothing outside.

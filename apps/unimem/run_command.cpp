@@ -1,6 +1,7 @@
 #include "commands.hpp"
 #include "interruption.hpp"
 #include "kernel_source.hpp"
+#include "named_device.hpp"
 #include "progress_bar.hpp"
 #include "run_report.hpp"
 #include "standard_streams.hpp"
@@ -16,20 +17,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
-#include <string_view>
 #include <system_error>
 
 namespace unimem::cli {
 namespace {
-
-/// A device id whose options cannot be read is a wrong command line; one that names no device is failed work.
-Device& device_named(std::string_view id) {
-  try {
-    return device(id);
-  } catch (InvalidArgument const& error) {
-    throw UsageError(fmt::format("--device {}: {}", id, error.what()));
-  }
-}
 
 /// The default device, unless a user's source is to run, nobody named a device, and the default one does not compile
 /// source: then the first that does. Without one the default device's own refusal is the answer.

@@ -30,7 +30,9 @@
 #include <unimem/coherence/state.hpp>
 
 #include <unimem/pool/allocation.hpp>
+#include <unimem/pool/allocation_log.hpp>
 #include <unimem/pool/memory_pool.hpp>
+#include <unimem/pool/replay.hpp>
 #include <unimem/pool/statistics.hpp>
 
 #include <unimem/manager/memory_manager.hpp>

@@ -105,8 +105,8 @@ TEST_P(WrongCommandLine, ExitsWith2AndNamesTheValueOnOneLine) {
 
 // clang-format off
 INSTANTIATE_TEST_SUITE_P(Commands, WrongCommandLine, ::testing::Values(
-    BadInput{"",                                                          2, "a command is missing: there are devices, run, version"},
-    BadInput{"frobnicate",                                                2, "no command 'frobnicate': there are devices, run, version"},
+    BadInput{"",                                                          2, "a command is missing: there are devices, run, replay, version"},
+    BadInput{"frobnicate",                                                2, "no command 'frobnicate': there are devices, run, replay, version"},
     BadInput{"bench",                                                     2, "no command 'bench'"},
     BadInput{"Run data.bin --kernel histogram",                           2, "no command 'Run'"},
     BadInput{"--frobnicate",                                              2, "unknown option '--frobnicate'"},
