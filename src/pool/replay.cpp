@@ -23,7 +23,11 @@ class Player {
  public:
   Player(AllocationLog const& log, MemoryPool& pool) : pool_(pool), live_(log.most_live) {
     queues_.reserve(log.streams);
-    for (std::uint32_t i = 0; i < log.streams; ++i) queues_.push_back(pool.device().create_queue());
+    for (std::uint32_t i = 0; i < log.streams; ++i) {
+      // A queue that has had no work records nothing, and releases would carry no event: unlike a program's.
+      queues_.push_back(pool.device().create_queue());
+      queues_.back().mark().wait();
+    }
   }
 
   /// Carries events out; returns how many, which are fewer if one did not fit.

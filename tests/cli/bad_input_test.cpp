@@ -55,6 +55,9 @@ void fill(Sandbox const& folder) {
   future[6] = '\x09';
   folder.write("future.npy", future);
 
+  folder.write("log.csv", "Thread,Time,Action,Pointer,Size,Stream\n1,t,allocate,0x10,64,0\n1,t,free,0x10,64,0\n");
+  folder.write("wrong.csv", "Thread,Time,Action,Pointer,Size,Stream\n1,t,allocate,0x10,64,0\n1,t,free,0x20,64,0\n");
+
   folder.write("broken.cl", "UNIMEM_KERNEL twice(UNIMEM_CONST_BUFFER(float, in) { this is not a program }\n");
   folder.write("twice.cl",
                "UNIMEM_KERNEL twice(UNIMEM_CONST_BUFFER(float, in), UNIMEM_BUFFER(float, out), ulong count) {\n"
@@ -181,6 +184,21 @@ INSTANTIATE_TEST_SUITE_P(Spellings, WrongCommandLine, ::testing::Values(
     BadInput{"run data.bin --kernel histogram --device sim:colour=red",   2, "'colour'"},
     BadInput{"run data.bin --kernel histogram --device sim:latency=1km",  2, "'1km'"},
     BadInput{"run data.bin --kernel histogram --device cpu,cores=4",      2, "'cores=4'"}));
+
+INSTANTIATE_TEST_SUITE_P(Replays, WrongCommandLine, ::testing::Values(
+    BadInput{"replay",                                                    2, "replay needs a TRACE.csv"},
+    BadInput{"replay --json",                                             2, "replay needs a TRACE.csv"},
+    BadInput{"replay log.csv surplus",                                    2, "unexpected argument 'surplus'"},
+    BadInput{"replay log.csv --frobnicate",                               2, "unknown option '--frobnicate'"},
+    BadInput{"replay log.csv --kernel histogram",                         2, "unknown option '--kernel'"},
+    BadInput{"replay log.csv --capacity",                                 2, "--capacity"},
+    BadInput{"replay log.csv --capacity 0",                               2, "invalid --capacity '0': must be greater than zero"},
+    BadInput{"replay log.csv --capacity -1GiB",                           2, "invalid --capacity '-1GiB'"},
+    BadInput{"replay log.csv --capacity much",                            2, "invalid --capacity 'much': must be a size such as 4096, 64KiB"},
+    BadInput{"replay log.csv --capacity 10000PiB",                        2, "invalid --capacity '10000PiB': must be below"},
+    BadInput{"replay log.csv --capacity 1GiB --capacity 2GiB",            2, "--capacity is given more than once: '1GiB', '2GiB'"},
+    BadInput{"replay log.csv --device=",                                  2, "--device has no value"},
+    BadInput{"replay log.csv --device sim:memory=0",                      2, "invalid memory '0'"}));
 // clang-format on
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -227,6 +245,19 @@ INSTANTIATE_TEST_SUITE_P(NumPyFiles, FailedWork, ::testing::Values(
     BadInput{"run good.npy --kernel statistics --dtype f64",              1, "good.npy"},
     BadInput{"run good.npy --kernel statistics --chunk 1002",             1, "1002"},
     BadInput{"run fortran.npy --kernel affine --output out.npy",          1, "Fortran order"}));
+
+INSTANTIATE_TEST_SUITE_P(Logs, FailedWork, ::testing::Values(
+    BadInput{"replay missing.csv",                                        1, "missing.csv: cannot open for reading: No such file or directory"},
+    BadInput{"replay secret.bin --json",                                  1, "secret.bin: cannot open for reading: Permission denied"},
+    BadInput{"replay folder",                                             1, "folder: cannot read: Is a directory"},
+    BadInput{"replay pipe",                                               1, "pipe: not a regular file"},
+    BadInput{"replay empty.cl --json",                                    1, "empty.cl: is empty: an allocation log begins with the names of its columns"},
+    BadInput{"replay good.npy",                                           1, "good.npy: line 1: no column Thread"},
+    BadInput{"replay data.bin",                                           1, "data.bin: line "},
+    BadInput{"replay wrong.csv --json",                                   1, "wrong.csv: line 3: free of 0x20, which is not live"},
+    BadInput{"replay wrong.csv --device sim --capacity 1",                1, "wrong.csv: line 3: "},
+    BadInput{"replay log.csv --device tpu",                               1, "no device 'tpu': there are cpu"},
+    BadInput{"replay log.csv --device sim:7 --json",                      1, "no device 'sim:7'"}));
 
 INSTANTIATE_TEST_SUITE_P(DevicesAndMemory, FailedWork, ::testing::Values(
     BadInput{"run data.bin --kernel histogram --device tpu",              1, "no device 'tpu': there are cpu"},

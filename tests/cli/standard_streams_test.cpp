@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
 TEST(Help, IsThereForTheProgramAndEveryCommandOnStandardOutput) {
-  for (std::string const command : {"", "devices", "run", "version"}) {
+  for (std::string const command : {"", "devices", "run", "replay", "version"}) {
     auto words = words_of(command);
     words.emplace_back("--help");
     auto const outcome = run_cli(words);

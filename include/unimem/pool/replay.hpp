@@ -29,9 +29,9 @@ struct ReplayResult {
 
 /// Carries a log out in a pool that nobody has used yet, and touches no block. The order is the log's, across threads
 /// too. Each of its threads is one here, from its first event to its last; each stream but 0 is a queue of the pool's
-/// device: what is allocated on it is acquired for that queue, and what is released on it waits for what the queue has
-/// been given so far, which is nothing. Stops at the first allocation that throws OutOfMemory. What is live at the end
-/// is released then.
+/// device: what is allocated on it is acquired for that queue, and what is released on it carries the event that the
+/// queue records then, as in a program that releases ahead of its device. No work is run, so the events are done.
+/// Stops at the first allocation that throws OutOfMemory. What is live at the end is released then.
 ///
 /// A log of one thread is timed as a whole. With several, each run of events of one thread is timed by itself and the
 /// time of reading the clock taken off: handing over from one thread to the next is not the pool's. Throws what the

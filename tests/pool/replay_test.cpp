@@ -1,0 +1,137 @@
+#include <unimem/pool/replay.hpp>
+
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+namespace unimem {
+namespace {
+
+constexpr std::size_t KiB = 1024;
+
+AllocationLog log_of(std::string const& rows) {
+  return parse_allocation_log("Thread,Action,Pointer,Size,Stream\n" + rows, "log.csv");
+}
+
+TEST(Replay, WhatALogAsksForIsCountedAndReleasedAtTheEnd) {
+  auto& sim = make_sim();
+  MemoryPool pool(sim, Location::device);
+  auto const result = replay(log_of("1,allocate,a,65536,0\n"
+                                    "1,allocate,b,131072,0\n"
+                                    "1,free,a,65536,0\n"
+                                    "1,allocate,c,65536,0\n"
+                                    "1,free,b,131072,0\n"
+                                    "1,allocate,d,4096,0\n"),
+                             pool);
+  EXPECT_EQ(result.operations, 6U);
+  EXPECT_TRUE(result.completed());
+  EXPECT_EQ(result.peak_live_bytes, 192 * KiB);
+  EXPECT_EQ(result.peak_reserved_bytes, pool.statistics().peak_reserved_bytes);
+  EXPECT_GE(result.peak_reserved_bytes, result.peak_live_bytes);
+  EXPECT_EQ(result.overhead(),
+            static_cast<double>(result.peak_reserved_bytes) / static_cast<double>(result.peak_live_bytes));
+  EXPECT_GT(result.nanoseconds_per_operation, 0);
+  auto const statistics = pool.statistics();
+  EXPECT_EQ(statistics.total_allocations, 4U);
+  EXPECT_EQ(result.hit_rate, statistics.hit_rate());
+  EXPECT_GE(statistics.pool_hits, 1U) << "c has the room of a";
+  EXPECT_EQ(statistics.active_allocations, 0U);
+  pool.validate();
+}
+
+TEST(Replay, ALogThatDoesNotFitStopsAtTheFirstAllocationThatHasNoRoom) {
+  auto& sim = make_sim();
+  MemoryPool pool(sim, Location::device, PoolOptions{.max_bytes = 256 * KiB});
+  auto const result = replay(log_of("1,allocate,a,131072,0\n"
+                                    "1,free,a,131072,0\n"
+                                    "1,allocate,b,131072,0\n"
+                                    "1,allocate,c,196608,0\n"
+                                    "1,free,b,131072,0\n"),
+                             pool);
+  EXPECT_EQ(result.operations, 5U);
+  EXPECT_FALSE(result.completed());
+  EXPECT_EQ(result.failed_at, 3U);
+  EXPECT_EQ(result.peak_live_bytes, 128 * KiB) << "of what was carried out";
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+}
+
+TEST(Replay, SizesBeyondAnyDeviceDoNotFit) {
+  auto& sim = make_sim();
+  MemoryPool pool(sim, Location::device);
+  auto const result = replay(log_of("1,allocate,a,9223372036854775807,0\n"), pool);
+  EXPECT_EQ(result.failed_at, 0U);
+  EXPECT_TRUE(std::isnan(result.nanoseconds_per_operation));
+  EXPECT_EQ(result.peak_live_bytes, 0U);
+}
+
+TEST(Replay, NothingToDoIsDone) {
+  auto& sim = make_sim();
+  MemoryPool pool(sim, Location::device);
+  auto const result = replay(log_of(""), pool);
+  EXPECT_TRUE(result.completed());
+  EXPECT_EQ(result.operations, 0U);
+  EXPECT_TRUE(std::isnan(result.overhead()));
+  EXPECT_EQ(pool.statistics().total_allocations, 0U);
+}
+
+TEST(Replay, BlocksAreReleasedByOtherThreadsThanTheirsInTheOrderOfTheLog) {
+  auto& sim = make_sim();
+  MemoryPool pool(sim, Location::device, PoolOptions{.max_bytes = 1'024 * KiB});
+  // Ten threads pass the whole capacity round: any other order has no room for it.
+  std::string rows;
+  for (int i = 0; i < 500; ++i) {
+    rows += std::to_string(i % 10) + ",allocate," + std::to_string(1 + i) + ",1048576,0\n";
+    rows += std::to_string((i + 3) % 10) + ",free," + std::to_string(1 + i) + ",1048576,0\n";
+  }
+  auto const log = log_of(rows);
+  ASSERT_EQ(log.threads, 10U);
+  ASSERT_EQ(log.most_live, 1U);
+  auto const result = replay(log, pool);
+  EXPECT_TRUE(result.completed());
+  EXPECT_EQ(result.peak_live_bytes, 1'024 * KiB);
+  EXPECT_EQ(result.peak_reserved_bytes, 1'024 * KiB);
+  EXPECT_EQ(pool.statistics().pool_misses, 1U) << "one block was passed round";
+  pool.validate();
+}
+
+TEST(Replay, WithSeveralThreadsALogThatDoesNotFitStopsToo) {
+  auto& sim = make_sim();
+  MemoryPool pool(sim, Location::device, PoolOptions{.max_bytes = 64 * KiB});
+  auto const result = replay(log_of("1,allocate,a,4096,0\n"
+                                    "2,allocate,b,4096,0\n"
+                                    "1,allocate,c,65536,0\n"
+                                    "2,free,a,4096,0\n"),
+                             pool);
+  EXPECT_EQ(result.failed_at, 2U);
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+}
+
+TEST(Replay, WhatIsReleasedOnAStreamIsTakenAgainOnAnyOther) {
+  auto& sim = make_sim();
+  MemoryPool pool(sim, Location::device);
+  auto const result = replay(log_of("1,allocate,a,65536,5\n"
+                                    "1,free,a,65536,6\n"
+                                    "1,allocate,b,65536,7\n"
+                                    "1,free,b,65536,0\n"
+                                    "1,allocate,c,65536,5\n"),
+                             pool);
+  EXPECT_TRUE(result.completed());
+  EXPECT_EQ(pool.statistics().pool_misses, 1U);
+  EXPECT_EQ(pool.statistics().pool_hits, 2U);
+}
+
+TEST(Replay, AFailureForAnotherReasonThanMemoryIsAnErrorAlsoFromAnotherThread) {
+  auto& sim = make_sim();
+  MemoryPool pool(sim, Location::pinned);
+  EXPECT_THROW(static_cast<void>(replay(log_of("1,allocate,a,8,0\n"), pool)), UnsupportedOperation);
+  EXPECT_THROW(static_cast<void>(replay(log_of("1,allocate,a,0,0\n2,allocate,b,8,0\n"), pool)), UnsupportedOperation);
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+}
+
+}  // namespace
+}  // namespace unimem
