@@ -3,6 +3,7 @@
 #include <unimem/core/log.hpp>
 #include <unimem/core/size.hpp>
 
+#include "pool/allocation_recorder.hpp"
 #include "pool/near_exact.hpp"
 
 #include <fmt/format.h>
@@ -37,8 +38,10 @@ PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
     : device_(device),
       location_(location),
       options_(std::move(options)),
+      recorder_(AllocationRecorder::of_process()),
       max_bytes_(options_.max_bytes),
-      parking_(*this, options_.trim_interval.count() == 0 && options_.release_threshold == everything) {}
+      parking_(*this, recorder_ == nullptr && options_.trim_interval.count() == 0 &&
+                          options_.release_threshold == everything) {}
 
 void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
   core->parking_.close();
@@ -62,10 +65,22 @@ void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
 Block& PoolCore::acquire_otherwise(std::size_t bytes, AcquireOptions const& options) {
   if (options.alignment != 0) check_alignment(options.alignment, device_.info().alignment);
   auto const queue = options.queue == nullptr ? 0 : id_of(*options.queue);
+  if (recorder_ != nullptr) return acquire_recorded(bytes, queue, options);
   auto* const parked = parking_.take(bytes, queue, options.name);
   if (parked == nullptr) return acquire_here(bytes, queue, options);
   expose(*parked);
   return *parked;
+}
+
+Block& PoolCore::acquire_recorded(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options) {
+  try {
+    auto& block = acquire_here(bytes, queue, options);
+    recorder_->allocated(block, bytes, queue);
+    return block;
+  } catch (OutOfMemory const&) {
+    recorder_->failed(*this, bytes, queue, options.name);
+    throw;
+  }
 }
 
 Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options) {
@@ -130,7 +145,11 @@ Block* PoolCore::acquire_cached(std::size_t bytes, Name name) {
   auto const time = now();
   for (bool looked = false;; looked = true) {
     Lock lock{mutex_};
-    if (auto* const cached = free_.find(bytes, 0, false)) return &reuse(lock, *cached, bytes, options, time);
+    if (auto* const cached = free_.find(bytes, 0, false)) {
+      auto& block = reuse(lock, *cached, bytes, options, time);
+      if (recorder_ != nullptr) recorder_->allocated(block, bytes, 0);
+      return &block;
+    }
     lock.unlock();
     if (looked || !parking_.flush_all()) return nullptr;
   }
@@ -254,6 +273,7 @@ BlockList PoolCore::descriptor() {
 // ---- Giving back -----------------------------------------------------------------------------------------------
 
 void PoolCore::release_otherwise(Block& block, Event last_use) noexcept {
+  if (recorder_ != nullptr) recorder_->released(block, last_use);
   block.used_until(last_use);
   block.parked_for = block.only_queue();
   if (block.parked_for == 0) hide(block);

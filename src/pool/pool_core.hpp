@@ -18,6 +18,8 @@
 
 namespace unimem::detail {
 
+class AllocationRecorder;
+
 /// What `MemoryPool` is inside, and what its blocks point back to.
 ///
 /// One lock guards the lists and the counts. It is dropped for everything slow: a driver call, a wait for an event, the
@@ -29,7 +31,8 @@ namespace unimem::detail {
 /// Most blocks never come here: a released one is parked (Parking), and taken from there. What is parked counts as in
 /// use here, until it is brought back: before new memory is taken, and before anything is refused, given back or waited
 /// for; as long as that lasts nothing is parked. A pool that gives blocks back by their age or beyond a threshold parks
-/// none, since that is decided at each release.
+/// none, since that is decided at each release; nor does one whose blocks are recorded (AllocationRecorder), so that
+/// the quick way need not ask.
 ///
 /// Thread-safe.
 class PoolCore {
@@ -111,7 +114,8 @@ class PoolCore {
   [[nodiscard]] Block& acquire_otherwise(std::size_t bytes, AcquireOptions const& options);
   void release_otherwise(Block& block, Event last_use) noexcept;
 
-  /// What nothing parked serves; and what cannot be parked.
+  /// What nothing parked serves, and what cannot be parked; the first with a line for it.
+  [[nodiscard]] Block& acquire_recorded(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options);
   [[nodiscard]] Block& acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options);
   void release_here(Block& block) noexcept;
 
@@ -150,6 +154,7 @@ class PoolCore {
   Device& device_;
   Location const location_;
   PoolOptions const options_;
+  AllocationRecorder* const recorder_;  ///< null: nobody wants to know
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <string>
+#include <utility>
 
 namespace unimem {
 namespace {
@@ -99,6 +100,38 @@ TEST(ReplayOfNothing, ALogWithoutEventsAsksForNothing) {
   EXPECT_EQ(outcome.out,
             "{\"operations\":0,\"completed\":true,\"failed_at\":null,\"nanoseconds_per_operation\":null,"
             "\"peak_live_bytes\":0,\"peak_reserved_bytes\":0,\"overhead\":null,\"hit_rate\":0.0}\n");
+}
+
+TEST(RecordingCommandLine, ARecordedReplayIsReplayedWithTheSameOperationsAndPeaks) {
+  Sandbox const folder;
+  folder.write("log.csv", log);
+  auto const first = run_cli(words_of("replay log.csv --json --device sim"),
+                             {.directory = folder.path(), .environment = {{"UNIMEM_LOG", "recorded.csv"}}});
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.err, IsEmpty());
+  auto const second = run_cli(words_of("replay recorded.csv --json --device sim"), {.directory = folder.path()});
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+  auto const before = Json::parse(first.out);
+  auto const after = Json::parse(second.out);
+  EXPECT_EQ(before["operations"], 5);
+  EXPECT_EQ(after["operations"], 6) << "with the release of what was live at the end";
+  for (auto const* const key : {"completed", "peak_live_bytes", "peak_reserved_bytes"}) {
+    EXPECT_EQ(after[key], before[key]) << key;
+  }
+}
+
+TEST(RecordingCommandLine, AFileThatCannotBeWrittenIsAWarningOnce) {
+  Sandbox const folder;
+  folder.write("log.csv", log);
+  for (auto const& [path, reason] :
+       {std::pair{"nowhere/log.csv", "No such file or directory"}, std::pair{"/dev/full", "No space left on device"}}) {
+    auto const outcome =
+        run_cli(words_of("replay log.csv --json"), {.directory = folder.path(), .environment = {{"UNIMEM_LOG", path}}});
+    EXPECT_EQ(outcome.exit_code, 0);
+    EXPECT_EQ(Json::parse(outcome.out)["completed"], true);
+    EXPECT_EQ(outcome.err,
+              "unimem: warning: UNIMEM_LOG: " + std::string(path) + ": " + reason + "; allocations are not recorded\n");
+  }
 }
 
 }  // namespace

@@ -1,0 +1,173 @@
+#include "pool/allocation_recorder.hpp"
+
+#include <unimem/core/environment.hpp>
+#include <unimem/core/log.hpp>
+
+#include "pool/pool_core.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <exception>
+#include <iterator>
+#include <system_error>
+#include <utility>
+
+namespace unimem::detail {
+namespace {
+
+constexpr std::string_view header = "Thread,Time,Action,Pointer,Size,Stream,Device,Location,Name,Capacity,Event\n";
+constexpr std::size_t most_kept = std::size_t{64} << 10;
+
+void complain(std::string_view path, std::string_view reason) noexcept {
+  try {
+    log(LogLevel::warning, fmt::format("UNIMEM_LOG: {}: {}; allocations are not recorded", path, reason));
+  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): no memory for the words
+  }
+}
+
+/// A field of a line: quoted if it holds what would end it.
+std::string field(std::string_view text) {
+  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  std::string quoted = "\"";
+  for (char const c : text) quoted.append(c == '"' ? 2 : 1, c);
+  return quoted + '"';
+}
+
+/// The time of day, UTC, as the log of RMM has it.
+std::string time_of_day() {
+  using namespace std::chrono;
+  auto const now = time_point_cast<microseconds>(system_clock::now());
+  hh_mm_ss const time{now - floor<days>(now)};
+  return fmt::format("{:02}:{:02}:{:02}.{:06}", time.hours().count(), time.minutes().count(), time.seconds().count(),
+                     time.subseconds().count());
+}
+
+pid_t thread_id() noexcept {
+  static thread_local pid_t const id = ::gettid();
+  return id;
+}
+
+}  // namespace
+
+AllocationRecorder* AllocationRecorder::of_process() noexcept {
+  // Never destroyed: pools may be static.
+  static AllocationRecorder* const recorder = []() -> AllocationRecorder* {
+    std::string path;
+    try {
+      path = environment("UNIMEM_LOG").value_or("");
+      if (path.empty()) return nullptr;
+      UniqueFd file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+      if (!file) {
+        complain(path, std::generic_category().message(errno));
+        return nullptr;
+      }
+      return new AllocationRecorder(std::move(file), path);
+    } catch (std::exception const& error) {
+      complain(path, error.what());
+      return nullptr;
+    }
+  }();
+  static bool const watched = [] {
+    if (recorder == nullptr) return false;
+    pthread_atfork([] { recorder->before_fork(); }, [] { recorder->after_fork(false); },
+                   [] { recorder->after_fork(true); });
+    return std::atexit([] { recorder->at_exit(); }) == 0;
+  }();
+  static_cast<void>(watched);
+  return recorder;
+}
+
+AllocationRecorder::AllocationRecorder(UniqueFd file, std::string path)
+    : file_(std::move(file)), path_(std::move(path)), kept_(header) {
+  flush();  // a file that cannot be written is noticed now
+}
+
+void AllocationRecorder::allocated(Block const& block, std::size_t bytes, std::uint64_t queue) noexcept {
+  std::lock_guard const lock{mutex_};
+  if (!file_) return;
+  try {
+    sizes_.insert_or_assign(&block, bytes);
+    add({"allocate", *block.pool, &block, bytes, queue, block.name});
+  } catch (std::exception const& error) {
+    end(error.what());
+  }
+}
+
+void AllocationRecorder::failed(PoolCore const& pool, std::size_t bytes, std::uint64_t queue, Name name) noexcept {
+  std::lock_guard const lock{mutex_};
+  if (!file_) return;
+  try {
+    add({"allocate failure", pool, nullptr, bytes, queue, name});
+  } catch (std::exception const& error) {
+    end(error.what());
+  }
+}
+
+void AllocationRecorder::released(Block const& block, Event last_use) noexcept {
+  std::lock_guard const lock{mutex_};
+  if (!file_) return;
+  auto const size = sizes_.find(&block);
+  if (size == sizes_.end()) return;
+  try {
+    add({"free", *block.pool, &block, size->second, last_use.queue_id(), block.name, last_use});
+    sizes_.erase(size);
+  } catch (std::exception const& error) {
+    end(error.what());
+  }
+}
+
+void AllocationRecorder::add(Line const& line) {
+  auto const& [action, pool, block, bytes, stream, name, event] = line;
+  fmt::format_to(std::back_inserter(kept_), "{},{},{},{:#x},{},{},{},{},{},{},", thread_id(), time_of_day(), action,
+                 reinterpret_cast<std::uintptr_t>(block), bytes, stream, field(pool.device().id()),
+                 to_string(pool.location()), field(name.view()), block == nullptr ? 0 : block->capacity());
+  if (event != Event{}) fmt::format_to(std::back_inserter(kept_), "{}:{}", event.queue_id(), event.ticket());
+  kept_ += '\n';
+  if (at_once_ || kept_.size() >= most_kept) flush();
+}
+
+void AllocationRecorder::flush() noexcept {
+  std::string_view rest = kept_;
+  while (file_ && !rest.empty()) {
+    auto const written = ::write(file_.get(), rest.data(), rest.size());
+    if (written >= 0) {
+      rest.remove_prefix(static_cast<std::size_t>(written));
+    } else if (errno != EINTR) {
+      end(std::generic_category().message(errno));
+    }
+  }
+  kept_.clear();
+}
+
+void AllocationRecorder::end(std::string_view reason) noexcept {
+  complain(path_, reason);
+  file_ = {};
+  sizes_.clear();
+}
+
+void AllocationRecorder::before_fork() noexcept {
+  mutex_.lock();
+  flush();  // or both would write it
+}
+
+void AllocationRecorder::after_fork(bool in_child) noexcept {
+  if (in_child) {
+    file_ = {};
+    sizes_.clear();
+  }
+  mutex_.unlock();
+}
+
+void AllocationRecorder::at_exit() noexcept {
+  std::lock_guard const lock{mutex_};
+  flush();
+  at_once_ = true;
+}
+
+}  // namespace unimem::detail
