@@ -1,9 +1,10 @@
 #pragma once
 
+#include "spread.hpp"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <stdexcept>
@@ -12,16 +13,6 @@
 #include <vector>
 
 namespace unimem::bench {
-
-/// The median of some measurements, and the quartiles it lies between.
-struct Spread {
-  double low, median, high;
-};
-
-[[nodiscard]] inline Spread spread(std::vector<double> values) {
-  std::ranges::sort(values);
-  return {values[values.size() / 4], values[values.size() / 2], values[values.size() * 3 / 4]};
-}
 
 /// What a benchmark found, one line each: printed at once, and kept for whoever reads it from a file. Where the figures
 /// mean nothing, no line is held against its target.
