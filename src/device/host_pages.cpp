@@ -315,20 +315,27 @@ void HostPages::open(AddressRange range) {
   if (next != idle_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > range.base) --next;
   for (auto at = range.base; at < end; ++next) {
     auto const until = next == idle_.end() ? end : std::min(end, next->first);
-    if (at < until) {
-      auto const entry = idle_.emplace_hint(next, at, Piece{until - at, 0});
-      if (mmap(pointer(at), until - at, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-               -1, 0) == MAP_FAILED) {
-        auto const reason = errno;
-        idle_.erase(entry);
-        errno = reason;
-        refuse("mmap", until - at);
-      }
-      if (until - at >= table_bytes) madvise(pointer(at), until - at, MADV_HUGEPAGE);
-    }
+    if (at < until) open_gap(at, until, next);
     if (next == idle_.end()) break;
     at = next->first + next->second.bytes;
   }
+}
+
+void HostPages::open_gap(std::uintptr_t at, std::uintptr_t until, Pieces::iterator next) {
+  // Accessible addresses cost nothing until they are touched, a call each time does.
+  auto const reservation = std::prev(reservations_.upper_bound(at));
+  auto limit = std::min(reservation->first + reservation->second, until + opened_ahead);
+  if (next != idle_.end()) limit = std::min(limit, next->first);
+  if (auto const used = pieces_.lower_bound(until); used != pieces_.end()) limit = std::min(limit, used->first);
+  auto const entry = idle_.emplace_hint(next, at, Piece{limit - at, 0});
+  constexpr auto flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+  if (mmap(pointer(at), limit - at, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) {
+    auto const reason = errno;
+    idle_.erase(entry);
+    errno = reason;
+    refuse("mmap", limit - at);
+  }
+  if (limit - at >= table_bytes) madvise(pointer(at), limit - at, MADV_HUGEPAGE);
 }
 
 void HostPages::move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {

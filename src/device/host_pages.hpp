@@ -77,6 +77,8 @@ class HostPages final : public PageSource {
   };
   using Pieces = std::map<std::uintptr_t, Piece>;
 
+  static constexpr std::size_t opened_ahead = std::size_t{64} << 20;
+
   void check_size(std::size_t bytes) const;
   void check_range(AddressRange range) const;
   /// The bytes of `[base, base + bytes)` that have memory behind them.
@@ -91,8 +93,9 @@ class HostPages final : public PageSource {
   static void transfer(Pieces& from, Pieces& to, std::uintptr_t base, std::size_t bytes) noexcept;
   /// Makes a piece of each page of populated memory.
   void single_out(std::uintptr_t base, std::size_t bytes);
-  /// Makes all of a vacant range idle. On failure some of it is. Throws OutOfMemory.
+  /// Makes all of a vacant range idle, and some of what follows. On failure some of it is. Throws OutOfMemory.
   void open(AddressRange range);
+  void open_gap(std::uintptr_t at, std::uintptr_t until, Pieces::iterator next);
   /// Moves every piece of `[from, from + bytes)`; on failure all are back where they were. Throws OutOfMemory.
   void move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes);
 

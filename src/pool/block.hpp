@@ -4,6 +4,8 @@
 #include <unimem/device/event.hpp>
 #include <unimem/device/memory.hpp>
 
+#include "pool/extents.hpp"
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +30,7 @@ struct SmallerThenOlder {
 using BlockList = std::list<Block>;
 using BlockIndex = std::set<Block*, SmallerThenOlder>;
 
-/// The descriptor of one driver allocation: what an `Allocation` points to. Device memory cannot hold free lists, so
+/// The descriptor of one piece of memory: what an `Allocation` points to. Device memory cannot hold free lists, so
 /// they run through here.
 ///
 /// A descriptor is a list node and carries its index node along: it never moves, and going from live to cached to spare
@@ -36,6 +38,7 @@ using BlockIndex = std::set<Block*, SmallerThenOlder>;
 struct Block {
   PoolCore* pool = nullptr;
   DeviceMemory memory;
+  Origin origin;  ///< whose memory that is, where the pool has extents
 
   /// How often the block has changed hands: what was remembered of an earlier use is told from the present one by it.
   std::uint64_t generation = 0;

@@ -49,7 +49,7 @@ Block* Depots::take_large(std::size_t bytes, std::uint64_t queue) noexcept {
   std::lock_guard const lock{large_.lock};
   for (std::size_t i = large_.count; i-- > 0;) {
     auto& block = *large_.blocks[i];
-    if (block.capacity() < bytes || block.capacity() > largest_fit(bytes)) continue;
+    if (block.capacity() < bytes || block.capacity() > close_fit(bytes)) continue;
     if (block.parked_for != 0 && block.parked_for != queue) continue;
     std::copy(large_.blocks.begin() + static_cast<std::ptrdiff_t>(i) + 1,
               large_.blocks.begin() + static_cast<std::ptrdiff_t>(large_.count),

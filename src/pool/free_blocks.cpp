@@ -1,7 +1,5 @@
 #include "pool/free_blocks.hpp"
 
-#include "pool/near_exact.hpp"
-
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
@@ -39,9 +37,8 @@ void FreeBlocks::remove(Block& block, BlockList& to) noexcept {
   bytes_ -= block.capacity();
 }
 
-Block* FreeBlocks::find(std::size_t bytes, std::uint64_t queue, bool also_pending) noexcept {
+Block* FreeBlocks::find(std::size_t bytes, std::size_t largest, std::uint64_t queue, bool also_pending) noexcept {
   Block* pending = nullptr;
-  auto const largest = largest_fit(bytes);
   int looks = 0;
   for (auto it = by_capacity_.lower_bound(bytes); it != by_capacity_.end() && looks < most_looks; ++it, ++looks) {
     if ((*it)->capacity() > largest) break;
@@ -59,6 +56,20 @@ BlockList FreeBlocks::take_oldest(std::size_t bytes, bool also_pending) noexcept
     if (!also_pending && !block.settled()) continue;
     sum += block.capacity();
     remove(block, taken);
+  }
+  return taken;
+}
+
+BlockList FreeBlocks::take_settled() noexcept {
+  BlockList taken;
+  int looks = 0;
+  for (auto it = by_age_.begin(); it != by_age_.end() && looks < most_looks;) {
+    auto& block = *it++;
+    if (block.settled()) {
+      remove(block, taken);
+    } else {
+      ++looks;
+    }
   }
   return taken;
 }

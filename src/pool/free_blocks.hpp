@@ -28,14 +28,17 @@ class FreeBlocks {
   /// Moves a cached block to the end of the list `to`.
   void remove(Block& block, BlockList& to) noexcept;
 
-  /// The best fit for `bytes` on the queue with this id (0: the host): the smallest block that is near enough in size
-  /// and needs no waiting, else (if pending ones will do) the smallest near enough, else null. O(log n), and a bounded
-  /// number of looks at pending blocks.
-  [[nodiscard]] Block* find(std::size_t bytes, std::uint64_t queue, bool also_pending) noexcept;
+  /// The best fit for `bytes` on the queue with this id (0: the host): the smallest block of at most `largest` bytes
+  /// that needs no waiting, else (if pending ones will do) the smallest, else null. O(log n), and a bounded number of
+  /// looks at pending blocks.
+  [[nodiscard]] Block* find(std::size_t bytes, std::size_t largest, std::uint64_t queue, bool also_pending) noexcept;
 
   /// Takes the oldest blocks until they make up at least `bytes`, or there are no more. Pending ones are left unless
   /// asked for.
   [[nodiscard]] BlockList take_oldest(std::size_t bytes, bool also_pending) noexcept;
+
+  /// Takes the blocks that are done, oldest first, but for those behind many that are not.
+  [[nodiscard]] BlockList take_settled() noexcept;
 
   /// Takes the blocks cached before `time`, oldest first, without pending ones.
   [[nodiscard]] BlockList take_cached_before(std::chrono::steady_clock::time_point time) noexcept;

@@ -50,7 +50,7 @@ Block* Magazines::take_large(std::size_t bytes, std::uint64_t queue, Name name) 
   std::size_t where = 0;
   for (std::size_t i = large_count_; i-- > 0;) {
     auto& block = *large_[i];
-    if (block.capacity() < bytes || block.capacity() > largest_fit(bytes)) continue;
+    if (block.capacity() < bytes || block.capacity() > close_fit(bytes)) continue;
     if (best != nullptr && block.capacity() >= best->capacity()) continue;
     if (!may_start(block, queue)) continue;
     best = &block;

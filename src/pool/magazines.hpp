@@ -206,7 +206,7 @@ class Magazines {
   [[nodiscard]] Block* take_large_ready(std::size_t bytes, Name name) noexcept {
     if (large_count_ == 0) return nullptr;
     auto* const top = large_[large_count_ - 1];
-    if (top->parked_for != 0 || top->capacity() < bytes || top->capacity() > largest_fit(bytes)) return nullptr;
+    if (top->parked_for != 0 || top->capacity() < bytes || top->capacity() > close_fit(bytes)) return nullptr;
     --large_count_;
     large_bytes_ -= top->capacity();
     count_large_hit(bytes);

@@ -14,6 +14,18 @@ Block& acquire(PoolCore& core, std::size_t bytes, AcquireOptions const& options)
 
 }  // namespace detail
 
+std::string_view to_string(PoolBacking backing) noexcept {
+  switch (backing) {
+    case PoolBacking::automatic:
+      return "automatic";
+    case PoolBacking::pages:
+      return "pages";
+    case PoolBacking::allocations:
+      return "allocations";
+  }
+  return "unknown";
+}
+
 MemoryPool::MemoryPool(Device& device, Location location, PoolOptions options)
     : core_(std::make_unique<detail::PoolCore>(device, location, std::move(options))) {}
 

@@ -38,7 +38,15 @@ inline constexpr std::size_t exact_from = std::size_t{1} << 20;
   return ((index - 1) % 16 + 17) << (doubling - 4);
 }
 
-/// The largest cached block that may serve a request: an eighth more than asked for, or 4 KiB where that is more.
+/// The largest block that may serve a large request at once, where there may be a better one: a thirty-second more.
+[[nodiscard]] constexpr std::size_t close_fit(std::size_t bytes) noexcept {
+  auto const slack = bytes / 32;
+  return bytes > std::numeric_limits<std::size_t>::max() - slack ? std::numeric_limits<std::size_t>::max()
+                                                                 : bytes + slack;
+}
+
+/// The largest that may serve a request rather than a new allocation: an eighth more than asked for, or 4 KiB where
+/// that is more.
 [[nodiscard]] constexpr std::size_t largest_fit(std::size_t bytes) noexcept {
   auto const slack = std::max<std::size_t>(bytes / 8, 4096);
   return bytes > std::numeric_limits<std::size_t>::max() - slack ? std::numeric_limits<std::size_t>::max()

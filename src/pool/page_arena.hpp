@@ -87,6 +87,15 @@ class PageArena {
   [[nodiscard]] std::size_t free_spans() const noexcept { return free_.count(); }
   [[nodiscard]] Counts const& counts() const noexcept { return counts_; }
 
+  /// Calls `each(bytes)` for every run of whole free pages.
+  template <class Each>
+  void for_each_returnable(Each each) const {
+    free_.from_largest([&](Span const& span) {
+      if (auto const bytes = whole_pages(span).bytes; bytes != 0) each(bytes);
+      return span.bytes >= page_;
+    });
+  }
+
   /// Throws std::logic_error unless boundaries, kinds, index and sums all agree. Walks everything.
   void validate() const;
 

@@ -119,10 +119,10 @@ void Parking::make_room(Magazines& own, std::size_t bytes) noexcept {
   }
 }
 
-bool Parking::flush_all() noexcept {
+bool Parking::flush_all(std::size_t unfelt) noexcept {
   {
     auto const accounts = core_.lock();
-    if (bytes_beside(nullptr) == 0) return false;
+    if (bytes_beside(nullptr) <= unfelt) return false;
   }
   Seizure const brought_back{*this};
   return true;

@@ -85,8 +85,8 @@ class Parking {
   /// Parks a block that was just released, unless it does not belong here: then it is the core's to take back.
   [[nodiscard]] bool keep(Block& block) noexcept;
 
-  /// Brings everything that is parked back to the core. False if that was nothing.
-  bool flush_all() noexcept;
+  /// Brings everything that is parked back to the core if that is more than so many bytes. False if it was not.
+  bool flush_all(std::size_t unfelt = 0) noexcept;
 
   /// This thread's magazines, null if it has none. What they count may be asked under the core's mutex.
   [[nodiscard]] Magazines* own() const noexcept;

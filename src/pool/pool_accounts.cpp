@@ -52,24 +52,26 @@ void PoolCore::count_hits_of(Magazines const& magazines) noexcept {
   add_hits(counts_, magazines);
 }
 
-void PoolCore::count_in(Block& block, std::size_t bytes, bool hit) noexcept {
+void PoolCore::count_in(Block& block, std::size_t bytes, From from) noexcept {
   note_peak(parking_.own());
   auto& asked = counts_.size_classes[size_class(bytes)];
   auto& held = counts_.size_classes[size_class(block.capacity())];
   ++counts_.total_allocations;
   ++asked.allocations;
-  if (hit) {
+  if (from == From::device) {
+    ++counts_.pool_misses;
+  } else {
     ++counts_.pool_hits;
     ++asked.hits;
-    held.pooled_bytes -= block.capacity();
-  } else {
-    ++counts_.pool_misses;
   }
+  if (from == From::cache) held.pooled_bytes -= block.capacity();
   ++counts_.active_allocations;
   counts_.active_bytes += block.capacity();
   held.active_bytes += block.capacity();
   note_peak(parking_.own());
-  counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, counts_.active_bytes + free_.bytes());
+  if (extents_ == nullptr) {
+    counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, counts_.active_bytes + free_.bytes());
+  }
 }
 
 void PoolCore::count_out(Block& block) noexcept {
@@ -95,6 +97,15 @@ PoolStatistics PoolCore::statistics() const {
     counts = counts_;
     counts.total_pooled_bytes = free_.bytes();
     counts.reserved_bytes = counts.active_bytes + counts.total_pooled_bytes;
+    if (extents_ != nullptr) {
+      auto const pages = extents_->counts();
+      counts.slack_bytes = pages.reserved - (counts.reserved_bytes + pages.returnable);
+      counts.reserved_bytes = pages.reserved;
+      counts.peak_reserved_bytes = pages.peak_reserved;
+      counts.total_pooled_bytes += pages.returnable;
+      extents_->for_each_returnable(
+          [&counts](std::size_t bytes) { counts.size_classes[size_class(bytes)].pooled_bytes += bytes; });
+    }
     auto const parked = [&counts](Block const& block) {
       auto& held = counts.size_classes[size_class(block.capacity())];
       --counts.active_allocations;
@@ -115,9 +126,12 @@ PoolStatistics PoolCore::statistics() const {
 
 PoolFragmentation PoolCore::fragmentation() const {
   PoolFragmentation free;
+  auto const largest = extents_ == nullptr ? 0 : extents_->largest_free();
   parking_.inspect([&](Depots const& depots, auto const& threads) {
     Lock const lock{mutex_};
     free = {free_.largest(), free_.bytes()};
+    free.largest_free_block = std::max(free.largest_free_block, largest);
+    if (extents_ != nullptr) free.total_free += extents_->counts().free;
     auto const parked = [&free](Block const& block) {
       free.largest_free_block = std::max(free.largest_free_block, block.capacity());
       free.total_free += block.capacity();
@@ -169,14 +183,21 @@ void PoolCore::fail(Lock& lock, std::size_t bytes, std::string const& refusal) {
   facts.requested = bytes;
   facts.limit = too_large_at_once ? device_.info().max_allocation : limit();
   facts.live = counts_.active_bytes;
-  facts.cached = free_.bytes();
-  facts.largest_free = free_.largest();
-  facts.fragmentation = PoolFragmentation{free_.largest(), free_.bytes()}.fragmentation_ratio();
+  PoolFragmentation free{free_.largest(), free_.bytes()};
+  facts.cached = free.total_free;
+  if (extents_ != nullptr) {
+    auto const pages = extents_->counts();
+    facts.cached += pages.returnable;
+    free.total_free += pages.free;
+  }
   facts.holders = holders_locked(most_holders);
   facts.reason = !refusal.empty()    ? refusal
                  : too_large_at_once ? "more than the device gives in one piece"
                                      : "limit reached";
   lock.unlock();
+  if (extents_ != nullptr) free.largest_free_block = std::max(free.largest_free_block, extents_->largest_free());
+  facts.largest_free = free.largest_free_block;
+  facts.fragmentation = free.fragmentation_ratio();
   facts.device_free = device_.memory_info().free_bytes;
   throw OutOfMemory(std::move(facts));
 }
@@ -219,16 +240,23 @@ void PoolCore::validate() const {
 
     check(parked_blocks == 0, "a parked block is not out of the core, or a block that is not parked is marked so");
     auto const& counts = counts_;
-    auto const reserved = counts.active_bytes + free_.bytes();
+    auto const whole = extents_ == nullptr ? Extents::Counts{} : extents_->counts();
+    auto const reserved = extents_ == nullptr ? counts.active_bytes + free_.bytes() : whole.reserved;
+    if (extents_ != nullptr && growing_ == 0 && returning_ == 0)
+      extents_->validate(counts.active_bytes + free_.bytes());
+    check(counts.active_bytes + free_.bytes() + whole.returnable <= reserved || extents_ == nullptr,
+          "more is in use and cached than reserved");
     check(seen.active_allocations == counts.active_allocations, "the live blocks are not as many as counted");
     check(seen.active_bytes == counts.active_bytes, "the live bytes do not add up");
     check(counts.pool_hits + counts.pool_misses == counts.total_allocations,
           "hits and misses do not make up the allocations");
     check(peak + parked_bytes >= counts.active_bytes, "the peak of active bytes is below the present");
-    check(counts.peak_reserved_bytes >= reserved, "the peak of reserved bytes is below the present");
+    check((extents_ == nullptr ? counts.peak_reserved_bytes : whole.peak_reserved) >= reserved,
+          "the peak of reserved bytes is below the present");
     check(counts.active_bytes + growing_ <= max_bytes_, "live memory exceeds the limit");
     // A limit that has just been lowered is met once the blocks on their way out are gone.
-    check(returning_ != 0 || reserved + growing_ <= max_bytes_, "reserved memory exceeds the limit");
+    auto const fresh = extents_ == nullptr ? growing_ : 0;  // what extents reserve they reserve at once
+    check(returning_ != 0 || reserved + fresh <= max_bytes_, "reserved memory exceeds the limit");
     std::uint64_t allocations = 0, hits = 0;
     for (std::size_t i = 0; i < size_class_count; ++i) {
       allocations += counts.size_classes[i].allocations;

@@ -32,6 +32,30 @@ std::uint64_t id_of(Queue const& queue) {
   return id;
 }
 
+/// From how many pages on a limit leaves it unfelt that pages are reserved whole.
+constexpr std::size_t fewest_pages = 256;
+
+/// Whether each release decides on what is cached.
+bool trims_by_itself(PoolOptions const& options) noexcept {
+  return options.trim_interval.count() != 0 || options.release_threshold != everything;
+}
+
+/// Throws UnsupportedOperation for pages that were asked for where there are none.
+std::unique_ptr<Extents> extents_of(Device& device, Location location, PoolOptions const& options) {
+  if (options.backing == PoolBacking::allocations) return nullptr;
+  // On the host they are what all its locations are made of, but locks on pages would not move with them.
+  bool const has_pages = location == Location::device || (device.reaches_host_memory() && location != Location::pinned);
+  auto* const pages = has_pages ? device.pages() : nullptr;
+  if (pages == nullptr) {
+    if (options.backing == PoolBacking::automatic) return nullptr;
+    throw UnsupportedOperation("PoolBacking::pages", fmt::format("{} {}", device.id(), to_string(location)),
+                               "no pages can be mapped there");
+  }
+  auto const limit = std::min(options.max_bytes, device.info().total_bytes);
+  if (options.backing == PoolBacking::automatic && limit / pages->page_bytes() < fewest_pages) return nullptr;
+  return std::make_unique<Extents>(device, location, *pages);
+}
+
 }  // namespace
 
 PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
@@ -39,9 +63,9 @@ PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
       location_(location),
       options_(std::move(options)),
       recorder_(AllocationRecorder::of_process()),
+      extents_(extents_of(device, location, options_)),
       max_bytes_(options_.max_bytes),
-      parking_(*this, recorder_ == nullptr && options_.trim_interval.count() == 0 &&
-                          options_.release_threshold == everything) {}
+      parking_(*this, recorder_ == nullptr && !trims_by_itself(options_)) {}
 
 void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
   core->parking_.close();
@@ -90,6 +114,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
   bool refused = false;  // it has said so, and nothing has changed since
   bool rounded = true;   // asking for a near-exact class, not for the bare bytes
   bool looked = false;   // at what is parked anywhere
+  auto const largest = largest_block_for(bytes);
   std::optional<Parking::Seizure> seizure;
   Lock lock{mutex_};
   auto const seize = [&] {
@@ -100,15 +125,18 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     return true;
   };
   for (;;) {
-    if (auto* const cached = free_.find(bytes, queue, options.may_wait))
+    if (auto* const cached = free_.find(bytes, largest, queue, options.may_wait))
       return reuse(lock, *cached, bytes, options, time);
+    if (auto* const carved = carve(lock, bytes, options)) return *carved;
     if (!std::exchange(looked, true)) {
       lock.unlock();
-      bool const more = parking_.flush_all();
+      // Where much is reserved, a little more is taken rather than everybody interrupted for each new block.
+      bool const more = parking_.flush_all(extents_ == nullptr ? 0 : extents_->counts().reserved / 128);
       lock.lock();
       if (more) continue;
     }
     give_back(lock, free_.take_cached_before(expiry(time)));
+    trim_pages(lock, time);
 
     // The ladder: from what disturbs nobody to what blocks. Each rung that changed anything starts it again.
     auto const capacity = affordable(bytes, rounded);
@@ -127,7 +155,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     if (give_back(lock, free_.take_oldest(needed, false)) != 0 || await_transit(lock) ||
         (options.may_wait && give_back(lock, free_.take_oldest(needed, true)) != 0)) {
       refused = false;
-    } else if (refused && rounded && capacity != bytes) {
+    } else if (refused && rounded && capacity != bytes && extents_ == nullptr) {
       rounded = refused = false;  // the last try: without the rounding it may just fit
     } else {
       fail(lock, bytes, refusal);
@@ -145,10 +173,11 @@ Block* PoolCore::acquire_cached(std::size_t bytes, Name name) {
   auto const time = now();
   for (bool looked = false;; looked = true) {
     Lock lock{mutex_};
-    if (auto* const cached = free_.find(bytes, 0, false)) {
-      auto& block = reuse(lock, *cached, bytes, options, time);
-      if (recorder_ != nullptr) recorder_->allocated(block, bytes, 0);
-      return &block;
+    auto* const cached = free_.find(bytes, largest_block_for(bytes), 0, false);
+    if (auto* const block =
+            cached != nullptr ? &reuse(lock, *cached, bytes, options, time) : carve(lock, bytes, options)) {
+      if (recorder_ != nullptr) recorder_->allocated(*block, bytes, 0);
+      return block;
     }
     lock.unlock();
     if (looked || !parking_.flush_all()) return nullptr;
@@ -158,7 +187,7 @@ Block* PoolCore::acquire_cached(std::size_t bytes, Name name) {
 Block& PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time time) {
   free_.remove(block, live_);
   block.name = options.name;
-  count_in(block, bytes, true);
+  count_in(block, bytes, From::cache);
   give_back(lock, free_.take_cached_before(expiry(time)));
   lock.unlock();
 
@@ -187,15 +216,34 @@ Block& PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptio
   return block;
 }
 
+Block* PoolCore::carve(Lock& lock, std::size_t bytes, AcquireOptions const& options) {
+  if (extents_ == nullptr) return nullptr;
+  give_back(lock, free_.take_settled());
+  auto const capacity = affordable(bytes, true);
+  if (capacity == 0) return nullptr;
+  std::string refusal;
+  return make(lock, capacity, bytes, options, refusal, [&] { return extents_->try_take(bytes); });
+}
+
 Block* PoolCore::grow(Lock& lock, std::size_t capacity, std::size_t bytes, AcquireOptions const& options,
                       std::string& refusal) {
+  auto const peak = std::max(counts_.peak_active_bytes, counts_.active_bytes + growing_ + capacity);
+  return make(lock, capacity, bytes, options, refusal, [&, most = limit()] {
+    if (extents_ != nullptr) return extents_->obtain(bytes, most, peak);
+    return Extents::Piece{device_.allocate(capacity, location_), {}, true};
+  });
+}
+
+template <class Source>
+Block* PoolCore::make(Lock& lock, std::size_t capacity, std::size_t bytes, AcquireOptions const& options,
+                      std::string& refusal, Source const& source) {
   auto fresh = descriptor();
   growing_ += capacity;
   lock.unlock();
-  DeviceMemory memory;
+  Extents::Piece piece;
   std::exception_ptr failure;
   try {
-    memory = device_.allocate(capacity, location_);
+    piece = source();
   } catch (...) {
     failure = std::current_exception();
   }
@@ -203,39 +251,46 @@ Block* PoolCore::grow(Lock& lock, std::size_t capacity, std::size_t bytes, Acqui
   growing_ -= capacity;
   changed();
 
+  if (piece.memory.empty()) spare_.splice(spare_.end(), fresh);
   if (failure) {
-    spare_.splice(spare_.end(), fresh);
     try {
       std::rethrow_exception(failure);
     } catch (OutOfMemory const& error) {
       refusal = error.facts().reason.empty() ? error.what() : error.facts().reason;
-      return nullptr;
     } catch (std::bad_alloc const& error) {
       refusal = error.what();
-      return nullptr;
     } catch (...) {  // a device that is lost, a location it does not serve: no cached block given back would cure that
       ++counts_.failed_allocations;
       throw;
     }
   }
+  if (piece.memory.empty()) return nullptr;
 
   auto& block = fresh.front();
-  block.memory = memory;
-  block.magazine = static_cast<std::uint32_t>(near_exact_class(memory.bytes));
+  block.memory = piece.memory;
+  block.origin = piece.origin;
+  block.magazine = static_cast<std::uint32_t>(near_exact_class(piece.memory.bytes));
   block.name = options.name;
   live_.splice(live_.end(), fresh);
-  count_in(block, bytes, false);
+  count_in(block, bytes, piece.fresh ? From::device : From::extents);
   lock.unlock();
   return &block;
 }
 
+std::size_t PoolCore::largest_block_for(std::size_t bytes) const noexcept {
+  // Pages serve any size: nothing need be made do with.
+  return extents_ == nullptr ? largest_fit(bytes) : std::max(extents_->capacity_for(bytes), close_fit(bytes));
+}
+
 std::size_t PoolCore::affordable(std::size_t bytes, bool rounded) const noexcept {
   auto const most = std::min(device_.info().max_allocation, room_beside_live());
-  if (auto const capacity = block_capacity(bytes); rounded && capacity <= most) return capacity;
+  auto const capacity = extents_ != nullptr ? extents_->capacity_for(bytes) : block_capacity(bytes);
+  if (rounded && capacity <= most) return capacity;
   return bytes <= most ? bytes : 0;
 }
 
 std::size_t PoolCore::surplus_with(std::size_t capacity) const noexcept {
+  if (extents_ != nullptr) return everything;
   auto const peak = std::max(counts_.peak_active_bytes, counts_.active_bytes + growing_ + capacity);
   auto const budget = peak + peak / 4 + spare_budget;
   auto const reserved = counts_.active_bytes + growing_ + free_.bytes() + capacity;
@@ -244,6 +299,11 @@ std::size_t PoolCore::surplus_with(std::size_t capacity) const noexcept {
 
 std::size_t PoolCore::limit() const noexcept {
   return std::min(max_bytes_, device_.info().total_bytes);
+}
+
+std::size_t PoolCore::reserved() const noexcept {
+  return extents_ != nullptr ? extents_->counts().reserved
+                             : counts_.active_bytes + growing_ + free_.bytes() + returning_;
 }
 
 std::size_t PoolCore::room_beside_live() const noexcept {
@@ -294,7 +354,7 @@ void PoolCore::release_here(Block& block) noexcept {
   if (own != nullptr) own->catch_up(free_.releases());
   changed();
   if (self_ != nullptr) {
-    give_back(lock, free_.take_oldest(everything, true));
+    shrink(lock, 0);
     if (live_.empty() && returning_ == 0) {
       auto const last = std::move(self_);
       lock.unlock();
@@ -306,6 +366,25 @@ void PoolCore::release_here(Block& block) noexcept {
     victims.splice(victims.end(), free_.take_oldest(free_.bytes() - options_.release_threshold, false));
   }
   give_back(lock, std::move(victims));
+  trim_pages(lock, time);
+}
+
+void PoolCore::trim_pages(Lock& lock, Time time) noexcept {
+  if (extents_ == nullptr || !trims_by_itself(options_)) return;
+  auto const counts = extents_->counts();
+  auto keep = counts.reserved;
+  if (auto const cached = free_.bytes() + counts.returnable; cached > options_.release_threshold) {
+    keep -= std::min(counts.returnable, cached - options_.release_threshold);
+  }
+  if (options_.trim_interval.count() != 0 && time - idle_since_ >= options_.trim_interval) {
+    idle_since_ = time;
+    keep = std::min(keep, counts.reserved - std::min(counts.reserved, extents_->idle()));
+  }
+  if (keep >= counts.reserved) return;
+  lock.unlock();
+  extents_->trim(keep);
+  lock.lock();
+  changed();
 }
 
 void PoolCore::take_back(Block& block) noexcept {
@@ -349,7 +428,12 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
   for (auto& block : victims) {
     block.wait();
     expose(block);
-    device_.release(std::exchange(block.memory, {}), location_);
+    auto const memory = std::exchange(block.memory, {});
+    if (extents_ != nullptr) {
+      extents_->give_back(memory, std::exchange(block.origin, {}));
+    } else {
+      device_.release(memory, location_);
+    }
   }
   lock.lock();
   returning_ -= bytes;
@@ -361,23 +445,47 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
 std::size_t PoolCore::trim(std::size_t keep_bytes) noexcept {
   Parking::Seizure const seizure{parking_};
   Lock lock{mutex_};
-  if (free_.bytes() <= keep_bytes) return 0;
-  return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, true));
+  if (extents_ == nullptr) {
+    if (free_.bytes() <= keep_bytes) return 0;
+    return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, true));
+  }
+  auto const in_use = this->in_use(lock);
+  return shrink(lock, keep_bytes > everything - in_use ? everything : in_use + keep_bytes);
+}
+
+std::size_t PoolCore::shrink(Lock& lock, std::size_t keep) noexcept {
+  if (extents_ == nullptr) {
+    auto const kept = counts_.active_bytes + growing_ + free_.bytes();
+    return give_back(lock, free_.take_oldest(kept > keep ? kept - keep : 0, true));
+  }
+  give_back(lock, free_.take_oldest(everything, true));
+  lock.unlock();
+  auto const given = extents_->trim(keep);
+  lock.lock();
+  changed();
+  return given;
+}
+
+std::size_t PoolCore::in_use(Lock& lock) noexcept {
+  if (extents_ == nullptr) return counts_.active_bytes + growing_;
+  give_back(lock, free_.take_oldest(everything, true));
+  lock.unlock();
+  auto const held = extents_->held();
+  lock.lock();
+  return held;
 }
 
 void PoolCore::set_max_bytes(std::size_t bytes) {
   Parking::Seizure const seizure{parking_};
   Lock lock{mutex_};
-  auto const live = counts_.active_bytes + growing_;
+  auto const live = in_use(lock);
   if (bytes < live) {
     throw InvalidArgument("max_bytes", fmt::format("{}", bytes), fmt::format("at least the {} bytes in use", live));
   }
   max_bytes_ = bytes;
-  for (;;) {  // against the limit as it now is: another thread may have changed it again
-    auto const kept = counts_.active_bytes + growing_ + free_.bytes();
-    if (kept + returning_ <= max_bytes_) return;
-    auto const surplus = kept > max_bytes_ ? kept - max_bytes_ : 0;
-    if (give_back(lock, free_.take_oldest(surplus, true)) == 0 && !await_transit(lock)) return;
+  // Against the limit as it now is: another thread may have changed it again.
+  while (reserved() > max_bytes_) {
+    if (shrink(lock, max_bytes_) == 0 && !await_transit(lock)) return;
   }
 }
 

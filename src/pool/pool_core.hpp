@@ -3,6 +3,7 @@
 #include <unimem/pool/memory_pool.hpp>
 
 #include "pool/block.hpp"
+#include "pool/extents.hpp"
 #include "pool/free_blocks.hpp"
 #include "pool/parking.hpp"
 #include "pool/poison.hpp"
@@ -28,11 +29,15 @@ class AllocationRecorder;
 /// another thread is giving back is not reported as missing. Readiness of events is asked under the lock: it never
 /// blocks.
 ///
+/// Where the device maps pages, blocks are parts of them (Extents): what would go back to the driver one by one then
+/// goes there first, is united with what lies beside it, and serves blocks of any size. Otherwise each block is an
+/// allocation of the driver.
+///
 /// Most blocks never come here: a released one is parked (Parking), and taken from there. What is parked counts as in
-/// use here, until it is brought back: before new memory is taken, and before anything is refused, given back or waited
-/// for; as long as that lasts nothing is parked. A pool that gives blocks back by their age or beyond a threshold parks
-/// none, since that is decided at each release; nor does one whose blocks are recorded (AllocationRecorder), so that
-/// the quick way need not ask.
+/// use here, until it is brought back: before new memory is taken (unless it is less than a hundredth of what there is,
+/// and pages can be had), and before anything is refused, given back or waited for; as long as that lasts nothing is
+/// parked. A pool that gives blocks back by their age or beyond a threshold parks none, since that is decided at each
+/// release; nor does one whose blocks are recorded (AllocationRecorder), so that the quick way need not ask.
 ///
 /// Thread-safe.
 class PoolCore {
@@ -100,12 +105,16 @@ class PoolCore {
 
   /// Bytes the limit leaves beside live memory, memory in transit and, with them, cached blocks. All under the lock.
   [[nodiscard]] std::size_t limit() const noexcept;
+  [[nodiscard]] std::size_t reserved() const noexcept;
   [[nodiscard]] std::size_t room_beside_live() const noexcept;
   [[nodiscard]] std::size_t room() const noexcept;
 
   /// The capacity for a new block for `bytes`: rounded, if wished and if there can be room for that, else the bytes
   /// themselves; 0 if live memory leaves no room even for those.
   [[nodiscard]] std::size_t affordable(std::size_t bytes, bool rounded) const noexcept;
+
+  /// The largest cached block that serves a request.
+  [[nodiscard]] std::size_t largest_block_for(std::size_t bytes) const noexcept;
 
   /// How many cached bytes should go before a block of `capacity` is added, for the cache to stay within its budget.
   [[nodiscard]] std::size_t surplus_with(std::size_t capacity) const noexcept;
@@ -121,11 +130,23 @@ class PoolCore {
 
   // Each of these is called with the lock held and may drop it meanwhile. Those that return a block return without it.
   [[nodiscard]] Block& reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time now);
-  /// Null when the driver has no memory; `refusal` is then what it said. Other failures are thrown.
+  /// A new block of memory that `source()` finds: an empty piece if there is none, and then null is returned, as it is
+  /// when the driver has no memory; `refusal` is then what it said. Other failures are thrown.
+  template <class Source>
+  [[nodiscard]] Block* make(Lock& lock, std::size_t capacity, std::size_t bytes, AcquireOptions const& options,
+                            std::string& refusal, Source const& source);
+  /// From free memory of the extents, if there are any and they have it: asks no driver.
+  [[nodiscard]] Block* carve(Lock& lock, std::size_t bytes, AcquireOptions const& options);
   [[nodiscard]] Block* grow(Lock& lock, std::size_t capacity, std::size_t bytes, AcquireOptions const& options,
                             std::string& refusal);
-  /// Waits for the victims' work and returns them to the driver; returns their bytes.
+  /// Waits for the victims' work and returns them to the extents, else to the driver; returns their bytes.
   std::size_t give_back(Lock& lock, BlockList victims) noexcept;
+  /// Gives pages back that no block was in for a whole `trim_interval`, and what is beyond the `release_threshold`.
+  void trim_pages(Lock& lock, Time now) noexcept;
+  /// Gives back what is cached until at most `keep` bytes are reserved; returns the bytes. Waits for pending work.
+  std::size_t shrink(Lock& lock, std::size_t keep) noexcept;
+  /// What is in use, parts of pages beside it included. Brings what is cached to the extents, waiting for it.
+  [[nodiscard]] std::size_t in_use(Lock& lock) noexcept;
   /// Waits until something has changed if memory is in transit; false if none is.
   bool await_transit(Lock& lock);
   /// Throws OutOfMemory with all that is known; `refusal` is what the driver said, if it came to that.
@@ -139,7 +160,8 @@ class PoolCore {
   [[nodiscard]] std::size_t used_at_most(Magazines const* these) const noexcept;
   /// Notes that as a peak. Before and after the bytes that are out of here change.
   void note_peak(Magazines* these) noexcept;
-  void count_in(Block& block, std::size_t bytes, bool hit) noexcept;
+  enum class From : std::uint8_t { cache, extents, device };
+  void count_in(Block& block, std::size_t bytes, From from) noexcept;
   void count_out(Block& block) noexcept;
   /// Takes back the count of a hit that came to nothing.
   void uncount(std::size_t bytes) noexcept;
@@ -156,6 +178,8 @@ class PoolCore {
   PoolOptions const options_;
   AllocationRecorder* const recorder_;  ///< null: nobody wants to know
 
+  std::unique_ptr<Extents> const extents_;  ///< null: every block is an allocation
+
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t changes_ = 0;
@@ -163,8 +187,9 @@ class PoolCore {
   FreeBlocks free_;
   BlockList live_;
   BlockList spare_;            ///< descriptors without memory
-  std::size_t growing_ = 0;    ///< in transit from the driver, bytes
-  std::size_t returning_ = 0;  ///< in transit to the driver, bytes
+  std::size_t growing_ = 0;    ///< in transit from the driver, or from the extents, bytes
+  std::size_t returning_ = 0;  ///< in transit back, bytes
+  Time idle_since_{};          ///< when the extents' idle pages were last looked at
   PoolStatistics counts_;
   mutable Parking parking_;
   std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone and blocks are still in use

@@ -29,7 +29,13 @@ std::size_t Slabs::class_of(std::size_t capacity) noexcept {
   return 16 * doubling + (capacity >> (std::countr_zero(power) - 4)) - 16;
 }
 
-std::size_t Slabs::slab_bytes(std::size_t capacity) noexcept {
+bool Slabs::has(std::size_t bytes) const noexcept {
+  auto const& of = classes_[class_of(block_capacity(bytes))];
+  return of.occupied != 0 || of.empty != nullptr;
+}
+
+std::size_t Slabs::slab_bytes(std::size_t bytes) noexcept {
+  auto const capacity = block_capacity(bytes);
   auto const blocks = std::clamp(usual_slab / capacity, fewest_blocks, most_blocks);
   return blocks * capacity;
 }

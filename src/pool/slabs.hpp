@@ -71,6 +71,10 @@ class Slabs {
   /// Throws what the memory throws and std::bad_alloc, changing nothing.
   [[nodiscard]] SlabBlock take(std::size_t bytes);
 
+  /// Whether `take` would need no new slab. And what a new one is asked for, at least.
+  [[nodiscard]] bool has(std::size_t bytes) const noexcept;
+  [[nodiscard]] static std::size_t slab_bytes(std::size_t bytes) noexcept;
+
   /// O(1). May give an empty slab back to the memory.
   void give(SlabBlock block) noexcept;
 
@@ -103,7 +107,6 @@ class Slabs {
   };
 
   [[nodiscard]] static std::size_t class_of(std::size_t capacity) noexcept;
-  [[nodiscard]] static std::size_t slab_bytes(std::size_t capacity) noexcept;
   [[nodiscard]] static std::size_t list_of(Slab const& slab) noexcept;
 
   [[nodiscard]] Slab& new_slab(std::size_t capacity);

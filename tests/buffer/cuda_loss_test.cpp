@@ -25,6 +25,7 @@ Device* fresh_gpu() {
   static int next = 0;
   auto& gpu = device("cuda:" + std::to_string(next++));
   static_cast<void>(gpu.default_queue());
+  static_cast<void>(gpu.pages());  // asks about each of hundreds of neighbours
   return &gpu;
 }
 

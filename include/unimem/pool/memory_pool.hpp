@@ -9,9 +9,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <limits>
 #include <memory>
+#include <string_view>
 #include <vector>
 
 namespace unimem {
@@ -19,6 +21,15 @@ namespace unimem {
 namespace detail {
 class PoolCore;
 }
+
+/// What a pool's blocks are made of.
+enum class PoolBacking : std::uint8_t {
+  automatic,    ///< pages, where the device maps them and the limit leaves room for at least 256; else allocations
+  pages,        ///< parts of pages that the pool reserves, maps and moves: what is free in pieces serves as in one
+  allocations,  ///< an allocation of the driver for each block
+};
+
+[[nodiscard]] UNIMEM_API std::string_view to_string(PoolBacking backing) noexcept;
 
 /// How a pool behaves. Every field has the default most programs want.
 struct PoolOptions {
@@ -33,6 +44,10 @@ struct PoolOptions {
   /// When a release leaves more than this cached, the oldest cached blocks without pending work are given back.
   /// Default: no threshold.
   std::size_t release_threshold = std::numeric_limits<std::size_t>::max();
+
+  /// What blocks are made of. Pages are reserved whole, so that a limit of a few of them would be felt as one of fewer
+  /// bytes: that is why small pools go without.
+  PoolBacking backing = PoolBacking::automatic;
 
   /// The clock ages are measured with; for tests. Default: std::chrono::steady_clock. Called, with no lock held and
   /// only if there is a trim_interval, by every acquire and release: it must be thread-safe and must not throw.
@@ -86,11 +101,11 @@ class UNIMEM_API MemoryPool {
   ~MemoryPool();
 
   /// A block of at least `bytes` bytes, contents undefined; empty for 0. A cached block is taken if it is at most an
-  /// eighth, or 4 KiB, larger. When the limit or the device is full, cached blocks are given back, then the oldest
-  /// pending ones are waited for, and only then it throws OutOfMemory; at once, and giving nothing back, if live blocks
-  /// alone leave no room. Throws InvalidArgument for a bad alignment, and what the driver throws if it fails for
-  /// another reason than memory. After an exception cached blocks may be fewer; nothing else has changed. O(log cached
-  /// blocks).
+  /// eighth, or 4 KiB, larger; a thirty-second where blocks are made of pages. When the limit or the device is full,
+  /// cached blocks are given back, then the oldest pending ones are waited for, and only then it throws OutOfMemory; at
+  /// once, and giving nothing back, if live blocks alone leave no room. Throws InvalidArgument for a bad alignment, and
+  /// what the driver throws if it fails for another reason than memory. After an exception cached blocks may be fewer;
+  /// nothing else has changed. O(log cached blocks).
   [[nodiscard]] Allocation acquire(std::size_t bytes, AcquireOptions const& options = {}) {
     if (bytes == 0) return {};
     return {&detail::acquire(*core_, bytes, options), bytes};

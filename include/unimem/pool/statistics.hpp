@@ -22,22 +22,27 @@ inline constexpr std::size_t size_class_count = 21;
 /// request just below a class's limit may be served by a block just above it.
 struct SizeClassStatistics {
   std::uint64_t allocations = 0;  ///< acquires of this class so far
-  std::uint64_t hits = 0;         ///< of those, served from a cached block
+  std::uint64_t hits = 0;         ///< of those, served by memory that had been in use before
   std::size_t active_bytes = 0;   ///< block bytes in use now
   std::size_t pooled_bytes = 0;   ///< block bytes cached now
 };
 
 /// A consistent picture of one pool. Invariants: `pool_hits + pool_misses == total_allocations`;
-/// `active_bytes + total_pooled_bytes == reserved_bytes`; every peak is at least its current value; the classes sum to
-/// the totals. Acquires of zero bytes and acquires that failed are in none of the counts but `failed_allocations`.
+/// `active_bytes + total_pooled_bytes + slack_bytes == reserved_bytes`; every peak is at least its current value; the
+/// classes sum to the totals. Acquires of zero bytes and acquires that failed are in none of the counts but
+/// `failed_allocations`.
 struct PoolStatistics {
   std::uint64_t total_allocations = 0;
-  std::uint64_t pool_hits = 0;
-  std::uint64_t pool_misses = 0;
-  std::size_t total_pooled_bytes = 0;  ///< cached: reserved and not in use
+  std::uint64_t pool_hits = 0;    ///< served by memory that had been in use before
+  std::uint64_t pool_misses = 0;  ///< served by memory that was taken from the device, or of which more is in use now
+                                  ///< than ever was
+  std::size_t total_pooled_bytes = 0;  ///< cached: not in use, and what trimming is for
   std::uint64_t active_allocations = 0;
   std::size_t active_bytes = 0;  ///< bytes of blocks in use, rounding included
   std::size_t peak_active_bytes = 0;
+  /// Free parts of pages that blocks in use share: they serve acquires but cannot go back to the device. 0 where every
+  /// block is an allocation.
+  std::size_t slack_bytes = 0;
   std::size_t reserved_bytes = 0;  ///< taken from the device and not given back
   std::size_t peak_reserved_bytes = 0;
   /// Acquires that threw for want of memory or because the driver failed, a manager's tries before it has made room

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <unimem/device/device.hpp>
+#include <unimem/device/memory.hpp>
+
+#include "pool/page_arena.hpp"
+#include "pool/slabs.hpp"
+
+#include <cstddef>
+#include <mutex>
+
+namespace unimem::detail {
+
+/// Where in a pool's extents a block lies, so that it can go back there: in a slab or in a span of pages; in neither if
+/// it is an allocation of its own.
+struct Origin {
+  Span* span = nullptr;
+  SlabBlock small{};
+};
+
+/// A pool's memory where its device maps pages: small blocks in slabs; slabs, and larger blocks, in spans of pages that
+/// can be put side by side, so that free memory in pieces serves as well as in one.
+///
+/// Growing is cheap; gathering free pages costs a call or two for each run of them, but wastes nothing. So fresh pages
+/// are taken as long as what is reserved stays within a twenty-fifth of the most that was ever in use, and beyond that
+/// only where gathering does not suffice. Where a limit leaves room for some bytes, but not for the pages they make up,
+/// an allocation of its own is asked for.
+///
+/// Thread-safe. Pages move under a lock, since nobody may be given them meanwhile: who needs pages too waits for the
+/// driver, nobody else does.
+class Extents final : private SlabMemory {
+ public:
+  struct Piece {
+    DeviceMemory memory;
+    Origin origin;
+    bool fresh = false;  ///< it is not all made of memory that had been in use before
+  };
+
+  struct Counts {
+    std::size_t reserved = 0;       ///< taken from the device, bytes
+    std::size_t peak_reserved = 0;  ///< the most that ever was
+    std::size_t free = 0;           ///< part of no block
+    std::size_t returnable = 0;     ///< of these, what makes up whole pages: what `trim(0)` gives back
+  };
+
+  /// The device's pages serve as memory at `location`.
+  Extents(Device& device, Location location, PageSource& pages);
+  ~Extents() override;
+
+  /// What a block for `bytes` (positive) bytes takes up, but for the rest of the last page of a large one.
+  [[nodiscard]] std::size_t capacity_for(std::size_t bytes) const noexcept;
+
+  /// Free memory for a block; an empty piece if none is free in one stretch. Calls no driver. Throws std::bad_alloc,
+  /// changing nothing.
+  [[nodiscard]] Piece try_take(std::size_t bytes);
+
+  /// Memory for a block, such that at most `limit` bytes are reserved afterwards; `peak` is the most that users ever
+  /// had at once, this block included. Throws OutOfMemory if that, or the
+  /// driver, forbids it, and what else the driver throws: free memory may then lie elsewhere, or have gone back.
+  [[nodiscard]] Piece obtain(std::size_t bytes, std::size_t limit, std::size_t peak);
+
+  /// Takes a block back that nobody uses any more.
+  void give_back(DeviceMemory memory, Origin origin) noexcept;
+
+  /// The bytes reserved that no trimming gives back: in use, or in a page with what is.
+  [[nodiscard]] std::size_t held() noexcept;
+
+  /// Gives free pages back to the device until at most `keep` bytes are reserved, or none is free. Returns the bytes.
+  std::size_t trim(std::size_t keep) noexcept;
+
+  /// The most bytes that could have been given back at every moment since this was last asked.
+  [[nodiscard]] std::size_t idle() noexcept;
+
+  /// Does not wait for pages that are being moved.
+  [[nodiscard]] Counts counts() const noexcept;
+
+  /// The largest free stretch, bytes.
+  [[nodiscard]] std::size_t largest_free() const noexcept;
+
+  /// Calls `each(bytes)` for every run of whole free pages.
+  template <class Each>
+  void for_each_returnable(Each each) const {
+    std::lock_guard const lock{mutex_};
+    arena_.for_each_returnable(each);
+  }
+
+  /// Throws std::logic_error unless all is in order and `used` bytes are out. Walks everything.
+  void validate(std::size_t used) const;
+
+ private:
+  // The memory of the slabs. Every stretch has been made ready for them before they ask.
+  [[nodiscard]] Stretch take(std::size_t bytes) override;
+  void give(Stretch stretch) noexcept override;
+
+  // All under the lock.
+  [[nodiscard]] Piece piece(Piece piece, bool fresh) noexcept;
+  [[nodiscard]] Piece piece_of(Span& span, bool fresh) noexcept;
+  [[nodiscard]] Piece small_piece(std::size_t capacity, bool fresh);
+  /// Null if the limit leaves no room for its pages.
+  [[nodiscard]] Span* obtain_span(std::size_t bytes, std::size_t limit, std::size_t peak);
+  /// An allocation of its own.
+  [[nodiscard]] Piece alone(std::size_t bytes, std::size_t limit);
+  [[nodiscard]] std::size_t reserved_now() const noexcept { return arena_.reserved() + alone_; }
+  [[nodiscard]] std::size_t used_now() const noexcept {
+    return arena_.used() - slabs_.reserved() + slabs_.used() + alone_;
+  }
+  void publish() noexcept;
+
+  Device& device_;
+  Location const location_;
+
+  mutable std::mutex mutex_;
+  PageArena arena_;
+  Slabs slabs_;
+  Span* for_slab_ = nullptr;   ///< what the next slab is made of
+  std::size_t alone_ = 0;      ///< bytes in allocations of their own
+  std::size_t peak_used_ = 0;  ///< the most that was ever out
+  std::size_t idle_ = 0;       ///< the least that was returnable since it was asked for
+
+  mutable std::mutex counts_mutex_;
+  Counts counts_;
+};
+
+}  // namespace unimem::detail
