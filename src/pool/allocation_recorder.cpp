@@ -41,9 +41,9 @@ std::string field(std::string_view text) {
 
 /// The time of day, UTC, as the log of RMM has it.
 std::string time_of_day() {
-  using namespace std::chrono;
-  auto const now = time_point_cast<microseconds>(system_clock::now());
-  hh_mm_ss const time{now - floor<days>(now)};
+  namespace chrono = std::chrono;
+  auto const now = chrono::time_point_cast<chrono::microseconds>(chrono::system_clock::now());
+  chrono::hh_mm_ss const time{now - chrono::floor<chrono::days>(now)};
   return fmt::format("{:02}:{:02}:{:02}.{:06}", time.hours().count(), time.minutes().count(), time.seconds().count(),
                      time.subseconds().count());
 }

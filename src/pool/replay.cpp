@@ -46,7 +46,8 @@ class Player {
         }
         ++done;
       }
-    } catch (OutOfMemory const&) {  // the answer, not a failure
+    } catch (OutOfMemory const&) {
+      return done;  // it is the answer, not a failure
     }
     return done;
   }
