@@ -40,7 +40,7 @@ struct Extent {
   double seconds = 0.01;  ///< of one measurement
   int repetitions = 3;    ///< of each, in one process
   std::size_t trace_operations = 1'000'000, trace_live = std::size_t{4} << 30;
-  std::size_t touched_operations = 10'000, touched_live = std::size_t{1} << 30;
+  std::size_t touched_operations = 4'000, touched_live = std::size_t{1} << 30;
 
   [[nodiscard]] static Extent quick() { return {1e-4, 1, 5'000, std::size_t{64} << 20, 300, std::size_t{16} << 20}; }
 };
@@ -206,6 +206,7 @@ void measure_threads(Allocator& allocator, Extent const& extent) {
       auto const of_nothing = speed_up([&] { spin(spins); });
       auto const of_pairs = speed_up([&] { take_and_give(allocator, bytes, count); });
       report(fmt::format("threads/{}", bytes), of_pairs / of_nothing);
+      report("threads/empty", of_nothing);
     }
   });
 }
