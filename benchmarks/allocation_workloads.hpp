@@ -168,21 +168,27 @@ void measure_queue(Allocator& allocator, Extent const& extent) {
   });
 }
 
-/// The time until `work` is done by as many threads at once.
-inline double seconds_on(int threads, std::function<void()> const& work) {
-  std::barrier together{threads + 1};
-  std::vector<std::jthread> running;
-  for (int i = 0; i < threads; ++i) {
-    running.emplace_back([&] {
-      together.arrive_and_wait();
-      work();
-      together.arrive_and_wait();
-    });
+/// The time that as many threads at once take for `work` each, from when the first begins until the last is done.
+inline double seconds_on(std::size_t threads, std::function<void()> const& work) {
+  struct alignas(64) Turn {
+    Clock::time_point begin, end;
+  };
+  std::vector<Turn> turns(threads);
+  {
+    std::barrier together{static_cast<std::ptrdiff_t>(threads)};
+    std::vector<std::jthread> running;
+    for (auto& turn : turns) {
+      running.emplace_back([&] {
+        together.arrive_and_wait();
+        turn.begin = Clock::now();
+        work();
+        turn.end = Clock::now();
+      });
+    }
   }
-  together.arrive_and_wait();
-  auto const begin = Clock::now();
-  together.arrive_and_wait();
-  return seconds_since(begin);
+  auto const first = std::ranges::min(turns, {}, &Turn::begin).begin;
+  auto const last = std::ranges::max(turns, {}, &Turn::end).end;
+  return std::chrono::duration<double>(last - first).count();
 }
 
 /// How many times as much two threads do as one, over how many times as much they do of nothing.
