@@ -29,9 +29,12 @@
 #include <unimem/coherence/coherence.hpp>
 #include <unimem/coherence/state.hpp>
 
+#include <unimem/pool/address_book.hpp>
 #include <unimem/pool/allocation.hpp>
 #include <unimem/pool/allocation_log.hpp>
+#include <unimem/pool/cuda_resource.hpp>
 #include <unimem/pool/memory_pool.hpp>
+#include <unimem/pool/pool_resource.hpp>
 #include <unimem/pool/replay.hpp>
 #include <unimem/pool/statistics.hpp>
 

@@ -1,0 +1,139 @@
+#include <unimem/pool/address_book.hpp>
+
+#include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
+
+#include "pool/address_table.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <atomic>
+#include <bit>
+#include <mutex>
+#include <string>
+#include <utility>
+
+namespace unimem::detail {
+namespace {
+
+constexpr std::size_t shard_bits = 4;
+
+/// On cache lines of its own: threads that use different shards must not meet all the same.
+struct alignas(64) Shard {
+  std::mutex mutex;
+  AddressTable table;
+  std::size_t live_bytes = 0;
+};
+
+}  // namespace
+
+struct AddressBook::Inside {
+  MemoryPool& pool;
+  char const* what;
+  Name name;
+  std::array<Shard, std::size_t{1} << shard_bits> shards{};
+  std::atomic<std::uint64_t> refused{0};
+
+  [[nodiscard]] Shard& shard(std::uintptr_t address) noexcept {
+    return shards[static_cast<std::size_t>(address_hash(address) >> (64 - shard_bits))];
+  }
+
+  /// "PoolResource 'rows' on cpu host"
+  [[nodiscard]] std::string title() const {
+    auto const quoted = name.empty() ? std::string{} : fmt::format(" '{}'", name.view());
+    return fmt::format("{}{} on {} {}", what, quoted, pool.device().id(), to_string(pool.location()));
+  }
+};
+
+AddressBook::AddressBook(MemoryPool& pool, char const* what, Name name)
+    : inside_(std::make_unique<Inside>(pool, what, name)) {}
+
+AddressBook::~AddressBook() {
+  auto const left = statistics();
+  if (left.live_allocations == 0) return;
+  try {
+    log(LogLevel::warning, fmt::format("{} ends with {} allocations of {} bytes in use: they go back to the pool",
+                                       inside_->title(), left.live_allocations, left.live_bytes));
+  } catch (std::exception const&) {
+    log(LogLevel::warning, "a memory resource ends with allocations in use: they go back to the pool");
+  }
+}
+
+void* AddressBook::acquire(std::size_t bytes, std::size_t alignment, Queue* queue) {
+  auto& inside = *inside_;
+  AcquireOptions options;
+  options.queue = queue;
+  options.name = inside.name;
+  // What every block has need not be asked for; anything else the pool judges, and names.
+  bool const kept_anyway = std::has_single_bit(alignment) && alignment <= inside.pool.device().info().alignment;
+  if (!kept_anyway) options.alignment = alignment;
+  auto block = inside.pool.acquire(bytes == 0 ? 1 : bytes, options);
+  auto* const address = block.data();
+  if (address == nullptr) {
+    throw UnsupportedOperation("memory by its address", inside.title(), "memory of this device has none");
+  }
+  auto const key = reinterpret_cast<std::uintptr_t>(address);
+  auto& shard = inside.shard(key);
+  std::lock_guard const lock{shard.mutex};
+  shard.table.put({key, bytes, alignment, std::move(block)});
+  shard.live_bytes += bytes;
+  return address;
+}
+
+void AddressBook::release(void* address, std::size_t bytes, std::size_t alignment, Event last_use) noexcept {
+  auto const key = reinterpret_cast<std::uintptr_t>(address);
+  auto& shard = inside_->shard(key);
+  Allocation block;
+  char const* refusal = nullptr;
+  {
+    std::lock_guard const lock{shard.mutex};
+    auto* const entry = shard.table.find(key);
+    if (entry == nullptr) {
+      refusal = shard.table.was_taken_lately(key) ? "it was given back already" : "it was not handed out here";
+    } else if (entry->bytes != bytes) {
+      refusal = "it was handed out with another size";
+    } else if (entry->alignment != alignment) {
+      refusal = "it was handed out with another alignment";
+    } else {
+      block = shard.table.take(*entry);
+      shard.live_bytes -= bytes;
+    }
+  }
+  if (refusal != nullptr) return refuse(address, bytes, alignment, refusal);
+  block.release(last_use);
+}
+
+void AddressBook::refuse(void const* address, std::size_t bytes, std::size_t alignment, char const* why) noexcept {
+  inside_->refused.fetch_add(1, std::memory_order_relaxed);  // a count alone
+  try {
+    log(LogLevel::error, fmt::format("{}: deallocate({}, {} bytes, alignment {}) refused: {}", inside_->title(),
+                                     fmt::ptr(address), bytes, alignment, why));
+  } catch (std::exception const&) {
+    log(LogLevel::error, why);
+  }
+}
+
+MemoryPool& AddressBook::pool() const noexcept {
+  return inside_->pool;
+}
+
+AddressStatistics AddressBook::statistics() const {
+  AddressStatistics result;
+  result.refused_deallocations = inside_->refused.load(std::memory_order_relaxed);
+  for (auto& shard : inside_->shards) {
+    std::lock_guard const lock{shard.mutex};
+    result.live_allocations += shard.table.count();
+    result.live_bytes += shard.live_bytes;
+  }
+  return result;
+}
+
+void AddressBook::validate() const {
+  for (auto& shard : inside_->shards) {
+    std::lock_guard const lock{shard.mutex};
+    shard.table.validate();
+  }
+}
+
+}  // namespace unimem::detail

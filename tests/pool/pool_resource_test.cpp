@@ -1,0 +1,375 @@
+#include <unimem/core/log.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/pool/cuda_resource.hpp>
+#include <unimem/pool/pool_resource.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cstdint>
+#include <map>
+#include <memory_resource>
+#include <mutex>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace unimem {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::size_t KiB = 1024;
+constexpr std::size_t MiB = 1024 * KiB;
+
+class PoolResources : public ::testing::Test {
+ protected:
+  void TearDown() override {
+    resource.validate();
+    pool.validate();
+  }
+
+  /// Runs `mistake`, which must be reported in these words and change nothing.
+  template <class Mistake>
+  void expect_refused(Mistake mistake, std::string const& words) {
+    auto const before = resource.statistics();
+    auto const active = pool.statistics().active_allocations;
+    ::testing::internal::CaptureStderr();
+    mistake();
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr(words));
+    auto const after = resource.statistics();
+    EXPECT_EQ(after.refused_deallocations, before.refused_deallocations + 1);
+    EXPECT_EQ(after.live_allocations, before.live_allocations);
+    EXPECT_EQ(after.live_bytes, before.live_bytes);
+    EXPECT_EQ(pool.statistics().active_allocations, active);
+  }
+
+  MemoryPool pool{device("cpu"), Location::host};
+  PoolResource resource{pool, Name("rows")};
+};
+
+TEST_F(PoolResources, ServeTheContainersOfTheStandardLibrary) {
+  {
+    std::pmr::vector<std::uint32_t> numbers(&resource);
+    for (std::uint32_t i = 0; i < 100'000; ++i) numbers.push_back(i);
+    std::pmr::string text("a string that is much too long to be kept inside of the string object itself", &resource);
+    std::pmr::map<int, std::pmr::string> names(&resource);
+    for (int i = 0; i < 500; ++i) names.emplace(i, std::string(40, static_cast<char>('a' + i % 26)));
+    for (std::uint32_t i = 0; i < 100'000; ++i) ASSERT_EQ(numbers[i], i);
+    EXPECT_EQ(text.size(), 76U);
+    EXPECT_EQ(std::string_view(names.at(27)), std::string(40, 'b'));
+    EXPECT_EQ(names.at(27).get_allocator().resource(), &resource) << "the resource goes into what is inside";
+    EXPECT_EQ(resource.statistics().live_allocations, 1 + 1 + 500 + 500U);
+    EXPECT_EQ(pool.statistics().active_allocations, resource.statistics().live_allocations);
+    resource.validate();
+  }
+  EXPECT_EQ(resource.statistics().live_allocations, 0U);
+  EXPECT_EQ(resource.statistics().live_bytes, 0U);
+  EXPECT_EQ(resource.statistics().refused_deallocations, 0U);
+  EXPECT_EQ(pool.statistics().active_bytes, 0U);
+}
+
+TEST_F(PoolResources, AreTheUpstreamOfAnArena) {
+  {
+    std::pmr::monotonic_buffer_resource arena(64 * KiB, &resource);
+    std::pmr::vector<double> samples(10'000, 1.5, &arena);
+    std::pmr::vector<std::pmr::string> words(1000, "words of a length that does not fit into the object", &arena);
+    EXPECT_EQ(std::ranges::count(samples, 1.5), 10'000);
+    EXPECT_EQ(words.back().size(), 51U);
+    EXPECT_GT(pool.statistics().active_bytes, 130'000U);
+  }
+  EXPECT_EQ(pool.statistics().active_bytes, 0U);
+  EXPECT_EQ(resource.statistics().refused_deallocations, 0U);
+}
+
+TEST_F(PoolResources, ReuseWhatWasGivenBack) {
+  auto* const first = resource.allocate(10'000, 16);
+  resource.deallocate(first, 10'000, 16);
+  EXPECT_EQ(resource.allocate(10'000, 16), first);
+  EXPECT_EQ(pool.statistics().pool_hits, 1U);
+  EXPECT_EQ(pool.statistics().pool_misses, 1U);
+  resource.deallocate(first, 10'000, 16);
+}
+
+TEST_F(PoolResources, GiveEveryAlignmentTheDeviceHasAndRefuseMore) {
+  auto const most = pool.device().info().alignment;
+  for (std::size_t alignment = 1; alignment <= most; alignment *= 2) {
+    auto* const address = resource.allocate(100, alignment);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(address) % alignment, 0U);
+    resource.deallocate(address, 100, alignment);
+  }
+  for (auto const alignment : {std::size_t{3}, 2 * most}) {
+    try {
+      static_cast<void>(resource.allocate(100, alignment));
+      ADD_FAILURE() << alignment << " was accepted";
+    } catch (InvalidArgument const& error) {
+      EXPECT_EQ(error.argument, "alignment");
+      EXPECT_EQ(error.value, std::to_string(alignment));
+    }
+  }
+  EXPECT_EQ(resource.statistics().live_allocations, 0U);
+}
+
+TEST_F(PoolResources, GiveNoBytesAnAddressOfTheirOwn) {
+  auto* const one = resource.allocate(0, 1);
+  auto* const other = resource.allocate(0, 1);
+  EXPECT_NE(one, nullptr);
+  EXPECT_NE(one, other);
+  EXPECT_EQ(resource.statistics().live_bytes, 0U);
+  expect_refused([&] { resource.deallocate(one, 1, 1); }, "with another size");
+  resource.deallocate(one, 0, 1);
+  resource.deallocate(other, 0, 1);
+}
+
+TEST_F(PoolResources, ThrowWhatABadAllocHandlerCatches) {
+  pool.set_max_bytes(64 * KiB);
+  std::pmr::vector<char> text(&resource);
+  try {
+    text.resize(65 * KiB);
+    ADD_FAILURE() << "was granted";
+  } catch (std::bad_alloc const& error) {
+    auto const* const typed = dynamic_cast<OutOfMemory const*>(&error);
+    ASSERT_NE(typed, nullptr);
+    EXPECT_EQ(typed->requested(), 65 * KiB);
+    EXPECT_EQ(typed->limit(), 64 * KiB);
+  }
+  text.resize(60 * KiB);
+  EXPECT_EQ(pool.holders(1).front().name, "rows") << "and who holds memory is named";
+  EXPECT_EQ(resource.statistics().live_allocations, 1U);
+}
+
+TEST_F(PoolResources, RefuseToGiveBackTwice) {
+  auto* const address = resource.allocate(1000, 8);
+  resource.deallocate(address, 1000, 8);
+  expect_refused([&] { resource.deallocate(address, 1000, 8); }, "it was given back already");
+  auto* const first = resource.allocate(1000, 8);
+  auto* const second = resource.allocate(1000, 8);
+  EXPECT_NE(first, second) << "the block is there once";
+  resource.deallocate(first, 1000, 8);
+  resource.deallocate(second, 1000, 8);
+}
+
+TEST_F(PoolResources, RefuseWhatTheyHaveNotHandedOut) {
+  PoolResource other{pool};
+  int local = 0;
+  auto* const theirs = other.allocate(100, 8);
+  auto* const ours = static_cast<std::byte*>(resource.allocate(100, 8));
+  expect_refused([&] { resource.deallocate(theirs, 100, 8); }, "it was not handed out here");
+  expect_refused([&] { resource.deallocate(&local, sizeof local, alignof(int)); }, "it was not handed out here");
+  expect_refused([&] { resource.deallocate(ours + 8, 92, 8); }, "it was not handed out here");
+  other.deallocate(theirs, 100, 8);
+  resource.deallocate(ours, 100, 8);
+}
+
+TEST_F(PoolResources, RefuseAnotherSizeOrAlignmentAndNameEverything) {
+  auto* const address = resource.allocate(1000, 8);
+  expect_refused([&] { resource.deallocate(address, 999, 8); }, "it was handed out with another size");
+  expect_refused([&] { resource.deallocate(address, 1000, 16); }, "it was handed out with another alignment");
+  expect_refused([&] { resource.deallocate(address, 1, 8); }, "PoolResource 'rows' on cpu host: deallocate(");
+  resource.deallocate(address, 1000, 8);
+  EXPECT_EQ(resource.statistics().live_allocations, 0U) << "the right way still works";
+}
+
+TEST_F(PoolResources, AreEqualToThemselvesAlone) {
+  PoolResource other{pool};
+  std::pmr::memory_resource const& same = resource;
+  EXPECT_EQ(resource, same);
+  EXPECT_NE(resource, other) << "what the one handed out the other would not know";
+}
+
+TEST_F(PoolResources, GiveBackWhatIsInUseWhenTheyEndAndSaySo) {
+  ::testing::internal::CaptureStderr();
+  {
+    PoolResource brief{pool, Name("brief")};
+    static_cast<void>(brief.allocate(1000, 8));
+    static_cast<void>(brief.allocate(500, 8));
+  }
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("PoolResource 'brief' on cpu host ends with 2 allocations of 1500 bytes in use"));
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+}
+
+TEST(PoolResourceHomes, AreWhereTheHostReachesThePoolsMemory) {
+  for (auto const location : {Location::host, Location::pinned, Location::device}) {
+    MemoryPool pool{device("cpu"), location};
+    PoolResource resource{pool};
+    std::pmr::vector<int> numbers(1000, 7, &resource);
+    EXPECT_EQ(std::ranges::count(numbers, 7), 1000) << to_string(location);
+  }
+}
+
+TEST(PoolResourceHomes, DeviceMemoryIsRefusedByName) {
+  auto& sim = make_sim({.memory_bytes = MiB});
+  MemoryPool pool{sim, Location::device};
+  try {
+    PoolResource resource{pool};
+    ADD_FAILURE() << "was accepted";
+  } catch (UnsupportedOperation const& error) {
+    EXPECT_EQ(error.operation, "PoolResource");
+    EXPECT_EQ(error.where, std::string(sim.id()) + " device");
+  }
+}
+
+TEST(PoolResourceModel, FindsEveryAddressHoweverTheyComeAndGo) {
+  constexpr unsigned seed = 17;
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  MemoryPool pool{device("cpu"), Location::host};
+  PoolResource resource{pool};
+  std::mt19937 random{seed};
+  struct Held {
+    void* address;
+    std::size_t bytes, alignment;
+  };
+  std::vector<Held> held;
+  std::size_t bytes_held = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    if (held.size() < 700 && random() % 5 < 3) {
+      auto const bytes = random() % (std::size_t{1} << (random() % 14));
+      auto const alignment = std::size_t{1} << (random() % 6);
+      held.push_back({resource.allocate(bytes, alignment), bytes, alignment});
+      bytes_held += bytes;
+    } else if (!held.empty()) {
+      std::swap(held[random() % held.size()], held.back());
+      resource.deallocate(held.back().address, held.back().bytes, held.back().alignment);
+      bytes_held -= held.back().bytes;
+      held.pop_back();
+    }
+    if (round % 500 == 0) {
+      resource.validate();
+      ASSERT_EQ(resource.statistics().live_allocations, held.size());
+      ASSERT_EQ(resource.statistics().live_bytes, bytes_held);
+    }
+  }
+  for (auto const& one : held) resource.deallocate(one.address, one.bytes, one.alignment);
+  resource.validate();
+  EXPECT_EQ(resource.statistics().live_allocations, 0U);
+  EXPECT_EQ(resource.statistics().refused_deallocations, 0U);
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+}
+
+TEST(PoolResourceThreads, NoAddressIsHeldTwiceAndAnyThreadMayGiveItBack) {
+  constexpr unsigned thread_count = 4;
+  MemoryPool pool{device("cpu"), Location::host};
+  PoolResource resource{pool};
+  struct Held {
+    std::uint64_t* words;
+    std::size_t count;
+    std::uint64_t tag;
+  };
+  std::mutex mutex;
+  std::vector<Held> passed_on;
+  auto const give_back = [&](Held const& held) {
+    ASSERT_EQ(std::count(held.words, held.words + held.count, held.tag), static_cast<std::ptrdiff_t>(held.count));
+    resource.deallocate(held.words, held.count * 8, 8);
+  };
+  std::barrier start{static_cast<std::ptrdiff_t>(thread_count)};
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned thread = 0; thread < thread_count; ++thread) {
+      threads.emplace_back([&, thread] {
+        start.arrive_and_wait();
+        std::mt19937 random{thread};
+        for (std::uint64_t i = 0; i < 3'000; ++i) {
+          auto const count = 1 + random() % (std::size_t{1} << (random() % 9));
+          Held const mine{static_cast<std::uint64_t*>(resource.allocate(count * 8, 8)), count,
+                          std::uint64_t{thread} << 56 | i};
+          std::fill_n(mine.words, count, mine.tag);
+          Held other = mine;
+          {
+            std::lock_guard const lock{mutex};
+            passed_on.push_back(mine);
+            std::swap(passed_on[random() % passed_on.size()], passed_on.back());
+            if (passed_on.size() < 50) continue;
+            other = passed_on.back();
+            passed_on.pop_back();
+          }
+          give_back(other);
+          if (::testing::Test::HasFatalFailure()) return;
+        }
+      });
+    }
+  }
+  for (auto const& held : passed_on) give_back(held);
+  EXPECT_EQ(resource.statistics().live_allocations, 0U);
+  EXPECT_EQ(resource.statistics().refused_deallocations, 0U);
+  EXPECT_EQ(pool.statistics().total_allocations, thread_count * 3'000U);
+  resource.validate();
+  pool.validate();
+}
+
+TEST(PoolResourceThreads, OfManyWhoGiveTheSameAddressBackOneDoes) {
+  constexpr unsigned thread_count = 4;
+  set_log_level(LogLevel::off);
+  MemoryPool pool{device("cpu"), Location::host};
+  PoolResource resource{pool};
+  for (int round = 0; round < 200; ++round) {
+    auto* const address = resource.allocate(256, 8);
+    std::barrier start{static_cast<std::ptrdiff_t>(thread_count)};
+    std::vector<std::jthread> threads;
+    for (unsigned thread = 0; thread < thread_count; ++thread) {
+      threads.emplace_back([&] {
+        start.arrive_and_wait();
+        resource.deallocate(address, 256, 8);
+      });
+    }
+  }
+  set_log_level(LogLevel::warning);
+  EXPECT_EQ(resource.statistics().refused_deallocations, 200U * (thread_count - 1));
+  EXPECT_EQ(resource.statistics().live_allocations, 0U);
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+  pool.validate();
+}
+
+// What CudaResource does without streams; with them: cuda_resource_test.cpp.
+
+struct host_accessible {};    // NOLINT(readability-identifier-naming): as CCCL spells them
+struct device_accessible {};  // NOLINT(readability-identifier-naming)
+
+TEST(CudaResourceWithoutStreams, IsAPoolByAddressAndItsCopiesAreOne) {
+  MemoryPool pool{device("cpu"), Location::pinned};
+  CudaResource<host_accessible, device_accessible> resource{pool};
+  auto copy = resource;
+  EXPECT_EQ(copy, resource);
+  auto* const address = resource.allocate_sync(1000, 64);
+  copy.deallocate_sync(address, 1000, 64);
+  EXPECT_EQ(resource.allocate(1000), address);
+  resource.deallocate(address, 1000);
+  EXPECT_EQ(resource.statistics().live_allocations, 0U);
+  EXPECT_NE((CudaResource<host_accessible, device_accessible>{pool}), resource);
+}
+
+TEST(CudaResourceWithoutStreams, ClaimsNothingThatIsNotTrue) {
+  MemoryPool host{device("cpu"), Location::host}, pinned{device("cpu"), Location::pinned};
+  MemoryPool simulated{make_sim({.memory_bytes = MiB}), Location::device};
+  EXPECT_EQ((CudaResource<host_accessible>{host}.statistics().live_allocations), 0U);
+  EXPECT_EQ((CudaResource<host_accessible, device_accessible>{pinned}.statistics().live_allocations), 0U);
+  EXPECT_THROW((CudaResource<device_accessible>{host}), UnsupportedOperation);
+  EXPECT_THROW((CudaResource<host_accessible>{simulated}), UnsupportedOperation);
+  EXPECT_THROW((CudaResource<device_accessible>{simulated}), UnsupportedOperation);
+}
+
+struct NoStream {
+  [[nodiscard]] static void* get() { return nullptr; }
+};
+
+TEST(CudaResourceWithoutStreams, WhereStreamsAreOfNoCudaDeviceSaysSoAndKeepsTheBlock) {
+  MemoryPool pool{device("cpu"), Location::pinned};
+  CudaResource<host_accessible> resource{pool};
+  EXPECT_THROW((void)resource.allocate(NoStream{}, 100, 8), UnsupportedOperation);
+  auto* const address = resource.allocate_sync(100, 8);
+  ::testing::internal::CaptureStderr();
+  resource.deallocate(NoStream{}, address, 100, 8);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("it is not a CUDA device"));
+  EXPECT_EQ(resource.statistics().refused_deallocations, 1U);
+  EXPECT_EQ(resource.statistics().live_allocations, 1U);
+  resource.deallocate_sync(address, 100, 8);
+}
+
+}  // namespace
+}  // namespace unimem
