@@ -44,6 +44,7 @@
 
 #include <unimem/buffer/advised_range.hpp>
 #include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/buffer_pool.hpp>
 #include <unimem/buffer/buffer_slice.hpp>
 #include <unimem/buffer/device_lease.hpp>
 #include <unimem/buffer/double_buffer.hpp>

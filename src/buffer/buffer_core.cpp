@@ -214,17 +214,7 @@ void BufferCore::reset() {
   Guard inside(*this);
   inside->check_not_captured();
   inside->drop_everything(bytes_);
-  inside->allocated = false;
-  inside->advice.clear();
-  inside->links.clear();
-  inside->last_failure.clear();
-  auto& counters = inside->counters;
-  for (auto* const counter : {&counters.upload_bytes, &counters.uploads, &counters.download_bytes, &counters.downloads,
-                              &counters.between_bytes, &counters.between, &counters.conflicting_marks,
-                              &counters.unmarked_writes, &counters.staged, &counters.unstaged}) {
-    counter->store(0, std::memory_order_relaxed);
-  }
-  inside->meters = std::move(meters);
+  inside->forget_history(std::move(meters));
 }
 
 void BufferCore::resize(std::size_t bytes) {
@@ -346,6 +336,7 @@ BufferCore::Reclaimable BufferCore::reclaimable(Device& device) noexcept {
     auto const& side = inside.sides[i];
     if (side.device != &device || !side.storage || side.storage->leased()) continue;
     auto const& coherence = inside.coherence;
+    if (!coherence.has_data()) return {side.storage->capacity(), 0};
     auto const link = device.link_cost();
     auto const back = static_cast<double>(bytes_) / link.bytes_per_second + link.latency_seconds;
     bool const clean = coherence.valid(host_place).contains({0, bytes_});

@@ -108,6 +108,10 @@ struct BufferCore::Inside {
   [[nodiscard]] AcquireOptions named() const;
   /// All storage goes, with the data in it.
   void drop_everything(std::size_t new_size);
+  /// What was said of the buffer and counted goes, for a reset or another owner.
+  void forget_history(std::shared_ptr<Meters> fresh) noexcept;
+  /// Starts overwriting all storage with zeros, behind the work on it.
+  void zero_storage();
 
   /// Looks at the work in flight on `range`, or waits for it. What has failed is rolled back, and its error thrown.
   /// First of all, what users wrote behind the library's back is recorded; CoherenceConflict if it has run into a

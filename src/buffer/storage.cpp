@@ -111,6 +111,13 @@ void Storage::used_by_others(Device& device, Queue const* queue) {
   others_on_ = &device;
 }
 
+void Storage::hand_over() {
+  note_others();
+  Hazards behind;
+  for (auto const event : hazards_.unfinished()) behind.perhaps_written_by(whole(), event);
+  hazards_ = std::move(behind);
+}
+
 bool Storage::leased() const noexcept {
   if (leases_.load(std::memory_order_acquire) != 0) return true;
   auto const* const door = door_.load(std::memory_order_acquire);

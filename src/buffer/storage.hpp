@@ -90,6 +90,10 @@ class Storage {
   /// Somebody else may be working on this memory: on `queue` if there is one, else anywhere on `device`.
   void used_by_others(Device& device, Queue const* queue);
 
+  /// Somebody else's from now on: he is ordered behind the work that is pending here, and needs nothing of what it
+  /// does.
+  void hand_over();
+
   /// Whether `range` holds what was written there last: no write is pending or left a failure, and nobody else may be
   /// writing.
   [[nodiscard]] bool arrived(ByteRange range) const noexcept {

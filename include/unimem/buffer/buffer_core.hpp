@@ -179,6 +179,12 @@ class UNIMEM_API BufferCore final : public Resident {
   void allocate(bool host, bool device);
   void free();
   void reset();
+  /// As it was made but for its memory, which the next owner may use at once: he is ordered behind the work that is
+  /// pending, and sees nothing of it, of its failures, or of what was counted and advised. Waits for nothing. With
+  /// `zero` all of that memory is overwritten with zeros first. False, with all memory let go, if somebody else has a
+  /// hold on some of it: a lease, a mapping, or its owner, if it was wrapped. UnsupportedOperation while launches with
+  /// the buffer are being captured.
+  [[nodiscard]] bool recycle(bool zero);
   void resize(std::size_t bytes);
   void release_device(Device* device);
   void release_host();

@@ -20,6 +20,8 @@
 
 namespace unimem {
 
+class BufferPool;
+
 namespace detail {
 [[nodiscard]] UNIMEM_API std::string describe(std::string_view element, Shape const& shape, BufferCore const& core);
 }  // namespace detail
@@ -148,6 +150,7 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
  private:
   template <class, class>
   friend class detail::ElementAccess;
+  friend class BufferPool;
   using Window = typename detail::ElementAccess<T, UnifiedBuffer<T>>::Window;
 
   [[nodiscard]] Window core_and_base() const { return {&core(), {0, count_ * sizeof(T)}}; }

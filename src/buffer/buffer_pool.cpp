@@ -1,0 +1,296 @@
+#include <unimem/buffer/buffer_pool.hpp>
+
+#include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
+
+#include "buffer/buffer_shelf.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+namespace unimem {
+
+using detail::BufferKind;
+using detail::BufferShelf;
+
+struct BufferPool::Inside {
+  using Buffers = BufferShelf::Buffers;
+  using Time = BufferShelf::Time;
+
+  /// A buffer in somebody's hands. The weak pointer keeps its address from being another's as long as it is in the
+  /// book, and tells if its owner has destroyed it.
+  struct Lent {
+    std::weak_ptr<BufferCore> core;
+    BufferKind kind;
+  };
+
+  /// What is kept apart for pageable and for pinned buffers.
+  struct Half {
+    BufferShelf shelf;
+    BufferPoolStatistics counts;  ///< but what the shelf and the book know
+  };
+
+  explicit Inside(BufferPoolOptions options_) : options(std::move(options_)), settings(options.settings) {}
+
+  [[nodiscard]] Half& half(bool pinned) noexcept { return halves[pinned ? 1 : 0]; }
+  [[nodiscard]] BufferPoolLimits const& limits(bool pinned) const noexcept {
+    return pinned ? settings.pinned : settings.pageable;
+  }
+
+  [[nodiscard]] Time now() const { return options.clock ? options.clock() : std::chrono::steady_clock::now(); }
+  /// The moment before which a kept buffer is too old; asks the clock only if ages matter. Takes the lock.
+  [[nodiscard]] std::pair<Time, Time> now_and_expiry();
+
+  // Under the lock. Each returns what is to be destroyed without it.
+  [[nodiscard]] Buffers evict(Half& from, Buffers gone) noexcept {
+    from.counts.evicted += gone.size();
+    return gone;
+  }
+  [[nodiscard]] Buffers evict_older_than(Time time) noexcept {
+    Buffers gone;
+    for (auto& one : halves) gone.splice(gone.end(), evict(one, one.shelf.take_older_than(time)));
+    return gone;
+  }
+  /// Moves the one buffer to its shelf, if it is admitted.
+  void keep(Buffers& one, Time expiry, Buffers& gone);
+  void lend(std::shared_ptr<BufferCore> const& core, BufferKind const& kind);
+  void forget_destroyed() noexcept {
+    std::erase_if(lent, [](auto const& one) { return one.second.core.expired(); });
+  }
+  [[nodiscard]] BufferPoolStatistics statistics(bool pinned);
+
+  BufferPoolOptions const options;
+  std::mutex mutex;
+  BufferPoolSettings settings;
+  std::array<Half, 2> halves;
+  std::unordered_map<BufferCore const*, Lent> lent;
+  std::uint64_t releases = 0;
+  std::size_t look_at = 64;  ///< how many lent buffers make it worth looking for destroyed ones
+};
+
+std::pair<BufferShelf::Time, BufferShelf::Time> BufferPool::Inside::now_and_expiry() {
+  std::chrono::nanoseconds interval{};
+  {
+    std::lock_guard const lock{mutex};
+    interval = settings.trim_interval;
+  }
+  if (interval.count() <= 0) return {Time{}, Time::min()};
+  auto const time = now();
+  return {time, time - interval};
+}
+
+void BufferPool::Inside::keep(Buffers& one, Time expiry, Buffers& gone) {
+  auto& kept = one.front();
+  auto& to = half(kept.kind.pinned);
+  gone = evict_older_than(expiry);
+  auto const& most = limits(kept.kind.pinned);
+  if (!BufferShelf::admits(most, kept.kind)) return;
+  gone.splice(gone.end(), evict(to, to.shelf.make_room(most, kept.kind)));
+  kept.number = ++releases;
+  to.shelf.put(one);
+  --to.counts.let_go;
+  to.counts.peak_pooled_bytes = std::max(to.counts.peak_pooled_bytes, to.shelf.bytes());
+}
+
+void BufferPool::Inside::lend(std::shared_ptr<BufferCore> const& core, BufferKind const& kind) {
+  if (lent.size() >= look_at) {
+    forget_destroyed();
+    look_at = std::max<std::size_t>(64, 2 * lent.size());
+  }
+  lent.insert_or_assign(core.get(), Lent{core, kind});
+}
+
+BufferPoolStatistics BufferPool::Inside::statistics(bool pinned) {
+  auto const& from = half(pinned);
+  auto result = from.counts;
+  result.pooled_buffers = from.shelf.count();
+  result.pooled_bytes = from.shelf.bytes();
+  result.active_buffers = static_cast<std::size_t>(std::ranges::count_if(
+      lent, [&](auto const& one) { return one.second.kind.pinned == pinned && !one.second.core.expired(); }));
+  return result;
+}
+
+BufferPool::BufferPool(BufferPoolOptions options) : inside_(std::make_unique<Inside>(std::move(options))) {}
+
+BufferPool::~BufferPool() = default;
+
+std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
+  auto& inside = *inside_;
+  auto const expiry = inside.now_and_expiry().second;
+  Inside::Buffers gone, taken;  // destroyed without the lock
+  {
+    std::lock_guard const lock{inside.mutex};
+    auto& half = inside.half(kind.pinned);
+    if (auto const* const found = half.shelf.find(kind)) {
+      inside.lend(found->core, kind);
+      taken = half.shelf.take(*found);
+      ++half.counts.hits;
+    }
+    gone = inside.evict_older_than(expiry);
+  }
+  if (!taken.empty()) return std::move(taken.front().core);
+  BufferOptions options;
+  options.manager = inside.options.manager;
+  options.device = inside.options.device;
+  options.pinned = kind.pinned;
+  options.name = inside.options.name;
+  auto made = std::make_shared<BufferCore>(kind.bytes, std::move(options));
+  std::lock_guard const lock{inside.mutex};
+  inside.lend(made, kind);
+  ++inside.half(kind.pinned).counts.misses;
+  return made;
+}
+
+void BufferPool::release_core(std::shared_ptr<BufferCore>& core) {
+  if (!core) detail::throw_empty_handle("buffer");
+  auto kind = claim(*core);
+  put_back(std::move(kind), std::move(core));
+  core.reset();
+}
+
+BufferKind BufferPool::claim(BufferCore const& core) {
+  auto& inside = *inside_;
+  std::unique_lock lock{inside.mutex};
+  if (auto node = inside.lent.extract(&core)) {
+    auto& counts = inside.half(node.mapped().kind.pinned).counts;
+    ++counts.released;
+    ++counts.let_go;  // until it is kept
+    return std::move(node.mapped().kind);
+  }
+  ++inside.half(core.options().pinned).counts.refused;
+  lock.unlock();
+  auto const name = core.name();
+  throw InvalidArgument("buffer", name.empty() ? std::string("one without a name") : fmt::format("'{}'", name),
+                        "one that this buffer pool has lent and not had back since");
+}
+
+void BufferPool::put_back(BufferKind kind, std::shared_ptr<BufferCore> core) {
+  auto& inside = *inside_;
+  bool const zero = settings().zero_on_release;
+  // A slice has a share in it. Without one, whoever let go of the last before us has done so for good.
+  bool ours_alone = core.use_count() == 1;
+  if (ours_alone) std::shared_ptr<BufferCore>(core).reset();  // and what he did is seen by who comes next
+  bool const as_lent = core->size_bytes() == kind.bytes;
+  if (ours_alone || zero) ours_alone = core->recycle(zero) && ours_alone;
+  if (!ours_alone || !as_lent) return;
+  auto const [now, expiry] = inside.now_and_expiry();
+  Inside::Buffers gone, one;  // destroyed without the lock
+  try {
+    one.push_back({std::move(kind), std::move(core), now});
+    std::lock_guard const lock{inside.mutex};
+    inside.keep(one, expiry, gone);
+  } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch): documented, and counted as let go
+  }
+}
+
+void BufferPool::report(std::exception const& failure) noexcept {
+  log(LogLevel::error, "a pooled buffer could not be given back to its pool:");
+  log(LogLevel::error, failure.what());
+}
+
+void BufferPool::clear() {
+  static_cast<void>(trim(0));
+}
+
+std::size_t BufferPool::trim(std::size_t keep_bytes) {
+  auto& inside = *inside_;
+  auto const expiry = inside.now_and_expiry().second;
+  Inside::Buffers gone;  // destroyed without the lock
+  std::lock_guard const lock{inside.mutex};
+  auto& [pageable, pinned] = inside.halves;
+  auto const kept = [&] { return pageable.shelf.bytes() + pinned.shelf.bytes(); };
+  auto const before = kept();
+  gone = inside.evict_older_than(expiry);
+  // Those without bytes go with the rest if nothing is to stay.
+  while (kept() > keep_bytes || (keep_bytes == 0 && pageable.shelf.count() + pinned.shelf.count() != 0)) {
+    auto const *const one = pageable.shelf.oldest(), *const other = pinned.shelf.oldest();
+    auto& from = other == nullptr || (one != nullptr && one->number < other->number) ? pageable : pinned;
+    gone.splice(gone.end(), inside.evict(from, from.shelf.take(*from.shelf.oldest())));
+  }
+  return before - kept();
+}
+
+void BufferPool::configure(BufferPoolSettings const& settings) {
+  auto& inside = *inside_;
+  auto const now = settings.trim_interval.count() > 0 ? inside.now() : Inside::Time{};
+  Inside::Buffers gone;  // destroyed without the lock
+  std::lock_guard const lock{inside.mutex};
+  bool const had_ages = inside.settings.trim_interval.count() > 0;
+  inside.settings = settings;
+  for (auto const pinned : {false, true}) {
+    auto& half = inside.half(pinned);
+    if (!had_ages) half.shelf.set_ages(now);
+    gone.splice(gone.end(), inside.evict(half, half.shelf.shrink_to(inside.limits(pinned))));
+  }
+}
+
+BufferPoolSettings BufferPool::settings() const {
+  std::lock_guard const lock{inside_->mutex};
+  return inside_->settings;
+}
+
+BufferPoolStatistics BufferPool::stats(bool pinned) const {
+  std::lock_guard const lock{inside_->mutex};
+  return inside_->statistics(pinned);
+}
+
+BufferPoolStatistics BufferPool::stats() const {
+  std::lock_guard const lock{inside_->mutex};
+  auto sum = inside_->statistics(false);
+  auto const other = inside_->statistics(true);
+  sum.hits += other.hits;
+  sum.misses += other.misses;
+  sum.released += other.released;
+  sum.let_go += other.let_go;
+  sum.evicted += other.evicted;
+  sum.refused += other.refused;
+  sum.active_buffers += other.active_buffers;
+  sum.pooled_buffers += other.pooled_buffers;
+  sum.pooled_bytes += other.pooled_bytes;
+  sum.peak_pooled_bytes += other.peak_pooled_bytes;
+  return sum;
+}
+
+std::size_t BufferPool::pool_size() const {
+  std::lock_guard const lock{inside_->mutex};
+  return inside_->halves[0].shelf.count() + inside_->halves[1].shelf.count();
+}
+
+std::size_t BufferPool::total_bytes() const {
+  std::lock_guard const lock{inside_->mutex};
+  return inside_->halves[0].shelf.bytes() + inside_->halves[1].shelf.bytes();
+}
+
+void BufferPool::validate() const {
+  std::lock_guard const lock{inside_->mutex};
+  for (auto const pinned : {false, true}) {
+    auto const& shelf = inside_->half(pinned).shelf;
+    shelf.validate();
+    auto const counts = inside_->statistics(pinned);
+    auto const& limits = inside_->limits(pinned);
+    auto const require = [](bool holds, char const* broken) {
+      if (!holds) throw std::logic_error(std::string("BufferPool: ") + broken);
+    };
+    require(counts.released == counts.let_go + counts.hits + counts.evicted + counts.pooled_buffers,
+            "released buffers are neither kept, nor lent again, nor gone");
+    require(counts.pooled_bytes <= limits.max_bytes && counts.pooled_buffers <= limits.max_buffers,
+            "more is kept than the limits allow");
+    require(counts.pooled_bytes <= counts.peak_pooled_bytes, "a peak below the present");
+  }
+}
+
+BufferPool& default_buffer_pool() {
+  // Never destroyed, like the manager: its buffers would go to a manager and drivers that may be gone.
+  static auto& instance = *std::make_unique<BufferPool>().release();
+  return instance;
+}
+
+}  // namespace unimem

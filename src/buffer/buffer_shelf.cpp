@@ -1,0 +1,124 @@
+#include "buffer/buffer_shelf.hpp"
+
+#include <algorithm>
+#include <iterator>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace unimem::detail {
+
+std::size_t BufferKindHash::operator()(BufferKind const& kind) const noexcept {
+  constexpr std::size_t spread = 0x9E3779B97F4A7C15U;
+  auto hash = std::hash<Name>{}(kind.element) + static_cast<std::size_t>(kind.pinned);
+  for (auto const extent : kind.shape.extents()) hash = (hash ^ extent) * spread;
+  return hash ^ hash >> 32;
+}
+
+BufferShelf::Kept const* BufferShelf::find(BufferKind const& kind) const noexcept {
+  auto const found = by_kind_.find(kind);
+  return found == by_kind_.end() ? nullptr : &*found->second.back();
+}
+
+BufferShelf::Buffers BufferShelf::take(Kept const& found) noexcept {
+  auto const& places = by_kind_.find(found.kind)->second;
+  Buffers taken;
+  remove(&*places.back() == &found ? places.back() : places.front(), taken);
+  return taken;
+}
+
+bool BufferShelf::admits(BufferPoolLimits const& limits, BufferKind const& kind) noexcept {
+  return kind.bytes <= std::min(limits.max_buffer_bytes, limits.max_bytes) && limits.max_buffers != 0 &&
+         limits.max_buffers_per_class != 0;
+}
+
+void BufferShelf::put(Buffers& one) {
+  auto const place = one.begin();
+  auto const at = by_kind_.try_emplace(place->kind).first;
+  try {
+    at->second.push_back(place);
+  } catch (...) {
+    if (at->second.empty()) by_kind_.erase(at);
+    throw;
+  }
+  by_age_.splice(by_age_.end(), one);
+  bytes_ += place->kind.bytes;
+  ++in_class_[size_class(place->kind.bytes)];
+}
+
+BufferShelf::Buffers BufferShelf::make_room(BufferPoolLimits const& limits, BufferKind const& kind) noexcept {
+  Buffers gone;
+  remove_oldest(gone, [&] { return count() < limits.max_buffers && bytes_ <= limits.max_bytes - kind.bytes; });
+  remove_oldest_of_class(size_class(kind.bytes), limits.max_buffers_per_class - 1, gone);
+  return gone;
+}
+
+BufferShelf::Buffers BufferShelf::shrink_to(BufferPoolLimits const& limits) noexcept {
+  Buffers gone;
+  for (auto it = by_age_.begin(); it != by_age_.end();) {
+    auto const place = it++;
+    if (!admits(limits, place->kind)) remove(place, gone);
+  }
+  remove_oldest(gone, [&] { return count() <= limits.max_buffers && bytes_ <= limits.max_bytes; });
+  for (std::size_t i = 0; i < size_class_count; ++i) remove_oldest_of_class(i, limits.max_buffers_per_class, gone);
+  return gone;
+}
+
+void BufferShelf::set_ages(Time time) noexcept {
+  for (auto& kept : by_age_) kept.since = time;
+}
+
+BufferShelf::Buffers BufferShelf::take_older_than(Time time) noexcept {
+  Buffers gone;
+  remove_oldest(gone, [&] { return by_age_.front().since >= time; });
+  return gone;
+}
+
+void BufferShelf::remove(Place place, Buffers& to) noexcept {
+  auto const at = by_kind_.find(place->kind);
+  // Its kind's oldest or newest, as a rule.
+  auto& places = at->second;
+  places.erase(places.back() == place ? std::prev(places.end()) : std::ranges::find(places, place));
+  if (places.empty()) by_kind_.erase(at);
+  bytes_ -= place->kind.bytes;
+  --in_class_[size_class(place->kind.bytes)];
+  to.splice(to.end(), by_age_, place);
+}
+
+template <class Enough>
+void BufferShelf::remove_oldest(Buffers& to, Enough enough) noexcept {
+  while (!by_age_.empty() && !enough()) remove(by_age_.begin(), to);
+}
+
+void BufferShelf::remove_oldest_of_class(std::size_t index, std::size_t most, Buffers& to) noexcept {
+  for (auto it = by_age_.begin(); it != by_age_.end() && in_class_[index] > most;) {
+    auto const place = it++;
+    if (size_class(place->kind.bytes) == index) remove(place, to);
+  }
+}
+
+void BufferShelf::validate() const {
+  auto const require = [](bool holds, char const* broken) {
+    if (!holds) throw std::logic_error(std::string("BufferShelf: ") + broken);
+  };
+  std::size_t bytes = 0, indexed = 0;
+  std::array<std::size_t, size_class_count> in_class{};
+  for (auto const& kept : by_age_) {
+    bytes += kept.kind.bytes;
+    ++in_class[size_class(kept.kind.bytes)];
+    auto const at = by_kind_.find(kept.kind);
+    require(at != by_kind_.end(), "a buffer's kind is not known");
+    require(std::ranges::count_if(at->second, [&](Place place) { return &*place == &kept; }) == 1,
+            "a buffer is not once among those of its kind");
+    require(kept.core.use_count() == 1, "a kept buffer is in somebody's hands");
+  }
+  for (auto const& [kind, places] : by_kind_) {
+    require(!places.empty(), "a kind without buffers");
+    indexed += places.size();
+  }
+  require(indexed == count(), "the kinds do not add up");
+  require(bytes == bytes_, "the bytes do not add up");
+  require(in_class == in_class_, "the classes do not add up");
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,71 @@
+#include <unimem/buffer/buffer_core.hpp>
+
+#include "buffer/inside.hpp"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <utility>
+
+// A buffer that changes owners: what of the old one must not be seen by the new one.
+
+namespace unimem {
+
+void BufferCore::Inside::forget_history(std::shared_ptr<Meters> fresh) noexcept {
+  allocated = false;
+  advice.clear();
+  links.clear();
+  last_failure.clear();
+  for (auto* const counter : {&counters.upload_bytes, &counters.uploads, &counters.download_bytes, &counters.downloads,
+                              &counters.between_bytes, &counters.between, &counters.conflicting_marks,
+                              &counters.unmarked_writes, &counters.staged, &counters.unstaged}) {
+    counter->store(0, std::memory_order_relaxed);
+  }
+  meters = std::move(fresh);
+}
+
+void BufferCore::Inside::zero_storage() {
+  constexpr std::array<std::byte, 1> zero{};
+  auto const zero_out = [&](detail::Storage& storage, Queue& queue, bool by_address) {
+    ByteRange const all_of_it{0, storage.memory().bytes};
+    storage.order_write(queue, all_of_it);
+    auto const memory = by_address ? storage.host_window(all_of_it) : storage.window(all_of_it);
+    storage.hazards().written_by(all_of_it, queue.fill(memory, zero));
+  };
+  if (host) zero_out(*host, detail::host_device().default_queue(), true);
+  for (auto const& other : sides) {
+    if (other.storage && other.storage != host) zero_out(*other.storage, other.device->default_queue(), false);
+  }
+}
+
+bool BufferCore::recycle(bool zero) {
+  auto meters = std::make_shared<Inside::Meters>();
+  Guard inside(*this);
+  inside->check_not_captured();
+  if (zero) inside->zero_storage();
+  auto const in_other_hands = [](std::shared_ptr<detail::Storage> const& storage) {
+    return storage && (storage->leased() || !storage->pooled());
+  };
+  bool const kept = !in_other_hands(inside->host) &&
+                    std::ranges::none_of(inside->sides, [&](auto const& side) { return in_other_hands(side.storage); });
+  if (kept) {
+    inside->pending.clear();
+    inside->deferred = nullptr;
+    inside->host_writes.reset();
+    inside->coherence.discard();
+  } else {
+    inside->drop_everything(bytes_);
+  }
+  inside->forget_history(std::move(meters));
+  if (!kept) return false;
+  for (Place place = host_place; place < inside->coherence.place_count(); ++place) {
+    auto const& storage = inside->storage_at(place);
+    if (!storage) continue;
+    storage->hand_over();
+    storage->heed(inside->advice);
+  }
+  if (inside->host) inside->watch_host();
+  return true;
+}
+
+}  // namespace unimem
