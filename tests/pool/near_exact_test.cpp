@@ -19,9 +19,9 @@ constexpr std::size_t KiB = 1024;
 constexpr std::size_t MiB = 1024 * KiB;
 constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
 
-TEST(NearExact, CapacityIsEnoughAndGrowsWithTheRequestForEverySizeUpToTwoMebibytes) {
+TEST(NearExact, CapacityIsEnoughAndGrowsWithTheRequestForEverySizeUpToEightMebibytes) {
   std::size_t previous = 0;
-  for (std::size_t bytes = 1; bytes <= 2 * MiB; ++bytes) {
+  for (std::size_t bytes = 1; bytes <= 8 * MiB; ++bytes) {
     auto const capacity = block_capacity(bytes);
     ASSERT_GE(capacity, bytes);
     ASSERT_GE(capacity, previous) << "at " << bytes;
