@@ -8,7 +8,7 @@ Rules, each with a test in tests/tools/check_includes_test.py:
   public       a public header includes only public headers and the C++ standard library
   private      public headers are <unimem/folder/file.hpp>; private ones "folder/file.hpp"; nothing is relative to the file
   faces        apps, examples and the README's reader see public headers alone
-  drivers      a driver's headers (CL/, cuda.h, …) are included under src/device only
+  drivers      a driver's headers (CL/, cuda.h, …) are included under src/device only, CUDA's C++ libraries (cuda/…) by tests
   umbrella     include/unimem/unimem.hpp names every public header, and nobody inside the house includes it
   headers      docs/headers.md says of every public header whether its shape is fixed
   links        what a page of documentation links to inside the tree exists
@@ -52,7 +52,8 @@ new numbers numeric optional ostream queue random ranges ratio regex scoped_allo
 source_location span sstream stack stdexcept stop_token streambuf string string_view strstream syncstream system_error thread
 tuple type_traits typeindex typeinfo unordered_map unordered_set utility valarray variant vector version
 """.split())
-DRIVER = re.compile(r"^(CL/|cuda|nvrtc|hip/|Metal/|level_zero/)")
+DRIVER = re.compile(r"^(CL/|cuda(?!/)|nvrtc|hip/|Metal/|level_zero/)")
+CUDA_LIBRARY = re.compile(r"^(cuda|cub|thrust)/")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:<([^>]+)>|"([^"]+)")', re.MULTILINE)
 
 
@@ -156,6 +157,9 @@ def check_source(path: PurePosixPath, text: str) -> Iterator[Violation]:
             continue
         if DRIVER.match(include.name) and path.parts[:2] not in (("src", "device"), ("tests", "device")):
             yield violation("drivers", f"<{include.name}> belongs to a backend under src/device")
+            continue
+        if CUDA_LIBRARY.match(include.name) and place.kind != "test":
+            yield violation("drivers", f"<{include.name}> is for tests: the library compiles without CUDA's")
             continue
         target = target_of(include)
         if place.kind == "public" and (target is None or target[0] == "private"):

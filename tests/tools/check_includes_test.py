@@ -83,6 +83,8 @@ class CheckIncludes(unittest.TestCase):
     def test_driver_headers_stay_in_the_device_folder(self):
         self.assert_caught("drivers", "src/kernel/k.cpp", "#include <CL/cl.h>\n")
         self.assert_caught("drivers", "apps/unimem/main.cpp", "#include <cuda.h>\n")
+        self.assert_caught("drivers", "src/device/k.cpp", "#include <cuda/memory_resource>\n")
+        self.assertEqual(self.violations({"tests/pool/t.cpp": "#include <cuda/memory_resource>\n"}), [])
 
     def test_the_umbrella_and_the_headers_page_name_every_public_header_and_no_other(self):
         found = self.violations({"include/unimem/pool/p.hpp": "#include <span>\n"})
