@@ -4,6 +4,7 @@
 #include <unimem/core/log.hpp>
 
 #include "buffer/buffer_shelf.hpp"
+#include "buffer/mutants.hpp"
 
 #include <fmt/format.h>
 
@@ -163,7 +164,9 @@ BufferKind BufferPool::claim(BufferCore const& core) {
     auto& counts = inside.half(node.mapped().kind.pinned).counts;
     ++counts.released;
     ++counts.let_go;  // until it is kept
-    return std::move(node.mapped().kind);
+    auto kind = node.mapped().kind;
+    if (UNIMEM_MUTANT(taken_back_twice)) inside.lent.insert(std::move(node));
+    return kind;
   }
   ++inside.half(core.options().pinned).counts.refused;
   lock.unlock();
@@ -176,7 +179,7 @@ void BufferPool::put_back(BufferKind kind, std::shared_ptr<BufferCore> core) {
   auto& inside = *inside_;
   bool const zero = settings().zero_on_release;
   // A slice has a share in it. Without one, whoever let go of the last before us has done so for good.
-  bool ours_alone = core.use_count() == 1;
+  bool ours_alone = core.use_count() == 1 || UNIMEM_MUTANT(recycled_though_shared);
   if (ours_alone) std::shared_ptr<BufferCore>(core).reset();  // and what he did is seen by who comes next
   bool const as_lent = core->size_bytes() == kind.bytes;
   if (ours_alone || zero) ours_alone = core->recycle(zero) && ours_alone;

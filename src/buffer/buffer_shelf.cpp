@@ -1,5 +1,7 @@
 #include "buffer/buffer_shelf.hpp"
 
+#include "buffer/mutants.hpp"
+
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
@@ -48,6 +50,7 @@ void BufferShelf::put(Buffers& one) {
 
 BufferShelf::Buffers BufferShelf::make_room(BufferPoolLimits const& limits, BufferKind const& kind) noexcept {
   Buffers gone;
+  if (UNIMEM_MUTANT(shelf_overfull)) return gone;
   remove_oldest(gone, [&] { return count() < limits.max_buffers && bytes_ <= limits.max_bytes - kind.bytes; });
   remove_oldest_of_class(size_class(kind.bytes), limits.max_buffers_per_class - 1, gone);
   return gone;

@@ -1,6 +1,7 @@
 #include <unimem/buffer/buffer_core.hpp>
 
 #include "buffer/inside.hpp"
+#include "buffer/mutants.hpp"
 
 #include <algorithm>
 #include <array>
@@ -34,7 +35,9 @@ void BufferCore::Inside::zero_storage() {
   };
   if (host) zero_out(*host, detail::host_device().default_queue(), true);
   for (auto const& other : sides) {
-    if (other.storage && other.storage != host) zero_out(*other.storage, other.device->default_queue(), false);
+    bool const apart = other.storage && other.storage != host;
+    if (apart && !UNIMEM_MUTANT(zeros_on_the_host_alone))
+      zero_out(*other.storage, other.device->default_queue(), false);
   }
 }
 
@@ -44,15 +47,16 @@ bool BufferCore::recycle(bool zero) {
   inside->check_not_captured();
   if (zero) inside->zero_storage();
   auto const in_other_hands = [](std::shared_ptr<detail::Storage> const& storage) {
+    if (UNIMEM_MUTANT(recycled_though_held)) return false;
     return storage && (storage->leased() || !storage->pooled());
   };
   bool const kept = !in_other_hands(inside->host) &&
                     std::ranges::none_of(inside->sides, [&](auto const& side) { return in_other_hands(side.storage); });
   if (kept) {
-    inside->pending.clear();
+    if (!UNIMEM_MUTANT(recycled_failures_kept)) inside->pending.clear();
     inside->deferred = nullptr;
     inside->host_writes.reset();
-    inside->coherence.discard();
+    if (!UNIMEM_MUTANT(recycled_dirty)) inside->coherence.discard();
   } else {
     inside->drop_everything(bytes_);
   }

@@ -114,7 +114,10 @@ void Storage::used_by_others(Device& device, Queue const* queue) {
 void Storage::hand_over() {
   note_others();
   Hazards behind;
-  for (auto const event : hazards_.unfinished()) behind.perhaps_written_by(whole(), event);
+  for (auto const event : hazards_.unfinished()) {
+    if (UNIMEM_MUTANT(recycled_work_forgotten)) break;
+    behind.perhaps_written_by(whole(), event);
+  }
   hazards_ = std::move(behind);
 }
 

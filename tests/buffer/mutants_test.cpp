@@ -5,6 +5,7 @@
 
 #include "buffer/gate_from_beside.hpp"
 #include "buffer/model.hpp"
+#include "buffer/recycling.hpp"
 #include "buffer/reuse.hpp"
 #include "device/gate.hpp"
 
@@ -247,6 +248,7 @@ std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   if (!finding) finding = found_by_need();
   if (!finding) finding = found_by_crossing();
   if (!finding) finding = found_by_leases();
+  if (auto const broken = finding ? std::nullopt : broken_by_recycling()) finding = {"the recycling test", *broken};
   for (auto seed = first_seed; seed < first_seed + seeds && !finding; ++seed) finding = found_by_model(seed);
   detail::active_buffer_mutant = BufferMutant::none;
   return finding;
