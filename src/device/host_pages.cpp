@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 
+#include "core/poison.hpp"
 #include "device/host_memory.hpp"
 #include "device/host_pages.hpp"
 
@@ -90,6 +91,7 @@ void HostPages::give_up(AddressRange range) noexcept {
   if (present(range.base, range.bytes) != 0) return complain("give_up", "pages are still mapped there");
   reservations_.erase(found);
   forget(idle_, range.base, range.bytes);
+  unpoison(pointer(range.base), range.bytes);  // by whomever it was hidden: the addresses are anybody's now
   munmap(pointer(range.base), range.bytes);
 }
 

@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 
+#include "pool/mutants.hpp"
 #include "pool/near_exact.hpp"
 
 #include <fmt/format.h>
@@ -76,12 +77,12 @@ Extents::Piece Extents::alone(std::size_t bytes, std::size_t limit) {
   arena_.trim(0);
   publish();
   auto const memory = device_.allocate(bytes, location_);
-  alone_ += memory.bytes;
+  if (!UNIMEM_MUTANT(allocations_miscounted)) alone_ += memory.bytes;
   return piece({memory, {}}, true);
 }
 
 void Extents::give_back(DeviceMemory memory, Origin origin) noexcept {
-  bool const alone = origin.span == nullptr && origin.small.slab == nullptr;
+  bool const alone = !origin.in_pages();
   if (alone) device_.release(memory, location_);
   std::lock_guard const lock{mutex_};
   if (alone) {
@@ -108,6 +109,14 @@ std::size_t Extents::trim(std::size_t keep) noexcept {
   auto const given = arena_.trim(keep > alone_ ? keep - alone_ : 0);
   publish();
   return given;
+}
+
+std::size_t Extents::compact() {
+  std::lock_guard const lock{mutex_};
+  slabs_.trim();
+  auto const moved = arena_.gather_all();
+  publish();
+  return moved;
 }
 
 std::size_t Extents::idle() noexcept {
@@ -172,14 +181,16 @@ Extents::Piece Extents::piece_of(Span& span, bool fresh) noexcept {
 
 Extents::Piece Extents::piece(Piece piece, bool fresh) noexcept {
   auto const out = used_now();
-  piece.fresh = fresh || out > peak_used_;
+  piece.fresh = fresh || (out > peak_used_ && !UNIMEM_MUTANT(hits_miscounted));
   peak_used_ = std::max(peak_used_, out);
   publish();
   return piece;
 }
 
 Span* Extents::obtain_span(std::size_t bytes, std::size_t limit, std::size_t peak) {
-  auto const allowed = limit > alone_ ? limit - alone_ : 0;  // for the arena
+  auto const allowed = UNIMEM_MUTANT(limit_of_pages_ignored) ? SIZE_MAX / 2
+                       : limit > alone_                      ? limit - alone_
+                                                             : 0;  // for the arena
   auto const wanted = std::max(peak - std::min(peak, alone_), arena_.used() + arena_.rounded(bytes));
   auto const plenty = std::min(allowed, wanted + slack_of(wanted));
   auto const room = [&](std::size_t most) { return most > arena_.reserved() ? most - arena_.reserved() : 0; };

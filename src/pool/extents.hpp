@@ -16,6 +16,8 @@ namespace unimem::detail {
 struct Origin {
   Span* span = nullptr;
   SlabBlock small{};
+
+  [[nodiscard]] bool in_pages() const noexcept { return span != nullptr || small.slab != nullptr; }
 };
 
 /// A pool's memory where its device maps pages: small blocks in slabs; slabs, and larger blocks, in spans of pages that
@@ -67,6 +69,10 @@ class Extents final : private SlabMemory {
 
   /// Gives free pages back to the device until at most `keep` bytes are reserved, or none is free. Returns the bytes.
   std::size_t trim(std::size_t keep) noexcept;
+
+  /// Puts all free pages side by side, and returns the bytes that had to move. Throws what the driver throws; then some
+  /// have moved.
+  std::size_t compact();
 
   /// The most bytes that could have been given back at every moment since this was last asked.
   [[nodiscard]] std::size_t idle() noexcept;

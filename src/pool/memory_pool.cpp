@@ -42,6 +42,10 @@ std::size_t MemoryPool::trim(std::size_t keep_bytes) {
   return core_->trim(keep_bytes);
 }
 
+PoolDefragmentation MemoryPool::defragment() {
+  return core_->defragment();
+}
+
 PoolStatistics MemoryPool::statistics() const {
   return core_->statistics();
 }

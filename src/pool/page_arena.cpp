@@ -3,6 +3,8 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 
+#include "pool/mutants.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -86,6 +88,15 @@ Span* PageArena::gather(std::size_t bytes, std::size_t alignment, std::size_t cr
   return make(site, site.missing - moving_bytes(), size, alignment);
 }
 
+std::size_t PageArena::gather_all() {
+  auto const before = counts_.moved_bytes;
+  auto const found = plan(std::max(free_in_pages_, page_));
+  if (pieces_.size() < 2) return 0;
+  auto const site = gathering_site(found, 1);
+  give(*make(site, site.missing - moving_bytes(), found, 1));
+  return counts_.moved_bytes - before;
+}
+
 Span* PageArena::grow(std::size_t bytes, std::size_t alignment) {
   if (bytes > most_bytes) {
     throw OutOfMemory({.where = "address space", .requested = bytes, .holders = {}, .reason = "no device has as much"});
@@ -121,7 +132,8 @@ std::size_t PageArena::trim(std::size_t keep) noexcept {
 }
 
 AddressRange PageArena::whole_pages(Span const& span) const noexcept {
-  auto const begin = align_up(span.base, page_);
+  auto const begin =
+      UNIMEM_MUTANT(shared_pages_moved) ? span.base & ~(std::uintptr_t{page_} - 1) : align_up(span.base, page_);
   auto const end = span.end() & ~(std::uintptr_t{page_} - 1);
   return begin < end ? AddressRange{begin, end - begin} : AddressRange{begin, 0};
 }
@@ -282,7 +294,7 @@ void PageArena::add_piece(Span& growing, bool upwards, Piece const& piece) {
     throw;
   }
   extend(growing, upwards, bytes);
-  settle(cut(*piece.span, piece.range.base, bytes), SpanKind::hole);
+  settle(cut(*piece.span, piece.range.base, bytes), UNIMEM_MUTANT(holes_served) ? SpanKind::free : SpanKind::hole);
   ++counts_.pieces;
   counts_.moved_bytes += bytes;
 }
@@ -364,7 +376,8 @@ Span& PageArena::settle(Span& span, SpanKind kind) noexcept {
     unlink(span);
     whole = before;
   }
-  if (auto* const after = whole->after; after != nullptr && after->kind == kind) {
+  if (auto* const after = whole->after;
+      after != nullptr && after->kind == kind && !UNIMEM_MUTANT(neighbours_kept_apart)) {
     unindex(*after);
     whole->bytes += after->bytes;
     unlink(*after);

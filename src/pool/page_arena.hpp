@@ -65,6 +65,10 @@ class PageArena {
   /// it throws, changing nothing.
   [[nodiscard]] Span* grow(std::size_t bytes, std::size_t alignment = 1);
 
+  /// Puts all whole free pages side by side; returns the bytes that were moved for it: 0 if they already lie so. Calls
+  /// the source, and throws what it throws: then some have moved.
+  std::size_t gather_all();
+
   /// Makes a used span free.
   void give(Span& span) noexcept;
 

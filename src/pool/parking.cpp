@@ -1,11 +1,13 @@
 #include "pool/parking.hpp"
 
+#include "pool/mutants.hpp"
 #include "pool/pool_core.hpp"
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
 #include <span>
+#include <thread>
 #include <utility>
 
 namespace unimem::detail {
@@ -192,8 +194,11 @@ void Parking::release_all() noexcept {
 Parking::Seizure::Seizure(Parking& parking) noexcept : parking_(parking) {
   std::lock_guard const lock{parking_.mutex_};
   parking_.seize_all();
-  for (auto const& thread : parking_.threads_) parking_.core_.take_back(thread->magazines);
-  parking_.core_.take_back(parking_.depots_);
+  for (auto const& thread : parking_.threads_) {
+    bool const overlooked = UNIMEM_MUTANT(threads_overlooked) && thread->owner != std::this_thread::get_id();
+    if (!overlooked) parking_.core_.take_back(thread->magazines);
+  }
+  if (!UNIMEM_MUTANT(depots_overlooked)) parking_.core_.take_back(parking_.depots_);
 }
 
 Parking::Seizure::~Seizure() {

@@ -4,6 +4,7 @@
 #include <unimem/core/size.hpp>
 
 #include "pool/allocation_recorder.hpp"
+#include "pool/mutants.hpp"
 #include "pool/near_exact.hpp"
 
 #include <fmt/format.h>
@@ -193,7 +194,7 @@ Block& PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptio
 
   if (options.queue == nullptr) {
     block.wait();
-  } else if (!block.settled()) {
+  } else if (!UNIMEM_MUTANT(queues_not_ordered) && !block.settled()) {
     Event both;  // everything before this moment of the queue, the waits included: one event that stands for them
     try {
       options.queue->wait(block.inherited);
@@ -274,6 +275,7 @@ Block* PoolCore::make(Lock& lock, std::size_t capacity, std::size_t bytes, Acqui
   live_.splice(live_.end(), fresh);
   count_in(block, bytes, piece.fresh ? From::device : From::extents);
   lock.unlock();
+  expose(block);
   return &block;
 }
 
@@ -334,8 +336,9 @@ BlockList PoolCore::descriptor() {
 
 void PoolCore::release_otherwise(Block& block, Event last_use) noexcept {
   if (recorder_ != nullptr) recorder_->released(block, last_use);
+  if (UNIMEM_MUTANT(earlier_work_forgotten)) block.inherited = {};
   block.used_until(last_use);
-  block.parked_for = block.only_queue();
+  block.parked_for = UNIMEM_MUTANT(parked_for_anybody) ? 0 : block.only_queue();
   if (block.parked_for == 0) hide(block);
   if (block.parked_for == Block::no_queue || !parking_.keep(block)) release_here(block);
 }
@@ -355,7 +358,7 @@ void PoolCore::release_here(Block& block) noexcept {
   changed();
   if (self_ != nullptr) {
     shrink(lock, 0);
-    if (live_.empty() && returning_ == 0) {
+    if (live_.empty() && returning_ == 0 && trimming_ == 0) {
       auto const last = std::move(self_);
       lock.unlock();
     }
@@ -426,11 +429,16 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
   returning_ += bytes;
   lock.unlock();
   for (auto& block : victims) {
-    block.wait();
-    expose(block);
+    if (!UNIMEM_MUTANT(returned_at_once)) block.wait();
+    auto const origin = std::exchange(block.origin, {});
+    if (origin.in_pages()) {
+      hide(block);  // they stay the pool's
+    } else {
+      expose(block);
+    }
     auto const memory = std::exchange(block.memory, {});
     if (extents_ != nullptr) {
-      extents_->give_back(memory, std::exchange(block.origin, {}));
+      extents_->give_back(memory, origin);
     } else {
       device_.release(memory, location_);
     }
@@ -453,15 +461,33 @@ std::size_t PoolCore::trim(std::size_t keep_bytes) noexcept {
   return shrink(lock, keep_bytes > everything - in_use ? everything : in_use + keep_bytes);
 }
 
+PoolDefragmentation PoolCore::defragment() {
+  auto const begin = std::chrono::steady_clock::now();
+  PoolDefragmentation report;
+  report.largest_free_before = fragmentation().largest_free_block;
+  if (extents_ != nullptr) {
+    Parking::Seizure const seizure{parking_};
+    Lock lock{mutex_};
+    give_back(lock, free_.take_settled());
+    lock.unlock();
+    report.bytes_moved = extents_->compact();
+  }
+  report.largest_free_after = fragmentation().largest_free_block;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
 std::size_t PoolCore::shrink(Lock& lock, std::size_t keep) noexcept {
   if (extents_ == nullptr) {
     auto const kept = counts_.active_bytes + growing_ + free_.bytes();
     return give_back(lock, free_.take_oldest(kept > keep ? kept - keep : 0, true));
   }
   give_back(lock, free_.take_oldest(everything, true));
+  ++trimming_;
   lock.unlock();
   auto const given = extents_->trim(keep);
   lock.lock();
+  --trimming_;
   changed();
   return given;
 }
@@ -490,7 +516,7 @@ void PoolCore::set_max_bytes(std::size_t bytes) {
 }
 
 bool PoolCore::await_transit(Lock& lock) {
-  if (growing_ == 0 && returning_ == 0) return false;
+  if ((growing_ == 0 && returning_ == 0) || UNIMEM_MUTANT(transit_overlooked)) return false;
   changed_.wait(lock, [this, seen = changes_] { return changes_ != seen; });
   return true;
 }

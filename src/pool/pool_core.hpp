@@ -2,11 +2,11 @@
 
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/poison.hpp"
 #include "pool/block.hpp"
 #include "pool/extents.hpp"
 #include "pool/free_blocks.hpp"
 #include "pool/parking.hpp"
-#include "pool/poison.hpp"
 
 #include <condition_variable>
 #include <cstddef>
@@ -84,6 +84,7 @@ class PoolCore {
   [[nodiscard]] Parking& parking() noexcept { return parking_; }
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
+  [[nodiscard]] PoolDefragmentation defragment();
   [[nodiscard]] PoolStatistics statistics() const;
   [[nodiscard]] PoolFragmentation fragmentation() const;
   [[nodiscard]] std::vector<OutOfMemory::Holder> holders(std::size_t most) const;
@@ -189,6 +190,7 @@ class PoolCore {
   BlockList spare_;            ///< descriptors without memory
   std::size_t growing_ = 0;    ///< in transit from the driver, or from the extents, bytes
   std::size_t returning_ = 0;  ///< in transit back, bytes
+  unsigned trimming_ = 0;      ///< threads that have dropped the lock to trim the extents
   Time idle_since_{};          ///< when the extents' idle pages were last looked at
   PoolStatistics counts_;
   mutable Parking parking_;

@@ -1,5 +1,7 @@
 #include "pool/slabs.hpp"
 
+#include "pool/mutants.hpp"
+
 #include <algorithm>
 #include <bit>
 #include <stdexcept>
@@ -59,7 +61,7 @@ SlabBlock Slabs::take(std::size_t bytes) {
   std::size_t word = 0;
   while (slab->free[word] == 0) ++word;
   auto const bit = static_cast<std::size_t>(std::countr_zero(slab->free[word]));
-  slab->free[word] &= slab->free[word] - 1;
+  if (!UNIMEM_MUTANT(slab_blocks_twice)) slab->free[word] &= slab->free[word] - 1;
   ++slab->used;
   used_ += capacity;
   link(of, *slab);
@@ -74,7 +76,7 @@ void Slabs::give(SlabBlock block) noexcept {
   --slab.used;
   used_ -= slab.capacity;
   if (slab.used != 0) return link(of, slab);
-  if (of.empty != nullptr) return give_back(slab);
+  if (of.empty != nullptr && !UNIMEM_MUTANT(empty_slabs_kept)) return give_back(slab);
   of.empty = &slab;
 }
 

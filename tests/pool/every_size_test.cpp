@@ -3,7 +3,7 @@
 #include <unimem/pool/memory_pool.hpp>
 #include <unimem/pool/pool_resource.hpp>
 
-#include "pool/poison.hpp"
+#include "core/poison.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
+#include <unimem/device/discovery.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
-#include "pool/poison.hpp"
+#include "core/poison.hpp"
 #include "pool/pool_core.hpp"
 #include "pool/scripted_device.hpp"
 
@@ -105,6 +106,22 @@ TEST(AllocationDeathTest, UnderAddressSanitizerAUseAfterReleaseIsReported) {
   block = pool.acquire(1000);
   bytes[999] = 1;  // the next owner may
   EXPECT_EQ(bytes[999], 1);
+}
+
+TEST(AllocationDeathTest, UnderAddressSanitizerFreePartsOfPagesAreAsDead) {
+  if (!detail::poisons) GTEST_SKIP() << "not built with AddressSanitizer";
+  MemoryPool pool{device("cpu"), Location::host, {.backing = PoolBacking::pages}};
+  auto block = pool.acquire(100'000);
+  auto const beside = pool.acquire(100'000);
+  auto* const bytes = static_cast<unsigned char volatile*>(block.data());
+  block.release();
+  pool.trim();  // what is cached is united with what is free
+  EXPECT_DEATH(bytes[0] = 1, "use-after-poison");
+  block = pool.acquire(50'000);
+  ASSERT_EQ(block.data(), bytes) << "best fit";
+  bytes[0] = 1;
+  EXPECT_EQ(bytes[0], 1);
+  EXPECT_DEATH(bytes[60'000] = 1, "use-after-poison");
 }
 
 TEST(Block, ADescriptorStaysWhereItIsAndKnowsHowOftenItHasChangedHands) {

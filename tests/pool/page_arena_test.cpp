@@ -284,6 +284,13 @@ class ArenaUser {
       auto const reserved = arena_.reserved();
       auto const given = arena_.trim(random() % (reserved + 1));
       ASSERT_EQ(arena_.reserved(), reserved - given);
+    } else if (kind == 1) {
+      auto const reserved = arena_.reserved(), in_pages = arena_.free_in_pages();
+      arena_.gather_all();
+      ASSERT_EQ(arena_.reserved(), reserved);
+      ASSERT_EQ(arena_.free_in_pages(), in_pages);
+      ASSERT_GE(arena_.largest_free(), in_pages) << "they lie side by side";
+      ASSERT_EQ(arena_.gather_all(), 0U) << "nothing is left to move";
     } else if (held_.empty() || kind < 52) {
       std::uniform_real_distribution<double> logarithm(std::log(1.0), std::log(static_cast<double>(most)));
       acquire(static_cast<std::size_t>(std::exp(logarithm(random))), std::size_t{1} << random() % 17, random);

@@ -119,6 +119,13 @@ class UNIMEM_API MemoryPool {
   /// waited for. Returns the bytes given back.
   std::size_t trim(std::size_t keep_bytes = 0);
 
+  /// Puts the free memory of a pool of pages side by side: what is cached is united, and pages that are free as a whole
+  /// are moved together by their mappings. No byte in use moves, and nothing is copied; free parts of pages in use stay
+  /// where they are. Does not wait for pending work, whose blocks stay. What an acquire would have to gather it then
+  /// finds. Throws what the driver throws; all that had been moved until then stays moved. Where blocks are allocations
+  /// there is nothing to do.
+  PoolDefragmentation defragment();
+
   [[nodiscard]] PoolStatistics statistics() const;
   [[nodiscard]] PoolFragmentation fragmentation() const;
 

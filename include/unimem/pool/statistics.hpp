@@ -68,4 +68,13 @@ struct PoolFragmentation {
   }
 };
 
+/// What `MemoryPool::defragment` has done.
+struct PoolDefragmentation {
+  std::size_t bytes_moved = 0;          ///< of free memory, by its mappings: none of it was copied
+  std::size_t blocks_moved = 0;         ///< blocks in use: none so far
+  std::size_t largest_free_before = 0;  ///< bytes
+  std::size_t largest_free_after = 0;   ///< bytes
+  double seconds = 0;
+};
+
 }  // namespace unimem
