@@ -43,7 +43,7 @@ Extents::Piece Extents::try_take(std::size_t bytes) {
     return span == nullptr ? Piece{} : piece_of(*span, false);
   }
   if (!slabs_.has(capacity)) {
-    for_slab_ = arena_.take(Slabs::slab_bytes(capacity));
+    for_slab_ = arena_.take(Slabs::slab_bytes(capacity), 1, End::high);
     if (for_slab_ == nullptr) return {};
   }
   return small_piece(capacity, false);
@@ -55,7 +55,11 @@ Extents::Piece Extents::obtain(std::size_t bytes, std::size_t limit, std::size_t
   auto const capacity = capacity_for(bytes);
   bool const small = Slabs::serves(capacity);
   if (!small || !slabs_.has(capacity)) {
-    auto* const span = obtain_span(small ? Slabs::slab_bytes(capacity) : capacity, limit, peak);
+    auto const size = small ? Slabs::slab_bytes(capacity) : capacity;
+    auto const end = small ? End::high : End::low;
+    auto* span = obtain_span(size, limit, peak, end);
+    // What slabs keep without need may be the page that is missing.
+    if (span == nullptr && slabs_.trim() != 0) span = obtain_span(size, limit, peak, end);
     if (span == nullptr) return alone(bytes, limit);
     if (!small) return piece_of(*span, reserved_now() > before);
     for_slab_ = span;
@@ -64,8 +68,6 @@ Extents::Piece Extents::obtain(std::size_t bytes, std::size_t limit, std::size_t
 }
 
 Extents::Piece Extents::alone(std::size_t bytes, std::size_t limit) {
-  slabs_.trim();
-  publish();
   auto const kept = reserved_now() - arena_.free_in_pages();
   if (kept > limit || bytes > limit - kept) {
     throw OutOfMemory({.where = fmt::format("{} {}", device_.id(), to_string(location_)),
@@ -187,7 +189,7 @@ Extents::Piece Extents::piece(Piece piece, bool fresh) noexcept {
   return piece;
 }
 
-Span* Extents::obtain_span(std::size_t bytes, std::size_t limit, std::size_t peak) {
+Span* Extents::obtain_span(std::size_t bytes, std::size_t limit, std::size_t peak, End end) {
   auto const allowed = UNIMEM_MUTANT(limit_of_pages_ignored) ? SIZE_MAX / 2
                        : limit > alone_                      ? limit - alone_
                                                              : 0;  // for the arena
@@ -195,11 +197,11 @@ Span* Extents::obtain_span(std::size_t bytes, std::size_t limit, std::size_t pea
   auto const plenty = std::min(allowed, wanted + slack_of(wanted));
   auto const room = [&](std::size_t most) { return most > arena_.reserved() ? most - arena_.reserved() : 0; };
   auto const attempt = [&]() -> Span* {
-    if (auto* const span = arena_.take(bytes)) return span;
+    if (auto* const span = arena_.take(bytes, 1, end)) return span;
     auto const most_growth = arena_.rounded(bytes) + arena_.page_bytes();  // beside a free span it takes less
-    if (most_growth >= bytes && most_growth <= room(plenty)) return arena_.grow(bytes);
-    if (auto* const span = arena_.gather(bytes, 1, room(plenty))) return span;
-    return arena_.gather(bytes, 1, room(allowed));
+    if (most_growth >= bytes && most_growth <= room(plenty)) return arena_.grow(bytes, 1, end);
+    if (auto* const span = arena_.gather(bytes, 1, room(plenty), end)) return span;
+    return arena_.gather(bytes, 1, room(allowed), end);
   };
   Span* span = nullptr;
   try {

@@ -94,6 +94,8 @@ class Extents final : private SlabMemory {
   void validate(std::size_t used) const;
 
  private:
+  using End = PageArena::End;
+
   // The memory of the slabs. Every stretch has been made ready for them before they ask.
   [[nodiscard]] Stretch take(std::size_t bytes) override;
   void give(Stretch stretch) noexcept override;
@@ -103,7 +105,7 @@ class Extents final : private SlabMemory {
   [[nodiscard]] Piece piece_of(Span& span, bool fresh) noexcept;
   [[nodiscard]] Piece small_piece(std::size_t capacity, bool fresh);
   /// Null if the limit leaves no room for its pages.
-  [[nodiscard]] Span* obtain_span(std::size_t bytes, std::size_t limit, std::size_t peak);
+  [[nodiscard]] Span* obtain_span(std::size_t bytes, std::size_t limit, std::size_t peak, End end);
   /// An allocation of its own.
   [[nodiscard]] Piece alone(std::size_t bytes, std::size_t limit);
   [[nodiscard]] std::size_t reserved_now() const noexcept { return arena_.reserved() + alone_; }

@@ -70,22 +70,22 @@ std::size_t PageArena::rounded(std::size_t bytes) const noexcept {
   return bytes >= whole_pages_from_ ? page_up(bytes) : align_up(std::max<std::size_t>(bytes, 1), granule_);
 }
 
-Span* PageArena::take(std::size_t bytes, std::size_t alignment) {
+Span* PageArena::take(std::size_t bytes, std::size_t alignment, End end) {
   if (bytes > most_bytes) return nullptr;
   auto* const span = free_.best_fit(rounded(bytes), alignment);
   if (span == nullptr) return nullptr;
   provide_spare_spans();
-  return &serve(*span, rounded(bytes), alignment);
+  return &serve(*span, rounded(bytes), alignment, end);
 }
 
-Span* PageArena::gather(std::size_t bytes, std::size_t alignment, std::size_t create) {
-  if (auto* const span = take(bytes, alignment)) return span;
+Span* PageArena::gather(std::size_t bytes, std::size_t alignment, std::size_t create, End end) {
+  if (auto* const span = take(bytes, alignment, end)) return span;
   if (bytes > most_bytes) return nullptr;
   auto const size = rounded(bytes);
   auto const found = plan(page_up(size));
   if (page_up(size) - found > create) return nullptr;
   auto const site = gathering_site(size, alignment);
-  return make(site, site.missing - moving_bytes(), size, alignment);
+  return make(site, site.missing - moving_bytes(), size, alignment, end);
 }
 
 std::size_t PageArena::gather_all() {
@@ -93,17 +93,17 @@ std::size_t PageArena::gather_all() {
   auto const found = plan(std::max(free_in_pages_, page_));
   if (pieces_.size() < 2) return 0;
   auto const site = gathering_site(found, 1);
-  give(*make(site, site.missing - moving_bytes(), found, 1));
+  give(*make(site, site.missing - moving_bytes(), found, 1, End::low));
   return counts_.moved_bytes - before;
 }
 
-Span* PageArena::grow(std::size_t bytes, std::size_t alignment) {
+Span* PageArena::grow(std::size_t bytes, std::size_t alignment, End end) {
   if (bytes > most_bytes) {
     throw OutOfMemory({.where = "address space", .requested = bytes, .holders = {}, .reason = "no device has as much"});
   }
   pieces_.clear();
   auto const site = growing_site(rounded(bytes), alignment);
-  return make(site, site.missing, rounded(bytes), alignment);
+  return make(site, site.missing, rounded(bytes), alignment, end);
 }
 
 void PageArena::give(Span& span) noexcept {
@@ -233,7 +233,7 @@ std::size_t PageArena::moving_bytes() const noexcept {
                                [](Piece const& piece) { return piece.range.bytes; });
 }
 
-Span* PageArena::make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment) {
+Span* PageArena::make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment, End end) {
   if (site.hole == nullptr) site.hole = &reserve_addresses(site.missing);
   provide_spare_spans();
   auto& growing = begin_growing(site);
@@ -247,7 +247,7 @@ Span* PageArena::make(Site site, std::size_t fresh, std::size_t bytes, std::size
   }
   counts_.growths += fresh != 0;
   counts_.gathers += !pieces_.empty();
-  return &serve(*end_growing(growing), bytes, alignment);
+  return &serve(*end_growing(growing), bytes, alignment, end);
 }
 
 Span& PageArena::begin_growing(Site site) noexcept {
@@ -386,8 +386,9 @@ Span& PageArena::settle(Span& span, SpanKind kind) noexcept {
   return *whole;
 }
 
-Span& PageArena::serve(Span& span, std::size_t bytes, std::size_t alignment) noexcept {
-  auto& served = cut(span, align_up(span.base, alignment), bytes);
+Span& PageArena::serve(Span& span, std::size_t bytes, std::size_t alignment, End end) noexcept {
+  auto const base = end == End::low ? align_up(span.base, alignment) : (span.end() - bytes) & ~(alignment - 1);
+  auto& served = cut(span, base, bytes);
   served.kind = SpanKind::used;
   return served;
 }

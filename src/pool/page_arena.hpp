@@ -33,6 +33,10 @@ class PageArena {
     std::size_t whole_pages_from = 16;
   };
 
+  /// From which end of a free span a piece is cut. Whoever cuts many small ones cuts them high: what is left then
+  /// begins where it began, at a page as a rule.
+  enum class End : std::uint8_t { low, high };
+
   /// What calls of the source have been made for.
   struct Counts {
     std::uint64_t gathers = 0;       ///< spans made of pages that lay elsewhere
@@ -54,16 +58,16 @@ class PageArena {
 
   /// Free memory of at least `bytes` (positive) at a multiple of `alignment` (a power of two, at most a page), the best
   /// fit; null if no free span is large enough. Throws std::bad_alloc, changing nothing.
-  [[nodiscard]] Span* take(std::size_t bytes, std::size_t alignment = 1);
+  [[nodiscard]] Span* take(std::size_t bytes, std::size_t alignment = 1, End end = End::low);
 
   /// As `take`, after making room: moves free pages to where they make one span, the largest runs first, and adds at
   /// most `create` bytes of fresh pages where they do not suffice. Null, changing nothing, if there are not enough of
   /// both. Calls the source, and throws what it throws: then some pages may have moved.
-  [[nodiscard]] Span* gather(std::size_t bytes, std::size_t alignment, std::size_t create);
+  [[nodiscard]] Span* gather(std::size_t bytes, std::size_t alignment, std::size_t create, End end = End::low);
 
   /// As `take`, from fresh pages, continuing a free span where one can be continued. Calls the source, and throws what
   /// it throws, changing nothing.
-  [[nodiscard]] Span* grow(std::size_t bytes, std::size_t alignment = 1);
+  [[nodiscard]] Span* grow(std::size_t bytes, std::size_t alignment = 1, End end = End::low);
 
   /// Puts all whole free pages side by side; returns the bytes that were moved for it: 0 if they already lie so. Calls
   /// the source, and throws what it throws: then some have moved.
@@ -139,7 +143,7 @@ class PageArena {
   std::size_t plan(std::size_t bytes);
   [[nodiscard]] std::size_t moving_bytes() const noexcept;
   [[nodiscard]] Span& last_piece(Span& largest, std::size_t bytes) const noexcept;
-  [[nodiscard]] Span* make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment);
+  [[nodiscard]] Span* make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment, End end);
 
   // Between these two a span is in no index, so that it can grow step by step while its neighbours change.
   [[nodiscard]] Span& begin_growing(Site site) noexcept;
@@ -158,7 +162,7 @@ class PageArena {
   [[nodiscard]] Span& cut(Span& span, std::uintptr_t base, std::size_t bytes) noexcept;
   /// Makes a span outside the index free or a hole and unites it with its like.
   Span& settle(Span& span, SpanKind kind) noexcept;
-  [[nodiscard]] Span& serve(Span& span, std::size_t bytes, std::size_t alignment) noexcept;
+  [[nodiscard]] Span& serve(Span& span, std::size_t bytes, std::size_t alignment, End end) noexcept;
 
   /// Whatever the next step needs it has: throws std::bad_alloc before anything changed.
   void provide_spare_spans();

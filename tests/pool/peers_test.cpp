@@ -104,6 +104,10 @@ TEST_P(BugsOfPeers, OutOfMemoryThoughAFittingBlockWasCached) {
     released.count_down();
     done.wait();
   });
+  struct LetGo {
+    std::latch& latch;
+    ~LetGo() { latch.count_down(); }
+  } const in_any_case{done};
   released.wait();
   for (auto const bytes : {most, most - 1, most / 2, std::size_t{1}}) {
     EXPECT_EQ(pool.acquire(bytes).size(), bytes);
@@ -115,7 +119,6 @@ TEST_P(BugsOfPeers, OutOfMemoryThoughAFittingBlockWasCached) {
   }
   EXPECT_EQ(pool.acquire(most).size(), most);
   EXPECT_EQ(pool.statistics().failed_allocations, 0U);
-  done.count_down();
 }
 
 TEST_P(BugsOfPeers, OutOfMemoryThoughAPendingBlockWasAboutToCome) {
