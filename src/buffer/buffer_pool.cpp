@@ -208,7 +208,7 @@ std::size_t BufferPool::trim(std::size_t keep_bytes) {
   auto const expiry = inside.now_and_expiry().second;
   Inside::Buffers gone;  // destroyed without the lock
   std::lock_guard const lock{inside.mutex};
-  auto& [pageable, pinned] = inside.halves;
+  auto &pageable = inside.half(false), &pinned = inside.half(true);
   auto const kept = [&] { return pageable.shelf.bytes() + pinned.shelf.bytes(); };
   auto const before = kept();
   gone = inside.evict_older_than(expiry);

@@ -72,7 +72,9 @@ AddressBook const& StreamOrderedBook::book() const noexcept {
 
 void StreamOrderedBook::check_property(MemoryPool const& pool, std::type_info const& property) {
   // The tags are CCCL's, in a namespace that differs from version to version; their names are what they have in common.
-  auto const names = [&](std::string_view tag) { return std::string_view{property.name()}.find(tag) != tag.npos; };
+  auto const names = [&](std::string_view tag) {
+    return std::string_view{property.name()}.find(tag) != std::string_view::npos;
+  };
   auto const& device = pool.device();
   auto const location = pool.location();
   bool const for_host = location != Location::device || device.reaches_host_memory();

@@ -140,7 +140,7 @@ class UNIMEM_API BufferPool {
     put_back(std::move(kind), std::move(taken.core_));
   }
   template <class T>
-  void release(UnifiedBuffer<T>&& buffer) {
+  void release(UnifiedBuffer<T>&& buffer) {  // NOLINT(*-rvalue-reference-param-not-moved): unless it is refused
     release(buffer);
   }
 
