@@ -56,6 +56,7 @@ bool BufferCore::recycle(bool zero) {
     if (!UNIMEM_MUTANT(recycled_failures_kept)) inside->pending.clear();
     inside->deferred = nullptr;
     inside->host_writes.reset();
+    inside->life.reset();
     if (!UNIMEM_MUTANT(recycled_dirty)) inside->coherence.discard();
   } else {
     inside->drop_everything(bytes_);

@@ -111,6 +111,16 @@ TEST_F(PooledReuse, ShowsNothingOfWhatWasCountedAndAdvised) {
   EXPECT_THAT(next.advice(), IsEmpty());
 }
 
+TEST_F(PooledReuse, IsTheEndOfTheBufferForWhoWatchesIt) {
+  for (std::size_t const count : {0, 1000}) {
+    auto buffer = pool.acquire<std::uint32_t>(count);
+    auto const life = buffer.core().life();
+    EXPECT_FALSE(life.expired());
+    auto const next = pass_on(buffer);
+    EXPECT_TRUE(life.expired()) << "a graph that was captured with it is not for the next owner";
+  }
+}
+
 TEST_F(PooledReuse, GoesBehindTheWorkOfTheOwnerBeforeWithoutWaiting) {
   auto queue = sim.create_queue();
   auto buffer = pool.acquire<std::uint32_t>(1000);
