@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <mutex>
 #include <new>
 #include <stdexcept>
@@ -30,7 +31,8 @@ struct BufferPool::Inside {
   /// book, and tells if its owner has destroyed it.
   struct Lent {
     std::weak_ptr<BufferCore> core;
-    BufferKind kind;
+    Buffers place;  ///< what it will stand in on its shelf: its kind, and no buffer
+    [[nodiscard]] BufferKind const& kind() const noexcept { return place.front().kind; }
   };
 
   /// What is kept apart for pageable and for pinned buffers.
@@ -39,7 +41,8 @@ struct BufferPool::Inside {
     BufferPoolStatistics counts;  ///< but what the shelf and the book know
   };
 
-  explicit Inside(BufferPoolOptions options_) : options(std::move(options_)), settings(options.settings) {}
+  explicit Inside(BufferPoolOptions options_)
+      : options(std::move(options_)), settings(options.settings), interval_ns(settings.trim_interval.count()) {}
 
   [[nodiscard]] Half& half(bool pinned) noexcept { return halves[pinned ? 1 : 0]; }
   [[nodiscard]] BufferPoolLimits const& limits(bool pinned) const noexcept {
@@ -47,8 +50,8 @@ struct BufferPool::Inside {
   }
 
   [[nodiscard]] Time now() const { return options.clock ? options.clock() : std::chrono::steady_clock::now(); }
-  /// The moment before which a kept buffer is too old; asks the clock only if ages matter. Takes the lock.
-  [[nodiscard]] std::pair<Time, Time> now_and_expiry();
+  /// Now, and the moment before which a kept buffer is too old. Asks the clock only if ages matter; no lock is held.
+  [[nodiscard]] std::pair<Time, Time> now_and_expiry() const;
 
   // Under the lock. Each returns what is to be destroyed without it.
   [[nodiscard]] Buffers evict(Half& from, Buffers gone) noexcept {
@@ -62,27 +65,24 @@ struct BufferPool::Inside {
   }
   /// Moves the one buffer to its shelf, if it is admitted.
   void keep(Buffers& one, Time expiry, Buffers& gone);
-  void lend(std::shared_ptr<BufferCore> const& core, BufferKind const& kind);
-  void forget_destroyed() noexcept {
-    std::erase_if(lent, [](auto const& one) { return one.second.core.expired(); });
-  }
+  /// A buffer's entry in the book of those lent, made if need be.
+  [[nodiscard]] Lent& entry_for(BufferCore const& core);
+  /// Strikes a buffer out of the book; whether it is to be overwritten with zeros. Throws InvalidArgument.
+  [[nodiscard]] bool take_back(BufferCore const& core, Buffers& place);
   [[nodiscard]] BufferPoolStatistics statistics(bool pinned);
 
   BufferPoolOptions const options;
   std::mutex mutex;
   BufferPoolSettings settings;
+  std::atomic<std::chrono::nanoseconds::rep> interval_ns;  ///< of the settings, for who has not the lock
   std::array<Half, 2> halves;
   std::unordered_map<BufferCore const*, Lent> lent;
   std::uint64_t releases = 0;
   std::size_t look_at = 64;  ///< how many lent buffers make it worth looking for destroyed ones
 };
 
-std::pair<BufferShelf::Time, BufferShelf::Time> BufferPool::Inside::now_and_expiry() {
-  std::chrono::nanoseconds interval{};
-  {
-    std::lock_guard const lock{mutex};
-    interval = settings.trim_interval;
-  }
+std::pair<BufferShelf::Time, BufferShelf::Time> BufferPool::Inside::now_and_expiry() const {
+  std::chrono::nanoseconds const interval{interval_ns.load(std::memory_order_relaxed)};  // about as old as it says
   if (interval.count() <= 0) return {Time{}, Time::min()};
   auto const time = now();
   return {time, time - interval};
@@ -101,12 +101,29 @@ void BufferPool::Inside::keep(Buffers& one, Time expiry, Buffers& gone) {
   to.counts.peak_pooled_bytes = std::max(to.counts.peak_pooled_bytes, to.shelf.bytes());
 }
 
-void BufferPool::Inside::lend(std::shared_ptr<BufferCore> const& core, BufferKind const& kind) {
+BufferPool::Inside::Lent& BufferPool::Inside::entry_for(BufferCore const& core) {
   if (lent.size() >= look_at) {
-    forget_destroyed();
+    std::erase_if(lent, [](auto const& one) { return one.second.core.expired(); });
     look_at = std::max<std::size_t>(64, 2 * lent.size());
   }
-  lent.insert_or_assign(core.get(), Lent{core, kind});
+  return lent[&core];
+}
+
+bool BufferPool::Inside::take_back(BufferCore const& core, Buffers& place) {
+  std::unique_lock lock{mutex};
+  if (auto const found = lent.find(&core); found != lent.end()) {
+    place = UNIMEM_MUTANT(taken_back_twice) ? found->second.place : std::move(found->second.place);
+    if (!UNIMEM_MUTANT(taken_back_twice)) lent.erase(found);
+    auto& counts = half(place.front().kind.pinned).counts;
+    ++counts.released;
+    ++counts.let_go;  // until it is kept
+    return settings.zero_on_release;
+  }
+  ++half(core.options().pinned).counts.refused;
+  lock.unlock();
+  auto const name = core.name();
+  throw InvalidArgument("buffer", name.empty() ? std::string("one without a name") : fmt::format("'{}'", name),
+                        "one that this buffer pool has lent and not had back since");
 }
 
 BufferPoolStatistics BufferPool::Inside::statistics(bool pinned) {
@@ -115,7 +132,7 @@ BufferPoolStatistics BufferPool::Inside::statistics(bool pinned) {
   result.pooled_buffers = from.shelf.count();
   result.pooled_bytes = from.shelf.bytes();
   result.active_buffers = static_cast<std::size_t>(std::ranges::count_if(
-      lent, [&](auto const& one) { return one.second.kind.pinned == pinned && !one.second.core.expired(); }));
+      lent, [&](auto const& one) { return one.second.kind().pinned == pinned && !one.second.core.expired(); }));
   return result;
 }
 
@@ -126,68 +143,53 @@ BufferPool::~BufferPool() = default;
 std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
   auto& inside = *inside_;
   auto const expiry = inside.now_and_expiry().second;
-  Inside::Buffers gone, taken;  // destroyed without the lock
+  std::shared_ptr<BufferCore> core;
   {
+    Inside::Buffers gone;  // destroyed without the lock
     std::lock_guard const lock{inside.mutex};
     auto& half = inside.half(kind.pinned);
     if (auto const* const found = half.shelf.find(kind)) {
-      inside.lend(found->core, kind);
-      taken = half.shelf.take(*found);
+      auto& entry = inside.entry_for(*found->core);  // what comes then cannot fail
+      entry.place = half.shelf.take(*found);
+      core = std::move(entry.place.front().core);
+      entry.core = core;
       ++half.counts.hits;
     }
     gone = inside.evict_older_than(expiry);
   }
-  if (!taken.empty()) return std::move(taken.front().core);
+  if (core) return core;
   BufferOptions options;
   options.manager = inside.options.manager;
   options.device = inside.options.device;
   options.pinned = kind.pinned;
   options.name = inside.options.name;
-  auto made = std::make_shared<BufferCore>(kind.bytes, std::move(options));
+  core = std::make_shared<BufferCore>(kind.bytes, std::move(options));
+  Inside::Buffers place;
+  place.push_back({kind, nullptr, {}});
   std::lock_guard const lock{inside.mutex};
-  inside.lend(made, kind);
+  auto& entry = inside.entry_for(*core);
+  entry.core = core;
+  entry.place = std::move(place);
   ++inside.half(kind.pinned).counts.misses;
-  return made;
+  return core;
 }
 
-void BufferPool::release_core(std::shared_ptr<BufferCore>& core) {
-  if (!core) detail::throw_empty_handle("buffer");
-  auto kind = claim(*core);
-  put_back(std::move(kind), std::move(core));
-  core.reset();
-}
-
-BufferKind BufferPool::claim(BufferCore const& core) {
+void BufferPool::release_core(std::shared_ptr<BufferCore>& handle) {
+  if (!handle) detail::throw_empty_handle("buffer");
   auto& inside = *inside_;
-  std::unique_lock lock{inside.mutex};
-  if (auto node = inside.lent.extract(&core)) {
-    auto& counts = inside.half(node.mapped().kind.pinned).counts;
-    ++counts.released;
-    ++counts.let_go;  // until it is kept
-    auto kind = node.mapped().kind;
-    if (UNIMEM_MUTANT(taken_back_twice)) inside.lent.insert(std::move(node));
-    return kind;
-  }
-  ++inside.half(core.options().pinned).counts.refused;
-  lock.unlock();
-  auto const name = core.name();
-  throw InvalidArgument("buffer", name.empty() ? std::string("one without a name") : fmt::format("'{}'", name),
-                        "one that this buffer pool has lent and not had back since");
-}
-
-void BufferPool::put_back(BufferKind kind, std::shared_ptr<BufferCore> core) {
-  auto& inside = *inside_;
-  bool const zero = settings().zero_on_release;
+  Inside::Buffers gone, one;  // destroyed without the lock
+  bool const zero = inside.take_back(*handle, one);
+  auto core = std::move(handle);
   // A slice has a share in it. Without one, whoever let go of the last before us has done so for good.
   bool ours_alone = core.use_count() == 1 || UNIMEM_MUTANT(recycled_though_shared);
   if (ours_alone) std::shared_ptr<BufferCore>(core).reset();  // and what he did is seen by who comes next
-  bool const as_lent = core->size_bytes() == kind.bytes;
+  bool const as_lent = core->size_bytes() == one.front().kind.bytes;
   if (ours_alone || zero) ours_alone = core->recycle(zero) && ours_alone;
   if (!ours_alone || !as_lent) return;
   auto const [now, expiry] = inside.now_and_expiry();
-  Inside::Buffers gone, one;  // destroyed without the lock
+  one.front().core = std::move(core);
+  one.front().since = now;
   try {
-    one.push_back({std::move(kind), std::move(core), now});
     std::lock_guard const lock{inside.mutex};
     inside.keep(one, expiry, gone);
   } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch): documented, and counted as let go
@@ -228,6 +230,7 @@ void BufferPool::configure(BufferPoolSettings const& settings) {
   std::lock_guard const lock{inside.mutex};
   bool const had_ages = inside.settings.trim_interval.count() > 0;
   inside.settings = settings;
+  inside.interval_ns.store(settings.trim_interval.count(), std::memory_order_relaxed);
   for (auto const pinned : {false, true}) {
     auto& half = inside.half(pinned);
     if (!had_ages) half.shelf.set_ages(now);

@@ -19,7 +19,7 @@ std::size_t BufferKindHash::operator()(BufferKind const& kind) const noexcept {
 
 BufferShelf::Kept const* BufferShelf::find(BufferKind const& kind) const noexcept {
   auto const found = by_kind_.find(kind);
-  return found == by_kind_.end() ? nullptr : &*found->second.back();
+  return found == by_kind_.end() || found->second.empty() ? nullptr : &*found->second.back();
 }
 
 BufferShelf::Buffers BufferShelf::take(Kept const& found) noexcept {
@@ -36,13 +36,10 @@ bool BufferShelf::admits(BufferPoolLimits const& limits, BufferKind const& kind)
 
 void BufferShelf::put(Buffers& one) {
   auto const place = one.begin();
-  auto const at = by_kind_.try_emplace(place->kind).first;
-  try {
-    at->second.push_back(place);
-  } catch (...) {
-    if (at->second.empty()) by_kind_.erase(at);
-    throw;
-  }
+  auto const [at, is_new] = by_kind_.try_emplace(place->kind);
+  if (is_new) ++empty_kinds_;
+  at->second.push_back(place);
+  if (at->second.size() == 1) --empty_kinds_;
   by_age_.splice(by_age_.end(), one);
   bytes_ += place->kind.bytes;
   ++in_class_[size_class(place->kind.bytes)];
@@ -78,14 +75,19 @@ BufferShelf::Buffers BufferShelf::take_older_than(Time time) noexcept {
 }
 
 void BufferShelf::remove(Place place, Buffers& to) noexcept {
-  auto const at = by_kind_.find(place->kind);
   // Its kind's oldest or newest, as a rule.
-  auto& places = at->second;
+  auto& places = by_kind_.find(place->kind)->second;
   places.erase(places.back() == place ? std::prev(places.end()) : std::ranges::find(places, place));
-  if (places.empty()) by_kind_.erase(at);
+  if (places.empty()) ++empty_kinds_;
+  if (empty_kinds_ > 16 + by_kind_.size() / 2) forget_empty_kinds();
   bytes_ -= place->kind.bytes;
   --in_class_[size_class(place->kind.bytes)];
   to.splice(to.end(), by_age_, place);
+}
+
+void BufferShelf::forget_empty_kinds() noexcept {
+  std::erase_if(by_kind_, [](auto const& one) { return one.second.empty(); });
+  empty_kinds_ = 0;
 }
 
 template <class Enough>
@@ -115,10 +117,12 @@ void BufferShelf::validate() const {
             "a buffer is not once among those of its kind");
     require(kept.core.use_count() == 1, "a kept buffer is in somebody's hands");
   }
+  std::size_t empty = 0;
   for (auto const& [kind, places] : by_kind_) {
-    require(!places.empty(), "a kind without buffers");
     indexed += places.size();
+    empty += places.empty() ? 1 : 0;
   }
+  require(empty == empty_kinds_, "the kinds without buffers do not add up");
   require(indexed == count(), "the kinds do not add up");
   require(bytes == bytes_, "the bytes do not add up");
   require(in_class == in_class_, "the classes do not add up");

@@ -7,10 +7,10 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <list>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 namespace unimem::detail {
 
@@ -62,14 +62,16 @@ class BufferShelf {
   using Place = Buffers::iterator;
 
   void remove(Place place, Buffers& to) noexcept;
+  void forget_empty_kinds() noexcept;
   template <class Enough>
   void remove_oldest(Buffers& to, Enough enough) noexcept;
   void remove_oldest_of_class(std::size_t index, std::size_t most, Buffers& to) noexcept;
 
-  Buffers by_age_;                                                             ///< oldest first
-  std::unordered_map<BufferKind, std::deque<Place>, BufferKindHash> by_kind_;  ///< oldest first; none empty
+  Buffers by_age_;                                                              ///< oldest first
+  std::unordered_map<BufferKind, std::vector<Place>, BufferKindHash> by_kind_;  ///< oldest first
   std::array<std::size_t, size_class_count> in_class_{};
   std::size_t bytes_ = 0;
+  std::size_t empty_kinds_ = 0;  ///< known, and none there: they come and go, and a few may stay known
 };
 
 }  // namespace unimem::detail

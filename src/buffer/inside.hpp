@@ -110,6 +110,8 @@ struct BufferCore::Inside {
   void drop_everything(std::size_t new_size);
   /// What was said of the buffer and counted goes, for a reset or another owner.
   void forget_history(std::shared_ptr<Meters> fresh) noexcept;
+  /// Meters at zero that no late copy counts into: those there are, if nothing has used them.
+  [[nodiscard]] std::shared_ptr<Meters> fresh_meters() const;
   /// Starts overwriting all storage with zeros, behind the work on it.
   void zero_storage();
 

@@ -25,6 +25,13 @@ void BufferCore::Inside::forget_history(std::shared_ptr<Meters> fresh) noexcept 
   meters = std::move(fresh);
 }
 
+std::shared_ptr<BufferCore::Inside::Meters> BufferCore::Inside::fresh_meters() const {
+  auto const untouched = [](TransferMeter const& one) { return one.nanoseconds() == 0 && one.untimed() == 0; };
+  bool const fresh = meters.use_count() == 1 && untouched(meters->uploads) && untouched(meters->downloads) &&
+                     untouched(meters->between);
+  return fresh ? meters : std::make_shared<Meters>();
+}
+
 void BufferCore::Inside::zero_storage() {
   constexpr std::array<std::byte, 1> zero{};
   auto const zero_out = [&](detail::Storage& storage, Queue& queue, bool by_address) {
@@ -42,9 +49,9 @@ void BufferCore::Inside::zero_storage() {
 }
 
 bool BufferCore::recycle(bool zero) {
-  auto meters = std::make_shared<Inside::Meters>();
   Guard inside(*this);
   inside->check_not_captured();
+  auto meters = inside->fresh_meters();
   if (zero) inside->zero_storage();
   auto const in_other_hands = [](std::shared_ptr<detail::Storage> const& storage) {
     if (UNIMEM_MUTANT(recycled_though_held)) return false;

@@ -113,6 +113,7 @@ void Storage::used_by_others(Device& device, Queue const* queue) {
 
 void Storage::hand_over() {
   note_others();
+  if (hazards_.idle()) return hazards_.forget_ended();
   Hazards behind;
   for (auto const event : hazards_.unfinished()) {
     if (UNIMEM_MUTANT(recycled_work_forgotten)) break;

@@ -127,7 +127,9 @@ class UNIMEM_API BufferPool {
   /// as UnifiedBuffer's constructor.
   template <class T>
   [[nodiscard]] UnifiedBuffer<T> acquire(Shape const& shape, bool pinned = false) {
-    return UnifiedBuffer<T>(shape, acquire_core(detail::buffer_kind<T>(shape, pinned)));
+    auto kind = detail::buffer_kind<T>(shape, pinned);
+    auto core = acquire_core(kind);
+    return UnifiedBuffer<T>(std::move(kind.shape), std::move(core));
   }
 
   /// Takes a buffer back; it is empty afterwards, as if moved from. Waits for nothing. Throws InvalidArgument unless
@@ -135,9 +137,8 @@ class UNIMEM_API BufferPool {
   /// throws (UnsupportedOperation while launches with it are being captured): it is then neither lent nor kept.
   template <class T>
   void release(UnifiedBuffer<T>& buffer) {
-    auto kind = claim(buffer.core());
-    auto taken = std::move(buffer);
-    put_back(std::move(kind), std::move(taken.core_));
+    release_core(buffer.core_);
+    static_cast<void>(UnifiedBuffer<T>(std::move(buffer)));  // and with it what it says of its shape
   }
   template <class T>
   void release(UnifiedBuffer<T>&& buffer) {  // NOLINT(*-rvalue-reference-param-not-moved): unless it is refused
@@ -167,15 +168,13 @@ class UNIMEM_API BufferPool {
   // For callers without a type of their own, such as other languages.
 
   [[nodiscard]] std::shared_ptr<BufferCore> acquire_core(detail::BufferKind const& kind);
-  /// `core` is null afterwards, unless it was refused.
+  /// `core` is null afterwards, unless it was refused: then it is as it was.
   void release_core(std::shared_ptr<BufferCore>& core);
 
  private:
   template <class>
   friend class PooledBuffer;
 
-  [[nodiscard]] detail::BufferKind claim(BufferCore const& core);
-  void put_back(detail::BufferKind kind, std::shared_ptr<BufferCore> core);
   /// For destructors: what fails is reported to the log.
   static void report(std::exception const& failure) noexcept;
   template <class T>
