@@ -298,6 +298,7 @@ int main(int argc, char** argv) {
     // jemalloc asks for more thread-local room than a library that is loaded later is given by default.
     ::setenv("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=16384", 1);
     fmt::print("medians of processes of their own, in turns, and the quartiles\n");
+    if (options.quick) fmt::print("quick: far less of everything, no figure means anything\n");
     Run run(options);
     for (auto const workload : workloads) {
       if (!options.only.empty() && ("," + options.only + ",").find(fmt::format(",{},", workload)) == std::string::npos)
