@@ -3,6 +3,7 @@
 #include <unimem/core/size.hpp>
 
 #include "host_allocators.hpp"
+#include "instruction_count.hpp"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -127,6 +128,16 @@ void measure_pairs(Allocator& allocator, Extent const& extent) {
       work(count);
       report(fmt::format("pair/{}", bytes), seconds_since(begin) / static_cast<double>(count) * 1e9);
     }
+  });
+}
+
+/// The instructions of a warm pair.
+template <class Allocator>
+void measure_instructions(Allocator& allocator, Extent const& /*extent*/) {
+  for_each_size(block_sizes, [&](std::size_t bytes) {
+    for (int i = 0; i < 100; ++i) take_and_give(allocator, bytes, 1);
+    auto const counted = InstructionCounter::count([&] { take_and_give(allocator, bytes, 1); });
+    if (counted) report(fmt::format("instructions/{}", bytes), static_cast<double>(*counted));
   });
 }
 
@@ -416,12 +427,13 @@ void measure_first_write(Allocator& allocator, Extent const& extent) {
   }
 }
 
-inline constexpr std::array<std::string_view, 7> workloads{"pair",  "queue",   "threads", "passing",
-                                                           "mixed", "touched", "write"};
+inline constexpr std::array<std::string_view, 8> workloads{"pair",    "instructions", "queue",   "threads",
+                                                           "passing", "mixed",        "touched", "write"};
 
 template <class Allocator>
 void measure(std::string_view workload, Allocator& allocator, Extent const& extent) {
   if (workload == "pair") return measure_pairs(allocator, extent);
+  if (workload == "instructions") return measure_instructions(allocator, extent);
   if (workload == "queue") return measure_queue(allocator, extent);
   if (workload == "threads") return measure_threads(allocator, extent);
   if (workload == "passing") return measure_passing(allocator, extent);

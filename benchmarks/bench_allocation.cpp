@@ -226,6 +226,8 @@ void print_results(Run const& run, std::string_view workload) {
     run.print_sizes("a warm block taken and given back at once: ns a pair", workload);
     for (auto const bytes : block_sizes)
       run.judge("pair of " + format_size(bytes), fmt::format("pair/{}", bytes), true, 12);
+  } else if (workload == "instructions") {
+    run.print_sizes("the same: instructions a pair, those of the loop included", workload);
   } else if (workload == "queue") {
     run.print_sizes("64 blocks in use, the oldest given back before the next is taken: ns a pair", workload);
     for (auto const bytes : block_sizes) {
