@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 namespace unimem::detail {
@@ -36,7 +37,7 @@ std::size_t Extents::capacity_for(std::size_t bytes) const noexcept {
 }
 
 Extents::Piece Extents::try_take(std::size_t bytes) {
-  std::lock_guard const lock{mutex_};
+  auto const books = open();
   auto const capacity = capacity_for(bytes);
   if (!Slabs::serves(capacity)) {
     auto* const span = arena_.take(capacity);
@@ -50,7 +51,7 @@ Extents::Piece Extents::try_take(std::size_t bytes) {
 }
 
 Extents::Piece Extents::obtain(std::size_t bytes, std::size_t limit, std::size_t peak) {
-  std::lock_guard const lock{mutex_};
+  auto const books = open();
   auto const before = reserved_now();
   auto const capacity = capacity_for(bytes);
   bool const small = Slabs::serves(capacity);
@@ -77,48 +78,39 @@ Extents::Piece Extents::alone(std::size_t bytes, std::size_t limit) {
                        .reason = "limit reached"});
   }
   arena_.trim(0);
-  publish();
   auto const memory = device_.allocate(bytes, location_);
   if (!UNIMEM_MUTANT(allocations_miscounted)) alone_ += memory.bytes;
   return piece({memory, {}}, true);
 }
 
 void Extents::give_back(DeviceMemory memory, Origin origin) noexcept {
-  bool const alone = !origin.in_pages();
-  if (alone) device_.release(memory, location_);
-  std::lock_guard const lock{mutex_};
-  if (alone) {
-    alone_ -= memory.bytes;
-  } else if (origin.span != nullptr) {
+  if (origin.span != nullptr) {
     arena_.give(*origin.span);
-  } else {
+  } else if (origin.small.slab != nullptr) {
     slabs_.give(origin.small);
+  } else {
+    device_.release(memory, location_);
+    alone_ -= memory.bytes;
   }
-  publish();
 }
 
 std::size_t Extents::held() noexcept {
-  std::lock_guard const lock{mutex_};
+  auto const books = open();
   slabs_.trim();
-  publish();
   return reserved_now() - arena_.free_in_pages();
 }
 
 std::size_t Extents::trim(std::size_t keep) noexcept {
-  std::lock_guard const lock{mutex_};
+  auto const books = open();
   if (reserved_now() <= keep) return 0;
   slabs_.trim();
-  auto const given = arena_.trim(keep > alone_ ? keep - alone_ : 0);
-  publish();
-  return given;
+  return arena_.trim(keep > alone_ ? keep - alone_ : 0);
 }
 
 std::size_t Extents::compact() {
-  std::lock_guard const lock{mutex_};
+  auto const books = open();
   slabs_.trim();
-  auto const moved = arena_.gather_all();
-  publish();
-  return moved;
+  return arena_.gather_all();
 }
 
 std::size_t Extents::idle() noexcept {
@@ -127,8 +119,15 @@ std::size_t Extents::idle() noexcept {
 }
 
 Extents::Counts Extents::counts() const noexcept {
-  std::lock_guard const lock{counts_mutex_};
-  return counts_;
+  for (;;) {
+    auto const before = published_.load(std::memory_order_acquire);
+    std::array<std::size_t, 4> seen{};
+    for (std::size_t i = 0; i < seen.size(); ++i) seen[i] = counts_[i].load(std::memory_order_acquire);
+    if (before % 2 == 0 && published_.load(std::memory_order_relaxed) == before) {
+      return {.reserved = seen[0], .peak_reserved = seen[1], .free = seen[2], .returnable = seen[3]};
+    }
+    std::this_thread::yield();
+  }
 }
 
 std::size_t Extents::largest_free() const noexcept {
@@ -139,9 +138,16 @@ std::size_t Extents::largest_free() const noexcept {
 void Extents::publish() noexcept {
   auto const reserved = reserved_now(), returnable = arena_.free_in_pages();
   auto const free = arena_.free() + slabs_.reserved() - slabs_.used();
+  auto const peak = std::max(counts_[1].load(std::memory_order_relaxed), reserved);
   idle_ = std::min(idle_, returnable);
-  std::lock_guard const lock{counts_mutex_};
-  counts_ = {reserved, std::max(counts_.peak_reserved, reserved), free, returnable};
+  auto const number = published_.load(std::memory_order_relaxed);
+  published_.store(number + 1, std::memory_order_relaxed);
+  // Each is a release, so that whoever sees one of them sees the odd number too.
+  counts_[0].store(reserved, std::memory_order_release);
+  counts_[1].store(peak, std::memory_order_release);
+  counts_[2].store(free, std::memory_order_release);
+  counts_[3].store(returnable, std::memory_order_release);
+  published_.store(number + 2, std::memory_order_release);
 }
 
 void Extents::validate(std::size_t used) const {
@@ -172,7 +178,6 @@ Extents::Piece Extents::small_piece(std::size_t capacity, bool fresh) {
     return piece({{block.object() + block.offset(), 0, block.bytes()}, {nullptr, block}}, fresh);
   } catch (...) {
     if (for_slab_ != nullptr) arena_.give(*std::exchange(for_slab_, nullptr));
-    publish();
     throw;
   }
 }
@@ -185,7 +190,6 @@ Extents::Piece Extents::piece(Piece piece, bool fresh) noexcept {
   auto const out = used_now();
   piece.fresh = fresh || (out > peak_used_ && !UNIMEM_MUTANT(hits_miscounted));
   peak_used_ = std::max(peak_used_, out);
-  publish();
   return piece;
 }
 
@@ -210,11 +214,9 @@ Span* Extents::obtain_span(std::size_t bytes, std::size_t limit, std::size_t pea
     // A driver that has no more may have it once it gets back what is free here.
     slabs_.trim();
     bool const more = arena_.trim(0) != 0;
-    publish();
     if (!more) throw;
     span = attempt();
   }
-  publish();
   return span;
 }
 

@@ -6,8 +6,12 @@
 #include "pool/page_arena.hpp"
 #include "pool/slabs.hpp"
 
+#include <array>
+#include <atomic>
 #include <cstddef>
 #include <mutex>
+#include <optional>
+#include <utility>
 
 namespace unimem::detail {
 
@@ -61,8 +65,12 @@ class Extents final : private SlabMemory {
   /// driver, forbids it, and what else the driver throws: free memory may then lie elsewhere, or have gone back.
   [[nodiscard]] Piece obtain(std::size_t bytes, std::size_t limit, std::size_t peak);
 
-  /// Takes a block back that nobody uses any more.
-  void give_back(DeviceMemory memory, Origin origin) noexcept;
+  /// Takes blocks back that nobody uses any more, as many as there are in one go.
+  class Returning;
+  [[nodiscard]] Returning returning();
+
+  /// The same, unless pages are being moved just now.
+  [[nodiscard]] std::optional<Returning> returning_at_once();
 
   /// The bytes reserved that no trimming gives back: in use, or in a page with what is.
   [[nodiscard]] std::size_t held() noexcept;
@@ -96,11 +104,27 @@ class Extents final : private SlabMemory {
  private:
   using End = PageArena::End;
 
+  /// Holds the lock while something changes, and publishes what it has come to.
+  class Open {
+   public:
+    explicit Open(Extents& extents) : Open(extents, std::unique_lock{extents.mutex_}) {}
+    Open(Extents& extents, std::unique_lock<std::mutex> lock) noexcept : extents_(extents), lock_(std::move(lock)) {}
+    Open(Open const&) = delete;
+    Open& operator=(Open const&) = delete;
+    ~Open() { extents_.publish(); }
+
+   private:
+    Extents& extents_;
+    std::unique_lock<std::mutex> lock_;
+  };
+  [[nodiscard]] Open open() { return Open{*this}; }
+
   // The memory of the slabs. Every stretch has been made ready for them before they ask.
   [[nodiscard]] Stretch take(std::size_t bytes) override;
   void give(Stretch stretch) noexcept override;
 
   // All under the lock.
+  void give_back(DeviceMemory memory, Origin origin) noexcept;
   [[nodiscard]] Piece piece(Piece piece, bool fresh) noexcept;
   [[nodiscard]] Piece piece_of(Span& span, bool fresh) noexcept;
   [[nodiscard]] Piece small_piece(std::size_t capacity, bool fresh);
@@ -125,8 +149,31 @@ class Extents final : private SlabMemory {
   std::size_t peak_used_ = 0;  ///< the most that was ever out
   std::size_t idle_ = 0;       ///< the least that was returnable since it was asked for
 
-  mutable std::mutex counts_mutex_;
-  Counts counts_;
+  // The counts, for who does not wait: they belong together if `published_` was even and has not changed meanwhile.
+  std::atomic<unsigned> published_{0};
+  std::array<std::atomic<std::size_t>, 4> counts_{};
 };
+
+class Extents::Returning {
+ public:
+  Returning(Extents& extents, std::unique_lock<std::mutex> lock) noexcept
+      : extents_(extents), open_(extents, std::move(lock)) {}
+
+  /// Calls the driver for an allocation of its own, and for nothing else.
+  void give(DeviceMemory memory, Origin origin) noexcept { extents_.give_back(memory, origin); }
+
+ private:
+  Extents& extents_;
+  Open open_;
+};
+
+inline Extents::Returning Extents::returning() {
+  return {*this, std::unique_lock{mutex_}};
+}
+
+inline std::optional<Extents::Returning> Extents::returning_at_once() {
+  std::unique_lock lock{mutex_, std::try_to_lock};
+  return lock.owns_lock() ? std::optional<Returning>{std::in_place, *this, std::move(lock)} : std::nullopt;
+}
 
 }  // namespace unimem::detail

@@ -353,7 +353,7 @@ void PoolCore::release_here(Block& block) noexcept {
   note_peak(own);
   count_out(block);
   if (own != nullptr) free_.catch_up(own->releases());
-  free_.add(live_, block, time);
+  if (auto returning = uniting(); !unite(block, returning)) free_.add(live_, block, time);
   if (own != nullptr) own->catch_up(free_.releases());
   changed();
   if (self_ != nullptr) {
@@ -390,24 +390,39 @@ void PoolCore::trim_pages(Lock& lock, Time time) noexcept {
   changed();
 }
 
-void PoolCore::take_back(Block& block) noexcept {
+bool PoolCore::unite(Block& block, std::optional<Extents::Returning>& returning) noexcept {
+  if (!returning.has_value() || !block.origin.in_pages() || !block.settled()) return false;
+  hide(block);
+  counts_.size_classes[size_class(block.capacity())].pooled_bytes -= block.capacity();
+  returning->give(std::exchange(block.memory, {}), std::exchange(block.origin, {}));
+  spare_.splice(spare_.end(), live_, block.place);
+  return true;
+}
+
+std::optional<Extents::Returning> PoolCore::uniting() noexcept {
+  return extents_ != nullptr ? extents_->returning_at_once() : std::nullopt;
+}
+
+void PoolCore::take_back(Block& block, std::optional<Extents::Returning>& returning) noexcept {
   block.parked = false;
   count_out(block);
-  free_.add_released_earlier(live_, block);
+  if (!unite(block, returning)) free_.add_released_earlier(live_, block);
 }
 
 void PoolCore::take_back(std::span<Block* const> blocks) noexcept {
   if (blocks.empty()) return;
   Lock const lock{mutex_};
   note_peak(parking_.own());
-  for (auto* const block : blocks) take_back(*block);
+  auto returning = uniting();
+  for (auto* const block : blocks) take_back(*block, returning);
   changed();
 }
 
 void PoolCore::take_back(Magazines& magazines) noexcept {
   Lock const lock{mutex_};
   note_peak(&magazines);
-  magazines.take_all([this](Block& block) { take_back(block); });
+  auto returning = uniting();
+  magazines.take_all([&](Block& block) { take_back(block, returning); });
   magazines.catch_up(free_.releases());
   changed();
 }
@@ -415,7 +430,8 @@ void PoolCore::take_back(Magazines& magazines) noexcept {
 void PoolCore::take_back(Depots& depots) noexcept {
   Lock const lock{mutex_};
   note_peak(parking_.own());
-  depots.take_all([this](Block& block) { take_back(block); });
+  auto returning = uniting();
+  depots.take_all([&](Block& block) { take_back(block, returning); });
   changed();
 }
 
@@ -430,18 +446,17 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
   lock.unlock();
   for (auto& block : victims) {
     if (!UNIMEM_MUTANT(returned_at_once)) block.wait();
-    auto const origin = std::exchange(block.origin, {});
-    if (origin.in_pages()) {
+    if (block.origin.in_pages()) {
       hide(block);  // they stay the pool's
     } else {
       expose(block);
     }
-    auto const memory = std::exchange(block.memory, {});
-    if (extents_ != nullptr) {
-      extents_->give_back(memory, origin);
-    } else {
-      device_.release(memory, location_);
-    }
+  }
+  if (extents_ != nullptr) {
+    auto returning = extents_->returning();
+    for (auto& block : victims) returning.give(std::exchange(block.memory, {}), std::exchange(block.origin, {}));
+  } else {
+    for (auto& block : victims) device_.release(std::exchange(block.memory, {}), location_);
   }
   lock.lock();
   returning_ -= bytes;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -155,7 +156,10 @@ class PoolCore {
 
   /// A descriptor, recycled or new, in a list of its own.
   [[nodiscard]] BlockList descriptor();
-  void take_back(Block& block) noexcept;
+  /// Takes a block that was released back into the extents, if it is done and they can be had at once.
+  bool unite(Block& block, std::optional<Extents::Returning>& returning) noexcept;
+  [[nodiscard]] std::optional<Extents::Returning> uniting() noexcept;
+  void take_back(Block& block, std::optional<Extents::Returning>& returning) noexcept;
   /// The most bytes that may have been in use since these magazines (null: none) began to watch: all that is out of
   /// here, less the least that was parked.
   [[nodiscard]] std::size_t used_at_most(Magazines const* these) const noexcept;

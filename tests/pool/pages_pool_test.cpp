@@ -382,5 +382,51 @@ TEST(PoolOfPagesThreads, NoBytesAreHeldTwiceWhilePagesMove) {
   EXPECT_EQ(taken_from(sim), 0U);
 }
 
+/// As work is queued ahead, blocks go back while commands still use them; meanwhile pages move round them.
+TEST(PoolOfPagesThreads, QueuesWithLatencyShareMovingPagesWithoutMixingData) {
+  constexpr unsigned thread_count = 3;
+  constexpr std::size_t limit = 4 * MiB;
+  auto& sim = make_sim({.memory_bytes = 32 * MiB, .latency = 100us});
+  MemoryPool pool{sim, Location::device, {.max_bytes = limit, .backing = PoolBacking::pages}};
+  std::atomic<std::size_t> wrong{0};
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned thread = 0; thread < thread_count; ++thread) {
+      threads.emplace_back([&, thread] {
+        struct Pending {
+          std::vector<std::uint64_t> written, seen;
+          Event event;
+        };
+        auto queue = sim.create_queue();
+        std::mt19937 random{thread};
+        std::vector<Pending> pending;
+        for (std::uint64_t i = 0; i < 150; ++i) {
+          auto const count = std::size_t{1} << (5 + random() % 12);
+          auto& one = pending.emplace_back();
+          one.written.assign(count, (std::uint64_t{thread} << 56) | i);
+          one.seen.resize(count);
+          auto block = pool.acquire(count * 8, {.queue = &queue});
+          queue.upload(block.memory(), one.written.data(), count * 8);
+          one.event = queue.download(one.seen.data(), block.memory(), count * 8);
+          block.release(one.event);
+          if (random() % 16 == 0) pool.trim(random() % limit);
+          if (pending.size() < 8) continue;
+          pending.front().event.wait();
+          wrong += pending.front().seen != pending.front().written;
+          pending.erase(pending.begin());
+        }
+        for (auto const& one : pending) {
+          one.event.wait();
+          wrong += one.seen != one.written;
+        }
+      });
+    }
+  }
+  EXPECT_EQ(wrong, 0U);
+  pool.validate();
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+  EXPECT_LE(pool.statistics().peak_reserved_bytes, limit);
+}
+
 }  // namespace
 }  // namespace unimem
