@@ -151,7 +151,6 @@ void Extents::publish() noexcept {
 }
 
 void Extents::validate(std::size_t used) const {
-  std::lock_guard const lock{mutex_};
   arena_.validate();
   slabs_.validate();
   if (for_slab_ != nullptr) throw std::logic_error("Extents: a slab's memory is left over");

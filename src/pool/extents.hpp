@@ -61,8 +61,8 @@ class Extents final : private SlabMemory {
   [[nodiscard]] Piece try_take(std::size_t bytes);
 
   /// Memory for a block, such that at most `limit` bytes are reserved afterwards; `peak` is the most that users ever
-  /// had at once, this block included. Throws OutOfMemory if that, or the
-  /// driver, forbids it, and what else the driver throws: free memory may then lie elsewhere, or have gone back.
+  /// had at once, this block included. Throws OutOfMemory if that, or the driver, forbids it, and what else the driver
+  /// throws: free memory may then lie elsewhere, or have gone back.
   [[nodiscard]] Piece obtain(std::size_t bytes, std::size_t limit, std::size_t peak);
 
   /// Takes blocks back that nobody uses any more, as many as there are in one go.
@@ -91,14 +91,16 @@ class Extents final : private SlabMemory {
   /// The largest free stretch, bytes.
   [[nodiscard]] std::size_t largest_free() const noexcept;
 
-  /// Calls `each(bytes)` for every run of whole free pages.
+  /// Keeps everything as it is. Waits for pages that are being moved: not to be asked for under the pool's lock.
+  [[nodiscard]] std::unique_lock<std::mutex> hold() const { return std::unique_lock{mutex_}; }
+
+  /// Calls `each(bytes)` for every run of whole free pages. While it is held.
   template <class Each>
   void for_each_returnable(Each each) const {
-    std::lock_guard const lock{mutex_};
     arena_.for_each_returnable(each);
   }
 
-  /// Throws std::logic_error unless all is in order and `used` bytes are out. Walks everything.
+  /// Throws std::logic_error unless all is in order and `used` bytes are out. Walks everything. While it is held.
   void validate(std::size_t used) const;
 
  private:

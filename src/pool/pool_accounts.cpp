@@ -92,6 +92,7 @@ void PoolCore::uncount(std::size_t bytes) noexcept {
 
 PoolStatistics PoolCore::statistics() const {
   PoolStatistics counts;
+  auto const still = extents_ == nullptr ? Lock{} : extents_->hold();
   parking_.inspect([&](Depots const& depots, auto const& threads) {
     Lock const lock{mutex_};
     counts = counts_;
@@ -208,6 +209,7 @@ void PoolCore::validate() const {
   };
   std::size_t parked_blocks = 0;
   std::size_t parked_bytes = 0;
+  auto const still = extents_ == nullptr ? Lock{} : extents_->hold();
   parking_.inspect([&](Depots const& depots, auto const& threads) {
     Lock const lock{mutex_};
     free_.validate();
