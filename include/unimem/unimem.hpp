@@ -34,6 +34,7 @@
 #include <unimem/pool/allocation_log.hpp>
 #include <unimem/pool/cuda_resource.hpp>
 #include <unimem/pool/memory_pool.hpp>
+#include <unimem/pool/pool_keeper.hpp>
 #include <unimem/pool/pool_resource.hpp>
 #include <unimem/pool/replay.hpp>
 #include <unimem/pool/statistics.hpp>

@@ -63,6 +63,15 @@ BlockList FreeBlocks::take_oldest(std::size_t bytes, bool also_pending) noexcept
   return taken;
 }
 
+BlockList FreeBlocks::take_released_until(std::uint64_t number) noexcept {
+  BlockList taken;
+  for (auto it = by_age_.begin(); it != by_age_.end() && it->cached_as <= number;) {
+    auto& block = *it++;
+    if (block.settled()) remove(block, taken);
+  }
+  return taken;
+}
+
 BlockList FreeBlocks::take_settled() noexcept {
   BlockList taken;
   int looks = 0;

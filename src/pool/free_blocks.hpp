@@ -37,6 +37,9 @@ class FreeBlocks {
   /// asked for.
   [[nodiscard]] BlockList take_oldest(std::size_t bytes, bool also_pending) noexcept;
 
+  /// Takes the blocks released before or with this number, oldest first, without pending ones.
+  [[nodiscard]] BlockList take_released_until(std::uint64_t number) noexcept;
+
   /// Takes the blocks that are done, oldest first, but for those behind many that are not.
   [[nodiscard]] BlockList take_settled() noexcept;
 

@@ -42,6 +42,10 @@ std::size_t MemoryPool::trim(std::size_t keep_bytes) {
   return core_->trim(keep_bytes);
 }
 
+std::size_t MemoryPool::trim_idle() {
+  return core_->trim_idle();
+}
+
 PoolDefragmentation MemoryPool::defragment() {
   return core_->defragment();
 }

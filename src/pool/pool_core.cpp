@@ -476,6 +476,22 @@ std::size_t PoolCore::trim(std::size_t keep_bytes) noexcept {
   return shrink(lock, keep_bytes > everything - in_use ? everything : in_use + keep_bytes);
 }
 
+std::size_t PoolCore::trim_idle() noexcept {
+  Parking::Seizure const seizure{parking_};
+  Lock lock{mutex_};
+  auto const until = std::exchange(idle_until_, free_.releases());
+  auto const blocks = give_back(lock, free_.take_released_until(until));
+  if (extents_ == nullptr) return blocks;
+  ++trimming_;
+  lock.unlock();
+  auto const reserved = extents_->counts().reserved;
+  auto const given = extents_->trim(reserved - std::min(reserved, extents_->idle()));
+  lock.lock();
+  --trimming_;
+  changed();
+  return given;
+}
+
 PoolDefragmentation PoolCore::defragment() {
   auto const begin = std::chrono::steady_clock::now();
   PoolDefragmentation report;

@@ -85,6 +85,7 @@ class PoolCore {
   [[nodiscard]] Parking& parking() noexcept { return parking_; }
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
+  std::size_t trim_idle() noexcept;
   [[nodiscard]] PoolDefragmentation defragment();
   [[nodiscard]] PoolStatistics statistics() const;
   [[nodiscard]] PoolFragmentation fragmentation() const;
@@ -191,11 +192,12 @@ class PoolCore {
   std::size_t max_bytes_;
   FreeBlocks free_;
   BlockList live_;
-  BlockList spare_;            ///< descriptors without memory
-  std::size_t growing_ = 0;    ///< in transit from the driver, or from the extents, bytes
-  std::size_t returning_ = 0;  ///< in transit back, bytes
-  unsigned trimming_ = 0;      ///< threads that have dropped the lock to trim the extents
-  Time idle_since_{};          ///< when the extents' idle pages were last looked at
+  BlockList spare_;               ///< descriptors without memory
+  std::size_t growing_ = 0;       ///< in transit from the driver, or from the extents, bytes
+  std::size_t returning_ = 0;     ///< in transit back, bytes
+  unsigned trimming_ = 0;         ///< threads that have dropped the lock to trim the extents
+  std::uint64_t idle_until_ = 0;  ///< the last release before idle blocks were last looked for
+  Time idle_since_{};             ///< when the extents' idle pages were last looked at
   PoolStatistics counts_;
   mutable Parking parking_;
   std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone and blocks are still in use

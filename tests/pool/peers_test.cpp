@@ -132,6 +132,23 @@ TEST_P(BugsOfPeers, OutOfMemoryThoughAPendingBlockWasAboutToCome) {
   EXPECT_EQ(pool.statistics().failed_allocations, 0U);
 }
 
+TEST_P(BugsOfPeers, ADefragmentationNeverEnds) {
+  std::vector<Allocation> blocks;
+  for (std::size_t i = 0; i < 16; ++i) {
+    blocks.push_back(pool.acquire(most / 16 - i));
+    fill(blocks.back(), static_cast<std::uint8_t>(i));
+  }
+  for (std::size_t i = 0; i < blocks.size(); i += 3) blocks[i].release();
+  auto moved = pool.defragment().bytes_moved;
+  for (int rounds = 0; moved != 0; ++rounds) {
+    ASSERT_LT(rounds, 3) << "it moves the same bytes to and fro";
+    moved = pool.defragment().bytes_moved;
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    EXPECT_TRUE(blocks[i].empty() || holds_only(blocks[i], static_cast<std::uint8_t>(i))) << i;
+  }
+}
+
 TEST_P(BugsOfPeers, ALimitThatIsReachedDoesNotTriggerATrim) {
   pool.set_max_bytes(most);
   std::size_t bytes = most / 2 + 1;

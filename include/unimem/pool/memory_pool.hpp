@@ -119,6 +119,11 @@ class UNIMEM_API MemoryPool {
   /// waited for. Returns the bytes given back.
   std::size_t trim(std::size_t keep_bytes = 0);
 
+  /// Gives back what nobody has used since this was last called: cached blocks that were cached then, pages that were
+  /// free all the time. Waits for nothing, and brings back what threads keep, so that it is for calling now and then
+  /// (PoolKeeper does). Returns the bytes given back.
+  std::size_t trim_idle();
+
   /// Puts the free memory of a pool of pages side by side: what is cached is united, and pages that are free as a whole
   /// are moved together by their mappings. No byte in use moves, and nothing is copied; free parts of pages in use stay
   /// where they are. Does not wait for pending work, whose blocks stay. What an acquire would have to gather it then

@@ -1,0 +1,60 @@
+#include <unimem/core/error.hpp>
+#include <unimem/pool/memory_pool.hpp>
+#include <unimem/pool/pool_keeper.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+namespace unimem {
+
+class PoolKeeper::Inside {
+ public:
+  Inside(MemoryPool& pool, std::chrono::nanoseconds interval)
+      : pool_(pool), interval_(interval), thread_([this] { keep(); }) {}
+  Inside(Inside const&) = delete;
+  Inside& operator=(Inside const&) = delete;
+
+  ~Inside() {
+    {
+      std::lock_guard const lock{mutex_};
+      over_ = true;
+    }
+    over_now_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  void keep() {
+    std::unique_lock lock{mutex_};
+    while (!over_now_.wait_for(lock, interval_, [this] { return over_; })) {
+      lock.unlock();
+      pool_.trim_idle();
+      lock.lock();
+    }
+  }
+
+  MemoryPool& pool_;
+  std::chrono::nanoseconds const interval_;
+  std::mutex mutex_;
+  std::condition_variable over_now_;
+  bool over_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+PoolKeeper::PoolKeeper(MemoryPool& pool, std::chrono::nanoseconds interval) {
+  if (interval.count() <= 0) {
+    throw InvalidArgument("interval", fmt::format("{} ns", interval.count()), "more than none");
+  }
+  // Further ahead the clock's numbers end.
+  inside_ = std::make_unique<Inside>(pool, std::min<std::chrono::nanoseconds>(interval, std::chrono::hours{24 * 365}));
+}
+
+PoolKeeper::PoolKeeper(PoolKeeper&&) noexcept = default;
+PoolKeeper& PoolKeeper::operator=(PoolKeeper&&) noexcept = default;
+PoolKeeper::~PoolKeeper() = default;
+
+}  // namespace unimem

@@ -1,0 +1,125 @@
+#include <unimem/core/error.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/pool/memory_pool.hpp>
+#include <unimem/pool/pool_keeper.hpp>
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+// Giving back what lies idle: by call, and by a thread that calls.
+
+namespace unimem {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+
+class IdlePool : public ::testing::TestWithParam<PoolBacking> {
+ protected:
+  void TearDown() override {
+    pool.validate();
+    EXPECT_EQ(pool.statistics().reserved_bytes, taken());
+  }
+
+  [[nodiscard]] std::size_t taken() const {
+    auto const memory = device.memory_info();
+    return memory.total_bytes - memory.free_bytes;
+  }
+
+  Device& device = make_sim({.memory_bytes = 64 * MiB});
+  MemoryPool pool{device, Location::device, {.backing = GetParam()}};
+};
+
+TEST_P(IdlePool, WhatNobodyUsedSinceTheLastLookGoesBackAndNothingElse) {
+  auto const kept = pool.acquire(MiB);
+  pool.acquire(8 * MiB).release();
+  EXPECT_EQ(pool.trim_idle(), 0U) << "it was used until now";
+  EXPECT_EQ(taken(), 9 * MiB);
+  EXPECT_EQ(pool.trim_idle(), 8 * MiB);
+  EXPECT_EQ(taken(), MiB);
+  EXPECT_EQ(pool.trim_idle(), 0U);
+}
+
+TEST_P(IdlePool, WhatIsUsedTimeAndAgainStays) {
+  for (int i = 0; i < 10; ++i) {
+    pool.acquire(8 * MiB).release();
+    EXPECT_EQ(pool.trim_idle(), 0U) << i;
+  }
+  EXPECT_EQ(pool.statistics().pool_misses, 1U);
+  EXPECT_EQ(taken(), 8 * MiB);
+}
+
+TEST_P(IdlePool, WhatWasInUseAtOneLookIsNotIdleAtTheNext) {
+  auto block = pool.acquire(8 * MiB);
+  EXPECT_EQ(pool.trim_idle(), 0U);
+  block.release();
+  EXPECT_EQ(pool.trim_idle(), 0U);
+  EXPECT_EQ(pool.trim_idle(), 8 * MiB);
+}
+
+TEST_P(IdlePool, PendingWorkIsLeftAlone) {
+  auto& slow = make_sim({.memory_bytes = 64 * MiB, .latency = 300ms});
+  MemoryPool busy{slow, Location::device, {.backing = GetParam()}};
+  auto queue = slow.create_queue();
+  std::vector<unsigned char> const bytes(1000, 7);
+  auto block = busy.acquire(MiB);
+  auto const work = queue.upload(block.memory(), bytes.data(), bytes.size());
+  block.release(work);
+  EXPECT_EQ(busy.trim_idle(), 0U);
+  EXPECT_EQ(busy.trim_idle(), 0U);
+  EXPECT_FALSE(work.ready()) << "nobody waited";
+  work.wait();
+  EXPECT_EQ(busy.trim_idle() + busy.trim_idle(), MiB);
+}
+
+TEST_P(IdlePool, AKeeperGivesItBackUncalledAndEndsAtOnce) {
+  pool.acquire(8 * MiB).release();
+  {
+    PoolKeeper const keeper{pool, 5ms};
+    for (int tries = 0; tries < 4000 && taken() != 0; ++tries) std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(taken(), 0U);
+  }
+  auto const begin = std::chrono::steady_clock::now();
+  {
+    std::optional<PoolKeeper> keeper{PoolKeeper{pool, 1h}};
+    auto moved = std::move(*keeper);
+    keeper.reset();
+    pool.acquire(MiB).release();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1min) << "it did not wait for its hour";
+}
+
+TEST_P(IdlePool, AKeeperDisturbsNobodysBlocks) {
+  PoolKeeper const keeper{pool, 100us};
+  for (unsigned i = 0; i < 2000; ++i) {
+    auto const block = pool.acquire(1 + (i * 7919) % MiB);
+    auto* const byte = static_cast<unsigned char volatile*>(block.data());
+    *byte = static_cast<unsigned char>(i);
+    ASSERT_EQ(*byte, static_cast<unsigned char>(i));
+  }
+  EXPECT_EQ(pool.statistics().active_bytes, 0U);
+}
+
+TEST_P(IdlePool, AnIntervalIsPositive) {
+  for (auto const interval : {0ns, -1ns}) {
+    try {
+      PoolKeeper const keeper{pool, interval};
+      FAIL() << interval.count();
+    } catch (InvalidArgument const& error) {
+      EXPECT_EQ(error.argument, "interval");
+      EXPECT_EQ(error.value, std::to_string(interval.count()) + " ns");
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backings, IdlePool, ::testing::Values(PoolBacking::pages, PoolBacking::allocations),
+                         [](auto const& backing) { return std::string(to_string(backing.param)); });
+
+}  // namespace
+}  // namespace unimem
