@@ -32,8 +32,9 @@ cuda::CudaOptions read_options(std::string_view text) {
       options.pinned_bytes = parse_size(value, name);
     } else if (name == "staging") {
       options.staging_threshold = parse_size(value, name);
-    } else if (name == "allocator" && (value == "plain" || value == "async")) {
+    } else if (name == "allocator" && (value == "pages" || value == "plain" || value == "async")) {
       options.source = value == "async" ? cuda::Source::stream_ordered : cuda::Source::plain;
+      options.maps_pages = value == "pages";
     } else if (name == "profile" && flag) {
       options.profiles = yes;
     } else if (name == "shareable" && flag) {
@@ -45,7 +46,7 @@ cuda::CudaOptions read_options(std::string_view text) {
     }
     if (!known || (options.memory_bytes && *options.memory_bytes == 0)) {
       throw InvalidArgument("CUDA device options", std::string(text),
-                            "memory=SIZE, pinned=SIZE, staging=SIZE, allocator=plain|async, profile=0|1, "
+                            "memory=SIZE, pinned=SIZE, staging=SIZE, allocator=pages|plain|async, profile=0|1, "
                             "shareable=0|1 and write_combined=0|1, each once");
     }
     if (comma == std::string_view::npos) break;

@@ -223,7 +223,7 @@ void CudaDevice::advise(DeviceMemory memory, Location location, unimem::Advice a
 }
 
 PageSource* CudaDevice::pages() noexcept {
-  if (!hardware_.maps_pages || driver_gone()) return nullptr;
+  if (!hardware_.maps_pages || !options_.maps_pages || driver_gone()) return nullptr;
   try {
     return &pages_.get([this] {
       CurrentContext const current{gpu()};

@@ -31,6 +31,7 @@ struct CudaOptions {
   std::optional<std::size_t> pinned_bytes{};       ///< capacity of pinned memory; else the system's
   std::optional<std::size_t> staging_threshold{};  ///< else `staging_by_default`
   Source source = Source::plain;
+  bool maps_pages = true;       ///< for pools, where the GPU can; else all they have are blocks of the source
   bool profiles = false;        ///< copies are timed, by two events each
   bool shares_pages = false;    ///< pages can be exported to other processes
   bool write_combined = false;  ///< pinned memory that the host only writes: faster over the bus, very slow to read
