@@ -1,6 +1,5 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
-#include <unimem/pool/memory_pool.hpp>
 
 #include "device/cuda_fixture.hpp"
 
@@ -69,27 +68,6 @@ TEST(VisibleGpus, OfAPartitionedGpuAreTheInstanceThatIsNamed) {
   EXPECT_THROW(static_cast<void>(instance.allocate(17 * mebi, Location::device)), OutOfMemory);
   instance.release(block, Location::device);
   EXPECT_EQ(instance.memory_info().free_bytes, 64 * mebi);
-}
-
-TEST(AllocatorOfAGpu, SaysWhatPoolsAreMadeOf) {
-  set("UNIMEM_CUDA_STANDIN_DEVICES", "5");
-  set("UNIMEM_CUDA_STANDIN_CAPACITY", "4294967296");
-  auto const reserved_for_one_byte = [](char const* id) {
-    MemoryPool pool{device(id), Location::device};
-    auto const block = pool.acquire(1);
-    return pool.statistics().reserved_bytes;
-  };
-  EXPECT_EQ(reserved_for_one_byte("cuda:0"), 2 * mebi);
-  EXPECT_EQ(reserved_for_one_byte("cuda:1,allocator=pages"), 2 * mebi);
-  EXPECT_EQ(reserved_for_one_byte("cuda:2,allocator=plain"), 256U);
-  EXPECT_EQ(reserved_for_one_byte("cuda:3,allocator=async"), 256U);
-  EXPECT_EQ(reserved_for_one_byte("cuda:4,memory=500MiB"), 256U) << "of 250 pages one would be felt";
-  try {
-    static_cast<void>(device("cuda:0,allocator=mine"));
-    FAIL() << "whose?";
-  } catch (InvalidArgument const& error) {
-    EXPECT_THAT(error.what(), HasSubstr("allocator=pages|plain|async"));
-  }
 }
 
 TEST(VisibleGpus, OfAPartitionedGpuAreTheFirstInstanceWhereNoneIsNamed) {
