@@ -125,7 +125,7 @@ std::size_t PageArena::trim(std::size_t keep) noexcept {
       reserved_ -= piece.range.bytes;
       give_up_if_empty(settle(cut(*piece.span, piece.range.base, piece.range.bytes), SpanKind::hole));
     }
-  } catch (std::bad_alloc const&) {
+  } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch)
     // No memory for the plan or for a descriptor: what has been given back until now is what could be.
   }
   return before - reserved_;

@@ -111,12 +111,12 @@ class PageArena {
   /// Addresses, and the span without bytes that stands at their begin for good: nothing unites across it.
   struct Reservation {
     AddressRange range;
-    Span* fence;
+    Span* fence = nullptr;
   };
 
   /// Free pages that are to move.
   struct Piece {
-    Span* span;
+    Span* span = nullptr;
     AddressRange range;
   };
 

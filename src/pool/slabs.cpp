@@ -37,7 +37,7 @@ bool Slabs::has(std::size_t bytes) const noexcept {
 }
 
 std::size_t Slabs::slab_bytes(std::size_t bytes) noexcept {
-  auto const capacity = block_capacity(bytes);
+  auto const capacity = std::max(block_capacity(bytes), smallest_block);
   auto const blocks = std::clamp(usual_slab / capacity, fewest_blocks, most_blocks);
   return blocks * capacity;
 }
