@@ -10,10 +10,10 @@ find_path(UNIMEM_NVRTC_H nvrtc.h HINTS "${wheels}/cuda_nvrtc/include" PATHS ${to
 find_file(UNIMEM_NVRTC NAMES libnvrtc.so.12 libnvrtc.so.13 HINTS "${wheels}/cuda_nvrtc/lib" PATHS ${toolkits}
           PATH_SUFFIXES lib64 NO_DEFAULT_PATH DOC "CUDA's run-time compiler")
 
-# CCCL, whose cuda::mr has two generations of names, and what its headers include of the toolkit's.
+# CCCL, whose cuda::mr has two generations of names, and what its headers include of the toolkit's. From the wheels alone: a
+# toolkit may bring any version in between, whose names are neither's.
 find_path(UNIMEM_CCCL_2 cuda/memory_resource HINTS "${wheels}/cuda_cccl/include" NO_DEFAULT_PATH DOC "CCCL 2")
-find_path(UNIMEM_CCCL_3 cuda/memory_resource HINTS "${wheels}/cu13/include/cccl" PATHS ${toolkits}
-          PATH_SUFFIXES include/cccl NO_DEFAULT_PATH DOC "CCCL 3")
+find_path(UNIMEM_CCCL_3 cuda/memory_resource HINTS "${wheels}/cu13/include/cccl" NO_DEFAULT_PATH DOC "CCCL 3")
 find_path(UNIMEM_CUDART_H cuda_runtime_api.h HINTS "${wheels}/cuda_runtime/include" PATHS ${toolkits} PATH_SUFFIXES include
           NO_DEFAULT_PATH DOC "The folder of the CUDA runtime's header")
 find_path(UNIMEM_CUDA_CRT crt/host_defines.h HINTS "${wheels}/cu13/include" PATHS ${toolkits} PATH_SUFFIXES include

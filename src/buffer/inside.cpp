@@ -286,6 +286,7 @@ void BufferCore::Inside::drop_everything(std::size_t new_size) {
 }
 
 void BufferCore::Inside::watch_host() {
+  absorbed = true;  // nobody has had an address of this memory: what this operation leaves there is known
   if (tracking == Tracking::pages) {
     host_writes = detail::track_pages(host, bytes);
   } else if (wants_check()) {

@@ -177,9 +177,9 @@ class LogReader {
     auto const pointer = number(pointer_column, true);
     auto const stream = number(stream_column, false);
     auto const bytes = number(size_column, false);
+    if (fails) return;
     if (bytes > largest_size) malformed(fmt::format("Size {} is not below 8 EiB", bytes));
     event.bytes = bytes;
-    if (fails) return;
     if (pointer == 0) {
       if (bytes == 0) return;
       malformed(fmt::format("{} bytes at the null pointer", bytes));

@@ -26,7 +26,7 @@ Extents::Extents(Device& device, Location location, PageSource& pages)
     : device_(device),
       location_(location),
       arena_(pages, {.granule = std::max<std::size_t>(device.info().alignment, smallest_block)}),
-      slabs_(*this) {}
+      slabs_(*this, false) {}
 
 Extents::~Extents() = default;
 
@@ -58,9 +58,7 @@ Extents::Piece Extents::obtain(std::size_t bytes, std::size_t limit, std::size_t
   if (!small || !slabs_.has(capacity)) {
     auto const size = small ? Slabs::slab_bytes(capacity) : capacity;
     auto const end = small ? End::high : End::low;
-    auto* span = obtain_span(size, limit, peak, end);
-    // What slabs keep without need may be the page that is missing.
-    if (span == nullptr && slabs_.trim() != 0) span = obtain_span(size, limit, peak, end);
+    auto* const span = obtain_span(size, limit, peak, end);
     if (span == nullptr) return alone(bytes, limit);
     if (!small) return piece_of(*span, reserved_now() > before);
     for_slab_ = span;
@@ -94,22 +92,19 @@ void Extents::give_back(DeviceMemory memory, Origin origin) noexcept {
   }
 }
 
-std::size_t Extents::held() noexcept {
-  auto const books = open();
-  slabs_.trim();
+std::size_t Extents::held() const noexcept {
+  std::lock_guard const lock{mutex_};
   return reserved_now() - arena_.free_in_pages();
 }
 
 std::size_t Extents::trim(std::size_t keep) noexcept {
   auto const books = open();
   if (reserved_now() <= keep) return 0;
-  slabs_.trim();
   return arena_.trim(keep > alone_ ? keep - alone_ : 0);
 }
 
 std::size_t Extents::compact() {
   auto const books = open();
-  slabs_.trim();
   return arena_.gather_all();
 }
 
@@ -131,7 +126,6 @@ Extents::Counts Extents::counts() const noexcept {
 }
 
 std::size_t Extents::largest_free() const noexcept {
-  std::lock_guard const lock{mutex_};
   return arena_.largest_free();
 }
 
@@ -211,7 +205,6 @@ Span* Extents::obtain_span(std::size_t bytes, std::size_t limit, std::size_t pea
     span = attempt();
   } catch (OutOfMemory const&) {
     // A driver that has no more may have it once it gets back what is free here.
-    slabs_.trim();
     bool const more = arena_.trim(0) != 0;
     if (!more) throw;
     span = attempt();

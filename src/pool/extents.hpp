@@ -73,7 +73,7 @@ class Extents final : private SlabMemory {
   [[nodiscard]] std::optional<Returning> returning_at_once();
 
   /// The bytes reserved that no trimming gives back: in use, or in a page with what is.
-  [[nodiscard]] std::size_t held() noexcept;
+  [[nodiscard]] std::size_t held() const noexcept;
 
   /// Gives free pages back to the device until at most `keep` bytes are reserved, or none is free. Returns the bytes.
   std::size_t trim(std::size_t keep) noexcept;
@@ -88,7 +88,7 @@ class Extents final : private SlabMemory {
   /// Does not wait for pages that are being moved.
   [[nodiscard]] Counts counts() const noexcept;
 
-  /// The largest free stretch, bytes.
+  /// The largest free stretch, bytes. While it is held.
   [[nodiscard]] std::size_t largest_free() const noexcept;
 
   /// Keeps everything as it is. Waits for pages that are being moved: not to be asked for under the pool's lock.

@@ -127,12 +127,14 @@ PoolStatistics PoolCore::statistics() const {
 
 PoolFragmentation PoolCore::fragmentation() const {
   PoolFragmentation free;
-  auto const largest = extents_ == nullptr ? 0 : extents_->largest_free();
+  auto const still = extents_ == nullptr ? Lock{} : extents_->hold();
   parking_.inspect([&](Depots const& depots, auto const& threads) {
     Lock const lock{mutex_};
     free = {free_.largest(), free_.bytes()};
-    free.largest_free_block = std::max(free.largest_free_block, largest);
-    if (extents_ != nullptr) free.total_free += extents_->counts().free;
+    if (extents_ != nullptr) {
+      free.largest_free_block = std::max(free.largest_free_block, extents_->largest_free());
+      free.total_free += extents_->counts().free;
+    }
     auto const parked = [&free](Block const& block) {
       free.largest_free_block = std::max(free.largest_free_block, block.capacity());
       free.total_free += block.capacity();
@@ -186,17 +188,18 @@ void PoolCore::fail(Lock& lock, std::size_t bytes, std::string const& refusal) {
   facts.live = counts_.active_bytes;
   PoolFragmentation free{free_.largest(), free_.bytes()};
   facts.cached = free.total_free;
-  if (extents_ != nullptr) {
-    auto const pages = extents_->counts();
-    facts.cached += pages.returnable;
-    free.total_free += pages.free;
-  }
   facts.holders = holders_locked(most_holders);
   facts.reason = !refusal.empty()    ? refusal
                  : too_large_at_once ? "more than the device gives in one piece"
                                      : "limit reached";
   lock.unlock();
-  if (extents_ != nullptr) free.largest_free_block = std::max(free.largest_free_block, extents_->largest_free());
+  if (extents_ != nullptr) {
+    auto const still = extents_->hold();
+    auto const pages = extents_->counts();
+    facts.cached += pages.returnable;
+    free.largest_free_block = std::max(free.largest_free_block, extents_->largest_free());
+    free.total_free += pages.free;
+  }
   facts.largest_free = free.largest_free_block;
   facts.fragmentation = free.fragmentation_ratio();
   facts.device_free = device_.memory_info().free_bytes;

@@ -76,7 +76,7 @@ void Slabs::give(SlabBlock block) noexcept {
   --slab.used;
   used_ -= slab.capacity;
   if (slab.used != 0) return link(of, slab);
-  if (of.empty != nullptr && !UNIMEM_MUTANT(empty_slabs_kept)) return give_back(slab);
+  if ((!keeps_empty_ || of.empty != nullptr) && !UNIMEM_MUTANT(empty_slabs_kept)) return give_back(slab);
   of.empty = &slab;
 }
 

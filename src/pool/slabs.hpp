@@ -57,8 +57,8 @@ class Slabs {
   /// The largest block: above it the slack of a class is felt more than a span's descriptor.
   static constexpr std::size_t largest_block = std::size_t{8} << 10;
 
-  /// Slabs come from `memory`, which outlives them.
-  explicit Slabs(SlabMemory& memory) noexcept : memory_(memory) {}
+  /// Slabs come from `memory`, which outlives them. Who hardly pays for a new one need not keep empty ones.
+  explicit Slabs(SlabMemory& memory, bool keeps_empty = true) noexcept : memory_(memory), keeps_empty_(keeps_empty) {}
   Slabs(Slabs const&) = delete;
   Slabs& operator=(Slabs const&) = delete;
 
@@ -116,6 +116,7 @@ class Slabs {
   [[nodiscard]] static Slab*& head(Class& of, Slab const& slab) noexcept;
 
   SlabMemory& memory_;
+  bool const keeps_empty_;
   std::array<Class, class_count> classes_{};
   std::vector<std::unique_ptr<Slab>> slabs_;
   std::vector<std::unique_ptr<Slab>> spare_;  ///< descriptors, with room for all: recycling one cannot fail

@@ -47,6 +47,19 @@ TEST_F(Check, AWriteThroughAKeptPointerThatNobodyMarkedIsReported) {
   EXPECT_EQ(buffer.statistics().unmarked_writes, 0U);
 }
 
+TEST_F(Check, AnUnmarkedWriteToWhatADeviceHadFirstIsReportedToo) {
+  static Kernel const ones = Kernel("ones").host([](WorkItem i, std::span<std::uint32_t> x) { x[i.x] = 1; });
+  UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
+  launch(sim.default_queue(), ones, Range{buffer.size()}, write(buffer));
+  auto const said = complaints([&] {
+    const_cast<std::uint32_t&>(buffer.host_view()[5'000]) = 1'000;  // by the first pointer there was
+    increment(buffer).wait();
+  });
+  EXPECT_THAT(said, HasSubstr("[16384, 20480)"));
+  EXPECT_EQ(buffer.statistics().unmarked_writes, 1U);
+  EXPECT_EQ(buffer.to_vector()[5'000], 1'001U);
+}
+
 TEST_F(Check, AnUnmarkedWriteToACleanHostCopyReachesTheDevice) {
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
   auto const said = complaints([&] {

@@ -7,8 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <random>
+#include <string>
 #include <thread>
+#include <vector>
 
 namespace unimem::testing {
 namespace {
@@ -145,6 +149,48 @@ TEST_F(PageTracking, WhatTheLibraryBringsToPartOfAPageIsNoUsersWrite) {
   std::fill_n(expected.begin() + 2754, 258, 9U);
   EXPECT_EQ(buffer.to_vector(), expected);
   EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
+TEST_F(PageTracking, TheHostsFirstTouchOfPartOfAPageLosesNothing) {
+  // The device has had the buffer first: one operation makes the host's memory, watches it and hands it out.
+  using Buffer = UnifiedBuffer<std::uint32_t>;
+  constexpr std::size_t where = 2704, elsewhere = count - 1;
+  std::array<std::uint32_t, 1> const five{5};
+  struct Step {
+    char const* name;
+    std::function<void(Buffer&)> take;
+  };
+  std::array const touches{
+      Step{"at", [](Buffer& buffer) { buffer.at(where) = 5; }},
+      Step{"host", [](Buffer& buffer) { buffer.host(where, 10)[0] = 5; }},
+      Step{"host_overwrite", [](Buffer& buffer) { buffer.host_overwrite(where, 1)[0] = 5; }},
+      Step{"copy_from", [&](Buffer& buffer) { buffer.copy_from(five, where); }},
+      Step{"a kept pointer", [](Buffer& buffer) { const_cast<std::uint32_t&>(buffer.host_view()[where]) = 5; }},
+  };
+  std::array const next{
+      Step{"nothing", [](Buffer&) {}},
+      Step{"state", [](Buffer& buffer) { std::ignore = buffer.state(); }},
+      Step{"statistics", [](Buffer& buffer) { std::ignore = buffer.statistics(); }},
+      Step{"host_overwrite elsewhere", [](Buffer& buffer) { buffer.host_overwrite(elsewhere, 1)[0] = 1; }},
+      Step{"mark_host_dirty elsewhere", [](Buffer& buffer) { buffer.mark_host_dirty(elsewhere, 1); }},
+      Step{"prefetch", [this](Buffer& buffer) { buffer.prefetch(sim).wait(); }},
+      Step{"release_device", [](Buffer& buffer) { buffer.release_device(); }},
+  };
+  static Kernel const ones = Kernel("ones").host([](WorkItem i, std::span<std::uint32_t> x) { x[i.x] = 1; });
+  std::vector<std::uint32_t> expected(count, 1);
+  expected[where] = 5;
+  for (auto const& touch : touches) {
+    for (auto const& step : next) {
+      SCOPED_TRACE(std::string(touch.name) + ", then " + step.name);
+      Buffer buffer(count, tracked());
+      launch(sim.default_queue(), ones, Range{count}, write(buffer));
+      touch.take(buffer);
+      step.take(buffer);
+      EXPECT_EQ(buffer.to_vector(), expected);
+      buffer.sync_to_device();
+      EXPECT_EQ(device_bytes(buffer, sim), expected);
+    }
+  }
 }
 
 TEST_F(PageTracking, AHostWriteUnderNewerBytesOfADeviceIsAConflictThatNamesBoth) {

@@ -301,6 +301,17 @@ TEST_F(PoolOfPages, BeyondTheThresholdPagesGoBackAtOnce) {
   EXPECT_EQ(taken_from(device), pool->statistics().reserved_bytes);
 }
 
+TEST_F(PoolOfPages, AThresholdHoldsForWhatSlabsAndPagesKeepTogether) {
+  for (std::size_t const threshold : {std::size_t{0}, page, 3 * page}) {
+    make({.release_threshold = threshold});
+    pool->acquire(100).release();
+    EXPECT_LE(taken_from(device), threshold);
+    pool->acquire(200'000).release();
+    EXPECT_LE(taken_from(device), threshold) << "of which nothing is in use";
+    EXPECT_EQ(pool->statistics().slack_bytes, 0U);
+  }
+}
+
 TEST_F(PoolOfPages, BlocksThatOutliveItGoBackWhenTheyAreReleased) {
   make();
   auto block = pool->acquire(5 * MiB);

@@ -37,8 +37,8 @@ struct PoolOptions {
   /// capacity.
   std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
 
-  /// Blocks cached longer than this are given back by a later acquire or release, once their work has ended. Zero:
-  /// never by age.
+  /// Blocks cached longer than this are given back by a later acquire or release, once their work has ended; pages that
+  /// were free for a whole interval between two looks, so after one to two intervals. Zero: never by age.
   std::chrono::nanoseconds trim_interval{0};
 
   /// When a release leaves more than this cached, the oldest cached blocks without pending work are given back.

@@ -40,8 +40,8 @@ struct PoolStatistics {
   std::uint64_t active_allocations = 0;
   std::size_t active_bytes = 0;  ///< bytes of blocks in use, rounding included
   std::size_t peak_active_bytes = 0;
-  /// Free parts of pages that blocks in use share: they serve acquires but cannot go back to the device. 0 where every
-  /// block is an allocation.
+  /// Free parts of pages beside blocks that are in use or kept by a thread: they serve acquires, but do not go back to
+  /// the device before those have left. 0 where every block is an allocation.
   std::size_t slack_bytes = 0;
   std::size_t reserved_bytes = 0;  ///< taken from the device and not given back
   std::size_t peak_reserved_bytes = 0;
