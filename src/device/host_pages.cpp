@@ -90,8 +90,10 @@ void HostPages::give_up(AddressRange range) noexcept {
   if (found == reservations_.end() || found->second != range.bytes) return complain("give_up", "not a reservation");
   if (present(range.base, range.bytes) != 0) return complain("give_up", "pages are still mapped there");
   reservations_.erase(found);
+  // The addresses are anybody's now, by whomever they were hidden. What was never open was not.
+  for (auto open = idle_.lower_bound(range.base); open != idle_.end() && open->first < range.base + range.bytes; ++open)
+    unpoison(pointer(open->first), open->second.bytes);
   forget(idle_, range.base, range.bytes);
-  unpoison(pointer(range.base), range.bytes);  // by whomever it was hidden: the addresses are anybody's now
   munmap(pointer(range.base), range.bytes);
 }
 
@@ -191,6 +193,7 @@ void HostPages::discard(AddressRange range) {
     check_mapped(range);
     split(pieces_, range.base, range.bytes);
     if (!cover(range.base, range.bytes)) refuse("mmap", range.bytes);
+    unpoison(pointer(range.base), range.bytes);
     forget(pieces_, range.base, range.bytes);
     owner_.pages_freed(range.base, range.bytes);
   }
