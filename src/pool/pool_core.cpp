@@ -375,17 +375,15 @@ void PoolCore::release_here(Block& block) noexcept {
 void PoolCore::trim_pages(Lock& lock, Time time) noexcept {
   if (extents_ == nullptr || !trims_by_itself(options_)) return;
   auto const counts = extents_->counts();
-  auto keep = counts.reserved;
-  if (auto const cached = free_.bytes() + counts.returnable; cached > options_.release_threshold) {
-    keep -= std::min(counts.returnable, cached - options_.release_threshold);
-  }
-  if (options_.trim_interval.count() != 0 && time - idle_since_ >= options_.trim_interval) {
-    idle_since_ = time;
-    keep = std::min(keep, counts.reserved - std::min(counts.reserved, extents_->idle()));
-  }
-  if (keep >= counts.reserved) return;
+  auto const reserved = counts.reserved, returnable = counts.returnable;
+  auto const cached = free_.bytes() + returnable;
+  bool const due = options_.trim_interval.count() != 0 && time - idle_since_ >= options_.trim_interval;
+  if (!due && cached <= options_.release_threshold) return;
+  if (due) idle_since_ = time;
   lock.unlock();
-  extents_->trim(keep);
+  auto surplus = cached > options_.release_threshold ? std::min(returnable, cached - options_.release_threshold) : 0;
+  if (due) surplus = std::max(surplus, extents_->idle());
+  extents_->trim(reserved - std::min(reserved, surplus));
   lock.lock();
   changed();
 }
