@@ -200,16 +200,13 @@ Span* Extents::obtain_span(std::size_t bytes, std::size_t limit, std::size_t pea
     if (auto* const span = arena_.gather(bytes, 1, room(plenty), end)) return span;
     return arena_.gather(bytes, 1, room(allowed), end);
   };
-  Span* span = nullptr;
   try {
-    span = attempt();
+    return attempt();
   } catch (OutOfMemory const&) {
     // A driver that has no more may have it once it gets back what is free here.
-    bool const more = arena_.trim(0) != 0;
-    if (!more) throw;
-    span = attempt();
+    if (arena_.trim(0) == 0) throw;
+    return attempt();
   }
-  return span;
 }
 
 }  // namespace unimem::detail

@@ -380,12 +380,23 @@ void PoolCore::trim_pages(Lock& lock, Time time) noexcept {
   bool const due = options_.trim_interval.count() != 0 && time - idle_since_ >= options_.trim_interval;
   if (!due && cached <= options_.release_threshold) return;
   if (due) idle_since_ = time;
+  auto const beyond =
+      cached > options_.release_threshold ? std::min(returnable, cached - options_.release_threshold) : 0;
+  trim_extents(lock, [&] {
+    auto const surplus = due ? std::max(beyond, extents_->idle()) : beyond;
+    return reserved - std::min(reserved, surplus);
+  });
+}
+
+template <class Keep>
+std::size_t PoolCore::trim_extents(Lock& lock, Keep const& keep) noexcept {
+  ++trimming_;
   lock.unlock();
-  auto surplus = cached > options_.release_threshold ? std::min(returnable, cached - options_.release_threshold) : 0;
-  if (due) surplus = std::max(surplus, extents_->idle());
-  extents_->trim(reserved - std::min(reserved, surplus));
+  auto const given = extents_->trim(keep());
   lock.lock();
+  --trimming_;
   changed();
+  return given;
 }
 
 bool PoolCore::unite(Block& block, std::optional<Extents::Returning>& returning) noexcept {
@@ -480,14 +491,10 @@ std::size_t PoolCore::trim_idle() noexcept {
   auto const until = std::exchange(idle_until_, free_.releases());
   auto const blocks = give_back(lock, free_.take_released_until(until));
   if (extents_ == nullptr) return blocks;
-  ++trimming_;
-  lock.unlock();
-  auto const reserved = extents_->counts().reserved;
-  auto const given = extents_->trim(reserved - std::min(reserved, extents_->idle()));
-  lock.lock();
-  --trimming_;
-  changed();
-  return given;
+  return trim_extents(lock, [this] {
+    auto const reserved = extents_->counts().reserved;
+    return reserved - std::min(reserved, extents_->idle());
+  });
 }
 
 PoolDefragmentation PoolCore::defragment() {
@@ -512,13 +519,7 @@ std::size_t PoolCore::shrink(Lock& lock, std::size_t keep) noexcept {
     return give_back(lock, free_.take_oldest(kept > keep ? kept - keep : 0, true));
   }
   give_back(lock, free_.take_oldest(everything, true));
-  ++trimming_;
-  lock.unlock();
-  auto const given = extents_->trim(keep);
-  lock.lock();
-  --trimming_;
-  changed();
-  return given;
+  return trim_extents(lock, [keep] { return keep; });
 }
 
 std::size_t PoolCore::in_use(Lock& lock) noexcept {

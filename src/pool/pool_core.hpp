@@ -146,6 +146,9 @@ class PoolCore {
   std::size_t give_back(Lock& lock, BlockList victims) noexcept;
   /// Gives pages back that no block was in for a whole `trim_interval`, and what is beyond the `release_threshold`.
   void trim_pages(Lock& lock, Time now) noexcept;
+  /// Has the extents give pages back until `keep()` bytes are reserved, which is asked without the lock.
+  template <class Keep>
+  std::size_t trim_extents(Lock& lock, Keep const& keep) noexcept;
   /// Gives back what is cached until at most `keep` bytes are reserved; returns the bytes. Waits for pending work.
   std::size_t shrink(Lock& lock, std::size_t keep) noexcept;
   /// What is in use, parts of pages beside it included. Brings what is cached to the extents, waiting for it.
