@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <new>
 #include <optional>
 #include <string>
@@ -18,8 +17,6 @@
 
 namespace unimem::detail {
 namespace {
-
-constexpr std::size_t everything = std::numeric_limits<std::size_t>::max();
 
 // What a pool may hold beyond a quarter more than it ever had in use at once. A program that goes through many sizes
 // would otherwise collect one block of each; one that is small anyway need not be kept tidy.
@@ -35,11 +32,6 @@ std::uint64_t id_of(Queue const& queue) {
 
 /// From how many pages on a limit leaves it unfelt that pages are reserved whole.
 constexpr std::size_t fewest_pages = 256;
-
-/// Whether each release decides on what is cached.
-bool trims_by_itself(PoolOptions const& options) noexcept {
-  return options.trim_interval.count() != 0 || options.release_threshold != everything;
-}
 
 /// Throws UnsupportedOperation for pages that were asked for where there are none.
 std::unique_ptr<Extents> extents_of(Device& device, Location location, PoolOptions const& options) {
@@ -66,7 +58,7 @@ PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
       recorder_(AllocationRecorder::of_process()),
       extents_(extents_of(device, location, options_)),
       max_bytes_(options_.max_bytes),
-      parking_(*this, recorder_ == nullptr && !trims_by_itself(options_)) {}
+      parking_(*this, recorder_ == nullptr && !trims_by_itself()) {}
 
 void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
   core->parking_.close();
@@ -372,33 +364,6 @@ void PoolCore::release_here(Block& block) noexcept {
   trim_pages(lock, time);
 }
 
-void PoolCore::trim_pages(Lock& lock, Time time) noexcept {
-  if (extents_ == nullptr || !trims_by_itself(options_)) return;
-  auto const counts = extents_->counts();
-  auto const reserved = counts.reserved, returnable = counts.returnable;
-  auto const cached = free_.bytes() + returnable;
-  bool const due = options_.trim_interval.count() != 0 && time - idle_since_ >= options_.trim_interval;
-  if (!due && cached <= options_.release_threshold) return;
-  if (due) idle_since_ = time;
-  auto const beyond =
-      cached > options_.release_threshold ? std::min(returnable, cached - options_.release_threshold) : 0;
-  trim_extents(lock, [&] {
-    auto const surplus = due ? std::max(beyond, extents_->idle()) : beyond;
-    return reserved - std::min(reserved, surplus);
-  });
-}
-
-template <class Keep>
-std::size_t PoolCore::trim_extents(Lock& lock, Keep const& keep) noexcept {
-  ++trimming_;
-  lock.unlock();
-  auto const given = extents_->trim(keep());
-  lock.lock();
-  --trimming_;
-  changed();
-  return given;
-}
-
 bool PoolCore::unite(Block& block, std::optional<Extents::Returning>& returning) noexcept {
   if (!returning.has_value() || !block.origin.in_pages() || !block.settled()) return false;
   hide(block);
@@ -472,77 +437,6 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
   spare_.splice(spare_.end(), victims);
   changed();
   return bytes;
-}
-
-std::size_t PoolCore::trim(std::size_t keep_bytes) noexcept {
-  Parking::Seizure const seizure{parking_};
-  Lock lock{mutex_};
-  if (extents_ == nullptr) {
-    if (free_.bytes() <= keep_bytes) return 0;
-    return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, true));
-  }
-  auto const in_use = this->in_use(lock);
-  return shrink(lock, keep_bytes > everything - in_use ? everything : in_use + keep_bytes);
-}
-
-std::size_t PoolCore::trim_idle() noexcept {
-  Parking::Seizure const seizure{parking_};
-  Lock lock{mutex_};
-  auto const until = std::exchange(idle_until_, free_.releases());
-  auto const blocks = give_back(lock, free_.take_released_until(until));
-  if (extents_ == nullptr) return blocks;
-  return trim_extents(lock, [this] {
-    auto const reserved = extents_->counts().reserved;
-    return reserved - std::min(reserved, extents_->idle());
-  });
-}
-
-PoolDefragmentation PoolCore::defragment() {
-  auto const begin = std::chrono::steady_clock::now();
-  PoolDefragmentation report;
-  report.largest_free_before = fragmentation().largest_free_block;
-  if (extents_ != nullptr) {
-    Parking::Seizure const seizure{parking_};
-    Lock lock{mutex_};
-    give_back(lock, free_.take_settled());
-    lock.unlock();
-    report.bytes_moved = extents_->compact();
-  }
-  report.largest_free_after = fragmentation().largest_free_block;
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return report;
-}
-
-std::size_t PoolCore::shrink(Lock& lock, std::size_t keep) noexcept {
-  if (extents_ == nullptr) {
-    auto const kept = counts_.active_bytes + growing_ + free_.bytes();
-    return give_back(lock, free_.take_oldest(kept > keep ? kept - keep : 0, true));
-  }
-  give_back(lock, free_.take_oldest(everything, true));
-  return trim_extents(lock, [keep] { return keep; });
-}
-
-std::size_t PoolCore::in_use(Lock& lock) noexcept {
-  if (extents_ == nullptr) return counts_.active_bytes + growing_;
-  give_back(lock, free_.take_oldest(everything, true));
-  lock.unlock();
-  auto const held = extents_->held();
-  lock.lock();
-  return held;
-}
-
-void PoolCore::set_max_bytes(std::size_t bytes) {
-  Parking::Seizure const seizure{parking_};
-  Lock lock{mutex_};
-  auto const live = in_use(lock);
-  if (bytes < live) {
-    throw InvalidArgument("max_bytes", fmt::format("{}", bytes), fmt::format("at least the {} bytes in use", live));
-  }
-  max_bytes_ = bytes;
-  // Against the limit as it now is: another thread may have changed it again.
-  while (reserved() > max_bytes_) {
-    if (shrink(lock, max_bytes_) == 0 && !await_transit(lock)) return;
-  }
 }
 
 bool PoolCore::await_transit(Lock& lock) {

@@ -11,6 +11,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -100,6 +101,11 @@ class PoolCore {
  private:
   using Lock = std::unique_lock<std::mutex>;
   using Time = std::chrono::steady_clock::time_point;
+
+  static constexpr std::size_t everything = std::numeric_limits<std::size_t>::max();
+
+  /// Whether each release decides on what is cached.
+  [[nodiscard]] bool trims_by_itself() const noexcept;
 
   /// The moment before which a cached block is too old; the clock's beginning when age does not matter. Calls the
   /// user's clock.
