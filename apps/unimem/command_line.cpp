@@ -288,6 +288,8 @@ Command parse_command_line(int argc, char const* const* argv) {
   auto* const devices = app.add_subcommand("devices", "List the devices, and the backends that have none");
   DevicesCommand devices_command;
   devices->add_flag("--verbose", devices_command.verbose, "Everything known of each device");
+  devices->add_flag("--links", devices_command.links,
+                    "How fast bytes travel between them; measured once (some milliseconds a link) and kept");
   devices->add_flag("--json", devices_command.json,
                     "One JSON object on standard output, as whenever that is not a terminal");
   RunOptions run{app};

@@ -24,6 +24,7 @@ struct PrintText {
 
 struct DevicesCommand {
   bool verbose = false;
+  bool links = false;
   bool json = false;
 };
 

@@ -1,6 +1,7 @@
 #include "commands.hpp"
 #include "standard_streams.hpp"
 
+#include <unimem/manager/memory_manager.hpp>
 #include <unimem/report/json.hpp>
 #include <unimem/report/text.hpp>
 
@@ -12,7 +13,7 @@ int run(PrintText const& text) {
 }
 
 int run(DevicesCommand const& command) {
-  auto const list = list_devices();
+  auto const list = command.links ? list_devices(default_manager().links()) : list_devices();
   auto const detail = command.verbose ? ReportDetail::full : ReportDetail::brief;
   // A program that reads the list gets the JSON of the contract without asking; a person gets a table.
   bool const json = command.json || !standard_output_is_terminal();

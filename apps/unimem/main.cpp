@@ -2,6 +2,7 @@
 #include "standard_streams.hpp"
 
 #include <unimem/core/error.hpp>
+#include <unimem/report/exit_report.hpp>
 
 #include <fmt/format.h>
 

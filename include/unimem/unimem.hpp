@@ -38,9 +38,12 @@
 #include <unimem/pool/pool_resource.hpp>
 #include <unimem/pool/replay.hpp>
 #include <unimem/pool/statistics.hpp>
+#include <unimem/pool/upstream.hpp>
 
+#include <unimem/manager/links.hpp>
 #include <unimem/manager/memory_manager.hpp>
 #include <unimem/manager/options.hpp>
+#include <unimem/manager/pressure.hpp>
 #include <unimem/manager/resident.hpp>
 
 #include <unimem/buffer/advised_range.hpp>
@@ -59,6 +62,7 @@
 #include <unimem/buffer/view.hpp>
 
 #include <unimem/report/device_list.hpp>
+#include <unimem/report/exit_report.hpp>
 #include <unimem/report/json.hpp>
 #include <unimem/report/text.hpp>
 
@@ -68,6 +72,12 @@
 #include <unimem/kernel/launch.hpp>
 #include <unimem/kernel/native.hpp>
 #include <unimem/kernel/operand.hpp>
+
+#include <unimem/share/buffer_id.hpp>
+#include <unimem/share/buffer_ref.hpp>
+#include <unimem/share/buffer_registry.hpp>
+#include <unimem/share/element_tag.hpp>
+#include <unimem/share/message_queue.hpp>
 
 #include <unimem/stream/element_type.hpp>
 #include <unimem/stream/stream_file.hpp>

@@ -27,17 +27,21 @@ void check_size(std::size_t bytes) {
 BufferCore::Guard::Guard(BufferCore& core) : core_(core) {
   core_.inside_->pins.fetch_add(1, std::memory_order_relaxed);
   core_.inside_->mutex.lock();
+  core_.inside_->holder.store(std::this_thread::get_id(), std::memory_order_relaxed);
   close_door();
 }
 
 BufferCore::Guard::Guard(BufferCore& core, std::adopt_lock_t /*adopt*/) noexcept : core_(core) {
   core_.inside_->pins.fetch_add(1, std::memory_order_relaxed);
+  core_.inside_->holder.store(std::this_thread::get_id(), std::memory_order_relaxed);
   close_door();
 }
 
 void BufferCore::Guard::close_door() noexcept {
   auto* const door = core_.inside_->door.load(std::memory_order_relaxed);
-  if (door != nullptr && !UNIMEM_MUTANT(doors_left_open)) door->close();
+  if (door == nullptr) return;
+  if (!UNIMEM_MUTANT(doors_left_open)) door->close();
+  core_.inside_->note_visits();
 }
 
 BufferCore::Guard::~Guard() {
@@ -71,6 +75,8 @@ void BufferCore::Guard::unlock() noexcept {
   // Release: who sees the summary also sees the address, and the bytes that were copied to it.
   core_.summary_.store(summary, std::memory_order_release);
   inside.open_door();
+  inside.publish_places();
+  inside.holder.store({}, std::memory_order_relaxed);
   inside.mutex.unlock();
   inside.pins.fetch_sub(1, std::memory_order_relaxed);
 }
@@ -196,10 +202,12 @@ void BufferCore::settle_known(ByteRange range, std::exception_ptr const& known) 
 }
 
 void BufferCore::allocate(bool host, bool device) {
-  Guard inside(*this);
-  if (host) inside->ensure_host();
-  if (device) inside->ensure(*this, inside->place_of(inside->default_device()));
-  inside->allocated = true;
+  detail::operate([&] {
+    Guard inside(*this);
+    if (host) inside->ensure_host();
+    if (device) inside->ensure(*this, inside->place_of(inside->default_device()));
+    inside->allocated = true;
+  });
 }
 
 void BufferCore::free() {
@@ -219,6 +227,10 @@ void BufferCore::reset() {
 
 void BufferCore::resize(std::size_t bytes) {
   check_size(bytes);
+  detail::operate([&] { resize_once(bytes); });
+}
+
+void BufferCore::resize_once(std::size_t bytes) {
   Guard inside(*this);
   if (bytes == bytes_) return;
   inside->settle(inside->whole(), true);
@@ -275,17 +287,33 @@ void BufferCore::release_device(Device* device) {
 }
 
 void BufferCore::release_host() {
-  Guard inside(*this);
-  inside->settle(inside->whole(), true);
-  if (!inside->coherence.has_storage(host_place)) return;
-  inside->check_not_leased(host_place);
-  inside->release(*this, host_place, inside->place_of(inside->default_device()));
+  detail::operate([&] {
+    Guard inside(*this);
+    inside->settle(inside->whole(), true);
+    if (!inside->coherence.has_storage(host_place)) return;
+    inside->check_not_leased(host_place);
+    inside->release(*this, host_place, inside->place_of(inside->default_device()));
+  });
 }
 
 void BufferCore::discard() {
   Guard inside(*this);
   inside->settle(inside->whole(), true, true);
   inside->coherence.discard();
+}
+
+void BufferCore::foretell(Device& device, bool use) {
+  Guard inside(*this);
+  auto const next = use ? Inside::NextUse::soon : Inside::NextUse::none;
+  inside->side(inside->place_of(device)).next_use = next;
+}
+
+int BufferCore::priority() const noexcept {
+  return inside_->priority.load(std::memory_order_relaxed);
+}
+
+void BufferCore::set_priority(int priority) noexcept {
+  inside_->priority.store(priority, std::memory_order_relaxed);
 }
 
 void BufferCore::advise(ByteRange range, Advice advice, Device* place, bool holds) {
@@ -329,20 +357,17 @@ void BufferCore::validate() const {
 BufferCore::Reclaimable BufferCore::reclaimable(Device& device) noexcept {
   auto& inside = *inside_;
   // An operation in progress may be this very thread's: trying a lock that one holds is undefined.
-  if (inside.pins.load(std::memory_order_acquire) != 0) return {};
-  std::unique_lock const lock{inside.mutex, std::try_to_lock};
-  if (!lock.owns_lock() || inside.shares(device)) return {};
-  for (std::size_t i = 0; i < inside.sides.size(); ++i) {
-    auto const& side = inside.sides[i];
-    if (side.device != &device || !side.storage || side.storage->leased()) continue;
-    auto const& coherence = inside.coherence;
-    if (!coherence.has_data()) return {side.storage->capacity(), 0};
-    auto const link = device.link_cost();
-    auto const back = static_cast<double>(bytes_) / link.bytes_per_second + link.latency_seconds;
-    bool const clean = coherence.valid(host_place).contains({0, bytes_});
-    return {side.storage->capacity(), clean ? back : 2 * back};
+  std::unique_lock lock{inside.mutex, std::defer_lock};
+  if (inside.pins.load(std::memory_order_acquire) == 0 && lock.try_lock()) {
+    inside.note_visits();
+    return inside.offer(device);
   }
-  return {};
+  Reclaimable in_use;
+  bool const there =
+      inside.on_several.load(std::memory_order_relaxed) || inside.only_on.load(std::memory_order_relaxed) == &device;
+  in_use.busy = inside.holder.load(std::memory_order_relaxed) != std::this_thread::get_id();
+  if (in_use.busy && there) in_use.bytes = inside.published_bytes.load(std::memory_order_relaxed);
+  return in_use;
 }
 
 std::size_t BufferCore::try_reclaim(Device& device) {
@@ -353,9 +378,18 @@ std::size_t BufferCore::try_reclaim(Device& device) {
   Guard inside(*this, std::adopt_lock);
   for (std::size_t i = 0; i < inside->sides.size(); ++i) {
     auto const& side = inside->sides[i];
-    if (side.device != &device || !side.storage || side.storage->leased()) continue;
-    inside->settle(inside->whole(), true);
+    if (side.device != &device || !side.storage || side.storage->leased() || inside->captured) continue;
+    inside->absorb_host_writes(false);
+    // Failures are the owner's to hear of, and not of whoever needs his memory: they wait for his next access.
+    auto told = std::exchange(inside->deferred, nullptr);
+    try {
+      inside->settle(inside->whole(), true);
+    } catch (std::exception const&) {
+      if (!told) told = std::current_exception();
+    }
+    inside->deferred = std::move(told);
     auto const bytes = side.storage->capacity();
+    if (UNIMEM_MUTANT(evicted_unsaved)) inside->coherence.discard();
     inside->release(*this, static_cast<Place>(i + 1), host_place);
     return bytes;
   }

@@ -145,6 +145,12 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
 Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) {
   check_equal(from.range, to.range, element_bytes);
   if (from.buffer == to.buffer && from.range == to.range) return {};
+  Event event;
+  detail::operate([&] { event = BufferCore::copy_once(from, to); });
+  return event;
+}
+
+Event BufferCore::copy_once(BufferWindow from, BufferWindow to) {
   {
     std::array<BufferCore*, 2> order{from.buffer, to.buffer};
     if (from.buffer->inside_->id > to.buffer->inside_->id) std::swap(order[0], order[1]);
@@ -233,7 +239,11 @@ bool BufferCore::copied_at_once(BufferCore& from, BufferCore& to, std::span<cons
 void copy_pieces(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces, std::size_t element_bytes) {
   std::vector<CopyPiece> some;
   std::ranges::copy_if(pieces, std::back_inserter(some), [](CopyPiece const& piece) { return piece.bytes != 0; });
-  if (some.size() > 1 && BufferCore::copied_at_once(from, to, some)) return;
+  bool done = false;
+  if (some.size() > 1) {
+    detail::operate([&] { done = BufferCore::copied_at_once(from, to, some); });
+  }
+  if (done) return;
   for (auto const& [to_offset, from_offset, bytes] : some) {
     ByteRange const source{from_offset, from_offset + bytes}, target{to_offset, to_offset + bytes};
     static_cast<void>(copy_bytes({&from, source}, {&to, target}, element_bytes));

@@ -2,6 +2,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/inside.hpp"
+#include "buffer/mutants.hpp"
 
 #include <fmt/format.h>
 
@@ -13,8 +14,27 @@
 
 namespace unimem {
 
-Event use_on_device(Queue& queue, std::span<const Operand> operands,
-                    std::function<Event(std::span<const DeviceMemory>, std::span<const Event>)> const& submit) {
+Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
+  Event event;
+  detail::operate([&] { event = BufferCore::use_once(queue, operands, submit); });
+  return event;
+}
+
+/// Announces what the operation needs beside what stands there, so that nobody makes room in vain.
+void BufferCore::announce(Device& device, std::span<BufferCore* const> buffers) {
+  std::size_t outstanding = 0, together = 0;
+  for (auto* const buffer : buffers) {
+    auto const& inside = *buffer->inside_;
+    if (inside.shares(device)) continue;
+    auto const place = inside.find_place(device);
+    together += inside.bytes;
+    if (!place || !inside.coherence.has_storage(*place)) outstanding += inside.bytes;
+  }
+  if (outstanding != 0 && !UNIMEM_MUTANT(sums_unannounced))
+    detail::Operation::innermost()->needs(outstanding, together);
+}
+
+Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
   std::vector<BufferCore*> buffers;
   buffers.reserve(operands.size());
   for (auto const& operand : operands) buffers.push_back(operand.buffer);
@@ -31,10 +51,16 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands,
   }
 
   auto& device = queue.device();
+  announce(device, buffers);
+  auto& operation = *detail::Operation::innermost();
+  for (auto const& [buffer, range, intent] : operands) {
+    if (!operation.again()) buffer->inside_->note_use(buffer->inside_->place_of(device), range.size());
+  }
   for (auto const& [buffer, range, intent] : operands) {
     auto& inside = *buffer->inside_;
     inside.prepare(*buffer, inside.place_of(device), range, intent, queue);
   }
+  operation.end_turn();
   // Only now: a window is a window of the memory that stays, and one operand's copies may be what another needs.
   std::vector<DeviceMemory> memory;
   std::vector<Event> needs;
@@ -47,7 +73,10 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands,
   }
 
   auto const before = queue.record().ticket();
-  auto const event = submit(memory, needs);
+  auto const event = [&] {
+    detail::Operation const within;  // a user's code may come next, and is not begun again
+    return submit(memory, needs);
+  }();
   // Of several steps the event is the last one's: that it never began does not say that of the others.
   bool const one_step = event.queue_id() == queue.id() && event.ticket() == before + 1;
   auto const what = one_step ? BufferCore::Inside::Events::of_all : BufferCore::Inside::Events::of_the_end;
@@ -69,11 +98,18 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
       if (auto const memory = door->enter(device, queue->id(), range)) return {*door, *memory};
     }
   }
+  DeviceLease leased;
+  detail::operate([&] { leased = lease_once(device, queue, range, intent); });
+  return leased;
+}
+
+DeviceLease BufferCore::lease_once(Device& device, Queue* queue, ByteRange range, Intent intent) {
   Guard inside(*this);
   inside->check_access("device access");
   inside->check_range(range);
   inside->settle(range, queue == nullptr);
   auto const place = inside->place_of(device);
+  if (!detail::Operation::innermost()->again()) inside->note_use(place, range.size());
   if (auto const& there = inside->storage_at(place);
       intent == Intent::read && there && inside->is_quiet(place, range)) {
     there->used_by_others(device, queue);
@@ -82,6 +118,7 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   }
   auto& on = queue == nullptr ? device.default_queue() : *queue;
   inside->prepare(*this, place, range, intent, on);
+  detail::Operation::innermost()->end_turn();
   auto const storage = inside->storage_at(place);
   auto const arrived = inside->arrival(place, range, on);
   if (queue == nullptr) {
@@ -96,6 +133,12 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
 }
 
 DeviceLease BufferCore::capture(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins) {
+  DeviceLease leased;
+  detail::operate([&] { leased = capture_once(queue, range, current, begins); });
+  return leased;
+}
+
+DeviceLease BufferCore::capture_once(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins) {
   Guard inside(*this);
   inside->check_access("device access");
   inside->check_range(range);
@@ -149,12 +192,19 @@ void BufferCore::Inside::open_door() noexcept {
 }
 
 Event BufferCore::prefetch(Device& device, Queue* queue, ByteRange range) {
+  Event event;
+  detail::operate([&] { event = prefetch_once(device, queue, range); });
+  return event;
+}
+
+Event BufferCore::prefetch_once(Device& device, Queue* queue, ByteRange range) {
   auto& on = queue == nullptr ? device.default_queue() : *queue;
   Guard inside(*this);
   inside->check_access("prefetch");
   inside->check_range(range);
   inside->settle(range, false);
   auto const place = inside->place_of(device);
+  inside->side(place).next_use = Inside::NextUse::soon;  // or why bring it
   inside->prepare(*this, place, range, Intent::read, on);
   if (auto const& storage = inside->storage_at(place); storage && storage->location() == Location::unified) {
     // Nothing to copy; the pages may come ahead of their use all the same.

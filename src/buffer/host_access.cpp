@@ -98,13 +98,15 @@ void BufferCore::mark_host_dirty(ByteRange range) {
 }
 
 void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event) {
-  Guard inside(*this);
-  inside->check_allocated("mark_device_dirty");
-  inside->check_range(range);
-  inside->settle(range, true, true);
-  inside->note("mark_device_dirty", range);
-  inside->mark(*this, inside->place_of(device == nullptr ? inside->default_device() : *device), range, event);
-  if (inside->host_writes) inside->host_writes->overrule(range);
+  detail::operate([&] {
+    Guard inside(*this);
+    inside->check_allocated("mark_device_dirty");
+    inside->check_range(range);
+    inside->settle(range, true, true);
+    inside->note("mark_device_dirty", range);
+    inside->mark(*this, inside->place_of(device == nullptr ? inside->default_device() : *device), range, event);
+    if (inside->host_writes) inside->host_writes->overrule(range);
+  });
 }
 
 DeviceLease BufferCore::map(ByteRange range, MapMode mode) {

@@ -44,6 +44,7 @@ BufferCore::Inside::Inside(std::size_t bytes_, BufferOptions options_)
       device(options.device),
       name(options.name),
       id(next_id()),
+      priority(options.priority),
       coherence(bytes_),
       tracking(options.tracking) {
   static bool const strict_by_default = environment_flag("UNIMEM_STRICT", false);
@@ -165,8 +166,9 @@ Place BufferCore::Inside::place_of(Device& wanted) {
     tracking = Tracking::access;
   }
   sides.reserve(sides.size() + 1);
+  auto& clock = manager->use_clock(wanted);
   auto const place = coherence.add_device(shares(wanted) ? std::optional{host_place} : std::nullopt);
-  sides.push_back({&wanted, nullptr});
+  sides.push_back({&wanted, &clock, nullptr});
   return place;
 }
 
@@ -183,8 +185,66 @@ CopyCost BufferCore::Inside::cost() const {
   };
 }
 
+void BufferCore::Inside::note_use(Place place, std::size_t used) noexcept {
+  if (place == host_place || UNIMEM_MUTANT(uses_forgotten)) return;
+  auto& one = side(place);
+  one.history.used(*one.clock, used);
+  one.next_use = NextUse::unsaid;
+}
+
+void BufferCore::Inside::note_visits() noexcept {
+  auto* const at = door.load(std::memory_order_relaxed);
+  auto const* const storage = at == nullptr || !at->take_visited() ? nullptr : at->behind();
+  if (storage == nullptr) return;
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    if (sides[i].storage.get() == storage) note_use(static_cast<Place>(i + 1), bytes);
+  }
+}
+
+void BufferCore::Inside::publish_places() noexcept {
+  Device const* found = nullptr;
+  bool several = false;
+  for (auto const& one : sides) {
+    if (!one.storage || shares(*one.device)) continue;
+    several = several || found != nullptr;
+    found = one.device;
+  }
+  // Written only when it is another: others look at it all the time.
+  if (only_on.load(std::memory_order_relaxed) != found) only_on.store(found, std::memory_order_relaxed);
+  if (published_bytes.load(std::memory_order_relaxed) != bytes) published_bytes.store(bytes, std::memory_order_relaxed);
+  if (on_several.load(std::memory_order_relaxed) != several) on_several.store(several, std::memory_order_relaxed);
+}
+
+BufferCore::Reclaimable BufferCore::Inside::offer(Device& from) const noexcept {
+  Reclaimable offered;
+  auto const at = find_place(from);
+  if (!at || shares(from)) return offered;
+  auto const& side = sides[*at - 1];
+  if (!side.storage) return offered;
+  if (side.storage->leased() || captured) {
+    offered.leased = side.storage->capacity();
+    return offered;
+  }
+  offered.bytes = side.storage->capacity();
+  if (!UNIMEM_MUTANT(priorities_ignored)) offered.priority = priority.load(std::memory_order_relaxed);
+  if (!coherence.has_data()) return offered;
+  auto const link = from.link_cost();
+  auto const seconds = [&](std::size_t moved) {
+    return moved == 0 ? 0 : link.latency_seconds + static_cast<double>(moved) / link.bytes_per_second;
+  };
+  offered.cost_seconds = seconds(coherence.valid(*at).size_bytes()) + seconds(coherence.written(*at).size_bytes());
+  auto const next_use = UNIMEM_MUTANT(hints_ignored) ? NextUse::unsaid : side.next_use;
+  offered.wait = next_use == NextUse::soon   ? 0
+                 : next_use == NextUse::none ? std::numeric_limits<double>::infinity()
+                                             : side.history.expected_wait(*side.clock);
+  return offered;
+}
+
 std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t size) {
   if (unified != nullptr) {
+    // What is not begun again must not wait with the buffer's lock.
+    std::optional<detail::Operation> with_the_lock;
+    if (detail::Operation::innermost() == nullptr) with_the_lock.emplace(detail::Operation::Waiting::never);
     return detail::Storage::unified(*unified, manager->acquire(*unified, Location::unified, size, named()));
   }
   // Tracked memory has its pages to itself. No pool aligns as coarsely, so it gets one page more than it needs.
@@ -226,6 +286,7 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCor
   auto request = named();
   request.queue = &queue;
   auto memory = manager->acquire(wanted, Location::device, size, request);
+  if (auto* const operation = detail::Operation::innermost()) operation->took(size);
   auto storage = std::make_shared<detail::Storage>(wanted, std::move(memory));
   // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket of
   // its own: whoever comes from another goes behind it.
@@ -251,6 +312,7 @@ void BufferCore::Inside::ensure_device(BufferCore& self, Place place, Queue& que
     auto memory = shares(wanted) ? host_memory() : new_device_memory(self, wanted, bytes, queue);
     memory->heed(advice);
     side(place).storage = std::move(memory);
+    publish_places();  // others that need it count on it from now on
   }
   coherence.add_storage(place);
 }

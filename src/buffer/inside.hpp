@@ -10,6 +10,8 @@
 #include "buffer/lease_cell.hpp"
 #include "buffer/pending_work.hpp"
 #include "buffer/storage.hpp"
+#include "manager/turns.hpp"
+#include "manager/use_history.hpp"
 
 #include <atomic>
 #include <cstdint>
@@ -21,6 +23,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace unimem {
@@ -40,9 +43,14 @@ enum class Way : unsigned char {
 /// them by what they are about: storage (inside.cpp), moving bytes (transfers.cpp); what the lock's holders do with
 /// them is in life.cpp, host_access.cpp, device_work.cpp and copies.cpp.
 struct BufferCore::Inside {
+  /// What the user has said of the next use.
+  enum class NextUse : unsigned char { unsaid, soon, none };
   struct Side {
     Device* device = nullptr;
+    detail::UseClock* clock = nullptr;  ///< of the device, for `history`
     std::shared_ptr<detail::Storage> storage;
+    detail::UseHistory history{};
+    NextUse next_use = NextUse::unsaid;
   };
   struct Counters {
     std::atomic<std::uint64_t> upload_bytes{0}, uploads{0};
@@ -95,6 +103,14 @@ struct BufferCore::Inside {
   [[nodiscard]] std::optional<Place> find_place(Device const& device) const noexcept;
   [[nodiscard]] Side& side(Place place) { return sides[place - 1]; }
   [[nodiscard]] CopyCost cost() const;
+  /// Work of `place`'s device on that many bytes begins.
+  void note_use(Place place, std::size_t used) noexcept;
+  /// Leases that came in by the door were uses too.
+  void note_visits() noexcept;
+  /// What a device has that could be had, and at what loss.
+  [[nodiscard]] Reclaimable offer(Device& from) const noexcept;
+  /// Says for who has no lock on which devices there is memory.
+  void publish_places() noexcept;
 
   /// The host's memory: what stands already, a sharing device's, or a new block.
   [[nodiscard]] std::shared_ptr<detail::Storage> host_memory();
@@ -197,6 +213,11 @@ struct BufferCore::Inside {
   mutable std::mutex mutex;
   std::atomic<detail::LeaseCell*> door{nullptr};  ///< once made, for the life of the buffer
   std::atomic<unsigned> pins{0};  ///< operations in progress: their buffer must not be reclaimed, nor its lock tried
+  std::atomic<std::thread::id> holder{};  ///< of the lock, if it is held for an operation; a thread knows its own
+  std::atomic<int> priority{0};
+  std::atomic<Device const*> only_on{nullptr};  ///< the one device that there is memory on, if there is one
+  std::atomic<bool> on_several{false};
+  std::atomic<std::size_t> published_bytes{0};  ///< `bytes`, for who has no lock
   Coherence coherence;
   std::shared_ptr<detail::Storage> host;
   detail::AdviceBook advice;  ///< for the storage there is, and for what comes
@@ -242,6 +263,28 @@ Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage
 /// `gains_from_batching`.
 Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, Storage& to,
                   ByteRanges const& ranges, Queue* queue, SharedMeter const& meter);
+
+}  // namespace detail
+
+namespace detail {
+
+/// Runs an operation that may take memory of a device: once more, in its turn, whenever other operations were in its
+/// way. It takes the guards it needs itself, and leaves everything as it was when it throws.
+template <class Work>
+void operate(Work const& work) {
+  Operation operation;
+  if (!operation.waits()) return work();
+  Device* full = nullptr;
+  MemoryManager* manager = nullptr;
+  try {
+    return work();
+  } catch (Crowded const& crowded) {
+    full = &crowded.device();
+    manager = &crowded.manager();
+  }
+  operation.begin_again();
+  manager->in_turn(*full, work);
+}
 
 }  // namespace detail
 

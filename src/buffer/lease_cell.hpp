@@ -37,6 +37,7 @@ class LeaseCell {
     bool const entered = (word_.fetch_add(1, std::memory_order_acquire) & open_door) != 0;
     if (entered && queue_id_ == queue_id && &storage_->device() == &device && range.begin <= range.end &&
         range.end <= bytes_) {
+      if (!visited_.load(std::memory_order_relaxed)) visited_.store(true, std::memory_order_relaxed);
       return storage_->window(range);
     }
     leave();
@@ -59,6 +60,11 @@ class LeaseCell {
 
   /// Puts another storage, or another queue, behind the closed door, unless leases still hold what is there.
   void stand_before(std::shared_ptr<Storage> const& storage, std::size_t bytes, std::uint64_t queue_id) noexcept;
+
+  /// Whether anybody has come in since it was last asked.
+  [[nodiscard]] bool take_visited() noexcept {
+    return visited_.load(std::memory_order_relaxed) && visited_.exchange(false, std::memory_order_relaxed);
+  }
 
   /// What stands behind the door; null: nothing.
   [[nodiscard]] Storage const* behind() const noexcept {
@@ -83,6 +89,7 @@ class LeaseCell {
   void drop_storage() noexcept;
 
   std::atomic<std::uint64_t> word_{0};
+  std::atomic<bool> visited_{false};
   std::shared_ptr<Storage> storage_;
   std::size_t bytes_ = 0;
   std::uint64_t queue_id_ = 0;

@@ -28,6 +28,11 @@
   FAULT(strangers_forgotten, "does not wait for work on a leased address")                    \
   FAULT(staging_recycled_early, "reuses a staging block before it has been sent on")          \
   FAULT(staging_returned_early, "gives staging blocks back before their last chunk has gone") \
+  FAULT(evicted_unsaved, "takes memory back with bytes that nobody else has")                 \
+  FAULT(uses_forgotten, "does not know what was used when")                                   \
+  FAULT(hints_ignored, "does not listen to what is going to be used")                         \
+  FAULT(priorities_ignored, "takes memory back from who has priority")                        \
+  FAULT(sums_unannounced, "makes room for one operand where all of them will never fit")      \
   FAULT(recycled_dirty, "leaves the next owner of a buffer what was dirty before")            \
   FAULT(recycled_work_forgotten, "does not order the next owner behind pending work")         \
   FAULT(recycled_failures_kept, "tells the next owner of failures before his time")           \

@@ -23,6 +23,11 @@ void BufferCore::Inside::forget_history(std::shared_ptr<Meters> fresh) noexcept 
     counter->store(0, std::memory_order_relaxed);
   }
   meters = std::move(fresh);
+  priority.store(options.priority, std::memory_order_relaxed);
+  for (auto& one : sides) {
+    one.history = {};
+    one.next_use = NextUse::unsaid;
+  }
 }
 
 std::shared_ptr<BufferCore::Inside::Meters> BufferCore::Inside::fresh_meters() const {

@@ -80,8 +80,8 @@ void check_extents(std::span<const std::size_t> extents, std::size_t size) {
   if (count != size) throw_size_mismatch("view", size, count);
 }
 
-void throw_outgrown(ByteRange range, std::size_t bytes) {
-  throw InvalidArgument("slice", fmt::format("bytes [{}, {})", range.begin, range.end),
+void throw_outgrown(char const* what, ByteRange range, std::size_t bytes) {
+  throw InvalidArgument(what, fmt::format("bytes [{}, {})", range.begin, range.end),
                         fmt::format("within the buffer's {} bytes, to which it was resized", bytes));
 }
 

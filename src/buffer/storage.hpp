@@ -3,6 +3,7 @@
 #include <unimem/buffer/options.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/pool/allocation.hpp>
+#include <unimem/pool/memory_pool.hpp>
 
 #include "buffer/advice_book.hpp"
 #include "buffer/hazards.hpp"
@@ -107,6 +108,15 @@ class Storage {
 
   /// Whether no recorded work is pending and nobody else works here.
   [[nodiscard]] bool idle() const noexcept { return others_on_ == nullptr && hazards_.idle(); }
+
+  /// The same after a look at what others have submitted by now.
+  [[nodiscard]] bool at_rest() {
+    note_others();
+    return idle();
+  }
+
+  /// A better place for all of it in the pool it is from; empty if there is none, or it is from no pool.
+  [[nodiscard]] Allocation better_place(MemoryPool& pool) const { return pool.acquire_better(allocation_); }
 
   void add_lease() noexcept { leases_.fetch_add(1, std::memory_order_relaxed); }
   /// Release: what the lease's holder did is visible to who sees the count fall.

@@ -4,6 +4,7 @@
 #include "device/queue_backend.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace unimem {
@@ -76,6 +77,14 @@ bool PageSource::shift(AddressRange, AddressRange) {
 
 Device::Device(Backend backend, std::string id) : backend_(backend), id_(std::move(id)) {}
 Device::~Device() = default;
+
+std::size_t Device::headroom() const {
+  return std::numeric_limits<std::size_t>::max();
+}
+
+std::optional<LinkCost> Device::configured_link(CopyDirection) const noexcept {
+  return std::nullopt;
+}
 
 void Device::advise(DeviceMemory, Location, Advice, Device const*, bool) noexcept {}
 

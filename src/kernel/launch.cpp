@@ -3,14 +3,11 @@
 #include <unimem/kernel/launch.hpp>
 
 #include "core/nvtx.hpp"
+#include "core/type_name.hpp"
 #include "kernel/recording.hpp"
 
 #include <fmt/format.h>
 
-#include <cxxabi.h>
-
-#include <cstdlib>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,10 +20,7 @@ bool is_buffer(LaunchArgument const& argument) {
 }
 
 std::string type_name(std::type_info const& type) {
-  int status = 0;
-  std::unique_ptr<char, void (*)(void*)> const readable{abi::__cxa_demangle(type.name(), nullptr, nullptr, &status),
-                                                        std::free};
-  return readable ? readable.get() : type.name();
+  return detail::type_name(type.name());
 }
 
 /// Why an operand's intent does not go with the span the host form takes; empty where it does. Writes to what is only

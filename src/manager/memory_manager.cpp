@@ -1,76 +1,18 @@
 #include <unimem/manager/memory_manager.hpp>
 
-#include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 
-#include "manager/residents.hpp"
-
-#include <fmt/format.h>
+#include "manager/manager_state.hpp"
 
 #include <algorithm>
 #include <atomic>
-#include <exception>
-#include <map>
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 namespace unimem {
-
-/// Pools are made on demand and stay until the end, so a pointer to one is good without the lock.
-struct MemoryManager::State {
-  explicit State(ManagerOptions given) : options(std::move(given)) {}
-
-  /// The pool of exactly this device and location, or null.
-  [[nodiscard]] MemoryPool* find(Device const& device, Location location) const {
-    std::lock_guard const lock{mutex};
-    auto const found = pools.find({&device, location});
-    return found == pools.end() ? nullptr : found->second.get();
-  }
-
-  [[nodiscard]] std::vector<MemoryPool*> all() const {
-    std::lock_guard const lock{mutex};
-    std::vector<MemoryPool*> found;
-    found.reserve(pools.size());
-    for (auto const& [key, pool] : pools) found.push_back(pool.get());
-    return found;
-  }
-
-  /// Gives back what the other pools of the same device have cached; returns the bytes.
-  std::size_t trim_beside(MemoryPool const& pool) {
-    std::size_t bytes = 0;
-    for (auto* const other : all()) {
-      if (&other->device() == &pool.device() && other != &pool) bytes += other->trim();
-    }
-    return bytes;
-  }
-
-  /// Asks one resident, and counts. If it fails nothing is lost, and the next one may do: the reason is kept for the
-  /// end.
-  std::size_t reclaim(Resident& resident, Device& device, std::string& failure) {
-    std::size_t bytes = 0;
-    try {
-      bytes = residents.reclaim(resident, device);
-    } catch (std::exception const& error) {
-      failed_reclaims.fetch_add(1, std::memory_order_relaxed);
-      failure = error.what();
-    }
-    if (bytes != 0) reclaims.fetch_add(1, std::memory_order_relaxed);
-    reclaimed_bytes.fetch_add(bytes, std::memory_order_relaxed);
-    return bytes;
-  }
-
-  ManagerOptions const options;
-  mutable std::mutex mutex;
-  std::map<std::pair<Device const*, Location>, std::unique_ptr<MemoryPool>> pools;
-  detail::Residents residents;
-  // Counts alone: nothing else is published through them, so relaxed.
-  std::atomic<std::uint64_t> reclaims{0};
-  std::atomic<std::uint64_t> failed_reclaims{0};
-  std::atomic<std::size_t> reclaimed_bytes{0};
-};
 
 MemoryManager::MemoryManager(ManagerOptions options) : state_(std::make_unique<State>(std::move(options))) {}
 
@@ -83,91 +25,33 @@ Device& host() {
   return cpu;
 }
 
-/// One wish, tried as often as there is new hope for it.
-struct Wish {
-  MemoryPool& pool;
-  detail::Residents const& residents;
-  std::size_t bytes;
-  AcquireOptions const& options;
-  Allocation block;
-  OutOfMemory::Facts facts;    ///< of the last refusal
-  std::uint64_t reclaims = 0;  ///< that there had been before the last try: what came later it has not seen
-
-  /// Whether `block` now holds the memory.
-  [[nodiscard]] bool granted() {
-    reclaims = residents.reclaims();
-    try {
-      block = pool.acquire(bytes, options);
-      return true;
-    } catch (OutOfMemory const& error) {
-      facts = error.facts();
-      return false;
-    }
-  }
-
-  /// Whether it could be granted if all candidates gave what they have. They may count the bytes they asked for, and
-  /// blocks are up to an eighth, or 4 KiB, larger.
-  [[nodiscard]] bool within_reach(std::vector<detail::Residents::Candidate> const& candidates) const noexcept {
-    constexpr std::size_t block_slack = 4096;
-    std::size_t most = 0;
-    for (auto const& candidate : candidates) {
-      auto const reclaimable = candidate.reclaimable.bytes;
-      most += reclaimable + std::max(reclaimable / 8, block_slack);
-    }
-    auto const pinned = facts.live > most ? facts.live - most : 0;
-    return pinned <= facts.limit && bytes <= facts.limit - pinned;
-  }
-};
-
 }  // namespace
 
 MemoryPool& MemoryManager::pool(Device& device, Location location) {
   bool const of_the_host = location == Location::host || location == Location::pinned;
-  auto& home = of_the_host ? host() : device;
+  auto& home = of_the_host && !device.reaches_host_memory() ? host() : device;
   std::lock_guard const lock{state_->mutex};
   auto const key = std::pair{static_cast<Device const*>(&home), location};
   auto found = state_->pools.find(key);
   if (found == state_->pools.end()) {
     found = state_->pools.emplace(key, std::make_unique<MemoryPool>(home, location, state_->options.pools)).first;
+    state_->pressure->watch(*found->second);
   }
   return *found->second;
-}
-
-Allocation MemoryManager::acquire(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
-  Wish wish{pool(device, location), state_->residents, bytes, options, {}, {}, 0};
-  if (wish.granted()) return std::move(wish.block);
-  if (bytes > wish.facts.limit) throw OutOfMemory(std::move(wish.facts));  // nobody loses a copy for what cannot be
-
-  if (state_->trim_beside(wish.pool) != 0 && wish.granted()) return std::move(wish.block);
-
-  std::string failure;
-  // Host memory is where residents save to: only device memory is asked back.
-  bool hope = location == Location::device || location == Location::unified;
-  while (hope) {
-    hope = false;
-    auto const candidates = state_->residents.candidates(wish.pool.device());
-    if (wish.within_reach(candidates)) {
-      for (auto const& candidate : candidates) {
-        if (state_->reclaim(*candidate.resident, wish.pool.device(), failure) == 0) continue;
-        if (wish.granted()) return std::move(wish.block);
-        hope = true;
-      }
-    }
-    // What another thread has just had saved, or is having saved, was not on offer here, and may be enough.
-    if (!hope && state_->residents.await_reclaim_since(wish.reclaims)) {
-      if (wish.granted()) return std::move(wish.block);
-      hope = true;
-    }
-  }
-  if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be saved: {}", failure);
-  throw OutOfMemory(std::move(wish.facts));
 }
 
 std::size_t MemoryManager::available_memory(Device& device) const {
   auto const total = total_memory(device);
   auto const* const found = state_->find(device, Location::device);
   auto const live = found == nullptr ? 0 : found->statistics().active_bytes;
-  return live >= total ? 0 : total - live;
+  auto const left = live >= total ? 0 : total - live;
+  auto const room = device.headroom();
+  if (room >= left) return left;
+  std::size_t cached = 0;  // can be given back, whichever pool has it
+  for (auto const* const each : state_->all()) {
+    if (&each->device() == &device) cached += each->statistics().total_pooled_bytes;
+  }
+  return cached >= left - room ? left : room + cached;
 }
 
 std::size_t MemoryManager::total_memory(Device& device) const {
@@ -176,7 +60,9 @@ std::size_t MemoryManager::total_memory(Device& device) const {
 }
 
 void MemoryManager::set_limit(Device& device, std::size_t bytes) {
-  pool(device, Location::device).set_max_bytes(bytes);
+  auto& limited = pool(device, Location::device);
+  limited.set_max_bytes(bytes);
+  state_->pressure->look(limited);
 }
 
 GlobalMemoryStatistics MemoryManager::statistics() const {
@@ -193,13 +79,65 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
   sum.reclaims = state_->reclaims.load(std::memory_order_relaxed);
   sum.failed_reclaims = state_->failed_reclaims.load(std::memory_order_relaxed);
   sum.reclaimed_bytes = state_->reclaimed_bytes.load(std::memory_order_relaxed);
+  sum.cache_trims = state_->cache_trims.load(std::memory_order_relaxed);
+  sum.waits = state_->waits.load(std::memory_order_relaxed);
+  sum.refusals = state_->refusals.load(std::memory_order_relaxed);
+  auto const pressure = state_->pressure->counts();
+  sum.pressure_calls = pressure.calls;
+  sum.failed_pressure_calls = pressure.failures;
   return sum;
 }
 
 std::size_t MemoryManager::cleanup() {
   std::size_t bytes = 0;
-  for (auto* const each : state_->all()) bytes += each->trim();
+  for (auto* const each : state_->all()) {
+    bytes += each->trim();
+    state_->pressure->look(*each);
+  }
   return bytes;
+}
+
+PoolDefragmentation MemoryManager::defragment(Device& device, DefragmentationLimits const& limits) {
+  auto* const pool = state_->find(device, Location::device);
+  if (pool == nullptr) return {};
+  auto const begin = std::chrono::steady_clock::now();
+  // What threads keep is no better place for anything before it is united with what lies beside it.
+  auto report = pool->defragment();
+  auto candidates = state_->residents.survey(device).candidates;
+  if (candidates.empty()) return report;
+  auto queue = device.create_queue();  // of nobody else's: only the copies are waited for
+  std::ranges::sort(candidates, {}, [](auto const& candidate) { return candidate.reclaimable.bytes; });
+  for (auto const& candidate : candidates) {
+    auto const left = limits.max_copied_bytes - report.bytes_copied;
+    if (limits.stop.stop_requested() || candidate.reclaimable.bytes > left) break;
+    auto const copied = state_->residents.relocate(*candidate.resident, queue, left);
+    report.bytes_copied += copied;
+    report.blocks_moved += copied != 0;
+  }
+  if (report.blocks_moved == 0) return report;
+  auto const after = pool->defragment();
+  report.bytes_moved += after.bytes_moved;
+  report.largest_free_after = after.largest_free_after;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
+}
+
+PressureLevel MemoryManager::pressure(Device& device, Location location) {
+  auto& asked = pool(device, location);
+  state_->pressure->look(asked);
+  return state_->pressure->level(asked);
+}
+
+PressureSubscription MemoryManager::on_pressure(PressureCallback callback) {
+  return {state_->pressure, state_->pressure->subscribe(std::move(callback))};
+}
+
+void MemoryManager::settle_pressure() {
+  state_->pressure->settle();
+}
+
+Links& MemoryManager::links() noexcept {
+  return state_->links;
 }
 
 void MemoryManager::add_resident(Resident& resident) {
@@ -208,6 +146,10 @@ void MemoryManager::add_resident(Resident& resident) {
 
 void MemoryManager::remove_resident(Resident& resident) noexcept {
   state_->residents.remove(resident);
+}
+
+detail::UseClock& MemoryManager::use_clock(Device& device) {
+  return state_->traffic_on(device).clock;
 }
 
 MemoryManager& default_manager() {

@@ -20,63 +20,70 @@ void Residents::remove(Resident& resident) noexcept {
   inside_.erase(&resident);
 }
 
-std::vector<Residents::Candidate> Residents::candidates(Device& device) {
-  std::vector<Candidate> found;
-  {
-    Lock const lock{mutex_};
-    found.reserve(inside_.size());
-    for (auto const& [resident, thread] : inside_) {
-      if (thread != std::thread::id{}) continue;
-      auto const reclaimable = resident->reclaimable(device);
-      if (reclaimable.bytes != 0) found.push_back({resident, reclaimable});
-    }
-  }
-  std::ranges::sort(found, {}, [](Candidate const& candidate) {
-    return candidate.reclaimable.cost_seconds / static_cast<double>(candidate.reclaimable.bytes);
-  });
-  return found;
+namespace {
+
+/// What taking a byte from it costs, spread over the time until it is wanted again.
+double loss(Resident::Reclaimable const& offer) noexcept {
+  if (offer.cost_seconds == 0) return 0;
+  return offer.cost_seconds / static_cast<double>(offer.bytes) / offer.wait;
 }
 
-std::size_t Residents::reclaim(Resident& resident, Device& device) {
+}  // namespace
+
+Residents::Survey Residents::survey(Device& device) {
+  Survey all;
+  auto const me = std::this_thread::get_id();
+  {
+    Lock const lock{mutex_};
+    all.candidates.reserve(inside_.size());
+    for (auto const& [resident, thread] : inside_) {
+      if (thread == me) continue;
+      auto const offer = resident->reclaimable(device);
+      all.leased += offer.leased;
+      if (offer.busy || thread != std::thread::id{}) {
+        all.busy += offer.bytes;
+        all.in_use = true;
+      } else if (offer.bytes != 0) {
+        all.candidates.push_back({resident, offer});
+      }
+    }
+  }
+  std::ranges::sort(all.candidates, [](Candidate const& a, Candidate const& b) {
+    auto const &one = a.reclaimable, &other = b.reclaimable;
+    return one.priority != other.priority ? one.priority < other.priority : loss(one) < loss(other);
+  });
+  return all;
+}
+
+template <class Call>
+std::size_t Residents::enter(Resident& resident, Call const& call) {
   auto const me = std::this_thread::get_id();
   {
     Lock const lock{mutex_};
     auto const found = inside_.find(&resident);
     if (found == inside_.end() || found->second != std::thread::id{}) return 0;
-    reclaiming_.push_back(me);
     found->second = me;
   }
-  std::size_t bytes = 0;
   /// However the call ends, whoever waits for it learns.
   struct Leaving {
     Residents& residents;
     Resident& resident;
-    std::thread::id thread;
-    std::size_t const& bytes;
     ~Leaving() {
       Lock const lock{residents.mutex_};
-      auto& all = residents.reclaiming_;
-      all.erase(std::ranges::find(all, thread));
       auto const found = residents.inside_.find(&resident);
       if (found != residents.inside_.end()) found->second = {};  // absent if the resident removed itself
-      if (bytes != 0) ++residents.reclaims_;
       residents.ended_.notify_all();
     }
-  } const leaving{*this, resident, me, bytes};
-  bytes = resident.try_reclaim(device);
-  return bytes;
+  } const leaving{*this, resident};
+  return call();
 }
 
-std::uint64_t Residents::reclaims() const {
-  Lock const lock{mutex_};
-  return reclaims_;
+std::size_t Residents::reclaim(Resident& resident, Device& device) {
+  return enter(resident, [&] { return resident.try_reclaim(device); });
 }
 
-bool Residents::await_reclaim_since(std::uint64_t seen) {
-  Lock lock{mutex_};
-  bool const inside = std::ranges::find(reclaiming_, std::this_thread::get_id()) != reclaiming_.end();
-  if (!inside) ended_.wait(lock, [&] { return reclaims_ != seen || reclaiming_.empty(); });
-  return reclaims_ != seen;
+std::size_t Residents::relocate(Resident& resident, Queue& queue, std::size_t most_bytes) {
+  return enter(resident, [&] { return resident.try_relocate(queue, most_bytes); });
 }
 
 }  // namespace unimem::detail

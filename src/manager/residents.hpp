@@ -29,34 +29,42 @@ class Residents {
     Resident::Reclaimable reclaimable;
   };
 
+  /// What all residents of a device say at one moment.
+  struct Survey {
+    std::vector<Candidate> candidates;  ///< those to ask, the best first
+    std::size_t leased = 0;             ///< bytes that leases of users pin
+    std::size_t busy = 0;               ///< bytes that may come when other threads have done with who has them
+    bool in_use = false;  ///< other threads are at work, and may have memory that they have not told of yet
+  };
+
   void add(Resident& resident);
 
   /// Returns when no call into the resident is running, except one that this very thread is inside of.
   void remove(Resident& resident) noexcept;
 
-  /// Who could give memory of this device back, cheapest per byte first. Nothing is promised: by the time one is asked
-  /// it may be busy, or gone.
-  [[nodiscard]] std::vector<Candidate> candidates(Device& device);
+  /// Who could give memory of this device back: lower priorities first, and among equals who loses least by it, which
+  /// is its cost per byte, and the less the longer it will do without. Nothing is promised: by the time one is asked it
+  /// may be busy, or gone.
+  [[nodiscard]] Survey survey(Device& device);
 
   /// Lets one give its memory back, with no lock held; 0 bytes when it is busy or gone. Throws what `try_reclaim`
   /// throws.
   std::size_t reclaim(Resident& resident, Device& device);
 
-  /// How many calls have given memory back so far, by all threads.
-  [[nodiscard]] std::uint64_t reclaims() const;
-
-  /// Whether memory has been given back since there were `seen` reclaims, waiting for what other threads are saving
-  /// now. A thread that is itself inside of a resident does not wait: two that wait for each other would wait for ever.
-  [[nodiscard]] bool await_reclaim_since(std::uint64_t seen);
+  /// Lets one move what it has to a better place, with no lock held; 0 bytes when it has not, or is gone. Throws what
+  /// `try_relocate` throws.
+  std::size_t relocate(Resident& resident, Queue& queue, std::size_t most_bytes);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
 
+  /// What `call()` returns from inside of a resident; 0 if nobody may be there now.
+  template <class Call>
+  std::size_t enter(Resident& resident, Call const& call);
+
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   std::unordered_map<Resident*, std::thread::id> inside_;  ///< no thread: nobody is inside
-  std::vector<std::thread::id> reclaiming_;                ///< the threads inside any resident, once per call
-  std::uint64_t reclaims_ = 0;
 };
 
 }  // namespace unimem::detail

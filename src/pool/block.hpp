@@ -27,6 +27,13 @@ struct SmallerThenOlder {
   [[nodiscard]] bool operator()(Block const* block, std::size_t capacity) const noexcept;
 };
 
+/// How far an Eraser has come with what the last owner has left in a block.
+enum class Erasure : std::uint8_t {
+  none,      ///< nothing of his is left, or the block is in use, or nobody minds
+  begun,     ///< it may yet fail
+  given_up,  ///< it has failed, and will not be tried again
+};
+
 using BlockList = std::list<Block>;
 using BlockIndex = std::set<Block*, SmallerThenOlder>;
 
@@ -52,6 +59,9 @@ struct Block {
   std::uint64_t parked_for = 0;
   std::uint32_t magazine = 0;  ///< the number of its near-exact class
   bool parked = false;         ///< in a magazine or a depot: neither in use nor among the free blocks of the core
+
+  Erasure erasure = Erasure::none;
+  Event erasing;  ///< the work that overwrites it, if that could be submitted
 
   Name name;
   std::chrono::steady_clock::time_point cached_since{};

@@ -50,6 +50,17 @@ Extents::Piece Extents::try_take(std::size_t bytes) {
   return small_piece(capacity, false);
 }
 
+Extents::Piece Extents::try_take_better(Origin const& than) {
+  auto const books = open();
+  if (than.span == nullptr) {
+    auto const better = slabs_.take_instead_of(than.small);
+    if (better.slab == nullptr) return {};
+    return piece({{better.object() + better.offset(), 0, better.bytes()}, {nullptr, better}}, false);
+  }
+  auto* const span = arena_.take_instead_of(*than.span);
+  return span == nullptr ? Piece{} : piece_of(*span, false);
+}
+
 Extents::Piece Extents::obtain(std::size_t bytes, std::size_t limit, std::size_t peak) {
   auto const books = open();
   auto const before = reserved_now();

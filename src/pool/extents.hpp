@@ -60,6 +60,10 @@ class Extents final : private SlabMemory {
   /// changing nothing.
   [[nodiscard]] Piece try_take(std::size_t bytes);
 
+  /// Free memory for what is in a block of pages, as large, where it keeps less from being given back; an empty piece
+  /// if none is free. Calls no driver. Throws std::bad_alloc, changing nothing.
+  [[nodiscard]] Piece try_take_better(Origin const& than);
+
   /// Memory for a block, such that at most `limit` bytes are reserved afterwards; `peak` is the most that users ever
   /// had at once, this block included. Throws OutOfMemory if that, or the driver, forbids it, and what else the driver
   /// throws: free memory may then lie elsewhere, or have gone back.

@@ -38,6 +38,11 @@ Allocation MemoryPool::acquire_cached(std::size_t bytes, Name name) {
   return block == nullptr ? Allocation{} : Allocation{block, bytes};
 }
 
+Allocation MemoryPool::acquire_better(Allocation const& block) {
+  auto* const better = block.empty() ? nullptr : core_->acquire_better(*block.block_, block.size());
+  return better == nullptr ? Allocation{} : Allocation{better, block.size()};
+}
+
 std::size_t MemoryPool::trim(std::size_t keep_bytes) {
   return core_->trim(keep_bytes);
 }
@@ -76,6 +81,18 @@ std::size_t MemoryPool::max_bytes() const noexcept {
 
 void MemoryPool::set_max_bytes(std::size_t bytes) {
   core_->set_max_bytes(bytes);
+}
+
+std::size_t MemoryPool::bytes_in_use() noexcept {
+  return core_->bytes_in_use();
+}
+
+bool MemoryPool::set_marks(std::size_t below, std::size_t above) noexcept {
+  return core_->set_marks(below, above);
+}
+
+bool MemoryPool::has_left_marks() const noexcept {
+  return core_->has_left_marks();
 }
 
 void MemoryPool::validate() const {

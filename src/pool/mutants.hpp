@@ -19,7 +19,12 @@
   FAULT(slab_blocks_twice, "does not mark a slab's block as taken")                    \
   FAULT(empty_slabs_kept, "keeps every empty slab")                                    \
   FAULT(allocations_miscounted, "forgets allocations beside the pages")                \
-  FAULT(hits_miscounted, "counts memory that was never in use before as a hit")
+  FAULT(hits_miscounted, "counts memory that was never in use before as a hit")        \
+  FAULT(upstream_trusted, "hands on whatever an upstream gives")                       \
+  FAULT(owners_data_left, "leaves in a block what its owner wrote")                    \
+  FAULT(erased_under_work, "overwrites a block before its work has ended")             \
+  FAULT(failed_erasure_missed, "takes a block for overwritten when that has failed")   \
+  FAULT(moves_without_gain, "has blocks moved to places that are no better")
 
 #ifdef UNIMEM_POOL_MUTANTS_ON
 

@@ -10,8 +10,6 @@
 #include <algorithm>
 #include <bit>
 #include <exception>
-#include <functional>
-#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -22,9 +20,6 @@ constexpr std::size_t descriptors_at_once = 64;
 
 /// How many of the largest free spans are looked at for one that can be continued where it lies.
 constexpr int most_sites = 32;
-
-/// Far beyond any address space; keeps sums from wrapping.
-constexpr std::size_t most_bytes = SIZE_MAX / 4;
 
 constexpr std::uintptr_t align_up(std::uintptr_t value, std::size_t alignment) noexcept {
   return (value + alignment - 1) & ~(std::uintptr_t{alignment} - 1);
@@ -78,25 +73,6 @@ Span* PageArena::take(std::size_t bytes, std::size_t alignment, End end) {
   return &serve(*span, rounded(bytes), alignment, end);
 }
 
-Span* PageArena::gather(std::size_t bytes, std::size_t alignment, std::size_t create, End end) {
-  if (auto* const span = take(bytes, alignment, end)) return span;
-  if (bytes > most_bytes) return nullptr;
-  auto const size = rounded(bytes);
-  auto const found = plan(page_up(size));
-  if (page_up(size) - found > create) return nullptr;
-  auto const site = gathering_site(size, alignment);
-  return make(site, site.missing - moving_bytes(), size, alignment, end);
-}
-
-std::size_t PageArena::gather_all() {
-  auto const before = counts_.moved_bytes;
-  auto const found = plan(std::max(free_in_pages_, page_));
-  if (pieces_.size() < 2) return 0;
-  auto const site = gathering_site(found, 1);
-  give(*make(site, site.missing - moving_bytes(), found, 1, End::low));
-  return counts_.moved_bytes - before;
-}
-
 Span* PageArena::grow(std::size_t bytes, std::size_t alignment, End end) {
   if (bytes > most_bytes) {
     throw OutOfMemory({.where = "address space", .requested = bytes, .holders = {}, .reason = "no device has as much"});
@@ -148,25 +124,6 @@ PageArena::Site PageArena::growing_site(std::size_t bytes, std::size_t alignment
   return site.span != nullptr ? site : Site{nullptr, holes_.best_fit(page_up(bytes), 1), true, page_up(bytes)};
 }
 
-PageArena::Site PageArena::gathering_site(std::size_t bytes, std::size_t alignment) noexcept {
-  for (auto piece = pieces_.begin(); piece != pieces_.end(); ++piece) {
-    if (piece->range.bytes != whole_pages(*piece->span).bytes) continue;
-    auto const site = beside_span(*piece->span, bytes, alignment);
-    if (site.span == nullptr || site.hole->bytes / 2 > site.missing) continue;
-    // It stays where it is; and its ends, which no piece could have brought along, may make up for pages of others.
-    pieces_.erase(piece);
-    for (auto moving = moving_bytes(); moving > site.missing;) {
-      auto& last = pieces_.back().range.bytes;
-      auto const less = std::min(last, moving - site.missing);
-      moving -= less;
-      last -= less;
-      if (last == 0) pieces_.pop_back();
-    }
-    return site;
-  }
-  return {nullptr, holes_.best_fit(page_up(bytes), 1), true, page_up(bytes)};
-}
-
 PageArena::Site PageArena::beside_span(Span& span, std::size_t bytes, std::size_t alignment) const noexcept {
   auto const skipped = align_up(span.base, alignment) - span.base;
   if (auto* const hole = span.after; hole != nullptr && hole->kind == SpanKind::hole && span.bytes > skipped) {
@@ -200,37 +157,6 @@ Span& PageArena::reserve_addresses(std::size_t bytes) {
   ++counts_.reservations;
   index(hole);
   return hole;
-}
-
-std::size_t PageArena::plan(std::size_t bytes) {
-  pieces_.clear();
-  std::size_t sum = 0;
-  free_.from_largest([&](Span& span) {
-    if (span.bytes < page_) return false;
-    auto run = whole_pages(span);
-    if (run.bytes == 0) return true;
-    if (run.bytes > bytes - sum) {
-      auto& last = last_piece(span, bytes - sum);
-      run = {whole_pages(last).base, bytes - sum};
-      pieces_.push_back({&last, run});
-    } else {
-      pieces_.push_back({&span, run});
-    }
-    sum += run.bytes;
-    return sum < bytes;
-  });
-  return sum;
-}
-
-Span& PageArena::last_piece(Span& largest, std::size_t bytes) const noexcept {
-  auto* const best = free_.best_fit(bytes, page_);
-  auto const is_best = [best](Piece const& piece) { return piece.span == best; };
-  return best != nullptr && std::ranges::none_of(pieces_, is_best) ? *best : largest;
-}
-
-std::size_t PageArena::moving_bytes() const noexcept {
-  return std::transform_reduce(pieces_.begin(), pieces_.end(), std::size_t{0}, std::plus{},
-                               [](Piece const& piece) { return piece.range.bytes; });
 }
 
 Span* PageArena::make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment, End end) {
@@ -278,41 +204,6 @@ void PageArena::add_fresh(Span& growing, bool upwards, std::size_t bytes) {
   source_.populate(beside(growing, upwards, bytes));
   reserved_ += bytes;
   extend(growing, upwards, bytes);
-}
-
-void PageArena::add_piece(Span& growing, bool upwards, Piece const& piece) {
-  provide_spare_spans();
-  auto const bytes = piece.range.bytes;
-  bool lost = false;
-  try {
-    move_pages(piece.range, beside(growing, upwards, bytes), lost);
-  } catch (...) {
-    if (lost) {
-      reserved_ -= bytes;
-      settle(cut(*piece.span, piece.range.base, bytes), SpanKind::hole);
-    }
-    throw;
-  }
-  extend(growing, upwards, bytes);
-  settle(cut(*piece.span, piece.range.base, bytes), UNIMEM_MUTANT(holes_served) ? SpanKind::free : SpanKind::hole);
-  ++counts_.pieces;
-  counts_.moved_bytes += bytes;
-}
-
-void PageArena::move_pages(AddressRange from, AddressRange to, bool& lost) {
-  if (source_.shift(from, to)) return;
-  auto const pages = source_.unmap(from);
-  try {
-    source_.map(to, pages);
-  } catch (...) {
-    try {
-      source_.map(from, pages);
-    } catch (...) {
-      source_.free_pages(pages);
-      lost = true;
-    }
-    throw;
-  }
 }
 
 AddressRange PageArena::beside(Span const& growing, bool upwards, std::size_t bytes) noexcept {

@@ -60,6 +60,11 @@ class PageArena {
   /// fit; null if no free span is large enough. Throws std::bad_alloc, changing nothing.
   [[nodiscard]] Span* take(std::size_t bytes, std::size_t alignment = 1, End end = End::low);
 
+  /// As `take`, for as much as is in a used span, which is to be given back then: if afterwards more is free in whole
+  /// pages, or as much, and the piece that the one leaves is larger than the piece that the other was cut from. So
+  /// spans can be moved for ever by nobody. Null if there is no such place.
+  [[nodiscard]] Span* take_instead_of(Span const& used);
+
   /// As `take`, after making room: moves free pages to where they make one span, the largest runs first, and adds at
   /// most `create` bytes of fresh pages where they do not suffice. Null, changing nothing, if there are not enough of
   /// both. Calls the source, and throws what it throws: then some pages may have moved.
@@ -132,6 +137,10 @@ class PageArena {
   [[nodiscard]] std::size_t page_up(std::size_t bytes) const noexcept { return (bytes + page_ - 1) & ~(page_ - 1); }
   [[nodiscard]] AddressRange whole_pages(Span const& span) const noexcept;
 
+  /// The free piece that a used span would be part of, were it free.
+  [[nodiscard]] AddressRange free_around(Span const& span) const noexcept;
+  [[nodiscard]] std::size_t free_in_pages_without(Span const& span) const noexcept;
+
   [[nodiscard]] Site growing_site(std::size_t bytes, std::size_t alignment) const noexcept;
   /// The site for the pieces of the plan, without those that need not move.
   [[nodiscard]] Site gathering_site(std::size_t bytes, std::size_t alignment) noexcept;
@@ -169,6 +178,9 @@ class PageArena {
   [[nodiscard]] Span& spare_span(Span const& what) noexcept;
   void unlink(Span& span) noexcept;
   void give_up_if_empty(Span& hole) noexcept;
+
+  /// Far beyond any address space; keeps sums from wrapping.
+  static constexpr std::size_t most_bytes = SIZE_MAX / 4;
 
   /// The most descriptors that one step needs.
   static constexpr std::size_t spans_per_step = 4;

@@ -52,6 +52,26 @@ void PoolCore::count_hits_of(Magazines const& magazines) noexcept {
   add_hits(counts_, magazines);
 }
 
+void PoolCore::note_marks() noexcept {
+  if (counts_.active_bytes < below_ || counts_.active_bytes >= above_) [[unlikely]]
+    left_marks_.store(true, std::memory_order_relaxed);
+}
+
+std::size_t PoolCore::bytes_in_use() noexcept {
+  parking_.flush_all();
+  Lock const lock{mutex_};
+  return counts_.active_bytes;
+}
+
+bool PoolCore::set_marks(std::size_t below, std::size_t above) noexcept {
+  Lock const lock{mutex_};
+  below_ = below;
+  above_ = above;
+  left_marks_.store(false, std::memory_order_relaxed);
+  note_marks();
+  return has_left_marks();
+}
+
 void PoolCore::count_in(Block& block, std::size_t bytes, From from) noexcept {
   note_peak(parking_.own());
   auto& asked = counts_.size_classes[size_class(bytes)];
@@ -68,6 +88,7 @@ void PoolCore::count_in(Block& block, std::size_t bytes, From from) noexcept {
   ++counts_.active_allocations;
   counts_.active_bytes += block.capacity();
   held.active_bytes += block.capacity();
+  note_marks();
   note_peak(parking_.own());
   if (extents_ == nullptr) {
     counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, counts_.active_bytes + free_.bytes());
@@ -80,6 +101,7 @@ void PoolCore::count_out(Block& block) noexcept {
   counts_.active_bytes -= block.capacity();
   held.active_bytes -= block.capacity();
   held.pooled_bytes += block.capacity();
+  note_marks();
 }
 
 void PoolCore::uncount(std::size_t bytes) noexcept {
@@ -180,18 +202,21 @@ std::vector<OutOfMemory::Holder> PoolCore::holders_locked(std::size_t most) cons
 
 void PoolCore::fail(Lock& lock, std::size_t bytes, std::string const& refusal) {
   ++counts_.failed_allocations;
-  bool const too_large_at_once = bytes > device_.info().max_allocation && bytes <= limit();
+  auto const& info = device_.info();
+  bool const too_large_at_once = bytes > info.max_allocation && bytes <= limit();
+  bool const limited_from_outside = max_bytes_ >= info.total_bytes && !info.limited_by.empty();
   OutOfMemory::Facts facts;
   facts.where = fmt::format("{} {}", device_.id(), to_string(location_));
   facts.requested = bytes;
-  facts.limit = too_large_at_once ? device_.info().max_allocation : limit();
+  facts.limit = too_large_at_once ? info.max_allocation : limit();
   facts.live = counts_.active_bytes;
   PoolFragmentation free{free_.largest(), free_.bytes()};
   facts.cached = free.total_free;
   facts.holders = holders_locked(most_holders);
-  facts.reason = !refusal.empty()    ? refusal
-                 : too_large_at_once ? "more than the device gives in one piece"
-                                     : "limit reached";
+  facts.reason = !refusal.empty()       ? refusal
+                 : too_large_at_once    ? "more than the device gives in one piece"
+                 : limited_from_outside ? fmt::format("{} is reached", info.limited_by)
+                                        : "limit reached";
   lock.unlock();
   if (extents_ != nullptr) {
     auto const still = extents_->hold();

@@ -36,6 +36,11 @@ constexpr std::size_t fewest_pages = 256;
 /// Throws UnsupportedOperation for pages that were asked for where there are none.
 std::unique_ptr<Extents> extents_of(Device& device, Location location, PoolOptions const& options) {
   if (options.backing == PoolBacking::allocations) return nullptr;
+  if (options.upstream != nullptr) {
+    if (options.backing == PoolBacking::automatic) return nullptr;
+    throw UnsupportedOperation("PoolBacking::pages", fmt::format("{} {}", device.id(), to_string(location)),
+                               "the memory is an upstream's, which gives whole objects");
+  }
   // On the host they are what all its locations are made of, but locks on pages would not move with them.
   bool const has_pages = location == Location::device || (device.reaches_host_memory() && location != Location::pinned);
   auto* const pages = has_pages ? device.pages() : nullptr;
@@ -57,11 +62,14 @@ PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
       options_(std::move(options)),
       recorder_(AllocationRecorder::of_process()),
       extents_(extents_of(device, location, options_)),
+      objects_(device, location, options_.upstream),
+      eraser_(options_.zero_on_release ? std::make_unique<Eraser>(device, location) : nullptr),
       max_bytes_(options_.max_bytes),
-      parking_(*this, recorder_ == nullptr && !trims_by_itself()) {}
+      parking_(*this, recorder_ == nullptr && eraser_ == nullptr && !trims_by_itself()) {}
 
 void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
   core->parking_.close();
+  core->end_use();
   core->trim(0);
   auto const counts = core->statistics();
   if (counts.active_allocations == 0) return;
@@ -118,8 +126,10 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     return true;
   };
   for (;;) {
-    if (auto* const cached = free_.find(bytes, largest, queue, options.may_wait))
-      return reuse(lock, *cached, bytes, options, time);
+    if (auto* const cached = free_.find(bytes, largest, queue, options.may_wait)) {
+      if (auto* const block = reuse(lock, *cached, bytes, options, time)) return *block;
+      continue;
+    }
     if (auto* const carved = carve(lock, bytes, options)) return *carved;
     if (!std::exchange(looked, true)) {
       lock.unlock();
@@ -168,7 +178,7 @@ Block* PoolCore::acquire_cached(std::size_t bytes, Name name) {
     Lock lock{mutex_};
     auto* const cached = free_.find(bytes, largest_block_for(bytes), 0, false);
     if (auto* const block =
-            cached != nullptr ? &reuse(lock, *cached, bytes, options, time) : carve(lock, bytes, options)) {
+            cached != nullptr ? reuse(lock, *cached, bytes, options, time) : carve(lock, bytes, options)) {
       if (recorder_ != nullptr) recorder_->allocated(*block, bytes, 0);
       return block;
     }
@@ -177,16 +187,37 @@ Block* PoolCore::acquire_cached(std::size_t bytes, Name name) {
   }
 }
 
-Block& PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time time) {
+Block* PoolCore::acquire_better(Block const& block, std::size_t bytes) {
+  if (extents_ == nullptr || block.pool != this || !block.origin.in_pages()) return nullptr;
+  AcquireOptions options;
+  options.name = block.name;
+  parking_.flush_all();  // the best place may be beside what a thread keeps
+  Lock lock{mutex_};
+  give_back(lock, free_.take_settled());
+  auto const capacity = affordable(bytes, true);
+  if (capacity == 0) return nullptr;
+  std::string refusal;
+  auto* const better =
+      make(lock, capacity, bytes, options, refusal, [&] { return extents_->try_take_better(block.origin); });
+  if (better != nullptr && recorder_ != nullptr) recorder_->allocated(*better, bytes, 0);
+  return better;
+}
+
+Block* PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time time) {
   free_.remove(block, live_);
   block.name = options.name;
   count_in(block, bytes, From::cache);
   give_back(lock, free_.take_cached_before(expiry(time)));
   lock.unlock();
 
-  if (options.queue == nullptr) {
-    block.wait();
-  } else if (!UNIMEM_MUTANT(queues_not_ordered) && !block.settled()) {
+  if (options.queue == nullptr) block.wait();
+  if (options.queue == nullptr || block.settled()) {
+    expose(block);
+    if (eraser_ != nullptr && !eraser_->erased(block)) {
+      withdraw(lock, block, bytes);
+      return nullptr;
+    }
+  } else if (!UNIMEM_MUTANT(queues_not_ordered)) {
     Event both;  // everything before this moment of the queue, the waits included: one event that stands for them
     try {
       options.queue->wait(block.inherited);
@@ -204,9 +235,10 @@ Block& PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptio
     }
     block.inherited = both;
     block.last_use = {};
+    block.erasure = Erasure::none;  // the queue is behind it
   }
   expose(block);
-  return block;
+  return &block;
 }
 
 Block* PoolCore::carve(Lock& lock, std::size_t bytes, AcquireOptions const& options) {
@@ -223,7 +255,7 @@ Block* PoolCore::grow(Lock& lock, std::size_t capacity, std::size_t bytes, Acqui
   auto const peak = std::max(counts_.peak_active_bytes, counts_.active_bytes + growing_ + capacity);
   return make(lock, capacity, bytes, options, refusal, [&, most = limit()] {
     if (extents_ != nullptr) return extents_->obtain(bytes, most, peak);
-    return Extents::Piece{device_.allocate(capacity, location_), {}, true};
+    return Extents::Piece{objects_.take(capacity), {}, true};
   });
 }
 
@@ -262,6 +294,7 @@ Block* PoolCore::make(Lock& lock, std::size_t capacity, std::size_t bytes, Acqui
   auto& block = fresh.front();
   block.memory = piece.memory;
   block.origin = piece.origin;
+  block.erasure = Erasure::none;
   block.magazine = static_cast<std::uint32_t>(near_exact_class(piece.memory.bytes));
   block.name = options.name;
   live_.splice(live_.end(), fresh);
@@ -310,6 +343,12 @@ std::size_t PoolCore::room() const noexcept {
   return free_.bytes() >= most ? 0 : most - free_.bytes();
 }
 
+bool PoolCore::await_transit(Lock& lock) {
+  if ((growing_ == 0 && returning_ == 0) || UNIMEM_MUTANT(transit_overlooked)) return false;
+  changed_.wait(lock, [this, seen = changes_] { return changes_ != seen; });
+  return true;
+}
+
 BlockList PoolCore::descriptor() {
   BlockList one;
   if (!spare_.empty()) {
@@ -322,144 +361,6 @@ BlockList PoolCore::descriptor() {
   BlockIndex index;
   block.node = index.extract(index.insert(&block).first);
   return one;
-}
-
-// ---- Giving back -----------------------------------------------------------------------------------------------
-
-void PoolCore::release_otherwise(Block& block, Event last_use) noexcept {
-  if (recorder_ != nullptr) recorder_->released(block, last_use);
-  if (UNIMEM_MUTANT(earlier_work_forgotten)) block.inherited = {};
-  block.used_until(last_use);
-  block.parked_for = UNIMEM_MUTANT(parked_for_anybody) ? 0 : block.only_queue();
-  if (block.parked_for == 0) hide(block);
-  if (block.parked_for == Block::no_queue || !parking_.keep(block)) release_here(block);
-}
-
-void PoolCore::release_here(Block& block) noexcept {
-  auto const time = now();
-  if (block.settled()) hide(block);
-  ++block.generation;
-
-  Lock lock{mutex_};
-  auto* const own = parking_.own();
-  note_peak(own);
-  count_out(block);
-  if (own != nullptr) free_.catch_up(own->releases());
-  if (auto returning = uniting(); !unite(block, returning)) free_.add(live_, block, time);
-  if (own != nullptr) own->catch_up(free_.releases());
-  changed();
-  if (self_ != nullptr) {
-    shrink(lock, 0);
-    if (live_.empty() && returning_ == 0 && trimming_ == 0) {
-      auto const last = std::move(self_);
-      lock.unlock();
-    }
-    return;
-  }
-  auto victims = free_.take_cached_before(expiry(time));
-  if (free_.bytes() > options_.release_threshold) {
-    victims.splice(victims.end(), free_.take_oldest(free_.bytes() - options_.release_threshold, false));
-  }
-  give_back(lock, std::move(victims));
-  trim_pages(lock, time);
-}
-
-bool PoolCore::unite(Block& block, std::optional<Extents::Returning>& returning) noexcept {
-  if (!returning.has_value() || !block.origin.in_pages() || !block.settled()) return false;
-  hide(block);
-  counts_.size_classes[size_class(block.capacity())].pooled_bytes -= block.capacity();
-  returning->give(std::exchange(block.memory, {}), std::exchange(block.origin, {}));
-  spare_.splice(spare_.end(), live_, block.place);
-  return true;
-}
-
-std::optional<Extents::Returning> PoolCore::uniting() noexcept {
-  return extents_ != nullptr ? extents_->returning_at_once() : std::nullopt;
-}
-
-void PoolCore::take_back(Block& block, std::optional<Extents::Returning>& returning) noexcept {
-  block.parked = false;
-  count_out(block);
-  if (!unite(block, returning)) free_.add_released_earlier(live_, block);
-}
-
-void PoolCore::take_back(std::span<Block* const> blocks) noexcept {
-  if (blocks.empty()) return;
-  Lock const lock{mutex_};
-  note_peak(parking_.own());
-  auto returning = uniting();
-  for (auto* const block : blocks) take_back(*block, returning);
-  changed();
-}
-
-void PoolCore::take_back(Magazines& magazines) noexcept {
-  Lock const lock{mutex_};
-  note_peak(&magazines);
-  auto returning = uniting();
-  magazines.take_all([&](Block& block) { take_back(block, returning); });
-  magazines.catch_up(free_.releases());
-  changed();
-}
-
-void PoolCore::take_back(Depots& depots) noexcept {
-  Lock const lock{mutex_};
-  note_peak(parking_.own());
-  auto returning = uniting();
-  depots.take_all([&](Block& block) { take_back(block, returning); });
-  changed();
-}
-
-std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
-  if (victims.empty()) return 0;
-  std::size_t bytes = 0;
-  for (auto const& block : victims) {
-    bytes += block.capacity();
-    counts_.size_classes[size_class(block.capacity())].pooled_bytes -= block.capacity();
-  }
-  returning_ += bytes;
-  lock.unlock();
-  for (auto& block : victims) {
-    if (!UNIMEM_MUTANT(returned_at_once)) block.wait();
-    if (block.origin.in_pages()) {
-      hide(block);  // they stay the pool's
-    } else {
-      expose(block);
-    }
-  }
-  if (extents_ != nullptr) {
-    auto returning = extents_->returning();
-    for (auto& block : victims) returning.give(std::exchange(block.memory, {}), std::exchange(block.origin, {}));
-  } else {
-    for (auto& block : victims) device_.release(std::exchange(block.memory, {}), location_);
-  }
-  lock.lock();
-  returning_ -= bytes;
-  spare_.splice(spare_.end(), victims);
-  changed();
-  return bytes;
-}
-
-bool PoolCore::await_transit(Lock& lock) {
-  if ((growing_ == 0 && returning_ == 0) || UNIMEM_MUTANT(transit_overlooked)) return false;
-  changed_.wait(lock, [this, seen = changes_] { return changes_ != seen; });
-  return true;
-}
-
-void PoolCore::changed() noexcept {
-  ++changes_;
-  changed_.notify_all();
-}
-
-void PoolCore::hide(Block const& block) noexcept {
-  if (poisons && host_memory()) poison(device_.address(block.memory), block.capacity());
-}
-
-void PoolCore::expose(Block const& block) noexcept {
-  if (poisons && host_memory()) unpoison(device_.address(block.memory), block.capacity());
-}
-
-bool PoolCore::host_memory() const noexcept {
-  return location_ != Location::device || device_.shares_storage_with_host();
 }
 
 // ---- Time -------------------------------------------------------------------------------------------------------

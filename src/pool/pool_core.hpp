@@ -4,10 +4,13 @@
 
 #include "core/poison.hpp"
 #include "pool/block.hpp"
+#include "pool/eraser.hpp"
 #include "pool/extents.hpp"
 #include "pool/free_blocks.hpp"
+#include "pool/object_source.hpp"
 #include "pool/parking.hpp"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -39,7 +42,11 @@ class AllocationRecorder;
 /// use here, until it is brought back: before new memory is taken (unless it is less than a hundredth of what there is,
 /// and pages can be had), and before anything is refused, given back or waited for; as long as that lasts nothing is
 /// parked. A pool that gives blocks back by their age or beyond a threshold parks none, since that is decided at each
-/// release; nor does one whose blocks are recorded (AllocationRecorder), so that the quick way need not ask.
+/// release; nor does one whose blocks are recorded (AllocationRecorder) or overwritten (Eraser), so that the quick way
+/// need not ask.
+///
+/// A block that cannot be overwritten goes back to the driver. What is part of a page cannot go alone: it stays out of
+/// use, counted as in use by nobody's hand, until the pool ends.
 ///
 /// Thread-safe.
 class PoolCore {
@@ -68,6 +75,9 @@ class PoolCore {
   /// A cached block that is ready for the host, or null.
   [[nodiscard]] Block* acquire_cached(std::size_t bytes, Name name);
 
+  /// A block of free memory that is a better place for the contents of `block`, or null.
+  [[nodiscard]] Block* acquire_better(Block const& block, std::size_t bytes);
+
   void release(Block& block, Event last_use) noexcept {
     if (!poisons && last_use == Event{} && block.inherited == Event{}) [[likely]] {
       block.parked_for = 0;
@@ -93,6 +103,9 @@ class PoolCore {
   [[nodiscard]] std::vector<OutOfMemory::Holder> holders(std::size_t most) const;
   [[nodiscard]] std::size_t max_bytes() const noexcept;
   void set_max_bytes(std::size_t bytes);
+  [[nodiscard]] std::size_t bytes_in_use() noexcept;
+  [[nodiscard]] bool set_marks(std::size_t below, std::size_t above) noexcept;
+  [[nodiscard]] bool has_left_marks() const noexcept { return left_marks_.load(std::memory_order_relaxed); }
   void validate() const;
 
   [[nodiscard]] Device& device() const noexcept { return device_; }
@@ -138,7 +151,8 @@ class PoolCore {
   void release_here(Block& block) noexcept;
 
   // Each of these is called with the lock held and may drop it meanwhile. Those that return a block return without it.
-  [[nodiscard]] Block& reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time now);
+  /// Null if the block turns out to be fit for nobody.
+  [[nodiscard]] Block* reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time now);
   /// A new block of memory that `source()` finds: an empty piece if there is none, and then null is returned, as it is
   /// when the driver has no memory; `refusal` is then what it said. Other failures are thrown.
   template <class Source>
@@ -166,6 +180,14 @@ class PoolCore {
 
   /// A descriptor, recycled or new, in a list of its own.
   [[nodiscard]] BlockList descriptor();
+  /// Takes back the count of a block that is not handed out after all, and gives it back.
+  void withdraw(Lock& lock, Block& block, std::size_t bytes) noexcept;
+  /// Takes what could not be overwritten and must not be cut again out of a list. Without the lock.
+  [[nodiscard]] BlockList take_unerased(BlockList& victims) noexcept;
+  /// Counts such blocks as in use, which nobody will end before the pool does. Returns their bytes.
+  std::size_t keep_out_of_use(BlockList blocks) noexcept;
+  /// No block will ever be handed out again: those that were kept out of use go back.
+  void end_use() noexcept;
   /// Takes a block that was released back into the extents, if it is done and they can be had at once.
   bool unite(Block& block, std::optional<Extents::Returning>& returning) noexcept;
   [[nodiscard]] std::optional<Extents::Returning> uniting() noexcept;
@@ -176,6 +198,7 @@ class PoolCore {
   /// Notes that as a peak. Before and after the bytes that are out of here change.
   void note_peak(Magazines* these) noexcept;
   enum class From : std::uint8_t { cache, extents, device };
+  void note_marks() noexcept;
   void count_in(Block& block, std::size_t bytes, From from) noexcept;
   void count_out(Block& block) noexcept;
   /// Takes back the count of a hit that came to nothing.
@@ -193,7 +216,9 @@ class PoolCore {
   PoolOptions const options_;
   AllocationRecorder* const recorder_;  ///< null: nobody wants to know
 
-  std::unique_ptr<Extents> const extents_;  ///< null: every block is an allocation
+  std::unique_ptr<Extents> const extents_;  ///< null: every block is an object
+  ObjectSource const objects_;
+  std::unique_ptr<Eraser> const eraser_;  ///< null: what owners wrote stays in their blocks
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -205,9 +230,13 @@ class PoolCore {
   std::size_t growing_ = 0;       ///< in transit from the driver, or from the extents, bytes
   std::size_t returning_ = 0;     ///< in transit back, bytes
   unsigned trimming_ = 0;         ///< threads that have dropped the lock to trim the extents
+  bool ended_ = false;            ///< nothing is handed out any more
   std::uint64_t idle_until_ = 0;  ///< the last release before idle blocks were last looked for
   Time idle_since_{};             ///< when the extents' idle pages were last looked at
   PoolStatistics counts_;
+  std::size_t below_ = 0;  ///< the marks between which a watcher expects the active bytes
+  std::size_t above_ = everything;
+  std::atomic<bool> left_marks_{false};  ///< a hint to look; publishes nothing
   mutable Parking parking_;
   std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone and blocks are still in use
 };

@@ -17,6 +17,9 @@ constexpr std::size_t word_bits = 64;
 constexpr std::size_t usual_slab = std::size_t{32} << 10;
 constexpr std::size_t fewest_blocks = 4;
 
+/// How many slabs are looked at for a better place: those of one list differ little, so that more looks hardly pay.
+constexpr int most_looks = 64;
+
 }  // namespace
 
 Slabs::~Slabs() {
@@ -58,14 +61,33 @@ SlabBlock Slabs::take(std::size_t bytes) {
   } else {
     slab = &new_slab(capacity);
   }
+  return cut(of, *slab);
+}
+
+SlabBlock Slabs::take_instead_of(SlabBlock used) noexcept {
+  auto const& slab = *used.slab;
+  auto& of = classes_[class_of(slab.capacity)];
+  Slab* best = nullptr;
+  int looks = 0;
+  for (auto list = fullness_lists; best == nullptr && list-- > list_of(slab);) {
+    for (auto* one = of.open[list]; one != nullptr && looks < most_looks; one = one->after, ++looks) {
+      if (one != &slab && one->used >= std::max(slab.used, best == nullptr ? 0 : best->used + 1)) best = one;
+    }
+  }
+  if (best == nullptr) return {};
+  unlink(of, *best);
+  return cut(of, *best);
+}
+
+SlabBlock Slabs::cut(Class& of, Slab& slab) noexcept {
   std::size_t word = 0;
-  while (slab->free[word] == 0) ++word;
-  auto const bit = static_cast<std::size_t>(std::countr_zero(slab->free[word]));
-  if (!UNIMEM_MUTANT(slab_blocks_twice)) slab->free[word] &= slab->free[word] - 1;
-  ++slab->used;
-  used_ += capacity;
-  link(of, *slab);
-  return {slab, static_cast<std::uint32_t>(word * word_bits + bit)};
+  while (slab.free[word] == 0) ++word;
+  auto const bit = static_cast<std::size_t>(std::countr_zero(slab.free[word]));
+  if (!UNIMEM_MUTANT(slab_blocks_twice)) slab.free[word] &= slab.free[word] - 1;
+  ++slab.used;
+  used_ += slab.capacity;
+  link(of, slab);
+  return {&slab, static_cast<std::uint32_t>(word * word_bits + bit)};
 }
 
 void Slabs::give(SlabBlock block) noexcept {

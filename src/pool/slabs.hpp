@@ -75,6 +75,10 @@ class Slabs {
   [[nodiscard]] bool has(std::size_t bytes) const noexcept;
   [[nodiscard]] static std::size_t slab_bytes(std::size_t bytes) noexcept;
 
+  /// A block as large as one that is to be given back then, in another slab that is at least as full; none (no slab) if
+  /// a bounded look finds none. So one slab fills and the other empties, and blocks can be moved for ever by nobody.
+  [[nodiscard]] SlabBlock take_instead_of(SlabBlock used) noexcept;
+
   /// O(1). May give an empty slab back to the memory.
   void give(SlabBlock block) noexcept;
 
@@ -110,6 +114,8 @@ class Slabs {
   [[nodiscard]] static std::size_t list_of(Slab const& slab) noexcept;
 
   [[nodiscard]] Slab& new_slab(std::size_t capacity);
+  /// A block of a slab that is in no list, has one free, and is in the right list afterwards.
+  [[nodiscard]] SlabBlock cut(Class& of, Slab& slab) noexcept;
   void give_back(Slab& slab) noexcept;
   void link(Class& of, Slab& slab) noexcept;
   void unlink(Class& of, Slab& slab) noexcept;

@@ -18,4 +18,10 @@ DeviceList list_devices() {
   return list;
 }
 
+DeviceList list_devices(Links& links) {
+  auto list = list_devices();
+  list.links = links.among(devices());
+  return list;
+}
+
 }  // namespace unimem

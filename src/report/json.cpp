@@ -66,6 +66,18 @@ Json device_json(DeviceSnapshot const& device, ReportDetail detail) {
   json["runs_host_form"] = device.info.runs_host_form;
   json["shares_storage_with_host"] = device.shares_storage_with_host;
   json["maps_pages"] = device.maps_pages;
+  json["limited_by"] = device.info.limited_by;
+  return json;
+}
+
+Json link_json(Link const& link) {
+  Json json;
+  json["from"] = link.from;
+  json["to"] = link.to;
+  json["bytes_per_second"] = link.bytes_per_second;
+  json["latency_seconds"] = link.latency_seconds;
+  json["via_host"] = link.via_host;
+  json["source"] = to_string(link.source);
   return json;
 }
 
@@ -84,6 +96,8 @@ std::string to_json(GlobalMemoryStatistics const& statistics) {
   json["reserved_bytes"] = statistics.reserved_bytes;
   json["reclaims"] = statistics.reclaims;
   json["reclaimed_bytes"] = statistics.reclaimed_bytes;
+  json["pressure_calls"] = statistics.pressure_calls;
+  json["failed_pressure_calls"] = statistics.failed_pressure_calls;
   auto& pools = json["pools"] = Json::array();
   for (auto const& usage : statistics.pools) {
     Json one;
@@ -105,6 +119,10 @@ std::string to_json(DeviceList const& list, ReportDetail detail) {
     one["backend"] = to_string(backend);
     one["reason"] = reason;
     unavailable.push_back(std::move(one));
+  }
+  if (list.links) {
+    auto& links = json["links"] = Json::array();
+    for (auto const& link : *list.links) links.push_back(link_json(link));
   }
   return on_one_line(json);
 }

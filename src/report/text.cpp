@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
 
 namespace unimem {
@@ -54,10 +55,32 @@ std::string paragraph(DeviceSnapshot const& device) {
   line("driver", info.driver);
   line("memory",
        fmt::format("{}, {} free", format_size(device.memory.total_bytes), format_size(device.memory.free_bytes)));
+  line("limited by", info.limited_by);
   line("max allocation", format_size(info.max_allocation));
   line("alignment", format_size(info.alignment));
   line("compute units", fmt::format("{}", info.compute_units));
   line("can do", abilities(device));
+  return text;
+}
+
+std::string time_text(double seconds) {
+  if (seconds < 1e-3) return fmt::format("{:.2f} us", seconds * 1e6);
+  return fmt::format("{:.2f} ms", seconds * 1e3);
+}
+
+std::string links_text(DeviceList const& list) {
+  std::string text;
+  std::vector<std::array<std::string, 5>> rows{{"from", "to", "bandwidth", "latency", "figures"}};
+  for (auto const& link : *list.links) {
+    auto const rate = std::isfinite(link.bytes_per_second) ? fmt::format("{:.2f} GB/s", link.bytes_per_second / 1e9)
+                                                           : std::string("as memory");
+    rows.push_back({link.from, link.to, rate, time_text(link.latency_seconds),
+                    fmt::format("{}{}", to_string(link.source), link.via_host ? ", via the host" : "")});
+  }
+  if (rows.size() > 1) text = '\n' + table(rows);
+  for (auto const& device : list.devices) {
+    if (device.shares_storage_with_host) text += fmt::format("no link to {}: its memory is the host's\n", device.id);
+  }
   return text;
 }
 
@@ -85,6 +108,7 @@ std::string to_text(DeviceList const& list, ReportDetail detail) {
   for (auto const& [backend, reason] : list.unavailable) {
     text += fmt::format("no {} device: {}\n", to_string(backend), reason);
   }
+  if (list.links) text += links_text(list);
   return text;
 }
 

@@ -1,7 +1,6 @@
-#include <unimem/buffer/buffer_pool.hpp>
 #include <unimem/core/error.hpp>
 
-#include "buffer/buffer_fixture.hpp"
+#include "buffer/buffer_pool_fixture.hpp"
 #include "device/gate.hpp"
 
 #include <algorithm>
@@ -18,19 +17,8 @@ namespace {
 using ::testing::Each;
 using ::testing::IsEmpty;
 
-using Numbers = UnifiedBuffer<std::uint32_t>;
-
-class PooledReuse : public BufferTest {
+class PooledReuse : public BufferPoolTest {
  protected:
-  void TearDown() override { pool.validate(); }
-
-  [[nodiscard]] BufferPoolOptions options(BufferPoolSettings settings = {}) {
-    BufferPoolOptions result;
-    result.settings = settings;
-    result.manager = &manager;
-    result.device = &sim;
-    return result;
-  }
   /// Has a buffer back, and lends it again.
   [[nodiscard]] Numbers pass_on(Numbers& buffer) {
     auto const* const core = &buffer.core();
@@ -53,8 +41,6 @@ class PooledReuse : public BufferTest {
     on.default_queue().download(values.data(), lease.native(), buffer.size_bytes()).wait();
     return values;
   }
-
-  BufferPool pool{options()};
 };
 
 TEST_F(PooledReuse, IsUninitializedUntilItIsTouchedAndKeepsItsMemory) {

@@ -1,8 +1,7 @@
-#include <unimem/buffer/buffer_pool.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 
-#include "buffer/buffer_fixture.hpp"
+#include "buffer/buffer_pool_fixture.hpp"
 #include "device/gate.hpp"
 
 #include <algorithm>
@@ -24,25 +23,13 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
 
-using Numbers = UnifiedBuffer<std::uint32_t>;
-
 static_assert(!std::is_copy_constructible_v<BufferPool> && !std::is_move_constructible_v<BufferPool>);
 static_assert(!std::is_copy_constructible_v<PooledBuffer<int>> &&
               std::is_nothrow_move_constructible_v<PooledBuffer<int>> &&
               std::is_nothrow_move_assignable_v<PooledBuffer<int>>);
 
-class BufferPools : public BufferTest {
+class BufferPools : public BufferPoolTest {
  protected:
-  void TearDown() override { pool.validate(); }
-
-  [[nodiscard]] BufferPoolOptions options(BufferPoolSettings settings = {}) {
-    BufferPoolOptions result;
-    result.settings = settings;
-    result.manager = &manager;
-    result.device = &sim;
-    result.clock = [this] { return now; };
-    return result;
-  }
   void limit(BufferPoolLimits const& pageable) {
     auto settings = pool.settings();
     settings.pageable = pageable;
@@ -62,9 +49,6 @@ class BufferPools : public BufferTest {
     if (hit) pool.release(buffer);
     return hit;
   }
-
-  std::chrono::steady_clock::time_point now{1h};
-  BufferPool pool{options()};
 };
 
 TEST_F(BufferPools, LendTheSameBufferAgainToWhoWantsOneOfItsKind) {

@@ -1,7 +1,6 @@
-#include <unimem/buffer/buffer_pool.hpp>
 #include <unimem/core/error.hpp>
 
-#include "buffer/buffer_fixture.hpp"
+#include "buffer/buffer_pool_fixture.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -31,16 +30,13 @@ void on_threads(Work work) {
   }
 }
 
-class BufferPoolThreads : public BufferTest {
+class BufferPoolThreads : public BufferPoolTest {
  protected:
-  [[nodiscard]] BufferPoolOptions options() {
-    BufferPoolOptions result;
-    result.manager = &manager;
-    result.device = &sim;
-    result.settings.pageable = {.max_bytes = 8000, .max_buffers = 6};
-    return result;
+  void SetUp() override {
+    auto settings = pool.settings();
+    settings.pageable = {.max_bytes = 8000, .max_buffers = 6};
+    pool.configure(settings);
   }
-  BufferPool pool{options()};
 };
 
 TEST_F(BufferPoolThreads, NoBufferIsEverHeldByTwo) {
@@ -69,7 +65,6 @@ TEST_F(BufferPoolThreads, NoBufferIsEverHeldByTwo) {
       }
     }
   });
-  pool.validate();
   auto const stats = pool.stats();
   EXPECT_EQ(stats.hits + stats.misses, acquires);
   EXPECT_EQ(stats.active_buffers, 0U);
@@ -93,7 +88,6 @@ TEST_F(BufferPoolThreads, OfManyWhoReleaseTheSameBufferOneDoes) {
   EXPECT_EQ(refused, 100U * (thread_count - 1));
   EXPECT_EQ(pool.stats().released, 100U);
   EXPECT_EQ(pool.pool_size(), 0U) << "the test had a hold on each";
-  pool.validate();
 }
 
 TEST_F(BufferPoolThreads, SettingsMayChangeWhileBuffersComeAndGo) {
@@ -113,7 +107,6 @@ TEST_F(BufferPoolThreads, SettingsMayChangeWhileBuffersComeAndGo) {
       }
     }
   });
-  pool.validate();
   EXPECT_EQ(pool.stats().active_buffers, 0U);
 }
 

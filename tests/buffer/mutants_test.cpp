@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 
+#include "buffer/evicting.hpp"
 #include "buffer/gate_from_beside.hpp"
 #include "buffer/model.hpp"
 #include "buffer/recycling.hpp"
@@ -248,6 +249,7 @@ std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   if (!finding) finding = found_by_need();
   if (!finding) finding = found_by_crossing();
   if (!finding) finding = found_by_leases();
+  if (auto const broken = finding ? std::nullopt : Evicting::run()) finding = {"the eviction test", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_recycling()) finding = {"the recycling test", *broken};
   for (auto seed = first_seed; seed < first_seed + seeds && !finding; ++seed) finding = found_by_model(seed);
   detail::active_buffer_mutant = BufferMutant::none;

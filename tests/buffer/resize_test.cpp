@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
+#include <utility>
 
 namespace unimem::testing {
 namespace {
@@ -174,6 +176,20 @@ TEST_F(Resizes, ASliceThatNoLongerFitsSaysSoAndOneThatFitsGoesOn) {
   EXPECT_EQ(back.size(), 10U);
   back.fill(4);
   EXPECT_EQ(buffer.at(99), 4U) << "and works once the buffer has grown back";
+}
+
+TEST_F(Resizes, AnotherHandleThatNoLongerFitsSaysSoAndOneThatFitsGoesOn) {
+  auto buffer = synchronized();
+  UnifiedBuffer<std::uint32_t> second(Shape(100), buffer.shared_core());
+  buffer.resize(60);
+  EXPECT_THROW(std::ignore = std::as_const(second).host_view(0, 10), InvalidArgument);
+  EXPECT_THROW(std::ignore = second.device(sim), InvalidArgument);
+  EXPECT_THROW(std::ignore = second.clone(), InvalidArgument);
+  EXPECT_EQ(buffer.to_vector(), counting(60));
+  buffer.resize(150);
+  EXPECT_EQ(second.slice(0, 60).to_vector(), counting(60));
+  EXPECT_EQ(second.clone().size(), 100U);
+  buffer.core().validate();
 }
 
 TEST_F(Resizes, ResetIsAsItWasMade) {

@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
+#include <filesystem>
 
 namespace unimem {
 namespace {
@@ -112,6 +114,48 @@ TEST(Devices, WithoutAnyOpenClPlatformSayWhyThereIsNone) {
     if (missing["backend"] == "opencl") explained = !missing["reason"].get<std::string>().empty();
   }
   EXPECT_TRUE(explained) << outcome.out;
+}
+
+TEST(Devices, TellTheirLinksWhenAskedAndMeasureThemOnce) {
+  Sandbox const caches;
+  Surroundings const surroundings{.environment = {{"UNIMEM_CACHE_DIR", (caches / "mine").native()}}};
+  EXPECT_FALSE(nlohmann::json::parse(run_cli({"devices"}, surroundings).out).contains("links"));
+  EXPECT_FALSE(std::filesystem::exists(caches / "mine" / "links-v1")) << "nobody has asked";
+
+  auto const outcome = run_cli(words_of("devices --links"), surroundings);
+  EXPECT_EQ(outcome.exit_code, 0);
+  auto const first = nlohmann::ordered_json::parse(outcome.out);
+  EXPECT_THAT(keys_of(first), ElementsAre("devices", "unavailable", "links"));
+  std::size_t measured = 0;
+  for (auto const& link : first["links"]) {
+    EXPECT_THAT(keys_of(link), ElementsAre("from", "to", "bytes_per_second", "latency_seconds", "via_host", "source"));
+    EXPECT_GT(link["bytes_per_second"], 0) << link;
+    EXPECT_GT(link["latency_seconds"], 0) << link;
+    if (link["source"] == "measured" && link["via_host"] == false) ++measured;
+  }
+  if (measured == 0) GTEST_SKIP() << "every device here shares the host's memory";
+  std::size_t kept = 0;
+  for ([[maybe_unused]] auto const& file : std::filesystem::directory_iterator(caches / "mine" / "links-v1")) ++kept;
+  EXPECT_EQ(kept, measured);
+  auto const again = nlohmann::ordered_json::parse(run_cli(words_of("devices --links"), surroundings).out);
+  EXPECT_EQ(again["links"], first["links"]) << "to the last digit: they are remembered";
+}
+
+TEST(Reports, OfARunAreWrittenWhereTheEnvironmentSays) {
+  Sandbox const folder;
+  folder.write("data.bin", "some data");
+  auto const outcome = run_cli(words_of("run data.bin --kernel histogram --device sim --json"),
+                               {.directory = folder.path(), .environment = {{"UNIMEM_REPORT", "report.json"}}});
+  EXPECT_EQ(outcome.exit_code, 0);
+  auto const json = nlohmann::json::parse(folder.read("report.json"));
+  EXPECT_TRUE(json.contains("pools"));
+  EXPECT_EQ(json["active_bytes"], 0) << "all was given back";
+
+  auto const nowhere = run_cli(words_of("run data.bin --kernel histogram --device sim --json"),
+                               {.directory = folder.path(), .environment = {{"UNIMEM_REPORT", "no/where.json"}}});
+  EXPECT_EQ(nowhere.exit_code, 0);
+  EXPECT_THAT(nowhere.err, HasSubstr("UNIMEM_REPORT: no/where.json: No such file or directory"));
+  EXPECT_EQ(nlohmann::json::parse(nowhere.out)["result"], nlohmann::json::parse(outcome.out)["result"]);
 }
 
 TEST(StandardOutput, ThatCannotBeWrittenIsFailedWork) {

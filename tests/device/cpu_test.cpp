@@ -236,7 +236,7 @@ TEST(CpuPinned, RefusedPinningIsAnErrorThatNamesTheLimit) {
 
 TEST(Machine, KnowsItsProcessorAndMemory) {
   EXPECT_FALSE(detail::processor_name().empty());
-  EXPECT_GT(detail::usable_memory_bytes(), std::size_t{64} << 20);
+  EXPECT_GT(detail::physical_memory_bytes(), std::size_t{64} << 20);
   EXPECT_LE(detail::available_memory_bytes(),
             static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
   EXPECT_TRUE(detail::system_release().starts_with("Linux"));

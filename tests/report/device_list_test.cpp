@@ -1,12 +1,15 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/report/device_list.hpp>
 
+#include "device/temporary_folder.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace unimem {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::Field;
 
@@ -36,6 +39,18 @@ TEST(DeviceList, ListsTheCpuFirstAndEveryBackendOnceAtMostAsUnavailable) {
     EXPECT_FALSE(missing.reason.empty()) << to_string(missing.backend);
     for (auto const& device : list.devices) EXPECT_NE(device.backend, missing.backend) << device.id;
   }
+}
+
+TEST(DeviceList, HasLinksIfTheyAreAskedFor) {
+  auto const& sim = make_sim({.upload_bytes_per_second = 12e9});
+  EXPECT_FALSE(list_devices().links) << "measuring is for who wants it";
+  TemporaryFolder const folder;
+  Links links{{.cache_directory = folder.path()}};
+  auto const list = list_devices(links);
+  ASSERT_TRUE(list.links);
+  EXPECT_THAT(*list.links, Contains(AllOf(Field(&Link::to, sim.id()), Field(&Link::bytes_per_second, 12e9),
+                                          Field(&Link::source, LinkSource::configured))));
+  for (auto const& link : *list.links) EXPECT_TRUE(link.from != "cpu" && link.to != "cpu") << "it shares the host's";
 }
 
 }  // namespace

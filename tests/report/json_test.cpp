@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include <limits>
+#include <string>
+#include <vector>
 
 namespace unimem {
 namespace {
@@ -28,6 +30,7 @@ DeviceList two_devices() {
   cpu.info.max_allocation = 2'048;
   cpu.info.alignment = 64;
   cpu.info.runs_host_form = true;
+  cpu.info.limited_by = "a container";
   cpu.shares_storage_with_host = true;
   DeviceSnapshot sim{.id = "sim:0", .backend = Backend::sim, .info = {}, .memory = {7, 8}};
   sim.info.name = "Simulated";
@@ -49,7 +52,7 @@ TEST(Json, InFullADeviceSaysEverything) {
   EXPECT_THAT(keys_of(cpu),
               ElementsAre("id", "backend", "name", "total_bytes", "free_bytes", "vendor", "driver", "compute_units",
                           "max_allocation", "alignment", "is_gpu", "integrated", "doubles", "compiles_source",
-                          "runs_host_form", "shares_storage_with_host", "maps_pages"));
+                          "runs_host_form", "shares_storage_with_host", "maps_pages", "limited_by"));
   EXPECT_EQ(cpu["vendor"], "Maker");
   EXPECT_EQ(cpu["driver"], "1.2");
   EXPECT_EQ(cpu["compute_units"], 8);
@@ -60,7 +63,32 @@ TEST(Json, InFullADeviceSaysEverything) {
   EXPECT_EQ(cpu["compiles_source"], false);
   EXPECT_EQ(cpu["shares_storage_with_host"], true);
   EXPECT_EQ(cpu["maps_pages"], false);
+  EXPECT_EQ(cpu["limited_by"], "a container");
   EXPECT_EQ(json["devices"][1]["maps_pages"], true);
+}
+
+TEST(Json, LinksAreListedWhereTheyWereAskedFor) {
+  auto list = two_devices();
+  list.links = std::vector<Link>{{.from = "host",
+                                  .to = "sim:0",
+                                  .bytes_per_second = 12e9,
+                                  .latency_seconds = 1e-5,
+                                  .source = LinkSource::configured},
+                                 {.from = "sim:0",
+                                  .to = "host",
+                                  .bytes_per_second = std::numeric_limits<double>::infinity(),
+                                  .latency_seconds = 0.5,
+                                  .via_host = true,
+                                  .source = LinkSource::estimated}};
+  auto const json = nlohmann::ordered_json::parse(to_json(list));
+  EXPECT_THAT(keys_of(json), ElementsAre("devices", "unavailable", "links"));
+  EXPECT_EQ(json["links"].dump(),
+            R"([{"from":"host","to":"sim:0","bytes_per_second":12000000000.0,"latency_seconds":1e-05,)"
+            R"("via_host":false,"source":"configured"},)"
+            R"({"from":"sim:0","to":"host","bytes_per_second":null,"latency_seconds":0.5,)"
+            R"("via_host":true,"source":"estimated"}])");
+  list.links->clear();
+  EXPECT_EQ(nlohmann::json::parse(to_json(list))["links"], nlohmann::json::array()) << "asked for, and none";
 }
 
 TEST(Json, NothingIsAnEmptyListNotNull) {
@@ -132,12 +160,17 @@ TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
   statistics.reserved_bytes = 300;
   statistics.reclaims = 6;
   statistics.reclaimed_bytes = 700;
+  statistics.pressure_calls = 8;
+  statistics.failed_pressure_calls = 9;
   statistics.pools.push_back({.device = "sim:0", .location = Location::pinned, .pool = some_statistics()});
   auto const json = nlohmann::ordered_json::parse(to_json(statistics));
-  EXPECT_THAT(keys_of(json), ElementsAre("total_allocations", "active_allocations", "active_bytes", "pooled_bytes",
-                                         "reserved_bytes", "reclaims", "reclaimed_bytes", "pools"));
+  EXPECT_THAT(keys_of(json),
+              ElementsAre("total_allocations", "active_allocations", "active_bytes", "pooled_bytes", "reserved_bytes",
+                          "reclaims", "reclaimed_bytes", "pressure_calls", "failed_pressure_calls", "pools"));
   EXPECT_EQ(json["reclaims"], 6);
   EXPECT_EQ(json["reclaimed_bytes"], 700);
+  EXPECT_EQ(json["pressure_calls"], 8);
+  EXPECT_EQ(json["failed_pressure_calls"], 9);
   ASSERT_EQ(json["pools"].size(), 1U);
   EXPECT_EQ(json["pools"][0]["device"], "sim:0");
   EXPECT_EQ(json["pools"][0]["location"], "pinned");

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <vector>
+
 namespace unimem {
 namespace {
 
@@ -38,6 +41,31 @@ TEST(Text, InFullADeviceSaysWhatItCanDoAndLeavesOutWhatIsUnknown) {
   EXPECT_THAT(text, HasSubstr("  can do         host kernels, 64-bit floating point, memory shared with the host\n"));
   EXPECT_THAT(text, HasSubstr("  can do         source kernels\n"));
   EXPECT_THAT(text, Not(HasSubstr("vendor")));
+}
+
+TEST(Text, LinksAreATableAndWhoHasNoneIsNamed) {
+  auto list = devices_of_unequal_width();
+  list.links =
+      std::vector<Link>{{.from = "host", .to = "opencl:10", .bytes_per_second = 12.34e9, .latency_seconds = 10.5e-6},
+                        {.from = "opencl:10",
+                         .to = "host",
+                         .bytes_per_second = std::numeric_limits<double>::infinity(),
+                         .latency_seconds = 2e-3,
+                         .via_host = true,
+                         .source = LinkSource::configured}};
+  EXPECT_THAT(to_text(list), HasSubstr("no metal device: Metal needs macOS\n"
+                                       "\n"
+                                       "from       to         bandwidth   latency   figures\n"
+                                       "host       opencl:10  12.34 GB/s  10.50 us  measured\n"
+                                       "opencl:10  host       as memory   2.00 ms   configured, via the host\n"
+                                       "no link to cpu: its memory is the host's\n"));
+}
+
+TEST(Text, InFullADeviceSaysWhatLimitsIt) {
+  auto list = devices_of_unequal_width();
+  list.devices[0].info.limited_by = "the container's memory limit of 1 GiB";
+  EXPECT_THAT(to_text(list, ReportDetail::full),
+              HasSubstr("\n  limited by     the container's memory limit of 1 GiB\n"));
 }
 
 TEST(Text, PoolStatisticsAreOneLineThatCountsInWords) {

@@ -34,18 +34,21 @@ struct Operand {
   Intent intent = Intent::read;
 };
 
+/// Submits work on the memory of some operands; `needs`: the events it needs (it must hand them on: `Queue::run`,
+/// `copy`).
+using DeviceWork = std::function<Event(std::span<const DeviceMemory>, std::span<const Event> needs)>;
+
 /// Makes every operand ready on `queue`'s device and in `queue`'s order, calls `submit` with the memory of each
-/// operand's range and the events the work needs (it must hand them on: `Queue::run`, `copy`), and records the event it
-/// returns as the work that read and wrote them. All operands are pinned before the first is made ready, so that they
-/// cannot evict each other. The same buffer may appear more than once, also with ranges that overlap: the work sees
-/// what was there before it, and what it leaves where it writes is what counts.
+/// operand's range and the events the work needs, and records the event it returns as the work that read and wrote
+/// them. All operands are pinned before the first is made ready, so that they cannot evict each other; operands that do
+/// not fit the device together are OutOfMemory before anybody has made room for some of them. The same buffer may
+/// appear more than once, also with ranges that overlap: the work sees what was there before it, and what it leaves
+/// where it writes is what counts.
 ///
 /// If anything throws, nothing was written anywhere; copies that were already made stay valid. Errors of the work
 /// itself surface from the event, and from the next access to the bytes it was to write, whose last good copy is then
 /// restored. Work that needs failed work fails with its error.
-UNIMEM_API Event
-use_on_device(Queue& queue, std::span<const Operand> operands,
-              std::function<Event(std::span<const DeviceMemory>, std::span<const Event> needs)> const& submit);
+UNIMEM_API Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit);
 
 /// A window of one buffer.
 struct BufferWindow {
@@ -195,16 +198,22 @@ class UNIMEM_API BufferCore final : public Resident {
   void advise(ByteRange range, Advice advice, Device* place, bool holds);
   [[nodiscard]] std::vector<AdvisedRange> advice() const;
 
+  /// Says that the buffer is about to be used on `device`, so that its copy there goes last, or that it will not be for
+  /// long, so that it goes first: until it is used there again. Hints; whether there is a copy does not matter.
+  void foretell(Device& device, bool use);
+  /// Among buffers that could give device memory back those of lower priority do first. Thread-safe.
+  [[nodiscard]] int priority() const noexcept;
+  void set_priority(int priority) noexcept;
+
   /// Throws std::logic_error unless coherence and storage agree. For tests.
   void validate() const;
 
   [[nodiscard]] Reclaimable reclaimable(Device& device) noexcept override;
   std::size_t try_reclaim(Device& device) override;
+  std::size_t try_relocate(Queue& queue, std::size_t most_bytes) override;
 
  private:
-  friend Event use_on_device(
-      Queue& queue, std::span<const Operand> operands,
-      std::function<Event(std::span<const DeviceMemory>, std::span<const Event> needs)> const& submit);
+  friend Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit);
   friend Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes);
   friend void copy_pieces(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces,
                           std::size_t element_bytes);
@@ -221,6 +230,16 @@ class UNIMEM_API BufferCore final : public Resident {
   static constexpr BufferState state_of(std::uint32_t summary) noexcept {
     return static_cast<BufferState>(summary & 0xFFU);
   }
+
+  // Operations that may take device memory, without waiting for others that are in their way.
+  static Event use_once(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit);
+  static void announce(Device& device, std::span<BufferCore* const> buffers);
+  static Event copy_once(BufferWindow from, BufferWindow to);
+  [[nodiscard]] DeviceLease lease_once(Device& device, Queue* queue, ByteRange range, Intent intent);
+  [[nodiscard]] DeviceLease capture_once(Queue& queue, ByteRange range, std::span<const ByteRange> current,
+                                         bool begins);
+  Event prefetch_once(Device& device, Queue* queue, ByteRange range);
+  void resize_once(std::size_t bytes);
 
   void* host_slow(ByteRange range, Intent intent);
   void sync_to_device_slow(Device& device, ByteRange range);

@@ -14,7 +14,8 @@ namespace unimem {
 namespace detail {
 /// Throws SizeMismatch or InvalidArgument unless `range` can be elements of that size and alignment.
 UNIMEM_API void check_elements(ByteRange range, std::size_t element_bytes, std::size_t alignment);
-[[noreturn]] UNIMEM_API void throw_outgrown(ByteRange range, std::size_t bytes);
+/// `what` as in "slice": it was made of more bytes than its buffer has now.
+[[noreturn]] UNIMEM_API void throw_outgrown(char const* what, ByteRange range, std::size_t bytes);
 }  // namespace detail
 
 /// A window of a buffer: elements of `T`, with everything a buffer can do to elements. It shares the buffer's memory
@@ -71,7 +72,7 @@ class BufferSlice : public detail::ElementAccess<T, BufferSlice<T>> {
 
   [[nodiscard]] Window core_and_base() const {
     if (!core_) detail::throw_empty_handle("slice");
-    if (range_.end > core_->size_bytes()) detail::throw_outgrown(range_, core_->size_bytes());
+    if (range_.end > core_->size_bytes()) detail::throw_outgrown("slice", range_, core_->size_bytes());
     return {core_.get(), range_};
   }
   [[nodiscard]] std::shared_ptr<BufferCore> const& shared_core() const noexcept { return core_; }

@@ -32,6 +32,7 @@ struct BufferOptions {
   bool pinned = false;  ///< page-lock the host side; whether it worked: `is_pinned()`
   bool strict = false;  ///< every access before `allocate()` raises BufferNotAllocated
   std::string name{};   ///< shown in errors and reports
+  int priority = 0;     ///< of buffers that could give device memory back those of lower priority do first
 };
 
 /// Who frees wrapped memory.

@@ -47,7 +47,8 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
         count_(shape_.count()),
         core_(std::make_shared<BufferCore>(checked_multiply(count_, sizeof(T), "count"), std::move(options))) {}
 
-  /// Over a core that exists already; `shape` must need exactly its bytes.
+  /// Over a core that exists already; `shape` must need exactly its bytes. All handles over one core are one buffer; if
+  /// another resizes it below this one's size, every access through this one throws InvalidArgument naming both.
   UnifiedBuffer(Shape shape, std::shared_ptr<BufferCore> core)
       : shape_(std::move(shape)), count_(shape_.count()), core_(std::move(core)) {}
 
@@ -67,12 +68,11 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   [[nodiscard]] UnifiedBuffer clone() const { return clone_async().first; }
   /// The same, with the event of the copy's end, as `copy_async` has it. The clone may be used at once.
   [[nodiscard]] std::pair<UnifiedBuffer, Event> clone_async() const {
-    auto& from = core();
-    UnifiedBuffer result(shape_, from.options());
-    if (from.options().strict) result.allocate(true, false);
-    if (from.state() == BufferState::uninitialized) return {std::move(result), Event{}};
-    ByteRange const whole{0, from.size_bytes()};
-    auto const copied = copy_bytes({&from, whole}, {result.core_.get(), whole}, sizeof(T));
+    auto const [from, whole] = core_and_base();
+    UnifiedBuffer result(shape_, from->options());
+    if (from->options().strict) result.allocate(true, false);
+    if (from->state() == BufferState::uninitialized) return {std::move(result), Event{}};
+    auto const copied = copy_bytes({from, whole}, {result.core_.get(), whole}, sizeof(T));
     return {std::move(result), copied};
   }
 
@@ -132,6 +132,26 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
     return *this;
   }
 
+  /// Hints for when the device fills up: that the buffer is about to be used there, so that its copy is among the last
+  /// to be given back; or that it will not be for long, so that it is among the first. Each holds until the buffer is
+  /// used on the device again. They move nothing, and need no copy to be there; prefetching says `will_use` by itself.
+  UnifiedBuffer& will_use() { return will_use(core().default_device()); }
+  UnifiedBuffer& will_use(Device& on) {
+    core().foretell(on, true);
+    return *this;
+  }
+  UnifiedBuffer& wont_use() { return wont_use(core().default_device()); }
+  UnifiedBuffer& wont_use(Device& on) {
+    core().foretell(on, false);
+    return *this;
+  }
+  /// Of buffers that could give device memory back, those of lower priority do first, whatever is known of their use.
+  [[nodiscard]] int priority() const { return core().priority(); }
+  UnifiedBuffer& set_priority(int priority) {
+    core().set_priority(priority);
+    return *this;
+  }
+
   /// Gives a device copy back, after saving to the host what only it holds. Throws InvalidArgument while it is leased.
   void release_device() { core().release_device(nullptr); }
   void release_device(Device& on) { core().release_device(&on); }
@@ -146,6 +166,8 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
     if (!core_) detail::throw_empty_handle("buffer");
     return *core_;
   }
+  /// The same with a share in it, which keeps it alive: what further handles are made of. Null for a moved-from buffer.
+  [[nodiscard]] std::shared_ptr<BufferCore> const& shared_core() const noexcept { return core_; }
 
  private:
   template <class, class>
@@ -153,8 +175,13 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   friend class BufferPool;
   using Window = typename detail::ElementAccess<T, UnifiedBuffer<T>>::Window;
 
-  [[nodiscard]] Window core_and_base() const { return {&core(), {0, count_ * sizeof(T)}}; }
-  [[nodiscard]] std::shared_ptr<BufferCore> const& shared_core() const noexcept { return core_; }
+  [[nodiscard]] Window core_and_base() const {
+    auto& there = core();
+    ByteRange const whole{0, count_ * sizeof(T)};
+    // Another handle of the same buffer may have resized it.
+    if (whole.end > there.size_bytes()) detail::throw_outgrown("buffer", whole, there.size_bytes());
+    return {&there, whole};
+  }
 
   Shape shape_;
   std::size_t count_;

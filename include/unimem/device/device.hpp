@@ -41,6 +41,7 @@ struct DeviceInfo {
   bool doubles = true;           ///< kernels may use 64-bit floating point
   bool compiles_source = false;  ///< runs the source form of kernels
   bool runs_host_form = false;   ///< runs the host form of kernels
+  std::string limited_by;        ///< what makes `total_bytes` less than the hardware has; empty: nothing does
 };
 
 /// Memory of a device at one moment, bytes. Free memory is the limit less what is live.
@@ -76,6 +77,9 @@ struct TransferCounters {
   friend bool operator==(TransferCounters const&, TransferCounters const&) = default;
 };
 
+/// Which way a copy goes that a device's queue carries out.
+enum class CopyDirection : std::uint8_t { from_host, to_host, from_device };
+
 /// A first estimate of one direction between host and device. Used to decide what is worth merging into one copy.
 struct LinkCost {
   double latency_seconds = 10e-6;
@@ -96,6 +100,10 @@ class UNIMEM_API Device {
   [[nodiscard]] DeviceInfo const& info() const noexcept { return info_; }
 
   [[nodiscard]] virtual MemoryInfo memory_info() const = 0;
+
+  /// How many bytes more may be allocated before something other than the device itself is in the way: the limit of the
+  /// container around the process, for the host's memory. The largest number where there is nothing of the kind.
+  [[nodiscard]] virtual std::size_t headroom() const;
 
   /// Memory of `bytes` (at least 1) bytes at a location this device serves, aligned to `info().alignment`; its contents
   /// are undefined. Throws OutOfMemory when the capacity is reached, UnsupportedOperation for a location it does not
@@ -140,6 +148,10 @@ class UNIMEM_API Device {
   /// What a copy between host and device costs: set on simulated devices, so that what they merge is exact; measured
   /// once where there is hardware.
   [[nodiscard]] virtual LinkCost link_cost() const noexcept { return {}; }
+
+  /// What a copy costs where that is set and need not be measured: on a simulated device, which is as fast as memory
+  /// where its bandwidth is infinite. Nothing where there is hardware.
+  [[nodiscard]] virtual std::optional<LinkCost> configured_link(CopyDirection direction) const noexcept;
 
   /// Copies of more bytes than this between the device and pageable host memory are faster by way of pinned blocks,
   /// although each byte is then copied once more; nothing where they never are.

@@ -2,14 +2,19 @@
 
 #include <unimem/core/export.hpp>
 #include <unimem/device/device.hpp>
+#include <unimem/manager/links.hpp>
 #include <unimem/manager/options.hpp>
+#include <unimem/manager/pressure.hpp>
 #include <unimem/manager/resident.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -19,9 +24,21 @@ template <class T>
 class UnifiedBuffer;
 class Ownership;
 
+namespace detail {
+class UseClock;
+}
+
 /// How a manager behaves.
 struct ManagerOptions {
-  PoolOptions pools{};  ///< for every pool it makes; limits are set with `set_limit`
+  PoolOptions pools{};         ///< for every pool it makes; limits are set with `set_limit`
+  LinkOptions links{};         ///< how the ways between memories are measured
+  PressureOptions pressure{};  ///< where its levels begin
+};
+
+/// How far `MemoryManager::defragment` may go.
+struct DefragmentationLimits {
+  std::size_t max_copied_bytes = std::numeric_limits<std::size_t>::max();  ///< of blocks in use
+  std::stop_token stop{};  ///< asked before each block: what has been moved by then stays moved
 };
 
 /// One (device, location) pair's share of a manager's memory.
@@ -39,9 +56,14 @@ struct GlobalMemoryStatistics {
   std::size_t active_bytes = 0;
   std::size_t pooled_bytes = 0;
   std::size_t reserved_bytes = 0;
-  std::uint64_t reclaims = 0;         ///< times a resident gave device memory back under pressure
-  std::uint64_t failed_reclaims = 0;  ///< times one could not, because saving what only the device holds failed
-  std::size_t reclaimed_bytes = 0;    ///< what the reclaims freed
+  std::uint64_t reclaims = 0;               ///< times a resident gave device memory back under pressure
+  std::uint64_t failed_reclaims = 0;        ///< times one could not, because saving what only the device holds failed
+  std::size_t reclaimed_bytes = 0;          ///< what the reclaims freed
+  std::uint64_t cache_trims = 0;            ///< times other pools' caches made room
+  std::uint64_t waits = 0;                  ///< times an operation was begun again after others that were in its way
+  std::uint64_t refusals = 0;               ///< times nothing of all that helped: OutOfMemory
+  std::uint64_t pressure_calls = 0;         ///< of callbacks for memory pressure
+  std::uint64_t failed_pressure_calls = 0;  ///< of these, that threw
   std::vector<PoolUsage> pools;
 };
 
@@ -75,9 +97,10 @@ class UNIMEM_API MemoryManager {
   [[nodiscard]] MemoryPool& pool(Device& device, Location location);
 
   /// Memory from that pool. If it is full, the device's other pools give their caches back, and if it is device memory,
-  /// residents are asked to make room, cheapest per byte first, until it fits; none is asked if all of them could not
-  /// make enough. Then throws OutOfMemory with the largest holders, and with why a resident could not give back, if one
-  /// failed to.
+  /// residents are asked to make room, those that lose least by it first, until it fits; none is asked if all of them
+  /// could not make enough. Where what is missing is in use by operations of other threads, those are waited for, ten
+  /// seconds at most. Then throws OutOfMemory with the largest holders, what leases pin, and why a resident could not
+  /// give back, if one failed to.
   [[nodiscard]] Allocation acquire(Device& device, Location location, std::size_t bytes,
                                    AcquireOptions const& options = {});
 
@@ -95,12 +118,51 @@ class UNIMEM_API MemoryManager {
   /// Gives all cached blocks back; returns the bytes. Never touches live memory.
   std::size_t cleanup();
 
+  /// Brings the memory of a device together, as `MemoryPool::defragment` does, and moves blocks in use as well: those
+  /// of residents that nobody else has an address of and no work is pending on, each if it leaves more pages free as a
+  /// whole, or emptier slabs, the smallest first. They are copied within the device, one after the other, waiting for
+  /// each; leased, mapped and busy ones stay. Each block moves once at most, so that this ends whatever others do
+  /// meanwhile. Afterwards free pages are there to be trimmed. Where blocks are allocations there is nothing to do.
+  /// Throws what the device throws; what had been moved until then stays moved, and nothing is lost.
+  PoolDefragmentation defragment(Device& device, DefragmentationLimits const& limits = {});
+
+  /// How full a location of a device is, exactly and now, by what is live there from this manager. `none` where it has
+  /// taken nothing yet.
+  [[nodiscard]] PressureLevel pressure(Device& device, Location location);
+
+  /// Calls `callback` for every crossing from now on, of every device and location, as long as the subscription lives:
+  /// once a crossing, upwards and downwards, the latter only `hysteresis` further down. It is noticed where this
+  /// manager is asked for memory, a limit, its pressure or a cleanup; what was released meanwhile shows then.
+  ///
+  /// Callbacks run on a thread of the manager's, one after the other in the order of the crossings, under no lock: they
+  /// may allocate, release, clean up and set limits here, and hear of what they cross by that when they have returned.
+  /// What one throws is logged and counted, and it is called again next time. They must not destroy the manager. In a
+  /// forked child, and while the process ends, nobody is called. Throws InvalidArgument for an empty function, and what
+  /// starting a thread throws.
+  [[nodiscard]] PressureSubscription on_pressure(PressureCallback callback);
+
+  /// Returns when callbacks have been told all that was noticed before; at once within one.
+  void settle_pressure();
+
+  /// How fast bytes travel between the host and devices, found out when first asked.
+  [[nodiscard]] Links& links() noexcept;
+
   /// For residents: known to the manager between the two calls. `remove` returns only when no call into the resident is
   /// running, but for one on the calling thread's own stack: a resident may remove itself while it is being reclaimed.
   void add_resident(Resident& resident);
   void remove_resident(Resident& resident) noexcept;
 
+  /// For operations on residents that take memory of `device` and were told that others' are in their way: runs `work`
+  /// when it is this thread's turn to make room there, and again each time others have moved on, until it succeeds or
+  /// ten seconds have passed. It must hold no resident when called, and have changed nothing when it throws.
+  void in_turn(Device& device, std::function<void()> const& work);
+
+  /// For residents: what their uses on a device are timed by. Lives as long as the manager.
+  [[nodiscard]] detail::UseClock& use_clock(Device& device);
+
  private:
+  [[nodiscard]] Allocation take(Device& device, Location location, std::size_t bytes, AcquireOptions const& options);
+
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -7,6 +7,7 @@
 namespace unimem {
 
 class Device;
+class Queue;
 
 /// Something that holds device memory and can give it back: what the manager sees of a buffer, which stands one floor
 /// up.
@@ -15,7 +16,12 @@ class UNIMEM_API Resident {
   /// What could be had, and what it would cost.
   struct Reclaimable {
     std::size_t bytes = 0;    ///< device bytes that would become free; 0 when leased, in use or not there
-    double cost_seconds = 0;  ///< write-back now plus the expected cost of bringing it back
+    double cost_seconds = 0;  ///< write-back now plus the cost of bringing it back
+    double wait = 1;          ///< how long it will do without, by its own estimate; 0: it is about to be used. The unit
+                              ///< is the owner's, the same for all that are compared
+    int priority = 0;         ///< those of lower priority give first, whatever it costs
+    std::size_t leased = 0;   ///< device bytes that leases of users pin
+    bool busy = false;        ///< some other thread works with it just now: `bytes` it may give later
   };
 
   Resident() = default;
@@ -23,13 +29,21 @@ class UNIMEM_API Resident {
   Resident& operator=(Resident const&) = delete;
   virtual ~Resident();
 
-  /// An estimate, without blocking: 0 bytes when the resident is busy. Called under the manager's lock.
+  /// An estimate, without blocking: 0 bytes, and busy, while another thread works with it. Called under the manager's
+  /// lock.
   [[nodiscard]] virtual Reclaimable reclaimable(Device& device) noexcept = 0;
 
   /// Saves what only the device holds, gives the device memory back to its pool, and returns how many bytes that were;
   /// 0 when it is busy or leased now. Called with no lock held; must not wait for a lock of another resident. Throws
   /// when saving fails, with nothing lost.
   virtual std::size_t try_reclaim(Device& device) = 0;
+
+  /// Moves what it holds in the memory of `queue`'s device to a better place in the same pool
+  /// (`MemoryPool::acquire_better`), if there is one, it is at most `most_bytes` large, nobody else has its address and
+  /// no work on it is pending. Returns the bytes copied; 0 if nothing has moved. Waits for the copy, which goes by
+  /// `queue`, and for nothing else. Called with no lock held; must not wait for a lock of another resident. Throws when
+  /// the copy fails, with nothing changed. What does not override it never moves.
+  virtual std::size_t try_relocate(Queue& queue, std::size_t most_bytes);
 };
 
 }  // namespace unimem

@@ -18,6 +18,8 @@
 
 namespace unimem {
 
+class Upstream;
+
 namespace detail {
 class PoolCore;
 }
@@ -26,7 +28,7 @@ class PoolCore;
 enum class PoolBacking : std::uint8_t {
   automatic,    ///< pages, where the device maps them and the limit leaves room for at least 256; else allocations
   pages,        ///< parts of pages that the pool reserves, maps and moves: what is free in pieces serves as in one
-  allocations,  ///< an allocation of the driver for each block
+  allocations,  ///< an allocation of the driver, or of the pool's upstream, for each block
 };
 
 [[nodiscard]] UNIMEM_API std::string_view to_string(PoolBacking backing) noexcept;
@@ -45,9 +47,21 @@ struct PoolOptions {
   /// Default: no threshold.
   std::size_t release_threshold = std::numeric_limits<std::size_t>::max();
 
+  /// Overwrite every block with zeros when it is released, whether it is kept or not: what one owner wrote never
+  /// reaches another. Ordered behind the work that is pending on it, by a queue of the pool's own where the host does
+  /// not reach the memory or may not touch it yet. A block that cannot be overwritten is not used again, unless it was
+  /// promised to a queue before that was known. Threads keep no blocks for themselves, so that each acquire and release
+  /// takes a lock.
+  bool zero_on_release = false;
+
   /// What blocks are made of. Pages are reserved whole, so that a limit of a few of them would be felt as one of fewer
   /// bytes: that is why small pools go without.
   PoolBacking backing = PoolBacking::automatic;
+
+  /// Where memory comes from; null: the device. With an upstream each block is an object of its own, whatever the
+  /// device could do with pages (`PoolBacking::pages` is refused), and the device's capacity is a limit all the same.
+  /// Kept for as long as a block of the pool is in use.
+  std::shared_ptr<Upstream> upstream{};
 
   /// The clock ages are measured with; for tests. Default: std::chrono::steady_clock. Called, with no lock held and
   /// only if there is a trim_interval, by every acquire and release: it must be thread-safe and must not throw.
@@ -88,10 +102,12 @@ namespace detail {
 /// Each thread keeps a few of the blocks it has released for itself, bounded in bytes, so that asking again for what
 /// was just released takes no lock. What no thread keeps is whole driver allocations behind one lock. Before anything
 /// new is taken, refused, trimmed or waited for, all threads' blocks are brought back, without their help; a thread
-/// that ends hands its own back. With a `trim_interval` or a `release_threshold` no thread keeps any. No driver call,
-/// wait or user code runs under a lock. Thread-safe. All allocations should be released before the pool is destroyed.
+/// that ends hands its own back. With a `trim_interval`, a `release_threshold` or `zero_on_release` no thread keeps
+/// any. No driver call, wait or user code runs under a lock. Thread-safe. All allocations should be released before the
+/// pool is destroyed.
 class UNIMEM_API MemoryPool {
  public:
+  /// Throws UnsupportedOperation for pages where there are none.
   MemoryPool(Device& device, Location location, PoolOptions options = {});
   MemoryPool(MemoryPool const&) = delete;
   MemoryPool& operator=(MemoryPool const&) = delete;
@@ -100,12 +116,12 @@ class UNIMEM_API MemoryPool {
   /// the pool; each goes back to the driver when it is released and its work has ended.
   ~MemoryPool();
 
-  /// A block of at least `bytes` bytes, contents undefined; empty for 0. A cached block is taken if it is at most an
-  /// eighth, or 4 KiB, larger; a thirty-second where blocks are made of pages. When the limit or the device is full,
-  /// cached blocks are given back, then the oldest pending ones are waited for, and only then it throws OutOfMemory; at
-  /// once, and giving nothing back, if live blocks alone leave no room. Throws InvalidArgument for a bad alignment, and
-  /// what the driver throws if it fails for another reason than memory. After an exception cached blocks may be fewer;
-  /// nothing else has changed. O(log cached blocks).
+  /// A block of at least `bytes` bytes, contents undefined (but see `zero_on_release`); empty for 0. A cached block is
+  /// taken if it is at most an eighth, or 4 KiB, larger; a thirty-second where blocks are made of pages. When the limit
+  /// or the device is full, cached blocks are given back, then the oldest pending ones are waited for, and only then it
+  /// throws OutOfMemory; at once, and giving nothing back, if live blocks alone leave no room. Throws InvalidArgument
+  /// for a bad alignment, and what the driver throws if it fails for another reason than memory. After an exception
+  /// cached blocks may be fewer; nothing else has changed. O(log cached blocks).
   [[nodiscard]] Allocation acquire(std::size_t bytes, AcquireOptions const& options = {}) {
     if (bytes == 0) return {};
     return {&detail::acquire(*core_, bytes, options), bytes};
@@ -124,11 +140,19 @@ class UNIMEM_API MemoryPool {
   /// (PoolKeeper does). Returns the bytes given back.
   std::size_t trim_idle();
 
+  /// Another block for what is in `block`, in free memory of the pool, for a holder who alone knows its address: if he
+  /// copies to it and releases `block`, more is free in whole pages than before, or as much and in larger pieces, or
+  /// slabs of small blocks are fuller and others nearer to being empty. Empty where that would not be so, so that
+  /// moving comes to an end; where memory for it would have to be taken from the device; where blocks are allocations.
+  /// Ready for the host; waits for nothing but the driver, if pages are being moved. Brings back what threads keep.
+  /// `block` stays as it is. Counts as an acquire under the name of `block`.
+  [[nodiscard]] Allocation acquire_better(Allocation const& block);
+
   /// Puts the free memory of a pool of pages side by side: what is cached is united, and pages that are free as a whole
   /// are moved together by their mappings. No byte in use moves, and nothing is copied; free parts of pages in use stay
-  /// where they are. Does not wait for pending work, whose blocks stay. What an acquire would have to gather it then
-  /// finds. Throws what the driver throws; all that had been moved until then stays moved. Where blocks are allocations
-  /// there is nothing to do.
+  /// where they are (`MemoryManager::defragment` moves blocks in use too). Does not wait for pending work, whose blocks
+  /// stay. What an acquire would have to gather it then finds. Throws what the driver throws; all that had been moved
+  /// until then stays moved. Where blocks are allocations there is nothing to do.
   PoolDefragmentation defragment();
 
   [[nodiscard]] PoolStatistics statistics() const;
@@ -144,6 +168,16 @@ class UNIMEM_API MemoryPool {
   /// Changes the hard limit, giving cached blocks back if need be. Throws InvalidArgument, and changes nothing, if it
   /// is below what is live.
   void set_max_bytes(std::size_t bytes);
+
+  /// Bytes of blocks in use, exactly: brings back what threads keep for themselves, so it is not for every day.
+  [[nodiscard]] std::size_t bytes_in_use() noexcept;
+
+  /// Has `has_left_marks` tell when the bytes in use leave [below, above), what threads keep counted in; for who
+  /// watches how full a pool is (a manager, one for each pool). Returns whether they are outside already.
+  [[nodiscard]] bool set_marks(std::size_t below, std::size_t above) noexcept;
+
+  /// Whether they have left them since the marks were set. One load.
+  [[nodiscard]] bool has_left_marks() const noexcept;
 
   /// Throws std::logic_error unless every invariant of PoolStatistics and of the free lists holds. A walk; for tests.
   void validate() const;

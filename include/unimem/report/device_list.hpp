@@ -3,7 +3,9 @@
 #include <unimem/core/export.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/discovery.hpp>
+#include <unimem/manager/links.hpp>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@ struct DeviceSnapshot {
 struct DeviceList {
   std::vector<DeviceSnapshot> devices;
   std::vector<UnavailableBackend> unavailable;
+  std::optional<std::vector<Link>> links{};  ///< between them and the host; nothing: nobody has asked
 };
 
 /// Asks a device what it is and what is free on it now.
@@ -30,5 +33,8 @@ struct DeviceList {
 
 /// Asks every device of the process, in the order of `devices()`; the first call looks for drivers.
 [[nodiscard]] UNIMEM_API DeviceList list_devices();
+
+/// The same, and the links among all of them, measuring those that are not known yet.
+[[nodiscard]] UNIMEM_API DeviceList list_devices(Links& links);
 
 }  // namespace unimem

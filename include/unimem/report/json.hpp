@@ -31,7 +31,9 @@ enum class ReportDetail : std::uint8_t {
 
 /// `{"devices":[{"id","backend","name","total_bytes","free_bytes"}],"unavailable":[{"backend","reason"}]}`; in full
 /// also `vendor driver compute_units max_allocation alignment is_gpu integrated doubles compiles_source runs_host_form
-/// shares_storage_with_host maps_pages` of each device.
+/// shares_storage_with_host maps_pages limited_by` of each device. Where links were asked for, also
+/// `"links":[{"from","to","bytes_per_second","latency_seconds","via_host","source"}]`, the source being `configured`,
+/// `measured` or `estimated`; a bandwidth that is infinite is null.
 [[nodiscard]] UNIMEM_API std::string to_json(DeviceList const& list, ReportDetail detail = ReportDetail::brief);
 
 }  // namespace unimem

@@ -15,7 +15,8 @@ namespace unimem {
 /// One line: allocations and how many of them the pool served itself, memory in use, and the most ever reserved.
 [[nodiscard]] UNIMEM_API std::string to_text(PoolStatistics const& statistics);
 
-/// A table with one line per device, and a line per backend without one; in full, a paragraph per device.
+/// A table with one line per device, and a line per backend without one; in full, a paragraph per device. Where links
+/// were asked for, a table of them, and which devices have none since their memory is the host's.
 [[nodiscard]] UNIMEM_API std::string to_text(DeviceList const& list, ReportDetail detail = ReportDetail::brief);
 
 }  // namespace unimem

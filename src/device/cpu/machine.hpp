@@ -17,11 +17,13 @@ namespace unimem::detail {
 /// Name and release of the operating system's kernel.
 [[nodiscard]] std::string system_release();
 
-/// Bytes of physical memory this process may use: the machine's, or what a control group (version 1 or 2, this one's or
-/// one above it) leaves of it.
-[[nodiscard]] std::size_t usable_memory_bytes();
+/// Bytes of physical memory the machine has.
+[[nodiscard]] std::size_t physical_memory_bytes();
 
 /// Bytes that could be used now without swapping, as the system estimates them.
 [[nodiscard]] std::size_t available_memory_bytes();
+
+/// Bytes of memory that this process alone has touched, and that are in memory now.
+[[nodiscard]] std::size_t private_resident_bytes();
 
 }  // namespace unimem::detail

@@ -15,6 +15,7 @@
 #include <cmath>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 namespace unimem::detail {
@@ -175,6 +176,14 @@ LinkCost SimDevice::link_cost() const noexcept {
   if (options_.latency.count() != 0) cost.latency_seconds = std::chrono::duration<double>(options_.latency).count();
   if (options_.upload_bytes_per_second > 0) cost.bytes_per_second = options_.upload_bytes_per_second;
   return cost;
+}
+
+std::optional<LinkCost> SimDevice::configured_link(CopyDirection direction) const noexcept {
+  auto const set = direction == CopyDirection::from_host ? options_.upload_bytes_per_second
+                   : direction == CopyDirection::to_host ? options_.download_bytes_per_second
+                                                         : options_.peer_bytes_per_second;
+  return LinkCost{std::chrono::duration<double>(options_.latency).count(),
+                  set > 0 ? set : std::numeric_limits<double>::infinity()};
 }
 
 bool SimDevice::copies_from(Device const& other) const noexcept {

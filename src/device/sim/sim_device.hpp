@@ -40,6 +40,7 @@ class SimDevice final : public Device, private PageOwner {
   [[nodiscard]] void* address(DeviceMemory memory) override;
   [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
   [[nodiscard]] LinkCost link_cost() const noexcept override;
+  [[nodiscard]] std::optional<LinkCost> configured_link(CopyDirection direction) const noexcept override;
   [[nodiscard]] std::optional<std::size_t> staging_threshold() const noexcept override {
     return options_.staging_threshold;
   }

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+#include <unimem/device/device.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace unimem {
+
+/// Where the figures of a link come from.
+enum class LinkSource : std::uint8_t {
+  configured,  ///< the device was told what its links are: exact
+  measured,    ///< copies were timed, now or by an earlier process on the same hardware
+  estimated,   ///< it could not be measured (the log says why): what everybody starts with
+};
+
+[[nodiscard]] UNIMEM_API std::string_view to_string(LinkSource source) noexcept;
+
+/// One direction of a way that bytes take between two memories.
+struct Link {
+  std::string from;             ///< "host", or a device's id
+  std::string to;               ///< likewise
+  double bytes_per_second = 0;  ///< of a copy so large that its start does not matter; infinite: as fast as memory
+  double latency_seconds = 0;   ///< of a copy so small that its bytes do not matter
+  bool via_host = false;        ///< the devices do not reach each other: two copies by turns, by way of the host
+  LinkSource source = LinkSource::measured;
+
+  /// What a copy of so many bytes takes by itself.
+  [[nodiscard]] double seconds(std::size_t bytes) const noexcept {
+    return latency_seconds + static_cast<double>(bytes) / bytes_per_second;
+  }
+  friend bool operator==(Link const&, Link const&) = default;
+};
+
+/// How links are found out.
+struct LinkOptions {
+  /// Where what was measured is kept for later processes, one file a link. Nothing: links-v1 in the user's cache
+  /// (`UNIMEM_CACHE_DIR`, else unimem in `XDG_CACHE_HOME`, else .cache/unimem in `HOME`); empty: nowhere.
+  std::optional<std::filesystem::path> cache_directory{};
+  bool measure_configured = false;  ///< measures also what a device says of its own links; for tests of measuring
+};
+
+/// Bandwidth and latency of every way between the host and devices, and between devices, each found out when somebody
+/// first asks. Simulated devices say what theirs are. All others are measured once by a few copies, of which some are
+/// small and some large, on a queue of their own between memory of their own, pinned on the host's side where the
+/// system allows that: milliseconds a link, and counted by the device like all copies. What was measured is kept on
+/// disk, and counts as long as the hardware, its driver and the system are the same.
+///
+/// What is kept and cannot be read is measured anew, and a directory that cannot be written keeps nothing: both are
+/// told to the log.
+///
+/// Thread-safe. Who asks for a link that is being measured waits for it; other links are answered meanwhile.
+class UNIMEM_API Links {
+ public:
+  explicit Links(LinkOptions options = {});
+  Links(Links const&) = delete;
+  Links& operator=(Links const&) = delete;
+  ~Links();
+
+  /// From the host to a device; nothing if its memory is the host's, so that nothing is ever copied.
+  [[nodiscard]] std::optional<Link> to(Device& device);
+
+  /// From a device to the host; likewise.
+  [[nodiscard]] std::optional<Link> from(Device& device);
+
+  /// From one device's memory to another's: the direct way if there is one, else by way of the host, which starts as
+  /// late as both halves together and is as fast as the slower. Nothing within one device; where the memory of one is
+  /// the host's, the link between the other and the host; nothing if both are.
+  [[nodiscard]] std::optional<Link> between(Device& from, Device& to);
+
+  /// Every link among the host and these devices, both directions: first those of the host, in the order of the
+  /// devices, then those of each pair.
+  [[nodiscard]] std::vector<Link> among(std::vector<std::reference_wrapper<Device>> const& devices);
+
+ private:
+  class Inside;
+  std::unique_ptr<Inside> inside_;
+};
+
+}  // namespace unimem

@@ -1,0 +1,186 @@
+#pragma once
+
+#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/buffer_slice.hpp>
+#include <unimem/buffer/shape.hpp>
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/core/export.hpp>
+#include <unimem/core/name.hpp>
+#include <unimem/share/buffer_id.hpp>
+#include <unimem/share/buffer_ref.hpp>
+#include <unimem/share/element_tag.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <vector>
+
+namespace unimem {
+
+/// How a buffer is published.
+struct SharedOptions {
+  /// What others may find it by, besides its id; one registry has each name once. Empty: by its id alone.
+  std::string name{};
+  /// For other processes as well. Not supported in this version: UnsupportedOperation.
+  bool cross_process = false;
+};
+
+/// One published buffer, as `BufferRegistry::list` tells of it.
+struct SharedBuffer {
+  BufferId id;
+  std::string name;     ///< it was published under; empty if under none
+  std::string buffer;   ///< the buffer's own name
+  std::string element;  ///< the element type, for people
+  ElementTag tag = ElementTag::any;
+  std::size_t element_bytes = 0;
+  Shape shape;  ///< as `open` would give it now
+  std::size_t bytes = 0;
+  std::uint64_t opened = 0;  ///< how often it was opened or resolved by this id
+  /// How many buffers, slices and mappings hold the memory now, beside this entry; other ids of the same buffer count.
+  std::size_t holders = 0;
+};
+
+/// What a registry has done. Invariant: `published - released` is how many buffers are published now.
+struct RegistryStatistics {
+  std::uint64_t published = 0;
+  std::uint64_t released = 0;
+  std::uint64_t opened = 0;   ///< by `open` and `resolve`
+  std::uint64_t refused = 0;  ///< ids, names, types and windows that were
+};
+
+namespace detail {
+
+/// An element type as registries know it.
+struct SharedElement {
+  Name name;  ///< by whatever name its user knows it
+  std::size_t bytes = 0;
+  ElementTag tag = ElementTag::any;
+};
+
+template <class T>
+[[nodiscard]] SharedElement shared_element() {
+  static Name const name{typeid(T).name()};
+  return {name, sizeof(T), element_tag<T>()};
+}
+
+/// A buffer without its type: what it is made from again.
+struct SharedCore {
+  std::shared_ptr<BufferCore> core;
+  Shape shape;
+};
+
+/// A window of one.
+struct SharedWindow {
+  std::shared_ptr<BufferCore> core;
+  ByteRange range;
+};
+
+}  // namespace detail
+
+/// Buffers by id: what one part of a program publishes, another opens, knowing the id alone. Opening copies nothing:
+/// all handles are the same buffer, with one memory, one coherence and one set of counts. (After the buffer registry of
+/// the UnifiedBuffer guide.)
+///
+///     auto const id = registry().publish(frame);                     auto frame = registry().open<float>(id);
+///     queue.send(BufferRef{id, 1000, 24});                           auto part = queue.receive()->resolve<float>();
+///
+/// An id has a share in the buffer from `publish` to `release`, and every opened handle one of its own, so that neither
+/// end nor order matters: the published buffer object may be moved or destroyed, the id released, and what was opened
+/// goes on. What one handle does to the buffer is done to all: after `free`, `reset` or `discard` none has data. A
+/// `resize` is a write like any other, with nobody else in a call; handles opened before that no longer fit throw
+/// InvalidArgument at every access, those that fit keep their size, and whoever opens it later gets it as it is then.
+/// A buffer of a BufferPool that is released to it while published is not lent again. Memory that was wrapped on loan
+/// must stay until the last handle is gone; a manager, until its published buffers are.
+///
+/// Ids that were released, never given, or are another registry's or another process's are NotFound, with the reason
+/// as far as it is known. In a forked child every registry is empty and gives ids of its own: the parent's are NotFound
+/// there, and its in the parent.
+///
+/// Thread-safe; nothing is destroyed and no user code runs under its lock. To be destroyed when nobody is in a call;
+/// opened handles stay valid.
+class UNIMEM_API BufferRegistry {
+ public:
+  BufferRegistry();
+  BufferRegistry(BufferRegistry const&) = delete;
+  BufferRegistry& operator=(BufferRegistry const&) = delete;
+  ~BufferRegistry();
+
+  /// Gives the buffer an id. Publishing it again gives it another one, released for itself. Throws InvalidArgument for
+  /// a buffer that was moved from, and for a name that is taken; UnsupportedOperation with `cross_process`. Nothing was
+  /// published then.
+  template <class T>
+  [[nodiscard]] BufferId publish(UnifiedBuffer<T> const& buffer, SharedOptions const& options = {}) {
+    return publish_core({buffer.shared_core(), Shape(std::vector(buffer.shape().begin(), buffer.shape().end()))},
+                        detail::shared_element<T>(), options);
+  }
+
+  /// The buffer of this id, as a further handle. It has the shape it was published with, or one dimension if it was
+  /// resized since. Throws NotFound, and InvalidArgument naming both types unless it was published as one of `T`.
+  template <class T>
+  [[nodiscard]] UnifiedBuffer<T> open(BufferId id) {
+    auto found = open_core(id, detail::shared_element<T>());
+    return UnifiedBuffer<T>(std::move(found.shape), std::move(found.core));
+  }
+
+  /// The elements that `ref` names: a slice, which keeps the buffer alive by itself. Throws NotFound; InvalidArgument
+  /// for elements outside the buffer as it is now, whatever the numbers, and unless its elements are what `ref` says
+  /// and `T` is. As bytes, without a `T`, elements of any type are given.
+  template <class T = std::byte>
+  [[nodiscard]] BufferSlice<T> resolve(BufferRef const& ref) {
+    auto const element = detail::shared_element<T>();
+    auto found = resolve_core(ref, std::is_same_v<T, std::byte> ? nullptr : &element);
+    return BufferSlice<T>(std::move(found.core), found.range);
+  }
+
+  /// A reference to `count` elements of a published buffer from `offset` on, checked now, with its element tag and its
+  /// count said. Throws NotFound and InvalidArgument.
+  [[nodiscard]] BufferRef refer(BufferId id, std::size_t offset = 0, std::size_t count = all);
+
+  /// Ends what `publish` began: the id is NotFound from now on. Opened handles stay. Throws NotFound, also for an id
+  /// released before.
+  void release(BufferId id);
+
+  /// The id of what was published under a name; NotFound, also once it was released.
+  [[nodiscard]] BufferId find(std::string_view name);
+  [[nodiscard]] bool contains(BufferId id) const;
+
+  [[nodiscard]] std::size_t size() const;
+  /// What is published now, in the order in which it was.
+  [[nodiscard]] std::vector<SharedBuffer> list() const;
+  [[nodiscard]] RegistryStatistics statistics() const;
+
+  /// Throws std::logic_error unless its parts agree with one another. A walk; for tests.
+  void validate() const;
+
+  // For callers without a type of their own, such as other languages.
+
+  [[nodiscard]] BufferId publish_core(detail::SharedCore buffer, detail::SharedElement element,
+                                      SharedOptions const& options);
+  [[nodiscard]] detail::SharedCore open_core(BufferId id, detail::SharedElement const& element);
+  /// `element` null: any.
+  [[nodiscard]] detail::SharedWindow resolve_core(BufferRef const& ref, detail::SharedElement const* element);
+
+ private:
+  struct Inside;
+  /// What stands for this process, made anew in a forked child.
+  [[nodiscard]] Inside& inside() const;
+
+  mutable std::atomic<Inside*> inside_;
+};
+
+/// The registry of the process. Lives as long as it.
+[[nodiscard]] UNIMEM_API BufferRegistry& registry();
+
+template <class T>
+BufferSlice<T> BufferRef::resolve() const {
+  return registry().resolve<T>(*this);
+}
+
+}  // namespace unimem

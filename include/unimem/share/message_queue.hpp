@@ -1,0 +1,114 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+namespace unimem {
+
+namespace detail {
+/// Throws InvalidArgument for a queue that could hold nothing.
+UNIMEM_API void check_queue_capacity(std::size_t capacity);
+}  // namespace detail
+
+/// Messages on their way from threads to threads, in order, at most so many at a time. What travels by it is small: of
+/// data its reference, `BufferRef`, so that no byte of it is copied by being passed. Made for that, a lock and two
+/// conditions: a message names work of microseconds and more, beside which a queue without locks gains nothing.
+///
+///     queue.send(registry().refer(id));               while (auto message = queue.receive()) {
+///     …                                                 auto part = message->resolve<float>();
+///     queue.close();                                    launch(scale, Range{part.size()}, readwrite(part), 2.0F);
+///                                                     }
+///
+/// Every message that was taken is received once, by one receiver. Messages of one sender arrive in their order, and
+/// whatever it did before sending has happened for who receives. Any number of threads may send and receive; a wait
+/// ends with the other side's call or with `close`. A capacity of 1 hands over one by one. Messages are moved under the
+/// queue's lock, so moving one must not call the queue.
+///
+/// Neither movable nor copyable. To be destroyed, with or without messages, when nobody waits in it or is going to
+/// call: who has received all that there will be may, though the sender's call has not returned yet. A queue for
+/// replies can therefore live with who asks.
+template <class T>
+class MessageQueue {
+  static_assert(std::is_nothrow_move_constructible_v<T>, "a message is taken or it is not");
+
+ public:
+  /// Room for `capacity` messages; memory is needed only for those on their way. Throws InvalidArgument for 0.
+  explicit MessageQueue(std::size_t capacity) : capacity_(capacity) { detail::check_queue_capacity(capacity); }
+  MessageQueue(MessageQueue const&) = delete;
+  MessageQueue& operator=(MessageQueue const&) = delete;
+  ~MessageQueue() = default;
+
+  /// Waits for room, and puts the message in. False when the queue is closed, also while it waits: the message was not
+  /// taken, and one that is passed to be moved is as it was.
+  [[nodiscard]] bool send(T&& message) { return put(std::move(message), true); }
+  [[nodiscard]] bool send(T const& message) { return send(T(message)); }
+  /// The same without waiting: false too when there is no room.
+  [[nodiscard]] bool try_send(T&& message) { return put(std::move(message), false); }
+  [[nodiscard]] bool try_send(T const& message) { return try_send(T(message)); }
+
+  /// Waits for a message. Nothing when the queue is closed and all that was in it has been received.
+  [[nodiscard]] std::optional<T> receive() { return take(true); }
+  /// The same without waiting: nothing too when there is none at the moment.
+  [[nodiscard]] std::optional<T> try_receive() { return take(false); }
+
+  /// Nothing more goes in; what is in it can still be received. Wakes whoever waits. Idempotent.
+  void close() noexcept {
+    std::lock_guard const lock{mutex_};
+    closed_ = true;
+    room_.notify_all();
+    news_.notify_all();
+  }
+  [[nodiscard]] bool closed() const noexcept {
+    std::lock_guard const lock{mutex_};
+    return closed_;
+  }
+
+  /// Messages on their way; the next moment it may be another number.
+  [[nodiscard]] std::size_t size() const noexcept {
+    std::lock_guard const lock{mutex_};
+    return messages_.size();
+  }
+  [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
+
+ private:
+  [[nodiscard]] bool has_room() const noexcept { return messages_.size() < capacity_; }
+
+  // Whoever is to be woken is told under the lock: what is received may be the reason to destroy the queue, and nobody
+  // may then still be about to touch it.
+
+  bool put(T&& message, bool wait) {
+    std::unique_lock lock{mutex_};
+    if (wait) room_.wait(lock, [this] { return closed_ || has_room(); });
+    if (closed_ || !has_room()) return false;
+    messages_.push_back(std::move(message));  // either takes it or, without memory, leaves it
+    news_.notify_one();
+    return true;
+  }
+
+  std::optional<T> take(bool wait) {
+    std::unique_lock lock{mutex_};
+    if (wait) news_.wait(lock, [this] { return closed_ || !messages_.empty(); });
+    std::optional<T> result;
+    if (messages_.empty()) return result;
+    result.emplace(std::move(messages_.front()));
+    messages_.pop_front();
+    room_.notify_one();
+    return result;
+  }
+
+  std::size_t const capacity_;
+  mutable std::mutex mutex_;
+  std::condition_variable room_;  ///< senders wait for it
+  std::condition_variable news_;  ///< receivers do
+  std::deque<T> messages_;
+  bool closed_ = false;
+};
+
+}  // namespace unimem

@@ -1,0 +1,198 @@
+#include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include "manager/manager_state.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+// How a manager comes by memory when there is none: the ladder of MemoryManager::take, each rung of which is followed
+// by another try, and the turns in which threads climb it.
+
+namespace unimem {
+namespace {
+
+/// Operations end; one that does not within this is not waited for.
+constexpr std::chrono::seconds patience{10};
+
+/// One wish, tried as often as there is new hope for it.
+struct Wish {
+  MemoryPool& pool;
+  std::size_t bytes;
+  AcquireOptions const& options;
+  std::size_t outstanding;  ///< what its operation has yet to take, this included
+  Allocation block{};
+  OutOfMemory::Facts facts{};  ///< of the last refusal
+
+  /// Whether `block` now holds the memory.
+  [[nodiscard]] bool granted() {
+    try {
+      block = pool.acquire(bytes, options);
+      return true;
+    } catch (OutOfMemory const& error) {
+      facts = error.facts();
+      return false;
+    }
+  }
+
+  /// Whether all that its operation needs could be granted if all candidates gave what they have, and others so many
+  /// bytes besides. They may count the bytes they asked for, and blocks are up to an eighth, or 4 KiB, larger.
+  [[nodiscard]] bool within_reach(std::vector<detail::Residents::Candidate> const& candidates,
+                                  std::size_t others = 0) const noexcept {
+    constexpr std::size_t block_slack = 4096;
+    std::size_t most = others;
+    for (auto const& candidate : candidates) {
+      auto const reclaimable = candidate.reclaimable.bytes;
+      most += reclaimable + std::max(reclaimable / 8, block_slack);
+    }
+    // What residents give goes to the device's own pool first: of another's limit it says nothing.
+    if (pool.location() != Location::device) return most != 0;
+    auto const pinned = facts.live > most ? facts.live - most : 0;
+    return pinned <= facts.limit && outstanding <= facts.limit - pinned;
+  }
+};
+
+/// The turn to make room, for as long as this lives, unless the thread has it anyway or somebody else does.
+class Turn {
+ public:
+  explicit Turn(detail::Turns& turns) : turns_(turns), taken_(!turns.mine() && turns.try_take()) {}
+  Turn(Turn const&) = delete;
+  Turn& operator=(Turn const&) = delete;
+  ~Turn() {
+    if (taken_) turns_.end();
+  }
+  [[nodiscard]] bool mine() const noexcept { return turns_.mine(); }
+
+ private:
+  detail::Turns& turns_;
+  bool taken_;
+};
+
+}  // namespace
+
+Allocation MemoryManager::acquire(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
+  if (detail::Operation::innermost() != nullptr) return take(device, location, bytes, options);
+  detail::Operation const operation;
+  try {
+    return take(device, location, bytes, options);
+  } catch (detail::Crowded const&) {  // NOLINT(bugprone-empty-catch): in turn then
+  }
+  Allocation block;
+  in_turn(device, [&] { block = take(device, location, bytes, options); });
+  return block;
+}
+
+Allocation MemoryManager::take(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
+  auto& operation = *detail::Operation::innermost();
+  Wish wish{pool(device, location), bytes, options, std::max(bytes, operation.outstanding())};
+  if (bytes == 0) return wish.pool.acquire(0, options);
+  detail::PressureLook const look{*state_->pressure, wish.pool};
+  // Host memory is where residents save to: only device memory is asked back.
+  bool const of_the_device = location == Location::device || location == Location::unified;
+  if (!of_the_device) {
+    if (wish.granted() || (state_->trim_beside(wish.pool) != 0 && wish.granted())) return std::move(wish.block);
+    throw OutOfMemory(std::move(wish.facts));
+  }
+
+  auto& turns = state_->traffic_on(device).turns;
+  auto const crowded = [&] { throw detail::Crowded(*this, device, std::move(wish.facts)); };
+  auto const refuse = [&] {
+    state_->refusals.fetch_add(1, std::memory_order_relaxed);
+    if (operation.together() > bytes) {
+      wish.facts.reason +=
+          fmt::format("; the operands of this operation need {} together", format_size(operation.together()));
+    }
+    if (operation.insists()) wish.facts.reason += "; others were waited for, ten seconds long";
+    throw OutOfMemory(std::move(wish.facts));
+  };
+  auto const most = std::min(wish.pool.max_bytes(), device.info().total_bytes);
+  if (operation.waits() && !operation.insists() && turns.others()) {
+    // Whoever has the turn has first choice; what is there besides is anybody's.
+    auto const spoken_for = wish.pool.bytes_in_use() + turns.wanted();
+    if (spoken_for > most || bytes > most - spoken_for) {
+      wish.facts.requested = bytes;
+      wish.facts.limit = most;
+      wish.facts.reason = "another thread makes room";
+      crowded();
+    }
+  }
+  if (operation.together() > most) {
+    wish.bytes = operation.together();
+    if (!wish.granted()) refuse();
+    wish.block.release();  // the device has grown
+    wish.bytes = bytes;
+  }
+  if (wish.granted()) return std::move(wish.block);
+  if (bytes > wish.facts.limit) refuse();  // nobody loses a copy for what cannot be
+  if (state_->trim_beside(wish.pool) != 0 && wish.granted()) return std::move(wish.block);
+
+  Turn const turn{turns};
+  if (!turn.mine() && operation.waits() && !operation.insists()) crowded();
+  if (turn.mine()) turns.want(wish.outstanding);
+  bool const of_its_own = location == Location::device;  // what residents give goes to this very pool
+  std::string failure;
+  bool others_may = false, in_use = false, given = false;
+  for (bool hope = true; hope;) {
+    hope = false;
+    auto const survey = state_->residents.survey(device);
+    wish.facts.leased = survey.leased;
+    others_may = survey.busy != 0 && wish.within_reach(survey.candidates, survey.busy);
+    in_use = survey.in_use;
+    if (!wish.within_reach(survey.candidates)) break;
+    for (auto const& candidate : survey.candidates) {
+      auto const bytes_given = state_->reclaim(*candidate.resident, device, failure);
+      others_may = others_may || bytes_given == 0U;  // somebody has begun to use it since
+      if (!bytes_given || *bytes_given == 0) continue;
+      if (!of_its_own) state_->trim_beside(wish.pool);
+      if (wish.granted()) return std::move(wish.block);
+      hope = given = true;
+    }
+  }
+  // What was given may have come later than it was said: leases that were just leaving have it until then.
+  auto const leased = wish.facts.leased;
+  if (given && wish.granted()) return std::move(wish.block);
+  wish.facts.leased = leased;
+  if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be saved: {}", failure);
+  others_may = others_may || (in_use && operation.looks_again());
+  if (others_may && operation.waits() && !operation.insists()) crowded();
+  refuse();
+  return {};
+}
+
+void MemoryManager::in_turn(Device& device, std::function<void()> const& work) {
+  auto& turns = state_->traffic_on(device).turns;
+  if (turns.mine()) return work();
+  auto& operation = *detail::Operation::innermost();
+  struct Held {
+    detail::Operation& operation;
+    explicit Held(detail::Operation& of) : operation(of) {}
+    Held(Held const&) = delete;
+    Held& operator=(Held const&) = delete;
+    ~Held() { operation.end_turn(); }
+  } const held{operation};
+  auto const deadline = std::chrono::steady_clock::now() + patience;
+  constexpr std::chrono::microseconds longest_pause{1'000};
+  for (std::chrono::microseconds pause{10};; pause = std::min(2 * pause, longest_pause)) {
+    state_->waits.fetch_add(1, std::memory_order_relaxed);
+    if (!turns.mine() && turns.take_before(deadline)) operation.hold(turns);
+    if (std::chrono::steady_clock::now() >= deadline) operation.insist();
+    try {
+      return work();
+    } catch (detail::Crowded const& crowded) {
+      if (&crowded.device() != &device || &crowded.manager() != this) throw;
+    }
+    // Whoever is in the way holds nothing that he could signal: operations are not made dearer for that.
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+}  // namespace unimem

@@ -1,0 +1,107 @@
+#pragma once
+
+#include <unimem/manager/links.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include "manager/pressure.hpp"
+#include "manager/residents.hpp"
+#include "manager/turns.hpp"
+#include "manager/use_history.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace unimem {
+namespace detail {
+
+/// What a manager knows of the use of one device.
+struct Traffic {
+  Turns turns;
+  UseClock clock;
+};
+
+}  // namespace detail
+
+/// Pools are made on demand and stay until the end, so a pointer to one is good without the lock.
+struct MemoryManager::State {
+  explicit State(ManagerOptions given)
+      : options(std::move(given)),
+        links(options.links),
+        pressure(std::make_shared<detail::Pressure>(options.pressure)) {}
+  State(State const&) = delete;
+  State& operator=(State const&) = delete;
+  ~State() { pressure->close(); }
+
+  /// The pool of exactly this device and location, or null.
+  [[nodiscard]] MemoryPool* find(Device const& device, Location location) const {
+    std::lock_guard const lock{mutex};
+    auto const found = pools.find({&device, location});
+    return found == pools.end() ? nullptr : found->second.get();
+  }
+
+  /// Made on demand, and there until the end.
+  [[nodiscard]] detail::Traffic& traffic_on(Device const& device) {
+    std::lock_guard const lock{mutex};
+    return traffic[&device];
+  }
+
+  [[nodiscard]] std::vector<MemoryPool*> all() const {
+    std::lock_guard const lock{mutex};
+    std::vector<MemoryPool*> found;
+    found.reserve(pools.size());
+    for (auto const& [key, pool] : pools) found.push_back(pool.get());
+    return found;
+  }
+
+  /// Gives back what the other pools of the same device have cached; returns the bytes.
+  std::size_t trim_beside(MemoryPool const& pool) {
+    std::size_t bytes = 0;
+    for (auto* const other : all()) {
+      if (&other->device() == &pool.device() && other != &pool) bytes += other->trim();
+    }
+    if (bytes != 0) cache_trims.fetch_add(1, std::memory_order_relaxed);
+    return bytes;
+  }
+
+  /// Asks one resident, and counts. If it fails there are no bytes, nothing is lost, and the next one may do: the
+  /// reason is kept for the end.
+  std::optional<std::size_t> reclaim(Resident& resident, Device& device, std::string& failure) {
+    std::size_t bytes = 0;
+    try {
+      bytes = residents.reclaim(resident, device);
+    } catch (std::exception const& error) {
+      failed_reclaims.fetch_add(1, std::memory_order_relaxed);
+      failure = error.what();
+      return std::nullopt;
+    }
+    if (bytes != 0) reclaims.fetch_add(1, std::memory_order_relaxed);
+    reclaimed_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    return bytes;
+  }
+
+  ManagerOptions const options;
+  mutable std::mutex mutex;
+  std::map<std::pair<Device const*, Location>, std::unique_ptr<MemoryPool>> pools;
+  std::map<Device const*, detail::Traffic> traffic;
+  detail::Residents residents;
+  Links links;
+  std::shared_ptr<detail::Pressure> const pressure;
+  // Counts alone: nothing else is published through them, so relaxed.
+  std::atomic<std::uint64_t> reclaims{0};
+  std::atomic<std::uint64_t> failed_reclaims{0};
+  std::atomic<std::size_t> reclaimed_bytes{0};
+  std::atomic<std::uint64_t> cache_trims{0};
+  std::atomic<std::uint64_t> waits{0};
+  std::atomic<std::uint64_t> refusals{0};
+};
+
+}  // namespace unimem

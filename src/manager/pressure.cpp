@@ -1,0 +1,297 @@
+#include "manager/pressure.hpp"
+
+#include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
+#include <unimem/device/device.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <limits>
+#include <utility>
+
+namespace unimem {
+
+std::string_view to_string(PressureLevel level) noexcept {
+  switch (level) {
+    case PressureLevel::none:
+      return "none";
+    case PressureLevel::moderate:
+      return "moderate";
+    case PressureLevel::high:
+      return "high";
+    case PressureLevel::critical:
+      return "critical";
+  }
+  return "unknown";
+}
+
+PressureSubscription::PressureSubscription(std::shared_ptr<detail::Pressure> pressure, std::uint64_t id) noexcept
+    : pressure_(std::move(pressure)), id_(id) {}
+
+PressureSubscription::PressureSubscription(PressureSubscription&& other) noexcept
+    : pressure_(std::move(other.pressure_)), id_(std::exchange(other.id_, 0)) {}
+
+PressureSubscription& PressureSubscription::operator=(PressureSubscription&& other) noexcept {
+  if (this == &other) return *this;
+  end();
+  pressure_ = std::move(other.pressure_);
+  id_ = std::exchange(other.id_, 0);
+  return *this;
+}
+
+PressureSubscription::~PressureSubscription() {
+  end();
+}
+
+void PressureSubscription::end() noexcept {
+  if (auto const pressure = std::exchange(pressure_, nullptr)) pressure->cancel(std::exchange(id_, 0));
+}
+
+namespace detail {
+namespace {
+
+void check(char const* name, double value, bool holds, char const* requirement) {
+  if (!holds) throw InvalidArgument(name, fmt::format("{}", value), requirement);
+}
+
+std::array<double, 4> begins_of(PressureOptions const& options) {
+  // Comparisons with what is no number are false, so each is put as what must hold.
+  check("pressure.hysteresis", options.hysteresis, options.hysteresis >= 0 && options.hysteresis < 1,
+        "0 or more, below 1");
+  check("pressure.moderate", options.moderate, options.moderate > options.hysteresis && options.moderate < 1,
+        "more than the hysteresis and below 1");
+  check("pressure.high", options.high, options.high > options.moderate && options.high < 1,
+        "more than where moderate begins, and below 1");
+  check("pressure.critical", options.critical, options.critical > options.high && options.critical <= 1,
+        "more than where high begins, and at most 1");
+  return {0, options.moderate, options.high, options.critical};
+}
+
+PressureLevel next(PressureLevel level) noexcept {
+  return static_cast<PressureLevel>(static_cast<int>(level) + 1);
+}
+
+PressureLevel previous(PressureLevel level) noexcept {
+  return static_cast<PressureLevel>(static_cast<int>(level) - 1);
+}
+
+}  // namespace
+
+Pressure::Pressure(PressureOptions const& options) : begins_(begins_of(options)), hysteresis_(options.hysteresis) {}
+
+Pressure::~Pressure() {
+  close();
+  if (!is_forked_child()) return;
+  static_cast<void>(wake_.release());   // NOLINT(bugprone-unused-return-value): never destroyed
+  static_cast<void>(ended_.release());  // NOLINT(bugprone-unused-return-value): likewise
+}
+
+// ---- Where a pool stands ---------------------------------------------------------------------------------------
+
+std::size_t Pressure::part_of(std::size_t limit, double part) noexcept {
+  auto const bytes = std::ceil(static_cast<double>(limit) * part);
+  return bytes >= static_cast<double>(limit) ? limit : static_cast<std::size_t>(bytes);
+}
+
+std::size_t Pressure::begin_of(PressureLevel level, std::size_t limit) const noexcept {
+  return level == PressureLevel::none ? 0 : part_of(limit, begins_[static_cast<std::size_t>(level)]);
+}
+
+std::size_t Pressure::end_of(PressureLevel level, std::size_t limit) const noexcept {
+  return level == PressureLevel::none ? 0 : part_of(limit, begins_[static_cast<std::size_t>(level)] - hysteresis_);
+}
+
+PressureLevel Pressure::level_after(PressureLevel before, std::size_t live, std::size_t limit) const noexcept {
+  auto level = before;
+  while (level != PressureLevel::critical && live >= begin_of(next(level), limit)) level = next(level);
+  while (level != PressureLevel::none && live < end_of(level, limit)) level = previous(level);
+  return level;
+}
+
+void Pressure::update(MemoryPool& pool) {
+  // What others take and release meanwhile may leave the new marks at once: then once more, but not for ever.
+  for (int tries = 0; tries < 3; ++tries) {
+    auto const live = pool.bytes_in_use();
+    auto const limit = std::min(pool.max_bytes(), pool.device().info().total_bytes);
+    auto& level = levels_[&pool];
+    auto const before = level, now = level_after(before, live, limit);
+    if (now != before) {
+      if (!subscribers_.empty() && !over_ && !hushed_) {
+        pending_.push_back({{&pool.device(), pool.location(), before, now, live, limit}, last_subscriber_});
+        wake_->notify_one();
+      }
+      level = now;
+    }
+    auto const above =
+        now == PressureLevel::critical ? std::numeric_limits<std::size_t>::max() : begin_of(next(now), limit);
+    if (!pool.set_marks(end_of(now, limit), above)) return;
+  }
+}
+
+void Pressure::watch(MemoryPool& pool) {
+  if (is_forked_child()) return;
+  Lock const lock{mutex_};
+  update(pool);
+}
+
+void Pressure::look(MemoryPool& pool) noexcept {
+  if (is_forked_child()) return;  // the lock may be held by a thread that is not here, and nobody would be told
+  try {
+    Lock const lock{mutex_};
+    update(pool);
+  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): no memory for the news; its marks are still left
+  }
+}
+
+PressureLevel Pressure::level(MemoryPool& pool) const {
+  if (is_forked_child()) return PressureLevel::none;
+  Lock const lock{mutex_};
+  auto const found = levels_.find(&pool);
+  return found == levels_.end() ? PressureLevel::none : found->second;
+}
+
+// ---- Who hears of it ---------------------------------------------------------------------------------------------
+
+std::uint64_t Pressure::subscribe(PressureCallback callback) {
+  if (!callback) throw InvalidArgument("callback", "nothing", "something that can be called");
+  auto shared = std::make_shared<PressureCallback const>(std::move(callback));
+  if (is_forked_child()) return 0;
+  std::lock_guard const starting{starting_};
+  bool const has_thread = [&] {
+    Lock const lock{mutex_};
+    return over_ || own_thread_ != std::thread::id{};
+  }();
+  if (!has_thread) {
+    if (!enlisted_) enlisted_ = enlist(*this);
+    if (enlisted_) thread_ = std::thread{[this] { work(); }};  // else the process is ending
+  }
+  Lock const lock{mutex_};
+  if (!has_thread) own_thread_ = thread_.get_id();
+  subscribers_.emplace(last_subscriber_ + 1, std::move(shared));
+  return ++last_subscriber_;
+}
+
+void Pressure::cancel(std::uint64_t id) noexcept {
+  if (is_forked_child()) return;
+  std::shared_ptr<PressureCallback const> last;  // what it has captured goes when no lock is held
+  Lock lock{mutex_};
+  if (auto const found = subscribers_.find(id); found != subscribers_.end()) {
+    last = std::move(found->second);
+    subscribers_.erase(found);
+  }
+  if (!on_own_thread()) ended_->wait(lock, [&] { return called_ != id; });
+  lock.unlock();
+}
+
+bool Pressure::on_own_thread() const noexcept {
+  return std::this_thread::get_id() == own_thread_;
+}
+
+void Pressure::settle() {
+  if (is_forked_child()) return;
+  Lock lock{mutex_};
+  if (on_own_thread()) return;
+  ended_->wait(lock, [&] { return (pending_.empty() && !telling_) || hushed_ || over_; });
+}
+
+Pressure::Counts Pressure::counts() const {
+  if (is_forked_child()) return {};
+  Lock const lock{mutex_};
+  return counts_;
+}
+
+void Pressure::close() noexcept {
+  std::unique_lock starting{starting_};
+  auto thread = std::move(thread_);
+  bool const enlisted = std::exchange(enlisted_, false);
+  if (is_forked_child()) {
+    if (thread.joinable()) thread.detach();
+    return;
+  }
+  {
+    Lock const lock{mutex_};
+    over_ = true;
+    pending_.clear();
+    levels_.clear();
+  }
+  starting.unlock();  // a callback that is going on may subscribe another
+  wake_->notify_all();
+  if (thread.joinable()) thread.join();
+  if (enlisted) discharge(*this);
+  ended_->notify_all();
+}
+
+void Pressure::hush() noexcept {
+  {
+    Lock const lock{mutex_};
+    hushed_ = true;
+  }
+  ended_->notify_all();
+}
+
+void Pressure::await_quiet(std::chrono::steady_clock::time_point until) noexcept {
+  Lock lock{mutex_};
+  if (on_own_thread()) return;  // a callback ends the process
+  ended_->wait_until(lock, until, [&] { return !telling_; });
+}
+
+void Pressure::work() noexcept {
+  Lock lock{mutex_};
+  own_thread_ = std::this_thread::get_id();
+  while (true) {
+    wake_->wait(lock, [&] { return over_ || (!hushed_ && !pending_.empty()); });
+    if (over_) return;
+    auto const news = pending_.front();
+    pending_.pop_front();
+    telling_ = true;
+    tell(lock, news);
+    telling_ = false;
+    ended_->notify_all();
+  }
+}
+
+namespace {
+
+/// False, and said so, if it throws.
+bool call(PressureCallback const& callback, PressureChange const& change) noexcept {
+  auto const complain = [](std::string_view what) {
+    try {
+      log(LogLevel::error, fmt::format("a callback for memory pressure has thrown: {}", what));
+    } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): no memory for the words
+    }
+  };
+  try {
+    callback(change);
+    return true;
+  } catch (std::exception const& error) {
+    complain(error.what());
+  } catch (...) {
+    complain("no std::exception");
+  }
+  return false;
+}
+
+}  // namespace
+
+void Pressure::tell(Lock& lock, News const& news) noexcept {
+  for (auto at = subscribers_.begin(); at != subscribers_.end() && at->first <= news.last_subscriber && !hushed_;) {
+    auto const id = at->first;
+    auto callback = at->second;
+    called_ = id;
+    lock.unlock();
+    bool const failed = !call(*callback, news.change);
+    callback.reset();
+    lock.lock();
+    ++counts_.calls;
+    if (failed) ++counts_.failures;
+    called_ = 0;
+    ended_->notify_all();
+    at = subscribers_.upper_bound(id);  // others may have come and gone
+  }
+}
+
+}  // namespace detail
+}  // namespace unimem

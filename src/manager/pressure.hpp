@@ -1,0 +1,126 @@
+#pragma once
+
+#include <unimem/manager/pressure.hpp>
+#include <unimem/pool/memory_pool.hpp>
+
+#include "device/worker_threads.hpp"
+
+#include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+namespace unimem::detail {
+
+/// The pressure levels of a manager's pools, and who wants to hear of them.
+///
+/// A pool knows between which two marks nothing changes, and only notes that they were left; a manager that has just
+/// served somebody asks it that, which is a load, and comes here if they were. So a release costs nothing, and what was
+/// released shows the next time the manager is asked for something.
+///
+/// Callbacks run on a thread of their own, started for the first: whoever crosses a mark may be deep in a buffer and
+/// hold its lock, and no user code runs under a lock. There they come one after the other in the order in which the
+/// levels changed; a callback that allocates, and crosses a mark by that, is told of it after it has returned.
+///
+/// Thread-safe. The lock is taken before those of a pool and held in no callback.
+class Pressure final : public BackgroundWorker {
+ public:
+  struct Counts {
+    std::uint64_t calls = 0;
+    std::uint64_t failures = 0;  ///< of these, that threw
+  };
+
+  /// Throws InvalidArgument for thresholds that make no levels.
+  explicit Pressure(PressureOptions const& options);
+  virtual ~Pressure();
+
+  /// From now on `pool` knows its marks. Once, when it is made.
+  void watch(MemoryPool& pool);
+
+  /// Finds out where `pool` stands, and has a change told. Where there is no memory for that, a later look does it.
+  void look(MemoryPool& pool) noexcept;
+
+  /// The same, where its marks were left.
+  void look_if_left(MemoryPool& pool) noexcept {
+    if (pool.has_left_marks()) [[unlikely]]
+      look(pool);
+  }
+
+  [[nodiscard]] PressureLevel level(MemoryPool& pool) const;
+
+  /// Its number. It hears of what changes from now on. Throws what starting a thread throws.
+  [[nodiscard]] std::uint64_t subscribe(PressureCallback callback);
+  void cancel(std::uint64_t id) noexcept;
+
+  /// Returns when all that has been noticed so far has been told; at once if called from a callback.
+  void settle();
+
+  [[nodiscard]] Counts counts() const;
+
+  /// The pools are gone: nobody hears any more. Waits for a call that is going on.
+  void close() noexcept;
+
+  void hush() noexcept override;
+  void await_quiet(std::chrono::steady_clock::time_point until) noexcept override;
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  struct News {
+    PressureChange change;
+    std::uint64_t last_subscriber = 0;  ///< later ones were not there yet
+  };
+
+  [[nodiscard]] static std::size_t part_of(std::size_t limit, double part) noexcept;
+  [[nodiscard]] std::size_t begin_of(PressureLevel level, std::size_t limit) const noexcept;
+  [[nodiscard]] std::size_t end_of(PressureLevel level, std::size_t limit) const noexcept;
+  [[nodiscard]] PressureLevel level_after(PressureLevel before, std::size_t live, std::size_t limit) const noexcept;
+
+  void update(MemoryPool& pool);  // with the lock
+  [[nodiscard]] bool on_own_thread() const noexcept;
+  void work() noexcept;
+  void tell(Lock& lock, News const& news) noexcept;
+
+  std::array<double, 4> const begins_;  ///< by level, parts of the limit
+  double const hysteresis_;
+
+  mutable std::mutex mutex_;
+  // Apart: what a thread of the parent's waited on when it forked can never be destroyed in the child.
+  std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
+  std::unique_ptr<std::condition_variable> ended_ = std::make_unique<std::condition_variable>();
+  std::map<MemoryPool const*, PressureLevel> levels_;
+  std::map<std::uint64_t, std::shared_ptr<PressureCallback const>> subscribers_;
+  std::uint64_t last_subscriber_ = 0;
+  std::deque<News> pending_;
+  Counts counts_;
+  std::uint64_t called_ = 0;  ///< whose callback runs; 0: nobody's
+  bool telling_ = false;
+  bool hushed_ = false;
+  bool over_ = false;
+
+  std::mutex starting_;  ///< taken before `mutex_`
+  bool enlisted_ = false;
+  std::thread thread_;
+  std::thread::id own_thread_;  ///< with `mutex_`
+};
+
+/// Looks at a pool when it goes out of scope, however that comes about.
+class PressureLook {
+ public:
+  PressureLook(Pressure& pressure, MemoryPool& pool) noexcept : pressure_(pressure), pool_(pool) {}
+  PressureLook(PressureLook const&) = delete;
+  PressureLook& operator=(PressureLook const&) = delete;
+  ~PressureLook() { pressure_.look_if_left(pool_); }
+
+ private:
+  Pressure& pressure_;
+  MemoryPool& pool_;
+};
+
+}  // namespace unimem::detail

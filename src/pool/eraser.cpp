@@ -1,0 +1,80 @@
+#include "pool/eraser.hpp"
+
+#include <unimem/core/log.hpp>
+
+#include "pool/mutants.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <exception>
+#include <memory>
+
+namespace unimem::detail {
+
+// Unified memory is not the host's here: some drivers let nobody touch it there while the device works on anything.
+Eraser::Eraser(Device& device, Location location) noexcept
+    : device_(device),
+      host_memory_(location == Location::host || location == Location::pinned || device.reaches_host_memory()) {}
+
+void Eraser::begin(Block& block) noexcept {
+  if (UNIMEM_MUTANT(owners_data_left)) return;
+  block.erasure = Erasure::begun;
+  block.erasing = {};
+  try {
+    if (host_memory_ && (block.settled() || UNIMEM_MUTANT(erased_under_work))) {
+      overwrite(block);
+      block.erasure = Erasure::none;
+      return;
+    }
+    block.erasing = fill(block);
+    block.inherited = {};
+    block.last_use = block.erasing;
+  } catch (...) {  // NOLINT(bugprone-empty-catch): it is tried again before anybody gets the block
+  }
+}
+
+bool Eraser::is_done(Block& block) noexcept {
+  bool const ended = block.erasure == Erasure::begun && block.erasing != Event{} && block.erasing.ready();
+  if (ended && (block.erasing.error() == nullptr || UNIMEM_MUTANT(failed_erasure_missed)))
+    block.erasure = Erasure::none;
+  return block.erasure == Erasure::none;
+}
+
+bool Eraser::erased(Block& block) noexcept {
+  if (is_done(block)) return true;
+  if (block.erasure == Erasure::given_up) return false;
+  try {
+    host_memory_ ? overwrite(block) : fill(block).wait();
+    block.erasure = Erasure::none;
+    return true;
+  } catch (std::exception const& error) {
+    block.erasure = Erasure::given_up;
+    try {
+      log(LogLevel::error,
+          fmt::format("{}: a released block of {} bytes cannot be overwritten, and is not used again: {}", device_.id(),
+                      block.capacity(), error.what()));
+    } catch (std::exception const&) {
+      log(LogLevel::error, "a released block cannot be overwritten, and is not used again");
+    }
+    return false;
+  }
+}
+
+void Eraser::overwrite(Block const& block) const {
+  std::memset(device_.address(block.memory), 0, block.capacity());
+}
+
+Event Eraser::fill(Block const& block) {
+  static constexpr std::array<std::byte, 1> zero{};
+  auto& queue = queue_.get([this] { return std::make_unique<Queue>(device_.create_queue()); });
+  if (!UNIMEM_MUTANT(erased_under_work)) {
+    queue.wait(block.inherited);
+    queue.wait(block.last_use);
+  }
+  return queue.fill(block.memory, zero);
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <unimem/device/device.hpp>
+#include <unimem/pool/upstream.hpp>
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+
+namespace unimem::detail {
+
+/// What gives a pool memory by whole objects: its device, or an upstream of the user's. The one is trusted; what the
+/// other gives is looked at before anybody gets it, and what it throws made one of the library's errors, since callers
+/// of a pool know of no others.
+///
+/// Thread-safe as far as the upstream is.
+class ObjectSource {
+ public:
+  /// `upstream` null: the device.
+  ObjectSource(Device& device, Location location, std::shared_ptr<Upstream> upstream) noexcept
+      : device_(device), location_(location), upstream_(std::move(upstream)) {}
+
+  /// An object of exactly `bytes` bytes. Throws as Device::allocate, or as Upstream says.
+  [[nodiscard]] DeviceMemory take(std::size_t bytes) const;
+
+  void give(DeviceMemory memory) const noexcept;
+
+ private:
+  [[nodiscard]] DeviceMemory ask_upstream(std::size_t bytes) const;
+  /// Throws unless it is what was asked for.
+  void check(DeviceMemory memory, std::size_t bytes) const;
+
+  Device& device_;
+  Location const location_;
+  std::shared_ptr<Upstream> const upstream_;
+};
+
+}  // namespace unimem::detail

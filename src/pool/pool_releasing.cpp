@@ -1,0 +1,194 @@
+#include "pool/pool_core.hpp"
+
+#include "pool/allocation_recorder.hpp"
+#include "pool/mutants.hpp"
+
+#include <optional>
+#include <span>
+#include <utility>
+
+// What becomes of blocks that their owners, or the threads that kept them, have given back to a pool.
+
+namespace unimem::detail {
+
+void PoolCore::release_otherwise(Block& block, Event last_use) noexcept {
+  if (recorder_ != nullptr) recorder_->released(block, last_use);
+  if (UNIMEM_MUTANT(earlier_work_forgotten)) block.inherited = {};
+  block.used_until(last_use);
+  if (eraser_ != nullptr) eraser_->begin(block);
+  block.parked_for = UNIMEM_MUTANT(parked_for_anybody) ? 0 : block.only_queue();
+  if (block.parked_for == 0) hide(block);
+  if (block.parked_for == Block::no_queue || !parking_.keep(block)) release_here(block);
+}
+
+void PoolCore::release_here(Block& block) noexcept {
+  auto const time = now();
+  if (block.settled()) hide(block);
+  ++block.generation;
+
+  Lock lock{mutex_};
+  auto* const own = parking_.own();
+  note_peak(own);
+  count_out(block);
+  if (own != nullptr) free_.catch_up(own->releases());
+  if (auto returning = uniting(); !unite(block, returning)) free_.add(live_, block, time);
+  if (own != nullptr) own->catch_up(free_.releases());
+  changed();
+  if (self_ != nullptr) {
+    shrink(lock, 0);
+    if (live_.empty() && returning_ == 0 && trimming_ == 0) {
+      auto const last = std::move(self_);
+      lock.unlock();
+    }
+    return;
+  }
+  auto victims = free_.take_cached_before(expiry(time));
+  if (free_.bytes() > options_.release_threshold) {
+    victims.splice(victims.end(), free_.take_oldest(free_.bytes() - options_.release_threshold, false));
+  }
+  give_back(lock, std::move(victims));
+  trim_pages(lock, time);
+}
+
+bool PoolCore::unite(Block& block, std::optional<Extents::Returning>& returning) noexcept {
+  if (!returning.has_value() || !block.origin.in_pages() || !block.settled() || !Eraser::is_done(block)) return false;
+  hide(block);
+  counts_.size_classes[size_class(block.capacity())].pooled_bytes -= block.capacity();
+  returning->give(std::exchange(block.memory, {}), std::exchange(block.origin, {}));
+  spare_.splice(spare_.end(), live_, block.place);
+  return true;
+}
+
+std::optional<Extents::Returning> PoolCore::uniting() noexcept {
+  return extents_ != nullptr ? extents_->returning_at_once() : std::nullopt;
+}
+
+void PoolCore::take_back(Block& block, std::optional<Extents::Returning>& returning) noexcept {
+  block.parked = false;
+  count_out(block);
+  if (!unite(block, returning)) free_.add_released_earlier(live_, block);
+}
+
+void PoolCore::take_back(std::span<Block* const> blocks) noexcept {
+  if (blocks.empty()) return;
+  Lock const lock{mutex_};
+  note_peak(parking_.own());
+  auto returning = uniting();
+  for (auto* const block : blocks) take_back(*block, returning);
+  changed();
+}
+
+void PoolCore::take_back(Magazines& magazines) noexcept {
+  Lock const lock{mutex_};
+  note_peak(&magazines);
+  auto returning = uniting();
+  magazines.take_all([&](Block& block) { take_back(block, returning); });
+  magazines.catch_up(free_.releases());
+  changed();
+}
+
+void PoolCore::take_back(Depots& depots) noexcept {
+  Lock const lock{mutex_};
+  note_peak(parking_.own());
+  auto returning = uniting();
+  depots.take_all([&](Block& block) { take_back(block, returning); });
+  changed();
+}
+
+std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
+  if (victims.empty()) return 0;
+  std::size_t bytes = 0;
+  for (auto const& block : victims) {
+    bytes += block.capacity();
+    counts_.size_classes[size_class(block.capacity())].pooled_bytes -= block.capacity();
+  }
+  returning_ += bytes;
+  bool const last = ended_;
+  lock.unlock();
+  for (auto& block : victims) {
+    if (!UNIMEM_MUTANT(returned_at_once)) block.wait();
+    expose(block);
+  }
+  auto unerased = eraser_ == nullptr || last ? BlockList{} : take_unerased(victims);
+  if (extents_ != nullptr) {
+    auto returning = extents_->returning();
+    for (auto& block : victims) {
+      if (block.origin.in_pages()) hide(block);  // they stay the pool's
+      returning.give(std::exchange(block.memory, {}), std::exchange(block.origin, {}));
+    }
+  } else {
+    for (auto& block : victims) objects_.give(std::exchange(block.memory, {}));
+  }
+  lock.lock();
+  returning_ -= bytes;
+  spare_.splice(spare_.end(), victims);
+  bytes -= keep_out_of_use(std::move(unerased));
+  changed();
+  return bytes;
+}
+
+BlockList PoolCore::take_unerased(BlockList& victims) noexcept {
+  BlockList unerased;
+  for (auto it = victims.begin(); it != victims.end();) {
+    auto& block = *it++;
+    if (!eraser_->erased(block) && block.origin.in_pages()) unerased.splice(unerased.end(), victims, block.place);
+  }
+  return unerased;
+}
+
+std::size_t PoolCore::keep_out_of_use(BlockList blocks) noexcept {
+  std::size_t bytes = 0;
+  auto* const own = parking_.own();
+  note_peak(own);
+  for (auto& block : blocks) {
+    block.name = {};
+    bytes += block.capacity();
+    ++counts_.active_allocations;
+    counts_.size_classes[size_class(block.capacity())].active_bytes += block.capacity();
+  }
+  counts_.active_bytes += bytes;
+  note_peak(own);
+  live_.splice(live_.end(), blocks);
+  return bytes;
+}
+
+void PoolCore::withdraw(Lock& lock, Block& block, std::size_t bytes) noexcept {
+  lock.lock();
+  count_out(block);
+  uncount(bytes);
+  BlockList one;
+  one.splice(one.end(), live_, block.place);
+  give_back(lock, std::move(one));
+}
+
+void PoolCore::end_use() noexcept {
+  Lock lock{mutex_};
+  ended_ = true;
+  BlockList unerased;
+  for (auto it = live_.begin(); it != live_.end();) {
+    auto& block = *it++;
+    if (block.erasure != Erasure::given_up) continue;
+    count_out(block);
+    unerased.splice(unerased.end(), live_, block.place);
+  }
+  give_back(lock, std::move(unerased));
+}
+
+void PoolCore::changed() noexcept {
+  ++changes_;
+  changed_.notify_all();
+}
+
+void PoolCore::hide(Block const& block) noexcept {
+  if (poisons && host_memory()) poison(device_.address(block.memory), block.capacity());
+}
+
+void PoolCore::expose(Block const& block) noexcept {
+  if (poisons && host_memory()) unpoison(device_.address(block.memory), block.capacity());
+}
+
+bool PoolCore::host_memory() const noexcept {
+  return location_ != Location::device || device_.shares_storage_with_host();
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,298 @@
+#include <unimem/core/error.hpp>
+#include <unimem/share/buffer_registry.hpp>
+
+#include "core/type_name.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <map>
+#include <mutex>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+namespace unimem {
+namespace {
+
+/// How many of the published an error lists: it is to be read.
+constexpr std::size_t listed_at_most = 8;
+
+std::uint64_t random_tag() {
+  std::random_device source;
+  std::uint64_t tag = 0;
+  while (tag == 0) tag = (std::uint64_t{source()} << 32U) | source();
+  return tag;
+}
+
+std::string describe(detail::SharedElement const& element) {
+  return fmt::format("{} ({} byte{})", detail::type_name(element.name.view()), element.bytes,
+                     element.bytes == 1 ? "" : "s");
+}
+
+}  // namespace
+
+struct BufferRegistry::Inside {
+  struct Entry {
+    std::shared_ptr<BufferCore> core;
+    Shape shape;
+    detail::SharedElement element;
+    std::string name;
+    std::uint64_t opened = 0;
+
+    [[nodiscard]] std::size_t count() const noexcept { return core->size_bytes() / element.bytes; }
+    /// A resize leaves one dimension, and nobody tells us.
+    [[nodiscard]] Shape shape_now() const { return shape.count() == count() ? shape : Shape(count()); }
+    [[nodiscard]] std::string title() const {
+      if (!name.empty()) return fmt::format("'{}'", name);
+      auto const own = core->name();
+      return own.empty() ? std::string("one without a name") : fmt::format("'{}'", own);
+    }
+  };
+  using Entries = std::map<std::uint64_t, Entry>;  // by number, which is the order of publishing
+  using Names = std::map<std::string, std::uint64_t, std::less<>>;
+
+  /// In a forked child, with what was inherited: a thread that is not here may have been in the middle of it, so it is
+  /// neither looked at nor destroyed, and held on to for those who look for leaks.
+  explicit Inside(Inside const* inherited_) : inherited(inherited_) {}
+
+  /// Counts the refusal, and gives the lock back: what is thrown is put together without it.
+  void refused(std::unique_lock<std::mutex>& lock) {
+    ++counts.refused;
+    lock.unlock();
+  }
+  [[nodiscard]] std::vector<std::string> available() const;
+  [[noreturn]] void throw_not_found(std::unique_lock<std::mutex>& lock, std::string const& what, std::string reason);
+  /// The entry of an id; NotFound.
+  [[nodiscard]] Entries::iterator entry_of(std::unique_lock<std::mutex>& lock, BufferId id);
+  /// Throws InvalidArgument, naming both, unless the entry's elements are `wanted`.
+  void check_element(std::unique_lock<std::mutex>& lock, Entry const& entry, detail::SharedElement const& wanted);
+
+  pid_t const process = getpid();
+  std::uint64_t const tag = random_tag();
+  Inside const* const inherited;
+  mutable std::mutex mutex;
+  Entries entries;
+  Names names;
+  std::uint64_t last = 0;  ///< the number given last
+  RegistryStatistics counts;
+};
+
+std::vector<std::string> BufferRegistry::Inside::available() const {
+  std::vector<std::string> result;
+  for (auto const& [number, entry] : entries) {
+    if (result.size() == listed_at_most) break;
+    result.push_back(entry.name.empty() ? to_string(BufferId{tag, number}) : entry.name);
+  }
+  return result;
+}
+
+void BufferRegistry::Inside::throw_not_found(std::unique_lock<std::mutex>& lock, std::string const& what,
+                                             std::string reason) {
+  auto listed = available();
+  auto const more = entries.size() - listed.size();
+  refused(lock);
+  if (more != 0) reason += fmt::format("{}{} more are published", reason.empty() ? "" : "; ", more);
+  throw NotFound("published buffer", what, std::move(listed), std::move(reason));
+}
+
+BufferRegistry::Inside::Entries::iterator BufferRegistry::Inside::entry_of(std::unique_lock<std::mutex>& lock,
+                                                                           BufferId id) {
+  if (id.registry == tag) {
+    if (auto const found = entries.find(id.number); found != entries.end()) return found;
+  }
+  char const* reason = "its id is another registry's or another process's";
+  if (!id) {
+    reason = "the id names nothing";
+  } else if (id.registry == tag) {
+    reason = id.number <= last ? "it was released" : "no such id was given";
+  }
+  throw_not_found(lock, to_string(id), reason);
+}
+
+void BufferRegistry::Inside::check_element(std::unique_lock<std::mutex>& lock, Entry const& entry,
+                                           detail::SharedElement const& wanted) {
+  if (entry.element.name == wanted.name && entry.element.bytes == wanted.bytes) return;
+  auto const requirement = fmt::format("{}, as buffer {} has them", describe(entry.element), entry.title());
+  refused(lock);
+  throw InvalidArgument("element type", describe(wanted), requirement);
+}
+
+BufferRegistry::BufferRegistry() : inside_(std::make_unique<Inside>(nullptr).release()) {}
+
+BufferRegistry::~BufferRegistry() {
+  auto* const last = inside_.load(std::memory_order_acquire);
+  if (last->process == getpid()) std::unique_ptr<Inside>(last).reset();
+}
+
+BufferRegistry::Inside& BufferRegistry::inside() const {
+  auto* known = inside_.load(std::memory_order_acquire);
+  auto const process = getpid();  // a handler of pthread_atfork would not run for `_Fork` or a bare `clone`
+  if (known->process == process) return *known;
+  auto fresh = std::make_unique<Inside>(known);
+  // Without a lock, which a child may have inherited locked. Whoever comes first has made it for all.
+  if (inside_.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
+  return *known;
+}
+
+BufferId BufferRegistry::publish_core(detail::SharedCore buffer, detail::SharedElement element,
+                                      SharedOptions const& options) {
+  if (options.cross_process) {
+    throw UnsupportedOperation("publishing for other processes", "this version",
+                               "only threads of one process share buffers by id so far");
+  }
+  if (!buffer.core) detail::throw_empty_handle("buffer");
+  if (element.bytes == 0) throw InvalidArgument("element size", "0", "at least 1");
+  auto& own = inside();
+  std::unique_lock lock{own.mutex};
+  auto const number = own.last + 1;
+  Inside::Names::iterator name = own.names.end();
+  if (!options.name.empty()) {
+    auto const [place, is_new] = own.names.try_emplace(options.name, number);
+    if (!is_new) {
+      own.refused(lock);
+      throw InvalidArgument("name", options.name, "one under which nothing is published");
+    }
+    name = place;
+  }
+  try {
+    own.entries.try_emplace(number,
+                            Inside::Entry{std::move(buffer.core), std::move(buffer.shape), element, options.name});
+  } catch (...) {
+    if (name != own.names.end()) own.names.erase(name);
+    throw;
+  }
+  own.last = number;
+  ++own.counts.published;
+  return {own.tag, number};
+}
+
+detail::SharedCore BufferRegistry::open_core(BufferId id, detail::SharedElement const& element) {
+  auto& own = inside();
+  std::unique_lock lock{own.mutex};
+  auto& entry = own.entry_of(lock, id)->second;
+  own.check_element(lock, entry, element);
+  detail::SharedCore result{entry.core, entry.shape_now()};
+  ++entry.opened;
+  ++own.counts.opened;
+  return result;
+}
+
+detail::SharedWindow BufferRegistry::resolve_core(BufferRef const& ref, detail::SharedElement const* element) {
+  auto& own = inside();
+  std::unique_lock lock{own.mutex};
+  auto& entry = own.entry_of(lock, ref.id)->second;
+  if (element != nullptr) own.check_element(lock, entry, *element);
+  if (ref.element != ElementTag::any && ref.element != entry.element.tag) {
+    auto const requirement = fmt::format("{}, as buffer {} has them", to_string(entry.element.tag), entry.title());
+    own.refused(lock);
+    throw InvalidArgument("element tag", std::string(to_string(ref.element)), requirement);
+  }
+  ByteRange range;
+  try {
+    range = detail::checked_range(ref.offset, ref.count, entry.count(), entry.element.bytes);
+  } catch (InvalidArgument const&) {
+    ++own.counts.refused;
+    throw;
+  }
+  ++entry.opened;
+  ++own.counts.opened;
+  return {entry.core, range};
+}
+
+BufferRef BufferRegistry::refer(BufferId id, std::size_t offset, std::size_t count) {
+  auto& own = inside();
+  std::unique_lock lock{own.mutex};
+  auto const& entry = own.entry_of(lock, id)->second;
+  try {
+    auto const range = detail::checked_range(offset, count, entry.count(), entry.element.bytes);
+    return {id, offset, range.size() / entry.element.bytes, entry.element.tag};
+  } catch (InvalidArgument const&) {
+    ++own.counts.refused;
+    throw;
+  }
+}
+
+void BufferRegistry::release(BufferId id) {
+  auto& own = inside();
+  Inside::Entries::node_type gone;  // destroyed without the lock
+  std::unique_lock lock{own.mutex};
+  auto const found = own.entry_of(lock, id);
+  if (!found->second.name.empty()) own.names.erase(found->second.name);
+  gone = own.entries.extract(found);
+  ++own.counts.released;
+  lock.unlock();
+}
+
+BufferId BufferRegistry::find(std::string_view name) {
+  auto& own = inside();
+  std::unique_lock lock{own.mutex};
+  auto const found = own.names.find(name);
+  if (found == own.names.end()) own.throw_not_found(lock, std::string(name), {});
+  return {own.tag, found->second};
+}
+
+bool BufferRegistry::contains(BufferId id) const {
+  auto const& own = inside();
+  std::lock_guard const lock{own.mutex};
+  return id.registry == own.tag && own.entries.contains(id.number);
+}
+
+std::size_t BufferRegistry::size() const {
+  auto const& own = inside();
+  std::lock_guard const lock{own.mutex};
+  return own.entries.size();
+}
+
+std::vector<SharedBuffer> BufferRegistry::list() const {
+  auto const& own = inside();
+  std::lock_guard const lock{own.mutex};
+  std::vector<SharedBuffer> result;
+  result.reserve(own.entries.size());
+  for (auto const& [number, entry] : own.entries) {
+    result.push_back({.id = {own.tag, number},
+                      .name = entry.name,
+                      .buffer = std::string(entry.core->name()),
+                      .element = detail::type_name(entry.element.name.view()),
+                      .tag = entry.element.tag,
+                      .element_bytes = entry.element.bytes,
+                      .shape = entry.shape_now(),
+                      .bytes = entry.core->size_bytes(),
+                      .opened = entry.opened,
+                      .holders = static_cast<std::size_t>(entry.core.use_count()) - 1});
+  }
+  return result;
+}
+
+RegistryStatistics BufferRegistry::statistics() const {
+  auto const& own = inside();
+  std::lock_guard const lock{own.mutex};
+  return own.counts;
+}
+
+void BufferRegistry::validate() const {
+  auto const& own = inside();
+  std::lock_guard const lock{own.mutex};
+  auto const require = [](bool holds, char const* broken) {
+    if (!holds) throw std::logic_error(std::string("BufferRegistry: ") + broken);
+  };
+  require(own.counts.published - own.counts.released == own.entries.size(), "what is published was not counted");
+  std::size_t named = 0;
+  for (auto const& [number, entry] : own.entries) {
+    require(number != 0 && number <= own.last, "an id that was not given");
+    require(entry.core != nullptr && entry.element.bytes != 0, "an entry of nothing");
+    if (entry.name.empty()) continue;
+    ++named;
+    auto const found = own.names.find(entry.name);
+    require(found != own.names.end() && found->second == number, "a name that does not lead to its buffer");
+  }
+  require(named == own.names.size(), "names of what is gone");
+}
+
+BufferRegistry& registry() {
+  // Never destroyed: its buffers would go to a manager and drivers that may be gone.
+  static auto& instance = *std::make_unique<BufferRegistry>().release();
+  return instance;
+}
+
+}  // namespace unimem

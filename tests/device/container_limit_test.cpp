@@ -1,0 +1,210 @@
+#include <unimem/core/error.hpp>
+
+#include "device/container_tree.hpp"
+#include "device/cpu/container_limit.hpp"
+#include "device/cpu/cpu_device.hpp"
+#include "device/cpu/machine.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace unimem {
+namespace {
+
+using detail::ContainerLimit;
+using ::testing::HasSubstr;
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+constexpr std::size_t GiB = 1024 * MiB;
+
+class Container : public ::testing::Test {
+ protected:
+  [[nodiscard]] ContainerLimit limit() const { return ContainerLimit{tree.groups(), tree.membership()}; }
+
+  ContainerTree tree;
+};
+
+TEST_F(Container, NoGroupsAreNoLimit) {
+  EXPECT_FALSE(limit().exists()) << "nothing is there to be read";
+  tree.belong_to("garbage\n4:memory\n::\n0::/\n");
+  auto const none = limit();
+  EXPECT_FALSE(none.exists());
+  EXPECT_FALSE(none.smallest());
+  EXPECT_FALSE(none.tightest());
+}
+
+TEST_F(Container, WhatEachVersionSaysForNoneIsNoLimit) {
+  tree.belong_to("4:memory:/first\n0::/second\n");
+  tree.add_first("first", "9223372036854771712", 5 * MiB);
+  tree.add_second("second", "max", 5 * MiB);
+  EXPECT_FALSE(limit().exists());
+}
+
+TEST_F(Container, ALimitOfEitherVersionIsReadWithItsUseWithoutCachedFiles) {
+  tree.belong_to("9:name=systemd:/x\n4:memory:/first\n");
+  tree.add_first("first", std::to_string(GiB), 300 * MiB, 100 * MiB);
+  auto found = limit().smallest();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->limit, GiB);
+  EXPECT_EQ(found->used, 200 * MiB);
+  EXPECT_EQ(found->room(), 824 * MiB);
+  EXPECT_EQ(found->group, tree.groups() / "memory" / "first");
+
+  tree.belong_to("0::/second\n");
+  tree.add_second("second", std::to_string(2 * GiB), 300 * MiB, 50 * MiB);
+  found = limit().smallest();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->limit, 2 * GiB);
+  EXPECT_EQ(found->used, 250 * MiB);
+  EXPECT_EQ(found->group, tree.groups() / "second");
+}
+
+TEST_F(Container, OfNestedGroupsTheSmallestLimitIsTheContainers) {
+  tree.belong_to("0::/outer/middle/inner\n");
+  tree.add_second("outer", std::to_string(2 * GiB), 0);
+  tree.add_second("outer/middle", std::to_string(GiB), 0);
+  tree.add_second("outer/middle/inner", "max", 0);
+  tree.add_second("elsewhere", std::to_string(MiB), 0);
+  EXPECT_EQ(limit().smallest().value().limit, GiB);
+  tree.add_second("outer/middle/inner", std::to_string(512 * MiB), 0);
+  EXPECT_EQ(limit().smallest().value().limit, 512 * MiB);
+}
+
+TEST_F(Container, AGroupAboveThatOthersHaveFilledLeavesLess) {
+  tree.belong_to("4:memory:/outer/inner\n");
+  tree.add_first("outer", std::to_string(4 * GiB), 4 * GiB - 10 * MiB);
+  tree.add_first("outer/inner", std::to_string(GiB), 100 * MiB);
+  EXPECT_EQ(limit().smallest().value().limit, GiB);
+  auto const tightest = limit().tightest();
+  ASSERT_TRUE(tightest);
+  EXPECT_EQ(tightest->room(), 10 * MiB);
+  EXPECT_EQ(tightest->group, tree.groups() / "memory" / "outer");
+}
+
+TEST_F(Container, APathOfWhichOnlyTheEndIsMountedHereStillCounts) {
+  tree.belong_to("4:memory:/docker/0123456789\n");
+  tree.add_first("", std::to_string(GiB), 0);
+  EXPECT_EQ(limit().smallest().value().limit, GiB);
+  EXPECT_EQ(limit().smallest().value().group, tree.groups() / "memory");
+}
+
+TEST_F(Container, BothVersionsAtOnceBindTogether) {
+  tree.belong_to("4:memory:/a\n0::/b\n");
+  tree.add_first("a", std::to_string(2 * GiB), 0);
+  tree.add_second("b", std::to_string(GiB), 0);
+  EXPECT_EQ(limit().smallest().value().limit, GiB);
+}
+
+TEST_F(Container, LimitAndUseAreReadAtEachQuestion) {
+  tree.belong_to("0::/a\n");
+  tree.add_second("a", std::to_string(GiB), 0);
+  auto const one = limit();
+  EXPECT_EQ(one.tightest().value().room(), GiB);
+  tree.add_second("a", std::to_string(GiB / 2), 2 * GiB);
+  EXPECT_EQ(one.tightest().value().limit, GiB / 2);
+  EXPECT_EQ(one.tightest().value().room(), 0U) << "not less than nothing";
+  tree.add_second("a", "max", 0);
+  EXPECT_FALSE(one.tightest());
+}
+
+/// The cpu device in a container of 1 GiB, of which others use some.
+class CpuInContainer : public Container {
+ protected:
+  CpuInContainer() { use(0); }
+
+  void use(std::size_t bytes) const {
+    tree.belong_to("0::/a\n");
+    tree.add_second("a", std::to_string(GiB), bytes);
+  }
+
+  static std::optional<OutOfMemory> refusal(Device& device, std::size_t bytes, Location location) {
+    try {
+      device.release(device.allocate(bytes, location), location);
+      return std::nullopt;
+    } catch (OutOfMemory const& error) {
+      return error;
+    }
+  }
+};
+
+TEST_F(CpuInContainer, IsAsLargeAsTheContainerAndSaysWhy) {
+  detail::CpuDevice cpu{limit()};
+  EXPECT_EQ(cpu.info().total_bytes, std::min(GiB, detail::physical_memory_bytes()));
+  EXPECT_EQ(cpu.memory_info().total_bytes, cpu.info().total_bytes);
+  EXPECT_THAT(cpu.info().limited_by, HasSubstr("container's memory limit of 1 GiB"));
+  EXPECT_THAT(cpu.info().limited_by, HasSubstr((tree.groups() / "a").string()));
+}
+
+TEST_F(CpuInContainer, RefusesMoreThanTheContainerAndNamesIt) {
+  detail::CpuDevice cpu{limit()};
+  for (auto const location : {Location::device, Location::host, Location::pinned, Location::unified}) {
+    auto const error = refusal(cpu, 4 * GiB, location);
+    ASSERT_TRUE(error) << to_string(location);
+    EXPECT_EQ(error->limit(), cpu.info().total_bytes);
+    EXPECT_THAT(error->facts().reason, HasSubstr("the container's memory limit of 1 GiB"));
+  }
+}
+
+TEST_F(CpuInContainer, RefusesWhatOthersHaveLeftNoRoomForBeforeAnythingIsTaken) {
+  use(600 * MiB);
+  detail::CpuDevice cpu{limit()};
+  EXPECT_EQ(cpu.headroom(), 424 * MiB);
+  EXPECT_LE(cpu.memory_info().free_bytes, 424 * MiB);
+  for (auto const location : {Location::host, Location::pinned}) {
+    auto const error = refusal(cpu, 700 * MiB, location);
+    ASSERT_TRUE(error) << to_string(location);
+    EXPECT_EQ(error->requested(), 700 * MiB);
+    EXPECT_EQ(error->limit(), GiB);
+    EXPECT_EQ(error->live(), 0U);
+    EXPECT_THAT(error->facts().reason, HasSubstr("the container's memory limit of 1 GiB"));
+    EXPECT_THAT(error->facts().reason, HasSubstr("leaves"));
+  }
+  EXPECT_EQ(cpu.headroom(), 424 * MiB);
+  use(100 * MiB);
+  EXPECT_FALSE(refusal(cpu, 700 * MiB, Location::host)) << "they have gone";
+}
+
+TEST_F(CpuInContainer, CountsWhatItHasHandedOutThoughNobodyHasTouchedIt) {
+  auto const others = 300 * MiB;
+  use(others);
+  detail::CpuDevice cpu{limit()};
+  auto const first = cpu.allocate(500 * MiB, Location::host);  // the kernel's figure has not moved
+  EXPECT_TRUE(refusal(cpu, 240 * MiB, Location::host)) << "500 MiB are promised";
+  EXPECT_FALSE(refusal(cpu, 200 * MiB, Location::host));
+  cpu.release(first, Location::host);
+  EXPECT_FALSE(refusal(cpu, 700 * MiB, Location::host)) << "and given back";
+}
+
+TEST_F(CpuInContainer, SmallRequestsComeToTheLimitToo) {
+  use(GiB - 64 * MiB);
+  detail::CpuDevice cpu{limit()};
+  std::vector<DeviceMemory> taken;
+  constexpr std::size_t piece = 64 << 10;
+  try {
+    while (taken.size() * piece < 2 * GiB) taken.push_back(cpu.allocate(piece, Location::host));
+  } catch (OutOfMemory const& error) {
+    EXPECT_THAT(error.facts().reason, HasSubstr("the container's memory limit"));
+  }
+  EXPECT_GE(taken.size() * piece, 62 * MiB);
+  EXPECT_LE(taken.size() * piece, 128 * MiB)
+      << "what the test, or a sanitizer, takes meanwhile may pass for as much of them";
+  for (auto const memory : taken) cpu.release(memory, Location::host);
+}
+
+TEST(CpuWithoutContainer, AsksNobody) {
+  ContainerTree const tree;
+  detail::CpuDevice const cpu{ContainerLimit{tree.groups(), tree.membership()}};
+  EXPECT_EQ(cpu.headroom(), std::numeric_limits<std::size_t>::max());
+  EXPECT_EQ(cpu.info().total_bytes, detail::physical_memory_bytes());
+  EXPECT_EQ(cpu.info().limited_by, "");
+}
+
+}  // namespace
+}  // namespace unimem

@@ -1,0 +1,199 @@
+#include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include "device/container_tree.hpp"
+#include "device/cpu/cpu_device.hpp"
+#include "device/cpu/machine.hpp"
+#include "forked_child.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace unimem {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+constexpr std::size_t GiB = 1024 * MiB;
+
+struct PodTree : ContainerTree {
+  PodTree() {
+    belong_to("0::/pod/mine\n");
+    add_second("pod", std::to_string(2 * GiB), 500 * MiB);
+    add_second("pod/mine", std::to_string(GiB), 300 * MiB);
+  }
+};
+
+/// A manager on a machine that is a container of 1 GiB, of which others use 300 MiB.
+class ManagerInContainer : public ::testing::Test {
+ protected:
+  [[nodiscard]] std::optional<OutOfMemory> refusal(std::size_t bytes, Location location) {
+    try {
+      auto const block = manager.acquire(cpu, location, bytes);
+      return std::nullopt;
+    } catch (OutOfMemory const& error) {
+      return error;
+    }
+  }
+
+  PodTree const tree;
+  detail::CpuDevice cpu{detail::ContainerLimit{tree.groups(), tree.membership()}};
+  MemoryManager manager;
+};
+
+TEST_F(ManagerInContainer, FourGibibytesPinnedAreRefusedByName) {
+  auto const error = refusal(4 * GiB, Location::pinned);
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->facts().where, "cpu pinned");
+  EXPECT_EQ(error->requested(), 4 * GiB);
+  EXPECT_EQ(error->limit(), cpu.info().total_bytes);
+  EXPECT_THAT(error->facts().reason, HasSubstr("the container's memory limit of 1 GiB"));
+  EXPECT_THAT(error->what(), HasSubstr((tree.groups() / "pod" / "mine").string()));
+}
+
+TEST_F(ManagerInContainer, WhatOthersUseIsNotThereToBeHad) {
+  for (auto const location : {Location::host, Location::pinned}) {
+    auto const error = refusal(800 * MiB, location);
+    ASSERT_TRUE(error) << to_string(location);
+    EXPECT_THAT(error->facts().reason, HasSubstr("the container's memory limit of 1 GiB"));
+    EXPECT_THAT(error->facts().reason, HasSubstr("leaves 7"));
+  }
+  EXPECT_EQ(cpu.headroom(), 724 * MiB) << "nothing was kept of what was refused";
+  EXPECT_FALSE(refusal(500 * MiB, Location::host));
+}
+
+TEST_F(ManagerInContainer, TotalIsTheContainersAndAvailableWhatItLeaves) {
+  EXPECT_EQ(manager.total_memory(cpu), std::min(GiB, detail::physical_memory_bytes()));
+  EXPECT_EQ(manager.available_memory(cpu), 724 * MiB);
+  auto block = manager.acquire(cpu, Location::host, 400 * MiB);
+  EXPECT_LE(manager.available_memory(cpu), 400 * MiB) << "host memory counts, touched or not";
+  block.release();
+  EXPECT_GE(manager.available_memory(cpu), 720 * MiB)
+      << "cached blocks count as free, but for the tables that map them";
+}
+
+TEST_F(ManagerInContainer, CachedBlocksGoBackBeforeARequestIsRefused) {
+  manager.acquire(cpu, Location::host, 400 * MiB).release();
+  manager.acquire(cpu, Location::device, 200 * MiB).release();
+  EXPECT_FALSE(refusal(700 * MiB, Location::unified));
+}
+
+/// A control group of this machine's own, if it lets one be made below that of this process.
+class RealGroup {
+ public:
+  RealGroup() {
+    std::ifstream lines{"/proc/self/cgroup"};
+    for (std::string line; std::getline(lines, line);) {
+      auto const first = line.find(":memory:");
+      if (first != std::string::npos) {
+        make(fs::path{"/sys/fs/cgroup/memory"} / line.substr(first + 9), "memory.limit_in_bytes");
+      } else if (line.starts_with("0::/") && directory_.empty()) {
+        make(fs::path{"/sys/fs/cgroup"} / line.substr(4), "memory.max");
+      }
+      if (!directory_.empty()) return;
+    }
+    if (problem_.empty()) problem_ = "no hierarchy with a memory controller";
+  }
+  RealGroup(RealGroup const&) = delete;
+  RealGroup& operator=(RealGroup const&) = delete;
+  ~RealGroup() {
+    if (!directory_.empty()) ::rmdir(directory_.c_str());
+  }
+
+  /// Why there is none; empty if there is one.
+  [[nodiscard]] std::string const& problem() const noexcept { return problem_; }
+  [[nodiscard]] fs::path const& directory() const noexcept { return directory_; }
+
+  /// The calling process goes in.
+  [[nodiscard]] bool enter() const { return write(directory_ / "cgroup.procs", std::to_string(::getpid())); }
+
+ private:
+  static bool write(fs::path const& path, std::string const& text) {
+    std::ofstream out{path};
+    out << text << std::flush;
+    return static_cast<bool>(out);
+  }
+
+  void make(fs::path const& above, char const* limit_file) {
+    auto const directory = above / ("unimem_test_" + std::to_string(::getpid()));
+    if (::mkdir(directory.c_str(), 0755) != 0) {
+      problem_ = directory.string() + ": " + std::strerror(errno);
+    } else if (!fs::exists(directory / limit_file) || !write(directory / limit_file, std::to_string(GiB))) {
+      problem_ = directory.string() + ": no limit can be set";
+      ::rmdir(directory.c_str());
+    } else {
+      directory_ = directory;
+      problem_.clear();
+    }
+  }
+
+  fs::path directory_;
+  std::string problem_;
+};
+
+/// What a process in a real container of 1 GiB does; started anew by the test below, as this very program.
+TEST(ContainedPrograms, DISABLED_OneAsksForFourGibibytes) {
+  auto& cpu = device("cpu");
+  ASSERT_EQ(cpu.info().total_bytes, GiB) << "it is in the group";
+  for (auto const location : {Location::pinned, Location::host}) {
+    try {
+      auto const block = default_manager().acquire(cpu, location, 4 * GiB);
+      ADD_FAILURE() << "was granted";
+    } catch (OutOfMemory const& error) {
+      EXPECT_THAT(error.facts().reason, HasSubstr("the container's memory limit of 1 GiB"));
+    }
+  }
+  // It lives, and may use what it has; of that, what is not there any more is refused too.
+  std::vector<Allocation> blocks;
+  for (int value = 1; value <= 4; ++value) {
+    blocks.push_back(default_manager().acquire(cpu, Location::host, 64 * MiB));
+    std::memset(blocks.back().data(), value, blocks.back().size());
+  }
+  for (auto const location : {Location::pinned, Location::host}) {
+    try {
+      auto const block = default_manager().acquire(cpu, location, 900 * MiB);
+      ADD_FAILURE() << "was granted";
+    } catch (OutOfMemory const& error) {
+      EXPECT_THAT(error.facts().reason, HasSubstr("the container's memory limit of 1 GiB"));
+    }
+  }
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    auto const* const bytes = static_cast<unsigned char const*>(blocks[i].data());
+    EXPECT_EQ(bytes[0], i + 1);
+    EXPECT_EQ(bytes[blocks[i].size() - 1], i + 1);
+  }
+}
+
+TEST(RealContainer, OfOneGibibyteRefusesFourAndTheProcessLives) {
+  if (detail::physical_memory_bytes() < 2 * GiB) GTEST_SKIP() << "this machine has not enough memory";
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a sanitizer takes its own memory from the container";
+#endif
+  RealGroup const group;
+  if (!group.problem().empty()) GTEST_SKIP() << "no control group can be made: " << group.problem();
+  auto const child = in_child([&] {
+    EXPECT_HERE(group.enter());
+    ::execl("/proc/self/exe", "contained", "--gtest_filter=ContainedPrograms.DISABLED_*",
+            "--gtest_also_run_disabled_tests", "--gtest_brief=1", "--gtest_output=", nullptr);
+    return 127;
+  });
+  EXPECT_EQ(child, 0) << "below zero is the signal that killed it";
+}
+
+}  // namespace
+}  // namespace unimem

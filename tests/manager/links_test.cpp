@@ -1,0 +1,284 @@
+#include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/manager/links.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include "core/disk_cache.hpp"
+#include "device/temporary_folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace unimem {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::Ge;
+using ::testing::HasSubstr;
+using ::testing::Le;
+using ::testing::Not;
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+
+/// Of one link that is measured: a copy that pays for what happens once, and five, of each size.
+constexpr std::uint64_t copies_of_a_measurement = 12;
+
+Device& fast_sim() {
+  return make_sim({.upload_bytes_per_second = 12e9,
+                   .download_bytes_per_second = 6e9,
+                   .peer_bytes_per_second = 50e9,
+                   .latency = 10us});
+}
+
+// ---- What devices say of themselves ----------------------------------------------------------------------------
+
+TEST(ConfiguredLinks, AreExactlyTheOptionsOfTheDeviceAndMoveNothing) {
+  TemporaryFolder const folder;
+  auto& sim = fast_sim();
+  std::string const id{sim.id()};
+  Links links{{.cache_directory = folder / "links"}};
+  EXPECT_EQ(links.to(sim), (Link{"host", id, 12e9, 10e-6, false, LinkSource::configured}));
+  EXPECT_EQ(links.from(sim), (Link{id, "host", 6e9, 10e-6, false, LinkSource::configured}));
+  EXPECT_EQ(sim.transfers(), TransferCounters{});
+  EXPECT_FALSE(fs::exists(folder / "links")) << "there is nothing to remember";
+}
+
+TEST(ConfiguredLinks, WithoutABandwidthAreAsFastAsMemory) {
+  Links links;
+  auto const link = links.to(make_sim()).value();
+  EXPECT_TRUE(std::isinf(link.bytes_per_second));
+  EXPECT_EQ(link.latency_seconds, 0);
+  EXPECT_EQ(link.seconds(std::size_t{1} << 40), 0);
+}
+
+TEST(ConfiguredLinks, BetweenDevicesThatReachEachOtherAreThoseOfTheTarget) {
+  auto& one = fast_sim();
+  auto& other = make_sim({.peer_bytes_per_second = 20e9, .latency = 3us});
+  Links links;
+  EXPECT_EQ(links.between(one, other),
+            (Link{std::string(one.id()), std::string(other.id()), 20e9, 3e-6, false, LinkSource::configured}));
+  EXPECT_EQ(links.between(other, one).value().bytes_per_second, 50e9);
+}
+
+TEST(ConfiguredLinks, BetweenDevicesThatDoNotGoByWayOfTheHost) {
+  auto& one = fast_sim();
+  auto& other = make_sim({.upload_bytes_per_second = 2e9, .peer = false, .latency = 3us});
+  Links links;
+  auto const link = links.between(one, other).value();
+  EXPECT_TRUE(link.via_host);
+  EXPECT_EQ(link.bytes_per_second, 2e9) << "the slower half";
+  EXPECT_DOUBLE_EQ(link.latency_seconds, 13e-6) << "both halves";
+  EXPECT_FALSE(links.between(other, one).value().via_host) << "need not be mutual";
+}
+
+TEST(ConfiguredLinks, ADeviceWhoseMemoryIsTheHostsHasNone) {
+  auto& cpu = device("cpu");
+  auto& sim = fast_sim();
+  Links links;
+  EXPECT_FALSE(links.to(cpu));
+  EXPECT_FALSE(links.from(cpu));
+  EXPECT_FALSE(links.between(cpu, cpu));
+  EXPECT_FALSE(links.between(sim, sim));
+  EXPECT_EQ(links.between(cpu, sim), links.to(sim));
+  EXPECT_EQ(links.between(sim, cpu), links.from(sim));
+}
+
+TEST(ConfiguredLinks, AmongDevicesAreListedBothWaysTheHostsFirst) {
+  auto &one = fast_sim(), &other = fast_sim();
+  MemoryManager manager;
+  std::vector<std::string> ways;
+  for (auto const& link : manager.links().among({device("cpu"), one, other})) ways.push_back(link.from + " " + link.to);
+  std::string const a{one.id()}, b{other.id()};
+  EXPECT_THAT(ways, ElementsAre("host " + a, a + " host", "host " + b, b + " host", a + " " + b, b + " " + a));
+}
+
+TEST(ConfiguredLinks, TellWhatACopyTakes) {
+  Link const link{.from = "host", .to = "x", .bytes_per_second = 1e9, .latency_seconds = 1e-3};
+  EXPECT_DOUBLE_EQ(link.seconds(0), 1e-3);
+  EXPECT_DOUBLE_EQ(link.seconds(1'000'000), 2e-3);
+}
+
+// ---- What is measured --------------------------------------------------------------------------------------------
+
+/// Simulated devices whose word is not taken for it.
+class MeasuredLinks : public ::testing::Test {
+ protected:
+  [[nodiscard]] LinkOptions options() const {
+    return {.cache_directory = folder_ / "links", .measure_configured = true};
+  }
+
+  [[nodiscard]] std::vector<fs::path> files() const {
+    std::vector<fs::path> found;
+    if (!fs::exists(folder_ / "links")) return found;
+    for (auto const& entry : fs::directory_iterator(folder_ / "links")) found.push_back(entry.path());
+    return found;
+  }
+
+  static std::uint64_t uploads(Device const& device) { return device.transfers().host_to_device_copies; }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(MeasuredLinks, AreWhatTheDeviceWasSetTo) {
+  auto& sim = make_sim({.upload_bytes_per_second = 400e6, .download_bytes_per_second = 200e6, .latency = 1ms});
+  Links links{options()};
+  auto const up = links.to(sim).value();
+  EXPECT_EQ(up.source, LinkSource::measured);
+  EXPECT_THAT(up.bytes_per_second, AllOf(Ge(100e6), Le(600e6)));
+  EXPECT_GE(up.latency_seconds, 1e-3);
+  EXPECT_EQ(uploads(sim), copies_of_a_measurement);
+  auto const down = links.from(sim).value();
+  EXPECT_THAT(down.bytes_per_second, AllOf(Ge(50e6), Le(300e6)));
+  EXPECT_GE(down.latency_seconds, 1e-3);
+  EXPECT_EQ(sim.transfers().device_to_host_copies, copies_of_a_measurement);
+  EXPECT_EQ(sim.memory_info().free_bytes, sim.memory_info().total_bytes) << "what was borrowed is given back";
+}
+
+TEST_F(MeasuredLinks, BetweenDevicesAreMeasuredByTheTarget) {
+  auto& one = make_sim();
+  auto& other = make_sim({.peer_bytes_per_second = 500e6});
+  Links links{options()};
+  EXPECT_THAT(links.between(one, other).value().bytes_per_second, AllOf(Ge(100e6), Le(750e6)));
+  EXPECT_EQ(other.transfers().device_to_device_copies, copies_of_a_measurement);
+  EXPECT_EQ(one.transfers(), TransferCounters{});
+  EXPECT_EQ(one.memory_info().free_bytes, one.memory_info().total_bytes);
+}
+
+TEST_F(MeasuredLinks, AreMeasuredOnceHoweverManyAskAtOnce) {
+  auto& sim = make_sim();
+  Links links{options()};
+  std::vector<Link> found(4);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& link : found) threads.emplace_back([&] { link = links.to(sim).value(); });
+  }
+  EXPECT_EQ(uploads(sim), copies_of_a_measurement);
+  for (auto const& link : found) EXPECT_EQ(link, found[0]);
+}
+
+TEST_F(MeasuredLinks, AreRememberedByWhoComesLater) {
+  auto& sim = make_sim();
+  auto const first = Links{options()}.to(sim);
+  ASSERT_EQ(uploads(sim), copies_of_a_measurement);
+  EXPECT_EQ(files().size(), 1U);
+  EXPECT_EQ(Links{options()}.to(sim), first) << "to the last digit";
+  EXPECT_EQ(uploads(sim), copies_of_a_measurement) << "and nothing was copied for it";
+}
+
+TEST_F(MeasuredLinks, OfOneDeviceAreNotTakenForAnothersNorOneDirectionForTheOther) {
+  auto &one = make_sim(), &other = make_sim();
+  Links links{options()};
+  EXPECT_TRUE(links.to(one));
+  EXPECT_TRUE(links.to(other));
+  EXPECT_TRUE(links.from(one));
+  EXPECT_TRUE(links.between(one, other));
+  EXPECT_EQ(uploads(one), copies_of_a_measurement);
+  EXPECT_EQ(uploads(other), copies_of_a_measurement);
+  EXPECT_EQ(files().size(), 4U);
+}
+
+TEST_F(MeasuredLinks, ThatWereKeptAndCannotBeReadAreMeasuredAnewAndSaidSo) {
+  auto& sim = make_sim();
+  ASSERT_TRUE(Links{options()}.to(sim));
+  auto const file = files().at(0);
+  auto const whole = content_of(file);
+  auto damaged = whole;
+  damaged[damaged.size() - 3] = static_cast<char>(damaged[damaged.size() - 3] ^ 1);
+  auto measured = uploads(sim);
+  for (auto const& content : {damaged, whole.substr(0, whole.size() / 2), std::string{}, std::string{"PNG"}}) {
+    std::ofstream(file, std::ios::binary | std::ios::trunc) << content;
+    ::testing::internal::CaptureStderr();
+    auto const link = Links{options()}.to(sim);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), AllOf(HasSubstr(file.string()), HasSubstr("measured anew")));
+    EXPECT_EQ(link.value().source, LinkSource::measured);
+    EXPECT_EQ(uploads(sim), measured += copies_of_a_measurement);
+    EXPECT_EQ(Links{options()}.to(sim), link) << "the file is whole again";
+    EXPECT_EQ(uploads(sim), measured);
+  }
+}
+
+TEST_F(MeasuredLinks, AreNotBelievedIfTheyMakeNoSense) {
+  auto& sim = make_sim();
+  for (std::string const text : {"-1 1e-6\n", "nan 1e-6\n", "1e9 0\n", "1e9\n", "1e9 1e-6 more\n", "inf 1e-6\n"}) {
+    fs::remove_all(folder_ / "links");
+    ASSERT_TRUE(Links{options()}.to(sim));
+    // The same entry with another value, its sizes and checksum as they should be.
+    auto const file = files().at(0);
+    auto const whole = content_of(file);
+    auto const key_begin = whole.find('\n', whole.find('\n') + 1) + 1;
+    auto const key_bytes = std::stoul(whole.substr(whole.find('\n') + 1));
+    auto const key = whole.substr(key_begin, key_bytes);
+    detail::DiskCache const cache{folder_ / "links", "link", 1 << 20};
+    ASSERT_EQ(cache.file_of(key), file);
+    ASSERT_FALSE(cache.keep(key, text));
+    auto const before = uploads(sim);
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(Links{options()}.to(sim).value().source, LinkSource::measured);
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("measured anew")) << text;
+    EXPECT_EQ(uploads(sim), before + copies_of_a_measurement) << text;
+  }
+}
+
+TEST_F(MeasuredLinks, ThatCannotBeKeptAreSaidSoOnce) {
+  std::ofstream(folder_ / "links") << "a file in the way";
+  auto& sim = make_sim();
+  ::testing::internal::CaptureStderr();
+  Links links{options()};
+  EXPECT_EQ(links.to(sim).value().source, LinkSource::measured);
+  EXPECT_EQ(links.from(sim).value().source, LinkSource::measured);
+  auto const said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, HasSubstr("cannot be kept"));
+  EXPECT_EQ(said.find("cannot be kept"), said.rfind("cannot be kept")) << said;
+  EXPECT_EQ(content_of(folder_ / "links"), "a file in the way");
+}
+
+TEST_F(MeasuredLinks, WithoutADirectoryAreKeptNowhereWithoutAWord) {
+  auto& sim = make_sim();
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(Links({.cache_directory = fs::path{}, .measure_configured = true}).to(sim));
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  EXPECT_TRUE(Links({.cache_directory = fs::path{}, .measure_configured = true}).to(sim));
+  EXPECT_EQ(uploads(sim), 2 * copies_of_a_measurement);
+}
+
+TEST_F(MeasuredLinks, ThatCannotBeMeasuredAreEstimatedSaidSoAndNotKept) {
+  auto& sim = make_sim({.upload_bytes_per_second = 3e9, .latency = 1us, .fail_upload = 3});
+  Links links{options()};
+  ::testing::internal::CaptureStderr();
+  auto const link = links.to(sim).value();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("could not be measured"), HasSubstr("SIM_FAULT")));
+  EXPECT_EQ(link.source, LinkSource::estimated);
+  EXPECT_EQ(link.bytes_per_second, sim.link_cost().bytes_per_second);
+  EXPECT_EQ(link.latency_seconds, sim.link_cost().latency_seconds);
+  EXPECT_EQ(links.to(sim), link) << "and not tried again for each who asks";
+  EXPECT_EQ(files().size(), 0U);
+  EXPECT_EQ(sim.memory_info().free_bytes, sim.memory_info().total_bytes);
+  EXPECT_EQ(Links{options()}.to(sim).value().source, LinkSource::measured) << "the fault is over";
+}
+
+TEST_F(MeasuredLinks, AreMeasuredWithWhatMemoryThereIs) {
+  auto& small = make_sim({.memory_bytes = MiB / 2});
+  EXPECT_EQ(Links{options()}.to(small).value().source, LinkSource::measured);
+  EXPECT_THAT(small.transfers().host_to_device_bytes, AllOf(Ge(6 * (MiB / 2)), Le(6 * (MiB / 2) + 6 * 1024)));
+  auto& none = make_sim({.memory_bytes = 1024});
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(Links{options()}.to(none).value().source, LinkSource::estimated);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("cannot be kept")));
+}
+
+}  // namespace
+}  // namespace unimem
