@@ -184,8 +184,11 @@ void BufferPool::release_core(std::shared_ptr<BufferCore>& handle) {
   bool ours_alone = core.use_count() == 1 || UNIMEM_MUTANT(recycled_though_shared);
   if (ours_alone) std::shared_ptr<BufferCore>(core).reset();  // and what he did is seen by who comes next
   bool const as_lent = core->size_bytes() == one.front().kind.bytes;
-  if (ours_alone || zero) ours_alone = core->recycle(zero) && ours_alone;
-  if (!ours_alone || !as_lent) return;
+  if (!ours_alone) {
+    if (zero) core->zero_at_end();  // for the others it is as it was
+    return;
+  }
+  if (!core->recycle(zero) || !as_lent) return;
   auto const [now, expiry] = inside.now_and_expiry();
   one.front().core = std::move(core);
   one.front().since = now;

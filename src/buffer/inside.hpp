@@ -10,7 +10,7 @@
 #include "buffer/lease_cell.hpp"
 #include "buffer/pending_work.hpp"
 #include "buffer/storage.hpp"
-#include "manager/turns.hpp"
+#include "manager/operate.hpp"
 #include "manager/use_history.hpp"
 
 #include <atomic>
@@ -128,8 +128,9 @@ struct BufferCore::Inside {
   void forget_history(std::shared_ptr<Meters> fresh) noexcept;
   /// Meters at zero that no late copy counts into: those there are, if nothing has used them.
   [[nodiscard]] std::shared_ptr<Meters> fresh_meters() const;
-  /// Starts overwriting all storage with zeros, behind the work on it.
-  void zero_storage();
+  /// Calls `each(Storage&)` for all memory it has.
+  template <class Do>
+  void for_each_storage(Do const& each);
 
   /// Looks at the work in flight on `range`, or waits for it. What has failed is rolled back, and its error thrown.
   /// First of all, what users wrote behind the library's back is recorded; CoherenceConflict if it has run into a
@@ -263,28 +264,6 @@ Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage
 /// `gains_from_batching`.
 Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, Storage& to,
                   ByteRanges const& ranges, Queue* queue, SharedMeter const& meter);
-
-}  // namespace detail
-
-namespace detail {
-
-/// Runs an operation that may take memory of a device: once more, in its turn, whenever other operations were in its
-/// way. It takes the guards it needs itself, and leaves everything as it was when it throws.
-template <class Work>
-void operate(Work const& work) {
-  Operation operation;
-  if (!operation.waits()) return work();
-  Device* full = nullptr;
-  MemoryManager* manager = nullptr;
-  try {
-    return work();
-  } catch (Crowded const& crowded) {
-    full = &crowded.device();
-    manager = &crowded.manager();
-  }
-  operation.begin_again();
-  manager->in_turn(*full, work);
-}
 
 }  // namespace detail
 

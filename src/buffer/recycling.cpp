@@ -3,8 +3,6 @@
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
 
-#include <algorithm>
-#include <array>
 #include <memory>
 #include <utility>
 
@@ -37,19 +35,12 @@ std::shared_ptr<BufferCore::Inside::Meters> BufferCore::Inside::fresh_meters() c
   return fresh ? meters : std::make_shared<Meters>();
 }
 
-void BufferCore::Inside::zero_storage() {
-  constexpr std::array<std::byte, 1> zero{};
-  auto const zero_out = [&](detail::Storage& storage, Queue& queue, bool by_address) {
-    ByteRange const all_of_it{0, storage.memory().bytes};
-    storage.order_write(queue, all_of_it);
-    auto const memory = by_address ? storage.host_window(all_of_it) : storage.window(all_of_it);
-    storage.hazards().written_by(all_of_it, queue.fill(memory, zero));
-  };
-  if (host) zero_out(*host, detail::host_device().default_queue(), true);
+template <class Do>
+void BufferCore::Inside::for_each_storage(Do const& each) {
+  if (host) each(*host);
   for (auto const& other : sides) {
     bool const apart = other.storage && other.storage != host;
-    if (apart && !UNIMEM_MUTANT(zeros_on_the_host_alone))
-      zero_out(*other.storage, other.device->default_queue(), false);
+    if (apart && !UNIMEM_MUTANT(zeros_on_the_host_alone)) each(*other.storage);
   }
 }
 
@@ -57,13 +48,12 @@ bool BufferCore::recycle(bool zero) {
   Guard inside(*this);
   inside->check_not_captured();
   auto meters = inside->fresh_meters();
-  if (zero) inside->zero_storage();
-  auto const in_other_hands = [](std::shared_ptr<detail::Storage> const& storage) {
-    if (UNIMEM_MUTANT(recycled_though_held)) return false;
-    return storage && (storage->leased() || !storage->pooled());
-  };
-  bool const kept = !in_other_hands(inside->host) &&
-                    std::ranges::none_of(inside->sides, [&](auto const& side) { return in_other_hands(side.storage); });
+  bool kept = true;
+  inside->for_each_storage([&](detail::Storage& storage) {
+    bool const held = (storage.leased() || !storage.pooled()) && !UNIMEM_MUTANT(recycled_though_held);
+    if (held) kept = false;
+    if (zero) held ? storage.zero_at_end() : storage.zero();
+  });
   if (kept) {
     if (!UNIMEM_MUTANT(recycled_failures_kept)) inside->pending.clear();
     inside->deferred = nullptr;
@@ -83,6 +73,11 @@ bool BufferCore::recycle(bool zero) {
   }
   if (inside->host) inside->watch_host();
   return true;
+}
+
+void BufferCore::zero_at_end() {
+  Guard inside(*this);
+  inside->for_each_storage([](detail::Storage& storage) { storage.zero_at_end(); });
 }
 
 }  // namespace unimem

@@ -1,9 +1,14 @@
 #include "buffer/storage.hpp"
 
+#include <unimem/core/log.hpp>
+
 #include "buffer/inside.hpp"
 #include "buffer/lease_cell.hpp"
 #include "buffer/mutants.hpp"
 
+#include <array>
+#include <cstddef>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -39,6 +44,14 @@ Storage::~Storage() {
     heed({});                        // whoever gets the memory next has said nothing of the kind
   } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch): hints that were not taken back are hints still
   }
+  if (zero_at_end_ && allocation_) {
+    try {
+      zero();
+    } catch (std::exception const& error) {
+      log(LogLevel::error, "memory that was to be overwritten with zeros goes back to its pool as it is:");
+      log(LogLevel::error, error.what());
+    }
+  }
   auto const last = last_work();
   if (allocation_) {
     allocation_.release(UNIMEM_MUTANT(ticket_dropped) ? Event{} : last);
@@ -72,6 +85,13 @@ Event Storage::last_work() noexcept {
     hazards_.wait_to_write(whole());
     return {};
   }
+}
+
+void Storage::zero() {
+  static constexpr std::array<std::byte, 1> zero{};
+  auto& queue = (serves_host() ? host_device() : *device_).default_queue();
+  order_write(queue, whole());
+  hazards_.written_by(whole(), queue.fill(serves_host() ? by_address_ : memory_, zero));
 }
 
 void Storage::order_read(Queue& queue, ByteRange range) {

@@ -95,6 +95,11 @@ class Storage {
   /// does.
   void hand_over();
 
+  /// Overwrites all of it with zeros, behind the work that is pending. Throws what the device's default queue throws.
+  void zero();
+  /// Has that done when nobody has a share in it any more, if it is a pool's.
+  void zero_at_end() noexcept { zero_at_end_ = true; }
+
   /// Whether `range` holds what was written there last: no write is pending or left a failure, and nobody else may be
   /// writing.
   [[nodiscard]] bool arrived(ByteRange range) const noexcept {
@@ -134,6 +139,7 @@ class Storage {
   Device* device_;
   Allocation allocation_;
   Ownership ownership_;
+  bool zero_at_end_ = false;
   Location wrapped_at_ = Location::host;  ///< where memory is that came from nobody's pool
   DeviceMemory memory_;
   DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it

@@ -3,6 +3,7 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include "manager/manager_state.hpp"
+#include "manager/operate.hpp"
 
 #include <fmt/format.h>
 
@@ -21,7 +22,7 @@
 namespace unimem {
 namespace {
 
-/// Operations end; one that does not within this is not waited for.
+/// Operations end, and turns with them; what does not within this is not waited for.
 constexpr std::chrono::seconds patience{10};
 
 /// One wish, tried as often as there is new hope for it.
@@ -81,13 +82,8 @@ class Turn {
 
 Allocation MemoryManager::acquire(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
   if (detail::Operation::innermost() != nullptr) return take(device, location, bytes, options);
-  detail::Operation const operation;
-  try {
-    return take(device, location, bytes, options);
-  } catch (detail::Crowded const&) {  // NOLINT(bugprone-empty-catch): in turn then
-  }
   Allocation block;
-  in_turn(device, [&] { block = take(device, location, bytes, options); });
+  detail::operate([&] { block = take(device, location, bytes, options); });
   return block;
 }
 
@@ -103,7 +99,11 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
     throw OutOfMemory(std::move(wish.facts));
   }
 
-  auto& turns = state_->traffic_on(device).turns;
+  auto& [turns, taken, clock] = state_->traffic_on(device);
+  auto const given_out = [&] {
+    operation.count_taken(taken, bytes);
+    return std::move(wish.block);
+  };
   auto const crowded = [&] { throw detail::Crowded(*this, device, std::move(wish.facts)); };
   auto const refuse = [&] {
     state_->refusals.fetch_add(1, std::memory_order_relaxed);
@@ -111,7 +111,7 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
       wish.facts.reason +=
           fmt::format("; the operands of this operation need {} together", format_size(operation.together()));
     }
-    if (operation.insists()) wish.facts.reason += "; others were waited for, ten seconds long";
+    if (operation.insists()) wish.facts.reason += "; others were waited for, and none of them ended within ten seconds";
     throw OutOfMemory(std::move(wish.facts));
   };
   auto const most = std::min(wish.pool.max_bytes(), device.info().total_bytes);
@@ -131,38 +131,40 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
     wish.block.release();  // the device has grown
     wish.bytes = bytes;
   }
-  if (wish.granted()) return std::move(wish.block);
+  if (wish.granted()) return given_out();
   if (bytes > wish.facts.limit) refuse();  // nobody loses a copy for what cannot be
-  if (state_->trim_beside(wish.pool) != 0 && wish.granted()) return std::move(wish.block);
+  if (state_->trim_beside(wish.pool) != 0 && wish.granted()) return given_out();
 
   Turn const turn{turns};
   if (!turn.mine() && operation.waits() && !operation.insists()) crowded();
   if (turn.mine()) turns.want(wish.outstanding);
   bool const of_its_own = location == Location::device;  // what residents give goes to this very pool
   std::string failure;
-  bool others_may = false, in_use = false, given = false;
+  bool others_may = false, given = false;
   for (bool hope = true; hope;) {
     hope = false;
+    // Before and after: what others took meanwhile may be nobody's in the survey, and somebody's by its end.
+    auto const times = taken.times();
+    auto const unknown = taken.bytes() - operation.taken(taken);
     auto const survey = state_->residents.survey(device);
     wish.facts.leased = survey.leased;
-    others_may = survey.busy != 0 && wish.within_reach(survey.candidates, survey.busy);
-    in_use = survey.in_use;
+    auto const others = survey.busy + unknown;
+    others_may = taken.times() != times || (others != 0 && wish.within_reach(survey.candidates, others));
     if (!wish.within_reach(survey.candidates)) break;
     for (auto const& candidate : survey.candidates) {
       auto const bytes_given = state_->reclaim(*candidate.resident, device, failure);
       others_may = others_may || bytes_given == 0U;  // somebody has begun to use it since
       if (!bytes_given || *bytes_given == 0) continue;
       if (!of_its_own) state_->trim_beside(wish.pool);
-      if (wish.granted()) return std::move(wish.block);
+      if (wish.granted()) return given_out();
       hope = given = true;
     }
   }
   // What was given may have come later than it was said: leases that were just leaving have it until then.
   auto const leased = wish.facts.leased;
-  if (given && wish.granted()) return std::move(wish.block);
+  if (given && wish.granted()) return given_out();
   wish.facts.leased = leased;
   if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be saved: {}", failure);
-  others_may = others_may || (in_use && operation.looks_again());
   if (others_may && operation.waits() && !operation.insists()) crowded();
   refuse();
   return {};
@@ -179,11 +181,14 @@ void MemoryManager::in_turn(Device& device, std::function<void()> const& work) {
     Held& operator=(Held const&) = delete;
     ~Held() { operation.end_turn(); }
   } const held{operation};
-  auto const deadline = std::chrono::steady_clock::now() + patience;
+  std::chrono::steady_clock::time_point deadline;
   constexpr std::chrono::microseconds longest_pause{1'000};
   for (std::chrono::microseconds pause{10};; pause = std::min(2 * pause, longest_pause)) {
     state_->waits.fetch_add(1, std::memory_order_relaxed);
-    if (!turns.mine() && turns.take_before(deadline)) operation.hold(turns);
+    if (!turns.mine()) {
+      turns.take(patience) ? operation.hold(turns) : operation.insist();
+      deadline = std::chrono::steady_clock::now() + patience;
+    }
     if (std::chrono::steady_clock::now() >= deadline) operation.insist();
     try {
       return work();

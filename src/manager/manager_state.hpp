@@ -26,6 +26,7 @@ namespace detail {
 /// What a manager knows of the use of one device.
 struct Traffic {
   Turns turns;
+  TakenMemory taken;
   UseClock clock;
 };
 

@@ -42,7 +42,6 @@ Residents::Survey Residents::survey(Device& device) {
       all.leased += offer.leased;
       if (offer.busy || thread != std::thread::id{}) {
         all.busy += offer.bytes;
-        all.in_use = true;
       } else if (offer.bytes != 0) {
         all.candidates.push_back({resident, offer});
       }

@@ -34,7 +34,6 @@ class Residents {
     std::vector<Candidate> candidates;  ///< those to ask, the best first
     std::size_t leased = 0;             ///< bytes that leases of users pin
     std::size_t busy = 0;               ///< bytes that may come when other threads have done with who has them
-    bool in_use = false;  ///< other threads are at work, and may have memory that they have not told of yet
   };
 
   void add(Resident& resident);

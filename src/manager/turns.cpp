@@ -1,5 +1,7 @@
 #include "manager/turns.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace unimem::detail {
@@ -11,34 +13,68 @@ Operation*& Operation::current() noexcept {
   return innermost;
 }
 
+Operation::~Operation() {
+  current() = outer_;
+  if (taken_.on != nullptr) taken_.on->subtract(taken_.bytes);
+  for (auto const& [on, bytes] : beside_) on->subtract(bytes);
+}
+
+void Operation::count_taken(TakenMemory& on, std::size_t bytes) {
+  auto* entry = &taken_;
+  if (taken_.on != nullptr && taken_.on != &on) {
+    auto const found = std::ranges::find(beside_, &on, &Taken::on);
+    entry = found != beside_.end() ? &*found : &beside_.emplace_back();
+  }
+  entry->on = &on;
+  entry->bytes += bytes;
+  on.add(bytes);
+}
+
+std::size_t Operation::taken(TakenMemory const& on) const noexcept {
+  if (taken_.on == &on) return taken_.bytes;
+  auto const found = std::ranges::find(beside_, &on, &Taken::on);
+  return found != beside_.end() ? found->bytes : 0;
+}
+
 void Operation::end_turn() noexcept {
   if (auto* const turn = std::exchange(turn_, nullptr)) turn->end();
 }
 
 bool Turns::try_take() {
   std::lock_guard const lock{mutex_};
-  if (waiting_ != 0 || owner_.load(std::memory_order_relaxed) != std::thread::id{}) return false;
+  if (!waiting_.empty() || owner_.load(std::memory_order_relaxed) != std::thread::id{}) return false;
   owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   return true;
 }
 
-bool Turns::take_before(std::chrono::steady_clock::time_point deadline) {
+bool Turns::take(std::chrono::steady_clock::duration patience) {
   std::unique_lock lock{mutex_};
-  ++waiting_;
-  bool const free =
-      ended_.wait_until(lock, deadline, [&] { return owner_.load(std::memory_order_relaxed) == std::thread::id{}; });
-  --waiting_;
-  if (free) owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  return free;
+  waiting_.push_back(++comers_);
+  auto const place = std::prev(waiting_.end());
+  bool came = false;
+  for (bool others_end = true; others_end && !came;) {
+    others_end = ended_.wait_for(lock, patience, [&, seen = ends_] {
+      came = place == waiting_.begin() && owner_.load(std::memory_order_relaxed) == std::thread::id{};
+      return came || ends_ != seen;
+    });
+  }
+  waiting_.erase(place);
+  if (came) {
+    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  } else {
+    ended_.notify_all();  // whoever comes next may be the first now
+  }
+  return came;
 }
 
 void Turns::end() noexcept {
   {
     std::lock_guard const lock{mutex_};
     want(0);
+    ++ends_;
     owner_.store(std::thread::id{}, std::memory_order_relaxed);
   }
-  ended_.notify_one();
+  ended_.notify_all();
 }
 
 }  // namespace unimem::detail

@@ -7,9 +7,12 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
+#include <cstdint>
+#include <list>
 #include <mutex>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace unimem {
 class Device;
@@ -19,6 +22,26 @@ class MemoryManager;
 namespace unimem::detail {
 
 class Turns;
+
+/// What operations in progress have taken of a device's memory: whose it is may not be known yet, so that nobody can be
+/// asked for it, and there may be some when they have ended. Thread-safe.
+class TakenMemory {
+ public:
+  void add(std::size_t bytes) noexcept {
+    bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    times_.fetch_add(1, std::memory_order_release);
+  }
+  /// Release: that it is known whose the memory is can be seen by who sees the sum fall.
+  void subtract(std::size_t bytes) noexcept { bytes_.fetch_sub(bytes, std::memory_order_release); }
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_acquire); }
+  /// How often some was taken: another number tells that it may have come and gone.
+  [[nodiscard]] std::uint64_t times() const noexcept { return times_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<std::size_t> bytes_{0};
+  std::atomic<std::uint64_t> times_{0};
+};
 
 /// Out of memory because of operations in progress: after them there may be some. `MemoryManager::in_turn` tries again;
 /// whoever does not ask it is told what it is otherwise.
@@ -51,7 +74,7 @@ class UNIMEM_API Operation {
   }
   Operation(Operation const&) = delete;
   Operation& operator=(Operation const&) = delete;
-  ~Operation() { current() = outer_; }
+  ~Operation();
 
   [[nodiscard]] static Operation* innermost() noexcept { return current(); }
   /// Whether it may wait for others, and be begun again after them.
@@ -65,9 +88,6 @@ class UNIMEM_API Operation {
   void insist() noexcept { insists_ = true; }
   [[nodiscard]] bool insists() const noexcept { return insists_; }
 
-  /// Whether it may look once more, though what it has seen of others is no reason to wait: a few times.
-  [[nodiscard]] bool looks_again() noexcept { return looks_++ < 8; }
-
   /// It runs in this turn.
   void hold(Turns& turn) noexcept { turn_ = &turn; }
   /// It has all its memory: others may make room while it goes on.
@@ -80,6 +100,10 @@ class UNIMEM_API Operation {
   }
   void took(std::size_t bytes) noexcept { outstanding_ -= bytes < outstanding_ ? bytes : outstanding_; }
   [[nodiscard]] std::size_t outstanding() const noexcept { return outstanding_; }
+
+  /// It has taken so much of that memory. Until it ends, nobody else can say whose it is.
+  void count_taken(TakenMemory& on, std::size_t bytes);
+  [[nodiscard]] std::size_t taken(TakenMemory const& on) const noexcept;
   [[nodiscard]] std::size_t together() const noexcept { return together_; }
 
  private:
@@ -89,25 +113,31 @@ class UNIMEM_API Operation {
   bool waits_;
   bool again_ = false;
   bool insists_ = false;
-  unsigned looks_ = 0;
   Turns* turn_ = nullptr;
   std::size_t outstanding_ = 0;
   std::size_t together_ = 0;
+  struct Taken {
+    TakenMemory* on = nullptr;
+    std::size_t bytes = 0;
+  };
+  Taken taken_;                ///< on the device it works with
+  std::vector<Taken> beside_;  ///< on others
 };
 
 /// Whose turn it is to make room on a device: one thread's at a time. Two that each take memory from the other's
 /// operands would never end, and so would two that each hold what they have and wait for the rest.
 ///
 /// A thread waits for its turn, and in its turn for others' operations to end, with no operand in use; so everybody
-/// else ends. Newcomers that find a full device, or somebody's turn, queue for theirs.
+/// else ends. Newcomers that find a full device, or somebody's turn, queue for theirs, and get it in the order in which
+/// they came.
 ///
 /// Thread-safe.
 class Turns {
  public:
   /// Takes the turn if nobody has it or waits for it.
   [[nodiscard]] bool try_take();
-  /// Waits for it until then; whether it came.
-  [[nodiscard]] bool take_before(std::chrono::steady_clock::time_point deadline);
+  /// Waits for it as long as others have theirs one after the other: false when none has ended for so long.
+  [[nodiscard]] bool take(std::chrono::steady_clock::duration patience);
   void end() noexcept;
 
   /// How much whoever has the turn still needs: others may have what there is beyond that.
@@ -125,7 +155,9 @@ class Turns {
  private:
   std::mutex mutex_;
   std::condition_variable ended_;
-  std::size_t waiting_ = 0;
+  std::uint64_t ends_ = 0;
+  std::uint64_t comers_ = 0;
+  std::list<std::uint64_t> waiting_;  ///< in the order in which they came
   std::atomic<std::size_t> wanted_{0};
   std::atomic<std::thread::id> owner_{};  ///< changed under the lock; a thread knows its own for sure
 };

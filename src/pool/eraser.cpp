@@ -24,8 +24,9 @@ void Eraser::begin(Block& block) noexcept {
   block.erasure = Erasure::begun;
   block.erasing = {};
   try {
-    if (host_memory_ && (block.settled() || UNIMEM_MUTANT(erased_under_work))) {
-      overwrite(block);
+    if (!block.settled() && !UNIMEM_MUTANT(erased_under_work)) return;
+    if (auto* const address = this->address(block)) {
+      std::memset(address, 0, block.capacity());
       block.erasure = Erasure::none;
       return;
     }
@@ -47,7 +48,11 @@ bool Eraser::erased(Block& block) noexcept {
   if (is_done(block)) return true;
   if (block.erasure == Erasure::given_up) return false;
   try {
-    host_memory_ ? overwrite(block) : fill(block).wait();
+    if (auto* const address = this->address(block)) {
+      std::memset(address, 0, block.capacity());
+    } else {
+      fill(block).wait();
+    }
     block.erasure = Erasure::none;
     return true;
   } catch (std::exception const& error) {
@@ -63,18 +68,17 @@ bool Eraser::erased(Block& block) noexcept {
   }
 }
 
-void Eraser::overwrite(Block const& block) const {
-  std::memset(device_.address(block.memory), 0, block.capacity());
+Event Eraser::leave_to(Queue& queue, Block const& block) const {
+  static constexpr std::array<std::byte, 1> zero{};
+  return queue.fill(block.memory, zero);
+}
+
+void* Eraser::address(Block const& block) const noexcept {
+  return host_memory_ ? device_.address(block.memory) : nullptr;
 }
 
 Event Eraser::fill(Block const& block) {
-  static constexpr std::array<std::byte, 1> zero{};
-  auto& queue = queue_.get([this] { return std::make_unique<Queue>(device_.create_queue()); });
-  if (!UNIMEM_MUTANT(erased_under_work)) {
-    queue.wait(block.inherited);
-    queue.wait(block.last_use);
-  }
-  return queue.fill(block.memory, zero);
+  return leave_to(queue_.get([this] { return std::make_unique<Queue>(device_.create_queue()); }), block);
 }
 
 }  // namespace unimem::detail

@@ -11,10 +11,14 @@ namespace unimem::detail {
 /// Overwrites blocks with zeros when their owners are done with them, for a pool that is to do so
 /// (`PoolOptions::zero_on_release`).
 ///
-/// What is memory of the host, and nobody works on any more, is overwritten at once, by whoever releases it. Everything
-/// else is work of a queue of the eraser's own, behind the work that is pending: no queue of a user's waits for it, and
-/// it is then what is pending on the block. That work may fail, or find no way into the queue, so whoever takes the
-/// block away from among the cached ones asks how it went (`erased`), and it is tried once more there.
+/// A block that nobody works on any more is overwritten as soon as it is released: by whoever does that where the host
+/// reaches the memory, else by a queue of the eraser's own, and that work is then what is pending on the block. What is
+/// still worked on waits for its next owner: a queue of the eraser's behind that work would hold up the blocks of other
+/// owners, which have nothing to do with it. A next owner that is a queue has it done there, behind everything that is
+/// pending and before anything of its own; any other has it done when he gets the block.
+///
+/// The work may fail, or find no way into a queue, so whoever takes a block away from among the cached ones asks how it
+/// went (`erased`), and it is tried once more there; a queue does not rely on what it does not know to be done.
 ///
 /// Thread-safe for different blocks.
 class Eraser {
@@ -24,6 +28,12 @@ class Eraser {
   /// Begins with a block that was just released, marked with the work pending on it. Waits for nothing.
   void begin(Block& block) noexcept;
 
+  /// Whether this queue can do it for its owner: it is one of the device that has the memory.
+  [[nodiscard]] bool can_leave_to(Queue const& queue) const noexcept { return &queue.device() == &device_; }
+
+  /// Has a queue overwrite the block, behind all that was submitted to it before. Throws what the queue throws.
+  Event leave_to(Queue& queue, Block const& block) const;
+
   /// Whether nothing of its last owner's is left in a block with nothing pending. Calls no driver but for the state of
   /// an event.
   [[nodiscard]] static bool is_done(Block& block) noexcept;
@@ -32,7 +42,8 @@ class Eraser {
   [[nodiscard]] bool erased(Block& block) noexcept;
 
  private:
-  void overwrite(Block const& block) const;
+  /// Where the host writes to the block: null where it does not, be it that an upstream's memory has no address.
+  [[nodiscard]] void* address(Block const& block) const noexcept;
   [[nodiscard]] Event fill(Block const& block);
 
   Device& device_;

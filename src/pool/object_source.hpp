@@ -25,6 +25,8 @@ class ObjectSource {
 
   void give(DeviceMemory memory) const noexcept;
 
+  [[nodiscard]] bool has_upstream() const noexcept { return upstream_ != nullptr; }
+
  private:
   [[nodiscard]] DeviceMemory ask_upstream(std::size_t bytes) const;
   /// Throws unless it is what was asked for.

@@ -189,10 +189,16 @@ std::vector<OutOfMemory::Holder> PoolCore::holders_locked(std::size_t most) cons
     ++holder.count;
   }
   std::vector<OutOfMemory::Holder> all;
-  all.reserve(by_name.size());
+  all.reserve(by_name.size() + 1);
   for (auto& [name, holder] : by_name) {
     holder.name = name.view();
     all.push_back(std::move(holder));
+  }
+  if (!withheld_.empty()) {
+    auto& holder = all.emplace_back();
+    holder.name = "(kept out of use: could not be overwritten)";
+    for (auto const& block : withheld_) holder.bytes += block.capacity();
+    holder.count = withheld_.size();
   }
   std::ranges::sort(
       all, [](auto const& a, auto const& b) { return a.bytes != b.bytes ? a.bytes > b.bytes : a.name < b.name; });
@@ -255,13 +261,15 @@ void PoolCore::validate() const {
     }
     check(bytes == parked_bytes, "the parked bytes do not add up");
     PoolStatistics seen;
-    for (auto it = live_.begin(); it != live_.end(); ++it) {
-      check(it->place == it && it->pool == this, "a live block does not know its place");
-      check(!it->node.empty(), "a live block has lost its index node");
-      if (it->parked) --parked_blocks;
-      ++seen.active_allocations;
-      seen.active_bytes += it->capacity();
-      seen.size_classes[size_class(it->capacity())].active_bytes += it->capacity();
+    for (auto const* const out : {&live_, &withheld_}) {
+      for (auto it = out->begin(); it != out->end(); ++it) {
+        check(it->place == it && it->pool == this, "a live block does not know its place");
+        check(!it->node.empty(), "a live block has lost its index node");
+        if (it->parked) --parked_blocks;
+        ++seen.active_allocations;
+        seen.active_bytes += it->capacity();
+        seen.size_classes[size_class(it->capacity())].active_bytes += it->capacity();
+      }
     }
     for (auto const& block : free_.by_age())
       seen.size_classes[size_class(block.capacity())].pooled_bytes += block.capacity();

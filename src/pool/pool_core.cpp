@@ -68,21 +68,34 @@ PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
       parking_(*this, recorder_ == nullptr && eraser_ == nullptr && !trims_by_itself()) {}
 
 void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
-  core->parking_.close();
-  core->end_use();
-  core->trim(0);
-  auto const counts = core->statistics();
-  if (counts.active_allocations == 0) return;
-  try {
-    log(LogLevel::warning,
-        fmt::format("the pool of {} {} is destroyed while {} in {} blocks of it are in use; they outlive it",
-                    core->device_.id(), to_string(core->location_), format_size(counts.active_bytes),
-                    counts.active_allocations));
-  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): no memory for the words; no harm to the blocks
+  auto& self = *core;
+  self.parking_.close();
+  {
+    // From here on it is its own: the last one to be in here destroys it, be that this call or a later release.
+    Lock lock{self.mutex_};
+    self.self_ = std::move(core);
+    ++self.inside_;
+    self.give_back_withheld(lock);
   }
-  Lock const lock{core->mutex_};
-  auto& own = core->self_;
-  if (!core->live_.empty()) own = std::move(core);
+  self.trim(0);
+  if (auto const counts = self.statistics(); counts.active_allocations != 0) {
+    try {
+      log(LogLevel::warning,
+          fmt::format("the pool of {} {} is destroyed while {} in {} blocks of it are in use; they outlive it",
+                      self.device_.id(), to_string(self.location_), format_size(counts.active_bytes),
+                      counts.active_allocations));
+    } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): no memory for the words; no harm to the blocks
+    }
+  }
+  Lock lock{self.mutex_};
+  self.leave(lock);
+}
+
+void PoolCore::leave(Lock& lock) noexcept {
+  --inside_;
+  if (self_ == nullptr || inside_ != 0 || !live_.empty()) return;
+  auto const last = std::move(self_);
+  lock.unlock();
 }
 
 // ---- Taking ----------------------------------------------------------------------------------------------------
@@ -210,20 +223,27 @@ Block* PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptio
   give_back(lock, free_.take_cached_before(expiry(time)));
   lock.unlock();
 
-  if (options.queue == nullptr) block.wait();
-  if (options.queue == nullptr || block.settled()) {
-    expose(block);
-    if (eraser_ != nullptr && !eraser_->erased(block)) {
+  auto* const queue = options.queue;
+  if (queue == nullptr) block.wait();
+  expose(block);
+  bool unerased = eraser_ != nullptr && !Eraser::is_done(block);
+  if (unerased && (queue == nullptr || !eraser_->can_leave_to(*queue))) {
+    block.wait();
+    if (!eraser_->erased(block)) {
       withdraw(lock, block, bytes);
       return nullptr;
     }
-  } else if (!UNIMEM_MUTANT(queues_not_ordered)) {
+    unerased = false;
+  }
+  if (queue != nullptr && (unerased || !block.settled()) && !UNIMEM_MUTANT(queues_not_ordered)) {
     Event both;  // everything before this moment of the queue, the waits included: one event that stands for them
     try {
-      options.queue->wait(block.inherited);
-      options.queue->wait(block.last_use);
+      queue->wait(block.inherited);
+      queue->wait(block.last_use);
       // Where it had to wait for others, its own last ticket may have ended long ago: a wait takes none everywhere.
-      both = block.ready_for(options.queue->id()) ? options.queue->record() : options.queue->mark();
+      both = unerased                       ? eraser_->leave_to(*queue, block)
+             : block.ready_for(queue->id()) ? queue->record()
+                                            : queue->mark();
     } catch (...) {
       lock.lock();
       count_out(block);
@@ -237,7 +257,6 @@ Block* PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptio
     block.last_use = {};
     block.erasure = Erasure::none;  // the queue is behind it
   }
-  expose(block);
   return &block;
 }
 

@@ -186,8 +186,11 @@ class PoolCore {
   [[nodiscard]] BlockList take_unerased(BlockList& victims) noexcept;
   /// Counts such blocks as in use, which nobody will end before the pool does. Returns their bytes.
   std::size_t keep_out_of_use(BlockList blocks) noexcept;
-  /// No block will ever be handed out again: those that were kept out of use go back.
-  void end_use() noexcept;
+  /// Once no block will ever be handed out again: those that were kept out of use go back.
+  void give_back_withheld(Lock& lock) noexcept;
+  /// Ends a call that was counted in `inside_`. When the pool is gone, the last one of all destroys the core, and has
+  /// dropped the lock then: nothing of it may be touched afterwards.
+  void leave(Lock& lock) noexcept;
   /// Takes a block that was released back into the extents, if it is done and they can be had at once.
   bool unite(Block& block, std::optional<Extents::Returning>& returning) noexcept;
   [[nodiscard]] std::optional<Extents::Returning> uniting() noexcept;
@@ -226,11 +229,11 @@ class PoolCore {
   std::size_t max_bytes_;
   FreeBlocks free_;
   BlockList live_;
+  BlockList withheld_;            ///< in use by nobody's hand: their last owner's data could not be overwritten
   BlockList spare_;               ///< descriptors without memory
   std::size_t growing_ = 0;       ///< in transit from the driver, or from the extents, bytes
   std::size_t returning_ = 0;     ///< in transit back, bytes
-  unsigned trimming_ = 0;         ///< threads that have dropped the lock to trim the extents
-  bool ended_ = false;            ///< nothing is handed out any more
+  unsigned inside_ = 0;           ///< calls that a pool's end may overtake and that are not done yet
   std::uint64_t idle_until_ = 0;  ///< the last release before idle blocks were last looked for
   Time idle_since_{};             ///< when the extents' idle pages were last looked at
   PoolStatistics counts_;
@@ -238,7 +241,7 @@ class PoolCore {
   std::size_t above_ = everything;
   std::atomic<bool> left_marks_{false};  ///< a hint to look; publishes nothing
   mutable Parking parking_;
-  std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone and blocks are still in use
+  std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone: nothing is handed out any more
 };
 
 }  // namespace unimem::detail

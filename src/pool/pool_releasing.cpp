@@ -27,6 +27,7 @@ void PoolCore::release_here(Block& block) noexcept {
   ++block.generation;
 
   Lock lock{mutex_};
+  ++inside_;
   auto* const own = parking_.own();
   note_peak(own);
   count_out(block);
@@ -36,10 +37,7 @@ void PoolCore::release_here(Block& block) noexcept {
   changed();
   if (self_ != nullptr) {
     shrink(lock, 0);
-    if (live_.empty() && returning_ == 0 && trimming_ == 0) {
-      auto const last = std::move(self_);
-      lock.unlock();
-    }
+    leave(lock);
     return;
   }
   auto victims = free_.take_cached_before(expiry(time));
@@ -48,6 +46,8 @@ void PoolCore::release_here(Block& block) noexcept {
   }
   give_back(lock, std::move(victims));
   trim_pages(lock, time);
+  if (self_ != nullptr) shrink(lock, 0);  // the pool has ended meanwhile
+  leave(lock);
 }
 
 bool PoolCore::unite(Block& block, std::optional<Extents::Returning>& returning) noexcept {
@@ -103,7 +103,8 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
     counts_.size_classes[size_class(block.capacity())].pooled_bytes -= block.capacity();
   }
   returning_ += bytes;
-  bool const last = ended_;
+  // Who would use it again is its own upstream alone, once the pool has ended.
+  bool const last = self_ != nullptr && !objects_.has_upstream();
   lock.unlock();
   for (auto& block : victims) {
     if (!UNIMEM_MUTANT(returned_at_once)) block.wait();
@@ -123,6 +124,7 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
   returning_ -= bytes;
   spare_.splice(spare_.end(), victims);
   bytes -= keep_out_of_use(std::move(unerased));
+  if (self_ != nullptr) give_back_withheld(lock);  // the pool has ended meanwhile
   changed();
   return bytes;
 }
@@ -147,8 +149,9 @@ std::size_t PoolCore::keep_out_of_use(BlockList blocks) noexcept {
     counts_.size_classes[size_class(block.capacity())].active_bytes += block.capacity();
   }
   counts_.active_bytes += bytes;
+  note_marks();
   note_peak(own);
-  live_.splice(live_.end(), blocks);
+  withheld_.splice(withheld_.end(), blocks);
   return bytes;
 }
 
@@ -161,17 +164,9 @@ void PoolCore::withdraw(Lock& lock, Block& block, std::size_t bytes) noexcept {
   give_back(lock, std::move(one));
 }
 
-void PoolCore::end_use() noexcept {
-  Lock lock{mutex_};
-  ended_ = true;
-  BlockList unerased;
-  for (auto it = live_.begin(); it != live_.end();) {
-    auto& block = *it++;
-    if (block.erasure != Erasure::given_up) continue;
-    count_out(block);
-    unerased.splice(unerased.end(), live_, block.place);
-  }
-  give_back(lock, std::move(unerased));
+void PoolCore::give_back_withheld(Lock& lock) noexcept {
+  for (auto& block : withheld_) count_out(block);
+  give_back(lock, std::exchange(withheld_, {}));
 }
 
 void PoolCore::changed() noexcept {
@@ -180,11 +175,13 @@ void PoolCore::changed() noexcept {
 }
 
 void PoolCore::hide(Block const& block) noexcept {
-  if (poisons && host_memory()) poison(device_.address(block.memory), block.capacity());
+  if (!poisons || !host_memory()) return;
+  if (auto* const address = device_.address(block.memory)) poison(address, block.capacity());
 }
 
 void PoolCore::expose(Block const& block) noexcept {
-  if (poisons && host_memory()) unpoison(device_.address(block.memory), block.capacity());
+  if (!poisons || !host_memory()) return;
+  if (auto* const address = device_.address(block.memory)) unpoison(address, block.capacity());
 }
 
 bool PoolCore::host_memory() const noexcept {

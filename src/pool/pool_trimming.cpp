@@ -16,11 +16,9 @@ bool PoolCore::trims_by_itself() const noexcept {
 
 template <class Keep>
 std::size_t PoolCore::trim_extents(Lock& lock, Keep const& keep) noexcept {
-  ++trimming_;
   lock.unlock();
   auto const given = extents_->trim(keep());
   lock.lock();
-  --trimming_;
   changed();
   return given;
 }

@@ -240,18 +240,45 @@ TEST_F(PooledReuse, WhatIsNotKeptIsOverwrittenAsWell) {
   auto buffer = pool.acquire<std::uint32_t>(100'000);
   buffer.fill(42);
   buffer.sync_to_device();
-  auto const slice = buffer.slice(0, 10);
-  pool.release(buffer);
-  EXPECT_EQ(pool.stats().let_go, 1U);
-  EXPECT_THAT(slice.to_vector(), Each(0)) << "who releases a buffer is done with it";
-
-  buffer = pool.acquire<std::uint32_t>(100'000);
-  buffer.fill(42);
   auto* const address = std::as_const(buffer).host_view().data();
   pool.release(buffer);
+  EXPECT_EQ(pool.stats().let_go, 1U);
   Numbers next(100'000, on_sim());
   ASSERT_EQ(next.host_view().data(), address) << "the memory has come back";
   EXPECT_THAT(next.to_vector(), Each(0));
+}
+
+TEST_F(PooledReuse, WhatOthersShareInIsOverwrittenWhenTheyAreDone) {
+  zero_on_release();
+  auto buffer = pool.acquire<std::uint32_t>(100'000);
+  buffer.fill(42);
+  buffer.sync_to_device();
+  auto const* const address = std::as_const(buffer).host_view().data();
+  {
+    auto const slice = buffer.slice(0, 10);
+    pool.release(buffer);
+    EXPECT_EQ(pool.stats().let_go, 1U);
+    EXPECT_THAT(slice.to_vector(), Each(42)) << "they are not done with it";
+  }
+  Numbers next(100'000, on_sim());
+  ASSERT_EQ(next.host_view().data(), address) << "the memory has come back";
+  EXPECT_THAT(next.to_vector(), Each(0));
+  EXPECT_THAT(device_memory(next, sim), Each(0));
+}
+
+TEST_F(PooledReuse, WhatALeaseHoldsIsOverwrittenWhenItEnds) {
+  zero_on_release();
+  auto buffer = pool.acquire<std::uint32_t>(100'000);
+  buffer.fill(42);
+  {
+    auto const lease = buffer.device_view();
+    pool.release(buffer);
+    std::vector<std::uint32_t> held(100'000);
+    sim.default_queue().download(held.data(), lease.native(), held.size() * 4).wait();
+    EXPECT_THAT(held, Each(42));
+  }
+  Numbers next(100'000, on_sim());
+  EXPECT_THAT(device_memory(next, sim), Each(0));
 }
 
 }  // namespace

@@ -20,8 +20,8 @@
 namespace unimem::testing {
 namespace {
 
-constexpr std::size_t MiB = std::size_t{1} << 20;
-constexpr std::size_t words = MiB / sizeof(std::uint32_t);
+constexpr std::size_t size = std::size_t{128} << 10;  // of each buffer, bytes
+constexpr std::size_t words = size / sizeof(std::uint32_t);
 
 /// Buffers of one megabyte on a device that has room for some of them.
 class Oversubscription : public BufferTest {
@@ -37,7 +37,7 @@ class Oversubscription : public BufferTest {
     return buffers;
   }
 
-  void room_for(std::size_t count) { manager.set_limit(sim, count * MiB); }
+  void room_for(std::size_t count) { manager.set_limit(sim, count * size); }
 
   void use(UnifiedBuffer<std::uint32_t>& buffer) { add(sim.default_queue(), buffer.slice(0, words), 1).wait(); }
 
@@ -154,19 +154,19 @@ TEST_F(Oversubscription, OperandsThatDoNotFitTogetherAreRefusedAtOnceAndNobodyMa
   room_for(3);
   use(buffers[4]);
   std::vector<Operand> operands;
-  for (std::size_t i = 0; i < 4; ++i) operands.push_back({&buffers[i].core(), {0, MiB}, Intent::read});
+  for (std::size_t i = 0; i < 4; ++i) operands.push_back({&buffers[i].core(), {0, size}, Intent::read});
   auto const began = std::chrono::steady_clock::now();
   try {
     run(sim.default_queue(), operands, [](auto) { FAIL() << "it ran"; });
     FAIL() << "it fit";
   } catch (OutOfMemory const& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("the operands of this operation need 4 MiB together"));
-    EXPECT_EQ(error.limit(), 3 * MiB);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("the operands of this operation need 512 KiB together"));
+    EXPECT_EQ(error.limit(), 3 * size);
   }
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds{1});
   EXPECT_TRUE(buffers[4].valid_on(sim));
   EXPECT_FALSE(buffers[0].valid_on(sim));
-  EXPECT_EQ(manager.pool(sim, Location::device).statistics().active_bytes, MiB);
+  EXPECT_EQ(manager.pool(sim, Location::device).statistics().active_bytes, size);
   EXPECT_EQ(manager.statistics().reclaims, 0U);
   EXPECT_EQ(manager.statistics().refusals, 1U);
   operands.pop_back();
@@ -181,14 +181,14 @@ TEST_F(Oversubscription, WhatLeasesPinIsNamedWhenThereIsNoRoomBesides) {
   auto const first = buffers[0].device_view(sim);
   auto second = std::optional{buffers[1].device_view(sim)};
   use(buffers[2]);
-  std::array<Operand, 2> const operands{Operand{&buffers[2].core(), {0, MiB}, Intent::read},
-                                        Operand{&buffers[3].core(), {0, MiB}, Intent::read}};
+  std::array<Operand, 2> const operands{Operand{&buffers[2].core(), {0, size}, Intent::read},
+                                        Operand{&buffers[3].core(), {0, size}, Intent::read}};
   try {
     run(sim.default_queue(), operands, [](auto) {});
     FAIL() << "it fit";
   } catch (OutOfMemory const& error) {
-    EXPECT_EQ(error.facts().leased, 2 * MiB);
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("2 MiB leased"));
+    EXPECT_EQ(error.facts().leased, 2 * size);
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("256 KiB leased"));
   }
   EXPECT_TRUE(buffers[0].valid_on(sim));
   EXPECT_TRUE(buffers[1].valid_on(sim));
@@ -202,11 +202,11 @@ TEST_F(Oversubscription, WhatLeasesPinIsNamedWhenThereIsNoRoomBesides) {
 TEST_F(Oversubscription, OnlyWhatTheDeviceAloneHasIsWrittenBack) {
   auto buffers = filled(3);
   room_for(1);
-  run(sim.default_queue(), std::array{Operand{&buffers[0].core(), {0, MiB}, Intent::read}}, [](auto) {}).wait();
+  run(sim.default_queue(), std::array{Operand{&buffers[0].core(), {0, size}, Intent::read}}, [](auto) {}).wait();
   set(sim.default_queue(), buffers[0].slice(100, 50), 9).wait();
   use(buffers[1]);
   EXPECT_EQ(buffers[0].statistics().device_to_host_bytes, 200U);
-  run(sim.default_queue(), std::array{Operand{&buffers[2].core(), {0, MiB}, Intent::read}}, [](auto) {}).wait();
+  run(sim.default_queue(), std::array{Operand{&buffers[2].core(), {0, size}, Intent::read}}, [](auto) {}).wait();
   auto const before = downloads();
   use(buffers[1]);
   EXPECT_EQ(downloads(), before);  // what was only read is dropped
@@ -272,13 +272,13 @@ TEST_F(Oversubscription, WorkWithinWorkWaitsForNobodyAndIsBegunOnce) {
   auto buffers = filled(3);
   room_for(2);
   int calls = 0;
-  std::array<Operand, 2> const operands{Operand{&buffers[0].core(), {0, MiB}, Intent::read},
-                                        Operand{&buffers[1].core(), {0, MiB}, Intent::read}};
+  std::array<Operand, 2> const operands{Operand{&buffers[0].core(), {0, size}, Intent::read},
+                                        Operand{&buffers[1].core(), {0, size}, Intent::read}};
   auto const began = std::chrono::steady_clock::now();
   use_on_device(sim.default_queue(), operands, [&](auto, auto) {
     ++calls;
     EXPECT_THROW(use(buffers[2]), OutOfMemory);
-    EXPECT_THROW(static_cast<void>(manager.acquire(sim, Location::device, MiB)), OutOfMemory);
+    EXPECT_THROW(static_cast<void>(manager.acquire(sim, Location::device, size)), OutOfMemory);
     return Event{};
   });
   EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds{1});
@@ -290,8 +290,8 @@ TEST_F(Oversubscription, WorkWithinWorkWaitsForNobodyAndIsBegunOnce) {
 /// Every launch needs what others are using: eight threads, two devices, each with room for one launch and a bit.
 TEST_F(Oversubscription, LaunchesThatEvictEachOthersOperandsFromEightThreadsEnd) {
   constexpr std::size_t thread_count = 8, per_thread = 3, rounds = 40;
-  manager.set_limit(sim, 4 * MiB);
-  manager.set_limit(other, 4 * MiB);
+  manager.set_limit(sim, 4 * size);
+  manager.set_limit(other, 4 * size);
   auto buffers = filled(thread_count * per_thread);
   {
     std::vector<std::jthread> threads;
@@ -304,7 +304,7 @@ TEST_F(Oversubscription, LaunchesThatEvictEachOthersOperandsFromEightThreadsEnd)
           // Its own are written, and all that it reads are anybody's who comes: buffers of all threads, never written.
           std::array<Operand, per_thread> operands{};
           for (std::size_t i = 0; i < per_thread; ++i) {
-            operands[i] = {&buffers[thread * per_thread + i].core(), {0, MiB}, Intent::read_write};
+            operands[i] = {&buffers[thread * per_thread + i].core(), {0, size}, Intent::read_write};
           }
           run(queue, operands, [](std::span<const HostArgument> arguments) {
             for (auto const& argument : arguments) {
@@ -318,14 +318,14 @@ TEST_F(Oversubscription, LaunchesThatEvictEachOthersOperandsFromEightThreadsEnd)
   expect_used(buffers, std::vector<std::uint32_t>(buffers.size(), rounds));
   EXPECT_GT(manager.statistics().reclaims, thread_count);
   EXPECT_EQ(manager.statistics().refusals, 0U);
-  EXPECT_LE(manager.pool(sim, Location::device).statistics().peak_reserved_bytes, 4 * MiB);
-  EXPECT_LE(manager.pool(other, Location::device).statistics().peak_reserved_bytes, 4 * MiB);
+  EXPECT_LE(manager.pool(sim, Location::device).statistics().peak_reserved_bytes, 4 * size);
+  EXPECT_LE(manager.pool(other, Location::device).statistics().peak_reserved_bytes, 4 * size);
 }
 
 TEST_F(Oversubscription, CopiesInOppositeDirectionsThatEvictEachOtherEnd) {
   constexpr std::size_t rounds = 60;
-  manager.set_limit(sim, 2 * MiB);
-  manager.set_limit(other, 2 * MiB);
+  manager.set_limit(sim, 2 * size);
+  manager.set_limit(other, 2 * size);
   auto here = filled(2);
   BufferOptions options = on_sim("there");
   options.device = &other;

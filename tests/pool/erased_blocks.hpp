@@ -94,6 +94,20 @@ TEST_P(ErasedBlocks, AreOverwrittenBehindTheWorkOfTheirOwnerWithoutWaiting) {
   EXPECT_THAT(read(second, next), ::testing::Each(0U));
 }
 
+TEST_P(ErasedBlocks, HoldUpNobodyWhoHasNothingToDoWithThatWork) {
+  if (works_in_the_submitting_thread(device)) GTEST_SKIP() << "nothing is ever pending";
+  auto block = pool.acquire(8 * KiB), other = pool.acquire(200 * KiB);
+  leave_a_mark(second, other).wait();
+  std::optional<Gate> gate{first};
+  auto const secret = leave_a_mark(first, block);
+  block.release(secret);
+  other.release();
+  other = pool.acquire(200 * KiB);  // for the host, which waits: not until the gate opens
+  EXPECT_EQ(pool.statistics().pool_hits, 1U) << "it is the same block";
+  EXPECT_THAT(read(second, other), ::testing::Each(0U));
+  EXPECT_FALSE(secret.ready());
+}
+
 TEST_P(ErasedBlocks, AreOverwrittenBehindWorkThatTheirOwnerOnlyInherited) {
   if (works_in_the_submitting_thread(device)) GTEST_SKIP() << "nothing is ever pending";
   auto block = pool.acquire(8 * KiB);

@@ -1,8 +1,10 @@
+#include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
 #include "pool/erased_blocks.hpp"
+#include "pool/scripted_device.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -143,6 +145,53 @@ TEST_P(FailedErasure, OnAnotherTryByAWalkTakesItOutOfUseToo) {
 
 INSTANTIATE_TEST_SUITE_P(Backings, FailedErasure, ::testing::Values(PoolBacking::allocations, PoolBacking::pages),
                          [](auto const& backing) { return std::string(to_string(backing.param)); });
+
+/// A pool whose blocks have work pending for as long as the test says.
+class ErasureBehindWork : public ::testing::Test {
+ protected:
+  /// A released block that the first queue still works on.
+  DeviceMemory leave_pending() {
+    auto block = pool.acquire(MiB);
+    auto const memory = block.memory();
+    block.release(first_script->work());
+    return memory;
+  }
+
+  ScriptedDevice device{64 * MiB};
+  std::pair<Queue, Script*> first_pair = device.scripted_queue(), second_pair = device.scripted_queue();
+  Queue &first = first_pair.first, &second = second_pair.first;
+  Script *first_script = first_pair.second, *second_script = second_pair.second;
+  MemoryPool pool{device, Location::device, {.zero_on_release = true}};
+};
+
+TEST_F(ErasureBehindWork, IsDoneByTheQueueThatGoesOnBeforeWorkOfItsOwn) {
+  auto const pending = leave_pending();
+  auto const next = pool.acquire(MiB, {.queue = &first});
+  EXPECT_EQ(next.memory(), pending) << "it is the same block";
+  EXPECT_THAT(first_script->filled, ::testing::ElementsAre(pending));
+  EXPECT_EQ(first_script->host_waits, 0);
+}
+
+TEST_F(ErasureBehindWork, IsDoneByAnotherQueueBehindThatWork) {
+  auto const pending = leave_pending();
+  auto const next = pool.acquire(MiB, {.queue = &second});
+  EXPECT_EQ(next.memory(), pending) << "it is the same block";
+  EXPECT_THAT(second_script->filled, ::testing::ElementsAre(pending));
+  EXPECT_EQ(second_script->ordered_behind.size(), 1U) << "behind the work of the first queue";
+  EXPECT_EQ(first_script->host_waits + second_script->host_waits, 0);
+  EXPECT_EQ(device.queues(), 2U) << "no queue of the pool's was held up by anybody's work";
+}
+
+TEST_F(ErasureBehindWork, ThatAQueueRefusesIsItsOwnersErrorAndNobodyGetsTheBlock) {
+  auto const pending = leave_pending();
+  second_script->on_fill = [] { throw DeviceError("scripted", "fill", -1, "SCRIPTED_FAILURE"); };
+  EXPECT_THROW(static_cast<void>(pool.acquire(MiB, {.queue = &second})), DeviceError);
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+  pool.validate();
+  auto const next = pool.acquire(MiB, {.queue = &first});
+  EXPECT_EQ(next.memory(), pending);
+  EXPECT_THAT(first_script->filled, ::testing::ElementsAre(pending)) << "it was not forgotten";
+}
 
 /// Statics with work pending, and with it the overwriting; std::exit destroys them after everything else that lives in
 /// the device.

@@ -1,4 +1,5 @@
 #include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
 #include "core/poison.hpp"
@@ -9,8 +10,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <latch>
 #include <memory>
+#include <thread>
 #include <utility>
+#include <vector>
 
 namespace unimem {
 namespace {
@@ -93,6 +97,44 @@ TEST(MemoryPool, BlocksInUseOutliveThePoolAndGoBackWhenReleased) {
   second.release(last_use);
   EXPECT_TRUE(last_use.ready());
   EXPECT_EQ(device.live_blocks(), 0U);
+}
+
+TEST(MemoryPool, BlocksThatOthersReleaseWhileItEndsGoBackToo) {
+  for (bool const erases : {false, true}) {
+    ScriptedDevice device{64 * MiB};
+    for (unsigned round = 0; round < 200; ++round) {
+      auto pool = std::make_unique<MemoryPool>(device, Location::device, PoolOptions{.zero_on_release = erases});
+      std::vector<Allocation> blocks;
+      for (int i = 0; i < 8; ++i) blocks.push_back(pool->acquire(1000));
+      std::latch ready{2};
+      std::jthread const other{[&ready, blocks = std::move(blocks)]() mutable {
+        ready.arrive_and_wait();
+        while (!blocks.empty()) blocks.pop_back();
+      }};
+      ready.arrive_and_wait();
+      for (unsigned spin = 0; spin < 40 * (round % 16); ++spin) std::atomic_signal_fence(std::memory_order_seq_cst);
+      pool.reset();
+    }  // and the blocks
+    EXPECT_EQ(device.live_bytes(), 0U);
+  }
+}
+
+TEST(MemoryPool, PagesThatOthersReleaseWhileItEndsGoBackToo) {
+  auto& sim = make_sim({.memory_bytes = 64 * MiB});
+  for (unsigned round = 0; round < 200; ++round) {
+    auto pool = std::make_unique<MemoryPool>(sim, Location::device, PoolOptions{.backing = PoolBacking::pages});
+    std::vector<Allocation> blocks;
+    for (int i = 0; i < 8; ++i) blocks.push_back(pool->acquire(100'000));
+    std::latch ready{2};
+    std::jthread const other{[&ready, blocks = std::move(blocks)]() mutable {
+      ready.arrive_and_wait();
+      while (!blocks.empty()) blocks.pop_back();
+    }};
+    ready.arrive_and_wait();
+    for (unsigned spin = 0; spin < 40 * (round % 16); ++spin) std::atomic_signal_fence(std::memory_order_seq_cst);
+    pool.reset();
+  }
+  EXPECT_EQ(sim.memory_info().free_bytes, 64 * MiB);
 }
 
 TEST(AllocationDeathTest, UnderAddressSanitizerAUseAfterReleaseIsReported) {

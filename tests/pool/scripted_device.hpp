@@ -52,6 +52,8 @@ class Script {
 
   std::vector<Event> ordered_behind;  ///< what the queue was made to wait for
   std::function<void()> on_wait;      ///< runs when the queue is made to wait; may throw
+  std::vector<DeviceMemory> filled;   ///< what the queue was told to fill
+  std::function<void()> on_fill;      ///< runs first; may throw
   std::atomic<int> host_waits{0};     ///< how often a thread blocked for work of this queue
 
  private:
@@ -127,6 +129,8 @@ class ScriptedDevice final : public Device {
     });
   }
 
+  [[nodiscard]] std::size_t queues() const noexcept { return scripts_.size(); }
+
   /// A queue, and the script that drives it.
   [[nodiscard]] std::pair<Queue, Script*> scripted_queue() {
     auto queue = create_queue();
@@ -196,7 +200,11 @@ class ScriptedDevice final : public Device {
     Event upload(DeviceMemory, void const*, std::size_t, detail::CopyTerms const&) override { return script->work(); }
     Event download(void*, DeviceMemory, std::size_t, detail::CopyTerms const&) override { return script->work(); }
     Event copy(DeviceMemory, DeviceMemory, std::size_t, detail::CopyTerms const&) override { return script->work(); }
-    Event fill(DeviceMemory, std::span<const std::byte>) override { return script->work(); }
+    Event fill(DeviceMemory memory, std::span<const std::byte>) override {
+      if (script->on_fill) script->on_fill();
+      script->filled.push_back(memory);
+      return script->work();
+    }
     Event run(std::shared_ptr<Program const>, Range, std::span<const KernelArgument>, std::span<const Event>) override {
       return script->work();
     }

@@ -184,10 +184,13 @@ class UNIMEM_API BufferCore final : public Resident {
   void reset();
   /// As it was made but for its memory, which the next owner may use at once: he is ordered behind the work that is
   /// pending, and sees nothing of it, of its failures, or of what was counted and advised. Waits for nothing. With
-  /// `zero` all of that memory is overwritten with zeros first. False, with all memory let go, if somebody else has a
-  /// hold on some of it: a lease, a mapping, or its owner, if it was wrapped. UnsupportedOperation while launches with
-  /// the buffer are being captured.
+  /// `zero` all of that memory is overwritten with zeros first, or when who else has a hold on it lets go. False, with
+  /// all memory let go, if somebody else has a hold on some of it: a lease, a mapping, or its owner, if it was wrapped.
+  /// UnsupportedOperation while launches with the buffer are being captured.
   [[nodiscard]] bool recycle(bool zero);
+  /// Has the memory it has now overwritten with zeros before that goes back to its pool: when the last one who shares
+  /// in the buffer is done with it, or when it lets go of the memory earlier.
+  void zero_at_end();
   void resize(std::size_t bytes);
   void release_device(Device* device);
   void release_host();

@@ -154,7 +154,8 @@ class UNIMEM_API MemoryManager {
 
   /// For operations on residents that take memory of `device` and were told that others' are in their way: runs `work`
   /// when it is this thread's turn to make room there, and again each time others have moved on, until it succeeds or
-  /// ten seconds have passed. It must hold no resident when called, and have changed nothing when it throws.
+  /// nobody has moved on for ten seconds. It must hold no resident when called, and have changed nothing when it
+  /// throws.
   void in_turn(Device& device, std::function<void()> const& work);
 
   /// For residents: what their uses on a device are timed by. Lives as long as the manager.

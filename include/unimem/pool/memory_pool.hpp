@@ -48,10 +48,11 @@ struct PoolOptions {
   std::size_t release_threshold = std::numeric_limits<std::size_t>::max();
 
   /// Overwrite every block with zeros when it is released, whether it is kept or not: what one owner wrote never
-  /// reaches another. Ordered behind the work that is pending on it, by a queue of the pool's own where the host does
-  /// not reach the memory or may not touch it yet. A block that cannot be overwritten is not used again, unless it was
-  /// promised to a queue before that was known. Threads keep no blocks for themselves, so that each acquire and release
-  /// takes a lock.
+  /// reaches another. At once where nothing is pending on it; otherwise behind that work, by the queue that takes it
+  /// next, before that queue's own work, or when somebody else takes it. A block that cannot be overwritten is not used
+  /// again: memory without pages goes back, pages stay out of use until the pool ends. (The one thing not seen is work
+  /// of the next owner's queue that it accepted and that fails later.) Threads keep no blocks for themselves, so that
+  /// each acquire and release takes a lock.
   bool zero_on_release = false;
 
   /// What blocks are made of. Pages are reserved whole, so that a limit of a few of them would be felt as one of fewer
