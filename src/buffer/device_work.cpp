@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 namespace unimem {
@@ -41,8 +41,8 @@ Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, Devi
   // In id order, each once: two launches over the same buffers never wait for each other in a circle.
   std::ranges::sort(buffers, {}, [](BufferCore const* buffer) { return buffer->inside_->id; });
   buffers.erase(std::ranges::unique(buffers).begin(), buffers.end());
-  std::deque<BufferCore::Guard> guards;
-  for (auto* const buffer : buffers) guards.emplace_back(*buffer);
+  std::vector<std::optional<BufferCore::Guard>> guards(buffers.size());
+  for (std::size_t i = 0; i < buffers.size(); ++i) guards[i].emplace(*buffers[i]);
 
   for (auto const& [buffer, range, intent] : operands) {
     buffer->inside_->check_access("device access");

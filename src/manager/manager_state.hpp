@@ -3,11 +3,13 @@
 #include <unimem/manager/links.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "manager/environment_limits.hpp"
 #include "manager/pressure.hpp"
 #include "manager/residents.hpp"
 #include "manager/turns.hpp"
 #include "manager/use_history.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -47,6 +49,11 @@ struct MemoryManager::State {
     std::lock_guard const lock{mutex};
     auto const found = pools.find({&device, location});
     return found == pools.end() ? nullptr : found->second.get();
+  }
+
+  /// The most bytes that a pool may have before anything is said of it here.
+  [[nodiscard]] std::size_t first_limit(Device const& device, Location location) const noexcept {
+    return std::min(options.pools.max_bytes, limits.of(device, location));
   }
 
   /// Made on demand, and there until the end.
@@ -90,6 +97,7 @@ struct MemoryManager::State {
   }
 
   ManagerOptions const options;
+  detail::EnvironmentLimits const limits = detail::EnvironmentLimits::read();
   mutable std::mutex mutex;
   std::map<std::pair<Device const*, Location>, std::unique_ptr<MemoryPool>> pools;
   std::map<Device const*, detail::Traffic> traffic;

@@ -34,7 +34,9 @@ MemoryPool& MemoryManager::pool(Device& device, Location location) {
   auto const key = std::pair{static_cast<Device const*>(&home), location};
   auto found = state_->pools.find(key);
   if (found == state_->pools.end()) {
-    found = state_->pools.emplace(key, std::make_unique<MemoryPool>(home, location, state_->options.pools)).first;
+    auto options = state_->options.pools;
+    options.max_bytes = state_->first_limit(home, location);
+    found = state_->pools.emplace(key, std::make_unique<MemoryPool>(home, location, std::move(options))).first;
     state_->pressure->watch(*found->second);
   }
   return *found->second;
@@ -56,12 +58,17 @@ std::size_t MemoryManager::available_memory(Device& device) const {
 
 std::size_t MemoryManager::total_memory(Device& device) const {
   auto const* const found = state_->find(device, Location::device);
-  return std::min(found == nullptr ? state_->options.pools.max_bytes : found->max_bytes(), device.info().total_bytes);
+  auto const limit = found == nullptr ? state_->first_limit(device, Location::device) : found->max_bytes();
+  return std::min(limit, device.info().total_bytes);
 }
 
 void MemoryManager::set_limit(Device& device, std::size_t bytes) {
-  auto& limited = pool(device, Location::device);
-  limited.set_max_bytes(bytes);
+  set_limit(device, Location::device, bytes);
+}
+
+void MemoryManager::set_limit(Device& device, Location location, std::size_t bytes) {
+  auto& limited = pool(device, location);
+  limited.set_max_bytes(std::min(bytes, state_->limits.of(limited.device(), location)));
   state_->pressure->look(limited);
 }
 

@@ -60,10 +60,18 @@ TEST_P(ErasedBlocks, AreZeroForTheirNextOwnerFromEndToEnd) {
     auto block = pool.acquire(bytes);
     auto const before = pool.statistics().pool_hits;
     leave_a_mark(first, block).wait();
+    auto const memory = block.memory();
     block.release();
     auto const next = pool.acquire(bytes);
     EXPECT_EQ(pool.statistics().pool_hits, before + 1) << "or there is nothing to see";
-    EXPECT_THAT(read(first, next), ::testing::Each(0U)) << bytes;
+    if (next.memory() == memory) {
+      EXPECT_THAT(read(first, next), ::testing::Each(0U)) << bytes;
+    } else {
+      // What was done with at once went back among the free pages, of which another part may fit better. That has
+      // been nobody's, and holds what it likes.
+      EXPECT_EQ(GetParam().backing, PoolBacking::pages);
+      EXPECT_THAT(read(first, next), ::testing::Not(::testing::Contains(mark))) << bytes;
+    }
   }
 }
 
