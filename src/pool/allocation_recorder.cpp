@@ -3,6 +3,7 @@
 #include <unimem/core/environment.hpp>
 #include <unimem/core/log.hpp>
 
+#include "core/write_all.hpp"
 #include "pool/pool_core.hpp"
 
 #include <fcntl.h>
@@ -133,15 +134,8 @@ void AllocationRecorder::add(Line const& line) {
 }
 
 void AllocationRecorder::flush() noexcept {
-  std::string_view rest = kept_;
-  while (file_ && !rest.empty()) {
-    auto const written = ::write(file_.get(), rest.data(), rest.size());
-    if (written >= 0) {
-      rest.remove_prefix(static_cast<std::size_t>(written));
-    } else if (errno != EINTR) {
-      end(std::generic_category().message(errno));
-    }
-  }
+  auto const problem = file_ ? write_all(file_.get(), kept_) : std::error_code{};
+  if (problem) end(problem.message());
   kept_.clear();
 }
 

@@ -6,6 +6,7 @@
 #include <unimem/report/json.hpp>
 
 #include "core/unique_fd.hpp"
+#include "core/write_all.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -43,16 +44,8 @@ void write_report() noexcept {
   try {
     auto const text = to_json(default_manager().statistics()) + '\n';
     detail::UniqueFd const file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
-    std::string_view rest = text;
-    while (file && !rest.empty()) {
-      auto const written = ::write(file.get(), rest.data(), rest.size());
-      if (written >= 0) {
-        rest.remove_prefix(static_cast<std::size_t>(written));
-      } else if (errno != EINTR) {
-        break;
-      }
-    }
-    if (!rest.empty()) complain(path, std::generic_category().message(errno));
+    auto const problem = file ? detail::write_all(file.get(), text) : std::error_code{errno, std::generic_category()};
+    if (problem) complain(path, problem.message());
   } catch (std::exception const& error) {
     complain(path, error.what());
   }

@@ -3,6 +3,8 @@
 #include <unimem/core/error.hpp>
 #include <unimem/stream/stream_file.hpp>
 
+#include "core/write_all.hpp"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -118,12 +120,7 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(std::span<const std::byte> data) {
-  while (!data.empty()) {
-    auto const count = ::write(file_.get(), data.data(), data.size());
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw IoError(path_, errno, "cannot write");
-    data = data.subspan(static_cast<std::size_t>(count));
-  }
+  if (auto const problem = write_all(file_.get(), data)) throw IoError(path_, problem.value(), "cannot write");
 }
 
 void OutputFile::commit() {

@@ -1,5 +1,7 @@
 #include "device/opencl/probe.hpp"
 
+#include "core/write_all.hpp"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -13,7 +15,6 @@
 #include <csignal>
 #include <cstring>
 #include <exception>
-#include <string_view>
 
 namespace unimem::detail::opencl {
 namespace {
@@ -43,12 +44,8 @@ class Descriptor {
 void send(int pipe, char mark, std::string text) {
   for (auto& letter : text)
     if (letter == '\n') letter = ' ';
-  auto const line = fmt::format("{}{}\n", mark, text);
-  for (std::string_view rest = line; !rest.empty();) {
-    auto const written = ::write(pipe, rest.data(), rest.size());
-    if (written < 0 && errno != EINTR) return;
-    if (written > 0) rest.remove_prefix(static_cast<std::size_t>(written));
-  }
+  // NOLINTNEXTLINE(bugprone-unused-return-value): a parent that is gone hears of nothing
+  static_cast<void>(write_all(pipe, fmt::format("{}{}\n", mark, text)));
 }
 
 [[noreturn]] void run_child(int pipe, std::function<std::string(Announce const&)> const& attempt) {
