@@ -2,16 +2,20 @@
 
 #include <unimem/core/environment.hpp>
 
+#include "core/unique_fd.hpp"
+#include "core/write_all.hpp"
+
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <fstream>
-#include <iterator>
+#include <cstdio>
+#include <random>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -58,6 +62,59 @@ struct Entry {
   fs::file_time_type used;
 };
 
+std::error_code last_error() noexcept {
+  return {errno, std::generic_category()};
+}
+
+/// All of a regular file of at most `limit` bytes; nothing of anything else.
+std::optional<std::string> content_of(int file, std::uintmax_t limit) {
+  struct ::stat status{};
+  if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  if (static_cast<std::uintmax_t>(status.st_size) > limit) return std::nullopt;
+  std::string content(static_cast<std::size_t>(status.st_size), '\0');
+  for (std::size_t at = 0; at < content.size();) {
+    auto const count = ::read(file, content.data() + at, content.size() - at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return std::nullopt;  // it has become shorter, too
+    at += static_cast<std::size_t>(count);
+  }
+  return content;
+}
+
+/// Those that are missing, for the user alone: what was found out about his machine and programs is nobody else's.
+std::error_code make_directories(fs::path const& directory) {
+  std::error_code problem;
+  if (directory.empty() || fs::is_directory(directory, problem)) return {};
+  if (directory.has_parent_path() && directory.parent_path() != directory) {
+    problem = make_directories(directory.parent_path());
+    if (problem) return problem;
+  }
+  if (::mkdir(directory.c_str(), 0700) == 0 || errno == EEXIST) return {};  // another process may have been quicker
+  return last_error();
+}
+
+struct Unfinished {
+  UniqueFd file;
+  fs::path path;
+};
+
+/// A new file beside `path` that nobody else has. Process ids tell nobody apart here: processes of two containers may
+/// have the same one and one directory. Nor does it follow a link that somebody has laid.
+std::error_code create_beside(fs::path const& path, Unfinished& made) {
+  std::random_device random;
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    auto const number = (std::uint64_t{random()} << 32U) | random();
+    made.path = path;
+    made.path += fmt::format(".{:016x}{}", number, unfinished_ending);
+    int const file = ::open(made.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file < 0 && errno == EEXIST) continue;
+    if (file < 0) return last_error();
+    made.file = UniqueFd(file);
+    return {};
+  }
+  return std::make_error_code(std::errc::file_exists);
+}
+
 /// The entries of a directory, and on the way what a process that died left half written.
 std::vector<Entry> entries_in(fs::path const& directory, std::string_view ending) {
   std::vector<Entry> result;
@@ -65,13 +122,15 @@ std::vector<Entry> entries_in(fs::path const& directory, std::string_view ending
   std::error_code ignored;
   for (fs::directory_iterator at(directory, ignored), end; at != end; at.increment(ignored)) {
     std::error_code gone;  // another process may take what this one looks at
+    if (at->symlink_status(gone).type() != fs::file_type::regular) continue;
     Entry entry{at->path(), at->file_size(gone), {}};
     if (!gone) entry.used = at->last_write_time(gone);
     if (gone) continue;
     if (entry.path.extension() == ending) {
       result.push_back(std::move(entry));
     } else if (entry.path.extension() == unfinished_ending && now - entry.used > std::chrono::hours{1}) {
-      fs::remove(entry.path, gone);
+      bool const ours = entry.path.filename().string().find(fmt::format("{}.", ending)) != std::string::npos;
+      if (ours) fs::remove(entry.path, gone);
     }
   }
   return result;
@@ -99,15 +158,17 @@ fs::path DiskCache::file_of(std::string_view key) const {
 std::optional<std::string> DiskCache::find(std::string_view key, bool* damaged) const noexcept try {
   if (damaged != nullptr) *damaged = false;
   if (directory_.empty()) return std::nullopt;
-  auto const path = file_of(key);
-  std::ifstream in(path, std::ios::binary);
-  if (!in) return std::nullopt;
-  std::string const file{std::istreambuf_iterator<char>(in), {}};
-  bool unusable = false;
-  auto value = value_in(file, heading_, key, unusable);
+  // Without waiting: there may be a pipe in its place.
+  UniqueFd const file{::open(file_of(key).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
+  bool unusable = !file && errno == ELOOP;
+  std::optional<std::string> value;
+  if (file) {
+    auto const content = content_of(file.get(), limit_);
+    unusable = !content;
+    if (content) value = value_in(*content, heading_, key, unusable);
+  }
   if (damaged != nullptr) *damaged = unusable;
-  std::error_code ignored;
-  if (value) fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
+  if (value) static_cast<void>(::futimens(file.get(), nullptr));  // where that is refused, it goes earlier
   return value;
 } catch (...) {
   return std::nullopt;
@@ -115,24 +176,15 @@ std::optional<std::string> DiskCache::find(std::string_view key, bool* damaged) 
 
 std::error_code DiskCache::keep(std::string_view key, std::string_view value) const noexcept try {
   if (directory_.empty() || value.size() > limit_) return {};
-  std::error_code problem, ignored;
-  fs::create_directories(directory_, problem);
-  if (problem) return problem;
-  static std::atomic<unsigned> count = 0;  // threads of one process must not meet in one file either
+  auto const entry = fmt::format("{}{}{}{}", heading_, numbers_of(key, value), key, value);
+  if (entry.size() > limit_) return {};  // all others would go for it, and then it would
   auto const path = file_of(key);
-  auto unfinished = path;
-  unfinished += fmt::format(".{}.{}{}", getpid(), ++count, unfinished_ending);
-  errno = 0;
-  std::ofstream out(unfinished, std::ios::binary);
-  out << heading_ << numbers_of(key, value) << key << value;
-  out.close();
-  if (!out) {
-    problem = {errno != 0 ? errno : EIO, std::generic_category()};
-    fs::remove(unfinished, ignored);
-    return problem;
-  }
-  fs::rename(unfinished, path, problem);
-  if (problem) fs::remove(unfinished, ignored);
+  Unfinished unfinished;
+  if (auto const problem = make_directories(directory_)) return problem;
+  if (auto const problem = create_beside(path, unfinished)) return problem;
+  auto problem = write_all(unfinished.file.get(), entry);
+  if (!problem && std::rename(unfinished.path.c_str(), path.c_str()) != 0) problem = last_error();
+  if (problem) ::unlink(unfinished.path.c_str());
   make_room();
   return problem;
 } catch (...) {
@@ -147,9 +199,9 @@ void DiskCache::make_room() const {
   std::ranges::sort(entries, {}, &Entry::used);
   for (auto const& entry : entries) {
     if (held <= limit_) return;
-    std::error_code ignored;
-    fs::remove(entry.path, ignored);
-    held -= entry.bytes;
+    std::error_code problem;
+    fs::remove(entry.path, problem);
+    if (!problem) held -= entry.bytes;
   }
 }
 

@@ -17,15 +17,16 @@ namespace unimem::detail {
 /// the whole key, which is compared, and a checksum; what does not fit is as good as not there, and is written anew.
 /// That it cannot be written is no error: finding out again costs time and nothing else.
 ///
-/// Several processes may use one directory. An entry appears whole, by being renamed, or not at all.
+/// Several processes may use one directory, also from different containers. An entry appears whole, by being renamed,
+/// or not at all. Entries, and directories that have to be made, are for the user alone; links are not followed.
 class DiskCache {
  public:
   /// Keeps nothing and finds nothing.
   DiskCache() = default;
 
-  /// Keeps at most `limit` bytes in files of their own in `directory`, which is made when the first is kept. What was
-  /// used longest ago goes first. `kind` is one word for what the values are: the ending of the files, and in them, so
-  /// that other files are not taken for entries. An empty directory keeps nothing.
+  /// Keeps at most `limit` bytes, keys and headings included, in files of their own in `directory`, which is made when
+  /// the first is kept. What was used longest ago goes first. `kind` is one word for what the values are: the ending of
+  /// the files, and in them, so that other files are not taken for entries. An empty directory keeps nothing.
   DiskCache(std::filesystem::path directory, std::string_view kind, std::uintmax_t limit);
 
   /// What was kept under `key`, and is now the newest. `damaged`, if given, says whether a file is in its place that is

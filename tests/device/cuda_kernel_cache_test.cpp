@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -120,15 +121,75 @@ TEST_F(KernelCacheTest, WhatWasUsedLongestAgoGoesFirst) {
   EXPECT_TRUE(cache.find("a"));
 }
 
+TEST_F(KernelCacheTest, NothingGoesForWhatCannotBeKept) {
+  KernelCache const cache{folder(), 1000};
+  cache.keep("a", std::string(300, 'a'));
+  cache.keep("b", std::string(300, 'b'));
+  EXPECT_FALSE(cache.keep("c", std::string(990, 'c'))) << "no error";
+  EXPECT_EQ(cache.find("c"), std::nullopt) << "with its key and heading it is larger than all there is room for";
+  EXPECT_TRUE(cache.find("a"));
+  EXPECT_TRUE(cache.find("b"));
+}
+
+TEST_F(KernelCacheTest, WhatIsKeptIsForTheUserAlone) {
+  auto const mask = ::umask(0);
+  KernelCache const cache{folder() / "deep" / "inside"};
+  cache.keep("key", "value");
+  ::umask(mask);
+  auto const mode = [](fs::path const& path) { return fs::status(path).permissions() & fs::perms::mask; };
+  EXPECT_EQ(mode(cache.file_of("key")), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(mode(folder() / "deep"), fs::perms::owner_all);
+  EXPECT_EQ(mode(folder() / "deep" / "inside"), fs::perms::owner_all);
+}
+
+TEST_F(KernelCacheTest, NamesThatOthersCouldHoldAreNotWrittenTo) {
+  // A process of another container may have this one's id, and somebody may have laid a link for it.
+  KernelCache const cache{folder() / "cache"};
+  cache.keep("key", "old");
+  write(folder() / "victim", "untouched");
+  for (int count = 1; count <= 1000; ++count) {
+    auto link = cache.file_of("key");
+    link += fmt::format(".{}.{}.unfinished", getpid(), count);
+    fs::create_symlink(folder() / "victim", link);
+  }
+  EXPECT_FALSE(cache.keep("key", "new"));
+  EXPECT_EQ(content_of(folder() / "victim"), "untouched");
+  EXPECT_FALSE(fs::is_symlink(cache.file_of("key")));
+  EXPECT_THAT(cache.find("key"), Optional(std::string("new")));
+}
+
+TEST_F(KernelCacheTest, WhatIsNoFileIsNotThere) {
+  KernelCache const cache{folder()};
+  cache.keep("elsewhere", "value");
+  fs::rename(cache.file_of("elsewhere"), folder() / "entry");
+  fs::create_symlink(folder() / "entry", cache.file_of("elsewhere"));
+  ASSERT_EQ(::mkfifo(cache.file_of("pipe").c_str(), 0600), 0);
+  fs::create_directory(cache.file_of("directory"));
+  for (auto const* key : {"elsewhere", "pipe", "directory"}) {
+    bool damaged = false;
+    EXPECT_EQ(cache.find(key, &damaged), std::nullopt) << key;
+    EXPECT_TRUE(damaged) << key;
+  }
+  cache.keep("elsewhere", "another");
+  EXPECT_THAT(cache.find("elsewhere"), Optional(std::string("another")));
+  EXPECT_NE(content_of(folder() / "entry").find("value"), std::string::npos) << "the link was replaced, not followed";
+  EXPECT_TRUE(cache.keep("directory", "value")) << "it says so";
+}
+
 TEST_F(KernelCacheTest, WhatADeadProcessLeftUnfinishedIsRemoved) {
   KernelCache const cache{folder()};
   auto const old = folder() / "0123.kernel.1.1.unfinished", fresh = folder() / "0123.kernel.2.1.unfinished";
   write(old, "half");
   write(fresh, "half");
-  fs::last_write_time(old, fs::file_time_type::clock::now() - std::chrono::hours{2});
+  auto const others = folder() / "symphony.unfinished";
+  write(others, "half");
+  for (auto const& path : {old, others}) {
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours{2});
+  }
   cache.keep("key", "value");
   EXPECT_FALSE(fs::exists(old));
   EXPECT_TRUE(fs::exists(fresh)) << "somebody may be writing it";
+  EXPECT_TRUE(fs::exists(others)) << "it is not ours";
 }
 
 TEST_F(KernelCacheTest, ProcessesThatKeepAndFindAtOnceSeeWholeEntriesOnly) {
