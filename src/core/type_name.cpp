@@ -16,4 +16,11 @@ std::string type_name(std::string_view mangled) {
   return result;
 }
 
+bool same_type(std::type_info const& one, std::type_info const& other) noexcept {
+  if (&one == &other) return true;
+  // What an anonymous namespace takes part in has internal linkage, and a type_info of its own in each source.
+  constexpr std::string_view anonymous = "_GLOBAL__N_";
+  return one == other && std::string_view{one.name()}.find(anonymous) == std::string_view::npos;
+}
+
 }  // namespace unimem::detail

@@ -112,8 +112,11 @@ BufferRegistry::Inside::Entries::iterator BufferRegistry::Inside::entry_of(std::
 
 void BufferRegistry::Inside::check_element(std::unique_lock<std::mutex>& lock, Entry const& entry,
                                            detail::SharedElement const& wanted) {
-  if (entry.element.name == wanted.name && entry.element.bytes == wanted.bytes) return;
-  auto const requirement = fmt::format("{}, as buffer {} has them", describe(entry.element), entry.title());
+  bool const same_name = entry.element.name == wanted.name && entry.element.bytes == wanted.bytes;
+  bool const both_typed = entry.element.type != nullptr && wanted.type != nullptr;
+  if (same_name && (!both_typed || detail::same_type(*entry.element.type, *wanted.type))) return;
+  auto const requirement = fmt::format("{}, as buffer {} has them{}", describe(entry.element), entry.title(),
+                                       same_name ? ": another type of that name" : "");
   refused(lock);
   throw InvalidArgument("element type", describe(wanted), requirement);
 }

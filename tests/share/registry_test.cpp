@@ -3,6 +3,7 @@
 
 #include "buffer/buffer_fixture.hpp"
 #include "forked_child.hpp"
+#include "share/namesake.hpp"
 
 #include <algorithm>
 #include <array>
@@ -43,6 +44,11 @@ InvalidArgument refused(Operation const& operation) {
   ADD_FAILURE() << "was not refused";
   return {"", "", ""};
 }
+
+/// Of the same name and size as one of another source's anonymous namespace, and of another kind.
+struct Pixel {
+  std::uint8_t red, green, blue, alpha;
+};
 
 class Registries : public BufferTest {
  protected:
@@ -98,6 +104,17 @@ TEST_F(Registries, AnotherElementTypeIsRefusedNamingBoth) {
   EXPECT_EQ(shared.statistics().refused, 4U);
   EXPECT_EQ(shared.statistics().opened, 0U);
   EXPECT_EQ(shared.open<float>(id).size(), 100U);
+}
+
+TEST_F(Registries, AnotherTypeOfTheSameNameIsAnother) {
+  auto const id = publish_namesake(shared, on_sim("image"));
+  auto const error = refused([&] { std::ignore = shared.open<Pixel>(id); });
+  EXPECT_EQ(error.argument, "element type");
+  EXPECT_THAT(error.requirement, HasSubstr("as buffer 'image' has them: another type of that name"));
+  refused([&] { std::ignore = shared.resolve<Pixel>({id}); });
+  EXPECT_TRUE(opens_namesake(shared, id)) << "it is that source's own";
+  UnifiedBuffer<Pixel> const own(4, on_sim());
+  EXPECT_EQ(shared.open<Pixel>(shared.publish(own)).size(), 4U);
 }
 
 TEST_F(Registries, IdsThatNameNothingHereAreNotFoundAndSayWhy) {
@@ -202,10 +219,10 @@ TEST_F(Registries, OtherProcessesAreNotServedYetAndThatIsSaid) {
 }
 
 TEST_F(Registries, AListSaysWhatIsPublishedAndWhoHoldsIt) {
-  struct Pixel {
+  struct Rgb {
     std::uint8_t red, green, blue;
   };
-  UnifiedBuffer<Pixel> const image({4, 6}, on_sim("image"));
+  UnifiedBuffer<Rgb> const image({4, 6}, on_sim("image"));
   UnifiedBuffer<double> const numbers(10, on_sim());
   auto const image_id = shared.publish(image, {.name = "picture"}), numbers_id = shared.publish(numbers);
   auto const opened = shared.open<double>(numbers_id);
@@ -217,7 +234,7 @@ TEST_F(Registries, AListSaysWhatIsPublishedAndWhoHoldsIt) {
   EXPECT_EQ(list[0].id, image_id);
   EXPECT_EQ(list[0].name, "picture");
   EXPECT_EQ(list[0].buffer, "image");
-  EXPECT_THAT(list[0].element, HasSubstr("Pixel"));
+  EXPECT_THAT(list[0].element, HasSubstr("Rgb"));
   EXPECT_EQ(list[0].tag, ElementTag::other);
   EXPECT_EQ(list[0].element_bytes, 3U);
   EXPECT_EQ(list[0].shape, Shape({4, 6}));
@@ -262,6 +279,14 @@ TEST_F(Registries, CallersWithoutTypesNameTheirElementsThemselves) {
               std::ignore = shared.publish_core({buffer.shared_core(), Shape(100)}, {Name{"void"}, 0}, {});
             }).argument,
             "element size");
+}
+
+TEST_F(Registries, WhoHasNoTypeIsBelievedByItsName) {
+  UnifiedBuffer<float> const buffer(4, on_sim());
+  detail::SharedElement const element{Name{typeid(float).name()}, 4, ElementTag::f32};
+  EXPECT_EQ(shared.open_core(shared.publish(buffer), element).core, buffer.shared_core());
+  auto const id = shared.publish_core({buffer.shared_core(), Shape(4)}, element, {});
+  EXPECT_EQ(shared.open<float>(id).size(), 4U);
 }
 
 TEST_F(Registries, NoElementsArePublishedToo) {

@@ -62,12 +62,15 @@ struct SharedElement {
   Name name;  ///< by whatever name its user knows it
   std::size_t bytes = 0;
   ElementTag tag = ElementTag::any;
+  /// What the compiler knows it by, since types of two anonymous namespaces may have one name. Null for callers without
+  /// a type of their own: then the name alone decides.
+  std::type_info const* type = nullptr;
 };
 
 template <class T>
 [[nodiscard]] SharedElement shared_element() {
   static Name const name{typeid(T).name()};
-  return {name, sizeof(T), element_tag<T>()};
+  return {name, sizeof(T), element_tag<T>(), &typeid(T)};
 }
 
 /// A buffer without its type: what it is made from again.
