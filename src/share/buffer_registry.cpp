@@ -67,6 +67,9 @@ struct BufferRegistry::Inside {
   [[nodiscard]] Entries::iterator entry_of(std::unique_lock<std::mutex>& lock, BufferId id);
   /// Throws InvalidArgument, naming both, unless the entry's elements are `wanted`.
   void check_element(std::unique_lock<std::mutex>& lock, Entry const& entry, detail::SharedElement const& wanted);
+  /// The bytes of `count` elements from `offset` on; InvalidArgument.
+  [[nodiscard]] ByteRange window_of(std::unique_lock<std::mutex>& lock, Entry const& entry, std::size_t offset,
+                                    std::size_t count);
 
   pid_t const process = getpid();
   std::uint64_t const tag = random_tag();
@@ -121,6 +124,16 @@ void BufferRegistry::Inside::check_element(std::unique_lock<std::mutex>& lock, E
   throw InvalidArgument("element type", describe(wanted), requirement);
 }
 
+ByteRange BufferRegistry::Inside::window_of(std::unique_lock<std::mutex>& lock, Entry const& entry, std::size_t offset,
+                                            std::size_t count) {
+  try {
+    return detail::checked_range(offset, count, entry.count(), entry.element.bytes);
+  } catch (InvalidArgument const&) {
+    refused(lock);
+    throw;
+  }
+}
+
 BufferRegistry::BufferRegistry() : inside_(std::make_unique<Inside>(nullptr).release()) {}
 
 BufferRegistry::~BufferRegistry() {
@@ -147,25 +160,26 @@ BufferId BufferRegistry::publish_core(detail::SharedCore buffer, detail::SharedE
   if (!buffer.core) detail::throw_empty_handle("buffer");
   if (element.bytes == 0) throw InvalidArgument("element size", "0", "at least 1");
   auto& own = inside();
+  // Made without the lock, under which they are only put in their places: nothing throws there, and what is not
+  // published after all, perhaps the last share in a buffer, is destroyed when it has been given back.
+  Inside::Entries entry;
+  Inside::Names name;
+  if (!options.name.empty()) name.try_emplace(options.name, 0);
+  entry.try_emplace(0, Inside::Entry{std::move(buffer.core), std::move(buffer.shape), element, options.name});
   std::unique_lock lock{own.mutex};
-  auto const number = own.last + 1;
-  Inside::Names::iterator name = own.names.end();
-  if (!options.name.empty()) {
-    auto const [place, is_new] = own.names.try_emplace(options.name, number);
-    if (!is_new) {
-      own.refused(lock);
-      throw InvalidArgument("name", options.name, "one under which nothing is published");
-    }
-    name = place;
+  if (!name.empty() && own.names.contains(options.name)) {
+    own.refused(lock);
+    throw InvalidArgument("name", options.name, "one under which nothing is published");
   }
-  try {
-    own.entries.try_emplace(number,
-                            Inside::Entry{std::move(buffer.core), std::move(buffer.shape), element, options.name});
-  } catch (...) {
-    if (name != own.names.end()) own.names.erase(name);
-    throw;
-  }
-  own.last = number;
+  auto const number = ++own.last;
+  auto const put = [](auto& from, auto& to, auto change) {
+    if (from.empty()) return;
+    auto node = from.extract(from.begin());
+    change(node);
+    to.insert(std::move(node));
+  };
+  put(name, own.names, [&](auto& node) { node.mapped() = number; });
+  put(entry, own.entries, [&](auto& node) { node.key() = number; });
   ++own.counts.published;
   return {own.tag, number};
 }
@@ -191,13 +205,7 @@ detail::SharedWindow BufferRegistry::resolve_core(BufferRef const& ref, detail::
     own.refused(lock);
     throw InvalidArgument("element tag", std::string(to_string(ref.element)), requirement);
   }
-  ByteRange range;
-  try {
-    range = detail::checked_range(ref.offset, ref.count, entry.count(), entry.element.bytes);
-  } catch (InvalidArgument const&) {
-    ++own.counts.refused;
-    throw;
-  }
+  auto const range = own.window_of(lock, entry, ref.offset, ref.count);
   ++entry.opened;
   ++own.counts.opened;
   return {entry.core, range};
@@ -207,13 +215,8 @@ BufferRef BufferRegistry::refer(BufferId id, std::size_t offset, std::size_t cou
   auto& own = inside();
   std::unique_lock lock{own.mutex};
   auto const& entry = own.entry_of(lock, id)->second;
-  try {
-    auto const range = detail::checked_range(offset, count, entry.count(), entry.element.bytes);
-    return {id, offset, range.size() / entry.element.bytes, entry.element.tag};
-  } catch (InvalidArgument const&) {
-    ++own.counts.refused;
-    throw;
-  }
+  auto const range = own.window_of(lock, entry, offset, count);
+  return {id, offset, range.size() / entry.element.bytes, entry.element.tag};
 }
 
 void BufferRegistry::release(BufferId id) {
