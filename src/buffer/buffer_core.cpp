@@ -89,14 +89,14 @@ BufferCore::BufferCore(std::size_t bytes, BufferOptions options)
 BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped)
     : BufferCore(bytes, std::move(options)) {
   Guard inside(*this);
-  if (bytes_ != 0) {
-    inside->host = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes_,
+  if (bytes != 0) {
+    inside->host = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes,
                                                      std::move(wrapped.ownership), wrapped.location);
   }
   inside->unified = nullptr;  // its memory is what it is
   inside->allocated = true;
   inside->coherence.add_storage(host_place);
-  auto const plan = inside->coherence.plan_access(host_place, {0, bytes_}, Intent::read, inside->cost());
+  auto const plan = inside->coherence.plan_access(host_place, {0, bytes}, Intent::read, inside->cost());
   static_cast<void>(inside->coherence.commit(plan));
 }
 
@@ -213,7 +213,7 @@ void BufferCore::allocate(bool host, bool device) {
 void BufferCore::free() {
   Guard inside(*this);
   inside->check_not_captured();
-  inside->drop_everything(bytes_);
+  inside->drop_everything(inside->bytes);
   inside->allocated = false;
 }
 
@@ -221,7 +221,7 @@ void BufferCore::reset() {
   auto meters = std::make_shared<Inside::Meters>();
   Guard inside(*this);
   inside->check_not_captured();
-  inside->drop_everything(bytes_);
+  inside->drop_everything(inside->bytes);
   inside->forget_history(std::move(meters));
 }
 
@@ -232,13 +232,14 @@ void BufferCore::resize(std::size_t bytes) {
 
 void BufferCore::resize_once(std::size_t bytes) {
   Guard inside(*this);
-  if (bytes == bytes_) return;
+  auto const before = inside->bytes;
+  if (bytes == before) return;
   inside->settle(inside->whole(), true);
   for (Place place = host_place; place < inside->coherence.place_count(); ++place) inside->check_not_leased(place);
   if (inside->host && !inside->host->pooled()) {
     throw UnsupportedOperation("resize", inside->display_name(), "it stands on memory that somebody else allocated");
   }
-  ByteRange const kept{0, std::min(bytes, bytes_)};
+  ByteRange const kept{0, std::min(bytes, before)};
   // What is kept stays where it is current; what is current nowhere as a whole is first brought to the host.
   auto* on = inside->holds(host_place, kept) ? nullptr : inside->device_holding(kept);
   bool const has_data = inside->coherence.has_data() && !kept.empty();
@@ -260,9 +261,8 @@ void BufferCore::resize_once(std::size_t bytes) {
     std::memcpy(storage->host_address(), inside->host->host_address(), kept.size());
   }
   bool const pinned = on == nullptr && inside->pinned.load(std::memory_order_relaxed);
-  auto const before = bytes_;
   inside->drop_everything(bytes);
-  bytes_ = bytes;
+  bytes_.store(bytes, std::memory_order_relaxed);
   inside->advice.resize(before, bytes);
   if (!storage) return;
   storage->heed(inside->advice);
@@ -344,12 +344,12 @@ void BufferCore::validate() const {
   coherence.validate();
   for (std::size_t i = 0; i < inside_->sides.size(); ++i) {
     bool const has_memory = inside_->sides[i].storage != nullptr;
-    if (bytes_ != 0 && has_memory != coherence.has_storage(static_cast<Place>(i + 1))) {
+    if (inside_->bytes != 0 && has_memory != coherence.has_storage(static_cast<Place>(i + 1))) {
       throw std::logic_error("BufferCore: coherence and memory disagree on " +
                              std::string(inside_->sides[i].device->id()));
     }
   }
-  if (bytes_ != 0 && (inside_->host != nullptr) != coherence.has_storage(host_place)) {
+  if (inside_->bytes != 0 && (inside_->host != nullptr) != coherence.has_storage(host_place)) {
     throw std::logic_error("BufferCore: coherence and memory disagree on the host");
   }
 }

@@ -61,7 +61,7 @@ bool BufferCore::recycle(bool zero) {
     inside->life.reset();
     if (!UNIMEM_MUTANT(recycled_dirty)) inside->coherence.discard();
   } else {
-    inside->drop_everything(bytes_);
+    inside->drop_everything(inside->bytes);
   }
   inside->forget_history(std::move(meters));
   if (!kept) return false;

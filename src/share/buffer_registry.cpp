@@ -41,8 +41,12 @@ struct BufferRegistry::Inside {
     std::uint64_t opened = 0;
 
     [[nodiscard]] std::size_t count() const noexcept { return core->size_bytes() / element.bytes; }
-    /// A resize leaves one dimension, and nobody tells us.
-    [[nodiscard]] Shape shape_now() const { return shape.count() == count() ? shape : Shape(count()); }
+    /// A resize leaves one dimension, and nobody tells us. It may come at any time: who wants to know more of the core
+    /// than its shape asks it once for its bytes.
+    [[nodiscard]] Shape shape_of(std::size_t bytes) const {
+      auto const now = bytes / element.bytes;
+      return shape.count() == now ? shape : Shape(now);
+    }
     [[nodiscard]] std::string title() const {
       if (!name.empty()) return fmt::format("'{}'", name);
       auto const own = core->name();
@@ -189,7 +193,7 @@ detail::SharedCore BufferRegistry::open_core(BufferId id, detail::SharedElement 
   std::unique_lock lock{own.mutex};
   auto& entry = own.entry_of(lock, id)->second;
   own.check_element(lock, entry, element);
-  detail::SharedCore result{entry.core, entry.shape_now()};
+  detail::SharedCore result{entry.core, entry.shape_of(entry.core->size_bytes())};
   ++entry.opened;
   ++own.counts.opened;
   return result;
@@ -256,14 +260,15 @@ std::vector<SharedBuffer> BufferRegistry::list() const {
   std::vector<SharedBuffer> result;
   result.reserve(own.entries.size());
   for (auto const& [number, entry] : own.entries) {
+    auto const bytes = entry.core->size_bytes();
     result.push_back({.id = {own.tag, number},
                       .name = entry.name,
                       .buffer = std::string(entry.core->name()),
                       .element = detail::type_name(entry.element.name.view()),
                       .tag = entry.element.tag,
                       .element_bytes = entry.element.bytes,
-                      .shape = entry.shape_now(),
-                      .bytes = entry.core->size_bytes(),
+                      .shape = entry.shape_of(bytes),
+                      .bytes = bytes,
                       .opened = entry.opened,
                       .holders = static_cast<std::size_t>(entry.core.use_count()) - 1});
   }

@@ -338,6 +338,21 @@ TEST_F(Registries, ThreadsPublishOpenListAndReleaseAtOnce) {
   EXPECT_EQ(shared.statistics().opened, std::uint64_t{threads} * rounds * 2);
 }
 
+TEST_F(Registries, AListMayBeAskedForWhileABufferIsResized) {
+  auto buffer = synchronized(100);
+  std::ignore = shared.publish(buffer);
+  std::atomic<bool> over{false};
+  std::jthread const resizing{[&] {
+    for (std::size_t round = 0; round < 500; ++round) buffer.resize(round % 2 == 0 ? 150 : 100);
+    over = true;
+  }};
+  do {
+    auto const told = shared.list().front();
+    ASSERT_TRUE(told.bytes == 400 || told.bytes == 600) << told.bytes;
+    ASSERT_EQ(told.shape, Shape(told.bytes / 4)) << "of one moment";
+  } while (!over);
+}
+
 TEST_F(Registries, OfManyWhoReleaseOneIdOneDoesAndWhoOpensMeanwhileHasItOrIsTold) {
   constexpr int threads = 6;
   for (int round = 0; round < 100; ++round) {

@@ -87,7 +87,8 @@ class UNIMEM_API BufferCore final : public Resident {
   BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped);
   ~BufferCore() override;
 
-  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
+  /// May be asked while another thread resizes the buffer: it is the one size or the other.
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
   [[nodiscard]] BufferState state() const noexcept {
     auto const summary = summary_.load(std::memory_order_acquire);
     return (summary & by_pages) != 0 ? state_by_pages() : state_of(summary);
@@ -256,7 +257,7 @@ class UNIMEM_API BufferCore final : public Resident {
   /// Whether filling `range` with `pattern` is a device's business, and whose.
   [[nodiscard]] Device* device_to_fill(ByteRange range, std::size_t pattern_bytes);
 
-  std::size_t bytes_;
+  std::atomic<std::size_t> bytes_;  ///< a number alone: nothing else is published through it, so relaxed
   std::atomic<std::uint32_t> summary_{static_cast<std::uint32_t>(BufferState::uninitialized)};
   void* host_address_ = nullptr;  ///< published by `summary_`
   /// A device that holds every byte, with nothing in flight anywhere: bringing it up to date is nothing to do.

@@ -155,7 +155,8 @@ class UNIMEM_API BufferRegistry {
   [[nodiscard]] bool contains(BufferId id) const;
 
   [[nodiscard]] std::size_t size() const;
-  /// What is published now, in the order in which it was.
+  /// What is published now, in the order in which it was. A buffer that is being resized is told with one size or the
+  /// other.
   [[nodiscard]] std::vector<SharedBuffer> list() const;
   [[nodiscard]] RegistryStatistics statistics() const;
 
