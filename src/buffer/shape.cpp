@@ -54,6 +54,13 @@ void check_elements(ByteRange range, std::size_t element_bytes, std::size_t alig
   }
 }
 
+void check_covers(std::size_t count, std::size_t element_bytes, BufferCore const* core) {
+  if (core == nullptr) throw_empty_handle("buffer");
+  auto const bytes = checked_multiply(count, element_bytes, "count");
+  auto const held = core->size_bytes();
+  if (bytes != held) throw SizeMismatch("bytes of a shape and of the buffer it is for", held, bytes);
+}
+
 void check_element(std::size_t index, std::size_t size) {
   if (index >= size) throw InvalidArgument("index", fmt::format("{}", index), fmt::format("below {}", size));
 }

@@ -4,6 +4,7 @@
 #include "device/gate.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <tuple>
 #include <utility>
@@ -190,6 +191,24 @@ TEST_F(Resizes, AnotherHandleThatNoLongerFitsSaysSoAndOneThatFitsGoesOn) {
   EXPECT_EQ(second.slice(0, 60).to_vector(), counting(60));
   EXPECT_EQ(second.clone().size(), 100U);
   buffer.core().validate();
+}
+
+TEST_F(Resizes, AHandleOverACoreMustNeedExactlyItsBytes) {
+  auto const buffer = synchronized();
+  for (auto const count : {0U, 99U, 101U}) {
+    try {
+      UnifiedBuffer<std::uint32_t> const another(Shape(count), buffer.shared_core());
+      ADD_FAILURE() << count << " elements were taken for 100";
+    } catch (SizeMismatch const& error) {
+      EXPECT_EQ(error.expected, 400U);
+      EXPECT_EQ(error.actual, std::size_t{4} * count);
+    }
+  }
+  // So many bytes more than 64 bits hold that what is left of them would fit.
+  auto const wrapped = (std::size_t{1} << 62) + 100;
+  EXPECT_THROW(UnifiedBuffer<std::uint32_t>(Shape(wrapped), buffer.shared_core()), InvalidArgument);
+  EXPECT_THROW(UnifiedBuffer<std::uint32_t>(Shape(0), std::shared_ptr<BufferCore>{}), InvalidArgument);
+  EXPECT_EQ(UnifiedBuffer<std::uint16_t>({10, 20}, buffer.shared_core()).size(), 200U);
 }
 
 TEST_F(Resizes, ResetIsAsItWasMade) {

@@ -237,6 +237,8 @@ TEST_F(States, TextNamesShapeAndState) {
 TEST_F(States, ShapesAreCheckedBeforeAnythingExists) {
   EXPECT_THROW(UnifiedBuffer<float>(-1, on_sim()), InvalidArgument);
   EXPECT_THROW(UnifiedBuffer<float>({3, -2}, on_sim()), InvalidArgument);
+  EXPECT_THROW(UnifiedBuffer<float>({-1}), InvalidArgument);
+  EXPECT_THROW(UnifiedBuffer<float>({-1}, on_sim()), InvalidArgument);
   EXPECT_THROW(UnifiedBuffer<double>(std::size_t{1} << 62, on_sim()), InvalidArgument);
   EXPECT_THROW(UnifiedBuffer<char>(std::size_t{0} - 1, on_sim()), InvalidArgument);
   EXPECT_THROW(UnifiedBuffer<float>({std::size_t{1} << 40, std::size_t{1} << 40}, on_sim()), InvalidArgument);
@@ -263,6 +265,10 @@ TEST_F(States, TheLengthOfEachDimensionIsItsExtent) {
   }
   EXPECT_EQ(UnifiedBuffer<float>(7, on_sim()).extent(0), 7U);
   EXPECT_EQ(UnifiedBuffer<float>({0, 5}, on_sim()).extent(0), 0U);
+  UnifiedBuffer<float> const braced({7}), braces{7};
+  EXPECT_EQ(braced.extent(0), 7U) << "a shape of one dimension";
+  EXPECT_EQ(braced.rank(), 1U);
+  EXPECT_EQ(braces.extent(0), 7U);
   UnifiedBuffer<float> const scalar(Shape{}, on_sim());
   EXPECT_EQ(scalar.rank(), 0U);
   EXPECT_THROW(std::ignore = scalar.extent(0), InvalidArgument) << "a scalar has no length";

@@ -8,8 +8,10 @@
 #include <unimem/core/size.hpp>
 
 #include <array>
+#include <concepts>
 #include <cstddef>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,6 +26,8 @@ class BufferPool;
 
 namespace detail {
 [[nodiscard]] UNIMEM_API std::string describe(std::string_view element, Shape const& shape, BufferCore const& core);
+/// Throws unless `count` elements are all that `core` holds.
+UNIMEM_API void check_covers(std::size_t count, std::size_t element_bytes, BufferCore const* core);
 }  // namespace detail
 
 /// One logical array of `T` that lives on the host, on devices, or on both, and is copied only when somebody looks at a
@@ -47,10 +51,19 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
         count_(shape_.count()),
         core_(std::make_shared<BufferCore>(checked_multiply(count_, sizeof(T), "count"), std::move(options))) {}
 
+  /// The same for extents in braces: `({n})` is one dimension of `n`, and nothing else.
+  template <std::integral N>
+  // NOLINTNEXTLINE(google-explicit-constructor): numbers alone are no buffer, in braces neither
+  explicit UnifiedBuffer(std::initializer_list<N> extents, BufferOptions options = {})
+      : UnifiedBuffer(Shape(extents), std::move(options)) {}
+
   /// Over a core that exists already; `shape` must need exactly its bytes. All handles over one core are one buffer; if
-  /// another resizes it below this one's size, every access through this one throws InvalidArgument naming both.
+  /// another resizes it below this one's size, every access through this one throws InvalidArgument naming both. Throws
+  /// InvalidArgument for no core and for more bytes than 64 bits hold, SizeMismatch for other bytes than the core's.
   UnifiedBuffer(Shape shape, std::shared_ptr<BufferCore> core)
-      : shape_(std::move(shape)), count_(shape_.count()), core_(std::move(core)) {}
+      : shape_(std::move(shape)), count_(shape_.count()), core_(std::move(core)) {
+    detail::check_covers(count_, sizeof(T), core_.get());
+  }
 
   UnifiedBuffer(UnifiedBuffer&& other) noexcept
       : shape_(std::exchange(other.shape_, Shape(0))),

@@ -125,7 +125,8 @@ class UNIMEM_API BufferRegistry {
   }
 
   /// The buffer of this id, as a further handle. It has the shape it was published with, or one dimension if it was
-  /// resized since. Throws NotFound, and InvalidArgument naming both types unless it was published as one of `T`.
+  /// resized since. Throws NotFound, and InvalidArgument naming both types unless it was published as one of `T`;
+  /// SizeMismatch if it is resized at this very moment.
   template <class T>
   [[nodiscard]] UnifiedBuffer<T> open(BufferId id) {
     auto found = open_core(id, detail::shared_element<T>());
