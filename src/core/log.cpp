@@ -43,6 +43,15 @@ spdlog::logger& logger() {
   return instance;
 }
 
+/// A level that is none is told of when the program starts: most programs log nothing, and would never hear of it.
+[[maybe_unused]] bool const read_at_start = [] {
+  try {
+    return environment("UNIMEM_LOG_LEVEL") && logger().should_log(spdlog::level::err);
+  } catch (...) {  // no memory before the program has begun: it will notice
+    return false;
+  }
+}();
+
 }  // namespace
 
 void set_log_level(LogLevel level) {

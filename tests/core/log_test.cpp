@@ -98,6 +98,14 @@ TEST(LogDeathTest, TheEnvironmentSetsTheLevelAtStart) {
               "UNIMEM_LOG_LEVEL 'loud' is not one of off, error, warning, info, debug\nunimem: warning: a warning\n$");
 }
 
+TEST(LogDeathTest, ALevelThatIsNoneIsToldOfThoughNothingIsLogged) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // the child is a program that starts with this environment
+  setenv("UNIMEM_LOG_LEVEL", "bogus", 1);
+  EXPECT_EXIT(std::exit(0), ::testing::ExitedWithCode(0),
+              "^unimem: warning: UNIMEM_LOG_LEVEL 'bogus' is not one of off, error, warning, info, debug\n$");
+  unsetenv("UNIMEM_LOG_LEVEL");
+}
+
 TEST(Build, TheLibraryIsTheVersionOfItsHeaders) {
   EXPECT_EQ(version(), UNIMEM_VERSION);
   EXPECT_EQ(std::string(version()), std::to_string(UNIMEM_VERSION_MAJOR) + "." + std::to_string(UNIMEM_VERSION_MINOR) +

@@ -8,7 +8,7 @@
 namespace unimem {
 
 /// How loud the library is. `UNIMEM_LOG_LEVEL` (`off`, `error`, `warning`, `info`, `debug`) sets it at start; `warning`
-/// otherwise.
+/// otherwise, and a value that is none of these is told of in a line on stderr then, whether or not anything is logged.
 enum class LogLevel : std::uint8_t { off, error, warning, info, debug };
 
 /// Thread-safe.
