@@ -16,10 +16,13 @@ constexpr std::chrono::seconds patience{1};
 
 std::atomic<bool> forked{false};
 
+/// Set before the roster is locked for the end: work that is waited for then, and wants another worker, must not wait
+/// for the roster in its turn. Relaxed: it says no more than that.
+std::atomic<bool> ending{false};
+
 struct Roster {
   std::mutex mutex;
   std::set<BackgroundWorker*> workers;
-  bool ending = false;
 };
 
 /// Never destroyed: queues are closed by destructors of static objects, in any order.
@@ -30,9 +33,9 @@ Roster& roster() {
 
 void hush_all() {
   if (is_forked_child()) return;  // the roster's lock may be held by a thread that is not here
+  ending.store(true, std::memory_order_relaxed);
   // Under the lock, so that a queue closed by another thread meanwhile is not destroyed while it is being hushed.
   std::lock_guard const lock{roster().mutex};
-  roster().ending = true;
   for (auto* const worker : roster().workers) worker->hush();
   auto const until = std::chrono::steady_clock::now() + patience;
   for (auto* const worker : roster().workers) worker->await_quiet(until);
@@ -46,8 +49,9 @@ bool enlist(BackgroundWorker& worker) {
     pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
     return std::atexit(hush_all) == 0;
   }();
+  if (ending.load(std::memory_order_relaxed)) return false;
   std::lock_guard const lock{roster().mutex};
-  if (roster().ending) return false;
+  if (ending.load(std::memory_order_relaxed)) return false;
   return roster().workers.insert(&worker).second;
 }
 

@@ -2,6 +2,7 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 
+#include "device/worker_threads.hpp"
 #include "forked_child.hpp"
 
 #include <gtest/gtest.h>
@@ -132,6 +133,29 @@ TEST_F(ProcessEnd, WithAKernelThatNeverEndsDoesNotHang) {
     cpu.default_queue().run(cpu.compile(endless), Range{1}, {});
     while (!running) std::this_thread::yield();
     std::exit(7);
+  };
+  EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
+}
+
+TEST_F(ProcessEnd, WorkThatIsWaitedForMayWantAnotherWorkerAndIsToldThatThereIsNone) {
+  auto const scenario = [] {
+    struct Idle final : detail::BackgroundWorker {
+      void hush() noexcept override {}
+      void await_quiet(std::chrono::steady_clock::time_point /*until*/) noexcept override {}
+    };
+    struct Working final : detail::BackgroundWorker {
+      void hush() noexcept override {}
+      void await_quiet(std::chrono::steady_clock::time_point /*until*/) noexcept override {
+        static Idle another;
+        bool enlisted = true;
+        std::thread([&] { enlisted = detail::enlist(another); }).join();
+        std::_Exit(enlisted ? 1 : 7);
+      }
+    };
+    alarm(30);  // the one used to wait for the other
+    static Working working;
+    if (!detail::enlist(working)) std::_Exit(2);
+    std::exit(3);
   };
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
