@@ -37,7 +37,12 @@ MemoryPool& MemoryManager::pool(Device& device, Location location) {
     auto options = state_->options.pools;
     options.max_bytes = state_->first_limit(home, location);
     found = state_->pools.emplace(key, std::make_unique<MemoryPool>(home, location, std::move(options))).first;
-    state_->pressure->watch(*found->second);
+    try {
+      state_->pressure->watch(*found->second);
+    } catch (...) {
+      state_->pools.erase(found);  // whoever asks next has it watched, or hears why not
+      throw;
+    }
   }
   return *found->second;
 }
@@ -92,6 +97,7 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
   auto const pressure = state_->pressure->counts();
   sum.pressure_calls = pressure.calls;
   sum.failed_pressure_calls = pressure.failures;
+  sum.merged_crossings = pressure.merged;
   return sum;
 }
 

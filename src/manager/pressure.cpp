@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -120,8 +121,7 @@ void Pressure::update(MemoryPool& pool) {
     auto const before = level, now = level_after(before, live, limit);
     if (now != before) {
       if (!subscribers_.empty() && !over_ && !hushed_) {
-        pending_.push_back({{&pool.device(), pool.location(), before, now, live, limit}, last_subscriber_});
-        wake_->notify_one();
+        note({&pool.device(), pool.location(), before, now, live, limit});
       }
       level = now;
     }
@@ -131,10 +131,39 @@ void Pressure::update(MemoryPool& pool) {
   }
 }
 
+void Pressure::note(PressureChange const& change) {
+  if (pending_.size() >= most_pending) {
+    auto const same_pool = [&](News const& news) {
+      return news.change.device == change.device && news.change.location == change.location;
+    };
+    auto const last = std::find_if(pending_.rbegin(), pending_.rend(), same_pool);
+    if (last != pending_.rend()) {
+      ++counts_.merged;
+      auto const before = last->change.before;
+      last->change = change;
+      last->change.before = before;
+      last->last_subscriber = last_subscriber_;
+      if (before != change.now) return;
+      ++counts_.merged;  // they cancel each other
+      pending_.erase(std::next(last).base());
+      ended_->notify_all();
+      return;
+    }
+  }
+  pending_.push_back({change, last_news_ + 1, last_subscriber_});
+  ++last_news_;
+  wake_->notify_one();
+}
+
 void Pressure::watch(MemoryPool& pool) {
   if (is_forked_child()) return;
   Lock const lock{mutex_};
-  update(pool);
+  try {
+    update(pool);
+  } catch (...) {
+    levels_.erase(&pool);
+    throw;
+  }
 }
 
 void Pressure::look(MemoryPool& pool) noexcept {
@@ -166,10 +195,13 @@ std::uint64_t Pressure::subscribe(PressureCallback callback) {
   }();
   if (!has_thread) {
     if (!enlisted_) enlisted_ = enlist(*this);
-    if (enlisted_) thread_ = std::thread{[this] { work(); }};  // else the process is ending
+    if (enlisted_) thread_ = std::thread{[this] { work(); }};
   }
   Lock const lock{mutex_};
-  if (!has_thread) own_thread_ = thread_.get_id();
+  if (!has_thread) {
+    own_thread_ = thread_.get_id();
+    hushed_ = hushed_ || !enlisted_;  // the process is ending: nobody is called any more, nor waited for
+  }
   subscribers_.emplace(last_subscriber_ + 1, std::move(shared));
   return ++last_subscriber_;
 }
@@ -194,7 +226,13 @@ void Pressure::settle() {
   if (is_forked_child()) return;
   Lock lock{mutex_};
   if (on_own_thread()) return;
-  ended_->wait(lock, [&] { return (pending_.empty() && !telling_) || hushed_ || over_; });
+  auto const last = last_news_;  // what comes while this waits is not waited for: callbacks may make it for ever
+  ended_->wait(lock, [&] { return has_told(last) || hushed_ || over_; });
+}
+
+bool Pressure::has_told(std::uint64_t news) const noexcept {
+  bool const at_it = telling_ != 0 && telling_ <= news;
+  return !at_it && (pending_.empty() || pending_.front().number > news);
 }
 
 Pressure::Counts Pressure::counts() const {
@@ -235,7 +273,7 @@ void Pressure::hush() noexcept {
 void Pressure::await_quiet(std::chrono::steady_clock::time_point until) noexcept {
   Lock lock{mutex_};
   if (on_own_thread()) return;  // a callback ends the process
-  ended_->wait_until(lock, until, [&] { return !telling_; });
+  ended_->wait_until(lock, until, [&] { return telling_ == 0; });
 }
 
 void Pressure::work() noexcept {
@@ -246,9 +284,9 @@ void Pressure::work() noexcept {
     if (over_) return;
     auto const news = pending_.front();
     pending_.pop_front();
-    telling_ = true;
+    telling_ = news.number;
     tell(lock, news);
-    telling_ = false;
+    telling_ = 0;
     ended_->notify_all();
   }
 }

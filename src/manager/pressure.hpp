@@ -34,13 +34,18 @@ class Pressure final : public BackgroundWorker {
   struct Counts {
     std::uint64_t calls = 0;
     std::uint64_t failures = 0;  ///< of these, that threw
+    std::uint64_t merged = 0;    ///< crossings that were not told by themselves
   };
+
+  /// Crossings that may wait for their callbacks. When so many do, those of one pool are told as one: a callback that
+  /// is stuck must not cost memory without end.
+  static constexpr std::size_t most_pending = 1024;
 
   /// Throws InvalidArgument for thresholds that make no levels.
   explicit Pressure(PressureOptions const& options);
   virtual ~Pressure();
 
-  /// From now on `pool` knows its marks. Once, when it is made.
+  /// From now on `pool` knows its marks. Once, when it is made; if it throws, nothing is known of the pool.
   void watch(MemoryPool& pool);
 
   /// Finds out where `pool` stands, and has a change told. Where there is no memory for that, a later look does it.
@@ -58,7 +63,8 @@ class Pressure final : public BackgroundWorker {
   [[nodiscard]] std::uint64_t subscribe(PressureCallback callback);
   void cancel(std::uint64_t id) noexcept;
 
-  /// Returns when all that has been noticed so far has been told; at once if called from a callback.
+  /// Returns when all that was noticed before the call has been told, whatever comes meanwhile; at once if called from
+  /// a callback.
   void settle();
 
   [[nodiscard]] Counts counts() const;
@@ -74,6 +80,7 @@ class Pressure final : public BackgroundWorker {
 
   struct News {
     PressureChange change;
+    std::uint64_t number = 0;           ///< rising
     std::uint64_t last_subscriber = 0;  ///< later ones were not there yet
   };
 
@@ -82,7 +89,10 @@ class Pressure final : public BackgroundWorker {
   [[nodiscard]] std::size_t end_of(PressureLevel level, std::size_t limit) const noexcept;
   [[nodiscard]] PressureLevel level_after(PressureLevel before, std::size_t live, std::size_t limit) const noexcept;
 
-  void update(MemoryPool& pool);  // with the lock
+  // With the lock:
+  void update(MemoryPool& pool);
+  void note(PressureChange const& change);
+  [[nodiscard]] bool has_told(std::uint64_t news) const noexcept;
   [[nodiscard]] bool on_own_thread() const noexcept;
   void work() noexcept;
   void tell(Lock& lock, News const& news) noexcept;
@@ -97,10 +107,11 @@ class Pressure final : public BackgroundWorker {
   std::map<MemoryPool const*, PressureLevel> levels_;
   std::map<std::uint64_t, std::shared_ptr<PressureCallback const>> subscribers_;
   std::uint64_t last_subscriber_ = 0;
-  std::deque<News> pending_;
+  std::deque<News> pending_;  ///< by number
+  std::uint64_t last_news_ = 0;
   Counts counts_;
-  std::uint64_t called_ = 0;  ///< whose callback runs; 0: nobody's
-  bool telling_ = false;
+  std::uint64_t called_ = 0;   ///< whose callback runs; 0: nobody's
+  std::uint64_t telling_ = 0;  ///< the number of the news that are being told; 0: none
   bool hushed_ = false;
   bool over_ = false;
 

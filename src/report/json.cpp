@@ -98,6 +98,7 @@ std::string to_json(GlobalMemoryStatistics const& statistics) {
   json["reclaimed_bytes"] = statistics.reclaimed_bytes;
   json["pressure_calls"] = statistics.pressure_calls;
   json["failed_pressure_calls"] = statistics.failed_pressure_calls;
+  json["merged_crossings"] = statistics.merged_crossings;
   auto& pools = json["pools"] = Json::array();
   for (auto const& usage : statistics.pools) {
     Json one;

@@ -5,6 +5,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -340,6 +341,62 @@ TEST_F(PressureOfSim, NobodyWaitsForACallback) {
   EXPECT_THAT(heard(), ElementsAre("none > moderate at 33", "moderate > none at 0")) << "nothing is lost meanwhile";
 }
 
+TEST_F(PressureOfSim, SettlingWaitsForWhatWasNoticedBeforeAndNotForWhatComesMeanwhile) {
+  // Each call makes news for the next: waiting for all of them would never end.
+  std::atomic<bool> over{false};
+  std::optional<Allocation> own;
+  auto const subscription = manager.on_pressure([&](PressureChange const& change) {
+    diary.callback()(change);
+    if (over) return;
+    if (own) {
+      own.reset();
+      static_cast<void>(now());
+    } else {
+      own = take(16);
+    }
+  });
+  auto const block = take(33);
+  auto const lines = heard();
+  ASSERT_FALSE(lines.empty());
+  EXPECT_EQ(lines.front(), "none > moderate at 33");
+  EXPECT_GE(heard().size(), 2U) << "what the first call noticed, at least";
+  over = true;
+}
+
+TEST_F(PressureOfSim, BehindACallbackThatIsStuckCrossingsAreToldAsOneAndNothingGrows) {
+  constexpr std::uint64_t rounds = 2000;
+  std::atomic<bool> inside{false}, go_on{false};
+  auto const subscription = manager.on_pressure([&](PressureChange const& change) {
+    inside = true;
+    inside.notify_all();
+    go_on.wait(false);
+    diary.callback()(change);
+  });
+  take(33).release();
+  inside.wait(false);
+  for (std::uint64_t i = 0; i < rounds; ++i) {
+    EXPECT_EQ(now(), PressureLevel::none);
+    take(33).release();
+  }
+  auto const block = take(50);
+  go_on = true;
+  go_on.notify_all();
+  manager.settle_pressure();
+  auto const changes = diary.changes();
+  auto level = PressureLevel::none;
+  for (auto const& change : changes) {
+    ASSERT_EQ(change.before, level) << "each begins where the last one ended";
+    ASSERT_NE(change.now, change.before);
+    level = change.now;
+  }
+  EXPECT_EQ(level, PressureLevel::high) << "and the last is where it stands";
+  auto const merged = manager.statistics().merged_crossings;
+  EXPECT_GT(merged, 0U);
+  EXPECT_LT(changes.size(), 1100U);
+  EXPECT_EQ(changes.size() + merged, 2 * rounds + 2) << "none is missing";
+  EXPECT_EQ(changes.back().live_bytes, 50 * MiB);
+}
+
 TEST(PressureOptions, ThatMakeNoLevelsAreRefused) {
   auto const nan = std::numeric_limits<double>::quiet_NaN();
   for (PressureOptions const options :
@@ -429,6 +486,25 @@ TEST_F(PressureOfSim, AManagerMayEndWhileACallbackRuns) {
   }};
   brief.reset();
   EXPECT_THAT(diary.lines(), ElementsAre("none > moderate at 33"));
+}
+
+TEST(PressureAtExit, WhoSubscribesThenIsNotCalledNorWaitedFor) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  auto const scenario = [] {
+    alarm(30);        // settling used to wait for ever
+    std::atexit([] {  // before the library's own handlers are, so it runs after them
+      auto& sim = make_sim({.memory_bytes = 64 * MiB});
+      MemoryManager manager;
+      bool called = false;
+      auto const subscription = manager.on_pressure([&](PressureChange const&) { called = true; });
+      auto const block = manager.acquire(sim, Location::device, 60 * MiB);
+      manager.settle_pressure();
+      std::_Exit(!called && manager.pressure(sim, Location::device) == PressureLevel::high ? 7 : 1);
+    });
+    static auto const subscription = default_manager().on_pressure([](PressureChange const&) {});
+    std::exit(2);
+  };
+  EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
 TEST(PressureAtExit, AProcessEndsWithSubscriptionsInItsStatics) {

@@ -162,15 +162,17 @@ TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
   statistics.reclaimed_bytes = 700;
   statistics.pressure_calls = 8;
   statistics.failed_pressure_calls = 9;
+  statistics.merged_crossings = 10;
   statistics.pools.push_back({.device = "sim:0", .location = Location::pinned, .pool = some_statistics()});
   auto const json = nlohmann::ordered_json::parse(to_json(statistics));
-  EXPECT_THAT(keys_of(json),
-              ElementsAre("total_allocations", "active_allocations", "active_bytes", "pooled_bytes", "reserved_bytes",
-                          "reclaims", "reclaimed_bytes", "pressure_calls", "failed_pressure_calls", "pools"));
+  EXPECT_THAT(keys_of(json), ElementsAre("total_allocations", "active_allocations", "active_bytes", "pooled_bytes",
+                                         "reserved_bytes", "reclaims", "reclaimed_bytes", "pressure_calls",
+                                         "failed_pressure_calls", "merged_crossings", "pools"));
   EXPECT_EQ(json["reclaims"], 6);
   EXPECT_EQ(json["reclaimed_bytes"], 700);
   EXPECT_EQ(json["pressure_calls"], 8);
   EXPECT_EQ(json["failed_pressure_calls"], 9);
+  EXPECT_EQ(json["merged_crossings"], 10);
   ASSERT_EQ(json["pools"].size(), 1U);
   EXPECT_EQ(json["pools"][0]["device"], "sim:0");
   EXPECT_EQ(json["pools"][0]["location"], "pinned");

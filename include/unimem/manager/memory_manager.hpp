@@ -64,6 +64,7 @@ struct GlobalMemoryStatistics {
   std::uint64_t refusals = 0;               ///< times nothing of all that helped: OutOfMemory
   std::uint64_t pressure_calls = 0;         ///< of callbacks for memory pressure
   std::uint64_t failed_pressure_calls = 0;  ///< of these, that threw
+  std::uint64_t merged_crossings = 0;       ///< that were told with others, behind a callback that was stuck
   std::vector<PoolUsage> pools;
 };
 
@@ -135,7 +136,9 @@ class UNIMEM_API MemoryManager {
 
   /// Calls `callback` for every crossing from now on, of every device and location, as long as the subscription lives:
   /// once a crossing, upwards and downwards, the latter only `hysteresis` further down. It is noticed where this
-  /// manager is asked for memory, a limit, its pressure or a cleanup; what was released meanwhile shows then.
+  /// manager is asked for memory, a limit, its pressure or a cleanup; what was released meanwhile shows then. While
+  /// more than a thousand crossings wait for callbacks that do not return, later ones of a device and location are told
+  /// as one, which goes from where the first began to where the last ended, and counted (`merged_crossings`).
   ///
   /// Callbacks run on a thread of the manager's, one after the other in the order of the crossings, under no lock: they
   /// may allocate, release, clean up and set limits here, and hear of what they cross by that when they have returned.
@@ -144,7 +147,8 @@ class UNIMEM_API MemoryManager {
   /// starting a thread throws.
   [[nodiscard]] PressureSubscription on_pressure(PressureCallback callback);
 
-  /// Returns when callbacks have been told all that was noticed before; at once within one.
+  /// Returns when callbacks have been told all that was noticed before the call; at once within one, and while the
+  /// process ends.
   void settle_pressure();
 
   /// How fast bytes travel between the host and devices, found out when first asked.
