@@ -7,12 +7,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <cstddef>
 #include <limits>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace unimem {
@@ -196,6 +200,53 @@ TEST_F(CpuInContainer, SmallRequestsComeToTheLimitToo) {
   EXPECT_LE(taken.size() * piece, 128 * MiB)
       << "what the test, or a sanitizer, takes meanwhile may pass for as much of them";
   for (auto const memory : taken) cpu.release(memory, Location::host);
+}
+
+TEST_F(CpuInContainer, OfTwoThatAskAtOnceAndDoNotBothFitOneIsServed) {
+  use(GiB - 300 * MiB);
+  detail::CpuDevice cpu{limit()};
+  constexpr int rounds = 100;
+  std::barrier both{2};
+  std::atomic<int> granted{0};
+  auto const ask = [&] {
+    for (int round = 0; round < rounds; ++round) {
+      std::optional<DeviceMemory> memory;
+      both.arrive_and_wait();
+      try {
+        memory = cpu.allocate(200 * MiB, Location::host);
+        ++granted;
+      } catch (OutOfMemory const&) {
+      }
+      both.arrive_and_wait();
+      EXPECT_EQ(granted, round + 1);
+      if (memory) cpu.release(*memory, Location::host);
+      both.arrive_and_wait();
+    }
+  };
+  {
+    std::jthread const other{ask};
+    ask();
+  }
+  EXPECT_EQ(cpu.headroom() / (16 * MiB), 300 / 16) << "nothing is left of those that were refused";
+}
+
+TEST_F(CpuInContainer, WhatTheProgramHasGivenBackIsNotCountedAsComing) {
+  constexpr auto flags = MAP_PRIVATE | MAP_ANONYMOUS;
+  auto const touch = [](void* memory, std::size_t bytes) {
+    for (std::size_t at = 0; at < bytes; at += 4096) static_cast<std::byte volatile*>(memory)[at] = std::byte{1};
+  };
+  auto* const own = ::mmap(nullptr, 200 * MiB, PROT_READ | PROT_WRITE, flags, -1, 0);
+  ASSERT_NE(own, MAP_FAILED);
+  touch(own, 200 * MiB);
+  detail::CpuDevice cpu{limit()};  // first of all it sees a program that has much memory of its own
+  ::munmap(own, 200 * MiB);
+  EXPECT_EQ(cpu.headroom(), GiB);
+  auto const memory = cpu.allocate(200 * MiB, Location::host);
+  touch(reinterpret_cast<void*>(memory.object), 200 * MiB);
+  use(200 * MiB);  // as the kernel would say
+  EXPECT_GE(cpu.headroom(), GiB - 200 * MiB - 32 * MiB) << "counted once";
+  EXPECT_LE(cpu.headroom(), GiB - 200 * MiB);
+  cpu.release(memory, Location::host);
 }
 
 TEST(CpuWithoutContainer, AsksNobody) {

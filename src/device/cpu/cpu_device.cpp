@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -31,7 +32,7 @@ std::string limit_of(ContainerLimit::Standing const& container) {
 CpuDevice::CpuDevice(ContainerLimit container)
     : Device(Backend::cpu, "cpu"),
       container_(std::move(container)),
-      resident_before_(private_resident_bytes()),
+      least_resident_(private_resident_bytes()),
       pages_(*this) {
   info_.name = processor_name();
   info_.vendor = processor_vendor();
@@ -54,59 +55,77 @@ MemoryInfo CpuDevice::memory_info() const {
 }
 
 std::size_t CpuDevice::headroom() const {
-  auto const standing = container();
+  auto const standing = container(0);
   return standing ? standing->room() : Device::headroom();
 }
 
-std::optional<ContainerLimit::Standing> CpuDevice::container() const {
+std::size_t CpuDevice::touched_bytes() const noexcept {
+  auto const resident = private_resident_bytes();
+  if (resident == 0) return 0;  // the system does not say
+  auto least = least_resident_.load(std::memory_order_relaxed);
+  while (resident < least && !least_resident_.compare_exchange_weak(least, resident, std::memory_order_relaxed)) {
+  }
+  return resident - std::min(resident, least);
+}
+
+std::optional<ContainerLimit::Standing> CpuDevice::container(std::size_t more) const {
   if (!container_.exists()) return std::nullopt;
   auto standing = container_.tightest();
   if (!standing) return std::nullopt;
   // A page counts once it is touched. What was handed out and is not yet there will be, and the tables that map it.
-  auto const live = live_bytes_.load(std::memory_order_relaxed);
-  auto const resident = private_resident_bytes();
-  auto const touched = resident - std::min(resident, resident_before_);
-  auto const coming = live - std::min(live, touched);
+  auto const live = live_bytes_.load(std::memory_order_relaxed) + more;
+  auto const coming = live - std::min(live, touched_bytes());
   standing->used += coming + coming / 512;
   return standing;
 }
 
 void CpuDevice::take(std::size_t bytes, Location location) {
-  auto live = live_bytes_.load(std::memory_order_relaxed);
-  do {
-    if (bytes > info_.total_bytes - live) {
-      OutOfMemory::Facts facts;
-      facts.where = fmt::format("{} {}", id(), to_string(location));
-      facts.requested = bytes;
-      facts.limit = info_.total_bytes;
-      facts.live = live;
-      facts.largest_free = facts.device_free = info_.total_bytes - live;
-      facts.reason = fmt::format("{} is reached", info_.limited_by.empty() ? "the machine's memory" : info_.limited_by);
-      throw OutOfMemory(std::move(facts));
-    }
-  } while (!live_bytes_.compare_exchange_weak(live, live + bytes, std::memory_order_relaxed));
-  if (container_.exists()) ask_container(bytes, location);
+  if (!container_.exists() || is_unasked(bytes)) return count_live(bytes, location);
+  // One after the other, and counted only when granted: of two that ask at once, and do not both fit, the first gets
+  // what it asked for, and neither is refused for what the other was not given.
+  std::lock_guard const lock{asking_};
+  check_capacity(bytes, location, live_bytes_.load(std::memory_order_relaxed));
+  auto const standing = container(bytes);
+  if (standing && standing->used > standing->limit) {
+    OutOfMemory::Facts facts;
+    facts.where = fmt::format("{} {}", id(), to_string(location));
+    facts.requested = bytes;
+    facts.limit = standing->limit;
+    facts.live = live_bytes_.load(std::memory_order_relaxed);
+    auto const used = standing->used - std::min(standing->used, bytes);
+    facts.largest_free = facts.device_free = standing->limit - std::min(standing->limit, used);
+    facts.reason = fmt::format("{} leaves {}", limit_of(*standing), format_size(facts.device_free));
+    throw OutOfMemory(std::move(facts));
+  }
+  count_live(bytes, location);
+  if (standing) unasked_bytes_.store(standing->room() / 64, std::memory_order_relaxed);
 }
 
-void CpuDevice::ask_container(std::size_t bytes, Location location) {
-  for (auto unasked = unasked_bytes_.load(std::memory_order_relaxed); bytes <= unasked;) {
-    if (unasked_bytes_.compare_exchange_weak(unasked, unasked - bytes, std::memory_order_relaxed)) return;
+bool CpuDevice::is_unasked(std::size_t bytes) noexcept {
+  auto unasked = unasked_bytes_.load(std::memory_order_relaxed);
+  while (bytes <= unasked) {
+    if (unasked_bytes_.compare_exchange_weak(unasked, unasked - bytes, std::memory_order_relaxed)) return true;
   }
-  auto const standing = container();
-  if (!standing) return;
-  if (standing->used <= standing->limit) {
-    unasked_bytes_.store(standing->room() / 64, std::memory_order_relaxed);
-    return;
-  }
+  return false;
+}
+
+void CpuDevice::check_capacity(std::size_t bytes, Location location, std::size_t live) const {
+  if (bytes <= info_.total_bytes - live) return;
   OutOfMemory::Facts facts;
   facts.where = fmt::format("{} {}", id(), to_string(location));
   facts.requested = bytes;
-  facts.limit = standing->limit;
-  facts.live = live_bytes_.fetch_sub(bytes, std::memory_order_relaxed) - bytes;
-  auto const used = standing->used - std::min(standing->used, bytes);
-  facts.largest_free = facts.device_free = standing->limit - std::min(standing->limit, used);
-  facts.reason = fmt::format("{} leaves {}", limit_of(*standing), format_size(facts.device_free));
+  facts.limit = info_.total_bytes;
+  facts.live = live;
+  facts.largest_free = facts.device_free = info_.total_bytes - live;
+  facts.reason = fmt::format("{} is reached", info_.limited_by.empty() ? "the machine's memory" : info_.limited_by);
   throw OutOfMemory(std::move(facts));
+}
+
+void CpuDevice::count_live(std::size_t bytes, Location location) {
+  auto live = live_bytes_.load(std::memory_order_relaxed);
+  do {
+    check_capacity(bytes, location, live);
+  } while (!live_bytes_.compare_exchange_weak(live, live + bytes, std::memory_order_relaxed));
 }
 
 DeviceMemory CpuDevice::allocate(std::size_t bytes, Location location) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <optional>
 
 namespace unimem::detail {
@@ -40,11 +41,20 @@ class CpuDevice final : public Device, private PageOwner {
   /// OutOfMemory.
   void take(std::size_t bytes, Location location);
 
-  /// Throws OutOfMemory if the container has no room for what is live, these `bytes` included.
-  void ask_container(std::size_t bytes, Location location);
+  /// Whether they are booked against what may be taken unasked; then they are.
+  [[nodiscard]] bool is_unasked(std::size_t bytes) noexcept;
 
-  /// How the container stands when all that is live has been touched; nothing if there is no limit.
-  [[nodiscard]] std::optional<ContainerLimit::Standing> container() const;
+  /// Throws OutOfMemory if the capacity does not hold these beside what is live.
+  void check_capacity(std::size_t bytes, Location location, std::size_t live) const;
+  void count_live(std::size_t bytes, Location location);
+
+  /// What of the memory handed out here is there already, or may be: by how much more the process has in memory than it
+  /// ever had at least. The least and not the first: what the program itself gives back after its start is not taken
+  /// for ours for ever.
+  [[nodiscard]] std::size_t touched_bytes() const noexcept;
+
+  /// How the container stands when all that is live, and so many more, has been touched; nothing if there is no limit.
+  [[nodiscard]] std::optional<ContainerLimit::Standing> container(std::size_t more) const;
 
   void take_for_pages(std::size_t bytes) override { take(bytes, Location::device); }
   void give_back_from_pages(std::size_t bytes) noexcept override { live_bytes_ -= bytes; }
@@ -53,8 +63,9 @@ class CpuDevice final : public Device, private PageOwner {
   void pages_freed(std::uintptr_t, std::size_t) noexcept override {}
 
   ContainerLimit const container_;
-  std::size_t const resident_before_;  ///< what the process had in memory when nothing of it was handed out here
-  // Sums alone; nothing is published through them.
+  std::mutex asking_;  ///< while the container is asked for more; taken under the lock of `pages_`
+  // Numbers alone; nothing is published through them.
+  mutable std::atomic<std::size_t> least_resident_;  ///< what the process had in memory, as seen so far
   std::atomic<std::size_t> live_bytes_{0};
   std::atomic<std::size_t> unasked_bytes_{0};  ///< that may be taken before the container is looked at again
   HostPages pages_;
