@@ -12,16 +12,15 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/kernel/launch.hpp>
 
+#include "manager/use_patterns.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <functional>
-#include <limits>
-#include <numeric>
-#include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -37,66 +36,8 @@ std::size_t buffer_bytes = std::size_t{1} << 20;
 /// Which buffer is used, one use after the other; each reads and writes all of it.
 struct Pattern {
   std::string name;
-  std::vector<std::size_t> uses;
+  Uses uses;
 };
-
-Pattern loop(std::size_t buffers, std::size_t passes, std::string name) {
-  Pattern pattern{std::move(name), {}};
-  for (std::size_t i = 0; i < buffers * passes; ++i) pattern.uses.push_back(i % buffers);
-  return pattern;
-}
-
-Pattern zipf(std::size_t length, unsigned seed) {
-  Pattern pattern{fmt::format("Zipf(1.0), {} uses, seed {}", length, seed), {}};
-  std::mt19937 random{seed};
-  std::vector<double> weights;
-  for (std::size_t i = 0; i < count; ++i) weights.push_back(1.0 / static_cast<double>(i + 1));
-  std::discrete_distribution<std::size_t> draw(weights.begin(), weights.end());
-  std::vector<std::size_t> names(count);
-  std::iota(names.begin(), names.end(), 0);
-  std::ranges::shuffle(names, random);
-  for (std::size_t i = 0; i < length; ++i) pattern.uses.push_back(names[draw(random)]);
-  return pattern;
-}
-
-/// Loads, if who goes is the one with the largest of `keys`, which `use` keeps up. Everything is written, so each load
-/// but those that stay to the end is followed by a write-back, there or when the host reads at last.
-std::size_t loads(Pattern const& pattern, std::function<void(std::size_t at, std::vector<double>&)> const& use) {
-  std::vector<double> keys(count, 0);
-  std::vector<char> inside(count, 0);
-  std::size_t brought = 0, held = 0;
-  for (std::size_t at = 0; at < pattern.uses.size(); ++at) {
-    auto const what = pattern.uses[at];
-    use(at, keys);
-    if (inside[what] != 0) continue;
-    ++brought;
-    if (held == room) {
-      std::size_t victim = count;
-      for (std::size_t i = 0; i < count; ++i) {
-        if (inside[i] != 0 && (victim == count || keys[i] > keys[victim])) victim = i;
-      }
-      inside[victim] = 0;
-      --held;
-    }
-    inside[what] = 1;
-    ++held;
-  }
-  return brought;
-}
-
-std::size_t optimal_loads(Pattern const& pattern) {
-  auto const length = pattern.uses.size();
-  std::vector<double> next(length), seen(count, static_cast<double>(2 * length));
-  for (std::size_t at = length; at-- > 0;) {
-    next[at] = std::exchange(seen[pattern.uses[at]], static_cast<double>(at));
-  }
-  return loads(pattern, [&](std::size_t at, std::vector<double>& keys) { keys[pattern.uses[at]] = next[at]; });
-}
-
-std::size_t least_recent_loads(Pattern const& pattern) {
-  return loads(pattern,
-               [&](std::size_t at, std::vector<double>& keys) { keys[pattern.uses[at]] = -static_cast<double>(at); });
-}
 
 struct Run {
   std::uint64_t bytes = 0, uploads = 0, downloads = 0;
@@ -188,13 +129,18 @@ void report(Device& device, bool quick) {
   auto const per_byte = static_cast<double>(buffer_bytes);
   fmt::print("  one buffer up {:.2f} GB/s, down {:.2f} GB/s, used {:.0f} us\n", per_byte / rates.up * 1e-9,
              per_byte / rates.down * 1e-9, rates.use * 1e6);
-  std::vector<Pattern> patterns{loop(room, 8, "a loop that fits"), loop(count, quick ? 4 : 8, "a loop over all")};
-  for (auto const seed : {1U, 2U, 3U}) patterns.push_back(zipf(30'000, seed));
+  std::vector<Pattern> patterns{{"a loop that fits", loop(room, 8)}, {"a loop over all", loop(count, quick ? 4 : 8)}};
+  for (auto const seed : {1U, 2U, 3U}) {
+    constexpr std::size_t length = 30'000;
+    patterns.push_back({fmt::format("Zipf(1.0), {} uses, seed {}", length, seed), zipf(count, length, seed)});
+  }
   for (auto const& pattern : patterns) {
     auto const got = run(device, pattern);
-    // Every load is written back in the end.
     auto const in_bytes = [&](std::size_t brought) { return 2.0 * static_cast<double>(brought) * per_byte; };
-    auto const best = in_bytes(optimal_loads(pattern)), usual = in_bytes(least_recent_loads(pattern));
+    // Everything is written, so each load but those that stay to the end is followed by a write-back, there or when the
+    // host reads at last.
+    auto const best = in_bytes(optimal_loads(pattern.uses, room));
+    auto const usual = in_bytes(least_recent_loads(pattern.uses, room));
     auto const bytes = static_cast<double>(got.bytes);
     fmt::print("  {}: {:.3f} GB in {} loads and {} write-backs; optimal {:.3f} GB, least recently used {:.3f} GB\n",
                pattern.name, bytes * 1e-9, got.uploads, got.downloads, best * 1e-9, usual * 1e-9);
