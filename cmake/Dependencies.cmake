@@ -4,6 +4,14 @@
 set(UNIMEM_CARRIED "" CACHE PATH "A folder that `./dev gpu --prepare` has filled, to be used in place of the system's packages")
 
 find_package(Threads REQUIRED)
+
+# libbacktrace comes with GCC, beside its own libraries, where -lbacktrace finds it. What cannot have it says so when it is asked
+# for stacks (`can_capture_stacks`).
+include(CheckCXXSourceCompiles)
+set(CMAKE_REQUIRED_LIBRARIES backtrace)
+check_cxx_source_compiles("#include <backtrace.h>
+int main() { return backtrace_create_state(nullptr, 1, nullptr, nullptr) == nullptr; }" UNIMEM_HAS_BACKTRACE)
+unset(CMAKE_REQUIRED_LIBRARIES)
 if(NOT UNIMEM_CARRIED)
   find_package(fmt REQUIRED)
   find_package(spdlog REQUIRED)

@@ -28,6 +28,14 @@ target_link_libraries(unimem PRIVATE $<BUILD_INTERFACE:unimem_flags> $<BUILD_INT
 target_link_libraries(unimem_static PRIVATE $<BUILD_INTERFACE:unimem_flags> fmt::fmt spdlog::spdlog Threads::Threads
                                             ${CMAKE_DL_LIBS})
 
+# By its name: the linker finds it where its compiler has it, also for who links the static library elsewhere. Its functions are
+# inside the shared one, and not for others to see.
+if(UNIMEM_HAS_BACKTRACE)
+  target_link_libraries(unimem PRIVATE $<BUILD_INTERFACE:backtrace>)
+  target_link_libraries(unimem_static PRIVATE backtrace)
+  target_link_options(unimem PRIVATE LINKER:--exclude-libs,libbacktrace.a)
+endif()
+
 # A fault that hides until a user links the library is found here instead.
 if(NOT UNIMEM_SANITIZE)
   target_link_options(unimem PRIVATE LINKER:--no-undefined)

@@ -1,0 +1,197 @@
+#pragma once
+
+#include <unimem/core/name.hpp>
+#include <unimem/device/memory.hpp>
+#include <unimem/manager/placement.hpp>
+#include <unimem/manager/usage.hpp>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+namespace unimem {
+class Device;
+}
+
+namespace unimem::detail {
+
+class UsageBook;
+struct UsageSlot;
+struct UsageShard;
+
+/// What one line of the book is about.
+struct UsageKey {
+  Device const* device = nullptr;
+  Location location = Location::device;
+  Name name{};
+  friend bool operator==(UsageKey const&, UsageKey const&) = default;
+};
+
+/// One allocation, as the book has it: part of whatever holds the memory, and off the book when that goes. Nothing
+/// until it is entered.
+///
+/// Uses and copies are noted by one thread at a time, the holder of the buffer's lock, and read by anybody: so they are
+/// atomic and cost no read-modify-write.
+class UsageEntry {
+ public:
+  UsageEntry() = default;
+  UsageEntry(UsageEntry const&) = delete;
+  UsageEntry& operator=(UsageEntry const&) = delete;
+  ~UsageEntry() {
+    if (slot_ != nullptr) leave();
+  }
+
+  void note_host(bool reads, bool writes) noexcept {
+    if (reads) add(host_reads_, 1);
+    if (writes) add(host_writes_, 1);
+    used_ = true;
+  }
+  void note_device(bool reads, bool writes) noexcept {
+    if (reads) add(device_reads_, 1);
+    if (writes) add(device_writes_, 1);
+    used_ = true;
+  }
+  void note_copies_in(std::size_t copies, std::size_t bytes) noexcept {
+    add(copies_in_, copies);
+    add(bytes_in_, bytes);
+    used_ = true;
+  }
+  void note_copies_out(std::size_t copies, std::size_t bytes) noexcept {
+    add(copies_out_, copies);
+    add(bytes_out_, bytes);
+    used_ = true;
+  }
+
+ private:
+  friend class UsageBook;
+  friend struct UsageSlot;
+  using Count = std::atomic<std::uint64_t>;
+
+  static void add(Count& count, std::uint64_t more) noexcept {
+    // Relaxed: a number that nothing else depends on, with one writer at a time.
+    count.store(count.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  }
+  void leave() noexcept;
+  void add_uses_to(UsageCounts& counts) const noexcept;
+
+  UsageSlot* slot_ = nullptr;  ///< null: not on the book
+  UsageEntry* next_ = nullptr;
+  UsageEntry* previous_ = nullptr;
+  std::size_t bytes_ = 0;
+  std::uint64_t buffer_ = 0;
+  std::int64_t since_ = 0;  ///< by the book's clock
+  std::unique_ptr<std::vector<std::uintptr_t>> stack_;
+  bool used_ = false;  ///< spares who was not the sums
+  Count host_reads_{0}, host_writes_{0}, device_reads_{0}, device_writes_{0};
+  Count copies_in_{0}, bytes_in_{0}, copies_out_{0}, bytes_out_{0};
+};
+
+/// Bytes that are live in several shards together, and the most there ever were. A shard keeps small changes to itself
+/// and hands them over when they have come to `slack`: so a thread alone has exact peaks, and several do not share a
+/// word for every allocation.
+class UsageGauge {
+ public:
+  static constexpr std::int64_t slack = std::int64_t{64} << 10;
+
+  /// `kept`: what the caller's shard has kept back so far; under its lock.
+  void grow(std::int64_t& kept, std::size_t bytes) noexcept {
+    kept += static_cast<std::int64_t>(bytes);
+    // Relaxed: numbers alone.
+    raise(live_.load(std::memory_order_relaxed) + kept);
+    if (kept > slack) hand_over(kept);
+  }
+  void shrink(std::int64_t& kept, std::size_t bytes) noexcept {
+    kept -= static_cast<std::int64_t>(bytes);
+    if (kept < -slack) hand_over(kept);
+  }
+  /// The most, which is at least `live` now.
+  [[nodiscard]] std::size_t peak(std::size_t live) noexcept {
+    raise(static_cast<std::int64_t>(live));
+    return static_cast<std::size_t>(peak_.load(std::memory_order_relaxed));
+  }
+
+ private:
+  void raise(std::int64_t live) noexcept {
+    auto peak = peak_.load(std::memory_order_relaxed);
+    while (live > peak && !peak_.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
+    }
+  }
+  void hand_over(std::int64_t& kept) noexcept {
+    live_.fetch_add(kept, std::memory_order_relaxed);
+    kept = 0;
+  }
+
+  std::atomic<std::int64_t> live_{0};
+  std::atomic<std::int64_t> peak_{0};
+};
+
+/// Who holds how much of what, by device, location and name, and what it was used for: every allocation of a manager's
+/// buffers, from its taking to its release, in a list that can be walked at any time.
+///
+/// Threads have shards of their own, each behind a lock that is taken for a few instructions at entry and at leaving,
+/// wherever that happens. A walk holds all of them: others wait for it.
+///
+/// Thread-safe. Entries may outlive it: who lets go of it calls `retire`.
+class UsageBook {
+ public:
+  /// Nanoseconds of a clock that never goes back. The default is the system's coarse one, which costs a few nanoseconds
+  /// and goes in steps of a few milliseconds.
+  using Clock = std::int64_t (*)() noexcept;
+
+  explicit UsageBook(StackOptions const& stacks = {}, Clock clock = nullptr);
+  UsageBook(UsageBook const&) = delete;
+  UsageBook& operator=(UsageBook const&) = delete;
+  ~UsageBook();
+
+  /// Destroyed now, or when the last entry has left.
+  static void retire(std::unique_ptr<UsageBook> book) noexcept;
+
+  /// Puts an allocation on the book. Throws std::bad_alloc, with nothing entered, the first time that a thread enters
+  /// something of this key or where a stack is captured; otherwise allocates nothing.
+  void enter(UsageEntry& entry, UsageKey const& key, std::size_t bytes, std::uint64_t buffer);
+
+  [[nodiscard]] Usage usage() const;
+  /// In no order. O(live).
+  [[nodiscard]] std::vector<LiveAllocation> live() const;
+  /// What buffers of one name were used for, wherever they were: those that are gone, and of those that live a few of
+  /// each shard.
+  [[nodiscard]] RecordedUse use_of(Name name) const;
+  /// The same for all names, by the mean size of their allocations.
+  [[nodiscard]] UseBySize use_by_size() const;
+
+ private:
+  friend class UsageEntry;
+  friend struct UsageSlot;
+  friend struct UsageShard;
+  struct Place;
+  struct Line;
+  class AllShards;
+
+  [[nodiscard]] Line& line_of(UsageKey const& key);
+  [[nodiscard]] UsageShard& shard_of_this_thread() const noexcept;
+  [[nodiscard]] std::int64_t now() const noexcept;
+  void add(UsageShard& shard, UsageSlot& slot, UsageEntry& entry, std::size_t bytes, std::uint64_t buffer) noexcept;
+  /// By the line's index. The mutex is held.
+  [[nodiscard]] std::vector<UsageCounts> counts_of_lines() const;
+
+  Clock const clock_;
+  std::size_t const stack_every_;
+  std::atomic<std::uint64_t> entered_{0};  ///< counted only where stacks are sampled
+  std::unique_ptr<UsageShard[]> shards_;   // NOLINT(modernize-avoid-c-arrays): of a fixed number, and never moved
+
+  /// Guards the lines and places, which are there until the end. Never taken while a shard is held.
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Line>> lines_;
+  std::vector<std::unique_ptr<Place>> places_;
+  std::unordered_map<Name, std::vector<Line*>> by_name_;
+  mutable UsageGauge total_;
+
+  std::atomic<bool> retired_{false};
+  std::atomic<std::uint64_t> left_{0};  ///< once retired: entries that have not left
+};
+
+}  // namespace unimem::detail
