@@ -128,6 +128,13 @@ bool BufferCore::is_pinned() const noexcept {
   return inside_->pinned.load(std::memory_order_relaxed);
 }
 
+Location BufferCore::location() const {
+  std::lock_guard const lock{inside_->mutex};
+  auto const& inside = *inside_;
+  bool const refused = inside.host && !inside.pinned.load(std::memory_order_relaxed);
+  return inside.options.location == Location::pinned && refused ? Location::host : inside.options.location;
+}
+
 bool BufferCore::is_allocated() const {
   std::lock_guard const lock{inside_->mutex};
   return inside_->has_any_storage();

@@ -64,6 +64,7 @@ Event BufferCore::Inside::overwrite_host(ByteRange range, std::function<Event(Qu
   host->order_write(queue, range);
   auto const event = submit(queue, host->host_window(range));
   host->hazards().written_by(range, event);
+  host->usage().note_host(false, true);
   commit_write(host_place, range, event, Events::of_all);
   return event;
 }
@@ -139,6 +140,7 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   inside->host->order_read(queue, range);
   auto const event = queue.download(data.data(), inside->host->host_window(range), data.size(), {&arrived, 1});
   inside->host->hazards().read_by(range, event);
+  inside->host->usage().note_host(true, false);
   return event;
 }
 

@@ -69,6 +69,7 @@ Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, Devi
     auto& inside = *buffer->inside_;
     auto const& storage = inside.storage_at(inside.place_of(device));
     memory.push_back(storage ? storage->window_on(device, range) : DeviceMemory{});
+    if (storage) storage->usage().note_device(intent != Intent::write, intent != Intent::read);
     if (storage && intent != Intent::write) storage->hazards().add_writers(range, needs);
   }
 
@@ -113,6 +114,7 @@ DeviceLease BufferCore::lease_once(Device& device, Queue* queue, ByteRange range
   if (auto const& there = inside->storage_at(place);
       intent == Intent::read && there && inside->is_quiet(place, range)) {
     there->used_by_others(device, queue);
+    there->usage().note_device(true, false);
     if (queue != nullptr) inside->offer_leases(there, *queue);
     return {there, there->window_on(device, range)};
   }
@@ -128,6 +130,7 @@ DeviceLease BufferCore::lease_once(Device& device, Queue* queue, ByteRange range
   if (intent != Intent::read) inside->commit_write(place, range, arrived, Inside::Events::of_the_end);
   if (!storage) return {};
   storage->used_by_others(device, queue);
+  storage->usage().note_device(intent != Intent::write, intent != Intent::read);
   if (queue != nullptr && intent == Intent::read) inside->offer_leases(storage, *queue);
   return {storage, storage->window_on(device, range)};
 }

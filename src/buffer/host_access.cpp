@@ -29,6 +29,7 @@ void* BufferCore::host_slow(ByteRange range, Intent intent) {
     if (inside->host && intent != Intent::read) inside->host->wait_to_write(range);
     inside->commit(std::move(plan), {});
   }
+  if (inside->host) inside->host->usage().note_host(intent != Intent::write, intent != Intent::read);
   if (inside->host) in_place ? inside->host->wait_to_write(range) : inside->host->wait_to_read(range);
   return inside->host ? inside->host->host_address() : nullptr;
 }
@@ -49,6 +50,7 @@ void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
     plans.push_back(std::move(plan));
   }
   inside->carry_out(all);
+  if (inside->host) inside->host->usage().note_host(true, false);
   for (auto& plan : plans) inside->commit(std::move(plan), {});
 }
 

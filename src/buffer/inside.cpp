@@ -245,7 +245,9 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t
     // What is not begun again must not wait with the buffer's lock.
     std::optional<detail::Operation> with_the_lock;
     if (detail::Operation::innermost() == nullptr) with_the_lock.emplace(detail::Operation::Waiting::never);
-    return detail::Storage::unified(*unified, manager->acquire(*unified, Location::unified, size, named()));
+    auto storage = detail::Storage::unified(*unified, manager->acquire(*unified, Location::unified, size, named()));
+    storage->count_in(manager->usage_book(), name, id);
+    return storage;
   }
   // Tracked memory has its pages to itself. No pool aligns as coarsely, so it gets one page more than it needs.
   auto const page = tracking == Tracking::pages ? detail::PageWatch::page_bytes() : 1;
@@ -259,13 +261,16 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t
     } catch (OutOfMemory const&) {
       // Documented: pageable memory serves instead, and is_pinned() says so.
       pinned.store(false, std::memory_order_relaxed);
+      manager->note_refused_pinning();
     }
   }
   if (!memory) memory = manager->acquire(detail::host_device(), Location::host, wanted, named());
   auto const block = memory.memory();
   auto const skipped = (page - (block.object + block.offset) % page) % page;
-  return std::make_shared<detail::Storage>(detail::host_device(), std::move(memory),
-                                           block.window(skipped, whole_pages));
+  auto storage =
+      std::make_shared<detail::Storage>(detail::host_device(), std::move(memory), block.window(skipped, whole_pages));
+  storage->count_in(manager->usage_book(), name, id);
+  return storage;
 }
 
 std::shared_ptr<detail::Storage> BufferCore::Inside::host_memory() {
@@ -288,6 +293,7 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCor
   auto memory = manager->acquire(wanted, Location::device, size, request);
   if (auto* const operation = detail::Operation::innermost()) operation->took(size);
   auto storage = std::make_shared<detail::Storage>(wanted, std::move(memory));
+  storage->count_in(manager->usage_book(), name, id);
   // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket of
   // its own: whoever comes from another goes behind it.
   if (!UNIMEM_MUTANT(fresh_block_not_ordered)) storage->hazards().perhaps_written_by({0, size}, queue.record());

@@ -7,6 +7,7 @@
 
 #include "buffer/advice_book.hpp"
 #include "buffer/hazards.hpp"
+#include "manager/usage_book.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -120,6 +121,13 @@ class Storage {
     return idle();
   }
 
+  /// Puts it on the book of who has what, until it goes: under the name of its buffer. Throws std::bad_alloc.
+  void count_in(UsageBook& book, Name name, std::uint64_t buffer) {
+    book.enter(usage_, {device_, location(), name}, memory_.bytes, buffer);
+  }
+  /// Where uses and copies are noted, with the buffer's lock held.
+  [[nodiscard]] UsageEntry& usage() noexcept { return usage_; }
+
   /// A better place for all of it in the pool it is from; empty if there is none, or it is from no pool.
   [[nodiscard]] Allocation better_place(MemoryPool& pool) const { return pool.acquire_better(allocation_); }
 
@@ -145,6 +153,7 @@ class Storage {
   DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it
   AdviceBook heeded_;        ///< what the device has been told
   Hazards hazards_;
+  UsageEntry usage_;  ///< leaves the book after the memory has gone: nobody is counted out too early
   Device* others_on_ = nullptr;
   std::uint64_t others_queue_ = 0;               ///< 0: on any queue, or on none of ours
   std::atomic<LeaseCell const*> door_{nullptr};  ///< a lease that ends may take it away

@@ -210,6 +210,8 @@ void BufferCore::Inside::count(Place from, Place to, std::size_t moved, detail::
     counters.between_bytes.fetch_add(moved, std::memory_order_relaxed);
     counters.between.fetch_add(copies, std::memory_order_relaxed);
   }
+  if (auto const& storage = storage_at(from)) storage->usage().note_copies_out(copies, moved);
+  if (auto const& storage = storage_at(to)) storage->usage().note_copies_in(copies, moved);
   auto const from_name = place_name(from), to_name = place_name(to);
   auto link = std::ranges::find_if(links, [&](auto const& l) { return l.from == from_name && l.to == to_name; });
   if (link == links.end()) link = links.insert(links.end(), {from_name, to_name, 0, 0});

@@ -7,6 +7,7 @@
 #include "manager/pressure.hpp"
 #include "manager/residents.hpp"
 #include "manager/turns.hpp"
+#include "manager/usage_book.hpp"
 #include "manager/use_history.hpp"
 
 #include <algorithm>
@@ -39,10 +40,14 @@ struct MemoryManager::State {
   explicit State(ManagerOptions given)
       : options(std::move(given)),
         links(options.links),
-        pressure(std::make_shared<detail::Pressure>(options.pressure)) {}
+        pressure(std::make_shared<detail::Pressure>(options.pressure)),
+        book(std::make_unique<detail::UsageBook>(options.leaks.stacks)) {}
   State(State const&) = delete;
   State& operator=(State const&) = delete;
-  ~State() { pressure->close(); }
+  ~State() {
+    pressure->close();
+    detail::UsageBook::retire(std::move(book));
+  }
 
   /// The pool of exactly this device and location, or null.
   [[nodiscard]] MemoryPool* find(Device const& device, Location location) const {
@@ -104,6 +109,7 @@ struct MemoryManager::State {
   detail::Residents residents;
   Links links;
   std::shared_ptr<detail::Pressure> const pressure;
+  std::unique_ptr<detail::UsageBook> book;
   // Counts alone: nothing else is published through them, so relaxed.
   std::atomic<std::uint64_t> reclaims{0};
   std::atomic<std::uint64_t> failed_reclaims{0};
@@ -111,6 +117,8 @@ struct MemoryManager::State {
   std::atomic<std::uint64_t> cache_trims{0};
   std::atomic<std::uint64_t> waits{0};
   std::atomic<std::uint64_t> refusals{0};
+  std::atomic<std::uint64_t> refused_pinnings{0};
+  std::atomic<std::uint64_t> missing_unified{0};
 };
 
 }  // namespace unimem

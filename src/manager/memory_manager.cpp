@@ -14,10 +14,6 @@
 
 namespace unimem {
 
-MemoryManager::MemoryManager(ManagerOptions options) : state_(std::make_unique<State>(std::move(options))) {}
-
-MemoryManager::~MemoryManager() = default;
-
 namespace {
 
 Device& host() {
@@ -94,6 +90,8 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
   sum.cache_trims = state_->cache_trims.load(std::memory_order_relaxed);
   sum.waits = state_->waits.load(std::memory_order_relaxed);
   sum.refusals = state_->refusals.load(std::memory_order_relaxed);
+  sum.refused_pinnings = state_->refused_pinnings.load(std::memory_order_relaxed);
+  sum.missing_unified = state_->missing_unified.load(std::memory_order_relaxed);
   auto const pressure = state_->pressure->counts();
   sum.pressure_calls = pressure.calls;
   sum.failed_pressure_calls = pressure.failures;
@@ -163,12 +161,6 @@ void MemoryManager::remove_resident(Resident& resident) noexcept {
 
 detail::UseClock& MemoryManager::use_clock(Device& device) {
   return state_->traffic_on(device).clock;
-}
-
-MemoryManager& default_manager() {
-  // Never destroyed: buffers in static storage are, at an hour nobody can know, and give their memory back to it.
-  static auto& instance = *std::make_unique<MemoryManager>().release();
-  return instance;
 }
 
 }  // namespace unimem

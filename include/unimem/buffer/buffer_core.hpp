@@ -103,6 +103,8 @@ class UNIMEM_API BufferCore final : public Resident {
   }
   [[nodiscard]] MemoryManager& manager() const noexcept;
   [[nodiscard]] bool is_pinned() const noexcept;
+  /// Where it is at home: what its options say, but `host` for what should be pinned and was refused.
+  [[nodiscard]] Location location() const;
   [[nodiscard]] bool is_allocated() const;
   [[nodiscard]] bool valid_on_host() const;
   [[nodiscard]] bool valid_on(Device& device) const;

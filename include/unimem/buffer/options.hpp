@@ -3,9 +3,11 @@
 #include <unimem/core/export.hpp>
 #include <unimem/manager/memory_manager.hpp>
 #include <unimem/manager/options.hpp>
+#include <unimem/manager/placement.hpp>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 namespace unimem {
@@ -33,6 +35,8 @@ struct BufferOptions {
   bool strict = false;  ///< every access before `allocate()` raises BufferNotAllocated
   std::string name{};   ///< shown in errors and reports
   int priority = 0;     ///< of buffers that could give device memory back those of lower priority do first
+  /// How `MemoryManager::allocate` came to the location; null for buffers that are made otherwise.
+  std::shared_ptr<PlacementDecision const> decision{};
 };
 
 /// Who frees wrapped memory.

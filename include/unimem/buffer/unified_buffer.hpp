@@ -13,6 +13,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -103,6 +104,15 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   /// How writes by the host are noticed; see `Tracking`.
   [[nodiscard]] Tracking tracking() const { return core().tracking(); }
   [[nodiscard]] bool is_pinned() const noexcept { return core_ && core_->is_pinned(); }
+  /// Where it is at home: the location it was given, but `host` where locked memory was refused. Whether there is
+  /// memory, and where the bytes are current, is another question.
+  [[nodiscard]] Location location() const { return core().location(); }
+  /// How `MemoryManager::allocate` came to that, what was asked for and why it is so (`why()`); nothing for buffers
+  /// that were made otherwise.
+  [[nodiscard]] std::optional<PlacementDecision> placement() const {
+    auto const& decision = core().options().decision;
+    return decision ? std::optional(*decision) : std::nullopt;
+  }
   [[nodiscard]] bool is_allocated() const { return core_ && core_->is_allocated(); }
   [[nodiscard]] bool valid_on_host() const { return core_ && core_->valid_on_host(); }
   [[nodiscard]] bool valid_on(Device& device) const { return core_ && core_->valid_on(device); }
@@ -225,7 +235,10 @@ Event copy_async(BufferSlice<T> const& from, BufferSlice<T> const& to) {
 }
 
 namespace detail {
-[[nodiscard]] UNIMEM_API BufferOptions buffer_options(MemoryManager& manager, AllocationOptions const& options);
+[[nodiscard]] UNIMEM_API BufferOptions buffer_options(MemoryManager& manager, AllocationOptions const& options,
+                                                      std::size_t bytes);
+/// Takes memory where a buffer that was made with these options is at home.
+UNIMEM_API void move_in(BufferCore& core);
 [[nodiscard]] UNIMEM_API std::shared_ptr<BufferCore> wrap_host_memory(MemoryManager& manager, void* pointer,
                                                                       std::size_t bytes, std::size_t alignment,
                                                                       Location location, Ownership ownership);
@@ -233,18 +246,18 @@ namespace detail {
 
 template <class T>
 UnifiedBuffer<T> MemoryManager::allocate(std::size_t count, AllocationOptions const& options) {
-  UnifiedBuffer<T> buffer(Shape(count), detail::buffer_options(*this, options));
-  bool const on_device = options.location == Location::device;
-  buffer.allocate(!on_device, on_device);
+  auto const bytes = checked_multiply(count, sizeof(T), "count");
+  UnifiedBuffer<T> buffer(Shape(count), detail::buffer_options(*this, options, bytes));
+  detail::move_in(*buffer.shared_core());
   return buffer;
 }
 
 template <class T>
 UnifiedBuffer<T> MemoryManager::allocate(std::span<const T> data, AllocationOptions const& options) {
-  UnifiedBuffer<T> buffer(Shape(data.size()), detail::buffer_options(*this, options));
-  buffer.allocate(true, false);
+  UnifiedBuffer<T> buffer(Shape(data.size()), detail::buffer_options(*this, options, data.size_bytes()));
+  detail::move_in(*buffer.shared_core());
   buffer.copy_from(data);
-  if (options.location == Location::device) buffer.sync_to_device();
+  if (buffer.location() == Location::device) buffer.sync_to_device();
   return buffer;
 }
 

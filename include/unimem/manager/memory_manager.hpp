@@ -4,8 +4,10 @@
 #include <unimem/device/device.hpp>
 #include <unimem/manager/links.hpp>
 #include <unimem/manager/options.hpp>
+#include <unimem/manager/placement.hpp>
 #include <unimem/manager/pressure.hpp>
 #include <unimem/manager/resident.hpp>
+#include <unimem/manager/usage.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
 #include <cstddef>
@@ -25,14 +27,28 @@ class UnifiedBuffer;
 class Ownership;
 
 namespace detail {
+class UsageBook;
 class UseClock;
-}
+}  // namespace detail
+
+/// What becomes of memory that buffers have not given back when their manager ends.
+struct LeakOptions {
+  /// Whether it is reported when the manager is destroyed, or when the process exits, for the default one; nothing is
+  /// said if there is none. For the default manager `UNIMEM_LEAKS=1` sets it.
+  bool report_at_end = false;
+  /// Which allocations' stacks are captured. UnsupportedOperation where the library cannot. For the default manager
+  /// `UNIMEM_LEAK_STACKS=n`.
+  StackOptions stacks{};
+  /// Called with the report; must not throw. Empty: its text goes to the standard error output.
+  std::function<void(LeakReport const&)> report{};
+};
 
 /// How a manager behaves.
 struct ManagerOptions {
   PoolOptions pools{};         ///< for every pool it makes; limits are set with `set_limit`
   LinkOptions links{};         ///< how the ways between memories are measured
   PressureOptions pressure{};  ///< where its levels begin
+  LeakOptions leaks{};         ///< what is said of memory that is never given back
 };
 
 /// How far `MemoryManager::defragment` may go.
@@ -62,6 +78,8 @@ struct GlobalMemoryStatistics {
   std::uint64_t cache_trims = 0;            ///< times other pools' caches made room
   std::uint64_t waits = 0;                  ///< times an operation was begun again after others that were in its way
   std::uint64_t refusals = 0;               ///< times nothing of all that helped: OutOfMemory
+  std::uint64_t refused_pinnings = 0;       ///< times ordinary host memory served since none could be locked
+  std::uint64_t missing_unified = 0;        ///< times something else served since the device has no unified memory
   std::uint64_t pressure_calls = 0;         ///< of callbacks for memory pressure
   std::uint64_t failed_pressure_calls = 0;  ///< of these, that threw
   std::uint64_t merged_crossings = 0;       ///< that were told with others, behind a callback that was stuck
@@ -77,9 +95,17 @@ class UNIMEM_API MemoryManager {
   explicit MemoryManager(ManagerOptions options = {});
   MemoryManager(MemoryManager const&) = delete;
   MemoryManager& operator=(MemoryManager const&) = delete;
+
+  /// Its buffers must be gone. Memory that they have not given back is reported if that was asked for, and then let be:
+  /// what holds it may still be destroyed as long as it holds host memory alone.
   ~MemoryManager();
 
-  /// A buffer of `count` elements, contents undefined. Defined in <unimem/buffer/unified_buffer.hpp>.
+  /// A buffer of `count` elements, contents undefined, with memory where it was asked for: at a location, or where a
+  /// placement comes to, which `place` decides if it is automatic. What was given is told by the buffer's `location()`
+  /// and `placement()`. Locked memory that is refused is replaced by ordinary host memory, unified memory that a
+  /// placement asks for and the device does not have by locked; both are counted in `statistics()`. Throws
+  /// InvalidArgument if placement and location contradict each other, UnsupportedOperation for a location that is not
+  /// served. Defined in <unimem/buffer/unified_buffer.hpp>.
   template <class T>
   [[nodiscard]] UnifiedBuffer<T> allocate(std::size_t count, AllocationOptions const& options = {});
 
@@ -118,6 +144,25 @@ class UNIMEM_API MemoryManager {
   void set_limit(Device& device, Location location, std::size_t bytes);
 
   [[nodiscard]] GlobalMemoryStatistics statistics() const;
+
+  /// Where a buffer of that many bytes should be at home, and why: by the table, by what buffers of its name were used
+  /// for so far, and by what is free on the device now. Links are asked, and the first time measured, only if buffers
+  /// of the name have been copied.
+  [[nodiscard]] PlacementDecision place(Device& device, PlacementQuestion const& question, Name name = {});
+
+  /// What new buffers on this device should ask for, by the rows of the table, from what all buffers were used for,
+  /// those of one name taken together. Its hints say also what is short and what has been refused.
+  [[nodiscard]] PlacementRecommendations recommendations(Device& device);
+
+  /// The memory of buffers by device, location and name, at one moment: those that are made and destroyed meanwhile
+  /// wait. O(live allocations). Memory that was wrapped, and what is acquired without a buffer, is in none of it.
+  [[nodiscard]] Usage usage() const;
+
+  /// Every piece of memory that a buffer of this manager has, likewise.
+  [[nodiscard]] std::vector<LiveAllocation> live() const;
+
+  /// The same as what has not been given back: the largest first.
+  [[nodiscard]] LeakReport leak_report() const;
 
   /// Gives all cached blocks back; returns the bytes. Never touches live memory.
   std::size_t cleanup();
@@ -164,6 +209,13 @@ class UNIMEM_API MemoryManager {
   /// nobody has moved on for ten seconds. It must hold no resident when called, and have changed nothing when it
   /// throws.
   void in_turn(Device& device, std::function<void()> const& work);
+
+  /// For buffers: where their memory is entered. Lives as long as the manager, and for what is entered then still.
+  [[nodiscard]] detail::UsageBook& usage_book() noexcept;
+  /// For buffers: ordinary memory serves, since the system locks none.
+  void note_refused_pinning() noexcept;
+  /// For placements: something else serves, since the device has no unified memory.
+  void note_missing_unified() noexcept;
 
   /// For residents: what their uses on a device are timed by. Lives as long as the manager.
   [[nodiscard]] detail::UseClock& use_clock(Device& device);

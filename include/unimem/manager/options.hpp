@@ -3,6 +3,7 @@
 #include <unimem/device/device.hpp>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace unimem {
@@ -36,7 +37,11 @@ enum class AccessPattern : std::uint8_t {
 
 /// What `MemoryManager::allocate` is asked for besides the number of elements.
 struct AllocationOptions {
-  Location location = Location::device;  ///< pinned: the host side is page-locked
+  /// A demand: what the device does not serve is UnsupportedOperation. Pinned: the host side is page-locked. Nothing:
+  /// the placement decides.
+  std::optional<Location> location{};
+  /// A wish: what the machine does not have is replaced by what comes nearest, and counted. Must not contradict the
+  /// location.
   Placement placement = Placement::automatic;
   AccessPattern access = AccessPattern::unknown;
   Device* device = nullptr;  ///< null: default_device()

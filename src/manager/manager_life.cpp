@@ -1,0 +1,84 @@
+#include <unimem/core/environment.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include "manager/manager_state.hpp"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+
+// How managers begin and end, and what is said of memory that nobody has given back by then.
+
+namespace unimem {
+namespace {
+
+/// Asked before anything is made.
+ManagerOptions checked(ManagerOptions options) {
+  if (options.leaks.stacks.every != 0 && !can_capture_stacks()) {
+    throw UnsupportedOperation("capturing stacks", "this build of unimem",
+                               "libbacktrace was not found when it was built");
+  }
+  return options;
+}
+
+void report_leaks(LeakOptions const& options, MemoryManager const& manager) noexcept {
+  if (!options.report_at_end) return;
+  try {
+    auto const report = manager.leak_report();
+    if (report.empty()) return;
+    if (options.report) return options.report(report);
+    auto const text = report.text();
+    std::fwrite(text.data(), 1, text.size(), stderr);
+  } catch (std::exception const& error) {
+    log(LogLevel::error, std::string("there is no leak report: ") + error.what());
+  }
+}
+
+/// The default manager's wish, by the environment.
+LeakOptions wished() {
+  LeakOptions options;
+  options.report_at_end = environment_flag("UNIMEM_LEAKS", false);
+  options.stacks.every = environment_size("UNIMEM_LEAK_STACKS").value_or(0);
+  return options;
+}
+
+LeakOptions const* default_wish = nullptr;
+pid_t default_process = 0;
+
+void report_default_leaks() noexcept {
+  if (getpid() == default_process) report_leaks(*default_wish, default_manager());
+}
+
+}  // namespace
+
+MemoryManager::MemoryManager(ManagerOptions options) : state_(std::make_unique<State>(checked(std::move(options)))) {}
+
+MemoryManager::~MemoryManager() {
+  report_leaks(state_->options.leaks, *this);
+}
+
+MemoryManager& default_manager() {
+  // Never destroyed: buffers in static storage are, at an hour nobody can know, and give their memory back to it.
+  static auto& instance = []() -> MemoryManager& {
+    ManagerOptions options;
+    options.leaks = wished();
+    auto made = std::make_unique<MemoryManager>(options);
+    if (options.leaks.report_at_end) {
+      default_wish = new LeakOptions(options.leaks);
+      default_process = getpid();
+      // Before the constructor of the first static buffer has ended: such buffers are destroyed before this is called.
+      if (std::atexit(report_default_leaks) != 0) log(LogLevel::error, "there will be no leak report: atexit is full");
+    }
+    return *made.release();
+  }();
+  return instance;
+}
+
+}  // namespace unimem
