@@ -1,6 +1,7 @@
 # What the project is built with: the packages of this system, or what `./dev gpu --prepare` put into a folder for machines
 # that have none. Of a system with both, the folder's are taken.
 
+option(UNIMEM_WITH_PROMETHEUS "Do not build without prometheus-cpp (it is used where it is found)" OFF)
 set(UNIMEM_CARRIED "" CACHE PATH "A folder that `./dev gpu --prepare` has filled, to be used in place of the system's packages")
 
 find_package(Threads REQUIRED)
@@ -16,6 +17,17 @@ if(NOT UNIMEM_CARRIED)
   find_package(fmt REQUIRED)
   find_package(spdlog REQUIRED)
   find_package(nlohmann_json REQUIRED)
+  # Optional: what is built without it says so when it is asked (`can_expose_to_prometheus`). Not by its CMake package, which
+  # wants the web servers of its other parts.
+  set(required "")
+  if(UNIMEM_WITH_PROMETHEUS)
+    set(required REQUIRED)
+  endif()
+  find_path(UNIMEM_PROMETHEUS_INCLUDE prometheus/text_serializer.h ${required})
+  find_library(UNIMEM_PROMETHEUS_CORE prometheus-cpp-core ${required})
+  if(UNIMEM_PROMETHEUS_INCLUDE AND UNIMEM_PROMETHEUS_CORE)
+    set(UNIMEM_HAS_PROMETHEUS TRUE)
+  endif()
   return()
 endif()
 

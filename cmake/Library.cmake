@@ -28,6 +28,12 @@ target_link_libraries(unimem PRIVATE $<BUILD_INTERFACE:unimem_flags> $<BUILD_INT
 target_link_libraries(unimem_static PRIVATE $<BUILD_INTERFACE:unimem_flags> fmt::fmt spdlog::spdlog Threads::Threads
                                             ${CMAKE_DL_LIBS})
 
+if(UNIMEM_HAS_PROMETHEUS)
+  target_link_libraries(unimem PRIVATE $<BUILD_INTERFACE:${UNIMEM_PROMETHEUS_CORE}>)
+  target_link_libraries(unimem_static PRIVATE $<BUILD_INTERFACE:${UNIMEM_PROMETHEUS_CORE}>
+                                              $<INSTALL_INTERFACE:prometheus-cpp-core>)
+endif()
+
 # By its name: the linker finds it where its compiler has it, also for who links the static library elsewhere. Its functions are
 # inside the shared one, and not for others to see.
 if(UNIMEM_HAS_BACKTRACE)

@@ -38,6 +38,7 @@ Json pool_json(PoolStatistics const& statistics) {
   json["active_allocations"] = statistics.active_allocations;
   json["active_bytes"] = statistics.active_bytes;
   json["peak_active_bytes"] = statistics.peak_active_bytes;
+  json["slack_bytes"] = statistics.slack_bytes;
   json["reserved_bytes"] = statistics.reserved_bytes;
   json["peak_reserved_bytes"] = statistics.peak_reserved_bytes;
   json["failed_allocations"] = statistics.failed_allocations;
@@ -70,6 +71,26 @@ Json device_json(DeviceSnapshot const& device, ReportDetail detail) {
   return json;
 }
 
+Json counts_json(UsageCounts const& counts) {
+  Json json;
+  json["allocations"] = counts.allocations;
+  json["releases"] = counts.releases;
+  json["live_bytes"] = counts.live_bytes;
+  json["peak_bytes"] = counts.peak_bytes;
+  json["allocated_bytes"] = counts.allocated_bytes;
+  json["seconds_alive"] = counts.seconds_alive;
+  json["longest_seconds"] = counts.longest_seconds;
+  json["copies_in"] = counts.copies_in;
+  json["bytes_in"] = counts.bytes_in;
+  json["copies_out"] = counts.copies_out;
+  json["bytes_out"] = counts.bytes_out;
+  json["host_reads"] = counts.host_reads;
+  json["host_writes"] = counts.host_writes;
+  json["device_reads"] = counts.device_reads;
+  json["device_writes"] = counts.device_writes;
+  return json;
+}
+
 Json link_json(Link const& link) {
   Json json;
   json["from"] = link.from;
@@ -89,13 +110,20 @@ std::string to_json(PoolStatistics const& statistics) {
 
 std::string to_json(GlobalMemoryStatistics const& statistics) {
   Json json;
+  json["schema"] = statistics_schema;
   json["total_allocations"] = statistics.total_allocations;
   json["active_allocations"] = statistics.active_allocations;
   json["active_bytes"] = statistics.active_bytes;
   json["pooled_bytes"] = statistics.pooled_bytes;
   json["reserved_bytes"] = statistics.reserved_bytes;
   json["reclaims"] = statistics.reclaims;
+  json["failed_reclaims"] = statistics.failed_reclaims;
   json["reclaimed_bytes"] = statistics.reclaimed_bytes;
+  json["cache_trims"] = statistics.cache_trims;
+  json["waits"] = statistics.waits;
+  json["refusals"] = statistics.refusals;
+  json["refused_pinnings"] = statistics.refused_pinnings;
+  json["missing_unified"] = statistics.missing_unified;
   json["pressure_calls"] = statistics.pressure_calls;
   json["failed_pressure_calls"] = statistics.failed_pressure_calls;
   json["merged_crossings"] = statistics.merged_crossings;
@@ -106,6 +134,30 @@ std::string to_json(GlobalMemoryStatistics const& statistics) {
     one["location"] = to_string(usage.location);
     one["pool"] = pool_json(usage.pool);
     pools.push_back(std::move(one));
+  }
+  return on_one_line(json);
+}
+
+std::string to_json(Usage const& usage) {
+  Json json;
+  json["schema"] = usage_schema;
+  json["total"] = counts_json(usage.total);
+  auto& places = json["places"] = Json::array();
+  for (auto const& place : usage.places) {
+    Json one;
+    one["device"] = place.device;
+    one["location"] = to_string(place.location);
+    one.update(counts_json(place.counts));
+    places.push_back(std::move(one));
+  }
+  auto& lines = json["lines"] = Json::array();
+  for (auto const& line : usage.lines) {
+    Json one;
+    one["device"] = line.device;
+    one["location"] = to_string(line.location);
+    one["name"] = line.name;
+    one.update(counts_json(line.counts));
+    lines.push_back(std::move(one));
   }
   return on_one_line(json);
 }

@@ -112,7 +112,8 @@ PoolStatistics some_statistics() {
   statistics.active_allocations = 2;
   statistics.active_bytes = 200;
   statistics.peak_active_bytes = 250;
-  statistics.reserved_bytes = 300;
+  statistics.slack_bytes = 20;
+  statistics.reserved_bytes = 320;
   statistics.peak_reserved_bytes = std::numeric_limits<std::size_t>::max();
   statistics.failed_allocations = 5;
   statistics.size_classes[0] = {.allocations = 3, .hits = 2, .active_bytes = 150, .pooled_bytes = 100};
@@ -124,7 +125,7 @@ TEST(Json, PoolStatisticsAreExactUpToTheLargestNumber) {
   auto const json = nlohmann::ordered_json::parse(to_json(some_statistics()));
   EXPECT_THAT(keys_of(json),
               ElementsAre("total_allocations", "pool_hits", "pool_misses", "hit_rate", "total_pooled_bytes",
-                          "active_allocations", "active_bytes", "peak_active_bytes", "reserved_bytes",
+                          "active_allocations", "active_bytes", "peak_active_bytes", "slack_bytes", "reserved_bytes",
                           "peak_reserved_bytes", "failed_allocations", "size_classes"));
   EXPECT_EQ(json["total_allocations"], 4);
   EXPECT_EQ(json["pool_hits"], 3);
@@ -134,7 +135,8 @@ TEST(Json, PoolStatisticsAreExactUpToTheLargestNumber) {
   EXPECT_EQ(json["active_allocations"], 2);
   EXPECT_EQ(json["active_bytes"], 200);
   EXPECT_EQ(json["peak_active_bytes"], 250);
-  EXPECT_EQ(json["reserved_bytes"], 300);
+  EXPECT_EQ(json["slack_bytes"], 20);
+  EXPECT_EQ(json["reserved_bytes"], 320);
   EXPECT_EQ(json["peak_reserved_bytes"].get<std::size_t>(), std::numeric_limits<std::size_t>::max());
   EXPECT_EQ(json["failed_allocations"], 5);
 }
@@ -159,16 +161,31 @@ TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
   statistics.pooled_bytes = 100;
   statistics.reserved_bytes = 300;
   statistics.reclaims = 6;
+  statistics.failed_reclaims = 11;
+  statistics.cache_trims = 12;
+  statistics.waits = 13;
+  statistics.refusals = 14;
+  statistics.refused_pinnings = 15;
+  statistics.missing_unified = 16;
   statistics.reclaimed_bytes = 700;
   statistics.pressure_calls = 8;
   statistics.failed_pressure_calls = 9;
   statistics.merged_crossings = 10;
   statistics.pools.push_back({.device = "sim:0", .location = Location::pinned, .pool = some_statistics()});
   auto const json = nlohmann::ordered_json::parse(to_json(statistics));
-  EXPECT_THAT(keys_of(json), ElementsAre("total_allocations", "active_allocations", "active_bytes", "pooled_bytes",
-                                         "reserved_bytes", "reclaims", "reclaimed_bytes", "pressure_calls",
-                                         "failed_pressure_calls", "merged_crossings", "pools"));
+  EXPECT_THAT(keys_of(json), ElementsAre("schema", "total_allocations", "active_allocations", "active_bytes",
+                                         "pooled_bytes", "reserved_bytes", "reclaims", "failed_reclaims",
+                                         "reclaimed_bytes", "cache_trims", "waits", "refusals", "refused_pinnings",
+                                         "missing_unified", "pressure_calls", "failed_pressure_calls",
+                                         "merged_crossings", "pools"));
+  EXPECT_EQ(json["schema"], 1);
   EXPECT_EQ(json["reclaims"], 6);
+  EXPECT_EQ(json["failed_reclaims"], 11);
+  EXPECT_EQ(json["cache_trims"], 12);
+  EXPECT_EQ(json["waits"], 13);
+  EXPECT_EQ(json["refusals"], 14);
+  EXPECT_EQ(json["refused_pinnings"], 15);
+  EXPECT_EQ(json["missing_unified"], 16);
   EXPECT_EQ(json["reclaimed_bytes"], 700);
   EXPECT_EQ(json["pressure_calls"], 8);
   EXPECT_EQ(json["failed_pressure_calls"], 9);
@@ -177,6 +194,39 @@ TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
   EXPECT_EQ(json["pools"][0]["device"], "sim:0");
   EXPECT_EQ(json["pools"][0]["location"], "pinned");
   EXPECT_EQ(json["pools"][0]["pool"], nlohmann::ordered_json::parse(to_json(some_statistics())));
+}
+
+TEST(Json, UsageHasEveryCountByDeviceLocationAndName) {
+  Usage usage;
+  UsageCounts const counts{.allocations = 3,
+                           .releases = 1,
+                           .live_bytes = 200,
+                           .peak_bytes = 300,
+                           .allocated_bytes = 400,
+                           .seconds_alive = 1.5,
+                           .longest_seconds = 1.25,
+                           .copies_in = 4,
+                           .bytes_in = 5,
+                           .copies_out = 6,
+                           .bytes_out = 7,
+                           .host_reads = 8,
+                           .host_writes = 9,
+                           .device_reads = 10,
+                           .device_writes = 11};
+  usage.lines.push_back({.device = "cpu", .location = Location::pinned, .name = "x", .counts = counts});
+  usage.places.push_back({.device = "cpu", .location = Location::pinned, .counts = counts});
+  usage.total = counts;
+  auto const json = nlohmann::ordered_json::parse(to_json(usage));
+  EXPECT_THAT(keys_of(json), ElementsAre("schema", "total", "places", "lines"));
+  EXPECT_THAT(keys_of(json["total"]),
+              ElementsAre("allocations", "releases", "live_bytes", "peak_bytes", "allocated_bytes", "seconds_alive",
+                          "longest_seconds", "copies_in", "bytes_in", "copies_out", "bytes_out", "host_reads",
+                          "host_writes", "device_reads", "device_writes"));
+  EXPECT_EQ(json["total"]["longest_seconds"], 1.25);
+  EXPECT_EQ(json["total"]["device_writes"], 11);
+  EXPECT_EQ(json["places"][0]["location"], "pinned");
+  EXPECT_EQ(json["lines"][0]["name"], "x");
+  EXPECT_EQ(json["lines"][0]["bytes_out"], 7);
 }
 
 }  // namespace

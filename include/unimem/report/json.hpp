@@ -2,6 +2,7 @@
 
 #include <unimem/core/export.hpp>
 #include <unimem/manager/memory_manager.hpp>
+#include <unimem/manager/usage.hpp>
 #include <unimem/pool/statistics.hpp>
 #include <unimem/report/device_list.hpp>
 
@@ -25,9 +26,18 @@ enum class ReportDetail : std::uint8_t {
 /// is null for the last, unbounded one.
 [[nodiscard]] UNIMEM_API std::string to_json(PoolStatistics const& statistics);
 
-/// The totals by their names in the struct, and `pools`: one object per device and location, its statistics under
-/// `pool`.
+/// What `schema` says in the two below. Fields are added without a new number; one that changes its meaning or goes
+/// counts it up.
+inline constexpr int statistics_schema = 1;
+inline constexpr int usage_schema = 1;
+
+/// `schema`, the totals by their names in the struct, and `pools`: one object per device and location, its statistics
+/// under `pool`.
 [[nodiscard]] UNIMEM_API std::string to_json(GlobalMemoryStatistics const& statistics);
+
+/// `{"schema","total":{…},"places":[{"device","location",…}],"lines":[{"device","location","name",…}]}`, each with the
+/// counts by their names in the struct.
+[[nodiscard]] UNIMEM_API std::string to_json(Usage const& usage);
 
 /// `{"devices":[{"id","backend","name","total_bytes","free_bytes"}],"unavailable":[{"backend","reason"}]}`; in full
 /// also `vendor driver compute_units max_allocation alignment is_gpu integrated doubles compiles_source runs_host_form

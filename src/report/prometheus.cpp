@@ -1,0 +1,154 @@
+#include <unimem/report/prometheus.hpp>
+
+#include <unimem/core/error.hpp>
+
+#include <string>
+
+#ifdef UNIMEM_PROMETHEUS
+#include <prometheus/metric_family.h>
+#include <prometheus/text_serializer.h>
+
+#include <string_view>
+#include <utility>
+#include <vector>
+#endif
+
+namespace unimem {
+
+#ifdef UNIMEM_PROMETHEUS
+
+namespace {
+
+using Labels = std::vector<prometheus::ClientMetric::Label>;
+
+/// Families of metrics, each begun when its first number comes.
+class Exposition {
+ public:
+  void count(std::string_view name, std::string_view help, std::uint64_t value, Labels const& labels = {}) {
+    prometheus::ClientMetric metric;
+    metric.counter.value = static_cast<double>(value);
+    add(std::string(name) + "_total", help, prometheus::MetricType::Counter, std::move(metric), labels);
+  }
+  void gauge(std::string_view name, std::string_view help, double value, Labels const& labels = {}) {
+    prometheus::ClientMetric metric;
+    metric.gauge.value = value;
+    add(std::string(name), help, prometheus::MetricType::Gauge, std::move(metric), labels);
+  }
+  void bytes(std::string_view name, std::string_view help, std::size_t value, Labels const& labels = {}) {
+    gauge(std::string(name) + "_bytes", help, static_cast<double>(value), labels);
+  }
+  [[nodiscard]] std::string text() const { return prometheus::TextSerializer().Serialize(families_); }
+
+ private:
+  void add(std::string name, std::string_view help, prometheus::MetricType type, prometheus::ClientMetric metric,
+           Labels const& labels) {
+    name.insert(0, "unimem_");
+    metric.label = labels;
+    for (auto& family : families_) {
+      if (family.name != name) continue;
+      family.metric.push_back(std::move(metric));
+      return;
+    }
+    prometheus::MetricFamily family;
+    family.name = std::move(name);
+    family.help = std::string(help);
+    family.type = type;
+    family.metric.push_back(std::move(metric));
+    families_.push_back(std::move(family));
+  }
+
+  std::vector<prometheus::MetricFamily> families_;
+};
+
+void expose(Exposition& to, PoolUsage const& usage) {
+  Labels const labels{{"device", usage.device}, {"location", std::string(to_string(usage.location))}};
+  auto const& pool = usage.pool;
+  to.count("pool_allocations", "Blocks handed out", pool.total_allocations, labels);
+  to.count("pool_hits", "Blocks handed out that had been in use before", pool.pool_hits, labels);
+  to.count("pool_misses", "Blocks handed out of new memory", pool.pool_misses, labels);
+  to.count("pool_failed_allocations", "Requests without memory", pool.failed_allocations, labels);
+  to.gauge("pool_active_allocations", "Blocks in use", static_cast<double>(pool.active_allocations), labels);
+  to.bytes("pool_active", "Blocks in use", pool.active_bytes, labels);
+  to.bytes("pool_peak_active", "The most that blocks in use have come to", pool.peak_active_bytes, labels);
+  to.bytes("pool_cached", "Blocks that are kept for reuse", pool.total_pooled_bytes, labels);
+  to.bytes("pool_slack", "Free parts of pages beside blocks", pool.slack_bytes, labels);
+  to.bytes("pool_reserved", "Taken from the device", pool.reserved_bytes, labels);
+  to.bytes("pool_peak_reserved", "The most ever taken from the device", pool.peak_reserved_bytes, labels);
+}
+
+void expose(Exposition& to, UsageLine const& line) {
+  Labels const labels{
+      {"device", line.device}, {"location", std::string(to_string(line.location))}, {"name", line.name}};
+  auto const& counts = line.counts;
+  to.count("usage_allocations", "Pieces of memory that buffers took", counts.allocations, labels);
+  to.count("usage_releases", "Pieces of memory that buffers gave back", counts.releases, labels);
+  to.bytes("usage_live", "What buffers have", counts.live_bytes, labels);
+  to.bytes("usage_peak", "The most that buffers had", counts.peak_bytes, labels);
+  to.count("usage_copies_in", "Copies that ended here", counts.copies_in, labels);
+  to.count("usage_bytes_in", "Bytes copied here", counts.bytes_in, labels);
+  to.count("usage_copies_out", "Copies that began here", counts.copies_out, labels);
+  to.count("usage_bytes_out", "Bytes copied from here", counts.bytes_out, labels);
+  to.count("usage_host_reads", "Reads by the host", counts.host_reads, labels);
+  to.count("usage_host_writes", "Writes by the host", counts.host_writes, labels);
+  to.count("usage_device_reads", "Reads by devices", counts.device_reads, labels);
+  to.count("usage_device_writes", "Writes by devices", counts.device_writes, labels);
+}
+
+}  // namespace
+
+bool can_expose_to_prometheus() noexcept {
+  return true;
+}
+
+std::string to_prometheus(GlobalMemoryStatistics const& statistics) {
+  Exposition to;
+  to.count("allocations", "Blocks handed out by all pools", statistics.total_allocations);
+  to.gauge("active_allocations", "Blocks in use", static_cast<double>(statistics.active_allocations));
+  to.bytes("active", "Blocks in use", statistics.active_bytes);
+  to.bytes("cached", "Blocks that are kept for reuse", statistics.pooled_bytes);
+  to.bytes("reserved", "Taken from devices", statistics.reserved_bytes);
+  to.count("reclaims", "Device copies that were evicted to make room", statistics.reclaims);
+  to.count("failed_reclaims", "Evictions that failed, with nothing lost", statistics.failed_reclaims);
+  to.count("reclaimed_bytes", "What evictions freed", statistics.reclaimed_bytes);
+  to.count("cache_trims", "Times other pools' caches made room", statistics.cache_trims);
+  to.count("waits", "Times an operation was begun again after others in its way", statistics.waits);
+  to.count("refusals", "Times nothing helped: out of memory", statistics.refusals);
+  to.count("refused_pinnings", "Times no host memory could be locked", statistics.refused_pinnings);
+  to.count("missing_unified", "Times a device lacked unified memory", statistics.missing_unified);
+  to.count("pressure_calls", "Calls of callbacks for memory pressure", statistics.pressure_calls);
+  to.count("failed_pressure_calls", "Of these, that threw", statistics.failed_pressure_calls);
+  for (auto const& pool : statistics.pools) expose(to, pool);
+  return to.text();
+}
+
+std::string to_prometheus(Usage const& usage) {
+  Exposition to;
+  for (auto const& line : usage.lines) expose(to, line);
+  return to.text();
+}
+
+#else
+
+namespace {
+
+[[noreturn]] void refuse() {
+  throw UnsupportedOperation("to_prometheus", "this build of unimem", "prometheus-cpp was not found when it was built");
+}
+
+}  // namespace
+
+bool can_expose_to_prometheus() noexcept {
+  return false;
+}
+
+std::string to_prometheus(GlobalMemoryStatistics const& /*statistics*/) {
+  refuse();
+}
+
+std::string to_prometheus(Usage const& /*usage*/) {
+  refuse();
+}
+
+#endif
+
+}  // namespace unimem
