@@ -254,7 +254,7 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t
   auto const whole_pages = (size + page - 1) / page * page;
   auto const wanted = whole_pages + page - 1;
   Allocation memory;
-  if (options.pinned) {
+  if (options.pinned || pin_next) {
     try {
       memory = manager->acquire(detail::host_device(), Location::pinned, wanted, named());
       pinned.store(true, std::memory_order_relaxed);

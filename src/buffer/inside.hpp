@@ -201,6 +201,11 @@ struct BufferCore::Inside {
   /// At the end of an operation: opens the door if what it leads to is as its visitors may expect.
   void open_door() noexcept;
 
+  // What optimizing does (optimizing.cpp); the bytes it was done to.
+  std::size_t pin_host(OptimizationTerms const& terms, OptimizationStep& step);
+  std::size_t release_idle(BufferCore& self, Place place, OptimizationTerms const& terms);
+  std::size_t place_ahead(BufferCore& self, Place place, OptimizationTerms const& terms, OptimizationStep& step);
+
   /// Saves what only `place` holds to `to`, and lets its storage go.
   void release(BufferCore& self, Place place, Place to);
 
@@ -235,6 +240,7 @@ struct BufferCore::Inside {
   std::exception_ptr deferred;  ///< a failure that nobody could be told of: the next access raises it
   bool allocated = false;       ///< by `allocate()`
   std::atomic<bool> pinned{false};
+  bool pin_next = false;  ///< the next host memory is to be locked, though nobody asked: it was found to pay
   bool resident = false;  ///< known to the manager
   bool captured = false;  ///< launches with it are being captured: its bytes stand as they are until that is done
   std::shared_ptr<void const> life;  ///< made when somebody wants to know when it ends

@@ -12,6 +12,7 @@ namespace unimem {
 
 void BufferCore::Inside::forget_history(std::shared_ptr<Meters> fresh) noexcept {
   allocated = false;
+  pin_next = false;
   advice.clear();
   links.clear();
   last_failure.clear();

@@ -5,6 +5,9 @@
 #include "buffer/inside.hpp"
 #include "buffer/lease_cell.hpp"
 #include "buffer/mutants.hpp"
+#include "device/host_pinning.hpp"
+
+#include <unistd.h>
 
 #include <array>
 #include <cstddef>
@@ -53,12 +56,32 @@ Storage::~Storage() {
     }
   }
   auto const last = last_work();
+  if (locked_) {
+    static_cast<void>(last.wait_for_error());  // a driver may still be reading what must not be unlocked under it
+    HostPinning::instance().unpin(host_address());
+  }
   if (allocation_) {
     allocation_.release(UNIMEM_MUTANT(ticket_dropped) ? Event{} : last);
     return;
   }
   static_cast<void>(last.wait_for_error());
   if (ownership_.deleter()) ownership_.deleter()(reinterpret_cast<void*>(memory_.object));
+}
+
+bool Storage::can_be_locked() const noexcept {
+  if (!allocation_ || location() != Location::host) return false;
+  static auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto const begin = reinterpret_cast<std::uintptr_t>(host_address());
+  auto const block = allocation_.memory();
+  auto const end_of_block = block.object + block.offset + allocation_.capacity();
+  return begin % page == 0 && (begin + memory_.bytes + page - 1) / page * page <= end_of_block;
+}
+
+std::string Storage::lock_in_place() {
+  if (locked_) return {};
+  auto refusal = HostPinning::instance().pin(host_address(), memory_.bytes);
+  locked_ = refusal.empty();
+  return refusal;
 }
 
 void Storage::heed(AdviceBook const& advice) {

@@ -12,6 +12,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 namespace unimem::detail {
@@ -71,7 +73,13 @@ class Storage {
   [[nodiscard]] Location location() const noexcept { return allocation_ ? allocation_.location() : wrapped_at_; }
 
   /// Whether it is host memory that the system may move while the driver looks.
-  [[nodiscard]] bool pageable() const noexcept { return location() == Location::host; }
+  [[nodiscard]] bool pageable() const noexcept { return location() == Location::host && !locked_; }
+
+  /// Whether it is ordinary host memory of a pool that shares no page with anything else.
+  [[nodiscard]] bool can_be_locked() const noexcept;
+  /// Locks such memory where it stands, until it goes back to its pool, which then waits for the work on it. Why it was
+  /// refused, or empty.
+  [[nodiscard]] std::string lock_in_place();
 
   /// Tells the device which advice holds for the memory, as far as it has not been told: a hint, until the memory goes.
   void heed(AdviceBook const& advice);
@@ -157,6 +165,7 @@ class Storage {
   Device* others_on_ = nullptr;
   std::uint64_t others_queue_ = 0;               ///< 0: on any queue, or on none of ours
   std::atomic<LeaseCell const*> door_{nullptr};  ///< a lease that ends may take it away
+  bool locked_ = false;                          ///< in place
   std::atomic<unsigned> leases_{0};              ///< but for those that came in by the door
 };
 

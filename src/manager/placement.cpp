@@ -56,26 +56,17 @@ PlacementRule row_of(std::size_t bytes, AccessPattern access) noexcept {
   return bytes <= large_above ? PlacementRule::medium : PlacementRule::large;
 }
 
-double per(std::uint64_t count, std::uint64_t buffers) noexcept {
-  return static_cast<double>(count) / static_cast<double>(buffers);
-}
-
-/// What the copies of one buffer in one direction take, on average.
-struct Copies {
-  double pageable = 0;
-  double pinned = 0;
-};
-
-Copies copies_over(std::optional<Link> const& link, std::uint64_t copies, std::uint64_t bytes, RecordedUse const& use,
-                   double host_rate) noexcept {
+/// What so many copies of so many bytes in one direction take.
+CopySeconds copies_over(std::optional<Link> const& link, std::uint64_t copies, std::uint64_t bytes,
+                        double host_rate) noexcept {
   if (!link || copies == 0) return {};
-  auto const each = per(bytes, copies);
+  auto const count = static_cast<double>(copies);
+  auto const each = static_cast<double>(bytes) / count;
   auto const first = std::min(each, static_cast<double>(staged_block));
   auto const pinned = link->latency_seconds + each / link->bytes_per_second;
   // The first block is filled, then filling and sending overlap, and the slower of them counts.
   auto const pageable = link->latency_seconds + first / host_rate + first / link->bytes_per_second +
                         (each - first) / std::min(host_rate, link->bytes_per_second);
-  auto const count = per(copies, use.buffers);
   return {count * pageable, count * pinned};
 }
 
@@ -93,15 +84,13 @@ void consult(PlacementDecision& decision, PlacementMachine const& machine) {
   bool const read_again = use.device_reads >= 2 * use.buffers;
   if (filled_once && read_again) return choose(Placement::read_only_optimized, PlacementRule::only_read);
 
-  auto const rate = machine.host_copy_bytes_per_second;
-  auto const up = copies_over(machine.to_device, use.uploads, use.uploaded_bytes, use, rate);
-  auto const down = copies_over(machine.to_host, use.downloads, use.downloaded_bytes, use, rate);
-  auto const pinning = static_cast<double>(decision.bytes) / machine.pin_bytes_per_second;
-  decision.pageable_seconds = up.pageable + down.pageable;
-  decision.pinned_seconds = up.pinned + down.pinned + pinning;
+  auto const all = copy_seconds(use, machine);
+  auto const buffers = static_cast<double>(use.buffers);
+  decision.pageable_seconds = all.pageable / buffers;
+  decision.pinned_seconds = all.pinned / buffers + static_cast<double>(decision.bytes) / machine.pin_bytes_per_second;
   if (decision.pageable_seconds == 0) return;  // no copies, or no links to reckon them by
   auto const gain = decision.pageable_seconds - decision.pinned_seconds;
-  auto const life = use.seconds_alive / static_cast<double>(use.buffers);
+  auto const life = use.seconds_alive / buffers;
   if (gain > 0 && gain >= life * least_gain_of_life) {
     if (decision.placement != Placement::host_pinned) choose(Placement::host_pinned, PlacementRule::copied_often);
   } else if (decision.placement == Placement::host_pinned) {
@@ -217,6 +206,13 @@ Location location_of(Placement placement) {
       break;
   }
   throw InvalidArgument("placement", std::string(to_string(placement)), "a place: `automatic` is decided first");
+}
+
+CopySeconds copy_seconds(RecordedUse const& use, PlacementMachine const& machine) noexcept {
+  auto const rate = machine.host_copy_bytes_per_second;
+  auto const up = copies_over(machine.to_device, use.uploads, use.uploaded_bytes, rate);
+  auto const down = copies_over(machine.to_host, use.downloads, use.downloaded_bytes, rate);
+  return {up.pageable + down.pageable, up.pinned + down.pinned};
 }
 
 Placement placement_by_table(std::size_t bytes, AccessPattern access) noexcept {

@@ -8,4 +8,10 @@ std::size_t Resident::try_relocate(Queue&, std::size_t) {
   return 0;
 }
 
+OptimizationStep Resident::try_optimize(Device& /*device*/, Optimization what, OptimizationTerms const& /*terms*/) {
+  OptimizationStep nothing;
+  nothing.what = what;
+  return nothing;
+}
+
 }  // namespace unimem

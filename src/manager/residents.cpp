@@ -85,4 +85,23 @@ std::size_t Residents::relocate(Resident& resident, Queue& queue, std::size_t mo
   return enter(resident, [&] { return resident.try_relocate(queue, most_bytes); });
 }
 
+std::vector<Resident*> Residents::all() const {
+  Lock const lock{mutex_};
+  std::vector<Resident*> found;
+  found.reserve(inside_.size());
+  for (auto const& [resident, thread] : inside_) found.push_back(resident);
+  return found;
+}
+
+OptimizationStep Residents::optimize(Resident& resident, Device& device, Optimization what,
+                                     OptimizationTerms const& terms) {
+  OptimizationStep step;
+  step.what = what;
+  enter(resident, [&] {
+    step = resident.try_optimize(device, what, terms);
+    return step.bytes;
+  });
+  return step;
+}
+
 }  // namespace unimem::detail

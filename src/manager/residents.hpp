@@ -54,6 +54,12 @@ class Residents {
   /// `try_relocate` throws.
   std::size_t relocate(Resident& resident, Queue& queue, std::size_t most_bytes);
 
+  /// All there are now, in no order: by the time one is visited it may be gone.
+  [[nodiscard]] std::vector<Resident*> all() const;
+  /// Lets one improve its place, with no lock held; a step of 0 bytes when it has not, is busy or gone. Throws what
+  /// `try_optimize` throws.
+  OptimizationStep optimize(Resident& resident, Device& device, Optimization what, OptimizationTerms const& terms);
+
  private:
   using Lock = std::unique_lock<std::mutex>;
 

@@ -217,6 +217,7 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] Reclaimable reclaimable(Device& device) noexcept override;
   std::size_t try_reclaim(Device& device) override;
   std::size_t try_relocate(Queue& queue, std::size_t most_bytes) override;
+  OptimizationStep try_optimize(Device& device, Optimization what, OptimizationTerms const& terms) override;
 
  private:
   friend Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit);

@@ -112,6 +112,15 @@ struct PlacementDecision {
 /// `automatic`, which is no place.
 [[nodiscard]] UNIMEM_API Location location_of(Placement placement);
 
+/// What copies between host and device take by the links as they are known, all of them together.
+struct CopySeconds {
+  double pageable = 0;  ///< from and to ordinary host memory; 0 without links or copies
+  double pinned = 0;    ///< from and to locked memory
+};
+
+/// By the model: pageable memory goes through pinned blocks, whose filling overlaps with the link but for the first.
+[[nodiscard]] UNIMEM_API CopySeconds copy_seconds(RecordedUse const& use, PlacementMachine const& machine) noexcept;
+
 /// The documented table, by size and access pattern alone: below 64 KiB host-pinned, up to 16 MiB and beyond
 /// device-local, read-only data read-only-optimized. (The decision table of the UniversalCompute page; both boundaries
 /// belong to the middle row.)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
+#include <unimem/manager/optimization.hpp>
 
 #include <cstddef>
 
@@ -44,6 +45,12 @@ class UNIMEM_API Resident {
   /// `queue`, and for nothing else. Called with no lock held; must not wait for a lock of another resident. Throws when
   /// the copy fails, with nothing changed. What does not override it never moves.
   virtual std::size_t try_relocate(Queue& queue, std::size_t most_bytes);
+
+  /// Does one thing for its use on `device`, if it finds reason to by its own record: no bytes if it does not, or is
+  /// busy. What the host may have the address of stays where it is. Called with no lock held; must not wait for a lock
+  /// of another resident. Throws what taking memory and copying throw, with nothing lost. What does not override it
+  /// does nothing.
+  virtual OptimizationStep try_optimize(Device& device, Optimization what, OptimizationTerms const& terms);
 };
 
 }  // namespace unimem
