@@ -117,6 +117,8 @@ std::string to_prometheus(GlobalMemoryStatistics const& statistics) {
   to.count("missing_unified", "Times a device lacked unified memory", statistics.missing_unified);
   to.count("pressure_calls", "Calls of callbacks for memory pressure", statistics.pressure_calls);
   to.count("failed_pressure_calls", "Of these, that threw", statistics.failed_pressure_calls);
+  to.count("merged_crossings", "Crossings told with others, behind a callback that was stuck",
+           statistics.merged_crossings);
   for (auto const& pool : statistics.pools) expose(to, pool);
   return to.text();
 }
