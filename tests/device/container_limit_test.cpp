@@ -13,6 +13,7 @@
 #include <atomic>
 #include <barrier>
 #include <cstddef>
+#include <fstream>
 #include <limits>
 #include <optional>
 #include <string>
@@ -205,7 +206,7 @@ TEST_F(CpuInContainer, SmallRequestsComeToTheLimitToo) {
 TEST_F(CpuInContainer, OfTwoThatAskAtOnceAndDoNotBothFitOneIsServed) {
   use(GiB - 300 * MiB);
   detail::CpuDevice cpu{limit()};
-  constexpr int rounds = 100;
+  constexpr int rounds = 50;
   std::barrier both{2};
   std::atomic<int> granted{0};
   auto const ask = [&] {
@@ -228,6 +229,26 @@ TEST_F(CpuInContainer, OfTwoThatAskAtOnceAndDoNotBothFitOneIsServed) {
     ask();
   }
   EXPECT_EQ(cpu.headroom() / (16 * MiB), 300 / 16) << "nothing is left of those that were refused";
+}
+
+TEST_F(CpuInContainer, WhatIsGoingToBeRefusedIsInNobodysWay) {
+  use(300 * MiB);
+  {
+    // So long that whoever reads it is still at it when another asks.
+    std::ofstream statistics{tree.groups() / "a" / "memory.stat"};
+    for (int line = 0; line < 200'000; ++line) statistics << "filler 1\n";
+  }
+  detail::CpuDevice cpu{limit()};
+  for (int round = 0; round < 4; ++round) {
+    std::atomic<bool> asking{false};
+    std::jthread const greedy{[&] {
+      asking = true;
+      asking.notify_one();
+      EXPECT_TRUE(refusal(cpu, 800 * MiB, Location::host)) << "the container leaves 724 MiB";
+    }};
+    asking.wait(false);
+    EXPECT_FALSE(refusal(cpu, 300 * MiB, Location::host)) << "it fits, whatever else is asked for";
+  }
 }
 
 TEST_F(CpuInContainer, WhatTheProgramHasGivenBackIsNotCountedAsComing) {
