@@ -59,8 +59,8 @@ TEST(Prometheus, OfEachFamilyTypeAndHelpAreSaidOnceBeforeItsNumbers) {
       ++numbers;
     }
   }
-  EXPECT_EQ(families, 15U + 11U);
-  EXPECT_EQ(numbers, 15U + 2 * 11U);
+  EXPECT_EQ(families, 16U + 11U);
+  EXPECT_EQ(numbers, 16U + 2 * 11U);
 }
 
 TEST(Prometheus, NamesOfBuffersAreEscaped) {
