@@ -202,8 +202,8 @@ class UNIMEM_API MemoryManager {
   /// starting a thread throws.
   [[nodiscard]] PressureSubscription on_pressure(PressureCallback callback);
 
-  /// Returns when callbacks have been told all that was noticed before the call; at once within one, and while the
-  /// process ends.
+  /// Returns when callbacks have been told all that was noticed before the call, but not what they have caused by that;
+  /// at once within one, and while the process ends.
   void settle_pressure();
 
   /// How fast bytes travel between the host and devices, found out when first asked.
