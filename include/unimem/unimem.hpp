@@ -42,9 +42,12 @@
 
 #include <unimem/manager/links.hpp>
 #include <unimem/manager/memory_manager.hpp>
+#include <unimem/manager/optimization.hpp>
 #include <unimem/manager/options.hpp>
+#include <unimem/manager/placement.hpp>
 #include <unimem/manager/pressure.hpp>
 #include <unimem/manager/resident.hpp>
+#include <unimem/manager/usage.hpp>
 
 #include <unimem/buffer/advised_range.hpp>
 #include <unimem/buffer/buffer_core.hpp>
@@ -64,6 +67,7 @@
 #include <unimem/report/device_list.hpp>
 #include <unimem/report/exit_report.hpp>
 #include <unimem/report/json.hpp>
+#include <unimem/report/prometheus.hpp>
 #include <unimem/report/text.hpp>
 
 #include <unimem/kernel/graph.hpp>

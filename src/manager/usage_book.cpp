@@ -254,15 +254,16 @@ void UsageBook::add(UsageShard& shard, UsageSlot& slot, UsageEntry& entry, std::
 }
 
 void UsageEntry::add_uses_to(UsageCounts& counts) const noexcept {
-  constexpr auto relaxed = std::memory_order_relaxed;
-  counts.host_reads += host_reads_.load(relaxed);
-  counts.host_writes += host_writes_.load(relaxed);
-  counts.device_reads += device_reads_.load(relaxed);
-  counts.device_writes += device_writes_.load(relaxed);
-  counts.copies_in += copies_in_.load(relaxed);
-  counts.bytes_in += bytes_in_.load(relaxed);
-  counts.copies_out += copies_out_.load(relaxed);
-  counts.bytes_out += bytes_out_.load(relaxed);
+  if (!used_.load(std::memory_order_acquire)) return;
+  auto const read = [this](Use use) { return std::atomic_ref(uses_[use]).load(std::memory_order_relaxed); };
+  counts.host_reads += read(host_reads);
+  counts.host_writes += read(host_writes);
+  counts.device_reads += read(device_reads);
+  counts.device_writes += read(device_writes);
+  counts.copies_in += read(copies_in);
+  counts.bytes_in += read(bytes_in);
+  counts.copies_out += read(copies_out);
+  counts.bytes_out += read(bytes_out);
 }
 
 void UsageEntry::leave() noexcept {
@@ -281,7 +282,7 @@ void UsageEntry::leave() noexcept {
     slot.counts.live_bytes -= bytes_;
     slot.alive += lived;
     slot.longest = std::max(slot.longest, lived);
-    if (used_) add_uses_to(slot.counts);
+    add_uses_to(slot.counts);
     slot.line->gauge.shrink(slot.kept, bytes_);
     slot.line->place->gauge.shrink(*slot.place_kept, bytes_);
     book.total_.shrink(shard.kept, bytes_);

@@ -5,6 +5,7 @@
 #include <unimem/manager/placement.hpp>
 #include <unimem/manager/usage.hpp>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -38,7 +39,7 @@ struct UsageKey {
 /// atomic and cost no read-modify-write.
 class UsageEntry {
  public:
-  UsageEntry() = default;
+  UsageEntry() noexcept {}  // NOLINT(modernize-use-equals-default): which would write the uses, too
   UsageEntry(UsageEntry const&) = delete;
   UsageEntry& operator=(UsageEntry const&) = delete;
   ~UsageEntry() {
@@ -46,33 +47,44 @@ class UsageEntry {
   }
 
   void note_host(bool reads, bool writes) noexcept {
-    if (reads) add(host_reads_, 1);
-    if (writes) add(host_writes_, 1);
-    used_ = true;
+    if (reads) add(host_reads, 1);
+    if (writes) add(host_writes, 1);
   }
   void note_device(bool reads, bool writes) noexcept {
-    if (reads) add(device_reads_, 1);
-    if (writes) add(device_writes_, 1);
-    used_ = true;
+    if (reads) add(device_reads, 1);
+    if (writes) add(device_writes, 1);
   }
   void note_copies_in(std::size_t copies, std::size_t bytes) noexcept {
-    add(copies_in_, copies);
-    add(bytes_in_, bytes);
-    used_ = true;
+    add(copies_in, copies);
+    add(bytes_in, bytes);
   }
   void note_copies_out(std::size_t copies, std::size_t bytes) noexcept {
-    add(copies_out_, copies);
-    add(bytes_out_, bytes);
-    used_ = true;
+    add(copies_out, copies);
+    add(bytes_out, bytes);
   }
 
  private:
   friend class UsageBook;
   friend struct UsageSlot;
-  using Count = std::atomic<std::uint64_t>;
+  enum Use : std::uint8_t {
+    host_reads,
+    host_writes,
+    device_reads,
+    device_writes,
+    copies_in,
+    bytes_in,
+    copies_out,
+    bytes_out,
+    use_count
+  };
 
-  static void add(Count& count, std::uint64_t more) noexcept {
-    // Relaxed: a number that nothing else depends on, with one writer at a time.
+  void add(Use use, std::uint64_t more) noexcept {
+    // Relaxed: numbers that nothing else depends on, with one writer at a time.
+    if (!used_.load(std::memory_order_relaxed)) {
+      for (auto& count : uses_) std::atomic_ref(count).store(0, std::memory_order_relaxed);
+      used_.store(true, std::memory_order_release);  // who sees it sees the zeros
+    }
+    std::atomic_ref const count(uses_[use]);
     count.store(count.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
   }
   void leave() noexcept;
@@ -85,9 +97,9 @@ class UsageEntry {
   std::uint64_t buffer_ = 0;
   std::int64_t since_ = 0;  ///< by the book's clock
   std::unique_ptr<std::vector<std::uintptr_t>> stack_;
-  bool used_ = false;  ///< spares who was not the sums
-  Count host_reads_{0}, host_writes_{0}, device_reads_{0}, device_writes_{0};
-  Count copies_in_{0}, bytes_in_{0}, copies_out_{0}, bytes_out_{0};
+  std::atomic<bool> used_{false};
+  /// Zero when it is first used: most of what is made and gone within nanoseconds never is.
+  mutable std::array<std::uint64_t, use_count> uses_;  // NOLINT(cppcoreguidelines-pro-type-member-init)
 };
 
 /// Bytes that are live in several shards together, and the most there ever were. A shard keeps small changes to itself
