@@ -1,11 +1,13 @@
 #!/usr/bin/python3
 """Adds up what the test runs of several build folders say, and prints one closing line.
 
-    tools/test_summary.py [--failed-steps N] BUILD...
+    tools/test_summary.py [--failed-steps N] [--python REPORT [--python-failed]] BUILD...
 
 Each BUILD was tested with `ctest --output-junit test_results.xml`. A test program that is one CTest leaves a report of its
 cases in test_reports/: its cases are counted instead of the program. A program that crashed leaves none, and counts as
-one failure. Steps that are no tests (format, includes, lint, builds) and failed are counted as failures.
+one failure. REPORT is what pytest left (--junit-xml); one that is missing counts as a failure, and so does a pytest that
+failed (--python-failed) after its last case did well. Steps that are no tests (format, includes, lint, builds) and failed are
+counted as failures.
 
 Exit 1 if anything failed, or if a build folder has no results at all.
 """
@@ -30,7 +32,7 @@ class Count(NamedTuple):
 
 
 def cases_of(report: Path) -> "Count | None":
-    """The cases of one GoogleTest report; None if there is no complete one."""
+    """The cases of one report of GoogleTest or pytest; None if there is no complete one."""
     try:
         root = xml.parse(report).getroot()
     except (OSError, xml.ParseError):
@@ -40,6 +42,8 @@ def cases_of(report: Path) -> "Count | None":
         if case.get("status") == "notrun":  # Disabled, or filtered out: not part of this run.
             continue
         if case.find("failure") is not None:
+            count += Count(failed=1)
+        elif case.find("error") is not None:  # pytest's, of what is around a test
             count += Count(failed=1)
         elif case.find("skipped") is not None or case.get("result") == "skipped":
             count += Count(skipped=1)
@@ -75,6 +79,8 @@ def count_build(build: Path) -> "tuple[Count, list[str]]":
 def main(arguments: "list[str]") -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--failed-steps", type=int, default=0)
+    parser.add_argument("--python", type=Path, metavar="REPORT")
+    parser.add_argument("--python-failed", action="store_true")
     parser.add_argument("builds", nargs="*", type=Path)
     options = parser.parse_args(arguments)
     total = Count(failed=options.failed_steps)
@@ -87,6 +93,16 @@ def main(arguments: "list[str]") -> int:
         for failure in failures:
             print(f"  failed: {failure}")
         total += count
+    if options.python is not None:
+        cases = cases_of(options.python)
+        if cases is None or not any(cases):
+            cases = Count(failed=1)
+            print(f"python: no results in {options.python}")
+        elif options.python_failed and cases.failed == 0:
+            cases += Count(failed=1)
+            print("python: pytest itself failed")
+        print(f"python: {cases}")
+        total += cases
     print(total)
     return 1 if total.failed else 0
 

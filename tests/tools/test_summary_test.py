@@ -69,6 +69,30 @@ class TestSummary(unittest.TestCase):
         code, lines = self.summary()
         self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
 
+    def python(self, text: "str | None", *arguments: str) -> "tuple[int, list[str]]":
+        """The same with a report of pytest beside a build that did well; None: it left none."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "python.xml"
+            if text is not None:
+                path.write_text(text, encoding="utf-8")
+            return self.summary(("--python", str(path), *arguments), results=results(a="run"))
+
+    def test_pytest_counts_by_its_cases(self):
+        text = ('<testsuites><testsuite><testcase name="p"/><testcase name="q"/><testcase name="f"><failure/></testcase>'
+                '<testcase name="e"><error/></testcase><testcase name="s"><skipped/></testcase></testsuite></testsuites>')
+        code, lines = self.python(text)
+        self.assertEqual((code, lines[-1]), (1, "3 passed, 2 failed, 1 skipped"))
+        self.assertIn("python: 2 passed, 2 failed, 1 skipped", lines)
+
+    def test_a_pytest_that_left_nothing_or_failed_afterwards_is_a_failure(self):
+        well = '<testsuites><testsuite><testcase name="p"/></testsuite></testsuites>'
+        self.assertEqual(self.python(well)[0], 0)
+        for text, last in ((None, "1 passed, 1 failed, 0 skipped"), ("<testsuites/>", "1 passed, 1 failed, 0 skipped")):
+            code, lines = self.python(text)
+            self.assertEqual((code, lines[-1]), (1, last))
+        code, lines = self.python(well, "--python-failed")
+        self.assertEqual((code, lines[-1]), (1, "2 passed, 1 failed, 0 skipped"))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,140 @@
+#include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/event.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <chrono>
+#include <string>
+
+#include "bindings.hpp"
+#include "gil.hpp"
+
+namespace unimem::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+nb::dict info_of(Device const& device) {
+  auto const& info = device.info();
+  nb::dict result;
+  result["name"] = info.name;
+  result["vendor"] = info.vendor;
+  result["driver"] = info.driver;
+  result["total_bytes"] = info.total_bytes;
+  result["max_allocation"] = info.max_allocation;
+  result["alignment"] = info.alignment;
+  result["compute_units"] = info.compute_units;
+  result["is_gpu"] = info.is_gpu;
+  result["integrated"] = info.integrated;
+  result["doubles"] = info.doubles;
+  result["compiles_source"] = info.compiles_source;
+  result["runs_host_form"] = info.runs_host_form;
+  result["limited_by"] = info.limited_by;
+  return result;
+}
+
+nb::dict transfers_of(Device const& device) {
+  auto const t = device.transfers();
+  nb::dict result;
+  result["host_to_device_bytes"] = t.host_to_device_bytes;
+  result["host_to_device_copies"] = t.host_to_device_copies;
+  result["device_to_host_bytes"] = t.device_to_host_bytes;
+  result["device_to_host_copies"] = t.device_to_host_copies;
+  result["device_to_device_bytes"] = t.device_to_device_bytes;
+  result["device_to_device_copies"] = t.device_to_device_copies;
+  result["host_to_device_nanoseconds"] = t.host_to_device_nanoseconds;
+  result["device_to_host_nanoseconds"] = t.device_to_host_nanoseconds;
+  result["device_to_device_nanoseconds"] = t.device_to_device_nanoseconds;
+  result["untimed_copies"] = t.untimed_copies;
+  return result;
+}
+
+void bind_device(nb::module_& m) {
+  nb::class_<Device>(m, "Device", "One device, and the only way to its memory. Lives as long as the process.")
+      .def_prop_ro(
+          "id", [](Device const& self) { return std::string(self.id()); }, "\"cpu\", \"opencl:0\", \"sim:0\", …")
+      .def_prop_ro(
+          "backend", [](Device const& self) { return std::string(to_string(self.backend())); },
+          "\"cpu\", \"opencl\", \"cuda\", \"metal\" or \"sim\".")
+      .def("_info", &info_of)
+      .def("_memory_info",
+           [](Device const& self) {
+             auto const info = unlocked([&] { return self.memory_info(); });
+             return nb::make_tuple(info.free_bytes, info.total_bytes);
+           })
+      .def("_transfers", &transfers_of)
+      .def_prop_ro("shares_storage_with_host", &Device::shares_storage_with_host,
+                   "Whether its memory is the host's, so that nothing is ever copied.")
+      .def(
+          "synchronize", [](Device& self) { unlocked([&] { self.synchronize(); }); },
+          "Waits for all work submitted so far to every queue of this device.")
+      .def(
+          "__eq__",
+          [](Device const& self, nb::handle other) {
+            return nb::isinstance<Device>(other) && &self == &nb::cast<Device const&>(other);
+          },
+          nb::arg("other").none())
+      .def("__hash__", [](Device const& self) { return std::hash<Device const*>{}(&self); })
+      .def("__repr__", [](Device const& self) { return "<unimem.Device '" + std::string(self.id()) + "'>"; })
+      // Devices are the process's: another one has to look for its own.
+      .def("__reduce__", [](nb::handle self) {
+        auto const id = std::string(nb::cast<Device const&>(self).id());
+        return nb::make_tuple(nb::module_::import_("unimem").attr("device"), nb::make_tuple(id));
+      });
+
+  m.def(
+      "devices",
+      [] {
+        auto const all = unlocked([] { return devices(); });
+        nb::list result;
+        for (Device& one : all) result.append(nb::cast(&one, nb::rv_policy::reference));
+        return result;
+      },
+      nb::sig("def devices() -> list[Device]"), "Every device of the process, \"cpu\" first.");
+  m.def(
+      "device", [](std::string const& id) { return unlocked([&] { return &device(id); }); }, nb::arg("id"),
+      nb::rv_policy::reference,
+      "The device with this id. ``sim:memory=1GiB,latency=10us`` always makes a new simulated one.\n\n"
+      "NotFound lists what there is.");
+  m.def(
+      "default_device", [] { return unlocked([] { return &default_device(); }); }, nb::rv_policy::reference,
+      "UNIMEM_DEVICE if set, else the first of cuda, metal, a GPU under OpenCL, cpu. Decided once.");
+  m.def("_unavailable_backends", [] {
+    auto const all = unlocked([] { return unavailable_backends(); });
+    nb::list result;
+    for (auto const& one : all) result.append(nb::make_tuple(std::string(to_string(one.backend)), one.reason));
+    return result;
+  });
+  m.def("_set_sim_faults", [](Device& sim, std::string const& text) {
+    auto const options = parse_sim_options(text);
+    unlocked([&] { set_sim_faults(sim, options); });
+  });
+}
+
+void bind_event(nb::module_& m) {
+  nb::class_<Event>(m, "Event", "The end of a piece of work. Stays valid when its queue is gone.")
+      .def_prop_ro(
+          "ready", [](Event const& self) { return self.ready(); }, "Whether the work has ended. Never blocks.")
+      .def(
+          "wait", [](Event const& self) { unlocked([&] { self.wait(); }); },
+          "Blocks until the work has ended, then raises its error if it failed.");
+}
+
+}  // namespace
+
+void bind_devices(nb::module_& m) {
+  bind_device(m);
+  bind_event(m);
+  m.def("format_size", &format_size, nb::arg("bytes"), "``4 KiB``, ``1.50 GiB``: for people.");
+  m.def(
+      "parse_size", [](std::string const& text) { return parse_size(text); }, nb::arg("text"),
+      "A number of bytes: ``4096``, ``64KiB``, ``1.5GiB``, ``12GB``.");
+}
+
+}  // namespace unimem::python

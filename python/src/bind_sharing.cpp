@@ -1,0 +1,121 @@
+#include <unimem/core/error.hpp>
+#include <unimem/share/buffer_id.hpp>
+#include <unimem/share/buffer_ref.hpp>
+#include <unimem/share/buffer_registry.hpp>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <charconv>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "bindings.hpp"
+#include "gil.hpp"
+#include "window.hpp"
+
+namespace unimem::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+/// "00c0ffee15900d1d-42", as `to_string` spells it; an id of nothing for what is no such text, so that NotFound names
+/// it.
+BufferId id_from(std::string_view text) {
+  BufferId id;
+  auto const dash = text.find('-');
+  if (dash != 16) return {};
+  auto const* const end = text.data() + text.size();
+  auto const first = std::from_chars(text.data(), text.data() + dash, id.registry, 16);
+  auto const second = std::from_chars(text.data() + dash + 1, end, id.number);
+  bool const read =
+      first.ec == std::errc{} && first.ptr == text.data() + dash && second.ec == std::errc{} && second.ptr == end;
+  return read ? id : BufferId{};
+}
+
+BufferId checked_id(std::string const& text) {
+  auto const id = id_from(text);
+  // In the words of a registry, which would only say "none".
+  if (!id) throw NotFound("buffer", text, {}, "it is no id: sixteen hexadecimal digits, a dash, a number");
+  return id;
+}
+
+nb::object window_of(nb::handle type, std::shared_ptr<BufferCore> core, std::size_t offset,
+                     std::vector<std::size_t> shape, nb::object dtype) {
+  nb::object result = nb::inst_alloc(type);
+  new (nb::inst_ptr<Window>(result)) Window(std::move(core), offset, std::move(shape), std::move(dtype));
+  nb::inst_mark_ready(result);
+  return result;
+}
+
+ElementTag tag_of(int tag) {
+  return static_cast<ElementTag>(tag);
+}
+
+}  // namespace
+
+void bind_sharing(nb::module_& m) {
+  m.def("_publish", [](Window& window, std::string name, bool cross_process) {
+    auto core = window.live();
+    Shape shape(window.shape());
+    auto const element = element_of(window.dtype());
+    return unlocked([&] {
+      return to_string(registry().publish_core({std::move(core), std::move(shape)}, element,
+                                               SharedOptions{std::move(name), cross_process}));
+    });
+  });
+  m.def("_open", [](nb::handle type, std::string const& text, nb::object dtype) {
+    auto const id = checked_id(text);
+    auto const element = element_of(dtype);
+    auto found = unlocked([&] { return registry().open_core(id, element); });
+    auto const extents = found.shape.extents();
+    return window_of(type, std::move(found.core), 0, {extents.begin(), extents.end()}, std::move(dtype));
+  });
+  m.def("_refer", [](std::string const& text, std::size_t offset, std::size_t count) {
+    auto const id = checked_id(text);
+    auto const ref = unlocked([&] { return registry().refer(id, offset, count); });
+    return nb::make_tuple(ref.offset, ref.count, static_cast<int>(ref.element));
+  });
+  m.def("_resolve",
+        [](nb::handle type, std::string const& text, std::size_t offset, std::size_t count, int tag, nb::object dtype) {
+          BufferRef const ref{checked_id(text), offset, count, tag_of(tag)};
+          auto const element = element_of(dtype);
+          auto found = unlocked([&] { return registry().resolve_core(ref, &element); });
+          auto const elements = found.range.size() / element.bytes;
+          return window_of(type, std::move(found.core), found.range.begin, {elements}, std::move(dtype));
+        });
+  m.def("_release_id", [](std::string const& text) {
+    auto const id = checked_id(text);
+    unlocked([&] { registry().release(id); });
+  });
+  m.def("_find_id", [](std::string const& name) { return unlocked([&] { return to_string(registry().find(name)); }); });
+  m.def("_contains_id", [](std::string const& text) {
+    auto const id = id_from(text);
+    return static_cast<bool>(id) && unlocked([&] { return registry().contains(id); });
+  });
+  m.def("_published", [] { return unlocked([] { return registry().size(); }); });
+  m.def("_list_published", [] {
+    auto const all = unlocked([] { return registry().list(); });
+    nb::list result;
+    for (auto const& one : all) {
+      nb::list extents;
+      for (auto const extent : one.shape.extents()) extents.append(extent);
+      result.append(nb::make_tuple(to_string(one.id), one.name, one.buffer, one.element, nb::tuple(extents), one.bytes,
+                                   one.opened, one.holders));
+    }
+    return result;
+  });
+  m.def("_ref_to_wire", [](std::string const& text, std::size_t offset, std::size_t count, int tag) {
+    auto const wire = BufferRef{checked_id(text), offset, count, tag_of(tag)}.to_wire();
+    return nb::bytes(reinterpret_cast<char const*>(wire.data()), wire.size());
+  });
+  m.def("_ref_from_wire", [](nb::bytes const& bytes) {
+    auto const ref = BufferRef::from_wire({reinterpret_cast<std::byte const*>(bytes.c_str()), bytes.size()});
+    return nb::make_tuple(to_string(ref.id), ref.offset, ref.count, static_cast<int>(ref.element));
+  });
+}
+
+}  // namespace unimem::python

@@ -1,0 +1,372 @@
+#include <unimem/buffer/options.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/device/device.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <utility>
+
+#include "bindings.hpp"
+#include "departures.hpp"
+#include "device_array.hpp"
+#include "gil.hpp"
+#include "host_array.hpp"
+#include "numpy_api.hpp"
+#include "window.hpp"
+
+namespace unimem::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+/// The members of unimem.BufferState, by their numbers in C++.
+std::array<PyObject*, 7> state_members{};
+
+nb::object state_of(Window const& window) {
+  auto const* const core = window.core();
+  if (core == nullptr) return nb::borrow(state_members[0]);
+  if (core->options().tracking == Tracking::pages) {
+    // Who looks at pages takes the buffer's lock.
+    auto const share = window.live();
+    auto const state = unlocked([&] { return share->state(); });
+    return nb::borrow(state_members.at(static_cast<std::size_t>(state)));
+  }
+  auto const state = core->state();
+  return nb::borrow(state_members.at(static_cast<std::size_t>(state)));
+}
+
+nb::tuple shape_of(Window const& window) {
+  nb::list extents;
+  for (auto const extent : window.shape()) extents.append(extent);
+  return nb::tuple(extents);
+}
+
+BufferOptions options_of(MemoryManager* manager, Device* device, int location, int tracking, bool pinned, bool strict,
+                         std::string name, int priority) {
+  BufferOptions options;
+  options.manager = manager;
+  options.device = device;
+  options.location = static_cast<Location>(location);
+  options.tracking = static_cast<Tracking>(tracking);
+  options.pinned = pinned;
+  options.strict = strict;
+  options.name = std::move(name);
+  options.priority = priority;
+  return options;
+}
+
+void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype, MemoryManager* manager, Device* device,
+                 int location, int tracking, bool pinned, bool strict, std::string name, int priority) {
+  auto options = options_of(manager, device, location, tracking, pinned, strict, std::move(name), priority);
+  auto const count = Shape(shape).count();
+  auto const item = static_cast<std::size_t>(PyDataType_ELSIZE(reinterpret_cast<PyArray_Descr*>(dtype.ptr())));
+  auto const bytes = checked_multiply(count, item, "shape");
+  auto core = unlocked([&] { return std::make_shared<BufferCore>(bytes, std::move(options)); });
+  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype));
+}
+
+/// Over the memory of an array, which is C-contiguous and writable (checked in Python) and stays until the last use of
+/// it.
+void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* device, int tracking,
+                std::string name) {
+  auto* const source = reinterpret_cast<PyArrayObject*>(array.ptr());
+  std::vector<std::size_t> shape;
+  for (int i = 0; i < PyArray_NDIM(source); ++i) shape.push_back(static_cast<std::size_t>(PyArray_DIM(source, i)));
+  auto* const data = PyArray_DATA(source);
+  auto const bytes = static_cast<std::size_t>(PyArray_NBYTES(source));
+  auto options =
+      options_of(manager, device, static_cast<int>(Location::device), tracking, false, false, std::move(name), 0);
+  nb::object dtype = nb::borrow(reinterpret_cast<PyObject*>(PyArray_DESCR(source)));
+  auto* const kept = array.release().ptr();
+  BufferCore::Wrapped wrapped{data, Ownership::take([kept](void*) { depart(kept); }), Location::host};
+  auto core = unlocked([&] { return std::make_shared<BufferCore>(bytes, std::move(options), std::move(wrapped)); });
+  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype));
+}
+
+nb::object device_side(Window& window, Device* named) {
+  auto const core = window.live();
+  auto const range = window.range();
+  auto [lease, device] = unlocked([&] {
+    auto& on = named != nullptr ? *named : core->default_device();
+    return std::pair{core->lease(on, nullptr, range, Intent::read), &on};
+  });
+  if (!device->reaches_host_memory()) {
+    return nb::cast(std::make_unique<DeviceArray>(core, std::move(lease), *device, window.shape(), window.dtype()));
+  }
+  // The same memory: there the device's array is the host's.
+  return window.host_leased(core, std::move(lease));
+}
+
+nb::object to_numpy(Window& window) {
+  auto const core = window.live();
+  auto const range = window.range();
+  std::vector<npy_intp> extents(window.shape().begin(), window.shape().end());
+  Py_INCREF(window.dtype().ptr());  // the call takes it over
+  auto* const made =
+      PyArray_NewFromDescr(&PyArray_Type, reinterpret_cast<PyArray_Descr*>(window.dtype().ptr()),
+                           static_cast<int>(extents.size()), extents.data(), nullptr, nullptr, 0, nullptr);
+  if (made == nullptr) nb::raise_python_error();
+  auto array = nb::steal(made);
+  auto* const data = static_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(made)));
+  unlocked([&] { core->read(range.begin, {data, range.size()}); });
+  return array;
+}
+
+/// `array`: of the window's dtype, C-contiguous, in number as many as there are from `offset` on (checked in Python).
+void write(Window& window, nb::handle array, std::size_t offset) {
+  auto const core = window.live();
+  auto* const source = reinterpret_cast<PyArrayObject*>(array.ptr());
+  auto const range = window.part(offset, static_cast<std::size_t>(PyArray_SIZE(source)));
+  auto const* const data = static_cast<std::byte const*>(PyArray_DATA(source));
+  unlocked([&] { core->write(range.begin, {data, range.size()}); });
+}
+
+void read(Window& window, nb::handle array, std::size_t offset) {
+  auto const core = window.live();
+  auto* const target = reinterpret_cast<PyArrayObject*>(array.ptr());
+  auto const range = window.part(offset, static_cast<std::size_t>(PyArray_SIZE(target)));
+  auto* const data = static_cast<std::byte*>(PyArray_DATA(target));
+  unlocked([&] { core->read(range.begin, {data, range.size()}); });
+}
+
+void fill(Window& window, nb::bytes const& pattern, std::size_t offset, std::size_t count) {
+  auto const core = window.live();
+  auto const range = window.part(offset, count);
+  auto const* const data = reinterpret_cast<std::byte const*>(pattern.c_str());
+  unlocked([&] { core->fill(range, {data, pattern.size()}); });
+}
+
+nb::dict statistics_of(Window const& window) {
+  auto const core = window.live();
+  auto const s = core->statistics();
+  nb::dict result;
+  result["host_to_device_bytes"] = s.host_to_device_bytes;
+  result["host_to_device_copies"] = s.host_to_device_copies;
+  result["device_to_host_bytes"] = s.device_to_host_bytes;
+  result["device_to_host_copies"] = s.device_to_host_copies;
+  result["device_to_device_bytes"] = s.device_to_device_bytes;
+  result["device_to_device_copies"] = s.device_to_device_copies;
+  result["conflicting_marks"] = s.conflicting_marks;
+  result["unmarked_writes"] = s.unmarked_writes;
+  result["staged_copies"] = s.staged_copies;
+  result["unstaged_copies"] = s.unstaged_copies;
+  result["host_to_device_nanoseconds"] = s.host_to_device_nanoseconds;
+  result["device_to_host_nanoseconds"] = s.device_to_host_nanoseconds;
+  result["device_to_device_nanoseconds"] = s.device_to_device_nanoseconds;
+  result["untimed_copies"] = s.untimed_copies;
+  return result;
+}
+
+Device& device_or_default(BufferCore const& core, Device* device) {
+  return device != nullptr ? *device : core.default_device();
+}
+
+/// A call on the core with the interpreter's lock released, once Python's objects have been read.
+template <class F>
+auto with_core(Window const& window, F&& f) {
+  auto const core = window.live();
+  return unlocked([&] { return f(*core); });
+}
+
+void bind_elements(nb::class_<Window>& window) {
+  window
+      .def(
+          "__init__",
+          [](Window* self, Window const& of, std::size_t offset_bytes, std::vector<std::size_t> shape,
+             nb::object dtype) { new (self) Window(of.live(), offset_bytes, std::move(shape), std::move(dtype)); },
+          nb::arg("of"), nb::arg("offset_bytes"), nb::arg("shape"), nb::arg("dtype"))
+      .def_prop_ro("state", &state_of, nb::sig("def state(self) -> unimem._enums.BufferState"),
+                   "Where the current contents are: a BufferState. One load.")
+      .def_prop_ro("shape", &shape_of, nb::sig("def shape(self) -> tuple[int, ...]"), "Extents, outermost first.")
+      .def_prop_ro(
+          "dtype", [](Window const& self) { return self.dtype(); },
+          nb::sig("def dtype(self) -> numpy.dtype[typing.Any]"), "The numpy.dtype of an element.")
+      .def_prop_ro("size", &Window::count, "The number of elements.")
+      .def_prop_ro("nbytes", &Window::bytes, "All elements, in bytes.")
+      .def_prop_ro("itemsize", &Window::item_bytes, "One element, in bytes.")
+      .def_prop_ro("ndim", [](Window const& self) { return self.shape().size(); })
+      .def_prop_ro("_offset_bytes", [](Window const& self) { return self.range().begin; })
+      .def("_host", &Window::host, nb::sig("def _host(self) -> unimem._host.HostArray"))
+      .def("_device", &device_side, nb::arg("device").none(),
+           nb::sig("def _device(self, device: Device | None) -> typing.Any"))
+      .def("_to_numpy", &to_numpy, nb::sig("def _to_numpy(self) -> numpy.ndarray"))
+      .def("_write", &write, nb::arg("array"), nb::arg("offset"))
+      .def("_read", &read, nb::arg("array"), nb::arg("offset"))
+      .def("_fill", &fill, nb::arg("pattern"), nb::arg("offset"), nb::arg("count"))
+      .def("_mark_host_dirty",
+           [](Window& self, std::size_t offset, std::size_t count) {
+             auto const range = self.part(offset, count);
+             with_core(self, [&](BufferCore& core) { core.mark_host_dirty(range); });
+           })
+      .def(
+          "_mark_device_dirty",
+          [](Window& self, std::size_t offset, std::size_t count, Device* device) {
+            auto const range = self.part(offset, count);
+            with_core(self, [&](BufferCore& core) { core.mark_device_dirty(device, range, {}); });
+          },
+          nb::arg("offset"), nb::arg("count"), nb::arg("device").none())
+      .def(
+          "_sync_to_device",
+          [](Window& self, Device* device) {
+            auto const range = self.range();
+            with_core(self, [&](BufferCore& core) { core.sync_to_device(device_or_default(core, device), range); });
+          },
+          nb::arg("device").none())
+      .def(
+          "sync_to_host",
+          [](Window& self) {
+            auto const range = self.range();
+            with_core(self, [&](BufferCore& core) { core.sync_to_host(range); });
+          },
+          "Brings the host side up to date. BufferNotAllocated without storage.")
+      .def(
+          "synchronize",
+          [](Window& self) {
+            auto const range = self.range();
+            with_core(self, [&](BufferCore& core) { core.synchronize(range); });
+          },
+          "Brings both sides up to date. BufferNotAllocated without storage.")
+      .def(
+          "_prefetch",
+          [](Window& self, Device* device) {
+            auto const range = self.range();
+            return with_core(
+                self, [&](BufferCore& core) { return core.prefetch(device_or_default(core, device), nullptr, range); });
+          },
+          nb::arg("device").none())
+      .def_prop_ro(
+          "is_allocated",
+          [](Window const& self) {
+            return self.core() != nullptr && with_core(self, [](BufferCore& core) { return core.is_allocated(); });
+          },
+          "Whether there is storage anywhere.")
+      .def_prop_ro(
+          "is_pinned", [](Window const& self) { return self.core() != nullptr && self.core()->is_pinned(); },
+          "Whether the host side is page-locked.")
+      .def_prop_ro(
+          "valid_on_host",
+          [](Window const& self) {
+            return self.core() != nullptr && with_core(self, [](BufferCore& core) { return core.valid_on_host(); });
+          },
+          "Whether the host holds every byte of the buffer.")
+      .def(
+          "_valid_on",
+          [](Window const& self, Device* device) {
+            return self.core() != nullptr &&
+                   with_core(self, [&](BufferCore& core) { return core.valid_on(device_or_default(core, device)); });
+          },
+          nb::arg("device").none())
+      .def_prop_ro(
+          "default_device",
+          [](Window const& self) -> Device& {
+            auto const core = self.live();
+            return *unlocked([&] { return &core->default_device(); });
+          },
+          nb::rv_policy::reference, "The device meant when none is named.")
+      .def_prop_ro(
+          "name",
+          [](Window const& self) { return self.core() == nullptr ? std::string() : std::string(self.core()->name()); },
+          "The buffer's name, in errors and reports.")
+      .def_prop_ro("_tracking",
+                   [](Window const& self) {
+                     return with_core(self, [](BufferCore& core) { return static_cast<int>(core.tracking()); });
+                   })
+      .def("_options",
+           [](Window const& self) {
+             auto const core = self.live();
+             auto const& o = core->options();
+             return nb::make_tuple(static_cast<int>(o.tracking), o.pinned, o.strict, o.priority,
+                                   static_cast<int>(o.location));
+           })
+      .def("_same_core", [](Window const& self, Window const& other) { return self.core() == other.core(); })
+      .def("_statistics", &statistics_of)
+      .def("_migrations", [](Window const& self) {
+        auto const links = with_core(self, [](BufferCore& core) { return core.links(); });
+        nb::list result;
+        for (auto const& one : links) result.append(nb::make_tuple(one.from, one.to, one.copies, one.bytes));
+        return result;
+      });
+}
+
+/// What only whole buffers have: unimem.UnifiedBuffer gives them public names.
+void bind_whole(nb::class_<Window>& window) {
+  window
+      .def("__init__", &make_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager").none(),
+           nb::arg("device").none(), nb::arg("location"), nb::arg("tracking"), nb::arg("pinned"), nb::arg("strict"),
+           nb::arg("name"), nb::arg("priority"))
+      .def("__init__", &wrap_array, nb::arg("array"), nb::arg("manager").none(), nb::arg("device").none(),
+           nb::arg("tracking"), nb::arg("name"))
+      .def("_allocate", [](Window& self, bool host,
+                           bool device) { with_core(self, [&](BufferCore& core) { core.allocate(host, device); }); })
+      .def("_free",
+           [](Window& self) {
+             self.drop_host();
+             with_core(self, [](BufferCore& core) { core.free(); });
+           })
+      .def("_reset",
+           [](Window& self) {
+             self.drop_host();
+             with_core(self, [](BufferCore& core) { core.reset(); });
+           })
+      .def("_resize", &Window::resize)
+      .def(
+          "_release_device",
+          [](Window& self, Device* device) {
+            self.drop_host();  // on the cpu it holds the device's memory
+            with_core(self, [&](BufferCore& core) { core.release_device(device); });
+          },
+          nb::arg("device").none())
+      .def(
+          "_release_host",
+          [](Window& self) {
+            self.drop_host();
+            with_core(self, [](BufferCore& core) { core.release_host(); });
+          },
+          "Gives the host copy back, after saving to the device what only it holds.\n\n"
+          "InvalidArgument while an array over it lives.")
+      .def(
+          "_discard", [](Window& self) { with_core(self, [](BufferCore& core) { core.discard(); }); },
+          "Forgets the data without saving it; the storage stays.")
+      .def(
+          "_foretell",
+          [](Window& self, Device* device, bool use) {
+            with_core(self, [&](BufferCore& core) { core.foretell(device_or_default(core, device), use); });
+          },
+          nb::arg("device").none(), nb::arg("use"))
+      .def_prop_rw(
+          "_priority", [](Window const& self) { return self.live()->priority(); },
+          [](Window& self, int priority) { self.live()->set_priority(priority); },
+          "Of buffers that could give device memory back those of lower priority do first.");
+}
+
+}  // namespace
+
+void bind_windows(nb::module_& m) {
+  bind_device_arrays(m);
+  nb::class_<Window> window(m, "Window", "Elements of a buffer, with the shape and dtype they are seen with.");
+  bind_elements(window);
+  bind_whole(window);
+  m.def("_set_states", [](nb::sequence const& members) {
+    std::size_t i = 0;
+    for (nb::handle member : members) {
+      Py_INCREF(member.ptr());  // for as long as the process lives
+      state_members.at(i++) = member.ptr();
+    }
+  });
+  m.def("_copy", [](Window& from, Window& to) {
+    auto const source = from.live();
+    auto const target = to.live();
+    auto const source_range = from.range();
+    auto const target_range = to.range();
+    auto const item = from.item_bytes();
+    return unlocked([&] { return copy_bytes({source.get(), source_range}, {target.get(), target_range}, item); });
+  });
+}
+
+}  // namespace unimem::python

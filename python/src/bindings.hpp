@@ -1,0 +1,18 @@
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace unimem::python {
+
+// What each file of this folder adds to the extension module.
+void bind_errors(nanobind::module_& m);
+void bind_devices(nanobind::module_& m);
+void bind_host_arrays(nanobind::module_& m);
+void bind_windows(nanobind::module_& m);
+void bind_pools(nanobind::module_& m);
+void bind_managers(nanobind::module_& m);
+void bind_kernels(nanobind::module_& m);
+void bind_sharing(nanobind::module_& m);
+void bind_streams(nanobind::module_& m);
+
+}  // namespace unimem::python

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <Python.h>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+#include <utility>
+
+namespace unimem::python {
+
+/// The end of the interpreter, as `atexit` tells of it: from then on only the thread that ends it may have its lock.
+class Ending {
+ public:
+  /// Called by the thread that ends the interpreter.
+  static void begin() noexcept {
+    ender() = std::this_thread::get_id();
+    flag().store(true, std::memory_order_release);  // with who it is
+  }
+  /// Whether this thread can never have the interpreter's lock again.
+  [[nodiscard]] static bool leaves_out_this_thread() noexcept {
+    return flag().load(std::memory_order_acquire) && ender() != std::this_thread::get_id();
+  }
+  [[nodiscard]] static bool begun() noexcept { return flag().load(std::memory_order_acquire); }
+
+ private:
+  static std::atomic<bool>& flag() noexcept {
+    static std::atomic<bool> ending{false};
+    return ending;
+  }
+  static std::thread::id& ender() noexcept {
+    static std::thread::id id;
+    return id;
+  }
+};
+
+/// The interpreter's lock, released while this lives.
+class Unlocked {
+ public:
+  Unlocked() noexcept : state_(PyEval_SaveThread()) {}
+  Unlocked(Unlocked const&) = delete;
+  Unlocked& operator=(Unlocked const&) = delete;
+  ~Unlocked() {
+    // A daemon thread that asks for the lock of an interpreter that is ending is ended itself, by unwinding its stack:
+    // through destructors like this one, which ends the process. It sleeps until the process is gone.
+    while (Ending::leaves_out_this_thread()) ::pause();
+    PyEval_RestoreThread(state_);
+  }
+
+ private:
+  PyThreadState* state_;
+};
+
+/// Runs `work` with the interpreter's lock released: whatever waits, copies, computes or takes a lock of the library's.
+/// A kernel written in Python needs the interpreter while somebody waits for it, so who kept it while waiting would
+/// wait for ever. `work` touches no Python object.
+template <class F>
+decltype(auto) unlocked(F&& work) {
+  Unlocked const released;
+  return std::forward<F>(work)();
+}
+
+}  // namespace unimem::python

@@ -1,0 +1,155 @@
+#define UNIMEM_IMPORTS_NUMPY
+#include "host_array.hpp"
+
+#include <unimem/buffer/map_mode.hpp>
+#include <unimem/buffer/options.hpp>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/unique_ptr.h>
+
+#include <utility>
+
+#include "bindings.hpp"
+#include "gil.hpp"
+#include "numpy_api.hpp"
+
+namespace unimem::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+/// unimem.HostArray, and the name of the slot in which an array keeps its hold.
+PyTypeObject* host_array_type = nullptr;
+PyObject* hold_slot = nullptr;
+
+PyArrayObject* as_array(nb::handle object) {
+  if (!PyArray_Check(object.ptr())) throw nb::type_error("a NumPy array is needed");
+  return reinterpret_cast<PyArrayObject*>(object.ptr());
+}
+
+nb::object new_array(PyTypeObject* type, void* data, std::vector<std::size_t> const& shape, nb::handle dtype,
+                     int flags) {
+  std::vector<npy_intp> extents(shape.begin(), shape.end());
+  Py_INCREF(dtype.ptr());  // the call takes it over
+  auto* const array =
+      PyArray_NewFromDescr(type, reinterpret_cast<PyArray_Descr*>(dtype.ptr()), static_cast<int>(extents.size()),
+                           extents.data(), nullptr, data, flags, nullptr);
+  if (array == nullptr) nb::raise_python_error();
+  return nb::steal(array);
+}
+
+void set_base(nb::handle array, nb::handle owner) {
+  Py_INCREF(owner.ptr());  // the call takes it over
+  if (PyArray_SetBaseObject(as_array(array), owner.ptr()) != 0) nb::raise_python_error();
+}
+
+}  // namespace
+
+HostWrite::~HostWrite() {
+  if (!core_) return;
+  Unlocked const released;
+  hold_.end();
+  core_.reset();
+}
+
+void HostWrite::done() {
+  if (!core_) return;
+  Unlocked const released;
+  auto const core = std::exchange(core_, nullptr);
+  auto const hold = std::exchange(hold_, {});
+  core->written_through_map(range_, hold);
+}
+
+HostHold::HostHold(std::shared_ptr<BufferCore> core, DeviceLease lease, ByteRange window)
+    : core_(std::move(core)),
+      lease_(std::move(lease)),
+      window_(window),
+      begin_(static_cast<std::byte*>(lease_.address())) {}
+
+HostHold::~HostHold() {
+  // Giving memory back may wait for work, and that work may be waiting for the interpreter.
+  Unlocked const released;
+  lease_.end();
+  core_.reset();
+}
+
+std::optional<ByteRange> HostHold::bytes_of(nb::handle object) const {
+  auto* const array = as_array(object);
+  if (begin_ == nullptr || PyArray_SIZE(array) == 0) return std::nullopt;
+  auto const* const data = static_cast<std::byte const*>(PyArray_DATA(array));
+  // Compared as numbers: addresses of other memory have no order among pointers.
+  auto const from = reinterpret_cast<std::uintptr_t>(begin_);
+  auto const at = reinterpret_cast<std::uintptr_t>(data);
+  if (at < from || at - from >= window_.size()) return std::nullopt;
+  auto lower = static_cast<std::ptrdiff_t>(at - from);
+  auto upper = lower + static_cast<std::ptrdiff_t>(PyArray_ITEMSIZE(array));
+  for (int i = 0; i < PyArray_NDIM(array); ++i) {
+    auto const reach = (PyArray_DIM(array, i) - 1) * PyArray_STRIDE(array, i);
+    (reach < 0 ? lower : upper) += reach;
+  }
+  if (lower < 0 || static_cast<std::size_t>(upper) > window_.size()) return std::nullopt;
+  return ByteRange{window_.begin + static_cast<std::size_t>(lower), window_.begin + static_cast<std::size_t>(upper)};
+}
+
+bool HostHold::covers(nb::handle array) const {
+  return bytes_of(array).has_value();
+}
+
+std::optional<HostWrite> HostHold::before_write(nb::handle array) {
+  auto const range = bytes_of(array);
+  if (!range || !PyArray_ISWRITEABLE(as_array(array))) return std::nullopt;
+  auto const* const first = begin_ + (range->begin - window_.begin);
+  return unlocked([&]() -> std::optional<HostWrite> {
+    if (!core_->is_allocated()) return std::nullopt;  // freed, reset or given back: this memory is nobody's now
+    if (core_->tracking() != Tracking::access) {
+      static_cast<void>(core_->host(*range, Intent::read_write));
+      return std::nullopt;
+    }
+    auto hold = core_->map(*range, MapMode::write);
+    if (hold.address() != first) return std::nullopt;  // freed, and allocated anew elsewhere
+    return HostWrite(core_, *range, std::move(hold));
+  });
+}
+
+nb::object make_host_array(std::unique_ptr<HostHold> hold, std::vector<std::size_t> const& shape, nb::handle dtype) {
+  void* const data = hold->begin();
+  nb::object const holder = nb::cast(std::move(hold));
+  nb::object array = new_array(host_array_type, data, shape, dtype, NPY_ARRAY_CARRAY);
+  // Without elements there is no address either, and NumPy has allocated its own.
+  if (data == nullptr) return array;
+  if (PyObject_SetAttr(array.ptr(), hold_slot, holder.ptr()) != 0) nb::raise_python_error();
+  set_base(array, holder);
+  return array;
+}
+
+nb::object make_plain_array(void* data, std::vector<std::size_t> const& shape, nb::handle dtype, bool writable,
+                            nb::handle owner) {
+  nb::object array = new_array(&PyArray_Type, data, shape, dtype, writable ? NPY_ARRAY_CARRAY : NPY_ARRAY_CARRAY_RO);
+  if (data != nullptr) set_base(array, owner);
+  return array;
+}
+
+void bind_host_arrays(nb::module_& m) {
+  if (PyArray_ImportNumPyAPI() < 0) nb::raise_python_error();
+  hold_slot = PyUnicode_InternFromString("_hold");
+
+  nb::class_<HostWrite>(m, "HostWrite", "A write to host memory, from before it happens until `done`.")
+      .def("done", &HostWrite::done, "Counts it as written.");
+
+  nb::class_<HostHold>(m, "HostHold", "Keeps a buffer's host memory for arrays, and is told when they are written.")
+      .def("covers", &HostHold::covers, nb::arg("array"), "Whether the array's elements lie in this memory.")
+      .def("before_write", &HostHold::before_write, nb::arg("array"),
+           "Brings what the array spans up to date; the write to be reported when it is done, or None.");
+
+  m.def(
+      "_set_host_array",
+      [](nb::handle type) {
+        Py_INCREF(type.ptr());  // for as long as the process lives
+        host_array_type = reinterpret_cast<PyTypeObject*>(type.ptr());
+      },
+      nb::arg("type"));
+}
+
+}  // namespace unimem::python

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/device_lease.hpp>
+#include <unimem/core/byte_ranges.hpp>
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace unimem::python {
+
+/// A write to a buffer's host memory that is about to happen, or has happened.
+class HostWrite {
+ public:
+  HostWrite(std::shared_ptr<BufferCore> core, ByteRange range, DeviceLease hold) noexcept
+      : core_(std::move(core)), range_(range), hold_(std::move(hold)) {}
+  HostWrite(HostWrite&&) noexcept = default;
+  HostWrite& operator=(HostWrite&&) = delete;
+  ~HostWrite();
+
+  /// Counts the range as written, unless the buffer has let the memory go since. Once.
+  void done();
+
+ private:
+  std::shared_ptr<BufferCore> core_;
+  ByteRange range_;
+  DeviceLease hold_;
+};
+
+/// What keeps a buffer's host memory where it is while NumPy arrays point at it, and is told when they are written.
+/// Arrays that survive the buffer, or a `free`, keep the memory they were made for; what is written to them then is
+/// nobody's business any more.
+///
+/// Thread-safe as the buffer is. Used with the interpreter's lock held; its functions that wait release it.
+class HostHold {
+ public:
+  /// `window`: what of the buffer the lease holds.
+  HostHold(std::shared_ptr<BufferCore> core, DeviceLease lease, ByteRange window);
+  HostHold(HostHold const&) = delete;
+  HostHold& operator=(HostHold const&) = delete;
+  ~HostHold();
+
+  [[nodiscard]] std::byte* begin() const noexcept { return begin_; }
+
+  /// Whether an array's elements lie in this memory.
+  [[nodiscard]] bool covers(nanobind::handle array) const;
+
+  /// Before elements of `array` are written: brings all that lies between its first and last byte up to date on the
+  /// host and waits for the work that still reads it. Nothing if the array is of other memory, cannot be written, or if
+  /// the buffer no longer uses this memory. With tracking by pages or by hand nobody has to be told afterwards either.
+  [[nodiscard]] std::optional<HostWrite> before_write(nanobind::handle array);
+
+ private:
+  [[nodiscard]] std::optional<ByteRange> bytes_of(nanobind::handle array) const;
+
+  std::shared_ptr<BufferCore> core_;
+  DeviceLease lease_;
+  ByteRange window_;
+  std::byte* begin_;
+};
+
+/// A NumPy array (unimem.HostArray) over `hold`'s memory.
+[[nodiscard]] nanobind::object make_host_array(std::unique_ptr<HostHold> hold, std::vector<std::size_t> const& shape,
+                                               nanobind::handle dtype);
+
+/// A plain array over memory that `owner` keeps, in C order.
+[[nodiscard]] nanobind::object make_plain_array(void* data, std::vector<std::size_t> const& shape,
+                                                nanobind::handle dtype, bool writable, nanobind::handle owner);
+
+}  // namespace unimem::python

@@ -1,0 +1,26 @@
+#include <unimem/core/build.hpp>
+#include <unimem/core/log.hpp>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <string>
+
+#include "bindings.hpp"
+
+NB_MODULE(_unimem, m) {
+  namespace python = unimem::python;
+  m.doc() =
+      "The C++ library as the package `unimem` uses it: names beginning with an underscore are the package's own.";
+  // Buffers that live until the interpreter ends are no leak: the process gives everything back in order.
+  nanobind::set_leak_warnings(false);
+  python::bind_errors(m);
+  python::bind_devices(m);
+  python::bind_managers(m);
+  python::bind_host_arrays(m);
+  python::bind_windows(m);
+  python::bind_pools(m);
+  python::bind_kernels(m);
+  python::bind_sharing(m);
+  m.def("version", [] { return std::string(unimem::version()); }, "The version of the library.");
+}

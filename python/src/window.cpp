@@ -1,0 +1,133 @@
+#include "window.hpp"
+
+#include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
+
+#include <complex>
+#include <string>
+#include <typeinfo>
+#include <utility>
+
+#include "gil.hpp"
+#include "host_array.hpp"
+#include "numpy_api.hpp"
+
+namespace unimem::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+std::size_t item_bytes_of(nb::handle dtype) {
+  return static_cast<std::size_t>(PyDataType_ELSIZE(reinterpret_cast<PyArray_Descr*>(dtype.ptr())));
+}
+
+template <class T>
+detail::SharedElement known() {
+  return detail::shared_element<T>();
+}
+
+}  // namespace
+
+Window::Window(std::shared_ptr<BufferCore> core, std::size_t offset, std::vector<std::size_t> shape, nb::object dtype)
+    : core_(std::move(core)),
+      offset_(offset),
+      shape_(std::move(shape)),
+      count_(Shape(shape_).count()),
+      item_bytes_(item_bytes_of(dtype)),
+      dtype_(std::move(dtype)) {}
+
+Window::~Window() {
+  host_.reset();
+  // The last share in a core may wait for work that needs the interpreter.
+  Unlocked const released;
+  core_.reset();
+}
+
+std::shared_ptr<BufferCore> Window::live() const {
+  if (!core_) throw InvalidArgument("buffer", "released to its pool", "one that was acquired and not released since");
+  if (auto const end = offset_ + bytes(); end > core_->size_bytes()) {
+    throw InvalidArgument("buffer", "bytes up to " + std::to_string(end),
+                          "within the buffer, which was resized to " + std::to_string(core_->size_bytes()) + " bytes");
+  }
+  return core_;
+}
+
+ByteRange Window::part(std::size_t offset, std::size_t count) const {
+  auto const inner = detail::checked_range(offset, count, count_, item_bytes_);
+  return {offset_ + inner.begin, offset_ + inner.end};
+}
+
+nb::object Window::host() {
+  auto const core = live();
+  auto const whole = range();
+  auto* const begin = unlocked([&] {
+    auto* const address = static_cast<std::byte*>(core->host(whole, Intent::read));
+    return address == nullptr ? nullptr : address + whole.begin;
+  });
+  // The array's hold keeps its memory from being anybody else's, so the same address is the same memory.
+  if (host_.is_valid() && begin == host_begin_) return host_;
+  return host_leased(core, unlocked([&] { return core->map(whole, MapMode::read); }));
+}
+
+nb::object Window::host_leased(std::shared_ptr<BufferCore> core, DeviceLease lease) {
+  auto hold = std::make_unique<HostHold>(std::move(core), std::move(lease), range());
+  auto* const held = hold->begin();
+  if (host_.is_valid() && held == host_begin_) return host_;
+  auto array = make_host_array(std::move(hold), shape_, dtype_);
+  host_ = array;
+  host_begin_ = held;
+  return array;
+}
+
+void Window::resize(std::size_t count) {
+  auto const core = live();
+  auto const bytes = checked_multiply(count, item_bytes_, "count");
+  drop_host();
+  unlocked([&] { core->resize(bytes); });
+  shape_ = {count};
+  count_ = count;
+}
+
+detail::SharedElement element_of(nb::handle dtype) {
+  auto* const descr = reinterpret_cast<PyArray_Descr*>(dtype.ptr());
+  if (PyArray_ISNBO(descr->byteorder)) {
+    switch (descr->type_num) {
+      case NPY_BOOL:
+        return known<bool>();
+      case NPY_BYTE:
+        return known<std::int8_t>();
+      case NPY_UBYTE:
+        return known<std::uint8_t>();
+      case NPY_SHORT:
+        return known<std::int16_t>();
+      case NPY_USHORT:
+        return known<std::uint16_t>();
+      case NPY_INT:
+        return known<std::int32_t>();
+      case NPY_UINT:
+        return known<std::uint32_t>();
+      case NPY_LONG:
+      case NPY_LONGLONG:
+        return known<std::int64_t>();
+      case NPY_ULONG:
+      case NPY_ULONGLONG:
+        return known<std::uint64_t>();
+      case NPY_FLOAT:
+        return known<float>();
+      case NPY_DOUBLE:
+        return known<double>();
+      case NPY_CFLOAT:
+        return known<std::complex<float>>();
+      case NPY_CDOUBLE:
+        return known<std::complex<double>>();
+      default:
+        break;
+    }
+  }
+  nb::object const text = dtype.attr("descr");
+  auto const name = std::string("numpy ") + nb::str(text).c_str();
+  return {Name(name), item_bytes_of(dtype), ElementTag::other};
+}
+
+}  // namespace unimem::python

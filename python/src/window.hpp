@@ -1,0 +1,75 @@
+#pragma once
+
+#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/device_lease.hpp>
+#include <unimem/buffer/shape.hpp>
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/share/buffer_registry.hpp>
+
+#include <nanobind/nanobind.h>
+
+#include <cstddef>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace unimem::python {
+
+/// Elements of a buffer as Python sees them: the untyped core, which of its bytes, and the shape and dtype they are
+/// seen with. All of a buffer or a part of it.
+///
+/// Fields are read and written with the interpreter's lock held. Whoever releases it takes a share in the core first
+/// (`live`), since another thread may hand the buffer back to its pool meanwhile.
+class Window {
+ public:
+  /// `dtype`: a numpy.dtype whose items are plain bytes; checked in Python.
+  Window(std::shared_ptr<BufferCore> core, std::size_t offset, std::vector<std::size_t> shape, nanobind::object dtype);
+  Window(Window const&) = delete;
+  Window& operator=(Window const&) = delete;
+  ~Window();
+
+  [[nodiscard]] std::vector<std::size_t> const& shape() const noexcept { return shape_; }
+  [[nodiscard]] nanobind::object const& dtype() const noexcept { return dtype_; }
+  [[nodiscard]] std::size_t item_bytes() const noexcept { return item_bytes_; }
+  [[nodiscard]] std::size_t count() const noexcept { return count_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return count_ * item_bytes_; }
+  [[nodiscard]] ByteRange range() const noexcept { return {offset_, offset_ + bytes()}; }
+
+  /// A share in the core. Throws InvalidArgument for a buffer that was given back to its pool, or whose core became too
+  /// small.
+  [[nodiscard]] std::shared_ptr<BufferCore> live() const;
+  [[nodiscard]] BufferCore const* core() const noexcept { return core_.get(); }
+
+  /// Elements `[offset, offset + count)` as bytes of the core; `count` may be `all`. Throws InvalidArgument.
+  [[nodiscard]] ByteRange part(std::size_t offset, std::size_t count) const;
+
+  /// The array over the host side, current. One and the same as long as the memory is the same.
+  [[nodiscard]] nanobind::object host();
+  /// The same over a lease that has been taken already, of a device whose memory is the host's.
+  [[nodiscard]] nanobind::object host_leased(std::shared_ptr<BufferCore> core, DeviceLease lease);
+  /// Lets go of that array, for what needs the memory to be nobody's.
+  void drop_host() noexcept { host_.reset(); }
+
+  /// Of a whole buffer: changes the number of elements, in one dimension.
+  void resize(std::size_t count);
+  /// For a pool: the core leaves, or another one comes.
+  [[nodiscard]] std::shared_ptr<BufferCore>& core_to_give_back() noexcept { return core_; }
+  void take(std::shared_ptr<BufferCore> core) noexcept { core_ = std::move(core); }
+
+ private:
+  std::shared_ptr<BufferCore> core_;  ///< null while the buffer is its pool's
+  std::size_t offset_;
+  std::vector<std::size_t> shape_;
+  std::size_t count_ = 0;
+  std::size_t item_bytes_ = 0;
+  nanobind::object dtype_;
+  nanobind::object host_;
+  std::byte* host_begin_ = nullptr;
+};
+
+/// How a registry and a pool name a dtype: as C++ does where it has such a type, so that both languages may share
+/// buffers.
+[[nodiscard]] detail::SharedElement element_of(nanobind::handle dtype);
+
+}  // namespace unimem::python

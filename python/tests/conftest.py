@@ -1,0 +1,75 @@
+"""Devices that tests run on: simulated ones are always there, others where the machine has them."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+import unimem
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run what takes minutes as well")
+
+
+@pytest.fixture
+def sim() -> unimem.Device:
+    """A discrete device whose transfers count from zero."""
+    return unimem.device("sim:memory=256MiB")
+
+
+@pytest.fixture
+def other_sim() -> unimem.Device:
+    return unimem.device("sim:memory=256MiB")
+
+
+@pytest.fixture
+def opencl() -> unimem.Device:
+    for one in unimem.devices():
+        if one.backend == "opencl":
+            return one
+    pytest.skip("no OpenCL device here: " + "; ".join(f"{b}: {why}" for b, why in unimem.unavailable_backends()))
+
+
+@pytest.fixture(params=["sim", "opencl"])
+def discrete(request: pytest.FixtureRequest) -> unimem.Device:
+    """Each kind of device with memory of its own."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def cpu() -> unimem.Device:
+    return unimem.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_in_the_registry() -> Iterator[None]:
+    yield
+    gc.collect()
+    for one in unimem.registry().list():
+        unimem.registry().release(one.id)
+
+
+class Moved:
+    """What a buffer has moved since it was last asked: (copies to devices, bytes, copies to the host, bytes)."""
+
+    def __init__(self, buffer: unimem.UnifiedBuffer | unimem.BufferSlice) -> None:
+        self._buffer = buffer
+        self._last = self._now()
+
+    def _now(self) -> tuple[int, int, int, int]:
+        s = self._buffer.statistics
+        return s.host_to_device_copies, s.host_to_device_bytes, s.device_to_host_copies, s.device_to_host_bytes
+
+    def since(self) -> tuple[int, int, int, int]:
+        now = self._now()
+        difference = tuple(a - b for a, b in zip(now, self._last, strict=True))
+        self._last = now
+        return difference  # type: ignore[return-value]
+
+
+@pytest.fixture
+def moved() -> type[Moved]:
+    return Moved

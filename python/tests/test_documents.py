@@ -1,0 +1,244 @@
+"""The documents' code, run as it is written: docs/python.md, and the self-contained blocks of the guides to UnifiedBuffer whose names
+the package takes (with the package's name replaced). A state in a comment is compared with the buffer's."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unimem
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PREAMBLE = {
+    "np": np,
+    "data": np.arange(1000, dtype=np.float32),
+    "input_data": np.arange(1000, dtype=np.float32),
+    "my_kernel": lambda array: None,
+    "gpu_kernel": lambda array: None,
+    "process": lambda array: None,
+    "process_on_gpu": lambda array: None,
+    "batches": [np.full((2, 3), i, np.float32) for i in range(3)],
+    "UnifiedBuffer": unimem.UnifiedBuffer,
+    "get_memory_pool": unimem.get_memory_pool,
+}
+
+# (what it is called there, the code)
+BLOCKS = {
+    "guide: solution": """
+from unimem import UnifiedBuffer
+# Create unified buffer
+buf = UnifiedBuffer((1000,), dtype=np.float32)
+# Work on host
+buf.host[:] = np.random.randn(1000)
+# Use on device (auto-syncs)
+device_array = buf.device  # Automatically copies to GPU
+# Read back (auto-syncs if device modified)
+result = buf.to_numpy()
+""",
+    "guide: lazy synchronization": """
+buf = UnifiedBuffer((1000,), dtype=np.float32)
+# Write on host
+buf.host[:] = data  # State: HOST_DIRTY
+# No sync yet - still HOST_DIRTY
+print(buf.state)  # HOST_DIRTY
+# Access device - triggers sync
+device_data = buf.device  # Sync: host → device
+print(buf.state)  # SYNCHRONIZED
+""",
+    "guide: explicit synchronization": """
+buf = UnifiedBuffer((1000,), dtype=np.float32)
+# Prepare data
+buf.host[:] = data
+# Explicitly sync before kernel launch
+buf.sync_to_device()
+# Run GPU kernel (modifies device data)
+my_kernel(buf.device)
+# Mark device as modified
+buf.mark_device_dirty()
+# Explicitly sync before reading
+buf.sync_to_host()
+# Now safe to read
+result = buf.host[:]
+""",
+    "guide: pinned memory": """
+# Pinned memory for frequent transfers
+buf = UnifiedBuffer((1000,), dtype=np.float32, pinned=True)
+# Transfers are faster due to DMA
+buf.host[:] = data
+device_view = buf.device  # Faster copy
+""",
+    "guide: memory pooling": """
+from unimem.core.memory_pool import get_memory_pool
+pool = get_memory_pool()
+# Acquire from pool (fast if cached)
+buf = pool.acquire((1000,), dtype=np.float32)
+# Use buffer...
+buf.host[:] = data
+process(buf.device)
+# Release back to pool (not deallocated)
+pool.release(buf)
+# Next acquire may reuse the buffer
+buf2 = pool.acquire((1000,), dtype=np.float32)  # Same buffer!
+assert buf2 is buf
+pool.release(buf2)
+""",
+    "guide: read-modify-write": """
+buf = UnifiedBuffer((1000,), dtype=np.float32)
+# Read on host
+buf.host[:] = input_data  # HOST_DIRTY
+# Modify on device
+gpu_kernel(buf.device)    # Syncs, then SYNCHRONIZED
+buf.mark_device_dirty()   # DEVICE_DIRTY
+# Read on host
+result = buf.to_numpy()   # Syncs back
+""",
+    "guide: batch processing": """
+pool = get_memory_pool()
+results = []
+for batch in batches:
+    buf = pool.acquire(batch.shape, batch.dtype)
+    try:
+        buf.copy_from(batch)
+        process_on_gpu(buf.device)
+        results.append(buf.to_numpy().copy())
+    finally:
+        pool.release(buf)
+assert [one.tolist() for one in results] == [one.tolist() for one in batches]
+""",
+    "guide: memory monitoring": """
+from unimem import get_accelerator
+acc = get_accelerator()
+# Before allocation
+free_before, total = acc.get_memory_info()
+# Allocate
+buf = UnifiedBuffer((10_000_000,), dtype=np.float32)
+_ = buf.device  # Force device allocation
+# After allocation
+free_after, _ = acc.get_memory_info()
+print(f"Allocated: {(free_before - free_after) / 1e6:.1f} MB")
+""",
+    "reference: overview": """
+from unimem import UnifiedBuffer
+import numpy as np
+# Create a buffer
+buffer = UnifiedBuffer(shape=(1024,), dtype=np.float32)
+# Work on host
+buffer.host[:] = np.random.randn(1024)
+# Access on device (auto-syncs)
+device_data = buffer.device
+""",
+    "reference: basic usage": """
+from unimem import UnifiedBuffer
+import numpy as np
+# Create buffer
+buf = UnifiedBuffer((1000,), dtype=np.float32)
+# Initialize on host
+buf.host[:] = np.arange(1000, dtype=np.float32)
+# Use on device (automatically syncs)
+device_array = buf.device
+# ... GPU computation ...
+# Read back (automatically syncs if device modified)
+result = buf.to_numpy()
+assert result.tolist() == list(range(1000))
+""",
+    "reference: pinned memory": """
+# Use pinned memory for frequent host-device transfers
+buf = UnifiedBuffer((1024, 1024), dtype=np.float32, pinned=True)
+""",
+    "reference: explicit synchronization": """
+buf = UnifiedBuffer((1000,), dtype=np.float32)
+# Modify on host
+buf.host[:] = np.random.randn(1000)
+# Explicitly sync before kernel launch
+buf.sync_to_device()
+# After GPU kernel modifies device data
+buf.mark_device_dirty()
+# Explicitly sync back
+buf.sync_to_host()
+""",
+    "reference: state tracking": """
+buf = UnifiedBuffer((100,), dtype=np.float32)
+print(buf.state)  # UNINITIALIZED
+buf.host[:] = 1.0
+print(buf.state)  # HOST_DIRTY
+buf.sync_to_device()
+print(buf.state)  # SYNCHRONIZED
+""",
+}
+
+STATES = "|".join(unimem.BufferState.__members__)
+
+
+def with_states_checked(code: str) -> str:
+    """After each line whose comment ends in a state: is the buffer in it?"""
+    lines = []
+    for line in code.splitlines():
+        lines.append(line)
+        said = re.search(rf"#.*\b({STATES})\b", line)
+        if said and line.split("#")[0].strip():
+            indent = re.match(r"\s*", line).group()
+            name = re.search(r"\b(buffer|buf)\b", line)
+            if name:
+                lines.append(f"{indent}assert {name.group()}.state.name == '{said.group(1)}', ({name.group()}, {line.strip()!r})")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_the_documents_blocks_run_as_written(name):
+    code = with_states_checked(BLOCKS[name])
+    if "#" in BLOCKS[name] and "_DIRTY" in BLOCKS[name]:
+        assert "assert buf" in code
+    exec(compile(code, name, "exec"), dict(PREAMBLE))
+
+
+def test_the_guide_to_the_package_runs_as_written():
+    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) >= 7
+    names: dict[str, object] = {}
+    for number, block in enumerate(blocks):
+        code = with_states_checked(block)
+        exec(compile(code, f"docs/python.md, block {number + 1}", "exec"), names)
+    assert sum(with_states_checked(block).count(".state.name ==") for block in blocks) >= 9
+
+
+def test_the_double_buffering_pattern(sim):
+    import threading
+
+    batches = [np.full(1000, i, np.float32) for i in range(6)]
+    results: list[float] = []
+    kernel = unimem.Kernel("double").host(lambda x: np.multiply(x, 2, out=x))
+    buf_a, buf_b = (unimem.UnifiedBuffer((1000,), dtype=np.float32, device=sim) for _ in range(2))
+    buf_a.host[:] = batches[0]
+    for following in [*batches[1:], None]:
+        buf_a.sync_to_device()
+        task = unimem.launch(kernel, 1000, unimem.readwrite(buf_a))
+        if following is not None:
+            buf_b.host[:] = following
+        task.wait()
+        results.append(float(buf_a.to_numpy()[0]))
+        buf_a, buf_b = buf_b, buf_a
+    assert results == [0, 2, 4, 6, 8, 10]
+    assert threading.active_count() >= 1
+
+
+def test_the_message_pattern(sim):
+    large = np.arange(1000, dtype=np.float32)
+    buf = unimem.UnifiedBuffer(large.shape, large.dtype, device=sim)
+    buf.copy_from(large)
+    buf_id = unimem.registry().publish(buf)
+    request = {"buffer_id": buf_id, "offset": 0, "size": len(large)}
+    part = unimem.BufferRef(request["buffer_id"], request["offset"], request["size"]).resolve()
+    np.testing.assert_array_equal(part.to_numpy(), large)
+
+
+def test_metal_blocks_are_refused():
+    buf = unimem.UnifiedBuffer((1000,), dtype=np.float32)
+    buf.host[:] = np.random.default_rng(1).standard_normal(1000).astype(np.float32)
+    buf.mark_host_dirty()
+    with pytest.raises(unimem.UnsupportedOperation):
+        _ = buf.metal
+    with pytest.raises(unimem.UnsupportedOperation):
+        buf.mark_metal_dirty()

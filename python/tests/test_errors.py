@@ -1,0 +1,244 @@
+"""Bad input: typed errors that carry what was passed, and buffers that are as they were."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+import unimem
+from unimem import BufferState, InvalidArgument, SizeMismatch, UnifiedBuffer
+
+S = BufferState
+
+
+@pytest.mark.parametrize(
+    ("shape", "value"),
+    [(-1, "-1"), ((3, -2), "-2"), (2**63, str(2**63)), ((2**40, 2**40), str((2**40, 2**40))), (1.5, "1.5"), ("12", "'12'"), ((2, None), "None")],
+)
+def test_shapes_that_make_no_sense_are_named(shape, value):
+    with pytest.raises(InvalidArgument, match="shape") as caught:
+        UnifiedBuffer(shape)
+    assert caught.value.argument == "shape" and caught.value.value == value
+    assert isinstance(caught.value, ValueError) and isinstance(caught.value, unimem.Error)
+
+
+def test_more_bytes_than_an_address_space_holds_are_refused():
+    with pytest.raises(InvalidArgument):
+        UnifiedBuffer(2**62, np.float64)
+
+
+@pytest.mark.parametrize("dtype", [object, np.dtype([("a", object)]), "S0", "V0", np.dtype((np.float32, (3,))), "no such type"])
+def test_dtypes_that_are_no_plain_bytes_are_refused(dtype):
+    with pytest.raises(InvalidArgument) as caught:
+        UnifiedBuffer(4, dtype)
+    assert caught.value.argument == "dtype"
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", ">f4", "M8[ns]", "m8[s]",
+                                   "S5", "U3", "V7", [("a", "i2"), ("b", "f8")]])  # fmt: skip
+def test_every_dtype_of_plain_bytes_goes_to_a_device_and_back(discrete, dtype):
+    raw = np.random.default_rng(3).integers(0, 2, 40 * np.dtype(dtype).itemsize, dtype=np.uint8)
+    data = raw.view(dtype)
+    buffer = UnifiedBuffer(40, dtype, device=discrete)
+    buffer.copy_from(data)
+    buffer.sync_to_device()
+    buffer.release_host()
+    back = buffer.to_numpy()
+    assert back.dtype == data.dtype and back.tobytes() == data.tobytes()
+    assert buffer.host.tobytes() == data.tobytes()
+
+
+def test_zero_elements_are_legal_everywhere(discrete):
+    for shape in (0, (3, 0), (0, 5)):
+        buffer = UnifiedBuffer(shape, device=discrete)
+        assert (buffer.size, buffer.nbytes, buffer.shape) == (0, 0, shape if isinstance(shape, tuple) else (shape,))
+        assert buffer.host.shape == buffer.shape
+        assert buffer.state is S.SYNCHRONIZED
+        buffer.host[...] = 3
+        buffer.fill(1).zeros().sync_to_device()
+        buffer.copy_from(np.empty(buffer.shape, np.float32))
+        assert buffer.device.shape == buffer.shape
+        assert buffer.to_numpy().shape == buffer.shape
+        assert buffer.state is S.SYNCHRONIZED
+        assert buffer.statistics.host_to_device_bytes == 0
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 11])
+def test_copies_want_exactly_as_many_elements_and_change_nothing_otherwise(discrete, count):
+    fresh = UnifiedBuffer(10, device=discrete)
+    with pytest.raises(SizeMismatch) as caught:
+        fresh.copy_from(np.zeros(count, np.float32))
+    assert (caught.value.expected, caught.value.actual) == (10, count)
+    assert fresh.state is S.UNINITIALIZED and not fresh.is_allocated
+    buffer = UnifiedBuffer(10, device=discrete)
+    buffer.copy_from(np.arange(10))
+    buffer.sync_to_device()
+    with pytest.raises(SizeMismatch):
+        buffer.copy_from(np.zeros(count))
+    out = np.full(count, 8, np.float32)
+    with pytest.raises(SizeMismatch) as caught:
+        buffer.copy_to(out)
+    assert (caught.value.expected, caught.value.actual) == (10, count)
+    assert (out == 8).all() and buffer.state is S.SYNCHRONIZED
+    np.testing.assert_array_equal(buffer.host, np.arange(10))
+
+
+def test_nothing_is_broadcast_or_reshaped_in_silence(sim):
+    buffer = UnifiedBuffer((2, 3), device=sim)
+    for data in (np.zeros((3, 2)), np.zeros(6), 5.0, np.zeros((1, 2, 3))):
+        with pytest.raises((InvalidArgument, SizeMismatch)):
+            buffer.copy_from(data)
+        assert buffer.state is S.UNINITIALIZED
+    with pytest.raises(InvalidArgument, match=r"shape \(3, 2\)"):
+        buffer.copy_from(np.zeros((3, 2)))
+
+
+def test_copies_cast_as_numpy_does_by_same_kind(sim):
+    buffer = UnifiedBuffer(3, np.float32, device=sim)
+    for data in ([1, 2, 3], np.array([1, 2, 3], np.float64), np.array([1, 2, 3], ">i2"), np.arange(6)[::2] // 2 + 1, (1.0, 2.0, 3.0)):
+        buffer.copy_from(data)
+        np.testing.assert_array_equal(buffer.to_numpy(), [1, 2, 3])
+    whole = UnifiedBuffer(3, np.int32, device=sim)
+    for data in (np.array([1.5, 2, 3]), np.array([1j, 2, 3]), np.array(["1", "2", "3"]), np.array([None, 1, 2])):
+        with pytest.raises(InvalidArgument, match=str(data.dtype).replace("<", ".")):
+            whole.copy_from(data)
+    with pytest.raises(InvalidArgument):
+        whole.copy_from([[1], [2, 3], [4]])
+
+
+def test_sources_of_any_order_and_stride_are_copied_right(sim):
+    source = np.arange(60.0).reshape(3, 4, 5)
+    read_only = source.copy()
+    read_only.flags.writeable = False
+    buffer = UnifiedBuffer((3, 4, 5), np.float64, device=sim)
+    for data in (np.asfortranarray(source), read_only, np.stack([source, source], -1)[..., 0], source[::-1][::-1]):
+        buffer.zeros().copy_from(data)
+        np.testing.assert_array_equal(buffer.to_numpy(), source)
+
+
+def test_copies_in_parts_stay_within_their_bounds(discrete):
+    buffer = UnifiedBuffer(10, np.int32, device=discrete)
+    buffer.fill(-1)
+    buffer.copy_from([5, 6, 7], offset=4)
+    np.testing.assert_array_equal(buffer.to_numpy(), [-1, -1, -1, -1, 5, 6, 7, -1, -1, -1])
+    out = np.zeros(2, np.int32)
+    buffer.copy_to(out, offset=5)
+    np.testing.assert_array_equal(out, [6, 7])
+    for offset, count in ((8, 3), (11, 0), (10, 1)):
+        with pytest.raises(SizeMismatch):
+            buffer.copy_from(np.zeros(count + (offset > 10), np.int32), offset=offset)
+    for offset in (-1, 2**64, 1.5):
+        with pytest.raises(InvalidArgument, match="offset"):
+            buffer.copy_from([1], offset=offset)
+    np.testing.assert_array_equal(buffer.to_numpy(), [-1, -1, -1, -1, 5, 6, 7, -1, -1, -1])
+
+
+def test_copy_to_wants_memory_it_can_write(sim):
+    buffer = UnifiedBuffer(4, device=sim)
+    buffer.fill(1)
+    read_only = np.zeros(4, np.float32)
+    read_only.flags.writeable = False
+    for out in (read_only, np.zeros(8, np.float32)[::2], np.zeros(4), [0, 0, 0, 0]):
+        with pytest.raises(InvalidArgument):
+            buffer.copy_to(out)
+
+
+def test_values_that_are_no_element_are_refused(sim):
+    buffer = UnifiedBuffer(4, np.int8, device=sim)
+    buffer.fill(7)
+    for value in (1.5, 300, "x", [1, 2], None, 1j):
+        with pytest.raises(InvalidArgument, match="value"):
+            buffer.fill(value)
+    np.testing.assert_array_equal(buffer.to_numpy(), [7] * 4)
+    assert UnifiedBuffer(2, np.float32, device=sim).fill(3).to_numpy().tolist() == [3, 3]
+    assert UnifiedBuffer(2, np.complex64, device=sim).fill(3).to_numpy().tolist() == [3, 3]
+    assert UnifiedBuffer(2, np.uint8, device=sim).fill(255).to_numpy().tolist() == [255, 255]
+    assert UnifiedBuffer(2, bool, device=sim).fill(True).to_numpy().tolist() == [True, True]
+    assert UnifiedBuffer(2, np.float32, device=sim).fill(np.float64(0.5)).to_numpy().tolist() == [0.5, 0.5]
+
+
+def test_fill_works_on_the_side_that_is_current(discrete, moved):
+    buffer = UnifiedBuffer(1000, device=discrete)
+    buffer.copy_from(np.arange(1000))
+    buffer.sync_to_device()
+    buffer.device.copy_from(np.zeros(1000))
+    buffer.mark_device_dirty()
+    count = moved(buffer)
+    assert buffer.fill(5, offset=10, count=20) is buffer
+    assert count.since() == (0, 0, 0, 0)
+    assert buffer.state is S.DEVICE_DIRTY
+    expected = np.zeros(1000)
+    expected[10:30] = 5
+    np.testing.assert_array_equal(buffer.to_numpy(), expected)
+    with pytest.raises(InvalidArgument):
+        buffer.fill(5, offset=990, count=20)
+
+
+def test_marks_outside_the_buffer_are_refused(sim):
+    buffer = UnifiedBuffer(10, device=sim).allocate()
+    for offset, count in ((11, 0), (0, 11), (5, 6), (-1, 1), (0, -1), (2**63, 1)):
+        for mark in (buffer.mark_host_dirty, buffer.mark_device_dirty):
+            with pytest.raises(InvalidArgument):
+                mark(offset, count)
+
+
+def test_unknown_devices_are_named_with_what_there_is():
+    with pytest.raises(unimem.NotFound) as caught:
+        UnifiedBuffer(4, device="no:7")
+    error = caught.value
+    assert error.kind == "device" and error.name == "no:7" and "cpu" in error.available
+    assert isinstance(error, KeyError) and "no:7" in str(error) and not str(error).startswith("'")
+    with pytest.raises(InvalidArgument, match="memory"):
+        unimem.device("sim:memory=lots")
+
+
+def test_out_of_memory_is_a_memory_error_with_the_facts(moved):
+    device = unimem.device("sim:memory=1MiB")
+    buffer = UnifiedBuffer(1 << 20, device=device, name="too big")
+    buffer.copy_from(np.full(1 << 20, 4.0))
+    with pytest.raises(MemoryError) as caught:
+        _ = buffer.device
+    error = caught.value
+    assert isinstance(error, unimem.OutOfMemory)
+    assert error.requested == 4 << 20 and error.limit == 1 << 20 and error.where == f"{device.id} device"
+    assert buffer.state is S.HOST_DIRTY
+    assert (buffer.to_numpy() == 4).all()
+
+
+def test_errors_survive_pickling():
+    with pytest.raises(SizeMismatch) as caught:
+        UnifiedBuffer(3).copy_from([1])
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert type(again) is SizeMismatch and (again.expected, again.actual, str(again)) == (3, 1, str(caught.value))
+    with pytest.raises(unimem.NotFound) as missing:
+        unimem.device("no:7")
+    again = pickle.loads(pickle.dumps(missing.value))
+    assert again.name == "no:7" and str(again) == str(missing.value)
+
+
+def test_a_failing_copy_reaches_the_caller_and_loses_nothing():
+    device = unimem.device("sim:fail_upload=1")
+    buffer = UnifiedBuffer(100, device=device)
+    buffer.copy_from(np.full(100, 6))
+    with pytest.raises(unimem.DeviceError) as caught:
+        buffer.sync_to_device()
+    assert caught.value.backend == "sim" and caught.value.call and isinstance(caught.value.code, int)
+    assert (buffer.to_numpy() == 6).all()
+    buffer.sync_to_device()
+    np.testing.assert_array_equal(buffer.device.to_numpy(), np.full(100, 6))
+
+
+def test_bytes_that_only_a_lost_device_had_are_never_garbage():
+    device = unimem.device("sim:memory=64MiB,lose_after=3")
+    buffer = UnifiedBuffer(100, device=device, name="gone")
+    buffer.copy_from(np.ones(100))
+    buffer.sync_to_device()
+    buffer.mark_device_dirty()
+    with pytest.raises(unimem.Error):
+        for _ in range(5):
+            device_array = buffer.device
+            device_array.copy_from(np.zeros(100))
+            buffer.mark_device_dirty()
+            buffer.to_numpy()
+    with pytest.raises((unimem.DataLost, unimem.DeviceError)):
+        buffer.to_numpy()

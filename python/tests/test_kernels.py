@@ -1,0 +1,219 @@
+"""Kernels in both forms, and launches that drive coherence."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import unimem
+from unimem import BufferState, InvalidArgument, Kernel, KernelError, UnifiedBuffer, launch, read, readwrite, write
+
+S = BufferState
+SCALE = """
+UNIMEM_KERNEL scale(UNIMEM_BUFFER(float, x), float a) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *= a; }
+"""
+
+
+@pytest.fixture
+def scale():
+    return Kernel("scale").source(SCALE).host(lambda x, a: np.multiply(x, a, out=x))
+
+
+def data(device, count=1000):
+    buffer = UnifiedBuffer(count, device=device)
+    buffer.host[:] = np.arange(count)
+    return buffer
+
+
+@pytest.mark.parametrize("where", ["cpu", "sim", "opencl"])
+def test_one_kernel_runs_on_every_device(scale, where, request, moved):
+    device = request.getfixturevalue(where)
+    buffer = data(device)
+    count = moved(buffer)
+    event = launch(scale, 1000, readwrite(buffer), 2.0)
+    event.wait()
+    assert event.ready and buffer.state is S.DEVICE_DIRTY
+    launch(scale, 1000, readwrite(buffer), 5)
+    np.testing.assert_array_equal(buffer.to_numpy(), np.arange(1000) * 10)
+    assert count.since() == ((0, 0, 0, 0) if where == "cpu" else (1, 4000, 1, 4000))
+
+
+def test_what_is_only_written_is_not_brought_in(discrete, moved):
+    iota = Kernel("iota").source("""
+        UNIMEM_KERNEL iota(UNIMEM_BUFFER(unimem_i32, out), unimem_i32 first) {
+          UNIMEM_DATA(unimem_i32, out)[UNIMEM_ITEM_X] = first + (unimem_i32)UNIMEM_ITEM_X;
+        }""").host(lambda out, first: out.__setitem__(slice(None), np.arange(first, first + out.size)))
+    buffer = UnifiedBuffer(100, np.int32, device=discrete)
+    buffer.host[:] = -1
+    count = moved(buffer)
+    launch(iota, 10, write(buffer, 20, 10), 7)
+    assert count.since() == (0, 0, 0, 0)
+    expected = np.full(100, -1)
+    expected[20:30] = np.arange(7, 17)
+    np.testing.assert_array_equal(buffer.to_numpy(), expected)
+    assert count.since() == (0, 0, 1, 40)
+
+
+def test_functions_get_shapes_slices_and_read_only_arrays(sim):
+    seen = []
+
+    def weigh(matrix, row, weights, factor):
+        seen.append((matrix.shape, row.shape, matrix.flags.writeable, row.flags.writeable, factor))
+        row[:] = matrix @ weights * factor
+
+    matrix = UnifiedBuffer((3, 4), np.float64, device=sim)
+    matrix.host[...] = np.arange(12).reshape(3, 4)
+    result = UnifiedBuffer(10, np.float64, device=sim)
+    result.fill(-1)
+    weights = UnifiedBuffer(4, np.float64, device=sim)
+    weights.fill(1)
+    launch(Kernel("weigh").host(weigh), 1, read(matrix), write(result.slice(2, 3)), read(weights), {"any": "object"} and 2)
+    np.testing.assert_array_equal(result.to_numpy(), [-1, -1, 12, 44, 76, -1, -1, -1, -1, -1])
+    assert seen == [((3, 4), (3,), False, True, 2)]
+
+
+def test_what_a_function_raises_comes_out_and_the_last_good_copy_counts(sim):
+    def broken(x):
+        x[:] = 99
+        raise LookupError("no such thing")
+
+    buffer = data(sim, 10)
+    event = launch(Kernel("broken").host(broken), 1, readwrite(buffer))
+    with pytest.raises(KernelError) as caught:
+        event.wait()
+    assert caught.value.name == "broken" and "LookupError: no such thing" in caught.value.reason
+    with pytest.raises(KernelError, match="no such thing"):
+        buffer.to_numpy()
+    np.testing.assert_array_equal(buffer.to_numpy(), np.arange(10))
+
+
+def test_work_that_needs_failed_work_fails_with_it_and_lets_its_function_go(sim):
+    import gc
+    import weakref
+
+    class Function:
+        def __call__(self, x):
+            raise AssertionError("never called")
+
+    release = threading.Event()
+
+    def first(x):
+        release.wait(30)
+        raise LookupError("first")
+
+    second = Function()
+    gone = weakref.ref(second)
+    buffer = data(sim, 10)
+    one = launch(Kernel("first").host(first), 1, readwrite(buffer))
+    two = launch(Kernel("second").host(second), 1, readwrite(buffer))
+    del second
+    release.set()
+    for event in (one, two):
+        with pytest.raises(KernelError, match="LookupError: first"):
+            event.wait()
+    with pytest.raises(KernelError):
+        buffer.to_numpy()
+    launch(Kernel("third").host(lambda x: None), 1, readwrite(buffer)).wait()
+    gc.collect()
+    assert gone() is None
+
+
+def test_arrays_last_as_long_as_the_call(sim):
+    kept = []
+    buffer = data(sim, 10)
+    event = launch(Kernel("keeps").host(lambda x: kept.append(x[2:])), 1, readwrite(buffer))
+    with pytest.raises(KernelError, match="kept argument 1"):
+        event.wait()
+    kept.clear()
+    with pytest.raises(KernelError):
+        buffer.to_numpy()
+    copies = []
+    launch(Kernel("copies").host(lambda x: copies.append(x.copy())), 1, read(buffer)).wait()
+    np.testing.assert_array_equal(copies[0], np.arange(10))
+
+
+def test_functions_may_use_the_library_and_nobody_waits_for_ever(sim):
+    other = data(sim, 10)
+
+    def nested(x):
+        x += other.host[3]
+        inner = UnifiedBuffer(5).fill(2)
+        x += inner.to_numpy()[0]
+
+    buffer = data(sim, 10)
+    for _ in range(50):
+        launch(Kernel("nested").host(nested), 1, readwrite(buffer))
+    np.testing.assert_array_equal(buffer.to_numpy(), np.arange(10) + 250)
+
+
+def test_many_threads_launch_and_wait(sim):
+    kernel = Kernel("increment").host(lambda x: np.add(x, 1, out=x))
+    results = []
+
+    def work():
+        buffer = data(sim, 100)
+        for _ in range(50):
+            launch(kernel, 1, readwrite(buffer))
+            if _ % 10 == 0:
+                buffer.to_numpy()
+        results.append(int(buffer.to_numpy()[7]))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert results == [57] * 6
+
+
+def test_a_missing_form_says_so(sim, opencl, scale):
+    with pytest.raises(KernelError, match="source form") as caught:
+        launch(Kernel("f").host(lambda x: None), 1, readwrite(data(opencl)))
+    assert caught.value.name == "f"
+    with pytest.raises(KernelError, match="host form"):
+        launch(Kernel("g").source(SCALE.replace("scale", "g")), 1, readwrite(data(sim)), 2.0)
+    with pytest.raises(KernelError, match="no form|host form"):
+        launch(Kernel("none"), 1, readwrite(data(sim)))
+    assert repr(scale) == "<unimem.Kernel 'scale': source and host>"
+
+
+def test_a_kernel_that_does_not_build_has_its_log(opencl):
+    bad = Kernel("bad").source("UNIMEM_KERNEL bad(UNIMEM_BUFFER(float, x)) { nonsense; }")
+    buffer = data(opencl)
+    with pytest.raises(KernelError) as caught:
+        launch(bad, 10, readwrite(buffer))
+    assert "nonsense" in caught.value.build_log
+    assert buffer.state is S.HOST_DIRTY
+
+
+def test_scalars_have_the_type_the_kernel_says(opencl):
+    typed = Kernel("typed").source("""
+        UNIMEM_KERNEL typed(UNIMEM_BUFFER(unimem_f64, out), float a, unimem_i64 b, const unimem_u8 c, unimem_f64 d) {
+          UNIMEM_DATA(unimem_f64, out)[0] = a; UNIMEM_DATA(unimem_f64, out)[1] = b;
+          UNIMEM_DATA(unimem_f64, out)[2] = c; UNIMEM_DATA(unimem_f64, out)[3] = d;
+        }""")
+    buffer = UnifiedBuffer(4, np.float64, device=opencl)
+    launch(typed, 1, write(buffer), 0.5, -3, np.int64(255), np.float32(0.25))
+    np.testing.assert_array_equal(buffer.to_numpy(), [0.5, -3, 255, 0.25])
+    for wrong in ((0.5, 1.5, 1, 0.5), (0.5, 1, 256, 0.5), (0.5, 1, -1, 0.5), ("a", 1, 1, 0.5), (0.5, 2**63, 1, 0.5)):
+        with pytest.raises(InvalidArgument, match="argument"):
+            launch(typed, 1, write(buffer), *wrong)
+    np.testing.assert_array_equal(buffer.to_numpy(), [0.5, -3, 255, 0.25])
+
+
+def test_bad_launches_are_refused_before_anything_runs(sim, scale):
+    buffer = data(sim, 10)
+    with pytest.raises(InvalidArgument, match="said as read"):
+        launch(scale, 10, buffer, 2.0)
+    with pytest.raises(InvalidArgument):
+        readwrite(np.zeros(3))
+    with pytest.raises(InvalidArgument, match="range"):
+        launch(scale, (1, 2, 3, 4), readwrite(buffer), 2.0)
+    with pytest.raises(InvalidArgument, match="range"):
+        launch(scale, -1, readwrite(buffer), 2.0)
+    with pytest.raises(InvalidArgument, match="within 10"):
+        launch(scale, 10, readwrite(buffer, 5, 6), 2.0)
+    with pytest.raises(InvalidArgument, match="callable"):
+        Kernel("k").host(3)
+    assert buffer.state is S.HOST_DIRTY
+    np.testing.assert_array_equal(buffer.to_numpy(), np.arange(10))

@@ -1,0 +1,32 @@
+"""A program as users write it, for `mypy --strict`: what it is given must be typed."""
+
+import numpy as np
+
+import unimem
+from unimem import BufferState, MemoryPool, UnifiedBuffer, get_memory_pool
+
+
+def doubled(values: list[float]) -> float:
+    buffer = UnifiedBuffer((len(values),), dtype=np.float64, name="typed")
+    buffer.host[:] = values
+    buffer.sync_to_device()
+    state: BufferState = buffer.state
+    scale = unimem.Kernel("scale").host(lambda x, a: np.multiply(x, a, out=x))
+    event: unimem.Event = unimem.launch(scale, buffer.size, unimem.readwrite(buffer), 2.0)
+    event.wait()
+    moved: int = buffer.statistics.host_to_device_bytes
+    free, total = unimem.get_accelerator().get_memory_info()
+    assert state is BufferState.SYNCHRONIZED and moved >= 0 and free <= total
+    result: np.ndarray = buffer.to_numpy()
+    return float(result.sum())
+
+
+def lent(pool: MemoryPool, shape: tuple[int, ...]) -> int:
+    with pool.lend(shape, np.int32) as buffer:
+        buffer.fill(1)
+        return int(buffer.to_numpy().sum())
+
+
+if __name__ == "__main__":
+    assert doubled([1.0, 2.0]) == 6.0
+    assert lent(get_memory_pool(), (2, 3)) == 6

@@ -1,0 +1,81 @@
+"""One logical array kept coherent between the host and accelerators.
+
+    import numpy as np
+    from unimem import UnifiedBuffer
+
+    buffer = UnifiedBuffer((1000,), dtype=np.float32)
+    buffer.host[:] = np.arange(1000)
+    on_device = buffer.device      # copied there when it must be, and not before
+    result = buffer.to_numpy()
+
+docs/python.md is the guide.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+
+from ._buffer import BufferSlice, UnifiedBuffer, copy
+from ._devices import (
+    Accelerator,
+    default_device,
+    device,
+    device_info,
+    devices,
+    get_accelerator,
+    transfers,
+    unavailable_backends,
+)
+from ._enums import BufferState, Location, Tracking
+from ._errors import (
+    BufferNotAllocated,
+    CoherenceConflict,
+    DataLost,
+    DeviceError,
+    Error,
+    InvalidArgument,
+    IoError,
+    KernelError,
+    NotFound,
+    OutOfMemory,
+    SizeMismatch,
+    StreamCancelled,
+    UnsupportedOperation,
+)
+from ._host import HostArray
+from ._kernels import Kernel, Operand, launch, read, readwrite, write
+from ._manager import MemoryManager, default_manager
+from ._pool import MemoryPool, get_memory_pool
+from ._records import (
+    BufferStatistics,
+    DeviceInfo,
+    GlobalMemoryStatistics,
+    LinkStatistics,
+    MemoryInfo,
+    PoolLimits,
+    PoolStatistics,
+    TransferCounters,
+    UnavailableBackend,
+)
+from ._sharing import BufferRef, BufferRegistry, SharedBuffer, registry
+from ._unimem import Device, DeviceArray, Event, format_size, parse_size, version
+
+from . import _unimem  # isort: skip
+
+__version__ = version()
+
+# Kernels written in Python that are under way end before the interpreter does; a forked child has none of them.
+atexit.register(_unimem._interpreter_ends)
+os.register_at_fork(after_in_child=_unimem._after_fork)
+
+__all__ = [
+    "Accelerator", "BufferNotAllocated", "BufferRef", "BufferRegistry", "BufferSlice", "BufferState",
+    "BufferStatistics", "CoherenceConflict", "DataLost", "Device", "DeviceArray", "DeviceError", "DeviceInfo",
+    "Error", "Event", "GlobalMemoryStatistics", "HostArray", "InvalidArgument", "IoError", "Kernel", "KernelError",
+    "LinkStatistics", "Location", "MemoryInfo", "MemoryManager", "MemoryPool", "NotFound", "Operand", "OutOfMemory",
+    "PoolLimits", "PoolStatistics", "SharedBuffer", "SizeMismatch", "StreamCancelled", "Tracking", "TransferCounters",
+    "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "copy", "default_device", "default_manager",
+    "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "launch", "parse_size",
+    "read", "readwrite", "registry", "transfers", "unavailable_backends", "version", "write",
+]  # fmt: skip

@@ -1,0 +1,116 @@
+"""Arguments as the C++ library takes them, checked here where Python's are wider: integers of any size, any dtype."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any, SupportsIndex
+
+import numpy as np
+import numpy.typing as npt
+
+from ._errors import InvalidArgument, invalid, size_mismatch
+
+ALL = 2**64 - 1
+"""What C++ calls `all`: everything from the offset on."""
+
+_LARGEST = 2**63 - 1
+
+
+def count_of(name: str, value: object) -> int:
+    """A number of elements or bytes, or an index of one: not negative, and within 63 bits."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise invalid(name, value, "an integer") from None
+    if not 0 <= number <= _LARGEST:
+        raise invalid(name, number, f"from 0 to {_LARGEST}")
+    return number
+
+
+def optional_count(name: str, value: object) -> int:
+    return ALL if value is None else count_of(name, value)
+
+
+def shape_of(shape: SupportsIndex | Iterable[SupportsIndex]) -> list[int]:
+    """A shape as NumPy takes it, and no more elements than 63 bits count."""
+    if isinstance(shape, (str, bytes)):
+        raise invalid("shape", repr(shape), "an integer or a sequence of integers")
+    if isinstance(shape, Iterable):
+        extents = [count_of("shape", extent) for extent in shape]
+    else:
+        extents = [count_of("shape", shape)]
+    if len(extents) > 64:
+        raise invalid("shape", f"{len(extents)} dimensions", "at most 64")
+    elements = 1
+    for extent in extents:
+        elements *= extent
+    if elements > _LARGEST:
+        raise invalid("shape", tuple(extents), f"of at most {_LARGEST} elements")
+    return extents
+
+
+def dtype_of(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """A dtype whose items are plain bytes, which may travel to a device and back."""
+    try:
+        result = np.dtype(dtype)
+    except (TypeError, ValueError) as error:
+        raise invalid("dtype", dtype, f"a NumPy dtype ({error})") from None
+    if result.hasobject:
+        raise invalid("dtype", result, "of plain bytes: references to Python objects mean nothing on a device")
+    if result.subdtype is not None:
+        raise invalid("dtype", result, "of single elements: extents of a subarray belong into the shape")
+    if result.itemsize == 0:
+        raise invalid("dtype", result, "of at least one byte")
+    return result
+
+
+def elements_of(data: npt.ArrayLike, dtype: np.dtype[Any], what: str, shape: tuple[int, ...] | None, count: int) -> np.ndarray:
+    """`data` as a C-contiguous array of `dtype`, with nothing broadcast and no cast but those of NumPy's `same_kind`.
+
+    `shape` None: as many elements as `data` has, at most `count`.
+    """
+    try:
+        array = np.asarray(data)
+    except ValueError as error:  # ragged nesting
+        raise invalid(what, type(data).__name__, f"an array ({error})") from None
+    if array.dtype.hasobject:
+        raise invalid(what, f"array of dtype {array.dtype}", f"elements of {dtype}, not Python objects")
+    if shape is None:
+        if array.size > count:
+            raise size_mismatch(what, count, array.size)
+    else:
+        if array.size != count:
+            raise size_mismatch(what, count, array.size)
+        if array.shape != shape:
+            raise invalid(what, f"array of shape {array.shape}", f"of shape {shape}: nothing is reshaped in silence")
+    if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise invalid(what, f"array of dtype {array.dtype}", f"castable to {dtype} by NumPy's 'same_kind'")
+    # Adds no dimension to a scalar, as np.ascontiguousarray does.
+    return np.asarray(array, dtype=dtype, order="C")
+
+
+_KINDS = "biufc"
+
+
+def value_of(value: object, dtype: np.dtype[Any]) -> bytes:
+    """One element, as its bytes."""
+    array = np.asarray(value)
+    if array.ndim != 0:
+        raise invalid("value", f"array of shape {array.shape}", "a single element")
+    given, wanted = array.dtype.kind, dtype.kind
+    if isinstance(value, (bool, int, float, complex)) and given in _KINDS and wanted in _KINDS:
+        fits = _KINDS.index("i" if given == "u" else given) <= _KINDS.index("f" if wanted == "f" else "u" if wanted in "iu" else wanted)
+    elif array.dtype.hasobject:
+        fits = isinstance(value, int) and wanted in "fc"
+    else:
+        fits = array.dtype == dtype or np.can_cast(array.dtype, dtype, "same_kind") or bool(dtype.names)
+    if not fits:
+        raise invalid("value", repr(value), f"an element of {dtype}")
+    try:
+        return np.array(value, dtype=dtype).tobytes()
+    except (OverflowError, TypeError, ValueError) as error:
+        raise invalid("value", repr(value), f"an element of {dtype} ({error})") from None
+
+
+__all__ = ["ALL", "InvalidArgument", "count_of", "dtype_of", "elements_of", "optional_count", "shape_of", "value_of"]

@@ -1,0 +1,479 @@
+"""Buffers and parts of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, SupportsIndex, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _unimem
+from ._arguments import count_of, dtype_of, elements_of, optional_count, shape_of, value_of
+from ._devices import named
+from ._enums import BufferState, Location, Tracking, number_of
+from ._errors import UnsupportedOperation, invalid, size_mismatch
+from ._host import HostArray
+from ._manager import MemoryManager, native
+from ._records import BufferStatistics, LinkStatistics
+from ._unimem import Device, DeviceArray, Event
+
+_TRACKING = list(Tracking)
+
+
+
+
+def _cupy_array(array: DeviceArray) -> Any:
+    """A CuPy array over CUDA memory where CuPy is installed."""
+    try:
+        import cupy  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        return array
+    return cupy.from_dlpack(array)
+
+
+class _Elements(_unimem.Window):
+    """What a buffer and a part of one have in common.
+
+    Offsets and counts are in elements, and are checked (InvalidArgument). Every access may raise OutOfMemory, DeviceError,
+    DataLost, and the error of earlier work on the bytes it names; the data is then as it was. Reads on several threads are
+    safe; writers need the caller's lock, as with NumPy's arrays.
+    """
+
+    __slots__ = ()
+
+    # The sides
+
+    @property
+    def host(self) -> HostArray:
+        """The elements on the host, current, without a copy: a NumPy array that notices what is written through it.
+
+        Reading marks nothing. See `HostArray` for what is noticed, and what is not.
+        """
+        return self._host()
+
+    @host.setter
+    def host(self, value: object) -> None:
+        # `buffer.host += 1` ends with this assignment; everything else would replace nothing.
+        if value is not self._host():
+            raise invalid("host", type(value).__name__, "written as buffer.host[...] = value")
+
+    @property
+    def device(self) -> Any:
+        """The elements on the buffer's device, current: the host's array on the cpu, whose memory is the same, a CuPy array on CUDA
+        where CuPy is installed, else a `DeviceArray`. It keeps the memory in its place. What is written there is declared with
+        ``mark_device_dirty()``."""
+        return self.on()
+
+    def on(self, device: Device | str | None = None) -> Any:
+        """The same on any device."""
+        array = self._device(named(device))
+        if isinstance(array, DeviceArray) and array.device.backend == "cuda":
+            return _cupy_array(array)
+        return array
+
+    @property
+    def metal(self) -> Any:
+        """The elements on a Metal device. UnsupportedOperation in this version."""
+        raise _no_metal("metal")
+
+    # Copies
+
+    def sync_to_device(self, device: Device | str | None = None) -> None:
+        """Brings a device up to date. BufferNotAllocated without storage."""
+        self._sync_to_device(named(device))
+
+    def prefetch(self, device: Device | str | None = None) -> Event:
+        """Starts bringing the elements to a device; when they will be there."""
+        return self._prefetch(named(device))
+
+    async def ensure_on_device(self, device: Device | str | None = None) -> Any:
+        """Brings the elements to a device without blocking the event loop; what `.device` gives."""
+        on = named(device)
+        return await asyncio.to_thread(self.on, on)
+
+    async def ensure_on_host(self) -> HostArray:
+        """Brings the elements to the host without blocking the event loop; what `.host` gives."""
+        return await asyncio.to_thread(self._host)
+
+    async def sync_to_device_async(self, device: Device | str | None = None) -> None:
+        await asyncio.to_thread(self.sync_to_device, device)
+
+    async def sync_to_host_async(self) -> None:
+        await asyncio.to_thread(self.sync_to_host)
+
+    async def synchronize_async(self) -> None:
+        await asyncio.to_thread(self.synchronize)
+
+    async def copy_from_async(self, data: npt.ArrayLike) -> None:
+        await asyncio.to_thread(self.copy_from, data)
+
+    async def to_numpy_async(self) -> np.ndarray:
+        return await asyncio.to_thread(self.to_numpy)
+
+    # Marks
+
+    def mark_host_dirty(self, offset: int = 0, count: int | None = None) -> None:
+        """Declares writes on the host that nobody could notice. CoherenceConflict if they overlap unsynchronized writes of devices
+        without covering all of them; BufferNotAllocated without storage."""
+        self._mark_host_dirty(count_of("offset", offset), optional_count("count", count))
+
+    def mark_device_dirty(
+        self, offset: int = 0, count: int | None = None, *, device: Device | str | None = None
+    ) -> None:
+        """Declares writes on a device. The next read-back waits for that device."""
+        self._mark_device_dirty(count_of("offset", offset), optional_count("count", count), named(device))
+
+    def mark_metal_dirty(self, offset: int = 0, count: int | None = None) -> None:
+        """UnsupportedOperation in this version."""
+        raise _no_metal("mark_metal_dirty")
+
+    # Contents
+
+    def copy_from(self, data: npt.ArrayLike, offset: int | None = None) -> None:
+        """Replaces the contents on the host. `data` has exactly this shape (SizeMismatch, InvalidArgument) and a dtype that NumPy
+        casts by `same_kind`; with `offset` it is any number of elements, from there on. Nothing has changed if it raises."""
+        if isinstance(data, _unimem.Window):
+            if offset is not None:
+                raise invalid("offset", offset, "left out when a buffer is copied: copy to a slice")
+            copy(data, self)
+            return
+        if offset is None:
+            self._write(elements_of(data, self.dtype, "data", self.shape, self.size), 0)
+            return
+        start = count_of("offset", offset)
+        self._write(elements_of(data, self.dtype, "data", None, max(0, self.size - start)), start)
+
+    def copy_to(self, out: np.ndarray, offset: int | None = None) -> None:
+        """Copies the current contents into an array of exactly this shape and dtype, or with `offset` as many elements as it has."""
+        if not isinstance(out, np.ndarray) or out.dtype != self.dtype:
+            raise invalid("out", getattr(out, "dtype", type(out).__name__), f"an array of dtype {self.dtype}")
+        start = count_of("offset", offset or 0)
+        if out.size != self.size if offset is None else out.size > self.size - start:
+            raise size_mismatch("copy_to", self.size if offset is None else max(0, self.size - start), out.size)
+        if offset is None and out.shape != self.shape:
+            raise invalid("out", f"array of shape {out.shape}", f"of shape {self.shape}")
+        if not out.flags.c_contiguous or not out.flags.writeable:
+            raise invalid("out", "a read-only or strided array", "writable and C-contiguous")
+        if isinstance(out, HostArray) and out._hold is not None:
+            out[...] = self.to_numpy() if offset is None else self.host.reshape(-1)[start : start + out.size].reshape(out.shape)
+            return
+        self._read(out, start)
+
+    def to_numpy(self) -> np.ndarray:
+        """A copy of the current contents, independent of the buffer."""
+        return self._to_numpy()
+
+    def fill(self, value: object, offset: int = 0, count: int | None = None) -> Any:
+        """Sets elements on the side where the data is current; returns the buffer."""
+        self._fill(value_of(value, self.dtype), count_of("offset", offset), optional_count("count", count))
+        return self
+
+    def zeros(self) -> Any:
+        """Sets all elements to zero; returns the buffer."""
+        self._fill(np.zeros((), self.dtype).tobytes(), 0, self.size)
+        return self
+
+    # Parts
+
+    def slice(self, offset: int = 0, count: int | None = None) -> BufferSlice:
+        """Elements ``[offset, offset + count)`` in one dimension, without a copy: what is written through one is seen through the
+        other. A slice keeps the buffer's contents alive."""
+        start = count_of("offset", offset)
+        number = self.size - start if count is None else count_of("count", count)
+        if start > self.size or number > self.size - start or number < 0:
+            raise invalid("slice", f"[{start}, {start + max(number, 0)})", f"within {self.size} elements")
+        return BufferSlice(self, self._offset_bytes + start * self.itemsize, [number], self.dtype)
+
+    def reshape(self, *shape: Any) -> BufferSlice:
+        """The same elements with other extents, without a copy. SizeMismatch unless they multiply to `size`."""
+        extents = shape_of(shape[0] if len(shape) == 1 else shape)
+        elements = 1
+        for extent in extents:
+            elements *= extent
+        if elements != self.size:
+            raise size_mismatch("reshape", self.size, elements)
+        return BufferSlice(self, self._offset_bytes, extents, self.dtype)
+
+    def view(self, dtype: npt.DTypeLike) -> BufferSlice:
+        """The same bytes as elements of another dtype, in one dimension. SizeMismatch unless they are a whole number of them,
+        InvalidArgument if the first one's offset does not suit the dtype's alignment."""
+        other = dtype_of(dtype)
+        if self.nbytes % other.itemsize:
+            raise size_mismatch(f"view as {other}", -(-self.nbytes // other.itemsize), self.nbytes // other.itemsize)
+        if self._offset_bytes % other.alignment:
+            raise invalid("offset", self._offset_bytes, f"a multiple of {other.alignment} bytes for {other}")
+        return BufferSlice(self, self._offset_bytes, [self.nbytes // other.itemsize], other)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("len() of a buffer without dimensions")
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.host[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.host[key] = value
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.host)
+
+    # NumPy and others
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        """Without a copy a read-only view, since writes to it could not be noticed: those go through `.host`."""
+        if copy is True or (dtype is not None and np.dtype(dtype) != self.dtype):
+            if copy is False:
+                raise ValueError(f"a buffer of {self.dtype} as an array of {np.dtype(dtype)} needs a copy, and copy=False forbids it")
+            array = self.to_numpy()
+            return array if dtype is None else array.astype(dtype, copy=False)
+        view = self.host.view(np.ndarray)
+        view.flags.writeable = False
+        return view
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self.__array__().__array_interface__
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        """On CUDA the device's memory, else the host's, without a copy. Writes of who takes it are not noticed: mark them."""
+        if self.__dlpack_device__()[0] == 1:
+            return self.host.view(np.ndarray).__dlpack__(**arguments)
+        return self._device(None).__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        on = self.default_device
+        return (2, int(on.id.partition(":")[2] or 0)) if on.backend == "cuda" else (1, 0)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        on = self.default_device
+        if on.backend != "cuda":
+            raise AttributeError(f"__cuda_array_interface__: the buffer's device is {on.id}")
+        return cast(dict[str, Any], self._device(None).__cuda_array_interface__)
+
+    # Looks
+
+    def valid_on(self, device: Device | str | None = None) -> bool:
+        """Whether a device holds every byte of the buffer."""
+        return self._valid_on(named(device))
+
+    @property
+    def tracking(self) -> Tracking:
+        """How host writes are noticed: what was asked for, or what serves in its place."""
+        return _TRACKING[self._tracking]
+
+    @property
+    def statistics(self) -> BufferStatistics:
+        """What moved for the buffer since it was made, all of it."""
+        return BufferStatistics(**self._statistics())
+
+    @property
+    def migrations(self) -> list[LinkStatistics]:
+        """What moved between which places."""
+        return [LinkStatistics(*one) for one in self._migrations()]
+
+    def __repr__(self) -> str:
+        name = f", name={self.name!r}" if self.name else ""
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, state={self.state.value}{name})"
+
+    def _repr_html_(self) -> str:
+        rows = [("shape", self.shape), ("dtype", self.dtype), ("bytes", _unimem.format_size(self.nbytes)), ("state", self.state.value),
+                ("device", self.default_device.id)]  # fmt: skip
+        cells = "".join(f"<tr><th>{key}</th><td>{value}</td></tr>" for key, value in rows)
+        return f"<table><caption>{type(self).__name__}</caption>{cells}</table>"
+
+
+class BufferSlice(_Elements):
+    """A part of a buffer, or all of it with another shape or dtype. Shares memory and coherence with the buffer, whose states,
+    statistics and marks it shows and moves, and keeps them alive."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _no_metal(operation: str) -> UnsupportedOperation:
+    where, reason = "this system", "Metal is macOS's, and not in this version"
+    error = UnsupportedOperation._of(f"{operation} is not supported on {where}: {reason}", operation, where, reason)
+    assert isinstance(error, UnsupportedOperation)
+    return error
+
+
+def _strict_by_default() -> bool:
+    return os.environ.get("UNIMEM_STRICT", "") not in ("", "0")
+
+
+class UnifiedBuffer(_Elements):
+    """One logical array that lives on the host, on devices, or on both, and is copied only when somebody looks at a side
+    that is out of date.
+
+        buffer = UnifiedBuffer((1000,), dtype=np.float32)
+        buffer.host[:] = data          # HOST_DIRTY
+        kernel(buffer.device)          # copied to the device: SYNCHRONIZED
+        buffer.mark_device_dirty()     # DEVICE_DIRTY
+        result = buffer.to_numpy()     # copied back
+
+    Nothing is allocated before the first access, or `allocate()`. `device`: where `.device` is, by itself or by its id; by
+    default `default_device()`. `pinned`: page-lock the host side (whether it worked: `is_pinned`). `strict`: every access before
+    `allocate()` raises BufferNotAllocated (by default as UNIMEM_STRICT says). Raises InvalidArgument for negative or too large
+    shapes and for dtypes that are no plain bytes.
+    """
+
+    __slots__ = ("__weakref__",)
+
+    def __init__(
+        self,
+        shape: SupportsIndex | Iterable[SupportsIndex],
+        dtype: npt.DTypeLike = np.float32,
+        *,
+        pinned: bool = False,
+        device: Device | str | None = None,
+        location: Location = Location.DEVICE,
+        tracking: Tracking = Tracking.ACCESS,
+        strict: bool | None = None,
+        name: str = "",
+        priority: int = 0,
+        manager: MemoryManager | None = None,
+    ) -> None:
+        super().__init__(
+            shape_of(shape), dtype_of(dtype), native(manager), named(device), number_of(location), number_of(tracking), pinned,
+            _strict_by_default() if strict is None else strict, name, priority,
+        )  # fmt: skip
+
+    @classmethod
+    def from_array(
+        cls,
+        array: np.ndarray,
+        *,
+        device: Device | str | None = None,
+        tracking: Tracking = Tracking.ACCESS,
+        name: str = "",
+        manager: MemoryManager | None = None,
+    ) -> UnifiedBuffer:
+        """A buffer over the memory of an array, without a copy; its contents are current, and the array stays alive with it.
+
+        What is written through `array` itself is not noticed, as through any pointer. InvalidArgument unless it is writable,
+        C-contiguous, aligned and of plain bytes."""
+        if not isinstance(array, np.ndarray):
+            raise invalid("array", type(array).__name__, "a numpy.ndarray")
+        dtype_of(array.dtype)
+        for flag, said in (("writeable", "read-only"), ("c_contiguous", "not C-contiguous"), ("aligned", "not aligned")):
+            if not getattr(array.flags, flag):
+                raise invalid("array", said, "writable, C-contiguous and aligned")
+        if isinstance(array, HostArray) and array._hold is not None:
+            raise invalid("array", "the host side of another buffer", "memory that no buffer looks after: slice the buffer")
+        buffer = cls.__new__(cls)
+        _unimem.Window.__init__(buffer, array.view(np.ndarray), native(manager), named(device), number_of(tracking), name)
+        return buffer
+
+    @classmethod
+    def from_dlpack(cls, source: Any, *, device: Device | str | None = None, name: str = "") -> UnifiedBuffer:
+        """A buffer over the host memory of any object that speaks DLPack, without a copy."""
+        if hasattr(source, "__dlpack_device__") and source.__dlpack_device__()[0] not in (1, 3, 11, 13):
+            raise UnsupportedOperation._of(
+                "wrapping memory of a device is not supported in this version: copy it to the host first",
+                "wrapping memory of a device", "this version", "copy it to the host first",
+            )  # fmt: skip
+        return cls.from_array(np.from_dlpack(source), device=device, name=name)
+
+    def allocate(self, host: bool = True, device: bool = True) -> UnifiedBuffer:
+        """Storage now instead of at the first access; returns the buffer."""
+        self._allocate(host, device)
+        return self
+
+    def free(self) -> UnifiedBuffer:
+        """Gives all storage back, with the data in it; returns the buffer, which may be used again, empty of data. Memory that
+        arrays still show stays theirs. Idempotent."""
+        self._free()
+        return self
+
+    def reset(self) -> UnifiedBuffer:
+        """As it was made: no storage, no data, statistics at zero; returns the buffer."""
+        self._reset()
+        return self
+
+    def resize(self, count: int) -> UnifiedBuffer:
+        """Changes the number of elements, in one dimension, keeping as many as fit; returns the buffer. InvalidArgument while
+        somebody holds an array over either side."""
+        self._resize(count_of("count", count))
+        return self
+
+    def clone(self) -> UnifiedBuffer:
+        """A deep copy of the current contents, with the same options."""
+        tracking, pinned, strict, priority, location = self._options()
+        result = UnifiedBuffer(
+            self.shape, self.dtype, pinned=pinned, device=self.default_device, location=list(Location)[location],
+            tracking=_TRACKING[tracking], strict=strict, name=self.name, priority=priority,
+        )  # fmt: skip
+        if self.state is not BufferState.UNINITIALIZED:
+            if strict:
+                result.allocate(True, False)
+            copy(self, result)
+        return result
+
+    def release_device(self, device: Device | str | None = None) -> None:
+        """Gives a device copy back, or all, after saving to the host what only it holds. InvalidArgument while it is leased."""
+        self._release_device(named(device))
+
+    def release_host(self) -> None:
+        """Gives the host copy back, after saving to the device what only it holds. InvalidArgument while an array over it lives."""
+        self._release_host()
+
+    def discard(self) -> None:
+        """Forgets the data without saving it; the storage stays."""
+        self._discard()
+
+    @property
+    def priority(self) -> int:
+        """Of buffers that could give device memory back those of lower priority do first."""
+        return self._priority
+
+    @priority.setter
+    def priority(self, value: int) -> None:
+        self._priority = value
+
+    def will_use(self, device: Device | str | None = None) -> UnifiedBuffer:
+        """A hint that the buffer is about to be used on a device, so that its copy there goes last; returns the buffer."""
+        self._foretell(named(device), True)
+        return self
+
+    def wont_use(self, device: Device | str | None = None) -> UnifiedBuffer:
+        """A hint that it will not be used there for long, so that its copy goes first; returns the buffer."""
+        self._foretell(named(device), False)
+        return self
+
+    def __copy__(self) -> UnifiedBuffer:
+        return self.clone()
+
+    def __deepcopy__(self, memo: Any) -> UnifiedBuffer:
+        return self.clone()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The data travels, and what it is asked to be; no device handle does, since another process has its own.
+        tracking, pinned, strict, _, _ = self._options()
+        data = None if self.state is BufferState.UNINITIALIZED else self.to_numpy()
+        return (_unpickled, (self.shape, self.dtype, pinned, tracking, strict, self.name, data))
+
+
+def _unpickled(
+    shape: tuple[int, ...], dtype: np.dtype[Any], pinned: bool, tracking: int, strict: bool, name: str, data: np.ndarray | None
+) -> UnifiedBuffer:
+    buffer = UnifiedBuffer(shape, dtype, pinned=pinned, tracking=_TRACKING[tracking], strict=strict, name=name)
+    if data is not None:
+        if strict:
+            buffer.allocate(True, False)
+        buffer.copy_from(data)
+    return buffer
+
+
+def copy(source: _unimem.Window, target: _unimem.Window) -> None:
+    """Copies all elements along the nearest path: on the host if the source is current there, else from the device that has it,
+    directly where the two devices reach each other. Does not wait for the devices: whoever reads waits. SizeMismatch unless both
+    have as many elements, InvalidArgument for other dtypes."""
+    if source.dtype != target.dtype:
+        raise invalid("target", f"buffer of {target.dtype}", f"of {source.dtype}, as the source")
+    if source.size != target.size:
+        raise size_mismatch("copy", target.size, source.size)
+    _unimem._copy(source, target)

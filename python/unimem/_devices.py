@@ -1,0 +1,75 @@
+"""Devices, and what of their memory is free."""
+
+from __future__ import annotations
+
+from . import _unimem
+from ._records import DeviceInfo, MemoryInfo, TransferCounters, UnavailableBackend
+from ._unimem import Device, default_device, device, devices
+
+
+def device_info(on: Device) -> DeviceInfo:
+    """What does not change while a device exists."""
+    return DeviceInfo(**on._info())
+
+
+def transfers(on: Device) -> TransferCounters:
+    """What a device has carried out since the process began."""
+    return TransferCounters(**on._transfers())
+
+
+def unavailable_backends() -> list[UnavailableBackend]:
+    """The backends that `devices()` found nothing for, and why."""
+    return [UnavailableBackend(*one) for one in _unimem._unavailable_backends()]
+
+
+def named(on: Device | str | None) -> Device | None:
+    """A device, by itself or by its id; None: the buffer's own. Raises NotFound."""
+    return device(on) if isinstance(on, str) else on
+
+
+class Accelerator:
+    """A device as the documents ask for it."""
+
+    __slots__ = ("_device",)
+
+    def __init__(self, on: Device) -> None:
+        self._device = on
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    @property
+    def name(self) -> str:
+        """The hardware's own name."""
+        return self.info.name
+
+    @property
+    def info(self) -> DeviceInfo:
+        return device_info(self._device)
+
+    def get_memory_info(self) -> MemoryInfo:
+        """``(free, total)`` in bytes, now: free is the limit less what is live, cached blocks count as free."""
+        manager = _unimem._default_manager()
+        free, total = self._device._memory_info()
+        if self._device.backend == "cpu":
+            return MemoryInfo(free, total)
+        return MemoryInfo(manager._available(self._device), manager._total(self._device))
+
+    def synchronize(self) -> None:
+        """Waits for all work submitted so far to every queue of the device."""
+        self._device.synchronize()
+
+    def __repr__(self) -> str:
+        return f"<unimem.Accelerator {self._device.id!r}: {self.name}>"
+
+
+def get_accelerator(on: Device | str | None = None) -> Accelerator:
+    """The device named, or the default one. Raises NotFound, which lists what there is."""
+    return Accelerator(named(on) or default_device())
+
+
+__all__ = [
+    "Accelerator", "Device", "default_device", "device", "device_info", "devices", "get_accelerator", "named", "transfers",
+    "unavailable_backends",
+]  # fmt: skip

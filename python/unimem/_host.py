@@ -1,0 +1,353 @@
+"""NumPy arrays over a buffer's host memory that notice what is written through them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, cast
+
+import numpy as np
+
+from . import _unimem
+
+
+def _plain(value: Any) -> Any:
+    """The same elements without notice. What lies in no buffer is a plain array already."""
+    return value.view(np.ndarray) if isinstance(value, HostArray) else value
+
+
+def _result(value: Any) -> Any:
+    """What a function gives back: views of a buffer notice on, everything else is NumPy's own."""
+    if isinstance(value, HostArray):
+        return value if value._hold is not None else value.view(np.ndarray)
+    if type(value) in (tuple, list):
+        return type(value)(_result(one) for one in value)
+    return value
+
+
+@contextmanager
+def _writing(targets: list[HostArray]) -> Iterator[None]:
+    """Around something that writes to `targets`: each is up to date before, and counts as written afterwards.
+
+    Also if it fails: it may have come half-way.
+    """
+    writes = [write for target in targets if target._hold is not None and (write := target._hold.before_write(target))]
+    try:
+        yield
+    finally:
+        _done(writes)
+
+
+def _done(writes: list[_unimem.HostWrite]) -> None:
+    if not writes:
+        return
+    try:
+        writes[0].done()
+    finally:
+        _done(writes[1:])
+
+
+def _is_index(key: Any) -> bool:
+    return isinstance(key, (int, np.integer)) and not isinstance(key, (bool, np.bool_))
+
+
+def _is_basic(key: Any) -> bool:
+    """Whether indexing with it gives a view."""
+    parts = key if isinstance(key, tuple) else (key,)
+    return all(part is None or part is Ellipsis or isinstance(part, slice) or _is_index(part) for part in parts)
+
+
+def _spanned(array: HostArray, key: Any) -> HostArray:
+    """A view of everything that an assignment to `array[key]` may write: the smallest easily told. Raises IndexError."""
+    if _is_basic(key):
+        # With an ellipsis a full index, too, gives a view, of one element.
+        parts = key if isinstance(key, tuple) else (key,)
+        return cast(HostArray, np.ndarray.__getitem__(array, parts if Ellipsis in parts else (*parts, Ellipsis)))
+    if array.ndim > 0 and array.dtype.names is None and isinstance(key, (list, np.ndarray)):
+        try:
+            chosen = np.asarray(_plain(key))
+            if chosen.dtype == np.bool_ and chosen.shape == array.shape[: chosen.ndim]:
+                rows = np.flatnonzero(chosen if chosen.ndim == 1 else chosen.any(axis=tuple(range(1, chosen.ndim))))
+            elif chosen.dtype.kind in "iu":
+                rows = np.where(chosen < 0, chosen + array.shape[0], chosen)
+            else:
+                return array
+        except (TypeError, ValueError):
+            return array
+        if rows.size:
+            first, last = int(rows.min()), int(rows.max())
+            if 0 <= first <= last < array.shape[0]:
+                return cast(HostArray, np.ndarray.__getitem__(array, slice(first, last + 1)))
+    return array
+
+
+def _fits(value: np.ndarray, target: np.ndarray) -> bool:
+    """Whether an assignment may broadcast `value` to `target`: also with extra dimensions of one in front."""
+    missing = target.ndim - value.ndim
+    extents = value.shape
+    if missing < 0:
+        if any(extent != 1 for extent in extents[:-missing]):
+            return False
+        extents, missing = extents[-missing:], 0
+    return all(one in (1, other) for one, other in zip(extents, target.shape[missing:], strict=True))
+
+
+# Functions that write to their first argument.
+_WRITES_FIRST = frozenset({"copyto", "put", "place", "putmask", "fill_diagonal", "put_along_axis"})
+
+
+@cache
+def _position_of_out(function: Callable[..., Any]) -> int | None:
+    """Where `out` stands among a function's positional arguments; None where it can only be named."""
+    if function is np.dot:  # written in C, and without a signature
+        return 2
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return None
+    for position, parameter in enumerate(parameters.values()):
+        if parameter.name == "out":
+            return None if parameter.kind is inspect.Parameter.KEYWORD_ONLY else position
+    return None
+
+
+def _hosts(value: Any) -> list[HostArray]:
+    if isinstance(value, HostArray):
+        return [value]
+    return [one for one in value if isinstance(one, HostArray)] if isinstance(value, (tuple, list)) else []
+
+
+def _written_by(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[HostArray]:
+    targets = _hosts(kwargs.get("out"))
+    if getattr(function, "__name__", "") in _WRITES_FIRST:
+        first = args[0] if args else next((kwargs[name] for name in ("dst", "a", "arr") if name in kwargs), None)
+        targets += _hosts(first)
+    position = _position_of_out(function)
+    if position is not None and position < len(args):
+        targets += _hosts(args[position])
+    return targets
+
+
+class FlatView:
+    """``array.flat`` of a HostArray: what is assigned through it is noticed."""
+
+    __slots__ = ("_array", "_iterator")
+
+    def __init__(self, array: HostArray) -> None:
+        self._array = array
+        self._iterator = np.ndarray.flat.__get__(array)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        with _writing([self._array]):
+            self._iterator[key] = _plain(value)
+
+    def __getitem__(self, key: Any) -> Any:
+        return _result(self._iterator[key])
+
+    def __iter__(self) -> FlatView:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._iterator)
+
+    def __len__(self) -> int:
+        return len(self._iterator)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(_plain(self._array).ravel(), dtype=dtype, copy=copy)
+
+    @property
+    def base(self) -> HostArray:
+        return self._array
+
+    @property
+    def coords(self) -> tuple[int, ...]:
+        return cast("tuple[int, ...]", self._iterator.coords)
+
+    @property
+    def index(self) -> int:
+        return int(self._iterator.index)
+
+    def copy(self) -> np.ndarray:
+        return np.asarray(self._iterator.copy())
+
+
+class HostArray(np.ndarray):
+    """The host side of a buffer, without a copy: a NumPy array that notices what is written through it.
+
+    Noticed are assignment, in-place operators, ufuncs with ``out=`` (``at`` too), NumPy's functions that write
+    (``np.copyto``, ``np.put``, ``np.place``, ``np.putmask``, ``np.fill_diagonal``, ``out=``, …), and the methods and
+    attributes that do (``fill``, ``sort``, ``partition``, ``put``, ``byteswap(inplace=True)``, ``setfield``, ``flat``, ``real``,
+    ``imag``), through slices, reshapes and other views of it as well. What such a write spans is brought up to date on the
+    host first, and counts as written afterwards. Reading marks nothing.
+
+    Not noticed is who writes by the address, as C code does: ``np.asarray(array)`` and ``array.view(np.ndarray)`` and then
+    writing to that, ``memoryview``, ``file.readinto``, ``Generator.random(out=…)``, ``np.nditer``, methods of *other* arrays that
+    are no ufuncs (``plain.take(…, out=array)``; ``np.take`` is noticed), other libraries. Say ``mark_host_dirty()`` then, or make
+    the buffer with ``Tracking.PAGES``, which notices everybody.
+
+    It keeps the memory alive and in its place, also when the buffer is gone. After ``free()`` it still points at its own memory,
+    never at somebody else's, and is nobody's data any more. It shows what the host side held when ``.host`` was asked for:
+    ask again after a device has written.
+    """
+
+    __slots__ = ("_hold",)
+    _hold: _unimem.HostHold | None
+
+    def __array_finalize__(self, made_from: Any) -> None:
+        hold = getattr(made_from, "_hold", None)
+        self._hold = hold if hold is not None and hold.covers(self) else None
+
+    # Assignment
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        hold = self._hold
+        if hold is None:
+            np.ndarray.__setitem__(self, key, value)
+            return
+        value = _plain(value)
+        key = tuple(map(_plain, key)) if isinstance(key, tuple) else _plain(key)
+        if isinstance(key, str) or (isinstance(key, list) and key and isinstance(key[0], str)):
+            target = self  # fields of structured elements
+        else:
+            target = _spanned(self, key)
+            if self.dtype.names is None:
+                # What will be refused is refused before anything counts as written.
+                if isinstance(value, (list, tuple)):
+                    value = np.asarray(value)
+                if isinstance(value, np.ndarray) and _is_basic(key) and not _fits(value, target):
+                    np.ndarray.__setitem__(self, key, value)
+        write = hold.before_write(target)
+        if write is None:
+            np.ndarray.__setitem__(self, key, value)
+            return
+        try:
+            np.ndarray.__setitem__(self, key, value)
+        finally:
+            write.done()
+
+    # NumPy's functions
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
+        outputs = kwargs.pop("out", ())
+        written = _hosts(outputs)
+        if method == "at":
+            written += _hosts(inputs[0])
+        if "where" in kwargs:
+            kwargs["where"] = _plain(kwargs["where"])
+        if outputs:
+            kwargs["out"] = tuple(map(_plain, outputs))
+        arguments = [_plain(one) for one in inputs]
+        if not written:
+            return getattr(ufunc, method)(*arguments, **kwargs)
+        with _writing(written):
+            result = getattr(ufunc, method)(*arguments, **kwargs)
+        if not outputs or result is NotImplemented:
+            return result
+        if len(outputs) == 1:
+            return outputs[0] if outputs[0] is not None else result
+        return tuple(given if given is not None else one for given, one in zip(outputs, result, strict=True))
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        written = _written_by(func, args, kwargs)
+        with _writing(written):
+            return _result(super().__array_function__(func, types, args, kwargs))
+
+    # Methods that write
+
+    def fill(self, value: Any) -> None:
+        with _writing([self]):
+            np.ndarray.fill(self, value)
+
+    def sort(self, *args: Any, **kwargs: Any) -> None:
+        with _writing([self]):
+            np.ndarray.sort(self, *args, **kwargs)
+
+    def partition(self, *args: Any, **kwargs: Any) -> None:
+        with _writing([self]):
+            np.ndarray.partition(self, *args, **kwargs)
+
+    def put(self, *args: Any, **kwargs: Any) -> None:
+        with _writing([self]):
+            np.ndarray.put(self, *args, **kwargs)
+
+    def setfield(self, *args: Any, **kwargs: Any) -> None:
+        with _writing([self]):
+            np.ndarray.setfield(self, *args, **kwargs)
+
+    def byteswap(self, inplace: bool = False) -> Any:
+        if not inplace:
+            return np.ndarray.byteswap(_plain(self))
+        with _writing([self]):
+            return np.ndarray.byteswap(self, inplace=True)
+
+    @property
+    def flat(self) -> Any:
+        return FlatView(self)
+
+    @flat.setter
+    def flat(self, value: Any) -> None:
+        with _writing([self]):
+            _plain(self).flat = _plain(value)
+
+    @property
+    def real(self) -> Any:
+        return np.ndarray.real.__get__(self)
+
+    @real.setter
+    def real(self, value: Any) -> None:
+        self.real[...] = value
+
+    @property
+    def imag(self) -> Any:
+        return np.ndarray.imag.__get__(self)
+
+    @imag.setter
+    def imag(self, value: Any) -> None:
+        if self.dtype.kind != "c":
+            raise TypeError(f"cannot set the imaginary part of an array of {self.dtype}")
+        self.imag[...] = value
+
+    # What is copied is nobody's but its owner's.
+
+    def copy(self, order: Any = "C") -> Any:
+        return _plain(self).copy(order)
+
+    def __copy__(self) -> Any:
+        return _plain(self).copy()
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return _plain(self).__deepcopy__(memo)
+
+    def __reduce__(self) -> Any:
+        return _plain(self).__reduce__()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _plain(self).__reduce_ex__(protocol)
+
+    def astype(self, *args: Any, **kwargs: Any) -> Any:
+        return _result(np.ndarray.astype(self, *args, **kwargs))
+
+    def flatten(self, *args: Any, **kwargs: Any) -> Any:
+        return _plain(self).flatten(*args, **kwargs)
+
+
+def _method_with_out(name: str, position: int) -> Any:
+    """A method that reads the array and may write to `out`, which stands at `position`."""
+    original = getattr(np.ndarray, name)
+
+    def method(self: HostArray, *args: Any, **kwargs: Any) -> Any:
+        out = kwargs.get("out", args[position] if position < len(args) else None)
+        with _writing(_hosts(out)):
+            return _result(original(self, *args, **kwargs))
+
+    method.__name__, method.__doc__ = name, original.__doc__
+    return method
+
+
+for _name, _position in (("take", 2), ("choose", 1), ("compress", 2), ("dot", 1), ("argmax", 1), ("argmin", 1), ("trace", 4)):
+    setattr(HostArray, _name, _method_with_out(_name, _position))
+
+_unimem._set_host_array(HostArray)

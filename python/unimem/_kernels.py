@@ -1,0 +1,193 @@
+"""Kernels and launches."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from . import _unimem
+from ._arguments import count_of, optional_count
+from ._buffer import BufferSlice, UnifiedBuffer
+from ._devices import named
+from ._errors import KernelError, invalid
+from ._unimem import Device, Event
+
+_READ, _WRITE, _READ_WRITE = range(3)
+_SCALARS = "?bBhHiIqQfd"
+
+# What the portable source form and both languages call the scalars that a kernel may take.
+_TYPES = {
+    "unimem_f32": "f4", "float": "f4", "unimem_f64": "f8", "double": "f8", "unimem_i8": "i1", "unimem_i16": "i2", "unimem_i32": "i4",
+    "int": "i4", "unimem_i64": "i8", "long": "i8", "unimem_u8": "u1", "unimem_u16": "u2", "unimem_u32": "u4", "uint": "u4",
+    "unimem_u64": "u8", "ulong": "u8",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A buffer, or a part of one, as an argument of a launch, with what the kernel will do with it."""
+
+    window: UnifiedBuffer | BufferSlice
+    intent: int
+    offset: int = 0
+    count: int | None = None
+
+
+def _operand(buffer: UnifiedBuffer | BufferSlice, intent: int, offset: int, count: int | None) -> Operand:
+    if not isinstance(buffer, (UnifiedBuffer, BufferSlice)):
+        raise invalid("buffer", type(buffer).__name__, "a UnifiedBuffer or a BufferSlice")
+    return Operand(buffer, intent, count_of("offset", offset), None if count is None else count_of("count", count))
+
+
+def read(buffer: UnifiedBuffer | BufferSlice, offset: int = 0, count: int | None = None) -> Operand:
+    """The kernel looks at `count` elements from `offset` on (all by default)."""
+    return _operand(buffer, _READ, offset, count)
+
+
+def write(buffer: UnifiedBuffer | BufferSlice, offset: int = 0, count: int | None = None) -> Operand:
+    """The kernel overwrites every one of them, so nothing is brought in."""
+    return _operand(buffer, _WRITE, offset, count)
+
+
+def readwrite(buffer: UnifiedBuffer | BufferSlice, offset: int = 0, count: int | None = None) -> Operand:
+    """The kernel looks at them and may change some."""
+    return _operand(buffer, _READ_WRITE, offset, count)
+
+
+def _parameters(source: str, name: str) -> list[str] | None:
+    """The dtype of each scalar parameter of the entry point, "" for buffers and what is not known; None without a portable form."""
+    begin = re.search(rf"UNIMEM_KERNEL\s+{re.escape(name)}\s*\(", source)
+    if begin is None:
+        return None
+    depth, last, parts = 0, begin.end(), []
+    for at in range(begin.end(), len(source)):
+        character = source[at]
+        if character == "(":
+            depth += 1
+        elif character == ")" and depth:
+            depth -= 1
+        elif character in ",)" and not depth:
+            parts.append(source[last:at])
+            last = at + 1
+            if character == ")":
+                break
+    words = [re.sub(r"\bconst\b", "", part).split() for part in parts]
+    return [_TYPES.get(" ".join(one[:-1]), "") for one in words]
+
+
+class Kernel:
+    """A kernel in up to two forms: source, for devices that compile (docs/kernels.md), and a Python function, for those that run
+    code of the host's (cpu and sim).
+
+        scale = Kernel("scale").source('''
+            UNIMEM_KERNEL scale(UNIMEM_BUFFER(float, x), float a) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *= a; }
+        ''').host(lambda x, a: np.multiply(x, a, out=x))
+
+    The function is called once for a launch, on a thread of the library's or one that waits for it, with a NumPy array for each buffer, read-only for what
+    is read, and each scalar as it was given. The arrays are the device's memory and last as long as the call: copy what is to
+    be kept. Set both forms before the first launch; launching is thread-safe.
+    """
+
+    __slots__ = ("_function", "_native", "_parameters", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._native: _unimem._Kernel | None = None
+        self._parameters: list[str] | None = None
+        self._function: Callable[..., object] | None = None
+
+    def source(self, text: str) -> Kernel:
+        """Sets the source form; returns the kernel."""
+        self._native = _unimem._Kernel(self.name)
+        self._native._source(text)
+        self._parameters = _parameters(text, self.name)
+        return self
+
+    def host(self, function: Callable[..., object]) -> Kernel:
+        """Sets the Python function; returns the kernel."""
+        if not callable(function):
+            raise invalid("function", repr(function), "callable")
+        self._function = function
+        return self
+
+    @property
+    def has_source(self) -> bool:
+        return self._native is not None
+
+    @property
+    def has_host(self) -> bool:
+        return self._function is not None
+
+    def __repr__(self) -> str:
+        forms = [word for word, there in (("source", self.has_source), ("host", self.has_host)) if there]
+        return f"<unimem.Kernel {self.name!r}: {' and '.join(forms) or 'no form yet'}>"
+
+
+def _scalar(value: Any, position: int, parameters: list[str] | None) -> tuple[bytes, str, Any]:
+    """A scalar's bytes: of the type the kernel's text names; else NumPy scalars say it themselves, and Python's numbers are 64 bits
+    wide."""
+    wanted = parameters[position] if parameters is not None and position < len(parameters) else ""
+    if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
+        raise invalid(f"argument {position + 1}", type(value).__name__, "read(b), write(b) or readwrite(b) of a buffer, or a number")
+    if not wanted:
+        wanted = value.dtype.str[1:] if isinstance(value, np.generic) else "f8" if isinstance(value, float) else "i8"
+    dtype = np.dtype(wanted)
+    if isinstance(value, (float, np.floating)) and dtype.kind != "f":
+        raise invalid(f"argument {position + 1}", repr(value), f"of the kernel's {dtype}")
+    try:
+        scalar = np.array(value if isinstance(value, (bool, int, float)) else value.item(), dtype=dtype)
+    except OverflowError:
+        raise invalid(f"argument {position + 1}", value, f"within the kernel's {dtype}") from None
+    code = dtype.char.replace("l", "q").replace("L", "Q")
+    if code not in _SCALARS:
+        raise invalid(f"argument {position + 1}", dtype, "a boolean, an integer, or a float of 32 or 64 bits")
+    return scalar.tobytes(), code, value
+
+
+def _range(range: int | tuple[int, ...]) -> list[int]:
+    extents = [range] if not isinstance(range, (tuple, list)) else list(range)
+    if not 1 <= len(extents) <= 3:
+        raise invalid("range", range, "one to three numbers of items")
+    return [count_of("range", extent) for extent in extents] + [1] * (3 - len(extents))
+
+
+def launch(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None) -> Event:
+    """Runs a kernel over `range` items, asynchronously: ``launch(kernel, n, read(a), write(b), 2.0)``.
+
+    On `device`, or the device of the first buffer. Brings in what is read and lacking, nothing else; what is written is then current
+    on that device alone. Later accesses wait for it by themselves. Raises KernelError for a kernel that lacks the form the device
+    needs, does not build, or takes other arguments; nothing was written then. An error of the kernel itself comes out of the event,
+    and out of the next access to a buffer it wrote, which then holds its last good copy again.
+    """
+    on = named(device)
+    first = next((one.window for one in arguments if isinstance(one, Operand)), None)
+    target = on or (first.default_device if first is not None else _unimem.default_device())
+    by_function = target._info()["runs_host_form"] and kernel._function is not None
+    extents = _range(range)
+    given: list[tuple[Any, ...]] = []
+    for position, one in enumerate(arguments):
+        if isinstance(one, (UnifiedBuffer, BufferSlice)):
+            raise invalid(f"argument {position + 1}", type(one).__name__, "said as read(b), write(b) or readwrite(b)")
+        if isinstance(one, Operand):
+            whole = one.offset == 0 and one.count is None
+            count = one.window.size - one.offset if one.count is None else one.count
+            if one.offset > one.window.size or count > one.window.size - one.offset:
+                raise invalid(f"argument {position + 1}", f"[{one.offset}, {one.offset + count})", f"within {one.window.size} elements")
+            shape = list(one.window.shape) if whole else [count]
+            given.append((one.window, one.intent, one.offset, optional_count("count", one.count), shape))
+        elif by_function:
+            given.append((b"", "V", one))
+        else:
+            given.append(_scalar(one, position, kernel._parameters))
+    if by_function:
+        return _unimem._launch_python(kernel.name, kernel._function, on, given)
+    if kernel._native is None:
+        form = "source form" if target._info()["compiles_source"] else "host form"
+        reason = f"it has no {form}, and {target.id} runs no other"
+        error = KernelError._of(f"kernel '{kernel.name}': {reason}", kernel.name, reason, "")
+        raise error
+    return _unimem._launch_source(kernel._native, on, extents, given)

@@ -1,0 +1,135 @@
+"""What the library reports, as values that nobody can change: a look at one moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class BufferStatistics:
+    """What moved for one buffer since it was made: bytes, and the copies that carried them. Switches between sides that
+    share storage move nothing and count nothing."""
+
+    host_to_device_bytes: int
+    host_to_device_copies: int
+    device_to_host_bytes: int
+    device_to_host_copies: int
+    device_to_device_bytes: int
+    device_to_device_copies: int
+    conflicting_marks: int
+    unmarked_writes: int
+    staged_copies: int
+    unstaged_copies: int
+    host_to_device_nanoseconds: int
+    device_to_host_nanoseconds: int
+    device_to_device_nanoseconds: int
+    untimed_copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferCounters:
+    """What a device has carried out, for everybody and as long as the process lives: take the difference of two looks."""
+
+    host_to_device_bytes: int
+    host_to_device_copies: int
+    device_to_host_bytes: int
+    device_to_host_copies: int
+    device_to_device_bytes: int
+    device_to_device_copies: int
+    host_to_device_nanoseconds: int
+    device_to_host_nanoseconds: int
+    device_to_device_nanoseconds: int
+    untimed_copies: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatistics:
+    """What moved from one place to another for one buffer. Places are device ids, and "host"."""
+
+    source: str
+    target: str
+    copies: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What does not change while a device exists. Sizes in bytes."""
+
+    name: str
+    vendor: str
+    driver: str
+    total_bytes: int
+    max_allocation: int
+    alignment: int
+    compute_units: int
+    is_gpu: bool
+    integrated: bool
+    doubles: bool
+    compiles_source: bool
+    runs_host_form: bool
+    limited_by: str
+
+
+class MemoryInfo(NamedTuple):
+    """Memory of a device at one moment, bytes: ``free, total = …`` works, and so do the names."""
+
+    free: int
+    total: int
+
+
+class UnavailableBackend(NamedTuple):
+    """A backend that has no device here, and why."""
+
+    backend: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """How much a buffer pool keeps; None: as much as it likes. Bytes are those of the buffers' elements."""
+
+    max_bytes: int | None = None
+    max_buffers: int | None = None
+    max_buffer_bytes: int | None = None
+    max_buffers_per_class: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolStatistics:
+    """What a buffer pool has done. ``hits + misses`` is the number of acquires."""
+
+    hits: int
+    misses: int
+    released: int
+    let_go: int
+    evicted: int
+    refused: int
+    active_buffers: int
+    pooled_buffers: int
+    pooled_bytes: int
+    peak_pooled_bytes: int
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits per acquire, 0 when there was none."""
+        acquires = self.hits + self.misses
+        return self.hits / acquires if acquires else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalMemoryStatistics:
+    """All memory of one manager; by device and location: ``MemoryManager.to_json``."""
+
+    total_allocations: int
+    active_allocations: int
+    active_bytes: int
+    pooled_bytes: int
+    reserved_bytes: int
+    reclaims: int
+    failed_reclaims: int
+    reclaimed_bytes: int
+    cache_trims: int
+    waits: int
+    refusals: int

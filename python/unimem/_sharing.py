@@ -1,0 +1,143 @@
+"""Buffers by id: what one part of a program publishes, another opens, knowing the id alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _unimem
+from ._arguments import ALL, count_of, dtype_of
+from ._buffer import BufferSlice, UnifiedBuffer
+from ._errors import NotFound, invalid
+
+_TAGS = ["", "u1", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBuffer:
+    """One published buffer, as `BufferRegistry.list` tells of it."""
+
+    id: str
+    name: str
+    buffer: str
+    element: str
+    shape: tuple[int, ...]
+    nbytes: int
+    opened: int
+    holders: int
+
+
+@dataclass(frozen=True, slots=True)
+class BufferRef:
+    """Elements of a published buffer, named in a message: what is sent instead of the data. It keeps nothing alive and says nothing
+    that is believed: everything is checked when it is resolved. `count` None: to the end. `bytes(ref)` is the 40-byte wire form of
+    docs/sharing.md, which C++ reads as well."""
+
+    buffer_id: str
+    offset: int = 0
+    count: int | None = None
+    element: int = 0
+
+    def resolve(self, dtype: npt.DTypeLike | None = None) -> BufferSlice:
+        """The elements it names, without a copy. NotFound for an unknown id, InvalidArgument for elements outside the buffer or of
+        another type. `dtype` may be left out where the reference says it (`BufferRegistry.refer`)."""
+        if dtype is None and not (0 < self.element < len(_TAGS)):
+            published = registry().shared(self.buffer_id)
+            dtype = published
+        wanted = dtype_of(_TAGS[self.element] if dtype is None else dtype)
+        return cast(
+            BufferSlice,
+            _unimem._resolve(
+                BufferSlice, self.buffer_id, count_of("offset", self.offset),
+                ALL if self.count is None else count_of("count", self.count), self.element, wanted,
+            ),
+        )  # fmt: skip
+
+    def __bytes__(self) -> bytes:
+        return _unimem._ref_to_wire(
+            self.buffer_id, count_of("offset", self.offset), ALL if self.count is None else count_of("count", self.count), self.element
+        )  # fmt: skip
+
+    @classmethod
+    def from_bytes(cls, wire: bytes) -> BufferRef:
+        """Reads the wire form; InvalidArgument naming what is wrong with it."""
+        if not isinstance(wire, (bytes, bytearray, memoryview)):
+            raise invalid("wire", type(wire).__name__, "bytes")
+        text, offset, count, element = _unimem._ref_from_wire(bytes(wire))
+        return cls(text, offset, None if count == ALL else count, element)
+
+
+class BufferRegistry:
+    """The published buffers of the process. An id has a share in its buffer from `publish` to `release`, and every opened handle one
+    of its own. Opening copies nothing: all handles are the same buffer. Thread-safe. In a forked child it is empty."""
+
+    __slots__ = ("_dtypes",)
+
+    def __init__(self) -> None:
+        self._dtypes: dict[str, np.dtype[Any]] = {}
+
+    def publish(self, buffer: UnifiedBuffer, *, name: str = "", cross_process: bool = False) -> str:
+        """Gives the buffer an id. InvalidArgument for a name that is taken, UnsupportedOperation with `cross_process`."""
+        if not isinstance(buffer, UnifiedBuffer):
+            raise invalid("buffer", type(buffer).__name__, "a UnifiedBuffer")
+        text = _unimem._publish(buffer, name, cross_process)
+        self._dtypes[text] = buffer.dtype
+        return text
+
+    def shared(self, buffer_id: str) -> np.dtype[Any]:
+        """The dtype of a published buffer. NotFound for ids that C++ published: say the dtype then."""
+        if buffer_id not in self._dtypes or not _unimem._contains_id(buffer_id):
+            _unimem._refer(buffer_id, 0, 0)  # raises, where the id is unknown
+            raise invalid("dtype", "left out", "said for a buffer that was not published from Python")
+        return self._dtypes[buffer_id]
+
+    def open(self, buffer_id: str, dtype: npt.DTypeLike | None = None) -> UnifiedBuffer:
+        """The buffer of this id, as a further handle. NotFound for an id that was released or never given, InvalidArgument for
+        elements of another type."""
+        wanted = self.shared(buffer_id) if dtype is None else dtype_of(dtype)
+        return cast(UnifiedBuffer, _unimem._open(UnifiedBuffer, buffer_id, wanted))
+
+    def refer(self, buffer_id: str, offset: int = 0, count: int | None = None) -> BufferRef:
+        """A reference to elements of a published buffer, checked now, which says their type."""
+        start, number, element = _unimem._refer(
+            buffer_id, count_of("offset", offset), ALL if count is None else count_of("count", count)
+        )  # fmt: skip
+        return BufferRef(buffer_id, start, number, element)
+
+    def release(self, buffer_id: str) -> None:
+        """Ends what `publish` began: the id is NotFound from now on. Opened handles stay."""
+        _unimem._release_id(buffer_id)
+        self._dtypes.pop(buffer_id, None)
+
+    def find(self, name: str) -> str:
+        """The id of what was published under a name. Raises NotFound."""
+        return _unimem._find_id(name)
+
+    def list(self) -> list[SharedBuffer]:
+        """What is published now, in the order in which it was."""
+        return [SharedBuffer(*one) for one in _unimem._list_published()]
+
+    # The registry as the documents use their dictionary.
+
+    def __contains__(self, buffer_id: object) -> bool:
+        return isinstance(buffer_id, str) and _unimem._contains_id(buffer_id)
+
+    def __getitem__(self, buffer_id: str) -> UnifiedBuffer:
+        return self.open(buffer_id)
+
+    def __len__(self) -> int:
+        return _unimem._published()
+
+
+_registry = BufferRegistry()
+
+
+def registry() -> BufferRegistry:
+    """The registry of the process."""
+    return _registry
+
+
+__all__ = ["BufferRef", "BufferRegistry", "NotFound", "SharedBuffer", "registry"]

@@ -1,0 +1,1 @@
+"""Names as the documents import them."""
