@@ -139,6 +139,14 @@ Event launch_source(Kernel const& kernel, Device* device, std::array<std::size_t
   });
 }
 
+std::string last_line(std::string const& text) {
+  auto const last = text.find_last_not_of('\n');
+  if (last == std::string::npos) return {};
+  auto const before = text.find_last_of('\n', last);
+  auto const first = before == std::string::npos ? 0 : before + 1;
+  return text.substr(first, last + 1 - first);
+}
+
 /// One call of a Python function over NumPy arrays, on a queue of a device that runs code of the host's.
 class PythonCall {
  public:
@@ -162,12 +170,12 @@ class PythonCall {
   void run(std::span<const HostArgument> memory) {
     if (Ending::leaves_out_this_thread()) throw KernelError(name_, "the interpreter has ended");
     nb::gil_scoped_acquire const acquired;
-    std::string failure;
+    std::string failure, traceback;
     try {
       call(memory, failure);
     } catch (nb::python_error& error) {
-      failure = "the Python function raised " + std::string(nb::str(error.type().attr("__name__")).c_str()) + ": " +
-                std::string(nb::str(error.value()).c_str());
+      traceback = error.what();  // with the exception in its last line
+      failure = "the Python function raised " + last_line(traceback);
     } catch (std::exception const& error) {
       failure = error.what();
     }
@@ -175,7 +183,7 @@ class PythonCall {
     Py_CLEAR(function_);
     for (auto& argument : arguments_) Py_CLEAR(argument.object);
     end();
-    if (!failure.empty()) throw KernelError(name_, failure);
+    if (!failure.empty()) throw KernelError(name_, failure, traceback);
   }
 
  private:

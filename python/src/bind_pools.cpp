@@ -22,6 +22,20 @@ namespace nb = nanobind;
 
 namespace {
 
+/// What somebody asks a pool for, made once for many acquires.
+struct Kind {
+  std::vector<std::size_t> shape;
+  nb::object dtype;
+  detail::BufferKind kind;
+};
+
+Kind kind_of(std::vector<std::size_t> shape, nb::object dtype, bool pinned) {
+  auto const element = element_of(dtype);
+  auto const bytes = checked_multiply(Shape(shape).count(), element.bytes, "shape");
+  detail::BufferKind kind{element.name, Shape(shape), pinned, bytes};
+  return {std::move(shape), std::move(dtype), std::move(kind)};
+}
+
 /// A BufferPool that gives back the same Python object for the same buffer.
 ///
 /// Its own fields are used with the interpreter's lock held.
@@ -41,11 +55,8 @@ class Pool {
 
   [[nodiscard]] BufferPool& pool() const noexcept { return *pool_; }
 
-  [[nodiscard]] nb::object acquire(nb::handle type, std::vector<std::size_t> shape, nb::object dtype, bool pinned) {
-    auto const element = element_of(dtype);
-    auto const bytes = checked_multiply(Shape(shape).count(), element.bytes, "shape");
-    detail::BufferKind const kind{element.name, Shape(shape), pinned, bytes};
-    auto core = unlocked([&] { return pool_->acquire_core(kind); });
+  [[nodiscard]] nb::object acquire(nb::handle type, Kind const& kind) {
+    auto core = unlocked([&] { return pool_->acquire_core(kind.kind); });
     if (auto const found = resting_.find(core.get()); found != resting_.end()) {
       auto buffer = std::move(found->second.buffer);
       bool const same = !found->second.core.expired();
@@ -58,7 +69,7 @@ class Pool {
       }
     }
     nb::object buffer = nb::inst_alloc(type);
-    new (nb::inst_ptr<Window>(buffer)) Window(std::move(core), 0, std::move(shape), std::move(dtype));
+    new (nb::inst_ptr<Window>(buffer)) Window(std::move(core), 0, kind.shape, kind.dtype, true);
     nb::inst_mark_ready(buffer);
     return buffer;
   }
@@ -85,13 +96,15 @@ class Pool {
       throw;
     }
     if (weak.expired()) return;
-    forget_gone();
-    resting_.insert_or_assign(address, Resting{weak, std::move(buffer)});
+    // What goes from the map is destroyed when nothing is being done to it any more: destroying lets other threads in.
+    auto const gone = forget_gone();
+    auto& place = resting_[address];
+    Resting const previous = std::exchange(place, Resting{weak, std::move(buffer)});
   }
 
   void clear() {
     unlocked([&] { pool_->clear(); });
-    forget_gone(0);
+    auto const gone = forget_gone(0);
   }
 
  private:
@@ -100,10 +113,16 @@ class Pool {
     nb::object buffer;
   };
 
-  /// Python objects of buffers that the pool has let go of: looked for when there are many.
-  void forget_gone(std::size_t most = 64) {
-    if (resting_.size() <= most || resting_.size() <= 2 * pool_->pool_size()) return;
-    std::erase_if(resting_, [](auto const& entry) { return entry.second.core.expired(); });
+  /// Takes out the Python objects of buffers that the pool has let go of, if there are many.
+  [[nodiscard]] std::vector<nb::object> forget_gone(std::size_t most = 64) {
+    std::vector<nb::object> gone;
+    if (resting_.size() <= most || resting_.size() <= 2 * pool_->pool_size()) return gone;
+    std::erase_if(resting_, [&](auto& entry) {
+      if (!entry.second.core.expired()) return false;
+      gone.push_back(std::move(entry.second.buffer));
+      return true;
+    });
+    return gone;
   }
 
   std::unique_ptr<BufferPool> own_;
@@ -148,6 +167,10 @@ BufferPoolSettings settings_from(std::vector<std::size_t> const& pageable, std::
 }  // namespace
 
 void bind_pools(nb::module_& m) {
+  nb::class_<Kind>(m, "_Kind", "A shape, a dtype and a kind of memory, as a pool is asked for them.")
+      .def("__init__", [](Kind* self, std::vector<std::size_t> shape, nb::object dtype, bool pinned) {
+        new (self) Kind(kind_of(std::move(shape), std::move(dtype), pinned));
+      });
   nb::class_<Pool>(m, "_Pool", "Whole buffers, kept for who wants one of the same kind again.")
       .def(
           "__init__",
@@ -163,7 +186,8 @@ void bind_pools(nb::module_& m) {
           nb::arg("manager").none(), nb::arg("device").none(), nb::arg("pageable"), nb::arg("pinned"),
           nb::arg("trim_interval"), nb::arg("zero_on_release"), nb::arg("name"))
       .def("__init__", [](Pool* self) { new (self) Pool(*unlocked([] { return &default_buffer_pool(); })); })
-      .def("_acquire", &Pool::acquire)
+      .def("_acquire", &Pool::acquire,
+           nb::sig("def _acquire(self, type: type, kind: _Kind) -> unimem._buffer.UnifiedBuffer"))
       .def("_release", &Pool::release)
       .def("clear", &Pool::clear, "Lets go of all kept buffers. Lent ones are not touched, and may still be released.")
       .def("_trim",

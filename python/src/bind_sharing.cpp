@@ -44,9 +44,9 @@ BufferId checked_id(std::string const& text) {
 }
 
 nb::object window_of(nb::handle type, std::shared_ptr<BufferCore> core, std::size_t offset,
-                     std::vector<std::size_t> shape, nb::object dtype) {
+                     std::vector<std::size_t> shape, nb::object dtype, bool whole) {
   nb::object result = nb::inst_alloc(type);
-  new (nb::inst_ptr<Window>(result)) Window(std::move(core), offset, std::move(shape), std::move(dtype));
+  new (nb::inst_ptr<Window>(result)) Window(std::move(core), offset, std::move(shape), std::move(dtype), whole);
   nb::inst_mark_ready(result);
   return result;
 }
@@ -72,7 +72,7 @@ void bind_sharing(nb::module_& m) {
     auto const element = element_of(dtype);
     auto found = unlocked([&] { return registry().open_core(id, element); });
     auto const extents = found.shape.extents();
-    return window_of(type, std::move(found.core), 0, {extents.begin(), extents.end()}, std::move(dtype));
+    return window_of(type, std::move(found.core), 0, {extents.begin(), extents.end()}, std::move(dtype), true);
   });
   m.def("_refer", [](std::string const& text, std::size_t offset, std::size_t count) {
     auto const id = checked_id(text);
@@ -85,7 +85,7 @@ void bind_sharing(nb::module_& m) {
           auto const element = element_of(dtype);
           auto found = unlocked([&] { return registry().resolve_core(ref, &element); });
           auto const elements = found.range.size() / element.bytes;
-          return window_of(type, std::move(found.core), found.range.begin, {elements}, std::move(dtype));
+          return window_of(type, std::move(found.core), found.range.begin, {elements}, std::move(dtype), false);
         });
   m.def("_release_id", [](std::string const& text) {
     auto const id = checked_id(text);

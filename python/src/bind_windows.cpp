@@ -68,7 +68,7 @@ void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype,
   auto const item = static_cast<std::size_t>(PyDataType_ELSIZE(reinterpret_cast<PyArray_Descr*>(dtype.ptr())));
   auto const bytes = checked_multiply(count, item, "shape");
   auto core = unlocked([&] { return std::make_shared<BufferCore>(bytes, std::move(options)); });
-  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype));
+  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
 }
 
 /// Over the memory of an array, which is C-contiguous and writable (checked in Python) and stays until the last use of
@@ -86,7 +86,7 @@ void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* 
   auto* const kept = array.release().ptr();
   BufferCore::Wrapped wrapped{data, Ownership::take([kept](void*) { depart(kept); }), Location::host};
   auto core = unlocked([&] { return std::make_shared<BufferCore>(bytes, std::move(options), std::move(wrapped)); });
-  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype));
+  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
 }
 
 nb::object device_side(Window& window, Device* named) {
@@ -101,6 +101,12 @@ nb::object device_side(Window& window, Device* named) {
   }
   // The same memory: there the device's array is the host's.
   return window.host_leased(core, std::move(lease));
+}
+
+/// `buffer.host += 1` ends with this assignment; everything else would replace nothing.
+void assign_host(Window& window, nb::handle value) {
+  if (window.host().is(value)) return;
+  throw InvalidArgument("host", nb::type_name(value.type()).c_str(), "written as buffer.host[...] = value");
 }
 
 nb::object to_numpy(Window& window) {
@@ -179,7 +185,9 @@ void bind_elements(nb::class_<Window>& window) {
       .def(
           "__init__",
           [](Window* self, Window const& of, std::size_t offset_bytes, std::vector<std::size_t> shape,
-             nb::object dtype) { new (self) Window(of.live(), offset_bytes, std::move(shape), std::move(dtype)); },
+             nb::object dtype) {
+            new (self) Window(of.live(), offset_bytes, std::move(shape), std::move(dtype), false);
+          },
           nb::arg("of"), nb::arg("offset_bytes"), nb::arg("shape"), nb::arg("dtype"))
       .def_prop_ro("state", &state_of, nb::sig("def state(self) -> unimem._enums.BufferState"),
                    "Where the current contents are: a BufferState. One load.")
@@ -192,7 +200,12 @@ void bind_elements(nb::class_<Window>& window) {
       .def_prop_ro("itemsize", &Window::item_bytes, "One element, in bytes.")
       .def_prop_ro("ndim", [](Window const& self) { return self.shape().size(); })
       .def_prop_ro("_offset_bytes", [](Window const& self) { return self.range().begin; })
-      .def("_host", &Window::host, nb::sig("def _host(self) -> unimem._host.HostArray"))
+      .def_prop_rw("host", &Window::host, &assign_host,
+                   nb::for_getter(nb::sig("def host(self) -> unimem._host.HostArray")),
+                   nb::for_setter(nb::sig("def host(self, value: object) -> None")),
+                   "The elements on the host, current, without a copy: a NumPy array that notices what is written "
+                   "through it.\n\n"
+                   "Reading marks nothing. See `HostArray` for what is noticed, and what is not.")
       .def("_device", &device_side, nb::arg("device").none(),
            nb::sig("def _device(self, device: Device | None) -> typing.Any"))
       .def("_to_numpy", &to_numpy, nb::sig("def _to_numpy(self) -> numpy.ndarray"))

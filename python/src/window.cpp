@@ -29,16 +29,19 @@ detail::SharedElement known() {
 
 }  // namespace
 
-Window::Window(std::shared_ptr<BufferCore> core, std::size_t offset, std::vector<std::size_t> shape, nb::object dtype)
+Window::Window(std::shared_ptr<BufferCore> core, std::size_t offset, std::vector<std::size_t> shape, nb::object dtype,
+               bool whole)
     : core_(std::move(core)),
       offset_(offset),
       shape_(std::move(shape)),
       count_(Shape(shape_).count()),
       item_bytes_(item_bytes_of(dtype)),
+      whole_(whole),
       dtype_(std::move(dtype)) {}
 
 Window::~Window() {
   host_.reset();
+  if (!core_) return;
   // The last share in a core may wait for work that needs the interpreter.
   Unlocked const released;
   core_.reset();
@@ -75,6 +78,8 @@ nb::object Window::host_leased(std::shared_ptr<BufferCore> core, DeviceLease lea
   auto* const held = hold->begin();
   if (host_.is_valid() && held == host_begin_) return host_;
   auto array = make_host_array(std::move(hold), shape_, dtype_);
+  if (!whole_) return array;
+  drop_host();
   host_ = array;
   host_begin_ = held;
   return array;

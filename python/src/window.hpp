@@ -24,7 +24,8 @@ namespace unimem::python {
 class Window {
  public:
   /// `dtype`: a numpy.dtype whose items are plain bytes; checked in Python.
-  Window(std::shared_ptr<BufferCore> core, std::size_t offset, std::vector<std::size_t> shape, nanobind::object dtype);
+  Window(std::shared_ptr<BufferCore> core, std::size_t offset, std::vector<std::size_t> shape, nanobind::object dtype,
+         bool whole);
   Window(Window const&) = delete;
   Window& operator=(Window const&) = delete;
   ~Window();
@@ -44,12 +45,16 @@ class Window {
   /// Elements `[offset, offset + count)` as bytes of the core; `count` may be `all`. Throws InvalidArgument.
   [[nodiscard]] ByteRange part(std::size_t offset, std::size_t count) const;
 
-  /// The array over the host side, current. One and the same as long as the memory is the same.
+  /// The array over the host side, current. Of a whole buffer one and the same as long as the memory is the same; a
+  /// part keeps none, so that it holds nothing but the buffer's contents.
   [[nodiscard]] nanobind::object host();
   /// The same over a lease that has been taken already, of a device whose memory is the host's.
   [[nodiscard]] nanobind::object host_leased(std::shared_ptr<BufferCore> core, DeviceLease lease);
   /// Lets go of that array, for what needs the memory to be nobody's.
-  void drop_host() noexcept { host_.reset(); }
+  void drop_host() noexcept {
+    // Out of sight before it goes: giving memory back lets other threads in.
+    nanobind::object const gone = std::move(host_);
+  }
 
   /// Of a whole buffer: changes the number of elements, in one dimension.
   void resize(std::size_t count);
@@ -63,6 +68,7 @@ class Window {
   std::vector<std::size_t> shape_;
   std::size_t count_ = 0;
   std::size_t item_bytes_ = 0;
+  bool whole_;
   nanobind::object dtype_;
   nanobind::object host_;
   std::byte* host_begin_ = nullptr;

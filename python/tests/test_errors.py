@@ -98,6 +98,13 @@ def test_copies_cast_as_numpy_does_by_same_kind(sim):
     for data in ([1, 2, 3], np.array([1, 2, 3], np.float64), np.array([1, 2, 3], ">i2"), np.arange(6)[::2] // 2 + 1, (1.0, 2.0, 3.0)):
         buffer.copy_from(data)
         np.testing.assert_array_equal(buffer.to_numpy(), [1, 2, 3])
+    small = UnifiedBuffer(3, np.uint8, device=sim)
+    small.copy_from([1, 2, 255])
+    assert small.to_numpy().tolist() == [1, 2, 255]
+    for data in ([1, 2, 256], [-1, 2, 3], np.array([1, 2, 3])):
+        with pytest.raises(InvalidArgument):
+            small.copy_from(data)
+    assert small.to_numpy().tolist() == [1, 2, 255]
     whole = UnifiedBuffer(3, np.int32, device=sim)
     for data in (np.array([1.5, 2, 3]), np.array([1j, 2, 3]), np.array(["1", "2", "3"]), np.array([None, 1, 2])):
         with pytest.raises(InvalidArgument, match=str(data.dtype).replace("<", ".")):

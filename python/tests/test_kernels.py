@@ -81,7 +81,8 @@ def test_what_a_function_raises_comes_out_and_the_last_good_copy_counts(sim):
     event = launch(Kernel("broken").host(broken), 1, readwrite(buffer))
     with pytest.raises(KernelError) as caught:
         event.wait()
-    assert caught.value.name == "broken" and "LookupError: no such thing" in caught.value.reason
+    assert caught.value.name == "broken" and caught.value.reason == "the Python function raised LookupError: no such thing"
+    assert "in broken" in caught.value.build_log
     with pytest.raises(KernelError, match="no such thing"):
         buffer.to_numpy()
     np.testing.assert_array_equal(buffer.to_numpy(), np.arange(10))

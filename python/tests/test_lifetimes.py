@@ -6,6 +6,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import warnings
 import weakref
 
 import numpy as np
@@ -123,6 +124,28 @@ def test_slices_share_and_outlive(discrete):
     with pytest.raises(unimem.SizeMismatch):
         inner.slice(0, 1).view("V3")
     assert inner.slice(10, 0).to_numpy().size == 0
+
+
+def test_a_slice_holds_the_contents_and_not_the_side(sim):
+    buffer = UnifiedBuffer(100, device=sim)
+    part = buffer.slice(10, 10)
+    part.host[:] = 4
+    buffer.sync_to_device()
+    buffer.release_host()
+    assert buffer.state is S.DEVICE_ONLY
+    assert (part.to_numpy() == 4).all()
+
+
+def test_objects_that_were_never_or_twice_made_are_errors():
+    buffer = UnifiedBuffer(10)
+    buffer.fill(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nanobind warns besides
+        with pytest.raises((RuntimeError, TypeError)):
+            buffer.__init__(20)
+        with pytest.raises((RuntimeError, TypeError)):
+            UnifiedBuffer.__new__(UnifiedBuffer).to_numpy()
+    assert buffer.shape == (10,) and (buffer.to_numpy() == 1).all()
 
 
 def test_a_slice_of_a_resized_buffer_that_no_longer_fits_is_refused(sim):

@@ -59,7 +59,19 @@ from ._records import (
     UnavailableBackend,
 )
 from ._sharing import BufferRef, BufferRegistry, SharedBuffer, registry
-from ._unimem import Device, DeviceArray, Event, format_size, parse_size, version
+from ._streams import (
+    HistogramResult,
+    MappingResult,
+    StatisticsResult,
+    StreamResult,
+    affine,
+    histogram,
+    mapping,
+    statistics,
+    stream_file,
+    stream_file_async,
+)
+from ._unimem import Device, DeviceArray, Event, StreamKernel, format_size, parse_size, version
 
 from . import _unimem  # isort: skip
 
@@ -72,10 +84,12 @@ os.register_at_fork(after_in_child=_unimem._after_fork)
 __all__ = [
     "Accelerator", "BufferNotAllocated", "BufferRef", "BufferRegistry", "BufferSlice", "BufferState",
     "BufferStatistics", "CoherenceConflict", "DataLost", "Device", "DeviceArray", "DeviceError", "DeviceInfo",
-    "Error", "Event", "GlobalMemoryStatistics", "HostArray", "InvalidArgument", "IoError", "Kernel", "KernelError",
-    "LinkStatistics", "Location", "MemoryInfo", "MemoryManager", "MemoryPool", "NotFound", "Operand", "OutOfMemory",
-    "PoolLimits", "PoolStatistics", "SharedBuffer", "SizeMismatch", "StreamCancelled", "Tracking", "TransferCounters",
-    "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "copy", "default_device", "default_manager",
-    "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "launch", "parse_size",
-    "read", "readwrite", "registry", "transfers", "unavailable_backends", "version", "write",
+    "Error", "Event", "GlobalMemoryStatistics", "HistogramResult", "HostArray", "InvalidArgument", "IoError",
+    "Kernel", "KernelError", "LinkStatistics", "Location", "MappingResult", "MemoryInfo", "MemoryManager",
+    "MemoryPool", "NotFound", "Operand", "OutOfMemory", "PoolLimits", "PoolStatistics", "SharedBuffer",
+    "SizeMismatch", "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "Tracking",
+    "TransferCounters", "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "affine", "copy",
+    "default_device", "default_manager", "device", "device_info", "devices", "format_size", "get_accelerator",
+    "get_memory_pool", "histogram", "launch", "mapping", "parse_size", "read", "readwrite", "registry", "statistics",
+    "stream_file", "stream_file_async", "transfers", "unavailable_backends", "version", "write",
 ]  # fmt: skip

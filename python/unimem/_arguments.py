@@ -84,6 +84,12 @@ def elements_of(data: npt.ArrayLike, dtype: np.dtype[Any], what: str, shape: tup
             raise size_mismatch(what, count, array.size)
         if array.shape != shape:
             raise invalid(what, f"array of shape {array.shape}", f"of shape {shape}: nothing is reshaped in silence")
+    if not hasattr(data, "dtype") and array.dtype.kind == "i" and dtype.kind == "u":
+        # Python's integers have no sign of their own: they are taken where each fits.
+        try:
+            return np.array(data, dtype=dtype, order="C")
+        except OverflowError as error:
+            raise invalid(what, type(data).__name__, f"elements of {dtype} ({error})") from None
     if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise invalid(what, f"array of dtype {array.dtype}", f"castable to {dtype} by NumPy's 'same_kind'")
     # Adds no dimension to a scalar, as np.ascontiguousarray does.

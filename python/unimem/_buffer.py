@@ -47,20 +47,6 @@ class _Elements(_unimem.Window):
     # The sides
 
     @property
-    def host(self) -> HostArray:
-        """The elements on the host, current, without a copy: a NumPy array that notices what is written through it.
-
-        Reading marks nothing. See `HostArray` for what is noticed, and what is not.
-        """
-        return self._host()
-
-    @host.setter
-    def host(self, value: object) -> None:
-        # `buffer.host += 1` ends with this assignment; everything else would replace nothing.
-        if value is not self._host():
-            raise invalid("host", type(value).__name__, "written as buffer.host[...] = value")
-
-    @property
     def device(self) -> Any:
         """The elements on the buffer's device, current: the host's array on the cpu, whose memory is the same, a CuPy array on CUDA
         where CuPy is installed, else a `DeviceArray`. It keeps the memory in its place. What is written there is declared with
@@ -96,7 +82,7 @@ class _Elements(_unimem.Window):
 
     async def ensure_on_host(self) -> HostArray:
         """Brings the elements to the host without blocking the event loop; what `.host` gives."""
-        return await asyncio.to_thread(self._host)
+        return await asyncio.to_thread(lambda: self.host)
 
     async def sync_to_device_async(self, device: Device | str | None = None) -> None:
         await asyncio.to_thread(self.sync_to_device, device)

@@ -218,7 +218,7 @@ class HostArray(np.ndarray):
                 if isinstance(value, (list, tuple)):
                     value = np.asarray(value)
                 if isinstance(value, np.ndarray) and _is_basic(key) and not _fits(value, target):
-                    np.ndarray.__setitem__(self, key, value)
+                    np.empty(target.shape, self.dtype)[...] = value
         write = hold.before_write(target)
         if write is None:
             np.ndarray.__setitem__(self, key, value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import SupportsIndex, cast
+from typing import Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,19 @@ def _interval(seconds: float) -> float:
     if not 0 <= seconds <= 1e9:
         raise invalid("trim_interval", seconds, "from 0 to 1e9 seconds")
     return float(seconds)
+
+
+_kinds: dict[Any, _unimem._Kind] = {}
+
+
+def _kind_of(shape: SupportsIndex | Iterable[SupportsIndex], dtype: npt.DTypeLike, pinned: bool) -> _unimem._Kind:
+    kind = _unimem._Kind(shape_of(shape), dtype_of(dtype), bool(pinned))
+    # Only what compares as what it is: a list cannot be a key, and 1000.0 is no shape, though it equals 1000.
+    if type(shape) is tuple and isinstance(dtype, (type, np.dtype)):
+        if len(_kinds) >= 256:
+            _kinds.clear()
+        _kinds[shape, dtype, pinned] = kind
+    return kind
 
 
 class MemoryPool:
@@ -69,7 +82,12 @@ class MemoryPool:
         self, shape: SupportsIndex | Iterable[SupportsIndex], dtype: npt.DTypeLike = np.float32, *, pinned: bool = False
     ) -> UnifiedBuffer:
         """A buffer: one that was released, the last first, or else a new one, not allocated yet."""
-        return cast(UnifiedBuffer, self._native._acquire(UnifiedBuffer, shape_of(shape), dtype_of(dtype), pinned))
+        # The same few kinds come again and again, and checking them takes longer than a warm acquire.
+        try:
+            kind = _kinds[shape, dtype, pinned]
+        except (KeyError, TypeError):
+            kind = _kind_of(shape, dtype, pinned)
+        return self._native._acquire(UnifiedBuffer, kind)
 
     def release(self, buffer: UnifiedBuffer) -> None:
         """Takes a buffer back. Waits for nothing. InvalidArgument unless this pool has lent it and not had it back since."""

@@ -1,0 +1,112 @@
+"""Files streamed through a device, against NumPy."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+import unimem
+from unimem import IoError, Kernel, affine, histogram, mapping, statistics, stream_file, stream_file_async
+
+
+@pytest.fixture
+def file(tmp_path):
+    data = np.random.default_rng(11).integers(0, 200, 1_000_003, dtype=np.uint8)
+    path = tmp_path / "data.bin"
+    data.tofile(path)
+    return path, data
+
+
+@pytest.mark.parametrize("where", ["cpu", "sim", "opencl"])
+def test_every_byte_is_counted(file, where, request):
+    path, data = file
+    seen = []
+    done = stream_file(path, histogram(), device=request.getfixturevalue(where), chunk_bytes="64KiB", progress=lambda *now: seen.append(now))
+    assert done.result.counts == tuple(np.bincount(data, minlength=256))
+    assert 7.6 < done.result.entropy_bits_per_byte < 7.7
+    assert (done.nbytes, done.chunks, done.kernel, done.element) == (1_000_003, 16, "histogram", "u8")
+    assert done.host_to_device_bytes == (0 if where == "cpu" else 1_000_003)
+    assert seen[0] == (0, 1_000_003) and seen[-1] == (1_000_003, 1_000_003)
+    assert done.pool["hit_rate"] >= 0 and done.gigabytes_per_second > 0
+
+
+def test_a_memory_limit_holds(file, sim):
+    done = stream_file(file[0], histogram(), device=sim, chunk_bytes=1 << 16, memory_limit="150KiB")
+    assert 0 < done.peak_device_bytes <= 150 << 10 and done.buffers == 2
+    with pytest.raises(unimem.OutOfMemory):
+        stream_file(file[0], histogram(), device=sim, memory_limit=1 << 16)
+
+
+def test_statistics_and_maps_agree_with_numpy(tmp_path, discrete):
+    values = np.random.default_rng(5).standard_normal(50_000).astype(np.float32)
+    path, out = tmp_path / "values.npy", tmp_path / "mapped.npy"
+    np.save(path, values)
+    result = stream_file(path, statistics(), device=discrete, chunk_bytes=40_000).result
+    assert (result.count, result.min, result.max) == (50_000, values.min(), values.max())
+    np.testing.assert_allclose([result.mean, result.standard_deviation], [values.mean(dtype=np.float64), values.std(dtype=np.float64)], rtol=1e-9)
+    assert stream_file(path, affine(2, 1), device=discrete, output=out, chunk_bytes=40_000).result.elements == 50_000
+    np.testing.assert_array_equal(np.load(out), (values.astype(np.float64) * 2 + 1).astype(np.float32))
+
+
+def test_a_kernel_of_ones_own_maps_a_file(tmp_path, opencl):
+    values = np.arange(10_000, dtype=np.float32)
+    path, out = tmp_path / "in.npy", tmp_path / "out.npy"
+    np.save(path, values)
+    square = Kernel("square").source("""
+        UNIMEM_KERNEL square(UNIMEM_CONST_BUFFER(float, in), UNIMEM_BUFFER(float, out), unimem_u64 count) {
+          float v = UNIMEM_DATA(const float, in)[UNIMEM_ITEM_X]; UNIMEM_DATA(float, out)[UNIMEM_ITEM_X] = v * v;
+        }""")
+    stream_file(path, square, device=opencl, output=out, chunk_bytes=4000)
+    np.testing.assert_array_equal(np.load(out), values * values)
+
+
+def test_bad_input_is_named(tmp_path, file, sim):
+    with pytest.raises(IoError) as caught:
+        stream_file(tmp_path / "missing", histogram())
+    assert caught.value.path.endswith("missing") and caught.value.code == 2 and isinstance(caught.value, OSError) and caught.value.errno == 2
+    with pytest.raises(IoError):
+        stream_file(file[0], statistics("f64"), device=sim)
+    for bad in ({"chunk_bytes": 0}, {"chunk_bytes": "lots"}, {"buffers": 0}, {"element": "f16"}, {"chunk_bytes": -1}):
+        with pytest.raises(unimem.InvalidArgument):
+            stream_file(file[0], statistics(), device=sim, **bad)
+    with pytest.raises(unimem.InvalidArgument):
+        affine(float("nan"), 0)
+    with pytest.raises(unimem.InvalidArgument, match="kernel"):
+        stream_file(file[0], "histogram")
+    with pytest.raises(unimem.KernelError, match="source form"):
+        mapping(Kernel("python").host(lambda *a: None))
+
+
+def test_what_progress_raises_ends_the_stream_and_leaves_nothing(tmp_path, file, sim):
+    out = tmp_path / "out.bin"
+
+    def stop(done, total):
+        if done > 200_000:
+            raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        stream_file(file[0], affine(1, 0), device=sim, chunk_bytes="64KiB", output=out, progress=stop)
+    assert [one.name for one in tmp_path.iterdir()] == ["data.bin"]
+
+
+def test_awaited_streams_leave_the_loop_alone_and_end_when_cancelled(tmp_path, file):
+    slow = unimem.device("sim:latency=20ms")
+    out = tmp_path / "out.bin"
+
+    async def main():
+        started = threading.Event()
+        task = asyncio.ensure_future(
+            stream_file_async(file[0], affine(1, 0), device=slow, chunk_bytes="16KiB", output=out, progress=lambda *_: started.set())
+        )
+        while not started.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not out.exists()
+        done = await stream_file_async(file[0], histogram())
+        assert done.nbytes == 1_000_003
+
+    asyncio.run(main())
+    assert [one.name for one in tmp_path.iterdir()] == ["data.bin"]
