@@ -13,10 +13,8 @@
 namespace unimem {
 namespace {
 
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
-constexpr std::size_t medium_from = 64 * KiB;
-constexpr std::size_t large_above = 16 * MiB;
+constexpr std::size_t medium_from = std::size_t{64} << 10;
+constexpr std::size_t large_above = std::size_t{16} << 20;
 
 /// Fewer uses than this are chance.
 constexpr std::uint64_t least_uses = 8;
@@ -26,7 +24,7 @@ constexpr std::uint64_t least_uses = 8;
 constexpr double least_gain_of_life = 1e-4;
 
 /// What of a staged copy cannot overlap: the first block is filled before anything goes over the link.
-constexpr std::size_t staged_block = 4 * MiB;
+constexpr std::size_t staged_block = std::size_t{4} << 20;
 
 constexpr std::array<std::string_view, 9> placement_names{
     "automatic",           "device_local",         "host_pinned",         "host_accessible",        "unified",

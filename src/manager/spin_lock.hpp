@@ -8,8 +8,8 @@
 namespace unimem::detail {
 
 /// A lock for a few instructions at a time, which an uncontended owner takes with one atomic exchange. Who finds it
-/// taken lets others run before long. In a forked child whose parent's other thread held it, it is never free again:
-/// taking it then fails instead of hanging.
+/// taken lets others run before long. In a forked child whose parent's other thread held it, it is never free again: it
+/// is then given up by the first who has waited for long, and taking it fails instead of hanging, for everybody.
 class SpinLock {
  public:
   [[nodiscard]] bool lock() noexcept {
@@ -17,16 +17,23 @@ class SpinLock {
     while (held_.exchange(true, std::memory_order_acquire)) {
       while (held_.load(std::memory_order_relaxed)) {
         if (++tries < 64) continue;
-        if (tries > 10'000 && is_forked_child()) return false;
+        if (tries > patience && is_forked_child()) given_up_.store(true, std::memory_order_relaxed);
+        if (given_up_.load(std::memory_order_relaxed)) return false;
         std::this_thread::yield();
       }
     }
-    return true;
+    if (!given_up_.load(std::memory_order_relaxed)) [[likely]]
+      return true;
+    unlock();
+    return false;
   }
   void unlock() noexcept { held_.store(false, std::memory_order_release); }
 
  private:
+  static constexpr unsigned patience = 500;
+
   std::atomic<bool> held_{false};
+  std::atomic<bool> given_up_{false};
 };
 
 /// Holds one, unless it cannot be had.

@@ -189,6 +189,7 @@ void UsageBook::retire(std::unique_ptr<UsageBook> book) noexcept {
     }
   }
   // The last entry to leave destroys it.
+  // NOLINTNEXTLINE(bugprone-unused-return-value): it finds its way by the entries
   if (book->retired_.load(std::memory_order_relaxed)) static_cast<void>(book.release());
 }
 

@@ -39,7 +39,8 @@ struct UsageKey {
 /// atomic and cost no read-modify-write.
 class UsageEntry {
  public:
-  UsageEntry() noexcept {}  // NOLINT(modernize-use-equals-default): which would write the uses, too
+  // Defaulted it would write the uses, too.
+  UsageEntry() noexcept {}  // NOLINT(modernize-use-equals-default,cppcoreguidelines-pro-type-member-init)
   UsageEntry(UsageEntry const&) = delete;
   UsageEntry& operator=(UsageEntry const&) = delete;
   ~UsageEntry() {
@@ -99,7 +100,7 @@ class UsageEntry {
   std::unique_ptr<std::vector<std::uintptr_t>> stack_;
   std::atomic<bool> used_{false};
   /// Zero when it is first used: most of what is made and gone within nanoseconds never is.
-  mutable std::array<std::uint64_t, use_count> uses_;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  mutable std::array<std::uint64_t, use_count> uses_;
 };
 
 /// Bytes that are live in several shards together, and the most there ever were. A shard keeps small changes to itself

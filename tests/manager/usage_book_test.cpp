@@ -3,6 +3,10 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 
+#include "forked_child.hpp"
+
+#include <unistd.h>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -229,6 +233,33 @@ TEST(UsageBook, EntriesMayOutliveTheBook) {
   auto idle = std::make_unique<UsageBook>();
   UsageBook::retire(std::move(idle));
   UsageBook::retire(nullptr);
+}
+
+TEST(UsageBook, AForkedChildGoesOnWithoutWhatAThreadOfItsParentHeld) {
+  UsageBook book;
+  UsageKey const key{&cpu(), Location::host, Name("parent's")};
+  device("cpu").default_queue().record().wait();  // background work has begun
+  std::atomic<bool> done{false};
+  std::jthread const busy([&] {
+    while (!done) {
+      UsageEntry entry;
+      book.enter(entry, key, 1, 1);
+    }
+  });
+  for (int round = 0; round < 20; ++round) {
+    auto const child = fork();
+    if (child == 0) {
+      alarm(30);
+      {
+        UsageEntry entry;
+        book.enter(entry, key, 1, 2);
+        static_cast<void>(book.use_of(Name("parent's")));
+      }
+      _exit(0);
+    }
+    EXPECT_EQ(ending_of(child), 0);
+  }
+  done = true;
 }
 
 TEST(UsageBook, StacksAreSampledAsAskedFor) {
