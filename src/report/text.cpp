@@ -93,6 +93,20 @@ std::string to_text(PoolStatistics const& statistics) {
                      format_size(statistics.peak_reserved_bytes));
 }
 
+std::string to_text(Usage const& usage) {
+  std::vector<std::array<std::string, 7>> rows{{"device", "location", "live", "peak", "pieces", "copied in", "name"}};
+  auto const row = [&rows](std::string const& device, std::string_view location, UsageCounts const& counts,
+                           std::string const& name) {
+    rows.push_back({device, std::string(location), format_size(counts.live_bytes), format_size(counts.peak_bytes),
+                    fmt::format("{} of {}", counts.live(), counts.allocations), format_size(counts.bytes_in), name});
+  };
+  for (auto const& line : usage.lines) {
+    row(line.device, to_string(line.location), line.counts, line.name.empty() ? std::string("-") : line.name);
+  }
+  row("all", "", usage.total, "");
+  return table(rows);
+}
+
 std::string to_text(DeviceList const& list, ReportDetail detail) {
   std::string text;
   if (detail == ReportDetail::full) {

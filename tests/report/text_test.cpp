@@ -78,5 +78,22 @@ TEST(Text, PoolStatisticsAreOneLineThatCountsInWords) {
   EXPECT_EQ(to_text(statistics), "1 allocation, 1 from the pool; 4 KiB in use, 0 B cached, at most 1 MiB reserved\n");
 }
 
+TEST(Text, UsageIsATableByDeviceLocationAndName) {
+  Usage usage;
+  UsageLine line{.device = "sim:0", .location = Location::device, .name = "weights", .counts = {}};
+  line.counts = {.allocations = 3, .releases = 1, .live_bytes = 4'096, .peak_bytes = 8'192, .bytes_in = 512};
+  usage.lines.push_back(line);
+  line.device = "cpu";
+  line.location = Location::host;
+  line.name.clear();
+  usage.lines.push_back(line);
+  usage.total = {.allocations = 6, .releases = 2, .live_bytes = 8'192, .peak_bytes = 16'384, .bytes_in = 1'024};
+  EXPECT_EQ(to_text(usage),
+            "device  location  live   peak    pieces  copied in  name\n"
+            "sim:0   device    4 KiB  8 KiB   2 of 3  512 B      weights\n"
+            "cpu     host      4 KiB  8 KiB   2 of 3  512 B      -\n"
+            "all               8 KiB  16 KiB  4 of 6  1 KiB      \n");
+}
+
 }  // namespace
 }  // namespace unimem

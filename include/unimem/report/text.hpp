@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
+#include <unimem/manager/usage.hpp>
 #include <unimem/pool/statistics.hpp>
 #include <unimem/report/device_list.hpp>
 #include <unimem/report/json.hpp>
@@ -14,6 +15,10 @@ namespace unimem {
 
 /// One line: allocations and how many of them the pool served itself, memory in use, and the most ever reserved.
 [[nodiscard]] UNIMEM_API std::string to_text(PoolStatistics const& statistics);
+
+/// A table with one line per device, location and name, and one of all: what is live, the most there was, how many
+/// pieces live of how many there have been, and the bytes copied there.
+[[nodiscard]] UNIMEM_API std::string to_text(Usage const& usage);
 
 /// A table with one line per device, and a line per backend without one; in full, a paragraph per device. Where links
 /// were asked for, a table of them, and which devices have none since their memory is the host's.
