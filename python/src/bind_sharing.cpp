@@ -26,13 +26,14 @@ namespace {
 /// it.
 BufferId id_from(std::string_view text) {
   BufferId id;
-  auto const dash = text.find('-');
-  if (dash != 16) return {};
-  auto const* const end = text.data() + text.size();
-  auto const first = std::from_chars(text.data(), text.data() + dash, id.registry, 16);
-  auto const second = std::from_chars(text.data() + dash + 1, end, id.number);
-  bool const read =
-      first.ec == std::errc{} && first.ptr == text.data() + dash && second.ec == std::errc{} && second.ptr == end;
+  constexpr std::ptrdiff_t digits = 16;
+  if (text.find('-') != digits) return {};
+  auto const* const begin = std::to_address(text.begin());
+  auto const* const dash = begin + digits;
+  auto const* const end = std::to_address(text.end());
+  auto const first = std::from_chars(begin, dash, id.registry, 16);
+  auto const second = std::from_chars(dash + 1, end, id.number);
+  bool const read = first.ec == std::errc{} && first.ptr == dash && second.ec == std::errc{} && second.ptr == end;
   return read ? id : BufferId{};
 }
 

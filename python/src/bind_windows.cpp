@@ -77,17 +77,46 @@ void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* 
                 std::string name) {
   auto* const source = reinterpret_cast<PyArrayObject*>(array.ptr());
   std::vector<std::size_t> shape;
+  shape.reserve(static_cast<std::size_t>(PyArray_NDIM(source)));
   for (int i = 0; i < PyArray_NDIM(source); ++i) shape.push_back(static_cast<std::size_t>(PyArray_DIM(source, i)));
   auto* const data = PyArray_DATA(source);
   auto const bytes = static_cast<std::size_t>(PyArray_NBYTES(source));
   auto options =
       options_of(manager, device, static_cast<int>(Location::device), tracking, false, false, std::move(name), 0);
   nb::object dtype = nb::borrow(reinterpret_cast<PyObject*>(PyArray_DESCR(source)));
+  if (bytes == 0) {  // no memory to wrap, and nothing that would ever let go of the array
+    auto empty = unlocked([&] { return std::make_shared<BufferCore>(0, std::move(options)); });
+    new (self) Window(std::move(empty), 0, std::move(shape), std::move(dtype), true);
+    return;
+  }
   auto* const kept = array.release().ptr();
   BufferCore::Wrapped wrapped{data, Ownership::take([kept](void*) { depart(kept); }), Location::host};
   auto core = unlocked([&] { return std::make_shared<BufferCore>(bytes, std::move(options), std::move(wrapped)); });
   new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
 }
+
+/// The host side for who reads by the buffer protocol. Writing that way could not be noticed, so it is refused.
+int give_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
+  view->obj = nullptr;
+  if ((flags & PyBUF_WRITABLE) == PyBUF_WRITABLE) {
+    PyErr_SetString(PyExc_BufferError, "writes by the buffer protocol would not be noticed: write through buffer.host");
+    return -1;
+  }
+  try {
+    auto const host = nb::cast<Window&>(nb::handle(self)).host();
+    auto const plain = nb::steal(PyArray_View(reinterpret_cast<PyArrayObject*>(host.ptr()), nullptr, &PyArray_Type));
+    if (!plain.is_valid()) return -1;
+    PyArray_CLEARFLAGS(reinterpret_cast<PyArrayObject*>(plain.ptr()), NPY_ARRAY_WRITEABLE);
+    return PyObject_GetBuffer(plain.ptr(), view, flags);
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (std::exception const& error) {
+    PyErr_SetString(PyExc_BufferError, error.what());
+  }
+  return -1;
+}
+
+std::array<PyType_Slot, 2> window_slots{{{Py_bf_getbuffer, reinterpret_cast<void*>(&give_buffer)}, {0, nullptr}}};
 
 nb::object device_side(Window& window, Device* named) {
   auto const core = window.live();
@@ -362,7 +391,8 @@ void bind_whole(nb::class_<Window>& window) {
 
 void bind_windows(nb::module_& m) {
   bind_device_arrays(m);
-  nb::class_<Window> window(m, "Window", "Elements of a buffer, with the shape and dtype they are seen with.");
+  nb::class_<Window> window(m, "Window", nb::type_slots(window_slots.data()),
+                            "Elements of a buffer, with the shape and dtype they are seen with.");
   bind_elements(window);
   bind_whole(window);
   m.def("_set_states", [](nb::sequence const& members) {

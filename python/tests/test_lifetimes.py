@@ -196,6 +196,17 @@ def test_arrays_that_cannot_be_wrapped_are_refused(array):
         UnifiedBuffer.from_array(array)
 
 
+def test_wrapping_nothing_keeps_nothing(sim):
+    import sys
+
+    source = np.zeros((0, 3))
+    before = sys.getrefcount(source)
+    buffer = UnifiedBuffer.from_array(source, device=sim)
+    assert buffer.shape == (0, 3) and buffer.to_numpy().shape == (0, 3)
+    del buffer
+    assert sys.getrefcount(source) == before
+
+
 def test_the_host_side_of_a_buffer_is_not_wrapped_again(sim):
     with pytest.raises(InvalidArgument, match="slice"):
         UnifiedBuffer.from_array(UnifiedBuffer(10, device=sim).host)
