@@ -1,6 +1,7 @@
 """Other libraries' ways in and out, memory by memory."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -114,23 +115,35 @@ def test_interfaces_of_cuda_are_not_there_off_cuda(discrete):
     assert not hasattr(buffer.device, "__cuda_array_interface__")
 
 
-def test_awaitable_forms_leave_the_loop_alone():
-    device = unimem.device("sim:latency=200ms")
-    buffer = UnifiedBuffer(1000, device=device)
+@pytest.fixture
+def held_up(sim):
+    """A buffer that a kernel writes sevens to as soon as the gate is opened, and the gate."""
+    gate = threading.Event()
+    buffer = UnifiedBuffer(1000, device=sim)
+
+    def sevens(x):
+        assert gate.wait(60)
+        x[:] = 7
+
+    unimem.launch(unimem.Kernel("sevens").host(sevens), 1, unimem.write(buffer))
+    yield buffer, gate
+    gate.set()
+
+
+def test_awaitable_forms_leave_the_loop_alone(held_up):
+    buffer, gate = held_up
 
     async def main():
-        await buffer.copy_from_async(np.arange(1000))
-        waiting = asyncio.ensure_future(buffer.ensure_on_device())
-        turns = 0
-        while not waiting.done():
+        waiting = asyncio.ensure_future(buffer.ensure_on_host())
+        for _ in range(100):
             await asyncio.sleep(0.001)
-            turns += 1
-        assert turns > 10
-        array = await waiting
-        await asyncio.to_thread(array.copy_from, np.full(1000, 2))
-        buffer.mark_device_dirty()
-        host = await buffer.ensure_on_host()
-        assert (host == 2).all() and buffer.state is S.SYNCHRONIZED
+        assert not waiting.done()  # and yet we are here
+        gate.set()
+        assert (await waiting == 7).all() and buffer.state is S.SYNCHRONIZED
+        await buffer.copy_from_async(np.full(1000, 2))
+        assert buffer.state is S.HOST_DIRTY
+        array = await buffer.ensure_on_device()
+        assert (array.to_numpy() == 2).all() and buffer.state is S.SYNCHRONIZED
         await buffer.sync_to_device_async()
         await buffer.sync_to_host_async()
         await buffer.synchronize_async()
@@ -141,20 +154,19 @@ def test_awaitable_forms_leave_the_loop_alone():
     asyncio.run(main())
 
 
-def test_a_cancelled_wait_leaves_the_buffer_right():
-    device = unimem.device("sim:latency=200ms")
-    buffer = UnifiedBuffer(1000, device=device)
-    buffer.fill(3)
+def test_a_cancelled_wait_leaves_the_buffer_right(held_up):
+    buffer, gate = held_up
 
     async def main():
-        task = asyncio.ensure_future(buffer.ensure_on_device())
-        await asyncio.sleep(0.02)
+        task = asyncio.ensure_future(buffer.ensure_on_host())
+        await asyncio.sleep(0.001)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        gate.set()
 
     asyncio.run(main())
-    assert (buffer.device.to_numpy() == 3).all() and buffer.state is S.SYNCHRONIZED
+    assert (buffer.to_numpy() == 7).all() and buffer.state is S.SYNCHRONIZED
 
 
 def test_copies_between_buffers_take_the_nearest_way(sim, other_sim):
