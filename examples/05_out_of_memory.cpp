@@ -1,6 +1,6 @@
-// Running out of memory is the last thing that happens. A working set of twice the device runs: what can be had again goes
-// first, and comes back when it is used. What cannot be made to fit is refused at once, with what was asked, what there is,
-// and who holds it.
+// Running out of memory is the last thing that happens. A working set of twice the device runs: what can be had again
+// goes first, and comes back when it is used. What cannot be made to fit is refused at once, with what was asked, what
+// there is, and who holds it.
 //
 // The device is a simulated one of 64 MiB.
 
@@ -28,7 +28,9 @@ unimem::Kernel add_one() {
 
 int main() {
   auto& device = unimem::make_sim({.memory_bytes = 64 * mib});
-  auto const named = [&](std::string name) { return unimem::BufferOptions{.device = &device, .name = std::move(name)}; };
+  auto const named = [&](std::string name) {
+    return unimem::BufferOptions{.device = &device, .name = std::move(name)};
+  };
   auto const kernel = add_one();
 
   // 128 MiB of tiles, each worked on three times: slower than if they fitted, and right.

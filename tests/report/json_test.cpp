@@ -173,11 +173,11 @@ TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
   statistics.merged_crossings = 10;
   statistics.pools.push_back({.device = "sim:0", .location = Location::pinned, .pool = some_statistics()});
   auto const json = nlohmann::ordered_json::parse(to_json(statistics));
-  EXPECT_THAT(keys_of(json), ElementsAre("schema", "total_allocations", "active_allocations", "active_bytes",
-                                         "pooled_bytes", "reserved_bytes", "reclaims", "failed_reclaims",
-                                         "reclaimed_bytes", "cache_trims", "waits", "refusals", "refused_pinnings",
-                                         "missing_unified", "pressure_calls", "failed_pressure_calls",
-                                         "merged_crossings", "pools"));
+  EXPECT_THAT(keys_of(json),
+              ElementsAre("schema", "total_allocations", "active_allocations", "active_bytes", "pooled_bytes",
+                          "reserved_bytes", "reclaims", "failed_reclaims", "reclaimed_bytes", "cache_trims", "waits",
+                          "refusals", "refused_pinnings", "missing_unified", "pressure_calls", "failed_pressure_calls",
+                          "merged_crossings", "pools"));
   EXPECT_EQ(json["schema"], 1);
   EXPECT_EQ(json["reclaims"], 6);
   EXPECT_EQ(json["failed_reclaims"], 11);
