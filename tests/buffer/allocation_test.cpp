@@ -294,6 +294,23 @@ TEST_F(Allocations, AManagerOfManyThreadsAddsUpWhenTheyAreQuiet) {
   EXPECT_EQ(manager.statistics().active_allocations, 0U);
 }
 
+TEST(ManagersThatEnd, BeforeBuffersOfHostMemoryReportThemAndLeaveThemWhole) {
+  std::string told;
+  std::unique_ptr<UnifiedBuffer<int>> kept;
+  {
+    ManagerOptions options;
+    options.leaks.report_at_end = true;
+    options.leaks.report = [&](LeakReport const& report) { told = report.text(); };
+    MemoryManager ends(options);
+    kept = std::make_unique<UnifiedBuffer<int>>(
+        1000, BufferOptions{.manager = &ends, .device = &device("cpu"), .name = "outlives"});
+    kept->fill(7);
+  }
+  EXPECT_THAT(told, HasSubstr("'outlives'"));
+  EXPECT_THAT(std::as_const(*kept).host_view(), Each(7));
+  kept.reset();
+}
+
 // What is said at the end is decided when a process starts: these programs are this one, started anew as disabled
 // tests.
 
