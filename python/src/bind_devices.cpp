@@ -2,7 +2,6 @@
 #include <unimem/core/size.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/event.hpp>
-#include <unimem/device/sim.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
 #include <nanobind/nanobind.h>
@@ -110,10 +109,6 @@ void bind_device(nb::module_& m) {
     nb::list result;
     for (auto const& one : all) result.append(nb::make_tuple(std::string(to_string(one.backend)), one.reason));
     return result;
-  });
-  m.def("_set_sim_faults", [](Device& sim, std::string const& text) {
-    auto const options = parse_sim_options(text);
-    unlocked([&] { set_sim_faults(sim, options); });
   });
 }
 

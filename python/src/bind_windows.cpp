@@ -326,7 +326,6 @@ void bind_elements(nb::class_<Window>& window) {
              return nb::make_tuple(static_cast<int>(o.tracking), o.pinned, o.strict, o.priority,
                                    static_cast<int>(o.location));
            })
-      .def("_same_core", [](Window const& self, Window const& other) { return self.core() == other.core(); })
       .def("_statistics", &statistics_of)
       .def("_migrations", [](Window const& self) {
         auto const links = with_core(self, [](BufferCore& core) { return core.links(); });

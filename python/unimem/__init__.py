@@ -19,10 +19,7 @@ import os
 from ._buffer import BufferSlice, UnifiedBuffer, copy
 from ._devices import (
     Accelerator,
-    default_device,
-    device,
     device_info,
-    devices,
     get_accelerator,
     transfers,
     unavailable_backends,
@@ -71,7 +68,18 @@ from ._streams import (
     stream_file,
     stream_file_async,
 )
-from ._unimem import Device, DeviceArray, Event, StreamKernel, format_size, parse_size, version
+from ._unimem import (
+    Device,
+    DeviceArray,
+    Event,
+    StreamKernel,
+    default_device,
+    device,
+    devices,
+    format_size,
+    parse_size,
+    version,
+)
 
 from . import _unimem  # isort: skip
 

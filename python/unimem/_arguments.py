@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
-from ._errors import InvalidArgument, invalid, size_mismatch
+from ._errors import invalid, size_mismatch
 
 ALL = 2**64 - 1
 """What C++ calls `all`: everything from the offset on."""
@@ -117,6 +117,3 @@ def value_of(value: object, dtype: np.dtype[Any]) -> bytes:
         return np.array(value, dtype=dtype).tobytes()
     except (OverflowError, TypeError, ValueError) as error:
         raise invalid("value", repr(value), f"an element of {dtype} ({error})") from None
-
-
-__all__ = ["ALL", "InvalidArgument", "count_of", "dtype_of", "elements_of", "optional_count", "shape_of", "value_of"]

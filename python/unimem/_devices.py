@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import _unimem
 from ._records import DeviceInfo, MemoryInfo, TransferCounters, UnavailableBackend
-from ._unimem import Device, default_device, device, devices
+from ._unimem import Device, default_device, device
 
 
 def device_info(on: Device) -> DeviceInfo:
@@ -67,9 +67,3 @@ class Accelerator:
 def get_accelerator(on: Device | str | None = None) -> Accelerator:
     """The device named, or the default one. Raises NotFound, which lists what there is."""
     return Accelerator(named(on) or default_device())
-
-
-__all__ = [
-    "Accelerator", "Device", "default_device", "device", "device_info", "devices", "get_accelerator", "named", "transfers",
-    "unavailable_backends",
-]  # fmt: skip

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from . import _unimem
 from ._arguments import ALL, count_of, dtype_of
 from ._buffer import BufferSlice, UnifiedBuffer
-from ._errors import NotFound, invalid
+from ._errors import invalid
 
 _TAGS = ["", "u1", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
 
@@ -138,6 +138,3 @@ _registry = BufferRegistry()
 def registry() -> BufferRegistry:
     """The registry of the process."""
     return _registry
-
-
-__all__ = ["BufferRef", "BufferRegistry", "NotFound", "SharedBuffer", "registry"]
