@@ -81,10 +81,11 @@ def collect(world, draw, mark):
     gc.collect()
 
 
+@pytest.mark.timeout(900)
 def test_everything_at_once(request):
     seed = int(os.environ.get("UNIMEM_TEST_SEED", random.randrange(1 << 32)))
     print(f"UNIMEM_TEST_SEED={seed}")
-    turns = 5000 if request.config.getoption("--long") else 150
+    turns = 2000 if request.config.getoption("--long") else 150
     world = World()
     failures = []
 
