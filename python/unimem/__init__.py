@@ -16,7 +16,7 @@ from __future__ import annotations
 import atexit
 import os
 
-from ._buffer import BufferSlice, UnifiedBuffer, copy
+from ._buffer import UnifiedBuffer
 from ._devices import (
     Accelerator,
     device_info,
@@ -24,6 +24,7 @@ from ._devices import (
     transfers,
     unavailable_backends,
 )
+from ._elements import BufferSlice, copy
 from ._enums import BufferState, Location, Tracking
 from ._errors import (
     BufferNotAllocated,

@@ -11,8 +11,9 @@ import numpy as np
 
 from . import _unimem
 from ._arguments import count_of, optional_count
-from ._buffer import BufferSlice, UnifiedBuffer
+from ._buffer import UnifiedBuffer
 from ._devices import named
+from ._elements import BufferSlice
 from ._errors import KernelError, invalid
 from ._unimem import Device, Event
 

@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from . import _unimem
 from ._arguments import ALL, count_of, dtype_of
-from ._buffer import BufferSlice, UnifiedBuffer
+from ._buffer import UnifiedBuffer
+from ._elements import BufferSlice
 from ._errors import invalid
 
 _TAGS = ["", "u1", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]

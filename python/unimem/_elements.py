@@ -1,0 +1,296 @@
+"""What a buffer and a part of one have in common, and parts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _unimem
+from ._arguments import count_of, dtype_of, elements_of, optional_count, shape_of, value_of
+from ._devices import named
+from ._enums import Tracking
+from ._errors import UnsupportedOperation, invalid, size_mismatch
+from ._host import HostArray
+from ._records import BufferStatistics, LinkStatistics
+from ._unimem import Device, DeviceArray, Event
+
+_TRACKING = list(Tracking)
+
+
+
+
+def _cupy_array(array: DeviceArray) -> Any:
+    """A CuPy array over CUDA memory where CuPy is installed."""
+    try:
+        import cupy  # type: ignore[import-not-found,unused-ignore]
+    except ImportError:
+        return array
+    return cupy.from_dlpack(array)
+
+
+class Elements(_unimem.Window):
+    """What a buffer and a part of one have in common.
+
+    Offsets and counts are in elements, and are checked (InvalidArgument). Every access may raise OutOfMemory, DeviceError,
+    DataLost, and the error of earlier work on the bytes it names; the data is then as it was. Reads on several threads are
+    safe; writers need the caller's lock, as with NumPy's arrays.
+    """
+
+    __slots__ = ()
+
+    # The sides
+
+    @property
+    def device(self) -> Any:
+        """The elements on the buffer's device, current: the host's array on the cpu, whose memory is the same, a CuPy array on CUDA
+        where CuPy is installed, else a `DeviceArray`. It keeps the memory in its place. What is written there is declared with
+        ``mark_device_dirty()``."""
+        return self.on()
+
+    def on(self, device: Device | str | None = None) -> Any:
+        """The same on any device."""
+        array = self._device(named(device))
+        if isinstance(array, DeviceArray) and array.device.backend == "cuda":
+            return _cupy_array(array)
+        return array
+
+    @property
+    def metal(self) -> Any:
+        """The elements on a Metal device. UnsupportedOperation in this version."""
+        raise _no_metal("metal")
+
+    # Copies
+
+    def sync_to_device(self, device: Device | str | None = None) -> None:
+        """Brings a device up to date. BufferNotAllocated without storage."""
+        self._sync_to_device(named(device))
+
+    def prefetch(self, device: Device | str | None = None) -> Event:
+        """Starts bringing the elements to a device; when they will be there."""
+        return self._prefetch(named(device))
+
+    async def ensure_on_device(self, device: Device | str | None = None) -> Any:
+        """Brings the elements to a device without blocking the event loop; what `.device` gives."""
+        on = named(device)
+        return await asyncio.to_thread(self.on, on)
+
+    async def ensure_on_host(self) -> HostArray:
+        """Brings the elements to the host without blocking the event loop; what `.host` gives."""
+        return await asyncio.to_thread(lambda: self.host)
+
+    async def sync_to_device_async(self, device: Device | str | None = None) -> None:
+        await asyncio.to_thread(self.sync_to_device, device)
+
+    async def sync_to_host_async(self) -> None:
+        await asyncio.to_thread(self.sync_to_host)
+
+    async def synchronize_async(self) -> None:
+        await asyncio.to_thread(self.synchronize)
+
+    async def copy_from_async(self, data: npt.ArrayLike) -> None:
+        await asyncio.to_thread(self.copy_from, data)
+
+    async def to_numpy_async(self) -> np.ndarray:
+        return await asyncio.to_thread(self.to_numpy)
+
+    # Marks
+
+    def mark_host_dirty(self, offset: int = 0, count: int | None = None) -> None:
+        """Declares writes on the host that nobody could notice. CoherenceConflict if they overlap unsynchronized writes of devices
+        without covering all of them; BufferNotAllocated without storage."""
+        self._mark_host_dirty(count_of("offset", offset), optional_count("count", count))
+
+    def mark_device_dirty(
+        self, offset: int = 0, count: int | None = None, *, device: Device | str | None = None
+    ) -> None:
+        """Declares writes on a device. The next read-back waits for that device."""
+        self._mark_device_dirty(count_of("offset", offset), optional_count("count", count), named(device))
+
+    def mark_metal_dirty(self, offset: int = 0, count: int | None = None) -> None:
+        """UnsupportedOperation in this version."""
+        raise _no_metal("mark_metal_dirty")
+
+    # Contents
+
+    def copy_from(self, data: npt.ArrayLike, offset: int | None = None) -> None:
+        """Replaces the contents on the host. `data` has exactly this shape (SizeMismatch, InvalidArgument) and a dtype that NumPy
+        casts by `same_kind`; with `offset` it is any number of elements, from there on. Nothing has changed if it raises."""
+        if isinstance(data, _unimem.Window):
+            if offset is not None:
+                raise invalid("offset", offset, "left out when a buffer is copied: copy to a slice")
+            copy(data, self)
+            return
+        if offset is None:
+            self._write(elements_of(data, self.dtype, "data", self.shape, self.size), 0)
+            return
+        start = count_of("offset", offset)
+        self._write(elements_of(data, self.dtype, "data", None, max(0, self.size - start)), start)
+
+    def copy_to(self, out: np.ndarray, offset: int | None = None) -> None:
+        """Copies the current contents into an array of exactly this shape and dtype, or with `offset` as many elements as it has."""
+        if not isinstance(out, np.ndarray) or out.dtype != self.dtype:
+            raise invalid("out", getattr(out, "dtype", type(out).__name__), f"an array of dtype {self.dtype}")
+        start = count_of("offset", offset or 0)
+        if out.size != self.size if offset is None else out.size > self.size - start:
+            raise size_mismatch("copy_to", self.size if offset is None else max(0, self.size - start), out.size)
+        if offset is None and out.shape != self.shape:
+            raise invalid("out", f"array of shape {out.shape}", f"of shape {self.shape}")
+        if not out.flags.c_contiguous or not out.flags.writeable:
+            raise invalid("out", "a read-only or strided array", "writable and C-contiguous")
+        if isinstance(out, HostArray) and out._hold is not None:
+            out[...] = self.to_numpy() if offset is None else self.host.reshape(-1)[start : start + out.size].reshape(out.shape)
+            return
+        self._read(out, start)
+
+    def to_numpy(self) -> np.ndarray:
+        """A copy of the current contents, independent of the buffer."""
+        return self._to_numpy()
+
+    def fill(self, value: object, offset: int = 0, count: int | None = None) -> Any:
+        """Sets elements on the side where the data is current; returns the buffer."""
+        self._fill(value_of(value, self.dtype), count_of("offset", offset), optional_count("count", count))
+        return self
+
+    def zeros(self) -> Any:
+        """Sets all elements to zero; returns the buffer."""
+        self._fill(np.zeros((), self.dtype).tobytes(), 0, self.size)
+        return self
+
+    # Parts
+
+    def slice(self, offset: int = 0, count: int | None = None) -> BufferSlice:
+        """Elements ``[offset, offset + count)`` in one dimension, without a copy: what is written through one is seen through the
+        other. A slice keeps the buffer's contents alive."""
+        start = count_of("offset", offset)
+        number = self.size - start if count is None else count_of("count", count)
+        if start > self.size or number > self.size - start or number < 0:
+            raise invalid("slice", f"[{start}, {start + max(number, 0)})", f"within {self.size} elements")
+        return BufferSlice(self, self._offset_bytes + start * self.itemsize, [number], self.dtype)
+
+    def reshape(self, *shape: Any) -> BufferSlice:
+        """The same elements with other extents, without a copy. SizeMismatch unless they multiply to `size`."""
+        extents = shape_of(shape[0] if len(shape) == 1 else shape)
+        elements = 1
+        for extent in extents:
+            elements *= extent
+        if elements != self.size:
+            raise size_mismatch("reshape", self.size, elements)
+        return BufferSlice(self, self._offset_bytes, extents, self.dtype)
+
+    def view(self, dtype: npt.DTypeLike) -> BufferSlice:
+        """The same bytes as elements of another dtype, in one dimension. SizeMismatch unless they are a whole number of them,
+        InvalidArgument if the first one's offset does not suit the dtype's alignment."""
+        other = dtype_of(dtype)
+        if self.nbytes % other.itemsize:
+            raise size_mismatch(f"view as {other}", -(-self.nbytes // other.itemsize), self.nbytes // other.itemsize)
+        if self._offset_bytes % other.alignment:
+            raise invalid("offset", self._offset_bytes, f"a multiple of {other.alignment} bytes for {other}")
+        return BufferSlice(self, self._offset_bytes, [self.nbytes // other.itemsize], other)
+
+    def __len__(self) -> int:
+        if self.ndim == 0:
+            raise TypeError("len() of a buffer without dimensions")
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.host[key]
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.host[key] = value
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.host)
+
+    # NumPy and others
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        """Without a copy a read-only view, since writes to it could not be noticed: those go through `.host`."""
+        if copy is True or (dtype is not None and np.dtype(dtype) != self.dtype):
+            if copy is False:
+                raise ValueError(f"a buffer of {self.dtype} as an array of {np.dtype(dtype)} needs a copy, and copy=False forbids it")
+            array = self.to_numpy()
+            return array if dtype is None else array.astype(dtype, copy=False)
+        view = self.host.view(np.ndarray)
+        view.flags.writeable = False
+        return view
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self.__array__().__array_interface__
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        """On CUDA the device's memory, else the host's, without a copy. Writes of who takes it are not noticed: mark them."""
+        if self.__dlpack_device__()[0] == 1:
+            return self.host.view(np.ndarray).__dlpack__(**arguments)
+        return self._device(None).__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        on = self.default_device
+        return (2, int(on.id.partition(":")[2] or 0)) if on.backend == "cuda" else (1, 0)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        on = self.default_device
+        if on.backend != "cuda":
+            raise AttributeError(f"__cuda_array_interface__: the buffer's device is {on.id}")
+        return cast(dict[str, Any], self._device(None).__cuda_array_interface__)
+
+    # Looks
+
+    def valid_on(self, device: Device | str | None = None) -> bool:
+        """Whether a device holds every byte of the buffer."""
+        return self._valid_on(named(device))
+
+    @property
+    def tracking(self) -> Tracking:
+        """How host writes are noticed: what was asked for, or what serves in its place."""
+        return _TRACKING[self._tracking]
+
+    @property
+    def statistics(self) -> BufferStatistics:
+        """What moved for the buffer since it was made, all of it."""
+        return BufferStatistics(**self._statistics())
+
+    @property
+    def migrations(self) -> list[LinkStatistics]:
+        """What moved between which places."""
+        return [LinkStatistics(*one) for one in self._migrations()]
+
+    def __repr__(self) -> str:
+        name = f", name={self.name!r}" if self.name else ""
+        return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, state={self.state.value}{name})"
+
+    def _repr_html_(self) -> str:
+        rows = [("shape", self.shape), ("dtype", self.dtype), ("bytes", _unimem.format_size(self.nbytes)), ("state", self.state.value),
+                ("device", self.default_device.id)]  # fmt: skip
+        cells = "".join(f"<tr><th>{key}</th><td>{value}</td></tr>" for key, value in rows)
+        return f"<table><caption>{type(self).__name__}</caption>{cells}</table>"
+
+
+class BufferSlice(Elements):
+    """A part of a buffer, or all of it with another shape or dtype. Shares memory and coherence with the buffer, whose states,
+    statistics and marks it shows and moves, and keeps them alive."""
+
+    __slots__ = ("__weakref__",)
+
+
+def _no_metal(operation: str) -> UnsupportedOperation:
+    where, reason = "this system", "Metal is macOS's, and not in this version"
+    error = UnsupportedOperation._of(f"{operation} is not supported on {where}: {reason}", operation, where, reason)
+    assert isinstance(error, UnsupportedOperation)
+    return error
+
+
+def copy(source: _unimem.Window, target: _unimem.Window) -> None:
+    """Copies all elements along the nearest path: on the host if the source is current there, else from the device that has it,
+    directly where the two devices reach each other. Does not wait for the devices: whoever reads waits. SizeMismatch unless both
+    have as many elements, InvalidArgument for other dtypes."""
+    if source.dtype != target.dtype:
+        raise invalid("target", f"buffer of {target.dtype}", f"of {source.dtype}, as the source")
+    if source.size != target.size:
+        raise size_mismatch("copy", target.size, source.size)
+    _unimem._copy(source, target)
