@@ -21,8 +21,6 @@ from ._unimem import Device, DeviceArray, Event
 _TRACKING = list(Tracking)
 
 
-
-
 def _cupy_array(array: DeviceArray) -> Any:
     """A CuPy array over CUDA memory where CuPy is installed."""
     try:
