@@ -99,7 +99,9 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
     throw OutOfMemory(std::move(wish.facts));
   }
 
-  auto& [turns, taken, clock] = state_->traffic_on(device);
+  auto& traffic = state_->traffic_on(device);
+  auto& turns = traffic.turns;
+  auto& taken = traffic.taken;
   auto const given_out = [&] {
     operation.count_taken(taken, bytes);
     return std::move(wish.block);
