@@ -223,7 +223,7 @@ CompiledKernel KernelCompiler::compile(ProgramSource const& source, int architec
     if (auto kernel = from_bytes(*kept)) return std::move(*kernel);
   }
   auto kernel = compile_now(nvrtc.nvrtc, task, source, kernels, device_id);
-  cache_.keep(key, as_bytes(kernel));
+  static_cast<void>(cache_.keep(key, as_bytes(kernel)));  // what is not kept is compiled again
   return kernel;
 }
 
