@@ -51,14 +51,20 @@ Kernel add_one() {
       .host([](WorkItem item, std::span<std::uint32_t> x) { ++x[item.x]; });
 }
 
-Run run(Device& device, Pattern const& pattern) {
-  MemoryManager manager;
-  auto const words = buffer_bytes / sizeof(std::uint32_t);
+std::deque<UnifiedBuffer<std::uint32_t>> zeroed_buffers(MemoryManager& manager, Device& device, std::size_t how_many) {
   BufferOptions options;
   options.manager = &manager;
   options.device = &device;
   std::deque<UnifiedBuffer<std::uint32_t>> buffers;
-  for (std::size_t i = 0; i < count; ++i) buffers.emplace_back(words, options).fill(0);
+  for (std::size_t i = 0; i < how_many; ++i) {
+    buffers.emplace_back(buffer_bytes / sizeof(std::uint32_t), options).fill(0);
+  }
+  return buffers;
+}
+
+Run run(Device& device, Pattern const& pattern) {
+  MemoryManager manager;
+  auto buffers = zeroed_buffers(manager, device, count);
   manager.set_limit(device, room * buffer_bytes);
   // Memory that nobody has touched costs page faults, once: that is not what is measured here.
   for (std::size_t i = 0; i < room; ++i) buffers[i].sync_to_device();
@@ -66,7 +72,7 @@ Run run(Device& device, Pattern const& pattern) {
   auto const kernel = add_one();
   auto const before = device.transfers();
   auto const began = Clock::now();
-  for (auto const what : pattern.uses) launch(kernel, Range{words}, readwrite(buffers[what]));
+  for (auto const what : pattern.uses) launch(kernel, Range{buffers[what].size()}, readwrite(buffers[what]));
   for (auto& buffer : buffers) buffer.sync_to_host();
   std::chrono::duration<double> const took = Clock::now() - began;
   auto const moved = device.transfers().since(before);
@@ -90,12 +96,7 @@ struct Rates {
 
 Rates measure(Device& device) {
   MemoryManager manager;
-  auto const words = buffer_bytes / sizeof(std::uint32_t);
-  BufferOptions options;
-  options.manager = &manager;
-  options.device = &device;
-  std::deque<UnifiedBuffer<std::uint32_t>> buffers;
-  for (std::size_t i = 0; i < room; ++i) buffers.emplace_back(words, options).fill(0);
+  auto buffers = zeroed_buffers(manager, device, room);
   auto const kernel = add_one();
   auto const median_time = [&](auto const& work) {
     std::vector<double> times;
@@ -110,7 +111,7 @@ Rates measure(Device& device) {
   Rates rates;
   for (int round = 0; round < 3; ++round) {
     rates.up = median_time([](auto& buffer) { buffer.sync_to_device(); });
-    rates.use = median_time([&](auto& buffer) { launch(kernel, Range{words}, readwrite(buffer)).wait(); });
+    rates.use = median_time([&](auto& buffer) { launch(kernel, Range{buffer.size()}, readwrite(buffer)).wait(); });
     rates.down = median_time([](auto& buffer) { buffer.sync_to_host(); });
     for (auto& buffer : buffers) buffer.mark_host_dirty();
   }
