@@ -21,6 +21,7 @@
   FAULT(mark_never_overrules, "calls a mark that covers everything a conflict")                     \
   FAULT(release_saves_written_only, "saves what waits for the other side, not all that is sole")    \
   FAULT(release_saves_too_much, "saves what other places hold too")                                 \
+  FAULT(release_forgets_shared, "forgets what lies in memory that stays")                           \
   FAULT(copies_not_recorded, "commits without recording the copies")                                \
   FAULT(held_forgotten, "does not remember that a copy arrived")                                    \
   FAULT(sync_leaves_written, "leaves bytes the other side has seen as waiting")                     \

@@ -87,10 +87,15 @@ Plan Coherence::plan_release(Place place, Place to, CopyCost const& cost) const 
   if (to == place) throw InvalidArgument("to", std::to_string(to), "another place than the one that is released");
   bool const fence = shares_storage(place, to);
   auto plan = plan_for(Plan::Kind::release, place, whole(), Intent::read);
-  auto const sole = UNIMEM_MUTANT(release_saves_written_only) ? here.written
-                    : UNIMEM_MUTANT(release_saves_too_much)   ? here.valid
-                                                              : sole_bytes(place);
-  for (auto const range : sole.ranges()) plan.copies.push_back({place, to, range, fence});
+  auto saved = UNIMEM_MUTANT(release_saves_written_only) ? here.written
+               : UNIMEM_MUTANT(release_saves_too_much)   ? here.valid
+                                                         : sole_bytes(place);
+  // It costs nothing there, and who holds the other copy may ruin it.
+  if (fence && !UNIMEM_MUTANT(release_forgets_shared)) {
+    saved = here.valid;
+    saved.remove(at(to).valid);
+  }
+  for (auto const range : saved.ranges()) plan.copies.push_back({place, to, range, fence});
   join_copies(plan, cost);
   return plan;
 }

@@ -193,5 +193,19 @@ TEST_F(ModelFindings, WorkOnALeaseOfTheCpuIsWaitedForByTheHost) {
   EXPECT_THAT(buffer.to_vector(), Each(6U));
 }
 
+TEST_F(ModelFindings, WhatTheCpuHadStaysInTheHostsMemoryWhenItIsReleased) {
+  auto& cpu = device("cpu");
+  Buffer buffer(100, on_sim());
+  set(sim.default_queue(), buffer.slice(0), 9).wait();
+  buffer.sync_to_device(cpu);
+  auto const before = buffer.statistics();
+  buffer.release_device(cpu);
+  set_sim_faults(sim, {.fail_run = 1});
+  EXPECT_THROW(set(sim.default_queue(), buffer.slice(0), 10).wait(), DeviceError);
+  EXPECT_THROW(std::ignore = buffer.to_vector(), DeviceError) << "told once";
+  EXPECT_THAT(buffer.to_vector(), Each(9U)) << "the device ruined its copy, not the one that lies here";
+  EXPECT_EQ(buffer.statistics().device_to_host_copies, before.device_to_host_copies);
+}
+
 }  // namespace
 }  // namespace unimem::testing

@@ -185,6 +185,16 @@ TEST_F(CoherencePlan, ReleasingToAPlaceThatSharesStorageIsAFence) {
   EXPECT_EQ(coherence.valid(device), ByteRanges(whole));
 }
 
+TEST_F(CoherencePlan, ReleasingToAPlaceThatSharesStorageKeepsWhatOthersHoldToo) {
+  auto const cpu = coherence.add_device(host);
+  write(coherence, device, whole);
+  read(coherence, host, {0, 20});
+  read(coherence, cpu, {10, 60});
+  EXPECT_THAT(release(coherence, cpu, host).copies, ElementsAre(PlannedCopy{cpu, host, {20, 60}, true}));
+  EXPECT_EQ(coherence.valid(host), ByteRanges({0, 60}));
+  EXPECT_THAT(coherence.written(device).ranges(), ElementsAre(ByteRange{60, 100})) << "the host has seen the others";
+}
+
 // --- what is lost
 
 TEST_F(CoherencePlan, BytesThatWereOnlyOnLostStorageAreNeverRead) {

@@ -118,7 +118,8 @@ auto ShadowModel::release(Place place, Place to) -> std::optional<Started> {
   Bytes wanted(size_bytes());
   for (std::size_t byte = 0; byte < size_bytes(); ++byte) {
     auto const& valid = bytes_[byte].valid;
-    wanted[byte] = valid[place] && std::ranges::count(valid, true) == 1;
+    bool const elsewhere = same_storage(place, to) ? valid[to] : std::ranges::count(valid, true) > 1;
+    wanted[byte] = valid[place] && !elsewhere;
   }
   check_copies(plan, to, wanted);
   for (auto const& copy : plan.copies)

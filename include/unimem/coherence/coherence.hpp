@@ -133,7 +133,8 @@ class UNIMEM_API Coherence {
   /// bytes are taken as written. Places that share storage see each other's writes.
   [[nodiscard]] Plan plan_mark(Place place, ByteRange range, CopyCost const& cost) const;
 
-  /// What must be saved to `to`, another place, before the storage of `place` may go: the bytes valid nowhere else.
+  /// What must be saved to `to`, another place, before the storage of `place` may go: the bytes valid nowhere else, or,
+  /// if the two share storage, all that `to` is not known to hold.
   [[nodiscard]] Plan plan_release(Place place, Place to, CopyCost const& cost) const;
 
   /// Records that a plan was carried out. It must have been made from this very state, storage that was added since
