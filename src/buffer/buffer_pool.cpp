@@ -42,7 +42,10 @@ struct BufferPool::Inside {
   };
 
   explicit Inside(BufferPoolOptions options_)
-      : options(std::move(options_)), settings(options.settings), interval_ns(settings.trim_interval.count()) {}
+      : options(std::move(options_)),
+        manager(options.manager == nullptr ? nullptr : options.manager->share()),
+        settings(options.settings),
+        interval_ns(settings.trim_interval.count()) {}
 
   [[nodiscard]] Half& half(bool pinned) noexcept { return halves[pinned ? 1 : 0]; }
   [[nodiscard]] BufferPoolLimits const& limits(bool pinned) const noexcept {
@@ -72,6 +75,7 @@ struct BufferPool::Inside {
   [[nodiscard]] BufferPoolStatistics statistics(bool pinned);
 
   BufferPoolOptions const options;
+  std::shared_ptr<MemoryManager> const manager;  ///< the one of the options, which may not outlive this
   std::mutex mutex;
   BufferPoolSettings settings;
   std::atomic<std::chrono::nanoseconds::rep> interval_ns;  ///< of the settings, for who has not the lock
@@ -159,7 +163,7 @@ std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
   }
   if (core) return core;
   BufferOptions options;
-  options.manager = inside.options.manager;
+  options.manager = inside.manager.get();
   options.device = inside.options.device;
   options.pinned = kind.pinned;
   options.name = inside.options.name;

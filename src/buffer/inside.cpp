@@ -25,6 +25,12 @@ bool wants_check() {
   return wanted;
 }
 
+/// The default one is never destroyed, and is not counted.
+std::shared_ptr<MemoryManager> manager_of(BufferOptions const& options) {
+  if (options.manager != nullptr) return options.manager->share();
+  return {std::shared_ptr<MemoryManager>{}, &default_manager()};
+}
+
 std::uint64_t next_id() {
   static std::atomic<std::uint64_t> next{1};
   return next.fetch_add(1, std::memory_order_relaxed);
@@ -40,13 +46,14 @@ Device& detail::host_device() {
 BufferCore::Inside::Inside(std::size_t bytes_, BufferOptions options_)
     : bytes(bytes_),
       options(std::move(options_)),
-      manager(options.manager == nullptr ? &default_manager() : options.manager),
+      manager(manager_of(options)),
       device(options.device),
       name(options.name),
       id(next_id()),
       priority(options.priority),
       coherence(bytes_),
       tracking(options.tracking) {
+  if (options.manager != nullptr) options.manager = manager.get();
   static bool const strict_by_default = environment_flag("UNIMEM_STRICT", false);
   options.strict = options.strict || strict_by_default;
   if (options.location == Location::pinned) options.pinned = true;

@@ -211,7 +211,7 @@ struct BufferCore::Inside {
 
   std::size_t bytes;
   BufferOptions options;
-  MemoryManager* manager;
+  std::shared_ptr<MemoryManager> manager;  ///< goes after all memory that came from it
   Device* device = nullptr;   ///< decided at first use: looking for drivers takes time
   Device* unified = nullptr;  ///< whose unified memory serves the host; null: the host has its own
   Name name;

@@ -195,7 +195,7 @@ void MemoryManager::in_turn(Device& device, std::function<void()> const& work) {
     try {
       return work();
     } catch (detail::Crowded const& crowded) {
-      if (&crowded.device() != &device || &crowded.manager() != this) throw;
+      if (&crowded.device() != &device || crowded.manager().state_.get() != state_.get()) throw;
     }
     // Whoever is in the way holds nothing that he could signal: operations are not made dearer for that.
     std::this_thread::sleep_for(pause);

@@ -58,10 +58,26 @@ void report_default_leaks() noexcept {
 
 }  // namespace
 
-MemoryManager::MemoryManager(ManagerOptions options) : state_(std::make_unique<State>(checked(std::move(options)))) {}
+MemoryManager::MemoryManager(ManagerOptions options) : state_(std::make_shared<State>(checked(std::move(options)))) {}
+
+MemoryManager::MemoryManager(State& shared) noexcept : state_(std::shared_ptr<State>{}, &shared) {}
 
 MemoryManager::~MemoryManager() {
+  bool const owns = state_.use_count() != 0;
+  if (!owns) return;
   report_leaks(state_->options.leaks, *this);
+  // Its owner's callbacks may be of things that end with it, and what it keeps serves nobody but its buffers.
+  state_->pressure->close();
+  if (state_.use_count() == 1) return;
+  try {
+    for (auto* const pool : state_->all()) pool->trim();
+  } catch (std::exception const& error) {
+    log(LogLevel::error, std::string("what a manager keeps for its buffers is not given back: ") + error.what());
+  }
+}
+
+std::shared_ptr<MemoryManager> MemoryManager::share() const {
+  return {state_->shared_from_this(), &state_->self};
 }
 
 MemoryManager& default_manager() {

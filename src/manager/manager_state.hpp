@@ -36,9 +36,10 @@ struct Traffic {
 }  // namespace detail
 
 /// Pools are made on demand and stay until the end, so a pointer to one is good without the lock.
-struct MemoryManager::State {
+struct MemoryManager::State : std::enable_shared_from_this<State> {
   explicit State(ManagerOptions given)
-      : options(std::move(given)),
+      : self(*this),
+        options(std::move(given)),
         links(options.links),
         pressure(std::make_shared<detail::Pressure>(options.pressure)),
         book(std::make_unique<detail::UsageBook>(options.leaks.stacks)) {}
@@ -101,6 +102,7 @@ struct MemoryManager::State {
     return bytes;
   }
 
+  MemoryManager self;  ///< what buffers call, who may live longer than the object that made this
   ManagerOptions const options;
   detail::EnvironmentLimits const limits = detail::EnvironmentLimits::read();
   mutable std::mutex mutex;

@@ -90,15 +90,17 @@ struct GlobalMemoryStatistics {
 /// Memory of every device and location, with limits, for everything that lives on it. Makes pools on demand, and when a
 /// device is full asks the cheapest residents to give their copies back before it gives up.
 ///
-/// Thread-safe. Must outlive everything allocated from it; the default manager lives as long as the process.
+/// Thread-safe. Buffers may outlive it: they keep its pools, limits and statistics until the last of them is gone.
+/// Pools and plain allocations may not. The default manager lives as long as the process.
 class UNIMEM_API MemoryManager {
  public:
   explicit MemoryManager(ManagerOptions options = {});
   MemoryManager(MemoryManager const&) = delete;
   MemoryManager& operator=(MemoryManager const&) = delete;
 
-  /// Its buffers must be gone. Memory that they have not given back is reported if that was asked for, and then let be:
-  /// what holds it may still be destroyed as long as it holds host memory alone.
+  /// Memory that buffers have not given back is reported if that was asked for. Such buffers go on working, under the
+  /// same limits, and may take more memory; what was cached is given back now, and callbacks for memory pressure are
+  /// not called any more. No other thread may be inside a call to this object.
   ~MemoryManager();
 
   /// A buffer of `count` elements, contents undefined, with memory where it was asked for: at a location, or where a
@@ -220,6 +222,9 @@ class UNIMEM_API MemoryManager {
   /// throws.
   void in_turn(Device& device, std::function<void()> const& work);
 
+  /// For buffers: this manager for as long as it is held, which may be longer than this object lives.
+  [[nodiscard]] std::shared_ptr<MemoryManager> share() const;
+
   /// For buffers: where their memory is entered. Lives as long as the manager, and for what is entered then still.
   [[nodiscard]] detail::UsageBook& usage_book() noexcept;
   /// For buffers: ordinary memory serves, since the system locks none.
@@ -234,7 +239,10 @@ class UNIMEM_API MemoryManager {
   [[nodiscard]] Allocation take(Device& device, Location location, std::size_t bytes, AcquireOptions const& options);
 
   struct State;
-  std::unique_ptr<State> state_;
+  /// Another way to that state, which does not own it: what the state hands out.
+  explicit MemoryManager(State& shared) noexcept;
+
+  std::shared_ptr<State> state_;
 };
 
 /// The manager used when none is named. Lives as long as the process.
