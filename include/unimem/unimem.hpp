@@ -76,6 +76,7 @@
 #include <unimem/kernel/launch.hpp>
 #include <unimem/kernel/native.hpp>
 #include <unimem/kernel/operand.hpp>
+#include <unimem/kernel/orchestrator.hpp>
 
 #include <unimem/share/buffer_id.hpp>
 #include <unimem/share/buffer_ref.hpp>

@@ -151,6 +151,26 @@ bool BufferCore::valid_on(Device& device) const {
   return place && inside_->holds(*place, inside_->whole());
 }
 
+std::size_t BufferCore::missing_on(Device& device, ByteRange range) const {
+  std::lock_guard const lock{inside_->mutex};
+  inside_->check_range(range);
+  auto const& coherence = inside_->coherence;
+  if (!coherence.has_data()) return 0;
+  ByteRanges missing{range};
+  if (auto const place = inside_->find_place(device)) missing.remove(coherence.valid(*place));
+  if (inside_->shares(device)) missing.remove(coherence.valid(host_place));
+  return missing.size_bytes();
+}
+
+std::vector<Device*> BufferCore::devices_with_memory() const {
+  std::lock_guard const lock{inside_->mutex};
+  std::vector<Device*> found;
+  for (std::size_t i = 0; i < inside_->sides.size(); ++i) {
+    if (inside_->coherence.has_storage(static_cast<Place>(i + 1))) found.push_back(inside_->sides[i].device);
+  }
+  return found;
+}
+
 BufferState BufferCore::state_by_pages() const noexcept {
   // Asking changes what is known, and nothing that anybody could see otherwise.
   Guard inside(const_cast<BufferCore&>(*this));

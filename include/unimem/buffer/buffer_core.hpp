@@ -108,6 +108,12 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] bool is_allocated() const;
   [[nodiscard]] bool valid_on_host() const;
   [[nodiscard]] bool valid_on(Device& device) const;
+  /// How many bytes of `range` an access on `device` would have to bring there, as far as is known now: writes through
+  /// kept pointers that have not been looked for are not in it.
+  [[nodiscard]] std::size_t missing_on(Device& device, ByteRange range) const;
+  /// The devices that have memory for it, in the order in which it first came to them; those that work in the host's
+  /// memory among them.
+  [[nodiscard]] std::vector<Device*> devices_with_memory() const;
   [[nodiscard]] BufferStatistics statistics() const noexcept;
   /// What moved between which places, in the order in which they first did.
   [[nodiscard]] std::vector<LinkStatistics> links() const;

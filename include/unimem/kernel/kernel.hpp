@@ -46,6 +46,10 @@ class UNIMEM_API Kernel {
   [[nodiscard]] std::string_view name() const noexcept;
   [[nodiscard]] bool has_source() const noexcept;
   [[nodiscard]] bool has_host() const noexcept;
+  /// Whether the two handles are of one kernel; those that were moved from are of none.
+  [[nodiscard]] bool is_same_as(Kernel const& other) const noexcept {
+    return definition_ != nullptr && definition_ == other.definition_;
+  }
 
   /// What the host form takes; empty without one.
   [[nodiscard]] std::vector<KernelParameter> const& parameters() const noexcept;
