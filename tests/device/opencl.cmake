@@ -7,6 +7,8 @@ find_file(UNIMEM_OCLGRIND_DRIVER liboclgrind-rt-icd.so PATHS /usr/lib /usr/local
 
 unimem_test(device_opencl_test LABELS opencl TIMEOUT 300 WHOLE
             SOURCES opencl_test.cpp opencl_asynchrony_test.cpp opencl_fault_test.cpp opencl_kernel_test.cpp)
+unimem_test(device_opencl_run_order_test SOURCES opencl_run_order_test.cpp opencl_crowded_runs_test.cpp LABELS opencl
+            TIMEOUT 300 WHOLE)
 unimem_test(device_opencl_process_test SOURCES opencl_process_test.cpp LABELS opencl TIMEOUT 120)
 
 # The same program on Oclgrind, which has memory of its own and watches every access of a kernel: slow, so a kernel over a

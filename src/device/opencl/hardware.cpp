@@ -98,7 +98,8 @@ Survey survey(Api const& api, Api const& serial, std::function<void(std::string 
   std::vector<std::string> reasons;
   for (auto* const platform : platforms) {
     auto const name = text(api.clGetPlatformInfo, platform, CL_PLATFORM_NAME);
-    if (name == "Portable Computing Language") {
+    bool const is_pocl = name == "Portable Computing Language";
+    if (is_pocl) {
       if (auto problem = pocl_cache_problem()) {
         reasons.push_back(*std::move(problem));
         continue;
@@ -115,7 +116,7 @@ Survey survey(Api const& api, Api const& serial, std::function<void(std::string 
     }
     for (auto* const device : devices) {
       announce(fmt::format("asking a device of platform '{}' what it is", name));
-      Hardware hardware{&table, platform, device, {}, false, nullptr};
+      Hardware hardware{&table, platform, device, {}, false, nullptr, is_pocl};
       if (auto problem = describe(hardware)) {
         reasons.push_back(fmt::format("platform '{}': {}", name, *problem));
       } else {

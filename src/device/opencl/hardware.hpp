@@ -20,6 +20,7 @@ struct Hardware {
   DeviceInfo info;
   bool fine_grain_memory = false;  ///< fine-grained shared virtual memory: host and kernels may use the same addresses
   std::shared_ptr<MemoryBudget> budget;
+  bool is_pocl = false;  ///< its runs need an order (PoclRunOrder)
 };
 
 /// All usable hardware, in the driver's order over all platforms, or the reason why there is none.

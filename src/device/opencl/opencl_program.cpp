@@ -72,6 +72,14 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
   check(code, "clCreateKernel");
   read_parameters();
   read_groups(hardware);
+  if (device.is_pocl()) {
+    read_group_limits(hardware);
+    order_ = PoclRunOrder::of(api_, source.source, name_);
+  }
+}
+
+OpenClProgram::~OpenClProgram() {
+  if (order_) order_->drop_ended();
 }
 
 void OpenClProgram::read_groups(cl_device_id device) {
@@ -83,6 +91,25 @@ void OpenClProgram::read_groups(cl_device_id device) {
         "clGetKernelWorkGroupInfo");
   constexpr std::size_t enough = 256;  // fills a GPU's compute unit, and amortizes what a group costs a CPU
   group_ = std::min(enough, std::bit_floor(most));
+}
+
+void OpenClProgram::read_group_limits(cl_device_id device) {
+  check(
+      api_.clGetDeviceInfo(device, CL_DEVICE_MAX_WORK_ITEM_SIZES, sizeof group_limits_, group_limits_.data(), nullptr),
+      "clGetDeviceInfo");
+}
+
+std::array<std::size_t, 3> OpenClProgram::group_of(Range range) const noexcept {
+  std::array<std::size_t, 3> const items{range.x, range.y, range.z};
+  std::array<std::size_t, 3> group{1, 1, 1};
+  auto left = std::max<std::size_t>(group_, 1);
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    auto size = std::max<std::size_t>(1, std::min({left, items[i], group_limits_[i]}));
+    while (items[i] % size != 0) --size;
+    group[i] = size;
+    left /= size;
+  }
+  return group;
 }
 
 void OpenClProgram::read_parameters() {
@@ -151,24 +178,35 @@ void OpenClProgram::enqueue(Command& command, cl_command_queue queue, Range rang
   command.windows = windows(arguments);
   std::lock_guard const lock{mutex_};
   set_arguments(arguments, command.windows, portable);
-  auto const add = [&](cl_uint dimensions, std::size_t const* from, std::size_t const* items,
-                       std::size_t const* group) {
-    command.add("clEnqueueNDRangeKernel", [&](cl_event* event) {
-      return api_.clEnqueueNDRangeKernel(queue, kernel_.get(), dimensions, from, items, group, 0, nullptr, event);
-    });
-  };
   bool const is_fixed = fixed_group_[0] != 0;
   if (!portable || is_fixed || group_ == 0 || range.y > 1 || range.z > 1) {
     std::array const items{range.x, range.y, range.z};
     cl_uint const dimensions = range.z > 1 ? 3 : range.y > 1 ? 2 : 1;
-    return add(dimensions, nullptr, items.data(), is_fixed ? fixed_group_.data() : nullptr);
+    // The order must know the groups; elsewhere the driver knows best.
+    auto const group = is_fixed ? fixed_group_ : order_ ? group_of(range) : std::array<std::size_t, 3>{};
+    return add(command, queue, dimensions, nullptr, items.data(), group[0] != 0 ? group.data() : nullptr);
   }
   // Groups must divide the range, and a driver left to choose takes groups of one for a prime: sixty times slower on
   // PoCL, which also compiles anew for each size it chooses. So: whole groups, then what is left one by one. A portable
   // kernel cannot tell, because it knows its item and not its range.
   std::size_t const one = 1, left = range.x % group_, full = range.x - left;
-  if (full != 0) add(1, nullptr, &full, &group_);
-  if (left != 0) add(1, &full, &left, &one);
+  if (full != 0) add(command, queue, 1, nullptr, &full, &group_);
+  if (left != 0) add(command, queue, 1, &full, &left, &one);
+}
+
+void OpenClProgram::add(Command& command, cl_command_queue queue, cl_uint dimensions, std::size_t const* from,
+                        std::size_t const* items, std::size_t const* group) const {
+  command.add("clEnqueueNDRangeKernel", [&](cl_event* event) {
+    auto const call = [&](cl_uint count, cl_event const* awaited) {
+      return api_.clEnqueueNDRangeKernel(queue, kernel_.get(), dimensions, from, items, group, count, awaited, event);
+    };
+    if (!order_) return call(0, nullptr);
+    PoclRunOrder::Run run{context_, queue};
+    std::copy_n(items, dimensions, run.items.begin());
+    std::copy_n(group, dimensions, run.local.begin());
+    run.from_zero = from == nullptr || std::all_of(from, from + dimensions, [](std::size_t at) { return at == 0; });
+    return order_->enqueue(run, event, call);
+  });
 }
 
 void OpenClProgram::set_arguments(std::span<const KernelArgument> arguments, std::span<const MemoryHandle> windows,

@@ -5,9 +5,11 @@
 
 #include "device/opencl/command.hpp"
 #include "device/opencl/handle.hpp"
+#include "device/opencl/pocl_run_order.hpp"
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -27,6 +29,7 @@ class OpenClProgram final : public Program {
  public:
   /// Compiles. Throws KernelError with the log, or naming the kernels there are when the entry is missing.
   OpenClProgram(OpenClDevice const& device, ProgramSource const& source);
+  ~OpenClProgram() override;
 
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
   [[nodiscard]] cl_context context() const noexcept { return context_; }
@@ -47,6 +50,12 @@ class OpenClProgram final : public Program {
 
   void read_parameters();
   void read_groups(cl_device_id device);
+  void read_group_limits(cl_device_id device);
+  /// Groups that divide the range, as large as `group_` and the device allow: x first, then y, then z.
+  [[nodiscard]] std::array<std::size_t, 3> group_of(Range range) const noexcept;
+  /// One driver call of a run, in the order that the driver needs. The caller holds `mutex_`.
+  void add(Command& command, cl_command_queue queue, cl_uint dimensions, std::size_t const* from,
+           std::size_t const* items, std::size_t const* group) const;
   [[nodiscard]] bool is_portable(std::span<const KernelArgument> arguments) const;
   [[nodiscard]] std::vector<MemoryHandle> windows(std::span<const KernelArgument> arguments) const;
   [[nodiscard]] MemoryHandle window(std::size_t index, DeviceMemory memory) const;
@@ -64,8 +73,10 @@ class OpenClProgram final : public Program {
   ProgramHandle program_;
   KernelHandle kernel_;
   std::vector<Parameter> parameters_;
-  std::size_t group_ = 0;                     ///< items in a work group of a portable kernel; 0: the driver's choice
-  std::array<std::size_t, 3> fixed_group_{};  ///< what the kernel itself demands; zeros: nothing
+  std::size_t group_ = 0;                      ///< items in a work group of a portable kernel; 0: the driver's choice
+  std::array<std::size_t, 3> fixed_group_{};   ///< what the kernel itself demands; zeros: nothing
+  std::array<std::size_t, 3> group_limits_{};  ///< of the device, where the library chooses all groups
+  std::shared_ptr<PoclRunOrder> order_;        ///< null unless the driver is PoCL
   /// Arguments are state of the one kernel object (clSetKernelArg is the one call that is not thread-safe): setting
   /// them and enqueuing is one step.
   mutable std::mutex mutex_;
