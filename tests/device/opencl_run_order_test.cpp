@@ -15,6 +15,14 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
+/// Where ThreadSanitizer looks on, nothing is made to fail: PoCL then takes its own locks in an order that it reports.
+constexpr bool may_fail_work =
+#ifdef __SANITIZE_THREAD__
+    false;
+#else
+    true;
+#endif
+
 Device& recorded_device() {
   static Device& device = kept(RecordedOpenCl::instance().open("opencl:0,recorded"));
   return device;
@@ -276,6 +284,7 @@ TEST_F(OpenClRunOrder, ARunThatTheDriverRefusesLeavesNoTrace) {
 }
 
 TEST_F(OpenClRunOrder, AGroupWhoseFirstRunFailedIsNotGoneOnWith) {
+  if (!may_fail_work) GTEST_SKIP() << "PoCL's own locks, under ThreadSanitizer";
   auto const program = kernel();
   auto const x = words(), y = words(), z = words();
   {
@@ -301,6 +310,7 @@ TEST_F(OpenClRunOrder, AGroupWhoseFirstRunFailedIsNotGoneOnWith) {
 }
 
 TEST_F(OpenClRunOrder, ANegativeUserEventFailsTheRunThatWaitsForTheOneBehindItAndNoneBeside) {
+  if (!may_fail_work) GTEST_SKIP() << "PoCL's own locks, under ThreadSanitizer";
   auto const program = kernel();
   auto const x = words(), y = words(), z = words();
   auto failing = recorded_device().create_queue(), waiting = recorded_device().create_queue(),
