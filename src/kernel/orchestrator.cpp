@@ -136,6 +136,11 @@ struct Moved {
   std::uint64_t copies = 0;
 };
 
+/// A buffer that was reset meanwhile counts from then on.
+std::uint64_t growth(std::uint64_t before, std::uint64_t after) noexcept {
+  return after >= before ? after - before : after;
+}
+
 Moved moved_so_far(std::span<BufferCore* const> buffers) {
   Moved sum;
   for (auto const* const buffer : buffers) {
@@ -162,10 +167,12 @@ struct Orchestrator::Inside {
   mutable std::shared_mutex mutex;
   std::map<std::string, Kernel, std::less<>> kernels;
 
-  [[nodiscard]] NotFound unknown(std::string_view name) const {
-    std::vector<std::string> names;
-    for (auto const& [known, kernel] : kernels) names.push_back(known);
-    return {"kernel", std::string(name), std::move(names)};
+  [[nodiscard]] NotFound unknown(std::string_view name) const { return {"kernel", std::string(name), names()}; }
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> result;
+    result.reserve(kernels.size());
+    for (auto const& [name, kernel] : kernels) result.push_back(name);
+    return result;
   }
 };
 
@@ -203,9 +210,7 @@ Kernel Orchestrator::kernel(std::string_view name) const {
 
 std::vector<std::string> Orchestrator::kernel_names() const {
   std::shared_lock const lock{inside_->mutex};
-  std::vector<std::string> names;
-  for (auto const& [name, kernel] : inside_->kernels) names.push_back(name);
-  return names;
+  return inside_->names();
 }
 
 Event Orchestrator::launch_list(std::string_view name, Range range, std::span<const LaunchArgument> arguments,
@@ -232,8 +237,8 @@ KernelExecution Orchestrator::execute_list(std::string_view name, Range range,
       .wait();
   done.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   auto const after = moved_so_far(buffers);
-  done.bytes_moved = after.bytes - before.bytes;
-  done.copies = after.copies - before.copies;
+  done.bytes_moved = growth(before.bytes, after.bytes);
+  done.copies = growth(before.copies, after.copies);
   return done;
 }
 
