@@ -69,7 +69,7 @@ class UNIMEM_API BufferNotAllocated : public detail::RuntimeError {
   BufferNotAllocated(std::string buffer, std::string operation);
   ~BufferNotAllocated() override;
 
-  std::string buffer;     ///< the buffer's name, or "buffer" when it has none
+  std::string buffer;     ///< "buffer 'name'", or "buffer #7", its id, when it has none
   std::string operation;  ///< the call that needed storage
 };
 
@@ -85,9 +85,9 @@ class UNIMEM_API CoherenceConflict : public detail::RuntimeError {
   CoherenceConflict(std::string buffer, Write earlier, Write later);
   ~CoherenceConflict() override;
 
-  std::string buffer;
-  Write earlier;  ///< written and not yet synchronized
-  Write later;    ///< the write that was refused
+  std::string buffer;  ///< "buffer 'name'", or "buffer #7", its id, when it has none
+  Write earlier;       ///< written and not yet synchronized
+  Write later;         ///< the write that was refused
 };
 
 /// Memory could not be had: a limit of ours was reached, or the driver said so. Sizes in bytes.
@@ -133,9 +133,9 @@ class UNIMEM_API DataLost : public detail::RuntimeError {
   DataLost(std::string buffer, std::size_t begin, std::size_t end, std::string cause);
   ~DataLost() override;
 
-  std::string buffer;
-  std::size_t begin;  ///< first lost byte of the range asked for
-  std::size_t end;    ///< one past the last
+  std::string buffer;  ///< "buffer 'name'", or "buffer #7", its id, when it has none
+  std::size_t begin;   ///< first lost byte of the range asked for
+  std::size_t end;     ///< one past the last
   std::string cause;
 };
 
