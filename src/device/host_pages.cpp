@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <cstring>
@@ -74,26 +75,48 @@ bool HostPages::supported() noexcept {
   return works;
 }
 
+template <class Reservations>
+auto HostPages::reservation_of(Reservations& all, std::uintptr_t address) {
+  auto const after = all.upper_bound(address);
+  if (after == all.begin()) return all.end();
+  auto const found = std::prev(after);
+  return address - found->first < found->second.bytes ? found : all.end();
+}
+
 AddressRange HostPages::reserve(std::size_t bytes) {
   check_size(bytes);
   auto* const base = addresses_for(bytes, page_bytes(), 0, PROT_NONE);
   if (base == nullptr) refuse("mmap", bytes);
   AddressRange const range{reinterpret_cast<std::uintptr_t>(base), bytes};
-  std::lock_guard const lock{mutex_};
-  reservations_.emplace(range.base, bytes);
+  auto const pages = bytes / page_bytes();
+  try {
+    Reservation reservation{bytes, PageSet{pages}, PageSet{pages}};
+    std::lock_guard const lock{mutex_};
+    reservations_.emplace(range.base, std::move(reservation));
+  } catch (...) {
+    munmap(base, bytes);
+    throw;
+  }
   return range;
 }
 
 void HostPages::give_up(AddressRange range) noexcept {
   std::lock_guard const lock{mutex_};
   auto const found = reservations_.find(range.base);
-  if (found == reservations_.end() || found->second != range.bytes) return complain("give_up", "not a reservation");
-  if (present(range.base, range.bytes) != 0) return complain("give_up", "pages are still mapped there");
-  reservations_.erase(found);
+  if (found == reservations_.end() || found->second.bytes != range.bytes) {
+    return complain("give_up", "not a reservation");
+  }
+  auto const& open = found->second.open;
+  auto const& present = found->second.present;
+  if (!present.has_none(0, present.size())) return complain("give_up", "pages are still mapped there");
   // The addresses are anybody's now, by whomever they were hidden. What was never open was not.
-  for (auto open = idle_.lower_bound(range.base); open != idle_.end() && open->first < range.base + range.bytes; ++open)
-    unpoison(pointer(open->first), open->second.bytes);
-  forget(idle_, range.base, range.bytes);
+  for (std::size_t page = 0; (page = open.next_in(page, open.size())) != open.size();) {
+    auto const end = open.next_out(page, open.size());
+    unpoison(pointer(range.base + page * page_bytes()), (end - page) * page_bytes());
+    page = end;
+  }
+  reservations_.erase(found);
+  forget(range.base, range.bytes);
   munmap(pointer(range.base), range.bytes);
 }
 
@@ -108,7 +131,7 @@ Pages HostPages::create_pages(std::size_t bytes) {
   if (bytes >= table_bytes) madvise(base, bytes, MADV_HUGEPAGE);
   auto const handle = reinterpret_cast<std::uintptr_t>(base);
   std::lock_guard const lock{mutex_};
-  pieces_.emplace(handle, Piece{bytes, ++mappings_});
+  pieces_.emplace(handle, bytes);
   parked_.emplace(handle, bytes);
   owner_.pages_created(handle, bytes);
   return {handle, bytes};
@@ -120,7 +143,7 @@ void HostPages::free_pages(Pages pages) noexcept {
     auto const found = parked_.find(pages.handle);
     if (found == parked_.end() || found->second != pages.bytes) return complain("free_pages", "no such pages");
     parked_.erase(found);
-    forget(pieces_, pages.handle, pages.bytes);
+    forget(pages.handle, pages.bytes);
     owner_.pages_freed(pages.handle, pages.bytes);
     munmap(pointer(pages.handle), pages.bytes);
   }
@@ -130,7 +153,7 @@ void HostPages::free_pages(Pages pages) noexcept {
 void HostPages::map(AddressRange range, Pages pages) {
   check_size(range.bytes);
   std::lock_guard const lock{mutex_};
-  check_range(range);
+  auto const place = stretch(range);
   auto const found = parked_.find(pages.handle);
   if (found == parked_.end() || found->second != pages.bytes) {
     throw InvalidArgument("pages", fmt::format("{:#x}", pages.handle), "pages that are mapped nowhere");
@@ -139,11 +162,14 @@ void HostPages::map(AddressRange range, Pages pages) {
     throw InvalidArgument("pages", fmt::format("{} bytes", pages.bytes),
                           fmt::format("the range's {} bytes", range.bytes));
   }
-  check_vacant(range);
+  check_vacant(place, range);
   // What is left accessible there is replaced.
-  split(idle_, range.base, range.bytes);
-  forget(idle_, range.base, range.bytes);
+  split(range.base, range.bytes);
+  forget(range.base, range.bytes);
+  place.in.open.remove(place.first, place.count);
   move(pages.handle, range.base, range.bytes);
+  place.in.open.add(place.first, place.count);
+  place.in.present.add(place.first, place.count);
   parked_.erase(found);
   munmap(pointer(pages.handle), pages.bytes);
 }
@@ -151,50 +177,54 @@ void HostPages::map(AddressRange range, Pages pages) {
 Pages HostPages::unmap(AddressRange range) {
   check_size(range.bytes);
   std::lock_guard const lock{mutex_};
-  check_range(range);
-  check_mapped(range);
+  auto const place = stretch(range);
+  check_mapped(place, range);
   // As far from a multiple of the page table's size as the range, so that whole tables can change places.
   auto const skew = range.bytes >= table_bytes ? range.base % table_bytes : 0;
   auto* const parking = addresses_for(range.bytes, page_bytes(), skew, PROT_NONE);
   if (parking == nullptr) refuse("mmap", range.bytes);
   auto const handle = reinterpret_cast<std::uintptr_t>(parking);
   try {
-    move(range.base, handle, range.bytes);
     parked_.emplace(handle, range.bytes);
+    move(range.base, handle, range.bytes);
   } catch (...) {
+    parked_.erase(handle);
     munmap(parking, range.bytes);
     throw;
   }
+  place.in.open.remove(place.first, place.count);
+  place.in.present.remove(place.first, place.count);
   return {handle, range.bytes};
 }
 
 void HostPages::populate(AddressRange range) {
   check_size(range.bytes);
   std::lock_guard const lock{mutex_};
-  check_range(range);
-  check_vacant(range);
+  auto const place = stretch(range);
+  check_vacant(place, range);
   owner_.take_for_pages(range.bytes);
   try {
-    open(range);
-    split(idle_, range.base, range.bytes);
+    open(place);
     owner_.pages_created(range.base, range.bytes);
   } catch (...) {
     owner_.give_back_from_pages(range.bytes);
     throw;
   }
-  transfer(idle_, pieces_, range.base, range.bytes);
+  place.in.present.add(place.first, place.count);
 }
 
 void HostPages::discard(AddressRange range) {
   check_size(range.bytes);
   {
     std::lock_guard const lock{mutex_};
-    check_range(range);
-    check_mapped(range);
-    split(pieces_, range.base, range.bytes);
+    auto const place = stretch(range);
+    check_mapped(place, range);
+    split(range.base, range.bytes);
     if (!cover(range.base, range.bytes)) refuse("mmap", range.bytes);
     unpoison(pointer(range.base), range.bytes);
-    forget(pieces_, range.base, range.bytes);
+    forget(range.base, range.bytes);
+    place.in.open.remove(place.first, place.count);
+    place.in.present.remove(place.first, place.count);
     owner_.pages_freed(range.base, range.bytes);
   }
   owner_.give_back_from_pages(range.bytes);
@@ -203,33 +233,28 @@ void HostPages::discard(AddressRange range) {
 bool HostPages::shift(AddressRange from, AddressRange to) {
   check_size(from.bytes);
   std::lock_guard const lock{mutex_};
-  check_range(from);
-  check_range(to);
+  auto const here = stretch(from), there = stretch(to);
   if (from.bytes != to.bytes) {
     throw InvalidArgument("to", fmt::format("{} bytes", to.bytes), fmt::format("{} bytes", from.bytes));
   }
-  check_mapped(from);
-  check_vacant(to);
-  open(to);
-  split(idle_, to.base, to.bytes);
-  split(pieces_, from.base, from.bytes);
+  check_mapped(here, from);
+  check_vacant(there, to);
+  open(there);
   if (madvise(pointer(from.base), from.bytes, MADV_DONTNEED) != 0) refuse("madvise", from.bytes);
   owner_.pages_created(to.base, to.bytes);
   owner_.pages_freed(from.base, from.bytes);
-  // Both leave before either arrives: neighbours would become one.
-  Pieces left;
-  transfer(pieces_, left, from.base, from.bytes);
-  transfer(idle_, pieces_, to.base, to.bytes);
-  transfer(left, idle_, from.base, from.bytes);
+  here.in.present.remove(here.first, here.count);
+  there.in.present.add(there.first, there.count);
   return true;
 }
 
 bool HostPages::is_mapped(std::uintptr_t base, std::size_t bytes) const {
   std::lock_guard const lock{mutex_};
-  auto const after = reservations_.upper_bound(base);
-  if (after == reservations_.begin()) return false;
-  auto const& [begin, size] = *std::prev(after);
-  return base - begin < size && bytes <= size - (base - begin) && present(base, bytes) == bytes;
+  auto const found = reservation_of(reservations_, base);
+  if (found == reservations_.end() || bytes > found->second.bytes - (base - found->first)) return false;
+  if (bytes == 0) return true;
+  auto const first = (base - found->first) / page_bytes();
+  return found->second.present.has_all(first, (base - found->first + bytes - 1) / page_bytes() + 1 - first);
 }
 
 void HostPages::check_size(std::size_t bytes) const {
@@ -238,131 +263,91 @@ void HostPages::check_size(std::size_t bytes) const {
   }
 }
 
-void HostPages::check_range(AddressRange range) const {
-  auto const after = reservations_.upper_bound(range.base);
-  if (after != reservations_.begin()) {
-    auto const& [begin, size] = *std::prev(after);
-    auto const offset = range.base - begin;
-    if (offset % page_bytes() == 0 && offset < size && range.bytes <= size - offset) return;
+HostPages::Stretch HostPages::stretch(AddressRange range) {
+  auto const found = reservation_of(reservations_, range.base);
+  if (found != reservations_.end()) {
+    auto const offset = range.base - found->first;
+    if (offset % page_bytes() == 0 && range.bytes <= found->second.bytes - offset) {
+      return {found->first, found->second, offset / page_bytes(), range.bytes / page_bytes()};
+    }
   }
   throw InvalidArgument("range", fmt::format("{:#x} of {} bytes", range.base, range.bytes),
                         fmt::format("whole pages of {} bytes within one reservation", page_bytes()));
 }
 
-std::size_t HostPages::present(std::uintptr_t base, std::size_t bytes) const {
-  auto const end = base + bytes;
-  std::size_t sum = 0;
-  auto piece = pieces_.upper_bound(base);
-  if (piece != pieces_.begin()) --piece;
-  for (; piece != pieces_.end() && piece->first < end; ++piece) {
-    auto const first = std::max(base, piece->first);
-    auto const last = std::min(end, piece->first + piece->second.bytes);
-    if (first < last) sum += last - first;
-  }
-  return sum;
-}
-
-void HostPages::check_mapped(AddressRange range) const {
-  if (present(range.base, range.bytes) == range.bytes) return;
+void HostPages::check_mapped(Stretch const& stretch, AddressRange range) {
+  if (stretch.in.present.has_all(stretch.first, stretch.count)) return;
   throw InvalidArgument("range", fmt::format("{:#x}", range.base), "addresses that have pages behind all of them");
 }
 
-void HostPages::check_vacant(AddressRange range) const {
-  if (present(range.base, range.bytes) == 0) return;
+void HostPages::check_vacant(Stretch const& stretch, AddressRange range) {
+  if (stretch.in.present.has_none(stretch.first, stretch.count)) return;
   throw InvalidArgument("range", fmt::format("{:#x}", range.base), "addresses that have nothing mapped there");
 }
 
-void HostPages::split(Pieces& pieces, std::uintptr_t base, std::size_t bytes) {
+void HostPages::split(std::uintptr_t base, std::size_t bytes) {
   for (auto const at : {base, base + bytes}) {
-    auto const after = pieces.lower_bound(at);
-    if (after == pieces.begin()) continue;
+    auto const after = pieces_.lower_bound(at);
+    if (after == pieces_.begin()) continue;
     auto const before = std::prev(after);
     auto const offset = at - before->first;
-    if (offset >= before->second.bytes) continue;
-    pieces.emplace_hint(after, at, Piece{before->second.bytes - offset, before->second.mapping});
-    before->second.bytes = offset;
+    if (offset >= before->second) continue;
+    pieces_.emplace_hint(after, at, before->second - offset);
+    before->second = offset;
   }
 }
 
-void HostPages::forget(Pieces& pieces, std::uintptr_t base, std::size_t bytes) noexcept {
-  pieces.erase(pieces.lower_bound(base), pieces.lower_bound(base + bytes));
-}
-
-void HostPages::transfer(Pieces& from, Pieces& to, std::uintptr_t base, std::size_t bytes) noexcept {
-  auto const unite = [&to](Pieces::iterator left) {
-    auto const right = std::next(left);
-    if (right == to.end() || left->first + left->second.bytes != right->first) return;
-    if (left->second.mapping != right->second.mapping) return;
-    left->second.bytes += right->second.bytes;
-    to.erase(right);
-  };
-  // The nodes travel: nothing is allocated.
-  for (auto piece = from.lower_bound(base); piece != from.end() && piece->first < base + bytes;) {
-    auto const placed = to.insert(from.extract(piece++)).position;
-    unite(placed);
-    if (placed != to.begin()) unite(std::prev(placed));
-  }
+void HostPages::forget(std::uintptr_t base, std::size_t bytes) noexcept {
+  pieces_.erase(pieces_.lower_bound(base), pieces_.lower_bound(base + bytes));
 }
 
 void HostPages::single_out(std::uintptr_t base, std::size_t bytes) {
-  for (auto piece = pieces_.lower_bound(base); piece != pieces_.end() && piece->first < base + bytes; ++piece) {
-    if (piece->second.mapping != 0) continue;
-    if (piece->second.bytes > page_bytes()) {
-      pieces_.emplace_hint(std::next(piece), piece->first + page_bytes(), Piece{piece->second.bytes - page_bytes(), 0});
-    }
-    piece->second = {page_bytes(), ++mappings_};
+  auto next = pieces_.lower_bound(base);
+  for (auto at = base; at < base + bytes; ++next) {
+    auto const until = next == pieces_.end() ? base + bytes : std::min(base + bytes, next->first);
+    for (; at < until; at += page_bytes()) pieces_.emplace_hint(next, at, page_bytes());
+    if (next == pieces_.end()) break;
+    at = next->first + next->second;
   }
 }
 
-void HostPages::open(AddressRange range) {
-  auto const end = range.base + range.bytes;
-  auto next = idle_.upper_bound(range.base);
-  if (next != idle_.begin() && std::prev(next)->first + std::prev(next)->second.bytes > range.base) --next;
-  for (auto at = range.base; at < end; ++next) {
-    auto const until = next == idle_.end() ? end : std::min(end, next->first);
-    if (at < until) open_gap(at, until, next);
-    if (next == idle_.end()) break;
-    at = next->first + next->second.bytes;
+void HostPages::open(Stretch const& stretch) {
+  auto const page = page_bytes();
+  auto& open = stretch.in.open;
+  auto const end = stretch.first + stretch.count;
+  for (auto first = stretch.first; (first = open.next_out(first, end)) != end;) {
+    // Accessible addresses cost nothing until they are touched, a call each time does.
+    auto const ahead = std::min(open.size(), open.next_in(first, end) + opened_ahead / page);
+    auto const limit = open.next_in(first, ahead);
+    auto* const base = pointer(stretch.base + first * page);
+    auto const size = (limit - first) * page;
+    constexpr auto flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    if (mmap(base, size, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) refuse("mmap", size);
+    if (size >= table_bytes) madvise(base, size, MADV_HUGEPAGE);
+    open.add(first, limit - first);
+    first = std::min(limit, end);
   }
-}
-
-void HostPages::open_gap(std::uintptr_t at, std::uintptr_t until, Pieces::iterator next) {
-  // Accessible addresses cost nothing until they are touched, a call each time does.
-  auto const reservation = std::prev(reservations_.upper_bound(at));
-  auto limit = std::min(reservation->first + reservation->second, until + opened_ahead);
-  if (next != idle_.end()) limit = std::min(limit, next->first);
-  if (auto const used = pieces_.lower_bound(until); used != pieces_.end()) limit = std::min(limit, used->first);
-  auto const entry = idle_.emplace_hint(next, at, Piece{limit - at, 0});
-  constexpr auto flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-  if (mmap(pointer(at), limit - at, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) {
-    auto const reason = errno;
-    idle_.erase(entry);
-    errno = reason;
-    refuse("mmap", limit - at);
-  }
-  if (limit - at >= table_bytes) madvise(pointer(at), limit - at, MADV_HUGEPAGE);
 }
 
 void HostPages::move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {
-  split(pieces_, from, bytes);
+  split(from, bytes);
   single_out(from, bytes);
   auto const first = pieces_.lower_bound(from), last = pieces_.lower_bound(from + bytes);
+  std::vector<Pieces::node_type> moved;
+  moved.reserve(static_cast<std::size_t>(std::distance(first, last)));
   for (auto piece = first; piece != last; ++piece) {
-    if (move_mapping(piece->first, to + (piece->first - from), piece->second.bytes)) continue;
+    if (move_mapping(piece->first, to + (piece->first - from), piece->second)) continue;
     auto const reason = errno;
     // Both places are still ours and the ways back are the ways that just worked.
-    for (auto back = first; back != piece; ++back)
-      move_mapping(to + (back->first - from), back->first, back->second.bytes);
+    for (auto back = first; back != piece; ++back) move_mapping(to + (back->first - from), back->first, back->second);
     cover(to, bytes);
     errno = reason;
     refuse("mremap", bytes);
   }
   // The nodes travel: no allocation that could fail between here and there.
-  std::vector<Pieces::node_type> moved;
   for (auto piece = pieces_.lower_bound(from); piece != pieces_.end() && piece->first < from + bytes;) {
     auto node = pieces_.extract(piece++);
     node.key() = to + (node.key() - from);
-    node.mapped().mapping = ++mappings_;
     moved.push_back(std::move(node));
   }
   for (auto& node : moved) pieces_.insert(std::move(node));

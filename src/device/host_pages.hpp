@@ -2,6 +2,8 @@
 
 #include <unimem/device/pages.hpp>
 
+#include "device/page_set.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -40,7 +42,8 @@ class PageOwner {
 /// Each such move costs two changes of mappings, microseconds each, and leaves the kernel one more mapping to look
 /// after, of which a process may have 65,530. Memory whose contents nobody needs is therefore shifted without touching
 /// mappings: the kernel takes the old pages back (MADV_DONTNEED) and gives others at the first touch. The place that
-/// they have left stays accessible, idle, until memory is shifted there again.
+/// they have left stays accessible, idle, until memory is shifted there again. What is accessible and what holds memory
+/// is a bit for every page; mappings concern pages that were moved alone.
 ///
 /// Thread-safe.
 class HostPages final : public PageSource {
@@ -65,47 +68,51 @@ class HostPages final : public PageSource {
   [[nodiscard]] bool is_mapped(std::uintptr_t base, std::size_t bytes) const;
 
  private:
-  /// Address to size, of things that do not overlap.
-  using Extents = std::map<std::uintptr_t, std::size_t>;
-
-  /// Part of what the kernel keeps as one mapping, which has a number. Parts that touch and have one number are one.
-  /// Memory that was populated has number 0: where the kernel's mappings end there is not remembered, or every shift
-  /// would have to split and join dozens of pieces. Only its single pages can be moved, should that be asked for.
-  struct Piece {
+  /// Addresses, and which of their pages are accessible, and which of these hold memory.
+  struct Reservation {
     std::size_t bytes;
-    std::uint64_t mapping;
+    PageSet open, present;
   };
-  using Pieces = std::map<std::uintptr_t, Piece>;
+
+  /// Whole pages of one reservation, by their numbers there.
+  struct Stretch {
+    std::uintptr_t base;  ///< of the reservation
+    Reservation& in;
+    std::size_t first, count;
+  };
+
+  /// What the kernel keeps as one mapping because it was moved there, by its address. Stays what it is while memory is
+  /// shifted away and back. Of all other accessible memory it is not remembered where the kernel's mappings end, or
+  /// every shift would have to split and join dozens of pieces: only its single pages can be moved, should that be
+  /// asked for.
+  using Pieces = std::map<std::uintptr_t, std::size_t>;
 
   static constexpr std::size_t opened_ahead = std::size_t{64} << 20;
 
   void check_size(std::size_t bytes) const;
-  void check_range(AddressRange range) const;
-  /// The bytes of `[base, base + bytes)` that have memory behind them.
-  [[nodiscard]] std::size_t present(std::uintptr_t base, std::size_t bytes) const;
+  /// The one of all reservations that an address is in, or their end.
+  template <class Reservations>
+  [[nodiscard]] static auto reservation_of(Reservations& all, std::uintptr_t address);
+  /// Throws InvalidArgument unless a range is whole pages of one reservation.
+  [[nodiscard]] Stretch stretch(AddressRange range);
   /// Throws InvalidArgument unless all of a range is mapped, or nothing is.
-  void check_mapped(AddressRange range) const;
-  void check_vacant(AddressRange range) const;
-  /// Makes `[base, base + bytes)` begin and end with pieces.
-  static void split(Pieces& pieces, std::uintptr_t base, std::size_t bytes);
-  static void forget(Pieces& pieces, std::uintptr_t base, std::size_t bytes) noexcept;
-  /// Takes the pieces of a range, which begins and ends with pieces, from one set to the other.
-  static void transfer(Pieces& from, Pieces& to, std::uintptr_t base, std::size_t bytes) noexcept;
-  /// Makes a piece of each page of populated memory.
+  static void check_mapped(Stretch const& stretch, AddressRange range);
+  static void check_vacant(Stretch const& stretch, AddressRange range);
+  /// Makes `[base, base + bytes)` begin and end with pieces, where it has any.
+  void split(std::uintptr_t base, std::size_t bytes);
+  void forget(std::uintptr_t base, std::size_t bytes) noexcept;
+  /// Makes a piece of each page that is part of none.
   void single_out(std::uintptr_t base, std::size_t bytes);
-  /// Makes all of a vacant range idle, and some of what follows. On failure some of it is. Throws OutOfMemory.
-  void open(AddressRange range);
-  void open_gap(std::uintptr_t at, std::uintptr_t until, Pieces::iterator next);
+  /// Makes all of a stretch accessible, and some of what follows. On failure some of it is. Throws OutOfMemory.
+  void open(Stretch const& stretch);
   /// Moves every piece of `[from, from + bytes)`; on failure all are back where they were. Throws OutOfMemory.
   void move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes);
 
   PageOwner& owner_;
   mutable std::mutex mutex_;
-  Extents reservations_;
-  Extents parked_;  ///< handles that are out
-  Pieces pieces_;   ///< all memory, mapped and parked, as the kernel moves it
-  Pieces idle_;     ///< accessible places within reservations that hold no memory
-  std::uint64_t mappings_ = 0;
+  std::map<std::uintptr_t, Reservation> reservations_;
+  std::map<std::uintptr_t, std::size_t> parked_;  ///< handles that are out, and their sizes
+  Pieces pieces_;                                 ///< parked, or open in a reservation
 };
 
 }  // namespace unimem::detail

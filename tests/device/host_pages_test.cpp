@@ -200,25 +200,33 @@ TEST(HostPages, MisuseThatCannotBeThrownIsSaidAndIgnored) {
   EXPECT_EQ(ledger.taken, 0U);
 }
 
-/// Random maps and unmaps of random parts, against a model that knows each page's content.
-class HostPagesModel : public ::testing::TestWithParam<unsigned> {};
+struct ModelCase {
+  unsigned seed;
+  std::size_t pages_a_place;
+};
 
-TEST_P(HostPagesModel, AgreesWithOneWordPerPage) {
-  SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
+/// Random maps and unmaps of random parts, against a model that knows each place's content. Places of one page are all
+/// made accessible at once; large ones are not.
+class HostPagesModel : public ::testing::TestWithParam<ModelCase> {};
+
+TEST_P(HostPagesModel, AgreesWithOneWordPerPlace) {
+  auto const [seed, pages_a_place] = GetParam();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed << ", " << pages_a_place << " pages a place");
   constexpr std::size_t places = 48;
+  auto const unit = pages_a_place * page;
   Ledger ledger;
   HostPages source{ledger};
-  auto const range = source.reserve(places * page);
+  auto const range = source.reserve(places * unit);
   std::array<std::uint32_t, places> model{};  // 0: nothing mapped
   struct Parked {
     Pages pages;
     std::vector<std::uint32_t> words;
   };
   std::vector<Parked> parked;
-  std::minstd_rand random{GetParam()};
+  std::minstd_rand random{seed};
   std::uint32_t next_word = 1;
   auto const word_at = [&](std::size_t place) -> std::uint32_t& {
-    return *reinterpret_cast<std::uint32_t*>(range.base + place * page + 4096);
+    return *reinterpret_cast<std::uint32_t*>(range.base + place * unit + 4096);
   };
 
   for (int step = 0; step < 800; ++step) {
@@ -232,27 +240,27 @@ TEST_P(HostPagesModel, AgreesWithOneWordPerPage) {
       auto const size = which->words.size();
       if (from + size > places || std::any_of(&model[from], &model[from] + size, [](auto word) { return word != 0; }))
         continue;
-      source.map(range.part(from * page, size * page), which->pages);
+      source.map(range.part(from * unit, size * unit), which->pages);
       std::copy(which->words.begin(), which->words.end(), &model[from]);
       parked.erase(which);
     } else if (mapped == 0) {
       if (random() % 2 == 0) {
-        source.populate(range.part(from * page, count * page));
+        source.populate(range.part(from * unit, count * unit));
       } else {
-        source.map(range.part(from * page, count * page), source.create_pages(count * page));
+        source.map(range.part(from * unit, count * unit), source.create_pages(count * unit));
       }
       for (auto place = from; place < from + count; ++place) word_at(place) = model[place] = next_word++;
     } else if (mapped == count && random() % 4 == 0) {
-      source.discard(range.part(from * page, count * page));
+      source.discard(range.part(from * unit, count * unit));
       std::fill_n(&model[from], count, 0U);
     } else if (mapped == count && random() % 2 == 0) {
       auto const to = random() % (places - count + 1);
       if (std::any_of(&model[to], &model[to] + count, [](auto word) { return word != 0; })) continue;
-      ASSERT_TRUE(source.shift(range.part(from * page, count * page), range.part(to * page, count * page)));
+      ASSERT_TRUE(source.shift(range.part(from * unit, count * unit), range.part(to * unit, count * unit)));
       std::fill_n(&model[from], count, 0U);
       for (auto place = to; place < to + count; ++place) word_at(place) = model[place] = next_word++;
     } else if (mapped == count) {
-      Parked away{source.unmap(range.part(from * page, count * page)), {&model[from], &model[from] + count}};
+      Parked away{source.unmap(range.part(from * unit, count * unit)), {&model[from], &model[from] + count}};
       std::fill_n(&model[from], count, 0U);
       if (random() % 3 == 0) {
         source.free_pages(away.pages);
@@ -260,27 +268,29 @@ TEST_P(HostPagesModel, AgreesWithOneWordPerPage) {
         parked.push_back(std::move(away));
       }
     } else {
-      EXPECT_THROW(static_cast<void>(source.unmap(range.part(from * page, count * page))), InvalidArgument);
+      EXPECT_THROW(static_cast<void>(source.unmap(range.part(from * unit, count * unit))), InvalidArgument);
     }
     std::size_t live = 0;
     for (std::size_t place = 0; place < places; ++place) {
-      ASSERT_EQ(source.is_mapped(range.base + place * page, page), model[place] != 0);
+      ASSERT_EQ(source.is_mapped(range.base + place * unit, unit), model[place] != 0);
       if (model[place] == 0) continue;
       ASSERT_EQ(word_at(place), model[place]);
-      live += page;
+      live += unit;
     }
     for (auto const& away : parked) live += away.pages.bytes;
     ASSERT_EQ(ledger.taken, live);
   }
   for (auto const& away : parked) source.free_pages(away.pages);
   for (std::size_t place = 0; place < places; ++place) {
-    if (model[place] != 0) source.free_pages(source.unmap(range.part(place * page, page)));
+    if (model[place] != 0) source.free_pages(source.unmap(range.part(place * unit, unit)));
   }
   EXPECT_EQ(ledger.taken, 0U);
   source.give_up(range);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, HostPagesModel, ::testing::Values(1U, 2U, 3U, 2026U));
+INSTANTIATE_TEST_SUITE_P(Seeds, HostPagesModel,
+                         ::testing::Values(ModelCase{1, 1}, ModelCase{2, 1}, ModelCase{3, 1}, ModelCase{2026, 1},
+                                           ModelCase{4, 48}, ModelCase{5, 48}));
 
 TEST(HostMemory, PatternsRepeatExactly) {
   for (auto const size : Sizes{1, 2, 4, 8, 16}) {
