@@ -3,6 +3,7 @@
 #include "pool/near_exact.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 #include <thread>
 
 namespace unimem::detail {
@@ -17,23 +18,37 @@ void BriefLock::lock() noexcept {
 
 std::size_t Depots::put(std::span<Block* const> blocks) noexcept {
   auto const each = blocks.front()->capacity();
-  auto& depot = small_[near_exact_class(each)];
+  auto const number = near_exact_class(each);
+  auto& depot = small_[number];
   auto const held = bytes();
   auto const worth = held >= most_bytes ? 0 : (most_bytes - held) / each;
   std::lock_guard const lock{depot.lock};
   auto const count = std::min({blocks.size(), depot.blocks.size() - depot.count, worth});
-  for (std::size_t i = 0; i < count; ++i) add(depot, *blocks[i]);
+  if (count == 0) return 0;
+  if (depot.count == 0) set_occupied(number, true);
+  std::size_t sum = 0;
+  for (auto* const block : blocks.first(count)) {
+    depot.blocks[depot.count++] = block;
+    sum += block->capacity();
+  }
+  bytes_.fetch_add(sum, std::memory_order_relaxed);
   return count;
 }
 
 std::size_t Depots::take(std::size_t bytes, std::span<Block*> blocks) noexcept {
-  auto& depot = small_[near_exact_class(bytes)];
+  auto const number = near_exact_class(bytes);
+  if (!is_occupied(number)) return 0;
+  auto& depot = small_[number];
   std::lock_guard const lock{depot.lock};
   auto const count = std::min(blocks.size(), depot.count);
-  for (std::size_t i = 0; i < count; ++i) {
-    blocks[i] = depot.blocks[--depot.count];
-    bytes_.fetch_sub(blocks[i]->capacity(), std::memory_order_relaxed);
+  if (count == 0) return 0;
+  std::size_t sum = 0;
+  for (auto& block : blocks.first(count)) {
+    block = depot.blocks[--depot.count];
+    sum += block->capacity();
   }
+  bytes_.fetch_sub(sum, std::memory_order_relaxed);
+  if (depot.count == 0) set_occupied(number, false);
   return count;
 }
 
@@ -41,24 +56,36 @@ bool Depots::put_large(Block& block) noexcept {
   std::lock_guard const lock{large_.lock};
   if (large_.count == large_.blocks.size()) return false;
   if (large_.count != 0 && bytes() + block.capacity() > most_bytes) return false;
-  add(large_, block);
+  if (large_.count == 0) set_occupied(large_number, true);
+  large_.blocks[large_.count++] = &block;
+  bytes_.fetch_add(block.capacity(), std::memory_order_relaxed);
   return true;
 }
 
 Block* Depots::take_large(std::size_t bytes, std::uint64_t queue) noexcept {
+  if (!is_occupied(large_number)) return nullptr;
+  auto const most = close_fit(bytes);
   std::lock_guard const lock{large_.lock};
   for (std::size_t i = large_.count; i-- > 0;) {
     auto& block = *large_.blocks[i];
-    if (block.capacity() < bytes || block.capacity() > close_fit(bytes)) continue;
+    if (block.capacity() < bytes || block.capacity() > most) continue;
     if (block.parked_for != 0 && block.parked_for != queue) continue;
     std::copy(large_.blocks.begin() + static_cast<std::ptrdiff_t>(i) + 1,
               large_.blocks.begin() + static_cast<std::ptrdiff_t>(large_.count),
               large_.blocks.begin() + static_cast<std::ptrdiff_t>(i));
-    --large_.count;
+    if (--large_.count == 0) set_occupied(large_number, false);
     bytes_.fetch_sub(block.capacity(), std::memory_order_relaxed);
     return &block;
   }
   return nullptr;
+}
+
+void Depots::validate() const {
+  auto const check = [this](Depot const& depot, std::size_t number) {
+    if (is_occupied(number) != (depot.count != 0)) throw std::logic_error("Depots: a bit contradicts its depot");
+  };
+  for (std::size_t number = 0; number < small_.size(); ++number) check(small_[number], number);
+  check(large_, large_number);
 }
 
 }  // namespace unimem::detail

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -24,7 +25,8 @@ class BriefLock {
 };
 
 /// Where threads exchange parked blocks in batches: what one releases another acquires, though neither may look into
-/// the other's magazines. One small lock a class, each on cache lines of its own. Large blocks share one depot.
+/// the other's magazines. One small lock a class, each on cache lines of its own. Large blocks share one depot. A bit
+/// says of each whether it has anything, so that nobody locks the empty ones to find nothing.
 ///
 /// Thread-safe. `put` and `take` are for owners of magazines while inside: who has seized all magazines has the depots
 /// too.
@@ -50,9 +52,12 @@ class Depots {
   /// Calls `each(Block&)` for every block and forgets them. The magazines are seized.
   template <class Each>
   void take_all(Each each) noexcept {
-    if (bytes() == 0) return;  // or two hundred locks are taken for nothing
-    for (auto& depot : small_) take_all_of(depot, each);
-    take_all_of(large_, each);
+    for (std::size_t word = 0; word < occupied_.size(); ++word) {
+      for (auto left = occupied_[word].load(std::memory_order_relaxed); left != 0; left &= left - 1) {
+        auto const number = word * word_bits + static_cast<std::size_t>(std::countr_zero(left));
+        take_all_of(number == large_number ? large_ : small_[number], number, each);
+      }
+    }
   }
 
   /// Calls `each(Block const&)` for every block. The magazines are seized.
@@ -64,6 +69,9 @@ class Depots {
     for (std::size_t i = 0; i < large_.count; ++i) each(*large_.blocks[i]);
   }
 
+  /// Throws std::logic_error unless the bits say which depots have something. The magazines are seized.
+  void validate() const;
+
   /// Bytes in here; a moment ago.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
 
@@ -74,22 +82,36 @@ class Depots {
     std::array<Block*, 2 * Magazine::slots> blocks{};
   };
 
-  void add(Depot& depot, Block& block) noexcept {
-    depot.blocks[depot.count++] = &block;
-    bytes_.fetch_add(block.capacity(), std::memory_order_relaxed);
+  static constexpr std::size_t word_bits = 64;
+  static constexpr std::size_t large_number = small_classes;  ///< the number of the depot of large blocks
+
+  /// Whether a depot has anything; a moment ago. Changes under its lock alone.
+  [[nodiscard]] bool is_occupied(std::size_t number) const noexcept {
+    return (occupied_[number / word_bits].load(std::memory_order_relaxed) >> number % word_bits & 1) != 0;
+  }
+  void set_occupied(std::size_t number, bool occupied) noexcept {
+    auto const bit = std::uint64_t{1} << number % word_bits;
+    auto& word = occupied_[number / word_bits];
+    if (occupied) {
+      word.fetch_or(bit, std::memory_order_relaxed);
+    } else {
+      word.fetch_and(~bit, std::memory_order_relaxed);
+    }
   }
 
   template <class Each>
-  void take_all_of(Depot& depot, Each& each) noexcept {
+  void take_all_of(Depot& depot, std::size_t number, Each& each) noexcept {
     std::lock_guard const lock{depot.lock};
     for (std::size_t i = 0; i < depot.count; ++i) {
       bytes_.fetch_sub(depot.blocks[i]->capacity(), std::memory_order_relaxed);
       each(*depot.blocks[i]);
     }
     depot.count = 0;
+    set_occupied(number, false);
   }
 
   std::atomic<std::size_t> bytes_{0};
+  std::array<std::atomic<std::uint64_t>, (large_number + word_bits) / word_bits> occupied_{};
   std::vector<Depot> small_;
   Depot large_;
 };

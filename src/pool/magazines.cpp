@@ -27,17 +27,18 @@ void take_out(Blocks& blocks, Count& count, std::size_t at) noexcept {
 Magazines::Magazines() noexcept {
   for (std::size_t i = 0; i < small_classes; ++i) {
     auto const fit = Magazine::bytes_each / near_exact_limit(i);
-    magazines_[i].most = static_cast<std::uint32_t>(std::clamp<std::size_t>(fit, 1, Magazine::slots));
+    magazines_[i].most = std::clamp<std::size_t>(fit, 1, Magazine::slots);
   }
 }
 
 Block* Magazines::take(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
   if (bytes > largest_small_block) return take_large(bytes, queue, name);
-  auto& magazine = magazines_[near_exact_class(bytes)];
-  for (std::size_t i = magazine.count; i-- > 0;) {
+  auto const index = near_exact_class(bytes);
+  auto& magazine = magazines_[index];
+  for (std::size_t i = counts_[index]; i-- > 0;) {
     auto& block = *magazine.blocks[i];
     if (block.capacity() < bytes || !may_start(block, queue)) continue;
-    take_out(magazine.blocks, magazine.count, i);
+    take_out(magazine.blocks, counts_[index], i);
     ++magazine.hits;
     took(block, name);
     return &block;
@@ -81,14 +82,16 @@ Block& Magazines::take_oldest_large() noexcept {
 }
 
 std::size_t Magazines::take_half(std::size_t bytes, std::span<Block*, Magazine::slots> taken) noexcept {
-  auto& magazine = magazines_[near_exact_class(bytes)];
-  std::size_t const half = (magazine.count + 1) / 2;
+  auto const index = near_exact_class(bytes);
+  auto& blocks = magazines_[index].blocks;
+  std::size_t const count = counts_[index];
+  auto const half = (count + 1) / 2;
   std::size_t gone = 0;
   auto const note = [&](Block& one) { taken[gone++] = &one; };
-  for (std::size_t i = 0; i < half; ++i) forget(*magazine.blocks[i], note);
-  std::copy(magazine.blocks.begin() + static_cast<std::ptrdiff_t>(half),
-            magazine.blocks.begin() + static_cast<std::ptrdiff_t>(magazine.count), magazine.blocks.begin());
-  magazine.count -= static_cast<std::uint32_t>(half);
+  for (std::size_t i = 0; i < half; ++i) forget(*blocks[i], note);
+  std::copy(blocks.begin() + static_cast<std::ptrdiff_t>(half), blocks.begin() + static_cast<std::ptrdiff_t>(count),
+            blocks.begin());
+  counts_[index] = static_cast<Count>(count - half);
   return gone;
 }
 

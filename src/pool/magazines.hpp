@@ -10,6 +10,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <utility>
 
@@ -19,13 +20,12 @@ namespace unimem::detail {
 inline constexpr std::size_t largest_small_block = std::size_t{2} << 20;
 inline constexpr std::size_t small_classes = near_exact_class(largest_small_block) + 1;
 
-/// A few blocks of one size class, the latest on top.
+/// A few blocks of one size class, the latest on top. How many there are stands with the others' numbers (Magazines).
 struct alignas(128) Magazine {
   static constexpr std::size_t slots = 14;
   static constexpr std::size_t bytes_each = std::size_t{1} << 20;
 
-  std::uint32_t count = 0;
-  std::uint32_t most = 0;  ///< how many it may hold
+  std::uint64_t most = 0;  ///< how many it may hold
   std::uint64_t hits = 0;  ///< acquires served from here
   std::array<Block*, slots> blocks{};
 };
@@ -71,13 +71,15 @@ class Magazines {
   [[nodiscard]] Block* take_ready(std::size_t bytes, Name name) noexcept {
     if (bytes > largest_small_block) [[unlikely]]
       return take_large_ready(bytes, name);
-    auto& magazine = magazines_[near_exact_class(bytes)];
-    if (magazine.count == 0) [[unlikely]]
+    auto const index = near_exact_class(bytes);
+    auto& magazine = magazines_[index];
+    auto& count = counts_[index];
+    if (count == 0) [[unlikely]]
       return nullptr;
-    auto* const top = magazine.blocks[magazine.count - 1];
+    auto* const top = magazine.blocks[count - 1U];
     if (top->parked_for != 0 || top->capacity() < bytes) [[unlikely]]
       return nullptr;
-    --magazine.count;
+    --count;
     ++magazine.hits;
     took(*top, name);
     return top;
@@ -93,9 +95,10 @@ class Magazines {
       large_bytes_ = large_then;
     } else {
       auto& magazine = magazines_[block.magazine];
-      if (magazine.count == magazine.most || bytes_then - large_bytes_ > most_small_bytes) [[unlikely]]
+      auto& count = counts_[block.magazine];
+      if (count == magazine.most || bytes_then - large_bytes_ > most_small_bytes) [[unlikely]]
         return false;
-      magazine.blocks[magazine.count++] = &block;
+      magazine.blocks[count++] = &block;
     }
     bytes_.store(bytes_then, std::memory_order_relaxed);
     block.parked = true;
@@ -107,12 +110,12 @@ class Magazines {
   /// How many blocks of the class of `bytes` may be taken in at once: there is room for them, and they are no more than
   /// half a magazine. And takes a parked block in. Inside.
   [[nodiscard]] std::size_t room_for(std::size_t bytes) const noexcept {
-    auto const& magazine = magazines_[near_exact_class(bytes)];
-    return std::min<std::size_t>(magazine.most - magazine.count, (magazine.most + 1) / 2);
+    auto const index = near_exact_class(bytes);
+    auto const most = magazines_[index].most;
+    return std::min<std::size_t>(most - counts_[index], (most + 1) / 2);
   }
   void receive(Block& block) noexcept {
-    auto& magazine = magazines_[block.magazine];
-    magazine.blocks[magazine.count++] = &block;
+    magazines_[block.magazine].blocks[counts_[block.magazine]++] = &block;
     bytes_.store(bytes() + block.capacity(), std::memory_order_relaxed);
     fewest_bytes_ += static_cast<std::ptrdiff_t>(block.capacity());
   }
@@ -136,10 +139,10 @@ class Magazines {
   /// Calls `each(Block&)` for every block and forgets them.
   template <class Each>
   void take_all(Each each) noexcept {
-    for (auto& magazine : magazines_) {
-      for (std::uint32_t i = 0; i < magazine.count; ++i) forget(*magazine.blocks[i], each);
-      magazine.count = 0;
-    }
+    for_each_occupied([&](std::size_t index) {
+      auto const count = std::exchange(counts_[index], Count{0});
+      for (std::size_t i = 0; i < count; ++i) forget(*magazines_[index].blocks[i], each);
+    });
     for (std::size_t i = 0; i < large_count_; ++i) forget(*large_[i], each);
     large_count_ = large_bytes_ = 0;
   }
@@ -147,9 +150,9 @@ class Magazines {
   /// Calls `each(Block const&)` for every block.
   template <class Each>
   void for_each(Each each) const {
-    for (auto const& magazine : magazines_) {
-      for (std::uint32_t i = 0; i < magazine.count; ++i) each(*magazine.blocks[i]);
-    }
+    for_each_occupied([&](std::size_t index) {
+      for (std::size_t i = 0; i < counts_[index]; ++i) each(*magazines_[index].blocks[i]);
+    });
     for (std::size_t i = 0; i < large_count_; ++i) each(*large_[i]);
   }
 
@@ -196,6 +199,19 @@ class Magazines {
     ++large_hits_[static_cast<std::size_t>(std::bit_width(bytes - 1))];
   }
 
+  /// Calls `each(std::size_t index)` for every magazine that has something: there are hundreds, and mostly a dozen do.
+  template <class Each>
+  void for_each_occupied(Each each) const {
+    for (std::size_t first = 0; first < counts_.size(); first += counts_at_once) {
+      std::uint64_t at_once = 0;
+      std::memcpy(&at_once, &counts_[first], sizeof at_once);
+      if (at_once == 0) continue;
+      for (auto index = first; index < first + counts_at_once; ++index) {
+        if (counts_[index] != 0) each(index);
+      }
+    }
+  }
+
   template <class Each>
   void forget(Block& block, Each& each) noexcept {
     bytes_.store(bytes() - block.capacity(), std::memory_order_relaxed);
@@ -225,6 +241,12 @@ class Magazines {
   std::size_t large_bytes_ = 0;
   std::array<Block*, large_slots> large_{};     ///< the latest last
   std::array<std::uint64_t, 64> large_hits_{};  ///< by the doubling their size is in
+
+  using Count = std::uint8_t;
+  static constexpr std::size_t counts_at_once = sizeof(std::uint64_t) / sizeof(Count);
+  /// How many blocks each magazine has, side by side: who looks for those that have any reads four cache lines and not
+  /// two hundred.
+  alignas(64) std::array<Count, (small_classes + counts_at_once - 1) / counts_at_once * counts_at_once> counts_{};
   std::array<Magazine, small_classes> magazines_;
 };
 

@@ -92,7 +92,7 @@ Block* Parking::take_from_depot(Magazines& own, std::size_t bytes, std::uint64_t
     if (block != nullptr) own.pass_on(*block, bytes, name);
     return block;
   }
-  std::array<Block*, Magazine::slots> batch{};
+  std::array<Block*, Magazine::slots> batch;  // NOLINT(*-member-init): the depot fills in what it counts
   auto const count = depots_.take(bytes, std::span{batch}.first(own.room_for(bytes)));
   for (std::size_t i = count; i-- > 0;) own.receive(*batch[i]);
   return count == 0 ? nullptr : own.take(bytes, queue, name);
@@ -138,12 +138,11 @@ std::size_t Parking::bytes_beside(Magazines const* these) const noexcept {
   return sum;
 }
 
-Magazines* Parking::own() const noexcept {
-  auto& place = magazine_table.all[pool_ % MagazineTable::places];
-  if (place.pool == pool_) return place.magazines;
-  if (Memberships::ended) return nullptr;
+Magazines* Parking::own_elsewhere() const noexcept {
+  if (pool_ == 0 || Memberships::ended) return nullptr;
   auto* const thread = Memberships::mine().find(pool_);
   if (thread == nullptr) return nullptr;
+  auto& place = magazine_table.all[pool_ % MagazineTable::places];
   place = {pool_, &thread->magazines};  // from the pool that has had this place
   return place.magazines;
 }
@@ -198,6 +197,7 @@ Parking::Seizure::Seizure(Parking& parking) noexcept : parking_(parking) {
     bool const overlooked = UNIMEM_MUTANT(threads_overlooked) && thread->owner != std::this_thread::get_id();
     if (!overlooked) parking_.core_.take_back(thread->magazines);
   }
+  if (parking_.depots_.bytes() == 0) return;
   if (!UNIMEM_MUTANT(depots_overlooked)) parking_.core_.take_back(parking_.depots_);
 }
 

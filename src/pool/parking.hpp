@@ -89,7 +89,10 @@ class Parking {
   bool flush_all(std::size_t unfelt = 0) noexcept;
 
   /// This thread's magazines, null if it has none. What they count may be asked under the core's mutex.
-  [[nodiscard]] Magazines* own() const noexcept;
+  [[nodiscard]] Magazines* own() const noexcept {
+    auto* const known = magazine_table.find(pool_);
+    return known != nullptr ? known : own_elsewhere();
+  }
 
   /// Bytes that are parked anywhere but in `these`, a moment ago. Under the core's mutex.
   [[nodiscard]] std::size_t bytes_beside(Magazines const* these) const noexcept;
@@ -123,6 +126,8 @@ class Parking {
   void retire(ThreadMagazines& thread) noexcept;
 
  private:
+  /// What the table does not know.
+  [[nodiscard]] Magazines* own_elsewhere() const noexcept;
   /// Inside.
   [[nodiscard]] Block* take_from_depot(Magazines& own, std::size_t bytes, std::uint64_t queue, Name name) noexcept;
   /// Makes room for a block of so many bytes: others go to a depot, or to the core. Inside.
