@@ -74,6 +74,7 @@ struct Block {
 
   /// Whether nothing is pending. Forgets events that are done, so that each is asked only until then. Never blocks.
   [[nodiscard]] bool settled() noexcept {
+    if (inherited == Event{} && last_use == Event{}) return true;
     if (inherited.ready()) inherited = {};
     if (last_use.ready()) last_use = {};
     return inherited == Event{} && last_use == Event{};

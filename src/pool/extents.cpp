@@ -25,19 +25,30 @@ constexpr std::size_t slack_of(std::size_t used) noexcept {
 Extents::Extents(Device& device, Location location, PageSource& pages)
     : device_(device),
       location_(location),
-      arena_(pages, {.granule = std::max<std::size_t>(device.info().alignment, smallest_block)}),
+      alignment_(std::max<std::size_t>(device.info().alignment, smallest_block)),
+      arena_(pages, {.granule = alignment_}),
       slabs_(*this, false) {}
 
 Extents::~Extents() = default;
 
 std::size_t Extents::capacity_for(std::size_t bytes) const noexcept {
-  auto const alignment = std::max<std::size_t>(device_.info().alignment, smallest_block);
   auto const capacity = block_capacity(bytes);
-  return capacity > SIZE_MAX - alignment ? capacity : (capacity + alignment - 1) & ~(alignment - 1);
+  return capacity > SIZE_MAX - alignment_ ? capacity : (capacity + alignment_ - 1) & ~(alignment_ - 1);
 }
 
 Extents::Piece Extents::try_take(std::size_t bytes) {
   auto const books = open();
+  return take_free(bytes);
+}
+
+std::optional<Extents::Piece> Extents::try_take_at_once(std::size_t bytes) {
+  std::unique_lock lock{mutex_, std::try_to_lock};
+  if (!lock.owns_lock()) return std::nullopt;
+  Open const books{*this, std::move(lock)};
+  return take_free(bytes);
+}
+
+Extents::Piece Extents::take_free(std::size_t bytes) {
   auto const capacity = capacity_for(bytes);
   if (!Slabs::serves(capacity)) {
     auto* const span = arena_.take(capacity);

@@ -60,6 +60,9 @@ class Extents final : private SlabMemory {
   /// changing nothing.
   [[nodiscard]] Piece try_take(std::size_t bytes);
 
+  /// The same, unless pages are being moved just now: then nothing, and nobody was waited for.
+  [[nodiscard]] std::optional<Piece> try_take_at_once(std::size_t bytes);
+
   /// Free memory for what is in a block of pages, as large, where it keeps less from being given back; an empty piece
   /// if none is free. Calls no driver. Throws std::bad_alloc, changing nothing.
   [[nodiscard]] Piece try_take_better(Origin const& than);
@@ -130,6 +133,7 @@ class Extents final : private SlabMemory {
   void give(Stretch stretch) noexcept override;
 
   // All under the lock.
+  [[nodiscard]] Piece take_free(std::size_t bytes);
   void give_back(DeviceMemory memory, Origin origin) noexcept;
   [[nodiscard]] Piece piece(Piece piece, bool fresh) noexcept;
   [[nodiscard]] Piece piece_of(Span& span, bool fresh) noexcept;
@@ -146,6 +150,7 @@ class Extents final : private SlabMemory {
 
   Device& device_;
   Location const location_;
+  std::size_t const alignment_;  ///< of every block, and what their sizes are multiples of
 
   mutable std::mutex mutex_;
   PageArena arena_;

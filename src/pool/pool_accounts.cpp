@@ -36,14 +36,22 @@ void add_hits(PoolStatistics& counts, Magazines const& magazines) {
 }  // namespace
 
 std::size_t PoolCore::used_at_most(Magazines const* these) const noexcept {
-  auto parked = static_cast<std::ptrdiff_t>(parking_.bytes_beside(these));
+  return used_at_most(these, parking_.bytes_beside(these));
+}
+
+std::size_t PoolCore::used_at_most(Magazines const* these, std::size_t parked_elsewhere) const noexcept {
+  auto parked = static_cast<std::ptrdiff_t>(parked_elsewhere);
   if (these != nullptr) parked += these->fewest_bytes();
   auto const out = static_cast<std::ptrdiff_t>(counts_.active_bytes);
   return static_cast<std::size_t>(std::clamp<std::ptrdiff_t>(out - parked, 0, out));
 }
 
 void PoolCore::note_peak(Magazines* these) noexcept {
-  counts_.peak_active_bytes = std::max(counts_.peak_active_bytes, used_at_most(these));
+  note_peak(these, parking_.bytes_beside(these));
+}
+
+void PoolCore::note_peak(Magazines* these, std::size_t parked_elsewhere) noexcept {
+  counts_.peak_active_bytes = std::max(counts_.peak_active_bytes, used_at_most(these, parked_elsewhere));
   if (these != nullptr) these->begin_watch();
 }
 
@@ -73,7 +81,9 @@ bool PoolCore::set_marks(std::size_t below, std::size_t above) noexcept {
 }
 
 void PoolCore::count_in(Block& block, std::size_t bytes, From from) noexcept {
-  note_peak(parking_.own());
+  auto* const own = parking_.own();
+  auto const parked_elsewhere = parking_.bytes_beside(own);
+  note_peak(own, parked_elsewhere);
   auto& asked = counts_.size_classes[size_class(bytes)];
   auto& held = counts_.size_classes[size_class(block.capacity())];
   ++counts_.total_allocations;
@@ -89,7 +99,7 @@ void PoolCore::count_in(Block& block, std::size_t bytes, From from) noexcept {
   counts_.active_bytes += block.capacity();
   held.active_bytes += block.capacity();
   note_marks();
-  note_peak(parking_.own());
+  note_peak(own, parked_elsewhere);
   if (extents_ == nullptr) {
     counts_.peak_reserved_bytes = std::max(counts_.peak_reserved_bytes, counts_.active_bytes + free_.bytes());
   }
@@ -247,6 +257,7 @@ void PoolCore::validate() const {
   parking_.inspect([&](Depots const& depots, auto const& threads) {
     Lock const lock{mutex_};
     free_.validate();
+    depots.validate();
     auto const parked = [&](Block const& block) {
       check(block.parked && block.pool == this, "a parked block does not know it");
       ++parked_blocks;

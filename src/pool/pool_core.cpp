@@ -145,11 +145,16 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     }
     if (auto* const carved = carve(lock, bytes, options)) return *carved;
     if (!std::exchange(looked, true)) {
-      lock.unlock();
       // Where much is reserved, a little more is taken rather than everybody interrupted for each new block.
-      bool const more = parking_.flush_all(extents_ == nullptr ? 0 : extents_->counts().reserved / 128);
-      lock.lock();
-      if (more) continue;
+      auto const unfelt = extents_ == nullptr ? 0 : extents_->counts().reserved / 128;
+      if (parking_.bytes_beside(nullptr) > unfelt) {
+        lock.unlock();
+        {
+          Parking::Seizure const brought_back{parking_};
+        }
+        lock.lock();
+        continue;
+      }
     }
     give_back(lock, free_.take_cached_before(expiry(time)));
     trim_pages(lock, time);
@@ -262,11 +267,25 @@ Block* PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptio
 
 Block* PoolCore::carve(Lock& lock, std::size_t bytes, AcquireOptions const& options) {
   if (extents_ == nullptr) return nullptr;
-  give_back(lock, free_.take_settled());
+  if (free_.bytes() != 0) give_back(lock, free_.take_settled());
   auto const capacity = affordable(bytes, true);
   if (capacity == 0) return nullptr;
-  std::string refusal;
-  return make(lock, capacity, bytes, options, refusal, [&] { return extents_->try_take(bytes); });
+  if (spare_.empty()) spare_ = descriptor();
+  std::optional<Extents::Piece> piece;
+  try {
+    piece = extents_->try_take_at_once(bytes);
+  } catch (std::bad_alloc const&) {
+    return nullptr;
+  }
+  if (!piece.has_value()) {
+    std::string refusal;
+    return make(lock, capacity, bytes, options, refusal, [&] { return extents_->try_take(bytes); });
+  }
+  if (piece->memory.empty()) return nullptr;
+  auto& block = bring_to_life(spare_, *piece, bytes, options.name);
+  lock.unlock();
+  expose(block);
+  return &block;
 }
 
 Block* PoolCore::grow(Lock& lock, std::size_t capacity, std::size_t bytes, AcquireOptions const& options,
@@ -310,17 +329,22 @@ Block* PoolCore::make(Lock& lock, std::size_t capacity, std::size_t bytes, Acqui
   }
   if (piece.memory.empty()) return nullptr;
 
-  auto& block = fresh.front();
+  auto& block = bring_to_life(fresh, piece, bytes, options.name);
+  lock.unlock();
+  expose(block);
+  return &block;
+}
+
+Block& PoolCore::bring_to_life(BlockList& from, Extents::Piece const& piece, std::size_t bytes, Name name) noexcept {
+  auto& block = from.front();
   block.memory = piece.memory;
   block.origin = piece.origin;
   block.erasure = Erasure::none;
   block.magazine = static_cast<std::uint32_t>(near_exact_class(piece.memory.bytes));
-  block.name = options.name;
-  live_.splice(live_.end(), fresh);
+  block.name = name;
+  live_.splice(live_.end(), from, from.begin());
   count_in(block, bytes, piece.fresh ? From::device : From::extents);
-  lock.unlock();
-  expose(block);
-  return &block;
+  return block;
 }
 
 std::size_t PoolCore::largest_block_for(std::size_t bytes) const noexcept {

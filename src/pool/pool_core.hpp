@@ -158,7 +158,8 @@ class PoolCore {
   template <class Source>
   [[nodiscard]] Block* make(Lock& lock, std::size_t capacity, std::size_t bytes, AcquireOptions const& options,
                             std::string& refusal, Source const& source);
-  /// From free memory of the extents, if there are any and they have it: asks no driver.
+  /// From free memory of the extents, if there are any and they have it: asks no driver. Drops the lock only to give
+  /// cached blocks back, or to wait while pages are moved.
   [[nodiscard]] Block* carve(Lock& lock, std::size_t bytes, AcquireOptions const& options);
   [[nodiscard]] Block* grow(Lock& lock, std::size_t capacity, std::size_t bytes, AcquireOptions const& options,
                             std::string& refusal);
@@ -180,6 +181,9 @@ class PoolCore {
 
   /// A descriptor, recycled or new, in a list of its own.
   [[nodiscard]] BlockList descriptor();
+  /// Makes the first descriptor of a list a live block of that memory.
+  [[nodiscard]] Block& bring_to_life(BlockList& from, Extents::Piece const& piece, std::size_t bytes,
+                                     Name name) noexcept;
   /// Takes back the count of a block that is not handed out after all, and gives it back.
   void withdraw(Lock& lock, Block& block, std::size_t bytes) noexcept;
   /// Takes what could not be overwritten and must not be cut again out of a list. Without the lock.
@@ -200,6 +204,9 @@ class PoolCore {
   [[nodiscard]] std::size_t used_at_most(Magazines const* these) const noexcept;
   /// Notes that as a peak. Before and after the bytes that are out of here change.
   void note_peak(Magazines* these) noexcept;
+  /// The same where the bytes that are parked elsewhere are known.
+  [[nodiscard]] std::size_t used_at_most(Magazines const* these, std::size_t parked_elsewhere) const noexcept;
+  void note_peak(Magazines* these, std::size_t parked_elsewhere) noexcept;
   enum class From : std::uint8_t { cache, extents, device };
   void note_marks() noexcept;
   void count_in(Block& block, std::size_t bytes, From from) noexcept;

@@ -55,7 +55,7 @@ bool PoolCore::unite(Block& block, std::optional<Extents::Returning>& returning)
   hide(block);
   counts_.size_classes[size_class(block.capacity())].pooled_bytes -= block.capacity();
   returning->give(std::exchange(block.memory, {}), std::exchange(block.origin, {}));
-  spare_.splice(spare_.end(), live_, block.place);
+  spare_.splice(spare_.begin(), live_, block.place);  // the next to be used, while it is in the caches
   return true;
 }
 
