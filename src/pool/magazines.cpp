@@ -47,6 +47,7 @@ Block* Magazines::take(std::size_t bytes, std::uint64_t queue, Name name) noexce
 }
 
 Block* Magazines::take_large(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
+  large_unclaimed_ = 0;
   Block* best = nullptr;
   std::size_t where = 0;
   for (std::size_t i = large_count_; i-- > 0;) {

@@ -23,7 +23,7 @@ inline constexpr std::size_t small_classes = near_exact_class(largest_small_bloc
 /// A few blocks of one size class, the latest on top. How many there are stands with the others' numbers (Magazines).
 struct alignas(128) Magazine {
   static constexpr std::size_t slots = 14;
-  static constexpr std::size_t bytes_each = std::size_t{1} << 20;
+  static constexpr std::size_t bytes_each = std::size_t{4} << 20;
 
   std::uint64_t most = 0;  ///< how many it may hold
   std::uint64_t hits = 0;  ///< acquires served from here
@@ -33,6 +33,9 @@ struct alignas(128) Magazine {
 /// What one thread keeps of one pool for itself: blocks it has released and is likely to ask for again. Bounded by
 /// bytes as well as by number. A block whose work may still be running waits here too, for the same queue to take it
 /// again; nothing is ever waited for, and no event is asked unless the queue is another one.
+///
+/// A thread that releases large blocks and takes none keeps none: they are not for it, and few enough to be missed
+/// elsewhere.
 ///
 /// It belongs to its thread, which takes no lock and no atomic read-modify-write: it says that it is inside
 /// (`enter`), looks whether anybody else wants in, and says that it has left. Whoever wants in says so, makes sure by
@@ -44,6 +47,9 @@ class Magazines {
   static constexpr std::size_t most_large_bytes = std::size_t{64} << 20;
   static constexpr std::size_t most_small_bytes = std::size_t{16} << 20;
   static constexpr std::size_t large_slots = 4;
+
+  /// How many large blocks a thread keeps, one after the other, before it is clear that it takes none.
+  static constexpr std::uint32_t most_unclaimed = 8;
 
   Magazines() noexcept;
   Magazines(Magazines const&) = delete;
@@ -89,10 +95,12 @@ class Magazines {
   [[nodiscard]] bool keep(Block& block) noexcept {
     auto const bytes_then = bytes() + block.capacity();
     if (block.magazine >= small_classes) [[unlikely]] {
+      if (sends_on(block)) return false;
       auto const large_then = large_bytes_ + block.capacity();
       if (large_count_ != 0 && (large_count_ == large_slots || large_then > most_large_bytes)) return false;
       large_[large_count_++] = &block;
       large_bytes_ = large_then;
+      ++large_unclaimed_;
     } else {
       auto& magazine = magazines_[block.magazine];
       auto& count = counts_[block.magazine];
@@ -101,10 +109,17 @@ class Magazines {
       magazine.blocks[count++] = &block;
     }
     bytes_.store(bytes_then, std::memory_order_relaxed);
-    block.parked = true;
-    block.cached_as = ++releases_;
-    ++block.generation;
+    mark_parked(block);
     return true;
+  }
+
+  /// Whether a block that was just released is not for this thread. And marks it as parked elsewhere. Inside.
+  [[nodiscard]] bool sends_on(Block const& block) const noexcept {
+    return block.magazine >= small_classes && large_unclaimed_ >= most_unclaimed;
+  }
+  void send_on(Block& block) noexcept {
+    fewest_bytes_ -= static_cast<std::ptrdiff_t>(block.capacity());  // it was in use until now
+    mark_parked(block);
   }
 
   /// How many blocks of the class of `bytes` may be taken in at once: there is room for them, and they are no more than
@@ -195,6 +210,12 @@ class Magazines {
     block.unpark(name);
   }
 
+  void mark_parked(Block& block) noexcept {
+    block.parked = true;
+    block.cached_as = ++releases_;
+    ++block.generation;
+  }
+
   void count_large_hit(std::size_t bytes) noexcept {
     ++large_hits_[static_cast<std::size_t>(std::bit_width(bytes - 1))];
   }
@@ -224,6 +245,7 @@ class Magazines {
     auto* const top = large_[large_count_ - 1];
     if (top->parked_for != 0 || top->capacity() < bytes || top->capacity() > close_fit(bytes)) return nullptr;
     --large_count_;
+    large_unclaimed_ = 0;
     large_bytes_ -= top->capacity();
     count_large_hit(bytes);
     took(*top, name);
@@ -237,6 +259,7 @@ class Magazines {
   std::atomic<std::size_t> bytes_{0};
   std::ptrdiff_t fewest_bytes_ = 0;
   std::uint64_t releases_ = 0;
+  std::uint32_t large_unclaimed_ = 0;  ///< large blocks kept since this thread last asked for one
   std::size_t large_count_ = 0;
   std::size_t large_bytes_ = 0;
   std::array<Block*, large_slots> large_{};     ///< the latest last

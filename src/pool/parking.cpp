@@ -103,7 +103,13 @@ bool Parking::keep(Block& block) noexcept {
   auto* own = this->own();
   if (own == nullptr) own = enroll();
   if (own == nullptr || !own->enter()) return false;
-  while (!own->keep(block)) make_room(*own, block.capacity());
+  if (own->sends_on(block)) {
+    auto* const one = &block;
+    own->send_on(block);
+    if (!depots_.put_large(block)) core_.take_back({&one, 1});
+  } else {
+    while (!own->keep(block)) make_room(*own, block.capacity());
+  }
   own->leave();
   return true;
 }

@@ -16,6 +16,7 @@
 #include <latch>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -262,10 +263,39 @@ TEST(PoolParking, NothingNewIsTakenWhileAnyThreadKeepsWhatFits) {
   pool.validate();
 }
 
-TEST(PoolParkingThreads, BlocksThatOneReleasesAnotherAcquires) {
-  ScriptedDevice device{1 * GiB};
+TEST(Magazines, KeepNoLargeBlocksForAThreadThatTakesNone) {
+  detail::Magazines magazines;
+  std::array<detail::Block, detail::Magazines::most_unclaimed + 1> blocks;
+  for (auto& block : blocks) {
+    block.memory.bytes = 8 * MiB;
+    block.magazine = static_cast<std::uint32_t>(detail::near_exact_class(8 * MiB));
+  }
+  detail::Block small;
+  small.memory.bytes = 4 * KiB;
+  small.magazine = static_cast<std::uint32_t>(detail::near_exact_class(4 * KiB));
+
+  for (auto& block : std::span{blocks}.first(detail::Magazines::most_unclaimed)) {
+    ASSERT_FALSE(magazines.sends_on(block));
+    ASSERT_TRUE(magazines.keep(block));
+    static_cast<void>(magazines.take_oldest_large());  // as for any that there is no room for
+  }
+  EXPECT_TRUE(magazines.sends_on(blocks.back()));
+  EXPECT_FALSE(magazines.keep(blocks.back()));
+  EXPECT_FALSE(magazines.sends_on(small)) << "of these there are many, and a batch is cheaper than each";
+  EXPECT_TRUE(magazines.keep(small));
+  EXPECT_EQ(magazines.take(8 * MiB, 0, {}), nullptr) << "there is none, but it was asked for";
+  EXPECT_TRUE(magazines.keep(blocks.back()));
+  EXPECT_EQ(magazines.take_ready(8 * MiB, {}), &blocks.back());
+}
+
+/// Blocks of one size, made by one thread and released by another.
+class PoolParkingThreadsOfSize : public ::testing::TestWithParam<std::size_t> {};
+
+TEST_P(PoolParkingThreadsOfSize, BlocksThatOneReleasesAnotherAcquires) {
+  auto const bytes = GetParam();
+  ScriptedDevice device{64 * GiB};
   MemoryPool pool{device, Location::device};
-  constexpr int blocks = 200'000;
+  std::size_t const blocks = bytes > MiB ? 20'000 : 200'000;
   std::array<std::atomic<Allocation*>, 64> belt{};
   std::jthread consumer{[&] {
     for (std::size_t i = 0; i < blocks; ++i) {
@@ -278,15 +308,18 @@ TEST(PoolParkingThreads, BlocksThatOneReleasesAnotherAcquires) {
   for (std::size_t i = 0; i < blocks; ++i) {
     auto& place = belt[i % belt.size()];
     while (place.load() != nullptr) std::this_thread::yield();
-    place = new Allocation{pool.acquire(4 * KiB)};
+    place = new Allocation{pool.acquire(bytes)};
   }
   consumer.join();
   auto const counts = pool.statistics();
   EXPECT_EQ(counts.total_allocations, std::uint64_t{blocks});
+  EXPECT_LE(counts.peak_active_bytes, (belt.size() + 2) * bytes) << "what is parked is in nobody's use";
   EXPECT_EQ(counts.active_allocations, 0U);
   EXPECT_LT(device.driver_calls(), 500U) << "they come back";
   pool.validate();
 }
+
+INSTANTIATE_TEST_SUITE_P(Sizes, PoolParkingThreadsOfSize, ::testing::Values(4 * KiB, 1 * MiB, 16 * MiB, 256 * MiB));
 
 TEST(PoolParkingThreads, StatisticsAreTrueAtEveryMoment) {
   ScriptedDevice device{1 * GiB};
