@@ -476,6 +476,10 @@ void BufferCore::Inside::mark(BufferCore& self, Place place, ByteRange range, Ev
   if (storage && !says_when && place != host_place) storage->used_by_others(*side(place).device, nullptr);
   commit(std::move(plan), says_when ? std::vector{event} : std::vector<Event>{}, Events::of_the_end);
   if (overrules) counters.conflicting_marks.fetch_add(1, std::memory_order_relaxed);
+  if (!storage) return;
+  // What is marked was written, by somebody who took no access for writing.
+  storage->usage().note_host(false, place == host_place);
+  storage->usage().note_device(false, place != host_place);
 }
 
 void BufferCore::Inside::release(BufferCore& self, Place place, Place to) {

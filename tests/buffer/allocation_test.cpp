@@ -234,6 +234,27 @@ TEST_F(Allocations, WrappedMemoryIsNotTheManagersAndOnNoBook) {
   EXPECT_THAT(memory, Each(3));
 }
 
+TEST_F(Allocations, WhatIsMarkedOrWrittenThroughAMappingIsAUseOnTheBook) {
+  auto buffer = placed(MiB, Placement::device_local, AccessPattern::unknown, "marked");
+  buffer.allocate(true, true);
+  buffer.mark_device_dirty();
+  buffer.sync_to_host();
+  EXPECT_EQ(line(far, Location::device, "marked").device_writes, 1U);
+  buffer.mark_host_dirty();
+  EXPECT_EQ(line("cpu", Location::host, "marked").host_writes, 1U);
+  {
+    auto const seen = buffer.map(MapMode::read);
+    auto written = buffer.map(MapMode::write);
+    written[0] = 1;
+  }
+  EXPECT_EQ(line("cpu", Location::host, "marked").host_writes, 2U);
+  EXPECT_EQ(line("cpu", Location::host, "marked").device_writes, 0U);
+  EXPECT_EQ(line(far, Location::device, "marked").host_writes, 0U);
+  auto const use = manager.place(sim, {.bytes = MiB}, Name("marked")).use;
+  EXPECT_EQ(use.host_writes, 2U);
+  EXPECT_EQ(use.device_writes, 1U);
+}
+
 TEST_F(Allocations, RecordedUseOfANameDecidesForTheNextOfIt) {
   auto const wanted = [&](std::string name) { return manager.place(sim, {.bytes = MiB}, Name(std::move(name))); };
   EXPECT_EQ(wanted("results").rule, PlacementRule::medium);
