@@ -84,7 +84,7 @@ void bind_device(nb::module_& m) {
       // Devices are the process's: another one has to look for its own.
       .def("__reduce__", [](nb::handle self) {
         auto const id = std::string(nb::cast<Device const&>(self).id());
-        return nb::make_tuple(nb::module_::import_("unimem").attr("device"), nb::make_tuple(id));
+        return nb::make_tuple(nb::module_::import_("unimem._devices").attr("_device_of"), nb::make_tuple(id));
       });
 
   m.def(

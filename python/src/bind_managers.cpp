@@ -1,16 +1,16 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/manager/memory_manager.hpp>
-#include <unimem/report/json.hpp>
-#include <unimem/report/text.hpp>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
-#include <string>
+#include <cstdint>
+#include <utility>
 
 #include "bindings.hpp"
 #include "gil.hpp"
+#include "manager_records.hpp"
 
 namespace unimem::python {
 
@@ -18,47 +18,74 @@ namespace nb = nanobind;
 
 namespace {
 
-nb::dict statistics_of(GlobalMemoryStatistics const& s) {
-  nb::dict result;
-  result["total_allocations"] = s.total_allocations;
-  result["active_allocations"] = s.active_allocations;
-  result["active_bytes"] = s.active_bytes;
-  result["pooled_bytes"] = s.pooled_bytes;
-  result["reserved_bytes"] = s.reserved_bytes;
-  result["reclaims"] = s.reclaims;
-  result["failed_reclaims"] = s.failed_reclaims;
-  result["reclaimed_bytes"] = s.reclaimed_bytes;
-  result["cache_trims"] = s.cache_trims;
-  result["waits"] = s.waits;
-  result["refusals"] = s.refusals;
-  return result;
+void bind_pool(nb::module_& m) {
+  nb::class_<MemoryPool>(m, "_BlockPool", "The blocks of one location of one device.")
+      .def(
+          "_statistics",
+          [](MemoryPool const& self) {
+            auto const statistics = unlocked([&] { return self.statistics(); });
+            return record_of(statistics);
+          },
+          nb::sig("def _statistics(self) -> unimem._manager_records.BlockStatistics"))
+      .def(
+          "_fragmentation",
+          [](MemoryPool const& self) {
+            auto const fragmentation = unlocked([&] { return self.fragmentation(); });
+            return record_of(fragmentation);
+          },
+          nb::sig("def _fragmentation(self) -> unimem._manager_records.PoolFragmentation"))
+      .def("_trim",
+           [](MemoryPool& self, std::size_t keep_bytes) { return unlocked([&] { return self.trim(keep_bytes); }); })
+      .def(
+          "_defragment",
+          [](MemoryPool& self) {
+            auto const done = unlocked([&] { return self.defragment(); });
+            return record_of(done);
+          },
+          nb::sig("def _defragment(self) -> unimem._manager_records.PoolDefragmentation"));
 }
 
 }  // namespace
 
 void bind_managers(nb::module_& m) {
-  nb::class_<MemoryManager>(m, "_MemoryManager", "Memory of every device and location, with limits.")
-      .def_prop_ro("_id", [](MemoryManager const& self) { return reinterpret_cast<std::uintptr_t>(&self); })
+  bind_pool(m);
+  nb::class_<MemoryManager> manager(m, "_MemoryManager", "Memory of every device and location, with limits.");
+  manager.def_prop_ro("_id", [](MemoryManager const& self) { return reinterpret_cast<std::uintptr_t>(&self); })
       .def("_available",
            [](MemoryManager& self, Device& on) { return unlocked([&] { return self.available_memory(on); }); })
       .def("_total", [](MemoryManager& self, Device& on) { return unlocked([&] { return self.total_memory(on); }); })
       .def("_set_limit",
-           [](MemoryManager& self, Device& on, std::size_t bytes) { unlocked([&] { self.set_limit(on, bytes); }); })
-      .def(
-          "cleanup", [](MemoryManager& self) { return unlocked([&] { return self.cleanup(); }); },
-          "Gives all cached blocks back; returns the bytes. Never touches live memory.")
-      .def("_statistics",
-           [](MemoryManager const& self) {
-             auto const statistics = unlocked([&] { return self.statistics(); });
-             return statistics_of(statistics);
+           [](MemoryManager& self, Device& on, int location, std::size_t bytes) {
+             unlocked([&] { self.set_limit(on, static_cast<Location>(location), bytes); });
            })
       .def(
-          "to_json", [](MemoryManager const& self) { return unlocked([&] { return to_json(self.statistics()); }); },
-          "The statistics as one JSON object, pools and size classes included.");
+          "_pool",
+          [](MemoryManager& self, Device& on, int location) {
+            return unlocked([&] { return &self.pool(on, static_cast<Location>(location)); });
+          },
+          nb::rv_policy::reference)
+      .def(
+          "_defragment",
+          [](MemoryManager& self, Device& on) {
+            auto const done = unlocked([&] { return self.defragment(on); });
+            return record_of(done);
+          },
+          nb::sig("def _defragment(self, on: Device, /) -> unimem._manager_records.PoolDefragmentation"))
+      .def(
+          "cleanup", [](MemoryManager& self) { return unlocked([&] { return self.cleanup(); }); },
+          "Gives all cached blocks back; returns the bytes. Never touches live memory.");
+  bind_reports(m, manager);
   m.def("_default_manager", [] { return unlocked([] { return &default_manager(); }); }, nb::rv_policy::reference);
   // Everything allocated from a manager must be gone before it, arrays and ids of buffers included, which nobody can
   // promise for a garbage collector: so it stays. What it holds goes back by `cleanup`.
-  m.def("_new_manager", [] { return unlocked([] { return new MemoryManager; }); }, nb::rv_policy::reference);
+  m.def(
+      "_new_manager",
+      [](std::size_t stacks_every) {
+        ManagerOptions options;
+        options.leaks.stacks.every = stacks_every;
+        return unlocked([&] { return new MemoryManager(std::move(options)); });
+      },
+      nb::arg("stacks_every"), nb::rv_policy::reference);
 }
 
 }  // namespace unimem::python

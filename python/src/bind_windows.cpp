@@ -1,7 +1,5 @@
-#include <unimem/buffer/options.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/device.hpp>
-#include <unimem/manager/memory_manager.hpp>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -12,7 +10,6 @@
 #include <utility>
 
 #include "bindings.hpp"
-#include "departures.hpp"
 #include "device_array.hpp"
 #include "gil.hpp"
 #include "host_array.hpp"
@@ -45,54 +42,6 @@ nb::tuple shape_of(Window const& window) {
   nb::list extents;
   for (auto const extent : window.shape()) extents.append(extent);
   return nb::tuple(extents);
-}
-
-BufferOptions options_of(MemoryManager* manager, Device* device, int location, int tracking, bool pinned, bool strict,
-                         std::string name, int priority) {
-  BufferOptions options;
-  options.manager = manager;
-  options.device = device;
-  options.location = static_cast<Location>(location);
-  options.tracking = static_cast<Tracking>(tracking);
-  options.pinned = pinned;
-  options.strict = strict;
-  options.name = std::move(name);
-  options.priority = priority;
-  return options;
-}
-
-void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype, MemoryManager* manager, Device* device,
-                 int location, int tracking, bool pinned, bool strict, std::string name, int priority) {
-  auto options = options_of(manager, device, location, tracking, pinned, strict, std::move(name), priority);
-  auto const count = Shape(shape).count();
-  auto const item = static_cast<std::size_t>(PyDataType_ELSIZE(reinterpret_cast<PyArray_Descr*>(dtype.ptr())));
-  auto const bytes = checked_multiply(count, item, "shape");
-  auto core = unlocked([&] { return std::make_shared<BufferCore>(bytes, std::move(options)); });
-  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
-}
-
-/// Over the memory of an array, which is C-contiguous and writable (checked in Python) and stays until the last use of
-/// it.
-void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* device, int tracking,
-                std::string name) {
-  auto* const source = reinterpret_cast<PyArrayObject*>(array.ptr());
-  std::vector<std::size_t> shape;
-  shape.reserve(static_cast<std::size_t>(PyArray_NDIM(source)));
-  for (int i = 0; i < PyArray_NDIM(source); ++i) shape.push_back(static_cast<std::size_t>(PyArray_DIM(source, i)));
-  auto* const data = PyArray_DATA(source);
-  auto const bytes = static_cast<std::size_t>(PyArray_NBYTES(source));
-  auto options =
-      options_of(manager, device, static_cast<int>(Location::device), tracking, false, false, std::move(name), 0);
-  nb::object dtype = nb::borrow(reinterpret_cast<PyObject*>(PyArray_DESCR(source)));
-  if (bytes == 0) {  // no memory to wrap, and nothing that would ever let go of the array
-    auto empty = unlocked([&] { return std::make_shared<BufferCore>(0, std::move(options)); });
-    new (self) Window(std::move(empty), 0, std::move(shape), std::move(dtype), true);
-    return;
-  }
-  auto* const kept = array.release().ptr();
-  BufferCore::Wrapped wrapped{data, Ownership::take([kept](void*) { depart(kept); }), Location::host};
-  auto core = unlocked([&] { return std::make_shared<BufferCore>(bytes, std::move(options), std::move(wrapped)); });
-  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
 }
 
 /// The host side for who reads by the buffer protocol. Writing that way could not be noticed, so it is refused.
@@ -338,11 +287,6 @@ void bind_elements(nb::class_<Window>& window) {
 /// What only whole buffers have: unimem.UnifiedBuffer gives them public names.
 void bind_whole(nb::class_<Window>& window) {
   window
-      .def("__init__", &make_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager").none(),
-           nb::arg("device").none(), nb::arg("location"), nb::arg("tracking"), nb::arg("pinned"), nb::arg("strict"),
-           nb::arg("name"), nb::arg("priority"))
-      .def("__init__", &wrap_array, nb::arg("array"), nb::arg("manager").none(), nb::arg("device").none(),
-           nb::arg("tracking"), nb::arg("name"))
       .def("_allocate", [](Window& self, bool host,
                            bool device) { with_core(self, [&](BufferCore& core) { core.allocate(host, device); }); })
       .def("_free",
@@ -394,6 +338,7 @@ void bind_windows(nb::module_& m) {
                             "Elements of a buffer, with the shape and dtype they are seen with.");
   bind_elements(window);
   bind_whole(window);
+  bind_making(window);
   m.def("_set_states", [](nb::sequence const& members) {
     std::size_t i = 0;
     for (nb::handle member : members) {

@@ -2,15 +2,23 @@
 
 #include <nanobind/nanobind.h>
 
+namespace unimem {
+class MemoryManager;
+}
+
 namespace unimem::python {
+
+class Window;
 
 // What each file of this folder adds to the extension module.
 void bind_errors(nanobind::module_& m);
 void bind_devices(nanobind::module_& m);
 void bind_host_arrays(nanobind::module_& m);
 void bind_windows(nanobind::module_& m);
+void bind_making(nanobind::class_<Window>& window);
 void bind_pools(nanobind::module_& m);
 void bind_managers(nanobind::module_& m);
+void bind_reports(nanobind::module_& m, nanobind::class_<MemoryManager>& manager);
 void bind_kernels(nanobind::module_& m);
 void bind_sharing(nanobind::module_& m);
 void bind_streams(nanobind::module_& m);

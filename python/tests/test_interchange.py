@@ -193,11 +193,11 @@ def test_managers_have_limits_and_give_back(sim):
     manager = MemoryManager()
     manager.set_limit(sim, "1MiB")
     assert manager.total_memory(sim) == 1 << 20 == manager.available_memory(sim)
-    buffer = manager.allocate(1000, np.float64, device=sim, name="mine")
+    buffer = manager.allocate(1000, np.float64, location=unimem.Location.DEVICE, device=sim, name="mine")
     assert buffer.state is S.UNINITIALIZED or buffer.is_allocated
     assert manager.available_memory(sim) <= (1 << 20) - 8000
     with pytest.raises(unimem.OutOfMemory) as caught:
-        manager.allocate(1 << 18, np.float64, device=sim)
+        manager.allocate(1 << 18, np.float64, location=unimem.Location.DEVICE, device=sim)
     assert caught.value.limit == 1 << 20 and caught.value.requested == 2 << 20
     filled = manager.allocate(np.arange(10), device=sim)
     assert filled.dtype == np.arange(10).dtype and (filled.to_numpy() == np.arange(10)).all()

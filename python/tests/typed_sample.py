@@ -27,6 +27,16 @@ def lent(pool: MemoryPool, shape: tuple[int, ...]) -> int:
         return int(buffer.to_numpy().sum())
 
 
+def told(manager: unimem.MemoryManager) -> str:
+    buffer = manager.allocate((10,), np.int32, placement=unimem.Placement.HOST_ACCESSIBLE, name="told")
+    decision: unimem.PlacementDecision | None = buffer.placement
+    leaks: unimem.LeakReport = manager.leak_report()
+    live: int = manager.usage().total.live_bytes
+    assert decision is not None and leaks and live == leaks.bytes
+    return decision.why() + manager.statistics.to_json()
+
+
 if __name__ == "__main__":
     assert doubled([1.0, 2.0]) == 6.0
     assert lent(get_memory_pool(), (2, 3)) == 6
+    assert told(unimem.MemoryManager())

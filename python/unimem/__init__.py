@@ -25,7 +25,15 @@ from ._devices import (
     unavailable_backends,
 )
 from ._elements import BufferSlice, copy
-from ._enums import BufferState, Location, Tracking
+from ._enums import (
+    AccessPattern,
+    BufferState,
+    Location,
+    Optimization,
+    Placement,
+    PlacementRule,
+    Tracking,
+)
 from ._errors import (
     BufferNotAllocated,
     CoherenceConflict,
@@ -43,12 +51,30 @@ from ._errors import (
 )
 from ._host import HostArray
 from ._kernels import Kernel, Operand, launch, read, readwrite, write
-from ._manager import MemoryManager, default_manager
+from ._manager import BlockPool, MemoryManager, default_manager
+from ._manager_records import (
+    BlockStatistics,
+    GlobalMemoryStatistics,
+    LeakReport,
+    LiveAllocation,
+    OptimizationReport,
+    OptimizationStep,
+    PlacementDecision,
+    PlacementRecommendations,
+    PlaceUsage,
+    PoolDefragmentation,
+    PoolFragmentation,
+    PoolUsage,
+    RecordedUse,
+    SizeClassStatistics,
+    Usage,
+    UsageCounts,
+    UsageLine,
+)
 from ._pool import MemoryPool, get_memory_pool
 from ._records import (
     BufferStatistics,
     DeviceInfo,
-    GlobalMemoryStatistics,
     LinkStatistics,
     MemoryInfo,
     PoolLimits,
@@ -74,7 +100,10 @@ from ._unimem import (
     DeviceArray,
     Event,
     StreamKernel,
+    can_capture_stacks,
+    can_expose_to_prometheus,
     default_device,
+    describe_address,
     device,
     devices,
     format_size,
@@ -91,14 +120,18 @@ atexit.register(_unimem._interpreter_ends)
 os.register_at_fork(after_in_child=_unimem._after_fork)
 
 __all__ = [
-    "Accelerator", "BufferNotAllocated", "BufferRef", "BufferRegistry", "BufferSlice", "BufferState",
-    "BufferStatistics", "CoherenceConflict", "DataLost", "Device", "DeviceArray", "DeviceError", "DeviceInfo",
-    "Error", "Event", "GlobalMemoryStatistics", "HistogramResult", "HostArray", "InvalidArgument", "IoError",
-    "Kernel", "KernelError", "LinkStatistics", "Location", "MappingResult", "MemoryInfo", "MemoryManager",
-    "MemoryPool", "NotFound", "Operand", "OutOfMemory", "PoolLimits", "PoolStatistics", "SharedBuffer",
-    "SizeMismatch", "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "Tracking",
-    "TransferCounters", "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "affine", "copy",
-    "default_device", "default_manager", "device", "device_info", "devices", "format_size", "get_accelerator",
-    "get_memory_pool", "histogram", "launch", "mapping", "parse_size", "read", "readwrite", "registry", "statistics",
-    "stream_file", "stream_file_async", "transfers", "unavailable_backends", "version", "write",
+    "Accelerator", "AccessPattern", "BlockPool", "BlockStatistics", "BufferNotAllocated", "BufferRef", "BufferRegistry",
+    "BufferSlice", "BufferState", "BufferStatistics", "CoherenceConflict", "DataLost", "Device", "DeviceArray",
+    "DeviceError", "DeviceInfo", "Error", "Event", "GlobalMemoryStatistics", "HistogramResult", "HostArray",
+    "InvalidArgument", "IoError", "Kernel", "KernelError", "LeakReport", "LinkStatistics", "LiveAllocation", "Location",
+    "MappingResult", "MemoryInfo", "MemoryManager", "MemoryPool", "NotFound", "Operand", "Optimization",
+    "OptimizationReport", "OptimizationStep", "OutOfMemory", "PlaceUsage", "Placement", "PlacementDecision",
+    "PlacementRecommendations", "PlacementRule", "PoolDefragmentation", "PoolFragmentation", "PoolLimits",
+    "PoolStatistics", "PoolUsage", "RecordedUse", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
+    "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "Tracking", "TransferCounters",
+    "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "Usage", "UsageCounts", "UsageLine", "affine",
+    "can_capture_stacks", "can_expose_to_prometheus", "copy", "default_device", "default_manager", "describe_address",
+    "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "histogram", "launch",
+    "mapping", "parse_size", "read", "readwrite", "registry", "statistics", "stream_file", "stream_file_async",
+    "transfers", "unavailable_backends", "version", "write",
 ]  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 import numpy.typing as npt
 
+from . import _unimem
 from ._errors import invalid, size_mismatch
 
 ALL = 2**64 - 1
@@ -26,6 +27,11 @@ def count_of(name: str, value: object) -> int:
     if not 0 <= number <= _LARGEST:
         raise invalid(name, number, f"from 0 to {_LARGEST}")
     return number
+
+
+def size_of(name: str, value: object) -> int:
+    """A number of bytes, or text that says one: "64MiB"."""
+    return _unimem.parse_size(value) if isinstance(value, str) else count_of(name, value)
 
 
 def optional_count(name: str, value: object) -> int:

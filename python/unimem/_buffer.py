@@ -17,6 +17,7 @@ from ._enums import BufferState, Location, Tracking, number_of
 from ._errors import UnsupportedOperation, invalid
 from ._host import HostArray
 from ._manager import MemoryManager, native
+from ._manager_records import PlacementDecision
 from ._unimem import Device
 
 _TRACKING = list(Tracking)
@@ -145,6 +146,16 @@ class UnifiedBuffer(Elements):
     def discard(self) -> None:
         """Forgets the data without saving it; the storage stays."""
         self._discard()
+
+    @property
+    def location(self) -> Location:
+        """Where it is at home: the location it was given, but HOST where locked memory was refused."""
+        return self._location
+
+    @property
+    def placement(self) -> PlacementDecision | None:
+        """How `MemoryManager.allocate` came to that, and `why()`; None for buffers that were made otherwise."""
+        return self._placement
 
     @property
     def priority(self) -> int:

@@ -27,6 +27,11 @@ def named(on: Device | str | None) -> Device | None:
     return device(on) if isinstance(on, str) else on
 
 
+def _device_of(id: str) -> Device:
+    """What a pickled device becomes, since only functions of Python's own can be named in a pickle."""
+    return device(id)
+
+
 class Accelerator:
     """A device as the documents ask for it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 from . import _unimem
+from ._errors import invalid
 
 
 class _Named(enum.Enum):
@@ -52,9 +53,82 @@ class Location(_Named):
     UNIFIED = "unified"
 
 
+class Placement(_Named):
+    """Where an allocation should live. AUTOMATIC lets the manager decide; what it decided is never AUTOMATIC."""
+
+    AUTOMATIC = "automatic"
+    DEVICE_LOCAL = "device_local"
+    HOST_PINNED = "host_pinned"
+    HOST_ACCESSIBLE = "host_accessible"
+    UNIFIED = "unified"
+    READ_ONLY_OPTIMIZED = "read_only_optimized"
+    WRITE_ONLY_OPTIMIZED = "write_only_optimized"
+    STREAMING_OPTIMIZED = "streaming_optimized"
+    RANDOM_ACCESS_OPTIMIZED = "random_access_optimized"
+
+
+class AccessPattern(_Named):
+    """How an allocation will be used: a hint for its placement."""
+
+    UNKNOWN = "unknown"
+    SEQUENTIAL = "sequential"
+    RANDOM = "random"
+    STREAMING = "streaming"
+    STRIDED = "strided"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    READ_ONLY = "read_only"
+    WRITE_ONLY = "write_only"
+    READ_WRITE = "read_write"
+
+
+class PlacementRule(_Named):
+    """Why a placement was chosen: `PlacementDecision.why()` says it in a sentence."""
+
+    ASKED = "asked"
+    SMALL = "small"
+    MEDIUM = "medium"
+    LARGE = "large"
+    READ_ONLY = "read_only"
+    SHARED_MEMORY = "shared_memory"
+    SCATTERED = "scattered"
+    DEVICE_FULL = "device_full"
+    NEVER_ON_DEVICE = "never_on_device"
+    NEVER_ON_HOST = "never_on_host"
+    ONLY_READ = "only_read"
+    COPIED_OFTEN = "copied_often"
+    SELDOM_COPIED = "seldom_copied"
+
+
+class Optimization(_Named):
+    """What `MemoryManager.optimize` does to a buffer."""
+
+    PIN = "pin"
+    """Locks the host memory of what is copied again and again, where it stands."""
+    RELEASE = "release"
+    """Gives back a device's copy that is not about to be used, and that the host has as well."""
+    PLACE = "place"
+    """Brings to a device what is about to be used there, and was evicted."""
+
+
 def number_of(member: enum.Enum) -> int:
     """Its number in C++: the members stand in the same order there."""
     return list(type(member)).index(member)
+
+
+def number_in(kind: type[enum.Enum], name: str, value: object) -> int:
+    """The same of an argument, which must be a member of `kind`."""
+    if not isinstance(value, kind):
+        raise invalid(name, repr(value), f"a member of unimem.{kind.__name__}")
+    return number_of(value)
+
+
+_KINDS: dict[str, list[enum.Enum]] = {kind.__name__: list(kind) for kind in (Location, Placement, PlacementRule, Optimization)}
+
+
+def member(kind: str, number: int) -> enum.Enum:
+    """The member with a number of C++'s."""
+    return _KINDS[kind][number]
 
 
 _unimem._set_states(list(BufferState))

@@ -10,15 +10,55 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
-from ._arguments import count_of
+from ._arguments import count_of, dtype_of, elements_of, shape_of, size_of
 from ._devices import named
-from ._enums import Location
+from ._enums import AccessPattern, Location, Placement, number_in
 from ._errors import invalid
-from ._records import GlobalMemoryStatistics
+from ._manager_records import (
+    BlockStatistics,
+    GlobalMemoryStatistics,
+    LeakReport,
+    LiveAllocation,
+    OptimizationReport,
+    PlacementDecision,
+    PlacementRecommendations,
+    PoolDefragmentation,
+    PoolFragmentation,
+    Usage,
+)
+from ._tables import grid
 from ._unimem import Device, default_device
 
 if TYPE_CHECKING:
     from ._buffer import UnifiedBuffer
+
+
+class BlockPool:
+    """The blocks of one location of one device, which buffers take their memory from. Thread-safe."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, _native: _unimem._BlockPool) -> None:
+        self._native = _native
+
+    @property
+    def statistics(self) -> BlockStatistics:
+        return self._native._statistics()
+
+    def fragmentation(self) -> PoolFragmentation:
+        """Free memory inside of it, by a walk over its blocks."""
+        return self._native._fragmentation()
+
+    def trim(self, keep_bytes: int | str = 0) -> int:
+        """Gives cached blocks back, the oldest first, until at most so many bytes are cached; returns the bytes given back."""
+        return self._native._trim(size_of("keep_bytes", keep_bytes))
+
+    def defragment(self) -> PoolDefragmentation:
+        """Puts free pages side by side. Nothing that is in use moves, and nothing is copied."""
+        return self._native._defragment()
+
+    def _repr_html_(self) -> str:
+        return self.statistics._repr_html_()
 
 
 class MemoryManager:
@@ -26,41 +66,57 @@ class MemoryManager:
     buffers for their device copies, those that lose least by it first, before it raises OutOfMemory.
 
     Thread-safe. What is behind it stays until the process ends, since buffers and arrays that were made from it may: `cleanup()`,
-    or the end of a ``with`` block, gives back what it has cached.
+    or the end of a ``with`` block, gives back what it has cached. `stacks_every`: of every how many-th allocation of buffers the stack
+    is captured for `leak_report`: 1 all, 0 none (UnsupportedOperation where the library cannot).
     """
 
     __slots__ = ("_native",)
 
-    def __init__(self, *, _native: _unimem._MemoryManager | None = None) -> None:
-        self._native = _unimem._new_manager() if _native is None else _native
+    def __init__(self, *, stacks_every: int = 0, _native: _unimem._MemoryManager | None = None) -> None:
+        self._native = _native or _unimem._new_manager(count_of("stacks_every", stacks_every))
 
     def allocate(
         self,
         what: SupportsIndex | Iterable[SupportsIndex] | np.ndarray,
         dtype: npt.DTypeLike | None = None,
         *,
-        location: Location = Location.DEVICE,
+        location: Location | None = None,
+        placement: Placement = Placement.AUTOMATIC,
+        access: AccessPattern = AccessPattern.UNKNOWN,
         device: Device | str | None = None,
         name: str = "",
     ) -> UnifiedBuffer:
-        """A buffer of a shape, allocated where `location` says, contents undefined; or, of an array, one holding a copy of it."""
+        """A buffer of a shape, contents undefined, or, of an array, one holding a copy of it; with memory where it was asked for.
+
+        `location` is a demand: UnsupportedOperation where the device does not serve it. None: the placement decides, by the documented
+        table and by what buffers of this name were used for so far; what came of it is told by `buffer.location` and
+        `buffer.placement`. InvalidArgument if the two contradict each other."""
         from ._buffer import UnifiedBuffer
 
         array = what if isinstance(what, np.ndarray) else None
-        pinned = location is Location.PINNED
-        shape = array.shape if array is not None else what
-        buffer = UnifiedBuffer(
-            cast(Any, shape), dtype if dtype is not None else array.dtype if array is not None else np.float32, pinned=pinned, device=device,
-            location=location, name=name, manager=self,
+        shape = shape_of(cast(Any, what)) if array is None else list(array.shape)
+        element = dtype_of(dtype if dtype is not None else np.float32 if array is None else array.dtype)
+        contents = None if array is None else elements_of(array, element, "data", array.shape, array.size)
+        buffer = UnifiedBuffer.__new__(UnifiedBuffer)
+        _unimem.Window.__init__(
+            buffer, shape, element, self._native, named(device), -1 if location is None else number_in(Location, "location", location),
+            number_in(Placement, "placement", placement), number_in(AccessPattern, "access", access), name,
         )  # fmt: skip
-        on_device = location is Location.DEVICE
-        if array is None:
-            return buffer.allocate(not on_device, on_device)
-        buffer.allocate(True, False)
-        buffer.copy_from(array)
-        if on_device:
-            buffer.sync_to_device()
+        if contents is not None:
+            buffer.copy_from(contents)
+            if buffer.location is Location.DEVICE:
+                buffer.sync_to_device()
         return buffer
+
+    def wrap(self, array: np.ndarray, *, device: Device | str | None = None, name: str = "") -> UnifiedBuffer:
+        """A buffer over the memory of an array, without a copy: `UnifiedBuffer.from_array` with this manager."""
+        from ._buffer import UnifiedBuffer
+
+        return UnifiedBuffer.from_array(array, device=device, name=name, manager=self)
+
+    def pool(self, device: Device | str | None = None, location: Location = Location.DEVICE) -> BlockPool:
+        """The blocks that serve a location of a device. Host and pinned memory of every device are the cpu's."""
+        return BlockPool(self._native._pool(named(device) or default_device(), number_in(Location, "location", location)))
 
     def available_memory(self, device: Device | str | None = None) -> int:
         """Bytes that could still be allocated on a device: its limit less what is live there; cached blocks count as free."""
@@ -70,12 +126,13 @@ class MemoryManager:
         """The limit, or the device's capacity if none is set or it is smaller."""
         return self._native._total(named(device) or default_device())
 
-    def set_limit(self, device: Device | str, bytes: int | str) -> None:
-        """Bounds the memory reserved on a device: a number of bytes, or ``"64MiB"``. InvalidArgument if it is below what is live."""
+    def set_limit(self, device: Device | str, bytes: int | str, *, location: Location = Location.DEVICE) -> None:
+        """Bounds the memory reserved on a device: a number of bytes, or ``"64MiB"``. InvalidArgument if it is below what is live.
+        Pageable and pinned memory are the host's, whatever device is named."""
         on = named(device)
         if on is None:
             raise invalid("device", device, "a device or its id")
-        self._native._set_limit(on, _unimem.parse_size(bytes) if isinstance(bytes, str) else count_of("bytes", bytes))
+        self._native._set_limit(on, number_in(Location, "location", location), size_of("bytes", bytes))
 
     def cleanup(self) -> int:
         """Gives all cached blocks back; returns the bytes. Never touches live memory."""
@@ -83,11 +140,51 @@ class MemoryManager:
 
     @property
     def statistics(self) -> GlobalMemoryStatistics:
-        return GlobalMemoryStatistics(**self._native._statistics())
+        return self._native._statistics()
 
     def report(self) -> dict[str, Any]:
         """The statistics with every pool and size class, as the command line prints them."""
-        return cast(dict[str, Any], json.loads(self._native.to_json()))
+        return cast(dict[str, Any], json.loads(self.statistics.to_json()))
+
+    def usage(self) -> Usage:
+        """The memory of buffers by device, location and name. Memory that was wrapped is in none of it."""
+        return self._native._usage()
+
+    def live(self) -> tuple[LiveAllocation, ...]:
+        """Every piece of memory that a buffer of this manager has."""
+        return self._native._live()
+
+    def leak_report(self) -> LeakReport:
+        """The same as what has not been given back, the largest first: collect garbage before asking."""
+        return self._native._leak_report()
+
+    def recommendations(self, device: Device | str | None = None) -> PlacementRecommendations:
+        """What new buffers on a device should ask for, from what all buffers were used for."""
+        return self._native._recommendations(named(device) or default_device())
+
+    def place(
+        self,
+        bytes: int | str,
+        *,
+        placement: Placement = Placement.AUTOMATIC,
+        access: AccessPattern = AccessPattern.UNKNOWN,
+        device: Device | str | None = None,
+        name: str = "",
+    ) -> PlacementDecision:
+        """Where a buffer of that many bytes should be at home, and `why()`, without allocating it."""
+        return self._native._place(
+            named(device) or default_device(), size_of("bytes", bytes), number_in(Placement, "placement", placement),
+            number_in(AccessPattern, "access", access), name,
+        )  # fmt: skip
+
+    def optimize(self, *, max_pinned_bytes: int | str = 256 << 20, max_placed_bytes: int | str = 256 << 20) -> OptimizationReport:
+        """Acts on what is known of the use of buffers: locks host memory of what is copied again and again, gives back devices' copies
+        that are not about to be used, brings back what is. Contents, and addresses that anybody has, stay as they are."""
+        return self._native._optimize(size_of("max_pinned_bytes", max_pinned_bytes), size_of("max_placed_bytes", max_placed_bytes))
+
+    def defragment(self, device: Device | str | None = None) -> PoolDefragmentation:
+        """Brings the free memory of a device together, and moves blocks in use that nobody has an address of."""
+        return self._native._defragment(named(device) or default_device())
 
     def __enter__(self) -> MemoryManager:
         return self
@@ -101,15 +198,9 @@ class MemoryManager:
         return f"<unimem.MemoryManager: {size(s.active_bytes)} in use, {size(s.pooled_bytes)} cached>"
 
     def _repr_html_(self) -> str:
-        pools = self.report()["pools"]
-        head = "<tr><th>device</th><th>location</th><th>in use</th><th>cached</th></tr>"
-        size = _unimem.format_size
-        rows = "".join(
-            f"<tr><td>{one['device']}</td><td>{one['location']}</td><td>{size(one['pool']['active_bytes'])}</td>"
-            f"<td>{size(one['pool']['total_pooled_bytes'])}</td></tr>"
-            for one in pools
-        )
-        return f"<table><caption>MemoryManager</caption>{head}{rows}</table>"
+        names = ("device", "location", "active_bytes", "total_pooled_bytes")
+        rows = [(one.device, one.location.value, one.pool.active_bytes, one.pool.total_pooled_bytes) for one in self.statistics.pools]
+        return grid("MemoryManager", names, rows)
 
 
 _default = MemoryManager(_native=_unimem._default_manager())

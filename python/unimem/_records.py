@@ -2,12 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+import enum
+import json
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, cast
+
+from ._tables import pairs
+from ._unimem import Device
+
+
+def _plain(value: object) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, Record):
+        return value._values()
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return value.id if isinstance(value, Device) else value
+
+
+class Record:
+    """What every record can do: be read by programs, and be looked at in a notebook."""
+
+    __slots__ = ()
+
+    def _values(self) -> dict[str, Any]:
+        return {one.name: _plain(getattr(self, one.name)) for one in fields(cast(Any, self))}
+
+    def to_json(self) -> str:
+        """One JSON object on one line, keys as the attributes are named and in their order, sizes in bytes."""
+        return json.dumps(self._values())
+
+    def _repr_html_(self) -> str:
+        return pairs(type(self).__name__, [(one.name, getattr(self, one.name)) for one in fields(cast(Any, self))])
 
 
 @dataclass(frozen=True, slots=True)
-class BufferStatistics:
+class BufferStatistics(Record):
     """What moved for one buffer since it was made: bytes, and the copies that carried them. Switches between sides that
     share storage move nothing and count nothing."""
 
@@ -28,7 +60,7 @@ class BufferStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class TransferCounters:
+class TransferCounters(Record):
     """What a device has carried out, for everybody and as long as the process lives: take the difference of two looks."""
 
     host_to_device_bytes: int
@@ -44,7 +76,7 @@ class TransferCounters:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkStatistics:
+class LinkStatistics(Record):
     """What moved from one place to another for one buffer. Places are device ids, and "host"."""
 
     source: str
@@ -54,7 +86,7 @@ class LinkStatistics:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceInfo:
+class DeviceInfo(Record):
     """What does not change while a device exists. Sizes in bytes."""
 
     name: str
@@ -87,7 +119,7 @@ class UnavailableBackend(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PoolLimits:
+class PoolLimits(Record):
     """How much a buffer pool keeps; None: as much as it likes. Bytes are those of the buffers' elements."""
 
     max_bytes: int | None = None
@@ -97,7 +129,7 @@ class PoolLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolStatistics:
+class PoolStatistics(Record):
     """What a buffer pool has done. ``hits + misses`` is the number of acquires."""
 
     hits: int
@@ -117,19 +149,8 @@ class PoolStatistics:
         acquires = self.hits + self.misses
         return self.hits / acquires if acquires else 0.0
 
+    def _values(self) -> dict[str, Any]:
+        return Record._values(self) | {"hit_rate": self.hit_rate}
 
-@dataclass(frozen=True, slots=True)
-class GlobalMemoryStatistics:
-    """All memory of one manager; by device and location: ``MemoryManager.to_json``."""
-
-    total_allocations: int
-    active_allocations: int
-    active_bytes: int
-    pooled_bytes: int
-    reserved_bytes: int
-    reclaims: int
-    failed_reclaims: int
-    reclaimed_bytes: int
-    cache_trims: int
-    waits: int
-    refusals: int
+    def _repr_html_(self) -> str:
+        return pairs("PoolStatistics", self._values().items())

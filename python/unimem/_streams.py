@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _unimem
-from ._arguments import ALL, count_of
+from ._arguments import ALL, count_of, size_of
 from ._devices import named
 from ._errors import KernelError, invalid
 from ._kernels import Kernel
@@ -119,10 +119,6 @@ def _shown(progress: Progress | bool | None, path: str) -> Iterator[Progress | N
         yield show
 
 
-def _bytes(name: str, value: int | str) -> int:
-    return _unimem.parse_size(value) if isinstance(value, str) else count_of(name, value)
-
-
 def stream_file(
     path: str | os.PathLike[str],
     kernel: StreamKernel | Kernel,
@@ -151,8 +147,8 @@ def stream_file(
     name = os.fspath(path)
     with _shown(progress, name) as show:
         done = _unimem._stream(
-            name, chosen, _bytes("chunk_bytes", chunk_bytes), count_of("buffers", buffers), named(device),
-            "" if output is None else os.fspath(output), element or "", ALL if memory_limit is None else _bytes("memory_limit", memory_limit),
+            name, chosen, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), named(device),
+            "" if output is None else os.fspath(output), element or "", ALL if memory_limit is None else size_of("memory_limit", memory_limit),
             native(manager), show, _stop or _unimem._Stop(),
         )  # fmt: skip
     kind, *fields = done.pop("result")

@@ -1,0 +1,127 @@
+#include <unimem/buffer/options.hpp>
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bindings.hpp"
+#include "departures.hpp"
+#include "gil.hpp"
+#include "manager_records.hpp"
+#include "numpy_api.hpp"
+#include "window.hpp"
+
+namespace unimem::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+std::size_t bytes_of(std::vector<std::size_t> const& shape, nb::handle dtype) {
+  auto const item = static_cast<std::size_t>(PyDataType_ELSIZE(reinterpret_cast<PyArray_Descr*>(dtype.ptr())));
+  return checked_multiply(Shape(shape).count(), item, "shape");
+}
+
+BufferOptions options_of(MemoryManager* manager, Device* device, int location, int tracking, bool pinned, bool strict,
+                         std::string name, int priority) {
+  BufferOptions options;
+  options.manager = manager;
+  options.device = device;
+  options.location = static_cast<Location>(location);
+  options.tracking = static_cast<Tracking>(tracking);
+  options.pinned = pinned;
+  options.strict = strict;
+  options.name = std::move(name);
+  options.priority = priority;
+  return options;
+}
+
+void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype, MemoryManager* manager, Device* device,
+                 int location, int tracking, bool pinned, bool strict, std::string name, int priority) {
+  auto options = options_of(manager, device, location, tracking, pinned, strict, std::move(name), priority);
+  auto const bytes = bytes_of(shape, dtype);
+  auto core = unlocked([&] { return std::make_shared<BufferCore>(bytes, std::move(options)); });
+  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
+}
+
+/// Over the memory of an array, which is C-contiguous and writable (checked in Python) and stays until the last use of
+/// it.
+void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* device, int tracking,
+                std::string name) {
+  auto* const source = reinterpret_cast<PyArrayObject*>(array.ptr());
+  std::vector<std::size_t> shape;
+  shape.reserve(static_cast<std::size_t>(PyArray_NDIM(source)));
+  for (int i = 0; i < PyArray_NDIM(source); ++i) shape.push_back(static_cast<std::size_t>(PyArray_DIM(source, i)));
+  auto* const data = PyArray_DATA(source);
+  auto const bytes = static_cast<std::size_t>(PyArray_NBYTES(source));
+  auto options =
+      options_of(manager, device, static_cast<int>(Location::device), tracking, false, false, std::move(name), 0);
+  nb::object dtype = nb::borrow(reinterpret_cast<PyObject*>(PyArray_DESCR(source)));
+  if (bytes == 0) {  // no memory to wrap, and nothing that would ever let go of the array
+    auto empty = unlocked([&] { return std::make_shared<BufferCore>(0, std::move(options)); });
+    new (self) Window(std::move(empty), 0, std::move(shape), std::move(dtype), true);
+    return;
+  }
+  auto* const kept = array.release().ptr();
+  BufferCore::Wrapped wrapped{data, Ownership::take([kept](void*) { depart(kept); }), Location::host};
+  auto core = unlocked([&] { return std::make_shared<BufferCore>(bytes, std::move(options), std::move(wrapped)); });
+  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
+}
+
+/// As `MemoryManager::allocate` does, which knows elements by their C++ types. `location`: less than 0 where the
+/// placement decides.
+void allocate_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype, MemoryManager& manager,
+                     Device* device, int location, int placement, int access, std::string name) {
+  AllocationOptions asked;
+  if (location >= 0) asked.location = static_cast<Location>(location);
+  asked.placement = static_cast<Placement>(placement);
+  asked.access = static_cast<AccessPattern>(access);
+  asked.device = device;
+  asked.name = std::move(name);
+  auto const bytes = bytes_of(shape, dtype);
+  auto core = unlocked([&] {
+    auto made = std::make_shared<BufferCore>(bytes, detail::buffer_options(manager, asked, bytes));
+    detail::move_in(*made);
+    return made;
+  });
+  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
+}
+
+nb::object placement_of(Window const& window) {
+  auto const core = window.live();
+  auto const& decision = core->options().decision;
+  return decision ? record_of(*decision) : nb::none();
+}
+
+}  // namespace
+
+void bind_making(nb::class_<Window>& window) {
+  window
+      .def("__init__", &make_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager").none(),
+           nb::arg("device").none(), nb::arg("location"), nb::arg("tracking"), nb::arg("pinned"), nb::arg("strict"),
+           nb::arg("name"), nb::arg("priority"))
+      .def("__init__", &wrap_array, nb::arg("array"), nb::arg("manager").none(), nb::arg("device").none(),
+           nb::arg("tracking"), nb::arg("name"))
+      .def("__init__", &allocate_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager"),
+           nb::arg("device").none(), nb::arg("location"), nb::arg("placement"), nb::arg("access"), nb::arg("name"))
+      .def_prop_ro(
+          "_location",
+          [](Window const& self) {
+            auto const core = self.live();
+            return Conversion<Location>::to(unlocked([&] { return core->location(); }));
+          },
+          nb::sig("def _location(self) -> unimem._enums.Location"))
+      .def_prop_ro("_placement", &placement_of,
+                   nb::sig("def _placement(self) -> unimem._manager_records.PlacementDecision | None"));
+}
+
+}  // namespace unimem::python

@@ -1,0 +1,266 @@
+"""What a manager tells of its memory: usage, leaks, placements and their reasons, recommendations, and statistics in every form."""
+
+import copy
+import gc
+import json
+import pickle
+import re
+
+import numpy as np
+import pytest
+
+import unimem
+from unimem import AccessPattern, Location, MemoryManager, Optimization, Placement, PlacementRule, UnifiedBuffer
+
+
+def settled(device):
+    """What queues have left to do would hold buffers that are gone."""
+    gc.collect()
+    device.synchronize()
+
+
+def places(usage):
+    return {(one.device, one.location): one.counts for one in usage.places}
+
+
+def test_usage_has_every_byte_by_device_location_and_name(discrete):
+    manager = MemoryManager()
+    weights = UnifiedBuffer(1000, np.float32, device=discrete, manager=manager, name="weights")
+    other = UnifiedBuffer(10, np.uint8, device=discrete, manager=manager)
+    weights.host[:] = 1
+    weights.sync_to_device()
+    other.allocate(host=True, device=False)
+
+    usage = manager.usage()
+    lines = {(one.device, one.location, one.name): one.counts for one in usage.lines}
+    on_device = lines[discrete.id, Location.DEVICE, "weights"]
+    assert (on_device.live, on_device.live_bytes, on_device.copies_in, on_device.bytes_in) == (1, 4000, 1, 4000)
+    on_host = lines["cpu", Location.HOST, "weights"]
+    assert (on_host.live_bytes, on_host.copies_out, on_host.bytes_out) == (4000, 1, 4000)
+    assert lines["cpu", Location.HOST, ""].live_bytes == 10
+    # Lines sum to places, places to the total.
+    assert places(usage)["cpu", Location.HOST].live_bytes == 4010
+    assert usage.total.live_bytes == 8010 and usage.total.live == 3
+
+    del weights, other
+    settled(discrete)
+    after = manager.usage().total
+    assert (after.live, after.live_bytes, after.peak_bytes, after.releases) == (0, 0, 8010, 3)
+
+
+def test_usage_is_told_as_text_json_and_html(sim):
+    manager = MemoryManager()
+    kept = UnifiedBuffer(1000, device=sim, manager=manager, name="<kept>").allocate()
+    usage = manager.usage()
+    assert "<kept>" in usage.text() and str(usage) == usage.text()
+    told = json.loads(usage.to_json())
+    assert told["schema"] == 1 and told["total"]["live_bytes"] == 8000
+    assert {(one["device"], one["location"], one["name"]) for one in told["lines"]} == {
+        (one.device, one.location.value, one.name) for one in usage.lines
+    }
+    assert "&lt;kept&gt;" in usage._repr_html_() and "<kept>" not in usage._repr_html_()
+    del kept
+
+
+def test_a_planted_leak_is_found_by_its_name_and_nothing_else_is(discrete):
+    manager = MemoryManager()
+    for _ in range(100):
+        UnifiedBuffer(100, device=discrete, manager=manager, name="balanced").fill(1)
+    settled(discrete)
+    assert not manager.leak_report() and manager.leak_report().text() == "" and manager.live() == ()
+
+    leaked = UnifiedBuffer(500, np.float64, device=discrete, manager=manager, name="leaked")
+    leaked.host[:] = 2
+    leaked.sync_to_device()
+    report = manager.leak_report()
+    assert report and report.bytes == 8000
+    assert {(one.name, one.device.id, one.location, one.bytes) for one in report.allocations} == {
+        ("leaked", "cpu", Location.HOST, 4000),
+        ("leaked", discrete.id, Location.DEVICE, 4000),
+    }
+    assert len({one.buffer for one in report.allocations}) == 1
+    assert all(one.stack == () and one.age_seconds >= 0 for one in report.allocations)
+    assert report.text().count("leaked") == 2 and report.text(most=1).count("leaked") == 1
+    with pytest.raises(unimem.InvalidArgument, match="most"):
+        report.text(most=-1)
+    assert "leaked" in report._repr_html_()
+    assert (leaked.to_numpy() == 2).all()
+
+
+@pytest.mark.skipif(not unimem.can_capture_stacks(), reason="the library was built without what captures stacks")
+def test_a_leak_tells_where_it_was_taken(sim):
+    manager = MemoryManager(stacks_every=1)
+    leaked = UnifiedBuffer(500, device=sim, manager=manager, name="leaked").allocate()
+    stacks = [one.stack for one in manager.live()]
+    assert len(stacks) == 2 and all(stacks)
+    assert all(isinstance(unimem.describe_address(address), str) for address in stacks[0])
+    del leaked
+
+
+def test_small_buffers_are_pinned_medium_ones_the_devices_and_they_say_why(discrete):
+    manager = MemoryManager()
+    small = manager.allocate(1000, np.uint8, device=discrete)
+    assert small.placement.rule is PlacementRule.SMALL and small.placement.wanted is Placement.HOST_PINNED
+    assert small.location is (Location.PINNED if small.is_pinned else Location.HOST)
+    medium = manager.allocate(1 << 20, np.uint8, device=discrete)
+    assert (medium.placement.placement, medium.location) == (Placement.DEVICE_LOCAL, Location.DEVICE)
+    assert medium.placement.rule is PlacementRule.MEDIUM and "1 MiB" in medium.placement.why()
+    # The boundaries belong to the middle row.
+    assert manager.place((64 << 10) - 1, device=discrete).rule is PlacementRule.SMALL
+    assert manager.place("64KiB", device=discrete).rule is PlacementRule.MEDIUM
+    assert manager.place("16MiB", device=discrete).rule is PlacementRule.MEDIUM
+    assert manager.place((16 << 20) + 1, device=discrete).rule in (PlacementRule.LARGE, PlacementRule.DEVICE_FULL)
+    read_only = manager.place("1MiB", access=AccessPattern.READ_ONLY, device=discrete)
+    assert read_only.placement is Placement.READ_ONLY_OPTIMIZED
+    assert UnifiedBuffer(10, device=discrete).placement is None
+
+
+def test_what_is_asked_for_is_given_and_copies_of_data_are_where_they_are_placed(discrete):
+    manager = MemoryManager()
+    data = np.arange(1000, dtype=np.int32)
+    on_host = manager.allocate(data, device=discrete, placement=Placement.HOST_ACCESSIBLE)
+    assert (on_host.location, on_host.statistics.host_to_device_copies) == (Location.HOST, 0)
+    on_device = manager.allocate(data, device=discrete, location=Location.DEVICE)
+    assert on_device.location is Location.DEVICE and on_device.valid_on(discrete)
+    assert (on_device.statistics.host_to_device_copies, on_device.statistics.host_to_device_bytes) == (1, 4000)
+    for buffer in (on_host, on_device):
+        np.testing.assert_array_equal(buffer.to_numpy(), data)
+    with pytest.raises(unimem.InvalidArgument):
+        manager.allocate(10, device=discrete, location=Location.HOST, placement=Placement.DEVICE_LOCAL)
+    with pytest.raises(unimem.InvalidArgument, match="placement"):
+        manager.allocate(10, device=discrete, placement="device_local")
+    with pytest.raises(unimem.InvalidArgument, match="location"):
+        manager.allocate(10, device=discrete, location=3)
+    with pytest.raises(unimem.InvalidArgument, match="shape"):
+        manager.allocate(-1, device=discrete)
+    wrapped = manager.wrap(data, device=discrete)
+    wrapped.host[0] = 7
+    assert data[0] == 7 and manager.usage().total.live == 3  # wrapped memory is on no book
+
+
+def test_recommendations_are_the_table_until_use_says_otherwise():
+    # A link so fast that locked pages pay.
+    fast = unimem.device("sim:memory=256MiB,h2d=64GB/s,d2h=64GB/s")
+    manager = MemoryManager()
+    before = manager.recommendations(fast)
+    assert (before.small_buffers, before.medium_buffers, before.large_buffers, before.read_only) == (
+        Placement.HOST_PINNED,
+        Placement.DEVICE_LOCAL,
+        Placement.DEVICE_LOCAL,
+        Placement.READ_ONLY_OPTIMIZED,
+    )
+    # Goes to and fro often: locked pages pay, which the table does not know.
+    busy = UnifiedBuffer(1 << 20, np.uint8, device=fast, manager=manager, name="busy")
+    for i in range(50):
+        busy.host[:] = i
+        busy.device.to_numpy()
+        busy.mark_device_dirty()
+        busy.sync_to_host()
+    assert busy.statistics.host_to_device_copies == busy.statistics.device_to_host_copies == 50
+    after = manager.recommendations(fast)
+    assert after.medium_buffers is Placement.HOST_PINNED and after.hints
+    assert after.hints[0] in after.text() and str(after) == after.text()
+    decision = manager.place(1 << 20, device=fast, name="busy")
+    # A noticed write and a mark are uses, as a read on the device is.
+    assert (decision.use.host_writes, decision.use.device_writes) == (50, 50) and decision.use.device_reads >= 50
+    assert decision.rule is PlacementRule.COPIED_OFTEN and decision.use.uploads == 50 and decision.use.downloaded_bytes == 50 << 20
+    assert manager.place(1 << 20, device=fast, name="another").rule is PlacementRule.MEDIUM
+
+
+def test_optimizing_gives_idle_copies_back_and_loses_nothing(sim):
+    manager = MemoryManager()
+    idle = UnifiedBuffer(1 << 18, np.float32, device=sim, manager=manager, name="idle")
+    idle.host[:] = 3
+    idle.sync_to_device()
+    idle.wont_use(sim)
+    report = manager.optimize()
+    assert [(one.what, one.name, one.device, one.bytes) for one in report.steps] == [(Optimization.RELEASE, "idle", sim, 1 << 20)]
+    assert report.released_bytes == 1 << 20 and "idle" in report.text() and "idle" in report._repr_html_()
+    assert manager.usage().total.live_bytes == 1 << 20
+    assert idle.state is unimem.BufferState.HOST_ONLY and (idle.to_numpy() == 3).all()
+    assert idle.statistics.device_to_host_copies == 0
+    with pytest.raises(unimem.InvalidArgument, match="max_pinned_bytes"):
+        manager.optimize(max_pinned_bytes=-1)
+
+
+def test_statistics_add_up_and_are_told_in_every_form(discrete):
+    manager = MemoryManager()
+    buffers = [UnifiedBuffer(5000, np.uint8, device=discrete, manager=manager).allocate() for _ in range(3)]
+    s = manager.statistics
+    assert s.active_allocations == 6 == sum(one.pool.active_allocations for one in s.pools)
+    assert {(one.device, one.location) for one in s.pools} >= {("cpu", Location.HOST), (discrete.id, Location.DEVICE)}
+    on_device = next(one.pool for one in s.pools if one.device == discrete.id)
+    assert on_device.total_allocations == 3 == on_device.size_classes[1].allocations and len(on_device.size_classes) == 21
+    assert on_device == manager.pool(discrete).statistics
+    told = json.loads(s.to_json())
+    assert told["schema"] == 1 and told["active_bytes"] == s.active_bytes
+    assert json.loads(on_device.to_json()) == next(one["pool"] for one in told["pools"] if one["device"] == discrete.id)
+    assert manager.report() == told
+    html = s._repr_html_()
+    assert discrete.id in html and html.count("<table>") == 2
+    if unimem.can_expose_to_prometheus():
+        assert re.search(r"^unimem_active_bytes " + str(s.active_bytes), s.to_prometheus(), re.MULTILINE)
+        assert f'unimem_usage_live_bytes{{device="{discrete.id}",location="device",name=""}} 15000' in manager.usage().to_prometheus()
+    else:
+        with pytest.raises(unimem.UnsupportedOperation):
+            s.to_prometheus()
+    del buffers
+
+
+def test_records_cannot_be_changed_and_travel_by_value(sim):
+    manager = MemoryManager()
+    buffer = manager.allocate(1 << 20, np.uint8, device=sim, name="one")
+    pool = unimem.MemoryPool(device=sim)
+    records = [
+        manager.statistics, manager.usage(), manager.leak_report(), manager.recommendations(sim), manager.optimize(), buffer.placement,
+        buffer.statistics, unimem.transfers(sim), unimem.device_info(sim), pool.stats(), pool.limits, manager.pool(sim).fragmentation(),
+        manager.pool(sim).defragment(), manager.defragment(sim), *buffer.migrations, *manager.live(),
+    ]  # fmt: skip
+    for one in records:
+        name = next(iter(type(one).__dataclass_fields__))
+        with pytest.raises(AttributeError):
+            setattr(one, name, 1)
+        assert one == copy.copy(one) == pickle.loads(pickle.dumps(one))
+        assert isinstance(json.loads(one.to_json()), dict)
+        assert one._repr_html_().startswith("<table>")
+    assert json.loads(pool.stats().to_json())["hit_rate"] == 0
+
+
+def test_the_blocks_of_a_device_are_trimmed_and_measured(sim):
+    manager = MemoryManager()
+    keep = [UnifiedBuffer(1 << 20, np.uint8, device=sim, manager=manager).allocate(False, True) for _ in range(8)]
+    del keep[::2]
+    settled(sim)
+    blocks = manager.pool(sim)
+    free = blocks.fragmentation()
+    assert free.total_free >= 4 << 20 and 0 <= free.fragmentation_ratio < 1
+    assert blocks.statistics.active_allocations == 4
+    before = blocks.statistics
+    given = blocks.trim()
+    after = blocks.statistics
+    assert given == before.reserved_bytes - after.reserved_bytes > 0 and after.total_pooled_bytes == 0
+    assert all(one.valid_on(sim) is False for one in keep)
+    with pytest.raises(unimem.InvalidArgument, match="keep_bytes"):
+        blocks.trim(-1)
+    # The host's limit, and the device's.
+    manager.set_limit(sim, "4MiB")
+    assert manager.total_memory(sim) == 4 << 20
+    with pytest.raises(unimem.InvalidArgument):
+        manager.set_limit(sim, "3MiB")
+    manager.set_limit(sim, "1MiB", location=Location.HOST)
+    with pytest.raises(unimem.OutOfMemory) as caught:
+        UnifiedBuffer(2 << 20, np.uint8, device=sim, manager=manager).allocate(True, False)
+    assert caught.value.limit == 1 << 20
+
+
+def test_enumerations_are_the_librarys_in_its_order():
+    # What C++ calls them, in texts made from the numbers.
+    manager = MemoryManager()
+    sim = unimem.device("sim:memory=256MiB")
+    for placement in list(Placement)[1:]:
+        decision = manager.place(1 << 20, placement=placement, device=sim)
+        assert decision.asked is decision.wanted is placement and decision.rule is PlacementRule.ASKED
+        assert decision.why().startswith(decision.placement.value)
+    for access, wanted in {AccessPattern.READ_ONLY: Placement.READ_ONLY_OPTIMIZED, AccessPattern.READ_WRITE: Placement.DEVICE_LOCAL}.items():
+        assert manager.place(1 << 20, access=access, device=sim).wanted is wanted
+    assert manager.place(1 << 20, device=unimem.device("cpu")).rule is PlacementRule.SHARED_MEMORY
