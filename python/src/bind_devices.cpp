@@ -81,6 +81,21 @@ void bind_device(nb::module_& m) {
           nb::arg("other").none())
       .def("__hash__", [](Device const& self) { return std::hash<Device const*>{}(&self); })
       .def("__repr__", [](Device const& self) { return "<unimem.Device '" + std::string(self.id()) + "'>"; })
+      .def(
+          "__enter__", [](nb::object self) { return nb::module_::import_("unimem._devices").attr("_enter")(self); },
+          nb::sig("def __enter__(self) -> Device"),
+          "From here to the end of the block it takes the place of the default device for what this thread, or task, "
+          "makes.")
+      .def(
+          "__exit__",
+          [](nb::handle /*self*/, nb::args const& /*exception*/) {
+            nb::module_::import_("unimem._devices").attr("_leave")();
+          },
+          nb::sig("def __exit__(self, *exception: object) -> None"))
+      .def(
+          "_repr_html_",
+          [](nb::handle self) { return nb::module_::import_("unimem._devices").attr("_device_html")(self); },
+          nb::sig("def _repr_html_(self) -> str"))
       // Devices are the process's: another one has to look for its own.
       .def("__reduce__", [](nb::handle self) {
         auto const id = std::string(nb::cast<Device const&>(self).id());

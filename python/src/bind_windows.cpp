@@ -1,3 +1,4 @@
+#include <unimem/buffer/map_mode.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/device.hpp>
 
@@ -147,6 +148,23 @@ nb::dict statistics_of(Window const& window) {
   return result;
 }
 
+/// A plain array over the host side for code that nobody can notice, and what counts it as written at the end.
+nb::tuple map_host(Window& window, int mode) {
+  auto const core = window.live();
+  auto const range = window.range();
+  auto [mapped, kept] = unlocked([&] {
+    auto write = core->map(range, static_cast<MapMode>(mode));
+    return std::pair{std::move(write), core->map(range, MapMode::read)};
+  });
+  bool const writes = static_cast<MapMode>(mode) != MapMode::read;
+  auto hold = std::make_unique<HostHold>(core, std::move(kept), range);
+  auto* const data = hold->begin();
+  auto array = make_plain_array(data, window.shape(), window.dtype(), writes, nb::cast(std::move(hold)));
+  // In a place of its own: what is given up before it is done writes nothing.
+  auto end = writes ? nb::cast(std::make_unique<HostWrite>(core, range, std::move(mapped))) : nb::none();
+  return nb::make_tuple(array, end);
+}
+
 Device& device_or_default(BufferCore const& core, Device* device) {
   return device != nullptr ? *device : core.default_device();
 }
@@ -189,6 +207,8 @@ void bind_elements(nb::class_<Window>& window) {
       .def("_to_numpy", &to_numpy, nb::sig("def _to_numpy(self) -> numpy.ndarray"))
       .def("_write", &write, nb::arg("array"), nb::arg("offset"))
       .def("_read", &read, nb::arg("array"), nb::arg("offset"))
+      .def("_map", &map_host, nb::arg("mode"),
+           nb::sig("def _map(self, mode: int) -> tuple[numpy.ndarray, HostWrite | None]"))
       .def("_fill", &fill, nb::arg("pattern"), nb::arg("offset"), nb::arg("count"))
       .def("_mark_host_dirty",
            [](Window& self, std::size_t offset, std::size_t count) {

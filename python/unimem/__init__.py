@@ -19,16 +19,18 @@ import os
 from ._buffer import UnifiedBuffer
 from ._devices import (
     Accelerator,
+    default_device,
     device_info,
     get_accelerator,
     transfers,
     unavailable_backends,
 )
-from ._elements import BufferSlice, copy
+from ._elements import BufferSlice, Mapping, copy
 from ._enums import (
     AccessPattern,
     BufferState,
     Location,
+    MapMode,
     Optimization,
     Placement,
     PlacementRule,
@@ -102,7 +104,6 @@ from ._unimem import (
     StreamKernel,
     can_capture_stacks,
     can_expose_to_prometheus,
-    default_device,
     describe_address,
     device,
     devices,
@@ -124,10 +125,10 @@ __all__ = [
     "BufferSlice", "BufferState", "BufferStatistics", "CoherenceConflict", "DataLost", "Device", "DeviceArray",
     "DeviceError", "DeviceInfo", "Error", "Event", "GlobalMemoryStatistics", "HistogramResult", "HostArray",
     "InvalidArgument", "IoError", "Kernel", "KernelError", "LeakReport", "LinkStatistics", "LiveAllocation", "Location",
-    "MappingResult", "MemoryInfo", "MemoryManager", "MemoryPool", "NotFound", "Operand", "Optimization",
-    "OptimizationReport", "OptimizationStep", "OutOfMemory", "PlaceUsage", "Placement", "PlacementDecision",
-    "PlacementRecommendations", "PlacementRule", "PoolDefragmentation", "PoolFragmentation", "PoolLimits",
-    "PoolStatistics", "PoolUsage", "RecordedUse", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
+    "MapMode", "Mapping", "MappingResult", "MemoryInfo", "MemoryManager", "MemoryPool", "NotFound", "Operand",
+    "Optimization", "OptimizationReport", "OptimizationStep", "OutOfMemory", "PlaceUsage", "Placement",
+    "PlacementDecision", "PlacementRecommendations", "PlacementRule", "PoolDefragmentation", "PoolFragmentation",
+    "PoolLimits", "PoolStatistics", "PoolUsage", "RecordedUse", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
     "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "Tracking", "TransferCounters",
     "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "Usage", "UsageCounts", "UsageLine", "affine",
     "can_capture_stacks", "can_expose_to_prometheus", "copy", "default_device", "default_manager", "describe_address",

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from . import _unimem
 from ._arguments import count_of, dtype_of, shape_of
-from ._devices import named
+from ._devices import chosen, named
 from ._elements import Elements, copy
-from ._enums import BufferState, Location, Tracking, number_of
+from ._enums import BufferState, Location, Tracking, number_in
 from ._errors import UnsupportedOperation, invalid
 from ._host import HostArray
 from ._manager import MemoryManager, native
@@ -60,7 +60,7 @@ class UnifiedBuffer(Elements):
         manager: MemoryManager | None = None,
     ) -> None:
         super().__init__(
-            shape_of(shape), dtype_of(dtype), native(manager), named(device), number_of(location), number_of(tracking), pinned,
+            shape_of(shape), dtype_of(dtype), native(manager), chosen(device), number_in(Location, "location", location), number_in(Tracking, "tracking", tracking), pinned,
             _strict_by_default() if strict is None else strict, name, priority,
         )  # fmt: skip
 
@@ -87,7 +87,7 @@ class UnifiedBuffer(Elements):
         if isinstance(array, HostArray) and array._hold is not None:
             raise invalid("array", "the host side of another buffer", "memory that no buffer looks after: slice the buffer")
         buffer = cls.__new__(cls)
-        _unimem.Window.__init__(buffer, array.view(np.ndarray), native(manager), named(device), number_of(tracking), name)
+        _unimem.Window.__init__(buffer, array.view(np.ndarray), native(manager), chosen(device), number_in(Tracking, "tracking", tracking), name)
         return buffer
 
     @classmethod
@@ -175,6 +175,14 @@ class UnifiedBuffer(Elements):
         """A hint that it will not be used there for long, so that its copy goes first; returns the buffer."""
         self._foretell(named(device), False)
         return self
+
+    def __enter__(self) -> UnifiedBuffer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Frees the buffer, as `free` does. One that went to its pool meanwhile is the pool's."""
+        if self.is_allocated:
+            self.free()
 
     def __copy__(self) -> UnifiedBuffer:
         return self.clone()

@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
+import json
+from contextvars import ContextVar
+
 from . import _unimem
 from ._records import DeviceInfo, MemoryInfo, TransferCounters, UnavailableBackend
-from ._unimem import Device, default_device, device
+from ._tables import pairs
+from ._unimem import Device, device
+
+_entered: ContextVar[tuple[Device, ...]] = ContextVar("unimem.device", default=())
+"""The devices of the ``with`` blocks that this thread, or task, is in."""
+
+
+def _enter(on: Device) -> Device:
+    _entered.set((*_entered.get(), on))
+    return on
+
+
+def _leave() -> None:
+    _entered.set(_entered.get()[:-1])
+
+
+def default_device() -> Device:
+    """The device of the innermost ``with device:`` block; else UNIMEM_DEVICE if set, else the first of cuda, metal, a GPU under OpenCL,
+    cpu, which is decided once."""
+    entered = _entered.get()
+    return entered[-1] if entered else _unimem.default_device()
 
 
 def device_info(on: Device) -> DeviceInfo:
@@ -30,6 +53,14 @@ def named(on: Device | str | None) -> Device | None:
 def _device_of(id: str) -> Device:
     """What a pickled device becomes, since only functions of Python's own can be named in a pickle."""
     return device(id)
+
+
+def chosen(on: Device | str | None) -> Device | None:
+    """The same for what is made now: None is the device of the ``with`` block, if there is one."""
+    if on is None:
+        entered = _entered.get()
+        return entered[-1] if entered else None
+    return named(on)
 
 
 class Accelerator:
@@ -67,6 +98,15 @@ class Accelerator:
 
     def __repr__(self) -> str:
         return f"<unimem.Accelerator {self._device.id!r}: {self.name}>"
+
+    def _repr_html_(self) -> str:
+        free, total = self.get_memory_info()
+        rows = [("device", self._device.id), ("name", self.name), ("free_bytes", free), ("total_bytes", total)]
+        return pairs("Accelerator", rows)
+
+
+def _device_html(on: Device) -> str:
+    return pairs(f"Device {on.id}", json.loads(device_info(on).to_json()).items())
 
 
 def get_accelerator(on: Device | str | None = None) -> Accelerator:

@@ -12,10 +12,11 @@ import numpy.typing as npt
 from . import _unimem
 from ._arguments import count_of, dtype_of, elements_of, optional_count, shape_of, value_of
 from ._devices import named
-from ._enums import Tracking
+from ._enums import MapMode, Tracking, number_in
 from ._errors import UnsupportedOperation, invalid, size_mismatch
 from ._host import HostArray
 from ._records import BufferStatistics, LinkStatistics
+from ._tables import pairs
 from ._unimem import Device, DeviceArray, Event
 
 _TRACKING = list(Tracking)
@@ -158,6 +159,12 @@ class Elements(_unimem.Window):
         self._fill(np.zeros((), self.dtype).tobytes(), 0, self.size)
         return self
 
+    def map(self, mode: MapMode = MapMode.READ_WRITE) -> Mapping:
+        """Host access between two moments, for code that no one can notice: a plain array in a ``with`` block, all of which counts as
+        written at its end, unless `mode` is READ. DISCARD brings nothing in, for what is overwritten altogether."""
+        array, write = self._map(number_in(MapMode, "mode", mode))
+        return Mapping(array, write)
+
     # Parts
 
     def slice(self, offset: int = 0, count: int | None = None) -> BufferSlice:
@@ -265,8 +272,7 @@ class Elements(_unimem.Window):
     def _repr_html_(self) -> str:
         rows = [("shape", self.shape), ("dtype", self.dtype), ("bytes", _unimem.format_size(self.nbytes)), ("state", self.state.value),
                 ("device", self.default_device.id)]  # fmt: skip
-        cells = "".join(f"<tr><th>{key}</th><td>{value}</td></tr>" for key, value in rows)
-        return f"<table><caption>{type(self).__name__}</caption>{cells}</table>"
+        return pairs(type(self).__name__, rows)
 
 
 class BufferSlice(Elements):
@@ -274,6 +280,39 @@ class BufferSlice(Elements):
     statistics and marks it shows and moves, and keeps them alive."""
 
     __slots__ = ("__weakref__",)
+
+
+class Mapping:
+    """Elements of a buffer on the host, from `map` to `unmap`: a plain, writable array for code of any language.
+
+        with buffer.map(MapMode.DISCARD) as array:
+            file.readinto(array)
+
+    Device work on the elements meanwhile sees what was there before. Afterwards `array` cannot be written through any more; views
+    of it that live on show memory that stays theirs. Used by one thread at a time."""
+
+    __slots__ = ("_write", "array")
+
+    def __init__(self, array: np.ndarray, write: _unimem.HostWrite | None) -> None:
+        self.array = array
+        self._write = write
+
+    def unmap(self) -> None:
+        """Ends the access. Idempotent. CoherenceConflict if a device wrote a part of the elements meanwhile and something outside them
+        too; where they cover all that devices wrote, the host wins and is counted."""
+        write, self._write = self._write, None
+        if write is not None:
+            self.array.flags.writeable = False
+            write.done()
+
+    def __enter__(self) -> np.ndarray:
+        return self.array
+
+    def __exit__(self, *exception: object) -> None:
+        self.unmap()
+
+    def __del__(self) -> None:
+        self.unmap()
 
 
 def _no_metal(operation: str) -> UnsupportedOperation:

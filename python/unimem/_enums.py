@@ -53,6 +53,19 @@ class Location(_Named):
     UNIFIED = "unified"
 
 
+class MapMode(_Named):
+    """What a mapping is for."""
+
+    READ = "read"
+    """Look: the elements are current, nothing counts as written."""
+    WRITE = "write"
+    """Change some of them: they are current, and all count as written at the end."""
+    READ_WRITE = "read_write"
+    """The same."""
+    DISCARD = "discard"
+    """Overwrite all of them: nothing is brought in."""
+
+
 class Placement(_Named):
     """Where an allocation should live. AUTOMATIC lets the manager decide; what it decided is never AUTOMATIC."""
 

@@ -12,7 +12,7 @@ import numpy as np
 from . import _unimem
 from ._arguments import count_of, optional_count
 from ._buffer import UnifiedBuffer
-from ._devices import named
+from ._devices import default_device, named
 from ._elements import BufferSlice
 from ._errors import KernelError, invalid
 from ._unimem import Device, Event
@@ -159,14 +159,14 @@ def _range(range: int | tuple[int, ...]) -> list[int]:
 def launch(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None) -> Event:
     """Runs a kernel over `range` items, asynchronously: ``launch(kernel, n, read(a), write(b), 2.0)``.
 
-    On `device`, or the device of the first buffer. Brings in what is read and lacking, nothing else; what is written is then current
+    On `device`, or the default device of the first buffer. Brings in what is read and lacking, nothing else; what is written is then current
     on that device alone. Later accesses wait for it by themselves. Raises KernelError for a kernel that lacks the form the device
     needs, does not build, or takes other arguments; nothing was written then. An error of the kernel itself comes out of the event,
     and out of the next access to a buffer it wrote, which then holds its last good copy again.
     """
     on = named(device)
     first = next((one.window for one in arguments if isinstance(one, Operand)), None)
-    target = on or (first.default_device if first is not None else _unimem.default_device())
+    target = on or (first.default_device if first is not None else default_device())
     by_function = target._info()["runs_host_form"] and kernel._function is not None
     extents = _range(range)
     given: list[tuple[Any, ...]] = []

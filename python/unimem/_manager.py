@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from . import _unimem
 from ._arguments import count_of, dtype_of, elements_of, shape_of, size_of
-from ._devices import named
+from ._devices import chosen, default_device, named
 from ._enums import AccessPattern, Location, Placement, number_in
 from ._errors import invalid
 from ._manager_records import (
@@ -27,7 +27,7 @@ from ._manager_records import (
     Usage,
 )
 from ._tables import grid
-from ._unimem import Device, default_device
+from ._unimem import Device
 
 if TYPE_CHECKING:
     from ._buffer import UnifiedBuffer
@@ -99,7 +99,7 @@ class MemoryManager:
         contents = None if array is None else elements_of(array, element, "data", array.shape, array.size)
         buffer = UnifiedBuffer.__new__(UnifiedBuffer)
         _unimem.Window.__init__(
-            buffer, shape, element, self._native, named(device), -1 if location is None else number_in(Location, "location", location),
+            buffer, shape, element, self._native, chosen(device), -1 if location is None else number_in(Location, "location", location),
             number_in(Placement, "placement", placement), number_in(AccessPattern, "access", access), name,
         )  # fmt: skip
         if contents is not None:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from . import _unimem
 from ._arguments import ALL, count_of, dtype_of, shape_of
 from ._buffer import UnifiedBuffer
-from ._devices import named
+from ._devices import chosen
 from ._errors import invalid
 from ._manager import MemoryManager, native
 from ._records import PoolLimits, PoolStatistics
@@ -75,7 +75,7 @@ class MemoryPool:
         _native: _unimem._Pool | None = None,
     ) -> None:
         self._native = _native or _unimem._Pool(
-            native(manager), named(device), _numbers(limits), _numbers(pinned_limits), _interval(trim_interval), zero_on_release, name
+            native(manager), chosen(device), _numbers(limits), _numbers(pinned_limits), _interval(trim_interval), zero_on_release, name
         )  # fmt: skip
 
     def acquire(
@@ -156,6 +156,9 @@ class MemoryPool:
     def __repr__(self) -> str:
         s = self.stats()
         return f"<unimem.MemoryPool: {s.active_buffers} lent, {s.pooled_buffers} kept, {s.hit_rate:.0%} hits>"
+
+    def _repr_html_(self) -> str:
+        return self.stats()._repr_html_()
 
 
 _shared: MemoryPool | None = None

@@ -74,6 +74,10 @@ class TransferCounters(Record):
     device_to_device_nanoseconds: int
     untimed_copies: int
 
+    def since(self, earlier: TransferCounters) -> TransferCounters:
+        """What has been carried out after an earlier look."""
+        return TransferCounters(*(getattr(self, one.name) - getattr(earlier, one.name) for one in fields(self)))
+
 
 @dataclass(frozen=True, slots=True)
 class LinkStatistics(Record):

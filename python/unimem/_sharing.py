@@ -13,12 +13,14 @@ from ._arguments import ALL, count_of, dtype_of
 from ._buffer import UnifiedBuffer
 from ._elements import BufferSlice
 from ._errors import invalid
+from ._records import Record
+from ._tables import grid
 
 _TAGS = ["", "u1", "?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
 
 
 @dataclass(frozen=True, slots=True)
-class SharedBuffer:
+class SharedBuffer(Record):
     """One published buffer, as `BufferRegistry.list` tells of it."""
 
     id: str
@@ -131,6 +133,10 @@ class BufferRegistry:
 
     def __len__(self) -> int:
         return _unimem._published()
+
+    def _repr_html_(self) -> str:
+        names = ("id", "name", "element", "shape", "nbytes", "opened", "holders")
+        return grid("BufferRegistry", names, [[getattr(one, name) for name in names] for one in self.list()])
 
 
 _registry = BufferRegistry()

@@ -13,17 +13,19 @@ from typing import Any
 
 from . import _unimem
 from ._arguments import ALL, count_of, size_of
-from ._devices import named
+from ._devices import chosen
 from ._errors import KernelError, invalid
 from ._kernels import Kernel
 from ._manager import MemoryManager, native
+from ._records import Record
+from ._tables import pairs
 from ._unimem import Device, StreamKernel
 
 Progress = Callable[[int, int], object]
 
 
 @dataclass(frozen=True, slots=True)
-class HistogramResult:
+class HistogramResult(Record):
     """How often each byte value occurs, and Shannon's entropy of that."""
 
     counts: tuple[int, ...]
@@ -31,7 +33,7 @@ class HistogramResult:
 
 
 @dataclass(frozen=True, slots=True)
-class StatisticsResult:
+class StatisticsResult(Record):
     """Of nothing: a count of 0, and NaN for everything else."""
 
     count: int
@@ -42,7 +44,7 @@ class StatisticsResult:
 
 
 @dataclass(frozen=True, slots=True)
-class MappingResult:
+class MappingResult(Record):
     elements: int
 
 
@@ -50,7 +52,7 @@ _RESULTS = {one.__name__: one for one in (HistogramResult, StatisticsResult, Map
 
 
 @dataclass(frozen=True, slots=True)
-class StreamResult:
+class StreamResult(Record):
     """What was done, and every byte that moved for it."""
 
     kernel: str
@@ -71,6 +73,13 @@ class StreamResult:
     def gigabytes_per_second(self) -> float:
         """10^9 bytes per second of wall time; 0 when no time was measured."""
         return self.nbytes / self.seconds / 1e9 if self.seconds > 0 else 0.0
+
+    def _values(self) -> dict[str, Any]:
+        return Record._values(self) | {"gigabytes_per_second": self.gigabytes_per_second}
+
+    def _repr_html_(self) -> str:
+        rows = [(one, value) for one, value in self._values().items() if one not in ("result", "pool")]
+        return pairs("StreamResult", rows) + self.result._repr_html_()
 
 
 def histogram() -> StreamKernel:
@@ -141,13 +150,13 @@ def stream_file(
     tqdm is installed. What it raises ends the stream, and so does Ctrl-C. Raises IoError, InvalidArgument, KernelError, … as in C++;
     whatever goes wrong, no part of the output stays behind.
     """
-    chosen = mapping(kernel) if isinstance(kernel, Kernel) else kernel
-    if not isinstance(chosen, StreamKernel):
+    work = mapping(kernel) if isinstance(kernel, Kernel) else kernel
+    if not isinstance(work, StreamKernel):
         raise invalid("kernel", type(kernel).__name__, "histogram(), statistics(), affine(…), mapping(…) or a Kernel")
     name = os.fspath(path)
     with _shown(progress, name) as show:
         done = _unimem._stream(
-            name, chosen, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), named(device),
+            name, work, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), chosen(device),
             "" if output is None else os.fspath(output), element or "", ALL if memory_limit is None else size_of("memory_limit", memory_limit),
             native(manager), show, _stop or _unimem._Stop(),
         )  # fmt: skip
