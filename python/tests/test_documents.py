@@ -1,4 +1,4 @@
-"""The documents' code, run as it is written: docs/python.md, and the self-contained blocks of the guides to UnifiedBuffer whose names
+"""The documents' code, run as it is written: the pages of docs/ about Python, and the self-contained blocks of the guides to UnifiedBuffer whose names
 the package takes (with the package's name replaced). A state in a comment is compared with the buffer's."""
 
 import os
@@ -196,15 +196,18 @@ def test_the_documents_blocks_run_as_written(name):
     exec(compile(code, name, "exec"), dict(PREAMBLE))
 
 
-def test_the_guide_to_the_package_runs_as_written():
-    text = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(
+    ("page", "least_blocks", "least_states"), [("python.md", 9, 10), ("from-pydotcompute.md", 9, 6), ("from-cupy-and-pytorch.md", 7, 1)]
+)
+def test_the_guides_to_the_package_run_as_written(page, least_blocks, least_states):
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) >= 7
+    assert len(blocks) >= least_blocks
     names: dict[str, object] = {}
     for number, block in enumerate(blocks):
         code = with_states_checked(block)
-        exec(compile(code, f"docs/python.md, block {number + 1}", "exec"), names)
-    assert sum(with_states_checked(block).count(".state.name ==") for block in blocks) >= 9
+        exec(compile(code, f"docs/{page}, block {number + 1}", "exec"), names)
+    assert sum(with_states_checked(block).count(".state.name ==") for block in blocks) >= least_states
 
 
 @pytest.mark.parametrize("where", ["sim", "opencl"])
