@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -120,22 +121,40 @@ std::vector<Argument> arguments_from(nb::sequence const& given) {
   return result;
 }
 
+std::vector<LaunchArgument> launch_arguments(std::vector<Argument> const& arguments) {
+  std::vector<LaunchArgument> list(arguments.size());
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    auto const& from = arguments[i];
+    if (from.core) {
+      list[i].buffer = {{from.core.get(), from.range, from.intent}, &typeid(std::byte)};
+      continue;
+    }
+    std::memcpy(list[i].scalar.data(), from.bytes.data(), from.bytes.size());
+    list[i].scalar_bytes = from.bytes.size();
+    list[i].scalar_type = &type_of(from.type);
+  }
+  return list;
+}
+
 Event launch_source(Kernel const& kernel, Device* device, std::array<std::size_t, 3> range, nb::sequence const& given) {
   auto const arguments = arguments_from(given);
   return unlocked([&] {
-    std::vector<LaunchArgument> list(arguments.size());
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      auto const& from = arguments[i];
-      if (from.core) {
-        list[i].buffer = {{from.core.get(), from.range, from.intent}, &typeid(std::byte)};
-        continue;
-      }
-      std::memcpy(list[i].scalar.data(), from.bytes.data(), from.bytes.size());
-      list[i].scalar_bytes = from.bytes.size();
-      list[i].scalar_type = &type_of(from.type);
-    }
     Queue* const queue = device == nullptr ? nullptr : &device->default_queue();
-    return launch_kernel(queue, kernel, Range{range[0], range[1], range[2]}, list);
+    return launch_kernel(queue, kernel, Range{range[0], range[1], range[2]}, launch_arguments(arguments));
+  });
+}
+
+/// Seconds that as many launches take here, for benchmarks: what of a launch from Python is Python's.
+double time_launches(Kernel const& kernel, std::array<std::size_t, 3> range, nb::sequence const& given,
+                     std::size_t count) {
+  auto const arguments = arguments_from(given);
+  return unlocked([&] {
+    auto const begin = std::chrono::steady_clock::now();
+    for (std::size_t i = 0; i < count; ++i) {
+      static_cast<void>(
+          launch_kernel(nullptr, kernel, Range{range[0], range[1], range[2]}, launch_arguments(arguments)));
+    }
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   });
 }
 
@@ -166,16 +185,23 @@ class PythonCall {
     end();
   }
 
+  /// One for each argument, before it may run.
+  void set_lease_options(std::vector<LeaseOption> options) { options_ = std::move(options); }
+
   /// On a thread of the library's, or one that waits: without the interpreter's lock.
   void run(std::span<const HostArgument> memory) {
     if (Ending::leaves_out_this_thread()) throw KernelError(name_, "the interpreter has ended");
     nb::gil_scoped_acquire const acquired;
     std::string failure, traceback;
     try {
-      call(memory, failure);
-    } catch (nb::python_error& error) {
-      traceback = error.what();  // with the exception in its last line
-      failure = "the Python function raised " + last_line(traceback);
+      auto const arrays = arrays_over(memory);
+      try {
+        nb::borrow(function_)(*nb::tuple(arrays));
+      } catch (nb::python_error& error) {
+        traceback = error.what();  // with the exception in its last line
+        failure = "the Python function raised " + last_line(traceback);
+      }
+      keep_what_is_kept(arrays, failure);
     } catch (std::exception const& error) {
       failure = error.what();
     }
@@ -187,7 +213,7 @@ class PythonCall {
   }
 
  private:
-  void call(std::span<const HostArgument> memory, std::string& failure) {
+  nb::list arrays_over(std::span<const HostArgument> memory) const {
     nb::list values;
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       auto const& argument = arguments_[i];
@@ -195,14 +221,21 @@ class PythonCall {
                                                      argument.intent != Intent::read, nb::none())
                                   : nb::borrow(argument.object));
     }
-    nb::borrow(function_)(*nb::tuple(values));
+    return values;
+  }
+
+  /// Whoever kept an array beyond the call would look at memory that is somebody else's by then: that is an error, and
+  /// the array keeps its memory.
+  void keep_what_is_kept(nb::list const& values, std::string& failure) {
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
-      // One reference is the list's. Whoever has another would look at memory that is somebody else's by then.
-      if (arguments_[i].core &&
-          Py_REFCNT(nb::handle(PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i))).ptr()) != 1) {
+      auto const& argument = arguments_[i];
+      nb::handle const array = PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
+      if (!argument.core || Py_REFCNT(array.ptr()) == 1) continue;  // one reference is the list's
+      if (failure.empty()) {
         failure =
             "the Python function kept argument " + std::to_string(i + 1) + " beyond its call: copy what is to be kept";
       }
+      if (i < options_.size()) keep_memory(array, argument.core, options_[i].take(), argument.range);
     }
   }
 
@@ -214,6 +247,7 @@ class PythonCall {
   std::string name_;
   PyObject* function_;
   std::vector<Argument> arguments_;
+  std::vector<LeaseOption> options_;
 };
 
 Event launch_python(std::string name, nb::handle function, Device* named, nb::sequence const& given) {
@@ -235,6 +269,7 @@ Event launch_python(std::string name, nb::handle function, Device* named, nb::se
     auto const program = queue.device().compile({std::move(name), {}, loop});
     return use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
       std::vector<KernelArgument> list(arguments.size());
+      std::vector<LeaseOption> options(arguments.size());
       std::size_t next = 0;
       for (std::size_t i = 0; i < list.size(); ++i) {
         if (!arguments[i].core) {
@@ -244,7 +279,9 @@ Event launch_python(std::string name, nb::handle function, Device* named, nb::se
         }
         list[i].memory = memory[next++];
         list[i].writes = arguments[i].intent != Intent::read;
+        options[i] = arguments[i].core->lease_option(queue.device(), arguments[i].range);
       }
+      call->set_lease_options(std::move(options));
       return queue.run(program, Range{1}, list, needs);
     });
   });
@@ -262,6 +299,10 @@ void bind_kernels(nb::module_& m) {
         return launch_source(kernel, device, {range.at(0), range.at(1), range.at(2)}, arguments);
       },
       nb::arg("kernel"), nb::arg("device").none(), nb::arg("range"), nb::arg("arguments"));
+  m.def("_time_launches", [](Kernel const& kernel, std::vector<std::size_t> const& range, nb::sequence const& arguments,
+                             std::size_t count) {
+    return time_launches(kernel, {range.at(0), range.at(1), range.at(2)}, arguments, count);
+  });
   m.def("_launch_python", &launch_python, nb::arg("name"), nb::arg("function"), nb::arg("device").none(),
         nb::arg("arguments"));
   m.def("_after_fork", [] { calls_under_way = new CallsUnderWay; });  // NOLINT(cppcoreguidelines-owning-memory)

@@ -45,12 +45,27 @@ nb::dlpack::dtype dlpack_dtype(nb::handle dtype) {
                              "it knows native booleans, integers, floating point and complex numbers");
 }
 
+/// DLPack's rules for the consumer's stream. What the lease waited for is there, so that there is nothing to make it
+/// wait for.
+void check_stream(nb::handle stream, Device const& device) {
+  if (stream.is_none()) return;
+  std::string const said = nb::str(stream).c_str();
+  if (device.backend() != Backend::cuda) {
+    throw InvalidArgument("stream", said, "None: " + std::string(device.id()) + " has no streams in DLPack");
+  }
+  long long number = 0;
+  if (!PyLong_Check(stream.ptr()) || !nb::try_cast(stream, number) || number == 0 || number < -1) {
+    throw InvalidArgument("stream", said, "None, -1, 1, 2 or the address of a stream: 0 could mean two of them");
+  }
+}
+
 /// A copy where one is asked for, or where another device's memory is wanted on the host; else the memory itself.
 nb::object dlpack_capsule(nb::handle self, nb::kwargs arguments) {
   auto const& array = nb::cast<DeviceArray const&>(self);
   auto const given = [&](char const* name) -> nb::object {
     return arguments.contains(name) ? nb::object(arguments[name]) : nb::none();
   };
+  check_stream(given("stream"), array.device());
   auto const copy = given("copy");
   auto const wanted = given("dl_device");
   auto const here = array.dlpack_device();

@@ -127,8 +127,13 @@ nb::object make_host_array(std::unique_ptr<HostHold> hold, std::vector<std::size
 nb::object make_plain_array(void* data, std::vector<std::size_t> const& shape, nb::handle dtype, bool writable,
                             nb::handle owner) {
   nb::object array = new_array(&PyArray_Type, data, shape, dtype, writable ? NPY_ARRAY_CARRAY : NPY_ARRAY_CARRAY_RO);
-  if (data != nullptr) set_base(array, owner);
+  if (data != nullptr && !owner.is_none()) set_base(array, owner);
   return array;
+}
+
+void keep_memory(nb::handle array, std::shared_ptr<BufferCore> core, DeviceLease lease, ByteRange window) {
+  if (lease.memory().bytes == 0) return;
+  set_base(array, nb::cast(std::make_unique<HostHold>(std::move(core), std::move(lease), window)));
 }
 
 void bind_host_arrays(nb::module_& m) {

@@ -67,8 +67,11 @@ class HostHold {
 [[nodiscard]] nanobind::object make_host_array(std::unique_ptr<HostHold> hold, std::vector<std::size_t> const& shape,
                                                nanobind::handle dtype);
 
-/// A plain array over memory that `owner` keeps, in C order.
+/// A plain array over memory that `owner` keeps, or for None nobody, in C order.
 [[nodiscard]] nanobind::object make_plain_array(void* data, std::vector<std::size_t> const& shape,
                                                 nanobind::handle dtype, bool writable, nanobind::handle owner);
+
+/// Has a plain array without an owner keep the memory of `lease`, which it shows; nothing if that is empty.
+void keep_memory(nanobind::handle array, std::shared_ptr<BufferCore> core, DeviceLease lease, ByteRange window);
 
 }  // namespace unimem::python

@@ -104,9 +104,68 @@ def test_wrapping_by_dlpack_shares(sim):
     assert source[0] == 9
 
 
-def test_memory_of_another_device_is_not_wrapped(opencl):
-    with pytest.raises(unimem.UnsupportedOperation, match="host first"):
-        UnifiedBuffer.from_dlpack(data(opencl).device)
+def test_memory_of_another_device_is_not_wrapped_but_copied_where_it_is_handed_over(opencl, sim):
+    theirs = data(opencl).device
+    with pytest.raises(unimem.UnsupportedOperation, match="opencl:0.*copy=True") as caught:
+        UnifiedBuffer.from_dlpack(theirs)
+    assert caught.value.where == "opencl:0"
+    copied = UnifiedBuffer.from_dlpack(theirs, copy=True, device=sim, name="copied")
+    np.testing.assert_array_equal(copied.device.to_numpy(), np.arange(20).reshape(4, 5))
+    assert (copied.name, copied.statistics.host_to_device_copies) == ("copied", 1)
+
+
+class Foreign:
+    """What says that it is a device's, as other libraries' arrays do."""
+
+    def __init__(self, kind, number):
+        self._device = (kind, number)
+
+    def __dlpack_device__(self):
+        return self._device
+
+    def __dlpack__(self, **arguments):
+        raise AssertionError("it is not asked for")
+
+
+@pytest.mark.parametrize(("kind", "said"), [(2, "cuda:1"), (8, "metal:1"), (10, "rocm:1"), (14, "oneapi:1"), (99, "device kind 99:1")])
+def test_devices_that_cannot_be_wrapped_are_named(kind, said):
+    with pytest.raises(unimem.UnsupportedOperation, match=said) as caught:
+        UnifiedBuffer.from_dlpack(Foreign(kind, 1))
+    assert caught.value.where == said
+
+
+def test_what_cannot_be_wrapped_is_refused(sim):
+    with pytest.raises(unimem.InvalidArgument, match="__dlpack__"):
+        UnifiedBuffer.from_dlpack([1, 2])
+    buffer = data(sim)
+    with pytest.raises(unimem.InvalidArgument, match="buffer"):
+        UnifiedBuffer.from_dlpack(buffer)
+    copied = UnifiedBuffer.from_dlpack(buffer, copy=True)
+    copied.host[:] = 0
+    assert (copied.to_numpy() == 0).all() and buffer.to_numpy().sum() == 190
+    fixed = np.arange(5)
+    fixed.flags.writeable = False
+    with pytest.raises(unimem.InvalidArgument, match="read-only"):
+        UnifiedBuffer.from_dlpack(fixed)
+    assert UnifiedBuffer.from_dlpack(fixed, copy=True).to_numpy().tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(unimem.InvalidArgument, match="C-contiguous"):
+        UnifiedBuffer.from_dlpack(np.arange(10)[::2])
+
+
+@pytest.mark.parametrize("stream", [1, -1, 0, 2.5, "a"])
+def test_streams_of_dlpack_are_checked(discrete, stream):
+    buffer = data(discrete)
+    for one in (buffer, buffer.device):
+        with pytest.raises(unimem.InvalidArgument, match="stream"):
+            one.__dlpack__(stream=stream)
+        if one.__dlpack_device__()[0] == 1:
+            assert one.__dlpack__(stream=None) is not None
+
+
+def test_a_copy_that_is_forbidden_is_not_made(opencl):
+    array = data(opencl).device
+    with pytest.raises((BufferError, ValueError, RuntimeError)):
+        np.from_dlpack(array, device="cpu", copy=False)
 
 
 def test_interfaces_of_cuda_are_not_there_off_cuda(discrete):

@@ -22,6 +22,10 @@ from ._unimem import Device
 
 _TRACKING = list(Tracking)
 
+# DLPack's numbers. The host reaches pinned and managed memory, too.
+_HOST_KINDS = (1, 3, 11, 13)
+_DLPACK_KINDS = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 9: "vpi", 10: "rocm", 12: "extension", 14: "oneapi", 15: "webgpu"}
+
 
 def _strict_by_default() -> bool:
     return os.environ.get("UNIMEM_STRICT", "") not in ("", "0")
@@ -91,14 +95,37 @@ class UnifiedBuffer(Elements):
         return buffer
 
     @classmethod
-    def from_dlpack(cls, source: Any, *, device: Device | str | None = None, name: str = "") -> UnifiedBuffer:
-        """A buffer over the host memory of any object that speaks DLPack, without a copy."""
-        if hasattr(source, "__dlpack_device__") and source.__dlpack_device__()[0] not in (1, 3, 11, 13):
+    def from_dlpack(
+        cls,
+        source: Any,
+        *,
+        copy: bool | None = None,
+        device: Device | str | None = None,
+        name: str = "",
+        manager: MemoryManager | None = None,
+    ) -> UnifiedBuffer:
+        """A buffer over the host memory of any object that speaks DLPack, without a copy; with ``copy=True`` over a copy of its own, also of
+        what is elsewhere, if the object hands itself over to the host.
+
+        UnsupportedOperation, which names the device, for the memory of one that is not copied; InvalidArgument for what does not speak
+        DLPack, and for what is read-only, not C-contiguous, or a buffer's already."""
+        if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
+            raise invalid("source", type(source).__name__, "an object with __dlpack__ and __dlpack_device__")
+        kind, number = source.__dlpack_device__()
+        if copy:
+            data = np.from_dlpack(source, device="cpu", copy=True)
+            buffer = cls(data.shape, data.dtype, device=device, name=name, manager=manager).allocate(True, False)
+            buffer.copy_from(data)
+            return buffer
+        if isinstance(source, Elements):
+            raise invalid("source", "a buffer", "memory that no buffer looks after: slice the buffer, or copy=True")
+        if int(kind) not in _HOST_KINDS:
+            place = f"{_DLPACK_KINDS.get(int(kind), f'device kind {int(kind)}')}:{int(number)}"
+            reason = "this version wraps host memory alone: hand it over on the host, or copy=True"
             raise UnsupportedOperation._of(
-                "wrapping memory of a device is not supported in this version: copy it to the host first",
-                "wrapping memory of a device", "this version", "copy it to the host first",
+                f"wrapping memory is not supported on {place}: {reason}", "wrapping memory", place, reason
             )  # fmt: skip
-        return cls.from_array(np.from_dlpack(source), device=device, name=name)
+        return cls.from_array(np.from_dlpack(source), device=device, name=name, manager=manager)
 
     def allocate(self, host: bool = True, device: bool = True) -> UnifiedBuffer:
         """Storage now instead of at the first access; returns the buffer."""

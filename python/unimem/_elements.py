@@ -118,6 +118,9 @@ class Elements(_unimem.Window):
     def copy_from(self, data: npt.ArrayLike, offset: int | None = None) -> None:
         """Replaces the contents on the host. `data` has exactly this shape (SizeMismatch, InvalidArgument) and a dtype that NumPy
         casts by `same_kind`; with `offset` it is any number of elements, from there on. Nothing has changed if it raises."""
+        if offset is None and type(data) is np.ndarray and data.dtype == self.dtype and data.shape == self.shape and data.flags.c_contiguous:
+            self._write(data, 0)  # what most ask for, without another look
+            return
         if isinstance(data, _unimem.Window):
             if offset is not None:
                 raise invalid("offset", offset, "left out when a buffer is copied: copy to a slice")
@@ -230,6 +233,8 @@ class Elements(_unimem.Window):
     def __dlpack__(self, **arguments: Any) -> Any:
         """On CUDA the device's memory, else the host's, without a copy. Writes of who takes it are not noticed: mark them."""
         if self.__dlpack_device__()[0] == 1:
+            if arguments.get("stream") is not None:
+                raise invalid("stream", arguments["stream"], "None: the host's memory has no streams")
             return self.host.view(np.ndarray).__dlpack__(**arguments)
         return self._device(None).__dlpack__(**arguments)
 

@@ -88,9 +88,11 @@ class Kernel:
             UNIMEM_KERNEL scale(UNIMEM_BUFFER(float, x), float a) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *= a; }
         ''').host(lambda x, a: np.multiply(x, a, out=x))
 
-    The function is called once for a launch, on a thread of the library's or one that waits for it, with a NumPy array for each buffer, read-only for what
-    is read, and each scalar as it was given. The arrays are the device's memory and last as long as the call: copy what is to
-    be kept. Set both forms before the first launch; launching is thread-safe.
+    The function is called once for a launch, on a thread of the library's or one that waits for it, with a NumPy array for each
+    buffer, read-only for what is read, and each scalar as it was given. The arrays are the device's memory and last as long as the
+    call: copy what is to be kept. An array that is kept all the same makes the launch a KernelError, and keeps its memory, as long as
+    the buffer was not freed or released to its pool while the function ran. Set both forms before the first launch; launching is
+    thread-safe.
     """
 
     __slots__ = ("_function", "_native", "_parameters", "name")
@@ -169,6 +171,25 @@ def launch(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device
     target = on or (first.default_device if first is not None else default_device())
     by_function = target._info()["runs_host_form"] and kernel._function is not None
     extents = _range(range)
+    given = _given(kernel, arguments, by_function)
+    if by_function:
+        return _unimem._launch_python(kernel.name, kernel._function, on, given)
+    if kernel._native is None:
+        form = "source form" if target._info()["compiles_source"] else "host form"
+        reason = f"it has no {form}, and {target.id} runs no other"
+        error = KernelError._of(f"kernel '{kernel.name}': {reason}", kernel.name, reason, "")
+        raise error
+    return _unimem._launch_source(kernel._native, on, extents, given)
+
+
+def _time_launches(kernel: Kernel, range: int | tuple[int, ...], count: int, *arguments: Any) -> float:
+    """Seconds that `count` launches of the source form take when C++ makes them: for benchmarks/bench_python.py."""
+    assert kernel._native is not None
+    return _unimem._time_launches(kernel._native, _range(range), _given(kernel, arguments, False), count)
+
+
+def _given(kernel: Kernel, arguments: tuple[Any, ...], by_function: bool) -> list[tuple[Any, ...]]:
+    """The arguments of a launch as C++ takes them, checked."""
     given: list[tuple[Any, ...]] = []
     for position, one in enumerate(arguments):
         if isinstance(one, (UnifiedBuffer, BufferSlice)):
@@ -184,11 +205,4 @@ def launch(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device
             given.append((b"", "V", one))
         else:
             given.append(_scalar(one, position, kernel._parameters))
-    if by_function:
-        return _unimem._launch_python(kernel.name, kernel._function, on, given)
-    if kernel._native is None:
-        form = "source form" if target._info()["compiles_source"] else "host form"
-        reason = f"it has no {form}, and {target.id} runs no other"
-        error = KernelError._of(f"kernel '{kernel.name}': {reason}", kernel.name, reason, "")
-        raise error
-    return _unimem._launch_source(kernel._native, on, extents, given)
+    return given

@@ -26,6 +26,11 @@ DeviceLease::~DeviceLease() {
   end();
 }
 
+DeviceLease LeaseOption::take() const {
+  auto storage = storage_.lock();
+  return storage ? DeviceLease(std::move(storage), memory_) : DeviceLease{};
+}
+
 void* DeviceLease::address() const {
   if (cell_ != nullptr) return cell_->storage().address_of(memory_);
   return storage_ ? storage_->address_of(memory_) : nullptr;

@@ -135,6 +135,12 @@ DeviceLease BufferCore::lease_once(Device& device, Queue* queue, ByteRange range
   return {storage, storage->window_on(device, range)};
 }
 
+LeaseOption BufferCore::lease_option(Device& device, ByteRange range) {
+  // `use_on_device` holds the lock.
+  auto const& storage = inside_->storage_at(inside_->place_of(device));
+  return storage ? LeaseOption(storage, storage->window_on(device, range)) : LeaseOption{};
+}
+
 DeviceLease BufferCore::capture(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins) {
   DeviceLease leased;
   detail::operate([&] { leased = capture_once(queue, range, current, begins); });

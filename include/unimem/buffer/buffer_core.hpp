@@ -131,6 +131,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// waiting; without: when this returns the data is there.
   [[nodiscard]] DeviceLease lease(Device& device, Queue* queue, ByteRange range, Intent intent);
 
+  /// For the `submit` of `use_on_device` alone, of one of its operands there: what may become a lease on that memory.
+  [[nodiscard]] LeaseOption lease_option(Device& device, ByteRange range);
+
   /// A lease on all of the buffer's memory on `queue`'s device, for work that is captured now and runs later. Nothing
   /// is copied: throws UnsupportedOperation unless every range of `current` is up to date there. With `begins`, every
   /// other use of the buffer is UnsupportedOperation until `end_capture`; throws it, too, if somebody else captures

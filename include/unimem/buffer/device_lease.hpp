@@ -43,6 +43,23 @@ class UNIMEM_API DeviceLease {
   DeviceMemory memory_;
 };
 
+/// What may become a lease on the memory of an operand while work uses it, without the lock of its buffer. Until then
+/// it keeps nothing: the memory is evicted, freed and recycled as if there were none. A plain value.
+class UNIMEM_API LeaseOption {
+ public:
+  LeaseOption() = default;
+  LeaseOption(std::weak_ptr<detail::Storage> storage, DeviceMemory memory) noexcept
+      : storage_(std::move(storage)), memory_(memory) {}
+
+  /// The lease; empty if the buffer has let the memory go. Thread-safe. Only by the work itself, before it ends: until
+  /// then the memory is nobody else's.
+  [[nodiscard]] DeviceLease take() const;
+
+ private:
+  std::weak_ptr<detail::Storage> storage_;
+  DeviceMemory memory_;
+};
+
 /// A typed lease: what `UnifiedBuffer::device()` returns. `T` is const for views.
 template <class T>
 class DeviceSpan {
