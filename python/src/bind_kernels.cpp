@@ -3,8 +3,10 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/kernel/kernel.hpp>
 #include <unimem/kernel/launch.hpp>
+#include <unimem/kernel/orchestrator.hpp>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -14,6 +16,8 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <set>
 #include <string>
 #include <typeinfo>
 #include <utility>
@@ -136,12 +140,51 @@ std::vector<LaunchArgument> launch_arguments(std::vector<Argument> const& argume
   return list;
 }
 
+/// By its name, as devices tell it.
+Backend backend_from(std::string const& name) {
+  for (auto const backend : {Backend::cpu, Backend::opencl, Backend::cuda, Backend::metal, Backend::sim}) {
+    if (name == to_string(backend)) return backend;
+  }
+  throw InvalidArgument("backend", name, "cpu, opencl, cuda, metal or sim");
+}
+
 Event launch_source(Kernel const& kernel, Device* device, std::array<std::size_t, 3> range, nb::sequence const& given) {
   auto const arguments = arguments_from(given);
   return unlocked([&] {
     Queue* const queue = device == nullptr ? nullptr : &device->default_queue();
     return launch_kernel(queue, kernel, Range{range[0], range[1], range[2]}, launch_arguments(arguments));
   });
+}
+
+/// Where an execution goes, by the forms that a kernel has: the Python function stands for a host form.
+nb::tuple choose(std::string name, bool has_source, bool has_function, nb::sequence const& given,
+                 std::optional<std::string> const& backend) {
+  auto const arguments = arguments_from(given);
+  auto const choice = unlocked([&] {
+    Kernel kernel(std::move(name));
+    if (has_source) kernel.source("//");
+    if (has_function) kernel.host([](WorkItem) {});
+    ExecutionOptions options;
+    if (backend) options.backend = backend_from(*backend);
+    return choose_device(kernel, launch_arguments(arguments), options);
+  });
+  return nb::make_tuple(nb::cast(choice.device, nb::rv_policy::reference), choice.reason);
+}
+
+/// What the buffers among the arguments have moved since they were made, each once: bytes and copies.
+nb::tuple moved_by(nb::sequence const& given) {
+  auto const arguments = arguments_from(given);
+  std::set<BufferCore const*> buffers;
+  for (auto const& argument : arguments) {
+    if (argument.core) buffers.insert(argument.core.get());
+  }
+  std::uint64_t bytes = 0, copies = 0;
+  for (auto const* const buffer : buffers) {
+    auto const counts = buffer->statistics();
+    bytes += counts.host_to_device_bytes + counts.device_to_host_bytes + counts.device_to_device_bytes;
+    copies += counts.host_to_device_copies + counts.device_to_host_copies + counts.device_to_device_copies;
+  }
+  return nb::make_tuple(bytes, copies);
 }
 
 /// Seconds that as many launches take here, for benchmarks: what of a launch from Python is Python's.
@@ -303,6 +346,9 @@ void bind_kernels(nb::module_& m) {
                              std::size_t count) {
     return time_launches(kernel, {range.at(0), range.at(1), range.at(2)}, arguments, count);
   });
+  m.def("_choose_device", &choose, nb::arg("name"), nb::arg("has_source"), nb::arg("has_function"),
+        nb::arg("arguments"), nb::arg("backend").none());
+  m.def("_moved_by", &moved_by, nb::arg("arguments"));
   m.def("_launch_python", &launch_python, nb::arg("name"), nb::arg("function"), nb::arg("device").none(),
         nb::arg("arguments"));
   m.def("_after_fork", [] { calls_under_way = new CallsUnderWay; });  // NOLINT(cppcoreguidelines-owning-memory)

@@ -73,6 +73,7 @@ from ._manager_records import (
     UsageCounts,
     UsageLine,
 )
+from ._orchestrator import KernelExecution, Orchestrator
 from ._pool import MemoryPool, get_memory_pool
 from ._records import (
     BufferStatistics,
@@ -124,9 +125,9 @@ __all__ = [
     "Accelerator", "AccessPattern", "BlockPool", "BlockStatistics", "BufferNotAllocated", "BufferRef", "BufferRegistry",
     "BufferSlice", "BufferState", "BufferStatistics", "CoherenceConflict", "DataLost", "Device", "DeviceArray",
     "DeviceError", "DeviceInfo", "Error", "Event", "GlobalMemoryStatistics", "HistogramResult", "HostArray",
-    "InvalidArgument", "IoError", "Kernel", "KernelError", "LeakReport", "LinkStatistics", "LiveAllocation", "Location",
+    "InvalidArgument", "IoError", "Kernel", "KernelError", "KernelExecution", "LeakReport", "LinkStatistics", "LiveAllocation", "Location",
     "MapMode", "Mapping", "MappingResult", "MemoryInfo", "MemoryManager", "MemoryPool", "NotFound", "Operand",
-    "Optimization", "OptimizationReport", "OptimizationStep", "OutOfMemory", "PlaceUsage", "Placement",
+    "Optimization", "OptimizationReport", "OptimizationStep", "Orchestrator", "OutOfMemory", "PlaceUsage", "Placement",
     "PlacementDecision", "PlacementRecommendations", "PlacementRule", "PoolDefragmentation", "PoolFragmentation",
     "PoolLimits", "PoolStatistics", "PoolUsage", "RecordedUse", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
     "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "Tracking", "TransferCounters",

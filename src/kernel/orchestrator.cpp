@@ -18,11 +18,6 @@
 namespace unimem {
 namespace {
 
-struct Choice {
-  Device* device = nullptr;
-  std::string reason;
-};
-
 bool can_run(Kernel const& kernel, Device const& device) {
   return device.info().runs_host_form ? kernel.has_host() : kernel.has_source();
 }
@@ -59,8 +54,9 @@ std::size_t missing_on(Device& device, std::span<const LaunchArgument> arguments
   return bytes;
 }
 
-Choice among(std::vector<Device*> const& devices, Kernel const& kernel, std::span<const LaunchArgument> arguments) {
-  Choice best;
+DeviceChoice among(std::vector<Device*> const& devices, Kernel const& kernel,
+                   std::span<const LaunchArgument> arguments) {
+  DeviceChoice best;
   std::size_t least = 0;
   for (auto* const device : devices) {
     if (device->is_lost() || !can_run(kernel, *device)) continue;
@@ -109,28 +105,6 @@ void check(ExecutionOptions const& options) {
   }
 }
 
-Choice choose(Kernel const& kernel, std::span<const LaunchArgument> arguments, ExecutionOptions const& options) {
-  check(options);
-  if (options.queue != nullptr) return {&options.queue->device(), "the options name its queue"};
-  if (options.device != nullptr) return {options.device, "the options name it"};
-  auto candidates = devices_of(arguments);
-  if (options.backend) {
-    std::erase_if(candidates, [&](Device const* device) { return device->backend() != *options.backend; });
-    // Where the data is, if that is of the wanted kind; any of that kind else.
-    if (candidates.empty()) candidates = devices_under(*options.backend);
-  }
-  if (candidates.empty()) {
-    auto& device = default_device();
-    if (can_run(kernel, device)) return {&device, "it is the default device, and there are no buffers"};
-    candidates.push_back(&device);
-  }
-  if (auto best = among(candidates, kernel, arguments); best.device != nullptr) return best;
-  auto const refused = missing_form(kernel, *candidates.front());
-  auto& cpu = device("cpu");
-  if (!options.backend && can_run(kernel, cpu)) return {&cpu, refused + ", which the kernel does not have"};
-  throw KernelError(std::string(kernel.name()), refused);
-}
-
 struct Moved {
   std::uint64_t bytes = 0;
   std::uint64_t copies = 0;
@@ -162,6 +136,29 @@ std::vector<BufferCore*> buffers_of(std::span<const LaunchArgument> arguments) {
 }
 
 }  // namespace
+
+DeviceChoice choose_device(Kernel const& kernel, std::span<const LaunchArgument> arguments,
+                           ExecutionOptions const& options) {
+  check(options);
+  if (options.queue != nullptr) return {&options.queue->device(), "the options name its queue"};
+  if (options.device != nullptr) return {options.device, "the options name it"};
+  auto candidates = devices_of(arguments);
+  if (options.backend) {
+    std::erase_if(candidates, [&](Device const* device) { return device->backend() != *options.backend; });
+    // Where the data is, if that is of the wanted kind; any of that kind else.
+    if (candidates.empty()) candidates = devices_under(*options.backend);
+  }
+  if (candidates.empty()) {
+    auto& device = default_device();
+    if (can_run(kernel, device)) return {&device, "it is the default device, and there are no buffers"};
+    candidates.push_back(&device);
+  }
+  if (auto best = among(candidates, kernel, arguments); best.device != nullptr) return best;
+  auto const refused = missing_form(kernel, *candidates.front());
+  auto& cpu = device("cpu");
+  if (!options.backend && can_run(kernel, cpu)) return {&cpu, refused + ", which the kernel does not have"};
+  throw KernelError(std::string(kernel.name()), refused);
+}
 
 struct Orchestrator::Inside {
   mutable std::shared_mutex mutex;
@@ -216,7 +213,7 @@ std::vector<std::string> Orchestrator::kernel_names() const {
 Event Orchestrator::launch_list(std::string_view name, Range range, std::span<const LaunchArgument> arguments,
                                 ExecutionOptions const& options) {
   auto const chosen = kernel(name);
-  auto const choice = choose(chosen, arguments, options);
+  auto const choice = choose_device(chosen, arguments, options);
   return launch_kernel(options.queue != nullptr ? options.queue : &choice.device->default_queue(), chosen, range,
                        arguments);
 }
@@ -225,7 +222,7 @@ KernelExecution Orchestrator::execute_list(std::string_view name, Range range,
                                            std::span<const LaunchArgument> arguments, ExecutionOptions const& options) {
   auto const begin = std::chrono::steady_clock::now();
   auto const chosen = kernel(name);
-  auto choice = choose(chosen, arguments, options);
+  auto choice = choose_device(chosen, arguments, options);
   KernelExecution done;
   done.name = chosen.name();
   done.device = choice.device->id();

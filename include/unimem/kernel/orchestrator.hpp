@@ -26,6 +26,20 @@ struct ExecutionOptions {
   std::optional<Backend> backend{};  ///< a device of this one
 };
 
+/// Where an execution will happen, and why, in one sentence.
+struct DeviceChoice {
+  Device* device = nullptr;  ///< never null
+  std::string reason;
+};
+
+/// Unless the options say where, an execution goes to where its data is. Of the devices that its buffers are at home on
+/// or have been brought to, and that can run the kernel, the one where least is missing of what is read; among equals
+/// the one that is home to the earliest argument. If none of them can run it, the cpu does, if it can; without
+/// buffers, `default_device()`. Thread-safe. Throws InvalidArgument for options that contradict each other, NotFound
+/// for a backend without a device, KernelError if the kernel lacks the form that each of the devices needs.
+[[nodiscard]] UNIMEM_API DeviceChoice choose_device(Kernel const& kernel, std::span<const LaunchArgument> arguments,
+                                                    ExecutionOptions const& options = {});
+
 /// What one execution did.
 struct KernelExecution {
   std::string name;    ///< the kernel's
@@ -45,10 +59,7 @@ struct KernelExecution {
 ///     o.register_kernel(scale);
 ///     auto const done = o.execute("scale", Range{n}, readwrite(x), 2.0f);
 ///
-/// Unless the options say where, an execution goes to where its data is. Of the devices that its buffers are at home on
-/// or have been brought to, and that can run the kernel, the one where least is missing of what is read; among equals
-/// the one that is home to the earliest argument. If none of them can run it, the cpu does, if it can; without
-/// buffers, `default_device()`.
+/// An execution goes to the device that `choose_device` tells.
 ///
 /// Thread-safe. Kernels are handles: a registered one shares what it has built with its other copies.
 class UNIMEM_API Orchestrator {
