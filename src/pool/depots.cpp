@@ -56,6 +56,11 @@ bool Depots::put_large(Block& block) noexcept {
   std::lock_guard const lock{large_.lock};
   if (large_.count == large_.blocks.size()) return false;
   if (large_.count != 0 && bytes() + block.capacity() > most_bytes) return false;
+  if (unclaimed_ == Magazines::most_unclaimed) {
+    refused_.store(block.capacity(), std::memory_order_relaxed);
+    return false;
+  }
+  ++unclaimed_;
   if (large_.count == 0) set_occupied(large_number, true);
   large_.blocks[large_.count++] = &block;
   bytes_.fetch_add(block.capacity(), std::memory_order_relaxed);
@@ -63,9 +68,15 @@ bool Depots::put_large(Block& block) noexcept {
 }
 
 Block* Depots::take_large(std::size_t bytes, std::uint64_t queue) noexcept {
-  if (!is_occupied(large_number)) return nullptr;
   auto const most = close_fit(bytes);
+  auto const refused = refused_.load(std::memory_order_relaxed);
+  bool const missed = refused >= bytes && refused <= most;
+  if (!missed && !is_occupied(large_number)) return nullptr;
   std::lock_guard const lock{large_.lock};
+  if (missed) {
+    unclaimed_ = 0;
+    refused_.store(0, std::memory_order_relaxed);
+  }
   for (std::size_t i = large_.count; i-- > 0;) {
     auto& block = *large_.blocks[i];
     if (block.capacity() < bytes || block.capacity() > most) continue;
@@ -74,6 +85,7 @@ Block* Depots::take_large(std::size_t bytes, std::uint64_t queue) noexcept {
               large_.blocks.begin() + static_cast<std::ptrdiff_t>(large_.count),
               large_.blocks.begin() + static_cast<std::ptrdiff_t>(i));
     if (--large_.count == 0) set_occupied(large_number, false);
+    unclaimed_ = 0;
     bytes_.fetch_sub(block.capacity(), std::memory_order_relaxed);
     return &block;
   }

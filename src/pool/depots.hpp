@@ -44,7 +44,8 @@ class Depots {
   /// Takes up to `blocks.size()` small blocks of the class of `bytes`, the latest first.
   [[nodiscard]] std::size_t take(std::size_t bytes, std::span<Block*> blocks) noexcept;
 
-  /// The same for one large block. Takes one that fits `bytes` and that work on the queue with this id may start on at
+  /// The same for one large block. None is put here while they are taken by nobody, until one is asked for that would
+  /// have been here. Takes one that fits `bytes` and that work on the queue with this id may start on at
   /// once, or null.
   [[nodiscard]] bool put_large(Block& block) noexcept;
   [[nodiscard]] Block* take_large(std::size_t bytes, std::uint64_t queue) noexcept;
@@ -114,6 +115,8 @@ class Depots {
   std::array<std::atomic<std::uint64_t>, (large_number + word_bits) / word_bits> occupied_{};
   std::vector<Depot> small_;
   Depot large_;
+  std::uint32_t unclaimed_ = 0;          ///< large blocks put here since one was last taken; under its lock
+  std::atomic<std::size_t> refused_{0};  ///< the size of the last that was refused for that, 0 if none was
 };
 
 }  // namespace unimem::detail

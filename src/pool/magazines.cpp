@@ -47,7 +47,7 @@ Block* Magazines::take(std::size_t bytes, std::uint64_t queue, Name name) noexce
 }
 
 Block* Magazines::take_large(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
-  large_unclaimed_ = 0;
+  if (large_sent_on_ >= bytes && large_sent_on_ <= close_fit(bytes)) large_unclaimed_ = 0;
   Block* best = nullptr;
   std::size_t where = 0;
   for (std::size_t i = large_count_; i-- > 0;) {
@@ -59,6 +59,7 @@ Block* Magazines::take_large(std::size_t bytes, std::uint64_t queue, Name name) 
     where = i;
   }
   if (best == nullptr) return nullptr;
+  large_unclaimed_ = 0;
   take_out(large_, large_count_, where);
   count_large_hit(bytes);
   large_bytes_ -= best->capacity();
@@ -67,6 +68,7 @@ Block* Magazines::take_large(std::size_t bytes, std::uint64_t queue, Name name) 
 }
 
 void Magazines::pass_on(Block& block, std::size_t bytes, Name name) noexcept {
+  large_unclaimed_ = 0;
   count_large_hit(bytes);
   auto const had = fewest_bytes_ + static_cast<std::ptrdiff_t>(block.capacity());
   fewest_bytes_ = std::min(had, static_cast<std::ptrdiff_t>(this->bytes()));

@@ -34,8 +34,8 @@ struct alignas(128) Magazine {
 /// bytes as well as by number. A block whose work may still be running waits here too, for the same queue to take it
 /// again; nothing is ever waited for, and no event is asked unless the queue is another one.
 ///
-/// A thread that releases large blocks and takes none keeps none: they are not for it, and few enough to be missed
-/// elsewhere.
+/// A thread that keeps large blocks for nothing, be it that it takes none or that it takes others, keeps none: they are
+/// few enough to be missed elsewhere. When it asks for one that it would have had, it does again.
 ///
 /// It belongs to its thread, which takes no lock and no atomic read-modify-write: it says that it is inside
 /// (`enter`), looks whether anybody else wants in, and says that it has left. Whoever wants in says so, makes sure by
@@ -48,7 +48,7 @@ class Magazines {
   static constexpr std::size_t most_small_bytes = std::size_t{16} << 20;
   static constexpr std::size_t large_slots = 4;
 
-  /// How many large blocks a thread keeps, one after the other, before it is clear that it takes none.
+  /// How many large blocks are kept, one after the other, before it is clear that it is for nothing.
   static constexpr std::uint32_t most_unclaimed = 8;
 
   Magazines() noexcept;
@@ -119,6 +119,7 @@ class Magazines {
   }
   void send_on(Block& block) noexcept {
     fewest_bytes_ -= static_cast<std::ptrdiff_t>(block.capacity());  // it was in use until now
+    large_sent_on_ = block.capacity();
     mark_parked(block);
   }
 
@@ -259,7 +260,8 @@ class Magazines {
   std::atomic<std::size_t> bytes_{0};
   std::ptrdiff_t fewest_bytes_ = 0;
   std::uint64_t releases_ = 0;
-  std::uint32_t large_unclaimed_ = 0;  ///< large blocks kept since this thread last asked for one
+  std::uint32_t large_unclaimed_ = 0;  ///< large blocks kept since one was last of use to this thread
+  std::size_t large_sent_on_ = 0;      ///< the size of the last that was sent on
   std::size_t large_count_ = 0;
   std::size_t large_bytes_ = 0;
   std::array<Block*, large_slots> large_{};     ///< the latest last

@@ -1,5 +1,6 @@
 #include <unimem/pool/memory_pool.hpp>
 
+#include "pool/depots.hpp"
 #include "pool/magazines.hpp"
 #include "pool/near_exact.hpp"
 #include "pool/scripted_device.hpp"
@@ -263,7 +264,7 @@ TEST(PoolParking, NothingNewIsTakenWhileAnyThreadKeepsWhatFits) {
   pool.validate();
 }
 
-TEST(Magazines, KeepNoLargeBlocksForAThreadThatTakesNone) {
+TEST(Magazines, KeepNoLargeBlocksThatTheirThreadDoesNotTake) {
   detail::Magazines magazines;
   std::array<detail::Block, detail::Magazines::most_unclaimed + 1> blocks;
   for (auto& block : blocks) {
@@ -279,13 +280,35 @@ TEST(Magazines, KeepNoLargeBlocksForAThreadThatTakesNone) {
     ASSERT_TRUE(magazines.keep(block));
     static_cast<void>(magazines.take_oldest_large());  // as for any that there is no room for
   }
-  EXPECT_TRUE(magazines.sends_on(blocks.back()));
-  EXPECT_FALSE(magazines.keep(blocks.back()));
+  auto& last = blocks.back();
+  EXPECT_TRUE(magazines.sends_on(last));
+  EXPECT_FALSE(magazines.keep(last));
   EXPECT_FALSE(magazines.sends_on(small)) << "of these there are many, and a batch is cheaper than each";
   EXPECT_TRUE(magazines.keep(small));
-  EXPECT_EQ(magazines.take(8 * MiB, 0, {}), nullptr) << "there is none, but it was asked for";
-  EXPECT_TRUE(magazines.keep(blocks.back()));
-  EXPECT_EQ(magazines.take_ready(8 * MiB, {}), &blocks.back());
+  magazines.send_on(last);
+  EXPECT_EQ(magazines.take(9 * MiB, 0, {}), nullptr);
+  EXPECT_TRUE(magazines.sends_on(last)) << "it would not have been of use";
+  EXPECT_EQ(magazines.take(8 * MiB, 0, {}), nullptr);
+  EXPECT_TRUE(magazines.keep(last)) << "the last one would";
+  EXPECT_EQ(magazines.take_ready(8 * MiB, {}), &last);
+}
+
+TEST(Depots, TakeNoLargeBlocksThatNobodyTakes) {
+  detail::Depots depots{true};
+  std::array<detail::Block, detail::Magazines::most_unclaimed + 2> blocks;
+  for (auto& block : blocks) block.memory.bytes = 4 * MiB;
+  for (auto& block : std::span{blocks}.first(detail::Magazines::most_unclaimed)) ASSERT_TRUE(depots.put_large(block));
+  auto& last = blocks.back();
+  EXPECT_FALSE(depots.put_large(last));
+  depots.take_all([](detail::Block&) {});
+  EXPECT_FALSE(depots.put_large(last)) << "bringing them back is no use of them";
+  EXPECT_EQ(depots.take_large(5 * MiB, 0), nullptr);
+  EXPECT_FALSE(depots.put_large(last));
+  EXPECT_EQ(depots.take_large(4 * MiB, 0), nullptr);
+  EXPECT_TRUE(depots.put_large(last)) << "it would have been taken";
+  EXPECT_EQ(depots.take_large(4 * MiB, 0), &last);
+  EXPECT_EQ(depots.bytes(), 0U);
+  depots.validate();
 }
 
 /// Blocks of one size, made by one thread and released by another.
