@@ -54,6 +54,7 @@ unimem_test(device_cuda_standin_process_test SOURCES cuda_standin_process_test.c
 unimem_on_standin(device_cuda_standin_process_test)
 
 # The backend on the stand-in.
+unimem_test_optimized(cuda_conformance_test.cpp)
 unimem_test(device_cuda_test SOURCES cuda_conformance_test.cpp cuda_pieces_test.cpp cuda_streams_test.cpp LABELS cuda
             TIMEOUT 300 WHOLE)
 unimem_on_standin(device_cuda_test)
