@@ -24,6 +24,7 @@
 #include <unimem/device/program.hpp>
 #include <unimem/device/queue.hpp>
 #include <unimem/device/sim.hpp>
+#include <unimem/device/timed_wait.hpp>
 #include <unimem/device/transfer_meter.hpp>
 
 #include <unimem/coherence/coherence.hpp>

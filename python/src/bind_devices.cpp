@@ -8,6 +8,7 @@
 #include <nanobind/stl/string.h>
 
 #include <chrono>
+#include <limits>
 #include <string>
 
 #include "bindings.hpp"
@@ -62,6 +63,8 @@ void bind_device(nb::module_& m) {
           "backend", [](Device const& self) { return std::string(to_string(self.backend())); },
           "\"cpu\", \"opencl\", \"cuda\", \"metal\" or \"sim\".")
       .def("_info", &info_of)
+      // Asked at every launch.
+      .def_prop_ro("_runs_host_form", [](Device const& self) { return self.info().runs_host_form; })
       .def("_memory_info",
            [](Device const& self) {
              auto const info = unlocked([&] { return self.memory_info(); });
@@ -71,8 +74,13 @@ void bind_device(nb::module_& m) {
       .def_prop_ro("shares_storage_with_host", &Device::shares_storage_with_host,
                    "Whether its memory is the host's, so that nothing is ever copied.")
       .def(
-          "synchronize", [](Device& self) { unlocked([&] { self.synchronize(); }); },
-          "Waits for all work submitted so far to every queue of this device.")
+          "synchronize",
+          [](Device& self) {
+            // What the package submits is in this queue; the rest is then not much.
+            wait_for_end(unlocked([&] { return self.default_queue().record(); }));
+            unlocked([&] { self.synchronize(); });
+          },
+          "Waits for all work submitted so far to every queue of this device. Ctrl-C ends the waiting.")
       .def(
           "__eq__",
           [](Device const& self, nb::handle other) {
@@ -132,8 +140,27 @@ void bind_event(nb::module_& m) {
       .def_prop_ro(
           "ready", [](Event const& self) { return self.ready(); }, "Whether the work has ended. Never blocks.")
       .def(
-          "wait", [](Event const& self) { unlocked([&] { self.wait(); }); },
-          "Blocks until the work has ended, then raises its error if it failed.");
+          "__await__",
+          [](nb::handle self) {
+            auto const wait = nb::module_::import_("asyncio").attr("to_thread")(self.attr("wait"));
+            return wait.attr("__await__")();
+          },
+          nb::sig("def __await__(self) -> typing.Generator[typing.Any, None, bool]"),
+          "``await event`` leaves the event loop alone until the work has ended.")
+      .def(
+          "wait",
+          [](Event const& self, nb::object const& timeout) {
+            auto seconds = std::numeric_limits<double>::infinity();
+            if (!timeout.is_none() && (!nb::try_cast(timeout, seconds) || !(seconds >= 0))) {
+              throw InvalidArgument("timeout", nb::str(timeout).c_str(), "None, or from 0 seconds on");
+            }
+            if (!wait_for_end(self, seconds)) return false;
+            unlocked([&] { self.wait(); });
+            return true;
+          },
+          nb::arg("timeout") = nb::none(), nb::sig("def wait(self, timeout: float | None = None) -> bool"),
+          "Blocks until the work has ended, then raises its error if it failed, and else is true; false if `timeout` "
+          "seconds were over before.\n\nCtrl-C ends the waiting, and not the work.");
 }
 
 }  // namespace

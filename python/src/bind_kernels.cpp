@@ -243,6 +243,8 @@ class PythonCall {
       } catch (nb::python_error& error) {
         traceback = error.what();  // with the exception in its last line
         failure = "the Python function raised " + last_line(traceback);
+        // It was meant for whoever waits here, and not for the kernel: he is told when he is back.
+        if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
       }
       keep_what_is_kept(arrays, failure);
     } catch (std::exception const& error) {

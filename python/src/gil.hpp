@@ -1,10 +1,13 @@
 #pragma once
 
+#include <unimem/device/event.hpp>
+
 #include <Python.h>
 
 #include <unistd.h>
 
 #include <atomic>
+#include <limits>
 #include <thread>
 #include <utility>
 
@@ -60,5 +63,10 @@ decltype(auto) unlocked(F&& work) {
   Unlocked const released;
   return std::forward<F>(work)();
 }
+
+/// Waits for the work to end without its error, with the interpreter's lock held on both sides of it. On the main
+/// thread signals are looked at meanwhile, and what their handlers raise, such as KeyboardInterrupt, ends the waiting
+/// and nothing else. False if `seconds` were over before.
+bool wait_for_end(Event event, double seconds = std::numeric_limits<double>::infinity());
 
 }  // namespace unimem::python

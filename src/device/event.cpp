@@ -1,5 +1,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/event.hpp>
+#include <unimem/device/timed_wait.hpp>
 
 #include "device/queue_control.hpp"
 #include "device/worker_threads.hpp"
@@ -23,6 +24,13 @@ std::exception_ptr Event::wait_for_error() const noexcept {
     control_->wait(ticket_);
   }
   return control_->error(ticket_);
+}
+
+bool wait_until(Event event, std::chrono::steady_clock::time_point until) noexcept {
+  auto* const control = detail::QueueControl::of(event);
+  if (control == nullptr || control->completed() >= event.ticket() || detail::is_forked_child()) return true;
+  control->wait_until(event.ticket(), until);
+  return control->completed() >= event.ticket();
 }
 
 void Event::wait() const {

@@ -43,7 +43,7 @@ void HostExecutor::close() noexcept {
   discharge(*this);
 }
 
-void HostExecutor::wait_for(Ticket ticket) noexcept {
+void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
   if (is_forked_child()) return;
   Lock lock{mutex_};
   while (control_.completed() < ticket) {
@@ -56,7 +56,13 @@ void HostExecutor::wait_for(Ticket ticket) noexcept {
     lock.lock();
     if (soon || runner_ == Runner::nobody) continue;
     auto const mine = waiting_.insert(ticket);
-    changed_.wait(lock, [&] { return control_.completed() >= ticket || runner_ == Runner::nobody; });
+    auto const changed = [&] { return control_.completed() >= ticket || runner_ == Runner::nobody; };
+    if (until == Moment::max()) {
+      changed_.wait(lock, changed);
+    } else if (!changed_.wait_until(lock, until, changed)) {
+      waiting_.erase(mine);
+      return;
+    }
     waiting_.erase(mine);
   }
 }

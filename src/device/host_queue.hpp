@@ -32,6 +32,7 @@ namespace unimem::detail {
 class HostExecutor final : public Waiter, public BackgroundWorker {
  public:
   using Task = std::function<void()>;
+  using Moment = std::chrono::steady_clock::time_point;
 
   explicit HostExecutor(QueueControl& control);
 
@@ -43,7 +44,10 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   /// Runs what is left and ends the worker. Nothing may be submitted any more.
   void close() noexcept;
 
-  void wait_for(Ticket ticket) noexcept override;
+  void wait_for(Ticket ticket) noexcept override { wait(ticket, Moment::max()); }
+  void wait_until(QueueControl const& /*control*/, Ticket ticket, Moment until) noexcept override {
+    wait(ticket, until);
+  }
   void poll() noexcept override {}  // the worker makes progress by itself
   [[nodiscard]] bool needs_polling() const noexcept override { return false; }
   void hush() noexcept override;
@@ -59,6 +63,8 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   };
   using Lock = std::unique_lock<std::mutex>;
 
+  /// Until `until` at most, but for what this thread carries out itself.
+  void wait(Ticket ticket, Moment until) noexcept;
   void work() noexcept;
   void carry_out(Entry entry) noexcept;
   /// Runs tasks up to `last`, with the lock released during each. The caller has seen that nobody runs.

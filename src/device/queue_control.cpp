@@ -2,6 +2,8 @@
 #include "device/event_watcher.hpp"
 #include "device/worker_threads.hpp"
 
+#include <algorithm>
+#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -133,6 +135,31 @@ void QueueControl::wait(Ticket ticket) noexcept {
   } else {
     sleep_until(ticket);
   }
+}
+
+void Waiter::wait_until(QueueControl const& control, Ticket ticket,
+                        std::chrono::steady_clock::time_point until) noexcept {
+  using namespace std::chrono_literals;
+  std::chrono::nanoseconds pause = 10us;
+  while (true) {
+    poll();
+    auto const now = std::chrono::steady_clock::now();
+    if (control.completed() >= ticket || now >= until) return;
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, until - now));
+    pause = std::min<std::chrono::nanoseconds>(2 * pause, 1ms);
+  }
+}
+
+void QueueControl::wait_until(Ticket ticket, std::chrono::steady_clock::time_point until) noexcept {
+  if (completed() >= ticket) return;
+  std::unique_lock lock{mutex_};
+  auto const waiter = waiter_;
+  if (!waiter) {
+    ended_.wait_until(lock, until, [&] { return completed_.load(std::memory_order_relaxed) >= ticket; });
+    return;
+  }
+  lock.unlock();
+  waiter->wait_until(*this, ticket, until);
 }
 
 void QueueControl::sleep_until(Ticket ticket) noexcept {

@@ -5,6 +5,7 @@
 #include "device/continuations.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <exception>
@@ -17,6 +18,8 @@
 
 namespace unimem::detail {
 
+class QueueControl;
+
 /// Somebody who can make a queue's work end: waits in the driver, or runs the work himself.
 class Waiter {
  public:
@@ -27,6 +30,10 @@ class Waiter {
 
   /// Returns once `QueueControl::finish` has been called for `ticket`.
   virtual void wait_for(Ticket ticket) noexcept = 0;
+
+  /// The same, but returns as well when `until` has come. `control` is the queue's. By polling, ever less often.
+  virtual void wait_until(QueueControl const& control, Ticket ticket,
+                          std::chrono::steady_clock::time_point until) noexcept;
 
   /// Gives the driver a chance to tell that work has ended. Never blocks.
   virtual void poll() noexcept = 0;
@@ -80,6 +87,12 @@ class QueueControl {
 
   /// Blocks until `ticket` has ended, helping through the waiter if there is one.
   void wait(Ticket ticket) noexcept;
+
+  /// The same until that moment at most.
+  void wait_until(Ticket ticket, std::chrono::steady_clock::time_point until) noexcept;
+
+  /// What an event points to; null for none.
+  [[nodiscard]] static QueueControl* of(Event event) noexcept { return event.control_; }
 
   /// Blocks until `ticket` has ended without helping. For waiters whose work is done by another thread.
   void sleep_until(Ticket ticket) noexcept;

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <unimem/device/timed_wait.hpp>
+
 #include "device/conformance_fixture.hpp"
 #include "device/gate.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <optional>
 #include <thread>
 
@@ -46,6 +49,34 @@ TEST_P(DeviceConformance, WorkEndsThoughNobodyWaits) {
     while (!event.ready()) std::this_thread::yield();  // the test's time-out is the assertion
     EXPECT_EQ(queue.completed(), round);
   }
+}
+
+TEST_P(DeviceConformance, ATimedWaitEndsWithTheWorkOrWithTheTime) {
+  if (works_in_the_submitting_thread(device())) GTEST_SKIP() << "nothing is ever pending";
+  using Clock = std::chrono::steady_clock;
+  Allocated const piece{device(), 1000};
+  auto queue = device().create_queue();
+  std::atomic<bool> begun{false}, open{false};
+  std::optional<Gate> gate;
+  if (device().info().runs_host_form) {
+    auto const held = [&](Range, std::size_t, std::size_t, auto) {
+      begun = true;
+      open.wait(false);
+    };
+    queue.run(device().compile({"held", "", held}), Range{1}, {});
+    while (!begun) std::this_thread::yield();  // the worker has it: who waits would run it himself
+  } else {
+    gate.emplace(queue);
+  }
+  auto const event = queue.fill(piece.memory(), repeated(1, 1));
+  auto const until = Clock::now() + std::chrono::milliseconds{20};
+  EXPECT_FALSE(wait_until(event, until));
+  EXPECT_GE(Clock::now(), until);
+  open = true;
+  open.notify_all();
+  gate.reset();
+  EXPECT_TRUE(wait_until(event, Clock::time_point::max()));
+  EXPECT_TRUE(event.ready());
 }
 
 TEST_P(DeviceConformance, CompletedNeverGoesBack) {

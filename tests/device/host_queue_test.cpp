@@ -1,4 +1,5 @@
 #include <unimem/core/error.hpp>
+#include <unimem/device/timed_wait.hpp>
 
 #include "device/host_queue.hpp"
 
@@ -63,6 +64,40 @@ TEST(HostQueue, AWaiterRunsTheWorkItselfWhenNobodyElseDoes) {
   auto const there = other.get_id();
   other.join();
   EXPECT_EQ(runs.back(), (std::pair{4, there}));
+  executor->close();
+  control.set_waiter(nullptr);
+}
+
+TEST(HostQueue, ATimedWaitEndsWithTheWorkOrWithTheTime) {
+  using Clock = std::chrono::steady_clock;
+  TaskQueue queue;
+  std::latch begun{1}, go{1};
+  auto const event = queue.submit([&] {
+    begun.count_down();
+    go.wait();
+    throw std::runtime_error("on purpose");
+  });
+  begun.wait();  // the worker has it
+  auto const until = Clock::now() + std::chrono::milliseconds{20};
+  EXPECT_FALSE(wait_until(event, until));
+  EXPECT_GE(Clock::now(), until);
+  EXPECT_FALSE(wait_until(event, Clock::time_point::min()));
+  go.count_down();
+  EXPECT_TRUE(wait_until(event, Clock::time_point::max()));
+  EXPECT_TRUE(wait_until(event, Clock::time_point::min()));
+  EXPECT_THROW(event.wait(), std::runtime_error) << "the error is for who waits for the work";
+  EXPECT_TRUE(wait_until(Event{}, Clock::time_point::min()));
+}
+
+TEST(HostQueue, ATimedWaiterRunsTheWorkItselfWhenNobodyElseDoes) {
+  auto& control = QueueControl::create();
+  auto const executor = std::make_shared<HostExecutor>(control);
+  control.set_waiter(executor);
+  executor->hush();
+  std::thread::id ran;
+  auto const event = executor->submit([&ran] { ran = std::this_thread::get_id(); });
+  EXPECT_TRUE(wait_until(event, std::chrono::steady_clock::time_point::max()));
+  EXPECT_EQ(ran, std::this_thread::get_id());
   executor->close();
   control.set_waiter(nullptr);
 }

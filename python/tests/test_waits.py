@@ -1,0 +1,128 @@
+"""Waiting that Ctrl-C ends, and waiting no longer than some time."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import unimem
+from unimem import UnifiedBuffer
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+import numpy as np
+import unimem
+device = unimem.device({device!r})
+buffer = unimem.UnifiedBuffer(10, device=device)
+buffer.fill(1)
+begun, go = threading.Event(), threading.Event()
+def slow(x):
+    begun.set()
+    go.wait()
+    x += 1
+event = unimem.launch(unimem.Kernel("slow").host(slow), 1, unimem.readwrite(buffer))
+begun.wait()  # a thread of the library's has it
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    {wait}
+except KeyboardInterrupt:
+    print("interrupted", event.ready)
+go.set()
+print(event.wait(), buffer.to_numpy()[0])
+"""
+
+
+@pytest.mark.parametrize("wait", ["event.wait()", "event.wait(timeout=100)", "device.synchronize()"])
+def test_ctrl_c_ends_waiting_and_not_the_work(wait):
+    paths = os.pathsep.join(map(os.path.abspath, sys.path))
+    code = INTERRUPTED.format(device="sim", wait=wait)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["interrupted False", "True 2.0"]
+
+
+def test_a_wait_with_a_timeout_says_whether_the_work_has_ended(sim):
+    buffer = UnifiedBuffer(10, device=sim)
+    buffer.fill(1)
+    begun, go = threading.Event(), threading.Event()
+
+    def slow(x):
+        begun.set()
+        go.wait()
+        x += 1
+
+    event = unimem.launch(unimem.Kernel("slow").host(slow), 1, unimem.readwrite(buffer))
+    begun.wait()
+    assert event.wait(timeout=0) is False and event.wait(timeout=0.02) is False and not event.ready
+    waited = []
+    thread = threading.Thread(target=lambda: waited.append(event.wait()))
+    thread.start()
+    go.set()
+    thread.join(60)
+    assert waited == [True] and event.wait(timeout=0) is True and (buffer.to_numpy() == 2).all()
+    for wrong in (-1, float("nan"), "soon"):
+        with pytest.raises(unimem.InvalidArgument, match="timeout"):
+            event.wait(timeout=wrong)
+
+
+def test_an_event_can_be_awaited_and_raises_what_the_work_raised(sim):
+    buffer = UnifiedBuffer(10, device=sim)
+    buffer.fill(1)
+    go = threading.Event()
+    turns = []
+
+    async def loop_goes_on():
+        while not go.is_set():
+            turns.append(1)
+            if len(turns) == 20:
+                go.set()
+            await asyncio.sleep(0.001)
+
+    def slow(x):
+        go.wait()
+        x += 1
+
+    async def both():
+        event = unimem.launch(unimem.Kernel("slow").host(slow), 1, unimem.readwrite(buffer))
+        awaited, _ = await asyncio.gather(event, loop_goes_on())
+        return awaited
+
+    assert asyncio.run(both()) is True and len(turns) == 20
+    assert (buffer.to_numpy() == 2).all()
+
+    async def failing():
+        await unimem.launch(unimem.Kernel("broken").host(lambda x: 1 / 0), 1, unimem.readwrite(buffer))
+
+    with pytest.raises(unimem.KernelError, match="ZeroDivisionError"):
+        asyncio.run(failing())
+
+
+def test_a_kernel_that_is_interrupted_fails_and_who_waits_is_told(sim):
+    code = """
+import os, signal, threading
+import unimem
+buffer = unimem.UnifiedBuffer(10, device="sim")
+buffer.fill(1)
+def interrupted(x):
+    x[:] = 9
+    raise KeyboardInterrupt
+try:
+    try:
+        unimem.launch(unimem.Kernel("interrupted").host(interrupted), 1, unimem.readwrite(buffer)).wait()
+    except unimem.KernelError as error:
+        print("KernelError", "KeyboardInterrupt" in str(error))
+    for _ in range(1000): pass
+except KeyboardInterrupt:
+    print("KeyboardInterrupt")
+"""
+    paths = os.pathsep.join(map(os.path.abspath, sys.path))
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "KeyboardInterrupt"
