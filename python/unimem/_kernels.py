@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -130,6 +131,13 @@ class Kernel:
         return f"<unimem.Kernel {self.name!r}: {' and '.join(forms) or 'no form yet'}>"
 
 
+# What most scalars are: Python's own numbers, for which NumPy would take longer than the launch.
+_PACKING = {
+    name: struct.Struct(code)
+    for name, code in zip(["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"], "bBhHiIqQfd", strict=True)
+}  # fmt: skip
+
+
 def _scalar(value: Any, position: int, parameters: list[str] | None) -> tuple[bytes, str, Any]:
     """A scalar's bytes: of the type the kernel's text names; else NumPy scalars say it themselves, and Python's numbers are 64 bits
     wide."""
@@ -138,6 +146,12 @@ def _scalar(value: Any, position: int, parameters: list[str] | None) -> tuple[by
         raise invalid(f"argument {position + 1}", type(value).__name__, "read(b), write(b) or readwrite(b) of a buffer, or a number")
     if not wanted:
         wanted = value.dtype.str[1:] if isinstance(value, np.generic) else "f8" if isinstance(value, float) else "i8"
+    packing = _PACKING.get(wanted)
+    if packing is not None and type(value) is (float if wanted[0] == "f" else int):
+        try:
+            return packing.pack(value), packing.format, value
+        except (OverflowError, struct.error):
+            pass  # said below
     dtype = np.dtype(wanted)
     if isinstance(value, (float, np.floating)) and dtype.kind != "f":
         raise invalid(f"argument {position + 1}", repr(value), f"of the kernel's {dtype}")
@@ -169,7 +183,7 @@ def launch(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device
     on = named(device)
     first = next((one.window for one in arguments if isinstance(one, Operand)), None)
     target = on or (first.default_device if first is not None else default_device())
-    by_function = target._info()["runs_host_form"] and kernel._function is not None
+    by_function = target._runs_host_form and kernel._function is not None
     extents = _range(range)
     given = _given(kernel, arguments, by_function)
     if by_function:
