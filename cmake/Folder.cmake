@@ -1,3 +1,13 @@
+# Under a sanitizer the headers that nearly every file reads are read once; the release build, which does without, is where a
+# file shows that it includes what it uses.
+if(UNIMEM_SANITIZE)
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/library_headers.cpp" CONTENT "// Built for its precompiled header alone.\n")
+  add_library(unimem_library_headers OBJECT "${PROJECT_BINARY_DIR}/library_headers.cpp")
+  target_link_libraries(unimem_library_headers PRIVATE unimem_flags fmt::fmt spdlog::spdlog Threads::Threads)
+  target_precompile_headers(unimem_library_headers PRIVATE <algorithm> <atomic> <functional> <map> <memory> <mutex> <optional>
+                                                           <span> <string> <vector> <fmt/format.h>)
+endif()
+
 # unimem_folder(<name> FLOOR <n> [LINKS <lower folder>...])
 #
 # One target per folder of the house: `unimem_<name>`, made of src/<name>/**.cpp, seeing include/ and src/. It refuses
@@ -18,6 +28,9 @@ function(unimem_folder name)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
     PRIVATE "${PROJECT_SOURCE_DIR}/src")
   target_link_libraries(${target} PRIVATE unimem_flags fmt::fmt spdlog::spdlog Threads::Threads)
+  if(UNIMEM_SANITIZE)
+    target_precompile_headers(${target} REUSE_FROM unimem_library_headers)
+  endif()
   foreach(lower IN LISTS folder_LINKS)
     get_target_property(lower_floor unimem_${lower} UNIMEM_FLOOR)
     if(NOT lower_floor LESS folder_FLOOR)

@@ -10,7 +10,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 
 find_program(UNIMEM_CCACHE ccache)
 if(UNIMEM_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # The tests' precompiled header (tests/CMakeLists.txt) uses neither __DATE__ nor __TIME__.
+  # No precompiled header (cmake/Folder.cmake, tests/CMakeLists.txt) uses __DATE__ or __TIME__.
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_SLOPPINESS=pch_defines,time_macros "${UNIMEM_CCACHE}")
 endif()
 
