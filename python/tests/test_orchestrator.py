@@ -40,7 +40,7 @@ def test_an_execution_says_what_it_did(orchestrator, sim):
 
 def test_a_buffer_that_is_two_arguments_is_counted_once(orchestrator, sim):
     x, total = filled(sim, 1), UnifiedBuffer(1000, device=sim)
-    assert orchestrator.execute("add", 1000, read(x), read(x[:]), write(total)).bytes_moved == 4000
+    assert orchestrator.execute("add", 1000, read(x), read(x.slice(0)), write(total)).bytes_moved == 4000
 
 
 def test_work_goes_to_where_its_data_is(orchestrator, sim, other_sim):
