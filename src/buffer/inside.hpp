@@ -212,8 +212,8 @@ struct BufferCore::Inside {
   std::size_t bytes;
   BufferOptions options;
   std::shared_ptr<MemoryManager> manager;  ///< goes after all memory that came from it
-  Device* device = nullptr;   ///< decided at first use: looking for drivers takes time
-  Device* unified = nullptr;  ///< whose unified memory serves the host; null: the host has its own
+  Device* device = nullptr;                ///< decided at first use: looking for drivers takes time
+  Device* unified = nullptr;               ///< whose unified memory serves the host; null: the host has its own
   Name name;
   std::uint64_t id;
   mutable std::mutex mutex;
