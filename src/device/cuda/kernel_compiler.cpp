@@ -223,7 +223,8 @@ CompiledKernel KernelCompiler::compile(ProgramSource const& source, int architec
     if (auto kernel = from_bytes(*kept)) return std::move(*kernel);
   }
   auto kernel = compile_now(nvrtc.nvrtc, task, source, kernels, device_id);
-  static_cast<void>(cache_.keep(key, as_bytes(kernel)));  // what is not kept is compiled again
+  // NOLINTNEXTLINE(bugprone-unused-return-value): what is not kept is compiled again
+  static_cast<void>(cache_.keep(key, as_bytes(kernel)));
   return kernel;
 }
 
