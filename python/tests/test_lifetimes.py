@@ -368,3 +368,20 @@ def test_copies_are_deep_and_pickles_hold_data_alone(discrete):
     assert fresh.state is S.UNINITIALIZED
     with pytest.raises(unimem.BufferNotAllocated):
         _ = fresh.host
+
+
+def test_a_buffer_may_be_dropped_while_its_kernel_runs_and_the_device_is_full():
+    sim = unimem.device("sim:memory=1MiB")
+    increment = unimem.Kernel("increment").host(lambda x: np.add(x, 1, out=x))
+
+    def step(value):
+        buffer = unimem.UnifiedBuffer(300_000, np.uint8, device=sim)
+        buffer.fill(value)
+        unimem.launch(increment, 1, unimem.readwrite(buffer))
+
+    for value in range(200):
+        step(value)
+    last = unimem.UnifiedBuffer(300_000, np.uint8, device=sim)
+    last.fill(7)
+    unimem.launch(increment, 1, unimem.readwrite(last))
+    assert (last.to_numpy() == 8).all()

@@ -4,6 +4,10 @@ namespace unimem {
 
 Resident::~Resident() = default;
 
+std::shared_ptr<void> Resident::hold() noexcept {
+  return {std::shared_ptr<void>{}, this};
+}
+
 std::size_t Resident::try_relocate(Queue&, std::size_t) {
   return 0;
 }

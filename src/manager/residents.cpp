@@ -1,6 +1,7 @@
 #include "manager/residents.hpp"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 namespace unimem::detail {
@@ -57,10 +58,13 @@ Residents::Survey Residents::survey(Device& device) {
 template <class Call>
 std::size_t Residents::enter(Resident& resident, Call const& call) {
   auto const me = std::this_thread::get_id();
+  std::shared_ptr<void> held;  // goes last: with it the resident may end, and remove itself
   {
     Lock const lock{mutex_};
     auto const found = inside_.find(&resident);
     if (found == inside_.end() || found->second != std::thread::id{}) return 0;
+    held = resident.hold();
+    if (held == nullptr) return 0;
     found->second = me;
   }
   /// However the call ends, whoever waits for it learns.

@@ -16,9 +16,10 @@ namespace unimem::detail {
 
 /// The residents of a manager, and the calls that are running into them.
 ///
-/// Estimates are asked under the lock, since they do not block; reclaiming happens without it, since it copies. What
-/// keeps a resident alive meanwhile is its entry: it says who is inside, and removal waits for him. Two threads never
-/// reclaim from one resident at a time.
+/// Estimates are asked under the lock, since they do not block; reclaiming happens without it, since it copies. Whoever
+/// is inside of a resident holds it (`Resident::hold`): removal would wait for him, and must not do so on a thread that
+/// he waits for, such as one whose work was the resident's last owner. Two threads never reclaim from one resident at a
+/// time.
 ///
 /// Thread-safe.
 class Residents {

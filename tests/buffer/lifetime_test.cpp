@@ -8,9 +8,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <thread>
 
@@ -215,6 +217,59 @@ TEST_F(Lifetime, WorkMayTurnItsMemoryIntoALeaseAndUntilThenItHoldsNothing) {
   EXPECT_EQ(active(), 0U);
   EXPECT_EQ(option.take().memory(), DeviceMemory{}) << "what is gone is nobody's";
   EXPECT_EQ(LeaseOption{}.take().memory(), DeviceMemory{});
+}
+
+/// Work that is the last owner of its buffer, on a device that has room for one buffer at a time.
+class LastOwners : public BufferTest {
+ protected:
+  using Buffer = UnifiedBuffer<std::uint32_t>;
+  using Last = std::shared_ptr<std::optional<BufferSlice<std::uint32_t>>>;
+  static constexpr std::size_t count = 150'000;
+
+  [[nodiscard]] Buffer on_small(std::uint32_t value) {
+    auto options = on_sim();
+    options.device = &small;
+    Buffer buffer(count, options);
+    buffer.copy_from(std::vector<std::uint32_t>(count, value));
+    return buffer;
+  }
+  /// Uses a buffer whose last slice goes with the work: during it, or as it ends.
+  void use_and_drop(bool during) {
+    auto buffer = on_small(1);
+    auto const last = std::make_shared<Last::element_type>(buffer.slice(0));
+    Operand const operand{&buffer.core(), {0, count * 4}, Intent::read_write};
+    run(small.default_queue(), {&operand, 1}, [last, during](std::span<const HostArgument>) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (during) last->reset();
+    });
+  }
+
+  Device& small = make_sim({.memory_bytes = std::size_t{1} << 20});
+};
+
+TEST_F(LastOwners, MayEndWhileTheirBufferIsMadeToGiveItsMemory) {
+  for (bool const during : {false, true}) {
+    for (std::uint32_t round = 0; round < 50; ++round) {
+      use_and_drop(during);
+      auto next = on_small(round);
+      next.sync_to_device(small);  // takes the memory of the one before
+      ASSERT_THAT(next.to_vector(), Each(round));
+    }
+  }
+}
+
+TEST_F(LastOwners, MayEndWhileManyThreadsMakeThemGiveTheirMemory) {
+  std::vector<std::jthread> threads;
+  for (std::uint32_t number = 0; number < 4; ++number) {
+    threads.emplace_back([this, number] {
+      for (std::uint32_t round = 0; round < 10; ++round) {
+        use_and_drop(round % 2 == 0);
+        auto next = on_small(number);
+        next.sync_to_device(small);
+        ASSERT_THAT(next.to_vector(), Each(number));
+      }
+    });
+  }
 }
 
 /// Scenarios in processes of their own, as death tests that do not die.

@@ -74,7 +74,7 @@ UNIMEM_API void copy_pieces(BufferCore& from, BufferCore& to, std::span<const Co
 /// Thread-safe as promised by the library: concurrent read accesses are safe; concurrent writers need the caller's
 /// lock. (Inside, every operation that changes anything locks; a state query or a host read of current bytes is one
 /// atomic load.)
-class UNIMEM_API BufferCore final : public Resident {
+class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_from_this<BufferCore> {
  public:
   /// Host memory that exists already.
   struct Wrapped {
@@ -223,6 +223,7 @@ class UNIMEM_API BufferCore final : public Resident {
   /// Throws std::logic_error unless coherence and storage agree. For tests.
   void validate() const;
 
+  [[nodiscard]] std::shared_ptr<void> hold() noexcept override { return weak_from_this().lock(); }
   [[nodiscard]] Reclaimable reclaimable(Device& device) noexcept override;
   std::size_t try_reclaim(Device& device) override;
   std::size_t try_relocate(Queue& queue, std::size_t most_bytes) override;

@@ -4,6 +4,7 @@
 #include <unimem/manager/optimization.hpp>
 
 #include <cstddef>
+#include <memory>
 
 namespace unimem {
 
@@ -29,6 +30,11 @@ class UNIMEM_API Resident {
   Resident(Resident const&) = delete;
   Resident& operator=(Resident const&) = delete;
   virtual ~Resident();
+
+  /// What keeps it alive as long as it is held; null if it is ending already. Called under the manager's lock before
+  /// each of the calls below, and let go of when that has returned, outside of the lock: what a call waits for may be
+  /// the last to own the resident. What does not override it is kept by its owner, who removes it before it ends.
+  [[nodiscard]] virtual std::shared_ptr<void> hold() noexcept;
 
   /// An estimate, without blocking: 0 bytes, and busy, while another thread works with it. Called under the manager's
   /// lock.
