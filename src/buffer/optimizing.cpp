@@ -25,6 +25,8 @@ std::size_t BufferCore::Inside::pin_host(OptimizationTerms const& terms, Optimiz
   bool const ordinary = host && host->pooled() && host->location() == Location::host;
   // What is asked for already needs no asking.
   if (!ordinary || options.pinned || pin_next || unified != nullptr || pinned.load(relaxed)) return 0;
+  // Locking touches every page, and the system would report as written what nobody wrote.
+  if (host_writes != nullptr) return 0;
   RecordedUse use;
   use.buffers = 1;
   use.uploads = counters.uploads.load(relaxed);

@@ -408,6 +408,22 @@ TEST_F(ForkedChild, HasTheHostSideOfWhatWasInFlightToADevice) {
   EXPECT_EQ(buffer.to_vector(), counting(100));
 }
 
+TEST_F(ForkedChild, IsToldOfAKernelInFlightBeforeItSeesTheLastGoodCopy) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  buffer.sync_to_device();
+  std::optional<Gate> gate{first};
+  add(first, buffer.slice(0), 1);
+  EXPECT_EQ(in_child([&] {
+              EXPECT_HERE(is_unsupported([&] { std::ignore = std::as_const(buffer).host_view(); }));
+              EXPECT_HERE(buffer.to_vector() == counting(100));
+              return 7;
+            }),
+            7);
+  gate.reset();
+  EXPECT_EQ(buffer.to_vector(), counting(100, 1));
+}
+
 TEST_F(ForkedChild, NeverReadsGarbageForWhatOnlyADeviceHas) {
   auto buffer = synchronized();
   set(first, buffer.slice(50, 50), 9).wait();

@@ -1,6 +1,9 @@
+#include <unimem/core/error.hpp>
+
 #include "buffer/buffer_fixture.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -115,6 +118,27 @@ TEST_F(Optimizing, WhatIsSeldomCopiedOrLockedAlreadyIsLetBe) {
   UnifiedBuffer<std::uint32_t> asked(MiB, options);
   to_and_fro(asked, 20);
   EXPECT_THAT(kinds(manager.optimize()), Not(Contains(Optimization::pin))) << "it is locked already";
+}
+
+TEST_F(Optimizing, PagesThatAreWatchedAreNotLockedWhichWouldLookLikeWriting) {
+  auto options = on_sim("watched");
+  options.device = &fast;
+  options.tracking = Tracking::pages;
+  std::optional<UnifiedBuffer<std::uint32_t>> buffer;
+  try {
+    buffer.emplace(MiB / 4, options);
+  } catch (UnsupportedOperation const& error) {
+    GTEST_SKIP() << error.what();
+  }
+  to_and_fro(*buffer, 20);
+  buffer->release_host();
+  EXPECT_EQ(std::as_const(*buffer).host_view(100, 100)[0], 6U);
+  auto const before = buffer->state();
+  EXPECT_THAT(kinds(manager.optimize()), Not(Contains(Optimization::pin)));
+  EXPECT_FALSE(buffer->is_pinned());
+  EXPECT_EQ(buffer->state(), before) << "nobody has written";
+  EXPECT_EQ(std::as_const(*buffer).host_view()[0], 7U);
+  EXPECT_EQ(buffer->tracking(), Tracking::pages);
 }
 
 TEST_F(Optimizing, NoMoreIsLockedThanTheLimit) {
