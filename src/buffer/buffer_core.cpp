@@ -101,8 +101,14 @@ BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped
 }
 
 BufferCore::~BufferCore() {
-  if (inside_->resident) inside_->manager->remove_resident(*this);
   if (auto* const door = inside_->door.load(std::memory_order_relaxed)) door->abandon();
+  if (!inside_->resident) return;
+  {
+    // Before it is unknown: whoever needs memory just now would see it taken by nobody, and give up.
+    std::lock_guard const lock{inside_->mutex};
+    for (auto& side : inside_->sides) side.storage.reset();
+  }
+  inside_->manager->remove_resident(*this);
 }
 
 std::string_view BufferCore::name() const noexcept {

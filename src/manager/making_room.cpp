@@ -142,7 +142,7 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   if (turn.mine()) turns.want(wish.outstanding);
   bool const of_its_own = location == Location::device;  // what residents give goes to this very pool
   std::string failure;
-  bool others_may = false, given = false;
+  bool others_may = false;
   for (bool hope = true; hope;) {
     hope = false;
     // Before and after: what others took meanwhile may be nobody's in the survey, and somebody's by its end.
@@ -159,12 +159,13 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
       if (!bytes_given || *bytes_given == 0) continue;
       if (!of_its_own) state_->trim_beside(wish.pool);
       if (wish.granted()) return given_out();
-      hope = given = true;
+      hope = true;
     }
   }
-  // What was given may have come later than it was said: leases that were just leaving have it until then.
+  // What was given may have come later than it was said: leases that were just leaving have it until then. And a
+  // resident that has ended since the first look gave its memory back before it was gone from the survey.
   auto const leased = wish.facts.leased;
-  if (given && wish.granted()) return given_out();
+  if (wish.granted()) return given_out();
   wish.facts.leased = leased;
   if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be saved: {}", failure);
   if (others_may && operation.waits() && !operation.insists()) crowded();
