@@ -99,6 +99,7 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
     throw OutOfMemory(std::move(wish.facts));
   }
 
+  auto const removals = state_->residents.removals();
   auto& traffic = state_->traffic_on(device);
   auto& turns = traffic.turns;
   auto& taken = traffic.taken;
@@ -142,7 +143,7 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   if (turn.mine()) turns.want(wish.outstanding);
   bool const of_its_own = location == Location::device;  // what residents give goes to this very pool
   std::string failure;
-  bool others_may = false;
+  bool others_may = false, given = false;
   for (bool hope = true; hope;) {
     hope = false;
     // Before and after: what others took meanwhile may be nobody's in the survey, and somebody's by its end.
@@ -159,13 +160,13 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
       if (!bytes_given || *bytes_given == 0) continue;
       if (!of_its_own) state_->trim_beside(wish.pool);
       if (wish.granted()) return given_out();
-      hope = true;
+      hope = given = true;
     }
   }
   // What was given may have come later than it was said: leases that were just leaving have it until then. And a
   // resident that has ended since the first look gave its memory back before it was gone from the survey.
   auto const leased = wish.facts.leased;
-  if (wish.granted()) return given_out();
+  if ((given || state_->residents.removals() != removals) && wish.granted()) return given_out();
   wish.facts.leased = leased;
   if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be saved: {}", failure);
   if (others_may && operation.waits() && !operation.insists()) crowded();

@@ -19,6 +19,7 @@ void Residents::remove(Resident& resident) noexcept {
     return found == inside_.end() || found->second == std::thread::id{} || found->second == me;
   });
   inside_.erase(&resident);
+  removals_.fetch_add(1, std::memory_order_release);
 }
 
 namespace {

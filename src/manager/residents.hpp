@@ -2,6 +2,7 @@
 
 #include <unimem/manager/resident.hpp>
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -42,6 +43,9 @@ class Residents {
   /// Returns when no call into the resident is running, except one that this very thread is inside of.
   void remove(Resident& resident) noexcept;
 
+  /// How many have been removed so far.
+  [[nodiscard]] std::uint64_t removals() const noexcept { return removals_.load(std::memory_order_acquire); }
+
   /// Who could give memory of this device back: lower priorities first, and among equals who loses least by it, which
   /// is its cost per byte, and the less the longer it will do without. Nothing is promised: by the time one is asked it
   /// may be busy, or gone.
@@ -70,6 +74,7 @@ class Residents {
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;
+  std::atomic<std::uint64_t> removals_{0};
   std::unordered_map<Resident*, std::thread::id> inside_;  ///< no thread: nobody is inside
 };
 
