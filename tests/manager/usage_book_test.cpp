@@ -239,13 +239,17 @@ TEST(UsageBook, AForkedChildGoesOnWithoutWhatAThreadOfItsParentHeld) {
   UsageBook book;
   UsageKey const key{&cpu(), Location::host, Name("parent's")};
   device("cpu").default_queue().record().wait();  // background work has begun
-  std::atomic<bool> done{false};
+  std::atomic<bool> begun{false}, done{false};
   std::jthread const busy([&] {
     while (!done) {
       UsageEntry entry;
       book.enter(entry, key, 1, 1);
+      begun = true;
     }
   });
+  // The first entry of a name makes its line, under a lock that a child would wait for: what is looked at here are the
+  // locks of every entry.
+  while (!begun) std::this_thread::yield();
   for (int round = 0; round < 20; ++round) {
     auto const child = fork();
     if (child == 0) {
