@@ -390,7 +390,7 @@ void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
   absorb_host_writes(decide);
   if (deferred) std::rethrow_exception(std::exchange(deferred, nullptr));
   if (pending.empty()) return;
-  bool const host_was_current = holds(host_place, range);
+  bool const child_had_it = detail::is_forked_child() && holds(host_place, range);
   auto const failure = pending.settle(coherence, range, wait);
   if (!failure) return;
   forget_ended();
@@ -400,7 +400,7 @@ void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
   } catch (UnsupportedOperation const& error) {
     // The parent's work, which nobody does here: an upload that never arrives takes nothing from the host.
     // What it was to write is another matter: the copy that the host has again is not what the parent will have.
-    if (detail::is_forked_child() && host_was_current && holds(host_place, range)) return;
+    if (child_had_it && holds(host_place, range)) return;
     last_failure = error.what();
     throw;
   } catch (std::exception const& error) {

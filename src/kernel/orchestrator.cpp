@@ -72,10 +72,9 @@ DeviceChoice among(std::vector<Device*> const& devices, Kernel const& kernel,
   return best;
 }
 
-std::string missing_form(Kernel const& kernel, Device const& device) {
+std::string missing_form(Device const& device) {
   if (device.is_lost()) return fmt::format("{} is lost", device.id());
-  return fmt::format("{} needs a {} form", device.id(), device.info().runs_host_form ? "host" : "source",
-                     kernel.name());
+  return fmt::format("{} needs a {} form", device.id(), device.info().runs_host_form ? "host" : "source");
 }
 
 std::vector<Device*> devices_under(Backend backend) {
@@ -103,6 +102,10 @@ void check(ExecutionOptions const& options) {
     throw InvalidArgument("ExecutionOptions::backend", std::string(to_string(*options.backend)),
                           fmt::format("that of {}, or none", device->id()));
   }
+}
+
+Queue* queue_for(ExecutionOptions const& options, DeviceChoice const& choice) {
+  return options.queue != nullptr ? options.queue : &choice.device->default_queue();
 }
 
 struct Moved {
@@ -154,7 +157,7 @@ DeviceChoice choose_device(Kernel const& kernel, std::span<const LaunchArgument>
     candidates.push_back(&device);
   }
   if (auto best = among(candidates, kernel, arguments); best.device != nullptr) return best;
-  auto const refused = missing_form(kernel, *candidates.front());
+  auto const refused = missing_form(*candidates.front());
   auto& cpu = device("cpu");
   if (!options.backend && can_run(kernel, cpu)) return {&cpu, refused + ", which the kernel does not have"};
   throw KernelError(std::string(kernel.name()), refused);
@@ -214,8 +217,7 @@ Event Orchestrator::launch_list(std::string_view name, Range range, std::span<co
                                 ExecutionOptions const& options) {
   auto const chosen = kernel(name);
   auto const choice = choose_device(chosen, arguments, options);
-  return launch_kernel(options.queue != nullptr ? options.queue : &choice.device->default_queue(), chosen, range,
-                       arguments);
+  return launch_kernel(queue_for(options, choice), chosen, range, arguments);
 }
 
 KernelExecution Orchestrator::execute_list(std::string_view name, Range range,
@@ -230,8 +232,7 @@ KernelExecution Orchestrator::execute_list(std::string_view name, Range range,
   done.items = range.items();
   auto const buffers = buffers_of(arguments);
   auto const before = moved_so_far(buffers);
-  launch_kernel(options.queue != nullptr ? options.queue : &choice.device->default_queue(), chosen, range, arguments)
-      .wait();
+  launch_kernel(queue_for(options, choice), chosen, range, arguments).wait();
   done.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   auto const after = moved_so_far(buffers);
   done.bytes_moved = growth(before.bytes, after.bytes);
