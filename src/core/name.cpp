@@ -2,8 +2,11 @@
 
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <unordered_map>
+
+#include <pthread.h>
 
 namespace unimem {
 namespace {
@@ -13,23 +16,29 @@ struct Stored {
   std::string_view view;
 };
 
-struct Table {
-  std::mutex mutex;
-  std::unordered_map<std::string_view, std::unique_ptr<Stored>> names;
-};
+using Table = std::unordered_map<std::string_view, std::unique_ptr<Stored>>;
 
-/// Never destroyed: names are read by destructors of static objects.
+constinit std::mutex mutex;
+
+/// The mutex is held. Never destroyed: names are read by destructors of static objects.
 Table& table() {
   static auto& instance = *new Table;
   return instance;
+}
+
+/// A child that is forked while another thread makes a name finds the table whole, and free.
+void mind_forks() {
+  static int const minded = pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+  if (minded != 0) throw std::bad_alloc();
 }
 
 }  // namespace
 
 Name::Name(std::string_view text) {
   if (text.empty()) return;
-  auto& [mutex, names] = table();
+  mind_forks();
   std::lock_guard const lock{mutex};
+  auto& names = table();
   auto found = names.find(text);
   if (found == names.end()) {
     auto stored = std::make_unique<Stored>();

@@ -2,7 +2,7 @@
 
 #include <unimem/device/device.hpp>
 
-#include "manager/spin_lock.hpp"
+#include "manager/forked_locks.hpp"
 #include "manager/stack.hpp"
 
 #include <algorithm>
@@ -201,11 +201,12 @@ UsageShard& UsageBook::shard_of_this_thread() const noexcept {
   return shards_[number_of_this_thread() % shard_count];
 }
 
-UsageBook::Line& UsageBook::line_of(UsageKey const& key) {
-  std::lock_guard const lock{mutex_};
+UsageBook::Line* UsageBook::line_of(UsageKey const& key) {
+  MutexGuard const held{mutex_};
+  if (!held) return nullptr;
   auto& of_name = by_name_[key.name];
   for (auto* const line : of_name) {
-    if (line->key == key) return *line;
+    if (line->key == key) return line;
   }
   auto place = std::ranges::find_if(
       places_, [&](auto const& one) { return one->device == key.device && one->location == key.location; });
@@ -216,7 +217,7 @@ UsageBook::Line& UsageBook::line_of(UsageKey const& key) {
   of_name.reserve(of_name.size() + 1);
   lines_.push_back(std::make_unique<Line>(key, lines_.size(), **place));
   of_name.push_back(lines_.back().get());
-  return *lines_.back();
+  return lines_.back().get();
 }
 
 void UsageBook::enter(UsageEntry& entry, UsageKey const& key, std::size_t bytes, std::uint64_t buffer) {
@@ -230,11 +231,12 @@ void UsageBook::enter(UsageEntry& entry, UsageKey const& key, std::size_t bytes,
     if (!held) return;
     if (auto* const slot = shard.find(key)) return add(shard, *slot, entry, bytes, buffer);
   }
-  auto& line = line_of(key);
+  auto* const line = line_of(key);
+  if (line == nullptr) return;
   SpinGuard const held{shard.lock};
   if (!held) return;
   auto* slot = shard.find(key);
-  if (slot == nullptr) slot = &shard.make(line);
+  if (slot == nullptr) slot = &shard.make(*line);
   add(shard, *slot, entry, bytes, buffer);
 }
 
@@ -319,7 +321,8 @@ std::vector<UsageCounts> UsageBook::counts_of_lines() const {
 
 Usage UsageBook::usage() const {
   Usage result;
-  std::lock_guard const lock{mutex_};
+  MutexGuard const held{mutex_};
+  if (!held) return result;
   auto const counts = counts_of_lines();
   result.places.resize(places_.size());
   for (auto const& place : places_) {
@@ -422,7 +425,8 @@ class UseOfName {
 RecordedUse UsageBook::use_of(Name name) const {
   std::vector<Line*> lines;
   {
-    std::lock_guard const lock{mutex_};
+    MutexGuard const held{mutex_};
+    if (!held) return {};
     auto const found = by_name_.find(name);
     if (found == by_name_.end()) return {};
     lines = found->second;
@@ -459,7 +463,8 @@ UseBySize UsageBook::use_by_size() const {
   std::vector<Name> names;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> sizes;  // bytes and allocations of each
   {
-    std::lock_guard const lock{mutex_};
+    MutexGuard const held{mutex_};
+    if (!held) return {};
     auto const counts = counts_of_lines();
     for (auto const& [name, lines] : by_name_) {
       std::uint64_t bytes = 0, allocations = 0;

@@ -148,7 +148,8 @@ class UsageGauge {
 /// Threads have shards of their own, each behind a lock that is taken for a few instructions at entry and at leaving,
 /// wherever that happens. A walk holds all of them: others wait for it.
 ///
-/// Thread-safe. Entries may outlive it: who lets go of it calls `retire`.
+/// Thread-safe. Entries may outlive it: who lets go of it calls `retire`. A forked child does without what a thread of
+/// its parent was writing: that is not counted there.
 class UsageBook {
  public:
   /// Nanoseconds of a clock that never goes back. The default is the system's coarse one, which costs a few nanoseconds
@@ -184,7 +185,8 @@ class UsageBook {
   struct Line;
   class AllShards;
 
-  [[nodiscard]] Line& line_of(UsageKey const& key);
+  /// Null in a forked child whose parent was making one, too.
+  [[nodiscard]] Line* line_of(UsageKey const& key);
   [[nodiscard]] UsageShard& shard_of_this_thread() const noexcept;
   [[nodiscard]] std::int64_t now() const noexcept;
   void add(UsageShard& shard, UsageSlot& slot, UsageEntry& entry, std::size_t bytes, std::uint64_t buffer) noexcept;

@@ -1,8 +1,11 @@
 #include <unimem/core/name.hpp>
 
+#include "forked_child.hpp"
+
 #include <gtest/gtest.h>
 
 #include <array>
+#include <atomic>
 #include <barrier>
 #include <string>
 #include <thread>
@@ -30,6 +33,25 @@ TEST(Name, KeepsItsTextWhenTheOriginalIsGone) {
   auto const expected = text;
   text.assign(2000, 'y');
   EXPECT_EQ(name.view(), expected);
+}
+
+TEST(Name, AForkedChildMakesNamesThatAThreadOfItsParentWasMaking) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
+#endif
+  std::atomic<bool> done{false};
+  std::jthread const busy([&] {
+    for (int i = 0; !done; ++i) static_cast<void>(Name{"name of the parent " + std::to_string(i % 1000)});
+  });
+  for (int round = 0; round < 100; ++round) {
+    auto const child = fork();
+    if (child == 0) {
+      alarm(30);
+      _exit(Name{"name of the parent 1"} == Name{"name of the parent 1"} && !Name{"child's"}.empty() ? 0 : 1);
+    }
+    EXPECT_EQ(ending_of(child), 0);
+  }
+  done = true;
 }
 
 TEST(Name, TheEmptyTextIsTheEmptyName) {

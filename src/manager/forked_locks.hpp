@@ -3,6 +3,7 @@
 #include "device/worker_threads.hpp"
 
 #include <atomic>
+#include <mutex>
 #include <thread>
 
 namespace unimem::detail {
@@ -50,6 +51,25 @@ class SpinGuard {
  private:
   SpinLock& lock_;
   bool held_;
+};
+
+/// Holds a mutex, unless this is a forked child that has waited for long: a thread of its parent may have held it, and
+/// will not be back.
+class MutexGuard {
+ public:
+  explicit MutexGuard(std::mutex& mutex) : lock_(mutex, std::defer_lock) {
+    if (!is_forked_child()) {
+      lock_.lock();
+      return;
+    }
+    for (unsigned tries = 0; !lock_.try_lock() && tries < patience; ++tries) std::this_thread::yield();
+  }
+  [[nodiscard]] explicit operator bool() const noexcept { return lock_.owns_lock(); }
+
+ private:
+  static constexpr unsigned patience = 500;
+
+  std::unique_lock<std::mutex> lock_;
 };
 
 }  // namespace unimem::detail
