@@ -181,7 +181,7 @@ BufferState BufferCore::state_by_pages() const noexcept {
   // Asking changes what is known, and nothing that anybody could see otherwise.
   Guard inside(const_cast<BufferCore&>(*this));
   try {
-    inside->absorb_host_writes(true);
+    inside->absorb_host_writes(true, false);
   } catch (std::exception const& failure) {
     // The next access finds it out again, and can say so to somebody.
     log(LogLevel::debug, failure.what());

@@ -27,7 +27,7 @@ class CheckedHost final : public HostWrites {
         name_(std::move(name)),
         last_marks_(last_marks) {}
 
-  std::optional<HostWriteConflict> absorb(Coherence& coherence) override {
+  std::optional<HostWriteConflict> absorb(Coherence& coherence, bool /*wait*/) override {
     ByteRanges changed;
     for (auto const& [begin, sum] : sums_) {
       if (sum_of(begin) != sum) changed.add(block_at(begin));
@@ -70,16 +70,17 @@ class CheckedHost final : public HostWrites {
     sums_.clear();
     // What is still arriving changes by itself.
     if (!coherence.has_data() || !host_->hazards().writes_ended_well({0, bytes_})) return;
+    // What is newest here, by the host or by a device that shares its memory, may be written on; stale bytes are
+    // watched all the more.
+    auto newest = coherence.written(host_place);
     for (Place place = host_place + 1; place < coherence.place_count(); ++place) {
-      if (coherence.shares_storage(place, host_place) && coherence.has_storage(place))
-        return;  // its kernels write here
+      if (coherence.shares_storage(place, host_place)) newest.add(coherence.written(place));
     }
     for (std::size_t begin = 0; begin < bytes_; begin += block_bytes) {
-      // Bytes of the host that are counted as written may be written on; stale ones are watched all the more.
       auto const block = block_at(begin);
       bool const expected = std::ranges::any_of(
           expected_, [&](ByteRange range) { return range.begin < block.end && block.begin < range.end; });
-      if (!expected && !coherence.written(host_place).intersects(block)) sums_.emplace(begin, sum_of(begin));
+      if (!expected && !newest.intersects(block)) sums_.emplace(begin, sum_of(begin));
     }
   }
 

@@ -2,6 +2,7 @@
 
 #include <unimem/coherence/coherence.hpp>
 #include <unimem/core/byte_ranges.hpp>
+#include <unimem/device/event.hpp>
 
 #include <cstdint>
 #include <memory>
@@ -31,8 +32,12 @@ class HostWrites {
   virtual ~HostWrites() = default;
 
   /// Records in `coherence` what users have written since the last call. With a conflict, which is returned, what is
-  /// in conflict stays unrecorded, and is found again by the next call.
-  [[nodiscard]] virtual std::optional<HostWriteConflict> absorb(Coherence& coherence) = 0;
+  /// in conflict stays unrecorded, and is found again by the next call. What a device is still writing here is waited
+  /// for, or with `wait` false left to the next call.
+  [[nodiscard]] virtual std::optional<HostWriteConflict> absorb(Coherence& coherence, bool wait) = 0;
+
+  /// A device that shares this memory writes `range`, until `end`.
+  virtual void expect_device(ByteRange /*range*/, Event /*end*/) {}
 
   /// The library itself has written `range`, and nobody else meanwhile.
   virtual void wrote(ByteRange range) = 0;

@@ -166,12 +166,6 @@ std::optional<Place> BufferCore::Inside::find_place(Device const& wanted) const 
 
 Place BufferCore::Inside::place_of(Device& wanted) {
   if (auto const place = find_place(wanted)) return *place;
-  if (shares(wanted) && tracking == Tracking::pages) {
-    // Its kernels will write to the host's pages: whose a write was could no longer be told.
-    absorb_host_writes(false);
-    host_writes.reset();
-    tracking = Tracking::access;
-  }
   sides.reserve(sides.size() + 1);
   auto& clock = manager->use_clock(wanted);
   auto const place = coherence.add_device(shares(wanted) ? std::optional{host_place} : std::nullopt);
@@ -363,15 +357,16 @@ void BufferCore::Inside::drop_everything(std::size_t new_size) {
 void BufferCore::Inside::watch_host() {
   absorbed = true;  // nobody has had an address of this memory: what this operation leaves there is known
   if (tracking == Tracking::pages) {
+    host->wait_to_write(whole());  // devices that share it may have come first, and are writing to it
     host_writes = detail::track_pages(host, bytes);
   } else if (wants_check()) {
     host_writes = detail::check_host(host, bytes, display_name(), last_marks);
   }
 }
 
-void BufferCore::Inside::absorb_host_writes(bool decide) {
+void BufferCore::Inside::absorb_host_writes(bool decide, bool wait) {
   if (!host_writes) return;
-  auto const conflict = host_writes->absorb(coherence);
+  auto const conflict = host_writes->absorb(coherence, wait);
   absorbed = true;
   counters.unmarked_writes.fetch_add(host_writes->take_unmarked(), std::memory_order_relaxed);
   if (!conflict || decide) return;
@@ -444,6 +439,7 @@ void BufferCore::Inside::commit(Plan plan, std::vector<Event> events, Events wha
 }
 
 void BufferCore::Inside::commit_write(Place place, ByteRange range, Event event, Events what) {
+  if (host_writes && place != host_place && in_host_memory(place)) host_writes->expect_device(range, event);
   commit(coherence.plan_access(place, range, Intent::write, cost()), {event}, what);
 }
 
@@ -475,6 +471,7 @@ void BufferCore::Inside::mark(BufferCore& self, Place place, ByteRange range, Ev
   auto const& storage = storage_at(place);
   bool const says_when = event != Event{} && place != host_place;
   if (storage && says_when) storage->hazards().written_elsewhere_by(range, event);
+  if (host_writes && says_when && in_host_memory(place)) host_writes->expect_device(range, event);
   if (storage && !says_when && place != host_place) storage->used_by_others(*side(place).device, nullptr);
   commit(std::move(plan), says_when ? std::vector{event} : std::vector<Event>{}, Events::of_the_end);
   if (overrules) counters.conflicting_marks.fetch_add(1, std::memory_order_relaxed);

@@ -136,7 +136,8 @@ struct BufferCore::Inside {
   /// First of all, what users wrote behind the library's back is recorded; CoherenceConflict if it has run into a
   /// device's, unless the caller is about to `decide` which of the two counts.
   void settle(ByteRange range, bool wait, bool decide = false);
-  void absorb_host_writes(bool decide);
+  /// Without `wait`, what a device that shares the memory is still writing is left for later.
+  void absorb_host_writes(bool decide, bool wait = true);
   /// Begins to notice what is written to the host memory that has just come.
   void watch_host();
   /// For complaints: what was declared last.

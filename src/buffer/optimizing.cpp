@@ -92,7 +92,7 @@ OptimizationStep BufferCore::try_optimize(Device& device, Optimization what, Opt
   step.buffer = inside->id;
   step.name = inside->name;
   // Failures are the owner's to hear of: what has any, or work under way, is let be.
-  inside->absorb_host_writes(false);
+  inside->absorb_host_writes(false, false);
   if (inside->deferred) return step;
   switch (what) {
     case Optimization::pin:

@@ -22,8 +22,14 @@ class TrackedPages final : public HostWrites {
         bytes_(bytes),
         watch_(host->host_address(), host->memory().bytes) {}
 
-  std::optional<HostWriteConflict> absorb(Coherence& coherence) override {
-    auto const found = watch_.collect({0, bytes_});
+  std::optional<HostWriteConflict> absorb(Coherence& coherence, bool wait) override {
+    auto const busy = forget_device_writes(wait);
+    auto found = watch_.collect({0, bytes_});
+    for (auto const range : busy.ranges()) {
+      auto const later = found.intersection(ByteRanges{range});
+      for (auto const pages : later.ranges()) watch_.mark_written(pages);
+      found.remove(range);
+    }
     std::optional<HostWriteConflict> conflict;
     for (auto const range : found.ranges()) {
       for (auto page = range.begin; page < std::min(range.end, bytes_); page += PageWatch::page_bytes()) {
@@ -34,6 +40,10 @@ class TrackedPages final : public HostWrites {
       }
     }
     return conflict;
+  }
+
+  void expect_device(ByteRange range, Event end) override {
+    if (!range.empty()) device_writes_.emplace_back(range, end);
   }
 
   void wrote(ByteRange range) override {
@@ -58,7 +68,7 @@ class TrackedPages final : public HostWrites {
     // has had the buffer.
     std::map<std::size_t, std::vector<std::byte>> twins;
     if (coherence.has_data() && coherence.has_storage(host_place)) {
-      auto const& valid = coherence.valid(host_place);
+      auto const valid = valid_here(coherence);
       for (auto const range : valid.ranges()) {
         for (auto const edge : {range.begin, range.end}) {
           auto const page = page_of(edge == 0 ? 0 : edge == range.end ? edge - 1 : edge);
@@ -66,7 +76,7 @@ class TrackedPages final : public HostWrites {
           if (auto kept = twins_.extract(page.begin)) {
             twins.insert(std::move(kept));
           } else {
-            twins.emplace(page.begin, std::vector<std::byte>(memory_ + page.begin, memory_ + page.end));
+            twins.emplace(page.begin, copy_of(page));
           }
         }
       }
@@ -75,6 +85,43 @@ class TrackedPages final : public HostWrites {
   }
 
  private:
+  /// What devices that share the memory have written is no user's. Returns the pages that are still being written.
+  ByteRanges forget_device_writes(bool wait) {
+    ByteRanges busy;
+    auto left = device_writes_.begin();
+    for (auto const& [range, end] : device_writes_) {
+      if (!wait && !end.ready()) {
+        busy.add({page_of(range.begin).begin, page_of(range.end - 1).end});
+        *left++ = {range, end};
+        continue;
+      }
+      static_cast<void>(end.wait_for_error());  // whoever settles it says so
+      overrule(range);
+    }
+    device_writes_.erase(left, device_writes_.end());
+    return busy;
+  }
+
+  /// The bytes whose newest values lie in this memory, whoever of those that share it has them.
+  static ByteRanges valid_here(Coherence const& coherence) {
+    auto valid = coherence.valid(host_place);
+    for (Place place = host_place + 1; place < coherence.place_count(); ++place) {
+      if (coherence.shares_storage(place, host_place)) valid.add(coherence.valid(place));
+    }
+    return valid;
+  }
+
+  /// But for what a device is writing: that comes when it is done.
+  [[nodiscard]] std::vector<std::byte> copy_of(ByteRange page) const {
+    std::vector<std::byte> copy(page.size());
+    ByteRanges still{page};
+    for (auto const& [range, end] : device_writes_) still.remove(range);
+    for (auto const part : still.ranges()) {
+      std::memcpy(copy.data() + (part.begin - page.begin), memory_ + part.begin, part.size());
+    }
+    return copy;
+  }
+
   /// What lies in `range` now is no user's write.
   void refresh_twins(ByteRange range) {
     auto const page = PageWatch::page_bytes();
@@ -101,7 +148,7 @@ class TrackedPages final : public HostWrites {
       record(page);  // what is there now is the data
       return std::nullopt;
     }
-    auto const& valid = coherence.valid(host_place);
+    auto const valid = valid_here(coherence);
     if (valid.contains(page)) {
       record(page);
       return std::nullopt;
@@ -145,6 +192,7 @@ class TrackedPages final : public HostWrites {
   std::byte const* memory_;
   std::size_t bytes_;
   PageWatch watch_;
+  std::vector<std::pair<ByteRange, Event>> device_writes_;
   std::map<std::size_t, std::vector<std::byte>> twins_;  ///< by the page's offset: the host's bytes when it was shared
 };
 

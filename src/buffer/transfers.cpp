@@ -229,7 +229,7 @@ void BufferCore::Inside::carry_out(Plan const& plan) {
   }
   if (host_writes) {
     for (auto const& copy : plan.copies) {
-      if (copy.to == host_place && !copy.fence) host_writes->wrote(copy.range);
+      if (in_host_memory(copy.to) && !copy.fence) host_writes->wrote(copy.range);
     }
   }
   if (!failure) return;
@@ -252,9 +252,15 @@ void BufferCore::Inside::prepare(BufferCore& self, Place place, ByteRange range,
   if (intent != Intent::write && !holds(place, range)) {
     auto plan = plan_read(place, range);
     check_lost(plan);
-    std::vector<Event> events;
-    start_copies(plan, &queue, events);
-    commit_copies(plan, events);
+    if (host_writes && in_host_memory(place)) {
+      // Bytes that arrive later could not be told from a user's.
+      carry_out(plan);
+      commit(std::move(plan), {});
+    } else {
+      std::vector<Event> events;
+      start_copies(plan, &queue, events);
+      commit_copies(plan, events);
+    }
   }
   if (auto const& storage = storage_at(place)) {
     intent == Intent::read ? storage->order_read(queue, range) : storage->order_write(queue, range);

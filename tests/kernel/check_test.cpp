@@ -16,9 +16,10 @@ using ::testing::HasSubstr;
 /// UNIMEM_CHECK=1 notices what users forgot to say.
 class Check : public BufferTest {
  protected:
-  Event increment(UnifiedBuffer<std::uint32_t>& buffer) {
+  Event increment(UnifiedBuffer<std::uint32_t>& buffer) { return increment_on(sim, buffer); }
+  static Event increment_on(Device& where, UnifiedBuffer<std::uint32_t>& buffer) {
     static Kernel const kernel = Kernel("increment").host([](WorkItem i, std::span<std::uint32_t> x) { x[i.x] += 1; });
-    return launch(sim.default_queue(), kernel, Range{buffer.size()}, readwrite(buffer));
+    return launch(where.default_queue(), kernel, Range{buffer.size()}, readwrite(buffer));
   }
 
   /// What the library writes to standard error while `work` runs.
@@ -88,6 +89,38 @@ TEST_F(Check, ReportsAreCountedForTheLifeOfTheBufferAndNotOfItsMemory) {
     round == 1 ? buffer.free() : buffer.resize(10'000 + round);
     EXPECT_EQ(buffer.statistics().unmarked_writes, 2 * round) << "memory has gone, the buffer has not";
   }
+}
+
+TEST_F(Check, AnUnmarkedWriteAfterAKernelOnTheHostItselfIsReported) {
+  UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
+  auto const said = complaints([&] {
+    auto const h = buffer.host();
+    std::ranges::fill(h, 1U);
+    increment_on(device("cpu"), buffer).wait();
+    increment(buffer).wait();
+    std::ignore = buffer.host_view();
+    h[5'000] = 1'000;
+    increment(buffer).wait();
+  });
+  EXPECT_THAT(said, HasSubstr("[16384, 20480)"));
+  EXPECT_EQ(buffer.statistics().unmarked_writes, 1U);
+  EXPECT_EQ(buffer.to_vector()[5'000], 1'001U);
+}
+
+TEST_F(Check, WhatKernelsOnTheHostItselfWriteIsNotReported) {
+  UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
+  auto const said = complaints([&] {
+    std::ranges::fill(buffer.host(), 1U);
+    increment(buffer);
+    for (int i = 0; i < 3; ++i) {
+      increment_on(device("cpu"), buffer);
+      increment_on(device("cpu"), buffer).wait();
+      increment(buffer);
+      std::ignore = buffer.to_vector();
+    }
+  });
+  EXPECT_EQ(said, "");
+  EXPECT_THAT(buffer.to_vector(), ::testing::Each(11U));
 }
 
 TEST_F(Check, WhatIsDeclaredIsNotReported) {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <functional>
+#include <future>
 #include <random>
 #include <string>
 #include <thread>
@@ -27,6 +28,7 @@ constexpr std::size_t page = 4096;
 class PageTracking : public BufferTest {
  protected:
   static constexpr std::size_t count = 64 * page / 4;
+  Device& cpu = device("cpu");
 
   void SetUp() override {
     auto const reason = detail::PageWatch::reason_unavailable();
@@ -41,9 +43,10 @@ class PageTracking : public BufferTest {
   }
 
   /// A launch that adds one to every element.
-  Event increment(BufferSlice<std::uint32_t> const& slice) {
+  Event increment(BufferSlice<std::uint32_t> const& slice) { return increment_on(sim, slice); }
+  static Event increment_on(Device& where, BufferSlice<std::uint32_t> const& slice) {
     static Kernel const kernel = Kernel("increment").host([](WorkItem i, std::span<std::uint32_t> x) { x[i.x] += 1; });
-    return launch(sim.default_queue(), kernel, Range{slice.size()}, readwrite(slice));
+    return launch(where.default_queue(), kernel, Range{slice.size()}, readwrite(slice));
   }
   Event increment(UnifiedBuffer<std::uint32_t>& buffer) { return increment(buffer.slice(0)); }
 };
@@ -228,6 +231,69 @@ TEST_F(PageTracking, SayingThatTheHostIsTheTruthDecidesAConflict) {
   EXPECT_EQ(buffer.statistics().conflicting_marks, 1U);
 }
 
+TEST_F(PageTracking, AKernelOnTheHostItselfEndsNoTracking) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  auto const h = buffer.host();
+  std::ranges::fill(h, 1U);
+  increment(buffer);
+  increment_on(cpu, buffer.slice(0));
+  EXPECT_EQ(buffer.tracking(), Tracking::pages);
+  increment(buffer).wait();  // takes what the kernel on the host wrote, and nothing twice
+  auto const before = buffer.statistics();
+  EXPECT_EQ(before.host_to_device_bytes, 2 * count * 4);
+  EXPECT_EQ(before.device_to_host_bytes, count * 4);
+  increment(buffer).wait();
+  EXPECT_EQ(moved(buffer.statistics()), moved(before)) << "the kernel's writes are no user's";
+  std::ignore = buffer.host_view();
+  ASSERT_THAT(h, Each(5U));
+  h[0] = 10;
+  increment(buffer).wait();
+  auto expected = std::vector<std::uint32_t>(count, 6);
+  expected[0] = 11;
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes, 2 * count * 4 + page) << "one page";
+}
+
+TEST_F(PageTracking, WritesBesideThoseOfAKernelOnTheHostAreSeen) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  auto const h = buffer.host();
+  std::ranges::copy(counting(count), h.begin());
+  buffer.sync_to_device();
+  increment_on(cpu, buffer.slice(100, 2000)).wait();  // begins and ends inside a page
+  h[99] = 1;
+  h[2100] = 2;
+  auto expected = counting(count);
+  for (std::size_t i = 100; i < 2100; ++i) ++expected[i];
+  expected[99] = 1;
+  expected[2100] = 2;
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  EXPECT_EQ(buffer.to_vector(), expected);
+}
+
+TEST_F(PageTracking, TheStateIsToldWhileAKernelOnTheHostIsStillWriting) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  auto const h = buffer.host();
+  std::ranges::fill(h, 1U);
+  buffer.sync_to_device();
+  std::promise<void> told;
+  auto const slow = Kernel("slow").host([&, heard = told.get_future().share()](WorkItem i, std::span<std::uint32_t> x) {
+    if (i.x == 0) heard.wait();
+    x[i.x] = 7;
+  });
+  auto const event = launch(cpu.default_queue(), slow, Range{count}, write(buffer));
+  EXPECT_NE(buffer.state(), BufferState::synchronized) << "asked while the kernel waits for this thread";
+  told.set_value();
+  event.wait();
+  h[1] = 8;
+  auto expected = std::vector<std::uint32_t>(count, 7);
+  expected[1] = 8;
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  h[2] = 9;
+  expected[2] = 9;
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
 TEST_F(PageTracking, RandomWritesThroughOnePointerAndKernelsAgreeWithAnArray) {
   for (unsigned const seed : {1U, 2U, 3U}) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -237,7 +303,7 @@ TEST_F(PageTracking, RandomWritesThroughOnePointerAndKernelsAgreeWithAnArray) {
     std::ranges::fill(h, 0U);
     std::vector<std::uint32_t> model(count, 0);
     for (int step = 0; step < 400; ++step) {
-      switch (random() % 5) {
+      switch (random() % 6) {
         case 0:
           // Only where the host is current: elsewhere a write would be a conflict.
           std::ignore = buffer.host_view();
@@ -246,17 +312,18 @@ TEST_F(PageTracking, RandomWritesThroughOnePointerAndKernelsAgreeWithAnArray) {
             h[at] = model[at] = static_cast<std::uint32_t>(random());
           }
           break;
-        case 1: {
+        case 1:
+        case 2: {
           auto const offset = random() % count;
           auto const length = random() % (count - offset) + 1;
-          increment(buffer.slice(offset, length));
+          increment_on(random() % 3 == 0 ? cpu : sim, buffer.slice(offset, length));
           for (std::size_t i = offset; i < offset + length; ++i) ++model[i];
           break;
         }
-        case 2:
+        case 3:
           buffer.synchronize();
           break;
-        case 3: {
+        case 4: {
           auto const offset = random() % count;
           auto const length = random() % (count - offset);
           auto const data = counting(length, static_cast<std::uint32_t>(random()));
