@@ -63,6 +63,7 @@ void BufferCore::Guard::unlock() noexcept {
   }
   auto summary = static_cast<std::uint32_t>(inside.coherence.state());
   if (inside.tracking == Tracking::pages && inside.host_writes) summary |= by_pages;
+  if (inside.host && inside.host->exposed()) summary |= host_exposed;
   bool const arrived = !inside.host || inside.host->arrived(whole);
   bool const told_at_once = arrived && !inside.deferred && !inside.captured;
   if (told_at_once && inside.holds(host_place, whole)) {
@@ -92,6 +93,7 @@ BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped
   if (bytes != 0) {
     inside->host = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes,
                                                      std::move(wrapped.ownership), wrapped.location);
+    inside->host->expose();
   }
   inside->unified = nullptr;  // its memory is what it is
   inside->allocated = true;
@@ -285,7 +287,7 @@ void BufferCore::resize_once(std::size_t bytes) {
         .event.wait();
   } else if (has_data) {
     inside->ensure_host();
-    auto plan = inside->coherence.plan_access(host_place, kept, Intent::read, inside->cost());
+    auto plan = inside->plan_read(host_place, kept);
     inside->check_lost(plan);
     inside->carry_out(plan);
     inside->commit(std::move(plan), {});

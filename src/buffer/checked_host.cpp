@@ -53,6 +53,8 @@ class CheckedHost final : public HostWrites {
     overrule(range);
   }
 
+  void declared(ByteRange range) override { overrule(range); }
+
   void not_expected(ByteRange range) override {
     auto const found = std::ranges::find(expected_, range);
     if (found != expected_.end()) expected_.erase(found);

@@ -71,7 +71,7 @@ Event BufferCore::Inside::overwrite_host(ByteRange range, std::function<Event(Qu
 
 Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern) {
   if (range.empty()) {
-    static_cast<void>(host(range, Intent::write));
+    static_cast<void>(host_to_overwrite(range));
     return {};
   }
   if (auto* const device = device_to_fill(range, pattern.size())) return fill_on(*device, *this, range, pattern);
@@ -100,12 +100,12 @@ void BufferCore::fill(ByteRange range, std::span<const std::byte> pattern) {
     static_cast<void>(fill_on(*device, *this, range, pattern));
     return;
   }
-  auto* const base = static_cast<std::byte*>(host(range, Intent::write));
+  auto* const base = static_cast<std::byte*>(host_to_overwrite(range));
   if (!range.empty()) repeat(pattern, {base + range.begin, range.size()});
 }
 
 void BufferCore::write(std::size_t offset, std::span<const std::byte> data) {
-  auto* const base = static_cast<std::byte*>(host({offset, offset + data.size()}, Intent::write));
+  auto* const base = static_cast<std::byte*>(host_to_overwrite({offset, offset + data.size()}));
   // The source may be this buffer's own host view.
   if (!data.empty()) std::memmove(base + offset, data.data(), data.size());
 }
@@ -190,7 +190,7 @@ Event BufferCore::copy_once(BufferWindow from, BufferWindow to) {
   }
   auto const* const begin = static_cast<std::byte const*>(from.buffer->host(from.range, Intent::read));
   // The source's own memory, when both are one buffer: its address does not change by a second access.
-  auto* const end = static_cast<std::byte*>(to.buffer->host(to.range, Intent::write));
+  auto* const end = static_cast<std::byte*>(to.buffer->host_to_overwrite(to.range));
   if (!from.range.empty()) std::memmove(end + to.range.begin, begin + from.range.begin, from.range.size());
   return {};
 }

@@ -10,8 +10,9 @@
 
 namespace unimem {
 
-void* BufferCore::host_slow(ByteRange range, Intent intent) {
+void* BufferCore::host_slow(ByteRange range, Intent intent, bool address_is_kept) {
   Guard inside(*this);
+  bool const exposes = address_is_kept && intent != Intent::read;
   inside->check_access("host access");
   inside->check_range(range);
   // Manual tracking: a read-write view is a read until it is marked.
@@ -24,6 +25,7 @@ void* BufferCore::host_slow(ByteRange range, Intent intent) {
   if (!there) {
     inside->ensure_host();
     auto plan = inside->coherence.plan_access(host_place, range, intent, inside->cost());
+    inside->spare_good_bytes(plan);
     if (intent != Intent::write) inside->check_lost(plan);
     inside->carry_out(plan);
     if (inside->host && intent != Intent::read) inside->host->wait_to_write(range);
@@ -31,6 +33,7 @@ void* BufferCore::host_slow(ByteRange range, Intent intent) {
   }
   if (inside->host) inside->host->usage().note_host(intent != Intent::write, intent != Intent::read);
   if (inside->host) in_place ? inside->host->wait_to_write(range) : inside->host->wait_to_read(range);
+  if (inside->host && exposes) inside->host->expose();
   return inside->host ? inside->host->host_address() : nullptr;
 }
 
@@ -44,7 +47,7 @@ void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
   Plan all;
   all.place = host_place;
   for (auto const range : ranges) {
-    auto plan = inside->coherence.plan_access(host_place, range, Intent::read, inside->cost());
+    auto plan = inside->plan_read(host_place, range);
     inside->check_lost(plan);
     all.copies.insert(all.copies.end(), plan.copies.begin(), plan.copies.end());
     plans.push_back(std::move(plan));
@@ -94,6 +97,7 @@ void BufferCore::mark_host_dirty(ByteRange range) {
   Guard inside(*this);
   inside->check_allocated("mark_host_dirty");
   inside->check_range(range);
+  if (inside->host_writes) inside->host_writes->declared(range);
   inside->settle(range, true, true);
   inside->note("mark_host_dirty", range);
   inside->mark(*this, host_place, range, {});
@@ -112,7 +116,7 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
 }
 
 DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
-  static_cast<void>(host(range, mode == MapMode::discard ? Intent::write : Intent::read));
+  static_cast<void>(mode == MapMode::discard ? host_to_overwrite(range) : host(range, Intent::read));
   Guard inside(*this);
   if (!inside->host) return {};
   if (inside->host_writes && mode != MapMode::read) inside->host_writes->expect(range);

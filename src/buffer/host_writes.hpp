@@ -45,6 +45,9 @@ class HostWrites {
   /// The writes users made to `range` do not count: the device is the truth there.
   virtual void overrule(ByteRange range) = 0;
 
+  /// Somebody says that he has written `range`: no complaint is due of anything near.
+  virtual void declared(ByteRange /*range*/) {}
+
   /// From now on, until `not_expected`, users may write to `range`, and will say so when they are done.
   virtual void expect(ByteRange /*range*/) {}
   virtual void not_expected(ByteRange /*range*/) {}

@@ -482,7 +482,8 @@ void BufferCore::Inside::mark(BufferCore& self, Place place, ByteRange range, Ev
 }
 
 void BufferCore::Inside::release(BufferCore& self, Place place, Place to) {
-  auto const plan = coherence.plan_release(place, to, cost());
+  auto plan = coherence.plan_release(place, to, cost());
+  spare_good_bytes(plan);
   if (!plan.copies.empty()) {
     ensure(self, to);
     carry_out(plan);

@@ -166,9 +166,12 @@ struct BufferCore::Inside {
     return place == host_place ? host : sides[place - 1].storage;
   }
 
-  /// What reading `range` at `place` needs. A copy goes across bytes that are current there already only if those it
-  /// brings are certain: should they fail, they would have been brought over the last good copy.
+  /// What reading `range` at `place` needs, sparing what is good there.
   [[nodiscard]] Plan plan_read(Place place, ByteRange range);
+  /// A copy goes across bytes that are current there already only if those it brings are certain (should they fail,
+  /// they would have been brought over the last good copy), and if nobody has an address through which he may be
+  /// writing there, to say so when he is done.
+  void spare_good_bytes(Plan& plan) const;
   /// Submits the copies of a plan, each behind the work it conflicts with: on `queue` where that is the device's, else
   /// on the device's default queue. Adds an event for each copy: copies that go as one piece of work have one for all
   /// of them.

@@ -19,6 +19,7 @@
   FAULT(ruins_revived, "takes for good what failed work has written over")                    \
   FAULT(skipped_work_ruins, "takes for lost what work that never began did not touch")        \
   FAULT(good_copies_overwritten, "brings uncertain bytes over the last good copy")            \
+  FAULT(kept_addresses_overwritten, "brings bytes over those that somebody may be writing")   \
   FAULT(changes_forgotten, "takes what succeeded in changing bytes for ruined")               \
   FAULT(failures_arrive, "takes what failed to arrive on the host for current")               \
   FAULT(failures_not_forgotten, "lets a failure that was told poison later work")             \

@@ -156,6 +156,7 @@ void Storage::used_by_others(Device& device, Queue const* queue) {
 
 void Storage::hand_over() {
   note_others();
+  exposed_ = false;
   if (hazards_.idle()) return hazards_.forget_ended();
   Hazards behind;
   for (auto const event : hazards_.unfinished()) {

@@ -143,6 +143,11 @@ class Storage {
   /// Release: what the lease's holder did is visible to who sees the count fall.
   void end_lease() noexcept { leases_.fetch_sub(1, std::memory_order_release); }
   [[nodiscard]] bool leased() const noexcept;
+  /// An address has gone out that may be kept, and written through.
+  void expose() noexcept { exposed_ = true; }
+  [[nodiscard]] bool exposed() const noexcept { return exposed_; }
+  /// Whether somebody may be writing here, by an address he has, to bytes that are current elsewhere, too.
+  [[nodiscard]] bool may_be_written_by_address() const noexcept { return exposed_ || leased(); }
   /// Where leases come in without the lock, if there is such a place.
   void set_door(LeaseCell const* door) noexcept { door_.store(door, std::memory_order_release); }
 
@@ -156,6 +161,7 @@ class Storage {
   Allocation allocation_;
   Ownership ownership_;
   bool zero_at_end_ = false;
+  bool exposed_ = false;
   Location wrapped_at_ = Location::host;  ///< where memory is that came from nobody's pool
   DeviceMemory memory_;
   DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it

@@ -123,20 +123,29 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
 
 Plan BufferCore::Inside::plan_read(Place place, ByteRange range) {
   auto plan = coherence.plan_access(place, range, Intent::read, cost());
+  spare_good_bytes(plan);
+  return plan;
+}
+
+void BufferCore::Inside::spare_good_bytes(Plan& plan) const {
+  auto const goes_across = [&](PlannedCopy const& copy) {
+    if (copy.fence || !coherence.valid(copy.to).intersects(copy.range)) return false;
+    bool const uncertain = !UNIMEM_MUTANT(good_copies_overwritten) && !storage_at(copy.from)->arrived(copy.range);
+    auto const& to = storage_at(copy.to);
+    return uncertain || (to && to->may_be_written_by_address() && !UNIMEM_MUTANT(kept_addresses_overwritten));
+  };
+  if (std::ranges::none_of(plan.copies, goes_across)) return;
   std::vector<PlannedCopy> copies;
   for (auto const& copy : plan.copies) {
-    auto const& valid = coherence.valid(copy.to);
-    bool const across_good_bytes = !copy.fence && valid.intersects(copy.range);
-    if (!across_good_bytes || UNIMEM_MUTANT(good_copies_overwritten) || storage_at(copy.from)->arrived(copy.range)) {
+    if (!goes_across(copy)) {
       copies.push_back(copy);
       continue;
     }
-    for (auto const range_missing : valid.missing(copy.range)) {
-      copies.push_back({copy.from, copy.to, range_missing, false});
+    for (auto const missing : coherence.valid(copy.to).missing(copy.range)) {
+      copies.push_back({copy.from, copy.to, missing, false});
     }
   }
   plan.copies = std::move(copies);
-  return plan;
 }
 
 /// What of a plan, which has one target, goes as one piece of work from one place.

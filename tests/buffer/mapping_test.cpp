@@ -3,6 +3,8 @@
 #include "buffer/buffer_fixture.hpp"
 
 #include <algorithm>
+#include <array>
+#include <functional>
 #include <optional>
 
 namespace unimem::testing {
@@ -210,6 +212,51 @@ TEST_F(Mappings, AMapOfEverythingTheDeviceWroteOverrulesItAsAMarkDoes) {
   EXPECT_EQ(buffer.statistics().conflicting_marks, 1U) << "and it is counted";
   EXPECT_THAT(buffer.to_vector(), Each(8U));
   EXPECT_THAT(device_bytes(buffer, sim), Each(8U));
+}
+
+TEST_F(Mappings, WhatIsWrittenThroughAMapIsNotCopiedOverWhatEverHappensAroundIt) {
+  // The device has newer bytes on both sides of the window, and one copy would be cheaper than two.
+  using Buffer = UnifiedBuffer<std::uint32_t>;
+  struct Way {
+    char const* name;
+    std::function<void(Buffer&)> go;
+  };
+  std::array const ways{
+      Way{"release_device", [](Buffer& of) { of.release_device(); }},
+      Way{"synchronize", [](Buffer& of) { of.synchronize(); }},
+      Way{"host_view", [](Buffer& of) { std::ignore = of.host_view(); }},
+      Way{"to_vector", [](Buffer& of) { std::ignore = of.to_vector(); }},
+      Way{"sync_to_host_async", [](Buffer& of) { of.sync_to_host_async().wait(); }},
+      Way{"eviction",
+          [this](Buffer& of) { EXPECT_GT(of.core().try_reclaim(sim), 0U) << "somebody needs the device's memory"; }},
+  };
+  for (auto const& [name, go] : ways) {
+    SCOPED_TRACE(name);
+    for (auto const mode : {MapMode::write, MapMode::discard}) {
+      auto buffer = synchronized();
+      set(sim.default_queue(), buffer.slice(0, 40), 7).wait();
+      set(sim.default_queue(), buffer.slice(60), 7).wait();
+      auto mapping = buffer.map(mode, 40, 20);
+      std::ranges::fill(mapping.elements(), 5U);
+      go(buffer);
+      mapping.unmap();
+      auto expected = std::vector<std::uint32_t>(100, 7);
+      std::fill_n(expected.begin() + 40, 20, 5U);
+      EXPECT_EQ(buffer.to_vector(), expected);
+      EXPECT_EQ(device_bytes(buffer, sim), expected);
+      EXPECT_EQ(buffer.statistics().device_to_host_bytes, 320U) << "not across the window";
+    }
+  }
+}
+
+TEST_F(Mappings, OnceAMapIsClosedCopiesGoAcrossItAgain) {
+  auto buffer = synchronized();
+  buffer.map(MapMode::write, 40, 20).unmap();
+  buffer.sync_to_device();
+  set(sim.default_queue(), buffer.slice(0, 40), 7);
+  set(sim.default_queue(), buffer.slice(60), 7).wait();
+  std::ignore = buffer.host_view();
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{480, 2, 400, 1}));
 }
 
 TEST_F(Mappings, UnderManualTrackingAMapIsDeclarationEnough) {

@@ -33,6 +33,44 @@ TEST_F(Marks, AMarkThatCoversAllUnsynchronizedBytesOfTheOtherSideWinsAndIsCounte
   EXPECT_EQ(buffer.to_vector(), counting(10)) << "the device's bytes are the truth";
 }
 
+TEST_F(Marks, WhatIsWrittenThroughAKeptPointerIsNotCopiedOverBeforeItIsMarked) {
+  for (auto const tracking : {Tracking::access, Tracking::manual}) {
+    auto options = on_sim();
+    options.tracking = tracking;
+    UnifiedBuffer<std::uint32_t> buffer(100, options);
+    buffer.copy_from(counting(100));
+    auto const kept = buffer.host();
+    buffer.sync_to_device();
+    set(sim.default_queue(), buffer.slice(0, 40), 7).wait();
+    set(sim.default_queue(), buffer.slice(60), 7).wait();
+    std::fill_n(kept.begin() + 40, 20, 5U);
+    EXPECT_GT(buffer.core().try_reclaim(sim), 0U) << "another buffer, of another thread, needs the device's memory";
+    buffer.mark_host_dirty(40, 20);
+    auto expected = std::vector<std::uint32_t>(100, 7);
+    std::fill_n(expected.begin() + 40, 20, 5U);
+    EXPECT_EQ(buffer.to_vector(), expected);
+    EXPECT_EQ(device_bytes(buffer, sim), expected);
+    EXPECT_EQ(moved(buffer.statistics()), (Moved{800, 2, 320, 2})) << "two copies, around what was written";
+  }
+}
+
+TEST_F(Marks, WhatIsWrittenThroughALeaseIsNotCopiedOverBeforeItIsMarked) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  auto window = buffer.slice(40, 20);
+  auto const lease = window.device();
+  buffer.synchronize();
+  buffer.copy_from(std::vector<std::uint32_t>(40, 7), 0);
+  buffer.copy_from(std::vector<std::uint32_t>(40, 7), 60);
+  std::fill_n(lease.data(), 20, 5U);
+  buffer.sync_to_device();
+  window.mark_device_dirty();
+  auto expected = std::vector<std::uint32_t>(100, 7);
+  std::fill_n(expected.begin() + 40, 20, 5U);
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
 TEST_F(Marks, OnlyTheRangesCountNotHowTheyWereSpelled) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim());
   buffer.copy_from(counting(10));

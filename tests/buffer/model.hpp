@@ -101,9 +101,12 @@ class Model {
   template <class T>
   void map_window();
   template <class T>
+  void write_before_telling();
+  void work_around(Window const& window);
+  template <class T>
   void copy_in_or_out(unsigned kind);
   template <class T>
-  void fill_window();
+  void fill_window(Window const& window);
   template <class T>
   void copy_between();
   template <class T>
@@ -111,7 +114,7 @@ class Model {
   void mark_own_work();
   void work_unannounced();
   void launch();
-  void bring();
+  void bring(Window const& window);
   void hold_queue();
   void release();
   void resize();

@@ -245,8 +245,7 @@ void Model::launch() {
 }
 
 /// Brings bytes somewhere ahead of their use: changes nothing but where they are.
-void Model::bring() {
-  auto const window = any_window(1);
+void Model::bring(Window const& window) {
   auto& worker = any_worker();
   auto const how = below(7);
   bool const to_host = how >= 3 || worker.device->shares_storage_with_host();

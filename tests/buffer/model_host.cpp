@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 // What the host does to windows of buffers.
@@ -103,6 +104,39 @@ void Model::map_window() {
   if (mode != MapMode::read) record_write("map", window, new_bytes, true);
 }
 
+/// The library hears of a write only after it has moved what lies around it: through a mapping, or a kept pointer.
+template <class T>
+void Model::write_before_telling() {
+  if (armed_) return;  // what a failure makes of bytes that nobody has declared is not defined
+  auto const window = any_window(sizeof(T));
+  auto const first = any_bytes(window.range.size()), then = any_bytes(window.range.size());
+  auto part = slice<T>(window);
+  if (one_in(2)) {
+    std::optional<decltype(part.map(MapMode::write))> mapping;
+    if (!attempt("map for a while", [&] { mapping.emplace(part.map(one_in(2) ? MapMode::write : MapMode::discard)); }))
+      return;
+    put(mapping->elements(), then);
+    work_around(window);
+    if (attempt("unmap", [&] { mapping->unmap(); })) record_write("map for a while", window, then, true);
+    return;
+  }
+  std::span<T> kept;
+  if (!attempt("keep a pointer", [&] {
+        kept = part.host();
+        put(kept, first);
+        if (subjects_[window.subject].manual) part.mark_host_dirty();
+      })) {
+    return;
+  }
+  record_write("keep a pointer", window, first, true);
+  bring({window.subject, {0, truth(window).bytes.size()}});
+  put(kept, then);
+  work_around(window);
+  if (attempt("mark_host_dirty", [&] { part.mark_host_dirty(); })) {
+    record_write("keep a pointer", window, then, true);
+  }
+}
+
 template <class T>
 void Model::copy_in_or_out(unsigned kind) {
   auto const window = any_window(sizeof(T));
@@ -146,8 +180,7 @@ void Model::copy_in_or_out(unsigned kind) {
 }
 
 template <class T>
-void Model::fill_window() {
-  auto const window = any_window(sizeof(T));
+void Model::fill_window(Window const& window) {
   auto const value = static_cast<T>(random_());
   std::vector<T> const filled(window.range.size() / sizeof(T), value);
   Event event;
@@ -189,7 +222,8 @@ void Model::copy_between() {
   template void Model::host_access<T>(unsigned kind); \
   template void Model::map_window<T>();               \
   template void Model::copy_in_or_out<T>(unsigned);   \
-  template void Model::fill_window<T>();              \
+  template void Model::fill_window<T>(Window const&); \
+  template void Model::write_before_telling<T>();     \
   template void Model::copy_between<T>();
 UNIMEM_FOR_ELEMENT(std::uint8_t)
 UNIMEM_FOR_ELEMENT(std::uint16_t)

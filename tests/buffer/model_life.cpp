@@ -49,6 +49,33 @@ void Model::release() {
   }
 }
 
+/// Some of what the library may be told to do to a buffer, and to others, while somebody writes to a window of it.
+void Model::work_around(Window const& window) {
+  auto& subject = subjects_[window.subject];
+  ByteRange const all{0, subject.truth->bytes.size()};
+  for (auto left = 1 + below(5); left != 0; --left) {
+    switch (below(6)) {
+      case 0:
+        fill_window<std::uint8_t>({window.subject, {all.begin, window.range.begin}});
+        break;
+      case 1:
+        fill_window<std::uint8_t>({window.subject, {window.range.end, all.end}});
+        break;
+      case 2:
+        // Not the cpu: its side is the host's, which a mapping holds.
+        static_cast<void>(attempt(
+            "release_device", [&] { subject.all.core().release_device(workers_[below(device_count - 1)].device); }));
+        break;
+      case 3:
+        bring(any_window_of((window.subject + 1 + below(subject_count - 1)) % subject_count, 1));
+        break;
+      default:
+        bring({window.subject, all});
+        break;
+    }
+  }
+}
+
 void Model::resize() {
   auto& subject = subjects_[below(subject_count)];
   if (!subject.buffer) return;
@@ -206,14 +233,15 @@ void Model::step() {
   auto const choice = below(100);
   if (choice < 30) return launch();
   if (choice < 38) return by_type([&]<class T>(std::type_identity<T>) { host_access<T>(unsigned(below(4))); });
-  if (choice < 42) return by_type([&]<class T>(std::type_identity<T>) { map_window<T>(); });
+  if (choice < 41) return by_type([&]<class T>(std::type_identity<T>) { map_window<T>(); });
+  if (choice < 42) return by_type([&]<class T>(std::type_identity<T>) { write_before_telling<T>(); });
   if (choice < 52) return by_type([&]<class T>(std::type_identity<T>) { copy_in_or_out<T>(unsigned(below(4))); });
-  if (choice < 57) return by_type([&]<class T>(std::type_identity<T>) { fill_window<T>(); });
+  if (choice < 57) return by_type([&]<class T>(std::type_identity<T>) { fill_window<T>(any_window(sizeof(T))); });
   if (choice < 66) return by_type([&]<class T>(std::type_identity<T>) { copy_between<T>(); });
   if (choice < 71) return by_type([&]<class T>(std::type_identity<T>) { lease_window<T>(unsigned(below(3))); });
   if (choice < 75) return mark_own_work();
   if (choice < 77) return work_unannounced();
-  if (choice < 86) return bring();
+  if (choice < 86) return bring(any_window(1));
   if (choice < 89) return hold_queue();
   if (choice < 91) return release();
   if (choice < 92) return resize();

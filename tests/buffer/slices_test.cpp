@@ -82,7 +82,7 @@ TEST_F(Slices, SlicesWrittenOnTwoSidesMergeByExactlyTheirBytes) {
   auto left = buffer.slice(0, 30), right = buffer.slice(30);
   set(sim.default_queue(), right, 5);
   left.fill(4, 10, 5);
-  std::ranges::fill(left.host(0, 5), 3U);
+  left.copy_from(std::vector<std::uint32_t>(5, 3), 0);
   EXPECT_EQ(buffer.state(), BufferState::mixed);
   buffer.synchronize();
   EXPECT_EQ(buffer.state(), BufferState::synchronized);

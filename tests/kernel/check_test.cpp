@@ -91,6 +91,27 @@ TEST_F(Check, ReportsAreCountedForTheLifeOfTheBufferAndNotOfItsMemory) {
   }
 }
 
+TEST_F(Check, AWriteThatIsMarkedAtOnceIsNotReported) {
+  UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
+  buffer.fill(1);
+  auto const h = buffer.host();
+  buffer.sync_to_device();
+  buffer.fill(3, 5'000, 10);  // on the device
+  auto const before = buffer.statistics().host_to_device_bytes;
+  auto const said = complaints([&] {
+    h[4'990] = 7;  // in the same 4 KiB
+    buffer.mark_host_dirty(4'990, 1);
+  });
+  EXPECT_EQ(said, "");
+  EXPECT_EQ(buffer.statistics().unmarked_writes, 0U);
+  auto expected = std::vector<std::uint32_t>(10'000, 1);
+  expected[4'990] = 7;
+  std::fill_n(expected.begin() + 5'000, 10, 3U);
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes - before, 4U) << "what was marked, and not its block";
+}
+
 TEST_F(Check, AnUnmarkedWriteAfterAKernelOnTheHostItselfIsReported) {
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
   auto const said = complaints([&] {

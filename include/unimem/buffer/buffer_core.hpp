@@ -122,9 +122,15 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
   /// The start of the host storage, with `range` current there (write intent: about to be overwritten). Waits for what
   /// it needs.
   [[nodiscard]] void* host(ByteRange range, Intent intent) {
-    auto const summary = summary_.load(std::memory_order_acquire);
-    if (intent == Intent::read ? (summary & host_current) != 0 : (summary & host_exclusive) != 0) return host_address_;
-    return host_slow(range, intent);
+    auto const known = intent == Intent::read ? host_current : host_exclusive | host_exposed;
+    if ((summary_.load(std::memory_order_acquire) & known) == known) return host_address_;
+    return host_slow(range, intent, true);
+  }
+
+  /// The same with write intent, for who keeps no address of it.
+  [[nodiscard]] void* host_to_overwrite(ByteRange range) {
+    if ((summary_.load(std::memory_order_acquire) & host_exclusive) != 0) return host_address_;
+    return host_slow(range, Intent::write, false);
   }
 
   /// A lease on the memory of `device`, with `range` current there. With a queue: in that queue's order, without
@@ -242,6 +248,8 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
   static constexpr std::uint32_t host_current = 1U << 8;
   /// And only the host, all of it counted as written, with nothing in flight: one more write changes nothing.
   static constexpr std::uint32_t host_exclusive = 1U << 9;
+  /// Somebody has an address of the host's memory through which he may write.
+  static constexpr std::uint32_t host_exposed = 1U << 11;
   /// Host writes are found by looking, so the state in this word may be old.
   static constexpr std::uint32_t by_pages = 1U << 10;
   static constexpr BufferState state_of(std::uint32_t summary) noexcept {
@@ -258,7 +266,7 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
   Event prefetch_once(Device& device, Queue* queue, ByteRange range);
   void resize_once(std::size_t bytes);
 
-  void* host_slow(ByteRange range, Intent intent);
+  void* host_slow(ByteRange range, Intent intent, bool address_is_kept);
   void sync_to_device_slow(Device& device, ByteRange range);
   void sync_to_host_slow(ByteRange range);
   void bring_to_host_slow(std::span<const ByteRange> ranges);
