@@ -1,8 +1,14 @@
 #include "device/queue_control.hpp"
+
+#include <unimem/core/error.hpp>
+
 #include "device/event_watcher.hpp"
 #include "device/worker_threads.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <new>
 #include <thread>
 #include <tuple>
 #include <utility>
@@ -22,11 +28,34 @@ QueueControl& QueueControl::create() {
   return result;
 }
 
+std::exception_ptr QueueControl::keep(Ticket ticket, std::exception_ptr failure) {
+  if (!failures_.emplace(ticket, std::move(failure)).second) return nullptr;
+  latest_.push_back(ticket);
+  if (latest_.size() <= kept_failures) return nullptr;
+  auto const oldest = failures_.find(latest_.front());
+  try {
+    if (!forgotten_) {
+      forgotten_ = std::make_exception_ptr(
+          DeviceError(fmt::format("queue {}", id_), "earlier work", 0,
+                      fmt::format("an error that is no longer kept, as {} later ones have come", kept_failures)));
+    }
+    failed_.insert(oldest->first);
+  } catch (std::bad_alloc const&) {
+    return nullptr;  // then it stays as it is
+  }
+  auto dropped = std::move(oldest->second);
+  last_forgotten_ = std::max(last_forgotten_, oldest->first);
+  failures_.erase(oldest);
+  latest_.pop_front();
+  return dropped;
+}
+
 void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
+  std::exception_ptr dropped;
   {
     std::lock_guard const lock{mutex_};
     if (failure) {
-      failures_.emplace(ticket, std::move(failure));
+      dropped = keep(ticket, std::move(failure));
       may_fail_.store(true, std::memory_order_release);
     }
     // Release: who reads the ticket also sees the work's bytes, and its failure.
@@ -40,8 +69,9 @@ void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
 }
 
 void QueueControl::fail(Ticket ticket, std::exception_ptr failure) {
+  std::exception_ptr dropped;
   std::lock_guard const lock{mutex_};
-  failures_.emplace(ticket, std::move(failure));
+  dropped = keep(ticket, std::move(failure));
   may_fail_.store(true, std::memory_order_release);
 }
 
@@ -100,9 +130,10 @@ void QueueControl::settle_inheritance(Ticket ticket) noexcept {
       never_began = never_began && need.never_began();
       if (failure && !never_began) break;
     }
+    std::exception_ptr dropped;
     std::lock_guard const lock{mutex_};
     if (inherits_.erase(first) == 0 || !failure) continue;
-    failures_.emplace(first, std::move(failure));
+    dropped = keep(first, std::move(failure));
     if (never_began) skipped_.insert(first);
   }
 }
@@ -112,15 +143,18 @@ std::exception_ptr QueueControl::error(Ticket ticket) noexcept {
   settle_inheritance(ticket);
   std::lock_guard const lock{mutex_};
   auto const found = failures_.find(ticket);
-  return found == failures_.end() ? nullptr : found->second;
+  if (found != failures_.end()) return found->second;
+  return failed_.contains(ticket) ? forgotten_ : nullptr;
 }
 
 std::exception_ptr QueueControl::take_error() noexcept {
   settle_inheritance(completed());
   std::lock_guard const lock{mutex_};
   auto const next = failures_.upper_bound(reported_);
+  bool const some_forgotten = last_forgotten_ > reported_;
   reported_ = completed_.load(std::memory_order_relaxed);
-  return next == failures_.end() ? nullptr : next->second;
+  if (next != failures_.end()) return next->second;
+  return some_forgotten ? forgotten_ : nullptr;
 }
 
 void QueueControl::wait(Ticket ticket) noexcept {

@@ -3,16 +3,18 @@
 #include <unimem/device/event.hpp>
 
 #include "device/continuations.hpp"
+#include "device/ticket_set.hpp"
 
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <vector>
 
@@ -44,8 +46,15 @@ class Waiter {
 
 /// What events point to: the ids, counts and errors of one queue. Control blocks are never freed, so that an event
 /// needs no reference count and outlives its queue; a queue costs the process these few hundred bytes for good.
+///
+/// Nobody knows who still holds an event, so that a ticket failed is kept for good, too: in two bytes or so. Its error
+/// is kept whole until `kept_failures` more have come to be known of; whoever asks then is told that it failed, and why
+/// not how.
 class QueueControl {
  public:
+  /// The errors a queue keeps whole, which a program that fails and goes on would fill memory with.
+  static constexpr std::size_t kept_failures = 256;
+
   /// A new block with an id of its own.
   [[nodiscard]] static QueueControl& create();
 
@@ -79,10 +88,11 @@ class QueueControl {
   /// `ticket` does nothing itself but stand for `events`: it fails with them, and never began if none of them did.
   void stand_for(Ticket ticket, std::span<const Event> events) { inherit(ticket, events, true); }
 
-  /// The error of work that has ended: its own, or the one it inherits.
+  /// The error of work that has ended: its own, or the one it inherits; a DeviceError that says that it failed, where
+  /// that is no longer kept.
   [[nodiscard]] std::exception_ptr error(Ticket ticket) noexcept;
 
-  /// The first error later than what was last taken; null if there is none.
+  /// The first error that is kept later than what was last taken; null if there was none.
   [[nodiscard]] std::exception_ptr take_error() noexcept;
 
   /// Blocks until `ticket` has ended, helping through the waiter if there is one.
@@ -123,6 +133,10 @@ class QueueControl {
   };
   void inherit(Ticket ticket, std::span<const Event> needs, bool stands_for_them);
 
+  /// Under the lock. Returns an error that is no longer kept: it may be a user's, whose destructor is not called under
+  /// a lock.
+  [[nodiscard]] std::exception_ptr keep(Ticket ticket, std::exception_ptr failure);
+
   /// Finds out what the work up to `ticket`, all of which has ended, inherits.
   void settle_inheritance(Ticket ticket) noexcept;
 
@@ -132,9 +146,13 @@ class QueueControl {
   std::atomic<bool> may_fail_{false};  ///< some work has failed, or inherits
   mutable std::mutex mutex_;
   std::condition_variable ended_;
-  std::map<Ticket, std::exception_ptr> failures_;
+  std::map<Ticket, std::exception_ptr> failures_;  ///< with their errors
+  std::deque<Ticket> latest_;                      ///< the same in the order in which they came to be known
+  TicketSet failed_;                               ///< those before them
+  std::exception_ptr forgotten_;                   ///< the error of those; null while there are none
+  Ticket last_forgotten_ = 0;                      ///< the highest of them
   std::map<Ticket, std::shared_ptr<Inheritance const>> inherits_;  ///< not looked into yet
-  std::set<Ticket> skipped_;
+  TicketSet skipped_;
   Ticket reported_ = 0;
   std::shared_ptr<Waiter> waiter_;
   Continuations awaiting_;      ///< for tickets that have not ended

@@ -25,7 +25,9 @@ class UNIMEM_API Event {
   /// Whether the work has ended, well or badly. Never blocks.
   [[nodiscard]] bool ready() const noexcept;
 
-  /// Blocks until the work has ended, then throws its error if it failed. Every waiter gets the error, every time.
+  /// Blocks until the work has ended, then throws its error if it failed. Every waiter gets the error, every time: the
+  /// work's own as long as fewer than 256 later failures of its queue have come to be known of, then a DeviceError that
+  /// says that it failed. In a static object's destructor, of work that has itself called `exit`: UnsupportedOperation.
   void wait() const;
 
   /// Blocks until the work has ended and returns its error, or null.
