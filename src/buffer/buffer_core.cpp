@@ -5,12 +5,15 @@
 
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
+#include "device/ending.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <utility>
 
 namespace unimem {
@@ -103,6 +106,14 @@ BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped
 }
 
 BufferCore::~BufferCore() {
+  if (detail::AtWork::is_ending() && inside_->pins.load(std::memory_order_relaxed) != 0) {
+    // Work has called `exit` that an operation on this static buffer was waiting for: it holds the lock for good.
+    static std::atomic<Inside*> kept{nullptr};  // reachable, for leak checkers
+    if (inside_->resident) inside_->manager->remove_resident(*this);
+    auto* const stays = inside_.release();
+    stays->kept_before = kept.exchange(stays);
+    return;
+  }
   if (auto* const door = inside_->door.load(std::memory_order_relaxed)) door->abandon();
   if (!inside_->resident) return;
   {

@@ -247,6 +247,7 @@ struct BufferCore::Inside {
   bool pin_next = false;  ///< the next host memory is to be locked, though nobody asked: it was found to pay
   bool resident = false;  ///< known to the manager
   bool captured = false;  ///< launches with it are being captured: its bytes stand as they are until that is done
+  Inside* kept_before = nullptr;     ///< of those that outlive their buffers, as the process ends
   std::shared_ptr<void const> life;  ///< made when somebody wants to know when it ends
 };
 

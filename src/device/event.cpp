@@ -5,6 +5,8 @@
 #include "device/queue_control.hpp"
 #include "device/worker_threads.hpp"
 
+#include <fmt/format.h>
+
 namespace unimem {
 
 bool Event::ready() const noexcept {
@@ -22,6 +24,11 @@ std::exception_ptr Event::wait_for_error() const noexcept {
                                                           "a forked child process", "nobody here carries it out"));
     }
     control_->wait(ticket_);
+    if (control_->completed() < ticket_) {
+      return std::make_exception_ptr(UnsupportedOperation("waiting for work that has called exit",
+                                                          fmt::format("queue {}", control_->id()),
+                                                          "it does not end any more"));
+    }
   }
   return control_->error(ticket_);
 }

@@ -1,8 +1,10 @@
 #include <unimem/core/error.hpp>
 
 #include "device/brief_wait.hpp"
+#include "device/ending.hpp"
 #include "device/host_queue.hpp"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -32,25 +34,33 @@ Event HostExecutor::submit(std::span<const Event> needs, Task task) {
   return event;
 }
 
-void HostExecutor::close() noexcept {
+bool HostExecutor::close() noexcept {
   control_.wait(control_.submitted());
   {
     Lock const lock{mutex_};
+    if (control_.completed() < control_.submitted()) {
+      hushed_ = true;
+      if (worker_.joinable()) worker_.detach();
+      return false;
+    }
     closing_ = true;
   }
   work_.notify_one();
   if (worker_.joinable()) worker_.join();
   discharge(*this);
+  return true;
 }
 
 void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
   if (is_forked_child()) return;
+  until = std::min(until, AtWork::patience_ends());
   Lock lock{mutex_};
   while (control_.completed() < ticket) {
     if (runner_ == Runner::nobody) {
       run(Runner::waiter, ticket, lock);
       continue;
     }
+    if (AtWork::is_ending_in_work_of(runs_on_)) return;
     lock.unlock();
     bool const soon = comes_soon([&] { return control_.completed() >= ticket; });
     lock.lock();
@@ -74,7 +84,7 @@ void HostExecutor::hush() noexcept {
 
 void HostExecutor::await_quiet(std::chrono::steady_clock::time_point until) noexcept {
   Lock lock{mutex_};
-  changed_.wait_until(lock, until, [&] { return runner_ != Runner::worker; });
+  changed_.wait_until(lock, until, [&] { return runner_ != Runner::worker || AtWork::is_ending_in_work_of(runs_on_); });
 }
 
 void HostExecutor::work() noexcept {
@@ -92,12 +102,16 @@ void HostExecutor::work() noexcept {
 
 void HostExecutor::run(Runner runner, Ticket last, Lock& lock) noexcept {
   runner_ = runner;
+  runs_on_ = std::this_thread::get_id();
   while (!tasks_.empty() && tasks_.front().ticket <= last && !(runner == Runner::worker && hushed_)) {
     auto const ticket = tasks_.front().ticket;
     auto entry = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
-    carry_out(std::move(entry));
+    {
+      AtWork const at_work;
+      carry_out(std::move(entry));
+    }
     lock.lock();
     if (!waiting_.empty() && *waiting_.begin() <= ticket) changed_.notify_all();
   }
@@ -137,8 +151,7 @@ HostQueue::~HostQueue() {
     // block keeps it reachable.
     return;
   }
-  executor_->close();
-  control().set_waiter(nullptr);
+  if (executor_->close()) control().set_waiter(nullptr);  // else the control block keeps it, too
 }
 
 Event HostQueue::mark() {

@@ -26,7 +26,8 @@ namespace unimem::detail {
 ///
 /// Waiters hold the executor by the queue's control block, so it outlives a queue that is destroyed under them. A task
 /// may wait for events of other queues (it helps them likewise): it was submitted after what it waits for, so no circle
-/// can close.
+/// can close. One can where a task calls `std::exit`, and a static object waits for that task or what is behind it: it
+/// does not wait for that task then, nor long for others (`AtWork`), and what is not done stays undone.
 ///
 /// Thread-safe.
 class HostExecutor final : public Waiter, public BackgroundWorker {
@@ -41,8 +42,9 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   Event submit(std::span<const Event> needs, Task task);
   Event submit(Task task) { return submit({}, std::move(task)); }
 
-  /// Runs what is left and ends the worker. Nothing may be submitted any more.
-  void close() noexcept;
+  /// Runs what is left and ends the worker. Nothing may be submitted any more. False if the process is being ended by
+  /// a task of this queue, which will not end: the rest stays undone, and the executor must stay.
+  bool close() noexcept;
 
   void wait_for(Ticket ticket) noexcept override { wait(ticket, Moment::max()); }
   void wait_until(QueueControl const& /*control*/, Ticket ticket, Moment until) noexcept override {
@@ -78,6 +80,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   std::multiset<Ticket> waiting_;  ///< the tickets of sleeping waiters, so that nobody is woken for another's ticket
   std::thread worker_;
   Runner runner_ = Runner::nobody;
+  std::thread::id runs_on_;     ///< which thread `runner_` is
   bool worker_sleeps_ = false;  ///< a wake-up is worth its system call
   bool closing_ = false;
   bool hushed_;  ///< the process is ending: the worker takes nothing up any more

@@ -347,7 +347,9 @@ Event Queue::record() const noexcept {
 void Queue::synchronize() {
   auto& control = backend().control();
   if (detail::is_forked_child()) record().wait();  // throws if there is work that nobody here can carry out
-  control.wait(control.submitted());
+  auto const last = record();
+  control.wait(last.ticket());
+  if (control.completed() < last.ticket()) last.wait();  // throws: what was waited for does not end
   if (auto const failure = control.take_error()) std::rethrow_exception(failure);
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 namespace unimem::testing {
 namespace {
@@ -331,6 +333,42 @@ TEST_F(ProcessWithBuffers, ExitsCleanlyWithLeasesMappingsAndBuffersOfTheHeapNeve
     }
     keep_busy(*never_destroyed);
     std::exit(mapping[999] == 1 ? 7 : 1);
+  };
+  EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
+}
+
+TEST_F(ProcessWithBuffers, ExitsFromWithinAKernelThatStaticBuffersWaitFor) {
+  auto const scenario = [] {
+    alarm(30);
+    static UnifiedBuffer<std::uint32_t> looked_at(1000, on(slow_sim())), left_alone(1000, on(slow_sim()));
+    static std::vector<std::uint32_t> memory(1000);
+    static auto wrapped = default_manager().wrap(memory.data(), 1000, Location::host, Ownership::borrow());
+    std::vector<Operand> operands;
+    for (auto* const buffer : {&looked_at, &left_alone, &wrapped}) {
+      buffer->fill(1);
+      operands.push_back({&buffer->core(), {0, 4000}, Intent::read_write});
+    }
+    auto& queue = slow_sim().default_queue();
+    static std::atomic<bool> go{false};
+    static auto const main_thread = std::this_thread::get_id();
+    auto const exits = slow_sim().compile({"exits", "", [](auto, auto, auto, auto) {
+                                             while (!go) std::this_thread::yield();
+                                             // Not before the main thread waits, if that does not run this itself.
+                                             while (std::this_thread::get_id() != main_thread &&
+                                                    !looked_at.core().reclaimable(slow_sim()).busy) {
+                                               std::this_thread::yield();
+                                             }
+                                             std::exit(7);
+                                           }});
+    use_on_device(queue, operands, [&](std::span<const DeviceMemory> of, std::span<const Event> needs) {
+      std::vector<KernelArgument> arguments(of.size());
+      for (std::size_t i = 0; i < of.size(); ++i) arguments[i].memory = of[i];
+      return queue.run(exits, Range{1}, arguments, needs);
+    });
+    wrapped.sync_to_host_async();  // borrowed memory waits for its work before it is its owner's again
+    go = true;
+    std::ignore = looked_at.to_vector();  // holds its lock, and maybe runs the kernel itself
+    std::_Exit(1);
   };
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }

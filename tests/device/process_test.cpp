@@ -2,6 +2,7 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 
+#include "device/cpu/thread_pool.hpp"
 #include "device/worker_threads.hpp"
 #include "forked_child.hpp"
 
@@ -11,9 +12,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <future>
 #include <memory>
 #include <optional>
 #include <thread>
+#include <utility>
 #include <vector>
 
 // How a process with queues ends, and what is left of them in a forked child. Each scenario runs in a process of its
@@ -117,6 +120,97 @@ TEST_F(ProcessEnd, FromWithinAKernelDoesNotHang) {
     auto& cpu = device("cpu");
     cpu.default_queue().run(cpu.compile(kernel([](Range, std::size_t, std::size_t, auto) { std::exit(7); })), Range{1},
                             {});
+    while (true) std::this_thread::sleep_for(1s);
+  };
+  EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
+}
+
+/// The same with a queue that a static object owns, which waits for its work when it is destroyed: before queues are
+/// hushed or after, and with work behind the kernel, on this queue and on another one.
+TEST_F(ProcessEnd, FromWithinAKernelDoesNotWaitForThatKernelThoughItsQueueIsStatic) {
+  for (bool const hushed : {true, false}) {
+    for (bool const helped : {false, true}) {
+      auto const scenario = [=] {
+        alarm(30);
+        static std::atomic<int> runs{0};
+        static struct Last {
+          ~Last() {
+            if (runs != 0) std::_Exit(1);
+          }
+        } const last;
+        auto& cpu = device("cpu");
+        static std::optional<Queue> after;                       // destroyed after queues are hushed
+        static std::optional<Queue> before{cpu.create_queue()};  // and before they are
+        if (hushed) after.emplace(std::move(*before));
+        auto& first = hushed ? *after : *before;
+        auto const counts = cpu.compile(kernel([](Range, std::size_t, std::size_t, auto) { ++runs; }));
+        static auto second = cpu.create_queue();
+        std::promise<void> go;  // once nobody else uses what exit destroys
+        auto const gate = go.get_future().share();
+        auto const exits = cpu.compile(kernel([gate](Range, std::size_t, std::size_t, auto) {
+          gate.wait();
+          std::exit(7);
+        }));
+        auto const end = first.run(exits, Range{1}, {});
+        first.run(counts, Range{1}, {}, {{end}});
+        second.run(counts, Range{1}, {}, {{end}});
+        go.set_value();
+        if (helped) end.wait();  // which runs the kernel in this very thread, as often as not
+        while (true) std::this_thread::sleep_for(1s);
+      };
+      EXPECT_EXIT(scenario(), ExitedWithCode(7), "") << hushed << helped;
+    }
+  }
+}
+
+TEST_F(ProcessEnd, FromWithinAPieceOfAKernelThatAnotherThreadHelpsWithDoesNotHang) {
+  if (detail::ThreadPool::shared().threads() == 1) GTEST_SKIP() << "one core: nobody helps";
+  auto const scenario = [] {
+    alarm(30);
+    auto& cpu = device("cpu");
+    static auto queue = cpu.create_queue();
+    static std::atomic<std::thread::id> runner;
+    static std::atomic<bool> go{false};
+    // As many bytes as make a loop worth sharing.
+    auto const memory = cpu.allocate(std::size_t{4} << 20, Location::host);
+    KernelArgument argument;
+    argument.memory = memory;
+    auto const exits = cpu.compile(kernel([](Range, std::size_t begin, std::size_t, auto) {
+      if (begin == 0) runner = std::this_thread::get_id();
+      while (runner.load() == std::thread::id{}) std::this_thread::yield();
+      while (!go) std::this_thread::yield();
+      if (runner.load() != std::this_thread::get_id()) std::exit(7);
+      while (true) std::this_thread::sleep_for(1s);
+    }));
+    queue.run(exits, Range{1 << 20}, {&argument, 1});
+    go = true;
+    while (true) std::this_thread::sleep_for(1s);
+  };
+  EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
+}
+
+TEST_F(ProcessEnd, WhoWaitsForTheKernelThatHasCalledExitIsToldSo) {
+  auto const scenario = [] {
+    alarm(30);
+    static Event end;
+    static struct Waits {
+      ~Waits() {
+        try {
+          end.wait();
+        } catch (UnsupportedOperation const& error) {
+          std::_Exit(error.operation == "waiting for work that has called exit" ? 7 : 2);
+        }
+        std::_Exit(1);
+      }
+    } const waits;
+    auto& cpu = device("cpu");
+    static std::atomic<bool> go{false};
+    auto const exits = cpu.compile(kernel([](Range, std::size_t, std::size_t, auto) {
+      while (!go) std::this_thread::yield();
+      std::exit(0);
+    }));
+    end = cpu.default_queue().run(exits, Range{1}, {});
+    go = true;
     while (true) std::this_thread::sleep_for(1s);
   };
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");

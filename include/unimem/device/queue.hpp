@@ -28,8 +28,9 @@ class QueueBackend;
 /// A failure sticks to its own ticket; later work of the queue still runs. Work that `needs` the results of other work
 /// starts when that has ended, and if it failed fails with its error: a kernel on the host is not even started then.
 ///
-/// Destroying a queue waits for its work. Thread-safe. Move-only; using a moved-from queue throws InvalidArgument,
-/// asking it for numbers and events gives nothing.
+/// Destroying a queue waits for its work; a static one's, whose kernel on the host has called `std::exit`, does not end
+/// any more, and what is behind it stays undone: waiting for it throws UnsupportedOperation there. Thread-safe.
+/// Move-only; using a moved-from queue throws InvalidArgument, asking it for numbers and events gives nothing.
 class UNIMEM_API Queue {
  public:
   Queue(Device& device, std::unique_ptr<detail::QueueBackend> backend);

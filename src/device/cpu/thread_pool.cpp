@@ -1,5 +1,6 @@
 #include "device/cpu/thread_pool.hpp"
 #include "device/brief_wait.hpp"
+#include "device/ending.hpp"
 
 #include <sched.h>
 
@@ -27,6 +28,7 @@ std::size_t usable_cores() {
 struct ThreadPool::Loop {
   std::size_t const count;
   std::function<void(std::size_t)> const& piece;
+  AtWork const* caller;
   std::atomic<std::size_t> next{0};
   std::atomic<std::size_t> helpers{0};  ///< changed under the pool's lock alone
   std::once_flag failed{};
@@ -54,7 +56,8 @@ void ThreadPool::parallel_for(std::size_t count, std::function<void(std::size_t)
     for (std::size_t i = 0; i < count; ++i) piece(i);
     return;
   }
-  Loop loop{count, piece};
+  AtWork const at_work;
+  Loop loop{count, piece, &at_work};
   {
     std::lock_guard const lock{mutex_};
     if (workers_.empty()) start_threads();
@@ -103,6 +106,7 @@ void ThreadPool::work() {
 
 void ThreadPool::take_part(Loop& loop) noexcept {
   inside_piece = true;
+  AtWork const at_work{loop.caller};
   try {
     // Relaxed: a piece's inputs were published by the lock under which the loop was found, its results are when the
     // helper leaves.

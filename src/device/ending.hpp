@@ -1,0 +1,42 @@
+#pragma once
+
+#include <chrono>
+#include <thread>
+
+namespace unimem::detail {
+
+/// Whose work a thread is in the middle of, for the one case in which that matters: work that calls `std::exit`. The
+/// thread then destroys static objects, and whatever waits there for the end of that very work would wait for ever.
+///
+/// A thread is in the middle of work of its own, and, as a helper with a piece of somebody's loop, of that thread's as
+/// well, and so on. One lives on the stack of each thread that is, for as long.
+class AtWork {
+ public:
+  /// This thread's own, or, with `helped`, which lives as long, a piece of another thread's.
+  explicit AtWork(AtWork const* helped = nullptr) noexcept;
+  AtWork(AtWork const&) = delete;
+  AtWork& operator=(AtWork const&) = delete;
+  ~AtWork();
+
+  /// What this thread is in the middle of; null for nothing.
+  [[nodiscard]] static AtWork const* of_this_thread() noexcept;
+
+  /// Whether this thread has called `exit` from work that `thread` is in the middle of, which will not end any more.
+  [[nodiscard]] static bool is_ending_in_work_of(std::thread::id thread) noexcept;
+
+  /// Whether this thread has called `exit` from any work.
+  [[nodiscard]] static bool is_ending() noexcept;
+
+  /// How long such a thread waits for other work, all in all: somebody may carry it out who waits for this thread's in
+  /// his turn. For other threads: the end of time.
+  [[nodiscard]] static std::chrono::steady_clock::time_point patience_ends() noexcept;
+
+ private:
+  [[nodiscard]] bool is_of(std::thread::id thread) const noexcept;
+
+  std::thread::id const thread_;
+  AtWork const* const helped_;
+  AtWork const* const outer_;  ///< of this thread
+};
+
+}  // namespace unimem::detail
