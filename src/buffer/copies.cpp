@@ -53,6 +53,20 @@ Device* BufferCore::device_to_fill(ByteRange range, std::size_t pattern_bytes) {
   return inside->device_holding(inside->whole());
 }
 
+bool BufferCore::is_own_host_memory(void const* pointer, std::size_t count) const {
+  std::lock_guard const lock{inside_->mutex};
+  return !inside_->in_own_host_memory(pointer, count).empty();
+}
+
+ByteRange BufferCore::Inside::in_own_host_memory(void const* pointer, std::size_t count) const noexcept {
+  if (!host) return {};
+  auto const base = reinterpret_cast<std::uintptr_t>(host->host_address());
+  auto const begin = reinterpret_cast<std::uintptr_t>(pointer);
+  auto const end = begin + count;
+  if (end <= base || begin >= base + bytes) return {};
+  return {std::max(begin, base) - base, std::min(end, base + bytes) - base};
+}
+
 Event BufferCore::Inside::overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit) {
   ensure_host();
   if (range.empty()) {
@@ -127,8 +141,14 @@ Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> dat
   inside->check_access("copy_from");
   inside->check_range(range);
   inside->settle(range, false);
-  return inside->overwrite_host(
-      range, [&](Queue& queue, DeviceMemory memory) { return queue.upload(memory, data.data(), data.size()); });
+  inside->ensure_host();
+  auto const own = inside->in_own_host_memory(data.data(), data.size());
+  return inside->overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
+    if (!own.empty()) inside->host->order_read(queue, own);
+    auto const event = queue.upload(memory, data.data(), data.size());
+    if (!own.empty()) inside->host->hazards().read_by(own, event);
+    return event;
+  });
 }
 
 Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
@@ -136,10 +156,19 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   auto const arrived = fetch(range);
   Guard inside(*this);
   if (range.empty()) return {};
+  auto const own = inside->in_own_host_memory(data.data(), data.size());
+  if (!own.empty() && inside->host_writes) {
+    // What arrives there later could not be told from a user's.
+    inside.unlock();
+    read(offset, data);
+    return {};
+  }
   auto& queue = detail::host_device().default_queue();
   inside->host->order_read(queue, range);
+  if (!own.empty()) inside->host->order_write(queue, own);
   auto const event = queue.download(data.data(), inside->host->host_window(range), data.size(), {&arrived, 1});
   inside->host->hazards().read_by(range, event);
+  if (!own.empty()) inside->host->hazards().written_by(own, event);
   inside->host->usage().note_host(true, false);
   return event;
 }
@@ -201,7 +230,7 @@ bool BufferCore::copied_at_once(BufferCore& from, BufferCore& to, std::span<cons
     sources.add({piece.from, piece.from + piece.bytes});
     targets.add({piece.to, piece.to + piece.bytes});
   }
-  if (&from == &to && sources.intersects(targets)) return false;
+  if (&from == &to && sources.intersects(targets)) return false;  // each onto itself
   std::array<BufferCore*, 2> order{&from, &to};
   if (from.inside_->id > to.inside_->id) std::swap(order[0], order[1]);
   std::deque<Guard> guards;
@@ -238,9 +267,40 @@ bool BufferCore::copied_at_once(BufferCore& from, BufferCore& to, std::span<cons
   return true;
 }
 
+bool BufferCore::overlap(std::span<const CopyPiece> pieces) {
+  ByteRanges sources;
+  for (auto const& piece : pieces) sources.add({piece.from, piece.from + piece.bytes});
+  return std::ranges::any_of(
+      pieces, [&](CopyPiece const& piece) { return sources.intersects({piece.to, piece.to + piece.bytes}); });
+}
+
+/// No order of the pieces would do for all: views of other extents make them go up and down at once.
+void BufferCore::copy_aside_first(BufferCore& buffer, std::span<const CopyPiece> pieces, std::size_t element_bytes) {
+  std::vector<CopyPiece> there, back;
+  std::size_t bytes = 0;
+  for (auto const& piece : pieces) {
+    there.push_back({bytes, piece.from, piece.bytes});
+    back.push_back({piece.to, bytes, piece.bytes});
+    bytes += piece.bytes;
+  }
+  // At home nowhere, so that it stays beside what it is a copy of.
+  BufferOptions options;
+  options.manager = buffer.inside_->manager.get();
+  options.name = std::string(buffer.name());
+  auto const aside = std::make_shared<BufferCore>(bytes, std::move(options));
+  aside->allocate(false, false);  // which satisfies UNIMEM_STRICT, and no more
+  copy_pieces(buffer, *aside, there, element_bytes);
+  copy_pieces(*aside, buffer, back, element_bytes);
+}
+
 void copy_pieces(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces, std::size_t element_bytes) {
   std::vector<CopyPiece> some;
   std::ranges::copy_if(pieces, std::back_inserter(some), [](CopyPiece const& piece) { return piece.bytes != 0; });
+  bool const in_place =
+      &from == &to && std::ranges::all_of(some, [](auto const& piece) { return piece.from == piece.to; });
+  if (&from == &to && !in_place && some.size() > 1 && BufferCore::overlap(some)) {
+    return BufferCore::copy_aside_first(from, some, element_bytes);
+  }
   bool done = false;
   if (some.size() > 1) {
     detail::operate([&] { done = BufferCore::copied_at_once(from, to, some); });

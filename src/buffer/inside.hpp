@@ -202,6 +202,9 @@ struct BufferCore::Inside {
   /// Lets further read leases on `storage`, which work on `queue` has been promised, come and go without the lock as
   /// long as nothing changes.
   void offer_leases(std::shared_ptr<detail::Storage> const& storage, Queue const& queue);
+  /// Which of the buffer's bytes lie in the host memory named, of which a user may have an address; empty for none.
+  [[nodiscard]] ByteRange in_own_host_memory(void const* pointer, std::size_t count) const noexcept;
+
   /// At the end of an operation: opens the door if what it leads to is as its visitors may expect.
   void open_door() noexcept;
 

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <latch>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -127,6 +128,39 @@ TEST_F(Asynchrony, CopyingOutReturnsAtOnceAndArrivesByItsEvent) {
   EXPECT_EQ(moved(sim.transfers()), (Moved{400, 1, 400, 1}));
   EXPECT_THROW(std::ignore = buffer.copy_to_async(part), SizeMismatch);
   EXPECT_THROW(std::ignore = buffer.copy_to_async(part, 91), SizeMismatch);
+}
+
+TEST_F(Asynchrony, CopyingWithinItsOwnMemoryIsOrderedLikeAnyOtherUseOfIt) {
+  auto buffer = synchronized();
+  std::optional<Gate> gate{device("cpu").default_queue()};
+  auto const out = buffer.copy_to_async(buffer.host(50, 50), 0);
+  auto const sent = buffer.prefetch(first);
+  EXPECT_FALSE(out.ready());
+  EXPECT_FALSE(sent.ready()) << "what is to be sent is not there yet";
+  gate.reset();
+  auto expected = counting(100);
+  std::iota(expected.begin() + 50, expected.end(), 0U);
+  sent.wait();
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+
+  // And a write of what another copy still has to read is behind it.
+  auto const view = buffer.host_view(0, 20);
+  gate.emplace(device("cpu").default_queue());
+  auto const in = buffer.copy_from_async(view, 10);
+  Operand const operand{&buffer.core(), {0, 40}, Intent::write};
+  auto const set_there = run(second, {&operand, 1}, [](std::span<const HostArgument> arguments) {
+    std::fill_n(static_cast<std::uint32_t*>(arguments[0].data), 10, 7U);
+  });
+  auto const home = buffer.sync_to_host_async();
+  EXPECT_FALSE(in.ready());
+  EXPECT_FALSE(home.ready()) << "it would arrive where the copy is to read";
+  gate.reset();
+  home.wait();
+  std::iota(expected.begin() + 10, expected.begin() + 30, 0U);
+  std::fill_n(expected.begin(), 10, 7U);
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  set_there.wait();
 }
 
 TEST_F(Asynchrony, CopyingInReturnsAtOnceAndIsOrderedBehindWhatReadsTheOldBytes) {

@@ -57,6 +57,43 @@ TEST_F(Copies, ToVectorIsIndependentOfTheBuffer) {
   EXPECT_EQ(buffer.at(0), 0U);
 }
 
+/// As long as makes a copy that smears smear for certain: forwards and backwards, waited for or not.
+TEST_F(Copies, OfABuffersOwnHostMemoryAreAsIfCopiedAsideFirst) {
+  constexpr std::size_t count = 100'000;
+  for (auto* const home : {&sim, &device("cpu")}) {
+    auto options = on_sim();
+    options.device = home;
+    for (auto const& [source, target] : {std::pair{0U, 1U}, {1U, 0U}, {0U, 5000U}, {5000U, 0U}, {7U, 7U}}) {
+      auto const length = count - 5000;
+      for (bool const async : {false, true}) {
+        SCOPED_TRACE(::testing::Message()
+                     << home->id() << " " << source << " to " << target << (async ? " async" : ""));
+        auto expected = counting(count);
+        auto const values = counting(length, source);
+        std::ranges::copy(values, expected.begin() + target);
+
+        UnifiedBuffer<std::uint32_t> in(count, options);
+        in.copy_from(counting(count));
+        in.sync_to_device();
+        auto const own = std::as_const(in).host_view(source, length);
+        if (async) in.copy_from_async(own, target).wait();
+        if (!async) in.copy_from(own, target);
+        EXPECT_TRUE(device_bytes(in, *home) == expected);
+        EXPECT_TRUE(in.to_vector() == expected);
+
+        UnifiedBuffer<std::uint32_t> out(count, options);
+        out.copy_from(counting(count));
+        out.sync_to_device();
+        auto const to_own = out.host(target, length);
+        if (async) out.copy_to_async(to_own, source).wait();
+        if (!async) out.copy_to(to_own, source);
+        EXPECT_TRUE(device_bytes(out, *home) == expected);
+        EXPECT_TRUE(out.to_vector() == expected);
+      }
+    }
+  }
+}
+
 TEST_F(Copies, FillWorksWhereTheDataIs) {
   UnifiedBuffer<std::uint32_t> buffer(1000, on_sim());
   EXPECT_EQ(&buffer.fill(5), &buffer);

@@ -165,7 +165,7 @@ TEST_P(OnADriver, BlocksOfViewsAreCopiedWhereTheyAre) {
   EXPECT_EQ(device_bytes(to, home), expected);
   EXPECT_EQ(to.to_vector(), expected);
   EXPECT_EQ(from.statistics().device_to_host_bytes, 0U);
-  // Within one buffer: what does not overlap is one command, what does goes row by row and in order.
+  // Within one buffer: what does not overlap is one command, what does goes aside first, in any direction.
   copy_block(target, {11, 20}, target, {11, 60}, {30, 10});
   for (std::size_t r = 0; r < 30; ++r) {
     std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>((11 + r) * 70 + 20), 10,
@@ -176,6 +176,27 @@ TEST_P(OnADriver, BlocksOfViewsAreCopiedWhereTheyAre) {
     std::copy_n(expected.begin() + static_cast<std::ptrdiff_t>((12 + r) * 70 + 20), 33,
                 expected.begin() + static_cast<std::ptrdiff_t>((11 + r) * 70 + 20));
   }
+  to.release_host();  // so that the device alone has it
+  auto const until_here = moved(to.statistics());
+  for (auto const& [down, right] : {std::pair<std::size_t, std::size_t>{13, 20}, {14, 19}, {11, 25}, {12, 21}}) {
+    auto const before = expected;
+    copy_block(target, {12, 20}, target, {down, right}, {10, 33});
+    for (std::size_t r = 0; r < 10; ++r) {
+      std::copy_n(before.begin() + static_cast<std::ptrdiff_t>((12 + r) * 70 + 20), 33,
+                  expected.begin() + static_cast<std::ptrdiff_t>((down + r) * 70 + right));
+    }
+  }
+  auto volume = to.view_3d(10, 20, 21);
+  auto const before = expected;
+  copy_block(volume, {1, 2, 3}, volume, {2, 3, 4}, {7, 15, 16});
+  for (std::size_t p = 0; p < 7; ++p) {
+    for (std::size_t r = 0; r < 15; ++r) {
+      std::copy_n(before.begin() + static_cast<std::ptrdiff_t>(((1 + p) * 20 + 2 + r) * 21 + 3), 16,
+                  expected.begin() + static_cast<std::ptrdiff_t>(((2 + p) * 20 + 3 + r) * 21 + 4));
+    }
+  }
+  EXPECT_EQ(device_bytes(to, home), expected);
+  EXPECT_EQ(moved(to.statistics()), until_here) << "all of it on the device";
   EXPECT_EQ(to.to_vector(), expected);
   to.core().validate();
 }

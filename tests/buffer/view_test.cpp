@@ -3,6 +3,7 @@
 #include "buffer/buffer_fixture.hpp"
 
 #include <limits>
+#include <utility>
 
 namespace unimem::testing {
 namespace {
@@ -87,6 +88,114 @@ TEST_F(Views, BlocksAreCopiedBetweenViewsOnTheDeviceThatHasThem) {
   EXPECT_EQ(device_bytes(to, sim), expected);
   EXPECT_EQ(to.to_vector(), expected);
   EXPECT_EQ(from.statistics().device_to_host_bytes, 0U) << "nothing went by way of the host";
+}
+
+/// Every shift of a block onto itself, wherever the elements are: as if the block had been copied aside first.
+TEST_F(Views, ABlockMayBeCopiedOntoAPartOfItself) {
+  Device& batching = make_sim({.memory_bytes = std::size_t{64} << 20, .batches = true});
+  enum class Where { host, device, both_sides };
+  for (auto* const home : {&device("cpu"), &sim, &batching}) {
+    for (auto const where : {Where::host, Where::device, Where::both_sides}) {
+      for (std::size_t down = 0; down < 5; ++down) {
+        for (std::size_t right = 0; right < 5; ++right) {
+          SCOPED_TRACE(::testing::Message()
+                       << home->id() << " " << static_cast<int>(where) << " " << down << " " << right);
+          auto options = on_sim();
+          options.device = home;
+          UnifiedBuffer<std::uint32_t> flat(8 * 9, options), deep(4 * 5 * 6, options);
+          for (auto* const buffer : {&flat, &deep}) {
+            buffer->copy_from(counting(buffer->size(), 1000));
+            if (where == Where::host) continue;
+            auto part = where == Where::device ? buffer->slice(0) : buffer->slice(buffer->size() / 2 - 5, 20);
+            add(home->default_queue(), part, 0).wait();
+          }
+          auto const before = home->transfers();
+          auto matrix = flat.view_2d(8, 9);
+          copy_block(matrix, {2, 2}, matrix, {down, right}, {4, 4});
+          auto expected = counting(8 * 9, 1000);
+          for (std::size_t i = 0; i < 16; ++i) {
+            expected[(down + i / 4) * 9 + right + i % 4] =
+                static_cast<std::uint32_t>(1000 + (2 + i / 4) * 9 + 2 + i % 4);
+          }
+          if (where != Where::both_sides) {
+            EXPECT_EQ(moved(home->transfers()), moved(before)) << "where the elements are";
+          }
+          EXPECT_EQ(flat.to_vector(), expected);
+          EXPECT_EQ(device_bytes(flat, *home), expected);
+          flat.core().validate();
+
+          auto volume = deep.view_3d(4, 5, 6);
+          auto const plane = down / 2;
+          copy_block(volume, {1, 1, 1}, volume, {plane, plane, right % 3}, {2, 3, 4});
+          expected = counting(4 * 5 * 6, 1000);
+          for (std::size_t i = 0; i < 24; ++i) {
+            auto const p = i / 12, r = i / 4 % 3, c = i % 4;
+            expected[((plane + p) * 5 + plane + r) * 6 + right % 3 + c] =
+                static_cast<std::uint32_t>(1000 + ((1 + p) * 5 + 1 + r) * 6 + 1 + c);
+          }
+          EXPECT_EQ(deep.to_vector(), expected);
+          EXPECT_EQ(device_bytes(deep, *home), expected);
+          deep.core().validate();
+        }
+      }
+    }
+  }
+  EXPECT_EQ(manager.pool(sim, Location::device).statistics().active_bytes, 0U) << "what was copied aside has gone";
+}
+
+/// Rows that go up in one place and down in another: no order of them would do.
+TEST_F(Views, ABlockMayBeCopiedBetweenViewsOfOtherExtentsOfTheSameElements) {
+  for (bool const on_device : {false, true}) {
+    UnifiedBuffer<std::uint32_t> buffer(36, on_sim());
+    buffer.copy_from(counting(36));
+    if (on_device) add(sim.default_queue(), buffer.slice(0), 0);
+    auto const from = buffer.view_2d(6, 6);
+    auto to = buffer.view_2d(9, 4);
+    copy_block(from, {0, 1}, to, {1, 1}, {6, 3});  // the first onto the second, the last onto the one before
+    auto expected = counting(36);
+    for (std::size_t i = 0; i < 18; ++i) {
+      expected[(1 + i / 3) * 4 + 1 + i % 3] = static_cast<std::uint32_t>(i / 3 * 6 + 1 + i % 3);
+    }
+    EXPECT_EQ(buffer.to_vector(), expected);
+    EXPECT_EQ(device_bytes(buffer, sim), expected);
+  }
+}
+
+TEST_F(Views, WithoutMemoryToCopyABlockAsideNothingHasChanged) {
+  Device& small = make_sim({.memory_bytes = std::size_t{1} << 20});
+  auto options = on_sim();
+  options.device = &small;
+  constexpr std::size_t side = 400;
+  UnifiedBuffer<std::uint32_t> buffer(side * side, options);
+  buffer.copy_from(counting(side * side));
+  buffer.sync_to_device();
+  buffer.release_host();
+  auto const lease = buffer.device_view();  // which stays
+  auto view = buffer.view_2d(side, side);
+  EXPECT_THROW(copy_block(view, {1, 1}, view, {0, 0}, {side - 1, side - 1}), OutOfMemory);
+  EXPECT_EQ(buffer.to_vector(), counting(side * side));
+  EXPECT_EQ(device_bytes(buffer, small), counting(side * side));
+}
+
+TEST_F(Views, BlocksAreCopiedToAndFromTheirOwnMemoryAsIfCopiedAsideFirst) {
+  UnifiedBuffer<std::uint32_t> buffer(6 * 6, on_sim());
+  for (std::size_t first = 0; first < 20; ++first) {
+    buffer.copy_from(counting(36));
+    buffer.sync_to_device();
+    buffer.view_2d(6, 6).copy_block_from({1, 1}, {4, 4}, std::as_const(buffer).host_view(first, 16));
+    auto expected = counting(36);
+    for (std::size_t i = 0; i < 16; ++i) expected[(1 + i / 4) * 6 + 1 + i % 4] = static_cast<std::uint32_t>(first + i);
+    EXPECT_EQ(device_bytes(buffer, sim), expected);
+    EXPECT_EQ(buffer.to_vector(), expected);
+
+    buffer.copy_from(counting(36));
+    buffer.sync_to_device();
+    buffer.view_2d(6, 6).copy_block_to({1, 1}, {4, 4}, buffer.host(first, 16));
+    expected = counting(36);
+    for (std::size_t i = 0; i < 16; ++i) expected[first + i] = static_cast<std::uint32_t>((1 + i / 4) * 6 + 1 + i % 4);
+    EXPECT_EQ(device_bytes(buffer, sim), expected);
+    EXPECT_EQ(buffer.to_vector(), expected);
+  }
 }
 
 TEST_F(Views, TheRowsOfABlockComeToTheHostAtOnceAndNothingElseDoes) {

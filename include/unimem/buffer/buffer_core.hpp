@@ -62,8 +62,10 @@ struct BufferWindow {
 UNIMEM_API Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes);
 
 /// Copies pieces, such as the rows of a rectangle, from one buffer to another, or within one: as one piece of work if
-/// both are at home on one device that alone has all of them current, else piece by piece as `copy_bytes` does. Pieces
-/// of one buffer that overlap go one after the other, in their order.
+/// both are at home on one device that alone has all of them current, else piece by piece as `copy_bytes` does. Where
+/// sources and targets of one buffer overlap, the result is as if all sources had been copied aside first: so they are,
+/// into memory of their size, beside where they are current. Throws OutOfMemory, with nothing changed, if there is
+/// none.
 UNIMEM_API void copy_pieces(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces,
                             std::size_t element_bytes);
 
@@ -184,6 +186,8 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
   Event fill_async(ByteRange range, std::span<const std::byte> pattern);
   Event write_async(std::size_t offset, std::span<const std::byte> data);
   Event read_async(std::size_t offset, std::span<std::byte> data);
+  /// Whether any of these bytes is of the memory that the host side stands in.
+  [[nodiscard]] bool is_own_host_memory(void const* pointer, std::size_t count) const;
 
   /// The host memory of `range` as `mode` wants it, and a hold on it: until the lease ends the host side neither moves
   /// nor goes.
@@ -272,6 +276,9 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
   void bring_to_host_slow(std::span<const ByteRange> ranges);
   /// Whether the pieces went as one piece of work.
   static bool copied_at_once(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces);
+  /// Whether a target of one piece reaches into a source of any, within one buffer.
+  static bool overlap(std::span<const CopyPiece> pieces);
+  static void copy_aside_first(BufferCore& buffer, std::span<const CopyPiece> pieces, std::size_t element_bytes);
   [[nodiscard]] Device& find_default_device() const;
   [[nodiscard]] BufferState state_by_pages() const noexcept;
   void settle_first(std::string_view operation, ByteRange range);

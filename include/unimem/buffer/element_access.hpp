@@ -191,7 +191,8 @@ class ElementAccess {
   }
 
   /// Replaces the contents on the host. Throws SizeMismatch, before anything happens, unless there are exactly `size()`
-  /// elements.
+  /// elements. These may be the buffer's own, by an address that a host view gave: where they overlap what they
+  /// replace, the result is as if they had been copied aside first. So it is with `copy_to` and the `…_async` forms.
   void copy_from(std::span<const T> data) {
     auto const [core, range] = exactly("copy_from", data.size());
     core->write(range.begin, std::as_bytes(data));

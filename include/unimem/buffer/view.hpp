@@ -3,6 +3,7 @@
 #include <unimem/buffer/buffer_slice.hpp>
 #include <unimem/core/size.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
@@ -58,8 +59,15 @@ class BufferView {
   }
 
   /// Copies a rectangular block out, row by row, into `data`, which has room for exactly its elements (SizeMismatch).
-  /// Only the rows of the block are brought to the host, all of them at once.
+  /// Only the rows of the block are brought to the host, all of them at once. `data` may be the buffer's own memory:
+  /// the result is as if the block had been copied aside first.
   void copy_block_to(Index begin, Index count, std::span<T> data) const {
+    if (is_own(data)) {
+      std::vector<T> aside(data.size());
+      copy_block_to(begin, count, aside);
+      std::ranges::copy(aside, data.begin());
+      return;
+    }
     std::vector<ByteRange> rows;
     each_run("copy_block_to", begin, count, data.size(), [&](std::size_t from, std::size_t run, std::size_t) {
       auto const first = elements_.offset_bytes() + from * sizeof(T);
@@ -72,15 +80,18 @@ class BufferView {
   }
 
   /// Replaces a rectangular block on the host with `data`, which has exactly its elements (SizeMismatch, before
-  /// anything happens). Elements around the block are not touched on either side.
+  /// anything happens), which may be the buffer's own: as if they had been copied aside first. Elements around the
+  /// block are not touched on either side.
   void copy_block_from(Index begin, Index count, std::span<const T> data) {
+    if (is_own(data)) return copy_block_from(begin, count, std::vector<T>(data.begin(), data.end()));
     each_run("copy_block_from", begin, count, data.size(),
              [&](std::size_t to, std::size_t run, std::size_t at) { elements_.copy_from(data.subspan(at, run), to); });
   }
 
   /// Copies a block of one view to a block of another, along the nearest path: on the device if the source is current
-  /// there alone, its rows as one piece of work (`copy_pieces`), else row by row. Throws InvalidArgument unless both
-  /// blocks lie in their views.
+  /// there alone, its rows as one piece of work (`copy_pieces`), else row by row. The two blocks may overlap: the
+  /// result is as if the source had been copied aside first, for which memory of the block's size is taken. Throws
+  /// InvalidArgument unless both blocks lie in their views, OutOfMemory without that memory.
   friend void copy_block(BufferView const& from, Index from_begin, BufferView& to, Index to_begin, Index count) {
     detail::check_block(from_begin, count, from.extents_);
     detail::check_block(to_begin, count, to.extents_);
@@ -103,6 +114,9 @@ class BufferView {
     std::size_t offset = 0;
     for (std::size_t i = 0; i < Rank; ++i) offset = offset * extents_[i] + index[i];
     return offset;
+  }
+  [[nodiscard]] bool is_own(std::span<const T> data) const {
+    return elements_.core().is_own_host_memory(data.data(), data.size_bytes());
   }
   [[nodiscard]] std::size_t offset_of(Index index) const {
     detail::check_index(index, extents_);

@@ -20,7 +20,7 @@ std::byte* pointer(DeviceMemory memory) noexcept {
 Event CpuQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) {
   return submit(terms.needs, [&device = device_, to, from, bytes, meter = terms.meter] {
     Stopwatch const watch;
-    std::memcpy(pointer(to), from, bytes);
+    std::memmove(pointer(to), from, bytes);  // it may be the very memory
     device.count_upload(bytes, watch.elapsed(), meter.get());
   });
 }
@@ -28,7 +28,7 @@ Event CpuQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, Cop
 Event CpuQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) {
   return submit(terms.needs, [&device = device_, to, from, bytes, meter = terms.meter] {
     Stopwatch const watch;
-    std::memcpy(to, pointer(from), bytes);
+    std::memmove(to, pointer(from), bytes);
     device.count_download(bytes, watch.elapsed(), meter.get());
   });
 }

@@ -6,7 +6,7 @@
 
 namespace unimem::detail {
 
-/// Work of the cpu device: copies are memcpy, kernels their host form. A piece of work fails only if a kernel throws.
+/// Work of the cpu device: copies are memmove, kernels their host form. A piece of work fails only if a kernel throws.
 class CpuQueue final : public HostQueue {
  public:
   explicit CpuQueue(Device& device) : device_(device) {}
