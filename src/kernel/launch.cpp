@@ -61,7 +61,7 @@ void check_against_host_form(Kernel const& kernel, std::span<const LaunchArgumen
     }
     if (!parameter.is_buffer) {
       // An int where a float is taken has the right size and the wrong bits.
-      if (*argument.scalar_type != *parameter.type) {
+      if (!detail::same_type(*argument.scalar_type, *parameter.type)) {
         throw refuse(i, fmt::format("is of type {}, the host form takes {}", type_name(*argument.scalar_type),
                                     type_name(*parameter.type)));
       }
@@ -69,7 +69,7 @@ void check_against_host_form(Kernel const& kernel, std::span<const LaunchArgumen
     }
     auto const range = argument.buffer.operand.range;
     auto const& element = *argument.buffer.element;
-    if (element != typeid(std::byte) && element != *parameter.type) {
+    if (element != typeid(std::byte) && !detail::same_type(element, *parameter.type)) {
       throw refuse(
           i, fmt::format("is a buffer of {}, the host form takes {}", type_name(element), type_name(*parameter.type)));
     }

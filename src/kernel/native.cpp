@@ -3,6 +3,7 @@
 #include <unimem/kernel/native.hpp>
 
 #include "core/nvtx.hpp"
+#include "core/type_name.hpp"
 #include "kernel/recording.hpp"
 
 #include <fmt/format.h>
@@ -20,7 +21,8 @@ constexpr auto what = "native work";
 std::string misfit(KernelOperand const& operand, NativeParameter const& parameter) {
   if (!parameter.is_pointer) return {};
   auto const& byte = typeid(std::byte);
-  if (*parameter.type != byte && *operand.element != byte && *parameter.type != *operand.element) {
+  bool const untyped = *parameter.type == byte || *operand.element == byte;
+  if (!untyped && !detail::same_type(*parameter.type, *operand.element)) {
     return "has elements of another type than the pointer it is taken by";
   }
   if (operand.operand.intent == Intent::read && parameter.is_mutable) {

@@ -193,6 +193,16 @@ TEST_F(Resizes, AnotherHandleThatNoLongerFitsSaysSoAndOneThatFitsGoesOn) {
   buffer.core().validate();
 }
 
+TEST_F(Resizes, AHandleThatNoLongerFitsIsNotCopiedEvenOntoItself) {
+  auto buffer = synchronized();
+  UnifiedBuffer<std::uint32_t> second(Shape(100), buffer.shared_core());
+  buffer.resize(60);
+  EXPECT_THROW(copy(second, second), InvalidArgument);
+  EXPECT_THROW(std::ignore = second.range(), InvalidArgument);
+  EXPECT_EQ(buffer.range(), (ByteRange{0, 240}));
+  EXPECT_EQ(buffer.to_vector(), counting(60));
+}
+
 TEST_F(Resizes, AHandleOverACoreMustNeedExactlyItsBytes) {
   auto const buffer = synchronized();
   for (auto const count : {0U, 99U, 101U}) {

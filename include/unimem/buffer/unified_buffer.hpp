@@ -189,7 +189,10 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
     if (!core_) detail::throw_empty_handle("buffer");
     return *core_;
   }
-  /// The same with a share in it, which keeps it alive: what further handles are made of. Null for a moved-from buffer.
+  /// Which bytes of the core are its elements: all. Throws InvalidArgument, naming both sizes, if another handle has
+  /// resized the buffer below this one's.
+  [[nodiscard]] ByteRange range() const { return core_and_base().range; }
+  /// The core with a share in it, which keeps it alive: what further handles are made of. Null for a moved-from buffer.
   [[nodiscard]] std::shared_ptr<BufferCore> const& shared_core() const noexcept { return core_; }
 
  private:
@@ -227,7 +230,7 @@ void copy(BufferSlice<T> const& from, BufferSlice<T> const& to) {
 /// The same, with the event of its end.
 template <class T>
 Event copy_async(UnifiedBuffer<T> const& from, UnifiedBuffer<T>& to) {
-  return copy_bytes({&from.core(), {0, from.size_bytes()}}, {&to.core(), {0, to.size_bytes()}}, sizeof(T));
+  return copy_bytes({&from.core(), from.range()}, {&to.core(), to.range()}, sizeof(T));
 }
 template <class T>
 Event copy_async(BufferSlice<T> const& from, BufferSlice<T> const& to) {

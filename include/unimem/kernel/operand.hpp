@@ -20,7 +20,9 @@ struct KernelOperand {
 namespace detail {
 template <class T>
 KernelOperand kernel_operand(UnifiedBuffer<T> const& buffer, std::size_t offset, std::size_t count, Intent intent) {
-  return {{&buffer.core(), checked_range(offset, count, buffer.size(), sizeof(T)), intent}, &typeid(T)};
+  auto const whole = buffer.range();  // not those that fit alone: the handle is of what there was
+  auto const inner = checked_range(offset, count, whole.size() / sizeof(T), sizeof(T));
+  return {{&buffer.core(), inner, intent}, &typeid(T)};
 }
 template <class T>
 KernelOperand kernel_operand(BufferSlice<T> const& slice, std::size_t offset, std::size_t count, Intent intent) {
@@ -30,7 +32,8 @@ KernelOperand kernel_operand(BufferSlice<T> const& slice, std::size_t offset, st
 }
 }  // namespace detail
 
-/// The kernel looks at `count` elements from `offset` on (all by default).
+/// The kernel looks at `count` elements from `offset` on (all by default). Like the two that follow, throws
+/// InvalidArgument for elements that are not there, and for a handle or slice below whose end the buffer was resized.
 template <class T>
 [[nodiscard]] KernelOperand read(UnifiedBuffer<T> const& buffer, std::size_t offset = 0, std::size_t count = all) {
   return detail::kernel_operand(buffer, offset, count, Intent::read);
