@@ -259,7 +259,7 @@ void BufferCore::allocate(bool host, bool device) {
 void BufferCore::free() {
   Guard inside(*this);
   inside->check_not_captured();
-  inside->drop_everything(inside->bytes);
+  inside->drop_everything(inside->fresh_coherence(inside->bytes), inside->bytes);
   inside->allocated = false;
 }
 
@@ -267,7 +267,7 @@ void BufferCore::reset() {
   auto meters = std::make_shared<Inside::Meters>();
   Guard inside(*this);
   inside->check_not_captured();
-  inside->drop_everything(inside->bytes);
+  inside->drop_everything(inside->fresh_coherence(inside->bytes), inside->bytes);
   inside->forget_history(std::move(meters));
 }
 
@@ -289,6 +289,13 @@ void BufferCore::resize_once(std::size_t bytes) {
   // What is kept stays where it is current; what is current nowhere as a whole is first brought to the host.
   auto* on = inside->holds(host_place, kept) ? nullptr : inside->device_holding(kept);
   bool const has_data = inside->coherence.has_data() && !kept.empty();
+  bool const was_pinned = inside->pinned.load(std::memory_order_relaxed);
+  bool done = false;
+  // New host memory says whether it could be locked, while the old may yet stay.
+  auto const say_again = [&](void*) {
+    if (!done) inside->pinned.store(was_pinned, std::memory_order_relaxed);
+  };
+  std::unique_ptr<Inside, decltype(say_again)> const unless_done{&*inside, say_again};
   std::shared_ptr<detail::Storage> storage;
   if (has_data && on != nullptr) {
     auto& queue = on->default_queue();
@@ -306,18 +313,29 @@ void BufferCore::resize_once(std::size_t bytes) {
     inside->host->wait_to_read(kept);
     std::memcpy(storage->host_address(), inside->host->host_address(), kept.size());
   }
-  bool const pinned = on == nullptr && inside->pinned.load(std::memory_order_relaxed);
-  inside->drop_everything(bytes);
-  bytes_.store(bytes, std::memory_order_relaxed);
-  inside->advice.resize(before, bytes);
-  if (!storage) return;
-  storage->heed(inside->advice);
   auto const place = on == nullptr ? host_place : inside->place_of(*on);
+  auto advice = inside->advice;
+  advice.resize(before, bytes);
+  auto coherence = inside->fresh_coherence(bytes);
+  std::unique_ptr<detail::HostWrites> host_writes;
+  if (storage) {
+    storage->heed(advice);
+    if (on == nullptr) host_writes = inside->watched(storage, bytes);
+    coherence.add_storage(place);
+    auto const kept_as_it_is = coherence.plan_access(place, {0, bytes}, Intent::read, inside->cost());
+    static_cast<void>(coherence.commit(kept_as_it_is));
+  }
+  // All that can fail has been done: until here the buffer is as it was.
+  done = true;
+  bool const pinned = storage && on == nullptr && inside->pinned.load(std::memory_order_relaxed);
+  inside->drop_everything(std::move(coherence), bytes);
+  bytes_.store(bytes, std::memory_order_relaxed);
+  inside->advice = std::move(advice);
+  if (!storage) return;
   (on == nullptr ? inside->host : inside->side(place).storage) = std::move(storage);
-  if (on == nullptr) inside->watch_host();
+  inside->host_writes = std::move(host_writes);
+  inside->absorbed = true;  // nobody has had an address of this memory
   inside->pinned.store(pinned, std::memory_order_relaxed);
-  inside->coherence.add_storage(place);
-  inside->commit(inside->coherence.plan_access(place, inside->whole(), Intent::read, inside->cost()), {});
 }
 
 void BufferCore::release_device(Device* device) {

@@ -338,11 +338,15 @@ AcquireOptions BufferCore::Inside::named() const {
   return options_of_block;
 }
 
-void BufferCore::Inside::drop_everything(std::size_t new_size) {
-  Coherence fresh(new_size);
-  for (auto& other : sides) {
+Coherence BufferCore::Inside::fresh_coherence(std::size_t size) const {
+  Coherence fresh(size);
+  for (auto const& other : sides) {
     fresh.add_device(shares(*other.device) ? std::optional{host_place} : std::nullopt);
   }
+  return fresh;
+}
+
+void BufferCore::Inside::drop_everything(Coherence fresh, std::size_t new_size) noexcept {
   // Everything that was in flight keeps its memory by its tickets; what it writes is nobody's any more.
   pending.clear();
   deferred = nullptr;
@@ -354,14 +358,18 @@ void BufferCore::Inside::drop_everything(std::size_t new_size) {
   pinned.store(false, std::memory_order_relaxed);
 }
 
+std::unique_ptr<detail::HostWrites> BufferCore::Inside::watched(std::shared_ptr<detail::Storage> const& memory,
+                                                                std::size_t size) const {
+  if (tracking == Tracking::pages) return detail::track_pages(memory, size);
+  if (wants_check()) return detail::check_host(memory, size, display_name(), last_marks);
+  return nullptr;
+}
+
 void BufferCore::Inside::watch_host() {
   absorbed = true;  // nobody has had an address of this memory: what this operation leaves there is known
-  if (tracking == Tracking::pages) {
-    host->wait_to_write(whole());  // devices that share it may have come first, and are writing to it
-    host_writes = detail::track_pages(host, bytes);
-  } else if (wants_check()) {
-    host_writes = detail::check_host(host, bytes, display_name(), last_marks);
-  }
+  // Devices that share it may have come first, and are writing to it.
+  if (tracking == Tracking::pages) host->wait_to_write(whole());
+  host_writes = watched(host, bytes);
 }
 
 void BufferCore::Inside::absorb_host_writes(bool decide, bool wait) {

@@ -122,8 +122,10 @@ struct BufferCore::Inside {
   void ensure_device(BufferCore& self, Place place, Queue& queue);
   void ensure(BufferCore& self, Place place);
   [[nodiscard]] AcquireOptions named() const;
-  /// All storage goes, with the data in it.
-  void drop_everything(std::size_t new_size);
+  /// How things stand in a buffer of that size with these devices and without storage.
+  [[nodiscard]] Coherence fresh_coherence(std::size_t size) const;
+  /// All storage goes, with the data in it. `fresh` is for that size.
+  void drop_everything(Coherence fresh, std::size_t new_size) noexcept;
   /// What was said of the buffer and counted goes, for a reset or another owner.
   void forget_history(std::shared_ptr<Meters> fresh) noexcept;
   /// Meters at zero that no late copy counts into: those there are, if nothing has used them.
@@ -138,6 +140,9 @@ struct BufferCore::Inside {
   void settle(ByteRange range, bool wait, bool decide = false);
   /// Without `wait`, what a device that shares the memory is still writing is left for later.
   void absorb_host_writes(bool decide, bool wait = true);
+  /// What notices writes to host memory that serves for `size` bytes; null where only the library's own count.
+  [[nodiscard]] std::unique_ptr<detail::HostWrites> watched(std::shared_ptr<detail::Storage> const& memory,
+                                                            std::size_t size) const;
   /// Begins to notice what is written to the host memory that has just come.
   void watch_host();
   /// For complaints: what was declared last.
@@ -197,14 +202,14 @@ struct BufferCore::Inside {
   /// Lets `submit` queue work that overwrites all of `range` on the host, behind what it conflicts with.
   Event overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit);
 
+  /// Which of the buffer's bytes lie in the host memory named, of which a user may have an address; empty for none.
+  [[nodiscard]] ByteRange in_own_host_memory(void const* pointer, std::size_t count) const noexcept;
+
   void mark(BufferCore& self, Place place, ByteRange range, Event event);
 
   /// Lets further read leases on `storage`, which work on `queue` has been promised, come and go without the lock as
   /// long as nothing changes.
   void offer_leases(std::shared_ptr<detail::Storage> const& storage, Queue const& queue);
-  /// Which of the buffer's bytes lie in the host memory named, of which a user may have an address; empty for none.
-  [[nodiscard]] ByteRange in_own_host_memory(void const* pointer, std::size_t count) const noexcept;
-
   /// At the end of an operation: opens the door if what it leads to is as its visitors may expect.
   void open_door() noexcept;
 

@@ -62,7 +62,7 @@ bool BufferCore::recycle(bool zero) {
     inside->life.reset();
     if (!UNIMEM_MUTANT(recycled_dirty)) inside->coherence.discard();
   } else {
-    inside->drop_everything(inside->bytes);
+    inside->drop_everything(inside->fresh_coherence(inside->bytes), inside->bytes);
   }
   inside->forget_history(std::move(meters));
   if (!kept) return false;

@@ -149,8 +149,9 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   /// buffer's work. Throws InvalidArgument while a side is leased or mapped, UnsupportedOperation for wrapped memory;
   /// the buffer is then as it was.
   UnifiedBuffer& resize(std::size_t count) {
+    Shape shape(count);  // before: once the core has another size, nothing may fail
     core().resize(checked_multiply(count, sizeof(T), "count"));
-    shape_ = Shape(count);
+    shape_ = std::move(shape);
     count_ = count;
     return *this;
   }
