@@ -24,12 +24,16 @@ def main(arguments: "list[str]") -> None:
     runs = [json.loads(Path(name).read_text(encoding="utf-8")) for name in arguments[1:]]
     size = file.stat().st_size
     print(f"\n{file}: {size} bytes ({size / MEBI:.0f} MiB)\n")
-    print(f"{'device':<12}{'GB/s':>8}{'seconds':>10}{'chunks':>8}{'to device':>14}{'to host':>10}{'peak on device':>16}"
-          f"{'entropy':>14}")
+    table = [["device", "GB/s", "seconds", "chunks", "to device", "to host", "peak on device", "entropy"]]
     for run in runs:
-        print(f"{run['device']:<12}{run['gigabytes_per_second']:>8.2f}{run['seconds']:>10.3f}{run['chunks']:>8}"
-              f"{run['host_to_device_bytes'] / MEBI:>10.1f} MiB{run['device_to_host_bytes'] / 1024:>6.1f} KiB"
-              f"{run['peak_device_bytes'] / MEBI:>12.1f} MiB{run['result']['entropy_bits_per_byte']:>9.4f} b/B")
+        table.append([run["device"], f"{run['gigabytes_per_second']:.2f}", f"{run['seconds']:.3f}", str(run["chunks"]),
+                      f"{run['host_to_device_bytes'] / MEBI:.1f} MiB", f"{run['device_to_host_bytes'] / 1024:.1f} KiB",
+                      f"{run['peak_device_bytes'] / MEBI:.1f} MiB", f"{run['result']['entropy_bits_per_byte']:.4f} b/B"])
+    # As wide as what is in them: of a large file, the figures outgrow any width that was chosen before.
+    widths = [max(map(len, column)) for column in zip(*table)]
+    for device, *figures in table:
+        cells = [device.ljust(widths[0])] + [figure.rjust(width) for figure, width in zip(figures, widths[1:])]
+        print("  ".join(cells))
     first = runs[0]["result"]["histogram"]
     common = sorted(range(256), key=lambda value: -first[value])[:5]
     print("\nmost common bytes: " + ", ".join(f"0x{value:02x} {100 * first[value] / size:.1f} %" for value in common))

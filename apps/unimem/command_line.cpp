@@ -109,7 +109,7 @@ class RunOptions {
       : command_(app.add_subcommand("run", "Stream a file through a device, chunk by chunk, and compute on it")) {
     file_ = option("FILE", "", "The input: raw elements, or a .npy file");
     kernel_ = option("--kernel", "NAME", "histogram (of bytes, with entropy), statistics, or affine: y = A x + B");
-    source_ = option("--source", "K.cl", "Instead of --kernel: the file of a kernel (in, out, count)");
+    source_ = option("--source", "K.cl", "Instead of --kernel: the file of a kernel (in, out, count), see below");
     entry_ = option("--entry", "NAME", "The kernel's name in that file");
     dtype_ =
         option("--dtype", "TYPE", "u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 (default: the header of a .npy, else u8)");
@@ -126,6 +126,12 @@ class RunOptions {
     command_->add_flag("--no-progress", no_progress_, "No progress bar on the terminal");
     command_->add_flag("--json", json_, "One JSON object on standard output");
     command_->footer(
+        "A kernel of --source runs once for each element of a chunk, which are of --dtype; for f32, and --entry mine:\n"
+        "  UNIMEM_KERNEL mine(UNIMEM_CONST_BUFFER(unimem_f32, in), UNIMEM_BUFFER(unimem_f32, out), unimem_u64 count) "
+        "{\n"
+        "    UNIMEM_DATA(unimem_f32, out)[UNIMEM_ITEM_X] = 2 * UNIMEM_DATA(const unimem_f32, in)[UNIMEM_ITEM_X];\n"
+        "  }\n"
+        "or as plain OpenCL C:  __kernel void mine(__global const float* in, __global float* out, ulong count)\n"
         "Sizes read 4096, 64KiB, 1.5GiB, 12GB. Exit code 2: the command line is wrong; 1: the work failed;\n"
         "130, 143: stopped by Ctrl-C or SIGTERM. An output file appears only when it is complete.");
   }

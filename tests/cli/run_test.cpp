@@ -343,6 +343,29 @@ TEST_F(SourceRun, MapsEveryElementOfEveryChunkToTheOutput) {
   EXPECT_TRUE(folder_.read("out.bin") == expected());
 }
 
+TEST_F(SourceRun, TheKernelThatTheHelpShowsRunsAsItStands) {
+  auto const help = run_cli(words_of("run --help"), {.directory = folder_.path()}).out;
+  auto const begin = help.find("  UNIMEM_KERNEL mine(");
+  auto const end = help.find("  }\n", begin);
+  ASSERT_NE(begin, std::string::npos) << help;
+  ASSERT_NE(end, std::string::npos) << help;
+  folder_.write("mine.cl", help.substr(begin, end + 4 - begin));
+  auto const plain = help.find("__kernel void mine(");
+  ASSERT_NE(plain, std::string::npos) << help;
+  auto const signature = help.substr(plain, help.find('\n', plain) - plain);
+  folder_.write("plain.cl",
+                signature + " { if (get_global_id(0) < count) out[get_global_id(0)] = 2 * in[get_global_id(0)]; }\n");
+  auto doubled = numbers_;
+  for (auto& x : doubled) x *= 2;
+  for (auto const* const source : {"mine.cl", "plain.cl"}) {
+    auto const outcome = run_cli(words_of(std::string("run data.bin --source ") + source +
+                                          " --entry mine --dtype f32 --output out.bin --device opencl:0 --chunk 64KiB"),
+                                 {.directory = folder_.path()});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_TRUE(folder_.read("out.bin") == bytes_of(doubled)) << source;
+  }
+}
+
 TEST_F(SourceRun, WithoutAnOutputComputesAndWritesNothing) {
   auto const before = folder_.snapshot();
   auto const outcome =

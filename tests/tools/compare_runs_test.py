@@ -4,6 +4,7 @@
 import contextlib
 import io
 import json
+import re
 import sys
 import tempfile
 import unittest
@@ -24,7 +25,7 @@ def run(device: str, **changes: object) -> "dict[str, object]":
 
 class CompareRuns(unittest.TestCase):
     def compare(self, *runs: "dict[str, object]") -> "str | None":
-        """The complaint about these runs over a file of SIZE bytes, or None."""
+        """The complaint about these runs over a file of SIZE bytes, or None; `self.printed` is what was printed."""
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "data.bin"
             file.write_bytes(bytes(SIZE))
@@ -32,15 +33,30 @@ class CompareRuns(unittest.TestCase):
             for number, one in enumerate(runs):
                 names.append(f"{folder}/{number}.json")
                 Path(names[-1]).write_text(json.dumps(one), encoding="utf-8")
+            printed = io.StringIO()
             try:
-                with contextlib.redirect_stdout(io.StringIO()):
+                with contextlib.redirect_stdout(printed):
                     compare_runs.main([str(file), *names])
             except SystemExit as complaint:
                 return str(complaint.code)
+            finally:
+                self.printed = printed.getvalue()
             return None
 
     def test_runs_that_agree_are_accepted(self):
         self.assertIsNone(self.compare(run("cpu"), run("opencl:0")))
+
+    def test_columns_are_apart_however_wide_their_values(self):
+        wide = run("sim:memory=1GiB,latency=10us", seconds=123456789.5, chunks=1234567890, gigabytes_per_second=9876543.21,
+                   device_to_host_bytes=10**15, peak_device_bytes=10**16)
+        self.assertIsNone(self.compare(run("cpu"), run("opencl:0", **{key: wide[key] for key in ("seconds", "chunks")}),
+                                       wide))
+        lines = self.printed.splitlines()
+        first = next(number for number, line in enumerate(lines) if line.startswith("device"))
+        table = [re.split(r" {2,}", line) for line in lines[first:first + 4]]
+        self.assertEqual([len(row) for row in table], [8] * 4, lines)
+        self.assertEqual(table[3][:4], ["sim:memory=1GiB,latency=10us", "9876543.21", "123456789.500", "1234567890"])
+        self.assertEqual(len({len(line) for line in lines[first:first + 4]}), 1, "every row ends at the same column")
 
     def test_another_histogram_is_refused(self):
         other = [0] * 256
