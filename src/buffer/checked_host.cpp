@@ -27,7 +27,7 @@ class CheckedHost final : public HostWrites {
         name_(std::move(name)),
         last_marks_(last_marks) {}
 
-  std::optional<HostWriteConflict> absorb(Coherence& coherence, bool /*wait*/) override {
+  std::optional<HostWriteConflict> absorb(Coherence const& coherence, Record const& record, bool /*wait*/) override {
     ByteRanges changed;
     for (auto const& [begin, sum] : sums_) {
       if (sum_of(begin) != sum) changed.add(block_at(begin));
@@ -39,11 +39,7 @@ class CheckedHost final : public HostWrites {
                       "nobody said so; {}",
                       name_, range.begin, range.end, last_marks_));
       ++unmarked_;
-      auto const free = [](Place, Place, std::size_t) { return 0.0; };
-      auto const plan = coherence.plan_access(host_place, range, Intent::write, free);
-      if (coherence.has_data() && coherence.valid(host_place).contains(range)) {
-        static_cast<void>(coherence.commit(plan));
-      }
+      if (coherence.has_data() && coherence.valid(host_place).contains(range)) record(range);
     }
     return std::nullopt;
   }

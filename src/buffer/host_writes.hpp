@@ -5,6 +5,7 @@
 #include <unimem/device/event.hpp>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -31,10 +32,14 @@ class HostWrites {
   HostWrites& operator=(HostWrites const&) = delete;
   virtual ~HostWrites() = default;
 
-  /// Records in `coherence` what users have written since the last call. With a conflict, which is returned, what is
-  /// in conflict stays unrecorded, and is found again by the next call. What a device is still writing here is waited
-  /// for, or with `wait` false left to the next call.
-  [[nodiscard]] virtual std::optional<HostWriteConflict> absorb(Coherence& coherence, bool wait) = 0;
+  /// Commits a write of the host to the coherence that was handed in with it.
+  using Record = std::function<void(ByteRange)>;
+
+  /// Records what users have written since the last call. With a conflict, which is returned, what is in conflict stays
+  /// unrecorded, and is found again by the next call. What a device is still writing here is waited for, or with `wait`
+  /// false left to the next call.
+  [[nodiscard]] virtual std::optional<HostWriteConflict> absorb(Coherence const& coherence, Record const& record,
+                                                                bool wait) = 0;
 
   /// A device that shares this memory writes `range`, until `end`.
   virtual void expect_device(ByteRange /*range*/, Event /*end*/) {}

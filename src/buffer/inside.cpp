@@ -374,7 +374,9 @@ void BufferCore::Inside::watch_host() {
 
 void BufferCore::Inside::absorb_host_writes(bool decide, bool wait) {
   if (!host_writes) return;
-  auto const conflict = host_writes->absorb(coherence, wait);
+  // With what is pending: when failed work is taken back, these are not.
+  auto const conflict = host_writes->absorb(
+      coherence, [this](ByteRange range) { commit_write(host_place, range, {}, Events::of_all); }, wait);
   absorbed = true;
   counters.unmarked_writes.fetch_add(host_writes->take_unmarked(), std::memory_order_relaxed);
   if (!conflict || decide) return;

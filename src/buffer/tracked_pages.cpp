@@ -22,7 +22,7 @@ class TrackedPages final : public HostWrites {
         bytes_(bytes),
         watch_(host->host_address(), host->memory().bytes) {}
 
-  std::optional<HostWriteConflict> absorb(Coherence& coherence, bool wait) override {
+  std::optional<HostWriteConflict> absorb(Coherence const& coherence, Record const& record, bool wait) override {
     auto const busy = forget_device_writes(wait);
     auto found = watch_.collect({0, bytes_});
     for (auto const range : busy.ranges()) {
@@ -33,7 +33,7 @@ class TrackedPages final : public HostWrites {
     std::optional<HostWriteConflict> conflict;
     for (auto const range : found.ranges()) {
       for (auto page = range.begin; page < std::min(range.end, bytes_); page += PageWatch::page_bytes()) {
-        auto const clash = absorb_page(coherence, {page, std::min(page + PageWatch::page_bytes(), bytes_)});
+        auto const clash = absorb_page(coherence, record, {page, std::min(page + PageWatch::page_bytes(), bytes_)});
         if (!clash) continue;
         watch_.mark_written({page, page + 1});
         if (!conflict) conflict = clash;
@@ -138,11 +138,9 @@ class TrackedPages final : public HostWrites {
     return {begin, std::min(begin + PageWatch::page_bytes(), bytes_)};
   }
 
-  std::optional<HostWriteConflict> absorb_page(Coherence& coherence, ByteRange page) {
-    auto const free = [](Place, Place, std::size_t) { return 0.0; };
+  std::optional<HostWriteConflict> absorb_page(Coherence const& coherence, Record const& commit, ByteRange page) {
     auto const record = [&](ByteRange written) {
-      if (coherence.written(host_place).contains(written)) return;
-      static_cast<void>(coherence.commit(coherence.plan_access(host_place, written, Intent::write, free)));
+      if (!coherence.written(host_place).contains(written)) commit(written);
     };
     if (!coherence.has_data()) {
       record(page);  // what is there now is the data

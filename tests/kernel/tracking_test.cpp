@@ -11,6 +11,7 @@
 #include <functional>
 #include <future>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -292,6 +293,29 @@ TEST_F(PageTracking, TheStateIsToldWhileAKernelOnTheHostIsStillWriting) {
   h[2] = 9;
   expected[2] = 9;
   EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
+TEST_F(PageTracking, WhatWasWrittenStaysWhenFailedWorkElsewhereIsTakenBack) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  increment(buffer).wait();
+  buffer.fill(1);
+  std::promise<void> written;
+  auto const bad = Kernel("bad").host([goes_on = written.get_future().share()](WorkItem, std::span<std::uint32_t>) {
+    goes_on.wait();
+    throw std::runtime_error("bad kernel");
+  });
+  auto part = buffer.slice(12 * page / 4, page / 4);
+  auto queue = sim.create_queue();
+  auto const failing = launch(queue, bad, Range{1}, write(part));
+  std::ranges::fill(buffer.host(8 * page / 4, page / 4), 5U);  // brought here behind it, and written
+  EXPECT_EQ(buffer.state(), BufferState::mixed);
+  written.set_value();
+  EXPECT_NE(failing.wait_for_error(), nullptr);
+  EXPECT_ANY_THROW(std::ignore = part.host_view());
+  increment(buffer.slice(8 * page / 4, 10)).wait();
+  auto expected = std::vector<std::uint32_t>(page / 4, 5);
+  std::fill_n(expected.begin(), 10, 6U);
+  EXPECT_EQ(buffer.slice(8 * page / 4, page / 4).to_vector(), expected);
 }
 
 TEST_F(PageTracking, RandomWritesThroughOnePointerAndKernelsAgreeWithAnArray) {
