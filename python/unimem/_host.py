@@ -27,6 +27,20 @@ def _result(value: Any) -> Any:
     return value
 
 
+def _lying_in(value: Any, given: list[Any]) -> Any:
+    """What a function made of `given`: plain arrays that lie in a buffer notice as well, unless they were given so."""
+    if type(value) in (tuple, list):
+        return type(value)(_lying_in(one, given) for one in value)
+    if type(value) is not np.ndarray or value.flags.owndata or any(value is one for one in given):
+        return _result(value)
+    hold = next((one._hold for one in _hosts(given) if one._hold is not None and one._hold.covers(value)), None)
+    if hold is None:
+        return value
+    view = value.view(HostArray)
+    view._hold = hold
+    return view
+
+
 @contextmanager
 def _writing(targets: list[HostArray]) -> Iterator[None]:
     """Around something that writes to `targets`: each is up to date before, and counts as written afterwards.
@@ -180,13 +194,15 @@ class HostArray(np.ndarray):
     Noticed are assignment, in-place operators, ufuncs with ``out=`` (``at`` too), NumPy's functions that write
     (``np.copyto``, ``np.put``, ``np.place``, ``np.putmask``, ``np.fill_diagonal``, ``out=``, …), and the methods and
     attributes that do (``fill``, ``sort``, ``partition``, ``put``, ``byteswap(inplace=True)``, ``setfield``, ``flat``, ``real``,
-    ``imag``), through slices, reshapes and other views of it as well. What such a write spans is brought up to date on the
-    host first, and counts as written afterwards. Reading marks nothing.
+    ``imag``), through slices, reshapes and other views of it as well, those that NumPy's functions give (``np.rot90``, ``np.einsum``,
+    ``np.broadcast_arrays``, ``sliding_window_view``, …) among them. What such a write spans is brought up to date on the host first,
+    and counts as written afterwards. Reading marks nothing.
 
-    Not noticed is who writes by the address, as C code does: ``np.asarray(array)`` and ``array.view(np.ndarray)`` and then
-    writing to that, ``memoryview``, ``file.readinto``, ``Generator.random(out=…)``, ``np.nditer``, methods of *other* arrays that
-    are no ufuncs (``plain.take(…, out=array)``; ``np.take`` is noticed), other libraries. Say ``mark_host_dirty()`` then, or make
-    the buffer with ``Tracking.PAGES``, which notices everybody.
+    Not noticed is who writes by the address, as C code does, or to a plain array over the same memory: ``np.asarray(array)`` and
+    its like, ``array.view(np.ndarray)`` and views as other classes (``np.matrix``, ``np.recarray``, ``np.ma``), ``as_strided`` without
+    ``subok=True``, ``np.nditer``, ``np.from_dlpack``, ``memoryview``, ``file.readinto``, ``Generator.random(out=…)``, methods of *other*
+    arrays that are no ufuncs (``plain.take(…, out=array)``; ``np.take`` is noticed), other libraries. Say ``mark_host_dirty()`` then,
+    or make the buffer with ``Tracking.PAGES``, which notices everybody. docs/python.md has the list.
 
     It keeps the memory alive and in its place, also when the buffer is gone. After ``free()`` it still points at its own memory,
     never at somebody else's, and is nobody's data any more. It shows what the host side held when ``.host`` was asked for:
@@ -253,7 +269,12 @@ class HostArray(np.ndarray):
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         written = _written_by(func, args, kwargs)
         with _writing(written):
-            return _result(super().__array_function__(func, types, args, kwargs))
+            result = super().__array_function__(func, types, args, kwargs)
+        given = [*args, *kwargs.values()]
+        for one in given[:]:
+            if type(one) in (tuple, list):
+                given += one
+        return _lying_in(result, given)
 
     # Methods that write
 
