@@ -120,10 +120,17 @@ void bind_device(nb::module_& m) {
       },
       nb::sig("def devices() -> list[Device]"), "Every device of the process, \"cpu\" first.");
   m.def(
-      "device", [](std::string const& id) { return unlocked([&] { return &device(id); }); }, nb::arg("id"),
-      nb::rv_policy::reference,
+      "device",
+      [](nb::handle id) {
+        std::string name;
+        if (!nb::try_cast(id, name)) {
+          throw InvalidArgument("id", nb::repr(id).c_str(), "text, such as \"cpu\" or \"sim:memory=1GiB\"");
+        }
+        return unlocked([&] { return &device(name); });
+      },
+      nb::arg("id").none(), nb::rv_policy::reference, nb::sig("def device(id: str) -> Device"),
       "The device with this id. ``sim:memory=1GiB,latency=10us`` always makes a new simulated one.\n\n"
-      "NotFound lists what there is.");
+      "NotFound lists what there is; InvalidArgument for what is no text.");
   m.def(
       "default_device", [] { return unlocked([] { return &default_device(); }); }, nb::rv_policy::reference,
       "UNIMEM_DEVICE if set, else the first of cuda, metal, a GPU under OpenCL, cpu. Decided once.");

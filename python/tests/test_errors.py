@@ -1,5 +1,6 @@
 """Bad input: typed errors that carry what was passed, and buffers that are as they were."""
 
+import asyncio
 import pickle
 
 import numpy as np
@@ -187,6 +188,59 @@ def test_marks_outside_the_buffer_are_refused(sim):
         for mark in (buffer.mark_host_dirty, buffer.mark_device_dirty):
             with pytest.raises(InvalidArgument):
                 mark(offset, count)
+
+
+TAKES_A_DEVICE = {
+    "UnifiedBuffer": lambda d: unimem.UnifiedBuffer(4, device=d),
+    "UnifiedBuffer.from_array": lambda d: unimem.UnifiedBuffer.from_array(np.zeros(4), device=d),
+    "UnifiedBuffer.from_dlpack": lambda d: unimem.UnifiedBuffer.from_dlpack(np.zeros(4), device=d),
+    "UnifiedBuffer.from_dlpack, a copy": lambda d: unimem.UnifiedBuffer.from_dlpack(np.zeros(4), copy=True, device=d),
+    "on": lambda d: unimem.UnifiedBuffer(4).on(d),
+    "sync_to_device": lambda d: unimem.UnifiedBuffer(4).fill(1).sync_to_device(d),
+    "prefetch": lambda d: unimem.UnifiedBuffer(4).fill(1).prefetch(d),
+    "mark_device_dirty": lambda d: unimem.UnifiedBuffer(4).fill(1).mark_device_dirty(device=d),
+    "valid_on": lambda d: unimem.UnifiedBuffer(4).valid_on(d),
+    "release_device": lambda d: unimem.UnifiedBuffer(4).release_device(d),
+    "will_use": lambda d: unimem.UnifiedBuffer(4).will_use(d),
+    "wont_use": lambda d: unimem.UnifiedBuffer(4).wont_use(d),
+    "ensure_on_device": lambda d: asyncio.run(unimem.UnifiedBuffer(4).ensure_on_device(d)),
+    "sync_to_device_async": lambda d: asyncio.run(unimem.UnifiedBuffer(4).fill(1).sync_to_device_async(d)),
+    "MemoryPool": lambda d: unimem.MemoryPool(device=d),
+    "get_accelerator": unimem.get_accelerator,
+    "MemoryManager.allocate": lambda d: unimem.MemoryManager().allocate(4, device=d),
+    "MemoryManager.wrap": lambda d: unimem.MemoryManager().wrap(np.zeros(4), device=d),
+    "MemoryManager.pool": lambda d: unimem.MemoryManager().pool(d),
+    "MemoryManager.available_memory": lambda d: unimem.MemoryManager().available_memory(d),
+    "MemoryManager.total_memory": lambda d: unimem.MemoryManager().total_memory(d),
+    "MemoryManager.set_limit": lambda d: unimem.MemoryManager().set_limit(d, "1MiB"),
+    "MemoryManager.recommendations": lambda d: unimem.MemoryManager().recommendations(d),
+    "MemoryManager.defragment": lambda d: unimem.MemoryManager().defragment(d),
+    "launch": lambda d: unimem.launch(unimem.Kernel("nothing").host(lambda: None), 1, device=d),
+    "stream_file": lambda d: unimem.stream_file(__file__, unimem.histogram(), device=d),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("taker", TAKES_A_DEVICE)
+@pytest.mark.parametrize("value", [5, 0.0, b"cpu", ["cpu"], unimem.UnifiedBuffer])
+def test_what_is_no_device_is_named_wherever_one_is_taken(taker, value):
+    with pytest.raises(unimem.InvalidArgument, match=r"a Device, or the id of one") as caught:
+        TAKES_A_DEVICE[taker](value)
+    assert (caught.value.argument, caught.value.value) == ("device", f"{type(value).__name__} {value!r}")
+
+
+def test_what_is_no_device_is_named_by_an_orchestrator_and_by_the_list_itself():
+    orchestrator = unimem.Orchestrator()
+    orchestrator.register_kernel(unimem.Kernel("nothing").host(lambda: None))
+    for call in (orchestrator.execute, orchestrator.launch):
+        with pytest.raises(unimem.InvalidArgument, match="int 5"):
+            call("nothing", 1, device=5)
+    for value in (5, None, b"cpu"):
+        with pytest.raises(unimem.InvalidArgument, match="text, such as") as caught:
+            unimem.device(value)
+        assert (caught.value.argument, caught.value.value) == ("id", repr(value))
+    with pytest.raises(unimem.InvalidArgument, match="a MemoryManager") as caught:
+        unimem.UnifiedBuffer(4, manager=5)
+    assert (caught.value.argument, caught.value.value) == ("manager", "int 5")
 
 
 def test_unknown_devices_are_named_with_what_there_is():

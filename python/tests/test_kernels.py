@@ -68,7 +68,7 @@ def test_functions_get_shapes_slices_and_read_only_arrays(sim):
     result.fill(-1)
     weights = UnifiedBuffer(4, np.float64, device=sim)
     weights.fill(1)
-    launch(Kernel("weigh").host(weigh), 1, read(matrix), write(result.slice(2, 3)), read(weights), {"any": "object"} and 2)
+    launch(Kernel("weigh").host(weigh), 1, read(matrix), write(result.slice(2, 3)), read(weights), 2)
     np.testing.assert_array_equal(result.to_numpy(), [-1, -1, 12, 44, 76, -1, -1, -1, -1, -1])
     assert seen == [((3, 4), (3,), False, True, 2)]
 
@@ -205,10 +205,10 @@ def test_scalars_have_the_type_the_kernel_says(opencl):
 
 def test_bad_launches_are_refused_before_anything_runs(sim, scale):
     buffer = data(sim, 10)
-    with pytest.raises(InvalidArgument, match="said as read"):
-        launch(scale, 10, buffer, 2.0)
     with pytest.raises(InvalidArgument):
         readwrite(np.zeros(3))
+    with pytest.raises(InvalidArgument, match="kernel 'function'"):
+        launch(print_nothing, 10, readwrite(buffer), 2.0)
     with pytest.raises(InvalidArgument, match="range"):
         launch(scale, (1, 2, 3, 4), readwrite(buffer), 2.0)
     with pytest.raises(InvalidArgument, match="range"):
@@ -219,6 +219,43 @@ def test_bad_launches_are_refused_before_anything_runs(sim, scale):
         Kernel("k").host(3)
     assert buffer.state is S.HOST_DIRTY
     np.testing.assert_array_equal(buffer.to_numpy(), np.arange(10))
+
+
+def print_nothing():
+    pass
+
+
+NO_ARGUMENTS = {
+    "an array": (np.zeros(3), "ndarray"), "an array of one element": (np.array(2.0), "ndarray"), "text": ("two", "str"), "nothing": (None, "NoneType"),
+    "a list": ([1.0], "list"), "bytes": (b"2", "bytes"), "a function": (print_nothing, "function"), "a date": (np.datetime64("2020-01-01"), "datetime64"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["cpu", "sim", "opencl"])
+@pytest.mark.parametrize("name", [*NO_ARGUMENTS, "a buffer", "a slice", "an array of a buffer's", "a device array"])
+def test_arguments_that_a_launch_does_not_take_are_named_by_position_and_type(scale, where, name, request, moved):
+    device = request.getfixturevalue(where)
+    buffer = data(device, 10)
+    own = {"a buffer": buffer, "a slice": buffer.slice(2), "an array of a buffer's": buffer.host, "a device array": buffer.device}
+    value, type_name = NO_ARGUMENTS.get(name, (own.get(name), type(own.get(name)).__name__))
+    buffer.host[:] = np.arange(10)
+    count = moved(buffer)
+    orchestrator = unimem.Orchestrator()
+    orchestrator.register_kernel(scale)
+    for call in (lambda: launch(scale, 10, readwrite(buffer), value), lambda: orchestrator.execute("scale", 10, readwrite(buffer), value)):
+        with pytest.raises(InvalidArgument, match=r"read\(b\), write\(b\) or readwrite\(b\)") as caught:
+            call()
+        assert (caught.value.argument, caught.value.value) == ("argument 2", type_name)
+        assert ("from_array" in caught.value.requirement) == isinstance(value, np.ndarray)
+    assert (buffer.state, count.since()) == (S.HOST_DIRTY, (0, 0, 0, 0))
+    np.testing.assert_array_equal(buffer.to_numpy(), np.arange(10))
+
+
+def test_a_function_takes_every_kind_of_number(sim):
+    seen = []
+    numbers = [True, 3, 2**70, 0.5, 1 + 2j, np.float32(0.25), np.int8(-1), np.bool_(False), np.complex64(2j)]
+    launch(Kernel("sees").host(lambda *values: seen.extend(values)), 1, *numbers, device=sim).wait()
+    assert seen == numbers
 
 
 @pytest.mark.parametrize("raises", [False, True])

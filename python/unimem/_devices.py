@@ -6,6 +6,7 @@ import json
 from contextvars import ContextVar
 
 from . import _unimem
+from ._errors import invalid
 from ._records import DeviceInfo, MemoryInfo, TransferCounters, UnavailableBackend
 from ._tables import pairs
 from ._unimem import Device, device
@@ -46,8 +47,12 @@ def unavailable_backends() -> list[UnavailableBackend]:
 
 
 def named(on: Device | str | None) -> Device | None:
-    """A device, by itself or by its id; None: the buffer's own. Raises NotFound."""
-    return device(on) if isinstance(on, str) else on
+    """A device, by itself or by its id; None: the buffer's own. Raises NotFound, and InvalidArgument for what is neither."""
+    if on is None or isinstance(on, Device):
+        return on
+    if isinstance(on, str):
+        return device(on)
+    raise invalid("device", f"{type(on).__name__} {on!r}", 'a Device, or the id of one, such as "cpu" or "sim"')
 
 
 def _device_of(id: str) -> Device:

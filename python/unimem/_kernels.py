@@ -15,7 +15,7 @@ from ._arguments import count_of, optional_count
 from ._buffer import UnifiedBuffer
 from ._devices import default_device, named
 from ._elements import BufferSlice
-from ._errors import KernelError, invalid
+from ._errors import InvalidArgument, KernelError, invalid
 from ._unimem import Device, Event
 
 _READ, _WRITE, _READ_WRITE = range(3)
@@ -138,12 +138,20 @@ _PACKING = {
 }  # fmt: skip
 
 
+def _no_argument(value: Any, position: int, number: str) -> InvalidArgument:
+    """The error of what a launch does not take: by its position, from 1 on."""
+    accepted = f"read(b), write(b) or readwrite(b) of a UnifiedBuffer or BufferSlice b, or {number}"
+    if isinstance(value, np.ndarray):
+        accepted += "; memory of an array's goes there by way of UnifiedBuffer.from_array(a)"
+    return invalid(f"argument {position + 1}", type(value).__name__, accepted)
+
+
 def _scalar(value: Any, position: int, parameters: list[str] | None) -> tuple[bytes, str, Any]:
     """A scalar's bytes: of the type the kernel's text names; else NumPy scalars say it themselves, and Python's numbers are 64 bits
     wide."""
     wanted = parameters[position] if parameters is not None and position < len(parameters) else ""
     if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
-        raise invalid(f"argument {position + 1}", type(value).__name__, "read(b), write(b) or readwrite(b) of a buffer, or a number")
+        raise _no_argument(value, position, "a boolean, an integer or a float")
     if not wanted:
         wanted = value.dtype.str[1:] if isinstance(value, np.generic) else "f8" if isinstance(value, float) else "i8"
     packing = _PACKING.get(wanted)
@@ -176,10 +184,13 @@ def launch(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device
     """Runs a kernel over `range` items, asynchronously: ``launch(kernel, n, read(a), write(b), 2.0)``.
 
     On `device`, or the default device of the first buffer. Brings in what is read and lacking, nothing else; what is written is then current
-    on that device alone. Later accesses wait for it by themselves. Raises KernelError for a kernel that lacks the form the device
-    needs, does not build, or takes other arguments; nothing was written then. An error of the kernel itself comes out of the event,
-    and out of the next access to a buffer it wrote, which then holds its last good copy again.
+    on that device alone. Later accesses wait for it by themselves. Arguments are buffers said to be read or written, and numbers: anything
+    else, a bare buffer or an array too, is InvalidArgument naming its position and type. Raises KernelError for a kernel that lacks the form
+    the device needs, does not build, or takes other arguments; nothing was written then. An error of the kernel itself comes out of the
+    event, and out of the next access to a buffer it wrote, which then holds its last good copy again.
     """
+    if not isinstance(kernel, Kernel):
+        raise invalid("kernel", type(kernel).__name__, "a Kernel")
     on = named(device)
     first = next((one.window for one in arguments if isinstance(one, Operand)), None)
     target = on or (first.default_device if first is not None else default_device())
@@ -206,8 +217,6 @@ def _given(kernel: Kernel, arguments: tuple[Any, ...], by_function: bool) -> lis
     """The arguments of a launch as C++ takes them, checked."""
     given: list[tuple[Any, ...]] = []
     for position, one in enumerate(arguments):
-        if isinstance(one, (UnifiedBuffer, BufferSlice)):
-            raise invalid(f"argument {position + 1}", type(one).__name__, "said as read(b), write(b) or readwrite(b)")
         if isinstance(one, Operand):
             whole = one.offset == 0 and one.count is None
             count = one.window.size - one.offset if one.count is None else one.count
@@ -216,6 +225,8 @@ def _given(kernel: Kernel, arguments: tuple[Any, ...], by_function: bool) -> lis
             shape = list(one.window.shape) if whole else [count]
             given.append((one.window, one.intent, one.offset, optional_count("count", one.count), shape))
         elif by_function:
+            if not isinstance(one, (bool, int, float, complex, np.bool_, np.number)):
+                raise _no_argument(one, position, "a number")
             given.append((b"", "V", one))
         else:
             given.append(_scalar(one, position, kernel._parameters))

@@ -212,4 +212,8 @@ def default_manager() -> MemoryManager:
 
 
 def native(manager: MemoryManager | None) -> _unimem._MemoryManager | None:
-    return None if manager is None else manager._native
+    if manager is None:
+        return None
+    if not isinstance(manager, MemoryManager):
+        raise invalid("manager", f"{type(manager).__name__} {manager!r}", "a MemoryManager")
+    return manager._native
