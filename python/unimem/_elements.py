@@ -194,7 +194,8 @@ class Elements(_unimem.Window):
         InvalidArgument if the first one's offset does not suit the dtype's alignment."""
         other = dtype_of(dtype)
         if self.nbytes % other.itemsize:
-            raise size_mismatch(f"view as {other}", -(-self.nbytes // other.itemsize), self.nbytes // other.itemsize)
+            whole = -(-self.nbytes // other.itemsize) * other.itemsize
+            raise size_mismatch(f"{self.nbytes} bytes as elements of {other}", whole, self.nbytes, "bytes")
         if self._offset_bytes % other.alignment:
             raise invalid("offset", self._offset_bytes, f"a multiple of {other.alignment} bytes for {other}")
         return BufferSlice(self, self._offset_bytes, [self.nbytes // other.itemsize], other)

@@ -198,7 +198,7 @@ def invalid(argument: str, value: object, requirement: str) -> InvalidArgument:
     return error
 
 
-def size_mismatch(what: str, expected: int, actual: int) -> SizeMismatch:
-    error = SizeMismatch._of(f"{what}: expected {expected} elements, got {actual}", expected, actual)
+def size_mismatch(what: str, expected: int, actual: int, unit: str = "elements") -> SizeMismatch:
+    error = SizeMismatch._of(f"{what}: expected {expected} {unit}, got {actual}", expected, actual)
     assert isinstance(error, SizeMismatch)
     return error

@@ -14,7 +14,7 @@ std::size_t Shape::count() const {
   // A zero anywhere makes the count zero, whatever the other extents would multiply to.
   if (std::ranges::find(extents_, std::size_t{0}) != extents_.end()) return 0;
   std::size_t count = 1;
-  for (auto const extent : extents_) count = checked_multiply(count, extent, "shape");
+  for (auto const extent : extents_) count = checked_multiply(count, extent, "shape", "elements");
   return count;
 }
 
@@ -45,8 +45,8 @@ void throw_size_mismatch(char const* what, std::size_t expected, std::size_t act
 
 void check_elements(ByteRange range, std::size_t element_bytes, std::size_t alignment) {
   if (range.size() % element_bytes != 0) {
-    throw SizeMismatch(fmt::format("{} bytes as elements of {}", range.size(), element_bytes),
-                       (range.size() + element_bytes - 1) / element_bytes * element_bytes, range.size());
+    throw SizeMismatch(fmt::format("{} bytes as elements of {} bytes", range.size(), element_bytes),
+                       (range.size() + element_bytes - 1) / element_bytes * element_bytes, range.size(), "bytes");
   }
   if (range.begin % alignment != 0) {
     throw InvalidArgument("offset", fmt::format("{} bytes", range.begin),
@@ -58,7 +58,7 @@ void check_covers(std::size_t count, std::size_t element_bytes, BufferCore const
   if (core == nullptr) throw_empty_handle("buffer");
   auto const bytes = checked_multiply(count, element_bytes, "count");
   auto const held = core->size_bytes();
-  if (bytes != held) throw SizeMismatch("bytes of a shape and of the buffer it is for", held, bytes);
+  if (bytes != held) throw SizeMismatch("a shape and the buffer it is for", held, bytes, "bytes");
 }
 
 void check_element(std::size_t index, std::size_t size) {
@@ -83,7 +83,7 @@ void check_block(std::span<const std::size_t> begin, std::span<const std::size_t
 
 void check_extents(std::span<const std::size_t> extents, std::size_t size) {
   std::size_t count = 1;
-  for (auto const extent : extents) count = checked_multiply(count, extent, "extents");
+  for (auto const extent : extents) count = checked_multiply(count, extent, "extents", "elements");
   if (count != size) throw_size_mismatch("view", size, count);
 }
 

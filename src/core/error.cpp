@@ -36,8 +36,8 @@ void detail::throw_empty_handle(char const* what) {
   throw InvalidArgument(what, "moved-from or never assigned", "one that stands for something");
 }
 
-SizeMismatch::SizeMismatch(std::string what_differs, std::size_t expected_, std::size_t actual_)
-    : RuntimeError(fmt::format("{}: expected {} elements, got {}", what_differs, expected_, actual_)),
+SizeMismatch::SizeMismatch(std::string what_differs, std::size_t expected_, std::size_t actual_, std::string_view unit)
+    : RuntimeError(fmt::format("{}: expected {} {}, got {}", what_differs, expected_, unit, actual_)),
       expected(expected_),
       actual(actual_) {}
 

@@ -99,10 +99,10 @@ std::string format_size(std::uint64_t bytes) {
   return fmt::format("{:.2f} {}", value, names[unit]);
 }
 
-std::size_t checked_multiply(std::size_t a, std::size_t b, std::string_view what) {
+std::size_t checked_multiply(std::size_t a, std::size_t b, std::string_view what, std::string_view unit) {
   std::size_t result = 0;
   if (__builtin_mul_overflow(a, b, &result)) {
-    throw InvalidArgument(std::string(what), fmt::format("{} x {}", a, b), "below 2^64 bytes");
+    throw InvalidArgument(std::string(what), fmt::format("{} x {}", a, b), fmt::format("below 2^64 {}", unit));
   }
   return result;
 }

@@ -52,7 +52,7 @@ std::string_view to_string(Advice advice) noexcept {
 }
 
 std::size_t Range::items() const {
-  return checked_multiply(checked_multiply(x, y, "range"), z, "range");
+  return checked_multiply(checked_multiply(x, y, "range", "items"), z, "range", "items");
 }
 
 PageSource::~PageSource() = default;

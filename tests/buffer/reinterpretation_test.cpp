@@ -47,7 +47,7 @@ TEST_F(Reinterpretation, BytesThatAreNotAWholeNumberOfElementsAreRefused) {
   } catch (SizeMismatch const& error) {
     EXPECT_EQ(error.actual, 20U);
     EXPECT_EQ(error.expected, 24U) << "the next whole number of them";
-    EXPECT_THAT(error.what(), HasSubstr("elements of 8"));
+    EXPECT_STREQ(error.what(), "20 bytes as elements of 8 bytes: expected 24 bytes, got 20");
   }
   EXPECT_EQ(buffer.slice(0, 4).as<double>().size(), 2U);
 }

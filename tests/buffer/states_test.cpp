@@ -242,6 +242,13 @@ TEST_F(States, ShapesAreCheckedBeforeAnythingExists) {
   EXPECT_THROW(UnifiedBuffer<double>(std::size_t{1} << 62, on_sim()), InvalidArgument);
   EXPECT_THROW(UnifiedBuffer<char>(std::size_t{0} - 1, on_sim()), InvalidArgument);
   EXPECT_THROW(UnifiedBuffer<float>({std::size_t{1} << 40, std::size_t{1} << 40}, on_sim()), InvalidArgument);
+  try {
+    UnifiedBuffer<char> const refused({std::size_t{1} << 40, std::size_t{1} << 40}, on_sim());
+    FAIL() << "2^80 elements were taken";
+  } catch (InvalidArgument const& error) {
+    EXPECT_EQ(error.argument, "shape");
+    EXPECT_EQ(error.requirement, "below 2^64 elements");
+  }
   EXPECT_EQ(UnifiedBuffer<float>({std::size_t{1} << 40, std::size_t{1} << 40, std::size_t{0}}, on_sim()).size(), 0U);
   UnifiedBuffer<double> const scalar(Shape{}, on_sim());
   EXPECT_EQ(scalar.size(), 1U);

@@ -76,6 +76,12 @@ TEST_P(DeviceConformance, ARangeThatOverflowsIsRefused) {
   std::array const arguments{memory_argument(piece.memory()), scalar_argument(std::uint32_t{1})};
   auto const program = device().compile(add_kernel());
   EXPECT_THROW(queue.run(program, Range{SIZE_MAX, 2, 1}, arguments), InvalidArgument);
+  try {
+    queue.run(program, Range{std::size_t{1} << 63, 4}, arguments);
+    FAIL() << "2^65 items were taken";
+  } catch (InvalidArgument const& error) {
+    EXPECT_STREQ(error.what(), "invalid range '9223372036854775808 x 4': must be below 2^64 items");
+  }
   EXPECT_EQ(queue.record(), Event{});
 }
 

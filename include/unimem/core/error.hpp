@@ -7,6 +7,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unimem {
@@ -53,14 +54,16 @@ namespace detail {
 [[noreturn]] UNIMEM_API void throw_empty_handle(char const* what);
 }  // namespace detail
 
-/// A copy was given another number of elements than it asked for. Nothing was changed and nothing allocated.
+/// A copy was given another number of elements than it asked for, or memory another number of bytes than elements of
+/// some type take. Nothing was changed and nothing allocated.
 class UNIMEM_API SizeMismatch : public detail::RuntimeError {
  public:
-  SizeMismatch(std::string what_differs, std::size_t expected, std::size_t actual);
+  /// `unit`: of both numbers, as the message says it.
+  SizeMismatch(std::string what_differs, std::size_t expected, std::size_t actual, std::string_view unit = "elements");
   ~SizeMismatch() override;
 
-  std::size_t expected;  ///< elements
-  std::size_t actual;    ///< elements
+  std::size_t expected;  ///< elements, or what the message says
+  std::size_t actual;    ///< elements, or what the message says
 };
 
 /// The operation needs storage, and the buffer has none anywhere (or is strict and was not allocated).

@@ -20,8 +20,10 @@ namespace unimem {
 /// The shortest exact-enough spelling for people: `0 B`, `4 KiB`, `1.50 GiB`. Two decimals unless whole.
 [[nodiscard]] UNIMEM_API std::string format_size(std::uint64_t bytes);
 
-/// `a * b` in std::size_t; throws InvalidArgument naming `what` if it does not fit.
-[[nodiscard]] UNIMEM_API std::size_t checked_multiply(std::size_t a, std::size_t b, std::string_view what);
+/// `a * b` in std::size_t; throws InvalidArgument naming `what` if it does not fit. `unit`: of the product, as the
+/// message says it.
+[[nodiscard]] UNIMEM_API std::size_t checked_multiply(std::size_t a, std::size_t b, std::string_view what,
+                                                      std::string_view unit = "bytes");
 
 /// `a + b` in std::size_t; throws InvalidArgument naming `what` if it does not fit.
 [[nodiscard]] UNIMEM_API std::size_t checked_add(std::size_t a, std::size_t b, std::string_view what);
