@@ -108,24 +108,11 @@ Queue* queue_for(ExecutionOptions const& options, DeviceChoice const& choice) {
   return options.queue != nullptr ? options.queue : &choice.device->default_queue();
 }
 
-struct Moved {
-  std::uint64_t bytes = 0;
-  std::uint64_t copies = 0;
-};
-
-/// A buffer that was reset meanwhile counts from then on.
-std::uint64_t growth(std::uint64_t before, std::uint64_t after) noexcept {
-  return after >= before ? after - before : after;
-}
-
-Moved moved_so_far(std::span<BufferCore* const> buffers) {
-  Moved sum;
-  for (auto const* const buffer : buffers) {
-    auto const counts = buffer->statistics();
-    sum.bytes += counts.host_to_device_bytes + counts.device_to_host_bytes + counts.device_to_device_bytes;
-    sum.copies += counts.host_to_device_copies + counts.device_to_host_copies + counts.device_to_device_copies;
-  }
-  return sum;
+std::vector<BufferStatistics> statistics_of(std::span<BufferCore* const> buffers) {
+  std::vector<BufferStatistics> result;
+  result.reserve(buffers.size());
+  for (auto const* const buffer : buffers) result.push_back(buffer->statistics());
+  return result;
 }
 
 std::vector<BufferCore*> buffers_of(std::span<const LaunchArgument> arguments) {
@@ -231,12 +218,14 @@ KernelExecution Orchestrator::execute_list(std::string_view name, Range range,
   done.reason = std::move(choice.reason);
   done.items = range.items();
   auto const buffers = buffers_of(arguments);
-  auto const before = moved_so_far(buffers);
+  auto const before = statistics_of(buffers);
   launch_kernel(queue_for(options, choice), chosen, range, arguments).wait();
   done.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  auto const after = moved_so_far(buffers);
-  done.bytes_moved = growth(before.bytes, after.bytes);
-  done.copies = growth(before.copies, after.copies);
+  for (std::size_t i = 0; i < buffers.size(); ++i) {
+    auto const moved = buffers[i]->statistics().traffic_since(before[i]);
+    done.bytes_moved += moved.bytes;
+    done.copies += moved.copies;
+  }
   return done;
 }
 

@@ -63,6 +63,32 @@ TEST_F(Orchestration, AnExecutionSaysWhatItDid) {
   EXPECT_THAT(sum.to_vector(), Each(3.0F));
 }
 
+TEST_F(Orchestration, ABufferThatIsResetMeanwhileCountsFromThenOn) {
+  auto a = filled(first, 1.0F), b = filled(first, 2.0F);
+  UnifiedBuffer<float> sum(1000, on(first));
+  a.sync_to_device();
+  auto const kernel = Kernel("resets").host([&](WorkItem i, std::span<const float>, std::span<const float>) {
+    if (i.x == 0) a.reset();
+  });
+  orchestrator.register_kernel(kernel);
+  auto const done = orchestrator.execute("resets", Range{1}, read(a), read(b));
+  EXPECT_EQ(done.bytes_moved, 4000U) << "of b alone: that a had moved as many before is no less";
+  EXPECT_EQ(done.copies, 1U);
+
+  BufferStatistics before, now;
+  before.host_to_device_bytes = 100;
+  before.host_to_device_copies = 2;
+  now.host_to_device_bytes = 130;
+  now.host_to_device_copies = 3;
+  now.device_to_host_bytes = 7;
+  now.device_to_host_copies = 1;
+  now.device_to_device_bytes = 50;
+  now.device_to_device_copies = 4;
+  EXPECT_EQ(now.traffic(), (Traffic{187, 8}));
+  EXPECT_EQ(now.traffic_since(before), (Traffic{87, 6}));
+  EXPECT_EQ(before.traffic_since(now), (Traffic{100, 2}));
+}
+
 TEST_F(Orchestration, ABufferThatIsTwoArgumentsIsCountedOnce) {
   auto x = filled(first, 1.0F);
   UnifiedBuffer<float> sum(1000, on(first));

@@ -5,6 +5,14 @@
 
 namespace unimem {
 
+/// What moved, in whichever direction.
+struct Traffic {
+  std::uint64_t bytes = 0;
+  std::uint64_t copies = 0;
+
+  friend bool operator==(Traffic, Traffic) = default;
+};
+
 /// What moved for one buffer since it was made: bytes, and the copies that carried them. Switches between places that
 /// share storage move nothing and count nothing, nor does what moves within one device.
 ///
@@ -31,6 +39,19 @@ struct BufferStatistics {
   /// What is in none of these sums: commands of its copies whose time the device does not know. A copy that goes in
   /// chunks is several.
   std::uint64_t untimed_copies = 0;
+
+  /// Everything that was copied from one place to another, whichever way.
+  [[nodiscard]] Traffic traffic() const noexcept {
+    return {host_to_device_bytes + device_to_host_bytes + device_to_device_bytes,
+            host_to_device_copies + device_to_host_copies + device_to_device_copies};
+  }
+  /// The same since these statistics were `earlier`. A buffer that was reset meanwhile counts from then on.
+  [[nodiscard]] Traffic traffic_since(BufferStatistics const& earlier) const noexcept {
+    auto const now = traffic();
+    auto const before = earlier.traffic();
+    bool const was_reset = now.bytes < before.bytes || now.copies < before.copies;
+    return was_reset ? now : Traffic{now.bytes - before.bytes, now.copies - before.copies};
+  }
 };
 
 /// What moved from one place to another for one buffer: its migrations, link by link. Places are device ids, and
