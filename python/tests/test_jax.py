@@ -1,7 +1,4 @@
-"""JAX on the CPU, where it is installed: its arrays over buffers, and buffers over copies of its arrays.
-
-It is too large to be a dependency of every test run: ``pip install --target DIR jax``, and DIR in PYTHONPATH.
-"""
+"""JAX on the CPU: its arrays over buffers, and buffers over copies of its arrays. `./dev test` fetches it (tools/jax-wheels.txt)."""
 
 import gc
 
@@ -11,7 +8,7 @@ import pytest
 import unimem
 from unimem import UnifiedBuffer
 
-jax = pytest.importorskip("jax", reason="JAX is not installed: it is several hundred megabytes")
+jax = pytest.importorskip("jax", reason="JAX is not installed: ./dev test fetches it")
 
 ALIGNED = 1 << 14  # large enough for memory that JAX takes as it is
 
