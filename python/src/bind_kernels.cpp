@@ -12,12 +12,10 @@
 
 #include <array>
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
+#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <typeinfo>
 #include <utility>
@@ -26,7 +24,7 @@
 #include "bindings.hpp"
 #include "departures.hpp"
 #include "gil.hpp"
-#include "host_array.hpp"
+#include "python_call.hpp"
 #include "window.hpp"
 
 namespace unimem::python {
@@ -34,44 +32,6 @@ namespace unimem::python {
 namespace nb = nanobind;
 
 namespace {
-
-/// Calls of Python functions that have been launched and have not ended. The interpreter waits for them before it ends,
-/// since afterwards nobody could run them.
-class CallsUnderWay {
- public:
-  void begin() {
-    std::lock_guard const lock{mutex_};
-    ++count_;
-  }
-  void end() noexcept {
-    std::lock_guard const lock{mutex_};
-    if (--count_ == 0) none_left_.notify_all();
-  }
-  void wait_for_none() {
-    std::unique_lock lock{mutex_};
-    none_left_.wait(lock, [&] { return count_ == 0; });
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable none_left_;
-  std::size_t count_ = 0;
-};
-
-/// Never destroyed, since calls may end until the process does; a forked child, which has none of its parent's threads,
-/// begins with another.
-CallsUnderWay* calls_under_way = new CallsUnderWay;  // NOLINT(cppcoreguidelines-owning-memory)
-
-/// What Python says of one argument of a launch.
-struct Argument {
-  std::shared_ptr<BufferCore> core;  ///< null for a scalar
-  ByteRange range;
-  Intent intent = Intent::read;
-  std::vector<std::size_t> shape;  ///< of the array that a Python function is given
-  PyObject* object = nullptr;      ///< its dtype, or the scalar itself: owned by who called
-  std::string bytes;               ///< of a scalar
-  char type = 'V';                 ///< of a scalar: as in the struct module
-};
 
 std::type_info const& type_of(char type) {
   switch (type) {
@@ -171,21 +131,35 @@ nb::tuple choose(std::string name, bool has_source, bool has_function, nb::seque
   return nb::make_tuple(nb::cast(choice.device, nb::rv_policy::reference), choice.reason);
 }
 
-/// What the buffers among the arguments have moved since they were made, each once: bytes and copies.
-nb::tuple moved_by(nb::sequence const& given) {
-  auto const arguments = arguments_from(given);
-  std::set<BufferCore const*> buffers;
-  for (auto const& argument : arguments) {
-    if (argument.core) buffers.insert(argument.core.get());
+/// What moves for the buffers among the arguments of a launch from now on, each counted once.
+class TrafficOf {
+ public:
+  explicit TrafficOf(nb::sequence const& given) {
+    for (auto const& argument : arguments_from(given)) {
+      if (argument.core) before_.try_emplace(argument.core, argument.core->statistics());
+    }
   }
-  std::uint64_t bytes = 0, copies = 0;
-  for (auto const* const buffer : buffers) {
-    auto const counts = buffer->statistics();
-    bytes += counts.host_to_device_bytes + counts.device_to_host_bytes + counts.device_to_device_bytes;
-    copies += counts.host_to_device_copies + counts.device_to_host_copies + counts.device_to_device_copies;
+  TrafficOf(TrafficOf const&) = delete;
+  TrafficOf& operator=(TrafficOf const&) = delete;
+  ~TrafficOf() {
+    Unlocked const released;  // the last share in a core may wait for work that needs the interpreter
+    before_.clear();
   }
-  return nb::make_tuple(bytes, copies);
-}
+
+  /// Bytes, and copies.
+  [[nodiscard]] nb::tuple so_far() const {
+    Traffic sum;
+    for (auto const& [core, before] : before_) {
+      auto const moved = core->statistics().traffic_since(before);
+      sum.bytes += moved.bytes;
+      sum.copies += moved.copies;
+    }
+    return nb::make_tuple(sum.bytes, sum.copies);
+  }
+
+ private:
+  std::map<std::shared_ptr<BufferCore>, BufferStatistics> before_;
+};
 
 /// Seconds that as many launches take here, for benchmarks: what of a launch from Python is Python's.
 double time_launches(Kernel const& kernel, std::array<std::size_t, 3> range, nb::sequence const& given,
@@ -201,105 +175,12 @@ double time_launches(Kernel const& kernel, std::array<std::size_t, 3> range, nb:
   });
 }
 
-std::string last_line(std::string const& text) {
-  auto const last = text.find_last_not_of('\n');
-  if (last == std::string::npos) return {};
-  auto const before = text.find_last_of('\n', last);
-  auto const first = before == std::string::npos ? 0 : before + 1;
-  return text.substr(first, last + 1 - first);
-}
-
-/// One call of a Python function over NumPy arrays, on a queue of a device that runs code of the host's.
-class PythonCall {
- public:
-  PythonCall(std::string name, nb::handle function, std::vector<Argument> arguments)
-      : name_(std::move(name)), function_(function.inc_ref().ptr()), arguments_(std::move(arguments)) {
-    for (auto const& argument : arguments_) Py_INCREF(argument.object);
-    under_way_->begin();
-  }
-  PythonCall(PythonCall const&) = delete;
-  PythonCall& operator=(PythonCall const&) = delete;
-  /// On any thread, with or without having been called.
-  ~PythonCall() {
-    if (function_ != nullptr) {
-      depart(function_);
-      for (auto const& argument : arguments_) depart(argument.object);
-    }
-    end();
-  }
-
-  /// One for each argument, before it may run.
-  void set_lease_options(std::vector<LeaseOption> options) { options_ = std::move(options); }
-
-  /// On a thread of the library's, or one that waits: without the interpreter's lock.
-  void run(std::span<const HostArgument> memory) {
-    if (Ending::leaves_out_this_thread()) throw KernelError(name_, "the interpreter has ended");
-    nb::gil_scoped_acquire const acquired;
-    std::string failure, traceback;
-    try {
-      auto const arrays = arrays_over(memory);
-      try {
-        nb::borrow(function_)(*nb::tuple(arrays));
-      } catch (nb::python_error& error) {
-        traceback = error.what();  // with the exception in its last line
-        failure = "the Python function raised " + last_line(traceback);
-        // It was meant for whoever waits here, and not for the kernel: he is told when he is back.
-        if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
-      }
-      keep_what_is_kept(arrays, failure);
-    } catch (std::exception const& error) {
-      failure = error.what();
-    }
-    // While the interpreter is at hand: whoever destroys this later may not have it.
-    Py_CLEAR(function_);
-    for (auto& argument : arguments_) Py_CLEAR(argument.object);
-    end();
-    if (!failure.empty()) throw KernelError(name_, failure, traceback);
-  }
-
- private:
-  nb::list arrays_over(std::span<const HostArgument> memory) const {
-    nb::list values;
-    for (std::size_t i = 0; i < arguments_.size(); ++i) {
-      auto const& argument = arguments_[i];
-      values.append(argument.core ? make_plain_array(memory[i].data, argument.shape, argument.object,
-                                                     argument.intent != Intent::read, nb::none())
-                                  : nb::borrow(argument.object));
-    }
-    return values;
-  }
-
-  /// Whoever kept an array beyond the call would look at memory that is somebody else's by then: that is an error, and
-  /// the array keeps its memory.
-  void keep_what_is_kept(nb::list const& values, std::string& failure) {
-    for (std::size_t i = 0; i < arguments_.size(); ++i) {
-      auto const& argument = arguments_[i];
-      nb::handle const array = PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
-      if (!argument.core || Py_REFCNT(array.ptr()) == 1) continue;  // one reference is the list's
-      if (failure.empty()) {
-        failure =
-            "the Python function kept argument " + std::to_string(i + 1) + " beyond its call: copy what is to be kept";
-      }
-      if (i < options_.size()) keep_memory(array, argument.core, options_[i].take(), argument.range);
-    }
-  }
-
-  void end() noexcept {
-    if (auto* const under_way = std::exchange(under_way_, nullptr)) under_way->end();
-  }
-
-  CallsUnderWay* under_way_ = calls_under_way;
-  std::string name_;
-  PyObject* function_;
-  std::vector<Argument> arguments_;
-  std::vector<LeaseOption> options_;
-};
-
 Event launch_python(std::string name, nb::handle function, Device* named, nb::sequence const& given) {
   if (Ending::begun()) throw KernelError(std::move(name), "the interpreter is ending");
   auto const arguments = arguments_from(given);
-  auto const call = std::make_shared<PythonCall>(name, function, arguments);
+  auto made = std::make_shared<PythonCall>(name, function, arguments);
   return unlocked([&] {
+    auto const call = std::move(made);  // it goes without the interpreter's lock: the last share in a core may wait
     Device* device = named;
     std::vector<Operand> operands;
     for (auto const& argument : arguments) {
@@ -350,12 +231,17 @@ void bind_kernels(nb::module_& m) {
   });
   m.def("_choose_device", &choose, nb::arg("name"), nb::arg("has_source"), nb::arg("has_function"),
         nb::arg("arguments"), nb::arg("backend").none());
-  m.def("_moved_by", &moved_by, nb::arg("arguments"));
+  nb::class_<TrafficOf>(m, "_TrafficOf", "What moves for the buffers of a launch from now on.")
+      .def(nb::init<nb::sequence const&>(), nb::arg("arguments"))
+      .def("so_far", &TrafficOf::so_far, nb::sig("def so_far(self) -> tuple[int, int]"));
   m.def("_launch_python", &launch_python, nb::arg("name"), nb::arg("function"), nb::arg("device").none(),
         nb::arg("arguments"));
-  m.def("_after_fork", [] { calls_under_way = new CallsUnderWay; });  // NOLINT(cppcoreguidelines-owning-memory)
+  m.def("_after_fork", [] {
+    PythonCall::forget_those_of_the_parent();
+    main_thread_may_have_changed();
+  });
   m.def("_interpreter_ends", [] {
-    unlocked([] { calls_under_way->wait_for_none(); });
+    unlocked([] { PythonCall::wait_for_all(); });
     Ending::begin();
   });
 }

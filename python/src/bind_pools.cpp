@@ -14,6 +14,7 @@
 
 #include "bindings.hpp"
 #include "gil.hpp"
+#include "python_call.hpp"
 #include "window.hpp"
 
 namespace unimem::python {
@@ -90,7 +91,10 @@ class Pool {
     auto leaving = std::move(window.core_to_give_back());
     window.core_to_give_back() = nullptr;
     try {
-      unlocked([&] { pool_->release_core(leaving); });
+      unlocked([&] {
+        PythonCall::let_go_of(*leaving);
+        pool_->release_core(leaving);
+      });
     } catch (...) {
       window.take(std::move(leaving));  // refused: as it was; or null, if it is neither lent nor kept
       throw;

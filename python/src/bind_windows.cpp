@@ -15,6 +15,7 @@
 #include "gil.hpp"
 #include "host_array.hpp"
 #include "numpy_api.hpp"
+#include "python_call.hpp"
 #include "window.hpp"
 
 namespace unimem::python {
@@ -71,10 +72,9 @@ std::array<PyType_Slot, 2> window_slots{{{Py_bf_getbuffer, reinterpret_cast<void
 nb::object device_side(Window& window, Device* named) {
   auto const core = window.live();
   auto const range = window.range();
-  auto [lease, device] = unlocked([&] {
-    auto& on = named != nullptr ? *named : core->default_device();
-    return std::pair{core->lease(on, nullptr, range, Intent::read), &on};
-  });
+  auto* const device = named != nullptr ? named : unlocked([&] { return &core->default_device(); });
+  look_out_on_device(*core, *device, range);
+  auto lease = unlocked([&] { return core->lease(*device, nullptr, range, Intent::read); });
   if (!device->reaches_host_memory()) {
     return nb::cast(std::make_unique<DeviceArray>(core, std::move(lease), *device, window.shape(), window.dtype()));
   }
@@ -99,6 +99,7 @@ nb::object to_numpy(Window& window) {
   if (made == nullptr) nb::raise_python_error();
   auto array = nb::steal(made);
   auto* const data = static_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(made)));
+  look_out_on_host(*core, range, Intent::read);
   unlocked([&] { core->read(range.begin, {data, range.size()}); });
   return array;
 }
@@ -109,6 +110,7 @@ void write(Window& window, nb::handle array, std::size_t offset) {
   auto* const source = reinterpret_cast<PyArrayObject*>(array.ptr());
   auto const range = window.part(offset, static_cast<std::size_t>(PyArray_SIZE(source)));
   auto const* const data = static_cast<std::byte const*>(PyArray_DATA(source));
+  look_out_on_host(*core, range, Intent::write);
   unlocked([&] { core->write(range.begin, {data, range.size()}); });
 }
 
@@ -117,6 +119,7 @@ void read(Window& window, nb::handle array, std::size_t offset) {
   auto* const target = reinterpret_cast<PyArrayObject*>(array.ptr());
   auto const range = window.part(offset, static_cast<std::size_t>(PyArray_SIZE(target)));
   auto* const data = static_cast<std::byte*>(PyArray_DATA(target));
+  look_out_on_host(*core, range, Intent::read);
   unlocked([&] { core->read(range.begin, {data, range.size()}); });
 }
 
@@ -152,6 +155,10 @@ nb::dict statistics_of(Window const& window) {
 nb::tuple map_host(Window& window, int mode) {
   auto const core = window.live();
   auto const range = window.range();
+  auto const intent = static_cast<MapMode>(mode) == MapMode::read      ? Intent::read
+                      : static_cast<MapMode>(mode) == MapMode::discard ? Intent::write
+                                                                       : Intent::read_write;
+  look_out_on_host(*core, range, intent);
   auto [mapped, kept] = unlocked([&] {
     auto write = core->map(range, static_cast<MapMode>(mode));
     return std::pair{std::move(write), core->map(range, MapMode::read)};
@@ -213,34 +220,44 @@ void bind_elements(nb::class_<Window>& window) {
       .def("_mark_host_dirty",
            [](Window& self, std::size_t offset, std::size_t count) {
              auto const range = self.part(offset, count);
+             look_out(*self.live(), range);
              with_core(self, [&](BufferCore& core) { core.mark_host_dirty(range); });
            })
       .def(
           "_mark_device_dirty",
           [](Window& self, std::size_t offset, std::size_t count, Device* device) {
             auto const range = self.part(offset, count);
+            look_out(*self.live(), range);
             with_core(self, [&](BufferCore& core) { core.mark_device_dirty(device, range, {}); });
           },
           nb::arg("offset"), nb::arg("count"), nb::arg("device").none())
       .def(
           "_sync_to_device",
           [](Window& self, Device* device) {
+            auto const core = self.live();
             auto const range = self.range();
-            with_core(self, [&](BufferCore& core) { core.sync_to_device(device_or_default(core, device), range); });
+            auto* const on = unlocked([&] { return &device_or_default(*core, device); });
+            look_out_on_device(*core, *on, range);
+            unlocked([&] { core->sync_to_device(*on, range); });
           },
           nb::arg("device").none())
       .def(
           "sync_to_host",
           [](Window& self) {
+            auto const core = self.live();
             auto const range = self.range();
-            with_core(self, [&](BufferCore& core) { core.sync_to_host(range); });
+            look_out_on_host(*core, range, Intent::read);
+            unlocked([&] { core->sync_to_host(range); });
           },
           "Brings the host side up to date. BufferNotAllocated without storage.")
       .def(
           "synchronize",
           [](Window& self) {
+            auto const core = self.live();
             auto const range = self.range();
-            with_core(self, [&](BufferCore& core) { core.synchronize(range); });
+            look_out_on_host(*core, range, Intent::read);
+            look_out_on_device(*core, *unlocked([&] { return &core->default_device(); }), range);
+            unlocked([&] { core->synchronize(range); });
           },
           "Brings both sides up to date. BufferNotAllocated without storage.")
       .def(
@@ -312,18 +329,25 @@ void bind_whole(nb::class_<Window>& window) {
       .def("_free",
            [](Window& self) {
              self.drop_host();
-             with_core(self, [](BufferCore& core) { core.free(); });
+             with_core(self, [](BufferCore& core) {
+               PythonCall::let_go_of(core);
+               core.free();
+             });
            })
       .def("_reset",
            [](Window& self) {
              self.drop_host();
-             with_core(self, [](BufferCore& core) { core.reset(); });
+             with_core(self, [](BufferCore& core) {
+               PythonCall::let_go_of(core);
+               core.reset();
+             });
            })
       .def("_resize", &Window::resize)
       .def(
           "_release_device",
           [](Window& self, Device* device) {
             self.drop_host();  // on the cpu it holds the device's memory
+            wait_for_work(*self.live());
             with_core(self, [&](BufferCore& core) { core.release_device(device); });
           },
           nb::arg("device").none())
@@ -331,6 +355,7 @@ void bind_whole(nb::class_<Window>& window) {
           "_release_host",
           [](Window& self) {
             self.drop_host();
+            wait_for_work(*self.live());
             with_core(self, [](BufferCore& core) { core.release_host(); });
           },
           "Gives the host copy back, after saving to the device what only it holds.\n\n"
@@ -372,6 +397,8 @@ void bind_windows(nb::module_& m) {
     auto const source_range = from.range();
     auto const target_range = to.range();
     auto const item = from.item_bytes();
+    // What the host holds is copied by the host.
+    if (source->valid_on_host()) look_out_on_host(*target, target_range, Intent::write);
     return unlocked([&] { return copy_bytes({source.get(), source_range}, {target.get(), target_range}, item); });
   });
 }

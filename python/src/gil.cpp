@@ -5,7 +5,9 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
+#include <vector>
 
 namespace unimem::python {
 
@@ -13,13 +15,54 @@ namespace nb = nanobind;
 
 namespace {
 
-/// Only there do handlers of signals run. Known once and for all: a forked child's only thread becomes its main one.
+std::atomic<unsigned long> known_main_thread{0};  // a number alone, so relaxed
+
+/// Only there do handlers of signals run.
 bool on_the_main_thread() {
-  auto const main = nb::module_::import_("threading").attr("main_thread")().attr("ident");
-  return nb::cast<unsigned long>(main) == PyThread_get_thread_ident();
+  auto main = known_main_thread.load(std::memory_order_relaxed);
+  if (main == 0) {
+    main = nb::cast<unsigned long>(nb::module_::import_("threading").attr("main_thread")().attr("ident"));
+    known_main_thread.store(main, std::memory_order_relaxed);
+  }
+  return main == PyThread_get_thread_ident();
+}
+
+void wait_for_all(std::vector<Event> const& events) {
+  for (auto const event : events) wait_for_end(event);
 }
 
 }  // namespace
+
+void main_thread_may_have_changed() noexcept {
+  known_main_thread.store(0, std::memory_order_relaxed);
+}
+
+void look_out(BufferCore& core, ByteRange range) {
+  if (on_the_main_thread()) wait_for_all(unlocked([&] { return core.work_on(range, Intent::read); }));
+}
+
+void wait_for_work(BufferCore& core) {
+  wait_for_all(unlocked([&] { return core.work_under_way(); }));
+}
+
+void look_out_on_host(BufferCore& core, ByteRange range, Intent intent) {
+  if (core.host_ready(intent) || !on_the_main_thread()) return;
+  wait_for_all(unlocked([&] { return core.work_on(range, intent); }));
+  // Where pages tell what is written, a copy to the host is waited for with the buffer locked.
+  bool const copies = intent != Intent::write && core.tracking() != Tracking::pages;
+  if (copies && !core.host_ready(intent)) {
+    wait_for_end(unlocked([&] { return core.is_allocated() ? core.fetch(range) : Event{}; }));
+  }
+}
+
+void look_out_on_device(BufferCore& core, Device& device, ByteRange range) {
+  if (core.device_ready(device) || !on_the_main_thread()) return;
+  wait_for_all(unlocked([&] { return core.work_on(range, Intent::read, &device); }));
+  wait_for_end(unlocked([&] {
+    bool const copies = core.is_allocated() && core.missing_on(device, range) != 0;
+    return copies ? core.prefetch(device, nullptr, range) : Event{};
+  }));
+}
 
 bool wait_for_end(Event event, double seconds) {
   using Clock = std::chrono::steady_clock;

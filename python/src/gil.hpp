@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/event.hpp>
 
 #include <Python.h>
@@ -68,5 +70,20 @@ decltype(auto) unlocked(F&& work) {
 /// thread signals are looked at meanwhile, and what their handlers raise, such as KeyboardInterrupt, ends the waiting
 /// and nothing else. False if `seconds` were over before.
 bool wait_for_end(Event event, double seconds = std::numeric_limits<double>::infinity());
+
+/// Waits in the same way, on the main thread alone, for what an access to a buffer is going to wait for where no signal
+/// is looked at: the work under way, and the copies that the access needs, which are started. Errors of that work are
+/// left for the access itself to raise. Called with the interpreter's lock, and a share in the core.
+void look_out_on_host(BufferCore& core, ByteRange range, Intent intent);
+/// The same for bringing a device up to date.
+void look_out_on_device(BufferCore& core, Device& device, ByteRange range);
+/// For what waits for work and needs no copy.
+void look_out(BufferCore& core, ByteRange range);
+/// Waits for all work on the buffer, on any thread: for who is about to let go of memory, which a Python function may
+/// have kept.
+void wait_for_work(BufferCore& core);
+
+/// Which thread is the main one is known once and for all, but for a forked child, whose only thread becomes it.
+void main_thread_may_have_changed() noexcept;
 
 }  // namespace unimem::python

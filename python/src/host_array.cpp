@@ -35,7 +35,7 @@ nb::object new_array(PyTypeObject* type, void* data, std::vector<std::size_t> co
   Py_INCREF(dtype.ptr());  // the call takes it over
   auto* const array =
       PyArray_NewFromDescr(type, reinterpret_cast<PyArray_Descr*>(dtype.ptr()), static_cast<int>(extents.size()),
-                           extents.data(), nullptr, data, flags, nullptr);
+                           extents.data(), nullptr, data, data == nullptr ? 0 : flags, nullptr);
   if (array == nullptr) nb::raise_python_error();
   return nb::steal(array);
 }
@@ -101,6 +101,7 @@ std::optional<HostWrite> HostHold::before_write(nb::handle array) {
   auto const range = bytes_of(array);
   if (!range || !PyArray_ISWRITEABLE(as_array(array))) return std::nullopt;
   auto const* const first = begin_ + (range->begin - window_.begin);
+  look_out_on_host(*core_, *range, Intent::read_write);
   return unlocked([&]() -> std::optional<HostWrite> {
     if (!core_->is_allocated()) return std::nullopt;  // freed, reset or given back: this memory is nobody's now
     if (core_->tracking() != Tracking::access) {

@@ -64,6 +64,7 @@ ByteRange Window::part(std::size_t offset, std::size_t count) const {
 nb::object Window::host() {
   auto const core = live();
   auto const whole = range();
+  look_out_on_host(*core, whole, Intent::read);
   auto* const begin = unlocked([&] {
     auto* const address = static_cast<std::byte*>(core->host(whole, Intent::read));
     return address == nullptr ? nullptr : address + whole.begin;
@@ -89,6 +90,7 @@ void Window::resize(std::size_t count) {
   auto const core = live();
   auto const bytes = checked_multiply(count, item_bytes_, "count");
   drop_host();
+  wait_for_work(*core);
   unlocked([&] { core->resize(bytes); });
   shape_ = {count};
   count_ = count;

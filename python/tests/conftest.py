@@ -73,3 +73,33 @@ class Moved:
 @pytest.fixture
 def moved() -> type[Moved]:
     return Moved
+
+
+class Counted:
+    """The same by the buffer's count and by its device's own, which agree."""
+
+    def __init__(self, buffer: unimem.UnifiedBuffer) -> None:
+        self._by_buffer = Moved(buffer)
+        self._device = buffer.default_device
+        self._last = self._now()
+
+    def _now(self) -> tuple[int, int, int, int]:
+        t = unimem.transfers(self._device)
+        return t.host_to_device_copies, t.host_to_device_bytes, t.device_to_host_copies, t.device_to_host_bytes
+
+    def since(self) -> tuple[int, int, int, int]:
+        now = self._now()
+        by_device = tuple(a - b for a, b in zip(now, self._last, strict=True))
+        by_buffer = self.since_by_buffer()
+        assert by_device == by_buffer, f"the device counted {by_device}, the buffer {by_buffer}"
+        return by_buffer
+
+    def since_by_buffer(self) -> tuple[int, int, int, int]:
+        """Where the device has moved more: by its arrays, or for other buffers."""
+        self._last = self._now()
+        return self._by_buffer.since()
+
+
+@pytest.fixture
+def counted() -> type[Counted]:
+    return Counted

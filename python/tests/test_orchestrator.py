@@ -1,6 +1,7 @@
 """Kernels by name, and a device for each execution."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -116,3 +117,23 @@ def test_it_can_be_awaited_or_left_to_run(orchestrator, sim):
     assert isinstance(event, unimem.Event)
     event.wait()
     assert (x.to_numpy() == 8).all()
+
+
+def test_a_buffer_that_is_reset_meanwhile_counts_from_then_on(orchestrator, sim):
+    begun, go = threading.Event(), threading.Event()
+
+    def holds(x, y):
+        begun.set()
+        assert go.wait(60)
+
+    orchestrator.register_kernel(Kernel("holds").host(holds))
+    x, y = (UnifiedBuffer(1000, device=sim).fill(1) for _ in range(2))
+    x.sync_to_device()
+    done = []
+    thread = threading.Thread(target=lambda: done.append(orchestrator.execute("holds", 1, read(x), read(y))))
+    thread.start()
+    assert begun.wait(60)
+    x.reset()
+    go.set()
+    thread.join()
+    assert (done[0].bytes_moved, done[0].copies) == (4000, 1)  # of y alone, and no less for what x had moved before

@@ -17,7 +17,11 @@ import numpy as np
 import unimem
 device = unimem.device({device!r})
 buffer = unimem.UnifiedBuffer(10, device=device)
+host = buffer.host
 buffer.fill(1)
+other = unimem.device("sim")
+source = unimem.UnifiedBuffer(10, device=other)
+source.copy_from(np.zeros(10))
 begun, go = threading.Event(), threading.Event()
 def slow(x):
     begun.set()
@@ -35,15 +39,58 @@ print(event.wait(), buffer.to_numpy()[0])
 """
 
 
-@pytest.mark.parametrize("wait", ["event.wait()", "event.wait(timeout=100)", "device.synchronize()"])
+WAITS = [
+    "event.wait()",
+    "event.wait(timeout=100)",
+    "device.synchronize()",
+    "buffer.host",
+    "host[0] = 5",
+    "host.sort()",
+    "memoryview(buffer)",
+    "buffer.to_numpy()",
+    "buffer.sync_to_host()",
+    "buffer.sync_to_device(other)",
+    "buffer.synchronize()",
+    "buffer.device",
+    "buffer.on(other)",
+    "buffer.copy_to(np.empty(10, np.float32))",
+    "buffer.copy_from(np.zeros(10))",
+    "unimem.copy(source, buffer)",
+    "buffer.slice(2, 3).to_numpy()",
+    "buffer.map()",
+    "buffer.mark_host_dirty()",
+    "buffer.mark_device_dirty()",
+    "buffer.release_device()",
+    "buffer.resize(20)",
+]
+
+
+@pytest.mark.parametrize("wait", WAITS)
 def test_ctrl_c_ends_waiting_and_not_the_work(wait):
     paths = os.pathsep.join(map(os.path.abspath, sys.path))
     code = INTERRUPTED.format(device="sim", wait=wait)
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["interrupted False", "True 2.0"]
+
+
+def test_what_fails_while_it_is_waited_for_is_raised_by_the_access_and_counted_once(moved):
+    device = unimem.device("sim:memory=16MiB")
+    buffer = UnifiedBuffer(10, device=device)
+    buffer.fill(1)
+    buffer.sync_to_device()
+    buffer.device.copy_from([2] * 10)
+    buffer.mark_device_dirty()
+    count = moved(buffer)
+    assert (buffer.host == 2).all()
+    assert count.since() == (0, 0, 1, 40)
+    event = unimem.launch(unimem.Kernel("broken").host(lambda x: 1 / 0), 1, unimem.readwrite(buffer))
+    with pytest.raises(unimem.KernelError, match="ZeroDivisionError"):
+        _ = buffer.host
+    assert event.ready and count.since() == (0, 0, 0, 0)
+    assert (buffer.to_numpy() == 2).all()
 
 
 def test_a_wait_with_a_timeout_says_whether_the_work_has_ended(sim):
@@ -122,7 +169,7 @@ except KeyboardInterrupt:
 """
     paths = os.pathsep.join(map(os.path.abspath, sys.path))
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "KeyboardInterrupt"

@@ -46,16 +46,12 @@ class _Begun:
             raise invalid("backend", backend, f"that of {on.id}, or none")
         else:
             self._device, self._reason = on, "the call names it"
-        self._before = _unimem._moved_by(self._given)
+        self._traffic = _unimem._TrafficOf(self._given)
         self.event = launch(kernel, range, *arguments, device=self._device)
 
     def ended(self) -> KernelExecution:
         seconds = time.perf_counter() - self._begin
-        after = _unimem._moved_by(self._given)
-        return KernelExecution(
-            self._kernel.name, self._device.id, self._reason, self._items, seconds,
-            after[0] - self._before[0], after[1] - self._before[1],
-        )  # fmt: skip
+        return KernelExecution(self._kernel.name, self._device.id, self._reason, self._items, seconds, *self._traffic.so_far())
 
 
 class Orchestrator:

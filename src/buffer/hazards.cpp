@@ -151,6 +151,13 @@ void Hazards::add_writers(ByteRanges const& ranges, std::vector<Event>& events) 
   writers(ranges, events);
 }
 
+void Hazards::add_unfinished(ByteRange range, bool readers_too, std::vector<Event>& events) const {
+  for (auto const& use : uses_) {
+    if ((use.kind == Kind::read && !readers_too) || !use.meets(range) || use.event.ready()) continue;
+    if (std::ranges::find(events, use.event) == events.end()) events.push_back(use.event);
+  }
+}
+
 bool Hazards::writes_ended_well(ByteRange range) const noexcept {
   return std::ranges::all_of(uses_, [&](Use const& use) {
     if (use.kind == Kind::read || !use.meets(range)) return true;

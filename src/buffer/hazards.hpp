@@ -44,6 +44,9 @@ class Hazards {
   void add_writers(ByteRange range, std::vector<Event>& events) const;
   void add_writers(ByteRanges const& ranges, std::vector<Event>& events) const;
 
+  /// Adds the unfinished work on `range` that a reader waits for, or with `readers_too` a writer.
+  void add_unfinished(ByteRange range, bool readers_too, std::vector<Event>& events) const;
+
   /// Whether every write that reaches into `range` has ended, and none left a failure to be dealt with.
   [[nodiscard]] bool writes_ended_well(ByteRange range) const noexcept;
   [[nodiscard]] bool idle() const noexcept;

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 namespace unimem {
@@ -35,6 +37,33 @@ void* BufferCore::host_slow(ByteRange range, Intent intent, bool address_is_kept
   if (inside->host) in_place ? inside->host->wait_to_write(range) : inside->host->wait_to_read(range);
   if (inside->host && exposes) inside->host->expose();
   return inside->host ? inside->host->host_address() : nullptr;
+}
+
+std::vector<Event> BufferCore::work_on(ByteRange range, Intent intent, Device const* device) {
+  std::vector<Event> events;
+  Guard inside(*this);
+  inside->pending.add_unfinished(range, events);
+  auto const add = [&](Place place, bool readers_too) {
+    auto const& storage = inside->storage_at(place);
+    if (storage && !storage->at_rest()) storage->hazards().add_unfinished(range, readers_too, events);
+  };
+  auto const known = device == nullptr ? std::optional{host_place} : inside->find_place(*device);
+  if (known) add(*known, intent != Intent::read);
+  if (intent == Intent::write || (known && inside->holds(*known, range))) return events;
+  // What is lacking comes from elsewhere.
+  for (std::size_t i = 0; i <= inside->sides.size(); ++i) add(static_cast<Place>(i), false);
+  return events;
+}
+
+std::vector<Event> BufferCore::work_under_way() {
+  std::vector<Event> events;
+  Guard inside(*this);
+  auto const add = [&](std::shared_ptr<detail::Storage> const& storage) {
+    if (storage && !storage->at_rest()) std::ranges::copy(storage->hazards().unfinished(), std::back_inserter(events));
+  };
+  add(inside->host);
+  for (auto const& side : inside->sides) add(side.storage);
+  return events;
 }
 
 void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {

@@ -61,6 +61,15 @@ std::exception_ptr PendingWork::settle(Coherence& coherence, ByteRange range, bo
   return nullptr;
 }
 
+void PendingWork::add_unfinished(ByteRange range, std::vector<Event>& events) const {
+  for (auto const& entry : entries_) {
+    if (!entry.changes(range)) continue;
+    for (auto const event : entry.events) {
+      if (!event.ready() && std::ranges::find(events, event) == events.end()) events.push_back(event);
+    }
+  }
+}
+
 std::exception_ptr PendingWork::take_failures_back(Coherence& coherence) {
   // Once all of it has stopped moving.
   std::vector<std::exception_ptr> failures;

@@ -29,6 +29,9 @@ class PendingWork {
   /// everything, takes the failures back and returns the first; null if all is well so far.
   [[nodiscard]] std::exception_ptr settle(Coherence& coherence, ByteRange range, bool wait);
 
+  /// Adds what `settle` would wait for.
+  void add_unfinished(ByteRange range, std::vector<Event>& events) const;
+
   /// Forgets it all. For data that is no more.
   void clear() noexcept { entries_.clear(); }
 

@@ -14,6 +14,7 @@ namespace unimem::testing {
 namespace {
 
 using ::testing::Each;
+using ::testing::IsEmpty;
 
 class Asynchrony : public BufferTest {
  protected:
@@ -50,6 +51,47 @@ TEST_F(Asynchrony, SyncingToTheHostReturnsAtOnceAndLookingWaits) {
   EXPECT_TRUE(arrived.ready());
   EXPECT_EQ(moved(buffer.statistics()), (Moved{400, 1, 400, 1})) << "asked for three times, copied once";
   EXPECT_EQ(device_bytes(buffer, sim), counting(100, 1));
+}
+
+TEST_F(Asynchrony, WhatAnAccessWouldWaitForIsToldAndNothingElse) {
+  auto buffer = synchronized();
+  auto& core = buffer.core();
+  ByteRange const front{0, 40}, back{360, 400};
+  EXPECT_TRUE(core.host_ready(Intent::read) && core.device_ready(sim));
+  EXPECT_TRUE(core.work_on(front, Intent::write).empty() && core.work_under_way().empty());
+
+  std::optional<Gate> gate{first};
+  auto const changed = add(first, buffer.slice(0, 10), 1);
+  EXPECT_FALSE(core.host_ready(Intent::read) || core.device_ready(sim));
+  EXPECT_EQ(core.work_on(front, Intent::read), std::vector{changed});
+  EXPECT_THAT(core.work_on(back, Intent::write), IsEmpty());
+  auto const fetched = core.fetch(front);
+  EXPECT_EQ(core.work_on(front, Intent::read).size(), 2U) << "the kernel, and the copy behind it";
+  EXPECT_THAT(core.work_on(back, Intent::read), IsEmpty());
+  EXPECT_FALSE(core.work_under_way().empty());
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{400, 1, 40, 1})) << "asking starts nothing";
+  gate.reset();
+  fetched.wait();
+  sim.synchronize();
+  EXPECT_TRUE(core.work_on(front, Intent::write).empty() && core.work_under_way().empty());
+  EXPECT_EQ(buffer.host_view()[9], 10U);
+  EXPECT_TRUE(core.host_ready(Intent::read));
+}
+
+TEST_F(Asynchrony, AWriterIsToldOfWhatReadsTheHostAndAReaderIsNot) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  std::optional<Gate> gate{sim.default_queue()};
+  auto const sent = buffer.sync_to_device_async();
+  auto& core = buffer.core();
+  auto const for_writing = core.work_on({0, 400}, Intent::write);
+  EXPECT_FALSE(for_writing.empty());
+  EXPECT_TRUE(core.host_ready(Intent::read));
+  EXPECT_FALSE(core.host_ready(Intent::write));
+  gate.reset();
+  sent.wait();
+  for (auto const event : for_writing) EXPECT_TRUE(event.wait_for_error() == nullptr);
+  EXPECT_THAT(core.work_on({0, 400}, Intent::write), IsEmpty());
 }
 
 TEST_F(Asynchrony, CloningReturnsAtOnceAndTheCloneMayBeUsedAtOnce) {

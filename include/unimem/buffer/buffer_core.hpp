@@ -135,6 +135,22 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
     return host_slow(range, Intent::write, false);
   }
 
+  /// Whether `host` returns at once, whatever the range. One atomic load.
+  [[nodiscard]] bool host_ready(Intent intent) const noexcept {
+    auto const summary = summary_.load(std::memory_order_acquire);
+    return (summary & (intent == Intent::read ? host_current : host_exclusive)) != 0;
+  }
+  /// Whether `sync_to_device` returns at once, whatever the range. One atomic load.
+  [[nodiscard]] bool device_ready(Device const& device) const noexcept {
+    return current_on_.load(std::memory_order_acquire) == &device;
+  }
+  /// The work under way that a host access to `range` would wait for if it is not `host_ready`, or a synchronous one of
+  /// `device`: for who waits in a way of his own first, with signals looked at or for some time only. Starts nothing
+  /// and raises nothing.
+  [[nodiscard]] std::vector<Event> work_on(ByteRange range, Intent intent, Device const* device = nullptr);
+  /// All work under way on the buffer, on every side, for who is about to let go of memory: of each queue the last.
+  [[nodiscard]] std::vector<Event> work_under_way();
+
   /// A lease on the memory of `device`, with `range` current there. With a queue: in that queue's order, without
   /// waiting; without: when this returns the data is there.
   [[nodiscard]] DeviceLease lease(Device& device, Queue* queue, ByteRange range, Intent intent);

@@ -55,6 +55,9 @@ class UNIMEM_API LeaseOption {
   /// then the memory is nobody else's.
   [[nodiscard]] DeviceLease take() const;
 
+  /// Whether the buffer has let the memory go. Thread-safe; false may be old at once, true is for good.
+  [[nodiscard]] bool gone() const noexcept { return storage_.expired(); }
+
  private:
   std::weak_ptr<detail::Storage> storage_;
   DeviceMemory memory_;

@@ -1,0 +1,206 @@
+#include "python_call.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "departures.hpp"
+#include "gil.hpp"
+#include "host_array.hpp"
+#include "numpy_api.hpp"
+
+namespace unimem::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+std::string last_line(std::string const& text) {
+  auto const last = text.find_last_not_of('\n');
+  if (last == std::string::npos) return {};
+  auto const before = text.find_last_of('\n', last);
+  auto const first = before == std::string::npos ? 0 : before + 1;
+  return text.substr(first, last + 1 - first);
+}
+
+}  // namespace
+
+/// Calls that have been launched and have not ended. The interpreter waits for them before it ends, since afterwards
+/// nobody could run them. Its lock is held for moments, and nothing else is taken meanwhile.
+class PythonCall::UnderWay {
+ public:
+  void begin(PythonCall* call) {
+    std::lock_guard const lock{mutex_};
+    calls_.insert(call);
+  }
+  void end(PythonCall* call) noexcept {
+    std::lock_guard const lock{mutex_};
+    calls_.erase(call);
+    if (calls_.empty()) none_left_.notify_all();
+  }
+  void wait_for_none() {
+    std::unique_lock lock{mutex_};
+    none_left_.wait(lock, [&] { return calls_.empty(); });
+  }
+  template <class Do>
+  void for_each(Do const& each) {
+    std::lock_guard const lock{mutex_};
+    for (auto* const call : calls_) each(*call);
+  }
+  template <class Do>
+  void apart_from_others(Do const& work) {
+    std::lock_guard const lock{mutex_};
+    work();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable none_left_;
+  std::set<PythonCall*> calls_;
+};
+
+/// Never destroyed, since calls may end until the process does; a forked child begins with another.
+PythonCall::UnderWay*& PythonCall::under_way() noexcept {
+  static auto* instance = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory)
+  return instance;
+}
+
+PythonCall::PythonCall(std::string name, nb::handle function, std::vector<Argument> arguments)
+    : among_(under_way()),
+      name_(std::move(name)),
+      function_(function.inc_ref().ptr()),
+      arguments_(std::move(arguments)),
+      holds_(arguments_.size()) {
+  for (auto const& argument : arguments_) Py_INCREF(argument.object);
+  among_->begin(this);
+}
+
+PythonCall::~PythonCall() {
+  if (function_ != nullptr) {
+    depart(function_);
+    for (auto const& argument : arguments_) depart(argument.object);
+  }
+  end();
+}
+
+void PythonCall::set_lease_options(std::vector<LeaseOption> options) {
+  among_->apart_from_others([&] {
+    for (std::size_t i = 0; i < holds_.size(); ++i) holds_[i].option = std::move(options[i]);
+  });
+}
+
+void PythonCall::let_go_of(BufferCore const& core) {
+  under_way()->for_each([&](PythonCall& call) {
+    for (std::size_t i = 0; i < call.holds_.size(); ++i) {
+      if (call.arguments_[i].core.get() != &core) continue;
+      auto& hold = call.holds_[i];
+      if (!call.running_) {
+        hold.apart = true;
+      } else if (!hold.apart && hold.lent.memory().bytes == 0) {
+        hold.lent = hold.option.take();
+      }
+    }
+  });
+}
+
+void PythonCall::wait_for_all() {
+  under_way()->wait_for_none();
+}
+
+void PythonCall::forget_those_of_the_parent() {
+  under_way() = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory)
+}
+
+void PythonCall::begin_to_run() {
+  among_->apart_from_others([&] {
+    running_ = true;
+    for (auto& hold : holds_) hold.apart = hold.apart || hold.option.gone();
+  });
+}
+
+void PythonCall::run(std::span<const HostArgument> memory) {
+  if (Ending::leaves_out_this_thread()) throw KernelError(name_, "the interpreter has ended");
+  nb::gil_scoped_acquire const acquired;
+  std::string failure, traceback;
+  try {
+    begin_to_run();
+    nb::list arrays;
+    for (std::size_t i = 0; i < arguments_.size(); ++i) {
+      auto const& argument = arguments_[i];
+      arrays.append(argument.core ? array_over(argument, holds_[i], memory[i].data) : nb::borrow(argument.object));
+    }
+    try {
+      nb::borrow(function_)(*nb::tuple(arrays));
+    } catch (nb::python_error& error) {
+      traceback = error.what();  // with the exception in its last line
+      failure = "the Python function raised " + last_line(traceback);
+      // It was meant for whoever waits here, and not for the kernel: he is told when he is back.
+      if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
+    }
+    write_back(arrays, memory);
+    keep_what_is_kept(arrays, failure);
+  } catch (std::exception const& error) {
+    failure = error.what();
+  }
+  // While the interpreter is at hand: whoever destroys this later may not have it.
+  Py_CLEAR(function_);
+  for (auto& argument : arguments_) Py_CLEAR(argument.object);
+  end();
+  if (!failure.empty()) throw KernelError(name_, failure, traceback);
+}
+
+nb::object PythonCall::array_over(Argument const& argument, Hold const& hold, void* memory) const {
+  bool const writes = argument.intent != Intent::read;
+  if (!hold.apart || argument.range.empty()) {
+    return make_plain_array(memory, argument.shape, argument.object, writes, nb::none());
+  }
+  auto copy = make_plain_array(nullptr, argument.shape, argument.object, true, nb::none());
+  auto* const array = reinterpret_cast<PyArrayObject*>(copy.ptr());
+  auto* const data = PyArray_DATA(array);
+  if (argument.intent != Intent::write) unlocked([&] { std::memcpy(data, memory, argument.range.size()); });
+  if (!writes) PyArray_CLEARFLAGS(array, NPY_ARRAY_WRITEABLE);
+  return copy;
+}
+
+void PythonCall::write_back(nb::list const& values, std::span<const HostArgument> memory) const {
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    auto const& argument = arguments_[i];
+    if (!holds_[i].apart || argument.intent == Intent::read || argument.range.empty()) continue;
+    auto* const array = reinterpret_cast<PyArrayObject*>(PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i)));
+    auto const* const data = PyArray_DATA(array);
+    unlocked([&] { std::memcpy(memory[i].data, data, argument.range.size()); });
+  }
+}
+
+/// Whoever kept an array beyond the call would look at memory that is somebody else's by then: that is an error, and
+/// the array keeps its memory.
+void PythonCall::keep_what_is_kept(nb::list const& values, std::string& failure) {
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    auto const& argument = arguments_[i];
+    nb::handle const array = PyList_GET_ITEM(values.ptr(), static_cast<Py_ssize_t>(i));
+    if (!argument.core || Py_REFCNT(array.ptr()) == 1) continue;  // one reference is the list's
+    if (failure.empty()) {
+      failure =
+          "the Python function kept argument " + std::to_string(i + 1) + " beyond its call: copy what is to be kept";
+    }
+    if (holds_[i].apart) continue;  // its own
+    DeviceLease lease;
+    among_->apart_from_others([&] {
+      auto& hold = holds_[i];
+      lease = hold.lent.memory().bytes != 0 ? std::move(hold.lent) : hold.option.take();
+      // The next owner's from here on: whoever lets go of it finds a lease.
+      hold.apart = true;
+    });
+    keep_memory(array, argument.core, std::move(lease), argument.range);
+  }
+}
+
+void PythonCall::end() noexcept {
+  if (auto* const among = std::exchange(among_, nullptr)) among->end(this);
+}
+
+}  // namespace unimem::python
