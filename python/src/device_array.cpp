@@ -59,6 +59,24 @@ void check_stream(nb::handle stream, Device const& device) {
   }
 }
 
+/// The copy is the consumer's alone, which versioned capsules say.
+nb::object capsule_of_copy(nb::handle copy, nb::dict const& others) {
+  nb::object capsule = copy.attr("__dlpack__")(**others);
+  // As DLPack lays it out, from version 1 on.
+  struct Head {
+    std::uint32_t major, minor;
+    void* context;
+    void (*deleter)(void*);
+    std::uint64_t flags;
+  };
+  constexpr auto name = "dltensor_versioned";
+  constexpr std::uint64_t is_copied = 2;
+  if (PyCapsule_IsValid(capsule.ptr(), name) != 0) {
+    static_cast<Head*>(PyCapsule_GetPointer(capsule.ptr(), name))->flags |= is_copied;
+  }
+  return capsule;
+}
+
 /// A copy where one is asked for, or where another device's memory is wanted on the host; else the memory itself.
 nb::object dlpack_capsule(nb::handle self, nb::kwargs arguments) {
   auto const& array = nb::cast<DeviceArray const&>(self);
@@ -67,14 +85,20 @@ nb::object dlpack_capsule(nb::handle self, nb::kwargs arguments) {
   };
   check_stream(given("stream"), array.device());
   auto const copy = given("copy");
+  if (!copy.is_none() && !nb::isinstance<nb::bool_>(copy)) {
+    throw InvalidArgument("copy", nb::repr(copy).c_str(), "True, False or None");
+  }
   auto const wanted = given("dl_device");
+  std::pair<int, int> there;
+  if (!wanted.is_none() && !nb::try_cast(wanted, there)) {
+    throw InvalidArgument("dl_device", nb::repr(wanted).c_str(), "None, or DLPack's numbers of a kind and a device");
+  }
   auto const here = array.dlpack_device();
-  bool const to_host =
-      !wanted.is_none() && nb::cast<int>(wanted[0]) == nb::device::cpu::value && here.first != nb::device::cpu::value;
+  bool const to_host = !wanted.is_none() && there.first == nb::device::cpu::value && here.first != there.first;
   if (copy.is(nb::bool_(true)) || (to_host && copy.is_none())) {
     nb::dict others;
     if (arguments.contains("max_version")) others["max_version"] = arguments["max_version"];
-    return array.to_numpy().attr("__dlpack__")(**others);
+    return capsule_of_copy(array.to_numpy(), others);
   }
   return array.exported(self).attr("__dlpack__")(**arguments);
 }

@@ -1,6 +1,8 @@
 """Other libraries' ways in and out, memory by memory."""
 
 import asyncio
+import ctypes
+import gc
 import threading
 
 import numpy as np
@@ -160,6 +162,89 @@ def test_streams_of_dlpack_are_checked(discrete, stream):
             one.__dlpack__(stream=stream)
         if one.__dlpack_device__()[0] == 1:
             assert one.__dlpack__(stream=None) is not None
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("number", ctypes.c_int32), ("ndim", ctypes.c_int32), ("code", ctypes.c_uint8),
+                ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.c_void_p),
+                ("offset", ctypes.c_uint64)]  # fmt: skip
+
+
+class Versioned(ctypes.Structure):
+    _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+                ("flags", ctypes.c_uint64), ("tensor", Tensor)]  # fmt: skip
+
+
+def inside(capsule):
+    """(major version or 0, flags, the tensor) of what DLPack hands over."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    name = repr(capsule).split('"')[1]
+    at = pointer(capsule, name.encode())
+    if name == "dltensor":
+        return 0, 0, Tensor.from_address(at)
+    versioned = Versioned.from_address(at)
+    return versioned.major, versioned.flags, versioned.tensor
+
+
+READ_ONLY, COPIED = 1, 2
+
+
+def test_dlpack_has_the_version_and_the_flags_that_are_asked_for(discrete):
+    buffer = data(discrete)
+    for one in (buffer, buffer.device):
+        kind, number = one.__dlpack_device__()
+        for version, major in ((None, 0), ((0, 8), 0), ((1, 0), 1), ((1, 9), 1)):
+            capsule = one.__dlpack__(max_version=version)
+            given, flags, tensor = inside(capsule)
+            assert (given, flags, tensor.kind, tensor.number, tensor.ndim) == (major, 0, kind, number, 2)
+            assert (tensor.code, tensor.bits, tensor.lanes, tensor.shape[0], tensor.shape[1]) == (2, 32, 1, 4, 5)
+            copied = one.__dlpack__(max_version=version, copy=True)
+            given, flags, other = inside(copied)
+            assert (given, flags, other.kind) == (major, COPIED if major else 0, 1) and other.data != tensor.data
+            shared = one.__dlpack__(max_version=version, copy=False)
+            assert inside(shared)[2].data == tensor.data
+    with pytest.raises(BufferError):
+        buffer.__dlpack__(dl_device=(2, 0))
+    assert buffer.state is S.SYNCHRONIZED and buffer.statistics.host_to_device_copies == 1
+
+
+def test_dlpack_of_what_may_not_be_written_says_so(discrete):
+    buffer = data(discrete)
+    view = np.asarray(buffer)
+    capsule = view.__dlpack__(max_version=(1, 0))
+    assert inside(capsule)[1] == READ_ONLY
+    with pytest.raises(BufferError):  # a capsule without a version cannot say it
+        view.__dlpack__()
+    assert not np.from_dlpack(view).flags.writeable
+    with pytest.raises(unimem.InvalidArgument, match="read-only"):
+        UnifiedBuffer.from_dlpack(view)
+    assert np.from_dlpack(buffer).flags.writeable
+
+
+def test_arguments_of_dlpack_that_make_no_sense_are_named(discrete):
+    array = data(discrete).device
+    for name, value in (("copy", "yes"), ("copy", 1), ("dl_device", 5), ("dl_device", (1,)), ("dl_device", ("cpu", 0))):
+        with pytest.raises(unimem.InvalidArgument) as caught:
+            array.__dlpack__(**{name: value})
+        assert (caught.value.argument, caught.value.value) == (name, repr(value))
+
+
+@pytest.mark.parametrize("copy", [None, True, False])
+def test_what_goes_round_by_dlpack_comes_back_the_same(discrete, copy):
+    source = np.arange(20.0).reshape(4, 5)
+    buffer = UnifiedBuffer.from_dlpack(source, copy=copy, device=discrete)
+    buffer.sync_to_device()
+    buffer.device.copy_from(source + 1)
+    buffer.mark_device_dirty()
+    back = np.from_dlpack(buffer, copy=copy)
+    assert np.shares_memory(back, source) == (copy is not True)
+    expected = np.arange(20.0).reshape(4, 5) + 1
+    np.testing.assert_array_equal(back, expected)
+    del buffer
+    gc.collect()
+    np.testing.assert_array_equal(back, expected)
+    assert copy is True or (source == expected).all()
 
 
 def test_a_copy_that_is_forbidden_is_not_made(opencl):
