@@ -217,12 +217,12 @@ def resident_bytes():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_ten_thousand_buffers_leave_nothing_behind(sim):
+def test_ten_thousand_buffers_leave_nothing_behind(discrete):
     manager = MemoryManager()
 
     def cycle(count):
         for i in range(count):
-            buffer = UnifiedBuffer((64, 64), device=sim, manager=manager, name="cycled")
+            buffer = UnifiedBuffer((64, 64), device=discrete, manager=manager, name="cycled")
             buffer.host[...] = i
             part = buffer.slice(0, 64)
             array = buffer.device
@@ -280,6 +280,16 @@ def run(code, **environment):
         unimem.launch(slow, 1, unimem.write(b))
         """,
         """
+        import unimem, sys
+        add = unimem.Kernel("add").source('UNIMEM_KERNEL add(UNIMEM_BUFFER(float, x)) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] += 1.0f; }')
+        kept = []
+        for d in unimem.devices():
+            if d.backend == "opencl":
+                b = unimem.UnifiedBuffer(1 << 22, device=d).fill(1)
+                kept += [b, b.host, unimem.launch(add, b.size, unimem.readwrite(b)), b.prefetch()]
+                unimem.UnifiedBuffer(1 << 22, device=d).fill(1).prefetch()
+        """,
+        """
         import unimem, threading, time
         b = unimem.UnifiedBuffer(1000, device="sim:latency=3s")
         b.fill(1)
@@ -298,7 +308,7 @@ def run(code, **environment):
         atexit.register(lambda: b.fill(2).to_numpy())
         """,
     ],
-    ids=["live buffers", "a Python kernel in flight", "a daemon thread that waits", "a knot", "use at exit"],
+    ids=["live buffers", "a Python kernel in flight", "OpenCL work in flight", "a daemon thread that waits", "a knot", "use at exit"],
 )
 def test_the_interpreter_ends_in_order_with(code):
     result = run(code)
@@ -332,10 +342,7 @@ def test_forked_children_use_the_host_and_end_in_order():
 def test_buffers_travel_to_processes_by_value():
     result = run(
         """
-        import multiprocessing, numpy as np, unimem
-        def double(buffer):
-            buffer.host[:] *= 2
-            return buffer
+        import multiprocessing, operator, numpy as np, unimem
         if __name__ == "__main__":
             b = unimem.UnifiedBuffer((3, 4), np.int32, device="sim", name="sent")
             b.host[...] = np.arange(12).reshape(3, 4)
@@ -347,6 +354,11 @@ def test_buffers_travel_to_processes_by_value():
                 with multiprocessing.get_context(method).Pool(1) as pool:
                     name = pool.apply(repr, (b,))
                     assert "UnifiedBuffer(shape=(3, 4), dtype=int32" in name, name
+                    there_and_back = pool.apply(operator.methodcaller("clone"), (b,))
+                    assert (there_and_back.host == np.arange(12).reshape(3, 4)).all() and there_and_back.name == "sent"
+                    assert pool.apply(operator.methodcaller("to_numpy"), (b,)).sum() == 66
+                    summed = pool.apply(operator.attrgetter("state.name"), (b,))
+                    assert summed == "HOST_DIRTY", summed  # data by value, and no device handle
         """
     )
     assert (result.returncode, result.stderr) == (0, "")
