@@ -63,14 +63,10 @@ class PythonCall::UnderWay {
   std::set<PythonCall*> calls_;
 };
 
-/// Never destroyed, since calls may end until the process does; a forked child begins with another.
-PythonCall::UnderWay*& PythonCall::under_way() noexcept {
-  static auto* instance = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory)
-  return instance;
-}
+PythonCall::UnderWay* PythonCall::under_way = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory)
 
 PythonCall::PythonCall(std::string name, nb::handle function, std::vector<Argument> arguments)
-    : among_(under_way()),
+    : among_(under_way),
       name_(std::move(name)),
       function_(function.inc_ref().ptr()),
       arguments_(std::move(arguments)),
@@ -94,7 +90,7 @@ void PythonCall::set_lease_options(std::vector<LeaseOption> options) {
 }
 
 void PythonCall::let_go_of(BufferCore const& core) {
-  under_way()->for_each([&](PythonCall& call) {
+  under_way->for_each([&](PythonCall& call) {
     for (std::size_t i = 0; i < call.holds_.size(); ++i) {
       if (call.arguments_[i].core.get() != &core) continue;
       auto& hold = call.holds_[i];
@@ -108,11 +104,11 @@ void PythonCall::let_go_of(BufferCore const& core) {
 }
 
 void PythonCall::wait_for_all() {
-  under_way()->wait_for_none();
+  under_way->wait_for_none();
 }
 
 void PythonCall::forget_those_of_the_parent() {
-  under_way() = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory)
+  under_way = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory)
 }
 
 void PythonCall::begin_to_run() {

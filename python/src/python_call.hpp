@@ -73,7 +73,8 @@ class PythonCall {
   void keep_what_is_kept(nanobind::list const& values, std::string& failure);
   void end() noexcept;
 
-  static UnderWay*& under_way() noexcept;
+  /// Never destroyed, since calls may end until the process does; a forked child begins with another.
+  static UnderWay* under_way;
 
   UnderWay* among_;
   std::string name_;
