@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "bindings.hpp"
@@ -80,12 +81,13 @@ void bind_managers(nb::module_& m) {
   // promise for a garbage collector: so it stays. What it holds goes back by `cleanup`.
   m.def(
       "_new_manager",
-      [](std::size_t stacks_every) {
+      [](std::size_t stacks_every, std::string spill_directory) {
         ManagerOptions options;
         options.leaks.stacks.every = stacks_every;
+        options.spill.directory = std::move(spill_directory);
         return unlocked([&] { return new MemoryManager(std::move(options)); });
       },
-      nb::arg("stacks_every"), nb::rv_policy::reference);
+      nb::arg("stacks_every"), nb::arg("spill_directory"), nb::rv_policy::reference);
 }
 
 }  // namespace unimem::python

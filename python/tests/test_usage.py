@@ -264,3 +264,26 @@ def test_enumerations_are_the_librarys_in_its_order():
     for access, wanted in {AccessPattern.READ_ONLY: Placement.READ_ONLY_OPTIMIZED, AccessPattern.READ_WRITE: Placement.DEVICE_LOCAL}.items():
         assert manager.place(1 << 20, access=access, device=sim).wanted is wanted
     assert manager.place(1 << 20, device=unimem.device("cpu")).rule is PlacementRule.SHARED_MEMORY
+
+
+def test_host_memory_goes_to_files_where_a_directory_is_named_and_comes_back(discrete, tmp_path):
+    manager = MemoryManager(spill_directory=tmp_path)
+    count = 1 << 18
+    manager.set_limit("cpu", 2 << 20, location=Location.HOST)
+    buffers = [UnifiedBuffer(count, np.uint32, device=discrete, manager=manager) for _ in range(4)]
+    for number, buffer in enumerate(buffers):
+        buffer.copy_from(np.full(count, number, np.uint32))
+    statistics = manager.statistics
+    assert (statistics.spills, statistics.spilled_bytes, statistics.spill_files) == (2, 2 << 20, 2)
+    assert list(tmp_path.iterdir()) == []  # files have no names
+    for number, buffer in enumerate(buffers):
+        assert (buffer.to_numpy() == number).all()
+    assert manager.statistics.restores >= 2
+    assert json.loads(manager.statistics.to_json())["restored_bytes"] == manager.statistics.restores << 20
+
+    kept = [buffers[0].host, buffers[1].host]  # somebody has the address
+    with pytest.raises(unimem.OutOfMemory):
+        buffers[2].to_numpy()
+    assert (kept[0][0], kept[1][0]) == (0, 1)
+    with pytest.raises(OSError, match="nowhere"):
+        MemoryManager(spill_directory=tmp_path / "nowhere")

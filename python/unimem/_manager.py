@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
@@ -67,13 +68,18 @@ class MemoryManager:
 
     Thread-safe. What is behind it stays until the process ends, since buffers and arrays that were made from it may: `cleanup()`,
     or the end of a ``with`` block, gives back what it has cached. `stacks_every`: of every how many-th allocation of buffers the stack
-    is captured for `leak_report`: 1 all, 0 none (UnsupportedOperation where the library cannot).
+    is captured for `leak_report`: 1 all, 0 none (UnsupportedOperation where the library cannot). `spill_directory`: where host memory
+    of buffers goes when there is no more of it, as long as nobody has its address, which ``buffer.host`` gives away; IoError if no file
+    can be made there.
     """
 
     __slots__ = ("_native",)
 
-    def __init__(self, *, stacks_every: int = 0, _native: _unimem._MemoryManager | None = None) -> None:
-        self._native = _native or _unimem._new_manager(count_of("stacks_every", stacks_every))
+    def __init__(
+        self, *, stacks_every: int = 0, spill_directory: str | os.PathLike[str] | None = None, _native: _unimem._MemoryManager | None = None
+    ) -> None:
+        directory = "" if spill_directory is None else os.fspath(spill_directory)
+        self._native = _native or _unimem._new_manager(count_of("stacks_every", stacks_every), directory)
 
     def allocate(
         self,

@@ -107,6 +107,15 @@ class GlobalMemoryStatistics(Record):
     reclaims: int
     failed_reclaims: int
     reclaimed_bytes: int
+    host_reclaims: int
+    failed_host_reclaims: int
+    host_reclaimed_bytes: int
+    spills: int
+    spilled_bytes: int
+    restores: int
+    restored_bytes: int
+    spill_files: int
+    spill_file_bytes: int
     cache_trims: int
     waits: int
     refusals: int

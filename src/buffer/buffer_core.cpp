@@ -66,10 +66,12 @@ void BufferCore::Guard::unlock() noexcept {
   }
   auto summary = static_cast<std::uint32_t>(inside.coherence.state());
   if (inside.tracking == Tracking::pages && inside.host_writes) summary |= by_pages;
-  if (inside.host && inside.host->exposed()) summary |= host_exposed;
+  if (inside.host && inside.host->exposed_for_writing()) summary |= host_exposed;
   bool const arrived = !inside.host || inside.host->arrived(whole);
   bool const told_at_once = arrived && !inside.deferred && !inside.captured;
-  if (told_at_once && inside.holds(host_place, whole)) {
+  // Who is given the address without the lock leaves no trace, so nobody is who may not have it already.
+  bool const may_be_given = inside.spill_files == nullptr || (inside.host && inside.host->exposed());
+  if (told_at_once && may_be_given && inside.holds(host_place, whole)) {
     summary |= host_current;
     bool const quiet = inside.pending.empty() && (!inside.host || inside.host->idle());
     if (quiet && !whole.empty() && inside.coherence.written(host_place).contains(whole)) summary |= host_exclusive;
@@ -88,6 +90,9 @@ void BufferCore::Guard::unlock() noexcept {
 BufferCore::BufferCore(std::size_t bytes, BufferOptions options)
     : bytes_(bytes), inside_(std::make_unique<Inside>(bytes, std::move(options))) {
   check_size(bytes);
+  if (inside_->spill_files == nullptr) return;
+  inside_->manager->add_resident(*this);  // also the host's memory may be asked for
+  inside_->resident = true;
 }
 
 BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped)
@@ -96,7 +101,7 @@ BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped
   if (bytes != 0) {
     inside->host = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes,
                                                      std::move(wrapped.ownership), wrapped.location);
-    inside->host->expose();
+    inside->host->expose(true);
   }
   inside->unified = nullptr;  // its memory is what it is
   inside->allocated = true;
@@ -120,6 +125,7 @@ BufferCore::~BufferCore() {
     // Before it is unknown: whoever needs memory just now would see it taken by nobody, and give up.
     std::lock_guard const lock{inside_->mutex};
     for (auto& side : inside_->sides) side.storage.reset();
+    inside_->host.reset();
   }
   inside_->manager->remove_resident(*this);
 }

@@ -85,7 +85,7 @@ Event BufferCore::Inside::overwrite_host(ByteRange range, std::function<Event(Qu
 
 Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern) {
   if (range.empty()) {
-    static_cast<void>(host_to_overwrite(range));
+    static_cast<void>(use_host(range, Intent::write));
     return {};
   }
   if (auto* const device = device_to_fill(range, pattern.size())) return fill_on(*device, *this, range, pattern);
@@ -114,18 +114,21 @@ void BufferCore::fill(ByteRange range, std::span<const std::byte> pattern) {
     static_cast<void>(fill_on(*device, *this, range, pattern));
     return;
   }
-  auto* const base = static_cast<std::byte*>(host_to_overwrite(range));
+  auto const use = use_host(range, Intent::write);
+  auto* const base = static_cast<std::byte*>(use.address);
   if (!range.empty()) repeat(pattern, {base + range.begin, range.size()});
 }
 
 void BufferCore::write(std::size_t offset, std::span<const std::byte> data) {
-  auto* const base = static_cast<std::byte*>(host_to_overwrite({offset, offset + data.size()}));
+  auto const use = use_host({offset, offset + data.size()}, Intent::write);
+  auto* const base = static_cast<std::byte*>(use.address);
   // The source may be this buffer's own host view.
   if (!data.empty()) std::memmove(base + offset, data.data(), data.size());
 }
 
 void BufferCore::read(std::size_t offset, std::span<std::byte> data) {
-  auto const* const base = static_cast<std::byte const*>(host({offset, offset + data.size()}, Intent::read));
+  auto const use = use_host({offset, offset + data.size()}, Intent::read);
+  auto const* const base = static_cast<std::byte const*>(use.address);
   if (!data.empty()) std::memmove(data.data(), base + offset, data.size());
 }
 
@@ -153,8 +156,8 @@ Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> dat
 
 Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
-  auto const arrived = fetch(range);
   Guard inside(*this);
+  auto const arrived = inside->fetch(range);
   if (range.empty()) return {};
   auto const own = inside->in_own_host_memory(data.data(), data.size());
   if (!own.empty() && inside->host_writes) {
@@ -217,9 +220,11 @@ Event BufferCore::copy_once(BufferWindow from, BufferWindow to) {
       return event;
     }
   }
-  auto const* const begin = static_cast<std::byte const*>(from.buffer->host(from.range, Intent::read));
+  auto const source_use = from.buffer->use_host(from.range, Intent::read);
+  auto const* const begin = static_cast<std::byte const*>(source_use.address);
   // The source's own memory, when both are one buffer: its address does not change by a second access.
-  auto* const end = static_cast<std::byte*>(to.buffer->host_to_overwrite(to.range));
+  auto const target_use = to.buffer->use_host(to.range, Intent::write);
+  auto* const end = static_cast<std::byte*>(target_use.address);
   if (!from.range.empty()) std::memmove(end + to.range.begin, begin + from.range.begin, from.range.size());
   return {};
 }

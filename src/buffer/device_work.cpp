@@ -113,6 +113,7 @@ DeviceLease BufferCore::lease_once(Device& device, Queue* queue, ByteRange range
   if (!detail::Operation::innermost()->again()) inside->note_use(place, range.size());
   if (auto const& there = inside->storage_at(place);
       intent == Intent::read && there && inside->is_quiet(place, range)) {
+    inside->come_to(*there);
     there->used_by_others(device, queue);
     there->usage().note_device(true, false);
     if (queue != nullptr) inside->offer_leases(there, *queue);
@@ -138,6 +139,7 @@ DeviceLease BufferCore::lease_once(Device& device, Queue* queue, ByteRange range
 LeaseOption BufferCore::lease_option(Device& device, ByteRange range) {
   // `use_on_device` holds the lock.
   auto const& storage = inside_->storage_at(inside_->place_of(device));
+  if (storage && storage->serves_host()) storage->expose(false);  // it may be taken up at any time
   return storage ? LeaseOption(storage, storage->window_on(device, range)) : LeaseOption{};
 }
 

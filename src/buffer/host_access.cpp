@@ -12,9 +12,17 @@
 
 namespace unimem {
 
-void* BufferCore::host_slow(ByteRange range, Intent intent, bool address_is_kept) {
+BufferCore::HostUse BufferCore::use_host(ByteRange range, Intent intent) {
+  HostUse use;
+  auto const summary = summary_.load(std::memory_order_acquire);
+  bool const at_once = (summary & (intent == Intent::read ? host_current : host_exclusive)) != 0;
+  use.address = at_once ? host_address_ : host_slow(range, intent, &use.lease);
+  return use;
+}
+
+void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold) {
   Guard inside(*this);
-  bool const exposes = address_is_kept && intent != Intent::read;
+  bool const for_writing = intent != Intent::read;
   inside->check_access("host access");
   inside->check_range(range);
   // Manual tracking: a read-write view is a read until it is marked.
@@ -25,18 +33,25 @@ void* BufferCore::host_slow(ByteRange range, Intent intent, bool address_is_kept
   if (intent != Intent::read) inside->note("a host view that may be written", range);
   bool const there = intent == Intent::read && inside->holds(host_place, range);
   if (!there) {
-    inside->ensure_host();
+    inside->ensure_host(intent == Intent::write ? range : ByteRange{});
     auto plan = inside->coherence.plan_access(host_place, range, intent, inside->cost());
     inside->spare_good_bytes(plan);
     if (intent != Intent::write) inside->check_lost(plan);
     inside->carry_out(plan);
     if (inside->host && intent != Intent::read) inside->host->wait_to_write(range);
     inside->commit(std::move(plan), {});
+  } else if (inside->host) {
+    inside->come_to(*inside->host);
   }
   if (inside->host) inside->host->usage().note_host(intent != Intent::write, intent != Intent::read);
   if (inside->host) in_place ? inside->host->wait_to_write(range) : inside->host->wait_to_read(range);
-  if (inside->host && exposes) inside->host->expose();
-  return inside->host ? inside->host->host_address() : nullptr;
+  if (!inside->host) return nullptr;
+  if (hold == nullptr) {
+    inside->host->expose(for_writing);
+  } else if (inside->spill_files != nullptr && !inside->host->exposed()) {
+    *hold = {inside->host, inside->host->host_window(range)};
+  }
+  return inside->host->host_address();
 }
 
 std::vector<Event> BufferCore::work_on(ByteRange range, Intent intent, Device const* device) {
@@ -88,22 +103,26 @@ void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
 
 Event BufferCore::fetch(ByteRange range) {
   Guard inside(*this);
-  inside->check_access("host access");
-  inside->check_range(range);
-  inside->settle(range, false);
-  inside->ensure_host();
-  auto plan = inside->plan_read(host_place, range);
-  inside->check_lost(plan);
-  if (inside->host_writes) {
+  return inside->fetch(range);
+}
+
+Event BufferCore::Inside::fetch(ByteRange range) {
+  check_access("host access");
+  check_range(range);
+  settle(range, false);
+  ensure_host();
+  auto plan = plan_read(host_place, range);
+  check_lost(plan);
+  if (host_writes) {
     // Bytes that arrive later could not be told from a user's.
-    inside->carry_out(plan);
-    inside->commit(std::move(plan), {});
+    carry_out(plan);
+    commit(std::move(plan), {});
     return {};
   }
   std::vector<Event> events;
-  inside->start_copies(plan, nullptr, events);
-  inside->commit_copies(plan, events);
-  return inside->arrival(host_place, range, detail::host_device().default_queue());
+  start_copies(plan, nullptr, events);
+  commit_copies(plan, events);
+  return arrival(host_place, range, detail::host_device().default_queue());
 }
 
 Event BufferCore::sync_to_host_async(ByteRange range) {
@@ -119,7 +138,7 @@ void BufferCore::sync_to_host_slow(ByteRange range) {
     Guard inside(*this);
     inside->check_allocated("sync_to_host");
   }
-  static_cast<void>(host(range, Intent::read));
+  static_cast<void>(use_host(range, Intent::read));
 }
 
 void BufferCore::mark_host_dirty(ByteRange range) {
@@ -145,7 +164,7 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
 }
 
 DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
-  static_cast<void>(mode == MapMode::discard ? host_to_overwrite(range) : host(range, Intent::read));
+  auto const held = use_host(range, mode == MapMode::discard ? Intent::write : Intent::read);
   Guard inside(*this);
   if (!inside->host) return {};
   if (inside->host_writes && mode != MapMode::read) inside->host_writes->expect(range);

@@ -47,6 +47,7 @@ BufferCore::Inside::Inside(std::size_t bytes_, BufferOptions options_)
     : bytes(bytes_),
       options(std::move(options_)),
       manager(manager_of(options)),
+      spill_files(manager->spill_files()),
       device(options.device),
       name(options.name),
       id(next_id()),
@@ -214,6 +215,10 @@ void BufferCore::Inside::publish_places() noexcept {
   if (only_on.load(std::memory_order_relaxed) != found) only_on.store(found, std::memory_order_relaxed);
   if (published_bytes.load(std::memory_order_relaxed) != bytes) published_bytes.store(bytes, std::memory_order_relaxed);
   if (on_several.load(std::memory_order_relaxed) != several) on_several.store(several, std::memory_order_relaxed);
+  if (spill_files == nullptr) return;
+  auto const* const storage = in_memory_of_host();
+  bool const may_go = storage != nullptr && !storage->away() && may_spill(storage->location());
+  spillable_bytes.store(may_go ? storage->capacity() : 0, std::memory_order_relaxed);
 }
 
 BufferCore::Reclaimable BufferCore::Inside::offer(Device& from) const noexcept {
@@ -250,6 +255,13 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t
     storage->count_in(manager->usage_book(), name, id);
     return storage;
   }
+  auto [block, part] = new_host_block(size);
+  auto storage = std::make_shared<detail::Storage>(detail::host_device(), std::move(block), part);
+  storage->count_in(manager->usage_book(), name, id);
+  return storage;
+}
+
+BufferCore::Inside::HostBlock BufferCore::Inside::new_host_block(std::size_t size) {
   // Tracked memory has its pages to itself. No pool aligns as coarsely, so it gets one page more than it needs.
   auto const page = tracking == Tracking::pages ? detail::PageWatch::page_bytes() : 1;
   auto const whole_pages = (size + page - 1) / page * page;
@@ -268,10 +280,7 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t
   if (!memory) memory = manager->acquire(detail::host_device(), Location::host, wanted, named());
   auto const block = memory.memory();
   auto const skipped = (page - (block.object + block.offset) % page) % page;
-  auto storage =
-      std::make_shared<detail::Storage>(detail::host_device(), std::move(memory), block.window(skipped, whole_pages));
-  storage->count_in(manager->usage_book(), name, id);
-  return storage;
+  return {std::move(memory), block.window(skipped, whole_pages)};
 }
 
 std::shared_ptr<detail::Storage> BufferCore::Inside::host_memory() {
@@ -301,10 +310,14 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCor
   return storage;
 }
 
-void BufferCore::Inside::ensure_host() {
-  if (coherence.has_storage(host_place)) return;
+void BufferCore::Inside::ensure_host(ByteRange overwritten) {
+  if (coherence.has_storage(host_place)) {
+    if (host) come_to(*host, overwritten == whole());
+    return;
+  }
   if (bytes != 0) {
     auto memory = host_memory();
+    come_to(*memory);
     memory->heed(advice);
     host = std::move(memory);
     watch_host();
@@ -313,10 +326,14 @@ void BufferCore::Inside::ensure_host() {
 }
 
 void BufferCore::Inside::ensure_device(BufferCore& self, Place place, Queue& queue) {
-  if (coherence.has_storage(place)) return;
+  if (coherence.has_storage(place)) {
+    if (auto const& there = storage_at(place)) come_to(*there);
+    return;
+  }
   auto& wanted = *side(place).device;
   if (bytes != 0) {
     auto memory = shares(wanted) ? host_memory() : new_device_memory(self, wanted, bytes, queue);
+    come_to(*memory);
     memory->heed(advice);
     side(place).storage = std::move(memory);
     publish_places();  // others that need it count on it from now on

@@ -112,12 +112,32 @@ struct BufferCore::Inside {
   /// Says for who has no lock on which devices there is memory.
   void publish_places() noexcept;
 
+  /// The storage that host accesses work in, whichever place it came to first; null if there is none.
+  [[nodiscard]] detail::Storage* in_memory_of_host() const noexcept;
+  /// Whether its host memory at `location` may be spilled now, as far as the buffer is concerned.
+  [[nodiscard]] bool may_spill(Location location) const noexcept;
+  /// What could be had of it, and at what loss.
+  [[nodiscard]] Reclaimable spill_offer(Location location) const noexcept;
+  /// Somebody is about to work in this storage: its bytes come back if they are away, and if it is the host's that was
+  /// a use. Throws OutOfMemory and IoError, with nothing changed.
+  /// Of bytes that are about to be overwritten, all of them, nothing is read.
+  void come_to(detail::Storage& storage, bool overwritten = false) {
+    if (spill_files != nullptr && (storage.serves_host() || storage.away())) come_to_slow(storage, overwritten);
+  }
+  void come_to_slow(detail::Storage& storage, bool overwritten);
+
   /// The host's memory: what stands already, a sharing device's, or a new block.
   [[nodiscard]] std::shared_ptr<detail::Storage> host_memory();
   [[nodiscard]] std::shared_ptr<detail::Storage> new_host_memory(std::size_t size);
+  /// Memory of a pool of the host's, and the part of it that is to be used.
+  struct HostBlock {
+    Allocation block;
+    DeviceMemory part;
+  };
+  [[nodiscard]] HostBlock new_host_block(std::size_t size);
   [[nodiscard]] std::shared_ptr<detail::Storage> new_device_memory(BufferCore& self, Device& device, std::size_t size,
                                                                    Queue& queue);
-  void ensure_host();
+  void ensure_host(ByteRange overwritten = {});
   /// A new block is taken in `queue`'s order.
   void ensure_device(BufferCore& self, Place place, Queue& queue);
   void ensure(BufferCore& self, Place place);
@@ -188,12 +208,14 @@ struct BufferCore::Inside {
   };
   [[nodiscard]] std::vector<Batch> batches_of(Plan const& plan) const;
   /// What the time of a copy from one place to another counts into.
-  [[nodiscard]] SharedMeter meter(Place from, Place to) const;
+  [[nodiscard]] SharedMeter meter(Place from, Place to);
   /// Counts one copy, or several that went as one piece of work.
   void count(Place from, Place to, std::size_t moved, detail::Way way = detail::Way::direct, std::size_t copies = 1);
   /// Submits them and waits; throws the first error when all have ended.
   void carry_out(Plan const& plan);
 
+  /// Starts bringing `range` up to date on the host; when it will be there.
+  Event fetch(ByteRange range);
   /// Makes `range` readable or writable at `place` in `queue`'s order. Read accesses are committed, writes are not.
   void prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue);
   /// When `range` at `place` will have arrived.
@@ -224,8 +246,15 @@ struct BufferCore::Inside {
   std::size_t bytes;
   BufferOptions options;
   std::shared_ptr<MemoryManager> manager;  ///< goes after all memory that came from it
-  Device* device = nullptr;                ///< decided at first use: looking for drivers takes time
-  Device* unified = nullptr;               ///< whose unified memory serves the host; null: the host has its own
+  detail::SpillFiles* spill_files;         ///< of the manager; null: host memory stays where it is
+  /// When the host's memory was used, where it may go to files.
+  struct HostUses {
+    detail::UseClock& clock;
+    detail::UseHistory history{};
+  };
+  std::unique_ptr<HostUses> host_uses;
+  Device* device = nullptr;   ///< decided at first use: looking for drivers takes time
+  Device* unified = nullptr;  ///< whose unified memory serves the host; null: the host has its own
   Name name;
   std::uint64_t id;
   mutable std::mutex mutex;
@@ -234,6 +263,7 @@ struct BufferCore::Inside {
   std::atomic<std::thread::id> holder{};  ///< of the lock, if it is held for an operation; a thread knows its own
   std::atomic<int> priority{0};
   std::atomic<Device const*> only_on{nullptr};  ///< the one device that there is memory on, if there is one
+  std::atomic<std::size_t> spillable_bytes{0};  ///< of host memory that might be spilled, likewise
   std::atomic<bool> on_several{false};
   std::atomic<std::size_t> published_bytes{0};  ///< `bytes`, for who has no lock
   Coherence coherence;

@@ -51,7 +51,7 @@ bool BufferCore::recycle(bool zero) {
   auto meters = inside->fresh_meters();
   bool kept = true;
   inside->for_each_storage([&](detail::Storage& storage) {
-    bool const held = (storage.leased() || !storage.pooled()) && !UNIMEM_MUTANT(recycled_though_held);
+    bool const held = (storage.leased() || !storage.pooled() || storage.away()) && !UNIMEM_MUTANT(recycled_though_held);
     if (held) kept = false;
     if (zero) held ? storage.zero_at_end() : storage.zero();
   });

@@ -12,6 +12,7 @@
 #include <array>
 #include <cstddef>
 #include <exception>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -85,6 +86,7 @@ std::string Storage::lock_in_place() {
 }
 
 void Storage::heed(AdviceBook const& advice) {
+  if (away()) return;
   for (auto const& [what, place, range] : heeded_.beyond(advice)) {
     device_->advise(window(range), location(), what, place, false);
   }
@@ -92,6 +94,24 @@ void Storage::heed(AdviceBook const& advice) {
     device_->advise(window(range), location(), what, place, true);
   }
   heeded_ = advice;
+}
+
+void Storage::go_away(SpilledBytes spilled) noexcept {
+  // Off the book as well; what comes back is entered anew.
+  std::destroy_at(&usage_);
+  std::construct_at(&usage_);
+  heeded_ = {};
+  spilled_ = std::move(spilled);
+  wrapped_at_ = allocation_.location();
+  memory_ = by_address_ = {};
+  allocation_.release({});
+}
+
+void Storage::come_back(Allocation allocation, DeviceMemory part, bool wanted) {
+  if (wanted) spilled_.read_into({static_cast<std::byte*>(detail::host_address(part)), spilled_.size()});
+  spilled_ = {};
+  allocation_ = std::move(allocation);
+  memory_ = by_address_ = part;
 }
 
 /// One event for all work here: a block takes one ticket.
@@ -156,7 +176,7 @@ void Storage::used_by_others(Device& device, Queue const* queue) {
 
 void Storage::hand_over() {
   note_others();
-  exposed_ = false;
+  exposed_ = exposed_for_writing_ = false;
   if (hazards_.idle()) return hazards_.forget_ended();
   Hazards behind;
   for (auto const event : hazards_.unfinished()) {

@@ -7,6 +7,7 @@
 
 #include "buffer/advice_book.hpp"
 #include "buffer/hazards.hpp"
+#include "manager/spill_files.hpp"
 #include "manager/usage_book.hpp"
 
 #include <atomic>
@@ -68,7 +69,26 @@ class Storage {
   [[nodiscard]] void* address_of(DeviceMemory window) const;
   [[nodiscard]] std::size_t capacity() const noexcept { return allocation_ ? allocation_.capacity() : memory_.bytes; }
   /// Whether it came from a pool: what the library did not allocate it does not move either.
-  [[nodiscard]] bool pooled() const noexcept { return static_cast<bool>(allocation_); }
+  [[nodiscard]] bool pooled() const noexcept { return allocation_ || away(); }
+
+  /// Whether its bytes are in a file: there is no memory then, and nobody who has a share in it may look for any.
+  [[nodiscard]] bool away() const noexcept { return spilled_.size() != 0; }
+  /// Whether it may go there: nobody has an address of it, nor asked for it to stay or to be wiped out.
+  [[nodiscard]] bool may_go_away() const noexcept {
+    return allocation_ && serves_host() && !exposed_ && !locked_ && !zero_at_end_;
+  }
+  /// Gives memory that is at rest back to its pool; `spilled` has all its bytes.
+  void go_away(SpilledBytes spilled) noexcept;
+  /// Takes new memory, of which `part` is used, and reads the bytes back if they are `wanted`. Throws IoError, and is
+  /// still away.
+  void come_back(Allocation allocation, DeviceMemory part, bool wanted);
+  /// The host has been given an address that it may keep, and write through if it is `for_writing`.
+  void expose(bool for_writing) noexcept {
+    exposed_ = true;
+    exposed_for_writing_ = exposed_for_writing_ || for_writing;
+  }
+  [[nodiscard]] bool exposed() const noexcept { return exposed_; }
+  [[nodiscard]] bool exposed_for_writing() const noexcept { return exposed_for_writing_; }
 
   [[nodiscard]] Location location() const noexcept { return allocation_ ? allocation_.location() : wrapped_at_; }
 
@@ -143,11 +163,8 @@ class Storage {
   /// Release: what the lease's holder did is visible to who sees the count fall.
   void end_lease() noexcept { leases_.fetch_sub(1, std::memory_order_release); }
   [[nodiscard]] bool leased() const noexcept;
-  /// An address has gone out that may be kept, and written through.
-  void expose() noexcept { exposed_ = true; }
-  [[nodiscard]] bool exposed() const noexcept { return exposed_; }
   /// Whether somebody may be writing here, by an address he has, to bytes that are current elsewhere, too.
-  [[nodiscard]] bool may_be_written_by_address() const noexcept { return exposed_ || leased(); }
+  [[nodiscard]] bool may_be_written_by_address() const noexcept { return exposed_for_writing_ || leased(); }
   /// Where leases come in without the lock, if there is such a place.
   void set_door(LeaseCell const* door) noexcept { door_.store(door, std::memory_order_release); }
 
@@ -161,11 +178,13 @@ class Storage {
   Allocation allocation_;
   Ownership ownership_;
   bool zero_at_end_ = false;
-  bool exposed_ = false;
   Location wrapped_at_ = Location::host;  ///< where memory is that came from nobody's pool
   DeviceMemory memory_;
   DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it
   AdviceBook heeded_;        ///< what the device has been told
+  bool exposed_ = false;
+  bool exposed_for_writing_ = false;
+  SpilledBytes spilled_;  ///< empty: the bytes are in memory
   Hazards hazards_;
   UsageEntry usage_;  ///< leaves the book after the memory has gone: nobody is counted out too early
   Device* others_on_ = nullptr;

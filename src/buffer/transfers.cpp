@@ -172,6 +172,12 @@ void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vecto
   std::vector<std::optional<detail::Transfer>> begun(batches.size());  // each when its first copy comes
   try {
     for (auto const& copy : plan.copies) {
+      if (spill_files == nullptr || copy.fence) continue;
+      for (auto const place : {copy.from, copy.to}) {
+        if (auto const& storage = storage_at(place)) come_to(*storage);
+      }
+    }
+    for (auto const& copy : plan.copies) {
       if (copy.fence) continue;
       auto const batch = std::ranges::find(batches, copy.from, &Batch::from);
       auto const at = static_cast<std::size_t>(batch - batches.begin());

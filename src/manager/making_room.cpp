@@ -25,6 +25,9 @@ namespace {
 /// Operations end, and turns with them; what does not within this is not waited for.
 constexpr std::chrono::seconds patience{10};
 
+/// Host memory is often taken with a buffer's lock held, which those that are waited for may be waiting for in turn.
+constexpr std::chrono::milliseconds patience_with_a_lock{200};
+
 /// One wish, tried as often as there is new hope for it.
 struct Wish {
   MemoryPool& pool;
@@ -56,7 +59,10 @@ struct Wish {
       most += reclaimable + std::max(reclaimable / 8, block_slack);
     }
     // What residents give goes to the device's own pool first: of another's limit it says nothing.
-    if (pool.location() != Location::device) return most != 0;
+    if (pool.location() == Location::unified) return most != 0;
+    // What refused may be a container, which counts what is in nobody's pool.
+    bool const of_the_host = pool.location() != Location::device;
+    if (of_the_host && facts.limit != pool.max_bytes()) return most != 0;
     auto const pinned = facts.live > most ? facts.live - most : 0;
     return pinned <= facts.limit && outstanding <= facts.limit - pinned;
   }
@@ -80,6 +86,39 @@ class Turn {
 
 }  // namespace
 
+/// Has host memory given back until the wish is granted: by those that may, the best first. Those that others work with
+/// just now are waited for, but not for long, and without turns: whoever asks holds locks.
+template <class AWish>
+bool MemoryManager::State::spill_for(AWish& wish) {
+  auto const location = wish.pool.location();
+  auto const deadline = std::chrono::steady_clock::now() + patience_with_a_lock;
+  std::string failure;
+  std::size_t leased = 0;
+  for (;;) {
+    auto const before = residents.removals();
+    auto const survey = residents.survey(location);
+    leased = survey.leased;
+    if (!wish.within_reach(survey.candidates, survey.busy)) break;
+    bool given = false;
+    for (auto const& candidate : survey.candidates) {
+      auto const bytes = reclaim(*candidate.resident, location, failure);
+      if (!bytes || *bytes == 0) continue;
+      given = true;
+      if (wish.granted()) return true;
+    }
+    if (residents.removals() != before && wish.granted()) return true;
+    if (given) continue;
+    if (survey.busy == 0 || std::chrono::steady_clock::now() >= deadline) break;
+    waits.fetch_add(1, std::memory_order_relaxed);
+    std::this_thread::sleep_for(std::chrono::milliseconds{1});
+    if (wish.granted()) return true;
+  }
+  refusals.fetch_add(1, std::memory_order_relaxed);
+  wish.facts.leased = leased;
+  if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be spilled: {}", failure);
+  return false;
+}
+
 Allocation MemoryManager::acquire(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
   if (detail::Operation::innermost() != nullptr) return take(device, location, bytes, options);
   Allocation block;
@@ -92,10 +131,13 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   Wish wish{pool(device, location), bytes, options, std::max(bytes, operation.outstanding())};
   if (bytes == 0) return wish.pool.acquire(0, options);
   detail::PressureLook const look{*state_->pressure, wish.pool};
-  // Host memory is where residents save to: only device memory is asked back.
   bool const of_the_device = location == Location::device || location == Location::unified;
   if (!of_the_device) {
     if (wish.granted() || (state_->trim_beside(wish.pool) != 0 && wish.granted())) return std::move(wish.block);
+    // Host memory is where residents save to: it is asked back only if they may save to files.
+    bool const may_spill = state_->spill_files != nullptr && wish.pool.device().reaches_host_memory();
+    wish.outstanding = bytes;  // what is announced is the device's
+    if (may_spill && bytes <= wish.facts.limit && state_->spill_for(wish)) return std::move(wish.block);
     throw OutOfMemory(std::move(wish.facts));
   }
 

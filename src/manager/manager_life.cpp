@@ -85,6 +85,7 @@ MemoryManager& default_manager() {
   static auto& instance = []() -> MemoryManager& {
     ManagerOptions options;
     options.leaks = wished();
+    options.spill.directory = environment("UNIMEM_SPILL").value_or("");
     auto made = std::make_unique<MemoryManager>(options);
     if (options.leaks.report_at_end) {
       default_wish = new LeakOptions(options.leaks);

@@ -6,6 +6,7 @@
 #include "manager/environment_limits.hpp"
 #include "manager/pressure.hpp"
 #include "manager/residents.hpp"
+#include "manager/spill_files.hpp"
 #include "manager/turns.hpp"
 #include "manager/usage_book.hpp"
 #include "manager/use_history.hpp"
@@ -43,6 +44,9 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
         links(options.links),
         pressure(std::make_shared<detail::Pressure>(options.pressure)),
         book(std::make_unique<detail::UsageBook>(options.leaks.stacks)) {}
+        spill_files(options.spill.directory.empty()
+                        ? nullptr
+                        : std::make_shared<detail::SpillFiles>(options.spill.directory, options.spill.min_bytes)),
   State(State const&) = delete;
   State& operator=(State const&) = delete;
   ~State() {
@@ -103,6 +107,25 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   }
 
   MemoryManager self;  ///< what buffers call, who may live longer than the object that made this
+  /// Makes room for a wish for host memory; whether it has been granted.
+  template <class AWish>
+  [[nodiscard]] bool spill_for(AWish& wish);
+
+  /// The same for host memory of a location.
+  std::optional<std::size_t> reclaim(Resident& resident, Location location, std::string& failure) {
+    std::size_t bytes = 0;
+    try {
+      bytes = residents.reclaim(resident, location);
+    } catch (std::exception const& error) {
+      failed_host_reclaims.fetch_add(1, std::memory_order_relaxed);
+      failure = error.what();
+      return std::nullopt;
+    }
+    if (bytes != 0) host_reclaims.fetch_add(1, std::memory_order_relaxed);
+    host_reclaimed_bytes.fetch_add(bytes, std::memory_order_relaxed);
+    return bytes;
+  }
+
   ManagerOptions const options;
   detail::EnvironmentLimits const limits = detail::EnvironmentLimits::read();
   mutable std::mutex mutex;
@@ -113,11 +136,15 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   std::shared_ptr<detail::Pressure> const pressure;
   std::unique_ptr<detail::UsageBook> book;
   // Counts alone: nothing else is published through them, so relaxed.
+  std::shared_ptr<detail::SpillFiles> const spill_files;  ///< null: nothing is spilled
   std::atomic<std::uint64_t> reclaims{0};
   std::atomic<std::uint64_t> failed_reclaims{0};
   std::atomic<std::size_t> reclaimed_bytes{0};
   std::atomic<std::uint64_t> cache_trims{0};
   std::atomic<std::uint64_t> waits{0};
+  std::atomic<std::uint64_t> host_reclaims{0};
+  std::atomic<std::uint64_t> failed_host_reclaims{0};
+  std::atomic<std::size_t> host_reclaimed_bytes{0};
   std::atomic<std::uint64_t> refusals{0};
   std::atomic<std::uint64_t> refused_pinnings{0};
   std::atomic<std::uint64_t> missing_unified{0};

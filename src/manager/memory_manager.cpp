@@ -94,6 +94,18 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
   sum.missing_unified = state_->missing_unified.load(std::memory_order_relaxed);
   auto const pressure = state_->pressure->counts();
   sum.pressure_calls = pressure.calls;
+  sum.host_reclaims = state_->host_reclaims.load(std::memory_order_relaxed);
+  sum.failed_host_reclaims = state_->failed_host_reclaims.load(std::memory_order_relaxed);
+  sum.host_reclaimed_bytes = state_->host_reclaimed_bytes.load(std::memory_order_relaxed);
+  if (auto const* const files = state_->spill_files.get()) {
+    auto const counts = files->counts();
+    sum.spills = counts.spills;
+    sum.spilled_bytes = counts.spilled_bytes;
+    sum.restores = counts.restores;
+    sum.restored_bytes = counts.restored_bytes;
+    sum.spill_files = counts.files;
+    sum.spill_file_bytes = counts.file_bytes;
+  }
   sum.failed_pressure_calls = pressure.failures;
   sum.merged_crossings = pressure.merged;
   return sum;
@@ -158,6 +170,10 @@ void MemoryManager::add_resident(Resident& resident) {
 void MemoryManager::remove_resident(Resident& resident) noexcept {
   state_->residents.remove(resident);
 }
+detail::SpillFiles* MemoryManager::spill_files() noexcept {
+  return state_->spill_files.get();
+}
+
 
 detail::UseClock& MemoryManager::use_clock(Device& device) {
   return state_->traffic_on(device).clock;

@@ -32,7 +32,8 @@ double loss(Resident::Reclaimable const& offer) noexcept {
 
 }  // namespace
 
-Residents::Survey Residents::survey(Device& device) {
+template <class Ask>
+Residents::Survey Residents::survey_by(Ask const& ask) {
   Survey all;
   auto const me = std::this_thread::get_id();
   {
@@ -40,7 +41,7 @@ Residents::Survey Residents::survey(Device& device) {
     all.candidates.reserve(inside_.size());
     for (auto const& [resident, thread] : inside_) {
       if (thread == me) continue;
-      auto const offer = resident->reclaimable(device);
+      auto const offer = ask(*resident);
       all.leased += offer.leased;
       if (offer.busy || thread != std::thread::id{}) {
         all.busy += offer.bytes;
@@ -54,6 +55,14 @@ Residents::Survey Residents::survey(Device& device) {
     return one.priority != other.priority ? one.priority < other.priority : loss(one) < loss(other);
   });
   return all;
+}
+
+Residents::Survey Residents::survey(Device& device) {
+  return survey_by([&](Resident& resident) { return resident.reclaimable(device); });
+}
+
+Residents::Survey Residents::survey(Location location) {
+  return survey_by([&](Resident& resident) { return resident.spillable(location); });
 }
 
 template <class Call>
@@ -84,6 +93,10 @@ std::size_t Residents::enter(Resident& resident, Call const& call) {
 
 std::size_t Residents::reclaim(Resident& resident, Device& device) {
   return enter(resident, [&] { return resident.try_reclaim(device); });
+}
+
+std::size_t Residents::reclaim(Resident& resident, Location location) {
+  return enter(resident, [&] { return resident.try_spill(location); });
 }
 
 std::size_t Residents::relocate(Resident& resident, Queue& queue, std::size_t most_bytes) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/device/memory.hpp>
 #include <unimem/manager/resident.hpp>
 
 #include <atomic>
@@ -50,10 +51,14 @@ class Residents {
   /// is its cost per byte, and the less the longer it will do without. Nothing is promised: by the time one is asked it
   /// may be busy, or gone.
   [[nodiscard]] Survey survey(Device& device);
+  /// The same of the host's memory at a location.
+  [[nodiscard]] Survey survey(Location location);
 
   /// Lets one give its memory back, with no lock held; 0 bytes when it is busy or gone. Throws what `try_reclaim`
   /// throws.
   std::size_t reclaim(Resident& resident, Device& device);
+  /// The same of the host's memory at a location; what `try_spill` throws.
+  std::size_t reclaim(Resident& resident, Location location);
 
   /// Lets one move what it has to a better place, with no lock held; 0 bytes when it has not, or is gone. Throws what
   /// `try_relocate` throws.
@@ -69,6 +74,8 @@ class Residents {
   using Lock = std::unique_lock<std::mutex>;
 
   /// What `call()` returns from inside of a resident; 0 if nobody may be there now.
+  template <class Ask>
+  Survey survey_by(Ask const& ask);
   template <class Call>
   std::size_t enter(Resident& resident, Call const& call);
 

@@ -119,6 +119,15 @@ std::string to_json(GlobalMemoryStatistics const& statistics) {
   json["reclaims"] = statistics.reclaims;
   json["failed_reclaims"] = statistics.failed_reclaims;
   json["reclaimed_bytes"] = statistics.reclaimed_bytes;
+  json["host_reclaims"] = statistics.host_reclaims;
+  json["failed_host_reclaims"] = statistics.failed_host_reclaims;
+  json["host_reclaimed_bytes"] = statistics.host_reclaimed_bytes;
+  json["spills"] = statistics.spills;
+  json["spilled_bytes"] = statistics.spilled_bytes;
+  json["restores"] = statistics.restores;
+  json["restored_bytes"] = statistics.restored_bytes;
+  json["spill_files"] = statistics.spill_files;
+  json["spill_file_bytes"] = statistics.spill_file_bytes;
   json["cache_trims"] = statistics.cache_trims;
   json["waits"] = statistics.waits;
   json["refusals"] = statistics.refusals;

@@ -110,6 +110,15 @@ std::string to_prometheus(GlobalMemoryStatistics const& statistics) {
   to.count("reclaims", "Device copies that were evicted to make room", statistics.reclaims);
   to.count("failed_reclaims", "Evictions that failed, with nothing lost", statistics.failed_reclaims);
   to.count("reclaimed_bytes", "What evictions freed", statistics.reclaimed_bytes);
+  to.count("host_reclaims", "Buffers that gave host memory back to make room", statistics.host_reclaims);
+  to.count("failed_host_reclaims", "Of host memory, that failed with nothing lost", statistics.failed_host_reclaims);
+  to.count("host_reclaimed_bytes", "What buffers gave back of host memory", statistics.host_reclaimed_bytes);
+  to.count("spills", "Copies written to files", statistics.spills);
+  to.count("spilled_bytes", "Bytes written to files", statistics.spilled_bytes);
+  to.count("restores", "Copies read from files", statistics.restores);
+  to.count("restored_bytes", "Bytes read from files", statistics.restored_bytes);
+  to.gauge("spill_files", "Copies that are in files", static_cast<double>(statistics.spill_files));
+  to.bytes("spill_file", "Copies that are in files", statistics.spill_file_bytes);
   to.count("cache_trims", "Times other pools' caches made room", statistics.cache_trims);
   to.count("waits", "Times an operation was begun again after others in its way", statistics.waits);
   to.count("refusals", "Times nothing helped: out of memory", statistics.refusals);

@@ -162,6 +162,15 @@ TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
   statistics.reserved_bytes = 300;
   statistics.reclaims = 6;
   statistics.failed_reclaims = 11;
+  statistics.host_reclaims = 20;
+  statistics.failed_host_reclaims = 21;
+  statistics.host_reclaimed_bytes = 22;
+  statistics.spills = 23;
+  statistics.spilled_bytes = 24;
+  statistics.restores = 25;
+  statistics.restored_bytes = 26;
+  statistics.spill_files = 27;
+  statistics.spill_file_bytes = 28;
   statistics.cache_trims = 12;
   statistics.waits = 13;
   statistics.refusals = 14;
@@ -173,14 +182,25 @@ TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
   statistics.merged_crossings = 10;
   statistics.pools.push_back({.device = "sim:0", .location = Location::pinned, .pool = some_statistics()});
   auto const json = nlohmann::ordered_json::parse(to_json(statistics));
-  EXPECT_THAT(keys_of(json),
-              ElementsAre("schema", "total_allocations", "active_allocations", "active_bytes", "pooled_bytes",
-                          "reserved_bytes", "reclaims", "failed_reclaims", "reclaimed_bytes", "cache_trims", "waits",
-                          "refusals", "refused_pinnings", "missing_unified", "pressure_calls", "failed_pressure_calls",
-                          "merged_crossings", "pools"));
+  EXPECT_THAT(
+      keys_of(json),
+      ElementsAre("schema", "total_allocations", "active_allocations", "active_bytes", "pooled_bytes", "reserved_bytes",
+                  "reclaims", "failed_reclaims", "reclaimed_bytes", "host_reclaims", "failed_host_reclaims",
+                  "host_reclaimed_bytes", "spills", "spilled_bytes", "restores", "restored_bytes", "spill_files",
+                  "spill_file_bytes", "cache_trims", "waits", "refusals", "refused_pinnings", "missing_unified",
+                  "pressure_calls", "failed_pressure_calls", "merged_crossings", "pools"));
   EXPECT_EQ(json["schema"], 1);
   EXPECT_EQ(json["reclaims"], 6);
   EXPECT_EQ(json["failed_reclaims"], 11);
+  EXPECT_EQ(json["host_reclaims"], 20);
+  EXPECT_EQ(json["failed_host_reclaims"], 21);
+  EXPECT_EQ(json["host_reclaimed_bytes"], 22);
+  EXPECT_EQ(json["spills"], 23);
+  EXPECT_EQ(json["spilled_bytes"], 24);
+  EXPECT_EQ(json["restores"], 25);
+  EXPECT_EQ(json["restored_bytes"], 26);
+  EXPECT_EQ(json["spill_files"], 27);
+  EXPECT_EQ(json["spill_file_bytes"], 28);
   EXPECT_EQ(json["cache_trims"], 12);
   EXPECT_EQ(json["waits"], 13);
   EXPECT_EQ(json["refusals"], 14);

@@ -22,6 +22,10 @@ GlobalMemoryStatistics some_statistics() {
   statistics.failed_reclaims = 3;
   statistics.waits = 5;
   statistics.refused_pinnings = 7;
+  statistics.spilled_bytes = 21;
+  statistics.restores = 22;
+  statistics.spill_files = 23;
+  statistics.spill_file_bytes = 24;
   PoolUsage pool;
   pool.device = "sim:0";
   pool.location = Location::pinned;
@@ -41,6 +45,10 @@ TEST(Prometheus, HasEveryNumberByItsNameWithTypeAndHelp) {
   EXPECT_THAT(text, HasSubstr("unimem_failed_reclaims_total 3"));
   EXPECT_THAT(text, HasSubstr("unimem_waits_total 5"));
   EXPECT_THAT(text, HasSubstr("unimem_refused_pinnings_total 7"));
+  EXPECT_THAT(text, HasSubstr("# TYPE unimem_spilled_bytes_total counter\nunimem_spilled_bytes_total 21"));
+  EXPECT_THAT(text, HasSubstr("unimem_restores_total 22"));
+  EXPECT_THAT(text, HasSubstr("# TYPE unimem_spill_files gauge\nunimem_spill_files 23"));
+  EXPECT_THAT(text, HasSubstr("# TYPE unimem_spill_file_bytes gauge\nunimem_spill_file_bytes 24"));
   EXPECT_THAT(text, HasSubstr("unimem_pool_hits_total{device=\"sim:0\",location=\"pinned\"} 9"));
   EXPECT_THAT(text, HasSubstr("unimem_pool_hits_total{device=\"cpu\",location=\"pinned\"} 11"));
 }
@@ -59,8 +67,8 @@ TEST(Prometheus, OfEachFamilyTypeAndHelpAreSaidOnceBeforeItsNumbers) {
       ++numbers;
     }
   }
-  EXPECT_EQ(families, 16U + 11U);
-  EXPECT_EQ(numbers, 16U + 2 * 11U);
+  EXPECT_EQ(families, 25U + 11U);
+  EXPECT_EQ(numbers, 25U + 2 * 11U);
 }
 
 TEST(Prometheus, NamesOfBuffersAreEscaped) {

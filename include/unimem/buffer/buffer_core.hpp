@@ -126,13 +126,7 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
   [[nodiscard]] void* host(ByteRange range, Intent intent) {
     auto const known = intent == Intent::read ? host_current : host_exclusive | host_exposed;
     if ((summary_.load(std::memory_order_acquire) & known) == known) return host_address_;
-    return host_slow(range, intent, true);
-  }
-
-  /// The same with write intent, for who keeps no address of it.
-  [[nodiscard]] void* host_to_overwrite(ByteRange range) {
-    if ((summary_.load(std::memory_order_acquire) & host_exclusive) != 0) return host_address_;
-    return host_slow(range, Intent::write, false);
+    return host_slow(range, intent);
   }
 
   /// Whether `host` returns at once, whatever the range. One atomic load.
@@ -252,6 +246,8 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
   [[nodiscard]] std::shared_ptr<void> hold() noexcept override { return weak_from_this().lock(); }
   [[nodiscard]] Reclaimable reclaimable(Device& device) noexcept override;
   std::size_t try_reclaim(Device& device) override;
+  [[nodiscard]] Reclaimable spillable(Location location) noexcept override;
+  std::size_t try_spill(Location location) override;
   std::size_t try_relocate(Queue& queue, std::size_t most_bytes) override;
   OptimizationStep try_optimize(Device& device, Optimization what, OptimizationTerms const& terms) override;
 
@@ -286,7 +282,14 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
   Event prefetch_once(Device& device, Queue* queue, ByteRange range);
   void resize_once(std::size_t bytes);
 
-  void* host_slow(ByteRange range, Intent intent, bool address_is_kept);
+  /// The host storage for as long as this lives, for who gives its address to nobody: it may be spilled afterwards.
+  struct HostUse {
+    void* address = nullptr;
+    DeviceLease lease;  ///< none where the storage stays anyway
+  };
+  [[nodiscard]] HostUse use_host(ByteRange range, Intent intent);
+  /// With `hold`, which is filled where need be, the address is not given away.
+  void* host_slow(ByteRange range, Intent intent, DeviceLease* hold = nullptr);
   void sync_to_device_slow(Device& device, ByteRange range);
   void sync_to_host_slow(ByteRange range);
   void bring_to_host_slow(std::span<const ByteRange> ranges);

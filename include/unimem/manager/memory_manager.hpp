@@ -28,6 +28,7 @@ class UnifiedBuffer;
 class Ownership;
 
 namespace detail {
+class SpillFiles;
 class UsageBook;
 class UseClock;
 }  // namespace detail
@@ -44,12 +45,23 @@ struct LeakOptions {
   std::function<void(LeakReport const&)> report{};
 };
 
+/// Where host memory of buffers goes when there is no more of it.
+struct SpillOptions {
+  /// An existing directory, in which a file without a name is made for each copy that is taken out of memory. IoError
+  /// if none can be made there. Empty: host memory stays where it is. For the default manager `UNIMEM_SPILL=directory`.
+  /// A directory that is itself in memory (tmpfs) gains nothing.
+  std::string directory{};
+  /// Bytes: smaller copies stay in memory, since each takes a file, of which a process may have so many open.
+  std::size_t min_bytes = std::size_t{64} << 10;
+};
+
 /// How a manager behaves.
 struct ManagerOptions {
   PoolOptions pools{};         ///< for every pool it makes; limits are set with `set_limit`
   LinkOptions links{};         ///< how the ways between memories are measured
   PressureOptions pressure{};  ///< where its levels begin
   LeakOptions leaks{};         ///< what is said of memory that is never given back
+  SpillOptions spill{};        ///< where host memory goes when there is no more of it
 };
 
 /// How far `MemoryManager::defragment` may go.
@@ -73,15 +85,24 @@ struct GlobalMemoryStatistics {
   std::size_t active_bytes = 0;
   std::size_t pooled_bytes = 0;
   std::size_t reserved_bytes = 0;
-  std::uint64_t reclaims = 0;               ///< times a resident gave device memory back under pressure
-  std::uint64_t failed_reclaims = 0;        ///< times one could not, because saving what only the device holds failed
-  std::size_t reclaimed_bytes = 0;          ///< what the reclaims freed
-  std::uint64_t cache_trims = 0;            ///< times other pools' caches made room
-  std::uint64_t waits = 0;                  ///< times an operation was begun again after others that were in its way
-  std::uint64_t refusals = 0;               ///< times nothing of all that helped: OutOfMemory
-  std::uint64_t refused_pinnings = 0;       ///< times ordinary host memory served since none could be locked
-  std::uint64_t missing_unified = 0;        ///< times something else served since the device has no unified memory
-  std::uint64_t pressure_calls = 0;         ///< of callbacks for memory pressure
+  std::uint64_t reclaims = 0;              ///< times a resident gave device memory back under pressure
+  std::uint64_t failed_reclaims = 0;       ///< times one could not, because saving what only the device holds failed
+  std::size_t reclaimed_bytes = 0;         ///< what the reclaims freed
+  std::uint64_t host_reclaims = 0;         ///< times a buffer gave host memory back, since it may be spilled
+  std::uint64_t failed_host_reclaims = 0;  ///< times one could not, because its bytes could not be written to a file
+  std::size_t host_reclaimed_bytes = 0;    ///< what those reclaims freed
+  std::uint64_t spills = 0;            ///< copies written to files: of the reclaims those whose bytes nobody else had
+  std::size_t spilled_bytes = 0;       ///< that were written to files
+  std::uint64_t restores = 0;          ///< copies read from files, when they were needed again
+  std::size_t restored_bytes = 0;      ///< that were read from files
+  std::size_t spill_files = 0;         ///< copies that are in files now
+  std::size_t spill_file_bytes = 0;    ///< that are in files now
+  std::uint64_t cache_trims = 0;       ///< times other pools' caches made room
+  std::uint64_t waits = 0;             ///< times an operation was begun again after others that were in its way
+  std::uint64_t refusals = 0;          ///< times nothing of all that helped: OutOfMemory
+  std::uint64_t refused_pinnings = 0;  ///< times ordinary host memory served since none could be locked
+  std::uint64_t missing_unified = 0;   ///< times something else served since the device has no unified memory
+  std::uint64_t pressure_calls = 0;    ///< of callbacks for memory pressure
   std::uint64_t failed_pressure_calls = 0;  ///< of these, that threw
   std::uint64_t merged_crossings = 0;       ///< that were told with others, behind a callback that was stuck
   std::vector<PoolUsage> pools;
@@ -128,9 +149,10 @@ class UNIMEM_API MemoryManager {
 
   /// Memory from that pool. If it is full, the device's other pools give their caches back, and if it is device memory,
   /// residents are asked to make room, those that lose least by it first, until it fits; none is asked if all of them
-  /// could not make enough. Where what is missing is in use by operations of other threads, those are waited for, ten
-  /// seconds at most. Then throws OutOfMemory with the largest holders, what leases pin, and why a resident could not
-  /// give back, if one failed to.
+  /// could not make enough. For host memory, pageable or pinned, they are asked if there is a directory to spill to:
+  /// those whose host memory nobody has an address of. Where what is missing is in use by operations of other threads,
+  /// those are waited for, ten seconds at most. Then throws OutOfMemory with the largest holders, what leases pin, and
+  /// why a resident could not give back, if one failed to.
   [[nodiscard]] Allocation acquire(Device& device, Location location, std::size_t bytes,
                                    AcquireOptions const& options = {});
 
@@ -229,6 +251,8 @@ class UNIMEM_API MemoryManager {
   [[nodiscard]] detail::UsageBook& usage_book() noexcept;
   /// For buffers: ordinary memory serves, since the system locks none.
   void note_refused_pinning() noexcept;
+  /// For buffers: where their host memory may go; null if it stays where it is. Lives as long as the manager.
+  [[nodiscard]] detail::SpillFiles* spill_files() noexcept;
   /// For placements: something else serves, since the device has no unified memory.
   void note_missing_unified() noexcept;
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
+#include <unimem/device/memory.hpp>
 #include <unimem/manager/optimization.hpp>
 
 #include <cstddef>
@@ -11,8 +12,8 @@ namespace unimem {
 class Device;
 class Queue;
 
-/// Something that holds device memory and can give it back: what the manager sees of a buffer, which stands one floor
-/// up.
+/// Something that holds memory of a device, or of the host, and can give it back: what the manager sees of a buffer,
+/// which stands one floor up.
 class UNIMEM_API Resident {
  public:
   /// What could be had, and what it would cost.
@@ -44,6 +45,14 @@ class UNIMEM_API Resident {
   /// 0 when it is busy or leased now. Called with no lock held; must not wait for a lock of another resident. Throws
   /// when saving fails, with nothing lost.
   virtual std::size_t try_reclaim(Device& device) = 0;
+
+  /// The same for the host's memory at `location`, host or pinned, where nobody has an address of it. What does not
+  /// override the two keeps its host memory.
+  [[nodiscard]] virtual Reclaimable spillable(Location location) noexcept;
+
+  /// Gives that memory back, once what it holds is somewhere else: on a device already, or in a file of the manager's.
+  /// As `try_reclaim` otherwise.
+  virtual std::size_t try_spill(Location location);
 
   /// Moves what it holds in the memory of `queue`'s device to a better place in the same pool
   /// (`MemoryPool::acquire_better`), if there is one, it is at most `most_bytes` large, nobody else has its address and

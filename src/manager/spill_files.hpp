@@ -1,0 +1,81 @@
+#pragma once
+
+#include "core/unique_fd.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace unimem::detail {
+
+class SpillFiles;
+
+/// Bytes that are in a file of their own and nowhere else. The file goes with this; it has had no name since it was
+/// made, so that nothing stays behind when the process ends, however it does.
+class SpilledBytes {
+ public:
+  SpilledBytes() = default;
+  SpilledBytes(std::shared_ptr<SpillFiles> files, UniqueFd file, std::size_t bytes) noexcept;
+  SpilledBytes(SpilledBytes&& other) noexcept = default;
+  SpilledBytes& operator=(SpilledBytes&& other) noexcept;
+  ~SpilledBytes();
+
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+
+  /// Reads all of them into `target`, which is as large. Throws IoError; they are still there then.
+  void read_into(std::span<std::byte> target) const;
+
+ private:
+  std::shared_ptr<SpillFiles> files_;
+  UniqueFd file_;
+  std::size_t bytes_ = 0;
+};
+
+/// Files in a directory of the user's for what a manager has no memory for.
+///
+/// Each is written once, by offsets, and never again: a forked child, which has the same open files, reads what was
+/// there at the fork whatever its parent does with its own, and the other way round.
+///
+/// Thread-safe.
+class SpillFiles : public std::enable_shared_from_this<SpillFiles> {
+ public:
+  struct Counts {
+    std::uint64_t spills = 0;
+    std::size_t spilled_bytes = 0;
+    std::uint64_t restores = 0;
+    std::size_t restored_bytes = 0;
+    std::size_t files = 0;  ///< there are now
+    std::size_t file_bytes = 0;
+  };
+
+  /// Throws IoError unless a file can be made there.
+  SpillFiles(std::string const& directory, std::size_t min_bytes);
+
+  /// Copies smaller than this stay in memory.
+  [[nodiscard]] std::size_t min_bytes() const noexcept { return min_bytes_; }
+
+  /// Puts a copy of `bytes` in a new file. When this returns the file system has said that it has them. Throws IoError,
+  /// and leaves no file.
+  [[nodiscard]] SpilledBytes keep(std::span<const std::byte> bytes);
+
+  [[nodiscard]] Counts counts() const noexcept;
+
+ private:
+  friend class SpilledBytes;
+  [[nodiscard]] UniqueFd new_file() const;
+
+  std::string directory_;  ///< absolute: the process may go elsewhere
+  std::size_t min_bytes_;
+  // Counts alone: nothing else is published through them, so relaxed.
+  std::atomic<std::uint64_t> spills_{0};
+  std::atomic<std::size_t> spilled_bytes_{0};
+  std::atomic<std::uint64_t> restores_{0};
+  std::atomic<std::size_t> restored_bytes_{0};
+  std::atomic<std::size_t> files_{0};
+  std::atomic<std::size_t> file_bytes_{0};
+};
+
+}  // namespace unimem::detail
