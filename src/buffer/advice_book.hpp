@@ -18,6 +18,7 @@ class AdviceBook {
   /// The buffer has another size: what held for all of it still does.
   void resize(std::size_t from, std::size_t to);
   void clear() noexcept { entries_.clear(); }
+  [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
 
   /// By advice and place in the order in which they were first given, then by offset.
   [[nodiscard]] std::vector<AdvisedRange> list() const;

@@ -220,7 +220,9 @@ std::vector<LinkStatistics> BufferCore::links() const {
 
 BufferStatistics BufferCore::statistics() const noexcept {
   auto const& counters = inside_->counters;
-  auto const& meters = *inside_->meters;
+  static Inside::Meters const none;
+  auto const* const seen = inside_->meters_to_read.load(std::memory_order_acquire);
+  auto const& meters = seen == nullptr ? none : *seen;
   constexpr auto relaxed = std::memory_order_relaxed;  // counts alone: nothing else is published through them
   return {counters.upload_bytes.load(relaxed),
           counters.uploads.load(relaxed),
@@ -270,11 +272,10 @@ void BufferCore::free() {
 }
 
 void BufferCore::reset() {
-  auto meters = std::make_shared<Inside::Meters>();
   Guard inside(*this);
   inside->check_not_captured();
   inside->drop_everything(inside->fresh_coherence(inside->bytes), inside->bytes);
-  inside->forget_history(std::move(meters));
+  inside->forget_history();
 }
 
 void BufferCore::resize(std::size_t bytes) {

@@ -37,7 +37,8 @@ class CheckedHost final : public HostWrites {
       log(LogLevel::error,
           fmt::format("{}: host bytes within [{}, {}) were written through a pointer kept from an earlier access, and "
                       "nobody said so; {}",
-                      name_, range.begin, range.end, last_marks_));
+                      name_, range.begin, range.end,
+                      last_marks_.empty() ? "nothing was declared before" : last_marks_));
       ++unmarked_;
       if (coherence.has_data() && coherence.valid(host_place).contains(range)) record(range);
     }

@@ -50,6 +50,8 @@ class Hazards {
   /// Whether every write that reaches into `range` has ended, and none left a failure to be dealt with.
   [[nodiscard]] bool writes_ended_well(ByteRange range) const noexcept;
   [[nodiscard]] bool idle() const noexcept;
+  /// Whether there has been nothing, or it has been forgotten.
+  [[nodiscard]] bool empty() const noexcept { return uses_.empty(); }
 
   /// The latest unfinished event of every queue.
   [[nodiscard]] std::vector<Event> unfinished() const;

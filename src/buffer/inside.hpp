@@ -147,9 +147,7 @@ struct BufferCore::Inside {
   /// All storage goes, with the data in it. `fresh` is for that size.
   void drop_everything(Coherence fresh, std::size_t new_size) noexcept;
   /// What was said of the buffer and counted goes, for a reset or another owner.
-  void forget_history(std::shared_ptr<Meters> fresh) noexcept;
-  /// Meters at zero that no late copy counts into: those there are, if nothing has used them.
-  [[nodiscard]] std::shared_ptr<Meters> fresh_meters() const;
+  void forget_history() noexcept;
   /// Calls `each(Storage&)` for all memory it has.
   template <class Do>
   void for_each_storage(Do const& each);
@@ -214,10 +212,10 @@ struct BufferCore::Inside {
   /// Submits them and waits; throws the first error when all have ended.
   void carry_out(Plan const& plan);
 
-  /// Starts bringing `range` up to date on the host; when it will be there.
-  Event fetch(ByteRange range);
   /// Makes `range` readable or writable at `place` in `queue`'s order. Read accesses are committed, writes are not.
   void prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue);
+  /// Starts bringing `range` up to date on the host; when it will be there.
+  Event fetch(ByteRange range);
   /// When `range` at `place` will have arrived.
   [[nodiscard]] Event arrival(Place place, ByteRange range, Queue& queue);
 
@@ -263,22 +261,23 @@ struct BufferCore::Inside {
   std::atomic<std::thread::id> holder{};  ///< of the lock, if it is held for an operation; a thread knows its own
   std::atomic<int> priority{0};
   std::atomic<Device const*> only_on{nullptr};  ///< the one device that there is memory on, if there is one
-  std::atomic<std::size_t> spillable_bytes{0};  ///< of host memory that might be spilled, likewise
   std::atomic<bool> on_several{false};
   std::atomic<std::size_t> published_bytes{0};  ///< `bytes`, for who has no lock
+  std::atomic<std::size_t> spillable_bytes{0};  ///< of host memory that might be spilled, likewise
   Coherence coherence;
   std::shared_ptr<detail::Storage> host;
   detail::AdviceBook advice;  ///< for the storage there is, and for what comes
   Tracking tracking;          ///< what serves: small buffers and shared storage are not worth tracking by page
-  std::string last_marks = "nothing was declared before";
-  bool absorbed = false;  ///< in this operation: only then does what is remembered at its end hold no user's write
+  std::string last_marks;     ///< empty: nothing was declared before
+  bool absorbed = false;      ///< in this operation: only then does what is remembered at its end hold no user's write
   std::unique_ptr<detail::HostWrites> host_writes;  ///< null: only what goes through the library counts
   std::vector<Side> sides;                          ///< by place, less one
   detail::PendingWork pending;
   Counters counters;
-  std::shared_ptr<Meters> meters = std::make_shared<Meters>();  ///< another after a reset: late copies count nowhere
-  std::vector<LinkStatistics> links;                            ///< between which places how much moved
-  std::string last_failure;                                     ///< why bytes are lost: nothing else loses any
+  std::shared_ptr<Meters> meters;  ///< made for the first copy; another after a reset: late copies count nowhere
+  std::atomic<Meters const*> meters_to_read{nullptr};  ///< the same for who has no lock
+  std::vector<LinkStatistics> links;                   ///< between which places how much moved
+  std::string last_failure;                            ///< why bytes are lost: nothing else loses any
   std::exception_ptr deferred;  ///< a failure that nobody could be told of: the next access raises it
   bool allocated = false;       ///< by `allocate()`
   std::atomic<bool> pinned{false};

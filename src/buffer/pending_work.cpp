@@ -98,7 +98,9 @@ std::exception_ptr PendingWork::take_failures_back(Coherence& coherence) {
 }
 
 void PendingWork::drop_what_is_certain() noexcept {
-  while (!entries_.empty() && entries_.front().ended() && !entries_.front().failure()) entries_.pop_front();
+  auto const uncertain =
+      std::ranges::find_if(entries_, [](Entry const& entry) { return !entry.ended() || entry.failure() != nullptr; });
+  entries_.erase(entries_.begin(), uncertain);
 }
 
 }  // namespace unimem::detail

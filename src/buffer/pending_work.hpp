@@ -3,7 +3,6 @@
 #include <unimem/coherence/coherence.hpp>
 #include <unimem/device/event.hpp>
 
-#include <deque>
 #include <exception>
 #include <vector>
 
@@ -53,7 +52,7 @@ class PendingWork {
   [[nodiscard]] std::exception_ptr take_failures_back(Coherence& coherence);
   void drop_what_is_certain() noexcept;
 
-  std::deque<Entry> entries_;  ///< in the order of their commits
+  std::vector<Entry> entries_;  ///< in the order of their commits
 };
 
 }  // namespace unimem::detail

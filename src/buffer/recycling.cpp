@@ -10,7 +10,7 @@
 
 namespace unimem {
 
-void BufferCore::Inside::forget_history(std::shared_ptr<Meters> fresh) noexcept {
+void BufferCore::Inside::forget_history() noexcept {
   allocated = false;
   pin_next = false;
   advice.clear();
@@ -21,19 +21,13 @@ void BufferCore::Inside::forget_history(std::shared_ptr<Meters> fresh) noexcept 
                               &counters.unmarked_writes, &counters.staged, &counters.unstaged}) {
     counter->store(0, std::memory_order_relaxed);
   }
-  meters = std::move(fresh);
+  meters_to_read.store(nullptr, std::memory_order_release);
+  meters.reset();
   priority.store(options.priority, std::memory_order_relaxed);
   for (auto& one : sides) {
     one.history = {};
     one.next_use = NextUse::unsaid;
   }
-}
-
-std::shared_ptr<BufferCore::Inside::Meters> BufferCore::Inside::fresh_meters() const {
-  auto const untouched = [](TransferMeter const& one) { return one.nanoseconds() == 0 && one.untimed() == 0; };
-  bool const fresh = meters.use_count() == 1 && untouched(meters->uploads) && untouched(meters->downloads) &&
-                     untouched(meters->between);
-  return fresh ? meters : std::make_shared<Meters>();
 }
 
 template <class Do>
@@ -48,7 +42,6 @@ void BufferCore::Inside::for_each_storage(Do const& each) {
 bool BufferCore::recycle(bool zero) {
   Guard inside(*this);
   inside->check_not_captured();
-  auto meters = inside->fresh_meters();
   bool kept = true;
   inside->for_each_storage([&](detail::Storage& storage) {
     bool const held = (storage.leased() || !storage.pooled() || storage.away()) && !UNIMEM_MUTANT(recycled_though_held);
@@ -64,7 +57,7 @@ bool BufferCore::recycle(bool zero) {
   } else {
     inside->drop_everything(inside->fresh_coherence(inside->bytes), inside->bytes);
   }
-  inside->forget_history(std::move(meters));
+  inside->forget_history();
   if (!kept) return false;
   for (Place place = host_place; place < inside->coherence.place_count(); ++place) {
     auto const& storage = inside->storage_at(place);

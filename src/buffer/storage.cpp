@@ -85,8 +85,7 @@ std::string Storage::lock_in_place() {
   return refusal;
 }
 
-void Storage::heed(AdviceBook const& advice) {
-  if (away()) return;
+void Storage::heed_slow(AdviceBook const& advice) {
   for (auto const& [what, place, range] : heeded_.beyond(advice)) {
     device_->advise(window(range), location(), what, place, false);
   }
@@ -116,6 +115,7 @@ void Storage::come_back(Allocation allocation, DeviceMemory part, bool wanted) {
 
 /// One event for all work here: a block takes one ticket.
 Event Storage::last_work() noexcept {
+  if (others_on_ == nullptr && hazards_.empty()) return {};
   std::vector<Event> events;
   try {
     note_others();

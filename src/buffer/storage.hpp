@@ -102,7 +102,10 @@ class Storage {
   [[nodiscard]] std::string lock_in_place();
 
   /// Tells the device which advice holds for the memory, as far as it has not been told: a hint, until the memory goes.
-  void heed(AdviceBook const& advice);
+  void heed(AdviceBook const& advice) {
+    bool const nothing = advice.empty() && heeded_.empty();
+    if (!nothing && !away()) heed_slow(advice);
+  }
 
   [[nodiscard]] Hazards& hazards() noexcept { return hazards_; }
   [[nodiscard]] Hazards const& hazards() const noexcept { return hazards_; }
@@ -170,6 +173,7 @@ class Storage {
 
  private:
   [[nodiscard]] ByteRange whole() const noexcept { return {0, memory_.bytes}; }
+  void heed_slow(AdviceBook const& advice);
   /// What others have submitted by now, recorded as ours.
   void note_others();
   [[nodiscard]] Event last_work() noexcept;
@@ -178,13 +182,13 @@ class Storage {
   Allocation allocation_;
   Ownership ownership_;
   bool zero_at_end_ = false;
+  bool exposed_ = false;
+  bool exposed_for_writing_ = false;
+  SpilledBytes spilled_;                  ///< empty: the bytes are in memory
   Location wrapped_at_ = Location::host;  ///< where memory is that came from nobody's pool
   DeviceMemory memory_;
   DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it
   AdviceBook heeded_;        ///< what the device has been told
-  bool exposed_ = false;
-  bool exposed_for_writing_ = false;
-  SpilledBytes spilled_;  ///< empty: the bytes are in memory
   Hazards hazards_;
   UsageEntry usage_;  ///< leaves the book after the memory has gone: nobody is counted out too early
   Device* others_on_ = nullptr;

@@ -36,6 +36,12 @@ void mind_forks() {
 
 Name::Name(std::string_view text) {
   if (text.empty()) return;
+  // Who makes many buffers of a name mostly makes them one after the other. What is stored stays.
+  static constinit thread_local Stored const* latest = nullptr;
+  if (latest != nullptr && latest->view == text) {
+    text_ = &latest->view;
+    return;
+  }
   mind_forks();
   std::lock_guard const lock{mutex};
   auto& names = table();
@@ -47,7 +53,8 @@ Name::Name(std::string_view text) {
     auto const key = stored->view;
     found = names.emplace(key, std::move(stored)).first;
   }
-  text_ = &found->second->view;
+  latest = found->second.get();
+  text_ = &latest->view;
 }
 
 }  // namespace unimem

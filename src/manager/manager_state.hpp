@@ -12,6 +12,7 @@
 #include "manager/use_history.hpp"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -43,10 +44,10 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
         options(std::move(given)),
         links(options.links),
         pressure(std::make_shared<detail::Pressure>(options.pressure)),
-        book(std::make_unique<detail::UsageBook>(options.leaks.stacks)) {}
         spill_files(options.spill.directory.empty()
                         ? nullptr
                         : std::make_shared<detail::SpillFiles>(options.spill.directory, options.spill.min_bytes)),
+        book(std::make_unique<detail::UsageBook>(options.leaks.stacks)) {}
   State(State const&) = delete;
   State& operator=(State const&) = delete;
   ~State() {
@@ -106,7 +107,6 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
     return bytes;
   }
 
-  MemoryManager self;  ///< what buffers call, who may live longer than the object that made this
   /// Makes room for a wish for host memory; whether it has been granted.
   template <class AWish>
   [[nodiscard]] bool spill_for(AWish& wish);
@@ -126,25 +126,27 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
     return bytes;
   }
 
+  MemoryManager self;  ///< what buffers call, who may live longer than the object that made this
   ManagerOptions const options;
   detail::EnvironmentLimits const limits = detail::EnvironmentLimits::read();
   mutable std::mutex mutex;
   std::map<std::pair<Device const*, Location>, std::unique_ptr<MemoryPool>> pools;
+  std::array<std::atomic<MemoryPool*>, 4> pools_of_host{};  ///< by location, once made: to be found without the lock
   std::map<Device const*, detail::Traffic> traffic;
   detail::Residents residents;
   Links links;
   std::shared_ptr<detail::Pressure> const pressure;
+  std::shared_ptr<detail::SpillFiles> const spill_files;  ///< null: nothing is spilled
   std::unique_ptr<detail::UsageBook> book;
   // Counts alone: nothing else is published through them, so relaxed.
-  std::shared_ptr<detail::SpillFiles> const spill_files;  ///< null: nothing is spilled
   std::atomic<std::uint64_t> reclaims{0};
   std::atomic<std::uint64_t> failed_reclaims{0};
   std::atomic<std::size_t> reclaimed_bytes{0};
-  std::atomic<std::uint64_t> cache_trims{0};
-  std::atomic<std::uint64_t> waits{0};
   std::atomic<std::uint64_t> host_reclaims{0};
   std::atomic<std::uint64_t> failed_host_reclaims{0};
   std::atomic<std::size_t> host_reclaimed_bytes{0};
+  std::atomic<std::uint64_t> cache_trims{0};
+  std::atomic<std::uint64_t> waits{0};
   std::atomic<std::uint64_t> refusals{0};
   std::atomic<std::uint64_t> refused_pinnings{0};
   std::atomic<std::uint64_t> missing_unified{0};

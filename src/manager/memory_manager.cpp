@@ -26,6 +26,12 @@ Device& host() {
 MemoryPool& MemoryManager::pool(Device& device, Location location) {
   bool const of_the_host = location == Location::host || location == Location::pinned;
   auto& home = of_the_host && !device.reaches_host_memory() ? host() : device;
+  auto const index = static_cast<std::size_t>(location);
+  auto* const known =
+      &home == &host() && index < state_->pools_of_host.size() ? &state_->pools_of_host[index] : nullptr;
+  if (known != nullptr) {
+    if (auto* const found = known->load(std::memory_order_acquire)) return *found;
+  }
   std::lock_guard const lock{state_->mutex};
   auto const key = std::pair{static_cast<Device const*>(&home), location};
   auto found = state_->pools.find(key);
@@ -40,6 +46,7 @@ MemoryPool& MemoryManager::pool(Device& device, Location location) {
       throw;
     }
   }
+  if (known != nullptr) known->store(found->second.get(), std::memory_order_release);
   return *found->second;
 }
 
@@ -87,13 +94,6 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
   sum.reclaims = state_->reclaims.load(std::memory_order_relaxed);
   sum.failed_reclaims = state_->failed_reclaims.load(std::memory_order_relaxed);
   sum.reclaimed_bytes = state_->reclaimed_bytes.load(std::memory_order_relaxed);
-  sum.cache_trims = state_->cache_trims.load(std::memory_order_relaxed);
-  sum.waits = state_->waits.load(std::memory_order_relaxed);
-  sum.refusals = state_->refusals.load(std::memory_order_relaxed);
-  sum.refused_pinnings = state_->refused_pinnings.load(std::memory_order_relaxed);
-  sum.missing_unified = state_->missing_unified.load(std::memory_order_relaxed);
-  auto const pressure = state_->pressure->counts();
-  sum.pressure_calls = pressure.calls;
   sum.host_reclaims = state_->host_reclaims.load(std::memory_order_relaxed);
   sum.failed_host_reclaims = state_->failed_host_reclaims.load(std::memory_order_relaxed);
   sum.host_reclaimed_bytes = state_->host_reclaimed_bytes.load(std::memory_order_relaxed);
@@ -106,6 +106,13 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
     sum.spill_files = counts.files;
     sum.spill_file_bytes = counts.file_bytes;
   }
+  sum.cache_trims = state_->cache_trims.load(std::memory_order_relaxed);
+  sum.waits = state_->waits.load(std::memory_order_relaxed);
+  sum.refusals = state_->refusals.load(std::memory_order_relaxed);
+  sum.refused_pinnings = state_->refused_pinnings.load(std::memory_order_relaxed);
+  sum.missing_unified = state_->missing_unified.load(std::memory_order_relaxed);
+  auto const pressure = state_->pressure->counts();
+  sum.pressure_calls = pressure.calls;
   sum.failed_pressure_calls = pressure.failures;
   sum.merged_crossings = pressure.merged;
   return sum;
@@ -163,6 +170,10 @@ Links& MemoryManager::links() noexcept {
   return state_->links;
 }
 
+detail::SpillFiles* MemoryManager::spill_files() noexcept {
+  return state_->spill_files.get();
+}
+
 void MemoryManager::add_resident(Resident& resident) {
   state_->residents.add(resident);
 }
@@ -170,10 +181,6 @@ void MemoryManager::add_resident(Resident& resident) {
 void MemoryManager::remove_resident(Resident& resident) noexcept {
   state_->residents.remove(resident);
 }
-detail::SpillFiles* MemoryManager::spill_files() noexcept {
-  return state_->spill_files.get();
-}
-
 
 detail::UseClock& MemoryManager::use_clock(Device& device) {
   return state_->traffic_on(device).clock;
