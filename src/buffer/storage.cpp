@@ -66,7 +66,15 @@ Storage::~Storage() {
     return;
   }
   static_cast<void>(last.wait_for_error());
-  if (ownership_.deleter()) ownership_.deleter()(reinterpret_cast<void*>(memory_.object));
+  if (!ownership_.deleter()) return;
+  try {
+    ownership_.deleter()(reinterpret_cast<void*>(memory_.object));
+  } catch (std::exception const& error) {
+    log(LogLevel::error, "the deleter of wrapped memory has thrown:");
+    log(LogLevel::error, error.what());
+  } catch (...) {
+    log(LogLevel::error, "the deleter of wrapped memory has thrown something that is no std::exception");
+  }
 }
 
 bool Storage::can_be_locked() const noexcept {

@@ -3,6 +3,7 @@
 #include "buffer/buffer_fixture.hpp"
 
 #include <algorithm>
+#include <stdexcept>
 #include <thread>
 
 namespace unimem::testing {
@@ -200,6 +201,36 @@ TEST_F(Copies, WrappedMemoryIsUsedInPlaceAndFreedOnce) {
                                           Location::host, Ownership::borrow()),
                InvalidArgument);
   EXPECT_THROW(std::ignore = manager.wrap(memory, 4, Location::device, Ownership::borrow()), UnsupportedOperation);
+}
+
+TEST_F(Copies, ADeleterThatThrowsEndsNothingAndOneOfMemoryThatIsRefusedIsNotCalled) {
+  alignas(64) static std::uint32_t memory[16] = {1, 2, 3};
+  int called = 0;
+  auto const throwing = [&] {
+    return Ownership::take([&](void*) {
+      ++called;
+      throw std::runtime_error("no");
+    });
+  };
+  EXPECT_THROW(std::ignore = manager.wrap<std::uint32_t>(nullptr, 4, Location::host, throwing()), InvalidArgument);
+  auto* const misaligned = reinterpret_cast<std::uint32_t*>(reinterpret_cast<char*>(memory) + 1);
+  EXPECT_THROW(std::ignore = manager.wrap(misaligned, 1, Location::host, throwing()), InvalidArgument);
+  EXPECT_THROW(std::ignore = manager.wrap(memory, 4, Location::unified, throwing()), UnsupportedOperation);
+  EXPECT_EQ(called, 0);
+  {
+    auto const buffer = manager.wrap(memory, 16, Location::host, throwing());
+  }
+  EXPECT_EQ(called, 1);
+  {
+    auto buffer = manager.wrap(memory, 16, Location::host, Ownership::take([&](void*) {
+                                 ++called;
+                                 throw 7;
+                               }));
+    buffer.sync_to_device(sim);
+    EXPECT_EQ(device_bytes(buffer, sim)[1], 2U);
+    EXPECT_EQ(called, 1);
+  }
+  EXPECT_EQ(called, 2);
 }
 
 TEST_F(Copies, AllocatedMemoryIsWhereItWasAskedFor) {

@@ -45,7 +45,8 @@ class UNIMEM_API Ownership {
   /// The caller, after the last buffer that wraps it is gone and its work has ended.
   [[nodiscard]] static Ownership borrow() { return {}; }
 
-  /// The library: calls `deleter(pointer)` once, when the last use has ended. It must not throw.
+  /// The library: calls `deleter(pointer)` once, when the last use has ended; not at all if wrapping is refused. What
+  /// it throws is told to the log, since buffers end where nobody can be told.
   [[nodiscard]] static Ownership take(std::function<void(void*)> deleter) {
     Ownership result;
     result.deleter_ = std::move(deleter);
