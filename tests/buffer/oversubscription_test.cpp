@@ -175,6 +175,44 @@ TEST_F(Oversubscription, OperandsThatDoNotFitTogetherAreRefusedAtOnceAndNobodyMa
   expect_used(buffers, std::vector<std::uint32_t>{0, 0, 0, 0, 1});
 }
 
+TEST_F(Oversubscription, TwoManagersOfOneDeviceKeepTheirLimitsAndTakeNothingFromEachOther) {
+  Device& shared = make_sim({.memory_bytes = 16 * size});
+  MemoryManager one, two;
+  one.set_limit(shared, 4 * size);
+  auto const on_shared = [&](MemoryManager& of_it) {
+    BufferOptions options;
+    options.manager = &of_it;
+    options.device = &shared;
+    return options;
+  };
+  Buffers ones, twos;
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    ones.emplace_back(words, on_shared(one)).copy_from(std::vector(words, i));
+    twos.emplace_back(words, on_shared(two)).copy_from(std::vector(words, 100 + i));
+  }
+  for (int pass = 0; pass < 2; ++pass) {
+    for (std::size_t i = 0; i < 8; ++i) {
+      add(shared.default_queue(), ones[i].slice(0, words), 1).wait();
+      add(shared.default_queue(), twos[i].slice(0, words), 1).wait();
+    }
+  }
+  EXPECT_LE(one.pool(shared, Location::device).statistics().peak_reserved_bytes, 4 * size);
+  EXPECT_GT(one.statistics().reclaims, 0U);
+  EXPECT_EQ(two.statistics().reclaims, 0U) << "there was room for all of them";
+  // Full by what the other has: that is not this one's to take, however little it has itself.
+  auto const others = two.statistics();
+  one.set_limit(shared, 16 * size);
+  UnifiedBuffer<std::uint32_t> large(10 * words, on_shared(one));
+  large.fill(1);
+  EXPECT_THROW(large.sync_to_device(shared), OutOfMemory);
+  EXPECT_EQ(two.statistics().active_bytes, others.active_bytes);
+  for (auto const& buffer : twos) EXPECT_TRUE(buffer.valid_on(shared));
+  for (std::uint32_t i = 0; i < 8; ++i) {
+    ASSERT_THAT(ones[i].to_vector(), ::testing::Each(i + 2)) << i;
+    ASSERT_THAT(twos[i].to_vector(), ::testing::Each(102 + i)) << i;
+  }
+}
+
 TEST_F(Oversubscription, WhatLeasesPinIsNamedWhenThereIsNoRoomBesides) {
   auto buffers = filled(4);
   room_for(3);
