@@ -103,6 +103,7 @@ struct Record<GlobalMemoryStatistics> {
                                      Field{"spill_files", &S::spill_files},
                                      Field{"spill_file_bytes", &S::spill_file_bytes},
                                      Field{"cache_trims", &S::cache_trims},
+                                     Field{"defragmentations", &S::defragmentations},
                                      Field{"waits", &S::waits},
                                      Field{"refusals", &S::refusals},
                                      Field{"refused_pinnings", &S::refused_pinnings},

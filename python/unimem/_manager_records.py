@@ -117,6 +117,7 @@ class GlobalMemoryStatistics(Record):
     spill_files: int
     spill_file_bytes: int
     cache_trims: int
+    defragmentations: int
     waits: int
     refusals: int
     refused_pinnings: int

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <exception>
 #include <functional>
 #include <string>
 #include <thread>
@@ -46,6 +47,11 @@ struct Wish {
       facts = error.facts();
       return false;
     }
+  }
+
+  /// Whether there is as much free as it takes, but beside blocks in use.
+  [[nodiscard]] bool lies_in_pieces() const {
+    return facts.live <= facts.limit && bytes <= facts.limit - facts.live && pool.statistics().slack_bytes != 0;
   }
 
   /// Whether all that its operation needs could be granted if all candidates gave what they have, and others so many
@@ -186,6 +192,18 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   bool const of_its_own = location == Location::device;  // what residents give goes to this very pool
   std::string failure;
   bool others_may = false, given = false;
+  if (of_its_own && wish.lies_in_pieces()) {
+    try {
+      // Within the device, which is many times faster than over its link and back.
+      constexpr std::size_t worth = 8;
+      if (defragment(device, {.max_copied_bytes = checked_multiply(worth, bytes, "bytes")}).blocks_moved != 0) {
+        state_->defragmentations.fetch_add(1, std::memory_order_relaxed);
+        if (wish.granted()) return given_out();
+      }
+    } catch (std::exception const& error) {
+      failure = error.what();  // what had been moved stays so, and the next rung may do
+    }
+  }
   for (bool hope = true; hope;) {
     hope = false;
     // Before and after: what others took meanwhile may be nobody's in the survey, and somebody's by its end.

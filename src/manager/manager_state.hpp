@@ -146,6 +146,7 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   std::atomic<std::uint64_t> failed_host_reclaims{0};
   std::atomic<std::size_t> host_reclaimed_bytes{0};
   std::atomic<std::uint64_t> cache_trims{0};
+  std::atomic<std::uint64_t> defragmentations{0};
   std::atomic<std::uint64_t> waits{0};
   std::atomic<std::uint64_t> refusals{0};
   std::atomic<std::uint64_t> refused_pinnings{0};

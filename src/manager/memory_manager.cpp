@@ -107,6 +107,7 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
     sum.spill_file_bytes = counts.file_bytes;
   }
   sum.cache_trims = state_->cache_trims.load(std::memory_order_relaxed);
+  sum.defragmentations = state_->defragmentations.load(std::memory_order_relaxed);
   sum.waits = state_->waits.load(std::memory_order_relaxed);
   sum.refusals = state_->refusals.load(std::memory_order_relaxed);
   sum.refused_pinnings = state_->refused_pinnings.load(std::memory_order_relaxed);

@@ -129,6 +129,7 @@ std::string to_json(GlobalMemoryStatistics const& statistics) {
   json["spill_files"] = statistics.spill_files;
   json["spill_file_bytes"] = statistics.spill_file_bytes;
   json["cache_trims"] = statistics.cache_trims;
+  json["defragmentations"] = statistics.defragmentations;
   json["waits"] = statistics.waits;
   json["refusals"] = statistics.refusals;
   json["refused_pinnings"] = statistics.refused_pinnings;

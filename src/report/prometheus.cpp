@@ -120,6 +120,7 @@ std::string to_prometheus(GlobalMemoryStatistics const& statistics) {
   to.gauge("spill_files", "Copies that are in files", static_cast<double>(statistics.spill_files));
   to.bytes("spill_file", "Copies that are in files", statistics.spill_file_bytes);
   to.count("cache_trims", "Times other pools' caches made room", statistics.cache_trims);
+  to.count("defragmentations", "Times blocks in use were moved together to make room", statistics.defragmentations);
   to.count("waits", "Times an operation was begun again after others in its way", statistics.waits);
   to.count("refusals", "Times nothing helped: out of memory", statistics.refusals);
   to.count("refused_pinnings", "Times no host memory could be locked", statistics.refused_pinnings);

@@ -71,6 +71,45 @@ TEST_F(Defragmenting, MovesBuffersTogetherAndKeepsEveryByte) {
   expect_contents(buffers);
 }
 
+TEST_F(Defragmenting, IsARungOfTheLadderAndComesBeforeAnybodyLosesACopy) {
+  auto buffers = scattered();
+  auto const live = pool().statistics().active_bytes;
+  manager.set_limit(sim, reserved());
+  auto const moved_before = sim.transfers();
+  constexpr std::size_t size = std::size_t{256} << 10;
+  ASSERT_LT(live + size, reserved());
+  Numbers large(size / sizeof(std::uint32_t), on_sim());
+  set(sim.default_queue(), large.slice(0), 7).wait();
+  EXPECT_EQ(manager.statistics().defragmentations, 1U);
+  EXPECT_EQ(manager.statistics().reclaims, 0U);
+  auto const moved = sim.transfers().since(moved_before);
+  EXPECT_GT(moved.device_to_device_bytes, 0U);
+  EXPECT_LE(moved.device_to_device_bytes, 8 * size);
+  EXPECT_EQ(moved.device_to_host_bytes, 0U);
+  for (auto const& buffer : buffers) EXPECT_TRUE(buffer.valid_on(sim));
+  expect_contents(buffers);
+  EXPECT_EQ(large.to_vector(), std::vector(large.size(), 7U));
+}
+
+TEST_F(Defragmenting, WhereAllIsLeasedNothingMovesAndTheRefusalSaysSo) {
+  auto buffers = scattered();
+  manager.set_limit(sim, reserved());
+  std::vector<DeviceSpan<const std::uint32_t>> leases;
+  for (auto const& buffer : buffers) leases.push_back(buffer.device_view(sim));
+  Numbers large((std::size_t{256} << 10) / sizeof(std::uint32_t), on_sim());
+  try {
+    set(sim.default_queue(), large.slice(0), 7).wait();
+    FAIL() << "what is free lies in pieces beside what is leased";
+  } catch (OutOfMemory const& refused) {
+    EXPECT_GE(refused.facts().leased, buffers.size() * buffers[0].size_bytes());
+  }
+  EXPECT_EQ(manager.statistics().defragmentations, 0U);
+  leases.clear();
+  set(sim.default_queue(), large.slice(0), 7).wait();
+  EXPECT_EQ(manager.statistics().defragmentations, 1U);
+  expect_contents(buffers);
+}
+
 TEST_F(Defragmenting, ComesToAnEnd) {
   auto buffers = scattered();
   int rounds = 0;

@@ -172,6 +172,7 @@ TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
   statistics.spill_files = 27;
   statistics.spill_file_bytes = 28;
   statistics.cache_trims = 12;
+  statistics.defragmentations = 29;
   statistics.waits = 13;
   statistics.refusals = 14;
   statistics.refused_pinnings = 15;
@@ -187,8 +188,8 @@ TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
       ElementsAre("schema", "total_allocations", "active_allocations", "active_bytes", "pooled_bytes", "reserved_bytes",
                   "reclaims", "failed_reclaims", "reclaimed_bytes", "host_reclaims", "failed_host_reclaims",
                   "host_reclaimed_bytes", "spills", "spilled_bytes", "restores", "restored_bytes", "spill_files",
-                  "spill_file_bytes", "cache_trims", "waits", "refusals", "refused_pinnings", "missing_unified",
-                  "pressure_calls", "failed_pressure_calls", "merged_crossings", "pools"));
+                  "spill_file_bytes", "cache_trims", "defragmentations", "waits", "refusals", "refused_pinnings",
+                  "missing_unified", "pressure_calls", "failed_pressure_calls", "merged_crossings", "pools"));
   EXPECT_EQ(json["schema"], 1);
   EXPECT_EQ(json["reclaims"], 6);
   EXPECT_EQ(json["failed_reclaims"], 11);
@@ -202,6 +203,7 @@ TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
   EXPECT_EQ(json["spill_files"], 27);
   EXPECT_EQ(json["spill_file_bytes"], 28);
   EXPECT_EQ(json["cache_trims"], 12);
+  EXPECT_EQ(json["defragmentations"], 29);
   EXPECT_EQ(json["waits"], 13);
   EXPECT_EQ(json["refusals"], 14);
   EXPECT_EQ(json["refused_pinnings"], 15);

@@ -67,8 +67,8 @@ TEST(Prometheus, OfEachFamilyTypeAndHelpAreSaidOnceBeforeItsNumbers) {
       ++numbers;
     }
   }
-  EXPECT_EQ(families, 25U + 11U);
-  EXPECT_EQ(numbers, 25U + 2 * 11U);
+  EXPECT_EQ(families, 26U + 11U);
+  EXPECT_EQ(numbers, 26U + 2 * 11U);
 }
 
 TEST(Prometheus, NamesOfBuffersAreEscaped) {

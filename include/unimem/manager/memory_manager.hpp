@@ -98,6 +98,7 @@ struct GlobalMemoryStatistics {
   std::size_t spill_files = 0;         ///< copies that are in files now
   std::size_t spill_file_bytes = 0;    ///< that are in files now
   std::uint64_t cache_trims = 0;       ///< times other pools' caches made room
+  std::uint64_t defragmentations = 0;  ///< times blocks in use were moved together to make room
   std::uint64_t waits = 0;             ///< times an operation was begun again after others that were in its way
   std::uint64_t refusals = 0;          ///< times nothing of all that helped: OutOfMemory
   std::uint64_t refused_pinnings = 0;  ///< times ordinary host memory served since none could be locked
@@ -148,7 +149,8 @@ class UNIMEM_API MemoryManager {
   [[nodiscard]] MemoryPool& pool(Device& device, Location location);
 
   /// Memory from that pool. If it is full, the device's other pools give their caches back, and if it is device memory,
-  /// residents are asked to make room, those that lose least by it first, until it fits; none is asked if all of them
+  /// blocks of residents are moved together where there is enough between them, as `defragment` does; then residents
+  /// are asked to make room, those that lose least by it first, until it fits; none is asked if all of them
   /// could not make enough. For host memory, pageable or pinned, they are asked if there is a directory to spill to:
   /// those whose host memory nobody has an address of. Where what is missing is in use by operations of other threads,
   /// those are waited for, ten seconds at most. Then throws OutOfMemory with the largest holders, what leases pin, and
