@@ -34,6 +34,10 @@
   FAULT(hints_ignored, "does not listen to what is going to be used")                         \
   FAULT(priorities_ignored, "takes memory back from who has priority")                        \
   FAULT(sums_unannounced, "makes room for one operand where all of them will never fit")      \
+  FAULT(spilled_though_exposed, "takes host memory from under an address")                    \
+  FAULT(spilled_though_leased, "takes host memory from under a mapping")                      \
+  FAULT(spilled_under_work, "takes host memory before it has been read")                      \
+  FAULT(spilled_and_not_read, "leaves in a file what was there")                              \
   FAULT(recycled_dirty, "leaves the next owner of a buffer what was dirty before")            \
   FAULT(recycled_work_forgotten, "does not order the next owner behind pending work")         \
   FAULT(recycled_failures_kept, "tells the next owner of failures before his time")           \

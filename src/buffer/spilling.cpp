@@ -34,7 +34,8 @@ detail::Storage* BufferCore::Inside::in_memory_of_host() const noexcept {
 bool BufferCore::Inside::may_spill(Location location) const noexcept {
   if (spill_files == nullptr || bytes < spill_files->min_bytes() || bytes == 0 || captured || host_writes) return false;
   auto const* const storage = in_memory_of_host();
-  return storage != nullptr && storage->may_go_away() && storage->location() == location && coherence.has_data();
+  if (storage == nullptr || (storage->exposed() && !UNIMEM_MUTANT(spilled_though_exposed))) return false;
+  return storage->may_go_away() && storage->location() == location && coherence.has_data();
 }
 
 BufferCore::Reclaimable BufferCore::Inside::spill_offer(Location location) const noexcept {
@@ -59,7 +60,7 @@ void BufferCore::Inside::come_to_slow(detail::Storage& storage, bool overwritten
   host_uses->history.used(host_uses->clock, bytes);
   if (!storage.away()) return;
   auto [block, part] = new_host_block(bytes);
-  storage.come_back(std::move(block), part, !overwritten);
+  storage.come_back(std::move(block), part, !overwritten && !UNIMEM_MUTANT(spilled_and_not_read));
   storage.count_in(manager->usage_book(), name, id);
   storage.heed(advice);
 }
@@ -82,17 +83,19 @@ std::size_t BufferCore::try_spill(Location location) {
   lock.release();
   Guard inside(*this, std::adopt_lock);
   auto* const storage = inside->in_memory_of_host();
-  if (!inside->may_spill(location) || storage->leased()) return 0;
+  bool const leased = storage != nullptr && storage->leased() && !UNIMEM_MUTANT(spilled_though_leased);
+  if (leased || !inside->may_spill(location)) return 0;
   // Failures are the owner's to hear of: they wait for his next access.
   auto told = std::exchange(inside->deferred, nullptr);
   try {
-    inside->settle(inside->whole(), true);
+    inside->settle(inside->whole(), !UNIMEM_MUTANT(spilled_under_work));
   } catch (std::exception const&) {
     if (!told) told = std::current_exception();
   }
   inside->deferred = std::move(told);
-  storage->wait_to_write(inside->whole());
-  if (!inside->may_spill(location) || !storage->at_rest()) return 0;
+  bool const waits = !UNIMEM_MUTANT(spilled_under_work);
+  if (waits) storage->wait_to_write(inside->whole());
+  if (!inside->may_spill(location) || (waits && !storage->at_rest())) return 0;
 
   auto const given = storage->capacity();
   if (auto* const device = inside->device_holding(inside->whole())) {

@@ -73,10 +73,8 @@ class Storage {
 
   /// Whether its bytes are in a file: there is no memory then, and nobody who has a share in it may look for any.
   [[nodiscard]] bool away() const noexcept { return spilled_.size() != 0; }
-  /// Whether it may go there: nobody has an address of it, nor asked for it to stay or to be wiped out.
-  [[nodiscard]] bool may_go_away() const noexcept {
-    return allocation_ && serves_host() && !exposed_ && !locked_ && !zero_at_end_;
-  }
+  /// Whether it may go there, if nobody has an address of it: no one has asked for it to stay, or to be wiped out.
+  [[nodiscard]] bool may_go_away() const noexcept { return allocation_ && serves_host() && !locked_ && !zero_at_end_; }
   /// Gives memory that is at rest back to its pool; `spilled` has all its bytes.
   void go_away(SpilledBytes spilled) noexcept;
   /// Takes new memory, of which `part` is used, and reads the bytes back if they are `wanted`. Throws IoError, and is

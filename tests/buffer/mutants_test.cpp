@@ -8,6 +8,7 @@
 #include "buffer/model.hpp"
 #include "buffer/recycling.hpp"
 #include "buffer/reuse.hpp"
+#include "buffer/spilled.hpp"
 #include "device/gate.hpp"
 
 #include <gtest/gtest.h>
@@ -250,6 +251,7 @@ std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   if (!finding) finding = found_by_crossing();
   if (!finding) finding = found_by_leases();
   if (auto const broken = finding ? std::nullopt : Evicting::run()) finding = {"the eviction test", *broken};
+  if (auto const broken = finding ? std::nullopt : broken_by_spilling()) finding = {"the spilling test", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_recycling()) finding = {"the recycling test", *broken};
   for (auto seed = first_seed; seed < first_seed + seeds && !finding; ++seed) finding = found_by_model(seed);
   detail::active_buffer_mutant = BufferMutant::none;
