@@ -67,6 +67,9 @@ struct Block {
   std::chrono::steady_clock::time_point cached_since{};
   std::uint64_t cached_as = 0;  ///< running number of its release: the order of ages, whatever the clock says
 
+  Block* older = nullptr;  ///< its neighbours by age among the cached blocks of its doubling, while it is cached
+  Block* newer = nullptr;
+
   BlockList::iterator place;   ///< itself, in whichever list it is
   BlockIndex::node_type node;  ///< its place in the index by capacity, while it is not cached
 

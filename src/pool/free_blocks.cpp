@@ -3,6 +3,7 @@
 #include "pool/mutants.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <stdexcept>
 #include <utility>
@@ -14,6 +15,9 @@ namespace {
 // oldest of a size end first, so if these many are still busy, looking further rarely pays.
 constexpr int most_looks = 32;
 
+// The same for the few of each doubling that are the first to be given back.
+constexpr int most_looks_each = 4;
+
 }  // namespace
 
 void FreeBlocks::add(BlockList& from, Block& block, std::chrono::steady_clock::time_point now) noexcept {
@@ -21,6 +25,7 @@ void FreeBlocks::add(BlockList& from, Block& block, std::chrono::steady_clock::t
   block.cached_as = ++releases_;
   by_age_.splice(by_age_.end(), from, block.place);
   by_capacity_.insert(std::move(block.node));
+  chain(block);
   bytes_ += block.capacity();
 }
 
@@ -30,11 +35,13 @@ void FreeBlocks::add_released_earlier(BlockList& from, Block& block) noexcept {
   while (behind != by_age_.begin() && std::prev(behind)->cached_as > block.cached_as) --behind;
   by_age_.splice(behind, from, block.place);
   by_capacity_.insert(std::move(block.node));
+  chain(block);
   bytes_ += block.capacity();
 }
 
 void FreeBlocks::remove(Block& block, BlockList& to) noexcept {
   block.node = by_capacity_.extract(&block);
+  unchain(block);
   to.splice(to.end(), by_age_, block.place);
   bytes_ -= block.capacity();
 }
@@ -61,6 +68,57 @@ BlockList FreeBlocks::take_oldest(std::size_t bytes, bool also_pending) noexcept
     remove(block, taken);
   }
   return taken;
+}
+
+BlockList FreeBlocks::take_bulkiest(std::size_t bytes) noexcept {
+  BlockList taken;
+  for (std::size_t sum = 0; sum < bytes;) {
+    auto* const block = bulkiest();
+    if (block == nullptr) break;
+    sum += block->capacity();
+    remove(*block, taken);
+  }
+  return taken;
+}
+
+Block* FreeBlocks::bulkiest() const noexcept {
+  Block* bulkiest = nullptr;
+  double most = 0;
+  // The oldest of a doubling stands for all of it: the others are at most twice as large, and younger.
+  for (auto left = occupied_; left != 0; left &= left - 1) {
+    int looks = most_looks_each;
+    auto* block = chains_[static_cast<std::size_t>(std::countr_zero(left))].oldest;
+    while (block != nullptr && looks-- > 0 && !block->settled()) block = block->newer;
+    if (block == nullptr || looks < 0) continue;
+    auto const bulk = static_cast<double>(block->capacity()) * static_cast<double>(releases_ - block->cached_as + 1);
+    if (bulk <= most) continue;
+    most = bulk;
+    bulkiest = block;
+  }
+  return bulkiest;
+}
+
+FreeBlocks::Chain& FreeBlocks::chain_of(Block const& block) noexcept {
+  return chains_[static_cast<std::size_t>(std::bit_width(block.capacity() | 1)) - 1];
+}
+
+void FreeBlocks::chain(Block& block) noexcept {
+  auto& chain = chain_of(block);
+  auto* before = chain.newest;
+  while (before != nullptr && before->cached_as > block.cached_as) before = before->older;
+  block.older = before;
+  block.newer = before == nullptr ? chain.oldest : before->newer;
+  (block.older == nullptr ? chain.oldest : block.older->newer) = &block;
+  (block.newer == nullptr ? chain.newest : block.newer->older) = &block;
+  occupied_ |= std::uint64_t{1} << (&chain - chains_.data());
+}
+
+void FreeBlocks::unchain(Block& block) noexcept {
+  auto& chain = chain_of(block);
+  (block.older == nullptr ? chain.oldest : block.older->newer) = block.newer;
+  (block.newer == nullptr ? chain.newest : block.newer->older) = block.older;
+  block.older = block.newer = nullptr;
+  if (chain.oldest == nullptr) occupied_ &= ~(std::uint64_t{1} << (&chain - chains_.data()));
 }
 
 BlockList FreeBlocks::take_released_until(std::uint64_t number) noexcept {
@@ -112,6 +170,19 @@ void FreeBlocks::validate() const {
   if (by_capacity_.size() != by_age_.size())
     throw std::logic_error("FreeBlocks: the index holds a block that is not cached");
   if (sum != bytes_) throw std::logic_error("FreeBlocks: the bytes do not add up");
+  std::size_t chained = 0;
+  for (std::size_t i = 0; i < chains_.size(); ++i) {
+    Block const* before = nullptr;
+    for (auto const* block = chains_[i].oldest; block != nullptr; block = block->newer) {
+      bool const in_order = block->older == before && (before == nullptr || before->cached_as <= block->cached_as);
+      if (!in_order) throw std::logic_error("FreeBlocks: a chain out of order");
+      before = block;
+      ++chained;
+    }
+    bool const known = chains_[i].newest == before && (occupied_ >> i & 1) == (before == nullptr ? 0U : 1U);
+    if (!known) throw std::logic_error("FreeBlocks: the end of a chain, or its bit, says something else");
+  }
+  if (chained != by_age_.size()) throw std::logic_error("FreeBlocks: a cached block is in no chain");
 }
 
 }  // namespace unimem::detail

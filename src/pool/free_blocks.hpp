@@ -3,6 +3,7 @@
 #include "pool/block.hpp"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -11,8 +12,9 @@ namespace unimem::detail {
 
 /// The cached blocks of a pool, found by size for reuse and by age for giving back.
 ///
-/// Two orders over the same nodes: a list in the order of release and a search tree by capacity. Everything but
-/// `validate` relinks nodes and cannot fail. Not thread-safe; the pool locks.
+/// Three orders over the same nodes: a list in the order of release, a search tree by capacity, and the order of
+/// release once more for each doubling of the capacity. Everything but `validate` relinks nodes and cannot fail. Not
+/// thread-safe; the pool locks.
 class FreeBlocks {
  public:
   /// Caches a block of the list `from`.
@@ -37,6 +39,11 @@ class FreeBlocks {
   /// asked for.
   [[nodiscard]] BlockList take_oldest(std::size_t bytes, bool also_pending) noexcept;
 
+  /// Takes blocks that hold the most memory for the longest, capacity times the releases since their own, until they
+  /// make up at least `bytes`. Large ones go so after a little while, small ones, which cost next to nothing to keep,
+  /// after a long one. Leaves pending ones, and those behind several that are.
+  [[nodiscard]] BlockList take_bulkiest(std::size_t bytes) noexcept;
+
   /// Takes the blocks released before or with this number, oldest first, without pending ones.
   [[nodiscard]] BlockList take_released_until(std::uint64_t number) noexcept;
 
@@ -58,8 +65,21 @@ class FreeBlocks {
   void validate() const;
 
  private:
+  /// The cached blocks of one doubling, chained by `Block::newer`.
+  struct Chain {
+    Block* oldest = nullptr;
+    Block* newest = nullptr;
+  };
+
+  [[nodiscard]] Chain& chain_of(Block const& block) noexcept;
+  void chain(Block& block) noexcept;
+  void unchain(Block& block) noexcept;
+  [[nodiscard]] Block* bulkiest() const noexcept;
+
   BlockList by_age_;
   BlockIndex by_capacity_;
+  std::array<Chain, 64> chains_{};
+  std::uint64_t occupied_ = 0;  ///< a bit for each chain that has anything
   std::size_t bytes_ = 0;
   std::uint64_t releases_ = 0;
 };

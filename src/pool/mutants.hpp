@@ -24,6 +24,8 @@
   FAULT(owners_data_left, "leaves in a block what its owner wrote")                    \
   FAULT(erased_under_work, "overwrites a block before its work has ended")             \
   FAULT(failed_erasure_missed, "takes a block for overwritten when that has failed")   \
+  FAULT(budget_ignored, "keeps every allocation until a limit is reached")             \
+  FAULT(peaks_miscounted, "counts what is on its way to the core as in use")           \
   FAULT(moves_without_gain, "has blocks moved to places that are no better")
 
 #ifdef UNIMEM_POOL_MUTANTS_ON

@@ -18,8 +18,9 @@
 namespace unimem::detail {
 namespace {
 
-// What a pool may hold beyond a quarter more than it ever had in use at once. A program that goes through many sizes
-// would otherwise collect one block of each; one that is small anyway need not be kept tidy.
+// What a pool may hold beyond the most it ever had in use at once: a fifth of that, or this where it is more. A program
+// that goes through many sizes would otherwise collect one block of each; one that is small anyway need not be kept
+// tidy.
 constexpr std::size_t spare_budget = std::size_t{64} << 20;
 
 /// Throws InvalidArgument for a queue that was moved from.
@@ -166,7 +167,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
       fail(lock, bytes, refusal);
     }
     if (!refused && capacity <= room()) {
-      if (give_back(lock, free_.take_oldest(surplus_with(capacity), false)) != 0) continue;
+      if (give_back(lock, take_surplus(capacity)) != 0) continue;
       if (auto* const fresh = grow(lock, capacity, bytes, options, refusal)) return *fresh;
       refused = true;
       continue;  // the lock was dropped: a block that fits may have come back
@@ -359,12 +360,13 @@ std::size_t PoolCore::affordable(std::size_t bytes, bool rounded) const noexcept
   return bytes <= most ? bytes : 0;
 }
 
-std::size_t PoolCore::surplus_with(std::size_t capacity) const noexcept {
-  if (extents_ != nullptr) return everything;
+BlockList PoolCore::take_surplus(std::size_t capacity) noexcept {
+  if (extents_ != nullptr) return free_.take_oldest(everything, false);  // united they may serve
+  if (UNIMEM_MUTANT(budget_ignored)) return {};
   auto const peak = std::max(counts_.peak_active_bytes, counts_.active_bytes + growing_ + capacity);
-  auto const budget = peak + peak / 4 + spare_budget;
+  auto const budget = peak + std::max(peak / 5, spare_budget);
   auto const reserved = counts_.active_bytes + growing_ + free_.bytes() + capacity;
-  return reserved > budget ? reserved - budget : 0;
+  return free_.take_bulkiest(reserved > budget ? reserved - budget : 0);
 }
 
 std::size_t PoolCore::limit() const noexcept {

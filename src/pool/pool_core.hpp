@@ -138,8 +138,8 @@ class PoolCore {
   /// The largest cached block that serves a request.
   [[nodiscard]] std::size_t largest_block_for(std::size_t bytes) const noexcept;
 
-  /// How many cached bytes should go before a block of `capacity` is added, for the cache to stay within its budget.
-  [[nodiscard]] std::size_t surplus_with(std::size_t capacity) const noexcept;
+  /// Takes what is cached and should go before a block of `capacity` is added, for the cache to stay within its budget.
+  [[nodiscard]] BlockList take_surplus(std::size_t capacity) noexcept;
 
   // What is not as quick: tail calls, so that the quick part has nothing to save.
   [[nodiscard]] Block& acquire_otherwise(std::size_t bytes, AcquireOptions const& options);

@@ -71,8 +71,12 @@ void PoolCore::take_back(Block& block, std::optional<Extents::Returning>& return
 
 void PoolCore::take_back(std::span<Block* const> blocks) noexcept {
   if (blocks.empty()) return;
+  std::size_t bytes = 0;
+  for (auto const* const block : blocks) bytes += block->capacity();
   Lock const lock{mutex_};
-  note_peak(parking_.own());
+  auto* const own = parking_.own();
+  // They are parked nowhere any more, and still counted as in use.
+  note_peak(own, parking_.bytes_beside(own) + (UNIMEM_MUTANT(peaks_miscounted) ? 0 : bytes));
   auto returning = uniting();
   for (auto* const block : blocks) take_back(*block, returning);
   changed();

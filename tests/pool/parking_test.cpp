@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <barrier>
@@ -17,8 +18,10 @@
 #include <latch>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
 // Blocks that their threads keep for themselves: what is gained by it, and that nobody else loses by it.
@@ -134,6 +137,28 @@ TEST(PoolParking, WhatAnotherThreadKeepsIsReusedRatherThanReportedAsMissing) {
   });
   EXPECT_EQ(pool.acquire(1 * MiB).memory().object, object);
   EXPECT_EQ(device.driver_calls(), 1U);
+}
+
+TEST(PoolParking, ThePeakOfOneThreadIsExactWhereverItsBlocksGo) {
+  constexpr unsigned seed = 7;
+  std::mt19937 random{seed};
+  ScriptedDevice device{16 * GiB};
+  MemoryPool pool{device, Location::device};
+  std::vector<Allocation> blocks;
+  std::size_t live = 0, peak = 0;
+  for (int round = 0; round < 5'000; ++round) {
+    if (blocks.size() < 12 && random() % 2 == 0) {
+      blocks.push_back(pool.acquire(1 + random() % (std::size_t{1} << (12 + random() % 15))));
+      live += blocks.back().capacity();
+      peak = std::max(peak, live);
+    } else if (!blocks.empty()) {
+      std::swap(blocks[random() % blocks.size()], blocks.back());
+      live -= blocks.back().capacity();
+      blocks.pop_back();
+    }
+    ASSERT_EQ(pool.statistics().peak_active_bytes, peak) << "seed " << seed << ", round " << round;
+  }
+  pool.validate();
 }
 
 TEST(PoolParking, TrimTakesFromEveryThread) {

@@ -97,8 +97,9 @@ namespace detail {
 
 /// Memory of one device at one location, kept for reuse. Freed blocks are cached and handed out again to requests they
 /// fit nearly exactly; nothing returns to the driver before the work that uses it has ended. The cache is bounded even
-/// without options: before taking new memory a pool gives back the oldest cached blocks that are done until it holds no
-/// more than a quarter and 64 MiB beyond the most it ever had in use at once.
+/// without options: before taking new memory for a block of its own, a pool gives back cached blocks that are done,
+/// those that are large and old first, until it holds no more than a fifth, or 64 MiB, beyond the most it ever had in
+/// use at once.
 ///
 /// Each thread keeps a few of the blocks it has released for itself, bounded in bytes, so that asking again for what
 /// was just released takes no lock. What no thread keeps is whole driver allocations behind one lock. Before anything
