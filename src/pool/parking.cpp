@@ -72,8 +72,11 @@ class Memberships {
 
 }  // namespace
 
-Parking::Parking(PoolCore& core, bool enabled) noexcept
-    : core_(core), pool_(enabled && barriers_are_asymmetric() ? next_pool() : 0), depots_(pool_ != 0) {}
+Parking::Parking(PoolCore& core, Use use) noexcept
+    : core_(core),
+      pool_(use != Use::none && barriers_are_asymmetric() ? next_pool() : 0),
+      quick_pool_(use == Use::quick ? pool_ : 0),
+      depots_(pool_ != 0) {}
 
 Block* Parking::take(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
   if (pool_ == 0) return nullptr;
@@ -98,11 +101,12 @@ Block* Parking::take_from_depot(Magazines& own, std::size_t bytes, std::uint64_t
   return count == 0 ? nullptr : own.take(bytes, queue, name);
 }
 
-bool Parking::keep(Block& block) noexcept {
+bool Parking::keep(Block& block, std::uint64_t number) noexcept {
   if (pool_ == 0) return false;
   auto* own = this->own();
   if (own == nullptr) own = enroll();
   if (own == nullptr || !own->enter()) return false;
+  own->catch_up(number);
   if (own->sends_on(block)) {
     auto* const one = &block;
     own->send_on(block);

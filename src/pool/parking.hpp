@@ -53,14 +53,16 @@ extern constinit thread_local MagazineTable magazine_table;
 /// having seized them), the mutex of the core, a depot's.
 class Parking {
  public:
-  explicit Parking(PoolCore& core, bool enabled) noexcept;
+  /// How a pool's blocks are parked: not at all, only by calls that looked at the clock, or also the quick way.
+  enum class Use : std::uint8_t { none, timed, quick };
+  Parking(PoolCore& core, Use use) noexcept;
   Parking(Parking const&) = delete;
   Parking& operator=(Parking const&) = delete;
 
   /// A parked block for `bytes` that is ready for the host, if it is where it mostly is: on top of this thread's
   /// magazine. Takes no lock, no atomic read-modify-write, and calls nothing.
   [[nodiscard]] Block* take_ready(std::size_t bytes, Name name) noexcept {
-    auto* const own = magazine_table.find(pool_);
+    auto* const own = magazine_table.find(quick_pool_);
     if (own == nullptr || !own->enter()) [[unlikely]]
       return nullptr;
     auto* const block = own->take_ready(bytes, name);
@@ -70,7 +72,7 @@ class Parking {
 
   /// Parks a block that was just released, marked with who may go on with it, if there is room as things are.
   [[nodiscard]] bool keep_quickly(Block& block) noexcept {
-    auto* const own = magazine_table.find(pool_);
+    auto* const own = magazine_table.find(quick_pool_);
     if (own == nullptr || !own->enter()) [[unlikely]]
       return false;
     bool const kept = own->keep(block);
@@ -82,11 +84,14 @@ class Parking {
   /// thread's magazines or a depot; null if there is none.
   [[nodiscard]] Block* take(std::size_t bytes, std::uint64_t queue, Name name) noexcept;
 
-  /// Parks a block that was just released, unless it does not belong here: then it is the core's to take back.
-  [[nodiscard]] bool keep(Block& block) noexcept;
+  /// Parks a block that was just released, unless it does not belong here: then it is the core's to take back. Its
+  /// release gets a number above `number`.
+  [[nodiscard]] bool keep(Block& block, std::uint64_t number) noexcept;
 
   /// Brings everything that is parked back to the core if that is more than so many bytes. False if it was not.
   bool flush_all(std::size_t unfelt = 0) noexcept;
+
+  [[nodiscard]] bool is_used() const noexcept { return pool_ != 0; }
 
   /// This thread's magazines, null if it has none. What they count may be asked under the core's mutex.
   [[nodiscard]] Magazines* own() const noexcept {
@@ -140,7 +145,8 @@ class Parking {
   void release_all() noexcept;
 
   PoolCore& core_;
-  std::uint64_t const pool_;  ///< its number: 0 for a pool that parks nothing
+  std::uint64_t const pool_;        ///< its number: 0 for a pool that parks nothing
+  std::uint64_t const quick_pool_;  ///< the same, or 0, which nobody has, if each call is to look at the clock
   std::mutex mutex_;
   std::vector<std::shared_ptr<ThreadMagazines>> threads_;  ///< changed with both mutex_ and the core's mutex
   int seizures_ = 0;

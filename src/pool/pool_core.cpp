@@ -66,7 +66,7 @@ PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
       objects_(device, location, options_.upstream),
       eraser_(options_.zero_on_release ? std::make_unique<Eraser>(device, location) : nullptr),
       max_bytes_(options_.max_bytes),
-      parking_(*this, recorder_ == nullptr && eraser_ == nullptr && !trims_by_itself()) {}
+      parking_(*this, use_of_parking()) {}
 
 void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
   auto& self = *core;
@@ -105,15 +105,17 @@ Block& PoolCore::acquire_otherwise(std::size_t bytes, AcquireOptions const& opti
   if (options.alignment != 0) check_alignment(options.alignment, device_.info().alignment);
   auto const queue = options.queue == nullptr ? 0 : id_of(*options.queue);
   if (recorder_ != nullptr) return acquire_recorded(bytes, queue, options);
+  auto const time = now();
   auto* const parked = parking_.take(bytes, queue, options.name);
-  if (parked == nullptr) return acquire_here(bytes, queue, options);
-  expose(*parked);
-  return *parked;
+  if (parked != nullptr) expose(*parked);
+  auto& block = parked != nullptr ? *parked : acquire_here(bytes, queue, options, time);
+  if (ages_are_due(time)) look_at_ages(time);  // an old block that fits serves first
+  return block;
 }
 
 Block& PoolCore::acquire_recorded(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options) {
   try {
-    auto& block = acquire_here(bytes, queue, options);
+    auto& block = acquire_here(bytes, queue, options, now());
     recorder_->allocated(block, bytes, queue);
     return block;
   } catch (OutOfMemory const&) {
@@ -122,9 +124,7 @@ Block& PoolCore::acquire_recorded(std::size_t bytes, std::uint64_t queue, Acquir
   }
 }
 
-Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options) {
-  auto const time = now();
-
+Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options, Time time) {
   std::string refusal;   // what the driver said when it last had no memory
   bool refused = false;  // it has said so, and nothing has changed since
   bool rounded = true;   // asking for a near-exact class, not for the bare bytes
@@ -186,13 +186,14 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
 }
 
 Block* PoolCore::acquire_cached(std::size_t bytes, Name name) {
+  auto const time = now();
+  if (ages_are_due(time)) look_at_ages(time);
   if (auto* const parked = parking_.take(bytes, 0, name)) {
     expose(*parked);
     return parked;
   }
   AcquireOptions options;
   options.name = name;
-  auto const time = now();
   for (bool looked = false;; looked = true) {
     Lock lock{mutex_};
     auto* const cached = free_.find(bytes, largest_block_for(bytes), 0, false);

@@ -41,9 +41,10 @@ class AllocationRecorder;
 /// Most blocks never come here: a released one is parked (Parking), and taken from there. What is parked counts as in
 /// use here, until it is brought back: before new memory is taken (unless it is less than a hundredth of what there is,
 /// and pages can be had), and before anything is refused, given back or waited for; as long as that lasts nothing is
-/// parked. A pool that gives blocks back by their age or beyond a threshold parks none, since that is decided at each
-/// release; nor does one whose blocks are recorded (AllocationRecorder) or overwritten (Eraser), so that the quick way
-/// need not ask.
+/// parked. A pool that gives blocks back by their age parks them by calls that look at the clock, and once some may be
+/// too old (look_at_ages) brings all of them back. One that gives them back beyond a threshold parks none, since that
+/// is decided at each release; nor does one whose blocks are recorded (AllocationRecorder) or overwritten (Eraser), so
+/// that the quick way need not ask.
 ///
 /// A block that cannot be overwritten goes back to the driver. What is part of a page cannot go alone: it stays out of
 /// use, counted as in use by nobody's hand, until the pool ends.
@@ -117,13 +118,19 @@ class PoolCore {
 
   static constexpr std::size_t everything = std::numeric_limits<std::size_t>::max();
 
-  /// Whether each release decides on what is cached.
+  /// Whether something is given back unasked, by age or beyond a threshold.
   [[nodiscard]] bool trims_by_itself() const noexcept;
+  [[nodiscard]] Parking::Use use_of_parking() const noexcept;
 
   /// The moment before which a cached block is too old; the clock's beginning when age does not matter. Calls the
   /// user's clock.
   [[nodiscard]] Time now() const;
   [[nodiscard]] Time expiry(Time now) const noexcept;
+
+  /// Whether something that is parked may be too old. One load.
+  [[nodiscard]] bool ages_are_due(Time now) const noexcept;
+  /// Brings back what is parked and gives back what is too old.
+  void look_at_ages(Time now) noexcept;
 
   /// Bytes the limit leaves beside live memory, memory in transit and, with them, cached blocks. All under the lock.
   [[nodiscard]] std::size_t limit() const noexcept;
@@ -147,8 +154,8 @@ class PoolCore {
 
   /// What nothing parked serves, and what cannot be parked; the first with a line for it.
   [[nodiscard]] Block& acquire_recorded(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options);
-  [[nodiscard]] Block& acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options);
-  void release_here(Block& block) noexcept;
+  [[nodiscard]] Block& acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options, Time now);
+  void release_here(Block& block, Time now) noexcept;
 
   // Each of these is called with the lock held and may drop it meanwhile. Those that return a block return without it.
   /// Null if the block turns out to be fit for nobody.
@@ -243,6 +250,8 @@ class PoolCore {
   unsigned inside_ = 0;           ///< calls that a pool's end may overtake and that are not done yet
   std::uint64_t idle_until_ = 0;  ///< the last release before idle blocks were last looked for
   Time idle_since_{};             ///< when the extents' idle pages were last looked at
+  std::atomic<Time> young_since_{
+      Time::min()};  ///< nothing parked is due until an interval after this; the least: unknown
   PoolStatistics counts_;
   std::size_t below_ = 0;  ///< the marks between which a watcher expects the active bytes
   std::size_t above_ = everything;

@@ -3,6 +3,9 @@
 #include "pool/allocation_recorder.hpp"
 #include "pool/mutants.hpp"
 
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <utility>
@@ -10,6 +13,15 @@
 // What becomes of blocks that their owners, or the threads that kept them, have given back to a pool.
 
 namespace unimem::detail {
+namespace {
+
+/// Where ages matter releases are numbered by their time: what threads that know nothing of each other have numbered is
+/// in order then.
+std::uint64_t number_at(std::chrono::steady_clock::time_point time) noexcept {
+  return static_cast<std::uint64_t>(std::max<std::chrono::nanoseconds>(time.time_since_epoch(), {}).count());
+}
+
+}  // namespace
 
 void PoolCore::release_otherwise(Block& block, Event last_use) noexcept {
   if (recorder_ != nullptr) recorder_->released(block, last_use);
@@ -18,11 +30,13 @@ void PoolCore::release_otherwise(Block& block, Event last_use) noexcept {
   if (eraser_ != nullptr) eraser_->begin(block);
   block.parked_for = UNIMEM_MUTANT(parked_for_anybody) ? 0 : block.only_queue();
   if (block.parked_for == 0) hide(block);
-  if (block.parked_for == Block::no_queue || !parking_.keep(block)) release_here(block);
+  auto const time = now();
+  if (ages_are_due(time)) look_at_ages(time);  // while the block is in use and keeps the core alive
+  block.cached_since = time;
+  if (block.parked_for == Block::no_queue || !parking_.keep(block, number_at(time))) release_here(block, time);
 }
 
-void PoolCore::release_here(Block& block) noexcept {
-  auto const time = now();
+void PoolCore::release_here(Block& block, Time time) noexcept {
   if (block.settled()) hide(block);
   ++block.generation;
 
@@ -32,6 +46,7 @@ void PoolCore::release_here(Block& block) noexcept {
   note_peak(own);
   count_out(block);
   if (own != nullptr) free_.catch_up(own->releases());
+  free_.catch_up(number_at(time));
   if (auto returning = uniting(); !unite(block, returning)) free_.add(live_, block, time);
   if (own != nullptr) own->catch_up(free_.releases());
   changed();

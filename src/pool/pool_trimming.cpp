@@ -14,6 +14,32 @@ bool PoolCore::trims_by_itself() const noexcept {
   return options_.trim_interval.count() != 0 || options_.release_threshold != everything;
 }
 
+Parking::Use PoolCore::use_of_parking() const noexcept {
+  bool const counted = options_.release_threshold != everything;
+  if (recorder_ != nullptr || eraser_ != nullptr || counted) return Parking::Use::none;
+  return options_.trim_interval.count() != 0 ? Parking::Use::timed : Parking::Use::quick;
+}
+
+bool PoolCore::ages_are_due(Time time) const noexcept {
+  if (options_.trim_interval.count() == 0 || !parking_.is_used()) return false;
+  auto const since = young_since_.load(std::memory_order_relaxed);
+  return since == Time::min() || time - since > options_.trim_interval;
+}
+
+void PoolCore::look_at_ages(Time time) noexcept {
+  young_since_.store(time, std::memory_order_relaxed);  // one thread is enough
+  Parking::Seizure const seizure{parking_};
+  Lock lock{mutex_};
+  give_back(lock, free_.take_cached_before(expiry(time)));
+  trim_pages(lock, time);
+  auto since = time;
+  if (!free_.by_age().empty()) since = std::min(since, free_.by_age().front().cached_since);
+  if (extents_ != nullptr) since = std::min(since, idle_since_);
+  // Blocks of many ages are not looked at one by one: that interrupts everybody.
+  auto const often = options_.trim_interval - options_.trim_interval / 8;
+  young_since_.store(std::max(since, time - often), std::memory_order_relaxed);
+}
+
 template <class Keep>
 std::size_t PoolCore::trim_extents(Lock& lock, Keep const& keep) noexcept {
   lock.unlock();

@@ -240,8 +240,61 @@ TEST_F(PoolAges, PendingBlocksStayHoweverOld) {
   EXPECT_EQ(pool.statistics().total_pooled_bytes, 4 * MiB);
   EXPECT_EQ(script->host_waits, 0);
   script->finish_all();
+  time += 2s;
   pool.acquire(3 * MiB).release();
-  EXPECT_EQ(pool.statistics().total_pooled_bytes, 3 * MiB);
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 3 * MiB) << "looked at again after an eighth of the interval";
+}
+
+TEST_F(PoolAges, AWarmBlockIsHadWithoutTheLockOfThePool) {
+  detail::PoolCore core{device, Location::device, {.trim_interval = 10s, .clock = [this] { return time; }}};
+  core.release(core.acquire(MiB, {}), {});
+  core.release(core.acquire(MiB, {}), {});
+  {
+    auto const lock = core.lock();  // who wanted it now would wait for ever
+    for (int i = 0; i < 3; ++i) core.release(core.acquire(MiB, {}), {});
+  }
+  EXPECT_EQ(core.statistics().pool_hits, 4U);
+  core.trim(0);
+}
+
+TEST_F(PoolAges, WhatASleepingThreadKeepsGoesWhenItIsTooOld) {
+  auto pool = make({.trim_interval = 10s});
+  std::latch parked{1}, seen{1};
+  std::jthread const sleeper{[&] {
+    pool.acquire(2 * MiB).release();
+    pool.acquire(20 * MiB).release();
+    parked.count_down();
+    seen.wait();
+  }};
+  parked.wait();
+  time += 5s;
+  pool.acquire(MiB).release();
+  time += 5s;
+  pool.acquire(MiB).release();
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, 23 * MiB) << "ten seconds are not longer than ten seconds";
+  time += 1s;
+  pool.acquire(MiB).release();
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, MiB) << "which is in use time and again";
+  EXPECT_EQ(pool.statistics().pool_hits, 2U);
+  seen.count_down();
+}
+
+TEST_F(PoolAges, HitsOfAThreadAreEnoughToEndItsOldBlocks) {
+  auto pool = make({.trim_interval = 8s});
+  {
+    auto const first = pool.acquire(MiB), second = pool.acquire(2 * MiB);
+  }
+  auto const hits = [&] { return pool.statistics().pool_hits; };
+  auto const before = hits();
+  for (int i = 0; i < 18; ++i) {
+    time += 500ms;
+    pool.acquire(MiB).release();
+    if (i <= 14) {
+      ASSERT_EQ(pool.statistics().total_pooled_bytes, 3 * MiB) << i;
+    }
+  }
+  EXPECT_EQ(hits(), before + 18);
+  EXPECT_EQ(pool.statistics().total_pooled_bytes, MiB) << "an eighth of the interval late at most";
 }
 
 TEST_F(PoolAges, WithoutAnIntervalTheClockIsNeverAsked) {

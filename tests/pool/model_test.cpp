@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -16,14 +17,22 @@
 namespace unimem {
 namespace {
 
+using namespace std::chrono_literals;
+
 constexpr std::size_t KiB = 1024;
 constexpr std::size_t capacity = 4096 * KiB;
 
 /// Random operations against an independent account of what a pool owes: bytes from the driver's books, hits from the
 /// set of blocks seen before, and, for every block, the work that was ever said to use it, held against a vector clock
 /// of what each queue, and the host, is ordered behind.
+///
+/// Where blocks age, time passes by the test's clock, and no block that could be given back may grow much older than
+/// the interval, whoever keeps it.
 class PoolModel : public ::testing::TestWithParam<unsigned> {
  protected:
+  explicit PoolModel(std::chrono::nanoseconds interval) : interval_(interval) { watch_driver(); }
+  PoolModel() : PoolModel(0s) {}
+
   static constexpr std::size_t queues = 3;
   using Clock = std::array<Ticket, queues>;  ///< the last ticket of each queue that has ended by then
 
@@ -32,7 +41,7 @@ class PoolModel : public ::testing::TestWithParam<unsigned> {
     std::optional<std::size_t> queue;
   };
 
-  PoolModel() {
+  void watch_driver() {
     for (std::size_t q = 0; q < queues; ++q) {
       queue_.push_back(device_.scripted_queue());
       index_of_[queue_.back().first.id()] = q;
@@ -42,6 +51,7 @@ class PoolModel : public ::testing::TestWithParam<unsigned> {
       for (auto const event : work_of_[memory.object]) EXPECT_TRUE(event.ready());
       work_of_.erase(memory.object);
       cached_.erase(memory.object);
+      due_.erase(memory.object);
     };
   }
 
@@ -88,19 +98,22 @@ class PoolModel : public ::testing::TestWithParam<unsigned> {
     AcquireOptions options;
     if (queue) options.queue = &queue_[*queue].first;
     auto const before = pool_.statistics();
-    auto const cached_before = cached_;
+    auto const old = overdue();
     try {
       Live taken{pool_.acquire(bytes, options), queue};
       ++acquired_;
       for (std::size_t q = 0; q < queues; ++q) follow(q);
       auto const object = taken.block.memory().object;
       bool const hit = cached_.erase(object) != 0;
+      due_.erase(object);
+      behind_of_[object] = queue ? queue_[*queue].first.record() : Event{};
       hits_ += hit ? 1 : 0;
       ASSERT_EQ(pool_.statistics().pool_hits, before.pool_hits + (hit ? 1 : 0));
       ASSERT_GE(taken.block.capacity(), bytes);
       ASSERT_LE(taken.block.capacity(), bytes + std::max<std::size_t>(bytes / 8, 4 * KiB)) << "nearly exact";
       ASSERT_TRUE(held_.insert(object).second) << "one block in two hands";
       check_ordered(taken);
+      check_ages(old);
       live_bytes_ += taken.block.capacity();
       peak_live_bytes_ = std::max(peak_live_bytes_, live_bytes_);
       live_.push_back(std::move(taken));
@@ -128,10 +141,31 @@ class PoolModel : public ::testing::TestWithParam<unsigned> {
       last_use = queue_[queue].second->work();
       work_of_[object].push_back(last_use);
     }
+    auto const old = overdue();
+    due_[object] = time_ + interval_;
     taken.block.release(last_use);
+    check_ages(old);
+  }
+
+  /// Those that any acquire and release from now on must give back, having missed the latest look at all.
+  [[nodiscard]] std::vector<std::uintptr_t> overdue() {
+    std::vector<std::uintptr_t> found;
+    if (interval_.count() == 0) return found;
+    for (auto& [object, due] : due_) {
+      bool const pending = !behind_of_[object].ready() ||
+                           !std::ranges::all_of(work_of_[object], [](Event event) { return event.ready(); });
+      if (pending) due = std::max(due, time_);
+      if (time_ - due > interval_ / 8) found.push_back(object);
+    }
+    return found;
+  }
+
+  void check_ages(std::vector<std::uintptr_t> const& overdue) {
+    for (auto const object : overdue) ASSERT_FALSE(cached_.contains(object)) << "a block has been kept for too long";
   }
 
   void step() {
+    if (random_below(3) == 0) time_ += std::chrono::milliseconds{random_below(1'000)};
     switch (random_below(12)) {
       case 0:
       case 1:
@@ -151,6 +185,7 @@ class PoolModel : public ::testing::TestWithParam<unsigned> {
         break;
       case 10:
         if (random_below(8) == 0) pool_.trim(random_below(capacity));
+        if (random_below(8) == 0) pool_.defragment();
         break;
       default:
         if (random_below(8) != 0) break;
@@ -188,7 +223,11 @@ class PoolModel : public ::testing::TestWithParam<unsigned> {
   std::array<std::map<Ticket, Clock>, queues> behind_;
   std::map<std::uintptr_t, std::vector<Event>> work_of_;
   std::set<std::uintptr_t> held_, cached_;
-  MemoryPool pool_{device_, Location::device};
+  std::chrono::nanoseconds const interval_;
+  std::chrono::steady_clock::time_point time_{1h};
+  std::map<std::uintptr_t, std::chrono::steady_clock::time_point> due_;  ///< when cached blocks are too old
+  std::map<std::uintptr_t, Event> behind_of_;  ///< what the last owner's queue had before it got the block
+  MemoryPool pool_{device_, Location::device, {.trim_interval = interval_, .clock = [this] { return time_; }}};
   std::vector<Live> live_;  ///< goes before the pool
   std::size_t live_bytes_ = 0, peak_live_bytes_ = 0;
   std::uint64_t acquired_ = 0, hits_ = 0, failed_ = 0;
@@ -224,6 +263,22 @@ TEST_P(PoolModel, AlsoWhenTheDriverFailsAtRandom) {
   EXPECT_GT(failed_, 100U);
 }
 
+class AgingPoolModel : public PoolModel {
+ protected:
+  AgingPoolModel() : PoolModel(10s) {}
+};
+
+TEST_P(AgingPoolModel, NoBlockIsKeptForLong) {
+  SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
+  for (int i = 0; i < 20'000; ++i) {
+    SCOPED_TRACE(::testing::Message() << "step " << i);
+    ASSERT_NO_FATAL_FAILURE(step());
+    ASSERT_NO_FATAL_FAILURE(check_counts());
+  }
+  EXPECT_GT(hits_, 500U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Seeds, AgingPoolModel, ::testing::Values(1U, 2U, 3U, 2026U));
 INSTANTIATE_TEST_SUITE_P(Seeds, PoolModel, ::testing::Values(1U, 2U, 3U, 2026U));
 
 }  // namespace

@@ -39,8 +39,9 @@ struct PoolOptions {
   /// capacity.
   std::size_t max_bytes = std::numeric_limits<std::size_t>::max();
 
-  /// Blocks cached longer than this are given back by a later acquire or release, once their work has ended; pages that
-  /// were free for a whole interval between two looks, so after one to two intervals. Zero: never by age.
+  /// Blocks cached longer than this are given back by a later acquire or release, once their work has ended, those that
+  /// a thread keeps for itself at the latest when they are older by an eighth; pages that were free for a whole
+  /// interval between two looks, so after one to two intervals. Zero: never by age.
   std::chrono::nanoseconds trim_interval{0};
 
   /// When a release leaves more than this cached, the oldest cached blocks without pending work are given back.
@@ -104,9 +105,8 @@ namespace detail {
 /// Each thread keeps a few of the blocks it has released for itself, bounded in bytes, so that asking again for what
 /// was just released takes no lock. What no thread keeps is whole driver allocations behind one lock. Before anything
 /// new is taken, refused, trimmed or waited for, all threads' blocks are brought back, without their help; a thread
-/// that ends hands its own back. With a `trim_interval`, a `release_threshold` or `zero_on_release` no thread keeps
-/// any. No driver call, wait or user code runs under a lock. Thread-safe. All allocations should be released before the
-/// pool is destroyed.
+/// that ends hands its own back. With a `release_threshold` or `zero_on_release` no thread keeps any. No driver call,
+/// wait or user code runs under a lock. Thread-safe. All allocations should be released before the pool is destroyed.
 class UNIMEM_API MemoryPool {
  public:
   /// Throws UnsupportedOperation for pages where there are none.
