@@ -54,14 +54,14 @@ std::size_t Depots::take(std::size_t bytes, std::span<Block*> blocks) noexcept {
 
 bool Depots::put_large(Block& block) noexcept {
   std::lock_guard const lock{large_.lock};
-  if (large_.count == large_.blocks.size()) return false;
-  if (large_.count != 0 && bytes() + block.capacity() > most_bytes) return false;
-  if (unclaimed_ == Magazines::most_unclaimed) {
+  if (large_.count == large_slots) return false;
+  if (unclaimed_ >= patience_) {
     refused_.store(block.capacity(), std::memory_order_relaxed);
     return false;
   }
   ++unclaimed_;
   if (large_.count == 0) set_occupied(large_number, true);
+  large_.capacities[large_.count] = block.capacity();
   large_.blocks[large_.count++] = &block;
   bytes_.fetch_add(block.capacity(), std::memory_order_relaxed);
   return true;
@@ -75,15 +75,19 @@ Block* Depots::take_large(std::size_t bytes, std::uint64_t queue) noexcept {
   std::lock_guard const lock{large_.lock};
   if (missed) {
     unclaimed_ = 0;
+    patience_ = std::min<std::uint32_t>(2 * patience_, large_slots);
     refused_.store(0, std::memory_order_relaxed);
   }
+  auto const take_out = [this](auto& all, std::size_t at) {
+    std::copy(all.begin() + static_cast<std::ptrdiff_t>(at) + 1,
+              all.begin() + static_cast<std::ptrdiff_t>(large_.count), all.begin() + static_cast<std::ptrdiff_t>(at));
+  };
   for (std::size_t i = large_.count; i-- > 0;) {
+    if (large_.capacities[i] < bytes || large_.capacities[i] > most) continue;
     auto& block = *large_.blocks[i];
-    if (block.capacity() < bytes || block.capacity() > most) continue;
     if (block.parked_for != 0 && block.parked_for != queue) continue;
-    std::copy(large_.blocks.begin() + static_cast<std::ptrdiff_t>(i) + 1,
-              large_.blocks.begin() + static_cast<std::ptrdiff_t>(large_.count),
-              large_.blocks.begin() + static_cast<std::ptrdiff_t>(i));
+    take_out(large_.capacities, i);
+    take_out(large_.blocks, i);
     if (--large_.count == 0) set_occupied(large_number, false);
     unclaimed_ = 0;
     bytes_.fetch_sub(block.capacity(), std::memory_order_relaxed);
@@ -93,7 +97,7 @@ Block* Depots::take_large(std::size_t bytes, std::uint64_t queue) noexcept {
 }
 
 void Depots::validate() const {
-  auto const check = [this](Depot const& depot, std::size_t number) {
+  auto const check = [this](auto const& depot, std::size_t number) {
     if (is_occupied(number) != (depot.count != 0)) throw std::logic_error("Depots: a bit contradicts its depot");
   };
   for (std::size_t number = 0; number < small_.size(); ++number) check(small_[number], number);

@@ -3,6 +3,7 @@
 #include "pool/block.hpp"
 #include "pool/magazines.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -32,7 +33,8 @@ class BriefLock {
 /// too.
 class Depots {
  public:
-  static constexpr std::size_t most_bytes = std::size_t{64} << 20;  ///< all small ones together; large ones but for one
+  static constexpr std::size_t most_bytes = std::size_t{64} << 20;  ///< all small ones together
+  static constexpr std::size_t large_slots = 128;  ///< of any size: before memory is taken in their place they go back
 
   /// Takes no memory unless it will be used.
   explicit Depots(bool used) : small_(used ? small_classes : 0) {}
@@ -45,8 +47,8 @@ class Depots {
   [[nodiscard]] std::size_t take(std::size_t bytes, std::span<Block*> blocks) noexcept;
 
   /// The same for one large block. None is put here while they are taken by nobody, until one is asked for that would
-  /// have been here. Takes one that fits `bytes` and that work on the queue with this id may start on at
-  /// once, or null.
+  /// have been here; and then twice as many are put here in a row, since whoever takes them takes them late. Takes one
+  /// that fits `bytes` and that work on the queue with this id may start on at once, or null.
   [[nodiscard]] bool put_large(Block& block) noexcept;
   [[nodiscard]] Block* take_large(std::size_t bytes, std::uint64_t queue) noexcept;
 
@@ -56,7 +58,15 @@ class Depots {
     for (std::size_t word = 0; word < occupied_.size(); ++word) {
       for (auto left = occupied_[word].load(std::memory_order_relaxed); left != 0; left &= left - 1) {
         auto const number = word * word_bits + static_cast<std::size_t>(std::countr_zero(left));
-        take_all_of(number == large_number ? large_ : small_[number], number, each);
+        if (number == large_number) {
+          {
+            std::lock_guard const lock{large_.lock};
+            patience_ = std::max(patience_ / 2, Magazines::most_unclaimed);  // they were wanted elsewhere
+          }
+          take_all_of(large_, number, each);
+        } else {
+          take_all_of(small_[number], number, each);
+        }
       }
     }
   }
@@ -83,6 +93,13 @@ class Depots {
     std::array<Block*, 2 * Magazine::slots> blocks{};
   };
 
+  struct alignas(128) LargeDepot {
+    BriefLock lock;
+    std::size_t count = 0;
+    std::array<std::size_t, large_slots> capacities{};  ///< of the blocks: who finds none has looked at none of them
+    std::array<Block*, large_slots> blocks{};
+  };
+
   static constexpr std::size_t word_bits = 64;
   static constexpr std::size_t large_number = small_classes;  ///< the number of the depot of large blocks
 
@@ -100,8 +117,8 @@ class Depots {
     }
   }
 
-  template <class Each>
-  void take_all_of(Depot& depot, std::size_t number, Each& each) noexcept {
+  template <class AnyDepot, class Each>
+  void take_all_of(AnyDepot& depot, std::size_t number, Each& each) noexcept {
     std::lock_guard const lock{depot.lock};
     for (std::size_t i = 0; i < depot.count; ++i) {
       bytes_.fetch_sub(depot.blocks[i]->capacity(), std::memory_order_relaxed);
@@ -114,8 +131,9 @@ class Depots {
   std::atomic<std::size_t> bytes_{0};
   std::array<std::atomic<std::uint64_t>, (large_number + word_bits) / word_bits> occupied_{};
   std::vector<Depot> small_;
-  Depot large_;
-  std::uint32_t unclaimed_ = 0;          ///< large blocks put here since one was last taken; under its lock
+  LargeDepot large_;
+  std::uint32_t unclaimed_ = 0;  ///< large blocks put here since one was last taken; under its lock
+  std::uint32_t patience_ = Magazines::most_unclaimed;  ///< how many may be put here in a row; under its lock
   std::atomic<std::size_t> refused_{0};  ///< the size of the last that was refused for that, 0 if none was
 };
 

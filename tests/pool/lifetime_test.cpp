@@ -246,15 +246,16 @@ TEST_F(PoolAges, PendingBlocksStayHoweverOld) {
 }
 
 TEST_F(PoolAges, AWarmBlockIsHadWithoutTheLockOfThePool) {
-  detail::PoolCore core{device, Location::device, {.trim_interval = 10s, .clock = [this] { return time; }}};
-  core.release(core.acquire(MiB, {}), {});
-  core.release(core.acquire(MiB, {}), {});
+  PoolOptions options{.trim_interval = 10s, .clock = [this] { return time; }};
+  auto core = std::make_unique<detail::PoolCore>(device, Location::device, std::move(options));
+  core->release(core->acquire(MiB, {}), {});
+  core->release(core->acquire(MiB, {}), {});
   {
-    auto const lock = core.lock();  // who wanted it now would wait for ever
-    for (int i = 0; i < 3; ++i) core.release(core.acquire(MiB, {}), {});
+    auto const lock = core->lock();  // who wanted it now would wait for ever
+    for (int i = 0; i < 3; ++i) core->release(core->acquire(MiB, {}), {});
   }
-  EXPECT_EQ(core.statistics().pool_hits, 4U);
-  core.trim(0);
+  EXPECT_EQ(core->statistics().pool_hits, 4U);
+  detail::PoolCore::close(std::move(core));
 }
 
 TEST_F(PoolAges, WhatASleepingThreadKeepsGoesWhenItIsTooOld) {

@@ -336,6 +336,31 @@ TEST(Depots, TakeNoLargeBlocksThatNobodyTakes) {
   depots.validate();
 }
 
+TEST(Depots, TakeMoreLargeBlocksInARowWhereTheyAreTakenLate) {
+  constexpr std::size_t first = detail::Magazines::most_unclaimed;
+  detail::Depots depots{true};
+  std::vector<detail::Block> blocks(detail::Depots::large_slots + 1);
+  for (auto& block : blocks) block.memory.bytes = 256 * MiB;
+  auto const put_in_a_row = [&] {
+    auto const refused = std::ranges::find_if_not(blocks, [&](auto& block) { return depots.put_large(block); });
+    return static_cast<std::size_t>(refused - blocks.begin());
+  };
+  auto const take_all = [&] {
+    while (depots.take_large(256 * MiB, 0) != nullptr) {
+    }
+  };
+  EXPECT_EQ(put_in_a_row(), first);
+  for (auto most = 2 * first; most <= detail::Depots::large_slots; most *= 2) {
+    take_all();
+    EXPECT_EQ(put_in_a_row(), most) << "whatever their size, and the one refused would have been taken";
+  }
+  take_all();
+  EXPECT_EQ(put_in_a_row(), detail::Depots::large_slots);
+  depots.validate();
+  depots.take_all([](detail::Block&) {});
+  EXPECT_EQ(put_in_a_row(), 0U) << "wanted elsewhere, and taken by nobody since";
+}
+
 /// Blocks of one size, made by one thread and released by another.
 class PoolParkingThreadsOfSize : public ::testing::TestWithParam<std::size_t> {};
 
