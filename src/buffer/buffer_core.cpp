@@ -221,7 +221,8 @@ std::vector<LinkStatistics> BufferCore::links() const {
 BufferStatistics BufferCore::statistics() const noexcept {
   auto const& counters = inside_->counters;
   static Inside::Meters const none;
-  auto const* const seen = inside_->meters_to_read.load(std::memory_order_acquire);
+  std::shared_ptr<Inside::Meters const> seen;
+  if (detail::SpinGuard const held{inside_->meters_lock}) seen = inside_->meters;  // a reset may take them away
   auto const& meters = seen == nullptr ? none : *seen;
   constexpr auto relaxed = std::memory_order_relaxed;  // counts alone: nothing else is published through them
   return {counters.upload_bytes.load(relaxed),

@@ -10,6 +10,7 @@
 #include "buffer/lease_cell.hpp"
 #include "buffer/pending_work.hpp"
 #include "buffer/storage.hpp"
+#include "manager/forked_locks.hpp"
 #include "manager/operate.hpp"
 #include "manager/use_history.hpp"
 
@@ -274,12 +275,12 @@ struct BufferCore::Inside {
   std::vector<Side> sides;                          ///< by place, less one
   detail::PendingWork pending;
   Counters counters;
-  std::shared_ptr<Meters> meters;  ///< made for the first copy; another after a reset: late copies count nowhere
-  std::atomic<Meters const*> meters_to_read{nullptr};  ///< the same for who has no lock
-  std::vector<LinkStatistics> links;                   ///< between which places how much moved
-  std::string last_failure;                            ///< why bytes are lost: nothing else loses any
-  std::exception_ptr deferred;  ///< a failure that nobody could be told of: the next access raises it
-  bool allocated = false;       ///< by `allocate()`
+  std::shared_ptr<Meters> meters;        ///< made for the first copy; another after a reset: late copies count nowhere
+  mutable detail::SpinLock meters_lock;  ///< of `meters`, which statistics read without the buffer's lock
+  std::vector<LinkStatistics> links;     ///< between which places how much moved
+  std::string last_failure;              ///< why bytes are lost: nothing else loses any
+  std::exception_ptr deferred;           ///< a failure that nobody could be told of: the next access raises it
+  bool allocated = false;                ///< by `allocate()`
   std::atomic<bool> pinned{false};
   bool pin_next = false;  ///< the next host memory is to be locked, though nobody asked: it was found to pay
   bool resident = false;  ///< known to the manager

@@ -21,8 +21,10 @@ void BufferCore::Inside::forget_history() noexcept {
                               &counters.unmarked_writes, &counters.staged, &counters.unstaged}) {
     counter->store(0, std::memory_order_relaxed);
   }
-  meters_to_read.store(nullptr, std::memory_order_release);
-  meters.reset();
+  {
+    detail::SpinGuard const held{meters_lock};
+    meters.reset();
+  }
   priority.store(options.priority, std::memory_order_relaxed);
   for (auto& one : sides) {
     one.history = {};

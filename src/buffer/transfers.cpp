@@ -209,8 +209,9 @@ void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vecto
 
 SharedMeter BufferCore::Inside::meter(Place from, Place to) {
   if (!meters) {
-    meters = std::make_shared<Meters>();
-    meters_to_read.store(meters.get(), std::memory_order_release);
+    auto made = std::make_shared<Meters>();
+    detail::SpinGuard const held{meters_lock};
+    meters = std::move(made);
   }
   auto& one = in_host_memory(from) ? meters->uploads : in_host_memory(to) ? meters->downloads : meters->between;
   return {meters, &one};
