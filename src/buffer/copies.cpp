@@ -90,7 +90,7 @@ Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern
   }
   if (auto* const device = device_to_fill(range, pattern.size())) return fill_on(*device, *this, range, pattern);
   Guard inside(*this);
-  if (inside->host_writes) {
+  if (inside->watches_host()) {
     inside.unlock();
     fill(range, pattern);
     return {};
@@ -135,7 +135,7 @@ void BufferCore::read(std::size_t offset, std::span<std::byte> data) {
 Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
   Guard inside(*this);
-  if (inside->host_writes) {
+  if (inside->watches_host()) {
     // Bytes that arrive later could not be told from a user's.
     inside.unlock();
     write(offset, data);

@@ -109,12 +109,12 @@ Event BufferCore::fetch(ByteRange range) {
 Event BufferCore::Inside::fetch(ByteRange range) {
   check_access("host access");
   check_range(range);
-  settle(range, false);
+  // Bytes that arrive later could not be told from a user's: so who watches waits, and who waits settles first.
+  settle(range, watches_host());
   ensure_host();
   auto plan = plan_read(host_place, range);
   check_lost(plan);
   if (host_writes) {
-    // Bytes that arrive later could not be told from a user's.
     carry_out(plan);
     commit(std::move(plan), {});
     return {};

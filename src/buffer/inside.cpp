@@ -375,6 +375,10 @@ void BufferCore::Inside::drop_everything(Coherence fresh, std::size_t new_size) 
   pinned.store(false, std::memory_order_relaxed);
 }
 
+bool BufferCore::Inside::watches_host() const {
+  return tracking == Tracking::pages || wants_check();
+}
+
 std::unique_ptr<detail::HostWrites> BufferCore::Inside::watched(std::shared_ptr<detail::Storage> const& memory,
                                                                 std::size_t size) const {
   if (tracking == Tracking::pages) return detail::track_pages(memory, size);
@@ -387,6 +391,11 @@ void BufferCore::Inside::watch_host() {
   // Devices that share it may have come first, and are writing to it.
   if (tracking == Tracking::pages) host->wait_to_write(whole());
   host_writes = watched(host, bytes);
+  if (!host_writes) return;
+  pending.for_each_touch([this](Place place, ByteRange range, std::vector<Event> const& events) {
+    if (place == host_place || !in_host_memory(place)) return;
+    for (auto const event : events) host_writes->expect_device(range, event);
+  });
 }
 
 void BufferCore::Inside::absorb_host_writes(bool decide, bool wait) {

@@ -159,6 +159,8 @@ struct BufferCore::Inside {
   void settle(ByteRange range, bool wait, bool decide = false);
   /// Without `wait`, what a device that shares the memory is still writing is left for later.
   void absorb_host_writes(bool decide, bool wait = true);
+  /// Whether writes to the host's memory are noticed, as soon as there is any.
+  [[nodiscard]] bool watches_host() const;
   /// What notices writes to host memory that serves for `size` bytes; null where only the library's own count.
   [[nodiscard]] std::unique_ptr<detail::HostWrites> watched(std::shared_ptr<detail::Storage> const& memory,
                                                             std::size_t size) const;
@@ -212,6 +214,7 @@ struct BufferCore::Inside {
   void count(Place from, Place to, std::size_t moved, detail::Way way = detail::Way::direct, std::size_t copies = 1);
   /// Submits them and waits; throws the first error when all have ended.
   void carry_out(Plan const& plan);
+  void note_arrivals(Plan const& plan);
 
   /// Makes `range` readable or writable at `place` in `queue`'s order. Read accesses are committed, writes are not.
   void prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue);

@@ -31,6 +31,14 @@ class PendingWork {
   /// Adds what `settle` would wait for.
   void add_unfinished(ByteRange range, std::vector<Event>& events) const;
 
+  /// Calls `look(place, range, events)` for all that is being written or brought anywhere, until those events.
+  template <class Look>
+  void for_each_touch(Look const& look) const {
+    for (auto const& entry : entries_) {
+      for (auto const range : entry.undo.touched.ranges()) look(entry.undo.place, range, entry.events);
+    }
+  }
+
   /// Forgets it all. For data that is no more.
   void clear() noexcept { entries_.clear(); }
 

@@ -24,6 +24,9 @@ class TrackedPages final : public HostWrites {
 
   std::optional<HostWriteConflict> absorb(Coherence const& coherence, Record const& record, bool wait) override {
     auto const busy = forget_device_writes(wait);
+    // Once the failure has been dealt with, what it left here is valid no more.
+    auto const valid = valid_here(coherence);
+    std::erase_if(failed_writes_, [&](ByteRange range) { return !valid.intersects(range); });
     auto found = watch_.collect({0, bytes_});
     for (auto const range : busy.ranges()) {
       auto const later = found.intersection(ByteRanges{range});
@@ -95,7 +98,7 @@ class TrackedPages final : public HostWrites {
         *left++ = {range, end};
         continue;
       }
-      static_cast<void>(end.wait_for_error());  // whoever settles it says so
+      if (end.wait_for_error() != nullptr) failed_writes_.push_back(range);  // whoever settles it says so
       overrule(range);
     }
     device_writes_.erase(left, device_writes_.end());
@@ -140,7 +143,12 @@ class TrackedPages final : public HostWrites {
 
   std::optional<HostWriteConflict> absorb_page(Coherence const& coherence, Record const& commit, ByteRange page) {
     auto const record = [&](ByteRange written) {
-      if (!coherence.written(host_place).contains(written)) commit(written);
+      // What failed work left on the page must not become the truth with the rest of it.
+      ByteRanges rest{written};
+      for (auto const range : failed_writes_) rest.remove(range);
+      for (auto const part : rest.ranges()) {
+        if (!coherence.written(host_place).contains(part)) commit(part);
+      }
     };
     if (!coherence.has_data()) {
       record(page);  // what is there now is the data
@@ -191,6 +199,7 @@ class TrackedPages final : public HostWrites {
   std::size_t bytes_;
   PageWatch watch_;
   std::vector<std::pair<ByteRange, Event>> device_writes_;
+  std::vector<ByteRange> failed_writes_;                 ///< of devices that share the memory, not yet taken back
   std::map<std::size_t, std::vector<std::byte>> twins_;  ///< by the page's offset: the host's bytes when it was shared
 };
 

@@ -202,6 +202,7 @@ void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vecto
   } catch (...) {
     // The plan is not carried out, so nobody will settle what has been started.
     for (auto const event : events) static_cast<void>(event.wait_for_error());
+    note_arrivals(plan);
     forget_ended();
     throw;
   }
@@ -239,6 +240,14 @@ void BufferCore::Inside::count(Place from, Place to, std::size_t moved, detail::
   link->bytes += moved;
 }
 
+/// Whatever became of them, what these copies left on the host is no user's write.
+void BufferCore::Inside::note_arrivals(Plan const& plan) {
+  if (!host_writes) return;
+  for (auto const& copy : plan.copies) {
+    if (in_host_memory(copy.to) && !copy.fence) host_writes->wrote(copy.range);
+  }
+}
+
 void BufferCore::Inside::carry_out(Plan const& plan) {
   std::vector<Event> events;
   start_copies(plan, nullptr, events);
@@ -247,11 +256,7 @@ void BufferCore::Inside::carry_out(Plan const& plan) {
   for (auto const event : events) {
     if (auto error = event.wait_for_error(); error && !failure) failure = std::move(error);
   }
-  if (host_writes) {
-    for (auto const& copy : plan.copies) {
-      if (in_host_memory(copy.to) && !copy.fence) host_writes->wrote(copy.range);
-    }
-  }
+  note_arrivals(plan);
   if (!failure) return;
   // Told here and now: who tries again inherits nothing of it.
   forget_ended();
@@ -269,11 +274,12 @@ Event BufferCore::Inside::arrival(Place place, ByteRange range, Queue& queue) {
 void BufferCore::Inside::prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue) {
   ensure_device(self, place, queue);
   // Where every byte is current there is nothing to plan, and nothing to record of a read.
+  bool const waits = host_writes && in_host_memory(place);  // as `fetch` does
+  if (waits && intent != Intent::write) settle(range, true);
   if (intent != Intent::write && !holds(place, range)) {
     auto plan = plan_read(place, range);
     check_lost(plan);
-    if (host_writes && in_host_memory(place)) {
-      // Bytes that arrive later could not be told from a user's.
+    if (waits) {
       carry_out(plan);
       commit(std::move(plan), {});
     } else {

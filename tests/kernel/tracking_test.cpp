@@ -318,6 +318,43 @@ TEST_F(PageTracking, WhatWasWrittenStaysWhenFailedWorkElsewhereIsTakenBack) {
   EXPECT_EQ(buffer.slice(8 * page / 4, page / 4).to_vector(), expected);
 }
 
+TEST_F(PageTracking, AsynchronousWritesToTheHostsFirstMemoryAreNoUsersWrites) {
+  constexpr std::size_t many = 4 << 20;
+  UnifiedBuffer<std::uint32_t> buffer(many, tracked());
+  auto part = buffer.slice(page, many - 2 * page);
+  part.fill_async(7);  // makes the host's memory
+  increment(buffer).wait();
+  EXPECT_THAT(part.to_vector(), Each(8U));
+  buffer.release_host();
+  std::vector<std::uint32_t> const nines(many - 2 * page, 9);
+  part.copy_from_async(nines);
+  increment(buffer).wait();
+  EXPECT_THAT(part.to_vector(), Each(10U));
+}
+
+TEST_F(PageTracking, WhatAKernelOnTheHostLeftWhenItFailedIsNotTakenForAUsersWrite) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  auto const h = buffer.host();
+  std::ranges::fill(h, 1U);
+  buffer.sync_to_device();
+  auto const bad = Kernel("bad").host([](WorkItem, std::span<std::uint32_t> x) {
+    std::ranges::fill(x, 7U);
+    throw std::runtime_error("bad kernel");
+  });
+  auto part = buffer.slice(100, 50);  // inside a page
+  EXPECT_NE(launch(cpu.default_queue(), bad, Range{1}, write(part)).wait_for_error(), nullptr);
+  h[5] = 2;  // beside it
+  std::ignore = buffer.host_view(page / 4, 1);
+  h[6] = 3;
+  std::ignore = buffer.host_view(page / 4, 1);
+  EXPECT_ANY_THROW(std::ignore = part.host_view()) << "told when its bytes are asked for";
+  auto expected = std::vector<std::uint32_t>(count, 1);
+  expected[5] = 2;
+  expected[6] = 3;
+  EXPECT_EQ(buffer.to_vector(), expected) << "the device's copy of what failed is the good one";
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
 TEST_F(PageTracking, RandomWritesThroughOnePointerAndKernelsAgreeWithAnArray) {
   for (unsigned const seed : {1U, 2U, 3U}) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
