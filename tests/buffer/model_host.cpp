@@ -130,6 +130,8 @@ void Model::write_before_telling() {
   }
   record_write("keep a pointer", window, first, true);
   bring({window.subject, {0, truth(window).bytes.size()}});
+  // Nobody may be reading what is about to be written in place.
+  for (auto& worker : workers_) worker.device->synchronize();
   put(kept, then);
   work_around(window);
   if (attempt("mark_host_dirty", [&] { part.mark_host_dirty(); })) {
