@@ -1,5 +1,7 @@
 """A program as users write it, for `mypy --strict`: what it is given must be typed."""
 
+from typing import Any
+
 import numpy as np
 
 import unimem
@@ -17,7 +19,7 @@ def doubled(values: list[float]) -> float:
     moved: int = buffer.statistics.host_to_device_bytes
     free, total = unimem.get_accelerator().get_memory_info()
     assert state is BufferState.SYNCHRONIZED and moved >= 0 and free <= total
-    result: np.ndarray = buffer.to_numpy()
+    result: np.ndarray[Any, Any] = buffer.to_numpy()
     return float(result.sum())
 
 
