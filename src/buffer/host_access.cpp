@@ -14,9 +14,7 @@ namespace unimem {
 
 BufferCore::HostUse BufferCore::use_host(ByteRange range, Intent intent) {
   HostUse use;
-  auto const summary = summary_.load(std::memory_order_acquire);
-  bool const at_once = (summary & (intent == Intent::read ? host_current : host_exclusive)) != 0;
-  use.address = at_once ? host_address_ : host_slow(range, intent, &use.lease);
+  use.address = host_ready(intent) ? host_address_ : host_slow(range, intent, &use.lease);
   return use;
 }
 

@@ -25,7 +25,7 @@ class TrackedPages final : public HostWrites {
   std::optional<HostWriteConflict> absorb(Coherence const& coherence, Record const& record, bool wait) override {
     auto const busy = forget_device_writes(wait);
     // Once the failure has been dealt with, what it left here is valid no more.
-    auto const valid = valid_here(coherence);
+    auto valid = valid_here(coherence);
     std::erase_if(failed_writes_, [&](ByteRange range) { return !valid.intersects(range); });
     auto found = watch_.collect({0, bytes_});
     for (auto const range : busy.ranges()) {
@@ -36,7 +36,13 @@ class TrackedPages final : public HostWrites {
     std::optional<HostWriteConflict> conflict;
     for (auto const range : found.ranges()) {
       for (auto page = range.begin; page < std::min(range.end, bytes_); page += PageWatch::page_bytes()) {
-        auto const clash = absorb_page(coherence, record, {page, std::min(page + PageWatch::page_bytes(), bytes_)});
+        ByteRange const there{page, std::min(page + PageWatch::page_bytes(), bytes_)};
+        if (!coherence.has_data()) {
+          record_unless_failed(coherence, record, there);  // what is there now is the data
+          valid = valid_here(coherence);
+          continue;
+        }
+        auto const clash = absorb_page(coherence, valid, record, there);
         if (!clash) continue;
         watch_.mark_written({page, page + 1});
         if (!conflict) conflict = clash;
@@ -141,22 +147,21 @@ class TrackedPages final : public HostWrites {
     return {begin, std::min(begin + PageWatch::page_bytes(), bytes_)};
   }
 
-  std::optional<HostWriteConflict> absorb_page(Coherence const& coherence, Record const& commit, ByteRange page) {
-    auto const record = [&](ByteRange written) {
-      // What failed work left on the page must not become the truth with the rest of it.
-      ByteRanges rest{written};
-      for (auto const range : failed_writes_) rest.remove(range);
-      for (auto const part : rest.ranges()) {
-        if (!coherence.written(host_place).contains(part)) commit(part);
-      }
-    };
-    if (!coherence.has_data()) {
-      record(page);  // what is there now is the data
-      return std::nullopt;
+  /// What failed work left on a page must not become the truth with the rest of it.
+  void record_unless_failed(Coherence const& coherence, Record const& record, ByteRange written) const {
+    if (coherence.written(host_place).contains(written)) return;
+    ByteRanges rest{written};
+    for (auto const range : failed_writes_) rest.remove(range);
+    for (auto const part : rest.ranges()) {
+      if (!coherence.written(host_place).contains(part)) record(part);
     }
-    auto const valid = valid_here(coherence);
+  }
+
+  /// `valid`: what is valid here, which a write of the host to parts of it does not change.
+  std::optional<HostWriteConflict> absorb_page(Coherence const& coherence, ByteRanges const& valid,
+                                               Record const& record, ByteRange page) {
     if (valid.contains(page)) {
-      record(page);
+      record_unless_failed(coherence, record, page);
       return std::nullopt;
     }
     auto const twin = twins_.find(page.begin);
@@ -176,7 +181,7 @@ class TrackedPages final : public HostWrites {
     for (auto const run : changed) {
       if (!valid.contains(run)) return clash(coherence, run);
     }
-    for (auto const run : changed) record(run);
+    for (auto const run : changed) record_unless_failed(coherence, record, run);
     std::memcpy(twin->second.data(), memory_ + page.begin, page.size());
     return std::nullopt;
   }

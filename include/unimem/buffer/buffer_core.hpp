@@ -129,7 +129,7 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
     return host_slow(range, intent);
   }
 
-  /// Whether `host` returns at once, whatever the range. One atomic load.
+  /// Whether `host` waits for nothing, whatever the range. One atomic load.
   [[nodiscard]] bool host_ready(Intent intent) const noexcept {
     auto const summary = summary_.load(std::memory_order_acquire);
     return (summary & (intent == Intent::read ? host_current : host_exclusive)) != 0;
