@@ -452,14 +452,7 @@ std::size_t BufferCore::try_reclaim(Device& device) {
     auto const& side = inside->sides[i];
     if (side.device != &device || !side.storage || side.storage->leased() || inside->captured) continue;
     inside->absorb_host_writes(false);
-    // Failures are the owner's to hear of, and not of whoever needs his memory: they wait for his next access.
-    auto told = std::exchange(inside->deferred, nullptr);
-    try {
-      inside->settle(inside->whole(), true);
-    } catch (std::exception const&) {
-      if (!told) told = std::current_exception();
-    }
-    inside->deferred = std::move(told);
+    inside->settle_for_another(true);
     auto const bytes = side.storage->capacity();
     if (UNIMEM_MUTANT(evicted_unsaved)) inside->coherence.discard();
     inside->release(*this, static_cast<Place>(i + 1), host_place);

@@ -440,6 +440,16 @@ void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
   }
 }
 
+void BufferCore::Inside::settle_for_another(bool wait) {
+  auto told = std::exchange(deferred, nullptr);
+  try {
+    settle(whole(), wait);
+  } catch (std::exception const&) {
+    if (!told) told = std::current_exception();
+  }
+  deferred = std::move(told);
+}
+
 void BufferCore::Inside::forget_ended() noexcept {
   if (UNIMEM_MUTANT(failures_not_forgotten)) return;
   if (host) host->hazards().forget_ended();

@@ -157,6 +157,9 @@ struct BufferCore::Inside {
   /// First of all, what users wrote behind the library's back is recorded; CoherenceConflict if it has run into a
   /// device's, unless the caller is about to `decide` which of the two counts.
   void settle(ByteRange range, bool wait, bool decide = false);
+  /// All of it, on behalf of somebody who needs memory. Failures are the owner's to hear of: they wait for his next
+  /// access.
+  void settle_for_another(bool wait);
   /// Without `wait`, what a device that shares the memory is still writing is left for later.
   void absorb_host_writes(bool decide, bool wait = true);
   /// Whether writes to the host's memory are noticed, as soon as there is any.

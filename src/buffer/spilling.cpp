@@ -7,7 +7,6 @@
 #include "buffer/storage.hpp"
 #include "manager/spill_files.hpp"
 
-#include <exception>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -85,15 +84,8 @@ std::size_t BufferCore::try_spill(Location location) {
   auto* const storage = inside->in_memory_of_host();
   bool const leased = storage != nullptr && storage->leased() && !UNIMEM_MUTANT(spilled_though_leased);
   if (leased || !inside->may_spill(location)) return 0;
-  // Failures are the owner's to hear of: they wait for his next access.
-  auto told = std::exchange(inside->deferred, nullptr);
-  try {
-    inside->settle(inside->whole(), !UNIMEM_MUTANT(spilled_under_work));
-  } catch (std::exception const&) {
-    if (!told) told = std::current_exception();
-  }
-  inside->deferred = std::move(told);
   bool const waits = !UNIMEM_MUTANT(spilled_under_work);
+  inside->settle_for_another(waits);
   if (waits) storage->wait_to_write(inside->whole());
   if (!inside->may_spill(location) || (waits && !storage->at_rest())) return 0;
 

@@ -273,9 +273,9 @@ Event BufferCore::Inside::arrival(Place place, ByteRange range, Queue& queue) {
 
 void BufferCore::Inside::prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue) {
   ensure_device(self, place, queue);
-  // Where every byte is current there is nothing to plan, and nothing to record of a read.
   bool const waits = host_writes && in_host_memory(place);  // as `fetch` does
   if (waits && intent != Intent::write) settle(range, true);
+  // Where every byte is current there is nothing to plan, and nothing to record of a read.
   if (intent != Intent::write && !holds(place, range)) {
     auto plan = plan_read(place, range);
     check_lost(plan);

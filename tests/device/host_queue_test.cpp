@@ -1,7 +1,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/timed_wait.hpp>
 
-#include "device/host_queue.hpp"
+#include "device/task_queue.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,20 +20,6 @@
 
 namespace unimem::detail {
 namespace {
-
-/// A queue whose only command is a function.
-class TaskQueue final : public HostQueue {
- public:
-  using HostQueue::submit;
-
-  Event upload(DeviceMemory, void const*, std::size_t, CopyTerms const&) override { return {}; }
-  Event download(void*, DeviceMemory, std::size_t, CopyTerms const&) override { return {}; }
-  Event copy(DeviceMemory, DeviceMemory, std::size_t, CopyTerms const&) override { return {}; }
-  Event fill(DeviceMemory, std::span<const std::byte>) override { return {}; }
-  Event run(std::shared_ptr<Program const>, Range, std::span<const KernelArgument>, std::span<const Event>) override {
-    return {};
-  }
-};
 
 TEST(HostQueue, RunsTasksInOrderOneAtATime) {
   TaskQueue queue;

@@ -1,6 +1,6 @@
 #include <unimem/core/error.hpp>
 
-#include "device/host_queue.hpp"
+#include "device/task_queue.hpp"
 #include "device/ticket_set.hpp"
 
 #include <gmock/gmock.h>
@@ -18,19 +18,6 @@
 
 namespace unimem::detail {
 namespace {
-
-class TaskQueue final : public HostQueue {
- public:
-  using HostQueue::submit;
-
-  Event upload(DeviceMemory, void const*, std::size_t, CopyTerms const&) override { return {}; }
-  Event download(void*, DeviceMemory, std::size_t, CopyTerms const&) override { return {}; }
-  Event copy(DeviceMemory, DeviceMemory, std::size_t, CopyTerms const&) override { return {}; }
-  Event fill(DeviceMemory, std::span<const std::byte>) override { return {}; }
-  Event run(std::shared_ptr<Program const>, Range, std::span<const KernelArgument>, std::span<const Event>) override {
-    return {};
-  }
-};
 
 constexpr auto kept = QueueControl::kept_failures;
 
