@@ -49,6 +49,10 @@ struct Wish {
     }
   }
 
+  /// Whether somebody has given memory back since it was refused, with nobody having been asked: a buffer that ended or
+  /// was freed meanwhile, of which nothing else need tell.
+  [[nodiscard]] bool outdated() const { return pool.bytes_in_use() < facts.live; }
+
   /// Whether there is as much free as it takes, but beside blocks in use.
   [[nodiscard]] bool lies_in_pieces() const {
     return facts.live <= facts.limit && bytes <= facts.limit - facts.live && pool.statistics().slack_bytes != 0;
@@ -104,7 +108,12 @@ bool MemoryManager::State::spill_for(AWish& wish) {
     auto const before = residents.removals();
     auto const survey = residents.survey(location);
     leased = survey.leased;
-    if (!wish.within_reach(survey.candidates, survey.busy)) break;
+    if (!wish.within_reach(survey.candidates, survey.busy)) {
+      while (wish.outdated()) {
+        if (wish.granted()) return true;
+      }
+      break;
+    }
     bool given = false;
     for (auto const& candidate : survey.candidates) {
       auto const bytes = reclaim(*candidate.resident, location, failure);
@@ -112,7 +121,7 @@ bool MemoryManager::State::spill_for(AWish& wish) {
       given = true;
       if (wish.granted()) return true;
     }
-    if (residents.removals() != before && wish.granted()) return true;
+    if ((residents.removals() != before || wish.outdated()) && wish.granted()) return true;
     if (given) continue;
     if (survey.busy == 0 || std::chrono::steady_clock::now() >= deadline) break;
     waits.fetch_add(1, std::memory_order_relaxed);
@@ -224,9 +233,12 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
     }
   }
   // What was given may have come later than it was said: leases that were just leaving have it until then. And a
-  // resident that has ended since the first look gave its memory back before it was gone from the survey.
+  // resident that has ended since the first look, or is about to be gone from the survey, has given its memory back.
   auto const leased = wish.facts.leased;
-  if ((given || state_->residents.removals() != removals) && wish.granted()) return given_out();
+  bool const more = given || state_->residents.removals() != removals;
+  for (bool again = more || wish.outdated(); again; again = wish.outdated()) {
+    if (wish.granted()) return given_out();
+  }
   wish.facts.leased = leased;
   if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be saved: {}", failure);
   if (others_may && operation.waits() && !operation.insists()) crowded();

@@ -125,6 +125,26 @@ TEST_F(Reclaim, LeasedResidentsAndThoseOfOtherDevicesAreLeftAlone) {
   EXPECT_THAT(asked, ElementsAre("held"));
 }
 
+/// One that ends on another thread as it is asked what it has: its memory is back already, and nobody has been told.
+TEST_F(Reclaim, WhatCameBackUnaskedBetweenTheRefusalAndTheSurveyIsFound) {
+  class Ending final : public Resident {
+   public:
+    explicit Ending(Allocation block) : block_(std::move(block)) {}
+    [[nodiscard]] Reclaimable reclaimable(Device&) noexcept override {
+      block_.release();
+      return {};
+    }
+    std::size_t try_reclaim(Device&) override { return 0; }
+
+   private:
+    Allocation block_;
+  } ending{acquire(12 * MiB)};
+  manager.add_resident(ending);
+  EXPECT_EQ(acquire(8 * MiB).capacity(), 8 * MiB);
+  EXPECT_EQ(manager.statistics().refusals, 0U);
+  manager.remove_resident(ending);
+}
+
 TEST_F(Reclaim, HostMemoryIsNeverTakenFromDeviceCopies) {
   auto const held = holder("held", 8 * MiB, 0);
   EXPECT_THROW((void)manager.acquire(device, Location::host, device.info().total_bytes << 30), OutOfMemory);
