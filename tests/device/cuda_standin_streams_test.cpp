@@ -277,18 +277,22 @@ TEST_F(CudaStandInStreams, MeasureTheTimeBetweenEvents) {
   }
   auto const untimed = event();
   auto const pointer = allocate(1);
+  auto* const word = new (allocate_pinned(4)) std::atomic<std::uint32_t>{0};
   float milliseconds = -1;
   EXPECT_EQ(cu.cuEventElapsedTime(&milliseconds, begin, end), Result::invalid_handle);  // never recorded
   control().set_latency(5'000, 0);
   for (auto const each : {begin, untimed}) ok(cu.cuEventRecord(each, queue));
   ok(cu.cuMemsetD8Async(pointer, 1, 1, queue));
+  ok(cu.cuStreamWaitValue32(queue, reinterpret_cast<DevicePointer>(word), 1, wait_value_at_least));
   ok(cu.cuEventRecord(end, queue));
   EXPECT_EQ(cu.cuEventElapsedTime(&milliseconds, begin, end), Result::not_ready);
+  *word = 1;
   ok(cu.cuStreamSynchronize(queue));
   ok(cu.cuEventElapsedTime(&milliseconds, begin, end));
   EXPECT_GE(milliseconds, 5.0F);
   EXPECT_EQ(cu.cuEventElapsedTime(&milliseconds, untimed, end), Result::invalid_handle);
   ok(cu.cuMemFree(pointer));
+  ok(cu.cuMemFreeHost(word));
 }
 
 TEST_F(CudaStandInStreams, RefuseToWriteHostMemoryThatIsRegisteredForReading) {
