@@ -226,8 +226,18 @@ TEST_F(OpenClKernel, TheNumberOfArgumentsMustFitOneOfTheForms) {
   auto const x = memory_of(std::vector<float>{1});
   auto const error = refusal([&] { run(program, {1}, {argument(x)}); });
   EXPECT_EQ(error.name, "scale");
-  EXPECT_THAT(error.reason,
+  EXPECT_THAT(error.reason, HasSubstr("has 3 parameters, but 1 arguments need 2 (portable form: two for a buffer)"));
+  auto const plain = compile(device(), "scale", plain_scale);
+  EXPECT_THAT(refusal([&] { run(plain, {1}, {argument(x)}); }).reason,
               HasSubstr("has 3 parameters, but 1 arguments need 2 (portable form: two for a buffer) or 1"));
+}
+
+TEST_F(OpenClKernel, AnArgumentTooManyOfThePortableFormIsNotTakenForThePlainOne) {
+  auto const program = compile(device(), "scale", scale);
+  auto const x = memory_of(std::vector<float>{1});
+  EXPECT_THAT(refusal([&] { run(program, {1}, {argument(x), scalar(2.0F), scalar(2.0F)}); }).reason,
+              HasSubstr("has 3 parameters, but 3 arguments need 4 (portable form: two for a buffer)"));
+  EXPECT_THAT(values_in<float>(x), ElementsAre(1));
 }
 
 TEST_F(OpenClKernel, ABufferIsNoScalarAndAScalarNoBuffer) {

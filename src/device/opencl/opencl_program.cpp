@@ -14,6 +14,7 @@
 #include <bit>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace unimem::detail::opencl {
 namespace {
@@ -131,6 +132,19 @@ void OpenClProgram::read_parameters() {
     parameter.is_pointer = space == CL_KERNEL_ARG_ADDRESS_GLOBAL || space == CL_KERNEL_ARG_ADDRESS_CONSTANT;
     parameter.is_local = space == CL_KERNEL_ARG_ADDRESS_LOCAL;
     parameter.type = type.data();
+    std::array<char, 256> name{};
+    if (api_.clGetKernelArgInfo(kernel_.get(), i, CL_KERNEL_ARG_NAME, name.size() - 1, name.data(), nullptr) ==
+        CL_SUCCESS) {
+      parameter.name = name.data();
+    }
+  }
+  // As the prelude's UNIMEM_BUFFER spells a buffer.
+  for (std::size_t i = 0; i + 1 < parameters_.size(); ++i) {
+    auto const& object = parameters_[i].name;
+    constexpr std::string_view ending = "_object";
+    said_portable_ =
+        said_portable_ || (parameters_[i].is_pointer && object.ends_with(ending) &&
+                           parameters_[i + 1].name == object.substr(0, object.size() - ending.size()) + "_offset");
   }
 }
 
@@ -139,6 +153,12 @@ bool OpenClProgram::is_portable(std::span<const KernelArgument> arguments) const
       static_cast<std::size_t>(std::ranges::count(arguments, KernelArgument::Kind::memory, &KernelArgument::kind));
   auto const has = parameters_.size(), plain = arguments.size(), portable = arguments.size() + memory;
   if (has == portable) return true;  // also where there is no memory and the forms are one
+  if (said_portable_) {
+    // One argument too many for each buffer would look like the plain form, and run with numbers for addresses.
+    throw KernelError(name_,
+                      fmt::format("has {} parameters, but {} arguments need {} (portable form: two for a buffer)", has,
+                                  arguments.size(), portable));
+  }
   if (has == plain) return false;
   throw KernelError(name_,
                     fmt::format("has {} parameters, but {} arguments need {} (portable form: two for a buffer) or {} "

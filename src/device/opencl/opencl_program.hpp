@@ -19,7 +19,8 @@ namespace unimem::detail::opencl {
 
 class OpenClDevice;
 
-/// A kernel built for one device. It takes its arguments in one of two forms, told apart by how many parameters it has:
+/// A kernel built for one device. It takes its arguments in one of two forms, told apart by how many parameters it has,
+/// and where the driver tells them by the names that the prelude gives them:
 ///
 /// - the portable form of docs/kernels.md: two parameters for a buffer (object and offset), one for a scalar;
 /// - plain OpenCL C: one parameter for every argument. A window into an object then needs a sub-buffer of its own, and
@@ -46,6 +47,7 @@ class OpenClProgram final : public Program {
     bool is_pointer = false;  ///< to global or constant memory
     bool is_local = false;    ///< to local memory, which no argument can stand for
     std::string type;         ///< as the compiler spells it
+    std::string name;         ///< empty where that is not known
   };
 
   void read_parameters();
@@ -73,6 +75,7 @@ class OpenClProgram final : public Program {
   ProgramHandle program_;
   KernelHandle kernel_;
   std::vector<Parameter> parameters_;
+  bool said_portable_ = false;                 ///< by its parameters' names
   std::size_t group_ = 0;                      ///< items in a work group of a portable kernel; 0: the driver's choice
   std::array<std::size_t, 3> fixed_group_{};   ///< what the kernel itself demands; zeros: nothing
   std::array<std::size_t, 3> group_limits_{};  ///< of the device, where the library chooses all groups
