@@ -1,5 +1,6 @@
 #include "gil.hpp"
 
+#include <unimem/core/error.hpp>
 #include <unimem/device/timed_wait.hpp>
 
 #include <nanobind/nanobind.h>
@@ -27,18 +28,40 @@ bool on_the_main_thread() {
   return main == PyThread_get_thread_ident();
 }
 
+thread_local int calls_inside = 0;
+
+/// Whether this thread looks at anything while it waits.
+bool looks_out() {
+  return calls_inside != 0 || on_the_main_thread();
+}
+
+void refuse_to_wait_for_itself(Event event) {
+  if (calls_inside != 0 && unlocked([&] { return waits_for_itself(event); })) {
+    throw UnsupportedOperation("waiting for work", "the queue that this kernel runs on",
+                               "it comes after the kernel, or is the kernel itself, and would never end");
+  }
+}
+
 void wait_for_all(std::vector<Event> const& events) {
   for (auto const event : events) wait_for_end(event);
 }
 
 }  // namespace
 
+InsideCall::InsideCall() noexcept {
+  ++calls_inside;
+}
+
+InsideCall::~InsideCall() {
+  --calls_inside;
+}
+
 void main_thread_may_have_changed() noexcept {
   known_main_thread.store(0, std::memory_order_relaxed);
 }
 
 void look_out(BufferCore& core, ByteRange range) {
-  if (on_the_main_thread()) wait_for_all(unlocked([&] { return core.work_on(range, Intent::read); }));
+  if (looks_out()) wait_for_all(unlocked([&] { return core.work_on(range, Intent::read); }));
 }
 
 void wait_for_work(BufferCore& core) {
@@ -46,7 +69,7 @@ void wait_for_work(BufferCore& core) {
 }
 
 void look_out_on_host(BufferCore& core, ByteRange range, Intent intent) {
-  if (core.host_ready(intent) || !on_the_main_thread()) return;
+  if (core.host_ready(intent) || !looks_out()) return;
   wait_for_all(unlocked([&] { return core.work_on(range, intent); }));
   // Where pages tell what is written, a copy to the host is waited for with the buffer locked.
   bool const copies = intent != Intent::write && core.tracking() != Tracking::pages;
@@ -56,7 +79,7 @@ void look_out_on_host(BufferCore& core, ByteRange range, Intent intent) {
 }
 
 void look_out_on_device(BufferCore& core, Device& device, ByteRange range) {
-  if (core.device_ready(device) || !on_the_main_thread()) return;
+  if (core.device_ready(device) || !looks_out()) return;
   wait_for_all(unlocked([&] { return core.work_on(range, Intent::read, &device); }));
   wait_for_end(unlocked([&] {
     bool const copies = core.is_allocated() && core.missing_on(device, range) != 0;
@@ -67,6 +90,7 @@ void look_out_on_device(BufferCore& core, Device& device, ByteRange range) {
 bool wait_for_end(Event event, double seconds) {
   using Clock = std::chrono::steady_clock;
   if (event.ready()) return true;
+  refuse_to_wait_for_itself(event);
   // How long a signal may have to wait: nobody notices, and looking costs nothing at this rate.
   constexpr std::chrono::milliseconds step{50};
   auto const longest = std::chrono::duration<double>(std::min(seconds, 1e9));

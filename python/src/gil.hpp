@@ -66,14 +66,25 @@ decltype(auto) unlocked(F&& work) {
   return std::forward<F>(work)();
 }
 
+/// On the stack of a thread that runs a Python function as a kernel: what would wait for that very function is refused.
+class InsideCall {
+ public:
+  InsideCall() noexcept;
+  InsideCall(InsideCall const&) = delete;
+  InsideCall& operator=(InsideCall const&) = delete;
+  ~InsideCall();
+};
+
 /// Waits for the work to end without its error, with the interpreter's lock held on both sides of it. On the main
 /// thread signals are looked at meanwhile, and what their handlers raise, such as KeyboardInterrupt, ends the waiting
-/// and nothing else. False if `seconds` were over before.
+/// and nothing else. False if `seconds` were over before. Throws UnsupportedOperation in a Python kernel that would
+/// wait for itself.
 bool wait_for_end(Event event, double seconds = std::numeric_limits<double>::infinity());
 
-/// Waits in the same way, on the main thread alone, for what an access to a buffer is going to wait for where no signal
-/// is looked at: the work under way, and the copies that the access needs, which are started. Errors of that work are
-/// left for the access itself to raise. Called with the interpreter's lock, and a share in the core.
+/// Waits in the same way, on the main thread and inside of kernels alone, for what an access to a buffer is going to
+/// wait for where no signal or kernel is looked at: the work under way, and the copies that the access needs, which are
+/// started. Errors of that work are left for the access itself to raise. Called with the interpreter's lock, and a
+/// share in the core.
 void look_out_on_host(BufferCore& core, ByteRange range, Intent intent);
 /// The same for bringing a device up to date.
 void look_out_on_device(BufferCore& core, Device& device, ByteRange range);

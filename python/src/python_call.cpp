@@ -130,6 +130,7 @@ void PythonCall::run(std::span<const HostArgument> memory) {
       arrays.append(argument.core ? array_over(argument, holds_[i], memory[i].data) : nb::borrow(argument.object));
     }
     try {
+      InsideCall const inside;
       nb::borrow(function_)(*nb::tuple(arrays));
     } catch (nb::python_error& error) {
       traceback = error.what();  // with the exception in its last line

@@ -255,3 +255,61 @@ def test_a_function_takes_every_kind_of_number(sim):
     numbers = [True, 3, 2**70, 0.5, 1 + 2j, np.float32(0.25), np.int8(-1), np.bool_(False), np.complex64(2j)]
     launch(Kernel("sees").host(lambda *values: seen.extend(values)), 1, *numbers, device=sim).wait()
     assert seen == numbers
+
+
+@pytest.mark.parametrize("where", ["cpu", "sim"])
+@pytest.mark.parametrize("waits", [True, False], ids=["on the thread that waits", "on a thread of the library's"])
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda own, other, inner: own.to_numpy(),
+        lambda own, other, inner: own.host.fill(3),
+        lambda own, other, inner: own.resize(3),
+        lambda own, other, inner: own.default_device.synchronize(),
+        lambda own, other, inner: launch(inner, 1, readwrite(other)).wait(),
+        lambda own, other, inner: (launch(inner, 1, readwrite(other)), other.to_numpy()),
+    ],
+    ids=["its buffer", "a write to its buffer", "resize", "its device", "work behind it", "what work behind it writes"],
+)
+def test_a_function_that_would_wait_for_itself_is_told(where, waits, look, request):
+    device = request.getfixturevalue(where)
+    own, other = data(device, 10), data(device, 10)
+    own.sync_to_device()
+    other.sync_to_device()
+    inner = Kernel("inner").host(lambda x: np.add(x, 1, out=x))
+    begin = threading.Event()
+
+    def function(x):
+        assert begin.wait(60)
+        look(own, other, inner)
+
+    event = launch(Kernel("selfish").host(function), 1, readwrite(own))
+    begin.set()
+    while not waits and not event.ready:
+        pass
+    with pytest.raises(KernelError, match="UnsupportedOperation: waiting for work .* would never end"):
+        event.wait(timeout=60)
+    assert other.to_numpy()[1] in (1, 2)
+
+
+def test_a_function_may_use_what_it_need_not_wait_for(sim, other_sim):
+    own, other, elsewhere = data(sim, 10), data(sim, 10), data(other_sim, 10)
+    add = Kernel("add").host(lambda x: np.add(x, 1, out=x))
+
+    def function(x):
+        launch(add, 1, readwrite(elsewhere)).wait()
+        x[:] += other.to_numpy() + elsewhere.to_numpy()
+        launch(add, 1, readwrite(other))
+
+    launch(Kernel("function").host(function), 1, readwrite(own)).wait()
+    np.testing.assert_array_equal(own.to_numpy(), 3 * np.arange(10) + 1)
+    np.testing.assert_array_equal(other.to_numpy(), np.arange(10) + 1)
+
+
+def test_an_argument_too_many_is_refused_and_nothing_is_written(scale, opencl, moved):
+    """As many as the plain form would take: the second would be an address."""
+    buffer = data(opencl)
+    for arguments in ((2.0, 1), (2.0, 1, 1), ()):
+        with pytest.raises(KernelError, match="has 3 parameters, but"):
+            launch(scale, 1000, readwrite(buffer), *arguments).wait()
+    np.testing.assert_array_equal(buffer.to_numpy(), np.arange(1000))

@@ -47,8 +47,12 @@ bool AtWork::is_of(std::thread::id thread) const noexcept {
          (outer_ != nullptr && outer_->is_of(thread));
 }
 
+bool AtWork::is_in_work_of(std::thread::id thread) noexcept {
+  return innermost != nullptr && innermost->is_of(thread);
+}
+
 bool AtWork::is_ending_in_work_of(std::thread::id thread) noexcept {
-  return ending && innermost != nullptr && innermost->is_of(thread);
+  return ending && is_in_work_of(thread);
 }
 
 bool AtWork::is_ending() noexcept {

@@ -5,8 +5,9 @@
 
 namespace unimem::detail {
 
-/// Whose work a thread is in the middle of, for the one case in which that matters: work that calls `std::exit`. The
-/// thread then destroys static objects, and whatever waits there for the end of that very work would wait for ever.
+/// Whose work a thread is in the middle of. It matters where that work would wait for its own end (`waits_for_itself`),
+/// and where it calls `std::exit`: the thread then destroys static objects, and whatever waits there for the end of
+/// that very work would wait for ever.
 ///
 /// A thread is in the middle of work of its own, and, as a helper with a piece of somebody's loop, of that thread's as
 /// well, and so on. One lives on the stack of each thread that is, for as long.
@@ -20,6 +21,9 @@ class AtWork {
 
   /// What this thread is in the middle of; null for nothing.
   [[nodiscard]] static AtWork const* of_this_thread() noexcept;
+
+  /// Whether this thread is in the middle of work that `thread` is in the middle of.
+  [[nodiscard]] static bool is_in_work_of(std::thread::id thread) noexcept;
 
   /// Whether this thread has called `exit` from work that `thread` is in the middle of, which will not end any more.
   [[nodiscard]] static bool is_ending_in_work_of(std::thread::id thread) noexcept;

@@ -40,6 +40,12 @@ bool wait_until(Event event, std::chrono::steady_clock::time_point until) noexce
   return control->completed() >= event.ticket();
 }
 
+bool waits_for_itself(Event event) noexcept {
+  auto* const control = detail::QueueControl::of(event);
+  return control != nullptr && control->completed() < event.ticket() && !detail::is_forked_child() &&
+         control->works_here();
+}
+
 void Event::wait() const {
   if (auto const failure = wait_for_error()) std::rethrow_exception(failure);
 }

@@ -77,6 +77,11 @@ void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
   }
 }
 
+bool HostExecutor::works_here() noexcept {
+  Lock const lock{mutex_};
+  return runner_ != Runner::nobody && AtWork::is_in_work_of(runs_on_);
+}
+
 void HostExecutor::hush() noexcept {
   Lock const lock{mutex_};
   hushed_ = true;

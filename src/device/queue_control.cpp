@@ -171,6 +171,15 @@ void QueueControl::wait(Ticket ticket) noexcept {
   }
 }
 
+bool QueueControl::works_here() noexcept {
+  std::shared_ptr<Waiter> waiter;
+  {
+    std::lock_guard const lock{mutex_};
+    waiter = waiter_;
+  }
+  return waiter && waiter->works_here();
+}
+
 void Waiter::wait_until(QueueControl const& control, Ticket ticket,
                         std::chrono::steady_clock::time_point until) noexcept {
   using namespace std::chrono_literals;

@@ -42,6 +42,9 @@ class Waiter {
 
   /// Whether work may have ended without `QueueControl::finish` being called until somebody polls or waits.
   [[nodiscard]] virtual bool needs_polling() const noexcept { return true; }
+
+  /// Whether this thread is in the middle of carrying out the queue's work: waiting for it would be waiting for itself.
+  [[nodiscard]] virtual bool works_here() noexcept { return false; }
 };
 
 /// What events point to: the ids, counts and errors of one queue. Control blocks are never freed, so that an event
@@ -100,6 +103,9 @@ class QueueControl {
 
   /// The same until that moment at most.
   void wait_until(Ticket ticket, std::chrono::steady_clock::time_point until) noexcept;
+
+  /// Whether this thread is in the middle of the queue's work.
+  [[nodiscard]] bool works_here() noexcept;
 
   /// What an event points to; null for none.
   [[nodiscard]] static QueueControl* of(Event event) noexcept { return event.control_; }

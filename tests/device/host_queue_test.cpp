@@ -88,6 +88,26 @@ TEST(HostQueue, ATimedWaiterRunsTheWorkItselfWhenNobodyElseDoes) {
   control.set_waiter(nullptr);
 }
 
+TEST(HostQueue, WorkKnowsThatItWouldWaitForItself) {
+  TaskQueue queue, other;
+  std::promise<Event> own, behind;
+  std::vector<bool> seen;
+  auto const earlier = queue.submit([] {});
+  auto const event = queue.submit([&] {
+    auto const itself = own.get_future().get();
+    auto const later = behind.get_future().get();
+    auto const elsewhere = other.submit([&] { seen.push_back(waits_for_itself(itself)); });
+    elsewhere.wait();  // carried out here or by the other queue's worker
+    seen.clear();
+    for (auto const one : {itself, later, earlier, elsewhere, Event{}}) seen.push_back(waits_for_itself(one));
+  });
+  own.set_value(event);
+  behind.set_value(queue.submit([] {}));
+  EXPECT_FALSE(waits_for_itself(event)) << "this thread is in the middle of nothing";
+  event.wait();
+  EXPECT_THAT(seen, ::testing::ElementsAre(true, true, false, false, false));
+}
+
 TEST(HostQueue, AWaiterRunsNoFurtherThanItMust) {
   TaskQueue queue;
   std::latch begun{1}, go{1};

@@ -16,4 +16,9 @@ namespace unimem {
 /// true at once, and `Event::wait` says so. Thread-safe.
 [[nodiscard]] UNIMEM_API bool wait_until(Event event, std::chrono::steady_clock::time_point until) noexcept;
 
+/// Whether waiting for the event would never end, because this thread is in the middle of work that the event's work
+/// comes behind, or of that work itself: a host kernel that is about to wait for its own queue. Known of `cpu` and
+/// `sim`, where the host carries work out; not where work of another queue waits for it in its turn. Thread-safe.
+[[nodiscard]] UNIMEM_API bool waits_for_itself(Event event) noexcept;
+
 }  // namespace unimem
