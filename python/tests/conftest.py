@@ -76,16 +76,19 @@ def moved() -> type[Moved]:
 
 
 class Counted:
-    """The same by the buffer's count and by its device's own, which agree."""
+    """The same by the buffer's count and by its device's own, with those of `others`, which agree."""
 
-    def __init__(self, buffer: unimem.UnifiedBuffer) -> None:
+    def __init__(self, buffer: unimem.UnifiedBuffer, *others: unimem.Device) -> None:
         self._by_buffer = Moved(buffer)
-        self._device = buffer.default_device
+        self._devices = (buffer.default_device, *others)
         self._last = self._now()
 
     def _now(self) -> tuple[int, int, int, int]:
-        t = unimem.transfers(self._device)
-        return t.host_to_device_copies, t.host_to_device_bytes, t.device_to_host_copies, t.device_to_host_bytes
+        seen = [unimem.transfers(one) for one in self._devices]
+        return (
+            sum(t.host_to_device_copies for t in seen), sum(t.host_to_device_bytes for t in seen),
+            sum(t.device_to_host_copies for t in seen), sum(t.device_to_host_bytes for t in seen),
+        )  # fmt: skip
 
     def since(self) -> tuple[int, int, int, int]:
         now = self._now()

@@ -8,7 +8,7 @@ IN_PYTHON = (TESTS.parents[1] / "docs" / "features.md").read_text(encoding="utf-
 
 
 def test_each_row_has_a_test_of_its_own():
-    text = "".join((TESTS / name).read_text(encoding="utf-8") for name in ("test_rows.py", "test_rows_shared.py"))
+    text = "".join((TESTS / name).read_text(encoding="utf-8") for name in ("test_rows_coherence.py", "test_rows_contents.py", "test_rows_shared.py"))
     rows = {int(number) for number in re.findall(r"^def test_row_(\d+)_", text, re.MULTILINE)}
     assert rows == {*range(1, 31), *range(41, 47), 52, 76, 77, 78}
 

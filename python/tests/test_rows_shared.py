@@ -1,5 +1,5 @@
 """The rows of docs/features.md about pools (41 to 46, 52), devices (76) and sharing (77, 78) through Python, on each kind of device with
-memory of its own: bytes on both sides and transfers, as in test_rows.py. A test's name begins with its row."""
+memory of its own: bytes on both sides and transfers, as in test_rows_coherence.py. A test's name begins with its row."""
 
 import queue
 import threading
@@ -90,31 +90,45 @@ def test_row_45_limits_hold(discrete, counted):
     for one in buffers:
         use(one, counted)
         pool.release(one)
+    use(large, counted, np.arange(1001, dtype=np.float32))
     pool.release(large)
     assert (pool.pool_size, pool.total_bytes) == (2, 8000)
     pool.configure(limits=PoolLimits(max_bytes=4000))
     assert pool.total_bytes == 4000
+    use(pool.acquire(1000), counted)
     manager = unimem.MemoryManager()
     manager.set_limit(discrete, "64KiB")
+    too_large = UnifiedBuffer(1 << 18, device=discrete, manager=manager)
+    count = counted(too_large)
+    too_large.fill(1)
     with pytest.raises(unimem.OutOfMemory):
-        UnifiedBuffer(1 << 20, np.uint8, device=discrete, manager=manager).allocate()
+        too_large.sync_to_device()
+    assert (too_large.state, count.since()) == (BufferState.HOST_DIRTY, (0, 0, 0, 0)) and (too_large.host == 1).all()
     assert manager.pool(discrete).statistics.reserved_bytes <= 64 << 10
+    use(UnifiedBuffer(1000, device=discrete, manager=manager), counted)
+    assert 0 < manager.pool(discrete).statistics.reserved_bytes <= 64 << 10
 
 
 def test_row_46_statistics_add_up(discrete, counted):
     pool = MemoryPool(device=discrete)
     assert pool.stats().hit_rate == 0
+    before = unimem.transfers(discrete)
     for _ in range(10):
         buffer = pool.acquire(1000)
         use(buffer, counted)
         pool.release(buffer)
+    after = unimem.transfers(discrete)
+    # By the library alone one copy there and one back for each; `use` looks at each device array, which is one more.
+    assert after.host_to_device_bytes - before.host_to_device_bytes == 10 * 4000
+    assert after.device_to_host_bytes - before.device_to_host_bytes == 10 * 2 * 4000
     held = pool.acquire(7)
+    use(held, counted, DATA[:7])
     stats = pool.stats()
     assert (stats.hits, stats.misses, stats.released, stats.active_buffers, stats.pooled_buffers, stats.pooled_bytes) == (9, 2, 10, 1, 1, 4000)
     assert stats.hit_rate == 9 / 11 and held.size == 7
 
 
-def test_row_52_the_processs_pool_is_one_and_is_configured(counted):
+def test_row_52_the_processs_pool_is_one_and_is_configured(discrete, moved):
     from unimem.core.memory_pool import get_memory_pool
 
     pool = get_memory_pool()
@@ -123,12 +137,21 @@ def test_row_52_the_processs_pool_is_one_and_is_configured(counted):
     try:
         pool.configure(limits=PoolLimits(max_buffers=1))
         assert pool.limits.max_buffers == 1
-        first, second = pool.acquire((3, 7)), pool.acquire((3, 7))
-        for one in (first, second):
-            one.fill(1)
-            np.testing.assert_array_equal(one.to_numpy(), np.ones((3, 7)))
+        first, second = pool.acquire((10, 100)), pool.acquire((10, 100))
+        for one in (first, second):  # of the default device; used on another one
+            count, on_device = moved(one), unimem.transfers(discrete)
+            one.copy_from(DATA.reshape(10, 100))
+            one.sync_to_device(discrete)
+            assert count.since() == (1, 4000, 0, 0)
+            launch(TWICE, 1000, readwrite(one), device=discrete)
+            np.testing.assert_array_equal(one.to_numpy(), DATA.reshape(10, 100) * 2)
+            assert count.since() == (0, 0, 1, 4000)
+            now = unimem.transfers(discrete)
+            assert (now.host_to_device_bytes - on_device.host_to_device_bytes, now.device_to_host_bytes - on_device.device_to_host_bytes) == (4000, 4000)
+            np.testing.assert_array_equal(one.on(discrete).to_numpy(), one.host)
             pool.release(one)
-        assert pool.pool_size == 1
+        assert pool.pool_size == 1 and pool.acquire((10, 100)) is second
+        pool.release(second)
     finally:
         pool.configure(limits=before)
         pool.clear()
