@@ -53,6 +53,13 @@ void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype,
   new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
 }
 
+/// With the options, the shape and the dtype of another, and none of its data.
+void make_like(Window* self, Window const& other) {
+  auto const core = other.live();
+  auto made = unlocked([&] { return std::make_shared<BufferCore>(other.bytes(), core->options()); });
+  new (self) Window(std::move(made), 0, other.shape(), other.dtype(), true);
+}
+
 /// Over the memory of an array, which is C-contiguous and writable (checked in Python) and stays until the last use of
 /// it.
 void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* device, int tracking,
@@ -109,6 +116,7 @@ void bind_making(nb::class_<Window>& window) {
       .def("__init__", &make_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager").none(),
            nb::arg("device").none(), nb::arg("location"), nb::arg("tracking"), nb::arg("pinned"), nb::arg("strict"),
            nb::arg("name"), nb::arg("priority"))
+      .def("__init__", &make_like, nb::arg("like"))
       .def("__init__", &wrap_array, nb::arg("array"), nb::arg("manager").none(), nb::arg("device").none(),
            nb::arg("tracking"), nb::arg("name"))
       .def("__init__", &allocate_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager"),

@@ -30,19 +30,21 @@ int number_of(Device const& device) {
 
 nb::dlpack::dtype dlpack_dtype(nb::handle dtype) {
   auto const kind = std::string(nb::str(dtype.attr("kind")).c_str());
-  auto const bits = static_cast<std::uint8_t>(nb::cast<unsigned>(dtype.attr("itemsize")) * 8);
+  auto const bytes = nb::cast<unsigned>(dtype.attr("itemsize"));
+  auto const bits = static_cast<std::uint8_t>(bytes * 8);
   bool const native = nb::cast<bool>(dtype.attr("isnative"));
   using Code = nb::dlpack::dtype_code;
   auto const as = [&](Code code) { return nb::dlpack::dtype{static_cast<std::uint8_t>(code), bits, 1}; };
   if (native) {
     if (kind == "i") return as(Code::Int);
     if (kind == "u") return as(Code::UInt);
-    if (kind == "f") return as(Code::Float);
-    if (kind == "c") return as(Code::Complex);
+    // Larger ones are the machine's own, with padding.
+    if (kind == "f" && bytes <= 8) return as(Code::Float);
+    if (kind == "c" && bytes <= 16) return as(Code::Complex);
     if (kind == "b") return as(Code::Bool);
   }
   throw UnsupportedOperation("handing over elements of dtype " + std::string(nb::str(dtype).c_str()), "DLPack",
-                             "it knows native booleans, integers, floating point and complex numbers");
+                             "it knows native booleans, integers, floating point and complex numbers of IEEE 754");
 }
 
 /// DLPack's rules for the consumer's stream. What the lease waited for is there, so that there is nothing to make it

@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 
+#include <algorithm>
 #include <complex>
 #include <string>
 #include <typeinfo>
@@ -25,6 +26,18 @@ std::size_t item_bytes_of(nb::handle dtype) {
 template <class T>
 detail::SharedElement known() {
   return detail::shared_element<T>();
+}
+
+/// Whether an array is what was made of the window's memory: who was given it may have set another shape, dtype or
+/// strides, made it read-only, or had it take other memory.
+bool is_untouched(nb::handle host, std::byte* begin, std::vector<std::size_t> const& shape, nb::handle dtype) {
+  auto* const array = reinterpret_cast<PyArrayObject*>(host.ptr());
+  bool const here = begin == nullptr || PyArray_DATA(array) == begin;  // without elements the memory is NumPy's own
+  bool const same_elements = reinterpret_cast<PyObject*>(PyArray_DESCR(array)) == dtype.ptr() &&
+                             PyArray_NDIM(array) == static_cast<int>(shape.size());
+  if (!here || !same_elements || !PyArray_CHKFLAGS(array, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_WRITEABLE)) return false;
+  return std::equal(shape.begin(), shape.end(), PyArray_DIMS(array),
+                    [](std::size_t a, npy_intp b) { return a == static_cast<std::size_t>(b); });
 }
 
 }  // namespace
@@ -70,14 +83,14 @@ nb::object Window::host() {
     return address == nullptr ? nullptr : address + whole.begin;
   });
   // The array's hold keeps its memory from being anybody else's, so the same address is the same memory.
-  if (host_.is_valid() && begin == host_begin_) return host_;
+  if (host_.is_valid() && begin == host_begin_ && is_untouched(host_, begin, shape_, dtype_)) return host_;
   return host_leased(core, unlocked([&] { return core->map(whole, MapMode::read); }));
 }
 
 nb::object Window::host_leased(std::shared_ptr<BufferCore> core, DeviceLease lease) {
   auto hold = std::make_unique<HostHold>(std::move(core), std::move(lease), range());
   auto* const held = hold->begin();
-  if (host_.is_valid() && held == host_begin_) return host_;
+  if (host_.is_valid() && held == host_begin_ && is_untouched(host_, held, shape_, dtype_)) return host_;
   auto array = make_host_array(std::move(hold), shape_, dtype_);
   if (!whole_) return array;
   drop_host();

@@ -303,3 +303,46 @@ def test_bytes_that_only_a_lost_device_had_are_never_garbage():
             buffer.to_numpy()
     with pytest.raises((unimem.DataLost, unimem.DeviceError)):
         buffer.to_numpy()
+
+
+@pytest.mark.parametrize(
+    "call, said",
+    [
+        (lambda: UnifiedBuffer(4, name=3), "invalid name '3'"),
+        (lambda: UnifiedBuffer(4, name="\ud800"), "invalid name"),
+        (lambda: UnifiedBuffer(4, priority=2**40), "invalid priority '1099511627776'"),
+        (lambda: UnifiedBuffer(4, priority=1.5), "invalid priority '1.5'"),
+        (lambda: UnifiedBuffer(4, pinned=3), "invalid pinned '3'"),
+        (lambda: UnifiedBuffer(4, strict="no"), "invalid strict ''no''"),
+        (lambda: setattr(UnifiedBuffer(4), "priority", "x"), "invalid priority"),
+        (lambda: unimem.MemoryPool().acquire(4, pinned="x"), "invalid pinned ''x''"),
+        (lambda: unimem.MemoryPool(limits=3), "invalid limits 'int'"),
+        (lambda: unimem.MemoryPool(trim_interval="x"), "invalid trim_interval ''x''"),
+        (lambda: unimem.registry().open(3), "invalid buffer_id '3'"),
+        (lambda: unimem.registry().release(None), "invalid buffer_id 'None'"),
+        (lambda: unimem.registry().refer(b"x"), "invalid buffer_id"),
+        (lambda: unimem.registry().find(3), "invalid name '3'"),
+        (lambda: unimem.BufferRef(3).resolve(np.uint8), "invalid buffer_id '3'"),
+        (lambda: unimem.registry().publish(UnifiedBuffer(4), name=3), "invalid name '3'"),
+        (lambda: unimem.Kernel(3), "invalid name '3'"),
+        (lambda: unimem.Kernel("k").source(3), "invalid text '3'"),
+        (lambda: unimem.affine("x", 2), "invalid scale ''x''"),
+        (lambda: unimem.affine(2, 10**400), "invalid offset"),
+        (lambda: unimem.stream_file("/etc/pass\0wd", unimem.histogram()), "without NUL"),
+        (lambda: unimem.stream_file(__file__, unimem.histogram(), progress=3), "invalid progress '3'"),
+    ],
+)
+def test_arguments_of_another_type_are_named_with_what_they_are(call, said):
+    with pytest.raises(InvalidArgument) as caught:
+        call()
+    assert said in str(caught.value)
+
+
+def test_shapes_offsets_and_elements_are_taken_as_numpy_writes_them(sim):
+    assert UnifiedBuffer(np.array(3), device=sim).shape == (3,)
+    buffer = UnifiedBuffer(4, [("a", "i4"), ("b", "f8")], device=sim).fill((1, 2.5))
+    assert buffer.to_numpy().tolist() == [(1, 2.5)] * 4
+    with pytest.raises(InvalidArgument, match=r"\(1, 2, 3\)"):
+        buffer.fill((1, 2, 3))
+    with pytest.raises(InvalidArgument, match="invalid offset '5': must be at most 4"):
+        buffer.copy_to(np.empty(0, buffer.dtype), offset=5)

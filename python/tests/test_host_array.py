@@ -201,6 +201,39 @@ def test_read_only_arrays_are_refused_by_numpy_and_mark_nothing(sim):
     assert buffer.state is S.SYNCHRONIZED
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda h: setattr(h, "shape", (5, 20)),
+        lambda h: setattr(h, "dtype", np.int64),
+        lambda h: setattr(h.flags, "writeable", False),
+        lambda h: h.__setstate__((1, (10, 10), np.dtype(np.float64), False, bytes(800))),
+    ],
+    ids=["shape", "dtype", "flags", "state"],
+)
+def test_what_is_done_to_an_array_itself_stays_with_that_array(discrete, change):
+    buffer = synced(discrete)
+    kept = buffer.host
+    assert buffer.host is kept
+    change(kept)
+    again = buffer.host
+    assert (again.shape, again.dtype, again.flags.writeable) == ((10, 10), np.float64, True)
+    again[2, 3] = -1
+    assert buffer.state is S.HOST_DIRTY and buffer.host is again
+    expected = np.arange(100.0).reshape(10, 10)
+    expected[2, 3] = -1
+    np.testing.assert_array_equal(buffer.device.to_numpy(), expected)
+
+
+def test_methods_that_copy_to_an_out_of_theirs_are_noticed(sim):
+    """Of elements that they have nothing to do with: NumPy then copies without asking a ufunc."""
+    for write in (lambda s, t: s.round(0, t), lambda s, t: s.round(out=t), lambda s, t: s.conj(t), lambda s, t: s.conjugate(t)):
+        source, target = synced(sim, dtype=np.int64), synced(sim, 0, np.int64)
+        write(source.host, target.host)
+        assert (source.state, target.state) == (S.SYNCHRONIZED, S.HOST_DIRTY)
+        np.testing.assert_array_equal(target.device.to_numpy(), source.to_numpy())
+
+
 def test_results_are_plain_arrays(sim):
     host = synced(sim).host
     for made in (host + 1, host.copy(), host.astype(np.float32), np.sort(host), host.sum(axis=0), np.concatenate([host, host]),

@@ -376,10 +376,28 @@ def test_copies_are_deep_and_pickles_hold_data_alone(discrete):
         other.host[...] = 4
         assert (buffer.to_numpy() == 3).all()
     assert buffer.clone().default_device == discrete
+    part = buffer.slice(2, 3)
+    for other in (part.clone(), copy.copy(part), copy.deepcopy(part), pickle.loads(pickle.dumps(part))):
+        assert type(other) is UnifiedBuffer and other.shape == (3,)
+        other.host[...] = 4
+        assert (buffer.to_numpy() == 3).all()
+    with pytest.raises(TypeError, match="a mapping ends once"):
+        copy.deepcopy(buffer.map())
+    assert pickle.loads(pickle.dumps(unimem.registry())) is unimem.registry()
     fresh = pickle.loads(pickle.dumps(UnifiedBuffer(4, strict=True)))
     assert fresh.state is S.UNINITIALIZED
     with pytest.raises(unimem.BufferNotAllocated):
         _ = fresh.host
+
+
+def test_a_clone_has_the_options_and_the_manager_of_its_buffer(discrete):
+    manager = unimem.MemoryManager()
+    buffer = UnifiedBuffer(1000, np.uint8, device=discrete, manager=manager, name="original", priority=3).fill(1)
+    clone = buffer.clone()
+    assert (clone.name, clone.priority, clone.default_device) == ("original", 3, discrete)
+    clone.sync_to_device()
+    assert [one.bytes for one in manager.live()] == [1000] * 3  # the buffer on its host, the clone on both sides
+    assert (clone.device.to_numpy() == 1).all() and clone.statistics.host_to_device_bytes == 1000
 
 
 def test_a_buffer_may_be_dropped_while_its_kernel_runs_and_the_device_is_full():

@@ -29,6 +29,45 @@ def count_of(name: str, value: object) -> int:
     return number
 
 
+def text_of(name: str, value: object) -> str:
+    """Text that C++ can take."""
+    if not isinstance(value, str):
+        raise invalid(name, repr(value), "text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise invalid(name, ascii(value), "text that UTF-8 can say") from None
+    return value
+
+
+def flag_of(name: str, value: object) -> bool:
+    """True or False, and nothing that might be taken for one of them."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise invalid(name, repr(value), "True or False")
+    return bool(value)
+
+
+def number_of(name: str, value: object) -> float:
+    """A number that a double holds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise invalid(name, repr(value), "a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise invalid(name, value, "within what a double holds") from None
+
+
+def priority_of(value: object) -> int:
+    """What 32 bits hold."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise invalid("priority", repr(value), "an integer") from None
+    if not -(2**31) <= number < 2**31:
+        raise invalid("priority", number, f"from {-(2**31)} to {2**31 - 1}")
+    return number
+
+
 def size_of(name: str, value: object) -> int:
     """A number of bytes, or text that says one: "64MiB"."""
     return _unimem.parse_size(value) if isinstance(value, str) else count_of(name, value)
@@ -42,7 +81,7 @@ def shape_of(shape: SupportsIndex | Iterable[SupportsIndex]) -> list[int]:
     """A shape as NumPy takes it, and no more elements than 63 bits count."""
     if isinstance(shape, (str, bytes)):
         raise invalid("shape", repr(shape), "an integer or a sequence of integers")
-    if isinstance(shape, Iterable):
+    if isinstance(shape, Iterable) and getattr(shape, "ndim", 1) != 0:
         extents = [count_of("shape", extent) for extent in shape]
     else:
         extents = [count_of("shape", shape)]
@@ -107,6 +146,11 @@ _KINDS = "biufc"
 
 def value_of(value: object, dtype: np.dtype[Any]) -> bytes:
     """One element, as its bytes."""
+    if dtype.names is not None and isinstance(value, tuple):  # as NumPy writes a structured element
+        try:
+            return np.array(value, dtype=dtype).tobytes()
+        except (OverflowError, TypeError, ValueError) as error:
+            raise invalid("value", repr(value), f"an element of {dtype} ({error})") from None
     array = np.asarray(value)
     if array.ndim != 0:
         raise invalid("value", f"array of shape {array.shape}", "a single element")

@@ -10,15 +10,15 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
-from ._arguments import count_of, dtype_of, shape_of
+from ._arguments import count_of, dtype_of, flag_of, priority_of, shape_of, text_of
 from ._devices import chosen, named
-from ._elements import Elements, copy
-from ._enums import BufferState, Location, Tracking, number_in
+from ._elements import Elements
+from ._enums import Location, Tracking, number_in
 from ._errors import UnsupportedOperation, invalid
 from ._host import HostArray
 from ._manager import MemoryManager, native
 from ._manager_records import PlacementDecision
-from ._unimem import Device
+from ._unimem import Device, DeviceArray
 
 _TRACKING = list(Tracking)
 
@@ -64,8 +64,8 @@ class UnifiedBuffer(Elements):
         manager: MemoryManager | None = None,
     ) -> None:
         super().__init__(
-            shape_of(shape), dtype_of(dtype), native(manager), chosen(device), number_in(Location, "location", location), number_in(Tracking, "tracking", tracking), pinned,
-            _strict_by_default() if strict is None else strict, name, priority,
+            shape_of(shape), dtype_of(dtype), native(manager), chosen(device), number_in(Location, "location", location), number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned),
+            _strict_by_default() if strict is None else flag_of("strict", strict), text_of("name", name), priority_of(priority),
         )  # fmt: skip
 
     @classmethod
@@ -91,7 +91,7 @@ class UnifiedBuffer(Elements):
         if isinstance(array, HostArray) and array._hold is not None:
             raise invalid("array", "the host side of another buffer", "memory that no buffer looks after: slice the buffer")
         buffer = cls.__new__(cls)
-        _unimem.Window.__init__(buffer, array.view(np.ndarray), native(manager), chosen(device), number_in(Tracking, "tracking", tracking), name)
+        _unimem.Window.__init__(buffer, array.view(np.ndarray), native(manager), chosen(device), number_in(Tracking, "tracking", tracking), text_of("name", name))
         return buffer
 
     @classmethod
@@ -117,8 +117,9 @@ class UnifiedBuffer(Elements):
             buffer = cls(data.shape, data.dtype, device=device, name=name, manager=manager).allocate(True, False)
             buffer.copy_from(data)
             return buffer
-        if isinstance(source, Elements):
-            raise invalid("source", "a buffer", "memory that no buffer looks after: slice the buffer, or copy=True")
+        ours = isinstance(source, Elements) or (isinstance(source, HostArray) and source._hold is not None)
+        if ours or (isinstance(source, DeviceArray) and int(kind) in _HOST_KINDS):
+            raise invalid("source", "a buffer's", "memory that no buffer looks after: slice the buffer, or copy=True")
         if int(kind) not in _HOST_KINDS:
             place = f"{_DLPACK_KINDS.get(int(kind), f'device kind {int(kind)}')}:{int(number)}"
             reason = "this version wraps host memory alone: hand it over on the host, or copy=True"
@@ -149,19 +150,6 @@ class UnifiedBuffer(Elements):
         self._resize(count_of("count", count))
         return self
 
-    def clone(self) -> UnifiedBuffer:
-        """A deep copy of the current contents, with the same options."""
-        tracking, pinned, strict, priority, location = self._options()
-        result = UnifiedBuffer(
-            self.shape, self.dtype, pinned=pinned, device=self.default_device, location=list(Location)[location],
-            tracking=_TRACKING[tracking], strict=strict, name=self.name, priority=priority,
-        )  # fmt: skip
-        if self.state is not BufferState.UNINITIALIZED:
-            if strict:
-                result.allocate(True, False)
-            copy(self, result)
-        return result
-
     def release_device(self, device: Device | str | None = None) -> None:
         """Gives a device copy back, or all, after saving to the host what only it holds. InvalidArgument while it is leased."""
         self._release_device(named(device))
@@ -191,7 +179,7 @@ class UnifiedBuffer(Elements):
 
     @priority.setter
     def priority(self, value: int) -> None:
-        self._priority = value
+        self._priority = priority_of(value)
 
     def will_use(self, device: Device | str | None = None) -> UnifiedBuffer:
         """A hint that the buffer is about to be used on a device, so that its copy there goes last; returns the buffer."""
@@ -211,23 +199,11 @@ class UnifiedBuffer(Elements):
         if self.is_allocated:
             self.free()
 
-    def __copy__(self) -> UnifiedBuffer:
-        return self.clone()
-
-    def __deepcopy__(self, memo: Any) -> UnifiedBuffer:
-        return self.clone()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The data travels, and what it is asked to be; no device handle does, since another process has its own.
-        tracking, pinned, strict, _, _ = self._options()
-        data = None if self.state is BufferState.UNINITIALIZED else self.to_numpy()
-        return (_unpickled, (self.shape, self.dtype, pinned, tracking, strict, self.name, data))
-
 
 def _unpickled(
-    shape: tuple[int, ...], dtype: np.dtype[Any], pinned: bool, tracking: int, strict: bool, name: str, data: np.ndarray | None
+    shape: tuple[int, ...], dtype: np.dtype[Any], pinned: bool, tracking: int, strict: bool, name: str, priority: int, data: np.ndarray | None
 ) -> UnifiedBuffer:
-    buffer = UnifiedBuffer(shape, dtype, pinned=pinned, tracking=_TRACKING[tracking], strict=strict, name=name)
+    buffer = UnifiedBuffer(shape, dtype, pinned=pinned, tracking=_TRACKING[tracking], strict=strict, name=name, priority=priority)
     if data is not None:
         if strict:
             buffer.allocate(True, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -12,12 +12,15 @@ import numpy.typing as npt
 from . import _unimem
 from ._arguments import count_of, dtype_of, elements_of, optional_count, shape_of, value_of
 from ._devices import named
-from ._enums import MapMode, Tracking, number_in
+from ._enums import BufferState, MapMode, Tracking, number_in
 from ._errors import UnsupportedOperation, invalid, size_mismatch
 from ._host import HostArray
 from ._records import BufferStatistics, LinkStatistics
 from ._tables import pairs
 from ._unimem import Device, DeviceArray, Event
+
+if TYPE_CHECKING:
+    from ._buffer import UnifiedBuffer
 
 _TRACKING = list(Tracking)
 
@@ -136,7 +139,9 @@ class Elements(_unimem.Window):
         """Copies the current contents into an array of exactly this shape and dtype, or with `offset` as many elements as it has."""
         if not isinstance(out, np.ndarray) or out.dtype != self.dtype:
             raise invalid("out", getattr(out, "dtype", type(out).__name__), f"an array of dtype {self.dtype}")
-        start = count_of("offset", offset or 0)
+        start = 0 if offset is None else count_of("offset", offset)
+        if start > self.size:
+            raise invalid("offset", start, f"at most {self.size}")
         if out.size != self.size if offset is None else out.size > self.size - start:
             raise size_mismatch("copy_to", self.size if offset is None else max(0, self.size - start), out.size)
         if offset is None and out.shape != self.shape:
@@ -214,6 +219,34 @@ class Elements(_unimem.Window):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.host)
 
+    # Copies of it
+
+    def clone(self) -> UnifiedBuffer:
+        """A deep copy of the current contents, as a buffer of its own with the same options, and of the same manager."""
+        from ._buffer import UnifiedBuffer
+
+        result = UnifiedBuffer.__new__(UnifiedBuffer)
+        _unimem.Window.__init__(result, self)
+        if self.state is not BufferState.UNINITIALIZED:
+            if self._options()[2]:  # strict
+                result.allocate(True, False)
+            copy(self, result)
+        return result
+
+    def __copy__(self) -> UnifiedBuffer:
+        return self.clone()
+
+    def __deepcopy__(self, memo: Any) -> UnifiedBuffer:
+        return self.clone()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The data travels, and what it is asked to be; no device handle does, since another process has its own.
+        from ._buffer import _unpickled
+
+        tracking, pinned, strict, priority, _ = self._options()
+        data = None if self.state is BufferState.UNINITIALIZED else self.to_numpy()
+        return (_unpickled, (self.shape, self.dtype, pinned, tracking, strict, self.name, priority, data))
+
     # NumPy and others
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
@@ -283,7 +316,7 @@ class Elements(_unimem.Window):
 
 class BufferSlice(Elements):
     """A part of a buffer, or all of it with another shape or dtype. Shares memory and coherence with the buffer, whose states,
-    statistics and marks it shows and moves, and keeps them alive."""
+    statistics and marks it shows and moves, and keeps them alive. What is copied or pickled of it is a buffer of its own."""
 
     __slots__ = ("__weakref__",)
 
@@ -310,6 +343,9 @@ class Mapping:
         if write is not None:
             self.array.flags.writeable = False
             write.done()
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a mapping ends once, and is neither copied nor pickled: copy its array")
 
     def __enter__(self) -> np.ndarray:
         return self.array

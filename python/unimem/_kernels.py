@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import _unimem
-from ._arguments import count_of, optional_count
+from ._arguments import count_of, optional_count, text_of
 from ._buffer import UnifiedBuffer
 from ._devices import default_device, named
 from ._elements import BufferSlice
@@ -99,13 +99,14 @@ class Kernel:
     __slots__ = ("_function", "_native", "_parameters", "name")
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = text_of("name", name)
         self._native: _unimem._Kernel | None = None
         self._parameters: list[str] | None = None
         self._function: Callable[..., object] | None = None
 
     def source(self, text: str) -> Kernel:
         """Sets the source form; returns the kernel."""
+        text = text_of("text", text)
         self._native = _unimem._Kernel(self.name)
         self._native._source(text)
         self._parameters = _parameters(text, self.name)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
-from ._arguments import ALL, count_of, dtype_of, shape_of
+from ._arguments import ALL, count_of, dtype_of, flag_of, number_of, shape_of, text_of
 from ._buffer import UnifiedBuffer
 from ._devices import chosen
 from ._errors import invalid
@@ -20,6 +20,8 @@ from ._unimem import Device
 
 
 def _numbers(limits: PoolLimits) -> list[int]:
+    if not isinstance(limits, PoolLimits):
+        raise invalid("limits", type(limits).__name__, "PoolLimits")
     fields = ("max_bytes", "max_buffers", "max_buffer_bytes", "max_buffers_per_class")
     return [ALL if (value := getattr(limits, name)) is None else count_of(name, value) for name in fields]
 
@@ -29,7 +31,7 @@ def _limits(numbers: tuple[int, ...]) -> PoolLimits:
 
 
 def _interval(seconds: float) -> float:
-    if not 0 <= seconds <= 1e9:
+    if not 0 <= number_of("trim_interval", seconds) <= 1e9:
         raise invalid("trim_interval", seconds, "from 0 to 1e9 seconds")
     return float(seconds)
 
@@ -38,7 +40,7 @@ _kinds: dict[Any, _unimem._Kind] = {}
 
 
 def _kind_of(shape: SupportsIndex | Iterable[SupportsIndex], dtype: npt.DTypeLike, pinned: bool) -> _unimem._Kind:
-    kind = _unimem._Kind(shape_of(shape), dtype_of(dtype), bool(pinned))
+    kind = _unimem._Kind(shape_of(shape), dtype_of(dtype), flag_of("pinned", pinned))
     # Only what compares as what it is: a list cannot be a key, and 1000.0 is no shape, though it equals 1000.
     if type(shape) is tuple and isinstance(dtype, (type, np.dtype)):
         if len(_kinds) >= 256:
@@ -75,7 +77,8 @@ class MemoryPool:
         _native: _unimem._Pool | None = None,
     ) -> None:
         self._native = _native or _unimem._Pool(
-            native(manager), chosen(device), _numbers(limits), _numbers(pinned_limits), _interval(trim_interval), zero_on_release, name
+            native(manager), chosen(device), _numbers(limits), _numbers(pinned_limits), _interval(trim_interval), flag_of("zero_on_release", zero_on_release),
+            text_of("name", name),
         )  # fmt: skip
 
     def acquire(
@@ -128,7 +131,7 @@ class MemoryPool:
             list(pageable) if limits is None else _numbers(limits),
             list(pinned) if pinned_limits is None else _numbers(pinned_limits),
             interval if trim_interval is None else _interval(trim_interval),
-            zero if zero_on_release is None else zero_on_release,
+            zero if zero_on_release is None else flag_of("zero_on_release", zero_on_release),
         )
 
     @property

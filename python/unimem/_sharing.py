@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
-from ._arguments import ALL, count_of, dtype_of
+from ._arguments import ALL, count_of, dtype_of, flag_of, text_of
 from ._buffer import UnifiedBuffer
 from ._elements import BufferSlice
 from ._errors import invalid
@@ -54,14 +54,14 @@ class BufferRef:
         return cast(
             BufferSlice,
             _unimem._resolve(
-                BufferSlice, self.buffer_id, count_of("offset", self.offset),
+                BufferSlice, text_of("buffer_id", self.buffer_id), count_of("offset", self.offset),
                 ALL if self.count is None else count_of("count", self.count), self.element, wanted,
             ),
         )  # fmt: skip
 
     def __bytes__(self) -> bytes:
         return _unimem._ref_to_wire(
-            self.buffer_id, count_of("offset", self.offset), ALL if self.count is None else count_of("count", self.count), self.element
+            text_of("buffer_id", self.buffer_id), count_of("offset", self.offset), ALL if self.count is None else count_of("count", self.count), self.element
         )  # fmt: skip
 
     @classmethod
@@ -86,13 +86,13 @@ class BufferRegistry:
         """Gives the buffer an id. InvalidArgument for a name that is taken, UnsupportedOperation with `cross_process`."""
         if not isinstance(buffer, UnifiedBuffer):
             raise invalid("buffer", type(buffer).__name__, "a UnifiedBuffer")
-        text = _unimem._publish(buffer, name, cross_process)
+        text = _unimem._publish(buffer, text_of("name", name), flag_of("cross_process", cross_process))
         self._dtypes[text] = buffer.dtype
         return text
 
     def shared(self, buffer_id: str) -> np.dtype[Any]:
         """The dtype of a published buffer. NotFound for ids that C++ published: say the dtype then."""
-        if buffer_id not in self._dtypes or not _unimem._contains_id(buffer_id):
+        if text_of("buffer_id", buffer_id) not in self._dtypes or not _unimem._contains_id(buffer_id):
             _unimem._refer(buffer_id, 0, 0)  # raises, where the id is unknown
             raise invalid("dtype", "left out", "said for a buffer that was not published from Python")
         return self._dtypes[buffer_id]
@@ -101,27 +101,30 @@ class BufferRegistry:
         """The buffer of this id, as a further handle. NotFound for an id that was released or never given, InvalidArgument for
         elements of another type."""
         wanted = self.shared(buffer_id) if dtype is None else dtype_of(dtype)
-        return cast(UnifiedBuffer, _unimem._open(UnifiedBuffer, buffer_id, wanted))
+        return cast(UnifiedBuffer, _unimem._open(UnifiedBuffer, text_of("buffer_id", buffer_id), wanted))
 
     def refer(self, buffer_id: str, offset: int = 0, count: int | None = None) -> BufferRef:
         """A reference to elements of a published buffer, checked now, which says their type."""
         start, number, element = _unimem._refer(
-            buffer_id, count_of("offset", offset), ALL if count is None else count_of("count", count)
+            text_of("buffer_id", buffer_id), count_of("offset", offset), ALL if count is None else count_of("count", count)
         )  # fmt: skip
         return BufferRef(buffer_id, start, number, element)
 
     def release(self, buffer_id: str) -> None:
         """Ends what `publish` began: the id is NotFound from now on. Opened handles stay."""
-        _unimem._release_id(buffer_id)
+        _unimem._release_id(text_of("buffer_id", buffer_id))
         self._dtypes.pop(buffer_id, None)
 
     def find(self, name: str) -> str:
         """The id of what was published under a name. Raises NotFound."""
-        return _unimem._find_id(name)
+        return _unimem._find_id(text_of("name", name))
 
     def list(self) -> list[SharedBuffer]:
         """What is published now, in the order in which it was."""
         return [SharedBuffer(*one) for one in _unimem._list_published()]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (registry, ())  # each process has one
 
     # The registry as the documents use their dictionary.
 

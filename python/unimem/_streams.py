@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _unimem
-from ._arguments import ALL, count_of, size_of
+from ._arguments import ALL, count_of, number_of, size_of
 from ._devices import chosen
 from ._errors import KernelError, invalid
 from ._kernels import Kernel
@@ -94,7 +94,7 @@ def statistics(element: str | None = None) -> StreamKernel:
 
 def affine(scale: float, offset: float, element: str | None = None) -> StreamKernel:
     """y = scale · x + offset, rounded once to the element, integers saturating. Gives a MappingResult."""
-    return _unimem._affine(element or "", scale, offset)
+    return _unimem._affine(element or "", number_of("scale", scale), number_of("offset", offset))
 
 
 def mapping(kernel: Kernel, element: str | None = None) -> StreamKernel:
@@ -105,12 +105,21 @@ def mapping(kernel: Kernel, element: str | None = None) -> StreamKernel:
     return _unimem._mapping(kernel._native, element or "")
 
 
+def _name_of(argument: str, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
+    name = os.fsdecode(path)
+    if "\0" in name:
+        raise invalid(argument, repr(name), "a path without NUL")
+    return name
+
+
 @contextmanager
 def _shown(progress: Progress | bool | None, path: str) -> Iterator[Progress | None]:
     """The caller's own function; a bar of tqdm's where somebody watches and tqdm is there; else nothing."""
     if callable(progress):
         yield progress
         return
+    if not (progress is None or isinstance(progress, bool)):
+        raise invalid("progress", repr(progress), "a function, True, False or None")
     watched = progress is True or (progress is None and (sys.stderr.isatty() or "ipykernel" in sys.modules))
     try:
         from tqdm.auto import tqdm  # type: ignore[import-untyped,import-not-found,unused-ignore]
@@ -129,13 +138,13 @@ def _shown(progress: Progress | bool | None, path: str) -> Iterator[Progress | N
 
 
 def stream_file(
-    path: str | os.PathLike[str],
+    path: str | bytes | os.PathLike[str] | os.PathLike[bytes],
     kernel: StreamKernel | Kernel,
     *,
     chunk_bytes: int | str = 64 << 20,
     buffers: int = 3,
     device: Device | str | None = None,
-    output: str | os.PathLike[str] | None = None,
+    output: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
     element: str | None = None,
     memory_limit: int | str | None = None,
     manager: MemoryManager | None = None,
@@ -153,18 +162,20 @@ def stream_file(
     work = mapping(kernel) if isinstance(kernel, Kernel) else kernel
     if not isinstance(work, StreamKernel):
         raise invalid("kernel", type(kernel).__name__, "histogram(), statistics(), affine(…), mapping(…) or a Kernel")
-    name = os.fspath(path)
+    name = _name_of("path", path)
     with _shown(progress, name) as show:
         done = _unimem._stream(
             name, work, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), chosen(device),
-            "" if output is None else os.fspath(output), element or "", ALL if memory_limit is None else size_of("memory_limit", memory_limit),
+            "" if output is None else _name_of("output", output), element or "", ALL if memory_limit is None else size_of("memory_limit", memory_limit),
             native(manager), show, _stop or _unimem._Stop(),
         )  # fmt: skip
     kind, *fields = done.pop("result")
     return StreamResult(**done | {"result": _RESULTS[kind](*fields), "pool": json.loads(done["pool"])})
 
 
-async def stream_file_async(path: str | os.PathLike[str], kernel: StreamKernel | Kernel, **options: Any) -> StreamResult:
+async def stream_file_async(
+    path: str | bytes | os.PathLike[str] | os.PathLike[bytes], kernel: StreamKernel | Kernel, **options: Any
+) -> StreamResult:
     """The same without blocking the event loop. Cancelling it ends the stream, and waits until nothing of it is left."""
     stop = _unimem._Stop()
     work = asyncio.ensure_future(asyncio.to_thread(stream_file, path, kernel, _stop=stop, **options))
