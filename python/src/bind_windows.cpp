@@ -211,6 +211,8 @@ void bind_elements(nb::class_<Window>& window) {
                    "Reading marks nothing. See `HostArray` for what is noticed, and what is not.")
       .def("_device", &device_side, nb::arg("device").none(),
            nb::sig("def _device(self, device: Device | None) -> typing.Any"))
+      .def("_keep_exported", &Window::keep_exported, nb::arg("array"),
+           nb::sig("def _keep_exported(self, array: DeviceArray) -> None"))
       .def("_to_numpy", &to_numpy, nb::sig("def _to_numpy(self) -> numpy.ndarray"))
       .def("_write", &write, nb::arg("array"), nb::arg("offset"))
       .def("_read", &read, nb::arg("array"), nb::arg("offset"))
@@ -329,6 +331,7 @@ void bind_whole(nb::class_<Window>& window) {
       .def("_free",
            [](Window& self) {
              self.drop_host();
+             self.drop_exported();
              with_core(self, [](BufferCore& core) {
                PythonCall::let_go_of(core);
                core.free();
@@ -337,6 +340,7 @@ void bind_whole(nb::class_<Window>& window) {
       .def("_reset",
            [](Window& self) {
              self.drop_host();
+             self.drop_exported();
              with_core(self, [](BufferCore& core) {
                PythonCall::let_go_of(core);
                core.reset();

@@ -56,6 +56,13 @@ class Window {
     nanobind::object const gone = std::move(host_);
   }
 
+  /// The array over the device's memory that `array` is, from now on held by this object: for who is told the address
+  /// and keeps nothing but this. Until `drop_exported`.
+  void keep_exported(nanobind::object array) noexcept {
+    nanobind::object const gone = std::exchange(exported_, std::move(array));
+  }
+  void drop_exported() noexcept { keep_exported({}); }
+
   /// Of a whole buffer: changes the number of elements, in one dimension.
   void resize(std::size_t count);
   /// For a pool: the core leaves, or another one comes.
@@ -72,6 +79,7 @@ class Window {
   nanobind::object dtype_;
   nanobind::object host_;
   std::byte* host_begin_ = nullptr;
+  nanobind::object exported_;
 };
 
 /// How a registry and a pool name a dtype: as C++ does where it has such a type, so that both languages may share

@@ -278,10 +278,15 @@ class Elements(_unimem.Window):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        """The device's memory, as the protocol has it: who takes the address keeps this object alive and nothing else. So from here on the
+        memory stays in its place until the buffer is freed or reset, or this object is gone; that of a `DeviceArray` only as long as the
+        array lives. Writes of who takes it are not noticed: mark them."""
         on = self.default_device
         if on.backend != "cuda":
             raise AttributeError(f"__cuda_array_interface__: the buffer's device is {on.id}")
-        return cast(dict[str, Any], self._device(None).__cuda_array_interface__)
+        array = self._device(None)
+        self._keep_exported(array)
+        return cast(dict[str, Any], array.__cuda_array_interface__)
 
     # Looks
 
