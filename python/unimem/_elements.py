@@ -102,8 +102,8 @@ class Elements(_unimem.Window):
     # Marks
 
     def mark_host_dirty(self, offset: int = 0, count: int | None = None) -> None:
-        """Declares writes on the host that nobody could notice. CoherenceConflict if they overlap unsynchronized writes of devices
-        without covering all of them; BufferNotAllocated without storage."""
+        """Declares writes on the host that nobody could notice, made when no work read the elements any more. CoherenceConflict if they
+        overlap unsynchronized writes of devices without covering all of them; BufferNotAllocated without storage."""
         self._mark_host_dirty(count_of("offset", offset), optional_count("count", count))
 
     def mark_device_dirty(
