@@ -10,6 +10,11 @@
 
 NB_MODULE(_unimem, m) {
   namespace python = unimem::python;
+  // The GIL, threads of the library's that call Python, and the end of the process are all one interpreter's.
+  if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+    PyErr_SetString(PyExc_ImportError, "unimem works in the main interpreter of a process, and not in a subinterpreter");
+    nanobind::raise_python_error();
+  }
   m.doc() =
       "The C++ library as the package `unimem` uses it: names beginning with an underscore are the package's own.";
   // Buffers that live until the interpreter ends are no leak: the process gives everything back in order.

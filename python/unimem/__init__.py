@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import os
 
+from . import _unimem  # first: subinterpreters are refused before NumPy is theirs
 from ._buffer import UnifiedBuffer
 from ._devices import (
     Accelerator,
@@ -113,7 +114,6 @@ from ._unimem import (
     version,
 )
 
-from . import _unimem  # isort: skip
 
 __version__ = version()
 

@@ -1,0 +1,148 @@
+"""Processes and interpreters that begin and end with buffers in them."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+
+def run(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60,
+        env={**os.environ, **environment}, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        """
+        import unimem, numpy as np
+        everything = [unimem.UnifiedBuffer(1000, device=d).fill(1) for d in ("sim", "cpu")]
+        everything += [b.host for b in everything] + [b.device for b in everything] + [b.slice(0, 5) for b in everything]
+        pool = unimem.get_memory_pool(); lent = pool.acquire(10); kept = pool.acquire(20); pool.release(kept)
+        unimem.registry().publish(everything[0]); wrapped = unimem.UnifiedBuffer.from_array(np.arange(5.0))
+        """,
+        """
+        import unimem, time
+        slow = unimem.Kernel("slow").host(lambda x: (time.sleep(0.5), x.__setitem__(slice(None), 3)))
+        b = unimem.UnifiedBuffer(1000, device="sim")
+        unimem.launch(slow, 1, unimem.write(b))
+        """,
+        """
+        import unimem, sys
+        add = unimem.Kernel("add").source('UNIMEM_KERNEL add(UNIMEM_BUFFER(float, x)) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] += 1.0f; }')
+        kept = []
+        for d in unimem.devices():
+            if d.backend == "opencl":
+                b = unimem.UnifiedBuffer(1 << 22, device=d).fill(1)
+                kept += [b, b.host, unimem.launch(add, b.size, unimem.readwrite(b)), b.prefetch()]
+                unimem.UnifiedBuffer(1 << 22, device=d).fill(1).prefetch()
+        """,
+        """
+        import unimem, threading, time
+        b = unimem.UnifiedBuffer(1000, device="sim:latency=3s")
+        b.fill(1)
+        threading.Thread(target=b.sync_to_device, daemon=True).start()
+        time.sleep(0.3)
+        """,
+        """
+        import unimem, gc
+        class Knot: pass
+        knot = Knot(); knot.self = knot; knot.buffer = unimem.UnifiedBuffer(10, device="sim"); knot.host = knot.buffer.host
+        gc.disable()
+        """,
+        """
+        import unimem, atexit
+        b = unimem.UnifiedBuffer(10, device="sim")
+        atexit.register(lambda: b.fill(2).to_numpy())
+        """,
+    ],
+    ids=["live buffers", "a Python kernel in flight", "OpenCL work in flight", "a daemon thread that waits", "a knot", "use at exit"],
+)
+def test_the_interpreter_ends_in_order_with(code):
+    result = run(code)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_forked_children_use_the_host_and_end_in_order():
+    result = run(
+        """
+        import os, sys, unimem, numpy as np
+        b = unimem.UnifiedBuffer(1000, device="sim")
+        b.host[:] = 5
+        b.sync_to_device()
+        child = os.fork()
+        if child == 0:
+            assert (b.host == 5).all()
+            b.host[:] = 6
+            assert (b.to_numpy() == 6).all()
+            try: b.sync_to_device()
+            except unimem.UnsupportedOperation as e: assert "fork" in str(e), e
+            else: raise AssertionError("device work in a forked child")
+            assert len(unimem.registry()) == 0
+            sys.exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert (b.host == 5).all()
+        """
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_buffers_travel_to_processes_by_value():
+    result = run(
+        """
+        import multiprocessing, operator, numpy as np, unimem
+        if __name__ == "__main__":
+            b = unimem.UnifiedBuffer((3, 4), np.int32, device="sim", name="sent")
+            b.host[...] = np.arange(12).reshape(3, 4)
+            b.sync_to_device()
+            import pickle
+            c = pickle.loads(pickle.dumps(b))
+            assert c.name == "sent" and (c.host == b.host).all() and not np.shares_memory(c.host, b.host)
+            for method in ("fork", "spawn"):
+                with multiprocessing.get_context(method).Pool(1) as pool:
+                    name = pool.apply(repr, (b,))
+                    assert "UnifiedBuffer(shape=(3, 4), dtype=int32" in name, name
+                    there_and_back = pool.apply(operator.methodcaller("clone"), (b,))
+                    assert (there_and_back.host == np.arange(12).reshape(3, 4)).all() and there_and_back.name == "sent"
+                    assert pool.apply(operator.methodcaller("to_numpy"), (b,)).sum() == 66
+                    summed = pool.apply(operator.attrgetter("state.name"), (b,))
+                    assert summed == "HOST_DIRTY", summed  # data by value, and no device handle
+        """
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_subinterpreters_are_refused_and_the_main_one_goes_on():
+    """In either order: NumPy is the one's that imports it first."""
+    within = textwrap.dedent(
+        """
+        try:
+            import unimem
+        except ImportError as error:
+            assert "main interpreter" in str(error.__cause__), error.__cause__
+        else:
+            raise AssertionError("imported")
+        """
+    )
+    for first in (True, False):
+        result = run(
+            f"""
+            try:
+                import _interpreters as interpreters
+            except ImportError:
+                import _xxsubinterpreters as interpreters
+            if {first}:
+                import unimem
+            other = interpreters.create()
+            failed = interpreters.run_string(other, {within!r})
+            assert failed is None, failed
+            interpreters.destroy(other)
+            import unimem
+            assert unimem.UnifiedBuffer(3, device="sim").fill(2).to_numpy().tolist() == [2, 2, 2]
+            """
+        )
+        assert (result.returncode, result.stderr) == (0, "")
