@@ -12,7 +12,8 @@ NB_MODULE(_unimem, m) {
   namespace python = unimem::python;
   // The GIL, threads of the library's that call Python, and the end of the process are all one interpreter's.
   if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
-    PyErr_SetString(PyExc_ImportError, "unimem works in the main interpreter of a process, and not in a subinterpreter");
+    PyErr_SetString(PyExc_ImportError,
+                    "unimem works in the main interpreter of a process, and not in a subinterpreter");
     nanobind::raise_python_error();
   }
   m.doc() =

@@ -64,7 +64,8 @@ class UnifiedBuffer(Elements):
         manager: MemoryManager | None = None,
     ) -> None:
         super().__init__(
-            shape_of(shape), dtype_of(dtype), native(manager), chosen(device), number_in(Location, "location", location), number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned),
+            shape_of(shape), dtype_of(dtype), native(manager), chosen(device), number_in(Location, "location", location),
+            number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned),
             _strict_by_default() if strict is None else flag_of("strict", strict), text_of("name", name), priority_of(priority),
         )  # fmt: skip
 
@@ -91,7 +92,8 @@ class UnifiedBuffer(Elements):
         if isinstance(array, HostArray) and array._hold is not None:
             raise invalid("array", "the host side of another buffer", "memory that no buffer looks after: slice the buffer")
         buffer = cls.__new__(cls)
-        _unimem.Window.__init__(buffer, array.view(np.ndarray), native(manager), chosen(device), number_in(Tracking, "tracking", tracking), text_of("name", name))
+        watched = number_in(Tracking, "tracking", tracking)
+        _unimem.Window.__init__(buffer, array.view(np.ndarray), native(manager), chosen(device), watched, text_of("name", name))
         return buffer
 
     @classmethod

@@ -368,7 +368,9 @@ def _method_with_out(name: str, position: int) -> Any:
     return method
 
 
-for _name, _position in (("round", 1), ("conj", 0), ("conjugate", 0), ("take", 2), ("choose", 1), ("compress", 2), ("dot", 1), ("argmax", 1), ("argmin", 1), ("trace", 4)):
+for _name, _position in (
+    ("take", 2), ("choose", 1), ("compress", 2), ("dot", 1), ("argmax", 1), ("argmin", 1), ("trace", 4), ("round", 1), ("conj", 0), ("conjugate", 0),
+):  # fmt: skip
     setattr(HostArray, _name, _method_with_out(_name, _position))
 
 _unimem._set_host_array(HostArray)
