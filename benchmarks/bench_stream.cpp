@@ -109,8 +109,7 @@ UnifiedBuffer<std::byte> buffer_over(MemoryManager& manager, Device& device, voi
   BufferOptions options;
   options.manager = &manager;
   options.device = &device;
-  return {Shape(bytes),
-          std::make_shared<BufferCore>(bytes, std::move(options), BufferCore::Wrapped{memory, Ownership::borrow()})};
+  return {Shape(bytes), BufferCore::make(bytes, std::move(options), BufferCore::Wrapped{memory, Ownership::borrow()})};
 }
 
 /// The chunks of `data`, each a buffer of its own.

@@ -1,5 +1,6 @@
 // What it costs to know who has what: a warm block of a pool with and without its entry on the book, a whole buffer,
-// and a picture of a million that live. The least of many short rounds, since nothing makes a round shorter than it is.
+// and a million that live: the memory each takes, and a picture of them. The least of many short rounds, since nothing
+// makes a round shorter than it is.
 //
 //     bench_usage [--quick] [--device ID]     a tenth of the million; the host's memory, whatever the device
 
@@ -11,10 +12,14 @@
 
 #include <fmt/format.h>
 
+#include <malloc.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
 #include <limits>
 #include <string_view>
 #include <vector>
@@ -68,20 +73,47 @@ void pairs(MemoryManager& manager, BufferOptions const& options) {
   print_verdict("a named UnifiedBuffer with host memory, beyond that", buffer - bare, "ns", 25);
 }
 
+/// The process's memory: what is resident, and what of it was asked of malloc.
+struct Footprint {
+  double resident = 0;
+  double allocated = 0;
+
+  static Footprint now() {
+    std::ifstream file("/proc/self/statm");
+    std::uint64_t pages = 0, resident = 0;
+    file >> pages >> resident;
+    auto const heap = ::mallinfo2();
+    return {static_cast<double>(resident) * static_cast<double>(::sysconf(_SC_PAGESIZE)),
+            static_cast<double>(heap.uordblks) + static_cast<double>(heap.hblkhd)};
+  }
+};
+
 void picture(MemoryManager& manager, BufferOptions const& options, std::size_t count) {
   std::vector<UnifiedBuffer<std::byte>> live;
   live.reserve(count);
+  auto const before = Footprint::now();
+  auto const& pool = manager.pool(device("cpu"), Location::host);
+  auto const reserved_before = pool.statistics().reserved_bytes;
   for (std::size_t i = 0; i < count; ++i) {
     live.emplace_back(64, options);
-    live.back().allocate(true, false);
+    live.back().host_overwrite()[0] = std::byte{1};  // memory that nobody touches is none
   }
+  auto const after = Footprint::now();
+  auto const reserved = static_cast<double>(pool.statistics().reserved_bytes - reserved_before);
   auto begin = Clock::now();
   auto const usage = manager.usage();
   auto const summed = seconds_since(begin);
   begin = Clock::now();
   auto const list = manager.live();
   auto const listed = seconds_since(begin);
+  auto const each = [&](double bytes) { return bytes / static_cast<double>(count); };
   fmt::print("{} buffers of 64 bytes that live (an entry is {} bytes)\n", count, sizeof(detail::UsageEntry));
+  // The handles' room was asked for before, and became resident since.
+  fmt::print("  {:<66} {:9.0f} B\n", "resident memory for each, its bytes and its handle included",
+             each(after.resident - before.resident));
+  fmt::print("  {:<66} {:9.0f} B\n", "of that from malloc, without the handle",
+             each(after.allocated - before.allocated));
+  fmt::print("  {:<66} {:9.0f} B\n", "reserved by the pool for its bytes", each(reserved));
   print_verdict(fmt::format("summed up: {} of them", usage.total.live()), summed, "s", 1);
   print_verdict(fmt::format("listed: {} of them", list.size()), listed, "s", 1);
 }

@@ -49,7 +49,7 @@ void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype,
                  int location, int tracking, bool pinned, bool strict, std::string name, int priority) {
   auto options = options_of(manager, device, location, tracking, pinned, strict, std::move(name), priority);
   auto const bytes = bytes_of(shape, dtype);
-  auto core = unlocked([&] { return std::make_shared<BufferCore>(bytes, std::move(options)); });
+  auto core = unlocked([&] { return BufferCore::make(bytes, std::move(options)); });
   new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
 }
 
@@ -74,13 +74,13 @@ void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* 
       options_of(manager, device, static_cast<int>(Location::device), tracking, false, false, std::move(name), 0);
   nb::object dtype = nb::borrow(reinterpret_cast<PyObject*>(PyArray_DESCR(source)));
   if (bytes == 0) {  // no memory to wrap, and nothing that would ever let go of the array
-    auto empty = unlocked([&] { return std::make_shared<BufferCore>(0, std::move(options)); });
+    auto empty = unlocked([&] { return BufferCore::make(0, std::move(options)); });
     new (self) Window(std::move(empty), 0, std::move(shape), std::move(dtype), true);
     return;
   }
   auto* const kept = array.release().ptr();
   BufferCore::Wrapped wrapped{data, Ownership::take([kept](void*) { depart(kept); }), Location::host};
-  auto core = unlocked([&] { return std::make_shared<BufferCore>(bytes, std::move(options), std::move(wrapped)); });
+  auto core = unlocked([&] { return BufferCore::make(bytes, std::move(options), std::move(wrapped)); });
   new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
 }
 
@@ -96,7 +96,7 @@ void allocate_buffer(Window* self, std::vector<std::size_t> shape, nb::object dt
   asked.name = std::move(name);
   auto const bytes = bytes_of(shape, dtype);
   auto core = unlocked([&] {
-    auto made = std::make_shared<BufferCore>(bytes, detail::buffer_options(manager, asked, bytes));
+    auto made = BufferCore::make(bytes, detail::buffer_options(manager, asked, bytes));
     detail::move_in(*made);
     return made;
   });

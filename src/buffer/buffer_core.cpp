@@ -1,134 +1,18 @@
 #include <unimem/buffer/buffer_core.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
-#include <unimem/device/discovery.hpp>
 
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
-#include "device/ending.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <utility>
-
 namespace unimem {
-namespace {
-
-/// What no address space holds is a negative count that lost its sign on the way.
-void check_size(std::size_t bytes) {
-  if (bytes <= static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max())) return;
-  throw InvalidArgument("count", fmt::format("{} bytes", bytes), "at most 2^63 - 1 bytes");
-}
-
-}  // namespace
-
-BufferCore::Guard::Guard(BufferCore& core) : core_(core) {
-  core_.inside_->pins.fetch_add(1, std::memory_order_relaxed);
-  core_.inside_->mutex.lock();
-  core_.inside_->holder.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  close_door();
-}
-
-BufferCore::Guard::Guard(BufferCore& core, std::adopt_lock_t /*adopt*/) noexcept : core_(core) {
-  core_.inside_->pins.fetch_add(1, std::memory_order_relaxed);
-  core_.inside_->holder.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  close_door();
-}
-
-void BufferCore::Guard::close_door() noexcept {
-  auto* const door = core_.inside_->door.load(std::memory_order_relaxed);
-  if (door == nullptr) return;
-  if (!UNIMEM_MUTANT(doors_left_open)) door->close();
-  core_.inside_->note_visits();
-}
-
-BufferCore::Guard::~Guard() {
-  unlock();
-}
-
-void BufferCore::Guard::unlock() noexcept {
-  if (!std::exchange(locked_, false)) return;
-  auto& inside = *core_.inside_;
-  try {
-    if (inside.host_writes && std::exchange(inside.absorbed, false)) inside.host_writes->remember(inside.coherence);
-  } catch (...) {
-    if (!inside.deferred) inside.deferred = std::current_exception();
-  }
-  auto const whole = inside.whole();
-  // Only when it is another: readers whose side has not changed look at it without the lock.
-  if (auto* const address = inside.host ? inside.host->host_address() : nullptr; core_.host_address_ != address) {
-    core_.host_address_ = address;
-  }
-  auto summary = static_cast<std::uint32_t>(inside.coherence.state());
-  if (inside.tracking == Tracking::pages && inside.host_writes) summary |= by_pages;
-  if (inside.host && inside.host->exposed_for_writing()) summary |= host_exposed;
-  bool const arrived = !inside.host || inside.host->arrived(whole);
-  bool const told_at_once = arrived && !inside.deferred && !inside.captured;
-  // Who is given the address without the lock leaves no trace, so nobody is who may not have it already.
-  bool const may_be_given = inside.spill_files == nullptr || (inside.host && inside.host->exposed());
-  if (told_at_once && may_be_given && inside.holds(host_place, whole)) {
-    summary |= host_current;
-    bool const quiet = inside.pending.empty() && (!inside.host || inside.host->idle());
-    if (quiet && !whole.empty() && inside.coherence.written(host_place).contains(whole)) summary |= host_exclusive;
-  }
-  auto* const current = inside.host_writes || inside.deferred || inside.captured ? nullptr : inside.quiet_device();
-  core_.current_on_.store(current, std::memory_order_release);
-  // Release: who sees the summary also sees the address, and the bytes that were copied to it.
-  core_.summary_.store(summary, std::memory_order_release);
-  inside.open_door();
-  inside.publish_places();
-  inside.holder.store({}, std::memory_order_relaxed);
-  inside.mutex.unlock();
-  inside.pins.fetch_sub(1, std::memory_order_relaxed);
-}
-
-BufferCore::BufferCore(std::size_t bytes, BufferOptions options)
-    : bytes_(bytes), inside_(std::make_unique<Inside>(bytes, std::move(options))) {
-  check_size(bytes);
-  if (inside_->spill_files == nullptr) return;
-  inside_->manager->add_resident(*this);  // also the host's memory may be asked for
-  inside_->resident = true;
-}
-
-BufferCore::BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped)
-    : BufferCore(bytes, std::move(options)) {
-  Guard inside(*this);
-  if (bytes != 0) {
-    inside->host = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes,
-                                                     std::move(wrapped.ownership), wrapped.location);
-    inside->host->expose(true);
-  }
-  inside->unified = nullptr;  // its memory is what it is
-  inside->allocated = true;
-  inside->coherence.add_storage(host_place);
-  auto const plan = inside->coherence.plan_access(host_place, {0, bytes}, Intent::read, inside->cost());
-  static_cast<void>(inside->coherence.commit(plan));
-}
-
-BufferCore::~BufferCore() {
-  if (detail::AtWork::is_ending() && inside_->pins.load(std::memory_order_relaxed) != 0) {
-    // Work has called `exit` that an operation on this static buffer was waiting for: it holds the lock for good.
-    static std::atomic<Inside*> kept{nullptr};  // reachable, for leak checkers
-    if (inside_->resident) inside_->manager->remove_resident(*this);
-    auto* const stays = inside_.release();
-    stays->kept_before = kept.exchange(stays);
-    return;
-  }
-  if (auto* const door = inside_->door.load(std::memory_order_relaxed)) door->abandon();
-  if (!inside_->resident) return;
-  {
-    // Before it is unknown: whoever needs memory just now would see it taken by nobody, and give up.
-    std::lock_guard const lock{inside_->mutex};
-    for (auto& side : inside_->sides) side.storage.reset();
-    inside_->host.reset();
-  }
-  inside_->manager->remove_resident(*this);
-}
 
 std::string_view BufferCore::name() const noexcept {
   return inside_->name.view();
@@ -280,7 +164,7 @@ void BufferCore::reset() {
 }
 
 void BufferCore::resize(std::size_t bytes) {
-  check_size(bytes);
+  detail::check_size(bytes);
   detail::operate([&] { resize_once(bytes); });
 }
 

@@ -167,7 +167,7 @@ std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
   options.device = inside.options.device;
   options.pinned = kind.pinned;
   options.name = inside.options.name;
-  core = std::make_shared<BufferCore>(kind.bytes, std::move(options));
+  core = BufferCore::make(kind.bytes, std::move(options));
   Inside::Buffers place;
   place.push_back({kind, nullptr, {}});
   std::lock_guard const lock{inside.mutex};

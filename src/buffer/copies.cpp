@@ -292,7 +292,7 @@ void BufferCore::copy_aside_first(BufferCore& buffer, std::span<const CopyPiece>
   BufferOptions options;
   options.manager = buffer.inside_->manager.get();
   options.name = std::string(buffer.name());
-  auto const aside = std::make_shared<BufferCore>(bytes, std::move(options));
+  auto const aside = BufferCore::make(bytes, std::move(options));
   aside->allocate(false, false);  // which satisfies UNIMEM_STRICT, and no more
   copy_pieces(buffer, *aside, there, element_bytes);
   copy_pieces(*aside, buffer, back, element_bytes);

@@ -5,6 +5,7 @@
 #include <unimem/device/discovery.hpp>
 
 #include "buffer/mutants.hpp"
+#include "core/spare_memory.hpp"
 #include "device/page_watch.hpp"
 #include "device/worker_threads.hpp"
 
@@ -31,9 +32,16 @@ std::shared_ptr<MemoryManager> manager_of(BufferOptions const& options) {
   return {std::shared_ptr<MemoryManager>{}, &default_manager()};
 }
 
+/// Threads take them by the dozen, so as not to meet here for each.
 std::uint64_t next_id() {
-  static std::atomic<std::uint64_t> next{1};
-  return next.fetch_add(1, std::memory_order_relaxed);
+  static constexpr std::uint64_t dozen = 12;
+  static constinit std::atomic<std::uint64_t> next{1};
+  static constinit thread_local std::uint64_t mine = 0, end = 0;
+  if (mine == end) {
+    mine = next.fetch_add(dozen, std::memory_order_relaxed);
+    end = mine + dozen;
+  }
+  return mine++;
 }
 
 }  // namespace
@@ -43,13 +51,22 @@ Device& detail::host_device() {
   return instance;
 }
 
-BufferCore::Inside::Inside(std::size_t bytes_, BufferOptions options_)
+void* BufferCore::Inside::operator new(std::size_t /*of one*/) {
+  return detail::SpareMemory<Inside>::take();
+}
+
+void BufferCore::Inside::operator delete(void* memory) noexcept {
+  detail::SpareMemory<Inside>::give(memory);
+}
+
+BufferCore::Inside::Inside(std::size_t bytes_, BufferOptions&& options_)
     : bytes(bytes_),
       options(std::move(options_)),
       manager(manager_of(options)),
       spill_files(manager->spill_files()),
       device(options.device),
       name(options.name),
+      key(name.empty() ? options.site : name),
       id(next_id()),
       priority(options.priority),
       coherence(bytes_),
@@ -216,7 +233,7 @@ void BufferCore::Inside::publish_places() noexcept {
   if (published_bytes.load(std::memory_order_relaxed) != bytes) published_bytes.store(bytes, std::memory_order_relaxed);
   if (on_several.load(std::memory_order_relaxed) != several) on_several.store(several, std::memory_order_relaxed);
   if (spill_files == nullptr) return;
-  auto const* const storage = in_memory_of_host();
+  auto const& storage = in_memory_of_host();
   bool const may_go = storage != nullptr && !storage->away() && may_spill(storage->location());
   spillable_bytes.store(may_go ? storage->capacity() : 0, std::memory_order_relaxed);
 }
@@ -252,19 +269,21 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t
     std::optional<detail::Operation> with_the_lock;
     if (detail::Operation::innermost() == nullptr) with_the_lock.emplace(detail::Operation::Waiting::never);
     auto storage = detail::Storage::unified(*unified, manager->acquire(*unified, Location::unified, size, named()));
-    storage->count_in(manager->usage_book(), name, id);
+    storage->count_in(manager->usage_book(), key, id);
     return storage;
   }
   auto [block, part] = new_host_block(size);
-  auto storage = std::make_shared<detail::Storage>(detail::host_device(), std::move(block), part);
-  storage->count_in(manager->usage_book(), name, id);
+  auto storage = std::allocate_shared<detail::Storage>(detail::SpareAllocator<detail::Storage>{}, detail::host_device(),
+                                                       std::move(block), part);
+  storage->count_in(manager->usage_book(), key, id);
   return storage;
 }
 
 BufferCore::Inside::HostBlock BufferCore::Inside::new_host_block(std::size_t size) {
   // Tracked memory has its pages to itself. No pool aligns as coarsely, so it gets one page more than it needs.
-  auto const page = tracking == Tracking::pages ? detail::PageWatch::page_bytes() : 1;
-  auto const whole_pages = (size + page - 1) / page * page;
+  bool const in_pages = tracking == Tracking::pages;
+  auto const page = in_pages ? detail::PageWatch::page_bytes() : 1;
+  auto const whole_pages = in_pages ? (size + page - 1) / page * page : size;  // a division takes as long as a lock
   auto const wanted = whole_pages + page - 1;
   Allocation memory;
   if (options.pinned || pin_next) {
@@ -279,31 +298,24 @@ BufferCore::Inside::HostBlock BufferCore::Inside::new_host_block(std::size_t siz
   }
   if (!memory) memory = manager->acquire(detail::host_device(), Location::host, wanted, named());
   auto const block = memory.memory();
-  auto const skipped = (page - (block.object + block.offset) % page) % page;
+  auto const skipped = in_pages ? (page - (block.object + block.offset) % page) % page : 0;
   return {std::move(memory), block.window(skipped, whole_pages)};
 }
 
 std::shared_ptr<detail::Storage> BufferCore::Inside::host_memory() {
-  if (host) return host;
-  // A device that shares storage with the host may have come first.
-  for (auto const& other : sides) {
-    if (other.storage && shares(*other.device)) return other.storage;
-  }
-  return new_host_memory(bytes);
+  auto const& there = in_memory_of_host();
+  return there ? there : new_host_memory(bytes);
 }
 
 std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCore& self, Device& wanted,
                                                                        std::size_t size, Queue& queue) {
-  if (!resident) {
-    manager->add_resident(self);
-    resident = true;
-  }
+  become_resident(self);
   auto request = named();
   request.queue = &queue;
   auto memory = manager->acquire(wanted, Location::device, size, request);
   if (auto* const operation = detail::Operation::innermost()) operation->took(size);
   auto storage = std::make_shared<detail::Storage>(wanted, std::move(memory));
-  storage->count_in(manager->usage_book(), name, id);
+  storage->count_in(manager->usage_book(), key, id);
   // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket of
   // its own: whoever comes from another goes behind it.
   if (!UNIMEM_MUTANT(fresh_block_not_ordered)) storage->hazards().perhaps_written_by({0, size}, queue.record());

@@ -66,7 +66,10 @@ struct BufferCore::Inside {
     TransferMeter uploads, downloads, between;
   };
 
-  Inside(std::size_t bytes, BufferOptions options);
+  Inside(std::size_t bytes, BufferOptions&& options);
+
+  static void* operator new(std::size_t /*of one*/);
+  static void operator delete(void* memory) noexcept;
 
   [[nodiscard]] ByteRange whole() const noexcept { return {0, bytes}; }
   [[nodiscard]] Device& default_device();
@@ -114,7 +117,7 @@ struct BufferCore::Inside {
   void publish_places() noexcept;
 
   /// The storage that host accesses work in, whichever place it came to first; null if there is none.
-  [[nodiscard]] detail::Storage* in_memory_of_host() const noexcept;
+  [[nodiscard]] std::shared_ptr<detail::Storage> const& in_memory_of_host() const noexcept;
   /// Whether its host memory at `location` may be spilled now, as far as the buffer is concerned.
   [[nodiscard]] bool may_spill(Location location) const noexcept;
   /// What could be had of it, and at what loss.
@@ -219,6 +222,9 @@ struct BufferCore::Inside {
   void carry_out(Plan const& plan);
   void note_arrivals(Plan const& plan);
 
+  /// Has the manager know it, on behalf of an operation in progress.
+  void become_resident(BufferCore& self);
+
   /// Makes `range` readable or writable at `place` in `queue`'s order. Read accesses are committed, writes are not.
   void prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue);
   /// Starts bringing `range` up to date on the host; when it will be there.
@@ -261,10 +267,13 @@ struct BufferCore::Inside {
   Device* device = nullptr;   ///< decided at first use: looking for drivers takes time
   Device* unified = nullptr;  ///< whose unified memory serves the host; null: the host has its own
   Name name;
+  Name key;  ///< what its use is known by: its name, or where it was made
   std::uint64_t id;
   mutable std::mutex mutex;
   std::atomic<detail::LeaseCell*> door{nullptr};  ///< once made, for the life of the buffer
   std::atomic<unsigned> pins{0};  ///< operations in progress: their buffer must not be reclaimed, nor its lock tried
+  std::atomic<bool> counts_pins{false};   ///< from when the manager may know it on: before, nobody would ask
+  std::atomic<unsigned> keepers{1};       ///< its owners together, and each who reclaims: the last one ends it
   std::atomic<std::thread::id> holder{};  ///< of the lock, if it is held for an operation; a thread knows its own
   std::atomic<int> priority{0};
   std::atomic<Device const*> only_on{nullptr};  ///< the one device that there is memory on, if there is one
@@ -299,6 +308,9 @@ namespace detail {
 
 /// The device whose memory is the host's.
 [[nodiscard]] Device& host_device();
+
+/// What no address space holds is a negative count that lost its sign on the way: InvalidArgument.
+void check_size(std::size_t bytes);
 
 [[nodiscard]] inline void* host_address(DeviceMemory memory) noexcept {
   return reinterpret_cast<void*>(memory.object + memory.offset);
@@ -337,7 +349,7 @@ class BufferCore::Guard {
   [[nodiscard]] Inside& operator*() const noexcept { return *core_.inside_; }
 
  private:
-  void close_door() noexcept;
+  void entered() noexcept;
 
   BufferCore& core_;
   bool locked_ = true;

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <source_location>
 #include <string>
 #include <utility>
 
@@ -30,9 +31,9 @@ Placement placement_at(Location location) {
 }
 
 PlacementDecision decision_for(MemoryManager& manager, Device& device, AllocationOptions const& options,
-                               std::size_t bytes) {
+                               std::size_t bytes, Name key) {
   PlacementQuestion question{.bytes = bytes, .asked = options.placement, .access = options.access};
-  if (!options.location) return manager.place(device, question, Name(options.name));
+  if (!options.location) return manager.place(device, question, key);
   bool const both = options.placement != Placement::automatic;
   if (!both) question.asked = placement_at(*options.location);
   PlacementMachine able;
@@ -48,11 +49,14 @@ PlacementDecision decision_for(MemoryManager& manager, Device& device, Allocatio
 
 }  // namespace
 
-BufferOptions buffer_options(MemoryManager& manager, AllocationOptions const& options, std::size_t bytes) {
+BufferOptions buffer_options(MemoryManager& manager, AllocationOptions const& options, std::size_t bytes,
+                             std::source_location const& site) {
   BufferOptions result;
+  if (options.name.empty()) result.site = Name::of(site);
   result.manager = &manager;
   result.device = options.device == nullptr ? &default_device() : options.device;
-  auto const decision = decision_for(manager, *result.device, options, bytes);
+  auto const key = options.name.empty() ? result.site : Name(options.name);
+  auto const decision = decision_for(manager, *result.device, options, bytes, key);
   result.location = decision.location;
   result.placement = options.placement;
   result.access = options.access;
@@ -84,8 +88,7 @@ std::shared_ptr<BufferCore> wrap_host_memory(MemoryManager& manager, void* point
   }
   BufferOptions options;
   options.manager = &manager;
-  return std::make_shared<BufferCore>(bytes, std::move(options),
-                                      BufferCore::Wrapped{pointer, std::move(ownership), location});
+  return BufferCore::make(bytes, std::move(options), BufferCore::Wrapped{pointer, std::move(ownership), location});
 }
 
 }  // namespace unimem::detail

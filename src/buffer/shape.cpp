@@ -12,9 +12,10 @@ namespace unimem {
 
 std::size_t Shape::count() const {
   // A zero anywhere makes the count zero, whatever the other extents would multiply to.
-  if (std::ranges::find(extents_, std::size_t{0}) != extents_.end()) return 0;
+  auto const all_of_them = extents();
+  if (std::ranges::find(all_of_them, std::size_t{0}) != all_of_them.end()) return 0;
   std::size_t count = 1;
-  for (auto const extent : extents_) count = checked_multiply(count, extent, "shape", "elements");
+  for (auto const extent : all_of_them) count = checked_multiply(count, extent, "shape", "elements");
   return count;
 }
 

@@ -22,24 +22,25 @@ constexpr double file_bytes_per_second = 1e9;
 
 }  // namespace
 
-detail::Storage* BufferCore::Inside::in_memory_of_host() const noexcept {
-  if (host) return host.get();
+std::shared_ptr<detail::Storage> const& BufferCore::Inside::in_memory_of_host() const noexcept {
+  if (host) return host;
+  // A device that shares storage with the host may have come first.
   for (auto const& one : sides) {
-    if (one.storage && shares(*one.device)) return one.storage.get();
+    if (one.storage && shares(*one.device)) return one.storage;
   }
-  return nullptr;
+  return host;
 }
 
 bool BufferCore::Inside::may_spill(Location location) const noexcept {
   if (spill_files == nullptr || bytes < spill_files->min_bytes() || bytes == 0 || captured || host_writes) return false;
-  auto const* const storage = in_memory_of_host();
+  auto const& storage = in_memory_of_host();
   if (storage == nullptr || (storage->exposed() && !UNIMEM_MUTANT(spilled_though_exposed))) return false;
   return storage->may_go_away() && storage->location() == location && coherence.has_data();
 }
 
 BufferCore::Reclaimable BufferCore::Inside::spill_offer(Location location) const noexcept {
   Reclaimable offered;
-  auto const* const storage = in_memory_of_host();
+  auto const& storage = in_memory_of_host();
   if (storage == nullptr || storage->away() || storage->location() != location) return offered;
   if (storage->leased() || storage->exposed()) {
     offered.leased = storage->capacity();
@@ -60,7 +61,7 @@ void BufferCore::Inside::come_to_slow(detail::Storage& storage, bool overwritten
   if (!storage.away()) return;
   auto [block, part] = new_host_block(bytes);
   storage.come_back(std::move(block), part, !overwritten && !UNIMEM_MUTANT(spilled_and_not_read));
-  storage.count_in(manager->usage_book(), name, id);
+  storage.count_in(manager->usage_book(), key, id);
   storage.heed(advice);
 }
 
@@ -81,7 +82,7 @@ std::size_t BufferCore::try_spill(Location location) {
   if (!lock.owns_lock()) return 0;
   lock.release();
   Guard inside(*this, std::adopt_lock);
-  auto* const storage = inside->in_memory_of_host();
+  auto* const storage = inside->in_memory_of_host().get();
   bool const leased = storage != nullptr && storage->leased() && !UNIMEM_MUTANT(spilled_though_leased);
   if (leased || !inside->may_spill(location)) return 0;
   bool const waits = !UNIMEM_MUTANT(spilled_under_work);

@@ -1,5 +1,8 @@
 #include <unimem/core/name.hpp>
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -55,6 +58,30 @@ Name::Name(std::string_view text) {
   }
   latest = found->second.get();
   text_ = &latest->view;
+}
+
+Name Name::of(std::source_location const& place) {
+  // By address: the same place has the same text, as long as its library stays loaded.
+  struct Known {
+    char const* file;
+    std::uint_least32_t line;
+    Name name;
+  };
+  static constexpr std::size_t known_places = 64;
+  static constinit thread_local std::array<Known, known_places> all_known{};
+  auto const* const file = place.file_name();
+  auto const line = place.line();
+  auto& known = all_known[(reinterpret_cast<std::uintptr_t>(file) / 16 + line) % known_places];
+  if (known.file == file && known.line == line) return known.name;
+  std::string_view path = file;
+  if (path.empty()) return {};
+  // The last two parts: where the rest of the tree stands is each machine's own.
+  auto const last = path.find_last_of('/');
+  auto const before = last == std::string_view::npos || last == 0 ? last : path.find_last_of('/', last - 1);
+  if (before != std::string_view::npos) path.remove_prefix(before + 1);
+  Name const name(std::string(path) + ":" + std::to_string(line));
+  known = {file, line, name};
+  return name;
 }
 
 }  // namespace unimem

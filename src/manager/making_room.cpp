@@ -134,6 +134,16 @@ bool MemoryManager::State::spill_for(AWish& wish) {
   return false;
 }
 
+Allocation MemoryManager::State::host_memory_after_all(MemoryPool& from, std::size_t bytes, AcquireOptions const& how,
+                                                       OutOfMemory::Facts refusal) {
+  Wish wish{from, bytes, how, bytes, {}, std::move(refusal)};
+  if (trim_beside(from) != 0 && wish.granted()) return std::move(wish.block);
+  // Host memory is where residents save to: it is asked back only if they may save to files.
+  bool const may_spill = spill_files != nullptr && from.device().reaches_host_memory();
+  if (may_spill && bytes <= wish.facts.limit && spill_for(wish)) return std::move(wish.block);
+  throw OutOfMemory(std::move(wish.facts));
+}
+
 Allocation MemoryManager::acquire(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
   if (detail::Operation::innermost() != nullptr) return take(device, location, bytes, options);
   Allocation block;
@@ -142,20 +152,21 @@ Allocation MemoryManager::acquire(Device& device, Location location, std::size_t
 }
 
 Allocation MemoryManager::take(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
-  auto& operation = *detail::Operation::innermost();
-  Wish wish{pool(device, location), bytes, options, std::max(bytes, operation.outstanding())};
-  if (bytes == 0) return wish.pool.acquire(0, options);
-  detail::PressureLook const look{*state_->pressure, wish.pool};
+  auto& from = pool(device, location);
+  if (bytes == 0) return from.acquire(0, options);
+  detail::PressureLook const look{*state_->pressure, from};
   bool const of_the_device = location == Location::device || location == Location::unified;
   if (!of_the_device) {
-    if (wish.granted() || (state_->trim_beside(wish.pool) != 0 && wish.granted())) return std::move(wish.block);
-    // Host memory is where residents save to: it is asked back only if they may save to files.
-    bool const may_spill = state_->spill_files != nullptr && wish.pool.device().reaches_host_memory();
-    wish.outstanding = bytes;  // what is announced is the device's
-    if (may_spill && bytes <= wish.facts.limit && state_->spill_for(wish)) return std::move(wish.block);
-    throw OutOfMemory(std::move(wish.facts));
+    // Nearly always there is some, and nothing to be made ready for the case that there is none.
+    try {
+      return from.acquire(bytes, options);
+    } catch (OutOfMemory const& refusal) {
+      return state_->host_memory_after_all(from, bytes, options, refusal.facts());
+    }
   }
 
+  auto& operation = *detail::Operation::innermost();
+  Wish wish{from, bytes, options, std::max(bytes, operation.outstanding())};
   auto const removals = state_->residents.removals();
   auto& traffic = state_->traffic_on(device);
   auto& turns = traffic.turns;

@@ -77,6 +77,8 @@ MemoryManager::~MemoryManager() {
 }
 
 std::shared_ptr<MemoryManager> MemoryManager::share() const {
+  // Who owns a share in it copies that; the state's own way to itself has none to copy.
+  if (state_.use_count() != 0) return {state_, &state_->self};
   return {state_->shared_from_this(), &state_->self};
 }
 

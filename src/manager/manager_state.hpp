@@ -126,6 +126,10 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
     return bytes;
   }
 
+  /// Host memory that its pool has refused: by what others' caches and spilled buffers give. Throws OutOfMemory.
+  [[nodiscard]] Allocation host_memory_after_all(MemoryPool& from, std::size_t bytes, AcquireOptions const& how,
+                                                 OutOfMemory::Facts refusal);
+
   MemoryManager self;  ///< what buffers call, who may live longer than the object that made this
   ManagerOptions const options;
   detail::EnvironmentLimits const limits = detail::EnvironmentLimits::read();

@@ -59,8 +59,7 @@ UnifiedBuffer<std::byte> ChunkRing::wrapped(void* memory, std::size_t bytes) con
   BufferOptions options;
   options.manager = &manager_;
   options.device = &device_;
-  return {Shape(bytes),
-          std::make_shared<BufferCore>(bytes, std::move(options), BufferCore::Wrapped{memory, Ownership::borrow()})};
+  return {Shape(bytes), BufferCore::make(bytes, std::move(options), BufferCore::Wrapped{memory, Ownership::borrow()})};
 }
 
 std::unique_ptr<ChunkRing::Slot> ChunkRing::make_slot() const {

@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <barrier>
+#include <source_location>
 #include <string>
 #include <thread>
 #include <type_traits>
@@ -71,6 +72,20 @@ TEST(Name, EqualNamesHashAlike) {
   std::unordered_set<Name> const names{Name{"a"}, Name{"b"}, Name{"a"}, Name{}, Name{""}};
   EXPECT_EQ(names.size(), 3U);
   EXPECT_TRUE(names.contains(Name{std::string{"b"}}));
+}
+
+TEST(Name, OfAPlaceInAProgramIsItsFileWithItsFolderAndItsLine) {
+  auto const name_of_this = [] { return Name::of(std::source_location::current()); };
+  auto const line = std::to_string(__LINE__ - 1);
+  EXPECT_EQ(name_of_this().view(), "core/name_test.cpp:" + line);
+  EXPECT_EQ(name_of_this(), name_of_this());
+  EXPECT_EQ(name_of_this(), Name{"core/name_test.cpp:" + line}) << "one text is one name";
+  EXPECT_NE(name_of_this(), Name::of(std::source_location::current()));
+  std::jthread([&] { EXPECT_EQ(name_of_this().view(), "core/name_test.cpp:" + line); }).join();
+}
+
+TEST(Name, OfAPlaceThatSaysNothingIsEmpty) {
+  EXPECT_EQ(Name::of(std::source_location{}), Name{});
 }
 
 TEST(Name, ThreadsThatMeetOverNewNamesAgree) {

@@ -18,6 +18,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
@@ -76,7 +77,7 @@ UNIMEM_API void copy_pieces(BufferCore& from, BufferCore& to, std::span<const Co
 /// Thread-safe as promised by the library: concurrent read accesses are safe; concurrent writers need the caller's
 /// lock. (Inside, every operation that changes anything locks; a state query or a host read of current bytes is one
 /// atomic load.)
-class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_from_this<BufferCore> {
+class UNIMEM_API BufferCore final : public Resident {
  public:
   /// Host memory that exists already.
   struct Wrapped {
@@ -85,8 +86,13 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
     Location location = Location::host;  ///< or pinned
   };
 
-  BufferCore(std::size_t bytes, BufferOptions options);
-  BufferCore(std::size_t bytes, BufferOptions options, Wrapped wrapped);
+  /// Throws InvalidArgument for more bytes than an address space has, UnsupportedOperation for options that the system
+  /// or the device does not serve.
+  [[nodiscard]] static std::shared_ptr<BufferCore> make(std::size_t bytes, BufferOptions&& options);
+  [[nodiscard]] static std::shared_ptr<BufferCore> make(std::size_t bytes, BufferOptions&& options, Wrapped wrapped);
+  /// The same for a buffer that was made at `site`, if the options do not say where.
+  [[nodiscard]] static std::shared_ptr<BufferCore> make(std::size_t bytes, BufferOptions&& options,
+                                                        std::source_location const& site);
   ~BufferCore() override;
 
   /// May be asked while another thread resizes the buffer: it is the one size or the other.
@@ -243,7 +249,7 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
   /// Throws std::logic_error unless coherence and storage agree. For tests.
   void validate() const;
 
-  [[nodiscard]] std::shared_ptr<void> hold() noexcept override { return weak_from_this().lock(); }
+  [[nodiscard]] std::shared_ptr<void> hold() noexcept override;
   [[nodiscard]] Reclaimable reclaimable(Device& device) noexcept override;
   std::size_t try_reclaim(Device& device) override;
   [[nodiscard]] Reclaimable spillable(Location location) noexcept override;
@@ -258,6 +264,11 @@ class UNIMEM_API BufferCore final : public Resident, public std::enable_shared_f
                           std::size_t element_bytes);
   struct Inside;
   class Guard;
+
+  BufferCore(std::size_t bytes, BufferOptions&& options);
+  void move_onto(Wrapped wrapped);
+  /// One of those who keep it alive is gone.
+  void let_go() noexcept;
 
   // The summary word: the state in the low byte, and two answers that let host accesses return at once.
   /// The host holds every byte.

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <source_location>
 
 namespace unimem {
 
@@ -72,8 +73,9 @@ template <class T>
 class DoubleBuffer {
  public:
   /// Two buffers of `shape` elements with the same options, not allocated yet. Throws as UnifiedBuffer's constructor.
-  explicit DoubleBuffer(Shape const& shape, BufferOptions const& options = {})
-      : buffers_{UnifiedBuffer<T>(shape, options), UnifiedBuffer<T>(shape, options)} {}
+  explicit DoubleBuffer(Shape const& shape, BufferOptions const& options = {},
+                        std::source_location const& site = std::source_location::current())
+      : buffers_{UnifiedBuffer<T>(shape, options, site), UnifiedBuffer<T>(shape, options, site)} {}
 
   /// The buffer to fill, once the consumer has released it; null when closed. The same one until it is published. It
   /// holds what was published two turns ago: who replaces all of it says so (`host_overwrite`, `write(…)`), and nothing

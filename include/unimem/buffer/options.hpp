@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
+#include <unimem/core/name.hpp>
 #include <unimem/manager/memory_manager.hpp>
 #include <unimem/manager/options.hpp>
 #include <unimem/manager/placement.hpp>
@@ -37,6 +38,9 @@ struct BufferOptions {
   int priority = 0;     ///< of buffers that could give device memory back those of lower priority do first
   /// How `MemoryManager::allocate` came to the location; null for buffers that are made otherwise.
   std::shared_ptr<PlacementDecision const> decision{};
+  /// Where in the program it was made, which stands for its name in usage reports and for what is known of its use if
+  /// it has none. What makes buffers fills it in, unless it is there already.
+  Name site{};
 };
 
 /// Who frees wrapped memory.

@@ -2,6 +2,8 @@
 
 #include <unimem/core/export.hpp>
 
+#include <algorithm>
+#include <array>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -33,31 +35,37 @@ class UNIMEM_API Shape {
 
   /// One dimension. Throws InvalidArgument for a negative count.
   template <std::integral N>
-  Shape(N count) : extents_{checked(count)} {}  // NOLINT(google-explicit-constructor): a count is a shape
+  Shape(N count) : few_{checked(count)}, rank_(1) {}  // NOLINT(google-explicit-constructor): a count is a shape
 
   /// Throws InvalidArgument for a negative extent.
   template <std::integral N>
   Shape(std::initializer_list<N> extents) {  // NOLINT(google-explicit-constructor)
-    extents_.reserve(extents.size());
-    for (auto const extent : extents) extents_.push_back(checked(extent));
+    auto const to = make_room(extents.size());
+    std::ranges::transform(extents, to.begin(), [](N extent) { return checked(extent); });
   }
 
-  explicit Shape(std::vector<std::size_t> extents) : extents_(std::move(extents)) {}
+  explicit Shape(std::vector<std::size_t> const& extents) {
+    std::ranges::copy(extents, make_room(extents.size()).begin());
+  }
 
-  [[nodiscard]] std::span<const std::size_t> extents() const noexcept { return extents_; }
-  [[nodiscard]] std::size_t rank() const noexcept { return extents_.size(); }
+  [[nodiscard]] std::span<const std::size_t> extents() const noexcept {
+    return many_.empty() ? std::span(few_).first(rank_) : std::span(many_);
+  }
+  [[nodiscard]] std::size_t rank() const noexcept { return extents().size(); }
 
   /// The length of one dimension, 0 being the outermost. Throws InvalidArgument for one the shape has not, as any is of
   /// a scalar.
   [[nodiscard]] std::size_t extent(std::size_t dimension) const {
-    detail::check_dimension(dimension, extents_.size());
-    return extents_[dimension];
+    detail::check_dimension(dimension, rank());
+    return extents()[dimension];
   }
 
   /// The number of elements; throws InvalidArgument if it does not fit 64 bits.
   [[nodiscard]] std::size_t count() const;
 
-  friend bool operator==(Shape const&, Shape const&) = default;
+  friend bool operator==(Shape const& a, Shape const& b) noexcept {
+    return std::ranges::equal(a.extents(), b.extents());
+  }
 
  private:
   template <std::integral N>
@@ -68,7 +76,19 @@ class UNIMEM_API Shape {
     return static_cast<std::size_t>(value);
   }
 
-  std::vector<std::size_t> extents_;
+  /// Where `rank` extents are to be written.
+  std::span<std::size_t> make_room(std::size_t rank) {
+    if (rank > few_.size()) {
+      many_.resize(rank);
+      return many_;
+    }
+    rank_ = rank;
+    return std::span(few_).first(rank);
+  }
+
+  std::array<std::size_t, 3> few_{};  ///< nearly all shapes have no more, and take no memory
+  std::size_t rank_ = 0;              ///< of those
+  std::vector<std::size_t> many_;     ///< all of them where there are more
 };
 
 }  // namespace unimem

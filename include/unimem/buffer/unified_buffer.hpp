@@ -14,6 +14,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string>
 #include <string_view>
@@ -47,16 +48,19 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   using value_type = T;
 
   /// `shape` elements, not allocated yet. Throws InvalidArgument for negative extents or more bytes than 64 bits hold.
-  explicit UnifiedBuffer(Shape shape, BufferOptions options = {})
+  /// `site`: where the buffer is made, which stands for its name in usage reports if it has none.
+  explicit UnifiedBuffer(Shape shape, BufferOptions options = {},
+                         std::source_location const& site = std::source_location::current())
       : shape_(std::move(shape)),
         count_(shape_.count()),
-        core_(std::make_shared<BufferCore>(checked_multiply(count_, sizeof(T), "count"), std::move(options))) {}
+        core_(BufferCore::make(checked_multiply(count_, sizeof(T), "count"), std::move(options), site)) {}
 
   /// The same for extents in braces: `({n})` is one dimension of `n`, and nothing else.
   template <std::integral N>
   // NOLINTNEXTLINE(google-explicit-constructor): numbers alone are no buffer, in braces neither
-  explicit UnifiedBuffer(std::initializer_list<N> extents, BufferOptions options = {})
-      : UnifiedBuffer(Shape(extents), std::move(options)) {}
+  explicit UnifiedBuffer(std::initializer_list<N> extents, BufferOptions options = {},
+                         std::source_location const& site = std::source_location::current())
+      : UnifiedBuffer(Shape(extents), std::move(options), site) {}
 
   /// Over a core that exists already; `shape` must need exactly its bytes. All handles over one core are one buffer; if
   /// another resizes it below this one's size, every access through this one throws InvalidArgument naming both. Throws
@@ -83,7 +87,7 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   /// The same, with the event of the copy's end, as `copy_async` has it. The clone may be used at once.
   [[nodiscard]] std::pair<UnifiedBuffer, Event> clone_async() const {
     auto const [from, whole] = core_and_base();
-    UnifiedBuffer result(shape_, from->options());
+    UnifiedBuffer result(shape_, from->options(), std::source_location{});
     if (from->options().strict) result.allocate(true, false);
     if (from->state() == BufferState::uninitialized) return {std::move(result), Event{}};
     auto const copied = copy_bytes({from, whole}, {result.core_.get(), whole}, sizeof(T));
@@ -240,7 +244,8 @@ Event copy_async(BufferSlice<T> const& from, BufferSlice<T> const& to) {
 
 namespace detail {
 [[nodiscard]] UNIMEM_API BufferOptions buffer_options(MemoryManager& manager, AllocationOptions const& options,
-                                                      std::size_t bytes);
+                                                      std::size_t bytes,
+                                                      std::source_location const& site = std::source_location{});
 /// Takes memory where a buffer that was made with these options is at home.
 UNIMEM_API void move_in(BufferCore& core);
 [[nodiscard]] UNIMEM_API std::shared_ptr<BufferCore> wrap_host_memory(MemoryManager& manager, void* pointer,
@@ -249,16 +254,18 @@ UNIMEM_API void move_in(BufferCore& core);
 }  // namespace detail
 
 template <class T>
-UnifiedBuffer<T> MemoryManager::allocate(std::size_t count, AllocationOptions const& options) {
+UnifiedBuffer<T> MemoryManager::allocate(std::size_t count, AllocationOptions const& options,
+                                         std::source_location const& site) {
   auto const bytes = checked_multiply(count, sizeof(T), "count");
-  UnifiedBuffer<T> buffer(Shape(count), detail::buffer_options(*this, options, bytes));
+  UnifiedBuffer<T> buffer(Shape(count), detail::buffer_options(*this, options, bytes, site));
   detail::move_in(*buffer.shared_core());
   return buffer;
 }
 
 template <class T>
-UnifiedBuffer<T> MemoryManager::allocate(std::span<const T> data, AllocationOptions const& options) {
-  UnifiedBuffer<T> buffer(Shape(data.size()), detail::buffer_options(*this, options, data.size_bytes()));
+UnifiedBuffer<T> MemoryManager::allocate(std::span<const T> data, AllocationOptions const& options,
+                                         std::source_location const& site) {
+  UnifiedBuffer<T> buffer(Shape(data.size()), detail::buffer_options(*this, options, data.size_bytes(), site));
   detail::move_in(*buffer.shared_core());
   buffer.copy_from(data);
   if (buffer.location() == Location::device) buffer.sync_to_device();

@@ -5,6 +5,7 @@
 #include <compare>
 #include <cstddef>
 #include <functional>
+#include <source_location>
 #include <string_view>
 
 namespace unimem {
@@ -20,6 +21,11 @@ class UNIMEM_API Name {
 
   /// Looks `text` up, storing it the first time. O(length); takes a lock.
   explicit Name(std::string_view text);
+
+  /// What stands for a place in a program where no name was given: its file, with the folder it is in, and its line, as
+  /// in "solver/heat.cpp:12". Empty for a place that says nothing, as a default-constructed one. Costs a look into a
+  /// small table of the thread's; the first time what a name costs.
+  [[nodiscard]] static Name of(std::source_location const& place);
 
   /// Valid for ever.
   [[nodiscard]] std::string_view view() const noexcept { return text_ == nullptr ? std::string_view{} : *text_; }

@@ -16,6 +16,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <source_location>
 #include <span>
 #include <stop_token>
 #include <string>
@@ -131,12 +132,15 @@ class UNIMEM_API MemoryManager {
   /// placement asks for and the device does not have by locked; both are counted in `statistics()`. Throws
   /// InvalidArgument if placement and location contradict each other, UnsupportedOperation for a location that is not
   /// served. Defined in <unimem/buffer/unified_buffer.hpp>.
+  /// `site`: where it is made, by which its use is recorded if it has no name.
   template <class T>
-  [[nodiscard]] UnifiedBuffer<T> allocate(std::size_t count, AllocationOptions const& options = {});
+  [[nodiscard]] UnifiedBuffer<T> allocate(std::size_t count, AllocationOptions const& options = {},
+                                          std::source_location const& site = std::source_location::current());
 
   /// A buffer holding a copy of `data`.
   template <class T>
-  [[nodiscard]] UnifiedBuffer<T> allocate(std::span<const T> data, AllocationOptions const& options = {});
+  [[nodiscard]] UnifiedBuffer<T> allocate(std::span<const T> data, AllocationOptions const& options = {},
+                                          std::source_location const& site = std::source_location::current());
 
   /// A buffer over `count` elements of existing host memory (`Location::host` or `Location::pinned`), without copying;
   /// its contents are current. Throws InvalidArgument for null or misaligned memory, UnsupportedOperation for other
@@ -172,13 +176,14 @@ class UNIMEM_API MemoryManager {
 
   [[nodiscard]] GlobalMemoryStatistics statistics() const;
 
-  /// Where a buffer of that many bytes should be at home, and why: by the table, by what buffers of its name were used
-  /// for so far, and by what is free on the device now. Links are asked, and the first time measured, only if buffers
-  /// of the name have been copied.
+  /// Where a buffer of that many bytes should be at home, and why: by the table, by what buffers of its name, or for
+  /// those without one from the same place in the program (`Name::of`), were used for so far, and by what is free on
+  /// the device now. Links are asked, and the first time measured, only if such buffers have been copied.
   [[nodiscard]] PlacementDecision place(Device& device, PlacementQuestion const& question, Name name = {});
 
   /// What new buffers on this device should ask for, by the rows of the table, from what all buffers were used for,
-  /// those of one name taken together. Its hints say also what is short and what has been refused.
+  /// those of one name, or of one place in the program, taken together. Its hints say also what is short and what has
+  /// been refused.
   [[nodiscard]] PlacementRecommendations recommendations(Device& device);
 
   /// The memory of buffers by device, location and name, at one moment: those that are made and destroyed meanwhile

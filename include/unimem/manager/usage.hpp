@@ -43,7 +43,7 @@ struct UsageCounts {
 struct UsageLine {
   std::string device;  ///< "cpu" for the host's memory
   Location location = Location::device;
-  std::string name;  ///< empty: those without a name
+  std::string name;  ///< or where in the program they were made; empty: those of which neither is known
   UsageCounts counts{};
 };
 
@@ -67,8 +67,8 @@ struct LiveAllocation {
   std::uint64_t buffer = 0;  ///< the same for all memory of one buffer: its number in this process
   Device const* device = nullptr;
   Location location = Location::device;
-  std::size_t bytes = 0;  ///< as asked for
-  Name name{};
+  std::size_t bytes = 0;                ///< as asked for
+  Name name{};                          ///< likewise
   double age_seconds = 0;               ///< to within a tick of the system's clock, a few milliseconds
   std::vector<std::uintptr_t> stack{};  ///< where it was taken, the innermost call first; empty: not captured
 };

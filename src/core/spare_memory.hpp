@@ -1,0 +1,85 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <new>
+
+namespace unimem::detail {
+
+/// Memory for single objects of `T`, of which a thread keeps what it has given back last for who needs some next: for
+/// objects that come and go with every buffer, and are too many and too large for the system's allocator to be quick.
+///
+/// A thread keeps sixteen at most, and gives them to the system when it ends. Under AddressSanitizer, which is to see
+/// who comes too late, and ThreadSanitizer, for which a lock is its address, none are kept.
+template <class T>
+class SpareMemory {
+  static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+
+ public:
+  /// Throws std::bad_alloc.
+  [[nodiscard]] static void* take() {
+    auto& kept = kept_;
+    return kept.count != 0 ? kept.blocks[--kept.count] : ::operator new(sizeof(T));
+  }
+  static void give(void* block) noexcept {
+    auto& kept = kept_;
+    if (kept.count == kept.room && !made_room()) return ::operator delete(block);
+    kept.blocks[kept.count++] = block;
+  }
+
+ private:
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  static constexpr std::size_t most = 0;
+#else
+  static constexpr std::size_t most = 16;
+#endif
+  struct Kept {
+    std::array<void*, 16> blocks;
+    std::size_t count;
+    std::size_t room;
+    bool begun;
+  };
+  /// A variable beside, so that the other has no destructor and may be used to the very end of its thread.
+  struct End {
+    ~End() {
+      auto& kept = kept_;
+      kept.room = 0;
+      while (kept.count != 0) ::operator delete(kept.blocks[--kept.count]);
+    }
+  };
+
+  /// The first time in each thread.
+  [[nodiscard]] static bool made_room() noexcept {
+    auto& kept = kept_;
+    if (kept.begun || most == 0) return false;
+    kept.begun = true;
+    static thread_local End const end;
+    kept.room = most;
+    return true;
+  }
+
+  static inline constinit thread_local Kept kept_{};
+};
+
+/// The same for the standard library, one object at a time.
+template <class T>
+struct SpareAllocator {
+  using value_type = T;
+
+  SpareAllocator() = default;
+  template <class U>
+  SpareAllocator(SpareAllocator<U> const& /*other*/) noexcept {}  // NOLINT(google-explicit-constructor): as they do
+
+  [[nodiscard]] T* allocate(std::size_t count) {
+    if (count != 1) throw std::bad_array_new_length();
+    return static_cast<T*>(SpareMemory<T>::take());
+  }
+  void deallocate(T* memory, std::size_t /*one*/) noexcept { SpareMemory<T>::give(memory); }
+
+  template <class U>
+  friend bool operator==(SpareAllocator, SpareAllocator<U>) noexcept {
+    return true;
+  }
+};
+
+}  // namespace unimem::detail
