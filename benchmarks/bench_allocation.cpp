@@ -251,6 +251,7 @@ void print_results(Run const& run, std::string_view workload) {
   } else if (workload == "mixed") {
     run.print("1,000,000 operations, log-uniform 256 B to 64 MiB, 4 GiB live, untouched",
               {{"mixed/ns", "ns an operation"},
+               {"mixed/processor", "of them the processor's"},
                {"mixed/reserved", "reserved / live"},
                {"mixed/writable", "writable / live"}});
     run.judge("mixed trace, ns an operation", "mixed/ns", true, 100);

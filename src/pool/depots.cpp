@@ -64,6 +64,7 @@ bool Depots::put_large(Block& block) noexcept {
   large_.capacities[large_.count] = block.capacity();
   large_.blocks[large_.count++] = &block;
   bytes_.fetch_add(block.capacity(), std::memory_order_relaxed);
+  large_bytes_.store(large_bytes() + block.capacity(), std::memory_order_relaxed);
   return true;
 }
 
@@ -91,6 +92,7 @@ Block* Depots::take_large(std::size_t bytes, std::uint64_t queue) noexcept {
     if (--large_.count == 0) set_occupied(large_number, false);
     unclaimed_ = 0;
     bytes_.fetch_sub(block.capacity(), std::memory_order_relaxed);
+    large_bytes_.store(large_bytes() - block.capacity(), std::memory_order_relaxed);
     return &block;
   }
   return nullptr;

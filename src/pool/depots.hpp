@@ -52,23 +52,29 @@ class Depots {
   [[nodiscard]] bool put_large(Block& block) noexcept;
   [[nodiscard]] Block* take_large(std::size_t bytes, std::uint64_t queue) noexcept;
 
-  /// Calls `each(Block&)` for every block and forgets them. The magazines are seized.
+  /// Calls `each(Block&)` for every block, or every large one, and forgets them. The magazines are seized.
   template <class Each>
   void take_all(Each each) noexcept {
     for (std::size_t word = 0; word < occupied_.size(); ++word) {
       for (auto left = occupied_[word].load(std::memory_order_relaxed); left != 0; left &= left - 1) {
         auto const number = word * word_bits + static_cast<std::size_t>(std::countr_zero(left));
         if (number == large_number) {
-          {
-            std::lock_guard const lock{large_.lock};
-            patience_ = std::max(patience_ / 2, Magazines::most_unclaimed);  // they were wanted elsewhere
-          }
-          take_all_of(large_, number, each);
+          take_all_large(each);
         } else {
           take_all_of(small_[number], number, each);
         }
       }
     }
+  }
+  template <class Each>
+  void take_all_large(Each each) noexcept {
+    if (!is_occupied(large_number)) return;
+    {
+      std::lock_guard const lock{large_.lock};
+      patience_ = std::max(patience_ / 2, Magazines::most_unclaimed);  // they were wanted elsewhere
+    }
+    take_all_of(large_, large_number, each);
+    large_bytes_.store(0, std::memory_order_relaxed);
   }
 
   /// Calls `each(Block const&)` for every block. The magazines are seized.
@@ -83,8 +89,9 @@ class Depots {
   /// Throws std::logic_error unless the bits say which depots have something. The magazines are seized.
   void validate() const;
 
-  /// Bytes in here; a moment ago.
+  /// Bytes in here, and those of them in large blocks; a moment ago.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::size_t large_bytes() const noexcept { return large_bytes_.load(std::memory_order_relaxed); }
 
  private:
   struct alignas(128) Depot {
@@ -129,6 +136,7 @@ class Depots {
   }
 
   std::atomic<std::size_t> bytes_{0};
+  std::atomic<std::size_t> large_bytes_{0};  ///< changes under the lock of the large ones
   std::array<std::atomic<std::uint64_t>, (large_number + word_bits) / word_bits> occupied_{};
   std::vector<Depot> small_;
   LargeDepot large_;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -15,9 +16,11 @@
 namespace unimem::detail {
 namespace {
 
-/// What may be reserved beyond the most that was ever used before pages are moved: a twenty-fifth of it.
-constexpr std::size_t slack_of(std::size_t used) noexcept {
-  return used / 25;
+/// What may be reserved beyond the most that was ever used before pages are moved: a twenty-eighth of it, and a
+/// fourteenth where so many times as much has been moved already: it would go on, and some more memory halves it.
+constexpr std::size_t slack_of(std::size_t used, std::uint64_t moved) noexcept {
+  constexpr std::uint64_t too_often = 16;
+  return moved / too_often > used ? used / 14 : used / 28;
 }
 
 }  // namespace
@@ -213,7 +216,7 @@ Span* Extents::obtain_span(std::size_t bytes, std::size_t limit, std::size_t pea
                        : limit > alone_                      ? limit - alone_
                                                              : 0;  // for the arena
   auto const wanted = std::max(peak - std::min(peak, alone_), arena_.used() + arena_.rounded(bytes));
-  auto const plenty = std::min(allowed, wanted + slack_of(wanted));
+  auto const plenty = std::min(allowed, wanted + slack_of(wanted, arena_.counts().moved_bytes));
   auto const room = [&](std::size_t most) { return most > arena_.reserved() ? most - arena_.reserved() : 0; };
   auto const attempt = [&]() -> Span* {
     if (auto* const span = arena_.take(bytes, 1, end)) return span;

@@ -28,9 +28,9 @@ struct Origin {
 /// can be put side by side, so that free memory in pieces serves as well as in one.
 ///
 /// Growing is cheap; gathering free pages costs a call or two for each run of them, but wastes nothing. So fresh pages
-/// are taken as long as what is reserved stays within a twenty-fifth of the most that was ever in use, and beyond that
-/// only where gathering does not suffice. Where a limit leaves room for some bytes, but not for the pages they make up,
-/// an allocation of its own is asked for.
+/// are taken as long as what is reserved stays within a twenty-eighth of the most that was ever in use, or a fourteenth
+/// where pages have been moved for long, and beyond that only where gathering does not suffice. Where a limit leaves
+/// room for some bytes, but not for the pages they make up, an allocation of its own is asked for.
 ///
 /// Thread-safe. Pages move under a lock, since nobody may be given them meanwhile: who needs pages too waits for the
 /// driver, nobody else does.

@@ -62,7 +62,7 @@ Block* Magazines::take_large(std::size_t bytes, std::uint64_t queue, Name name) 
   large_unclaimed_ = 0;
   take_out(large_, large_count_, where);
   count_large_hit(bytes);
-  large_bytes_ -= best->capacity();
+  large_bytes_.store(large_bytes() - best->capacity(), std::memory_order_relaxed);
   took(*best, name);
   return best;
 }
@@ -78,7 +78,7 @@ void Magazines::pass_on(Block& block, std::size_t bytes, Name name) noexcept {
 Block& Magazines::take_oldest_large() noexcept {
   auto& oldest = *large_.front();
   take_out(large_, large_count_, 0);
-  large_bytes_ -= oldest.capacity();
+  large_bytes_.store(large_bytes() - oldest.capacity(), std::memory_order_relaxed);
   auto const nothing_else = [](Block&) {};
   forget(oldest, nothing_else);
   return oldest;

@@ -45,7 +45,7 @@ class Magazines {
  public:
   /// All that is kept of large blocks, and of small ones together; a single large block may be larger.
   static constexpr std::size_t most_large_bytes = std::size_t{64} << 20;
-  static constexpr std::size_t most_small_bytes = std::size_t{16} << 20;
+  static constexpr std::size_t most_small_bytes = std::size_t{32} << 20;
   static constexpr std::size_t large_slots = 4;
 
   /// How many large blocks are kept, one after the other, before it is clear that it is for nothing.
@@ -96,15 +96,15 @@ class Magazines {
     auto const bytes_then = bytes() + block.capacity();
     if (block.magazine >= small_classes) [[unlikely]] {
       if (sends_on(block)) return false;
-      auto const large_then = large_bytes_ + block.capacity();
+      auto const large_then = large_bytes() + block.capacity();
       if (large_count_ != 0 && (large_count_ == large_slots || large_then > most_large_bytes)) return false;
       large_[large_count_++] = &block;
-      large_bytes_ = large_then;
+      large_bytes_.store(large_then, std::memory_order_relaxed);
       ++large_unclaimed_;
     } else {
       auto& magazine = magazines_[block.magazine];
       auto& count = counts_[block.magazine];
-      if (count == magazine.most || bytes_then - large_bytes_ > most_small_bytes) [[unlikely]]
+      if (count == magazine.most || bytes_then - large_bytes() > most_small_bytes) [[unlikely]]
         return false;
       magazine.blocks[count++] = &block;
     }
@@ -141,7 +141,7 @@ class Magazines {
 
   /// Whether all small magazines together leave no room for a block of `bytes`. Inside.
   [[nodiscard]] bool are_full_for(std::size_t bytes) const noexcept {
-    return this->bytes() - large_bytes_ + bytes > most_small_bytes;
+    return this->bytes() - large_bytes() + bytes > most_small_bytes;
   }
 
   /// Takes up to half of what the class of a block of `bytes` may hold out of its magazine, the oldest first. Inside.
@@ -152,15 +152,20 @@ class Magazines {
 
   // ---- The owner inside, or whoever has seized them ----
 
-  /// Calls `each(Block&)` for every block and forgets them.
+  /// Calls `each(Block&)` for every block, or every large one, and forgets them.
   template <class Each>
   void take_all(Each each) noexcept {
     for_each_occupied([&](std::size_t index) {
       auto const count = std::exchange(counts_[index], Count{0});
       for (std::size_t i = 0; i < count; ++i) forget(*magazines_[index].blocks[i], each);
     });
+    take_all_large(each);
+  }
+  template <class Each>
+  void take_all_large(Each each) noexcept {
     for (std::size_t i = 0; i < large_count_; ++i) forget(*large_[i], each);
-    large_count_ = large_bytes_ = 0;
+    large_count_ = 0;
+    large_bytes_.store(0, std::memory_order_relaxed);
   }
 
   /// Calls `each(Block const&)` for every block.
@@ -194,8 +199,9 @@ class Magazines {
 
   // ---- Anybody ----
 
-  /// Bytes in here; of another thread's a moment ago.
+  /// Bytes in here, and those of them in large blocks; of another thread's a moment ago.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::size_t large_bytes() const noexcept { return large_bytes_.load(std::memory_order_relaxed); }
 
   /// Says that they are wanted. What follows, in this order: `heavy_barrier()`, `wait_for_owner()`, access,
   /// `give_up()`.
@@ -247,7 +253,7 @@ class Magazines {
     if (top->parked_for != 0 || top->capacity() < bytes || top->capacity() > close_fit(bytes)) return nullptr;
     --large_count_;
     large_unclaimed_ = 0;
-    large_bytes_ -= top->capacity();
+    large_bytes_.store(large_bytes() - top->capacity(), std::memory_order_relaxed);
     count_large_hit(bytes);
     took(*top, name);
     return top;
@@ -263,7 +269,7 @@ class Magazines {
   std::uint32_t large_unclaimed_ = 0;  ///< large blocks kept since one was last of use to this thread
   std::size_t large_sent_on_ = 0;      ///< the size of the last that was sent on
   std::size_t large_count_ = 0;
-  std::size_t large_bytes_ = 0;
+  std::atomic<std::size_t> large_bytes_{0};
   std::array<Block*, large_slots> large_{};     ///< the latest last
   std::array<std::uint64_t, 64> large_hits_{};  ///< by the doubling their size is in
 

@@ -131,12 +131,32 @@ void Parking::make_room(Magazines& own, std::size_t bytes) noexcept {
   }
 }
 
-bool Parking::flush_all(std::size_t unfelt) noexcept {
+bool Parking::flush_all() noexcept {
+  return flush_beyond(0, 0);
+}
+
+bool Parking::flush_beyond(std::size_t unfelt_small, std::size_t unfelt_large) noexcept {
+  std::size_t small = 0, large = 0;
   {
     auto const accounts = core_.lock();
-    if (bytes_beside(nullptr) <= unfelt) return false;
+    auto const add = [&](auto const& parked) {
+      auto const of_large = parked.large_bytes();
+      large += of_large;
+      small += std::max(parked.bytes(), of_large) - of_large;
+    };
+    add(depots_);
+    for (auto const& thread : threads_) add(thread->magazines);
   }
-  Seizure const brought_back{*this};
+  if (small > unfelt_small) {
+    Seizure const brought_back{*this};
+    return true;
+  }
+  if (large <= unfelt_large) return false;
+  std::lock_guard const lock{mutex_};
+  seize_all();
+  for (auto const& thread : threads_) core_.take_back_large(thread->magazines);
+  core_.take_back_large(depots_);
+  release_all();
   return true;
 }
 

@@ -88,8 +88,12 @@ class Parking {
   /// release gets a number above `number`.
   [[nodiscard]] bool keep(Block& block, std::uint64_t number) noexcept;
 
-  /// Brings everything that is parked back to the core if that is more than so many bytes. False if it was not.
-  bool flush_all(std::size_t unfelt = 0) noexcept;
+  /// Brings everything that is parked back to the core. False if that was nothing.
+  bool flush_all() noexcept;
+
+  /// The same if what is in small blocks is more than `unfelt_small` bytes; else what is in large ones, if that is more
+  /// than `unfelt_large`. False if neither was.
+  bool flush_beyond(std::size_t unfelt_small, std::size_t unfelt_large) noexcept;
 
   [[nodiscard]] bool is_used() const noexcept { return pool_ != 0; }
 

@@ -31,6 +31,11 @@ std::uint64_t id_of(Queue const& queue) {
   return id;
 }
 
+/// Which part of what is reserved may stay parked in small blocks, or in large ones, while memory is taken in its
+/// place. The small ones are many: bringing them back again and again would leave nothing where it is wanted next.
+constexpr std::size_t unfelt_small = 64;
+constexpr std::size_t unfelt_large = 128;
+
 /// From how many pages on a limit leaves it unfelt that pages are reserved whole.
 constexpr std::size_t fewest_pages = 256;
 
@@ -147,14 +152,12 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     if (auto* const carved = carve(lock, bytes, options)) return *carved;
     if (!std::exchange(looked, true)) {
       // Where much is reserved, a little more is taken rather than everybody interrupted for each new block.
-      auto const unfelt = extents_ == nullptr ? 0 : extents_->counts().reserved / 128;
-      if (parking_.bytes_beside(nullptr) > unfelt) {
+      auto const reserved = extents_ == nullptr ? 0 : extents_->counts().reserved;
+      if (parking_.bytes_beside(nullptr) > reserved / unfelt_large) {
         lock.unlock();
-        {
-          Parking::Seizure const brought_back{parking_};
-        }
+        bool const brought_back = parking_.flush_beyond(reserved / unfelt_small, reserved / unfelt_large);
         lock.lock();
-        continue;
+        if (brought_back) continue;
       }
     }
     give_back(lock, free_.take_cached_before(expiry(time)));
@@ -391,7 +394,9 @@ std::size_t PoolCore::room() const noexcept {
 
 bool PoolCore::await_transit(Lock& lock) {
   if ((growing_ == 0 && returning_ == 0) || UNIMEM_MUTANT(transit_overlooked)) return false;
+  ++waiting_;
   changed_.wait(lock, [this, seen = changes_] { return changes_ != seen; });
+  --waiting_;
   return true;
 }
 

@@ -39,8 +39,8 @@ class AllocationRecorder;
 /// allocation of the driver.
 ///
 /// Most blocks never come here: a released one is parked (Parking), and taken from there. What is parked counts as in
-/// use here, until it is brought back: before new memory is taken (unless it is less than a hundredth of what there is,
-/// and pages can be had), and before anything is refused, given back or waited for; as long as that lasts nothing is
+/// use here, until it is brought back: before new memory is taken (unless it is a small part of what there is, and
+/// pages can be had), and before anything is refused, given back or waited for; as long as that lasts nothing is
 /// parked. A pool that gives blocks back by their age parks them by calls that look at the clock, and once some may be
 /// too old (look_at_ages) brings all of them back. One that gives them back beyond a threshold parks none, since that
 /// is decided at each release; nor does one whose blocks are recorded (AllocationRecorder) or overwritten (Eraser), so
@@ -92,6 +92,8 @@ class PoolCore {
   void take_back(std::span<Block* const> blocks) noexcept;
   void take_back(Magazines& magazines) noexcept;
   void take_back(Depots& depots) noexcept;
+  void take_back_large(Magazines& magazines) noexcept;
+  void take_back_large(Depots& depots) noexcept;
   void count_hits_of(Magazines const& magazines) noexcept;
   [[nodiscard]] std::unique_lock<std::mutex> lock() const { return std::unique_lock{mutex_}; }
   [[nodiscard]] Parking& parking() noexcept { return parking_; }
@@ -240,6 +242,7 @@ class PoolCore {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t changes_ = 0;
+  unsigned waiting_ = 0;  ///< for a change
   std::size_t max_bytes_;
   FreeBlocks free_;
   BlockList live_;

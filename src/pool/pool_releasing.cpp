@@ -114,6 +114,25 @@ void PoolCore::take_back(Depots& depots) noexcept {
   changed();
 }
 
+void PoolCore::take_back_large(Magazines& magazines) noexcept {
+  if (magazines.large_bytes() == 0) return;
+  Lock const lock{mutex_};
+  note_peak(&magazines);
+  auto returning = uniting();
+  magazines.take_all_large([&](Block& block) { take_back(block, returning); });
+  magazines.catch_up(free_.releases());
+  changed();
+}
+
+void PoolCore::take_back_large(Depots& depots) noexcept {
+  if (depots.large_bytes() == 0) return;
+  Lock const lock{mutex_};
+  note_peak(parking_.own());
+  auto returning = uniting();
+  depots.take_all_large([&](Block& block) { take_back(block, returning); });
+  changed();
+}
+
 std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
   if (victims.empty()) return 0;
   std::size_t bytes = 0;
@@ -190,7 +209,7 @@ void PoolCore::give_back_withheld(Lock& lock) noexcept {
 
 void PoolCore::changed() noexcept {
   ++changes_;
-  changed_.notify_all();
+  if (waiting_ != 0) changed_.notify_all();
 }
 
 void PoolCore::hide(Block const& block) noexcept {

@@ -212,6 +212,36 @@ TEST_F(PoolOfPages, NearlyAllThatIsReservedIsInUse) {
   EXPECT_GE(statistics.hit_rate(), 0.9);
 }
 
+TEST(PoolOfPagesInTheLongRun, TakesALittleMoreRatherThanMoveItsPagesForEver) {
+  auto& sim = make_sim({.memory_bytes = 1024 * MiB});
+  MemoryPool pool{sim, Location::device, {.backing = PoolBacking::pages}};
+  constexpr std::size_t most_live = 768 * MiB;
+  constexpr std::uint64_t seed = 5;
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937_64 random{seed};
+  std::vector<Allocation> live;
+  std::size_t bytes = 0;
+  auto const go_on = [&](int operations) {
+    for (int i = 0; i < operations; ++i) {
+      auto const next = 2 * MiB + random() % (30 * MiB);
+      while (bytes + next > most_live) {
+        auto& victim = live[random() % live.size()];
+        bytes -= victim.size();
+        std::swap(victim, live.back());
+        live.pop_back();
+      }
+      bytes += live.emplace_back(pool.acquire(next)).size();
+    }
+    return static_cast<double>(pool.statistics().peak_reserved_bytes) /
+           static_cast<double>(pool.statistics().peak_active_bytes);
+  };
+  EXPECT_LE(go_on(200), 1 + 1 / 25.0);
+  auto const in_the_end = go_on(20'000);
+  EXPECT_GT(in_the_end, 1 + 1 / 25.0);
+  EXPECT_LE(in_the_end, 1 + 1 / 12.0) << "what threads keep included";
+  pool.validate();
+}
+
 TEST_F(PoolOfPages, DefragmentingPutsFreePagesSideBySideAndTouchesNothingInUse) {
   make({.max_bytes = 32 * MiB});
   std::vector<Allocation> blocks;

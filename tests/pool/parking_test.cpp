@@ -318,6 +318,35 @@ TEST(Magazines, KeepNoLargeBlocksThatTheirThreadDoesNotTake) {
   EXPECT_EQ(magazines.take_ready(8 * MiB, {}), &last);
 }
 
+TEST(Magazines, CanBeLeftWithTheirSmallBlocksAlone) {
+  std::array<detail::Block, 2> blocks;
+  auto& [small, large] = blocks;
+  small.memory.bytes = 4 * KiB;
+  large.memory.bytes = 8 * MiB;
+  for (auto& block : blocks) block.magazine = static_cast<std::uint32_t>(detail::near_exact_class(block.capacity()));
+  detail::Magazines magazines;
+  for (auto& block : blocks) ASSERT_TRUE(magazines.keep(block));
+  EXPECT_EQ(magazines.large_bytes(), 8 * MiB);
+  std::vector<detail::Block*> taken;
+  magazines.take_all_large([&](detail::Block& block) { taken.push_back(&block); });
+  EXPECT_THAT(taken, ElementsAre(&large));
+  EXPECT_EQ(magazines.large_bytes(), 0U);
+  EXPECT_EQ(magazines.bytes(), 4 * KiB);
+  EXPECT_EQ(magazines.take_ready(4 * KiB, {}), &small);
+
+  detail::Depots depots{true};
+  auto* const one = &small;
+  ASSERT_EQ(depots.put({&one, 1}), 1U);
+  ASSERT_TRUE(depots.put_large(large));
+  EXPECT_EQ(depots.large_bytes(), 8 * MiB);
+  taken.clear();
+  depots.take_all_large([&](detail::Block& block) { taken.push_back(&block); });
+  EXPECT_THAT(taken, ElementsAre(&large));
+  EXPECT_EQ(depots.large_bytes(), 0U);
+  EXPECT_EQ(depots.bytes(), 4 * KiB);
+  depots.validate();
+}
+
 TEST(Depots, TakeNoLargeBlocksThatNobodyTakes) {
   detail::Depots depots{true};
   std::array<detail::Block, detail::Magazines::most_unclaimed + 2> blocks;
