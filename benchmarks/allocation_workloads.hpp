@@ -229,47 +229,62 @@ void measure_threads(Allocator& allocator, Extent const& extent) {
   });
 }
 
-/// One thread takes, another gives back, through a ring without locks: millions of pairs a second.
+/// Allocates nothing: what remains is the ring.
+struct Nothing {
+  using Block = void*;
+  [[nodiscard]] Block take(std::size_t /*bytes*/) { return this; }
+  void give(Block& block, std::size_t /*bytes*/) { use(block); }
+};
+
+/// One thread takes, another gives back what has come through a ring of so many places, without locks.
+template <class Allocator>
+void pass(Allocator& allocator, std::size_t bytes, std::size_t depth, std::size_t count) {
+  struct alignas(64) Counter {
+    std::atomic<std::size_t> value{0};
+  };
+  std::vector<typename Allocator::Block> ring(depth);
+  auto const counters = std::make_unique<std::array<Counter, 2>>();
+  auto& [taken, given] = *counters;
+  std::jthread consumer([&] {
+    Patience patience;
+    for (std::size_t done = 0; done < count;) {
+      auto const ready = taken.value.load(std::memory_order_acquire);
+      if (ready == done) patience.wait();
+      for (; done < ready; ++done) allocator.give(ring[done % depth], bytes);
+      given.value.store(done, std::memory_order_release);
+    }
+  });
+  Patience patience;
+  std::size_t freed = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    while (i - freed == depth) {
+      freed = given.value.load(std::memory_order_acquire);
+      if (i - freed == depth) patience.wait();
+    }
+    ring[i % depth] = allocator.take(bytes);
+    taken.value.store(i + 1, std::memory_order_release);
+  }
+}
+
+/// The same: millions of pairs a second, and what the ring alone would let through at that moment.
 template <class Allocator>
 void measure_passing(Allocator& allocator, Extent const& extent) {
   for_each_size(block_sizes, [&](std::size_t bytes) {
     // Enough that neither waits for the other's every step, and not more than memory.
     auto const depth = std::clamp<std::size_t>((std::size_t{2} << 30) / bytes, 8, 256);
-    struct alignas(64) Counter {
-      std::atomic<std::size_t> value{0};
-    };
-    auto const pass = [&](std::size_t count) {
-      std::vector<typename Allocator::Block> ring(depth);
-      auto const counters = std::make_unique<std::array<Counter, 2>>();
-      auto& [taken, given] = *counters;
-      std::jthread consumer([&] {
-        Patience patience;
-        for (std::size_t done = 0; done < count;) {
-          auto const ready = taken.value.load(std::memory_order_acquire);
-          if (ready == done) patience.wait();
-          for (; done < ready; ++done) allocator.give(ring[done % depth], bytes);
-          given.value.store(done, std::memory_order_release);
-        }
-      });
-      Patience patience;
-      std::size_t freed = 0;
-      for (std::size_t i = 0; i < count; ++i) {
-        while (i - freed == depth) {
-          freed = given.value.load(std::memory_order_acquire);
-          if (i - freed == depth) patience.wait();
-        }
-        ring[i % depth] = allocator.take(bytes);
-        taken.value.store(i + 1, std::memory_order_release);
-      }
-    };
     auto first = allocator.take(bytes);
     check(allocator, first);
     allocator.give(first, bytes);
-    auto const count = calls_within(2 * extent.seconds, pass);
-    for (int i = 0; i < extent.repetitions; ++i) {
+    auto const rate = [&](auto& of, std::size_t count) {
       auto const begin = Clock::now();
-      pass(count);
-      report(fmt::format("passing/{}", bytes), static_cast<double>(count) / seconds_since(begin) * 1e-6);
+      pass(of, bytes, depth, count);
+      return static_cast<double>(count) / seconds_since(begin) * 1e-6;
+    };
+    auto const count = calls_within(2 * extent.seconds, [&](std::size_t n) { pass(allocator, bytes, depth, n); });
+    for (int i = 0; i < extent.repetitions; ++i) {
+      Nothing nothing;
+      report(fmt::format("ring/{}", bytes), rate(nothing, count));
+      report(fmt::format("passing/{}", bytes), rate(allocator, count));
     }
   });
 }

@@ -165,11 +165,11 @@ class Run {
                met ? "met" : "MISSED");
   }
 
-  /// How many times as much two threads did of nothing, in all processes.
-  [[nodiscard]] Spread speed_up_of_nothing() const {
+  /// What was measured of nothing in the processes of all allocators: what the machine has to give.
+  [[nodiscard]] Spread of_nothing(std::string const& key) const {
     std::vector<double> all;
     for (auto const allocator : host_allocators) {
-      auto const some = values(allocator, "threads/empty");
+      auto const some = values(allocator, key);
       all.insert(all.end(), some.begin(), some.end());
     }
     return all.empty() ? Spread{} : spread(all);
@@ -236,7 +236,7 @@ void print_results(Run const& run, std::string_view workload) {
     }
   } else if (workload == "threads") {
     run.print_sizes("pairs on two threads: speed-up over that of an empty loop", workload);
-    auto const [low, median, high] = run.speed_up_of_nothing();
+    auto const [low, median, high] = run.of_nothing("threads/empty");
     fmt::print("  the empty loop's own speed-up: {:.2f} ({:.2f} to {:.2f})\n", median, low, high);
     if (median < 1.5)
       fmt::print("  which says that this machine is busy, or has less than two cores: little is to be learnt\n");
@@ -245,6 +245,12 @@ void print_results(Run const& run, std::string_view workload) {
     }
   } else if (workload == "passing") {
     run.print_sizes("one thread takes, another gives back: million pairs/s", workload);
+    fmt::print("  the ring between them, with nothing in it:");
+    for (auto const bytes : block_sizes) {
+      auto const [low, median, high] = run.of_nothing(fmt::format("ring/{}", bytes));
+      fmt::print(" {:.3g} ({:.3g} to {:.3g})", median, low, high);
+    }
+    fmt::print("\n");
     for (auto const bytes : block_sizes) {
       run.judge("producer and consumer, " + format_size(bytes), fmt::format("passing/{}", bytes), false, 4);
     }

@@ -67,7 +67,9 @@ struct Block {
   std::chrono::steady_clock::time_point cached_since{};
   std::uint64_t cached_as = 0;  ///< running number of its release: the order of ages, whatever the clock says
 
-  Block* older = nullptr;  ///< its neighbours by age among the cached blocks of its doubling, while it is cached
+  /// Its neighbours by age among the cached blocks of its doubling, while it is cached; in a depot, `newer` is what
+  /// lies below it.
+  Block* older = nullptr;
   Block* newer = nullptr;
 
   BlockList::iterator place;   ///< itself, in whichever list it is

@@ -23,12 +23,12 @@ std::size_t Depots::put(std::span<Block* const> blocks) noexcept {
   auto const held = bytes();
   auto const worth = held >= most_bytes ? 0 : (most_bytes - held) / each;
   std::lock_guard const lock{depot.lock};
-  auto const count = std::min({blocks.size(), depot.blocks.size() - depot.count, worth});
+  auto const count = std::min({blocks.size(), most_each - depot.count, worth});
   if (count == 0) return 0;
   if (depot.count == 0) set_occupied(number, true);
   std::size_t sum = 0;
   for (auto* const block : blocks.first(count)) {
-    depot.blocks[depot.count++] = block;
+    depot.push(*block);
     sum += block->capacity();
   }
   bytes_.fetch_add(sum, std::memory_order_relaxed);
@@ -44,7 +44,7 @@ std::size_t Depots::take(std::size_t bytes, std::span<Block*> blocks) noexcept {
   if (count == 0) return 0;
   std::size_t sum = 0;
   for (auto& block : blocks.first(count)) {
-    block = depot.blocks[--depot.count];
+    block = &depot.pop();
     sum += block->capacity();
   }
   bytes_.fetch_sub(sum, std::memory_order_relaxed);

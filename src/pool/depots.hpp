@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace unimem::detail {
@@ -33,7 +34,9 @@ class BriefLock {
 /// too.
 class Depots {
  public:
-  static constexpr std::size_t most_bytes = std::size_t{64} << 20;  ///< all small ones together
+  /// What is here is brought back before memory is taken in its place: so these bound how long that takes, no more.
+  static constexpr std::size_t most_bytes = std::size_t{256} << 20;  ///< all small ones together
+  static constexpr std::size_t most_each = 512;                      ///< of a class
   static constexpr std::size_t large_slots = 128;  ///< of any size: before memory is taken in their place they go back
 
   /// Takes no memory unless it will be used.
@@ -61,7 +64,7 @@ class Depots {
         if (number == large_number) {
           take_all_large(each);
         } else {
-          take_all_of(small_[number], number, each);
+          take_all_small(number, each);
         }
       }
     }
@@ -69,19 +72,20 @@ class Depots {
   template <class Each>
   void take_all_large(Each each) noexcept {
     if (!is_occupied(large_number)) return;
-    {
-      std::lock_guard const lock{large_.lock};
-      patience_ = std::max(patience_ / 2, Magazines::most_unclaimed);  // they were wanted elsewhere
-    }
-    take_all_of(large_, large_number, each);
+    std::lock_guard const lock{large_.lock};
+    patience_ = std::max(patience_ / 2, Magazines::most_unclaimed);  // they were wanted elsewhere
+    bytes_.fetch_sub(large_bytes(), std::memory_order_relaxed);
     large_bytes_.store(0, std::memory_order_relaxed);
+    set_occupied(large_number, false);
+    auto const count = std::exchange(large_.count, 0);
+    for (std::size_t i = 0; i < count; ++i) each(*large_.blocks[i]);
   }
 
   /// Calls `each(Block const&)` for every block. The magazines are seized.
   template <class Each>
   void for_each(Each each) const {
     for (auto const& depot : small_) {
-      for (std::size_t i = 0; i < depot.count; ++i) each(*depot.blocks[i]);
+      for (auto const* block = depot.top; block != nullptr; block = block->newer) each(*block);
     }
     for (std::size_t i = 0; i < large_.count; ++i) each(*large_.blocks[i]);
   }
@@ -94,10 +98,22 @@ class Depots {
   [[nodiscard]] std::size_t large_bytes() const noexcept { return large_bytes_.load(std::memory_order_relaxed); }
 
  private:
+  /// The latest on top, each with the one below it for `Block::newer`.
   struct alignas(128) Depot {
     BriefLock lock;
     std::size_t count = 0;
-    std::array<Block*, 2 * Magazine::slots> blocks{};
+    Block* top = nullptr;
+
+    void push(Block& block) noexcept {
+      block.newer = std::exchange(top, &block);
+      ++count;
+    }
+    [[nodiscard]] Block& pop() noexcept {
+      --count;
+      auto& block = *top;
+      top = std::exchange(block.newer, nullptr);
+      return block;
+    }
   };
 
   struct alignas(128) LargeDepot {
@@ -124,14 +140,15 @@ class Depots {
     }
   }
 
-  template <class AnyDepot, class Each>
-  void take_all_of(AnyDepot& depot, std::size_t number, Each& each) noexcept {
+  template <class Each>
+  void take_all_small(std::size_t number, Each& each) noexcept {
+    auto& depot = small_[number];
     std::lock_guard const lock{depot.lock};
-    for (std::size_t i = 0; i < depot.count; ++i) {
-      bytes_.fetch_sub(depot.blocks[i]->capacity(), std::memory_order_relaxed);
-      each(*depot.blocks[i]);
+    while (depot.count != 0) {
+      auto& block = depot.pop();
+      bytes_.fetch_sub(block.capacity(), std::memory_order_relaxed);
+      each(block);
     }
-    depot.count = 0;
     set_occupied(number, false);
   }
 

@@ -23,7 +23,7 @@ inline constexpr std::size_t small_classes = near_exact_class(largest_small_bloc
 /// A few blocks of one size class, the latest on top. How many there are stands with the others' numbers (Magazines).
 struct alignas(128) Magazine {
   static constexpr std::size_t slots = 14;
-  static constexpr std::size_t bytes_each = std::size_t{4} << 20;
+  static constexpr std::size_t bytes_each = std::size_t{8} << 20;
 
   std::uint64_t most = 0;  ///< how many it may hold
   std::uint64_t hits = 0;  ///< acquires served from here
@@ -45,7 +45,7 @@ class Magazines {
  public:
   /// All that is kept of large blocks, and of small ones together; a single large block may be larger.
   static constexpr std::size_t most_large_bytes = std::size_t{64} << 20;
-  static constexpr std::size_t most_small_bytes = std::size_t{32} << 20;
+  static constexpr std::size_t most_small_bytes = std::size_t{64} << 20;
   static constexpr std::size_t large_slots = 4;
 
   /// How many large blocks are kept, one after the other, before it is clear that it is for nothing.

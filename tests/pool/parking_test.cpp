@@ -347,6 +347,32 @@ TEST(Magazines, CanBeLeftWithTheirSmallBlocksAlone) {
   depots.validate();
 }
 
+TEST(Depots, HoldAWholeQueueOfOneClassTheLatestOnTop) {
+  constexpr std::size_t each = 4;
+  detail::Depots depots{true};
+  std::vector<detail::Block> blocks(detail::Depots::most_bytes / MiB + each);
+  std::vector<detail::Block*> all;
+  for (auto& block : blocks) {
+    block.memory.bytes = MiB;
+    all.push_back(&block);
+  }
+  std::size_t held = 0;
+  for (; held + each < blocks.size(); held += each) {
+    ASSERT_EQ(depots.put(std::span{all}.subspan(held, each)), each) << held << " lie there";
+  }
+  EXPECT_EQ(depots.bytes(), detail::Depots::most_bytes);
+  EXPECT_EQ(depots.put(std::span{all}.subspan(held, each)), 0U) << "together they may hold no more";
+  depots.validate();
+  std::array<detail::Block*, each> taken{};
+  for (; held != 0; held -= each) {
+    ASSERT_EQ(depots.take(MiB, taken), each);
+    ASSERT_THAT(taken, ElementsAre(all[held - 1], all[held - 2], all[held - 3], all[held - 4]));
+  }
+  EXPECT_EQ(depots.take(MiB, taken), 0U);
+  EXPECT_EQ(depots.bytes(), 0U);
+  depots.validate();
+}
+
 TEST(Depots, TakeNoLargeBlocksThatNobodyTakes) {
   detail::Depots depots{true};
   std::array<detail::Block, detail::Magazines::most_unclaimed + 2> blocks;
