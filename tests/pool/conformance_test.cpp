@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <memory>
+#include <memory_resource>
 #include <string>
 #include <vector>
 
@@ -18,11 +20,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
+std::shared_ptr<Upstream> heap() {
+  return std::make_shared<ResourceUpstream>(*std::pmr::new_delete_resource());
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Homes, PoolConformance,
     ::testing::Values(PoolHome{"cpu_host", []() -> Device& { return device("cpu"); }, Location::host, 64 * MiB},
                       PoolHome{"cpu_device", []() -> Device& { return device("cpu"); }, Location::device, 64 * MiB},
                       PoolHome{"cpu_pinned", []() -> Device& { return device("cpu"); }, Location::pinned, 256 * KiB},
+                      PoolHome{"cpu_unified", []() -> Device& { return device("cpu"); }, Location::unified, 64 * MiB},
+                      PoolHome{"cpu_unified_pages", []() -> Device& { return device("cpu"); }, Location::unified,
+                               64 * MiB, PoolBacking::pages},
+                      PoolHome{"cpu_upstream", []() -> Device& { return device("cpu"); }, Location::host, 64 * MiB,
+                               PoolBacking::allocations, heap},
                       PoolHome{"cpu_pages", []() -> Device& { return device("cpu"); }, Location::device, 64 * MiB,
                                PoolBacking::pages},
                       PoolHome{"sim", []() -> Device& { return make_sim({.memory_bytes = 128 * MiB}); },

@@ -2,12 +2,14 @@
 
 #include <unimem/device/device.hpp>
 #include <unimem/pool/memory_pool.hpp>
+#include <unimem/pool/upstream.hpp>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -25,6 +27,7 @@ struct PoolHome {
   Location location;
   std::size_t most;
   PoolBacking backing = PoolBacking::allocations;
+  std::shared_ptr<Upstream> (*upstream)() = nullptr;  ///< null: the memory is the device's
 };
 
 inline std::vector<std::uint64_t> pattern(std::size_t count, std::uint64_t seed) {
@@ -58,7 +61,15 @@ class PoolConformance : public ::testing::TestWithParam<PoolHome> {
 
   Device& device = GetParam().device();
   std::size_t const most = GetParam().most;
-  MemoryPool pool{device, GetParam().location, {.backing = GetParam().backing}};
+  MemoryPool pool{device, GetParam().location, options()};
+
+ private:
+  [[nodiscard]] static PoolOptions options() {
+    PoolOptions options;
+    options.backing = GetParam().backing;
+    if (GetParam().upstream != nullptr) options.upstream = GetParam().upstream();
+    return options;
+  }
 };
 
 TEST_P(PoolConformance, ABlockIsAtLeastAsLargeAsAskedForAndNearlyExact) {

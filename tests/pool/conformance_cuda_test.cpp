@@ -1,0 +1,25 @@
+#include <unimem/device/discovery.hpp>
+
+#include "device/cuda_fixture.hpp"
+#include "pool/pool_conformance.hpp"
+
+// Every kind of memory that CUDA has, by its stand-in: pages of 2 MiB, allocations, page-locked and managed memory.
+
+namespace unimem {
+namespace {
+
+INSTANTIATE_TEST_SUITE_P(
+    Cuda, PoolConformance,
+    ::testing::Values(
+        PoolHome{"cuda_plain", []() -> Device& { return device(first_gpu("allocator=plain")); }, Location::device,
+                 16 * MiB},
+        PoolHome{"cuda_async", []() -> Device& { return device(first_gpu("allocator=async")); }, Location::device,
+                 16 * MiB},
+        PoolHome{"cuda_pages", []() -> Device& { return device(first_gpu("allocator=pages")); }, Location::device,
+                 64 * MiB, PoolBacking::pages},
+        PoolHome{"cuda_pinned", []() -> Device& { return device(first_gpu()); }, Location::pinned, 16 * MiB},
+        PoolHome{"cuda_unified", []() -> Device& { return device(first_gpu()); }, Location::unified, 16 * MiB}),
+    [](auto const& home) { return home.param.name; });
+
+}  // namespace
+}  // namespace unimem
