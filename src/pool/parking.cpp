@@ -151,7 +151,7 @@ bool Parking::flush_beyond(std::size_t unfelt_small, std::size_t unfelt_large) n
     Seizure const brought_back{*this};
     return true;
   }
-  if (large <= unfelt_large) return false;
+  if (large <= unfelt_large || UNIMEM_MUTANT(large_overlooked)) return false;
   std::lock_guard const lock{mutex_};
   seize_all();
   for (auto const& thread : threads_) core_.take_back_large(thread->magazines);

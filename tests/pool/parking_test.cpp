@@ -289,6 +289,22 @@ TEST(PoolParking, NothingNewIsTakenWhileAnyThreadKeepsWhatFits) {
   pool.validate();
 }
 
+TEST(PoolParking, NoLargeBlockIsTakenAnewWhileAnotherThreadKeepsOneThatFits) {
+  ScriptedDevice device{GiB};
+  MemoryPool pool{device, Location::device};
+  Colleague colleague;
+  colleague.do_this([&] {
+    std::vector<Allocation> blocks;
+    for (int i = 0; i < 3; ++i) blocks.push_back(pool.acquire(16 * MiB));
+  });
+  auto const before = device.driver_calls();
+  std::vector<Allocation> mine;
+  for (int i = 0; i < 3; ++i) mine.push_back(pool.acquire(16 * MiB));
+  EXPECT_EQ(device.driver_calls(), before);
+  EXPECT_EQ(pool.statistics().reserved_bytes, 48 * MiB);
+  pool.validate();
+}
+
 TEST(Magazines, KeepNoLargeBlocksThatTheirThreadDoesNotTake) {
   detail::Magazines magazines;
   std::array<detail::Block, detail::Magazines::most_unclaimed + 1> blocks;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -179,6 +180,21 @@ TEST_P(PoolConformance, MoreThanTheDeviceHasIsOutOfMemoryNamingBoth) {
     EXPECT_EQ(error.requested(), device.info().total_bytes + 1);
     EXPECT_EQ(error.limit(), device.info().total_bytes);
     EXPECT_EQ(error.facts().where, std::string(device.id()) + " " + std::string(to_string(GetParam().location)));
+  }
+}
+
+TEST_P(PoolConformance, SizesThatWrapWhenTheyAreRoundedAreOutOfMemoryToo) {
+  constexpr auto largest = std::numeric_limits<std::size_t>::max();
+  std::uint64_t refused = 0;
+  for (auto const bytes : {largest, largest - 1, largest - 255, largest - 65'535, largest - 2 * MiB, largest / 2 + 1}) {
+    try {
+      auto const block = pool.acquire(bytes);
+      ADD_FAILURE() << bytes << " bytes were granted";
+    } catch (OutOfMemory const& error) {
+      EXPECT_EQ(error.requested(), bytes);
+    }
+    EXPECT_EQ(pool.statistics().failed_allocations, ++refused);
+    EXPECT_EQ(pool.statistics().reserved_bytes, 0U);
   }
 }
 
