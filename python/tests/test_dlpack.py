@@ -225,3 +225,16 @@ def test_elements_that_dlpack_does_not_know_are_refused_by_their_dtype(sim, dtyp
     array = UnifiedBuffer(3, dtype, device=sim).zeros().device
     with pytest.raises(unimem.UnsupportedOperation, match="handing over elements of dtype"):
         np.from_dlpack(array)
+
+
+@pytest.mark.parametrize("place", [3, "x", (1,), (1, 2, 3), (1, "a"), None])
+def test_a_place_that_dlpack_cannot_say_is_refused(place):
+    class Liar:
+        def __dlpack_device__(self):
+            return place
+
+        def __dlpack__(self, **arguments):
+            raise AssertionError("never asked")
+
+    with pytest.raises(unimem.InvalidArgument, match="'Liar': must be at a place"):
+        UnifiedBuffer.from_dlpack(Liar())

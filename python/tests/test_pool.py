@@ -56,6 +56,12 @@ def test_a_buffer_goes_back_once_and_to_its_own_pool(pool, sim):
     assert pool.pool_size == 1 and pool.total_bytes == 40
 
 
+def test_a_released_buffer_may_be_looked_at(pool):
+    buffer = pool.acquire((3, 4))
+    pool.release(buffer)
+    assert "uninitialized" in repr(buffer) and "released to its pool" in buffer._repr_html_()
+
+
 def test_a_released_buffer_cannot_be_used(pool):
     buffer = pool.acquire(10)
     buffer.fill(1)

@@ -113,17 +113,20 @@ class UnifiedBuffer(Elements):
         DLPack, and for what is read-only, not C-contiguous, or a buffer's already."""
         if not hasattr(source, "__dlpack__") or not hasattr(source, "__dlpack_device__"):
             raise invalid("source", type(source).__name__, "an object with __dlpack__ and __dlpack_device__")
-        kind, number = source.__dlpack_device__()
+        try:
+            kind, number = map(int, source.__dlpack_device__())
+        except (TypeError, ValueError) as error:
+            raise invalid("source", type(source).__name__, f"at a place that DLPack can say: a kind and a number ({error})") from None
         if copy:
             data = np.from_dlpack(source, device="cpu", copy=True)
             buffer = cls(data.shape, data.dtype, device=device, name=name, manager=manager).allocate(True, False)
             buffer.copy_from(data)
             return buffer
         ours = isinstance(source, Elements) or (isinstance(source, HostArray) and source._hold is not None)
-        if ours or (isinstance(source, DeviceArray) and int(kind) in _HOST_KINDS):
+        if ours or (isinstance(source, DeviceArray) and kind in _HOST_KINDS):
             raise invalid("source", "a buffer's", "memory that no buffer looks after: slice the buffer, or copy=True")
-        if int(kind) not in _HOST_KINDS:
-            place = f"{_DLPACK_KINDS.get(int(kind), f'device kind {int(kind)}')}:{int(number)}"
+        if kind not in _HOST_KINDS:
+            place = f"{_DLPACK_KINDS.get(kind, f'device kind {kind}')}:{number}"
             reason = "this version wraps host memory alone: hand it over on the host, or copy=True"
             raise UnsupportedOperation._of(
                 f"wrapping memory is not supported on {place}: {reason}", "wrapping memory", place, reason

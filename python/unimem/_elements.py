@@ -13,7 +13,7 @@ from . import _unimem
 from ._arguments import count_of, dtype_of, elements_of, optional_count, shape_of, value_of
 from ._devices import named
 from ._enums import BufferState, MapMode, Tracking, number_in
-from ._errors import UnsupportedOperation, invalid, size_mismatch
+from ._errors import InvalidArgument, UnsupportedOperation, invalid, size_mismatch
 from ._host import HostArray
 from ._records import BufferStatistics, LinkStatistics
 from ._tables import pairs
@@ -314,8 +314,12 @@ class Elements(_unimem.Window):
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, state={self.state.value}{name})"
 
     def _repr_html_(self) -> str:
+        try:
+            device = self.default_device.id
+        except InvalidArgument:
+            device = "none: released to its pool"  # looking at it is not using it
         rows = [("shape", self.shape), ("dtype", self.dtype), ("bytes", _unimem.format_size(self.nbytes)), ("state", self.state.value),
-                ("device", self.default_device.id)]  # fmt: skip
+                ("device", device)]  # fmt: skip
         return pairs(type(self).__name__, rows)
 
 
