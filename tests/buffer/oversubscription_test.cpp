@@ -327,10 +327,10 @@ TEST_F(Oversubscription, WorkWithinWorkWaitsForNobodyAndIsBegunOnce) {
 
 /// Every launch needs what others are using: eight threads, two devices, each with room for one launch and a bit.
 TEST_F(Oversubscription, LaunchesThatEvictEachOthersOperandsFromEightThreadsEnd) {
-  constexpr std::size_t thread_count = 8, per_thread = 3, rounds = 40;
+  static constexpr std::size_t thread_count = 8, per_thread = 3, shared_count = 4, rounds = 40;
   manager.set_limit(sim, 4 * size);
   manager.set_limit(other, 4 * size);
-  auto buffers = filled(thread_count * per_thread);
+  auto buffers = filled(thread_count * per_thread + shared_count);
   {
     std::vector<std::jthread> threads;
     for (std::size_t thread = 0; thread < thread_count; ++thread) {
@@ -339,13 +339,15 @@ TEST_F(Oversubscription, LaunchesThatEvictEachOthersOperandsFromEightThreadsEnd)
         auto queue_here = sim.create_queue(), queue_there = other.create_queue();
         for (std::size_t round = 0; round < rounds; ++round) {
           auto& queue = random() % 2 == 0 ? queue_here : queue_there;
-          // Its own are written, and all that it reads are anybody's who comes: buffers of all threads, never written.
-          std::array<Operand, per_thread> operands{};
+          // Its own are written, and one that is everybody's is read: together all that a device has room for.
+          std::array<Operand, per_thread + 1> operands{};
           for (std::size_t i = 0; i < per_thread; ++i) {
             operands[i] = {&buffers[thread * per_thread + i].core(), {0, size}, Intent::read_write};
           }
+          auto const shared = thread_count * per_thread + random() % shared_count;
+          operands.back() = {&buffers[shared].core(), {0, size}, Intent::read};
           run(queue, operands, [](std::span<const HostArgument> arguments) {
-            for (auto const& argument : arguments) {
+            for (auto const& argument : arguments.first(per_thread)) {
               for (auto& word : std::span{static_cast<std::uint32_t*>(argument.data), words}) ++word;
             }
           });
@@ -353,7 +355,9 @@ TEST_F(Oversubscription, LaunchesThatEvictEachOthersOperandsFromEightThreadsEnd)
       });
     }
   }
-  expect_used(buffers, std::vector<std::uint32_t>(buffers.size(), rounds));
+  std::vector<std::uint32_t> uses(buffers.size(), rounds);
+  std::fill_n(uses.rbegin(), shared_count, 0U);
+  expect_used(buffers, uses);
   EXPECT_GT(manager.statistics().reclaims, thread_count);
   EXPECT_EQ(manager.statistics().refusals, 0U);
   EXPECT_LE(manager.pool(sim, Location::device).statistics().peak_reserved_bytes, 4 * size);
