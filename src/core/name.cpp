@@ -1,6 +1,7 @@
 #include <unimem/core/name.hpp>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -61,18 +62,28 @@ Name::Name(std::string_view text) {
 }
 
 Name Name::of(std::source_location const& place) {
-  // By address: the same place has the same text, as long as its library stays loaded.
+  // By address: the same place has the same text, as long as its library stays loaded. What is known stays so, for all
+  // threads; where the table is full one place costs what a name does.
   struct Known {
     char const* file;
     std::uint_least32_t line;
     Name name;
   };
-  static constexpr std::size_t known_places = 64;
-  static constinit thread_local std::array<Known, known_places> all_known{};
+  static constexpr std::size_t known_places = 1024, tries = 8;
+  static constinit std::array<std::atomic<Known const*>, known_places> all_known{};
   auto const* const file = place.file_name();
   auto const line = place.line();
-  auto& known = all_known[(reinterpret_cast<std::uintptr_t>(file) / 16 + line) % known_places];
-  if (known.file == file && known.line == line) return known.name;
+  auto const first = reinterpret_cast<std::uintptr_t>(file) / 16 + std::size_t{line} * 31;
+  std::atomic<Known const*>* free = nullptr;
+  for (std::size_t i = 0; i < tries && free == nullptr; ++i) {
+    auto& slot = all_known[(first + i) % known_places];
+    auto const* const known = slot.load(std::memory_order_acquire);
+    if (known == nullptr) {
+      free = &slot;
+    } else if (known->file == file && known->line == line) {
+      return known->name;
+    }
+  }
   std::string_view path = file;
   if (path.empty()) return {};
   // The last two parts: where the rest of the tree stands is each machine's own.
@@ -80,7 +91,14 @@ Name Name::of(std::source_location const& place) {
   auto const before = last == std::string_view::npos || last == 0 ? last : path.find_last_of('/', last - 1);
   if (before != std::string_view::npos) path.remove_prefix(before + 1);
   Name const name(std::string(path) + ":" + std::to_string(line));
-  known = {file, line, name};
+  if (free != nullptr) {
+    auto known = std::make_unique<Known const>(Known{file, line, name});
+    Known const* nobody = nullptr;
+    // Release: who finds it sees what it says. It stays, as names do.
+    if (free->compare_exchange_strong(nobody, known.get(), std::memory_order_release, std::memory_order_relaxed)) {
+      static_cast<void>(known.release());  // NOLINT(bugprone-unused-return-value): the table has it
+    }
+  }
   return name;
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <new>
 
 namespace unimem::detail {
@@ -13,38 +13,51 @@ namespace unimem::detail {
 /// who comes too late, and ThreadSanitizer, for which a lock is its address, none are kept.
 template <class T>
 class SpareMemory {
-  static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__ && sizeof(T) >= sizeof(void*));
 
  public:
   /// Throws std::bad_alloc.
   [[nodiscard]] static void* take() {
     auto& kept = kept_;
-    return kept.count != 0 ? kept.blocks[--kept.count] : ::operator new(sizeof(T));
+    if (kept.first == nullptr) return ::operator new(sizeof(T));
+    return kept.take();
   }
   static void give(void* block) noexcept {
     auto& kept = kept_;
     if (kept.count == kept.room && !made_room()) return ::operator delete(block);
-    kept.blocks[kept.count++] = block;
+    kept.first = new (block) Block{kept.first};
+    ++kept.count;
   }
 
  private:
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  static constexpr std::size_t most = 0;
+  static constexpr std::uint8_t most = 0;
 #else
-  static constexpr std::size_t most = 16;
+  static constexpr std::uint8_t most = 16;
 #endif
+  struct Block {
+    Block* next;
+  };
+  /// Small: a library that is loaded late has little room for what is each thread's own.
   struct Kept {
-    std::array<void*, 16> blocks;
-    std::size_t count;
-    std::size_t room;
+    Block* first;
+    std::uint8_t count;
+    std::uint8_t room;
     bool begun;
+
+    [[nodiscard]] void* take() noexcept {
+      auto* const block = first;
+      first = block->next;
+      --count;
+      return block;
+    }
   };
   /// A variable beside, so that the other has no destructor and may be used to the very end of its thread.
   struct End {
     ~End() {
       auto& kept = kept_;
       kept.room = 0;
-      while (kept.count != 0) ::operator delete(kept.blocks[--kept.count]);
+      while (kept.first != nullptr) ::operator delete(kept.take());
     }
   };
 

@@ -84,6 +84,27 @@ TEST(Name, OfAPlaceInAProgramIsItsFileWithItsFolderAndItsLine) {
   std::jthread([&] { EXPECT_EQ(name_of_this().view(), "core/name_test.cpp:" + line); }).join();
 }
 
+TEST(Name, ThreadsThatAskForTheSamePlacesAtOnceAgree) {
+  constexpr std::size_t thread_count = 4;
+  std::array<std::vector<Name>, thread_count> seen;
+  {
+    std::barrier start{thread_count};
+    std::vector<std::jthread> threads;
+    for (auto& mine : seen) {
+      threads.emplace_back([&start, &mine] {
+        start.arrive_and_wait();
+        for (int round = 0; round < 100; ++round) {
+          mine.push_back(Name::of(std::source_location::current()));
+          mine.push_back(Name::of(std::source_location::current()));
+          mine.push_back(Name::of(std::source_location::current()));
+        }
+      });
+    }
+  }
+  for (auto const& others : seen) EXPECT_EQ(others, seen.front());
+  EXPECT_EQ(std::unordered_set(seen.front().begin(), seen.front().end()).size(), 3U);
+}
+
 TEST(Name, OfAPlaceThatSaysNothingIsEmpty) {
   EXPECT_EQ(Name::of(std::source_location{}), Name{});
 }

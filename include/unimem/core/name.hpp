@@ -24,7 +24,7 @@ class UNIMEM_API Name {
 
   /// What stands for a place in a program where no name was given: its file, with the folder it is in, and its line, as
   /// in "solver/heat.cpp:12". Empty for a place that says nothing, as a default-constructed one. Costs a look into a
-  /// small table of the thread's; the first time what a name costs.
+  /// table of the process's; the first time what a name costs.
   [[nodiscard]] static Name of(std::source_location const& place);
 
   /// Valid for ever.
