@@ -56,7 +56,7 @@ void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype,
 /// With the options, the shape and the dtype of another, and none of its data.
 void make_like(Window* self, Window const& other) {
   auto const core = other.live();
-  auto made = unlocked([&] { return std::make_shared<BufferCore>(other.bytes(), core->options()); });
+  auto made = unlocked([&] { return BufferCore::make(other.bytes(), BufferOptions(core->options())); });
   new (self) Window(std::move(made), 0, other.shape(), other.dtype(), true);
 }
 
