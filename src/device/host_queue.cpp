@@ -51,6 +51,31 @@ bool HostExecutor::close() noexcept {
   return true;
 }
 
+HostExecutor::Sleepers::Place::Place(Sleepers& among, Ticket ticket) noexcept
+    : among_(among), ticket_(ticket), next_(among.first_) {
+  among_.first_ = this;
+  if (next_ != nullptr) next_->previous_ = this;
+}
+
+HostExecutor::Sleepers::Place::~Place() {
+  (previous_ == nullptr ? among_.first_ : previous_->next_) = next_;
+  if (next_ != nullptr) next_->previous_ = previous_;
+}
+
+bool HostExecutor::Sleepers::any_up_to(Ticket ticket) const noexcept {
+  for (auto const* one = first_; one != nullptr; one = one->next_) {
+    if (one->ticket_ <= ticket) return true;
+  }
+  return false;
+}
+
+bool HostExecutor::Sleepers::any_beyond(Ticket ticket) const noexcept {
+  for (auto const* one = first_; one != nullptr; one = one->next_) {
+    if (one->ticket_ > ticket) return true;
+  }
+  return false;
+}
+
 void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
   if (is_forked_child()) return;
   until = std::min(until, AtWork::patience_ends());
@@ -65,15 +90,13 @@ void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
     bool const soon = comes_soon([&] { return control_.completed() >= ticket; });
     lock.lock();
     if (soon || runner_ == Runner::nobody) continue;
-    auto const mine = waiting_.insert(ticket);
+    Sleepers::Place mine{sleepers_, ticket};
     auto const changed = [&] { return control_.completed() >= ticket || runner_ == Runner::nobody; };
     if (until == Moment::max()) {
       changed_.wait(lock, changed);
     } else if (!changed_.wait_until(lock, until, changed)) {
-      waiting_.erase(mine);
       return;
     }
-    waiting_.erase(mine);
   }
 }
 
@@ -118,14 +141,14 @@ void HostExecutor::run(Runner runner, Ticket last, Lock& lock) noexcept {
       carry_out(std::move(entry));
     }
     lock.lock();
-    if (!waiting_.empty() && *waiting_.begin() <= ticket) changed_.notify_all();
+    if (sleepers_.any_up_to(ticket)) changed_.notify_all();
   }
   runner_ = Runner::nobody;
   if (hushed_) changed_.notify_all();
   if (tasks_.empty()) return;
   // To a waiter that still needs the work; one whose ticket has ended may not have got up yet, and would take nothing
   // over.
-  if (!waiting_.empty() && *waiting_.rbegin() > control_.completed()) {
+  if (sleepers_.any_beyond(control_.completed())) {
     changed_.notify_all();
   } else if (worker_sleeps_) {
     worker_sleeps_ = false;

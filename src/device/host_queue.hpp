@@ -9,7 +9,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <span>
 #include <thread>
 #include <utility>
@@ -66,6 +65,33 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   };
   using Lock = std::unique_lock<std::mutex>;
 
+  /// The tickets of sleeping waiters, so that nobody is woken for another's ticket. Each stands on its waiter's own
+  /// stack: who waits must not run out of memory.
+  class Sleepers {
+   public:
+    class Place {
+     public:
+      Place(Sleepers& among, Ticket ticket) noexcept;
+      Place(Place const&) = delete;
+      Place& operator=(Place const&) = delete;
+      ~Place();
+
+     private:
+      friend class Sleepers;
+      Sleepers& among_;
+      Ticket const ticket_;
+      Place* previous_ = nullptr;
+      Place* next_;
+    };
+
+    /// Whether somebody waits for `ticket`, or for an earlier one; for a later one.
+    [[nodiscard]] bool any_up_to(Ticket ticket) const noexcept;
+    [[nodiscard]] bool any_beyond(Ticket ticket) const noexcept;
+
+   private:
+    Place* first_ = nullptr;
+  };
+
   /// Until `until` at most, but for what this thread carries out itself.
   void wait(Ticket ticket, Moment until) noexcept;
   void work() noexcept;
@@ -78,7 +104,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   std::condition_variable work_;     ///< for the worker: there is something to do
   std::condition_variable changed_;  ///< for those who wait: a ticket ended, or nobody runs any more
   std::deque<Entry> tasks_;
-  std::multiset<Ticket> waiting_;  ///< the tickets of sleeping waiters, so that nobody is woken for another's ticket
+  Sleepers sleepers_;
   std::thread worker_;
   Runner runner_ = Runner::nobody;
   std::thread::id runs_on_;     ///< which thread `runner_` is
