@@ -18,12 +18,12 @@ class SpareMemory {
  public:
   /// Throws std::bad_alloc.
   [[nodiscard]] static void* take() {
-    auto& kept = kept_;
+    auto& kept = of_this_thread;
     if (kept.first == nullptr) return ::operator new(sizeof(T));
     return kept.take();
   }
   static void give(void* block) noexcept {
-    auto& kept = kept_;
+    auto& kept = of_this_thread;
     if (kept.count == kept.room && !made_room()) return ::operator delete(block);
     kept.first = new (block) Block{kept.first};
     ++kept.count;
@@ -55,7 +55,7 @@ class SpareMemory {
   /// A variable beside, so that the other has no destructor and may be used to the very end of its thread.
   struct End {
     ~End() {
-      auto& kept = kept_;
+      auto& kept = of_this_thread;
       kept.room = 0;
       while (kept.first != nullptr) ::operator delete(kept.take());
     }
@@ -63,7 +63,7 @@ class SpareMemory {
 
   /// The first time in each thread.
   [[nodiscard]] static bool made_room() noexcept {
-    auto& kept = kept_;
+    auto& kept = of_this_thread;
     if (kept.begun || most == 0) return false;
     kept.begun = true;
     static thread_local End const end;
@@ -71,7 +71,7 @@ class SpareMemory {
     return true;
   }
 
-  static inline constinit thread_local Kept kept_{};
+  static inline constinit thread_local Kept of_this_thread{};
 };
 
 /// The same for the standard library, one object at a time.
