@@ -208,6 +208,9 @@ class PoolCore {
   bool unite(Block& block, std::optional<Extents::Returning>& returning) noexcept;
   [[nodiscard]] std::optional<Extents::Returning> uniting() noexcept;
   void take_back(Block& block, std::optional<Extents::Returning>& returning) noexcept;
+  /// Has `take(each)` call `each(Block&)` for what is parked somewhere; the peak is noted as `of_peak` sees it.
+  template <class Take>
+  void take_back_by(Magazines* of_peak, Take const& take) noexcept;
   /// The most bytes that may have been in use since these magazines (null: none) began to watch: all that is out of
   /// here, less the least that was parked.
   [[nodiscard]] std::size_t used_at_most(Magazines const* these) const noexcept;

@@ -97,40 +97,37 @@ void PoolCore::take_back(std::span<Block* const> blocks) noexcept {
   changed();
 }
 
-void PoolCore::take_back(Magazines& magazines) noexcept {
+template <class Take>
+void PoolCore::take_back_by(Magazines* of_peak, Take const& take) noexcept {
   Lock const lock{mutex_};
-  note_peak(&magazines);
+  note_peak(of_peak);
   auto returning = uniting();
-  magazines.take_all([&](Block& block) { take_back(block, returning); });
-  magazines.catch_up(free_.releases());
+  take([&](Block& block) { take_back(block, returning); });
   changed();
 }
 
+void PoolCore::take_back(Magazines& magazines) noexcept {
+  take_back_by(&magazines, [&](auto const& each) {
+    magazines.take_all(each);
+    magazines.catch_up(free_.releases());
+  });
+}
+
 void PoolCore::take_back(Depots& depots) noexcept {
-  Lock const lock{mutex_};
-  note_peak(parking_.own());
-  auto returning = uniting();
-  depots.take_all([&](Block& block) { take_back(block, returning); });
-  changed();
+  take_back_by(parking_.own(), [&](auto const& each) { depots.take_all(each); });
 }
 
 void PoolCore::take_back_large(Magazines& magazines) noexcept {
   if (magazines.large_bytes() == 0) return;
-  Lock const lock{mutex_};
-  note_peak(&magazines);
-  auto returning = uniting();
-  magazines.take_all_large([&](Block& block) { take_back(block, returning); });
-  magazines.catch_up(free_.releases());
-  changed();
+  take_back_by(&magazines, [&](auto const& each) {
+    magazines.take_all_large(each);
+    magazines.catch_up(free_.releases());
+  });
 }
 
 void PoolCore::take_back_large(Depots& depots) noexcept {
   if (depots.large_bytes() == 0) return;
-  Lock const lock{mutex_};
-  note_peak(parking_.own());
-  auto returning = uniting();
-  depots.take_all_large([&](Block& block) { take_back(block, returning); });
-  changed();
+  take_back_by(parking_.own(), [&](auto const& each) { depots.take_all_large(each); });
 }
 
 std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
