@@ -53,6 +53,14 @@ struct Wish {
   /// was freed meanwhile, of which nothing else need tell.
   [[nodiscard]] bool outdated() const { return pool.bytes_in_use() < facts.live; }
 
+  /// Whether it is granted in the end: once more if there is `hope`, and as often as memory has come back since.
+  [[nodiscard]] bool granted_after_all(bool hope) {
+    for (bool again = hope || outdated(); again; again = outdated()) {
+      if (granted()) return true;
+    }
+    return false;
+  }
+
   /// Whether there is as much free as it takes, but beside blocks in use.
   [[nodiscard]] bool lies_in_pieces() const {
     return facts.live <= facts.limit && bytes <= facts.limit - facts.live && pool.statistics().slack_bytes != 0;
@@ -109,9 +117,7 @@ bool MemoryManager::State::spill_for(AWish& wish) {
     auto const survey = residents.survey(location);
     leased = survey.leased;
     if (!wish.within_reach(survey.candidates, survey.busy)) {
-      while (wish.outdated()) {
-        if (wish.granted()) return true;
-      }
+      if (wish.granted_after_all(false)) return true;
       break;
     }
     bool given = false;
@@ -246,10 +252,7 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   // What was given may have come later than it was said: leases that were just leaving have it until then. And a
   // resident that has ended since the first look, or is about to be gone from the survey, has given its memory back.
   auto const leased = wish.facts.leased;
-  bool const more = given || state_->residents.removals() != removals;
-  for (bool again = more || wish.outdated(); again; again = wish.outdated()) {
-    if (wish.granted()) return given_out();
-  }
+  if (wish.granted_after_all(given || state_->residents.removals() != removals)) return given_out();
   wish.facts.leased = leased;
   if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be saved: {}", failure);
   if (others_may && operation.waits() && !operation.insists()) crowded();
