@@ -7,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <barrier>
+#include <iterator>
 #include <source_location>
 #include <string>
 #include <thread>
@@ -84,23 +85,30 @@ TEST(Name, OfAPlaceInAProgramIsItsFileWithItsFolderAndItsLine) {
   std::jthread([&] { EXPECT_EQ(name_of_this().view(), "core/name_test.cpp:" + line); }).join();
 }
 
-TEST(Name, ThreadsThatAskForTheSamePlacesAtOnceAgree) {
-  constexpr std::size_t thread_count = 4;
-  std::array<std::vector<Name>, thread_count> seen;
-  {
-    std::barrier start{thread_count};
-    std::vector<std::jthread> threads;
-    for (auto& mine : seen) {
-      threads.emplace_back([&start, &mine] {
-        start.arrive_and_wait();
-        for (int round = 0; round < 100; ++round) {
-          mine.push_back(Name::of(std::source_location::current()));
-          mine.push_back(Name::of(std::source_location::current()));
-          mine.push_back(Name::of(std::source_location::current()));
-        }
-      });
-    }
+/// What four threads that begin at once find, each for itself.
+template <class Find>
+std::array<std::vector<Name>, 4> found_at_once(Find const& find) {
+  std::array<std::vector<Name>, 4> seen;
+  std::barrier start{std::ssize(seen)};
+  std::vector<std::jthread> threads;
+  for (auto& mine : seen) {
+    threads.emplace_back([&start, &mine, &find] {
+      start.arrive_and_wait();
+      find(mine);
+    });
   }
+  threads.clear();
+  return seen;
+}
+
+TEST(Name, ThreadsThatAskForTheSamePlacesAtOnceAgree) {
+  auto const seen = found_at_once([](std::vector<Name>& mine) {
+    for (int round = 0; round < 100; ++round) {
+      mine.push_back(Name::of(std::source_location::current()));
+      mine.push_back(Name::of(std::source_location::current()));
+      mine.push_back(Name::of(std::source_location::current()));
+    }
+  });
   for (auto const& others : seen) EXPECT_EQ(others, seen.front());
   EXPECT_EQ(std::unordered_set(seen.front().begin(), seen.front().end()).size(), 3U);
 }
@@ -110,18 +118,10 @@ TEST(Name, OfAPlaceThatSaysNothingIsEmpty) {
 }
 
 TEST(Name, ThreadsThatMeetOverNewNamesAgree) {
-  constexpr std::size_t count = 500, thread_count = 4;
-  std::array<std::vector<Name>, thread_count> seen;
-  {
-    std::barrier start{thread_count};
-    std::vector<std::jthread> threads;
-    for (auto& mine : seen) {
-      threads.emplace_back([&start, &mine] {
-        start.arrive_and_wait();
-        for (std::size_t i = 0; i < count; ++i) mine.emplace_back("thread test " + std::to_string(i));
-      });
-    }
-  }
+  constexpr std::size_t count = 500;
+  auto const seen = found_at_once([](std::vector<Name>& mine) {
+    for (std::size_t i = 0; i < count; ++i) mine.emplace_back("thread test " + std::to_string(i));
+  });
   for (auto const& others : seen) EXPECT_EQ(others, seen.front());
   for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(seen.front()[i].view(), "thread test " + std::to_string(i));
 }
