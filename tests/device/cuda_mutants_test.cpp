@@ -41,6 +41,18 @@ std::string difference(std::string_view what, bool right) {
   return right ? std::string{} : std::string(what);
 }
 
+/// At its end, no work is under way in any stream: a mutant may have begun it where no queue waits for it, and memory
+/// that was made before this must outlive it.
+class QuietEnd {
+ public:
+  QuietEnd() = default;
+  QuietEnd(QuietEnd const&) = delete;
+  QuietEnd& operator=(QuietEnd const&) = delete;
+  ~QuietEnd() {
+    while (standin_control().live().pending != 0) std::this_thread::sleep_for(std::chrono::microseconds{100});
+  }
+};
+
 /// Copies from pinned memory while the streams are held up, then looks at what arrived.
 Finding copies_in_order(Device& gpu) {
   constexpr std::size_t bytes = 100'000;
@@ -48,6 +60,7 @@ Finding copies_in_order(Device& gpu) {
   Allocated const host{device("cpu"), bytes, Location::pinned};
   auto* const memory = reinterpret_cast<std::byte*>(host.memory().object);
   Allocated const first{gpu, bytes}, second{gpu, bytes};
+  QuietEnd const end;
   auto one = gpu.create_queue(), other = gpu.create_queue();
   auto const news = noise(bytes, 1);
   std::ranges::copy(news, memory);
@@ -112,6 +125,7 @@ Finding scatters(Device& gpu) {
   auto queue = gpu.create_queue();
   for (auto const& [name, length, even] : {Way{"kernel", 300, false}, Way{"rectangle", 600, true}}) {
     Allocated const first{gpu, bytes}, second{gpu, bytes};
+    QuietEnd const end;
     queue.fill(first.memory(), repeated(1, 0));
     queue.fill(second.memory(), repeated(1, 0));
     queue.synchronize();
@@ -186,6 +200,7 @@ Finding maps_pages(Device& gpu) {
     range.map(0, source.create_pages(3 * page));
     auto const news = noise(3 * page, 3);
     Bytes back(3 * page);
+    QuietEnd const end;
     auto queue = gpu.create_queue();
     queue.upload(range.memory(0, 3 * page), news.data(), news.size());
     queue.download(back.data(), range.memory(0, 3 * page), back.size()).wait();
