@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "calling_site.hpp"
 #include "departures.hpp"
 #include "gil.hpp"
 #include "manager_records.hpp"
@@ -41,6 +42,7 @@ BufferOptions options_of(MemoryManager* manager, Device* device, int location, i
   options.pinned = pinned;
   options.strict = strict;
   options.name = std::move(name);
+  if (options.name.empty()) options.site = calling_site();
   options.priority = priority;
   return options;
 }
@@ -95,8 +97,9 @@ void allocate_buffer(Window* self, std::vector<std::size_t> shape, nb::object dt
   asked.device = device;
   asked.name = std::move(name);
   auto const bytes = bytes_of(shape, dtype);
+  auto const site = asked.name.empty() ? calling_site() : Name{};
   auto core = unlocked([&] {
-    auto made = BufferCore::make(bytes, detail::buffer_options(manager, asked, bytes));
+    auto made = BufferCore::make(bytes, detail::buffer_options(manager, asked, bytes, site));
     detail::move_in(*made);
     return made;
   });

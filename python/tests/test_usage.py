@@ -1,10 +1,12 @@
 """What a manager tells of its memory: usage, leaks, placements and their reasons, recommendations, and statistics in every form."""
 
 import copy
+import functools
 import gc
 import json
 import pickle
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -19,6 +21,11 @@ def settled(device):
     device.synchronize()
 
 
+def line_of_this(less=0):
+    """What a line of this file is called: the caller's, or one above it."""
+    return f"tests/test_usage.py:{sys._getframe(1).f_lineno + less}"
+
+
 def places(usage):
     return {(one.device, one.location): one.counts for one in usage.places}
 
@@ -27,6 +34,7 @@ def test_usage_has_every_byte_by_device_location_and_name(discrete):
     manager = MemoryManager()
     weights = UnifiedBuffer(1000, np.float32, device=discrete, manager=manager, name="weights")
     other = UnifiedBuffer(10, np.uint8, device=discrete, manager=manager)
+    made_here = line_of_this(-1)
     weights.host[:] = 1
     weights.sync_to_device()
     other.allocate(host=True, device=False)
@@ -37,7 +45,7 @@ def test_usage_has_every_byte_by_device_location_and_name(discrete):
     assert (on_device.live, on_device.live_bytes, on_device.copies_in, on_device.bytes_in) == (1, 4000, 1, 4000)
     on_host = lines["cpu", Location.HOST, "weights"]
     assert (on_host.live_bytes, on_host.copies_out, on_host.bytes_out) == (4000, 1, 4000)
-    assert lines["cpu", Location.HOST, ""].live_bytes == 10
+    assert lines["cpu", Location.HOST, made_here].live_bytes == 10
     # Lines sum to places, places to the total.
     assert places(usage)["cpu", Location.HOST].live_bytes == 4010
     assert usage.total.live_bytes == 8010 and usage.total.live == 3
@@ -46,6 +54,28 @@ def test_usage_has_every_byte_by_device_location_and_name(discrete):
     settled(discrete)
     after = manager.usage().total
     assert (after.live, after.live_bytes, after.peak_bytes, after.releases) == (0, 0, 8010, 3)
+
+
+def test_buffers_without_a_name_are_known_by_the_line_that_made_them(discrete):
+    manager = MemoryManager()
+
+    def make():
+        return UnifiedBuffer(10, np.uint8, device=discrete, manager=manager).allocate()
+
+    many, line_of_many = [make() for _ in range(3)], line_of_this(-2)
+    data = np.arange(5, dtype=np.uint8)
+    alike, line_of_alike = UnifiedBuffer.from_array(data, device=discrete, manager=manager).allocate(), line_of_this()
+    placed, line_of_placed = manager.allocate((7,), np.uint8, device=discrete, location=Location.HOST), line_of_this()
+    program = {"__name__": "program", "make": functools.partial(UnifiedBuffer, 10, np.uint8, device=discrete, manager=manager)}
+    exec(compile("\n\nmade = make().allocate()", "/home/somebody/solver/heat.py", "exec"), program)
+    lines = {(one.location, one.name): one.counts for one in manager.usage().lines}
+    assert lines[Location.DEVICE, line_of_many].live_bytes == 30 and lines[Location.DEVICE, line_of_many].live == 3
+    assert lines[Location.DEVICE, line_of_alike].live_bytes == 5
+    assert lines[Location.HOST, line_of_placed].live_bytes == 7
+    assert lines[Location.DEVICE, "solver/heat.py:3"].live_bytes == 10
+    assert {one.name for one in manager.leak_report().allocations} == {line_of_many, line_of_alike, line_of_placed, "solver/heat.py:3"}
+    assert many[0].name == "" and alike.name == ""
+    del many, alike, placed, program
 
 
 def test_usage_is_told_as_text_json_and_html(sim):
@@ -185,7 +215,7 @@ def test_optimizing_gives_idle_copies_back_and_loses_nothing(sim):
 
 def test_statistics_add_up_and_are_told_in_every_form(discrete):
     manager = MemoryManager()
-    buffers = [UnifiedBuffer(5000, np.uint8, device=discrete, manager=manager).allocate() for _ in range(3)]
+    buffers = [UnifiedBuffer(5000, np.uint8, device=discrete, manager=manager, name="counted").allocate() for _ in range(3)]
     s = manager.statistics
     assert s.active_allocations == 6 == sum(one.pool.active_allocations for one in s.pools)
     assert {(one.device, one.location) for one in s.pools} >= {("cpu", Location.HOST), (discrete.id, Location.DEVICE)}
@@ -200,7 +230,7 @@ def test_statistics_add_up_and_are_told_in_every_form(discrete):
     assert discrete.id in html and html.count("<table>") == 2
     if unimem.can_expose_to_prometheus():
         assert re.search(r"^unimem_active_bytes " + str(s.active_bytes), s.to_prometheus(), re.MULTILINE)
-        assert f'unimem_usage_live_bytes{{device="{discrete.id}",location="device",name=""}} 15000' in manager.usage().to_prometheus()
+        assert f'unimem_usage_live_bytes{{device="{discrete.id}",location="device",name="counted"}} 15000' in manager.usage().to_prometheus()
     else:
         with pytest.raises(unimem.UnsupportedOperation):
             s.to_prometheus()

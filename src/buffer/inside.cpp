@@ -363,7 +363,7 @@ void BufferCore::Inside::ensure(BufferCore& self, Place place) {
 
 AcquireOptions BufferCore::Inside::named() const {
   AcquireOptions options_of_block;
-  options_of_block.name = name;
+  options_of_block.name = key;
   return options_of_block;
 }
 

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <source_location>
 #include <string>
 #include <utility>
 
@@ -49,10 +48,9 @@ PlacementDecision decision_for(MemoryManager& manager, Device& device, Allocatio
 
 }  // namespace
 
-BufferOptions buffer_options(MemoryManager& manager, AllocationOptions const& options, std::size_t bytes,
-                             std::source_location const& site) {
+BufferOptions buffer_options(MemoryManager& manager, AllocationOptions const& options, std::size_t bytes, Name site) {
   BufferOptions result;
-  if (options.name.empty()) result.site = Name::of(site);
+  if (options.name.empty()) result.site = site;
   result.manager = &manager;
   result.device = options.device == nullptr ? &default_device() : options.device;
   auto const key = options.name.empty() ? result.site : Name(options.name);

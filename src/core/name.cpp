@@ -84,14 +84,8 @@ Name Name::of(std::source_location const& place) {
       return known->name;
     }
   }
-  std::string_view path = file;
-  if (path.empty()) return {};
-  // The last two parts: where the rest of the tree stands is each machine's own.
-  auto const last = path.find_last_of('/');
-  auto const before = last == std::string_view::npos || last == 0 ? last : path.find_last_of('/', last - 1);
-  if (before != std::string_view::npos) path.remove_prefix(before + 1);
-  Name const name(std::string(path) + ":" + std::to_string(line));
-  if (free != nullptr) {
+  auto const name = of(file, line);
+  if (free != nullptr && !name.empty()) {
     auto known = std::make_unique<Known const>(Known{file, line, name});
     Known const* nobody = nullptr;
     // Release: who finds it sees what it says. It stays, as names do.
@@ -100,6 +94,15 @@ Name Name::of(std::source_location const& place) {
     }
   }
   return name;
+}
+
+Name Name::of(std::string_view file, std::size_t line) {
+  if (file.empty()) return {};
+  // The last two parts: where the rest of the tree stands is each machine's own.
+  auto const last = file.find_last_of('/');
+  auto const before = last == std::string_view::npos || last == 0 ? last : file.find_last_of('/', last - 1);
+  if (before != std::string_view::npos) file.remove_prefix(before + 1);
+  return Name(std::string(file) + ":" + std::to_string(line));
 }
 
 }  // namespace unimem

@@ -109,6 +109,22 @@ TEST_F(Sites, AreInTheLeakReport) {
   EXPECT_THAT(report.text(), HasSubstr("'" + at(line) + "'"));
 }
 
+TEST_F(Sites, AreAmongTheHoldersThatOutOfMemoryLists) {
+  auto const line = __LINE__ + 1;
+  UnifiedBuffer<std::uint8_t> held(40 * MiB, on_sim());
+  auto const lease = held.device_view();
+  UnifiedBuffer<std::uint8_t> wanted(30 * MiB, on_sim("wanted"));
+  try {
+    wanted.allocate(false, true);
+    FAIL() << "30 MiB beside 40 that are leased, of 64";
+  } catch (OutOfMemory const& error) {
+    ASSERT_EQ(error.facts().holders.size(), 1U);
+    EXPECT_EQ(error.facts().holders[0].name, at(line));
+    EXPECT_EQ(error.facts().holders[0].bytes, 40 * MiB);
+    EXPECT_THAT(error.what(), HasSubstr("40 MiB in 1 allocation of " + at(line)));
+  }
+}
+
 TEST_F(Sites, TeachWhereTheNextBufferMadeThereBelongs) {
   auto const made_here = [&](Placement placement) {
     return manager.allocate<std::uint8_t>(MiB, {.placement = placement, .device = &sim, .name = {}});

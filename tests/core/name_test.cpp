@@ -115,6 +115,15 @@ TEST(Name, ThreadsThatAskForTheSamePlacesAtOnceAgree) {
 
 TEST(Name, OfAPlaceThatSaysNothingIsEmpty) {
   EXPECT_EQ(Name::of(std::source_location{}), Name{});
+  EXPECT_EQ(Name::of("", 3), Name{});
+}
+
+TEST(Name, OfAPlaceInAProgramOfAnotherLanguageIsTheSame) {
+  EXPECT_EQ(Name::of("/home/someone/solver/heat.py", 12).view(), "solver/heat.py:12");
+  EXPECT_EQ(Name::of("solver/heat.py", 12), Name{"solver/heat.py:12"});
+  EXPECT_EQ(Name::of("/heat.py", 12).view(), "heat.py:12");
+  EXPECT_EQ(Name::of("heat.py", 12).view(), "heat.py:12");
+  EXPECT_EQ(Name::of("<stdin>", 1).view(), "<stdin>:1");
 }
 
 TEST(Name, ThreadsThatMeetOverNewNamesAgree) {

@@ -244,8 +244,7 @@ Event copy_async(BufferSlice<T> const& from, BufferSlice<T> const& to) {
 
 namespace detail {
 [[nodiscard]] UNIMEM_API BufferOptions buffer_options(MemoryManager& manager, AllocationOptions const& options,
-                                                      std::size_t bytes,
-                                                      std::source_location const& site = std::source_location{});
+                                                      std::size_t bytes, Name site);
 /// Takes memory where a buffer that was made with these options is at home.
 UNIMEM_API void move_in(BufferCore& core);
 [[nodiscard]] UNIMEM_API std::shared_ptr<BufferCore> wrap_host_memory(MemoryManager& manager, void* pointer,
@@ -257,7 +256,7 @@ template <class T>
 UnifiedBuffer<T> MemoryManager::allocate(std::size_t count, AllocationOptions const& options,
                                          std::source_location const& site) {
   auto const bytes = checked_multiply(count, sizeof(T), "count");
-  UnifiedBuffer<T> buffer(Shape(count), detail::buffer_options(*this, options, bytes, site));
+  UnifiedBuffer<T> buffer(Shape(count), detail::buffer_options(*this, options, bytes, Name::of(site)));
   detail::move_in(*buffer.shared_core());
   return buffer;
 }
@@ -265,7 +264,8 @@ UnifiedBuffer<T> MemoryManager::allocate(std::size_t count, AllocationOptions co
 template <class T>
 UnifiedBuffer<T> MemoryManager::allocate(std::span<const T> data, AllocationOptions const& options,
                                          std::source_location const& site) {
-  UnifiedBuffer<T> buffer(Shape(data.size()), detail::buffer_options(*this, options, data.size_bytes(), site));
+  UnifiedBuffer<T> buffer(Shape(data.size()),
+                          detail::buffer_options(*this, options, data.size_bytes(), Name::of(site)));
   detail::move_in(*buffer.shared_core());
   buffer.copy_from(data);
   if (buffer.location() == Location::device) buffer.sync_to_device();

@@ -27,6 +27,9 @@ class UNIMEM_API Name {
   /// table of the process's; the first time what a name costs.
   [[nodiscard]] static Name of(std::source_location const& place);
 
+  /// The same for a place in a program of another language. Costs what a name does.
+  [[nodiscard]] static Name of(std::string_view file, std::size_t line);
+
   /// Valid for ever.
   [[nodiscard]] std::string_view view() const noexcept { return text_ == nullptr ? std::string_view{} : *text_; }
   [[nodiscard]] bool empty() const noexcept { return text_ == nullptr; }
