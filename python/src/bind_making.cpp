@@ -73,7 +73,7 @@ void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* 
   auto* const data = PyArray_DATA(source);
   auto const bytes = static_cast<std::size_t>(PyArray_NBYTES(source));
   auto options =
-      options_of(manager, device, static_cast<int>(Location::device), tracking, false, false, std::move(name), 0);
+      options_of(manager, device, static_cast<int>(Location::host), tracking, false, false, std::move(name), 0);
   nb::object dtype = nb::borrow(reinterpret_cast<PyObject*>(PyArray_DESCR(source)));
   if (bytes == 0) {  // no memory to wrap, and nothing that would ever let go of the array
     auto empty = unlocked([&] { return BufferCore::make(0, std::move(options)); });

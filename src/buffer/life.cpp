@@ -163,11 +163,13 @@ void BufferCore::let_go() noexcept {
 
 void BufferCore::move_onto(Wrapped wrapped) {
   auto const bytes = size_bytes();
+  auto storage = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes,
+                                                   std::move(wrapped.ownership), wrapped.location);
   Guard inside(*this);
-  if (bytes != 0) {
-    inside->host = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes,
-                                                     std::move(wrapped.ownership), wrapped.location);
+  if (bytes != 0) {  // or it is given back when the buffer's lock is let go of
+    inside->host = std::move(storage);
     inside->host->expose(true);
+    inside->pinned.store(wrapped.location == Location::pinned, std::memory_order_relaxed);
   }
   inside->unified = nullptr;  // its memory is what it is
   inside->allocated = true;

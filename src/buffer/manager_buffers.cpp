@@ -86,6 +86,7 @@ std::shared_ptr<BufferCore> wrap_host_memory(MemoryManager& manager, void* point
   }
   BufferOptions options;
   options.manager = &manager;
+  options.location = location;
   return BufferCore::make(bytes, std::move(options), BufferCore::Wrapped{pointer, std::move(ownership), location});
 }
 

@@ -53,7 +53,10 @@ EnvironmentLimits::EnvironmentLimits(std::string_view text) {
       if (named == locations.end()) refuse(entry);
       location = *named;
     }
-    all_.push_back({std::string(id), location, parse_size(entry.substr(equals + 1), variable)});
+    // As for who asks for such memory, whatever device he names.
+    bool const of_the_host = location == Location::host || location == Location::pinned;
+    all_.push_back({std::string(of_the_host ? to_string(Backend::cpu) : id), location,
+                    parse_size(entry.substr(equals + 1), variable)});
   }
 }
 

@@ -1,5 +1,6 @@
 #include <unimem/manager/memory_manager.hpp>
 
+#include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 
 #include "manager/manager_state.hpp"
@@ -21,6 +22,11 @@ Device& host() {
   return cpu;
 }
 
+/// Where what a buffer has on the device lies: where that is the host, there is no other copy than the host's.
+Location own_memory_of(Device const& device) noexcept {
+  return device.reaches_host_memory() ? Location::host : Location::device;
+}
+
 }  // namespace
 
 MemoryPool& MemoryManager::pool(Device& device, Location location) {
@@ -31,6 +37,9 @@ MemoryPool& MemoryManager::pool(Device& device, Location location) {
       &home == &host() && index < state_->pools_of_host.size() ? &state_->pools_of_host[index] : nullptr;
   if (known != nullptr) {
     if (auto* const found = known->load(std::memory_order_acquire)) return *found;
+  }
+  if (index >= state_->pools_of_host.size()) {
+    throw InvalidArgument("location", std::to_string(index), "device, host, pinned or unified");
   }
   std::lock_guard const lock{state_->mutex};
   auto const key = std::pair{static_cast<Device const*>(&home), location};
@@ -52,7 +61,7 @@ MemoryPool& MemoryManager::pool(Device& device, Location location) {
 
 std::size_t MemoryManager::available_memory(Device& device) const {
   auto const total = total_memory(device);
-  auto const* const found = state_->find(device, Location::device);
+  auto const* const found = state_->find(device, own_memory_of(device));
   auto const live = found == nullptr ? 0 : found->statistics().active_bytes;
   auto const left = live >= total ? 0 : total - live;
   auto const room = device.headroom();
@@ -65,13 +74,14 @@ std::size_t MemoryManager::available_memory(Device& device) const {
 }
 
 std::size_t MemoryManager::total_memory(Device& device) const {
-  auto const* const found = state_->find(device, Location::device);
-  auto const limit = found == nullptr ? state_->first_limit(device, Location::device) : found->max_bytes();
+  auto const own = own_memory_of(device);
+  auto const* const found = state_->find(device, own);
+  auto const limit = found == nullptr ? state_->first_limit(device, own) : found->max_bytes();
   return std::min(limit, device.info().total_bytes);
 }
 
 void MemoryManager::set_limit(Device& device, std::size_t bytes) {
-  set_limit(device, Location::device, bytes);
+  set_limit(device, own_memory_of(device), bytes);
 }
 
 void MemoryManager::set_limit(Device& device, Location location, std::size_t bytes) {

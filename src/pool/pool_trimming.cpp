@@ -127,7 +127,9 @@ void PoolCore::set_max_bytes(std::size_t bytes) {
   Lock lock{mutex_};
   auto const live = in_use(lock);
   if (bytes < live) {
-    throw InvalidArgument("max_bytes", fmt::format("{}", bytes), fmt::format("at least the {} bytes in use", live));
+    throw InvalidArgument(
+        "bytes", fmt::format("{}", bytes),
+        fmt::format("at least the {} bytes in use at {} {}", live, device_.id(), to_string(location_)));
   }
   max_bytes_ = bytes;
   // Against the limit as it now is: another thread may have changed it again.

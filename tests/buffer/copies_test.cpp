@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 namespace unimem::testing {
 namespace {
@@ -201,6 +202,33 @@ TEST_F(Copies, WrappedMemoryIsUsedInPlaceAndFreedOnce) {
                                           Location::host, Ownership::borrow()),
                InvalidArgument);
   EXPECT_THROW(std::ignore = manager.wrap(memory, 4, Location::device, Ownership::borrow()), UnsupportedOperation);
+}
+
+TEST_F(Copies, WrappedMemoryIsAtHomeWhereItIs) {
+  alignas(64) static std::uint32_t memory[16] = {1, 2, 3};
+  auto const pageable = manager.wrap(memory, 16, Location::host, Ownership::borrow());
+  EXPECT_EQ(pageable.location(), Location::host);
+  EXPECT_FALSE(pageable.is_pinned());
+  auto const locked = manager.wrap(memory, 16, Location::pinned, Ownership::borrow());
+  EXPECT_EQ(locked.location(), Location::pinned);
+  EXPECT_TRUE(locked.is_pinned());
+}
+
+TEST_F(Copies, WrappedMemoryOfNoElementsGoesBackAtOnce) {
+  auto* const memory = new std::uint32_t[1];
+  std::vector<void*> freed;
+  auto const taken = [&] {
+    return Ownership::take([&freed](void* pointer) {
+      freed.push_back(pointer);
+      delete[] static_cast<std::uint32_t*>(pointer);
+    });
+  };
+  auto buffer = manager.wrap(memory, 0, Location::host, taken());
+  EXPECT_EQ(freed, std::vector<void*>{memory});
+  EXPECT_EQ(buffer.size(), 0U);
+  EXPECT_TRUE(buffer.to_vector().empty());
+  auto const none = manager.wrap<std::uint32_t>(nullptr, 0, Location::host, taken());
+  EXPECT_EQ(freed, (std::vector<void*>{memory, nullptr}));
 }
 
 TEST_F(Copies, ADeleterThatThrowsEndsNothingAndOneOfMemoryThatIsRefusedIsNotCalled) {

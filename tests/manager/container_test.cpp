@@ -77,6 +77,16 @@ TEST_F(ManagerInContainer, WhatOthersUseIsNotThereToBeHad) {
   EXPECT_FALSE(refusal(500 * MiB, Location::host));
 }
 
+TEST_F(ManagerInContainer, WhatTheProgramTouchesByItselfIsNoRoomForWhatItAsksFor) {
+  std::vector<char> own(200 * MiB, 1);                          // touched when the device already looks
+  tree.add_second("pod/mine", std::to_string(GiB), 500 * MiB);  // as the kernel would count it
+  EXPECT_FALSE(refusal(500 * MiB, Location::host));
+  auto const error = refusal(600 * MiB, Location::host);
+  ASSERT_TRUE(error);
+  EXPECT_THAT(error->facts().reason, HasSubstr("leaves 5"));
+  EXPECT_EQ(own[own.size() / 2], 1);
+}
+
 TEST_F(ManagerInContainer, TotalIsTheContainersAndAvailableWhatItLeaves) {
   EXPECT_EQ(manager.total_memory(cpu), std::min(GiB, detail::physical_memory_bytes()));
   EXPECT_EQ(manager.available_memory(cpu), 724 * MiB);

@@ -46,6 +46,16 @@ TEST_F(LimitsFromOutside, AreOfADeviceAndALocation) {
   EXPECT_EQ(limits.of(other, Location::device), unlimited);
 }
 
+TEST_F(LimitsFromOutside, OfTheHostsMemoryAreTheHostsWhateverDeviceIsNamed) {
+  EnvironmentLimits const limits{fmt::format("{}/pinned=1MiB;opencl:3/host=2MiB", id)};
+  EXPECT_EQ(limits.of(device("cpu"), Location::pinned), MiB);
+  EXPECT_EQ(limits.of(device("cpu"), Location::host), 2 * MiB);
+  say(id + "/pinned=1MiB");
+  MemoryManager manager;
+  EXPECT_THROW(static_cast<void>(manager.acquire(sim, Location::pinned, 2 * MiB)), OutOfMemory);
+  EXPECT_FALSE(manager.acquire(sim, Location::device, 2 * MiB).empty());
+}
+
 TEST_F(LimitsFromOutside, OfSeveralTheLeastCounts) {
   EnvironmentLimits const limits{fmt::format("{}=8MiB;{}/device=4MiB;{}=6MiB;", id, id, id)};
   EXPECT_EQ(limits.of(sim, Location::device), 4 * MiB);

@@ -1,4 +1,6 @@
+#include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
 #include "pool/scripted_device.hpp"
@@ -9,6 +11,8 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <string>
+#include <tuple>
 #include <vector>
 
 namespace unimem {
@@ -169,6 +173,35 @@ TEST(MemoryManager, ArgumentsAndUnsupportedPlacesAreRefusedAsThePoolAndTheDevice
   EXPECT_THROW((void)manager.acquire(device, Location::device, 8, {.alignment = 3}), InvalidArgument);
   auto& cpu_only = manager.pool(device, Location::host);
   EXPECT_EQ(cpu_only.device().id(), "cpu");
+}
+
+TEST(MemoryManager, TheLimitOfTheCpuIsThatOfTheHostsMemoryWhichBuffersHaveThere) {
+  auto& cpu = unimem::device("cpu");
+  MemoryManager manager;
+  auto const first = manager.acquire(cpu, Location::host, 4 * MiB);
+  manager.set_limit(cpu, 8 * MiB);
+  EXPECT_EQ(manager.total_memory(cpu), 8 * MiB);
+  EXPECT_EQ(manager.available_memory(cpu), 4 * MiB);
+  EXPECT_THROW(std::ignore = manager.acquire(cpu, Location::host, 5 * MiB), OutOfMemory);
+  auto const second = manager.acquire(cpu, Location::host, 4 * MiB);
+  EXPECT_EQ(manager.available_memory(cpu), 0U);
+}
+
+TEST(MemoryManager, LimitsBelowWhatIsLiveAndPlacesThatAreNoneAreRefusedByName) {
+  auto& sim = make_sim({.memory_bytes = 64 * MiB});
+  MemoryManager manager;
+  auto const block = manager.acquire(sim, Location::device, 6 * MiB);
+  try {
+    manager.set_limit(sim, 5 * MiB);
+    FAIL() << "5 MiB with 6 in use";
+  } catch (InvalidArgument const& error) {
+    EXPECT_EQ(error.argument, "bytes");
+    EXPECT_EQ(error.value, std::to_string(5 * MiB));
+    EXPECT_THAT(error.what(), HasSubstr(std::string(sim.id()) + " device"));
+  }
+  EXPECT_EQ(manager.total_memory(sim), 64 * MiB);
+  EXPECT_THROW(manager.set_limit(sim, static_cast<Location>(17), 64 * MiB), InvalidArgument);
+  EXPECT_THROW(std::ignore = manager.pool(sim, static_cast<Location>(4)), InvalidArgument);
 }
 
 TEST(MemoryManager, OutOfMemoryNamesTheLargestHolders) {

@@ -138,7 +138,7 @@ TEST_F(PoolOfPages, ALimitIsLoweredToWhatIsInUseAndNoFurther) {
     pool->set_max_bytes(3 * MiB);
     FAIL() << "below what is in use";
   } catch (InvalidArgument const& error) {
-    EXPECT_EQ(error.argument, "max_bytes");
+    EXPECT_EQ(error.argument, "bytes");
     EXPECT_THAT(error.what(), ::testing::HasSubstr(std::to_string(3 * MiB + page)));
   }
   pool->set_max_bytes(3 * MiB + page);

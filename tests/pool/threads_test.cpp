@@ -147,7 +147,7 @@ TEST(PoolThreads, LimitsMayChangeWhileOthersAllocate) {
       try {
         pool.set_max_bytes(limit);
       } catch (InvalidArgument const& error) {
-        EXPECT_EQ(error.argument, "max_bytes");
+        EXPECT_EQ(error.argument, "bytes");
       }
       EXPECT_GE(pool.max_bytes(), pool.statistics().active_bytes);
     }

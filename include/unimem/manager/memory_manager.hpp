@@ -143,8 +143,9 @@ class UNIMEM_API MemoryManager {
                                           std::source_location const& site = std::source_location::current());
 
   /// A buffer over `count` elements of existing host memory (`Location::host` or `Location::pinned`), without copying;
-  /// its contents are current. Throws InvalidArgument for null or misaligned memory, UnsupportedOperation for other
-  /// locations. Defined in <unimem/buffer/unified_buffer.hpp>.
+  /// its contents are current. `pinned` says that the caller has page-locked it, so that devices copy from it directly.
+  /// Of no elements nothing is ever used, and memory that is taken goes back at once. Throws InvalidArgument for null
+  /// or misaligned memory, UnsupportedOperation for other locations. Defined in <unimem/buffer/unified_buffer.hpp>.
   template <class T>
   [[nodiscard]] UnifiedBuffer<T> wrap(T* pointer, std::size_t count, Location location, Ownership ownership);
 
@@ -167,9 +168,10 @@ class UNIMEM_API MemoryManager {
   [[nodiscard]] std::size_t available_memory(Device& device) const;
   /// The limit, or the device's capacity if none is set or it is smaller.
   [[nodiscard]] std::size_t total_memory(Device& device) const;
-  /// Bounds the memory this manager reserves at Location::device of a device; cached blocks are given back if need be.
-  /// Throws InvalidArgument, and changes nothing, if it is below what is live. `UNIMEM_LIMITS` in the environment, such
-  /// as `sim:0=1GiB;cpu/pinned=256MiB`, limits every manager from its beginning on, and no limit set here goes beyond.
+  /// Bounds the memory this manager reserves at Location::device of a device, at Location::host of the cpu device,
+  /// where buffers have one copy for both sides; cached blocks are given back if need be. Throws InvalidArgument, and
+  /// changes nothing, if it is below what is live. `UNIMEM_LIMITS` in the environment, such as
+  /// `sim:0=1GiB;cpu/pinned=256MiB`, limits every manager from its beginning on, and no limit set here goes beyond.
   void set_limit(Device& device, std::size_t bytes);
   /// The same for another location: pageable and pinned memory are the host's, whatever device is named.
   void set_limit(Device& device, Location location, std::size_t bytes);

@@ -72,9 +72,10 @@ std::optional<ContainerLimit::Standing> CpuDevice::container(std::size_t more) c
   if (!container_.exists()) return std::nullopt;
   auto standing = container_.tightest();
   if (!standing) return std::nullopt;
-  // A page counts once it is touched. What was handed out and is not yet there will be, and the tables that map it.
-  auto const live = live_bytes_.load(std::memory_order_relaxed) + more;
-  auto const coming = live - std::min(live, touched_bytes());
+  // A page counts once it is touched. What was handed out and is not yet there will be, what is asked for as well, and
+  // the tables that map it.
+  auto const live = live_bytes_.load(std::memory_order_relaxed);
+  auto const coming = more + live - std::min(live, touched_bytes());
   standing->used += coming + coming / 512;
   return standing;
 }
