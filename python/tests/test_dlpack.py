@@ -5,6 +5,7 @@ import gc
 
 import numpy as np
 import pytest
+from sample_buffers import grid
 
 import unimem
 from unimem import BufferState, UnifiedBuffer
@@ -12,14 +13,8 @@ from unimem import BufferState, UnifiedBuffer
 S = BufferState
 
 
-def data(device, dtype=np.float32):
-    buffer = UnifiedBuffer((4, 5), dtype, device=device)
-    buffer.host[...] = np.arange(20).reshape(4, 5)
-    return buffer
-
-
 def test_dlpack_gives_the_hosts_memory(discrete):
-    buffer = data(discrete)
+    buffer = grid(discrete)
     assert buffer.__dlpack_device__() == (1, 0)
     view = np.from_dlpack(buffer)
     assert np.shares_memory(view, buffer.host)
@@ -31,7 +26,7 @@ def test_dlpack_gives_the_hosts_memory(discrete):
 
 
 def test_dlpack_gives_a_simulated_devices_memory(sim):
-    buffer = data(sim)
+    buffer = grid(sim)
     array = buffer.device
     assert array.__dlpack_device__() == (1, 0)
     view = np.from_dlpack(array)
@@ -46,7 +41,7 @@ def test_dlpack_gives_a_simulated_devices_memory(sim):
 
 
 def test_dlpack_names_what_it_cannot(opencl, sim):
-    array = data(opencl).device
+    array = grid(opencl).device
     assert array.__dlpack_device__() == (4, 0) and array.address == 0 and array.native[0] != 0
     with pytest.raises((RuntimeError, BufferError, ValueError)):
         np.from_dlpack(array)
@@ -64,7 +59,7 @@ def test_wrapping_by_dlpack_shares(sim):
 
 
 def test_memory_of_another_device_is_not_wrapped_but_copied_where_it_is_handed_over(opencl, sim):
-    theirs = data(opencl).device
+    theirs = grid(opencl).device
     with pytest.raises(unimem.UnsupportedOperation, match="opencl:0.*copy=True") as caught:
         UnifiedBuffer.from_dlpack(theirs)
     assert caught.value.where == "opencl:0"
@@ -96,7 +91,7 @@ def test_devices_that_cannot_be_wrapped_are_named(kind, said):
 def test_what_cannot_be_wrapped_is_refused(sim):
     with pytest.raises(unimem.InvalidArgument, match="__dlpack__"):
         UnifiedBuffer.from_dlpack([1, 2])
-    buffer = data(sim)
+    buffer = grid(sim)
     with pytest.raises(unimem.InvalidArgument, match="buffer"):
         UnifiedBuffer.from_dlpack(buffer)
     copied = UnifiedBuffer.from_dlpack(buffer, copy=True)
@@ -113,7 +108,7 @@ def test_what_cannot_be_wrapped_is_refused(sim):
 
 @pytest.mark.parametrize("stream", [1, -1, 0, 2.5, "a"])
 def test_streams_of_dlpack_are_checked(discrete, stream):
-    buffer = data(discrete)
+    buffer = grid(discrete)
     for one in (buffer, buffer.device):
         with pytest.raises(unimem.InvalidArgument, match="stream"):
             one.__dlpack__(stream=stream)
@@ -148,7 +143,7 @@ READ_ONLY, COPIED = 1, 2
 
 
 def test_dlpack_has_the_version_and_the_flags_that_are_asked_for(discrete):
-    buffer = data(discrete)
+    buffer = grid(discrete)
     for one in (buffer, buffer.device):
         kind, number = one.__dlpack_device__()
         for version, major in ((None, 0), ((0, 8), 0), ((1, 0), 1), ((1, 9), 1)):
@@ -167,7 +162,7 @@ def test_dlpack_has_the_version_and_the_flags_that_are_asked_for(discrete):
 
 
 def test_dlpack_of_what_may_not_be_written_says_so(discrete):
-    buffer = data(discrete)
+    buffer = grid(discrete)
     view = np.asarray(buffer)
     capsule = view.__dlpack__(max_version=(1, 0))
     assert inside(capsule)[1] == READ_ONLY
@@ -180,7 +175,7 @@ def test_dlpack_of_what_may_not_be_written_says_so(discrete):
 
 
 def test_arguments_of_dlpack_that_make_no_sense_are_named(discrete):
-    array = data(discrete).device
+    array = grid(discrete).device
     for name, value in (("copy", "yes"), ("copy", 1), ("dl_device", 5), ("dl_device", (1,)), ("dl_device", ("cpu", 0))):
         with pytest.raises(unimem.InvalidArgument) as caught:
             array.__dlpack__(**{name: value})
@@ -205,13 +200,13 @@ def test_what_goes_round_by_dlpack_comes_back_the_same(discrete, copy):
 
 
 def test_a_copy_that_is_forbidden_is_not_made(opencl):
-    array = data(opencl).device
+    array = grid(opencl).device
     with pytest.raises((BufferError, ValueError, RuntimeError)):
         np.from_dlpack(array, device="cpu", copy=False)
 
 
 def test_memory_that_a_buffer_looks_after_is_not_wrapped_again(sim):
-    buffer = data(sim)
+    buffer = grid(sim)
     for theirs in (buffer, buffer.slice(2, 3), buffer.device, buffer.host, buffer.host[1:]):
         with pytest.raises(unimem.InvalidArgument, match="memory that no buffer looks after"):
             UnifiedBuffer.from_dlpack(theirs)

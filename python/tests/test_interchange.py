@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from sample_buffers import grid
 
 import unimem
 from unimem import BufferState, MemoryManager, UnifiedBuffer
@@ -13,14 +14,8 @@ from unimem import BufferState, MemoryManager, UnifiedBuffer
 S = BufferState
 
 
-def data(device, dtype=np.float32):
-    buffer = UnifiedBuffer((4, 5), dtype, device=device)
-    buffer.host[...] = np.arange(20).reshape(4, 5)
-    return buffer
-
-
 def test_numpy_sees_the_host_without_a_copy_and_cannot_write_unnoticed(discrete):
-    buffer = data(discrete)
+    buffer = grid(discrete)
     view = np.asarray(buffer)
     assert np.shares_memory(view, buffer.host) and not view.flags.writeable
     with pytest.raises(ValueError, match="read-only"):
@@ -37,7 +32,7 @@ def test_numpy_sees_the_host_without_a_copy_and_cannot_write_unnoticed(discrete)
 
 
 def test_the_buffer_protocol_reads_and_never_writes(discrete):
-    buffer = data(discrete, np.int16)
+    buffer = grid(discrete, np.int16)
     view = memoryview(buffer)
     assert view.readonly and view.shape == (4, 5) and view.format == "h" and view.nbytes == 40
     assert bytes(buffer) == np.arange(20, dtype=np.int16).tobytes() and view[3, 4] == 19
@@ -53,7 +48,7 @@ def test_the_buffer_protocol_reads_and_never_writes(discrete):
 
 
 def test_numpy_sees_what_the_device_wrote(discrete):
-    buffer = data(discrete)
+    buffer = grid(discrete)
     buffer.sync_to_device()
     buffer.device.copy_from(np.full((4, 5), 7))
     buffer.mark_device_dirty()
@@ -61,7 +56,7 @@ def test_numpy_sees_what_the_device_wrote(discrete):
 
 
 def test_interfaces_of_cuda_are_not_there_off_cuda(discrete):
-    buffer = data(discrete)
+    buffer = grid(discrete)
     assert not hasattr(buffer, "__cuda_array_interface__")
     assert not hasattr(buffer.device, "__cuda_array_interface__")
 
@@ -121,7 +116,7 @@ def test_a_cancelled_wait_leaves_the_buffer_right(held_up):
 
 
 def test_copies_between_buffers_take_the_nearest_way(sim, other_sim):
-    source, near, far = data(sim), UnifiedBuffer((4, 5), device=sim), UnifiedBuffer(20, device=other_sim)
+    source, near, far = grid(sim), UnifiedBuffer((4, 5), device=sim), UnifiedBuffer(20, device=other_sim)
     source.sync_to_device()
     source.device.copy_from(np.full((4, 5), 6))
     source.mark_device_dirty()
@@ -188,7 +183,7 @@ def test_devices_are_listed_with_their_properties(cpu, sim):
         info.total_bytes = 3  # type: ignore[misc]
     assert cpu.shares_storage_with_host and not sim.shares_storage_with_host
     assert all(isinstance(reason, str) and reason for _, reason in unimem.unavailable_backends())
-    buffer = data(sim)
+    buffer = grid(sim)
     before = unimem.transfers(sim)
     buffer.sync_to_device()
     assert unimem.transfers(sim).host_to_device_bytes - before.host_to_device_bytes == 80

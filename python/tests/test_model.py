@@ -6,17 +6,12 @@ import random
 
 import numpy as np
 import pytest
+from sample_buffers import adding, taking
 
 import unimem
 from unimem import InvalidArgument, Kernel, KernelError, MapMode, MemoryManager, UnifiedBuffer, launch, read, readwrite, write
 
-ADD = Kernel("add").source(
-    "UNIMEM_KERNEL add(UNIMEM_BUFFER(int, x), int a) { UNIMEM_DATA(int, x)[UNIMEM_ITEM_X] += a; }"
-).host(lambda x, a: np.add(x, a, out=x))
-TAKE = Kernel("take").source(
-    "UNIMEM_KERNEL take(UNIMEM_BUFFER(const int, x), UNIMEM_BUFFER(int, y)) {"
-    " UNIMEM_DATA(int, y)[UNIMEM_ITEM_X] = UNIMEM_DATA(const int, x)[UNIMEM_ITEM_X]; }"
-).host(lambda x, y: np.copyto(y, x))
+ADD, TAKE = adding("int"), taking("int")
 
 
 def broken(x):

@@ -7,7 +7,7 @@ import threading
 
 import numpy as np
 import pytest
-from row_buffers import ADD, COPY, DATA, check_both, made, synced
+from sample_buffers import ADD, COPY, DATA, check_both, made, synced
 
 import unimem
 from unimem import BufferState, Tracking, UnifiedBuffer, launch, read, readwrite, write

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from row_buffers import ADD, DATA, check_both, made, synced
+from sample_buffers import ADD, DATA, check_both, made, synced
 
 import unimem
 from unimem import BufferState, MapMode, UnifiedBuffer, launch, readwrite
