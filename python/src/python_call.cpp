@@ -111,19 +111,25 @@ void PythonCall::forget_those_of_the_parent() {
   under_way = new UnderWay;  // NOLINT(cppcoreguidelines-owning-memory)
 }
 
-void PythonCall::begin_to_run() {
+std::vector<WorkHold> PythonCall::begin_to_run() {
+  std::vector<WorkHold> held;
+  held.reserve(holds_.size());
   among_->apart_from_others([&] {
     running_ = true;
-    for (auto& hold : holds_) hold.apart = hold.apart || hold.option.gone();
+    for (auto& hold : holds_) {
+      if (!hold.apart) held.push_back(hold.option.hold());
+      hold.apart = hold.apart || hold.option.gone();
+    }
   });
+  return held;
 }
 
 void PythonCall::run(std::span<const HostArgument> memory) {
   if (Ending::leaves_out_this_thread()) throw KernelError(name_, "the interpreter has ended");
+  auto const held = begin_to_run();  // until the interpreter's lock is somebody else's again, and the work goes on
   nb::gil_scoped_acquire const acquired;
   std::string failure, traceback;
   try {
-    begin_to_run();
     nb::list arrays;
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       auto const& argument = arguments_[i];

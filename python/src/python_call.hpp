@@ -31,7 +31,7 @@ struct Argument {
 /// The arrays are over the memory that the work was given, which is somebody else's when the work has ended. A function
 /// that keeps one fails, and the array keeps its memory by a lease. Who takes the memory from a buffer says so before
 /// (`let_go_of`): a call that runs has leases from then on, and one that has not begun works on copies, which are
-/// arrays' own. Not covered is a clean copy that is evicted while a call reads it.
+/// arrays' own. So does one whose memory was evicted before it began; when it has, it holds that (`WorkHold`).
 class PythonCall {
  public:
   /// With the interpreter's lock.
@@ -65,8 +65,9 @@ class PythonCall {
     bool apart = false;  ///< the function works on a copy
   };
 
-  /// From here on memory that a buffer lets go of is lent to this call.
-  void begin_to_run();
+  /// From here on memory that a buffer lets go of is lent to this call, and what could be evicted is held by what this
+  /// returns.
+  [[nodiscard]] std::vector<WorkHold> begin_to_run();
   [[nodiscard]] nanobind::object array_over(Argument const& argument, Hold const& hold, void* memory) const;
   /// What the function wrote to copies goes to where the work was to write it.
   void write_back(nanobind::list const& values, std::span<const HostArgument> memory) const;

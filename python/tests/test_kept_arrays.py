@@ -270,3 +270,130 @@ def test_a_python_kernel_holds_nothing_that_it_does_not_keep(sim):
     for one in buffers:
         launch(kernel, 1, readwrite(one))
     assert [int(one.to_numpy()[0]) for one in buffers] == list(range(1, 17))
+
+
+ROOM = 2  # buffers that fit on the device below
+
+
+@pytest.fixture
+def crowded(sim):
+    """A manager that has room for so many buffers on the device, and no more."""
+    manager = unimem.MemoryManager()
+    manager.set_limit(sim, ROOM * BYTES)
+    return manager
+
+
+def fill_the_device(sim, manager):
+    """In the background: other buffers' data, all of it; and what became of that."""
+    others, outcome = [made(sim, manager, 10 + i) for i in range(ROOM)], []
+
+    def fill():
+        try:
+            for one in others:
+                one.sync_to_device()
+            outcome.append(None)
+        except unimem.OutOfMemory as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    return thread, outcome, others
+
+
+def until(true):
+    while not true():
+        threading.Event().wait(0.001)
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("only_there", [True, False])
+def test_what_a_running_kernel_reads_is_evicted_when_it_has_ended_and_not_if_it_was_kept(sim, crowded, keeps, only_there, moved):
+    keeper, two = Keeper(keeps), ROOM * BYTES
+    buffer = UnifiedBuffer(two, np.uint8, device=sim, manager=crowded).fill(1)
+    buffer.sync_to_device()
+    if only_there:  # then it has to be saved as well
+        buffer.device.copy_from(np.full(two, 3, np.uint8))
+        buffer.mark_device_dirty()
+    count = moved(buffer)
+    event = launch(Kernel("keeps").host(keeper), 1, read(buffer))
+    assert keeper.begun.wait(60)
+    thread, outcome, others = fill_the_device(sim, crowded)
+    until(lambda: crowded.statistics.waits != 0)
+    assert crowded.statistics.reclaims == 0
+    keeper.may_end.set()
+    thread.join()
+    value = 3 if only_there else 1
+    assert keeper.seen == [value]
+    if keeps:
+        with pytest.raises(KernelError, match="kept argument 1"):
+            event.wait()
+        assert outcome[0].leased == two and crowded.statistics.reclaims == 0
+        array = keeper.kept[0]
+        assert (array == value).all()
+        del array
+        keeper.kept.clear()
+        for one in others:
+            one.sync_to_device()
+    else:
+        assert event.wait() and outcome == [None]
+    assert crowded.statistics.reclaims == 1 and buffer.state is unimem.BufferState.HOST_ONLY
+    assert count.since() == (0, 0, *((1, two) if only_there else (0, 0)))
+    assert [one.on(sim).to_numpy().max() for one in others] == [10, 11] and (buffer.to_numpy() == value).all()
+
+
+def test_a_kernel_whose_memory_was_evicted_before_it_began_keeps_an_array_of_its_own(sim, crowded):
+    first, keeper = Keeper(keeps=False), Keeper()
+    keeper.may_end.set()
+    gate, buffer = made(sim, unimem.MemoryManager(), 0), UnifiedBuffer(ROOM * BYTES, np.uint8, device=sim, manager=crowded).fill(1)
+    buffer.sync_to_device()
+    launch(Kernel("holds up").host(first), 1, readwrite(gate))
+    assert first.begun.wait(60)
+    event = launch(Kernel("keeps").host(keeper), 1, read(buffer))
+    thread, outcome, others = fill_the_device(sim, crowded)
+    until(lambda: crowded.statistics.reclaims == 1)
+    assert buffer.state is unimem.BufferState.HOST_ONLY
+    first.may_end.set()
+    with pytest.raises(KernelError, match="kept argument 1"):
+        event.wait()
+    thread.join()
+    assert outcome == [None] and [one.on(sim).to_numpy().max() for one in others] == [10, 11]
+    assert keeper.seen == [1] and (keeper.kept[0] == 1).all() and (buffer.to_numpy() == 1).all()
+
+
+def test_a_kernel_that_needs_the_room_of_what_it_reads_itself_is_refused_it_at_once(sim, crowded):
+    buffer = UnifiedBuffer(ROOM * BYTES, np.uint8, device=sim, manager=crowded).fill(1)
+    buffer.sync_to_device()
+    other, kept, refused, launched = made(sim, crowded, 2), [], [], threading.Event()
+
+    def crowd(x):
+        assert launched.wait(60)
+        kept.append(x)
+        try:
+            other.sync_to_device()
+        except unimem.OutOfMemory as error:
+            refused.append(error.leased)
+
+    event = launch(Kernel("crowds").host(crowd), 1, read(buffer))
+    launched.set()
+    with pytest.raises(KernelError, match="kept argument 1"):
+        event.wait()
+    assert refused == [ROOM * BYTES] and crowded.statistics.waits == 0
+    assert (kept[0] == 1).all()
+
+
+def test_what_another_device_overwrites_while_a_kernel_keeps_it_is_evicted_and_stays_the_arrays(sim, other_sim, crowded):
+    keeper = Keeper()
+    buffer = made(sim, crowded, 1)
+    event = launch(Kernel("keeps").host(keeper), 1, readwrite(buffer))
+    assert keeper.begun.wait(60)
+    launch(Kernel("overwrites").host(lambda x: x.fill(50)), 1, write(buffer), device=other_sim).wait()
+    thread, _, others = fill_the_device(sim, crowded)
+    keeper.may_end.set()
+    with pytest.raises(KernelError, match="kept argument 1"):
+        event.wait()
+    thread.join()
+    more = [made(sim, crowded, 20 + i) for i in range(8)]
+    for one in more:
+        one.sync_to_device()
+    assert (keeper.kept[0] == 77).all()
+    assert [int(one.to_numpy().max()) for one in others + more] == [10, 11, *range(20, 28)]

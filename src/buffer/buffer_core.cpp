@@ -337,6 +337,7 @@ std::size_t BufferCore::try_reclaim(Device& device) {
     if (side.device != &device || !side.storage || side.storage->leased() || inside->captured) continue;
     inside->absorb_host_writes(false);
     inside->settle_for_another(true);
+    if (side.storage->is_read_by_work()) return 0;
     auto const bytes = side.storage->capacity();
     if (UNIMEM_MUTANT(evicted_unsaved)) inside->coherence.discard();
     inside->release(*this, static_cast<Place>(i + 1), host_place);

@@ -26,6 +26,19 @@ DeviceLease::~DeviceLease() {
   end();
 }
 
+WorkHold::WorkHold(std::shared_ptr<detail::Storage> storage) noexcept : storage_(std::move(storage)) {
+  if (storage_) storage_->begin_work();
+}
+
+WorkHold::~WorkHold() {
+  if (storage_) storage_->end_work();
+}
+
+WorkHold LeaseOption::hold() const {
+  auto storage = storage_.lock();
+  return storage && !storage->serves_host() ? WorkHold(std::move(storage)) : WorkHold{};
+}
+
 DeviceLease LeaseOption::take() const {
   auto storage = storage_.lock();
   return storage ? DeviceLease(std::move(storage), memory_) : DeviceLease{};

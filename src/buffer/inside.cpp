@@ -6,6 +6,7 @@
 
 #include "buffer/mutants.hpp"
 #include "core/spare_memory.hpp"
+#include "device/ending.hpp"
 #include "device/page_watch.hpp"
 #include "device/worker_threads.hpp"
 
@@ -246,6 +247,12 @@ BufferCore::Reclaimable BufferCore::Inside::offer(Device& from) const noexcept {
   if (!side.storage) return offered;
   if (side.storage->leased() || captured) {
     offered.leased = side.storage->capacity();
+    return offered;
+  }
+  if (side.storage->is_read_by_work()) {
+    // It may keep what it reads, and ends some time; but not while this very thread is in the middle of it.
+    offered.busy = !detail::AtWork::is_in_work_of(side.storage->works_on());
+    (offered.busy ? offered.bytes : offered.leased) = side.storage->capacity();
     return offered;
   }
   offered.bytes = side.storage->capacity();

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace unimem::detail {
@@ -164,6 +165,20 @@ class Storage {
   /// Release: what the lease's holder did is visible to who sees the count fall.
   void end_lease() noexcept { leases_.fetch_sub(1, std::memory_order_release); }
   [[nodiscard]] bool leased() const noexcept;
+
+  /// Work that may keep its address runs on this thread.
+  void begin_work() noexcept {
+    works_on_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+    works_.fetch_add(1, std::memory_order_relaxed);
+  }
+  void end_work() noexcept { works_.fetch_sub(1, std::memory_order_release); }
+  /// Whether such work looks at it that nobody waits for who saves what is here: it writes nothing.
+  [[nodiscard]] bool is_read_by_work() const noexcept {
+    return works_.load(std::memory_order_acquire) != 0 && hazards_.writes_ended_well(whole());
+  }
+  /// The thread of the latest such work.
+  [[nodiscard]] std::thread::id works_on() const noexcept { return works_on_.load(std::memory_order_relaxed); }
+
   /// Whether somebody may be writing here, by an address he has, to bytes that are current elsewhere, too.
   [[nodiscard]] bool may_be_written_by_address() const noexcept { return exposed_for_writing_ || leased(); }
   /// Where leases come in without the lock, if there is such a place.
@@ -194,6 +209,8 @@ class Storage {
   std::atomic<LeaseCell const*> door_{nullptr};  ///< a lease that ends may take it away
   bool locked_ = false;                          ///< in place
   std::atomic<unsigned> leases_{0};              ///< but for those that came in by the door
+  std::atomic<unsigned> works_{0};               ///< that run, and may keep the address
+  std::atomic<std::thread::id> works_on_{};
 };
 
 }  // namespace unimem::detail

@@ -194,33 +194,6 @@ TEST_F(Lifetime, BorrowedMemoryIsItsOwnersAgainWhenTheBufferIsGone) {
   EXPECT_EQ(result.to_vector(), counting(100)) << "its destructor did wait: the memory is not the library's to keep";
 }
 
-TEST_F(Lifetime, WorkMayTurnItsMemoryIntoALeaseAndUntilThenItHoldsNothing) {
-  auto buffer = synchronized();
-  Operand const operand{&buffer.core(), {0, buffer.size_bytes()}, Intent::read_write};
-  LeaseOption option;
-  DeviceMemory used;
-  auto& queue = first;
-  use_on_device(queue, {&operand, 1}, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
-    option = buffer.core().lease_option(sim, operand.range);
-    used = memory.front();
-    for (auto const need : needs) queue.wait(need);
-    return queue.record();
-  }).wait();
-  buffer.sync_to_host();
-  auto const before = active();
-  {
-    auto lease = option.take();
-    EXPECT_EQ(lease.memory(), used);
-    EXPECT_THROW(buffer.release_device(), InvalidArgument);
-    buffer.free();
-    EXPECT_EQ(active(), before) << "it is the lease's now";
-  }
-  sim.synchronize();
-  EXPECT_EQ(active(), 0U);
-  EXPECT_EQ(option.take().memory(), DeviceMemory{}) << "what is gone is nobody's";
-  EXPECT_EQ(LeaseOption{}.take().memory(), DeviceMemory{});
-}
-
 /// Work that is the last owner of its buffer, on a device that has room for one buffer at a time.
 class LastOwners : public BufferTest {
  protected:

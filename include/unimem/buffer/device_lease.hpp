@@ -43,6 +43,20 @@ class UNIMEM_API DeviceLease {
   DeviceMemory memory_;
 };
 
+/// A share in the device memory of an operand while work that knows its address runs: nobody else gets the memory
+/// before, whatever becomes of the buffer, and who would evict it asks again later. Move-only.
+class UNIMEM_API WorkHold {
+ public:
+  WorkHold() = default;
+  explicit WorkHold(std::shared_ptr<detail::Storage> storage) noexcept;
+  WorkHold(WorkHold&&) noexcept = default;
+  WorkHold& operator=(WorkHold&&) = delete;
+  ~WorkHold();
+
+ private:
+  std::shared_ptr<detail::Storage> storage_;
+};
+
 /// What may become a lease on the memory of an operand while work uses it, without the lock of its buffer. Until then
 /// it keeps nothing: the memory is evicted, freed and recycled as if there were none. A plain value.
 class UNIMEM_API LeaseOption {
@@ -54,6 +68,11 @@ class UNIMEM_API LeaseOption {
   /// The lease; empty if the buffer has let the memory go. Thread-safe. Only by the work itself, before it ends: until
   /// then the memory is nobody else's.
   [[nodiscard]] DeviceLease take() const;
+
+  /// For the work itself, from its beginning to its end. Holds nothing if the buffer has let the memory go, nor of
+  /// memory that serves the host as well: nobody evicts that, and the last to let go of it may have to wait for that
+  /// very work. Thread-safe.
+  [[nodiscard]] WorkHold hold() const;
 
   /// Whether the buffer has let the memory go. Thread-safe; false may be old at once, true is for good.
   [[nodiscard]] bool gone() const noexcept { return storage_.expired(); }
