@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <vector>
 
 namespace unimem::python {
@@ -40,6 +41,20 @@ void refuse_to_wait_for_itself(Event event) {
     throw UnsupportedOperation("waiting for work", "the queue that this kernel runs on",
                                "it comes after the kernel, or is the kernel itself, and would never end");
   }
+}
+
+/// In a kernel, which may be waited for in its turn.
+bool wait_inside(Event event, std::chrono::steady_clock::time_point until) {
+  bool ended = false;
+  bool const ends = unlocked([&] {
+    LongWait known{event};
+    if (known.never_ends()) return false;
+    ended = wait_until(event, until);
+    return true;
+  });
+  if (ends) return ended;
+  throw UnsupportedOperation("waiting for work", "a queue of another device",
+                             "it waits for this kernel in its turn, and would never end");
 }
 
 void wait_for_all(std::vector<Event> const& events) {
@@ -96,9 +111,10 @@ bool wait_for_end(Event event, double seconds) {
   auto const longest = std::chrono::duration<double>(std::min(seconds, 1e9));
   auto const end = Clock::now() + std::chrono::duration_cast<Clock::duration>(longest);
   bool const looks = on_the_main_thread();
+  bool const inside = calls_inside != 0 && std::isinf(seconds);
   while (true) {
-    auto const until = looks ? std::min(end, Clock::now() + step) : end;
-    bool const ended = unlocked([&] { return wait_until(event, until); });
+    auto const until = looks || inside ? std::min(end, Clock::now() + step) : end;
+    bool const ended = inside ? wait_inside(event, until) : unlocked([&] { return wait_until(event, until); });
     if (looks && PyErr_CheckSignals() != 0) nb::raise_python_error();
     if (ended) return true;
     if (Clock::now() >= end) return false;

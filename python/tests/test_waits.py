@@ -117,6 +117,61 @@ def test_a_wait_with_a_timeout_says_whether_the_work_has_ended(sim):
             event.wait(timeout=wrong)
 
 
+def in_a_ring(devices, wait):
+    """What became of kernels that run on these devices at the same time, each waiting for the next one's event."""
+    events, all_run = [], threading.Barrier(len(devices) + 1)
+    outcome = [None] * len(devices)
+
+    def kernel_of(number):
+        def waits(x):
+            all_run.wait(60)
+            try:
+                outcome[number] = wait(events[(number + 1) % len(events)])
+            except unimem.Error as error:
+                outcome[number] = type(error)
+                raise
+
+        return unimem.Kernel("waits").host(waits)
+
+    buffers = [UnifiedBuffer(10, device=one).fill(0) for one in devices]
+    events += [unimem.launch(kernel_of(i), 1, unimem.readwrite(one)) for i, one in enumerate(buffers)]
+    all_run.wait(60)
+    for one in events:
+        try:
+            one.wait()
+        except unimem.KernelError:
+            pass
+    return outcome
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_of_kernels_on_several_devices_that_wait_for_each_other_one_is_refused_it(count):
+    outcome = in_a_ring([unimem.device("sim") for _ in range(count)], lambda event: event.wait())
+    assert sorted(one.__name__ for one in outcome) == ["KernelError"] * (count - 1) + ["UnsupportedOperation"]
+
+
+def test_who_waits_for_a_while_is_not_taken_for_one_who_waits_for_ever():
+    outcome = in_a_ring([unimem.device("sim") for _ in range(2)], lambda event: event.wait(timeout=0.05))
+    assert False in outcome and set(outcome) <= {False, True}
+
+
+def test_kernels_wait_for_other_devices_that_wait_for_others_in_their_turn(sim, other_sim):
+    buffers = [UnifiedBuffer(10, device=one).fill(0) for one in (sim, other_sim, unimem.device("sim"))]
+    go, begun, events = threading.Event(), threading.Semaphore(0), []
+
+    def waits(x):
+        before = events[-1] if events else None
+        begun.release()
+        x.fill(7 if go.wait(60) and before is None else before.wait() + 1)
+
+    for one in buffers:
+        event = unimem.launch(unimem.Kernel("waits").host(waits), 1, unimem.readwrite(one))
+        assert begun.acquire(timeout=60)
+        events.append(event)
+    go.set()
+    assert events[-1].wait() and [int(one.to_numpy().max()) for one in buffers] == [7, 2, 2]
+
+
 def test_an_event_can_be_awaited_and_raises_what_the_work_raised(sim):
     buffer = UnifiedBuffer(10, device=sim)
     buffer.fill(1)

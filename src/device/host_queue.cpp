@@ -100,9 +100,9 @@ void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
   }
 }
 
-bool HostExecutor::works_here() noexcept {
+std::thread::id HostExecutor::works_on() noexcept {
   Lock const lock{mutex_};
-  return runner_ != Runner::nobody && AtWork::is_in_work_of(runs_on_);
+  return runner_ == Runner::nobody ? std::thread::id{} : runs_on_;
 }
 
 void HostExecutor::hush() noexcept {

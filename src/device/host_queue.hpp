@@ -51,7 +51,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   }
   void poll() noexcept override {}  // the worker makes progress by itself
   [[nodiscard]] bool needs_polling() const noexcept override { return false; }
-  [[nodiscard]] bool works_here() noexcept override;
+  [[nodiscard]] std::thread::id works_on() noexcept override;
   void hush() noexcept override;
   void await_quiet(std::chrono::steady_clock::time_point until) noexcept override;
 

@@ -171,13 +171,13 @@ void QueueControl::wait(Ticket ticket) noexcept {
   }
 }
 
-bool QueueControl::works_here() noexcept {
+std::thread::id QueueControl::works_on() noexcept {
   std::shared_ptr<Waiter> waiter;
   {
     std::lock_guard const lock{mutex_};
     waiter = waiter_;
   }
-  return waiter && waiter->works_here();
+  return waiter ? waiter->works_on() : std::thread::id{};
 }
 
 void Waiter::wait_until(QueueControl const& control, Ticket ticket,

@@ -16,6 +16,7 @@
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <vector>
 
 namespace unimem::detail {
@@ -43,8 +44,8 @@ class Waiter {
   /// Whether work may have ended without `QueueControl::finish` being called until somebody polls or waits.
   [[nodiscard]] virtual bool needs_polling() const noexcept { return true; }
 
-  /// Whether this thread is in the middle of carrying out the queue's work: waiting for it would be waiting for itself.
-  [[nodiscard]] virtual bool works_here() noexcept { return false; }
+  /// Which thread is in the middle of carrying out the queue's work, if one of the host's does.
+  [[nodiscard]] virtual std::thread::id works_on() noexcept { return {}; }
 };
 
 /// What events point to: the ids, counts and errors of one queue. Control blocks are never freed, so that an event
@@ -104,8 +105,8 @@ class QueueControl {
   /// The same until that moment at most.
   void wait_until(Ticket ticket, std::chrono::steady_clock::time_point until) noexcept;
 
-  /// Whether this thread is in the middle of the queue's work.
-  [[nodiscard]] bool works_here() noexcept;
+  /// Which thread is in the middle of the queue's work, if one of the host's does.
+  [[nodiscard]] std::thread::id works_on() noexcept;
 
   /// What an event points to; null for none.
   [[nodiscard]] static QueueControl* of(Event event) noexcept { return event.control_; }

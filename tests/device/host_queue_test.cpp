@@ -6,8 +6,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <future>
 #include <latch>
 #include <optional>
@@ -106,6 +108,52 @@ TEST(HostQueue, WorkKnowsThatItWouldWaitForItself) {
   EXPECT_FALSE(waits_for_itself(event)) << "this thread is in the middle of nothing";
   event.wait();
   EXPECT_THAT(seen, ::testing::ElementsAre(true, true, false, false, false));
+}
+
+TEST(HostQueue, OfThoseWhoWaitForEachOtherOneIsTold) {
+  constexpr std::size_t count = 3;
+  std::array<TaskQueue, count> queues;
+  std::array<Event, count> events;
+  std::latch submitted{1}, all_run{count};
+  std::atomic<int> told{0};
+  for (std::size_t i = 0; i < count; ++i) {
+    events[i] = queues[i].submit([&, i] {
+      submitted.wait();
+      all_run.arrive_and_wait();
+      auto const next = events[(i + 1) % count];
+      LongWait known{next};
+      while (!wait_until(next, std::chrono::steady_clock::now() + std::chrono::milliseconds(1))) {
+        if (!known.never_ends()) continue;
+        ++told;
+        return;
+      }
+    });
+  }
+  EXPECT_FALSE(LongWait{events[0]}.never_ends()) << "this thread is in the middle of nothing";
+  submitted.count_down();
+  while (!all_run.try_wait()) std::this_thread::yield();  // each by its own worker
+  for (auto const event : events) event.wait();
+  EXPECT_EQ(told, 1);
+}
+
+TEST(HostQueue, WhoWaitsForWorkThatWaitsForNobodyIsToldNothing) {
+  TaskQueue first, second;
+  std::latch begun{1}, go{1};
+  auto const ends = first.submit([&] {
+    begun.count_down();
+    go.wait();
+  });
+  std::vector<bool> seen;
+  begun.wait();
+  auto const waits = second.submit([&] {
+    LongWait known{ends};
+    seen.push_back(known.never_ends());
+    go.count_down();
+    ends.wait();
+    seen.push_back(known.never_ends());
+  });
+  waits.wait();
+  EXPECT_THAT(seen, ::testing::ElementsAre(false, false));
 }
 
 TEST(HostQueue, AWaiterRunsNoFurtherThanItMust) {

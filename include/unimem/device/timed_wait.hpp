@@ -4,6 +4,7 @@
 #include <unimem/device/event.hpp>
 
 #include <chrono>
+#include <thread>
 
 namespace unimem {
 
@@ -18,7 +19,34 @@ namespace unimem {
 
 /// Whether waiting for the event would never end, because this thread is in the middle of work that the event's work
 /// comes behind, or of that work itself: a host kernel that is about to wait for its own queue. Known of `cpu` and
-/// `sim`, where the host carries work out; not where work of another queue waits for it in its turn. Thread-safe.
+/// `sim`, where the host carries work out; where work of other queues waits for it in its turn, see `LongWait`.
+/// Thread-safe.
 [[nodiscard]] UNIMEM_API bool waits_for_itself(Event event) noexcept;
+
+/// On the stack of a thread that waits for the event however long it takes, in the middle of work of the host's: so
+/// those learn of it who wait for that work, and are about to wait for each other. What work needs before it begins is
+/// not known of in this way.
+class UNIMEM_API LongWait {
+ public:
+  explicit LongWait(Event event) noexcept;
+  LongWait(LongWait const&) = delete;
+  LongWait& operator=(LongWait const&) = delete;
+  ~LongWait();
+
+  /// Whether it would never end, because the work that is waited for, or what it comes behind, waits for another, and
+  /// so on until one waits for the work of this very thread. Of those who wait for each other one is told so, who then
+  /// counts as waiting no longer. It may come about later, too: who waits asks now and then. Takes as many steps as
+  /// there are waits.
+  [[nodiscard]] bool never_ends() noexcept;
+
+ private:
+  void leave() noexcept;
+
+  Event event_;
+  std::thread::id thread_;
+  LongWait* previous_ = nullptr;
+  LongWait* next_ = nullptr;
+  bool listed_ = false;
+};
 
 }  // namespace unimem
