@@ -2,11 +2,14 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 
+#include "core/held_over_fork.hpp"
+
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include <array>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 
@@ -60,6 +63,12 @@ void set_log_level(LogLevel level) {
 
 void log(LogLevel level, std::string_view message) noexcept {
   try {
+    if (!logger().should_log(spdlog_level(level))) return;
+    // The sink has a lock of its own, which would stay held in a child that is forked meanwhile.
+    static auto& mutex = *new std::mutex;
+    static auto const& held = *new detail::HeldOverFork(detail::HeldOverFork::Order::last, mutex);
+    static_cast<void>(held);
+    std::lock_guard const lock{mutex};
     logger().log(spdlog_level(level), message);
   } catch (...) {  // NOLINT(bugprone-empty-catch): a line that cannot be written must not become an error of its own
   }

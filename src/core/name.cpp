@@ -1,19 +1,20 @@
 #include <unimem/core/name.hpp>
 
+#include "core/held_over_fork.hpp"
+
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <string>
 #include <unordered_map>
 
-#include <pthread.h>
-
 namespace unimem {
 namespace {
+
+using detail::HeldOverFork;
 
 struct Stored {
   std::string text;
@@ -30,10 +31,9 @@ Table& table() {
   return instance;
 }
 
-/// A child that is forked while another thread makes a name finds the table whole, and free.
 void mind_forks() {
-  static int const minded = pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
-  if (minded != 0) throw std::bad_alloc();
+  static auto const& held = *new HeldOverFork(HeldOverFork::Order::last, mutex);
+  static_cast<void>(held);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <unimem/device/pages.hpp>
 
+#include "core/held_over_fork.hpp"
 #include "device/page_set.hpp"
 
 #include <cstddef>
@@ -48,7 +49,7 @@ class PageOwner {
 /// Thread-safe.
 class HostPages final : public PageSource {
  public:
-  explicit HostPages(PageOwner& owner) noexcept : owner_(owner) {}
+  explicit HostPages(PageOwner& owner) : owner_(owner) {}
 
   /// Whether this kernel can move pages without leaving a hole. Tried out once.
   [[nodiscard]] static bool supported() noexcept;
@@ -113,6 +114,7 @@ class HostPages final : public PageSource {
   std::map<std::uintptr_t, Reservation> reservations_;
   std::map<std::uintptr_t, std::size_t> parked_;  ///< handles that are out, and their sizes
   Pieces pieces_;                                 ///< parked, or open in a reservation
+  HeldOverFork held_{HeldOverFork::Order::pages, mutex_};
 };
 
 }  // namespace unimem::detail

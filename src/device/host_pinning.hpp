@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/held_over_fork.hpp"
+
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -56,6 +58,7 @@ class HostPinning {
   std::mutex mutex_;
   PinningDriver* driver_ = nullptr;
   std::map<void*, Pinned> pinned_;
+  HeldOverFork held_{HeldOverFork::Order::device, mutex_};
 };
 
 }  // namespace unimem::detail

@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 
+#include "core/held_over_fork.hpp"
 #include "pool/address_table.hpp"
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <list>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -34,6 +36,12 @@ struct AddressBook::Inside {
   Name name;
   std::array<Shard, std::size_t{1} << shard_bits> shards{};
   std::atomic<std::uint64_t> refused{0};
+  std::list<HeldOverFork> held{};
+
+  /// Throws std::bad_alloc.
+  void enlist() {
+    for (auto& one : shards) held.emplace_back(HeldOverFork::Order::pool, one.mutex);
+  }
 
   [[nodiscard]] Shard& shard(std::uintptr_t address) noexcept {
     return shards[static_cast<std::size_t>(address_hash(address) >> (64 - shard_bits))];
@@ -47,7 +55,9 @@ struct AddressBook::Inside {
 };
 
 AddressBook::AddressBook(MemoryPool& pool, char const* what, Name name)
-    : inside_(std::make_unique<Inside>(pool, what, name)) {}
+    : inside_(std::make_unique<Inside>(pool, what, name)) {
+  inside_->enlist();
+}
 
 AddressBook::~AddressBook() {
   auto const left = statistics();

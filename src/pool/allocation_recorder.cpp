@@ -8,7 +8,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -76,8 +75,6 @@ AllocationRecorder* AllocationRecorder::of_process() noexcept {
   }();
   static bool const watched = [] {
     if (recorder == nullptr) return false;
-    pthread_atfork([] { recorder->before_fork(); }, [] { recorder->after_fork(false); },
-                   [] { recorder->after_fork(true); });
     return std::atexit([] { recorder->at_exit(); }) == 0;
   }();
   static_cast<void>(watched);
@@ -85,7 +82,11 @@ AllocationRecorder* AllocationRecorder::of_process() noexcept {
 }
 
 AllocationRecorder::AllocationRecorder(UniqueFd file, std::string path)
-    : file_(std::move(file)), path_(std::move(path)), kept_(header) {
+    : file_(std::move(file)),
+      path_(std::move(path)),
+      kept_(header),
+      held_(HeldOverFork::Order::last, {[this](HeldOverFork::Deadline deadline) { return before_fork(deadline); },
+                                        [this](bool in_child) { after_fork(in_child); }}) {
   flush();  // a file that cannot be written is noticed now
 }
 
@@ -145,9 +146,10 @@ void AllocationRecorder::end(std::string_view reason) noexcept {
   sizes_.clear();
 }
 
-void AllocationRecorder::before_fork() noexcept {
-  mutex_.lock();
+bool AllocationRecorder::before_fork(HeldOverFork::Deadline deadline) noexcept {
+  if (!HeldOverFork::lock_by(deadline, mutex_)) return false;
   flush();  // or both would write it
+  return true;
 }
 
 void AllocationRecorder::after_fork(bool in_child) noexcept {

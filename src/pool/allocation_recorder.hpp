@@ -3,6 +3,7 @@
 #include <unimem/core/name.hpp>
 #include <unimem/device/event.hpp>
 
+#include "core/held_over_fork.hpp"
 #include "core/unique_fd.hpp"
 #include "pool/block.hpp"
 
@@ -64,7 +65,7 @@ class AllocationRecorder {
   void flush() noexcept;
   void end(std::string_view reason) noexcept;
 
-  void before_fork() noexcept;
+  [[nodiscard]] bool before_fork(HeldOverFork::Deadline deadline) noexcept;
   void after_fork(bool in_child) noexcept;
   void at_exit() noexcept;
 
@@ -74,6 +75,7 @@ class AllocationRecorder {
   std::string kept_;
   bool at_once_ = false;                                 ///< nobody would write later what is kept now
   std::unordered_map<Block const*, std::size_t> sizes_;  ///< asked for, of what is live
+  HeldOverFork held_;
 };
 
 }  // namespace unimem::detail

@@ -3,6 +3,7 @@
 #include <unimem/device/device.hpp>
 #include <unimem/device/memory.hpp>
 
+#include "core/held_over_fork.hpp"
 #include "pool/page_arena.hpp"
 #include "pool/slabs.hpp"
 
@@ -100,6 +101,15 @@ class Extents final : private SlabMemory {
 
   /// Keeps everything as it is. Waits for pages that are being moved: not to be asked for under the pool's lock.
   [[nodiscard]] std::unique_lock<std::mutex> hold() const { return std::unique_lock{mutex_}; }
+
+  /// The same while the process forks, if it can be had by then.
+  [[nodiscard]] bool hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
+    return HeldOverFork::lock_by(deadline, mutex_);
+  }
+  void let_go_after_fork() noexcept { mutex_.unlock(); }
+
+  /// Bytes that are out. While it is held.
+  [[nodiscard]] std::size_t used() const noexcept { return used_now(); }
 
   /// Calls `each(bytes)` for every run of whole free pages. While it is held.
   template <class Each>

@@ -99,7 +99,7 @@ std::size_t Magazines::take_half(std::size_t bytes, std::span<Block*, Magazine::
 }
 
 void Magazines::wait_for_owner() const noexcept {
-  while (inside_.load(std::memory_order_acquire)) std::this_thread::yield();
+  while (!is_left()) std::this_thread::yield();
 }
 
 }  // namespace unimem::detail

@@ -50,6 +50,15 @@ class Memberships {
   }
 
   void add(std::uint64_t pool, std::shared_ptr<ThreadMagazines> thread) {
+    static HeldOverFork const& free_in_child =
+        *new HeldOverFork(HeldOverFork::Order::last, {[](HeldOverFork::Deadline) { return true; },
+                                                      [](bool in_child) {
+                                                        // A pool that was ending in another thread may have had them.
+                                                        if (!in_child || ended) return;
+                                                        for (auto& [number, one] : mine().all_)
+                                                          HeldOverFork::renew(one->mutex);
+                                                      }});
+    static_cast<void>(free_in_child);
     std::erase_if(all_, [](auto const& one) {
       std::lock_guard const lock{one.second->mutex};
       return one.second->core == nullptr;
@@ -206,17 +215,22 @@ Magazines* Parking::enroll() noexcept {
 
 void Parking::seize_all() noexcept {
   if (seizures_++ != 0) return;
+  say_seized();
+  for (auto const& thread : threads_) thread->magazines.wait_for_owner();
+}
+
+void Parking::say_seized() noexcept {
   bool others = false;
   for (auto const& thread : threads_) {
     thread->magazines.seize();
     others = others || thread->owner != std::this_thread::get_id();
   }
   if (others) heavy_barrier();
-  for (auto const& thread : threads_) thread->magazines.wait_for_owner();
 }
 
 void Parking::release_all() noexcept {
-  if (--seizures_ != 0) return;
+  // In a child whose parent's thread forked while it had seized them they have been given up already.
+  if (seizures_ == 0 || --seizures_ != 0) return;
   for (auto const& thread : threads_) thread->magazines.give_up();
 }
 
@@ -254,6 +268,30 @@ void Parking::close() noexcept {
     std::lock_guard const lock{thread->mutex};
     thread->core = nullptr;
   }
+}
+
+bool Parking::hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
+  if (!HeldOverFork::lock_by(deadline, mutex_)) return false;
+  if (seizures_++ == 0) say_seized();
+  bool const left = HeldOverFork::wait_by(deadline, [&] {
+    return std::ranges::all_of(threads_, [](auto const& one) { return one->magazines.is_left(); });
+  });
+  if (!left) let_go_after_fork(false);
+  return left;
+}
+
+void Parking::let_go_after_fork(bool in_child) noexcept {
+  if (in_child) {
+    seizures_ = 1;
+    for (auto const& thread : threads_) {
+      // Its owner is not here, and may just have looked whether it may come in, or have been taking its leave.
+      if (thread->owner == std::this_thread::get_id()) continue;
+      thread->magazines.leave();
+      HeldOverFork::renew(thread->mutex);
+    }
+  }
+  release_all();
+  mutex_.unlock();
 }
 
 void Parking::retire(ThreadMagazines& thread) noexcept {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/held_over_fork.hpp"
 #include "pool/depots.hpp"
 #include "pool/magazines.hpp"
 
@@ -134,6 +135,11 @@ class Parking {
   /// A thread that ends takes its leave.
   void retire(ThreadMagazines& thread) noexcept;
 
+  /// Keeps everything where it is while the process forks, for the core to be held after this; false, and nothing is
+  /// kept, if that cannot be by then. What other threads had stays there in a child, to be brought back as ever.
+  [[nodiscard]] bool hold_over_fork(HeldOverFork::Deadline deadline) noexcept;
+  void let_go_after_fork(bool in_child) noexcept;
+
  private:
   /// What the table does not know.
   [[nodiscard]] Magazines* own_elsewhere() const noexcept;
@@ -146,6 +152,8 @@ class Parking {
 
   // With mutex_.
   void seize_all() noexcept;
+  /// The first half of it: owners see it, or are seen inside.
+  void say_seized() noexcept;
   void release_all() noexcept;
 
   PoolCore& core_;

@@ -292,7 +292,7 @@ void PoolCore::validate() const {
     auto const whole = extents_ == nullptr ? Extents::Counts{} : extents_->counts();
     auto const reserved = extents_ == nullptr ? counts.active_bytes + free_.bytes() : whole.reserved;
     if (extents_ != nullptr && growing_ == 0 && returning_ == 0)
-      extents_->validate(counts.active_bytes + free_.bytes());
+      extents_->validate(counts.active_bytes + free_.bytes() + stranded_);
     check(counts.active_bytes + free_.bytes() + whole.returnable <= reserved || extents_ == nullptr,
           "more is in use and cached than reserved");
     check(seen.active_allocations == counts.active_allocations, "the live blocks are not as many as counted");

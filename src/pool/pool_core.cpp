@@ -71,7 +71,9 @@ PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
       objects_(device, location, options_.upstream),
       eraser_(options_.zero_on_release ? std::make_unique<Eraser>(device, location) : nullptr),
       max_bytes_(options_.max_bytes),
-      parking_(*this, use_of_parking()) {}
+      parking_(*this, use_of_parking()),
+      held_(HeldOverFork::Order::pool, {[this](HeldOverFork::Deadline deadline) { return hold_over_fork(deadline); },
+                                        [this](bool in_child) { let_go_after_fork(in_child); }}) {}
 
 void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
   auto& self = *core;
@@ -307,6 +309,7 @@ Block* PoolCore::make(Lock& lock, std::size_t capacity, std::size_t bytes, Acqui
                       std::string& refusal, Source const& source) {
   auto fresh = descriptor();
   growing_ += capacity;
+  auto const forks = forks_;
   lock.unlock();
   Extents::Piece piece;
   std::exception_ptr failure;
@@ -316,7 +319,7 @@ Block* PoolCore::make(Lock& lock, std::size_t capacity, std::size_t bytes, Acqui
     failure = std::current_exception();
   }
   lock.lock();
-  growing_ -= capacity;
+  settle(growing_, capacity, forks);
   changed();
 
   if (piece.memory.empty()) spare_.splice(spare_.end(), fresh);

@@ -2,6 +2,7 @@
 
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/held_over_fork.hpp"
 #include "core/poison.hpp"
 #include "pool/block.hpp"
 #include "pool/eraser.hpp"
@@ -48,6 +49,9 @@ class AllocationRecorder;
 ///
 /// A block that cannot be overwritten goes back to the driver. What is part of a page cannot go alone: it stays out of
 /// use, counted as in use by nobody's hand, until the pool ends.
+///
+/// A forked child has the pool whole, less what other threads held of it: their blocks stay in use, and what they had
+/// in transit is nobody's.
 ///
 /// Thread-safe.
 class PoolCore {
@@ -110,6 +114,10 @@ class PoolCore {
   [[nodiscard]] bool set_marks(std::size_t below, std::size_t above) noexcept;
   [[nodiscard]] bool has_left_marks() const noexcept { return left_marks_.load(std::memory_order_relaxed); }
   void validate() const;
+
+  /// Keeps everything where it is while the process forks; false, and nothing is kept, if that cannot be by then.
+  [[nodiscard]] bool hold_over_fork(HeldOverFork::Deadline deadline) noexcept;
+  void let_go_after_fork(bool in_child) noexcept;
 
   [[nodiscard]] Device& device() const noexcept { return device_; }
   [[nodiscard]] Location location() const noexcept { return location_; }
@@ -227,6 +235,9 @@ class PoolCore {
   void uncount(std::size_t bytes) noexcept;
   [[nodiscard]] std::vector<OutOfMemory::Holder> holders_locked(std::size_t most) const;
   void changed() noexcept;
+  /// Takes back what was counted as in transit when there had been so many `forks`: in a child of one since, it has
+  /// been.
+  void settle(std::size_t& in_transit, std::size_t bytes, unsigned forks) noexcept;
 
   /// Under AddressSanitizer, makes a cached block's host memory an error to touch, and back.
   void hide(Block const& block) noexcept;
@@ -246,6 +257,7 @@ class PoolCore {
   std::condition_variable changed_;
   std::uint64_t changes_ = 0;
   unsigned waiting_ = 0;  ///< for a change
+  unsigned forks_ = 0;    ///< that this process has come from since the pool was made
   std::size_t max_bytes_;
   FreeBlocks free_;
   BlockList live_;
@@ -253,6 +265,7 @@ class PoolCore {
   BlockList spare_;               ///< descriptors without memory
   std::size_t growing_ = 0;       ///< in transit from the driver, or from the extents, bytes
   std::size_t returning_ = 0;     ///< in transit back, bytes
+  std::size_t stranded_ = 0;      ///< was in transit when this process was forked: nobody knows where, bytes of extents
   unsigned inside_ = 0;           ///< calls that a pool's end may overtake and that are not done yet
   std::uint64_t idle_until_ = 0;  ///< the last release before idle blocks were last looked for
   Time idle_since_{};             ///< when the extents' idle pages were last looked at
@@ -264,6 +277,7 @@ class PoolCore {
   std::atomic<bool> left_marks_{false};  ///< a hint to look; publishes nothing
   mutable Parking parking_;
   std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone: nothing is handed out any more
+  HeldOverFork held_;
 };
 
 }  // namespace unimem::detail

@@ -2,6 +2,8 @@
 #include <unimem/pool/memory_pool.hpp>
 #include <unimem/pool/pool_keeper.hpp>
 
+#include "core/held_over_fork.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +16,10 @@ namespace unimem {
 class PoolKeeper::Inside {
  public:
   Inside(MemoryPool& pool, std::chrono::nanoseconds interval)
-      : pool_(pool), interval_(interval), thread_([this] { keep(); }) {}
+      : pool_(pool),
+        interval_(interval),
+        held_(detail::HeldOverFork::Order::pool, mutex_, [this] { detail::HeldOverFork::renew(over_now_); }),
+        thread_([this] { keep(); }) {}
   Inside(Inside const&) = delete;
   Inside& operator=(Inside const&) = delete;
 
@@ -42,6 +47,7 @@ class PoolKeeper::Inside {
   std::mutex mutex_;
   std::condition_variable over_now_;
   bool over_ = false;
+  detail::HeldOverFork held_;
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -138,6 +138,7 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
     counts_.size_classes[size_class(block.capacity())].pooled_bytes -= block.capacity();
   }
   returning_ += bytes;
+  auto const forks = forks_;
   // Who would use it again is its own upstream alone, once the pool has ended.
   bool const last = self_ != nullptr && !objects_.has_upstream();
   lock.unlock();
@@ -156,7 +157,7 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
     for (auto& block : victims) objects_.give(std::exchange(block.memory, {}));
   }
   lock.lock();
-  returning_ -= bytes;
+  settle(returning_, bytes, forks);
   spare_.splice(spare_.end(), victims);
   bytes -= keep_out_of_use(std::move(unerased));
   if (self_ != nullptr) give_back_withheld(lock);  // the pool has ended meanwhile
@@ -202,6 +203,10 @@ void PoolCore::withdraw(Lock& lock, Block& block, std::size_t bytes) noexcept {
 void PoolCore::give_back_withheld(Lock& lock) noexcept {
   for (auto& block : withheld_) count_out(block);
   give_back(lock, std::exchange(withheld_, {}));
+}
+
+void PoolCore::settle(std::size_t& in_transit, std::size_t bytes, unsigned forks) noexcept {
+  if (forks == forks_) in_transit -= bytes;
 }
 
 void PoolCore::changed() noexcept {

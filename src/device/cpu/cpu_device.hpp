@@ -2,6 +2,7 @@
 
 #include <unimem/device/device.hpp>
 
+#include "core/held_over_fork.hpp"
 #include "device/cpu/container_limit.hpp"
 #include "device/host_pages.hpp"
 
@@ -69,6 +70,7 @@ class CpuDevice final : public Device, private PageOwner {
   std::atomic<std::size_t> live_bytes_{0};
   std::atomic<std::size_t> unasked_bytes_{0};  ///< that may be taken before the container is looked at again
   HostPages pages_;
+  HeldOverFork held_{HeldOverFork::Order::memory, asking_};
 };
 
 }  // namespace unimem::detail

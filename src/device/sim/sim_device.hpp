@@ -81,6 +81,7 @@ class SimDevice final : public Device, private PageOwner {
   std::size_t live_bytes_ = 0;                         ///< allocations and pages
   std::map<std::uintptr_t, std::size_t> allocations_;  ///< address to bytes
   HostPages pages_;
+  HeldOverFork held_{HeldOverFork::Order::memory, mutex_};
 };
 
 /// The error of a command that a simulated device did not carry out.

@@ -1,5 +1,6 @@
 #include <unimem/core/error.hpp>
 
+#include "core/held_over_fork.hpp"
 #include "device/sim/sim_device.hpp"
 
 #include <fmt/format.h>
@@ -15,6 +16,7 @@ namespace {
 struct Sims {
   std::mutex mutex;
   std::vector<std::unique_ptr<detail::SimDevice>> devices;
+  detail::HeldOverFork held{detail::HeldOverFork::Order::device, mutex};
 };
 
 /// Never destroyed: devices live as long as the process.

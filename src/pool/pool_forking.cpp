@@ -1,0 +1,32 @@
+#include "pool/pool_core.hpp"
+
+// What a pool does when the process forks.
+
+namespace unimem::detail {
+
+bool PoolCore::hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
+  // In the order in which a thread that needs them all takes them.
+  if (extents_ != nullptr && !extents_->hold_over_fork(deadline)) return false;
+  if (parking_.hold_over_fork(deadline)) {
+    if (HeldOverFork::lock_by(deadline, mutex_)) return true;
+    parking_.let_go_after_fork(false);
+  }
+  if (extents_ != nullptr) extents_->let_go_after_fork();
+  return false;
+}
+
+void PoolCore::let_go_after_fork(bool in_child) noexcept {
+  if (in_child) {
+    ++forks_;
+    growing_ = returning_ = 0;
+    waiting_ = 0;
+    HeldOverFork::renew(changed_);
+    // The extents had handed it out, or not got it back, and who was to see to that is not here.
+    if (extents_ != nullptr) stranded_ = extents_->used() - counts_.active_bytes - free_.bytes();
+  }
+  mutex_.unlock();
+  parking_.let_go_after_fork(in_child);
+  if (extents_ != nullptr) extents_->let_go_after_fork();
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,252 @@
+#include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/pool/address_book.hpp>
+#include <unimem/pool/memory_pool.hpp>
+#include <unimem/pool/pool_keeper.hpp>
+
+#include "forked_child.hpp"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+// Children of a process whose other threads were in the middle of a pool when it forked: they have the pool whole.
+
+namespace unimem {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
+constexpr int rounds = 60;
+
+struct Case {
+  char const* name;
+  std::function<std::unique_ptr<MemoryPool>()> make;
+};
+
+std::unique_ptr<MemoryPool> on_sim(PoolOptions options) {
+  return std::make_unique<MemoryPool>(make_sim({.memory_bytes = 256 * MiB}), Location::device, std::move(options));
+}
+
+std::vector<Case> cases() {
+  return {
+      {"of_the_host", [] { return std::make_unique<MemoryPool>(device("cpu"), Location::host); }},
+      {"of_pages", [] { return on_sim({.backing = PoolBacking::pages}); }},
+      {"of_allocations", [] { return on_sim({.backing = PoolBacking::allocations}); }},
+      {"that_is_small", [] { return on_sim({.max_bytes = 16 * MiB, .backing = PoolBacking::pages}); }},
+      {"that_keeps_little", [] { return on_sim({.release_threshold = MiB}); }},
+      {"that_looks_at_ages", [] { return on_sim({.trim_interval = 1ms}); }},
+      {"that_erases",
+       [] {
+         return std::make_unique<MemoryPool>(device("cpu"), Location::host, PoolOptions{.zero_on_release = true});
+       }},
+  };
+}
+
+/// What the threads of the parent go on doing.
+void use(MemoryPool& pool, unsigned seed, std::atomic<bool> const& done) {
+  constexpr std::array sizes{64 * std::size_t{1}, KiB, 8 * KiB, 100 * KiB, MiB, 3 * MiB, 5 * MiB};
+  std::minstd_rand random{seed};
+  std::array<Allocation, 16> held;
+  while (!done) {
+    auto const what = random() % 100;
+    try {
+      if (what == 0) pool.trim(MiB);
+      if (what == 1) static_cast<void>(pool.statistics());
+      if (what == 2) pool.trim_idle();
+      auto& one = held[random() % held.size()];
+      one = {};
+      if (what > 30) one = pool.acquire(sizes[random() % sizes.size()] + random() % KiB);
+    } catch (OutOfMemory const&) {  // the others have it
+      held = {};
+    }
+  }
+}
+
+/// Everything a program does with a pool, alone.
+int use_alone(MemoryPool& pool) {
+  auto const before = pool.statistics();
+  pool.validate();
+  for (int again = 0; again < 3; ++again) {
+    std::vector<Allocation> held;
+    std::size_t bytes = 0;
+    for (std::size_t const size : {64 * std::size_t{1}, 900 * std::size_t{1}, 10 * KiB, 200 * KiB, 2 * MiB}) {
+      try {
+        held.push_back(pool.acquire(size));
+      } catch (OutOfMemory const&) {  // the threads of the parent have it for ever
+        continue;
+      }
+      if (auto* const data = held.back().data()) std::memset(data, 0x5A, size);
+      bytes += held.back().capacity();
+    }
+    auto const now = pool.statistics();
+    EXPECT_HERE(now.active_allocations == before.active_allocations + held.size());
+    EXPECT_HERE(now.active_bytes == before.active_bytes + bytes);
+    pool.validate();
+  }
+  EXPECT_HERE(pool.statistics().active_bytes == before.active_bytes);
+  pool.trim();
+  pool.validate();
+  std::thread([&] { static_cast<void>(pool.acquire(KiB)); }).join();
+  EXPECT_HERE(pool.statistics().active_allocations == before.active_allocations);
+  pool.validate();
+  return 0;
+}
+
+/// How the child ended that was forked just now, whatever others were doing.
+int child_that(std::function<int()> const& work) {
+  auto const child = fork();
+  if (child == 0) {
+    alarm(30);  // one that hangs is a failure
+    int code = 1;
+    try {
+      code = work();
+    } catch (std::exception const& error) {
+      std::fprintf(stderr, "%s\n", error.what());
+    }
+    _exit(code);
+  }
+  return ending_of(child);
+}
+
+class ForkedPool : public ::testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
+#endif
+  }
+};
+
+TEST_P(ForkedPool, IsWholeInAChildWhateverThreadsOfTheParentWereDoing) {
+  auto const pool = GetParam().make();
+  std::atomic<bool> done{false};
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned i = 0; i < 4; ++i) threads.emplace_back([&, i] { use(*pool, i + 1, done); });
+    for (int round = 0; round < rounds; ++round) {
+      ASSERT_EQ(child_that([&] { return use_alone(*pool); }), 0) << (done = true);
+      static_cast<void>(pool->acquire(KiB));  // this thread has magazines of its own
+    }
+    done = true;
+  }
+  pool->validate();
+  EXPECT_EQ(pool->statistics().active_allocations, 0U);
+}
+
+TEST_P(ForkedPool, IsWholeInAChildWhileThreadsComeAndGo) {
+  auto const pool = GetParam().make();
+  std::atomic<bool> done{false};
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned i = 0; i < 2; ++i) {
+      threads.emplace_back([&] {
+        while (!done) std::thread([&] { static_cast<void>(pool->acquire(10 * KiB)); }).join();
+      });
+    }
+    for (int round = 0; round < rounds; ++round) {
+      ASSERT_EQ(child_that([&] { return use_alone(*pool); }), 0) << (done = true);
+    }
+    done = true;
+  }
+  pool->validate();
+  EXPECT_EQ(pool->statistics().active_allocations, 0U);
+}
+
+TEST_P(ForkedPool, CanEndInAChild) {
+  auto pool = GetParam().make();
+  std::atomic<bool> done{false};
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned i = 0; i < 3; ++i) threads.emplace_back([&, i] { use(*pool, i + 1, done); });
+    for (int round = 0; round < rounds; ++round) {
+      auto const ending = child_that([&] {
+        set_log_level(LogLevel::off);  // that blocks of the parent's threads outlive it
+        auto mine = pool->acquire(KiB);
+        pool.reset();
+        std::memset(mine.data(), 1, mine.size());
+        mine = {};
+        return 0;
+      });
+      ASSERT_EQ(ending, 0) << (done = true);
+    }
+    done = true;
+  }
+  pool->validate();
+}
+
+TEST_P(ForkedPool, OfAChildIsWholeInAChildOfThat) {
+  auto const pool = GetParam().make();
+  std::atomic<bool> done{false};
+  {
+    std::vector<std::jthread> threads;
+    for (unsigned i = 0; i < 3; ++i) threads.emplace_back([&, i] { use(*pool, i + 1, done); });
+    for (int round = 0; round < rounds / 3; ++round) {
+      auto const ending = child_that([&] { return child_that([&] { return use_alone(*pool); }); });
+      ASSERT_EQ(ending, 0) << (done = true);
+    }
+    done = true;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Pools, ForkedPool, ::testing::ValuesIn(cases()),
+                         [](auto const& made) { return made.param.name; });
+
+TEST(ForkedAddressBook, FindsInAChildWhatWasPutThereBefore) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
+#endif
+  MemoryPool pool{device("cpu"), Location::host};
+  detail::AddressBook book{pool, "book", {}};
+  auto* const kept = book.acquire(KiB, 16, nullptr);
+  std::atomic<bool> done{false};
+  {
+    std::jthread const busy([&] {
+      while (!done) book.release(book.acquire(KiB, 16, nullptr), KiB, 16, {});
+    });
+    for (int round = 0; round < rounds; ++round) {
+      auto const ending = child_that([&] {
+        auto* const other = book.acquire(KiB, 16, nullptr);
+        book.release(other, KiB, 16, {});
+        book.release(kept, KiB, 16, {});
+        book.validate();
+        EXPECT_HERE(book.statistics().refused_deallocations == 0);
+        return 0;
+      });
+      ASSERT_EQ(ending, 0) << (done = true);
+    }
+    done = true;
+  }
+  book.release(kept, KiB, 16, {});
+}
+
+TEST(ForkedPoolKeeper, EndsInAChild) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
+#endif
+  MemoryPool pool{device("cpu"), Location::host};
+  auto keeper = std::make_unique<PoolKeeper>(pool, 50us);
+  for (int round = 0; round < rounds; ++round) {
+    auto const ending = child_that([&] {
+      keeper.reset();
+      return use_alone(pool);
+    });
+    ASSERT_EQ(ending, 0);
+  }
+}
+
+}  // namespace
+}  // namespace unimem
