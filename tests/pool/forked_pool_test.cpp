@@ -14,12 +14,15 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 // Children of a process whose other threads were in the middle of a pool when it forked: they have the pool whole.
@@ -76,6 +79,24 @@ void use(MemoryPool& pool, unsigned seed, std::atomic<bool> const& done) {
   }
 }
 
+/// Threads that go on until this goes.
+class Busy {
+ public:
+  Busy() = default;
+  Busy(Busy const&) = delete;
+  Busy& operator=(Busy const&) = delete;
+  ~Busy() { done_ = true; }
+
+  template <class Work>
+  void start(Work work) {
+    threads_.emplace_back([this, work = std::move(work)] { work(done_); });
+  }
+
+ private:
+  std::atomic<bool> done_{false};
+  std::vector<std::jthread> threads_;
+};
+
 /// Everything a program does with a pool, alone.
 int use_alone(MemoryPool& pool) {
   auto const before = pool.statistics();
@@ -100,7 +121,7 @@ int use_alone(MemoryPool& pool) {
   EXPECT_HERE(pool.statistics().active_bytes == before.active_bytes);
   pool.trim();
   pool.validate();
-  std::thread([&] { static_cast<void>(pool.acquire(KiB)); }).join();
+  std::thread([&] { static_cast<void>(pool.acquire_cached(KiB)); }).join();
   EXPECT_HERE(pool.statistics().active_allocations == before.active_allocations);
   pool.validate();
   return 0;
@@ -133,15 +154,13 @@ class ForkedPool : public ::testing::TestWithParam<Case> {
 
 TEST_P(ForkedPool, IsWholeInAChildWhateverThreadsOfTheParentWereDoing) {
   auto const pool = GetParam().make();
-  std::atomic<bool> done{false};
   {
-    std::vector<std::jthread> threads;
-    for (unsigned i = 0; i < 4; ++i) threads.emplace_back([&, i] { use(*pool, i + 1, done); });
+    Busy busy;
+    for (unsigned i = 1; i <= 4; ++i) busy.start([&, i](auto const& done) { use(*pool, i, done); });
     for (int round = 0; round < rounds; ++round) {
-      ASSERT_EQ(child_that([&] { return use_alone(*pool); }), 0) << (done = true);
-      static_cast<void>(pool->acquire(KiB));  // this thread has magazines of its own
+      ASSERT_EQ(child_that([&] { return use_alone(*pool); }), 0);
+      static_cast<void>(pool->acquire_cached(KiB));  // this thread has magazines of its own
     }
-    done = true;
   }
   pool->validate();
   EXPECT_EQ(pool->statistics().active_allocations, 0U);
@@ -149,18 +168,14 @@ TEST_P(ForkedPool, IsWholeInAChildWhateverThreadsOfTheParentWereDoing) {
 
 TEST_P(ForkedPool, IsWholeInAChildWhileThreadsComeAndGo) {
   auto const pool = GetParam().make();
-  std::atomic<bool> done{false};
   {
-    std::vector<std::jthread> threads;
-    for (unsigned i = 0; i < 2; ++i) {
-      threads.emplace_back([&] {
+    Busy busy;
+    for (int i = 0; i < 2; ++i) {
+      busy.start([&](auto const& done) {
         while (!done) std::thread([&] { static_cast<void>(pool->acquire(10 * KiB)); }).join();
       });
     }
-    for (int round = 0; round < rounds; ++round) {
-      ASSERT_EQ(child_that([&] { return use_alone(*pool); }), 0) << (done = true);
-    }
-    done = true;
+    for (int round = 0; round < rounds; ++round) ASSERT_EQ(child_that([&] { return use_alone(*pool); }), 0);
   }
   pool->validate();
   EXPECT_EQ(pool->statistics().active_allocations, 0U);
@@ -168,37 +183,31 @@ TEST_P(ForkedPool, IsWholeInAChildWhileThreadsComeAndGo) {
 
 TEST_P(ForkedPool, CanEndInAChild) {
   auto pool = GetParam().make();
-  std::atomic<bool> done{false};
+  auto mine = pool->acquire(KiB);
   {
-    std::vector<std::jthread> threads;
-    for (unsigned i = 0; i < 3; ++i) threads.emplace_back([&, i] { use(*pool, i + 1, done); });
+    Busy busy;
+    for (unsigned i = 1; i <= 3; ++i) busy.start([&, i](auto const& done) { use(*pool, i, done); });
     for (int round = 0; round < rounds; ++round) {
       auto const ending = child_that([&] {
         set_log_level(LogLevel::off);  // that blocks of the parent's threads outlive it
-        auto mine = pool->acquire(KiB);
         pool.reset();
-        std::memset(mine.data(), 1, mine.size());
+        if (auto* const data = mine.data()) std::memset(data, 1, mine.size());
         mine = {};
         return 0;
       });
-      ASSERT_EQ(ending, 0) << (done = true);
+      ASSERT_EQ(ending, 0);
     }
-    done = true;
   }
   pool->validate();
+  EXPECT_EQ(pool->statistics().active_allocations, 1U);
 }
 
 TEST_P(ForkedPool, OfAChildIsWholeInAChildOfThat) {
   auto const pool = GetParam().make();
-  std::atomic<bool> done{false};
-  {
-    std::vector<std::jthread> threads;
-    for (unsigned i = 0; i < 3; ++i) threads.emplace_back([&, i] { use(*pool, i + 1, done); });
-    for (int round = 0; round < rounds / 3; ++round) {
-      auto const ending = child_that([&] { return child_that([&] { return use_alone(*pool); }); });
-      ASSERT_EQ(ending, 0) << (done = true);
-    }
-    done = true;
+  Busy busy;
+  for (unsigned i = 1; i <= 3; ++i) busy.start([&, i](auto const& done) { use(*pool, i, done); });
+  for (int round = 0; round < rounds / 3; ++round) {
+    ASSERT_EQ(child_that([&] { return child_that([&] { return use_alone(*pool); }); }), 0);
   }
 }
 
@@ -212,9 +221,9 @@ TEST(ForkedAddressBook, FindsInAChildWhatWasPutThereBefore) {
   MemoryPool pool{device("cpu"), Location::host};
   detail::AddressBook book{pool, "book", {}};
   auto* const kept = book.acquire(KiB, 16, nullptr);
-  std::atomic<bool> done{false};
   {
-    std::jthread const busy([&] {
+    Busy busy;
+    busy.start([&](auto const& done) {
       while (!done) book.release(book.acquire(KiB, 16, nullptr), KiB, 16, {});
     });
     for (int round = 0; round < rounds; ++round) {
@@ -226,9 +235,8 @@ TEST(ForkedAddressBook, FindsInAChildWhatWasPutThereBefore) {
         EXPECT_HERE(book.statistics().refused_deallocations == 0);
         return 0;
       });
-      ASSERT_EQ(ending, 0) << (done = true);
+      ASSERT_EQ(ending, 0);
     }
-    done = true;
   }
   book.release(kept, KiB, 16, {});
 }
