@@ -19,7 +19,7 @@ std::string_view BufferCore::name() const noexcept {
 }
 
 Device& BufferCore::find_default_device() const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   auto& device = inside_->default_device();
   default_device_.store(&device, std::memory_order_release);
   return device;
@@ -38,30 +38,30 @@ bool BufferCore::is_pinned() const noexcept {
 }
 
 Location BufferCore::location() const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   auto const& inside = *inside_;
   bool const refused = inside.host && !inside.pinned.load(std::memory_order_relaxed);
   return inside.options.location == Location::pinned && refused ? Location::host : inside.options.location;
 }
 
 bool BufferCore::is_allocated() const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   return inside_->has_any_storage();
 }
 
 bool BufferCore::valid_on_host() const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   return inside_->holds(host_place, inside_->whole());
 }
 
 bool BufferCore::valid_on(Device& device) const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   auto const place = inside_->find_place(device);
   return place && inside_->holds(*place, inside_->whole());
 }
 
 std::size_t BufferCore::missing_on(Device& device, ByteRange range) const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   inside_->check_range(range);
   auto const& coherence = inside_->coherence;
   if (!coherence.has_data()) return 0;
@@ -72,7 +72,7 @@ std::size_t BufferCore::missing_on(Device& device, ByteRange range) const {
 }
 
 std::vector<Device*> BufferCore::devices_with_memory() const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   std::vector<Device*> found;
   for (std::size_t i = 0; i < inside_->sides.size(); ++i) {
     if (inside_->coherence.has_storage(static_cast<Place>(i + 1))) found.push_back(inside_->sides[i].device);
@@ -81,6 +81,7 @@ std::vector<Device*> BufferCore::devices_with_memory() const {
 }
 
 BufferState BufferCore::state_by_pages() const noexcept {
+  if (inside_->mutex.is_lost()) return state_of(summary_.load(std::memory_order_acquire));
   // Asking changes what is known, and nothing that anybody could see otherwise.
   Guard inside(const_cast<BufferCore&>(*this));
   try {
@@ -93,12 +94,13 @@ BufferState BufferCore::state_by_pages() const noexcept {
 }
 
 Tracking BufferCore::tracking() const noexcept {
-  std::lock_guard const lock{inside_->mutex};
+  if (inside_->mutex.is_lost()) return inside_->options.tracking;
+  std::lock_guard const lock{*inside_};
   return inside_->tracking;
 }
 
 std::vector<LinkStatistics> BufferCore::links() const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   return inside_->links;
 }
 
@@ -126,11 +128,13 @@ BufferStatistics BufferCore::statistics() const noexcept {
 }
 
 void BufferCore::fail_later(std::exception_ptr failure) noexcept {
+  if (inside_->mutex.is_lost()) return;  // every access to it fails
   Guard inside(*this);
   if (!inside->deferred) inside->deferred = std::move(failure);
 }
 
 void BufferCore::settle_known(ByteRange range, std::exception_ptr const& known) noexcept {
+  if (inside_->mutex.is_lost()) return;
   Guard inside(*this);
   try {
     inside->settle(range, true);
@@ -290,12 +294,12 @@ void BufferCore::advise(ByteRange range, Advice advice, Device* place, bool hold
 }
 
 std::vector<AdvisedRange> BufferCore::advice() const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   return inside_->advice.list();
 }
 
 void BufferCore::validate() const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   auto const& coherence = inside_->coherence;
   coherence.validate();
   for (std::size_t i = 0; i < inside_->sides.size(); ++i) {
@@ -313,7 +317,7 @@ void BufferCore::validate() const {
 BufferCore::Reclaimable BufferCore::reclaimable(Device& device) noexcept {
   auto& inside = *inside_;
   // An operation in progress may be this very thread's: trying a lock that one holds is undefined.
-  std::unique_lock lock{inside.mutex, std::defer_lock};
+  std::unique_lock lock{inside, std::defer_lock};
   if (inside.pins.load(std::memory_order_acquire) == 0 && lock.try_lock()) {
     inside.note_visits();
     return inside.offer(device);
@@ -328,7 +332,7 @@ BufferCore::Reclaimable BufferCore::reclaimable(Device& device) noexcept {
 
 std::size_t BufferCore::try_reclaim(Device& device) {
   if (inside_->pins.load(std::memory_order_acquire) != 0) return 0;
-  std::unique_lock lock{inside_->mutex, std::try_to_lock};
+  std::unique_lock lock{*inside_, std::try_to_lock};
   if (!lock.owns_lock() || inside_->shares(device)) return 0;
   lock.release();
   Guard inside(*this, std::adopt_lock);

@@ -5,6 +5,7 @@
 
 #include "buffer/buffer_shelf.hpp"
 #include "buffer/mutants.hpp"
+#include "core/held_over_fork.hpp"
 
 #include <fmt/format.h>
 
@@ -83,6 +84,7 @@ struct BufferPool::Inside {
   std::unordered_map<BufferCore const*, Lent> lent;
   std::uint64_t releases = 0;
   std::size_t look_at = 64;  ///< how many lent buffers make it worth looking for destroyed ones
+  detail::HeldOverFork held{detail::HeldOverFork::Order::buffers, mutex};
 };
 
 std::pair<BufferShelf::Time, BufferShelf::Time> BufferPool::Inside::now_and_expiry() const {

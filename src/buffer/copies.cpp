@@ -54,7 +54,7 @@ Device* BufferCore::device_to_fill(ByteRange range, std::size_t pattern_bytes) {
 }
 
 bool BufferCore::is_own_host_memory(void const* pointer, std::size_t count) const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   return !inside_->in_own_host_memory(pointer, count).empty();
 }
 

@@ -171,12 +171,13 @@ DeviceLease BufferCore::capture_once(Queue& queue, ByteRange range, std::span<co
 }
 
 void BufferCore::end_capture() noexcept {
+  if (inside_->mutex.is_lost()) return;
   Guard inside(*this);
   inside->captured = false;
 }
 
 std::weak_ptr<void const> BufferCore::life() const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{*inside_};
   if (!inside_->life) inside_->life = std::make_shared<char const>('\0');
   return inside_->life;
 }

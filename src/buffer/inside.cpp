@@ -106,6 +106,11 @@ bool BufferCore::Inside::shares(Device const& with) const noexcept {
   return with.reaches_host_memory() || (unified != nullptr && with.shares_unified_memory(*unified));
 }
 
+void BufferCore::Inside::throw_lost() const {
+  throw UnsupportedOperation(fmt::format("using {}", display_name()), "a forked child process",
+                             "a thread of the parent was in the middle of an operation on it");
+}
+
 std::string BufferCore::Inside::display_name() const {
   return name.empty() ? fmt::format("buffer #{}", id) : fmt::format("buffer '{}'", name.view());
 }

@@ -78,6 +78,15 @@ struct BufferCore::Inside {
   /// Whether the host's memory is the device's as well: it reaches all of it, or the host uses the device's own.
   [[nodiscard]] bool shares(Device const& with) const noexcept;
   [[nodiscard]] std::string display_name() const;
+
+  /// Throws UnsupportedOperation in a forked child where a thread of the parent's holds it.
+  void lock() {
+    if (!mutex.lock()) [[unlikely]]
+      throw_lost();
+  }
+  [[nodiscard]] bool try_lock() noexcept { return mutex.try_lock(); }
+  void unlock() noexcept { mutex.unlock(); }
+  [[noreturn]] void throw_lost() const;
   [[nodiscard]] std::string place_name(Place place) const;
 
   [[nodiscard]] bool has_any_storage() const;
@@ -269,7 +278,7 @@ struct BufferCore::Inside {
   Name name;
   Name key;  ///< what its use is known by: its name, or where it was made
   std::uint64_t id;
-  mutable std::mutex mutex;
+  mutable detail::LastingMutex mutex;
   std::atomic<detail::LeaseCell*> door{nullptr};  ///< once made, for the life of the buffer
   std::atomic<unsigned> pins{0};  ///< operations in progress: their buffer must not be reclaimed, nor its lock tried
   std::atomic<bool> counts_pins{false};   ///< from when the manager may know it on: before, nobody would ask

@@ -31,7 +31,12 @@ BufferCore::Guard::Guard(BufferCore& core) : core_(core) {
   auto& inside = *core_.inside_;
   bool const pinned = inside.counts_pins.load(std::memory_order_relaxed);
   if (pinned) inside.pins.fetch_add(1, std::memory_order_relaxed);
-  inside.mutex.lock();
+  try {
+    inside.lock();
+  } catch (...) {
+    if (pinned) inside.pins.fetch_sub(1, std::memory_order_relaxed);
+    throw;
+  }
   // It may have become known to the manager while this waited.
   if (!pinned && inside.counts_pins.load(std::memory_order_relaxed)) {
     inside.pins.fetch_add(1, std::memory_order_relaxed);
@@ -90,7 +95,7 @@ void BufferCore::Guard::unlock() noexcept {
   inside.publish_places();
   bool const pinned = inside.counts_pins.load(std::memory_order_relaxed);
   inside.holder.store({}, std::memory_order_relaxed);
-  inside.mutex.unlock();
+  inside.unlock();
   if (pinned) inside.pins.fetch_sub(1, std::memory_order_relaxed);
 }
 
@@ -179,8 +184,11 @@ void BufferCore::move_onto(Wrapped wrapped) {
 }
 
 BufferCore::~BufferCore() {
-  if (detail::AtWork::is_ending() && inside_->holder.load(std::memory_order_relaxed) != std::thread::id{}) {
-    // Work has called `exit` that an operation on this static buffer was waiting for: it holds the lock for good.
+  bool const held_by_work =
+      detail::AtWork::is_ending() && inside_->holder.load(std::memory_order_relaxed) != std::thread::id{};
+  if (held_by_work || inside_->mutex.is_lost()) {
+    // Work has called `exit` that an operation on this static buffer was waiting for, or this is a forked child and a
+    // thread of its parent was in the middle of an operation: the lock is held for good.
     static std::atomic<Inside*> kept{nullptr};  // reachable, for leak checkers
     if (inside_->resident) inside_->manager->remove_resident(*this);
     auto* const stays = inside_.release();
@@ -191,7 +199,7 @@ BufferCore::~BufferCore() {
   if (!inside_->resident) return;
   {
     // Before it is unknown: whoever needs memory just now would see it taken by nobody, and give up.
-    std::lock_guard const lock{inside_->mutex};
+    std::lock_guard const lock{*inside_};
     for (auto& side : inside_->sides) side.storage.reset();
     inside_->host.reset();
   }

@@ -83,7 +83,7 @@ OptimizationStep BufferCore::try_optimize(Device& device, Optimization what, Opt
   step.what = what;
   step.device = &device;
   if (inside_->pins.load(std::memory_order_acquire) != 0) return step;
-  std::unique_lock lock{inside_->mutex, std::try_to_lock};
+  std::unique_lock lock{*inside_, std::try_to_lock};
   if (!lock.owns_lock() || inside_->shares(device)) return step;
   lock.release();
   Guard inside(*this, std::adopt_lock);

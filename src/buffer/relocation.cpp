@@ -16,7 +16,7 @@ namespace unimem {
 std::size_t BufferCore::try_relocate(Queue& queue, std::size_t most_bytes) {
   auto& device = queue.device();
   if (inside_->pins.load(std::memory_order_acquire) != 0) return 0;
-  std::unique_lock lock{inside_->mutex, std::try_to_lock};
+  std::unique_lock lock{*inside_, std::try_to_lock};
   if (!lock.owns_lock() || inside_->captured || inside_->shares(device)) return 0;
   lock.release();
   Guard inside(*this, std::adopt_lock);

@@ -67,7 +67,7 @@ void BufferCore::Inside::come_to_slow(detail::Storage& storage, bool overwritten
 
 BufferCore::Reclaimable BufferCore::spillable(Location location) noexcept {
   auto& inside = *inside_;
-  std::unique_lock lock{inside.mutex, std::defer_lock};
+  std::unique_lock lock{inside, std::defer_lock};
   if (inside.pins.load(std::memory_order_acquire) == 0 && lock.try_lock()) return inside.spill_offer(location);
   Reclaimable in_use;
   // Whether there is anything to be had is told by who has the lock: that he is not this very thread is all we know.
@@ -78,7 +78,7 @@ BufferCore::Reclaimable BufferCore::spillable(Location location) noexcept {
 
 std::size_t BufferCore::try_spill(Location location) {
   if (inside_->pins.load(std::memory_order_acquire) != 0) return 0;
-  std::unique_lock lock{inside_->mutex, std::try_to_lock};
+  std::unique_lock lock{*inside_, std::try_to_lock};
   if (!lock.owns_lock()) return 0;
   lock.release();
   Guard inside(*this, std::adopt_lock);

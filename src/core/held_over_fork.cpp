@@ -55,7 +55,7 @@ class HeldOverFork::Registry {
   void before_fork() noexcept {
     auto const deadline = std::chrono::steady_clock::now() + patience;
     if (!lock_by(deadline, forking_)) return;
-    forks_ = std::this_thread::get_id();
+    forker_ = std::this_thread::get_id();
     for (;;) {
       auto const additions = hold_all(deadline);
       mutex_.lock();
@@ -66,10 +66,11 @@ class HeldOverFork::Registry {
   }
 
   void after_fork(bool in_child) noexcept {
-    if (forks_ != std::this_thread::get_id()) return;
+    if (in_child) HeldOverFork::forks_.fetch_add(1, std::memory_order_relaxed);
+    if (forker_ != std::this_thread::get_id()) return;
     mutex_.unlock();
     let_go(in_child);
-    forks_ = std::thread::id{};
+    forker_ = std::thread::id{};
     forking_.unlock();
   }
 
@@ -112,7 +113,7 @@ class HeldOverFork::Registry {
   std::uint64_t additions_ = 0;
 
   std::mutex forking_;                        ///< one thread at a time; taken before all others
-  std::atomic<std::thread::id> forks_{};      ///< who holds it; a thread knows its own for sure
+  std::atomic<std::thread::id> forker_{};     ///< who holds it; a thread knows its own for sure
   std::vector<std::shared_ptr<Entry>> held_;  ///< by him
 };
 

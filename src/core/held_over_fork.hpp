@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -21,7 +22,7 @@ namespace unimem::detail {
 class HeldOverFork {
  public:
   /// Taken in this order, and within one in the order in which they were made: outer locks first.
-  enum class Order : std::uint8_t { manager, pool, device, pages, memory, last };
+  enum class Order : std::uint8_t { buffers, manager, records, pool, device, pages, memory, last };
 
   using Deadline = std::chrono::steady_clock::time_point;
 
@@ -40,6 +41,10 @@ class HeldOverFork {
   HeldOverFork& operator=(HeldOverFork const&) = delete;
   /// Waits for a fork that is going on.
   ~HeldOverFork();
+
+  /// How many forks this process has come from since something was first enlisted: locks taken in another are never
+  /// given back here.
+  [[nodiscard]] static unsigned forks() noexcept { return forks_.load(std::memory_order_relaxed); }
 
   /// Locks a mutex, if it can be had by then.
   [[nodiscard]] static bool lock_by(Deadline deadline, std::mutex& mutex) noexcept;
@@ -64,6 +69,9 @@ class HeldOverFork {
   class Registry;
 
   static bool pause(Deadline deadline, unsigned looks) noexcept;
+
+  /// Changes in a child that has one thread.
+  static inline std::atomic<unsigned> forks_{0};
 
   std::shared_ptr<Entry> entry_;
 };

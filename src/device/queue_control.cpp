@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 
+#include "core/held_over_fork.hpp"
 #include "device/event_watcher.hpp"
 #include "device/worker_threads.hpp"
 
@@ -20,6 +21,26 @@ QueueControl& QueueControl::create() {
   // Kept reachable, so that leak checkers see an owner; never freed, so that events of dead queues can still be asked.
   static std::mutex mutex;
   static auto& all = *new std::map<std::uint64_t, std::unique_ptr<QueueControl>>;
+  // A forked child still asks events how they ended, and ends queues.
+  auto const hold = [](HeldOverFork::Deadline deadline) {
+    if (!HeldOverFork::lock_by(deadline, mutex)) return false;
+    for (auto at = all.begin(); at != all.end(); ++at) {
+      if (HeldOverFork::lock_by(deadline, at->second->mutex_)) continue;
+      while (at != all.begin()) (--at)->second->mutex_.unlock();
+      mutex.unlock();
+      return false;
+    }
+    return true;
+  };
+  auto const let_go = [](bool in_child) {
+    for (auto const& [number, control] : all) {
+      if (in_child) HeldOverFork::renew(control->ended_);
+      control->mutex_.unlock();
+    }
+    mutex.unlock();
+  };
+  static auto const& held = *new HeldOverFork(HeldOverFork::Order::memory, {hold, let_go});
+  static_cast<void>(held);
   auto const id = next_id.fetch_add(1, std::memory_order_relaxed);
   std::unique_ptr<QueueControl> control{new QueueControl{id}};
   auto& result = *control;

@@ -1,8 +1,10 @@
 #pragma once
 
+#include "core/held_over_fork.hpp"
 #include "device/worker_threads.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <mutex>
 #include <thread>
 
@@ -53,23 +55,73 @@ class SpinGuard {
   bool held_;
 };
 
-/// Holds a mutex, unless this is a forked child that has waited for long: a thread of its parent may have held it, and
-/// will not be back.
-class MutexGuard {
+/// A mutex that is held for long, and so not over a fork: in a forked child it is never free again if a thread of the
+/// parent held it then. Taking it fails there instead of hanging.
+class LastingMutex {
  public:
-  explicit MutexGuard(std::mutex& mutex) : lock_(mutex, std::defer_lock) {
-    if (!is_forked_child()) {
-      lock_.lock();
-      return;
-    }
-    for (unsigned tries = 0; !lock_.try_lock() && tries < patience; ++tries) std::this_thread::yield();
+  [[nodiscard]] bool lock() noexcept {
+    if (!mutex_.try_lock() && !wait()) return false;
+    taken();
+    return true;
   }
-  [[nodiscard]] explicit operator bool() const noexcept { return lock_.owns_lock(); }
+  [[nodiscard]] bool try_lock() noexcept {
+    if (!mutex_.try_lock()) return false;
+    taken();
+    return true;
+  }
+  void unlock() noexcept {
+    taken_in_.store(free, std::memory_order_relaxed);
+    mutex_.unlock();
+  }
+
+  /// Whether it was held by a thread that is not in this child. Not to be asked by who holds it.
+  [[nodiscard]] bool is_lost() noexcept {
+    if (HeldOverFork::forks() == 0) return false;
+    for (unsigned silent = 0; !mutex_.try_lock();) {
+      if (is_left_behind(silent)) return true;
+      if (taken_in_.load(std::memory_order_relaxed) == this_process()) return false;
+    }
+    mutex_.unlock();
+    return false;
+  }
 
  private:
-  static constexpr unsigned patience = 500;
+  static constexpr unsigned free = 0, lost = ~0U;
+  static constexpr unsigned patience = 100;
 
-  std::unique_lock<std::mutex> lock_;
+  [[nodiscard]] static unsigned this_process() noexcept { return HeldOverFork::forks() + 1; }
+  void taken() noexcept { taken_in_.store(this_process(), std::memory_order_relaxed); }
+
+  /// Of a mutex that was just seen held, whether that is for ever; waits a moment if not. Who has just taken it, or is
+  /// about to give it back, says nothing for some instructions: if he was overtaken by the fork then, for ever.
+  [[nodiscard]] bool is_left_behind(unsigned& silent) noexcept {
+    auto const taken_in = taken_in_.load(std::memory_order_relaxed);
+    if (taken_in == this_process()) {
+      silent = 0;
+      std::this_thread::yield();
+      return false;
+    }
+    if (taken_in == free && ++silent <= patience) {
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});
+      return false;
+    }
+    taken_in_.store(lost, std::memory_order_relaxed);  // who asks next need not wait
+    return true;
+  }
+
+  [[nodiscard]] bool wait() noexcept {
+    if (HeldOverFork::forks() == 0) {
+      mutex_.lock();
+      return true;
+    }
+    for (unsigned silent = 0; !mutex_.try_lock();) {
+      if (is_left_behind(silent)) return false;
+    }
+    return true;
+  }
+
+  std::mutex mutex_;
+  std::atomic<unsigned> taken_in_{free};  ///< one more than the forks of the process whose thread has it
 };
 
 }  // namespace unimem::detail

@@ -5,6 +5,7 @@
 #include <unimem/device/discovery.hpp>
 
 #include "core/disk_cache.hpp"
+#include "core/held_over_fork.hpp"
 #include "manager/link_bench.hpp"
 
 #include <fmt/format.h>
@@ -161,6 +162,7 @@ class Links::Inside {
   std::mutex measuring_;
   mutable std::mutex mutex_;
   std::map<Key, Link> known_;
+  detail::HeldOverFork held_{detail::HeldOverFork::Order::records, mutex_};
 };
 
 Links::Links(LinkOptions options) : inside_(std::make_unique<Inside>(std::move(options))) {}

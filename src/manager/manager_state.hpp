@@ -3,6 +3,7 @@
 #include <unimem/manager/links.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "core/held_over_fork.hpp"
 #include "manager/environment_limits.hpp"
 #include "manager/pressure.hpp"
 #include "manager/residents.hpp"
@@ -155,6 +156,7 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   std::atomic<std::uint64_t> refusals{0};
   std::atomic<std::uint64_t> refused_pinnings{0};
   std::atomic<std::uint64_t> missing_unified{0};
+  detail::HeldOverFork held{detail::HeldOverFork::Order::manager, mutex};
 };
 
 }  // namespace unimem

@@ -3,6 +3,7 @@
 #include <unimem/manager/pressure.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/held_over_fork.hpp"
 #include "device/worker_threads.hpp"
 
 #include <array>
@@ -119,6 +120,8 @@ class Pressure final : public BackgroundWorker {
   bool enlisted_ = false;
   std::thread thread_;
   std::thread::id own_thread_;  ///< with `mutex_`
+  HeldOverFork starting_held_{HeldOverFork::Order::records, starting_};
+  HeldOverFork held_{HeldOverFork::Order::records, mutex_};
 };
 
 /// Looks at a pool when it goes out of scope, however that comes about.

@@ -3,6 +3,8 @@
 #include <unimem/device/memory.hpp>
 #include <unimem/manager/resident.hpp>
 
+#include "core/held_over_fork.hpp"
+
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -76,6 +78,8 @@ class Residents {
   /// What `call()` returns from inside of a resident; 0 if nobody may be there now.
   template <class Ask>
   Survey survey_by(Ask const& ask);
+  /// In a forked child: whom the parent's other threads were inside of nobody comes out of.
+  void forget_others() noexcept;
   template <class Call>
   std::size_t enter(Resident& resident, Call const& call);
 
@@ -83,6 +87,7 @@ class Residents {
   std::condition_variable ended_;
   std::atomic<std::uint64_t> removals_{0};
   std::unordered_map<Resident*, std::thread::id> inside_;  ///< no thread: nobody is inside
+  HeldOverFork held_{HeldOverFork::Order::records, mutex_, [this] { forget_others(); }};
 };
 
 }  // namespace unimem::detail

@@ -67,6 +67,15 @@ bool Turns::take(std::chrono::steady_clock::duration patience) {
   return came;
 }
 
+void Turns::forget_others() noexcept {
+  HeldOverFork::renew(ended_);
+  waiting_.clear();
+  if (!mine()) {
+    want(0);
+    owner_.store(std::thread::id{}, std::memory_order_relaxed);
+  }
+}
+
 void Turns::end() noexcept {
   {
     std::lock_guard const lock{mutex_};

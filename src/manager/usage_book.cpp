@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <ctime>
+#include <new>
 #include <tuple>
 #include <utility>
 
@@ -170,11 +171,25 @@ class UsageBook::AllShards {
 UsageBook::UsageBook(StackOptions const& stacks, Clock clock)
     : clock_(clock == nullptr ? coarse_clock : clock),
       stack_every_(stacks.every),
-      shards_(std::make_unique<UsageShard[]>(shard_count)) {  // NOLINT(modernize-avoid-c-arrays)
+      shards_(std::make_unique<UsageShard[]>(shard_count)),  // NOLINT(modernize-avoid-c-arrays)
+      held_(HeldOverFork::Order::records, {[this](HeldOverFork::Deadline deadline) { return hold_over_fork(deadline); },
+                                           [this](bool) { let_go_after_fork(); }}) {
   for (std::size_t i = 0; i < shard_count; ++i) shards_[i].book = this;
 }
 
 UsageBook::~UsageBook() = default;
+
+bool UsageBook::hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
+  if (!HeldOverFork::lock_by(deadline, mutex_)) return false;
+  over_fork_.reset(new (std::nothrow) AllShards(*this));
+  if (over_fork_ == nullptr) mutex_.unlock();
+  return over_fork_ != nullptr;
+}
+
+void UsageBook::let_go_after_fork() noexcept {
+  over_fork_.reset();
+  mutex_.unlock();
+}
 
 void UsageBook::retire(std::unique_ptr<UsageBook> book) noexcept {
   if (!book) return;
@@ -201,12 +216,11 @@ UsageShard& UsageBook::shard_of_this_thread() const noexcept {
   return shards_[number_of_this_thread() % shard_count];
 }
 
-UsageBook::Line* UsageBook::line_of(UsageKey const& key) {
-  MutexGuard const held{mutex_};
-  if (!held) return nullptr;
+UsageBook::Line& UsageBook::line_of(UsageKey const& key) {
+  std::lock_guard const lock{mutex_};
   auto& of_name = by_name_[key.name];
   for (auto* const line : of_name) {
-    if (line->key == key) return line;
+    if (line->key == key) return *line;
   }
   auto place = std::ranges::find_if(
       places_, [&](auto const& one) { return one->device == key.device && one->location == key.location; });
@@ -217,7 +231,7 @@ UsageBook::Line* UsageBook::line_of(UsageKey const& key) {
   of_name.reserve(of_name.size() + 1);
   lines_.push_back(std::make_unique<Line>(key, lines_.size(), **place));
   of_name.push_back(lines_.back().get());
-  return lines_.back().get();
+  return *lines_.back();
 }
 
 void UsageBook::enter(UsageEntry& entry, UsageKey const& key, std::size_t bytes, std::uint64_t buffer) {
@@ -231,12 +245,11 @@ void UsageBook::enter(UsageEntry& entry, UsageKey const& key, std::size_t bytes,
     if (!held) return;
     if (auto* const slot = shard.find(key)) return add(shard, *slot, entry, bytes, buffer);
   }
-  auto* const line = line_of(key);
-  if (line == nullptr) return;
+  auto& line = line_of(key);
   SpinGuard const held{shard.lock};
   if (!held) return;
   auto* slot = shard.find(key);
-  if (slot == nullptr) slot = &shard.make(*line);
+  if (slot == nullptr) slot = &shard.make(line);
   add(shard, *slot, entry, bytes, buffer);
 }
 
@@ -321,8 +334,7 @@ std::vector<UsageCounts> UsageBook::counts_of_lines() const {
 
 Usage UsageBook::usage() const {
   Usage result;
-  MutexGuard const held{mutex_};
-  if (!held) return result;
+  std::lock_guard const lock{mutex_};
   auto const counts = counts_of_lines();
   result.places.resize(places_.size());
   for (auto const& place : places_) {
@@ -425,8 +437,7 @@ class UseOfName {
 RecordedUse UsageBook::use_of(Name name) const {
   std::vector<Line*> lines;
   {
-    MutexGuard const held{mutex_};
-    if (!held) return {};
+    std::lock_guard const lock{mutex_};
     auto const found = by_name_.find(name);
     if (found == by_name_.end()) return {};
     lines = found->second;
@@ -463,8 +474,7 @@ UseBySize UsageBook::use_by_size() const {
   std::vector<Name> names;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> sizes;  // bytes and allocations of each
   {
-    MutexGuard const held{mutex_};
-    if (!held) return {};
+    std::lock_guard const lock{mutex_};
     auto const counts = counts_of_lines();
     for (auto const& [name, lines] : by_name_) {
       std::uint64_t bytes = 0, allocations = 0;

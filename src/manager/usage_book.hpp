@@ -5,6 +5,8 @@
 #include <unimem/manager/placement.hpp>
 #include <unimem/manager/usage.hpp>
 
+#include "core/held_over_fork.hpp"
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -148,8 +150,7 @@ class UsageGauge {
 /// Threads have shards of their own, each behind a lock that is taken for a few instructions at entry and at leaving,
 /// wherever that happens. A walk holds all of them: others wait for it.
 ///
-/// Thread-safe. Entries may outlive it: who lets go of it calls `retire`. A forked child does without what a thread of
-/// its parent was writing: that is not counted there.
+/// Thread-safe. Entries may outlive it: who lets go of it calls `retire`. A forked child has it whole.
 class UsageBook {
  public:
   /// Nanoseconds of a clock that never goes back. The default is the system's coarse one, which costs a few nanoseconds
@@ -185,13 +186,14 @@ class UsageBook {
   struct Line;
   class AllShards;
 
-  /// Null in a forked child whose parent was making one, too.
-  [[nodiscard]] Line* line_of(UsageKey const& key);
+  [[nodiscard]] Line& line_of(UsageKey const& key);
   [[nodiscard]] UsageShard& shard_of_this_thread() const noexcept;
   [[nodiscard]] std::int64_t now() const noexcept;
   void add(UsageShard& shard, UsageSlot& slot, UsageEntry& entry, std::size_t bytes, std::uint64_t buffer) noexcept;
   /// By the line's index. The mutex is held.
   [[nodiscard]] std::vector<UsageCounts> counts_of_lines() const;
+  [[nodiscard]] bool hold_over_fork(HeldOverFork::Deadline deadline) noexcept;
+  void let_go_after_fork() noexcept;
 
   Clock const clock_;
   std::size_t const stack_every_;
@@ -207,6 +209,8 @@ class UsageBook {
 
   std::atomic<bool> retired_{false};
   std::atomic<std::uint64_t> left_{0};  ///< once retired: entries that have not left
+  std::unique_ptr<AllShards> over_fork_;
+  HeldOverFork held_;
 };
 
 }  // namespace unimem::detail

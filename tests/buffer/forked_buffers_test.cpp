@@ -1,0 +1,191 @@
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include "forked_child.hpp"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <optional>
+#include <string>
+#include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+// Children of a process whose other threads were in the middle of buffers when it forked: they have the host's data,
+// and make buffers of their own.
+
+namespace unimem {
+namespace {
+
+constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
+constexpr std::size_t count = 5000;
+
+using Buffer = UnifiedBuffer<std::uint32_t>;
+
+class ForkedBuffers : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
+#endif
+  }
+
+  [[nodiscard]] BufferOptions options(char const* name) {
+    BufferOptions result;
+    result.manager = &manager;
+    result.device = &sim;
+    result.name = name;
+    return result;
+  }
+
+  /// Forks again and again while three threads do `work`, whatever they are in the middle of.
+  template <class Work, class InChild>
+  void fork_during(Work const& work, InChild const& in_child, int rounds = 60) {
+    std::atomic<bool> done{false};
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&, i] {
+        while (!done) work(i);
+      });
+    }
+    for (int round = 0; round < rounds; ++round) {
+      auto const child = fork();
+      if (child == 0) {
+        alarm(30);  // one that hangs is a failure
+        int code = 1;
+        try {
+          code = in_child();
+        } catch (std::exception const& error) {
+          std::fprintf(stderr, "%s\n", error.what());
+        }
+        _exit(code);
+      }
+      auto const ending = ending_of(child);
+      EXPECT_EQ(ending, 0);
+      if (ending != 0) break;
+    }
+    done = true;
+  }
+
+  /// A buffer of a child's own, from its beginning to its end.
+  int use_own() {
+    auto const before = manager.usage().total;
+    {
+      Buffer own(count, options("own"));
+      own.fill(3);
+      own.host()[7] = 9;
+      EXPECT_HERE(std::as_const(own).at(7) == 9 && std::as_const(own).at(count - 1) == 3);
+      own.resize(2 * count);
+      auto const copy = own.clone();
+      EXPECT_HERE(copy.at(7) == 9);
+      auto const now = manager.usage().total;
+      EXPECT_HERE(now.live_bytes == before.live_bytes + 3 * count * sizeof(std::uint32_t) ||
+                  now.live_bytes == before.live_bytes + 4 * count * sizeof(std::uint32_t));
+      own.core().validate();
+    }
+    EXPECT_HERE(manager.usage().total.live_bytes == before.live_bytes);
+    std::ignore = manager.statistics();
+    manager.pool(device("cpu"), Location::host).validate();
+    manager.cleanup();
+    manager.pool(device("cpu"), Location::host).validate();
+    return 0;
+  }
+
+  template <class Operation>
+  static bool is_refused(Operation const& operation) {
+    try {
+      operation();
+    } catch (UnsupportedOperation const& error) {
+      return error.where == "a forked child process";
+    }
+    return false;
+  }
+
+  Device& sim = make_sim({.memory_bytes = 64 * MiB});
+  MemoryManager manager;
+};
+
+TEST_F(ForkedBuffers, AreMadeAndUsedInAChildWhateverThreadsOfTheParentWereDoing) {
+  Buffer kept(count, options("kept"));
+  kept.fill(5);
+  fork_during(
+      [&](int i) {
+        Buffer one(static_cast<std::size_t>(i + 1) * count, options(i == 0 ? "" : "theirs"));
+        one.fill(1);
+        one.host()[0] = 2;
+        std::ignore = manager.usage();
+      },
+      [&] {
+        EXPECT_HERE(std::as_const(kept).at(count - 1) == 5);
+        kept.host()[1] = 6;
+        EXPECT_HERE(std::as_const(kept).at(1) == 6);
+        return use_own();
+      });
+  EXPECT_EQ(std::as_const(kept).at(1), 5U);
+  EXPECT_EQ(manager.usage().total.live_bytes, count * sizeof(std::uint32_t));
+}
+
+TEST_F(ForkedBuffers, HaveTheHostsDataInAChildWhileThreadsOfTheParentWorkOnADevice) {
+  Buffer kept(count, options("kept"));
+  kept.fill(5);
+  std::optional<Queue> queue = sim.create_queue();
+  queue->record().wait();  // background work has begun
+  fork_during(
+      [&](int) {
+        Buffer one(count, options("theirs"));
+        one.fill(1);
+        one.sync_to_device();
+        std::ignore = one.device_view();
+        one.mark_device_dirty();
+        one.sync_to_host();
+        queue->record().wait();
+      },
+      [&] {
+        EXPECT_HERE(std::as_const(kept).at(count - 1) == 5);
+        EXPECT_HERE(is_refused([&] { kept.sync_to_device(); }));
+        EXPECT_HERE(std::as_const(kept).at(0) == 5);
+        queue.reset();
+        return use_own();
+      });
+}
+
+TEST_F(ForkedBuffers, ThatAThreadOfTheParentWasUsingAreUsedOrRefusedByName) {
+  Buffer theirs(64 * count, options("theirs"));
+  std::atomic<std::uint32_t> last{0};
+  fork_during(
+      [&](int i) {
+        if (i == 0) theirs.fill(++last);
+        if (i != 0) std::this_thread::yield();
+      },
+      [&] {
+        auto const use = [&] {
+          auto const copy = theirs.clone();
+          theirs.fill(1);
+          theirs.core().validate();
+        };
+        try {
+          use();
+        } catch (UnsupportedOperation const& error) {
+          EXPECT_HERE(error.where == "a forked child process");
+          EXPECT_HERE(std::string(error.what()).find("'theirs'") != std::string::npos);
+          EXPECT_HERE(is_refused(use));
+        }
+        std::ignore = theirs.state();
+        std::ignore = theirs.tracking();
+        std::ignore = theirs.statistics();
+        std::ignore = Buffer(std::move(theirs));  // gone
+        return use_own();
+      });
+}
+
+}  // namespace
+}  // namespace unimem
