@@ -308,51 +308,47 @@ void UsageEntry::leave() noexcept {
   if (retired && book.left_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete &book;
 }
 
-std::vector<UsageCounts> UsageBook::counts_of_lines() const {
-  std::vector<UsageCounts> counts(lines_.size());
+UsageBook::Sums UsageBook::sums() const {
+  Sums sums;
+  sums.of_lines.resize(lines_.size());
+  sums.of_places.resize(places_.size());
   AllShards const all{*this};
   all.for_each_slot([&](UsageSlot const& slot) {
-    auto& sum = counts[slot.line->index];
+    auto& sum = sums.of_lines[slot.line->index];
     add_up(sum, slot.counts);
     sum.seconds_alive += seconds(slot.alive);
     sum.longest_seconds = std::max(sum.longest_seconds, seconds(slot.longest));
     for (auto const* entry = slot.first; entry != nullptr; entry = entry->next_) entry->add_uses_to(sum);
   });
   // Before anybody moves on: a peak is of this moment or an earlier one.
-  UsageCounts total;
-  std::vector<std::size_t> live(places_.size());
   for (auto const& line : lines_) {
-    auto& sum = counts[line->index];
+    auto& sum = sums.of_lines[line->index];
     sum.peak_bytes = line->gauge.peak(sum.live_bytes);
-    live[line->place->index] += sum.live_bytes;
-    total.live_bytes += sum.live_bytes;
+    add_up(sums.of_places[line->place->index], sum);
+    add_up(sums.total, sum);
   }
-  for (auto const& place : places_) static_cast<void>(place->gauge.peak(live[place->index]));
-  static_cast<void>(total_.peak(total.live_bytes));
-  return counts;
+  for (auto const& place : places_) {
+    auto& sum = sums.of_places[place->index];
+    sum.peak_bytes = place->gauge.peak(sum.live_bytes);
+  }
+  sums.total.peak_bytes = total_.peak(sums.total.live_bytes);
+  return sums;
 }
 
 Usage UsageBook::usage() const {
   Usage result;
   std::lock_guard const lock{mutex_};
-  auto const counts = counts_of_lines();
-  result.places.resize(places_.size());
+  auto const counts = sums();
+  result.places.reserve(places_.size());
   for (auto const& place : places_) {
-    auto& sum = result.places[place->index];
-    sum.device = place->device->id();
-    sum.location = place->location;
+    result.places.push_back({std::string(place->device->id()), place->location, counts.of_places[place->index]});
   }
+  result.lines.reserve(lines_.size());
   for (auto const& line : lines_) {
     result.lines.push_back({std::string(line->key.device->id()), line->key.location, std::string(line->key.name.view()),
-                            counts[line->index]});
-    add_up(result.places[line->place->index].counts, counts[line->index]);
-    add_up(result.total, counts[line->index]);
+                            counts.of_lines[line->index]});
   }
-  for (auto const& place : places_) {
-    auto& sum = result.places[place->index].counts;
-    sum.peak_bytes = place->gauge.peak(sum.live_bytes);
-  }
-  result.total.peak_bytes = total_.peak(result.total.live_bytes);
+  result.total = counts.total;
   std::ranges::sort(result.lines, [](UsageLine const& a, UsageLine const& b) {
     return std::tie(b.counts.live_bytes, a.device, a.location, a.name) <
            std::tie(a.counts.live_bytes, b.device, b.location, b.name);
@@ -475,7 +471,7 @@ UseBySize UsageBook::use_by_size() const {
   std::vector<std::pair<std::uint64_t, std::uint64_t>> sizes;  // bytes and allocations of each
   {
     std::lock_guard const lock{mutex_};
-    auto const counts = counts_of_lines();
+    auto const counts = sums().of_lines;
     for (auto const& [name, lines] : by_name_) {
       std::uint64_t bytes = 0, allocations = 0;
       for (auto const* const line : lines) {

@@ -186,12 +186,18 @@ class UsageBook {
   struct Line;
   class AllShards;
 
+  struct Sums {
+    std::vector<UsageCounts> of_lines;   ///< by their index
+    std::vector<UsageCounts> of_places;  ///< likewise
+    UsageCounts total{};
+  };
+
   [[nodiscard]] Line& line_of(UsageKey const& key);
   [[nodiscard]] UsageShard& shard_of_this_thread() const noexcept;
   [[nodiscard]] std::int64_t now() const noexcept;
   void add(UsageShard& shard, UsageSlot& slot, UsageEntry& entry, std::size_t bytes, std::uint64_t buffer) noexcept;
-  /// By the line's index. The mutex is held.
-  [[nodiscard]] std::vector<UsageCounts> counts_of_lines() const;
+  /// All of one moment, the peaks included. The mutex is held.
+  [[nodiscard]] Sums sums() const;
   [[nodiscard]] bool hold_over_fork(HeldOverFork::Deadline deadline) noexcept;
   void let_go_after_fork() noexcept;
 

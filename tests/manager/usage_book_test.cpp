@@ -94,9 +94,11 @@ void check(Usage const& usage) {
   for (auto const& place : usage.places) {
     agree(place.counts, places[{place.device, place.location}]);
     EXPECT_GE(place.counts.peak_bytes, place.counts.live_bytes);
+    EXPECT_GE(place.counts.allocated_bytes, place.counts.peak_bytes);
   }
   agree(usage.total, sum);
   EXPECT_GE(usage.total.peak_bytes, usage.total.live_bytes);
+  EXPECT_GE(usage.total.allocated_bytes, usage.total.peak_bytes);
 }
 
 TEST(UsageBook, IsEmptyAtFirst) {
