@@ -76,7 +76,10 @@ void consult(PlacementDecision& decision, PlacementMachine const& machine) {
     decision.placement = placement;
     decision.rule = rule;
   };
-  if (use.device_uses() == 0) return choose(Placement::host_accessible, PlacementRule::never_on_device);
+  // What is uploaded is meant for a device, whether its uses there are known or not.
+  if (use.device_uses() == 0 && use.uploads == 0) {
+    return choose(Placement::host_accessible, PlacementRule::never_on_device);
+  }
   if (use.host_uses() == 0) return choose(Placement::device_local, PlacementRule::never_on_host);
   bool const filled_once = use.host_writes <= use.buffers && use.device_writes == 0;
   bool const read_again = use.device_reads >= 2 * use.buffers;

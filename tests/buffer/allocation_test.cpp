@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <limits>
 #include <memory>
@@ -261,7 +262,6 @@ TEST_F(Allocations, RecordedUseOfANameDecidesForTheNextOfIt) {
   for (int i = 0; i < 3; ++i) {
     auto buffer = placed(MiB, Placement::device_local, AccessPattern::unknown, "results");
     for (int k = 0; k < 4; ++k) {
-      buffer.sync_to_device();
       std::ignore = buffer.host();
       buffer.mark_host_dirty();
     }
@@ -273,6 +273,23 @@ TEST_F(Allocations, RecordedUseOfANameDecidesForTheNextOfIt) {
   auto const next = placed(MiB, Placement::automatic, AccessPattern::unknown, "results");
   EXPECT_EQ(next.location(), Location::host);
   EXPECT_THAT(next.placement()->why(), HasSubstr("none on a device"));
+}
+
+TEST_F(Allocations, WhatIsUploadedIsNotSaidToHaveNoUseOnTheDevice) {
+  auto buffer = placed(MiB, Placement::device_local, AccessPattern::unknown, "hot");
+  for (int i = 0; i < 12; ++i) {
+    std::ranges::fill(buffer.host(), std::uint8_t{1});
+    if (i % 2 == 0) {
+      buffer.sync_to_device();
+    } else {
+      buffer.prefetch(sim).wait();
+    }
+  }
+  auto const decision = manager.place(sim, {.bytes = MiB}, Name("hot"));
+  EXPECT_GE(decision.use.host_uses(), 12U);
+  EXPECT_EQ(decision.use.device_uses(), 0U);
+  EXPECT_EQ(decision.use.uploads, 12U);
+  EXPECT_NE(decision.location, Location::host) << decision.why();
 }
 
 TEST_F(Allocations, CopiesOfANameOverAFastLinkAskForLockedMemory) {

@@ -135,7 +135,6 @@ TEST_F(Sites, TeachWhereTheNextBufferMadeThereBelongs) {
   for (int i = 0; i < 3; ++i) {
     auto buffer = made_here(Placement::device_local);
     for (int k = 0; k < 4; ++k) {
-      buffer.sync_to_device();
       std::ignore = buffer.host();
       buffer.mark_host_dirty();
     }

@@ -201,6 +201,9 @@ TEST(PlacementInputs, HostUsesAloneChangeTheOutcome) {
 TEST(PlacementInputs, DeviceUsesAloneChangeTheOutcome) {
   auto use = hot();
   use.device_reads = use.device_writes = 0;
+  EXPECT_EQ(placed({.bytes = MiB}, behind(12e9), use), Placement::host_pinned) << "what is uploaded belongs there";
+  use.uploads = 0;
+  use.uploaded_bytes = 0;
   EXPECT_EQ(placed({.bytes = MiB}, behind(12e9), use), Placement::host_accessible);
   auto read = hot();
   read.host_writes = 1;
@@ -238,7 +241,7 @@ TEST(PlacementInputs, ReasonsAreOneSentenceWithTheFiguresThatDecided) {
   EXPECT_THAT(often, HasSubstr("host_pinned: "));
   EXPECT_THAT(often, HasSubstr("ms each from pageable memory"));
   auto use = hot();
-  use.device_reads = use.device_writes = 0;
+  use.device_reads = use.device_writes = use.uploads = use.uploaded_bytes = 0;
   EXPECT_THAT(decide_placement({.bytes = MiB}, behind(12e9), use).why(), HasSubstr("2000 uses by the host and none"));
   EXPECT_EQ(decide_placement({.bytes = 4096}).why(), "host_pinned: 4 KiB is less than 64 KiB");
 }

@@ -75,8 +75,8 @@ enum class PlacementRule : std::uint8_t {
   shared_memory,    ///< host and device have one memory
   scattered,        ///< large, used in no order, and the device has unified memory
   device_full,      ///< what is free there does not hold it
-  never_on_device,  ///< no buffer of the name was ever used there
-  never_on_host,    ///< nor by the host
+  never_on_device,  ///< no buffer of the name was ever used there, nor uploaded
+  never_on_host,    ///< none was ever used by the host
   only_read,        ///< filled once, and read by devices again and again
   copied_often,     ///< between host and device: locked pages pay
   seldom_copied,    ///< so seldom that locked pages do not pay
