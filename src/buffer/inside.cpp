@@ -299,16 +299,14 @@ BufferCore::Inside::HostBlock BufferCore::Inside::new_host_block(std::size_t siz
   auto const wanted = whole_pages + page - 1;
   Allocation memory;
   if (options.pinned || pin_next) {
-    try {
-      memory = manager->acquire(detail::host_device(), Location::pinned, wanted, named());
-      pinned.store(true, std::memory_order_relaxed);
-    } catch (OutOfMemory const&) {
-      // Documented: pageable memory serves instead, and is_pinned() says so.
-      pinned.store(false, std::memory_order_relaxed);
-      manager->note_refused_pinning();
-    }
+    memory = manager->acquire_pinned_or_not(wanted, named());
+    // Documented: pageable memory may serve instead, and is_pinned() says so.
+    bool const locked = memory.location() == Location::pinned;
+    pinned.store(locked, std::memory_order_relaxed);
+    if (!locked) manager->note_refused_pinning();
+  } else {
+    memory = manager->acquire(detail::host_device(), Location::host, wanted, named());
   }
-  if (!memory) memory = manager->acquire(detail::host_device(), Location::host, wanted, named());
   auto const block = memory.memory();
   auto const skipped = in_pages ? (page - (block.object + block.offset) % page) % page : 0;
   return {std::move(memory), block.window(skipped, whole_pages)};

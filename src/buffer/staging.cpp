@@ -128,11 +128,7 @@ constexpr std::size_t fewest_gathered = 64, largest_gathered = std::size_t{64} <
 Staging::Staging(MemoryManager& manager, AcquireOptions const& options, std::size_t total) {
   for (std::size_t turn = 0; turn < depth_ && turn * chunk_bytes < total; ++turn) {
     auto const bytes = std::min(chunk_bytes, total - turn * chunk_bytes);
-    try {
-      blocks_[turn] = manager.acquire(host_device(), Location::pinned, bytes, options);
-    } catch (OutOfMemory const&) {
-      blocks_[turn] = manager.acquire(host_device(), Location::host, bytes, options);
-    }
+    blocks_[turn] = manager.acquire_pinned_or_not(bytes, options);
   }
 }
 

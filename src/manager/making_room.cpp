@@ -1,5 +1,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
+#include <unimem/device/discovery.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
 #include "manager/manager_state.hpp"
@@ -28,6 +29,21 @@ constexpr std::chrono::seconds patience{10};
 
 /// Host memory is often taken with a buffer's lock held, which those that are waited for may be waiting for in turn.
 constexpr std::chrono::milliseconds patience_with_a_lock{200};
+
+/// The manager that makes room for a wish of this thread: what its residents ask of it meanwhile is part of that wish,
+/// and refused alone it is no refusal.
+thread_local void const* making_room = nullptr;
+
+class MakingRoom {
+ public:
+  explicit MakingRoom(void const* manager) noexcept : outer_(std::exchange(making_room, manager)) {}
+  MakingRoom(MakingRoom const&) = delete;
+  MakingRoom& operator=(MakingRoom const&) = delete;
+  ~MakingRoom() { making_room = outer_; }
+
+ private:
+  void const* outer_;
+};
 
 /// One wish, tried as often as there is new hope for it.
 struct Wish {
@@ -134,7 +150,6 @@ bool MemoryManager::State::spill_for(AWish& wish) {
     std::this_thread::sleep_for(std::chrono::milliseconds{1});
     if (wish.granted()) return true;
   }
-  refusals.fetch_add(1, std::memory_order_relaxed);
   wish.facts.leased = leased;
   if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be spilled: {}", failure);
   return false;
@@ -142,6 +157,7 @@ bool MemoryManager::State::spill_for(AWish& wish) {
 
 Allocation MemoryManager::State::host_memory_after_all(MemoryPool& from, std::size_t bytes, AcquireOptions const& how,
                                                        OutOfMemory::Facts refusal) {
+  MakingRoom const making{this};
   Wish wish{from, bytes, how, bytes, {}, std::move(refusal)};
   if (trim_beside(from) != 0 && wish.granted()) return std::move(wish.block);
   // Host memory is where residents save to: it is asked back only if they may save to files.
@@ -151,6 +167,27 @@ Allocation MemoryManager::State::host_memory_after_all(MemoryPool& from, std::si
 }
 
 Allocation MemoryManager::acquire(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
+  try {
+    return acquire_uncounted(device, location, bytes, options);
+  } catch (detail::Crowded const&) {
+    throw;  // it is tried again in its turn
+  } catch (OutOfMemory const&) {
+    if (making_room != state_.get()) state_->refusals.fetch_add(1, std::memory_order_relaxed);
+    throw;
+  }
+}
+
+Allocation MemoryManager::acquire_pinned_or_not(std::size_t bytes, AcquireOptions const& options) {
+  auto& host = unimem::device("cpu");
+  try {
+    return acquire_uncounted(host, Location::pinned, bytes, options);
+  } catch (OutOfMemory const&) {
+    return acquire(host, Location::host, bytes, options);
+  }
+}
+
+Allocation MemoryManager::acquire_uncounted(Device& device, Location location, std::size_t bytes,
+                                            AcquireOptions const& options) {
   if (detail::Operation::innermost() != nullptr) return take(device, location, bytes, options);
   Allocation block;
   detail::operate([&] { block = take(device, location, bytes, options); });
@@ -183,7 +220,6 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   };
   auto const crowded = [&] { throw detail::Crowded(*this, device, std::move(wish.facts)); };
   auto const refuse = [&] {
-    state_->refusals.fetch_add(1, std::memory_order_relaxed);
     if (operation.together() > bytes) {
       wish.facts.reason +=
           fmt::format("; the operands of this operation need {} together", format_size(operation.together()));
@@ -212,6 +248,7 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   if (bytes > wish.facts.limit) refuse();  // nobody loses a copy for what cannot be
   if (state_->trim_beside(wish.pool) != 0 && wish.granted()) return given_out();
 
+  MakingRoom const making{state_.get()};
   Turn const turn{turns};
   if (!turn.mine() && operation.waits() && !operation.insists()) crowded();
   if (turn.mine()) turns.want(wish.outstanding);

@@ -101,7 +101,7 @@ struct GlobalMemoryStatistics {
   std::uint64_t cache_trims = 0;       ///< times other pools' caches made room
   std::uint64_t defragmentations = 0;  ///< times blocks in use were moved together to make room
   std::uint64_t waits = 0;             ///< times an operation was begun again after others that were in its way
-  std::uint64_t refusals = 0;          ///< times nothing of all that helped: OutOfMemory
+  std::uint64_t refusals = 0;          ///< requests that nothing of all that helped: each OutOfMemory once
   std::uint64_t refused_pinnings = 0;  ///< times ordinary host memory served since none could be locked
   std::uint64_t missing_unified = 0;   ///< times something else served since the device has no unified memory
   std::uint64_t pressure_calls = 0;    ///< of callbacks for memory pressure
@@ -258,6 +258,9 @@ class UNIMEM_API MemoryManager {
 
   /// For buffers: where their memory is entered. Lives as long as the manager, and for what is entered then still.
   [[nodiscard]] detail::UsageBook& usage_book() noexcept;
+  /// For buffers: pinned host memory, or ordinary if there is none, which its location tells. Throws OutOfMemory if
+  /// there is neither.
+  [[nodiscard]] Allocation acquire_pinned_or_not(std::size_t bytes, AcquireOptions const& options);
   /// For buffers: ordinary memory serves, since the system locks none.
   void note_refused_pinning() noexcept;
   /// For buffers: where their host memory may go; null if it stays where it is. Lives as long as the manager.
@@ -269,6 +272,8 @@ class UNIMEM_API MemoryManager {
   [[nodiscard]] detail::UseClock& use_clock(Device& device);
 
  private:
+  [[nodiscard]] Allocation acquire_uncounted(Device& device, Location location, std::size_t bytes,
+                                             AcquireOptions const& options);
   [[nodiscard]] Allocation take(Device& device, Location location, std::size_t bytes, AcquireOptions const& options);
 
   struct State;
