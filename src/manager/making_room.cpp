@@ -127,11 +127,12 @@ bool MemoryManager::State::spill_for(AWish& wish) {
   auto const location = wish.pool.location();
   auto const deadline = std::chrono::steady_clock::now() + patience_with_a_lock;
   std::string failure;
-  std::size_t leased = 0;
+  std::size_t leased = 0, busy = 0;
   for (;;) {
     auto const before = residents.removals();
     auto const survey = residents.survey(location);
     leased = survey.leased;
+    busy = survey.busy;
     if (!wish.within_reach(survey.candidates, survey.busy)) {
       if (wish.granted_after_all(false)) return true;
       break;
@@ -151,6 +152,10 @@ bool MemoryManager::State::spill_for(AWish& wish) {
     if (wish.granted()) return true;
   }
   wish.facts.leased = leased;
+  if (busy != 0 && std::chrono::steady_clock::now() >= deadline) {
+    wish.facts.reason += fmt::format("; others were using {} and were waited for, {} ms at most", format_size(busy),
+                                     patience_with_a_lock.count());
+  }
   if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be spilled: {}", failure);
   return false;
 }

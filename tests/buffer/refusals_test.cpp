@@ -58,5 +58,33 @@ TEST(Refusals, OfADeviceWhoseBuffersFindNoRoomOnTheHostAreCountedOnce) {
   EXPECT_EQ(counts.refusals, 1U);
 }
 
+TEST(Refusals, OfHostMemoryThatOthersAreUsingSaySo) {
+  /// One whose operation does not end.
+  class Busy final : public Resident {
+   public:
+    [[nodiscard]] Reclaimable reclaimable(Device&) noexcept override { return {}; }
+    std::size_t try_reclaim(Device&) override { return 0; }
+    [[nodiscard]] Reclaimable spillable(Location) noexcept override {
+      Reclaimable offered;
+      offered.bytes = MiB;
+      offered.busy = true;
+      return offered;
+    }
+  } busy;
+  Directory const directory;
+  MemoryManager manager{ManagerOptions{.spill = {.directory = directory.path()}}};
+  manager.set_limit(device("cpu"), Location::host, MiB);
+  auto const held = manager.acquire(device("cpu"), Location::host, MiB);
+  manager.add_resident(busy);
+  try {
+    std::ignore = manager.acquire(device("cpu"), Location::host, MiB);
+    ADD_FAILURE() << "all of it is in use";
+  } catch (OutOfMemory const& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("others were using 1 MiB and were waited for"));
+  }
+  EXPECT_EQ(manager.statistics().refusals, 1U);
+  manager.remove_resident(busy);
+}
+
 }  // namespace
 }  // namespace unimem::testing

@@ -158,8 +158,9 @@ class UNIMEM_API MemoryManager {
   /// are asked to make room, those that lose least by it first, until it fits; none is asked if all of them
   /// could not make enough. For host memory, pageable or pinned, they are asked if there is a directory to spill to:
   /// those whose host memory nobody has an address of. Where what is missing is in use by operations of other threads,
-  /// those are waited for, ten seconds at most. Then throws OutOfMemory with the largest holders, what leases pin, and
-  /// why a resident could not give back, if one failed to.
+  /// those are waited for: ten seconds at most for device memory, and a fifth of a second for host memory, which is
+  /// taken with a buffer's lock held that they may be waiting for in turn. Then throws OutOfMemory with the largest
+  /// holders, what leases pin, and why a resident could not give back, if one failed to.
   [[nodiscard]] Allocation acquire(Device& device, Location location, std::size_t bytes,
                                    AcquireOptions const& options = {});
 
