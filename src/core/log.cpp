@@ -66,7 +66,7 @@ void log(LogLevel level, std::string_view message) noexcept {
     if (!logger().should_log(spdlog_level(level))) return;
     // The sink has a lock of its own, which would stay held in a child that is forked meanwhile.
     static auto& mutex = *new std::mutex;
-    static auto const& held = *new detail::HeldOverFork(detail::HeldOverFork::Order::last, mutex);
+    static auto const* const volatile held = new detail::HeldOverFork(detail::HeldOverFork::Order::last, mutex);
     static_cast<void>(held);
     std::lock_guard const lock{mutex};
     logger().log(spdlog_level(level), message);

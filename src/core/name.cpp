@@ -32,7 +32,8 @@ Table& table() {
 }
 
 void mind_forks() {
-  static auto const& held = *new HeldOverFork(HeldOverFork::Order::last, mutex);
+  // Volatile: what nobody reads would not be stored, and leak checkers would find nobody who has it.
+  static auto const* const volatile held = new HeldOverFork(HeldOverFork::Order::last, mutex);
   static_cast<void>(held);
 }
 

@@ -50,15 +50,14 @@ class Memberships {
   }
 
   void add(std::uint64_t pool, std::shared_ptr<ThreadMagazines> thread) {
-    static HeldOverFork const& free_in_child =
-        *new HeldOverFork(HeldOverFork::Order::last, {[](HeldOverFork::Deadline) { return true; },
-                                                      [](bool in_child) {
-                                                        // A pool that was ending in another thread may have had them.
-                                                        if (!in_child || ended) return;
-                                                        for (auto& [number, one] : mine().all_)
-                                                          HeldOverFork::renew(one->mutex);
-                                                      }});
-    static_cast<void>(free_in_child);
+    auto const free_in_child = [](bool in_child) {
+      if (!in_child || ended) return;
+      // A pool that was ending in another thread may have had them.
+      for (auto& [number, one] : mine().all_) HeldOverFork::renew(one->mutex);
+    };
+    auto const hold = [](HeldOverFork::Deadline) { return true; };
+    static auto const* const volatile held = new HeldOverFork(HeldOverFork::Order::last, {hold, free_in_child});
+    static_cast<void>(held);
     std::erase_if(all_, [](auto const& one) {
       std::lock_guard const lock{one.second->mutex};
       return one.second->core == nullptr;
