@@ -161,6 +161,7 @@ TEST(HeldOverFork, AChildWritesToTheLogThatAThreadOfItsParentWasWritingTo) {
   ::testing::internal::CaptureStderr();
   std::atomic<bool> done{false};
   int failures = 0;
+  log(LogLevel::error, "made before");  // who makes it when the process forks is never done with that in the child
   {
     std::jthread const busy([&] {
       while (!done) log(LogLevel::error, "parent");
