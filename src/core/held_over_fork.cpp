@@ -66,7 +66,7 @@ class HeldOverFork::Registry {
   }
 
   void after_fork(bool in_child) noexcept {
-    if (in_child) HeldOverFork::forks_.fetch_add(1, std::memory_order_relaxed);
+    if (in_child) HeldOverFork::forks_so_far.fetch_add(1, std::memory_order_relaxed);
     if (forker_ != std::this_thread::get_id()) return;
     mutex_.unlock();
     let_go(in_child);

@@ -44,7 +44,7 @@ class HeldOverFork {
 
   /// How many forks this process has come from since something was first enlisted: locks taken in another are never
   /// given back here.
-  [[nodiscard]] static unsigned forks() noexcept { return forks_.load(std::memory_order_relaxed); }
+  [[nodiscard]] static unsigned forks() noexcept { return forks_so_far.load(std::memory_order_relaxed); }
 
   /// Locks a mutex, if it can be had by then.
   [[nodiscard]] static bool lock_by(Deadline deadline, std::mutex& mutex) noexcept;
@@ -71,7 +71,7 @@ class HeldOverFork {
   static bool pause(Deadline deadline, unsigned looks) noexcept;
 
   /// Changes in a child that has one thread.
-  static inline std::atomic<unsigned> forks_{0};
+  static inline std::atomic<unsigned> forks_so_far{0};
 
   std::shared_ptr<Entry> entry_;
 };

@@ -229,7 +229,9 @@ void Parking::say_seized() noexcept {
 
 void Parking::release_all() noexcept {
   // In a child whose parent's thread forked while it had seized them they have been given up already.
-  if (seizures_ == 0 || --seizures_ != 0) return;
+  if (seizures_ == 0) return;
+  --seizures_;
+  if (seizures_ != 0) return;
   for (auto const& thread : threads_) thread->magazines.give_up();
 }
 
