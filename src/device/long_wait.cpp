@@ -12,49 +12,46 @@ namespace unimem {
 namespace {
 
 /// All there are, those of one thread from the inside out. Each stands on its waiter's own stack, as who waits must not
-/// run out of memory. Never destroyed: who waits may do so until the process ends.
+/// run out of memory. Nothing is destroyed at the end: who waits may do so until then.
 struct LongWaits {
   std::mutex mutex;
   LongWait* first = nullptr;
   std::size_t count = 0;
 };
 
-LongWaits& all() noexcept {
-  static auto* const waits = new LongWaits;  // NOLINT(cppcoreguidelines-owning-memory)
-  return *waits;
-}
+constinit LongWaits all;
 
 }  // namespace
 
 LongWait::LongWait(Event event) noexcept : event_(event), thread_(std::this_thread::get_id()) {
   if (detail::is_forked_child()) return;
-  std::lock_guard const lock{all().mutex};
-  next_ = all().first;
+  std::lock_guard const lock{all.mutex};
+  next_ = all.first;
   if (next_ != nullptr) next_->previous_ = this;
-  all().first = this;
-  ++all().count;
+  all.first = this;
+  ++all.count;
   listed_ = true;
 }
 
 LongWait::~LongWait() {
   if (!listed_ || detail::is_forked_child()) return;
-  std::lock_guard const lock{all().mutex};
+  std::lock_guard const lock{all.mutex};
   leave();
 }
 
 void LongWait::leave() noexcept {
   if (next_ != nullptr) next_->previous_ = previous_;
-  (previous_ == nullptr ? all().first : previous_->next_) = next_;
-  --all().count;
+  (previous_ == nullptr ? all.first : previous_->next_) = next_;
+  --all.count;
   listed_ = false;
 }
 
 bool LongWait::never_ends() noexcept {
   if (!listed_ || detail::is_forked_child()) return false;
-  std::lock_guard const lock{all().mutex};
+  std::lock_guard const lock{all.mutex};
   auto const* at = this;
   // Others may go round in a circle without this one.
-  for (auto left = all().count; at != nullptr && left != 0; --left) {
+  for (auto left = all.count; at != nullptr && left != 0; --left) {
     auto* const control = detail::QueueControl::of(at->event_);
     if (control == nullptr || control->completed() >= at->event_.ticket()) return false;
     auto const thread = control->works_on();
@@ -63,7 +60,7 @@ bool LongWait::never_ends() noexcept {
       return true;
     }
     if (thread == at->thread_) return false;  // it carries out itself what it waits for
-    at = all().first;
+    at = all.first;
     while (at != nullptr && at->thread_ != thread) at = at->next_;
   }
   return false;
