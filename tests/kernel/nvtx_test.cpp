@@ -69,7 +69,7 @@ TEST_F(RangesOfATool, AreNamedAfterKernelsAndTheBuffersThatMove) {
   EXPECT_EQ(x.to_vector(), std::vector<std::uint32_t>(100, 3));
   EXPECT_THAT(told(), ElementsAre("push weights: " + id + " to host", "pop"));
   y.sync_to_device();
-  EXPECT_THAT(told(), ElementsAre("push a buffer: host to " + id, "pop"));
+  EXPECT_THAT(told(), ElementsAre("push kernel/nvtx_test.cpp:49: host to " + id, "pop"));
 }
 
 TEST_F(RangesOfATool, ShowAGraphAsOne) {
