@@ -53,16 +53,20 @@ struct Wish {
   std::size_t outstanding;  ///< what its operation has yet to take, this included
   Allocation block{};
   OutOfMemory::Facts facts{};  ///< of the last refusal
+  detail::Operation* operation = nullptr;
+  detail::TakenMemory* taken = nullptr;  ///< where it is counted as the operation's once it is granted; null: nowhere
 
   /// Whether `block` now holds the memory.
   [[nodiscard]] bool granted() {
+    detail::TakenMemory::Attempt const attempt{taken, bytes};
     try {
       block = pool.acquire(bytes, options);
-      return true;
     } catch (OutOfMemory const& error) {
       facts = error.facts();
       return false;
     }
+    if (taken != nullptr) operation->count_taken(*taken, bytes);
+    return true;
   }
 
   /// Whether somebody has given memory back since it was refused, with nobody having been asked: a buffer that ended or
@@ -219,10 +223,6 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   auto& traffic = state_->traffic_on(device);
   auto& turns = traffic.turns;
   auto& taken = traffic.taken;
-  auto const given_out = [&] {
-    operation.count_taken(taken, bytes);
-    return std::move(wish.block);
-  };
   auto const crowded = [&] { throw detail::Crowded(*this, device, std::move(wish.facts)); };
   auto const refuse = [&] {
     if (operation.together() > bytes) {
@@ -249,9 +249,11 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
     wish.block.release();  // the device has grown
     wish.bytes = bytes;
   }
-  if (wish.granted()) return given_out();
+  wish.operation = &operation;
+  wish.taken = &taken;
+  if (wish.granted()) return std::move(wish.block);
   if (bytes > wish.facts.limit) refuse();  // nobody loses a copy for what cannot be
-  if (state_->trim_beside(wish.pool) != 0 && wish.granted()) return given_out();
+  if (state_->trim_beside(wish.pool) != 0 && wish.granted()) return std::move(wish.block);
 
   MakingRoom const making{state_.get()};
   Turn const turn{turns};
@@ -266,7 +268,7 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
       constexpr std::size_t worth = 8;
       if (defragment(device, {.max_copied_bytes = checked_multiply(worth, bytes, "bytes")}).blocks_moved != 0) {
         state_->defragmentations.fetch_add(1, std::memory_order_relaxed);
-        if (wish.granted()) return given_out();
+        if (wish.granted()) return std::move(wish.block);
       }
     } catch (std::exception const& error) {
       failure = error.what();  // what had been moved stays so, and the next rung may do
@@ -276,25 +278,27 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
     hope = false;
     // Before and after: what others took meanwhile may be nobody's in the survey, and somebody's by its end.
     auto const times = taken.times();
-    auto const unknown = taken.bytes() - operation.taken(taken);
+    auto const all_taken = taken.bytes();
+    auto const unknown = all_taken - operation.taken(taken);
     auto const survey = state_->residents.survey(device);
     wish.facts.leased = survey.leased;
     auto const others = survey.busy + unknown;
-    others_may = taken.times() != times || (others != 0 && wish.within_reach(survey.candidates, others));
+    others_may = taken.times() != times || taken.bytes() != all_taken ||
+                 (others != 0 && wish.within_reach(survey.candidates, others));
     if (!wish.within_reach(survey.candidates)) break;
     for (auto const& candidate : survey.candidates) {
       auto const bytes_given = state_->reclaim(*candidate.resident, device, failure);
       others_may = others_may || bytes_given == 0U;  // somebody has begun to use it since
       if (!bytes_given || *bytes_given == 0) continue;
       if (!of_its_own) state_->trim_beside(wish.pool);
-      if (wish.granted()) return given_out();
+      if (wish.granted()) return std::move(wish.block);
       hope = given = true;
     }
   }
   // What was given may have come later than it was said: leases that were just leaving have it until then. And a
   // resident that has ended since the first look, or is about to be gone from the survey, has given its memory back.
   auto const leased = wish.facts.leased;
-  if (wish.granted_after_all(given || state_->residents.removals() != removals)) return given_out();
+  if (wish.granted_after_all(given || state_->residents.removals() != removals)) return std::move(wish.block);
   wish.facts.leased = leased;
   if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be saved: {}", failure);
   if (others_may && operation.waits() && !operation.insists()) crowded();

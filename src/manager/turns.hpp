@@ -36,6 +36,23 @@ class TakenMemory {
   /// Release: that it is known whose the memory is can be seen by who sees the sum fall.
   void subtract(std::size_t bytes) noexcept { bytes_.fetch_sub(bytes, std::memory_order_release); }
 
+  /// An attempt to take some. It counts from before the pool has given it: between the two it is in use, and nobody's.
+  class Attempt {
+   public:
+    Attempt(TakenMemory* on, std::size_t bytes) noexcept : on_(on), bytes_(bytes) {
+      if (on_ != nullptr) on_->bytes_.fetch_add(bytes_, std::memory_order_acq_rel);
+    }
+    Attempt(Attempt const&) = delete;
+    Attempt& operator=(Attempt const&) = delete;
+    ~Attempt() {
+      if (on_ != nullptr) on_->subtract(bytes_);
+    }
+
+   private:
+    TakenMemory* on_;
+    std::size_t bytes_;
+  };
+
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_acquire); }
   /// How often some was taken: another number tells that it may have come and gone.
   [[nodiscard]] std::uint64_t times() const noexcept { return times_.load(std::memory_order_acquire); }
