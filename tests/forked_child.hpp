@@ -67,10 +67,10 @@ namespace unimem {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
-/// How a forked child ended that did `work` and then left by `leave`: `_exit`, or `std::exit` as a program does.
+/// How the child ended that did `work` and then left by `leave`: `_exit`, or `std::exit` as a program does. `child` is
+/// what `fork()` has just returned, on either side.
 template <class Work>
-int in_child(Work const& work, void (*leave)(int) = _exit) {
-  auto const child = fork_while_others_sleep();
+int ending_of(pid_t child, Work const& work, void (*leave)(int) = _exit) {
   if (child == 0) {
     alarm(30);  // a child that hangs is a failure, not a test that hangs
     int code = 1;
@@ -82,6 +82,12 @@ int in_child(Work const& work, void (*leave)(int) = _exit) {
     leave(code);
   }
   return ending_of(child);
+}
+
+/// How a forked child ended that did `work` and then left by `leave`.
+template <class Work>
+int in_child(Work const& work, void (*leave)(int) = _exit) {
+  return ending_of(fork_while_others_sleep(), work, leave);
 }
 
 /// Fails with the line, in a child, where Google's assertions would go unheard.

@@ -8,11 +8,9 @@
 #include "core/spare_memory.hpp"
 #include "device/ending.hpp"
 #include "device/page_watch.hpp"
-#include "device/worker_threads.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -21,11 +19,6 @@ namespace {
 
 /// Below this, faults and scans cost more than copying it all would.
 constexpr std::size_t smallest_tracked = std::size_t{64} << 10;
-
-bool wants_check() {
-  static bool const wanted = environment_flag("UNIMEM_CHECK", false);
-  return wanted;
-}
 
 /// The default one is never destroyed, and is not counted.
 std::shared_ptr<MemoryManager> manager_of(BufferOptions const& options) {
@@ -275,102 +268,6 @@ BufferCore::Reclaimable BufferCore::Inside::offer(Device& from) const noexcept {
   return offered;
 }
 
-std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t size) {
-  if (unified != nullptr) {
-    // What is not begun again must not wait with the buffer's lock.
-    std::optional<detail::Operation> with_the_lock;
-    if (detail::Operation::innermost() == nullptr) with_the_lock.emplace(detail::Operation::Waiting::never);
-    auto storage = detail::Storage::unified(*unified, manager->acquire(*unified, Location::unified, size, named()));
-    storage->count_in(manager->usage_book(), key, id);
-    return storage;
-  }
-  auto [block, part] = new_host_block(size);
-  auto storage = std::allocate_shared<detail::Storage>(detail::SpareAllocator<detail::Storage>{}, detail::host_device(),
-                                                       std::move(block), part);
-  storage->count_in(manager->usage_book(), key, id);
-  return storage;
-}
-
-BufferCore::Inside::HostBlock BufferCore::Inside::new_host_block(std::size_t size) {
-  // Tracked memory has its pages to itself. No pool aligns as coarsely, so it gets one page more than it needs.
-  bool const in_pages = tracking == Tracking::pages;
-  auto const page = in_pages ? detail::PageWatch::page_bytes() : 1;
-  auto const whole_pages = in_pages ? (size + page - 1) / page * page : size;  // a division takes as long as a lock
-  auto const wanted = whole_pages + page - 1;
-  Allocation memory;
-  if (options.pinned || pin_next) {
-    memory = manager->acquire_pinned_or_not(wanted, named());
-    // Documented: pageable memory may serve instead, and is_pinned() says so.
-    bool const locked = memory.location() == Location::pinned;
-    pinned.store(locked, std::memory_order_relaxed);
-    if (!locked) manager->note_refused_pinning();
-  } else {
-    memory = manager->acquire(detail::host_device(), Location::host, wanted, named());
-  }
-  auto const block = memory.memory();
-  auto const skipped = in_pages ? (page - (block.object + block.offset) % page) % page : 0;
-  return {std::move(memory), block.window(skipped, whole_pages)};
-}
-
-std::shared_ptr<detail::Storage> BufferCore::Inside::host_memory() {
-  auto const& there = in_memory_of_host();
-  return there ? there : new_host_memory(bytes);
-}
-
-std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCore& self, Device& wanted,
-                                                                       std::size_t size, Queue& queue) {
-  become_resident(self);
-  auto request = named();
-  request.queue = &queue;
-  auto memory = manager->acquire(wanted, Location::device, size, request);
-  if (auto* const operation = detail::Operation::innermost()) operation->took(size);
-  auto storage = std::make_shared<detail::Storage>(wanted, std::move(memory));
-  storage->count_in(manager->usage_book(), key, id);
-  // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket of
-  // its own: whoever comes from another goes behind it.
-  if (!UNIMEM_MUTANT(fresh_block_not_ordered)) storage->hazards().perhaps_written_by({0, size}, queue.record());
-  return storage;
-}
-
-void BufferCore::Inside::ensure_host(ByteRange overwritten) {
-  if (coherence.has_storage(host_place)) {
-    if (host) come_to(*host, overwritten == whole());
-    return;
-  }
-  if (bytes != 0) {
-    auto memory = host_memory();
-    come_to(*memory);
-    memory->heed(advice);
-    host = std::move(memory);
-    watch_host();
-  }
-  coherence.add_storage(host_place);
-}
-
-void BufferCore::Inside::ensure_device(BufferCore& self, Place place, Queue& queue) {
-  if (coherence.has_storage(place)) {
-    if (auto const& there = storage_at(place)) come_to(*there);
-    return;
-  }
-  auto& wanted = *side(place).device;
-  if (bytes != 0) {
-    auto memory = shares(wanted) ? host_memory() : new_device_memory(self, wanted, bytes, queue);
-    come_to(*memory);
-    memory->heed(advice);
-    side(place).storage = std::move(memory);
-    publish_places();  // others that need it count on it from now on
-  }
-  coherence.add_storage(place);
-}
-
-void BufferCore::Inside::ensure(BufferCore& self, Place place) {
-  if (place == host_place) {
-    ensure_host();
-  } else {
-    ensure_device(self, place, side(place).device->default_queue());
-  }
-}
-
 AcquireOptions BufferCore::Inside::named() const {
   AcquireOptions options_of_block;
   options_of_block.name = key;
@@ -395,120 +292,6 @@ void BufferCore::Inside::drop_everything(Coherence fresh, std::size_t new_size) 
   coherence = std::move(fresh);
   bytes = new_size;
   pinned.store(false, std::memory_order_relaxed);
-}
-
-bool BufferCore::Inside::watches_host() const {
-  return tracking == Tracking::pages || wants_check();
-}
-
-std::unique_ptr<detail::HostWrites> BufferCore::Inside::watched(std::shared_ptr<detail::Storage> const& memory,
-                                                                std::size_t size) const {
-  if (tracking == Tracking::pages) return detail::track_pages(memory, size);
-  if (wants_check()) return detail::check_host(memory, size, display_name(), last_marks);
-  return nullptr;
-}
-
-void BufferCore::Inside::watch_host() {
-  absorbed = true;  // nobody has had an address of this memory: what this operation leaves there is known
-  // Devices that share it may have come first, and are writing to it.
-  if (tracking == Tracking::pages) host->wait_to_write(whole());
-  host_writes = watched(host, bytes);
-  if (!host_writes) return;
-  pending.for_each_touch([this](Place place, ByteRange range, std::vector<Event> const& events) {
-    if (place == host_place || !in_host_memory(place)) return;
-    for (auto const event : events) host_writes->expect_device(range, event);
-  });
-}
-
-void BufferCore::Inside::absorb_host_writes(bool decide, bool wait) {
-  if (!host_writes) return;
-  // With what is pending: when failed work is taken back, these are not.
-  auto const conflict = host_writes->absorb(
-      coherence, [this](ByteRange range) { commit_write(host_place, range, {}, Events::of_all); }, wait);
-  absorbed = true;
-  counters.unmarked_writes.fetch_add(host_writes->take_unmarked(), std::memory_order_relaxed);
-  if (!conflict || decide) return;
-  throw CoherenceConflict(display_name(),
-                          {place_name(conflict->device), conflict->on_device.begin, conflict->on_device.end},
-                          {fmt::format("host (found by pages of {} bytes)", detail::PageWatch::page_bytes()),
-                           conflict->host.begin, conflict->host.end});
-}
-
-void BufferCore::Inside::note(std::string_view what, ByteRange range) {
-  if (wants_check()) last_marks = fmt::format("last declared: {} of bytes [{}, {})", what, range.begin, range.end);
-}
-
-void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
-  check_not_captured();
-  absorb_host_writes(decide);
-  if (deferred) std::rethrow_exception(std::exchange(deferred, nullptr));
-  if (pending.empty()) return;
-  bool const child_had_it = detail::is_forked_child() && holds(host_place, range);
-  auto const failure = pending.settle(coherence, range, wait);
-  if (!failure) return;
-  forget_ended();
-  last_failure = "what wrote them failed";
-  try {
-    std::rethrow_exception(failure);
-  } catch (UnsupportedOperation const& error) {
-    // The parent's work, which nobody does here: an upload that never arrives takes nothing from the host.
-    // What it was to write is another matter: the copy that the host has again is not what the parent will have.
-    if (child_had_it && holds(host_place, range)) return;
-    last_failure = error.what();
-    throw;
-  } catch (std::exception const& error) {
-    last_failure = error.what();
-    throw;
-  }
-}
-
-void BufferCore::Inside::settle_for_another(bool wait) {
-  auto told = std::exchange(deferred, nullptr);
-  try {
-    settle(whole(), wait);
-  } catch (std::exception const&) {
-    if (!told) told = std::current_exception();
-  }
-  deferred = std::move(told);
-}
-
-void BufferCore::Inside::forget_ended() noexcept {
-  if (UNIMEM_MUTANT(failures_not_forgotten)) return;
-  if (host) host->hazards().forget_ended();
-  for (auto const& other : sides) {
-    if (other.storage) other.storage->hazards().forget_ended();
-  }
-}
-
-void BufferCore::Inside::commit_copies(Plan const& plan, std::span<const Event> events) {
-  if (plan.copies.empty()) return commit(plan, {});
-  bool const as_one = events.size() == plan.copies.size() &&
-                      std::ranges::all_of(events, [&](Event event) { return event == events.front(); });
-  if (as_one) {
-    Plan part;
-    part.place = plan.place;
-    part.range = plan.copies.front().range;
-    part.copies = plan.copies;
-    return commit(std::move(part), {events.front()});
-  }
-  auto event = events.begin();
-  for (auto const& copy : plan.copies) {
-    Plan part;
-    part.place = plan.place;
-    part.range = copy.range;
-    part.copies = {copy};
-    commit(std::move(part), copy.fence ? std::vector<Event>{} : std::vector{*event++});
-  }
-}
-
-void BufferCore::Inside::commit(Plan plan, std::vector<Event> events, Events what) {
-  auto undo = coherence.commit(plan);
-  pending.add(std::move(events), what == Events::of_all, std::move(plan), std::move(undo));
-}
-
-void BufferCore::Inside::commit_write(Place place, ByteRange range, Event event, Events what) {
-  if (host_writes && place != host_place && in_host_memory(place)) host_writes->expect_device(range, event);
-  commit(coherence.plan_access(place, range, Intent::write, cost()), {event}, what);
 }
 
 void BufferCore::Inside::check_lost(Plan const& plan) const {

@@ -41,8 +41,9 @@ enum class Way : unsigned char {
 }  // namespace detail
 
 /// What a BufferCore keeps behind its lock. Its functions expect the lock to be held; the files beside this one divide
-/// them by what they are about: storage (inside.cpp), moving bytes (transfers.cpp); what the lock's holders do with
-/// them is in life.cpp, host_access.cpp, device_work.cpp and copies.cpp.
+/// them by what they are about: memory on each side (side_memory.cpp), what was written and whether it has arrived
+/// (settling.cpp), moving bytes (transfers.cpp), and the rest (inside.cpp); what the lock's holders do with them is in
+/// life.cpp, host_access.cpp, device_work.cpp and copies.cpp.
 struct BufferCore::Inside {
   /// What the user has said of the next use.
   enum class NextUse : unsigned char { unsaid, soon, none };

@@ -122,11 +122,7 @@ HeldOverFork::HeldOverFork(Order order, Acts acts) : entry_(std::make_shared<Ent
 }
 
 HeldOverFork::HeldOverFork(Order order, std::mutex& mutex, std::function<void()> in_child)
-    : HeldOverFork(order, {[&mutex](Deadline deadline) { return lock_by(deadline, mutex); },
-                           [&mutex, put_right = std::move(in_child)](bool here) {
-                             if (here && put_right) put_right();
-                             mutex.unlock();
-                           }}) {}
+    : HeldOverFork(order, hold_mutex(mutex, std::move(in_child))) {}
 
 HeldOverFork::~HeldOverFork() {
   {
@@ -134,6 +130,23 @@ HeldOverFork::~HeldOverFork() {
     entry_->gone = true;
   }
   Registry::instance().remove(*entry_);
+}
+
+bool HeldOverFork::for_good(Order order, Acts acts) {
+  Registry::instance().add(std::make_shared<Entry>(order, std::move(acts)));
+  return true;
+}
+
+bool HeldOverFork::for_good(Order order, std::mutex& mutex) {
+  return for_good(order, hold_mutex(mutex, {}));
+}
+
+HeldOverFork::Acts HeldOverFork::hold_mutex(std::mutex& mutex, std::function<void()> in_child) {
+  return {[&mutex](Deadline deadline) { return lock_by(deadline, mutex); },
+          [&mutex, put_right = std::move(in_child)](bool here) {
+            if (here && put_right) put_right();
+            mutex.unlock();
+          }};
 }
 
 bool HeldOverFork::lock_by(Deadline deadline, std::mutex& mutex) noexcept {

@@ -42,6 +42,10 @@ class HeldOverFork {
   /// Waits for a fork that is going on.
   ~HeldOverFork();
 
+  /// What stays until the process ends, in a static variable, so that it is enlisted once: always true.
+  [[nodiscard]] static bool for_good(Order order, Acts acts);
+  [[nodiscard]] static bool for_good(Order order, std::mutex& mutex);
+
   /// How many forks this process has come from since something was first enlisted: locks taken in another are never
   /// given back here.
   [[nodiscard]] static unsigned forks() noexcept { return forks_so_far.load(std::memory_order_relaxed); }
@@ -68,6 +72,7 @@ class HeldOverFork {
   struct Entry;
   class Registry;
 
+  [[nodiscard]] static Acts hold_mutex(std::mutex& mutex, std::function<void()> in_child);
   static bool pause(Deadline deadline, unsigned looks) noexcept;
 
   /// Changes in a child that has one thread.

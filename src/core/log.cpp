@@ -29,9 +29,10 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
 }
 
 /// Never destroyed: destructors of static objects may log. Not registered with spdlog, whose registry is the program's.
+/// `log` lets one thread at a time write.
 spdlog::logger& logger() {
   static auto& instance = *[] {
-    auto made = new spdlog::logger("unimem", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    auto made = new spdlog::logger("unimem", std::make_shared<spdlog::sinks::stderr_sink_st>());
     made->set_pattern("unimem: %l: %v");
     made->set_level(spdlog::level::warn);
     if (auto const wanted = environment("UNIMEM_LOG_LEVEL")) {
@@ -64,10 +65,9 @@ void set_log_level(LogLevel level) {
 void log(LogLevel level, std::string_view message) noexcept {
   try {
     if (!logger().should_log(spdlog_level(level))) return;
-    // The sink has a lock of its own, which would stay held in a child that is forked meanwhile.
-    static auto& mutex = *new std::mutex;
-    static auto const* const volatile held = new detail::HeldOverFork(detail::HeldOverFork::Order::last, mutex);
-    static_cast<void>(held);
+    // Not the sink's own, which would stay held in a child that is forked meanwhile.
+    static constinit std::mutex mutex;
+    [[maybe_unused]] static bool const held = detail::HeldOverFork::for_good(detail::HeldOverFork::Order::last, mutex);
     std::lock_guard const lock{mutex};
     logger().log(spdlog_level(level), message);
   } catch (...) {  // NOLINT(bugprone-empty-catch): a line that cannot be written must not become an error of its own

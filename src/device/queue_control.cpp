@@ -39,8 +39,7 @@ QueueControl& QueueControl::create() {
     }
     mutex.unlock();
   };
-  static auto const* const volatile held = new HeldOverFork(HeldOverFork::Order::memory, {hold, let_go});
-  static_cast<void>(held);
+  [[maybe_unused]] static bool const held = HeldOverFork::for_good(HeldOverFork::Order::memory, {hold, let_go});
   auto const id = next_id.fetch_add(1, std::memory_order_relaxed);
   std::unique_ptr<QueueControl> control{new QueueControl{id}};
   auto& result = *control;

@@ -56,8 +56,7 @@ class Memberships {
       for (auto& [number, one] : mine().all_) HeldOverFork::renew(one->mutex);
     };
     auto const hold = [](HeldOverFork::Deadline) { return true; };
-    static auto const* const volatile held = new HeldOverFork(HeldOverFork::Order::last, {hold, free_in_child});
-    static_cast<void>(held);
+    [[maybe_unused]] static bool const held = HeldOverFork::for_good(HeldOverFork::Order::last, {hold, free_in_child});
     std::erase_if(all_, [](auto const& one) {
       std::lock_guard const lock{one.second->mutex};
       return one.second->core == nullptr;

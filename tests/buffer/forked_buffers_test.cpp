@@ -11,8 +11,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdio>
-#include <exception>
 #include <optional>
 #include <string>
 #include <thread>
@@ -58,18 +56,7 @@ class ForkedBuffers : public ::testing::Test {
       });
     }
     for (int round = 0; round < rounds; ++round) {
-      auto const child = fork();
-      if (child == 0) {
-        alarm(30);  // one that hangs is a failure
-        int code = 1;
-        try {
-          code = in_child();
-        } catch (std::exception const& error) {
-          std::fprintf(stderr, "%s\n", error.what());
-        }
-        _exit(code);
-      }
-      auto const ending = ending_of(child);
+      auto const ending = ending_of(fork(), in_child);
       EXPECT_EQ(ending, 0);
       if (ending != 0) break;
     }

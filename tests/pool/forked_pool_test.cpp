@@ -14,9 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <random>
@@ -127,22 +125,6 @@ int use_alone(MemoryPool& pool) {
   return 0;
 }
 
-/// How the child ended that was forked just now, whatever others were doing.
-int child_that(std::function<int()> const& work) {
-  auto const child = fork();
-  if (child == 0) {
-    alarm(30);  // one that hangs is a failure
-    int code = 1;
-    try {
-      code = work();
-    } catch (std::exception const& error) {
-      std::fprintf(stderr, "%s\n", error.what());
-    }
-    _exit(code);
-  }
-  return ending_of(child);
-}
-
 class ForkedPool : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
@@ -158,7 +140,7 @@ TEST_P(ForkedPool, IsWholeInAChildWhateverThreadsOfTheParentWereDoing) {
     Busy busy;
     for (unsigned i = 1; i <= 4; ++i) busy.start([&, i](auto const& done) { use(*pool, i, done); });
     for (int round = 0; round < rounds; ++round) {
-      ASSERT_EQ(child_that([&] { return use_alone(*pool); }), 0);
+      ASSERT_EQ(ending_of(fork(), [&] { return use_alone(*pool); }), 0);
       static_cast<void>(pool->acquire_cached(KiB));  // this thread has magazines of its own
     }
   }
@@ -175,7 +157,7 @@ TEST_P(ForkedPool, IsWholeInAChildWhileThreadsComeAndGo) {
         while (!done) std::thread([&] { static_cast<void>(pool->acquire(10 * KiB)); }).join();
       });
     }
-    for (int round = 0; round < rounds; ++round) ASSERT_EQ(child_that([&] { return use_alone(*pool); }), 0);
+    for (int round = 0; round < rounds; ++round) ASSERT_EQ(ending_of(fork(), [&] { return use_alone(*pool); }), 0);
   }
   pool->validate();
   EXPECT_EQ(pool->statistics().active_allocations, 0U);
@@ -188,7 +170,7 @@ TEST_P(ForkedPool, CanEndInAChild) {
     Busy busy;
     for (unsigned i = 1; i <= 3; ++i) busy.start([&, i](auto const& done) { use(*pool, i, done); });
     for (int round = 0; round < rounds; ++round) {
-      auto const ending = child_that([&] {
+      auto const ending = ending_of(fork(), [&] {
         set_log_level(LogLevel::off);  // that blocks of the parent's threads outlive it
         pool.reset();
         if (auto* const data = mine.data()) std::memset(data, 1, mine.size());
@@ -207,7 +189,7 @@ TEST_P(ForkedPool, OfAChildIsWholeInAChildOfThat) {
   Busy busy;
   for (unsigned i = 1; i <= 3; ++i) busy.start([&, i](auto const& done) { use(*pool, i, done); });
   for (int round = 0; round < rounds / 3; ++round) {
-    ASSERT_EQ(child_that([&] { return child_that([&] { return use_alone(*pool); }); }), 0);
+    ASSERT_EQ(ending_of(fork(), [&] { return ending_of(fork(), [&] { return use_alone(*pool); }); }), 0);
   }
 }
 
@@ -227,7 +209,7 @@ TEST(ForkedAddressBook, FindsInAChildWhatWasPutThereBefore) {
       while (!done) book.release(book.acquire(KiB, 16, nullptr), KiB, 16, {});
     });
     for (int round = 0; round < rounds; ++round) {
-      auto const ending = child_that([&] {
+      auto const ending = ending_of(fork(), [&] {
         auto* const other = book.acquire(KiB, 16, nullptr);
         book.release(other, KiB, 16, {});
         book.release(kept, KiB, 16, {});
@@ -248,7 +230,7 @@ TEST(ForkedPoolKeeper, EndsInAChild) {
   MemoryPool pool{device("cpu"), Location::host};
   auto keeper = std::make_unique<PoolKeeper>(pool, 50us);
   for (int round = 0; round < rounds; ++round) {
-    auto const ending = child_that([&] {
+    auto const ending = ending_of(fork(), [&] {
       keeper.reset();
       return use_alone(pool);
     });

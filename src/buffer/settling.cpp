@@ -1,0 +1,140 @@
+#include <unimem/core/environment.hpp>
+#include <unimem/core/error.hpp>
+
+#include "buffer/inside.hpp"
+#include "buffer/mutants.hpp"
+#include "device/page_watch.hpp"
+#include "device/worker_threads.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+#include <vector>
+
+namespace unimem {
+namespace {
+
+bool wants_check() {
+  static bool const wanted = environment_flag("UNIMEM_CHECK", false);
+  return wanted;
+}
+
+}  // namespace
+
+bool BufferCore::Inside::watches_host() const {
+  return tracking == Tracking::pages || wants_check();
+}
+
+std::unique_ptr<detail::HostWrites> BufferCore::Inside::watched(std::shared_ptr<detail::Storage> const& memory,
+                                                                std::size_t size) const {
+  if (tracking == Tracking::pages) return detail::track_pages(memory, size);
+  if (wants_check()) return detail::check_host(memory, size, display_name(), last_marks);
+  return nullptr;
+}
+
+void BufferCore::Inside::watch_host() {
+  absorbed = true;  // nobody has had an address of this memory: what this operation leaves there is known
+  // Devices that share it may have come first, and are writing to it.
+  if (tracking == Tracking::pages) host->wait_to_write(whole());
+  host_writes = watched(host, bytes);
+  if (!host_writes) return;
+  pending.for_each_touch([this](Place place, ByteRange range, std::vector<Event> const& events) {
+    if (place == host_place || !in_host_memory(place)) return;
+    for (auto const event : events) host_writes->expect_device(range, event);
+  });
+}
+
+void BufferCore::Inside::absorb_host_writes(bool decide, bool wait) {
+  if (!host_writes) return;
+  // With what is pending: when failed work is taken back, these are not.
+  auto const conflict = host_writes->absorb(
+      coherence, [this](ByteRange range) { commit_write(host_place, range, {}, Events::of_all); }, wait);
+  absorbed = true;
+  counters.unmarked_writes.fetch_add(host_writes->take_unmarked(), std::memory_order_relaxed);
+  if (!conflict || decide) return;
+  throw CoherenceConflict(display_name(),
+                          {place_name(conflict->device), conflict->on_device.begin, conflict->on_device.end},
+                          {fmt::format("host (found by pages of {} bytes)", detail::PageWatch::page_bytes()),
+                           conflict->host.begin, conflict->host.end});
+}
+
+void BufferCore::Inside::note(std::string_view what, ByteRange range) {
+  if (wants_check()) last_marks = fmt::format("last declared: {} of bytes [{}, {})", what, range.begin, range.end);
+}
+
+void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
+  check_not_captured();
+  absorb_host_writes(decide);
+  if (deferred) std::rethrow_exception(std::exchange(deferred, nullptr));
+  if (pending.empty()) return;
+  bool const child_had_it = detail::is_forked_child() && holds(host_place, range);
+  auto const failure = pending.settle(coherence, range, wait);
+  if (!failure) return;
+  forget_ended();
+  last_failure = "what wrote them failed";
+  try {
+    std::rethrow_exception(failure);
+  } catch (UnsupportedOperation const& error) {
+    // The parent's work, which nobody does here: an upload that never arrives takes nothing from the host.
+    // What it was to write is another matter: the copy that the host has again is not what the parent will have.
+    if (child_had_it && holds(host_place, range)) return;
+    last_failure = error.what();
+    throw;
+  } catch (std::exception const& error) {
+    last_failure = error.what();
+    throw;
+  }
+}
+
+void BufferCore::Inside::settle_for_another(bool wait) {
+  auto told = std::exchange(deferred, nullptr);
+  try {
+    settle(whole(), wait);
+  } catch (std::exception const&) {
+    if (!told) told = std::current_exception();
+  }
+  deferred = std::move(told);
+}
+
+void BufferCore::Inside::forget_ended() noexcept {
+  if (UNIMEM_MUTANT(failures_not_forgotten)) return;
+  if (host) host->hazards().forget_ended();
+  for (auto const& other : sides) {
+    if (other.storage) other.storage->hazards().forget_ended();
+  }
+}
+
+void BufferCore::Inside::commit_copies(Plan const& plan, std::span<const Event> events) {
+  if (plan.copies.empty()) return commit(plan, {});
+  bool const as_one = events.size() == plan.copies.size() &&
+                      std::ranges::all_of(events, [&](Event event) { return event == events.front(); });
+  if (as_one) {
+    Plan part;
+    part.place = plan.place;
+    part.range = plan.copies.front().range;
+    part.copies = plan.copies;
+    return commit(std::move(part), {events.front()});
+  }
+  auto event = events.begin();
+  for (auto const& copy : plan.copies) {
+    Plan part;
+    part.place = plan.place;
+    part.range = copy.range;
+    part.copies = {copy};
+    commit(std::move(part), copy.fence ? std::vector<Event>{} : std::vector{*event++});
+  }
+}
+
+void BufferCore::Inside::commit(Plan plan, std::vector<Event> events, Events what) {
+  auto undo = coherence.commit(plan);
+  pending.add(std::move(events), what == Events::of_all, std::move(plan), std::move(undo));
+}
+
+void BufferCore::Inside::commit_write(Place place, ByteRange range, Event event, Events what) {
+  if (host_writes && place != host_place && in_host_memory(place)) host_writes->expect_device(range, event);
+  commit(coherence.plan_access(place, range, Intent::write, cost()), {event}, what);
+}
+
+}  // namespace unimem

@@ -1,0 +1,108 @@
+#include "buffer/inside.hpp"
+#include "buffer/mutants.hpp"
+#include "core/spare_memory.hpp"
+#include "device/page_watch.hpp"
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace unimem {
+
+std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t size) {
+  if (unified != nullptr) {
+    // What is not begun again must not wait with the buffer's lock.
+    std::optional<detail::Operation> with_the_lock;
+    if (detail::Operation::innermost() == nullptr) with_the_lock.emplace(detail::Operation::Waiting::never);
+    auto storage = detail::Storage::unified(*unified, manager->acquire(*unified, Location::unified, size, named()));
+    storage->count_in(manager->usage_book(), key, id);
+    return storage;
+  }
+  auto [block, part] = new_host_block(size);
+  auto storage = std::allocate_shared<detail::Storage>(detail::SpareAllocator<detail::Storage>{}, detail::host_device(),
+                                                       std::move(block), part);
+  storage->count_in(manager->usage_book(), key, id);
+  return storage;
+}
+
+BufferCore::Inside::HostBlock BufferCore::Inside::new_host_block(std::size_t size) {
+  // Tracked memory has its pages to itself. No pool aligns as coarsely, so it gets one page more than it needs.
+  bool const in_pages = tracking == Tracking::pages;
+  auto const page = in_pages ? detail::PageWatch::page_bytes() : 1;
+  auto const whole_pages = in_pages ? (size + page - 1) / page * page : size;  // a division takes as long as a lock
+  auto const wanted = whole_pages + page - 1;
+  Allocation memory;
+  if (options.pinned || pin_next) {
+    memory = manager->acquire_pinned_or_not(wanted, named());
+    // Documented: pageable memory may serve instead, and is_pinned() says so.
+    bool const locked = memory.location() == Location::pinned;
+    pinned.store(locked, std::memory_order_relaxed);
+    if (!locked) manager->note_refused_pinning();
+  } else {
+    memory = manager->acquire(detail::host_device(), Location::host, wanted, named());
+  }
+  auto const block = memory.memory();
+  auto const skipped = in_pages ? (page - (block.object + block.offset) % page) % page : 0;
+  return {std::move(memory), block.window(skipped, whole_pages)};
+}
+
+std::shared_ptr<detail::Storage> BufferCore::Inside::host_memory() {
+  auto const& there = in_memory_of_host();
+  return there ? there : new_host_memory(bytes);
+}
+
+std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCore& self, Device& wanted,
+                                                                       std::size_t size, Queue& queue) {
+  become_resident(self);
+  auto request = named();
+  request.queue = &queue;
+  auto memory = manager->acquire(wanted, Location::device, size, request);
+  if (auto* const operation = detail::Operation::innermost()) operation->took(size);
+  auto storage = std::make_shared<detail::Storage>(wanted, std::move(memory));
+  storage->count_in(manager->usage_book(), key, id);
+  // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket of
+  // its own: whoever comes from another goes behind it.
+  if (!UNIMEM_MUTANT(fresh_block_not_ordered)) storage->hazards().perhaps_written_by({0, size}, queue.record());
+  return storage;
+}
+
+void BufferCore::Inside::ensure_host(ByteRange overwritten) {
+  if (coherence.has_storage(host_place)) {
+    if (host) come_to(*host, overwritten == whole());
+    return;
+  }
+  if (bytes != 0) {
+    auto memory = host_memory();
+    come_to(*memory);
+    memory->heed(advice);
+    host = std::move(memory);
+    watch_host();
+  }
+  coherence.add_storage(host_place);
+}
+
+void BufferCore::Inside::ensure_device(BufferCore& self, Place place, Queue& queue) {
+  if (coherence.has_storage(place)) {
+    if (auto const& there = storage_at(place)) come_to(*there);
+    return;
+  }
+  auto& wanted = *side(place).device;
+  if (bytes != 0) {
+    auto memory = shares(wanted) ? host_memory() : new_device_memory(self, wanted, bytes, queue);
+    come_to(*memory);
+    memory->heed(advice);
+    side(place).storage = std::move(memory);
+    publish_places();  // others that need it count on it from now on
+  }
+  coherence.add_storage(place);
+}
+
+void BufferCore::Inside::ensure(BufferCore& self, Place place) {
+  if (place == host_place) {
+    ensure_host();
+  } else {
+    ensure_device(self, place, side(place).device->default_queue());
+  }
+}
+
+}  // namespace unimem
