@@ -1,6 +1,7 @@
 #include "commands.hpp"
 #include "standard_streams.hpp"
 
+#include <unimem/device/discovery.hpp>
 #include <unimem/manager/memory_manager.hpp>
 #include <unimem/report/json.hpp>
 #include <unimem/report/text.hpp>
@@ -13,7 +14,9 @@ int run(PrintText const& text) {
 }
 
 int run(DevicesCommand const& command) {
-  auto const list = command.links ? list_devices(default_manager().links()) : list_devices();
+  auto& manager = default_manager();
+  auto list = list_devices(manager);
+  if (command.links) list.links = manager.links().among(devices());
   auto const detail = command.verbose ? ReportDetail::full : ReportDetail::brief;
   // A program that reads the list gets the JSON of the contract without asking; a person gets a table.
   bool const json = command.json || !standard_output_is_terminal();

@@ -80,9 +80,10 @@ void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* 
     new (self) Window(std::move(empty), 0, std::move(shape), std::move(dtype), true);
     return;
   }
-  auto* const kept = array.release().ptr();
+  auto* const kept = array.ptr();
   BufferCore::Wrapped wrapped{data, Ownership::take([kept](void*) { depart(kept); }), Location::host};
   auto core = unlocked([&] { return BufferCore::make(bytes, std::move(options), std::move(wrapped)); });
+  static_cast<void>(array.release());  // the buffer's now, which lets go of it
   new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
 }
 

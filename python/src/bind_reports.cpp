@@ -32,6 +32,10 @@ auto saying(F say) {
 void bind_texts(nb::module_& m) {
   m.def("_statistics_json", saying<GlobalMemoryStatistics>([](auto const& s) { return to_json(s); }));
   m.def("_statistics_prometheus", saying<GlobalMemoryStatistics>([](auto const& s) { return to_prometheus(s); }));
+  m.def("_statistics_text", saying<GlobalMemoryStatistics>([](auto const& s) { return to_text(s); }));
+  m.def("_snapshot_json", saying<MemorySnapshot>([](auto const& s) { return to_json(s); }));
+  m.def("_snapshot_prometheus", saying<MemorySnapshot>([](auto const& s) { return to_prometheus(s); }));
+  m.def("_snapshot_text", saying<MemorySnapshot>([](auto const& s) { return to_text(s); }));
   m.def("_block_statistics_json", saying<PoolStatistics>([](auto const& s) { return to_json(s); }));
   m.def("_usage_json", saying<Usage>([](auto const& u) { return to_json(u); }));
   m.def("_usage_prometheus", saying<Usage>([](auto const& u) { return to_prometheus(u); }));
@@ -61,6 +65,13 @@ void bind_looks(nb::class_<MemoryManager>& manager) {
             return record_of(statistics);
           },
           nb::sig("def _statistics(self) -> unimem._manager_records.GlobalMemoryStatistics"))
+      .def(
+          "_snapshot",
+          [](MemoryManager const& self) {
+            auto const snapshot = unlocked([&] { return self.snapshot(); });
+            return record_of(snapshot);
+          },
+          nb::sig("def _snapshot(self) -> unimem._manager_records.MemorySnapshot"))
       .def(
           "_usage",
           [](MemoryManager const& self) {

@@ -402,7 +402,8 @@ void bind_windows(nb::module_& m) {
     auto const target_range = to.range();
     auto const item = from.item_bytes();
     // What the host holds is copied by the host.
-    if (source->valid_on_host()) look_out_on_host(*target, target_range, Intent::write);
+    bool const by_the_host = unlocked([&] { return source->valid_on_host(); });
+    if (by_the_host) look_out_on_host(*target, target_range, Intent::write);
     return unlocked([&] { return copy_bytes({source.get(), source_range}, {target.get(), target_range}, item); });
   });
 }

@@ -87,7 +87,7 @@ void look_out_on_host(BufferCore& core, ByteRange range, Intent intent) {
   if (core.host_ready(intent) || !looks_out()) return;
   wait_for_all(unlocked([&] { return core.work_on(range, intent); }));
   // Where pages tell what is written, a copy to the host is waited for with the buffer locked.
-  bool const copies = intent != Intent::write && core.tracking() != Tracking::pages;
+  bool const copies = intent != Intent::write && unlocked([&] { return core.tracking() != Tracking::pages; });
   if (copies && !core.host_ready(intent)) {
     wait_for_end(unlocked([&] { return core.is_allocated() ? core.fetch(range) : Event{}; }));
   }

@@ -50,6 +50,9 @@ struct Record<PoolStatistics> {
                                      Field{"reserved_bytes", &S::reserved_bytes},
                                      Field{"peak_reserved_bytes", &S::peak_reserved_bytes},
                                      Field{"failed_allocations", &S::failed_allocations},
+                                     Field{"seizures", &S::seizures},
+                                     Field{"trims", &S::trims},
+                                     Field{"waits", &S::waits},
                                      Field{"size_classes", &S::size_classes}};
 };
 
@@ -173,6 +176,22 @@ struct Record<LeakReport> {
   using S = LeakReport;
   static constexpr char const* name = "LeakReport";
   static constexpr std::tuple fields{Field{"allocations", &S::allocations}, Field{"bytes", &S::bytes}};
+};
+
+template <>
+struct Record<MemoryLimit> {
+  using S = MemoryLimit;
+  static constexpr char const* name = "MemoryLimit";
+  static constexpr std::tuple fields{Field{"device", &S::device}, Field{"location", &S::location},
+                                     Field{"limit_bytes", &S::limit_bytes}};
+};
+
+template <>
+struct Record<MemorySnapshot> {
+  using S = MemorySnapshot;
+  static constexpr char const* name = "MemorySnapshot";
+  static constexpr std::tuple fields{Field{"statistics", &S::statistics}, Field{"usage", &S::usage},
+                                     Field{"live", &S::live}, Field{"limits", &S::limits}};
 };
 
 template <>

@@ -203,7 +203,9 @@ void PythonCall::keep_what_is_kept(nb::list const& values, std::string& failure)
 }
 
 void PythonCall::end() noexcept {
-  if (auto* const among = std::exchange(among_, nullptr)) among->end(this);
+  auto* const among = std::exchange(among_, nullptr);
+  // A parent's calls are not waited for, and a thread that is not here may have the lock of those there.
+  if (among == under_way) among->end(this);
 }
 
 }  // namespace unimem::python

@@ -216,6 +216,26 @@ def test_streams_run_on_the_device_of_their_block(tmp_path, sim):
     assert done.device == sim.id and done.result.counts[0] == 1000 and done.host_to_device_bytes == 1000
 
 
+def test_launches_without_buffers_run_on_the_device_of_their_block(sim, request):
+    gate, seen = threading.Event(), []
+    request.addfinalizer(gate.set)
+
+    def named(name):
+        return unimem.Kernel(name).host(lambda: seen.append(name))
+
+    held = unimem.launch(unimem.Kernel("held").host(lambda: gate.wait(60)), 1, device=sim)
+    with sim:
+        within = unimem.launch(named("within"), 1)
+    unimem.launch(named("on the cpu"), 1, device="cpu").wait()
+    assert not within.ready and seen == ["on the cpu"]  # it waits for its turn behind what is held
+    gate.set()
+    within.wait()
+    assert held.ready and seen == ["on the cpu", "within"]
+    only_source = unimem.Kernel("only source").source("UNIMEM_KERNEL only_source(int a) {}")
+    with sim, pytest.raises(unimem.KernelError, match=sim.id):
+        unimem.launch(only_source, 1, 2)
+
+
 # Looks
 
 

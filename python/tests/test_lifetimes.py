@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import unimem
-from unimem import BufferState, InvalidArgument, MemoryManager, UnifiedBuffer
+from unimem import BufferState, InvalidArgument, MemoryManager, UnifiedBuffer, UnsupportedOperation
 
 S = BufferState
 
@@ -192,6 +192,14 @@ def test_wrapped_arrays_are_shared_and_let_go(discrete):
 def test_arrays_that_cannot_be_wrapped_are_refused(array):
     with pytest.raises(InvalidArgument):
         UnifiedBuffer.from_array(array)
+
+
+def test_an_array_whose_pages_cannot_be_tracked_is_refused_and_not_kept(sim):
+    source = np.zeros(1 << 17, np.uint8)
+    before = sys.getrefcount(source)
+    with pytest.raises(UnsupportedOperation, match="Tracking::pages"):
+        UnifiedBuffer.from_array(source, device=sim, tracking=unimem.Tracking.PAGES)
+    assert sys.getrefcount(source) == before
 
 
 def test_wrapping_nothing_keeps_nothing(sim):

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -195,3 +196,25 @@ def test_what_is_refused_of_an_acquire_is_named(pool):
     with pytest.raises(InvalidArgument, match="dtype"):
         pool.acquire(1, object)
     assert unimem.format_size(4096) == "4 KiB" and unimem.parse_size("1.5KiB") == 1536
+
+
+def test_what_only_equals_a_shape_or_a_flag_is_refused_however_often_they_came(pool):
+    def look():
+        for extent in (1013.0, np.float64(1013), 1013 + 0j, Decimal(1013)):
+            with pytest.raises(InvalidArgument, match="shape"):
+                pool.acquire((extent,))
+        for pinned in (0, 0.0, 0j):
+            with pytest.raises(InvalidArgument, match="pinned"):
+                pool.acquire((1013,), pinned=pinned)
+        with pytest.raises(InvalidArgument, match="shape"), pool.lend((1013.0,)):
+            pass
+
+    look()
+    first = pool.acquire((1013,))
+    pool.release(first)
+    look()
+    for shape, pinned in (((1013,), False), ((np.int64(1013),), np.False_), ([1013], False)):
+        again = pool.acquire(shape, pinned=pinned)
+        assert again is first
+        pool.release(again)
+    look()

@@ -141,10 +141,26 @@ def test_row_19_text_names_shape_dtype_and_state(discrete, counted):
     np.testing.assert_array_equal(buffer.to_numpy(), DATA.reshape(10, 100) + 1)
 
 
+def is_locked(buffer):
+    """Whether the system keeps the pages of the host side where they are, by what it says of them itself."""
+    address, found = buffer.host.ctypes.data, False
+    with open("/proc/self/smaps", encoding="utf-8", errors="replace") as mappings:
+        for line in mappings:
+            word, *words = line.split()
+            if word == "VmFlags:":
+                if found:
+                    return "lo" in words
+            elif not word.endswith(":"):
+                first, last = (int(end, 16) for end in word.split("-"))
+                found = first <= address < last
+    raise AssertionError(f"no flags of what is at {address:#x}")
+
+
 def test_row_20_pinned_memory_tells_the_truth_and_travels(discrete, counted):
-    buffer = made(discrete, pinned=True)
+    buffer, plain = made(discrete, pinned=True), made(discrete)
     count = counted(buffer)
-    assert isinstance(buffer.is_pinned, bool) and not made(discrete).is_pinned
+    assert buffer.is_pinned == is_locked(buffer)
+    assert not plain.is_pinned and not is_locked(plain)
     buffer.sync_to_device()
     assert count.since() == (1, 4000, 0, 0)
     check_both(buffer, DATA)

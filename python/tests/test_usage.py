@@ -237,12 +237,44 @@ def test_statistics_add_up_and_are_told_in_every_form(discrete):
     del buffers
 
 
+def test_a_snapshot_is_statistics_usage_what_is_live_and_limits_in_every_form(discrete):
+    manager = MemoryManager()
+    manager.set_limit(discrete, "16MiB")
+    kept = UnifiedBuffer(5000, np.uint8, device=discrete, manager=manager, name="kept").allocate()
+    snapshot = manager.snapshot()
+    assert snapshot.statistics == manager.statistics
+    assert snapshot.usage.total.live_bytes == 10000 == snapshot.live.bytes
+    assert [one.name for one in snapshot.live.allocations] == ["kept", "kept"]
+    limits = {(one.device, one.location): one.limit_bytes for one in snapshot.limits}
+    assert limits[discrete.id, Location.DEVICE] == 16 << 20
+    assert limits.keys() == {(one.device, one.location) for one in snapshot.statistics.pools}
+
+    told = json.loads(snapshot.to_json())
+    assert list(told) == ["schema", "statistics", "usage", "live", "limits"] and told["schema"] == 1
+    assert told["statistics"] == json.loads(snapshot.statistics.to_json())
+    assert told["usage"] == json.loads(snapshot.usage.to_json())
+    assert [one["name"] for one in told["live"]["allocations"]] == ["kept", "kept"]
+    assert {(one["device"], one["location"]): one["limit_bytes"] for one in told["limits"]} == {
+        (device, location.value): limit for (device, location), limit in limits.items()
+    }
+    text = snapshot.text()
+    assert str(snapshot) == text and str(snapshot.statistics) == snapshot.statistics.text()
+    assert snapshot.statistics.text() in text and snapshot.usage.text() in text and snapshot.live.text() in text
+    if unimem.can_expose_to_prometheus():
+        assert f'unimem_limit_bytes{{device="{discrete.id}",location="device"}} {16 << 20}' in snapshot.to_prometheus()
+    else:
+        with pytest.raises(unimem.UnsupportedOperation):
+            snapshot.to_prometheus()
+    del kept
+
+
 def test_records_cannot_be_changed_and_travel_by_value(sim):
     manager = MemoryManager()
     buffer = manager.allocate(1 << 20, np.uint8, device=sim, name="one")
     pool = unimem.MemoryPool(device=sim)
     records = [
-        manager.statistics, manager.usage(), manager.leak_report(), manager.recommendations(sim), manager.optimize(), buffer.placement,
+        manager.statistics, manager.usage(), manager.leak_report(), manager.snapshot(), manager.recommendations(sim), manager.optimize(),
+        buffer.placement,
         buffer.statistics, unimem.transfers(sim), unimem.device_info(sim), pool.stats(), pool.limits, manager.pool(sim).fragmentation(),
         manager.pool(sim).defragment(), manager.defragment(sim), *buffer.migrations, *manager.live(),
     ]  # fmt: skip

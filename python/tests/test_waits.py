@@ -65,15 +65,54 @@ WAITS = [
 ]
 
 
-@pytest.mark.parametrize("wait", WAITS)
-def test_ctrl_c_ends_waiting_and_not_the_work(wait):
+def said_by(code):
+    """What a process of its own prints that runs the code, which ends well and within half a minute."""
     paths = os.pathsep.join(map(os.path.abspath, sys.path))
-    code = INTERRUPTED.format(device="sim", wait=wait)
     done = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=30, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["interrupted False", "True 2.0"]
+    return done.stdout
+
+
+LOCKED_ELSEWHERE = """
+import threading, time
+import numpy as np
+import unimem
+device = unimem.device("sim")
+buffer, other = unimem.UnifiedBuffer(10, device=device), unimem.UnifiedBuffer(10, device=device)
+buffer.fill(1)
+other.fill(0)
+begun, go = threading.Event(), threading.Event()
+def slow(x):
+    begun.set()
+    go.wait()
+    x += 1
+event = unimem.launch(unimem.Kernel("slow").host(slow), 1, unimem.readwrite(buffer))
+begun.wait()
+waiting = threading.Thread(target=buffer.to_numpy)  # waits with the buffer locked
+waiting.start()
+time.sleep(0.2)
+threading.Timer(0.2, go.set).start()
+{use}
+waiting.join()
+print(event.wait(), buffer.to_numpy()[0])
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    ["unimem.copy(buffer, other)", "other.copy_from(buffer)", "buffer.clone()", "buffer.host", "buffer.valid_on_host", "buffer.tracking"],
+)
+def test_a_buffer_that_another_thread_waits_for_is_waited_for_without_the_gil(use):
+    assert said_by(LOCKED_ELSEWHERE.format(use=use)) == "True 2.0\n"
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_ctrl_c_ends_waiting_and_not_the_work(wait):
+    code = INTERRUPTED.format(device="sim", wait=wait)
+    said = said_by(code)
+    assert said.splitlines() == ["interrupted False", "True 2.0"]
 
 
 def test_what_fails_while_it_is_waited_for_is_raised_by_the_access_and_counted_once(moved):
@@ -222,9 +261,4 @@ try:
 except KeyboardInterrupt:
     print("KeyboardInterrupt")
 """
-    paths = os.pathsep.join(map(os.path.abspath, sys.path))
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=30, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == "KeyboardInterrupt"
+    assert said_by(code).splitlines()[-1] == "KeyboardInterrupt"

@@ -82,7 +82,7 @@ class UnifiedBuffer(Elements):
         """A buffer over the memory of an array, without a copy; its contents are current, and the array stays alive with it.
 
         What is written through `array` itself is not noticed, as through any pointer. InvalidArgument unless it is writable,
-        C-contiguous, aligned and of plain bytes."""
+        C-contiguous, aligned and of plain bytes; UnsupportedOperation for `Tracking.PAGES`: its pages may hold other things, too."""
         if not isinstance(array, np.ndarray):
             raise invalid("array", type(array).__name__, "a numpy.ndarray")
         dtype_of(array.dtype)

@@ -184,17 +184,19 @@ def _range(range: int | tuple[int, ...]) -> list[int]:
 def launch(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None) -> Event:
     """Runs a kernel over `range` items, asynchronously: ``launch(kernel, n, read(a), write(b), 2.0)``.
 
-    On `device`, or the default device of the first buffer. Brings in what is read and lacking, nothing else; what is written is then current
-    on that device alone. Later accesses wait for it by themselves. Arguments are buffers said to be read or written, and numbers: anything
-    else, a bare buffer or an array too, is InvalidArgument naming its position and type. Raises KernelError for a kernel that lacks the form
-    the device needs, does not build, or takes other arguments; nothing was written then. An error of the kernel itself comes out of the
-    event, and out of the next access to a buffer it wrote, which then holds its last good copy again.
+    On `device`, or the default device of the first buffer; without buffers, on `default_device()`. Brings in what is read and lacking, nothing
+    else; what is written is then current on that device alone. Later accesses wait for it by themselves. Arguments are buffers said to be read or
+    written, and numbers: anything else, a bare buffer or an array too, is InvalidArgument naming its position and type. Raises KernelError for a
+    kernel that lacks the form the device needs, does not build, or takes other arguments; nothing was written then. An error of the kernel itself
+    comes out of the event, and out of the next access to a buffer it wrote, which then holds its last good copy again.
     """
     if not isinstance(kernel, Kernel):
         raise invalid("kernel", type(kernel).__name__, "a Kernel")
     on = named(device)
     first = next((one.window for one in arguments if isinstance(one, Operand)), None)
     target = on or (first.default_device if first is not None else default_device())
+    if first is None:
+        on = target  # C++ knows nothing of ``with device:``
     by_function = target._runs_host_form and kernel._function is not None
     extents = _range(range)
     given = _given(kernel, arguments, by_function)

@@ -20,6 +20,7 @@ from ._manager_records import (
     GlobalMemoryStatistics,
     LeakReport,
     LiveAllocation,
+    MemorySnapshot,
     OptimizationReport,
     PlacementDecision,
     PlacementRecommendations,
@@ -147,6 +148,10 @@ class MemoryManager:
     @property
     def statistics(self) -> GlobalMemoryStatistics:
         return self._native._statistics()
+
+    def snapshot(self) -> MemorySnapshot:
+        """The statistics, `usage()`, `leak_report()` and the limits in one, to be kept, compared and printed."""
+        return self._native._snapshot()
 
     def report(self) -> dict[str, Any]:
         """The statistics with every pool and size class, as the command line prints them."""

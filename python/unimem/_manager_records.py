@@ -42,6 +42,9 @@ class BlockStatistics(Record):
     reserved_bytes: int
     peak_reserved_bytes: int
     failed_allocations: int
+    seizures: int
+    trims: int
+    waits: int
     size_classes: tuple[SizeClassStatistics, ...]
 
     @property
@@ -126,6 +129,13 @@ class GlobalMemoryStatistics(Record):
     failed_pressure_calls: int
     merged_crossings: int
     pools: tuple[PoolUsage, ...]
+
+    def text(self) -> str:
+        """A table of the pools, and what was done to make room."""
+        return _unimem._statistics_text(self)
+
+    def __str__(self) -> str:
+        return self.text()
 
     def to_json(self) -> str:
         """One JSON object with a `schema`, pools and size classes included."""
@@ -255,6 +265,47 @@ class LeakReport(Record):
         names = ("name", "device", "location", "bytes", "age_seconds")
         rows = [(one.name, one.device.id, one.location.value, one.bytes, round(one.age_seconds, 3)) for one in self.allocations]
         return grid(f"LeakReport: {_unimem.format_size(self.bytes)}", names, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit(Record):
+    """The most that a manager may reserve at one location of a device: the device's capacity where nothing less is set."""
+
+    device: str
+    location: Location
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot(Record):
+    """What a manager's memory has come to. Its parts are looked at one after the other, each at a moment of its own; `live` is what
+    buffers have not given back, `limits` those of every place in ``statistics.pools``."""
+
+    statistics: GlobalMemoryStatistics
+    usage: Usage
+    live: LeakReport
+    limits: tuple[MemoryLimit, ...]
+
+    def text(self) -> str:
+        """For people: its parts, one below the other."""
+        return _unimem._snapshot_text(self)
+
+    def to_json(self) -> str:
+        """One JSON object with a `schema`, which is what UNIMEM_REPORT writes."""
+        return _unimem._snapshot_json(self)
+
+    def to_prometheus(self) -> str:
+        """Prometheus' text format of statistics, usage and limits. UnsupportedOperation where the library was built without
+        prometheus-cpp."""
+        return _unimem._snapshot_prometheus(self)
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        rows = [(one.device, one.location.value, one.limit_bytes) for one in self.limits]
+        parts = (self.statistics, self.usage, self.live)
+        return "".join(one._repr_html_() for one in parts) + grid("limits", ("device", "location", "limit_bytes"), rows)
 
 
 @dataclass(frozen=True, slots=True)

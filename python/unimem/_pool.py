@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from operator import index
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -41,11 +42,11 @@ _kinds: dict[Any, _unimem._Kind] = {}
 
 def _kind_of(shape: SupportsIndex | Iterable[SupportsIndex], dtype: npt.DTypeLike, pinned: bool) -> _unimem._Kind:
     kind = _unimem._Kind(shape_of(shape), dtype_of(dtype), flag_of("pinned", pinned))
-    # Only what compares as what it is: a list cannot be a key, and 1000.0 is no shape, though it equals 1000.
+    # Only what can be a key and stays as it is.
     if type(shape) is tuple and isinstance(dtype, (type, np.dtype)):
         if len(_kinds) >= 256:
             _kinds.clear()
-        _kinds[shape, dtype, pinned] = kind
+        _kinds[shape, dtype, pinned, type(pinned)] = kind
     return kind
 
 
@@ -87,7 +88,10 @@ class MemoryPool:
         """A buffer: one that was released, the last first, or else a new one, not allocated yet."""
         # The same few kinds come again and again, and checking them takes longer than a warm acquire.
         try:
-            kind = _kinds[shape, dtype, pinned]
+            kind = _kinds[shape, dtype, pinned, type(pinned)]
+            # 1000.0 is no extent and 0 no flag, though they equal 1000 and False: a TypeError, and the other key.
+            for extent in shape:  # type: ignore[union-attr]
+                index(extent)
         except (KeyError, TypeError):
             kind = _kind_of(shape, dtype, pinned)
         return self._native._acquire(UnifiedBuffer, kind)

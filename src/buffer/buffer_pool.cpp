@@ -28,8 +28,8 @@ struct BufferPool::Inside {
   using Buffers = BufferShelf::Buffers;
   using Time = BufferShelf::Time;
 
-  /// A buffer in somebody's hands. The weak pointer keeps its address from being another's as long as it is in the
-  /// book, and tells if its owner has destroyed it.
+  /// A buffer in somebody's hands. The weak pointer tells if its owner has destroyed it: its address may be another
+  /// buffer's then.
   struct Lent {
     std::weak_ptr<BufferCore> core;
     Buffers place;  ///< what it will stand in on its shelf: its kind, and no buffer
@@ -117,7 +117,8 @@ BufferPool::Inside::Lent& BufferPool::Inside::entry_for(BufferCore const& core) 
 
 bool BufferPool::Inside::take_back(BufferCore const& core, Buffers& place) {
   std::unique_lock lock{mutex};
-  if (auto const found = lent.find(&core); found != lent.end()) {
+  auto const found = lent.find(&core);
+  if (found != lent.end() && (!found->second.core.expired() || UNIMEM_MUTANT(taken_for_one_that_is_gone))) {
     place = UNIMEM_MUTANT(taken_back_twice) ? found->second.place : std::move(found->second.place);
     if (!UNIMEM_MUTANT(taken_back_twice)) lent.erase(found);
     auto& counts = half(place.front().kind.pinned).counts;

@@ -11,7 +11,9 @@
 #include <cstring>
 #include <deque>
 #include <iterator>
+#include <memory>
 #include <utility>
+#include <vector>
 
 namespace unimem {
 namespace {
@@ -76,10 +78,12 @@ Event BufferCore::Inside::overwrite_host(ByteRange range, std::function<Event(Qu
   }
   auto& queue = detail::host_device().default_queue();
   host->order_write(queue, range);
+  auto write = plan_write(host_place, range);
+  host->hazards().reserve(1);
   auto const event = submit(queue, host->host_window(range));
   host->hazards().written_by(range, event);
   host->usage().note_host(false, true);
-  commit_write(host_place, range, event, Events::of_all);
+  commit(std::move(write), event, Events::of_all);
   return event;
 }
 
@@ -148,6 +152,7 @@ Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> dat
   auto const own = inside->in_own_host_memory(data.data(), data.size());
   return inside->overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
     if (!own.empty()) inside->host->order_read(queue, own);
+    inside->host->hazards().reserve(2);  // this read, and the write that it is part of
     auto const event = queue.upload(memory, data.data(), data.size());
     if (!own.empty()) inside->host->hazards().read_by(own, event);
     return event;
@@ -169,6 +174,7 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   auto& queue = detail::host_device().default_queue();
   inside->host->order_read(queue, range);
   if (!own.empty()) inside->host->order_write(queue, own);
+  inside->host->hazards().reserve(2);
   auto const event = queue.download(data.data(), inside->host->host_window(range), data.size(), {&arrived, 1});
   inside->host->hazards().read_by(range, event);
   if (!own.empty()) inside->host->hazards().written_by(own, event);
@@ -212,11 +218,12 @@ Event BufferCore::copy_once(BufferWindow from, BufferWindow to) {
       // Within one device nothing goes over a link, and nothing is counted.
       auto const from_place = there == &on ? target_place : target.place_of(*there);
       auto const meter = there == &on ? SharedMeter{} : target.meter(from_place, target_place);
+      auto write = target.plan_write(target_place, to.range);
       auto const event = detail::transfer(*target.manager, target.named(), *source.storage_at(source_place), from.range,
                                           *target.storage_at(target_place), to.range, &queue, meter)
                              .event;
+      target.commit(std::move(write), event, Inside::Events::of_all);
       if (there != &on) target.count(from_place, target_place, from.range.size());
-      target.commit_write(target_place, to.range, event, BufferCore::Inside::Events::of_all);
       return event;
     }
   }
@@ -265,10 +272,17 @@ bool BufferCore::copied_at_once(BufferCore& from, BufferCore& to, std::span<cons
   here.order_read(queue, sources);
   beyond.order_write(queue, targets);
   here.hazards().add_writers(sources, needs);
+  std::vector<Inside::PlannedWrite> writes;
+  writes.reserve(targets.ranges().size());
+  for (auto const range : targets.ranges()) writes.push_back(target.plan_write(place, range, targets.ranges().size()));
+  auto read_parts = std::make_shared<ByteRanges const>(std::move(sources));
+  auto written_parts = std::make_shared<ByteRanges const>(std::move(targets));
+  here.hazards().reserve(2);
+  beyond.hazards().reserve(2);
   auto const event = queue.copy(beyond.memory(), here.memory(), pieces, needs);
-  here.hazards().read_by(sources, event);
-  beyond.hazards().written_by(targets, event);
-  for (auto const range : targets.ranges()) target.commit_write(place, range, event, Inside::Events::of_all);
+  here.hazards().read_by(std::move(read_parts), event);
+  beyond.hazards().written_by(std::move(written_parts), event);
+  for (auto& write : writes) target.commit(std::move(write), event, Inside::Events::of_all);
   return true;
 }
 

@@ -7,7 +7,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <memory>
+#include <memory_resource>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -20,28 +23,35 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
   return event;
 }
 
-/// Announces what the operation needs beside what stands there, so that nobody makes room in vain.
+/// Announces what the operation needs of each manager beside what stands there, so that nobody makes room in vain.
 void BufferCore::announce(Device& device, std::span<BufferCore* const> buffers) {
-  std::size_t outstanding = 0, together = 0;
+  auto const outstanding = [&](BufferCore const* buffer) {
+    auto const& inside = *buffer->inside_;
+    auto const place = inside.find_place(device);
+    bool const stands = inside.shares(device) || (place && inside.coherence.has_storage(*place));
+    return stands ? 0 : inside.bytes;
+  };
+  bool const nothing = std::ranges::all_of(buffers, [&](auto const* buffer) { return outstanding(buffer) == 0; });
+  if (nothing || UNIMEM_MUTANT(sums_unannounced)) return;
+  auto& operation = *detail::Operation::innermost();
+  operation.needs_nothing();
   for (auto* const buffer : buffers) {
     auto const& inside = *buffer->inside_;
-    if (inside.shares(device)) continue;
-    auto const place = inside.find_place(device);
-    together += inside.bytes;
-    if (!place || !inside.coherence.has_storage(*place)) outstanding += inside.bytes;
+    if (!inside.shares(device)) operation.needs(*inside.manager, outstanding(buffer), inside.bytes);
   }
-  if (outstanding != 0 && !UNIMEM_MUTANT(sums_unannounced))
-    detail::Operation::innermost()->needs(outstanding, together);
 }
 
 Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
-  std::vector<BufferCore*> buffers;
+  // For the lists that end with this call: for some operands, without an allocation for each. Nothing reads it before it is written.
+  std::array<std::byte, 1024> room;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  std::pmr::monotonic_buffer_resource nearby{room.data(), room.size()};
+  std::pmr::vector<BufferCore*> buffers{&nearby};
   buffers.reserve(operands.size());
   for (auto const& operand : operands) buffers.push_back(operand.buffer);
   // In id order, each once: two launches over the same buffers never wait for each other in a circle.
   std::ranges::sort(buffers, {}, [](BufferCore const* buffer) { return buffer->inside_->id; });
   buffers.erase(std::ranges::unique(buffers).begin(), buffers.end());
-  std::vector<std::optional<BufferCore::Guard>> guards(buffers.size());
+  std::pmr::vector<std::optional<BufferCore::Guard>> guards{buffers.size(), &nearby};
   for (std::size_t i = 0; i < buffers.size(); ++i) guards[i].emplace(*buffers[i]);
 
   for (auto const& [buffer, range, intent] : operands) {
@@ -62,13 +72,18 @@ Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, Devi
   }
   operation.end_turn();
   // Only now: a window is a window of the memory that stays, and one operand's copies may be what another needs.
-  std::vector<DeviceMemory> memory;
+  std::pmr::vector<DeviceMemory> memory{&nearby};
   std::vector<Event> needs;
+  std::pmr::vector<Inside::PlannedWrite> writes{&nearby};
   memory.reserve(operands.size());
+  writes.reserve(operands.size());
   for (auto const& [buffer, range, intent] : operands) {
     auto& inside = *buffer->inside_;
-    auto const& storage = inside.storage_at(inside.place_of(device));
+    auto const place = inside.place_of(device);
+    auto const& storage = inside.storage_at(place);
     memory.push_back(storage ? storage->window_on(device, range) : DeviceMemory{});
+    if (intent != Intent::read) writes.push_back(inside.plan_write(place, range, operands.size()));
+    if (storage) storage->hazards().reserve(operands.size());
     if (storage) storage->usage().note_device(intent != Intent::write, intent != Intent::read);
     if (storage && intent != Intent::write) storage->hazards().add_writers(range, needs);
   }
@@ -76,19 +91,26 @@ Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, Devi
   auto const before = queue.record().ticket();
   auto const event = [&] {
     detail::Operation const within;  // a user's code may come next, and is not begun again
-    return submit(memory, needs);
+    try {
+      return submit(memory, needs);
+    } catch (...) {
+      // What it may have submitted all the same is on nobody's record: it must not be at the memory any more.
+      if (auto const last = queue.record(); last.ticket() != before) static_cast<void>(last.wait_for_error());
+      throw;
+    }
   }();
   // Of several steps the event is the last one's: that it never began does not say that of the others.
   bool const one_step = event.queue_id() == queue.id() && event.ticket() == before + 1;
-  auto const what = one_step ? BufferCore::Inside::Events::of_all : BufferCore::Inside::Events::of_the_end;
+  auto const what = one_step ? Inside::Events::of_all : Inside::Events::of_the_end;
 
+  // The work is on its way: from here on nothing can fail.
+  auto write = writes.begin();
   for (auto const& [buffer, range, intent] : operands) {
     auto& inside = *buffer->inside_;
-    auto const place = inside.place_of(device);
-    auto const& storage = inside.storage_at(place);
+    auto const& storage = inside.storage_at(inside.place_of(device));
     if (storage && intent == Intent::read) storage->hazards().read_by(range, event);
     if (storage && intent != Intent::read) storage->hazards().written_by(range, event);
-    if (intent != Intent::read) inside.commit_write(place, range, event, what);
+    if (intent != Intent::read) inside.commit(std::move(*write++), event, what);
   }
   return event;
 }
@@ -128,9 +150,9 @@ DeviceLease BufferCore::lease_once(Device& device, Queue* queue, ByteRange range
     if (intent != Intent::write) inside->settle(range, true);
     if (storage) intent == Intent::read ? storage->wait_to_read(range) : storage->wait_to_write(range);
   }
+  if (storage) storage->used_by_others(device, queue);
   if (intent != Intent::read) inside->commit_write(place, range, arrived, Inside::Events::of_the_end);
   if (!storage) return {};
-  storage->used_by_others(device, queue);
   storage->usage().note_device(intent != Intent::write, intent != Intent::read);
   if (queue != nullptr && intent == Intent::read) inside->offer_leases(storage, *queue);
   return {storage, storage->window_on(device, range)};
@@ -220,6 +242,7 @@ Event BufferCore::prefetch_once(Device& device, Queue* queue, ByteRange range) {
   inside->prepare(*this, place, range, Intent::read, on);
   if (auto const& storage = inside->storage_at(place); storage && storage->location() == Location::unified) {
     // Nothing to copy; the pages may come ahead of their use all the same.
+    storage->hazards().reserve(1);
     storage->hazards().read_by(range, on.prefetch(storage->window_on(device, range)));
   }
   return inside->arrival(place, range, on);

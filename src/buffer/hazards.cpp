@@ -47,6 +47,12 @@ void Hazards::forget_reads(Where const& where, Event event) {
   });
 }
 
+void Hazards::reserve(std::size_t works) {
+  auto const needed = uses_.size() + works;
+  // At least doubling: exact steps would copy the vector for every piece of work.
+  if (needed > uses_.capacity()) uses_.reserve(std::max(needed, 2 * uses_.size()));
+}
+
 void Hazards::read_by(ByteRange range, Event event) {
   if (range.empty()) return;
   forget_reads(range, event);
@@ -54,11 +60,12 @@ void Hazards::read_by(ByteRange range, Event event) {
   add({range, event, Kind::read});
 }
 
-void Hazards::read_by(ByteRanges const& ranges, Event event) {
-  if (ranges.empty()) return;
-  forget_reads(ranges, event);
+void Hazards::read_by(Parts ranges, Event event) {
+  if (ranges->empty()) return;
+  forget_reads(*ranges, event);
   if (UNIMEM_MUTANT(reads_not_recorded)) return;
-  add({hull(ranges), event, Kind::read, std::make_shared<ByteRanges const>(ranges)});
+  auto const range = hull(*ranges);
+  add({range, event, Kind::read, std::move(ranges)});
 }
 
 void Hazards::written_by(ByteRange range, Event event) {
@@ -68,11 +75,12 @@ void Hazards::written_by(ByteRange range, Event event) {
   add({range, event, Kind::write});
 }
 
-void Hazards::written_by(ByteRanges const& ranges, Event event) {
-  if (ranges.empty()) return;
-  std::erase_if(uses_, [&](Use const& use) { return use.lies_in(ranges); });
+void Hazards::written_by(Parts ranges, Event event) {
+  if (ranges->empty()) return;
+  std::erase_if(uses_, [&](Use const& use) { return use.lies_in(*ranges); });
   if (UNIMEM_MUTANT(writes_not_recorded)) return;
-  add({hull(ranges), event, Kind::write, std::make_shared<ByteRanges const>(ranges)});
+  auto const range = hull(*ranges);
+  add({range, event, Kind::write, std::move(ranges)});
 }
 
 void Hazards::written_elsewhere_by(ByteRange range, Event event) {

@@ -3,6 +3,7 @@
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/queue.hpp>
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -14,15 +15,21 @@ namespace unimem::detail {
 /// Whoever records work has ordered it first, so a new write stands for all it covers. A failed write stays until its
 /// failure has been dealt with (`forget_ended`): who needs those bytes meanwhile inherits its error.
 ///
+/// What has been submitted cannot be called back, so room for its record is made before (`reserve`).
+///
 /// Not thread-safe; the buffer's lock guards it.
 class Hazards {
  public:
+  /// Ranges of which one piece of work is remembered, not one for each.
+  using Parts = std::shared_ptr<ByteRanges const>;
+
+  /// Makes room, so that of what is recorded next, that many pieces of work, none throws.
+  void reserve(std::size_t works);
+
   void read_by(ByteRange range, Event event);
   void written_by(ByteRange range, Event event);
-
-  /// Of many ranges at once: one piece of work is remembered, not one for each.
-  void read_by(ByteRanges const& ranges, Event event);
-  void written_by(ByteRanges const& ranges, Event event);
+  void read_by(Parts ranges, Event event);
+  void written_by(Parts ranges, Event event);
 
   /// A write that somebody else submitted, in whatever order: what was recorded before it may still be running.
   void written_elsewhere_by(ByteRange range, Event event);
@@ -65,7 +72,7 @@ class Hazards {
     ByteRange range;
     Event event;
     Kind kind = Kind::read;
-    std::shared_ptr<ByteRanges const> parts{};  ///< null: all of the range
+    Parts parts{};  ///< null: all of the range
 
     [[nodiscard]] bool meets(ByteRange other) const noexcept;
     [[nodiscard]] bool meets(ByteRanges const& others) const noexcept;

@@ -117,9 +117,7 @@ Event BufferCore::Inside::fetch(ByteRange range) {
     commit(std::move(plan), {});
     return {};
   }
-  std::vector<Event> events;
-  start_copies(plan, nullptr, events);
-  commit_copies(plan, events);
+  bring(plan, nullptr);
   return arrival(host_place, range, detail::host_device().default_queue());
 }
 

@@ -4,6 +4,7 @@
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/event.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -40,6 +41,9 @@ class HostWrites {
   /// false left to the next call.
   [[nodiscard]] virtual std::optional<HostWriteConflict> absorb(Coherence const& coherence, Record const& record,
                                                                 bool wait) = 0;
+
+  /// Makes room, so that the next `writes` calls of `expect_device` do not throw.
+  virtual void reserve(std::size_t /*writes*/) {}
 
   /// A device that shares this memory writes `range`, until `end`.
   virtual void expect_device(ByteRange /*range*/, Event /*end*/) {}

@@ -190,8 +190,19 @@ struct BufferCore::Inside {
 
   /// Whether events are of the work they are named for and of nothing else, or of the last piece of it.
   enum class Events : unsigned char { of_all, of_the_end };
-  /// Commits a plan whose work ends with `events`.
+  /// Commits a plan whose work ends with `events`, or throws and has changed nothing.
   void commit(Plan plan, std::vector<Event> events, Events what = Events::of_all);
+  /// A write, with all that recording it takes.
+  struct PlannedWrite {
+    Plan plan;
+    Coherence::Undo undo;
+    std::vector<Event> end;  ///< one, to be filled in
+  };
+  /// What may fail of committing a write, for work that is about to be submitted and cannot be called back then. Until
+  /// it is committed nothing is but what is planned with it: as many writes at `place` as `together` says.
+  [[nodiscard]] PlannedWrite plan_write(Place place, ByteRange range, std::size_t together = 1);
+  /// The work has been submitted, and ends with `event`.
+  void commit(PlannedWrite write, Event event, Events what) noexcept;
   /// Commits a plan to read whose copies end with `events`, each by itself: where one fails, what another has brought
   /// stays.
   void commit_copies(Plan const& plan, std::span<const Event> events);
@@ -218,6 +229,11 @@ struct BufferCore::Inside {
   /// on the device's default queue. Adds an event for each copy: copies that go as one piece of work have one for all
   /// of them.
   void start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events);
+  /// Submits the copies of a plan and commits it.
+  void bring(Plan const& plan, Queue* queue);
+  /// A plan will not be carried out, or not be on record: blocks until what has been started of it, which ends with
+  /// `events`, has ended, and nobody has to settle it.
+  void give_up(Plan const& plan, std::span<const Event> events);
   /// Ranges that go from one place as one piece of work.
   struct Batch {
     Place from = host_place;
@@ -333,7 +349,7 @@ struct Transfer {
 
 /// Submits one copy between two pieces of memory, wherever they are, behind the work it conflicts with, and records it
 /// with both. `queue`, if given and of the device that carries the copy out, is the queue. `meter` counts the time of
-/// what goes over a link.
+/// what goes over a link. Whatever it throws, nothing that it has submitted is under way any more.
 Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, ByteRange source, Storage& to,
                   ByteRange target, Queue* queue, SharedMeter const& meter);
 

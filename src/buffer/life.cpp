@@ -133,6 +133,11 @@ std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& 
 
 std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& options, Wrapped wrapped) {
   auto core = make(bytes, std::move(options));
+  if (core->tracking() == Tracking::pages) {
+    throw UnsupportedOperation(
+        "Tracking::pages", "memory that somebody else allocated",
+        "its pages may hold other things, too; a buffer of its own, filled by copy_from, can be tracked");
+  }
   core->move_onto(std::move(wrapped));
   return core;
 }
@@ -175,6 +180,7 @@ void BufferCore::move_onto(Wrapped wrapped) {
     inside->host = std::move(storage);
     inside->host->expose(true);
     inside->pinned.store(wrapped.location == Location::pinned, std::memory_order_relaxed);
+    inside->watch_host();
   }
   inside->unified = nullptr;  // its memory is what it is
   inside->allocated = true;

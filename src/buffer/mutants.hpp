@@ -45,6 +45,7 @@
   FAULT(recycled_though_shared, "lends a buffer again that a slice still shares")             \
   FAULT(zeros_on_the_host_alone, "leaves on a device what was to be overwritten")             \
   FAULT(taken_back_twice, "takes a pooled buffer back from who no longer has it")             \
+  FAULT(taken_for_one_that_is_gone, "takes back what lies where a lent buffer was")           \
   FAULT(shelf_overfull, "keeps more than the limits allow")
 
 #ifdef UNIMEM_BUFFER_MUTANTS_ON

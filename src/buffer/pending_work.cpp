@@ -43,6 +43,11 @@ bool PendingWork::Entry::never_began() const noexcept {
   return may_be_untouched && std::ranges::all_of(events, &Event::never_began);
 }
 
+void PendingWork::reserve(std::size_t works) {
+  auto const needed = entries_.size() + works;
+  if (needed > entries_.capacity()) entries_.reserve(std::max(needed, 2 * entries_.size()));
+}
+
 void PendingWork::add(std::vector<Event> events, bool nothing_else, Plan plan, Coherence::Undo undo) {
   // Who changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
   if (!undo.adopted && undo.changed.empty()) return;

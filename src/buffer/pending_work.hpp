@@ -3,6 +3,7 @@
 #include <unimem/coherence/coherence.hpp>
 #include <unimem/device/event.hpp>
 
+#include <cstddef>
 #include <exception>
 #include <vector>
 
@@ -18,6 +19,9 @@ namespace unimem::detail {
 /// Not thread-safe; the buffer's lock guards it.
 class PendingWork {
  public:
+  /// Makes room, so that the next `works` additions do not throw.
+  void reserve(std::size_t works);
+
   /// `plan` was committed, giving `undo`; its work ends with `events`. `nothing_else`: the events are of this work
   /// alone, so that if none of it began, nothing has been touched.
   void add(std::vector<Event> events, bool nothing_else, Plan plan, Coherence::Undo undo);

@@ -128,13 +128,31 @@ void BufferCore::Inside::commit_copies(Plan const& plan, std::span<const Event> 
 }
 
 void BufferCore::Inside::commit(Plan plan, std::vector<Event> events, Events what) {
+  pending.reserve(1);
   auto undo = coherence.commit(plan);
   pending.add(std::move(events), what == Events::of_all, std::move(plan), std::move(undo));
 }
 
+BufferCore::Inside::PlannedWrite BufferCore::Inside::plan_write(Place place, ByteRange range, std::size_t together) {
+  PlannedWrite write{coherence.plan_access(place, range, Intent::write, cost()), {}, {Event{}}};
+  write.undo = coherence.prepare(write.plan, together);
+  pending.reserve(together);
+  if (host_writes) host_writes->reserve(together);
+  return write;
+}
+
+void BufferCore::Inside::commit(PlannedWrite write, Event event, Events what) noexcept {
+  auto const place = write.plan.place;
+  if (host_writes && place != host_place && in_host_memory(place)) {
+    host_writes->expect_device(write.plan.range, event);
+  }
+  coherence.record(write.plan, write.undo);
+  write.end.front() = event;
+  pending.add(std::move(write.end), what == Events::of_all, std::move(write.plan), std::move(write.undo));
+}
+
 void BufferCore::Inside::commit_write(Place place, ByteRange range, Event event, Events what) {
-  if (host_writes && place != host_place && in_host_memory(place)) host_writes->expect_device(range, event);
-  commit(coherence.plan_access(place, range, Intent::write, cost()), {event}, what);
+  commit(plan_write(place, range), event, what);
 }
 
 }  // namespace unimem

@@ -57,12 +57,18 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCor
   auto request = named();
   request.queue = &queue;
   auto memory = manager->acquire(wanted, Location::device, size, request);
-  if (auto* const operation = detail::Operation::innermost()) operation->took(size);
-  auto storage = std::make_shared<detail::Storage>(wanted, std::move(memory));
-  storage->count_in(manager->usage_book(), key, id);
-  // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket of
-  // its own: whoever comes from another goes behind it.
-  if (!UNIMEM_MUTANT(fresh_block_not_ordered)) storage->hazards().perhaps_written_by({0, size}, queue.record());
+  if (auto* const operation = detail::Operation::innermost()) operation->took(*manager, size);
+  std::shared_ptr<detail::Storage> storage;
+  try {
+    storage = std::make_shared<detail::Storage>(wanted, std::move(memory));
+    storage->count_in(manager->usage_book(), key, id);
+    // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket
+    // of its own: whoever comes from another goes behind it.
+    if (!UNIMEM_MUTANT(fresh_block_not_ordered)) storage->hazards().perhaps_written_by({0, size}, queue.record());
+  } catch (...) {
+    static_cast<void>(queue.record().wait_for_error());  // it goes back at once, to whoever comes
+    throw;
+  }
   return storage;
 }
 

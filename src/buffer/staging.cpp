@@ -5,10 +5,13 @@
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
 #include "device/host_program.hpp"
+#include "device/queue_control.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <exception>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -184,6 +187,10 @@ Event Staging::pass(std::size_t total, Leg const& in, Leg const& out, Queue& end
   return ends_on.join(arrived);
 }
 
+void Staging::wait() const noexcept {
+  for (auto const event : last_) static_cast<void>(event.wait_for_error());
+}
+
 bool gains_from_staging(Storage const& host, Device const& device, std::size_t bytes) noexcept {
   auto const threshold = device.staging_threshold();
   return threshold && bytes > *threshold && host.pageable();
@@ -214,25 +221,30 @@ std::optional<Event> gathered_at_once(MemoryPool& pool, Name name, Storage& from
   if (!block) return std::nullopt;
   ByteRange const whole{0, packed.bytes()};
   to.order_write(on, ranges);
+  auto parts = std::make_shared<ByteRanges const>(ranges);
+  to.hazards().reserve(1);
   HostCopy(block.data(), from.host_address(), packed.into_block(whole)).run();
   auto const sent = on.upload(to.memory(), block.data(), packed.out_of_block(whole), {}, meter);
   block.release(UNIMEM_MUTANT(staging_returned_early) ? Event{} : sent);
-  to.hazards().written_by(ranges, sent);
+  to.hazards().written_by(std::move(parts), sent);
   return sent;
 }
 
 Event copy_staged(Staging& staging, Storage& from, Storage& to, std::span<const CopyPiece> pieces, Queue& first,
                   Queue& second, Queue& ends_on, SharedMeter const& meter) {
-  auto const sources = sources_of(pieces), targets = targets_of(pieces);
+  auto const sources = std::make_shared<ByteRanges const>(sources_of(pieces));
+  auto const targets = std::make_shared<ByteRanges const>(targets_of(pieces));
   std::vector<Event> needs;
-  from.order_read(first, sources);
-  to.order_write(second, targets);
-  from.hazards().add_writers(sources, needs);
+  from.order_read(first, *sources);
+  to.order_write(second, *targets);
+  from.hazards().add_writers(*sources, needs);
 
   Packed const packed(pieces);
   bool const from_host = from.serves_host(), to_host = to.serves_host();
+  Event latest;  // of what has been submitted to the target
   Staging::Leg const in{first, [&](void* block, ByteRange chunk, std::span<const Event> behind) {
                           auto const way = packed.into_block(chunk);
+                          from.hazards().reserve(1);
                           auto const come = from_host ? HostCopy(block, from.host_address(), way).submit(first, behind)
                                                       : first.download(block, from.memory(), way, behind, meter);
                           from.hazards().read_by(sources, come);
@@ -240,12 +252,26 @@ Event copy_staged(Staging& staging, Storage& from, Storage& to, std::span<const 
                         }};
   Staging::Leg const out{second, [&](void* block, ByteRange chunk, std::span<const Event> come) {
                            auto const way = packed.out_of_block(chunk);
+                           auto so_far =
+                               std::make_shared<ByteRanges const>(targets_of(packed.out_of_block({0, chunk.end})));
+                           to.hazards().reserve(1);
                            auto const sent = to_host ? HostCopy(to.host_address(), block, way).submit(second, come)
                                                      : second.upload(to.memory(), block, way, come, meter);
-                           to.hazards().written_by(targets_of(packed.out_of_block({0, chunk.end})), sent);
+                           to.hazards().written_by(std::move(so_far), sent);
+                           latest = sent;
                            return sent;
                          }};
-  auto const event = staging.pass(packed.bytes(), in, out, ends_on, needs);
+  Event event;
+  try {
+    event = staging.pass(packed.bytes(), in, out, ends_on, needs);
+  } catch (...) {
+    staging.wait();  // who is told that there is no copy must not find some of it under way
+    if (latest == Event{}) throw;
+    // The target is no longer what it was: there is a copy, and it has failed.
+    QueueControl::of(latest)->fail(latest.ticket(), std::current_exception());
+    return latest;
+  }
+  // In place of what is on record of its chunks, so there is room.
   to.hazards().written_by(targets, event);
   return event;
 }

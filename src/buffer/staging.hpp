@@ -49,6 +49,9 @@ class Staging {
   /// `ends_on` for the end of all, failed if one of them failed.
   Event pass(std::size_t total, Leg const& in, Leg const& out, Queue& ends_on, std::span<const Event> needs);
 
+  /// Blocks until what has been submitted has ended, and nothing uses the blocks any more.
+  void wait() const noexcept;
+
  private:
   Staging(Queue& beside, std::size_t depth) : depth_(depth), beside_(&beside) {}
 
@@ -80,7 +83,8 @@ class Staging {
 /// is the host's: of the others, devices, `meter` counts the time. The source may be written again as soon as the last
 /// chunk has left it; a chunk that failed to come is not written to the target. Returns an event of `ends_on`, the
 /// device's queue that was asked for the copy, as if it had written to the target itself: who waits for the queue waits
-/// for the bytes.
+/// for the bytes. If not all of it could be submitted, what has been ends before this returns: where that has changed
+/// the target the event is one of work that failed, else the reason is thrown.
 Event copy_staged(Staging& staging, Storage& from, Storage& to, std::span<const CopyPiece> pieces, Queue& first,
                   Queue& second, Queue& ends_on, SharedMeter const& meter);
 

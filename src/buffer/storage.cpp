@@ -142,6 +142,7 @@ void Storage::zero() {
   static constexpr std::array<std::byte, 1> zero{};
   auto& queue = (serves_host() ? host_device() : *device_).default_queue();
   order_write(queue, whole());
+  hazards_.reserve(1);
   hazards_.written_by(whole(), queue.fill(serves_host() ? by_address_ : memory_, zero));
 }
 
@@ -176,8 +177,14 @@ void Storage::wait_to_write(ByteRange range) {
 }
 
 void Storage::used_by_others(Device& device, Queue const* queue) {
-  // Two sets of strangers at once are strangers anywhere.
+  // Two sets of strangers at once are strangers anywhere on their devices.
   auto const id = queue == nullptr ? 0 : queue->id();
+  bool const elsewhere = others_on_ != nullptr && others_on_ != &device;
+  if (elsewhere) {
+    if (std::ranges::find(also_on_, &device) == also_on_.end()) also_on_.push_back(&device);
+    others_queue_ = 0;
+    return;
+  }
   others_queue_ = others_on_ == nullptr || others_queue_ == id ? id : 0;
   others_on_ = &device;
 }
@@ -207,7 +214,12 @@ void Storage::note_others() {
   for (auto const event : others_on_->unfinished()) {
     if (others_queue_ == 0 || event.queue_id() == others_queue_) hazards_.perhaps_written_by(whole(), event);
   }
-  if (!others_stay) others_on_ = nullptr;
+  for (auto* const further : also_on_) {
+    for (auto const event : further->unfinished()) hazards_.perhaps_written_by(whole(), event);
+  }
+  if (others_stay) return;
+  others_on_ = nullptr;
+  also_on_.clear();
 }
 
 }  // namespace unimem::detail

@@ -119,7 +119,8 @@ class Storage {
   void wait_to_read(ByteRange range);
   void wait_to_write(ByteRange range);
 
-  /// Somebody else may be working on this memory: on `queue` if there is one, else anywhere on `device`.
+  /// Somebody else may be working on this memory: on `queue` if there is one, else anywhere on `device`. Throws
+  /// std::bad_alloc, with nothing noted.
   void used_by_others(Device& device, Queue const* queue);
 
   /// Somebody else's from now on: he is ordered behind the work that is pending here, and needs nothing of what it
@@ -139,7 +140,7 @@ class Storage {
 
   /// Whether all others are at work on this queue of this device.
   [[nodiscard]] bool used_by_others_on(Device const& device, std::uint64_t queue_id) const noexcept {
-    return others_on_ == &device && others_queue_ == queue_id;
+    return others_on_ == &device && also_on_.empty() && others_queue_ == queue_id;
   }
 
   /// Whether no recorded work is pending and nobody else works here.
@@ -206,6 +207,7 @@ class Storage {
   UsageEntry usage_;  ///< leaves the book after the memory has gone: nobody is counted out too early
   Device* others_on_ = nullptr;
   std::uint64_t others_queue_ = 0;               ///< 0: on any queue, or on none of ours
+  std::vector<Device*> also_on_;                 ///< further devices that others work on, on any queue
   std::atomic<LeaseCell const*> door_{nullptr};  ///< a lease that ends may take it away
   bool locked_ = false;                          ///< in place
   std::atomic<unsigned> leases_{0};              ///< but for those that came in by the door

@@ -27,28 +27,19 @@ class TrackedPages final : public HostWrites {
     // Once the failure has been dealt with, what it left here is valid no more.
     auto valid = valid_here(coherence);
     std::erase_if(failed_writes_, [&](ByteRange range) { return !valid.intersects(range); });
-    auto found = watch_.collect({0, bytes_});
-    for (auto const range : busy.ranges()) {
-      auto const later = found.intersection(ByteRanges{range});
-      for (auto const pages : later.ranges()) watch_.mark_written(pages);
-      found.remove(range);
+    auto const found = watch_.collect({0, bytes_});
+    try {
+      return record_all(coherence, record, found, busy, std::move(valid));
+    } catch (...) {
+      // What has not been recorded is found again; what has been is then found to be known.
+      for (auto const pages : found.ranges()) watch_.mark_written(pages);
+      throw;
     }
-    std::optional<HostWriteConflict> conflict;
-    for (auto const range : found.ranges()) {
-      for (auto page = range.begin; page < std::min(range.end, bytes_); page += PageWatch::page_bytes()) {
-        ByteRange const there{page, std::min(page + PageWatch::page_bytes(), bytes_)};
-        if (!coherence.has_data()) {
-          record_unless_failed(coherence, record, there);  // what is there now is the data
-          valid = valid_here(coherence);
-          continue;
-        }
-        auto const clash = absorb_page(coherence, valid, record, there);
-        if (!clash) continue;
-        watch_.mark_written({page, page + 1});
-        if (!conflict) conflict = clash;
-      }
-    }
-    return conflict;
+  }
+
+  void reserve(std::size_t writes) override {
+    auto const needed = device_writes_.size() + writes;
+    if (needed > device_writes_.capacity()) device_writes_.reserve(std::max(needed, 2 * device_writes_.size()));
   }
 
   void expect_device(ByteRange range, Event end) override {
@@ -94,6 +85,32 @@ class TrackedPages final : public HostWrites {
   }
 
  private:
+  /// Of the pages `found` written, those that are not `busy`; what is there is then said to have been written.
+  std::optional<HostWriteConflict> record_all(Coherence const& coherence, Record const& record, ByteRanges found,
+                                              ByteRanges const& busy, ByteRanges valid) {
+    for (auto const range : busy.ranges()) {
+      auto const later = found.intersection(ByteRanges{range});
+      for (auto const pages : later.ranges()) watch_.mark_written(pages);
+      found.remove(range);
+    }
+    std::optional<HostWriteConflict> conflict;
+    for (auto const range : found.ranges()) {
+      for (auto page = range.begin; page < std::min(range.end, bytes_); page += PageWatch::page_bytes()) {
+        ByteRange const there{page, std::min(page + PageWatch::page_bytes(), bytes_)};
+        if (!coherence.has_data()) {
+          record_unless_failed(coherence, record, there);  // what is there now is the data
+          valid = valid_here(coherence);
+          continue;
+        }
+        auto const clash = absorb_page(coherence, valid, record, there);
+        if (!clash) continue;
+        watch_.mark_written({page, page + 1});
+        if (!conflict) conflict = clash;
+      }
+    }
+    return conflict;
+  }
+
   /// What devices that share the memory have written is no user's. Returns the pages that are still being written.
   ByteRanges forget_device_writes(bool wait) {
     ByteRanges busy;

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -26,9 +27,14 @@ Event copied_aside(MemoryManager& manager, AcquireOptions options, Queue& on, De
   options.queue = &on;
   auto aside = manager.acquire(on.device(), Location::device, source.bytes, options);
   auto const there = on.copy(aside.memory(), source, source.bytes, needs);
-  auto const back = on.copy(target, aside.memory(), source.bytes, {{there}});
-  aside.release(back);
-  return back;
+  try {
+    auto const back = on.copy(target, aside.memory(), source.bytes, {{there}});
+    aside.release(back);
+    return back;
+  } catch (...) {
+    static_cast<void>(there.wait_for_error());  // it is at both memories, and on nobody's record
+    throw;
+  }
 }
 
 }  // namespace
@@ -73,6 +79,8 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   from.order_read(on, source_range);
   to.order_write(on, target_range);
   from.hazards().add_writers(source_range, needs);
+  from.hazards().reserve(2);  // two for one storage that is both
+  to.hazards().reserve(2);
 
   Event event;
   if (downwards) {
@@ -114,10 +122,13 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   from.order_read(on, ranges);
   to.order_write(on, ranges);
   from.hazards().add_writers(ranges, needs);
+  auto const parts = std::make_shared<ByteRanges const>(ranges);
+  from.hazards().reserve(1);
+  to.hazards().reserve(1);
   auto const event = upwards ? on.upload(to.memory(), from.host_address(), pieces, needs, meter)
                              : on.download(to.host_address(), from.memory(), pieces, needs, meter);
-  from.hazards().read_by(ranges, event);
-  to.hazards().written_by(ranges, event);
+  from.hazards().read_by(parts, event);
+  to.hazards().written_by(parts, event);
   return {event, way};
 }
 
@@ -170,6 +181,7 @@ std::vector<BufferCore::Inside::Batch> BufferCore::Inside::batches_of(Plan const
 void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) {
   auto const batches = batches_of(plan);
   std::vector<std::optional<detail::Transfer>> begun(batches.size());  // each when its first copy comes
+  events.reserve(plan.copies.size());
   try {
     for (auto const& copy : plan.copies) {
       if (spill_files == nullptr || copy.fence) continue;
@@ -200,12 +212,26 @@ void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vecto
       count(copy.from, copy.to, batch->ranges.size_bytes(), begun[at]->way, batch->ranges.ranges().size());
     }
   } catch (...) {
-    // The plan is not carried out, so nobody will settle what has been started.
-    for (auto const event : events) static_cast<void>(event.wait_for_error());
-    note_arrivals(plan);
-    forget_ended();
+    give_up(plan, events);
     throw;
   }
+}
+
+void BufferCore::Inside::bring(Plan const& plan, Queue* queue) {
+  std::vector<Event> events;
+  start_copies(plan, queue, events);
+  try {
+    commit_copies(plan, events);
+  } catch (...) {
+    give_up(plan, events);
+    throw;
+  }
+}
+
+void BufferCore::Inside::give_up(Plan const& plan, std::span<const Event> events) {
+  for (auto const event : events) static_cast<void>(event.wait_for_error());
+  forget_ended();
+  note_arrivals(plan);
 }
 
 SharedMeter BufferCore::Inside::meter(Place from, Place to) {
@@ -283,9 +309,7 @@ void BufferCore::Inside::prepare(BufferCore& self, Place place, ByteRange range,
       carry_out(plan);
       commit(std::move(plan), {});
     } else {
-      std::vector<Event> events;
-      start_copies(plan, &queue, events);
-      commit_copies(plan, events);
+      bring(plan, &queue);
     }
   }
   if (auto const& storage = storage_at(place)) {

@@ -18,12 +18,21 @@ bool writes(Plan const& plan) noexcept {
 }  // namespace
 
 auto Coherence::commit(Plan const& plan) -> Undo {
+  auto undo = prepare(plan);
+  record(plan, undo);
+  validate_in_debug();
+  return undo;
+}
+
+auto Coherence::prepare(Plan const& plan, std::size_t together) -> Undo {
   if (auto const* const reason = refusal_of(plan)) throw std::logic_error(std::string("Coherence: ") + reason);
   auto undo = undo_for(plan);
-  make_room_for(plan);
+  make_room_for(plan, together);
+  return undo;
+}
 
-  // From here on nothing can fail.
-  if (undo.adopted) {
+void Coherence::record(Plan const& plan, Undo const& undo) noexcept {
+  if (undo.adopted && !has_data_) {  // or another that was prepared with it has adopted them
     auto& place = places_[plan.place];
     has_data_ = true;
     place.valid.add(UNIMEM_MUTANT(adopted_range_only) ? plan.range : whole());
@@ -31,8 +40,6 @@ auto Coherence::commit(Plan const& plan) -> Undo {
   }
   for (auto const& copy : plan.copies) record_copy(copy);
   if (writes(plan)) record_write(plan.place, plan.range);
-  validate_in_debug();
-  return undo;
 }
 
 char const* Coherence::refusal_of(Plan const& plan) const {
@@ -81,18 +88,18 @@ auto Coherence::undo_for(Plan const& plan) const -> Undo {
   return undo;
 }
 
-/// Makes the edits of `record_copy` and `record_write` unable to throw.
-void Coherence::make_room_for(Plan const& plan) {
+/// Makes the edits of `record_copy` and `record_write` unable to throw, of as many plans like this one.
+void Coherence::make_room_for(Plan const& plan, std::size_t times) {
   auto const copies = plan.copies.size();
   auto const destination = copies == 0 ? plan.place : plan.copies.front().to;
   for (Place place = 0; place < places_.size(); ++place) {
     bool const receives = place == destination;
     auto& sets = places_[place];
-    sets.valid.reserve(receives ? copies + 2 : 1);
-    sets.held.reserve(receives ? copies + 2 : 0);
-    sets.written.reserve(receives ? 1 : copies + 1);
+    sets.valid.reserve(times * (receives ? copies + 2 : 1));
+    sets.held.reserve(times * (receives ? copies + 2 : 0));
+    sets.written.reserve(times * (receives ? 1 : copies + 1));
   }
-  lost_.reserve(1);
+  lost_.reserve(times);
 }
 
 void Coherence::record_copy(PlannedCopy const& copy) {

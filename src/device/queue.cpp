@@ -106,9 +106,11 @@ Event detail::QueueBackend::all_of(std::size_t count, std::span<const Event> nee
     control_.stand_for(end.ticket(), events);
     return end;
   } catch (...) {
-    // The caller learns that there is no such work: none of it may still be at the memory he named.
     for (auto const event : events) static_cast<void>(event.wait_for_error());
-    throw;
+    if (events.empty()) throw;
+    // What has begun has changed some of the target: it is work, and it has failed.
+    control_.fail(events.back().ticket(), std::current_exception());
+    return events.back();
   }
 }
 
@@ -159,8 +161,9 @@ std::uint64_t Queue::id() const noexcept {
 /// Ties the fate of the work that `submit` submits to that of its needs.
 template <class Submit>
 Event Queue::after(std::span<const Event> needs, Submit const& submit) {
+  auto legacy = detail::QueueControl::legacy_of(needs);
   auto const event = submit();
-  backend().control().inherit(event.ticket(), needs);
+  backend().control().inherit(event.ticket(), std::move(legacy));
   return event;
 }
 

@@ -107,7 +107,8 @@ bool QueueControl::never_began(Ticket ticket) noexcept {
   return skipped_.contains(ticket);
 }
 
-void QueueControl::inherit(Ticket ticket, std::span<const Event> needs, bool stands_for_them) {
+QueueControl::Legacy QueueControl::legacy_of(std::span<const Event> needs, bool stands_for_them) {
+  Legacy legacy;
   std::vector<Event> open;
   for (auto const need : needs) {
     if (need.queue_id() == 0) continue;
@@ -118,12 +119,33 @@ void QueueControl::inherit(Ticket ticket, std::span<const Event> needs, bool sta
     if (may_fail) open.push_back(need);
     stands_for_them = stands_for_them && may_fail;
   }
-  if (open.empty()) return;
+  if (open.empty()) return legacy;
+  Inheritances one;
+  one.emplace(0, std::make_shared<Inheritance const>(std::move(open), stands_for_them));
+  legacy.node_ = one.extract(one.begin());
+  return legacy;
+}
+
+QueueControl::Legacy QueueControl::legacy_of(std::span<const Event> needs) {
+  return legacy_of(needs, false);
+}
+
+void QueueControl::inherit(Ticket ticket, std::span<const Event> needs) {
+  inherit(ticket, legacy_of(needs));
+}
+
+void QueueControl::stand_for(Ticket ticket, std::span<const Event> events) {
+  inherit(ticket, legacy_of(events, true));
+}
+
+void QueueControl::inherit(Ticket ticket, Legacy legacy) noexcept {
+  if (legacy.node_.empty()) return;
+  legacy.node_.key() = ticket;
   constexpr std::size_t many = 64;
   Ticket ended = 0;
   {
     std::lock_guard const lock{mutex_};
-    inherits_.emplace(ticket, std::make_shared<Inheritance const>(std::move(open), stands_for_them));
+    inherits_.insert(std::move(legacy.node_));
     may_fail_.store(true, std::memory_order_release);
     if (inherits_.size() >= many) ended = completed();
   }

@@ -86,11 +86,17 @@ class QueueControl {
   /// The work of `ticket` counts as failed, whatever becomes of it: more should have come behind it, and did not.
   void fail(Ticket ticket, std::exception_ptr failure);
 
-  /// `ticket` fails, too, if one of `needs` has failed, which its work was ordered behind.
-  void inherit(Ticket ticket, std::span<const Event> needs) { inherit(ticket, needs, false); }
+  /// What work may inherit from what it needs. Found out before the work is submitted, since to record it takes memory,
+  /// and work that has been submitted cannot be called back.
+  class Legacy;
+  [[nodiscard]] static Legacy legacy_of(std::span<const Event> needs);
+
+  /// `ticket` fails, too, if one of its needs has failed, which its work was ordered behind.
+  void inherit(Ticket ticket, Legacy legacy) noexcept;
+  void inherit(Ticket ticket, std::span<const Event> needs);
 
   /// `ticket` does nothing itself but stand for `events`: it fails with them, and never began if none of them did.
-  void stand_for(Ticket ticket, std::span<const Event> events) { inherit(ticket, events, true); }
+  void stand_for(Ticket ticket, std::span<const Event> events);
 
   /// The error of work that has ended: its own, or the one it inherits; a DeviceError that says that it failed, where
   /// that is no longer kept.
@@ -138,7 +144,8 @@ class QueueControl {
     std::vector<Event> from;
     bool stands_for_all = false;  ///< nothing beside them has ended well
   };
-  void inherit(Ticket ticket, std::span<const Event> needs, bool stands_for_them);
+  using Inheritances = std::map<Ticket, std::shared_ptr<Inheritance const>>;
+  [[nodiscard]] static Legacy legacy_of(std::span<const Event> needs, bool stands_for_them);
 
   /// Under the lock. Returns an error that is no longer kept: it may be a user's, whose destructor is not called under
   /// a lock.
@@ -158,12 +165,18 @@ class QueueControl {
   TicketSet failed_;                               ///< those before them
   std::exception_ptr forgotten_;                   ///< the error of those; null while there are none
   Ticket last_forgotten_ = 0;                      ///< the highest of them
-  std::map<Ticket, std::shared_ptr<Inheritance const>> inherits_;  ///< not looked into yet
+  Inheritances inherits_;                          ///< not looked into yet
   TicketSet skipped_;
   Ticket reported_ = 0;
   std::shared_ptr<Waiter> waiter_;
   Continuations awaiting_;      ///< for tickets that have not ended
   bool watcher_polls_ = false;  ///< the watcher knows this queue
+};
+
+class QueueControl::Legacy {
+ private:
+  friend class QueueControl;
+  Inheritances::node_type node_;  ///< empty: nothing that may fail
 };
 
 }  // namespace unimem::detail

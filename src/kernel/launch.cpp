@@ -131,6 +131,7 @@ Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<c
   auto const program = kernel.program(device);
 
   std::vector<Operand> operands;
+  operands.reserve(arguments.size());
   for (auto const& argument : arguments) {
     if (is_buffer(argument)) operands.push_back(argument.buffer.operand);
   }

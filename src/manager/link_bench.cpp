@@ -1,6 +1,7 @@
 #include "manager/link_bench.hpp"
 
 #include <unimem/core/error.hpp>
+#include <unimem/core/name.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/discovery.hpp>
 
@@ -18,45 +19,39 @@ constexpr std::size_t small = 256;
 constexpr std::size_t large = std::size_t{4} << 20;
 constexpr std::size_t least_large = std::size_t{64} << 10;
 
-/// Memory that goes back to its device whatever happens.
-class Block {
- public:
-  Block(Device& device, std::size_t bytes, Location location)
-      : device_(device), location_(location), memory_(device.allocate(bytes, location)) {}
-  Block(Block const&) = delete;
-  Block& operator=(Block const&) = delete;
-  ~Block() { device_.release(memory_, location_); }
+/// A block of a pool, within its limit; nobody's work is waited for to make room.
+Allocation block_of(MemoryPool& pool, std::size_t bytes) {
+  return pool.acquire(bytes, {.name = Name("measuring links"), .may_wait = false});
+}
 
-  [[nodiscard]] DeviceMemory memory() const noexcept { return memory_; }
-  [[nodiscard]] void* address() const { return device_.address(memory_); }
-
- private:
-  Device& device_;
-  Location const location_;
-  DeviceMemory const memory_;
-};
-
-/// Memory of `bytes` bytes, or of half as many as long as there is not so much; `bytes` is then what it is.
-std::unique_ptr<Block> block_of(Device& device, std::size_t& bytes) {
+/// What `take(bytes)` gives, or of half as many bytes as long as there is not so much; `bytes` is then what it is.
+template <class Take>
+Allocation as_much_as_there_is(std::size_t& bytes, Take const& take) {
   for (;; bytes /= 2) {
     try {
-      return std::make_unique<Block>(device, bytes, Location::device);
+      return take();
     } catch (OutOfMemory const&) {
       if (bytes / 2 < least_large) throw;
     }
   }
 }
 
+Allocation device_block(PoolOf const& pool_of, Device& device, std::size_t& bytes) {
+  auto& pool = pool_of(device, Location::device);
+  return as_much_as_there_is(bytes, [&] { return block_of(pool, bytes); });
+}
+
 /// Pinned where the system allows it, as the blocks are through which large copies pass.
-std::unique_ptr<Block> host_block(std::size_t bytes) {
+Allocation host_block(PoolOf const& pool_of, std::size_t& bytes) {
   auto& cpu = device("cpu");
-  std::unique_ptr<Block> block;
-  try {
-    block = std::make_unique<Block>(cpu, bytes, Location::pinned);
-  } catch (OutOfMemory const&) {
-    block = std::make_unique<Block>(cpu, bytes, Location::host);
-  }
-  std::memset(block->address(), 0x5A, bytes);  // a page that nobody has touched is copied faster than any other
+  auto block = as_much_as_there_is(bytes, [&] {
+    try {
+      return block_of(pool_of(cpu, Location::pinned), bytes);
+    } catch (OutOfMemory const&) {
+      return block_of(pool_of(cpu, Location::host), bytes);
+    }
+  });
+  std::memset(block.data(), 0x5A, bytes);  // a page that nobody has touched is copied faster than any other
   return block;
 }
 
@@ -91,39 +86,48 @@ LinkFigures figures_of(Copy const& copy, std::size_t most) {
   return {static_cast<double>(bytes) / std::max(moving, shortest), start};
 }
 
-LinkFigures measure_from_host(Device& device) {
+LinkFigures measure_from_host(Device& device, PoolOf const& pool_of) {
   auto bytes = large;
-  auto const target = block_of(device, bytes);
-  auto const source = host_block(bytes);
+  auto const target = device_block(pool_of, device, bytes);
+  auto const source = host_block(pool_of, bytes);
+  auto const* const address = source.data();
   auto queue = device.create_queue();
-  return figures_of([&](std::size_t size) { return queue.upload(target->memory(), source->address(), size); }, bytes);
+  return figures_of([&](std::size_t size) { return queue.upload(target.memory(), address, size); }, bytes);
 }
 
-LinkFigures measure_to_host(Device& device) {
+LinkFigures measure_to_host(Device& device, PoolOf const& pool_of) {
   auto bytes = large;
-  auto const source = block_of(device, bytes);
-  auto const target = host_block(bytes);
-  write_once(device, source->memory());
+  auto const source = device_block(pool_of, device, bytes);
+  auto const target = host_block(pool_of, bytes);
+  auto* const address = target.data();
+  write_once(device, source.memory());
   auto queue = device.create_queue();
-  return figures_of([&](std::size_t size) { return queue.download(target->address(), source->memory(), size); }, bytes);
+  return figures_of([&](std::size_t size) { return queue.download(address, source.memory(), size); }, bytes);
 }
 
-LinkFigures measure_between(Device& from, Device& to) {
+LinkFigures measure_between(Device& from, Device& to, PoolOf const& pool_of) {
   auto bytes = large;
-  auto const source = block_of(from, bytes);
-  auto const target = block_of(to, bytes);
-  write_once(from, source->memory());
+  auto const source = device_block(pool_of, from, bytes);
+  auto const target = device_block(pool_of, to, bytes);
+  write_once(from, source.memory());
   auto queue = to.create_queue();
-  return figures_of([&](std::size_t size) { return queue.copy(target->memory(), from, source->memory(), size); },
-                    bytes);
+  return figures_of([&](std::size_t size) { return queue.copy(target.memory(), from, source.memory(), size); }, bytes);
 }
 
 }  // namespace
 
-LinkFigures measure_link(Device* from, Device* to) {
-  if (from == nullptr) return measure_from_host(*to);
-  if (to == nullptr) return measure_to_host(*from);
-  return measure_between(*from, *to);
+LinkFigures measure_link(Device* from, Device* to, PoolOf const& pool_of) {
+  if (from == nullptr) return measure_from_host(*to, pool_of);
+  if (to == nullptr) return measure_to_host(*from, pool_of);
+  return measure_between(*from, *to, pool_of);
+}
+
+MemoryPool& PassingPools::of(Device& device, Location location) {
+  for (auto const& pool : pools_) {
+    if (&pool->device() == &device && pool->location() == location) return *pool;
+  }
+  return *pools_.emplace_back(
+      std::make_unique<MemoryPool>(device, location, PoolOptions{.backing = PoolBacking::allocations}));
 }
 
 }  // namespace unimem::detail

@@ -1,5 +1,12 @@
 #pragma once
 
+#include <unimem/device/memory.hpp>
+#include <unimem/pool/memory_pool.hpp>
+
+#include <functional>
+#include <memory>
+#include <vector>
+
 namespace unimem {
 class Device;
 }
@@ -11,11 +18,24 @@ struct LinkFigures {
   double latency_seconds = 0;
 };
 
+/// Whose blocks are copied to measure a link.
+using PoolOf = std::function<MemoryPool&(Device&, Location)>;
+
 /// Times copies of two sizes from one memory to another, of which one may be the host's (null): a few of each after a
-/// first one, which pays for what happens once, and takes the median. On a queue of its own between memory of its own,
-/// which counts against the devices' capacity as long as it lasts: 4 MiB on each side, less where there is not so much.
+/// first one, which pays for what happens once, and takes the median. On a queue of its own between blocks of these
+/// pools, within their limits: 4 MiB on each side, less where there is not so much.
 ///
-/// Throws what the devices throw, DataLost excepted: there is no data. Waits for nobody's work but its own.
-[[nodiscard]] LinkFigures measure_link(Device* from, Device* to);
+/// Throws what the pools and the devices throw, OutOfMemory where there are not 64 KiB; DataLost excepted: there is no
+/// data. Waits for nobody's work but its own.
+[[nodiscard]] LinkFigures measure_link(Device* from, Device* to, PoolOf const& pool_of);
+
+/// Pools for one measurement, where nobody has any: what they took goes back with them.
+class PassingPools {
+ public:
+  [[nodiscard]] MemoryPool& of(Device& device, Location location);
+
+ private:
+  std::vector<std::unique_ptr<MemoryPool>> pools_;
+};
 
 }  // namespace unimem::detail

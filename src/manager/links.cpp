@@ -6,6 +6,7 @@
 
 #include "core/disk_cache.hpp"
 #include "core/held_over_fork.hpp"
+#include "manager/forked_locks.hpp"
 #include "manager/link_bench.hpp"
 
 #include <fmt/format.h>
@@ -88,7 +89,8 @@ Link link_of(Device const* from, Device const* to, LinkFigures const& figures, L
 }  // namespace
 
 /// What is known is behind one lock that is never held for long; who measures holds another, so that no two
-/// measurements disturb each other and none is made twice.
+/// measurements disturb each other and none is made twice. In a forked child whose parent's thread was measuring, that
+/// one is never free again: what is not known there is estimated.
 class Links::Inside {
  public:
   explicit Inside(LinkOptions options) : options_(std::move(options)), cache_(cache_in(options_)) {}
@@ -104,11 +106,12 @@ class Links::Inside {
     }
     Key const key{from, to};
     if (auto const* const link = find(key)) return *link;
-    std::lock_guard const one_at_a_time{measuring_};
+    if (!measuring_.lock()) {
+      return remember(key, estimate(from, to, device, "a thread of the parent process was measuring when it forked"));
+    }
+    std::lock_guard const one_at_a_time{measuring_, std::adopt_lock};
     if (auto const* const link = find(key)) return *link;
-    auto link = find_out(from, to, device);
-    std::lock_guard const lock{mutex_};
-    return known_.emplace(key, std::move(link)).first->second;
+    return remember(key, find_out(from, to, device));
   }
 
  private:
@@ -121,20 +124,37 @@ class Links::Inside {
     return found == known_.end() ? nullptr : &found->second;
   }
 
+  [[nodiscard]] Link remember(Key const& key, Link link) {
+    std::lock_guard const lock{mutex_};
+    return known_.emplace(key, std::move(link)).first->second;
+  }
+
+  /// What everybody starts with, since the link could not be measured.
+  [[nodiscard]] static Link estimate(Device* from, Device* to, Device const& device, std::string_view reason) {
+    auto const cost = device.link_cost();
+    auto link = link_of(from, to, {cost.bytes_per_second, cost.latency_seconds}, LinkSource::estimated);
+    log(LogLevel::warning,
+        fmt::format("the link from {} to {} could not be measured and is estimated: {}", link.from, link.to, reason));
+    return link;
+  }
+
   [[nodiscard]] Link find_out(Device* from, Device* to, Device const& device) {
     auto const key = key_of(from, to);
     if (auto const kept = recall(key)) return link_of(from, to, *kept, LinkSource::measured);
     try {
-      auto const figures = detail::measure_link(from, to);
+      auto const figures = measure(from, to);
       keep(key, figures);
       return link_of(from, to, figures, LinkSource::measured);
     } catch (std::exception const& error) {
-      auto const cost = device.link_cost();
-      auto const link = link_of(from, to, {cost.bytes_per_second, cost.latency_seconds}, LinkSource::estimated);
-      log(LogLevel::warning, fmt::format("the link from {} to {} could not be measured and is estimated: {}", link.from,
-                                         link.to, error.what()));
-      return link;
+      return estimate(from, to, device, error.what());
     }
+  }
+
+  [[nodiscard]] LinkFigures measure(Device* from, Device* to) const {
+    if (options_.pools) return detail::measure_link(from, to, options_.pools);
+    detail::PassingPools pools;
+    return detail::measure_link(
+        from, to, [&pools](Device& device, Location location) -> MemoryPool& { return pools.of(device, location); });
   }
 
   [[nodiscard]] std::optional<LinkFigures> recall(std::string_view key) const {
@@ -159,7 +179,7 @@ class Links::Inside {
   LinkOptions const options_;
   DiskCache const cache_;
   std::atomic<bool> told_{false};  ///< that nothing can be kept; guards nothing
-  std::mutex measuring_;
+  detail::LastingMutex measuring_;
   mutable std::mutex mutex_;
   std::map<Key, Link> known_;
   detail::HeldOverFork held_{detail::HeldOverFork::Order::records, mutex_};

@@ -24,9 +24,6 @@
 namespace unimem {
 namespace {
 
-/// Operations end, and turns with them; what does not within this is not waited for.
-constexpr std::chrono::seconds patience{10};
-
 /// Host memory is often taken with a buffer's lock held, which those that are waited for may be waiting for in turn.
 constexpr std::chrono::milliseconds patience_with_a_lock{200};
 
@@ -218,16 +215,16 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   }
 
   auto& operation = *detail::Operation::innermost();
-  Wish wish{from, bytes, options, std::max(bytes, operation.outstanding())};
+  auto const together = operation.together(*this);
+  Wish wish{from, bytes, options, std::max(bytes, operation.outstanding(*this))};
   auto const removals = state_->residents.removals();
   auto& traffic = state_->traffic_on(device);
   auto& turns = traffic.turns;
   auto& taken = traffic.taken;
   auto const crowded = [&] { throw detail::Crowded(*this, device, std::move(wish.facts)); };
   auto const refuse = [&] {
-    if (operation.together() > bytes) {
-      wish.facts.reason +=
-          fmt::format("; the operands of this operation need {} together", format_size(operation.together()));
+    if (together > bytes) {
+      wish.facts.reason += fmt::format("; the operands of this operation need {} together", format_size(together));
     }
     if (operation.insists()) wish.facts.reason += "; others were waited for, and none of them ended within ten seconds";
     throw OutOfMemory(std::move(wish.facts));
@@ -243,8 +240,8 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
       crowded();
     }
   }
-  if (operation.together() > most) {
-    wish.bytes = operation.together();
+  if (together > most) {
+    wish.bytes = together;
     if (!wish.granted()) refuse();
     wish.block.release();  // the device has grown
     wish.bytes = bytes;
@@ -318,12 +315,11 @@ void MemoryManager::in_turn(Device& device, std::function<void()> const& work) {
     ~Held() { operation.end_turn(); }
   } const held{operation};
   std::chrono::steady_clock::time_point deadline;
-  constexpr std::chrono::microseconds longest_pause{1'000};
-  for (std::chrono::microseconds pause{10};; pause = std::min(2 * pause, longest_pause)) {
+  for (std::chrono::microseconds pause{10};; pause = std::min(2 * pause, detail::longest_pause)) {
     state_->waits.fetch_add(1, std::memory_order_relaxed);
     if (!turns.mine()) {
-      turns.take(patience) ? operation.hold(turns) : operation.insist();
-      deadline = std::chrono::steady_clock::now() + patience;
+      turns.take(detail::longest_wait) ? operation.hold(turns) : operation.insist();
+      deadline = std::chrono::steady_clock::now() + detail::longest_wait;
     }
     if (std::chrono::steady_clock::now() >= deadline) operation.insist();
     try {

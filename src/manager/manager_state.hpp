@@ -43,7 +43,7 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   explicit State(ManagerOptions given)
       : self(*this),
         options(std::move(given)),
-        links(options.links),
+        links(measured_by(*this)),
         pressure(std::make_shared<detail::Pressure>(options.pressure)),
         spill_files(options.spill.directory.empty()
                         ? nullptr
@@ -54,6 +54,17 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   ~State() {
     pressure->close();
     detail::UsageBook::retire(std::move(book));
+  }
+
+  /// How links are measured: with blocks of this manager's, so that no limit is exceeded for it.
+  [[nodiscard]] static LinkOptions measured_by(State& state) {
+    auto how = state.options.links;
+    if (!how.pools) {
+      how.pools = [&state](Device& device, Location location) -> MemoryPool& {
+        return state.self.pool(device, location);
+      };
+    }
+    return how;
   }
 
   /// The pool of exactly this device and location, or null.

@@ -27,11 +27,20 @@ Location own_memory_of(Device const& device) noexcept {
   return device.reaches_host_memory() ? Location::host : Location::device;
 }
 
+/// Whose pool serves a location of a device.
+Device& home_of(Device& device, Location location) {
+  bool const of_the_host = location == Location::host || location == Location::pinned;
+  return of_the_host && !device.reaches_host_memory() ? host() : device;
+}
+
+std::size_t limit_of(MemoryPool const& pool) {
+  return std::min(pool.max_bytes(), pool.device().info().total_bytes);
+}
+
 }  // namespace
 
 MemoryPool& MemoryManager::pool(Device& device, Location location) {
-  bool const of_the_host = location == Location::host || location == Location::pinned;
-  auto& home = of_the_host && !device.reaches_host_memory() ? host() : device;
+  auto& home = home_of(device, location);
   auto const index = static_cast<std::size_t>(location);
   auto* const known =
       &home == &host() && index < state_->pools_of_host.size() ? &state_->pools_of_host[index] : nullptr;
@@ -74,10 +83,7 @@ std::size_t MemoryManager::available_memory(Device& device) const {
 }
 
 std::size_t MemoryManager::total_memory(Device& device) const {
-  auto const own = own_memory_of(device);
-  auto const* const found = state_->find(device, own);
-  auto const limit = found == nullptr ? state_->first_limit(device, own) : found->max_bytes();
-  return std::min(limit, device.info().total_bytes);
+  return limit(device, own_memory_of(device));
 }
 
 void MemoryManager::set_limit(Device& device, std::size_t bytes) {
@@ -88,6 +94,12 @@ void MemoryManager::set_limit(Device& device, Location location, std::size_t byt
   auto& limited = pool(device, location);
   limited.set_max_bytes(std::min(bytes, state_->limits.of(limited.device(), location)));
   state_->pressure->look(limited);
+}
+
+std::size_t MemoryManager::limit(Device& device, Location location) const {
+  auto& home = home_of(device, location);
+  if (auto const* const found = state_->find(home, location)) return limit_of(*found);
+  return std::min(state_->first_limit(home, location), home.info().total_bytes);
 }
 
 GlobalMemoryStatistics MemoryManager::statistics() const {
@@ -127,6 +139,14 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
   sum.failed_pressure_calls = pressure.failures;
   sum.merged_crossings = pressure.merged;
   return sum;
+}
+
+MemorySnapshot MemoryManager::snapshot() const {
+  MemorySnapshot snapshot{.statistics = statistics(), .usage = usage(), .live = leak_report(), .limits = {}};
+  for (auto const* const each : state_->all()) {
+    snapshot.limits.push_back({std::string(each->device().id()), each->location(), limit_of(*each)});
+  }
+  return snapshot;
 }
 
 std::size_t MemoryManager::cleanup() {

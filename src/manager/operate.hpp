@@ -4,7 +4,14 @@
 
 #include "manager/turns.hpp"
 
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
 namespace unimem::detail {
+
+/// Between two tries at most.
+inline constexpr std::chrono::microseconds longest_pause{1'000};
 
 /// Runs an operation that may take memory of a device: once more, in its turn, whenever other operations were in its
 /// way. It takes the guards it needs itself, and leaves everything as it was when it throws.
@@ -20,8 +27,16 @@ void operate(Work const& work) {
     full = &crowded.device();
     manager = &crowded.manager();
   }
-  operation.begin_again();
-  manager->in_turn(*full, work);
+  for (std::chrono::microseconds pause{10};; pause = std::min(2 * pause, longest_pause)) {
+    operation.begin_again();
+    try {
+      return manager->in_turn(*full, work);
+    } catch (Crowded const& crowded) {  // in another manager's memory, which another turn is about
+      full = &crowded.device();
+      manager = &crowded.manager();
+    }
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 }  // namespace unimem::detail

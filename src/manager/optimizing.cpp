@@ -39,8 +39,8 @@ class Round {
   void note(OptimizationStep step, std::size_t& left) {
     if (step.bytes == 0) return;
     report_.seconds_saved += step.seconds_saved;
+    left -= std::min(left, step.bytes);  // what is deferred is locked soon, and nobody asks then
     if (!step.deferred) {
-      left -= std::min(left, step.bytes);
       auto& sum = step.what == Optimization::pin       ? report_.pinned_bytes
                   : step.what == Optimization::release ? report_.released_bytes
                                                        : report_.placed_bytes;

@@ -36,6 +36,29 @@ std::size_t Operation::taken(TakenMemory const& on) const noexcept {
   return found != beside_.end() ? found->bytes : 0;
 }
 
+void Operation::begin_again() noexcept {
+  auto const now = std::chrono::steady_clock::now();
+  if (!std::exchange(again_, true)) insists_at_ = now + longest_wait;
+  insists_ = insists_ || now >= insists_at_;
+}
+
+Operation::Need Operation::need(MemoryManager const& of) const noexcept {
+  auto const found = std::ranges::find(needs_, &of, &Need::of);
+  return found != needs_.end() ? *found : Need{&of, 0, 0};
+}
+
+void Operation::needs(MemoryManager const& of, std::size_t outstanding, std::size_t together) {
+  auto const known = std::ranges::find(needs_, &of, &Need::of);
+  auto& sum = known != needs_.end() ? *known : needs_.emplace_back(Need{&of, 0, 0});
+  sum.outstanding += outstanding;
+  sum.together += together;
+}
+
+void Operation::took(MemoryManager const& of, std::size_t bytes) noexcept {
+  auto const known = std::ranges::find(needs_, &of, &Need::of);
+  if (known != needs_.end()) known->outstanding -= std::min(bytes, known->outstanding);
+}
+
 void Operation::end_turn() noexcept {
   if (auto* const turn = std::exchange(turn_, nullptr)) turn->end();
 }

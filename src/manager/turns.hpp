@@ -25,6 +25,9 @@ namespace unimem::detail {
 
 class Turns;
 
+/// Operations end, and turns with them; what does not within this is not waited for.
+inline constexpr std::chrono::seconds longest_wait{10};
+
 /// What operations in progress have taken of a device's memory: whose it is may not be known yet, so that nobody can be
 /// asked for it, and there may be some when they have ended. Thread-safe.
 class TakenMemory {
@@ -99,8 +102,8 @@ class UNIMEM_API Operation {
   /// Whether it may wait for others, and be begun again after them.
   [[nodiscard]] bool waits() const noexcept { return waits_; }
 
-  /// It has been begun before, and others were in its way.
-  void begin_again() noexcept { again_ = true; }
+  /// It has been begun before, and others were in its way. Having begun again for as long as one may, it insists.
+  void begin_again() noexcept;
   [[nodiscard]] bool again() const noexcept { return again_; }
 
   /// It has waited as long as one may: it takes what there is, whosever turn it is.
@@ -112,18 +115,17 @@ class UNIMEM_API Operation {
   /// It has all its memory: others may make room while it goes on.
   void end_turn() noexcept;
 
-  /// Device memory that it has yet to take, and that all its operands need together; 0: not said.
-  void needs(std::size_t outstanding, std::size_t together) noexcept {
-    outstanding_ = outstanding;
-    together_ = together;
-  }
-  void took(std::size_t bytes) noexcept { outstanding_ -= bytes < outstanding_ ? bytes : outstanding_; }
-  [[nodiscard]] std::size_t outstanding() const noexcept { return outstanding_; }
+  /// One of its operands has yet to take so much device memory of this manager, and needs so much of it with what it
+  /// has: 0 of either until somebody says so.
+  void needs(MemoryManager const& of, std::size_t outstanding, std::size_t together);
+  void needs_nothing() noexcept { needs_.clear(); }
+  void took(MemoryManager const& of, std::size_t bytes) noexcept;
+  [[nodiscard]] std::size_t outstanding(MemoryManager const& of) const noexcept { return need(of).outstanding; }
+  [[nodiscard]] std::size_t together(MemoryManager const& of) const noexcept { return need(of).together; }
 
   /// It has taken so much of that memory. Until it ends, nobody else can say whose it is.
   void count_taken(TakenMemory& on, std::size_t bytes);
   [[nodiscard]] std::size_t taken(TakenMemory const& on) const noexcept;
-  [[nodiscard]] std::size_t together() const noexcept { return together_; }
 
  private:
   [[nodiscard]] static Operation*& current() noexcept;
@@ -133,8 +135,13 @@ class UNIMEM_API Operation {
   bool again_ = false;
   bool insists_ = false;
   Turns* turn_ = nullptr;
-  std::size_t outstanding_ = 0;
-  std::size_t together_ = 0;
+  std::chrono::steady_clock::time_point insists_at_{};  ///< known when it has begun again
+  struct Need {
+    MemoryManager const* of;
+    std::size_t outstanding, together;
+  };
+  [[nodiscard]] Need need(MemoryManager const& of) const noexcept;
+  std::vector<Need> needs_;
   struct Taken {
     TakenMemory* on = nullptr;
     std::size_t bytes = 0;

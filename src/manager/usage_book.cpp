@@ -4,6 +4,7 @@
 
 #include "manager/forked_locks.hpp"
 #include "manager/stack.hpp"
+#include "manager/usage_shards.hpp"
 
 #include <algorithm>
 #include <array>
@@ -15,19 +16,10 @@
 namespace unimem::detail {
 namespace {
 
-constexpr std::size_t shard_count = 16;
-
-/// Of those that live, so many of each shard speak for the use of their name.
-constexpr std::size_t most_witnesses = 64;
-
 std::int64_t coarse_clock() noexcept {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
   return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-double seconds(std::int64_t nanoseconds) noexcept {
-  return static_cast<double>(nanoseconds) * 1e-9;
 }
 
 unsigned number_of_this_thread() noexcept {
@@ -35,17 +27,6 @@ unsigned number_of_this_thread() noexcept {
   static constinit thread_local unsigned number = 0;
   if (number == 0) number = next.fetch_add(1, std::memory_order_relaxed);
   return number;
-}
-
-std::size_t hash_of(UsageKey const& key) noexcept {
-  auto const device = reinterpret_cast<std::uintptr_t>(key.device);
-  auto const mixed = std::hash<Name>{}(key.name) * 0x9E3779B97F4A7C15U + device * 0xC2B2AE3D27D4EB4FU +
-                     static_cast<std::size_t>(key.location);
-  return mixed ^ (mixed >> 29);
-}
-
-bool on_the_host(Location location) noexcept {
-  return location != Location::device;
 }
 
 void add_up(UsageCounts& sum, UsageCounts const& more) noexcept {
@@ -66,107 +47,6 @@ void add_up(UsageCounts& sum, UsageCounts const& more) noexcept {
 }
 
 }  // namespace
-
-struct UsageBook::Place {
-  Place(UsageKey const& key, std::size_t number) : device(key.device), location(key.location), index(number) {}
-  Device const* device;
-  Location location;
-  std::size_t index;
-  UsageGauge gauge{};
-};
-
-struct UsageBook::Line {
-  Line(UsageKey const& of, std::size_t number, Place& at) : key(of), index(number), place(&at) {}
-  UsageKey key;
-  std::size_t index;
-  Place* place;
-  UsageGauge gauge{};
-};
-
-/// A shard's part of one line: what has been counted, but for the uses of those that live, who count themselves.
-struct UsageSlot {
-  UsageShard* shard;
-  UsageBook::Line* line;
-  std::int64_t* place_kept;
-  std::int64_t kept = 0;
-  std::int64_t longest = 0;
-  std::int64_t alive = 0;
-  UsageCounts counts{};
-  UsageEntry* first = nullptr;
-};
-
-struct alignas(128) UsageShard {
-  SpinLock lock;
-  UsageBook* book = nullptr;
-  UsageSlot* latest = nullptr;
-  std::int64_t kept = 0;
-  std::vector<std::unique_ptr<UsageSlot>> slots;
-  std::vector<std::pair<UsageBook::Place*, std::unique_ptr<std::int64_t>>> places;
-  /// By hash, open: its size is a power of two, at most half full.
-  std::vector<UsageSlot*> table;
-
-  [[nodiscard]] UsageSlot* find(UsageKey const& key) noexcept {
-    if (latest != nullptr && latest->line->key == key) return latest;
-    if (table.empty()) return nullptr;
-    auto const mask = table.size() - 1;
-    for (auto at = hash_of(key) & mask;; at = (at + 1) & mask) {
-      if (table[at] == nullptr) return nullptr;
-      if (table[at]->line->key == key) return latest = table[at];
-    }
-  }
-
-  [[nodiscard]] UsageSlot& make(UsageBook::Line& line) {
-    if (2 * (slots.size() + 1) > table.size()) {
-      std::vector<UsageSlot*> larger(std::max<std::size_t>(16, 2 * table.size()));
-      for (auto const& slot : slots) put(larger, *slot);
-      table = std::move(larger);
-    }
-    auto place = std::ranges::find(places, line.place, [](auto const& one) { return one.first; });
-    if (place == places.end()) {
-      places.emplace_back(line.place, std::make_unique<std::int64_t>(0));
-      place = places.end() - 1;
-    }
-    slots.reserve(slots.size() + 1);
-    slots.push_back(std::make_unique<UsageSlot>(UsageSlot{this, &line, place->second.get()}));
-    put(table, *slots.back());
-    return *(latest = slots.back().get());
-  }
-
- private:
-  static void put(std::vector<UsageSlot*>& into, UsageSlot& slot) noexcept {
-    auto const mask = into.size() - 1;
-    auto at = hash_of(slot.line->key) & mask;
-    while (into[at] != nullptr) at = (at + 1) & mask;
-    into[at] = &slot;
-  }
-};
-
-/// Holds every shard that can be had, in their order.
-class UsageBook::AllShards {
- public:
-  explicit AllShards(UsageBook const& book) noexcept : shards_(book.shards_.get()) {
-    for (std::size_t i = 0; i < shard_count; ++i) held_[i] = shards_[i].lock.lock();
-  }
-  AllShards(AllShards const&) = delete;
-  AllShards& operator=(AllShards const&) = delete;
-  ~AllShards() {
-    for (std::size_t i = 0; i < shard_count; ++i) {
-      if (held_[i]) shards_[i].lock.unlock();
-    }
-  }
-
-  template <class Look>
-  void for_each_slot(Look const& look) const {
-    for (std::size_t i = 0; i < shard_count; ++i) {
-      if (!held_[i]) continue;
-      for (auto const& slot : shards_[i].slots) look(*slot);
-    }
-  }
-
- private:
-  UsageShard* shards_;
-  std::array<bool, shard_count> held_{};
-};
 
 UsageBook::UsageBook(StackOptions const& stacks, Clock clock)
     : clock_(clock == nullptr ? coarse_clock : clock),
@@ -193,19 +73,22 @@ void UsageBook::let_go_after_fork() noexcept {
 
 void UsageBook::retire(std::unique_ptr<UsageBook> book) noexcept {
   if (!book) return;
+  // Whoever is the last to leave destroys it: of the entries, which find their way by themselves, and of us here.
+  auto* const retired = book.release();
   {
-    AllShards const all{*book};
+    AllShards const all{*retired};
     std::uint64_t live = 0;
     all.for_each_slot([&](UsageSlot const& slot) { live += slot.counts.allocations - slot.counts.releases; });
-    if (live != 0) {
-      book->left_.store(live, std::memory_order_relaxed);
-      // Under all locks: whoever leaves from now on sees it, and the number of them.
-      book->retired_.store(true, std::memory_order_relaxed);
-    }
+    retired->left_.store(live + 1, std::memory_order_relaxed);
+    // Under all locks: whoever leaves from now on sees it, and the number of them.
+    retired->retired_.store(true, std::memory_order_relaxed);
   }
-  // The last entry to leave destroys it.
-  // NOLINTNEXTLINE(bugprone-unused-return-value): it finds its way by the entries
-  if (book->retired_.load(std::memory_order_relaxed)) static_cast<void>(book.release());
+  retired->leave();
+}
+
+void UsageBook::leave() noexcept {
+  // Acquire and release: who destroys it has all others behind him.
+  if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
 std::int64_t UsageBook::now() const noexcept {
@@ -304,8 +187,7 @@ void UsageEntry::leave() noexcept {
     book.total_.shrink(shard.kept, bytes_);
     retired = book.retired_.load(std::memory_order_relaxed);
   }
-  // Acquire and release: who destroys it has all others behind him.
-  if (retired && book.left_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete &book;
+  if (retired) book.leave();
 }
 
 UsageBook::Sums UsageBook::sums() const {
@@ -381,115 +263,6 @@ std::vector<LiveAllocation> UsageBook::live() const {
     });
     return found;
   }
-}
-
-namespace {
-
-/// What lines of one name say of it. A buffer has memory on the host, on devices, or on both: there have been as many
-/// as the side has seen that has seen most.
-class UseOfName {
- public:
-  void add(UsageKey const& key, UsageCounts const& counts, std::uint64_t buffers, double seconds_alive) {
-    use_.host_reads += counts.host_reads;
-    use_.host_writes += counts.host_writes;
-    use_.device_reads += counts.device_reads;
-    use_.device_writes += counts.device_writes;
-    bool const host = on_the_host(key.location);
-    if (host) {
-      use_.uploads += counts.copies_out;
-      use_.uploaded_bytes += counts.bytes_out;
-      use_.downloads += counts.copies_in;
-      use_.downloaded_bytes += counts.bytes_in;
-    }
-    auto const* const side_of = host ? nullptr : key.device;
-    auto side = std::ranges::find(sides_, side_of, &Side::device);
-    if (side == sides_.end()) side = sides_.insert(sides_.end(), {side_of, 0, 0});
-    side->buffers += buffers;
-    side->seconds_alive += seconds_alive;
-  }
-
-  [[nodiscard]] RecordedUse all() const {
-    auto use = use_;
-    for (auto const& side : sides_) {
-      if (side.buffers <= use.buffers) continue;
-      use.buffers = side.buffers;
-      use.seconds_alive = side.seconds_alive;
-    }
-    return use;
-  }
-
- private:
-  struct Side {
-    Device const* device;
-    std::uint64_t buffers;
-    double seconds_alive;
-  };
-  RecordedUse use_;
-  std::vector<Side> sides_;
-};
-
-}  // namespace
-
-RecordedUse UsageBook::use_of(Name name) const {
-  std::vector<Line*> lines;
-  {
-    std::lock_guard const lock{mutex_};
-    auto const found = by_name_.find(name);
-    if (found == by_name_.end()) return {};
-    lines = found->second;
-  }
-  UseOfName use;
-  auto const at = now();
-  for (auto const* const line : lines) {
-    for (std::size_t i = 0; i < shard_count; ++i) {
-      UsageCounts counts;
-      std::uint64_t buffers = 0;
-      double seconds_alive = 0;
-      {
-        SpinGuard const held{shards_[i].lock};
-        auto const* const slot = held ? shards_[i].find(line->key) : nullptr;
-        if (slot == nullptr) continue;
-        counts = slot->counts;
-        buffers = slot->counts.releases;
-        seconds_alive = seconds(slot->alive);
-        std::size_t witnesses = 0;
-        for (auto const* entry = slot->first; entry != nullptr && witnesses < most_witnesses; entry = entry->next_) {
-          entry->add_uses_to(counts);
-          seconds_alive += seconds(std::max<std::int64_t>(0, at - entry->since_));
-          ++witnesses;
-        }
-        buffers += witnesses;
-      }
-      use.add(line->key, counts, buffers, seconds_alive);
-    }
-  }
-  return use.all();
-}
-
-UseBySize UsageBook::use_by_size() const {
-  std::vector<Name> names;
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> sizes;  // bytes and allocations of each
-  {
-    std::lock_guard const lock{mutex_};
-    auto const counts = sums().of_lines;
-    for (auto const& [name, lines] : by_name_) {
-      std::uint64_t bytes = 0, allocations = 0;
-      for (auto const* const line : lines) {
-        bytes += counts[line->index].allocated_bytes;
-        allocations += counts[line->index].allocations;
-      }
-      if (allocations == 0) continue;
-      names.push_back(name);
-      sizes.emplace_back(bytes, allocations);
-    }
-  }
-  UseBySize use;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    auto const mean = sizes[i].first / sizes[i].second;
-    auto& row = mean < (std::size_t{64} << 10) ? use.small : mean <= (std::size_t{16} << 20) ? use.medium : use.large;
-    row += use_of(names[i]);
-  }
-  return use;
 }
 
 }  // namespace unimem::detail

@@ -198,6 +198,8 @@ class UsageBook {
   void add(UsageShard& shard, UsageSlot& slot, UsageEntry& entry, std::size_t bytes, std::uint64_t buffer) noexcept;
   /// All of one moment, the peaks included. The mutex is held.
   [[nodiscard]] Sums sums() const;
+  /// Of those that a retired book is kept for, one is done with it.
+  void leave() noexcept;
   [[nodiscard]] bool hold_over_fork(HeldOverFork::Deadline deadline) noexcept;
   void let_go_after_fork() noexcept;
 
@@ -214,7 +216,7 @@ class UsageBook {
   mutable UsageGauge total_;
 
   std::atomic<bool> retired_{false};
-  std::atomic<std::uint64_t> left_{0};  ///< once retired: entries that have not left
+  std::atomic<std::uint64_t> left_{0};  ///< once retired: entries that have not left, and who retires it
   std::unique_ptr<AllShards> over_fork_;
   HeldOverFork held_;
 };

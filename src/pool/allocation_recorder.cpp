@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -31,11 +32,13 @@ void complain(std::string_view path, std::string_view reason) noexcept {
   }
 }
 
-/// A field of a line: quoted if it holds what would end it.
+/// A field of a line: quoted if it holds what would end it, and with spaces for line breaks, which no quote helps with.
 std::string field(std::string_view text) {
-  if (text.find_first_of(",\"\r\n") == std::string_view::npos) return std::string(text);
+  std::string line(text);
+  std::ranges::replace_if(line, [](char c) { return c == '\r' || c == '\n'; }, ' ');
+  if (line.find_first_of(",\"") == std::string::npos) return line;
   std::string quoted = "\"";
-  for (char const c : text) quoted.append(c == '"' ? 2 : 1, c);
+  for (char const c : line) quoted.append(c == '"' ? 2 : 1, c);
   return quoted + '"';
 }
 

@@ -21,6 +21,11 @@ class PoolCore;
 /// Writes what all pools of the process hand out and take back to the file that `UNIMEM_LOG` names: the columns of
 /// RMM's logging adaptor, so that its replay reads it, and ours after them (`Device,Location,Name,Capacity,Event`).
 ///
+/// That replay (`REPLAY_BENCH`, `utilities/log_parser.hpp` of RMM's benchmarks) finds its columns by their names in the
+/// first line and ignores others; a comma within quotes ends no field, but a line break ends the line even there, so
+/// that none is written. It knows the actions `allocate` and `free`, since RMM's pull request 988 of March 2022
+/// `allocate failure` too; one that is older refuses a log in which memory was refused.
+///
 /// A pointer of the log is the address of a block's descriptor: it is the same as long as the block lives and no
 /// other's, also where memory has no address or two devices give the same one. The stream is the id of the queue a
 /// block was asked for, or of the event it was released with, and 0 for the host.

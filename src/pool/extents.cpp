@@ -25,12 +25,13 @@ constexpr std::size_t slack_of(std::size_t used, std::uint64_t moved) noexcept {
 
 }  // namespace
 
-Extents::Extents(Device& device, Location location, PageSource& pages)
+Extents::Extents(Device& device, Location location, PageSource& pages, std::size_t limit)
     : device_(device),
       location_(location),
       alignment_(std::max<std::size_t>(device.info().alignment, smallest_block)),
       arena_(pages, {.granule = alignment_}),
-      slabs_(*this, false) {}
+      slabs_(*this, false),
+      limit_(limit) {}
 
 Extents::~Extents() = default;
 
@@ -75,7 +76,7 @@ Extents::Piece Extents::try_take_better(Origin const& than) {
   return span == nullptr ? Piece{} : piece_of(*span, false);
 }
 
-Extents::Piece Extents::obtain(std::size_t bytes, std::size_t limit, std::size_t peak) {
+Extents::Piece Extents::obtain(std::size_t bytes, std::size_t peak) {
   auto const books = open();
   auto const before = reserved_now();
   auto const capacity = capacity_for(bytes);
@@ -83,16 +84,16 @@ Extents::Piece Extents::obtain(std::size_t bytes, std::size_t limit, std::size_t
   if (!small || !slabs_.has(capacity)) {
     auto const size = small ? Slabs::slab_bytes(capacity) : capacity;
     auto const end = small ? End::high : End::low;
-    auto* const span = obtain_span(size, limit, peak, end);
-    if (span == nullptr) return alone(bytes, limit);
+    auto* const span = obtain_span(size, peak, end);
+    if (span == nullptr) return alone(bytes);
     if (!small) return piece_of(*span, reserved_now() > before);
     for_slab_ = span;
   }
   return small_piece(capacity, reserved_now() > before);
 }
 
-Extents::Piece Extents::alone(std::size_t bytes, std::size_t limit) {
-  auto const kept = reserved_now() - arena_.free_in_pages();
+Extents::Piece Extents::alone(std::size_t bytes) {
+  auto const limit = limit_now(), kept = held_now();
   if (kept > limit || bytes > limit - kept) {
     throw OutOfMemory({.where = fmt::format("{} {}", device_.id(), to_string(location_)),
                        .requested = bytes,
@@ -119,7 +120,15 @@ void Extents::give_back(DeviceMemory memory, Origin origin) noexcept {
 
 std::size_t Extents::held() const noexcept {
   std::lock_guard const lock{mutex_};
-  return reserved_now() - arena_.free_in_pages();
+  return held_now();
+}
+
+std::size_t Extents::limit_to(std::size_t bytes) noexcept {
+  if (held_now() > bytes) return held_now();
+  arena_.trim(bytes - alone_);
+  publish();
+  if (reserved_now() <= bytes && !UNIMEM_MUTANT(lowered_limit_forgotten)) limit_ = bytes;
+  return reserved_now();
 }
 
 std::size_t Extents::trim(std::size_t keep) noexcept {
@@ -156,7 +165,7 @@ std::size_t Extents::largest_free() const noexcept {
 
 void Extents::publish() noexcept {
   auto const reserved = reserved_now(), returnable = arena_.free_in_pages();
-  auto const free = arena_.free() + slabs_.reserved() - slabs_.used();
+  auto const free = UNIMEM_MUTANT(slack_miscounted) ? arena_.free() : free_now();
   auto const peak = std::max(counts_[1].load(std::memory_order_relaxed), reserved);
   idle_ = std::min(idle_, returnable);
   auto const number = published_.load(std::memory_order_relaxed);
@@ -178,6 +187,9 @@ void Extents::validate(std::size_t used) const {
   if (out != used) throw std::logic_error(fmt::format("Extents: {} bytes are out, {} are known", out, used));
   auto const counts = this->counts();
   if (counts.reserved != reserved_now()) throw std::logic_error("Extents: what is reserved is told wrong");
+  if (counts.free != free_now() || counts.returnable != arena_.free_in_pages()) {
+    throw std::logic_error("Extents: what is free is told wrong");
+  }
   if (counts.peak_reserved < counts.reserved) throw std::logic_error("Extents: the peak is below the present");
 }
 
@@ -211,7 +223,8 @@ Extents::Piece Extents::piece(Piece piece, bool fresh) noexcept {
   return piece;
 }
 
-Span* Extents::obtain_span(std::size_t bytes, std::size_t limit, std::size_t peak, End end) {
+Span* Extents::obtain_span(std::size_t bytes, std::size_t peak, End end) {
+  auto const limit = limit_now();
   auto const allowed = UNIMEM_MUTANT(limit_of_pages_ignored) ? SIZE_MAX / 2
                        : limit > alone_                      ? limit - alone_
                                                              : 0;  // for the arena

@@ -7,6 +7,7 @@
 #include "pool/page_arena.hpp"
 #include "pool/slabs.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -33,6 +34,9 @@ struct Origin {
 /// where pages have been moved for long, and beyond that only where gathering does not suffice. Where a limit leaves
 /// room for some bytes, but not for the pages they make up, an allocation of its own is asked for.
 ///
+/// The limit is kept here, under the lock under which pages are taken: whoever asked for memory before it was lowered,
+/// and waited, is refused by what it is then.
+///
 /// Thread-safe. Pages move under a lock, since nobody may be given them meanwhile: who needs pages too waits for the
 /// driver, nobody else does.
 class Extents final : private SlabMemory {
@@ -50,8 +54,8 @@ class Extents final : private SlabMemory {
     std::size_t returnable = 0;     ///< of these, what makes up whole pages: what `trim(0)` gives back
   };
 
-  /// The device's pages serve as memory at `location`.
-  Extents(Device& device, Location location, PageSource& pages);
+  /// The device's pages serve as memory at `location`; at most `limit` bytes are reserved.
+  Extents(Device& device, Location location, PageSource& pages, std::size_t limit);
   ~Extents() override;
 
   /// What a block for `bytes` (positive) bytes takes up, but for the rest of the last page of a large one.
@@ -68,10 +72,14 @@ class Extents final : private SlabMemory {
   /// if none is free. Calls no driver. Throws std::bad_alloc, changing nothing.
   [[nodiscard]] Piece try_take_better(Origin const& than);
 
-  /// Memory for a block, such that at most `limit` bytes are reserved afterwards; `peak` is the most that users ever
-  /// had at once, this block included. Throws OutOfMemory if that, or the driver, forbids it, and what else the driver
-  /// throws: free memory may then lie elsewhere, or have gone back.
-  [[nodiscard]] Piece obtain(std::size_t bytes, std::size_t limit, std::size_t peak);
+  /// Memory for a block; `peak` is the most that users ever had at once, this block included. Throws OutOfMemory if the
+  /// limit, or the driver, forbids it, and what else the driver throws: free memory may then lie elsewhere, or have
+  /// gone back.
+  [[nodiscard]] Piece obtain(std::size_t bytes, std::size_t peak);
+
+  /// Has at most `bytes` bytes reserved from now on: free pages go back to the device where it takes that. Returns what
+  /// stays reserved all the same; if that is more than `bytes` the limit stays what it was. While it is held.
+  [[nodiscard]] std::size_t limit_to(std::size_t bytes) noexcept;
 
   /// Takes blocks back that nobody uses any more, as many as there are in one go.
   class Returning;
@@ -149,13 +157,17 @@ class Extents final : private SlabMemory {
   [[nodiscard]] Piece piece_of(Span& span, bool fresh) noexcept;
   [[nodiscard]] Piece small_piece(std::size_t capacity, bool fresh);
   /// Null if the limit leaves no room for its pages.
-  [[nodiscard]] Span* obtain_span(std::size_t bytes, std::size_t limit, std::size_t peak, End end);
+  [[nodiscard]] Span* obtain_span(std::size_t bytes, std::size_t peak, End end);
   /// An allocation of its own.
-  [[nodiscard]] Piece alone(std::size_t bytes, std::size_t limit);
+  [[nodiscard]] Piece alone(std::size_t bytes);
+  /// What may be reserved: no device gives more than it has.
+  [[nodiscard]] std::size_t limit_now() const noexcept { return std::min(limit_, device_.info().total_bytes); }
   [[nodiscard]] std::size_t reserved_now() const noexcept { return arena_.reserved() + alone_; }
+  [[nodiscard]] std::size_t held_now() const noexcept { return reserved_now() - arena_.free_in_pages(); }
   [[nodiscard]] std::size_t used_now() const noexcept {
     return arena_.used() - slabs_.reserved() + slabs_.used() + alone_;
   }
+  [[nodiscard]] std::size_t free_now() const noexcept { return arena_.free() + slabs_.reserved() - slabs_.used(); }
   void publish() noexcept;
 
   Device& device_;
@@ -165,6 +177,7 @@ class Extents final : private SlabMemory {
   mutable std::mutex mutex_;
   PageArena arena_;
   Slabs slabs_;
+  std::size_t limit_;
   Span* for_slab_ = nullptr;   ///< what the next slab is made of
   std::size_t alone_ = 0;      ///< bytes in allocations of their own
   std::size_t peak_used_ = 0;  ///< the most that was ever out

@@ -14,6 +14,8 @@
   FAULT(large_overlooked, "leaves large blocks parked that memory is taken in place of") \
   FAULT(transit_overlooked, "takes memory in transit for memory in use")                 \
   FAULT(limit_of_pages_ignored, "reserves pages beyond the limit")                       \
+  FAULT(lowered_limit_forgotten, "takes pages by the limit that the pool was made with") \
+  FAULT(slack_miscounted, "forgets what is free in slabs")                               \
   FAULT(neighbours_kept_apart, "does not unite a free span with the one behind it")      \
   FAULT(shared_pages_moved, "takes a page that is free in part for one that may move")   \
   FAULT(holes_served, "forgets that a moved page has left a hole")                       \

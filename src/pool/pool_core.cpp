@@ -57,7 +57,7 @@ std::unique_ptr<Extents> extents_of(Device& device, Location location, PoolOptio
   }
   auto const limit = std::min(options.max_bytes, device.info().total_bytes);
   if (options.backing == PoolBacking::automatic && limit / pages->page_bytes() < fewest_pages) return nullptr;
-  return std::make_unique<Extents>(device, location, *pages);
+  return std::make_unique<Extents>(device, location, *pages, options.max_bytes);
 }
 
 }  // namespace
@@ -78,13 +78,12 @@ PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
 void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
   auto& self = *core;
   self.parking_.close();
-  {
-    // From here on it is its own: the last one to be in here destroys it, be that this call or a later release.
-    Lock lock{self.mutex_};
-    self.self_ = std::move(core);
-    ++self.inside_;
-    self.give_back_withheld(lock);
-  }
+  // From here on it is its own: the last one to be in here destroys it, be that this call or a later release.
+  Lock lock{self.mutex_};
+  Visit const visit{self};
+  self.self_ = std::move(core);
+  self.give_back_withheld(lock);
+  lock.unlock();
   self.trim(0);
   if (auto const counts = self.statistics(); counts.active_allocations != 0) {
     try {
@@ -95,7 +94,7 @@ void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
     } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): no memory for the words; no harm to the blocks
     }
   }
-  Lock lock{self.mutex_};
+  lock.lock();
   self.leave(lock);
 }
 
@@ -141,10 +140,21 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
   Lock lock{mutex_};
   auto const seize = [&] {
     if (seizure.has_value()) return false;
+    ++counts_.seizures;
     lock.unlock();
     seizure.emplace(parking_);
     lock.lock();
     return true;
+  };
+  // Whether anything was changed by giving these back, or by waiting for others.
+  auto const trim = [&](BlockList blocks) {
+    bool const any = give_back(lock, std::move(blocks)) != 0;
+    counts_.trims += any ? 1 : 0;
+    return any;
+  };
+  auto const wait = [&](bool waited) {
+    counts_.waits += waited ? 1 : 0;
+    return waited;
   };
   for (;;) {
     if (auto* const cached = free_.find(bytes, largest, queue, options.may_wait)) {
@@ -168,19 +178,19 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     // The ladder: from what disturbs nobody to what blocks. Each rung that changed anything starts it again.
     auto const capacity = affordable(bytes, rounded);
     if (capacity == 0) {
-      if (seize() || await_transit(lock)) continue;
+      if (seize() || wait(await_transit(lock))) continue;
       fail(lock, bytes, refusal);
     }
     if (!refused && capacity <= room()) {
-      if (give_back(lock, take_surplus(capacity)) != 0) continue;
+      if (trim(take_surplus(capacity))) continue;
       if (auto* const fresh = grow(lock, capacity, bytes, options, refusal)) return *fresh;
       refused = true;
       continue;  // the lock was dropped: a block that fits may have come back
     }
     if (seize()) continue;
     auto const needed = refused ? capacity : capacity - room();
-    if (give_back(lock, free_.take_oldest(needed, false)) != 0 || await_transit(lock) ||
-        (options.may_wait && give_back(lock, free_.take_oldest(needed, true)) != 0)) {
+    if (trim(free_.take_oldest(needed, false)) || wait(await_transit(lock)) ||
+        (options.may_wait && wait(trim(free_.take_oldest(needed, true))))) {
       refused = false;
     } else if (refused && rounded && capacity != bytes && extents_ == nullptr) {
       rounded = refused = false;  // the last try: without the rounding it may just fit
@@ -298,8 +308,8 @@ Block* PoolCore::carve(Lock& lock, std::size_t bytes, AcquireOptions const& opti
 Block* PoolCore::grow(Lock& lock, std::size_t capacity, std::size_t bytes, AcquireOptions const& options,
                       std::string& refusal) {
   auto const peak = std::max(counts_.peak_active_bytes, counts_.active_bytes + growing_ + capacity);
-  return make(lock, capacity, bytes, options, refusal, [&, most = limit()] {
-    if (extents_ != nullptr) return extents_->obtain(bytes, most, peak);
+  return make(lock, capacity, bytes, options, refusal, [&] {
+    if (extents_ != nullptr) return extents_->obtain(bytes, peak);
     return Extents::Piece{objects_.take(capacity), {}, true};
   });
 }

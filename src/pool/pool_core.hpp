@@ -126,6 +126,8 @@ class PoolCore {
   using Lock = std::unique_lock<std::mutex>;
   using Time = std::chrono::steady_clock::time_point;
 
+  class Visit;
+
   static constexpr std::size_t everything = std::numeric_limits<std::size_t>::max();
 
   /// Whether something is given back unasked, by age or beyond a threshold.
@@ -189,8 +191,9 @@ class PoolCore {
   std::size_t trim_extents(Lock& lock, Keep const& keep) noexcept;
   /// Gives back what is cached until at most `keep` bytes are reserved; returns the bytes. Waits for pending work.
   std::size_t shrink(Lock& lock, std::size_t keep) noexcept;
-  /// What is in use, parts of pages beside it included. Brings what is cached to the extents, waiting for it.
-  [[nodiscard]] std::size_t in_use(Lock& lock) noexcept;
+  /// `set_max_bytes` where blocks are parts of pages.
+  void set_limit_of_pages(Lock& lock, std::size_t bytes);
+  [[noreturn]] void refuse_limit(std::size_t bytes, std::size_t least) const;
   /// Waits until something has changed if memory is in transit; false if none is.
   bool await_transit(Lock& lock);
   /// Throws OutOfMemory with all that is known; `refusal` is what the driver said, if it came to that.
@@ -209,8 +212,8 @@ class PoolCore {
   std::size_t keep_out_of_use(BlockList blocks) noexcept;
   /// Once no block will ever be handed out again: those that were kept out of use go back.
   void give_back_withheld(Lock& lock) noexcept;
-  /// Ends a call that was counted in `inside_`. When the pool is gone, the last one of all destroys the core, and has
-  /// dropped the lock then: nothing of it may be touched afterwards.
+  /// At the end of a Visit. When the pool is gone, the last one of all destroys the core, and has dropped the lock
+  /// then: nothing of it may be touched afterwards.
   void leave(Lock& lock) noexcept;
   /// Takes a block that was released back into the extents, if it is done and they can be had at once.
   bool unite(Block& block, std::optional<Extents::Returning>& returning) noexcept;
@@ -256,9 +259,9 @@ class PoolCore {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t changes_ = 0;
-  unsigned waiting_ = 0;  ///< for a change
-  unsigned forks_ = 0;    ///< that this process has come from since the pool was made
-  std::size_t max_bytes_;
+  unsigned waiting_ = 0;   ///< for a change
+  unsigned forks_ = 0;     ///< that this process has come from since the pool was made
+  std::size_t max_bytes_;  ///< of pages the extents' limit too: changed while they are held
   FreeBlocks free_;
   BlockList live_;
   BlockList withheld_;            ///< in use by nobody's hand: their last owner's data could not be overwritten
@@ -266,7 +269,7 @@ class PoolCore {
   std::size_t growing_ = 0;       ///< in transit from the driver, or from the extents, bytes
   std::size_t returning_ = 0;     ///< in transit back, bytes
   std::size_t stranded_ = 0;      ///< was in transit when this process was forked: nobody knows where, bytes of extents
-  unsigned inside_ = 0;           ///< calls that a pool's end may overtake and that are not done yet
+  unsigned inside_ = 0;           ///< visits that are not over yet
   std::uint64_t idle_until_ = 0;  ///< the last release before idle blocks were last looked for
   Time idle_since_{};             ///< when the extents' idle pages were last looked at
   std::atomic<Time> young_since_{
@@ -278,6 +281,33 @@ class PoolCore {
   mutable Parking parking_;
   std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone: nothing is handed out any more
   HeldOverFork held_;
+};
+
+/// A call that the pool's end may overtake, and that keeps the core alive then. Its thread knows which it is making: in
+/// a forked child only those go on, and a thread may fork in the middle of one, where an upstream of the user's does.
+/// Begun under the core's lock; its last word there is `leave`.
+class PoolCore::Visit {
+ public:
+  explicit Visit(PoolCore& core) noexcept : core_(core), outer_(innermost) {
+    innermost = this;
+    ++core.inside_;
+  }
+  Visit(Visit const&) = delete;
+  Visit& operator=(Visit const&) = delete;
+  ~Visit() { innermost = outer_; }
+
+  /// How many this thread is making.
+  [[nodiscard]] static unsigned of_this_thread(PoolCore const& core) noexcept {
+    unsigned count = 0;
+    for (auto const* visit = innermost; visit != nullptr; visit = visit->outer_) count += &visit->core_ == &core;
+    return count;
+  }
+
+ private:
+  static inline constinit thread_local Visit const* innermost = nullptr;
+
+  PoolCore const& core_;
+  Visit const* const outer_;
 };
 
 }  // namespace unimem::detail

@@ -41,7 +41,7 @@ void PoolCore::release_here(Block& block, Time time) noexcept {
   ++block.generation;
 
   Lock lock{mutex_};
-  ++inside_;
+  Visit const visit{*this};
   auto* const own = parking_.own();
   note_peak(own);
   count_out(block);

@@ -72,8 +72,11 @@ std::size_t PoolCore::trim(std::size_t keep_bytes) noexcept {
     if (free_.bytes() <= keep_bytes) return 0;
     return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, true));
   }
-  auto const in_use = this->in_use(lock);
-  return shrink(lock, keep_bytes > everything - in_use ? everything : in_use + keep_bytes);
+  give_back(lock, free_.take_oldest(everything, true));
+  return trim_extents(lock, [&] {
+    auto const held = extents_->held();
+    return keep_bytes > everything - held ? everything : held + keep_bytes;
+  });
 }
 
 std::size_t PoolCore::trim_idle() noexcept {
@@ -113,29 +116,41 @@ std::size_t PoolCore::shrink(Lock& lock, std::size_t keep) noexcept {
   return trim_extents(lock, [keep] { return keep; });
 }
 
-std::size_t PoolCore::in_use(Lock& lock) noexcept {
-  if (extents_ == nullptr) return counts_.active_bytes + growing_;
-  give_back(lock, free_.take_oldest(everything, true));
-  lock.unlock();
-  auto const held = extents_->held();
-  lock.lock();
-  return held;
-}
-
 void PoolCore::set_max_bytes(std::size_t bytes) {
   Parking::Seizure const seizure{parking_};
   Lock lock{mutex_};
-  auto const live = in_use(lock);
-  if (bytes < live) {
-    throw InvalidArgument(
-        "bytes", fmt::format("{}", bytes),
-        fmt::format("at least the {} bytes in use at {} {}", live, device_.id(), to_string(location_)));
-  }
+  if (extents_ != nullptr) return set_limit_of_pages(lock, bytes);
+  auto const live = counts_.active_bytes + growing_;
+  if (bytes < live) refuse_limit(bytes, live);
   max_bytes_ = bytes;
   // Against the limit as it now is: another thread may have changed it again.
-  while (reserved() > max_bytes_) {
-    if (shrink(lock, max_bytes_) == 0 && !await_transit(lock)) return;
+  bool changes = true;
+  while (changes && reserved() > max_bytes_) changes = shrink(lock, max_bytes_) != 0 || await_transit(lock);
+}
+
+void PoolCore::set_limit_of_pages(Lock& lock, std::size_t bytes) {
+  for (;;) {
+    std::size_t least = 0;
+    {
+      lock.unlock();
+      auto const still = extents_->hold();
+      least = extents_->limit_to(bytes);
+      lock.lock();
+      if (least <= bytes) {
+        max_bytes_ = bytes;
+        return;
+      }
+    }
+    // What is cached, or on its way back, is not in use: it goes first, and is waited for.
+    bool const cached = give_back(lock, free_.take_oldest(everything, true)) != 0;
+    if (!cached && (returning_ == 0 || !await_transit(lock))) refuse_limit(bytes, least);
   }
+}
+
+void PoolCore::refuse_limit(std::size_t bytes, std::size_t least) const {
+  throw InvalidArgument(
+      "bytes", fmt::format("{}", bytes),
+      fmt::format("at least the {} bytes in use at {} {}", least, device_.id(), to_string(location_)));
 }
 
 }  // namespace unimem::detail

@@ -42,7 +42,7 @@ void write_report() noexcept {
   if (getpid() != wish->process) return;  // the file is the parent's
   auto const& path = wish->path;
   try {
-    auto const text = to_json(default_manager().statistics()) + '\n';
+    auto const text = to_json(default_manager().snapshot()) + '\n';
     detail::UniqueFd const file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
     auto const problem = file ? detail::write_all(file.get(), text) : std::error_code{errno, std::generic_category()};
     if (problem) complain(path, problem.message());

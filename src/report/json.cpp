@@ -2,6 +2,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include <string_view>
+#include <utility>
+
 namespace unimem {
 namespace {
 
@@ -42,8 +45,17 @@ Json pool_json(PoolStatistics const& statistics) {
   json["reserved_bytes"] = statistics.reserved_bytes;
   json["peak_reserved_bytes"] = statistics.peak_reserved_bytes;
   json["failed_allocations"] = statistics.failed_allocations;
+  json["seizures"] = statistics.seizures;
+  json["trims"] = statistics.trims;
+  json["waits"] = statistics.waits;
   auto& classes = json["size_classes"] = Json::array();
   for (std::size_t index = 0; index < size_class_count; ++index) classes.push_back(class_json(statistics, index));
+  return json;
+}
+
+Json limits_json(std::vector<LocationLimit> const& limits) {
+  auto json = Json::object();
+  for (auto const& limit : limits) json[std::string(to_string(limit.location))] = limit.limit_bytes;
   return json;
 }
 
@@ -54,6 +66,7 @@ Json device_json(DeviceSnapshot const& device, ReportDetail detail) {
   json["name"] = device.info.name;
   json["total_bytes"] = device.memory.total_bytes;
   json["free_bytes"] = device.memory.free_bytes;
+  if (device.limits) json["limits"] = limits_json(*device.limits);
   if (detail == ReportDetail::brief) return json;
   json["vendor"] = device.info.vendor;
   json["driver"] = device.info.driver;
@@ -102,13 +115,7 @@ Json link_json(Link const& link) {
   return json;
 }
 
-}  // namespace
-
-std::string to_json(PoolStatistics const& statistics) {
-  return on_one_line(pool_json(statistics));
-}
-
-std::string to_json(GlobalMemoryStatistics const& statistics) {
+Json statistics_json(GlobalMemoryStatistics const& statistics) {
   Json json;
   json["schema"] = statistics_schema;
   json["total_allocations"] = statistics.total_allocations;
@@ -145,10 +152,10 @@ std::string to_json(GlobalMemoryStatistics const& statistics) {
     one["pool"] = pool_json(usage.pool);
     pools.push_back(std::move(one));
   }
-  return on_one_line(json);
+  return json;
 }
 
-std::string to_json(Usage const& usage) {
+Json usage_json(Usage const& usage) {
   Json json;
   json["schema"] = usage_schema;
   json["total"] = counts_json(usage.total);
@@ -169,6 +176,60 @@ std::string to_json(Usage const& usage) {
     one.update(counts_json(line.counts));
     lines.push_back(std::move(one));
   }
+  return json;
+}
+
+Json live_json(LiveAllocation const& live) {
+  Json json;
+  json["buffer"] = live.buffer;
+  json["device"] = live.device == nullptr ? std::string_view{} : live.device->id();
+  json["location"] = to_string(live.location);
+  json["bytes"] = live.bytes;
+  json["name"] = live.name.view();
+  json["age_seconds"] = live.age_seconds;
+  auto& stack = json["stack"] = Json::array();
+  for (auto const address : live.stack) stack.push_back(describe_address(address));
+  return json;
+}
+
+Json leaks_json(LeakReport const& report) {
+  Json json;
+  json["bytes"] = report.bytes;
+  auto& allocations = json["allocations"] = Json::array();
+  for (auto const& one : report.allocations) allocations.push_back(live_json(one));
+  return json;
+}
+
+Json limit_json(MemoryLimit const& limit) {
+  Json json;
+  json["device"] = limit.device;
+  json["location"] = to_string(limit.location);
+  json["limit_bytes"] = limit.limit_bytes;
+  return json;
+}
+
+}  // namespace
+
+std::string to_json(PoolStatistics const& statistics) {
+  return on_one_line(pool_json(statistics));
+}
+
+std::string to_json(GlobalMemoryStatistics const& statistics) {
+  return on_one_line(statistics_json(statistics));
+}
+
+std::string to_json(Usage const& usage) {
+  return on_one_line(usage_json(usage));
+}
+
+std::string to_json(MemorySnapshot const& snapshot) {
+  Json json;
+  json["schema"] = snapshot_schema;
+  json["statistics"] = statistics_json(snapshot.statistics);
+  json["usage"] = usage_json(snapshot.usage);
+  json["live"] = leaks_json(snapshot.live);
+  auto& limits = json["limits"] = Json::array();
+  for (auto const& limit : snapshot.limits) limits.push_back(limit_json(limit));
   return on_one_line(json);
 }
 

@@ -25,9 +25,10 @@ using Labels = std::vector<prometheus::ClientMetric::Label>;
 class Exposition {
  public:
   void count(std::string_view name, std::string_view help, std::uint64_t value, Labels const& labels = {}) {
-    prometheus::ClientMetric metric;
-    metric.counter.value = static_cast<double>(value);
-    add(std::string(name) + "_total", help, prometheus::MetricType::Counter, std::move(metric), labels);
+    counter(name, help, static_cast<double>(value), labels);
+  }
+  void seconds(std::string_view name, std::string_view help, double value, Labels const& labels = {}) {
+    counter(name, help, value, labels);
   }
   void gauge(std::string_view name, std::string_view help, double value, Labels const& labels = {}) {
     prometheus::ClientMetric metric;
@@ -40,6 +41,11 @@ class Exposition {
   [[nodiscard]] std::string text() const { return prometheus::TextSerializer().Serialize(families_); }
 
  private:
+  void counter(std::string_view name, std::string_view help, double value, Labels const& labels) {
+    prometheus::ClientMetric metric;
+    metric.counter.value = value;
+    add(std::string(name) + "_total", help, prometheus::MetricType::Counter, std::move(metric), labels);
+  }
   void add(std::string name, std::string_view help, prometheus::MetricType type, prometheus::ClientMetric metric,
            Labels const& labels) {
     name.insert(0, "unimem_");
@@ -67,6 +73,9 @@ void expose(Exposition& to, PoolUsage const& usage) {
   to.count("pool_hits", "Blocks handed out that had been in use before", pool.pool_hits, labels);
   to.count("pool_misses", "Blocks handed out of new memory", pool.pool_misses, labels);
   to.count("pool_failed_allocations", "Requests without memory", pool.failed_allocations, labels);
+  to.count("pool_seizures", "Times that what threads keep was brought back", pool.seizures, labels);
+  to.count("pool_trims", "Times that cached memory made room for a request", pool.trims, labels);
+  to.count("pool_waits", "Times that a request waited for cached blocks", pool.waits, labels);
   to.gauge("pool_active_allocations", "Blocks in use", static_cast<double>(pool.active_allocations), labels);
   to.bytes("pool_active", "Blocks in use", pool.active_bytes, labels);
   to.bytes("pool_peak_active", "The most that blocks in use have come to", pool.peak_active_bytes, labels);
@@ -76,32 +85,27 @@ void expose(Exposition& to, PoolUsage const& usage) {
   to.bytes("pool_peak_reserved", "The most ever taken from the device", pool.peak_reserved_bytes, labels);
 }
 
-void expose(Exposition& to, UsageLine const& line) {
-  Labels const labels{
-      {"device", line.device}, {"location", std::string(to_string(line.location))}, {"name", line.name}};
-  auto const& counts = line.counts;
-  to.count("usage_allocations", "Pieces of memory that buffers took", counts.allocations, labels);
-  to.count("usage_releases", "Pieces of memory that buffers gave back", counts.releases, labels);
-  to.bytes("usage_live", "What buffers have", counts.live_bytes, labels);
-  to.bytes("usage_peak", "The most that buffers had", counts.peak_bytes, labels);
-  to.count("usage_copies_in", "Copies that ended here", counts.copies_in, labels);
-  to.count("usage_bytes_in", "Bytes copied here", counts.bytes_in, labels);
-  to.count("usage_copies_out", "Copies that began here", counts.copies_out, labels);
-  to.count("usage_bytes_out", "Bytes copied from here", counts.bytes_out, labels);
-  to.count("usage_host_reads", "Reads by the host", counts.host_reads, labels);
-  to.count("usage_host_writes", "Writes by the host", counts.host_writes, labels);
-  to.count("usage_device_reads", "Reads by devices", counts.device_reads, labels);
-  to.count("usage_device_writes", "Writes by devices", counts.device_writes, labels);
+/// Families of what lines, places and all of them count, each by its own `prefix`: sums of the lines say nothing of
+/// peaks.
+void expose(Exposition& to, std::string const& prefix, UsageCounts const& counts, Labels const& labels) {
+  to.count(prefix + "allocations", "Pieces of memory that buffers took", counts.allocations, labels);
+  to.count(prefix + "releases", "Pieces of memory that buffers gave back", counts.releases, labels);
+  to.bytes(prefix + "live", "What buffers have", counts.live_bytes, labels);
+  to.bytes(prefix + "peak", "The most that buffers had", counts.peak_bytes, labels);
+  to.count(prefix + "allocated_bytes", "All that buffers ever took", counts.allocated_bytes, labels);
+  to.seconds(prefix + "seconds_alive", "The lives that have ended, together", counts.seconds_alive, labels);
+  to.gauge(prefix + "longest_seconds", "The longest of the lives that have ended", counts.longest_seconds, labels);
+  to.count(prefix + "copies_in", "Copies that ended here", counts.copies_in, labels);
+  to.count(prefix + "bytes_in", "Bytes copied here", counts.bytes_in, labels);
+  to.count(prefix + "copies_out", "Copies that began here", counts.copies_out, labels);
+  to.count(prefix + "bytes_out", "Bytes copied from here", counts.bytes_out, labels);
+  to.count(prefix + "host_reads", "Reads by the host", counts.host_reads, labels);
+  to.count(prefix + "host_writes", "Writes by the host", counts.host_writes, labels);
+  to.count(prefix + "device_reads", "Reads by devices", counts.device_reads, labels);
+  to.count(prefix + "device_writes", "Writes by devices", counts.device_writes, labels);
 }
 
-}  // namespace
-
-bool can_expose_to_prometheus() noexcept {
-  return true;
-}
-
-std::string to_prometheus(GlobalMemoryStatistics const& statistics) {
-  Exposition to;
+void expose(Exposition& to, GlobalMemoryStatistics const& statistics) {
   to.count("allocations", "Blocks handed out by all pools", statistics.total_allocations);
   to.gauge("active_allocations", "Blocks in use", static_cast<double>(statistics.active_allocations));
   to.bytes("active", "Blocks in use", statistics.active_bytes);
@@ -130,12 +134,51 @@ std::string to_prometheus(GlobalMemoryStatistics const& statistics) {
   to.count("merged_crossings", "Crossings told with others, behind a callback that was stuck",
            statistics.merged_crossings);
   for (auto const& pool : statistics.pools) expose(to, pool);
+}
+
+void expose(Exposition& to, Usage const& usage) {
+  for (auto const& line : usage.lines) {
+    expose(to, "usage_", line.counts,
+           {{"device", line.device}, {"location", std::string(to_string(line.location))}, {"name", line.name}});
+  }
+  for (auto const& place : usage.places) {
+    expose(to, "usage_place_", place.counts,
+           {{"device", place.device}, {"location", std::string(to_string(place.location))}});
+  }
+  expose(to, "usage_all_", usage.total, {});
+}
+
+void expose(Exposition& to, MemoryLimit const& limit) {
+  to.bytes("limit", "The most that may be taken from the device", limit.limit_bytes,
+           {{"device", limit.device}, {"location", std::string(to_string(limit.location))}});
+}
+
+template <class Looked>
+std::string exposed(Looked const& looked) {
+  Exposition to;
+  expose(to, looked);
   return to.text();
 }
 
+}  // namespace
+
+bool can_expose_to_prometheus() noexcept {
+  return true;
+}
+
+std::string to_prometheus(GlobalMemoryStatistics const& statistics) {
+  return exposed(statistics);
+}
+
 std::string to_prometheus(Usage const& usage) {
+  return exposed(usage);
+}
+
+std::string to_prometheus(MemorySnapshot const& snapshot) {
   Exposition to;
-  for (auto const& line : usage.lines) expose(to, line);
+  expose(to, snapshot.statistics);
+  expose(to, snapshot.usage);
+  for (auto const& limit : snapshot.limits) expose(to, limit);
   return to.text();
 }
 
@@ -158,6 +201,10 @@ std::string to_prometheus(GlobalMemoryStatistics const& /*statistics*/) {
 }
 
 std::string to_prometheus(Usage const& /*usage*/) {
+  refuse();
+}
+
+std::string to_prometheus(MemorySnapshot const& /*snapshot*/) {
   refuse();
 }
 

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <iterator>
+#include <utility>
 
 namespace unimem {
 namespace {
@@ -43,6 +45,16 @@ std::string abilities(DeviceSnapshot const& device) {
   return text.empty() ? "nothing" : text;
 }
 
+/// "host 1 GiB, pinned 256 MiB"; nothing where there are none.
+std::string limits_of(DeviceSnapshot const& device) {
+  std::string text;
+  if (!device.limits) return text;
+  for (auto const& limit : *device.limits) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", to_string(limit.location), format_size(limit.limit_bytes));
+  }
+  return text;
+}
+
 std::string paragraph(DeviceSnapshot const& device) {
   auto const& info = device.info;
   std::string text = fmt::format("{}  {}\n", device.id, info.name);
@@ -56,6 +68,7 @@ std::string paragraph(DeviceSnapshot const& device) {
   line("memory",
        fmt::format("{}, {} free", format_size(device.memory.total_bytes), format_size(device.memory.free_bytes)));
   line("limited by", info.limited_by);
+  line("limits", limits_of(device));
   line("max allocation", format_size(info.max_allocation));
   line("alignment", format_size(info.alignment));
   line("compute units", fmt::format("{}", info.compute_units));
@@ -84,6 +97,47 @@ std::string links_text(DeviceList const& list) {
   return text;
 }
 
+/// A number, and the bytes it is about.
+std::string with_bytes(std::uint64_t count, std::size_t bytes) {
+  return count == 0 ? std::string{} : fmt::format("{}, {}", count, format_size(bytes));
+}
+
+/// What was done to make room, and what went wrong: what never happened is not worth a line.
+std::string events_text(GlobalMemoryStatistics const& statistics) {
+  std::vector<std::array<std::string, 2>> rows;
+  auto const add = [&rows](char const* name, std::string value) {
+    if (!value.empty()) rows.push_back({name, std::move(value)});
+  };
+  auto const count = [&add](char const* name, std::uint64_t value) {
+    if (value != 0) add(name, fmt::format("{}", value));
+  };
+  add("reclaims", with_bytes(statistics.reclaims, statistics.reclaimed_bytes));
+  count("failed_reclaims", statistics.failed_reclaims);
+  add("host_reclaims", with_bytes(statistics.host_reclaims, statistics.host_reclaimed_bytes));
+  count("failed_host_reclaims", statistics.failed_host_reclaims);
+  add("spills", with_bytes(statistics.spills, statistics.spilled_bytes));
+  add("restores", with_bytes(statistics.restores, statistics.restored_bytes));
+  add("spill_files", with_bytes(statistics.spill_files, statistics.spill_file_bytes));
+  count("cache_trims", statistics.cache_trims);
+  count("defragmentations", statistics.defragmentations);
+  count("waits", statistics.waits);
+  count("refusals", statistics.refusals);
+  count("refused_pinnings", statistics.refused_pinnings);
+  count("missing_unified", statistics.missing_unified);
+  count("pressure_calls", statistics.pressure_calls);
+  count("failed_pressure_calls", statistics.failed_pressure_calls);
+  count("merged_crossings", statistics.merged_crossings);
+  return table(rows);
+}
+
+std::string limits_text(std::vector<MemoryLimit> const& limits) {
+  std::vector<std::array<std::string, 3>> rows{{"device", "location", "at most"}};
+  for (auto const& limit : limits) {
+    rows.push_back({limit.device, std::string(to_string(limit.location)), format_size(limit.limit_bytes)});
+  }
+  return table(rows);
+}
+
 }  // namespace
 
 std::string to_text(PoolStatistics const& statistics) {
@@ -91,6 +145,29 @@ std::string to_text(PoolStatistics const& statistics) {
                      statistics.total_allocations, statistics.total_allocations == 1 ? "" : "s", statistics.pool_hits,
                      format_size(statistics.active_bytes), format_size(statistics.total_pooled_bytes),
                      format_size(statistics.peak_reserved_bytes));
+}
+
+std::string to_text(GlobalMemoryStatistics const& statistics) {
+  std::vector<std::array<std::string, 7>> rows{
+      {"device", "location", "blocks", "from the pool", "in use", "cached", "reserved"}};
+  auto const blocks = [](std::uint64_t active, std::uint64_t total) { return fmt::format("{} of {}", active, total); };
+  std::uint64_t hits = 0;
+  for (auto const& [device, location, pool] : statistics.pools) {
+    hits += pool.pool_hits;
+    rows.push_back({device, std::string(to_string(location)), blocks(pool.active_allocations, pool.total_allocations),
+                    fmt::format("{}", pool.pool_hits), format_size(pool.active_bytes),
+                    format_size(pool.total_pooled_bytes), format_size(pool.reserved_bytes)});
+  }
+  rows.push_back({"all", "", blocks(statistics.active_allocations, statistics.total_allocations),
+                  fmt::format("{}", hits), format_size(statistics.active_bytes), format_size(statistics.pooled_bytes),
+                  format_size(statistics.reserved_bytes)});
+  return table(rows) + events_text(statistics);
+}
+
+std::string to_text(MemorySnapshot const& snapshot) {
+  auto const live = snapshot.live.text();
+  return fmt::format("statistics\n{}\nusage\n{}\nlimits\n{}\nlive\n{}", to_text(snapshot.statistics),
+                     to_text(snapshot.usage), limits_text(snapshot.limits), live.empty() ? "nothing\n" : live);
 }
 
 std::string to_text(Usage const& usage) {
@@ -118,6 +195,11 @@ std::string to_text(DeviceList const& list, ReportDetail detail) {
           {device.id, format_size(device.memory.total_bytes), format_size(device.memory.free_bytes), device.info.name});
     }
     text = table(rows);
+    for (auto const& device : list.devices) {
+      if (auto const limits = limits_of(device); !limits.empty()) {
+        text += fmt::format("limits of {}: {}\n", device.id, limits);
+      }
+    }
   }
   for (auto const& [backend, reason] : list.unavailable) {
     text += fmt::format("no {} device: {}\n", to_string(backend), reason);

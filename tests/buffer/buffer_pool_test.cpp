@@ -361,6 +361,14 @@ TEST_F(BufferPoolMisuse, BuffersOfAnotherPoolOrOfNoneAreRefused) {
   EXPECT_EQ(another.pool_size(), 1U);
 }
 
+TEST_F(BufferPoolMisuse, WhatLiesWhereALentBufferWasIsNotTakenForIt) {
+  static_cast<void>(pool.acquire<std::uint32_t>(100));
+  Numbers mine(100, on_sim("mine"));  // where that was, as a rule: sanitizers do not use memory again so soon
+  mine.copy_from(counting(100));
+  expect_refused(pool, mine, "'mine'");
+  EXPECT_EQ(mine.to_vector(), counting(100));
+}
+
 TEST_F(BufferPoolMisuse, AfterAClearABufferStillGoesBackOnce) {
   auto [one, twin] = twins(100);
   pool.release(one);

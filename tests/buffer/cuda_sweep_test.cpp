@@ -91,11 +91,8 @@ class CudaFaultSweep : public ::testing::TestWithParam<Operation> {
       reached = standin_control().calls(function) - calls >= nth;
       EXPECT_THAT(standin::violations(standin_control()), ::testing::IsEmpty());
       standin_control().reset();
-      check(stage, operation, start, failed);
-      stage.a.reset();
-      stage.b.reset();
-      for (auto* const gpu : {&first, &second}) gpu->synchronize();
-      EXPECT_EQ(stage.manager.statistics().active_bytes, 0U) << "a leak";
+      expect_in_order(stage, operation, start, failed, on_device, [](auto&, auto const&) {});
+      expect_given_back(stage);
     }
     if (!gives_back(function)) {
       EXPECT_EQ(InUse::now(), before);
@@ -107,38 +104,12 @@ class CudaFaultSweep : public ::testing::TestWithParam<Operation> {
     return reached;
   }
 
-  void check(Stage& stage, Operation const& operation, Start start, bool failed) {
-    auto const before_a = stage.in_a, before_b = stage.in_b;
-    operation.result(stage);
-    bool const has_data = start != Start::empty;
-    bool const sole_copy = start != Start::on_host && start != Start::on_host_and_first;
-    auto const look = [&](UnifiedBuffer<std::uint32_t>& buffer, Words const& was, Words const& is) {
-      auto const seen = read_back(buffer, failed);
-      if (!seen) {
-        EXPECT_TRUE(failed && sole_copy) << buffer.name() << " lost what was not at stake";
-      } else if (has_data) {
-        bool const as_it_was = std::equal(seen->begin(), seen->end(), was.begin(), was.end());
-        bool const as_it_is = std::equal(seen->begin(), seen->end(), is.begin(), is.end());
-        EXPECT_TRUE(as_it_is || (failed && as_it_was)) << buffer.name() << " is neither as it was nor as asked for";
-      }
-      buffer.core().validate();
-      goes_on_working(buffer, {&first, &second});
-    };
-    look(*stage.a, before_a, stage.in_a);
-    if (stage.b->state() != BufferState::uninitialized) look(*stage.b, before_b, stage.in_b);
-  }
-
-  static void goes_on_working(UnifiedBuffer<std::uint32_t>& buffer, std::vector<Device*> const& on) {
-    auto const anew = Stage::words_from(77);
-    Words const fitting(anew.begin(), anew.begin() + static_cast<std::ptrdiff_t>(buffer.size()));
-    buffer.copy_from(fitting);
-    for (auto* const gpu : on) {
-      auto const lease = buffer.device(*gpu);
-      Words there(buffer.size());
-      gpu->default_queue().download(there.data(), lease.native(), buffer.size_bytes()).wait();
-      EXPECT_EQ(there, fitting);
-    }
-    EXPECT_EQ(buffer.to_vector(), fitting);
+  /// What a GPU has of a buffer, which it may have written.
+  static Words on_device(UnifiedBuffer<std::uint32_t>& buffer, Device& gpu) {
+    auto const lease = buffer.device(gpu);
+    Words there(buffer.size());
+    gpu.default_queue().download(there.data(), lease.native(), buffer.size_bytes()).wait();
+    return there;
   }
 
   Device& first = device("cuda:0");

@@ -1,11 +1,16 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "device/gate.hpp"
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <cstddef>
 #include <cstring>
+#include <optional>
 #include <random>
+#include <thread>
 #include <utility>
 
 namespace unimem::testing {
@@ -110,6 +115,25 @@ TEST_F(SharedByOpenCl, TheCpuWorksOnTheSameMemoryAndOtherDevicesGetCopies) {
   }
   EXPECT_EQ(device_bytes(buffer, opencl).front(), 1U) << "the same hardware without sharing";
   buffer.core().validate();
+}
+
+TEST_F(SharedByOpenCl, WorkThatOthersSubmittedOnTwoDevicesIsWaitedFor) {
+  auto& cpu = device("cpu");
+  UnifiedBuffer<std::uint32_t> buffer(1000, on_shared());
+  buffer.fill(1);
+  auto const memory = buffer.device(cpu).native();
+  auto queue = cpu.create_queue();
+  std::optional<Gate> gate{queue};
+  constexpr std::array seven{std::byte{7}, std::byte{0}, std::byte{0}, std::byte{0}};
+  queue.fill(memory.window(0, 2000), seven);
+  buffer.mark_device_dirty(cpu, 0, 500);
+  buffer.mark_device_dirty(*shared, 500, 500);  // the second of those that may be at work
+  std::jthread const opener([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds{100});
+    gate.reset();
+  });
+  EXPECT_THAT(buffer.host_view(0, 500), Each(7U)) << "read before it was there";
+  EXPECT_THAT(buffer.host_view(500, 500), Each(1U));
 }
 
 TEST_F(SharedByOpenCl, MemoryThatIsNotItsOwnIsCopiedToIt) {

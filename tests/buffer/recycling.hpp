@@ -112,6 +112,19 @@ inline std::optional<std::string> broken_by_recycling() {
       return "a buffer was taken back twice";
     } catch (InvalidArgument const&) {  // NOLINT(bugprone-empty-catch): as it should be
     }
+    // What was lent and is gone was the last to be where the next one is.
+    static_cast<void>(lend());
+    BufferOptions elsewhere;
+    elsewhere.manager = &manager;
+    elsewhere.device = &on;
+    Numbers own(count, elsewhere);
+    own.fill(8);
+    try {
+      pool.release(own);
+      return "a buffer was taken for one that is gone";
+    } catch (InvalidArgument const&) {
+      if (!holds_only(own.to_vector(), 8)) return "a buffer that was refused has lost its data";
+    }
     for (std::size_t size = 1; size <= 3; ++size) {
       auto one = pool.acquire<std::uint32_t>(size);
       pool.release(one);

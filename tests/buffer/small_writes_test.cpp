@@ -15,6 +15,9 @@ class SmallWrites : public BufferTest {
 };
 
 TEST_F(SmallWrites, AThousandScatteredPagesOfAGigabyteMoveExactlyThemselves) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "half a minute under ThreadSanitizer, for what one thread does";
+#endif
   auto options = on_sim();
   options.device = &large;
   UnifiedBuffer<std::byte> buffer(gibi, options);

@@ -68,7 +68,7 @@ TEST(Devices, AreOneJsonObjectOnOneLineWithTheCpuFirst) {
     auto const json = nlohmann::ordered_json::parse(outcome.out);
     EXPECT_THAT(keys_of(json), ElementsAre("devices", "unavailable"));
     auto const& cpu = json["devices"].at(0);
-    EXPECT_THAT(keys_of(cpu), ElementsAre("id", "backend", "name", "total_bytes", "free_bytes"));
+    EXPECT_THAT(keys_of(cpu), ElementsAre("id", "backend", "name", "total_bytes", "free_bytes", "limits"));
     EXPECT_EQ(cpu["id"], "cpu");
     EXPECT_EQ(cpu["backend"], "cpu");
     EXPECT_GT(cpu["total_bytes"].get<std::uint64_t>(), 0U);
@@ -77,6 +77,17 @@ TEST(Devices, AreOneJsonObjectOnOneLineWithTheCpuFirst) {
         json["unavailable"],
         ::testing::Contains(nlohmann::ordered_json::parse(R"({"backend":"metal","reason":"Metal needs macOS"})")));
   }
+}
+
+TEST(Devices, TellWhatTheEnvironmentLimitsThemTo) {
+  Surroundings const surroundings{.environment = {{"UNIMEM_LIMITS", "cpu=64MiB;cpu/pinned=1MiB"}}};
+  for (std::string const command : {"devices", "devices --verbose"}) {
+    auto const json = nlohmann::ordered_json::parse(run_cli(words_of(command), surroundings).out);
+    EXPECT_EQ(json["devices"].at(0)["limits"].dump(), R"({"host":67108864,"pinned":1048576})") << command;
+    EXPECT_GT(json["devices"].at(0)["total_bytes"], 64 << 20) << "of the machine";
+  }
+  auto const unlimited = nlohmann::json::parse(run_cli({"devices"}, {.environment = {{"UNIMEM_LIMITS", ""}}}).out);
+  EXPECT_EQ(unlimited["devices"].at(0)["limits"], nlohmann::json::object());
 }
 
 TEST(Devices, SayEverythingWhenVerbose) {
@@ -148,8 +159,9 @@ TEST(Reports, OfARunAreWrittenWhereTheEnvironmentSays) {
                                {.directory = folder.path(), .environment = {{"UNIMEM_REPORT", "report.json"}}});
   EXPECT_EQ(outcome.exit_code, 0);
   auto const json = nlohmann::json::parse(folder.read("report.json"));
-  EXPECT_TRUE(json.contains("pools"));
-  EXPECT_EQ(json["active_bytes"], 0) << "all was given back";
+  EXPECT_TRUE(json["statistics"].contains("pools"));
+  EXPECT_EQ(json["statistics"]["active_bytes"], 0) << "all was given back";
+  EXPECT_EQ(json["limits"].size(), json["statistics"]["pools"].size());
 
   auto const nowhere = run_cli(words_of("run data.bin --kernel histogram --device sim --json"),
                                {.directory = folder.path(), .environment = {{"UNIMEM_REPORT", "no/where.json"}}});

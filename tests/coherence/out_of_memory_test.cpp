@@ -49,6 +49,26 @@ std::size_t failures_without_effect(Coherence const& coherence, std::function<vo
   }
 }
 
+TEST(CoherenceOutOfMemory, RecordsWithoutMemoryWhatWasPrepared) {
+  auto const coherence = fragmented();
+  std::vector<Plan> plans;
+  for (auto const range : {ByteRange{2, 43}, ByteRange{30, 62}, ByteRange{303, 304}, ByteRange{777, 778}}) {
+    plans.push_back(coherence.plan_access(2, range, Intent::write, one_second_per_byte));
+  }
+  auto committed = coherence, recorded = coherence;
+  for (auto const& plan : plans) committed.commit(plan);
+  std::vector<Coherence::Undo> undos;
+  for (auto const& plan : plans) undos.push_back(recorded.prepare(plan, plans.size()));
+  EXPECT_EQ(everything_seen(recorded), everything_seen(coherence)) << "preparing changes nothing";
+  fail_allocation(1);
+  for (std::size_t i = 0; i < plans.size(); ++i) recorded.record(plans[i], undos[i]);
+  bool const needed_none = allocation_is_to_fail();
+  fail_allocation(0);
+  EXPECT_TRUE(needed_none);
+  recorded.validate();
+  EXPECT_EQ(everything_seen(recorded), everything_seen(committed));
+}
+
 TEST(CoherenceOutOfMemory, LeavesACommitUndone) {
   auto coherence = fragmented();
   for (auto const intent : {Intent::read, Intent::write, Intent::read_write}) {

@@ -13,6 +13,10 @@ void unimem::testing::fail_allocation(std::size_t n) noexcept {
   left = n;
 }
 
+bool unimem::testing::allocation_is_to_fail() noexcept {
+  return left > 0;
+}
+
 void* operator new(std::size_t bytes) {
   if (left > 0 && --left == 0) throw std::bad_alloc();
   if (auto* const memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;

@@ -8,4 +8,7 @@ namespace unimem::testing {
 /// an operator new of its own.
 void fail_allocation(std::size_t n) noexcept;
 
+/// Whether the allocation that is to fail has not come yet.
+[[nodiscard]] bool allocation_is_to_fail() noexcept;
+
 }  // namespace unimem::testing

@@ -124,6 +124,20 @@ TEST(Sim, FreeMemoryIsExactAllTheTime) {
   EXPECT_EQ(sim.memory_info().free_bytes, (1U << 20) - 1U);
 }
 
+TEST(Sim, RemembersTheMostThatWasAllocatedAtOnce) {
+  auto& sim = make_sim({.memory_bytes = std::size_t{1} << 20});
+  EXPECT_EQ(sim_peak_bytes(sim), 0U);
+  auto const one = sim.allocate(1000, Location::device), another = sim.allocate(500, Location::device);
+  sim.release(one, Location::device);
+  auto const third = sim.allocate(700, Location::device);
+  EXPECT_THROW(static_cast<void>(sim.allocate(std::size_t{2} << 20, Location::device)), OutOfMemory);
+  EXPECT_EQ(sim_peak_bytes(sim), 1500U);
+  sim.release(another, Location::device);
+  sim.release(third, Location::device);
+  EXPECT_EQ(sim_peak_bytes(sim), 1500U);
+  EXPECT_THROW(static_cast<void>(sim_peak_bytes(device("cpu"))), InvalidArgument);
+}
+
 TEST(Sim, FreshMemoryReads0xCD) {
   auto& sim = make_sim();
   for (auto const bytes : Sizes{1, 100, 4096, 65'535, 65'536, 200'000, 5 << 20}) {

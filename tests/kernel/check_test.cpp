@@ -61,6 +61,19 @@ TEST_F(Check, AnUnmarkedWriteToWhatADeviceHadFirstIsReportedToo) {
   EXPECT_EQ(buffer.to_vector()[5'000], 1'001U);
 }
 
+TEST_F(Check, AnUnmarkedWriteToWrappedMemoryIsReportedToo) {
+  std::vector<std::uint32_t> memory(10'000, 1);
+  auto buffer = manager.wrap(memory.data(), memory.size(), Location::host, Ownership::borrow());
+  auto const said = complaints([&] {
+    buffer.sync_to_device(sim);
+    memory[5'000] = 7;
+    buffer.sync_to_device(sim);
+  });
+  EXPECT_THAT(said, HasSubstr("[16384, 20480)"));
+  EXPECT_EQ(buffer.statistics().unmarked_writes, 1U);
+  EXPECT_EQ(device_bytes(buffer, sim)[5'000], 7U);
+}
+
 TEST_F(Check, AnUnmarkedWriteToACleanHostCopyReachesTheDevice) {
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
   auto const said = complaints([&] {

@@ -2,6 +2,7 @@
 
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/error.hpp>
+#include <unimem/device/sim.hpp>
 #include <unimem/kernel/launch.hpp>
 
 #include <fmt/format.h>
@@ -87,10 +88,30 @@ class EvictionModel {
     for (std::size_t i = 0; i < options_.devices.size(); ++i) {
       manager_.pool(*options_.devices[i], Location::device).validate();
       if (used(i) != used_before_[i]) fail("device memory did not come back");
+      auto& device = *options_.devices[i];
+      // Between any two looks, too.
+      if (manager_.pool(device, Location::device).statistics().peak_reserved_bytes > options_.limit ||
+          (device.backend() == Backend::sim && sim_peak_bytes(device) - used_before_[i] > options_.limit)) {
+        fail("a device has held more than its limit");
+      }
     }
   }
 
   [[nodiscard]] std::map<std::string, std::size_t> const& tally() const noexcept { return tally_; }
+
+  /// Why this was refused so often that little of the rest was shown; empty if it was not. What fits is never refused,
+  /// and of what does not always fit most is carried out in the end.
+  [[nodiscard]] std::string refused_too_much() const {
+    auto const times = [&](char const* what) {
+      auto const found = tally_.find(what);
+      return found == tally_.end() ? 0 : found->second;
+    };
+    auto const asked = times("leased") + times("prefetched") + times("brought") + times("set") + times("mixed");
+    auto const refused = times("refused"), copies = times("copied"), copies_refused = times("copy refused");
+    bool const fits = options_.oversubscription < 1;
+    if (fits ? refused + copies_refused == 0 : 3 * refused <= 2 * asked && 4 * copies_refused <= copies) return {};
+    return fmt::format("{} of {} uses and {} of {} copies were refused", refused, asked, copies_refused, copies);
+  }
   [[nodiscard]] GlobalMemoryStatistics statistics() const { return manager_.statistics(); }
 
  private:

@@ -26,6 +26,7 @@ TEST(EvictionOnOpenCl, EveryByteIsWhatItOughtToBeAndNoDeviceExceedsItsLimit) {
     } catch (std::logic_error const& difference) {
       FAIL() << difference.what();
     }
+    EXPECT_EQ(model.refused_too_much(), "");
     if (oversubscription >= 2) {
       EXPECT_GT(model.statistics().reclaims, operations / 20);
     }

@@ -6,6 +6,7 @@
 
 #include "core/disk_cache.hpp"
 #include "device/temporary_folder.hpp"
+#include "forked_child.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -17,6 +18,7 @@
 #include <functional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 namespace unimem {
@@ -278,6 +280,72 @@ TEST_F(MeasuredLinks, AreMeasuredWithWhatMemoryThereIs) {
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(Links{options()}.to(none).value().source, LinkSource::estimated);
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("cannot be kept")));
+}
+
+TEST_F(MeasuredLinks, AreEstimatedInAChildWhoseParentsThreadWasMeasuring) {
+  auto& sim = make_sim({.latency = 200ms});
+  Links links{options()};
+  ::testing::internal::CaptureStderr();
+  std::jthread measuring([&] { std::ignore = links.to(sim); });
+  while (uploads(sim) == 0) std::this_thread::yield();  // eleven more copies are to come
+  EXPECT_EQ(in_child([&] {
+              auto const link = links.to(sim).value();
+              EXPECT_HERE(link.source == LinkSource::estimated);
+              EXPECT_HERE(link.bytes_per_second == sim.link_cost().bytes_per_second);
+              EXPECT_HERE(links.to(sim) == link);
+              EXPECT_HERE(links.from(sim).value().source == LinkSource::estimated);
+              return 0;
+            }),
+            0);
+  set_sim_faults(sim, {.fail_upload = 1});  // has it over soon
+  measuring.join();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("was measuring when it forked"));
+}
+
+// ---- Within a manager's limits ---------------------------------------------------------------------------------
+
+TEST_F(MeasuredLinks, OfAManagerAreMeasuredWithWhatItsLimitLeaves) {
+  constexpr std::size_t KiB = 1024;
+  auto& sim = make_sim({.memory_bytes = 64 * MiB, .upload_bytes_per_second = 100e6});
+  MemoryManager manager({.pools = {.backing = PoolBacking::allocations}, .links = options()});
+  manager.set_limit(sim, MiB);
+  auto const live = manager.acquire(sim, Location::device, 640 * KiB);
+  EXPECT_EQ(manager.links().to(sim).value().source, LinkSource::measured);
+  auto const pool = manager.pool(sim, Location::device).statistics();
+  EXPECT_EQ(pool.total_allocations, 2U) << "the block that was measured with is one of the manager's";
+  EXPECT_LE(pool.peak_reserved_bytes, MiB);
+  EXPECT_THAT(sim.transfers().host_to_device_bytes, AllOf(Ge(6 * 256 * KiB), Le(6 * 256 * KiB + 6 * 1024)));
+}
+
+TEST_F(MeasuredLinks, OfAManagerWhoseLimitIsReachedAreEstimated) {
+  auto& sim = make_sim({.memory_bytes = 64 * MiB, .upload_bytes_per_second = 100e6});
+  MemoryManager manager({.pools = {.backing = PoolBacking::allocations}, .links = options()});
+  manager.set_limit(sim, MiB);
+  auto const live = manager.acquire(sim, Location::device, MiB);
+  ::testing::internal::CaptureStderr();
+  auto const link = manager.links().to(sim).value();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("could not be measured"));
+  EXPECT_EQ(link.source, LinkSource::estimated);
+  EXPECT_EQ(link.bytes_per_second, sim.link_cost().bytes_per_second);
+  EXPECT_EQ(sim.transfers(), TransferCounters{});
+  EXPECT_EQ(manager.pool(sim, Location::device).statistics().peak_reserved_bytes, MiB);
+}
+
+TEST_F(MeasuredLinks, TakeNoMoreOfTheHostThanItsLimitsLeave) {
+  constexpr std::size_t KiB = 1024;
+  auto& sim = make_sim({.download_bytes_per_second = 100e6});
+  MemoryManager manager({.pools = {.backing = PoolBacking::allocations}, .links = options()});
+  manager.set_limit(sim, Location::pinned, 32 * KiB);
+  manager.set_limit(sim, Location::host, 128 * KiB);
+  EXPECT_EQ(manager.links().from(sim).value().source, LinkSource::measured);
+  EXPECT_EQ(manager.pool(sim, Location::pinned).statistics().peak_reserved_bytes, 0U);
+  EXPECT_EQ(manager.pool(sim, Location::host).statistics().peak_active_bytes, 128 * KiB);
+  EXPECT_THAT(sim.transfers().device_to_host_bytes, AllOf(Ge(6 * 128 * KiB), Le(6 * 128 * KiB + 6 * 1024)));
+
+  manager.set_limit(sim, Location::host, 32 * KiB);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(manager.links().to(sim).value().source, LinkSource::estimated);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("could not be measured"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "manager/usage_book.hpp"
 #include "pool/scripted_device.hpp"
 
 #include <gmock/gmock.h>
@@ -22,6 +23,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 constexpr std::size_t MiB = std::size_t{1} << 20;
 
@@ -89,6 +91,46 @@ TEST(MemoryManager, ALimitAboveTheCapacityPromisesNoMoreThanThereIs) {
   MemoryManager manager;
   manager.set_limit(device, 100 * MiB);
   EXPECT_EQ(manager.total_memory(device), 64 * MiB);
+}
+
+TEST(MemoryManager, TheLimitOfEveryPlaceIsTold) {
+  ScriptedDevice device{64 * MiB};
+  auto& cpu = unimem::device("cpu");
+  MemoryManager manager;
+  EXPECT_EQ(manager.limit(device, Location::unified), 64 * MiB) << "there is no more";
+  EXPECT_EQ(manager.limit(device, Location::pinned), cpu.info().total_bytes);
+  manager.set_limit(device, Location::unified, 3 * MiB);
+  manager.set_limit(device, Location::pinned, 2 * MiB);
+  EXPECT_EQ(manager.limit(device, Location::unified), 3 * MiB);
+  EXPECT_EQ(manager.limit(device, Location::device), 64 * MiB);
+  EXPECT_EQ(manager.limit(cpu, Location::pinned), 2 * MiB) << "the host's, whoever was named";
+  EXPECT_EQ(MemoryManager({.pools = {.max_bytes = MiB}}).limit(device, Location::device), MiB) << "before it is used";
+}
+
+TEST(MemoryManager, ASnapshotHasStatisticsUsageWhatIsLiveAndLimits) {
+  ScriptedDevice device{64 * MiB};
+  MemoryManager manager;
+  manager.set_limit(device, 16 * MiB);
+  auto const block = manager.acquire(device, Location::device, 4 * MiB);
+  auto const pinned_limit = manager.limit(device, Location::pinned);
+  std::ignore = manager.pool(device, Location::pinned);
+  detail::UsageEntry small, large;
+  manager.usage_book().enter(small, {&device, Location::device, Name("small")}, MiB, 1);
+  manager.usage_book().enter(large, {&device, Location::device, Name("large")}, 3 * MiB, 2);
+
+  auto const snapshot = manager.snapshot();
+  EXPECT_EQ(snapshot.statistics.active_bytes, 4 * MiB);
+  EXPECT_EQ(snapshot.usage.total.live_bytes, 4 * MiB);
+  EXPECT_EQ(snapshot.live.bytes, 4 * MiB);
+  ASSERT_EQ(snapshot.live.allocations.size(), 2U);
+  EXPECT_EQ(snapshot.live.allocations[0].name.view(), "large");
+  EXPECT_EQ(snapshot.live.allocations[1].bytes, MiB);
+  EXPECT_THAT(snapshot.limits,
+              UnorderedElementsAre(
+                  AllOf(Field(&MemoryLimit::device, "scripted:0"), Field(&MemoryLimit::location, Location::device),
+                        Field(&MemoryLimit::limit_bytes, 16 * MiB)),
+                  AllOf(Field(&MemoryLimit::device, "cpu"), Field(&MemoryLimit::location, Location::pinned),
+                        Field(&MemoryLimit::limit_bytes, pinned_limit))));
 }
 
 TEST(MemoryManager, ALimitBelowWhatIsLiveIsRefusedAndChangesNothing) {

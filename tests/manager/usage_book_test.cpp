@@ -237,6 +237,21 @@ TEST(UsageBook, EntriesMayOutliveTheBook) {
   UsageBook::retire(nullptr);
 }
 
+TEST(UsageBook, ItsLastEntriesMayLeaveWhileItIsRetired) {
+  for (int round = 0; round < 2'000; ++round) {
+    auto book = std::make_unique<UsageBook>();
+    std::optional<UsageEntry> entry(std::in_place);
+    book->enter(*entry, {&cpu(), Location::host, Name("last")}, 100, 1);
+    std::atomic<bool> begun{false};
+    std::jthread const leaver([&] {
+      begun = true;
+      entry.reset();
+    });
+    while (!begun) std::this_thread::yield();
+    UsageBook::retire(std::move(book));  // one of the two destroys it: sanitizers see if both do, or one goes on
+  }
+}
+
 TEST(UsageBook, AForkedChildGoesOnWithoutWhatAThreadOfItsParentHeld) {
   UsageBook book;
   UsageKey const key{&cpu(), Location::host, Name("parent's")};

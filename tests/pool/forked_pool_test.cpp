@@ -5,6 +5,7 @@
 #include <unimem/pool/address_book.hpp>
 #include <unimem/pool/memory_pool.hpp>
 #include <unimem/pool/pool_keeper.hpp>
+#include <unimem/pool/upstream.hpp>
 
 #include "forked_child.hpp"
 
@@ -16,7 +17,9 @@
 #include <cstddef>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <memory>
+#include <memory_resource>
 #include <random>
 #include <string>
 #include <thread>
@@ -195,6 +198,88 @@ TEST_P(ForkedPool, OfAChildIsWholeInAChildOfThat) {
 
 INSTANTIATE_TEST_SUITE_P(Pools, ForkedPool, ::testing::ValuesIn(cases()),
                          [](auto const& made) { return made.param.name; });
+
+/// The heap as a pool's upstream, and a way into the middle of a release.
+class HookedUpstream final : public Upstream {
+ public:
+  std::function<void()> on_release;
+
+  [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location, Device& device) override {
+    return heap_.allocate(bytes, location, device);
+  }
+  void release(DeviceMemory memory, Location location, Device& device) noexcept override {
+    if (on_release) on_release();
+    heap_.release(memory, location, device);
+  }
+
+ private:
+  ResourceUpstream heap_{*std::pmr::new_delete_resource()};
+};
+
+/// A pool that gives back each block that is released, and whose end is that of its upstream.
+class ForkedInARelease : public ::testing::Test {
+ protected:
+  void SetUp() override {
+#if defined(__SANITIZE_THREAD__)
+    GTEST_SKIP() << "pools are not held over forks there";
+#endif
+    auto made = std::make_shared<HookedUpstream>();
+    hooked = made.get();
+    upstream = made;
+    PoolOptions options;
+    options.release_threshold = 0;
+    options.upstream = std::move(made);
+    pool = std::make_unique<MemoryPool>(device("cpu"), Location::host, std::move(options));
+  }
+
+  HookedUpstream* hooked = nullptr;
+  std::weak_ptr<Upstream> upstream;
+  std::unique_ptr<MemoryPool> pool;
+};
+
+TEST_F(ForkedInARelease, APoolEndsInAChildThatIsWithoutTheThreadThatReleased) {
+  std::latch entered{1}, forked{1};
+  hooked->on_release = [&] {
+    entered.count_down();
+    forked.wait();
+  };
+  auto block = pool->acquire(KiB);
+  std::jthread releasing{[&] { block.release(); }};
+  entered.wait();
+  auto const ending = in_child([&] {
+    pool.reset();
+    EXPECT_HERE(upstream.expired());
+    return 0;
+  });
+  forked.count_down();
+  releasing.join();
+  EXPECT_EQ(ending, 0);
+  pool.reset();
+  EXPECT_TRUE(upstream.expired()) << "and in the parent";
+}
+
+TEST_F(ForkedInARelease, APoolStaysInAChildUntilTheReleaseThatForkedIsOver) {
+  pid_t child = -1;
+  bool stayed = false;
+  hooked->on_release = [&] {
+    child = fork_while_others_sleep();
+    if (child != 0) return;
+    alarm(30);
+    pool.reset();
+    stayed = !upstream.expired();
+  };
+  auto block = pool->acquire(KiB);
+  block.release();
+  auto const ending = ending_of(child, [&] {
+    EXPECT_HERE(stayed);
+    EXPECT_HERE(upstream.expired());
+    return 0;
+  });
+  EXPECT_EQ(ending, 0);
+  EXPECT_FALSE(upstream.expired()) << "the parent has it still";
+  EXPECT_EQ(pool->statistics().reserved_bytes, 0U);
+  pool->validate();
+}
 
 TEST(ForkedAddressBook, FindsInAChildWhatWasPutThereBefore) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)

@@ -146,6 +146,34 @@ TEST_F(PoolOfPages, ALimitIsLoweredToWhatIsInUseAndNoFurther) {
   EXPECT_EQ(pool->acquire(200).capacity(), 256U) << "the page has room";
 }
 
+TEST_F(PoolOfPages, ALimitThatWasLoweredHoldsForPartsOfPagesToo) {
+  constexpr std::size_t limit = 20 * MiB + 1000;
+  make();
+  pool->acquire(30 * MiB).release();
+  pool->set_max_bytes(limit);
+  auto const pages = pool->acquire(20 * MiB), rest = pool->acquire(1000);
+  EXPECT_LE(taken_from(device), limit) << "a page for the rest would have been too much";
+  EXPECT_THROW(static_cast<void>(pool->acquire(1)), OutOfMemory);
+}
+
+TEST_F(PoolOfPages, WhatIsFreeInSlabsAndBesideBlocksIsAccountedForAtEveryMoment) {
+  make({.max_bytes = 16 * MiB});
+  constexpr std::uint64_t seed = 11;
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937_64 random{seed};
+  std::vector<Allocation> blocks;
+  for (int i = 0; i < 400; ++i) {
+    if (blocks.size() > 60) {
+      std::swap(blocks[random() % blocks.size()], blocks.back());
+      blocks.pop_back();
+    }
+    blocks.push_back(pool->acquire(1 + random() % (std::size_t{64} << (random() % 12))));
+    if (i % 50 == 0) pool->trim();
+    ASSERT_NO_THROW(pool->validate()) << i;
+    ASSERT_EQ(pool->statistics().reserved_bytes, taken_from(device)) << i;
+  }
+}
+
 TEST_F(PoolOfPages, ADriverThatRefusesPagesGetsBackWhatIsFreeAndIsAskedOnceMore) {
   auto& faulty = make_sim({.memory_bytes = 64 * MiB, .fail_allocation = 3});
   {

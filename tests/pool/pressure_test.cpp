@@ -1,6 +1,8 @@
+#include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
 #include "pool/scripted_device.hpp"
+#include "pool/watched_pages.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -77,8 +79,14 @@ TEST(PoolPressure, CachedBlocksMakeRoomOldestFirstAndOnlyAsManyAsNeeded) {
   second.release();
   third.release();
   first.release();
+  auto const before = pool.statistics();
+  EXPECT_EQ(before.seizures + before.trims + before.waits, 0U) << "there was nothing in the way";
 
   auto const block = pool.acquire(5 * MiB);  // 1 MiB is left, 4 more are needed: 3 + 4
+  auto const after = pool.statistics();
+  EXPECT_EQ(after.seizures, 1U);
+  EXPECT_EQ(after.trims, 1U);
+  EXPECT_EQ(after.waits, 0U);
   EXPECT_FALSE(device.holds(oldest));
   EXPECT_FALSE(device.holds(next));
   EXPECT_TRUE(device.holds(youngest));
@@ -111,7 +119,10 @@ TEST(PoolPressure, PendingBlocksAreWaitedForBeforeGivingUp) {
 
   auto const block = pool.acquire(6 * MiB);
   EXPECT_EQ(script->host_waits, 2);
-  EXPECT_EQ(pool.statistics().reserved_bytes, 6 * MiB);
+  auto const statistics = pool.statistics();
+  EXPECT_EQ(statistics.reserved_bytes, 6 * MiB);
+  EXPECT_EQ(statistics.trims, 1U);
+  EXPECT_EQ(statistics.waits, 1U);
 }
 
 TEST(PoolPressure, WhatLiveBlocksLeaveNoRoomForIsRefusedWithoutGivingAnythingBack) {
@@ -264,6 +275,25 @@ TEST(PoolPressure, ALoweredLimitGivesCachedBlocksBackAndRefusesToGoBelowWhatIsLi
   EXPECT_TRUE(refusal(pool, 1));
   pool.set_max_bytes(5 * MiB);
   EXPECT_FALSE(refusal(pool, MiB));
+  pool.validate();
+}
+
+TEST(PoolPressure, ALimitIsNotLoweredBelowWhatTheDriverDoesNotTakeBack) {
+  WatchedPages pages{*make_sim({.memory_bytes = 64 * MiB}).pages()};
+  ScriptedDevice device{64 * MiB};
+  device.page_source = &pages;
+  MemoryPool pool{device, Location::device, {.max_bytes = 32 * MiB, .backing = PoolBacking::pages}};
+  auto const live = pool.acquire(2 * MiB);
+  pool.acquire(8 * MiB).release();
+  pages.on_unmap = [] { throw DeviceError("scripted", "unmap", -1, "SCRIPTED_FAILURE"); };
+  EXPECT_THROW(pool.set_max_bytes(4 * MiB), InvalidArgument) << "nothing is said to hold that does not";
+  EXPECT_EQ(pool.max_bytes(), 32 * MiB);
+  EXPECT_EQ(pages.live_bytes(), 10 * MiB);
+  pool.validate();
+  pages.on_unmap = {};
+  pool.set_max_bytes(4 * MiB);
+  EXPECT_LE(pages.live_bytes(), 4 * MiB);
+  EXPECT_TRUE(refusal(pool, 3 * MiB));
   pool.validate();
 }
 

@@ -13,19 +13,25 @@
 #include <algorithm>
 #include <array>
 #include <barrier>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace unimem {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr std::size_t KiB = 1024;
@@ -78,6 +84,14 @@ TEST(RecordedPrograms, DISABLED_OneAsksForTooMuchAndForWhatIsThere) {
   EXPECT_TRUE(pool.acquire(0).empty());
 }
 
+TEST(RecordedPrograms, DISABLED_OneGivesNamesOfAllKinds) {
+  MemoryPool pool(make_sim(), Location::device, {.max_bytes = 64 * KiB});
+  for (auto const* const name : {"", "plain", "two\nlines", "of\r\nanother, \"older\" system\n"}) {
+    auto const block = pool.acquire(4 * KiB, {.name = Name(name)});
+    EXPECT_THROW(static_cast<void>(pool.acquire(65 * KiB, {.name = Name(name)})), OutOfMemory);
+  }
+}
+
 TEST(RecordedPrograms, DISABLED_OneForks) {
   MemoryPool pool(device("cpu"), Location::host);
   auto const before = pool.acquire(1 * KiB);
@@ -102,6 +116,67 @@ TEST(RecordedPrograms, DISABLED_OneKeepsABlockToTheVeryEnd) {
   user.pool.emplace(device("cpu"), Location::host);
   user.block = user.pool->acquire(5 * KiB);
 }
+
+/// What RMM's replay takes a log for (`parse_csv` in its log_parser.hpp, over rapidcsv with its defaults); throws
+/// std::exception where that refuses one.
+class LogOfRmm {
+ public:
+  struct Event {
+    std::string action;
+    std::uintptr_t pointer;
+    std::size_t size;
+  };
+
+  explicit LogOfRmm(std::string const& path) {
+    std::ifstream file(path, std::ios::binary);
+    for (char c; file.get(c);) read(c);
+    if (!row_.empty() || !cell_.empty()) end_row();
+  }
+
+  [[nodiscard]] std::vector<std::string> const& header() const { return rows_.at(0); }
+
+  [[nodiscard]] std::vector<Event> events() const {
+    std::vector<Event> events;
+    for (std::size_t row = 1; row < rows_.size(); ++row) {
+      for (auto const* const column : {"Thread", "Stream"}) static_cast<void>(std::stoull(cell(row, column)));
+      auto const& action = cell(row, "Action");
+      if (action != "allocate" && action != "free" && action != "allocate failure") {
+        throw std::invalid_argument("invalid action " + action);
+      }
+      events.push_back({action, std::stoull(cell(row, "Pointer"), nullptr, 16), std::stoull(cell(row, "Size"))});
+    }
+    return events;
+  }
+
+ private:
+  void read(char c) {
+    if (c == '"' && (cell_.empty() || cell_[0] == '"')) quoted_ = !quoted_;
+    if (c == '\n') {
+      end_row();
+    } else if (c == ',' && !quoted_) {
+      row_.push_back(std::exchange(cell_, {}));
+    } else if (c != '\r') {
+      cell_ += c;
+    }
+  }
+
+  void end_row() {
+    row_.push_back(std::exchange(cell_, {}));
+    rows_.push_back(std::exchange(row_, {}));
+    quoted_ = false;  // also in the middle of a quote
+  }
+
+  [[nodiscard]] std::string const& cell(std::size_t row, std::string const& column) const {
+    auto const found = std::ranges::find(header(), column);
+    if (found == header().end()) throw std::out_of_range("no column " + column);
+    return rows_[row].at(static_cast<std::size_t>(found - header().begin()));
+  }
+
+  std::vector<std::vector<std::string>> rows_;
+  std::vector<std::string> row_;
+  std::string cell_;
+  bool quoted_ = false;
+};
 
 /// The log of one of them, and what became of it.
 class Recording : public ::testing::Test {
@@ -172,6 +247,30 @@ TEST_F(Recording, NamesAreQuotedAndEventsNamed) {
   EXPECT_TRUE(has(",device,\"large, \"\"passed\"\" on\",65536,"));
   EXPECT_TRUE(std::ranges::any_of(lines, [](auto const& line) { return line.ends_with(":1"); }))
       << "a release after the first work of a queue";
+}
+
+TEST_F(Recording, AnyNameLeavesALogThatRmmsReplayReads) {
+  ASSERT_EQ(run("OneGivesNamesOfAllKinds", path_), 0);
+  LogOfRmm const log{path_};
+  EXPECT_THAT(log.header(), ElementsAre("Thread", "Time", "Action", "Pointer", "Size", "Stream", "Device", "Location",
+                                        "Name", "Capacity", "Event"));
+  auto const events = log.events();
+  ASSERT_EQ(events.size(), 12U);
+  for (std::size_t i = 0; i < events.size(); i += 3) {
+    EXPECT_EQ(events[i].action, "allocate");
+    EXPECT_NE(events[i].pointer, 0U);
+    EXPECT_EQ(events[i].size, 4 * KiB);
+    EXPECT_EQ(events[i + 1].action, "allocate failure");
+    EXPECT_EQ(events[i + 1].size, 65 * KiB);
+    EXPECT_EQ(events[i + 2].action, "free");
+    EXPECT_EQ(events[i + 2].pointer, events[i].pointer);
+    EXPECT_EQ(events[i + 2].size, 4 * KiB);
+  }
+  std::ifstream file(path_);
+  std::string const text(std::istreambuf_iterator<char>(file), {});
+  EXPECT_THAT(text, HasSubstr(",device,two lines,4096,"));
+  EXPECT_THAT(text, HasSubstr(",device,\"of  another, \"\"older\"\" system \",4096,"));
+  EXPECT_EQ(read_allocation_log(path_).events.size(), 8U) << "and our own replay";
 }
 
 TEST_F(Recording, AForkedChildLeavesTheLogToItsParent) {

@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 #include <unimem/device/device.hpp>
+#include <unimem/device/pages.hpp>
 
 #include "device/queue_backend.hpp"
 #include "device/queue_control.hpp"
@@ -109,6 +110,7 @@ class ScriptedDevice final : public Device {
   // What the test decides.
   std::function<void(std::size_t bytes)> on_allocate;  ///< runs inside every driver call; may throw in its place
   std::function<void(DeviceMemory memory)> on_release;
+  PageSource* page_source = nullptr;  ///< what it maps pages with, if it does
 
   [[nodiscard]] std::size_t live_bytes() const {
     return locked([this] { return live_bytes_; });
@@ -175,6 +177,7 @@ class ScriptedDevice final : public Device {
     live_.erase(found);
   }
 
+  [[nodiscard]] PageSource* pages() noexcept override { return page_source; }
   [[nodiscard]] bool shares_storage_with_host() const noexcept override { return true; }
   [[nodiscard]] void* address(DeviceMemory memory) override {
     return reinterpret_cast<void*>(memory.object + memory.offset);

@@ -136,9 +136,16 @@ TEST(PoolThreads, QueuesOfManyThreadsShareBlocksWithoutMixingData) {
   EXPECT_EQ(pool.statistics().active_allocations, 0U);
 }
 
-TEST(PoolThreads, LimitsMayChangeWhileOthersAllocate) {
-  ScriptedDevice device{64 * MiB};
-  MemoryPool pool{device, Location::device};
+class PoolThreadsOf : public ::testing::TestWithParam<PoolBacking> {
+ protected:
+  Device& device() { return GetParam() == PoolBacking::pages ? make_sim({.memory_bytes = 64 * MiB}) : scripted_; }
+
+ private:
+  ScriptedDevice scripted_{64 * MiB};
+};
+
+TEST_P(PoolThreadsOf, LimitsMayChangeWhileOthersAllocate) {
+  MemoryPool pool{device(), Location::device, {.backing = GetParam()}};
   std::atomic<bool> done{false};
   std::jthread changer{[&] {
     std::mt19937 random{9};
@@ -149,7 +156,10 @@ TEST(PoolThreads, LimitsMayChangeWhileOthersAllocate) {
       } catch (InvalidArgument const& error) {
         EXPECT_EQ(error.argument, "bytes");
       }
-      EXPECT_GE(pool.max_bytes(), pool.statistics().active_bytes);
+      auto const statistics = pool.statistics();
+      EXPECT_GE(pool.max_bytes(), statistics.active_bytes);
+      EXPECT_GE(pool.max_bytes(), statistics.reserved_bytes);
+      EXPECT_NO_THROW(pool.validate());
     }
   }};
   on_threads([&](unsigned thread) {
@@ -168,6 +178,38 @@ TEST(PoolThreads, LimitsMayChangeWhileOthersAllocate) {
   pool.validate();
   EXPECT_LE(pool.statistics().reserved_bytes, pool.max_bytes());
 }
+
+TEST_P(PoolThreadsOf, ALimitIsLoweredOrWhatNeedsTheHigherOneIsServedNeverBoth) {
+  MemoryPool pool{device(), Location::device, {.backing = GetParam()}};
+  for (int round = 0; round < 500; ++round) {
+    pool.set_max_bytes(8 * MiB);
+    pool.trim();
+    Allocation block;
+    std::barrier start{2};
+    std::jthread asker{[&] {
+      start.arrive_and_wait();
+      try {
+        block = pool.acquire(2 * MiB);
+      } catch (OutOfMemory const& error) {
+        EXPECT_EQ(error.limit(), MiB);
+      }
+    }};
+    start.arrive_and_wait();
+    bool lowered = true;
+    try {
+      pool.set_max_bytes(MiB);
+    } catch (InvalidArgument const&) {
+      lowered = false;
+    }
+    asker.join();
+    ASSERT_EQ(lowered, block.empty()) << "round " << round;
+    ASSERT_LE(pool.statistics().reserved_bytes, pool.max_bytes());
+    pool.validate();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backings, PoolThreadsOf, ::testing::Values(PoolBacking::allocations, PoolBacking::pages),
+                         [](auto const& made) { return made.param == PoolBacking::pages ? "pages" : "allocations"; });
 
 }  // namespace
 }  // namespace unimem

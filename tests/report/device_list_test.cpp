@@ -1,4 +1,5 @@
 #include <unimem/device/sim.hpp>
+#include <unimem/manager/memory_manager.hpp>
 #include <unimem/report/device_list.hpp>
 
 #include "device/temporary_folder.hpp"
@@ -11,7 +12,9 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::Field;
+using ::testing::IsEmpty;
 
 TEST(DeviceList, ASnapshotIsWhatTheDeviceSaysOfItself) {
   auto& sim = make_sim({.memory_bytes = 256 << 20});
@@ -39,6 +42,27 @@ TEST(DeviceList, ListsTheCpuFirstAndEveryBackendOnceAtMostAsUnavailable) {
     EXPECT_FALSE(missing.reason.empty()) << to_string(missing.backend);
     for (auto const& device : list.devices) EXPECT_NE(device.backend, missing.backend) << device.id;
   }
+}
+
+TEST(DeviceList, HasTheLimitsOfTheManagerThatIsAsked) {
+  auto& sim = make_sim({.memory_bytes = 64 << 20});
+  auto& unlimited = make_sim();
+  MemoryManager manager;
+  manager.set_limit(sim, 8 << 20);
+  manager.set_limit(sim, Location::pinned, 4 << 20);  // the host's
+  auto const list = list_devices(manager);
+  EXPECT_EQ(list.devices.size(), list_devices().devices.size());
+  for (auto const& device : list.devices) {
+    ASSERT_TRUE(device.limits) << device.id;
+    if (device.id == "cpu") {
+      EXPECT_THAT(*device.limits, ElementsAre(LocationLimit{Location::pinned, 4 << 20}));
+    } else if (device.id == sim.id()) {
+      EXPECT_THAT(*device.limits, ElementsAre(LocationLimit{Location::device, 8 << 20}));
+    } else if (device.id == unlimited.id()) {
+      EXPECT_THAT(*device.limits, IsEmpty());
+    }
+  }
+  for (auto const& device : list_devices().devices) EXPECT_FALSE(device.limits) << "nobody was asked";
 }
 
 TEST(DeviceList, HasLinksIfTheyAreAskedFor) {

@@ -1,5 +1,10 @@
 #include <unimem/report/json.hpp>
 
+#include <unimem/core/name.hpp>
+#include <unimem/device/discovery.hpp>
+
+#include "report/every_number.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -14,6 +19,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 std::vector<std::string> keys_of(nlohmann::ordered_json const& json) {
   std::vector<std::string> keys;
@@ -67,6 +73,17 @@ TEST(Json, InFullADeviceSaysEverything) {
   EXPECT_EQ(json["devices"][1]["maps_pages"], true);
 }
 
+TEST(Json, LimitsAreByLocationWhereAManagerWasAsked) {
+  auto list = two_devices();
+  list.devices[0].limits = {{Location::host, 1'024}, {Location::pinned, 512}};
+  list.devices[1].limits.emplace();
+  for (auto const detail : {ReportDetail::brief, ReportDetail::full}) {
+    auto const json = nlohmann::ordered_json::parse(to_json(list, detail));
+    EXPECT_EQ(json["devices"][0]["limits"].dump(), R"({"host":1024,"pinned":512})");
+    EXPECT_EQ(json["devices"][1]["limits"].dump(), "{}") << "asked for, and none";
+  }
+}
+
 TEST(Json, LinksAreListedWhereTheyWereAskedFor) {
   auto list = two_devices();
   list.links = std::vector<Link>{{.from = "host",
@@ -116,6 +133,9 @@ PoolStatistics some_statistics() {
   statistics.reserved_bytes = 320;
   statistics.peak_reserved_bytes = std::numeric_limits<std::size_t>::max();
   statistics.failed_allocations = 5;
+  statistics.seizures = 6;
+  statistics.trims = 7;
+  statistics.waits = 8;
   statistics.size_classes[0] = {.allocations = 3, .hits = 2, .active_bytes = 150, .pooled_bytes = 100};
   statistics.size_classes[20] = {.allocations = 1, .hits = 1, .active_bytes = 50, .pooled_bytes = 0};
   return statistics;
@@ -126,7 +146,7 @@ TEST(Json, PoolStatisticsAreExactUpToTheLargestNumber) {
   EXPECT_THAT(keys_of(json),
               ElementsAre("total_allocations", "pool_hits", "pool_misses", "hit_rate", "total_pooled_bytes",
                           "active_allocations", "active_bytes", "peak_active_bytes", "slack_bytes", "reserved_bytes",
-                          "peak_reserved_bytes", "failed_allocations", "size_classes"));
+                          "peak_reserved_bytes", "failed_allocations", "seizures", "trims", "waits", "size_classes"));
   EXPECT_EQ(json["total_allocations"], 4);
   EXPECT_EQ(json["pool_hits"], 3);
   EXPECT_EQ(json["pool_misses"], 1);
@@ -139,6 +159,9 @@ TEST(Json, PoolStatisticsAreExactUpToTheLargestNumber) {
   EXPECT_EQ(json["reserved_bytes"], 320);
   EXPECT_EQ(json["peak_reserved_bytes"].get<std::size_t>(), std::numeric_limits<std::size_t>::max());
   EXPECT_EQ(json["failed_allocations"], 5);
+  EXPECT_EQ(json["seizures"], 6);
+  EXPECT_EQ(json["trims"], 7);
+  EXPECT_EQ(json["waits"], 8);
 }
 
 TEST(Json, EverySizeClassIsListedAndTheLastHasNoLimit) {
@@ -154,101 +177,93 @@ TEST(Json, EverySizeClassIsListedAndTheLastHasNoLimit) {
 }
 
 TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
-  GlobalMemoryStatistics statistics;
-  statistics.total_allocations = 4;
-  statistics.active_allocations = 2;
-  statistics.active_bytes = 200;
-  statistics.pooled_bytes = 100;
-  statistics.reserved_bytes = 300;
-  statistics.reclaims = 6;
-  statistics.failed_reclaims = 11;
-  statistics.host_reclaims = 20;
-  statistics.failed_host_reclaims = 21;
-  statistics.host_reclaimed_bytes = 22;
-  statistics.spills = 23;
-  statistics.spilled_bytes = 24;
-  statistics.restores = 25;
-  statistics.restored_bytes = 26;
-  statistics.spill_files = 27;
-  statistics.spill_file_bytes = 28;
-  statistics.cache_trims = 12;
-  statistics.defragmentations = 29;
-  statistics.waits = 13;
-  statistics.refusals = 14;
-  statistics.refused_pinnings = 15;
-  statistics.missing_unified = 16;
-  statistics.reclaimed_bytes = 700;
-  statistics.pressure_calls = 8;
-  statistics.failed_pressure_calls = 9;
-  statistics.merged_crossings = 10;
+  auto statistics = every_number();
   statistics.pools.push_back({.device = "sim:0", .location = Location::pinned, .pool = some_statistics()});
-  auto const json = nlohmann::ordered_json::parse(to_json(statistics));
-  EXPECT_THAT(
-      keys_of(json),
-      ElementsAre("schema", "total_allocations", "active_allocations", "active_bytes", "pooled_bytes", "reserved_bytes",
-                  "reclaims", "failed_reclaims", "reclaimed_bytes", "host_reclaims", "failed_host_reclaims",
-                  "host_reclaimed_bytes", "spills", "spilled_bytes", "restores", "restored_bytes", "spill_files",
-                  "spill_file_bytes", "cache_trims", "defragmentations", "waits", "refusals", "refused_pinnings",
-                  "missing_unified", "pressure_calls", "failed_pressure_calls", "merged_crossings", "pools"));
-  EXPECT_EQ(json["schema"], 1);
-  EXPECT_EQ(json["reclaims"], 6);
-  EXPECT_EQ(json["failed_reclaims"], 11);
-  EXPECT_EQ(json["host_reclaims"], 20);
-  EXPECT_EQ(json["failed_host_reclaims"], 21);
-  EXPECT_EQ(json["host_reclaimed_bytes"], 22);
-  EXPECT_EQ(json["spills"], 23);
-  EXPECT_EQ(json["spilled_bytes"], 24);
-  EXPECT_EQ(json["restores"], 25);
-  EXPECT_EQ(json["restored_bytes"], 26);
-  EXPECT_EQ(json["spill_files"], 27);
-  EXPECT_EQ(json["spill_file_bytes"], 28);
-  EXPECT_EQ(json["cache_trims"], 12);
-  EXPECT_EQ(json["defragmentations"], 29);
-  EXPECT_EQ(json["waits"], 13);
-  EXPECT_EQ(json["refusals"], 14);
-  EXPECT_EQ(json["refused_pinnings"], 15);
-  EXPECT_EQ(json["missing_unified"], 16);
-  EXPECT_EQ(json["reclaimed_bytes"], 700);
-  EXPECT_EQ(json["pressure_calls"], 8);
-  EXPECT_EQ(json["failed_pressure_calls"], 9);
-  EXPECT_EQ(json["merged_crossings"], 10);
+  auto const text = to_json(statistics);
+  EXPECT_THAT(text, StartsWith(R"({"schema":1,"total_allocations":101,"active_allocations":102,"active_bytes":103,)"
+                               R"("pooled_bytes":104,"reserved_bytes":105,"reclaims":106,"failed_reclaims":107,)"
+                               R"("reclaimed_bytes":108,"host_reclaims":109,"failed_host_reclaims":110,)"
+                               R"("host_reclaimed_bytes":111,"spills":112,"spilled_bytes":113,"restores":114,)"
+                               R"("restored_bytes":115,"spill_files":116,"spill_file_bytes":117,"cache_trims":118,)"
+                               R"("defragmentations":119,"waits":120,"refusals":121,"refused_pinnings":122,)"
+                               R"("missing_unified":123,"pressure_calls":124,"failed_pressure_calls":125,)"
+                               R"("merged_crossings":126,)"));
+  auto const json = nlohmann::ordered_json::parse(text);
+  EXPECT_EQ(json.size(), 28U) << "the numbers, schema and pools";
   ASSERT_EQ(json["pools"].size(), 1U);
   EXPECT_EQ(json["pools"][0]["device"], "sim:0");
   EXPECT_EQ(json["pools"][0]["location"], "pinned");
   EXPECT_EQ(json["pools"][0]["pool"], nlohmann::ordered_json::parse(to_json(some_statistics())));
 }
 
+/// What `counts_from(first)` is to be, after `before`.
+nlohmann::ordered_json json_from(nlohmann::ordered_json before, unsigned first) {
+  before["allocations"] = first;
+  before["releases"] = first + 1;
+  before["live_bytes"] = first + 2;
+  before["peak_bytes"] = first + 3;
+  before["allocated_bytes"] = first + 4;
+  before["seconds_alive"] = first + 5.5;
+  before["longest_seconds"] = first + 6.25;
+  before["copies_in"] = first + 7;
+  before["bytes_in"] = first + 8;
+  before["copies_out"] = first + 9;
+  before["bytes_out"] = first + 10;
+  before["host_reads"] = first + 11;
+  before["host_writes"] = first + 12;
+  before["device_reads"] = first + 13;
+  before["device_writes"] = first + 14;
+  return before;
+}
+
 TEST(Json, UsageHasEveryCountByDeviceLocationAndName) {
   Usage usage;
-  UsageCounts const counts{.allocations = 3,
-                           .releases = 1,
-                           .live_bytes = 200,
-                           .peak_bytes = 300,
-                           .allocated_bytes = 400,
-                           .seconds_alive = 1.5,
-                           .longest_seconds = 1.25,
-                           .copies_in = 4,
-                           .bytes_in = 5,
-                           .copies_out = 6,
-                           .bytes_out = 7,
-                           .host_reads = 8,
-                           .host_writes = 9,
-                           .device_reads = 10,
-                           .device_writes = 11};
-  usage.lines.push_back({.device = "cpu", .location = Location::pinned, .name = "x", .counts = counts});
-  usage.places.push_back({.device = "cpu", .location = Location::pinned, .counts = counts});
-  usage.total = counts;
+  usage.lines.push_back({.device = "cpu", .location = Location::pinned, .name = "x", .counts = counts_from(100)});
+  usage.places.push_back({.device = "sim:0", .location = Location::host, .counts = counts_from(200)});
+  usage.total = counts_from(300);
   auto const json = nlohmann::ordered_json::parse(to_json(usage));
   EXPECT_THAT(keys_of(json), ElementsAre("schema", "total", "places", "lines"));
-  EXPECT_THAT(keys_of(json["total"]),
-              ElementsAre("allocations", "releases", "live_bytes", "peak_bytes", "allocated_bytes", "seconds_alive",
-                          "longest_seconds", "copies_in", "bytes_in", "copies_out", "bytes_out", "host_reads",
-                          "host_writes", "device_reads", "device_writes"));
-  EXPECT_EQ(json["total"]["longest_seconds"], 1.25);
-  EXPECT_EQ(json["total"]["device_writes"], 11);
-  EXPECT_EQ(json["places"][0]["location"], "pinned");
-  EXPECT_EQ(json["lines"][0]["name"], "x");
-  EXPECT_EQ(json["lines"][0]["bytes_out"], 7);
+  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["total"], json_from(nlohmann::ordered_json::object(), 300));
+  ASSERT_EQ(json["places"].size(), 1U);
+  EXPECT_EQ(json["places"][0], json_from({{"device", "sim:0"}, {"location", "host"}}, 200));
+  ASSERT_EQ(json["lines"].size(), 1U);
+  EXPECT_EQ(json["lines"][0], json_from({{"device", "cpu"}, {"location", "pinned"}, {"name", "x"}}, 100));
+}
+
+TEST(Json, ASnapshotIsItsPartsUnderASchemaOfItsOwn) {
+  MemorySnapshot snapshot;
+  snapshot.statistics.total_allocations = 4;
+  snapshot.usage.total.allocations = 3;
+  snapshot.live.bytes = 700;
+  snapshot.live.allocations.push_back({.buffer = 42,
+                                       .device = &device("cpu"),
+                                       .location = Location::pinned,
+                                       .bytes = 700,
+                                       .name = Name("kept"),
+                                       .age_seconds = 1.5});
+  snapshot.live.allocations.back().stack = {1, 2};
+  snapshot.limits.push_back({.device = "sim:0", .location = Location::device, .limit_bytes = 1'024});
+  auto const text = to_json(snapshot);
+  EXPECT_THAT(text, Not(HasSubstr("\n")));
+  auto const json = nlohmann::ordered_json::parse(text);
+  EXPECT_THAT(keys_of(json), ElementsAre("schema", "statistics", "usage", "live", "limits"));
+  EXPECT_EQ(json["schema"], 1);
+  EXPECT_EQ(json["statistics"], nlohmann::ordered_json::parse(to_json(snapshot.statistics)));
+  EXPECT_EQ(json["usage"], nlohmann::ordered_json::parse(to_json(snapshot.usage)));
+  EXPECT_EQ(json["live"]["bytes"], 700);
+  ASSERT_EQ(json["live"]["allocations"].size(), 1U);
+  auto const& live = json["live"]["allocations"][0];
+  EXPECT_THAT(keys_of(live), ElementsAre("buffer", "device", "location", "bytes", "name", "age_seconds", "stack"));
+  EXPECT_EQ(live["buffer"], 42);
+  EXPECT_EQ(live["device"], "cpu");
+  EXPECT_EQ(live["location"], "pinned");
+  EXPECT_EQ(live["bytes"], 700);
+  EXPECT_EQ(live["name"], "kept");
+  EXPECT_EQ(live["age_seconds"], 1.5);
+  ASSERT_EQ(live["stack"].size(), 2U);
+  EXPECT_EQ(live["stack"][1], describe_address(2));
+  EXPECT_EQ(json["limits"].dump(), R"([{"device":"sim:0","location":"device","limit_bytes":1024}])");
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include <unimem/report/text.hpp>
 
+#include <unimem/device/discovery.hpp>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -68,14 +70,122 @@ TEST(Text, InFullADeviceSaysWhatLimitsIt) {
               HasSubstr("\n  limited by     the container's memory limit of 1 GiB\n"));
 }
 
+TEST(Text, LimitsOfAManagerAreNamedByDeviceAndLocation) {
+  auto list = devices_of_unequal_width();
+  list.devices[0].limits = {{Location::host, 1 << 20}, {Location::pinned, 4'096}};
+  list.devices[1].limits.emplace();
+  EXPECT_EQ(to_text(list),
+            "device     memory  free      name\n"
+            "cpu        1 GiB   1 MiB     Processor\n"
+            "opencl:10  2 KiB   1.50 KiB  Accelerator\n"
+            "limits of cpu: host 1 MiB, pinned 4 KiB\n"
+            "no metal device: Metal needs macOS\n");
+  auto const full = to_text(list, ReportDetail::full);
+  EXPECT_THAT(full, HasSubstr("\n  limits         host 1 MiB, pinned 4 KiB\n"));
+  EXPECT_EQ(full.find("  limits "), full.rfind("  limits ")) << "of one alone";
+}
+
 TEST(Text, PoolStatisticsAreOneLineThatCountsInWords) {
   PoolStatistics statistics;
   EXPECT_EQ(to_text(statistics), "0 allocations, 0 from the pool; 0 B in use, 0 B cached, at most 0 B reserved\n");
   statistics.total_allocations = 1;
-  statistics.pool_hits = 1;
+  EXPECT_EQ(to_text(statistics), "1 allocation, 0 from the pool; 0 B in use, 0 B cached, at most 0 B reserved\n");
+  statistics.total_allocations = 3;
+  statistics.pool_hits = 2;
   statistics.active_bytes = 4'096;
+  statistics.total_pooled_bytes = 2'048;
   statistics.peak_reserved_bytes = std::size_t{1} << 20;
-  EXPECT_EQ(to_text(statistics), "1 allocation, 1 from the pool; 4 KiB in use, 0 B cached, at most 1 MiB reserved\n");
+  EXPECT_EQ(to_text(statistics),
+            "3 allocations, 2 from the pool; 4 KiB in use, 2 KiB cached, at most 1 MiB reserved\n");
+}
+
+GlobalMemoryStatistics some_statistics() {
+  GlobalMemoryStatistics statistics;
+  statistics.total_allocations = 7;
+  statistics.active_allocations = 3;
+  statistics.active_bytes = 4'608;
+  statistics.pooled_bytes = 8'192;
+  statistics.reserved_bytes = 16'384;
+  PoolUsage sim{.device = "sim:0", .location = Location::device, .pool = {}};
+  sim.pool.total_allocations = 5;
+  sim.pool.active_allocations = 2;
+  sim.pool.pool_hits = 4;
+  sim.pool.active_bytes = 4'096;
+  sim.pool.total_pooled_bytes = 8'192;
+  sim.pool.reserved_bytes = 15'360;
+  PoolUsage cpu{.device = "cpu", .location = Location::pinned, .pool = {}};
+  cpu.pool.total_allocations = 2;
+  cpu.pool.active_allocations = 1;
+  cpu.pool.pool_hits = 1;
+  cpu.pool.active_bytes = 512;
+  cpu.pool.reserved_bytes = 1'024;
+  statistics.pools = {sim, cpu};
+  return statistics;
+}
+
+TEST(Text, StatisticsAreATableByDeviceAndLocation) {
+  EXPECT_EQ(to_text(some_statistics()),
+            "device  location  blocks  from the pool  in use    cached  reserved\n"
+            "sim:0   device    2 of 5  4              4 KiB     8 KiB   15 KiB\n"
+            "cpu     pinned    1 of 2  1              512 B     0 B     1 KiB\n"
+            "all               3 of 7  5              4.50 KiB  8 KiB   16 KiB\n");
+}
+
+TEST(Text, StatisticsNameWhatHappenedAndNothingElse) {
+  auto statistics = some_statistics();
+  auto const table = to_text(statistics);
+  statistics.reclaims = 6;
+  statistics.reclaimed_bytes = 1'024;
+  statistics.waits = 13;
+  EXPECT_EQ(to_text(statistics), table + "reclaims  6, 1 KiB\nwaits     13\n");
+
+  statistics.failed_reclaims = 11;
+  statistics.host_reclaims = 20;
+  statistics.host_reclaimed_bytes = 2'048;
+  statistics.failed_host_reclaims = 21;
+  statistics.spills = 23;
+  statistics.spilled_bytes = 3'072;
+  statistics.restores = 25;
+  statistics.restored_bytes = 4'096;
+  statistics.spill_files = 27;
+  statistics.spill_file_bytes = 5'120;
+  statistics.cache_trims = 12;
+  statistics.defragmentations = 29;
+  statistics.refusals = 14;
+  statistics.refused_pinnings = 15;
+  statistics.missing_unified = 16;
+  statistics.pressure_calls = 8;
+  statistics.failed_pressure_calls = 9;
+  statistics.merged_crossings = 10;
+  EXPECT_EQ(to_text(statistics), table +
+                                     "reclaims               6, 1 KiB\n"
+                                     "failed_reclaims        11\n"
+                                     "host_reclaims          20, 2 KiB\n"
+                                     "failed_host_reclaims   21\n"
+                                     "spills                 23, 3 KiB\n"
+                                     "restores               25, 4 KiB\n"
+                                     "spill_files            27, 5 KiB\n"
+                                     "cache_trims            12\n"
+                                     "defragmentations       29\n"
+                                     "waits                  13\n"
+                                     "refusals               14\n"
+                                     "refused_pinnings       15\n"
+                                     "missing_unified        16\n"
+                                     "pressure_calls         8\n"
+                                     "failed_pressure_calls  9\n"
+                                     "merged_crossings       10\n");
+}
+
+TEST(Text, ASnapshotIsItsPartsOneBelowTheOther) {
+  MemorySnapshot snapshot;
+  snapshot.statistics = some_statistics();
+  snapshot.limits = {{.device = "sim:0", .location = Location::device, .limit_bytes = 1 << 20}};
+  EXPECT_EQ(to_text(snapshot), "statistics\n" + to_text(snapshot.statistics) + "\nusage\n" + to_text(snapshot.usage) +
+                                   "\nlimits\ndevice  location  at most\nsim:0   device    1 MiB\n\nlive\nnothing\n");
+  snapshot.live.bytes = 700;
+  snapshot.live.allocations.push_back(
+      {.buffer = 42, .device = &device("cpu"), .location = Location::host, .bytes = 700});
+  EXPECT_THAT(to_text(snapshot), HasSubstr("\nlive\n" + snapshot.live.text()));
 }
 
 TEST(Text, UsageIsATableByDeviceLocationAndName) {

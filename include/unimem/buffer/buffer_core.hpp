@@ -89,6 +89,7 @@ class UNIMEM_API BufferCore final : public Resident {
   /// Throws InvalidArgument for more bytes than an address space has, UnsupportedOperation for options that the system
   /// or the device does not serve.
   [[nodiscard]] static std::shared_ptr<BufferCore> make(std::size_t bytes, BufferOptions&& options);
+  /// Besides, UnsupportedOperation for Tracking::pages.
   [[nodiscard]] static std::shared_ptr<BufferCore> make(std::size_t bytes, BufferOptions&& options, Wrapped wrapped);
   /// The same for a buffer that was made at `site`, if the options do not say where.
   [[nodiscard]] static std::shared_ptr<BufferCore> make(std::size_t bytes, BufferOptions&& options,

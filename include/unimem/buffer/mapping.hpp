@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <new>
 #include <span>
 #include <utility>
 
@@ -49,16 +50,27 @@ class Mapping {
 
   /// Ends the access. Idempotent. Throws CoherenceConflict if a device wrote a part of the window meanwhile and
   /// something outside it too: the device's bytes then stand, and the host's count for the rest of the window. Where
-  /// the window covers all that devices wrote, it wins and is counted, as a mark does.
+  /// the window covers all that devices wrote, it wins and is counted, as a mark does. After std::bad_alloc it is still
+  /// mapped: what was written is not on record, and the next `unmap`, or the destructor, tries again.
   void unmap() {
     if (!core_) return;
-    auto const core = std::exchange(core_, nullptr);
-    elements_ = {};
-    auto const hold = std::exchange(hold_, {});
-    if (mode_ != MapMode::read) core->written_through_map(range_, hold);
+    try {
+      if (mode_ != MapMode::read) core_->written_through_map(range_, hold_);
+    } catch (std::bad_alloc const&) {
+      throw;
+    } catch (...) {
+      let_go();
+      throw;
+    }
+    let_go();
   }
 
  private:
+  void let_go() noexcept {
+    elements_ = {};
+    hold_ = {};
+    core_ = nullptr;
+  }
   void unmap_quietly() noexcept {
     auto const core = core_;
     try {

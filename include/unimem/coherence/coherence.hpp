@@ -142,6 +142,14 @@ class UNIMEM_API Coherence {
   /// (without bytes none is needed), or if it shows that the state was another one.
   Undo commit(Plan const& plan);
 
+  /// The part of `commit` that may fail, for work that cannot be called back once it is submitted: throws what `commit`
+  /// throws, and changes nothing yet. As many plans as `together` says may be prepared before the first is recorded, if
+  /// all of them are writes at one place.
+  [[nodiscard]] Undo prepare(Plan const& plan, std::size_t together = 1);
+
+  /// The rest of it. Since it was prepared nothing was committed but what was prepared together with it.
+  void record(Plan const& plan, Undo const& undo) noexcept;
+
   /// Whether `commit` would take the plan now. For work that is to be recorded anew after other work was taken back.
   [[nodiscard]] bool can_commit(Plan const& plan) const { return refusal_of(plan) == nullptr; }
 
@@ -191,7 +199,7 @@ class UNIMEM_API Coherence {
 
   [[nodiscard]] char const* refusal_of(Plan const& plan) const;
   [[nodiscard]] Undo undo_for(Plan const& plan) const;
-  void make_room_for(Plan const& plan);
+  void make_room_for(Plan const& plan, std::size_t times);
   void record_copy(PlannedCopy const& copy);
   void record_write(Place place, ByteRange range);
   static void record_waiting(std::vector<PlaceState>& places, Place writer, ByteRanges waiting);

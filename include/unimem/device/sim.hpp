@@ -45,4 +45,8 @@ UNIMEM_API Device& make_sim(SimOptions const& options = {});
 /// device.
 UNIMEM_API void set_sim_faults(Device& sim, SimOptions const& options);
 
+/// The most bytes that have ever been allocated at once on a simulated device, pages included; throws InvalidArgument
+/// for any other device. Thread-safe.
+[[nodiscard]] UNIMEM_API std::size_t sim_peak_bytes(Device& sim);
+
 }  // namespace unimem

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,8 @@
 #include <vector>
 
 namespace unimem {
+
+class MemoryPool;
 
 /// Where the figures of a link come from.
 enum class LinkSource : std::uint8_t {
@@ -44,18 +47,23 @@ struct LinkOptions {
   /// (`UNIMEM_CACHE_DIR`, else unimem in `XDG_CACHE_HOME`, else .cache/unimem in `HOME`); empty: nowhere.
   std::optional<std::filesystem::path> cache_directory{};
   bool measure_configured = false;  ///< measures also what a device says of its own links; for tests of measuring
+  /// Whose memory is copied to measure: the pool of a device and location. Empty: of pools that are made for it, and of
+  /// a manager's links the manager's, so that its limits hold.
+  std::function<MemoryPool&(Device&, Location)> pools{};
 };
 
 /// Bandwidth and latency of every way between the host and devices, and between devices, each found out when somebody
 /// first asks. Simulated devices say what theirs are. All others are measured once by a few copies, of which some are
-/// small and some large, on a queue of their own between memory of their own, pinned on the host's side where the
-/// system allows that: milliseconds a link, and counted by the device like all copies. What was measured is kept on
-/// disk, and counts as long as the hardware, its driver and the system are the same.
+/// small and some large, on a queue of their own between blocks of pools, pinned on the host's side where the system
+/// allows that: milliseconds a link, and counted by the device like all copies. The blocks are of 4 MiB, or of what
+/// there is within the pools' limits; where that is less than 64 KiB the link is estimated. What was measured is kept
+/// on disk, and counts as long as the hardware, its driver and the system are the same.
 ///
 /// What is kept and cannot be read is measured anew, and a directory that cannot be written keeps nothing: both are
 /// told to the log.
 ///
-/// Thread-safe. Who asks for a link that is being measured waits for it; other links are answered meanwhile.
+/// Thread-safe. Who asks for a link that is being measured waits for it; other links are answered meanwhile. In a
+/// forked child whose parent's thread was measuring, links that were not known then are estimated.
 class UNIMEM_API Links {
  public:
   explicit Links(LinkOptions options = {});

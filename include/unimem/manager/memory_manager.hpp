@@ -110,6 +110,22 @@ struct GlobalMemoryStatistics {
   std::vector<PoolUsage> pools;
 };
 
+/// The most that a manager may reserve at one location of a device.
+struct MemoryLimit {
+  std::string device;
+  Location location = Location::device;
+  std::size_t limit_bytes = 0;  ///< the device's capacity where nothing less is set
+};
+
+/// What a manager's memory has come to, as plain values: to be kept, compared and rendered (`to_json`, `to_text`,
+/// `to_prometheus`). Its parts are looked at one after the other, each at a moment of its own.
+struct MemorySnapshot {
+  GlobalMemoryStatistics statistics{};
+  Usage usage{};                      ///< by device, location and name
+  LeakReport live{};                  ///< what buffers have not given back: leaks, once they all should have
+  std::vector<MemoryLimit> limits{};  ///< of every place in `statistics.pools`
+};
+
 /// Memory of every device and location, with limits, for everything that lives on it. Makes pools on demand, and when a
 /// device is full asks the cheapest residents to give their copies back before it gives up.
 ///
@@ -176,8 +192,13 @@ class UNIMEM_API MemoryManager {
   void set_limit(Device& device, std::size_t bytes);
   /// The same for another location: pageable and pinned memory are the host's, whatever device is named.
   void set_limit(Device& device, Location location, std::size_t bytes);
+  /// What bounds a location of a device, however that was set; the device's capacity if that is less.
+  [[nodiscard]] std::size_t limit(Device& device, Location location) const;
 
   [[nodiscard]] GlobalMemoryStatistics statistics() const;
+
+  /// The statistics, `usage`, `leak_report` and the limits in one. O(live allocations).
+  [[nodiscard]] MemorySnapshot snapshot() const;
 
   /// Where a buffer of that many bytes should be at home, and why: by the table, by what buffers of its name, or for
   /// those without one from the same place in the program (`Name::of`), were used for so far, and by what is free on

@@ -167,8 +167,9 @@ class UNIMEM_API MemoryPool {
   [[nodiscard]] Location location() const noexcept;
   [[nodiscard]] std::size_t max_bytes() const noexcept;
 
-  /// Changes the hard limit, giving cached blocks back if need be. Throws InvalidArgument, and changes nothing, if it
-  /// is below what is live.
+  /// Changes the hard limit, giving cached blocks back if need be: once it returns, no more is reserved, whatever other
+  /// threads had begun to ask for. Throws InvalidArgument, and the limit stays, if it is below what is live, parts of
+  /// pages in use counted whole, or below what the device does not take back.
   void set_max_bytes(std::size_t bytes);
 
   /// Bytes of blocks in use, exactly: brings back what threads keep for themselves, so it is not for every day.

@@ -48,6 +48,10 @@ struct PoolStatistics {
   /// Acquires that threw for want of memory or because the driver failed, a manager's tries before it has made room
   /// among them. Refused arguments are not counted.
   std::uint64_t failed_allocations = 0;
+  // What acquires came to that found nothing at hand, and what each time went on with another look.
+  std::uint64_t seizures = 0;  ///< blocks that threads keep were brought back, all of them
+  std::uint64_t trims = 0;     ///< cached memory went back to the device
+  std::uint64_t waits = 0;     ///< work on cached blocks, or blocks on their way to or from the device, were waited for
   std::array<SizeClassStatistics, size_class_count> size_classes{};
 
   /// Hits per acquire, 0 when there was none.

@@ -4,8 +4,8 @@
 
 namespace unimem {
 
-/// Has the process write what its default manager's memory has come to when it exits, as `to_json` of its statistics
-/// and a line end, to the file that `UNIMEM_REPORT` names; without it, nothing. More than one call is one.
+/// Has the process write what its default manager's memory has come to when it exits, as `to_json` of its snapshot and
+/// a line end, to the file that `UNIMEM_REPORT` names; without it, nothing. More than one call is one.
 ///
 /// Including this header, or <unimem/unimem.hpp>, is a call before `main`, and so is loading the shared library. The
 /// report is made by an exit handler that is registered then, so that what static objects of the program held is

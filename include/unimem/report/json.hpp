@@ -26,10 +26,11 @@ enum class ReportDetail : std::uint8_t {
 /// is null for the last, unbounded one.
 [[nodiscard]] UNIMEM_API std::string to_json(PoolStatistics const& statistics);
 
-/// What `schema` says in the two below. Fields are added without a new number; one that changes its meaning or goes
+/// What `schema` says in the three below. Fields are added without a new number; one that changes its meaning or goes
 /// counts it up.
 inline constexpr int statistics_schema = 1;
 inline constexpr int usage_schema = 1;
+inline constexpr int snapshot_schema = 1;
 
 /// `schema`, the totals by their names in the struct, and `pools`: one object per device and location, its statistics
 /// under `pool`.
@@ -39,9 +40,16 @@ inline constexpr int usage_schema = 1;
 /// counts by their names in the struct.
 [[nodiscard]] UNIMEM_API std::string to_json(Usage const& usage);
 
+/// `{"schema","statistics":{…},"usage":{…},"live":{"bytes","allocations":[{"buffer","device","location","bytes","name",
+/// "age_seconds","stack":[…]}]},"limits":[{"device","location","limit_bytes"}]}`: statistics and usage as above, with a
+/// `schema` of their own, calls of a captured stack as `describe_address` puts them.
+[[nodiscard]] UNIMEM_API std::string to_json(MemorySnapshot const& snapshot);
+
 /// `{"devices":[{"id","backend","name","total_bytes","free_bytes"}],"unavailable":[{"backend","reason"}]}`; in full
 /// also `vendor driver compute_units max_allocation alignment is_gpu integrated doubles compiles_source runs_host_form
-/// shares_storage_with_host maps_pages limited_by` of each device. Where links were asked for, also
+/// shares_storage_with_host maps_pages limited_by` of each device. Where a manager was asked, also
+/// `"limits":{"host":…}` of each device, by location and empty where the manager may have all there is. Where links
+/// were asked for, also
 /// `"links":[{"from","to","bytes_per_second","latency_seconds","via_host","source"}]`, the source being `configured`,
 /// `measured` or `estimated`; a bandwidth that is infinite is null.
 [[nodiscard]] UNIMEM_API std::string to_json(DeviceList const& list, ReportDetail detail = ReportDetail::brief);

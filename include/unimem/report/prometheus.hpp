@@ -18,8 +18,13 @@ namespace unimem {
 /// Throws UnsupportedOperation where the library was built without prometheus-cpp.
 [[nodiscard]] UNIMEM_API std::string to_prometheus(GlobalMemoryStatistics const& statistics);
 
-/// The same of the memory of buffers, as `unimem_usage_<name>` with the labels `device`, `location` and `name`. A
-/// program with many names has many series.
+/// The same of the memory of buffers: every count of a line as `unimem_usage_<name>` with the labels `device`,
+/// `location` and `name`, of a place as `unimem_usage_place_<name>` with `device` and `location`, and of all together
+/// as `unimem_usage_all_<name>`. A program with many names has many series.
 [[nodiscard]] UNIMEM_API std::string to_prometheus(Usage const& usage);
+
+/// Both, and `unimem_limit_bytes` with the labels `device` and `location`. What is live is in the usage, piece by piece
+/// it is not told.
+[[nodiscard]] UNIMEM_API std::string to_prometheus(MemorySnapshot const& snapshot);
 
 }  // namespace unimem

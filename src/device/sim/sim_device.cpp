@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cassert>
 #include <cerrno>
 #include <cmath>
@@ -67,6 +68,11 @@ MemoryInfo SimDevice::memory_info() const {
   return {info_.total_bytes - live_bytes_, info_.total_bytes};
 }
 
+std::size_t SimDevice::peak_bytes() const {
+  std::lock_guard const lock{mutex_};
+  return peak_bytes_;
+}
+
 void SimDevice::take(std::size_t bytes) {
   auto const verdict = faults_.next_allocation();
   if (verdict == SimVerdict::lost) raise("allocate", lost);
@@ -74,6 +80,7 @@ void SimDevice::take(std::size_t bytes) {
   auto const left = info_.total_bytes - live_bytes_;
   if (verdict == SimVerdict::succeed && bytes <= left) {
     live_bytes_ += bytes;
+    peak_bytes_ = std::max(peak_bytes_, live_bytes_);
     return;
   }
   OutOfMemory::Facts facts;
@@ -110,9 +117,21 @@ DeviceMemory SimDevice::allocate(std::size_t bytes, Location location) {
     throw OutOfMemory(std::move(facts));
   }
   auto const base = reinterpret_cast<std::uintptr_t>(memory);
-  fresh_.add(base, bytes);
-  std::lock_guard const lock{mutex_};
-  allocations_.emplace(base, bytes);
+  try {
+    {
+      std::lock_guard const lock{mutex_};
+      allocations_.emplace(base, bytes);
+    }
+    fresh_.add(base, bytes);
+  } catch (...) {  // std::bad_alloc
+    {
+      std::lock_guard const lock{mutex_};
+      allocations_.erase(base);
+    }
+    give_back_host_memory(memory, bytes);
+    give_back_from_pages(bytes);
+    throw;
+  }
   return {base, 0, bytes};
 }
 

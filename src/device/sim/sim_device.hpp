@@ -50,6 +50,7 @@ class SimDevice final : public Device, private PageOwner {
   [[nodiscard]] bool is_lost() const noexcept override { return faults_.lost(); }
 
   [[nodiscard]] FaultPlan& faults() noexcept { return faults_; }
+  [[nodiscard]] std::size_t peak_bytes() const;
 
   /// How fast, and how slow to start, commands are.
   [[nodiscard]] SimOptions const& options() const noexcept { return options_; }
@@ -78,7 +79,8 @@ class SimDevice final : public Device, private PageOwner {
   FaultPlan faults_;
   FreshMemory fresh_;
   mutable std::mutex mutex_;
-  std::size_t live_bytes_ = 0;                         ///< allocations and pages
+  std::size_t live_bytes_ = 0;  ///< allocations and pages
+  std::size_t peak_bytes_ = 0;
   std::map<std::uintptr_t, std::size_t> allocations_;  ///< address to bytes
   HostPages pages_;
   HeldOverFork held_{HeldOverFork::Order::memory, mutex_};

@@ -25,6 +25,12 @@ Sims& sims() {
   return instance;
 }
 
+detail::SimDevice& simulated(Device& sim) {
+  auto* const device = dynamic_cast<detail::SimDevice*>(&sim);
+  if (device == nullptr) throw InvalidArgument("sim", std::string(sim.id()), "a simulated device");
+  return *device;
+}
+
 }  // namespace
 
 Device& make_sim(SimOptions const& options) {
@@ -35,9 +41,11 @@ Device& make_sim(SimOptions const& options) {
 }
 
 void set_sim_faults(Device& sim, SimOptions const& options) {
-  auto* const device = dynamic_cast<detail::SimDevice*>(&sim);
-  if (device == nullptr) throw InvalidArgument("sim", std::string(sim.id()), "a simulated device");
-  device->faults().replace(options);
+  simulated(sim).faults().replace(options);
+}
+
+std::size_t sim_peak_bytes(Device& sim) {
+  return simulated(sim).peak_bytes();
 }
 
 Device* detail::find_sim(std::size_t index) {
