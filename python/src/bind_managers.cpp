@@ -39,11 +39,11 @@ void bind_pool(nb::module_& m) {
            [](MemoryPool& self, std::size_t keep_bytes) { return unlocked([&] { return self.trim(keep_bytes); }); })
       .def(
           "_defragment",
-          [](MemoryPool& self) {
-            auto const done = unlocked([&] { return self.defragment(); });
+          [](MemoryPool& self, std::size_t max_moved_bytes) {
+            auto const done = unlocked([&] { return self.defragment({.max_moved_bytes = max_moved_bytes}); });
             return record_of(done);
           },
-          nb::sig("def _defragment(self) -> unimem._manager_records.PoolDefragmentation"));
+          nb::sig("def _defragment(self, max_moved_bytes: int, /) -> unimem._manager_records.PoolDefragmentation"));
 }
 
 }  // namespace
@@ -67,11 +67,13 @@ void bind_managers(nb::module_& m) {
           nb::rv_policy::reference)
       .def(
           "_defragment",
-          [](MemoryManager& self, Device& on) {
-            auto const done = unlocked([&] { return self.defragment(on); });
+          [](MemoryManager& self, Device& on, std::size_t max_moved_bytes, std::size_t max_copied_bytes) {
+            DefragmentationLimits const limits{.max_moved_bytes = max_moved_bytes, .max_copied_bytes = max_copied_bytes};
+            auto const done = unlocked([&] { return self.defragment(on, limits); });
             return record_of(done);
           },
-          nb::sig("def _defragment(self, on: Device, /) -> unimem._manager_records.PoolDefragmentation"))
+          nb::sig("def _defragment(self, on: Device, max_moved_bytes: int, max_copied_bytes: int, /) "
+                  "-> unimem._manager_records.PoolDefragmentation"))
       .def(
           "cleanup", [](MemoryManager& self) { return unlocked([&] { return self.cleanup(); }); },
           "Gives all cached blocks back; returns the bytes. Never touches live memory.");

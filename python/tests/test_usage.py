@@ -288,6 +288,29 @@ def test_records_cannot_be_changed_and_travel_by_value(sim):
     assert json.loads(pool.stats().to_json())["hit_rate"] == 0
 
 
+def test_defragmenting_keeps_within_what_it_may_move(sim):
+    manager = MemoryManager()
+    sixteen = [UnifiedBuffer(1 << 20, np.uint8, device=sim, manager=manager).allocate(False, True) for _ in range(16)]
+    for value, buffer in enumerate(sixteen):
+        buffer.host[:] = value
+        buffer.sync_to_device(sim)
+    del buffer, sixteen[::2]
+    settled(sim)
+    blocks = manager.pool(sim)
+    assert manager.defragment(sim, max_moved_bytes=0, max_copied_bytes=0).blocks_moved == 0
+    before = blocks.fragmentation().largest_free_block
+    within = blocks.defragment(max_moved_bytes="3MiB")
+    assert 2 << 20 <= within.bytes_moved <= 3 << 20
+    assert within.largest_free_after > before
+    assert manager.defragment(sim, max_copied_bytes=0).largest_free_after >= 8 << 20
+    for wrong in (-1, 1.5, "much"):
+        with pytest.raises((unimem.InvalidArgument, TypeError)):
+            blocks.defragment(max_moved_bytes=wrong)
+    for i, buffer in enumerate(sixteen):
+        buffer.release_host()
+        assert (buffer.to_numpy() == 2 * i + 1).all()
+
+
 def test_the_blocks_of_a_device_are_trimmed_and_measured(sim):
     manager = MemoryManager()
     keep = [UnifiedBuffer(1 << 20, np.uint8, device=sim, manager=manager).allocate(False, True) for _ in range(8)]

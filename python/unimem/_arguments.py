@@ -73,6 +73,10 @@ def size_of(name: str, value: object) -> int:
     return _unimem.parse_size(value) if isinstance(value, str) else count_of(name, value)
 
 
+def optional_size(name: str, value: object) -> int:
+    return ALL if value is None else size_of(name, value)
+
+
 def optional_count(name: str, value: object) -> int:
     return ALL if value is None else count_of(name, value)
 

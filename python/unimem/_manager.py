@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
-from ._arguments import count_of, dtype_of, elements_of, shape_of, size_of
+from ._arguments import count_of, dtype_of, elements_of, optional_size, shape_of, size_of
 from ._devices import chosen, default_device, named
 from ._enums import AccessPattern, Location, Placement, number_in
 from ._errors import invalid
@@ -55,9 +55,9 @@ class BlockPool:
         """Gives cached blocks back, the oldest first, until at most so many bytes are cached; returns the bytes given back."""
         return self._native._trim(size_of("keep_bytes", keep_bytes))
 
-    def defragment(self) -> PoolDefragmentation:
-        """Puts free pages side by side. Nothing that is in use moves, and nothing is copied."""
-        return self._native._defragment()
+    def defragment(self, *, max_moved_bytes: int | str | None = None) -> PoolDefragmentation:
+        """Puts free pages side by side, at most so many bytes of them. Nothing that is in use moves, and nothing is copied."""
+        return self._native._defragment(optional_size("max_moved_bytes", max_moved_bytes))
 
     def _repr_html_(self) -> str:
         return self.statistics._repr_html_()
@@ -193,9 +193,14 @@ class MemoryManager:
         that are not about to be used, brings back what is. Contents, and addresses that anybody has, stay as they are."""
         return self._native._optimize(size_of("max_pinned_bytes", max_pinned_bytes), size_of("max_placed_bytes", max_placed_bytes))
 
-    def defragment(self, device: Device | str | None = None) -> PoolDefragmentation:
-        """Brings the free memory of a device together, and moves blocks in use that nobody has an address of."""
-        return self._native._defragment(named(device) or default_device())
+    def defragment(
+        self, device: Device | str | None = None, *, max_moved_bytes: int | str | None = None, max_copied_bytes: int | str | None = None
+    ) -> PoolDefragmentation:
+        """Brings the free memory of a device together, at most so many bytes of it, and moves blocks in use that nobody has an address
+        of, by copies of at most so many bytes."""
+        return self._native._defragment(
+            named(device) or default_device(), optional_size("max_moved_bytes", max_moved_bytes), optional_size("max_copied_bytes", max_copied_bytes)
+        )
 
     def __enter__(self) -> MemoryManager:
         return self

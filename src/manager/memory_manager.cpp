@@ -163,7 +163,7 @@ PoolDefragmentation MemoryManager::defragment(Device& device, DefragmentationLim
   if (pool == nullptr) return {};
   auto const begin = std::chrono::steady_clock::now();
   // What threads keep is no better place for anything before it is united with what lies beside it.
-  auto report = pool->defragment();
+  auto report = pool->defragment(limits);
   auto candidates = state_->residents.survey(device).candidates;
   if (candidates.empty()) return report;
   auto queue = device.create_queue();  // of nobody else's: only the copies are waited for
@@ -176,7 +176,7 @@ PoolDefragmentation MemoryManager::defragment(Device& device, DefragmentationLim
     report.blocks_moved += copied != 0;
   }
   if (report.blocks_moved == 0) return report;
-  auto const after = pool->defragment();
+  auto const after = pool->defragment({.max_moved_bytes = limits.max_moved_bytes - report.bytes_moved, .stop = limits.stop});
   report.bytes_moved += after.bytes_moved;
   report.largest_free_after = after.largest_free_after;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -137,9 +137,9 @@ std::size_t Extents::trim(std::size_t keep) noexcept {
   return arena_.trim(keep > alone_ ? keep - alone_ : 0);
 }
 
-std::size_t Extents::compact() {
+std::size_t Extents::compact(DefragmentationLimits const& limits) {
   auto const books = open();
-  return arena_.gather_all();
+  return arena_.gather_free(limits.max_moved_bytes, limits.stop);
 }
 
 std::size_t Extents::idle() noexcept {

@@ -2,6 +2,7 @@
 
 #include <unimem/device/device.hpp>
 #include <unimem/device/memory.hpp>
+#include <unimem/pool/statistics.hpp>
 
 #include "core/held_over_fork.hpp"
 #include "pool/page_arena.hpp"
@@ -94,9 +95,9 @@ class Extents final : private SlabMemory {
   /// Gives free pages back to the device until at most `keep` bytes are reserved, or none is free. Returns the bytes.
   std::size_t trim(std::size_t keep) noexcept;
 
-  /// Puts all free pages side by side, and returns the bytes that had to move. Throws what the driver throws; then some
-  /// have moved.
-  std::size_t compact();
+  /// Puts free pages side by side, as far as the limits go, and returns the bytes that had to move. Whoever needs pages
+  /// waits meanwhile. Throws what the driver throws; then some have moved.
+  std::size_t compact(DefragmentationLimits const& limits);
 
   /// The most bytes that could have been given back at every moment since this was last asked.
   [[nodiscard]] std::size_t idle() noexcept;

@@ -51,8 +51,8 @@ std::size_t MemoryPool::trim_idle() {
   return core_->trim_idle();
 }
 
-PoolDefragmentation MemoryPool::defragment() {
-  return core_->defragment();
+PoolDefragmentation MemoryPool::defragment(DefragmentationLimits const& limits) {
+  return core_->defragment(limits);
 }
 
 PoolStatistics MemoryPool::statistics() const {

@@ -29,6 +29,7 @@
   FAULT(failed_erasure_missed, "takes a block for overwritten when that has failed")     \
   FAULT(budget_ignored, "keeps every allocation until a limit is reached")               \
   FAULT(peaks_miscounted, "counts what is on its way to the core as in use")             \
+  FAULT(moves_beyond_budget, "moves more free pages than it may")                        \
   FAULT(moves_without_gain, "has blocks moved to places that are no better")
 
 #ifdef UNIMEM_POOL_MUTANTS_ON

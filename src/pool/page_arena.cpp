@@ -160,12 +160,19 @@ Span& PageArena::reserve_addresses(std::size_t bytes) {
 }
 
 Span* PageArena::make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment, End end) {
+  return &serve(*assemble(site, fresh), bytes, alignment, end);
+}
+
+Span* PageArena::assemble(Site site, std::size_t fresh, std::stop_token const& stop) {
   if (site.hole == nullptr) site.hole = &reserve_addresses(site.missing);
   provide_spare_spans();
   auto& growing = begin_growing(site);
   try {
     if (fresh != 0) add_fresh(growing, site.upwards, fresh);
-    for (auto const& piece : pieces_) add_piece(growing, site.upwards, piece);
+    for (auto const& piece : pieces_) {
+      if (stop.stop_requested()) break;
+      add_piece(growing, site.upwards, piece);
+    }
     provide_spare_spans();
   } catch (...) {
     end_growing(growing);
@@ -173,7 +180,7 @@ Span* PageArena::make(Site site, std::size_t fresh, std::size_t bytes, std::size
   }
   counts_.growths += fresh != 0;
   counts_.gathers += !pieces_.empty();
-  return &serve(*end_growing(growing), bytes, alignment, end);
+  return end_growing(growing);
 }
 
 Span& PageArena::begin_growing(Site site) noexcept {

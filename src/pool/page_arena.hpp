@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <vector>
 
 namespace unimem::detail {
@@ -74,9 +75,11 @@ class PageArena {
   /// it throws, changing nothing.
   [[nodiscard]] Span* grow(std::size_t bytes, std::size_t alignment = 1, End end = End::low);
 
-  /// Puts all whole free pages side by side; returns the bytes that were moved for it: 0 if they already lie so. Calls
-  /// the source, and throws what it throws: then some have moved.
-  std::size_t gather_all();
+  /// Puts all whole free pages side by side; returns the bytes that were moved for it: 0 if they already lie so. Moves
+  /// at most `most` bytes: of runs that are put beside a longer one, or beside each other, so that fewer are left each
+  /// time; and no more once `stop` is requested, which is asked before each run. Calls the source, and throws what it
+  /// throws: then some have moved.
+  std::size_t gather_free(std::size_t most = SIZE_MAX, std::stop_token const& stop = {});
 
   /// Makes a used span free.
   void give(Span& span) noexcept;
@@ -144,6 +147,9 @@ class PageArena {
   [[nodiscard]] Site growing_site(std::size_t bytes, std::size_t alignment) const noexcept;
   /// The site for the pieces of the plan, without those that need not move.
   [[nodiscard]] Site gathering_site(std::size_t bytes, std::size_t alignment) noexcept;
+  /// The same for a plan of all runs of which at most `most` bytes may move; takes those out of it that would not gain
+  /// anything, so that it may be left empty.
+  [[nodiscard]] Site site_within(std::size_t most) noexcept;
   [[nodiscard]] Span& reserve_addresses(std::size_t bytes);
 
   [[nodiscard]] Site beside_span(Span& span, std::size_t bytes, std::size_t alignment) const noexcept;
@@ -153,6 +159,9 @@ class PageArena {
   [[nodiscard]] std::size_t moving_bytes() const noexcept;
   [[nodiscard]] Span& last_piece(Span& largest, std::size_t bytes) const noexcept;
   [[nodiscard]] Span* make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment, End end);
+  /// Puts `fresh` bytes and the pieces of the plan there, until `stop` is requested: the free span made of them, null if
+  /// there was no time for any.
+  [[nodiscard]] Span* assemble(Site site, std::size_t fresh, std::stop_token const& stop = {});
 
   // Between these two a span is in no index, so that it can grow step by step while its neighbours change.
   [[nodiscard]] Span& begin_growing(Site site) noexcept;

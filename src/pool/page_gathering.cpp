@@ -21,13 +21,40 @@ Span* PageArena::gather(std::size_t bytes, std::size_t alignment, std::size_t cr
   return make(site, site.missing - moving_bytes(), size, alignment, end);
 }
 
-std::size_t PageArena::gather_all() {
+std::size_t PageArena::gather_free(std::size_t most, std::stop_token const& stop) {
   auto const before = counts_.moved_bytes;
-  auto const found = plan(std::max(free_in_pages_, page_));
+  auto const all = plan(std::max(free_in_pages_, page_));
   if (pieces_.size() < 2) return 0;
-  auto const site = gathering_site(found, 1);
-  give(*make(site, site.missing - moving_bytes(), found, 1, End::low));
+  auto site = gathering_site(all, 1);
+  if (moving_bytes() > most && !UNIMEM_MUTANT(moves_beyond_budget)) {
+    plan(all);
+    site = site_within(most);
+  }
+  if (!pieces_.empty()) static_cast<void>(assemble(site, 0, stop));
   return counts_.moved_bytes - before;
+}
+
+PageArena::Site PageArena::site_within(std::size_t most) noexcept {
+  Site site;
+  auto const all = moving_bytes();
+  auto const stays = std::ranges::find_if(pieces_, [&](Piece const& piece) {
+    auto const joining = std::min(most, all - piece.range.bytes);
+    site = beside_span(*piece.span, piece.range.bytes + joining, 1);
+    return site.span != nullptr;
+  });
+  if (stays != pieces_.end()) pieces_.erase(stays);
+  // Whole runs only: each that moves is one less, so that calls with a limit come to an end as well.
+  auto left = site.span != nullptr ? site.missing : most;
+  std::erase_if(pieces_, [&left](Piece const& piece) {
+    bool const fits = piece.range.bytes <= left;
+    left -= fits ? piece.range.bytes : 0;
+    return !fits;
+  });
+  if (site.span != nullptr) return site;
+  if (pieces_.size() < 2) pieces_.clear();
+  site.missing = moving_bytes();
+  site.hole = pieces_.empty() ? nullptr : holes_.best_fit(site.missing, 1);
+  return site;
 }
 
 Span* PageArena::take_instead_of(Span const& used) {

@@ -104,7 +104,7 @@ class PoolCore {
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
   std::size_t trim_idle() noexcept;
-  [[nodiscard]] PoolDefragmentation defragment();
+  [[nodiscard]] PoolDefragmentation defragment(DefragmentationLimits const& limits);
   [[nodiscard]] PoolStatistics statistics() const;
   [[nodiscard]] PoolFragmentation fragmentation() const;
   [[nodiscard]] std::vector<OutOfMemory::Holder> holders(std::size_t most) const;

@@ -91,7 +91,7 @@ std::size_t PoolCore::trim_idle() noexcept {
   });
 }
 
-PoolDefragmentation PoolCore::defragment() {
+PoolDefragmentation PoolCore::defragment(DefragmentationLimits const& limits) {
   auto const begin = std::chrono::steady_clock::now();
   PoolDefragmentation report;
   report.largest_free_before = fragmentation().largest_free_block;
@@ -100,7 +100,7 @@ PoolDefragmentation PoolCore::defragment() {
     Lock lock{mutex_};
     give_back(lock, free_.take_settled());
     lock.unlock();
-    report.bytes_moved = extents_->compact();
+    report.bytes_moved = extents_->compact(limits);
   }
   report.largest_free_after = fragmentation().largest_free_block;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

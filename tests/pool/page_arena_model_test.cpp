@@ -48,11 +48,19 @@ class ArenaUser {
       ASSERT_EQ(arena_.reserved(), reserved - given);
     } else if (kind == 1) {
       auto const reserved = arena_.reserved(), in_pages = arena_.free_in_pages();
-      arena_.gather_all();
+      arena_.gather_free();
       ASSERT_EQ(arena_.reserved(), reserved);
       ASSERT_EQ(arena_.free_in_pages(), in_pages);
       ASSERT_GE(arena_.largest_free(), in_pages) << "they lie side by side";
-      ASSERT_EQ(arena_.gather_all(), 0U) << "nothing is left to move";
+      ASSERT_EQ(arena_.gather_free(), 0U) << "nothing is left to move";
+    } else if (kind == 2) {
+      auto const reserved = arena_.reserved(), in_pages = arena_.free_in_pages(), before = runs();
+      auto const limit = random() % (in_pages + 1);
+      auto const moved = arena_.gather_free(limit);
+      ASSERT_LE(moved, limit);
+      ASSERT_EQ(arena_.reserved(), reserved);
+      ASSERT_EQ(arena_.free_in_pages(), in_pages);
+      ASSERT_LE(runs(), moved == 0 ? before : before - 1) << "whatever moves leaves less to do";
     } else if (held_.empty() || kind < 52) {
       std::uniform_real_distribution<double> logarithm(std::log(1.0), std::log(static_cast<double>(most)));
       acquire(static_cast<std::size_t>(std::exp(logarithm(random))), std::size_t{1} << random() % 17, random);
@@ -88,6 +96,12 @@ class ArenaUser {
     ASSERT_EQ(arena_.used(), used);
     ASSERT_EQ(arena_.reserved(), source_.live_bytes);
     ASSERT_EQ(arena_.reserved(), source_.behind.size() * source_.page_bytes());
+  }
+
+  [[nodiscard]] std::size_t runs() const {
+    std::size_t sum = 0;
+    arena_.for_each_returnable([&](std::size_t) { ++sum; });
+    return sum;
   }
 
   [[nodiscard]] bool overlap() const {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <stop_token>
 #include <vector>
 
 namespace unimem {
@@ -141,6 +142,29 @@ TEST_F(PageArenaTest, WhatDoesNotSufficeIsRefusedAndNothingMoves) {
   ASSERT_NE(span, nullptr) << "one fresh page makes up for it";
   EXPECT_EQ(source.live_bytes, 9 * page);
   EXPECT_EQ(arena.free(), 0U);
+}
+
+TEST_F(PageArenaTest, GatheringWithinALimitMovesWholeRunsToWhereTheyJoinOthers) {
+  auto const spans = row({5, 1, 3, 1, 2, 1, 1, 1});
+  for (auto const i : {0, 2, 4, 6}) give(*spans[static_cast<std::size_t>(i)]);
+  auto const runs = [&] {
+    std::vector<std::size_t> pages;
+    arena.for_each_returnable([&](std::size_t bytes) { pages.push_back(bytes / page); });
+    arena.validate();
+    return pages;
+  };
+  EXPECT_EQ(arena.gather_free(2 * page), 0U) << "two pages would only lie elsewhere";
+  EXPECT_EQ(arena.gather_free(4 * page), 4 * page) << "three and one";
+  EXPECT_THAT(runs(), ElementsAre(5, 4, 2));
+  EXPECT_EQ(arena.gather_free(4 * page), 2 * page) << "beside the four, which stay";
+  EXPECT_THAT(runs(), ElementsAre(6, 5));
+  EXPECT_EQ(arena.gather_free(4 * page), 0U) << "what is left is longer than that";
+  std::stop_source stop;
+  stop.request_stop();
+  EXPECT_EQ(arena.gather_free(any, stop.get_token()), 0U);
+  EXPECT_THAT(runs(), ElementsAre(6, 5));
+  EXPECT_EQ(arena.gather_free(), 5 * page);
+  EXPECT_THAT(runs(), ElementsAre(11));
 }
 
 TEST_F(PageArenaTest, FreshPagesContinueTheLastFreeSpan) {

@@ -4,6 +4,8 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "pool/pages_pool_fixture.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,47 +28,6 @@ namespace unimem {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
-constexpr std::size_t page = 64 * KiB;
-
-std::span<std::uint64_t> words(Allocation const& block) {
-  return {static_cast<std::uint64_t*>(block.data()), block.size() / 8};
-}
-
-void fill(Allocation const& block, std::uint64_t word) {
-  std::ranges::fill(words(block), word);
-}
-
-bool holds(Allocation const& block, std::uint64_t word) {
-  return std::ranges::count(words(block), word) == static_cast<std::ptrdiff_t>(words(block).size());
-}
-
-std::size_t taken_from(Device& device) {
-  auto const memory = device.memory_info();
-  return memory.total_bytes - memory.free_bytes;
-}
-
-/// A pool over pages of a simulated device of its own, whose books are compared with the device's at the end.
-class PoolOfPages : public ::testing::Test {
- protected:
-  void TearDown() override {
-    if (!pool) return;
-    pool->validate();
-    EXPECT_EQ(pool->statistics().reserved_bytes, taken_from(device));
-    pool.reset();
-    EXPECT_EQ(taken_from(device), 0U);
-  }
-
-  MemoryPool& make(PoolOptions options = {}) {
-    options.backing = PoolBacking::pages;
-    return pool.emplace(device, Location::device, std::move(options));
-  }
-
-  Device& device = make_sim({.memory_bytes = 64 * MiB});
-  std::optional<MemoryPool> pool;
-};
 
 TEST_F(PoolOfPages, FreeMemoryInPiecesServesABlockLargerThanEachOfThem) {
   make({.max_bytes = 32 * MiB});
@@ -268,65 +229,6 @@ TEST(PoolOfPagesInTheLongRun, TakesALittleMoreRatherThanMoveItsPagesForEver) {
   EXPECT_GT(in_the_end, 1 + 1 / 25.0);
   EXPECT_LE(in_the_end, 1 + 1 / 12.0) << "what threads keep included";
   pool.validate();
-}
-
-TEST_F(PoolOfPages, DefragmentingPutsFreePagesSideBySideAndTouchesNothingInUse) {
-  make({.max_bytes = 32 * MiB});
-  std::vector<Allocation> blocks;
-  for (std::uint64_t i = 0; i < 32; ++i) fill(blocks.emplace_back(pool->acquire(MiB)), i);
-  for (std::size_t i = 0; i < 32; i += 2) blocks[i].release();
-  auto const before = pool->fragmentation();
-  EXPECT_EQ(before.total_free, 16 * MiB);
-  EXPECT_EQ(before.largest_free_block, MiB);
-  EXPECT_TRUE(pool->acquire_cached(16 * MiB).empty()) << "what is free lies in pieces";
-
-  auto const report = pool->defragment();
-  EXPECT_EQ(report.largest_free_before, MiB);
-  EXPECT_EQ(report.largest_free_after, 16 * MiB);
-  EXPECT_GE(report.bytes_moved, 14 * MiB);
-  EXPECT_LE(report.bytes_moved, 16 * MiB);
-  EXPECT_EQ(report.blocks_moved, 0U);
-  EXPECT_GT(report.seconds, 0.0);
-  EXPECT_EQ(pool->fragmentation().fragmentation_ratio(), 0.0);
-  EXPECT_EQ(pool->defragment().bytes_moved, 0U) << "it comes to an end";
-  pool->validate();
-
-  auto const large = pool->acquire_cached(16 * MiB);
-  ASSERT_FALSE(large.empty());
-  fill(large, 99);
-  for (std::uint64_t i = 1; i < 32; i += 2) EXPECT_TRUE(holds(blocks[i], i)) << i;
-  EXPECT_EQ(taken_from(device), 32 * MiB) << "nothing was taken for it";
-}
-
-TEST_F(PoolOfPages, DefragmentingLeavesBlocksWithPendingWorkAlone) {
-  auto& slow = make_sim({.memory_bytes = 64 * MiB, .latency = 200ms});
-  MemoryPool busy{slow, Location::device, {.backing = PoolBacking::pages}};
-  auto queue = slow.create_queue();
-  std::vector<std::uint64_t> const source(MiB / 8, 7);
-  std::vector<std::uint64_t> seen(MiB / 8);
-  auto first = busy.acquire(MiB), pending = busy.acquire(MiB), last = busy.acquire(MiB);
-  auto const beside = busy.acquire(MiB);
-  queue.upload(pending.memory(), source.data(), MiB);
-  auto const read = queue.download(seen.data(), pending.memory(), MiB);
-  pending.release(read);
-  first.release();
-  last.release();
-  auto const report = busy.defragment();
-  EXPECT_FALSE(read.ready()) << "nobody waits";
-  EXPECT_EQ(report.largest_free_after, 2 * MiB) << "round the pending one";
-  read.wait();
-  EXPECT_EQ(seen, source);
-  EXPECT_EQ(busy.defragment().largest_free_after, 3 * MiB);
-}
-
-TEST(PoolOfAllocations, HasNothingToDefragment) {
-  MemoryPool pool{make_sim({.memory_bytes = 64 * MiB}), Location::device, {.backing = PoolBacking::allocations}};
-  pool.acquire(3 * MiB).release();
-  pool.acquire(MiB).release();
-  auto const report = pool.defragment();
-  EXPECT_EQ(report.bytes_moved, 0U);
-  EXPECT_EQ(report.largest_free_before, 3 * MiB);
-  EXPECT_EQ(report.largest_free_after, 3 * MiB);
 }
 
 TEST_F(PoolOfPages, WhatLiesIdleForAnIntervalGoesBack) {

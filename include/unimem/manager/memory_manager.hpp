@@ -14,11 +14,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <source_location>
 #include <span>
-#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -63,12 +61,6 @@ struct ManagerOptions {
   PressureOptions pressure{};  ///< where its levels begin
   LeakOptions leaks{};         ///< what is said of memory that is never given back
   SpillOptions spill{};        ///< where host memory goes when there is no more of it
-};
-
-/// How far `MemoryManager::defragment` may go.
-struct DefragmentationLimits {
-  std::size_t max_copied_bytes = std::numeric_limits<std::size_t>::max();  ///< of blocks in use
-  std::stop_token stop{};  ///< asked before each block: what has been moved by then stays moved
 };
 
 /// One (device, location) pair's share of a manager's memory.

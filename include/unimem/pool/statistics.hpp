@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <stop_token>
 
 namespace unimem {
 
@@ -70,6 +72,13 @@ struct PoolFragmentation {
   [[nodiscard]] double fragmentation_ratio() const noexcept {
     return total_free == 0 ? 0.0 : 1.0 - static_cast<double>(largest_free_block) / static_cast<double>(total_free);
   }
+};
+
+/// How far `MemoryPool::defragment` and `MemoryManager::defragment` may go.
+struct DefragmentationLimits {
+  std::size_t max_moved_bytes = std::numeric_limits<std::size_t>::max();   ///< of free pages, by their mappings
+  std::size_t max_copied_bytes = std::numeric_limits<std::size_t>::max();  ///< of blocks in use, by a manager
+  std::stop_token stop{};  ///< asked before each run of pages and each block: what has moved by then stays moved
 };
 
 /// What `MemoryPool::defragment` and `MemoryManager::defragment` have done.
