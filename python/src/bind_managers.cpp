@@ -68,7 +68,8 @@ void bind_managers(nb::module_& m) {
       .def(
           "_defragment",
           [](MemoryManager& self, Device& on, std::size_t max_moved_bytes, std::size_t max_copied_bytes) {
-            DefragmentationLimits const limits{.max_moved_bytes = max_moved_bytes, .max_copied_bytes = max_copied_bytes};
+            DefragmentationLimits const limits{.max_moved_bytes = max_moved_bytes,
+                                               .max_copied_bytes = max_copied_bytes};
             auto const done = unlocked([&] { return self.defragment(on, limits); });
             return record_of(done);
           },

@@ -176,7 +176,8 @@ PoolDefragmentation MemoryManager::defragment(Device& device, DefragmentationLim
     report.blocks_moved += copied != 0;
   }
   if (report.blocks_moved == 0) return report;
-  auto const after = pool->defragment({.max_moved_bytes = limits.max_moved_bytes - report.bytes_moved, .stop = limits.stop});
+  auto const after =
+      pool->defragment({.max_moved_bytes = limits.max_moved_bytes - report.bytes_moved, .stop = limits.stop});
   report.bytes_moved += after.bytes_moved;
   report.largest_free_after = after.largest_free_after;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

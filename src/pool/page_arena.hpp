@@ -159,8 +159,8 @@ class PageArena {
   [[nodiscard]] std::size_t moving_bytes() const noexcept;
   [[nodiscard]] Span& last_piece(Span& largest, std::size_t bytes) const noexcept;
   [[nodiscard]] Span* make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment, End end);
-  /// Puts `fresh` bytes and the pieces of the plan there, until `stop` is requested: the free span made of them, null if
-  /// there was no time for any.
+  /// Puts `fresh` bytes and the pieces of the plan there, until `stop` is requested: the free span made of them, null
+  /// if there was no time for any.
   [[nodiscard]] Span* assemble(Site site, std::size_t fresh, std::stop_token const& stop = {});
 
   // Between these two a span is in no index, so that it can grow step by step while its neighbours change.

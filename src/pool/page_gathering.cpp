@@ -44,7 +44,7 @@ PageArena::Site PageArena::site_within(std::size_t most) noexcept {
   });
   if (stays != pieces_.end()) pieces_.erase(stays);
   // Whole runs only: each that moves is one less, so that calls with a limit come to an end as well.
-  auto left = site.span != nullptr ? site.missing : most;
+  auto left = site.span != nullptr ? std::min(site.missing, most) : most;
   std::erase_if(pieces_, [&left](Piece const& piece) {
     bool const fits = piece.range.bytes <= left;
     left -= fits ? piece.range.bytes : 0;

@@ -13,7 +13,8 @@
 #include <span>
 #include <utility>
 
-// What the tests of pools of pages share: blocks full of one word, and a pool that is compared with its device in the end.
+// What the tests of pools of pages share: blocks full of one word, and a pool that is compared with its device in the
+// end.
 
 namespace unimem {
 

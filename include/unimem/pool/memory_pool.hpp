@@ -153,10 +153,10 @@ class UNIMEM_API MemoryPool {
   /// Puts the free memory of a pool of pages side by side: what is cached is united, and pages that are free as a whole
   /// are moved together by their mappings. No byte in use moves, and nothing is copied; free parts of pages in use stay
   /// where they are (`MemoryManager::defragment` moves blocks in use too). Does not wait for pending work, whose blocks
-  /// stay. What an acquire would have to gather it then finds. Within the limits it moves the longest runs of pages that
-  /// fit in, each to where it makes one with others, so that calls come to an end however little each may move. Threads
-  /// that need pages wait meanwhile. Throws what the driver throws; all that had been moved until then stays moved.
-  /// Where blocks are allocations there is nothing to do.
+  /// stay. What an acquire would have to gather it then finds. Within the limits it moves the longest runs of pages
+  /// that fit in, each to where it makes one with others, so that calls come to an end however little each may move.
+  /// Threads that need pages wait meanwhile. Throws what the driver throws; all that had been moved until then stays
+  /// moved. Where blocks are allocations there is nothing to do.
   PoolDefragmentation defragment(DefragmentationLimits const& limits = {});
 
   [[nodiscard]] PoolStatistics statistics() const;
