@@ -1,6 +1,7 @@
 #include "device/sim/fresh_memory.hpp"
 
 #include <cstring>
+#include <new>
 
 namespace unimem::detail {
 namespace {
@@ -20,9 +21,19 @@ void FreshMemory::add(std::uintptr_t base, std::size_t bytes) {
   fresh_.add({base, base + bytes});
 }
 
-void FreshMemory::remove(std::uintptr_t base, std::size_t bytes) {
+void FreshMemory::remove(std::uintptr_t base, std::size_t bytes) noexcept {
   std::lock_guard const lock{mutex_};
-  fresh_.remove({base, base + bytes});
+  ByteRange const gone{base, base + bytes};
+  try {
+    fresh_.remove(gone);
+  } catch (std::bad_alloc const&) {
+    // It would have made two ranges of one. So nothing is left of the shorter of the two: it counts as touched.
+    auto const around = *fresh_.find(gone.begin);
+    bool const before = gone.begin - around.begin < around.end - gone.end;
+    ByteRange const side = before ? ByteRange{around.begin, gone.begin} : ByteRange{gone.end, around.end};
+    fill(side);
+    fresh_.remove(before ? ByteRange{side.begin, gone.end} : ByteRange{gone.begin, side.end});
+  }
 }
 
 void FreshMemory::move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) {
@@ -54,13 +65,15 @@ ByteRanges FreshMemory::fresh_part(ByteRange range) const {
   return part;
 }
 
+void FreshMemory::fill(ByteRange range) noexcept {
+  std::memset(reinterpret_cast<void*>(range.begin), std::to_integer<int>(poison), range.size());
+}
+
 void FreshMemory::write_poison(ByteRange range) {
   if (!fresh_.intersects(range)) return;
   // The ends of granules may belong to a neighbour: as long as it is fresh too, nobody can tell the difference.
   auto const parts = fresh_part(range);
-  for (auto const part : parts.ranges()) {
-    std::memset(reinterpret_cast<void*>(part.begin), std::to_integer<int>(poison), part.size());
-  }
+  for (auto const part : parts.ranges()) fill(part);
   fresh_.remove(range);
 }
 

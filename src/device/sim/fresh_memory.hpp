@@ -29,8 +29,9 @@ class FreshMemory {
   /// Memory that was just allocated: readable and writable at these addresses.
   void add(std::uintptr_t base, std::size_t bytes);
 
-  /// Memory that is about to go.
-  void remove(std::uintptr_t base, std::size_t bytes);
+  /// Memory that is about to go. Where that takes memory which the host has not, neighbours that were never touched
+  /// either are written to, and need not be remembered.
+  void remove(std::uintptr_t base, std::size_t bytes) noexcept;
 
   /// Memory that is at another address now. Both are multiples of the granule, or the granules' neighbours would be
   /// disturbed.
@@ -44,6 +45,7 @@ class FreshMemory {
 
  private:
   [[nodiscard]] ByteRanges fresh_part(ByteRange range) const;
+  static void fill(ByteRange range) noexcept;
   void write_poison(ByteRange range);
 
   std::mutex mutex_;
