@@ -2,6 +2,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "pool/no_such_memory.hpp"
 #include "pool/pool_conformance.hpp"
 
 #include <gtest/gtest.h>
@@ -41,6 +42,14 @@ INSTANTIATE_TEST_SUITE_P(
                       PoolHome{"sim_pages", []() -> Device& { return make_sim({.memory_bytes = 128 * MiB}); },
                                Location::device, 64 * MiB, PoolBacking::pages}),
     [](auto const& home) { return home.param.name; });
+
+INSTANTIATE_TEST_SUITE_P(
+    Sim, PoolsWhereThereIsNoSuchMemory,
+    ::testing::Values(Nowhere{"host", []() -> Device& { return make_sim({.memory_bytes = MiB}); }, Location::host},
+                      Nowhere{"pinned", []() -> Device& { return make_sim({.memory_bytes = MiB}); }, Location::pinned},
+                      Nowhere{"unified", []() -> Device& { return make_sim({.memory_bytes = MiB}); },
+                              Location::unified}),
+    [](auto const& nowhere) { return nowhere.param.name; });
 
 class PoolOnSimOf : public ::testing::TestWithParam<PoolBacking> {};
 
