@@ -81,7 +81,10 @@ void StreamOrderedBook::check_property(MemoryPool const& pool, std::type_info co
   auto const& device = pool.device();
   auto const location = pool.location();
   bool const for_host = location != Location::device || device.reaches_host_memory();
-  bool const for_device = location == Location::device ? device.backend() == Backend::cuda : location != Location::host;
+  // Locked memory of the host is every GPU's, unified memory its own device's alone.
+  bool const of_cuda = device.backend() == Backend::cuda;
+  bool const for_device =
+      of_cuda ? location != Location::host : location == Location::pinned && device.backend() == Backend::cpu;
   auto const where = [&] { return std::string(device.id()) + " " + std::string(to_string(location)); };
   if (names("host_accessible") && !for_host) {
     throw UnsupportedOperation("CudaResource", where(), "host_accessible is claimed of memory the host cannot reach");

@@ -346,10 +346,12 @@ TEST(CudaResourceWithoutStreams, IsAPoolByAddressAndItsCopiesAreOne) {
 
 TEST(CudaResourceWithoutStreams, ClaimsNothingThatIsNotTrue) {
   MemoryPool host{device("cpu"), Location::host}, pinned{device("cpu"), Location::pinned};
-  MemoryPool simulated{make_sim({.memory_bytes = MiB}), Location::device};
+  MemoryPool simulated{make_sim({.memory_bytes = MiB}), Location::device}, unified{device("cpu"), Location::unified};
   EXPECT_EQ((CudaResource<host_accessible>{host}.statistics().live_allocations), 0U);
   EXPECT_EQ((CudaResource<host_accessible, device_accessible>{pinned}.statistics().live_allocations), 0U);
+  EXPECT_EQ((CudaResource<host_accessible>{unified}.statistics().live_allocations), 0U);
   EXPECT_THROW((CudaResource<device_accessible>{host}), UnsupportedOperation);
+  EXPECT_THROW((CudaResource<device_accessible>{unified}), UnsupportedOperation) << "it is ordinary, pageable memory";
   EXPECT_THROW((CudaResource<host_accessible>{simulated}), UnsupportedOperation);
   EXPECT_THROW((CudaResource<device_accessible>{simulated}), UnsupportedOperation);
 }

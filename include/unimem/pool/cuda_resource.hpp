@@ -68,7 +68,8 @@ template <class... Properties>
 class CudaResource {
  public:
   /// Throws UnsupportedOperation if a property is not true of the pool's memory: `host_accessible` of memory that the
-  /// host does not reach, `device_accessible` of memory that is pageable or of no CUDA device.
+  /// host does not reach, `device_accessible` of memory that is pageable or of no CUDA device, as the unified memory of
+  /// other devices is. Page-locked memory of the cpu device is every CUDA device's.
   explicit CudaResource(MemoryPool& pool, Name name = {}) : CudaResource(pool, pool.device(), name) {}
   CudaResource(MemoryPool& pool, Device& streams_of, Name name = {})
       : book_((detail::StreamOrderedBook::check_property(pool, typeid(Properties)), ...,
