@@ -3,6 +3,7 @@
 #include "device/cuda_fixture.hpp"
 #include "pool/no_such_memory.hpp"
 #include "pool/pool_conformance.hpp"
+#include "pool/pool_home.hpp"
 
 // Every kind of memory that CUDA has, by its stand-in: pages of 2 MiB, allocations, page-locked and managed memory.
 

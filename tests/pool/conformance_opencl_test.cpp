@@ -2,6 +2,7 @@
 
 #include "pool/no_such_memory.hpp"
 #include "pool/pool_conformance.hpp"
+#include "pool/pool_home.hpp"
 
 // Device memory that has no address, each block an object of the driver's; and memory that is the host's as well, by
 // one address, where the driver has fine-grained shared virtual memory. Locked memory is the cpu device's.

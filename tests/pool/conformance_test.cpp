@@ -4,6 +4,7 @@
 
 #include "pool/no_such_memory.hpp"
 #include "pool/pool_conformance.hpp"
+#include "pool/pool_home.hpp"
 
 #include <gtest/gtest.h>
 
