@@ -1,5 +1,6 @@
 #include "buffer/cuda_fixture.hpp"
 
+#include "buffer/buffer_pool_conformance.hpp"
 #include "buffer/driver_conformance.hpp"
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/driver.hpp"
@@ -18,6 +19,11 @@ constexpr std::size_t mebi = std::size_t{1} << 20;
 INSTANTIATE_TEST_SUITE_P(Cuda, OnADriver,
                          ::testing::Values(DriverCase{"first", first_gpu()}, DriverCase{"second", second_gpu()}),
                          driver_case_name);
+
+INSTANTIATE_TEST_SUITE_P(Cuda, BufferPoolConformance,
+                         ::testing::Values(PoolingHome{"cuda", []() -> Device& { return device(first_gpu()); },
+                                                       Location::device}),
+                         pooling_home_name);
 
 using detail::cuda::Context;
 using detail::cuda::Result;
