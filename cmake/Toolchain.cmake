@@ -22,6 +22,9 @@ target_compile_options(unimem_flags INTERFACE
   # GCC 12 sees overlapping copies in `"text" + std::string` once it inlines (its bug 105651).
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>,$<CONFIG:Release>>:-Wno-restrict>
   $<$<BOOL:${UNIMEM_WERROR}>:-Werror>)
+if(CMAKE_UNITY_BUILD)
+  target_compile_options(unimem_flags INTERFACE -Wno-subobject-linkage -Wno-shadow)  # a source is included by another, after others
+endif()
 if(UNIMEM_SANITIZE)
   target_compile_options(unimem_flags INTERFACE -fsanitize=${UNIMEM_SANITIZE} -fno-omit-frame-pointer
                                                 -fno-sanitize-recover=all)

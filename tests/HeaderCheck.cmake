@@ -12,5 +12,6 @@ foreach(header IN LISTS headers)
 endforeach()
 
 add_library(header_check OBJECT ${sources})
+set_target_properties(header_check PROPERTIES UNITY_BUILD OFF)
 target_include_directories(header_check PRIVATE "${PROJECT_SOURCE_DIR}/include" "${PROJECT_BINARY_DIR}/include")
 target_link_libraries(header_check PRIVATE unimem_flags)

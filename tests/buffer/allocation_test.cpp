@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "core/sizes.hpp"
 #include "forked_child.hpp"
 #include "manager/usage_book.hpp"
 
@@ -24,9 +25,6 @@ using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 
 class Allocations : public BufferTest {
  protected:

@@ -4,6 +4,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "core/sizes.hpp"
 #include "forked_child.hpp"
 
 #include <gtest/gtest.h>
@@ -24,7 +25,6 @@
 namespace unimem {
 namespace {
 
-constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
 constexpr std::size_t count = 5000;
 
 using Buffer = UnifiedBuffer<std::uint32_t>;

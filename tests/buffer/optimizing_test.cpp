@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "core/sizes.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -15,8 +16,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 /// A device behind a link as fast as today's, where locked pages pay.
 class Optimizing : public BufferTest {

@@ -2,6 +2,7 @@
 #include <unimem/core/name.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "core/sizes.hpp"
 
 #include <cstdint>
 #include <source_location>
@@ -16,8 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 /// What a line of this file is called.
 std::string at(unsigned line) {

@@ -4,6 +4,8 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 
+#include "core/sizes.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +22,6 @@
 
 namespace unimem::testing {
 
-constexpr std::size_t MiB = std::size_t{1} << 20;
 constexpr std::size_t words = MiB / sizeof(std::uint32_t);
 
 inline std::vector<std::uint32_t> filled(std::uint32_t value) {

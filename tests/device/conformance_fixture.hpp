@@ -77,6 +77,12 @@ using Sizes = std::initializer_list<std::size_t>;
   return bytes;
 }
 
+[[nodiscard]] inline Bytes downloaded(Device& device, DeviceMemory memory) {
+  Bytes bytes(memory.bytes);
+  device.default_queue().download(bytes.data(), memory, memory.bytes).wait();
+  return bytes;
+}
+
 [[nodiscard]] inline Bytes repeated(std::size_t count, unsigned char value) {
   return Bytes(count, std::byte{value});
 }

@@ -1,5 +1,6 @@
 #include <unimem/core/error.hpp>
 
+#include "core/sizes.hpp"
 #include "device/container_tree.hpp"
 #include "device/cpu/container_limit.hpp"
 #include "device/cpu/cpu_device.hpp"
@@ -25,9 +26,6 @@ namespace {
 
 using detail::ContainerLimit;
 using ::testing::HasSubstr;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
-constexpr std::size_t GiB = 1024 * MiB;
 
 class Container : public ::testing::Test {
  protected:

@@ -16,12 +16,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-Bytes downloaded(Device& device, DeviceMemory memory) {
-  Bytes bytes(memory.bytes);
-  device.default_queue().download(bytes.data(), memory, memory.bytes).wait();
-  return bytes;
-}
-
 std::string code_of(Event event) {
   try {
     event.wait();

@@ -60,12 +60,6 @@ std::size_t resident_bytes() {
   return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
-Bytes downloaded(Device& device, DeviceMemory memory) {
-  Bytes bytes(memory.bytes);
-  device.default_queue().download(bytes.data(), memory, memory.bytes).wait();
-  return bytes;
-}
-
 TEST(Sim, IsADiscreteDevice) {
   auto& sim = make_sim({.memory_bytes = 12345});
   EXPECT_EQ(sim.backend(), Backend::sim);

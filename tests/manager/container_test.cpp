@@ -2,6 +2,7 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "core/sizes.hpp"
 #include "device/container_tree.hpp"
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/machine.hpp"
@@ -27,9 +28,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
-constexpr std::size_t GiB = 1024 * MiB;
 
 struct PodTree : ContainerTree {
   PodTree() {

@@ -3,6 +3,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "core/sizes.hpp"
 #include "manager/environment_limits.hpp"
 
 #include <fmt/format.h>
@@ -22,7 +23,6 @@ using detail::EnvironmentLimits;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr std::size_t MiB = std::size_t{1} << 20;
 constexpr auto unlimited = std::numeric_limits<std::size_t>::max();
 
 class LimitsFromOutside : public ::testing::Test {

@@ -5,6 +5,7 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include "core/disk_cache.hpp"
+#include "core/sizes.hpp"
 #include "device/temporary_folder.hpp"
 #include "forked_child.hpp"
 
@@ -32,8 +33,6 @@ using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::Le;
 using ::testing::Not;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 /// Of one link that is measured: a copy that pays for what happens once, and five, of each size.
 constexpr std::uint64_t copies_of_a_measurement = 12;
@@ -305,7 +304,6 @@ TEST_F(MeasuredLinks, AreEstimatedInAChildWhoseParentsThreadWasMeasuring) {
 // ---- Within a manager's limits ---------------------------------------------------------------------------------
 
 TEST_F(MeasuredLinks, OfAManagerAreMeasuredWithWhatItsLimitLeaves) {
-  constexpr std::size_t KiB = 1024;
   auto& sim = make_sim({.memory_bytes = 64 * MiB, .upload_bytes_per_second = 100e6});
   MemoryManager manager({.pools = {.backing = PoolBacking::allocations}, .links = options()});
   manager.set_limit(sim, MiB);
@@ -332,7 +330,6 @@ TEST_F(MeasuredLinks, OfAManagerWhoseLimitIsReachedAreEstimated) {
 }
 
 TEST_F(MeasuredLinks, TakeNoMoreOfTheHostThanItsLimitsLeave) {
-  constexpr std::size_t KiB = 1024;
   auto& sim = make_sim({.download_bytes_per_second = 100e6});
   MemoryManager manager({.pools = {.backing = PoolBacking::allocations}, .links = options()});
   manager.set_limit(sim, Location::pinned, 32 * KiB);

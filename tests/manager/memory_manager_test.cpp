@@ -3,6 +3,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "core/sizes.hpp"
 #include "manager/usage_book.hpp"
 #include "pool/scripted_device.hpp"
 
@@ -24,8 +25,6 @@ using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 /// What acquire threw, if it was OutOfMemory.
 std::optional<OutOfMemory> refusal(MemoryManager& manager, Device& device, std::size_t bytes) {

@@ -2,6 +2,7 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include "core/failing_allocations.hpp"
+#include "core/sizes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +12,6 @@
 
 namespace unimem::testing {
 namespace {
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 TEST(ManagerOutOfMemory, APoolThatCouldNotBeMadeIsWatchedOnceItIs) {
   auto& sim = make_sim({.memory_bytes = 64 * MiB});

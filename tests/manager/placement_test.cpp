@@ -1,6 +1,8 @@
 #include <unimem/core/error.hpp>
 #include <unimem/manager/placement.hpp>
 
+#include "core/sizes.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,9 +14,6 @@ namespace {
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 
 /// A device with memory of its own behind links that are as they are told.
 PlacementMachine behind(double bytes_per_second) {

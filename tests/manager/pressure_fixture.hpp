@@ -3,6 +3,8 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "core/sizes.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +14,6 @@
 #include <vector>
 
 namespace unimem::testing {
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 /// What a callback has heard: "none > moderate" at so many MiB.
 class Diary {

@@ -1,6 +1,7 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "core/sizes.hpp"
 #include "pool/scripted_device.hpp"
 
 #include <gmock/gmock.h>
@@ -23,9 +24,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 
 /// A stand-in for a buffer: holds device memory, gives it back when asked, and notes that it was.
 class Holder final : public Resident {

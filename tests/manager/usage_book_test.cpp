@@ -1,4 +1,5 @@
 #include "manager/usage_book.hpp"
+#include "core/sizes.hpp"
 
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
@@ -29,8 +30,6 @@ namespace unimem::detail {
 namespace {
 
 using ::testing::IsEmpty;
-
-constexpr std::size_t KiB = 1024;
 
 /// Nanoseconds, set by tests.
 std::atomic<std::int64_t> set_time{0};

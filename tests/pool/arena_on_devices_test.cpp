@@ -1,3 +1,4 @@
+#include "core/sizes.hpp"
 #include "pool/page_arena.hpp"
 
 #include <unimem/core/error.hpp>
@@ -23,7 +24,6 @@ namespace {
 using detail::PageArena;
 using detail::Span;
 
-constexpr std::size_t MiB = std::size_t{1} << 20;
 constexpr std::size_t any = SIZE_MAX / 2;
 
 /// A span of host pages, filled with its own word from end to end.

@@ -1,6 +1,8 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -13,8 +15,6 @@
 namespace unimem {
 namespace {
 
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 constexpr std::size_t page = 64 * KiB;
 
 class BetterPlaces : public ::testing::Test {

@@ -7,6 +7,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/cuda.hpp>
 
+#include "core/sizes.hpp"
 #include "device/cuda/driver.hpp"
 #include "device/cuda_fixture.hpp"
 #include "device/gate.hpp"
@@ -40,8 +41,6 @@ static_assert(cuda::mr::async_resource_with<Pinned, cuda::mr::device_accessible,
 static_assert(!cuda::mr::resource_with<OnDevice, cuda::mr::host_accessible>);
 #endif
 static_assert(std::is_copy_constructible_v<OnDevice> && std::is_nothrow_move_constructible_v<OnDevice>);
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 using detail::cuda::Result;
 

@@ -3,6 +3,7 @@
 #include <unimem/device/device.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
 #include "device/gate.hpp"
 
 #include <gmock/gmock.h>
@@ -15,9 +16,6 @@
 #include <vector>
 
 namespace unimem {
-
-inline constexpr std::size_t KiB = 1024;
-inline constexpr std::size_t MiB = 1024 * KiB;
 
 /// A place whose pools are to overwrite what is released.
 struct ErasingHome {

@@ -4,6 +4,7 @@
 #include <unimem/pool/pool_resource.hpp>
 
 #include "core/poison.hpp"
+#include "core/sizes.hpp"
 
 #include <gtest/gtest.h>
 
@@ -16,10 +17,6 @@
 
 namespace unimem {
 namespace {
-
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
-constexpr std::size_t GiB = 1024 * MiB;
 
 #if defined(__SANITIZE_THREAD__)
 constexpr bool slow = true;

@@ -7,6 +7,7 @@
 #include <unimem/pool/pool_keeper.hpp>
 #include <unimem/pool/upstream.hpp>
 
+#include "core/sizes.hpp"
 #include "forked_child.hpp"
 
 #include <gtest/gtest.h>
@@ -33,7 +34,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t KiB = 1024, MiB = 1024 * KiB;
 constexpr int rounds = 60;
 
 struct Case {

@@ -1,6 +1,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
 #include "pool/scripted_device.hpp"
 #include "pool/watched_pages.hpp"
 
@@ -18,8 +19,6 @@
 namespace unimem {
 namespace {
 
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 constexpr std::uint64_t pairs = 1000;
 
 /// What blocks are made of, and the threshold beyond which they go back: threads keep some for themselves only where

@@ -3,6 +3,8 @@
 #include <unimem/pool/memory_pool.hpp>
 #include <unimem/pool/pool_keeper.hpp>
 
+#include "core/sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -17,8 +19,6 @@ namespace unimem {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 class IdlePool : public ::testing::TestWithParam<PoolBacking> {
  protected:

@@ -3,6 +3,7 @@
 #include <unimem/pool/memory_pool.hpp>
 
 #include "core/poison.hpp"
+#include "core/sizes.hpp"
 #include "pool/pool_core.hpp"
 #include "pool/scripted_device.hpp"
 
@@ -20,8 +21,6 @@ namespace unimem {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 static_assert(!std::is_copy_constructible_v<Allocation> && std::is_nothrow_move_constructible_v<Allocation> &&
               std::is_nothrow_move_assignable_v<Allocation> && std::is_nothrow_default_constructible_v<Allocation>);

@@ -1,5 +1,6 @@
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
 #include "pool/scripted_device.hpp"
 
 #include <gtest/gtest.h>
@@ -10,7 +11,6 @@
 namespace unimem {
 namespace {
 
-constexpr std::size_t MiB = std::size_t{1} << 20;
 constexpr auto no_end = std::numeric_limits<std::size_t>::max();
 
 TEST(PoolMarks, AreNeverLeftIfNobodySetsAny) {

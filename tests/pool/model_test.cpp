@@ -1,5 +1,6 @@
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
 #include "pool/scripted_device.hpp"
 
 #include <gtest/gtest.h>
@@ -19,7 +20,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t KiB = 1024;
 constexpr std::size_t capacity = 4096 * KiB;
 
 /// Random operations against an independent account of what a pool owes: bytes from the driver's books, hits from the

@@ -1,4 +1,5 @@
 #include "pool/near_exact.hpp"
+#include "core/sizes.hpp"
 
 #include <unimem/pool/statistics.hpp>
 
@@ -15,8 +16,6 @@ namespace {
 using detail::block_capacity;
 using detail::largest_fit;
 
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
 
 TEST(NearExact, CapacityIsEnoughAndGrowsWithTheRequestForEverySizeUpToEightMebibytes) {

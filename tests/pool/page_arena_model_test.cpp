@@ -1,3 +1,4 @@
+#include "core/sizes.hpp"
 #include "pool/page_arena.hpp"
 
 #include <unimem/core/error.hpp>
@@ -25,8 +26,6 @@ using detail::PageArena;
 using detail::Span;
 using detail::SpanKind;
 
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 constexpr std::size_t page = 64 * KiB;
 
 /// What a pool does with an arena, held against what the source knows: which pages lie behind every span in use.

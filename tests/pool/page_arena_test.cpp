@@ -1,4 +1,5 @@
 #include "pool/page_arena.hpp"
+#include "core/sizes.hpp"
 
 #include <unimem/core/error.hpp>
 
@@ -18,8 +19,6 @@ using detail::PageArena;
 using detail::Span;
 using ::testing::ElementsAre;
 
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 constexpr std::size_t page = 64 * KiB;
 constexpr std::size_t any = SIZE_MAX / 2;
 

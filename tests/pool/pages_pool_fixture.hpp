@@ -4,6 +4,8 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,8 +20,6 @@
 
 namespace unimem {
 
-inline constexpr std::size_t KiB = 1024;
-inline constexpr std::size_t MiB = 1024 * KiB;
 inline constexpr std::size_t page = 64 * KiB;
 
 inline std::span<std::uint64_t> words(Allocation const& block) {

@@ -1,5 +1,6 @@
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
 #include "pool/depots.hpp"
 #include "pool/magazines.hpp"
 #include "pool/near_exact.hpp"
@@ -30,10 +31,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::SizeIs;
-
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
-constexpr std::size_t GiB = 1024 * MiB;
 
 /// Runs `work` on a thread of its own and waits until that has ended.
 template <class Work>

@@ -3,6 +3,8 @@
 #include <unimem/pool/memory_pool.hpp>
 #include <unimem/pool/pool_resource.hpp>
 
+#include "core/sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <sys/wait.h>
@@ -24,8 +26,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::ExitedWithCode;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 class BugsOfPeersAtExit : public ::testing::Test {
  protected:

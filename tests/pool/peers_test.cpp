@@ -2,6 +2,8 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -19,9 +21,6 @@
 
 namespace unimem {
 namespace {
-
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 
 struct Home {
   char const* name;

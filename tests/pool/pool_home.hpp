@@ -6,6 +6,8 @@
 #include <unimem/pool/memory_pool.hpp>
 #include <unimem/pool/upstream.hpp>
 
+#include "core/sizes.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -13,9 +15,6 @@
 #include <vector>
 
 namespace unimem {
-
-inline constexpr std::size_t KiB = 1024;
-inline constexpr std::size_t MiB = 1024 * KiB;
 
 /// A place that pools serve. `most` bounds what the tests take there: page-locked memory is scarce.
 struct PoolHome {

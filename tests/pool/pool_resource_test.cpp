@@ -4,6 +4,8 @@
 #include <unimem/pool/cuda_resource.hpp>
 #include <unimem/pool/pool_resource.hpp>
 
+#include "core/sizes.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -24,9 +26,6 @@ namespace unimem {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 
 class PoolResources : public ::testing::Test {
  protected:

@@ -1,6 +1,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
 #include "pool/scripted_device.hpp"
 #include "pool/watched_pages.hpp"
 
@@ -21,9 +22,6 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::HasSubstr;
-
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 
 /// What acquire threw, if it was OutOfMemory.
 std::optional<OutOfMemory> refusal(MemoryPool& pool, std::size_t bytes, AcquireOptions const& options = {}) {

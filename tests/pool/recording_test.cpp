@@ -3,6 +3,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/replay.hpp>
 
+#include "core/sizes.hpp"
 #include "forked_child.hpp"
 
 #include <gmock/gmock.h>
@@ -33,8 +34,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr std::size_t KiB = 1024;
 
 // What is recorded is decided when a process makes its first pool: every program here is this one, started anew as a
 // disabled test of it.

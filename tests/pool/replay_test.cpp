@@ -1,5 +1,7 @@
 #include <unimem/pool/replay.hpp>
 
+#include "core/sizes.hpp"
+
 #include <unimem/device/sim.hpp>
 
 #include <gmock/gmock.h>
@@ -13,8 +15,6 @@
 
 namespace unimem {
 namespace {
-
-constexpr std::size_t KiB = 1024;
 
 AllocationLog log_of(std::string const& rows) {
   return parse_allocation_log("Thread,Action,Pointer,Size,Stream\n" + rows, "log.csv");

@@ -1,4 +1,5 @@
 #include "pool/slabs.hpp"
+#include "core/sizes.hpp"
 
 #include <unimem/core/error.hpp>
 
@@ -21,8 +22,6 @@ using detail::SlabBlock;
 using detail::SlabMemory;
 using detail::Slabs;
 using ::testing::ElementsAre;
-
-constexpr std::size_t KiB = 1024;
 
 /// Memory that is only addresses, whose provider keeps books.
 class Ledger final : public SlabMemory {

@@ -2,6 +2,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
 #include "pool/scripted_device.hpp"
 
 #include <gtest/gtest.h>
@@ -18,8 +19,6 @@
 namespace unimem {
 namespace {
 
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 constexpr unsigned thread_count = 4;
 
 /// Runs `work(thread)` on all threads at once.

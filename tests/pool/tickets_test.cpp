@@ -1,5 +1,6 @@
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
 #include "pool/scripted_device.hpp"
 
 #include <gmock/gmock.h>
@@ -12,8 +13,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 /// Two queues whose work ends when the test says. The pool goes first, then the queues, then the device.
 class PoolTickets : public ::testing::Test {

@@ -4,6 +4,7 @@
 #include <unimem/pool/memory_pool.hpp>
 #include <unimem/pool/upstream.hpp>
 
+#include "core/sizes.hpp"
 #include "pool/scripted_device.hpp"
 
 #include <gmock/gmock.h>
@@ -31,9 +32,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-constexpr std::size_t KiB = 1024;
-constexpr std::size_t MiB = 1024 * KiB;
 
 /// An upstream over the heap that keeps books: what comes back must be what was given, once. Thread-safe but for its
 /// hooks, which are set before threads start.

@@ -5,6 +5,7 @@
 #include <unimem/manager/memory_manager.hpp>
 #include <unimem/report/json.hpp>
 
+#include "core/sizes.hpp"
 #include "device/temporary_folder.hpp"
 #include "forked_child.hpp"
 #include "manager/usage_book.hpp"
@@ -24,8 +25,6 @@ namespace unimem {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
 
 // What is reported is decided when a process starts: every program here is this one, started anew as a disabled test of
 // it.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unimem/device/memory.hpp>
+
 #include "device/opencl/api.hpp"
 #include "device/process_end.hpp"
 
@@ -40,5 +42,10 @@ using MemoryHandle = Handle<cl_mem, &Api::clReleaseMemObject>;
 using ProgramHandle = Handle<cl_program, &Api::clReleaseProgram>;
 using KernelHandle = Handle<cl_kernel, &Api::clReleaseKernel>;
 using EventHandle = Handle<cl_event, &Api::clReleaseEvent>;
+
+/// The object behind device memory of an OpenCL device.
+[[nodiscard]] inline cl_mem object_of(DeviceMemory memory) noexcept {
+  return reinterpret_cast<cl_mem>(memory.object);
+}
 
 }  // namespace unimem::detail::opencl

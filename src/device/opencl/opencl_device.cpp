@@ -15,13 +15,6 @@
 #include <utility>
 
 namespace unimem::detail::opencl {
-namespace {
-
-cl_mem object_of(DeviceMemory memory) noexcept {
-  return reinterpret_cast<cl_mem>(memory.object);
-}
-
-}  // namespace
 
 OpenClDevice::OpenClDevice(std::string id, Hardware hardware, OpenClOptions options)
     : Device(Backend::opencl, std::move(id)), hardware_(std::move(hardware)), options_(options) {

@@ -17,10 +17,6 @@
 namespace unimem::detail::opencl {
 namespace {
 
-cl_mem object_of(DeviceMemory memory) noexcept {
-  return reinterpret_cast<cl_mem>(memory.object);
-}
-
 /// Bytes into a row, rows, and layers: what OpenCL calls an origin, or a region.
 using Position = std::array<std::size_t, 3>;
 
