@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "core/sizes.hpp"
 #include "device/gate.hpp"
 
 #include <array>
@@ -13,8 +14,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::UnorderedElementsAre;
-
-constexpr std::size_t mebi = std::size_t{1} << 20;
 
 /// `sim` and `other` reach each other; `island` reaches nobody, and nobody is asked to reach it.
 class BetweenDevices : public BufferTest {
@@ -36,8 +35,8 @@ class BetweenDevices : public BufferTest {
 
   [[nodiscard]] std::string name(Device& device) const { return std::string(device.id()); }
 
-  Device& island = make_sim({.memory_bytes = 64 * mebi, .peer = false});
-  Device& islet = make_sim({.memory_bytes = 64 * mebi, .peer = false});
+  Device& island = make_sim({.memory_bytes = 64 * MiB, .peer = false});
+  Device& islet = make_sim({.memory_bytes = 64 * MiB, .peer = false});
 };
 
 TEST_F(BetweenDevices, DevicesThatReachEachOtherCopyDirectly) {
@@ -58,7 +57,7 @@ TEST_F(BetweenDevices, DevicesThatReachEachOtherCopyDirectly) {
 
 TEST_F(BetweenDevices, DevicesThatDoNotAreServedThroughTheHostInChunks) {
   // Two and a half staging blocks and a tail.
-  auto const count = 10 * mebi / 4 + 3;
+  auto const count = 10 * MiB / 4 + 3;
   auto buffer = only_on(island, count);
   auto const up = buffer.statistics().host_to_device_bytes;
   EXPECT_EQ(device_bytes(buffer, islet), counting(count));
@@ -137,15 +136,15 @@ TEST_F(BetweenDevices, ACopyOfABufferGoesToWhereTheTargetIsAtHome) {
 TEST_F(BetweenDevices, WindowsKeepTheirOffsetsDirectlyAndThroughTheHost) {
   for (auto const& [from, to] : {std::pair{&sim, &other}, {&island, &islet}}) {
     SCOPED_TRACE(name(*from));
-    auto const count = 3 * mebi;  // 12 MiB: the window spans several chunks
+    auto const count = 3 * MiB;  // 12 MiB: the window spans several chunks
     auto source = only_on(*from, count);
     auto target = only_on(*to, count, 5'000'000);
-    copy(source.slice(11, 2 * mebi + 5), target.slice(777, 2 * mebi + 5));
+    copy(source.slice(11, 2 * MiB + 5), target.slice(777, 2 * MiB + 5));
     auto expected = counting(count, 5'000'000);
-    std::iota(expected.begin() + 777, expected.begin() + 777 + 2 * mebi + 5, 11U);
+    std::iota(expected.begin() + 777, expected.begin() + 777 + 2 * MiB + 5, 11U);
     EXPECT_TRUE(device_bytes(target, *to) == expected);
     EXPECT_TRUE(target.to_vector() == expected);
-    EXPECT_EQ(target.statistics().device_to_device_bytes, (2 * mebi + 5) * 4);
+    EXPECT_EQ(target.statistics().device_to_device_bytes, (2 * MiB + 5) * 4);
     EXPECT_TRUE(source.to_vector() == counting(count));
   }
 }
@@ -209,7 +208,7 @@ TEST_F(BetweenDevices, MigrationsAreListedLinkByLink) {
 TEST_F(BetweenDevices, LaterWorkOnEitherDeviceWaitsForTheCopyBetweenThem) {
   for (auto const& [from, to] : {std::pair{&sim, &other}, {&island, &islet}}) {
     SCOPED_TRACE(name(*from));
-    auto const count = 6 * mebi / 4;
+    auto const count = 6 * MiB / 4;
     auto buffer = only_on(*from, count);
     auto queue_there = to->create_queue(), queue_here = from->create_queue();
     std::optional<Gate> gate{from->default_queue()};
@@ -278,18 +277,18 @@ TEST_F(BetweenDevices, WithoutRoomForTheTargetNothingChanges) {
 }
 
 TEST_F(BetweenDevices, WithoutHostMemoryForTheChunksNothingHasMoved) {
-  auto const count = 10 * mebi / 4;
+  auto const count = 10 * MiB / 4;
   auto source = only_on(island, count), target = only_on(islet, count, 99);
   // Room for one staging block, which is pinned, and no second, be it pageable.
   auto& host = device("cpu");
   manager.cleanup();
-  manager.pool(host, Location::pinned).set_max_bytes(6 * mebi);
-  manager.pool(host, Location::host).set_max_bytes(3 * mebi);
+  manager.pool(host, Location::pinned).set_max_bytes(6 * MiB);
+  manager.pool(host, Location::host).set_max_bytes(3 * MiB);
   auto const before = moved(island.transfers());
   EXPECT_THROW(copy(source, target), OutOfMemory);
   EXPECT_EQ(moved(island.transfers()), before);
   EXPECT_EQ(target.statistics().device_to_device_bytes, 0U);
-  manager.pool(host, Location::host).set_max_bytes(64 * mebi);
+  manager.pool(host, Location::host).set_max_bytes(64 * MiB);
   EXPECT_TRUE(target.to_vector() == counting(count, 99)) << "the target is as it was";
   copy(source, target);
   EXPECT_TRUE(target.to_vector() == counting(count));

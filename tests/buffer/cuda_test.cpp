@@ -2,6 +2,7 @@
 
 #include "buffer/buffer_pool_conformance.hpp"
 #include "buffer/driver_conformance.hpp"
+#include "core/sizes.hpp"
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/driver.hpp"
 
@@ -13,8 +14,6 @@ namespace unimem::testing {
 namespace {
 
 using ::testing::Each;
-
-constexpr std::size_t mebi = std::size_t{1} << 20;
 
 INSTANTIATE_TEST_SUITE_P(Cuda, OnADriver,
                          ::testing::Values(DriverCase{"first", first_gpu()}, DriverCase{"second", second_gpu()}),
@@ -93,7 +92,7 @@ TEST_F(CudaBuffers, GpusThatDoNotAreServedThroughTheHostInChunks) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   standin_control().set_peer(0, 1, false);
   standin_control().set_peer(1, 0, false);
-  auto const count = 10 * mebi / 4 + 3;  // two and a half chunks and a tail
+  auto const count = 10 * MiB / 4 + 3;  // two and a half chunks and a tail
   auto buffer = synchronized(first, count);
   add(first.default_queue(), buffer.slice(0), 7);
   auto const up = calls("cuMemcpyHtoDAsync"), down = calls("cuMemcpyDtoHAsync");
@@ -195,7 +194,7 @@ TEST_F(CudaBuffers, DestroyingABufferDoesNotWaitForTheWorkThatUsesIt) {
 
 TEST_F(CudaBuffers, EveryQueueGoesBehindTheWorkOfARecycledBlocksEarlierOwner) {
   // There is room for one only, whatever a pool makes of it.
-  constexpr std::size_t count = mebi, half = count / 2;
+  constexpr std::size_t count = MiB, half = count / 2;
   manager->pool(first, Location::device).set_max_bytes(4 * count);
   std::array queues{first.create_queue(), first.create_queue(), first.create_queue()};
   std::optional<Gate> gate{queues[0]};
@@ -233,7 +232,7 @@ TEST_F(CudaBuffers, AWorkingSetLargerThanTheGpuRuns) {
     for (auto& buffer : buffers) {
       add(small.default_queue(), buffer.slice(0, 10), 100);
       auto const info = small.memory_info();
-      EXPECT_LE(info.total_bytes - info.free_bytes, mebi);
+      EXPECT_LE(info.total_bytes - info.free_bytes, MiB);
     }
   }
   EXPECT_GT(manager->statistics().reclaims, 0U);
@@ -253,7 +252,7 @@ TEST_F(CudaBuffers, AWorkingSetLargerThanTheGpuRuns) {
 TEST_F(CudaBuffers, WhatOtherProcessesHoldIsNoRoomAndOurBuffersMakeWay) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   // The GPU itself says that it is full; the library's own limit is far off.
-  standin_control().set_used_by_others(0, 255 * mebi);
+  standin_control().set_used_by_others(0, 255 * MiB);
   std::vector<UnifiedBuffer<std::uint32_t>> buffers;
   for (std::uint32_t i = 0; i < 4; ++i) {
     buffers.emplace_back(100'000, on(first));
@@ -264,7 +263,7 @@ TEST_F(CudaBuffers, WhatOtherProcessesHoldIsNoRoomAndOurBuffersMakeWay) {
 }
 
 TEST_F(CudaBuffers, SlicesKeepTheirOffsetsOnBothGpusAndBetweenThem) {
-  auto const count = 3 * mebi / 4;
+  auto const count = 3 * MiB / 4;
   auto source = synchronized(first, count);
   UnifiedBuffer<std::uint32_t> target(count, on(second));
   target.copy_from(counting(count, 5'000'000));
@@ -381,7 +380,7 @@ TEST_F(CudaBuffers, OppositeCopiesFromTwoThreadsDoNotDeadlock) {
 }
 
 TEST_F(CudaBuffers, TheyTravelAmongGpusSimulatedDevicesAndTheCpu) {
-  auto& sim = make_sim({.memory_bytes = mebi});
+  auto& sim = make_sim({.memory_bytes = MiB});
   auto& cpu = device("cpu");
   auto buffer = synchronized(first, 1000);
   auto expected = counting(1000);

@@ -1,5 +1,6 @@
 #include "buffer/cuda_fixture.hpp"
 
+#include "core/sizes.hpp"
 #include "device/cuda/cuda_device.hpp"
 
 #include <atomic>
@@ -10,8 +11,6 @@
 
 namespace unimem::testing {
 namespace {
-
-constexpr std::size_t mebi = std::size_t{1} << 20;
 
 using detail::cuda::Result;
 
@@ -37,8 +36,8 @@ TEST_F(CudaTransfers, PinnedBuffersAreTheDriversAndMoveWhileTheCallHasLongReturn
   auto options = on(first);
   options.pinned = true;
   auto const registered = standin_control().live().registered;
-  UnifiedBuffer<std::uint32_t> buffer(mebi, options);
-  buffer.copy_from(counting(mebi));
+  UnifiedBuffer<std::uint32_t> buffer(MiB, options);
+  buffer.copy_from(counting(MiB));
   EXPECT_TRUE(buffer.is_pinned());
   EXPECT_EQ(standin_control().live().registered, registered + 1);
   buffer.allocate(true, true);
@@ -55,8 +54,8 @@ TEST_F(CudaTransfers, PinnedBuffersAreTheDriversAndMoveWhileTheCallHasLongReturn
     EXPECT_FALSE(down.ready());
   }));
   down.wait();
-  EXPECT_TRUE(buffer.to_vector() == counting(mebi, 9));
-  EXPECT_EQ(moved(buffer.statistics()), (Moved{4 * mebi, 1, 4 * mebi, 1}));
+  EXPECT_TRUE(buffer.to_vector() == counting(MiB, 9));
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{4 * MiB, 1, 4 * MiB, 1}));
 }
 
 TEST_F(CudaTransfers, AHundredScatteredEditsAreOneCommandOfTheDriver) {
@@ -105,7 +104,7 @@ TEST_F(CudaTransfers, LargePageableCopiesGoThroughFourChunksAndReturnAtOnce) {
   manager.emplace();
   for (auto const chunks : {1, 3, 4, 9}) {
     SCOPED_TRACE(chunks);
-    auto const words = static_cast<std::size_t>(chunks) * mebi - 17;
+    auto const words = static_cast<std::size_t>(chunks) * MiB - 17;
     UnifiedBuffer<std::uint32_t> buffer(words, on(staged));
     buffer.copy_from(counting(words));
     auto const up = calls("cuMemcpyHtoDAsync"), down = calls("cuMemcpyDtoHAsync");
@@ -122,7 +121,7 @@ TEST_F(CudaTransfers, LargePageableCopiesGoThroughFourChunksAndReturnAtOnce) {
     EXPECT_EQ(buffer.statistics().staged_copies, 2U);
     EXPECT_EQ(moved(buffer.statistics()), (Moved{words * 4, 1, words * 4, 1}));
   }
-  EXPECT_LE(manager->pool(device("cpu"), Location::pinned).statistics().peak_reserved_bytes, 4 * 4 * mebi);
+  EXPECT_LE(manager->pool(device("cpu"), Location::pinned).statistics().peak_reserved_bytes, 4 * 4 * MiB);
 }
 
 TEST_F(CudaTransfers, StagedDownloadsOneAfterTheOtherKeepTheirBytesApart) {
@@ -131,7 +130,7 @@ TEST_F(CudaTransfers, StagedDownloadsOneAfterTheOtherKeepTheirBytesApart) {
   manager.reset();
   before = InUse::now();
   manager.emplace();
-  auto const words = mebi / 2;
+  auto const words = MiB / 2;
   for (int round = 0; round < 20; ++round) {
     UnifiedBuffer<std::uint32_t> one(words, on(staged)), other(words, on(staged));
     set(staged.default_queue(), one.slice(0), 1);
@@ -149,9 +148,9 @@ TEST_F(CudaTransfers, StagedDownloadsOneAfterTheOtherKeepTheirBytesApart) {
 TEST(CudaStaging, IsTheDefaultWhereThereAreThreadsToFillTheChunks) {
   EXPECT_EQ(detail::cuda::staging_by_default(1), std::nullopt);
   EXPECT_EQ(detail::cuda::staging_by_default(3), std::nullopt);
-  EXPECT_EQ(detail::cuda::staging_by_default(4), 4 * mebi);
-  EXPECT_EQ(detail::cuda::staging_by_default(64), 4 * mebi);
-  EXPECT_EQ(device("cuda:0,staging=7MiB").staging_threshold(), 7 * mebi) << "what is said counts";
+  EXPECT_EQ(detail::cuda::staging_by_default(4), 4 * MiB);
+  EXPECT_EQ(detail::cuda::staging_by_default(64), 4 * MiB);
+  EXPECT_EQ(device("cuda:0,staging=7MiB").staging_threshold(), 7 * MiB) << "what is said counts";
 }
 
 TEST_F(CudaTransfers, AnUploadOfPageableMemoryThatIsStillBeingWrittenWaitsForTheWriter) {
@@ -177,7 +176,7 @@ TEST_F(CudaTransfers, AnUploadOfPageableMemoryThatIsStillBeingWrittenWaitsForThe
 TEST_F(CudaTransfers, PageableBuffersAreRegisteredWithNobody) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto const registered = standin_control().live().registered;
-  auto const buffer = synchronized(first, mebi);
+  auto const buffer = synchronized(first, MiB);
   EXPECT_FALSE(buffer.is_pinned());
   EXPECT_EQ(standin_control().live().registered, registered);
 }
@@ -202,7 +201,7 @@ TEST_F(CudaTransfers, LargePageableCopiesAreStagedThroughRegisteredBlocks) {
   warm_up(staging);
   before = InUse::now();
   auto const registered = InUse::now().registered;
-  auto const count = 9 * mebi / 4 + 3;
+  auto const count = 9 * MiB / 4 + 3;
   {
     UnifiedBuffer<std::uint32_t> buffer(count, on(staging));
     buffer.copy_from(counting(count));

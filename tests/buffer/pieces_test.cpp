@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "core/sizes.hpp"
 #include "device/gate.hpp"
 
 #include <algorithm>
@@ -17,11 +18,11 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-constexpr std::size_t kibi = 1024, mebi = kibi * kibi, page = 4 * kibi;
+constexpr std::size_t page = 4 * KiB;
 
 class Pieces : public BufferTest {
  protected:
-  static constexpr std::size_t count = 100, stride = 128 * kibi, bytes = count * stride;  // too far apart to be merged
+  static constexpr std::size_t count = 100, stride = 128 * KiB, bytes = count * stride;  // too far apart to be merged
 
   [[nodiscard]] BufferOptions on_batcher(bool pinned) {
     auto options = on_sim();
@@ -74,7 +75,7 @@ class Pieces : public BufferTest {
 
   [[nodiscard]] PoolStatistics pinned() { return manager.pool(device("cpu"), Location::pinned).statistics(); }
 
-  Device& batcher = make_sim({.memory_bytes = 64 * mebi, .batches = true});
+  Device& batcher = make_sim({.memory_bytes = 64 * MiB, .batches = true});
 };
 
 TEST_F(Pieces, AreOneCommandAndAsManyCopiesAsTheyAre) {
@@ -99,7 +100,7 @@ TEST_F(Pieces, AreOneCommandAndAsManyCopiesAsTheyAre) {
       buffer.core().validate();
     }
   }
-  EXPECT_LE(pinned().peak_active_bytes, bytes + 8 * mebi + page) << "a copy of any size passes through two blocks";
+  EXPECT_LE(pinned().peak_active_bytes, bytes + 8 * MiB + page) << "a copy of any size passes through two blocks";
 }
 
 TEST_F(Pieces, ComeHomeTheSameWay) {
@@ -126,7 +127,7 @@ TEST_F(Pieces, OfPageableMemoryThatAreFewAreNotWorthGathering) {
 }
 
 TEST_F(Pieces, WithoutPinnedMemoryGoDirectlyAndAreCounted) {
-  manager.pool(device("cpu"), Location::pinned).set_max_bytes(kibi);
+  manager.pool(device("cpu"), Location::pinned).set_max_bytes(KiB);
   auto buffer = settled(false);
   auto const expected = scatter(buffer, 1);
   buffer.sync_to_device();
@@ -189,8 +190,8 @@ TEST_F(Pieces, GoBehindWhatIsAtWorkOnThemAndHoldUpWhatComesBehind) {
                            });
     };
     // Between the pieces nothing has to wait.
-    read(64 * kibi, beside).wait();
-    EXPECT_TRUE(std::equal(beside.begin(), beside.end(), expected.begin() + 64 * kibi));
+    read(64 * KiB, beside).wait();
+    EXPECT_TRUE(std::equal(beside.begin(), beside.end(), expected.begin() + 64 * KiB));
     EXPECT_FALSE(sent.ready());
     auto const in_a_piece = read(stride + 1, seen);
     EXPECT_FALSE(in_a_piece.ready());
@@ -220,7 +221,7 @@ TEST_F(Pieces, OfPageableMemoryMayBeWrittenAgainOnceTheyAreGathered) {
 
 TEST_F(Pieces, TheirTimeIsCountedOnce) {
   // 41 ms for the bytes, 10 ms for a command: not slow enough to make one copy of all.
-  Device& slow = make_sim({.memory_bytes = 64 * mebi,
+  Device& slow = make_sim({.memory_bytes = 64 * MiB,
                            .upload_bytes_per_second = 1e7,
                            .latency = std::chrono::milliseconds{10},
                            .batches = true});

@@ -1,17 +1,17 @@
 #include "buffer/buffer_fixture.hpp"
 
+#include "core/sizes.hpp"
+
 #include <algorithm>
 
 namespace unimem::testing {
 namespace {
 
-constexpr std::size_t kibi = 1024, gibi = std::size_t{1} << 30;
-
 class SmallWrites : public BufferTest {
  protected:
-  static constexpr std::size_t page = 4 * kibi, count = 1000;
+  static constexpr std::size_t page = 4 * KiB, count = 1000;
 
-  Device& large = make_sim({.memory_bytes = 2 * gibi});
+  Device& large = make_sim({.memory_bytes = 2 * GiB});
 };
 
 TEST_F(SmallWrites, AThousandScatteredPagesOfAGigabyteMoveExactlyThemselves) {
@@ -20,17 +20,17 @@ TEST_F(SmallWrites, AThousandScatteredPagesOfAGigabyteMoveExactlyThemselves) {
 #endif
   auto options = on_sim();
   options.device = &large;
-  UnifiedBuffer<std::byte> buffer(gibi, options);
+  UnifiedBuffer<std::byte> buffer(GiB, options);
   std::ignore = buffer.host_view();
   buffer.sync_to_device();
-  ASSERT_EQ(moved(large.transfers()), (Moved{gibi, 1, 0, 0}));
-  constexpr auto stride = gibi / count / page * page;
+  ASSERT_EQ(moved(large.transfers()), (Moved{GiB, 1, 0, 0}));
+  constexpr auto stride = GiB / count / page * page;
   for (std::size_t i = 0; i < count; ++i) {
     std::ranges::fill(buffer.host(i * stride, page), static_cast<std::byte>(i % 251));
   }
   buffer.sync_to_device();
   EXPECT_EQ(buffer.state(), BufferState::synchronized);
-  EXPECT_EQ(moved(buffer.statistics()), (Moved{gibi + count * page, 1 + count, 0, 0})) << "those 4 MiB";
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{GiB + count * page, 1 + count, 0, 0})) << "those 4 MiB";
   EXPECT_EQ(moved(large.transfers()), moved(buffer.statistics()));
   auto const lease = std::as_const(buffer).device_view();
   auto queue = large.create_queue();
@@ -45,7 +45,7 @@ TEST_F(SmallWrites, AThousandScatteredPagesOfAGigabyteMoveExactlyThemselves) {
 TEST_F(SmallWrites, AThousandAdjacentPagesMoveOnce) {
   auto options = on_sim();
   options.device = &large;
-  UnifiedBuffer<std::byte> buffer(gibi, options);
+  UnifiedBuffer<std::byte> buffer(GiB, options);
   // A device's rubbish is the data until somebody writes, so that nothing but the pages has to move.
   std::ignore = buffer.device_view();
   // Not in their order: neighbours are neighbours whoever came first.
@@ -70,9 +70,9 @@ TEST_F(SmallWrites, AGapIsCopiedAlongWhereThatIsCheaperThanAnotherCommand) {
   struct Case {
     std::size_t gap, copies;
   };
-  for (auto const& [gap, copies] : {Case{0, 1}, Case{page, 1}, Case{76 * kibi, 1}, Case{80 * kibi, 2}}) {
+  for (auto const& [gap, copies] : {Case{0, 1}, Case{page, 1}, Case{76 * KiB, 1}, Case{80 * KiB, 2}}) {
     SCOPED_TRACE(gap);
-    UnifiedBuffer<std::byte> buffer(1024 * kibi, on_sim());
+    UnifiedBuffer<std::byte> buffer(1024 * KiB, on_sim());
     buffer.fill(std::byte{1});
     buffer.sync_to_device();
     auto const before = buffer.statistics();
@@ -82,7 +82,7 @@ TEST_F(SmallWrites, AGapIsCopiedAlongWhereThatIsCheaperThanAnotherCommand) {
     auto const after = buffer.statistics();
     EXPECT_EQ(after.host_to_device_copies - before.host_to_device_copies, copies);
     EXPECT_EQ(after.host_to_device_bytes - before.host_to_device_bytes, 2 * page + (copies == 1 ? gap : 0));
-    std::vector<std::byte> expected(1024 * kibi, std::byte{1});
+    std::vector<std::byte> expected(1024 * KiB, std::byte{1});
     std::fill_n(expected.begin(), page, std::byte{2});
     std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(page + gap), page, std::byte{3});
     EXPECT_EQ(device_bytes(buffer, sim), expected);

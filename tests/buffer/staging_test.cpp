@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "core/sizes.hpp"
 #include "device/gate.hpp"
 
 #include <array>
@@ -15,9 +16,8 @@ namespace {
 
 using Bytes = std::vector<std::uint8_t>;
 
-constexpr std::size_t mebi = std::size_t{1} << 20;
-constexpr std::size_t threshold = mebi;
-constexpr std::size_t chunk = 4 * mebi;
+constexpr std::size_t threshold = MiB;
+constexpr std::size_t chunk = 4 * MiB;
 
 /// A device whose pageable copies of more than a mebibyte are staged. No test has more than 8 MiB pinned at a time:
 /// more is refused to ordinary users of most systems.
@@ -57,7 +57,7 @@ class Staged : public BufferTest {
 
   [[nodiscard]] PoolStatistics pinned() { return manager.pool(device("cpu"), Location::pinned).statistics(); }
 
-  Device& stager = make_sim({.memory_bytes = 64 * mebi, .staging_threshold = threshold});
+  Device& stager = make_sim({.memory_bytes = 64 * MiB, .staging_threshold = threshold});
 };
 
 TEST_F(Staged, LargeCopiesPassThroughPinnedChunksInBothDirections) {
@@ -100,40 +100,40 @@ TEST_F(Staged, LargeCopiesPassThroughPinnedChunksInBothDirections) {
 }
 
 TEST_F(Staged, WindowsKeepTheirOffsets) {
-  UnifiedBuffer<std::uint8_t> buffer(12 * mebi, on_stager());
-  auto expected = pattern(12 * mebi);
+  UnifiedBuffer<std::uint8_t> buffer(12 * MiB, on_stager());
+  auto expected = pattern(12 * MiB);
   buffer.copy_from(expected);
   buffer.sync_to_device();
-  constexpr std::size_t first = 100'003, count = 9 * mebi + 7;
+  constexpr std::size_t first = 100'003, count = 9 * MiB + 7;
   std::ranges::fill(buffer.host(first, count), std::uint8_t{7});
   std::fill_n(expected.begin() + first, count, std::uint8_t{7});
   buffer.slice(first, count).sync_to_device();
-  EXPECT_EQ(moved(buffer.statistics()), (Moved{12 * mebi + count, 2, 0, 0}));
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{12 * MiB + count, 2, 0, 0}));
   EXPECT_TRUE(device_bytes(buffer, stager) == expected);
   bump(stager.default_queue(), buffer.slice(first + 11, count)).wait();
   for (auto i = first + 11; i < first + 11 + count; ++i) ++expected[i];
   EXPECT_TRUE(buffer.to_vector() == expected);
   EXPECT_EQ(buffer.statistics().staged_copies, 3U);
-  EXPECT_EQ(moved(buffer.statistics()), (Moved{12 * mebi + count, 2, count, 1}));
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{12 * MiB + count, 2, count, 1}));
 }
 
 TEST_F(Staged, OtherDevicesAndPinnedMemoryAreServedDirectly) {
-  UnifiedBuffer<std::uint8_t> elsewhere(3 * mebi, on_sim());
+  UnifiedBuffer<std::uint8_t> elsewhere(3 * MiB, on_sim());
   elsewhere.fill(1);
   elsewhere.sync_to_device();
   EXPECT_EQ(elsewhere.statistics().staged_copies + elsewhere.statistics().unstaged_copies, 0U);
 
   auto options = on_stager();
   options.pinned = true;
-  UnifiedBuffer<std::uint8_t> buffer(3 * mebi, options);
+  UnifiedBuffer<std::uint8_t> buffer(3 * MiB, options);
   buffer.fill(2);
   ASSERT_TRUE(buffer.is_pinned());
   buffer.sync_to_device();
   EXPECT_EQ(buffer.statistics().staged_copies + buffer.statistics().unstaged_copies, 0U);
-  EXPECT_EQ(moved(stager.transfers()), (Moved{3 * mebi, 1, 0, 0}));
-  EXPECT_TRUE(device_bytes(buffer, stager) == Bytes(3 * mebi, 2));
+  EXPECT_EQ(moved(stager.transfers()), (Moved{3 * MiB, 1, 0, 0}));
+  EXPECT_TRUE(device_bytes(buffer, stager) == Bytes(3 * MiB, 2));
 
-  auto memory = pattern(3 * mebi);
+  auto memory = pattern(3 * MiB);
   for (auto const location : {Location::pinned, Location::host}) {
     auto wrapped = manager.wrap(memory.data(), memory.size(), location, Ownership::borrow());
     wrapped.sync_to_device(stager);
@@ -149,7 +149,7 @@ TEST_F(Staged, NothingWaitsThatDidNotWaitBefore) {
   auto queue = stager.create_queue(), behind = stager.create_queue();
   std::optional<Gate> gate{queue};
   auto const arrived = buffer.prefetch(queue);
-  auto const used = bump(behind, buffer.slice(5 * mebi, mebi));
+  auto const used = bump(behind, buffer.slice(5 * MiB, MiB));
   auto const brought_back = buffer.sync_to_host_async();
   EXPECT_FALSE(arrived.ready());
   EXPECT_FALSE(used.ready()) << "it needs what is on its way";
@@ -157,25 +157,25 @@ TEST_F(Staged, NothingWaitsThatDidNotWaitBefore) {
   EXPECT_EQ(stager.transfers().host_to_device_copies, 0U);
   gate.reset();
   auto expected = data;
-  for (auto i = 5 * mebi; i < 6 * mebi; ++i) ++expected[i];
+  for (auto i = 5 * MiB; i < 6 * MiB; ++i) ++expected[i];
   EXPECT_TRUE(buffer.to_vector() == expected);
   EXPECT_TRUE(device_bytes(buffer, stager) == expected);
-  EXPECT_EQ(moved(buffer.statistics()), (Moved{bytes, 1, mebi, 1}));
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{bytes, 1, MiB, 1}));
 }
 
 TEST_F(Staged, TheHostMayWriteAgainWhenTheLastChunkHasLeftIt) {
-  auto buffer = filled(2 * mebi);
-  auto const data = pattern(2 * mebi);
+  auto buffer = filled(2 * MiB);
+  auto const data = pattern(2 * MiB);
   auto queue = stager.create_queue();
   std::optional<Gate> gate{queue};
   auto const arrived = buffer.prefetch(queue);
-  Bytes const next(mebi, 9);
+  Bytes const next(MiB, 9);
   buffer.copy_from_async(next, 0).wait();
   EXPECT_FALSE(arrived.ready()) << "what was read is on its way, the memory is free";
   gate.reset();
   arrived.wait();
   auto expected = data;
-  std::fill_n(expected.begin(), mebi, std::uint8_t{9});
+  std::fill_n(expected.begin(), MiB, std::uint8_t{9});
   EXPECT_TRUE(buffer.to_vector() == expected);
   EXPECT_TRUE(device_bytes(buffer, stager) == expected);
 }
@@ -212,7 +212,7 @@ TEST_F(Staged, AQueuesCopiesShareTwoBlocksHoweverManyAreOnTheirWay) {
 }
 
 TEST_F(Staged, AQueueThatIsHeldUpHoldsUpNoOther) {
-  constexpr std::size_t bytes = 2 * mebi;  // one block each
+  constexpr std::size_t bytes = 2 * MiB;  // one block each
   auto held = stager.create_queue(), free = stager.create_queue();
   auto first = filled(bytes, 1), second = filled(bytes, 2);
   std::optional<Gate> gate{held};
@@ -244,7 +244,7 @@ TEST_F(Staged, WithoutPinnedMemoryCopiesGoDirectlyAndAreCounted) {
 }
 
 TEST_F(Staged, WhereAllPinnedMemoryIsOnItsWayNobodyWaitsForIt) {
-  constexpr std::size_t bytes = 2 * mebi;
+  constexpr std::size_t bytes = 2 * MiB;
   manager.pool(device("cpu"), Location::pinned).set_max_bytes(chunk);
   auto held = stager.create_queue(), free = stager.create_queue();
   auto first = filled(bytes, 1), second = filled(bytes, 2);

@@ -3,6 +3,7 @@
 
 #include <unimem/device/cuda.hpp>
 
+#include "core/sizes.hpp"
 #include "device/cuda_fixture.hpp"
 #include "device/gate.hpp"
 #include "device/pieces.hpp"
@@ -25,7 +26,7 @@ using detail::cuda::PieceWay;
 using detail::cuda::Result;
 using detail::cuda::way_of_pieces;
 
-constexpr std::size_t kibi = 1024, page = 4 * kibi;
+constexpr std::size_t page = 4 * KiB;
 
 TEST(PieceWays, SuitThePieces) {
   using By = PieceWay::By;
@@ -38,8 +39,8 @@ TEST(PieceWays, SuitThePieces) {
            Case{{.count = 1000, .bytes = 1000 * page}, By::kernel, By::single_copies},
            Case{{.count = 63, .bytes = 63 * page, .driver_batches = true}, By::batch, By::batch},
            Case{{.count = 63, .bytes = 63 * page}, By::single_copies, By::single_copies},
-           Case{{.count = 1000, .bytes = 1000 * 28 * kibi, .driver_batches = true}, By::batch, By::batch},
-           Case{{.count = 1000, .bytes = 1000 * 28 * kibi - 1, .driver_batches = true}, By::kernel, By::batch},
+           Case{{.count = 1000, .bytes = 1000 * 28 * KiB, .driver_batches = true}, By::batch, By::batch},
+           Case{{.count = 1000, .bytes = 1000 * 28 * KiB - 1, .driver_batches = true}, By::kernel, By::batch},
            Case{{.count = 1000, .bytes = 1000 * page, .moves = Moves::download, .driver_batches = true},
                 By::batch,
                 By::batch},

@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 
+#include "core/sizes.hpp"
 #include "device/cuda_fixture.hpp"
 
 #include <algorithm>
@@ -16,8 +17,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-constexpr std::size_t mebi = std::size_t{1} << 20;
 
 void set(char const* name, char const* value) {
   setenv(name, value, 1);
@@ -61,13 +60,13 @@ TEST(VisibleGpus, OfAPartitionedGpuAreTheInstanceThatIsNamed) {
   set("CUDA_VISIBLE_DEVICES", "MIG-12");
   EXPECT_THAT(gpus(), ElementsAre("Stand-in GPU MIG 2"));
   auto& instance = device("cuda:0");
-  EXPECT_EQ(instance.info().total_bytes, 64 * mebi) << "its share of the memory";
-  EXPECT_EQ(instance.memory_info().total_bytes, 64 * mebi);
-  auto const block = instance.allocate(48 * mebi, Location::device);
-  EXPECT_EQ(instance.memory_info().free_bytes, 16 * mebi);
-  EXPECT_THROW(static_cast<void>(instance.allocate(17 * mebi, Location::device)), OutOfMemory);
+  EXPECT_EQ(instance.info().total_bytes, 64 * MiB) << "its share of the memory";
+  EXPECT_EQ(instance.memory_info().total_bytes, 64 * MiB);
+  auto const block = instance.allocate(48 * MiB, Location::device);
+  EXPECT_EQ(instance.memory_info().free_bytes, 16 * MiB);
+  EXPECT_THROW(static_cast<void>(instance.allocate(17 * MiB, Location::device)), OutOfMemory);
   instance.release(block, Location::device);
-  EXPECT_EQ(instance.memory_info().free_bytes, 64 * mebi);
+  EXPECT_EQ(instance.memory_info().free_bytes, 64 * MiB);
 }
 
 TEST(VisibleGpus, OfAPartitionedGpuAreTheFirstInstanceWhereNoneIsNamed) {
@@ -78,15 +77,15 @@ TEST(VisibleGpus, OfAPartitionedGpuAreTheFirstInstanceWhereNoneIsNamed) {
 TEST(MemoryOfGpus, WhatOtherProcessesHoldIsNotFree) {
   set("UNIMEM_CUDA_STANDIN_CAPACITY", "268435456");
   auto& gpu = device("cuda:0");
-  auto const total = 256 * mebi;
+  auto const total = 256 * MiB;
   EXPECT_EQ(gpu.memory_info().free_bytes, total);
-  standin_control().set_used_by_others(0, 100 * mebi);
-  EXPECT_EQ(gpu.memory_info().free_bytes, total - 100 * mebi);
+  standin_control().set_used_by_others(0, 100 * MiB);
+  EXPECT_EQ(gpu.memory_info().free_bytes, total - 100 * MiB);
   EXPECT_EQ(gpu.memory_info().total_bytes, total) << "the limit is what it was";
-  auto const block = gpu.allocate(50 * mebi, Location::device);
-  EXPECT_EQ(gpu.memory_info().free_bytes, total - 150 * mebi);
+  auto const block = gpu.allocate(50 * MiB, Location::device);
+  EXPECT_EQ(gpu.memory_info().free_bytes, total - 150 * MiB);
   standin_control().set_used_by_others(0, 0);
-  EXPECT_EQ(gpu.memory_info().free_bytes, total - 50 * mebi);
+  EXPECT_EQ(gpu.memory_info().free_bytes, total - 50 * MiB);
   gpu.release(block, Location::device);
   EXPECT_EQ(gpu.memory_info().free_bytes, total);
 }
@@ -94,12 +93,12 @@ TEST(MemoryOfGpus, WhatOtherProcessesHoldIsNotFree) {
 TEST(MemoryOfGpus, OfALimitedDeviceIsTheSmallerOfWhatIsLeftOfEither) {
   set("UNIMEM_CUDA_STANDIN_CAPACITY", "268435456");
   auto& gpu = device("cuda:0,memory=64MiB");
-  EXPECT_EQ(gpu.memory_info().free_bytes, 64 * mebi);
-  standin_control().set_used_by_others(0, 100 * mebi);
-  EXPECT_EQ(gpu.memory_info().free_bytes, 64 * mebi) << "there is more than that left";
-  standin_control().set_used_by_others(0, 236 * mebi);
-  EXPECT_EQ(gpu.memory_info().free_bytes, 20 * mebi);
-  EXPECT_EQ(gpu.memory_info().total_bytes, 64 * mebi);
+  EXPECT_EQ(gpu.memory_info().free_bytes, 64 * MiB);
+  standin_control().set_used_by_others(0, 100 * MiB);
+  EXPECT_EQ(gpu.memory_info().free_bytes, 64 * MiB) << "there is more than that left";
+  standin_control().set_used_by_others(0, 236 * MiB);
+  EXPECT_EQ(gpu.memory_info().free_bytes, 20 * MiB);
+  EXPECT_EQ(gpu.memory_info().total_bytes, 64 * MiB);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
 #include "manager/usage_book.hpp"
-#include "core/sizes.hpp"
 
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 
+#include "core/sizes.hpp"
 #include "forked_child.hpp"
 
 #include <unistd.h>

@@ -1,4 +1,3 @@
-#include "core/sizes.hpp"
 #include "pool/page_arena.hpp"
 
 #include <unimem/core/error.hpp>
@@ -6,6 +5,8 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/queue.hpp>
 #include <unimem/device/sim.hpp>
+
+#include "core/sizes.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

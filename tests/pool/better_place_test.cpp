@@ -2,6 +2,7 @@
 #include <unimem/pool/memory_pool.hpp>
 
 #include "core/sizes.hpp"
+#include "pool/page_size.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,8 +15,6 @@
 
 namespace unimem {
 namespace {
-
-constexpr std::size_t page = 64 * KiB;
 
 class BetterPlaces : public ::testing::Test {
  protected:

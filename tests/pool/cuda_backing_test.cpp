@@ -2,6 +2,7 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sizes.hpp"
 #include "device/cuda_fixture.hpp"
 
 #include <cstddef>
@@ -14,8 +15,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr std::size_t mebi = std::size_t{1} << 20;
-
 TEST(AllocatorOfAGpu, SaysWhatPoolsAreMadeOf) {
   setenv("UNIMEM_CUDA_STANDIN_DEVICES", "5", 1);
   setenv("UNIMEM_CUDA_STANDIN_CAPACITY", "4294967296", 1);
@@ -24,8 +23,8 @@ TEST(AllocatorOfAGpu, SaysWhatPoolsAreMadeOf) {
     auto const block = pool.acquire(1);
     return pool.statistics().reserved_bytes;
   };
-  EXPECT_EQ(reserved_for_one_byte("cuda:0"), 2 * mebi);
-  EXPECT_EQ(reserved_for_one_byte("cuda:1,allocator=pages"), 2 * mebi);
+  EXPECT_EQ(reserved_for_one_byte("cuda:0"), 2 * MiB);
+  EXPECT_EQ(reserved_for_one_byte("cuda:1,allocator=pages"), 2 * MiB);
   EXPECT_EQ(reserved_for_one_byte("cuda:2,allocator=plain"), 256U);
   EXPECT_EQ(reserved_for_one_byte("cuda:3,allocator=async"), 256U);
   EXPECT_EQ(reserved_for_one_byte("cuda:4,memory=500MiB"), 256U) << "of 250 pages one would be felt";

@@ -1,7 +1,8 @@
 #include "pool/near_exact.hpp"
-#include "core/sizes.hpp"
 
 #include <unimem/pool/statistics.hpp>
+
+#include "core/sizes.hpp"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,9 @@
-#include "core/sizes.hpp"
 #include "pool/page_arena.hpp"
 
 #include <unimem/core/error.hpp>
 
+#include "core/sizes.hpp"
+#include "pool/page_size.hpp"
 #include "pool/scripted_pages.hpp"
 
 #include <gtest/gtest.h>
@@ -25,8 +26,6 @@ namespace {
 using detail::PageArena;
 using detail::Span;
 using detail::SpanKind;
-
-constexpr std::size_t page = 64 * KiB;
 
 /// What a pool does with an arena, held against what the source knows: which pages lie behind every span in use.
 class ArenaUser {

@@ -1,8 +1,9 @@
 #include "pool/page_arena.hpp"
-#include "core/sizes.hpp"
 
 #include <unimem/core/error.hpp>
 
+#include "core/sizes.hpp"
+#include "pool/page_size.hpp"
 #include "pool/scripted_pages.hpp"
 
 #include <gmock/gmock.h>
@@ -19,7 +20,6 @@ using detail::PageArena;
 using detail::Span;
 using ::testing::ElementsAre;
 
-constexpr std::size_t page = 64 * KiB;
 constexpr std::size_t any = SIZE_MAX / 2;
 
 /// An arena on pages that the test watches; everything is validated after every step.

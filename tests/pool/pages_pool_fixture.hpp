@@ -5,6 +5,7 @@
 #include <unimem/pool/memory_pool.hpp>
 
 #include "core/sizes.hpp"
+#include "pool/page_size.hpp"
 
 #include <gtest/gtest.h>
 
@@ -19,8 +20,6 @@
 // end.
 
 namespace unimem {
-
-inline constexpr std::size_t page = 64 * KiB;
 
 inline std::span<std::uint64_t> words(Allocation const& block) {
   return {static_cast<std::uint64_t*>(block.data()), block.size() / 8};

@@ -1,7 +1,8 @@
 #include "pool/slabs.hpp"
-#include "core/sizes.hpp"
 
 #include <unimem/core/error.hpp>
+
+#include "core/sizes.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
