@@ -11,6 +11,7 @@
 #include <unimem/core/made_once.hpp>
 #include <unimem/core/name.hpp>
 #include <unimem/core/size.hpp>
+#include <unimem/core/stack.hpp>
 #include <unimem/core/version.hpp>
 
 #include <unimem/device/advice.hpp>

@@ -1,4 +1,5 @@
 #include <unimem/core/size.hpp>
+#include <unimem/core/stack.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/manager/usage.hpp>
 

@@ -3,6 +3,7 @@
 #include <unimem/core/log.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "core/stack.hpp"
 #include "manager/manager_state.hpp"
 
 #include <unistd.h>
@@ -21,10 +22,7 @@ namespace {
 
 /// Asked before anything is made.
 ManagerOptions checked(ManagerOptions options) {
-  if (options.leaks.stacks.every != 0 && !can_capture_stacks()) {
-    throw UnsupportedOperation("capturing stacks", "this build of unimem",
-                               "libbacktrace was not found when it was built");
-  }
+  detail::require_stacks(options.leaks.stacks);
   return options;
 }
 

@@ -2,8 +2,8 @@
 
 #include <unimem/device/device.hpp>
 
+#include "core/stack.hpp"
 #include "manager/forked_locks.hpp"
-#include "manager/stack.hpp"
 #include "manager/usage_shards.hpp"
 
 #include <algorithm>
@@ -50,7 +50,7 @@ void add_up(UsageCounts& sum, UsageCounts const& more) noexcept {
 
 UsageBook::UsageBook(StackOptions const& stacks, Clock clock)
     : clock_(clock == nullptr ? coarse_clock : clock),
-      stack_every_(stacks.every),
+      stacks_(stacks),
       shards_(std::make_unique<UsageShard[]>(shard_count)),  // NOLINT(modernize-avoid-c-arrays)
       held_(HeldOverFork::Order::records, {[this](HeldOverFork::Deadline deadline) { return hold_over_fork(deadline); },
                                            [this](bool) { let_go_after_fork(); }}) {
@@ -118,7 +118,7 @@ UsageBook::Line& UsageBook::line_of(UsageKey const& key) {
 }
 
 void UsageBook::enter(UsageEntry& entry, UsageKey const& key, std::size_t bytes, std::uint64_t buffer) {
-  if (stack_every_ != 0 && entered_.fetch_add(1, std::memory_order_relaxed) % stack_every_ == 0) {
+  if (sampler_.is_due(stacks_)) {
     entry.stack_ = std::make_unique<std::vector<std::uintptr_t>>(capture_stack());
   }
   entry.since_ = now();

@@ -6,6 +6,7 @@
 #include <unimem/manager/usage.hpp>
 
 #include "core/held_over_fork.hpp"
+#include "core/stack.hpp"
 
 #include <array>
 #include <atomic>
@@ -204,9 +205,9 @@ class UsageBook {
   void let_go_after_fork() noexcept;
 
   Clock const clock_;
-  std::size_t const stack_every_;
-  std::atomic<std::uint64_t> entered_{0};  ///< counted only where stacks are sampled
-  std::unique_ptr<UsageShard[]> shards_;   // NOLINT(modernize-avoid-c-arrays): of a fixed number, and never moved
+  StackOptions const stacks_;
+  StackSampler sampler_;
+  std::unique_ptr<UsageShard[]> shards_;  // NOLINT(modernize-avoid-c-arrays): of a fixed number, and never moved
 
   /// Guards the lines and places, which are there until the end. Never taken while a shard is held.
   mutable std::mutex mutex_;

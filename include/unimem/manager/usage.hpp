@@ -2,6 +2,7 @@
 
 #include <unimem/core/export.hpp>
 #include <unimem/core/name.hpp>
+#include <unimem/core/stack.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/manager/placement.hpp>
 
@@ -84,17 +85,5 @@ struct LeakReport {
   /// below it where there is one, at most `most` of them. Nothing at all if nothing is live.
   [[nodiscard]] UNIMEM_API std::string text(std::size_t most = 100) const;
 };
-
-/// What is captured of each allocation of buffers.
-struct StackOptions {
-  /// Every how many-th allocation's stack is captured: 1 all, 0 none. Capturing takes microseconds, each.
-  std::size_t every = 0;
-};
-
-/// Whether the library was built with what captures stacks.
-[[nodiscard]] UNIMEM_API bool can_capture_stacks() noexcept;
-
-/// A call of a captured stack in words, as far as the program's symbols tell: "solve() at solver.cpp:12".
-[[nodiscard]] UNIMEM_API std::string describe_address(std::uintptr_t address);
 
 }  // namespace unimem

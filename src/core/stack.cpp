@@ -1,11 +1,14 @@
-#include "manager/stack.hpp"
+#include "core/stack.hpp"
 
-#include <unimem/manager/usage.hpp>
+#include <unimem/core/error.hpp>
 
 #include <fmt/format.h>
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 // Where lint looks with another compiler than the one that builds there is no such header.
 #if defined(UNIMEM_BACKTRACE) && __has_include(<backtrace.h>)
@@ -21,8 +24,6 @@ namespace unimem {
 #ifdef UNIMEM_HAS_STACKS
 
 namespace {
-
-constexpr std::size_t most_calls = 64;
 
 /// What cannot be found out is not said.
 void nothing_known(void* /*data*/, char const* /*message*/, int /*number*/) {}
@@ -48,18 +49,21 @@ std::string demangled(char const* name) {
 
 }  // namespace
 
-std::vector<std::uintptr_t> detail::capture_stack() {
-  std::vector<std::uintptr_t> calls;
-  calls.reserve(most_calls);
+std::size_t detail::capture_stack(std::span<std::uintptr_t> calls) noexcept {
+  struct Taken {
+    std::span<std::uintptr_t> calls;
+    std::size_t count = 0;
+  } taken{calls};
+  if (calls.empty()) return 0;
   backtrace_simple(
       symbols(), 1,
       [](void* data, std::uintptr_t address) {
-        auto& found = *static_cast<std::vector<std::uintptr_t>*>(data);
-        if (address != UINTPTR_MAX) found.push_back(address);  // which stands for the end
-        return found.size() == most_calls ? 1 : 0;
+        auto& so_far = *static_cast<Taken*>(data);
+        if (address != UINTPTR_MAX) so_far.calls[so_far.count++] = address;  // which stands for the end
+        return so_far.count == so_far.calls.size() ? 1 : 0;
       },
-      nothing_known, &calls);
-  return calls;
+      nothing_known, &taken);
+  return taken.count;
 }
 
 bool can_capture_stacks() noexcept {
@@ -96,8 +100,8 @@ std::string describe_address(std::uintptr_t address) {
 
 #else
 
-std::vector<std::uintptr_t> detail::capture_stack() {
-  return {};
+std::size_t detail::capture_stack(std::span<std::uintptr_t> /*calls*/) noexcept {
+  return 0;
 }
 
 bool can_capture_stacks() noexcept {
@@ -109,5 +113,34 @@ std::string describe_address(std::uintptr_t address) {
 }
 
 #endif
+
+namespace detail {
+
+std::vector<std::uintptr_t> capture_stack() {
+  CallStack stack;
+  stack.capture();
+  return {stack.calls().begin(), stack.calls().end()};
+}
+
+std::unique_ptr<Trail> begin_trail() {
+  auto trail = std::make_unique<Trail>();
+  trail->acquired.capture();
+  return trail;
+}
+
+std::string describe_calls(std::string_view what, std::span<std::uintptr_t const> calls) {
+  if (calls.empty()) return {};
+  auto text = fmt::format("\n  {}", what);
+  for (auto const address : calls) text += fmt::format("\n      {}", describe_address(address));
+  return text;
+}
+
+void require_stacks(StackOptions const& stacks) {
+  if (stacks.every == 0 || can_capture_stacks()) return;
+  throw UnsupportedOperation("capturing stacks", "this build of unimem",
+                             "libbacktrace was not found when it was built");
+}
+
+}  // namespace detail
 
 }  // namespace unimem
