@@ -23,6 +23,7 @@ namespace {
 /// Asked before anything is made.
 ManagerOptions checked(ManagerOptions options) {
   detail::require_stacks(options.leaks.stacks);
+  detail::require_stacks(options.pools.stacks);
   return options;
 }
 

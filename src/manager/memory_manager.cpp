@@ -56,6 +56,7 @@ MemoryPool& MemoryManager::pool(Device& device, Location location) {
   if (found == state_->pools.end()) {
     auto options = state_->options.pools;
     options.max_bytes = state_->first_limit(home, location);
+    if (options.stacks.every == 0) options.stacks = state_->options.leaks.stacks;
     found = state_->pools.emplace(key, std::make_unique<MemoryPool>(home, location, std::move(options))).first;
     try {
       state_->pressure->watch(*found->second);

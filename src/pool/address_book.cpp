@@ -4,6 +4,7 @@
 #include <unimem/core/log.hpp>
 
 #include "core/held_over_fork.hpp"
+#include "core/stack.hpp"
 #include "pool/address_table.hpp"
 
 #include <fmt/format.h>
@@ -12,6 +13,7 @@
 #include <atomic>
 #include <bit>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -28,6 +30,12 @@ struct alignas(64) Shard {
   std::size_t live_bytes = 0;
 };
 
+/// Why an address is not taken back, and what is known of whoever had what is there.
+struct Refusal {
+  char const* why;
+  Trail trail{};
+};
+
 }  // namespace
 
 struct AddressBook::Inside {
@@ -35,6 +43,8 @@ struct AddressBook::Inside {
   char const* what;
   Name name;
   std::array<Shard, std::size_t{1} << shard_bits> shards{};
+  StackOptions const stacks{pool.stacks()};
+  StackSampler sampler{};
   std::atomic<std::uint64_t> refused{0};
   std::list<HeldOverFork> held{};
 
@@ -51,6 +61,38 @@ struct AddressBook::Inside {
   [[nodiscard]] std::string title() const {
     auto const quoted = name.empty() ? std::string{} : fmt::format(" '{}'", name.view());
     return fmt::format("{}{} on {} {}", what, quoted, pool.device().id(), to_string(pool.location()));
+  }
+
+  /// What does not fit what is at an address, if anything is. With the shard's lock.
+  [[nodiscard]] static Refusal judge(Shard const& shard, AddressTable::Entry const* entry, std::uintptr_t address,
+                                     std::size_t bytes) noexcept {
+    auto const with = [](char const* why, std::unique_ptr<Trail> const& trail) {
+      return trail == nullptr ? Refusal{why} : Refusal{why, *trail};
+    };
+    if (entry == nullptr) {
+      auto const* const taken = shard.table.taken_lately(address);
+      return taken == nullptr ? Refusal{"it was not handed out here"} : with("it was given back already", taken->trail);
+    }
+    if (entry->bytes != bytes) return with("it was handed out with another size", entry->trail);
+    return with("it was handed out with another alignment", entry->trail);
+  }
+
+  /// Counts and reports it.
+  void refuse(void const* address, std::size_t bytes, std::size_t alignment, char const* why,
+              Trail const& trail) noexcept {
+    refused.fetch_add(1, std::memory_order_relaxed);  // a count alone
+    CallStack here;
+    if (stacks.every != 0) here.capture();
+    try {
+      auto text = fmt::format("{}: deallocate({}, {} bytes, alignment {}) refused: {}", title(), fmt::ptr(address),
+                              bytes, alignment, why);
+      text += describe_calls("acquired by", trail.acquired.calls());
+      text += describe_calls("released first by", trail.released.calls());
+      text += describe_calls("refused to", here.calls());
+      log(LogLevel::error, text);
+    } catch (std::exception const&) {
+      log(LogLevel::error, why);
+    }
   }
 };
 
@@ -83,10 +125,11 @@ void* AddressBook::acquire(std::size_t bytes, std::size_t alignment, Queue* queu
   if (address == nullptr) {
     throw UnsupportedOperation("memory by its address", inside.title(), "memory of this device has none");
   }
+  auto trail = inside.sampler.is_due(inside.stacks) ? begin_trail() : nullptr;
   auto const key = reinterpret_cast<std::uintptr_t>(address);
   auto& shard = inside.shard(key);
   std::lock_guard const lock{shard.mutex};
-  shard.table.put({key, bytes, alignment, std::move(block)});
+  shard.table.put({key, bytes, alignment, std::move(block), std::move(trail)});
   shard.live_bytes += bytes;
   return address;
 }
@@ -94,34 +137,22 @@ void* AddressBook::acquire(std::size_t bytes, std::size_t alignment, Queue* queu
 void AddressBook::release(void* address, std::size_t bytes, std::size_t alignment, Event last_use) noexcept {
   auto const key = reinterpret_cast<std::uintptr_t>(address);
   auto& shard = inside_->shard(key);
-  Allocation block;
-  char const* refusal = nullptr;
-  {
-    std::lock_guard const lock{shard.mutex};
-    auto* const entry = shard.table.find(key);
-    if (entry == nullptr) {
-      refusal = shard.table.was_taken_lately(key) ? "it was given back already" : "it was not handed out here";
-    } else if (entry->bytes != bytes) {
-      refusal = "it was handed out with another size";
-    } else if (entry->alignment != alignment) {
-      refusal = "it was handed out with another alignment";
-    } else {
-      block = shard.table.take(*entry);
-      shard.live_bytes -= bytes;
-    }
+  std::unique_lock lock{shard.mutex};
+  auto* const entry = shard.table.find(key);
+  if (entry == nullptr || entry->bytes != bytes || entry->alignment != alignment) {
+    auto const refusal = Inside::judge(shard, entry, key, bytes);
+    lock.unlock();
+    return inside_->refuse(address, bytes, alignment, refusal.why, refusal.trail);
   }
-  if (refusal != nullptr) return refuse(address, bytes, alignment, refusal);
+  if (entry->trail != nullptr) entry->trail->released.capture();
+  auto block = shard.table.take(*entry);
+  shard.live_bytes -= bytes;
+  lock.unlock();
   block.release(last_use);
 }
 
 void AddressBook::refuse(void const* address, std::size_t bytes, std::size_t alignment, char const* why) noexcept {
-  inside_->refused.fetch_add(1, std::memory_order_relaxed);  // a count alone
-  try {
-    log(LogLevel::error, fmt::format("{}: deallocate({}, {} bytes, alignment {}) refused: {}", inside_->title(),
-                                     fmt::ptr(address), bytes, alignment, why));
-  } catch (std::exception const&) {
-    log(LogLevel::error, why);
-  }
+  inside_->refuse(address, bytes, alignment, why, {});
 }
 
 MemoryPool& AddressBook::pool() const noexcept {

@@ -2,10 +2,12 @@
 
 #include <unimem/pool/allocation.hpp>
 
-#include <algorithm>
+#include "core/stack.hpp"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -29,7 +31,17 @@ class AddressTable {
     std::size_t bytes = 0;       ///< as asked for
     std::size_t alignment = 0;
     Allocation block;
+    std::unique_ptr<Trail> trail{};  ///< null: not captured
   };
+
+  /// What is remembered of one that was taken out.
+  struct Taken {
+    std::uintptr_t address = 0;  ///< 0: none has been yet
+    std::unique_ptr<Trail> trail{};
+  };
+
+  /// How many of those are remembered.
+  static constexpr std::size_t most_taken = 32;
 
   /// The address must not be in the table. Throws std::bad_alloc, with the block given back and nothing changed.
   void put(Entry entry) {
@@ -49,7 +61,7 @@ class AddressTable {
   /// Takes out what `find` has found.
   [[nodiscard]] Allocation take(Entry& found) noexcept {
     auto block = std::move(found.block);
-    taken_[takes_++ % taken_.size()] = found.address;
+    taken_[takes_++ % most_taken] = {found.address, std::move(found.trail)};
     auto gap = static_cast<std::size_t>(&found - places_.data());
     for (auto at = next(gap); places_[at].address != 0; at = next(at)) {
       // One whose home lies behind the gap, counting round the end, would not be found in front of it.
@@ -64,9 +76,14 @@ class AddressTable {
     return block;
   }
 
-  /// Whether the address was among the last to be taken out: a hint for reports.
-  [[nodiscard]] bool was_taken_lately(std::uintptr_t address) const noexcept {
-    return address != 0 && std::ranges::find(taken_, address) != taken_.end();
+  /// The last time that the address was taken out, if it is among the last that were: for reports. Else null.
+  [[nodiscard]] Taken const* taken_lately(std::uintptr_t address) const noexcept {
+    if (address == 0) return nullptr;
+    for (auto at = takes_; at != 0 && takes_ - at < most_taken; --at) {
+      auto const& taken = taken_[(at - 1) % most_taken];
+      if (taken.address == address) return &taken;
+    }
+    return nullptr;
   }
 
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
@@ -108,7 +125,7 @@ class AddressTable {
 
   std::vector<Entry> places_;  ///< a power of two, at most half full
   std::size_t count_ = 0;
-  std::array<std::uintptr_t, 32> taken_{};
+  std::array<Taken, most_taken> taken_{};  ///< one after the other, the oldest overwritten
   std::size_t takes_ = 0;
 };
 

@@ -79,6 +79,10 @@ std::size_t MemoryPool::max_bytes() const noexcept {
   return core_->max_bytes();
 }
 
+StackOptions const& MemoryPool::stacks() const noexcept {
+  return core_->stacks();
+}
+
 void MemoryPool::set_max_bytes(std::size_t bytes) {
   core_->set_max_bytes(bytes);
 }

@@ -3,6 +3,7 @@
 #include <unimem/core/log.hpp>
 #include <unimem/core/size.hpp>
 
+#include "core/stack.hpp"
 #include "pool/allocation_recorder.hpp"
 #include "pool/mutants.hpp"
 #include "pool/near_exact.hpp"
@@ -39,6 +40,12 @@ constexpr std::size_t unfelt_large = 128;
 /// From how many pages on a limit leaves it unfelt that pages are reserved whole.
 constexpr std::size_t fewest_pages = 256;
 
+/// Asked before anything is made.
+PoolOptions checked(PoolOptions options) {
+  require_stacks(options.stacks);
+  return options;
+}
+
 /// Throws UnsupportedOperation for pages that were asked for where there are none.
 std::unique_ptr<Extents> extents_of(Device& device, Location location, PoolOptions const& options) {
   if (options.backing == PoolBacking::allocations) return nullptr;
@@ -65,7 +72,7 @@ std::unique_ptr<Extents> extents_of(Device& device, Location location, PoolOptio
 PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
     : device_(device),
       location_(location),
-      options_(std::move(options)),
+      options_(checked(std::move(options))),
       recorder_(AllocationRecorder::of_process()),
       extents_(extents_of(device, location, options_)),
       objects_(device, location, options_.upstream),

@@ -121,6 +121,7 @@ class PoolCore {
 
   [[nodiscard]] Device& device() const noexcept { return device_; }
   [[nodiscard]] Location location() const noexcept { return location_; }
+  [[nodiscard]] StackOptions const& stacks() const noexcept { return options_.stacks; }
 
  private:
   using Lock = std::unique_lock<std::mutex>;

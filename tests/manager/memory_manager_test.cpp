@@ -1,4 +1,5 @@
 #include <unimem/core/error.hpp>
+#include <unimem/core/stack.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 #include <unimem/manager/memory_manager.hpp>
@@ -199,6 +200,16 @@ TEST(MemoryManager, PoolOptionsHoldForEveryPoolItMakes) {
   manager.acquire(device, Location::device, MiB).release();
   EXPECT_EQ(device.live_bytes(), 0U);
   EXPECT_TRUE(refusal(manager, device, 8 * MiB + 1));
+}
+
+TEST(MemoryManager, ItsPoolsCaptureStacksAsItDoesUnlessTheyAreToldOtherwise) {
+  if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
+  ScriptedDevice device{64 * MiB};
+  MemoryManager silent, all{{.leaks = {.stacks = {.every = 1}}}};
+  MemoryManager otherwise{{.pools = {.stacks = {.every = 5}}, .leaks = {.stacks = {.every = 1}}}};
+  EXPECT_EQ(silent.pool(device, Location::device).stacks().every, 0U);
+  EXPECT_EQ(all.pool(device, Location::device).stacks().every, 1U);
+  EXPECT_EQ(otherwise.pool(device, Location::device).stacks().every, 5U);
 }
 
 TEST(MemoryManager, NoBytesAreAnEmptyAllocation) {

@@ -1,10 +1,12 @@
 #include <unimem/core/log.hpp>
+#include <unimem/core/stack.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/cuda_resource.hpp>
 #include <unimem/pool/pool_resource.hpp>
 
 #include "core/sizes.hpp"
+#include "pool/address_table.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,19 +15,23 @@
 #include <barrier>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <memory_resource>
 #include <mutex>
 #include <random>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 namespace unimem {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class PoolResources : public ::testing::Test {
  protected:
@@ -173,6 +179,106 @@ TEST_F(PoolResources, RefuseAnotherSizeOrAlignmentAndNameEverything) {
   expect_refused([&] { resource.deallocate(address, 1, 8); }, "PoolResource 'rows' on cpu host: deallocate(");
   resource.deallocate(address, 1000, 8);
   EXPECT_EQ(resource.statistics().live_allocations, 0U) << "the right way still works";
+}
+
+/// Calls that the report of a misuse must show, each with work behind it, or it would be a jump and on no stack.
+[[gnu::noinline]] void* take_in_a_named_place(std::pmr::memory_resource& resource) {
+  auto* const address = resource.allocate(1000, 8);
+  EXPECT_NE(address, nullptr);
+  return address;
+}
+[[gnu::noinline]] void give_back_where_it_is_right(PoolResource& resource, void* address) {
+  resource.deallocate(address, 1000, 8);
+  EXPECT_EQ(resource.statistics().live_allocations, 0U);
+}
+[[gnu::noinline]] std::string give_back_where_it_is_wrong(PoolResource& resource, void* address, std::size_t bytes) {
+  ::testing::internal::CaptureStderr();
+  resource.deallocate(address, bytes, 8);
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(PoolResourceStacks, TellWhoTookAndWhoGaveBackFirstWhatIsGivenBackAgain) {
+  if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
+  MemoryPool pool{device("cpu"), Location::host, {.stacks = {.every = 1}}};
+  PoolResource resource{pool, Name("rows")};
+  auto* const address = take_in_a_named_place(resource);
+  give_back_where_it_is_right(resource, address);
+  auto const text = give_back_where_it_is_wrong(resource, address, 1000);
+  EXPECT_THAT(text, HasSubstr("PoolResource 'rows' on cpu host"));
+  auto const acquired = text.find("acquired by"), released = text.find("released first by"),
+             refused = text.find("refused to");
+  ASSERT_LT(acquired, released);
+  ASSERT_LT(released, refused);
+  ASSERT_NE(refused, std::string::npos);
+  EXPECT_THAT(text.substr(0, acquired), HasSubstr("it was given back already"));
+  EXPECT_THAT(text.substr(acquired, released - acquired),
+              AllOf(HasSubstr("take_in_a_named_place"), Not(HasSubstr("give_back_where"))));
+  EXPECT_THAT(text.substr(released, refused - released),
+              AllOf(HasSubstr("give_back_where_it_is_right"), Not(HasSubstr("give_back_where_it_is_wrong"))));
+  EXPECT_THAT(text.substr(refused), HasSubstr("give_back_where_it_is_wrong"));
+  EXPECT_EQ(resource.statistics().refused_deallocations, 1U);
+  pool.validate();
+}
+
+TEST(PoolResourceStacks, TellWhoHasWhatIsGivenBackWithAnotherSize) {
+  if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
+  MemoryPool pool{device("cpu"), Location::host, {.stacks = {.every = 1}}};
+  PoolResource resource{pool};
+  auto* const address = take_in_a_named_place(resource);
+  EXPECT_THAT(give_back_where_it_is_wrong(resource, address, 999),
+              AllOf(HasSubstr("with another size"), HasSubstr("take_in_a_named_place"),
+                    HasSubstr("give_back_where_it_is_wrong"), Not(HasSubstr("released first by"))));
+  give_back_where_it_is_right(resource, address);
+}
+
+TEST(PoolResourceStacks, TellOfWhatWasNeverTakenOrNotSampledOnlyWhoWasRefused) {
+  if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
+  MemoryPool pool{device("cpu"), Location::host, {.stacks = {.every = 2}}};
+  PoolResource resource{pool};
+  int local = 0;
+  auto* const sampled = take_in_a_named_place(resource);
+  resource.deallocate(sampled, 1000, 8);
+  auto* const other = resource.allocate(500'000, 8);
+  resource.deallocate(other, 500'000, 8);
+  EXPECT_THAT(give_back_where_it_is_wrong(resource, sampled, 1000), HasSubstr("take_in_a_named_place"));
+  for (auto* const address : {other, static_cast<void*>(&local)}) {
+    EXPECT_THAT(give_back_where_it_is_wrong(resource, address, 1000),
+                AllOf(HasSubstr("give_back_where_it_is_wrong"), Not(HasSubstr("acquired by"))));
+  }
+}
+
+TEST(PoolResourceStacks, AreNotToldUnlessAskedFor) {
+  MemoryPool pool{device("cpu"), Location::host};
+  PoolResource resource{pool};
+  auto* const address = take_in_a_named_place(resource);
+  give_back_where_it_is_right(resource, address);
+  auto const text = give_back_where_it_is_wrong(resource, address, 1000);
+  EXPECT_THAT(text, HasSubstr("it was given back already"));
+  EXPECT_EQ(std::ranges::count(text, '\n'), 1) << text;
+}
+
+TEST(AddressTableMemory, IsOfTheLatestTimeAnAddressWasTakenOutAndOfTheLastOnes) {
+  detail::AddressTable table;
+  auto const pass_through = [&](std::uintptr_t address, std::unique_ptr<detail::Trail> trail) {
+    table.put({address, 1, 1, {}, std::move(trail)});
+    std::ignore = table.take(*table.find(address));
+  };
+  EXPECT_EQ(table.taken_lately(0), nullptr);
+  EXPECT_EQ(table.taken_lately(64), nullptr);
+  pass_through(64, std::make_unique<detail::Trail>());
+  pass_through(128, nullptr);
+  auto later = std::make_unique<detail::Trail>();
+  auto const* const latest = later.get();
+  pass_through(64, std::move(later));
+  ASSERT_NE(table.taken_lately(64), nullptr);
+  EXPECT_EQ(table.taken_lately(64)->trail.get(), latest);
+  ASSERT_NE(table.taken_lately(128), nullptr);
+  EXPECT_EQ(table.taken_lately(128)->trail, nullptr);
+  for (std::uintptr_t other = 1; other < detail::AddressTable::most_taken; ++other) pass_through(4096 * other, nullptr);
+  EXPECT_NE(table.taken_lately(64), nullptr);
+  pass_through(4032, nullptr);
+  EXPECT_EQ(table.taken_lately(64), nullptr) << "so many and no more";
+  table.validate();
 }
 
 TEST_F(PoolResources, AreEqualToThemselvesAlone) {

@@ -14,8 +14,8 @@ enum class LogLevel : std::uint8_t { off, error, warning, info, debug };
 /// Thread-safe.
 UNIMEM_API void set_log_level(LogLevel level);
 
-/// Writes one line to stderr through spdlog, if `level` is loud enough. Logging never replaces an error: what the
-/// caller must know is thrown. Thread-safe; never throws.
+/// Writes a message, mostly of one line, to stderr through spdlog, if `level` is loud enough. Logging never replaces an
+/// error: what the caller must know is thrown. Thread-safe; never throws.
 UNIMEM_API void log(LogLevel level, std::string_view message) noexcept;
 
 }  // namespace unimem

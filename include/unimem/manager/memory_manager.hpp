@@ -37,8 +37,9 @@ struct LeakOptions {
   /// Whether it is reported when the manager is destroyed, or when the process exits, for the default one; nothing is
   /// said if there is none. For the default manager `UNIMEM_LEAKS=1` sets it.
   bool report_at_end = false;
-  /// Which allocations' stacks are captured. UnsupportedOperation where the library cannot. For the default manager
-  /// `UNIMEM_LEAK_STACKS=n`.
+  /// Which allocations' stacks are captured, and so of which blocks and pooled buffers it is known who gave them back
+  /// first if somebody gives them back again (`PoolOptions::stacks`, BufferPool). UnsupportedOperation where the
+  /// library cannot. For the default manager `UNIMEM_LEAK_STACKS=n`.
   StackOptions stacks{};
   /// Called with the report; must not throw. Empty: its text goes to the standard error output.
   std::function<void(LeakReport const&)> report{};

@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/export.hpp>
 #include <unimem/core/name.hpp>
+#include <unimem/core/stack.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/pool/allocation.hpp>
 #include <unimem/pool/statistics.hpp>
@@ -65,6 +66,13 @@ struct PoolOptions {
   /// Kept for as long as a block of the pool is in use.
   std::shared_ptr<Upstream> upstream{};
 
+  /// Of which blocks that go by their addresses (PoolResource, CudaResource) it is captured who takes them and who
+  /// gives them back, so that giving one back again is reported with both. UnsupportedOperation where the library
+  /// cannot. Each of them takes a kilobyte while it is in use, and so do those that were given back last, at most 512
+  /// of a resource. (An Allocation cannot be given back twice.) A manager's pools have its `LeakOptions::stacks` if
+  /// this asks for none.
+  StackOptions stacks{};
+
   /// The clock ages are measured with; for tests. Default: std::chrono::steady_clock. Called, with no lock held and
   /// only if there is a trim_interval, by every acquire and release: it must be thread-safe and must not throw.
   std::function<std::chrono::steady_clock::time_point()> clock{};
@@ -109,7 +117,7 @@ namespace detail {
 /// wait or user code runs under a lock. Thread-safe. All allocations should be released before the pool is destroyed.
 class UNIMEM_API MemoryPool {
  public:
-  /// Throws UnsupportedOperation for pages where there are none.
+  /// Throws UnsupportedOperation for pages where there are none, and for stacks where none can be captured.
   MemoryPool(Device& device, Location location, PoolOptions options = {});
   MemoryPool(MemoryPool const&) = delete;
   MemoryPool& operator=(MemoryPool const&) = delete;
@@ -168,6 +176,8 @@ class UNIMEM_API MemoryPool {
   [[nodiscard]] Device& device() const noexcept;
   [[nodiscard]] Location location() const noexcept;
   [[nodiscard]] std::size_t max_bytes() const noexcept;
+  /// As it was made with.
+  [[nodiscard]] StackOptions const& stacks() const noexcept;
 
   /// Changes the hard limit, giving cached blocks back if need be: once it returns, no more is reserved, whatever other
   /// threads had begun to ask for. Throws InvalidArgument, and the limit stays, if it is below what is live, parts of
