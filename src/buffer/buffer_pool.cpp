@@ -6,18 +6,23 @@
 #include "buffer/buffer_shelf.hpp"
 #include "buffer/mutants.hpp"
 #include "core/held_over_fork.hpp"
+#include "core/stack.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace unimem {
 
@@ -32,9 +37,19 @@ struct BufferPool::Inside {
   /// buffer's then.
   struct Lent {
     std::weak_ptr<BufferCore> core;
-    Buffers place;  ///< what it will stand in on its shelf: its kind, and no buffer
+    Buffers place;                           ///< what it will stand in on its shelf: its kind, and no buffer
+    std::unique_ptr<detail::Trail> trail{};  ///< null: not captured
     [[nodiscard]] BufferKind const& kind() const noexcept { return place.front().kind; }
   };
+
+  /// A buffer that was had back, for who gives it back again by another handle. Where it was and whether it still is,
+  /// as in Lent.
+  struct HadBack {
+    BufferCore const* address = nullptr;
+    std::weak_ptr<BufferCore> core{};
+    std::unique_ptr<detail::Trail> trail{};
+  };
+  static constexpr std::size_t most_had_back = 64;  ///< that are remembered
 
   /// What is kept apart for pageable and for pinned buffers.
   struct Half {
@@ -73,7 +88,12 @@ struct BufferPool::Inside {
   [[nodiscard]] Lent& entry_for(BufferCore const& core);
   /// Strikes a buffer out of the book; whether it is to be overwritten with zeros. Throws InvalidArgument.
   [[nodiscard]] bool take_back(BufferCore const& core, Buffers& place);
+  /// The last time that a buffer was had back, if that is remembered; else null.
+  [[nodiscard]] HadBack const* had_back_lately(BufferCore const& core) const noexcept;
   [[nodiscard]] BufferPoolStatistics statistics(bool pinned);
+
+  /// The trail of a buffer that is being taken, if that is captured of this one. Without the lock.
+  [[nodiscard]] std::unique_ptr<detail::Trail> trail_of_acquire();
 
   BufferPoolOptions const options;
   std::shared_ptr<MemoryManager> const manager;  ///< the one of the options, which may not outlive this
@@ -82,6 +102,9 @@ struct BufferPool::Inside {
   std::atomic<std::chrono::nanoseconds::rep> interval_ns;  ///< of the settings, for who has not the lock
   std::array<Half, 2> halves;
   std::unordered_map<BufferCore const*, Lent> lent;
+  std::array<HadBack, most_had_back> had_back{};  ///< one after the other, the oldest overwritten
+  std::size_t times_had_back = 0;
+  detail::StackSampler sampler;
   std::uint64_t releases = 0;
   std::size_t look_at = 64;  ///< how many lent buffers make it worth looking for destroyed ones
   detail::HeldOverFork held{detail::HeldOverFork::Order::buffers, mutex};
@@ -120,17 +143,43 @@ bool BufferPool::Inside::take_back(BufferCore const& core, Buffers& place) {
   auto const found = lent.find(&core);
   if (found != lent.end() && (!found->second.core.expired() || UNIMEM_MUTANT(taken_for_one_that_is_gone))) {
     place = UNIMEM_MUTANT(taken_back_twice) ? found->second.place : std::move(found->second.place);
-    if (!UNIMEM_MUTANT(taken_back_twice)) lent.erase(found);
+    if (!UNIMEM_MUTANT(taken_back_twice)) {
+      auto& trail = found->second.trail;
+      if (trail != nullptr) trail->released.capture();
+      had_back[times_had_back++ % most_had_back] = {&core, std::move(found->second.core), std::move(trail)};
+      lent.erase(found);
+    }
     auto& counts = half(place.front().kind.pinned).counts;
     ++counts.released;
     ++counts.let_go;  // until it is kept
     return settings.zero_on_release;
   }
   ++half(core.options().pinned).counts.refused;
+  auto const* const before = had_back_lately(core);
+  bool const twice = before != nullptr;
+  auto const trail = twice && before->trail != nullptr ? *before->trail : detail::Trail{};
   lock.unlock();
   auto const name = core.name();
-  throw InvalidArgument("buffer", name.empty() ? std::string("one without a name") : fmt::format("'{}'", name),
-                        "one that this buffer pool has lent and not had back since");
+  auto value = name.empty() ? std::string("one without a name") : fmt::format("'{}'", name);
+  std::string requirement = "one that this buffer pool has lent and not had back since";
+  if (!twice) throw InvalidArgument("buffer", std::move(value), std::move(requirement));
+  auto const calls = [](detail::CallStack const& of) {
+    return std::vector<std::uintptr_t>(of.calls().begin(), of.calls().end());
+  };
+  throw ReleasedTwice("buffer", std::move(value), std::move(requirement), calls(trail.acquired), calls(trail.released));
+}
+
+BufferPool::Inside::HadBack const* BufferPool::Inside::had_back_lately(BufferCore const& core) const noexcept {
+  for (auto at = times_had_back; at != 0 && times_had_back - at < most_had_back; --at) {
+    auto const& one = had_back[(at - 1) % most_had_back];
+    if (one.address == &core && !one.core.expired()) return &one;
+  }
+  return nullptr;
+}
+
+std::unique_ptr<detail::Trail> BufferPool::Inside::trail_of_acquire() {
+  auto const& stacks = (manager != nullptr ? *manager : default_manager()).stacks();
+  return sampler.is_due(stacks) ? detail::begin_trail() : nullptr;
 }
 
 BufferPoolStatistics BufferPool::Inside::statistics(bool pinned) {
@@ -150,6 +199,7 @@ BufferPool::~BufferPool() = default;
 std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
   auto& inside = *inside_;
   auto const expiry = inside.now_and_expiry().second;
+  auto trail = inside.trail_of_acquire();
   std::shared_ptr<BufferCore> core;
   {
     Inside::Buffers gone;  // destroyed without the lock
@@ -160,6 +210,7 @@ std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
       entry.place = half.shelf.take(*found);
       core = std::move(entry.place.front().core);
       entry.core = core;
+      entry.trail = std::move(trail);
       ++half.counts.hits;
     }
     gone = inside.evict_older_than(expiry);
@@ -177,6 +228,7 @@ std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
   auto& entry = inside.entry_for(*core);
   entry.core = core;
   entry.place = std::move(place);
+  entry.trail = std::move(trail);
   ++inside.half(kind.pinned).counts.misses;
   return core;
 }

@@ -1,6 +1,8 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 
+#include "core/stack.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -15,6 +17,7 @@ namespace unimem {
 Error::~Error() = default;
 detail::RuntimeError::~RuntimeError() = default;
 InvalidArgument::~InvalidArgument() = default;
+ReleasedTwice::~ReleasedTwice() = default;
 SizeMismatch::~SizeMismatch() = default;
 BufferNotAllocated::~BufferNotAllocated() = default;
 CoherenceConflict::~CoherenceConflict() = default;
@@ -27,10 +30,22 @@ UnsupportedOperation::~UnsupportedOperation() = default;
 NotFound::~NotFound() = default;
 
 InvalidArgument::InvalidArgument(std::string argument_, std::string value_, std::string requirement_)
-    : RuntimeError(fmt::format("invalid {} '{}': must be {}", argument_, value_, requirement_)),
+    : InvalidArgument(std::move(argument_), std::move(value_), std::move(requirement_), std::string_view{}) {}
+
+InvalidArgument::InvalidArgument(std::string argument_, std::string value_, std::string requirement_,
+                                 std::string_view details)
+    : RuntimeError(fmt::format("invalid {} '{}': must be {}{}", argument_, value_, requirement_, details)),
       argument(std::move(argument_)),
       value(std::move(value_)),
       requirement(std::move(requirement_)) {}
+
+ReleasedTwice::ReleasedTwice(std::string argument_, std::string value_, std::string requirement_,
+                             std::vector<std::uintptr_t> acquired_by_, std::vector<std::uintptr_t> released_by_)
+    : InvalidArgument(std::move(argument_), std::move(value_), std::move(requirement_),
+                      detail::describe_calls("acquired by", acquired_by_) +
+                          detail::describe_calls("released first by", released_by_)),
+      acquired_by(std::move(acquired_by_)),
+      released_by(std::move(released_by_)) {}
 
 void detail::throw_empty_handle(char const* what) {
   throw InvalidArgument(what, "moved-from or never assigned", "one that stands for something");

@@ -97,6 +97,10 @@ LeakReport MemoryManager::leak_report() const {
   return report;
 }
 
+StackOptions const& MemoryManager::stacks() const noexcept {
+  return state_->options.leaks.stacks;
+}
+
 detail::UsageBook& MemoryManager::usage_book() noexcept {
   return *state_->book;
 }

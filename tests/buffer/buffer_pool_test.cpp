@@ -1,5 +1,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
+#include <unimem/core/stack.hpp>
 
 #include "buffer/buffer_pool_fixture.hpp"
 #include "device/gate.hpp"
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -21,7 +23,10 @@ namespace unimem::testing {
 namespace {
 
 using namespace std::chrono_literals;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 static_assert(!std::is_copy_constructible_v<BufferPool> && !std::is_move_constructible_v<BufferPool>);
 static_assert(!std::is_copy_constructible_v<PooledBuffer<int>> &&
@@ -336,6 +341,95 @@ TEST_F(BufferPoolMisuse, ReleasingTwiceByTwoHandlesIsRefusedAndTheBufferThereOnc
   pool.release(one);
   EXPECT_EQ(pool.pool_size(), 0U) << "the other handle still has it";
   expect_refused(pool, twin, "'pooled'");
+}
+
+TEST_F(BufferPoolMisuse, ReleasingTwiceIsToldFromReleasingWhatIsNotThePools) {
+  auto [one, twin] = twins(100);
+  BufferPool another{options()};
+  auto theirs = another.acquire<std::uint32_t>(100);
+  EXPECT_THROW(another.release(twin), InvalidArgument);
+  pool.release(one);
+  try {
+    pool.release(twin);
+    ADD_FAILURE() << "was accepted";
+  } catch (ReleasedTwice const& error) {
+    EXPECT_THAT(error.acquired_by, IsEmpty()) << "nobody asked for it";
+    EXPECT_THAT(error.released_by, IsEmpty());
+    EXPECT_STREQ(error.what(),
+                 "invalid buffer ''pooled'': must be one that this buffer pool has lent and not had back since");
+  }
+  try {
+    pool.release(theirs);
+    ADD_FAILURE() << "was accepted";
+  } catch (ReleasedTwice const&) {
+    ADD_FAILURE() << "it was never here";
+  } catch (InvalidArgument const& error) {
+    EXPECT_EQ(error.argument, "buffer");
+  }
+}
+
+TEST_F(BufferPoolMisuse, OnlyTheLastThatWereHadBackAreRemembered) {
+  auto [one, twin] = twins(100);
+  pool.release(one);
+  for (int i = 0; i < 63; ++i) PooledBuffer<std::uint32_t>(pool, 200).release();
+  EXPECT_THROW(pool.release(twin), ReleasedTwice);
+  PooledBuffer<std::uint32_t>(pool, 200).release();
+  try {
+    pool.release(twin);
+    ADD_FAILURE() << "was accepted";
+  } catch (ReleasedTwice const&) {
+    ADD_FAILURE() << "it is forgotten";
+  } catch (InvalidArgument const& error) {
+    EXPECT_EQ(error.value, "'pooled'");
+  }
+}
+
+/// Calls that the stacks of a misuse must show, each with work behind it, or it would be a jump and on no stack.
+[[gnu::noinline]] std::shared_ptr<BufferCore> take_in_a_named_place(BufferPool& pool) {
+  auto core = pool.acquire_core(detail::buffer_kind<std::uint32_t>(100, false));
+  EXPECT_NE(core, nullptr);
+  return core;
+}
+[[gnu::noinline]] void give_back_in_a_named_place(BufferPool& pool, Numbers& buffer) {
+  pool.release(buffer);
+  EXPECT_EQ(buffer.size(), 0U);
+}
+
+TEST_F(BufferPoolMisuse, ReleasingTwiceTellsWhoTookAndWhoReleasedFirstIfThatIsCaptured) {
+  if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
+  MemoryManager watching{{.leaks = {.stacks = {.every = 1}}}};
+  auto watched_options = options();
+  watched_options.manager = &watching;
+  watched_options.name = "rows";
+  BufferPool watched{watched_options};
+  {
+    // Of an earlier time that it was lent nothing is told.
+    auto earlier = watched.acquire<std::uint32_t>(100);
+    watched.release(earlier);
+  }
+  auto core = take_in_a_named_place(watched);
+  Numbers one(100, core), twin(100, core);
+  core.reset();
+  give_back_in_a_named_place(watched, one);
+  try {
+    watched.release(twin);
+    ADD_FAILURE() << "was accepted";
+  } catch (ReleasedTwice const& error) {
+    EXPECT_EQ(error.value, "'rows'");
+    EXPECT_FALSE(error.acquired_by.empty());
+    EXPECT_FALSE(error.released_by.empty());
+    std::string const text = error.what();
+    auto const acquired = text.find("acquired by"), released = text.find("released first by");
+    ASSERT_LT(acquired, released);
+    ASSERT_NE(released, std::string::npos);
+    EXPECT_THAT(text.substr(0, acquired), HasSubstr("'rows'"));
+    EXPECT_THAT(text.substr(acquired, released - acquired),
+                AllOf(HasSubstr("take_in_a_named_place"), Not(HasSubstr("give_back_in_a_named_place"))));
+    EXPECT_THAT(text.substr(released),
+                AllOf(HasSubstr("give_back_in_a_named_place"), Not(HasSubstr("take_in_a_named_place"))));
+  }
+  EXPECT_EQ(watched.stats().refused, 1U);
+  watched.validate();
 }
 
 TEST_F(BufferPoolMisuse, ReleasingForAPreviousOwnerIsRefused) {

@@ -1,4 +1,5 @@
 #include <unimem/core/error.hpp>
+#include <unimem/core/stack.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -49,10 +50,15 @@ std::vector<Thrown> one_of_each() {
       {"InvalidArgument",
        [] { throw InvalidArgument("alignment", "48", "a power of two up to 256"); },
        {"alignment", "'48'", "a power of two up to 256"}},
+      {"ReleasedTwice",
+       [] { throw ReleasedTwice("buffer", "'rows'", "one that was not had back"); },
+       {"buffer", "'rows'", "one that was not had back"}},
       {"SizeMismatch", [] { throw SizeMismatch("copy_from", 100, 99); }, {"copy_from", "100", "99"}},
       {"BufferNotAllocated", [] { throw BufferNotAllocated("weights", "sync_to_host"); }, {"weights", "sync_to_host"}},
       {"CoherenceConflict",
-       [] { throw CoherenceConflict("weights", {"host", 0, 512}, {"sim:0", 256, 1024}); },
+       [] {
+         throw CoherenceConflict("weights", {"host", 0, 512}, {"sim:0", 256, 1024});
+       },
        {"weights", "[256, 1024) on sim:0", "[0, 512) on host"}},
       {"OutOfMemory",
        [] { throw OutOfMemory(full()); },
@@ -76,7 +82,9 @@ std::vector<Thrown> one_of_each() {
        [] { throw UnsupportedOperation("metal", "linux", "Metal needs macOS"); },
        {"metal", "linux", "Metal needs macOS"}},
       {"NotFound",
-       [] { throw NotFound("device", "opencl:7", {"cpu", "opencl:0"}); },
+       [] {
+         throw NotFound("device", "opencl:7", {"cpu", "opencl:0"});
+       },
        {"device", "'opencl:7'", "cpu, opencl:0"}},
   };
 }
@@ -114,6 +122,11 @@ TEST(Error, FieldsHoldWhatTheMessageWasMadeFrom) {
   EXPECT_EQ(argument.argument, "count");
   EXPECT_EQ(argument.value, "-1");
   EXPECT_EQ(argument.requirement, "at least 0");
+
+  ReleasedTwice const twice("buffer", "'b'", "lent", {1, 2}, {3});
+  EXPECT_EQ(twice.value, "'b'");
+  EXPECT_THAT(twice.acquired_by, ElementsAre(1U, 2U));
+  EXPECT_THAT(twice.released_by, ElementsAre(3U));
 
   SizeMismatch const mismatch("copy_to", 10, 20);
   EXPECT_EQ(mismatch.expected, 10U);
@@ -210,6 +223,15 @@ TEST(Error, ACodeOfZeroSaysNothingAboutTheSystem) {
 
 TEST(Error, NotFoundSaysSoWhenThereIsNothingAtAll) {
   EXPECT_STREQ(NotFound("buffer", "x", {}).what(), "no buffer 'x': there are none");
+}
+
+TEST(Error, WhatIsReleasedTwiceIsAnInvalidArgumentThatShowsTheStacksItHas) {
+  static_assert(std::is_base_of_v<InvalidArgument, ReleasedTwice>);
+  InvalidArgument const plain("buffer", "'b'", "lent");
+  EXPECT_STREQ(ReleasedTwice("buffer", "'b'", "lent").what(), plain.what());
+  ReleasedTwice const known("buffer", "'b'", "lent", {1}, {2});
+  EXPECT_EQ(std::string(known.what()), std::string(plain.what()) + "\n  acquired by\n      " + describe_address(1) +
+                                           "\n  released first by\n      " + describe_address(2));
 }
 
 TEST(Error, NotFoundSaysWhyWhereThatIsKnown) {

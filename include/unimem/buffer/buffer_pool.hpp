@@ -112,7 +112,9 @@ template <class T>
 /// destroyed and not released is no longer the pool's business. Under pressure the manager takes the device memory of
 /// kept buffers first of all, which costs no copy.
 ///
-/// A buffer goes back once, to the pool that lent it: anything else is InvalidArgument and changes nothing.
+/// A buffer goes back once, to the pool that lent it: anything else is InvalidArgument and changes nothing. It is a
+/// ReleasedTwice for one of the last 64 that were had back, with who had taken it and who gave it back first where the
+/// manager captures stacks (`LeakOptions::stacks`): a kilobyte for each that is lent, and for those 64.
 ///
 /// Thread-safe; nothing is allocated on devices, waited for or destroyed under its lock. To be destroyed after its
 /// guards (`PooledBuffer`), with or without buffers lent, which stay valid.
@@ -133,8 +135,9 @@ class UNIMEM_API BufferPool {
   }
 
   /// Takes a buffer back; it is empty afterwards, as if moved from. Waits for nothing. Throws InvalidArgument unless
-  /// this pool has lent it and not had it back since: the buffer is then as it was. What zeroing or making it ready
-  /// throws (UnsupportedOperation while launches with it are being captured): it is then neither lent nor kept.
+  /// this pool has lent it and not had it back since (ReleasedTwice if it has): the buffer is then as it was. What
+  /// zeroing or making it ready throws (UnsupportedOperation while launches with it are being captured): it is then
+  /// neither lent nor kept.
   template <class T>
   void release(UnifiedBuffer<T>& buffer) {
     release_core(buffer.core_);

@@ -23,7 +23,7 @@ class UNIMEM_API Error {
   Error& operator=(Error const&) = default;
   virtual ~Error();
 
-  /// The message: one line unless a build log or a list of holders follows it. Never null.
+  /// The message: one line unless a build log, a list of holders or stacks follow it. Never null.
   [[nodiscard]] virtual char const* what() const noexcept = 0;
 };
 
@@ -47,6 +47,23 @@ class UNIMEM_API InvalidArgument : public detail::RuntimeError {
   std::string argument;     ///< the parameter's name
   std::string value;        ///< what was passed, as text
   std::string requirement;  ///< what would have been accepted
+
+ protected:
+  /// `details` follow the message.
+  InvalidArgument(std::string argument, std::string value, std::string requirement, std::string_view details);
+};
+
+/// What was given back to a pool has been given back to it before. Nothing was changed. Where the pool captures stacks
+/// (`StackOptions`) the message goes on with who had taken it and who gave it back first.
+class UNIMEM_API ReleasedTwice : public InvalidArgument {
+ public:
+  ReleasedTwice(std::string argument, std::string value, std::string requirement,
+                std::vector<std::uintptr_t> acquired_by = {}, std::vector<std::uintptr_t> released_by = {});
+  ~ReleasedTwice() override;
+
+  /// The calls of whoever had taken it, the innermost first, for `describe_address`; empty: not captured.
+  std::vector<std::uintptr_t> acquired_by;
+  std::vector<std::uintptr_t> released_by;  ///< likewise of whoever gave it back first
 };
 
 namespace detail {

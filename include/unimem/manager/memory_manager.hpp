@@ -188,6 +188,9 @@ class UNIMEM_API MemoryManager {
   /// What bounds a location of a device, however that was set; the device's capacity if that is less.
   [[nodiscard]] std::size_t limit(Device& device, Location location) const;
 
+  /// Which allocations' stacks it captures, as it was made with.
+  [[nodiscard]] StackOptions const& stacks() const noexcept;
+
   [[nodiscard]] GlobalMemoryStatistics statistics() const;
 
   /// The statistics, `usage`, `leak_report` and the limits in one. O(live allocations).
