@@ -20,8 +20,8 @@ namespace unimem {
 /// given back before or belongs to another resource, that is reported to the log as an error, counted in
 /// `statistics()`, and changes nothing: the standard lets `deallocate` do no better, and most of its callers are
 /// destructors. With `PoolOptions::stacks` that report tells also who took the memory and who gave it back first.
-/// `allocate` throws what `MemoryPool::acquire` throws, so InvalidArgument for an alignment beyond the
-/// device's (which libstdc++'s `std::pmr` pool resources, synchronized or not, ask their upstream for).
+/// `allocate` throws what `MemoryPool::acquire` throws, so InvalidArgument for an alignment beyond the device's (which
+/// libstdc++'s `std::pmr` pool resources, synchronized or not, ask their upstream for).
 ///
 /// Thread-safe; a call costs that of the pool, and one lock among sixteen. The pool must outlive it. Destroying it
 /// gives what is still in use back to the pool, as the standard's own pool resources do, with a warning. Equal to
