@@ -278,6 +278,7 @@ Event BufferCore::synchronize_async(ByteRange range) {
     Guard inside(*this);
     inside->check_allocated("synchronize");
     inside->check_range(range);
+    inside->settle(range, false, true);  // or one side has what the other lacks, and nobody knows yet
     for (auto const& side : inside->sides) {
       auto const place = *inside->find_place(*side.device);
       done = done || (inside->holds(place, range) && inside->holds(host_place, range));

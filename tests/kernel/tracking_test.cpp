@@ -103,6 +103,20 @@ TEST_F(PageTracking, OnlyThePagesThatWereWrittenTravel) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
+TEST_F(PageTracking, SynchronizingWithoutWaitingBringsAcrossWhatNobodyHasDeclared) {
+  UnifiedBuffer<std::uint32_t> buffer(count, tracked());
+  buffer.copy_from(counting(count));
+  buffer.sync_to_device();
+  auto const before = moved(buffer.statistics());
+  buffer.host()[5] = 7;
+  buffer.synchronize_async().wait();
+  EXPECT_EQ(buffer.state(), BufferState::synchronized);
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{before.up_bytes + page, before.up + 1, before.down_bytes, before.down}));
+  auto expected = counting(count);
+  expected[5] = 7;
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
 TEST_F(PageTracking, WritesByThreadsAndSystemCallsAreSeen) {
   UnifiedBuffer<std::uint32_t> buffer(count, tracked());
   buffer.fill(1);
