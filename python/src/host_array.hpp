@@ -22,7 +22,8 @@ class HostWrite {
   HostWrite& operator=(HostWrite&&) = delete;
   ~HostWrite();
 
-  /// Counts the range as written, unless the buffer has let the memory go since. Once.
+  /// Counts the range as written, unless the buffer has let the memory go since. Once. Needs no memory: the bytes have
+  /// been written, so without any to record it the next operation on the buffer does so first.
   void done();
 
  private:

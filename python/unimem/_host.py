@@ -55,12 +55,13 @@ def _writing(targets: list[HostArray]) -> Iterator[None]:
 
 
 def _done(writes: list[_unimem.HostWrite]) -> None:
+    """All of them, whatever one raises, and without taking memory for it."""
     if not writes:
         return
     try:
-        writes[0].done()
+        writes.pop(0).done()
     finally:
-        _done(writes[1:])
+        _done(writes)
 
 
 def _is_index(key: Any) -> bool:

@@ -80,7 +80,7 @@ std::vector<Device*> BufferCore::devices_with_memory() const {
   return found;
 }
 
-BufferState BufferCore::state_by_pages() const noexcept {
+BufferState BufferCore::state_by_looking() const noexcept {
   if (inside_->mutex.is_lost()) return state_of(summary_.load(std::memory_order_acquire));
   // Asking changes what is known, and nothing that anybody could see otherwise.
   Guard inside(const_cast<BufferCore&>(*this));

@@ -220,8 +220,8 @@ void BufferCore::Inside::open_door() noexcept {
   auto const side = std::ranges::find_if(sides, [&](Side const& one) { return one.storage.get() == storage; });
   if (side == sides.end()) return at->detach();
   auto const place = static_cast<Place>(side - sides.begin() + 1);
-  bool const at_rest =
-      !host_writes && !deferred && !captured && pending.empty() && storage->hazards().writes_ended_well(whole());
+  bool const at_rest = !host_writes && !deferred && !captured && unrecorded.empty() && pending.empty() &&
+                       storage->hazards().writes_ended_well(whole());
   if (at_rest && holds(place, whole()) && storage->used_by_others_on(*side->device, at->queue_id())) at->open();
 }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -170,6 +171,7 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
     // What was submitted before must not see what is about to be written.
     inside->host->wait_to_write(range);
   }
+  if (mode != MapMode::read) inside->reserve_unrecorded();
   return {inside->host, inside->host->host_window(range)};
 }
 
@@ -177,27 +179,16 @@ void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped)
   Guard inside(*this);
   // The lease holds the memory it was made for, so nobody else's can have come to lie at its address.
   if (!inside->host || inside->host->host_window(range) != mapped.memory()) return;
-  std::exception_ptr failure;
-  try {
-    inside->settle(range, true, true);
-  } catch (...) {
-    failure = std::current_exception();
-  }
+  if (!range.empty()) inside->unrecorded.push_back(range);  // into the room that `map` has made
   if (inside->host_writes) inside->host_writes->not_expected(range);
-  inside->note("unmapping a mapping that may be written", range);
-  // The bytes have been written, whatever else went wrong meanwhile: those that no device wrote count.
-  for (auto rest = range; !rest.empty();) {
-    try {
-      inside->mark(*this, host_place, rest, {});
-      break;
-    } catch (CoherenceConflict const& conflict) {
-      if (!failure) failure = std::current_exception();
-      auto const [place, begin, end] = conflict.earlier;
-      if (begin > rest.begin) inside->mark(*this, host_place, {rest.begin, begin}, {});
-      rest.begin = std::min(end, rest.end);
-    }
+  try {
+    inside->note("unmapping a mapping that may be written", range);
+    inside->absorb_host_writes(true);
+  } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch)
+    // The bytes have been written, and too late to refuse it: the next operation records them first, or is refused.
   }
-  if (failure) std::rethrow_exception(failure);
+  if (inside->deferred) std::rethrow_exception(std::exchange(inside->deferred, nullptr));
+  inside->check_not_captured();
 }
 
 }  // namespace unimem

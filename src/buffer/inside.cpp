@@ -142,7 +142,7 @@ Device* BufferCore::Inside::quiet_device() const {
 }
 
 bool BufferCore::Inside::is_quiet(Place place, ByteRange range) const {
-  if (!pending.empty() || !holds(place, range)) return false;
+  if (!pending.empty() || !unrecorded.empty() || !holds(place, range)) return false;
   auto const& storage = storage_at(place);
   return !storage || storage->arrived(range);
 }
@@ -285,6 +285,7 @@ Coherence BufferCore::Inside::fresh_coherence(std::size_t size) const {
 void BufferCore::Inside::drop_everything(Coherence fresh, std::size_t new_size) noexcept {
   // Everything that was in flight keeps its memory by its tickets; what it writes is nobody's any more.
   pending.clear();
+  unrecorded.clear();
   deferred = nullptr;
   for (auto& other : sides) other.storage.reset();
   host_writes.reset();
@@ -311,6 +312,10 @@ bool BufferCore::Inside::in_host_memory(Place place) const noexcept {
 
 void BufferCore::Inside::mark(BufferCore& self, Place place, ByteRange range, Event event) {
   ensure(self, place);
+  mark_there(place, range, event);
+}
+
+void BufferCore::Inside::mark_there(Place place, ByteRange range, Event event) {
   auto plan = coherence.plan_mark(place, range, cost());
   if (plan.conflict) {
     throw CoherenceConflict(display_name(),
@@ -342,6 +347,7 @@ void BufferCore::Inside::release(BufferCore& self, Place place, Place to) {
   static_cast<void>(coherence.commit(plan));
   coherence.remove_storage(place);
   if (place == host_place) {
+    unrecorded.clear();
     host_writes.reset();
     host.reset();
   } else {

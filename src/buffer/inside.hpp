@@ -170,11 +170,21 @@ struct BufferCore::Inside {
   /// First of all, what users wrote behind the library's back is recorded; CoherenceConflict if it has run into a
   /// device's, unless the caller is about to `decide` which of the two counts.
   void settle(ByteRange range, bool wait, bool decide = false);
+  /// Of that, the work in flight alone: the first failure, which has been rolled back; null if all is well.
+  [[nodiscard]] std::exception_ptr settle_pending(ByteRange range, bool wait);
   /// All of it, on behalf of somebody who needs memory. Failures are the owner's to hear of: they wait for his next
   /// access.
   void settle_for_another(bool wait);
-  /// Without `wait`, what a device that shares the memory is still writing is left for later.
+  /// What was written through mappings comes last. Without `wait`, what a device that shares the memory is still
+  /// writing is left for later.
   void absorb_host_writes(bool decide, bool wait = true);
+  /// A mapping of the host's memory is about to be handed out through which users write: makes room in `unrecorded`, so
+  /// that saying so takes no memory. The mapping's own lease is not counted yet.
+  void reserve_unrecorded();
+  /// Puts on record what was written through mappings; what goes wrong, the next access raises. Throws std::bad_alloc,
+  /// and what `ensure_host` throws, with what is left to do still to be done.
+  void record_mapped_writes();
+  void record_mapped_write(ByteRange range);
   /// Whether writes to the host's memory are noticed, as soon as there is any.
   [[nodiscard]] bool watches_host() const;
   /// What notices writes to host memory that serves for `size` bytes; null where only the library's own count.
@@ -265,6 +275,8 @@ struct BufferCore::Inside {
   [[nodiscard]] ByteRange in_own_host_memory(void const* pointer, std::size_t count) const noexcept;
 
   void mark(BufferCore& self, Place place, ByteRange range, Event event);
+  /// Where the place has memory.
+  void mark_there(Place place, ByteRange range, Event event);
 
   /// Lets further read leases on `storage`, which work on `queue` has been promised, come and go without the lock as
   /// long as nothing changes.
@@ -313,7 +325,8 @@ struct BufferCore::Inside {
   std::string last_marks;     ///< empty: nothing was declared before
   bool absorbed = false;      ///< in this operation: only then does what is remembered at its end hold no user's write
   std::unique_ptr<detail::HostWrites> host_writes;  ///< null: only what goes through the library counts
-  std::vector<Side> sides;                          ///< by place, less one
+  std::vector<ByteRange> unrecorded;  ///< written through mappings of `host`, without the memory to record it
+  std::vector<Side> sides;            ///< by place, less one
   detail::PendingWork pending;
   Counters counters;
   std::shared_ptr<Meters> meters;        ///< made for the first copy; another after a reset: late copies count nowhere

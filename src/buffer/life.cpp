@@ -76,7 +76,8 @@ void BufferCore::Guard::unlock() noexcept {
     core_.host_address_ = address;
   }
   auto summary = static_cast<std::uint32_t>(inside.coherence.state());
-  if (inside.tracking == Tracking::pages && inside.host_writes) summary |= by_pages;
+  bool const has_to_look = inside.tracking == Tracking::pages && inside.host_writes;
+  if (has_to_look || !inside.unrecorded.empty()) summary |= by_looking;
   if (inside.host && inside.host->exposed_for_writing()) summary |= host_exposed;
   bool const arrived = !inside.host || inside.host->arrived(whole);
   bool const told_at_once = arrived && !inside.deferred && !inside.captured;

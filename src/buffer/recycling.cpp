@@ -52,6 +52,7 @@ bool BufferCore::recycle(bool zero) {
   });
   if (kept) {
     if (!UNIMEM_MUTANT(recycled_failures_kept)) inside->pending.clear();
+    inside->unrecorded.clear();
     inside->deferred = nullptr;
     inside->host_writes.reset();
     inside->life.reset();

@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,17 +49,57 @@ void BufferCore::Inside::watch_host() {
 }
 
 void BufferCore::Inside::absorb_host_writes(bool decide, bool wait) {
-  if (!host_writes) return;
-  // With what is pending: when failed work is taken back, these are not.
-  auto const conflict = host_writes->absorb(
-      coherence, [this](ByteRange range) { commit_write(host_place, range, {}, Events::of_all); }, wait);
-  absorbed = true;
-  counters.unmarked_writes.fetch_add(host_writes->take_unmarked(), std::memory_order_relaxed);
+  std::optional<detail::HostWriteConflict> conflict;
+  if (host_writes) {
+    // With what is pending: when failed work is taken back, these are not.
+    conflict = host_writes->absorb(
+        coherence, [this](ByteRange range) { commit_write(host_place, range, {}, Events::of_all); }, wait);
+    absorbed = true;
+    counters.unmarked_writes.fetch_add(host_writes->take_unmarked(), std::memory_order_relaxed);
+  }
+  record_mapped_writes();
   if (!conflict || decide) return;
   throw CoherenceConflict(display_name(),
                           {place_name(conflict->device), conflict->on_device.begin, conflict->on_device.end},
                           {fmt::format("host (found by pages of {} bytes)", detail::PageWatch::page_bytes()),
                            conflict->host.begin, conflict->host.end});
+}
+
+void BufferCore::Inside::reserve_unrecorded() {
+  // Whoever may yet say that he has written has a lease on this memory, and has been here.
+  unrecorded.reserve(unrecorded.size() + host->leases() + 1);
+}
+
+void BufferCore::Inside::record_mapped_writes() {
+  while (!unrecorded.empty()) {
+    record_mapped_write(unrecorded.back());
+    unrecorded.pop_back();
+  }
+}
+
+void BufferCore::Inside::record_mapped_write(ByteRange range) {
+  auto const raise_later = [this](std::exception_ptr failure) {
+    if (failure && !deferred) deferred = std::move(failure);
+  };
+  ensure_host();
+  raise_later(settle_pending(range, true));
+  // The bytes have been written, whatever else went wrong meanwhile: those that no device wrote count.
+  for (auto rest = range; !rest.empty();) {
+    try {
+      mark_there(host_place, rest, {});
+      return;
+    } catch (CoherenceConflict const& conflict) {
+      auto const begin = conflict.earlier.begin, end = conflict.earlier.end;
+      if (begin > rest.begin) mark_there(host_place, {rest.begin, begin}, {});
+      raise_later(std::current_exception());
+      rest.begin = std::min(end, rest.end);
+    } catch (std::bad_alloc const&) {
+      throw;
+    } catch (...) {
+      raise_later(std::current_exception());
+      return;
+    }
+  }
 }
 
 void BufferCore::Inside::note(std::string_view what, ByteRange range) {
@@ -68,10 +110,14 @@ void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
   check_not_captured();
   absorb_host_writes(decide);
   if (deferred) std::rethrow_exception(std::exchange(deferred, nullptr));
-  if (pending.empty()) return;
+  if (auto const failure = settle_pending(range, wait)) std::rethrow_exception(failure);
+}
+
+std::exception_ptr BufferCore::Inside::settle_pending(ByteRange range, bool wait) {
+  if (pending.empty()) return nullptr;
   bool const child_had_it = detail::is_forked_child() && holds(host_place, range);
-  auto const failure = pending.settle(coherence, range, wait);
-  if (!failure) return;
+  auto failure = pending.settle(coherence, range, wait);
+  if (!failure) return nullptr;
   forget_ended();
   last_failure = "what wrote them failed";
   try {
@@ -79,13 +125,12 @@ void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
   } catch (UnsupportedOperation const& error) {
     // The parent's work, which nobody does here: an upload that never arrives takes nothing from the host.
     // What it was to write is another matter: the copy that the host has again is not what the parent will have.
-    if (child_had_it && holds(host_place, range)) return;
+    if (child_had_it && holds(host_place, range)) return nullptr;
     last_failure = error.what();
-    throw;
   } catch (std::exception const& error) {
     last_failure = error.what();
-    throw;
   }
+  return failure;
 }
 
 void BufferCore::Inside::settle_for_another(bool wait) {

@@ -100,7 +100,7 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
   [[nodiscard]] BufferState state() const noexcept {
     auto const summary = summary_.load(std::memory_order_acquire);
-    return (summary & by_pages) != 0 ? state_by_pages() : state_of(summary);
+    return (summary & by_looking) != 0 ? state_by_looking() : state_of(summary);
   }
   /// How host writes are noticed: `Tracking::pages` serves as `access` where the buffer is too small to gain, or shares
   /// its memory with a device.
@@ -210,7 +210,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// nor goes.
   [[nodiscard]] DeviceLease map(ByteRange range, MapMode mode);
   /// Counts `range` as written on the host, unless `mapped`, the lease of its mapping, holds memory that the buffer has
-  /// let go since: that is nobody's data any more. Throws CoherenceConflict.
+  /// let go since: that is nobody's data any more. Once for each mapping. Throws CoherenceConflict, and failures of
+  /// work in flight there. Takes no memory that `map` has not taken: where recording it needs more and there is none,
+  /// the next operation records it first, and throws std::bad_alloc if it cannot.
   void written_through_map(ByteRange range, DeviceLease const& mapped);
   /// Waits for the work on `range` and rolls back what has failed. `known` has been told to who asked for that work,
   /// and is not told again; any other failure the next access raises.
@@ -278,8 +280,8 @@ class UNIMEM_API BufferCore final : public Resident {
   static constexpr std::uint32_t host_exclusive = 1U << 9;
   /// Somebody has an address of the host's memory through which he may write.
   static constexpr std::uint32_t host_exposed = 1U << 11;
-  /// Host writes are found by looking, so the state in this word may be old.
-  static constexpr std::uint32_t by_pages = 1U << 10;
+  /// Host writes are found by looking, or there was no memory to record one, so the state in this word may be old.
+  static constexpr std::uint32_t by_looking = 1U << 10;
   static constexpr BufferState state_of(std::uint32_t summary) noexcept {
     return static_cast<BufferState>(summary & 0xFFU);
   }
@@ -311,7 +313,7 @@ class UNIMEM_API BufferCore final : public Resident {
   static bool overlap(std::span<const CopyPiece> pieces);
   static void copy_aside_first(BufferCore& buffer, std::span<const CopyPiece> pieces, std::size_t element_bytes);
   [[nodiscard]] Device& find_default_device() const;
-  [[nodiscard]] BufferState state_by_pages() const noexcept;
+  [[nodiscard]] BufferState state_by_looking() const noexcept;
   void settle_first(std::string_view operation, ByteRange range);
   /// Whether filling `range` with `pattern` is a device's business, and whose.
   [[nodiscard]] Device* device_to_fill(ByteRange range, std::size_t pattern_bytes);

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
-#include <new>
 #include <span>
 #include <utility>
 
@@ -50,14 +49,12 @@ class Mapping {
 
   /// Ends the access. Idempotent. Throws CoherenceConflict if a device wrote a part of the window meanwhile and
   /// something outside it too: the device's bytes then stand, and the host's count for the rest of the window. Where
-  /// the window covers all that devices wrote, it wins and is counted, as a mark does. After std::bad_alloc it is still
-  /// mapped: what was written is not on record, and the next `unmap`, or the destructor, tries again.
+  /// the window covers all that devices wrote, it wins and is counted, as a mark does. Needs no memory: where there is
+  /// none to record what was written, the next access records it first, and throws std::bad_alloc if it cannot.
   void unmap() {
     if (!core_) return;
     try {
       if (mode_ != MapMode::read) core_->written_through_map(range_, hold_);
-    } catch (std::bad_alloc const&) {
-      throw;
     } catch (...) {
       let_go();
       throw;
