@@ -118,7 +118,7 @@ Event launch_source(Kernel const& kernel, Device* device, std::array<std::size_t
 
 /// Where an execution goes, by the forms that a kernel has: the Python function stands for a host form.
 nb::tuple choose(std::string name, bool has_source, bool has_function, nb::sequence const& given,
-                 std::optional<std::string> const& backend) {
+                 std::optional<std::string> const& backend, Device* by_default) {
   auto const arguments = arguments_from(given);
   auto const choice = unlocked([&] {
     Kernel kernel(std::move(name));
@@ -126,6 +126,7 @@ nb::tuple choose(std::string name, bool has_source, bool has_function, nb::seque
     if (has_function) kernel.host([](WorkItem) {});
     ExecutionOptions options;
     if (backend) options.backend = backend_from(*backend);
+    options.default_device = by_default;
     return choose_device(kernel, launch_arguments(arguments), options);
   });
   return nb::make_tuple(nb::cast(choice.device, nb::rv_policy::reference), choice.reason);
@@ -230,7 +231,7 @@ void bind_kernels(nb::module_& m) {
     return time_launches(kernel, {range.at(0), range.at(1), range.at(2)}, arguments, count);
   });
   m.def("_choose_device", &choose, nb::arg("name"), nb::arg("has_source"), nb::arg("has_function"),
-        nb::arg("arguments"), nb::arg("backend").none());
+        nb::arg("arguments"), nb::arg("backend").none(), nb::arg("default_device").none());
   nb::class_<TrafficOf>(m, "_TrafficOf", "What moves for the buffers of a launch from now on.")
       .def(nb::init<nb::sequence const&>(), nb::arg("arguments"))
       .def("so_far", &TrafficOf::so_far, nb::sig("def so_far(self) -> tuple[int, int]"));

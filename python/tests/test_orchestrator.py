@@ -81,6 +81,38 @@ def test_options_say_where_and_may_not_contradict_each_other(orchestrator, sim, 
     assert (x.to_numpy() == 8).all()
 
 
+def test_executions_without_buffers_run_on_the_device_of_their_block(orchestrator, sim, other_sim):
+    orchestrator.register_kernel(Kernel("nothing").host(lambda: None))
+    orchestrator.register_kernel(Kernel("only source").source("UNIMEM_KERNEL only_source(int a) {}"))
+    with sim:
+        done = orchestrator.execute("nothing", 1)
+        assert done.device == sim.id and done.reason == "it is the default device, and there are no buffers"
+        assert orchestrator.execute("nothing", 1, backend="sim").device == sim.id
+        assert orchestrator.execute("nothing", 1, backend="cpu").device == "cpu"
+        assert orchestrator.execute("nothing", 1, device=other_sim).device == other_sim.id
+        assert asyncio.run(orchestrator.execute_async("nothing", 1)).device == sim.id
+        with pytest.raises(KernelError, match=sim.id):
+            orchestrator.execute("only source", 1, 2)
+        x = filled(other_sim, 1)
+        assert orchestrator.execute("scale", 1000, readwrite(x), 2.0).device == other_sim.id, "where its data is"
+    assert orchestrator.execute("nothing", 1).device == unimem.default_device().id
+
+
+def test_launches_by_name_run_where_launches_do(orchestrator, sim, request):
+    gate, seen = threading.Event(), []
+    request.addfinalizer(gate.set)
+    orchestrator.register_kernel(Kernel("held").host(lambda: gate.wait(60)))
+    orchestrator.register_kernel(Kernel("seen").host(lambda: seen.append(1)))
+    orchestrator.launch("held", 1, device=sim)
+    with sim:
+        within = orchestrator.launch("seen", 1)
+    orchestrator.execute("seen", 1, device="cpu")
+    assert not within.ready and seen == [1]  # behind what is held there
+    gate.set()
+    within.wait()
+    assert seen == [1, 1]
+
+
 def test_names_are_known_once_and_missing_ones_are_told(orchestrator):
     assert orchestrator.kernel_names == ["add", "scale"] and "add" in orchestrator
     orchestrator.register_kernel(orchestrator.kernel("add"))

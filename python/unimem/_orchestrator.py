@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _unimem
-from ._devices import named
+from ._devices import chosen, named
 from ._errors import NotFound, invalid
 from ._kernels import Kernel, _given, _range, launch
 from ._records import Record
@@ -41,7 +41,8 @@ class _Begun:
         self._given = _given(kernel, arguments, True)
         on = named(device)
         if on is None:
-            self._device, self._reason = _unimem._choose_device(kernel.name, kernel.has_source, kernel.has_host, self._given, backend)
+            forms = kernel.has_source, kernel.has_host
+            self._device, self._reason = _unimem._choose_device(kernel.name, *forms, self._given, backend, chosen(None))
         elif backend is not None and backend != on.backend:
             raise invalid("backend", backend, f"that of {on.id}, or none")
         else:
@@ -63,7 +64,8 @@ class Orchestrator:
 
     Unless `device` or `backend` say where, an execution goes to where its data is: of the devices that its buffers are at home on or
     have been brought to, and that can run the kernel, the one where least is missing of what is read, the earliest argument's home
-    among equals. If none of them can run it, the cpu does, if it can; the result's `reason` tells. Thread-safe.
+    among equals. Without buffers it goes to `default_device()`, that of a ``with device:`` block among them. If none of them can run it,
+    the cpu does, if it can; the result's `reason` tells. Thread-safe.
     """
 
     __slots__ = ("_kernels", "_lock")

@@ -77,12 +77,14 @@ std::string missing_form(Device const& device) {
   return fmt::format("{} needs a {} form", device.id(), device.info().runs_host_form ? "host" : "source");
 }
 
-std::vector<Device*> devices_under(Backend backend) {
+/// In their order, but for `first`, if it is one of them.
+std::vector<Device*> devices_under(Backend backend, Device* first) {
   std::vector<Device*> found;
   std::vector<std::string> ids;
+  if (first != nullptr && first->backend() == backend) found.push_back(first);
   for (Device& device : devices()) {
     ids.emplace_back(device.id());
-    if (device.backend() == backend) found.push_back(&device);
+    if (device.backend() == backend && &device != first) found.push_back(&device);
   }
   if (!found.empty()) return found;
   std::string reason;
@@ -133,13 +135,14 @@ DeviceChoice choose_device(Kernel const& kernel, std::span<const LaunchArgument>
   if (options.queue != nullptr) return {&options.queue->device(), "the options name its queue"};
   if (options.device != nullptr) return {options.device, "the options name it"};
   auto candidates = devices_of(arguments);
+  auto* const by_default = candidates.empty() ? options.default_device : nullptr;
   if (options.backend) {
     std::erase_if(candidates, [&](Device const* device) { return device->backend() != *options.backend; });
     // Where the data is, if that is of the wanted kind; any of that kind else.
-    if (candidates.empty()) candidates = devices_under(*options.backend);
+    if (candidates.empty()) candidates = devices_under(*options.backend, by_default);
   }
   if (candidates.empty()) {
-    auto& device = default_device();
+    auto& device = by_default != nullptr ? *by_default : default_device();
     if (can_run(kernel, device)) return {&device, "it is the default device, and there are no buffers"};
     candidates.push_back(&device);
   }

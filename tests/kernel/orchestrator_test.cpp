@@ -216,6 +216,25 @@ TEST_F(Orchestration, WithoutBuffersItIsTheDefaultDeviceAndALaunchDoesNotWait) {
   EXPECT_EQ(items, 12);
 }
 
+TEST_F(Orchestration, WithoutBuffersAnotherDefaultDeviceMayBeNamedWhichIsNoDemand) {
+  orchestrator.register_kernel(Kernel("nothing").host([](WorkItem) {}));
+  orchestrator.register_kernel(Kernel("only source").source("UNIMEM_KERNEL only_source(int a) {}"));
+  ExecutionOptions options{.default_device = &second};
+  auto const done = orchestrator.execute("nothing", Range{4}, options);
+  EXPECT_EQ(done.device, second.id());
+  EXPECT_EQ(done.reason, "it is the default device, and there are no buffers");
+  EXPECT_THROW(orchestrator.execute("only source", Range{4}, 1, options), KernelError);
+  auto x = filled(first, 1.0F);
+  EXPECT_EQ(orchestrator.execute("scale", Range{1000}, readwrite(x), 2.0F, options).device, first.id())
+      << "where its data is";
+  options.backend = Backend::sim;
+  EXPECT_EQ(orchestrator.execute("nothing", Range{4}, options).device, second.id()) << "the first of its backend";
+  EXPECT_EQ(orchestrator.execute("scale", Range{1000}, readwrite(x), 2.0F, options).device, first.id());
+  options.backend = Backend::cpu;
+  EXPECT_EQ(orchestrator.execute("nothing", Range{4}, options).device, "cpu");
+  EXPECT_EQ(orchestrator.execute("scale", Range{1000}, readwrite(x), 2.0F, options).device, "cpu");
+}
+
 TEST_F(Orchestration, ManyThreadsExecuteWhileKernelsComeAndGo) {
   std::atomic<bool> over = false;
   std::jthread const changing([&] {

@@ -24,6 +24,7 @@ struct ExecutionOptions {
   Queue* queue = nullptr;            ///< in its order, on its device
   Device* device = nullptr;          ///< on its default queue
   std::optional<Backend> backend{};  ///< a device of this one
+  Device* default_device = nullptr;  ///< for an execution without buffers, in place of `default_device()`; no demand
 };
 
 /// Where an execution will happen, and why, in one sentence.
@@ -35,8 +36,8 @@ struct DeviceChoice {
 /// Unless the options say where, an execution goes to where its data is. Of the devices that its buffers are at home on
 /// or have been brought to, and that can run the kernel, the one where least is missing of what is read; among equals
 /// the one that is home to the earliest argument. If none of them can run it, the cpu does, if it can; without
-/// buffers, `default_device()`. Thread-safe. Throws InvalidArgument for options that contradict each other, NotFound
-/// for a backend without a device, KernelError if the kernel lacks the form that each of the devices needs.
+/// buffers, the default device likewise. Thread-safe. Throws InvalidArgument for options that contradict each other,
+/// NotFound for a backend without a device, KernelError if the kernel lacks the form that each of the devices needs.
 [[nodiscard]] UNIMEM_API DeviceChoice choose_device(Kernel const& kernel, std::span<const LaunchArgument> arguments,
                                                     ExecutionOptions const& options = {});
 
