@@ -115,7 +115,7 @@ void run_chunks(StreamResult& result, detail::InputFile const& input, detail::Ch
   std::optional<MemoryManager> own;
   auto& manager = options.manager != nullptr ? *options.manager : own.emplace();
   if (own && !in_host_memory && options.memory_limit < device.info().total_bytes) {
-    own->pool(device, location).set_max_bytes(options.memory_limit);
+    own->set_limit(device, location, options.memory_limit);
   }
   {
     detail::ChunkRing ring(manager, device, input, run, plan);

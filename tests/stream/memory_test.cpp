@@ -7,7 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <fstream>
+#include <string>
 
 namespace unimem {
 namespace {
@@ -59,6 +61,22 @@ TEST_P(StreamMemory, StaysWithinTwiceTheBuffersWhateverTheFile) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, StreamMemory, ::testing::Values("cpu", "sim:memory=1GiB"),
                          [](auto const& tested) { return std::string(tested.param).substr(0, 3); });
+
+TEST(StreamLimits, OfTheOutsideHoldWhateverTheOptionsAllow) {
+  ScratchFolder const folder;
+  auto const path = folder.write("input", std::string(4'000'000, 'x'));
+  auto& sim = make_sim({.memory_bytes = std::size_t{64} << 20});
+  StreamOptions options;
+  options.device = &sim;
+  options.chunk_bytes = std::size_t{512} << 10;
+  options.memory_limit = std::size_t{8} << 20;
+  ::setenv("UNIMEM_LIMITS", (std::string(sim.id()) + "=1MiB").c_str(), 1);
+  auto const result = stream_file(path, histogram(), options);
+  ::unsetenv("UNIMEM_LIMITS");
+  EXPECT_EQ(std::get<HistogramResult>(result.result).counts['x'], 4'000'000U);
+  EXPECT_LT(result.buffers, 3U) << "there was no room for them all";
+  EXPECT_LE(result.peak_device_bytes, std::size_t{1} << 20);
+}
 
 }  // namespace
 }  // namespace unimem
