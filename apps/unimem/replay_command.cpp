@@ -1,6 +1,7 @@
 #include "commands.hpp"
 #include "named_device.hpp"
 #include "standard_streams.hpp"
+#include "storage_location.hpp"
 
 #include <unimem/core/size.hpp>
 #include <unimem/pool/replay.hpp>
@@ -13,12 +14,6 @@
 
 namespace unimem::cli {
 namespace {
-
-/// Where the buffers of a device have their storage.
-Location location_on(Device const& device) {
-  if (device.reaches_host_memory()) return Location::host;
-  return device.shares_storage_with_host() ? Location::unified : Location::device;
-}
 
 std::string json_of(ReplayResult const& result) {
   nlohmann::ordered_json json;
@@ -54,7 +49,7 @@ int run(ReplayCommand const& command) {
   auto& device = device_named(command.device);
   PoolOptions options;
   if (command.capacity) options.max_bytes = *command.capacity;
-  MemoryPool pool(device, location_on(device), options);
+  MemoryPool pool(device, storage_location(device), options);
   auto const result = replay(log, pool);
   write_standard_output(command.json ? json_of(result) : text_of(result, command, pool));
   return EXIT_SUCCESS;

@@ -5,11 +5,13 @@
 #include "progress_bar.hpp"
 #include "run_report.hpp"
 #include "standard_streams.hpp"
+#include "storage_location.hpp"
 
 #include <unimem/core/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/kernel/kernel.hpp>
+#include <unimem/manager/memory_manager.hpp>
 #include <unimem/stream/stream_file.hpp>
 
 #include <fmt/format.h>
@@ -71,11 +73,23 @@ void check_output_is_another(RunCommand const& command) {
   throw UsageError(fmt::format("invalid --output '{}': must be another file than the input", command.output.native()));
 }
 
+/// What the process reports of its memory is the default manager's (UNIMEM_REPORT, UNIMEM_LEAKS), so the work is done
+/// in that one, which then holds `--memory-limit` too. The host's memory is not the device's to limit.
+MemoryManager& manager_for(RunCommand const& command, Device& device) {
+  auto& manager = default_manager();
+  bool const limited = command.memory_limit && *command.memory_limit < device.info().total_bytes;
+  if (limited && !device.reaches_host_memory()) {
+    manager.set_limit(device, storage_location(device), *command.memory_limit);
+  }
+  return manager;
+}
+
 StreamResult stream(RunCommand const& command, std::stop_token const& cancel) {
   auto& device = device_for(command);
   auto const kernel = std::visit(MakeKernel{command.element, device}, command.kernel);
   StreamOptions options;
   options.device = &device;
+  options.manager = &manager_for(command, device);
   options.output = command.output;
   options.element = command.element;
   options.cancel = cancel;

@@ -170,6 +170,52 @@ TEST(Reports, OfARunAreWrittenWhereTheEnvironmentSays) {
   EXPECT_EQ(nlohmann::json::parse(nowhere.out)["result"], nlohmann::json::parse(outcome.out)["result"]);
 }
 
+TEST(Reports, OfARunAreAboutTheMemoryThatDidTheWork) {
+  Sandbox const folder;
+  folder.write("data.bin", std::string(300'000, 'x'));
+  Surroundings const surroundings{.directory = folder.path(), .environment = {{"UNIMEM_REPORT", "report.json"}}};
+  auto const outcome = run_cli(
+      words_of("run data.bin --kernel histogram --device sim --chunk 64KiB --memory-limit 1MiB --json"), surroundings);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  auto const run = nlohmann::json::parse(outcome.out), report = nlohmann::json::parse(folder.read("report.json"));
+  auto const is_devices = [&](nlohmann::json const& one) {
+    return one["device"] == run["device"] && one["location"] == "device";
+  };
+  auto const& pools = report["statistics"]["pools"];
+  auto const pool = std::ranges::find_if(pools, is_devices);
+  ASSERT_NE(pool, pools.end()) << pools;
+  EXPECT_GT((*pool)["pool"]["total_allocations"], 0);
+  EXPECT_EQ((*pool)["pool"]["total_allocations"], run["pool"]["total_allocations"]);
+  EXPECT_EQ((*pool)["pool"]["peak_active_bytes"], run["pool"]["peak_active_bytes"]);
+  EXPECT_EQ((*pool)["pool"]["peak_reserved_bytes"], run["peak_device_bytes"]);
+  auto const& lines = report["usage"]["lines"];
+  auto const chunks = std::ranges::find_if(
+      lines, [&](nlohmann::json const& line) { return is_devices(line) && line["name"] == "stream chunk"; });
+  ASSERT_NE(chunks, lines.end()) << lines;
+  EXPECT_EQ((*chunks)["bytes_in"], 300'000);
+  auto const& limits = report["limits"];
+  auto const limit = std::ranges::find_if(limits, is_devices);
+  ASSERT_NE(limit, limits.end()) << limits;
+  EXPECT_EQ((*limit)["limit_bytes"], 1 << 20);
+
+  auto const refused = run_cli(
+      words_of("run data.bin --kernel histogram --device sim --chunk 64KiB --memory-limit 32KiB"), surroundings);
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_EQ(nlohmann::json::parse(folder.read("report.json"))["statistics"]["total_allocations"], 0);
+}
+
+TEST(Limits, OfTheEnvironmentHoldWhateverTheCommandLineAllows) {
+  Sandbox const folder;
+  folder.write("data.bin", std::string(4'000'000, 'x'));
+  auto const outcome =
+      run_cli(words_of("run data.bin --kernel histogram --device sim --chunk 512KiB --memory-limit 8MiB --json"),
+              {.directory = folder.path(), .environment = {{"UNIMEM_LIMITS", "sim:0=1MiB"}}});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  auto const json = nlohmann::json::parse(outcome.out);
+  EXPECT_EQ(json["chunks"], 8);
+  EXPECT_LE(json["peak_device_bytes"], 1 << 20);
+}
+
 TEST(StandardOutput, ThatCannotBeWrittenIsFailedWork) {
   auto const full = run_cli({"version"}, {.standard_output = "/dev/full"});
   EXPECT_EQ(full.exit_code, 1);
