@@ -2,6 +2,7 @@
 
 #include "buffer/buffer_fixture.hpp"
 #include "core/sizes.hpp"
+#include "device/without_locking.hpp"
 #include "forked_child.hpp"
 #include "manager/usage_book.hpp"
 
@@ -106,6 +107,79 @@ TEST_F(Allocations, PinningThatIsRefusedShowsInTheBufferAndInStatistics) {
   EXPECT_EQ(buffer.placement()->location, Location::pinned) << "what was asked for";
   EXPECT_EQ(manager.statistics().refused_pinnings, 1U);
   EXPECT_THAT(manager.recommendations(sim).hints, Contains(HasSubstr("locked memory was refused")));
+}
+
+TEST_F(Allocations, PinnedMemoryIsOnTheBooksStaysWithinItsLimitAndGoesBack) {
+  auto& cpu = device("cpu");
+  manager.set_limit(sim, Location::pinned, 4 * MiB);
+  auto const pinned = [&] { return manager.pool(cpu, Location::pinned).statistics(); };
+  auto const pageable = [&] { return manager.pool(cpu, Location::host).statistics(); };
+  auto const at_pinned = [&](std::size_t count, std::string name) {
+    return manager.allocate<std::uint32_t>(count, {.location = Location::pinned, .device = &sim, .name = name});
+  };
+  constexpr std::size_t count = 2 * MiB / 4;
+  {
+    auto locked = manager.allocate<std::uint32_t>(counting(count),
+                                                  {.location = Location::pinned, .device = &sim, .name = "locked"});
+    if (!locked.is_pinned()) GTEST_SKIP() << "the system locks no 2 MiB here";
+    EXPECT_EQ(locked.location(), Location::pinned);
+    EXPECT_EQ(pinned().active_allocations, 1U);
+    EXPECT_EQ(pinned().active_bytes, 2 * MiB);
+    EXPECT_EQ(pageable().active_bytes, 0U) << "nothing else stands in for it";
+    EXPECT_EQ(manager.statistics().active_bytes, 2 * MiB);
+    EXPECT_EQ(line("cpu", Location::pinned, "locked").live_bytes, 2 * MiB);
+    EXPECT_EQ(locked.to_vector(), counting(count));
+    EXPECT_EQ(device_bytes(locked, sim), counting(count));
+
+    auto const second = at_pinned(count, "second");
+    EXPECT_TRUE(second.is_pinned()) << "to the last byte of the limit";
+    auto const third = at_pinned(1, "third");
+    EXPECT_FALSE(third.is_pinned());
+    EXPECT_EQ(third.location(), Location::host);
+    EXPECT_EQ(third.placement()->location, Location::pinned) << "what was asked for";
+    EXPECT_EQ(line("cpu", Location::host, "third").live_bytes, 4U);
+    EXPECT_EQ(pinned().peak_reserved_bytes, 4 * MiB);
+    EXPECT_EQ(manager.statistics().refused_pinnings, 1U);
+    EXPECT_EQ(manager.statistics().refusals, 0U) << "ordinary memory serves";
+
+    manager.set_limit(cpu, Location::host, MiB);
+    EXPECT_THROW(std::ignore = at_pinned(count, "fourth"), OutOfMemory) << "neither pinned nor ordinary";
+    EXPECT_EQ(manager.statistics().refusals, 1U);
+  }
+  EXPECT_THAT(manager.live(), IsEmpty());
+  EXPECT_EQ(manager.statistics().active_bytes, 0U);
+  EXPECT_EQ(pinned().active_allocations, 0U);
+  auto const again = at_pinned(count, "again");
+  EXPECT_TRUE(again.is_pinned());
+  EXPECT_GT(pinned().pool_hits, 0U) << "what went back is lent again, locked as it is";
+  manager.cleanup();
+  EXPECT_EQ(pinned().reserved_bytes, 2 * MiB) << "and given back when nobody has it";
+}
+
+TEST_F(Allocations, PinningThatTheSystemRefusesShowsAndIsTriedAgain) {
+  if (!locks_memory) GTEST_SKIP() << "sanitizers make mlock do nothing";
+  auto const asked = [&] {
+    return manager.allocate<std::uint32_t>(counting(MiB),
+                                           {.location = Location::pinned, .device = &sim, .name = "wanted locked"});
+  };
+  bool const can_be_locked = asked().is_pinned();
+  manager.cleanup();
+  auto const refused_before = manager.statistics().refused_pinnings;
+  without_locking([&] {
+    auto buffer = asked();
+    EXPECT_FALSE(buffer.is_pinned());
+    EXPECT_EQ(buffer.location(), Location::host);
+    EXPECT_EQ(buffer.placement()->location, Location::pinned) << "what was asked for";
+    EXPECT_EQ(manager.pool(device("cpu"), Location::pinned).statistics().reserved_bytes, 0U);
+    EXPECT_EQ(line("cpu", Location::host, "wanted locked").live_bytes, 4 * MiB);
+    EXPECT_EQ(buffer.to_vector(), counting(MiB));
+    EXPECT_EQ(device_bytes(buffer, sim), counting(MiB)) << "slower, and no less right";
+  });
+  EXPECT_EQ(manager.statistics().refused_pinnings, refused_before + 1);
+  EXPECT_EQ(manager.statistics().refusals, 0U);
+  EXPECT_THAT(manager.recommendations(sim).hints, Contains(HasSubstr("locked memory was refused")));
+  EXPECT_EQ(manager.statistics().active_bytes, 0U);
+  EXPECT_EQ(asked().is_pinned(), can_be_locked) << "the next one is asked for anew";
 }
 
 TEST_F(Allocations, AFullDeviceGetsHostMemory) {

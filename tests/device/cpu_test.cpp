@@ -2,10 +2,8 @@
 
 #include "device/cpu/machine.hpp"
 #include "device/device_conformance.hpp"
+#include "device/without_locking.hpp"
 
-#include <linux/capability.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -194,40 +192,23 @@ TEST(CpuPinned, PagesStayInMemory) {
     if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) inside = begin <= address && address < end;
     if (inside) std::sscanf(line.c_str(), "Locked: %zu kB", &locked_kib);
   }
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers make mlock do nothing";
-#endif
+  if (!locks_memory) GTEST_SKIP() << "sanitizers make mlock do nothing";
   EXPECT_GE(locked_kib * 1024, bytes);
 }
 
 TEST(CpuPinned, RefusedPinningIsAnErrorThatNamesTheLimit) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers make mlock do nothing";
-#endif
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &before), 0);
-  auto const small = rlimit{std::min<rlim_t>(before.rlim_max, 64 << 10), before.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &small), 0);
+  if (!locks_memory) GTEST_SKIP() << "sanitizers make mlock do nothing";
   auto const free = cpu().memory_info().total_bytes;
-  // The limit does not bind whoever has CAP_IPC_LOCK, as root has. Capabilities belong to a thread: this one gives it
-  // up.
   std::string reason;
   std::size_t requested = 0;
-  std::thread{[&] {
-    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
-    std::array<__user_cap_data_struct, 2> sets{};
-    if (syscall(SYS_capget, &header, sets.data()) == 0) {
-      sets[0].effective &= ~(1U << CAP_IPC_LOCK);
-      syscall(SYS_capset, &header, sets.data());
-    }
+  without_locking([&] {
     try {
       Allocated const piece{cpu(), 1 << 20, Location::pinned};
     } catch (OutOfMemory const& error) {
       reason = error.facts().reason;
       requested = error.requested();
     }
-  }}.join();
-  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &before), 0);
+  });
   EXPECT_THAT(reason, ::testing::HasSubstr("RLIMIT_MEMLOCK"));
   EXPECT_THAT(reason, ::testing::HasSubstr("64 KiB"));
   EXPECT_EQ(requested, std::size_t{1} << 20);

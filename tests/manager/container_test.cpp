@@ -6,19 +6,16 @@
 #include "device/container_tree.hpp"
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/machine.hpp"
+#include "device/real_group.hpp"
 #include "forked_child.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,7 +23,6 @@
 namespace unimem {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
 struct PodTree : ContainerTree {
@@ -101,59 +97,6 @@ TEST_F(ManagerInContainer, CachedBlocksGoBackBeforeARequestIsRefused) {
   EXPECT_FALSE(refusal(700 * MiB, Location::unified));
 }
 
-/// A control group of this machine's own, if it lets one be made below that of this process.
-class RealGroup {
- public:
-  RealGroup() {
-    std::ifstream lines{"/proc/self/cgroup"};
-    for (std::string line; std::getline(lines, line);) {
-      auto const first = line.find(":memory:");
-      if (first != std::string::npos) {
-        make(fs::path{"/sys/fs/cgroup/memory"} / line.substr(first + 9), "memory.limit_in_bytes");
-      } else if (line.starts_with("0::/") && directory_.empty()) {
-        make(fs::path{"/sys/fs/cgroup"} / line.substr(4), "memory.max");
-      }
-      if (!directory_.empty()) return;
-    }
-    if (problem_.empty()) problem_ = "no hierarchy with a memory controller";
-  }
-  RealGroup(RealGroup const&) = delete;
-  RealGroup& operator=(RealGroup const&) = delete;
-  ~RealGroup() {
-    if (!directory_.empty()) ::rmdir(directory_.c_str());
-  }
-
-  /// Why there is none; empty if there is one.
-  [[nodiscard]] std::string const& problem() const noexcept { return problem_; }
-  [[nodiscard]] fs::path const& directory() const noexcept { return directory_; }
-
-  /// The calling process goes in.
-  [[nodiscard]] bool enter() const { return write(directory_ / "cgroup.procs", std::to_string(::getpid())); }
-
- private:
-  static bool write(fs::path const& path, std::string const& text) {
-    std::ofstream out{path};
-    out << text << std::flush;
-    return static_cast<bool>(out);
-  }
-
-  void make(fs::path const& above, char const* limit_file) {
-    auto const directory = above / ("unimem_test_" + std::to_string(::getpid()));
-    if (::mkdir(directory.c_str(), 0755) != 0) {
-      problem_ = directory.string() + ": " + std::strerror(errno);
-    } else if (!fs::exists(directory / limit_file) || !write(directory / limit_file, std::to_string(GiB))) {
-      problem_ = directory.string() + ": no limit can be set";
-      ::rmdir(directory.c_str());
-    } else {
-      directory_ = directory;
-      problem_.clear();
-    }
-  }
-
-  fs::path directory_;
-  std::string problem_;
-};
-
 /// What a process in a real container of 1 GiB does; started anew by the test below, as this very program.
 TEST(ContainedPrograms, DISABLED_OneAsksForFourGibibytes) {
   auto& cpu = device("cpu");
@@ -192,7 +135,7 @@ TEST(RealContainer, OfOneGibibyteRefusesFourAndTheProcessLives) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer takes its own memory from the container";
 #endif
-  RealGroup const group;
+  RealGroup const group{GiB};
   if (!group.problem().empty()) GTEST_SKIP() << "no control group can be made: " << group.problem();
   auto const child = in_child([&] {
     EXPECT_HERE(group.enter());

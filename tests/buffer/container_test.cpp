@@ -1,0 +1,74 @@
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include "device/cpu/machine.hpp"
+#include "device/real_group.hpp"
+#include "device/without_locking.hpp"
+#include "forked_child.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <cstddef>
+#include <tuple>
+#include <vector>
+
+namespace unimem {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::size_t MiB = std::size_t{1} << 20;
+constexpr std::size_t GiB = 1024 * MiB;
+
+/// What a process in a real container of 1 GiB does; started anew by the test below, as this very program.
+TEST(ContainedBuffers, DISABLED_OneIsTooLargeAndOneIsNot) {
+  auto& cpu = device("cpu");
+  auto& manager = default_manager();
+  ASSERT_EQ(cpu.info().total_bytes, GiB) << "it is in the group";
+  for (auto const location : {Location::pinned, Location::host}) {
+    try {
+      std::ignore = manager.allocate<char>(4 * GiB, {.location = location, .device = &cpu, .name = {}});
+      ADD_FAILURE() << "was granted";
+    } catch (OutOfMemory const& error) {
+      EXPECT_THAT(error.facts().reason, HasSubstr("the container's memory limit of 1 GiB"));
+    }
+  }
+  EXPECT_EQ(manager.statistics().refusals, 2U);
+  EXPECT_EQ(manager.statistics().refused_pinnings, 0U) << "ordinary memory has not served either";
+  EXPECT_EQ(manager.statistics().active_bytes, 0U);
+  {
+    std::vector<char> const values(64 * MiB, 9);
+    auto const buffer = manager.allocate<char>(values, {.location = Location::pinned, .device = &cpu, .name = {}});
+    bool const locked = buffer.is_pinned();
+    EXPECT_EQ(buffer.location(), locked ? Location::pinned : Location::host);
+    EXPECT_EQ(manager.statistics().refused_pinnings, locked ? 0U : 1U);
+    EXPECT_EQ(manager.pool(cpu, buffer.location()).statistics().active_bytes, 64 * MiB);
+    EXPECT_LE(manager.available_memory(cpu), GiB - 64 * MiB);
+    EXPECT_EQ(buffer.to_vector(), values);
+  }
+  EXPECT_EQ(manager.statistics().active_bytes, 0U);
+  manager.cleanup();
+  EXPECT_EQ(manager.statistics().reserved_bytes, 0U);
+}
+
+TEST(RealContainer, RefusesBuffersThatItHasNoRoomForPinnedOrNot) {
+  if (detail::physical_memory_bytes() < 2 * GiB) GTEST_SKIP() << "this machine has not enough memory";
+  if (!locks_memory) GTEST_SKIP() << "a sanitizer takes its own memory from the container";
+  RealGroup const group{GiB};
+  if (!group.problem().empty()) GTEST_SKIP() << "no control group can be made: " << group.problem();
+  auto const child = in_child([&] {
+    EXPECT_HERE(group.enter());
+    ::execl("/proc/self/exe", "contained", "--gtest_filter=ContainedBuffers.DISABLED_*",
+            "--gtest_also_run_disabled_tests", "--gtest_brief=1", "--gtest_output=", nullptr);
+    return 127;
+  });
+  EXPECT_EQ(child, 0) << "below zero is the signal that killed it";
+}
+
+}  // namespace
+}  // namespace unimem
