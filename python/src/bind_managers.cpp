@@ -57,7 +57,9 @@ void bind_managers(nb::module_& m) {
       .def("_total", [](MemoryManager& self, Device& on) { return unlocked([&] { return self.total_memory(on); }); })
       .def("_set_limit",
            [](MemoryManager& self, Device& on, int location, std::size_t bytes) {
-             unlocked([&] { self.set_limit(on, static_cast<Location>(location), bytes); });
+             unlocked([&] {
+               location < 0 ? self.set_limit(on, bytes) : self.set_limit(on, static_cast<Location>(location), bytes);
+             });
            })
       .def(
           "_pool",

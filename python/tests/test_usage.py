@@ -338,6 +338,18 @@ def test_the_blocks_of_a_device_are_trimmed_and_measured(sim):
     assert caught.value.limit == 1 << 20
 
 
+def test_a_limit_of_the_cpu_is_one_of_the_hosts_memory(cpu, sim):
+    manager = MemoryManager()
+    manager.set_limit(cpu, "1MiB")
+    assert manager.total_memory(cpu) == manager.available_memory(cpu) == 1 << 20
+    for home in (cpu, sim):
+        with pytest.raises(unimem.OutOfMemory) as caught:
+            manager.allocate(2 << 20, np.uint8, location=Location.HOST, device=home)
+        assert caught.value.limit == 1 << 20
+    manager.set_limit(cpu, "2MiB", location=Location.HOST)
+    assert manager.allocate(2 << 20, np.uint8, device=cpu).nbytes == 2 << 20
+
+
 def test_enumerations_are_the_librarys_in_its_order():
     # What C++ calls them, in texts made from the numbers.
     manager = MemoryManager()

@@ -133,13 +133,13 @@ class MemoryManager:
         """The limit, or the device's capacity if none is set or it is smaller."""
         return self._native._total(named(device) or default_device())
 
-    def set_limit(self, device: Device | str, bytes: int | str, *, location: Location = Location.DEVICE) -> None:
-        """Bounds the memory reserved on a device: a number of bytes, or ``"64MiB"``. InvalidArgument if it is below what is live.
-        Pageable and pinned memory are the host's, whatever device is named."""
+    def set_limit(self, device: Device | str, bytes: int | str, *, location: Location | None = None) -> None:
+        """Bounds the memory reserved on a device, of the cpu that of the host: a number of bytes, or ``"64MiB"``. InvalidArgument if it is
+        below what is live. With a location, that one: pageable and pinned memory are the host's, whatever device is named."""
         on = named(device)
         if on is None:
             raise invalid("device", device, "a device or its id")
-        self._native._set_limit(on, number_in(Location, "location", location), size_of("bytes", bytes))
+        self._native._set_limit(on, -1 if location is None else number_in(Location, "location", location), size_of("bytes", bytes))
 
     def cleanup(self) -> int:
         """Gives all cached blocks back; returns the bytes. Never touches live memory."""
