@@ -42,7 +42,8 @@ void BufferCore::announce(Device& device, std::span<BufferCore* const> buffers) 
 }
 
 Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
-  // For the lists that end with this call: for some operands, without an allocation for each. Nothing reads it before it is written.
+  // For the lists that end with this call: for some operands, without an allocation for each. Nothing reads it before
+  // it is written.
   std::array<std::byte, 1024> room;  // NOLINT(cppcoreguidelines-pro-type-member-init)
   std::pmr::monotonic_buffer_resource nearby{room.data(), room.size()};
   std::pmr::vector<BufferCore*> buffers{&nearby};

@@ -3,6 +3,7 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "core/sizes.hpp"
 #include "device/cpu/machine.hpp"
 #include "device/real_group.hpp"
 #include "device/without_locking.hpp"
@@ -21,9 +22,6 @@ namespace unimem {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr std::size_t MiB = std::size_t{1} << 20;
-constexpr std::size_t GiB = 1024 * MiB;
 
 /// What a process in a real container of 1 GiB does; started anew by the test below, as this very program.
 TEST(ContainedBuffers, DISABLED_OneIsTooLargeAndOneIsNot) {

@@ -1,4 +1,5 @@
 #include "cli/cli_process.hpp"
+#include "cli/json_keys.hpp"
 #include "cli/sandbox.hpp"
 
 #include <gmock/gmock.h>
@@ -24,12 +25,6 @@ constexpr char const* log =
     "2,00:00:00.000003,free,0x10,65536,2\n"
     "1,00:00:00.000004,free,0x20,98304,1\n"
     "1,00:00:00.000005,allocate,0x30,65536,2\n";
-
-std::vector<std::string> keys_of(Json const& json) {
-  std::vector<std::string> keys;
-  for (auto const& [key, value] : json.items()) keys.push_back(key);
-  return keys;
-}
 
 class ReplayCommandLine : public ::testing::TestWithParam<std::string> {
  protected:

@@ -1,4 +1,5 @@
 #include "cli/cli_process.hpp"
+#include "cli/json_keys.hpp"
 #include "cli/sandbox.hpp"
 
 #include <gmock/gmock.h>
@@ -51,12 +52,6 @@ TEST(Version, IsTextOrOneJsonObject) {
   auto const version = nlohmann::json::parse(json.out)["version"].get<std::string>();
   EXPECT_THAT(text.out, StartsWith("unimem " + version + "\n"));
   EXPECT_EQ(run_cli({"--version"}).out, "unimem " + version + "\n");
-}
-
-std::vector<std::string> keys_of(nlohmann::ordered_json const& json) {
-  std::vector<std::string> keys;
-  for (auto const& [key, value] : json.items()) keys.push_back(key);
-  return keys;
 }
 
 TEST(Devices, AreOneJsonObjectOnOneLineWithTheCpuFirst) {

@@ -56,9 +56,7 @@ std::vector<Thrown> one_of_each() {
       {"SizeMismatch", [] { throw SizeMismatch("copy_from", 100, 99); }, {"copy_from", "100", "99"}},
       {"BufferNotAllocated", [] { throw BufferNotAllocated("weights", "sync_to_host"); }, {"weights", "sync_to_host"}},
       {"CoherenceConflict",
-       [] {
-         throw CoherenceConflict("weights", {"host", 0, 512}, {"sim:0", 256, 1024});
-       },
+       [] { throw CoherenceConflict("weights", {"host", 0, 512}, {"sim:0", 256, 1024}); },
        {"weights", "[256, 1024) on sim:0", "[0, 512) on host"}},
       {"OutOfMemory",
        [] { throw OutOfMemory(full()); },
@@ -82,9 +80,7 @@ std::vector<Thrown> one_of_each() {
        [] { throw UnsupportedOperation("metal", "linux", "Metal needs macOS"); },
        {"metal", "linux", "Metal needs macOS"}},
       {"NotFound",
-       [] {
-         throw NotFound("device", "opencl:7", {"cpu", "opencl:0"});
-       },
+       [] { throw NotFound("device", "opencl:7", {"cpu", "opencl:0"}); },
        {"device", "'opencl:7'", "cpu, opencl:0"}},
   };
 }
