@@ -21,7 +21,7 @@ namespace unimem::testing {
 namespace {
 
 constexpr std::size_t size = std::size_t{128} << 10;  // of each buffer, bytes
-constexpr std::size_t words = size / sizeof(std::uint32_t);
+constexpr std::size_t elements = size / sizeof(std::uint32_t);
 
 /// Buffers of one megabyte on a device that has room for some of them.
 class Oversubscription : public BufferTest {
@@ -31,15 +31,15 @@ class Oversubscription : public BufferTest {
   [[nodiscard]] Buffers filled(std::size_t count) {
     Buffers buffers;
     for (std::size_t i = 0; i < count; ++i) {
-      auto& buffer = buffers.emplace_back(words, on_sim("buffer " + std::to_string(i)));
-      buffer.copy_from(std::vector(words, static_cast<std::uint32_t>(1000 * i)));
+      auto& buffer = buffers.emplace_back(elements, on_sim("buffer " + std::to_string(i)));
+      buffer.copy_from(std::vector(elements, static_cast<std::uint32_t>(1000 * i)));
     }
     return buffers;
   }
 
   void room_for(std::size_t count) { manager.set_limit(sim, count * size); }
 
-  void use(UnifiedBuffer<std::uint32_t>& buffer) { add(sim.default_queue(), buffer.slice(0, words), 1).wait(); }
+  void use(UnifiedBuffer<std::uint32_t>& buffer) { add(sim.default_queue(), buffer.slice(0, elements), 1).wait(); }
 
   /// The buffers' contents, after each was used so many times.
   static void expect_used(Buffers& buffers, std::span<const std::uint32_t> times) {
@@ -188,13 +188,13 @@ TEST_F(Oversubscription, TwoManagersOfOneDeviceKeepTheirLimitsAndTakeNothingFrom
   };
   Buffers ones, twos;
   for (std::uint32_t i = 0; i < 8; ++i) {
-    ones.emplace_back(words, on_shared(one)).copy_from(std::vector(words, i));
-    twos.emplace_back(words, on_shared(two)).copy_from(std::vector(words, 100 + i));
+    ones.emplace_back(elements, on_shared(one)).copy_from(std::vector(elements, i));
+    twos.emplace_back(elements, on_shared(two)).copy_from(std::vector(elements, 100 + i));
   }
   for (int pass = 0; pass < 2; ++pass) {
     for (std::size_t i = 0; i < 8; ++i) {
-      add(shared.default_queue(), ones[i].slice(0, words), 1).wait();
-      add(shared.default_queue(), twos[i].slice(0, words), 1).wait();
+      add(shared.default_queue(), ones[i].slice(0, elements), 1).wait();
+      add(shared.default_queue(), twos[i].slice(0, elements), 1).wait();
     }
   }
   EXPECT_LE(one.pool(shared, Location::device).statistics().peak_reserved_bytes, 4 * size);
@@ -203,7 +203,7 @@ TEST_F(Oversubscription, TwoManagersOfOneDeviceKeepTheirLimitsAndTakeNothingFrom
   // Full by what the other has: that is not this one's to take, however little it has itself.
   auto const others = two.statistics();
   one.set_limit(shared, 16 * size);
-  UnifiedBuffer<std::uint32_t> large(10 * words, on_shared(one));
+  UnifiedBuffer<std::uint32_t> large(10 * elements, on_shared(one));
   large.fill(1);
   EXPECT_THROW(large.sync_to_device(shared), OutOfMemory);
   EXPECT_EQ(two.statistics().active_bytes, others.active_bytes);
@@ -220,7 +220,7 @@ TEST_F(Oversubscription, OperandsOfTwoManagersAreMeasuredEachByItsOwnLimit) {
   BufferOptions options;
   options.manager = &two;
   options.device = &sim;
-  UnifiedBuffer<std::uint32_t> ours(3 * words, on_sim("ours")), theirs(6 * words, options);
+  UnifiedBuffer<std::uint32_t> ours(3 * elements, on_sim("ours")), theirs(6 * elements, options);
   ours.fill(1);
   theirs.fill(2);
   auto in_the_way = filled(2);
@@ -228,7 +228,7 @@ TEST_F(Oversubscription, OperandsOfTwoManagersAreMeasuredEachByItsOwnLimit) {
   std::array<Operand, 2> const operands{Operand{&ours.core(), {0, 3 * size}, Intent::read_write},
                                         Operand{&theirs.core(), {0, 6 * size}, Intent::read}};
   run(sim.default_queue(), operands, [](std::span<const HostArgument> arguments) {
-    std::span const mine{static_cast<std::uint32_t*>(arguments[0].data), 3 * words};
+    std::span const mine{static_cast<std::uint32_t*>(arguments[0].data), 3 * elements};
     auto const* const read = static_cast<std::uint32_t const*>(arguments[1].data);
     for (std::size_t i = 0; i < mine.size(); ++i) mine[i] += read[i];
   }).wait();
@@ -237,7 +237,7 @@ TEST_F(Oversubscription, OperandsOfTwoManagersAreMeasuredEachByItsOwnLimit) {
   EXPECT_EQ(manager.statistics().refusals, 0U);
 
   // What one of them cannot have is said by its own sum.
-  UnifiedBuffer<std::uint32_t> more(2 * words, on_sim("more"));
+  UnifiedBuffer<std::uint32_t> more(2 * elements, on_sim("more"));
   more.fill(3);
   std::array<Operand, 3> const too_many{operands[0], operands[1], Operand{&more.core(), {0, 2 * size}, Intent::read}};
   try {
@@ -264,8 +264,8 @@ TEST_F(Oversubscription, LaunchesOnBuffersOfTwoManagersFromFourThreadsEnd) {
   std::atomic<std::size_t> refused{0};
   Buffers buffers;
   for (std::size_t t = 0; t < thread_count; ++t) {
-    buffers.emplace_back(2 * words, on_sim()).fill(0);
-    buffers.emplace_back(2 * words, theirs()).fill(0);
+    buffers.emplace_back(2 * elements, on_sim()).fill(0);
+    buffers.emplace_back(2 * elements, theirs()).fill(0);
   }
   {
     std::vector<std::jthread> threads;
@@ -337,7 +337,7 @@ TEST_F(Oversubscription, AFailureIsToldToTheOwnerThoughHisMemoryWasTakenBackFirs
   use(buffers[0]);
   static_cast<void>(buffers[0].host_view());
   set_sim_faults(sim, {.fail_run = 1});
-  static_cast<void>(add(sim.default_queue(), buffers[0].slice(0, words), 1).wait_for_error());
+  static_cast<void>(add(sim.default_queue(), buffers[0].slice(0, elements), 1).wait_for_error());
   set_sim_faults(sim, {});
   use(buffers[1]);
   EXPECT_FALSE(buffers[0].valid_on(sim));
@@ -352,12 +352,12 @@ TEST_F(Oversubscription, WhatIsInUseElsewhereIsNotWaitedFor) {
   room_for(2);
   auto const first = buffers[0].device_view(sim);
   auto const second = buffers[1].device_view(sim);
-  UnifiedBuffer<std::uint32_t> elsewhere(words, on_sim("elsewhere"));
+  UnifiedBuffer<std::uint32_t> elsewhere(elements, on_sim("elsewhere"));
   elsewhere.fill(1);
   elsewhere.sync_to_device(other);
   auto queue = other.create_queue();
   std::optional<Gate> gate{queue};
-  static_cast<void>(add(queue, elsewhere.slice(0, words), 1));
+  static_cast<void>(add(queue, elsewhere.slice(0, elements), 1));
   std::atomic<bool> reading{false};
   std::jthread reader{[&] {
     reading = true;
@@ -430,7 +430,7 @@ TEST_F(Oversubscription, LaunchesThatEvictEachOthersOperandsFromEightThreadsEnd)
           operands.back() = {&buffers[shared].core(), {0, size}, Intent::read};
           run(queue, operands, [](std::span<const HostArgument> arguments) {
             for (auto const& argument : arguments.first(per_thread)) {
-              for (auto& word : std::span{static_cast<std::uint32_t*>(argument.data), words}) ++word;
+              for (auto& word : std::span{static_cast<std::uint32_t*>(argument.data), elements}) ++word;
             }
           });
         }
@@ -453,7 +453,7 @@ TEST_F(Oversubscription, CopiesInOppositeDirectionsThatEvictEachOtherEnd) {
   auto here = filled(2);
   BufferOptions options = on_sim("there");
   options.device = &other;
-  UnifiedBuffer<std::uint32_t> there(words, options), there_too(words, options);
+  UnifiedBuffer<std::uint32_t> there(elements, options), there_too(elements, options);
   there.fill(1);
   there_too.fill(2);
   {
@@ -477,8 +477,8 @@ TEST_F(Oversubscription, CopiesInOppositeDirectionsThatEvictEachOtherEnd) {
       auto more = filled(3);
       for (std::size_t i = 0; i < rounds; ++i) {
         for (auto& buffer : more) {
-          add(sim.default_queue(), buffer.slice(0, words), 1);
-          add(other.default_queue(), buffer.slice(0, words), 1);
+          add(sim.default_queue(), buffer.slice(0, elements), 1);
+          add(other.default_queue(), buffer.slice(0, elements), 1);
         }
       }
       expect_used(more, std::vector<std::uint32_t>(3, 2 * rounds));

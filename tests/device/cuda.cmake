@@ -13,7 +13,7 @@ add_library(cuda_standin SHARED ${standin_sources})
 set_target_properties(cuda_standin PROPERTIES PREFIX "" OUTPUT_NAME libcuda SUFFIX .so.1
                       LIBRARY_OUTPUT_DIRECTORY "${CMAKE_CURRENT_BINARY_DIR}/cuda_standin")
 target_include_directories(cuda_standin PRIVATE "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tests")
-target_link_libraries(cuda_standin PRIVATE unimem_flags Threads::Threads ${CMAKE_DL_LIBS})
+target_link_libraries(cuda_standin PRIVATE unimem_flags unimem_unity_flags Threads::Threads ${CMAKE_DL_LIBS})
 
 add_library(cuda_standin_kernels MODULE cuda_standin_kernels.cpp)
 set_target_properties(cuda_standin_kernels PROPERTIES CXX_VISIBILITY_PRESET default)
