@@ -50,6 +50,7 @@ void set_base(nb::handle array, nb::handle owner) {
 HostWrite::~HostWrite() {
   if (!core_) return;
   Unlocked const released;
+  core_->nothing_written_through_map();
   hold_.end();
   core_.reset();
 }
@@ -109,7 +110,10 @@ std::optional<HostWrite> HostHold::before_write(nb::handle array) {
       return std::nullopt;
     }
     auto hold = core_->map(*range, MapMode::write);
-    if (hold.address() != first) return std::nullopt;  // freed, and allocated anew elsewhere
+    if (hold.address() != first) {  // freed, and allocated anew elsewhere
+      core_->nothing_written_through_map();
+      return std::nullopt;
+    }
     return HostWrite(core_, *range, std::move(hold));
   });
 }

@@ -161,22 +161,47 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
 }
 
 DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
+  if (mode == MapMode::read) return map_to_read(range);
+  Guard(*this)->expect_mapped_write();
+  try {
+    return map_to_write(range, mode);
+  } catch (...) {
+    nothing_written_through_map();
+    throw;
+  }
+}
+
+void BufferCore::nothing_written_through_map() noexcept {
+  try {
+    --Guard(*this)->mapped_writes;
+  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): a forked child's, where nobody writes any more
+  }
+}
+
+DeviceLease BufferCore::map_to_read(ByteRange range) {
+  auto const held = use_host(range, Intent::read);
+  Guard inside(*this);
+  if (!inside->host) return {};
+  return {inside->host, inside->host->host_window(range)};
+}
+
+DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
   auto const held = use_host(range, mode == MapMode::discard ? Intent::write : Intent::read);
   Guard inside(*this);
   if (!inside->host) return {};
-  if (inside->host_writes && mode != MapMode::read) inside->host_writes->expect(range);
-  if (mode != MapMode::read && !UNIMEM_MUTANT(maps_write_at_once)) {
+  if (inside->host_writes) inside->host_writes->expect(range);
+  if (!UNIMEM_MUTANT(maps_write_at_once)) {
     // Old failures are told now: once somebody has written in place it is too late to refuse.
     inside->settle(range, true);
     // What was submitted before must not see what is about to be written.
     inside->host->wait_to_write(range);
   }
-  if (mode != MapMode::read) inside->reserve_unrecorded();
   return {inside->host, inside->host->host_window(range)};
 }
 
 void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped) {
   Guard inside(*this);
+  --inside->mapped_writes;
   // The lease holds the memory it was made for, so nobody else's can have come to lie at its address.
   if (!inside->host || inside->host->host_window(range) != mapped.memory()) return;
   if (!range.empty()) inside->unrecorded.push_back(range);  // into the room that `map` has made

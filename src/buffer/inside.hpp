@@ -178,9 +178,9 @@ struct BufferCore::Inside {
   /// What was written through mappings comes last. Without `wait`, what a device that shares the memory is still
   /// writing is left for later.
   void absorb_host_writes(bool decide, bool wait = true);
-  /// A mapping of the host's memory is about to be handed out through which users write: makes room in `unrecorded`, so
-  /// that saying so takes no memory. The mapping's own lease is not counted yet.
-  void reserve_unrecorded();
+  /// Host memory is about to be mapped to be written: makes room in `unrecorded`, so that saying what was written takes
+  /// no memory. Throws std::bad_alloc, changing nothing.
+  void expect_mapped_write();
   /// Puts on record what was written through mappings; what goes wrong, the next access raises. Throws std::bad_alloc,
   /// and what `ensure_host` throws, with what is left to do still to be done.
   void record_mapped_writes();
@@ -326,6 +326,7 @@ struct BufferCore::Inside {
   bool absorbed = false;      ///< in this operation: only then does what is remembered at its end hold no user's write
   std::unique_ptr<detail::HostWrites> host_writes;  ///< null: only what goes through the library counts
   std::vector<ByteRange> unrecorded;  ///< written through mappings of `host`, without the memory to record it
+  std::size_t mapped_writes = 0;      ///< mappings that may yet say what they have written, each with room for it there
   std::vector<Side> sides;            ///< by place, less one
   detail::PendingWork pending;
   Counters counters;

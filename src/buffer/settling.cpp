@@ -65,9 +65,9 @@ void BufferCore::Inside::absorb_host_writes(bool decide, bool wait) {
                            conflict->host.begin, conflict->host.end});
 }
 
-void BufferCore::Inside::reserve_unrecorded() {
-  // Whoever may yet say that he has written has a lease on this memory, and has been here.
-  unrecorded.reserve(unrecorded.size() + host->leases() + 1);
+void BufferCore::Inside::expect_mapped_write() {
+  unrecorded.reserve(unrecorded.size() + mapped_writes + 1);
+  ++mapped_writes;
 }
 
 void BufferCore::Inside::record_mapped_writes() {

@@ -166,8 +166,6 @@ class Storage {
   /// Release: what the lease's holder did is visible to who sees the count fall.
   void end_lease() noexcept { leases_.fetch_sub(1, std::memory_order_release); }
   [[nodiscard]] bool leased() const noexcept;
-  /// How many there are, but for those that came in by the door.
-  [[nodiscard]] unsigned leases() const noexcept { return leases_.load(std::memory_order_relaxed); }
 
   /// Work that may keep its address runs on this thread.
   void begin_work() noexcept {

@@ -74,7 +74,6 @@ TEST(StreamLimits, OfTheOutsideHoldWhateverTheOptionsAllow) {
   auto const result = stream_file(path, histogram(), options);
   ::unsetenv("UNIMEM_LIMITS");
   EXPECT_EQ(std::get<HistogramResult>(result.result).counts['x'], 4'000'000U);
-  EXPECT_LT(result.buffers, 3U) << "there was no room for them all";
   EXPECT_LE(result.peak_device_bytes, std::size_t{1} << 20);
 }
 

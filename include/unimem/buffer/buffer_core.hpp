@@ -214,6 +214,8 @@ class UNIMEM_API BufferCore final : public Resident {
   /// work in flight there. Takes no memory that `map` has not taken: where recording it needs more and there is none,
   /// the next operation records it first, and throws std::bad_alloc if it cannot.
   void written_through_map(ByteRange range, DeviceLease const& mapped);
+  /// Instead of it, for a mapping through which nobody has written after all.
+  void nothing_written_through_map() noexcept;
   /// Waits for the work on `range` and rolls back what has failed. `known` has been told to who asked for that work,
   /// and is not told again; any other failure the next access raises.
   void settle_known(ByteRange range, std::exception_ptr const& known) noexcept;
@@ -312,6 +314,8 @@ class UNIMEM_API BufferCore final : public Resident {
   /// Whether a target of one piece reaches into a source of any, within one buffer.
   static bool overlap(std::span<const CopyPiece> pieces);
   static void copy_aside_first(BufferCore& buffer, std::span<const CopyPiece> pieces, std::size_t element_bytes);
+  [[nodiscard]] DeviceLease map_to_read(ByteRange range);
+  [[nodiscard]] DeviceLease map_to_write(ByteRange range, MapMode mode);
   [[nodiscard]] Device& find_default_device() const;
   [[nodiscard]] BufferState state_by_looking() const noexcept;
   void settle_first(std::string_view operation, ByteRange range);
