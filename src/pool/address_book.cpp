@@ -32,7 +32,7 @@ struct alignas(64) Shard {
 
 /// Why an address is not taken back, and what is known of whoever had what is there.
 struct Refusal {
-  char const* why;
+  char const* why = nullptr;
   Trail trail{};
 };
 
