@@ -14,8 +14,9 @@
 namespace unimem {
 
 BufferCore::HostUse BufferCore::use_host(ByteRange range, Intent intent) {
+  // With the lock even where all is ready: without a lease another thread may let go of the memory meanwhile.
   HostUse use;
-  use.address = host_ready(intent) ? host_address_ : host_slow(range, intent, &use.lease);
+  use.address = host_slow(range, intent, &use.lease);
   return use;
 }
 
@@ -47,7 +48,7 @@ void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold) {
   if (!inside->host) return nullptr;
   if (hold == nullptr) {
     inside->host->expose(for_writing);
-  } else if (inside->spill_files != nullptr && !inside->host->exposed()) {
+  } else {
     *hold = {inside->host, inside->host->host_window(range)};
   }
   return inside->host->host_address();
@@ -179,16 +180,14 @@ void BufferCore::nothing_written_through_map() noexcept {
 }
 
 DeviceLease BufferCore::map_to_read(ByteRange range) {
-  auto const held = use_host(range, Intent::read);
-  Guard inside(*this);
-  if (!inside->host) return {};
-  return {inside->host, inside->host->host_window(range)};
+  return std::move(use_host(range, Intent::read).lease);
 }
 
 DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
-  auto const held = use_host(range, mode == MapMode::discard ? Intent::write : Intent::read);
+  auto held = use_host(range, mode == MapMode::discard ? Intent::write : Intent::read);
   Guard inside(*this);
-  if (!inside->host) return {};
+  // If it has been freed since, nobody will miss what is written.
+  if (!inside->host || inside->host->host_window(range) != held.lease.memory()) return std::move(held.lease);
   if (inside->host_writes) inside->host_writes->expect(range);
   if (!UNIMEM_MUTANT(maps_write_at_once)) {
     // Old failures are told now: once somebody has written in place it is too late to refuse.
@@ -196,7 +195,7 @@ DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
     // What was submitted before must not see what is about to be written.
     inside->host->wait_to_write(range);
   }
-  return {inside->host, inside->host->host_window(range)};
+  return std::move(held.lease);
 }
 
 void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped) {

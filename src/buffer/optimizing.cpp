@@ -23,6 +23,7 @@ constexpr std::uint64_t often = 4;
 std::size_t BufferCore::Inside::pin_host(OptimizationTerms const& terms, OptimizationStep& step) {
   constexpr auto relaxed = std::memory_order_relaxed;
   bool const ordinary = host && host->pooled() && host->location() == Location::host;
+  if (spill_files != nullptr) return 0;  // what is locked could not go to a file when there is no more memory
   // What is asked for already needs no asking.
   if (!ordinary || options.pinned || pin_next || unified != nullptr || pinned.load(relaxed)) return 0;
   // Locking touches every page, and the system would report as written what nobody wrote.

@@ -34,12 +34,6 @@ backtrace_state* symbols() {
   return state;
 }
 
-struct Found {
-  std::string function;
-  std::string file;
-  int line = 0;
-};
-
 std::string demangled(char const* name) {
   int status = 0;
   std::unique_ptr<char, decltype(&std::free)> const text{abi::__cxa_demangle(name, nullptr, nullptr, &status),
@@ -71,31 +65,30 @@ bool can_capture_stacks() noexcept {
 }
 
 std::string describe_address(std::uintptr_t address) {
-  Found found;
+  std::string found;
   backtrace_pcinfo(
       symbols(), address,
       [](void* data, std::uintptr_t /*address*/, char const* file, int line, char const* function) {
-        auto& one = *static_cast<Found*>(data);
+        auto& text = *static_cast<std::string*>(data);
         if (function == nullptr) return 0;
-        // Of calls that were inlined into one another the last said is the outermost; the first is where it is.
-        one.function = demangled(function);
-        one.file = file == nullptr ? "" : file;
-        one.line = line;
-        return 1;
+        // The first is where it is; who it was inlined into comes next, up to the one that was called: maybe the
+        // user's.
+        if (!text.empty()) text += ", inlined into ";
+        text += demangled(function);
+        if (file != nullptr) text += fmt::format(" at {}:{}", file, line);
+        return 0;
       },
       nothing_known, &found);
-  if (found.function.empty()) {
+  if (found.empty()) {
     backtrace_syminfo(
         symbols(), address,
         [](void* data, std::uintptr_t /*address*/, char const* symbol, std::uintptr_t /*value*/,
            std::uintptr_t /*size*/) {
-          if (symbol != nullptr) static_cast<Found*>(data)->function = demangled(symbol);
+          if (symbol != nullptr) *static_cast<std::string*>(data) = demangled(symbol);
         },
         nothing_known, &found);
   }
-  if (found.function.empty()) return fmt::format("{:#x}", address);
-  if (found.file.empty()) return found.function;
-  return fmt::format("{} at {}:{}", found.function, found.file, found.line);
+  return found.empty() ? fmt::format("{:#x}", address) : found;
 }
 
 #else

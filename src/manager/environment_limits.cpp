@@ -67,8 +67,10 @@ EnvironmentLimits EnvironmentLimits::read() {
 
 std::size_t EnvironmentLimits::of(Device const& device, Location location) const noexcept {
   auto least = std::numeric_limits<std::size_t>::max();
+  // Whatever options it was asked for with, it is the same device's memory.
+  auto const id = std::string_view(device.id()).substr(0, device.id().find(','));
   for (auto const& limit : all_) {
-    if (limit.location == location && limit.device == device.id()) least = std::min(least, limit.bytes);
+    if (limit.location == location && limit.device == id) least = std::min(least, limit.bytes);
   }
   return least;
 }

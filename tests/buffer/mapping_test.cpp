@@ -4,8 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <cstddef>
 #include <functional>
 #include <optional>
+#include <thread>
+#include <utility>
 
 namespace unimem::testing {
 namespace {
@@ -285,6 +289,31 @@ TEST_F(Mappings, OnTheCpuAMapIsTheDevicesOwnMemory) {
   EXPECT_EQ(buffer.device_view().data()[1], 11U);
   EXPECT_EQ(buffer.device_view().data()[2], 22U);
   EXPECT_EQ(moved(buffer.statistics()), Moved{});
+}
+
+TEST_F(Mappings, NobodyIsLedToMemoryThatAnotherThreadHasLetGoOf) {
+  auto buffer = synchronized();
+  std::atomic<bool> over{false};
+  std::atomic<std::size_t> let_go{0};
+  std::thread other([&] {
+    while (!over) {
+      try {
+        buffer.release_host();
+        ++let_go;
+      } catch (Error const&) {  // it is being looked at
+      }
+    }
+  });
+  std::size_t wrong = 0;
+  for (int i = 0; i < 2000 || (let_go < 100 && i < 1'000'000); ++i) {
+    wrong += std::as_const(buffer).to_vector() == counting(100) ? 0 : 1;
+    auto const mapping = buffer.map(MapMode::read);
+    wrong += mapping.data() != nullptr && std::ranges::equal(mapping, counting(100)) ? 0 : 1;
+  }
+  over = true;
+  other.join();
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_GE(let_go, 100U);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <random>
@@ -186,6 +187,15 @@ TEST_F(SharedByOpenCl, EveryOperationOfABufferWorks) {
   EXPECT_EQ(moved(buffer.statistics()), Moved{});
   shared->synchronize();
   EXPECT_EQ(manager.pool(*shared, Location::unified).statistics().active_bytes, 0U);
+}
+
+TEST_F(SharedByOpenCl, LimitsFromOutsideHoldWhateverOptionsTheDeviceIsAskedForWith) {
+  ::setenv("UNIMEM_LIMITS", "opencl:0/unified=1MiB", 1);
+  MemoryManager limited;
+  auto& pool = limited.pool(*shared, Location::unified);
+  ::unsetenv("UNIMEM_LIMITS");
+  EXPECT_EQ(pool.max_bytes(), 1U << 20);
+  EXPECT_THROW(std::ignore = pool.acquire(2U << 20), OutOfMemory);
 }
 
 }  // namespace

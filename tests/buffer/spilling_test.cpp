@@ -221,5 +221,19 @@ TEST_F(Spilling, ALentBufferThatWasSpilledIsAsGoodAsNewForTheNext) {
   expect_intact();
 }
 
+TEST_F(Spilling, OptimizingLocksNothingThatMayHaveToGo) {
+  room_for(4);
+  fill(10);
+  for (int round = 0; round < 10; ++round) {
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+      buffers[i].copy_from(filled(static_cast<std::uint32_t>(i)));
+      buffers[i].sync_to_device();
+    }
+    EXPECT_EQ(manager.optimize().pinned_bytes, 0U) << "what is locked stays where it is";
+  }
+  expect_intact();
+  EXPECT_EQ(manager.statistics().refusals, 0U);
+}
+
 }  // namespace
 }  // namespace unimem::testing

@@ -301,10 +301,10 @@ class UNIMEM_API BufferCore final : public Resident {
   /// The host storage for as long as this lives, for who gives its address to nobody: it may be spilled afterwards.
   struct HostUse {
     void* address = nullptr;
-    DeviceLease lease;  ///< none where the storage stays anyway
+    DeviceLease lease;  ///< empty for no bytes at all
   };
   [[nodiscard]] HostUse use_host(ByteRange range, Intent intent);
-  /// With `hold`, which is filled where need be, the address is not given away.
+  /// With `hold`, which is filled, the address is not given away.
   void* host_slow(ByteRange range, Intent intent, DeviceLease* hold = nullptr);
   void sync_to_device_slow(Device& device, ByteRange range);
   void sync_to_host_slow(ByteRange range);
