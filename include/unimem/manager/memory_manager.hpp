@@ -217,12 +217,12 @@ class UNIMEM_API MemoryManager {
   [[nodiscard]] LeakReport leak_report() const;
 
   /// Acts on what is known of the use of buffers. Locks the host memory of those that are copied to and fro so often
-  /// that locked pages would have been faster, where that stands in pages of its own; else when it is next taken. Gives
-  /// back devices' copies that are not about to be used and that the host has as well, and what pools have cached.
-  /// Brings evicted copies back that are about to be used, as far as there is room, without waiting for them. Contents,
-  /// and addresses that anybody has, stay as they are. Looks only at buffers that have been on a device; those that are
-  /// busy or leased stay as they are. One that cannot be improved, for want of memory say, is passed over and told to
-  /// the log. Links are measured if they are not known yet.
+  /// that locked pages would have been faster, where that stands in pages of its own; else when it is next taken; none
+  /// where it may be spilled. Gives back devices' copies that are not about to be used and that the host has as well,
+  /// and what pools have cached. Brings evicted copies back that are about to be used, as far as there is room, without
+  /// waiting for them. Contents, and addresses that anybody has, stay as they are. Looks only at buffers that have been
+  /// on a device; those that are busy or leased stay as they are. One that cannot be improved, for want of memory say,
+  /// is passed over and told to the log. Links are measured if they are not known yet.
   OptimizationReport optimize(OptimizationLimits const& limits = {});
 
   /// Gives all cached blocks back; returns the bytes. Never touches live memory.
