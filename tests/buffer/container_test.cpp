@@ -4,15 +4,10 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include "core/sizes.hpp"
-#include "device/cpu/machine.hpp"
-#include "device/real_group.hpp"
-#include "device/without_locking.hpp"
-#include "forked_child.hpp"
+#include "device/contained_run.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <unistd.h>
 
 #include <cstddef>
 #include <tuple>
@@ -55,17 +50,7 @@ TEST(ContainedBuffers, DISABLED_OneIsTooLargeAndOneIsNot) {
 }
 
 TEST(RealContainer, RefusesBuffersThatItHasNoRoomForPinnedOrNot) {
-  if (detail::physical_memory_bytes() < 2 * GiB) GTEST_SKIP() << "this machine has not enough memory";
-  if (!locks_memory) GTEST_SKIP() << "a sanitizer takes its own memory from the container";
-  RealGroup const group{GiB};
-  if (!group.problem().empty()) GTEST_SKIP() << "no control group can be made: " << group.problem();
-  auto const child = in_child([&] {
-    EXPECT_HERE(group.enter());
-    ::execl("/proc/self/exe", "contained", "--gtest_filter=ContainedBuffers.DISABLED_*",
-            "--gtest_also_run_disabled_tests", "--gtest_brief=1", "--gtest_output=", nullptr);
-    return 127;
-  });
-  EXPECT_EQ(child, 0) << "below zero is the signal that killed it";
+  run_contained("ContainedBuffers.DISABLED_*");
 }
 
 }  // namespace

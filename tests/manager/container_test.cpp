@@ -3,16 +3,13 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include "core/sizes.hpp"
+#include "device/contained_run.hpp"
 #include "device/container_tree.hpp"
 #include "device/cpu/cpu_device.hpp"
 #include "device/cpu/machine.hpp"
-#include "device/real_group.hpp"
-#include "forked_child.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -131,19 +128,7 @@ TEST(ContainedPrograms, DISABLED_OneAsksForFourGibibytes) {
 }
 
 TEST(RealContainer, OfOneGibibyteRefusesFourAndTheProcessLives) {
-  if (detail::physical_memory_bytes() < 2 * GiB) GTEST_SKIP() << "this machine has not enough memory";
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer takes its own memory from the container";
-#endif
-  RealGroup const group{GiB};
-  if (!group.problem().empty()) GTEST_SKIP() << "no control group can be made: " << group.problem();
-  auto const child = in_child([&] {
-    EXPECT_HERE(group.enter());
-    ::execl("/proc/self/exe", "contained", "--gtest_filter=ContainedPrograms.DISABLED_*",
-            "--gtest_also_run_disabled_tests", "--gtest_brief=1", "--gtest_output=", nullptr);
-    return 127;
-  });
-  EXPECT_EQ(child, 0) << "below zero is the signal that killed it";
+  run_contained("ContainedPrograms.DISABLED_*");
 }
 
 }  // namespace
