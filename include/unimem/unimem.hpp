@@ -27,6 +27,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/device/timed_wait.hpp>
 #include <unimem/device/transfer_meter.hpp>
+#include <unimem/device/value_type.hpp>
 
 #include <unimem/coherence/coherence.hpp>
 #include <unimem/coherence/state.hpp>

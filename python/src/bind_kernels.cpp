@@ -10,8 +10,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -33,32 +35,43 @@ namespace nb = nanobind;
 
 namespace {
 
-std::type_info const& type_of(char type) {
+/// What a scalar is, by its letter in the struct module.
+struct ScalarKind {
+  std::type_info const* type = &typeid(std::byte);
+  ValueType value;
+};
+
+template <class T>
+ScalarKind kind_of() {
+  return {&typeid(T), value_type_of<T>()};
+}
+
+ScalarKind kind_of(char type) {
   switch (type) {
     case '?':
-      return typeid(bool);
+      return kind_of<bool>();
     case 'b':
-      return typeid(std::int8_t);
+      return kind_of<std::int8_t>();
     case 'B':
-      return typeid(std::uint8_t);
+      return kind_of<std::uint8_t>();
     case 'h':
-      return typeid(std::int16_t);
+      return kind_of<std::int16_t>();
     case 'H':
-      return typeid(std::uint16_t);
+      return kind_of<std::uint16_t>();
     case 'i':
-      return typeid(std::int32_t);
+      return kind_of<std::int32_t>();
     case 'I':
-      return typeid(std::uint32_t);
+      return kind_of<std::uint32_t>();
     case 'q':
-      return typeid(std::int64_t);
+      return kind_of<std::int64_t>();
     case 'Q':
-      return typeid(std::uint64_t);
+      return kind_of<std::uint64_t>();
     case 'f':
-      return typeid(float);
+      return kind_of<float>();
     case 'd':
-      return typeid(double);
+      return kind_of<double>();
     default:
-      return typeid(std::byte);
+      return {};
   }
 }
 
@@ -75,11 +88,13 @@ std::vector<Argument> arguments_from(nb::sequence const& given) {
       argument.range = window.part(nb::cast<std::size_t>(fields[2]), nb::cast<std::size_t>(fields[3]));
       argument.shape = nb::cast<std::vector<std::size_t>>(fields[4]);
       argument.object = window.dtype().ptr();
+      argument.value = window.value_type();
     } else {
       auto const bytes = nb::cast<nb::bytes>(fields[0]);
       argument.bytes.assign(bytes.c_str(), bytes.size());
       argument.type = nb::cast<std::string>(fields[1]).at(0);
       argument.object = nb::handle(fields[2]).ptr();
+      argument.is_plain_number = PyLong_CheckExact(argument.object) || PyFloat_CheckExact(argument.object);
     }
   }
   return result;
@@ -90,12 +105,14 @@ std::vector<LaunchArgument> launch_arguments(std::vector<Argument> const& argume
   for (std::size_t i = 0; i < list.size(); ++i) {
     auto const& from = arguments[i];
     if (from.core) {
-      list[i].buffer = {{from.core.get(), from.range, from.intent}, &typeid(std::byte)};
+      list[i].buffer = {{from.core.get(), from.range, from.intent}, &typeid(std::byte), from.value};
       continue;
     }
     std::memcpy(list[i].scalar.data(), from.bytes.data(), from.bytes.size());
     list[i].scalar_bytes = from.bytes.size();
-    list[i].scalar_type = &type_of(from.type);
+    auto const kind = kind_of(from.type);
+    list[i].scalar_type = kind.type;
+    list[i].scalar_value = kind.value;
   }
   return list;
 }
@@ -108,11 +125,47 @@ Backend backend_from(std::string const& name) {
   throw InvalidArgument("backend", name, "cpu, opencl, cuda, metal or sim");
 }
 
+/// Puts `value` in the place of a scalar.
+template <class T>
+void replace_scalar(LaunchArgument& argument, T value) {
+  argument = detail::launch_argument(value);
+}
+
+/// Python's own numbers have no width: where the kernel takes floating point they become what it takes. What it does
+/// with others is the launch's to say.
+void convert_numbers(Program const& program, std::vector<Argument> const& given, std::vector<LaunchArgument>& list) {
+  auto const* const parameters = program.parameters();
+  if (parameters == nullptr || parameters->size() != list.size()) return;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    auto const wanted = (*parameters)[i].value;
+    bool const takes_float = (*parameters)[i].kind == ProgramParameter::Kind::scalar && wanted.lanes == 1 &&
+                             wanted.number == ValueType::Number::floating && wanted.bytes >= sizeof(float);
+    if (!given[i].is_plain_number || !takes_float || list[i].scalar_value == wanted) continue;
+    double value = 0;
+    if (given[i].type == 'q') {
+      std::int64_t integer = 0;
+      std::memcpy(&integer, list[i].scalar.data(), sizeof integer);
+      value = static_cast<double>(integer);
+    } else if (given[i].type == 'd') {
+      std::memcpy(&value, list[i].scalar.data(), sizeof value);
+    } else {
+      continue;
+    }
+    if (wanted.bytes == sizeof(float)) replace_scalar(list[i], static_cast<float>(value));
+    if (wanted.bytes == sizeof(double)) replace_scalar(list[i], value);
+  }
+}
+
 Event launch_source(Kernel const& kernel, Device* device, std::array<std::size_t, 3> range, nb::sequence const& given) {
   auto const arguments = arguments_from(given);
   return unlocked([&] {
-    Queue* const queue = device == nullptr ? nullptr : &device->default_queue();
-    return launch_kernel(queue, kernel, Range{range[0], range[1], range[2]}, launch_arguments(arguments));
+    auto list = launch_arguments(arguments);
+    auto& queue = device == nullptr ? queue_for(list) : device->default_queue();
+    auto const is_plain = [](Argument const& argument) { return argument.is_plain_number; };
+    if (std::ranges::any_of(arguments, is_plain)) {
+      convert_numbers(*kernel.program(queue.device()), arguments, list);
+    }
+    return launch_kernel(&queue, kernel, Range{range[0], range[1], range[2]}, list);
   });
 }
 

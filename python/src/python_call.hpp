@@ -4,6 +4,7 @@
 #include <unimem/buffer/device_lease.hpp>
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/program.hpp>
+#include <unimem/device/value_type.hpp>
 
 #include <nanobind/nanobind.h>
 
@@ -22,6 +23,8 @@ struct Argument {
   Intent intent = Intent::read;
   std::vector<std::size_t> shape;  ///< of the array that a Python function is given
   PyObject* object = nullptr;      ///< its dtype, or the scalar itself: owned by who called
+  ValueType value{};               ///< of a buffer's elements
+  bool is_plain_number = false;    ///< a scalar that is Python's own int or float, without a width
   std::string bytes;               ///< of a scalar
   char type = 'V';                 ///< of a scalar: as in the struct module
 };

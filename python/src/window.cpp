@@ -52,6 +52,22 @@ Window::Window(std::shared_ptr<BufferCore> core, std::size_t offset, std::vector
       whole_(whole),
       dtype_(std::move(dtype)) {}
 
+ValueType Window::value_type() const noexcept {
+  using Number = ValueType::Number;
+  switch (reinterpret_cast<PyArray_Descr*>(dtype_.ptr())->kind) {
+    case 'b':
+      return {Number::unsigned_integer, item_bytes_};
+    case 'u':
+      return item_bytes_ == 1 ? ValueType{} : ValueType{Number::unsigned_integer, item_bytes_};
+    case 'i':
+      return {Number::signed_integer, item_bytes_};
+    case 'f':
+      return {Number::floating, item_bytes_};
+    default:
+      return {Number::none, item_bytes_};
+  }
+}
+
 Window::~Window() {
   host_.reset();
   if (!core_) return;

@@ -4,6 +4,7 @@
 #include <unimem/buffer/device_lease.hpp>
 #include <unimem/buffer/shape.hpp>
 #include <unimem/core/byte_ranges.hpp>
+#include <unimem/device/value_type.hpp>
 #include <unimem/share/buffer_registry.hpp>
 
 #include <nanobind/nanobind.h>
@@ -33,6 +34,8 @@ class Window {
   [[nodiscard]] std::vector<std::size_t> const& shape() const noexcept { return shape_; }
   [[nodiscard]] nanobind::object const& dtype() const noexcept { return dtype_; }
   [[nodiscard]] std::size_t item_bytes() const noexcept { return item_bytes_; }
+  /// What an item is to a kernel; `u1` is Python's name for bytes of any meaning.
+  [[nodiscard]] ValueType value_type() const noexcept;
   [[nodiscard]] std::size_t count() const noexcept { return count_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return count_ * item_bytes_; }
   [[nodiscard]] ByteRange range() const noexcept { return {offset_, offset_ + bytes()}; }

@@ -310,6 +310,6 @@ def test_an_argument_too_many_is_refused_and_nothing_is_written(scale, opencl, m
     """As many as the plain form would take: the second would be an address."""
     buffer = data(opencl)
     for arguments in ((2.0, 1), (2.0, 1, 1), ()):
-        with pytest.raises(KernelError, match="has 3 parameters, but"):
+        with pytest.raises(KernelError, match="takes 2"):
             launch(scale, 1000, readwrite(buffer), *arguments).wait()
     np.testing.assert_array_equal(buffer.to_numpy(), np.arange(1000))

@@ -25,6 +25,26 @@ std::size_t element_size(ElementType element) noexcept {
   return 1;
 }
 
+ValueType value_type(ElementType element) noexcept {
+  using Number = ValueType::Number;
+  switch (element) {
+    case ElementType::u8:
+    case ElementType::u16:
+    case ElementType::u32:
+    case ElementType::u64:
+      return {Number::unsigned_integer, element_size(element)};
+    case ElementType::i8:
+    case ElementType::i16:
+    case ElementType::i32:
+    case ElementType::i64:
+      return {Number::signed_integer, element_size(element)};
+    case ElementType::f32:
+    case ElementType::f64:
+      return {Number::floating, element_size(element)};
+  }
+  return {};
+}
+
 std::string_view to_string(ElementType element) noexcept {
   switch (element) {
     case ElementType::u8:

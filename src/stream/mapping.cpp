@@ -11,15 +11,16 @@ namespace {
 
 class MappingRun final : public detail::ChunkRun {
  public:
-  MappingRun(Kernel kernel, std::size_t element_bytes) : kernel_(std::move(kernel)), element_bytes_(element_bytes) {}
+  MappingRun(Kernel kernel, ElementType element) : kernel_(std::move(kernel)), element_(element) {}
 
   [[nodiscard]] std::size_t result_bytes(std::size_t bytes) const noexcept override { return bytes; }
 
   Event launch(Queue& queue, UnifiedBuffer<std::byte>& chunk, UnifiedBuffer<std::byte>& results,
                std::size_t bytes) override {
-    auto const count = bytes / element_bytes_;
-    return unimem::launch(queue, kernel_, Range{count}, read(chunk, 0, bytes), write(results, 0, bytes),
-                          std::uint64_t{count});
+    auto const count = bytes / element_size(element_);
+    auto in = read(chunk, 0, bytes), out = write(results, 0, bytes);
+    in.value = out.value = value_type(element_);  // the file's elements are what the kernel is to take
+    return unimem::launch(queue, kernel_, Range{count}, in, out, std::uint64_t{count});
   }
 
   void combine(std::span<const std::byte> /*results*/, std::size_t /*bytes*/) override {}
@@ -30,7 +31,7 @@ class MappingRun final : public detail::ChunkRun {
 
  private:
   Kernel kernel_;
-  std::size_t element_bytes_;
+  ElementType element_;
 };
 
 class MappingWork final : public detail::ChunkWork {
@@ -42,7 +43,7 @@ class MappingWork final : public detail::ChunkWork {
   [[nodiscard]] std::unique_ptr<detail::ChunkRun> start(Device& device, ElementType element,
                                                         bool /*keep_input*/) const override {
     static_cast<void>(kernel_.program(device));
-    return std::make_unique<MappingRun>(kernel_, element_size(element));
+    return std::make_unique<MappingRun>(kernel_, element);
   }
 
  private:

@@ -3,7 +3,7 @@
 #include "device/conformance_kernels.hpp"
 #include "device/cuda/kernel_compiler.hpp"
 #include "device/cuda/piece_kernel.hpp"
-#include "device/cuda/source_kernels.hpp"
+#include "device/source_kernels.hpp"
 #include "device/temporary_folder.hpp"
 
 #include <gmock/gmock.h>
@@ -26,9 +26,9 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(DeviceConformance);  // its kernel
 
 namespace {
 
+using detail::kernels_in;
 using detail::cuda::KernelCache;
 using detail::cuda::KernelCompiler;
-using detail::cuda::kernels_in;
 using detail::cuda::load_nvrtc;
 using detail::cuda::LoadedNvrtc;
 using detail::cuda::NvrtcProgram;
@@ -150,19 +150,25 @@ TEST_F(CudaCompile, TellsTheParametersOfAKernel) {
   using Kind = detail::cuda::Parameter::Kind;
   auto const kernel = compiler().compile({"norm", R"(
     typedef struct { float a[16]; } large;
-    UNIMEM_KERNEL norm(UNIMEM_CONST_BUFFER(unimem_f32, in), UNIMEM_BUFFER(unimem_u64, out), unimem_u8 a, unimem_i8 b,
+    struct unfinished;
+    UNIMEM_KERNEL norm(UNIMEM_CONST_BUFFER(unimem_f32, in), UNIMEM_BUFFER(unimem_u64, out), UNIMEM_BUFFER(large, many),
+                       const double3* restrict_, void* any, const unfinished* some, unimem_u8 a, unimem_i8 b,
                        unimem_u16 c, unimem_i16 d, unimem_u32 e, unimem_i32 f, unimem_u64 g, unimem_i64 h, unimem_f32 i,
                        unimem_f64 j, float4 k, size_t l, const int m, large n) {})",
                                           nullptr},
                                          90, "cuda:0");
   using P = detail::cuda::Parameter;
+  using Number = ValueType::Number;
   EXPECT_THAT(
       kernel.parameters,
-      ::testing::ElementsAre(P{Kind::buffer, 8}, P{Kind::buffer, 8}, P{Kind::unsigned_integer, 1},
-                             P{Kind::signed_integer, 1}, P{Kind::unsigned_integer, 2}, P{Kind::signed_integer, 2},
-                             P{Kind::unsigned_integer, 4}, P{Kind::signed_integer, 4}, P{Kind::unsigned_integer, 8},
-                             P{Kind::signed_integer, 8}, P{Kind::floating, 4}, P{Kind::floating, 8}, P{Kind::other, 16},
-                             P{Kind::unsigned_integer, 8}, P{Kind::signed_integer, 4}, P{Kind::other, 31}));
+      ::testing::ElementsAre(
+          P{Kind::buffer, 8, true, {Number::floating, 4}}, P{Kind::buffer, 8, false, {Number::unsigned_integer, 8}},
+          P{Kind::buffer, 8, false, {Number::none, 64}}, P{Kind::buffer, 8, true, {Number::floating, 8, 3}},
+          P{Kind::buffer, 8, false, {}}, P{Kind::buffer, 8, true, {}}, P{Kind::unsigned_integer, 1},
+          P{Kind::signed_integer, 1}, P{Kind::unsigned_integer, 2}, P{Kind::signed_integer, 2},
+          P{Kind::unsigned_integer, 4}, P{Kind::signed_integer, 4}, P{Kind::unsigned_integer, 8},
+          P{Kind::signed_integer, 8}, P{Kind::floating, 4}, P{Kind::floating, 8}, P{Kind::other, 16},
+          P{Kind::unsigned_integer, 8}, P{Kind::signed_integer, 4}, P{Kind::other, 64}));
 }
 
 TEST_F(CudaCompile, TheKernelThatMovesPiecesBuildsForAllArchitectures) {

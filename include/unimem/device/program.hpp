@@ -2,6 +2,7 @@
 
 #include <unimem/core/export.hpp>
 #include <unimem/device/memory.hpp>
+#include <unimem/device/value_type.hpp>
 
 #include <array>
 #include <cstddef>
@@ -62,6 +63,19 @@ struct KernelArgument {
   bool writes = true;  ///< of memory: whether the kernel may write there
 };
 
+/// What one parameter of a program takes, as far as the compiler, the driver or the source itself tells.
+struct ProgramParameter {
+  /// `unknown` takes what the driver takes; `other` is what no argument can stand for: an image, a sampler, memory of a
+  /// work group.
+  enum class Kind : std::uint8_t { unknown, buffer, scalar, other };
+
+  Kind kind = Kind::unknown;
+  ValueType value{};      ///< of a scalar, or of an element
+  bool is_const = false;  ///< of a buffer: the kernel only reads it
+  std::string type;       ///< as the compiler spells it, e.g. "float*"; may be empty
+  std::string name;       ///< empty where that is not known
+};
+
 /// A kernel made ready for one device. Immutable, usable from any thread and any queue of that device.
 class UNIMEM_API Program {
  public:
@@ -69,6 +83,10 @@ class UNIMEM_API Program {
   Program(Program const&) = delete;
   Program& operator=(Program const&) = delete;
   virtual ~Program();
+
+  /// One for each argument that the program takes; nothing where it takes any, as host loops do, which are checked
+  /// against `Kernel::parameters`.
+  [[nodiscard]] virtual std::vector<ProgramParameter> const* parameters() const noexcept { return nullptr; }
 };
 
 /// One run of a program, as `Queue::run` takes it.

@@ -3,6 +3,7 @@
 #include <unimem/core/export.hpp>
 #include <unimem/device/program.hpp>
 #include <unimem/device/queue.hpp>
+#include <unimem/device/value_type.hpp>
 #include <unimem/kernel/kernel.hpp>
 #include <unimem/kernel/operand.hpp>
 
@@ -22,9 +23,13 @@ struct LaunchArgument {
   std::array<std::byte, 16> scalar{};
   std::size_t scalar_bytes = 0;
   std::type_info const* scalar_type = nullptr;
+  ValueType scalar_value{};  ///< the same for kernels in source form; not known: they check the size alone
 };
 
-/// Untyped form of `launch`. `queue` null: the default queue of the device the first buffer names. Throws
+/// The default queue of the device that the first buffer names; of the default device without buffers.
+[[nodiscard]] UNIMEM_API Queue& queue_for(std::span<const LaunchArgument> arguments);
+
+/// Untyped form of `launch`. `queue` null: `queue_for(arguments)`. Throws
 /// InvalidArgument for an argument that is neither, or lacks its type.
 UNIMEM_API Event launch_kernel(Queue* queue, Kernel const& kernel, Range range,
                                std::span<const LaunchArgument> arguments);
@@ -43,6 +48,7 @@ LaunchArgument launch_argument(A const& argument) {
     std::memcpy(result.scalar.data(), &argument, sizeof argument);
     result.scalar_bytes = sizeof argument;
     result.scalar_type = &typeid(A);
+    result.scalar_value = value_type_of<A>();
   }
   return result;
 }
@@ -60,10 +66,10 @@ Event launch(Queue* queue, Kernel const& kernel, Range range, A const&... argume
 /// device alone. Later accesses to these buffers, from the host or any queue, wait for it by themselves.
 ///
 /// Throws KernelError when the kernel lacks the form the device needs, does not build, or was given other arguments
-/// than it takes (on devices that run the host form also when it may write what is passed as `read`, or cannot write
-/// what is passed as `write`); InvalidArgument for a kernel or queue that was moved from; and whatever making the
-/// buffers ready can throw. Nothing was written then. An error of the kernel itself sticks to the returned event, and
-/// surfaces at the next access to a buffer it touched.
+/// than it takes: another number of them, elements or scalars of another type, `read` of what it may write, or `write`
+/// of what it cannot (docs/kernels.md, "Arguments"); InvalidArgument for a kernel or queue that was moved from; and
+/// whatever making the buffers ready can throw. Nothing was written then. An error of the kernel itself sticks to the
+/// returned event, and surfaces at the next access to a buffer it touched.
 template <class... A>
 Event launch(Queue& queue, Kernel const& kernel, Range range, A const&... arguments) {
   return detail::launch(&queue, kernel, range, arguments...);

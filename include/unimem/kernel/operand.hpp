@@ -3,6 +3,7 @@
 #include <unimem/buffer/buffer_core.hpp>
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/byte_ranges.hpp>
+#include <unimem/device/value_type.hpp>
 
 #include <cstddef>
 #include <type_traits>
@@ -15,6 +16,7 @@ namespace unimem {
 struct KernelOperand {
   Operand operand;
   std::type_info const* element = nullptr;  ///< `std::byte` fits every kernel
+  ValueType value{};                        ///< the same for kernels in source form; bytes of any meaning if not known
 };
 
 namespace detail {
@@ -22,13 +24,13 @@ template <class T>
 KernelOperand kernel_operand(UnifiedBuffer<T> const& buffer, std::size_t offset, std::size_t count, Intent intent) {
   auto const whole = buffer.range();  // not those that fit alone: the handle is of what there was
   auto const inner = checked_range(offset, count, whole.size() / sizeof(T), sizeof(T));
-  return {{&buffer.core(), inner, intent}, &typeid(T)};
+  return {{&buffer.core(), inner, intent}, &typeid(T), value_type_of<T>()};
 }
 template <class T>
 KernelOperand kernel_operand(BufferSlice<T> const& slice, std::size_t offset, std::size_t count, Intent intent) {
   auto const inner = checked_range(offset, count, slice.size(), sizeof(T));
   auto const base = slice.range().begin;
-  return {{&slice.core(), {base + inner.begin, base + inner.end}, intent}, &typeid(T)};
+  return {{&slice.core(), {base + inner.begin, base + inner.end}, intent}, &typeid(T), value_type_of<T>()};
 }
 }  // namespace detail
 

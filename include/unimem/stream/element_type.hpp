@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
+#include <unimem/device/value_type.hpp>
 
 #include <array>
 #include <cstddef>
@@ -19,6 +20,9 @@ inline constexpr std::array all_element_types{ElementType::u8,  ElementType::i8,
 
 /// Bytes of one element: 1, 2, 4 or 8.
 [[nodiscard]] UNIMEM_API std::size_t element_size(ElementType element) noexcept;
+
+/// What such an element is to a kernel.
+[[nodiscard]] UNIMEM_API ValueType value_type(ElementType element) noexcept;
 
 /// The enumerator's own name: "u8", "f32", …
 [[nodiscard]] UNIMEM_API std::string_view to_string(ElementType element) noexcept;

@@ -4,6 +4,7 @@
 
 #include "device/process_end.hpp"
 #include "device/scalar_type.hpp"
+#include "device/source_kernels.hpp"
 
 #include <fmt/format.h>
 
@@ -21,7 +22,7 @@ struct PassedRange {
   std::uint64_t x, y, z;
 };
 
-ScalarType scalar_type(Parameter parameter) {
+ScalarType scalar_type(Parameter const& parameter) {
   using Number = ScalarType::Number;
   auto const number = parameter.kind == Parameter::Kind::unsigned_integer ? Number::unsigned_integer
                       : parameter.kind == Parameter::Kind::signed_integer ? Number::signed_integer
@@ -30,10 +31,29 @@ ScalarType scalar_type(Parameter parameter) {
 }
 
 /// "of type unimem_u32", or how large it is.
-std::string described(Parameter parameter) {
+std::string described(Parameter const& parameter) {
   auto const name = type_name(parameter);
   if (!name.empty()) return fmt::format("of type {}", name);
-  return parameter.bytes < 31 ? fmt::format("of {} bytes", parameter.bytes) : "of more than 30 bytes";
+  return parameter.bytes < Parameter::largest ? fmt::format("of {} bytes", parameter.bytes) : "of 64 KiB or more";
+}
+
+/// As launches are checked against them, with the names that a portable kernel's text has for them.
+std::vector<ProgramParameter> told(std::vector<Parameter> const& parameters, ProgramSource const& source) {
+  auto const text = portable_parameters(source.source, source.name);
+  bool const has_names = text && text->size() == parameters.size();
+  std::vector<ProgramParameter> result(parameters.size());
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    auto const& parameter = parameters[i];
+    bool const is_buffer = parameter.kind == Parameter::Kind::buffer;
+    auto& one = result[i];
+    one.kind = is_buffer ? ProgramParameter::Kind::buffer : ProgramParameter::Kind::scalar;
+    one.value = is_buffer ? parameter.element : value_of(parameter);
+    one.is_const = parameter.is_const;
+    if (!has_names) continue;
+    one.name = (*text)[i].name;
+    one.type = (*text)[i].type + (is_buffer ? "*" : "");
+  }
+  return result;
 }
 
 }  // namespace
@@ -41,7 +61,8 @@ std::string described(Parameter parameter) {
 CudaProgram::CudaProgram(ContextRef context, KernelCompiler const& compiler, ProgramSource const& source)
     : context_(std::move(context)),
       name_(source.name),
-      kernel_(compiler.compile(source, context_.architecture, context_.device_id)) {
+      kernel_(compiler.compile(source, context_.architecture, context_.device_id)),
+      parameters_(told(kernel_.parameters, source)) {
   CurrentContext const current{context_};
   try {
     load();
@@ -79,7 +100,7 @@ CudaProgram::~CudaProgram() {
 }
 
 std::optional<std::uint64_t> CudaProgram::passed(std::size_t index, KernelArgument const& argument) const {
-  auto const parameter = kernel_.parameters[index];
+  auto const& parameter = kernel_.parameters[index];
   bool const is_buffer = argument.kind == KernelArgument::Kind::memory;
   if (is_buffer != (parameter.kind == Parameter::Kind::buffer)) {
     throw KernelError(name_, is_buffer

@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace unimem::detail::cuda {
 
@@ -27,6 +28,7 @@ class CudaProgram final : public Program {
 
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
   [[nodiscard]] Context context() const noexcept { return context_.context; }
+  [[nodiscard]] std::vector<ProgramParameter> const* parameters() const noexcept override { return &parameters_; }
 
   /// Enqueues one run over `range`; the context is the calling thread's. A range without items is no work. Throws
   /// KernelError if the arguments do not fit the kernel's parameters or the range is larger than a plain kernel's grid
@@ -43,6 +45,7 @@ class CudaProgram final : public Program {
   ContextRef context_;
   std::string name_;
   CompiledKernel kernel_;
+  std::vector<ProgramParameter> parameters_;
   Occupancy occupancy_;
   Module module_ = nullptr;
   Function function_ = nullptr;

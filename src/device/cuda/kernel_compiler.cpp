@@ -3,13 +3,15 @@
 #include <unimem/core/error.hpp>
 
 #include "device/cuda/prelude.cuda.hpp"
-#include "device/cuda/source_kernels.hpp"
+#include "device/source_kernels.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -131,6 +133,19 @@ void refuse_what_cannot_be_compiled(ProgramSource const& source, std::string_vie
   }
 }
 
+/// A portable kernel runs in blocks of the library's making, so it must not ask for its block.
+void refuse_blocks(ProgramSource const& source) {
+  constexpr std::array<std::string_view, 12> words{"__shared__",        "__syncthreads",    "__syncthreads_count",
+                                                   "__syncthreads_and", "__syncthreads_or", "__syncwarp",
+                                                   "threadIdx",         "blockIdx",         "blockDim",
+                                                   "gridDim",           "__shfl_sync",      "__shfl_down_sync"};
+  auto const word = find_word(source.source, source.name, words);
+  if (word.empty()) return;
+  throw KernelError(source.name, fmt::format("uses {}: the portable form runs in blocks of the library's choice. Write "
+                                             "it as plain CUDA C++",
+                                             word));
+}
+
 CompiledKernel compile_now(Nvrtc const& nvrtc, Task const& task, ProgramSource const& source,
                            SourceKernels const& kernels, std::string_view device_id) {
   Compilation compilation{nvrtc, task.text, source.name};
@@ -157,13 +172,11 @@ CompiledKernel compile_now(Nvrtc const& nvrtc, Task const& task, ProgramSource c
   return {compilation.image(), compilation.lowered(task.entry), std::move(*parameters), task.portable};
 }
 
-/// As the cache holds it: the form, the kind and size of each parameter, and the entry's name, each on a line of its
+/// As the cache holds it: the form, the code of each parameter, and the entry's name, each on a line of its
 /// own, and the image.
 std::string as_bytes(CompiledKernel const& kernel) {
   std::string bytes = kernel.portable ? "portable\n" : "plain\n";
-  for (auto const parameter : kernel.parameters) {
-    bytes += fmt::format("{} {} ", static_cast<int>(parameter.kind), parameter.bytes);
-  }
+  for (auto const& parameter : kernel.parameters) bytes += fmt::format("{} ", code_of(parameter));
   return bytes + '\n' + kernel.entry + '\n' + kernel.image;
 }
 
@@ -177,15 +190,13 @@ std::optional<CompiledKernel> from_bytes(std::string_view bytes) {
   CompiledKernel kernel;
   kernel.portable = line() == "portable";
   auto numbers = line();
-  auto const number = [&] {
-    unsigned value = 0;
-    auto const end = std::from_chars(numbers.data(), numbers.data() + numbers.size(), value).ptr;
-    numbers.remove_prefix(std::min(static_cast<std::size_t>(end - numbers.data()) + 1, numbers.size()));
-    return static_cast<std::uint8_t>(value);
-  };
   while (!numbers.empty()) {
-    auto const kind = static_cast<Parameter::Kind>(number());
-    kernel.parameters.push_back({kind, number()});
+    std::uint64_t code = 0;
+    auto const end = std::from_chars(numbers.data(), numbers.data() + numbers.size(), code).ptr;
+    auto const parameter = parameter_from(code);
+    if (!parameter) return std::nullopt;
+    kernel.parameters.push_back(*parameter);
+    numbers.remove_prefix(std::min(static_cast<std::size_t>(end - numbers.data()) + 1, numbers.size()));
   }
   kernel.entry = line();
   kernel.image = bytes;
@@ -216,6 +227,7 @@ CompiledKernel KernelCompiler::compile(ProgramSource const& source, int architec
   }
   auto const kernels = kernels_in(source.source);
   auto task = task_for(source, kernels);
+  if (task.portable) refuse_blocks(source);
   task.options.push_back(architecture_option(nvrtc, architecture, device_id));
   auto const key = fmt::format("NVRTC {}\ndriver {}\noptions {}\nentry {}\n{}", nvrtc.version, driver_version_,
                                fmt::join(task.options, " "), task.entry, task.text);

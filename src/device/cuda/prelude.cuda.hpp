@@ -90,6 +90,7 @@ template <> struct unimem_kind<unsigned short> { static const int value = 2; };
 template <> struct unimem_kind<unsigned int> { static const int value = 2; };
 template <> struct unimem_kind<unsigned long> { static const int value = 2; };
 template <> struct unimem_kind<unsigned long long> { static const int value = 2; };
+template <> struct unimem_kind<bool> { static const int value = 2; };
 template <> struct unimem_kind<char> { static const int value = 3; };
 template <> struct unimem_kind<signed char> { static const int value = 3; };
 template <> struct unimem_kind<short> { static const int value = 3; };
@@ -99,26 +100,43 @@ template <> struct unimem_kind<long long> { static const int value = 3; };
 template <> struct unimem_kind<float> { static const int value = 4; };
 template <> struct unimem_kind<double> { static const int value = 4; };
 
+template <class unimem_t> __device__ constexpr auto unimem_size(int) -> decltype(sizeof(unimem_t)) { return sizeof(unimem_t); }
+template <class unimem_t> __device__ constexpr unimem_u64 unimem_size(long) { return 0; }
+
+template <class unimem_t> struct unimem_element {
+  static const unimem_u64 kind = unimem_kind<unimem_t>::value, bytes = unimem_size<unimem_t>(0), lanes = 1;
+};
+template <> struct unimem_element<void> { static const unimem_u64 kind = 5, bytes = 0, lanes = 1; };
+#ifdef __CUDACC_RTC__
+#define UNIMEM_VECTOR(T, N) template <> struct unimem_element<T##N> { \
+  static const unimem_u64 kind = unimem_kind<decltype(T##N::x)>::value, bytes = sizeof(T##N::x), lanes = N; };
+#define UNIMEM_VECTORS(T) UNIMEM_VECTOR(T, 2) UNIMEM_VECTOR(T, 3) UNIMEM_VECTOR(T, 4)
+UNIMEM_VECTORS(char) UNIMEM_VECTORS(uchar) UNIMEM_VECTORS(short) UNIMEM_VECTORS(ushort) UNIMEM_VECTORS(int) UNIMEM_VECTORS(uint)
+UNIMEM_VECTORS(longlong) UNIMEM_VECTORS(ulonglong) UNIMEM_VECTORS(float) UNIMEM_VECTORS(double)
+#undef UNIMEM_VECTORS
+#undef UNIMEM_VECTOR
+#endif
+
+__device__ constexpr unimem_u64 unimem_size_code(unimem_u64 unimem_s) { return unimem_s < 65535 ? unimem_s : 65535; }
+template <class unimem_t> struct unimem_code {
+  static const unimem_u64 value = unimem_kind<unimem_t>::value | unimem_size_code(sizeof(unimem_t)) << 3;
+};
+template <class unimem_e, unimem_u64 unimem_c> struct unimem_pointer_code {
+  static const unimem_u64 value = 1 | sizeof(void*) << 3 | unimem_c << 19 | unimem_element<unimem_e>::kind << 20 |
+                                  unimem_size_code(unimem_element<unimem_e>::bytes) << 23 | unimem_element<unimem_e>::lanes << 39;
+};
+template <class unimem_e> struct unimem_code<unimem_e*> : unimem_pointer_code<unimem_e, 0> {};
+template <class unimem_e> struct unimem_code<volatile unimem_e*> : unimem_pointer_code<unimem_e, 0> {};
+template <class unimem_e> struct unimem_code<const unimem_e*> : unimem_pointer_code<unimem_e, 1> {};
+template <class unimem_e> struct unimem_code<const volatile unimem_e*> : unimem_pointer_code<unimem_e, 1> {};
+
+template <unimem_u64... unimem_codes> __device__ char unimem_signature = 0;
 template <class> struct unimem_parameters;
 template <class... unimem_p> struct unimem_parameters<void(unimem_p...)> {
   static_assert(sizeof...(unimem_p) <= 64, "a kernel has at most 64 parameters");
-  static const unimem_u64 count = sizeof...(unimem_p);
-  static __device__ constexpr unimem_u64 word(int unimem_w) {
-    const unimem_u64 unimem_all[] = {0, (unimem_kind<unimem_p>::value * 32ul | (sizeof(unimem_p) < 31 ? sizeof(unimem_p) : 31))...};
-    unimem_u64 unimem_result = 0;
-    for (int unimem_i = 0; unimem_i < 8 && 8 * unimem_w + unimem_i < (int)count; ++unimem_i) {
-      unimem_result |= unimem_all[8 * unimem_w + unimem_i + 1] << 8 * unimem_i;
-    }
-    return unimem_result;
-  }
+  static __device__ constexpr char* signature() { return &unimem_signature<unimem_code<unimem_p>::value...>; }
 };
-
-template <unimem_u64... unimem_words> __device__ char unimem_signature = 0;
-template <class unimem_f, class unimem_s = unimem_parameters<unimem_f>>
-__device__ constexpr char* unimem_signature_of() {
-  return &unimem_signature<unimem_s::count, unimem_s::word(0), unimem_s::word(1), unimem_s::word(2), unimem_s::word(3),
-                           unimem_s::word(4), unimem_s::word(5), unimem_s::word(6), unimem_s::word(7)>;
-}
+template <class unimem_f> __device__ constexpr char* unimem_signature_of() { return unimem_parameters<unimem_f>::signature(); }
 )";
 
 /// What stands between the prelude and a source that is compiled as it is.

@@ -6,6 +6,7 @@
 #include "device/opencl/opencl_device.hpp"
 #include "device/opencl/prelude.cl.hpp"
 #include "device/opencl/scalar_type.hpp"
+#include "device/source_kernels.hpp"
 
 #include <fmt/format.h>
 
@@ -71,8 +72,11 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
                                            : fmt::format("the source has no such entry; it defines {}", names));
   }
   check(code, "clCreateKernel");
-  read_parameters();
+  parameters_ = read_parameters(api_, context_, hardware, kernel_.get(), source);
+  // Without a buffer the two forms are one but for their groups.
+  portable_ = std::ranges::count(parameters_.with_offset, true) != 0 || kernels_in(source.source).is_portable(name_);
   read_groups(hardware);
+  if (portable_ && fixed_group_[0] == 0) refuse_groups(source.source);
   if (device.is_pocl()) {
     read_group_limits(hardware);
     order_ = PoclRunOrder::of(api_, source.source, name_);
@@ -113,66 +117,47 @@ std::array<std::size_t, 3> OpenClProgram::group_of(Range range) const noexcept {
   return group;
 }
 
-void OpenClProgram::read_parameters() {
-  cl_uint count = 0;
-  check(api_.clGetKernelInfo(kernel_.get(), CL_KERNEL_NUM_ARGS, sizeof count, &count, nullptr), "clGetKernelInfo");
-  parameters_.resize(count);
-  for (cl_uint i = 0; i < count; ++i) {
-    auto& parameter = parameters_[i];
-    cl_kernel_arg_address_qualifier space = 0;
-    std::array<char, 256> type{};
-    // Optional by the specification: without it a parameter's kind is the driver's to check, as far as it does.
-    if (api_.clGetKernelArgInfo(kernel_.get(), i, CL_KERNEL_ARG_ADDRESS_QUALIFIER, sizeof space, &space, nullptr) !=
-            CL_SUCCESS ||
-        api_.clGetKernelArgInfo(kernel_.get(), i, CL_KERNEL_ARG_TYPE_NAME, type.size() - 1, type.data(), nullptr) !=
-            CL_SUCCESS) {
-      continue;
-    }
-    parameter.known = true;
-    parameter.is_pointer = space == CL_KERNEL_ARG_ADDRESS_GLOBAL || space == CL_KERNEL_ARG_ADDRESS_CONSTANT;
-    parameter.is_local = space == CL_KERNEL_ARG_ADDRESS_LOCAL;
-    parameter.type = type.data();
-    std::array<char, 256> name{};
-    if (api_.clGetKernelArgInfo(kernel_.get(), i, CL_KERNEL_ARG_NAME, name.size() - 1, name.data(), nullptr) ==
-        CL_SUCCESS) {
-      parameter.name = name.data();
-    }
-  }
-  // As the prelude's UNIMEM_BUFFER spells a buffer.
-  for (std::size_t i = 0; i + 1 < parameters_.size(); ++i) {
-    auto const& object = parameters_[i].name;
-    constexpr std::string_view ending = "_object";
-    said_portable_ =
-        said_portable_ || (parameters_[i].is_pointer && object.ends_with(ending) &&
-                           parameters_[i + 1].name == object.substr(0, object.size() - ending.size()) + "_offset");
-  }
+void OpenClProgram::refuse_groups(std::string_view source) const {
+  constexpr std::array<std::string_view, 20> words{"get_local_id",
+                                                   "get_local_size",
+                                                   "get_group_id",
+                                                   "get_num_groups",
+                                                   "get_global_size",
+                                                   "get_global_offset",
+                                                   "get_enqueued_local_size",
+                                                   "get_local_linear_id",
+                                                   "get_global_linear_id",
+                                                   "barrier",
+                                                   "work_group_barrier",
+                                                   "__local",
+                                                   "local",
+                                                   "work_group_all",
+                                                   "work_group_any",
+                                                   "work_group_broadcast",
+                                                   "sub_group_barrier",
+                                                   "get_sub_group_id",
+                                                   "async_work_group_copy",
+                                                   "wait_group_events"};
+  auto const word = find_word(source, name_, words);
+  if (word.empty()) return;
+  throw KernelError(name_, fmt::format("uses {}, and states no size of its groups: the portable form runs in groups of "
+                                       "the library's choice. Add __attribute__((reqd_work_group_size(x, y, z))), or "
+                                       "write it as plain OpenCL C",
+                                       word));
 }
 
-bool OpenClProgram::is_portable(std::span<const KernelArgument> arguments) const {
-  auto const memory =
-      static_cast<std::size_t>(std::ranges::count(arguments, KernelArgument::Kind::memory, &KernelArgument::kind));
-  auto const has = parameters_.size(), plain = arguments.size(), portable = arguments.size() + memory;
-  if (has == portable) return true;  // also where there is no memory and the forms are one
-  if (said_portable_) {
-    // One argument too many for each buffer would look like the plain form, and run with numbers for addresses.
-    throw KernelError(name_,
-                      fmt::format("has {} parameters, but {} arguments need {} (portable form: two for a buffer)", has,
-                                  arguments.size(), portable));
-  }
-  if (has == plain) return false;
-  throw KernelError(name_,
-                    fmt::format("has {} parameters, but {} arguments need {} (portable form: two for a buffer) or {} "
-                                "(plain OpenCL C)",
-                                has, arguments.size(), portable, plain));
+void OpenClProgram::check_count(std::span<const KernelArgument> arguments) const {
+  if (arguments.size() == parameters_.takes.size()) return;
+  throw KernelError(
+      name_, fmt::format("has {} parameters, and {} arguments were given", parameters_.takes.size(), arguments.size()));
 }
 
 std::vector<MemoryHandle> OpenClProgram::windows(std::span<const KernelArgument> arguments) const {
   std::vector<MemoryHandle> result(arguments.size());
-  if (is_portable(arguments)) return result;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     auto const& memory = arguments[i].memory;
     bool const is_memory = arguments[i].kind == KernelArgument::Kind::memory && memory.object != 0;
-    if (is_memory && memory.offset != 0) result[i] = window(i, memory);
+    if (is_memory && memory.offset != 0 && !parameters_.with_offset[i]) result[i] = window(i, memory);
   }
   return result;
 }
@@ -194,12 +179,12 @@ MemoryHandle OpenClProgram::window(std::size_t index, DeviceMemory memory) const
 
 void OpenClProgram::enqueue(Command& command, cl_command_queue queue, Range range,
                             std::span<const KernelArgument> arguments) const {
-  bool const portable = is_portable(arguments);
+  check_count(arguments);
   command.windows = windows(arguments);
   std::lock_guard const lock{mutex_};
-  set_arguments(arguments, command.windows, portable);
+  set_arguments(arguments, command.windows);
   bool const is_fixed = fixed_group_[0] != 0;
-  if (!portable || is_fixed || group_ == 0 || range.y > 1 || range.z > 1) {
+  if (!portable_ || is_fixed || group_ == 0 || range.y > 1 || range.z > 1) {
     std::array const items{range.x, range.y, range.z};
     cl_uint const dimensions = range.z > 1 ? 3 : range.y > 1 ? 2 : 1;
     // The order must know the groups; elsewhere the driver knows best.
@@ -229,55 +214,55 @@ void OpenClProgram::add(Command& command, cl_command_queue queue, cl_uint dimens
   });
 }
 
-void OpenClProgram::set_arguments(std::span<const KernelArgument> arguments, std::span<const MemoryHandle> windows,
-                                  bool portable) const {
-  std::size_t parameter = 0;
+void OpenClProgram::set_arguments(std::span<const KernelArgument> arguments,
+                                  std::span<const MemoryHandle> windows) const {
+  cl_uint index = 0;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     auto const& argument = arguments[i];
-    check_kind(parameter, i, argument.kind);
+    check_kind(i, argument.kind);
     if (argument.kind == KernelArgument::Kind::scalar) {
-      set_scalar(parameter++, i, argument);
+      set_scalar(index++, i, argument);
       continue;
     }
     auto* const object = windows[i] ? windows[i].get() : reinterpret_cast<cl_mem>(argument.memory.object);
-    set(parameter++, i, sizeof(cl_mem), argument.memory.object == 0 ? nullptr : static_cast<void const*>(&object));
-    if (portable) {
+    set(index++, i, sizeof(cl_mem), argument.memory.object == 0 ? nullptr : static_cast<void const*>(&object));
+    if (parameters_.with_offset[i]) {
       cl_ulong const offset = argument.memory.offset;
-      set(parameter++, i, sizeof offset, &offset);
+      set(index++, i, sizeof offset, &offset);
     }
   }
 }
 
-void OpenClProgram::check_kind(std::size_t parameter, std::size_t argument, KernelArgument::Kind kind) const {
-  auto const& wants = parameters_[parameter];
+void OpenClProgram::check_kind(std::size_t argument, KernelArgument::Kind kind) const {
+  using Kind = ProgramParameter::Kind;
+  auto const& wants = parameters_.takes[argument];
   bool const is_memory = kind == KernelArgument::Kind::memory;
-  if (!wants.known || (wants.is_pointer == is_memory && !wants.is_local)) return;
-  throw KernelError(
-      name_, fmt::format("argument {} is {}, but parameter {} is a {}{}", argument, is_memory ? "a buffer" : "a scalar",
-                         parameter, wants.type, wants.is_local ? " in local memory" : ""));
+  if (wants.kind == Kind::unknown || wants.kind == (is_memory ? Kind::buffer : Kind::scalar)) return;
+  throw KernelError(name_, fmt::format("argument {} is {}, but parameter {} is a {}", argument,
+                                       is_memory ? "a buffer" : "a scalar", argument, wants.type));
 }
 
-void OpenClProgram::set_scalar(std::size_t parameter, std::size_t argument, KernelArgument const& scalar) const {
+void OpenClProgram::set_scalar(cl_uint index, std::size_t argument, KernelArgument const& scalar) const {
   auto const bytes = scalar.scalar_bytes;
   auto const given = std::span{scalar.scalar}.first(bytes);
-  auto const type = find_scalar_type(parameters_[parameter].type);
-  if (!type || type->bytes == bytes) return set(parameter, argument, bytes, given.data());
+  auto const type = find_scalar_type(parameters_.takes[argument].type);
+  if (!type || type->bytes == bytes) return set(index, argument, bytes, given.data());
   // Not left to the driver: PoCL reads as many bytes as the parameter has, whatever it was given.
   auto const converted = convert_scalar(given, *type);
   if (!converted) {
     throw KernelError(name_, fmt::format("argument {} is {} ({} bytes), which does not fit parameter {} of type {}",
-                                         argument, as_hex(given), bytes, parameter, type->name));
+                                         argument, as_hex(given), bytes, argument, type->name));
   }
-  set(parameter, argument, type->bytes, &*converted);
+  set(index, argument, type->bytes, &*converted);
 }
 
-void OpenClProgram::set(std::size_t parameter, std::size_t argument, std::size_t bytes, void const* value) const {
-  auto const code = api_.clSetKernelArg(kernel_.get(), static_cast<cl_uint>(parameter), bytes, value);
+void OpenClProgram::set(cl_uint index, std::size_t argument, std::size_t bytes, void const* value) const {
+  auto const code = api_.clSetKernelArg(kernel_.get(), index, bytes, value);
   if (code == CL_SUCCESS) return;
+  auto const& type = parameters_.takes[argument].type;
   throw KernelError(
-      name_,
-      fmt::format("argument {} ({} bytes) does not fit parameter {}{}: clSetKernelArg: {}", argument, bytes, parameter,
-                  parameters_[parameter].known ? " of type " + parameters_[parameter].type : "", code_name(code)));
+      name_, fmt::format("argument {} ({} bytes) does not fit parameter {}{}: clSetKernelArg: {}", argument, bytes,
+                         argument, type.empty() ? "" : " of type " + type, code_name(code)));
 }
 
 }  // namespace unimem::detail::opencl

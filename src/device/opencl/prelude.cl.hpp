@@ -5,7 +5,10 @@
 namespace unimem::detail::opencl {
 
 /// What stands before every kernel's source under OpenCL: the portable names of docs/kernels.md in terms of OpenCL C. A
-/// source that uses none of them is compiled as the plain OpenCL C it is.
+/// source that uses none of them is compiled as the plain OpenCL C it is. A buffer's parameters have its element's type
+/// and names of their own, by which the driver tells them from others.
+inline constexpr std::string_view object_ending = "_unimem_object";
+inline constexpr std::string_view offset_ending = "_unimem_offset";
 inline constexpr std::string_view prelude = R"(
 #define UNIMEM_OPENCL 1
 #pragma OPENCL FP_CONTRACT OFF
@@ -31,9 +34,9 @@ typedef double unimem_f64;
 #define UNIMEM_FUNCTION static inline
 #define UNIMEM_GLOBAL __global
 
-#define UNIMEM_BUFFER(T, x) __global uchar* x##_object, ulong x##_offset
-#define UNIMEM_CONST_BUFFER(T, x) __global const uchar* x##_object, ulong x##_offset
-#define UNIMEM_DATA(T, x) ((__global T*)(x##_object + x##_offset))
+#define UNIMEM_BUFFER(T, x) __global T* x##_unimem_object, ulong x##_unimem_offset
+#define UNIMEM_CONST_BUFFER(T, x) __global const T* x##_unimem_object, ulong x##_unimem_offset
+#define UNIMEM_DATA(T, x) ((__global T*)((__global uchar*)x##_unimem_object + x##_unimem_offset))
 
 #define UNIMEM_ITEM_X get_global_id(0)
 #define UNIMEM_ITEM_Y get_global_id(1)

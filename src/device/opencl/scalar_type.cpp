@@ -1,7 +1,9 @@
 #include "device/opencl/scalar_type.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <utility>
 
 namespace unimem::detail::opencl {
 namespace {
@@ -42,6 +44,32 @@ constexpr ScalarType scalar_types[] = {
 std::optional<ScalarType> find_scalar_type(std::string_view name) noexcept {
   auto const* const found = std::ranges::find(scalar_types, name, &ScalarType::name);
   return found == std::end(scalar_types) ? std::nullopt : std::optional{*found};
+}
+
+ValueType value_type(ScalarType const& type) noexcept {
+  using Value = ValueType::Number;
+  auto const number = type.number == Number::unsigned_integer ? Value::unsigned_integer
+                      : type.number == Number::signed_integer ? Value::signed_integer
+                                                              : Value::floating;
+  return {number, type.bytes};
+}
+
+ValueType find_value_type(std::string_view name) noexcept {
+  constexpr std::string_view atomic = "atomic_";
+  if (name.starts_with(atomic)) name.remove_prefix(atomic.size());
+  if (auto const scalar = find_scalar_type(name)) return value_type(*scalar);
+  // A vector of three takes the room of four.
+  constexpr std::array<std::pair<std::string_view, std::size_t>, 5> endings{
+      {{"16", 16}, {"2", 2}, {"3", 4}, {"4", 4}, {"8", 8}}};
+  for (auto const& [ending, lanes] : endings) {
+    if (!name.ends_with(ending)) continue;
+    auto const scalar = find_scalar_type(name.substr(0, name.size() - ending.size()));
+    if (!scalar || scalar->name.starts_with("unimem_")) continue;
+    auto type = value_type(*scalar);
+    type.lanes = lanes;
+    return type;
+  }
+  return {};
 }
 
 }  // namespace unimem::detail::opencl

@@ -15,6 +15,8 @@ constexpr unsigned largest_shared_bytes = 48U << 10;  // without an attribute th
 
 /// Below this, a number in a kernel's parameters may well be a count. The program's own memory lies above it.
 constexpr Address lowest_host_address = Address{1} << 40;
+/// And below this: no program has memory there, so that a number with its upper bits set is a number.
+constexpr Address host_addresses_end = Address{1} << 47;
 
 /// A kernel with everything it was given, copied when it was launched.
 struct Launch {
@@ -71,7 +73,7 @@ void add_uses(Command& command, std::vector<std::byte> const& value, int device)
     if (memory.around(pointer) == nullptr) {
       auto const ends_an_allocation = pointer > 0 && memory.around(pointer - 1) != nullptr;
       if (ends_an_allocation) continue;  // of nothing: it will not be followed
-      auto const host = pointer >= lowest_host_address && is_mapped(pointer);
+      auto const host = pointer >= lowest_host_address && pointer < host_addresses_end && is_mapped(pointer);
       if (!is_device_address(pointer) && !host) continue;
     }
     command.uses.push_back({pointer, 0, device, false});

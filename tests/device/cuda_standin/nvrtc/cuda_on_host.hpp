@@ -31,6 +31,12 @@ UNIMEM_STANDIN_VECTORS(int, int)
 UNIMEM_STANDIN_VECTORS(unsigned int, uint)
 UNIMEM_STANDIN_VECTORS(float, float)
 UNIMEM_STANDIN_VECTORS(double, double)
+UNIMEM_STANDIN_VECTORS(signed char, char)
+UNIMEM_STANDIN_VECTORS(unsigned char, uchar)
+UNIMEM_STANDIN_VECTORS(short, short)
+UNIMEM_STANDIN_VECTORS(unsigned short, ushort)
+UNIMEM_STANDIN_VECTORS(long long, longlong)
+UNIMEM_STANDIN_VECTORS(unsigned long long, ulonglong)
 
 typedef uint3 dim3;
 static thread_local uint3 threadIdx, blockIdx;

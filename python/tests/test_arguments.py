@@ -1,0 +1,111 @@
+"""What a source kernel takes from Python: by dtype, intent and value, before anything moves."""
+
+import numpy as np
+import pytest
+from unimem import Kernel, KernelError, UnifiedBuffer, launch, read, readwrite, write
+
+NUMBERS = ["i1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
+LANGUAGE = {"i": "unimem_i", "u": "unimem_u", "f": "unimem_f"}
+
+
+def named(dtype):
+    return LANGUAGE[dtype[0]] + str(8 * int(dtype[1]))
+
+
+def kernels(pointer, scalars="", store="5", const=False):
+    """The same kernel in the portable form and in plain OpenCL C."""
+    words = ("const " if const else "") + pointer
+    macro = f"UNIMEM_{'CONST_' if const else ''}BUFFER({pointer}, x)"
+    portable = "" if const else f"UNIMEM_DATA({pointer}, x)[0] = {store};"
+    plain = "" if const else f"x[0] = {store};"
+    return [
+        Kernel("f").source(f"UNIMEM_KERNEL f({macro}{scalars}) {{ {portable} }}"),
+        Kernel("f").source(f"__kernel void f(__global {words}* x{scalars}) {{ {plain} }}"),
+    ]
+
+
+def made(device, dtype, count=8):
+    buffer = UnifiedBuffer(count, dtype, device=device, name="given")
+    buffer.host[:] = np.zeros(count, dtype)
+    return buffer
+
+
+def untouched(buffer):
+    return buffer.statistics.host_to_device_copies == 0 and buffer.state.value == "host_dirty"
+
+
+@pytest.mark.parametrize("wanted", NUMBERS)
+def test_buffers_go_by_dtype(opencl, wanted):
+    if wanted == "f8" and not opencl._info()["doubles"]:
+        pytest.skip("no doubles on this device")
+    for kernel in kernels(named(wanted)):
+        for given in NUMBERS:
+            buffer = made(opencl, given)
+            if given == wanted:
+                launch(kernel, 1, readwrite(buffer)).wait()
+                assert buffer.to_numpy()[0] == 5
+            else:
+                with pytest.raises(KernelError, match=r"argument 1 \('given'\) for parameter 'x'"):
+                    launch(kernel, 1, readwrite(buffer))
+                assert untouched(buffer), (wanted, given)
+
+
+def test_unsigned_bytes_are_bytes_of_any_meaning(opencl):
+    for kernel in kernels("float"):
+        buffer = made(opencl, "u1", 16)
+        launch(kernel, 1, readwrite(buffer)).wait()
+        assert buffer.to_numpy().view("f4")[0] == 5
+        with pytest.raises(KernelError, match="has 13 bytes, no multiple of the element's 4"):
+            launch(kernel, 1, readwrite(buffer, 0, 13))
+
+
+def test_structures_go_by_size(opencl):
+    for kernel in kernels("float2", store="(float2)(1, 2)"):
+        buffer = made(opencl, "c8")
+        launch(kernel, 1, readwrite(buffer)).wait()
+        assert buffer.to_numpy()[0] == 1 + 2j
+        other = made(opencl, "c16")
+        with pytest.raises(KernelError, match="a structure of 16 bytes"):
+            launch(kernel, 1, readwrite(other))
+        assert untouched(other)
+
+
+def test_intents_go_with_qualifiers(opencl):
+    for kernel in kernels("float"):
+        buffer = made(opencl, "f4")
+        with pytest.raises(KernelError, match="passed as read, and the parameter may be written"):
+            launch(kernel, 1, read(buffer))
+        assert untouched(buffer)
+        launch(kernel, 1, write(buffer, 0, 1)).wait()
+        assert buffer.to_numpy()[0] == 5
+    for kernel in kernels("float", const=True):
+        buffer = made(opencl, "f4")
+        with pytest.raises(KernelError, match="passed as write, and the parameter is const"):
+            launch(kernel, 1, write(buffer))
+        assert untouched(buffer)
+
+
+@pytest.mark.parametrize("type_, value, stored", [("float", 2, 2), ("float", 2.5, 2.5), ("int", 7, 7), ("uint", 2**32 - 1, 2**32 - 1)])
+def test_pythons_numbers_become_what_the_kernel_takes(opencl, type_, value, stored):
+    dtype = {"float": "f4", "int": "i4", "uint": "u4"}[type_]
+    for kernel in kernels(type_, f", {type_} value", "value"):
+        buffer = made(opencl, dtype)
+        launch(kernel, 1, readwrite(buffer), value).wait()
+        assert buffer.to_numpy()[0] == stored
+
+
+def test_a_scalar_that_does_not_fit_is_refused(opencl):
+    plain = kernels("int", ", int value", "value")[1]
+    buffer = made(opencl, "i4")
+    for value, why in [(2.5, "is 2.5 of type double"), (2**31, "is 2147483648, which i32 does not hold"), (np.float32(2), "of type float")]:
+        with pytest.raises(KernelError, match=why):
+            launch(plain, 1, readwrite(buffer), value)
+        assert untouched(buffer)
+
+
+def test_a_plain_kernel_short_of_a_scalar_is_refused(opencl):
+    plain = kernels("float", ", ulong count", "count")[1]
+    buffer = made(opencl, "f4")
+    with pytest.raises(KernelError, match="launched with 1 arguments, takes 2"):
+        launch(plain, 1, readwrite(buffer))
+    assert untouched(buffer)

@@ -1,0 +1,148 @@
+#include "device/source_kernels.hpp"
+
+#include "device/source_words.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+namespace unimem::detail {
+namespace {
+
+/// The name of the function whose declaration goes on with `words`: the word before its parameters.
+std::string_view function_name(SourceWords& words) {
+  constexpr std::array with_list{"__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__block_size__",
+                                 "__attribute__",     "__declspec",       "alignas"};
+  std::string_view last;
+  for (auto word = words.next(); !word.empty(); word = words.next()) {
+    if (word == "(") {
+      if (std::ranges::find(with_list, last) == with_list.end()) return last;
+      for (int depth = 1; depth > 0 && !word.empty();) {
+        word = words.next();
+        depth += word == "(" ? 1 : word == ")" ? -1 : 0;
+      }
+    } else if (word == ";" || word == "{" || word == "}" || word == "#") {
+      return {};
+    }
+    last = word;
+  }
+  return {};
+}
+
+/// Reads on to the end of what `open` has begun.
+void skip_to_end(SourceWords& words, std::string_view open, std::string_view close) {
+  int depth = 1;
+  for (auto word = words.next(); !word.empty() && depth > 0; word = words.next()) {
+    depth += word == open ? 1 : word == close ? -1 : 0;
+    if (depth == 0) return;
+  }
+}
+
+bool begins_kernel(std::string_view word) {
+  return word == "UNIMEM_KERNEL" || word == "__kernel" || word == "kernel" || word == "__global__";
+}
+
+void add(std::vector<std::string>& names, std::string_view name) {
+  if (name.empty() || !SourceWords::begins_word(name.front())) return;
+  if (std::ranges::find(names, name) == names.end()) names.emplace_back(name);
+}
+
+/// From the words of "UNIMEM_BUFFER ( T , x )" or "T x".
+TextParameter parameter_from(std::vector<std::string> words) {
+  std::erase(words, "const");
+  TextParameter result;
+  bool const is_macro = words.size() >= 6 && words[1] == "(" && words.back() == ")";
+  if (is_macro && (words[0] == "UNIMEM_BUFFER" || words[0] == "UNIMEM_CONST_BUFFER")) {
+    result.is_buffer = true;
+    result.is_const = words[0] == "UNIMEM_CONST_BUFFER";
+    words.erase(words.begin(), words.begin() + 2);
+    words.pop_back();
+    result.name = std::move(words.back());
+    words.resize(words.size() - 2);  // the name, and the comma before it
+  } else {
+    result.name = std::move(words.back());
+    words.pop_back();
+  }
+  result.type = fmt::format("{}", fmt::join(words, " "));
+  return result;
+}
+
+/// The function's own name: what a template's instance is of, without its namespaces.
+std::string_view own_name(std::string_view entry) {
+  entry = entry.substr(0, entry.find('<'));
+  auto const scope = entry.rfind("::");
+  return scope == std::string_view::npos ? entry : entry.substr(scope + 2);
+}
+
+}  // namespace
+
+bool SourceKernels::is_portable(std::string_view entry) const {
+  if (std::ranges::find(portable, entry) != portable.end()) return true;
+  if (std::ranges::find(plain, own_name(entry)) != plain.end()) return false;
+  return names_portable_form;
+}
+
+bool SourceKernels::has(std::string_view entry) const {
+  return std::ranges::find(portable, entry) != portable.end() ||
+         std::ranges::find(plain, own_name(entry)) != plain.end();
+}
+
+std::string SourceKernels::names() const {
+  auto all = portable;
+  all.insert(all.end(), plain.begin(), plain.end());
+  return fmt::format("{}", fmt::join(all, ", "));
+}
+
+SourceKernels kernels_in(std::string_view source) {
+  SourceKernels result;
+  SourceWords words{source};
+  for (auto word = words.next(); !word.empty(); word = words.next()) {
+    if (word == "UNIMEM_KERNEL") {
+      result.names_portable_form = true;
+      add(result.portable, function_name(words));
+    } else if (word == "__global__" || word == "__kernel") {
+      add(result.plain, function_name(words));
+    }
+  }
+  return result;
+}
+
+std::string find_word(std::string_view source, std::string_view entry, std::span<const std::string_view> wanted) {
+  SourceWords words{source};
+  for (auto word = words.next(); !word.empty(); word = words.next()) {
+    if (std::ranges::find(wanted, word) != wanted.end()) return std::string(word);
+    if (!begins_kernel(word)) continue;
+    auto const name = function_name(words);
+    if (name.empty() || name == entry) continue;
+    skip_to_end(words, "(", ")");
+    if (words.next() == "{") skip_to_end(words, "{", "}");
+  }
+  return {};
+}
+
+std::optional<std::vector<TextParameter>> portable_parameters(std::string_view source, std::string_view entry) {
+  SourceWords words{source};
+  for (auto word = words.next(); !word.empty(); word = words.next()) {
+    if (word != "UNIMEM_KERNEL" || function_name(words) != entry) continue;
+    std::vector<TextParameter> result;
+    std::vector<std::string> part;  // the words of one parameter
+    int depth = 1;
+    for (word = words.next(); !word.empty(); word = words.next()) {
+      depth += word == "(" ? 1 : word == ")" ? -1 : 0;
+      if (depth != 0 && !(depth == 1 && word == ",")) {
+        part.emplace_back(word);
+        continue;
+      }
+      if (!part.empty()) result.push_back(parameter_from(std::move(part)));
+      part.clear();
+      if (depth == 0) return result;
+    }
+    return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+}  // namespace unimem::detail

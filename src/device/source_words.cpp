@@ -1,0 +1,62 @@
+#include "device/source_words.hpp"
+
+#include <algorithm>
+
+namespace unimem::detail {
+namespace {
+
+bool continues_word(char c) {
+  return SourceWords::begins_word(c) || (c >= '0' && c <= '9');
+}
+
+}  // namespace
+
+bool SourceWords::begins_word(char c) noexcept {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+std::string_view SourceWords::next() {
+  skip_blanks_and_comments();
+  if (left_.empty()) return {};
+  if (left_.front() == '"' || left_.front() == '\'') return take(literal_length());
+  if (!continues_word(left_.front())) return take(1);
+  auto const end = std::ranges::find_if_not(left_, continues_word);
+  return take(static_cast<std::size_t>(end - left_.begin()));
+}
+
+std::string_view SourceWords::take(std::size_t count) {
+  auto const word = left_.substr(0, count);
+  left_.remove_prefix(word.size());
+  return word;
+}
+
+void SourceWords::skip_past(std::string_view end) {
+  auto const at = left_.find(end);
+  left_.remove_prefix(at == std::string_view::npos ? left_.size() : at + end.size());
+}
+
+void SourceWords::skip_blanks_and_comments() {
+  constexpr std::string_view blanks = " \t\r\n\v\f\\";
+  while (!left_.empty()) {
+    if (blanks.find(left_.front()) != std::string_view::npos) {
+      left_.remove_prefix(1);
+    } else if (left_.starts_with("//")) {
+      skip_past("\n");
+    } else if (left_.starts_with("/*")) {
+      left_.remove_prefix(2);
+      skip_past("*/");
+    } else {
+      return;
+    }
+  }
+}
+
+std::size_t SourceWords::literal_length() const {
+  for (std::size_t i = 1; i < left_.size() && left_[i] != '\n'; ++i) {
+    if (left_[i] == left_.front()) return i + 1;
+    if (left_[i] == '\\') ++i;
+  }
+  return 1;  // unfinished: the compiler's business
+}
+
+}  // namespace unimem::detail
