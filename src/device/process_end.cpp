@@ -55,10 +55,8 @@ bool driver_gone() noexcept {
 void watch_process_end(LastAct last_act) {
   std::lock_guard const lock{farewell().mutex};
   auto& acts = farewell().acts;
-  if (std::ranges::find(acts, last_act) != acts.end()) return;
   if (acts.empty()) pthread_atfork(nullptr, nullptr, [] { gone.store(true, std::memory_order_release); });
-  acts.push_back(last_act);
-  // One for each driver: what is registered after a driver was loaded runs before the driver's own.
+  if (std::ranges::find(acts, last_act) == acts.end()) acts.push_back(last_act);
   std::atexit([] {
     // Not in a forked child: it would wait for threads it does not have.
     if (!driver_gone()) say_farewell();

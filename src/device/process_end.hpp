@@ -11,9 +11,12 @@ namespace unimem::detail {
 /// What errors say of it.
 inline constexpr auto process_end_reason = "this process is the child of a fork, or is ending";
 
-/// From now on `driver_gone()` tells. Called by a backend right after it has loaded its driver, so that this exit
-/// handler runs before those the driver registers later. `last_act` is called once or twice while the driver still
-/// stands. Telling it twice is telling it once.
+/// From now on `driver_gone()` tells, and `last_act` is called, any number of times, while the driver still stands.
+///
+/// Exit handlers run in the reverse order of their registration, so a backend calls this after whatever may have made
+/// its driver register handlers: when the driver was loaded, when it was first asked, when a device of it was first
+/// used (an OpenCL loader loads the vendors' libraries when it is first asked, and these may load a compiler with their
+/// first program). Each call is one handler more; the same `last_act` is done once.
 void watch_process_end(void (*last_act)() noexcept);
 
 /// Notices the end of the main thread, if this is it. Called after a driver was: thread-local objects go in the

@@ -116,7 +116,7 @@ Survey survey(Api const& api, Api const& serial, std::function<void(std::string 
     }
     for (auto* const device : devices) {
       announce(fmt::format("asking a device of platform '{}' what it is", name));
-      Hardware hardware{&table, platform, device, {}, false, nullptr, is_pocl};
+      Hardware hardware{&table, platform, device, {}, false, nullptr, is_pocl, name == "rusticl"};
       if (auto problem = describe(hardware)) {
         reasons.push_back(fmt::format("platform '{}': {}", name, *problem));
       } else {

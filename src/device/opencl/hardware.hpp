@@ -20,7 +20,8 @@ struct Hardware {
   DeviceInfo info;
   bool fine_grain_memory = false;  ///< fine-grained shared virtual memory: host and kernels may use the same addresses
   std::shared_ptr<MemoryBudget> budget;
-  bool is_pocl = false;  ///< its runs need an order (PoclRunOrder)
+  bool is_pocl = false;               ///< its runs need an order (PoclRunOrder)
+  bool loads_with_first_run = false;  ///< its code generator, exit handlers and all (run_to_the_end_once)
 };
 
 /// All usable hardware, in the driver's order over all platforms, or the reason why there is none.

@@ -52,6 +52,7 @@ Survey load_and_survey(Announce const& announce) {
   static Api const api = loaded.api;
   static Api const serial = serialized(api);
   auto found = survey(api, serial, announce);
+  watch_process_end(&finish_all_streams);  // the vendors' libraries are there by now
   watch_main_thread();
   return found;
 }

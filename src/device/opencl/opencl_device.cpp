@@ -2,11 +2,14 @@
 
 #include <unimem/core/error.hpp>
 
+#include "device/driver_stream.hpp"
 #include "device/opencl/code.hpp"
 #include "device/opencl/command_stream.hpp"
+#include "device/opencl/first_run.hpp"
 #include "device/opencl/link.hpp"
 #include "device/opencl/opencl_program.hpp"
 #include "device/opencl/opencl_queue.hpp"
+#include "device/process_end.hpp"
 
 #include <fmt/format.h>
 
@@ -114,7 +117,13 @@ void* OpenClDevice::address(DeviceMemory memory) {
 }
 
 std::shared_ptr<Program const> OpenClDevice::compile(ProgramSource const& source) {
-  return std::make_shared<OpenClProgram>(*this, source);
+  auto program = std::make_shared<OpenClProgram>(*this, source);
+  // The compiler is loaded with the first program, and may have exit handlers of its own.
+  std::call_once(compiler_loaded_, [this] {
+    if (hardware_.loads_with_first_run) run_to_the_end_once(api(), context(), hardware_id());
+    watch_process_end(&finish_all_streams);
+  });
+  return program;
 }
 
 LinkCost OpenClDevice::link_cost() const noexcept {

@@ -77,6 +77,7 @@ class OpenClDevice final : public Device {
   Hardware hardware_;
   OpenClOptions options_;
   ContextHandle context_;
+  std::once_flag compiler_loaded_;
   mutable std::once_flag link_measured_;
   mutable LinkCost link_;
   std::mutex streams_mutex_;
