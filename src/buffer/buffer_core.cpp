@@ -129,18 +129,26 @@ BufferStatistics BufferCore::statistics() const noexcept {
 
 void BufferCore::fail_later(std::exception_ptr failure) noexcept {
   if (inside_->mutex.is_lost()) return;  // every access to it fails
-  Guard inside(*this);
-  if (!inside->deferred) inside->deferred = std::move(failure);
+  try {
+    Guard inside(*this);
+    if (!inside->deferred) inside->deferred = std::move(failure);
+  } catch (std::exception const& error) {  // in a kernel that the lock's holder waits for
+    log(LogLevel::error, "a failure that no access to the buffer will tell:");
+    log(LogLevel::error, error.what());
+  }
 }
 
 void BufferCore::settle_known(ByteRange range, std::exception_ptr const& known) noexcept {
   if (inside_->mutex.is_lost()) return;
-  Guard inside(*this);
   try {
-    inside->settle(range, true);
-  } catch (...) {
-    auto failure = std::current_exception();
-    if (failure != known && !inside->deferred) inside->deferred = std::move(failure);
+    Guard inside(*this);
+    try {
+      inside->settle(range, true);
+    } catch (...) {
+      auto failure = std::current_exception();
+      if (failure != known && !inside->deferred) inside->deferred = std::move(failure);
+    }
+  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): in such a kernel; the next access settles it
   }
 }
 

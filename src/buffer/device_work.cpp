@@ -1,5 +1,6 @@
 #include <unimem/buffer/buffer_core.hpp>
 #include <unimem/core/error.hpp>
+#include <unimem/device/timed_wait.hpp>
 
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
@@ -267,7 +268,7 @@ void BufferCore::settle_first(std::string_view operation, ByteRange range) {
 
 void BufferCore::sync_to_device_slow(Device& device, ByteRange range) {
   settle_first("sync_to_device", range);
-  static_cast<void>(sync_to_device_async(device, range).wait_for_error());
+  wait_unless_endless(sync_to_device_async(device, range));
   Guard inside(*this);
   inside->settle(range, true);
 }
@@ -296,7 +297,7 @@ Event BufferCore::synchronize_async(ByteRange range) {
 
 void BufferCore::synchronize(ByteRange range) {
   settle_first("synchronize", range);
-  static_cast<void>(synchronize_async(range).wait_for_error());
+  wait_unless_endless(synchronize_async(range));
   Guard inside(*this);
   inside->settle(range, true);
 }

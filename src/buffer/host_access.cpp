@@ -1,8 +1,10 @@
 #include <unimem/buffer/buffer_core.hpp>
 #include <unimem/core/error.hpp>
+#include <unimem/device/timed_wait.hpp>
 
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
+#include "device/ending.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -20,7 +22,16 @@ BufferCore::HostUse BufferCore::use_host(ByteRange range, Intent intent) {
   return use;
 }
 
+void BufferCore::await_in_work(ByteRange range, Intent intent) {
+  if (detail::AtWork::of_this_thread() == nullptr || host_ready(intent)) return;
+  for (auto const event : work_on(range, intent)) wait_unless_endless(event);
+  // Where pages tell what is written, a copy to the host is waited for with the buffer locked.
+  bool const copies = intent != Intent::write && tracking() != Tracking::pages && is_allocated();
+  if (copies && !host_ready(intent)) wait_unless_endless(fetch(range));
+}
+
 void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold) {
+  await_in_work(range, intent);
   Guard inside(*this);
   bool const for_writing = intent != Intent::read;
   inside->check_access("host access");
@@ -82,6 +93,7 @@ std::vector<Event> BufferCore::work_under_way() {
 }
 
 void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
+  for (auto const range : ranges) await_in_work(range, Intent::read);
   Guard inside(*this);
   inside->check_access("host access");
   for (auto const range : ranges) inside->check_range(range);
@@ -163,6 +175,7 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
 
 DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
   if (mode == MapMode::read) return map_to_read(range);
+  await_in_work(range, mode == MapMode::discard ? Intent::write : Intent::read_write);
   Guard(*this)->expect_mapped_write();
   try {
     return map_to_write(range, mode);

@@ -3,6 +3,7 @@
 #include <unimem/core/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
+#include <unimem/device/timed_wait.hpp>
 
 #include "buffer/mutants.hpp"
 #include "core/spare_memory.hpp"
@@ -11,7 +12,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <chrono>
 #include <limits>
+#include <thread>
 #include <utility>
 
 namespace unimem {
@@ -97,6 +101,23 @@ Device& BufferCore::Inside::default_device() {
 
 bool BufferCore::Inside::shares(Device const& with) const noexcept {
   return with.reaches_host_memory() || (unified != nullptr && with.shares_unified_memory(*unified));
+}
+
+void BufferCore::Inside::lock_contended() {
+  LongWait known{holder};  // for those who wait for this thread
+  if (detail::AtWork::of_this_thread() == nullptr || detail::AtWork::is_ending()) {
+    if (!mutex.lock()) throw_lost();
+    return;
+  }
+  constexpr std::chrono::microseconds longest{1000};
+  for (std::chrono::microseconds pause{10}; !mutex.try_lock(); pause = std::min(2 * pause, longest)) {
+    if (mutex.is_lost()) throw_lost();
+    if (known.never_ends()) {
+      throw UnsupportedOperation(fmt::format("using {}", display_name()), "a kernel",
+                                 "the thread that is using it waits for this kernel, and would never end");
+    }
+    std::this_thread::sleep_for(pause);
+  }
 }
 
 void BufferCore::Inside::throw_lost() const {

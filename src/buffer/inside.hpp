@@ -80,11 +80,13 @@ struct BufferCore::Inside {
   [[nodiscard]] bool shares(Device const& with) const noexcept;
   [[nodiscard]] std::string display_name() const;
 
-  /// Throws UnsupportedOperation in a forked child where a thread of the parent's holds it.
+  /// Throws UnsupportedOperation in a forked child where a thread of the parent's holds it, and in the middle of work
+  /// that the lock's holder waits for.
   void lock() {
-    if (!mutex.lock()) [[unlikely]]
-      throw_lost();
+    if (!mutex.try_lock()) [[unlikely]]
+      lock_contended();
   }
+  void lock_contended();
   [[nodiscard]] bool try_lock() noexcept { return mutex.try_lock(); }
   void unlock() noexcept { mutex.unlock(); }
   [[noreturn]] void throw_lost() const;

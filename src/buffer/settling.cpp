@@ -1,8 +1,10 @@
 #include <unimem/core/environment.hpp>
 #include <unimem/core/error.hpp>
+#include <unimem/device/timed_wait.hpp>
 
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
+#include "device/ending.hpp"
 #include "device/page_watch.hpp"
 #include "device/worker_threads.hpp"
 
@@ -115,6 +117,11 @@ void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
 
 std::exception_ptr BufferCore::Inside::settle_pending(ByteRange range, bool wait) {
   if (pending.empty()) return nullptr;
+  if (wait && detail::AtWork::of_this_thread() != nullptr) {
+    std::vector<Event> events;
+    pending.add_unfinished(range, events);
+    for (auto const event : events) wait_unless_endless(event);  // throws where that would be for ever
+  }
   bool const child_had_it = detail::is_forked_child() && holds(host_place, range);
   auto failure = pending.settle(coherence, range, wait);
   if (!failure) return nullptr;

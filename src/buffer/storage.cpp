@@ -1,10 +1,12 @@
 #include "buffer/storage.hpp"
 
 #include <unimem/core/log.hpp>
+#include <unimem/device/timed_wait.hpp>
 
 #include "buffer/inside.hpp"
 #include "buffer/lease_cell.hpp"
 #include "buffer/mutants.hpp"
+#include "device/ending.hpp"
 #include "device/host_pinning.hpp"
 
 #include <unistd.h>
@@ -14,7 +16,9 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace unimem::detail {
 
@@ -57,23 +61,49 @@ Storage::~Storage() {
     }
   }
   auto const last = last_work();
-  if (locked_) {
-    static_cast<void>(last.wait_for_error());  // a driver may still be reading what must not be unlocked under it
-    HostPinning::instance().unpin(host_address());
-  }
-  if (allocation_) {
+  if (allocation_ && !locked_) {
     allocation_.release(UNIMEM_MUTANT(ticket_dropped) ? Event{} : last);
     return;
   }
-  static_cast<void>(last.wait_for_error());
-  if (!ownership_.deleter()) return;
+  Remains remains{std::move(allocation_), std::move(ownership_), reinterpret_cast<void*>(memory_.object),
+                  locked_ ? host_address() : nullptr};
+  // No destructor waits on a thread that runs work: what it waits for may be that very work.
+  if (AtWork::of_this_thread() != nullptr && !last.ready()) {
+    let_go_later(std::move(remains), last);
+    return;
+  }
+  static_cast<void>(last.wait_for_error());  // a driver may still be reading what must not be unlocked under it
+  remains.let_go(last);
+}
+
+void Storage::Remains::let_go(Event last) noexcept {
+  if (locked != nullptr) HostPinning::instance().unpin(locked);
+  if (allocation) return allocation.release(last);
+  if (!ownership.deleter()) return;
   try {
-    ownership_.deleter()(reinterpret_cast<void*>(memory_.object));
+    ownership.deleter()(pointer);
   } catch (std::exception const& error) {
     log(LogLevel::error, "the deleter of wrapped memory has thrown:");
     log(LogLevel::error, error.what());
   } catch (...) {
     log(LogLevel::error, "the deleter of wrapped memory has thrown something that is no std::exception");
+  }
+}
+
+void Storage::let_go_later(Remains remains, Event last) noexcept {
+  if (!remains.allocation && !remains.ownership.deleter()) return;  // its owner's, and there is nobody to be told
+  std::shared_ptr<Remains> kept;
+  try {
+    kept = std::make_shared<Remains>(std::move(remains));
+    auto const end = [kept](Range, std::size_t, std::size_t, std::span<const HostArgument>) { kept->let_go({}); };
+    auto& queue = host_device().waiting_queue();
+    queue.wait(last);
+    queue.run(host_device().compile({"the end of a buffer's memory", {}, end}), Range{1}, {});
+  } catch (std::exception const& error) {
+    // Locked and with its owner it stays; a block that is not its pool's again would be lost.
+    if (auto& allocation = kept ? kept->allocation : remains.allocation; allocation) allocation.release(last);
+    log(LogLevel::error, "memory that was to be given back when its work has ended stays with the process:");
+    log(LogLevel::error, error.what());
   }
 }
 
@@ -132,8 +162,9 @@ Event Storage::last_work() noexcept {
     return (serves_host() ? host_device() : *device_).waiting_queue().join(events);
   } catch (std::exception const&) {
     // No memory for that, or no queue any more: then here and now.
-    for (auto const event : events) static_cast<void>(event.wait_for_error());
-    hazards_.wait_to_write(whole());
+    for (auto const event : events) {
+      if (!waits_for_itself(event)) static_cast<void>(event.wait_for_error());
+    }
     return {};
   }
 }
@@ -168,12 +199,21 @@ void Storage::order_write(Queue& queue, ByteRanges const& ranges) {
 
 void Storage::wait_to_read(ByteRange range) {
   note_others();
+  refuse_endless_wait(range, false);
   hazards_.wait_to_read(range);
 }
 
 void Storage::wait_to_write(ByteRange range) {
   note_others();
+  refuse_endless_wait(range, true);
   hazards_.wait_to_write(range);
+}
+
+void Storage::refuse_endless_wait(ByteRange range, bool readers_too) const {
+  if (AtWork::of_this_thread() == nullptr || hazards_.empty()) return;
+  std::vector<Event> events;
+  hazards_.add_unfinished(range, readers_too, events);
+  for (auto const event : events) wait_unless_endless(event);
 }
 
 void Storage::used_by_others(Device& device, Queue const* queue) {

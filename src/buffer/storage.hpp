@@ -42,8 +42,9 @@ class Storage {
   Storage(Storage const&) = delete;
   Storage& operator=(Storage const&) = delete;
 
-  /// Hands the memory back with the ticket of its last work, without waiting for it; memory that was only borrowed is
-  /// its owner's again when this returns, so its work is waited for.
+  /// Hands the memory back with the ticket of its last work, without waiting for it. Memory that was only borrowed is
+  /// its owner's again when this returns, so its work is waited for; but not in the middle of work, which may be the
+  /// one: then the deleter is called when the work has ended, on a thread of the library's.
   ~Storage();
 
   [[nodiscard]] DeviceMemory memory() const noexcept { return memory_; }
@@ -191,6 +192,19 @@ class Storage {
   /// What others have submitted by now, recorded as ours.
   void note_others();
   [[nodiscard]] Event last_work() noexcept;
+  /// In the middle of work: throws UnsupportedOperation if waiting for what was submitted would never end.
+  void refuse_endless_wait(ByteRange range, bool readers_too) const;
+
+  /// What is left to do when the last work with memory has ended, which was wrapped, or was locked in place.
+  struct Remains {
+    Allocation allocation;
+    Ownership ownership;
+    void* pointer = nullptr;  ///< of wrapped memory
+    void* locked = nullptr;   ///< where it is to be unlocked
+    /// `last` may be pending only where the memory goes back to a pool.
+    void let_go(Event last) noexcept;
+  };
+  static void let_go_later(Remains remains, Event last) noexcept;
 
   Device* device_;
   Allocation allocation_;

@@ -1,4 +1,5 @@
 #include <unimem/core/error.hpp>
+#include <unimem/device/timed_wait.hpp>
 
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
@@ -279,6 +280,7 @@ void BufferCore::Inside::carry_out(Plan const& plan) {
   start_copies(plan, nullptr, events);
   // All must have ended before one's error may be told: a copy still running writes into memory we are responsible for.
   std::exception_ptr failure;
+  for (auto const event : events) wait_unless_endless(event);  // throws in the middle of work that they come behind
   for (auto const event : events) {
     if (auto error = event.wait_for_error(); error && !failure) failure = std::move(error);
   }

@@ -1,5 +1,6 @@
 #include <unimem/core/size.hpp>
 #include <unimem/device/device.hpp>
+#include <unimem/device/timed_wait.hpp>
 
 #include "device/queue_backend.hpp"
 
@@ -109,7 +110,7 @@ Queue& Device::waiting_queue() {
 }
 
 void Device::synchronize() {
-  for (auto const event : unfinished()) static_cast<void>(event.wait_for_error());
+  for (auto const event : unfinished()) wait_unless_endless(event);
 }
 
 std::vector<Event> Device::unfinished() const {

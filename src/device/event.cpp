@@ -24,7 +24,10 @@ std::exception_ptr Event::wait_for_error() const noexcept {
       return std::make_exception_ptr(UnsupportedOperation("waiting for work of the parent process",
                                                           "a forked child process", "nobody here carries it out"));
     }
-    control_->wait(ticket_);
+    {
+      LongWait const known{*this};  // for those who are about to wait for this thread
+      control_->wait(ticket_);
+    }
     if (control_->completed() < ticket_) {
       return std::make_exception_ptr(UnsupportedOperation("waiting for work that has called exit",
                                                           fmt::format("queue {}", control_->id()),
@@ -48,6 +51,7 @@ bool waits_for_itself(Event event) noexcept {
 }
 
 void Event::wait() const {
+  wait_unless_endless(*this);
   if (auto const failure = wait_for_error()) std::rethrow_exception(failure);
 }
 

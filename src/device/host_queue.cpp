@@ -35,6 +35,7 @@ Event HostExecutor::submit(std::span<const Event> needs, Task task) {
 }
 
 bool HostExecutor::close() noexcept {
+  if (is_closed_by_its_work()) return false;
   control_.wait(control_.submitted());
   {
     Lock const lock{mutex_};
@@ -48,6 +49,16 @@ bool HostExecutor::close() noexcept {
   work_.notify_one();
   if (worker_.joinable()) worker_.join();
   discharge(*this);
+  return true;
+}
+
+/// A queue that its own work destroys cannot wait for that work: the worker goes on by itself until all is done, or,
+/// where there is none or the process is ending, whoever waits for the work carries it out.
+bool HostExecutor::is_closed_by_its_work() noexcept {
+  Lock const lock{mutex_};
+  if (runner_ == Runner::nobody || !AtWork::is_in_work_of(runs_on_)) return false;
+  closing_ = true;
+  if (worker_.joinable()) worker_.detach();
   return true;
 }
 
@@ -118,12 +129,12 @@ void HostExecutor::await_quiet(std::chrono::steady_clock::time_point until) noex
 void HostExecutor::work() noexcept {
   Lock lock{mutex_};
   while (true) {
-    while (!closing_ && (hushed_ || tasks_.empty() || runner_ != Runner::nobody)) {
+    while (!is_over() && (hushed_ || tasks_.empty() || runner_ != Runner::nobody)) {
       worker_sleeps_ = true;  // again at each turn: who woke it took the flag away
       work_.wait(lock);
     }
     worker_sleeps_ = false;
-    if (closing_) return;
+    if (is_over()) return;
     run(Runner::worker, std::numeric_limits<Ticket>::max(), lock);
   }
 }

@@ -41,8 +41,8 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   Event submit(std::span<const Event> needs, Task task);
   Event submit(Task task) { return submit({}, std::move(task)); }
 
-  /// Runs what is left and ends the worker. Nothing may be submitted any more. False if the process is being ended by
-  /// a task of this queue, which will not end: the rest stays undone, and the executor must stay.
+  /// Runs what is left and ends the worker. Nothing may be submitted any more. False if the executor must stay: a task
+  /// of this queue closes it, and what is left is carried out later, or is ending the process, and it stays undone.
   bool close() noexcept;
 
   void wait_for(Ticket ticket) noexcept override { wait(ticket, Moment::max()); }
@@ -96,6 +96,9 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   void wait(Ticket ticket, Moment until) noexcept;
   void work() noexcept;
   void carry_out(Entry entry) noexcept;
+  [[nodiscard]] bool is_closed_by_its_work() noexcept;
+  /// Whether the worker has nothing to wait for any more.
+  [[nodiscard]] bool is_over() const noexcept { return closing_ && tasks_.empty(); }
   /// Runs tasks up to `last`, with the lock released during each. The caller has seen that nobody runs.
   void run(Runner runner, Ticket last, Lock& lock) noexcept;
 
@@ -118,7 +121,8 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
 class HostQueue : public QueueBackend {
  public:
   HostQueue();
-  /// Waits for all work; in a forked child, where nobody can do it, the work is forgotten.
+  /// Waits for all work, but not in the middle of that very work; in a forked child, where nobody can do it, the work
+  /// is forgotten.
   ~HostQueue() override;
 
   Event mark() final;

@@ -1,9 +1,11 @@
+#include <unimem/core/error.hpp>
 #include <unimem/device/timed_wait.hpp>
 
 #include "device/ending.hpp"
 #include "device/queue_control.hpp"
 #include "device/worker_threads.hpp"
 
+#include <chrono>
 #include <cstddef>
 #include <mutex>
 #include <thread>
@@ -24,6 +26,15 @@ constinit LongWaits all;
 }  // namespace
 
 LongWait::LongWait(Event event) noexcept : event_(event), thread_(std::this_thread::get_id()) {
+  enter();
+}
+
+LongWait::LongWait(std::atomic<std::thread::id> const& holder) noexcept
+    : holder_(&holder), thread_(std::this_thread::get_id()) {
+  enter();
+}
+
+void LongWait::enter() noexcept {
   if (detail::is_forked_child()) return;
   std::lock_guard const lock{all.mutex};
   next_ = all.first;
@@ -31,6 +42,13 @@ LongWait::LongWait(Event event) noexcept : event_(event), thread_(std::this_thre
   all.first = this;
   ++all.count;
   listed_ = true;
+}
+
+std::thread::id LongWait::awaited() const noexcept {
+  if (holder_ != nullptr) return holder_->load(std::memory_order_relaxed);  // asked again and again, so any moment's
+  auto* const control = detail::QueueControl::of(event_);
+  if (control == nullptr || control->completed() >= event_.ticket()) return {};
+  return control->works_on();
 }
 
 LongWait::~LongWait() {
@@ -52,9 +70,8 @@ bool LongWait::never_ends() noexcept {
   auto const* at = this;
   // Others may go round in a circle without this one.
   for (auto left = all.count; at != nullptr && left != 0; --left) {
-    auto* const control = detail::QueueControl::of(at->event_);
-    if (control == nullptr || control->completed() >= at->event_.ticket()) return false;
-    auto const thread = control->works_on();
+    auto const thread = at->awaited();
+    if (thread == std::thread::id{}) return false;
     if (detail::AtWork::is_in_work_of(thread)) {
       leave();
       return true;
@@ -64,6 +81,28 @@ bool LongWait::never_ends() noexcept {
     while (at != nullptr && at->thread_ != thread) at = at->next_;
   }
   return false;
+}
+
+void wait_unless_endless(Event event) {
+  if (event.ready()) return;
+  // Only a thread in the middle of work can be waited for by what it waits for. One that has called `exit` is told by
+  // the wait itself that nothing ends any more.
+  if (detail::AtWork::of_this_thread() == nullptr || detail::AtWork::is_ending()) {
+    static_cast<void>(event.wait_for_error());
+    return;
+  }
+  if (waits_for_itself(event)) {
+    throw UnsupportedOperation("waiting for work", "the queue that this kernel runs on",
+                               "it comes after the kernel, or is the kernel itself, and would never end");
+  }
+  constexpr std::chrono::milliseconds step{10};  // a circle may close later, and is then found so soon
+  LongWait known{event};
+  do {
+    if (known.never_ends()) {
+      throw UnsupportedOperation("waiting for work", "another queue",
+                                 "it waits for this kernel in its turn, and would never end");
+    }
+  } while (!wait_until(event, std::chrono::steady_clock::now() + step));
 }
 
 }  // namespace unimem

@@ -3,6 +3,7 @@
 #include <unimem/device/device.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/queue.hpp>
+#include <unimem/device/timed_wait.hpp>
 
 #include "device/queue_backend.hpp"
 #include "device/worker_threads.hpp"
@@ -351,7 +352,7 @@ void Queue::synchronize() {
   auto& control = backend().control();
   if (detail::is_forked_child()) record().wait();  // throws if there is work that nobody here can carry out
   auto const last = record();
-  control.wait(last.ticket());
+  wait_unless_endless(last);
   if (control.completed() < last.ticket()) last.wait();  // throws: what was waited for does not end
   if (auto const failure = control.take_error()) std::rethrow_exception(failure);
 }

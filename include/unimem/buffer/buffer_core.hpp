@@ -306,6 +306,9 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] HostUse use_host(ByteRange range, Intent intent);
   /// With `hold`, which is filled, the address is not given away.
   void* host_slow(ByteRange range, Intent intent, DeviceLease* hold = nullptr);
+  /// In the middle of work of the host's: waits, without the lock, for what such an access would wait for with it.
+  /// Throws UnsupportedOperation where that would never end.
+  void await_in_work(ByteRange range, Intent intent);
   void sync_to_device_slow(Device& device, ByteRange range);
   void sync_to_host_slow(ByteRange range);
   void bring_to_host_slow(std::span<const ByteRange> ranges);

@@ -179,7 +179,8 @@ class UNIMEM_API Device {
   /// A queue of the library's own, for what only waits: who waits there holds up nobody's work.
   [[nodiscard]] Queue& waiting_queue();
 
-  /// Waits for all work submitted so far to every queue of this device. Errors stay with their tickets.
+  /// Waits for all work submitted so far to every queue of this device. Errors stay with their tickets. Throws
+  /// UnsupportedOperation in a kernel that would wait for itself.
   void synchronize();
 
   /// The unfinished work of this device: the last event of every queue that is not done.

@@ -129,7 +129,8 @@ class UNIMEM_API Queue {
   /// The end of everything so far, with all that the queue was told to wait for: work that does nothing.
   Event mark();
 
-  /// Blocks until everything submitted so far has ended; throws the first failure since the last call, if any.
+  /// Blocks until everything submitted so far has ended; throws the first failure since the last call, if any, and
+  /// UnsupportedOperation in a kernel of this queue.
   void synchronize();
 
   /// The highest ticket known to have ended, with all before it.

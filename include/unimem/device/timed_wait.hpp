@@ -3,6 +3,7 @@
 #include <unimem/core/export.hpp>
 #include <unimem/device/event.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -23,26 +24,37 @@ namespace unimem {
 /// Thread-safe.
 [[nodiscard]] UNIMEM_API bool waits_for_itself(Event event) noexcept;
 
-/// On the stack of a thread that waits for the event however long it takes, in the middle of work of the host's: so
-/// those learn of it who wait for that work, and are about to wait for each other. What work needs before it begins is
-/// not known of in this way.
+/// Blocks until the event's work has ended, well or badly, like `Event::wait`, without its error. Throws
+/// UnsupportedOperation where this thread is in the middle of work and would wait for ever: for the work itself, for
+/// what comes behind it, or for work that waits for it in its turn. Thread-safe.
+UNIMEM_API void wait_unless_endless(Event event);
+
+/// On the stack of a thread that waits however long it takes, for an event or for a lock that another thread holds. By
+/// these, threads that are about to wait for each other find each other. What work needs before it begins is not known
+/// of in this way.
 class UNIMEM_API LongWait {
  public:
   explicit LongWait(Event event) noexcept;
+  /// For a lock: `holder` is the thread that holds it, as it tells; none while it does not. Lives as long as this.
+  explicit LongWait(std::atomic<std::thread::id> const& holder) noexcept;
   LongWait(LongWait const&) = delete;
   LongWait& operator=(LongWait const&) = delete;
   ~LongWait();
 
-  /// Whether it would never end, because the work that is waited for, or what it comes behind, waits for another, and
-  /// so on until one waits for the work of this very thread. Of those who wait for each other one is told so, who then
-  /// counts as waiting no longer. It may come about later, too: who waits asks now and then. Takes as many steps as
-  /// there are waits.
+  /// Whether it would never end, because the work that is waited for, or what it comes behind, or the holder of the
+  /// lock, waits for another, and so on until one waits for the work of this very thread. Of those who wait for each
+  /// other one is told so, who then counts as waiting no longer. It may come about later, too: who waits asks now and
+  /// then. Takes as many steps as there are waits.
   [[nodiscard]] bool never_ends() noexcept;
 
  private:
+  void enter() noexcept;
   void leave() noexcept;
+  /// The thread that this waits for; none where the wait is over, or nobody is known to be in its way.
+  [[nodiscard]] std::thread::id awaited() const noexcept;
 
   Event event_;
+  std::atomic<std::thread::id> const* holder_ = nullptr;  ///< of a lock; null: the event is waited for
   std::thread::id thread_;
   LongWait* previous_ = nullptr;
   LongWait* next_ = nullptr;

@@ -1,0 +1,222 @@
+#include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/kernel/launch.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <future>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+// Host kernels that wait: for themselves, for what comes behind them, at a buffer's lock. And what ends in the middle
+// of work. Each would hang if it went wrong, and ctest ends what hangs.
+
+namespace unimem {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+class WaitsInWork : public ::testing::TestWithParam<char const*> {
+ protected:
+  BufferOptions here() {
+    BufferOptions options;
+    options.manager = &manager;
+    options.device = &on;
+    return options;
+  }
+
+  /// Runs `in_kernel` once, as a kernel that may write `x`; what it throws is the error of the work.
+  std::string error_of(UnifiedBuffer<int>& x, std::function<void()> const& in_kernel) {
+    auto const kernel = Kernel("looks").host([&](WorkItem, std::span<int>) { in_kernel(); });
+    auto const event = launch(queue, kernel, Range{1}, readwrite(x));
+    try {
+      event.wait();
+    } catch (std::exception const& error) {
+      return error.what();
+    }
+    return "none";
+  }
+
+  UnifiedBuffer<int> made(int value, std::size_t count = 100) {
+    UnifiedBuffer<int> buffer(count, here());
+    buffer.fill(value);
+    return buffer;
+  }
+
+  Device& on = std::string_view(GetParam()) == "cpu" ? device("cpu") : make_sim({});
+  MemoryManager manager;
+  Queue queue = on.create_queue();  // the test's own, so that it hears of no other's failures
+};
+
+TEST_P(WaitsInWork, AKernelThatLooksAtItsOwnBufferIsRefused) {
+  auto const ways = std::vector<std::pair<std::string, std::function<void(UnifiedBuffer<int>&)>>>{
+      {"host_view", [](auto& x) { static_cast<void>(x.host_view()); }},
+      {"host", [](auto& x) { static_cast<void>(x.host()); }},
+      {"copy_to", [](auto& x) { static_cast<void>(x.to_vector()); }},
+      {"copy_from", [](auto& x) { x.copy_from(std::vector<int>(100, 9)); }},
+      {"sync_to_host", [](auto& x) { x.sync_to_host(); }},
+      {"synchronize", [](auto& x) { x.synchronize(); }},
+      {"map", [](auto& x) { static_cast<void>(x.map(MapMode::read)); }},
+      {"mark", [](auto& x) { x.mark_host_dirty(); }},
+  };
+  for (auto const& [name, look] : ways) {
+    auto x = made(1);
+    auto const error = error_of(x, [&] { look(x); });
+    EXPECT_THAT(error, HasSubstr("would never end")) << name;
+    // The kernel has failed, so on a device of its own memory the buffer is as it was.
+    if (!on.shares_storage_with_host()) {
+      EXPECT_THROW(static_cast<void>(x.host_view()), std::exception) << name << ": the kernel's error, told once";
+      EXPECT_THAT(x.to_vector(), Each(1)) << name;
+    }
+    auto next = made(2);
+    EXPECT_EQ(error_of(next, [] {}), "none") << name << ": the device goes on";
+  }
+}
+
+TEST_P(WaitsInWork, AKernelThatSynchronizesItsQueueIsRefused) {
+  auto x = made(1), y = made(1), z = made(1);
+  EXPECT_THAT(error_of(x, [&] { queue.synchronize(); }), HasSubstr("would never end"));
+  EXPECT_THAT(error_of(y, [&] { on.synchronize(); }), HasSubstr("would never end"));
+  EXPECT_THAT(error_of(z, [&] { queue.record().wait(); }), HasSubstr("would never end"));
+}
+
+TEST_P(WaitsInWork, AKernelMayWaitForOtherQueues) {
+  auto x = made(1), other = made(2);
+  auto second = on.create_queue();
+  auto const add = Kernel("add").host([](WorkItem i, std::span<int> data) { ++data[i.x]; });
+  EXPECT_EQ(error_of(x, [&] { launch(second, add, Range{100}, readwrite(other)).wait(); }), "none");
+  EXPECT_THAT(other.to_vector(), Each(3));
+}
+
+TEST_P(WaitsInWork, TwoKernelsThatWaitForEachOtherAreNotBothWaiting) {
+  auto x = made(1), y = made(1);
+  auto second = on.create_queue();
+  std::promise<void> first_runs, second_runs;
+  Event first, last;
+  std::promise<void> known;
+  auto const ready = known.get_future().share();
+  auto const kernel = [&](std::promise<void>& runs, Event const& other) {
+    return Kernel("waits").host([&, ready](WorkItem, std::span<int>) {
+      runs.set_value();
+      ready.wait();
+      other.wait();
+    });
+  };
+  first = launch(queue, kernel(first_runs, last), Range{1}, readwrite(x));
+  last = launch(second, kernel(second_runs, first), Range{1}, readwrite(y));
+  first_runs.get_future().wait();
+  second_runs.get_future().wait();
+  known.set_value();
+  int refused = 0;
+  for (auto const event : {first, last}) {
+    try {
+      event.wait();
+    } catch (std::exception const& error) {
+      EXPECT_THAT(error.what(), HasSubstr("would never end"));
+      ++refused;
+    }
+  }
+  EXPECT_GE(refused, 1);
+}
+
+TEST_P(WaitsInWork, AKernelAtTheLockOfABufferWhoseUserWaitsForItIsRefused) {
+  for (int round = 0; round < 20; ++round) {
+    auto x = made(1), other = made(2);
+    // `other` waits for `x`'s kernel, with its lock held: a copy into it that comes behind the kernel.
+    std::promise<void> runs;
+    std::string seen = "none";
+    std::atomic<bool> waits{false};
+    auto const kernel = Kernel("looks").host([&](WorkItem, std::span<int>, std::span<int>) {
+      runs.set_value();
+      while (!waits.load()) std::this_thread::yield();
+      for (int look = 0; look < 200; ++look) {
+        try {
+          static_cast<void>(other.size_bytes());
+          static_cast<void>(other.valid_on_host());
+        } catch (UnsupportedOperation const& error) {
+          seen = error.what();
+          return;
+        }
+      }
+    });
+    auto const event = launch(queue, kernel, Range{1}, readwrite(x), readwrite(other));
+    runs.get_future().wait();
+    std::thread user{[&] {
+      waits = true;
+      try {
+        static_cast<void>(other.host_view());  // waits for the kernel, which writes it
+      } catch (std::exception const&) {        // what the kernel has come to
+      }
+    }};
+    static_cast<void>(event.wait_for_error());
+    user.join();
+    EXPECT_THAT(seen, ::testing::AnyOf(HasSubstr("would never end"), ::testing::StrEq("none"))) << round;
+    auto next = made(3);
+    EXPECT_EQ(error_of(next, [] {}), "none") << round;
+  }
+}
+
+TEST_P(WaitsInWork, AQueueThatItsOwnWorkDestroysDoesTheRest) {
+  auto x = made(0);
+  auto own = std::make_optional(on.create_queue());
+  std::promise<void> all_there;
+  auto const ready = all_there.get_future().share();
+  auto const ends = Kernel("ends").host([&, ready](WorkItem, std::span<int>) {
+    ready.wait();
+    own.reset();
+  });
+  auto const add = Kernel("add").host([](WorkItem i, std::span<int> data) { ++data[i.x]; });
+  launch(*own, ends, Range{1}, readwrite(x));
+  for (int i = 0; i < 10; ++i) launch(*own, add, Range{100}, readwrite(x));
+  all_there.set_value();
+  EXPECT_THAT(x.to_vector(), Each(10));
+  EXPECT_FALSE(own.has_value());
+}
+
+TEST_P(WaitsInWork, WrappedMemoryWhoseLastOwnerIsAKernelIsGivenBackWhenItHasEnded) {
+  for (int round = 0; round < 20; ++round) {
+    std::vector<int> memory(100, 1);
+    std::promise<void> given_back, dropped;
+    std::atomic<bool> kernel_over{false}, too_early{false};
+    auto const gone = dropped.get_future().share();
+    {
+      auto wrapped = std::make_shared<std::optional<UnifiedBuffer<int>>>(
+          manager.wrap<int>(memory.data(), memory.size(), Location::host, Ownership::take([&](void*) {
+                              too_early = !kernel_over;
+                              given_back.set_value();
+                            })));
+      auto const kernel = Kernel("last owner").host([&, gone, wrapped](WorkItem, std::span<int> x) {
+        gone.wait();
+        x[0] = 7;
+        wrapped->reset();
+        x[1] = 8;
+        kernel_over = true;
+      });
+      launch(queue, kernel, Range{1}, readwrite(**wrapped));
+    }
+    dropped.set_value();
+    given_back.get_future().wait();
+    queue.synchronize();
+    if (on.shares_storage_with_host()) {  // else the kernel has memory of its own, and the wrapped one may go at once
+      EXPECT_FALSE(too_early) << round;
+      EXPECT_EQ(memory[0], 7);
+      EXPECT_EQ(memory[1], 8);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, WaitsInWork, ::testing::Values("cpu", "sim"),
+                         [](auto const& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace unimem
