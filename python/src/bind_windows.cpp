@@ -17,6 +17,7 @@
 #include "numpy_api.hpp"
 #include "python_call.hpp"
 #include "window.hpp"
+#include "write_lease.hpp"
 
 namespace unimem::python {
 
@@ -46,14 +47,11 @@ nb::tuple shape_of(Window const& window) {
   return nb::tuple(extents);
 }
 
-/// The host side for who reads by the buffer protocol. Writing that way could not be noticed, so it is refused.
+/// The host side by the buffer protocol: to be read, or as a lease for a request that says that it writes.
 int give_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
   view->obj = nullptr;
-  if ((flags & PyBUF_WRITABLE) == PyBUF_WRITABLE) {
-    PyErr_SetString(PyExc_BufferError, "writes by the buffer protocol would not be noticed: write through buffer.host");
-    return -1;
-  }
   try {
+    if ((flags & PyBUF_WRITABLE) == PyBUF_WRITABLE) return lend_to_write(self, view, flags);
     auto const host = nb::cast<Window&>(nb::handle(self)).host();
     auto const plain = nb::steal(PyArray_View(reinterpret_cast<PyArrayObject*>(host.ptr()), nullptr, &PyArray_Type));
     if (!plain.is_valid()) return -1;
@@ -67,7 +65,9 @@ int give_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
   return -1;
 }
 
-std::array<PyType_Slot, 2> window_slots{{{Py_bf_getbuffer, reinterpret_cast<void*>(&give_buffer)}, {0, nullptr}}};
+std::array<PyType_Slot, 3> window_slots{{{Py_bf_getbuffer, reinterpret_cast<void*>(&give_buffer)},
+                                         {Py_bf_releasebuffer, reinterpret_cast<void*>(&take_back)},
+                                         {0, nullptr}}};
 
 nb::object device_side(Window& window, Device* named) {
   auto const core = window.live();
@@ -218,6 +218,8 @@ void bind_elements(nb::class_<Window>& window) {
       .def("_read", &read, nb::arg("array"), nb::arg("offset"))
       .def("_map", &map_host, nb::arg("mode"),
            nb::sig("def _map(self, mode: int) -> tuple[numpy.ndarray, HostWrite | None]"))
+      .def("_array_that_may_be_written", &array_that_may_be_written,
+           nb::sig("def _array_that_may_be_written(self) -> tuple[numpy.ndarray, WriteLease]"))
       .def("_fill", &fill, nb::arg("pattern"), nb::arg("offset"), nb::arg("count"))
       .def("_mark_host_dirty",
            [](Window& self, std::size_t offset, std::size_t count) {
@@ -383,6 +385,7 @@ void bind_whole(nb::class_<Window>& window) {
 
 void bind_windows(nb::module_& m) {
   bind_device_arrays(m);
+  bind_write_leases(m);
   nb::class_<Window> window(m, "Window", nb::type_slots(window_slots.data()),
                             "Elements of a buffer, with the shape and dtype they are seen with.");
   bind_elements(window);

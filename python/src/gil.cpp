@@ -79,6 +79,15 @@ void look_out(BufferCore& core, ByteRange range) {
   if (looks_out()) wait_for_all(unlocked([&] { return core.work_on(range, Intent::read); }));
 }
 
+void wait_inside_kernel(BufferCore& core, ByteRange range) {
+  if (calls_inside == 0) return;
+  for (auto const event : unlocked([&] { return core.work_on(range, Intent::read_write); })) {
+    if (event.ready()) continue;
+    refuse_to_wait_for_itself(event);
+    static_cast<void>(wait_inside(event, std::chrono::steady_clock::now() + std::chrono::hours(24 * 365)));
+  }
+}
+
 void wait_for_work(BufferCore& core) {
   wait_for_all(unlocked([&] { return core.work_under_way(); }));
 }

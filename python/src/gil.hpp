@@ -90,6 +90,9 @@ void look_out_on_host(BufferCore& core, ByteRange range, Intent intent);
 void look_out_on_device(BufferCore& core, Device& device, ByteRange range);
 /// For what waits for work and needs no copy.
 void look_out(BufferCore& core, ByteRange range);
+/// Waits for the work on the range inside of kernels alone, and looks at no signals: for what must not raise what they
+/// do. Throws UnsupportedOperation where that would be waiting for itself.
+void wait_inside_kernel(BufferCore& core, ByteRange range);
 /// Waits for all work on the buffer, on any thread: for who is about to let go of memory, which a Python function may
 /// have kept.
 void wait_for_work(BufferCore& core);

@@ -265,12 +265,25 @@ class Elements(_unimem.Window):
         return self.__array__().__array_interface__
 
     def __dlpack__(self, **arguments: Any) -> Any:
-        """On CUDA the device's memory, else the host's, without a copy. Writes of who takes it are not noticed: mark them."""
-        if self.__dlpack_device__()[0] == 1:
-            if arguments.get("stream") is not None:
-                raise invalid("stream", arguments["stream"], "None: the host's memory has no streams")
+        """On CUDA the device's memory, else the host's, without a copy.
+
+        The host's is read-only for consumers of DLPack 1.0 and later (`max_version`), which can be told. Earlier ones cannot: for them it is
+        a write lease, all of which counts as written when they let go of it. Writes to CUDA's are not noticed: mark them."""
+        if self.__dlpack_device__()[0] != 1:
+            return self._device(None).__dlpack__(**arguments)
+        if arguments.get("stream") is not None:
+            raise invalid("stream", arguments["stream"], "None: the host's memory has no streams")
+        if arguments.get("copy") is True:
             return self.host.view(np.ndarray).__dlpack__(**arguments)
-        return self._device(None).__dlpack__(**arguments)
+        version = arguments.get("max_version")
+        if version is not None and version[0] >= 1:
+            return self.__array__().__dlpack__(**arguments)
+        array, lease = self._array_that_may_be_written()
+        try:
+            return array.__dlpack__(**arguments)
+        except BaseException:
+            lease.give_up()
+            raise
 
     def __dlpack_device__(self) -> tuple[int, int]:
         on = self.default_device
