@@ -12,8 +12,10 @@ import argparse
 import contextlib
 import faulthandler
 import gc
+import io
 import os
 import random
+import struct
 import subprocess
 import sys
 import threading
@@ -201,6 +203,17 @@ def write_through_a_mapping(program, pair):
     with pair.buffer.slice(*of(part)).map(program.draw.choice([MapMode.READ_WRITE, MapMode.DISCARD])) as array:
         array[:] = 7
     pair.model[part] = 7
+
+
+def receive(program, pair):
+    pair.settle()
+    part = program.part(pair.model)
+    values = np.arange(of(part)[1], dtype=np.int32)
+    if program.draw.random() < 0.5:
+        io.BytesIO(values.tobytes()).readinto(pair.buffer.slice(*of(part)))
+    else:
+        struct.pack_into(f"{values.size}i", pair.buffer, part.start * 4, *values.tolist())
+    pair.model[part] = values
 
 
 def fill(program, pair):
@@ -410,7 +423,7 @@ def resize(program, pair):
 
 
 OPERATIONS = [
-    write_on_the_host, write_through_a_slice, write_through_a_mapping, fill, copy_in, add_on_a_device, add_on_a_device, take_another,
+    write_on_the_host, write_through_a_slice, write_through_a_mapping, receive, fill, copy_in, add_on_a_device, add_on_a_device, take_another,
     take_what_all_read, read_what_all_read, turn_what_threads_share, turn_what_threads_share, read_what_threads_share,
     look_from_a_kernel, look_from_a_kernel, launch_from_a_kernel, fail_on_a_device, collect_in_a_kernel, drop_while_work_runs,
     free_while_work_runs, leave_garbage, wrap_an_array, drop_a_wrapped_array, use_the_pool, look, look, move, resize,
