@@ -2,6 +2,7 @@
 #include <unimem/core/size.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/event.hpp>
+#include <unimem/device/sim.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
 #include <nanobind/nanobind.h>
@@ -129,8 +130,22 @@ void bind_device(nb::module_& m) {
         return unlocked([&] { return &device(name); });
       },
       nb::arg("id").none(), nb::rv_policy::reference, nb::sig("def device(id: str) -> Device"),
-      "The device with this id. ``sim:memory=1GiB,latency=10us`` always makes a new simulated one.\n\n"
+      "The device with this id. ``sim:memory=1GiB,latency=10us`` is a simulated one: the same options are the same "
+      "device.\n\n"
       "NotFound lists what there is; InvalidArgument for what is no text.");
+  m.def(
+      "make_sim",
+      [](nb::handle options) {
+        std::string text;
+        if (!nb::try_cast(options, text)) {
+          throw InvalidArgument("options", nb::repr(options).c_str(), "text, such as \"memory=1GiB,latency=10us\"");
+        }
+        return unlocked([&] { return &make_sim(parse_sim_options(text)); });
+      },
+      nb::arg("options").none() = "", nb::rv_policy::reference, nb::sig("def make_sim(options: str = '') -> Device"),
+      "A new simulated device, which lives as long as the process; ``device(\"sim:…\")`` never names it, its id "
+      "does.\n\n"
+      "Options as there: ``memory=1GiB,latency=10us``. Raises InvalidArgument for what it cannot read.");
   m.def(
       "default_device", [] { return unlocked([] { return &default_device(); }); }, nb::rv_policy::reference,
       "UNIMEM_DEVICE if set, else the first of cuda, metal, a GPU under OpenCL, cpu. Decided once.");

@@ -17,12 +17,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture
 def sim() -> unimem.Device:
     """A discrete device whose transfers count from zero."""
-    return unimem.device("sim:memory=256MiB")
+    return unimem.make_sim("memory=256MiB")
 
 
 @pytest.fixture
 def other_sim() -> unimem.Device:
-    return unimem.device("sim:memory=256MiB")
+    return unimem.make_sim("memory=256MiB")
 
 
 @pytest.fixture

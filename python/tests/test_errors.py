@@ -254,7 +254,7 @@ def test_unknown_devices_are_named_with_what_there_is():
 
 
 def test_out_of_memory_is_a_memory_error_with_the_facts(moved):
-    device = unimem.device("sim:memory=1MiB")
+    device = unimem.make_sim("memory=1MiB")
     buffer = UnifiedBuffer(1 << 20, device=device, name="too big")
     buffer.copy_from(np.full(1 << 20, 4.0))
     with pytest.raises(MemoryError) as caught:
@@ -278,7 +278,7 @@ def test_errors_survive_pickling():
 
 
 def test_a_failing_copy_reaches_the_caller_and_loses_nothing():
-    device = unimem.device("sim:fail_upload=1")
+    device = unimem.make_sim("fail_upload=1")
     buffer = UnifiedBuffer(100, device=device)
     buffer.copy_from(np.full(100, 6))
     with pytest.raises(unimem.DeviceError) as caught:
@@ -290,7 +290,7 @@ def test_a_failing_copy_reaches_the_caller_and_loses_nothing():
 
 
 def test_bytes_that_only_a_lost_device_had_are_never_garbage():
-    device = unimem.device("sim:memory=64MiB,lose_after=3")
+    device = unimem.make_sim("memory=64MiB,lose_after=3")
     buffer = UnifiedBuffer(100, device=device, name="gone")
     buffer.copy_from(np.ones(100))
     buffer.sync_to_device()

@@ -299,7 +299,7 @@ def test_a_clone_has_the_options_and_the_manager_of_its_buffer(discrete):
 
 
 def test_a_buffer_may_be_dropped_while_its_kernel_runs_and_the_device_is_full():
-    sim = unimem.device("sim:memory=1MiB")
+    sim = unimem.make_sim("memory=1MiB")
     increment = unimem.Kernel("increment").host(lambda x: np.add(x, 1, out=x))
 
     def step(value):

@@ -91,7 +91,7 @@ def test_what_progress_raises_ends_the_stream_and_leaves_nothing(tmp_path, file,
 
 
 def test_awaited_streams_leave_the_loop_alone_and_end_when_cancelled(tmp_path, file):
-    slow = unimem.device("sim:latency=20ms")
+    slow = unimem.make_sim("latency=20ms")
     out = tmp_path / "out.bin"
 
     async def main():

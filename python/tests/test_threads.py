@@ -17,8 +17,8 @@ BROKEN = Kernel("broken").host(lambda x: 1 / 0)
 
 class World:
     def __init__(self):
-        self.pool = MemoryPool(device=unimem.device("sim:memory=64MiB"))
-        self.devices = [unimem.device("sim:memory=32MiB") for _ in range(2)]
+        self.pool = MemoryPool(device=unimem.make_sim("memory=64MiB"))
+        self.devices = [unimem.make_sim("memory=32MiB") for _ in range(2)]
         self.shared = UnifiedBuffer(1000, device=self.devices[0]).fill(3)
 
 

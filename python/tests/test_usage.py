@@ -170,7 +170,7 @@ def test_what_is_asked_for_is_given_and_copies_of_data_are_where_they_are_placed
 
 def test_recommendations_are_the_table_until_use_says_otherwise():
     # A link so fast that locked pages pay.
-    fast = unimem.device("sim:memory=256MiB,h2d=64GB/s,d2h=64GB/s")
+    fast = unimem.make_sim("memory=256MiB,h2d=64GB/s,d2h=64GB/s")
     manager = MemoryManager()
     before = manager.recommendations(fast)
     assert (before.small_buffers, before.medium_buffers, before.large_buffers, before.read_only) == (
@@ -353,7 +353,7 @@ def test_a_limit_of_the_cpu_is_one_of_the_hosts_memory(cpu, sim):
 def test_enumerations_are_the_librarys_in_its_order():
     # What C++ calls them, in texts made from the numbers.
     manager = MemoryManager()
-    sim = unimem.device("sim:memory=256MiB")
+    sim = unimem.make_sim("memory=256MiB")
     for placement in list(Placement)[1:]:
         decision = manager.place(1 << 20, placement=placement, device=sim)
         assert decision.asked is decision.wanted is placement and decision.rule is PlacementRule.ASKED
@@ -384,3 +384,27 @@ def test_host_memory_goes_to_files_where_a_directory_is_named_and_comes_back(dis
     assert (kept[0][0], kept[1][0]) == (0, 1)
     with pytest.raises(OSError, match="nowhere"):
         MemoryManager(spill_directory=tmp_path / "nowhere")
+
+
+def test_the_same_options_of_sim_are_the_same_device():
+    one = unimem.device("sim:memory=3MiB,latency=1us")
+    assert unimem.device("sim:latency=1000ns,memory=3072KiB,peer=1") == one
+    first, second = (UnifiedBuffer(10, device="sim:memory=3MiB,latency=1us").fill(number) for number in (1, 2))
+    first.sync_to_device()
+    second.sync_to_device()
+    assert first.valid_on(one) and second.valid_on(one)
+    made = unimem.make_sim("memory=3MiB,latency=1us")
+    assert made.id not in (one.id, unimem.make_sim("memory=3MiB,latency=1us").id)
+    assert unimem.device(made.id) == made
+    manager = MemoryManager()
+    manager.set_limit("sim:memory=3MiB", "1MiB")
+    with pytest.raises(unimem.OutOfMemory):
+        UnifiedBuffer(2 << 20, np.uint8, device="sim:memory=3MiB", manager=manager).allocate(False, True)
+    before = len(unimem.devices())
+    for _ in range(200):
+        unimem.device("sim:memory=3MiB")
+    assert len(unimem.devices()) == before
+    with pytest.raises(unimem.InvalidArgument, match="speed"):
+        unimem.make_sim("speed=fast")
+    with pytest.raises(unimem.InvalidArgument, match="options"):
+        unimem.make_sim(3)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ device = unimem.device({device!r})
 buffer = unimem.UnifiedBuffer(10, device=device)
 host = buffer.host
 buffer.fill(1)
-other = unimem.device("sim")
+other = unimem.make_sim()
 source = unimem.UnifiedBuffer(10, device=other)
 source.copy_from(np.zeros(10))
 begun, go = threading.Event(), threading.Event()
@@ -79,7 +79,7 @@ LOCKED_ELSEWHERE = """
 import threading, time
 import numpy as np
 import unimem
-device = unimem.device("sim")
+device = unimem.make_sim()
 buffer, other = unimem.UnifiedBuffer(10, device=device), unimem.UnifiedBuffer(10, device=device)
 buffer.fill(1)
 other.fill(0)
@@ -116,7 +116,7 @@ def test_ctrl_c_ends_waiting_and_not_the_work(wait):
 
 
 def test_what_fails_while_it_is_waited_for_is_raised_by_the_access_and_counted_once(moved):
-    device = unimem.device("sim:memory=16MiB")
+    device = unimem.make_sim("memory=16MiB")
     buffer = UnifiedBuffer(10, device=device)
     buffer.fill(1)
     buffer.sync_to_device()
@@ -185,17 +185,17 @@ def in_a_ring(devices, wait):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_of_kernels_on_several_devices_that_wait_for_each_other_one_is_refused_it(count):
-    outcome = in_a_ring([unimem.device("sim") for _ in range(count)], lambda event: event.wait())
+    outcome = in_a_ring([unimem.make_sim() for _ in range(count)], lambda event: event.wait())
     assert sorted(one.__name__ for one in outcome) == ["KernelError"] * (count - 1) + ["UnsupportedOperation"]
 
 
 def test_who_waits_for_a_while_is_not_taken_for_one_who_waits_for_ever():
-    outcome = in_a_ring([unimem.device("sim") for _ in range(2)], lambda event: event.wait(timeout=0.05))
+    outcome = in_a_ring([unimem.make_sim() for _ in range(2)], lambda event: event.wait(timeout=0.05))
     assert False in outcome and set(outcome) <= {False, True}
 
 
 def test_kernels_wait_for_other_devices_that_wait_for_others_in_their_turn(sim, other_sim):
-    buffers = [UnifiedBuffer(10, device=one).fill(0) for one in (sim, other_sim, unimem.device("sim"))]
+    buffers = [UnifiedBuffer(10, device=one).fill(0) for one in (sim, other_sim, unimem.make_sim())]
     go, begun, events = threading.Event(), threading.Semaphore(0), []
 
     def waits(x):

@@ -112,6 +112,7 @@ from ._unimem import (
     device,
     devices,
     format_size,
+    make_sim,
     parse_size,
     version,
 )
@@ -137,6 +138,6 @@ __all__ = [
     "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "Usage", "UsageCounts", "UsageLine", "affine",
     "can_capture_stacks", "can_expose_to_prometheus", "copy", "default_device", "default_manager", "describe_address",
     "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "histogram", "launch",
-    "mapping", "parse_size", "read", "readwrite", "registry", "statistics", "stream_file", "stream_file_async",
+    "make_sim", "mapping", "parse_size", "read", "readwrite", "registry", "statistics", "stream_file", "stream_file_async",
     "transfers", "unavailable_backends", "version", "write",
 ]  # fmt: skip

@@ -111,7 +111,7 @@ std::string why_unavailable(std::string_view id) {
 /// `sim`, `sim:options` or `sim:index`.
 Device& sim(std::string_view id, std::string_view rest) {
   auto const index = read_index(rest);
-  if (!index) return make_sim(parse_sim_options(rest));
+  if (!index) return detail::sim_with(parse_sim_options(rest));
   if (auto* const device = detail::find_sim(*index)) return *device;
   throw_not_found(id);
 }

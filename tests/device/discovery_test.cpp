@@ -70,22 +70,49 @@ TEST(Discovery, IdsAreUniqueAndFindTheirDevice) {
 TEST(Discovery, SimulatedDevicesComeLastInTheOrderTheyWereMade) {
   auto const before = devices().size();
   auto& first = make_sim();
-  auto& second = device("sim");
+  auto& second = make_sim();
   auto const all = devices();
   ASSERT_EQ(all.size(), before + 2);
   EXPECT_EQ(&all[before].get(), &first);
   EXPECT_EQ(&all[before + 1].get(), &second);
 }
 
-TEST(Discovery, SimWithOptionsIsAlwaysANewDevice) {
+TEST(Discovery, TheSameOptionsOfSimAreTheSameDevice) {
   auto& first = device("sim:memory=1MiB,latency=10us");
-  auto& second = device("sim:memory=1MiB,latency=10us");
-  auto& third = device("sim");
-  auto& fourth = device("sim:");
   EXPECT_EQ(first.info().total_bytes, 1U << 20);
   EXPECT_EQ(first.link_cost().latency_seconds, 10e-6);
-  EXPECT_EQ((std::set<Device*>{&first, &second, &third, &fourth}.size()), 4U);
-  EXPECT_EQ(&device(first.id()), &first) << "by its id it is the same";
+  for (auto const* const spelling :
+       {"sim:memory=1MiB,latency=10us", "sim:latency=10us,memory=1MiB", "sim:memory=1024KiB,latency=0.01ms",
+        "sim:latency=10000ns,peer=1,memory=1048576"}) {
+    EXPECT_EQ(&device(spelling), &first) << spelling;
+  }
+  EXPECT_EQ(&device(first.id()), &first) << "by its id it is the same too";
+  auto& plain = device("sim");
+  for (auto const* const spelling : {"sim", "sim:", "sim:memory=1GiB", "sim:batch=0,fail_run=0"}) {
+    EXPECT_EQ(&device(spelling), &plain) << spelling;
+  }
+  EXPECT_NE(&plain, &first);
+  EXPECT_NE(&device("sim:memory=1MiB,latency=11us"), &first);
+  auto& made = make_sim(parse_sim_options("memory=1MiB,latency=10us"));
+  EXPECT_NE(&made, &first) << "make_sim always makes a new one";
+  EXPECT_NE(&make_sim(), &plain);
+  auto const before = devices().size();
+  for (int i = 0; i < 200; ++i) static_cast<void>(device("sim"));
+  EXPECT_EQ(devices().size(), before);
+}
+
+TEST(Discovery, TheFaultsOfASimAreCountedForAllThatNameIt) {
+  auto const memory = device("sim:memory=2MiB,fail_alloc=2").allocate(16, Location::device);
+  EXPECT_THROW(static_cast<void>(device("sim:fail_alloc=2,memory=2MiB").allocate(16, Location::device)), OutOfMemory);
+  device("sim:memory=2MiB,fail_alloc=2").release(memory, Location::device);
+}
+
+TEST(Discovery, ThreadsThatNameASimGetOne) {
+  std::vector<Device*> found(8);
+  std::vector<std::thread> crowd;
+  for (auto& mine : found) crowd.emplace_back([&mine] { mine = &device("sim:memory=5MiB"); });
+  for (auto& thread : crowd) thread.join();
+  EXPECT_THAT(found, ::testing::Each(found.front()));
 }
 
 TEST(Discovery, WhatIsNotThereIsNotFoundWithAListOfWhatIs) {

@@ -10,7 +10,8 @@ unimem_test(device_opencl_test LABELS opencl TIMEOUT 300 WHOLE
 unimem_test(device_opencl_run_order_test SOURCES opencl_run_order_test.cpp opencl_crowded_runs_test.cpp LABELS opencl
             TIMEOUT 300 WHOLE)
 unimem_test(device_opencl_process_test SOURCES opencl_process_test.cpp LABELS opencl TIMEOUT 120)
-unimem_on_opencl_drivers(device_opencl_process_test)
+# A forked child that calls exit hangs inside of Intel's runtime (docs/drivers.md), and what never ends takes ten seconds.
+unimem_on_opencl_drivers(device_opencl_process_test FILTER "-*Forked*:*NeverEnds*")
 
 # The same program on Oclgrind, which has memory of its own and watches every access of a kernel: slow, so kernels over nine
 # million items run there once and not a second time over the faulty driver, and not under a sanitizer, which would watch

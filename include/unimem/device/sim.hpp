@@ -32,13 +32,16 @@ struct SimOptions {
   std::uint64_t fail_run = 0;    ///< the kernel fails half-way, having scribbled over what it may write (`fail_run=2`)
   std::uint64_t fail_call = 0;   ///< the n-th allocation or command of any kind fails (`fail_call=7`)
   std::uint64_t lose_after = 0;  ///< from the n-th command on the device is gone: every command fails (`lose_after=9`)
+
+  [[nodiscard]] friend bool operator==(SimOptions const&, SimOptions const&) = default;
 };
 
 /// Reads `memory=1GiB,h2d=12GB/s,latency=10us,fail_alloc=3`; empty text is all defaults. Throws InvalidArgument.
 [[nodiscard]] UNIMEM_API SimOptions parse_sim_options(std::string_view text);
 
-/// Makes a simulated device that lives as long as the process. Its memory reads 0xCD where nothing has been written
-/// since it was allocated, and costs nothing until touched. Thread-safe.
+/// Makes a simulated device that lives as long as the process, a new one each time: `device("sim:…")` gives the same
+/// one for the same options, and never one made here. Its memory reads 0xCD where nothing has been written since it was
+/// allocated, and costs nothing until touched. Thread-safe.
 UNIMEM_API Device& make_sim(SimOptions const& options = {});
 
 /// Replaces the fault plan of a simulated device, counting calls from 1 again; throws InvalidArgument for any other

@@ -89,6 +89,9 @@ class SimDevice final : public Device, private PageOwner {
 /// The error of a command that a simulated device did not carry out.
 [[noreturn]] void throw_sim_error(std::string_view call, SimVerdict verdict);
 
+/// The simulated device that is named by these options: made the first time, the same from then on. Thread-safe.
+[[nodiscard]] Device& sim_with(SimOptions const& options);
+
 /// Simulated device `index`, or null if there are not so many. Thread-safe.
 [[nodiscard]] Device* find_sim(std::size_t index);
 

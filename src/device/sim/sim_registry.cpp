@@ -5,9 +5,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 namespace unimem {
@@ -16,6 +18,7 @@ namespace {
 struct Sims {
   std::mutex mutex;
   std::vector<std::unique_ptr<detail::SimDevice>> devices;
+  std::vector<std::pair<SimOptions, Device*>> named;  ///< by what they were asked for with
   detail::HeldOverFork held{detail::HeldOverFork::Order::device, mutex};
 };
 
@@ -31,13 +34,27 @@ detail::SimDevice& simulated(Device& sim) {
   return *device;
 }
 
+/// The caller holds the lock.
+Device& make_one(SimOptions const& options) {
+  auto& devices = sims().devices;
+  devices.push_back(std::make_unique<detail::SimDevice>(fmt::format("sim:{}", devices.size()), options));
+  return *devices.back();
+}
+
 }  // namespace
 
 Device& make_sim(SimOptions const& options) {
   std::lock_guard const lock{sims().mutex};
-  auto& devices = sims().devices;
-  devices.push_back(std::make_unique<detail::SimDevice>(fmt::format("sim:{}", devices.size()), options));
-  return *devices.back();
+  return make_one(options);
+}
+
+Device& detail::sim_with(SimOptions const& options) {
+  std::lock_guard const lock{sims().mutex};
+  auto& named = sims().named;
+  auto const found = std::ranges::find(named, options, &std::pair<SimOptions, Device*>::first);
+  if (found != named.end()) return *found->second;
+  named.reserve(named.size() + 1);  // what is made stays, so it must be found again
+  return *named.emplace_back(options, &make_one(options)).second;
 }
 
 void set_sim_faults(Device& sim, SimOptions const& options) {
