@@ -26,12 +26,6 @@ import numpy as np
 import unimem
 from unimem import DataLost, Kernel, KernelError, MapMode, MemoryManager, OutOfMemory, UnifiedBuffer, UnsupportedOperation, launch, read, readwrite, write
 
-# What hangs as long as the library has the fault: `--with` brings them back one by one.
-#   looking    kernels that look at buffers which other threads use
-#   launching  kernels that launch another, and may wait for it
-#   dropping   buffers over a user's array, dropped while their kernel runs
-OFF = {"looking", "launching", "dropping"}
-
 SECONDS = int(os.environ.get("UNIMEM_TEST_SECONDS", 60))  # until a program counts as hanging; it takes one or two
 DEVICES = {"cpu": ["cpu"], "sim": ["sim:memory=16MiB", "sim:memory=17MiB"], "mixed": ["cpu", "sim:memory=16MiB", "sim:memory=17MiB"]}
 COUNTS = [1, 7, 100, 2000, 2000]
@@ -80,9 +74,8 @@ class Shared:
 
 
 class World:
-    def __init__(self, seed, names, ingredients):
+    def __init__(self, seed, names):
         draw = random.Random(seed)
-        self.ingredients = ingredients
         self.devices = [unimem.device(name) for name in names]
         self.manager = MemoryManager()
         for one in self.devices:
@@ -153,8 +146,6 @@ class Program(threading.Thread):
         try:
             for _ in range(self.steps):
                 operation = self.draw.choice(OPERATIONS)
-                if OPTIONAL.get(operation) in OFF - self.world.ingredients:
-                    continue
                 self.done.append(operation.__name__)
                 pair = self.draw.choice(self.pairs)
                 # Room is short, and a kernel's own operand may be what there is no room for.
@@ -428,14 +419,13 @@ OPERATIONS = [
     look_from_a_kernel, look_from_a_kernel, launch_from_a_kernel, fail_on_a_device, collect_in_a_kernel, drop_while_work_runs,
     free_while_work_runs, leave_garbage, wrap_an_array, drop_a_wrapped_array, use_the_pool, look, look, move, resize,
 ]  # fmt: skip
-OPTIONAL = {look_from_a_kernel: "looking", launch_from_a_kernel: "launching", drop_a_wrapped_array: "dropping"}
 
 
-def run_program(seed, names, threads, steps, ingredients):
+def run_program(seed, names, threads, steps):
     """One program, in this process. The watchdog's thread needs no interpreter, so it also ends a process that hangs with its lock."""
     faulthandler.enable()
     faulthandler.dump_traceback_later(SECONDS, exit=True)
-    world = World(seed, names, ingredients)
+    world = World(seed, names)
     programs = [Program(world, f"{seed}/{i}", steps) for i in range(threads)]
     for one in programs:
         one.start()
@@ -452,10 +442,9 @@ def run_program(seed, names, threads, steps, ingredients):
     # Else the interpreter ends with whatever is under way.
 
 
-def run_apart(seed, device, *, threads=4, steps=150, ingredients=()):
+def run_apart(seed, device, *, threads=4, steps=150):
     """A program in a process of its own; what went wrong, or None."""
     command = [sys.executable, __file__, "--one", "--seed", str(seed), "--device", device, "--threads", str(threads), "--steps", str(steps)]
-    command += [word for one in ingredients for word in ("--with", one)]
     paths = os.pathsep.join(map(os.path.abspath, sys.path))
     again = " ".join(["./dev python", *command[1:]])
     try:
@@ -474,17 +463,16 @@ def main():
     parser.add_argument("--device", choices=list(DEVICES), action="append", help="by turns if given more than once; by default all of them")
     parser.add_argument("--threads", type=int, default=4)
     parser.add_argument("--steps", type=int, default=150, help="operations of each thread")
-    parser.add_argument("--with", dest="ingredients", choices=sorted(OFF), action="append", default=[], help="what is off by default")
     parser.add_argument("--one", action="store_true", help="one program, in this process")
     given = parser.parse_args()
     devices = given.device or list(DEVICES)
     if given.one:
-        run_program(given.seed, DEVICES[devices[0]], given.threads, given.steps, set(given.ingredients))
+        run_program(given.seed, DEVICES[devices[0]], given.threads, given.steps)
         return
     seed, failures, end = given.seed, 0, time.monotonic() + given.minutes * 60
     print("first seed:", seed, flush=True)
     while time.monotonic() < end:
-        wrong = run_apart(seed, devices[seed % len(devices)], threads=given.threads, steps=given.steps, ingredients=given.ingredients)
+        wrong = run_apart(seed, devices[seed % len(devices)], threads=given.threads, steps=given.steps)
         if wrong is not None:
             failures += 1
             print(f"seed {seed} failed: {wrong}", flush=True)

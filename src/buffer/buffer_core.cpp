@@ -82,21 +82,23 @@ std::vector<Device*> BufferCore::devices_with_memory() const {
 
 BufferState BufferCore::state_by_looking() const noexcept {
   if (inside_->mutex.is_lost()) return state_of(summary_.load(std::memory_order_acquire));
-  // Asking changes what is known, and nothing that anybody could see otherwise.
-  Guard inside(const_cast<BufferCore&>(*this));
   try {
-    inside->absorb_host_writes(true, false);
-  } catch (std::exception const& failure) {
-    // The next access finds it out again, and can say so to somebody.
-    log(LogLevel::debug, failure.what());
+    // Asking changes what is known, and nothing that anybody could see otherwise.
+    Guard inside(const_cast<BufferCore&>(*this));
+    try {
+      inside->absorb_host_writes(true, false);
+    } catch (std::exception const& failure) {
+      // The next access finds it out again, and can say so to somebody.
+      log(LogLevel::debug, failure.what());
+    }
+    return inside->coherence.state();
+  } catch (std::exception const&) {  // in a kernel that the lock's holder waits for: as it was when that began
+    return state_of(summary_.load(std::memory_order_acquire));
   }
-  return inside->coherence.state();
 }
 
 Tracking BufferCore::tracking() const noexcept {
-  if (inside_->mutex.is_lost()) return inside_->options.tracking;
-  std::lock_guard const lock{*inside_};
-  return inside_->tracking;
+  return inside_->tracking.load(std::memory_order_relaxed);
 }
 
 std::vector<LinkStatistics> BufferCore::links() const {
@@ -348,6 +350,7 @@ std::size_t BufferCore::try_reclaim(Device& device) {
     auto const& side = inside->sides[i];
     if (side.device != &device || !side.storage || side.storage->leased() || inside->captured) continue;
     inside->absorb_host_writes(false);
+    if (inside->would_wait_in_work()) return 0;
     inside->settle_for_another(true);
     if (side.storage->is_read_by_work()) return 0;
     auto const bytes = side.storage->capacity();

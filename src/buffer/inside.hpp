@@ -177,6 +177,8 @@ struct BufferCore::Inside {
   /// All of it, on behalf of somebody who needs memory. Failures are the owner's to hear of: they wait for his next
   /// access.
   void settle_for_another(bool wait);
+  /// Whether that would wait in the middle of work of the host's, where nobody is waited for.
+  [[nodiscard]] bool would_wait_in_work() const;
   /// What was written through mappings comes last. Without `wait`, what a device that shares the memory is still
   /// writing is left for later.
   void absorb_host_writes(bool decide, bool wait = true);
@@ -322,10 +324,10 @@ struct BufferCore::Inside {
   std::atomic<std::size_t> spillable_bytes{0};  ///< of host memory that might be spilled, likewise
   Coherence coherence;
   std::shared_ptr<detail::Storage> host;
-  detail::AdviceBook advice;  ///< for the storage there is, and for what comes
-  Tracking tracking;          ///< what serves: small buffers and shared storage are not worth tracking by page
-  std::string last_marks;     ///< empty: nothing was declared before
-  bool absorbed = false;      ///< in this operation: only then does what is remembered at its end hold no user's write
+  detail::AdviceBook advice;       ///< for the storage there is, and for what comes
+  std::atomic<Tracking> tracking;  ///< what serves: small buffers and shared storage are not worth tracking by page
+  std::string last_marks;          ///< empty: nothing was declared before
+  bool absorbed = false;  ///< in this operation: only then does what is remembered at its end hold no user's write
   std::unique_ptr<detail::HostWrites> host_writes;  ///< null: only what goes through the library counts
   std::vector<ByteRange> unrecorded;  ///< written through mappings of `host`, without the memory to record it
   std::size_t mapped_writes = 0;      ///< mappings that may yet say what they have written, each with room for it there

@@ -140,6 +140,13 @@ std::exception_ptr BufferCore::Inside::settle_pending(ByteRange range, bool wait
   return failure;
 }
 
+bool BufferCore::Inside::would_wait_in_work() const {
+  if (detail::AtWork::of_this_thread() == nullptr || pending.empty()) return false;
+  std::vector<Event> events;
+  pending.add_unfinished(whole(), events);
+  return !events.empty();
+}
+
 void BufferCore::Inside::settle_for_another(bool wait) {
   auto told = std::exchange(deferred, nullptr);
   try {

@@ -86,6 +86,7 @@ std::size_t BufferCore::try_spill(Location location) {
   bool const leased = storage != nullptr && storage->leased() && !UNIMEM_MUTANT(spilled_though_leased);
   if (leased || !inside->may_spill(location)) return 0;
   bool const waits = !UNIMEM_MUTANT(spilled_under_work);
+  if (inside->would_wait_in_work()) return 0;
   inside->settle_for_another(waits);
   if (waits) storage->wait_to_write(inside->whole());
   if (!inside->may_spill(location) || (waits && !storage->at_rest())) return 0;

@@ -92,6 +92,11 @@ void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
   until = std::min(until, AtWork::patience_ends());
   Lock lock{mutex_};
   while (control_.completed() < ticket) {
+    if (!may_help()) {
+      await_worker(ticket, until, lock);
+      if (!hushed_) return;
+      continue;  // there is no worker any more
+    }
     if (runner_ == Runner::nobody) {
       run(Runner::waiter, ticket, lock);
       continue;
@@ -108,6 +113,27 @@ void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
     } else if (!changed_.wait_until(lock, until, changed)) {
       return;
     }
+  }
+}
+
+/// In the middle of work the next task may need what comes behind that very work: on this thread it would wait for
+/// ever, unseen. The worker waits for it where it can be found out (`LongWait`). Where there is no worker any more,
+/// somebody has to.
+bool HostExecutor::may_help() const noexcept {
+  return AtWork::of_this_thread() == nullptr || hushed_ || !worker_.joinable();
+}
+
+void HostExecutor::await_worker(Ticket ticket, Moment until, Lock& lock) noexcept {
+  Sleepers::Place mine{sleepers_, ticket};
+  while (control_.completed() < ticket && !hushed_ && !AtWork::is_ending_in_work_of(runs_on_)) {
+    if (runner_ == Runner::nobody && worker_sleeps_) {
+      worker_sleeps_ = false;
+      work_.notify_one();
+    }
+    // Whoever stops with work left leaves it to a sleeper, which this one hands on.
+    auto const soon = std::chrono::steady_clock::now() + std::chrono::milliseconds{1};
+    changed_.wait_until(lock, std::min(until, soon));
+    if (std::chrono::steady_clock::now() >= until) return;
   }
 }
 

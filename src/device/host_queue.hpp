@@ -20,7 +20,8 @@ namespace unimem::detail {
 ///
 /// Each executor has a thread of its own, so that work goes on while nobody waits. But waking a sleeping thread costs
 /// far more (about 90 µs) than most pieces of work, so a thread that waits for an event does not wait for the worker:
-/// if nobody is executing at that moment, it runs the tasks itself, in order, up to its ticket. Whoever runs holds
+/// if nobody is executing at that moment, it runs the tasks itself, in order, up to its ticket, unless it is in the
+/// middle of a task already. Whoever runs holds
 /// `runner_`; there is never more than one, and he who stops with work left hands it to a waiter, or wakes the worker.
 ///
 /// Waiters hold the executor by the queue's control block, so it outlives a queue that is destroyed under them. A task
@@ -97,6 +98,10 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   void work() noexcept;
   void carry_out(Entry entry) noexcept;
   [[nodiscard]] bool is_closed_by_its_work() noexcept;
+  /// Whether this thread may carry out tasks while it waits. The caller holds the lock.
+  [[nodiscard]] bool may_help() const noexcept;
+  /// Waits for the worker alone.
+  void await_worker(Ticket ticket, Moment until, Lock& lock) noexcept;
   /// Whether the worker has nothing to wait for any more.
   [[nodiscard]] bool is_over() const noexcept { return closing_ && tasks_.empty(); }
   /// Runs tasks up to `last`, with the lock released during each. The caller has seen that nobody runs.

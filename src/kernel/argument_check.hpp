@@ -12,6 +12,10 @@
 
 namespace unimem::detail {
 
+[[nodiscard]] inline bool is_buffer(LaunchArgument const& argument) noexcept {
+  return argument.buffer.operand.buffer != nullptr;
+}
+
 /// Holds the arguments of a launch to what the kernel's host form was compiled for: types, intents, sizes, alignment.
 /// Throws KernelError naming the argument.
 void check_against_host_form(Kernel const& kernel, std::span<const LaunchArgument> arguments);

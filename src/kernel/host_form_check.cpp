@@ -13,12 +13,8 @@
 namespace unimem::detail {
 namespace {
 
-bool is_buffer(LaunchArgument const& argument) {
-  return argument.buffer.operand.buffer != nullptr;
-}
-
-std::string type_name(std::type_info const& type) {
-  return detail::type_name(type.name());
+std::string spelled(std::type_info const& type) {
+  return type_name(type.name());
 }
 
 /// Why an operand's intent does not go with the span the host form takes; empty where it does. Writes to what is only
@@ -28,11 +24,11 @@ std::string misfit(Intent intent, KernelParameter const& parameter) {
     return fmt::format(
         "is passed as read, the host form takes std::span<{0}>, which may write: pass readwrite or write, "
         "or take std::span<const {0}>",
-        type_name(*parameter.type));
+        spelled(*parameter.type));
   }
   if (intent == Intent::write && !parameter.is_mutable) {
     return fmt::format("is passed as write, the host form takes std::span<const {}>, which cannot: pass read",
-                       type_name(*parameter.type));
+                       spelled(*parameter.type));
   }
   return {};
 }
@@ -61,8 +57,8 @@ void check_against_host_form(Kernel const& kernel, std::span<const LaunchArgumen
     if (!parameter.is_buffer) {
       // An int where a float is taken has the right size and the wrong bits.
       if (!detail::same_type(*argument.scalar_type, *parameter.type)) {
-        throw refuse(i, fmt::format("is of type {}, the host form takes {}", type_name(*argument.scalar_type),
-                                    type_name(*parameter.type)));
+        throw refuse(i, fmt::format("is of type {}, the host form takes {}", spelled(*argument.scalar_type),
+                                    spelled(*parameter.type)));
       }
       continue;
     }
@@ -70,7 +66,7 @@ void check_against_host_form(Kernel const& kernel, std::span<const LaunchArgumen
     auto const& element = *argument.buffer.element;
     if (element != typeid(std::byte) && !detail::same_type(element, *parameter.type)) {
       throw refuse(
-          i, fmt::format("is a buffer of {}, the host form takes {}", type_name(element), type_name(*parameter.type)));
+          i, fmt::format("is a buffer of {}, the host form takes {}", spelled(element), spelled(*parameter.type)));
     }
     if (range.size() % parameter.bytes != 0) {
       throw refuse(i, fmt::format("has {} bytes, no multiple of the element's {}", range.size(), parameter.bytes));

@@ -14,15 +14,11 @@
 namespace unimem {
 namespace {
 
-bool is_buffer(LaunchArgument const& argument) {
-  return argument.buffer.operand.buffer != nullptr;
-}
-
 /// Of arguments that were put together by hand one may have been left out.
 void check_complete(std::span<const LaunchArgument> arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     bool const complete =
-        is_buffer(arguments[i]) ? arguments[i].buffer.element != nullptr : arguments[i].scalar_type != nullptr;
+        detail::is_buffer(arguments[i]) ? arguments[i].buffer.element != nullptr : arguments[i].scalar_type != nullptr;
     if (!complete) throw InvalidArgument(fmt::format("argument {}", i + 1), "empty", "an operand or a scalar");
   }
 }
@@ -34,7 +30,7 @@ std::vector<KernelArgument> kernel_arguments(Program const& program, std::span<c
   std::vector<KernelArgument> list(arguments.size());
   std::size_t next = 0;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
-    if (is_buffer(arguments[i])) {
+    if (detail::is_buffer(arguments[i])) {
       list[i].kind = KernelArgument::Kind::memory;
       list[i].memory = memory[next++];
       list[i].writes = arguments[i].buffer.operand.intent != Intent::read;
@@ -52,7 +48,7 @@ std::vector<KernelArgument> kernel_arguments(Program const& program, std::span<c
 
 Queue& queue_for(std::span<const LaunchArgument> arguments) {
   for (auto const& argument : arguments) {
-    if (is_buffer(argument)) return argument.buffer.operand.buffer->default_device().default_queue();
+    if (detail::is_buffer(argument)) return argument.buffer.operand.buffer->default_device().default_queue();
   }
   return default_device().default_queue();
 }
@@ -72,7 +68,7 @@ Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<c
   std::vector<Operand> operands;
   operands.reserve(arguments.size());
   for (auto const& argument : arguments) {
-    if (is_buffer(argument)) operands.push_back(argument.buffer.operand);
+    if (detail::is_buffer(argument)) operands.push_back(argument.buffer.operand);
   }
   if (auto* const recording = detail::Recording::of_this_thread()) {
     recording->add(on, operands, [&](std::span<const DeviceMemory> memory) {

@@ -18,10 +18,6 @@ namespace {
 using Kind = ProgramParameter::Kind;
 using Number = ValueType::Number;
 
-bool is_buffer(LaunchArgument const& argument) {
-  return argument.buffer.operand.buffer != nullptr;
-}
-
 bool is_integer(ValueType type) {
   return type.number == Number::unsigned_integer || type.number == Number::signed_integer;
 }
@@ -107,7 +103,8 @@ std::string misfit(KernelOperand const& given, ProgramParameter const& parameter
   }
   // Writes to what is only read would never reach the other side; what is to be overwritten was not brought in.
   if (given.operand.intent == Intent::read && !parameter.is_const) {
-    return "is passed as read, and the parameter may be written: pass readwrite or write, or declare it const";
+    return "is passed as read, and the parameter may be written: pass readwrite or write, or declare it const "
+           "(UNIMEM_CONST_BUFFER)";
   }
   if (given.operand.intent == Intent::write && parameter.is_const) {
     return "is passed as write, and the parameter is const: pass read";

@@ -4,6 +4,7 @@
 #include <unimem/core/export.hpp>
 
 #include "core/held_over_fork.hpp"
+#include "device/ending.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -86,12 +87,14 @@ class UNIMEM_API Crowded final : public OutOfMemory {
 
 /// An operation of this thread that works with memory of a device. Operations may nest, where a user's code is called
 /// by one: the outer one's operands are in use meanwhile, so an inner one waits for nobody, who might wait for them.
+/// Nor does one in the middle of work of the host's, which others may wait for while they make room.
 class UNIMEM_API Operation {
  public:
   enum class Waiting : bool { allowed, never };
 
   explicit Operation(Waiting waiting = Waiting::allowed) noexcept
-      : outer_(current()), waits_(outer_ == nullptr && waiting == Waiting::allowed) {
+      : outer_(current()),
+        waits_(outer_ == nullptr && waiting == Waiting::allowed && AtWork::of_this_thread() == nullptr) {
     current() = this;
   }
   Operation(Operation const&) = delete;

@@ -309,7 +309,7 @@ class EvictionModel {
           .host([](WorkItem item, std::span<Word> x, Word value) { x[item.x] = value ^ static_cast<Word>(item.x); });
   Kernel blend_ = Kernel("blend")
                       .source(R"(
-    UNIMEM_KERNEL blend(UNIMEM_BUFFER(unsigned, x), UNIMEM_BUFFER(unsigned, y), UNIMEM_BUFFER(unsigned, z), unsigned a) {
+    UNIMEM_KERNEL blend(UNIMEM_BUFFER(unsigned, x), UNIMEM_CONST_BUFFER(unsigned, y), UNIMEM_CONST_BUFFER(unsigned, z), unsigned a) {
       UNIMEM_DATA(unsigned, x)[UNIMEM_ITEM_X] = UNIMEM_DATA(unsigned, x)[UNIMEM_ITEM_X] * a +
         UNIMEM_DATA(unsigned, y)[UNIMEM_ITEM_X] - 3 * UNIMEM_DATA(unsigned, z)[UNIMEM_ITEM_X];
     })")

@@ -35,12 +35,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Kernels that look at buffers which other threads use, or at their own: on once such a look is either served or an
-/// error, and never a wait that does not end.
-constexpr bool kernels_look = false;
-
-/// Devices with room for no more than what four threads use at once: on once operations on two devices that wait for
-/// each other's end no longer do so until their patience is over, which takes ten seconds each time.
+/// Devices with room for no more than what four threads use at once: off, since operations on two devices that wait for
+/// each other's end do so until their patience is over, which takes ten seconds each time.
 constexpr bool crowds = false;
 
 constexpr std::size_t thread_count = 4;
@@ -253,7 +249,6 @@ class Program {
     expect(are_in_their_places(one.buffer.to_vector()), "what threads share");
   }
   void look_from_a_kernel(Pair& pair) {
-    if (!kernels_look) return;
     bool const own = draw_() % 4 == 0;
     auto* const theirs = own ? &pair.buffer : &world_.shared.at(draw_() % world_.shared.size()).buffer;
     std::atomic<bool> good{true};
