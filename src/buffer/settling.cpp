@@ -1,9 +1,9 @@
-#include <unimem/core/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/timed_wait.hpp>
 
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
+#include "core/check_level.hpp"
 #include "device/ending.hpp"
 #include "device/page_watch.hpp"
 #include "device/worker_threads.hpp"
@@ -21,8 +21,7 @@ namespace unimem {
 namespace {
 
 bool wants_check() {
-  static bool const wanted = environment_flag("UNIMEM_CHECK", false);
-  return wanted;
+  return detail::check_level() > 0;
 }
 
 }  // namespace

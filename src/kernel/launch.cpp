@@ -2,8 +2,10 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/kernel/launch.hpp>
 
+#include "core/check_level.hpp"
 #include "core/nvtx.hpp"
 #include "kernel/argument_check.hpp"
+#include "kernel/checked_launch.hpp"
 #include "kernel/recording.hpp"
 
 #include <fmt/format.h>
@@ -60,9 +62,13 @@ Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<c
   auto& device = on.device();
   static_cast<void>(range.items());  // refuses what does not fit, before anything moves
   if (device.info().runs_host_form && kernel.has_host()) detail::check_against_host_form(kernel, arguments);
-  auto const program = kernel.program(device);
+  auto program = kernel.program(device);
   if (auto const* const parameters = program->parameters()) {
     detail::check_against_program(kernel, *parameters, arguments);
+  }
+  if (detail::check_level() > 1 && device.info().runs_host_form && range.items() > 0) {
+    program = detail::checked_program(program, device, kernel.name(), range, arguments);
+    range = Range{1};  // the checked program runs all of the kernel's range itself
   }
 
   std::vector<Operand> operands;
