@@ -174,7 +174,9 @@ std::shared_ptr<Program const> checked_program(std::shared_ptr<Program const> co
       known.emplace_back();
       continue;
     }
-    known.push_back({buffer, fmt::format("buffer '{}'", buffer->name()), bytes, intent});
+    known.push_back({buffer,
+                     buffer->name().empty() ? "a buffer without a name" : fmt::format("buffer '{}'", buffer->name()),
+                     bytes, intent});
   }
   bool apart = true;
   for (std::size_t i = 0; i < known.size(); ++i) {
