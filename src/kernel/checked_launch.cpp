@@ -47,12 +47,12 @@ class Shadow {
     memory_.resize(bytes_ + 2 * zone_ + 2 * alignment);
     auto const base = reinterpret_cast<std::uintptr_t>(memory_.data()) % alignment;
     begin_ = zone_ + (alignment - (zone_ + base) % alignment) + skew;
-    end_ = begin_ + bytes_;
     for (std::size_t i = 0; i < memory_.size(); ++i) memory_[i] = poison(i);
     if (reads_ && bytes_ > 0) std::memcpy(data(), real_, bytes_);
   }
 
   [[nodiscard]] std::byte* data() { return memory_.data() + begin_; }
+  [[nodiscard]] std::size_t end() const { return begin_ + bytes_; }
   [[nodiscard]] bool is_of(HostArgument real) const { return real_ == real.data && bytes_ == real.bytes; }
 
   /// Calls `report(what, range)`, in bytes of `whole`'s buffer, for every kind of mistake.
@@ -62,10 +62,10 @@ class Shadow {
     auto const touch = [&](std::size_t i) {
       if (memory_[i] != poison(i)) outside = {std::min(outside.begin, i), i + 1};
     };
-    for (auto i = end_; i < memory_.size(); ++i) touch(i);
+    for (auto i = end(); i < memory_.size(); ++i) touch(i);
     if (outside.end != 0) {
       report("were written, beyond the operand's end",
-             {whole.end + (outside.begin - end_), whole.end + (outside.end - end_)});
+             {whole.end + (outside.begin - end()), whole.end + (outside.end - end())});
     }
     outside = {SIZE_MAX, 0};
     for (std::size_t i = 0; i < begin_; ++i) touch(i);
@@ -106,7 +106,7 @@ class Shadow {
   }
 
   std::byte* real_;
-  std::size_t bytes_, zone_ = 0, begin_ = 0, end_ = 0;
+  std::size_t bytes_, zone_ = 0, begin_ = 0;
   bool reads_, writes_;
   std::vector<std::byte> memory_;
 };
