@@ -37,8 +37,15 @@ class WaitsInWork : public ::testing::TestWithParam<char const*> {
 
   /// Runs `in_kernel` once, as a kernel that may write `x`; what it throws is the error of the work.
   std::string error_of(UnifiedBuffer<int>& x, std::function<void()> const& in_kernel) {
-    auto const kernel = Kernel("looks").host([&](WorkItem, std::span<int>) { in_kernel(); });
+    // Not before the launch has returned: until then the buffer is what it was.
+    std::promise<void> launched;
+    auto const ready = launched.get_future().share();
+    auto const kernel = Kernel("looks").host([&, ready](WorkItem, std::span<int>) {
+      ready.wait();
+      in_kernel();
+    });
     auto const event = launch(queue, kernel, Range{1}, readwrite(x));
+    launched.set_value();
     try {
       event.wait();
     } catch (std::exception const& error) {
