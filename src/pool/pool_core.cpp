@@ -2,8 +2,10 @@
 
 #include <unimem/core/log.hpp>
 #include <unimem/core/size.hpp>
+#include <unimem/device/timed_wait.hpp>
 
 #include "core/stack.hpp"
+#include "device/ending.hpp"
 #include "pool/allocation_recorder.hpp"
 #include "pool/mutants.hpp"
 #include "pool/near_exact.hpp"
@@ -11,6 +13,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <optional>
 #include <string>
@@ -143,6 +146,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
   bool rounded = true;   // asking for a near-exact class, not for the bare bytes
   bool looked = false;   // at what is parked anywhere
   auto const largest = largest_block_for(bytes);
+  bool const may_wait = options.may_wait && may_wait_for_work();
   std::optional<Parking::Seizure> seizure;
   Lock lock{mutex_};
   auto const seize = [&] {
@@ -164,7 +168,8 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     return waited;
   };
   for (;;) {
-    if (auto* const cached = free_.find(bytes, largest, queue, options.may_wait)) {
+    bool const also_pending = options.may_wait && (may_wait || (options.queue != nullptr && eraser_ == nullptr));
+    if (auto* const cached = free_.find(bytes, largest, queue, also_pending)) {
       if (auto* const block = reuse(lock, *cached, bytes, options, time)) return *block;
       continue;
     }
@@ -197,7 +202,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     if (seize()) continue;
     auto const needed = refused ? capacity : capacity - room();
     if (trim(free_.take_oldest(needed, false)) || wait(await_transit(lock)) ||
-        (options.may_wait && wait(trim(free_.take_oldest(needed, true))))) {
+        (may_wait && wait(trim(free_.take_oldest(needed, true))))) {
       refused = false;
     } else if (refused && rounded && capacity != bytes && extents_ == nullptr) {
       rounded = refused = false;  // the last try: without the rounding it may just fit
@@ -414,10 +419,22 @@ std::size_t PoolCore::room() const noexcept {
 
 bool PoolCore::await_transit(Lock& lock) {
   if ((growing_ == 0 && returning_ == 0) || UNIMEM_MUTANT(transit_overlooked)) return false;
+  auto const changed = [this, seen = changes_] { return changes_ != seen; };
+  LongWait known{settlers_.newest()};  // for those who wait for this thread
+  bool ends = true;
   ++waiting_;
-  changed_.wait(lock, [this, seen = changes_] { return changes_ != seen; });
+  if (may_wait_for_work()) {
+    changed_.wait(lock, changed);
+  } else {
+    constexpr std::chrono::milliseconds step{10};  // a circle may close later, and is then found so soon
+    while (ends && !changed_.wait_for(lock, step, changed)) ends = !known.never_ends();
+  }
   --waiting_;
-  return true;
+  return ends;
+}
+
+bool PoolCore::may_wait_for_work() noexcept {
+  return AtWork::of_this_thread() == nullptr || AtWork::is_ending();
 }
 
 BlockList PoolCore::descriptor() {

@@ -10,6 +10,7 @@
 #include "pool/free_blocks.hpp"
 #include "pool/object_source.hpp"
 #include "pool/parking.hpp"
+#include "pool/settlers.hpp"
 
 #include <atomic>
 #include <condition_variable>
@@ -190,13 +191,17 @@ class PoolCore {
   /// Has the extents give pages back until `keep()` bytes are reserved, which is asked without the lock.
   template <class Keep>
   std::size_t trim_extents(Lock& lock, Keep const& keep) noexcept;
-  /// Gives back what is cached until at most `keep` bytes are reserved; returns the bytes. Waits for pending work.
+  /// Gives back what is cached until at most `keep` bytes are reserved; returns the bytes. Waits for pending work, but
+  /// not in the middle of work while the pool lives on.
   std::size_t shrink(Lock& lock, std::size_t keep) noexcept;
   /// `set_max_bytes` where blocks are parts of pages.
   void set_limit_of_pages(Lock& lock, std::size_t bytes);
   [[noreturn]] void refuse_limit(std::size_t bytes, std::size_t least) const;
-  /// Waits until something has changed if memory is in transit; false if none is.
+  /// Waits until something has changed if memory is in transit; false if none is, or if that would never end, since
+  /// whoever gives it back waits for the work that this thread is in the middle of.
   bool await_transit(Lock& lock);
+  /// Not in the middle of work, which what is waited for may come behind.
+  [[nodiscard]] static bool may_wait_for_work() noexcept;
   /// Throws OutOfMemory with all that is known; `refusal` is what the driver said, if it came to that.
   [[noreturn]] void fail(Lock& lock, std::size_t bytes, std::string const& refusal);
 
@@ -260,7 +265,8 @@ class PoolCore {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t changes_ = 0;
-  unsigned waiting_ = 0;   ///< for a change
+  unsigned waiting_ = 0;  ///< for a change
+  Settlers settlers_;
   unsigned forks_ = 0;     ///< that this process has come from since the pool was made
   std::size_t max_bytes_;  ///< of pages the extents' limit too: changed while they are held
   FreeBlocks free_;

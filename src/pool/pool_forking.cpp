@@ -20,6 +20,7 @@ void PoolCore::let_go_after_fork(bool in_child) noexcept {
     ++forks_;
     growing_ = returning_ = 0;
     waiting_ = 0;
+    settlers_.forget();
     inside_ = Visit::of_this_thread(*this);
     HeldOverFork::renew(changed_);
     // The extents had handed it out, or not got it back, and who was to see to that is not here.

@@ -141,6 +141,8 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
   auto const forks = forks_;
   // Who would use it again is its own upstream alone, once the pool has ended.
   bool const last = self_ != nullptr && !objects_.has_upstream();
+  Settlers::One settler;
+  settlers_.enter(settler);
   lock.unlock();
   for (auto& block : victims) {
     if (!UNIMEM_MUTANT(returned_at_once)) block.wait();
@@ -157,6 +159,7 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
     for (auto& block : victims) objects_.give(std::exchange(block.memory, {}));
   }
   lock.lock();
+  settlers_.leave(settler);
   settle(returning_, bytes, forks);
   spare_.splice(spare_.end(), victims);
   bytes -= keep_out_of_use(std::move(unerased));

@@ -70,9 +70,9 @@ std::size_t PoolCore::trim(std::size_t keep_bytes) noexcept {
   Lock lock{mutex_};
   if (extents_ == nullptr) {
     if (free_.bytes() <= keep_bytes) return 0;
-    return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, true));
+    return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, may_wait_for_work()));
   }
-  give_back(lock, free_.take_oldest(everything, true));
+  give_back(lock, free_.take_oldest(everything, may_wait_for_work()));
   return trim_extents(lock, [&] {
     auto const held = extents_->held();
     return keep_bytes > everything - held ? everything : held + keep_bytes;
@@ -108,11 +108,12 @@ PoolDefragmentation PoolCore::defragment(DefragmentationLimits const& limits) {
 }
 
 std::size_t PoolCore::shrink(Lock& lock, std::size_t keep) noexcept {
+  bool const also_pending = self_ != nullptr || may_wait_for_work();  // nobody comes back to a pool that has ended
   if (extents_ == nullptr) {
     auto const kept = counts_.active_bytes + growing_ + free_.bytes();
-    return give_back(lock, free_.take_oldest(kept > keep ? kept - keep : 0, true));
+    return give_back(lock, free_.take_oldest(kept > keep ? kept - keep : 0, also_pending));
   }
-  give_back(lock, free_.take_oldest(everything, true));
+  give_back(lock, free_.take_oldest(everything, also_pending));
   return trim_extents(lock, [keep] { return keep; });
 }
 
@@ -142,7 +143,7 @@ void PoolCore::set_limit_of_pages(Lock& lock, std::size_t bytes) {
       }
     }
     // What is cached, or on its way back, is not in use: it goes first, and is waited for.
-    bool const cached = give_back(lock, free_.take_oldest(everything, true)) != 0;
+    bool const cached = give_back(lock, free_.take_oldest(everything, may_wait_for_work())) != 0;
     if (!cached && (returning_ == 0 || !await_transit(lock))) refuse_limit(bytes, least);
   }
 }

@@ -222,6 +222,45 @@ TEST_P(WaitsInWork, WrappedMemoryWhoseLastOwnerIsAKernelIsGivenBackWhenItHasEnde
   }
 }
 
+/// Memory whose work comes behind the kernel itself is not there for the kernel, and somebody who waits for it with the
+/// pool's memory in transit is not waited for.
+TEST_P(WaitsInWork, AKernelIsRefusedMemoryThatComesBehindItself) {
+  constexpr std::size_t size = 1U << 20;
+  PoolOptions options;
+  options.max_bytes = size;
+  MemoryPool pool(on, Location::device, options);
+  std::promise<void> pending, looked;
+  std::string alone = "none", behind_another = "none";
+  std::size_t trimmed = 1;
+  auto const ask = [&] {
+    try {
+      static_cast<void>(pool.acquire(size));
+      return std::string("none");
+    } catch (OutOfMemory const& error) {
+      return std::string(error.what());
+    }
+  };
+  auto x = made(1);
+  auto const asks = Kernel("asks").host([&](WorkItem, std::span<int>) {
+    pending.get_future().wait();
+    trimmed = pool.trim();
+    alone = ask();
+    looked.set_value();
+    while (pool.statistics().total_pooled_bytes != 0) std::this_thread::yield();  // the other gives it back, and waits
+    behind_another = ask();
+  });
+  auto block = pool.acquire(size);
+  auto const kernel = launch(queue, asks, Range{1}, readwrite(x));
+  block.release(queue.mark());
+  pending.set_value();
+  looked.get_future().wait();
+  auto const got = pool.acquire(size);  // not in a kernel: it waits for the work
+  EXPECT_TRUE(kernel.ready());
+  EXPECT_EQ(trimmed, 0U);
+  EXPECT_THAT(alone, HasSubstr("out of memory"));
+  EXPECT_THAT(behind_another, HasSubstr("out of memory"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, WaitsInWork, ::testing::Values("cpu", "sim"),
                          [](auto const& info) { return std::string(info.param); });
 

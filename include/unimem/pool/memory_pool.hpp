@@ -142,7 +142,7 @@ class UNIMEM_API MemoryPool {
   [[nodiscard]] Allocation acquire_cached(std::size_t bytes, Name name = {});
 
   /// Gives cached blocks back, oldest first, until at most `keep_bytes` are cached. Blocks whose work is pending are
-  /// waited for. Returns the bytes given back.
+  /// waited for, but not in the middle of a kernel, which they may come behind. Returns the bytes given back.
   std::size_t trim(std::size_t keep_bytes = 0);
 
   /// Gives back what nobody has used since this was last called: cached blocks that were cached then, pages that were
