@@ -105,7 +105,7 @@ bool BufferCore::Inside::shares(Device const& with) const noexcept {
 
 void BufferCore::Inside::lock_contended() {
   LongWait known{holder};  // for those who wait for this thread
-  if (detail::AtWork::of_this_thread() == nullptr || detail::AtWork::is_ending()) {
+  if (detail::AtWork::may_wait_for_any()) {
     if (!mutex.lock()) throw_lost();
     return;
   }

@@ -31,8 +31,12 @@ class AtWork {
   /// Whether this thread has called `exit` from any work.
   [[nodiscard]] static bool is_ending() noexcept;
 
-  /// How long such a thread waits for other work, all in all: somebody may carry it out who waits for this thread's in
-  /// his turn. For other threads: the end of time.
+  /// Whether this thread may wait for work whatever it is: it is in the middle of none that the other could come
+  /// behind, or has called `exit`, and then its patience ends.
+  [[nodiscard]] static bool may_wait_for_any() noexcept { return of_this_thread() == nullptr || is_ending(); }
+
+  /// How long a thread that has called `exit` from work waits for other work, all in all: somebody may carry it out who
+  /// waits for this thread's in his turn. For other threads: the end of time.
   [[nodiscard]] static std::chrono::steady_clock::time_point patience_ends() noexcept;
 
  private:

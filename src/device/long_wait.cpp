@@ -87,7 +87,7 @@ void wait_unless_endless(Event event) {
   if (event.ready()) return;
   // Only a thread in the middle of work can be waited for by what it waits for. One that has called `exit` is told by
   // the wait itself that nothing ends any more.
-  if (detail::AtWork::of_this_thread() == nullptr || detail::AtWork::is_ending()) {
+  if (detail::AtWork::may_wait_for_any()) {
     static_cast<void>(event.wait_for_error());
     return;
   }

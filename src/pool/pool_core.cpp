@@ -146,7 +146,9 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
   bool rounded = true;   // asking for a near-exact class, not for the bare bytes
   bool looked = false;   // at what is parked anywhere
   auto const largest = largest_block_for(bytes);
-  bool const may_wait = options.may_wait && may_wait_for_work();
+  bool const may_wait = options.may_wait && AtWork::may_wait_for_any();
+  // A queue is ordered behind a pending block's work, so that the calling thread waits for nothing.
+  bool const also_pending = may_wait || (options.may_wait && options.queue != nullptr && eraser_ == nullptr);
   std::optional<Parking::Seizure> seizure;
   Lock lock{mutex_};
   auto const seize = [&] {
@@ -168,7 +170,6 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     return waited;
   };
   for (;;) {
-    bool const also_pending = options.may_wait && (may_wait || (options.queue != nullptr && eraser_ == nullptr));
     if (auto* const cached = free_.find(bytes, largest, queue, also_pending)) {
       if (auto* const block = reuse(lock, *cached, bytes, options, time)) return *block;
       continue;
@@ -423,7 +424,7 @@ bool PoolCore::await_transit(Lock& lock) {
   LongWait known{settlers_.newest()};  // for those who wait for this thread
   bool ends = true;
   ++waiting_;
-  if (may_wait_for_work()) {
+  if (AtWork::may_wait_for_any()) {
     changed_.wait(lock, changed);
   } else {
     constexpr std::chrono::milliseconds step{10};  // a circle may close later, and is then found so soon
@@ -431,10 +432,6 @@ bool PoolCore::await_transit(Lock& lock) {
   }
   --waiting_;
   return ends;
-}
-
-bool PoolCore::may_wait_for_work() noexcept {
-  return AtWork::of_this_thread() == nullptr || AtWork::is_ending();
 }
 
 BlockList PoolCore::descriptor() {

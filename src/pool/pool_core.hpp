@@ -198,10 +198,8 @@ class PoolCore {
   void set_limit_of_pages(Lock& lock, std::size_t bytes);
   [[noreturn]] void refuse_limit(std::size_t bytes, std::size_t least) const;
   /// Waits until something has changed if memory is in transit; false if none is, or if that would never end, since
-  /// whoever gives it back waits for the work that this thread is in the middle of.
+  /// the thread that gives it back waits for the kernel that called this.
   bool await_transit(Lock& lock);
-  /// Not in the middle of work, which what is waited for may come behind.
-  [[nodiscard]] static bool may_wait_for_work() noexcept;
   /// Throws OutOfMemory with all that is known; `refusal` is what the driver said, if it came to that.
   [[noreturn]] void fail(Lock& lock, std::size_t bytes, std::string const& refusal);
 
@@ -265,8 +263,8 @@ class PoolCore {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::uint64_t changes_ = 0;
-  unsigned waiting_ = 0;  ///< for a change
-  Settlers settlers_;
+  unsigned waiting_ = 0;   ///< for a change
+  Settlers settlers_;      ///< the threads in `give_back`
   unsigned forks_ = 0;     ///< that this process has come from since the pool was made
   std::size_t max_bytes_;  ///< of pages the extents' limit too: changed while they are held
   FreeBlocks free_;

@@ -1,5 +1,7 @@
 #include "pool/pool_core.hpp"
 
+#include "device/ending.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -70,9 +72,9 @@ std::size_t PoolCore::trim(std::size_t keep_bytes) noexcept {
   Lock lock{mutex_};
   if (extents_ == nullptr) {
     if (free_.bytes() <= keep_bytes) return 0;
-    return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, may_wait_for_work()));
+    return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, AtWork::may_wait_for_any()));
   }
-  give_back(lock, free_.take_oldest(everything, may_wait_for_work()));
+  give_back(lock, free_.take_oldest(everything, AtWork::may_wait_for_any()));
   return trim_extents(lock, [&] {
     auto const held = extents_->held();
     return keep_bytes > everything - held ? everything : held + keep_bytes;
@@ -108,7 +110,8 @@ PoolDefragmentation PoolCore::defragment(DefragmentationLimits const& limits) {
 }
 
 std::size_t PoolCore::shrink(Lock& lock, std::size_t keep) noexcept {
-  bool const also_pending = self_ != nullptr || may_wait_for_work();  // nobody comes back to a pool that has ended
+  bool const also_pending =
+      self_ != nullptr || AtWork::may_wait_for_any();  // no later call trims a pool that has ended
   if (extents_ == nullptr) {
     auto const kept = counts_.active_bytes + growing_ + free_.bytes();
     return give_back(lock, free_.take_oldest(kept > keep ? kept - keep : 0, also_pending));
@@ -143,7 +146,7 @@ void PoolCore::set_limit_of_pages(Lock& lock, std::size_t bytes) {
       }
     }
     // What is cached, or on its way back, is not in use: it goes first, and is waited for.
-    bool const cached = give_back(lock, free_.take_oldest(everything, may_wait_for_work())) != 0;
+    bool const cached = give_back(lock, free_.take_oldest(everything, AtWork::may_wait_for_any())) != 0;
     if (!cached && (returning_ == 0 || !await_transit(lock))) refuse_limit(bytes, least);
   }
 }

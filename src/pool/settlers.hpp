@@ -38,7 +38,7 @@ class Settlers {
     tell();
   }
 
-  /// Who has begun last; none if nobody does.
+  /// The thread that entered last of those inside; no thread if there is none.
   [[nodiscard]] std::atomic<std::thread::id> const& newest() const noexcept { return newest_; }
 
  private:
