@@ -28,6 +28,16 @@ install(FILES "${PROJECT_BINARY_DIR}/unimem-config.cmake" "${PROJECT_BINARY_DIR}
 set(pc_dir "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
 file(RELATIVE_PATH prefix_from_pc "/prefix/${pc_dir}" "/prefix")
 string(REGEX REPLACE "/$" "" prefix_from_pc "${prefix_from_pc}")
+# What unimem::static links (cmake/Library.cmake). Not as packages required: those give their flags to whoever asks for
+# ours, and must be there even for the shared library.
+set(static_libraries "-lspdlog -lfmt")
+if(UNIMEM_HAS_PROMETHEUS)
+  string(APPEND static_libraries " -lprometheus-cpp-core")
+endif()
+if(UNIMEM_HAS_BACKTRACE)
+  string(APPEND static_libraries " -lbacktrace")
+endif()
+string(APPEND static_libraries " -pthread -ldl")
 configure_file("${PROJECT_SOURCE_DIR}/cmake/unimem.pc.in" "${PROJECT_BINARY_DIR}/unimem.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/unimem.pc" DESTINATION "${pc_dir}")
 

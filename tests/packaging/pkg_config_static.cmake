@@ -1,0 +1,18 @@
+# Builds the consumer with what `pkg-config --static` says, in a prefix without the shared library, and runs it.
+include("${CMAKE_CURRENT_LIST_DIR}/checked.cmake")
+
+set(archive "${SCRATCH}/archive")
+file(REMOVE_RECURSE "${archive}")
+file(COPY "${PREFIX}/" DESTINATION "${archive}" PATTERN "libunimem.so*" EXCLUDE)
+find_program(PKG_CONFIG pkg-config REQUIRED)
+set(ENV{PKG_CONFIG_PATH} "${archive}/${LIBDIR}/pkgconfig")
+unset(ENV{LD_LIBRARY_PATH})
+checked("${PKG_CONFIG}" --static --cflags --libs unimem)
+if(output MATCHES "SPDLOG|FMT_")
+  message(FATAL_ERROR "flags of what is inside reach its consumer:\n${output}")
+endif()
+separate_arguments(flags UNIX_COMMAND "${output}")
+set(program "${SCRATCH}/consumer_pkg_config_static")
+checked("${CXX}" -std=c++20 "${CONSUMER}/main.cpp" -o "${program}" ${flags})
+checked("${program}")
+expect("${output}" "unimem ${VERSION}: 1000 elements, sum 1498500\n")
