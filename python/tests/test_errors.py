@@ -266,6 +266,23 @@ def test_out_of_memory_is_a_memory_error_with_the_facts(moved):
     assert (buffer.to_numpy() == 4).all()
 
 
+def test_out_of_memory_says_that_a_copy_on_a_device_is_whole():
+    device = unimem.make_sim("memory=1MiB")
+    buffer = UnifiedBuffer(1 << 20, device=device, name="rows")
+    buffer.copy_from(np.full(1 << 20, 4.0))
+    with pytest.raises(unimem.OutOfMemory) as caught:
+        _ = buffer.slice(0, 1 << 10).device
+    error = caught.value
+    assert (error.buffer, error.buffer_bytes, error.used_bytes) == ("buffer 'rows'", 4 << 20, 4 << 10)
+    assert "buffer 'rows' has 4 MiB, of which 4 KiB were to be used" in str(error)
+    assert "smaller buffers, stream_file, or a larger limit" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert again.buffer == error.buffer and str(again) == str(error)
+    with pytest.raises(unimem.OutOfMemory) as caught:
+        _ = buffer.device
+    assert caught.value.buffer == "" and "whole" not in str(caught.value)
+
+
 def test_errors_survive_pickling():
     with pytest.raises(SizeMismatch) as caught:
         UnifiedBuffer(3).copy_from([1])

@@ -98,7 +98,7 @@ class OutOfMemory(Error, MemoryError):
 
     _fields = (
         "where", "requested", "limit", "live", "cached", "leased", "largest_free", "fragmentation", "device_free", "holders",
-        "reason",
+        "reason", "buffer", "buffer_bytes", "used_bytes",
     )  # fmt: skip
     where: str
     requested: int
@@ -111,11 +111,15 @@ class OutOfMemory(Error, MemoryError):
     device_free: int
     holders: tuple[Holder, ...]
     reason: str
+    buffer: str
+    buffer_bytes: int
+    used_bytes: int
 
     @classmethod
     def _of(cls, message: str, *fields: Any) -> Error:
-        *first, holders, reason = fields
-        return super()._of(message, *first, tuple(Holder(*one) for one in holders), reason)
+        *first, holders, reason, buffer, buffer_bytes, used_bytes = fields
+        named = tuple(Holder(*one) for one in holders)
+        return super()._of(message, *first, named, reason, buffer, buffer_bytes, used_bytes)
 
 
 class DataLost(Error, RuntimeError):

@@ -20,7 +20,11 @@ namespace unimem {
 
 Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
   Event event;
-  detail::operate([&] { event = BufferCore::use_once(queue, operands, submit); });
+  try {
+    detail::operate([&] { event = BufferCore::use_once(queue, operands, submit); });
+  } catch (OutOfMemory const& refused) {
+    BufferCore::refuse_copies(refused, queue.device(), operands);
+  }
   return event;
 }
 
@@ -124,7 +128,12 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
     }
   }
   DeviceLease leased;
-  detail::operate([&] { leased = lease_once(device, queue, range, intent); });
+  try {
+    detail::operate([&] { leased = lease_once(device, queue, range, intent); });
+  } catch (OutOfMemory const& refused) {
+    Operand const operand{this, range, intent};
+    refuse_copies(refused, device, {&operand, 1});
+  }
   return leased;
 }
 
@@ -229,7 +238,12 @@ void BufferCore::Inside::open_door() noexcept {
 
 Event BufferCore::prefetch(Device& device, Queue* queue, ByteRange range) {
   Event event;
-  detail::operate([&] { event = prefetch_once(device, queue, range); });
+  try {
+    detail::operate([&] { event = prefetch_once(device, queue, range); });
+  } catch (OutOfMemory const& refused) {
+    Operand const operand{this, range, Intent::read};
+    refuse_copies(refused, device, {&operand, 1});
+  }
   return event;
 }
 

@@ -293,6 +293,9 @@ class UNIMEM_API BufferCore final : public Resident {
   static void announce(Device& device, std::span<BufferCore* const> buffers);
   static Event copy_once(BufferWindow from, BufferWindow to);
   [[nodiscard]] DeviceLease lease_once(Device& device, Queue* queue, ByteRange range, Intent intent);
+  /// In the handler of `refused`: throws it on, with which of the operands has a copy on the device that needs more
+  /// memory than is used of it, if one has.
+  [[noreturn]] static void refuse_copies(OutOfMemory const& refused, Device& device, std::span<const Operand> operands);
   [[nodiscard]] DeviceLease capture_once(Queue& queue, ByteRange range, std::span<const ByteRange> current,
                                          bool begins);
   Event prefetch_once(Device& device, Queue* queue, ByteRange range);
