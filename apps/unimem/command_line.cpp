@@ -295,7 +295,7 @@ Command parse_command_line(int argc, char const* const* argv) {
   DevicesCommand devices_command;
   devices->add_flag("--verbose", devices_command.verbose, "Everything known of each device");
   devices->add_flag("--links", devices_command.links,
-                    "How fast bytes travel between them; measured once (some milliseconds a link) and kept");
+                    "How fast bytes travel between them; measured once (tenths of a second a link) and kept");
   devices->add_flag("--json", devices_command.json,
                     "One JSON object on standard output, as whenever that is not a terminal");
   RunOptions run{app};

@@ -16,6 +16,7 @@ namespace unimem::detail {
 struct LinkFigures {
   double bytes_per_second = 0;
   double latency_seconds = 0;
+  bool within_cache = false;  ///< for want of memory: the processor's last cache holds what was copied
 };
 
 /// Whose blocks are copied to measure a link.
@@ -23,11 +24,18 @@ using PoolOf = std::function<MemoryPool&(Device&, Location)>;
 
 /// Times copies of two sizes from one memory to another, of which one may be the host's (null): a few of each after a
 /// first one, which pays for what happens once, and takes the median. On a queue of its own between blocks of these
-/// pools, within their limits: 4 MiB on each side, less where there is not so much.
+/// pools, within their limits.
+///
+/// The larger ones are of what the processor's last cache does not hold (`copied_to_measure`), or a twentieth of a
+/// second would be copied, if that is less, but of 4 MiB at least; less where there is not so much memory.
 ///
 /// Throws what the pools and the devices throw, OutOfMemory where there are not 64 KiB; DataLost excepted: there is no
 /// data. Waits for nobody's work but its own.
 [[nodiscard]] LinkFigures measure_link(Device* from, Device* to, PoolOf const& pool_of);
+
+/// Bytes of a copy that comes from memory and goes there, whatever was copied before: half as many again as the last
+/// cache has, up to the next power of two; 256 MiB at most, so that measuring stays modest.
+[[nodiscard]] std::size_t copied_to_measure();
 
 /// Pools for one measurement, where nobody has any: what they took goes back with them.
 class PassingPools {

@@ -55,11 +55,13 @@ std::string identity_of(Device const& device) {
                      info.compute_units);  // not its size, which some drivers take from what is free
 }
 
-/// All that the figures of a link depend on. The processor counts always: it takes part in every copy.
+/// All that the figures of a link depend on, how they were measured included. The processor counts always: it takes
+/// part in every copy.
 std::string key_of(Device const* from, Device const* to) {
   auto const& cpu = device("cpu").info();
   auto const name = [](Device const* end) { return end == the_host ? "host" : identity_of(*end); };
-  return fmt::format("{}\n{}\n{}|{}|{}\n", name(from), name(to), cpu.name, cpu.driver, cpu.compute_units);
+  return fmt::format("{}\n{}\n{}|{}|{}\ncopies of {} bytes\n", name(from), name(to), cpu.name, cpu.driver,
+                     cpu.compute_units, detail::copied_to_measure());
 }
 
 std::string text_of(LinkFigures const& figures) {
@@ -83,7 +85,7 @@ std::optional<LinkFigures> read_figures(std::string_view text) {
 
 Link link_of(Device const* from, Device const* to, LinkFigures const& figures, LinkSource source) {
   auto const name = [](Device const* end) { return end == the_host ? std::string("host") : std::string(end->id()); };
-  return {name(from), name(to), figures.bytes_per_second, figures.latency_seconds, false, source};
+  return {name(from), name(to), figures.bytes_per_second, figures.latency_seconds, false, source, figures.within_cache};
 }
 
 }  // namespace
@@ -143,7 +145,7 @@ class Links::Inside {
     if (auto const kept = recall(key)) return link_of(from, to, *kept, LinkSource::measured);
     try {
       auto const figures = measure(from, to);
-      keep(key, figures);
+      if (!figures.within_cache) keep(key, figures);  // later processes may have more memory for it
       return link_of(from, to, figures, LinkSource::measured);
     } catch (std::exception const& error) {
       return estimate(from, to, device, error.what());
@@ -211,7 +213,8 @@ std::optional<Link> Links::between(Device& from, Device& to) {
               std::min(first.bytes_per_second, second.bytes_per_second),
               first.latency_seconds + second.latency_seconds,
               true,
-              std::max(first.source, second.source)};  // the less certain of the two
+              std::max(first.source, second.source),  // the less certain of the two
+              first.within_cache || second.within_cache};
 }
 
 std::vector<Link> Links::among(std::vector<std::reference_wrapper<Device>> const& devices) {

@@ -112,6 +112,7 @@ Json link_json(Link const& link) {
   json["latency_seconds"] = link.latency_seconds;
   json["via_host"] = link.via_host;
   json["source"] = to_string(link.source);
+  json["within_cache"] = link.within_cache;
   return json;
 }
 

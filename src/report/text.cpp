@@ -88,7 +88,8 @@ std::string links_text(DeviceList const& list) {
     auto const rate = std::isfinite(link.bytes_per_second) ? fmt::format("{:.2f} GB/s", link.bytes_per_second / 1e9)
                                                            : std::string("as memory");
     rows.push_back({link.from, link.to, rate, time_text(link.latency_seconds),
-                    fmt::format("{}{}", to_string(link.source), link.via_host ? ", via the host" : "")});
+                    fmt::format("{}{}{}", to_string(link.source), link.via_host ? ", via the host" : "",
+                                link.within_cache ? ", within the cache" : "")});
   }
   if (rows.size() > 1) text = '\n' + table(rows);
   for (auto const& device : list.devices) {

@@ -5,9 +5,11 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include "core/disk_cache.hpp"
+#include "core/last_level_cache.hpp"
 #include "core/sizes.hpp"
 #include "device/temporary_folder.hpp"
 #include "forked_child.hpp"
+#include "manager/link_bench.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -146,6 +148,56 @@ TEST_F(MeasuredLinks, AreWhatTheDeviceWasSetTo) {
   EXPECT_GE(down.latency_seconds, 1e-3);
   EXPECT_EQ(sim.transfers().device_to_host_copies, copies_of_a_measurement);
   EXPECT_EQ(sim.memory_info().free_bytes, sim.memory_info().total_bytes) << "what was borrowed is given back";
+}
+
+/// What is copied within a cache is copied faster than buffers are.
+TEST_F(MeasuredLinks, AreMeasuredByCopiesThatNoCacheHolds) {
+  auto const large = detail::copied_to_measure();
+  ASSERT_GT(large, detail::last_level_cache_bytes()) << "a machine with more cache than is copied";
+  for (bool const upwards : {true, false}) {
+    SCOPED_TRACE(upwards);
+    bool seen = false;
+    // A machine that is busy elsewhere is slow for a moment, and less is copied then.
+    for (int attempt = 0; attempt < 10 && !seen; ++attempt) {
+      auto& sim = make_sim();
+      Links links{{.cache_directory = fs::path{}, .measure_configured = true}};
+      auto const link = upwards ? links.to(sim).value() : links.from(sim).value();
+      EXPECT_FALSE(link.within_cache);
+      auto const moved = sim.transfers();
+      auto const bytes = upwards ? moved.host_to_device_bytes : moved.device_to_host_bytes;
+      EXPECT_LE(bytes, 6 * 256 + 4 * MiB + 5 * large);
+      seen = bytes == 6 * 256 + 4 * MiB + 5 * large;
+    }
+    EXPECT_TRUE(seen);
+  }
+}
+
+TEST_F(MeasuredLinks, OfASlowLinkCopyNoMoreThanTheTimeAllows) {
+  auto& sim = make_sim({.upload_bytes_per_second = 200e6});
+  auto const begin = std::chrono::steady_clock::now();
+  auto const link = Links{options()}.to(sim).value();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+  EXPECT_FALSE(link.within_cache) << "that is not why it is slow";
+  EXPECT_LE(sim.transfers().host_to_device_bytes, 6 * 256 + 4 * MiB + 5 * 10 * MiB);
+}
+
+TEST_F(MeasuredLinks, ThatWereKeptByAnotherMethodAreNotBelieved) {
+  auto& sim = make_sim();
+  ASSERT_TRUE(Links{options()}.to(sim));
+  auto const file = files().at(0);
+  auto const whole = content_of(file);
+  auto const key_begin = whole.find('\n', whole.find('\n') + 1) + 1;
+  auto const key = whole.substr(key_begin, std::stoul(whole.substr(whole.find('\n') + 1)));
+  auto const method = key.find("copies of ");
+  ASSERT_NE(method, std::string::npos) << key;
+  fs::remove(file);
+  detail::DiskCache const cache{folder_ / "links", "link", 1 << 20};
+  for (auto const& other : {key.substr(0, method), key.substr(0, method) + "copies of 4194304 bytes\n"}) {
+    ASSERT_FALSE(cache.keep(other, "48900000000 1e-6\n"));
+  }
+  auto const before = uploads(sim);
+  EXPECT_NE(Links{options()}.to(sim).value().bytes_per_second, 48.9e9);
+  EXPECT_EQ(uploads(sim), before + copies_of_a_measurement);
 }
 
 TEST_F(MeasuredLinks, BetweenDevicesAreMeasuredByTheTarget) {
@@ -308,7 +360,10 @@ TEST_F(MeasuredLinks, OfAManagerAreMeasuredWithWhatItsLimitLeaves) {
   MemoryManager manager({.pools = {.backing = PoolBacking::allocations}, .links = options()});
   manager.set_limit(sim, MiB);
   auto const live = manager.acquire(sim, Location::device, 640 * KiB);
-  EXPECT_EQ(manager.links().to(sim).value().source, LinkSource::measured);
+  auto const link = manager.links().to(sim).value();
+  EXPECT_EQ(link.source, LinkSource::measured);
+  EXPECT_TRUE(link.within_cache) << "and says so";
+  EXPECT_TRUE(files().empty()) << "later ones may have more memory";
   auto const pool = manager.pool(sim, Location::device).statistics();
   EXPECT_EQ(pool.total_allocations, 2U) << "the block that was measured with is one of the manager's";
   EXPECT_LE(pool.peak_reserved_bytes, MiB);

@@ -101,9 +101,9 @@ TEST(Json, LinksAreListedWhereTheyWereAskedFor) {
   EXPECT_THAT(keys_of(json), ElementsAre("devices", "unavailable", "links"));
   EXPECT_EQ(json["links"].dump(),
             R"([{"from":"host","to":"sim:0","bytes_per_second":12000000000.0,"latency_seconds":1e-05,)"
-            R"("via_host":false,"source":"configured"},)"
+            R"("via_host":false,"source":"configured","within_cache":false},)"
             R"({"from":"sim:0","to":"host","bytes_per_second":null,"latency_seconds":0.5,)"
-            R"("via_host":true,"source":"estimated"}])");
+            R"("via_host":true,"source":"estimated","within_cache":false}])");
   list.links->clear();
   EXPECT_EQ(nlohmann::json::parse(to_json(list))["links"], nlohmann::json::array()) << "asked for, and none";
 }

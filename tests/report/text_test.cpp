@@ -47,18 +47,21 @@ TEST(Text, InFullADeviceSaysWhatItCanDoAndLeavesOutWhatIsUnknown) {
 
 TEST(Text, LinksAreATableAndWhoHasNoneIsNamed) {
   auto list = devices_of_unequal_width();
-  list.links =
-      std::vector<Link>{{.from = "host", .to = "opencl:10", .bytes_per_second = 12.34e9, .latency_seconds = 10.5e-6},
-                        {.from = "opencl:10",
-                         .to = "host",
-                         .bytes_per_second = std::numeric_limits<double>::infinity(),
-                         .latency_seconds = 2e-3,
-                         .via_host = true,
-                         .source = LinkSource::configured}};
+  list.links = std::vector<Link>{{.from = "host",
+                                  .to = "opencl:10",
+                                  .bytes_per_second = 12.34e9,
+                                  .latency_seconds = 10.5e-6,
+                                  .within_cache = true},
+                                 {.from = "opencl:10",
+                                  .to = "host",
+                                  .bytes_per_second = std::numeric_limits<double>::infinity(),
+                                  .latency_seconds = 2e-3,
+                                  .via_host = true,
+                                  .source = LinkSource::configured}};
   EXPECT_THAT(to_text(list), HasSubstr("no metal device: Metal needs macOS\n"
                                        "\n"
                                        "from       to         bandwidth   latency   figures\n"
-                                       "host       opencl:10  12.34 GB/s  10.50 us  measured\n"
+                                       "host       opencl:10  12.34 GB/s  10.50 us  measured, within the cache\n"
                                        "opencl:10  host       as memory   2.00 ms   configured, via the host\n"
                                        "no link to cpu: its memory is the host's\n"));
 }

@@ -33,6 +33,9 @@ struct Link {
   double latency_seconds = 0;   ///< of a copy so small that its bytes do not matter
   bool via_host = false;        ///< the devices do not reach each other: two copies by turns, by way of the host
   LinkSource source = LinkSource::measured;
+  /// Measured with so little memory, for want of more, that the processor's last cache holds it: copies of more may be
+  /// slower. Not kept for later processes.
+  bool within_cache = false;
 
   /// What a copy of so many bytes takes by itself.
   [[nodiscard]] double seconds(std::size_t bytes) const noexcept {
@@ -55,9 +58,11 @@ struct LinkOptions {
 /// Bandwidth and latency of every way between the host and devices, and between devices, each found out when somebody
 /// first asks. Simulated devices say what theirs are. All others are measured once by a few copies, of which some are
 /// small and some large, on a queue of their own between blocks of pools, pinned on the host's side where the system
-/// allows that: milliseconds a link, and counted by the device like all copies. The blocks are of 4 MiB, or of what
-/// there is within the pools' limits; where that is less than 64 KiB the link is estimated. What was measured is kept
-/// on disk, and counts as long as the hardware, its driver and the system are the same.
+/// allows that: tenths of a second a link, and counted by the device like all copies. The large ones are of more than
+/// the processor's last cache holds, and of no more than 256 MiB or what a twentieth of a second copies; the blocks are
+/// smaller where the pools' limits leave less (`Link::within_cache`), and where that is less than 64 KiB the link is
+/// estimated. What was measured is kept on disk, and counts as long as the hardware, its driver and the system are the
+/// same.
 ///
 /// What is kept and cannot be read is measured anew, and a directory that cannot be written keeps nothing: both are
 /// told to the log.

@@ -50,8 +50,8 @@ inline constexpr int snapshot_schema = 1;
 /// shares_storage_with_host maps_pages limited_by` of each device. Where a manager was asked, also
 /// `"limits":{"host":…}` of each device, by location and empty where the manager may have all there is. Where links
 /// were asked for, also
-/// `"links":[{"from","to","bytes_per_second","latency_seconds","via_host","source"}]`, the source being `configured`,
-/// `measured` or `estimated`; a bandwidth that is infinite is null.
+/// `"links":[{"from","to","bytes_per_second","latency_seconds","via_host","source","within_cache"}]`, the source being
+/// `configured`, `measured` or `estimated`; a bandwidth that is infinite is null.
 [[nodiscard]] UNIMEM_API std::string to_json(DeviceList const& list, ReportDetail detail = ReportDetail::brief);
 
 }  // namespace unimem
