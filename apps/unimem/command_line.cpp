@@ -120,9 +120,11 @@ class RunOptions {
         option("--device", "ID",
                "cpu, opencl:0, sim:memory=1GiB, ... (default: UNIMEM_DEVICE, else the best there is; with --source, "
                "the best that compiles source)");
-    chunk_ = option("--chunk", "SIZE", "Bytes moved and computed at a time (default: 64MiB)");
+    chunk_ = option("--chunk", "SIZE",
+                    "Bytes moved and computed at a time (default: 64MiB, or less to fit the memory there may be)");
     buffers_ = option("--buffers", "N", "Chunks under way at once (default: 3)");
-    limit_ = option("--memory-limit", "SIZE", "Bound on device memory; room for fewer buffers uses fewer");
+    limit_ =
+        option("--memory-limit", "SIZE", "Bound on device memory; with --chunk, room for fewer buffers uses fewer");
     command_->add_flag("--no-progress", no_progress_, "No progress bar on the terminal");
     command_->add_flag("--json", json_, "One JSON object on standard output");
     command_->footer(
@@ -288,7 +290,9 @@ Command parse_command_line(int argc, char const* const* argv) {
   app.get_formatter()->column_width(26);
   app.require_subcommand(0, 1);
   app.allow_extras();
-  app.set_version_flag("--version", fmt::format("unimem {}", version()), "Print the version and exit");
+  bool asks_version = false, json_version = false;
+  app.add_flag("--version", asks_version, "Print the version and exit");
+  app.add_flag("--json", json_version, "With --version: what 'unimem version --json' prints");
   app.footer("'unimem COMMAND --help' tells the options of a command.");
 
   auto* const devices = app.add_subcommand("devices", "List the devices, and the backends that have none");
@@ -315,12 +319,13 @@ Command parse_command_line(int argc, char const* const* argv) {
     replay.mark_what_is_required();
     app.require_subcommand(1);
     return PrintText{app.help()};
-  } catch (CLI::CallForVersion const& call) {
-    return PrintText{std::string(call.what()) + '\n'};
   } catch (CLI::ParseError const& error) {
     throw UsageError(error.what());
   }
+  if (asks_version && json_version) return VersionCommand{.json = true};
+  if (asks_version) return PrintText{fmt::format("unimem {}\n", version())};
   refuse_leftovers(app);
+  if (json_version) throw UsageError("--json stands behind a command, or with --version");
   if (devices->parsed()) return devices_command;
   if (version_app->parsed()) return version_command;
   if (run.chosen()) return run.command();

@@ -53,7 +53,7 @@ struct RunCommand {
   std::optional<ElementType> element;       ///< nothing: what a `.npy` says, else u8
   std::filesystem::path output;             ///< empty: none
   std::optional<std::string> device;        ///< nothing: chosen by `run`
-  std::optional<std::size_t> chunk_bytes;   ///< nothing: the library's default
+  std::optional<std::size_t> chunk_bytes;   ///< nothing: the library's default, or what fits
   std::optional<std::size_t> buffers;       ///< likewise
   std::optional<std::size_t> memory_limit;  ///< likewise
   bool progress = true;

@@ -115,6 +115,7 @@ std::string run_json(StreamResult const& result) {
   json["device"] = result.device;
   json["bytes"] = result.bytes;
   json["chunks"] = result.chunks;
+  json["chunk_bytes"] = result.chunk_bytes;
   json["seconds"] = result.seconds;
   json["gigabytes_per_second"] = result.gigabytes_per_second();
   json["result"] = std::visit(ResultJson{}, result.result);
@@ -129,8 +130,8 @@ std::string run_text(StreamResult const& result, std::filesystem::path const& fi
                      std::filesystem::path const& output) {
   Lines lines;
   lines.add_raw(fmt::format("{}: {} on {}\n", file.native(), result.kernel, result.device));
-  lines.add("data", "{} of {} in {} chunk{}", format_size(result.bytes), to_string(result.element), result.chunks,
-            result.chunks == 1 ? "" : "s");
+  lines.add("data", "{} of {} in {} chunk{} of {}", format_size(result.bytes), to_string(result.element), result.chunks,
+            result.chunks == 1 ? "" : "s", format_size(result.chunk_bytes));
   lines.add("time", "{:.3f} s, {:.2f} GB/s", result.seconds, result.gigabytes_per_second());
   std::visit(ResultText{lines}, result.result);
   if (!output.empty()) lines.add("written", "{}", output.native());

@@ -2,6 +2,8 @@
 
 #include <unimem/core/error.hpp>
 
+#include "core/unnamed_file.hpp"
+
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -13,11 +15,6 @@
 
 namespace unimem::detail {
 namespace {
-
-/// Whether the file system or the kernel knows no files without names, and nothing else is wrong.
-bool knows_no_unnamed_files(int code) noexcept {
-  return code == EOPNOTSUPP || code == EISDIR || code == EINVAL;
-}
 
 std::string absolute(std::string const& directory) {
   std::error_code code;

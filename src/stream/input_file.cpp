@@ -21,6 +21,14 @@ struct ::stat status_of(int fd, std::string const& path) {
   return status;
 }
 
+/// What is neither a folder nor a regular file, as a sentence says it.
+char const* kind_of(::mode_t mode) noexcept {
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  if (S_ISBLK(mode)) return "a block device";
+  return "a character device, as terminals are";
+}
+
 }  // namespace
 
 InputFile::InputFile(std::filesystem::path const& path) : path_(path.string()) {
@@ -29,7 +37,12 @@ InputFile::InputFile(std::filesystem::path const& path) : path_(path.string()) {
   if (!file_) throw IoError(path_, errno, "cannot open for reading");
   auto const status = status_of(file_.get(), path_);
   if (S_ISDIR(status.st_mode)) throw IoError(path_, EISDIR, "cannot read");
-  if (!S_ISREG(status.st_mode)) throw IoError(path_, ESPIPE, "not a regular file");
+  if (!S_ISREG(status.st_mode)) {
+    throw IoError(path_, ESPIPE,
+                  fmt::format("not a regular file but {}: only those have a size beforehand and are read from any "
+                              "position; copy what it gives to a file first (cat > FILE) and name that one",
+                              kind_of(status.st_mode)));
+  }
   bytes_ = static_cast<std::uint64_t>(status.st_size);
   if (bytes_ == 0) check_empty();
   if (path.extension() == ".npy") read_npy_header(bytes_);

@@ -3,11 +3,13 @@
 #include <unimem/core/error.hpp>
 #include <unimem/stream/stream_file.hpp>
 
+#include "core/unnamed_file.hpp"
 #include "core/write_all.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -17,11 +19,14 @@
 #include <random>
 #include <set>
 #include <string_view>
+#include <system_error>
+#include <utility>
 
 namespace unimem {
 namespace {
 
-/// The partial files there are in the process, so that one place can remove them all.
+/// The unfinished files there are in the process, so that one place can remove them all: of those that have a name it
+/// knows that, and the others get none after it.
 class PartialFiles {
  public:
   /// Never destroyed: a stream may outlive every static object.
@@ -41,12 +46,27 @@ class PartialFiles {
   }
   void remove() noexcept {
     std::lock_guard const lock{mutex_};
+    ++removals_;
     for (auto const& path : paths_) ::unlink(path.c_str());
   }
 
+  /// How often they have been removed.
+  [[nodiscard]] std::uint64_t removals() const noexcept {
+    std::lock_guard const lock{mutex_};
+    return removals_;
+  }
+  /// Names an open file, unless all have been removed since there were so many `removals`. 0, or why not.
+  [[nodiscard]] int name(int file, std::string const& path, std::uint64_t removals) {
+    auto const open_file = fmt::format("/proc/self/fd/{}", file);
+    std::lock_guard const lock{mutex_};
+    if (removals_ != removals) return ENOENT;  // as of one that had a name
+    return ::linkat(AT_FDCWD, open_file.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0 ? 0 : errno;
+  }
+
  private:
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::set<std::string> paths_;
+  std::uint64_t removals_ = 0;
 };
 
 }  // namespace
@@ -69,9 +89,30 @@ std::string random_suffix() {
   return suffix;
 }
 
+/// A name that is free, as far as one can tell, in the target's folder.
+std::string name_beside(std::filesystem::path const& target) {
+  constexpr std::size_t most = 100;  // names may be as long as the system allows without this
+  auto const begin = target.filename().string().substr(0, most);
+  return (target.parent_path() / fmt::format("{}.unimem-{}", begin, random_suffix())).string();
+}
+
+/// Where `path` leads if it is a symbolic link, whether or not there is something. Throws IoError.
+std::filesystem::path followed(std::filesystem::path const& path) {
+  constexpr int most = 40;  // as the system has it
+  std::error_code error;
+  auto target = path;
+  for (int links = 0; std::filesystem::is_symlink(std::filesystem::symlink_status(target, error)); ++links) {
+    if (links == most) throw IoError(path.string(), ELOOP, "cannot write");
+    auto const next = std::filesystem::read_symlink(target, error);
+    if (error) throw IoError(path.string(), error.value(), "cannot follow");
+    target = target.parent_path() / next;
+  }
+  return target;
+}
+
 }  // namespace
 
-OutputFile::OutputFile(std::filesystem::path const& path, int input) : path_(path.string()), target_(path_) {
+OutputFile::OutputFile(std::filesystem::path const& path, int input) : path_(path.string()), target_(followed(path)) {
   struct ::stat existing{};
   if (::stat(path_.c_str(), &existing) == 0) {
     struct ::stat read{};
@@ -87,30 +128,57 @@ OutputFile::OutputFile(std::filesystem::path const& path, int input) : path_(pat
     if (!S_ISREG(existing.st_mode)) throw IoError(path_, 0, "cannot write: it exists and is not a regular file");
     // Renaming needs only the folder's permission; a file its owner has protected is to stay.
     if (::access(path_.c_str(), W_OK) != 0) throw IoError(path_, errno, "cannot write");
-    std::error_code error;
-    if (auto const real = std::filesystem::canonical(path, error); !error) target_ = real.string();
     mode_ = existing.st_mode & 0777U;
     replaces_ = true;
   }
-  create_beside();
+  if (!create_unnamed()) create_beside();
+  // A new file has what the umask leaves; a replaced one keeps what it had.
+  if (replaces_) static_cast<void>(::fchmod(file_.get(), static_cast<::mode_t>(mode_)));
+}
+
+bool OutputFile::create_unnamed() {
+  auto const folder = target_.has_parent_path() ? target_.parent_path() : std::filesystem::path(".");
+  removals_ = PartialFiles::all().removals();
+  file_ = UniqueFd(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, static_cast<::mode_t>(mode_)));
+  if (!file_) {
+    if (knows_no_unnamed_files(errno)) return false;
+    throw IoError(path_, errno, "cannot create a file beside it");
+  }
+  unnamed_ = ::access(fmt::format("/proc/self/fd/{}", file_.get()).c_str(), F_OK) == 0;
+  return unnamed_;
 }
 
 void OutputFile::create_beside() {
   for (int attempt = 0; attempt < 100; ++attempt) {
-    auto name = fmt::format("{}.unimem-{}", target_, random_suffix());
+    auto name = name_beside(target_);
     PartialFiles::all().add(name);
     file_ = UniqueFd(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, static_cast<::mode_t>(mode_)));
     if (file_) {
       partial_ = std::move(name);
-      break;
+      return;
     }
     auto const code = errno;
     PartialFiles::all().forget(name);
     if (code != EEXIST) throw IoError(path_, code, "cannot create a file beside it");
   }
-  if (!file_) throw IoError(path_, EEXIST, "cannot create a file beside it");
-  // A new file has what the umask leaves; a replaced one keeps what it had.
-  if (replaces_) static_cast<void>(::fchmod(file_.get(), static_cast<::mode_t>(mode_)));
+  throw IoError(path_, EEXIST, "cannot create a file beside it");
+}
+
+void OutputFile::name_it() {
+  auto& partial_files = PartialFiles::all();
+  auto code = replaces_ ? EEXIST : partial_files.name(file_.get(), target_.string(), removals_);
+  for (int attempt = 0; code == EEXIST && attempt < 100; ++attempt) {
+    auto name = name_beside(target_);
+    partial_files.add(name);
+    code = partial_files.name(file_.get(), name, removals_);
+    if (code == 0) {
+      partial_ = std::move(name);
+    } else {
+      partial_files.forget(name);
+    }
+  }
+  if (code != 0) throw IoError(path_, code, "cannot put in place");
+  unnamed_ = false;
 }
 
 OutputFile::~OutputFile() {
@@ -124,6 +192,7 @@ void OutputFile::write(std::span<const std::byte> data) {
 }
 
 void OutputFile::commit() {
+  if (unnamed_) name_it();
   if (partial_.empty()) return;
   if (std::rename(partial_.c_str(), target_.c_str()) != 0) throw IoError(path_, errno, "cannot put in place");
   PartialFiles::all().forget(partial_);

@@ -12,10 +12,17 @@
 
 namespace unimem::detail {
 
-/// A file that appears whole or not at all: written beside its final place under another name, renamed by `commit`, and
-/// removed by the destructor if that never came. An older file of the final name stays untouched until then; a symbolic
-/// link is followed, so the file it names is the one replaced. Character devices (`/dev/null`) are written to directly:
-/// there is nothing to rename.
+/// A file that appears whole or not at all: written without a name in the folder of its final place, and given that by
+/// `commit`. The system takes it away with the process, however that ends. An older file of the final name stays
+/// untouched until then, and is replaced in one step: the new one has a name beside it for a moment, since the system
+/// names a file only where nothing is yet. A process killed in that moment leaves it there, whole.
+///
+/// Where the file system has no files without names (FAT, some network and overlay file systems), or no /proc is there
+/// to name them by, it is written under the name beside, and the destructor removes it if `commit` never came: a killed
+/// process leaves a part of it there.
+///
+/// A symbolic link is followed, also to where nothing is yet, so the file it names is the one made or replaced.
+/// Character devices (`/dev/null`) are written to directly: there is nothing to put in place.
 ///
 /// Used by one thread at a time.
 class OutputFile {
@@ -29,16 +36,22 @@ class OutputFile {
   /// Appends. Throws IoError.
   void write(std::span<const std::byte> data);
 
-  /// Puts the file in its place. Throws IoError; the partial file is then removed as if this had not been called.
+  /// Puts the file in its place. Throws IoError; the unfinished file is then gone as if this had not been called.
   void commit();
 
  private:
+  /// Whether the file system knows such files, and one was made.
+  [[nodiscard]] bool create_unnamed();
   void create_beside();
+  /// Gives the file without a name one, beside its place if there is something in that.
+  void name_it();
 
-  std::string path_;      ///< as the caller wrote it, for errors
-  std::string target_;    ///< links followed
-  std::string partial_;   ///< empty when there is none, or none any more
-  unsigned mode_ = 0666;  ///< the permissions asked for
+  std::string path_;              ///< as the caller wrote it, for errors
+  std::filesystem::path target_;  ///< links followed
+  std::string partial_;           ///< the name beside; empty when there is none, or none any more
+  bool unnamed_ = false;          ///< it has no name yet
+  std::uint64_t removals_ = 0;    ///< of unfinished outputs when it was made
+  unsigned mode_ = 0666;          ///< the permissions asked for
   bool replaces_ = false;
   UniqueFd file_;
 };

@@ -32,6 +32,9 @@ namespace {
 /// Chunks under way beyond this number wait for one another all the same.
 constexpr std::size_t most_slots = 64;
 
+/// Smaller chunks cost more by their number than fewer buffers do.
+constexpr std::size_t least_fitted_chunk = std::size_t{64} << 10;
+
 void check_options(StreamKernel const& kernel, StreamOptions const& options) {
   if (!kernel.work()) detail::throw_empty_handle("kernel");
   if (options.buffers == 0) throw InvalidArgument("buffers", "0", "at least 1");
@@ -71,19 +74,31 @@ std::size_t slot_bytes(detail::ChunkPlan const& plan, std::size_t result_bytes) 
   return checked_add(plan.chunk_bytes, result_bytes, "chunk_bytes");
 }
 
-/// How many slots there may be, the file and the memory limit considered.
-std::size_t slots_for(StreamOptions const& options, Device& device, detail::ChunkRun const& run,
-                      detail::ChunkPlan const& plan, std::uint64_t file_bytes) {
+/// How many slots the options and the file ask for, whatever memory there is.
+std::size_t slots_wanted(StreamOptions const& options, Device& device, detail::ChunkRun const& run,
+                         detail::ChunkPlan const& plan, std::uint64_t file_bytes) {
   auto const chunks = (file_bytes + plan.chunk_bytes - 1) / plan.chunk_bytes;
-  auto slots = static_cast<std::size_t>(std::min<std::uint64_t>({options.buffers, most_slots, chunks}));
+  auto const slots = static_cast<std::size_t>(std::min<std::uint64_t>({options.buffers, most_slots, chunks}));
   // Where nothing is shared, results of their own are a third chunk to a slot (host, device, device): two slots take
   // what three did, so that the bound on resident memory holds.
-  auto const result_bytes = run.result_bytes(plan.chunk_bytes);
-  bool const third_chunk = !plan.reduces && result_bytes != 0 && !device.shares_storage_with_host();
-  if (third_chunk) slots = std::max<std::size_t>(1, slots * 2 / 3);
+  bool const third_chunk =
+      !plan.reduces && run.result_bytes(plan.chunk_bytes) != 0 && !device.shares_storage_with_host();
+  return third_chunk ? std::max<std::size_t>(1, slots * 2 / 3) : slots;
+}
 
-  auto const each = slot_bytes(plan, result_bytes);
+/// Decides how large the chunks are and how many slots there may be, the file and the memory limit considered.
+void divide(detail::ChunkPlan& plan, StreamOptions const& options, Device& device, detail::ChunkRun const& run,
+            std::uint64_t file_bytes, std::size_t element_bytes) {
   auto const limit = std::min(options.memory_limit, device.info().total_bytes);
+  std::size_t slots = 0, result_bytes = 0, each = 0;
+  for (auto most = options.chunk_bytes;; most = most / 2 / element_bytes * element_bytes) {
+    plan.chunk_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(most, file_bytes));
+    slots = slots_wanted(options, device, run, plan, file_bytes);
+    result_bytes = run.result_bytes(plan.chunk_bytes);
+    each = slot_bytes(plan, result_bytes);
+    bool const fewer_would_do = each <= limit && most / 2 < least_fitted_chunk;
+    if (!options.fit_chunk || slots <= limit / each || fewer_would_do || most / 2 < element_bytes) break;
+  }
   if (each > limit) {
     OutOfMemory::Facts facts;
     facts.where = fmt::format("{} device", device.id());
@@ -94,7 +109,7 @@ std::size_t slots_for(StreamOptions const& options, Device& device, detail::Chun
                                format_size(result_bytes));
     throw OutOfMemory(std::move(facts));
   }
-  return std::min(slots, limit / each);
+  plan.slots = std::min(slots, limit / each);
 }
 
 void write_npy_header(detail::OutputFile& output, ElementType element, detail::InputFile const& input) {
@@ -140,13 +155,12 @@ StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& 
   auto const element = element_of(kernel, options, input);
 
   detail::ChunkPlan plan;
-  plan.chunk_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(options.chunk_bytes, input.bytes()));
   // A header of an odd length leaves the elements where no kernel may read them in place; they are copied then.
   plan.mapped = device.reaches_host_memory() && input.data_offset() % element_size(element) == 0;
   plan.reduces = !kernel.maps();
   plan.writes = !options.output.empty();
   auto const run = kernel.work()->start(device, element, plan.mapped);
-  if (input.bytes() != 0) plan.slots = slots_for(options, device, *run, plan, input.bytes());
+  if (input.bytes() != 0) divide(plan, options, device, *run, input.bytes(), element_size(element));
 
   std::optional<detail::OutputFile> output;
   if (plan.writes) {

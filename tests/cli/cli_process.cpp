@@ -5,10 +5,13 @@
 
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -17,6 +20,8 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -43,6 +48,19 @@ std::string contents_of(int memory_file) {
     text.append(piece.data(), static_cast<std::size_t>(count));
   }
   return text;
+}
+
+/// Makes the system call that opens files refuse those without a name, for this process and what it becomes.
+bool refuse_unnamed_files() {
+  constexpr unsigned unnamed = O_TMPFILE & ~O_DIRECTORY;
+  std::array<sock_filter, 6> program{
+      {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_openat, 0, 3),
+       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args) + 2 * sizeof(std::uint64_t)),  // the flags
+       BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, unnamed, 0, 1), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EOPNOTSUPP),
+       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)}};
+  sock_fprog const filter{program.size(), program.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
 }
 
 /// Between fork and exec. Ends with 126 when the surroundings cannot be had, which no test expects.
@@ -75,6 +93,7 @@ std::string contents_of(int memory_file) {
   if (around.ordinary_user && ::geteuid() == 0) {
     must(::setgroups(0, nullptr) == 0 && ::setgid(nobody) == 0 && ::setuid(nobody) == 0);
   }
+  if (around.no_unnamed_files) must(refuse_unnamed_files());
   ::fexecve(program, arguments, environ);
   ::_exit(126);
 }
@@ -131,6 +150,16 @@ std::size_t CliProcess::bytes_read() const {
   std::size_t bytes = 0;
   io >> key >> bytes;
   return bytes;
+}
+
+bool CliProcess::writes_in(std::filesystem::path const& folder) const {
+  std::error_code ended;
+  for (auto const& open : std::filesystem::directory_iterator("/proc/" + std::to_string(id_) + "/fd", ended)) {
+    auto const file = std::filesystem::read_symlink(open.path(), ended).native();
+    bool const unfinished = file.ends_with(" (deleted)") || file.find(".unimem-") != std::string::npos;
+    if (unfinished && file.starts_with(folder.native() + '/')) return true;
+  }
+  return false;
 }
 
 void CliProcess::read_terminal() {

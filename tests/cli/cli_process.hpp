@@ -19,6 +19,7 @@ struct Surroundings {
   bool ordinary_user = false;                                      ///< root becomes nobody
   std::optional<std::size_t> file_size_limit{};                    ///< RLIMIT_FSIZE, bytes
   std::vector<int> ignored_signals{};                              ///< as nohup leaves SIGHUP
+  bool no_unnamed_files = false;                                   ///< O_TMPFILE is refused, as FAT does
   std::filesystem::path standard_output{};                         ///< a file instead of the capture
   bool standard_output_closed = false;
   std::optional<unsigned short> terminal_columns{};  ///< standard error is a terminal this wide
@@ -51,6 +52,9 @@ class CliProcess {
 
   /// Bytes it has got from the system by reading, of files and everything else.
   [[nodiscard]] std::size_t bytes_read() const;
+
+  /// Whether it has an output open in `folder` that is not finished: without a name, or with one that says so.
+  [[nodiscard]] bool writes_in(std::filesystem::path const& folder) const;
 
   /// Waits for the end; kills it, and fails the test, when that takes longer than `most`.
   Outcome wait(std::chrono::seconds most = std::chrono::seconds(120));

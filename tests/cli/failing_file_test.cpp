@@ -1,18 +1,13 @@
 #include "cli/cli_process.hpp"
 #include "cli/sample_data.hpp"
 #include "cli/sandbox.hpp"
+#include "small_disk.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include <sched.h>
-#include <sys/mount.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <csignal>
-#include <cstring>
 #include <fstream>
 
 namespace unimem {
@@ -31,20 +26,14 @@ bool has_mapped(CliProcess const& process, std::string const& name) {
   return false;
 }
 
-bool has_partial(Sandbox const& folder) {
-  for (auto const& entry : fs::directory_iterator(folder.path())) {
-    if (entry.path().filename().native().starts_with("out.bin.unimem-")) return true;
-  }
-  return false;
-}
-
 TEST(FailingFile, ThatShrinksWhileItIsReadIsAnErrorAndLeavesNoOutput) {
   Sandbox const folder;
   auto const input = folder.write_hole("data.bin", 64 << 20);
   // Slow enough that most of the file is still unread when it shrinks.
   CliProcess run(words_of("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=8MB/s"),
                  {.directory = folder.path()});
-  ASSERT_TRUE(reaches(run, [&] { return run.bytes_read() > (2 << 20) && has_partial(folder); })) << run.wait().err;
+  ASSERT_TRUE(reaches(run, [&] { return run.bytes_read() > (2 << 20) && run.writes_in(folder.path()); }))
+      << run.wait().err;
   fs::resize_file(input, 0);
   auto const outcome = run.wait();
   EXPECT_EQ(outcome.exit_code, 1);
@@ -80,7 +69,7 @@ TEST(FailingFile, ThatIsRemovedWhileItIsReadIsStillReadToItsEnd) {
   auto const input = folder.write("data.bin", contents);
   CliProcess run(words_of("run data.bin --kernel affine --output out.bin --chunk 256KiB --device sim:h2d=4MB/s"),
                  {.directory = folder.path()});
-  ASSERT_TRUE(reaches(run, [&] { return has_partial(folder); })) << run.wait().err;
+  ASSERT_TRUE(reaches(run, [&] { return run.writes_in(folder.path()); })) << run.wait().err;
   fs::remove(input);
   EXPECT_EQ(run.wait().exit_code, 0);
   EXPECT_EQ(folder.read("out.bin"), contents);
@@ -92,38 +81,15 @@ TEST(FailingFile, ThatGrowsIsProcessedAsItWas) {
   auto const input = folder.write("data.bin", contents);
   CliProcess run(words_of("run data.bin --kernel affine --output out.bin --chunk 256KiB --device sim:h2d=4MB/s"),
                  {.directory = folder.path()});
-  ASSERT_TRUE(reaches(run, [&] { return has_partial(folder); })) << run.wait().err;
+  ASSERT_TRUE(reaches(run, [&] { return run.writes_in(folder.path()); })) << run.wait().err;
   fs::resize_file(input, contents.size() + 1'000);
   EXPECT_EQ(run.wait().exit_code, 0);
   EXPECT_EQ(folder.read("out.bin"), contents);
 }
 
-/// A disk of one mebibyte, in a mount namespace of the test program's own.
-class SmallDisk {
- public:
-  explicit SmallDisk(fs::path path) : path_(std::move(path)) {
-    fs::create_directory(path_);
-    mounted_ = ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-               ::mount("tmpfs", path_.c_str(), "tmpfs", 0, "size=1m") == 0;
-    if (!mounted_) reason_ = std::strerror(errno);
-  }
-  SmallDisk(SmallDisk const&) = delete;
-  SmallDisk& operator=(SmallDisk const&) = delete;
-  ~SmallDisk() {
-    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
-  }
-  [[nodiscard]] bool mounted() const noexcept { return mounted_; }
-  [[nodiscard]] std::string const& reason() const noexcept { return reason_; }
-
- private:
-  fs::path path_;
-  bool mounted_ = false;
-  std::string reason_;
-};
-
 TEST(FailingFile, OnAFullDiskTheOutputIsRemovedAndAnOlderOneKept) {
   Sandbox const folder;
-  SmallDisk const disk(folder / "small");
+  SmallDisk const disk(folder / "small", 1 << 20);
   if (!disk.mounted()) GTEST_SKIP() << "cannot mount a small disk: " << disk.reason();
   folder.write("data.bin", mixed_bytes(4 << 20, 5));
   folder.write("small/out.bin", "the older output");

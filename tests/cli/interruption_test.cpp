@@ -5,6 +5,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <csignal>
 
 namespace unimem {
@@ -27,13 +30,14 @@ struct Stop {
 
 class Interruption : public ::testing::TestWithParam<Stop> {
  protected:
-  /// Starts `command` in the folder, sends the signal once a partial output is there and `bytes` have been read, and
-  /// asserts the promise: gone, with the signal's exit code, and without leaving anything behind.
-  void expect_stops(std::string const& command, std::size_t bytes) {
+  /// Starts `command` in the folder, sends the signal once an unfinished output is there and `bytes` have been read,
+  /// and asserts the promise: gone, with the signal's exit code, and without leaving anything behind.
+  void expect_stops(std::string const& command, std::size_t bytes, bool no_unnamed_files = false) {
     auto const before = folder_.snapshot();
-    CliProcess run(words_of(command), {.directory = folder_.path()});
-    ASSERT_TRUE(reaches(run, [&] { return run.bytes_read() >= bytes && folder_.snapshot().size() > before.size(); }))
+    CliProcess run(words_of(command), {.directory = folder_.path(), .no_unnamed_files = no_unnamed_files});
+    ASSERT_TRUE(reaches(run, [&] { return run.bytes_read() >= bytes && run.writes_in(folder_.path()); }))
         << run.wait().err;
+    EXPECT_EQ(folder_.snapshot().size(), before.size() + (no_unnamed_files ? 1 : 0));
     auto const sent = Clock::now();
     run.send(GetParam().signal);
     auto const outcome = run.wait();
@@ -52,6 +56,12 @@ TEST_P(Interruption, BetweenChunksStopsWithinASecondAndRemovesThePartialOutput) 
   folder_.write_hole("data.bin", std::size_t{1} << 30);
   folder_.write("out.bin", "the older output");
   expect_stops("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=20MB/s", 4 << 20);
+}
+
+TEST_P(Interruption, RemovesAPartialOutputThatHasAName) {
+  folder_.write_hole("data.bin", std::size_t{1} << 30);
+  folder_.write("out.bin", "the older output");
+  expect_stops("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=20MB/s", 4 << 20, true);
 }
 
 TEST_P(Interruption, OfACopyThatLastsAMinuteStopsWithinASecondToo) {
@@ -85,7 +95,7 @@ TEST(InterruptionByTheTerminal, IsIgnoredByACommandThatWasStartedToIgnoreIt) {
   folder.write("data.bin", contents);
   CliProcess run(words_of("run data.bin --kernel affine --output out.bin --chunk 128KiB --device sim:h2d=4MB/s"),
                  {.directory = folder.path(), .ignored_signals = {SIGHUP, SIGINT}});
-  ASSERT_TRUE(reaches(run, [&] { return folder.snapshot().size() > 1; })) << run.wait().err;
+  ASSERT_TRUE(reaches(run, [&] { return run.writes_in(folder.path()); })) << run.wait().err;
   run.send(SIGHUP);
   run.send(SIGINT);
   EXPECT_EQ(run.wait().exit_code, 0);
@@ -109,7 +119,7 @@ TEST(InterruptionByTheTerminal, SentTwiceIsAsGoodAsOnce) {
   folder.write_hole("data.bin", std::size_t{1} << 30);
   CliProcess run(words_of("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=20MB/s"),
                  {.directory = folder.path()});
-  ASSERT_TRUE(reaches(run, [&] { return folder.snapshot().size() > 1; })) << run.wait().err;
+  ASSERT_TRUE(reaches(run, [&] { return run.writes_in(folder.path()); })) << run.wait().err;
   run.send(SIGINT);
   run.send(SIGTERM);
   run.send(SIGINT);
@@ -117,6 +127,65 @@ TEST(InterruptionByTheTerminal, SentTwiceIsAsGoodAsOnce) {
   EXPECT_THAT(outcome.exit_code, ::testing::AnyOf(130, 143));
   EXPECT_FALSE(outcome.ended_by_signal);
   EXPECT_EQ(folder.snapshot().size(), 1U);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+
+/// Killed, a process cannot clean up.
+class Killed : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int const file = ::open(folder_.path().c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    if (file < 0) GTEST_SKIP() << "the test's file system has no files without names";
+    ::close(file);
+  }
+
+  Sandbox folder_;
+};
+
+TEST_F(Killed, InTheMiddleOfARunLeavesNothingBehind) {
+  folder_.write_hole("data.bin", std::size_t{1} << 30);
+  for (bool const older : {false, true}) {
+    if (older) folder_.write("out.bin", "the older output");
+    auto const before = folder_.snapshot();
+    CliProcess run(words_of("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=20MB/s"),
+                   {.directory = folder_.path()});
+    ASSERT_TRUE(reaches(run, [&] { return run.bytes_read() >= 4 << 20 && run.writes_in(folder_.path()); }))
+        << run.wait().err;
+    run.send(SIGKILL);
+    EXPECT_TRUE(run.wait().ended_by_signal);
+    EXPECT_TRUE(folder_.snapshot() == before) << (older ? "with" : "without") << " an older output";
+  }
+}
+
+/// From the first byte read until after the end, the moments are where the runs happen to be.
+TEST_F(Killed, AtAnyMomentTheOutputIsWholeOrNotThere) {
+  auto const contents = mixed_bytes(512 << 10, 18), old = mixed_bytes(1 << 10, 19);
+  folder_.write("data.bin", contents);
+  auto const command = words_of("run data.bin --kernel affine --output out.bin --chunk 16KiB --device sim");
+  std::size_t before_the_end = 0, whole = 0;
+  for (int attempt = 0; attempt < 48; ++attempt) {
+    bool const replaces = attempt % 2 != 0;
+    std::filesystem::remove(folder_ / "out.bin");
+    if (replaces) folder_.write("out.bin", old);
+    CliProcess run(command, {.directory = folder_.path()});
+    static_cast<void>(reaches(run, [&] { return run.writes_in(folder_.path()); }));
+    auto const until = run.bytes_read() + contents.size() * static_cast<std::size_t>(attempt) / 32;
+    static_cast<void>(reaches(run, [&] { return run.bytes_read() >= until; }));
+    if (run.running()) run.send(SIGKILL);
+    before_the_end += run.wait().ended_by_signal ? 1 : 0;
+    for (auto const& [name, bytes] : folder_.snapshot()) {
+      if (name == "data.bin") continue;
+      bool const is_new = bytes == contents;
+      whole += name == "out.bin" && is_new ? 1 : 0;
+      // Replacing takes two steps, between which the new one is beside the old one.
+      EXPECT_TRUE(is_new || (name == "out.bin" && replaces && bytes == old)) << name << " in attempt " << attempt;
+      if (name != "out.bin") std::filesystem::remove(folder_ / name);
+    }
+    EXPECT_TRUE(!replaces || std::filesystem::exists(folder_ / "out.bin"));
+  }
+  EXPECT_GT(before_the_end, 0U);
+  EXPECT_GT(whole, 0U);
 }
 
 }  // namespace

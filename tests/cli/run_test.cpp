@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <tuple>
 
 namespace unimem {
 namespace {
@@ -84,8 +85,8 @@ TEST_P(Run, HistogramEqualsAnIndependentCountAndAccountsForEveryByte) {
   folder_.write("data.bin", contents);
   auto const json = json_of("run data.bin --kernel histogram --chunk 100KB");
   EXPECT_THAT(keys_of(json),
-              ElementsAre("kernel", "device", "bytes", "chunks", "seconds", "gigabytes_per_second", "result",
-                          "host_to_device_bytes", "device_to_host_bytes", "peak_device_bytes", "pool"));
+              ElementsAre("kernel", "device", "bytes", "chunks", "chunk_bytes", "seconds", "gigabytes_per_second",
+                          "result", "host_to_device_bytes", "device_to_host_bytes", "peak_device_bytes", "pool"));
   EXPECT_EQ(json["kernel"], "histogram");
   EXPECT_THAT(json["device"].get<std::string>(), ::testing::StartsWith(id()));
   EXPECT_EQ(json["bytes"], contents.size());
@@ -260,6 +261,44 @@ TEST_P(Run, DeviceMemoryStaysBelowTheLimitWithFewerBuffersWhenItMust) {
     EXPECT_LE(json["peak_device_bytes"].get<int>(), most);
     expect_moved(json, contents.size(), 0);
   }
+}
+
+TEST_P(Run, WithoutAChunkOneIsChosenThatFitsTheLimit) {
+  auto const contents = mixed_bytes(3'000'000, 17);
+  folder_.write("data.bin", contents);
+  auto const counts = Json(counted(contents));
+  for (auto const& [limit, most, chunk] :
+       {std::tuple{"64MiB", 64 << 20, 3'000'000}, std::tuple{"2MiB", 2 << 20, 512 << 10},
+        std::tuple{"512KiB", 512 << 10, 128 << 10}}) {
+    auto const json = json_of(std::string("run data.bin --kernel histogram --memory-limit ") + limit);
+    EXPECT_EQ(json["result"]["histogram"], counts) << limit;
+    EXPECT_EQ(json["chunk_bytes"], chunk) << limit;
+    EXPECT_EQ(json["chunks"],
+              (contents.size() + json["chunk_bytes"].get<std::size_t>() - 1) / json["chunk_bytes"].get<std::size_t>());
+    EXPECT_LE(json["peak_device_bytes"].get<int>(), most);
+    expect_moved(json, contents.size(), 0);
+  }
+  auto const text = run_cli(words_of("run data.bin --kernel histogram --memory-limit 2MiB --device " + device()),
+                            {.directory = folder_.path()});
+  EXPECT_THAT(text.out, HasSubstr("in 6 chunks of 512 KiB\n")) << text.err;
+  auto const set =
+      run_cli(words_of("run data.bin --kernel histogram --memory-limit 64MiB --chunk 65MiB --device " + device()),
+              {.directory = folder_.path()});
+  EXPECT_EQ(set.exit_code, 0) << "of a small file a chunk is as small: " << set.err;
+}
+
+TEST_P(Run, AFileBeyondTheLimitIsStreamedWithoutAChunkAsWell) {
+  folder_.write_hole("data.bin", std::size_t{100} << 20);
+  auto const json = json_of("run data.bin --kernel histogram --memory-limit 64MiB");
+  EXPECT_EQ(json["result"]["histogram"][0], std::size_t{100} << 20);
+  EXPECT_EQ(json["chunk_bytes"], 16 << 20);
+  EXPECT_LE(json["peak_device_bytes"].get<int>(), 64 << 20);
+  expect_moved(json, std::size_t{100} << 20, 0);
+  auto const set =
+      run_cli(words_of("run data.bin --kernel histogram --memory-limit 64MiB --chunk 65MiB --device " + device()),
+              {.directory = folder_.path()});
+  EXPECT_EQ(set.exit_code, 1) << "a chunk that was asked for does not shrink";
+  EXPECT_THAT(set.err, HasSubstr("the limit is below one chunk"));
 }
 
 TEST_P(Run, ResidentMemoryIsBoundedByTheBuffersWhateverTheSizeOfTheFile) {

@@ -52,6 +52,11 @@ TEST(Version, IsTextOrOneJsonObject) {
   auto const version = nlohmann::json::parse(json.out)["version"].get<std::string>();
   EXPECT_THAT(text.out, StartsWith("unimem " + version + "\n"));
   EXPECT_EQ(run_cli({"--version"}).out, "unimem " + version + "\n");
+  for (auto const& command : {"--json --version", "--version --json"}) {
+    auto const flags = run_cli(words_of(command));
+    EXPECT_EQ(flags.exit_code, 0) << flags.err;
+    EXPECT_EQ(flags.out, json.out) << command;
+  }
 }
 
 TEST(Devices, AreOneJsonObjectOnOneLineWithTheCpuFirst) {

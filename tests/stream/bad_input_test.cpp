@@ -49,7 +49,8 @@ TEST_F(BadInput, FilesThatCannotBeRead) {
   ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
   auto const pipe = failure<IoError>(folder / "pipe", histogram());
   EXPECT_EQ(pipe.code, ESPIPE);
-  EXPECT_THAT(pipe.what(), HasSubstr("not a regular file"));
+  EXPECT_THAT(pipe.what(), HasSubstr("not a regular file but a pipe"));
+  EXPECT_THAT(pipe.what(), HasSubstr("cat > FILE"));
   EXPECT_EQ(failure<IoError>("/dev/zero", histogram()).code, ESPIPE);
 }
 

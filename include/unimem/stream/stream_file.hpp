@@ -26,6 +26,11 @@ struct StreamOptions {
   /// Bytes of a chunk; a multiple of the element's size. A file smaller than this is one chunk of its own size.
   std::size_t chunk_bytes = std::size_t{64} << 20;
 
+  /// Whether `chunk_bytes` is only the most: halved until all buffers fit into the memory limit and the device, down to
+  /// 64 KiB, and below that until one does. `StreamResult::chunk_bytes` tells what it came to. Else a chunk is never
+  /// made smaller.
+  bool fit_chunk = false;
+
   /// Chunks under way at once, at least 1. Three let reading, computing and writing overlap. Fewer are used when the
   /// memory limit or the file is too small for them, two thirds where each also needs an output on a device with memory
   /// of its own (a mapping kernel of one's own there), and never more than 64.
@@ -45,9 +50,9 @@ struct StreamOptions {
   /// calling thread, never twice at once. What it throws ends the stream and is rethrown.
   std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress{};
 
-  /// Bound on the device memory in use at any moment, bytes. Too small for all buffers uses fewer; too small for one
-  /// chunk and its results is an OutOfMemory. Windows of a mapped file take no device memory, yet a limit below one is
-  /// refused all the same. Default: none but the device's own capacity.
+  /// Bound on the device memory in use at any moment, bytes. Too small for all buffers uses fewer (smaller chunks with
+  /// `fit_chunk`); too small for one chunk and its results is an OutOfMemory. Windows of a mapped file take no device
+  /// memory, yet a limit below one is refused all the same. Default: none but the device's own capacity.
   std::size_t memory_limit = std::numeric_limits<std::size_t>::max();
 
   /// Asking it to stop ends the stream with StreamCancelled. The default token never does.
@@ -122,9 +127,10 @@ struct StreamResult {
 /// shares the host's memory the file is mapped and nothing is copied. Returns when everything is done. Resident memory
 /// grows by at most 2 · buffers · chunk whatever the file's size.
 ///
-/// The file's size is taken when it is opened: bytes appended later are not looked at. The output is written beside its
-/// final place and renamed at the end; whatever goes wrong, no part of it stays behind and an older file of that name
-/// is untouched.
+/// The file's size is taken when it is opened: bytes appended later are not looked at. The output has no name until it
+/// is whole; whatever goes wrong, no part of it stays behind and an older file of that name is untouched, also if the
+/// process is killed. On file systems without such files (FAT, some network and overlay ones) it has a name beside its
+/// final place meanwhile, and a process that is killed leaves that.
 ///
 /// Throws IoError for a file that is missing, unreadable, a directory, not a regular file, one whose size the system
 /// does not know (as under /proc), not a multiple of the element, a malformed or unsupported `.npy`, of another element
