@@ -98,7 +98,10 @@ void look_out_on_host(BufferCore& core, ByteRange range, Intent intent) {
   // Where pages tell what is written, a copy to the host is waited for with the buffer locked.
   bool const copies = intent != Intent::write && unlocked([&] { return core.tracking() != Tracking::pages; });
   if (copies && !core.host_ready(intent)) {
-    wait_for_end(unlocked([&] { return core.is_allocated() ? core.fetch(range) : Event{}; }));
+    try {
+      wait_for_end(unlocked([&] { return core.is_allocated() ? core.fetch(range) : Event{}; }));
+    } catch (OutOfMemory const&) {  // NOLINT(bugprone-empty-catch): the access says so itself, or can do without
+    }
   }
 }
 

@@ -103,6 +103,8 @@ struct Record<GlobalMemoryStatistics> {
                                      Field{"spilled_bytes", &S::spilled_bytes},
                                      Field{"restores", &S::restores},
                                      Field{"restored_bytes", &S::restored_bytes},
+                                     Field{"direct_reads", &S::direct_reads},
+                                     Field{"direct_read_bytes", &S::direct_read_bytes},
                                      Field{"spill_files", &S::spill_files},
                                      Field{"spill_file_bytes", &S::spill_file_bytes},
                                      Field{"cache_trims", &S::cache_trims},

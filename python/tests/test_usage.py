@@ -380,7 +380,16 @@ def test_host_memory_goes_to_files_where_a_directory_is_named_and_comes_back(dis
 
     kept = [buffers[0].host, buffers[1].host]  # somebody has the address
     with pytest.raises(unimem.OutOfMemory):
-        buffers[2].to_numpy()
+        _ = buffers[2].host
+    before = manager.statistics
+    assert (buffers[2].to_numpy() == 2).all() and (buffers[3].to_numpy() == 3).all()  # straight from the files
+    part = np.zeros(10, np.uint32)
+    buffers[2].slice(100, 10).copy_to(part)
+    assert (part == 2).all()
+    statistics = manager.statistics
+    assert (statistics.direct_reads, statistics.direct_read_bytes) == (3, (2 << 20) + 40)
+    assert (statistics.restores, statistics.spill_files) == (before.restores, before.spill_files)
+    assert json.loads(statistics.to_json())["direct_reads"] == 3
     assert (kept[0][0], kept[1][0]) == (0, 1)
     with pytest.raises(OSError, match="nowhere"):
         MemoryManager(spill_directory=tmp_path / "nowhere")

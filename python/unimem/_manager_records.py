@@ -117,6 +117,8 @@ class GlobalMemoryStatistics(Record):
     spilled_bytes: int
     restores: int
     restored_bytes: int
+    direct_reads: int
+    direct_read_bytes: int
     spill_files: int
     spill_file_bytes: int
     cache_trims: int

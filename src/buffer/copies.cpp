@@ -131,7 +131,14 @@ void BufferCore::write(std::size_t offset, std::span<const std::byte> data) {
 }
 
 void BufferCore::read(std::size_t offset, std::span<std::byte> data) {
-  auto const use = use_host({offset, offset + data.size()}, Intent::read);
+  ByteRange const range{offset, offset + data.size()};
+  HostUse use;
+  try {
+    use = use_host(range, Intent::read);
+  } catch (OutOfMemory const&) {
+    if (!read_directly(range, data)) throw;
+    return;
+  }
   auto const* const base = static_cast<std::byte const*>(use.address);
   if (!data.empty()) std::memmove(data.data(), base + offset, data.size());
 }
@@ -162,7 +169,14 @@ Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> dat
 Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
   Guard inside(*this);
-  auto const arrived = inside->fetch(range);
+  Event arrived;
+  try {
+    arrived = inside->fetch(range);
+  } catch (OutOfMemory const&) {
+    inside.unlock();
+    if (!read_directly(range, data)) throw;
+    return {};
+  }
   if (range.empty()) return {};
   auto const own = inside->in_own_host_memory(data.data(), data.size());
   if (!own.empty() && inside->host_writes) {

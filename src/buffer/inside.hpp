@@ -272,6 +272,9 @@ struct BufferCore::Inside {
   /// When `range` at `place` will have arrived.
   [[nodiscard]] Event arrival(Place place, ByteRange range, Queue& queue);
 
+  /// Starts copying `part`, which is valid at that device's place, to memory that is no buffer's.
+  Event download_directly(Place place, ByteRange part, std::byte* to);
+
   /// Lets `submit` queue work that overwrites all of `range` on the host, behind what it conflicts with.
   Event overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit);
 

@@ -13,6 +13,7 @@
 
 #include <array>
 #include <cstddef>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
@@ -145,10 +146,16 @@ void Storage::go_away(SpilledBytes spilled) noexcept {
 }
 
 void Storage::come_back(Allocation allocation, DeviceMemory part, bool wanted) {
-  if (wanted) spilled_.read_into({static_cast<std::byte*>(detail::host_address(part)), spilled_.size()});
+  if (wanted) spilled_.restore({static_cast<std::byte*>(detail::host_address(part)), spilled_.size()});
   spilled_ = {};
   allocation_ = std::move(allocation);
   memory_ = by_address_ = part;
+}
+
+void Storage::read_into(std::span<std::byte> target, std::size_t offset) {
+  if (away()) return spilled_.read_into(target, offset);
+  wait_to_read({offset, offset + target.size()});
+  std::memcpy(target.data(), static_cast<std::byte const*>(host_address()) + offset, target.size());
 }
 
 /// One event for all work here: a block takes one ticket.

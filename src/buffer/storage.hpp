@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -82,6 +83,8 @@ class Storage {
   /// Takes new memory, of which `part` is used, and reads the bytes back if they are `wanted`. Throws IoError, and is
   /// still away.
   void come_back(Allocation allocation, DeviceMemory part, bool wanted);
+  /// Copies bytes from `offset` on, wherever they are, to memory of `target`'s size. Throws IoError.
+  void read_into(std::span<std::byte> target, std::size_t offset);
   /// The host has been given an address that it may keep, and write through if it is `for_writing`.
   void expose(bool for_writing) noexcept {
     exposed_ = true;

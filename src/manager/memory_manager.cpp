@@ -126,6 +126,8 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
     sum.spilled_bytes = counts.spilled_bytes;
     sum.restores = counts.restores;
     sum.restored_bytes = counts.restored_bytes;
+    sum.direct_reads = counts.direct_reads;
+    sum.direct_read_bytes = counts.direct_read_bytes;
     sum.spill_files = counts.files;
     sum.spill_file_bytes = counts.file_bytes;
   }

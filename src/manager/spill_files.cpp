@@ -44,17 +44,28 @@ SpilledBytes::~SpilledBytes() {
   files_->file_bytes_.fetch_sub(bytes_, std::memory_order_relaxed);
 }
 
-void SpilledBytes::read_into(std::span<std::byte> target) const {
+void SpilledBytes::read(std::span<std::byte> target, std::size_t offset) const {
   std::size_t done = 0;
   while (done < target.size()) {
-    auto const count = ::pread(file_.get(), target.data() + done, target.size() - done, static_cast<off_t>(done));
+    auto const count =
+        ::pread(file_.get(), target.data() + done, target.size() - done, static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw IoError(files_->directory_, errno, "reading what was spilled there");
     if (count == 0) throw IoError(files_->directory_, EIO, "reading what was spilled there, which has become shorter");
     done += static_cast<std::size_t>(count);
   }
+}
+
+void SpilledBytes::restore(std::span<std::byte> target) const {
+  read(target, 0);
   files_->restores_.fetch_add(1, std::memory_order_relaxed);
-  files_->restored_bytes_.fetch_add(done, std::memory_order_relaxed);
+  files_->restored_bytes_.fetch_add(target.size(), std::memory_order_relaxed);
+}
+
+void SpilledBytes::read_into(std::span<std::byte> target, std::size_t offset) const {
+  read(target, offset);
+  files_->direct_reads_.fetch_add(1, std::memory_order_relaxed);
+  files_->direct_read_bytes_.fetch_add(target.size(), std::memory_order_relaxed);
 }
 
 SpillFiles::SpillFiles(std::string const& directory, std::size_t min_bytes)
@@ -97,7 +108,8 @@ SpilledBytes SpillFiles::keep(std::span<const std::byte> bytes) {
 SpillFiles::Counts SpillFiles::counts() const noexcept {
   constexpr auto relaxed = std::memory_order_relaxed;
   return {spills_.load(relaxed),         spilled_bytes_.load(relaxed), restores_.load(relaxed),
-          restored_bytes_.load(relaxed), files_.load(relaxed),         file_bytes_.load(relaxed)};
+          restored_bytes_.load(relaxed), direct_reads_.load(relaxed),  direct_read_bytes_.load(relaxed),
+          files_.load(relaxed),          file_bytes_.load(relaxed)};
 }
 
 }  // namespace unimem::detail

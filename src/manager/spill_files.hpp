@@ -25,10 +25,14 @@ class SpilledBytes {
 
   [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
 
-  /// Reads all of them into `target`, which is as large. Throws IoError; they are still there then.
-  void read_into(std::span<std::byte> target) const;
+  /// Reads all of them back into `target`, which is as large. Throws IoError; they are still there then.
+  void restore(std::span<std::byte> target) const;
+  /// Reads those from `offset` on that fill `target`, for who does without memory for all of them. Throws IoError.
+  void read_into(std::span<std::byte> target, std::size_t offset) const;
 
  private:
+  void read(std::span<std::byte> target, std::size_t offset) const;
+
   std::shared_ptr<SpillFiles> files_;
   UniqueFd file_;
   std::size_t bytes_ = 0;
@@ -47,6 +51,8 @@ class SpillFiles : public std::enable_shared_from_this<SpillFiles> {
     std::size_t spilled_bytes = 0;
     std::uint64_t restores = 0;
     std::size_t restored_bytes = 0;
+    std::uint64_t direct_reads = 0;
+    std::size_t direct_read_bytes = 0;
     std::size_t files = 0;  ///< there are now
     std::size_t file_bytes = 0;
   };
@@ -74,6 +80,8 @@ class SpillFiles : public std::enable_shared_from_this<SpillFiles> {
   std::atomic<std::size_t> spilled_bytes_{0};
   std::atomic<std::uint64_t> restores_{0};
   std::atomic<std::size_t> restored_bytes_{0};
+  std::atomic<std::uint64_t> direct_reads_{0};
+  std::atomic<std::size_t> direct_read_bytes_{0};
   std::atomic<std::size_t> files_{0};
   std::atomic<std::size_t> file_bytes_{0};
 };

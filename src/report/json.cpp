@@ -134,6 +134,8 @@ Json statistics_json(GlobalMemoryStatistics const& statistics) {
   json["spilled_bytes"] = statistics.spilled_bytes;
   json["restores"] = statistics.restores;
   json["restored_bytes"] = statistics.restored_bytes;
+  json["direct_reads"] = statistics.direct_reads;
+  json["direct_read_bytes"] = statistics.direct_read_bytes;
   json["spill_files"] = statistics.spill_files;
   json["spill_file_bytes"] = statistics.spill_file_bytes;
   json["cache_trims"] = statistics.cache_trims;

@@ -121,6 +121,8 @@ void expose(Exposition& to, GlobalMemoryStatistics const& statistics) {
   to.count("spilled_bytes", "Bytes written to files", statistics.spilled_bytes);
   to.count("restores", "Copies read from files", statistics.restores);
   to.count("restored_bytes", "Bytes read from files", statistics.restored_bytes);
+  to.count("direct_reads", "Reads from files to memory of the caller's", statistics.direct_reads);
+  to.count("direct_read_bytes", "Bytes read from files to memory of the caller's", statistics.direct_read_bytes);
   to.gauge("spill_files", "Copies that are in files", static_cast<double>(statistics.spill_files));
   to.bytes("spill_file", "Copies that are in files", statistics.spill_file_bytes);
   to.count("cache_trims", "Times other pools' caches made room", statistics.cache_trims);

@@ -118,6 +118,7 @@ std::string events_text(GlobalMemoryStatistics const& statistics) {
   count("failed_host_reclaims", statistics.failed_host_reclaims);
   add("spills", with_bytes(statistics.spills, statistics.spilled_bytes));
   add("restores", with_bytes(statistics.restores, statistics.restored_bytes));
+  add("direct_reads", with_bytes(statistics.direct_reads, statistics.direct_read_bytes));
   add("spill_files", with_bytes(statistics.spill_files, statistics.spill_file_bytes));
   count("cache_trims", statistics.cache_trims);
   count("defragmentations", statistics.defragmentations);

@@ -23,6 +23,8 @@ inline GlobalMemoryStatistics every_number() {
   statistics.spilled_bytes = 113;
   statistics.restores = 114;
   statistics.restored_bytes = 115;
+  statistics.direct_reads = 127;
+  statistics.direct_read_bytes = 128;
   statistics.spill_files = 116;
   statistics.spill_file_bytes = 117;
   statistics.cache_trims = 118;

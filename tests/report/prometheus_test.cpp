@@ -78,6 +78,8 @@ TEST(Prometheus, HasEveryNumberByItsNameWithTypeAndHelp) {
       {"unimem_spilled_bytes_total", 113},
       {"unimem_restores_total", 114},
       {"unimem_restored_bytes_total", 115},
+      {"unimem_direct_reads_total", 127},
+      {"unimem_direct_read_bytes_total", 128},
       {"unimem_spill_files", 116},
       {"unimem_spill_file_bytes", 117},
       {"unimem_cache_trims_total", 118},
@@ -130,8 +132,8 @@ TEST(Prometheus, OfEachFamilyTypeAndHelpAreSaidOnceBeforeItsNumbers) {
       ++numbers;
     }
   }
-  EXPECT_EQ(families, 26U + 14U);
-  EXPECT_EQ(numbers, 26U + 2 * 14U);
+  EXPECT_EQ(families, 28U + 14U);
+  EXPECT_EQ(numbers, 28U + 2 * 14U);
 }
 
 /// What `counts_from(first)` is to be exposed as.

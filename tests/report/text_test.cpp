@@ -150,6 +150,8 @@ TEST(Text, StatisticsNameWhatHappenedAndNothingElse) {
   statistics.spilled_bytes = 3'072;
   statistics.restores = 25;
   statistics.restored_bytes = 4'096;
+  statistics.direct_reads = 26;
+  statistics.direct_read_bytes = 1'024;
   statistics.spill_files = 27;
   statistics.spill_file_bytes = 5'120;
   statistics.cache_trims = 12;
@@ -167,6 +169,7 @@ TEST(Text, StatisticsNameWhatHappenedAndNothingElse) {
                                      "failed_host_reclaims   21\n"
                                      "spills                 23, 3 KiB\n"
                                      "restores               25, 4 KiB\n"
+                                     "direct_reads           26, 1 KiB\n"
                                      "spill_files            27, 5 KiB\n"
                                      "cache_trims            12\n"
                                      "defragmentations       29\n"

@@ -198,8 +198,10 @@ class UNIMEM_API BufferCore final : public Resident {
   /// waiting for it; else the host.
   void fill(ByteRange range, std::span<const std::byte> pattern);
   void write(std::size_t offset, std::span<const std::byte> data);
+  /// Where no host memory is to be had, spilled bytes come straight from their file and a device's from the device, and
+  /// nothing about the buffer changes.
   void read(std::size_t offset, std::span<std::byte> data);
-  /// The same without waiting: `data` must stay until the event is done.
+  /// The same without waiting, except for want of host memory: `data` must stay until the event is done.
   Event fill_async(ByteRange range, std::span<const std::byte> pattern);
   Event write_async(std::size_t offset, std::span<const std::byte> data);
   Event read_async(std::size_t offset, std::span<std::byte> data);
@@ -291,11 +293,11 @@ class UNIMEM_API BufferCore final : public Resident {
   // Operations that may take device memory, without waiting for others that are in their way.
   static Event use_once(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit);
   static void announce(Device& device, std::span<BufferCore* const> buffers);
-  static Event copy_once(BufferWindow from, BufferWindow to);
-  [[nodiscard]] DeviceLease lease_once(Device& device, Queue* queue, ByteRange range, Intent intent);
   /// In the handler of `refused`: throws it on, with which of the operands has a copy on the device that needs more
   /// memory than is used of it, if one has.
   [[noreturn]] static void refuse_copies(OutOfMemory const& refused, Device& device, std::span<const Operand> operands);
+  static Event copy_once(BufferWindow from, BufferWindow to);
+  [[nodiscard]] DeviceLease lease_once(Device& device, Queue* queue, ByteRange range, Intent intent);
   [[nodiscard]] DeviceLease capture_once(Queue& queue, ByteRange range, std::span<const ByteRange> current,
                                          bool begins);
   Event prefetch_once(Device& device, Queue* queue, ByteRange range);
@@ -309,6 +311,9 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] HostUse use_host(ByteRange range, Intent intent);
   /// With `hold`, which is filled, the address is not given away.
   void* host_slow(ByteRange range, Intent intent, DeviceLease* hold = nullptr);
+  /// What `read` does where there is no host memory for the buffer. False, with nothing done, where it cannot: the
+  /// bytes are nowhere, or on a device in the middle of work.
+  [[nodiscard]] bool read_directly(ByteRange range, std::span<std::byte> target);
   /// In the middle of work of the host's: waits, without the lock, for what such an access would wait for with it.
   /// Throws UnsupportedOperation where that would never end.
   void await_in_work(ByteRange range, Intent intent);

@@ -89,15 +89,18 @@ struct GlobalMemoryStatistics {
   std::size_t spilled_bytes = 0;       ///< that were written to files
   std::uint64_t restores = 0;          ///< copies read from files, when they were needed again
   std::size_t restored_bytes = 0;      ///< that were read from files
+  std::uint64_t direct_reads = 0;      ///< times bytes were read from a file to the caller's memory, which stay there
+  std::size_t direct_read_bytes = 0;   ///< that were read so, since the host had no memory for their copies
   std::size_t spill_files = 0;         ///< copies that are in files now
   std::size_t spill_file_bytes = 0;    ///< that are in files now
   std::uint64_t cache_trims = 0;       ///< times other pools' caches made room
   std::uint64_t defragmentations = 0;  ///< times blocks in use were moved together to make room
   std::uint64_t waits = 0;             ///< times an operation was begun again after others that were in its way
-  std::uint64_t refusals = 0;          ///< requests that nothing of all that helped: each OutOfMemory once
-  std::uint64_t refused_pinnings = 0;  ///< times ordinary host memory served since none could be locked
-  std::uint64_t missing_unified = 0;   ///< times something else served since the device has no unified memory
-  std::uint64_t pressure_calls = 0;    ///< of callbacks for memory pressure
+  std::uint64_t refusals =
+      0;  ///< requests that nothing of all that helped: each OutOfMemory once, and each direct read
+  std::uint64_t refused_pinnings = 0;       ///< times ordinary host memory served since none could be locked
+  std::uint64_t missing_unified = 0;        ///< times something else served since the device has no unified memory
+  std::uint64_t pressure_calls = 0;         ///< of callbacks for memory pressure
   std::uint64_t failed_pressure_calls = 0;  ///< of these, that threw
   std::uint64_t merged_crossings = 0;       ///< that were told with others, behind a callback that was stuck
   std::vector<PoolUsage> pools;
