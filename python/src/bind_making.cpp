@@ -64,16 +64,15 @@ void make_like(Window* self, Window const& other) {
 
 /// Over the memory of an array, which is C-contiguous and writable (checked in Python) and stays until the last use of
 /// it.
-void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* device, int tracking,
-                std::string name) {
+void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* device, int location, int tracking,
+                bool strict, std::string name, int priority) {
   auto* const source = reinterpret_cast<PyArrayObject*>(array.ptr());
   std::vector<std::size_t> shape;
   shape.reserve(static_cast<std::size_t>(PyArray_NDIM(source)));
   for (int i = 0; i < PyArray_NDIM(source); ++i) shape.push_back(static_cast<std::size_t>(PyArray_DIM(source, i)));
   auto* const data = PyArray_DATA(source);
   auto const bytes = static_cast<std::size_t>(PyArray_NBYTES(source));
-  auto options =
-      options_of(manager, device, static_cast<int>(Location::host), tracking, false, false, std::move(name), 0);
+  auto options = options_of(manager, device, location, tracking, false, strict, std::move(name), priority);
   nb::object dtype = nb::borrow(reinterpret_cast<PyObject*>(PyArray_DESCR(source)));
   if (bytes == 0) {  // no memory to wrap, and nothing that would ever let go of the array
     auto empty = unlocked([&] { return BufferCore::make(0, std::move(options)); });
@@ -122,7 +121,7 @@ void bind_making(nb::class_<Window>& window) {
            nb::arg("name"), nb::arg("priority"))
       .def("__init__", &make_like, nb::arg("like"))
       .def("__init__", &wrap_array, nb::arg("array"), nb::arg("manager").none(), nb::arg("device").none(),
-           nb::arg("tracking"), nb::arg("name"))
+           nb::arg("location"), nb::arg("tracking"), nb::arg("strict"), nb::arg("name"), nb::arg("priority"))
       .def("__init__", &allocate_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager"),
            nb::arg("device").none(), nb::arg("location"), nb::arg("placement"), nb::arg("access"), nb::arg("name"))
       .def_prop_ro(

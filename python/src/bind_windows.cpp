@@ -314,7 +314,7 @@ void bind_elements(nb::class_<Window>& window) {
              auto const core = self.live();
              auto const& o = core->options();
              return nb::make_tuple(static_cast<int>(o.tracking), o.pinned, o.strict, o.priority,
-                                   static_cast<int>(o.location));
+                                   static_cast<int>(o.location), nb::cast(o.device, nb::rv_policy::reference));
            })
       .def("_statistics", &statistics_of)
       .def("_migrations", [](Window const& self) {

@@ -221,6 +221,15 @@ void bind_device_arrays(nb::module_& m) {
       .def("copy_from", &DeviceArray::upload, nb::arg("data"),
            nb::sig("def copy_from(self, data: numpy.typing.ArrayLike) -> None"),
            "Overwrites the device's memory with an array of this shape, cast by NumPy's 'same_kind'.")
+      .def(
+          "__array__",
+          [](DeviceArray const& self, nb::args const& /*unused*/, nb::kwargs const& /*unused*/) {
+            throw UnsupportedOperation("numpy.asarray of a DeviceArray", std::string(self.device().id()),
+                                       "the elements are in the device's memory: copy them with .to_numpy(), or ask "
+                                       "the buffer for .host");
+          },
+          nb::sig("def __array__(self, *args: object, **kwargs: object) -> numpy.ndarray"),
+          "UnsupportedOperation: NumPy would look at the device's memory as if it were the host's.")
       .def("__dlpack_device__", &DeviceArray::dlpack_device)
       .def("__dlpack__", &dlpack_capsule)
       .def_prop_ro("__cuda_array_interface__", &DeviceArray::cuda_interface);

@@ -38,7 +38,14 @@ def told(manager: unimem.MemoryManager) -> str:
     return decision.why() + manager.statistics.to_json()
 
 
+def summed(buffer: UnifiedBuffer) -> float:
+    buffer += 1
+    larger: np.ndarray[Any, Any] = np.add(buffer, 1)
+    return float((buffer + larger).sum()) + float(buffer.sum()) + float(np.sum(buffer.T))
+
+
 if __name__ == "__main__":
+    assert summed(UnifiedBuffer(2).fill(0)) == 10.0
     assert doubled([1.0, 2.0]) == 6.0
     assert lent(get_memory_pool(), (2, 3)) == 6
     assert told(unimem.MemoryManager())

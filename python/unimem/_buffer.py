@@ -18,9 +18,8 @@ from ._errors import UnsupportedOperation, invalid
 from ._host import HostArray
 from ._manager import MemoryManager, native
 from ._manager_records import PlacementDecision
+from ._pickles import lies_in_a_buffer
 from ._unimem import Device, DeviceArray
-
-_TRACKING = list(Tracking)
 
 # DLPack's numbers. The host reaches pinned and managed memory, too.
 _HOST_KINDS = (1, 3, 11, 13)
@@ -74,26 +73,41 @@ class UnifiedBuffer(Elements):
         cls,
         array: np.ndarray,
         *,
+        copy: bool = False,
         device: Device | str | None = None,
         tracking: Tracking = Tracking.ACCESS,
         name: str = "",
         manager: MemoryManager | None = None,
     ) -> UnifiedBuffer:
-        """A buffer over the memory of an array, without a copy; its contents are current, and the array stays alive with it.
+        """A buffer over the memory of an array, without a copy; its contents are current, and the array stays alive with it. With ``copy=True``
+        over a copy of its own, also of what is read-only or strided.
 
         What is written through `array` itself is not noticed, as through any pointer. InvalidArgument unless it is writable,
         C-contiguous, aligned and of plain bytes; UnsupportedOperation for `Tracking.PAGES`: its pages may hold other things, too."""
         if not isinstance(array, np.ndarray):
             raise invalid("array", type(array).__name__, "a numpy.ndarray")
+        if flag_of("copy", copy):
+            buffer = cls.__new__(cls)
+            UnifiedBuffer.__init__(buffer, array.shape, array.dtype, device=device, tracking=tracking, name=name, manager=manager)
+            buffer.allocate(True, False).copy_from(array)
+            return buffer
+        return cls._over(array, device, tracking, name, manager, "or copied with copy=True")
+
+    @classmethod
+    def _over(
+        cls, array: np.ndarray, device: Device | str | None, tracking: Tracking, name: str, manager: MemoryManager | None, otherwise: str
+    ) -> UnifiedBuffer:
         dtype_of(array.dtype)
         for flag, said in (("writeable", "read-only"), ("c_contiguous", "not C-contiguous"), ("aligned", "not aligned")):
             if not getattr(array.flags, flag):
-                raise invalid("array", said, "writable, C-contiguous and aligned")
-        if isinstance(array, HostArray) and array._hold is not None:
-            raise invalid("array", "the host side of another buffer", "memory that no buffer looks after: slice the buffer")
+                raise invalid("array", said, f"writable, C-contiguous and aligned, {otherwise}")
+        if lies_in_a_buffer(array):
+            raise invalid("array", "the host side of another buffer", f"memory that no buffer looks after: slice the buffer; {otherwise}")
         buffer = cls.__new__(cls)
-        watched = number_in(Tracking, "tracking", tracking)
-        _unimem.Window.__init__(buffer, array.view(np.ndarray), native(manager), chosen(device), watched, text_of("name", name))
+        _unimem.Window.__init__(
+            buffer, array.view(np.ndarray), native(manager), chosen(device), number_in(Location, "location", Location.HOST),
+            number_in(Tracking, "tracking", tracking), False, text_of("name", name), 0,
+        )  # fmt: skip
         return buffer
 
     @classmethod
@@ -118,10 +132,7 @@ class UnifiedBuffer(Elements):
         except (TypeError, ValueError) as error:
             raise invalid("source", type(source).__name__, f"at a place that DLPack can say: a kind and a number ({error})") from None
         if copy:
-            data = np.from_dlpack(source, device="cpu", copy=True)
-            buffer = cls(data.shape, data.dtype, device=device, name=name, manager=manager).allocate(True, False)
-            buffer.copy_from(data)
-            return buffer
+            return cls.from_array(np.from_dlpack(source, device="cpu", copy=True), copy=True, device=device, name=name, manager=manager)
         ours = isinstance(source, Elements) or (isinstance(source, HostArray) and source._hold is not None)
         if ours or (isinstance(source, DeviceArray) and kind in _HOST_KINDS):
             raise invalid("source", "a buffer's", "memory that no buffer looks after: slice the buffer, or copy=True")
@@ -204,13 +215,3 @@ class UnifiedBuffer(Elements):
         if self.is_allocated:
             self.free()
 
-
-def _unpickled(
-    shape: tuple[int, ...], dtype: np.dtype[Any], pinned: bool, tracking: int, strict: bool, name: str, priority: int, data: np.ndarray | None
-) -> UnifiedBuffer:
-    buffer = UnifiedBuffer(shape, dtype, pinned=pinned, tracking=_TRACKING[tracking], strict=strict, name=name, priority=priority)
-    if data is not None:
-        if strict:
-            buffer.allocate(True, False)
-        buffer.copy_from(data)
-    return buffer

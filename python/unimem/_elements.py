@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, cast
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +16,8 @@ from ._devices import named
 from ._enums import BufferState, MapMode, Tracking, number_in
 from ._errors import InvalidArgument, UnsupportedOperation, invalid, size_mismatch
 from ._host import HostArray
+from ._pickles import attributes_of, cloned, give_attributes, reduced
+from ._protocols import ArrayProtocols
 from ._records import BufferStatistics, LinkStatistics
 from ._tables import pairs
 from ._unimem import Device, DeviceArray, Event
@@ -34,7 +37,7 @@ def _cupy_array(array: DeviceArray) -> Any:
     return cupy.from_dlpack(array)
 
 
-class Elements(_unimem.Window):
+class Elements(ArrayProtocols):
     """What a buffer and a part of one have in common.
 
     Offsets and counts are in elements, and are checked (InvalidArgument). Every access may raise OutOfMemory, DeviceError,
@@ -219,87 +222,29 @@ class Elements(_unimem.Window):
     def __iter__(self) -> Iterator[Any]:
         return iter(self.host)
 
+    def __contains__(self, element: object) -> bool:
+        return element in self.host
+
     # Copies of it
 
     def clone(self) -> UnifiedBuffer:
-        """A deep copy of the current contents, as a buffer of its own with the same options, and of the same manager."""
-        from ._buffer import UnifiedBuffer
-
-        result = UnifiedBuffer.__new__(UnifiedBuffer)
-        _unimem.Window.__init__(result, self)
-        if self.state is not BufferState.UNINITIALIZED:
-            if self._options()[2]:  # strict
-                result.allocate(True, False)
-            copy(self, result)
-        return result
+        """A deep copy of the current contents, as a buffer of its own with the same options, and of the same manager. Of a subclass it is
+        one, with the same attributes."""
+        return give_attributes(cloned(self), self.__getstate__())
 
     def __copy__(self) -> UnifiedBuffer:
         return self.clone()
 
-    def __deepcopy__(self, memo: Any) -> UnifiedBuffer:
-        return self.clone()
+    def __deepcopy__(self, memo: dict[int, Any]) -> UnifiedBuffer:
+        result = memo[id(self)] = cloned(self)  # before its attributes, which may name it
+        return give_attributes(result, deepcopy(self.__getstate__(), memo))
+
+    def __getstate__(self) -> Any:
+        """The attributes and slots that a subclass has added, which copies and pickles keep."""
+        return attributes_of(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The data travels, and what it is asked to be; no device handle does, since another process has its own.
-        from ._buffer import _unpickled
-
-        tracking, pinned, strict, priority, _ = self._options()
-        data = None if self.state is BufferState.UNINITIALIZED else self.to_numpy()
-        return (_unpickled, (self.shape, self.dtype, pinned, tracking, strict, self.name, priority, data))
-
-    # NumPy and others
-
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
-        """Without a copy a read-only view, since writes to it could not be noticed: those go through `.host`."""
-        if copy is True or (dtype is not None and np.dtype(dtype) != self.dtype):
-            if copy is False:
-                raise ValueError(f"a buffer of {self.dtype} as an array of {np.dtype(dtype)} needs a copy, and copy=False forbids it")
-            array = self.to_numpy()
-            return array if dtype is None else array.astype(dtype, copy=False)
-        view = self.host.view(np.ndarray)
-        view.flags.writeable = False
-        return view
-
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        return self.__array__().__array_interface__
-
-    def __dlpack__(self, **arguments: Any) -> Any:
-        """On CUDA the device's memory, else the host's, without a copy.
-
-        The host's is read-only for consumers of DLPack 1.0 and later (`max_version`), which can be told. Earlier ones cannot: for them it is
-        a write lease, all of which counts as written when they let go of it. Writes to CUDA's are not noticed: mark them."""
-        if self.__dlpack_device__()[0] != 1:
-            return self._device(None).__dlpack__(**arguments)
-        if arguments.get("stream") is not None:
-            raise invalid("stream", arguments["stream"], "None: the host's memory has no streams")
-        if arguments.get("copy") is True:
-            return self.host.view(np.ndarray).__dlpack__(**arguments)
-        version = arguments.get("max_version")
-        if version is not None and version[0] >= 1:
-            return self.__array__().__dlpack__(**arguments)
-        array, lease = self._array_that_may_be_written()
-        try:
-            return array.__dlpack__(**arguments)
-        except BaseException:
-            lease.give_up()
-            raise
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        on = self.default_device
-        return (2, int(on.id.partition(":")[2] or 0)) if on.backend == "cuda" else (1, 0)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        """The device's memory, as the protocol has it: who takes the address keeps this object alive and nothing else. So from here on the
-        memory stays in its place until the buffer is freed or reset, or this object is gone; that of a `DeviceArray` only as long as the
-        array lives. Writes of who takes it are not noticed: mark them."""
-        on = self.default_device
-        if on.backend != "cuda":
-            raise AttributeError(f"__cuda_array_interface__: the buffer's device is {on.id}")
-        array = self._device(None)
-        self._keep_exported(array)
-        return cast(dict[str, Any], array.__cuda_array_interface__)
+        return reduced(self)
 
     # Looks
 

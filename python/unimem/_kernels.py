@@ -29,7 +29,7 @@ _TYPES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)  # buffers are compared by their elements
 class Operand:
     """A buffer, or a part of one, as an argument of a launch, with what the kernel will do with it."""
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from . import _unimem
 from ._arguments import count_of, dtype_of, elements_of, optional_size, shape_of, size_of
 from ._devices import chosen, default_device, named
-from ._enums import AccessPattern, Location, Placement, number_in
+from ._enums import AccessPattern, Location, Placement, Tracking, number_in
 from ._errors import invalid
 from ._manager_records import (
     BlockStatistics,
@@ -119,7 +119,9 @@ class MemoryManager:
         """A buffer over the memory of an array, without a copy: `UnifiedBuffer.from_array` with this manager."""
         from ._buffer import UnifiedBuffer
 
-        return UnifiedBuffer.from_array(array, device=device, name=name, manager=self)
+        if not isinstance(array, np.ndarray):
+            raise invalid("array", type(array).__name__, "a numpy.ndarray")
+        return UnifiedBuffer._over(array, device, Tracking.ACCESS, name, self, "or copied with allocate(array)")
 
     def pool(self, device: Device | str | None = None, location: Location = Location.DEVICE) -> BlockPool:
         """The blocks that serve a location of a device. Host and pinned memory of every device are the cpu's."""
