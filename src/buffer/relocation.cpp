@@ -28,7 +28,7 @@ std::size_t BufferCore::try_relocate(Queue& queue, std::size_t most_bytes) {
   if (!better) return 0;
 
   auto fresh = std::make_shared<detail::Storage>(device, std::move(better));
-  fresh->count_in(inside->manager->usage_book(), inside->key, inside->id);
+  fresh->count_in(inside->manager->usage_book(), inside->key, inside->id, inside->options.made_by.get());
   fresh->heed(inside->advice);
   // Every byte, also those that are stale or were never written: whatever coherence says of this place it says of its
   // contents, and goes on to be true.

@@ -15,13 +15,13 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t
     std::optional<detail::Operation> with_the_lock;
     if (detail::Operation::innermost() == nullptr) with_the_lock.emplace(detail::Operation::Waiting::never);
     auto storage = detail::Storage::unified(*unified, manager->acquire(*unified, Location::unified, size, named()));
-    storage->count_in(manager->usage_book(), key, id);
+    storage->count_in(manager->usage_book(), key, id, options.made_by.get());
     return storage;
   }
   auto [block, part] = new_host_block(size);
   auto storage = std::allocate_shared<detail::Storage>(detail::SpareAllocator<detail::Storage>{}, detail::host_device(),
                                                        std::move(block), part);
-  storage->count_in(manager->usage_book(), key, id);
+  storage->count_in(manager->usage_book(), key, id, options.made_by.get());
   return storage;
 }
 
@@ -61,7 +61,7 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCor
   std::shared_ptr<detail::Storage> storage;
   try {
     storage = std::make_shared<detail::Storage>(wanted, std::move(memory));
-    storage->count_in(manager->usage_book(), key, id);
+    storage->count_in(manager->usage_book(), key, id, options.made_by.get());
     // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket
     // of its own: whoever comes from another goes behind it.
     if (!UNIMEM_MUTANT(fresh_block_not_ordered)) storage->hazards().perhaps_written_by({0, size}, queue.record());

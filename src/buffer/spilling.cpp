@@ -61,7 +61,7 @@ void BufferCore::Inside::come_to_slow(detail::Storage& storage, bool overwritten
   if (!storage.away()) return;
   auto [block, part] = new_host_block(bytes);
   storage.come_back(std::move(block), part, !overwritten && !UNIMEM_MUTANT(spilled_and_not_read));
-  storage.count_in(manager->usage_book(), key, id);
+  storage.count_in(manager->usage_book(), key, id, options.made_by.get());
   storage.heed(advice);
 }
 

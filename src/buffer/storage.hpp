@@ -156,9 +156,10 @@ class Storage {
     return idle();
   }
 
-  /// Puts it on the book of who has what, until it goes: under the name of its buffer. Throws std::bad_alloc.
-  void count_in(UsageBook& book, Name name, std::uint64_t buffer) {
-    book.enter(usage_, {device_, location(), name}, memory_.bytes, buffer);
+  /// Puts it on the book of who has what, until it goes: under the name of its buffer, which `made_by` has made (see
+  /// BufferOptions). Throws std::bad_alloc.
+  void count_in(UsageBook& book, Name name, std::uint64_t buffer, std::vector<std::uintptr_t> const* made_by) {
+    book.enter(usage_, {device_, location(), name}, memory_.bytes, buffer, made_by);
   }
   /// Where uses and copies are noted, with the buffer's lock held.
   [[nodiscard]] UsageEntry& usage() noexcept { return usage_; }

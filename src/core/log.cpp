@@ -8,6 +8,7 @@
 #include <spdlog/spdlog.h>
 
 #include <array>
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -47,6 +48,8 @@ spdlog::logger& logger() {
   return instance;
 }
 
+constinit std::atomic<LogSink> sink{nullptr};
+
 /// A level that is none is told of when the program starts: most programs log nothing, and would never hear of it.
 [[maybe_unused]] bool const read_at_start = [] {
   try {
@@ -62,9 +65,14 @@ void set_log_level(LogLevel level) {
   logger().set_level(spdlog_level(level));
 }
 
+void set_log_sink(LogSink taker) noexcept {
+  sink.store(taker, std::memory_order_release);  // with what it was made from
+}
+
 void log(LogLevel level, std::string_view message) noexcept {
   try {
     if (!logger().should_log(spdlog_level(level))) return;
+    if (auto* const taker = sink.load(std::memory_order_acquire); taker != nullptr && taker(level, message)) return;
     // Not the sink's own, which would stay held in a child that is forked meanwhile.
     static constinit std::mutex mutex;
     [[maybe_unused]] static bool const held = detail::HeldOverFork::for_good(detail::HeldOverFork::Order::last, mutex);

@@ -1,13 +1,18 @@
 #include "core/stack.hpp"
 
 #include <unimem/core/error.hpp>
+#include <unimem/core/name.hpp>
+
+#include "core/held_over_fork.hpp"
 
 #include <fmt/format.h>
 
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 // Where lint looks with another compiler than the one that builds there is no such header.
@@ -20,6 +25,54 @@
 #endif
 
 namespace unimem {
+
+namespace {
+
+/// The calls of other languages, by numbers that are no addresses of code: those have not the topmost bit.
+class NamedCalls {
+ public:
+  std::uintptr_t number_of(std::string_view text) {
+    Name const name(text);
+    mind_forks();
+    std::lock_guard const lock{mutex_};
+    auto const [found, is_new] = numbers_.try_emplace(name, names_.size());
+    if (is_new) names_.push_back(name);
+    return topmost | found->second;
+  }
+
+  /// Empty for what is no such number.
+  std::string_view text_of(std::uintptr_t number) {
+    if ((number & topmost) == 0) return {};
+    mind_forks();
+    std::lock_guard const lock{mutex_};
+    auto const index = number & ~topmost;
+    return index < names_.size() ? names_[index].view() : std::string_view{};
+  }
+
+ private:
+  static constexpr auto topmost = ~(UINTPTR_MAX >> 1);
+
+  void mind_forks() {
+    [[maybe_unused]] static bool const held =
+        detail::HeldOverFork::for_good(detail::HeldOverFork::Order::records, mutex_);
+  }
+
+  std::mutex mutex_;
+  std::vector<Name> names_;
+  std::unordered_map<Name, std::uintptr_t> numbers_;
+};
+
+/// Never destroyed: what is left is reported by destructors of static objects.
+NamedCalls& named_calls() {
+  static auto& instance = *new NamedCalls;
+  return instance;
+}
+
+}  // namespace
+
+std::uintptr_t name_call(std::string_view text) {
+  return named_calls().number_of(text);
+}
 
 #ifdef UNIMEM_HAS_STACKS
 
@@ -65,7 +118,8 @@ bool can_capture_stacks() noexcept {
 }
 
 std::string describe_address(std::uintptr_t address) {
-  std::string found;
+  std::string found(named_calls().text_of(address));
+  if (!found.empty()) return found;
   backtrace_pcinfo(
       symbols(), address,
       [](void* data, std::uintptr_t /*address*/, char const* file, int line, char const* function) {
@@ -102,7 +156,8 @@ bool can_capture_stacks() noexcept {
 }
 
 std::string describe_address(std::uintptr_t address) {
-  return fmt::format("{:#x}", address);
+  auto const named = named_calls().text_of(address);
+  return named.empty() ? fmt::format("{:#x}", address) : std::string(named);
 }
 
 #endif

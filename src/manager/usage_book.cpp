@@ -117,9 +117,13 @@ UsageBook::Line& UsageBook::line_of(UsageKey const& key) {
   return *lines_.back();
 }
 
-void UsageBook::enter(UsageEntry& entry, UsageKey const& key, std::size_t bytes, std::uint64_t buffer) {
-  if (sampler_.is_due(stacks_)) {
-    entry.stack_ = std::make_unique<std::vector<std::uintptr_t>>(capture_stack());
+void UsageBook::enter(UsageEntry& entry, UsageKey const& key, std::size_t bytes, std::uint64_t buffer,
+                      std::vector<std::uintptr_t> const* made_by) {
+  if (made_by == nullptr ? sampler_.is_due(stacks_) : !made_by->empty()) {
+    auto stack = made_by == nullptr ? std::vector<std::uintptr_t>{} : *made_by;
+    auto const calls = capture_stack();
+    stack.insert(stack.end(), calls.begin(), calls.end());
+    entry.stack_ = std::make_unique<std::vector<std::uintptr_t>>(std::move(stack));
   }
   entry.since_ = now();
   auto& shard = shard_of_this_thread();

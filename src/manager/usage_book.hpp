@@ -167,8 +167,11 @@ class UsageBook {
   static void retire(std::unique_ptr<UsageBook> book) noexcept;
 
   /// Puts an allocation on the book. Throws std::bad_alloc, with nothing entered, the first time that a thread enters
-  /// something of this key or where a stack is captured; otherwise allocates nothing.
-  void enter(UsageEntry& entry, UsageKey const& key, std::size_t bytes, std::uint64_t buffer);
+  /// something of this key or where a stack is captured; otherwise allocates nothing. `made_by`: calls of another
+  /// language that go before the stack, which is captured if there are any, and not if there are none; null: every how
+  /// many-th is.
+  void enter(UsageEntry& entry, UsageKey const& key, std::size_t bytes, std::uint64_t buffer,
+             std::vector<std::uintptr_t> const* made_by = nullptr);
 
   [[nodiscard]] Usage usage() const;
   /// In no order. O(live).

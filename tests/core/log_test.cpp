@@ -120,5 +120,27 @@ TEST(Build, TheDescriptionNamesTheCompiler) {
 #endif
 }
 
+/// What a sink has been given, and whether it takes more.
+std::vector<std::pair<LogLevel, std::string>> taken;
+bool takes = true;
+
+TEST_F(Log, ASinkTakesWhatIsLoudEnoughInTheStreamsStead) {
+  taken.clear();
+  takes = true;
+  set_log_sink([](LogLevel level, std::string_view message) noexcept {
+    if (takes) taken.emplace_back(level, message);
+    return takes;
+  });
+  EXPECT_EQ(all_levels(), "");
+  EXPECT_THAT(taken, ::testing::ElementsAre(std::pair{LogLevel::error, std::string("an error")},
+                                            std::pair{LogLevel::warning, std::string("a warning")}));
+  takes = false;
+  EXPECT_EQ(all_levels(), "unimem: error: an error\nunimem: warning: a warning\n") << "what it does not take";
+  set_log_sink(nullptr);
+  takes = true;
+  EXPECT_EQ(all_levels(), "unimem: error: an error\nunimem: warning: a warning\n");
+  EXPECT_EQ(taken.size(), 2U);
+}
+
 }  // namespace
 }  // namespace unimem

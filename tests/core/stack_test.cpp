@@ -44,6 +44,17 @@ TEST(Stacks, NameTheFunctionsOnThem) {
   EXPECT_THAT(describe_calls("captured by", capture_in_a_named_place()), HasSubstr("capture_in_a_named_place"));
 }
 
+TEST(Stacks, ShowCallsOfOtherLanguagesByTheirNumbers) {
+  auto const first = name_call("solve at heat.py:12"), second = name_call("main at heat.py:30");
+  EXPECT_EQ(describe_address(first), "solve at heat.py:12");
+  EXPECT_EQ(describe_address(second), "main at heat.py:30");
+  EXPECT_EQ(name_call("solve at heat.py:12"), first);
+  EXPECT_NE(first, second);
+  EXPECT_THAT(describe_calls("made by", std::array{first, second}),
+              HasSubstr("solve at heat.py:12\n      main at heat.py:30"));
+  EXPECT_THAT(describe_address(UINTPTR_MAX), StartsWith("0x")) << "no number of any";
+}
+
 TEST(Stacks, HaveAsManyCallsAsThereIsRoomForTheInnermostFirst) {
   if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
   std::array<std::uintptr_t, 8> few{};

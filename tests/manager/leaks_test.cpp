@@ -7,10 +7,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace unimem {
 namespace {
@@ -137,6 +140,31 @@ TEST(Placing, IsTheTableOnAManagerThatKnowsNothingAndCountsWhatIsMissing) {
   auto const hints = manager.recommendations(device("cpu")).hints;
   EXPECT_THAT(hints, Contains(HasSubstr("unified memory was asked for")));
   EXPECT_THAT(hints, Contains(HasSubstr("locked memory was refused")));
+}
+
+TEST(Leaks, CallsThatMadeItComeBeforeTheStackAndDecideWhetherItIsCaptured) {
+  if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
+  ManagerOptions options;
+  options.leaks.stacks.every = 2;
+  MemoryManager manager(options);
+  std::vector<std::uintptr_t> const made_by{name_call("solve at heat.py:12"), name_call("main at heat.py:30")};
+  std::vector<std::uintptr_t> const nobody;
+  std::array<detail::UsageEntry, 4> entries;
+  auto const enter = [&](std::size_t i, std::vector<std::uintptr_t> const* by) {
+    manager.usage_book().enter(entries.at(i), {&device("cpu"), Location::host, Name("x")}, 100, i, by);
+  };
+  enter(0, &nobody);
+  enter(1, &made_by);
+  enter(2, nullptr);  // the first that is counted, of every two
+  enter(3, &made_by);
+  for (auto const& one : manager.live()) {
+    bool const noted = one.buffer == 1 || one.buffer == 3;
+    EXPECT_EQ(one.stack.empty(), one.buffer == 0);
+    if (!noted) continue;
+    ASSERT_GT(one.stack.size(), 2U);
+    EXPECT_EQ(std::vector(one.stack.begin(), one.stack.begin() + 2), made_by);
+  }
+  EXPECT_THAT(manager.leak_report().text(), HasSubstr("solve at heat.py:12\n      main at heat.py:30\n"));
 }
 
 }  // namespace

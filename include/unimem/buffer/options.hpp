@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace unimem {
 
@@ -41,6 +42,10 @@ struct BufferOptions {
   /// Where in the program it was made, which stands for its name in usage reports and for what is known of its use if
   /// it has none. What makes buffers fills it in, unless it is there already.
   Name site{};
+  /// The calls of another language that made it, the innermost first, each by its number (`name_call`), which reports
+  /// put before the captured stack. Null: every how many-th stack is captured is the manager's to count. Else the
+  /// stacks of this buffer's memory are captured if there are calls, and not if there are none.
+  std::shared_ptr<std::vector<std::uintptr_t> const> made_by{};
 };
 
 /// Who frees wrapped memory.

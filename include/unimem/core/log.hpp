@@ -18,4 +18,12 @@ UNIMEM_API void set_log_level(LogLevel level);
 /// error: what the caller must know is thrown. Thread-safe; never throws.
 UNIMEM_API void log(LogLevel level, std::string_view message) noexcept;
 
+/// Where messages go instead of stderr. Called on whatever thread logs, which may hold locks of the library's: it takes
+/// the message along and returns, and asks no other thread for anything. False: to stderr, after all.
+using LogSink = bool (*)(LogLevel level, std::string_view message) noexcept;
+
+/// From now on messages that are loud enough go to `sink`; null: to stderr. Thread-safe; a call that has begun may go
+/// on.
+UNIMEM_API void set_log_sink(LogSink sink) noexcept;
+
 }  // namespace unimem

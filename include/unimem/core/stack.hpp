@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace unimem {
 
@@ -16,6 +17,10 @@ struct StackOptions {
 
 /// Whether the library was built with what captures stacks.
 [[nodiscard]] UNIMEM_API bool can_capture_stacks() noexcept;
+
+/// A number that stands for a call of another language in what is captured: `describe_address` gives `text` back. The
+/// same text has the same number, for the life of the process. O(length); takes a lock. Thread-safe.
+[[nodiscard]] UNIMEM_API std::uintptr_t name_call(std::string_view text);
 
 /// A call of a captured stack in words, as far as the program's symbols tell: "solve() at solver.cpp:12".
 [[nodiscard]] UNIMEM_API std::string describe_address(std::uintptr_t address);
