@@ -159,6 +159,10 @@ void bind_device(nb::module_& m) {
 
 void bind_event(nb::module_& m) {
   nb::class_<Event>(m, "Event", "The end of a piece of work. Stays valid when its queue is gone.")
+      .def("__repr__",
+           [](Event const& self) {
+             return std::string("<unimem.Event: the work ") + (self.ready() ? "has ended>" : "is under way>");
+           })
       .def_prop_ro(
           "ready", [](Event const& self) { return self.ready(); }, "Whether the work has ended. Never blocks.")
       .def(

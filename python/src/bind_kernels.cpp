@@ -26,6 +26,7 @@
 #include "bindings.hpp"
 #include "departures.hpp"
 #include "gil.hpp"
+#include "log_bridge.hpp"
 #include "python_call.hpp"
 #include "window.hpp"
 
@@ -292,10 +293,13 @@ void bind_kernels(nb::module_& m) {
         nb::arg("arguments"));
   m.def("_after_fork", [] {
     PythonCall::forget_those_of_the_parent();
+    forget_messages_of_the_parent();
     main_thread_may_have_changed();
   });
+  m.def("_log_to_python", &log_to_python, nb::arg("every_level"));
   m.def("_interpreter_ends", [] {
     unlocked([] { PythonCall::wait_for_all(); });
+    python_log_ends();
     Ending::begin();
   });
 }

@@ -43,6 +43,7 @@ BufferOptions options_of(MemoryManager* manager, Device* device, int location, i
   options.strict = strict;
   options.name = std::move(name);
   if (options.name.empty()) options.site = calling_site();
+  options.made_by = calls_of_python(manager == nullptr ? default_manager() : *manager);
   options.priority = priority;
   return options;
 }
@@ -58,7 +59,9 @@ void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype,
 /// With the options, the shape and the dtype of another, and none of its data.
 void make_like(Window* self, Window const& other) {
   auto const core = other.live();
-  auto made = unlocked([&] { return BufferCore::make(other.bytes(), BufferOptions(core->options())); });
+  auto options = core->options();
+  options.made_by = calls_of_python(core->manager());
+  auto made = unlocked([&] { return BufferCore::make(other.bytes(), std::move(options)); });
   new (self) Window(std::move(made), 0, other.shape(), other.dtype(), true);
 }
 
@@ -98,8 +101,11 @@ void allocate_buffer(Window* self, std::vector<std::size_t> shape, nb::object dt
   asked.name = std::move(name);
   auto const bytes = bytes_of(shape, dtype);
   auto const site = asked.name.empty() ? calling_site() : Name{};
+  auto made_by = calls_of_python(manager);
   auto core = unlocked([&] {
-    auto made = BufferCore::make(bytes, detail::buffer_options(manager, asked, bytes, site));
+    auto options = detail::buffer_options(manager, asked, bytes, site);
+    options.made_by = std::move(made_by);
+    auto made = BufferCore::make(bytes, std::move(options));
     detail::move_in(*made);
     return made;
   });

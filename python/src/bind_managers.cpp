@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -62,6 +63,17 @@ void bind_managers(nb::module_& m) {
              });
            })
       .def(
+          "_limit",
+          [](MemoryManager& self, Device& on, int location) {
+            return unlocked([&] {
+              auto const place = location < 0 ? Location::device : static_cast<Location>(location);
+              auto const limit = location < 0 ? self.total_memory(on) : self.limit(on, place);
+              return limit >= self.pool(on, place).device().info().total_bytes ? std::numeric_limits<std::size_t>::max()
+                                                                               : limit;
+            });
+          },
+          "What bounds it; the largest number where that is the device's capacity alone.")
+      .def(
           "_pool",
           [](MemoryManager& self, Device& on, int location) {
             return unlocked([&] { return &self.pool(on, static_cast<Location>(location)); });
@@ -81,6 +93,7 @@ void bind_managers(nb::module_& m) {
           "cleanup", [](MemoryManager& self) { return unlocked([&] { return self.cleanup(); }); },
           "Gives all cached blocks back; returns the bytes. Never touches live memory.");
   bind_reports(m, manager);
+  bind_signals(m, manager);
   m.def("_default_manager", [] { return unlocked([] { return &default_manager(); }); }, nb::rv_policy::reference);
   // Everything allocated from a manager must be gone before it, arrays and ids of buffers included, which nobody can
   // promise for a garbage collector: so it stays. What it holds goes back by `cleanup`.

@@ -98,7 +98,10 @@ nb::dict stream(std::string const& path, StreamKernel const& kernel, std::size_t
 
 void bind_streams(nb::module_& m) {
   nb::class_<StreamKernel>(m, "StreamKernel", "What `stream_file` does with each chunk.")
-      .def_prop_ro("name", [](StreamKernel const& self) { return std::string(self.name()); })
+      .def("__repr__",
+           [](StreamKernel const& self) { return "<unimem.StreamKernel '" + std::string(self.name()) + "'>"; })
+      .def_prop_ro(
+          "name", [](StreamKernel const& self) { return std::string(self.name()); }, "What results are called by.")
       .def_prop_ro("maps", &StreamKernel::maps, "Whether every chunk gives an output of its own size.");
   nb::class_<Stop>(m, "_Stop").def(nb::init<>()).def("request", [](Stop& self) { self.source.request_stop(); });
   m.def("_histogram", &histogram);

@@ -201,7 +201,8 @@ void bind_elements(nb::class_<Window>& window) {
       .def_prop_ro("size", &Window::count, "The number of elements.")
       .def_prop_ro("nbytes", &Window::bytes, "All elements, in bytes.")
       .def_prop_ro("itemsize", &Window::item_bytes, "One element, in bytes.")
-      .def_prop_ro("ndim", [](Window const& self) { return self.shape().size(); })
+      .def_prop_ro(
+          "ndim", [](Window const& self) { return self.shape().size(); }, "The number of dimensions.")
       .def_prop_ro("_offset_bytes", [](Window const& self) { return self.range().begin; })
       .def_prop_rw("host", &Window::host, &assign_host,
                    nb::for_getter(nb::sig("def host(self) -> unimem._host.HostArray")),
@@ -315,6 +316,23 @@ void bind_elements(nb::class_<Window>& window) {
              auto const& o = core->options();
              return nb::make_tuple(static_cast<int>(o.tracking), o.pinned, o.strict, o.priority,
                                    static_cast<int>(o.location), nb::cast(o.device, nb::rv_policy::reference));
+           })
+      .def(
+          "_advise",
+          [](Window& self, int advice, Device* device, bool holds) {
+            auto const range = self.range();
+            with_core(self, [&](BufferCore& core) { core.advise(range, static_cast<Advice>(advice), device, holds); });
+          },
+          nb::arg("advice"), nb::arg("device").none(), nb::arg("holds"))
+      .def("_advice",
+           [](Window const& self) {
+             auto const all = with_core(self, [](BufferCore& core) { return core.advice(); });
+             nb::list result;
+             for (auto const& one : all) {
+               result.append(nb::make_tuple(static_cast<int>(one.advice), nb::cast(one.place, nb::rv_policy::reference),
+                                            one.range.begin, one.range.end));
+             }
+             return result;
            })
       .def("_statistics", &statistics_of)
       .def("_migrations", [](Window const& self) {

@@ -1,7 +1,11 @@
 #include "calling_site.hpp"
 
+#include <unimem/core/stack.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
 #include <nanobind/nanobind.h>
 
+#include <string>
 #include <string_view>
 
 namespace unimem::python {
@@ -27,18 +31,47 @@ bool is_of_the_package(nb::handle frame) {
   return module.starts_with(package) && (module.size() == package.size() || module[package.size()] == '.');
 }
 
+nb::object innermost_frame() {
+  return nb::borrow(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
+}
+nb::object caller_of(nb::handle frame) {
+  return nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(reinterpret_cast<PyFrameObject*>(frame.ptr()))));
+}
+nb::object code_of(nb::handle frame) {
+  return nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(reinterpret_cast<PyFrameObject*>(frame.ptr()))));
+}
+std::size_t line_of(nb::handle frame) {
+  return static_cast<std::size_t>(PyFrame_GetLineNumber(reinterpret_cast<PyFrameObject*>(frame.ptr())));
+}
+
 }  // namespace
 
 Name calling_site() {
-  auto frame = nb::borrow(reinterpret_cast<PyObject*>(PyEval_GetFrame()));
-  while (frame.is_valid() && is_of_the_package(frame)) {
-    frame = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetBack(reinterpret_cast<PyFrameObject*>(frame.ptr()))));
-  }
+  auto frame = innermost_frame();
+  while (frame.is_valid() && is_of_the_package(frame)) frame = caller_of(frame);
   if (!frame.is_valid()) return {};
-  auto* const innermost = reinterpret_cast<PyFrameObject*>(frame.ptr());
-  auto const code = nb::steal(reinterpret_cast<PyObject*>(PyFrame_GetCode(innermost)));
-  nb::object const file = code.attr("co_filename");
-  return Name::of(text_in(file), static_cast<std::size_t>(PyFrame_GetLineNumber(innermost)));
+  nb::object const file = code_of(frame).attr("co_filename");
+  return Name::of(text_in(file), line_of(frame));
+}
+
+std::shared_ptr<std::vector<std::uintptr_t> const> calls_of_python(MemoryManager const& manager) {
+  auto const every = manager.stacks().every;
+  if (every == 0) return nullptr;
+  using Calls = std::vector<std::uintptr_t>;
+  static auto const none = std::make_shared<Calls const>();
+  static std::size_t made = 0;  // of all managers: a sample
+  if (made++ % every != 0) return none;
+  constexpr std::size_t most = 32;
+  auto calls = std::make_shared<Calls>();
+  for (auto frame = innermost_frame(); frame.is_valid() && calls->size() < most; frame = caller_of(frame)) {
+    if (is_of_the_package(frame)) continue;
+    auto const code = code_of(frame);
+    nb::object const function = code.attr("co_name"), file = code.attr("co_filename");
+    auto text = std::string(text_in(function)) + "() at ";
+    text.append(text_in(file)).append(":").append(std::to_string(line_of(frame)));
+    calls->push_back(name_call(text));
+  }
+  return calls;
 }
 
 }  // namespace unimem::python

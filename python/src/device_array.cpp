@@ -199,7 +199,14 @@ void bind_device_arrays(nb::module_& m) {
   nb::class_<DeviceArray>(m, "DeviceArray",
                           "A buffer's memory on a device, held where it is for as long as the array lives.\n\n"
                           "What is written through it is declared with ``mark_device_dirty()``.")
-      .def_prop_ro("device", &DeviceArray::device, nb::rv_policy::reference)
+      .def("__repr__",
+           [](nb::handle self) {
+             auto const& array = nb::cast<DeviceArray const&>(self);
+             return "<unimem.DeviceArray on '" + std::string(array.device().id()) +
+                    "': shape=" + nb::repr(self.attr("shape")).c_str() + ", dtype=" + nb::str(array.dtype()).c_str() +
+                    ">";
+           })
+      .def_prop_ro("device", &DeviceArray::device, nb::rv_policy::reference, "Whose memory it is.")
       .def_prop_ro(
           "shape",
           [](DeviceArray const& self) {
@@ -207,9 +214,11 @@ void bind_device_arrays(nb::module_& m) {
             for (auto const extent : self.shape()) extents.append(extent);
             return nb::tuple(extents);
           },
-          nb::sig("def shape(self) -> tuple[int, ...]"))
-      .def_prop_ro("dtype", &DeviceArray::dtype, nb::sig("def dtype(self) -> numpy.dtype[typing.Any]"))
-      .def_prop_ro("nbytes", [](DeviceArray const& self) { return self.memory().bytes; })
+          nb::sig("def shape(self) -> tuple[int, ...]"), "Extents, outermost first.")
+      .def_prop_ro("dtype", &DeviceArray::dtype, nb::sig("def dtype(self) -> numpy.dtype[typing.Any]"),
+                   "The numpy.dtype of an element.")
+      .def_prop_ro(
+          "nbytes", [](DeviceArray const& self) { return self.memory().bytes; }, "All elements, in bytes.")
       .def_prop_ro(
           "address", [](DeviceArray const& self) { return reinterpret_cast<std::uintptr_t>(self.address()); },
           "The address for code on the device; 0 where device memory has none (OpenCL).")

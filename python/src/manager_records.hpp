@@ -1,6 +1,8 @@
 #pragma once
 
+#include <unimem/manager/links.hpp>
 #include <unimem/manager/memory_manager.hpp>
+#include <unimem/manager/pressure.hpp>
 
 #include <tuple>
 
@@ -260,6 +262,36 @@ struct Record<OptimizationReport> {
       Field{"trimmed_bytes", &S::trimmed_bytes},
       Field{"seconds_saved", &S::seconds_saved},
   };
+};
+
+template <>
+struct EnumName<PressureLevel> {
+  static constexpr char const* name = "PressureLevel";
+};
+template <>
+struct EnumName<LinkSource> {
+  static constexpr char const* name = "LinkSource";
+};
+
+template <>
+struct Record<PressureChange> {
+  using S = PressureChange;
+  static constexpr char const* name = "PressureChange";
+  static constexpr std::tuple fields{Field{"device", &S::device},         Field{"location", &S::location},
+                                     Field{"before", &S::before},         Field{"now", &S::now},
+                                     Field{"live_bytes", &S::live_bytes}, Field{"limit_bytes", &S::limit_bytes}};
+};
+
+template <>
+struct Record<Link> {
+  using S = Link;
+  static constexpr char const* name = "Link";
+  static constexpr std::tuple fields{Field{"source", &S::from},
+                                     Field{"target", &S::to},
+                                     Field{"bytes_per_second", &S::bytes_per_second},
+                                     Field{"latency_seconds", &S::latency_seconds},
+                                     Field{"via_host", &S::via_host},
+                                     Field{"known_by", &S::source}};
 };
 
 }  // namespace unimem::python

@@ -25,6 +25,8 @@ NB_MODULE(_unimem, m) {
   python::bind_managers(m);
   python::bind_host_arrays(m);
   python::bind_windows(m);
+  python::bind_blocks(m);
+  python::bind_turns(m);
   python::bind_pools(m);
   python::bind_kernels(m);
   python::bind_sharing(m);

@@ -85,6 +85,9 @@ struct Conversion<Device const*> {
   }
 };
 
+template <>
+struct Conversion<Device*> : Conversion<Device const*> {};
+
 template <class T>
 struct Conversion<std::vector<T>> {
   static nanobind::object to(std::vector<T> const& values) {

@@ -4,6 +4,7 @@ import copy
 import functools
 import gc
 import json
+import inspect
 import pickle
 import re
 import sys
@@ -125,6 +126,38 @@ def test_a_leak_tells_where_it_was_taken(sim):
     assert len(stacks) == 2 and all(stacks)
     assert all(isinstance(unimem.describe_address(address), str) for address in stacks[0])
     del leaked
+
+
+@pytest.mark.skipif(not unimem.can_capture_stacks(), reason="the library was built without what captures stacks")
+def test_a_leak_shows_the_calls_of_python_that_made_it(sim):
+    def innermost(**options):
+        return UnifiedBuffer(500, device=sim, manager=manager, **options), inspect.currentframe().f_lineno
+
+    manager = MemoryManager(stacks_every=1)
+    leaked, line = innermost(name="leaked")
+    _ = leaked.host  # memory is taken here, and made there
+    stack = [unimem.describe_address(one) for one in manager.live()[0].stack]
+    assert stack[0] == f"innermost() at {__file__}:{line}"
+    assert stack[1].startswith(f"test_a_leak_shows_the_calls_of_python_that_made_it() at {__file__}:")
+    assert f"innermost() at {__file__}:{line}" in manager.leak_report().text() and f"{__file__}:{line}" in manager.snapshot().to_json()
+    assert unimem.describe_address(2**63 + 10**9).startswith("0x")
+    clone, allocated = leaked.clone(), manager.allocate((10,), device=sim)
+    firsts = [unimem.describe_address(one.stack[0]) for one in manager.live()]
+    assert len(firsts) >= 3 and all(__file__ in one for one in firsts), firsts
+    del leaked, clone, allocated
+
+
+@pytest.mark.skipif(not unimem.can_capture_stacks(), reason="the library was built without what captures stacks")
+def test_of_every_third_buffer_the_calls_are_noted(sim):
+    manager = MemoryManager(stacks_every=3)
+    buffers = [UnifiedBuffer(500, device=sim, manager=manager).allocate(True, False) for _ in range(9)]
+    stacks = [one.stack for one in manager.live()]
+    assert len(stacks) == 9 and len([one for one in stacks if one]) == 3
+    assert all(__file__ in unimem.describe_address(one[0]) for one in stacks if one)
+    none = MemoryManager()
+    one = UnifiedBuffer(5, device=sim, manager=none).allocate()
+    assert all(live.stack == () for live in none.live())
+    del buffers, one
 
 
 def test_small_buffers_are_pinned_medium_ones_the_devices_and_they_say_why(discrete):

@@ -26,15 +26,21 @@ from ._devices import (
     transfers,
     unavailable_backends,
 )
-from ._elements import BufferSlice, Mapping, copy
+from ._blocks import BufferBlock
+from ._double_buffer import DoubleBuffer
+from ._elements import BufferSlice, Mapping
+from ._elements import copy as copy
 from ._enums import (
     AccessPattern,
+    Advice,
     BufferState,
+    LinkSource,
     Location,
     MapMode,
     Optimization,
     Placement,
     PlacementRule,
+    PressureLevel,
     Tracking,
 )
 from ._errors import (
@@ -54,11 +60,13 @@ from ._errors import (
 )
 from ._host import HostArray
 from ._kernels import Kernel, Operand, launch, read, readwrite, write
-from ._manager import BlockPool, MemoryManager, default_manager
+from ._log import log_to_python
+from ._manager import BlockPool, MemoryManager, PressureSubscription, default_manager, end_all_subscriptions
 from ._manager_records import (
     BlockStatistics,
     GlobalMemoryStatistics,
     LeakReport,
+    Link,
     LiveAllocation,
     MemoryLimit,
     MemorySnapshot,
@@ -70,6 +78,7 @@ from ._manager_records import (
     PoolDefragmentation,
     PoolFragmentation,
     PoolUsage,
+    PressureChange,
     RecordedUse,
     SizeClassStatistics,
     Usage,
@@ -97,15 +106,10 @@ from ._streams import (
     affine,
     histogram,
     mapping,
-    statistics,
     stream_file,
     stream_file_async,
 )
-from ._unimem import (
-    Device,
-    DeviceArray,
-    Event,
-    StreamKernel,
+from ._signatures import (
     can_capture_stacks,
     can_expose_to_prometheus,
     describe_address,
@@ -116,28 +120,37 @@ from ._unimem import (
     parse_size,
     version,
 )
+from ._streams import statistics as statistics
+from ._unimem import Device, DeviceArray, Event, StreamKernel
 
 
 __version__ = version()
 
-# Kernels written in Python that are under way end before the interpreter does; a forked child has none of them.
+log_to_python()
+# Kernels written in Python that are under way end before the interpreter does, and callbacks before them; a forked child has none of them.
 atexit.register(_unimem._interpreter_ends)
+atexit.register(end_all_subscriptions)
 os.register_at_fork(after_in_child=_unimem._after_fork)
 
+# Without `copy` and `statistics`, which are modules of Python's own to a program that takes all names.
 __all__ = [
-    "Accelerator", "AccessPattern", "BlockPool", "BlockStatistics", "BufferNotAllocated", "BufferRef", "BufferRegistry",
+    "Accelerator", "AccessPattern", "Advice", "BlockPool", "BlockStatistics", "BufferBlock", "BufferNotAllocated", "BufferRef", "BufferRegistry",
     "BufferSlice", "BufferState", "BufferStatistics", "CoherenceConflict", "DataLost", "Device", "DeviceArray",
-    "DeviceError", "DeviceInfo", "Error", "Event", "GlobalMemoryStatistics", "HistogramResult", "HostArray",
-    "InvalidArgument", "IoError", "Kernel", "KernelError", "KernelExecution", "LeakReport", "LinkStatistics", "LiveAllocation", "Location",
+    "DeviceError", "DeviceInfo", "DoubleBuffer", "Error", "Event", "GlobalMemoryStatistics", "HistogramResult", "HostArray",
+    "InvalidArgument", "IoError", "Kernel", "KernelError", "KernelExecution", "LeakReport", "Link", "LinkSource", "LinkStatistics", "LiveAllocation", "Location",
     "MapMode", "Mapping", "MappingResult", "MemoryInfo", "MemoryLimit", "MemoryManager", "MemoryPool", "MemorySnapshot",
     "NotFound", "Operand",
     "Optimization", "OptimizationReport", "OptimizationStep", "Orchestrator", "OutOfMemory", "PlaceUsage", "Placement",
     "PlacementDecision", "PlacementRecommendations", "PlacementRule", "PoolDefragmentation", "PoolFragmentation",
-    "PoolLimits", "PoolStatistics", "PoolUsage", "RecordedUse", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
+    "PoolLimits", "PoolStatistics", "PoolUsage", "PressureChange", "PressureLevel", "PressureSubscription", "RecordedUse", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
     "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "Tracking", "TransferCounters",
     "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "Usage", "UsageCounts", "UsageLine", "affine",
-    "can_capture_stacks", "can_expose_to_prometheus", "copy", "default_device", "default_manager", "describe_address",
+    "can_capture_stacks", "can_expose_to_prometheus", "default_device", "default_manager", "describe_address",
     "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "histogram", "launch",
-    "make_sim", "mapping", "parse_size", "read", "readwrite", "registry", "statistics", "stream_file", "stream_file_async",
+    "make_sim", "mapping", "parse_size", "read", "readwrite", "registry", "stream_file", "stream_file_async",
     "transfers", "unavailable_backends", "version", "write",
 ]  # fmt: skip
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, "copy", "statistics", *(name for name in globals() if name.startswith("__") or name == "core")})

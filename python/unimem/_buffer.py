@@ -13,13 +13,15 @@ from . import _unimem
 from ._arguments import count_of, dtype_of, flag_of, priority_of, shape_of, text_of
 from ._devices import chosen, named
 from ._elements import Elements
-from ._enums import Location, Tracking, number_in
+from ._enums import Advice, Location, Tracking, number_in
 from ._errors import UnsupportedOperation, invalid
 from ._host import HostArray
 from ._manager import MemoryManager, native
 from ._manager_records import PlacementDecision
 from ._pickles import lies_in_a_buffer
 from ._unimem import Device, DeviceArray
+
+_ADVICE = list(Advice)
 
 # DLPack's numbers. The host reaches pinned and managed memory, too.
 _HOST_KINDS = (1, 3, 11, 13)
@@ -206,6 +208,11 @@ class UnifiedBuffer(Elements):
         """A hint that it will not be used there for long, so that its copy goes first; returns the buffer."""
         self._foretell(named(device), False)
         return self
+
+    @property
+    def advice(self) -> list[tuple[Advice, Device | None, slice]]:
+        """The advice that holds: of which device, and for which of the buffer's bytes."""
+        return [(_ADVICE[number], on, slice(begin, end)) for number, on, begin, end in self._advice()]
 
     def __enter__(self) -> UnifiedBuffer:
         return self

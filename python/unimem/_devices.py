@@ -78,6 +78,7 @@ class Accelerator:
 
     @property
     def device(self) -> Device:
+        """The device itself."""
         return self._device
 
     @property
@@ -87,6 +88,7 @@ class Accelerator:
 
     @property
     def info(self) -> DeviceInfo:
+        """What does not change while the device exists."""
         return device_info(self._device)
 
     def get_memory_info(self) -> MemoryInfo:

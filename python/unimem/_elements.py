@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
 from ._arguments import count_of, dtype_of, elements_of, optional_count, shape_of, value_of
+from ._blocks import BufferBlock, copy_blocks
 from ._devices import named
-from ._enums import BufferState, MapMode, Tracking, number_in
+from ._enums import Advice, BufferState, MapMode, Tracking, number_in
 from ._errors import InvalidArgument, UnsupportedOperation, invalid, size_mismatch
 from ._host import HostArray
 from ._pickles import attributes_of, cloned, give_attributes, reduced
@@ -88,18 +89,23 @@ class Elements(ArrayProtocols):
         return await asyncio.to_thread(lambda: self.host)
 
     async def sync_to_device_async(self, device: Device | str | None = None) -> None:
+        """`sync_to_device` on a thread, without blocking the event loop."""
         await asyncio.to_thread(self.sync_to_device, device)
 
     async def sync_to_host_async(self) -> None:
+        """`sync_to_host` on a thread, without blocking the event loop."""
         await asyncio.to_thread(self.sync_to_host)
 
     async def synchronize_async(self) -> None:
+        """`synchronize` on a thread, without blocking the event loop."""
         await asyncio.to_thread(self.synchronize)
 
     async def copy_from_async(self, data: npt.ArrayLike) -> None:
+        """`copy_from` on a thread, without blocking the event loop."""
         await asyncio.to_thread(self.copy_from, data)
 
     async def to_numpy_async(self) -> np.ndarray:
+        """`to_numpy` on a thread, without blocking the event loop."""
         return await asyncio.to_thread(self.to_numpy)
 
     # Marks
@@ -118,6 +124,17 @@ class Elements(ArrayProtocols):
     def mark_metal_dirty(self, offset: int = 0, count: int | None = None) -> None:
         """UnsupportedOperation in this version."""
         raise _no_metal("mark_metal_dirty")
+
+    # Hints
+
+    def advise(self, advice: Advice, device: Device | str | None = None) -> None:
+        """Tells of the elements' use, where a driver moves memory by itself, until `unadvise`: on a device, "cpu" for the host, by default the
+        buffer's own. See `Advice`."""
+        self._advise(number_in(Advice, "advice", advice), named(device), True)
+
+    def unadvise(self, advice: Advice, device: Device | str | None = None) -> None:
+        """Takes it back."""
+        self._advise(number_in(Advice, "advice", advice), named(device), False)
 
     # Contents
 
@@ -208,6 +225,11 @@ class Elements(ArrayProtocols):
             raise invalid("offset", self._offset_bytes, f"a multiple of {other.alignment} bytes for {other}")
         return BufferSlice(self, self._offset_bytes, [self.nbytes // other.itemsize], other)
 
+    def block(self, begin: Iterable[SupportsIndex], count: Iterable[SupportsIndex]) -> BufferBlock:
+        """A rectangular part, `count` elements from `begin` on in every dimension, without a copy: what is copied out of and into it are its
+        rows alone. `reshape` gives a buffer its extents. InvalidArgument unless it lies within them."""
+        return BufferBlock(self, begin, count)
+
     def __len__(self) -> int:
         if self.ndim == 0:
             raise TypeError("len() of a buffer without dimensions")
@@ -283,9 +305,13 @@ class Elements(ArrayProtocols):
 
 class BufferSlice(Elements):
     """A part of a buffer, or all of it with another shape or dtype. Shares memory and coherence with the buffer, whose states,
-    statistics and marks it shows and moves, and keeps them alive. What is copied or pickled of it is a buffer of its own."""
+    statistics and marks it shows and moves, and keeps them alive. What is copied or pickled of it is a buffer of its own. Made by
+    `slice`, `reshape` and `view`, which check what this does not."""
 
     __slots__ = ("__weakref__",)
+
+    def __init__(self, of: Elements, offset_bytes: int, shape: list[int], dtype: np.dtype[Any]) -> None:
+        super().__init__(of, offset_bytes, shape, dtype)
 
 
 class Mapping:
@@ -331,10 +357,13 @@ def _no_metal(operation: str) -> UnsupportedOperation:
     return error
 
 
-def copy(source: _unimem.Window, target: _unimem.Window) -> None:
+def copy(source: _unimem.Window | BufferBlock, target: _unimem.Window | BufferBlock) -> None:
     """Copies all elements along the nearest path: on the host if the source is current there, else from the device that has it,
-    directly where the two devices reach each other. Does not wait for the devices: whoever reads waits. SizeMismatch unless both
-    have as many elements, InvalidArgument for other dtypes."""
+    directly where the two devices reach each other. Does not wait for the devices: the next read does. SizeMismatch unless both
+    have as many elements, of two blocks in every dimension, InvalidArgument for other dtypes."""
+    if isinstance(source, BufferBlock) or isinstance(target, BufferBlock):
+        copy_blocks(source, target)
+        return
     if source.dtype != target.dtype:
         raise invalid("target", f"buffer of {target.dtype}", f"of {source.dtype}, as the source")
     if source.size != target.size:

@@ -124,6 +124,40 @@ class Optimization(_Named):
     """Brings to a device what is about to be used there, and was evicted."""
 
 
+class PressureLevel(_Named):
+    """How full one location of a device is."""
+
+    NONE = "none"
+    MODERATE = "moderate"
+    """From three quarters of the limit on."""
+    HIGH = "high"
+    """From 85 percent on."""
+    CRITICAL = "critical"
+    """From 95 percent on."""
+
+
+class LinkSource(_Named):
+    """Where the figures of a link come from."""
+
+    CONFIGURED = "configured"
+    """The device was told what its links are: exact."""
+    MEASURED = "measured"
+    """Copies were timed, now or by an earlier process on the same hardware."""
+    ESTIMATED = "estimated"
+    """It could not be measured, as the log says."""
+
+
+class Advice(_Named):
+    """What a driver that moves memory by itself may be told of its use. Hints: none changes a result, or moves a byte when it is given."""
+
+    READ_MOSTLY = "read_mostly"
+    """Read far more often than written, so that every place may keep a copy."""
+    PREFERRED_LOCATION = "preferred_location"
+    """To stay at one place, and be reached from others over the link, rather than to move."""
+    ACCESSED_BY = "accessed_by"
+    """One place will use it, and shall be able to reach it wherever it is."""
+
+
 def number_of(member: enum.Enum) -> int:
     """Its number in C++: the members stand in the same order there."""
     return list(type(member)).index(member)
@@ -136,7 +170,7 @@ def number_in(kind: type[enum.Enum], name: str, value: object) -> int:
     return number_of(value)
 
 
-_KINDS: dict[str, list[enum.Enum]] = {kind.__name__: list(kind) for kind in (Location, Placement, PlacementRule, Optimization)}
+_KINDS: dict[str, list[enum.Enum]] = {kind.__name__: list(kind) for kind in (Location, Placement, PlacementRule, Optimization, PressureLevel, LinkSource)}
 
 
 def member(kind: str, number: int) -> enum.Enum:

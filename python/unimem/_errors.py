@@ -7,6 +7,7 @@ Every one is an ``unimem.Error`` and, where Python has a class for what happened
 
 from __future__ import annotations
 
+from inspect import Parameter, Signature
 from typing import Any, ClassVar, NamedTuple
 
 
@@ -34,6 +35,7 @@ class Error(Exception):
     """What every error of the library can be caught as."""
 
     _fields: ClassVar[tuple[str, ...]] = ()
+    __signature__ = Signature([Parameter("message", Parameter.POSITIONAL_ONLY, default="", annotation="str")])
 
     @classmethod
     def _of(cls, message: str, *fields: Any) -> Error:

@@ -374,4 +374,8 @@ for _name, _position in (
 ):  # fmt: skip
     setattr(HostArray, _name, _method_with_out(_name, _position))
 
+for _name, _member in list(vars(HostArray).items()):
+    if not _name.startswith("_") and _member.__doc__ is None:
+        _member.__doc__ = getattr(np.ndarray, _name).__doc__
+
 _unimem._set_host_array(HostArray)

@@ -121,10 +121,12 @@ class Kernel:
 
     @property
     def has_source(self) -> bool:
+        """Whether it runs on devices that compile."""
         return self._native is not None
 
     @property
     def has_host(self) -> bool:
+        """Whether it runs on devices that run code of the host's."""
         return self._function is not None
 
     def __repr__(self) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 import numpy as np
@@ -13,12 +14,13 @@ import numpy.typing as npt
 from . import _unimem
 from ._arguments import count_of, dtype_of, elements_of, optional_size, shape_of, size_of
 from ._devices import chosen, default_device, named
-from ._enums import AccessPattern, Location, Placement, Tracking, number_in
+from ._enums import AccessPattern, Location, Placement, PressureLevel, Tracking, number_in
 from ._errors import invalid
 from ._manager_records import (
     BlockStatistics,
     GlobalMemoryStatistics,
     LeakReport,
+    Link,
     LiveAllocation,
     MemorySnapshot,
     OptimizationReport,
@@ -26,6 +28,7 @@ from ._manager_records import (
     PlacementRecommendations,
     PoolDefragmentation,
     PoolFragmentation,
+    PressureChange,
     Usage,
 )
 from ._tables import grid
@@ -45,6 +48,7 @@ class BlockPool:
 
     @property
     def statistics(self) -> BlockStatistics:
+        """What the blocks have come to."""
         return self._native._statistics()
 
     def fragmentation(self) -> PoolFragmentation:
@@ -63,13 +67,51 @@ class BlockPool:
         return self.statistics._repr_html_()
 
 
+_subscriptions: set[PressureSubscription] = set()
+
+
+class PressureSubscription:
+    """The callback of `MemoryManager.on_pressure` is called until this is ended: by `end`, at the end of a ``with`` block, or with the
+    interpreter."""
+
+    __slots__ = ("_native",)
+
+    def __init__(self, native: _unimem._PressureSubscription) -> None:
+        self._native = native
+        _subscriptions.add(self)
+
+    def end(self) -> None:
+        """Afterwards there is no call: waits for one that is going on, but for one that it is ended from. Idempotent."""
+        _subscriptions.discard(self)
+        self._native.end()
+
+    def __enter__(self) -> PressureSubscription:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.end()
+
+
+def end_all_subscriptions() -> None:
+    """Before the interpreter ends, which a callback would need."""
+    for one in list(_subscriptions):
+        one.end()
+
+
+def _limited(device: Device | str) -> Device:
+    on = named(device)
+    if on is None:
+        raise invalid("device", device, "a device or its id")
+    return on
+
+
 class MemoryManager:
     """A pool per device and location, with limits, for everything that is allocated from it. When a device is full, it asks
     buffers for their device copies, those that lose least by it first, before it raises OutOfMemory.
 
     Thread-safe. What is behind it stays until the process ends, since buffers and arrays that were made from it may: `cleanup()`,
-    or the end of a ``with`` block, gives back what it has cached. `stacks_every`: of every how many-th allocation of buffers the stack
-    is captured for `leak_report`: 1 all, 0 none (UnsupportedOperation where the library cannot). `spill_directory`: where host memory
+    or the end of a ``with`` block, gives back what it has cached. `stacks_every`: of every how many-th buffer the stack
+    is captured for `leak_report`, Python's calls that made it first: 1 all, 0 none (UnsupportedOperation where the library cannot). `spill_directory`: where host memory
     of buffers goes when there is no more of it, as long as nobody has its address, which ``buffer.host`` gives away; IoError if no file
     can be made there.
     """
@@ -138,10 +180,43 @@ class MemoryManager:
     def set_limit(self, device: Device | str, bytes: int | str, *, location: Location | None = None) -> None:
         """Bounds the memory reserved on a device, of the cpu that of the host: a number of bytes, or ``"64MiB"``. InvalidArgument if it is
         below what is live. With a location, that one: pageable and pinned memory are the host's, whatever device is named."""
-        on = named(device)
-        if on is None:
-            raise invalid("device", device, "a device or its id")
-        self._native._set_limit(on, -1 if location is None else number_in(Location, "location", location), size_of("bytes", bytes))
+        self._native._set_limit(_limited(device), -1 if location is None else number_in(Location, "location", location), size_of("bytes", bytes))
+
+    @contextmanager
+    def limit(self, device: Device | str, bytes: int | str, *, location: Location | None = None) -> Iterator[MemoryManager]:
+        """`set_limit` for a ``with`` block, of whatever thread: what bounded the memory before does so again at its end, also after an
+        exception. InvalidArgument at the beginning as there, and at the end if more is live by then than the earlier limit allows."""
+        on = _limited(device)
+        place = -1 if location is None else number_in(Location, "location", location)
+        earlier = self._native._limit(on, place)
+        self._native._set_limit(on, place, size_of("bytes", bytes))
+        try:
+            yield self
+        finally:
+            self._native._set_limit(on, place, earlier)
+
+    def pressure(self, device: Device | str | None = None, location: Location = Location.DEVICE) -> PressureLevel:
+        """How full a location of a device is, exactly and now, by what is live there from this manager."""
+        return self._native._pressure(named(device) or default_device(), number_in(Location, "location", location))
+
+    def on_pressure(self, callback: Callable[[PressureChange], object]) -> PressureSubscription:
+        """Calls `callback` for every crossing of a level from now on, of every device and location, until the subscription is ended.
+
+        The calls come on a thread of the manager's, one after the other: they may allocate, free and set limits. What one raises is logged.
+        A crossing is noticed where the manager is asked for memory, a limit, its pressure or a cleanup."""
+        if not callable(callback):
+            raise invalid("callback", repr(callback), "callable")
+        return PressureSubscription(self._native._on_pressure(callback))
+
+    def settle_pressure(self) -> None:
+        """Returns when callbacks have been told all that was noticed before; at once within one."""
+        self._native._settle_pressure()
+
+    def links(self, *devices: Device | str) -> tuple[Link, ...]:
+        """How fast bytes travel between the host and these devices, and between them; of all devices if none are named. What a device
+        does not say is measured, once, in milliseconds."""
+        wanted = [named(one) or default_device() for one in devices] if devices else _unimem.devices()
+        return self._native._links(wanted)
 
     def cleanup(self) -> int:
         """Gives all cached blocks back; returns the bytes. Never touches live memory."""
@@ -149,6 +224,7 @@ class MemoryManager:
 
     @property
     def statistics(self) -> GlobalMemoryStatistics:
+        """All memory of the manager, at one moment."""
         return self._native._statistics()
 
     def snapshot(self) -> MemorySnapshot:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from . import _unimem
 from ._arguments import count_of
-from ._enums import Location, Optimization, Placement, PlacementRule
+from ._enums import LinkSource, Location, Optimization, Placement, PlacementRule, PressureLevel
 from ._records import Record
 from ._tables import grid, pairs
 from ._unimem import Device
@@ -308,6 +308,34 @@ class MemorySnapshot(Record):
         rows = [(one.device, one.location.value, one.limit_bytes) for one in self.limits]
         parts = (self.statistics, self.usage, self.live)
         return "".join(one._repr_html_() for one in parts) + grid("limits", ("device", "location", "limit_bytes"), rows)
+
+
+@dataclass(frozen=True, slots=True)
+class PressureChange(Record):
+    """One crossing of what fills a location, over as many levels as it went. `device` is the cpu for memory of the host's."""
+
+    device: Device
+    location: Location
+    before: PressureLevel
+    now: PressureLevel
+    live_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Link(Record):
+    """One direction of a way that bytes take between two memories: "host", or a device's id. `via_host`: two copies by turns."""
+
+    source: str
+    target: str
+    bytes_per_second: float
+    latency_seconds: float
+    via_host: bool
+    known_by: LinkSource
+
+    def seconds(self, bytes: int) -> float:
+        """What a copy of so many bytes takes by itself."""
+        return self.latency_seconds + bytes / self.bytes_per_second
 
 
 @dataclass(frozen=True, slots=True)

@@ -140,10 +140,12 @@ class MemoryPool:
 
     @property
     def limits(self) -> PoolLimits:
+        """Of pageable buffers."""
         return _limits(self._native._settings()[0])
 
     @property
     def pinned_limits(self) -> PoolLimits:
+        """Of pinned buffers."""
         return _limits(self._native._settings()[1])
 
     def stats(self, pinned: bool | None = None) -> PoolStatistics:

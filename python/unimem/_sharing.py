@@ -137,6 +137,9 @@ class BufferRegistry:
     def __len__(self) -> int:
         return _unimem._published()
 
+    def __repr__(self) -> str:
+        return f"<unimem.BufferRegistry: {len(self)} published>"
+
     def _repr_html_(self) -> str:
         names = ("id", "name", "element", "shape", "nbytes", "opened", "holders")
         return grid("BufferRegistry", names, [[getattr(one, name) for name in names] for one in self.list()])

@@ -45,6 +45,8 @@ class StatisticsResult(Record):
 
 @dataclass(frozen=True, slots=True)
 class MappingResult(Record):
+    """How many elements were mapped."""
+
     elements: int
 
 
