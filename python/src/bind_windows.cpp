@@ -74,7 +74,7 @@ nb::object device_side(Window& window, Device* named) {
   auto const range = window.range();
   auto* const device = named != nullptr ? named : unlocked([&] { return &core->default_device(); });
   look_out_on_device(*core, *device, range);
-  auto lease = unlocked([&] { return core->lease(*device, nullptr, range, Intent::read); });
+  auto lease = unlocked([&] { return core->lease(*device, nullptr, range, Intent::read, false); });
   if (!device->reaches_host_memory()) {
     return nb::cast(std::make_unique<DeviceArray>(core, std::move(lease), *device, window.shape(), window.dtype()));
   }
@@ -161,7 +161,7 @@ nb::tuple map_host(Window& window, int mode) {
   look_out_on_host(*core, range, intent);
   auto [mapped, kept] = unlocked([&] {
     auto write = core->map(range, static_cast<MapMode>(mode));
-    return std::pair{std::move(write), core->map(range, MapMode::read)};
+    return std::pair{std::move(write), core->map(range, MapMode::read, false)};
   });
   bool const writes = static_cast<MapMode>(mode) != MapMode::read;
   auto hold = std::make_unique<HostHold>(core, std::move(kept), range);

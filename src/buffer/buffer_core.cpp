@@ -25,6 +25,14 @@ Device& BufferCore::find_default_device() const {
   return device;
 }
 
+std::shared_ptr<detail::WrittenMap> const& BufferCore::written_map() const noexcept {
+  return inside_->written_map;
+}
+
+std::shared_ptr<detail::StaleViews> const& BufferCore::stale_views() const noexcept {
+  return inside_->stale_views;
+}
+
 MemoryManager& BufferCore::manager() const noexcept {
   return *inside_->manager;
 }
@@ -167,6 +175,7 @@ void BufferCore::free() {
   Guard inside(*this);
   inside->check_not_captured();
   inside->drop_everything(inside->fresh_coherence(inside->bytes), inside->bytes);
+  if (inside->written_map) inside->written_map->forget(inside->bytes);
   inside->allocated = false;
 }
 
@@ -174,6 +183,7 @@ void BufferCore::reset() {
   Guard inside(*this);
   inside->check_not_captured();
   inside->drop_everything(inside->fresh_coherence(inside->bytes), inside->bytes);
+  if (inside->written_map) inside->written_map->forget(inside->bytes);
   inside->forget_history();
 }
 
@@ -236,6 +246,7 @@ void BufferCore::resize_once(std::size_t bytes) {
   bool const pinned = storage && on == nullptr && inside->pinned.load(std::memory_order_relaxed);
   inside->drop_everything(std::move(coherence), bytes);
   bytes_.store(bytes, std::memory_order_relaxed);
+  if (inside->written_map) inside->written_map->resize(before, bytes);
   inside->advice = std::move(advice);
   if (!storage) return;
   (on == nullptr ? inside->host : inside->side(place).storage) = std::move(storage);
@@ -270,6 +281,7 @@ void BufferCore::discard() {
   Guard inside(*this);
   inside->settle(inside->whole(), true, true);
   inside->coherence.discard();
+  if (inside->written_map) inside->written_map->forget(inside->bytes);
 }
 
 void BufferCore::foretell(Device& device, bool use) {

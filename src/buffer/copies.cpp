@@ -137,8 +137,10 @@ void BufferCore::read(std::size_t offset, std::span<std::byte> data) {
     use = use_host(range, Intent::read);
   } catch (OutOfMemory const&) {
     if (!read_directly(range, data)) throw;
+    note_read(range);
     return;
   }
+  note_read(range);
   auto const* const base = static_cast<std::byte const*>(use.address);
   if (!data.empty()) std::memmove(data.data(), base + offset, data.size());
 }
@@ -175,8 +177,10 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   } catch (OutOfMemory const&) {
     inside.unlock();
     if (!read_directly(range, data)) throw;
+    note_read(range);
     return {};
   }
+  note_read(range);
   if (range.empty()) return {};
   auto const own = inside->in_own_host_memory(data.data(), data.size());
   if (!own.empty() && inside->host_writes) {
@@ -237,6 +241,7 @@ Event BufferCore::copy_once(BufferWindow from, BufferWindow to) {
                                           *target.storage_at(target_place), to.range, &queue, meter)
                              .event;
       target.commit(std::move(write), event, Inside::Events::of_all);
+      if (target.written_map) target.written_map->copied(to.range, *source.written_map, from.range.begin);
       if (there != &on) target.count(from_place, target_place, from.range.size());
       return event;
     }
@@ -247,6 +252,9 @@ Event BufferCore::copy_once(BufferWindow from, BufferWindow to) {
   auto const target_use = to.buffer->use_host(to.range, Intent::write);
   auto* const end = static_cast<std::byte*>(target_use.address);
   if (!from.range.empty()) std::memmove(end + to.range.begin, begin + from.range.begin, from.range.size());
+  if (to.buffer->written_map()) {
+    to.buffer->written_map()->copied(to.range, *from.buffer->written_map(), from.range.begin);
+  }
   return {};
 }
 
@@ -297,6 +305,10 @@ bool BufferCore::copied_at_once(BufferCore& from, BufferCore& to, std::span<cons
   here.hazards().read_by(std::move(read_parts), event);
   beyond.hazards().written_by(std::move(written_parts), event);
   for (auto& write : writes) target.commit(std::move(write), event, Inside::Events::of_all);
+  for (auto const& piece : pieces) {
+    if (!target.written_map) break;
+    target.written_map->copied({piece.to, piece.to + piece.bytes}, *source.written_map, piece.from);
+  }
   return true;
 }
 

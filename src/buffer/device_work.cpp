@@ -77,6 +77,10 @@ Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, Devi
     inside.prepare(*buffer, inside.place_of(device), range, intent, queue);
   }
   operation.end_turn();
+  for (auto const& [buffer, range, intent] : operands) {
+    auto const& written = buffer->inside_->written_map;
+    if (intent != Intent::write && written) written->read(range, fmt::format("by work on {}", device.id()));
+  }
   // Only now: a window is a window of the memory that stays, and one operand's copies may be what another needs.
   std::pmr::vector<DeviceMemory> memory{&nearby};
   std::vector<Event> needs;
@@ -121,7 +125,7 @@ Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, Devi
   return event;
 }
 
-DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Intent intent) {
+DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Intent intent, bool looks) {
   if (intent == Intent::read && queue != nullptr) {
     if (auto* const door = inside_->door.load(std::memory_order_acquire)) {
       if (auto const memory = door->enter(device, queue->id(), range)) return {*door, *memory};
@@ -133,6 +137,10 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   } catch (OutOfMemory const& refused) {
     Operand const operand{this, range, intent};
     refuse_copies(refused, device, {&operand, 1});
+  }
+  // A caller that may write as well may do so first.
+  if (looks && intent == Intent::read && inside_->written_map) {
+    inside_->written_map->read(range, fmt::format("by a lease on {}", device.id()));
   }
   return leased;
 }
@@ -231,7 +239,8 @@ void BufferCore::Inside::open_door() noexcept {
   auto const side = std::ranges::find_if(sides, [&](Side const& one) { return one.storage.get() == storage; });
   if (side == sides.end()) return at->detach();
   auto const place = static_cast<Place>(side - sides.begin() + 1);
-  bool const at_rest = !host_writes && !deferred && !captured && unrecorded.empty() && pending.empty() &&
+  bool const all_written = !written_map || written_map->complete();
+  bool const at_rest = all_written && !host_writes && !deferred && !captured && unrecorded.empty() && pending.empty() &&
                        storage->hazards().writes_ended_well(whole());
   if (at_rest && holds(place, whole()) && storage->used_by_others_on(*side->device, at->queue_id())) at->open();
 }

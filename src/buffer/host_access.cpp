@@ -18,8 +18,12 @@ namespace unimem {
 BufferCore::HostUse BufferCore::use_host(ByteRange range, Intent intent) {
   // With the lock even where all is ready: without a lease another thread may let go of the memory meanwhile.
   HostUse use;
-  use.address = host_slow(range, intent, &use.lease);
+  use.address = host_slow(range, intent, &use.lease, false);
   return use;
+}
+
+void BufferCore::note_read(ByteRange range) const {
+  if (inside_->written_map) inside_->written_map->read(range, "on the host");
 }
 
 void BufferCore::await_in_work(ByteRange range, Intent intent) {
@@ -30,10 +34,11 @@ void BufferCore::await_in_work(ByteRange range, Intent intent) {
   if (copies && !host_ready(intent)) wait_unless_endless(fetch(range));
 }
 
-void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold) {
+void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold, bool looks) {
   await_in_work(range, intent);
   Guard inside(*this);
   bool const for_writing = intent != Intent::read;
+  looks = looks && !for_writing;
   inside->check_access("host access");
   inside->check_range(range);
   // Manual tracking: a read-write view is a read until it is marked.
@@ -56,6 +61,7 @@ void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold) {
   }
   if (inside->host) inside->host->usage().note_host(intent != Intent::write, intent != Intent::read);
   if (inside->host) in_place ? inside->host->wait_to_write(range) : inside->host->wait_to_read(range);
+  if (looks) note_read(range);
   if (!inside->host) return nullptr;
   if (hold == nullptr) {
     inside->host->expose(for_writing);
@@ -173,8 +179,12 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
   });
 }
 
-DeviceLease BufferCore::map(ByteRange range, MapMode mode) {
-  if (mode == MapMode::read) return map_to_read(range);
+DeviceLease BufferCore::map(ByteRange range, MapMode mode, bool looks) {
+  if (mode == MapMode::read) {
+    auto mapped = map_to_read(range);
+    if (looks) note_read(range);
+    return mapped;
+  }
   await_in_work(range, mode == MapMode::discard ? Intent::write : Intent::read_write);
   Guard(*this)->expect_mapped_write();
   try {

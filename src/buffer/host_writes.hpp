@@ -13,6 +13,7 @@
 
 namespace unimem::detail {
 
+class StaleViews;
 class Storage;
 
 /// A host write that cannot be told from, or has run into, newer bytes of a device.
@@ -77,5 +78,11 @@ class HostWrites {
 /// range; the bytes count as written from then on. `last_marks` says what was declared last.
 [[nodiscard]] std::unique_ptr<HostWrites> check_host(std::shared_ptr<Storage> const& host, std::size_t bytes,
                                                      std::string name, std::string const& last_marks);
+
+/// For UNIMEM_CHECK=2: `inner`, and between operations accesses to what is stale are reported. `host`: whole pages of a
+/// pool's.
+[[nodiscard]] std::unique_ptr<HostWrites> guard_host(std::unique_ptr<HostWrites> inner,
+                                                     std::shared_ptr<StaleViews> views,
+                                                     std::shared_ptr<Storage> const& host, std::size_t bytes);
 
 }  // namespace unimem::detail

@@ -6,6 +6,7 @@
 #include <unimem/device/timed_wait.hpp>
 
 #include "buffer/mutants.hpp"
+#include "core/check_level.hpp"
 #include "core/spare_memory.hpp"
 #include "device/ending.hpp"
 #include "device/page_watch.hpp"
@@ -83,6 +84,10 @@ BufferCore::Inside::Inside(std::size_t bytes_, BufferOptions&& options_)
   if (options.location == Location::unified && !default_device().has_unified_memory()) {
     throw UnsupportedOperation("Location::unified", std::string(default_device().id()),
                                "the device has no memory that the host reaches too");
+  }
+  if (detail::check_level() > 1) {
+    written_map = std::make_shared<detail::WrittenMap>(bytes, display_name());
+    stale_views = std::make_shared<detail::StaleViews>(display_name());
   }
 }
 

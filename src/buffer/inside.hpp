@@ -9,7 +9,9 @@
 #include "buffer/host_writes.hpp"
 #include "buffer/lease_cell.hpp"
 #include "buffer/pending_work.hpp"
+#include "buffer/stale_views.hpp"
 #include "buffer/storage.hpp"
+#include "buffer/written_map.hpp"
 #include "manager/forked_locks.hpp"
 #include "manager/operate.hpp"
 #include "manager/use_history.hpp"
@@ -332,6 +334,8 @@ struct BufferCore::Inside {
   std::string last_marks;          ///< empty: nothing was declared before
   bool absorbed = false;  ///< in this operation: only then does what is remembered at its end hold no user's write
   std::unique_ptr<detail::HostWrites> host_writes;  ///< null: only what goes through the library counts
+  std::shared_ptr<detail::WrittenMap> written_map;  ///< of what has been written at all; null unless UNIMEM_CHECK=2
+  std::shared_ptr<detail::StaleViews> stale_views;  ///< likewise; who touches host bytes that a device has newer
   std::vector<ByteRange> unrecorded;  ///< written through mappings of `host`, without the memory to record it
   std::size_t mapped_writes = 0;      ///< mappings that may yet say what they have written, each with room for it there
   std::vector<Side> sides;            ///< by place, less one

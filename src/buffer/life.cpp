@@ -83,7 +83,8 @@ void BufferCore::Guard::unlock() noexcept {
   bool const told_at_once = arrived && !inside.deferred && !inside.captured;
   // Who is given the address without the lock leaves no trace, so nobody is who may not have it already.
   bool const may_be_given = inside.spill_files == nullptr || (inside.host && inside.host->exposed());
-  if (told_at_once && may_be_given && inside.holds(host_place, whole)) {
+  bool const all_written = !inside.written_map || inside.written_map->complete();  // or a read may have to be reported
+  if (told_at_once && may_be_given && all_written && inside.holds(host_place, whole)) {
     summary |= host_current;
     bool const quiet = inside.pending.empty() && (!inside.host || inside.host->idle());
     if (quiet && !whole.empty() && inside.coherence.written(host_place).contains(whole)) summary |= host_exclusive;
@@ -184,6 +185,7 @@ void BufferCore::move_onto(Wrapped wrapped) {
     inside->watch_host();
   }
   inside->unified = nullptr;  // its memory is what it is
+  if (inside->written_map) inside->written_map->wrote({0, bytes});
   inside->allocated = true;
   inside->coherence.add_storage(host_place);
   auto const plan = inside->coherence.plan_access(host_place, {0, bytes}, Intent::read, inside->cost());

@@ -45,6 +45,7 @@ bool BufferCore::recycle(bool zero) {
   Guard inside(*this);
   inside->check_not_captured();
   bool kept = true;
+  inside->host_writes.reset();  // first of all: zeroing touches what is stale
   inside->for_each_storage([&](detail::Storage& storage) {
     bool const held = (storage.leased() || !storage.pooled() || storage.away()) && !UNIMEM_MUTANT(recycled_though_held);
     if (held) kept = false;
@@ -54,13 +55,13 @@ bool BufferCore::recycle(bool zero) {
     if (!UNIMEM_MUTANT(recycled_failures_kept)) inside->pending.clear();
     inside->unrecorded.clear();
     inside->deferred = nullptr;
-    inside->host_writes.reset();
     inside->life.reset();
     if (!UNIMEM_MUTANT(recycled_dirty)) inside->coherence.discard();
   } else {
     inside->drop_everything(inside->fresh_coherence(inside->bytes), inside->bytes);
   }
   inside->forget_history();
+  if (inside->written_map) inside->written_map->forget(inside->bytes);
   if (!kept) return false;
   for (Place place = host_place; place < inside->coherence.place_count(); ++place) {
     auto const& storage = inside->storage_at(place);

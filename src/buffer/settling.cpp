@@ -33,8 +33,10 @@ bool BufferCore::Inside::watches_host() const {
 std::unique_ptr<detail::HostWrites> BufferCore::Inside::watched(std::shared_ptr<detail::Storage> const& memory,
                                                                 std::size_t size) const {
   if (tracking == Tracking::pages) return detail::track_pages(memory, size);
-  if (wants_check()) return detail::check_host(memory, size, display_name(), last_marks);
-  return nullptr;
+  if (!wants_check()) return nullptr;
+  auto checked = detail::check_host(memory, size, display_name(), last_marks);
+  bool const own_pages = stale_views && memory->pooled() && memory->pageable();
+  return own_pages ? detail::guard_host(std::move(checked), stale_views, memory, size) : std::move(checked);
 }
 
 void BufferCore::Inside::watch_host() {
@@ -125,6 +127,7 @@ std::exception_ptr BufferCore::Inside::settle_pending(ByteRange range, bool wait
   auto failure = pending.settle(coherence, range, wait);
   if (!failure) return nullptr;
   forget_ended();
+  if (written_map && !coherence.has_data()) written_map->forget(bytes);
   last_failure = "what wrote them failed";
   try {
     std::rethrow_exception(failure);
@@ -188,6 +191,8 @@ void BufferCore::Inside::commit_copies(Plan const& plan, std::span<const Event> 
 void BufferCore::Inside::commit(Plan plan, std::vector<Event> events, Events what) {
   pending.reserve(1);
   auto undo = coherence.commit(plan);
+  bool const writes = plan.kind == Plan::Kind::mark || plan.intent != Intent::read;
+  if (writes && written_map) written_map->wrote(plan.range);
   pending.add(std::move(events), what == Events::of_all, std::move(plan), std::move(undo));
 }
 
@@ -196,6 +201,7 @@ BufferCore::Inside::PlannedWrite BufferCore::Inside::plan_write(Place place, Byt
   write.undo = coherence.prepare(write.plan, together);
   pending.reserve(together);
   if (host_writes) host_writes->reserve(together);
+  if (written_map) written_map->wrote(range);
   return write;
 }
 

@@ -3,6 +3,7 @@
 #include "core/spare_memory.hpp"
 #include "device/page_watch.hpp"
 
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -22,12 +23,15 @@ std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t
   auto storage = std::allocate_shared<detail::Storage>(detail::SpareAllocator<detail::Storage>{}, detail::host_device(),
                                                        std::move(block), part);
   storage->count_in(manager->usage_book(), key, id, options.made_by.get());
+  // As fresh memory of sim reads: what an earlier owner left looks like data.
+  if (written_map) std::memset(storage->host_address(), 0xCD, size);
   return storage;
 }
 
 BufferCore::Inside::HostBlock BufferCore::Inside::new_host_block(std::size_t size) {
-  // Tracked memory has its pages to itself. No pool aligns as coarsely, so it gets one page more than it needs.
-  bool const in_pages = tracking == Tracking::pages;
+  // Tracked memory has its pages to itself, and so has what is closed while it is stale. No pool aligns as coarsely, so
+  // it gets one page more than it needs.
+  bool const in_pages = tracking == Tracking::pages || stale_views;
   auto const page = in_pages ? detail::PageWatch::page_bytes() : 1;
   auto const whole_pages = in_pages ? (size + page - 1) / page * page : size;  // a division takes as long as a lock
   auto const wanted = whole_pages + page - 1;

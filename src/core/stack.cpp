@@ -7,12 +7,14 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 // Where lint looks with another compiler than the one that builds there is no such header.
@@ -162,7 +164,25 @@ std::string describe_address(std::uintptr_t address) {
 
 #endif
 
+namespace {
+
+/// Release and acquire: with whatever it needs.
+std::atomic<std::vector<std::string> (*)() noexcept> place_describer{nullptr};
+
+}  // namespace
+
+void set_place_describer(std::vector<std::string> (*describe)() noexcept) noexcept {
+  place_describer.store(describe, std::memory_order_release);
+}
+
 namespace detail {
+
+ProgramPlace ProgramPlace::here() {
+  if (auto* const describe = place_describer.load(std::memory_order_acquire)) {
+    if (auto words = describe(); !words.empty()) return {std::move(words), {}};
+  }
+  return {{}, capture_stack()};
+}
 
 std::vector<std::uintptr_t> capture_stack() {
   CallStack stack;
@@ -180,6 +200,13 @@ std::string describe_calls(std::string_view what, std::span<std::uintptr_t const
   if (calls.empty()) return {};
   auto text = fmt::format("\n  {}", what);
   for (auto const address : calls) text += fmt::format("\n      {}", describe_address(address));
+  return text;
+}
+
+std::string describe_place(std::string_view what, ProgramPlace const& place) {
+  if (place.words.empty()) return describe_calls(what, place.calls);
+  auto text = fmt::format("\n  {}", what);
+  for (auto const& call : place.words) text += fmt::format("\n      {}", call);
   return text;
 }
 

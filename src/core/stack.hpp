@@ -46,6 +46,14 @@ struct Trail {
 /// A trail that begins here. Throws std::bad_alloc.
 [[nodiscard]] std::unique_ptr<Trail> begin_trail();
 
+/// Where in the program a thread is: in words only when there is something to report.
+struct ProgramPlace {
+  std::vector<std::string> words;     ///< of a program that describes itself (`set_place_describer`)
+  std::vector<std::uintptr_t> calls;  ///< of any other
+  /// This one. Throws std::bad_alloc.
+  [[nodiscard]] static ProgramPlace here();
+};
+
 /// Of which of many allocations the stack is captured: every n-th. Thread-safe.
 class StackSampler {
  public:
@@ -59,6 +67,8 @@ class StackSampler {
 
 /// What stands below a message: a line with `what` these calls did, one for each of them; nothing if there are none.
 [[nodiscard]] std::string describe_calls(std::string_view what, std::span<std::uintptr_t const> calls);
+
+[[nodiscard]] std::string describe_place(std::string_view what, ProgramPlace const& place);
 
 /// Throws UnsupportedOperation for stacks that are asked for where none can be captured.
 void require_stacks(StackOptions const& stacks);

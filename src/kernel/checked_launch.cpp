@@ -1,8 +1,10 @@
-#include "kernel/checked_launch.hpp"
+#include <unimem/kernel/launch.hpp>
 
 #include <unimem/core/log.hpp>
-#include <unimem/core/stack.hpp>
 
+#include "buffer/stale_views.hpp"
+#include "buffer/written_map.hpp"
+#include "core/check_level.hpp"
 #include "core/stack.hpp"
 #include "device/host_program.hpp"
 
@@ -13,13 +15,42 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace unimem::detail {
-namespace {
 
-/// The calls that launched the kernel, in words only when there is something to report.
-using Stack = std::vector<std::uintptr_t>;
+/// One launch's part in the maps of what was written, by argument.
+class Fills {
+ public:
+  void add(std::size_t argument, std::shared_ptr<WrittenMap> map, ByteRange range) {
+    fills_.push_back({argument, range, std::move(map), nullptr});
+  }
+  void begin() {
+    for (auto& one : fills_) one.fill = one.map->begin_fill(one.range);
+  }
+  /// `left` are bytes of the buffer. Does nothing for what has not begun: launches of a graph.
+  void end(std::size_t argument, ByteRanges const& left) {
+    for (auto& one : fills_) {
+      if (one.argument == argument && one.fill) one.map->end_fill(*std::exchange(one.fill, nullptr), left);
+    }
+  }
+
+ private:
+  struct One {
+    std::size_t argument;
+    ByteRange range;
+    std::shared_ptr<WrittenMap> map;
+    std::shared_ptr<WrittenMap::Fill> fill;
+  };
+  std::vector<One> fills_;
+};
+
+void CheckedProgram::begin() const {
+  fills->begin();
+}
+
+namespace {
 
 /// One argument as the launching thread knew it: by the time the kernel runs the buffer may be gone.
 struct Checked {
@@ -27,6 +58,7 @@ struct Checked {
   std::string name;
   ByteRange range;
   Intent intent = Intent::read;
+  std::shared_ptr<StaleViews> views;
 };
 
 /// Differs from position to position, so that a kernel hardly ever writes it by accident: 2^-32 for four bytes.
@@ -55,9 +87,11 @@ class Shadow {
   [[nodiscard]] std::size_t end() const { return begin_ + bytes_; }
   [[nodiscard]] bool is_of(HostArgument real) const { return real_ == real.data && bytes_ == real.bytes; }
 
-  /// Calls `report(what, range)`, in bytes of `whole`'s buffer, for every kind of mistake.
+  /// Calls `report(what, range)`, in bytes of `whole`'s buffer, for every kind of mistake. Returns what of it should
+  /// have been written and was not.
   template <class Report>
-  void compare(ByteRange whole, Report const& report) {
+  [[nodiscard]] ByteRanges compare(ByteRange whole, Report const& report) {
+    ByteRanges left;
     ByteRange outside{SIZE_MAX, 0};
     auto const touch = [&](std::size_t i) {
       if (memory_[i] != poison(i)) outside = {std::min(outside.begin, i), i + 1};
@@ -80,16 +114,17 @@ class Shadow {
       if (changed.end != 0)
         report("were written, and passed as read", {whole.begin + changed.begin, whole.begin + changed.end});
     } else if (!reads_) {
-      ByteRange kept{SIZE_MAX, 0};
       for (std::size_t i = 0; i + 4 <= bytes_; i += 4) {
         bool const same = std::ranges::all_of(std::array<std::size_t, 4>{0, 1, 2, 3},
                                               [&](std::size_t k) { return data()[i + k] == poison(begin_ + i + k); });
-        if (same) kept = {std::min(kept.begin, i), i + 4};
+        if (same) left.add({whole.begin + i, whole.begin + i + 4});
       }
-      if (kept.end != 0)
+      if (!left.empty()) {
         report("were passed as write, and not all of them were written",
-               {whole.begin + kept.begin, whole.begin + kept.end});
+               {left.ranges().front().begin, left.ranges().back().end});
+      }
     }
+    return left;
   }
 
   void put_back() {
@@ -112,19 +147,16 @@ class Shadow {
 };
 
 void complain(std::string_view kernel, std::string_view buffer, ByteRange range, std::string_view what,
-              Stack const& stack) {
-  auto text =
-      fmt::format("kernel '{}': bytes [{}, {}) of {} {}; launched from", kernel, range.begin, range.end, buffer, what);
-  for (auto const address : stack) text += fmt::format("\n      {}", describe_address(address));
-  log(LogLevel::error, text);
+              ProgramPlace const& place) {
+  log(LogLevel::error, fmt::format("kernel '{}': bytes [{}, {}) of {} {}{}", kernel, range.begin, range.end, buffer,
+                                   what, describe_place("launched from", place)));
 }
 
 void run_checked(HostProgram const& program, Range range, std::span<const Checked> known,
-                 std::span<const HostArgument> given, Stack const& stack) {
+                 std::span<const HostArgument> given, ProgramPlace const& place, Fills& fills) {
   std::vector<Shadow> shadows;
   std::vector<KernelArgument> arguments(given.size());
-  std::vector<ByteRange> ranges;
-  std::vector<std::string> names;
+  std::vector<std::size_t> first;  // the argument that each of them was made for
   shadows.reserve(given.size());
   for (std::size_t i = 0; i < given.size(); ++i) {
     auto& argument = arguments[i];
@@ -144,8 +176,7 @@ void run_checked(HostProgram const& program, Range range, std::span<const Checke
         writes = writes || known[k].intent != Intent::read;
       }
       shadows.emplace_back(given[i], reads, writes);
-      ranges.push_back(known[i].range);
-      names.push_back(known[i].name);
+      first.push_back(i);
       found = shadows.end() - 1;
     }
     argument.memory = {reinterpret_cast<std::uintptr_t>(found->data()), 0, given[i].bytes};
@@ -153,21 +184,37 @@ void run_checked(HostProgram const& program, Range range, std::span<const Checke
   }
   program.run(range, arguments);
   for (std::size_t i = 0; i < shadows.size(); ++i) {
-    shadows[i].compare(ranges[i], [&](std::string_view what, ByteRange bytes) {
-      complain(program.name(), names[i], bytes, what, stack);
+    auto const& of = known[first[i]];
+    auto const left = shadows[i].compare(of.range, [&](std::string_view what, ByteRange bytes) {
+      complain(program.name(), of.name, bytes, what, place);
     });
     shadows[i].put_back();
+    fills.end(first[i], left);
   }
+}
+
+void run_plain(HostProgram const& program, Range range, std::span<const Checked> known,
+               std::span<const HostArgument> given) {
+  std::vector<KernelArgument> arguments(given.size());
+  for (std::size_t i = 0; i < given.size(); ++i) {
+    bool const scalar = known[i].buffer == nullptr;
+    arguments[i].kind = scalar ? KernelArgument::Kind::scalar : KernelArgument::Kind::memory;
+    arguments[i].scalar_bytes = scalar ? given[i].bytes : 0;
+    if (scalar) std::memcpy(arguments[i].scalar.data(), given[i].data, given[i].bytes);
+    if (!scalar) arguments[i].memory = {reinterpret_cast<std::uintptr_t>(given[i].data), 0, given[i].bytes};
+  }
+  program.run(range, arguments);
 }
 
 }  // namespace
 
-std::shared_ptr<Program const> checked_program(std::shared_ptr<Program const> const& program, Device& device,
-                                               std::string_view kernel, Range range,
-                                               std::span<const LaunchArgument> arguments) {
+CheckedProgram checked_program(std::shared_ptr<Program const> const& program, Device& device, std::string_view kernel,
+                               Range range, std::span<const LaunchArgument> arguments) {
+  if (check_level() < 2 || !device.info().runs_host_form || range.items() == 0) return {};
   auto const inner = as_host_program(program, device);
-  auto const stack = capture_stack();
+  auto const place = ProgramPlace::here();
   std::vector<Checked> known;
+  auto const fills = std::make_shared<Fills>();
   for (auto const& argument : arguments) {
     auto const& [buffer, bytes, intent] = argument.buffer.operand;
     if (buffer == nullptr) {
@@ -176,7 +223,8 @@ std::shared_ptr<Program const> checked_program(std::shared_ptr<Program const> co
     }
     known.push_back({buffer,
                      buffer->name().empty() ? "a buffer without a name" : fmt::format("buffer '{}'", buffer->name()),
-                     bytes, intent});
+                     bytes, intent, buffer->stale_views()});
+    if (intent == Intent::write) fills->add(known.size() - 1, buffer->written_map(), bytes);
   }
   bool apart = true;
   for (std::size_t i = 0; i < known.size(); ++i) {
@@ -187,27 +235,20 @@ std::shared_ptr<Program const> checked_program(std::shared_ptr<Program const> co
       if (both.begin >= both.end || (a.intent == Intent::read && b.intent == Intent::read)) continue;
       complain(kernel, a.name, both,
                fmt::format("are in operands {} and {}, which overlap in part, and one is written", i + 1, k + 1),
-               stack);
+               place);
       apart = false;
     }
   }
-  return device.compile(
-      {std::string(kernel),
-       {},
-       [inner, range, known, stack, apart](Range, std::size_t, std::size_t, std::span<const HostArgument> given) {
-         if (!apart) {
-           std::vector<KernelArgument> plain(given.size());
-           for (std::size_t i = 0; i < given.size(); ++i) {
-             bool const scalar = known[i].buffer == nullptr;
-             plain[i].kind = scalar ? KernelArgument::Kind::scalar : KernelArgument::Kind::memory;
-             plain[i].scalar_bytes = scalar ? given[i].bytes : 0;
-             if (scalar) std::memcpy(plain[i].scalar.data(), given[i].data, given[i].bytes);
-             if (!scalar) plain[i].memory = {reinterpret_cast<std::uintptr_t>(given[i].data), 0, given[i].bytes};
-           }
-           return inner->run(range, plain);
-         }
-         run_checked(*inner, range, known, given, stack);
-       }});
+  HostLoop loop = [inner, range, known, place, apart, fills](Range, std::size_t, std::size_t,
+                                                             std::span<const HostArgument> given) {
+    apart ? run_checked(*inner, range, known, given, place, *fills) : run_plain(*inner, range, known, given);
+    // What copied these operands' bytes from the host has ended before this began.
+    for (auto const& one : known) {
+      if (one.views) one.views->close_if_done();
+    }
+  };
+  auto checked = device.compile({std::string(kernel), {}, std::move(loop)});
+  return {std::move(checked), fills};
 }
 
 }  // namespace unimem::detail

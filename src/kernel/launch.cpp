@@ -5,7 +5,6 @@
 #include "core/check_level.hpp"
 #include "core/nvtx.hpp"
 #include "kernel/argument_check.hpp"
-#include "kernel/checked_launch.hpp"
 #include "kernel/recording.hpp"
 
 #include <fmt/format.h>
@@ -66,8 +65,10 @@ Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<c
   if (auto const* const parameters = program->parameters()) {
     detail::check_against_program(kernel, *parameters, arguments);
   }
-  if (detail::check_level() > 1 && device.info().runs_host_form && range.items() > 0) {
-    program = detail::checked_program(program, device, kernel.name(), range, arguments);
+  detail::CheckedProgram checked;
+  if (detail::check_level() > 1) checked = detail::checked_program(program, device, kernel.name(), range, arguments);
+  if (checked.program) {
+    program = checked.program;
     range = Range{1};  // the checked program runs all of the kernel's range itself
   }
 
@@ -83,6 +84,7 @@ Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<c
     return {};
   }
   return use_on_device(on, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+    if (checked.program) checked.begin();
     return on.run(program, range, kernel_arguments(*program, arguments, memory), needs);
   });
 }

@@ -28,6 +28,11 @@ namespace unimem {
 
 class BufferCore;
 
+namespace detail {
+class StaleViews;
+class WrittenMap;
+}  // namespace detail
+
 /// One buffer's part in a piece of device work.
 struct Operand {
   BufferCore* buffer = nullptr;
@@ -129,11 +134,12 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] BufferOptions const& options() const noexcept;
 
   /// The start of the host storage, with `range` current there (write intent: about to be overwritten). Waits for what
-  /// it needs.
-  [[nodiscard]] void* host(ByteRange range, Intent intent) {
+  /// it needs. `looks`: with read intent, whether the caller reads what is there, which under UNIMEM_CHECK=2 should
+  /// have been written; false for who gives the address to others, who may write first.
+  [[nodiscard]] void* host(ByteRange range, Intent intent, bool looks = true) {
     auto const known = intent == Intent::read ? host_current : host_exclusive | host_exposed;
     if ((summary_.load(std::memory_order_acquire) & known) == known) return host_address_;
-    return host_slow(range, intent);
+    return host_slow(range, intent, nullptr, looks);
   }
 
   /// Whether `host` waits for nothing, whatever the range. One atomic load.
@@ -153,8 +159,8 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] std::vector<Event> work_under_way();
 
   /// A lease on the memory of `device`, with `range` current there. With a queue: in that queue's order, without
-  /// waiting; without: when this returns the data is there.
-  [[nodiscard]] DeviceLease lease(Device& device, Queue* queue, ByteRange range, Intent intent);
+  /// waiting; without: when this returns the data is there. `looks` as for `host`.
+  [[nodiscard]] DeviceLease lease(Device& device, Queue* queue, ByteRange range, Intent intent, bool looks = true);
 
   /// For the `submit` of `use_on_device` alone, of one of its operands there: what may become a lease on that memory.
   [[nodiscard]] LeaseOption lease_option(Device& device, ByteRange range);
@@ -168,6 +174,11 @@ class UNIMEM_API BufferCore final : public Resident {
 
   /// Expires with the buffer.
   [[nodiscard]] std::weak_ptr<void const> life() const;
+
+  /// For checked launches, under UNIMEM_CHECK=2: what of it has been written, and who touches what is stale. Null
+  /// otherwise.
+  [[nodiscard]] std::shared_ptr<detail::WrittenMap> const& written_map() const noexcept;
+  [[nodiscard]] std::shared_ptr<detail::StaleViews> const& stale_views() const noexcept;
 
   /// Starts bringing `range` up to date on a device; when it will be there.
   Event prefetch(Device& device, Queue* queue, ByteRange range);
@@ -209,8 +220,8 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] bool is_own_host_memory(void const* pointer, std::size_t count) const;
 
   /// The host memory of `range` as `mode` wants it, and a hold on it: until the lease ends the host side neither moves
-  /// nor goes.
-  [[nodiscard]] DeviceLease map(ByteRange range, MapMode mode);
+  /// nor goes. `looks` as for `host`.
+  [[nodiscard]] DeviceLease map(ByteRange range, MapMode mode, bool looks = true);
   /// Counts `range` as written on the host, unless `mapped`, the lease of its mapping, holds memory that the buffer has
   /// let go since: that is nobody's data any more. Once for each mapping. Throws CoherenceConflict, and failures of
   /// work in flight there. Takes no memory that `map` has not taken: where recording it needs more and there is none,
@@ -310,10 +321,12 @@ class UNIMEM_API BufferCore final : public Resident {
   };
   [[nodiscard]] HostUse use_host(ByteRange range, Intent intent);
   /// With `hold`, which is filled, the address is not given away.
-  void* host_slow(ByteRange range, Intent intent, DeviceLease* hold = nullptr);
+  void* host_slow(ByteRange range, Intent intent, DeviceLease* hold, bool looks);
   /// What `read` does where there is no host memory for the buffer. False, with nothing done, where it cannot: the
   /// bytes are nowhere, or on a device in the middle of work.
   [[nodiscard]] bool read_directly(ByteRange range, std::span<std::byte> target);
+  /// Under UNIMEM_CHECK=2: the host reads `range`.
+  void note_read(ByteRange range) const;
   /// In the middle of work of the host's: waits, without the lock, for what such an access would wait for with it.
   /// Throws UnsupportedOperation where that would never end.
   void await_in_work(ByteRange range, Intent intent);

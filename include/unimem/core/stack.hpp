@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace unimem {
 
@@ -24,5 +25,10 @@ struct StackOptions {
 
 /// A call of a captured stack in words, as far as the program's symbols tell: "solve() at solver.cpp:12".
 [[nodiscard]] UNIMEM_API std::string describe_address(std::uintptr_t address);
+
+/// For programs that are not made of C++ functions: `describe` says where in them the calling thread is, a line for
+/// each call, and nothing where it does not know. Reports of UNIMEM_CHECK=2 have that in place of a stack. It is called
+/// with locks of the library held, and must not call the library. To be set before the first buffer is made.
+UNIMEM_API void set_place_describer(std::vector<std::string> (*describe)() noexcept) noexcept;
 
 }  // namespace unimem

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
+#include <unimem/device/device.hpp>
 #include <unimem/device/program.hpp>
 #include <unimem/device/queue.hpp>
 #include <unimem/device/value_type.hpp>
@@ -10,7 +11,9 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <span>
+#include <string_view>
 #include <type_traits>
 #include <typeinfo>
 #include <utility>
@@ -35,6 +38,26 @@ UNIMEM_API Event launch_kernel(Queue* queue, Kernel const& kernel, Range range,
                                std::span<const LaunchArgument> arguments);
 
 namespace detail {
+
+class Fills;
+
+/// A host program that runs another on copies of its operands, and what says then which bytes that has not written.
+struct CheckedProgram {
+  std::shared_ptr<Program const> program;  ///< null where nothing is checked
+  std::shared_ptr<Fills> fills;
+
+  /// To be called once, by the `submit` of `use_on_device`, before the program is run: what its `write` operands leave
+  /// is then reported where it is read.
+  UNIMEM_API void begin() const;
+};
+
+/// Under UNIMEM_CHECK=2, for host programs that are submitted by `use_on_device` (`launch_kernel` does so itself): a
+/// program that runs `program` on copies of its operands between red zones, and reports what it did outside of their
+/// intents; to be run over `Range{1}`. Operands of which one writes and which overlap in part are reported at once, and
+/// then it runs `program` as it is.
+[[nodiscard]] UNIMEM_API CheckedProgram checked_program(std::shared_ptr<Program const> const& program, Device& device,
+                                                        std::string_view kernel, Range range,
+                                                        std::span<const LaunchArgument> arguments);
 
 template <class A>
 LaunchArgument launch_argument(A const& argument) {
