@@ -247,7 +247,12 @@ Event launch_python(std::string name, nb::handle function, Device* named, nb::se
     auto const loop = [call](Range, std::size_t, std::size_t, std::span<const HostArgument> memory) {
       call->run(memory);
     };
-    auto const program = queue.device().compile({std::move(name), {}, loop});
+    auto program = queue.device().compile({name, {}, loop});
+    auto const checked = detail::checked_program(program, queue.device(), name, Range{1}, launch_arguments(arguments));
+    if (checked.program) {
+      program = checked.program;
+      call->run_checked();
+    }
     return use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
       std::vector<KernelArgument> list(arguments.size());
       std::vector<LeaseOption> options(arguments.size());
@@ -263,6 +268,7 @@ Event launch_python(std::string name, nb::handle function, Device* named, nb::se
         options[i] = arguments[i].core->lease_option(queue.device(), arguments[i].range);
       }
       call->set_lease_options(std::move(options));
+      if (checked.program) checked.begin();
       return queue.run(program, Range{1}, list, needs);
     });
   });

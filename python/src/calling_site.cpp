@@ -54,6 +54,18 @@ Name calling_site() {
   return Name::of(text_in(file), line_of(frame));
 }
 
+std::vector<std::string> calling_frames(std::size_t most) {
+  std::vector<std::string> frames;
+  for (auto frame = innermost_frame(); frame.is_valid() && frames.size() < most; frame = caller_of(frame)) {
+    if (is_of_the_package(frame)) continue;
+    auto const code = code_of(frame);
+    nb::object const function = code.attr("co_name"), file = code.attr("co_filename");
+    auto text = std::string(text_in(function)) + "() at ";
+    frames.push_back(text.append(text_in(file)).append(":").append(std::to_string(line_of(frame))));
+  }
+  return frames;
+}
+
 std::shared_ptr<std::vector<std::uintptr_t> const> calls_of_python(MemoryManager const& manager) {
   auto const every = manager.stacks().every;
   if (every == 0) return nullptr;
@@ -61,16 +73,8 @@ std::shared_ptr<std::vector<std::uintptr_t> const> calls_of_python(MemoryManager
   static auto const none = std::make_shared<Calls const>();
   static std::size_t made = 0;  // of all managers: a sample
   if (made++ % every != 0) return none;
-  constexpr std::size_t most = 32;
   auto calls = std::make_shared<Calls>();
-  for (auto frame = innermost_frame(); frame.is_valid() && calls->size() < most; frame = caller_of(frame)) {
-    if (is_of_the_package(frame)) continue;
-    auto const code = code_of(frame);
-    nb::object const function = code.attr("co_name"), file = code.attr("co_filename");
-    auto text = std::string(text_in(function)) + "() at ";
-    text.append(text_in(file)).append(":").append(std::to_string(line_of(frame)));
-    calls->push_back(name_call(text));
-  }
+  for (auto const& call : calling_frames()) calls->push_back(name_call(call));
   return calls;
 }
 

@@ -1,6 +1,8 @@
 #include "gil.hpp"
 
+#include <unimem/core/environment.hpp>
 #include <unimem/core/error.hpp>
+#include <unimem/core/stack.hpp>
 #include <unimem/device/timed_wait.hpp>
 
 #include <nanobind/nanobind.h>
@@ -9,13 +11,20 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <exception>
+#include <string>
 #include <vector>
+
+#include "calling_site.hpp"
 
 namespace unimem::python {
 
 namespace nb = nanobind;
 
 namespace {
+
+/// Of the thread: where in the Python program it was when it last let go of the interpreter's lock.
+thread_local std::vector<std::string> place;
 
 std::atomic<unsigned long> known_main_thread{0};  // a number alone, so relaxed
 
@@ -62,6 +71,37 @@ void wait_for_all(std::vector<Event> const& events) {
 }
 
 }  // namespace
+
+bool const names_places = environment("UNIMEM_CHECK") == "2";
+
+void note_place() noexcept {
+  if (Ending::begun()) return;
+  nb::error_scope const kept;  // of who lets go of the lock in the middle of an exception
+  try {
+    place = calling_frames();
+  } catch (std::exception const&) {  // without memory, or for frames that are none of Python's
+    place.clear();
+  }
+}
+
+int& Unlocked::depth() noexcept {
+  thread_local int depth = 0;
+  return depth;
+}
+
+std::vector<std::string> noted_place() noexcept {
+  try {
+    // An access by NumPy, which may have let go of the lock by itself.
+    bool const in_python = Unlocked::depth() == 0 && PyGILState_GetThisThreadState() != nullptr && !Ending::begun();
+    if (in_python) {
+      nb::gil_scoped_acquire const acquired;
+      note_place();
+    }
+    return place;
+  } catch (std::exception const&) {
+    return {};
+  }
+}
 
 InsideCall::InsideCall() noexcept {
   ++calls_inside;

@@ -10,8 +10,10 @@
 
 #include <atomic>
 #include <limits>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 namespace unimem::python {
 
@@ -40,18 +42,34 @@ class Ending {
   }
 };
 
+/// Under UNIMEM_CHECK=2 reports name the place in the Python program: whether that is so, and what keeps, for the
+/// calling thread, where it is. With the interpreter's lock.
+extern bool const names_places;
+void note_place() noexcept;
+/// What it kept, or where the thread is now if it is not in the library: nothing on threads without Python. For
+/// `set_place_describer`.
+[[nodiscard]] std::vector<std::string> noted_place() noexcept;
+
 /// The interpreter's lock, released while this lives.
 class Unlocked {
  public:
-  Unlocked() noexcept : state_(PyEval_SaveThread()) {}
+  Unlocked() noexcept {
+    if (names_places) note_place();
+    state_ = PyEval_SaveThread();
+    if (names_places) ++depth();
+  }
   Unlocked(Unlocked const&) = delete;
   Unlocked& operator=(Unlocked const&) = delete;
   ~Unlocked() {
     // A daemon thread that asks for the lock of an interpreter that is ending is ended itself, by unwinding its stack:
     // through destructors like this one, which ends the process. It sleeps until the process is gone.
     while (Ending::leaves_out_this_thread()) ::pause();
+    if (names_places) --depth();
     PyEval_RestoreThread(state_);
   }
+
+  /// How many of these the calling thread has, where places are named.
+  [[nodiscard]] static int& depth() noexcept;
 
  private:
   PyThreadState* state_;

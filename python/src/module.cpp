@@ -1,5 +1,6 @@
 #include <unimem/core/build.hpp>
 #include <unimem/core/log.hpp>
+#include <unimem/core/stack.hpp>
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "bindings.hpp"
+#include "gil.hpp"
 
 NB_MODULE(_unimem, m) {
   namespace python = unimem::python;
@@ -20,6 +22,7 @@ NB_MODULE(_unimem, m) {
       "The C++ library as the package `unimem` uses it: names beginning with an underscore are the package's own.";
   // Buffers that live until the interpreter ends are no leak: the process gives everything back in order.
   nanobind::set_leak_warnings(false);
+  if (python::names_places) unimem::set_place_describer(&python::noted_place);
   python::bind_errors(m);
   python::bind_devices(m);
   python::bind_managers(m);

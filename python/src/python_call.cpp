@@ -2,8 +2,10 @@
 
 #include <unimem/core/error.hpp>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -131,9 +133,12 @@ void PythonCall::run(std::span<const HostArgument> memory) {
   std::string failure, traceback;
   try {
     nb::list arrays;
+    auto const copies = checked_ ? copies_of(memory) : std::vector<Copy>{};
     for (std::size_t i = 0; i < arguments_.size(); ++i) {
       auto const& argument = arguments_[i];
-      arrays.append(argument.core ? array_over(argument, holds_[i], memory[i].data) : nb::borrow(argument.object));
+      arrays.append(!argument.core ? nb::borrow(argument.object)
+                    : checked_     ? array_on(argument, copies, memory[i].data)
+                                   : array_over(argument, holds_[i], memory[i].data));
     }
     try {
       InsideCall const inside;
@@ -144,7 +149,11 @@ void PythonCall::run(std::span<const HostArgument> memory) {
       // It was meant for whoever waits here, and not for the kernel: he is told when he is back.
       if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
     }
-    write_back(arrays, memory);
+    for (auto const& copy : copies) {
+      auto const* const data = PyArray_DATA(reinterpret_cast<PyArrayObject*>(copy.array.ptr()));
+      unlocked([&] { std::memcpy(copy.memory, data, copy.bytes); });
+    }
+    if (!checked_) write_back(arrays, memory);
     keep_what_is_kept(arrays, failure);
   } catch (std::exception const& error) {
     failure = error.what();
@@ -154,6 +163,50 @@ void PythonCall::run(std::span<const HostArgument> memory) {
   for (auto& argument : arguments_) Py_CLEAR(argument.object);
   end();
   if (!failure.empty()) throw KernelError(name_, failure, traceback);
+}
+
+auto PythonCall::copies_of(std::span<const HostArgument> memory) const -> std::vector<Copy> {
+  std::vector<Copy> copies;
+  for (std::size_t i = 0; i < arguments_.size(); ++i) {
+    auto const bytes = arguments_[i].range.size();
+    if (arguments_[i].core && bytes != 0) copies.push_back({static_cast<std::byte*>(memory[i].data), bytes, {}});
+  }
+  // What overlaps, in part too, is one.
+  std::ranges::sort(copies, std::less<>{}, &Copy::memory);
+  std::size_t kept = 0;
+  for (auto& next : copies) {
+    auto* const last = kept == 0 ? nullptr : &copies[kept - 1];
+    if (last != nullptr && std::less<>{}(next.memory, last->memory + last->bytes)) {
+      last->bytes = std::max(last->bytes, static_cast<std::size_t>(next.memory - last->memory) + next.bytes);
+    } else {
+      copies[kept++] = std::move(next);
+    }
+  }
+  copies.resize(kept);
+  auto const bytes_type = nb::steal(reinterpret_cast<PyObject*>(PyArray_DescrFromType(NPY_UBYTE)));
+  for (auto& copy : copies) {
+    copy.array = make_plain_array(nullptr, {copy.bytes}, bytes_type, true, nb::none());
+    auto* const data = PyArray_DATA(reinterpret_cast<PyArrayObject*>(copy.array.ptr()));
+    unlocked([&] { std::memcpy(data, copy.memory, copy.bytes); });
+  }
+  return copies;
+}
+
+nb::object PythonCall::array_on(Argument const& argument, std::span<const Copy> copies, void* memory) const {
+  bool const writes = argument.intent != Intent::read;
+  auto* const begin = static_cast<std::byte*>(memory);
+  auto const on = std::ranges::find_if(copies, [&](Copy const& copy) {
+    return !std::less<>{}(begin, copy.memory) && std::less<>{}(begin, copy.memory + copy.bytes);
+  });
+  if (argument.range.empty() || on == copies.end()) {
+    return make_plain_array(nullptr, argument.shape, argument.object, writes, nb::none());
+  }
+  auto* const data = static_cast<std::byte*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(on->array.ptr())));
+  // Behind a capsule: of a view on an array that an array owns NumPy would keep the owner alone, and a view that is
+  // kept would not be noticed.
+  nb::capsule const owner(nb::handle(on->array).inc_ref().ptr(),
+                          [](void* array) noexcept { Py_DECREF(static_cast<PyObject*>(array)); });
+  return make_plain_array(data + (begin - on->memory), argument.shape, argument.object, writes, owner);
 }
 
 nb::object PythonCall::array_over(Argument const& argument, Hold const& hold, void* memory) const {
@@ -190,7 +243,7 @@ void PythonCall::keep_what_is_kept(nb::list const& values, std::string& failure)
       failure =
           "the Python function kept argument " + std::to_string(i + 1) + " beyond its call: copy what is to be kept";
     }
-    if (holds_[i].apart) continue;  // its own
+    if (checked_ || holds_[i].apart) continue;  // its own
     DeviceLease lease;
     among_->apart_from_others([&] {
       auto& hold = holds_[i];

@@ -44,6 +44,11 @@ class PythonCall {
   /// On any thread, with or without having been called; without the interpreter's lock.
   ~PythonCall();
 
+  /// Under UNIMEM_CHECK=2 the memory of the work is the check's and ends with it, before it may run: the function works
+  /// on copies, which operands that share memory share as well, and which are put back whole, also those of what is
+  /// read, so that the check sees what was written there.
+  void run_checked() noexcept { checked_ = true; }
+
   /// One for each argument, before it may run.
   void set_lease_options(std::vector<LeaseOption> options);
 
@@ -71,6 +76,14 @@ class PythonCall {
   /// From here on memory that a buffer lets go of is lent to this call, and what could be evicted is held by what this
   /// returns.
   [[nodiscard]] std::vector<WorkHold> begin_to_run();
+  /// A copy of work memory, and where it belongs.
+  struct Copy {
+    std::byte* memory = nullptr;
+    std::size_t bytes = 0;
+    nanobind::object array;
+  };
+  [[nodiscard]] std::vector<Copy> copies_of(std::span<const HostArgument> memory) const;
+  [[nodiscard]] nanobind::object array_on(Argument const& argument, std::span<const Copy> copies, void* memory) const;
   [[nodiscard]] nanobind::object array_over(Argument const& argument, Hold const& hold, void* memory) const;
   /// What the function wrote to copies goes to where the work was to write it.
   void write_back(nanobind::list const& values, std::span<const HostArgument> memory) const;
@@ -86,6 +99,7 @@ class PythonCall {
   std::vector<Argument> arguments_;
   std::vector<Hold> holds_;  ///< guarded by `among_` until the call has ended
   bool running_ = false;     ///< likewise
+  bool checked_ = false;
 };
 
 }  // namespace unimem::python
