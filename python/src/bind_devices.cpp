@@ -1,3 +1,4 @@
+#include <unimem/core/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 #include <unimem/device/discovery.hpp>
@@ -194,6 +195,7 @@ void bind_event(nb::module_& m) {
 void bind_devices(nb::module_& m) {
   bind_device(m);
   bind_event(m);
+  m.def("_strict_by_default", [] { return environment_flag("UNIMEM_STRICT", false); });
   m.def("format_size", &format_size, nb::arg("bytes"), "``4 KiB``, ``1.50 GiB``: for people.");
   m.def(
       "parse_size", [](std::string const& text) { return parse_size(text); }, nb::arg("text"),

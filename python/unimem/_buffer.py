@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import Any, SupportsIndex
 
@@ -26,10 +25,6 @@ _ADVICE = list(Advice)
 # DLPack's numbers. The host reaches pinned and managed memory, too.
 _HOST_KINDS = (1, 3, 11, 13)
 _DLPACK_KINDS = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 9: "vpi", 10: "rocm", 12: "extension", 14: "oneapi", 15: "webgpu"}
-
-
-def _strict_by_default() -> bool:
-    return os.environ.get("UNIMEM_STRICT", "") not in ("", "0")
 
 
 class UnifiedBuffer(Elements):
@@ -67,7 +62,7 @@ class UnifiedBuffer(Elements):
         super().__init__(
             shape_of(shape), dtype_of(dtype), native(manager), chosen(device), number_in(Location, "location", location),
             number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned),
-            _strict_by_default() if strict is None else flag_of("strict", strict), text_of("name", name), priority_of(priority),
+            _unimem._strict_by_default() if strict is None else flag_of("strict", strict), text_of("name", name), priority_of(priority),
         )  # fmt: skip
 
     @classmethod

@@ -2,6 +2,8 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 
+#include <sys/auxv.h>
+
 #include <algorithm>
 #include <array>
 #include <cstdlib>
@@ -9,9 +11,14 @@
 namespace unimem {
 
 std::optional<std::string> environment(std::string_view name) {
-  char const* const value = std::getenv(std::string(name).c_str());  // NOLINT(concurrency-mt-unsafe): as documented
+  // Not getenv: with rights that its caller does not have (AT_SECURE) a process would load and write what he names.
+  char const* const value = ::secure_getenv(std::string(name).c_str());
   if (value == nullptr || *value == '\0') return std::nullopt;
   return value;
+}
+
+bool runs_with_other_rights() noexcept {
+  return ::getauxval(AT_SECURE) != 0;
 }
 
 bool environment_flag(std::string_view name, bool otherwise) {

@@ -21,6 +21,8 @@ struct BackendEntry {
   Backend backend;
   /// Looks for devices; never throws for a missing or broken installation. Called at most once.
   FoundDevices (*find)();
+  /// Whether a driver is loaded for it.
+  bool loads_driver;
   /// Makes device `index` again with options (`zero_copy=1`); null where the backend takes none. Throws
   /// InvalidArgument.
   std::unique_ptr<Device> (*open)(std::size_t index, std::string_view options);

@@ -38,6 +38,11 @@ class BackendDevices {
 
   [[nodiscard]] detail::FoundDevices const& found() {
     std::call_once(looked_, [this] {
+      // Loaders and drivers take code from where the environment says, by names of their own (OCL_ICD_VENDORS).
+      if (entry_.loads_driver && runs_with_other_rights()) {
+        found_ = {{}, "drivers are not loaded into a program that is setuid, setgid or has capabilities of its file"};
+        return;
+      }
       try {
         found_ = entry_.find();
       } catch (std::exception const& error) {
@@ -74,10 +79,10 @@ class BackendDevices {
 /// process, and the drivers behind them may be gone before this would be.
 std::array<BackendDevices, 4>& backends() {
   static auto& table = *new std::array<BackendDevices, 4>{
-      BackendDevices{{Backend::cpu, find_cpu, nullptr}},
-      BackendDevices{{Backend::opencl, detail::find_opencl_devices, detail::open_opencl_device}},
-      BackendDevices{{Backend::cuda, detail::find_cuda_devices, detail::open_cuda_device}},
-      BackendDevices{{Backend::metal, find_metal, nullptr}},
+      BackendDevices{{Backend::cpu, find_cpu, false, nullptr}},
+      BackendDevices{{Backend::opencl, detail::find_opencl_devices, true, detail::open_opencl_device}},
+      BackendDevices{{Backend::cuda, detail::find_cuda_devices, true, detail::open_cuda_device}},
+      BackendDevices{{Backend::metal, find_metal, false, nullptr}},
   };
   return table;
 }

@@ -10,8 +10,13 @@
 namespace unimem {
 
 /// The value of an environment variable; nothing when it is unset or empty. Read anew at each call. Safe as long as
-/// nobody changes the environment at the same time, as with std::getenv.
+/// nobody changes the environment at the same time, as with std::getenv. Nothing at all in a process that has rights
+/// which its caller does not have (`runs_with_other_rights`): the environment is the caller's.
 [[nodiscard]] UNIMEM_API std::optional<std::string> environment(std::string_view name);
+
+/// Whether this process has rights that the one which started it does not have: its program is setuid or setgid, or its
+/// file has capabilities (AT_SECURE, see getauxval(3)).
+[[nodiscard]] UNIMEM_API bool runs_with_other_rights() noexcept;
 
 /// A switch: `1`, `true`, `yes`, `on` or `0`, `false`, `no`, `off`, in lower case; `otherwise` when unset.
 /// Throws InvalidArgument naming the variable for anything else.

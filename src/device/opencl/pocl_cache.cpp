@@ -13,16 +13,16 @@ namespace {
 
 std::filesystem::path cache_directory() {
   // PoCL tells set-but-empty from unset for the first and the last of these, so `environment()` will not do.
-  if (auto const* const chosen = std::getenv("POCL_CACHE_DIR")) return chosen;
+  if (auto const* const chosen = ::secure_getenv("POCL_CACHE_DIR")) return chosen;
   bool const keeps = [] {
-    auto const* const option = std::getenv("POCL_KERNEL_CACHE");
+    auto const* const option = ::secure_getenv("POCL_KERNEL_CACHE");
     return option == nullptr || *option != '0';
   }();
   auto const* const leaf = keeps ? "pocl/kcache" : "pocl/uncached";
-  if (auto const* const caches = std::getenv("XDG_CACHE_HOME"); caches != nullptr && *caches != '\0') {
+  if (auto const* const caches = ::secure_getenv("XDG_CACHE_HOME"); caches != nullptr && *caches != '\0') {
     return std::filesystem::path{caches} / leaf;
   }
-  if (auto const* const home = std::getenv("HOME")) return std::filesystem::path{home} / ".cache" / leaf;
+  if (auto const* const home = ::secure_getenv("HOME")) return std::filesystem::path{home} / ".cache" / leaf;
   return std::filesystem::path{"/tmp"} / leaf;
 }
 
