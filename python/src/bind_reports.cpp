@@ -1,4 +1,5 @@
 #include <unimem/manager/memory_manager.hpp>
+#include <unimem/report/exit_report.hpp>
 #include <unimem/report/json.hpp>
 #include <unimem/report/prometheus.hpp>
 #include <unimem/report/text.hpp>

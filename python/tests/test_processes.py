@@ -1,6 +1,8 @@
 """Processes and interpreters that begin and end with buffers in them."""
 
+import json
 import os
+import stat
 import subprocess
 import sys
 import textwrap
@@ -114,6 +116,44 @@ def test_buffers_travel_to_processes_by_value():
         """
     )
     assert (result.returncode, result.stderr) == (0, "")
+
+
+HAS_CHILDREN = """
+    import os, subprocess, sys, unimem
+    child = "import unimem; unimem.UnifiedBuffer(250, device='sim').fill(1).to_numpy()"
+    first = unimem.UnifiedBuffer(500, device="sim").fill(1)
+    children = [subprocess.Popen([sys.executable, "-c", child]) for _ in range(2)]
+    assert [one.wait() for one in children] == [0, 0]
+    last = unimem.UnifiedBuffer(750, device="sim").fill(1)
+    print(os.getpid())
+    """
+
+
+def sizes_in(log):
+    """Of what was asked for, by a log all of which is read."""
+    lines = [line.split(",") for line in log.read_text().splitlines()]
+    action, size = lines[0].index("Action"), lines[0].index("Size")
+    return {int(line[size]) for line in lines[1:] if line[action] == "allocate"}
+
+
+def test_children_leave_the_log_and_the_report_to_their_parent(tmp_path):
+    log, report = tmp_path / "log.csv", tmp_path / "report.json"
+    result = run(HAS_CHILDREN, UNIMEM_LOG=str(log), UNIMEM_REPORT=str(report))
+    assert result.returncode == 0, result.stderr
+    assert {2000, 3000} <= sizes_in(log) and 1000 not in sizes_in(log)
+    assert json.loads(report.read_text())["statistics"]["total_allocations"] > 0
+    process = result.stdout.strip()
+    for name, path in (("UNIMEM_LOG", log), ("UNIMEM_REPORT", report)):
+        assert result.stderr.count(f"{name}: {path}: process {process} writes it") == 2, result.stderr
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_each_process_has_its_own_files_where_its_number_is_in_their_names(tmp_path):
+    result = run(HAS_CHILDREN, UNIMEM_LOG=str(tmp_path / "%p.csv"), UNIMEM_REPORT=str(tmp_path / "%p.json"))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert 2000 in sizes_in(tmp_path / f"{result.stdout.strip()}.csv")
+    assert sorted(1000 in sizes_in(log) for log in tmp_path.glob("*.csv")) == [False, True, True]
+    assert len([json.loads(report.read_text()) for report in tmp_path.glob("*.json")]) == 3
 
 
 def test_subinterpreters_are_refused_and_the_main_one_goes_on():

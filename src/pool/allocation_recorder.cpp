@@ -3,15 +3,14 @@
 #include <unimem/core/environment.hpp>
 #include <unimem/core/log.hpp>
 
+#include "core/claimed_file.hpp"
 #include "core/write_all.hpp"
 #include "pool/pool_core.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
@@ -51,28 +50,24 @@ std::string time_of_day() {
                      time.subseconds().count());
 }
 
-pid_t thread_id() noexcept {
-  static thread_local pid_t const id = ::gettid();
-  return id;
-}
-
 }  // namespace
 
 AllocationRecorder* AllocationRecorder::of_process() noexcept {
   // Never destroyed: pools may be static.
   static AllocationRecorder* const recorder = []() -> AllocationRecorder* {
-    std::string path;
+    std::string pattern;
     try {
-      path = environment("UNIMEM_LOG").value_or("");
-      if (path.empty()) return nullptr;
-      UniqueFd file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
+      pattern = environment("UNIMEM_LOG").value_or("");
+      if (pattern.empty()) return nullptr;
+      auto path = name_for_process(pattern);
+      auto [file, problem] = claim_file(path);
       if (!file) {
-        complain(path, std::generic_category().message(errno));
+        complain(path, problem);
         return nullptr;
       }
-      return new AllocationRecorder(std::move(file), path);
+      return new AllocationRecorder(std::move(file), std::move(path), std::move(pattern));
     } catch (std::exception const& error) {
-      complain(path, error.what());
+      complain(pattern, error.what());
       return nullptr;
     }
   }();
@@ -84,9 +79,10 @@ AllocationRecorder* AllocationRecorder::of_process() noexcept {
   return recorder;
 }
 
-AllocationRecorder::AllocationRecorder(UniqueFd file, std::string path)
+AllocationRecorder::AllocationRecorder(UniqueFd file, std::string path, std::string pattern)
     : file_(std::move(file)),
       path_(std::move(path)),
+      pattern_(std::move(pattern)),
       kept_(header),
       held_(HeldOverFork::Order::last, {[this](HeldOverFork::Deadline deadline) { return before_fork(deadline); },
                                         [this](bool in_child) { after_fork(in_child); }}) {
@@ -95,7 +91,7 @@ AllocationRecorder::AllocationRecorder(UniqueFd file, std::string path)
 
 void AllocationRecorder::allocated(Block const& block, std::size_t bytes, std::uint64_t queue) noexcept {
   std::lock_guard const lock{mutex_};
-  if (!file_) return;
+  if (!records()) return;
   try {
     sizes_.insert_or_assign(&block, bytes);
     add({"allocate", *block.pool, &block, bytes, queue, block.name});
@@ -106,7 +102,7 @@ void AllocationRecorder::allocated(Block const& block, std::size_t bytes, std::u
 
 void AllocationRecorder::failed(PoolCore const& pool, std::size_t bytes, std::uint64_t queue, Name name) noexcept {
   std::lock_guard const lock{mutex_};
-  if (!file_) return;
+  if (!records()) return;
   try {
     add({"allocate failure", pool, nullptr, bytes, queue, name});
   } catch (std::exception const& error) {
@@ -127,9 +123,25 @@ void AllocationRecorder::released(Block const& block, Event last_use) noexcept {
   }
 }
 
+bool AllocationRecorder::records() noexcept {
+  if (!std::exchange(begins_anew_, false)) return static_cast<bool>(file_);
+  try {
+    path_ = name_for_process(pattern_);
+    auto [file, problem] = claim_file(path_);
+    if (!file) complain(path_, problem);
+    file_ = std::move(file);
+    kept_ = header;
+    at_once_ = true;  // most children that are forked leave without their exit handlers
+    flush();
+  } catch (std::exception const& error) {
+    end(error.what());
+  }
+  return static_cast<bool>(file_);
+}
+
 void AllocationRecorder::add(Line const& line) {
   auto const& [action, pool, block, bytes, stream, name, event] = line;
-  fmt::format_to(std::back_inserter(kept_), "{},{},{},{:#x},{},{},{},{},{},{},", thread_id(), time_of_day(), action,
+  fmt::format_to(std::back_inserter(kept_), "{},{},{},{:#x},{},{},{},{},{},{},", ::gettid(), time_of_day(), action,
                  reinterpret_cast<std::uintptr_t>(block), bytes, stream, field(pool.device().id()),
                  to_string(pool.location()), field(name.view()), block == nullptr ? 0 : block->capacity());
   if (event != Event{}) fmt::format_to(std::back_inserter(kept_), "{}:{}", event.queue_id(), event.ticket());
@@ -157,6 +169,7 @@ bool AllocationRecorder::before_fork(HeldOverFork::Deadline deadline) noexcept {
 
 void AllocationRecorder::after_fork(bool in_child) noexcept {
   if (in_child) {
+    begins_anew_ = (file_ || begins_anew_) && pattern_.find("%p") != std::string::npos;
     file_ = {};
     sizes_.clear();
   }

@@ -31,18 +31,20 @@ class PoolCore;
 /// block was asked for, or of the event it was released with, and 0 for the host.
 ///
 /// A release is written before it happens and an allocation after, so that no block is live twice in the log. Lines are
-/// kept in memory until there are many, a process forks (the child does not record: whose lines they are could not be
-/// told) or its exit handlers run; after that each is written at once. What a process that is killed had kept is lost.
+/// kept in memory until there are many, a process forks or its exit handlers run; after that each is written at once.
+/// What a process that is killed had kept is lost. A child that is forked does not record, since whose lines they are
+/// could not be told, unless `%p` in the name gives it a file of its own: then it records what is taken from there on.
 ///
-/// A file that cannot be written is told to the log of the library, once, and ends the recording, as nobody who
-/// allocates could do anything about it. Thread-safe.
+/// A file is one process's (`claim_file`). One that cannot be had or written is told to the log of the library, once,
+/// and ends the recording, as nobody who allocates could do anything about it. Thread-safe.
 class AllocationRecorder {
  public:
   /// The one of the process, made by the first call; null if `UNIMEM_LOG` is not set, or its file cannot be written. To
   /// be asked once by every pool: a recorder stays for ever.
   [[nodiscard]] static AllocationRecorder* of_process() noexcept;
 
-  AllocationRecorder(UniqueFd file, std::string path);
+  /// `path` is what `pattern`, the variable, comes to in this process.
+  AllocationRecorder(UniqueFd file, std::string path, std::string pattern);
   AllocationRecorder(AllocationRecorder const&) = delete;
   AllocationRecorder& operator=(AllocationRecorder const&) = delete;
 
@@ -65,6 +67,8 @@ class AllocationRecorder {
   };
 
   // All of these with the lock.
+  /// Whether there is a file to write to; a forked child has its own opened by its first allocation.
+  [[nodiscard]] bool records() noexcept;
   void add(Line const& line);
   /// Writes what is kept, and ends the recording if that fails.
   void flush() noexcept;
@@ -76,8 +80,10 @@ class AllocationRecorder {
 
   std::mutex mutex_;
   UniqueFd file_;  ///< none once the recording has ended
-  std::string const path_;
+  std::string path_;
+  std::string const pattern_;
   std::string kept_;
+  bool begins_anew_ = false;                             ///< in a child, with a file of its own
   bool at_once_ = false;                                 ///< nobody would write later what is kept now
   std::unordered_map<Block const*, std::size_t> sizes_;  ///< asked for, of what is live
   HeldOverFork held_;

@@ -5,14 +5,13 @@
 #include <unimem/manager/memory_manager.hpp>
 #include <unimem/report/json.hpp>
 
-#include "core/unique_fd.hpp"
+#include "core/claimed_file.hpp"
+#include "core/held_over_fork.hpp"
 #include "core/write_all.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
 #include <exception>
 #include <string>
@@ -33,19 +32,18 @@ void complain(std::string_view path, std::string_view reason) noexcept {
 /// What was asked for when the process started. Never destroyed: it is needed when statics are.
 struct Wish {
   std::string path;
+  detail::UniqueFd file;  ///< this process's from its start: its children inherit the variable, and end before it
   pid_t process;
 };
 
-Wish const* wish = nullptr;
+Wish* wish = nullptr;
 
 void write_report() noexcept {
-  if (getpid() != wish->process) return;  // the file is the parent's
-  auto const& path = wish->path;
+  auto const& [path, file, process] = *wish;
+  if (getpid() != process) return;  // the file is the parent's
   try {
     auto const text = to_json(default_manager().snapshot()) + '\n';
-    detail::UniqueFd const file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)};
-    auto const problem = file ? detail::write_all(file.get(), text) : std::error_code{errno, std::generic_category()};
-    if (problem) complain(path, problem.message());
+    if (auto const problem = detail::write_all(file.get(), text)) complain(path, problem.message());
   } catch (std::exception const& error) {
     complain(path, error.what());
   }
@@ -58,9 +56,21 @@ void write_report() noexcept {
 void report_at_exit() noexcept {
   [[maybe_unused]] static bool const asked = [] {
     try {
-      auto path = environment("UNIMEM_REPORT");
-      if (!path) return false;
-      wish = new Wish{std::move(*path), getpid()};
+      auto const pattern = environment("UNIMEM_REPORT");
+      if (!pattern) return false;
+      auto path = detail::name_for_process(*pattern);
+      auto [file, problem] = detail::claim_file(path);
+      if (!file) {
+        complain(path, problem);
+        return false;
+      }
+      wish = new Wish{std::move(path), std::move(file), getpid()};
+      // A child that lives longer would keep the file from whoever comes next.
+      auto const let_go = [](bool in_child) {
+        if (in_child) wish->file = {};
+      };
+      static_cast<void>(
+          detail::HeldOverFork::for_good(detail::HeldOverFork::Order::last, {[](auto) { return true; }, let_go}));
       return std::atexit(write_report) == 0;
     } catch (std::exception const&) {  // no memory before the program has begun: it will notice
       return false;

@@ -5,6 +5,7 @@
 
 #include "core/sizes.hpp"
 #include "forked_child.hpp"
+#include "limited_files.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -293,6 +294,12 @@ TEST_F(Recording, AFileThatCannotBeWrittenDisturbsNobody) {
   for (auto const* const path : {"/nowhere/log.csv", "/dev/full", "/"}) {
     EXPECT_EQ(run("ThreadsTakeAndGiveBackAllAtOnce", path), 0) << path;
   }
+  EXPECT_EQ(in_child([&] {
+              limit_files_to(4 * KiB);
+              return run("ThreadsTakeAndGiveBackAllAtOnce", path_);
+            }),
+            0);
+  EXPECT_EQ(std::filesystem::file_size(path_), 4 * KiB) << "and then no more";
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "core/sizes.hpp"
 #include "device/temporary_folder.hpp"
 #include "forked_child.hpp"
+#include "limited_files.hpp"
 #include "manager/usage_book.hpp"
 
 #include <fcntl.h>
@@ -49,7 +50,20 @@ TEST(ReportedPrograms, DISABLED_OneLeaks) {
 TEST(ReportedPrograms, DISABLED_OneForks) {
   auto const before = default_manager().acquire(device("cpu"), Location::host, MiB);
   EXPECT_EQ(in_child([] { return 0; }, std::exit), 0);
-  EXPECT_FALSE(std::filesystem::exists(std::getenv("UNIMEM_REPORT"))) << "it is not the child's to write";
+  EXPECT_EQ(content_of(std::getenv("UNIMEM_REPORT")), "") << "it is not the child's to write";
+}
+
+/// Becomes this program, as a disabled test of it.
+int become(char const* program) {
+  auto const filter = std::string("--gtest_filter=ReportedPrograms.DISABLED_") + program;
+  ::execl("/proc/self/exe", "reported", filter.c_str(), "--gtest_also_run_disabled_tests", "--gtest_brief=1",
+          "--gtest_output=", nullptr);
+  return 127;
+}
+
+TEST(ReportedPrograms, DISABLED_OneHasAChild) {
+  static auto kept = default_manager().acquire(device("cpu"), Location::host, 3 * MiB);
+  EXPECT_EQ(in_child([] { return become("OneUsesNothing"); }), 0);
 }
 
 /// The report of one of them, and what became of it.
@@ -61,10 +75,7 @@ class ExitReport : public ::testing::Test {
       ::unsetenv("UNIMEM_LOG_LEVEL");
       auto const errors = ::open(errors_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
       ::dup2(errors, STDERR_FILENO);
-      auto const filter = std::string("--gtest_filter=ReportedPrograms.DISABLED_") + program;
-      ::execl("/proc/self/exe", "reported", filter.c_str(), "--gtest_also_run_disabled_tests", "--gtest_brief=1",
-              "--gtest_output=", nullptr);
-      return 127;
+      return become(program);
     });
   }
 
@@ -123,7 +134,44 @@ TEST_F(ExitReport, ThatCannotBeWrittenIsSaidOnceAndChangesNothingElse) {
   EXPECT_EQ(said.find("UNIMEM_REPORT"), said.rfind("UNIMEM_REPORT")) << said;
 
   EXPECT_EQ(run("OneUsesNothing", "/dev/full"), 0);
-  EXPECT_THAT(content_of(errors_), HasSubstr("UNIMEM_REPORT: /dev/full: No space left on device"));
+  EXPECT_THAT(content_of(errors_), HasSubstr("UNIMEM_REPORT: /dev/full: not a regular file"));
+
+  EXPECT_EQ(in_child([&] {
+              limit_files_to(100);  // bytes: what is said has room
+              return run("OneUsesNothing", path_);
+            }),
+            0);
+  EXPECT_THAT(content_of(errors_), HasSubstr("File too large"));
+}
+
+TEST_F(ExitReport, IsItsOwnersAloneAndReplacesAnEarlierOne) {
+  std::ofstream(path_) << "earlier";
+  std::filesystem::permissions(path_, std::filesystem::perms::all);
+  ASSERT_EQ(run("OneUsesNothing", path_), 0);
+  EXPECT_EQ(content_of(path_), to_json(MemorySnapshot{}) + '\n');
+  using std::filesystem::perms;
+  EXPECT_EQ(std::filesystem::status(path_).permissions() & perms::mask, perms::owner_read | perms::owner_write);
+}
+
+TEST_F(ExitReport, IsTheParentsWhereAChildInheritsTheName) {
+  ASSERT_EQ(run("OneHasAChild", path_), 0);
+  auto const json = nlohmann::json::parse(content_of(path_));
+  EXPECT_EQ(json["statistics"]["total_allocations"], 1);
+  EXPECT_THAT(content_of(errors_),
+              ::testing::ContainsRegex("UNIMEM_REPORT: " + path_ + ": process [0-9]+ writes it .*there is no report"));
+}
+
+TEST_F(ExitReport, IsOneOfEachWhereTheirNumbersAreInTheName) {
+  ASSERT_EQ(run("OneHasAChild", folder_ / "%p.json"), 0);
+  EXPECT_EQ(content_of(errors_), "");
+  int reports = 0, allocations = 0;
+  for (auto const& entry : std::filesystem::directory_iterator(folder_.path())) {
+    if (entry.path().extension() != ".json") continue;
+    ++reports;
+    allocations += nlohmann::json::parse(content_of(entry.path()))["statistics"]["total_allocations"].get<int>();
+  }
+  EXPECT_EQ(reports, 2);
+  EXPECT_EQ(allocations, 1);
 }
 
 TEST_F(ExitReport, IsNotAForkedChilds) {
