@@ -2,9 +2,11 @@
 
 #include <unimem/core/environment.hpp>
 
+#include "core/own_files.hpp"
 #include "core/unique_fd.hpp"
 #include "core/write_all.hpp"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -13,8 +15,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
-#include <cstdio>
+#include <ctime>
+#include <memory>
 #include <random>
 #include <system_error>
 #include <utility>
@@ -57,20 +59,20 @@ std::optional<std::string> value_in(std::string_view file, std::string_view head
 }
 
 struct Entry {
-  fs::path path;
+  std::string name;
   std::uintmax_t bytes = 0;
-  fs::file_time_type used;
+  ::timespec used{};
 };
 
 std::error_code last_error() noexcept {
   return {errno, std::generic_category()};
 }
 
-/// All of a regular file of at most `limit` bytes; nothing of anything else.
+/// All of a regular file of at most `limit` bytes that nobody else can have written; nothing of anything else.
 std::optional<std::string> content_of(int file, std::uintmax_t limit) {
   struct ::stat status{};
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
-  if (static_cast<std::uintmax_t>(status.st_size) > limit) return std::nullopt;
+  if (static_cast<std::uintmax_t>(status.st_size) > limit || why_not_believed(file)) return std::nullopt;
   std::string content(static_cast<std::size_t>(status.st_size), '\0');
   for (std::size_t at = 0; at < content.size();) {
     auto const count = ::read(file, content.data() + at, content.size() - at);
@@ -81,32 +83,19 @@ std::optional<std::string> content_of(int file, std::uintmax_t limit) {
   return content;
 }
 
-/// Those that are missing, for the user alone: what was found out about his machine and programs is nobody else's.
-std::error_code make_directories(fs::path const& directory) {
-  std::error_code problem;
-  if (directory.empty() || fs::is_directory(directory, problem)) return {};
-  if (directory.has_parent_path() && directory.parent_path() != directory) {
-    problem = make_directories(directory.parent_path());
-    if (problem) return problem;
-  }
-  if (::mkdir(directory.c_str(), 0700) == 0 || errno == EEXIST) return {};  // another process may have been quicker
-  return last_error();
-}
-
 struct Unfinished {
   UniqueFd file;
-  fs::path path;
+  std::string name;
 };
 
-/// A new file beside `path` that nobody else has. Process ids tell nobody apart here: processes of two containers may
+/// A new file beside `name` that nobody else has. Process ids tell nobody apart here: processes of two containers may
 /// have the same one and one directory. Nor does it follow a link that somebody has laid.
-std::error_code create_beside(fs::path const& path, Unfinished& made) {
+std::error_code create_beside(int folder, std::string const& name, Unfinished& made) {
   std::random_device random;
   for (int attempt = 0; attempt < 16; ++attempt) {
     auto const number = (std::uint64_t{random()} << 32U) | random();
-    made.path = path;
-    made.path += fmt::format(".{:016x}{}", number, unfinished_ending);
-    int const file = ::open(made.path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    made.name = fmt::format("{}.{:016x}{}", name, number, unfinished_ending);
+    int const file = ::openat(folder, made.name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (file < 0 && errno == EEXIST) continue;
     if (file < 0) return last_error();
     made.file = UniqueFd(file);
@@ -116,24 +105,39 @@ std::error_code create_beside(fs::path const& path, Unfinished& made) {
 }
 
 /// The entries of a directory, and on the way what a process that died left half written.
-std::vector<Entry> entries_in(fs::path const& directory, std::string_view ending) {
+std::vector<Entry> entries_in(int folder, std::string_view ending) {
   std::vector<Entry> result;
-  auto const now = fs::file_time_type::clock::now();
-  std::error_code ignored;
-  for (fs::directory_iterator at(directory, ignored), end; at != end; at.increment(ignored)) {
-    std::error_code gone;  // another process may take what this one looks at
-    if (at->symlink_status(gone).type() != fs::file_type::regular) continue;
-    Entry entry{at->path(), at->file_size(gone), {}};
-    if (!gone) entry.used = at->last_write_time(gone);
-    if (gone) continue;
-    if (entry.path.extension() == ending) {
-      result.push_back(std::move(entry));
-    } else if (entry.path.extension() == unfinished_ending && now - entry.used > std::chrono::hours{1}) {
-      bool const ours = entry.path.filename().string().find(fmt::format("{}.", ending)) != std::string::npos;
-      if (ours) fs::remove(entry.path, gone);
+  int const again = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // closed by closedir
+  std::unique_ptr<::DIR, decltype([](::DIR* open) { ::closedir(open); })> const directory{::fdopendir(again)};
+  if (!directory && again >= 0) ::close(again);
+  if (!directory) return result;
+  auto const now = std::time(nullptr);
+  constexpr std::time_t hour = 3600;
+  while (auto const* const found = ::readdir(directory.get())) {  // NOLINT(concurrency-mt-unsafe): one thread has it
+    std::string name = found->d_name;
+    struct ::stat status{};  // another process may take what this one looks at
+    if (::fstatat(folder, name.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(status.st_mode)) continue;
+    if (name.ends_with(ending)) {
+      result.push_back({std::move(name), static_cast<std::uintmax_t>(status.st_size), status.st_mtim});
+    } else if (name.ends_with(unfinished_ending) && now - status.st_mtim.tv_sec > hour &&
+               name.find(fmt::format("{}.", ending)) != std::string::npos) {
+      ::unlinkat(folder, name.c_str(), 0);
     }
   }
   return result;
+}
+
+/// What was used longest ago goes, until at most `limit` bytes are held.
+void make_room(int folder, std::string_view ending, std::uintmax_t limit) {
+  auto entries = entries_in(folder, ending);
+  std::uintmax_t held = 0;
+  for (auto const& entry : entries) held += entry.bytes;
+  if (held <= limit) return;
+  std::ranges::sort(entries, {}, [](Entry const& entry) { return std::pair{entry.used.tv_sec, entry.used.tv_nsec}; });
+  for (auto const& entry : entries) {
+    if (held <= limit) return;
+    if (::unlinkat(folder, entry.name.c_str(), 0) == 0) held -= entry.bytes;
+  }
 }
 
 }  // namespace
@@ -151,15 +155,23 @@ DiskCache::DiskCache(fs::path directory, std::string_view kind, std::uintmax_t l
       ending_(fmt::format(".{}", kind)),
       limit_(limit) {}
 
+std::string DiskCache::name_of(std::string_view key) const {
+  return fmt::format("{:016x}{}", hash_of(key), ending_);
+}
+
 fs::path DiskCache::file_of(std::string_view key) const {
-  return directory_ / fmt::format("{:016x}{}", hash_of(key), ending_);
+  return directory_ / name_of(key);
 }
 
 std::optional<std::string> DiskCache::find(std::string_view key, bool* damaged) const noexcept try {
   if (damaged != nullptr) *damaged = false;
   if (directory_.empty()) return std::nullopt;
+  std::error_code not_ours;
+  auto const folder = open_own_folder(directory_, not_ours);
+  if (!folder) return std::nullopt;
   // Without waiting: there may be a pipe in its place.
-  UniqueFd const file{::open(file_of(key).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
+  constexpr int how = O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  UniqueFd const file{::openat(folder.get(), name_of(key).c_str(), how)};
   bool unusable = !file && errno == ELOOP;
   std::optional<std::string> value;
   if (file) {
@@ -178,31 +190,21 @@ std::error_code DiskCache::keep(std::string_view key, std::string_view value) co
   if (directory_.empty() || value.size() > limit_) return {};
   auto const entry = fmt::format("{}{}{}{}", heading_, numbers_of(key, value), key, value);
   if (entry.size() > limit_) return {};  // all others would go for it, and then it would
-  auto const path = file_of(key);
-  Unfinished unfinished;
-  if (auto const problem = make_directories(directory_)) return problem;
-  if (auto const problem = create_beside(path, unfinished)) return problem;
-  auto problem = write_all(unfinished.file.get(), entry);
-  if (!problem && std::rename(unfinished.path.c_str(), path.c_str()) != 0) problem = last_error();
-  if (problem) ::unlink(unfinished.path.c_str());
-  make_room();
+  if (auto const problem = make_own_folders(directory_)) return problem;
+  std::error_code problem;
+  auto const folder = open_own_folder(directory_, problem);
+  if (!folder) return problem;
+  auto const name = name_of(key);
+  Unfinished made;
+  problem = create_beside(folder.get(), name, made);
+  if (problem) return problem;
+  problem = write_all(made.file.get(), entry);
+  if (!problem && ::renameat(folder.get(), made.name.c_str(), folder.get(), name.c_str()) != 0) problem = last_error();
+  if (problem) ::unlinkat(folder.get(), made.name.c_str(), 0);
+  make_room(folder.get(), ending_, limit_);
   return problem;
 } catch (...) {
   return std::make_error_code(std::errc::not_enough_memory);
-}
-
-void DiskCache::make_room() const {
-  auto entries = entries_in(directory_, ending_);
-  std::uintmax_t held = 0;
-  for (auto const& entry : entries) held += entry.bytes;
-  if (held <= limit_) return;
-  std::ranges::sort(entries, {}, &Entry::used);
-  for (auto const& entry : entries) {
-    if (held <= limit_) return;
-    std::error_code problem;
-    fs::remove(entry.path, problem);
-    if (!problem) held -= entry.bytes;
-  }
 }
 
 }  // namespace unimem::detail

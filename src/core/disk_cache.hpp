@@ -17,8 +17,12 @@ namespace unimem::detail {
 /// the whole key, which is compared, and a checksum; what does not fit is as good as not there, and is written anew.
 /// That it cannot be written is no error: finding out again costs time and nothing else.
 ///
+/// Only what this user alone can have written is believed: the directory and the entry are his, by the effective user
+/// id, and neither their group nor others may write to them (`why_not_believed`). In a directory that is not, nothing
+/// is found and nothing is kept. Links are not followed, be they in place of an entry or of the directory.
+///
 /// Several processes may use one directory, also from different containers. An entry appears whole, by being renamed,
-/// or not at all. Entries, and directories that have to be made, are for the user alone; links are not followed.
+/// or not at all. Entries, and directories that have to be made, are for the user alone.
 class DiskCache {
  public:
   /// Keeps nothing and finds nothing.
@@ -41,7 +45,7 @@ class DiskCache {
   [[nodiscard]] std::filesystem::path file_of(std::string_view key) const;
 
  private:
-  void make_room() const;
+  [[nodiscard]] std::string name_of(std::string_view key) const;
 
   std::filesystem::path directory_;  ///< empty: keeps nothing
   std::string heading_;              ///< every entry's first line

@@ -19,6 +19,22 @@ struct LinkFigures {
   bool within_cache = false;  ///< for want of memory: the processor's last cache holds what was copied
 };
 
+/// What measuring may come to, and so what is believed of a file: no link moves a hundred terabytes a second, or less
+/// than a byte.
+struct PlausibleLink {
+  static constexpr double least_bytes_per_second = 1, most_bytes_per_second = 1e14;
+  static constexpr double shortest_latency_seconds = 1e-9, longest_latency_seconds = 60;
+};
+
+/// Whether figures are within these limits; what is no number is not.
+[[nodiscard]] constexpr bool is_plausible(LinkFigures const& figures) noexcept {
+  using Limits = PlausibleLink;
+  return figures.bytes_per_second >= Limits::least_bytes_per_second &&
+         figures.bytes_per_second <= Limits::most_bytes_per_second &&
+         figures.latency_seconds >= Limits::shortest_latency_seconds &&
+         figures.latency_seconds <= Limits::longest_latency_seconds;
+}
+
 /// Whose blocks are copied to measure a link.
 using PoolOf = std::function<MemoryPool&(Device&, Location)>;
 

@@ -68,11 +68,6 @@ std::string text_of(LinkFigures const& figures) {
   return fmt::format("{} {}\n", figures.bytes_per_second, figures.latency_seconds);
 }
 
-bool makes_sense(LinkFigures const& figures) {
-  return std::isfinite(figures.bytes_per_second) && figures.bytes_per_second > 0 &&
-         std::isfinite(figures.latency_seconds) && figures.latency_seconds > 0;
-}
-
 std::optional<LinkFigures> read_figures(std::string_view text) {
   LinkFigures figures;
   auto const *const begin = text.data(), *const end = begin + text.size();
@@ -80,7 +75,7 @@ std::optional<LinkFigures> read_figures(std::string_view text) {
   if (first.ec != std::errc{} || first.ptr == end || *first.ptr != ' ') return std::nullopt;
   auto const second = std::from_chars(first.ptr + 1, end, figures.latency_seconds);
   bool const whole = second.ec == std::errc{} && std::string_view{second.ptr, end} == "\n";
-  return whole && makes_sense(figures) ? std::optional{figures} : std::nullopt;
+  return whole && detail::is_plausible(figures) ? std::optional{figures} : std::nullopt;
 }
 
 Link link_of(Device const* from, Device const* to, LinkFigures const& figures, LinkSource source) {
@@ -146,6 +141,8 @@ class Links::Inside {
     try {
       auto const figures = measure(from, to);
       if (!figures.within_cache) keep(key, figures);  // later processes may have more memory for it
+      if (!detail::is_plausible(figures)) return estimate(from, to, device, "what was measured makes no sense");
+      keep(key, figures);
       return link_of(from, to, figures, LinkSource::measured);
     } catch (std::exception const& error) {
       return estimate(from, to, device, error.what());

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -238,7 +239,27 @@ TEST_F(PoclCache, ADirectoryAnotherUserOwnsIsTheReason) {
   auto const become_nobody = [] {
     if (setgid(65534) != 0 || setuid(65534) != 0) _exit(1);
   };
-  EXPECT_THAT(look(with({{"POCL_CACHE_DIR", owned.path()}}), become_nobody), HasSubstr("Permission denied"));
+  EXPECT_THAT(look(with({{"POCL_CACHE_DIR", owned.path()}}), become_nobody), HasSubstr("it belongs to another user"));
+}
+
+TEST_F(PoclCache, CodeThatOthersCanHaveWrittenIsTheReason) {
+  Directory const parent;
+  auto const cache = parent.path() + "/cache";
+  std::filesystem::create_directory(cache);
+  for (auto const mode : {0777U, 0775U}) {
+    ASSERT_EQ(chmod(cache.c_str(), mode), 0);
+    EXPECT_EQ(look(with({{"POCL_CACHE_DIR", cache}})),
+              "0|PoCL's kernel cache '" + cache +
+                  "' holds code that is not believed: others than its owner may write to it (POCL_CACHE_DIR names "
+                  "another place)");
+  }
+  ASSERT_EQ(chmod(cache.c_str(), 0755), 0);
+  EXPECT_EQ(look(with({{"POCL_CACHE_DIR", cache}})), "1|");
+  std::filesystem::create_directory_symlink(cache, parent.path() + "/link");
+  EXPECT_THAT(look(with({{"POCL_CACHE_DIR", parent.path() + "/link"}})), HasSubstr("a symbolic link is in its place"));
+  if (geteuid() != 0) return;
+  ASSERT_EQ(chown(cache.c_str(), 65534, 65534), 0);
+  EXPECT_THAT(look(with({{"POCL_CACHE_DIR", cache}})), HasSubstr("it belongs to another user"));
 }
 
 TEST_F(PoclCache, AWritableOneIsMadeAndUsed) {

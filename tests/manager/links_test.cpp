@@ -13,6 +13,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
@@ -265,7 +266,8 @@ TEST_F(MeasuredLinks, ThatWereKeptAndCannotBeReadAreMeasuredAnewAndSaidSo) {
 
 TEST_F(MeasuredLinks, AreNotBelievedIfTheyMakeNoSense) {
   auto& sim = make_sim();
-  for (std::string const text : {"-1 1e-6\n", "nan 1e-6\n", "1e9 0\n", "1e9\n", "1e9 1e-6 more\n", "inf 1e-6\n"}) {
+  for (std::string const text : {"-1 1e-6\n", "nan 1e-6\n", "1e9 0\n", "1e9\n", "1e9 1e-6 more\n", "inf 1e-6\n",
+                                 "1e30 1e-6\n", "0.5 1e-6\n", "1e9 1e-12\n", "1e9 61\n"}) {
     fs::remove_all(folder_ / "links");
     ASSERT_TRUE(Links{options()}.to(sim));
     // The same entry with another value, its sizes and checksum as they should be.
@@ -283,6 +285,24 @@ TEST_F(MeasuredLinks, AreNotBelievedIfTheyMakeNoSense) {
     EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("measured anew")) << text;
     EXPECT_EQ(uploads(sim), before + copies_of_a_measurement) << text;
   }
+}
+
+TEST_F(MeasuredLinks, AreNotBelievedOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to give a file away";
+  auto& sim = make_sim();
+  ASSERT_TRUE(Links{options()}.to(sim));
+  ASSERT_EQ(::chown(files().at(0).c_str(), 65534, 65534), 0);
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(Links{options()}.to(sim));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("measured anew"));
+  EXPECT_EQ(uploads(sim), 2 * copies_of_a_measurement);
+
+  ASSERT_EQ(::chown((folder_ / "links").c_str(), 65534, 65534), 0);
+  ::testing::internal::CaptureStderr();
+  EXPECT_TRUE(Links{options()}.to(sim));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              AllOf(HasSubstr("cannot be kept"), HasSubstr("it belongs to another user")));
+  EXPECT_EQ(uploads(sim), 3 * copies_of_a_measurement);
 }
 
 TEST_F(MeasuredLinks, ThatCannotBeKeptAreSaidSoOnce) {

@@ -1,5 +1,7 @@
 #include "device/opencl/pocl_cache.hpp"
 
+#include "core/own_files.hpp"
+
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -30,13 +32,16 @@ std::filesystem::path cache_directory() {
 
 std::optional<std::string> pocl_cache_problem() {
   auto const directory = cache_directory();
-  std::error_code problem;
-  if (directory.empty()) {
-    problem = std::make_error_code(std::errc::no_such_file_or_directory);
-  } else {
-    std::filesystem::create_directories(directory, problem);
-    if (!problem && access(directory.c_str(), W_OK | X_OK) != 0) problem = {errno, std::generic_category()};
+  auto problem =
+      directory.empty() ? std::make_error_code(std::errc::no_such_file_or_directory) : make_own_folders(directory);
+  // PoCL runs what it finds there.
+  if (!problem) static_cast<void>(open_own_folder(directory, problem));
+  if (problem && problem.category() == make_error_code(Disbelief::link).category()) {
+    return fmt::format(
+        "PoCL's kernel cache '{}' holds code that is not believed: {} (POCL_CACHE_DIR names another place)",
+        directory.string(), problem.message());
   }
+  if (!problem && access(directory.c_str(), W_OK | X_OK) != 0) problem = {errno, std::generic_category()};
   if (!problem) return std::nullopt;
   return fmt::format("PoCL cannot write its kernel cache '{}': {} (POCL_CACHE_DIR names another place)",
                      directory.string(), problem.message());
