@@ -99,13 +99,14 @@ void bind_managers(nb::module_& m) {
   // promise for a garbage collector: so it stays. What it holds goes back by `cleanup`.
   m.def(
       "_new_manager",
-      [](std::size_t stacks_every, std::string spill_directory) {
+      [](std::size_t stacks_every, std::string spill_directory, bool zero_on_release) {
         ManagerOptions options;
+        options.pools.zero_on_release = zero_on_release;
         options.leaks.stacks.every = stacks_every;
         options.spill.directory = std::move(spill_directory);
         return unlocked([&] { return new MemoryManager(std::move(options)); });
       },
-      nb::arg("stacks_every"), nb::arg("spill_directory"), nb::rv_policy::reference);
+      nb::arg("stacks_every"), nb::arg("spill_directory"), nb::arg("zero_on_release"), nb::rv_policy::reference);
 }
 
 }  // namespace unimem::python

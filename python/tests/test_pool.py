@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import unimem
-from unimem import BufferState, InvalidArgument, MemoryPool, PoolLimits, UnifiedBuffer, get_memory_pool
+from unimem import BufferState, InvalidArgument, MemoryManager, MemoryPool, PoolLimits, UnifiedBuffer, get_memory_pool
 
 
 @pytest.fixture
@@ -152,6 +152,31 @@ def test_zeroed_pools_show_nothing_of_earlier_owners(sim):
     again = pool.acquire(100)
     assert again is buffer
     assert (again.host == 0).all()
+
+
+def flags_of_memory_at(address):
+    here = False
+    with open("/proc/self/smaps") as maps:
+        for line in maps:
+            head = line.split()[0]
+            if "-" in head:
+                begin, end = (int(part, 16) for part in head.split("-"))
+                here = begin <= address < end
+            elif here and head == "VmFlags:":
+                return line.split()[1:]
+    raise AssertionError("nothing is mapped there")
+
+
+@pytest.mark.parametrize("zero_on_release", [True, False])
+def test_zeroed_managers_show_nothing_of_earlier_owners(sim, zero_on_release):
+    manager = MemoryManager(zero_on_release=zero_on_release)
+    buffer = UnifiedBuffer(10_000, device=sim, manager=manager)
+    buffer.host[:] = 9
+    assert ("dd" in flags_of_memory_at(buffer.host.ctypes.data)) == zero_on_release, "is left out of core dumps"
+    buffer.sync_to_device()
+    buffer.free()
+    again = UnifiedBuffer(10_000, device=sim, manager=manager).allocate()
+    assert (again.host == (0 if zero_on_release else 9)).all()
 
 
 def test_a_dropped_buffer_is_no_business_of_its_pool(pool):

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
-from ._arguments import count_of, dtype_of, elements_of, optional_size, shape_of, size_of
+from ._arguments import count_of, dtype_of, elements_of, flag_of, optional_size, shape_of, size_of
 from ._devices import chosen, default_device, named
 from ._enums import AccessPattern, Location, Placement, PressureLevel, Tracking, number_in
 from ._errors import invalid
@@ -113,16 +113,22 @@ class MemoryManager:
     or the end of a ``with`` block, gives back what it has cached. `stacks_every`: of every how many-th buffer the stack
     is captured for `leak_report`, Python's calls that made it first: 1 all, 0 none (UnsupportedOperation where the library cannot). `spill_directory`: where host memory
     of buffers goes when there is no more of it, as long as nobody has its address, which ``buffer.host`` gives away; IoError if no file
-    can be made there.
+    can be made there. `zero_on_release`: memory is overwritten with zeros when a buffer gives it back, so that what one owner wrote never
+    reaches another, and what is the host's is left out of core dumps.
     """
 
     __slots__ = ("_native",)
 
     def __init__(
-        self, *, stacks_every: int = 0, spill_directory: str | os.PathLike[str] | None = None, _native: _unimem._MemoryManager | None = None
+        self,
+        *,
+        stacks_every: int = 0,
+        spill_directory: str | os.PathLike[str] | None = None,
+        zero_on_release: bool = False,
+        _native: _unimem._MemoryManager | None = None,
     ) -> None:
         directory = "" if spill_directory is None else os.fspath(spill_directory)
-        self._native = _native or _unimem._new_manager(count_of("stacks_every", stacks_every), directory)
+        self._native = _native or _unimem._new_manager(count_of("stacks_every", stacks_every), directory, flag_of("zero_on_release", zero_on_release))
 
     def allocate(
         self,

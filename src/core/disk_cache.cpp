@@ -108,9 +108,12 @@ std::error_code create_beside(int folder, std::string const& name, Unfinished& m
 std::vector<Entry> entries_in(int folder, std::string_view ending) {
   std::vector<Entry> result;
   int const again = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);  // closed by closedir
+  if (again < 0) return result;
   std::unique_ptr<::DIR, decltype([](::DIR* open) { ::closedir(open); })> const directory{::fdopendir(again)};
-  if (!directory && again >= 0) ::close(again);
-  if (!directory) return result;
+  if (!directory) {
+    ::close(again);
+    return result;
+  }
   auto const now = std::time(nullptr);
   constexpr std::time_t hour = 3600;
   while (auto const* const found = ::readdir(directory.get())) {  // NOLINT(concurrency-mt-unsafe): one thread has it

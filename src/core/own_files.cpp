@@ -33,7 +33,7 @@ std::error_code last_error() noexcept {
 }  // namespace
 
 std::error_code make_error_code(Disbelief reason) noexcept {
-  static auto const& category = *new Disbeliefs;  // errors are compared while static objects go
+  static const Disbeliefs category;
   return {static_cast<int>(reason), category};
 }
 

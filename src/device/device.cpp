@@ -56,7 +56,19 @@ std::size_t Range::items() const {
   return checked_multiply(checked_multiply(x, y, "range", "items"), z, "range", "items");
 }
 
+DeviceMemory Device::allocate_undumped(std::size_t bytes, Location location) {
+  return allocate(bytes, location);
+}
+
+void Device::release_undumped(DeviceMemory memory, Location location) noexcept {
+  release(memory, location);
+}
+
 PageSource::~PageSource() = default;
+
+AddressRange PageSource::reserve_undumped(std::size_t bytes) {
+  return reserve(bytes);
+}
 
 void PageSource::populate(AddressRange range) {
   auto const pages = create_pages(range.bytes);

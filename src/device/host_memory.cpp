@@ -33,6 +33,10 @@ void* take_host_memory(std::size_t bytes, bool own_pages) noexcept {
   return memory;
 }
 
+bool leave_out_of_dumps(void* address, std::size_t bytes) noexcept {
+  return madvise(address, bytes, MADV_DONTDUMP) == 0;
+}
+
 void give_back_host_memory(void* address, std::size_t bytes, bool own_pages) noexcept {
   if (!own_pages && bytes < mapped_from_bytes) {
     ::operator delete(address, std::align_val_t{small_alignment});

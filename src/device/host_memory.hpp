@@ -19,6 +19,9 @@ inline constexpr std::size_t small_alignment = 256;
 /// shares no page with anything else, whatever its size.
 [[nodiscard]] void* take_host_memory(std::size_t bytes, bool own_pages = false) noexcept;
 
+/// Leaves whole pages of host memory out of core dumps, until they are unmapped. Whether the system does.
+bool leave_out_of_dumps(void* address, std::size_t bytes) noexcept;
+
 /// Gives back what `take_host_memory(bytes, own_pages)` returned.
 void give_back_host_memory(void* address, std::size_t bytes, bool own_pages = false) noexcept;
 

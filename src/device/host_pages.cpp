@@ -83,14 +83,14 @@ auto HostPages::reservation_of(Reservations& all, std::uintptr_t address) {
   return address - found->first < found->second.bytes ? found : all.end();
 }
 
-AddressRange HostPages::reserve(std::size_t bytes) {
+AddressRange HostPages::reserve(std::size_t bytes, bool undumped) {
   check_size(bytes);
   auto* const base = addresses_for(bytes, page_bytes(), 0, PROT_NONE);
   if (base == nullptr) refuse("mmap", bytes);
   AddressRange const range{reinterpret_cast<std::uintptr_t>(base), bytes};
   auto const pages = bytes / page_bytes();
   try {
-    Reservation reservation{bytes, PageSet{pages}, PageSet{pages}};
+    Reservation reservation{bytes, undumped, PageSet{pages}, PageSet{pages}};
     std::lock_guard const lock{mutex_};
     reservations_.emplace(range.base, std::move(reservation));
   } catch (...) {
@@ -163,6 +163,7 @@ void HostPages::map(AddressRange range, Pages pages) {
                           fmt::format("the range's {} bytes", range.bytes));
   }
   check_vacant(place, range);
+  if (place.in.undumped && !leave_out_of_dumps(pointer(pages.handle), pages.bytes)) refuse("madvise", pages.bytes);
   // What is left accessible there is replaced.
   split(range.base, range.bytes);
   forget(range.base, range.bytes);
@@ -324,6 +325,12 @@ void HostPages::open(Stretch const& stretch) {
     constexpr auto flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
     if (mmap(base, size, PROT_READ | PROT_WRITE, flags, -1, 0) == MAP_FAILED) refuse("mmap", size);
     if (size >= table_bytes) madvise(base, size, MADV_HUGEPAGE);
+    if (stretch.in.undumped && !leave_out_of_dumps(base, size)) {
+      auto const reason = errno;
+      cover(stretch.base + first * page, size);
+      errno = reason;
+      refuse("madvise", size);
+    }
     open.add(first, limit - first);
     first = std::min(limit, end);
   }

@@ -55,7 +55,8 @@ class HostPages final : public PageSource {
   [[nodiscard]] static bool supported() noexcept;
 
   [[nodiscard]] std::size_t page_bytes() const noexcept override { return std::size_t{64} << 10; }
-  [[nodiscard]] AddressRange reserve(std::size_t bytes) override;
+  [[nodiscard]] AddressRange reserve(std::size_t bytes) override { return reserve(bytes, false); }
+  [[nodiscard]] AddressRange reserve_undumped(std::size_t bytes) override { return reserve(bytes, true); }
   void give_up(AddressRange range) noexcept override;
   [[nodiscard]] Pages create_pages(std::size_t bytes) override;
   void free_pages(Pages pages) noexcept override;
@@ -72,6 +73,7 @@ class HostPages final : public PageSource {
   /// Addresses, and which of their pages are accessible, and which of these hold memory.
   struct Reservation {
     std::size_t bytes;
+    bool undumped;  ///< what is accessible is left out of core dumps
     PageSet open, present;
   };
 
@@ -90,6 +92,7 @@ class HostPages final : public PageSource {
 
   static constexpr std::size_t opened_ahead = std::size_t{64} << 20;
 
+  [[nodiscard]] AddressRange reserve(std::size_t bytes, bool undumped);
   void check_size(std::size_t bytes) const;
   /// The one of all reservations that an address is in, or their end.
   template <class Reservations>

@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <atomic>
 #include <charconv>
-#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
@@ -140,9 +139,8 @@ class Links::Inside {
     if (auto const kept = recall(key)) return link_of(from, to, *kept, LinkSource::measured);
     try {
       auto const figures = measure(from, to);
-      if (!figures.within_cache) keep(key, figures);  // later processes may have more memory for it
       if (!detail::is_plausible(figures)) return estimate(from, to, device, "what was measured makes no sense");
-      keep(key, figures);
+      if (!figures.within_cache) keep(key, figures);  // later processes may have more memory for it
       return link_of(from, to, figures, LinkSource::measured);
     } catch (std::exception const& error) {
       return estimate(from, to, device, error.what());

@@ -25,11 +25,12 @@ constexpr std::size_t slack_of(std::size_t used, std::uint64_t moved) noexcept {
 
 }  // namespace
 
-Extents::Extents(Device& device, Location location, PageSource& pages, std::size_t limit)
+Extents::Extents(Device& device, Location location, PageSource& pages, std::size_t limit, bool undumped)
     : device_(device),
       location_(location),
       alignment_(std::max<std::size_t>(device.info().alignment, smallest_block)),
-      arena_(pages, {.granule = alignment_}),
+      undumped_(undumped),
+      arena_(pages, {.granule = alignment_, .undumped = undumped}),
       slabs_(*this, false),
       limit_(limit) {}
 
@@ -102,7 +103,7 @@ Extents::Piece Extents::alone(std::size_t bytes) {
                        .reason = "limit reached"});
   }
   arena_.trim(0);
-  auto const memory = device_.allocate(bytes, location_);
+  auto const memory = undumped_ ? device_.allocate_undumped(bytes, location_) : device_.allocate(bytes, location_);
   if (!UNIMEM_MUTANT(allocations_miscounted)) alone_ += memory.bytes;
   return piece({memory, {}}, true);
 }
@@ -113,7 +114,11 @@ void Extents::give_back(DeviceMemory memory, Origin origin) noexcept {
   } else if (origin.small.slab != nullptr) {
     slabs_.give(origin.small);
   } else {
-    device_.release(memory, location_);
+    if (undumped_) {
+      device_.release_undumped(memory, location_);
+    } else {
+      device_.release(memory, location_);
+    }
     alone_ -= memory.bytes;
   }
 }

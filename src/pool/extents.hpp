@@ -55,8 +55,9 @@ class Extents final : private SlabMemory {
     std::size_t returnable = 0;     ///< of these, what makes up whole pages: what `trim(0)` gives back
   };
 
-  /// The device's pages serve as memory at `location`; at most `limit` bytes are reserved.
-  Extents(Device& device, Location location, PageSource& pages, std::size_t limit);
+  /// The device's pages serve as memory at `location`; at most `limit` bytes are reserved; `undumped`: what is the
+  /// process's memory is left out of core dumps.
+  Extents(Device& device, Location location, PageSource& pages, std::size_t limit, bool undumped);
   ~Extents() override;
 
   /// What a block for `bytes` (positive) bytes takes up, but for the rest of the last page of a large one.
@@ -174,6 +175,7 @@ class Extents final : private SlabMemory {
   Device& device_;
   Location const location_;
   std::size_t const alignment_;  ///< of every block, and what their sizes are multiples of
+  bool const undumped_;
 
   mutable std::mutex mutex_;
   PageArena arena_;

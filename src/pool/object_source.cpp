@@ -22,7 +22,9 @@ DeviceError failure_of_upstream(std::string what) {
 }  // namespace
 
 DeviceMemory ObjectSource::take(std::size_t bytes) const {
-  if (upstream_ == nullptr) return device_.allocate(bytes, location_);
+  if (upstream_ == nullptr) {
+    return undumped_ ? device_.allocate_undumped(bytes, location_) : device_.allocate(bytes, location_);
+  }
   auto const memory = ask_upstream(bytes);
   if (UNIMEM_MUTANT(upstream_trusted)) return memory;
   if (memory.object == 0) {
@@ -41,7 +43,9 @@ DeviceMemory ObjectSource::take(std::size_t bytes) const {
 }
 
 void ObjectSource::give(DeviceMemory memory) const noexcept {
-  if (upstream_ == nullptr) {
+  if (upstream_ == nullptr && undumped_) {
+    device_.release_undumped(memory, location_);
+  } else if (upstream_ == nullptr) {
     device_.release(memory, location_);
   } else {
     upstream_->release(memory, location_, device_);

@@ -16,9 +16,9 @@ namespace unimem::detail {
 /// Thread-safe as far as the upstream is.
 class ObjectSource {
  public:
-  /// `upstream` null: the device.
-  ObjectSource(Device& device, Location location, std::shared_ptr<Upstream> upstream) noexcept
-      : device_(device), location_(location), upstream_(std::move(upstream)) {}
+  /// `upstream` null: the device, whose memory is left out of core dumps if it is to be `undumped`.
+  ObjectSource(Device& device, Location location, std::shared_ptr<Upstream> upstream, bool undumped) noexcept
+      : device_(device), location_(location), upstream_(std::move(upstream)), undumped_(undumped) {}
 
   /// An object of exactly `bytes` bytes. Throws as Device::allocate, or as Upstream says.
   [[nodiscard]] DeviceMemory take(std::size_t bytes) const;
@@ -35,6 +35,7 @@ class ObjectSource {
   Device& device_;
   Location const location_;
   std::shared_ptr<Upstream> const upstream_;
+  bool const undumped_;
 };
 
 }  // namespace unimem::detail

@@ -32,6 +32,7 @@ PageArena::PageArena(PageSource& source, Options options)
       page_(source.page_bytes()),
       granule_(options.granule),
       whole_pages_from_(options.whole_pages_from * page_),
+      undumped_(options.undumped),
       free_(std::max<std::size_t>(options.granule, 1)),
       holes_(page_) {
   if (!std::has_single_bit(granule_) || granule_ > page_) {
@@ -141,13 +142,16 @@ Span& PageArena::reserve_addresses(std::size_t bytes) {
   reservations_.reserve(reservations_.size() + 1);
   provide_spare_spans();
   // Addresses cost nothing and every seam between reservations keeps neighbours apart: twice as many each time.
+  auto const reserve = [&](std::size_t wanted) {
+    return undumped_ ? source_.reserve_undumped(wanted) : source_.reserve(wanted);
+  };
   AddressRange range;
   auto const plenty = std::max({bytes, addresses_, std::min<std::size_t>(1024 * page_, most_bytes)});
   try {
-    range = source_.reserve(page_up(plenty));
+    range = reserve(page_up(plenty));
   } catch (OutOfMemory const&) {
     if (plenty == bytes) throw;
-    range = source_.reserve(bytes);
+    range = reserve(bytes);
   }
   auto& fence = spare_span({.base = range.base, .bytes = 0, .kind = SpanKind::used});
   auto& hole = spare_span({.base = range.base, .bytes = range.bytes, .kind = SpanKind::hole, .before = &fence});

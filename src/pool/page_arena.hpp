@@ -32,6 +32,9 @@ class PageArena {
     /// From how many pages on a span is made of whole pages: its tail is then at most this fraction of it and pages
     /// can leave it as a whole.
     std::size_t whole_pages_from = 16;
+
+    /// Whether its memory is left out of core dumps.
+    bool undumped = false;
   };
 
   /// From which end of a free span a piece is cut. Whoever cuts many small ones cuts them high: what is left then
@@ -198,6 +201,7 @@ class PageArena {
   std::size_t page_;
   std::size_t granule_;
   std::size_t whole_pages_from_;
+  bool const undumped_;
   SpanIndex free_;
   SpanIndex holes_;
   std::size_t reserved_ = 0;

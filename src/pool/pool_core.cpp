@@ -67,7 +67,7 @@ std::unique_ptr<Extents> extents_of(Device& device, Location location, PoolOptio
   }
   auto const limit = std::min(options.max_bytes, device.info().total_bytes);
   if (options.backing == PoolBacking::automatic && limit / pages->page_bytes() < fewest_pages) return nullptr;
-  return std::make_unique<Extents>(device, location, *pages, options.max_bytes);
+  return std::make_unique<Extents>(device, location, *pages, options.max_bytes, options.zero_on_release);
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
       options_(checked(std::move(options))),
       recorder_(AllocationRecorder::of_process()),
       extents_(extents_of(device, location, options_)),
-      objects_(device, location, options_.upstream),
+      objects_(device, location, options_.upstream, options_.zero_on_release),
       eraser_(options_.zero_on_release ? std::make_unique<Eraser>(device, location) : nullptr),
       max_bytes_(options_.max_bytes),
       parking_(*this, use_of_parking()),

@@ -92,6 +92,13 @@ TEST(RecordingPrograms, DISABLED_OneOutlivesItsParent) {
   record_blocks(2 * KiB, 3);
 }
 
+TEST(RecordingPrograms, DISABLED_OneForksOneThatStays) {
+  record_blocks(1 * KiB, 3);
+  if (fork() != 0) return;
+  char none = 0;
+  _exit(::read(number_in(told_by_parent), &none, 1) == 0 ? 0 : 1);
+}
+
 TEST(RecordingPrograms, DISABLED_OneLeavesAChildBehind) {
   std::array<int, 2> told{}, ended{};
   ASSERT_EQ(::pipe(told.data()) + ::pipe(ended.data()), 0);
@@ -209,6 +216,20 @@ TEST_F(RecordingProcesses, AChildThatOutlivesItsParentLeavesTheLogAlone) {
   EXPECT_THAT(content_of(errors_), HasSubstr("UNIMEM_LOG: " + path_ + ": another process has written it since"));
   EXPECT_EQ(blocks_in(path_, 1 * KiB), 3U);
   EXPECT_EQ(blocks_in(path_, 2 * KiB), 0U);
+}
+
+TEST_F(RecordingProcesses, AForkedChildThatStaysKeepsTheLogFromNobody) {
+  std::array<int, 2> ended{};
+  ASSERT_EQ(::pipe(ended.data()), 0);
+  ASSERT_EQ(::fcntl(ended[1], F_SETFD, FD_CLOEXEC), 0);
+  ::setenv(told_by_parent, std::to_string(ended[0]).c_str(), 1);
+  ASSERT_EQ(run("OneForksOneThatStays", path_), 0);
+  EXPECT_EQ(blocks_in(path_, 1 * KiB), 3U);
+  EXPECT_EQ(run("OneRecordsMuch", path_), 0);
+  EXPECT_THAT(content_of(errors_), IsEmpty());
+  EXPECT_EQ(blocks_in(path_, 2 * KiB), 2'000U);
+  ::close(ended[1]);  // the child ends
+  ::close(ended[0]);
 }
 
 TEST_F(RecordingProcesses, TheFileIsForTheUserAlone) {

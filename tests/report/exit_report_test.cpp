@@ -18,6 +18,8 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include <array>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -64,6 +66,14 @@ int become(char const* program) {
 TEST(ReportedPrograms, DISABLED_OneHasAChild) {
   static auto kept = default_manager().acquire(device("cpu"), Location::host, 3 * MiB);
   EXPECT_EQ(in_child([] { return become("OneUsesNothing"); }), 0);
+}
+
+constexpr auto until = "REPORTED_UNTIL";
+
+TEST(ReportedPrograms, DISABLED_OneForksOneThatStays) {
+  if (fork() != 0) return;
+  char none = 0;
+  _exit(::read(std::atoi(std::getenv(until)), &none, 1) == 0 ? 0 : 1);
 }
 
 /// The report of one of them, and what became of it.
@@ -136,8 +146,10 @@ TEST_F(ExitReport, ThatCannotBeWrittenIsSaidOnceAndChangesNothingElse) {
   EXPECT_EQ(run("OneUsesNothing", "/dev/full"), 0);
   EXPECT_THAT(content_of(errors_), HasSubstr("UNIMEM_REPORT: /dev/full: not a regular file"));
 
+  constexpr std::size_t room = 300;  // bytes: enough for what is said
+  ASSERT_GT(to_json(MemorySnapshot{}).size(), room);
   EXPECT_EQ(in_child([&] {
-              limit_files_to(100);  // bytes: what is said has room
+              limit_files_to(room);
               return run("OneUsesNothing", path_);
             }),
             0);
@@ -159,6 +171,19 @@ TEST_F(ExitReport, IsTheParentsWhereAChildInheritsTheName) {
   EXPECT_EQ(json["statistics"]["total_allocations"], 1);
   EXPECT_THAT(content_of(errors_),
               ::testing::ContainsRegex("UNIMEM_REPORT: " + path_ + ": process [0-9]+ writes it .*there is no report"));
+}
+
+TEST_F(ExitReport, IsKeptFromNobodyByAForkedChildThatStays) {
+  std::array<int, 2> ended{};
+  ASSERT_EQ(::pipe(ended.data()), 0);
+  ASSERT_EQ(::fcntl(ended[1], F_SETFD, FD_CLOEXEC), 0);
+  ::setenv(until, std::to_string(ended[0]).c_str(), 1);
+  ASSERT_EQ(run("OneForksOneThatStays", path_), 0);
+  ASSERT_EQ(run("OneLeaks", path_), 0);
+  EXPECT_EQ(content_of(errors_), "");
+  EXPECT_EQ(nlohmann::json::parse(content_of(path_))["live"]["bytes"], 2 * MiB);
+  ::close(ended[1]);  // the child ends
+  ::close(ended[0]);
 }
 
 TEST_F(ExitReport, IsOneOfEachWhereTheirNumbersAreInTheName) {

@@ -113,6 +113,11 @@ class UNIMEM_API Device {
   /// Gives back what `allocate` returned, at the same location. All work on it must have ended.
   virtual void release(DeviceMemory memory, Location location) noexcept = 0;
 
+  /// As `allocate` and `release`, for what nobody else is to see: where it is memory of this process's, it shares no
+  /// page with anything else, and is left out of core dumps (MADV_DONTDUMP).
+  [[nodiscard]] virtual DeviceMemory allocate_undumped(std::size_t bytes, Location location);
+  virtual void release_undumped(DeviceMemory memory, Location location) noexcept;
+
   /// A hint on the use of `memory`, a part of what this device has allocated at `location`: that it holds from now on,
   /// or (`holds` is false) no longer. `place` is the device it speaks of, the cpu device standing for the host; null
   /// for advice that speaks of none. Moves nothing by itself and cannot fail: a device that has no use for it, or is

@@ -40,6 +40,9 @@ class UNIMEM_API PageSource {
   /// Addresses with nothing behind them; costs no memory. Throws OutOfMemory when the address space refuses.
   [[nodiscard]] virtual AddressRange reserve(std::size_t bytes) = 0;
 
+  /// As `reserve`: where the memory behind it is this process's, it is left out of core dumps (MADV_DONTDUMP).
+  [[nodiscard]] virtual AddressRange reserve_undumped(std::size_t bytes);
+
   /// Ends a whole reservation. Nothing may be mapped in it.
   virtual void give_up(AddressRange range) noexcept = 0;
 

@@ -57,7 +57,7 @@ struct SpillOptions {
 
 /// How a manager behaves.
 struct ManagerOptions {
-  PoolOptions pools{};         ///< for every pool it makes; limits are set with `set_limit`
+  PoolOptions pools{};         ///< for every pool it makes (`zero_on_release`); limits are set with `set_limit`
   LinkOptions links{};         ///< how the ways between memories are measured
   PressureOptions pressure{};  ///< where its levels begin
   LeakOptions leaks{};         ///< what is said of memory that is never given back

@@ -54,7 +54,8 @@ struct PoolOptions {
   /// next, before that queue's own work, or when somebody else takes it. A block that cannot be overwritten is not used
   /// again: memory without pages goes back, pages stay out of use until the pool ends. (The one thing not seen is work
   /// of the next owner's queue that it accepted and that fails later.) Threads keep no blocks for themselves, so that
-  /// each acquire and release takes a lock.
+  /// each acquire and release takes a lock. The host's memory of such a pool is left out of core dumps
+  /// (MADV_DONTDUMP); that of an upstream is the upstream's to see to.
   bool zero_on_release = false;
 
   /// What blocks are made of. Pages are reserved whole, so that a limit of a few of them would be felt as one of fewer

@@ -130,18 +130,26 @@ void CpuDevice::count_live(std::size_t bytes, Location location) {
 }
 
 DeviceMemory CpuDevice::allocate(std::size_t bytes, Location location) {
+  return allocate(bytes, location, false);
+}
+
+DeviceMemory CpuDevice::allocate_undumped(std::size_t bytes, Location location) {
+  return allocate(bytes, location, true);
+}
+
+DeviceMemory CpuDevice::allocate(std::size_t bytes, Location location, bool undumped) {
   if (bytes == 0) throw InvalidArgument("bytes", "0", "at least 1");
   take(bytes, location);
   // Locks do not nest: pinned blocks that shared a page would unlock each other.
-  bool const pinned = location == Location::pinned;
-  auto* const memory = take_host_memory(bytes, pinned);
+  bool const pinned = location == Location::pinned, own_pages = pinned || undumped;
+  auto* const memory = take_host_memory(bytes, own_pages);
   std::string refusal;
-  if (memory == nullptr) {
+  if (memory == nullptr || (undumped && !leave_out_of_dumps(memory, bytes))) {
     refusal = fmt::format("the system refused: {}", std::strerror(errno));
   } else if (pinned) {
     refusal = HostPinning::instance().pin(memory, bytes);
-    if (!refusal.empty()) give_back_host_memory(memory, bytes, pinned);
   }
+  if (memory != nullptr && !refusal.empty()) give_back_host_memory(memory, bytes, own_pages);
   if (!refusal.empty()) {
     auto const live = live_bytes_.fetch_sub(bytes, std::memory_order_relaxed) - bytes;
     OutOfMemory::Facts facts;
@@ -157,10 +165,17 @@ DeviceMemory CpuDevice::allocate(std::size_t bytes, Location location) {
 }
 
 void CpuDevice::release(DeviceMemory memory, Location location) noexcept {
+  release(memory, location, location == Location::pinned);
+}
+
+void CpuDevice::release_undumped(DeviceMemory memory, Location location) noexcept {
+  release(memory, location, true);
+}
+
+void CpuDevice::release(DeviceMemory memory, Location location, bool own_pages) noexcept {
   auto* const address = reinterpret_cast<void*>(memory.object);
-  bool const pinned = location == Location::pinned;
-  if (pinned) HostPinning::instance().unpin(address);
-  give_back_host_memory(address, memory.bytes, pinned);
+  if (location == Location::pinned) HostPinning::instance().unpin(address);
+  give_back_host_memory(address, memory.bytes, own_pages);
   live_bytes_.fetch_sub(memory.bytes, std::memory_order_relaxed);
 }
 

@@ -28,6 +28,8 @@ class CpuDevice final : public Device, private PageOwner {
   [[nodiscard]] std::size_t headroom() const override;
   [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location) override;
   void release(DeviceMemory memory, Location location) noexcept override;
+  [[nodiscard]] DeviceMemory allocate_undumped(std::size_t bytes, Location location) override;
+  void release_undumped(DeviceMemory memory, Location location) noexcept override;
   [[nodiscard]] PageSource* pages() noexcept override;
   [[nodiscard]] bool shares_storage_with_host() const noexcept override { return true; }
   [[nodiscard]] bool reaches_host_memory() const noexcept override { return true; }
@@ -38,6 +40,9 @@ class CpuDevice final : public Device, private PageOwner {
   [[nodiscard]] std::unique_ptr<QueueBackend> make_queue() override;
 
  private:
+  [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location, bool undumped);
+  void release(DeviceMemory memory, Location location, bool own_pages) noexcept;
+
   /// Counts `bytes` as live, unless that would pass the capacity or what the container has left: then throws
   /// OutOfMemory.
   void take(std::size_t bytes, Location location);
