@@ -52,6 +52,10 @@ std::vector<KernelParameter> const& Kernel::parameters() const noexcept {
   return definition_ ? definition_->parameters : none;
 }
 
+ProgramSource const& Kernel::forms() const {
+  return definition().forms;
+}
+
 std::shared_ptr<Program const> Kernel::program(Device& device) const {
   auto& own = definition();
   // Held while compiling: a second launch of the same kernel waits for the program instead of building it twice.

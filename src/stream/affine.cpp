@@ -5,6 +5,7 @@
 #include "stream/affine_loop.hpp"
 #include "stream/chunk_work.hpp"
 #include "stream/element_source.hpp"
+#include "stream/known_runs.hpp"
 
 #include <fmt/format.h>
 
@@ -88,6 +89,25 @@ class AffineRun final : public detail::ChunkRun {
   }
 
   void combine(std::span<const std::byte> /*results*/, std::size_t /*bytes*/) override {}
+
+  /// Whatever the numbers of this run are: two for each kernel that give ties, and saturate at both ends.
+  [[nodiscard]] std::optional<detail::KnownAnswer> known_answer(std::size_t room) const override {
+    auto const bytes_of = [this](std::size_t count) { return (keep_input_ ? 2 : 1) * count * sizeof(T); };
+    auto const count = detail::elements_within(room, detail::known_items, bytes_of);
+    auto const with = [&](double scale, double offset) {
+      return detail::KnownRun{count, bytes_of(count), [=, keep_input = keep_input_] {
+                                using Known = detail::KnownArgument;
+                                auto const elements = detail::known_elements<T>(count, 1);
+                                auto const role = keep_input ? Known::Role::input : Known::Role::in_place;
+                                std::vector arguments{Known::memory(role, std::span{elements})};
+                                if (keep_input) arguments.push_back(Known::output<T>(count));
+                                arguments.push_back(Known::scalar(scale));
+                                arguments.push_back(Known::scalar(offset));
+                                return arguments;
+                              }};
+    };
+    return detail::KnownAnswer{kernel_, {with(1.5, -7.5), with(-1.25, 3.0000001)}};
+  }
 
   [[nodiscard]] decltype(StreamResult::result) finish(std::uint64_t elements) const override {
     return MappingResult{elements};

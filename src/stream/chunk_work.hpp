@@ -5,9 +5,12 @@
 #include <unimem/stream/element_type.hpp>
 #include <unimem/stream/stream_file.hpp>
 
+#include "kernel/known_answer.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -35,6 +38,10 @@ class ChunkRun {
 
   /// Takes in the results of the next chunk, which had `bytes` bytes. Not called for mapping kernels.
   virtual void combine(std::span<const std::byte> results, std::size_t bytes) = 0;
+
+  /// What the kernel must compute, in runs of at most `room` bytes of device memory each, before it is given a file;
+  /// nothing for a kernel of the user's own.
+  [[nodiscard]] virtual std::optional<KnownAnswer> known_answer(std::size_t /*room*/) const { return std::nullopt; }
 
   /// What came out. `elements`: how many there were in all.
   [[nodiscard]] virtual decltype(StreamResult::result) finish(std::uint64_t elements) const = 0;

@@ -3,6 +3,7 @@
 
 #include "stream/chunk_work.hpp"
 #include "stream/histogram_loop.hpp"
+#include "stream/known_runs.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -61,6 +62,20 @@ UNIMEM_KERNEL unimem_histogram(UNIMEM_CONST_BUFFER(unimem_u8, bytes), UNIMEM_BUF
   return kernel;
 }
 
+/// A run over `wanted` bytes, or what there is room for, in strips of `strip`, a multiple of eight.
+detail::KnownRun known_run(std::size_t room, std::size_t wanted, std::size_t strip) {
+  auto const items_of = [strip](std::size_t size) { return (size + strip - 1) / strip; };
+  auto const bytes_of = [&](std::size_t size) { return size + items_of(size) * values * sizeof(std::uint32_t); };
+  auto const size = detail::elements_within(room, wanted, bytes_of);
+  return {items_of(size), bytes_of(size), [=, items = items_of(size)] {
+            using Known = detail::KnownArgument;
+            auto const bytes = detail::known_elements<std::uint8_t>(size, strip);
+            return std::vector{Known::memory(Known::Role::input, std::span{bytes}),
+                               Known::output<std::uint32_t>(items * values), Known::scalar(std::uint64_t{size}),
+                               Known::scalar(std::uint64_t{strip})};
+          }};
+}
+
 class HistogramRun final : public detail::ChunkRun {
  public:
   explicit HistogramRun(std::size_t strip_bytes) : strip_bytes_(strip_bytes) {}
@@ -78,6 +93,13 @@ class HistogramRun final : public detail::ChunkRun {
   void combine(std::span<const std::byte> results, std::size_t /*bytes*/) override {
     auto const* counts = reinterpret_cast<std::uint32_t const*>(results.data());
     for (std::size_t i = 0; i < results.size() / sizeof(std::uint32_t); ++i) total_.counts[i % values] += counts[i];
+  }
+
+  /// Strips as long as they ever are, two and a bit; and many items with strips that end within a word.
+  [[nodiscard]] std::optional<detail::KnownAnswer> known_answer(std::size_t room) const override {
+    return detail::KnownAnswer{histogram_kernel(),
+                               {known_run(room, 2 * strip_bytes_ + strip_bytes_ / 3, strip_bytes_),
+                                known_run(room, (detail::known_items - 1) * 200 + 77, 200)}};
   }
 
   [[nodiscard]] decltype(StreamResult::result) finish(std::uint64_t /*elements*/) const override {

@@ -4,6 +4,7 @@
 
 #include "stream/chunk_work.hpp"
 #include "stream/element_source.hpp"
+#include "stream/known_runs.hpp"
 #include "stream/statistics_loop.hpp"
 #include "stream/strips.hpp"
 
@@ -76,6 +77,23 @@ $MOMENTS
 }
 )";
 
+/// A run over `wanted` elements, or what there is room for, in strips of `strip`.
+template <class T>
+detail::KnownRun known_run(std::size_t room, std::size_t wanted, std::size_t strip) {
+  auto const items_of = [strip](std::size_t count) { return (count + strip - 1) / strip; };
+  auto const bytes_of = [&](std::size_t count) {
+    return count * sizeof(T) + items_of(count) * (sizeof(Moments) + sizeof(Extremes<T>));
+  };
+  auto const count = detail::elements_within(room, wanted, bytes_of);
+  return {items_of(count), bytes_of(count), [=, items = items_of(count)] {
+            using Known = detail::KnownArgument;
+            auto const elements = detail::known_elements<T>(count, strip);
+            return std::vector{Known::memory(Known::Role::input, std::span{elements}), Known::output<double>(2 * items),
+                               Known::output<T>(2 * items), Known::scalar(std::uint64_t{count}),
+                               Known::scalar(std::uint64_t{strip})};
+          }};
+}
+
 /// Merges the strips of a stream in file order.
 template <class T>
 class StatisticsRun final : public detail::ChunkRun {
@@ -128,6 +146,14 @@ class StatisticsRun final : public detail::ChunkRun {
     for (std::size_t i = 0; i < strips; ++i) {
       merge(detail::bytes_of_strip(bytes, i) / sizeof(T), moments[i], extremes[i]);
     }
+  }
+
+  /// Strips as long as they ever are, eight and a bit, one of each kind of elements; and many items with short ones.
+  [[nodiscard]] std::optional<detail::KnownAnswer> known_answer(std::size_t room) const override {
+    constexpr auto strip = strip_bytes / sizeof(T);
+    return detail::KnownAnswer{
+        kernel_,
+        {known_run<T>(room, 8 * strip + strip / 3, strip), known_run<T>(room, (detail::known_items - 1) * 67 + 5, 67)}};
   }
 
   [[nodiscard]] decltype(StreamResult::result) finish(std::uint64_t elements) const override {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unimem {
@@ -87,6 +88,10 @@ class UNIMEM_API Program {
   /// One for each argument that the program takes; nothing where it takes any, as host loops do, which are checked
   /// against `Kernel::parameters`.
   [[nodiscard]] virtual std::vector<ProgramParameter> const* parameters() const noexcept { return nullptr; }
+
+  /// Which compiler made it, by the name and version it gives itself; empty where none did. Together with
+  /// `DeviceInfo::driver` it tells what a program's machine code comes from.
+  [[nodiscard]] virtual std::string_view compiler() const noexcept { return {}; }
 };
 
 /// One run of a program, as `Queue::run` takes it.

@@ -54,6 +54,10 @@ class UNIMEM_API Kernel {
   /// What the host form takes; empty without one.
   [[nodiscard]] std::vector<KernelParameter> const& parameters() const noexcept;
 
+  /// Both forms as they were given, an empty text or function for the one that is missing; they stand as long as the
+  /// kernel. Throws InvalidArgument if it was moved from.
+  [[nodiscard]] ProgramSource const& forms() const;
+
   /// The program for a device, built at the first call for it. Throws KernelError, with the compiler's log where there
   /// is one.
   [[nodiscard]] std::shared_ptr<Program const> program(Device& device) const;

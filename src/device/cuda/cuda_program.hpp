@@ -29,6 +29,7 @@ class CudaProgram final : public Program {
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
   [[nodiscard]] Context context() const noexcept { return context_.context; }
   [[nodiscard]] std::vector<ProgramParameter> const* parameters() const noexcept override { return &parameters_; }
+  [[nodiscard]] std::string_view compiler() const noexcept override { return kernel_.compiler; }
 
   /// Enqueues one run over `range`; the context is the calling thread's. A range without items is no work. Throws
   /// KernelError if the arguments do not fit the kernel's parameters or the range is larger than a plain kernel's grid

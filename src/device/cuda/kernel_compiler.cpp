@@ -231,12 +231,12 @@ CompiledKernel KernelCompiler::compile(ProgramSource const& source, int architec
   task.options.push_back(architecture_option(nvrtc, architecture, device_id));
   auto const key = fmt::format("NVRTC {}\ndriver {}\noptions {}\nentry {}\n{}", nvrtc.version, driver_version_,
                                fmt::join(task.options, " "), task.entry, task.text);
-  if (auto const kept = cache_.find(key)) {
-    if (auto kernel = from_bytes(*kept)) return std::move(*kernel);
-  }
-  auto kernel = compile_now(nvrtc.nvrtc, task, source, kernels, device_id);
+  auto const kept = cache_.find(key);
+  auto found = kept ? from_bytes(*kept) : std::nullopt;
+  auto kernel = found ? *std::move(found) : compile_now(nvrtc.nvrtc, task, source, kernels, device_id);
   // NOLINTNEXTLINE(bugprone-unused-return-value): what is not kept is compiled again
-  static_cast<void>(cache_.keep(key, as_bytes(kernel)));
+  if (!found) static_cast<void>(cache_.keep(key, as_bytes(kernel)));
+  kernel.compiler = fmt::format("NVRTC {}.{}", nvrtc.version / 1000, nvrtc.version % 1000 / 10);
   return kernel;
 }
 

@@ -19,6 +19,7 @@ struct CompiledKernel {
   std::string entry;  ///< the function's name in the image
   std::vector<Parameter> parameters;  ///< as the source has them, so one for each argument
   bool portable = false;              ///< the entry takes a range first, and deals its items out itself
+  std::string compiler{};             ///< which one, with its version: "NVRTC 12.9"
 
   friend bool operator==(CompiledKernel const&, CompiledKernel const&) = default;
 };

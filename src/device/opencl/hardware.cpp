@@ -107,6 +107,7 @@ Survey survey(Api const& api, Api const& serial, std::function<void(std::string 
     }
     auto const& table = name == "Oclgrind" ? serial : api;
     announce(fmt::format("asking platform '{}' for its devices", name));
+    auto const compiler = fmt::format("{}, {}", name, text(table.clGetPlatformInfo, platform, CL_PLATFORM_VERSION));
     code = table.clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, 0, nullptr, &count);
     std::vector<cl_device_id> devices(code == CL_SUCCESS ? count : 0);
     if (!devices.empty()) code = table.clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, count, devices.data(), nullptr);
@@ -116,7 +117,7 @@ Survey survey(Api const& api, Api const& serial, std::function<void(std::string 
     }
     for (auto* const device : devices) {
       announce(fmt::format("asking a device of platform '{}' what it is", name));
-      Hardware hardware{&table, platform, device, {}, false, nullptr, is_pocl, name == "rusticl"};
+      Hardware hardware{&table, platform, device, {}, false, nullptr, is_pocl, name == "rusticl", compiler};
       if (auto problem = describe(hardware)) {
         reasons.push_back(fmt::format("platform '{}': {}", name, *problem));
       } else {

@@ -22,6 +22,7 @@ struct Hardware {
   std::shared_ptr<MemoryBudget> budget;
   bool is_pocl = false;               ///< its runs need an order (PoclRunOrder)
   bool loads_with_first_run = false;  ///< its code generator, exit handlers and all (run_to_the_end_once)
+  std::string compiler;               ///< the platform's name and version: what compiles kernels is a part of it
 };
 
 /// All usable hardware, in the driver's order over all platforms, or the reason why there is none.

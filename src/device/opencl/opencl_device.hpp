@@ -62,6 +62,7 @@ class OpenClDevice final : public Device {
   [[nodiscard]] cl_context context() const noexcept { return context_.get(); }
   [[nodiscard]] cl_device_id hardware_id() const noexcept { return hardware_.device; }
   [[nodiscard]] bool is_pocl() const noexcept { return hardware_.is_pocl; }
+  [[nodiscard]] std::string const& compiler() const noexcept { return hardware_.compiler; }
 
   /// The stream behind a queue of this device, null if the queue is gone or another device's.
   [[nodiscard]] std::shared_ptr<CommandStream> stream(std::uint64_t queue_id);

@@ -48,6 +48,7 @@ OpenClProgram::OpenClProgram(OpenClDevice const& device, ProgramSource const& so
     : api_(device.api()),
       name_(source.name),
       device_id_(device.id()),
+      compiler_(device.compiler()),
       alignment_(device.info().alignment),
       context_(device.context()) {
   if (source.source.empty()) {

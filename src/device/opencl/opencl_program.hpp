@@ -36,6 +36,7 @@ class OpenClProgram final : public Program {
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
   [[nodiscard]] cl_context context() const noexcept { return context_; }
   [[nodiscard]] std::vector<ProgramParameter> const* parameters() const noexcept override { return &parameters_.takes; }
+  [[nodiscard]] std::string_view compiler() const noexcept override { return compiler_; }
 
   /// Enqueues one run on behalf of `command`, which gets its events and the sub-buffers made for it. Throws KernelError
   /// if the arguments do not fit the kernel's parameters or a window starts where the device allows no sub-buffer,
@@ -63,6 +64,7 @@ class OpenClProgram final : public Program {
   Api const& api_;
   std::string name_;
   std::string device_id_;
+  std::string compiler_;
   std::size_t alignment_;
   cl_context context_;
   ProgramHandle program_;
