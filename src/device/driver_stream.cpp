@@ -2,6 +2,8 @@
 
 #include <unimem/core/error.hpp>
 
+#include "device/call_after.hpp"
+#include "device/ending.hpp"
 #include "device/process_end.hpp"
 
 #include <fmt/format.h>
@@ -126,6 +128,20 @@ bool DriverStream::is_idle() noexcept {
   std::lock_guard const lock{pending_mutex_};
   ended = collect();
   return pending_.empty();
+}
+
+void DriverStream::end(std::shared_ptr<DriverStream> stream) noexcept {
+  auto& control = stream->control_;
+  if (AtWork::may_wait_for_any() || stream->is_idle()) {
+    stream->wait_for(control.submitted());
+    control.set_waiter(nullptr);
+    return;
+  }
+  try {
+    Event const last{&control, control.submitted()};
+    call_after({last}, [stream = std::move(stream), &control] { control.set_waiter(nullptr); });
+  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): then the control block keeps it for good
+  }
 }
 
 void finish_all_streams() noexcept {

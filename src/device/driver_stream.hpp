@@ -90,8 +90,9 @@ class DriverStream : public Waiter {
   void wait_for(Ticket ticket) noexcept override;
   void poll() noexcept override;
 
-  /// Waits for everything submitted so far.
-  void wait_for_all() noexcept { wait_for(control_.submitted()); }
+  /// The end of a queue: returns when its work has ended, and the control block has let go of the stream. In the middle
+  /// of work, which it may come behind, that is left to another thread, and the stream lives until then.
+  static void end(std::shared_ptr<DriverStream> stream) noexcept;
 
   /// Whether everything submitted so far has ended. Never blocks.
   [[nodiscard]] bool is_idle() noexcept;

@@ -35,7 +35,10 @@ Event HostExecutor::submit(std::span<const Event> needs, Task task) {
 }
 
 bool HostExecutor::close() noexcept {
-  if (is_closed_by_its_work()) return false;
+  if (may_wait_for_closer()) {
+    leave_alone();
+    return false;
+  }
   control_.wait(control_.submitted());
   {
     Lock const lock{mutex_};
@@ -52,14 +55,19 @@ bool HostExecutor::close() noexcept {
   return true;
 }
 
-/// A queue that its own work destroys cannot wait for that work: the worker goes on by itself until all is done, or,
-/// where there is none or the process is ending, whoever waits for the work carries it out.
-bool HostExecutor::is_closed_by_its_work() noexcept {
+bool HostExecutor::may_wait_for_closer() noexcept {
   Lock const lock{mutex_};
-  if (runner_ == Runner::nobody || !AtWork::is_in_work_of(runs_on_)) return false;
+  bool const by_its_work = runner_ != Runner::nobody && AtWork::is_in_work_of(runs_on_);
+  return by_its_work || (!AtWork::may_wait_for_any() && control_.completed() < control_.submitted());
+}
+
+void HostExecutor::leave_alone() noexcept {
+  Lock const lock{mutex_};
   closing_ = true;
-  if (worker_.joinable()) worker_.detach();
-  return true;
+  if (!worker_.joinable()) return;
+  worker_.detach();
+  alone_ = true;
+  work_.notify_one();
 }
 
 HostExecutor::Sleepers::Place::Place(Sleepers& among, Ticket ticket) noexcept
@@ -160,9 +168,14 @@ void HostExecutor::work() noexcept {
       work_.wait(lock);
     }
     worker_sleeps_ = false;
-    if (is_over()) return;
+    if (is_over()) break;
     run(Runner::worker, std::numeric_limits<Ticket>::max(), lock);
   }
+  if (!alone_) return;
+  auto& control = control_;
+  lock.unlock();
+  discharge(*this);
+  control.set_waiter(nullptr);  // which may have been the last to have this
 }
 
 void HostExecutor::run(Runner runner, Ticket last, Lock& lock) noexcept {
@@ -182,7 +195,7 @@ void HostExecutor::run(Runner runner, Ticket last, Lock& lock) noexcept {
   }
   runner_ = Runner::nobody;
   if (hushed_) changed_.notify_all();
-  if (tasks_.empty()) return;
+  if (tasks_.empty() && !closing_) return;
   // To a waiter that still needs the work; one whose ticket has ended may not have got up yet, and would take nothing
   // over.
   if (sleepers_.any_beyond(control_.completed())) {

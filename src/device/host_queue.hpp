@@ -42,9 +42,14 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   Event submit(std::span<const Event> needs, Task task);
   Event submit(Task task) { return submit({}, std::move(task)); }
 
-  /// Runs what is left and ends the worker. Nothing may be submitted any more. False if the executor must stay: a task
-  /// of this queue closes it, and what is left is carried out later, or is ending the process, and it stays undone.
+  /// Runs what is left and ends the worker. Nothing may be submitted any more. False if the executor must stay: it is
+  /// closed in the middle of work, which what is left may come behind, and is left alone; or a task of this queue is
+  /// ending the process, and the rest stays undone.
   bool close() noexcept;
+
+  /// The same without waiting: the worker carries out what is left, and then lets go of the executor, which the control
+  /// block has by now. Where there is no worker, the thread that waits for the work carries it out.
+  void leave_alone() noexcept;
 
   void wait_for(Ticket ticket) noexcept override { wait(ticket, Moment::max()); }
   void wait_until(QueueControl const& /*control*/, Ticket ticket, Moment until) noexcept override {
@@ -97,13 +102,14 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   void wait(Ticket ticket, Moment until) noexcept;
   void work() noexcept;
   void carry_out(Entry entry) noexcept;
-  [[nodiscard]] bool is_closed_by_its_work() noexcept;
+  /// Whether what is left may come behind what this thread is in the middle of.
+  [[nodiscard]] bool may_wait_for_closer() noexcept;
   /// Whether this thread may carry out tasks while it waits. The caller holds the lock.
   [[nodiscard]] bool may_help() const noexcept;
   /// Waits for the worker alone.
   void await_worker(Ticket ticket, Moment until, Lock& lock) noexcept;
   /// Whether the worker has nothing to wait for any more.
-  [[nodiscard]] bool is_over() const noexcept { return closing_ && tasks_.empty(); }
+  [[nodiscard]] bool is_over() const noexcept { return closing_ && tasks_.empty() && runner_ == Runner::nobody; }
   /// Runs tasks up to `last`, with the lock released during each. The caller has seen that nobody runs.
   void run(Runner runner, Ticket last, Lock& lock) noexcept;
 
@@ -118,7 +124,8 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   std::thread::id runs_on_;     ///< which thread `runner_` is
   bool worker_sleeps_ = false;  ///< a wake-up is worth its system call
   bool closing_ = false;
-  bool hushed_;  ///< the process is ending: the worker takes nothing up any more
+  bool alone_ = false;  ///< nobody joins the worker
+  bool hushed_;         ///< the process is ending: the worker takes nothing up any more
 };
 
 /// What the queues of cpu and sim have in common: an executor, and waiting for others. The backend says what a command
@@ -126,8 +133,8 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
 class HostQueue : public QueueBackend {
  public:
   HostQueue();
-  /// Waits for all work, but not in the middle of that very work; in a forked child, where nobody can do it, the work
-  /// is forgotten.
+  /// Waits for all work, but not in the middle of work, which it may come behind: then it is done later. In a forked
+  /// child, where nobody can do it, the work is forgotten.
   ~HostQueue() override;
 
   Event mark() final;

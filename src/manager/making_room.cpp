@@ -327,6 +327,7 @@ void MemoryManager::in_turn(Device& device, std::function<void()> const& work) {
     } catch (detail::Crowded const& crowded) {
       if (&crowded.device() != &device || crowded.manager().state_.get() != state_.get()) throw;
     }
+    operation.let_go();
     // Whoever is in the way holds nothing that he could signal: operations are not made dearer for that.
     std::this_thread::sleep_for(pause);
   }

@@ -3,6 +3,9 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 #include <unimem/device/device.hpp>
+#include <unimem/device/timed_wait.hpp>
+
+#include "device/ending.hpp"
 
 #include <fmt/format.h>
 
@@ -191,15 +194,15 @@ std::uint64_t Pressure::subscribe(PressureCallback callback) {
   std::lock_guard const starting{starting_};
   bool const has_thread = [&] {
     Lock const lock{mutex_};
-    return over_ || own_thread_ != std::thread::id{};
+    return over_ || own_thread_.load(std::memory_order_relaxed) != std::thread::id{};
   }();
   if (!has_thread) {
     if (!enlisted_) enlisted_ = enlist(*this);
-    if (enlisted_) thread_ = std::thread{[this] { work(); }};
+    if (enlisted_) thread_ = std::thread{[self = shared_from_this()] { self->work(); }};
   }
   Lock const lock{mutex_};
   if (!has_thread) {
-    own_thread_ = thread_.get_id();
+    own_thread_.store(thread_.get_id(), std::memory_order_relaxed);
     hushed_ = hushed_ || !enlisted_;  // the process is ending: nobody is called any more, nor waited for
   }
   subscribers_.emplace(last_subscriber_ + 1, std::move(shared));
@@ -214,12 +217,30 @@ void Pressure::cancel(std::uint64_t id) noexcept {
     last = std::move(found->second);
     subscribers_.erase(found);
   }
-  if (!on_own_thread()) ended_->wait(lock, [&] { return called_ != id; });
+  static_cast<void>(await_callback(lock, [&] { return called_ != id; }));
   lock.unlock();
 }
 
 bool Pressure::on_own_thread() const noexcept {
-  return std::this_thread::get_id() == own_thread_;
+  return std::this_thread::get_id() == own_thread_.load(std::memory_order_relaxed);
+}
+
+template <class Over>
+bool Pressure::await_callback(Lock& lock, Over const& over) noexcept {
+  if (over()) return true;
+  if (on_own_thread()) return false;
+  LongWait known{own_thread_};  // for those who wait for this thread
+  if (AtWork::may_wait_for_any()) {
+    ended_->wait(lock, over);
+    return true;
+  }
+  constexpr std::chrono::milliseconds step{10};  // a circle may close later, and is then found so soon
+  bool ends = true, ended = false;
+  while (ends && !ended) {
+    ends = !known.never_ends();
+    ended = ends && ended_->wait_for(lock, step, over);
+  }
+  return ended;
 }
 
 void Pressure::settle() {
@@ -244,7 +265,6 @@ Pressure::Counts Pressure::counts() const {
 void Pressure::close() noexcept {
   std::unique_lock starting{starting_};
   auto thread = std::move(thread_);
-  bool const enlisted = std::exchange(enlisted_, false);
   if (is_forked_child()) {
     if (thread.joinable()) thread.detach();
     return;
@@ -257,8 +277,16 @@ void Pressure::close() noexcept {
   }
   starting.unlock();  // a callback that is going on may subscribe another
   wake_->notify_all();
+  {
+    Lock lock{mutex_};
+    if (!await_callback(lock, [&] { return telling_ == 0; })) {
+      if (thread.joinable()) thread.detach();
+      return;
+    }
+  }
   if (thread.joinable()) thread.join();
-  if (enlisted) discharge(*this);
+  starting.lock();
+  if (std::exchange(enlisted_, false)) discharge(*this);
   ended_->notify_all();
 }
 
@@ -278,7 +306,7 @@ void Pressure::await_quiet(std::chrono::steady_clock::time_point until) noexcept
 
 void Pressure::work() noexcept {
   Lock lock{mutex_};
-  own_thread_ = std::this_thread::get_id();
+  own_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   while (true) {
     wake_->wait(lock, [&] { return over_ || (!hushed_ && !pending_.empty()); });
     if (over_) return;
@@ -315,7 +343,8 @@ bool call(PressureCallback const& callback, PressureChange const& change) noexce
 }  // namespace
 
 void Pressure::tell(Lock& lock, News const& news) noexcept {
-  for (auto at = subscribers_.begin(); at != subscribers_.end() && at->first <= news.last_subscriber && !hushed_;) {
+  for (auto at = subscribers_.begin();
+       at != subscribers_.end() && at->first <= news.last_subscriber && !hushed_ && !over_;) {
     auto const id = at->first;
     auto callback = at->second;
     called_ = id;

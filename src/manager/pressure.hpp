@@ -7,6 +7,7 @@
 #include "device/worker_threads.hpp"
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
@@ -30,7 +31,7 @@ namespace unimem::detail {
 /// levels changed; a callback that allocates, and crosses a mark by that, is told of it after it has returned.
 ///
 /// Thread-safe. The lock is taken before those of a pool and held in no callback.
-class Pressure final : public BackgroundWorker {
+class Pressure final : public BackgroundWorker, public std::enable_shared_from_this<Pressure> {
  public:
   struct Counts {
     std::uint64_t calls = 0;
@@ -70,7 +71,8 @@ class Pressure final : public BackgroundWorker {
 
   [[nodiscard]] Counts counts() const;
 
-  /// The pools are gone: nobody hears any more. Waits for a call that is going on.
+  /// The pools are gone: nobody hears any more. Waits for a call that is going on, unless it is this thread's, or waits
+  /// for the work that this thread is in the middle of: then it goes on by itself, with a share in this.
   void close() noexcept;
 
   void hush() noexcept override;
@@ -95,6 +97,10 @@ class Pressure final : public BackgroundWorker {
   void note(PressureChange const& change);
   [[nodiscard]] bool has_told(std::uint64_t news) const noexcept;
   [[nodiscard]] bool on_own_thread() const noexcept;
+  /// Waits until `over()`, which a callback that ends brings about; false if that would never be, since the callback is
+  /// this thread's, or waits for the work that this thread is in the middle of.
+  template <class Over>
+  bool await_callback(Lock& lock, Over const& over) noexcept;
   void work() noexcept;
   void tell(Lock& lock, News const& news) noexcept;
 
@@ -119,7 +125,7 @@ class Pressure final : public BackgroundWorker {
   std::mutex starting_;  ///< taken before `mutex_`
   bool enlisted_ = false;
   std::thread thread_;
-  std::thread::id own_thread_;  ///< with `mutex_`
+  std::atomic<std::thread::id> own_thread_{};  ///< changed with `mutex_`
   HeldOverFork starting_held_{HeldOverFork::Order::records, starting_};
   HeldOverFork held_{HeldOverFork::Order::records, mutex_};
 };

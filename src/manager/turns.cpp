@@ -15,8 +15,14 @@ Operation*& Operation::current() noexcept {
 
 Operation::~Operation() {
   current() = outer_;
+  let_go();
+}
+
+void Operation::let_go() noexcept {
   if (taken_.on != nullptr) taken_.on->subtract(taken_.bytes);
   for (auto const& [on, bytes] : beside_) on->subtract(bytes);
+  taken_ = {};
+  beside_.clear();
 }
 
 void Operation::count_taken(TakenMemory& on, std::size_t bytes) {
@@ -37,6 +43,7 @@ std::size_t Operation::taken(TakenMemory const& on) const noexcept {
 }
 
 void Operation::begin_again() noexcept {
+  let_go();
   auto const now = std::chrono::steady_clock::now();
   if (!std::exchange(again_, true)) insists_at_ = now + longest_wait;
   insists_ = insists_ || now >= insists_at_;

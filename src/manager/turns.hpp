@@ -126,8 +126,12 @@ class UNIMEM_API Operation {
   [[nodiscard]] std::size_t outstanding(MemoryManager const& of) const noexcept { return need(of).outstanding; }
   [[nodiscard]] std::size_t together(MemoryManager const& of) const noexcept { return need(of).together; }
 
-  /// It has taken so much of that memory. Until it ends, nobody else can say whose it is.
+  /// It has taken so much of that memory. Until it ends, or lets go of all, nobody else can say whose it is.
   void count_taken(TakenMemory& on, std::size_t bytes);
+  /// Others were in its way, and it holds no operand any more: what it took is known to be its buffers', or has gone
+  /// back. Counted on, it would be what operations hold that wait for their turn: the one that has the turn would wait
+  /// for them.
+  void let_go() noexcept;
   [[nodiscard]] std::size_t taken(TakenMemory const& on) const noexcept;
 
  private:

@@ -110,7 +110,9 @@ void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
 
 void PoolCore::leave(Lock& lock) noexcept {
   --inside_;
-  if (self_ == nullptr || inside_ != 0 || !live_.empty()) return;
+  if (self_ == nullptr || later_) return;
+  if (!free_.by_age().empty()) return give_back_later(lock);
+  if (inside_ != 0 || !live_.empty()) return;
   auto const last = std::move(self_);
   lock.unlock();
 }
@@ -146,7 +148,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
   bool rounded = true;   // asking for a near-exact class, not for the bare bytes
   bool looked = false;   // at what is parked anywhere
   auto const largest = largest_block_for(bytes);
-  bool const may_wait = options.may_wait && AtWork::may_wait_for_any();
+  bool const may_wait = options.may_wait && PoolCore::may_wait();
   // A queue is ordered behind a pending block's work, so that the calling thread waits for nothing.
   bool const also_pending = may_wait || (options.may_wait && options.queue != nullptr && eraser_ == nullptr);
   std::optional<Parking::Seizure> seizure;
@@ -428,7 +430,10 @@ bool PoolCore::await_transit(Lock& lock) {
     changed_.wait(lock, changed);
   } else {
     constexpr std::chrono::milliseconds step{10};  // a circle may close later, and is then found so soon
-    while (ends && !changed_.wait_for(lock, step, changed)) ends = !known.never_ends();
+    // Asked first: threads that try in vain wake each other, and one of them would never have waited for so long.
+    do {
+      ends = !known.never_ends();
+    } while (ends && !changed_.wait_for(lock, step, changed));
   }
   --waiting_;
   return ends;

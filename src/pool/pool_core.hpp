@@ -62,8 +62,9 @@ class PoolCore {
   PoolCore& operator=(PoolCore const&) = delete;
   ~PoolCore() = default;
 
-  /// Ends a pool: its cached blocks go back to the driver when their work has ended. Blocks in use keep the core alive
-  /// and go back one by one as they are released.
+  /// Ends a pool: its cached blocks go back to the driver when their work has ended, which is waited for, but not in
+  /// the middle of work, which it may come behind. Blocks in use keep the core alive and go back one by one as they are
+  /// released.
   static void close(std::unique_ptr<PoolCore> core) noexcept;
 
   /// A live block of at least `bytes` (not 0) bytes. Strong guarantee, except that cached blocks may have been given
@@ -192,8 +193,12 @@ class PoolCore {
   template <class Keep>
   std::size_t trim_extents(Lock& lock, Keep const& keep) noexcept;
   /// Gives back what is cached until at most `keep` bytes are reserved; returns the bytes. Waits for pending work, but
-  /// not in the middle of work while the pool lives on.
+  /// not in the middle of work.
   std::size_t shrink(Lock& lock, std::size_t keep) noexcept;
+  /// Whether this thread may wait for work that blocks are pending behind.
+  [[nodiscard]] static bool may_wait() noexcept;
+  /// Has what is still pending given back by a thread of its own when its work has ended. The pool is gone.
+  void give_back_later(Lock& lock) noexcept;
   /// `set_max_bytes` where blocks are parts of pages.
   void set_limit_of_pages(Lock& lock, std::size_t bytes);
   [[noreturn]] void refuse_limit(std::size_t bytes, std::size_t least) const;
@@ -285,6 +290,7 @@ class PoolCore {
   std::atomic<bool> left_marks_{false};  ///< a hint to look; publishes nothing
   mutable Parking parking_;
   std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone: nothing is handed out any more
+  bool later_ = false;              ///< a thread of its own gives the rest back, which keeps the core
   HeldOverFork held_;
 };
 

@@ -1,12 +1,18 @@
 #include "pool/pool_core.hpp"
 
+#include <unimem/core/log.hpp>
+
+#include "device/call_after.hpp"
 #include "device/ending.hpp"
+#include "device/worker_threads.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <utility>
+#include <vector>
 
 // What a pool gives back to its device: asked to, by age, and beyond a limit.
 
@@ -72,9 +78,9 @@ std::size_t PoolCore::trim(std::size_t keep_bytes) noexcept {
   Lock lock{mutex_};
   if (extents_ == nullptr) {
     if (free_.bytes() <= keep_bytes) return 0;
-    return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, AtWork::may_wait_for_any()));
+    return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, may_wait()));
   }
-  give_back(lock, free_.take_oldest(everything, AtWork::may_wait_for_any()));
+  give_back(lock, free_.take_oldest(everything, may_wait()));
   return trim_extents(lock, [&] {
     auto const held = extents_->held();
     return keep_bytes > everything - held ? everything : held + keep_bytes;
@@ -110,14 +116,39 @@ PoolDefragmentation PoolCore::defragment(DefragmentationLimits const& limits) {
 }
 
 std::size_t PoolCore::shrink(Lock& lock, std::size_t keep) noexcept {
-  bool const also_pending =
-      self_ != nullptr || AtWork::may_wait_for_any();  // no later call trims a pool that has ended
   if (extents_ == nullptr) {
     auto const kept = counts_.active_bytes + growing_ + free_.bytes();
-    return give_back(lock, free_.take_oldest(kept > keep ? kept - keep : 0, also_pending));
+    return give_back(lock, free_.take_oldest(kept > keep ? kept - keep : 0, may_wait()));
   }
-  give_back(lock, free_.take_oldest(everything, also_pending));
+  give_back(lock, free_.take_oldest(everything, may_wait()));
   return trim_extents(lock, [keep] { return keep; });
+}
+
+bool PoolCore::may_wait() noexcept {
+  return AtWork::may_wait_for_any() || is_forked_child();  // there, waiting ends at once
+}
+
+void PoolCore::give_back_later(Lock& lock) noexcept {
+  later_ = true;
+  try {
+    std::vector<Event> pending;
+    for (auto const& block : free_.by_age()) {
+      pending.push_back(block.inherited);
+      pending.push_back(block.last_use);
+    }
+    lock.unlock();
+    call_after(std::move(pending), [this] {
+      Lock again{mutex_};
+      ++inside_;
+      shrink(again, 0);
+      later_ = false;
+      leave(again);  // what has been released meanwhile may be pending in its turn
+    });
+  } catch (std::exception const& error) {
+    if (lock.owns_lock()) lock.unlock();
+    log(LogLevel::error, "memory of a pool that has ended stays with the process, as its work could not be awaited:");
+    log(LogLevel::error, error.what());
+  }
 }
 
 void PoolCore::set_max_bytes(std::size_t bytes) {
@@ -146,7 +177,7 @@ void PoolCore::set_limit_of_pages(Lock& lock, std::size_t bytes) {
       }
     }
     // What is cached, or on its way back, is not in use: it goes first, and is waited for.
-    bool const cached = give_back(lock, free_.take_oldest(everything, AtWork::may_wait_for_any())) != 0;
+    bool const cached = give_back(lock, free_.take_oldest(everything, may_wait())) != 0;
     if (!cached && (returning_ == 0 || !await_transit(lock))) refuse_limit(bytes, least);
   }
 }

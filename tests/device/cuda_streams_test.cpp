@@ -6,7 +6,10 @@
 #include "device/cuda_fixture.hpp"
 #include "device/gate.hpp"
 
+#include <array>
+#include <future>
 #include <optional>
+#include <vector>
 
 // Streams of the user's own.
 
@@ -54,6 +57,30 @@ class OwnStream {
 };
 
 class QueuesOfADevice : public OnStandIn {};
+
+TEST_F(QueuesOfADevice, OneThatAKernelEndsDoesTheWorkBehindThatKernelAfterwards) {
+  auto& gpu = device("cuda:0");
+  auto& cpu = device("cpu");
+  auto ours = cpu.create_queue();
+  auto ended = std::make_optional(gpu.create_queue());
+  auto const memory = gpu.allocate(1 << 16, Location::device);
+  std::promise<void> submitted;
+  auto const ends = cpu.compile({"ends", {}, [&](Range, std::size_t, std::size_t, std::span<const HostArgument>) {
+                                   submitted.get_future().wait();
+                                   ended.reset();
+                                 }});
+  auto const kernel = ours.run(ends, Range{1}, {});
+  ended->wait(kernel);
+  std::array const pattern{std::byte{7}};
+  auto const filled = ended->fill(memory, pattern);
+  submitted.set_value();
+  kernel.wait();
+  filled.wait();
+  std::vector<std::byte> seen(memory.bytes);
+  gpu.create_queue().download(seen.data(), memory, seen.size()).wait();
+  EXPECT_EQ(seen, std::vector(memory.bytes, std::byte{7}));
+  gpu.release(memory, Location::device);
+}
 
 class AdoptedStreams : public OnStandIn {
  protected:

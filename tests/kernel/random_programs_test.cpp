@@ -35,12 +35,10 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Devices with room for no more than what four threads use at once: off, since operations on two devices that wait for
-/// each other's end do so until their patience is over, which takes ten seconds each time.
-constexpr bool crowds = false;
-
 constexpr std::size_t thread_count = 4;
 constexpr auto longest = 60s;  ///< of a program, which takes less than one
+/// What makes operations wait for each other until their patience is over takes ten seconds.
+constexpr auto suspicious = 9s;
 
 /// Operations of each thread in all programs together.
 std::size_t operations() {
@@ -100,8 +98,8 @@ struct World {
     std::mt19937 draw(seed);
     for (auto* const one : devices) {
       if (!one->shares_storage_with_host()) {
-        auto const small = std::size_t{crowds ? 64U : 192U} << 10;
-        manager.set_limit(*one, draw() % 2 == 0 ? small : std::size_t{1} << 20);
+        // The least has no room for what four threads use at once.
+        manager.set_limit(*one, std::array<std::size_t, 4>{64, 96, 192, 1024}.at(draw() % 4) << 10);
       }
       constants.emplace_back(2000, on(*one));
       constants.back().copy_from(constant);
@@ -388,6 +386,7 @@ TEST_P(RandomPrograms, EndAndHoldWhatVectorsHold) {
     std::array<std::atomic<char const*>, thread_count> doing{"", "", "", ""};
     std::array<std::string, thread_count> wrong;
     Watchdog const watchdog(seed, doing);
+    auto const begin = std::chrono::steady_clock::now();
     World world(seed, devices);
     {
       std::vector<std::jthread> threads;
@@ -402,6 +401,7 @@ TEST_P(RandomPrograms, EndAndHoldWhatVectorsHold) {
       }
     }
     for (auto const& one : wrong) ASSERT_EQ(one, "") << "seed " << seed;
+    ASSERT_LT(std::chrono::steady_clock::now() - begin, suspicious) << "seed " << seed;
     for (auto& one : world.shared) ASSERT_TRUE(are_in_their_places(one.buffer.to_vector())) << "seed " << seed;
     for (auto* const one : devices) one->synchronize();
     ASSERT_EQ(world.wrapped, world.returned) << "seed " << seed;

@@ -3,6 +3,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/kernel/launch.hpp>
 #include <unimem/manager/memory_manager.hpp>
+#include <unimem/pool/upstream.hpp>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -259,6 +261,59 @@ TEST_P(WaitsInWork, AKernelIsRefusedMemoryThatComesBehindItself) {
   EXPECT_EQ(trimmed, 0U);
   EXPECT_THAT(alone, HasSubstr("out of memory"));
   EXPECT_THAT(behind_another, HasSubstr("out of memory"));
+}
+
+/// Memory for one block, however much the pool's limit allows.
+class OneBlock final : public Upstream {
+ public:
+  [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location, Device& device) override {
+    if (taken_.exchange(true)) throw std::bad_alloc{};
+    return device.allocate(bytes, location);
+  }
+  void release(DeviceMemory memory, Location location, Device& device) noexcept override {
+    device.release(memory, location);
+    taken_ = false;
+  }
+
+ private:
+  std::atomic<bool> taken_{false};
+};
+
+/// Threads that find no memory tell each other that something has changed, and none of them ever waits for long.
+TEST_P(WaitsInWork, AKernelIsRefusedMemoryThatOthersLookForInVain) {
+  constexpr std::size_t size = 1U << 20;
+  PoolOptions options;
+  options.max_bytes = 64 * size;
+  options.upstream = std::make_shared<OneBlock>();
+  MemoryPool pool(on, Location::device, options);
+  auto x = made(1);
+  std::promise<void> pending;
+  bool refused = false;
+  auto const asks = Kernel("asks").host([&](WorkItem, std::span<int>) {
+    pending.get_future().wait();
+    while (pool.statistics().total_pooled_bytes != 0) std::this_thread::yield();  // another gives it back, and waits
+    try {
+      static_cast<void>(pool.acquire(size));
+    } catch (OutOfMemory const&) {
+      refused = true;
+    }
+  });
+  auto block = pool.acquire(size);
+  auto const kernel = launch(queue, asks, Range{1}, readwrite(x));
+  block.release(queue.mark());
+  std::vector<std::jthread> threads;
+  std::atomic<int> had{0};
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      auto const got = pool.acquire(size);  // not in a kernel: it waits for the work, or for the thread before it
+      ++had;
+    });
+  }
+  pending.set_value();
+  kernel.wait();
+  threads.clear();
+  EXPECT_TRUE(refused);
+  EXPECT_EQ(had, 4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, WaitsInWork, ::testing::Values("cpu", "sim"),

@@ -43,7 +43,8 @@ struct PressureChange {
 using PressureCallback = std::function<void(PressureChange const&)>;
 
 /// As long as it lives its callback is called. Ending it waits for a call that is going on, but for one that it is
-/// ended from; afterwards there is none. May outlive its manager. Move-only.
+/// ended from, and in a kernel for one that waits for that kernel; no other call comes after it. May outlive its
+/// manager. Move-only.
 class UNIMEM_API PressureSubscription {
  public:
   /// Of nothing.

@@ -123,8 +123,10 @@ class UNIMEM_API MemoryPool {
   MemoryPool(MemoryPool const&) = delete;
   MemoryPool& operator=(MemoryPool const&) = delete;
 
-  /// Waits for the work on cached blocks and gives them back. Blocks still in use are reported to the log and outlive
-  /// the pool; each goes back to the driver when it is released and its work has ended.
+  /// Waits for the work on cached blocks and gives them back; in a kernel it waits for nothing, since that work may
+  /// come behind the kernel, and a thread of the library's gives back what is pending when its work has ended. Blocks
+  /// still in use are reported to the log and outlive the pool; each goes back to the driver when it is released and
+  /// its work has ended.
   ~MemoryPool();
 
   /// A block of at least `bytes` bytes, contents undefined (but see `zero_on_release`); empty for 0. A cached block is

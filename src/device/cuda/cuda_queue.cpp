@@ -93,8 +93,7 @@ CudaQueue::CudaQueue(CudaDevice& device, Stream foreign)
 }
 
 CudaQueue::~CudaQueue() {
-  stream_->wait_for_all();
-  control().set_waiter(nullptr);
+  DriverStream::end(stream_);
 }
 
 void CudaQueue::check_alive(char const* call) const {

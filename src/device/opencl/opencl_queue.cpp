@@ -43,8 +43,7 @@ OpenClQueue::OpenClQueue(OpenClDevice& device, QueueHandle queue)
 }
 
 OpenClQueue::~OpenClQueue() {
-  stream_->wait_for_all();
-  control().set_waiter(nullptr);
+  DriverStream::end(stream_);
 }
 
 std::unique_lock<std::mutex> OpenClQueue::begin(char const* call) {

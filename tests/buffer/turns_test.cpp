@@ -1,0 +1,89 @@
+#include <unimem/core/error.hpp>
+#include <unimem/pool/upstream.hpp>
+
+#include "buffer/buffer_fixture.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
+
+// Threads that wait for each other's device memory, step by step. See oversubscription_test.cpp for many at once.
+
+namespace unimem::testing {
+namespace {
+
+constexpr std::size_t size = std::size_t{128} << 10;
+constexpr std::size_t elements = size / sizeof(std::uint32_t);
+
+/// The device's own memory, which is given when the test says so.
+class GatedMemory final : public Upstream {
+ public:
+  [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location, Device& device) override {
+    if (location == Location::device) {
+      asked.set_value();
+      open.get_future().wait();
+    }
+    return device.allocate(bytes, location);
+  }
+  void release(DeviceMemory memory, Location location, Device& device) noexcept override {
+    device.release(memory, location);
+  }
+
+  std::promise<void> asked, open;
+};
+
+class InTurns : public BufferTest {};
+
+/// What a waiting thread had taken before it let go of its operands is nobody's any more: the thread whose turn it is
+/// must neither count on it nor wait for it.
+TEST_F(InTurns, MemoryThatAWaitingThreadHasLetGoOfIsNotWaitedFor) {
+  manager.set_limit(sim, 10 * size);
+  auto const gated = std::make_shared<GatedMemory>();
+  ManagerOptions with_gate;
+  with_gate.pools.upstream = gated;
+  MemoryManager other{with_gate};
+  auto beside = on_sim("beside");
+  beside.manager = &other;
+  UnifiedBuffer<std::uint32_t> leased(6 * elements, on_sim("leased")), first(elements, on_sim("first")),
+      second(elements, beside), third(elements, on_sim("third")), large(5 * elements, on_sim("large"));
+  for (auto* const buffer : {&leased, &first, &second, &third, &large}) buffer->fill(1);
+  auto const lease = leased.device_view(sim);
+
+  // Takes the first, and has the third to come when another thread's turn begins.
+  std::thread waiting{[&] {
+    std::array<Operand, 3> const operands{Operand{&first.core(), {0, size}, Intent::read_write},
+                                          Operand{&second.core(), {0, size}, Intent::read},
+                                          Operand{&third.core(), {0, size}, Intent::read}};
+    run(sim.default_queue(), operands, [](std::span<const HostArgument> arguments) {
+      for (auto& one : std::span{static_cast<std::uint32_t*>(arguments[0].data), elements}) ++one;
+    }).wait();
+  }};
+  gated->asked.get_future().wait();
+  auto const began = std::chrono::steady_clock::now();
+  auto refused = std::async(std::launch::async, [&] {
+    Operand const operand{&large.core(), {0, 5 * size}, Intent::read};
+    try {
+      run(sim.default_queue(), {&operand, 1}, [](auto) {});
+    } catch (OutOfMemory const& error) {
+      return error.facts();
+    }
+    return OutOfMemory::Facts{};
+  });
+  while (manager.statistics().waits < 2) std::this_thread::yield();  // it has its turn, and has tried in it
+  gated->open.set_value();
+  auto const facts = refused.get();
+  waiting.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds{8});
+  EXPECT_EQ(facts.requested, 5 * size);
+  EXPECT_EQ(facts.leased, 6 * size);
+  EXPECT_THAT(facts.reason, ::testing::Not(::testing::HasSubstr("ten seconds")));
+  EXPECT_THAT(first.to_vector(), ::testing::Each(2U));
+}
+
+}  // namespace
+}  // namespace unimem::testing
