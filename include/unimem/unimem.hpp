@@ -28,6 +28,7 @@
 #include <unimem/device/timed_wait.hpp>
 #include <unimem/device/transfer_meter.hpp>
 #include <unimem/device/value_type.hpp>
+#include <unimem/device/wait_watch.hpp>
 
 #include <unimem/coherence/coherence.hpp>
 #include <unimem/coherence/state.hpp>

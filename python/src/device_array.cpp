@@ -131,6 +131,7 @@ nb::object DeviceArray::to_numpy() const {
   auto array = nb::steal(made);
   auto* const data = PyArray_DATA(reinterpret_cast<PyArrayObject*>(made));
   auto const from = memory();
+  wait_for_end(unlocked([&] { return device_.default_queue().record(); }));
   if (from.bytes != 0) unlocked([&] { device_.default_queue().download(data, from, from.bytes).wait(); });
   return array;
 }
@@ -146,6 +147,7 @@ void DeviceArray::upload(nb::handle given) {
       nb::module_::import_("unimem._arguments").attr("elements_of")(given, dtype_, "data", nb::tuple(extents), count);
   auto const* const data = PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr()));
   auto const to = memory();
+  wait_for_end(unlocked([&] { return device_.default_queue().record(); }));
   if (to.bytes != 0) unlocked([&] { device_.default_queue().upload(to, data, to.bytes).wait(); });
 }
 

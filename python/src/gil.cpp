@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <exception>
 #include <string>
 #include <vector>
@@ -66,6 +67,31 @@ bool wait_inside(Event event, std::chrono::steady_clock::time_point until) {
                              "it waits for this kernel in its turn, and would never end");
 }
 
+/// What says whose the handlers are. Kept until the process ends.
+struct Signals {
+  nb::object handler_of = nb::module_::import_("_signal").attr("getsignal");
+  nb::object usual = nb::module_::import_("_signal").attr("default_int_handler");
+};
+Signals const* of_signals = nullptr;
+
+/// Without the interpreter's lock, and with locks of the library's.
+bool is_watched() noexcept {
+  return waits_may_end && PyGILState_Check() == 0 &&
+         known_main_thread.load(std::memory_order_relaxed) == PyThread_get_thread_ident();
+}
+
+/// Whether Ctrl-C has been pressed, and is going to be KeyboardInterrupt. No handler runs here, as it might come back
+/// to what is locked; those of the user's own run when the wait is over.
+bool is_interrupted() noexcept {
+  nb::gil_scoped_acquire const acquired;
+  // Nothing here is written in Python: that would call the handler on the way.
+  if (!of_signals->handler_of(SIGINT).is(of_signals->usual) || PyOS_InterruptOccurred() == 0) return false;
+  PyErr_SetInterrupt();  // for the handler, which is called when nothing is locked any more
+  return true;
+}
+
+constexpr WaitWatch the_watch{&is_watched, &is_interrupted};
+
 void wait_for_all(std::vector<Event> const& events) {
   for (auto const event : events) wait_for_end(event);
 }
@@ -109,6 +135,16 @@ InsideCall::InsideCall() noexcept {
 
 InsideCall::~InsideCall() {
   --calls_inside;
+}
+
+void raise_interruption() {
+  if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+}
+
+void watch_waits() {
+  of_signals = new Signals;                 // NOLINT(cppcoreguidelines-owning-memory)
+  static_cast<void>(on_the_main_thread());  // from here on it is known without the interpreter's lock
+  set_wait_watch(&the_watch);
 }
 
 void main_thread_may_have_changed() noexcept {
@@ -167,7 +203,7 @@ bool wait_for_end(Event event, double seconds) {
   while (true) {
     auto const until = looks || inside ? std::min(end, Clock::now() + step) : end;
     bool const ended = inside ? wait_inside(event, until) : unlocked([&] { return wait_until(event, until); });
-    if (looks && PyErr_CheckSignals() != 0) nb::raise_python_error();
+    if (looks) raise_interruption();
     if (ended) return true;
     if (Clock::now() >= end) return false;
   }

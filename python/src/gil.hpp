@@ -3,6 +3,7 @@
 #include <unimem/buffer/buffer_core.hpp>
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/event.hpp>
+#include <unimem/device/wait_watch.hpp>
 
 #include <Python.h>
 
@@ -50,10 +51,13 @@ void note_place() noexcept;
 /// `set_place_describer`.
 [[nodiscard]] std::vector<std::string> noted_place() noexcept;
 
-/// The interpreter's lock, released while this lives.
+/// Whether Ctrl-C may end waits of this thread that are the library's own (`WaitWatch`): in calls that may fail.
+inline thread_local bool waits_may_end = false;
+
+/// The interpreter's lock, released while this lives: for what must not fail, such as letting go of memory.
 class Unlocked {
  public:
-  Unlocked() noexcept {
+  Unlocked() noexcept : outer_(std::exchange(waits_may_end, false)) {
     if (names_places) note_place();
     state_ = PyEval_SaveThread();
     if (names_places) ++depth();
@@ -66,22 +70,37 @@ class Unlocked {
     while (Ending::leaves_out_this_thread()) ::pause();
     if (names_places) --depth();
     PyEval_RestoreThread(state_);
+    waits_may_end = outer_;
   }
 
   /// How many of these the calling thread has, where places are named.
   [[nodiscard]] static int& depth() noexcept;
 
  private:
+  bool outer_;
   PyThreadState* state_;
 };
 
+/// Runs the handlers of the signals that have come, with the interpreter's lock, and throws what they raise.
+void raise_interruption();
+
+/// Has the library ask, while the main thread waits in `unlocked`, whether SIGINT has come.
+void watch_waits();
+
 /// Runs `work` with the interpreter's lock released: whatever waits, copies, computes or takes a lock of the library's.
 /// A kernel written in Python needs the interpreter while somebody waits for it, so who kept it while waiting would
-/// wait for ever. `work` touches no Python object.
+/// wait for ever. `work` touches no Python object. On the main thread Ctrl-C ends its waits for other threads, and
+/// KeyboardInterrupt comes out of this.
 template <class F>
 decltype(auto) unlocked(F&& work) {
-  Unlocked const released;
-  return std::forward<F>(work)();
+  try {
+    Unlocked const released;
+    waits_may_end = true;
+    return std::forward<F>(work)();
+  } catch (WaitInterrupted const&) {
+    raise_interruption();
+    throw;
+  }
 }
 
 /// On the stack of a thread that runs a Python function as a kernel: what would wait for that very function is refused.

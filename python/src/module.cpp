@@ -23,6 +23,7 @@ NB_MODULE(_unimem, m) {
   // Buffers that live until the interpreter ends are no leak: the process gives everything back in order.
   nanobind::set_leak_warnings(false);
   if (python::names_places) unimem::set_place_describer(&python::noted_place);
+  python::watch_waits();
   python::bind_errors(m);
   python::bind_devices(m);
   python::bind_managers(m);

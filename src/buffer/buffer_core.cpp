@@ -1,6 +1,7 @@
 #include <unimem/buffer/buffer_core.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
+#include <unimem/device/wait_watch.hpp>
 
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
@@ -140,7 +141,7 @@ BufferStatistics BufferCore::statistics() const noexcept {
 void BufferCore::fail_later(std::exception_ptr failure) noexcept {
   if (inside_->mutex.is_lost()) return;  // every access to it fails
   try {
-    Guard inside(*this);
+    Guard inside(*this, Inside::Watched::no);
     if (!inside->deferred) inside->deferred = std::move(failure);
   } catch (std::exception const& error) {  // in a kernel that the lock's holder waits for
     log(LogLevel::error, "a failure that no access to the buffer will tell:");
@@ -151,9 +152,10 @@ void BufferCore::fail_later(std::exception_ptr failure) noexcept {
 void BufferCore::settle_known(ByteRange range, std::exception_ptr const& known) noexcept {
   if (inside_->mutex.is_lost()) return;
   try {
-    Guard inside(*this);
+    Guard inside(*this, Inside::Watched::no);
     try {
       inside->settle(range, true);
+    } catch (WaitInterrupted const&) {  // NOLINT(bugprone-empty-catch): the next access settles it
     } catch (...) {
       auto failure = std::current_exception();
       if (failure != known && !inside->deferred) inside->deferred = std::move(failure);

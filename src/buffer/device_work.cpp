@@ -213,7 +213,7 @@ DeviceLease BufferCore::capture_once(Queue& queue, ByteRange range, std::span<co
 
 void BufferCore::end_capture() noexcept {
   if (inside_->mutex.is_lost()) return;
-  Guard inside(*this);
+  Guard inside(*this, Inside::Watched::no);
   inside->captured = false;
 }
 

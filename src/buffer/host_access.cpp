@@ -197,7 +197,7 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode, bool looks) {
 
 void BufferCore::nothing_written_through_map() noexcept {
   try {
-    --Guard(*this)->mapped_writes;
+    --Guard(*this, Inside::Watched::no)->mapped_writes;
   } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): a forked child's, where nobody writes any more
   }
 }
@@ -222,7 +222,7 @@ DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
 }
 
 void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped) {
-  Guard inside(*this);
+  Guard inside(*this, Inside::Watched::no);
   --inside->mapped_writes;
   // The lease holds the memory it was made for, so nobody else's can have come to lie at its address.
   if (!inside->host || inside->host->host_window(range) != mapped.memory()) return;

@@ -10,12 +10,14 @@
 #include "core/spare_memory.hpp"
 #include "device/ending.hpp"
 #include "device/page_watch.hpp"
+#include "device/watched_wait.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -108,15 +110,19 @@ bool BufferCore::Inside::shares(Device const& with) const noexcept {
   return with.reaches_host_memory() || (unified != nullptr && with.shares_unified_memory(*unified));
 }
 
-void BufferCore::Inside::lock_contended() {
+void BufferCore::Inside::lock_contended(Watched watched) {
   LongWait known{holder};  // for those who wait for this thread
-  if (detail::AtWork::may_wait_for_any()) {
+  std::optional<detail::WatchedWait> wait;
+  if (watched == Watched::yes) wait.emplace("waiting for another thread that uses a buffer");
+  bool const ends_early = wait && wait->watched();
+  if (detail::AtWork::may_wait_for_any() && !ends_early) {
     if (!mutex.lock()) throw_lost();
     return;
   }
   constexpr std::chrono::microseconds longest{1000};
   for (std::chrono::microseconds pause{10}; !mutex.try_lock(); pause = std::min(2 * pause, longest)) {
     if (mutex.is_lost()) throw_lost();
+    if (ends_early) wait->look();
     if (known.never_ends()) {
       throw UnsupportedOperation(fmt::format("using {}", display_name()), "a kernel",
                                  "the thread that is using it waits for this kernel, and would never end");

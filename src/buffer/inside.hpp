@@ -47,6 +47,8 @@ enum class Way : unsigned char {
 /// (settling.cpp), moving bytes (transfers.cpp), and the rest (inside.cpp); what the lock's holders do with them is in
 /// life.cpp, host_access.cpp, device_work.cpp and copies.cpp.
 struct BufferCore::Inside {
+  /// Whether a WaitWatch may end the waiting for the lock: not for what has to be finished.
+  enum class Watched : bool { no, yes };
   /// What the user has said of the next use.
   enum class NextUse : unsigned char { unsaid, soon, none };
   struct Side {
@@ -83,12 +85,12 @@ struct BufferCore::Inside {
   [[nodiscard]] std::string display_name() const;
 
   /// Throws UnsupportedOperation in a forked child where a thread of the parent's holds it, and in the middle of work
-  /// that the lock's holder waits for.
-  void lock() {
+  /// that the lock's holder waits for; WaitInterrupted where the process's WaitWatch ends it, if it may.
+  void lock(Watched watched = Watched::yes) {
     if (!mutex.try_lock()) [[unlikely]]
-      lock_contended();
+      lock_contended(watched);
   }
-  void lock_contended();
+  void lock_contended(Watched watched);
   [[nodiscard]] bool try_lock() noexcept { return mutex.try_lock(); }
   void unlock() noexcept { mutex.unlock(); }
   [[noreturn]] void throw_lost() const;
@@ -176,6 +178,9 @@ struct BufferCore::Inside {
   void settle(ByteRange range, bool wait, bool decide = false);
   /// Of that, the work in flight alone: the first failure, which has been rolled back; null if all is well.
   [[nodiscard]] std::exception_ptr settle_pending(ByteRange range, bool wait);
+  /// Waits for that work where doing so may end with an error, before anything has changed: in the middle of work, and
+  /// in a watched thread.
+  void await_pending(ByteRange range) const;
   /// All of it, on behalf of somebody who needs memory. Failures are the owner's to hear of: they wait for his next
   /// access.
   void settle_for_another(bool wait);
@@ -388,7 +393,7 @@ Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage
 /// Pins a buffer, then locks it; publishes its summary before it lets go.
 class BufferCore::Guard {
  public:
-  explicit Guard(BufferCore& core);
+  explicit Guard(BufferCore& core, Inside::Watched watched = Inside::Watched::yes);
   /// The lock is held already.
   Guard(BufferCore& core, std::adopt_lock_t adopt) noexcept;
   Guard(Guard const&) = delete;

@@ -27,12 +27,12 @@ void detail::check_size(std::size_t bytes) {
   throw InvalidArgument("count", fmt::format("{} bytes", bytes), "at most 2^63 - 1 bytes");
 }
 
-BufferCore::Guard::Guard(BufferCore& core) : core_(core) {
+BufferCore::Guard::Guard(BufferCore& core, Inside::Watched watched) : core_(core) {
   auto& inside = *core_.inside_;
   bool const pinned = inside.counts_pins.load(std::memory_order_relaxed);
   if (pinned) inside.pins.fetch_add(1, std::memory_order_relaxed);
   try {
-    inside.lock();
+    inside.lock(watched);
   } catch (...) {
     if (pinned) inside.pins.fetch_sub(1, std::memory_order_relaxed);
     throw;
@@ -208,7 +208,8 @@ BufferCore::~BufferCore() {
   if (!inside_->resident) return;
   {
     // Before it is unknown: whoever needs memory just now would see it taken by nobody, and give up.
-    std::lock_guard const lock{*inside_};
+    inside_->lock(Inside::Watched::no);
+    std::lock_guard const lock{*inside_, std::adopt_lock};
     for (auto& side : inside_->sides) side.storage.reset();
     inside_->host.reset();
   }

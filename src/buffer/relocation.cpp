@@ -4,6 +4,7 @@
 
 #include "buffer/inside.hpp"
 #include "buffer/storage.hpp"
+#include "device/watched_wait.hpp"
 
 #include <memory>
 #include <mutex>
@@ -27,6 +28,7 @@ std::size_t BufferCore::try_relocate(Queue& queue, std::size_t most_bytes) {
   auto better = storage->better_place(inside->manager->pool(device, Location::device));
   if (!better) return 0;
 
+  detail::wait_watched(queue.record());  // the copy comes behind it, and is not left alone once it is under way
   auto fresh = std::make_shared<detail::Storage>(device, std::move(better));
   fresh->count_in(inside->manager->usage_book(), inside->key, inside->id, inside->options.made_by.get());
   fresh->heed(inside->advice);

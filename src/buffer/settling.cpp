@@ -6,6 +6,7 @@
 #include "core/check_level.hpp"
 #include "device/ending.hpp"
 #include "device/page_watch.hpp"
+#include "device/watched_wait.hpp"
 #include "device/worker_threads.hpp"
 
 #include <fmt/format.h>
@@ -118,11 +119,7 @@ void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
 
 std::exception_ptr BufferCore::Inside::settle_pending(ByteRange range, bool wait) {
   if (pending.empty()) return nullptr;
-  if (wait && detail::AtWork::of_this_thread() != nullptr) {
-    std::vector<Event> events;
-    pending.add_unfinished(range, events);
-    for (auto const event : events) wait_unless_endless(event);  // throws where that would be for ever
-  }
+  if (wait) await_pending(range);
   bool const child_had_it = detail::is_forked_child() && holds(host_place, range);
   auto failure = pending.settle(coherence, range, wait);
   if (!failure) return nullptr;
@@ -142,6 +139,14 @@ std::exception_ptr BufferCore::Inside::settle_pending(ByteRange range, bool wait
   return failure;
 }
 
+void BufferCore::Inside::await_pending(ByteRange range) const {
+  bool const in_work = detail::AtWork::of_this_thread() != nullptr;
+  if (pending.empty() || !(in_work || detail::is_watched())) return;
+  std::vector<Event> events;
+  pending.add_unfinished(range, events);
+  for (auto const event : events) in_work ? wait_unless_endless(event) : detail::wait_watched(event);
+}
+
 bool BufferCore::Inside::would_wait_in_work() const {
   if (detail::AtWork::of_this_thread() == nullptr || pending.empty()) return false;
   std::vector<Event> events;
@@ -150,6 +155,7 @@ bool BufferCore::Inside::would_wait_in_work() const {
 }
 
 void BufferCore::Inside::settle_for_another(bool wait) {
+  if (wait) await_pending(whole());  // an end to that is no failure of the owner's
   auto told = std::exchange(deferred, nullptr);
   try {
     settle(whole(), wait);

@@ -8,6 +8,7 @@
 #include "buffer/mutants.hpp"
 #include "device/ending.hpp"
 #include "device/host_pinning.hpp"
+#include "device/watched_wait.hpp"
 
 #include <unistd.h>
 
@@ -217,10 +218,12 @@ void Storage::wait_to_write(ByteRange range) {
 }
 
 void Storage::refuse_endless_wait(ByteRange range, bool readers_too) const {
-  if (AtWork::of_this_thread() == nullptr || hazards_.empty()) return;
+  if (hazards_.empty()) return;
+  bool const in_work = AtWork::of_this_thread() != nullptr;
+  if (!in_work && !is_watched()) return;
   std::vector<Event> events;
   hazards_.add_unfinished(range, readers_too, events);
-  for (auto const event : events) wait_unless_endless(event);
+  for (auto const event : events) in_work ? wait_unless_endless(event) : wait_watched(event);
 }
 
 void Storage::used_by_others(Device& device, Queue const* queue) {

@@ -196,7 +196,8 @@ class Storage {
   /// What others have submitted by now, recorded as ours.
   void note_others();
   [[nodiscard]] Event last_work() noexcept;
-  /// In the middle of work: throws UnsupportedOperation if waiting for what was submitted would never end.
+  /// Waits for what was submitted where that may end with an error: in the middle of work with UnsupportedOperation if
+  /// it would never end, in a watched thread with WaitInterrupted.
   void refuse_endless_wait(ByteRange range, bool readers_too) const;
 
   /// What is left to do when the last work with memory has ended, which was wrapped, or was locked in place.

@@ -315,6 +315,7 @@ void MemoryManager::in_turn(Device& device, std::function<void()> const& work) {
     ~Held() { operation.end_turn(); }
   } const held{operation};
   std::chrono::steady_clock::time_point deadline;
+  detail::WatchedWait watch{"waiting for others to make room"};
   for (std::chrono::microseconds pause{10};; pause = std::min(2 * pause, detail::longest_pause)) {
     state_->waits.fetch_add(1, std::memory_order_relaxed);
     if (!turns.mine()) {
@@ -328,6 +329,7 @@ void MemoryManager::in_turn(Device& device, std::function<void()> const& work) {
       if (&crowded.device() != &device || crowded.manager().state_.get() != state_.get()) throw;
     }
     operation.let_go();
+    watch.look();
     // Whoever is in the way holds nothing that he could signal: operations are not made dearer for that.
     std::this_thread::sleep_for(pause);
   }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/device/wait_watch.hpp>
 #include <unimem/manager/links.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
@@ -109,6 +110,8 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
     std::size_t bytes = 0;
     try {
       bytes = residents.reclaim(resident, device);
+    } catch (WaitInterrupted const&) {
+      throw;  // no failure of the resident's
     } catch (std::exception const& error) {
       failed_reclaims.fetch_add(1, std::memory_order_relaxed);
       failure = error.what();
@@ -128,6 +131,8 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
     std::size_t bytes = 0;
     try {
       bytes = residents.reclaim(resident, location);
+    } catch (WaitInterrupted const&) {
+      throw;  // no failure of the resident's
     } catch (std::exception const& error) {
       failed_host_reclaims.fetch_add(1, std::memory_order_relaxed);
       failure = error.what();

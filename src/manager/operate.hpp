@@ -2,6 +2,7 @@
 
 #include <unimem/manager/memory_manager.hpp>
 
+#include "device/watched_wait.hpp"
 #include "manager/turns.hpp"
 
 #include <algorithm>
@@ -27,6 +28,7 @@ void operate(Work const& work) {
     full = &crowded.device();
     manager = &crowded.manager();
   }
+  WatchedWait watch{"waiting for others to make room"};
   for (std::chrono::microseconds pause{10};; pause = std::min(2 * pause, longest_pause)) {
     operation.begin_again();
     try {
@@ -35,6 +37,7 @@ void operate(Work const& work) {
       full = &crowded.device();
       manager = &crowded.manager();
     }
+    watch.look();
     std::this_thread::sleep_for(pause);
   }
 }

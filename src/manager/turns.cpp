@@ -1,5 +1,9 @@
 #include "manager/turns.hpp"
 
+#include <unimem/device/wait_watch.hpp>
+
+#include "device/watched_wait.hpp"
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -78,23 +82,53 @@ bool Turns::try_take() {
 }
 
 bool Turns::take(std::chrono::steady_clock::duration patience) {
+  WatchedWait watch{"waiting for a turn to make room"};
   std::unique_lock lock{mutex_};
   waiting_.push_back(++comers_);
   auto const place = std::prev(waiting_.end());
   bool came = false;
-  for (bool others_end = true; others_end && !came;) {
-    others_end = ended_.wait_for(lock, patience, [&, seen = ends_] {
-      came = place == waiting_.begin() && owner_.load(std::memory_order_relaxed) == std::thread::id{};
-      return came || ends_ != seen;
-    });
+  try {
+    came = await_turn(lock, place, patience, watch);
+  } catch (WaitInterrupted const&) {
+    lock.lock();
+    leave(place);
+    throw;
+  }
+  if (!came) {
+    leave(place);
+    return false;
   }
   waiting_.erase(place);
-  if (came) {
-    owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  } else {
-    ended_.notify_all();  // whoever comes next may be the first now
+  owner_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  return true;
+}
+
+bool Turns::await_turn(std::unique_lock<std::mutex>& lock, Place place, std::chrono::steady_clock::duration patience,
+                       WatchedWait& watch) {
+  auto const is_free = [&] {
+    return place == waiting_.begin() && owner_.load(std::memory_order_relaxed) == std::thread::id{};
+  };
+  auto seen = ends_;
+  auto until = WatchedWait::Clock::now() + patience;
+  while (!is_free()) {
+    auto const changed = [&] { return is_free() || ends_ != seen; };
+    if (ended_.wait_until(lock, std::min(until, watch.next()), changed)) {
+      seen = ends_;
+      until = WatchedWait::Clock::now() + patience;
+    } else if (WatchedWait::Clock::now() >= until) {
+      return false;
+    } else {
+      lock.unlock();
+      watch.look();
+      lock.lock();
+    }
   }
-  return came;
+  return true;
+}
+
+void Turns::leave(Place place) {
+  waiting_.erase(place);
+  ended_.notify_all();  // whoever comes next may be the first now
 }
 
 void Turns::forget_others() noexcept {

@@ -25,6 +25,7 @@ class MemoryManager;
 namespace unimem::detail {
 
 class Turns;
+class WatchedWait;
 
 /// Operations end, and turns with them; what does not within this is not waited for.
 inline constexpr std::chrono::seconds longest_wait{10};
@@ -169,7 +170,8 @@ class Turns {
  public:
   /// Takes the turn if nobody has it or waits for it.
   [[nodiscard]] bool try_take();
-  /// Waits for it as long as others have theirs one after the other: false when none has ended for so long.
+  /// Waits for it as long as others have theirs one after the other: false when none has ended for so long. Throws
+  /// WaitInterrupted where the process's WaitWatch ends it.
   [[nodiscard]] bool take(std::chrono::steady_clock::duration patience);
   void end() noexcept;
 
@@ -186,6 +188,13 @@ class Turns {
   }
 
  private:
+  using Place = std::list<std::uint64_t>::const_iterator;
+
+  /// Whether it is the turn of `place` in the end. Leaves the lock open when it throws.
+  [[nodiscard]] bool await_turn(std::unique_lock<std::mutex>& lock, Place place,
+                                std::chrono::steady_clock::duration patience, WatchedWait& watch);
+  void leave(Place place);
+
   /// In a forked child: the parent's other threads neither end their turn nor wait for one.
   void forget_others() noexcept;
 

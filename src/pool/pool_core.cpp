@@ -2,7 +2,6 @@
 
 #include <unimem/core/log.hpp>
 #include <unimem/core/size.hpp>
-#include <unimem/device/timed_wait.hpp>
 
 #include "core/stack.hpp"
 #include "device/ending.hpp"
@@ -173,6 +172,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
   };
   for (;;) {
     if (auto* const cached = free_.find(bytes, largest, queue, also_pending)) {
+      if (queue == 0 && await_work_of(lock, *cached)) continue;
       if (auto* const block = reuse(lock, *cached, bytes, options, time)) return *block;
       continue;
     }
@@ -205,7 +205,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     if (seize()) continue;
     auto const needed = refused ? capacity : capacity - room();
     if (trim(free_.take_oldest(needed, false)) || wait(await_transit(lock)) ||
-        (may_wait && wait(trim(free_.take_oldest(needed, true))))) {
+        (may_wait && wait(await_oldest(lock, needed) || trim(free_.take_oldest(needed, true))))) {
       refused = false;
     } else if (refused && rounded && capacity != bytes && extents_ == nullptr) {
       rounded = refused = false;  // the last try: without the rounding it may just fit
@@ -418,25 +418,6 @@ std::size_t PoolCore::room_beside_live() const noexcept {
 std::size_t PoolCore::room() const noexcept {
   auto const most = room_beside_live();
   return free_.bytes() >= most ? 0 : most - free_.bytes();
-}
-
-bool PoolCore::await_transit(Lock& lock) {
-  if ((growing_ == 0 && returning_ == 0) || UNIMEM_MUTANT(transit_overlooked)) return false;
-  auto const changed = [this, seen = changes_] { return changes_ != seen; };
-  LongWait known{settlers_.newest()};  // for those who wait for this thread
-  bool ends = true;
-  ++waiting_;
-  if (AtWork::may_wait_for_any()) {
-    changed_.wait(lock, changed);
-  } else {
-    constexpr std::chrono::milliseconds step{10};  // a circle may close later, and is then found so soon
-    // Asked first: threads that try in vain wake each other, and one of them would never have waited for so long.
-    do {
-      ends = !known.never_ends();
-    } while (ends && !changed_.wait_for(lock, step, changed));
-  }
-  --waiting_;
-  return ends;
 }
 
 BlockList PoolCore::descriptor() {

@@ -205,6 +205,11 @@ class PoolCore {
   /// Waits until something has changed if memory is in transit; false if none is, or if that would never end, since
   /// the thread that gives it back waits for the kernel that called this.
   bool await_transit(Lock& lock);
+  /// In a watched thread: waits for the work of a cached block, or of the oldest that make up `bytes`, before they are
+  /// taken. Whether it did, and dropped the lock: then all may be different.
+  bool await_work_of(Lock& lock, Block const& block);
+  bool await_oldest(Lock& lock, std::size_t bytes);
+  bool await_watched(Lock& lock, std::vector<Event> const& pending);
   /// Throws OutOfMemory with all that is known; `refusal` is what the driver said, if it came to that.
   [[noreturn]] void fail(Lock& lock, std::size_t bytes, std::string const& refusal);
 

@@ -1,0 +1,183 @@
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/device/wait_watch.hpp>
+#include <unimem/manager/memory_manager.hpp>
+#include <unimem/pool/memory_pool.hpp>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+// Waits that a program ends by its WaitWatch: at a buffer's lock, for room on a device, for memory of a pool. The work
+// that each waits for does not end before the wait has: where that fails, ctest ends what hangs.
+
+namespace unimem {
+namespace {
+
+using ::testing::Each;
+
+std::atomic<std::thread::id> watched_thread{};
+std::atomic<bool> end_wanted{true};
+std::atomic<int> looks{0};
+
+constexpr WaitWatch watch{[]() noexcept { return watched_thread.load() == std::this_thread::get_id(); },
+                          []() noexcept {
+                            ++looks;
+                            return end_wanted.load();
+                          }};
+
+/// Holds a queue up with a kernel that is under way on the queue's own thread: one that had not begun would be carried
+/// out by the thread that waits for it.
+class Gate {
+ public:
+  explicit Gate(Queue& queue) {
+    auto const waits = [this](Range, std::size_t, std::size_t, auto) {
+      begun_.test_and_set();
+      begun_.notify_all();
+      open_.wait(false);
+    };
+    event_ = queue.run(queue.device().compile({"gate", "", waits}), Range{1}, {});
+    begun_.wait(false);
+  }
+  Gate(Gate const&) = delete;
+  Gate& operator=(Gate const&) = delete;
+  ~Gate() {
+    open_.test_and_set();
+    open_.notify_all();
+    static_cast<void>(event_.wait_for_error());
+  }
+
+ private:
+  std::atomic_flag begun_, open_;
+  Event event_;
+};
+
+class WatchedWaits : public ::testing::Test {
+ protected:
+  WatchedWaits() {
+    looks = 0;
+    end_wanted = true;
+    watched_thread = std::this_thread::get_id();
+    set_wait_watch(&watch);
+  }
+  ~WatchedWaits() override { set_wait_watch(nullptr); }
+
+  BufferOptions here() {
+    BufferOptions options;
+    options.manager = &manager;
+    options.device = &sim;
+    return options;
+  }
+  UnifiedBuffer<int> made(int value, std::size_t count) {
+    UnifiedBuffer<int> buffer(count, here());
+    buffer.fill(value);
+    return buffer;
+  }
+  /// Work that adds one to the first element, behind what holds the queue up.
+  Event add_one(UnifiedBuffer<int>& to) {
+    Operand const operand{&to.core(), {0, to.size_bytes()}, Intent::read_write};
+    auto const program = sim.compile(
+        {"add", "", [](Range, std::size_t, std::size_t, auto arguments) { ++*static_cast<int*>(arguments[0].data); }});
+    auto& queue = sim.default_queue();
+    return use_on_device(queue, {&operand, 1}, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+      KernelArgument argument;
+      argument.memory = memory.front();
+      argument.writes = true;
+      return queue.run(program, Range{1}, {&argument, 1}, needs);
+    });
+  }
+  /// A thread that waits for work on the buffer, and has its lock meanwhile.
+  static std::jthread waiting_for(UnifiedBuffer<int>& buffer) {
+    std::jthread user{[&] { static_cast<void>(buffer.host_view()); }};
+    // The lock is taken before anything is waited for: what needs it without waiting is in vain from then on.
+    while (buffer.core().reclaimable(buffer.core().default_device()).busy == false) std::this_thread::yield();
+    return user;
+  }
+
+  Device& sim = make_sim({.memory_bytes = std::size_t{1} << 20});
+  MemoryManager manager;
+};
+
+TEST_F(WatchedWaits, AtABuffersLockEndAndChangeNothing) {
+  auto buffer = made(1, 100);
+  std::optional<Gate> gate{sim.default_queue()};
+  auto const event = add_one(buffer);
+  auto const user = waiting_for(buffer);
+  EXPECT_THROW(static_cast<void>(buffer.host_view()), WaitInterrupted);
+  EXPECT_THROW(buffer.copy_from(std::vector<int>(100, 9)), WaitInterrupted);
+  EXPECT_THROW(add_one(buffer), WaitInterrupted);
+  EXPECT_FALSE(event.ready());
+  gate.reset();
+  auto expected = std::vector<int>(100, 1);
+  expected[0] = 2;
+  end_wanted = false;
+  EXPECT_EQ(buffer.to_vector(), expected);
+}
+
+TEST_F(WatchedWaits, ForWorkOnABufferEnd) {
+  auto buffer = made(1, 100);
+  std::optional<Gate> gate{sim.default_queue()};
+  auto const event = add_one(buffer);
+  EXPECT_THROW(static_cast<void>(buffer.host_view()), WaitInterrupted);
+  EXPECT_FALSE(event.ready());
+  gate.reset();
+  EXPECT_EQ(buffer.to_vector()[0], 2);
+}
+
+TEST_F(WatchedWaits, ForRoomOnADeviceEndAndNoOtherBufferHearsOfIt) {
+  for (bool const used : {false, true}) {
+    auto large = made(1, 200'000), next = made(5, 200'000);
+    std::optional<Gate> gate{sim.default_queue()};
+    auto const event = add_one(large);
+    std::optional<std::jthread> user;
+    if (used) user.emplace(waiting_for(large));
+    EXPECT_THROW(add_one(next), WaitInterrupted) << used;
+    EXPECT_FALSE(event.ready()) << used;
+    gate.reset();
+    user.reset();
+    end_wanted = false;
+    EXPECT_EQ(large.to_vector()[0], 2) << used;
+    EXPECT_THAT(next.to_vector(), Each(5)) << used;
+    end_wanted = true;
+  }
+}
+
+TEST_F(WatchedWaits, ForMemoryOfAPoolEnd) {
+  constexpr std::size_t size = std::size_t{1} << 19;
+  PoolOptions options;
+  options.max_bytes = size;
+  MemoryPool pool(sim, Location::device, options);
+  std::optional<Gate> gate{sim.default_queue()};
+  pool.acquire(size).release(sim.default_queue().mark());
+  EXPECT_THROW(static_cast<void>(pool.acquire(size)), WaitInterrupted);      // the block itself
+  EXPECT_THROW(static_cast<void>(pool.acquire(size / 2)), WaitInterrupted);  // its memory
+  std::jthread const other{[&] { pool.trim(); }};                            // on its way back
+  while (pool.statistics().total_pooled_bytes != 0) std::this_thread::yield();
+  EXPECT_THROW(static_cast<void>(pool.acquire(size)), WaitInterrupted);
+  gate.reset();
+  end_wanted = false;
+  EXPECT_EQ(pool.acquire(size).size(), size);
+}
+
+TEST_F(WatchedWaits, GoOnWhereNoEndIsWantedAndElsewhereAreNotAsked) {
+  end_wanted = false;
+  auto buffer = made(1, 100);
+  std::optional<Gate> gate{sim.default_queue()};
+  add_one(buffer);
+  std::jthread const opens{[&] {
+    while (looks.load() < 3) std::this_thread::yield();
+    gate.reset();
+  }};
+  EXPECT_EQ(buffer.to_vector()[0], 2);
+  EXPECT_GE(looks.load(), 3);
+}
+
+}  // namespace
+}  // namespace unimem
