@@ -380,7 +380,35 @@ def test_a_limit_of_the_cpu_is_one_of_the_hosts_memory(cpu, sim):
             manager.allocate(2 << 20, np.uint8, location=Location.HOST, device=home)
         assert caught.value.limit == 1 << 20
     manager.set_limit(cpu, "2MiB", location=Location.HOST)
+    with pytest.raises(unimem.OutOfMemory):  # a limit of one location is within that of all of it
+        manager.allocate(2 << 20, np.uint8, device=cpu)
+    manager.set_limit(cpu, "2MiB")
     assert manager.allocate(2 << 20, np.uint8, device=cpu).nbytes == 2 << 20
+
+
+def test_a_limit_of_the_cpu_bounds_pinned_memory_too(cpu, sim):
+    manager = MemoryManager()
+    manager.set_limit("cpu", "1MiB")
+    for home in (cpu, sim):
+        with pytest.raises(unimem.OutOfMemory) as caught:
+            UnifiedBuffer(4 << 20, np.uint8, pinned=True, device=home, manager=manager).fill(1)
+        assert (caught.value.requested, caught.value.limit) == (4 << 20, 1 << 20)
+    assert manager.statistics.reserved_bytes == 0
+
+    pageable = UnifiedBuffer(768 << 10, np.uint8, device=sim, manager=manager).fill(2)
+    pinned = UnifiedBuffer(512 << 10, np.uint8, pinned=True, device=sim, manager=manager)
+    with pytest.raises(unimem.OutOfMemory) as caught:
+        pinned.fill(3)
+    assert (caught.value.limit, caught.value.live) == (1 << 20, 768 << 10)
+    assert (pageable.host == 2).all()
+    del pageable  # what only its pool has is given back
+    assert (pinned.fill(3).host == 3).all()
+    assert manager.statistics.reserved_bytes <= 1 << 20 and manager.available_memory(cpu) == 512 << 10
+
+    manager.set_limit("cpu", "256KiB", location=Location.HOST)
+    assert manager.total_memory(cpu) == 256 << 10
+    with pytest.raises(unimem.InvalidArgument, match="in use in all of the host's memory"):
+        manager.set_limit("cpu", "256KiB")
 
 
 def test_enumerations_are_the_librarys_in_its_order():

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <optional>
+#include <string_view>
 
 namespace unimem::detail {
 namespace {
@@ -46,7 +48,8 @@ EnvironmentLimits::EnvironmentLimits(std::string_view text) {
     auto const slash = std::min(place.find('/'), place.size());
     auto const id = place.substr(0, slash);
     if (!is_device(id)) refuse(entry);
-    auto location = id == to_string(Backend::cpu) ? Location::host : Location::device;
+    std::optional<Location> location;
+    if (id != to_string(Backend::cpu)) location = Location::device;
     if (slash != place.size()) {
       auto const named =
           std::ranges::find(locations, place.substr(slash + 1), [](Location one) { return to_string(one); });
@@ -66,11 +69,18 @@ EnvironmentLimits EnvironmentLimits::read() {
 }
 
 std::size_t EnvironmentLimits::of(Device const& device, Location location) const noexcept {
-  auto least = std::numeric_limits<std::size_t>::max();
   // Whatever options it was asked for with, it is the same device's memory.
-  auto const id = std::string_view(device.id()).substr(0, device.id().find(','));
+  return least(std::string_view(device.id()).substr(0, device.id().find(',')), location);
+}
+
+std::size_t EnvironmentLimits::of_the_host() const noexcept {
+  return least(to_string(Backend::cpu), std::nullopt);
+}
+
+std::size_t EnvironmentLimits::least(std::string_view device, std::optional<Location> location) const noexcept {
+  auto least = std::numeric_limits<std::size_t>::max();
   for (auto const& limit : all_) {
-    if (limit.location == location && limit.device == id) least = std::min(least, limit.bytes);
+    if (limit.location == location && limit.device == device) least = std::min(least, limit.bytes);
   }
   return least;
 }

@@ -3,6 +3,7 @@
 #include <unimem/device/memory.hpp>
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,8 +14,8 @@ class Device;
 
 namespace unimem::detail {
 
-/// Limits that whoever starts a program sets for it, by the text of `UNIMEM_LIMITS`: `sim:0=1GiB;cpu/pinned=256MiB`. A
-/// location that is not named is where work of the device has its memory: the host's of the cpu, else the device's.
+/// Limits that whoever starts a program sets for it, by the text of `UNIMEM_LIMITS`: `sim:0=1GiB;cpu/pinned=256MiB`.
+/// Where no location is named it is the device's memory, of the cpu all of the host's.
 class EnvironmentLimits {
  public:
   EnvironmentLimits() = default;
@@ -26,13 +27,17 @@ class EnvironmentLimits {
 
   /// Bytes; all there are where nothing is said.
   [[nodiscard]] std::size_t of(Device const& device, Location location) const noexcept;
+  /// The same of all of the host's memory together.
+  [[nodiscard]] std::size_t of_the_host() const noexcept;
 
  private:
   struct Limit {
     std::string device;
-    Location location;
+    std::optional<Location> location;  ///< none: all of the host's
     std::size_t bytes;
   };
+  [[nodiscard]] std::size_t least(std::string_view device, std::optional<Location> location) const noexcept;
+
   std::vector<Limit> all_;
 };
 

@@ -9,10 +9,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <exception>
 #include <functional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -52,6 +54,17 @@ struct Wish {
   OutOfMemory::Facts facts{};  ///< of the last refusal
   detail::Operation* operation = nullptr;
   detail::TakenMemory* taken = nullptr;  ///< where it is counted as the operation's once it is granted; null: nowhere
+  detail::HostLimit const* host = nullptr;  ///< the limit that its pool shares with others, if it shares one
+
+  /// Whether it was that limit that refused it: the pool may have less than its own leaves it.
+  [[nodiscard]] bool is_refused_by_host() const {
+    return host != nullptr && facts.limit < std::min(pool.max_bytes(), pool.device().info().total_bytes);
+  }
+
+  /// What others had of that limit when it refused.
+  [[nodiscard]] std::size_t beside() const {
+    return is_refused_by_host() ? host->bytes() - std::min(host->bytes(), facts.limit) : 0;
+  }
 
   /// Whether `block` now holds the memory.
   [[nodiscard]] bool granted() {
@@ -68,7 +81,10 @@ struct Wish {
 
   /// Whether somebody has given memory back since it was refused, with nobody having been asked: a buffer that ended or
   /// was freed meanwhile, of which nothing else need tell.
-  [[nodiscard]] bool outdated() const { return pool.bytes_in_use() < facts.live; }
+  [[nodiscard]] bool outdated() const {
+    if (pool.bytes_in_use() < facts.live) return true;
+    return is_refused_by_host() && host->share(pool.location())->most() > facts.limit;
+  }
 
   /// Whether it is granted in the end: once more if there is `hope`, and as often as memory has come back since.
   [[nodiscard]] bool granted_after_all(bool hope) {
@@ -76,6 +92,12 @@ struct Wish {
       if (granted()) return true;
     }
     return false;
+  }
+
+  /// Of a limit that is shared they are those of all that share it.
+  [[nodiscard]] OutOfMemory::Facts all_facts() {
+    if (is_refused_by_host()) host->complete(facts, pool);
+    return std::move(facts);
   }
 
   /// Whether there is as much free as it takes, but beside blocks in use.
@@ -97,9 +119,10 @@ struct Wish {
     if (pool.location() == Location::unified) return most != 0;
     // What refused may be a container, which counts what is in nobody's pool.
     bool const of_the_host = pool.location() != Location::device;
-    if (of_the_host && facts.limit != pool.max_bytes()) return most != 0;
-    auto const pinned = facts.live > most ? facts.live - most : 0;
-    return pinned <= facts.limit && outstanding <= facts.limit - pinned;
+    if (of_the_host && facts.limit != pool.max_bytes() && !is_refused_by_host()) return most != 0;
+    auto const limit = facts.limit + beside(), live = facts.live + beside();
+    auto const pinned = live > most ? live - most : 0;
+    return pinned <= limit && outstanding <= limit - pinned;
   }
 };
 
@@ -125,13 +148,17 @@ class Turn {
 /// just now are waited for, but not for long, and without turns: whoever asks holds locks.
 template <class AWish>
 bool MemoryManager::State::spill_for(AWish& wish) {
-  auto const location = wish.pool.location();
+  // Whom the limit that has refused is asked of: all that share it.
+  constexpr std::array everywhere{Location::host, Location::pinned, Location::device, Location::unified};
+  std::array const own{wish.pool.location()};
   auto const deadline = std::chrono::steady_clock::now() + patience_with_a_lock;
   std::string failure;
   std::size_t leased = 0, busy = 0;
   for (;;) {
     auto const before = residents.removals();
-    auto const survey = residents.survey(location);
+    auto const places =
+        wish.is_refused_by_host() ? std::span<const Location>{everywhere} : std::span<const Location>{own};
+    auto const survey = residents.survey(places);
     leased = survey.leased;
     busy = survey.busy;
     if (!wish.within_reach(survey.candidates, survey.busy)) {
@@ -140,7 +167,7 @@ bool MemoryManager::State::spill_for(AWish& wish) {
     }
     bool given = false;
     for (auto const& candidate : survey.candidates) {
-      auto const bytes = reclaim(*candidate.resident, location, failure);
+      auto const bytes = reclaim(*candidate.resident, candidate.location, failure);
       if (!bytes || *bytes == 0) continue;
       given = true;
       if (wish.granted()) return true;
@@ -165,11 +192,12 @@ Allocation MemoryManager::State::host_memory_after_all(MemoryPool& from, std::si
                                                        OutOfMemory::Facts refusal) {
   MakingRoom const making{this};
   Wish wish{from, bytes, how, bytes, {}, std::move(refusal)};
+  if (detail::HostLimit::bounds(from.device())) wish.host = &host;
   if (trim_beside(from) != 0 && wish.granted()) return std::move(wish.block);
   // Host memory is where residents save to: it is asked back only if they may save to files.
   bool const may_spill = spill_files != nullptr && from.device().reaches_host_memory();
-  if (may_spill && bytes <= wish.facts.limit && spill_for(wish)) return std::move(wish.block);
-  throw OutOfMemory(std::move(wish.facts));
+  if (may_spill && bytes <= wish.facts.limit + wish.beside() && spill_for(wish)) return std::move(wish.block);
+  throw OutOfMemory(wish.all_facts());
 }
 
 Allocation MemoryManager::acquire(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
@@ -217,6 +245,7 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   auto& operation = *detail::Operation::innermost();
   auto const together = operation.together(*this);
   Wish wish{from, bytes, options, std::max(bytes, operation.outstanding(*this))};
+  if (detail::HostLimit::bounds(from.device())) wish.host = &state_->host;
   auto const removals = state_->residents.removals();
   auto& traffic = state_->traffic_on(device);
   auto& turns = traffic.turns;
@@ -227,7 +256,7 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
       wish.facts.reason += fmt::format("; the operands of this operation need {} together", format_size(together));
     }
     if (operation.insists()) wish.facts.reason += "; others were waited for, and none of them ended within ten seconds";
-    throw OutOfMemory(std::move(wish.facts));
+    throw OutOfMemory(wish.all_facts());
   };
   auto const most = std::min(wish.pool.max_bytes(), device.info().total_bytes);
   if (operation.waits() && !operation.insists() && turns.others()) {

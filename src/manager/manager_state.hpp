@@ -6,6 +6,7 @@
 
 #include "core/held_over_fork.hpp"
 #include "manager/environment_limits.hpp"
+#include "manager/host_limit.hpp"
 #include "manager/pressure.hpp"
 #include "manager/residents.hpp"
 #include "manager/spill_files.hpp"
@@ -14,7 +15,6 @@
 #include "manager/use_history.hpp"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -75,7 +75,7 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
     return found == pools.end() ? nullptr : found->second.get();
   }
 
-  /// The most bytes that a pool may have before anything is said of it here.
+  /// The most bytes that a pool may have before anything is said of it here, but for all of the host's together.
   [[nodiscard]] std::size_t first_limit(Device const& device, Location location) const noexcept {
     return std::min(options.pools.max_bytes, limits.of(device, location));
   }
@@ -150,9 +150,9 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   MemoryManager self;  ///< what buffers call, who may live longer than the object that made this
   ManagerOptions const options;
   detail::EnvironmentLimits const limits = detail::EnvironmentLimits::read();
+  detail::HostLimit host{limits.of_the_host(), [this] { cache_trims.fetch_add(1, std::memory_order_relaxed); }};
   mutable std::mutex mutex;
   std::map<std::pair<Device const*, Location>, std::unique_ptr<MemoryPool>> pools;
-  std::array<std::atomic<MemoryPool*>, 4> pools_of_host{};  ///< by location, once made: to be found without the lock
   std::map<Device const*, detail::Traffic> traffic;
   detail::Residents residents;
   Links links;

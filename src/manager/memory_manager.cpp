@@ -33,22 +33,22 @@ Device& home_of(Device& device, Location location) {
   return of_the_host && !device.reaches_host_memory() ? host() : device;
 }
 
-std::size_t limit_of(MemoryPool const& pool) {
-  return std::min(pool.max_bytes(), pool.device().info().total_bytes);
+/// What is left of so many bytes.
+std::size_t without(std::size_t bytes, std::size_t taken) noexcept {
+  return taken >= bytes ? 0 : bytes - taken;
 }
 
 }  // namespace
 
 MemoryPool& MemoryManager::pool(Device& device, Location location) {
-  auto& home = home_of(device, location);
   auto const index = static_cast<std::size_t>(location);
-  auto* const known =
-      &home == &host() && index < state_->pools_of_host.size() ? &state_->pools_of_host[index] : nullptr;
-  if (known != nullptr) {
-    if (auto* const found = known->load(std::memory_order_acquire)) return *found;
-  }
-  if (index >= state_->pools_of_host.size()) {
+  if (index >= detail::HostLimit::places) {
     throw InvalidArgument("location", std::to_string(index), "device, host, pinned or unified");
+  }
+  auto& home = home_of(device, location);
+  bool const of_the_host = detail::HostLimit::bounds(home);
+  if (of_the_host) {
+    if (auto* const found = state_->host.pool(location)) return *found;  // without the lock
   }
   std::lock_guard const lock{state_->mutex};
   auto const key = std::pair{static_cast<Device const*>(&home), location};
@@ -57,23 +57,29 @@ MemoryPool& MemoryManager::pool(Device& device, Location location) {
     auto options = state_->options.pools;
     options.max_bytes = state_->first_limit(home, location);
     if (options.stacks.every == 0) options.stacks = state_->options.leaks.stacks;
-    found = state_->pools.emplace(key, std::make_unique<MemoryPool>(home, location, std::move(options))).first;
+    auto share = of_the_host ? state_->host.share(location) : nullptr;
+    auto made = std::make_unique<MemoryPool>(home, location, std::move(options), std::move(share));
+    found = state_->pools.emplace(key, std::move(made)).first;
     try {
-      state_->pressure->watch(*found->second);
+      state_->pressure->watch(*found->second, of_the_host ? &state_->host.whole() : nullptr);
     } catch (...) {
       state_->pools.erase(found);  // whoever asks next has it watched, or hears why not
       throw;
     }
   }
-  if (known != nullptr) known->store(found->second.get(), std::memory_order_release);
+  if (of_the_host) state_->host.add(*found->second);
   return *found->second;
 }
 
 std::size_t MemoryManager::available_memory(Device& device) const {
   auto const total = total_memory(device);
   auto const* const found = state_->find(device, own_memory_of(device));
-  auto const live = found == nullptr ? 0 : found->statistics().active_bytes;
-  auto const left = live >= total ? 0 : total - live;
+  auto left = without(total, found == nullptr ? 0 : found->statistics().active_bytes);
+  if (detail::HostLimit::bounds(device)) {
+    std::size_t live = 0;
+    for (auto const* const each : state_->host.pools()) live += each->statistics().active_bytes;
+    left = std::min(left, without(state_->host.bytes(), live));
+  }
   auto const room = device.headroom();
   if (room >= left) return left;
   std::size_t cached = 0;  // can be given back, whichever pool has it
@@ -88,7 +94,9 @@ std::size_t MemoryManager::total_memory(Device& device) const {
 }
 
 void MemoryManager::set_limit(Device& device, std::size_t bytes) {
-  set_limit(device, own_memory_of(device), bytes);
+  if (!detail::HostLimit::bounds(device)) return set_limit(device, own_memory_of(device), bytes);
+  state_->host.set(bytes);
+  for (auto* const each : state_->host.pools()) state_->pressure->look(*each);
 }
 
 void MemoryManager::set_limit(Device& device, Location location, std::size_t bytes) {
@@ -99,20 +107,32 @@ void MemoryManager::set_limit(Device& device, Location location, std::size_t byt
 
 std::size_t MemoryManager::limit(Device& device, Location location) const {
   auto& home = home_of(device, location);
-  if (auto const* const found = state_->find(home, location)) return limit_of(*found);
-  return std::min(state_->first_limit(home, location), home.info().total_bytes);
+  auto const* const found = state_->find(home, location);
+  auto const own = found != nullptr ? found->max_bytes() : state_->first_limit(home, location);
+  auto const most = std::min(own, home.info().total_bytes);
+  return detail::HostLimit::bounds(home) ? std::min(most, state_->host.bytes()) : most;
 }
 
 GlobalMemoryStatistics MemoryManager::statistics() const {
   GlobalMemoryStatistics sum;
-  for (auto const* const each : state_->all()) {
-    auto const counts = each->statistics();
+  auto const count = [&sum](MemoryPool const& pool, PoolStatistics const& counts) {
     sum.total_allocations += counts.total_allocations;
     sum.active_allocations += counts.active_allocations;
     sum.active_bytes += counts.active_bytes;
     sum.pooled_bytes += counts.total_pooled_bytes;
     sum.reserved_bytes += counts.reserved_bytes;
-    sum.pools.push_back({std::string(each->device().id()), each->location(), counts});
+    sum.pools.push_back({std::string(pool.device().id()), pool.location(), counts});
+  };
+  auto const of_the_host = state_->host.pools();
+  auto const counted = detail::statistics_of(of_the_host, state_->host.whole());
+  for (auto* const each : state_->all()) {
+    auto const known = std::ranges::find(of_the_host, each);
+    // One of the host's that has been made since begins then.
+    if (known != of_the_host.end()) {
+      count(*each, counted[static_cast<std::size_t>(known - of_the_host.begin())]);
+    } else if (!detail::HostLimit::bounds(each->device())) {
+      count(*each, each->statistics());
+    }
   }
   sum.reclaims = state_->reclaims.load(std::memory_order_relaxed);
   sum.failed_reclaims = state_->failed_reclaims.load(std::memory_order_relaxed);
@@ -147,7 +167,8 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
 MemorySnapshot MemoryManager::snapshot() const {
   MemorySnapshot snapshot{.statistics = statistics(), .usage = usage(), .live = leak_report(), .limits = {}};
   for (auto const* const each : state_->all()) {
-    snapshot.limits.push_back({std::string(each->device().id()), each->location(), limit_of(*each)});
+    snapshot.limits.push_back(
+        {std::string(each->device().id()), each->location(), limit(each->device(), each->location())});
   }
   return snapshot;
 }

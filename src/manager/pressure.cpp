@@ -10,10 +10,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <exception>
 #include <iterator>
 #include <limits>
+#include <span>
 #include <utility>
 
 namespace unimem {
@@ -116,22 +118,49 @@ PressureLevel Pressure::level_after(PressureLevel before, std::size_t live, std:
 }
 
 void Pressure::update(MemoryPool& pool) {
+  std::array const alone{&pool};
+  bool const shares = std::ranges::find(sharing_, &pool) != sharing_.end();
+  auto const pools = shares ? std::span<MemoryPool* const>{sharing_} : std::span<MemoryPool* const>{alone};
   // What others take and release meanwhile may leave the new marks at once: then once more, but not for ever.
   for (int tries = 0; tries < 3; ++tries) {
-    auto const live = pool.bytes_in_use();
-    auto const limit = std::min(pool.max_bytes(), pool.device().info().total_bytes);
-    auto& level = levels_[&pool];
-    auto const before = level, now = level_after(before, live, limit);
-    if (now != before) {
-      if (!subscribers_.empty() && !over_ && !hushed_) {
-        note({&pool.device(), pool.location(), before, now, live, limit});
-      }
-      level = now;
+    Together together{.level = together_, .pools = pools.size()};
+    for (auto* const each : pools) together.live += levels_[each].live = each->bytes_in_use();
+    if (shares) {
+      together.limit = std::min(whole_->bytes(), pool.device().info().total_bytes);
+      together.level = together_ = level_after(together_, together.live, together.limit);
     }
-    auto const above =
-        now == PressureLevel::critical ? std::numeric_limits<std::size_t>::max() : begin_of(next(now), limit);
-    if (!pool.set_marks(end_of(now, limit), above)) return;
+    bool left = false;
+    for (auto* const each : pools) left = update(*each, shares ? &together : nullptr) || left;
+    if (!left) return;
   }
+}
+
+bool Pressure::update(MemoryPool& pool, Together const* together) {
+  auto& standing = levels_[&pool];
+  auto const limit = std::min(pool.max_bytes(), pool.device().info().total_bytes);
+  standing.own = level_after(standing.own, standing.live, limit);
+  bool const by_others = together != nullptr && together->level > standing.own;
+  auto const before = standing.told, now = by_others ? together->level : standing.own;
+  if (now != before) {
+    if (!subscribers_.empty() && !over_ && !hushed_) {
+      auto const [live, most] =
+          by_others ? std::pair{together->live, together->limit} : std::pair{standing.live, limit};
+      note({&pool.device(), pool.location(), before, now, live, most});
+    }
+    standing.told = now;
+  }
+  constexpr auto never = std::numeric_limits<std::size_t>::max();
+  auto const above_of = [&](PressureLevel level, std::size_t most) {
+    return level == PressureLevel::critical ? never : begin_of(next(level), most);
+  };
+  auto below = end_of(standing.own, limit), above = above_of(standing.own, limit);
+  if (together != nullptr) {
+    auto const part = [&](std::size_t bytes) { return bytes / together->pools; };
+    auto const end = end_of(together->level, together->limit), begin = above_of(together->level, together->limit);
+    if (end != 0) below = std::max(below, standing.live - std::min(standing.live, part(together->live - end)));
+    if (begin != never) above = std::min(above, standing.live + std::max<std::size_t>(1, part(begin - together->live)));
+  }
+  return pool.set_marks(below, above);
 }
 
 void Pressure::note(PressureChange const& change) {
@@ -158,13 +187,18 @@ void Pressure::note(PressureChange const& change) {
   wake_->notify_one();
 }
 
-void Pressure::watch(MemoryPool& pool) {
+void Pressure::watch(MemoryPool& pool, SharedLimit const* whole) {
   if (is_forked_child()) return;
   Lock const lock{mutex_};
   try {
+    if (whole != nullptr) {
+      sharing_.push_back(&pool);
+      whole_ = whole;
+    }
     update(pool);
   } catch (...) {
     levels_.erase(&pool);
+    std::erase(sharing_, &pool);
     throw;
   }
 }
@@ -182,7 +216,7 @@ PressureLevel Pressure::level(MemoryPool& pool) const {
   if (is_forked_child()) return PressureLevel::none;
   Lock const lock{mutex_};
   auto const found = levels_.find(&pool);
-  return found == levels_.end() ? PressureLevel::none : found->second;
+  return found == levels_.end() ? PressureLevel::none : found->second.told;
 }
 
 // ---- Who hears of it ---------------------------------------------------------------------------------------------
@@ -274,6 +308,7 @@ void Pressure::close() noexcept {
     over_ = true;
     pending_.clear();
     levels_.clear();
+    sharing_.clear();
   }
   starting.unlock();  // a callback that is going on may subscribe another
   wake_->notify_all();

@@ -5,6 +5,7 @@
 
 #include "core/held_over_fork.hpp"
 #include "device/worker_threads.hpp"
+#include "pool/shared_limit.hpp"
 
 #include <array>
 #include <atomic>
@@ -17,6 +18,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <vector>
 
 namespace unimem::detail {
 
@@ -25,6 +27,10 @@ namespace unimem::detail {
 /// A pool knows between which two marks nothing changes, and only notes that they were left; a manager that has just
 /// served somebody asks it that, which is a load, and comes here if they were. So a release costs nothing, and what was
 /// released shows the next time the manager is asked for something.
+///
+/// Pools that share a limit are as full as that is, if that is more: what one takes may be what brings all of them over
+/// a mark, though no single one knows how far the others are. So each notes when it has taken its part of what is left
+/// to there, and all are looked at then: as often as halving that goes.
 ///
 /// Callbacks run on a thread of their own, started for the first: whoever crosses a mark may be deep in a buffer and
 /// hold its lock, and no user code runs under a lock. There they come one after the other in the order in which the
@@ -47,8 +53,9 @@ class Pressure final : public BackgroundWorker, public std::enable_shared_from_t
   explicit Pressure(PressureOptions const& options);
   virtual ~Pressure();
 
-  /// From now on `pool` knows its marks. Once, when it is made; if it throws, nothing is known of the pool.
-  void watch(MemoryPool& pool);
+  /// From now on `pool` knows its marks. Once, when it is made; if it throws, nothing is known of the pool. `whole`, if
+  /// not null: the limit that it shares with others, the same for all that share one.
+  void watch(MemoryPool& pool, SharedLimit const* whole);
 
   /// Finds out where `pool` stands, and has a change told. Where there is no memory for that, a later look does it.
   void look(MemoryPool& pool) noexcept;
@@ -92,8 +99,25 @@ class Pressure final : public BackgroundWorker, public std::enable_shared_from_t
   [[nodiscard]] std::size_t end_of(PressureLevel level, std::size_t limit) const noexcept;
   [[nodiscard]] PressureLevel level_after(PressureLevel before, std::size_t live, std::size_t limit) const noexcept;
 
+  /// Where a pool stands.
+  struct Standing {
+    PressureLevel own = PressureLevel::none;   ///< by its own limit
+    PressureLevel told = PressureLevel::none;  ///< that or where those stand that it shares one with
+    std::size_t live = 0;                      ///< when it was last looked at
+  };
+
+  /// The same of all that share a limit.
+  struct Together {
+    PressureLevel level = PressureLevel::none;
+    std::size_t live = 0;
+    std::size_t limit = 0;
+    std::size_t pools = 0;
+  };
+
   // With the lock:
   void update(MemoryPool& pool);
+  /// One of them, after `live` has been seen; `together` null: it shares no limit. Whether it is beyond its new marks.
+  bool update(MemoryPool& pool, Together const* together);
   void note(PressureChange const& change);
   [[nodiscard]] bool has_told(std::uint64_t news) const noexcept;
   [[nodiscard]] bool on_own_thread() const noexcept;
@@ -111,7 +135,10 @@ class Pressure final : public BackgroundWorker, public std::enable_shared_from_t
   // Apart: what a thread of the parent's waited on when it forked can never be destroyed in the child.
   std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
   std::unique_ptr<std::condition_variable> ended_ = std::make_unique<std::condition_variable>();
-  std::map<MemoryPool const*, PressureLevel> levels_;
+  std::map<MemoryPool const*, Standing> levels_;
+  std::vector<MemoryPool*> sharing_;    ///< a limit
+  SharedLimit const* whole_ = nullptr;  ///< that limit
+  PressureLevel together_ = PressureLevel::none;
   std::map<std::uint64_t, std::shared_ptr<PressureCallback const>> subscribers_;
   std::uint64_t last_subscriber_ = 0;
   std::deque<News> pending_;  ///< by number

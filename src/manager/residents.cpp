@@ -1,6 +1,7 @@
 #include "manager/residents.hpp"
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <utility>
 
@@ -41,7 +42,7 @@ double loss(Resident::Reclaimable const& offer) noexcept {
 }  // namespace
 
 template <class Ask>
-Residents::Survey Residents::survey_by(Ask const& ask) {
+Residents::Survey Residents::survey_by(std::span<const Location> locations, Ask const& ask) {
   Survey all;
   auto const me = std::this_thread::get_id();
   {
@@ -49,12 +50,15 @@ Residents::Survey Residents::survey_by(Ask const& ask) {
     all.candidates.reserve(inside_.size());
     for (auto const& [resident, thread] : inside_) {
       if (thread == me) continue;
-      auto const offer = ask(*resident);
-      all.leased += offer.leased;
-      if (offer.busy || thread != std::thread::id{}) {
-        all.busy += offer.bytes;
-      } else if (offer.bytes != 0) {
-        all.candidates.push_back({resident, offer});
+      for (auto const location : locations) {
+        auto const offer = ask(*resident, location);
+        all.leased += offer.leased;
+        if (offer.busy || thread != std::thread::id{}) {
+          all.busy += offer.bytes;
+          if (offer.busy) break;  // it says the same of every location
+        } else if (offer.bytes != 0) {
+          all.candidates.push_back({resident, offer, location});
+        }
       }
     }
   }
@@ -66,11 +70,12 @@ Residents::Survey Residents::survey_by(Ask const& ask) {
 }
 
 Residents::Survey Residents::survey(Device& device) {
-  return survey_by([&](Resident& resident) { return resident.reclaimable(device); });
+  constexpr std::array once{Location::device};
+  return survey_by(once, [&](Resident& resident, Location) { return resident.reclaimable(device); });
 }
 
-Residents::Survey Residents::survey(Location location) {
-  return survey_by([&](Resident& resident) { return resident.spillable(location); });
+Residents::Survey Residents::survey(std::span<const Location> locations) {
+  return survey_by(locations, [](Resident& resident, Location location) { return resident.spillable(location); });
 }
 
 template <class Call>

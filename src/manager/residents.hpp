@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -32,6 +33,7 @@ class Residents {
   struct Candidate {
     Resident* resident = nullptr;
     Resident::Reclaimable reclaimable;
+    Location location = Location::device;  ///< where, of the host's
   };
 
   /// What all residents of a device say at one moment.
@@ -53,8 +55,8 @@ class Residents {
   /// is its cost per byte, and the less the longer it will do without. Nothing is promised: by the time one is asked it
   /// may be busy, or gone.
   [[nodiscard]] Survey survey(Device& device);
-  /// The same of the host's memory at a location.
-  [[nodiscard]] Survey survey(Location location);
+  /// The same of the host's memory at these locations.
+  [[nodiscard]] Survey survey(std::span<const Location> locations);
 
   /// Lets one give its memory back, with no lock held; 0 bytes when it is busy or gone. Throws what `try_reclaim`
   /// throws.
@@ -77,7 +79,7 @@ class Residents {
 
   /// What `call()` returns from inside of a resident; 0 if nobody may be there now.
   template <class Ask>
-  Survey survey_by(Ask const& ask);
+  Survey survey_by(std::span<const Location> locations, Ask const& ask);
   /// In a forked child: whom the parent's other threads were inside of nobody comes out of.
   void forget_others() noexcept;
   template <class Call>

@@ -25,12 +25,15 @@ constexpr std::size_t slack_of(std::size_t used, std::uint64_t moved) noexcept {
 
 }  // namespace
 
-Extents::Extents(Device& device, Location location, PageSource& pages, std::size_t limit, bool undumped)
+Extents::Extents(Device& device, Location location, PageSource& pages, std::size_t limit, bool undumped,
+                 LimitShare* share)
     : device_(device),
       location_(location),
       alignment_(std::max<std::size_t>(device.info().alignment, smallest_block)),
-      undumped_(undumped),
-      arena_(pages, {.granule = alignment_, .undumped = undumped}),
+      share_(share),
+      objects_(device, location, nullptr, undumped, share),
+      shared_pages_(share == nullptr ? std::nullopt : std::optional<SharedPages>{std::in_place, pages, *share}),
+      arena_(share == nullptr ? pages : *shared_pages_, {.granule = alignment_, .undumped = undumped}),
       slabs_(*this, false),
       limit_(limit) {}
 
@@ -96,14 +99,13 @@ Extents::Piece Extents::obtain(std::size_t bytes, std::size_t peak) {
 Extents::Piece Extents::alone(std::size_t bytes) {
   auto const limit = limit_now(), kept = held_now();
   if (kept > limit || bytes > limit - kept) {
-    throw OutOfMemory({.where = fmt::format("{} {}", device_.id(), to_string(location_)),
-                       .requested = bytes,
-                       .limit = limit,
-                       .holders = {},
-                       .reason = "limit reached"});
+    auto where = fmt::format("{} {}", device_.id(), to_string(location_));
+    if (limit < own_limit()) share_->refuse(std::move(where), bytes);
+    throw OutOfMemory(
+        {.where = std::move(where), .requested = bytes, .limit = limit, .holders = {}, .reason = "limit reached"});
   }
   arena_.trim(0);
-  auto const memory = undumped_ ? device_.allocate_undumped(bytes, location_) : device_.allocate(bytes, location_);
+  auto const memory = objects_.take(bytes);
   if (!UNIMEM_MUTANT(allocations_miscounted)) alone_ += memory.bytes;
   return piece({memory, {}}, true);
 }
@@ -114,11 +116,7 @@ void Extents::give_back(DeviceMemory memory, Origin origin) noexcept {
   } else if (origin.small.slab != nullptr) {
     slabs_.give(origin.small);
   } else {
-    if (undumped_) {
-      device_.release_undumped(memory, location_);
-    } else {
-      device_.release(memory, location_);
-    }
+    objects_.give(memory);
     alone_ -= memory.bytes;
   }
 }

@@ -5,7 +5,9 @@
 #include <unimem/pool/statistics.hpp>
 
 #include "core/held_over_fork.hpp"
+#include "pool/object_source.hpp"
 #include "pool/page_arena.hpp"
+#include "pool/shared_limit.hpp"
 #include "pool/slabs.hpp"
 
 #include <algorithm>
@@ -55,9 +57,9 @@ class Extents final : private SlabMemory {
     std::size_t returnable = 0;     ///< of these, what makes up whole pages: what `trim(0)` gives back
   };
 
-  /// The device's pages serve as memory at `location`; at most `limit` bytes are reserved; `undumped`: what is the
-  /// process's memory is left out of core dumps.
-  Extents(Device& device, Location location, PageSource& pages, std::size_t limit, bool undumped);
+  /// The device's pages serve as memory at `location`; at most `limit` bytes are reserved, and, unless it is null, no
+  /// more than `share`, which outlives this, has; `undumped`: what is the process's memory is left out of core dumps.
+  Extents(Device& device, Location location, PageSource& pages, std::size_t limit, bool undumped, LimitShare* share);
   ~Extents() override;
 
   /// What a block for `bytes` (positive) bytes takes up, but for the rest of the last page of a large one.
@@ -163,7 +165,10 @@ class Extents final : private SlabMemory {
   /// An allocation of its own.
   [[nodiscard]] Piece alone(std::size_t bytes);
   /// What may be reserved: no device gives more than it has.
-  [[nodiscard]] std::size_t limit_now() const noexcept { return std::min(limit_, device_.info().total_bytes); }
+  [[nodiscard]] std::size_t own_limit() const noexcept { return std::min(limit_, device_.info().total_bytes); }
+  [[nodiscard]] std::size_t limit_now() const noexcept {
+    return share_ == nullptr ? own_limit() : std::min(own_limit(), share_->most());
+  }
   [[nodiscard]] std::size_t reserved_now() const noexcept { return arena_.reserved() + alone_; }
   [[nodiscard]] std::size_t held_now() const noexcept { return reserved_now() - arena_.free_in_pages(); }
   [[nodiscard]] std::size_t used_now() const noexcept {
@@ -175,7 +180,9 @@ class Extents final : private SlabMemory {
   Device& device_;
   Location const location_;
   std::size_t const alignment_;  ///< of every block, and what their sizes are multiples of
-  bool const undumped_;
+  LimitShare* const share_;
+  ObjectSource const objects_;  ///< of allocations of their own
+  std::optional<SharedPages> shared_pages_;
 
   mutable std::mutex mutex_;
   PageArena arena_;

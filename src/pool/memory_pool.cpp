@@ -1,8 +1,13 @@
 #include <unimem/pool/memory_pool.hpp>
 
 #include "pool/pool_core.hpp"
+#include "pool/shared_limit.hpp"
 
+#include <memory>
+#include <mutex>
+#include <span>
 #include <utility>
+#include <vector>
 
 namespace unimem {
 
@@ -10,6 +15,21 @@ namespace detail {
 
 Block& acquire(PoolCore& core, std::size_t bytes, AcquireOptions const& options) {
   return core.acquire(bytes, options);
+}
+
+void give_way(MemoryPool& pool, bool may_wait) noexcept {
+  pool.core_->give_way(may_wait);
+}
+
+std::vector<PoolStatistics> statistics_of(std::span<MemoryPool* const> pools, SharedLimit& limit) {
+  std::vector<PoolStatistics> all;
+  std::vector<std::unique_lock<std::mutex>> still;
+  all.reserve(pools.size());
+  still.reserve(pools.size());
+  for (auto const* const pool : pools) still.push_back(pool->core_->hold_extents());
+  SharedLimit::Pause const pause{limit.pausing()};
+  for (auto const* const pool : pools) all.push_back(pool->core_->statistics_while_held());
+  return all;
 }
 
 }  // namespace detail
@@ -27,7 +47,11 @@ std::string_view to_string(PoolBacking backing) noexcept {
 }
 
 MemoryPool::MemoryPool(Device& device, Location location, PoolOptions options)
-    : core_(std::make_unique<detail::PoolCore>(device, location, std::move(options))) {}
+    : MemoryPool(device, location, std::move(options), nullptr) {}
+
+MemoryPool::MemoryPool(Device& device, Location location, PoolOptions options,
+                       std::shared_ptr<detail::LimitShare> share)
+    : core_(std::make_unique<detail::PoolCore>(device, location, std::move(options), std::move(share))) {}
 
 MemoryPool::~MemoryPool() {
   detail::PoolCore::close(std::move(core_));

@@ -30,6 +30,9 @@
   FAULT(budget_ignored, "keeps every allocation until a limit is reached")               \
   FAULT(peaks_miscounted, "counts what is on its way to the core as in use")             \
   FAULT(moves_beyond_budget, "moves more free pages than it may")                        \
+  FAULT(objects_beyond_share, "takes objects without regard to a limit that is shared")  \
+  FAULT(pages_beyond_share, "takes pages without regard to a limit that is shared")      \
+  FAULT(others_not_asked, "does without what pools that share a limit have cached")      \
   FAULT(moves_without_gain, "has blocks moved to places that are no better")
 
 #ifdef UNIMEM_POOL_MUTANTS_ON

@@ -22,6 +22,22 @@ DeviceError failure_of_upstream(std::string what) {
 }  // namespace
 
 DeviceMemory ObjectSource::take(std::size_t bytes) const {
+  if (share_ == nullptr || UNIMEM_MUTANT(objects_beyond_share)) return take_unshared(bytes);
+  if (!share_->take(bytes)) share_->refuse(fmt::format("{} {}", device_.id(), to_string(location_)), bytes);
+  try {
+    return take_unshared(bytes);
+  } catch (...) {
+    share_->give_back(bytes);
+    throw;
+  }
+}
+
+void ObjectSource::give(DeviceMemory memory) const noexcept {
+  give_unshared(memory);
+  if (share_ != nullptr && !UNIMEM_MUTANT(objects_beyond_share)) share_->give_back(memory.bytes);
+}
+
+DeviceMemory ObjectSource::take_unshared(std::size_t bytes) const {
   if (upstream_ == nullptr) {
     return undumped_ ? device_.allocate_undumped(bytes, location_) : device_.allocate(bytes, location_);
   }
@@ -36,13 +52,13 @@ DeviceMemory ObjectSource::take(std::size_t bytes) const {
   try {
     check(memory, bytes);
   } catch (...) {
-    give(memory);
+    give_unshared(memory);
     throw;
   }
   return memory;
 }
 
-void ObjectSource::give(DeviceMemory memory) const noexcept {
+void ObjectSource::give_unshared(DeviceMemory memory) const noexcept {
   if (upstream_ == nullptr && undumped_) {
     device_.release_undumped(memory, location_);
   } else if (upstream_ == nullptr) {

@@ -122,9 +122,8 @@ void PoolCore::uncount(std::size_t bytes) noexcept {
   --asked.hits;
 }
 
-PoolStatistics PoolCore::statistics() const {
+PoolStatistics PoolCore::statistics_while_held() const {
   PoolStatistics counts;
-  auto const still = extents_ == nullptr ? Lock{} : extents_->hold();
   parking_.inspect([&](Depots const& depots, auto const& threads) {
     Lock const lock{mutex_};
     counts = counts_;
@@ -159,7 +158,7 @@ PoolStatistics PoolCore::statistics() const {
 
 PoolFragmentation PoolCore::fragmentation() const {
   PoolFragmentation free;
-  auto const still = extents_ == nullptr ? Lock{} : extents_->hold();
+  auto const still = hold_extents();
   parking_.inspect([&](Depots const& depots, auto const& threads) {
     Lock const lock{mutex_};
     free = {free_.largest(), free_.bytes()};
@@ -219,18 +218,21 @@ std::vector<OutOfMemory::Holder> PoolCore::holders_locked(std::size_t most) cons
 void PoolCore::fail(Lock& lock, std::size_t bytes, std::string const& refusal) {
   ++counts_.failed_allocations;
   auto const& info = device_.info();
-  bool const too_large_at_once = bytes > info.max_allocation && bytes <= limit();
+  auto const most = limit_beside_others();
+  bool const too_large_at_once = bytes > info.max_allocation && bytes <= most;
+  bool const limited_with_others = most < limit();
   bool const limited_from_outside = max_bytes_ >= info.total_bytes && !info.limited_by.empty();
   OutOfMemory::Facts facts;
   facts.where = fmt::format("{} {}", device_.id(), to_string(location_));
   facts.requested = bytes;
-  facts.limit = too_large_at_once ? info.max_allocation : limit();
+  facts.limit = too_large_at_once ? info.max_allocation : most;
   facts.live = counts_.active_bytes;
   PoolFragmentation free{free_.largest(), free_.bytes()};
   facts.cached = free.total_free;
   facts.holders = holders_locked(most_holders);
   facts.reason = !refusal.empty()       ? refusal
                  : too_large_at_once    ? "more than the device gives in one piece"
+                 : limited_with_others  ? share_->reason()
                  : limited_from_outside ? fmt::format("{} is reached", info.limited_by)
                                         : "limit reached";
   lock.unlock();
@@ -253,7 +255,7 @@ void PoolCore::validate() const {
   };
   std::size_t parked_blocks = 0;
   std::size_t parked_bytes = 0;
-  auto const still = extents_ == nullptr ? Lock{} : extents_->hold();
+  auto const still = hold_extents();
   parking_.inspect([&](Depots const& depots, auto const& threads) {
     Lock const lock{mutex_};
     free_.validate();

@@ -49,7 +49,7 @@ PoolOptions checked(PoolOptions options) {
 }
 
 /// Throws UnsupportedOperation for pages that were asked for where there are none.
-std::unique_ptr<Extents> extents_of(Device& device, Location location, PoolOptions const& options) {
+std::unique_ptr<Extents> extents_of(Device& device, Location location, PoolOptions const& options, LimitShare* share) {
   if (options.backing == PoolBacking::allocations) return nullptr;
   if (options.upstream != nullptr) {
     if (options.backing == PoolBacking::automatic) return nullptr;
@@ -64,20 +64,22 @@ std::unique_ptr<Extents> extents_of(Device& device, Location location, PoolOptio
     throw UnsupportedOperation("PoolBacking::pages", fmt::format("{} {}", device.id(), to_string(location)),
                                "no pages can be mapped there");
   }
-  auto const limit = std::min(options.max_bytes, device.info().total_bytes);
+  auto limit = std::min(options.max_bytes, device.info().total_bytes);
+  if (share != nullptr) limit = std::min(limit, share->whole().bytes());
   if (options.backing == PoolBacking::automatic && limit / pages->page_bytes() < fewest_pages) return nullptr;
-  return std::make_unique<Extents>(device, location, *pages, options.max_bytes, options.zero_on_release);
+  return std::make_unique<Extents>(device, location, *pages, options.max_bytes, options.zero_on_release, share);
 }
 
 }  // namespace
 
-PoolCore::PoolCore(Device& device, Location location, PoolOptions options)
+PoolCore::PoolCore(Device& device, Location location, PoolOptions options, std::shared_ptr<LimitShare> share)
     : device_(device),
       location_(location),
       options_(checked(std::move(options))),
       recorder_(AllocationRecorder::of_process()),
-      extents_(extents_of(device, location, options_)),
-      objects_(device, location, options_.upstream, options_.zero_on_release),
+      share_(std::move(share)),
+      extents_(extents_of(device, location, options_, share_.get())),
+      objects_(device, location, options_.upstream, options_.zero_on_release, share_.get()),
       eraser_(options_.zero_on_release ? std::make_unique<Eraser>(device, location) : nullptr),
       max_bytes_(options_.max_bytes),
       parking_(*this, use_of_parking()),
@@ -142,10 +144,12 @@ Block& PoolCore::acquire_recorded(std::size_t bytes, std::uint64_t queue, Acquir
 }
 
 Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOptions const& options, Time time) {
-  std::string refusal;   // what the driver said when it last had no memory
-  bool refused = false;  // it has said so, and nothing has changed since
-  bool rounded = true;   // asking for a near-exact class, not for the bare bytes
-  bool looked = false;   // at what is parked anywhere
+  std::string refusal;        // what the driver said when it last had no memory
+  bool refused = false;       // it has said so, and nothing has changed since
+  bool by_share = false;      // that was the limit which is shared
+  std::uint64_t returns = 0;  // to that limit, before it was looked at
+  bool rounded = true;        // asking for a near-exact class, not for the bare bytes
+  bool looked = false;        // at what is parked anywhere
   auto const largest = largest_block_for(bytes);
   bool const may_wait = options.may_wait && PoolCore::may_wait();
   // A queue is ordered behind a pending block's work, so that the calling thread waits for nothing.
@@ -190,22 +194,29 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     give_back(lock, free_.take_cached_before(expiry(time)));
     trim_pages(lock, time);
 
+    if (!refused) returns = returns_to_share();  // what comes back from now on may be what it is refused for
     // The ladder: from what disturbs nobody to what blocks. Each rung that changed anything starts it again.
-    auto const capacity = affordable(bytes, rounded);
+    auto const limit = limit_beside_others();
+    auto const capacity = affordable(bytes, rounded, limit);
     if (capacity == 0) {
       if (seize() || wait(await_transit(lock))) continue;
+      if (limit < this->limit() && make_room_beside(lock, bytes, may_wait, returns)) continue;
       fail(lock, bytes, refusal);
     }
-    if (!refused && capacity <= room()) {
+    if (!refused && capacity <= room(limit)) {
       if (trim(take_surplus(capacity))) continue;
+      auto const refusals = share_ == nullptr ? 0 : share_->refusals();
       if (auto* const fresh = grow(lock, capacity, bytes, options, refusal)) return *fresh;
       refused = true;
+      by_share = share_ != nullptr && share_->refusals() != refusals;
       continue;  // the lock was dropped: a block that fits may have come back
     }
     if (seize()) continue;
-    auto const needed = refused ? capacity : capacity - room();
+    auto const needed = refused ? capacity : capacity - room(limit);
+    bool const others_in_the_way = refused ? by_share : limit < this->limit();
     if (trim(free_.take_oldest(needed, false)) || wait(await_transit(lock)) ||
-        (may_wait && wait(await_oldest(lock, needed) || trim(free_.take_oldest(needed, true))))) {
+        (may_wait && wait(await_oldest(lock, needed) || trim(free_.take_oldest(needed, true)))) ||
+        (others_in_the_way && make_room_beside(lock, bytes, may_wait, returns))) {
       refused = false;
     } else if (refused && rounded && capacity != bytes && extents_ == nullptr) {
       rounded = refused = false;  // the last try: without the rounding it may just fit
@@ -244,7 +255,7 @@ Block* PoolCore::acquire_better(Block const& block, std::size_t bytes) {
   parking_.flush_all();  // the best place may be beside what a thread keeps
   Lock lock{mutex_};
   give_back(lock, free_.take_settled());
-  auto const capacity = affordable(bytes, true);
+  auto const capacity = affordable(bytes, true, limit());
   if (capacity == 0) return nullptr;
   std::string refusal;
   auto* const better =
@@ -300,7 +311,7 @@ Block* PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptio
 Block* PoolCore::carve(Lock& lock, std::size_t bytes, AcquireOptions const& options) {
   if (extents_ == nullptr) return nullptr;
   if (free_.bytes() != 0) give_back(lock, free_.take_settled());
-  auto const capacity = affordable(bytes, true);
+  auto const capacity = affordable(bytes, true, limit());  // it grows by nothing
   if (capacity == 0) return nullptr;
   if (spare_.empty()) spare_ = descriptor();
   std::optional<Extents::Piece> piece;
@@ -385,8 +396,8 @@ std::size_t PoolCore::largest_block_for(std::size_t bytes) const noexcept {
   return extents_ == nullptr ? largest_fit(bytes) : std::max(extents_->capacity_for(bytes), close_fit(bytes));
 }
 
-std::size_t PoolCore::affordable(std::size_t bytes, bool rounded) const noexcept {
-  auto const most = std::min(device_.info().max_allocation, room_beside_live());
+std::size_t PoolCore::affordable(std::size_t bytes, bool rounded, std::size_t limit) const noexcept {
+  auto const most = std::min(device_.info().max_allocation, room_beside_live(limit));
   auto const capacity = extents_ != nullptr ? extents_->capacity_for(bytes) : block_capacity(bytes);
   if (rounded && capacity <= most) return capacity;
   return bytes <= most ? bytes : 0;
@@ -405,19 +416,36 @@ std::size_t PoolCore::limit() const noexcept {
   return std::min(max_bytes_, device_.info().total_bytes);
 }
 
+std::size_t PoolCore::limit_beside_others() const noexcept {
+  return share_ == nullptr ? limit() : std::min(limit(), share_->most());
+}
+
 std::size_t PoolCore::reserved() const noexcept {
-  return extents_ != nullptr ? extents_->counts().reserved
-                             : counts_.active_bytes + growing_ + free_.bytes() + returning_;
+  return extents_ != nullptr ? extents_->counts().reserved : taken() + free_.bytes();
 }
 
-std::size_t PoolCore::room_beside_live() const noexcept {
-  auto const taken = counts_.active_bytes + growing_ + returning_;
-  return taken >= limit() ? 0 : limit() - taken;
+std::size_t PoolCore::room_beside_live(std::size_t limit) const noexcept {
+  return taken() >= limit ? 0 : limit - taken();
 }
 
-std::size_t PoolCore::room() const noexcept {
-  auto const most = room_beside_live();
+std::size_t PoolCore::room(std::size_t limit) const noexcept {
+  auto const most = room_beside_live(limit);
   return free_.bytes() >= most ? 0 : most - free_.bytes();
+}
+
+std::uint64_t PoolCore::returns_to_share() const noexcept {
+  return share_ == nullptr ? 0 : share_->whole().returns();
+}
+
+bool PoolCore::make_room_beside(Lock& lock, std::size_t bytes, bool may_wait, std::uint64_t returns) {
+  bool const own = affordable(bytes, false, limit()) == 0;  // nobody else could help
+  if (own || UNIMEM_MUTANT(others_not_asked)) return false;
+  auto const wanted = counts_.active_bytes + bytes;
+  auto const seen = changes_;
+  lock.unlock();
+  bool const asked = share_->make_room(wanted, may_wait);
+  lock.lock();
+  return asked && (returns_to_share() != returns || changes_ != seen);
 }
 
 BlockList PoolCore::descriptor() {

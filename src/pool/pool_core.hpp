@@ -11,6 +11,7 @@
 #include "pool/object_source.hpp"
 #include "pool/parking.hpp"
 #include "pool/settlers.hpp"
+#include "pool/shared_limit.hpp"
 
 #include <atomic>
 #include <condition_variable>
@@ -51,13 +52,17 @@ class AllocationRecorder;
 /// A block that cannot be overwritten goes back to the driver. What is part of a page cannot go alone: it stays out of
 /// use, counted as in use by nobody's hand, until the pool ends.
 ///
+/// Where it shares a limit with other pools, what it takes from its device it takes from its share of that first; what
+/// the others have only cached they are asked for when all that is cached here does not do.
+///
 /// A forked child has the pool whole, less what other threads held of it: their blocks stay in use, and what they had
 /// in transit is nobody's.
 ///
 /// Thread-safe.
 class PoolCore {
  public:
-  PoolCore(Device& device, Location location, PoolOptions options);
+  /// `share` null: it shares no limit.
+  PoolCore(Device& device, Location location, PoolOptions options, std::shared_ptr<LimitShare> share);
   PoolCore(PoolCore const&) = delete;
   PoolCore& operator=(PoolCore const&) = delete;
   ~PoolCore() = default;
@@ -106,8 +111,17 @@ class PoolCore {
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
   std::size_t trim_idle() noexcept;
+  void give_way(bool may_wait) noexcept;
   [[nodiscard]] PoolDefragmentation defragment(DefragmentationLimits const& limits);
-  [[nodiscard]] PoolStatistics statistics() const;
+  [[nodiscard]] PoolStatistics statistics() const {
+    auto const still = hold_extents();
+    return statistics_while_held();
+  }
+  /// Keeps the extents as they are, if there are any: asked for before other locks.
+  [[nodiscard]] std::unique_lock<std::mutex> hold_extents() const {
+    return extents_ == nullptr ? std::unique_lock<std::mutex>{} : extents_->hold();
+  }
+  [[nodiscard]] PoolStatistics statistics_while_held() const;
   [[nodiscard]] PoolFragmentation fragmentation() const;
   [[nodiscard]] std::vector<OutOfMemory::Holder> holders(std::size_t most) const;
   [[nodiscard]] std::size_t max_bytes() const noexcept;
@@ -147,15 +161,21 @@ class PoolCore {
   /// Brings back what is parked and gives back what is too old.
   void look_at_ages(Time now) noexcept;
 
-  /// Bytes the limit leaves beside live memory, memory in transit and, with them, cached blocks. All under the lock.
+  // All under the lock.
+  /// What may be reserved, but for limits that are shared.
   [[nodiscard]] std::size_t limit() const noexcept;
+  /// And for them, as far as others leave it just now.
+  [[nodiscard]] std::size_t limit_beside_others() const noexcept;
   [[nodiscard]] std::size_t reserved() const noexcept;
-  [[nodiscard]] std::size_t room_beside_live() const noexcept;
-  [[nodiscard]] std::size_t room() const noexcept;
+  /// Bytes in use and in transit.
+  [[nodiscard]] std::size_t taken() const noexcept { return counts_.active_bytes + growing_ + returning_; }
+  /// What `limit` leaves beside them and, with them, cached blocks.
+  [[nodiscard]] std::size_t room_beside_live(std::size_t limit) const noexcept;
+  [[nodiscard]] std::size_t room(std::size_t limit) const noexcept;
 
   /// The capacity for a new block for `bytes`: rounded, if wished and if there can be room for that, else the bytes
-  /// themselves; 0 if live memory leaves no room even for those.
-  [[nodiscard]] std::size_t affordable(std::size_t bytes, bool rounded) const noexcept;
+  /// themselves; 0 if live memory leaves no room even for those within `limit`.
+  [[nodiscard]] std::size_t affordable(std::size_t bytes, bool rounded, std::size_t limit) const noexcept;
 
   /// The largest cached block that serves a request.
   [[nodiscard]] std::size_t largest_block_for(std::size_t bytes) const noexcept;
@@ -192,6 +212,7 @@ class PoolCore {
   /// Has the extents give pages back until `keep()` bytes are reserved, which is asked without the lock.
   template <class Keep>
   std::size_t trim_extents(Lock& lock, Keep const& keep) noexcept;
+  std::size_t trim(std::size_t keep_bytes, bool also_pending) noexcept;
   /// Gives back what is cached until at most `keep` bytes are reserved; returns the bytes. Waits for pending work, but
   /// not in the middle of work.
   std::size_t shrink(Lock& lock, std::size_t keep) noexcept;
@@ -210,6 +231,11 @@ class PoolCore {
   bool await_work_of(Lock& lock, Block const& block);
   bool await_oldest(Lock& lock, std::size_t bytes);
   bool await_watched(Lock& lock, std::vector<Event> const& pending);
+  /// How often something has come back to the limit that is shared.
+  [[nodiscard]] std::uint64_t returns_to_share() const noexcept;
+  /// Asks the pools that share a limit with this one for what they have only cached, unless what is in use leaves no
+  /// room for `bytes`; whether anything may have come of it since there had been so many `returns`.
+  [[nodiscard]] bool make_room_beside(Lock& lock, std::size_t bytes, bool may_wait, std::uint64_t returns);
   /// Throws OutOfMemory with all that is known; `refusal` is what the driver said, if it came to that.
   [[noreturn]] void fail(Lock& lock, std::size_t bytes, std::string const& refusal);
 
@@ -266,7 +292,8 @@ class PoolCore {
   PoolOptions const options_;
   AllocationRecorder* const recorder_;  ///< null: nobody wants to know
 
-  std::unique_ptr<Extents> const extents_;  ///< null: every block is an object
+  std::shared_ptr<LimitShare> const share_;  ///< null: it shares no limit
+  std::unique_ptr<Extents> const extents_;   ///< null: every block is an object
   ObjectSource const objects_;
   std::unique_ptr<Eraser> const eraser_;  ///< null: what owners wrote stays in their blocks
 

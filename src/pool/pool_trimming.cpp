@@ -1,6 +1,7 @@
 #include "pool/pool_core.hpp"
 
 #include <unimem/core/log.hpp>
+#include <unimem/device/wait_watch.hpp>
 
 #include "device/call_after.hpp"
 #include "device/ending.hpp"
@@ -74,13 +75,30 @@ void PoolCore::trim_pages(Lock& lock, Time time) noexcept {
 }
 
 std::size_t PoolCore::trim(std::size_t keep_bytes) noexcept {
+  return trim(keep_bytes, may_wait());
+}
+
+void PoolCore::give_way(bool may_wait) noexcept {
+  auto const before = returns_to_share();
+  trim(0, may_wait);
+  if (!may_wait) return;
+  Lock lock{mutex_};
+  // What another thread gives back just now is not to be missing.
+  try {
+    while (returning_ != 0 && returns_to_share() == before && await_transit(lock)) {
+    }
+  } catch (WaitInterrupted const&) {  // NOLINT(bugprone-empty-catch): the pool that asked learns of it at its next wait
+  }
+}
+
+std::size_t PoolCore::trim(std::size_t keep_bytes, bool also_pending) noexcept {
   Parking::Seizure const seizure{parking_};
   Lock lock{mutex_};
   if (extents_ == nullptr) {
     if (free_.bytes() <= keep_bytes) return 0;
-    return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, may_wait()));
+    return give_back(lock, free_.take_oldest(free_.bytes() - keep_bytes, also_pending));
   }
-  give_back(lock, free_.take_oldest(everything, may_wait()));
+  give_back(lock, free_.take_oldest(everything, also_pending));
   return trim_extents(lock, [&] {
     auto const held = extents_->held();
     return keep_bytes > everything - held ? everything : held + keep_bytes;

@@ -11,6 +11,9 @@ std::vector<LocationLimit> limits_on(Device& device, MemoryManager const& manage
     bool const of_the_host = location == Location::host || location == Location::pinned;
     if (of_the_host && !device.reaches_host_memory()) continue;  // the cpu's
     auto const bytes = manager.limit(device, location);
+    // All of it is the host's: what bounds that is told once, of where buffers have it.
+    bool const told = !of_the_host && device.reaches_host_memory() && bytes >= manager.total_memory(device);
+    if (told) continue;
     if (bytes < device.info().total_bytes) limits.push_back({location, bytes});
   }
   return limits;

@@ -68,6 +68,58 @@ TEST_F(Spilling, ARelativeDirectoryIsTheOneThatWasMeantThen) {
   EXPECT_EQ(two.to_vector(), filled(2U));
 }
 
+TEST_F(Spilling, UnderALimitOfAllOfTheHostOneKindMakesRoomForTheOther) {
+  auto& cpu = device("cpu");
+  auto const reserved_together = [&] {
+    return manager.pool(cpu, Location::host).statistics().reserved_bytes +
+           manager.pool(cpu, Location::pinned).statistics().reserved_bytes;
+  };
+  manager.set_limit(cpu, 3 * MiB);
+  fill(3);
+  {
+    auto const pinned = manager.acquire(sim, Location::pinned, 2 * MiB);
+    EXPECT_EQ(manager.statistics().spills, 2U);
+    EXPECT_LE(reserved_together(), 3 * MiB);
+    EXPECT_THROW(static_cast<void>(manager.acquire(sim, Location::pinned, 4 * MiB)), OutOfMemory);
+    EXPECT_EQ(manager.statistics().spills, 2U) << "nobody loses a copy for what cannot be";
+  }
+  ASSERT_NO_FATAL_FAILURE(expect_intact());
+  auto options = named("pinned");
+  options.location = Location::pinned;
+  Buffer pinned(words, options);
+  pinned.copy_from(filled(7));
+  ASSERT_EQ(pinned.location(), Location::pinned);
+  auto const spills = manager.statistics().spills;
+  {
+    auto const pageable = manager.acquire(sim, Location::host, 3 * MiB);
+    EXPECT_EQ(manager.statistics().spills, spills + 3) << "the pinned one too";
+    EXPECT_LE(reserved_together(), 3 * MiB);
+  }
+  EXPECT_EQ(pinned.to_vector(), filled(7));
+  expect_intact();
+  EXPECT_LE(reserved_together(), 3 * MiB);
+}
+
+TEST_F(Spilling, WhatALimitOfAllOfTheHostRefusesIsToldOfAllOfIt) {
+  manager.set_limit(device("cpu"), 3 * MiB);
+  fill(2);
+  std::ignore = buffers[0].host();  // somebody has its address
+  std::ignore = buffers[1].host();
+  try {
+    static_cast<void>(manager.acquire(sim, Location::pinned, 2 * MiB));
+    FAIL() << "2 MiB beside 2 of 3";
+  } catch (OutOfMemory const& error) {
+    EXPECT_EQ(error.facts().where, "cpu pinned");
+    EXPECT_EQ(error.limit(), 3 * MiB);
+    EXPECT_EQ(error.live(), 2 * MiB);
+    EXPECT_EQ(error.facts().leased, 2 * MiB);
+    EXPECT_EQ(error.facts().holders.size(), 2U);
+    EXPECT_THAT(error.facts().reason, ::testing::StartsWith("limit reached on all of the host's memory"));
+  }
+  EXPECT_EQ(manager.statistics().spills, 0U);
+  expect_intact();
+}
+
 // The environment is read when the default manager is made: these programs are this one, started anew as disabled
 // tests.
 

@@ -41,7 +41,8 @@ TEST_F(LimitsFromOutside, AreOfADeviceAndALocation) {
   EXPECT_EQ(limits.of(sim, Location::device), 8 * MiB);
   EXPECT_EQ(limits.of(sim, Location::unified), 5U);
   EXPECT_EQ(limits.of(cpu, Location::pinned), 3 * MiB);
-  EXPECT_EQ(limits.of(cpu, Location::host), 1024 * MiB);
+  EXPECT_EQ(limits.of_the_host(), 1024 * MiB);
+  EXPECT_EQ(limits.of(cpu, Location::host), unlimited) << "within all of the host's";
   EXPECT_EQ(limits.of(cpu, Location::device), unlimited);
   EXPECT_EQ(limits.of(other, Location::device), unlimited);
 }

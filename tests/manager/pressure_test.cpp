@@ -3,7 +3,9 @@
 
 #include "manager/pressure_fixture.hpp"
 
+#include <cstddef>
 #include <limits>
+#include <random>
 #include <vector>
 
 // Where the levels of memory pressure begin and end.
@@ -126,6 +128,43 @@ TEST_F(PressureOfSim, OfDevicesAndLocationsIsTheirOwn) {
   EXPECT_THAT(heard(), ElementsAre("none > moderate at 32"));
   EXPECT_EQ(diary.changes()[0].device, &other);
   EXPECT_EQ(now(), PressureLevel::none);
+}
+
+TEST_F(PressureOfSim, OfTheHostIsThatOfAllItsLocationsTogether) {
+  auto& cpu = device("cpu");
+  manager.set_limit(cpu, 8 * MiB);
+  auto const subscription = manager.on_pressure(diary.callback());
+  auto pageable = manager.acquire(cpu, Location::host, 3 * MiB);
+  auto const pinned = manager.acquire(cpu, Location::pinned, MiB / 2);
+  EXPECT_THAT(heard(), IsEmpty());
+  auto const more = manager.acquire(cpu, Location::pinned, MiB / 2);
+  EXPECT_THAT(heard(), ElementsAre("none > moderate at 4", "none > moderate at 4")) << "pageable and pinned";
+  for (auto const& change : diary.changes()) EXPECT_EQ(change.limit_bytes, 8 * MiB);
+  EXPECT_EQ(manager.pressure(cpu, Location::host), PressureLevel::moderate);
+  EXPECT_EQ(manager.pressure(cpu, Location::pinned), PressureLevel::moderate);
+  pageable.release();
+  EXPECT_EQ(manager.pressure(cpu, Location::pinned), PressureLevel::none);
+  EXPECT_EQ(manager.pressure(cpu, Location::host), PressureLevel::none);
+  manager.set_limit(cpu, Location::pinned, MiB);
+  EXPECT_EQ(manager.pressure(cpu, Location::pinned), PressureLevel::critical) << "by its own limit";
+  EXPECT_EQ(manager.pressure(cpu, Location::host), PressureLevel::none);
+}
+
+TEST_F(PressureOfSim, OfTheHostIsNoticedHoweverSmallTheSteps) {
+  auto& cpu = device("cpu");
+  manager.set_limit(cpu, 8 * MiB);
+  auto const subscription = manager.on_pressure(diary.callback());
+  constexpr unsigned seed = 11;
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  std::mt19937 random{seed};
+  std::vector<Allocation> blocks;
+  for (std::size_t live = 0; live < 4 * MiB; live += blocks.back().size()) {
+    ASSERT_THAT(heard(), IsEmpty()) << live;
+    // Runs of one kind and the other: each goes on from where the other has come to.
+    auto const location = random() % 16 < 8 ? Location::host : Location::pinned;
+    blocks.push_back(manager.acquire(cpu, location, 32 * KiB));
+  }
+  EXPECT_THAT(heard(), ElementsAre("none > moderate at 4", "none > moderate at 4"));
 }
 
 TEST_F(PressureOfSim, ThatRefusesARequestIsNoCrossing) {

@@ -62,6 +62,9 @@ TEST(DeviceList, HasTheLimitsOfTheManagerThatIsAsked) {
       EXPECT_THAT(*device.limits, IsEmpty());
     }
   }
+  manager.set_limit(device("cpu"), 6 << 20);
+  EXPECT_THAT(*list_devices(manager).devices.front().limits,
+              ElementsAre(LocationLimit{Location::host, 6 << 20}, LocationLimit{Location::pinned, 4 << 20}));
   for (auto const& device : list_devices().devices) EXPECT_FALSE(device.limits) << "nobody was asked";
 }
 

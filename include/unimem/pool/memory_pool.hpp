@@ -14,16 +14,22 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <vector>
 
 namespace unimem {
 
+class MemoryPool;
 class Upstream;
 
 namespace detail {
+class LimitShare;
 class PoolCore;
-}
+class SharedLimit;
+void give_way(MemoryPool& pool, bool may_wait) noexcept;
+std::vector<PoolStatistics> statistics_of(std::span<MemoryPool* const> pools, SharedLimit& limit);
+}  // namespace detail
 
 /// What a pool's blocks are made of.
 enum class PoolBacking : std::uint8_t {
@@ -120,6 +126,8 @@ class UNIMEM_API MemoryPool {
  public:
   /// Throws UnsupportedOperation for pages where there are none, and for stacks where none can be captured.
   MemoryPool(Device& device, Location location, PoolOptions options = {});
+  /// One of several that share a limit, which a manager makes (`MemoryManager::set_limit`).
+  MemoryPool(Device& device, Location location, PoolOptions options, std::shared_ptr<detail::LimitShare> share);
   MemoryPool(MemoryPool const&) = delete;
   MemoryPool& operator=(MemoryPool const&) = delete;
 
@@ -201,6 +209,10 @@ class UNIMEM_API MemoryPool {
   void validate() const;
 
  private:
+  friend void detail::give_way(MemoryPool& pool, bool may_wait) noexcept;
+  friend std::vector<PoolStatistics> detail::statistics_of(std::span<MemoryPool* const> pools,
+                                                           detail::SharedLimit& limit);
+
   std::unique_ptr<detail::PoolCore> core_;
 };
 
