@@ -139,7 +139,7 @@ class ProcessInState : public ::testing::TestWithParam<std::tuple<std::string, c
 TEST_P(ProcessInState, Ends) {
   auto const& [state, on, end] = GetParam();
   auto const scenario = [&] {
-    // Static: `exit` destroys it with the kernel under way.
+    // Never destroyed: kernels and another thread go on with it until the process has ended.
     static auto& all = *new Setting(std::string_view(on) == "cpu" ? device("cpu") : make_sim({}));
     states.find(state)->second(all);
     come_to(end);
