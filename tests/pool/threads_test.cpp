@@ -35,7 +35,7 @@ void on_threads(Work work) {
 }
 
 /// Host memory as words.
-std::span<std::uint64_t> words(Allocation const& block) {
+std::span<std::uint64_t> words_in(Allocation const& block) {
   return {static_cast<std::uint64_t*>(block.data()), block.size() / 8};
 }
 
@@ -51,7 +51,7 @@ TEST(PoolThreads, NoBlockIsHeldTwiceAndTheLimitIsNeverExceeded) {
     std::mt19937 random{thread};
     std::vector<Allocation> held;
     auto const drop = [&](std::size_t at) {
-      auto const mine = words(held[at]);
+      auto const mine = words_in(held[at]);
       auto const tag = mine[0];
       ASSERT_EQ(tag >> 56, thread) << "another thread wrote into a block of this one";
       ASSERT_EQ(std::ranges::count(mine, tag), static_cast<std::ptrdiff_t>(mine.size()));
@@ -63,7 +63,7 @@ TEST(PoolThreads, NoBlockIsHeldTwiceAndTheLimitIsNeverExceeded) {
         try {
           held.push_back(pool.acquire(bytes));
           ++granted;
-          std::ranges::fill(words(held.back()), std::uint64_t{thread} << 56 | i);
+          std::ranges::fill(words_in(held.back()), std::uint64_t{thread} << 56 | i);
         } catch (OutOfMemory const& error) {
           ++refused;
           ASSERT_EQ(error.limit(), limit);
@@ -102,8 +102,8 @@ TEST(PoolThreads, ALimitWithRoomForAllRefusesNobody) {
     std::mt19937 random{thread};
     for (int i = 0; i < 2'000; ++i) {
       auto const block = pool.acquire(8 + random() % (quarter - 8));
-      words(block).front() = thread;
-      ASSERT_EQ(words(block).front(), thread);
+      words_in(block).front() = thread;
+      ASSERT_EQ(words_in(block).front(), thread);
     }
   });
   EXPECT_EQ(pool.statistics().failed_allocations, 0U);
