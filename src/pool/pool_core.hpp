@@ -62,7 +62,7 @@ class AllocationRecorder;
 class PoolCore {
  public:
   /// `share` null: it shares no limit.
-  PoolCore(Device& device, Location location, PoolOptions options, std::shared_ptr<LimitShare> share);
+  PoolCore(Device& device, Location location, PoolOptions options, std::shared_ptr<LimitShare> share = nullptr);
   PoolCore(PoolCore const&) = delete;
   PoolCore& operator=(PoolCore const&) = delete;
   ~PoolCore() = default;

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <tuple>
 
 // Where the files are, and who says so.
 
