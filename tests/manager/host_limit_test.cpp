@@ -127,9 +127,9 @@ TEST_F(HostLimit, IsUsedToTheLastByteWhateverTheBlocksAreMadeOf) {
   manager.set_limit(cpu, limit);
   for (bool const pinned_first : {false, true}) {
     std::vector<Allocation> blocks;
-    for (bool const pinned : {pinned_first, !pinned_first}) {
-      blocks.push_back(take(pinned ? Location::pinned : Location::host, pinned ? 2 * MiB : limit - 2 * MiB));
-    }
+    // Whole pages first, where they are pages: what they leave free of one is theirs.
+    blocks.push_back(pinned_first ? take(Location::pinned, 2 * MiB) : take(Location::host, 22 * MiB));
+    blocks.push_back(pinned_first ? take(Location::host, limit - 2 * MiB) : take(Location::pinned, limit - 22 * MiB));
     EXPECT_EQ(reserved(), limit);
     EXPECT_TRUE(refusal(Location::host, 1));
     EXPECT_TRUE(refusal(Location::pinned, 1));

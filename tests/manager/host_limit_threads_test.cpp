@@ -119,7 +119,7 @@ TEST(HostLimitThreads, NeverHaveMoreOfTheDeviceThanTheLimit) {
   MemoryManager manager{{.pools = {.upstream = upstream}}};
   manager.set_limit(device("cpu"), limit);
   std::atomic<std::uint64_t> refused{0};
-  on_threads([&](unsigned thread) { refused += work_near(limit, manager, thread, 4'000); });
+  on_threads([&](unsigned thread) { refused += work_near(limit, manager, thread, 1'500); });
   EXPECT_LE(upstream->peak(), limit);
   EXPECT_GT(upstream->peak(), limit / 2) << "or nothing was near it";
   EXPECT_EQ(manager.statistics().refusals, refused);
@@ -143,7 +143,7 @@ TEST(HostLimitThreads, NeverSeeMoreReservedThanTheLimit) {
       looks.notify_all();
     }
   }};
-  on_threads([&](unsigned thread) { work_near(limit, manager, thread, 2'000); });
+  on_threads([&](unsigned thread) { work_near(limit, manager, thread, 400); });
   over = true;
   looks.wait(0);
   expect_whole(manager, limit);
@@ -179,7 +179,7 @@ TEST(HostLimitThreads, SeeItLoweredOrWhatNeedsMoreServedNeverBoth) {
   std::atomic<unsigned> running{thread_count - 1};
   on_threads([&](unsigned thread) {
     if (thread != 0) {
-      work_near(high, manager, thread, 2'000);
+      work_near(high, manager, thread, 1'500);
       --running;
       return;
     }
