@@ -95,6 +95,32 @@ TEST(SharedLimits, BoundPagesOfAllPoolsTogether) {
   EXPECT_EQ(out_of(sim), 0U);
 }
 
+TEST(SharedLimits, RefusePagesBeforeTheSourceIsAsked) {
+  auto& sim = make_sim({.memory_bytes = 64 * MiB});
+  auto& source = *sim.pages();
+  auto const page = source.page_bytes();
+  auto const whole = std::make_shared<SharedLimit>("both", 3 * page);
+  LimitShare share{whole, [](std::size_t, bool) { return false; }};
+  detail::SharedPages pages{source, share};
+  auto const range = pages.reserve(8 * page);
+  pages.populate(range.part(0, 2 * page));
+  EXPECT_EQ(whole->left(), page);
+  EXPECT_THROW(pages.populate(range.part(2 * page, 2 * page)), OutOfMemory);
+  EXPECT_EQ(out_of(sim), 2 * page);
+  EXPECT_EQ(whole->left(), page) << "what was refused is not taken";
+  pages.map(range.part(2 * page, page), pages.create_pages(page));
+  EXPECT_THROW(std::ignore = pages.create_pages(page), OutOfMemory);
+  EXPECT_THROW(pages.populate(range.part(0, page)), OutOfMemory);
+  pages.discard(range.part(0, 2 * page));
+  EXPECT_EQ(whole->left(), 2 * page);
+  EXPECT_ANY_THROW(pages.populate(range.part(2 * page, page))) << "something is mapped there";
+  EXPECT_EQ(whole->left(), 2 * page) << "what the source refuses is given back";
+  pages.free_pages(pages.unmap(range.part(2 * page, page)));
+  EXPECT_EQ(whole->left(), 3 * page);
+  EXPECT_EQ(out_of(sim), 0U);
+  pages.give_up(range);
+}
+
 TEST(SharedLimits, HaveCachedBlocksGivenBackForOthers) {
   for (auto const backing : {PoolBacking::allocations, PoolBacking::pages}) {
     auto& sim = make_sim({.memory_bytes = 64 * MiB});
