@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <string>
 
-extern "C" void* clCreateProgramWithSource(void* context, unsigned count, char const** texts,
-                                           std::size_t const* lengths, int* code) {
+extern "C" __attribute__((visibility("default"))) void* clCreateProgramWithSource(void* context, unsigned count,
+                                                                                  char const** texts,
+                                                                                  std::size_t const* lengths,
+                                                                                  int* code) {
   using Create = void* (*)(void*, unsigned, char const**, std::size_t const*, int*);
   static auto const create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "clCreateProgramWithSource"));
   std::string source;
