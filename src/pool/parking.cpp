@@ -59,7 +59,11 @@ class Memberships {
     [[maybe_unused]] static bool const held = HeldOverFork::for_good(HeldOverFork::Order::last, {hold, free_in_child});
     std::erase_if(all_, [](auto const& one) {
       std::lock_guard const lock{one.second->mutex};
-      return one.second->core == nullptr;
+      if (one.second->core != nullptr) return false;
+      // A block that outlives its pool is released as one of this pool.
+      auto& place = magazine_table.all[one.first % MagazineTable::places];
+      if (place.pool == one.first) place = {};
+      return true;
     });
     all_.emplace_back(pool, std::move(thread));
   }

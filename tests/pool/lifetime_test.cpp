@@ -13,6 +13,7 @@
 #include <chrono>
 #include <latch>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -96,6 +97,22 @@ TEST(MemoryPool, BlocksInUseOutliveThePoolAndGoBackWhenReleased) {
   second.release(last_use);
   EXPECT_TRUE(last_use.ready());
   EXPECT_EQ(device.live_blocks(), 0U);
+}
+
+/// A thread forgets what it kept of pools that have ended when it takes up another.
+TEST(MemoryPool, ABlockThatOutlivesItGoesBackThoughItsThreadHasTakenUpOthers) {
+  ScriptedDevice device{MiB}, another{MiB};
+  auto pool = std::make_optional<MemoryPool>(device, Location::device);
+  auto block = pool->acquire(1000);
+  pool.reset();
+  std::vector<std::unique_ptr<MemoryPool>> others;
+  for (int i = 0; i < 4; ++i) {
+    others.push_back(std::make_unique<MemoryPool>(another, Location::device));
+    others.back()->acquire(1000).release();
+  }
+  EXPECT_NE(device.live_bytes(), 0U);
+  block.release();
+  EXPECT_EQ(device.live_bytes(), 0U);
 }
 
 TEST(MemoryPool, BlocksThatOthersReleaseWhileItEndsGoBackToo) {
