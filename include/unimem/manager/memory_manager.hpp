@@ -181,10 +181,10 @@ class UNIMEM_API MemoryManager {
   [[nodiscard]] std::size_t available_memory(Device& device) const;
   /// The limit, or the device's capacity if none is set or it is smaller.
   [[nodiscard]] std::size_t total_memory(Device& device) const;
-  /// Bounds the memory this manager reserves at Location::device of a device; of the cpu device all of the host's memory
-  /// together, pinned memory included. Cached blocks are given back if need be. Throws InvalidArgument, and changes
-  /// nothing, if it is below what is live. `UNIMEM_LIMITS` in the environment, such as `sim:0=1GiB;cpu/pinned=256MiB`,
-  /// limits every manager from its beginning on, and no limit set here goes beyond.
+  /// Bounds the memory this manager reserves at Location::device of a device; of the cpu device all of the host's
+  /// memory together, pinned memory included. Cached blocks are given back if need be. Throws InvalidArgument, and
+  /// changes nothing, if it is below what is live. `UNIMEM_LIMITS` in the environment, such as
+  /// `sim:0=1GiB;cpu/pinned=256MiB`, limits every manager from its beginning on, and no limit set here goes beyond.
   void set_limit(Device& device, std::size_t bytes);
   /// The same for one location: pageable and pinned memory are the host's, whatever device is named, and the limit of
   /// either holds within that of all of the host's memory.
