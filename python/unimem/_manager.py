@@ -184,8 +184,9 @@ class MemoryManager:
         return self._native._total(named(device) or default_device())
 
     def set_limit(self, device: Device | str, bytes: int | str, *, location: Location | None = None) -> None:
-        """Bounds the memory reserved on a device, of the cpu that of the host: a number of bytes, or ``"64MiB"``. InvalidArgument if it is
-        below what is live. With a location, that one: pageable and pinned memory are the host's, whatever device is named."""
+        """Bounds the memory reserved on a device, of the cpu all of the host's together, pinned memory included: a number of bytes, or
+        ``"64MiB"``. InvalidArgument if it is below what is live. With a location, that one alone: pageable and pinned memory are the host's,
+        whatever device is named, and their limits hold within that of all of it."""
         self._native._set_limit(_limited(device), -1 if location is None else number_in(Location, "location", location), size_of("bytes", bytes))
 
     @contextmanager

@@ -17,7 +17,8 @@ namespace detail {
 class Pressure;
 }
 
-/// How full one location of a device is.
+/// How full one location of a device is. One of the host's is as full as all of the host's memory together, if that is
+/// more by its limit.
 enum class PressureLevel : std::uint8_t { none, moderate, high, critical };
 
 [[nodiscard]] UNIMEM_API std::string_view to_string(PressureLevel level) noexcept;
@@ -36,8 +37,10 @@ struct PressureChange {
   Location location = Location::device;
   PressureLevel before = PressureLevel::none;
   PressureLevel now = PressureLevel::none;
-  std::size_t live_bytes = 0;   ///< in use when it was noticed; cached blocks are free
-  std::size_t limit_bytes = 0;  ///< of the pool, or the device's capacity where that is less
+  /// In use when it was noticed; cached blocks are free. Of all of the host's memory where it is that which is so full.
+  std::size_t live_bytes = 0;
+  /// What that is a part of: the location's limit, that of all of the host's memory, or the device's capacity.
+  std::size_t limit_bytes = 0;
 };
 
 using PressureCallback = std::function<void(PressureChange const&)>;
