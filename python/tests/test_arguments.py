@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from unimem import Kernel, KernelError, UnifiedBuffer, launch, read, readwrite, write
+from unimem import InvalidArgument, Kernel, KernelError, UnifiedBuffer, launch, read, readwrite, write
 
 NUMBERS = ["i1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"]
 LANGUAGE = {"i": "unimem_i", "u": "unimem_u", "f": "unimem_f"}
@@ -109,3 +109,45 @@ def test_a_plain_kernel_short_of_a_scalar_is_refused(opencl):
     with pytest.raises(KernelError, match="launched with 1 arguments, takes 2"):
         launch(plain, 1, readwrite(buffer))
     assert untouched(buffer)
+
+
+def test_integers_are_taken_up_to_the_last_value_of_64_bits(opencl):
+    for kernel in kernels("unimem_u64", ", unimem_u64 v", "v"):
+        buffer = made(opencl, "u8")
+        launch(kernel, 1, readwrite(buffer), (1 << 64) - 1).wait()
+        assert buffer.to_numpy()[0] == (1 << 64) - 1
+    for value in (1 << 64, -(1 << 63) - 1):
+        with pytest.raises(InvalidArgument, match="argument 2 .*64 bits"):
+            launch(kernel, 1, readwrite(made(opencl, "u8")), value)
+    for kernel in kernels("unimem_i64", ", unimem_i64 v", "v"):
+        with pytest.raises((InvalidArgument, KernelError), match="argument 2"):
+            launch(kernel, 1, readwrite(made(opencl, "i8")), 1 << 63)
+
+
+@pytest.mark.parametrize(
+    ("foreign", "pointer"), [(">f4", "float"), (">i2", "short"), (">c8", "float2"), ([("a", ">i4"), ("b", "f4")], "float2")], ids=str
+)
+def test_the_other_byte_order_is_no_number_of_a_compiled_kernel(opencl, foreign, pointer):
+    for kernel in kernels(pointer):
+        buffer = made(opencl, foreign)
+        with pytest.raises(InvalidArgument, match="argument 1 .*byte order"):
+            launch(kernel, 1, readwrite(buffer))
+        assert untouched(buffer)
+        launch(kernel, 1, readwrite(buffer.view("u1"))).wait()
+        assert (buffer.to_numpy().view("u1").reshape(-1)[: np.dtype(foreign).itemsize] != 0).any()
+
+
+def test_a_python_function_is_given_the_other_byte_order(sim):
+    buffer = made(sim, ">f4")
+    launch(Kernel("f").host(lambda x: np.add(x, 1, out=x)), 1, readwrite(buffer)).wait()
+    assert (buffer.to_numpy() == 1).all()
+
+
+@pytest.mark.parametrize("before", ["// {}\n", "/* {} */\n", "#if 0\n{}\n#endif\n"], ids=["line", "comment", "left out"])
+@pytest.mark.parametrize(("aside", "real", "value"), [("float", "int", 3), ("int", "float", 3.5)])
+def test_the_type_of_a_number_is_that_of_the_kernel_that_is_compiled(opencl, before, aside, real, value):
+    head = "UNIMEM_KERNEL f(UNIMEM_BUFFER(float, x), {} a)"
+    text = before.format(head.format(aside) + "{}") + head.format(real) + "{ UNIMEM_DATA(float, x)[0] = a; }"
+    buffer = made(opencl, "f4")
+    launch(Kernel("f").source(text), 1, readwrite(buffer), value).wait()
+    assert buffer.to_numpy()[0] == value

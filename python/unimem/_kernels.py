@@ -61,10 +61,12 @@ def readwrite(buffer: UnifiedBuffer | BufferSlice, offset: int = 0, count: int |
 
 
 def _parameters(source: str, name: str) -> list[str] | None:
-    """The dtype of each scalar parameter of the entry point, "" for buffers and what is not known; None without a portable form."""
-    begin = re.search(rf"UNIMEM_KERNEL\s+{re.escape(name)}\s*\(", source)
-    if begin is None:
+    """The dtype of each scalar parameter of the entry point, "" for buffers and what is not known; None without a portable form, and where
+    the text has several, of which a comment or the preprocessor hides all but one: the compiler knows then."""
+    entries = list(re.finditer(rf"UNIMEM_KERNEL\s+{re.escape(name)}\s*\(", source))
+    if len(entries) != 1:
         return None
+    begin = entries[0]
     depth, last, parts = 0, begin.end(), []
     for at in range(begin.end(), len(source)):
         character = source[at]
@@ -156,7 +158,9 @@ def _scalar(value: Any, position: int, parameters: list[str] | None) -> tuple[by
     if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
         raise _no_argument(value, position, "a boolean, an integer or a float")
     if not wanted:
-        wanted = value.dtype.str[1:] if isinstance(value, np.generic) else "f8" if isinstance(value, float) else "i8"
+        if not isinstance(value, np.generic) and isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+            raise invalid(f"argument {position + 1}", value, "an integer of 64 bits")
+        wanted = value.dtype.str[1:] if isinstance(value, np.generic) else "f8" if isinstance(value, float) else "i8" if value < 1 << 63 else "u8"
     packing = _PACKING.get(wanted)
     if packing is not None and type(value) is (float if wanted[0] == "f" else int):
         try:
@@ -227,6 +231,8 @@ def _given(kernel: Kernel, arguments: tuple[Any, ...], by_function: bool) -> lis
             count = one.window.size - one.offset if one.count is None else one.count
             if one.offset > one.window.size or count > one.window.size - one.offset:
                 raise invalid(f"argument {position + 1}", f"[{one.offset}, {one.offset + count})", f"within {one.window.size} elements")
+            if not by_function and not one.window.dtype.isnative:
+                raise invalid(f"argument {position + 1}", one.window.dtype, "of the machine's byte order, or bytes: buffer.view('u1')")
             shape = list(one.window.shape) if whole else [count]
             given.append((one.window, one.intent, one.offset, optional_count("count", one.count), shape))
         elif by_function:
