@@ -147,6 +147,9 @@ def test_of_a_slice_its_window_travels_alone(discrete, way, moved):
 def test_zero_elements_and_untouched_buffers_travel(discrete):
     empty = sent(UnifiedBuffer((0, 4), np.int16, device=discrete))[0]
     assert (empty.shape, empty.dtype, empty.to_numpy().shape) == ((0, 4), np.int16, (0, 4))
+    looked_at = UnifiedBuffer((0, 4), np.int16, device=discrete).allocate()
+    for way in WAYS.values():
+        assert way(looked_at).to_numpy().shape == (0, 4)
     fresh, head, arrived = sent(UnifiedBuffer(1_000_000, device=discrete))
     assert fresh.state is S.UNINITIALIZED and not arrived and len(head) < 1000 and fresh.default_device == discrete
     structured = made(discrete, np.array([(1, 2.5), (3, 4.5)], dtype=[("a", "i4"), ("b", "f8")]))

@@ -109,7 +109,8 @@ def unpickled(
     flags = None if data is None else data.flags
     if data is not None and flags is not None and not own and flags.writeable and flags.c_contiguous and flags.aligned and not lies_in_a_buffer(data):
         _unimem.Window.__init__(buffer, data.view(np.ndarray), None, on, location, tracking, strict, name, priority)
-        buffer.mark_host_dirty()
+        if data.size:
+            buffer.mark_host_dirty()
         return buffer
     _unimem.Window.__init__(buffer, list(shape), dtype, None, on, location, tracking, pinned, strict, name, priority)
     if data is not None:
