@@ -1,5 +1,7 @@
 """NumPy's protocols on the buffer itself: what is read comes out as NumPy's, what is written is noticed, and every byte is counted."""
 
+import operator
+
 import numpy as np
 import pytest
 from sample_buffers import DATA, check_both, grid, made, synced
@@ -35,6 +37,25 @@ def test_equality_and_truth_are_numpys(discrete):
         hash(a)
     with pytest.raises(TypeError, match="unhashable"):
         hash(a.slice(1, 2))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_a_number_is_the_one_element(discrete, dtype):
+    """And not what its bytes say as text, by the buffer protocol."""
+    one = UnifiedBuffer(1, dtype, device=discrete).fill(52).reshape(())
+    assert (int(one), float(one), complex(one)) == (52, 52.0, 52 + 0j)
+    digits = UnifiedBuffer(2, dtype, device=discrete).fill(52)
+    for number in (int, float, complex):
+        with pytest.raises(TypeError, match="only .*(length-1|0-dimensional) arrays"):
+            number(digits)
+
+
+def test_an_integer_without_dimensions_is_an_index(discrete):
+    index = UnifiedBuffer(1, np.int64, device=discrete).fill(2)
+    assert ["a", "b", "c"][index.reshape(())] == "c"
+    for none in (index.slice(0, 1), UnifiedBuffer((), np.float32, device=discrete).fill(2)):
+        with pytest.raises(TypeError, match="only integer scalar arrays"):
+            operator.index(none)
 
 
 def test_comparing_brings_the_bytes_once(ahead, counted):

@@ -77,6 +77,24 @@ class ArrayProtocols(_Operators):
         """Of the one element; ValueError for any other number of them, as in NumPy."""
         return bool(self.__array__())
 
+    # Python's own would read the bytes as text, by the buffer protocol.
+
+    def __int__(self) -> int:
+        """The one element; TypeError for any other number of them, as in NumPy."""
+        return int(self.__array__())
+
+    def __float__(self) -> float:
+        """Likewise."""
+        return float(self.__array__())
+
+    def __complex__(self) -> complex:
+        """Likewise."""
+        return complex(self.__array__())
+
+    def __index__(self) -> int:
+        """Of a buffer of integers without dimensions; TypeError for any other, as in NumPy."""
+        return self.__array__().__index__()
+
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         """Without a copy a read-only view, since writes to it could not be noticed: those go through `.host`."""
         if copy is True or (dtype is not None and np.dtype(dtype) != self.dtype):
