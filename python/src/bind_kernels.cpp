@@ -12,9 +12,12 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -152,7 +155,15 @@ void convert_numbers(Program const& program, std::vector<Argument> const& given,
     } else {
       continue;
     }
-    if (wanted.bytes == sizeof(float)) replace_scalar(list[i], static_cast<float>(value));
+    if (wanted.bytes == sizeof(float)) {
+      if (std::isfinite(value) && std::abs(value) > double{std::numeric_limits<float>::max()}) {
+        std::array<char, 32> text{};  // the longest double has 24 characters
+        auto const end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+        throw InvalidArgument("argument " + std::to_string(i + 1), std::string(text.data(), end),
+                              "within the kernel's float32");
+      }
+      replace_scalar(list[i], static_cast<float>(value));
+    }
     if (wanted.bytes == sizeof(double)) replace_scalar(list[i], value);
   }
 }

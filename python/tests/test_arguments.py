@@ -103,6 +103,17 @@ def test_a_scalar_that_does_not_fit_is_refused(opencl):
         assert untouched(buffer)
 
 
+def test_a_finite_number_does_not_become_infinite(opencl):
+    for kernel in (*kernels("float", ", float value", "value"), kernels("unimem_f32", ", unimem_f32 value", "value")[0]):
+        buffer = made(opencl, "f4")
+        for value in (1e300, -1e39):
+            with pytest.raises(InvalidArgument, match="within the kernel's float32"):
+                launch(kernel, 1, readwrite(buffer), value)
+            assert untouched(buffer)
+        launch(kernel, 1, readwrite(buffer), float("inf")).wait()
+        assert np.isinf(buffer.to_numpy()[0])
+
+
 def test_a_plain_kernel_short_of_a_scalar_is_refused(opencl):
     plain = kernels("float", ", ulong count", "count")[1]
     buffer = made(opencl, "f4")

@@ -115,6 +115,28 @@ def test_ctrl_c_ends_waiting_and_not_the_work(wait):
     assert said.splitlines() == ["interrupted False", "True 2.0"]
 
 
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+@pytest.mark.parametrize("wait", ["event.wait()", "event.wait(timeout=100)", "device.synchronize()", "buffer.to_numpy()"])
+def test_ctrl_c_ends_no_work_that_waits_for_its_worker(device, wait):
+    """The waiting thread does not carry it out itself, where the signal would come in the middle of it."""
+    begun = "begun.wait()  # a thread of the library's has it\n"
+    assert begun in INTERRUPTED
+    code = INTERRUPTED.replace(begun, "").format(device=device, wait=wait)
+    assert said_by(code).splitlines() == ["interrupted False", "True 2.0"]
+
+
+def test_a_wait_with_a_time_ends_with_it_whether_or_not_work_has_begun(discrete):
+    go = threading.Event()
+    kernel = unimem.Kernel("slow").host(lambda x: go.wait(20))
+    for device in (discrete, unimem.device("cpu")):
+        for _ in range(20):
+            go.clear()
+            event = unimem.launch(kernel, 1, unimem.readwrite(UnifiedBuffer(1, device=device).fill(0)))
+            assert not event.wait(timeout=0.001)
+            go.set()
+            assert event.wait(timeout=20)
+
+
 def test_what_fails_while_it_is_waited_for_is_raised_by_the_access_and_counted_once(moved):
     device = unimem.make_sim("memory=16MiB")
     buffer = UnifiedBuffer(10, device=device)

@@ -170,9 +170,11 @@ def _scalar(value: Any, position: int, parameters: list[str] | None) -> tuple[by
     dtype = np.dtype(wanted)
     if isinstance(value, (float, np.floating)) and dtype.kind != "f":
         raise invalid(f"argument {position + 1}", repr(value), f"of the kernel's {dtype}")
+    plain = value if isinstance(value, (bool, int, float)) else value.item()
     try:
-        scalar = np.array(value if isinstance(value, (bool, int, float)) else value.item(), dtype=dtype)
-    except OverflowError:
+        with np.errstate(over="raise"):  # a number that is finite does not become infinite
+            scalar = np.array(plain, dtype=dtype)
+    except (OverflowError, FloatingPointError):
         raise invalid(f"argument {position + 1}", value, f"within the kernel's {dtype}") from None
     code = dtype.char.replace("l", "q").replace("L", "Q")
     if code not in _SCALARS:

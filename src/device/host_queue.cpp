@@ -100,7 +100,7 @@ void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
   until = std::min(until, AtWork::patience_ends());
   Lock lock{mutex_};
   while (control_.completed() < ticket) {
-    if (!may_help()) {
+    if (!may_help(until)) {
       await_worker(ticket, until, lock);
       if (!hushed_) return;
       continue;  // there is no worker any more
@@ -125,22 +125,37 @@ void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
 }
 
 /// In the middle of work the next task may need what comes behind that very work: on this thread it would wait for
-/// ever, unseen. The worker waits for it where it can be found out (`LongWait`). Where there is no worker any more,
-/// somebody has to.
-bool HostExecutor::may_help() const noexcept {
-  return AtWork::of_this_thread() == nullptr || hushed_ || !worker_.joinable();
+/// ever, unseen. The worker waits for it where it can be found out (`LongWait`). A wait with a time, which a task in
+/// hand would outlast, and which Ctrl-C may end in Python, leaves the work to the worker too. Where there is no worker
+/// any more, the waiting thread has to.
+bool HostExecutor::may_help(Moment until) const noexcept {
+  bool const may = until == Moment::max() && AtWork::of_this_thread() == nullptr;
+  return may || hushed_ || !worker_.joinable();
 }
 
 void HostExecutor::await_worker(Ticket ticket, Moment until, Lock& lock) noexcept {
+  auto const is_left = [this] { return runner_ == Runner::nobody && worker_sleeps_; };
+  auto const wake_worker = [&] {
+    worker_sleeps_ = false;
+    work_.notify_one();
+  };
+  auto const is_over = [&] { return control_.completed() >= ticket || hushed_; };
+  bool const in_work = AtWork::of_this_thread() != nullptr;
+  if (!in_work) {
+    if (is_left()) wake_worker();
+    lock.unlock();
+    bool const soon = comes_soon([&] { return control_.completed() >= ticket; });
+    lock.lock();
+    if (soon) return;
+  }
   Sleepers::Place mine{sleepers_, ticket};
-  while (control_.completed() < ticket && !hushed_ && !AtWork::is_ending_in_work_of(runs_on_)) {
-    if (runner_ == Runner::nobody && worker_sleeps_) {
-      worker_sleeps_ = false;
-      work_.notify_one();
-    }
-    // Whoever stops with work left leaves it to a sleeper, which this one hands on.
-    auto const soon = std::chrono::steady_clock::now() + std::chrono::milliseconds{1};
-    changed_.wait_until(lock, std::min(until, soon));
+  while (!is_over() && !AtWork::is_ending_in_work_of(runs_on_)) {
+    // A thread that stops with work left leaves it to a sleeper, which this one hands on.
+    if (is_left()) wake_worker();
+    // That the process ends in work is told to no sleeper.
+    auto const now = std::chrono::steady_clock::now();
+    auto const soon = in_work ? now + std::chrono::milliseconds{1} : until;
+    changed_.wait_until(lock, std::min(until, soon), [&] { return is_over() || is_left(); });
     if (std::chrono::steady_clock::now() >= until) return;
   }
 }

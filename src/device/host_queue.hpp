@@ -105,7 +105,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   /// Whether what is left may come behind what this thread is in the middle of.
   [[nodiscard]] bool may_wait_for_closer() noexcept;
   /// Whether this thread may carry out tasks while it waits. The caller holds the lock.
-  [[nodiscard]] bool may_help() const noexcept;
+  [[nodiscard]] bool may_help(Moment until) const noexcept;
   /// Waits for the worker alone.
   void await_worker(Ticket ticket, Moment until, Lock& lock) noexcept;
   /// Whether the worker has nothing to wait for any more.

@@ -77,6 +77,24 @@ TEST(HostQueue, ATimedWaitEndsWithTheWorkOrWithTheTime) {
   EXPECT_TRUE(wait_until(Event{}, Clock::time_point::min()));
 }
 
+TEST(HostQueue, ATimedWaitCarriesOutNoWork) {
+  TaskQueue queue;
+  for (int i = 0; i < 100; ++i) {
+    std::latch go{1};
+    std::thread::id ran;
+    // The worker may not have it yet: a waiter that took it would wait for itself.
+    auto const event = queue.submit([&] {
+      ran = std::this_thread::get_id();
+      go.wait();
+    });
+    auto const until = std::chrono::steady_clock::now() + std::chrono::microseconds{100};
+    EXPECT_FALSE(wait_until(event, until));
+    go.count_down();
+    EXPECT_TRUE(wait_until(event, until + std::chrono::minutes{1}));
+    EXPECT_NE(ran, std::this_thread::get_id());
+  }
+}
+
 TEST(HostQueue, ATimedWaiterRunsTheWorkItselfWhenNobodyElseDoes) {
   auto& control = QueueControl::create();
   auto const executor = std::make_shared<HostExecutor>(control);
