@@ -125,10 +125,10 @@ def test_ctrl_c_ends_no_work_that_waits_for_its_worker(device, wait):
     assert said_by(code).splitlines() == ["interrupted False", "True 2.0"]
 
 
-def test_a_wait_with_a_time_ends_with_it_whether_or_not_work_has_begun(discrete):
+def test_a_wait_with_a_time_ends_with_it_whether_or_not_work_has_begun():
     go = threading.Event()
     kernel = unimem.Kernel("slow").host(lambda x: go.wait(20))
-    for device in (discrete, unimem.device("cpu")):
+    for device in (unimem.make_sim(), unimem.device("cpu")):
         for _ in range(20):
             go.clear()
             event = unimem.launch(kernel, 1, unimem.readwrite(UnifiedBuffer(1, device=device).fill(0)))
