@@ -10,12 +10,12 @@
 namespace unimem::detail::cuda {
 namespace {
 
-constexpr int most_tries = 3;
+constexpr int most_captures = 3;
 
 /// For calls that let something go: a refusal that ends nothing is tried again, since nobody else will.
 template <class Call>
 void insist(Health& health, Call const& call) noexcept {
-  for (int tries = 0; tries < most_tries; ++tries) {
+  for (int tries = 0; tries < most_captures; ++tries) {
     auto const code = call();
     health.note(code);
     if (code == Result::success || is_fatal(code)) return;
