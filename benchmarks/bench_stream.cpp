@@ -10,6 +10,7 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/stream/stream_file.hpp>
 
+#include "kernel/known_answer.hpp"
 #include "stream/chunk_work.hpp"
 #include "stream/histogram_loop.hpp"
 #include "stream/input_file.hpp"
@@ -259,6 +260,49 @@ void bench_device(std::filesystem::path const& path, Device& device, std::span<s
   print_verdict("wall time / plain read loop on one thread, same kernel", loop, loop <= 1.0, "≤ 1.00");
 }
 
+/// What a process pays before its first stream through a kernel: a run on what the answer is known of, a look at the
+/// disk where an earlier process ran it, and a look at what the process knows itself, beside streaming one chunk.
+void bench_first_use(std::filesystem::path const& chunk, Device& device) {
+  namespace fs = std::filesystem;
+  auto const folder = chunk.parent_path() / "bench_stream_answers";
+  auto const location = device.shares_storage_with_host() ? Location::unified : Location::device;
+  fmt::print("\n{}: before the first stream through a kernel, ms; ÷ streaming {}\n", device.id(),
+             format_size(fs::file_size(chunk)));
+  fmt::print("  {:<16} {:>12} {:>12} {:>12} {:>12} {:>10} {:>10}\n", "", "the very first", "a run", "from disk",
+             "known", "a run ÷", "from disk ÷");
+  MemoryManager manager;
+  for (auto const& kernel : {histogram(), statistics(ElementType::f64), affine(ElementType::f32, 2, 1)}) {
+    if (!device.info().doubles && kernel.name() != "histogram") continue;
+    auto const element = kernel.element().value_or(ElementType::u8);
+    auto const run = kernel.work()->start(device, element, false);
+    auto const answer = run->known_answer(std::size_t{1} << 30);
+    fs::remove_all(folder);
+    detail::KnownAnswers known(folder);
+    auto const check = [&](detail::KnownAnswers& answers) { answers.check(*answer, device, manager, location); };
+    auto const first = cost_of([&] { check(known); });
+    StreamOptions streaming;
+    streaming.device = &device;
+    streaming.manager = &manager;
+    std::vector<Stage> stages;
+    stages.push_back({"run", [&] {
+                        detail::KnownAnswers nowhere{{}};
+                        check(nowhere);
+                      }});
+    stages.push_back({"disk", [&] {
+                        detail::KnownAnswers later(folder);
+                        check(later);
+                      }});
+    stages.push_back({"known", [&] { check(known); }});
+    stages.push_back({"stream", [&] { stream_file(chunk, kernel, streaming); }});
+    measure(stages);
+    auto const ms = [&](std::size_t stage) { return stages[stage].median(&Cost::wall) * 1e3; };
+    fmt::print("  {:<16} {:14.2f} {:12.2f} {:12.3f} {:12.4f} {:10.3f} {:10.5f}\n",
+               fmt::format("{} {}", kernel.name(), to_string(element)), first.wall * 1e3, ms(0), ms(1), ms(2),
+               ms(0) / ms(3), ms(1) / ms(3));
+  }
+  fs::remove_all(folder);
+}
+
 /// What asking costs where nothing has to move.
 void bench_queries() {
   constexpr int calls = 20'000'000;
@@ -305,6 +349,10 @@ int main(int argument_count, char** arguments) {
     std::vector<std::byte> data(bytes);
     detail::InputFile(path).read(0, data);
     for (auto const& id : ids) bench_device(path, device(id), data);
+    auto const chunk = make_file(here / "bench_stream_chunk.bin", chunk_bytes);
+    for (auto const& id : ids) {
+      if (device(id).info().compiles_source) bench_first_use(chunk, device(id));
+    }
     bench_queries();
   } catch (std::exception const& error) {
     fmt::print(stderr, "bench_stream: {}\n", error.what());

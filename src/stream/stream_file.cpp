@@ -127,16 +127,27 @@ Location location_on(Device const& device) {
                                              : Location::device;
 }
 
-/// A kernel of the library that the device's driver compiles is tried before it is given anything of the user's. The
-/// stream's own memory is not made yet, and what this takes of a manager that was given stays within its limits.
+/// Bytes that a manager of its own may take besides the one that was given, whose limit bounds both.
+std::size_t room_beside(MemoryManager& given, Device& device, Location location) {
+  auto const limit = given.limit(device, location);
+  auto const live = given.pool(device, location).statistics().active_bytes;
+  return std::min(limit - std::min(limit, live), device.memory_info().free_bytes);
+}
+
+/// A kernel of the library that the device's driver compiles is tried before it is given anything of the user's, and
+/// before the stream takes memory. What that takes comes from a manager of its own, so that a first stream's statistics
+/// are those of the next; where there is no room beside the one given, from that, which can ask residents to make room.
 void check_known_answer(detail::ChunkRun const& run, Device& device, StreamOptions const& options) {
   static auto& answers = *new detail::KnownAnswers(detail::user_cache_directory("answers-v1"));  // kept for good
   if (device.info().runs_host_form) return;  // compiled with the library, and not by a driver
-  std::optional<MemoryManager> own;
-  auto& manager = options.manager != nullptr ? *options.manager : own.emplace();
   auto const location = location_on(device);
-  auto const room = std::min(options.memory_limit, manager.limit(device, location));
-  if (auto const answer = run.known_answer(room)) answers.check(*answer, device, manager, location);
+  MemoryManager own;
+  auto& given = options.manager != nullptr ? *options.manager : own;
+  auto const answer = run.known_answer(std::min(options.memory_limit, given.limit(device, location)));
+  if (!answer) return;
+  std::size_t bytes = 0;
+  for (auto const& each : answer->runs) bytes += each.bytes;
+  answers.check(*answer, device, bytes <= room_beside(given, device, location) ? own : given, location);
 }
 
 /// Sends the chunks of a file that has any.

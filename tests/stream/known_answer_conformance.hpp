@@ -197,12 +197,12 @@ TEST_P(KnownAnswerConformance, WithLittleRoomLessIsTriedWithinTheLimit) {
   }
 }
 
-/// Work whose source form is wrong, which tells whether it was ever given anything.
-class WrongWork final : public detail::ChunkWork {
+/// Work with an answer of its own choice, which tells whether it was ever given anything.
+class PlantedWork final : public detail::ChunkWork {
  public:
-  explicit WrongWork(detail::KnownAnswer answer) : answer_(std::move(answer)) {}
+  explicit PlantedWork(detail::KnownAnswer answer) : answer_(std::move(answer)) {}
 
-  [[nodiscard]] std::string_view name() const noexcept override { return "wrong"; }
+  [[nodiscard]] std::string_view name() const noexcept override { return "planted"; }
   [[nodiscard]] bool maps() const noexcept override { return true; }
   [[nodiscard]] std::unique_ptr<detail::ChunkRun> start(Device& /*device*/, ElementType /*element*/,
                                                         bool /*keep_input*/) const override {
@@ -234,7 +234,7 @@ class WrongWork final : public detail::ChunkWork {
 
 TEST_P(KnownAnswerConformance, NoByteOfAFileGoesThroughAKernelThatIsWrong) {
   auto const path = folder.write("input", mixed_bytes(200'000, 4));
-  StreamKernel const wrong{std::make_shared<WrongWork const>(planted(true)), ElementType::u8};
+  StreamKernel const wrong{std::make_shared<PlantedWork const>(planted(true)), ElementType::u8};
   StreamOptions with;
   with.device = &device;
   with.chunk_bytes = 50'000;
@@ -248,6 +248,32 @@ TEST_P(KnownAnswerConformance, NoByteOfAFileGoesThroughAKernelThatIsWrong) {
   }
   EXPECT_FALSE(told);
   EXPECT_EQ(folder.names(), (std::set<std::string>{"input"}));
+}
+
+TEST_P(KnownAnswerConformance, AGivenManagerHasNoneOfItInItsStatisticsButWhereItMustMakeRoom) {
+  auto const path = folder.write("input", mixed_bytes(200'000, 4));
+  for (bool const full : {false, true}) {
+    MemoryManager given;
+    given.set_limit(device, location, 4'096);
+    Allocation held;
+    if (full) held = given.acquire(device, location, 3'072);
+    auto const before = given.pool(device, location).statistics();
+    StreamOptions with;
+    with.device = &device;
+    with.manager = &given;
+    with.chunk_bytes = 1'024;
+    auto const calls = std::make_shared<std::atomic<int>>(0);
+    auto answer = planted(true, calls);
+    // As much as is left with nothing held, and more than is left beside what is.
+    answer.runs.push_back(answer.runs.front());
+    answer.runs.push_back(answer.runs.front());
+    StreamKernel const wrong{std::make_shared<PlantedWork const>(answer), ElementType::u8};
+    EXPECT_THROW(stream_file(path, wrong, with), KernelError);
+    EXPECT_EQ(calls->load(), 1);
+    auto const after = given.pool(device, location).statistics();
+    EXPECT_EQ(after.total_allocations - before.total_allocations, full ? 2U : 0U);
+    EXPECT_LE(after.peak_reserved_bytes, 4'096U);
+  }
 }
 
 }  // namespace unimem

@@ -127,6 +127,11 @@ struct StreamResult {
 /// shares the host's memory the file is mapped and nothing is copied. Returns when everything is done. Resident memory
 /// grows by at most 2 · buffers · chunk whatever the file's size.
 ///
+/// On a device whose driver compiles kernels, the library's own are tried before their first use on a small input with
+/// a known answer, once for each driver and version (docs/drivers.md): a wrong answer is a KernelError that names the
+/// driver, before anything of the file is read. The device counts the few bytes that are copied for that, the result
+/// and the statistics of `manager` do not, unless the device has no room beside it and the manager must make some.
+///
 /// The file's size is taken when it is opened: bytes appended later are not looked at. The output has no name until it
 /// is whole; whatever goes wrong, no part of it stays behind and an older file of that name is untouched, also if the
 /// process is killed. On file systems without such files (FAT, some network and overlay ones) it has a name beside its
