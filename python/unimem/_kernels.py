@@ -142,6 +142,9 @@ _PACKING = {
     for name, code in zip(["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"], "bBhHiIqQfd", strict=True)
 }  # fmt: skip
 
+# struct.pack makes infinity of what is beyond it.
+_MOST_OF_F4 = float(np.finfo(np.float32).max)
+
 
 def _no_argument(value: Any, position: int, number: str) -> InvalidArgument:
     """The error of what a launch does not take: by its position, from 1 on."""
@@ -162,7 +165,7 @@ def _scalar(value: Any, position: int, parameters: list[str] | None) -> tuple[by
             raise invalid(f"argument {position + 1}", value, "an integer of 64 bits")
         wanted = value.dtype.str[1:] if isinstance(value, np.generic) else "f8" if isinstance(value, float) else "i8" if value < 1 << 63 else "u8"
     packing = _PACKING.get(wanted)
-    if packing is not None and type(value) is (float if wanted[0] == "f" else int):
+    if packing is not None and type(value) is (float if wanted[0] == "f" else int) and (wanted != "f4" or abs(value) <= _MOST_OF_F4):
         try:
             return packing.pack(value), packing.format, value
         except (OverflowError, struct.error):
