@@ -73,7 +73,9 @@ using State = void (*)(Setting&);
 
 /// What the kernel is refused, it is refused before the process ends.
 void refused(Setting& all, std::function<void()> const& waits) {
-  all.run(all.x, all.queue, [&all, waits] {
+  std::promise<void> launched;  // before that the buffer is not the kernel's yet
+  all.run(all.x, all.queue, [&all, waits, begins = launched.get_future().share()] {
+    begins.wait();
     try {
       waits();
       std::abort();  // it has waited for itself
@@ -82,6 +84,7 @@ void refused(Setting& all, std::function<void()> const& waits) {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(200));  // under way when the process ends
   });
+  launched.set_value();
   all.reached.get_future().wait();
 }
 
