@@ -1,3 +1,4 @@
+#include <unimem/core/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/discovery.hpp>
@@ -313,7 +314,8 @@ void bind_kernels(nb::module_& m) {
     forget_messages_of_the_parent();
     main_thread_may_have_changed();
   });
-  m.def("_log_to_python", &log_to_python, nb::arg("every_level"));
+  // Python's levels decide what is shown; a level that the environment names decides before them.
+  m.def("_log_to_python", [] { log_to_python(!environment("UNIMEM_LOG_LEVEL")); });
   m.def("_interpreter_ends", [] {
     unlocked([] { PythonCall::wait_for_all(); });
     python_log_ends();
