@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -73,13 +74,14 @@ T element_at(std::vector<std::byte> const& bytes, std::size_t index) {
   return element;
 }
 
+/// Every NaN is as good as another; of zeros the sign counts.
 template <class T>
 bool same(T a, T b) {
-  return std::memcmp(&a, &b, sizeof a) == 0;
-}
-template <std::floating_point T>
-bool same(T a, T b) {
-  return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof a) == 0;
+  if constexpr (std::floating_point<T>) {
+    return (std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b));
+  } else {
+    return a == b;
+  }
 }
 
 /// Which elements differ, in words; nothing if none does.

@@ -232,12 +232,14 @@ CompiledKernel KernelCompiler::compile(ProgramSource const& source, int architec
   auto const key = fmt::format("NVRTC {}\ndriver {}\noptions {}\nentry {}\n{}", nvrtc.version, driver_version_,
                                fmt::join(task.options, " "), task.entry, task.text);
   auto const kept = cache_.find(key);
-  auto found = kept ? from_bytes(*kept) : std::nullopt;
-  auto kernel = found ? *std::move(found) : compile_now(nvrtc.nvrtc, task, source, kernels, device_id);
-  // NOLINTNEXTLINE(bugprone-unused-return-value): what is not kept is compiled again
-  if (!found) static_cast<void>(cache_.keep(key, as_bytes(kernel)));
-  kernel.compiler = fmt::format("NVRTC {}.{}", nvrtc.version / 1000, nvrtc.version % 1000 / 10);
-  return kernel;
+  auto kernel = kept ? from_bytes(*kept) : std::nullopt;
+  if (!kernel) {
+    kernel = compile_now(nvrtc.nvrtc, task, source, kernels, device_id);
+    // NOLINTNEXTLINE(bugprone-unused-return-value): what is not kept is compiled again
+    static_cast<void>(cache_.keep(key, as_bytes(*kernel)));
+  }
+  kernel->compiler = fmt::format("NVRTC {}.{}", nvrtc.version / 1000, nvrtc.version % 1000 / 10);
+  return *std::move(kernel);
 }
 
 }  // namespace unimem::detail::cuda
