@@ -113,11 +113,11 @@ void AllocationRecorder::failed(PoolCore const& pool, std::size_t bytes, std::ui
 void AllocationRecorder::released(Block const& block, Event last_use) noexcept {
   std::lock_guard const lock{mutex_};
   if (!file_) return;
-  auto const size = sizes_.find(&block);
-  if (size == sizes_.end()) return;
+  // Taken out first: a line that cannot be written ends the recording and empties the sizes.
+  auto const size = sizes_.extract(&block);
+  if (size.empty()) return;
   try {
-    add({"free", *block.pool, &block, size->second, last_use.queue_id(), block.name, last_use});
-    sizes_.erase(size);
+    add({"free", *block.pool, &block, size.mapped(), last_use.queue_id(), block.name, last_use});
   } catch (std::exception const& error) {
     end(error.what());
   }
