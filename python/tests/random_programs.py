@@ -410,9 +410,9 @@ def resize(program, pair):
     count = program.draw.choice(COUNTS)
     kept = min(count, len(pair.model))
     pair.buffer.resize(count)
-    if kept < count:
-        pair.buffer.fill(0, kept)
     pair.model = np.concatenate([pair.model[:kept], np.zeros(count - kept, np.int32)])
+    if kept < count:
+        pair.buffer.host[kept:] = 0  # needs no room on a device
 
 
 OPERATIONS = [

@@ -12,6 +12,7 @@
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <span>
@@ -288,6 +289,8 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   bool const of_its_own = location == Location::device;  // what residents give goes to this very pool
   std::string failure;
   bool others_may = false, given = false;
+  std::uint64_t times = 0;
+  std::size_t all_taken = 0;
   if (of_its_own && wish.lies_in_pieces()) {
     try {
       // Within the device, which is many times faster than over its link and back.
@@ -302,15 +305,13 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   }
   for (bool hope = true; hope;) {
     hope = false;
-    // Before and after: what others took meanwhile may be nobody's in the survey, and somebody's by its end.
-    auto const times = taken.times();
-    auto const all_taken = taken.bytes();
+    times = taken.times();
+    all_taken = taken.bytes();
     auto const unknown = all_taken - operation.taken(taken);
     auto const survey = state_->residents.survey(device);
     wish.facts.leased = survey.leased;
     auto const others = survey.busy + unknown;
-    others_may = taken.times() != times || taken.bytes() != all_taken ||
-                 (others != 0 && wish.within_reach(survey.candidates, others));
+    others_may = others != 0 && wish.within_reach(survey.candidates, others);
     if (!wish.within_reach(survey.candidates)) break;
     for (auto const& candidate : survey.candidates) {
       auto const bytes_given = state_->reclaim(*candidate.resident, device, failure);
@@ -326,6 +327,9 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
   auto const leased = wish.facts.leased;
   if (wish.granted_after_all(given || state_->residents.removals() != removals)) return std::move(wish.block);
   wish.facts.leased = leased;
+  // What other operations have taken since the last survey began may have been missing from it, and what the last try
+  // was made for may have become theirs before it was made.
+  others_may = others_may || taken.times() != times || taken.bytes() != all_taken;
   if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be saved: {}", failure);
   if (others_may && operation.waits() && !operation.insists()) crowded();
   refuse();
