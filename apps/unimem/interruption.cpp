@@ -1,12 +1,15 @@
 #include "interruption.hpp"
 #include "standard_streams.hpp"
 
+#include <unimem/core/error.hpp>
+
 #include <fmt/format.h>
 #include <pthread.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <ctime>
+#include <system_error>
 #include <utility>
 
 namespace unimem::cli {
@@ -46,10 +49,17 @@ Interruption::Interruption(std::function<void()> clean_up) : clean_up_(std::move
   pthread_sigmask(SIG_BLOCK, &watched_, &mask_before_);
   // A thread that is still starting holds locks of the runtime, which a process forked at that moment (to look at a
   // driver, say) inherits for good.
-  thread_ = std::thread([this] {
-    started_.count_down();
-    watch();
-  });
+  try {
+    thread_ = std::thread([this] {
+      started_.count_down();
+      watch();
+    });
+  } catch (std::system_error const& error) {
+    pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
+    throw DeviceError("the system",
+                      "starting a thread for signals (limits: `ulimit -u`, pids.max of the control group, memory)",
+                      error.code().value(), error.code().message());
+  }
   started_.wait();
 }
 

@@ -87,7 +87,7 @@ std::vector<Argument> arguments_from(nb::sequence const& given) {
     auto& argument = result.emplace_back();
     auto const fields = nb::cast<nb::tuple>(item);
     if (nb::isinstance<Window>(fields[0])) {
-      auto& window = nb::cast<Window&>(fields[0]);
+      auto& window = window_of(fields[0]);
       argument.core = window.live();
       argument.intent = static_cast<Intent>(nb::cast<int>(fields[1]));
       argument.range = window.part(nb::cast<std::size_t>(fields[2]), nb::cast<std::size_t>(fields[3]));

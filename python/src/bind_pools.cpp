@@ -62,7 +62,7 @@ class Pool {
       auto buffer = std::move(found->second.buffer);
       bool const same = !found->second.core.expired();
       resting_.erase(found);
-      auto& window = nb::cast<Window&>(buffer);
+      auto& window = window_of(buffer);
       // An address may have come back with another buffer behind it.
       if (same && window.core() == nullptr) {
         window.take(std::move(core));
@@ -76,7 +76,7 @@ class Pool {
   }
 
   void release(nb::object buffer) {
-    auto& window = nb::cast<Window&>(buffer);
+    auto& window = window_of(buffer);
     auto core = window.core_to_give_back();
     if (!core) {
       throw InvalidArgument("buffer", "released already",

@@ -52,7 +52,7 @@ int give_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
   view->obj = nullptr;
   try {
     if ((flags & PyBUF_WRITABLE) == PyBUF_WRITABLE) return lend_to_write(self, view, flags);
-    auto const host = nb::cast<Window&>(nb::handle(self)).host();
+    auto const host = window_of(self).host();
     auto const plain = nb::steal(PyArray_View(reinterpret_cast<PyArrayObject*>(host.ptr()), nullptr, &PyArray_Type));
     if (!plain.is_valid()) return -1;
     PyArray_CLEARFLAGS(reinterpret_cast<PyArrayObject*>(plain.ptr()), NPY_ARRAY_WRITEABLE);

@@ -85,6 +85,9 @@ class Window {
   nanobind::object exported_;
 };
 
+/// The window that `object` is. Throws InvalidArgument for one whose `__init__` did not call that of its base class.
+[[nodiscard]] Window& window_of(nanobind::handle object);
+
 /// How a registry and a pool name a dtype: as C++ does where it has such a type, so that both languages may share
 /// buffers.
 [[nodiscard]] detail::SharedElement element_of(nanobind::handle dtype);

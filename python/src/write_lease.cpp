@@ -76,7 +76,7 @@ void WriteLease::give_up() {
 }
 
 int lend_to_write(nb::handle window, Py_buffer* view, int flags) {
-  auto const& lent_of = nb::cast<Window const&>(window);
+  auto const& lent_of = window_of(window);
   auto lent = std::make_unique<Lent>();
   lent->lease = std::make_unique<WriteLease>(lent_of, Taker::writes);
   try {

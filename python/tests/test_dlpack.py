@@ -235,3 +235,56 @@ def test_a_place_that_dlpack_cannot_say_is_refused(place):
 
     with pytest.raises(unimem.InvalidArgument, match="'Liar': must be at a place"):
         UnifiedBuffer.from_dlpack(Liar())
+
+
+class _Place(ctypes.Structure):
+    _fields_ = [("kind", ctypes.c_int), ("number", ctypes.c_int)]
+
+
+class _Type(ctypes.Structure):
+    _fields_ = [("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16)]
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p), ("place", _Place), ("dimensions", ctypes.c_int), ("type", _Type), ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+    ]  # fmt: skip
+
+
+class Handed:
+    """What hands over a capsule made by hand, which lives as long as this."""
+
+    def __init__(self, data=None, count=8, kind=1, code=0, bits=32, lanes=1):
+        self.shape, self.kind = (ctypes.c_int64 * 1)(count), kind
+        self.tensor = _Tensor(data, _Place(kind, 0), 1, _Type(code, bits, lanes), self.shape)
+
+    def __dlpack_device__(self):
+        return self.kind, 0
+
+    def __dlpack__(self, **how):
+        made = ctypes.pythonapi.PyCapsule_New
+        made.restype, made.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+        return made(ctypes.addressof(self.tensor), b"dltensor", None)
+
+
+@pytest.mark.parametrize("copy", [None, True])
+def test_elements_without_memory_are_refused(copy):
+    with pytest.raises(unimem.InvalidArgument, match="8 elements without memory.*address of its memory"):
+        UnifiedBuffer.from_dlpack(Handed(), copy=copy)
+    assert UnifiedBuffer.from_dlpack(Handed(count=0), copy=copy).size == 0
+    source = np.arange(8, dtype=np.int32)
+    np.testing.assert_array_equal(UnifiedBuffer.from_dlpack(Handed(source.ctypes.data), copy=True).to_numpy(), source)
+
+
+@pytest.mark.parametrize("copy", [None, True])
+@pytest.mark.parametrize("wrong", [{"bits": 7}, {"lanes": 4}, {"code": 77}])
+def test_types_that_numpy_does_not_know_are_refused_by_name(copy, wrong):
+    source = np.arange(8, dtype=np.int32)
+    with pytest.raises(unimem.InvalidArgument, match="invalid source 'Handed'.*Unsupported"):
+        UnifiedBuffer.from_dlpack(Handed(source.ctypes.data, **wrong), copy=copy)
+
+
+def test_a_device_that_numpy_does_not_know_is_refused_by_name():
+    with pytest.raises(unimem.InvalidArgument, match="invalid source 'Handed'.*Unsupported device"):
+        UnifiedBuffer.from_dlpack(Handed(1 << 20, kind=99), copy=True)

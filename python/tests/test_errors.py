@@ -1,7 +1,11 @@
 """Bad input: typed errors that carry what was passed, and buffers that are as they were."""
 
 import asyncio
+import ctypes
+import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -363,3 +367,45 @@ def test_shapes_offsets_and_elements_are_taken_as_numpy_writes_them(sim):
         buffer.fill((1, 2, 3))
     with pytest.raises(InvalidArgument, match="invalid offset '5': must be at most 4"):
         buffer.copy_to(np.empty(0, buffer.dtype), offset=5)
+
+
+class Forgetful(UnifiedBuffer):
+    """Its __init__ does not call that of its base class."""
+
+    def __init__(self):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore:nanobind")
+@pytest.mark.parametrize("ask", [memoryview, (ctypes.c_char * 8).from_buffer], ids=["to read", "to write"])
+def test_a_buffer_that_was_not_initialized_says_so(ask):
+    with pytest.raises(BufferError, match=r"invalid buffer '.*Forgetful'.*super\(\).__init__"):
+        ask(Forgetful())
+
+
+WITHOUT_THREADS = """
+import os, resource, unimem
+if os.geteuid() == 0:
+    os.setgid(65534), os.setuid(65534)
+buffer = unimem.UnifiedBuffer(8, "i4", device=DEVICE)
+buffer.fill(3)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, resource.getrlimit(resource.RLIMIT_NPROC)[1]))
+add = unimem.Kernel("add").host(lambda x: x.__iadd__(1))
+try:
+    unimem.launch(add, 8, unimem.readwrite(buffer))
+except unimem.DeviceError as error:
+    print(error, error.code_name, sep=chr(10))
+resource.setrlimit(resource.RLIMIT_NPROC, (resource.getrlimit(resource.RLIMIT_NPROC)[1],) * 2)
+print(buffer.to_numpy().tolist())
+unimem.launch(add, 8, unimem.readwrite(buffer)).wait()
+print(buffer.to_numpy().tolist())
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim:memory=1MiB"])
+def test_a_thread_that_cannot_be_started_is_named_and_nothing_has_changed(device):
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THREADS.replace("DEVICE", repr(device))], capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
+    said = "the system: starting a thread for the work of a queue (limits: `ulimit -u`, pids.max of the control group, memory) failed with EAGAIN (11)"
+    assert (done.returncode, done.stdout.splitlines()) == (0, [said, "EAGAIN", str([3] * 8), str([4] * 8)]), done.stderr

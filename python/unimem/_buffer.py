@@ -13,7 +13,7 @@ from ._arguments import count_of, dtype_of, flag_of, priority_of, shape_of, text
 from ._devices import chosen, named
 from ._elements import Elements
 from ._enums import Advice, Location, Tracking, number_in
-from ._errors import UnsupportedOperation, invalid
+from ._errors import Error, UnsupportedOperation, invalid
 from ._host import HostArray
 from ._manager import MemoryManager, native
 from ._manager_records import PlacementDecision
@@ -25,6 +25,20 @@ _ADVICE = list(Advice)
 # DLPack's numbers. The host reaches pinned and managed memory, too.
 _HOST_KINDS = (1, 3, 11, 13)
 _DLPACK_KINDS = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 9: "vpi", 10: "rocm", 12: "extension", 14: "oneapi", 15: "webgpu"}
+
+
+def _taken_over(source: Any, **how: Any) -> npt.NDArray[Any]:
+    """NumPy's array over what is handed over by DLPack. InvalidArgument for types and devices that NumPy does not know, and for elements
+    without memory, for which it would make some of its own."""
+    try:
+        array = np.from_dlpack(source, **how)
+    except RuntimeError as error:
+        if isinstance(error, Error):
+            raise
+        raise invalid("source", type(source).__name__, f"what NumPy can take over by DLPack ({error})") from error
+    if array.size and array.flags.owndata:
+        raise invalid("source", f"{array.size} elements without memory", "handed over with the address of its memory")
+    return array
 
 
 class UnifiedBuffer(Elements):
@@ -129,7 +143,7 @@ class UnifiedBuffer(Elements):
         except (TypeError, ValueError) as error:
             raise invalid("source", type(source).__name__, f"at a place that DLPack can say: a kind and a number ({error})") from None
         if copy:
-            return cls.from_array(np.from_dlpack(source, device="cpu", copy=True), copy=True, device=device, name=name, manager=manager)
+            return cls.from_array(_taken_over(source, device="cpu", copy=True), copy=True, device=device, name=name, manager=manager)
         ours = isinstance(source, Elements) or (isinstance(source, HostArray) and source._hold is not None)
         if ours or (isinstance(source, DeviceArray) and kind in _HOST_KINDS):
             raise invalid("source", "a buffer's", "memory that no buffer looks after: slice the buffer, or copy=True")
@@ -139,7 +153,7 @@ class UnifiedBuffer(Elements):
             raise UnsupportedOperation._of(
                 f"wrapping memory is not supported on {place}: {reason}", "wrapping memory", place, reason
             )  # fmt: skip
-        return cls.from_array(np.from_dlpack(source), device=device, name=name, manager=manager)
+        return cls.from_array(_taken_over(source), device=device, name=name, manager=manager)
 
     def allocate(self, host: bool = True, device: bool = True) -> UnifiedBuffer:
         """Storage now instead of at the first access; returns the buffer."""

@@ -1,4 +1,5 @@
 #include "device/event_watcher.hpp"
+#include "core/start_thread.hpp"
 #include "device/queue_control.hpp"
 
 #include <algorithm>
@@ -35,7 +36,7 @@ EventWatcher::EventWatcher() : hushed_(!enlist(*this)) {}
 bool EventWatcher::start() {
   Lock const lock{mutex_};
   if (hushed_) return false;
-  if (!thread_.joinable()) thread_ = std::thread{[this] { work(); }};
+  if (!thread_.joinable()) thread_ = start_thread("coroutines that wait for events", [this] { work(); });
   return true;
 }
 

@@ -1,5 +1,6 @@
 #include <unimem/core/error.hpp>
 
+#include "core/start_thread.hpp"
 #include "device/brief_wait.hpp"
 #include "device/ending.hpp"
 #include "device/host_queue.hpp"
@@ -22,7 +23,7 @@ Event HostExecutor::submit(std::span<const Event> needs, Task task) {
   }
   Lock const lock{mutex_};
   // A process that is ending gets no worker any more: its work is done by whoever waits for it.
-  if (!worker_.joinable() && !hushed_) worker_ = std::thread{[this] { work(); }};
+  if (!worker_.joinable() && !hushed_) worker_ = start_thread("the work of a queue", [this] { work(); });
   // The ticket last: whatever throws before it leaves no ticket that nobody would ever finish.
   tasks_.push_back({0, std::move(task), std::move(open)});
   auto const event = control_.submit();

@@ -5,6 +5,7 @@
 #include <unimem/device/device.hpp>
 #include <unimem/device/timed_wait.hpp>
 
+#include "core/start_thread.hpp"
 #include "device/ending.hpp"
 
 #include <fmt/format.h>
@@ -232,7 +233,8 @@ std::uint64_t Pressure::subscribe(PressureCallback callback) {
   }();
   if (!has_thread) {
     if (!enlisted_) enlisted_ = enlist(*this);
-    if (enlisted_) thread_ = std::thread{[self = shared_from_this()] { self->work(); }};
+    if (enlisted_)
+      thread_ = start_thread("callbacks about memory pressure", [self = shared_from_this()] { self->work(); });
   }
   Lock const lock{mutex_};
   if (!has_thread) {

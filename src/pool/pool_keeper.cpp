@@ -3,6 +3,7 @@
 #include <unimem/pool/pool_keeper.hpp>
 
 #include "core/held_over_fork.hpp"
+#include "core/start_thread.hpp"
 
 #include <fmt/format.h>
 
@@ -19,7 +20,7 @@ class PoolKeeper::Inside {
       : pool_(pool),
         interval_(interval),
         held_(detail::HeldOverFork::Order::pool, mutex_, [this] { detail::HeldOverFork::renew(over_now_); }),
-        thread_([this] { keep(); }) {}
+        thread_(detail::start_thread("trimming a pool", [this] { keep(); })) {}
   Inside(Inside const&) = delete;
   Inside& operator=(Inside const&) = delete;
 

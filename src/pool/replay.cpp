@@ -2,6 +2,8 @@
 
 #include <unimem/device/queue.hpp>
 
+#include "core/start_thread.hpp"
+
 #include <algorithm>
 #include <chrono>
 #include <exception>
@@ -61,7 +63,8 @@ class Player {
 /// A thread that plays what it is handed, while who handed it over waits: events of several threads keep their order.
 class PlayerThread {
  public:
-  explicit PlayerThread(Player& player) : player_(player), thread_([this] { work(); }) {}
+  explicit PlayerThread(Player& player)
+      : player_(player), thread_(detail::start_thread("a thread of the recording", [this] { work(); })) {}
   PlayerThread(PlayerThread const&) = delete;
   PlayerThread& operator=(PlayerThread const&) = delete;
   ~PlayerThread() {

@@ -4,6 +4,8 @@
 #include <unimem/device/queue.hpp>
 #include <unimem/pool/allocation.hpp>
 
+#include "core/start_thread.hpp"
+
 #include <algorithm>
 #include <thread>
 #include <utility>
@@ -110,8 +112,10 @@ void ChunkRing::run(OutputFile* output, std::function<void(std::uint64_t, std::u
     std::jthread writer;
     guarded([&] {
       if (progress) progress(0, input_.bytes());
-      reader = std::jthread(guarded([&] { read_all(conveyor); }));
-      if (plan_.writes) writer = std::jthread(guarded([&] { write_all(conveyor, *output); }));
+      reader = detail::start_thread<std::jthread>("reading a stream", guarded([&] { read_all(conveyor); }));
+      if (plan_.writes) {
+        writer = detail::start_thread<std::jthread>("writing a stream", guarded([&] { write_all(conveyor, *output); }));
+      }
       while (done < input_.bytes()) {
         auto const news = conveyor.wait_for_news(done);
         if (conveyor.stopping()) return;

@@ -331,6 +331,20 @@ TEST(BadInput, ACompilersLogFollowsTheReasonOnLinesOfItsOwn) {
   EXPECT_FALSE(is_one_line(outcome.err));
 }
 
+TEST(BadInput, AThreadThatTheSystemDoesNotGiveIsNamed) {
+  Sandbox const folder;
+  fill(folder);
+  for (std::string const device : {"cpu", "sim"}) {
+    auto const outcome = run_cli(words_of("run data.bin --kernel histogram --device " + device),
+                                 {.directory = folder.path(), .ordinary_user = true, .no_threads = true});
+    EXPECT_EQ(outcome.exit_code, 1) << device;
+    EXPECT_THAT(outcome.out, IsEmpty());
+    EXPECT_THAT(outcome.err, StartsWith("unimem: the system: starting a thread for signals (limits: `ulimit -u`"))
+        << device;
+    EXPECT_TRUE(is_one_line(outcome.err)) << outcome.err;
+  }
+}
+
 TEST(BadInput, AFileWithFewerBytesThanTheSystemSaysIsRefusedOnEveryDevice) {
   // Of what it makes up while it is read, this part of the system says that it is a page.
   std::string const file = "/sys/devices/system/cpu/online";

@@ -90,6 +90,10 @@ bool refuse_unnamed_files() {
     rlimit const limit{*around.file_size_limit, *around.file_size_limit};
     must(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
   }
+  if (around.no_threads) {
+    rlimit const limit{1, 1};
+    must(::setrlimit(RLIMIT_NPROC, &limit) == 0);
+  }
   if (around.ordinary_user && ::geteuid() == 0) {
     must(::setgroups(0, nullptr) == 0 && ::setgid(nobody) == 0 && ::setuid(nobody) == 0);
   }

@@ -18,6 +18,7 @@ struct Surroundings {
   std::vector<std::pair<std::string, std::string>> environment{};  ///< added to the test's own
   bool ordinary_user = false;                                      ///< root becomes nobody
   std::optional<std::size_t> file_size_limit{};                    ///< RLIMIT_FSIZE, bytes
+  bool no_threads = false;                                         ///< RLIMIT_NPROC; holds for an ordinary user alone
   std::vector<int> ignored_signals{};                              ///< as nohup leaves SIGHUP
   bool no_unnamed_files = false;                                   ///< O_TMPFILE is refused, as FAT does
   std::filesystem::path standard_output{};                         ///< a file instead of the capture

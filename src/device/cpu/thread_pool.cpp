@@ -1,12 +1,18 @@
 #include "device/cpu/thread_pool.hpp"
+
+#include <unimem/core/log.hpp>
+
 #include "device/brief_wait.hpp"
 #include "device/ending.hpp"
 
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <system_error>
+#include <utility>
 
 namespace unimem::detail {
 namespace {
@@ -84,7 +90,14 @@ void ThreadPool::parallel_for(std::size_t count, std::function<void(std::size_t)
 
 void ThreadPool::start_threads() {
   workers_.reserve(threads_ - 1);
-  while (workers_.size() + 1 < threads_) workers_.emplace_back([this] { work(); });
+  try {
+    while (workers_.size() + 1 < threads_) workers_.emplace_back([this] { work(); });
+  } catch (std::system_error const& error) {
+    // The caller takes part itself, so a loop needs none of them.
+    if (std::exchange(told_, true)) return;
+    log(LogLevel::warning, fmt::format("loops of the cpu run on {} of {} threads, no more can be started: {}",
+                                       workers_.size() + 1, threads_, error.what()));
+  }
 }
 
 void ThreadPool::work() {

@@ -53,6 +53,7 @@ class ThreadPool {
   std::vector<Loop*> loops_;       ///< with pieces left, oldest first
   std::vector<std::thread> workers_;
   bool closing_ = false;
+  bool told_ = false;  ///< that there are fewer threads than there should be
 };
 
 }  // namespace unimem::detail
