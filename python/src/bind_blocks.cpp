@@ -2,7 +2,6 @@
 #include <unimem/core/error.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/vector.h>
 
 #include <cstddef>
 #include <vector>

@@ -7,7 +7,6 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include <chrono>
 #include <limits>

@@ -8,8 +8,6 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
@@ -184,14 +182,15 @@ Event launch_source(Kernel const& kernel, Device* device, std::array<std::size_t
 
 /// Where an execution goes, by the forms that a kernel has: the Python function stands for a host form.
 nb::tuple choose(std::string name, bool has_source, bool has_function, nb::sequence const& given,
-                 std::optional<std::string> const& backend, Device* by_default) {
+                 std::optional<nb::str> const& backend, Device* by_default) {
   auto const arguments = arguments_from(given);
+  auto const wanted = backend ? std::optional{backend_from(backend->c_str())} : std::nullopt;
   auto const choice = unlocked([&] {
     Kernel kernel(std::move(name));
     if (has_source) kernel.source("//");
     if (has_function) kernel.host([](WorkItem) {});
     ExecutionOptions options;
-    if (backend) options.backend = backend_from(*backend);
+    options.backend = wanted;
     options.default_device = by_default;
     return choose_device(kernel, launch_arguments(arguments), options);
   });

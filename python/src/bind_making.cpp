@@ -5,8 +5,6 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <string>

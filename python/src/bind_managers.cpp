@@ -3,7 +3,6 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include <cstdint>
 #include <limits>

@@ -2,8 +2,6 @@
 #include <unimem/core/error.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <limits>

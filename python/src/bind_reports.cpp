@@ -5,7 +5,6 @@
 #include <unimem/report/text.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include <cstdint>
 #include <string>

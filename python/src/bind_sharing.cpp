@@ -4,7 +4,6 @@
 #include <unimem/share/buffer_registry.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include <charconv>
 #include <memory>

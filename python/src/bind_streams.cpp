@@ -5,7 +5,6 @@
 #include <unimem/stream/stream_kernel.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include <cstdint>
 #include <optional>

@@ -3,11 +3,10 @@
 #include <unimem/device/device.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
-#include <nanobind/stl/vector.h>
 
 #include <array>
+#include <new>
 #include <utility>
 
 #include "bindings.hpp"
@@ -59,6 +58,8 @@ int give_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
     return PyObject_GetBuffer(plain.ptr(), view, flags);
   } catch (nb::python_error& error) {
     error.restore();
+  } catch (std::bad_alloc const&) {
+    PyErr_NoMemory();
   } catch (std::exception const& error) {
     PyErr_SetString(PyExc_BufferError, error.what());
   }

@@ -2,6 +2,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include "casters.hpp"
+
 namespace unimem {
 class MemoryManager;
 }

@@ -4,12 +4,12 @@
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
 
 #include <charconv>
 #include <string>
 #include <utility>
 
+#include "casters.hpp"
 #include "gil.hpp"
 #include "numpy_api.hpp"
 

@@ -2,8 +2,6 @@
 #include <unimem/stream/stream_file.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <exception>
 

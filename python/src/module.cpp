@@ -3,7 +3,6 @@
 #include <unimem/core/stack.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include <string>
 

@@ -4,7 +4,6 @@
 #include <unimem/device/device.hpp>
 
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
 
 #include <array>
 #include <concepts>
@@ -13,6 +12,8 @@
 #include <tuple>
 #include <type_traits>
 #include <vector>
+
+#include "casters.hpp"
 
 namespace unimem::python {
 

@@ -175,11 +175,10 @@ void BufferCore::let_go() noexcept {
 
 void BufferCore::move_onto(Wrapped wrapped) {
   auto const bytes = size_bytes();
-  auto storage = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes,
-                                                   std::move(wrapped.ownership), wrapped.location);
+  auto storage = std::make_shared<detail::Storage>(unimem::device("cpu"), wrapped.pointer, bytes, wrapped.location);
   Guard inside(*this);
   if (bytes != 0) {  // or it is given back when the buffer's lock is let go of
-    inside->host = std::move(storage);
+    inside->host = storage;
     inside->host->expose(true);
     inside->pinned.store(wrapped.location == Location::pinned, std::memory_order_relaxed);
     inside->watch_host();
@@ -190,6 +189,7 @@ void BufferCore::move_onto(Wrapped wrapped) {
   inside->coherence.add_storage(host_place);
   auto const plan = inside->coherence.plan_access(host_place, {0, bytes}, Intent::read, inside->cost());
   static_cast<void>(inside->coherence.commit(plan));
+  storage->own(std::move(wrapped.ownership));  // last: what is refused stays its owner's
 }
 
 BufferCore::~BufferCore() {

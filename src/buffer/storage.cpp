@@ -37,9 +37,8 @@ std::shared_ptr<Storage> Storage::unified(Device& device, Allocation allocation)
   return storage;
 }
 
-Storage::Storage(Device& host_device, void* pointer, std::size_t bytes, Ownership ownership, Location location)
+Storage::Storage(Device& host_device, void* pointer, std::size_t bytes, Location location)
     : device_(&host_device),
-      ownership_(std::move(ownership)),
       wrapped_at_(location),
       memory_{reinterpret_cast<std::uintptr_t>(pointer), 0, bytes},
       by_address_(memory_) {}

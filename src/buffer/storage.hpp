@@ -37,8 +37,8 @@ class Storage {
   /// For the host, of unified memory of a device, which has it in its own terms.
   [[nodiscard]] static std::shared_ptr<Storage> unified(Device& device, Allocation allocation);
 
-  /// Host memory that exists already, pageable or pinned.
-  Storage(Device& host_device, void* pointer, std::size_t bytes, Ownership ownership, Location location);
+  /// Host memory that exists already, pageable or pinned: its owner's until `own`.
+  Storage(Device& host_device, void* pointer, std::size_t bytes, Location location);
 
   Storage(Storage const&) = delete;
   Storage& operator=(Storage const&) = delete;
@@ -54,6 +54,8 @@ class Storage {
     return memory_.window(range.begin, range.size());
   }
   [[nodiscard]] Device& device() const noexcept { return *device_; }
+  /// How memory that exists already is let go of in the end.
+  void own(Ownership ownership) noexcept { ownership_ = std::move(ownership); }
 
   /// Whether it is the host's, by addresses, whatever else it is.
   [[nodiscard]] bool serves_host() const noexcept { return !by_address_.empty(); }

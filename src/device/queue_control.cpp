@@ -48,9 +48,45 @@ QueueControl& QueueControl::create() {
   return result;
 }
 
-std::exception_ptr QueueControl::keep(Ticket ticket, std::exception_ptr failure) {
-  if (!failures_.emplace(ticket, std::move(failure)).second) return nullptr;
+std::exception_ptr QueueControl::keep(Ticket ticket, std::exception_ptr failure) noexcept {
+  try {
+    enter_set_aside();
+    return enter(ticket, failure);
+  } catch (std::bad_alloc const&) {
+    set_aside(ticket, std::move(failure));
+    return nullptr;
+  }
+}
+
+void QueueControl::set_aside(Ticket ticket, std::exception_ptr failure) noexcept {
+  if (set_aside_count_ < set_aside_.size()) {
+    set_aside_[set_aside_count_++] = {ticket, ticket, std::move(failure)};
+    return;
+  }
+  auto& shared = set_aside_.back();
+  shared.first = std::min(shared.first, ticket);
+  shared.last = std::max(shared.last, ticket);
+}
+
+void QueueControl::enter_set_aside() {
+  while (set_aside_count_ > 0 && latest_.size() < kept_failures) {
+    auto& one = set_aside_[set_aside_count_ - 1];
+    if (one.first != one.last) return;  // which of them have failed is not known
+    static_cast<void>(enter(one.first, one.failure));
+    one = {};
+    --set_aside_count_;
+  }
+}
+
+std::exception_ptr QueueControl::enter(Ticket ticket, std::exception_ptr const& failure) {
+  if (failures_.contains(ticket)) return nullptr;
   latest_.push_back(ticket);
+  try {
+    failures_.emplace(ticket, failure);
+  } catch (std::bad_alloc const&) {
+    latest_.pop_back();
+    throw;
+  }
   if (latest_.size() <= kept_failures) return nullptr;
   auto const oldest = failures_.find(latest_.front());
   try {
@@ -66,7 +102,7 @@ std::exception_ptr QueueControl::keep(Ticket ticket, std::exception_ptr failure)
   auto dropped = std::move(oldest->second);
   last_forgotten_ = std::max(last_forgotten_, oldest->first);
   failures_.erase(oldest);
-  latest_.pop_front();
+  latest_.erase(latest_.begin());
   return dropped;
 }
 
@@ -176,7 +212,12 @@ void QueueControl::settle_inheritance(Ticket ticket) noexcept {
     std::lock_guard const lock{mutex_};
     if (inherits_.erase(first) == 0 || !failure) continue;
     dropped = keep(first, std::move(failure));
-    if (never_began) skipped_.insert(first);
+    if (!never_began) continue;
+    try {
+      skipped_.insert(first);
+    } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch)
+      // Then it counts as begun, and what it was to write as lost.
+    }
   }
 }
 
@@ -186,6 +227,9 @@ std::exception_ptr QueueControl::error(Ticket ticket) noexcept {
   std::lock_guard const lock{mutex_};
   auto const found = failures_.find(ticket);
   if (found != failures_.end()) return found->second;
+  for (auto const& one : set_aside_) {
+    if (one.first <= ticket && ticket <= one.last) return one.failure;
+  }
   return failed_.contains(ticket) ? forgotten_ : nullptr;
 }
 
@@ -194,7 +238,9 @@ std::exception_ptr QueueControl::take_error() noexcept {
   std::lock_guard const lock{mutex_};
   auto const next = failures_.upper_bound(reported_);
   bool const some_forgotten = last_forgotten_ > reported_;
+  auto const aside = std::ranges::find_if(set_aside_, [&](SetAside const& one) { return one.last > reported_; });
   reported_ = completed_.load(std::memory_order_relaxed);
+  if (aside != set_aside_.end() && (next == failures_.end() || aside->first < next->first)) return aside->failure;
   if (next != failures_.end()) return next->second;
   return some_forgotten ? forgotten_ : nullptr;
 }

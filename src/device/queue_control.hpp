@@ -5,12 +5,12 @@
 #include "device/continuations.hpp"
 #include "device/ticket_set.hpp"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <map>
 #include <memory>
@@ -139,6 +139,12 @@ class QueueControl {
  private:
   explicit QueueControl(std::uint64_t id) noexcept : id_(id) {}
 
+  /// The failure of work for which there was no memory when it came to be known.
+  struct SetAside {
+    Ticket first = 0, last = 0;  ///< the same, but in the last place, which all those share that come when all are full
+    std::exception_ptr failure;
+  };
+
   /// What `ticket` needs and may have failed, or what it stands for.
   struct Inheritance {
     std::vector<Event> from;
@@ -149,7 +155,12 @@ class QueueControl {
 
   /// Under the lock. Returns an error that is no longer kept: it may be a user's, whose destructor is not called under
   /// a lock.
-  [[nodiscard]] std::exception_ptr keep(Ticket ticket, std::exception_ptr failure);
+  [[nodiscard]] std::exception_ptr keep(Ticket ticket, std::exception_ptr failure) noexcept;
+  /// The same in the map; nothing has changed where there is no memory for it.
+  [[nodiscard]] std::exception_ptr enter(Ticket ticket, std::exception_ptr const& failure);
+  void set_aside(Ticket ticket, std::exception_ptr failure) noexcept;
+  /// Those that were set aside, now that there may be memory. Drops none.
+  void enter_set_aside();
 
   /// Finds out what the work up to `ticket`, all of which has ended, inherits.
   void settle_inheritance(Ticket ticket) noexcept;
@@ -161,11 +172,13 @@ class QueueControl {
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   std::map<Ticket, std::exception_ptr> failures_;  ///< with their errors
-  std::deque<Ticket> latest_;                      ///< the same in the order in which they came to be known
-  TicketSet failed_;                               ///< those before them
-  std::exception_ptr forgotten_;                   ///< the error of those; null while there are none
-  Ticket last_forgotten_ = 0;                      ///< the highest of them
-  Inheritances inherits_;                          ///< not looked into yet
+  std::vector<Ticket> latest_;                     ///< the same in the order in which they came to be known
+  std::array<SetAside, 4> set_aside_;              ///< from the front
+  std::size_t set_aside_count_ = 0;
+  TicketSet failed_;              ///< those before them
+  std::exception_ptr forgotten_;  ///< the error of those; null while there are none
+  Ticket last_forgotten_ = 0;     ///< the highest of them
+  Inheritances inherits_;         ///< not looked into yet
   TicketSet skipped_;
   Ticket reported_ = 0;
   std::shared_ptr<Waiter> waiter_;
