@@ -50,9 +50,8 @@ void add(std::vector<std::string>& names, std::string_view name) {
   if (std::ranges::find(names, name) == names.end()) names.emplace_back(name);
 }
 
-/// From the words of "UNIMEM_BUFFER ( T , x )" or "T x".
+/// From the words of "UNIMEM_BUFFER ( T , x )" or "T x", less each const: one at least.
 TextParameter parameter_from(std::vector<std::string> words) {
-  std::erase(words, "const");
   TextParameter result;
   bool const is_macro = words.size() >= 6 && words[1] == "(" && words.back() == ")";
   if (is_macro && (words[0] == "UNIMEM_BUFFER" || words[0] == "UNIMEM_CONST_BUFFER")) {
@@ -136,7 +135,11 @@ std::optional<std::vector<TextParameter>> portable_parameters(std::string_view s
         part.emplace_back(word);
         continue;
       }
-      if (!part.empty()) result.push_back(parameter_from(std::move(part)));
+      if (!part.empty()) {
+        std::erase(part, "const");
+        if (part.empty()) return std::nullopt;
+        result.push_back(parameter_from(std::move(part)));
+      }
       part.clear();
       if (depth == 0) return result;
     }

@@ -41,7 +41,8 @@ struct TextParameter {
   std::string name;
 };
 
-/// The parameters of the portable kernel `entry`; nothing where the text has no such kernel.
+/// The parameters of the portable kernel `entry`; nothing where the text has no such kernel, or a parameter that is
+/// neither type nor name.
 [[nodiscard]] std::optional<std::vector<TextParameter>> portable_parameters(std::string_view source,
                                                                             std::string_view entry);
 

@@ -2,6 +2,7 @@
 
 #include <unimem/core/error.hpp>
 
+#include "core/quoted.hpp"
 #include "core/unique_fd.hpp"
 
 #include <fcntl.h>
@@ -23,17 +24,9 @@ namespace unimem {
 namespace {
 
 constexpr auto largest_size = static_cast<std::uint64_t>(std::numeric_limits<std::ptrdiff_t>::max());
-constexpr std::size_t longest_quote = 40;
 
 [[noreturn]] void malformed(std::string const& path, std::size_t line, std::string_view what) {
   throw IoError(path, 0, fmt::format("line {}: {}", line, what));
-}
-
-/// A field as messages quote it: one line of reasonable length, whatever is in it.
-std::string quoted(std::string_view field) {
-  std::string text = "'";
-  for (char const c : field.substr(0, longest_quote)) text += static_cast<unsigned char>(c) < ' ' ? '?' : c;
-  return text + (field.size() > longest_quote ? "…'" : "'");
 }
 
 /// Takes a text of comma-separated values apart, one record after the other.
@@ -153,10 +146,10 @@ class LogReader {
     auto const [end, error] =
         std::from_chars(text.data(), text.data() + text.size(), value, hexadecimal || prefixed ? 16 : 10);
     if (error == std::errc::result_out_of_range) {
-      malformed(fmt::format("{} {} does not fit 64 bits", column_names[column], quoted(field(column))));
+      malformed(fmt::format("{} {} does not fit 64 bits", column_names[column], detail::quoted(field(column))));
     }
     if (error != std::errc{} || end != text.data() + text.size()) {
-      malformed(fmt::format("{} {} is not a {}number", column_names[column], quoted(field(column)),
+      malformed(fmt::format("{} {} is not a {}number", column_names[column], detail::quoted(field(column)),
                             hexadecimal ? "hexadecimal " : "whole "));
     }
     return value;
@@ -169,7 +162,8 @@ class LogReader {
     bool const allocates = action == "allocate";
     bool const fails = action == "allocate failure";
     if (!allocates && !fails && action != "free") {
-      malformed(fmt::format("unknown action {}: there are allocate, free and allocate failure", quoted(action)));
+      malformed(
+          fmt::format("unknown action {}: there are allocate, free and allocate failure", detail::quoted(action)));
     }
     AllocationLogEvent event;
     event.allocates = allocates;

@@ -2,6 +2,8 @@
 
 #include <unimem/core/error.hpp>
 
+#include "core/quoted.hpp"
+
 #include <fmt/format.h>
 
 #include <array>
@@ -97,7 +99,7 @@ class HeaderReader {
       has_shape_ = true;
       read_shape();
     } else {
-      malformed(fmt::format("unknown key '{}'", key));
+      malformed(fmt::format("unknown key {}", quoted(key)));
     }
   }
 
@@ -115,7 +117,7 @@ class HeaderReader {
       element_ = element;
       return;
     }
-    unsupported(fmt::format("dtype '{}'", descr));
+    unsupported(fmt::format("dtype {}", quoted(descr)));
   }
 
   void read_shape() {

@@ -94,7 +94,8 @@ TEST(SourceKernels, ThePortableFormsTextTellsItsParameters) {
   EXPECT_EQ(told(3), std::tuple(false, false, std::string("unsigned int"), std::string("n")));
   EXPECT_THAT(portable_parameters("UNIMEM_KERNEL none() {}", "none"), Optional(IsEmpty()));
   for (auto const* const without :
-       {"", "UNIMEM_KERNEL entry(", "UNIMEM_KERNEL entry(UNIMEM_BUFFER(", "__kernel void entry(int x) {}"}) {
+       {"", "UNIMEM_KERNEL entry(", "UNIMEM_KERNEL entry(UNIMEM_BUFFER(", "__kernel void entry(int x) {}",
+        "UNIMEM_KERNEL entry(const) {}", "UNIMEM_KERNEL entry(int n, const const) {}"}) {
     EXPECT_FALSE(portable_parameters(without, "entry")) << without;
   }
 }

@@ -144,6 +144,7 @@ TEST(AllocationLog, EachThingThatIsWrongIsNamedWithItsLine) {
       {header + "1,t,allocate,0x1,8,0\n1,t,free,0x1,9,0\n", "line 3: free of 9 bytes at 0x1, which has 8 since line 2"},
       {header + std::string("1,t,\0llocate,0x1,8,0\n", 21),
        "line 2: unknown action '?llocate': there are allocate, free and allocate failure"},
+      {header + "1,t,\xe9,0x1,8,0\n", "line 2: unknown action '?': there are allocate, free and allocate failure"},
       {header + "1,t," + std::string(1'000, 'x') + ",0x1,8,0\n",
        "line 2: unknown action 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…': there are allocate, free and allocate "
        "failure"},

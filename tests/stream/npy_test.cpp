@@ -101,7 +101,7 @@ TEST(Npy, EachThingThatIsWrongIsNamed) {
   };
   struct {
     std::string header;
-    char const* message;
+    std::string message;
   } const refused[] = {
       {"", "does not begin"},
       {"\x93NUMP", "does not begin"},
@@ -118,6 +118,8 @@ TEST(Npy, EachThingThatIsWrongIsNamed) {
       {with_prefix("{'shape': (3,), 'shape': (3,), }"), "shape is there twice"},
       {with_prefix("{'fortran_order': False, 'fortran_order': False}"), "fortran_order is there twice"},
       {with_prefix("{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'more': 1}"), "unknown key 'more'"},
+      {with_prefix("{'a\nb\x1b[31m\xe9': 1}"), "unknown key 'a?b?[31m?'"},
+      {with_prefix("{'" + std::string(500, 'k') + "': 1}"), "unknown key '" + std::string(40, 'k') + "…'"},
       {with_prefix("{'descr': '<f4', 'fortran_order': False, 'shape': (3,), } x"), "something follows"},
       {with_prefix("{'descr': '<f4' 'fortran_order': False}"), "',' expected"},
       {with_prefix("{'descr' '<f4'}"), "':' expected"},
@@ -128,6 +130,7 @@ TEST(Npy, EachThingThatIsWrongIsNamed) {
       {dictionary("'<f4'", "0", "(3,)"), "neither True nor False"},
       {dictionary("'>f4'", "False", "(3,)"), "big-endian dtype '>f4'"},
       {dictionary("'<f2'", "False", "(3,)"), "dtype '<f2'"},
+      {dictionary("'<f\n2'", "False", "(3,)"), "dtype '<f?2'"},
       {dictionary("'<c8'", "False", "(3,)"), "dtype '<c8'"},
       {dictionary("'|b1'", "False", "(3,)"), "dtype '|b1'"},
       {dictionary("'|O'", "False", "(3,)"), "dtype '|O'"},
