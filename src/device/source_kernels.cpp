@@ -12,24 +12,30 @@
 namespace unimem::detail {
 namespace {
 
-/// The name of the function whose declaration goes on with `words`: the word before its parameters.
+/// The name of the function whose declaration goes on with `words`: the word before its parameters. A kernel of the
+/// portable form that begins before them is left to be read: what stood before it, as in a macro, declares none.
 std::string_view function_name(SourceWords& words) {
   constexpr std::array with_list{"__launch_bounds__", "__cluster_dims__", "__maxnreg__", "__block_size__",
                                  "__attribute__",     "__declspec",       "alignas"};
   std::string_view last;
-  for (auto word = words.next(); !word.empty(); word = words.next()) {
-    if (word == "(") {
-      if (std::ranges::find(with_list, last) == with_list.end()) return last;
-      for (int depth = 1; depth > 0 && !word.empty();) {
-        word = words.next();
-        depth += word == "(" ? 1 : word == ")" ? -1 : 0;
+  int depth = 0;  // in the list of an attribute
+  for (auto after = words;; words = after) {
+    auto const word = after.next();
+    if (word.empty() || word == "UNIMEM_KERNEL") return {};
+    if (depth > 0) {
+      depth += word == "(" ? 1 : word == ")" ? -1 : 0;
+    } else if (word == "(") {
+      if (std::ranges::find(with_list, last) == with_list.end()) {
+        words = after;
+        return last;
       }
+      depth = 1;
     } else if (word == ";" || word == "{" || word == "}" || word == "#") {
+      words = after;
       return {};
     }
-    last = word;
+    if (depth == 0) last = word;
   }
-  return {};
 }
 
 /// Reads on to the end of what `open` has begun.

@@ -51,6 +51,16 @@ TEST(SourceKernels, TellTheFormOfAnEntry) {
   EXPECT_FALSE(kernels_in("__global__ void b() {}").is_portable("c"));
 }
 
+TEST(SourceKernels, AWordOfTheOtherFormBeforeAPortableKernelDoesNotTakeIt) {
+  for (auto const* const before : {"#define KERNEL __global__ void\n", "#define KERNEL __kernel\n",
+                                   "#define ENTRY UNIMEM_KERNEL\n", "#define BOUNDS __global__ __launch_bounds__(\n"}) {
+    auto const found = kernels_in(std::string(before) + "UNIMEM_KERNEL entry(UNIMEM_BUFFER(float, x)) {}");
+    EXPECT_THAT(found.portable, ElementsAre("entry")) << before;
+    EXPECT_THAT(found.plain, IsEmpty()) << before;
+    EXPECT_TRUE(found.names_portable_form && found.is_portable("entry")) << before;
+  }
+}
+
 TEST(SourceKernels, UnfinishedSourcesEnd) {
   for (auto const* const source : {"", "UNIMEM_KERNEL", "UNIMEM_KERNEL a", "__global__ void __launch_bounds__(",
                                    "/* UNIMEM_KERNEL a() {}", "\"", "'\\", "UNIMEM_KERNEL ;a()", "//"}) {
