@@ -82,7 +82,7 @@ TEST_P(FuzzReplay, HoldsForEverySeedAndWhatIsCloseToIt) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, FuzzReplay, ::testing::ValuesIn(names),
-                         [](auto const& info) { return std::string(info.param); });
+                         [](auto const& one) { return std::string(one.param); });
 
 TEST(FuzzTargets, AreThoseThatAreReplayed) {
   std::vector<std::string_view> enlisted;
