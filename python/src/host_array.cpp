@@ -13,6 +13,7 @@
 #include "bindings.hpp"
 #include "gil.hpp"
 #include "numpy_api.hpp"
+#include "written_parts.hpp"
 
 namespace unimem::python {
 
@@ -60,7 +61,7 @@ void HostWrite::done() {
   Unlocked const released;
   auto const core = std::exchange(core_, nullptr);
   auto const hold = std::exchange(hold_, {});
-  core->written_through_map(range_, hold);
+  core->written_through_map(range_, hold, std::move(parts_));
 }
 
 HostHold::HostHold(std::shared_ptr<BufferCore> core, DeviceLease lease, ByteRange window)
@@ -98,9 +99,15 @@ bool HostHold::covers(nb::handle array) const {
   return bytes_of(array).has_value();
 }
 
-std::optional<HostWrite> HostHold::before_write(nb::handle array) {
+std::optional<HostWrite> HostHold::before_write(nb::handle array, int axis, nb::handle chosen) {
   auto const range = bytes_of(array);
   if (!range || !PyArray_ISWRITEABLE(as_array(array))) return std::nullopt;
+  ByteRanges parts;
+  if (!PyArray_IS_C_CONTIGUOUS(as_array(array)) || !chosen.is_none()) {
+    for (auto const part : written_parts(array, axis, chosen).ranges()) {
+      parts.add({range->begin + part.begin, range->begin + part.end});
+    }
+  }
   auto const* const first = begin_ + (range->begin - window_.begin);
   look_out_on_host(*core_, *range, Intent::read_write);
   return unlocked([&]() -> std::optional<HostWrite> {
@@ -114,7 +121,7 @@ std::optional<HostWrite> HostHold::before_write(nb::handle array) {
       core_->nothing_written_through_map();
       return std::nullopt;
     }
-    return HostWrite(core_, *range, std::move(hold));
+    return HostWrite(core_, *range, std::move(hold), std::move(parts));
   });
 }
 
@@ -150,8 +157,10 @@ void bind_host_arrays(nb::module_& m) {
 
   nb::class_<HostHold>(m, "HostHold", "Keeps a buffer's host memory for arrays, and is told when they are written.")
       .def("covers", &HostHold::covers, nb::arg("array"), "Whether the array's elements lie in this memory.")
-      .def("before_write", &HostHold::before_write, nb::arg("array"),
-           "Brings what the array spans up to date; the write to be reported when it is done, or None.");
+      .def("before_write", &HostHold::before_write, nb::arg("array"), nb::arg("axis") = 0,
+           nb::arg("chosen") = nb::none(),
+           "Brings what the array spans up to date; the write to be reported when it is done, or None. "
+           "`chosen`: ascending indexes along `axis`, the only ones that are written.");
 
   m.def(
       "_set_host_array",

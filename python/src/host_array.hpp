@@ -16,8 +16,9 @@ namespace unimem::python {
 /// A write to a buffer's host memory that is about to happen, or has happened.
 class HostWrite {
  public:
-  HostWrite(std::shared_ptr<BufferCore> core, ByteRange range, DeviceLease hold) noexcept
-      : core_(std::move(core)), range_(range), hold_(std::move(hold)) {}
+  /// `parts`: what of `range`, where that is not all of it.
+  HostWrite(std::shared_ptr<BufferCore> core, ByteRange range, DeviceLease hold, ByteRanges parts = {}) noexcept
+      : core_(std::move(core)), range_(range), hold_(std::move(hold)), parts_(std::move(parts)) {}
   HostWrite(HostWrite&&) noexcept = default;
   HostWrite& operator=(HostWrite&&) = delete;
   ~HostWrite();
@@ -30,6 +31,7 @@ class HostWrite {
   std::shared_ptr<BufferCore> core_;
   ByteRange range_;
   DeviceLease hold_;
+  ByteRanges parts_;
 };
 
 /// What keeps a buffer's host memory where it is while NumPy arrays point at it, and is told when they are written.
@@ -53,7 +55,8 @@ class HostHold {
   /// Before elements of `array` are written: brings all that lies between its first and last byte up to date on the
   /// host and waits for the work that still reads it. Nothing if the array is of other memory, cannot be written, or if
   /// the buffer no longer uses this memory. With tracking by pages or by hand nobody has to be told afterwards either.
-  [[nodiscard]] std::optional<HostWrite> before_write(nanobind::handle array);
+  /// `axis` and `chosen` as for `written_parts`: what counts as written afterwards.
+  [[nodiscard]] std::optional<HostWrite> before_write(nanobind::handle array, int axis, nanobind::handle chosen);
 
  private:
   [[nodiscard]] std::optional<ByteRange> bytes_of(nanobind::handle array) const;

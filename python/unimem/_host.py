@@ -6,9 +6,10 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from . import _unimem
 
@@ -74,28 +75,45 @@ def _is_basic(key: Any) -> bool:
     return all(part is None or part is Ellipsis or isinstance(part, slice) or _is_index(part) for part in parts)
 
 
-def _spanned(array: HostArray, key: Any) -> HostArray:
-    """A view of everything that an assignment to `array[key]` may write: the smallest easily told. Raises IndexError."""
+class _Written(NamedTuple):
+    """What an assignment may write: of `view` all, or what the ascending indexes `chosen` along `axis` say."""
+
+    view: HostArray
+    axis: int = 0
+    chosen: npt.NDArray[np.intp] | None = None
+
+
+def _indexes(key: Any, shape: tuple[int, ...]) -> npt.NDArray[np.intp] | None:
+    """Which indexes along the first axis of `shape` an array, or a list, chooses, each once and ascending; None where that is not easily told."""
+    try:
+        chosen = np.asarray(key)
+    except (TypeError, ValueError):
+        return None
+    if chosen.dtype == np.bool_ and 0 < chosen.ndim and chosen.shape == shape[: chosen.ndim]:
+        rows = np.flatnonzero(chosen if chosen.ndim == 1 else chosen.any(axis=tuple(range(1, chosen.ndim))))
+    elif chosen.dtype.kind in "iu" and chosen.size:
+        rows = np.unique(np.where(chosen < 0, chosen + shape[0], chosen)).astype(np.intp, copy=False)
+    else:
+        return None
+    return rows if rows.size and 0 <= rows[0] and rows[-1] < shape[0] else None
+
+
+def _spanned(array: HostArray, key: Any) -> _Written:
+    """What an assignment to `array[key]` may write, as far as that is easily told. Raises IndexError."""
+    parts = key if isinstance(key, tuple) else (key,)
     if _is_basic(key):
         # With an ellipsis a full index, too, gives a view, of one element.
-        parts = key if isinstance(key, tuple) else (key,)
-        return cast(HostArray, np.ndarray.__getitem__(array, parts if Ellipsis in parts else (*parts, Ellipsis)))
-    if array.ndim > 0 and array.dtype.names is None and isinstance(key, (list, np.ndarray)):
-        try:
-            chosen = np.asarray(_plain(key))
-            if chosen.dtype == np.bool_ and chosen.shape == array.shape[: chosen.ndim]:
-                rows = np.flatnonzero(chosen if chosen.ndim == 1 else chosen.any(axis=tuple(range(1, chosen.ndim))))
-            elif chosen.dtype.kind in "iu":
-                rows = np.where(chosen < 0, chosen + array.shape[0], chosen)
-            else:
-                return array
-        except (TypeError, ValueError):
-            return array
-        if rows.size:
-            first, last = int(rows.min()), int(rows.max())
-            if 0 <= first <= last < array.shape[0]:
-                return cast(HostArray, np.ndarray.__getitem__(array, slice(first, last + 1)))
-    return array
+        return _Written(cast(HostArray, np.ndarray.__getitem__(array, parts if Ellipsis in parts else (*parts, Ellipsis))))
+    axis = next((i for i, part in enumerate(parts) if not _is_basic(part)), 0)
+    # Everything before the first array stands for one axis, and everything behind it is taken to be written.
+    simple = axis < array.ndim and array.dtype.names is None and isinstance(parts[axis], (list, np.ndarray))
+    if simple and all(isinstance(part, slice) or _is_index(part) for part in parts[:axis]):
+        chosen = _indexes(parts[axis], array.shape[axis:])
+        if chosen is not None:
+            before = tuple(part if isinstance(part, slice) else slice(part, part + 1 or None) for part in parts[:axis])
+            view = np.ndarray.__getitem__(array, (*before, slice(int(chosen[0]), int(chosen[-1]) + 1)))
+            return _Written(cast(HostArray, view), axis, chosen - chosen[0])
+    return _Written(array)
 
 
 def _fits(value: np.ndarray, target: np.ndarray) -> bool:
@@ -197,7 +215,7 @@ class HostArray(np.ndarray):
     attributes that do (``fill``, ``sort``, ``partition``, ``put``, ``byteswap(inplace=True)``, ``setfield``, ``flat``, ``real``,
     ``imag``), through slices, reshapes and other views of it as well, those that NumPy's functions give (``np.rot90``, ``np.einsum``,
     ``np.broadcast_arrays``, ``sliding_window_view``, …) among them. What such a write spans is brought up to date on the host first,
-    and counts as written afterwards. Reading marks nothing.
+    and what it writes counts as written afterwards. Reading marks nothing.
 
     Not noticed is who writes by the address, as C code does, or to a plain array over the same memory: ``np.asarray(array)`` and
     its like, ``array.view(np.ndarray)`` and views as other classes (``np.matrix``, ``np.recarray``, ``np.ma``), ``as_strided`` without
@@ -227,16 +245,17 @@ class HostArray(np.ndarray):
         value = _plain(value)
         key = tuple(map(_plain, key)) if isinstance(key, tuple) else _plain(key)
         if isinstance(key, str) or (isinstance(key, list) and key and isinstance(key[0], str)):
-            target = self  # fields of structured elements
+            written = _Written(self)  # fields of structured elements
         else:
-            target = _spanned(self, key)
+            written = _spanned(self, key)
+            target = written.view
             if self.dtype.names is None:
                 # What will be refused is refused before anything counts as written.
                 if isinstance(value, (list, tuple)):
                     value = np.asarray(value)
                 if isinstance(value, np.ndarray) and _is_basic(key) and not _fits(value, target):
                     np.empty(target.shape, self.dtype)[...] = value
-        write = hold.before_write(target)
+        write = hold.before_write(*written)
         if write is None:
             np.ndarray.__setitem__(self, key, value)
             return

@@ -52,6 +52,7 @@ void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold, b
     inside->ensure_host(intent == Intent::write ? range : ByteRange{});
     auto plan = inside->coherence.plan_access(host_place, range, intent, inside->cost());
     inside->spare_good_bytes(plan);
+    inside->part_into_rows(plan);
     if (intent != Intent::write) inside->check_lost(plan);
     inside->carry_out(plan);
     if (inside->host && intent != Intent::read) inside->host->wait_to_write(range);
@@ -221,12 +222,12 @@ DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
   return std::move(held.lease);
 }
 
-void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped) {
+void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped, ByteRanges parts) {
   Guard inside(*this, Inside::Watched::no);
   --inside->mapped_writes;
   // The lease holds the memory it was made for, so nobody else's can have come to lie at its address.
   if (!inside->host || inside->host->host_window(range) != mapped.memory()) return;
-  if (!range.empty()) inside->unrecorded.push_back(range);  // into the room that `map` has made
+  if (!range.empty()) inside->unrecorded.push_back({range, std::move(parts)});  // into the room that `map` has made
   if (inside->host_writes) inside->host_writes->not_expected(range);
   try {
     inside->note("unmapping a mapping that may be written", range);

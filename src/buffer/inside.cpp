@@ -344,11 +344,12 @@ bool BufferCore::Inside::in_host_memory(Place place) const noexcept {
 
 void BufferCore::Inside::mark(BufferCore& self, Place place, ByteRange range, Event event) {
   ensure(self, place);
-  mark_there(place, range, event);
+  mark_there(coherence.plan_mark(place, range, cost()), event);
 }
 
-void BufferCore::Inside::mark_there(Place place, ByteRange range, Event event) {
-  auto plan = coherence.plan_mark(place, range, cost());
+void BufferCore::Inside::mark_there(Plan plan, Event event) {
+  auto const place = plan.place;
+  auto const range = plan.range;
   if (plan.conflict) {
     throw CoherenceConflict(display_name(),
                             {place_name(plan.conflict->place), plan.conflict->range.begin, plan.conflict->range.end},

@@ -66,6 +66,12 @@ struct BufferCore::Inside {
     std::atomic<std::uint64_t> staged{0}, unstaged{0};
   };
 
+  /// What was written through a mapping of the host's memory: `parts` of `range`, or all of it where there are none.
+  struct MappedWrite {
+    ByteRange range;
+    ByteRanges parts;
+  };
+
   /// How long its copies took. Apart, and shared: copies may end after the buffer.
   struct Meters {
     TransferMeter uploads, downloads, between;
@@ -195,7 +201,7 @@ struct BufferCore::Inside {
   /// Puts on record what was written through mappings; what goes wrong, the next access raises. Throws std::bad_alloc,
   /// and what `ensure_host` throws, with what is left to do still to be done.
   void record_mapped_writes();
-  void record_mapped_write(ByteRange range);
+  void record_mapped_write(MappedWrite const& write);
   /// Whether writes to the host's memory are noticed, as soon as there is any.
   [[nodiscard]] bool watches_host() const;
   /// What notices writes to host memory that serves for `size` bytes; null where only the library's own count.
@@ -246,6 +252,10 @@ struct BufferCore::Inside {
   /// they would have been brought over the last good copy), and if nobody has an address through which he may be
   /// writing there, to say so when he is done.
   void spare_good_bytes(Plan& plan) const;
+  /// A copy between host and device goes across bytes that are current there as the rows of a rectangle, which leave
+  /// them out, where they are one and that is cheaper.
+  void part_into_rows(Plan& plan) const;
+  [[nodiscard]] std::vector<ByteRange> rows_in(PlannedCopy const& copy, CopyCost const& costs) const;
   /// Submits the copies of a plan, each behind the work it conflicts with: on `queue` where that is the device's, else
   /// on the device's default queue. Adds an event for each copy: copies that go as one piece of work have one for all
   /// of them.
@@ -258,6 +268,7 @@ struct BufferCore::Inside {
   /// Ranges that go from one place as one piece of work.
   struct Batch {
     Place from = host_place;
+    std::vector<std::size_t> copies;  ///< of the plan, by index, ascending
     ByteRanges ranges;
   };
   [[nodiscard]] std::vector<Batch> batches_of(Plan const& plan) const;
@@ -289,8 +300,8 @@ struct BufferCore::Inside {
   [[nodiscard]] ByteRange in_own_host_memory(void const* pointer, std::size_t count) const noexcept;
 
   void mark(BufferCore& self, Place place, ByteRange range, Event event);
-  /// Where the place has memory.
-  void mark_there(Place place, ByteRange range, Event event);
+  /// Where the plan's place has memory.
+  void mark_there(Plan plan, Event event);
 
   /// Lets further read leases on `storage`, which work on `queue` has been promised, come and go without the lock as
   /// long as nothing changes.
@@ -341,9 +352,9 @@ struct BufferCore::Inside {
   std::unique_ptr<detail::HostWrites> host_writes;  ///< null: only what goes through the library counts
   std::shared_ptr<detail::WrittenMap> written_map;  ///< of what has been written at all; null unless UNIMEM_CHECK=2
   std::shared_ptr<detail::StaleViews> stale_views;  ///< likewise; who touches host bytes that a device has newer
-  std::vector<ByteRange> unrecorded;  ///< written through mappings of `host`, without the memory to record it
-  std::size_t mapped_writes = 0;      ///< mappings that may yet say what they have written, each with room for it there
-  std::vector<Side> sides;            ///< by place, less one
+  std::vector<MappedWrite> unrecorded;              ///< to `host`, without the memory to record it
+  std::size_t mapped_writes = 0;  ///< mappings that may yet say what they have written, each with room for it there
+  std::vector<Side> sides;        ///< by place, less one
   detail::PendingWork pending;
   Counters counters;
   std::shared_ptr<Meters> meters;        ///< made for the first copy; another after a reset: late copies count nowhere

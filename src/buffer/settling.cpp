@@ -81,22 +81,24 @@ void BufferCore::Inside::record_mapped_writes() {
   }
 }
 
-void BufferCore::Inside::record_mapped_write(ByteRange range) {
+void BufferCore::Inside::record_mapped_write(MappedWrite const& write) {
   auto const raise_later = [this](std::exception_ptr failure) {
     if (failure && !deferred) deferred = std::move(failure);
   };
   ensure_host();
-  raise_later(settle_pending(range, true));
+  raise_later(settle_pending(write.range, true));
+  auto rest = write.parts.empty() ? ByteRanges{write.range} : write.parts;
   // The bytes have been written, whatever else went wrong meanwhile: those that no device wrote count.
-  for (auto rest = range; !rest.empty();) {
+  while (!rest.empty()) {
     try {
-      mark_there(host_place, rest, {});
+      mark_there(coherence.plan_mark(host_place, rest, cost()), {});
       return;
     } catch (CoherenceConflict const& conflict) {
-      auto const begin = conflict.earlier.begin, end = conflict.earlier.end;
-      if (begin > rest.begin) mark_there(host_place, {rest.begin, begin}, {});
+      auto before = rest;
+      before.remove({conflict.earlier.begin, bytes});
+      if (!before.empty()) mark_there(coherence.plan_mark(host_place, before, cost()), {});
       raise_later(std::current_exception());
-      rest.begin = std::min(end, rest.end);
+      rest.remove({0, conflict.earlier.end});
     } catch (std::bad_alloc const&) {
       throw;
     } catch (...) {
@@ -175,22 +177,20 @@ void BufferCore::Inside::forget_ended() noexcept {
 
 void BufferCore::Inside::commit_copies(Plan const& plan, std::span<const Event> events) {
   if (plan.copies.empty()) return commit(plan, {});
-  bool const as_one = events.size() == plan.copies.size() &&
-                      std::ranges::all_of(events, [&](Event event) { return event == events.front(); });
-  if (as_one) {
-    Plan part;
-    part.place = plan.place;
-    part.range = plan.copies.front().range;
-    part.copies = plan.copies;
-    return commit(std::move(part), {events.front()});
-  }
+  // Neighbours that go as one piece of work are committed as one.
   auto event = events.begin();
-  for (auto const& copy : plan.copies) {
+  for (auto copy = plan.copies.begin(); copy != plan.copies.end();) {
     Plan part;
     part.place = plan.place;
-    part.range = copy.range;
-    part.copies = {copy};
-    commit(std::move(part), copy.fence ? std::vector<Event>{} : std::vector{*event++});
+    part.range = copy->range;
+    std::vector<Event> end;
+    if (!copy->fence) end.push_back(*event);
+    do {
+      part.copies.push_back(*copy);
+      if (!copy->fence) ++event;
+      ++copy;
+    } while (!end.empty() && copy != plan.copies.end() && !copy->fence && *event == end.front());
+    commit(std::move(part), std::move(end));
   }
 }
 
@@ -198,7 +198,10 @@ void BufferCore::Inside::commit(Plan plan, std::vector<Event> events, Events wha
   pending.reserve(1);
   auto undo = coherence.commit(plan);
   bool const writes = plan.kind == Plan::Kind::mark || plan.intent != Intent::read;
-  if (writes && written_map) written_map->wrote(plan.range);
+  if (writes && written_map) {
+    if (plan.parts.empty()) written_map->wrote(plan.range);
+    for (auto const part : plan.parts.ranges()) written_map->wrote(part);
+  }
   pending.add(std::move(events), what == Events::of_all, std::move(plan), std::move(undo));
 }
 

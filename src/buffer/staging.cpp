@@ -196,12 +196,35 @@ bool gains_from_staging(Storage const& host, Device const& device, std::size_t b
   return threshold && bytes > *threshold && host.pageable();
 }
 
-bool gains_from_batching(Storage const& from, Storage const& to, std::size_t ranges, std::size_t bytes) noexcept {
-  if (ranges < 2 || from.serves_host() == to.serves_host()) return false;
+bool gains_from_gathering(Storage const& host, Device const& device, ByteRanges const& ranges) noexcept {
+  auto const count = ranges.ranges().size();
+  return device.batches_copies() && host.pageable() && count >= fewest_gathered &&
+         ranges.size_bytes() / count <= largest_gathered;
+}
+
+std::size_t rows_at_front(std::span<const ByteRange> ranges) noexcept {
+  if (ranges.size() < 2) return ranges.size();
+  auto const size = ranges[0].size(), pitch = ranges[1].begin - ranges[0].begin;
+  std::size_t rows = 1;
+  while (rows < ranges.size() && ranges[rows].size() == size && ranges[rows].begin >= ranges[rows - 1].end &&
+         ranges[rows].begin - ranges[rows - 1].begin == pitch) {
+    ++rows;
+  }
+  return rows;
+}
+
+bool takes_rows(Storage const& from, Storage const& to, std::size_t row_bytes) {
+  if (from.serves_host() == to.serves_host()) return false;
   auto const& host = from.serves_host() ? from : to;
-  auto const& other = from.serves_host() ? to : from;
-  if (!other.device().batches_copies()) return false;
-  return !host.pageable() || (ranges >= fewest_gathered && bytes / ranges <= largest_gathered);
+  auto const& device = (from.serves_host() ? to : from).device();
+  return device.link_cost().row_seconds && !gains_from_staging(host, device, row_bytes);
+}
+
+bool gains_from_batching(Storage const& from, Storage const& to, ByteRanges const& ranges) noexcept {
+  if (ranges.ranges().size() < 2 || from.serves_host() == to.serves_host()) return false;
+  auto const& host = from.serves_host() ? from : to;
+  auto const& device = (from.serves_host() ? to : from).device();
+  return (device.batches_copies() && !host.pageable()) || gains_from_gathering(host, device, ranges);
 }
 
 std::vector<CopyPiece> in_place(ByteRanges const& ranges) {

@@ -66,11 +66,20 @@ class Staging {
 /// Whether copies of `bytes` between the host memory and the device gain from being staged.
 [[nodiscard]] bool gains_from_staging(Storage const& host, Device const& device, std::size_t bytes) noexcept;
 
-/// Whether `ranges` gain from being copied between the two as one piece of work: one of them is the host's, and the
-/// device of the other has a command for it. From pageable memory only if they are many and small, since they are then
-/// gathered in pinned memory first.
-[[nodiscard]] bool gains_from_batching(Storage const& from, Storage const& to, std::size_t ranges,
-                                       std::size_t bytes) noexcept;
+/// Whether `ranges` gain from being brought together in pinned memory on their way to or from pageable memory: the
+/// device has one command for them then, and they are many and small.
+[[nodiscard]] bool gains_from_gathering(Storage const& host, Device const& device, ByteRanges const& ranges) noexcept;
+
+/// How many of the first ranges are the rows of a rectangle, one of its own at least.
+[[nodiscard]] std::size_t rows_at_front(std::span<const ByteRange> ranges) noexcept;
+
+/// Whether the rows of a rectangle, each of so many bytes, go between the two as one command: one of them is the
+/// host's, and the other's device has one for that.
+[[nodiscard]] bool takes_rows(Storage const& from, Storage const& to, std::size_t row_bytes);
+
+/// Whether `ranges` gain from being copied between the two as one piece of work whatever they look like: one of them is
+/// the host's, and the device of the other has one command for them, as they lie or gathered.
+[[nodiscard]] bool gains_from_batching(Storage const& from, Storage const& to, ByteRanges const& ranges) noexcept;
 
 /// Gathers small pieces of pageable host memory in a pinned block here and now, as a driver reads pageable memory, and
 /// submits them to `on` as one copy: two threads less to be woken than on the way through a queue of the host's.

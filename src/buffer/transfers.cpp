@@ -105,7 +105,7 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   auto const pieces = in_place(ranges);
 
   auto way = Way::direct;
-  if ((upwards ? from : to).pageable()) {
+  if (gains_from_gathering(upwards ? from : to, on.device(), ranges)) {
     auto& pool = manager.pool(host_device(), Location::pinned);
     if (upwards) {
       if (auto const sent = gathered_at_once(pool, staging.name, from, to, ranges, on, meter)) {
@@ -136,6 +136,7 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
 Plan BufferCore::Inside::plan_read(Place place, ByteRange range) {
   auto plan = coherence.plan_access(place, range, Intent::read, cost());
   spare_good_bytes(plan);
+  part_into_rows(plan);
   return plan;
 }
 
@@ -160,28 +161,95 @@ void BufferCore::Inside::spare_good_bytes(Plan& plan) const {
   plan.copies = std::move(copies);
 }
 
+void BufferCore::Inside::part_into_rows(Plan& plan) const {
+  if (plan.copies.empty()) return;
+  auto const costs = cost();
+  std::vector<PlannedCopy> copies;
+  for (auto const& copy : plan.copies) {
+    auto const rows = rows_in(copy, costs);
+    for (auto const row : rows) copies.push_back({copy.from, copy.to, row, false});
+    if (rows.empty()) copies.push_back(copy);
+  }
+  plan.copies = std::move(copies);
+}
+
+/// The rows that a copy is cheaper as; none if it is not.
+std::vector<ByteRange> BufferCore::Inside::rows_in(PlannedCopy const& copy, CopyCost const& costs) const {
+  constexpr std::size_t most_in_a_row = 16;
+  if (copy.fence || (copy.from == host_place) == (copy.to == host_place)) return {};
+  auto const missing = coherence.valid(copy.to).missing(copy.range);
+  if (missing.size() < 2) return {};
+  auto const place = copy.from == host_place ? copy.to : copy.from;
+  auto const link = sides[place - 1].device->link_cost();
+  if (!link.row_seconds) return {};
+  auto const seconds_as = [&](std::span<const ByteRange> rows) {
+    double seconds = 0;
+    while (!rows.empty()) {
+      auto const count = detail::rows_at_front(rows);
+      seconds +=
+          costs(copy.from, copy.to, count * rows.front().size()) + static_cast<double>(count - 1) * *link.row_seconds;
+      rows = rows.subspan(count);
+    }
+    return seconds;
+  };
+  std::vector<ByteRange> best;
+  auto best_cost = costs(copy.from, copy.to, copy.range.size());
+  // A row may be of several pieces, with what lies between them.
+  for (std::size_t in_a_row = 1; in_a_row <= std::min(most_in_a_row, missing.size() / 2); ++in_a_row) {
+    std::vector<ByteRange> rows;
+    for (std::size_t i = 0; i < missing.size(); i += in_a_row) {
+      rows.push_back({missing[i].begin, missing[std::min(i + in_a_row, missing.size()) - 1].end});
+    }
+    auto const seconds = seconds_as(rows);
+    if (seconds >= best_cost) continue;
+    best_cost = seconds;
+    best = std::move(rows);
+  }
+  return best;
+}
+
 /// What of a plan, which has one target, goes as one piece of work from one place.
-std::vector<BufferCore::Inside::Batch> BufferCore::Inside::batches_of(Plan const& plan) const {
+auto BufferCore::Inside::batches_of(Plan const& plan) const -> std::vector<Batch> {
   std::vector<Batch> batches;
   if (plan.copies.size() < 2) return batches;
-  for (auto const& copy : plan.copies) {
+  std::vector<Batch> by_source;
+  for (std::size_t i = 0; i < plan.copies.size(); ++i) {
+    auto const& copy = plan.copies[i];
     if (copy.fence) continue;
-    auto batch = std::ranges::find(batches, copy.from, &Batch::from);
-    if (batch == batches.end()) batch = batches.insert(batches.end(), {copy.from, {}});
-    batch->ranges.add(copy.range);
+    auto all = std::ranges::find(by_source, copy.from, &Batch::from);
+    if (all == by_source.end()) all = by_source.insert(by_source.end(), {copy.from, {}, {}});
+    all->copies.push_back(i);
+    all->ranges.add(copy.range);
   }
-  auto const to = plan.copies.front().to;
-  std::erase_if(batches, [&](Batch const& batch) {
-    auto const& ranges = batch.ranges;
-    return !detail::gains_from_batching(*storage_at(batch.from), *storage_at(to), ranges.ranges().size(),
-                                        ranges.size_bytes());
-  });
+  auto const& to = *storage_at(plan.copies.front().to);
+  for (auto& all : by_source) {
+    auto const& from = *storage_at(all.from);
+    if (detail::gains_from_batching(from, to, all.ranges)) {
+      batches.push_back(std::move(all));
+      continue;
+    }
+    std::vector<ByteRange> ranges;
+    for (auto const i : all.copies) ranges.push_back(plan.copies[i].range);
+    for (std::size_t i = 0, rows = 0; i < ranges.size(); i += rows) {
+      rows = detail::rows_at_front(std::span(ranges).subspan(i));
+      if (rows < 2 || !detail::takes_rows(from, to, ranges[i].size())) continue;
+      Batch& rectangle = batches.emplace_back(Batch{all.from, {}, {}});
+      for (auto row = i; row < i + rows; ++row) {
+        rectangle.copies.push_back(all.copies[row]);
+        rectangle.ranges.add(ranges[row]);
+      }
+    }
+  }
   return batches;
 }
 
 void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) {
   auto const batches = batches_of(plan);
-  std::vector<std::optional<detail::Transfer>> begun(batches.size());  // each when its first copy comes
+  std::vector<Batch const*> batch_of(plan.copies.size(), nullptr);
+  for (auto const& batch : batches) {
+    for (auto const i : batch.copies) batch_of[i] = &batch;
+  }
+  std::vector<Event> of_batches(batches.size());
   events.reserve(plan.copies.size());
   try {
     for (auto const& copy : plan.copies) {
@@ -190,27 +258,28 @@ void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vecto
         if (auto const& storage = storage_at(place)) come_to(*storage);
       }
     }
-    for (auto const& copy : plan.copies) {
+    for (std::size_t i = 0; i < plan.copies.size(); ++i) {
+      auto const& copy = plan.copies[i];
       if (copy.fence) continue;
-      auto const batch = std::ranges::find(batches, copy.from, &Batch::from);
-      auto const at = static_cast<std::size_t>(batch - batches.begin());
-      if (batch != batches.end() && begun[at]) {
-        events.push_back(begun[at]->event);
+      auto const* const batch = batch_of[i];
+      if (batch != nullptr && batch->copies.front() != i) {
+        events.push_back(of_batches[static_cast<std::size_t>(batch - batches.data())]);
         continue;
       }
       auto const& from = storage_at(copy.from);
       auto const& to = storage_at(copy.to);
       auto const copy_time = meter(copy.from, copy.to);
-      if (batch == batches.end()) {
+      if (batch == nullptr) {
         auto const [event, way] =
             detail::transfer(*manager, named(), *from, copy.range, *to, copy.range, queue, copy_time);
         events.push_back(event);
         count(copy.from, copy.to, copy.range.size(), way);
         continue;
       }
-      begun[at] = detail::transfer(*manager, named(), *from, *to, batch->ranges, queue, copy_time);
-      events.push_back(begun[at]->event);
-      count(copy.from, copy.to, batch->ranges.size_bytes(), begun[at]->way, batch->ranges.ranges().size());
+      auto const [event, way] = detail::transfer(*manager, named(), *from, *to, batch->ranges, queue, copy_time);
+      of_batches[static_cast<std::size_t>(batch - batches.data())] = event;
+      events.push_back(event);
+      count(copy.from, copy.to, batch->ranges.size_bytes(), way, batch->ranges.ranges().size());
     }
   } catch (...) {
     give_up(plan, events);

@@ -4,6 +4,7 @@
 #include "coherence/mutants.hpp"
 
 #include <algorithm>
+#include <ranges>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -38,8 +39,11 @@ void Coherence::record(Plan const& plan, Undo const& undo) noexcept {
     place.valid.add(UNIMEM_MUTANT(adopted_range_only) ? plan.range : whole());
     place.held.add(whole());
   }
-  for (auto const& copy : plan.copies) record_copy(copy);
-  if (writes(plan)) record_write(plan.place, plan.range);
+  // The last first: what is behind it in the sets, and would have to move, grows less and less.
+  for (auto const& copy : plan.copies | std::views::reverse) record_copy(copy);
+  if (!writes(plan)) return;
+  if (plan.parts.empty() || UNIMEM_MUTANT(parts_taken_for_all)) record_write(plan.place, plan.range);
+  for (auto const part : plan.parts.ranges()) record_write(plan.place, part);
 }
 
 char const* Coherence::refusal_of(Plan const& plan) const {
@@ -72,9 +76,12 @@ auto Coherence::undo_for(Plan const& plan) const -> Undo {
     undo.changed.add(copy.range);
     if (!copy.fence) undo.touched.add(copy.range);
   }
-  if (writes(plan)) {
+  if (writes(plan) && plan.parts.empty()) {
     undo.changed.add(plan.range);
     undo.touched.add(plan.range);
+  } else if (writes(plan)) {
+    undo.changed.add(plan.parts);
+    undo.touched.add(plan.parts);
   }
   undo.adopted = !has_data_ && plan.kind != Plan::Kind::release;
   if (undo.adopted || undo.changed.empty()) return undo;
@@ -91,15 +98,16 @@ auto Coherence::undo_for(Plan const& plan) const -> Undo {
 /// Makes the edits of `record_copy` and `record_write` unable to throw, of as many plans like this one.
 void Coherence::make_room_for(Plan const& plan, std::size_t times) {
   auto const copies = plan.copies.size();
+  auto const writes = std::max(plan.parts.ranges().size(), std::size_t{1});
   auto const destination = copies == 0 ? plan.place : plan.copies.front().to;
   for (Place place = 0; place < places_.size(); ++place) {
     bool const receives = place == destination;
     auto& sets = places_[place];
-    sets.valid.reserve(times * (receives ? copies + 2 : 1));
-    sets.held.reserve(times * (receives ? copies + 2 : 0));
-    sets.written.reserve(times * (receives ? 1 : copies + 1));
+    sets.valid.reserve(times * (receives ? copies + writes + 1 : writes));
+    sets.held.reserve(times * (receives ? copies + writes + 1 : 0));
+    sets.written.reserve(times * (receives ? writes : copies + writes));
   }
-  lost_.reserve(times);
+  lost_.reserve(times * writes);
 }
 
 void Coherence::record_copy(PlannedCopy const& copy) {

@@ -23,6 +23,7 @@
   FAULT(release_saves_too_much, "saves what other places hold too")                                 \
   FAULT(release_forgets_shared, "forgets what lies in memory that stays")                           \
   FAULT(copies_not_recorded, "commits without recording the copies")                                \
+  FAULT(parts_taken_for_all, "marks what lies between the parts of a mark as well")                 \
   FAULT(held_forgotten, "does not remember that a copy arrived")                                    \
   FAULT(sync_leaves_written, "leaves bytes the other side has seen as waiting")                     \
   FAULT(sync_between_devices, "takes a copy between two devices for a synchronization")             \

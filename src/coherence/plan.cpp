@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace unimem {
 namespace {
@@ -38,9 +39,21 @@ Plan Coherence::plan_access(Place place, ByteRange range, Intent intent, CopyCos
 }
 
 Plan Coherence::plan_mark(Place place, ByteRange range, CopyCost const& cost) const {
+  return plan_mark(plan_for(Plan::Kind::mark, place, range, Intent::write), ByteRanges{range}, cost);
+}
+
+Plan Coherence::plan_mark(Place place, ByteRanges const& ranges, CopyCost const& cost) const {
+  auto const parts = ranges.ranges();
+  if (parts.empty()) throw InvalidArgument("ranges", "none", "at least one");
+  auto plan = plan_for(Plan::Kind::mark, place, {parts.front().begin, parts.back().end}, Intent::write);
+  if (parts.size() > 1) plan.parts = ranges;
+  return plan_mark(std::move(plan), ranges, cost);
+}
+
+Plan Coherence::plan_mark(Plan plan, ByteRanges const& marked, CopyCost const& cost) const {
+  auto const place = plan.place;
   auto const& here = at(place);
-  require_inside(range);
-  auto plan = plan_for(Plan::Kind::mark, place, range, Intent::write);
+  require_inside(plan.range);
   if (!has_data_) return plan;
 
   ByteRanges held, seen, unseen;
@@ -55,7 +68,6 @@ Plan Coherence::plan_mark(Place place, ByteRange range, CopyCost const& cost) co
   }
   unseen.remove(seen);
 
-  ByteRanges const marked{range};
   ByteRanges never_held = marked;
   never_held.remove(held);
   // What has to be brought in is seen by the time the mark counts; only writes under bytes that lie here already clash.
@@ -176,6 +188,7 @@ std::optional<PlannedCopy> Coherence::joined(PlannedCopy const& left, PlannedCop
   std::optional<PlannedCopy> best;
   double best_cost = 0;
   for (auto const from : {std::min(left.from, right.from), std::max(left.from, right.from)}) {
+    if (best && best->from == from) break;  // the two are one
     // Valid at the source means current: then the destination cannot have anything newer in the gap.
     if (!places_[from].valid.contains(both) && !UNIMEM_MUTANT(joined_over_stale_gap)) continue;
     auto const one_cost = cost(from, left.to, both.size());

@@ -9,11 +9,16 @@
 namespace unimem {
 
 auto ByteRanges::ending_after(std::size_t offset) const noexcept -> Iterator {
+  if (ranges_.empty() || ranges_.back().end <= offset) return ranges_.end();
   return std::ranges::partition_point(ranges_, [=](ByteRange r) { return r.end <= offset; });
 }
 
 void ByteRanges::add(ByteRange range) {
   if (range.empty()) return;
+  if (ranges_.empty() || ranges_.back().end < range.begin) {  // as a set is made, from its beginning to its end
+    ranges_.push_back(range);
+    return;
+  }
   // Touching counts as overlapping here, or two adjacent writes would cost two transfers for ever.
   auto const first = std::ranges::partition_point(ranges_, [=](ByteRange r) { return r.end < range.begin; });
   auto const last = std::partition_point(first, ranges_.end(), [=](ByteRange r) { return r.begin <= range.end; });

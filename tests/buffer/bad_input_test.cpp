@@ -275,13 +275,13 @@ TEST_F(BadInput, ADeviceLostInTheMiddleOfSeveralCopiesLeavesTheHostAsItWas) {
   UnifiedBuffer<std::byte> buffer(1 << 20, on_sim());
   buffer.fill(std::byte{1});
   buffer.sync_to_device();
-  for (std::size_t i = 0; i < 4; ++i) std::ranges::fill(buffer.host(i << 18, 100), std::byte{2});
+  for (std::size_t i = 0; i < 4; ++i) std::ranges::fill(buffer.host(i << 18, 100 + i), std::byte{2});  // no rectangle
   set_sim_faults(sim, {.lose_after = 3});
   EXPECT_THROW(buffer.sync_to_device(), DeviceError);
   EXPECT_EQ(sim.transfers().host_to_device_copies, 3U) << "the first, and two of the four";
   std::vector<std::byte> expected(1 << 20, std::byte{1});
   for (std::size_t i = 0; i < 4; ++i) {
-    std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(i << 18), 100, std::byte{2});
+    std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(i << 18), 100 + i, std::byte{2});
   }
   EXPECT_EQ(buffer.to_vector(), expected);
   set_sim_faults(sim, {});

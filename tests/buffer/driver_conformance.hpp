@@ -114,6 +114,39 @@ TEST_P(OnADriver, ScatteredEditsMoveThemselvesAlone) {
   }
 }
 
+/// What of the gaps goes along depends on what a row costs there.
+TEST_P(OnADriver, ColumnsArriveOnEitherSide) {
+  constexpr std::size_t rows = 300, pitch = 3000, count = rows * pitch;
+  for (bool const pinned : {false, true}) {
+    SCOPED_TRACE(pinned ? "pinned" : "pageable");
+    auto options = on_it();
+    options.pinned = pinned;
+    UnifiedBuffer<std::uint32_t> buffer(count, options);
+    auto expected = counting(count);
+    buffer.copy_from(expected);
+    buffer.sync_to_device();
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (auto const column : {5U, 17U}) {
+        buffer.host(row * pitch + column, 1)[0] = expected[row * pitch + column] = 1'000'000U + column;
+      }
+    }
+    buffer.sync_to_device();
+    auto const sent = buffer.statistics().host_to_device_bytes - count * 4;
+    EXPECT_GE(sent, rows * 2 * 4);
+    EXPECT_LE(sent, ((rows - 1) * pitch + 13) * 4) << "what lies between the first and the last";
+    EXPECT_EQ(device_bytes(buffer, home), expected);
+    for (std::size_t row = 0; row < rows; ++row) {
+      auto window = buffer.slice(row * pitch + 40, 1);
+      auto const lease = window.device();
+      poke(home.default_queue(), lease.native(), 0, 9);
+      expected[row * pitch + 40] = 9;
+    }
+    EXPECT_EQ(buffer.to_vector(), expected);
+    EXPECT_EQ(device_bytes(buffer, home), expected);
+    buffer.core().validate();
+  }
+}
+
 TEST_P(OnADriver, ScatteredEditsOnTheDeviceComeHome) {
   constexpr std::size_t stride = 3000, pieces = 100, count = pieces * stride;
   for (bool const pinned : {false, true}) {

@@ -77,14 +77,14 @@ TEST_F(SmallWrites, AGapIsCopiedAlongWhereThatIsCheaperThanAnotherCommand) {
     buffer.sync_to_device();
     auto const before = buffer.statistics();
     std::ranges::fill(buffer.host(0, page), std::byte{2});
-    std::ranges::fill(buffer.host(page + gap, page), std::byte{3});
+    std::ranges::fill(buffer.host(page + gap, page / 2), std::byte{3});  // another length, or the two were rows
     buffer.sync_to_device();
     auto const after = buffer.statistics();
     EXPECT_EQ(after.host_to_device_copies - before.host_to_device_copies, copies);
-    EXPECT_EQ(after.host_to_device_bytes - before.host_to_device_bytes, 2 * page + (copies == 1 ? gap : 0));
+    EXPECT_EQ(after.host_to_device_bytes - before.host_to_device_bytes, page + page / 2 + (copies == 1 ? gap : 0));
     std::vector<std::byte> expected(1024 * KiB, std::byte{1});
     std::fill_n(expected.begin(), page, std::byte{2});
-    std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(page + gap), page, std::byte{3});
+    std::fill_n(expected.begin() + static_cast<std::ptrdiff_t>(page + gap), page / 2, std::byte{3});
     EXPECT_EQ(device_bytes(buffer, sim), expected);
     EXPECT_TRUE(std::ranges::equal(buffer.host_view(), expected));
   }
@@ -118,6 +118,92 @@ TEST_F(SmallWrites, ManySmallWritesOnADeviceComeHomeAsFewCopiesToo) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{40'000, 1, 995 * 4, 1}));
   EXPECT_EQ(moved(sim.transfers()), moved(buffer.statistics()));
   EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
+TEST_F(SmallWrites, RowsOfARectangleAreOneCommandAndLeaveOutWhatLiesBetween) {
+  auto buffer = synchronized(200'000);
+  auto expected = counting(200'000);
+  set_sim_faults(sim, {.fail_upload = 2});
+  for (std::uint32_t row = 0; row < 200; ++row) {
+    for (auto const i : {0U, 1U}) buffer.host(row * 1000 + 7, 2)[i] = expected[row * 1000 + 7 + i] = 7'000'000U + row;
+  }
+  buffer.sync_to_device();
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{800'000 + 200 * 8, 1 + 200, 0, 0}));
+  EXPECT_EQ(moved(sim.transfers()), moved(buffer.statistics()));
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  buffer.host(0, 1)[0] = 1;
+  EXPECT_THROW(buffer.sync_to_device(), DeviceError) << "the second command";
+  set_sim_faults(sim, {});
+}
+
+TEST_F(SmallWrites, RowsThatADeviceHasWrittenComeHomeAsOneCommand) {
+  auto buffer = synchronized(200'000);
+  auto expected = counting(200'000);
+  for (std::size_t row = 0; row < 200; ++row) {
+    set(sim.default_queue(), buffer.slice(row * 1000 + 7, 1), 7);
+    expected[row * 1000 + 7] = 7;
+  }
+  set_sim_faults(sim, {.fail_download = 2});
+  EXPECT_EQ(buffer.to_vector(), expected);
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{800'000, 1, 200 * 4, 200}));
+  set_sim_faults(sim, {});
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
+/// A row costs 100 ns besides its bytes, as 800 bytes do.
+TEST_F(SmallWrites, RowsAreJoinedWhereTheGapsCostLess) {
+  for (std::size_t const pitch : {200U, 220U}) {  // elements
+    auto buffer = synchronized(200 * pitch);
+    auto expected = counting(200 * pitch);
+    for (std::size_t row = 0; row < 200; ++row) buffer.host(row * pitch, 1)[0] = expected[row * pitch] = 1;
+    buffer.sync_to_device();
+    auto const bytes = pitch == 200 ? (199 * pitch + 1) * 4 : 200 * 4;
+    EXPECT_EQ(moved(buffer.statistics()), (Moved{800 * pitch + bytes, pitch == 200 ? 2U : 201U, 0, 0}));
+    EXPECT_EQ(device_bytes(buffer, sim), expected);
+  }
+}
+
+/// Two columns, near each other: what lies between them goes along.
+TEST_F(SmallWrites, RowsMayHaveSmallGapsOfTheirOwn) {
+  auto buffer = synchronized(200'000);
+  auto expected = counting(200'000);
+  for (std::size_t row = 0; row < 200; ++row) {
+    for (auto const column : {7U, 100U}) buffer.host(row * 1000 + column, 1)[0] = expected[row * 1000 + column] = 1;
+  }
+  buffer.sync_to_device();
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{800'000 + 200 * 94 * 4, 1 + 200, 0, 0}));
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+}
+
+/// Two rectangles, and the row between them.
+TEST_F(SmallWrites, WhatIsNoRectangleIsAFewOfThem) {
+  auto buffer = synchronized(200'000);
+  auto expected = counting(200'000);
+  for (std::size_t row = 0; row < 200; ++row) buffer.host(row * 1000, 1)[0] = expected[row * 1000] = 1;
+  std::ranges::fill(buffer.host(100'000, 1000), 2U);
+  std::fill_n(expected.begin() + 100'000, 1000, 2U);
+  set_sim_faults(sim, {.fail_upload = 4});
+  buffer.sync_to_device();
+  // Rows 0 to 99; row 100 with the first element of the next; rows 102 to 199.
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{800'000 + (100 + 1001 + 98) * 4, 1 + 100 + 1 + 98, 0, 0}));
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  buffer.host(0, 1)[0] = 1;
+  EXPECT_THROW(buffer.sync_to_device(), DeviceError) << "the fourth command";
+  set_sim_faults(sim, {});
+}
+
+TEST_F(SmallWrites, RowsBetweenWhichADeviceHasNewerBytesLeaveThemAlone) {
+  auto buffer = synchronized(200'000);
+  auto expected = counting(200'000);
+  for (std::size_t row = 0; row < 200; ++row) {
+    buffer.host(row * 1000, 1)[0] = expected[row * 1000] = 1;
+    set(sim.default_queue(), buffer.slice(row * 1000 + 500, 1), 2);
+    expected[row * 1000 + 500] = 2;
+  }
+  buffer.sync_to_device();
+  EXPECT_EQ(moved(buffer.statistics()), (Moved{800'000 + 200 * 4, 1 + 200, 0, 0}));
+  EXPECT_EQ(device_bytes(buffer, sim), expected);
+  EXPECT_EQ(buffer.to_vector(), expected);
 }
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include <unimem/core/error.hpp>
+
 #include "coherence/owner.hpp"
 
 #include <gmock/gmock.h>
@@ -101,6 +103,38 @@ TEST_F(CoherenceMark, CountsTheRangesAndNotHowTheyWereSpelled) {
   EXPECT_TRUE(planned(device, {0, 20}).overrules);
   EXPECT_TRUE(planned(device, whole).overrules);
   EXPECT_TRUE(planned(device, {0, 19}).conflict.has_value());
+}
+
+TEST_F(CoherenceMark, OfSeveralRangesCountsThemAndNotWhatLiesBetween) {
+  ByteRanges column;
+  for (std::size_t row = 0; row < 10; ++row) column.add({row * 10 + 3, row * 10 + 4});
+  auto const plan = coherence.plan_mark(host, column, one_second_per_byte);
+  EXPECT_EQ(plan.range, (ByteRange{3, 94}));
+  carry_out(coherence, plan);
+  EXPECT_EQ(coherence.written(host), column);
+  EXPECT_EQ(coherence.valid(device).size_bytes(), 90U);
+  EXPECT_FALSE(coherence.valid(device).intersects(column));
+  EXPECT_EQ(read(coherence, device, whole).copies.size(), 10U);
+  EXPECT_EQ(coherence.state(), BufferState::synchronized);
+  write(coherence, device, {3, 4});
+  auto const run_into = coherence.plan_mark(host, column, one_second_per_byte);
+  EXPECT_TRUE(run_into.overrules) << "it is all that the device has written";
+  write(coherence, device, {5, 6});
+  EXPECT_EQ(coherence.plan_mark(host, column, one_second_per_byte).conflict, (Plan::Conflict{device, {3, 4}}));
+  EXPECT_THROW(static_cast<void>(coherence.plan_mark(host, ByteRanges{}, one_second_per_byte)), InvalidArgument);
+}
+
+TEST_F(CoherenceMark, OfSeveralRangesIsTakenBackWhole) {
+  ByteRanges parts{{10, 20}};
+  parts.add({30, 40});
+  auto const before = everything_seen(coherence);
+  auto const undo = carry_out(coherence, coherence.plan_mark(host, parts, one_second_per_byte));
+  EXPECT_NE(everything_seen(coherence), before);
+  coherence.roll_back(undo);
+  EXPECT_EQ(coherence.written(host), ByteRanges());
+  EXPECT_EQ(coherence.valid(device), ByteRanges(whole)) << "it has what it had";
+  EXPECT_FALSE(coherence.valid(host).intersects(parts)) << "what was written there in vain is garbage";
+  EXPECT_EQ(coherence.valid(host).size_bytes(), 80U);
 }
 
 TEST_F(CoherenceMark, ByTheHostRunsIntoTheWritesOfEveryDevice) {

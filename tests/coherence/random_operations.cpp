@@ -63,8 +63,15 @@ void RandomOperations::work() {
     case 8:
       return edit_and_look();
     case 0:
-    case 1:
       return keep_or_forget(range, model_->mark(place, range));
+    case 1: {
+      ByteRanges parts{range};
+      for (auto more = below(4); more > 0; --more) parts.add(any_range());
+      if (chance(2)) parts.remove(any_range());
+      if (parts.empty()) return;
+      ByteRange const all{parts.ranges().front().begin, parts.ranges().back().end};
+      return keep_or_forget(all, model_->mark(place, parts));
+    }
     case 2: {
       auto const to = any_place();
       if (place == to) return;

@@ -13,10 +13,6 @@ namespace {
   throw Violation(what);
 }
 
-bool contains(ByteRange range, std::size_t byte) {
-  return range.begin <= byte && byte < range.end;
-}
-
 }  // namespace
 
 ShadowModel::ShadowModel(std::size_t bytes, std::vector<std::optional<Place>> const& shares_with, CopyCost cost)
@@ -62,11 +58,20 @@ auto ShadowModel::access(Place place, ByteRange range, Intent intent) -> std::op
 }
 
 auto ShadowModel::mark(Place place, ByteRange range) -> std::optional<Started> {
+  return mark(place, ByteRanges{range}, subject_.plan_mark(place, range, cost_));
+}
+
+auto ShadowModel::mark(Place place, ByteRanges const& ranges) -> std::optional<Started> {
+  if (ranges.ranges().size() > 1) count("marks in parts");
+  return mark(place, ranges, subject_.plan_mark(place, ranges, cost_));
+}
+
+auto ShadowModel::mark(Place place, ByteRanges const& ranges, Plan const& plan) -> std::optional<Started> {
   Bytes wanted(size_bytes()), unseen(size_bytes()), clash(size_bytes());
   bool covers_all = true;
   for (std::size_t byte = 0; has_data_ && byte < size_bytes(); ++byte) {
     auto const& standing = bytes_[byte];
-    bool const marked = contains(range, byte), held = held_in_storage(place, byte);
+    bool const marked = ranges.contains({byte, byte + 1}), held = held_in_storage(place, byte);
     unseen[byte] = standing.waiting != Standing::Waiting::no && !valid_in_storage(place, byte);
     clash[byte] = unseen[byte] && marked && held;
     wanted[byte] = marked && !held && !standing.lost;
@@ -77,13 +82,13 @@ auto ShadowModel::mark(Place place, ByteRange range) -> std::optional<Started> {
   // The user writes before telling. A mark that will be refused has no writes that anybody may look at.
   std::vector<std::pair<std::size_t, Cell>> written;
   if (has_storage(place) && (!clashes || covers_all)) {
-    for (auto const byte : bytes_of(range)) {
-      if (wanted[byte]) continue;
-      written.emplace_back(byte, cell(place, byte) = next_cell_++);
+    for (auto const range : ranges.ranges()) {
+      for (auto const byte : bytes_of(range)) {
+        if (!wanted[byte]) written.emplace_back(byte, cell(place, byte) = next_cell_++);
+      }
     }
   }
 
-  auto const plan = subject_.plan_mark(place, range, cost_);
   if (plan.lost) violated("a mark reads");
   if (clashes && !covers_all) {
     check_conflict(plan, unseen, clash);
@@ -99,10 +104,12 @@ auto ShadowModel::mark(Place place, ByteRange range) -> std::optional<Started> {
   for (auto const& [byte, value] : written)
     if (cell(place, byte) != value)
       violated(fmt::format("byte {} was written behind the library's back and copied over", byte));
-  for (auto const byte : bytes_of(range)) {
-    if (wanted[byte] && cell(place, byte) != bytes_[byte].truth)
-      violated(fmt::format("garbage at byte {} becomes the truth", byte));
-    record_write(place, byte);
+  for (auto const range : ranges.ranges()) {
+    for (auto const byte : bytes_of(range)) {
+      if (wanted[byte] && cell(place, byte) != bytes_[byte].truth)
+        violated(fmt::format("garbage at byte {} becomes the truth", byte));
+      record_write(place, byte);
+    }
   }
   count("marks");
   if (clashes) count("marks that overrule");
@@ -219,8 +226,9 @@ auto ShadowModel::start(Plan const& plan, Place to, bool writes) -> Started {
       started.changed[byte] = true;
       if (!copy.fence) started.touched[byte] = true;
     }
-  if (writes)
-    for (auto const byte : bytes_of(plan.range)) started.changed[byte] = started.touched[byte] = true;
+  auto const written = !writes ? ByteRanges{} : plan.parts.empty() ? ByteRanges{plan.range} : plan.parts;
+  for (auto const range : written.ranges())
+    for (auto const byte : bytes_of(range)) started.changed[byte] = started.touched[byte] = true;
 
   if (started.adopted) adopt(to);
   carry_out(plan);

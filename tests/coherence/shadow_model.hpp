@@ -80,6 +80,7 @@ class ShadowModel {
   std::optional<Started> access(Place place, ByteRange range, Intent intent);
   /// What the user wrote behind the library's back is written first, wherever the place holds the bytes.
   std::optional<Started> mark(Place place, ByteRange range);
+  std::optional<Started> mark(Place place, ByteRanges const& ranges);  ///< at least one
   std::optional<Started> release(Place place, Place to);
 
   /// Ruins what the operation wrote, and takes it back. What was started later and `overlaps` it must have failed
@@ -113,6 +114,7 @@ class ShadowModel {
   void check_refusal(Plan const& plan);
   void check();
 
+  std::optional<Started> mark(Place place, ByteRanges const& ranges, Plan const& plan);
   Started start(Plan const& plan, Place to, bool writes);
   void carry_out(Plan const& plan);
   void adopt(Place place);

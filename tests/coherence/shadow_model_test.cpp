@@ -40,6 +40,7 @@ TEST_P(ShadowModelRun, FindsNoDifferenceInRandomOperations) {
                                  "writes",
                                  "reads and writes",
                                  "marks",
+                                 "marks in parts",
                                  "marks that overrule",
                                  "marks that bring bytes in",
                                  "conflicts",

@@ -225,8 +225,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// Counts `range` as written on the host, unless `mapped`, the lease of its mapping, holds memory that the buffer has
   /// let go since: that is nobody's data any more. Once for each mapping. Throws CoherenceConflict, and failures of
   /// work in flight there. Takes no memory that `map` has not taken: where recording it needs more and there is none,
-  /// the next operation records it first, and throws std::bad_alloc if it cannot.
-  void written_through_map(ByteRange range, DeviceLease const& mapped);
+  /// the next operation records it first, and throws std::bad_alloc if it cannot. `parts`: what of `range` was written,
+  /// where that is not all of it.
+  void written_through_map(ByteRange range, DeviceLease const& mapped, ByteRanges parts = {});
   /// Instead of it, for a mapping through which nobody has written after all.
   void nothing_written_through_map() noexcept;
   /// Waits for the work on `range` and rolls back what has failed. `known` has been told to who asked for that work,

@@ -50,6 +50,7 @@ struct Plan {
   Place place = host_place;
   ByteRange range;
   Intent intent = Intent::read;
+  ByteRanges parts;  ///< of a mark: the bytes of `range` that were written; empty for all of them
   std::vector<PlannedCopy>
       copies;                     ///< all to one place, ascending and apart; no byte travels that the source has stale
   std::optional<ByteRange> lost;  ///< the first bytes to be read that are valid nowhere any more
@@ -132,6 +133,8 @@ class UNIMEM_API Coherence {
   /// place wrote and this one has not seen are a conflict, unless the mark covers all of them (then it overrules). Lost
   /// bytes are taken as written. Places that share storage see each other's writes.
   [[nodiscard]] Plan plan_mark(Place place, ByteRange range, CopyCost const& cost) const;
+  /// The same of several ranges that were written as one, at least one.
+  [[nodiscard]] Plan plan_mark(Place place, ByteRanges const& ranges, CopyCost const& cost) const;
 
   /// What must be saved to `to`, another place, before the storage of `place` may go: the bytes valid nowhere else, or,
   /// if the two share storage, all that `to` is not known to hold.
@@ -190,6 +193,7 @@ class UNIMEM_API Coherence {
   [[nodiscard]] ByteRange whole() const noexcept { return {0, bytes_}; }
   void require_inside(ByteRange range) const;
 
+  [[nodiscard]] Plan plan_mark(Plan plan, ByteRanges const& marked, CopyCost const& cost) const;
   void plan_copies(Plan& plan, ByteRange missing, CopyCost const& cost) const;
   [[nodiscard]] std::optional<PlannedCopy> cheapest_copy(Place to, ByteRange range, CopyCost const& cost) const;
   void join_copies(Plan& plan, CopyCost const& cost) const;

@@ -84,6 +84,9 @@ enum class CopyDirection : std::uint8_t { from_host, to_host, from_device };
 struct LinkCost {
   double latency_seconds = 10e-6;
   double bytes_per_second = 8e9;
+  /// What each row of a rectangle costs besides its bytes, where one command copies them all (`Queue::upload` of
+  /// pieces); nothing where each row is a command.
+  std::optional<double> row_seconds = std::nullopt;
 };
 
 /// One device, and the only way to its memory and queues. Devices live as long as the process and are never moved.

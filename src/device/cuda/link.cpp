@@ -1,6 +1,7 @@
 #include "device/cuda/link.hpp"
 
 #include "device/cuda/cuda_device.hpp"
+#include "device/link_rows.hpp"
 
 #include <algorithm>
 #include <array>
@@ -31,12 +32,30 @@ class Bench {
   Bench& operator=(Bench const&) = delete;
   ~Bench() { give_back(); }
 
-  /// The median of a few copies after a first one, which pays for what happens once.
   [[nodiscard]] double seconds_of_a_copy(std::size_t bytes) const {
+    return seconds_of(
+        [&] { check(driver_, driver_.cuMemcpyHtoDAsync(device_, host_, bytes, stream_), "cuMemcpyHtoDAsync"); });
+  }
+  [[nodiscard]] double seconds_of_rows(std::size_t rows, std::size_t row_bytes) const {
+    Copy2D what;
+    what.source_type = MemoryType::host;
+    what.target_type = MemoryType::device;
+    what.source_host = host_;
+    what.target_device = device_;
+    what.source_pitch = what.target_pitch = large / rows;
+    what.width_bytes = row_bytes;
+    what.height = rows;
+    return seconds_of([&] { check(driver_, driver_.cuMemcpy2DAsync(&what, stream_), "cuMemcpy2DAsync"); });
+  }
+
+ private:
+  /// The median of a few copies after a first one, which pays for what happens once.
+  template <class Copy>
+  [[nodiscard]] double seconds_of(Copy const& copy) const {
     std::array<double, 5> seconds{};
     for (std::size_t round = 0; round <= seconds.size(); ++round) {
       auto const begin = std::chrono::steady_clock::now();
-      check(driver_, driver_.cuMemcpyHtoDAsync(device_, host_, bytes, stream_), "cuMemcpyHtoDAsync");
+      copy();
       check(driver_, driver_.cuStreamSynchronize(stream_), "cuStreamSynchronize");
       std::chrono::duration<double> const took = std::chrono::steady_clock::now() - begin;
       if (round > 0) seconds[round - 1] = took.count();
@@ -45,7 +64,6 @@ class Bench {
     return seconds[seconds.size() / 2];
   }
 
- private:
   void give_back() const noexcept {
     if (host_ != nullptr) static_cast<void>(driver_.cuMemFreeHost(host_));
     if (device_ != 0) static_cast<void>(driver_.cuMemFree(device_));
@@ -68,7 +86,10 @@ LinkCost measure_link(CudaDevice const& device) noexcept {
     auto const whole = bench.seconds_of_a_copy(large);
     // A noisy moment may turn the two round; no copy starts for nothing.
     if (whole <= start) return {};
-    return {std::max(start, 1e-7), static_cast<double>(large - small) / (whole - start)};
+    LinkCost cost{std::max(start, 1e-7), static_cast<double>(large - small) / (whole - start)};
+    constexpr std::size_t rows = 256, row = 512;  // shorter ones go by a kernel where there are many
+    cost.row_seconds = row_cost(cost, bench.seconds_of_rows(rows, row), rows, row);
+    return cost;
   } catch (std::exception const&) {
     return {};
   }

@@ -194,6 +194,7 @@ LinkCost SimDevice::link_cost() const noexcept {
   LinkCost cost;
   if (options_.latency.count() != 0) cost.latency_seconds = std::chrono::duration<double>(options_.latency).count();
   if (options_.upload_bytes_per_second > 0) cost.bytes_per_second = options_.upload_bytes_per_second;
+  cost.row_seconds = std::chrono::duration<double>(time_of_a_row).count();
   return cost;
 }
 

@@ -52,6 +52,9 @@ class SimDevice final : public Device, private PageOwner {
   [[nodiscard]] FaultPlan& faults() noexcept { return faults_; }
   [[nodiscard]] std::size_t peak_bytes() const;
 
+  /// What each further piece of a command costs besides its bytes.
+  static constexpr std::chrono::nanoseconds time_of_a_row{100};
+
   /// How fast, and how slow to start, commands are.
   [[nodiscard]] SimOptions const& options() const noexcept { return options_; }
 

@@ -1,6 +1,7 @@
 #include "device/sim/sim_queue.hpp"
 #include "device/host_memory.hpp"
 #include "device/host_program.hpp"
+#include "device/piece_grid.hpp"
 #include "device/stopwatch.hpp"
 
 #include <algorithm>
@@ -17,9 +18,10 @@ namespace {
 /// Keeps a command from ending sooner than the simulated hardware would let it.
 class Pace {
  public:
-  Pace(SimDevice const& device, double bytes_per_second, std::size_t bytes)
+  Pace(SimDevice const& device, double bytes_per_second, std::size_t bytes, std::size_t pieces = 1)
       : ends_(std::chrono::steady_clock::now() + device.options().latency) {
     if (bytes_per_second > 0) {
+      ends_ += (pieces - 1) * SimDevice::time_of_a_row;
       std::chrono::duration<double> const moving{static_cast<double>(bytes) / bytes_per_second};
       ends_ += std::chrono::ceil<std::chrono::steady_clock::duration>(moving);
     }
@@ -53,6 +55,10 @@ Event SimQueue::submit(std::span<const Event> needs, HostExecutor::Task task) {
   return HostQueue::submit(std::move(task));
 }
 
+bool SimQueue::takes_at_once(std::span<const CopyPiece> pieces) const {
+  return device_.options().batches || grid_of(pieces);
+}
+
 Event SimQueue::upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) {
   return submit(terms.needs, [&device = device_, fault = device_.faults().next(SimCommand::upload), to, from, bytes,
                               meter = terms.meter] {
@@ -79,13 +85,13 @@ Event SimQueue::download(void* to, DeviceMemory from, std::size_t bytes, CopyTer
 
 Event SimQueue::upload_pieces(DeviceMemory to, void const* from, std::span<const CopyPiece> pieces,
                               CopyTerms const& terms) {
-  if (!device_.options().batches) return QueueBackend::upload_pieces(to, from, pieces, terms);
+  if (!takes_at_once(pieces)) return QueueBackend::upload_pieces(to, from, pieces, terms);
   return submit(terms.needs, [&device = device_, fault = device_.faults().next(SimCommand::upload), to, from,
                               copied = std::vector(pieces.begin(), pieces.end()), meter = terms.meter] {
     require(fault->verdict(), "upload");
     Stopwatch const watch;
     auto const bytes = sum(copied);
-    Pace const pace{device, device.options().upload_bytes_per_second, bytes};
+    Pace const pace{device, device.options().upload_bytes_per_second, bytes, copied.size()};
     for (auto const& piece : copied) {
       auto* const there = device.for_overwrite(to.window(piece.to, piece.bytes), "upload");
       std::memcpy(there, static_cast<std::byte const*>(from) + piece.from, piece.bytes);
@@ -97,13 +103,13 @@ Event SimQueue::upload_pieces(DeviceMemory to, void const* from, std::span<const
 
 Event SimQueue::download_pieces(void* to, DeviceMemory from, std::span<const CopyPiece> pieces,
                                 CopyTerms const& terms) {
-  if (!device_.options().batches) return QueueBackend::download_pieces(to, from, pieces, terms);
+  if (!takes_at_once(pieces)) return QueueBackend::download_pieces(to, from, pieces, terms);
   return submit(terms.needs, [&device = device_, fault = device_.faults().next(SimCommand::download), to, from,
                               copied = std::vector(pieces.begin(), pieces.end()), meter = terms.meter] {
     require(fault->verdict(), "download");
     Stopwatch const watch;
     auto const bytes = sum(copied);
-    Pace const pace{device, device.options().download_bytes_per_second, bytes};
+    Pace const pace{device, device.options().download_bytes_per_second, bytes, copied.size()};
     for (auto const& piece : copied) {
       auto const* const there = device.for_access(from.window(piece.from, piece.bytes), "download");
       std::memcpy(static_cast<std::byte*>(to) + piece.to, there, piece.bytes);

@@ -24,6 +24,8 @@ class SimQueue final : public HostQueue {
             std::span<const Event> needs) override;
 
  private:
+  /// Whether one command copies them.
+  [[nodiscard]] bool takes_at_once(std::span<const CopyPiece> pieces) const;
   Event submit(std::span<const Event> needs, HostExecutor::Task task);
 
   SimDevice& device_;  ///< tasks refer to it and never to the queue, whose destructor runs the last of them
