@@ -167,16 +167,13 @@ void convert_numbers(Program const& program, std::vector<Argument> const& given,
   }
 }
 
-Event launch_source(Kernel const& kernel, Device* device, std::array<std::size_t, 3> range, nb::sequence const& given) {
+Event launch_source(Kernel const& kernel, Device& device, std::array<std::size_t, 3> range, nb::sequence const& given) {
   auto const arguments = arguments_from(given);
   return unlocked([&] {
     auto list = launch_arguments(arguments);
-    auto& queue = device == nullptr ? queue_for(list) : device->default_queue();
     auto const is_plain = [](Argument const& argument) { return argument.is_plain_number; };
-    if (std::ranges::any_of(arguments, is_plain)) {
-      convert_numbers(*kernel.program(queue.device()), arguments, list);
-    }
-    return launch_kernel(&queue, kernel, Range{range[0], range[1], range[2]}, list);
+    if (std::ranges::any_of(arguments, is_plain)) convert_numbers(*kernel.program(device), arguments, list);
+    return launch_kernel(&device.default_queue(), kernel, Range{range[0], range[1], range[2]}, list);
   });
 }
 
@@ -241,20 +238,17 @@ double time_launches(Kernel const& kernel, std::array<std::size_t, 3> range, nb:
   });
 }
 
-Event launch_python(std::string name, nb::handle function, Device* named, nb::sequence const& given) {
+Event launch_python(std::string name, nb::handle function, Device& device, nb::sequence const& given) {
   if (Ending::begun()) throw KernelError(std::move(name), "the interpreter is ending");
   auto const arguments = arguments_from(given);
   auto made = std::make_shared<PythonCall>(name, function, arguments);
   return unlocked([&] {
     auto const call = std::move(made);  // it goes without the interpreter's lock: the last share in a core may wait
-    Device* device = named;
     std::vector<Operand> operands;
     for (auto const& argument : arguments) {
-      if (!argument.core) continue;
-      operands.push_back({argument.core.get(), argument.range, argument.intent});
-      if (device == nullptr) device = &argument.core->default_device();
+      if (argument.core) operands.push_back({argument.core.get(), argument.range, argument.intent});
     }
-    auto& queue = (device == nullptr ? default_device() : *device).default_queue();
+    auto& queue = device.default_queue();
     auto const loop = [call](Range, std::size_t, std::size_t, std::span<const HostArgument> memory) {
       call->run(memory);
     };
@@ -290,13 +284,15 @@ Event launch_python(std::string name, nb::handle function, Device* named, nb::se
 void bind_kernels(nb::module_& m) {
   nb::class_<Kernel>(m, "_Kernel", "A kernel's source form.")
       .def(nb::init<std::string>(), nb::arg("name"))
-      .def("_source", [](Kernel& self, std::string text) { self.source(std::move(text)); });
+      .def("_source", [](Kernel& self, std::string text) { self.source(std::move(text)); })
+      .def("_build", [](Kernel const& self, Device& device) { unlocked([&] { self.build(device); }); })
+      .def("_is_built", &Kernel::is_built);
   m.def(
       "_launch_source",
-      [](Kernel const& kernel, Device* device, std::vector<std::size_t> const& range, nb::sequence const& arguments) {
+      [](Kernel const& kernel, Device& device, std::vector<std::size_t> const& range, nb::sequence const& arguments) {
         return launch_source(kernel, device, {range.at(0), range.at(1), range.at(2)}, arguments);
       },
-      nb::arg("kernel"), nb::arg("device").none(), nb::arg("range"), nb::arg("arguments"));
+      nb::arg("kernel"), nb::arg("device"), nb::arg("range"), nb::arg("arguments"));
   m.def("_time_launches", [](Kernel const& kernel, std::vector<std::size_t> const& range, nb::sequence const& arguments,
                              std::size_t count) {
     return time_launches(kernel, {range.at(0), range.at(1), range.at(2)}, arguments, count);
@@ -306,7 +302,7 @@ void bind_kernels(nb::module_& m) {
   nb::class_<TrafficOf>(m, "_TrafficOf", "What moves for the buffers of a launch from now on.")
       .def(nb::init<nb::sequence const&>(), nb::arg("arguments"))
       .def("so_far", &TrafficOf::so_far, nb::sig("def so_far(self) -> tuple[int, int]"));
-  m.def("_launch_python", &launch_python, nb::arg("name"), nb::arg("function"), nb::arg("device").none(),
+  m.def("_launch_python", &launch_python, nb::arg("name"), nb::arg("function"), nb::arg("device"),
         nb::arg("arguments"));
   m.def("_after_fork", [] {
     PythonCall::forget_those_of_the_parent();

@@ -23,6 +23,12 @@ def doubled(values: list[float]) -> float:
     return float(result.sum())
 
 
+async def tripled(buffer: UnifiedBuffer, kernel: unimem.Kernel) -> bool:
+    built: unimem.Kernel = await kernel.build("cpu").build_async(buffer.default_device)
+    event: unimem.Event = await unimem.launch_async(built, buffer.size, unimem.readwrite(buffer), 3.0)
+    return event.ready
+
+
 def lent(pool: MemoryPool, shape: tuple[int, ...]) -> int:
     with pool.lend(shape, np.int32) as buffer:
         buffer.fill(1)

@@ -59,7 +59,7 @@ from ._errors import (
     UnsupportedOperation,
 )
 from ._host import HostArray
-from ._kernels import Kernel, Operand, launch, read, readwrite, write
+from ._kernels import Kernel, Operand, launch, launch_async, read, readwrite, write
 from ._log import log_to_python
 from ._manager import BlockPool, MemoryManager, PressureSubscription, default_manager, end_all_subscriptions
 from ._manager_records import (
@@ -146,7 +146,7 @@ __all__ = [
     "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "Tracking", "TransferCounters",
     "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "Usage", "UsageCounts", "UsageLine", "affine",
     "can_capture_stacks", "can_expose_to_prometheus", "default_device", "default_manager", "describe_address",
-    "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "histogram", "launch",
+    "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "histogram", "launch", "launch_async",
     "make_sim", "mapping", "parse_size", "read", "readwrite", "registry", "stream_file", "stream_file_async",
     "transfers", "unavailable_backends", "version", "write",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import struct
 from collections.abc import Callable
@@ -121,6 +122,32 @@ class Kernel:
         self._function = function
         return self
 
+    def build(self, device: Device | str | None = None) -> Kernel:
+        """Makes the kernel ready for a device, by default `default_device()`, so that no launch there has to compile it, which may take a
+        second; returns the kernel. A Python function needs no building. Raises what a launch would: KernelError for a kernel that lacks
+        the form that the device needs or does not build (`build_log`), NotFound for an id that no device has. Thread-safe."""
+        target = named(device) or default_device()
+        if not self._runs_function_on(target):
+            self._source_for(target)._build(target)
+        return self
+
+    async def build_async(self, device: Device | str | None = None) -> Kernel:
+        """The same on a thread, without blocking the event loop. Cancelled, it is built all the same, for the next to need it."""
+        target = named(device) or default_device()
+        if not self._runs_function_on(target) and not self._source_for(target)._is_built(target):
+            await asyncio.to_thread(self.build, target)
+        return self
+
+    def _runs_function_on(self, device: Device) -> bool:
+        return self._function is not None and device._runs_host_form
+
+    def _source_for(self, device: Device) -> _unimem._Kernel:
+        if self._native is None:
+            form = "source form" if device._info()["compiles_source"] else "host form"
+            reason = f"it has no {form}, and {device.id} runs no other"
+            raise KernelError._of(f"kernel '{self.name}': {reason}", self.name, reason, "")
+        return self._native
+
     @property
     def has_source(self) -> bool:
         """Whether it runs on devices that compile."""
@@ -203,22 +230,42 @@ def launch(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device
     """
     if not isinstance(kernel, Kernel):
         raise invalid("kernel", type(kernel).__name__, "a Kernel")
-    on = named(device)
-    first = next((one.window for one in arguments if isinstance(one, Operand)), None)
-    target = on or (first.default_device if first is not None else default_device())
-    if first is None:
-        on = target  # C++ knows nothing of ``with device:``
-    by_function = target._runs_host_form and kernel._function is not None
+    target = _target(device, arguments)
+    by_function = kernel._runs_function_on(target)
     extents = _range(range)
     given = _given(kernel, arguments, by_function)
     if by_function:
-        return _unimem._launch_python(kernel.name, kernel._function, on, given)
-    if kernel._native is None:
-        form = "source form" if target._info()["compiles_source"] else "host form"
-        reason = f"it has no {form}, and {target.id} runs no other"
-        error = KernelError._of(f"kernel '{kernel.name}': {reason}", kernel.name, reason, "")
-        raise error
-    return _unimem._launch_source(kernel._native, on, extents, given)
+        return _unimem._launch_python(kernel.name, kernel._function, target, given)
+    return _unimem._launch_source(kernel._source_for(target), target, extents, given)
+
+
+def _target(device: Device | str | None, arguments: tuple[Any, ...]) -> Device:
+    """Where a launch goes."""
+    on = named(device)
+    if on is not None:
+        return on
+    first = next((one.window for one in arguments if isinstance(one, Operand)), None)
+    return first.default_device if first is not None else default_device()
+
+
+async def launch_async(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None) -> Event:
+    """`launch`, and waits until the kernel has ended, without blocking the event loop: a kernel that has not been built for the device is built
+    on a thread first. Gives the event, which has ended, or raises what the launch, the build or the kernel raises.
+
+        await launch_async(kernel, n, read(a), write(b), 2.0)
+
+    Like any coroutine it begins when it is awaited or made a task. Of several tasks none comes before the other: await the one before
+    what needs its results begins. Cancelled before the kernel is built, it launches nothing; cancelled afterwards, the kernel goes on.
+    """
+    if not isinstance(kernel, Kernel):
+        raise invalid("kernel", type(kernel).__name__, "a Kernel")
+    target = _target(device, arguments)
+    _range(range)
+    _given(kernel, arguments, kernel._runs_function_on(target))  # what is wrong with them is told before a compiler is waited for
+    await kernel.build_async(target)
+    event = launch(kernel, range, *arguments, device=target)
+    await event
+    return event
 
 
 def _time_launches(kernel: Kernel, range: int | tuple[int, ...], count: int, *arguments: Any) -> float:

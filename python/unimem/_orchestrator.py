@@ -29,8 +29,8 @@ class KernelExecution(Record):
     copies: int
 
 
-class _Begun:
-    """An execution between its launch and its end."""
+class _Execution:
+    """An execution that knows where it goes."""
 
     def __init__(self, kernel: Kernel, device: Device | str | None, backend: str | None, range: Any, arguments: tuple[Any, ...]) -> None:
         self._begin = time.perf_counter()
@@ -47,8 +47,14 @@ class _Begun:
             raise invalid("backend", backend, f"that of {on.id}, or none")
         else:
             self._device, self._reason = on, "the call names it"
+        self._range, self._arguments = range, arguments
+
+    def begin(self) -> Event:
         self._traffic = _unimem._TrafficOf(self._given)
-        self.event = launch(kernel, range, *arguments, device=self._device)
+        return launch(self._kernel, self._range, *self._arguments, device=self._device)
+
+    async def build_async(self) -> None:
+        await self._kernel.build_async(self._device)
 
     def ended(self) -> KernelExecution:
         seconds = time.perf_counter() - self._begin
@@ -112,23 +118,24 @@ class Orchestrator:
         """Runs a registered kernel and waits for it; the arguments are those of `launch`. Raises what `launch` and waiting raise,
         NotFound for a name that is not registered or a backend without a device, InvalidArgument if device and backend contradict
         each other."""
-        begun = _Begun(self.kernel(name), device, backend, range, arguments)
-        begun.event.wait()
-        return begun.ended()
+        execution = _Execution(self.kernel(name), device, backend, range, arguments)
+        execution.begin().wait()
+        return execution.ended()
 
     async def execute_async(
         self, name: str, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None, backend: str | None = None
     ) -> KernelExecution:
-        """The same, without blocking the loop."""
-        begun = _Begun(self.kernel(name), device, backend, range, arguments)
-        await begun.event
-        return begun.ended()
+        """The same, without blocking the loop: what has to be built is built on a thread, and `seconds` has that, too."""
+        execution = _Execution(self.kernel(name), device, backend, range, arguments)
+        await execution.build_async()
+        await execution.begin()
+        return execution.ended()
 
     def launch(
         self, name: str, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None, backend: str | None = None
     ) -> Event:
         """The same without waiting: what `launch` returns."""
-        return _Begun(self.kernel(name), device, backend, range, arguments).event
+        return _Execution(self.kernel(name), device, backend, range, arguments).begin()
 
     def _find(self, name: str) -> Kernel:
         found = self._kernels.get(name)

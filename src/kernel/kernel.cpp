@@ -11,7 +11,7 @@ struct Kernel::Definition {
   ProgramSource forms;
   std::vector<KernelParameter> parameters;
   std::mutex mutex;
-  std::map<Device*, std::shared_ptr<Program const>> programs;
+  std::map<Device const*, std::shared_ptr<Program const>> programs;
 };
 
 Kernel::Kernel(std::string name) : definition_(std::make_shared<Definition>()) {
@@ -63,6 +63,19 @@ std::shared_ptr<Program const> Kernel::program(Device& device) const {
   auto& program = own.programs[&device];
   if (!program) program = device.compile(own.forms);
   return program;
+}
+
+Kernel const& Kernel::build(Device& device) const {
+  static_cast<void>(program(device));
+  return *this;
+}
+
+bool Kernel::is_built(Device const& device) const {
+  auto& own = definition();
+  std::unique_lock const lock{own.mutex, std::try_to_lock};
+  if (!lock) return false;  // who builds keeps it
+  auto const known = own.programs.find(&device);
+  return known != own.programs.end() && known->second != nullptr;
 }
 
 }  // namespace unimem

@@ -238,6 +238,32 @@ TEST_P(HostKernels, AProgramIsMadeOncePerDevice) {
   EXPECT_NE(scale.program(on), add.program(on));
 }
 
+TEST_P(HostKernels, ABuiltKernelHasItsProgramBeforeItIsLaunched) {
+  auto const& kernel = scale;
+  EXPECT_FALSE(kernel.is_built(on));
+  EXPECT_TRUE(kernel.build(on).is_same_as(kernel));
+  EXPECT_TRUE(kernel.is_built(on));
+  EXPECT_FALSE(kernel.is_built(make_sim())) << "built for one device, and no other";
+  auto const built = kernel.program(on);
+  UnifiedBuffer<float> x(10, here());
+  x.fill(1.0F);
+  launch(kernel, Range{10}, readwrite(x), 3.0F);
+  EXPECT_EQ(kernel.build(on).program(on), built) << "once and for all";
+  EXPECT_THAT(x.to_vector(), Each(3.0F));
+}
+
+TEST_P(HostKernels, AKernelThatCannotBeBuiltSaysWhatALaunchWould) {
+  auto const only_source = Kernel("only_source").source("__kernel void only_source(__global float* x) {}");
+  try {
+    only_source.build(on);
+    FAIL() << "it was built";
+  } catch (KernelError const& error) {
+    EXPECT_EQ(error.name, "only_source");
+    EXPECT_THAT(error.reason, HasSubstr("host form"));
+  }
+  EXPECT_FALSE(only_source.is_built(on));
+}
+
 /// What InvalidArgument names, or empty if `call` throws none.
 template <class Call>
 std::string refused_argument(Call const& call) {
@@ -257,6 +283,8 @@ TEST_P(HostKernels, AKernelThatWasMovedFromSaysSoWhateverItIsAskedToDo) {
   EXPECT_EQ(refused_argument([&] { launch(on.default_queue(), scale, Range{10}, readwrite(x), 2.0F); }), "kernel");
   EXPECT_EQ(refused_argument([&] { launch(scale, Range{0}); }), "kernel");
   EXPECT_EQ(refused_argument([&] { std::ignore = scale.program(on); }), "kernel");
+  EXPECT_EQ(refused_argument([&] { std::ignore = scale.build(on); }), "kernel");
+  EXPECT_EQ(refused_argument([&] { std::ignore = scale.is_built(on); }), "kernel");
   EXPECT_EQ(refused_argument([&] { scale.source("anything"); }), "kernel");
   EXPECT_EQ(refused_argument([&] { scale.host([](WorkItem) {}); }), "kernel");
   EXPECT_EQ(scale.name(), "") << "asking what it has gives nothing";

@@ -21,9 +21,9 @@ namespace unimem {
 ///         })")
 ///         .host([](WorkItem i, std::span<float> x, float a) { x[i.x] *= a; });
 ///
-/// A handle: copies are the same kernel. Built once per device, at the first launch there, and kept. Set both forms
-/// before the first launch; launching is thread-safe. Using a moved-from kernel throws InvalidArgument, asking what it
-/// has gives nothing.
+/// A handle: copies are the same kernel. Built once per device, by `build` or at the first launch there, and kept. Set
+/// both forms before that; building and launching are thread-safe. Using a moved-from kernel throws InvalidArgument,
+/// asking what it has gives nothing.
 class UNIMEM_API Kernel {
  public:
   /// `name` is the entry point of the source form, and what errors call it.
@@ -57,6 +57,14 @@ class UNIMEM_API Kernel {
   /// Both forms as they were given, an empty text or function for the one that is missing; they stand as long as the
   /// kernel. Throws InvalidArgument if it was moved from.
   [[nodiscard]] ProgramSource const& forms() const;
+
+  /// Makes the kernel ready for a device, so that no launch there compiles; a compiler may take a second. Other threads
+  /// that need it meanwhile wait for it. Throws KernelError, as a launch would: it lacks the form that the device
+  /// needs, or does not build (with the log). InvalidArgument if it was moved from.
+  Kernel const& build(Device& device) const;
+
+  /// Whether that has been done. False also while it is being done.
+  [[nodiscard]] bool is_built(Device const& device) const;
 
   /// The program for a device, built at the first call for it. Throws KernelError, with the compiler's log where there
   /// is one.
