@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import inspect
 import os
 import pickle
 import subprocess
@@ -380,7 +381,39 @@ class Forgetful(UnifiedBuffer):
 @pytest.mark.parametrize("ask", [memoryview, (ctypes.c_char * 8).from_buffer], ids=["to read", "to write"])
 def test_a_buffer_that_was_not_initialized_says_so(ask):
     with pytest.raises(BufferError, match=r"invalid buffer '.*Forgetful'.*super\(\).__init__"):
-        ask(Forgetful())
+        ask(Forgetful.__new__(Forgetful))
+
+
+class Heir(Forgetful):
+    """Makes good what its base forgets."""
+
+    def __init__(self):
+        super().__init__()
+        UnifiedBuffer.__init__(self, 3, np.int16)
+
+
+class Slow(UnifiedBuffer):
+    def __init__(self, count: int, *, unit: str = "m"):
+        """A doc of its own."""
+        super().__init__(count)
+        self.unit = unit
+
+
+def test_an_init_that_forgets_its_base_is_told_when_it_is_called():
+    with pytest.raises(InvalidArgument, match=r"invalid buffer '.*Forgetful': must be initialized: .*super\(\).__init__"):
+        Forgetful()
+    assert Heir().shape == (3,)
+    assert Slow(5).unit == "m" and Slow(5, unit="s").size == 5
+    assert str(inspect.signature(Slow)) == "(count: int, *, unit: str = 'm')" and Slow.__init__.__doc__ == "A doc of its own."
+
+
+def test_a_buffer_is_no_type_of_elements():
+    buffer = UnifiedBuffer(3)
+    for make in (lambda: unimem.statistics(buffer), lambda: unimem.affine(1, 2, buffer)):
+        with pytest.raises(InvalidArgument, match=r"invalid element 'UnifiedBuffer': must be the name of a type.*buffer.mean\(\)"):
+            make()
+    with pytest.raises(InvalidArgument, match="invalid element 'int'"):
+        unimem.statistics(3)
 
 
 WITHOUT_THREADS = """

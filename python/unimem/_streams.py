@@ -14,6 +14,7 @@ from typing import Any
 from . import _unimem
 from ._arguments import ALL, count_of, number_of, size_of
 from ._devices import chosen
+from ._elements import Elements
 from ._errors import KernelError, invalid
 from ._kernels import Kernel
 from ._manager import MemoryManager, native
@@ -84,6 +85,15 @@ class StreamResult(Record):
         return pairs("StreamResult", rows) + self.result._repr_html_()
 
 
+def _element(element: str | None) -> str:
+    if element is None:
+        return ""
+    if not isinstance(element, str):
+        otherwise = "; of what a buffer holds, NumPy's functions tell: buffer.mean(), np.std(buffer)" if isinstance(element, Elements) else ""
+        raise invalid("element", type(element).__name__, f'the name of a type, such as "f32", or None{otherwise}')
+    return element
+
+
 def histogram() -> StreamKernel:
     """How often each of the 256 byte values occurs. Gives a HistogramResult."""
     return _unimem._histogram()
@@ -91,12 +101,12 @@ def histogram() -> StreamKernel:
 
 def statistics(element: str | None = None) -> StreamKernel:
     """Count, minimum, maximum, mean and population standard deviation. Gives a StatisticsResult."""
-    return _unimem._statistics_kernel(element or "")
+    return _unimem._statistics_kernel(_element(element))
 
 
 def affine(scale: float, offset: float, element: str | None = None) -> StreamKernel:
     """y = scale · x + offset, rounded once to the element, integers saturating. Gives a MappingResult."""
-    return _unimem._affine(element or "", number_of("scale", scale), number_of("offset", offset))
+    return _unimem._affine(_element(element), number_of("scale", scale), number_of("offset", offset))
 
 
 def mapping(kernel: Kernel, element: str | None = None) -> StreamKernel:
@@ -104,7 +114,7 @@ def mapping(kernel: Kernel, element: str | None = None) -> StreamKernel:
     if kernel._native is None:
         reason = "streams need its source form: a Python function is not called chunk by chunk"
         raise KernelError._of(f"kernel '{kernel.name}': {reason}", kernel.name, reason, "")
-    return _unimem._mapping(kernel._native, element or "")
+    return _unimem._mapping(kernel._native, _element(element))
 
 
 def _name_of(argument: str, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
