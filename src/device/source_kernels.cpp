@@ -103,7 +103,8 @@ std::string SourceKernels::names() const {
 
 SourceKernels kernels_in(std::string_view source) {
   SourceKernels result;
-  SourceWords words{source};
+  auto const text = on_whole_lines(source);
+  SourceWords words{text};
   for (auto word = words.next(); !word.empty(); word = words.next()) {
     if (word == "UNIMEM_KERNEL") {
       result.names_portable_form = true;
@@ -116,7 +117,8 @@ SourceKernels kernels_in(std::string_view source) {
 }
 
 std::string find_word(std::string_view source, std::string_view entry, std::span<const std::string_view> wanted) {
-  SourceWords words{source};
+  auto const text = on_whole_lines(source);
+  SourceWords words{text};
   for (auto word = words.next(); !word.empty(); word = words.next()) {
     if (std::ranges::find(wanted, word) != wanted.end()) return std::string(word);
     if (!begins_kernel(word)) continue;
@@ -129,7 +131,8 @@ std::string find_word(std::string_view source, std::string_view entry, std::span
 }
 
 std::optional<std::vector<TextParameter>> portable_parameters(std::string_view source, std::string_view entry) {
-  SourceWords words{source};
+  auto const text = on_whole_lines(source);
+  SourceWords words{text};
   for (auto word = words.next(); !word.empty(); word = words.next()) {
     if (word != "UNIMEM_KERNEL" || function_name(words) != entry) continue;
     std::vector<TextParameter> result;

@@ -11,6 +11,20 @@ bool continues_word(char c) {
 
 }  // namespace
 
+std::string on_whole_lines(std::string_view source) {
+  std::string text;
+  text.reserve(source.size());
+  while (!source.empty()) {
+    auto const line = source.substr(0, source.find('\n'));
+    source.remove_prefix(std::min(line.size() + 1, source.size()));
+    auto const last = line.find_last_not_of(" \t\r\v\f");  // compilers look past blanks at the end
+    bool const goes_on = last != std::string_view::npos && line[last] == '\\';
+    text += goes_on ? line.substr(0, last) : line;
+    if (!goes_on) text += '\n';
+  }
+  return text;
+}
+
 bool SourceWords::begins_word(char c) noexcept {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
@@ -36,7 +50,7 @@ void SourceWords::skip_past(std::string_view end) {
 }
 
 void SourceWords::skip_blanks_and_comments() {
-  constexpr std::string_view blanks = " \t\r\n\v\f\\";
+  constexpr std::string_view blanks = " \t\r\n\v\f";
   while (!left_.empty()) {
     if (blanks.find(left_.front()) != std::string_view::npos) {
       left_.remove_prefix(1);

@@ -41,6 +41,20 @@ TEST(SourceKernels, AreNotSoughtInCommentsAndLiterals) {
   EXPECT_THAT(found.plain, IsEmpty());
 }
 
+TEST(SourceKernels, GoOnBehindALineThatEndsWithABackslash) {
+  std::string const source =
+      "UNIMEM_KER\\\nNEL one(UNIMEM_BUFFER(flo\\  \r\nat, x), int\\\n a) {}\n"
+      "// a comment \\\nUNIMEM_KERNEL two() {}\nUNIMEM_KERNEL three() { get_local\\\n_id(0); }\\";
+  EXPECT_THAT(kernels_in(source).portable, ElementsAre("one", "three"));
+  auto const parameters = portable_parameters(source, "one");
+  ASSERT_TRUE(parameters && parameters->size() == 2);
+  EXPECT_EQ(parameters->at(0).type, "float");
+  EXPECT_EQ(parameters->at(1).type, "int");
+  constexpr std::array<std::string_view, 1> wanted{"get_local_id"};
+  EXPECT_EQ(find_word(source, "three", wanted), "get_local_id");
+  EXPECT_EQ(find_word(source, "one", wanted), "");
+}
+
 TEST(SourceKernels, TellTheFormOfAnEntry) {
   auto const mixed = kernels_in("UNIMEM_KERNEL a() {} namespace n { template <class T> __global__ void b(T* x) {} }");
   EXPECT_TRUE(mixed.is_portable("a"));

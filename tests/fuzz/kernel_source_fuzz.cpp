@@ -43,7 +43,9 @@ constexpr std::array<std::string_view, 3> wanted{"barrier", "__local", "__shared
 
 /// What is said of a source is said of its words: comments and blanks between them change nothing.
 bool run_kernel_source(std::string_view input) {
-  auto const words = words_of(input);
+  auto const whole = detail::on_whole_lines(input);
+  require(whole.size() <= input.size() + 1, "whole lines are longer");
+  auto const words = words_of(whole);
   std::string spaced;
   for (auto const& word : words) {
     spaced += word + " /* UNIMEM_KERNEL hidden() { a / b; barrier } * __global__ **/ // __kernel unseen() /*\n";
