@@ -7,10 +7,27 @@
 #include <fmt/ranges.h>
 
 #include <cstring>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
 namespace unimem {
+namespace {
+
+/// What others gave, in a message of one line, which control characters would end, or change behind the reader's back.
+std::string shown(std::string_view text) {
+  std::string line;
+  line.reserve(text.size());
+  for (char const c : text) {
+    bool const is_control = (c >= 0 && c < ' ') || c == 0x7F;
+    line += !is_control ? std::string(1, c)
+            : c == '\n' ? "\\n"
+                        : fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+  }
+  return line;
+}
+
+}  // namespace
 
 // Destructors are defined here so that each class has its key function, and with it one typeinfo, in the library:
 // an exception thrown there is caught by type in the program whatever the visibility settings.
@@ -34,7 +51,7 @@ InvalidArgument::InvalidArgument(std::string argument_, std::string value_, std:
 
 InvalidArgument::InvalidArgument(std::string argument_, std::string value_, std::string requirement_,
                                  std::string_view details)
-    : RuntimeError(fmt::format("invalid {} '{}': must be {}{}", argument_, value_, requirement_, details)),
+    : RuntimeError(fmt::format("invalid {} '{}': must be {}{}", argument_, shown(value_), requirement_, details)),
       argument(std::move(argument_)),
       value(std::move(value_)),
       requirement(std::move(requirement_)) {}
@@ -115,8 +132,8 @@ KernelError::KernelError(std::string name_, std::string reason_, std::string bui
       build_log(std::move(build_log_)) {}
 
 IoError::IoError(std::string path_, int code_, std::string doing)
-    : RuntimeError(code_ == 0 ? fmt::format("{}: {}", path_, doing)
-                              : fmt::format("{}: {}: {}", path_, doing, std::generic_category().message(code_))),
+    : RuntimeError(code_ == 0 ? fmt::format("{}: {}", shown(path_), doing)
+                              : fmt::format("{}: {}: {}", shown(path_), doing, std::generic_category().message(code_))),
       path(std::move(path_)),
       code(code_) {}
 
@@ -127,7 +144,7 @@ UnsupportedOperation::UnsupportedOperation(std::string operation_, std::string w
       reason(std::move(reason_)) {}
 
 NotFound::NotFound(std::string kind_, std::string name_, std::vector<std::string> available_, std::string reason_)
-    : RuntimeError(fmt::format("no {} '{}': there are {}{}{}", kind_, name_,
+    : RuntimeError(fmt::format("no {} '{}': there are {}{}{}", kind_, shown(name_),
                                available_.empty() ? "none" : fmt::format("{}", fmt::join(available_, ", ")),
                                reason_.empty() ? "" : "; ", reason_)),
       kind(std::move(kind_)),

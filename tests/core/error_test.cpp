@@ -226,6 +226,17 @@ TEST(Error, MessagesAreOneLineUnlessALogOrHoldersFollow) {
   EXPECT_THAT(KernelError("k", "r").what(), Not(HasSubstr("\n")));
 }
 
+TEST(Error, WhatOthersGaveIsShownOnOneLine) {
+  using std::string_literals::operator""s;
+  auto const given = "a\nb\0c\x1b[31m\r\td\x7f \xc3\xa9"s;
+  auto const shown = R"(a\nb\x00c\x1b[31m\x0d\x09d\x7f )"s + "\xc3\xa9";
+  InvalidArgument const invalid("name", given, "short");
+  EXPECT_EQ(invalid.what(), "invalid name '" + shown + "': must be short");
+  EXPECT_EQ(invalid.value, given) << "as it was given";
+  EXPECT_EQ(IoError(given, 0, "reading").what(), shown + ": reading");
+  EXPECT_EQ(NotFound("device", given, {"cpu"}).what(), "no device '" + shown + "': there are cpu");
+}
+
 TEST(Error, ACodeOfZeroSaysNothingAboutTheSystem) {
   EXPECT_STREQ(IoError("a.npy", 0, "bad header").what(), "a.npy: bad header");
   EXPECT_THAT(IoError("a.npy", EIO, "reading").what(), AllOf(HasSubstr("a.npy: reading: "), Not(HasSubstr("Success"))));
