@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import wraps
 from typing import Any, SupportsIndex
 
 import numpy as np
@@ -78,6 +79,22 @@ class UnifiedBuffer(Elements):
             number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned),
             _unimem._strict_by_default() if strict is None else flag_of("strict", strict), text_of("name", name), priority_of(priority),
         )  # fmt: skip
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """An `__init__` that forgets that of its base is told when it is called, by the name of its class: what it leaves has no buffer
+        behind it, and nothing that it could say of itself."""
+        super().__init_subclass__(**keywords)
+        if "__init__" not in vars(cls):
+            return
+        original = cls.__init__
+
+        @wraps(original)
+        def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if type(self) is cls:
+                _unimem._require_initialized(self)
+
+        setattr(cls, "__init__", checked)
 
     @classmethod
     def from_array(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
-from functools import wraps
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -48,22 +47,6 @@ class Elements(ArrayProtocols):
     """
 
     __slots__ = ()
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        """An `__init__` that forgets that of its base is told when it is called, by the name of its class: what it leaves has no buffer
-        behind it, and nothing that it could say of itself."""
-        super().__init_subclass__(**keywords)
-        if "__init__" not in vars(cls):
-            return
-        original = cls.__init__
-
-        @wraps(original)
-        def checked(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            if type(self) is cls:
-                _unimem._require_initialized(self)
-
-        setattr(cls, "__init__", checked)
 
     # The sides
 
