@@ -229,6 +229,7 @@ auto BufferCore::Inside::batches_of(Plan const& plan) const -> std::vector<Batch
       continue;
     }
     std::vector<ByteRange> ranges;
+    ranges.reserve(all.copies.size());
     for (auto const i : all.copies) ranges.push_back(plan.copies[i].range);
     for (std::size_t i = 0, rows = 0; i < ranges.size(); i += rows) {
       rows = detail::rows_at_front(std::span(ranges).subspan(i));

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -68,12 +69,13 @@ Length length() {
 struct Sample {
   double seconds = 0;
   std::size_t resident_bytes = 0;
+  std::size_t allocated_bytes = 0;  ///< by malloc, and not freed
   std::size_t descriptors = 0;
   std::size_t threads = 0;
 };
 
 Sample sample(double seconds) {
-  Sample taken{seconds, 0, 0, 0};
+  Sample taken{seconds, 0, ::mallinfo2().uordblks, 0, 0};
   std::size_t pages = 0;
   std::ifstream("/proc/self/statm") >> pages >> pages;
   taken.resident_bytes = pages * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
@@ -130,7 +132,10 @@ struct World {
 class Worker {
  public:
   Worker(World& world, unsigned seed) : world_(world), random_(seed), seen_(most_words), data_(most_words) {
-    for (auto& slot : slots_) slot.truth.reserve(most_words);
+    for (auto& slot : slots_) {  // what the test itself takes must not move
+      slot.truth.reserve(most_words);
+      slot.after.reserve(most_words);
+    }
   }
 
   void step() {
@@ -351,9 +356,9 @@ TEST(Soak, WhatAProgramHoldsDoesNotGrow) {
     if (now - last_told > std::chrono::seconds(10)) {
       last_told = now;
       auto const& one = samples.back();
-      fmt::print("{:6.0f} s {:8} KiB {:3} descriptors {:3} threads {:9} operations {:7} failures\n", one.seconds,
-                 one.resident_bytes / KiB, one.descriptors, one.threads, world.operations.load(),
-                 world.failures.load());
+      fmt::print("{:6.0f} s {:8} KiB {:8} KiB allocated {:3} descriptors {:3} threads {:9} operations {:7} failures\n",
+                 one.seconds, one.resident_bytes / KiB, one.allocated_bytes / KiB, one.descriptors, one.threads,
+                 world.operations.load(), world.failures.load());
       std::fflush(stdout);
     }
     over = over || seconds > total;
