@@ -1,7 +1,9 @@
 #include <unimem/core/error.hpp>
+#include <unimem/core/made_once.hpp>
 #include <unimem/kernel/kernel.hpp>
 
 #include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -10,8 +12,8 @@ namespace unimem {
 struct Kernel::Definition {
   ProgramSource forms;
   std::vector<KernelParameter> parameters;
-  std::mutex mutex;
-  std::map<Device const*, std::shared_ptr<Program const>> programs;
+  std::mutex mutex;  ///< of the map alone, and not held while a compiler runs
+  std::map<Device const*, detail::MadeOnce<std::shared_ptr<Program const>>> programs;
 };
 
 Kernel::Kernel(std::string name) : definition_(std::make_shared<Definition>()) {
@@ -58,11 +60,12 @@ ProgramSource const& Kernel::forms() const {
 
 std::shared_ptr<Program const> Kernel::program(Device& device) const {
   auto& own = definition();
-  // Held while compiling: a second launch of the same kernel waits for the program instead of building it twice.
-  std::lock_guard const lock{own.mutex};
-  auto& program = own.programs[&device];
-  if (!program) program = device.compile(own.forms);
-  return program;
+  auto& place = [&]() -> auto& {
+    std::lock_guard const lock{own.mutex};
+    return own.programs[&device];
+  }();
+  // What needs it meanwhile on this device waits for it instead of compiling it twice; other devices do not.
+  return place.get([&] { return std::make_unique<std::shared_ptr<Program const>>(device.compile(own.forms)); });
 }
 
 Kernel const& Kernel::build(Device& device) const {
@@ -72,10 +75,9 @@ Kernel const& Kernel::build(Device& device) const {
 
 bool Kernel::is_built(Device const& device) const {
   auto& own = definition();
-  std::unique_lock const lock{own.mutex, std::try_to_lock};
-  if (!lock) return false;  // who builds keeps it
+  std::lock_guard const lock{own.mutex};
   auto const known = own.programs.find(&device);
-  return known != own.programs.end() && known->second != nullptr;
+  return known != own.programs.end() && known->second.find() != nullptr;
 }
 
 }  // namespace unimem

@@ -24,6 +24,16 @@ TEST(MadeOnce, MakesWhenItIsAskedAndNeverAgain) {
   EXPECT_EQ(made, 1);
 }
 
+TEST(MadeOnce, FindsWhatHasBeenMadeAndMakesNothing) {
+  MadeOnce<int> number;
+  EXPECT_EQ(number.find(), nullptr);
+  int const* meanwhile = &number.get([&] {
+    EXPECT_EQ(number.find(), nullptr) << "it is being made";
+    return std::make_unique<int>(7);
+  });
+  EXPECT_EQ(number.find(), meanwhile);
+}
+
 TEST(MadeOnce, AMakerThatThrowsLeavesItToTheNextCaller) {
   MadeOnce<int> number;
   int tries = 0;

@@ -6,6 +6,8 @@
 #include "device/opencl/opencl_device.hpp"
 #include "device/opencl_fixture.hpp"
 
+#include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,6 +41,11 @@ class FaultyOpenCl {
   /// Set before the call that shall go wrong, cleared after it.
   OpenClFaults faults;
 
+  /// What the driver's compiler was asked for, from any thread: how often, and what is called first each time. Set
+  /// while nothing is compiled.
+  std::atomic<int> builds{0};
+  std::function<void()> before_build;
+
   /// A device over the faulty table on the hardware of opencl:0.
   [[nodiscard]] std::unique_ptr<detail::opencl::OpenClDevice> open(std::string id) const {
     auto hardware = detail::opencl::installation().hardware.front();
@@ -62,6 +69,11 @@ class FaultyOpenCl {
     };
     table_.clEnqueueFillBuffer = [](auto... arguments) {
       return done(faulty().refuse_fill, &Api::clEnqueueFillBuffer, arguments...);
+    };
+    table_.clBuildProgram = [](auto... arguments) {
+      ++instance().builds;
+      if (auto const& call = instance().before_build) call();
+      return instance().real_.clBuildProgram(arguments...);
     };
     table_.clGetKernelArgInfo = [](auto... arguments) {
       return done(faulty().hide_parameters ? CL_KERNEL_ARG_INFO_NOT_AVAILABLE : CL_SUCCESS, &Api::clGetKernelArgInfo,

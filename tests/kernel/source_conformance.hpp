@@ -90,6 +90,39 @@ TEST_P(SourceKernels, ABuildErrorCarriesTheCompilersLogAndChangesNothing) {
   EXPECT_EQ(x.statistics().host_to_device_bytes, 0U);
 }
 
+TEST_P(SourceKernels, ABuildFailsAsTheFirstLaunchWould) {
+  UnifiedBuffer<float> x(10, here());
+  x.fill(1.0F);
+  auto const error_of = [](auto const& call) {
+    try {
+      call();
+    } catch (KernelError const& error) {
+      return error;
+    }
+    return KernelError("none", "it was built");
+  };
+  Kernel const kernels[] = {
+      Kernel("bad").source("UNIMEM_KERNEL bad(UNIMEM_BUFFER(float, x)) { undeclared_thing = 1; }"),
+      Kernel("absent").source("UNIMEM_KERNEL present(UNIMEM_BUFFER(float, x)) {}"),
+      Kernel("host_only").host([](WorkItem, std::span<float>) {}),
+  };
+  for (auto const& kernel : kernels) {
+    auto const of_build = error_of([&] { kernel.build(on); });
+    auto const of_launch = error_of([&] { launch(kernel, Range{10}, readwrite(x)); });
+    EXPECT_EQ(of_build.name, kernel.name());
+    EXPECT_EQ(of_build.name, of_launch.name);
+    EXPECT_EQ(of_build.reason, of_launch.reason);
+    EXPECT_FALSE(kernel.is_built(on));
+    if (kernel.name() != "bad") continue;
+    // Otherwise the logs may differ: drivers name files and programs of theirs there.
+    for (auto const* const error : {&of_build, &of_launch}) {
+      EXPECT_THAT(error->build_log, ::testing::HasSubstr("undeclared_thing"));
+    }
+  }
+  EXPECT_EQ(x.state(), BufferState::host_dirty);
+  EXPECT_EQ(x.statistics().host_to_device_bytes, 0U);
+}
+
 TEST_P(SourceKernels, AMissingEntryAndAMissingFormSayWhatIsMissing) {
   UnifiedBuffer<float> x(10, here());
   x.fill(1.0F);

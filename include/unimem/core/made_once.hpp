@@ -26,6 +26,9 @@ class MadeOnce {
     return *made_;
   }
 
+  /// Null as long as it has not been made, also while it is being made.
+  [[nodiscard]] T* find() const noexcept { return there_.load(std::memory_order_acquire); }
+
  private:
   std::atomic<T*> there_{nullptr};
   std::mutex making_;

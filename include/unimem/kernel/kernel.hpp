@@ -58,12 +58,19 @@ class UNIMEM_API Kernel {
   /// kernel. Throws InvalidArgument if it was moved from.
   [[nodiscard]] ProgramSource const& forms() const;
 
-  /// Makes the kernel ready for a device, so that no launch there compiles; a compiler may take a second. Other threads
-  /// that need it meanwhile wait for it. Throws KernelError, as a launch would: it lacks the form that the device
-  /// needs, or does not build (with the log). InvalidArgument if it was moved from.
+  /// Makes the kernel ready for a device, so that no launch there calls a compiler, which may take a second. A host
+  /// form needs none, and neither does a kernel that has been built there. Touches no buffer. Threads that need the
+  /// kernel on that device meanwhile wait for it; on other devices they do not. Returns the kernel. What a driver
+  /// leaves to the first run of a program (docs/kernels.md) stays there: the launch does not wait for that, its event
+  /// does.
+  ///
+  /// Throws what a launch would: KernelError where it lacks the form that the device needs, or does not build (with the
+  /// log; the next call tries again), UnsupportedOperation where there is no compiler, DeviceError where the driver
+  /// refuses. InvalidArgument if it was moved from.
   Kernel const& build(Device& device) const;
 
-  /// Whether that has been done. False also while it is being done.
+  /// Whether that has been done. False also while it is being done, for which this does not wait. Throws
+  /// InvalidArgument if it was moved from.
   [[nodiscard]] bool is_built(Device const& device) const;
 
   /// The program for a device, built at the first call for it. Throws KernelError, with the compiler's log where there
