@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -140,16 +141,21 @@ def test_what_is_wrong_with_arguments_is_told_before_anything_is_compiled(opencl
     assert not kernel._native._is_built(opencl)
 
 
-def test_cancelled_before_it_is_built_a_launch_does_nothing(opencl):
+@pytest.mark.parametrize("how", ["launch_async", "execute_async"])
+def test_cancelled_before_it_is_built_a_launch_does_nothing(opencl, how):
     async def main():
         kernel, buffer = fresh(200), synced(opencl, DATA)
-        task = asyncio.ensure_future(launch_async(kernel, 1000, readwrite(buffer), 5))
+        orchestrator = unimem.Orchestrator()
+        orchestrator.register_kernel(kernel)
+        launched = partial(launch_async, kernel) if how == "launch_async" else partial(orchestrator.execute_async, "add")
+        task = asyncio.ensure_future(launched(1000, readwrite(buffer), 5))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        kernel.build(opencl)  # after the one that goes on
         check_both(buffer, DATA, opencl)
-        await launch_async(kernel, 1000, readwrite(buffer), 5)
+        await launched(1000, readwrite(buffer), 5)
         check_both(buffer, DATA + 1000, opencl)
 
     asyncio.run(main())
@@ -173,6 +179,33 @@ def test_cancelled_while_it_runs_the_kernel_goes_on(sim):
             await task
         go.set()
         np.testing.assert_array_equal(await buffer.to_numpy_async(), DATA + 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["launch_async", "execute_async"])
+def test_a_loop_goes_on_while_a_launch_waits_for_room(how):
+    small, go = unimem.make_sim("memory=1MiB"), threading.Event()
+
+    def fills(x):
+        assert go.wait(20), "the loop stood still"
+        x += 1
+
+    async def main():
+        first, second = (unimem.UnifiedBuffer(700_000, np.uint8, device=small).zeros() for _ in range(2))
+        launch(Kernel("fills").host(fills), 1, readwrite(first))  # its memory can be had when it has ended
+        kernel = Kernel("add").host(lambda x: np.add(x, 2, out=x))
+        orchestrator = unimem.Orchestrator()
+        orchestrator.register_kernel(kernel)
+        launched = partial(launch_async, kernel) if how == "launch_async" else partial(orchestrator.execute_async, "add")
+        task = asyncio.ensure_future(launched(1, readwrite(second)))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not task.done() and not go.is_set()
+        go.set()
+        await task
+        assert second.valid_on(small) and second.to_numpy().tolist() == [2] * 700_000
+        assert first.to_numpy().tolist() == [1] * 700_000
 
     asyncio.run(main())
 

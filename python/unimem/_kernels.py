@@ -249,13 +249,14 @@ def _target(device: Device | str | None, arguments: tuple[Any, ...]) -> Device:
 
 
 async def launch_async(kernel: Kernel, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None) -> Event:
-    """`launch`, and waits until the kernel has ended, without blocking the event loop: a kernel that has not been built for the device is built
-    on a thread first. Gives the event, which has ended, or raises what the launch, the build or the kernel raises.
+    """`launch`, and waits until the kernel has ended, on a thread, so that the event loop goes on: also while the kernel is compiled, if it has
+    not been built for the device, and while the launch waits for room there. Gives the event, which has ended, or raises what the launch, the
+    build or the kernel raises.
 
         await launch_async(kernel, n, read(a), write(b), 2.0)
 
     Like any coroutine it begins when it is awaited or made a task. Of several tasks none comes before the other: await the one before
-    what needs its results begins. Cancelled before the kernel is built, it launches nothing; cancelled afterwards, the kernel goes on.
+    what needs its results begins. Cancelled before the kernel is built, it launches nothing; a launch that has begun goes on.
     """
     if not isinstance(kernel, Kernel):
         raise invalid("kernel", type(kernel).__name__, "a Kernel")
@@ -263,8 +264,12 @@ async def launch_async(kernel: Kernel, range: int | tuple[int, ...], *arguments:
     _range(range)
     _given(kernel, arguments, kernel._runs_function_on(target))  # what is wrong with them is told before a compiler is waited for
     await kernel.build_async(target)
-    event = launch(kernel, range, *arguments, device=target)
-    await event
+    return await asyncio.to_thread(_run, kernel, range, arguments, target)
+
+
+def _run(kernel: Kernel, range: int | tuple[int, ...], arguments: tuple[Any, ...], device: Device) -> Event:
+    event = launch(kernel, range, *arguments, device=device)
+    event.wait()
     return event
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from dataclasses import dataclass
@@ -53,10 +54,12 @@ class _Execution:
         self._traffic = _unimem._TrafficOf(self._given)
         return launch(self._kernel, self._range, *self._arguments, device=self._device)
 
-    async def build_async(self) -> None:
-        await self._kernel.build_async(self._device)
+    def build(self) -> _Execution:
+        self._kernel.build(self._device)
+        return self
 
-    def ended(self) -> KernelExecution:
+    def run(self) -> KernelExecution:
+        self.begin().wait()
         seconds = time.perf_counter() - self._begin
         return KernelExecution(self._kernel.name, self._device.id, self._reason, self._items, seconds, *self._traffic.so_far())
 
@@ -118,18 +121,15 @@ class Orchestrator:
         """Runs a registered kernel and waits for it; the arguments are those of `launch`. Raises what `launch` and waiting raise,
         NotFound for a name that is not registered or a backend without a device, InvalidArgument if device and backend contradict
         each other."""
-        execution = _Execution(self.kernel(name), device, backend, range, arguments)
-        execution.begin().wait()
-        return execution.ended()
+        return _Execution(self.kernel(name), device, backend, range, arguments).run()
 
     async def execute_async(
         self, name: str, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None, backend: str | None = None
     ) -> KernelExecution:
-        """The same, without blocking the loop: what has to be built is built on a thread, and `seconds` has that, too."""
-        execution = _Execution(self.kernel(name), device, backend, range, arguments)
-        await execution.build_async()
-        await execution.begin()
-        return execution.ended()
+        """The same on a thread, without blocking the event loop; `seconds` has what was built, too. Cancelled as `launch_async` is."""
+        kernel = self.kernel(name)
+        execution = await asyncio.to_thread(lambda: _Execution(kernel, device, backend, range, arguments).build())
+        return await asyncio.to_thread(execution.run)
 
     def launch(
         self, name: str, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None, backend: str | None = None
