@@ -57,7 +57,8 @@ nb::dict transfers_of(Device const& device) {
 }
 
 void bind_device(nb::module_& m) {
-  nb::class_<Device>(m, "Device", "One device, and the only way to its memory. Lives as long as the process.")
+  nb::class_<Device>(m, "Device", nb::is_final(),
+                     "One device, and the only way to its memory. Lives as long as the process.")
       .def_prop_ro(
           "id", [](Device const& self) { return std::string(self.id()); }, "\"cpu\", \"opencl:0\", \"sim:0\", …")
       .def_prop_ro(
@@ -158,7 +159,7 @@ void bind_device(nb::module_& m) {
 }
 
 void bind_event(nb::module_& m) {
-  nb::class_<Event>(m, "Event", "The end of a piece of work. Stays valid when its queue is gone.")
+  nb::class_<Event>(m, "Event", nb::is_final(), "The end of a piece of work. Stays valid when its queue is gone.")
       .def("__repr__",
            [](Event const& self) {
              return std::string("<unimem.Event: the work ") + (self.ready() ? "has ended>" : "is under way>");

@@ -96,7 +96,7 @@ nb::dict stream(std::string const& path, StreamKernel const& kernel, std::size_t
 }  // namespace
 
 void bind_streams(nb::module_& m) {
-  nb::class_<StreamKernel>(m, "StreamKernel", "What `stream_file` does with each chunk.")
+  nb::class_<StreamKernel>(m, "StreamKernel", nb::is_final(), "What `stream_file` does with each chunk.")
       .def("__repr__",
            [](StreamKernel const& self) { return "<unimem.StreamKernel '" + std::string(self.name()) + "'>"; })
       .def_prop_ro(

@@ -417,7 +417,7 @@ void bind_windows(nb::module_& m) {
       state_members.at(i++) = member.ptr();
     }
   });
-  m.def("_require_initialized", [](nb::handle made) { static_cast<void>(window_of(made)); });
+  m.def("_require_initialized", &require_initialized);
   m.def("_copy", [](Window& from, Window& to) {
     auto const source = from.live();
     auto const target = to.live();

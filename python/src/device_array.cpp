@@ -198,7 +198,7 @@ nb::dict DeviceArray::cuda_interface() const {
 }
 
 void bind_device_arrays(nb::module_& m) {
-  nb::class_<DeviceArray>(m, "DeviceArray",
+  nb::class_<DeviceArray>(m, "DeviceArray", nb::is_final(),
                           "A buffer's memory on a device, held where it is for as long as the array lives.\n\n"
                           "What is written through it is declared with ``mark_device_dirty()``.")
       .def("__repr__",

@@ -125,12 +125,10 @@ void Window::resize(std::size_t count) {
   count_ = count;
 }
 
-Window& window_of(nb::handle object) {
-  if (nb::inst_check(object) && !nb::inst_ready(object)) {
-    throw InvalidArgument("buffer", nb::cast<std::string>(nb::inst_name(object)),
-                          "initialized: an __init__ of its own calls super().__init__(…)");
-  }
-  return nb::cast<Window&>(object);
+void require_initialized(nb::handle object) {
+  if (!nb::inst_check(object) || nb::inst_ready(object) || !nb::isinstance<Window>(object)) return;
+  throw InvalidArgument("buffer", nb::cast<std::string>(nb::inst_name(object)),
+                        "initialized: an __init__ of its own calls super().__init__(…)");
 }
 
 detail::SharedElement element_of(nb::handle dtype) {

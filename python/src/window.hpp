@@ -10,6 +10,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -85,11 +86,31 @@ class Window {
   nanobind::object exported_;
 };
 
-/// The window that `object` is. Throws InvalidArgument for one whose `__init__` did not call that of its base class.
-[[nodiscard]] Window& window_of(nanobind::handle object);
+/// Throws InvalidArgument if `object` is a window whose `__init__` has not called that of its base class. By the name
+/// of its class, which can be asked for without the window.
+void require_initialized(nanobind::handle object);
 
 /// How a registry and a pool name a dtype: as C++ does where it has such a type, so that both languages may share
 /// buffers.
 [[nodiscard]] detail::SharedElement element_of(nanobind::handle dtype);
+
+}  // namespace unimem::python
+
+/// Windows as arguments, `self` first of all: of one that was not initialized nanobind would say that it is none.
+template <>
+struct nanobind::detail::type_caster<unimem::python::Window> : type_caster_base<unimem::python::Window> {
+  bool from_python(handle source, std::uint8_t flags, cleanup_list* cleanup) {
+    bool const is_made_now = (flags & static_cast<std::uint8_t>(cast_flags::construct)) != 0;
+    if (!is_made_now) unimem::python::require_initialized(source);
+    return type_caster_base<unimem::python::Window>::from_python(source, flags, cleanup);
+  }
+};
+
+namespace unimem::python {
+
+/// The window that `object` is. Throws as `require_initialized` does, and if it is none.
+[[nodiscard]] inline Window& window_of(nanobind::handle object) {
+  return nanobind::cast<Window&>(object);
+}
 
 }  // namespace unimem::python

@@ -7,12 +7,14 @@ import os
 import pickle
 import subprocess
 import sys
+from dataclasses import dataclass
+from operator import attrgetter, itemgetter, methodcaller
 
 import numpy as np
 import pytest
 
 import unimem
-from unimem import BufferState, InvalidArgument, SizeMismatch, UnifiedBuffer
+from unimem import BufferSlice, BufferState, InvalidArgument, SizeMismatch, UnifiedBuffer
 
 S = BufferState
 
@@ -377,7 +379,6 @@ class Forgetful(UnifiedBuffer):
         pass
 
 
-@pytest.mark.filterwarnings("ignore:nanobind")
 @pytest.mark.parametrize("ask", [memoryview, (ctypes.c_char * 8).from_buffer], ids=["to read", "to write"])
 def test_a_buffer_that_was_not_initialized_says_so(ask):
     with pytest.raises(BufferError, match=r"invalid buffer '.*Forgetful'.*super\(\).__init__"):
@@ -405,6 +406,65 @@ def test_an_init_that_forgets_its_base_is_told_when_it_is_called():
     assert Heir().shape == (3,)
     assert Slow(5).unit == "m" and Slow(5, unit="s").size == 5
     assert str(inspect.signature(Slow)) == "(count: int, *, unit: str = 'm')" and Slow.__init__.__doc__ == "A doc of its own."
+
+
+class Part(BufferSlice):
+    def __init__(self):
+        pass
+
+
+@dataclass(eq=False, repr=False)
+class Stamped(UnifiedBuffer):
+    """Its __init__ is set when there is the class already."""
+
+    time: float = 0.0
+
+
+def asked_by_name(kind):
+    """All that can be asked of such an object by a name alone, but Metal, which is refused first."""
+    for name in sorted(set(dir(kind)) - {"metal", "mark_metal_dirty"}):
+        member = inspect.getattr_static(kind, name)
+        if name.startswith("_") or isinstance(member, classmethod):
+            continue
+        if not callable(member):
+            yield name, attrgetter(name)
+        elif all(one.default is not one.empty or one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) or one.name == "self"
+                 for one in inspect.signature(member).parameters.values()):  # fmt: skip
+            yield name, methodcaller(name)
+
+
+@pytest.mark.parametrize("kind", [Forgetful, Part, Stamped])
+def test_whatever_is_asked_of_what_was_not_initialized_it_says_so(kind):
+    made = kind.__new__(kind)
+    asked = dict(asked_by_name(kind))
+    assert {"shape", "state", "name", "T", "sum", "to_numpy", "synchronize", "to_numpy_async", "clone"} <= set(asked)
+    asked.pop("time", None)  # its own
+    kernel = unimem.Kernel("kernel").host(print)
+    asked |= {"len()": len, "[0]": itemgetter(0), "repr()": repr, "asarray()": np.asarray, "+ 1": lambda made: made + 1}
+    asked |= {"launch()": lambda made: unimem.launch(kernel, 1, unimem.read(made)), "copy_from()": UnifiedBuffer(3).copy_from}
+    for name, ask in asked.items():
+        with pytest.raises(InvalidArgument, match=rf"invalid buffer '.*{kind.__name__}': must be initialized: .*super\(\).__init__"):
+            done = ask(made)
+            if inspect.iscoroutine(done):
+                asyncio.run(done)
+            pytest.fail(f"{name}: {done}")
+
+
+def test_what_is_asked_before_the_base_is_initialized_is_told():
+    class Early(UnifiedBuffer):
+        def __init__(self):
+            self.unit = "m"
+            self.before = self.size if self.unit else 0
+            super().__init__(3)
+
+    with pytest.raises(InvalidArgument, match=r"invalid buffer '.*Early': must be initialized"):
+        Early()
+
+
+@pytest.mark.parametrize("kind", [unimem.Device, unimem.DeviceArray, unimem.Event, unimem.StreamKernel])
+def test_what_functions_alone_make_has_no_subclasses(kind):
+    with pytest.raises(TypeError, match=f"{kind.__name__}.*subclassing"):
+        type("Mine", (kind,), {"__init__": lambda self: None})
 
 
 def test_a_buffer_is_no_type_of_elements():
