@@ -2,6 +2,8 @@
 
 import asyncio
 import itertools
+import os
+import signal
 import threading
 import time
 from functools import partial
@@ -159,6 +161,24 @@ def test_cancelled_before_it_is_built_a_launch_does_nothing(opencl, how):
         check_both(buffer, DATA + 1000, opencl)
 
     asyncio.run(main())
+
+
+def test_interrupted_while_a_kernel_is_built_the_loop_ends_and_nothing_is_launched(opencl):
+    kernel, buffer = fresh(200), synced(opencl, DATA)
+
+    async def main():
+        task = asyncio.ensure_future(launch_async(kernel, 1000, readwrite(buffer), 5))
+        await asyncio.sleep(0)
+        assert not task.done() and not kernel._native._is_built(opencl)
+        os.kill(os.getpid(), signal.SIGINT)
+        await task
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert kernel._native._is_built(opencl)  # the loop's end waits for its threads
+    check_both(buffer, DATA, opencl)
+    launch(kernel, 1000, readwrite(buffer), 5)
+    check_both(buffer, DATA + 1000, opencl)
 
 
 def test_cancelled_while_it_runs_the_kernel_goes_on(sim):
