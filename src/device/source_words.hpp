@@ -6,12 +6,12 @@
 
 namespace unimem::detail {
 
-/// A source as a compiler takes its lines: one that ends with a backslash goes on with the next, in the middle of a word
-/// or a comment, too.
+/// A source as a compiler takes its lines: one that ends with a backslash goes on with the next, in the middle of a
+/// word or a comment, too.
 [[nodiscard]] std::string on_whole_lines(std::string_view source);
 
-/// The words and the signs of a kernel source on whole lines, one after the other, without blanks, comments and the insides of
-/// literals. Follows no macro.
+/// The words and the signs of a kernel source on whole lines, one after the other, without blanks, comments and the
+/// insides of literals. Follows no macro.
 class SourceWords {
  public:
   explicit SourceWords(std::string_view source) : left_(source) {}
