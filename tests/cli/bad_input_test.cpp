@@ -370,7 +370,7 @@ TEST(BadInput, AReasonStaysOnOneLineWhateverTheFileIsCalled) {
   auto const outcome = run_cli({"run", "first line\nsecond\x1b[31m", "--kernel", "histogram"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_TRUE(is_one_line(outcome.err)) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("first line\\x0asecond\\x1b[31m"));
+  EXPECT_THAT(outcome.err, HasSubstr("first line\\nsecond\\x1b[31m"));
 }
 
 TEST(BadInput, ADefaultDeviceThatDoesNotExistIsNamed) {
