@@ -1,4 +1,4 @@
-# What NVIDIA publishes and tests compare with: headers and the run-time compiler, from the wheels that `./dev test`
+# What NVIDIA publishes and tests compare with: headers and the run-time compiler, from the wheels that `./dev check`
 # fetches (tools/wheels.txt), else from a toolkit on this machine. The library itself needs neither.
 
 set(wheels "${PROJECT_SOURCE_DIR}/build/wheels/nvidia")
@@ -21,6 +21,6 @@ find_path(UNIMEM_CUDA_CRT crt/host_defines.h HINTS "${wheels}/cu13/include" PATH
 
 foreach(part IN ITEMS CUDA_H NVRTC_H NVRTC CCCL_2 CCCL_3 CUDART_H CUDA_CRT)
   if(UNIMEM_CUDA_SDK_REQUIRED AND NOT UNIMEM_${part})
-    message(FATAL_ERROR "UNIMEM_${part} is missing: it belongs in ${wheels} (./dev test fetches it)")
+    message(FATAL_ERROR "UNIMEM_${part} is missing: it belongs in ${wheels} (./dev check fetches it)")
   endif()
 endforeach()

@@ -1,4 +1,4 @@
-# OpenCL drivers that tests run on besides PoCL and Oclgrind: Intel's runtime for CPUs, as `./dev test` fetches it
+# OpenCL drivers that tests run on besides PoCL and Oclgrind: Intel's runtime for CPUs, as `./dev check` fetches it
 # (tools/driver-wheels.txt), and Mesa's Rusticl, from the distribution. Each has a folder of vendors of its own, so that
 # opencl:0 is its device. docs/drivers.md tells what each does differently.
 
@@ -22,7 +22,7 @@ foreach(driver IN ITEMS intel rusticl)
     set(UNIMEM_rusticl_VENDOR "Mesa")
   else()
     if(UNIMEM_OPENCL_DRIVERS_REQUIRED AND NOT UNIMEM_WITHOUT_OPENCL_DRIVERS MATCHES "(^|;)${driver}=.")
-      message(FATAL_ERROR "the OpenCL driver ${driver} is missing: ./dev test fetches it; to do without, tell the reason: "
+      message(FATAL_ERROR "the OpenCL driver ${driver} is missing: ./dev check fetches it; to do without, tell the reason: "
                           "-D UNIMEM_WITHOUT_OPENCL_DRIVERS='${driver}=REASON'")
     endif()
     continue()
@@ -58,7 +58,7 @@ function(unimem_on_opencl_drivers program)
       set(filter "--gtest_filter=${on_FILTER}")
     endif()
     add_test(NAME ${name} COMMAND ${program} ${filter} "--gtest_output=xml:${PROJECT_BINARY_DIR}/test_reports/${name}.xml")
-    set_tests_properties(${name} PROPERTIES LABELS "opencl;${driver}" TIMEOUT ${on_TIMEOUT} COST ${on_TIMEOUT}
+    set_tests_properties(${name} PROPERTIES LABELS "opencl;${driver};check" TIMEOUT ${on_TIMEOUT} COST ${on_TIMEOUT}
                                             ENVIRONMENT "${UNIMEM_${driver}_ENVIRONMENT}")
   endforeach()
 endfunction()
@@ -67,7 +67,7 @@ endfunction()
 function(unimem_opencl_drivers_have_devices)
   foreach(driver IN LISTS UNIMEM_OPENCL_DRIVERS)
     add_test(NAME opencl_driver_${driver} COMMAND unimem_cli devices --verbose)
-    set_tests_properties(opencl_driver_${driver} PROPERTIES LABELS "opencl;${driver}" TIMEOUT 60
+    set_tests_properties(opencl_driver_${driver} PROPERTIES LABELS "opencl;${driver};check" TIMEOUT 60
       PASS_REGULAR_EXPRESSION "\"id\":\"opencl:0\".*\"vendor\":\"${UNIMEM_${driver}_VENDOR}" ENVIRONMENT "${UNIMEM_${driver}_ENVIRONMENT}")
   endforeach()
 endfunction()

@@ -14,6 +14,8 @@ import pytest
 
 import unimem
 
+pytestmark = pytest.mark.check
+
 PATIENCE = 40  # seconds for one of several on a busy machine; what hangs never ends
 
 BEGIN = """

@@ -6,6 +6,8 @@ import pytest
 
 from test_waits import said_by
 
+pytestmark = pytest.mark.check
+
 BEGIN = """
 import os, signal, sys, threading, time
 import numpy as np

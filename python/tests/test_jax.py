@@ -1,4 +1,4 @@
-"""JAX on the CPU: its arrays over buffers, and buffers over copies of its arrays. `./dev test` fetches it (tools/jax-wheels.txt)."""
+"""JAX on the CPU: its arrays over buffers, and buffers over copies of its arrays. `./dev check` fetches it (tools/jax-wheels.txt)."""
 
 import gc
 
@@ -8,7 +8,9 @@ import pytest
 import unimem
 from unimem import UnifiedBuffer
 
-jax = pytest.importorskip("jax", reason="JAX is not installed: ./dev test fetches it")
+jax = pytest.importorskip("jax", reason="JAX is not installed: ./dev check fetches it")
+
+pytestmark = pytest.mark.check
 
 ALIGNED = 1 << 14  # large enough for memory that JAX takes as it is
 

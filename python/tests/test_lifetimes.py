@@ -223,6 +223,7 @@ def resident_bytes():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+@pytest.mark.check
 def test_ten_thousand_buffers_leave_nothing_behind(discrete):
     manager = MemoryManager()
 

@@ -216,7 +216,7 @@ def test_buffers_hold_what_the_model_holds_whatever_is_done(devices, sim, other_
     print("UNIMEM_TEST_SEED =", seed)
     others = [] if devices == "sim" else [request.getfixturevalue(devices)]
     world = World(seed, [sim, other_sim, *others])
-    for step in range(10_000 if request.config.getoption("--long") else 1500):
+    for step in range(10_000 if request.config.getoption("--long") else 150):
         buffer, model = world.draw.choice(world.pairs)
         operation = world.draw.choice(OPERATIONS)
         try:

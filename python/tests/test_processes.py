@@ -9,6 +9,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.check
+
 
 def run(code, **environment):
     return subprocess.run(

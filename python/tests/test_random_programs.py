@@ -5,6 +5,8 @@ import random
 import pytest
 import random_programs
 
+pytestmark = pytest.mark.check
+
 
 @pytest.mark.parametrize("device", random_programs.DEVICES)
 def test_random_programs_end_and_hold_what_numpy_holds(device, request):

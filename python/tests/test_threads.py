@@ -11,6 +11,8 @@ import pytest
 import unimem
 from unimem import Kernel, KernelError, MemoryPool, UnifiedBuffer, launch, readwrite, registry
 
+pytestmark = pytest.mark.check
+
 INCREMENT = Kernel("increment").host(lambda x: np.add(x, 1, out=x))
 BROKEN = Kernel("broken").host(lambda x: 1 / 0)
 

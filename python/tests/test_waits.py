@@ -11,6 +11,8 @@ import pytest
 import unimem
 from unimem import UnifiedBuffer
 
+pytestmark = pytest.mark.check
+
 INTERRUPTED = """
 import os, signal, sys, threading, time
 import numpy as np

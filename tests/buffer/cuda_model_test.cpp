@@ -20,7 +20,7 @@ using detail::cuda::Result;
 /// Operations per seed, unless UNIMEM_TEST_OPERATIONS asks for another number.
 std::size_t operations() {
   auto const wanted = environment("UNIMEM_TEST_OPERATIONS");
-  return wanted ? std::stoull(*wanted) : 4'000;
+  return wanted ? std::stoull(*wanted) : 400;
 }
 
 void refuse(std::size_t way, std::size_t nth) {

@@ -18,7 +18,7 @@ namespace {
 /// Operations per seed, unless UNIMEM_TEST_OPERATIONS asks for another number.
 std::size_t operations() {
   auto const wanted = environment("UNIMEM_TEST_OPERATIONS");
-  return wanted ? std::stoull(*wanted) : 4'000;
+  return wanted ? std::stoull(*wanted) : 400;
 }
 
 class BufferModelRun : public ::testing::TestWithParam<unsigned> {

@@ -341,7 +341,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, Run, ::testing::Values("cpu", "sim:memory=64Mi
 
 TEST(BigFile, GivesOneHistogramOnEveryDeviceWithinALimitOf256MiB) {
   if (std::getenv("UNIMEM_TEST_OPERATIONS") == nullptr) {
-    GTEST_SKIP() << "a file of more than 1 GiB is for long runs (./dev test --long)";
+    GTEST_SKIP() << "a file of more than 1 GiB is for long runs (./dev check --long)";
   }
   Sandbox const folder;
   constexpr std::size_t pieces = 17, piece_bytes = (std::size_t{64} << 20) + 11;

@@ -37,7 +37,7 @@ function(unimem_on_hardware test)
   if(NOT UNIMEM_SANITIZE)
     set(name ${test}_as_on_hardware)
     add_test(NAME ${name} COMMAND ${test} "--gtest_output=xml:${PROJECT_BINARY_DIR}/test_reports/${name}.xml")
-    set_tests_properties(${name} PROPERTIES LABELS cuda TIMEOUT 300 ENVIRONMENT
+    set_tests_properties(${name} PROPERTIES LABELS "cuda;check" TIMEOUT 300 ENVIRONMENT
       "UNIMEM_TEST_CUDA=real;UNIMEM_CUDA_LIBRARY=$<TARGET_FILE:cuda_standin>;UNIMEM_CUDA_STANDIN_DEVICES=1;\
 UNIMEM_CUDA_STANDIN_CAPACITY=2147483648;UNIMEM_CUDA_STANDIN_VIOLATIONS=abort;\
 UNIMEM_NVRTC_LIBRARY=$<TARGET_FILE:cuda_standin_nvrtc>;UNIMEM_CACHE_DIR=${PROJECT_BINARY_DIR}/standin_cache")
@@ -71,7 +71,7 @@ if(NOT UNIMEM_SANITIZE)
   file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/device/cuda/*.cpp")
   unimem_test(device_cuda_mutants_test SOURCES cuda_mutants_test.cpp ${cuda_sources} LABELS cuda TIMEOUT 60)
   target_compile_definitions(device_cuda_mutants_test PRIVATE UNIMEM_CUDA_MUTANTS_ON)
-  # Linted where it is shipped, not a second time with its faults (./dev test).
+  # Linted where it is shipped, not a second time with its faults (./dev check).
   set_target_properties(device_cuda_mutants_test PROPERTIES EXPORT_COMPILE_COMMANDS OFF)
   target_link_libraries(device_cuda_mutants_test PRIVATE spdlog::spdlog)
   unimem_on_standin(device_cuda_mutants_test)
@@ -81,7 +81,7 @@ endif()
 if(TARGET bench_gpu AND NOT UNIMEM_SANITIZE)
   add_test(NAME bench_gpu_on_standin
            COMMAND bench_gpu --quick --python "${UNIMEM_PYTHON}" --json "${CMAKE_CURRENT_BINARY_DIR}/bench_gpu.json")
-  set_tests_properties(bench_gpu_on_standin PROPERTIES LABELS cuda TIMEOUT 120
+  set_tests_properties(bench_gpu_on_standin PROPERTIES LABELS "cuda;check" TIMEOUT 120
     PASS_REGULAR_EXPRESSION "no figure means anything.*driver calls in" FAIL_REGULAR_EXPRESSION "FAILED;: met;: missed" ENVIRONMENT
     "UNIMEM_CUDA_LIBRARY=$<TARGET_FILE:cuda_standin>;UNIMEM_NVRTC_LIBRARY=$<TARGET_FILE:cuda_standin_nvrtc>;\
 UNIMEM_CACHE_DIR=${PROJECT_BINARY_DIR}/standin_cache")

@@ -6,10 +6,10 @@ find_file(UNIMEM_OCLGRIND_DRIVER liboclgrind-rt-icd.so PATHS /usr/lib /usr/local
           DOC "Oclgrind as a driver the OpenCL loader can load")
 
 unimem_test(device_opencl_test LABELS opencl TIMEOUT 300 WHOLE
-            SOURCES opencl_test.cpp opencl_asynchrony_test.cpp opencl_fault_test.cpp opencl_kernel_test.cpp)
+            SOURCES opencl_test.cpp opencl_asynchrony_test.cpp opencl_fault_test.cpp opencl_kernel_test.cpp THREADS)
 unimem_test(device_opencl_run_order_test SOURCES opencl_run_order_test.cpp opencl_crowded_runs_test.cpp LABELS opencl
-            TIMEOUT 300 WHOLE)
-unimem_test(device_opencl_process_test SOURCES opencl_process_test.cpp LABELS opencl TIMEOUT 120)
+            TIMEOUT 300 WHOLE THREADS)
+unimem_test(device_opencl_process_test SOURCES opencl_process_test.cpp LABELS opencl TIMEOUT 120 CHECK THREADS)
 # A forked child that calls exit hangs inside of Intel's runtime (docs/drivers.md), and what never ends takes ten seconds.
 unimem_on_opencl_drivers(device_opencl_process_test FILTER "-*Forked*:*NeverEnds*")
 
@@ -27,7 +27,7 @@ if(UNIMEM_OCLGRIND_DRIVER AND NOT UNIMEM_SANITIZE)
     set(environment "")
   endif()
   # One thread, because several race in Oclgrind's own atomics.
-  set_tests_properties(device_opencl_oclgrind_test PROPERTIES LABELS "opencl" TIMEOUT 600 COST 600
+  set_tests_properties(device_opencl_oclgrind_test PROPERTIES LABELS "opencl;check" TIMEOUT 600 COST 600
                        ENVIRONMENT "${environment};OCL_ICD_VENDORS=${vendors};OCLGRIND_NUM_THREADS=1")
 endif()
 

@@ -17,9 +17,9 @@ namespace {
 /// long and but one thread makes them.
 std::size_t operations() {
 #if defined(__SANITIZE_THREAD__)
-  constexpr std::size_t by_itself = 1'000;
+  constexpr std::size_t by_itself = 400;
 #else
-  constexpr std::size_t by_itself = 4'000;
+  constexpr std::size_t by_itself = 400;
 #endif
   auto const wanted = environment("UNIMEM_TEST_OPERATIONS");
   return wanted ? std::stoull(*wanted) : by_itself;

@@ -15,7 +15,7 @@ namespace {
 /// host could see it.
 TEST(EvictionOnOpenCl, EveryByteIsWhatItOughtToBeAndNoDeviceExceedsItsLimit) {
   auto const wanted = environment("UNIMEM_TEST_OPERATIONS");
-  auto const operations = wanted ? std::stoull(*wanted) : 1'000;
+  auto const operations = wanted ? std::stoull(*wanted) : 100;
   for (auto const oversubscription : {0.25, 2.0, 4.0}) {
     EvictionModel model({.seed = 11,
                          .devices = {&device("opencl:0,zero_copy=0"), &device("opencl:0,zero_copy=0")},

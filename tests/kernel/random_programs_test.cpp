@@ -43,9 +43,9 @@ constexpr auto suspicious = 9s;
 /// Operations of each thread in all programs together.
 std::size_t operations() {
 #if defined(__SANITIZE_THREAD__)
-  constexpr std::size_t by_itself = 2'000;
+  constexpr std::size_t by_itself = 1'000;
 #else
-  constexpr std::size_t by_itself = 30'000;
+  constexpr std::size_t by_itself = 3'000;
 #endif
   auto const wanted = environment("UNIMEM_TEST_OPERATIONS");
   return wanted ? std::stoull(*wanted) : by_itself;

@@ -74,7 +74,8 @@ struct Sample {
   std::size_t threads = 0;
 };
 
-/// After malloc has handed back what it keeps for later, which depends on where in its heaps the last blocks lie.
+/// After malloc has handed back what it keeps for later: how much that is depends on where in its heaps the last blocks
+/// lie.
 Sample sample(double seconds) {
   ::malloc_trim(0);
   Sample taken{seconds, 0, ::mallinfo2().uordblks, 0, 0};
@@ -357,6 +358,7 @@ TEST(Soak, WhatAProgramHoldsDoesNotGrow) {
     set_sim_faults(world.shaky, {});
     over = over || seconds > total;
     if (!samples.empty() && seconds < samples.back().seconds + 0.25) return;
+    world.manager.cleanup();
     samples.push_back(sample(seconds));
     if (now - last_told > std::chrono::seconds(10)) {
       last_told = now;

@@ -36,7 +36,7 @@ class TestSummary(unittest.TestCase):
                 path.write_text(text, encoding="utf-8")
             output = io.StringIO()
             with contextlib.redirect_stdout(output):
-                code = test_summary.main([*arguments, str(build)])
+                code = test_summary.main([*arguments, str(build / "test_results.xml")])
             return code, output.getvalue().splitlines()
 
     def test_a_test_of_its_own_counts_once(self):
@@ -68,6 +68,30 @@ class TestSummary(unittest.TestCase):
     def test_a_run_without_results_is_a_failure(self):
         code, lines = self.summary()
         self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
+
+    def test_a_run_of_no_test_is_a_failure(self):
+        code, lines = self.summary(results=results())
+        self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
+
+    def test_the_slowest_cases_are_named_with_their_programs(self):
+        text = '<testsuite><testcase name="a" status="run" time="3.5"/><testcase name="b_test" status="run" time="9"/></testsuite>'
+        report = ('<testsuites><testsuite><testcase classname="S" name="One" status="run" time="4.25"/>'
+                  '<testcase classname="S" name="Two" status="run" time="0.5"/></testsuite></testsuites>')
+        code, lines = self.summary(("--slowest", "2"), results=text, b_test=report)
+        self.assertEqual((code, lines[:3]), (0, ["the slowest 2:", "     4.2 s  release: b_test: S.One", "     3.5 s  release: a"]))
+
+    def test_counts_of_several_runs_add_up_and_none_may_be_missing(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first, second, missing = (Path(folder) / name for name in ("first.json", "second.json", "missing.json"))
+            self.summary(("--counts", str(first), "--seconds", "100"), results=results(a="run", b="notrun"))
+            self.summary(("--counts", str(second), "--seconds", "20"), results=results(a="fail"))
+            for files, expected in (((first,), (0, ["100 s in all", "1 passed, 0 failed, 1 skipped"])),
+                                    ((first, second), (1, ["120 s in all", "1 passed, 1 failed, 1 skipped"])),
+                                    ((first, missing), (1, ["100 s in all", "1 passed, 1 failed, 1 skipped"]))):
+                output = io.StringIO()
+                with contextlib.redirect_stdout(output):
+                    code = test_summary.main(["--sum", *map(str, files)])
+                self.assertEqual((code, output.getvalue().splitlines()[-2:]), expected)
 
     def python(self, text: "str | None", *arguments: str) -> "tuple[int, list[str]]":
         """The same with a report of pytest beside a build that did well; None: it left none."""
