@@ -2,7 +2,6 @@
 #include <unimem/core/error.hpp>
 
 #include "coherence/coverage.hpp"
-#include "coherence/mutants.hpp"
 
 #include <algorithm>
 #include <stdexcept>
@@ -29,12 +28,12 @@ void Coherence::add_storage(Place place) {
 void Coherence::remove_storage(Place place) {
   if (!at(place).storage) throw std::logic_error("Coherence: the place has no storage to remove");
   auto lost = lost_;
-  if (!UNIMEM_MUTANT(removal_loses_nothing)) lost.add(sole_bytes(place));
+  lost.add(sole_bytes(place));
   auto places = places_;
   PlaceState gone;
   gone.storage_group = places[place].storage_group;
   auto const waiting = std::exchange(places[place], std::move(gone)).written;
-  if (!UNIMEM_MUTANT(removal_forgets_write)) record_waiting(places, place, waiting);
+  record_waiting(places, place, waiting);
 
   places_ = std::move(places);
   lost_ = std::move(lost);
@@ -76,7 +75,7 @@ void Coherence::forget_data() noexcept {
   for (auto& place : places_) {
     place.valid.clear();
     place.written.clear();
-    if (!UNIMEM_MUTANT(discard_keeps_held)) place.held.clear();
+    place.held.clear();
   }
 }
 

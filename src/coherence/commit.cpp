@@ -1,7 +1,6 @@
 #include <unimem/coherence/coherence.hpp>
 
 #include "coherence/coverage.hpp"
-#include "coherence/mutants.hpp"
 
 #include <algorithm>
 #include <ranges>
@@ -36,13 +35,13 @@ void Coherence::record(Plan const& plan, Undo const& undo) noexcept {
   if (undo.adopted && !has_data_) {  // or another that was prepared with it has adopted them
     auto& place = places_[plan.place];
     has_data_ = true;
-    place.valid.add(UNIMEM_MUTANT(adopted_range_only) ? plan.range : whole());
+    place.valid.add(whole());
     place.held.add(whole());
   }
   // The last first: what is behind it in the sets, and would have to move, grows less and less.
   for (auto const& copy : plan.copies | std::views::reverse) record_copy(copy);
   if (!writes(plan)) return;
-  if (plan.parts.empty() || UNIMEM_MUTANT(parts_taken_for_all)) record_write(plan.place, plan.range);
+  if (plan.parts.empty()) record_write(plan.place, plan.range);
   for (auto const part : plan.parts.ranges()) record_write(plan.place, part);
 }
 
@@ -111,36 +110,30 @@ void Coherence::make_room_for(Plan const& plan, std::size_t times) {
 }
 
 void Coherence::record_copy(PlannedCopy const& copy) {
-  if (UNIMEM_MUTANT(copies_not_recorded)) return;
   places_[copy.to].valid.add(copy.range);
-  if (!UNIMEM_MUTANT(held_forgotten)) places_[copy.to].held.add(copy.range);
-  if (UNIMEM_MUTANT(sync_leaves_written)) return;
+  places_[copy.to].held.add(copy.range);
   // The bytes have reached this side. What one device wrote and another fetched still waits for the host.
   for (Place other = 0; other < places_.size(); ++other) {
-    bool const across = (other == host_place) != (copy.to == host_place) || UNIMEM_MUTANT(sync_between_devices);
+    bool const across = (other == host_place) != (copy.to == host_place);
     if (across) places_[other].written.remove(copy.range);
   }
 }
 
 void Coherence::record_write(Place place, ByteRange range) {
-  auto stale = range;
-  if (UNIMEM_MUTANT(write_end_off_by_one) && !stale.empty()) --stale.end;
   for (Place other = 0; other < places_.size(); ++other) {
-    if (other == place || UNIMEM_MUTANT(write_not_invalidating)) continue;
-    if (UNIMEM_MUTANT(write_spares_sharing_places) && shares_storage(place, other)) continue;
-    places_[other].valid.remove(stale);
+    if (other == place) continue;
+    places_[other].valid.remove(range);
     places_[other].written.remove(range);
   }
   auto& writer = places_[place];
   writer.valid.add(range);
   writer.held.add(range);
-  if (!UNIMEM_MUTANT(write_not_recorded)) writer.written.add(range);
-  if (!UNIMEM_MUTANT(write_leaves_lost)) lost_.remove(range);
+  writer.written.add(range);
+  lost_.remove(range);
 }
 
 void Coherence::roll_back(Undo const& undo) {
-  bool const same_data = undo.data == data_ || UNIMEM_MUTANT(roll_back_outlives_discard);
-  if (!has_data_ || !same_data) return;
+  if (!has_data_ || undo.data != data_) return;
   if (undo.adopted) return forget_data();
 
   auto places = places_;
@@ -151,13 +144,9 @@ void Coherence::roll_back(Undo const& undo) {
   }
   for (auto const& before : undo.before) {
     // Storage that was replaced no longer holds the bytes, nor does storage that a later operation ruined.
-    auto held = before.held;
-    if (!UNIMEM_MUTANT(roll_back_trusts_memory)) held = held.intersection(at(before.place).held);
+    auto held = before.held.intersection(at(before.place).held);
     // Half an operation may have run: what it was to write is neither current nor merely stale, it is garbage.
-    bool ruined = shares_storage(before.place, undo.place);
-    if (UNIMEM_MUTANT(roll_back_keeps_touched)) ruined = false;
-    if (UNIMEM_MUTANT(roll_back_spares_sharing_places)) ruined = before.place == undo.place;
-    if (ruined) held.remove(undo.touched);
+    if (shares_storage(before.place, undo.place)) held.remove(undo.touched);
     auto& place = places[before.place];
     place.valid.add(before.valid.intersection(held));
     place.held.add(held);
@@ -168,7 +157,7 @@ void Coherence::roll_back(Undo const& undo) {
   lost.remove(undo.changed);
   auto nowhere = undo.changed;
   for (auto const& place : places) nowhere.remove(place.valid);
-  if (!UNIMEM_MUTANT(roll_back_loses_nothing)) lost.add(nowhere);
+  lost.add(nowhere);
 
   places_ = std::move(places);
   lost_ = std::move(lost);

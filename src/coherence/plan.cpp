@@ -1,8 +1,6 @@
 #include <unimem/coherence/coherence.hpp>
 #include <unimem/core/error.hpp>
 
-#include "coherence/mutants.hpp"
-
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -26,9 +24,9 @@ Plan Coherence::plan_access(Place place, ByteRange range, Intent intent, CopyCos
   require_inside(range);
   auto plan = plan_for(Plan::Kind::access, place, range, intent);
   if (!has_data_) return plan;
-  if (intent == Intent::write && !UNIMEM_MUTANT(written_bytes_brought_in)) return plan;
+  if (intent == Intent::write) return plan;
 
-  if (lost_.intersects(range) && !UNIMEM_MUTANT(lost_bytes_read)) {
+  if (lost_.intersects(range)) {
     auto const first = *lost_.find(range.begin);
     plan.lost = {std::max(first.begin, range.begin), std::min(first.end, range.end)};
     return plan;
@@ -73,11 +71,10 @@ Plan Coherence::plan_mark(Plan plan, ByteRanges const& marked, CopyCost const& c
   // What has to be brought in is seen by the time the mark counts; only writes under bytes that lie here already clash.
   ByteRanges clash = unseen.intersection(marked);
   clash.remove(never_held);
-  if (!clash.empty() && !UNIMEM_MUTANT(mark_sees_no_conflict)) {
+  if (!clash.empty()) {
     ByteRanges untouched = unseen;
     untouched.remove(marked);
-    bool const covers_all = untouched.empty() || UNIMEM_MUTANT(mark_overrules_a_part);
-    if (!covers_all || UNIMEM_MUTANT(mark_never_overrules)) {
+    if (!untouched.empty()) {
       auto const first = clash.ranges().front().begin;
       for (Place other = 0; other < places_.size(); ++other) {
         auto const write = places_[other].written.find(first);
@@ -88,7 +85,6 @@ Plan Coherence::plan_mark(Plan plan, ByteRanges const& marked, CopyCost const& c
     plan.overrules = true;
   }
 
-  if (UNIMEM_MUTANT(mark_trusts_garbage)) return plan;
   for (auto const missing : never_held.ranges()) plan_copies(plan, missing, cost);
   join_copies(plan, cost);
   return plan;
@@ -99,11 +95,9 @@ Plan Coherence::plan_release(Place place, Place to, CopyCost const& cost) const 
   if (to == place) throw InvalidArgument("to", std::to_string(to), "another place than the one that is released");
   bool const fence = shares_storage(place, to);
   auto plan = plan_for(Plan::Kind::release, place, whole(), Intent::read);
-  auto saved = UNIMEM_MUTANT(release_saves_written_only) ? here.written
-               : UNIMEM_MUTANT(release_saves_too_much)   ? here.valid
-                                                         : sole_bytes(place);
+  auto saved = sole_bytes(place);
   // It costs nothing there, and who holds the other copy may ruin it.
-  if (fence && !UNIMEM_MUTANT(release_forgets_shared)) {
+  if (fence) {
     saved = here.valid;
     saved.remove(at(to).valid);
   }
@@ -119,11 +113,10 @@ void Coherence::plan_copies(Plan& plan, ByteRange missing, CopyCost const& cost)
     // A piece ends where any place begins or ceases to have the bytes: within it the choice is the same for all.
     auto until = missing.end;
     for (auto const& source : places_) {
-      auto const found = (UNIMEM_MUTANT(stale_source) ? source.held : source.valid).find(here);
+      auto const found = source.valid.find(here);
       if (found) until = std::min(until, found->begin > here ? found->begin : found->end);
     }
     if (auto copy = cheapest_copy(plan.place, {here, until}, cost)) {
-      if (UNIMEM_MUTANT(copy_end_off_by_one) && copy->range.size() > 1 && until == missing.end) --copy->range.end;
       bool const continues = !plan.copies.empty() && plan.copies.back().from == copy->from &&
                              plan.copies.back().range.end == copy->range.begin;
       if (continues) {
@@ -142,16 +135,16 @@ std::optional<PlannedCopy> Coherence::cheapest_copy(Place to, ByteRange range, C
   std::optional<double> best_cost;
   for (Place from = 0; from < places_.size(); ++from) {
     auto const& source = places_[from];
-    if (from == to || !(UNIMEM_MUTANT(stale_source) ? source.held : source.valid).contains(range)) continue;
-    if (shares_storage(from, to) && !UNIMEM_MUTANT(sharing_source_ignored)) return PlannedCopy{from, to, range, true};
-    PlannedCopy const copy{from, to, range, UNIMEM_MUTANT(fence_without_sharing)};
+    if (from == to || !source.valid.contains(range)) continue;
+    if (shares_storage(from, to)) return PlannedCopy{from, to, range, true};
+    PlannedCopy const copy{from, to, range};
     if (!best) {
       best = copy;
       continue;
     }
     if (!best_cost) best_cost = cost(best->from, to, range.size());
     auto const this_cost = cost(from, to, range.size());
-    if (UNIMEM_MUTANT(dearest_source) ? this_cost > *best_cost : this_cost < *best_cost) {
+    if (this_cost < *best_cost) {
       best = copy;
       best_cost = this_cost;
     }
@@ -182,7 +175,7 @@ std::optional<PlannedCopy> Coherence::joined(PlannedCopy const& left, PlannedCop
   // What a mark does not bring in, its place already has, newer than anybody: a copy over it would undo the user's
   // write.
   bool const touching = left.range.end == right.range.begin;
-  if (kind == Plan::Kind::mark && !touching && !UNIMEM_MUTANT(mark_joins_over_held)) return {};
+  if (kind == Plan::Kind::mark && !touching) return {};
 
   ByteRange const both{left.range.begin, right.range.end};
   std::optional<PlannedCopy> best;
@@ -190,13 +183,13 @@ std::optional<PlannedCopy> Coherence::joined(PlannedCopy const& left, PlannedCop
   for (auto const from : {std::min(left.from, right.from), std::max(left.from, right.from)}) {
     if (best && best->from == from) break;  // the two are one
     // Valid at the source means current: then the destination cannot have anything newer in the gap.
-    if (!places_[from].valid.contains(both) && !UNIMEM_MUTANT(joined_over_stale_gap)) continue;
+    if (!places_[from].valid.contains(both)) continue;
     auto const one_cost = cost(from, left.to, both.size());
     if (best && one_cost >= best_cost) continue;
     best = {from, left.to, both};
     best_cost = one_cost;
   }
-  if (!best || UNIMEM_MUTANT(joined_at_any_price)) return best;
+  if (!best) return best;
   auto const two_cost = cost(left.from, left.to, left.range.size()) + cost(right.from, right.to, right.range.size());
   return best_cost <= two_cost ? best : std::nullopt;
 }

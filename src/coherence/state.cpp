@@ -2,7 +2,6 @@
 #include <unimem/coherence/state.hpp>
 
 #include "coherence/coverage.hpp"
-#include "coherence/mutants.hpp"
 
 #include <algorithm>
 #include <ranges>
@@ -53,10 +52,10 @@ BufferState Coherence::state() const {
     for (auto const& device : devices) look(device.valid);
     look(lost_);
   });
-  auto const has_written = [](auto const& place) { return !place.written.empty() || UNIMEM_MUTANT(clean_state_dirty); };
+  auto const has_written = [](auto const& place) { return !place.written.empty(); };
 
   if (host_newer && device_newer) {
-    return UNIMEM_MUTANT(mixed_state_host_dirty) ? BufferState::host_dirty : BufferState::mixed;
+    return BufferState::mixed;
   }
   if (host_newer) return has_written(host) ? BufferState::host_dirty : BufferState::host_only;
   if (device_newer) {

@@ -1,4 +1,4 @@
-#include "coherence/mutants.hpp"
+#include "mutants.hpp"
 
 #include "coherence/random_operations.hpp"
 
@@ -45,33 +45,18 @@ std::optional<Finding> first_finding(Mutant mutant) {
   return finding;
 }
 
-struct Fault {
-  Mutant mutant;
-  char const* name;
-  char const* description;
-};
-
-/// Tests are listed by name, not by bytes.
-void PrintTo(Fault const& fault, std::ostream* out) {
-  *out << fault.name << ", which " << fault.description;
-}
-
-class CoherenceMutant : public ::testing::TestWithParam<Fault> {};
+class CoherenceMutant : public ::testing::TestWithParam<detail::MutantText> {};
 
 TEST_P(CoherenceMutant, IsNoticedByTheShadowModel) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   auto const finding = first_finding(GetParam().mutant);
-  ASSERT_TRUE(finding.has_value()) << "a fault that " << GetParam().description << " went unnoticed for " << limit
+  ASSERT_TRUE(finding.has_value()) << "a fault that " << GetParam().fault << " went unnoticed for " << limit
                                    << " operations";
   std::cout << GetParam().name << ": operation " << finding->operation << ", " << finding->what << '\n';
   RecordProperty("operations", std::to_string(finding->operation));
 }
 
-#define UNIMEM_FAULT(name, description) Fault{Mutant::name, #name, description},
-constexpr Fault faults[] = {UNIMEM_COHERENCE_MUTANTS(UNIMEM_FAULT)};
-#undef UNIMEM_FAULT
-
-INSTANTIATE_TEST_SUITE_P(Faults, CoherenceMutant, ::testing::ValuesIn(faults),
+INSTANTIATE_TEST_SUITE_P(Faults, CoherenceMutant, ::testing::ValuesIn(detail::all_mutants),
                          [](auto const& fault) { return std::string(fault.param.name); });
 
 TEST(CoherenceMutants, WithoutAFaultNothingIsNoticed) {

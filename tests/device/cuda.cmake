@@ -65,14 +65,11 @@ unimem_on_hardware(device_cuda_test)
 unimem_test(device_cuda_visible_test SOURCES cuda_visible_test.cpp LABELS cuda TIMEOUT 60)
 unimem_on_standin(device_cuda_visible_test)
 
-# The backend once more with its fault points switched on: its objects are linked in place of the library's. Its faults
-# corrupt memory, which is the point; a sanitizer would end the program at the first. One CTest a case, since some end a GPU.
-if(NOT UNIMEM_SANITIZE)
-  file(GLOB cuda_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/src/device/cuda/*.cpp")
-  unimem_test(device_cuda_mutants_test SOURCES cuda_mutants_test.cpp ${cuda_sources} LABELS cuda TIMEOUT 60)
-  target_compile_definitions(device_cuda_mutants_test PRIVATE UNIMEM_CUDA_MUTANTS_ON)
-  # Linted where it is shipped, not a second time with its faults (./dev check).
-  set_target_properties(device_cuda_mutants_test PROPERTIES EXPORT_COMPILE_COMMANDS OFF)
+# The backend once more with faults planted in it. They corrupt memory, which is the point; a sanitizer would end the program at the
+# first. One CTest a case, since some end a GPU.
+if(UNIMEM_PYTHON AND NOT UNIMEM_SANITIZE)
+  unimem_test(device_cuda_mutants_test SOURCES cuda_mutants_test.cpp LABELS cuda TIMEOUT 60)
+  unimem_mutants(device_cuda_mutants_test device/cuda cuda_mutants.txt unimem::detail::cuda)
   target_link_libraries(device_cuda_mutants_test PRIVATE spdlog::spdlog)
   unimem_on_standin(device_cuda_mutants_test)
 endif()

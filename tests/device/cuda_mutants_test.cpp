@@ -1,4 +1,4 @@
-#include "device/cuda/mutants.hpp"
+#include "mutants.hpp"
 
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
@@ -267,15 +267,7 @@ std::vector<Finding> findings() {
   return all;
 }
 
-struct Planted {
-  Mutant mutant;
-  char const* name;
-  char const* fault;
-
-  friend std::ostream& operator<<(std::ostream& out, Planted const& planted) { return out << planted.name; }
-};
-
-class CudaMutants : public ::testing::TestWithParam<Planted> {
+class CudaMutants : public ::testing::TestWithParam<detail::cuda::MutantText> {
  protected:
   void TearDown() override { detail::cuda::active_mutant = Mutant::none; }
 };
@@ -303,10 +295,7 @@ TEST_P(CudaMutants, IsFound) {
   RecordProperty("found", found.front());
 }
 
-#define UNIMEM_PLANTED(name, fault) {Mutant::name, #name, fault},
-constexpr Planted planted[] = {UNIMEM_CUDA_MUTANTS(UNIMEM_PLANTED)};
-#undef UNIMEM_PLANTED
-INSTANTIATE_TEST_SUITE_P(Planted, CudaMutants, ::testing::ValuesIn(planted),
+INSTANTIATE_TEST_SUITE_P(Planted, CudaMutants, ::testing::ValuesIn(detail::cuda::all_mutants),
                          [](auto const& one) { return std::string(one.param.name); });
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include "device/cuda/command.hpp"
 #include "device/cuda/context.hpp"
-#include "device/cuda/mutants.hpp"
 #include "device/process_end.hpp"
 
 namespace unimem::detail::cuda {
@@ -22,7 +21,6 @@ DriverCommand::Outcome Command::outcome() noexcept {
     if (code == Result::success) return {};
     if (is_fatal(code)) break;
   }
-  if (UNIMEM_MUTANT(loss_overlooked)) return {false, failure_of(events_.gpu().driver, code, call_)};
   return {false, events_.health().failure_of(code, call_)};
 }
 

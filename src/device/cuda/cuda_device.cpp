@@ -6,7 +6,6 @@
 #include "device/cuda/cuda_program.hpp"
 #include "device/cuda/cuda_queue.hpp"
 #include "device/cuda/link.hpp"
-#include "device/cuda/mutants.hpp"
 #include "device/cuda/pinning.hpp"
 #include "device/process_end.hpp"
 
@@ -90,7 +89,6 @@ MemoryInfo CudaDevice::memory_info() const {
   if (options_.source == Source::stream_ordered) {
     health_.check(driver().cuStreamSynchronize(nullptr), "cuStreamSynchronize");  // what was given back arrives
   }
-  if (UNIMEM_MUTANT(context_left)) static_cast<void>(driver().cuCtxPushCurrent(gpu().context));
   std::size_t free = 0, installed = 0;
   health_.check(driver().cuMemGetInfo(&free, &installed), "cuMemGetInfo");
   return {std::min(left, free), total};  // what other processes hold is not free
@@ -138,8 +136,7 @@ DeviceMemory CudaDevice::allocate(std::size_t bytes, Location location) {
 
 DevicePointer CudaDevice::take(std::size_t bytes, Location location) {
   if (driver_gone()) throw UnsupportedOperation("allocating", std::string(id()), process_end_reason);
-  std::optional<CurrentContext> current;
-  if (!UNIMEM_MUTANT(wrong_context)) current.emplace(gpu());
+  CurrentContext const current{gpu()};
   auto const [code, call, memory] = ask_for(bytes, location);
   if (code == Result::out_of_memory) {
     refuse(bytes, location, fmt::format("{}: {}", call, code_name(driver(), code)));
@@ -188,11 +185,11 @@ void CudaDevice::release(DeviceMemory memory, Location location) noexcept {
     } else if (location == Location::device && options_.source == Source::stream_ordered) {
       std::lock_guard const lock{pool_mutex_};
       health_.note(driver().cuMemFreeAsync(memory.object, nullptr));
-    } else if (!UNIMEM_MUTANT(memory_kept)) {
+    } else {
       health_.note(driver().cuMemFree(memory.object));
     }
   }
-  if (!UNIMEM_MUTANT(account_forgotten)) budget(location).give_back(memory.bytes);
+  budget(location).give_back(memory.bytes);
 }
 
 void CudaDevice::advise(DeviceMemory memory, Location location, unimem::Advice advice, unimem::Device const* place,

@@ -1,5 +1,4 @@
 #include "device/cuda/cuda_pages.hpp"
-#include "device/cuda/mutants.hpp"
 
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
@@ -137,8 +136,8 @@ void CudaPages::map(AddressRange range, Pages pages) {
       if (code != Result::success) mapped.erase(at);
       health_.check(code, "cuMemMap");
     }
-    auto const allowed = UNIMEM_MUTANT(access_forgotten) ? page_bytes_ : range.bytes;
-    health_.check(gpu_.driver.cuMemSetAccess(range.base, allowed, access_.data(), access_.size()), "cuMemSetAccess");
+    auto const code = gpu_.driver.cuMemSetAccess(range.base, range.bytes, access_.data(), access_.size());
+    health_.check(code, "cuMemSetAccess");
   } catch (...) {
     if (!mapped.empty()) health_.note(gpu_.driver.cuMemUnmap(range.base, mapped.size() * page_bytes_));
     throw;
@@ -202,7 +201,7 @@ void CudaPages::refuse(std::size_t bytes, char const* call) const {
 }
 
 void CudaPages::release(Parked const& pages) noexcept {
-  if (driver_gone() || UNIMEM_MUTANT(pages_kept)) return;
+  if (driver_gone()) return;
   CurrentContext const current{gpu_, std::nothrow};
   if (current.code() != Result::success) return health_.note(current.code());
   for (auto const handle : pages) health_.note(gpu_.driver.cuMemRelease(handle));

@@ -5,7 +5,6 @@
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/cuda_graph.hpp"
 #include "device/cuda/cuda_program.hpp"
-#include "device/cuda/mutants.hpp"
 #include "device/cuda/piece_mover.hpp"
 #include "device/host_memory.hpp"
 #include "device/process_end.hpp"
@@ -118,11 +117,9 @@ unimem::Event CudaQueue::submit(char const* call, Load load, Give const& give) {
   check_not_captured(call);
   auto command = std::make_shared<Command>(events, call, load.moves, load.bytes, std::move(load.meter), load.copies);
   if (load.moves != Moves::nothing && events.timed()) command->begin_at(events.record(stream_->stream()));
-  bool const too_early = UNIMEM_MUTANT(event_too_early) || (UNIMEM_MUTANT(batch_not_awaited) && load.copies > 1);
-  if (too_early) command->end_at(events.record(stream_->stream()));
   give(*command);
   try {
-    if (!too_early) command->end_at(events.record(stream_->stream()));
+    command->end_at(events.record(stream_->stream()));
   } catch (...) {
     if (load.orders_only) throw;
     // The work is on its way and cannot be called off: it has a ticket, and since nothing tells its end, it is waited
@@ -148,8 +145,7 @@ unimem::Event CudaQueue::upload(DeviceMemory to, void const* from, std::size_t b
   if (auto const skipped = skipped_behind(terms.needs)) return *skipped;
   constexpr auto call = "cuMemcpyHtoDAsync";
   return submit(call, {Moves::upload, bytes, terms.meter}, [&](Command&) {
-    auto* const stream = UNIMEM_MUTANT(wrong_stream) ? nullptr : stream_->stream();
-    device_.health().check(driver_.cuMemcpyHtoDAsync(pointer(to), from, bytes, stream), call);
+    device_.health().check(driver_.cuMemcpyHtoDAsync(pointer(to), from, bytes, stream_->stream()), call);
   });
 }
 
@@ -254,7 +250,7 @@ void CudaQueue::copy_rectangle(Moves moves, DevicePointer to, DevicePointer from
   what.source_pitch = grid.from_pitch;
   what.target_pitch = grid.to_pitch;
   what.width_bytes = grid.first.bytes;
-  what.height = UNIMEM_MUTANT(last_row_left_out) ? grid.rows - 1 : grid.rows;
+  what.height = grid.rows;
   device_.health().check(driver_.cuMemcpy2DAsync(&what, stream_->stream()), "cuMemcpy2DAsync");
 }
 
@@ -267,7 +263,6 @@ void CudaQueue::copy_batch(DevicePointer to, DevicePointer from, std::span<const
     addresses[count + i] = from + pieces[i].from;
     bytes[i] = pieces[i].bytes;
   }
-  if (UNIMEM_MUTANT(last_piece_misplaced)) addresses[count - 1] = addresses[0];
   BatchAttributes attributes;
   std::size_t begin = 0, failed = 0;
   device_.health().check(driver_.cuMemcpyBatchAsync(addresses.data(), addresses.data() + count, bytes.data(), count,
@@ -367,7 +362,6 @@ void CudaQueue::fill_by_doubling(Command& command, DevicePointer to, std::size_t
   try {
     for (auto filled = seed->size(); filled < bytes;) {
       auto const count = std::min(filled, bytes - filled);
-      if (UNIMEM_MUTANT(fill_too_short) && filled + count == bytes) return;
       health.check(driver_.cuMemcpyDtoDAsync(to + filled, to, count, stream), "cuMemcpyDtoDAsync");
       filled += count;
     }
@@ -390,7 +384,7 @@ unimem::Event CudaQueue::run(std::shared_ptr<Program const> program, Range range
       device_.health().note(static_cast<Result>(error.code));
       throw;
     }
-    if (!UNIMEM_MUTANT(program_dropped)) command.keep(std::move(program));
+    command.keep(std::move(program));
   });
 }
 
@@ -448,7 +442,7 @@ void CudaQueue::wait(unimem::Event event) {
   if (!awaited_stream) return wait_for_host(event);
   if (auto const before = awaited_stream->host_work(); !before.empty()) stream_->waits_for(before);
   auto const awaited = awaited_stream->command(event.ticket());
-  if (!awaited || UNIMEM_MUTANT(wait_forgotten)) return;
+  if (!awaited) return;
   if (awaited->end() == nullptr) return;  // it had ended when it got its ticket
   auto const lock = stream_->submission();
   CurrentContext const current{device_.gpu()};
@@ -458,7 +452,7 @@ void CudaQueue::wait(unimem::Event event) {
 
 void CudaQueue::wait_for_host(unimem::Event event) {
   stream_->waits_for({&event, 1});
-  if (device_.is_lost() || UNIMEM_MUTANT(host_wait_forgotten)) return;  // nothing comes after the wait
+  if (device_.is_lost()) return;  // nothing comes after the wait
   std::shared_ptr<HostFlags::Flag> flag;
   auto refused = Result::success;
   bool stands = false;  // in the stream, which nobody has been told to let go

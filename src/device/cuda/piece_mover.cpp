@@ -4,7 +4,6 @@
 
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/cuda_program.hpp"
-#include "device/cuda/mutants.hpp"
 #include "device/cuda/piece_kernel.hpp"
 
 #include <algorithm>
@@ -74,7 +73,6 @@ void PieceMover::launch(Command& command, Stream stream, std::shared_ptr<CudaPro
   bool begun = false;
   auto const send = [&] {
     auto const& table = kept->tables.back();
-    if (UNIMEM_MUTANT(last_piece_misplaced)) table->parts()[count - 1].to = table->parts()[0].to;
     KernelArgument parts;
     parts.kind = KernelArgument::Kind::scalar;
     parts.scalar_bytes = sizeof(std::uint64_t);
@@ -85,7 +83,6 @@ void PieceMover::launch(Command& command, Stream stream, std::shared_ptr<CudaPro
     kept->kernel->launch(stream, Range{count * warp}, arguments);
     begun = true;
     count = 0;
-    if (UNIMEM_MUTANT(table_recycled_early)) kept->tables.pop_back();
   };
   try {
     for (auto const& piece : pieces) {

@@ -1,5 +1,4 @@
 #include "device/cuda/pinning.hpp"
-#include "device/cuda/mutants.hpp"
 #include "device/process_end.hpp"
 
 #include <fmt/format.h>
@@ -27,7 +26,7 @@ PinningDriver::Outcome CudaPinning::pin(void* address, std::size_t bytes) noexce
 }
 
 void CudaPinning::unpin(void* address) noexcept {
-  if (driver_gone() || health_.lost() || UNIMEM_MUTANT(pinned_for_good)) return;
+  if (driver_gone() || health_.lost()) return;
   CurrentContext const current{gpu_, std::nothrow};
   if (current.code() == Result::success) health_.note(gpu_.driver.cuMemHostUnregister(address));
 }
