@@ -7,8 +7,8 @@
 #include <unimem/core/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/export.hpp>
+#include <unimem/core/lazy.hpp>
 #include <unimem/core/log.hpp>
-#include <unimem/core/made_once.hpp>
 #include <unimem/core/name.hpp>
 #include <unimem/core/size.hpp>
 #include <unimem/core/stack.hpp>
@@ -37,8 +37,8 @@
 #include <unimem/pool/allocation.hpp>
 #include <unimem/pool/allocation_log.hpp>
 #include <unimem/pool/cuda_resource.hpp>
+#include <unimem/pool/idle_trimmer.hpp>
 #include <unimem/pool/memory_pool.hpp>
-#include <unimem/pool/pool_keeper.hpp>
 #include <unimem/pool/pool_resource.hpp>
 #include <unimem/pool/replay.hpp>
 #include <unimem/pool/statistics.hpp>

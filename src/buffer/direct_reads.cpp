@@ -3,7 +3,7 @@
 
 #include "buffer/inside.hpp"
 #include "buffer/storage.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 
 #include <cstring>
 #include <exception>
@@ -53,7 +53,7 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
     if (!missing.empty() && !never_written) return false;
     on_host.add(missing);  // whatever is there, as in memory
     // In the middle of work a device's queue may have to get to its end first.
-    if (!on_devices.empty() && detail::AtWork::of_this_thread() != nullptr) return false;
+    if (!on_devices.empty() && detail::CurrentTask::of_this_thread() != nullptr) return false;
 
     auto const target_of = [&](ByteRange part) { return target.subspan(part.begin - range.begin, part.size()); };
     try {

@@ -4,7 +4,7 @@
 
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -27,7 +27,7 @@ void BufferCore::note_read(ByteRange range) const {
 }
 
 void BufferCore::await_in_work(ByteRange range, Intent intent) {
-  if (detail::AtWork::of_this_thread() == nullptr || host_ready(intent)) return;
+  if (detail::CurrentTask::of_this_thread() == nullptr || host_ready(intent)) return;
   for (auto const event : work_on(range, intent)) wait_unless_endless(event);
   // Where pages tell what is written, a copy to the host is waited for with the buffer locked.
   bool const copies = intent != Intent::write && tracking() != Tracking::pages && is_allocated();

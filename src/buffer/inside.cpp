@@ -8,7 +8,7 @@
 #include "buffer/mutants.hpp"
 #include "core/check_level.hpp"
 #include "core/spare_memory.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 #include "device/page_watch.hpp"
 #include "device/watched_wait.hpp"
 
@@ -115,7 +115,7 @@ void BufferCore::Inside::lock_contended(Watched watched) {
   std::optional<detail::WatchedWait> wait;
   if (watched == Watched::yes) wait.emplace("waiting for another thread that uses a buffer");
   bool const ends_early = wait && wait->watched();
-  if (detail::AtWork::may_wait_for_any() && !ends_early) {
+  if (detail::CurrentTask::may_wait_for_any() && !ends_early) {
     if (!mutex.lock()) throw_lost();
     return;
   }
@@ -281,7 +281,7 @@ BufferCore::Reclaimable BufferCore::Inside::offer(Device& from) const noexcept {
   }
   if (side.storage->is_read_by_work()) {
     // It may keep what it reads, and ends some time; but not while this very thread is in the middle of it.
-    offered.busy = !detail::AtWork::is_in_work_of(side.storage->works_on());
+    offered.busy = !detail::CurrentTask::is_in_work_of(side.storage->works_on());
     (offered.busy ? offered.bytes : offered.leased) = side.storage->capacity();
     return offered;
   }

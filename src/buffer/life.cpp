@@ -5,7 +5,7 @@
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
 #include "core/spare_memory.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 
 #include <fmt/format.h>
 
@@ -194,7 +194,7 @@ void BufferCore::move_onto(Wrapped wrapped) {
 
 BufferCore::~BufferCore() {
   bool const held_by_work =
-      detail::AtWork::is_ending() && inside_->holder.load(std::memory_order_relaxed) != std::thread::id{};
+      detail::CurrentTask::is_ending() && inside_->holder.load(std::memory_order_relaxed) != std::thread::id{};
   if (held_by_work || inside_->mutex.is_lost()) {
     // Work has called `exit` that an operation on this static buffer was waiting for, or this is a forked child and a
     // thread of its parent was in the middle of an operation: the lock is held for good.

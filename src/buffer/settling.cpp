@@ -4,7 +4,7 @@
 #include "buffer/inside.hpp"
 #include "buffer/mutants.hpp"
 #include "core/check_level.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 #include "device/page_watch.hpp"
 #include "device/watched_wait.hpp"
 #include "device/worker_threads.hpp"
@@ -142,7 +142,7 @@ std::exception_ptr BufferCore::Inside::settle_pending(ByteRange range, bool wait
 }
 
 void BufferCore::Inside::await_pending(ByteRange range) const {
-  bool const in_work = detail::AtWork::of_this_thread() != nullptr;
+  bool const in_work = detail::CurrentTask::of_this_thread() != nullptr;
   if (pending.empty() || !(in_work || detail::is_watched())) return;
   std::vector<Event> events;
   pending.add_unfinished(range, events);
@@ -150,7 +150,7 @@ void BufferCore::Inside::await_pending(ByteRange range) const {
 }
 
 bool BufferCore::Inside::would_wait_in_work() const {
-  if (detail::AtWork::of_this_thread() == nullptr || pending.empty()) return false;
+  if (detail::CurrentTask::of_this_thread() == nullptr || pending.empty()) return false;
   std::vector<Event> events;
   pending.add_unfinished(whole(), events);
   return !events.empty();

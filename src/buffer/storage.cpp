@@ -6,7 +6,7 @@
 #include "buffer/inside.hpp"
 #include "buffer/lease_cell.hpp"
 #include "buffer/mutants.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 #include "device/host_pinning.hpp"
 #include "device/watched_wait.hpp"
 
@@ -69,7 +69,7 @@ Storage::~Storage() {
   Remains remains{std::move(allocation_), std::move(ownership_), reinterpret_cast<void*>(memory_.object),
                   locked_ ? host_address() : nullptr};
   // No destructor waits on a thread that runs work: what it waits for may be that very work.
-  if (AtWork::of_this_thread() != nullptr && !last.ready()) {
+  if (CurrentTask::of_this_thread() != nullptr && !last.ready()) {
     let_go_later(std::move(remains), last);
     return;
   }
@@ -218,7 +218,7 @@ void Storage::wait_to_write(ByteRange range) {
 
 void Storage::refuse_endless_wait(ByteRange range, bool readers_too) const {
   if (hazards_.empty()) return;
-  bool const in_work = AtWork::of_this_thread() != nullptr;
+  bool const in_work = CurrentTask::of_this_thread() != nullptr;
   if (!in_work && !is_watched()) return;
   std::vector<Event> events;
   hazards_.add_unfinished(range, readers_too, events);

@@ -3,7 +3,7 @@
 #include <unimem/core/error.hpp>
 
 #include "device/call_after.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 #include "device/process_end.hpp"
 
 #include <fmt/format.h>
@@ -132,7 +132,7 @@ bool DriverStream::is_idle() noexcept {
 
 void DriverStream::end(std::shared_ptr<DriverStream> stream) noexcept {
   auto& control = stream->control_;
-  if (AtWork::may_wait_for_any() || stream->is_idle()) {
+  if (CurrentTask::may_wait_for_any() || stream->is_idle()) {
     stream->wait_for(control.submitted());
     control.set_waiter(nullptr);
     return;

@@ -2,7 +2,7 @@
 #include <unimem/device/event.hpp>
 #include <unimem/device/timed_wait.hpp>
 
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 #include "device/queue_control.hpp"
 #include "device/worker_threads.hpp"
 
@@ -47,7 +47,7 @@ bool wait_until(Event event, std::chrono::steady_clock::time_point until) noexce
 bool waits_for_itself(Event event) noexcept {
   auto* const control = detail::QueueControl::of(event);
   return control != nullptr && control->completed() < event.ticket() && !detail::is_forked_child() &&
-         detail::AtWork::is_in_work_of(control->works_on());
+         detail::CurrentTask::is_in_work_of(control->works_on());
 }
 
 void Event::wait() const {

@@ -20,7 +20,7 @@ constexpr std::chrono::seconds patience{1};
 
 void become_still() {
   if (is_forked_child()) return;  // the watcher's lock may be held by the thread that is not here
-  EventWatcher::instance().hush();
+  EventWatcher::instance().shut_down();
   EventWatcher::instance().await_quiet(std::chrono::steady_clock::now() + patience);
 }
 
@@ -31,11 +31,11 @@ EventWatcher& EventWatcher::instance() {
   return instance;
 }
 
-EventWatcher::EventWatcher() : hushed_(!enlist(*this)) {}
+EventWatcher::EventWatcher() : shutting_down_(!enlist(*this)) {}
 
 bool EventWatcher::start() {
   Lock const lock{mutex_};
-  if (hushed_) return false;
+  if (shutting_down_) return false;
   if (!thread_.joinable()) thread_ = start_thread("coroutines that wait for events", [this] { work(); });
   return true;
 }
@@ -76,9 +76,9 @@ void EventWatcher::poll_soon() noexcept {
   wake_.notify_one();
 }
 
-void EventWatcher::hush() noexcept {
+void EventWatcher::shut_down() noexcept {
   Lock const lock{mutex_};
-  hushed_ = true;
+  shutting_down_ = true;
 }
 
 void EventWatcher::await_quiet(Clock::time_point until) noexcept {
@@ -90,11 +90,11 @@ void EventWatcher::await_quiet(Clock::time_point until) noexcept {
 void EventWatcher::work() noexcept {
   Lock lock{mutex_};
   while (true) {
-    if (!hushed_ && !polled_.empty() && Clock::now() >= next_poll_) {
+    if (!shutting_down_ && !polled_.empty() && Clock::now() >= next_poll_) {
       poll_all(lock);
-    } else if (!hushed_ && !ready_.empty()) {
+    } else if (!shutting_down_ && !ready_.empty()) {
       resume_first(lock);
-    } else if (!hushed_ && !polled_.empty()) {
+    } else if (!shutting_down_ && !polled_.empty()) {
       wake_.wait_until(lock, next_poll_);
     } else {
       wake_.wait(lock);
@@ -133,7 +133,7 @@ void EventWatcher::poll_all(Lock& lock) noexcept {
 
 void EventWatcher::end_turn() noexcept {
   busy_ = false;
-  if (hushed_) quiet_.notify_all();
+  if (shutting_down_) quiet_.notify_all();
 }
 
 }  // namespace unimem::detail

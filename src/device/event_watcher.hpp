@@ -50,7 +50,7 @@ class EventWatcher final : public BackgroundWorker {
   /// Polls next, whatever the pause has grown to.
   void poll_soon() noexcept;
 
-  void hush() noexcept override;
+  void shut_down() noexcept override;
   void await_quiet(std::chrono::steady_clock::time_point until) noexcept override;
 
  private:
@@ -74,7 +74,7 @@ class EventWatcher final : public BackgroundWorker {
   Clock::duration pause_{};
   std::thread thread_;
   bool busy_ = false;  ///< the thread is in a coroutine or in a driver
-  bool hushed_;
+  bool shutting_down_;
 };
 
 }  // namespace unimem::detail

@@ -2,7 +2,7 @@
 
 #include "core/start_thread.hpp"
 #include "device/brief_wait.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 #include "device/host_queue.hpp"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace unimem::detail {
 
-HostExecutor::HostExecutor(QueueControl& control) : control_(control), hushed_(!enlist(*this)) {}
+HostExecutor::HostExecutor(QueueControl& control) : control_(control), shutting_down_(!enlist(*this)) {}
 
 Event HostExecutor::submit(std::span<const Event> needs, Task task) {
   if (is_forked_child()) {
@@ -23,7 +23,7 @@ Event HostExecutor::submit(std::span<const Event> needs, Task task) {
   }
   Lock const lock{mutex_};
   // A process that is ending gets no worker any more: its work is done by whoever waits for it.
-  if (!worker_.joinable() && !hushed_) worker_ = start_thread("the work of a queue", [this] { work(); });
+  if (!worker_.joinable() && !shutting_down_) worker_ = start_thread("the work of a queue", [this] { work(); });
   // The ticket last: whatever throws before it leaves no ticket that nobody would ever finish.
   tasks_.push_back({0, std::move(task), std::move(open)});
   auto const event = control_.submit();
@@ -44,7 +44,7 @@ bool HostExecutor::close() noexcept {
   {
     Lock const lock{mutex_};
     if (control_.completed() < control_.submitted()) {
-      hushed_ = true;
+      shutting_down_ = true;
       if (worker_.joinable()) worker_.detach();
       return false;
     }
@@ -58,8 +58,8 @@ bool HostExecutor::close() noexcept {
 
 bool HostExecutor::may_wait_for_closer() noexcept {
   Lock const lock{mutex_};
-  bool const by_its_work = runner_ != Runner::nobody && AtWork::is_in_work_of(runs_on_);
-  return by_its_work || (!AtWork::may_wait_for_any() && control_.completed() < control_.submitted());
+  bool const by_its_work = runner_ != Runner::nobody && CurrentTask::is_in_work_of(runs_on_);
+  return by_its_work || (!CurrentTask::may_wait_for_any() && control_.completed() < control_.submitted());
 }
 
 void HostExecutor::leave_alone() noexcept {
@@ -71,13 +71,13 @@ void HostExecutor::leave_alone() noexcept {
   work_.notify_one();
 }
 
-HostExecutor::Sleepers::Place::Place(Sleepers& among, Ticket ticket) noexcept
+HostExecutor::Sleepers::Sleeper::Sleeper(Sleepers& among, Ticket ticket) noexcept
     : among_(among), ticket_(ticket), next_(among.first_) {
   among_.first_ = this;
   if (next_ != nullptr) next_->previous_ = this;
 }
 
-HostExecutor::Sleepers::Place::~Place() {
+HostExecutor::Sleepers::Sleeper::~Sleeper() {
   (previous_ == nullptr ? among_.first_ : previous_->next_) = next_;
   if (next_ != nullptr) next_->previous_ = previous_;
 }
@@ -98,24 +98,24 @@ bool HostExecutor::Sleepers::any_beyond(Ticket ticket) const noexcept {
 
 void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
   if (is_forked_child()) return;
-  until = std::min(until, AtWork::patience_ends());
+  until = std::min(until, CurrentTask::patience_ends());
   Lock lock{mutex_};
   while (control_.completed() < ticket) {
     if (!may_help(until)) {
       await_worker(ticket, until, lock);
-      if (!hushed_) return;
+      if (!shutting_down_) return;
       continue;  // there is no worker any more
     }
     if (runner_ == Runner::nobody) {
       run(Runner::waiter, ticket, lock);
       continue;
     }
-    if (AtWork::is_ending_in_work_of(runs_on_)) return;
+    if (CurrentTask::is_ending_in_work_of(runs_on_)) return;
     lock.unlock();
     bool const soon = comes_soon([&] { return control_.completed() >= ticket; });
     lock.lock();
     if (soon || runner_ == Runner::nobody) continue;
-    Sleepers::Place mine{sleepers_, ticket};
+    Sleepers::Sleeper mine{sleepers_, ticket};
     auto const changed = [&] { return control_.completed() >= ticket || runner_ == Runner::nobody; };
     if (until == Moment::max()) {
       changed_.wait(lock, changed);
@@ -130,8 +130,8 @@ void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
 /// hand would outlast, and which Ctrl-C may end in Python, leaves the work to the worker too. Where there is no worker
 /// any more, the waiting thread has to.
 bool HostExecutor::may_help(Moment until) const noexcept {
-  bool const may = until == Moment::max() && AtWork::of_this_thread() == nullptr;
-  return may || hushed_ || !worker_.joinable();
+  bool const may = until == Moment::max() && CurrentTask::of_this_thread() == nullptr;
+  return may || shutting_down_ || !worker_.joinable();
 }
 
 void HostExecutor::await_worker(Ticket ticket, Moment until, Lock& lock) noexcept {
@@ -140,8 +140,8 @@ void HostExecutor::await_worker(Ticket ticket, Moment until, Lock& lock) noexcep
     worker_sleeps_ = false;
     work_.notify_one();
   };
-  auto const is_over = [&] { return control_.completed() >= ticket || hushed_; };
-  bool const in_work = AtWork::of_this_thread() != nullptr;
+  auto const is_over = [&] { return control_.completed() >= ticket || shutting_down_; };
+  bool const in_work = CurrentTask::of_this_thread() != nullptr;
   if (!in_work) {
     if (is_left()) wake_worker();
     lock.unlock();
@@ -149,8 +149,8 @@ void HostExecutor::await_worker(Ticket ticket, Moment until, Lock& lock) noexcep
     lock.lock();
     if (soon) return;
   }
-  Sleepers::Place mine{sleepers_, ticket};
-  while (!is_over() && !AtWork::is_ending_in_work_of(runs_on_)) {
+  Sleepers::Sleeper mine{sleepers_, ticket};
+  while (!is_over() && !CurrentTask::is_ending_in_work_of(runs_on_)) {
     // A thread that stops with work left leaves it to a sleeper, which this one hands on.
     if (is_left()) wake_worker();
     // That the process ends in work is told to no sleeper.
@@ -166,20 +166,21 @@ std::thread::id HostExecutor::works_on() noexcept {
   return runner_ == Runner::nobody ? std::thread::id{} : runs_on_;
 }
 
-void HostExecutor::hush() noexcept {
+void HostExecutor::shut_down() noexcept {
   Lock const lock{mutex_};
-  hushed_ = true;
+  shutting_down_ = true;
 }
 
 void HostExecutor::await_quiet(std::chrono::steady_clock::time_point until) noexcept {
   Lock lock{mutex_};
-  changed_.wait_until(lock, until, [&] { return runner_ != Runner::worker || AtWork::is_ending_in_work_of(runs_on_); });
+  changed_.wait_until(lock, until,
+                      [&] { return runner_ != Runner::worker || CurrentTask::is_ending_in_work_of(runs_on_); });
 }
 
 void HostExecutor::work() noexcept {
   Lock lock{mutex_};
   while (true) {
-    while (!is_over() && (hushed_ || tasks_.empty() || runner_ != Runner::nobody)) {
+    while (!is_over() && (shutting_down_ || tasks_.empty() || runner_ != Runner::nobody)) {
       worker_sleeps_ = true;  // again at each turn: who woke it took the flag away
       work_.wait(lock);
     }
@@ -197,20 +198,20 @@ void HostExecutor::work() noexcept {
 void HostExecutor::run(Runner runner, Ticket last, Lock& lock) noexcept {
   runner_ = runner;
   runs_on_ = std::this_thread::get_id();
-  while (!tasks_.empty() && tasks_.front().ticket <= last && !(runner == Runner::worker && hushed_)) {
+  while (!tasks_.empty() && tasks_.front().ticket <= last && !(runner == Runner::worker && shutting_down_)) {
     auto const ticket = tasks_.front().ticket;
     auto entry = std::move(tasks_.front());
     tasks_.pop_front();
     lock.unlock();
     {
-      AtWork const at_work;
+      CurrentTask const at_work;
       carry_out(std::move(entry));
     }
     lock.lock();
     if (sleepers_.any_up_to(ticket)) changed_.notify_all();
   }
   runner_ = Runner::nobody;
-  if (hushed_) changed_.notify_all();
+  if (shutting_down_) changed_.notify_all();
   if (tasks_.empty() && !closing_) return;
   // To a waiter that still needs the work; one whose ticket has ended may not have got up yet, and would take nothing
   // over.

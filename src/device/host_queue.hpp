@@ -27,7 +27,7 @@ namespace unimem::detail {
 /// Waiters hold the executor by the queue's control block, so it outlives a queue that is destroyed under them. A task
 /// may wait for events of other queues (it helps them likewise): it was submitted after what it waits for, so no circle
 /// can close. One can where a task calls `std::exit`, and a static object waits for that task or what is behind it: it
-/// does not wait for that task then, nor long for others (`AtWork`), and what is not done stays undone.
+/// does not wait for that task then, nor long for others (`CurrentTask`), and what is not done stays undone.
 ///
 /// Thread-safe.
 class HostExecutor final : public Waiter, public BackgroundWorker {
@@ -58,7 +58,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   void poll() noexcept override {}  // the worker makes progress by itself
   [[nodiscard]] bool needs_polling() const noexcept override { return false; }
   [[nodiscard]] std::thread::id works_on() noexcept override;
-  void hush() noexcept override;
+  void shut_down() noexcept override;
   void await_quiet(std::chrono::steady_clock::time_point until) noexcept override;
 
  private:
@@ -75,19 +75,19 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   /// stack: who waits must not run out of memory.
   class Sleepers {
    public:
-    class Place {
+    class Sleeper {
      public:
-      Place(Sleepers& among, Ticket ticket) noexcept;
-      Place(Place const&) = delete;
-      Place& operator=(Place const&) = delete;
-      ~Place();
+      Sleeper(Sleepers& among, Ticket ticket) noexcept;
+      Sleeper(Sleeper const&) = delete;
+      Sleeper& operator=(Sleeper const&) = delete;
+      ~Sleeper();
 
      private:
       friend class Sleepers;
       Sleepers& among_;
       Ticket const ticket_;
-      Place* previous_ = nullptr;
-      Place* next_;
+      Sleeper* previous_ = nullptr;
+      Sleeper* next_;
     };
 
     /// Whether somebody waits for `ticket`, or for an earlier one; for a later one.
@@ -95,7 +95,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
     [[nodiscard]] bool any_beyond(Ticket ticket) const noexcept;
 
    private:
-    Place* first_ = nullptr;
+    Sleeper* first_ = nullptr;
   };
 
   /// Until `until` at most, but for what this thread carries out itself.
@@ -125,7 +125,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   bool worker_sleeps_ = false;  ///< a wake-up is worth its system call
   bool closing_ = false;
   bool alone_ = false;  ///< nobody joins the worker
-  bool hushed_;         ///< the process is ending: the worker takes nothing up any more
+  bool shutting_down_;  ///< the process is ending: the worker takes nothing up any more
 };
 
 /// What the queues of cpu and sim have in common: an executor, and waiting for others. The backend says what a command

@@ -1,7 +1,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/timed_wait.hpp>
 
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 #include "device/queue_control.hpp"
 #include "device/worker_threads.hpp"
 
@@ -72,7 +72,7 @@ bool LongWait::never_ends() noexcept {
   for (auto left = all.count; at != nullptr && left != 0; --left) {
     auto const thread = at->awaited();
     if (thread == std::thread::id{}) return false;
-    if (detail::AtWork::is_in_work_of(thread)) {
+    if (detail::CurrentTask::is_in_work_of(thread)) {
       leave();
       return true;
     }
@@ -87,7 +87,7 @@ void wait_unless_endless(Event event) {
   if (event.ready()) return;
   // Only a thread in the middle of work can be waited for by what it waits for. One that has called `exit` is told by
   // the wait itself that nothing ends any more.
-  if (detail::AtWork::may_wait_for_any()) {
+  if (detail::CurrentTask::may_wait_for_any()) {
     static_cast<void>(event.wait_for_error());
     return;
   }

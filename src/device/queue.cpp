@@ -104,7 +104,7 @@ Event detail::QueueBackend::all_of(std::size_t count, std::span<const Event> nee
       control_.inherit(events.back().ticket(), needs);
     }
     auto const end = mark();
-    control_.stand_for(end.ticket(), events);
+    control_.join(end.ticket(), events);
     return end;
   } catch (...) {
     for (auto const event : events) static_cast<void>(event.wait_for_error());
@@ -162,9 +162,9 @@ std::uint64_t Queue::id() const noexcept {
 /// Ties the fate of the work that `submit` submits to that of its needs.
 template <class Submit>
 Event Queue::after(std::span<const Event> needs, Submit const& submit) {
-  auto legacy = detail::QueueControl::legacy_of(needs);
+  auto inherited = detail::QueueControl::inherited_errors_of(needs);
   auto const event = submit();
-  backend().control().inherit(event.ticket(), std::move(legacy));
+  backend().control().inherit(event.ticket(), std::move(inherited));
   return event;
 }
 
@@ -325,7 +325,7 @@ Event Queue::join(std::span<const Event> events) {
   if (events.size() == 1) return events.front();
   queue.wait_for(events);
   auto const event = queue.mark();
-  queue.control().stand_for(event.ticket(), events);
+  queue.control().join(event.ticket(), events);
   return event;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/core/made_once.hpp>
+#include <unimem/core/lazy.hpp>
 #include <unimem/device/event.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/device/program.hpp>
@@ -102,7 +102,7 @@ class QueueBackend {
   Event all_of(std::size_t count, std::span<const Event> needs, Submit const& submit);
 
   QueueControl& control_;
-  MadeOnce<Queue> host_side_;  ///< the backend's destructor has waited for all work that waits for it
+  Lazy<Queue> host_side_;  ///< the backend's destructor has waited for all work that waits for it
 };
 
 }  // namespace unimem::detail

@@ -143,8 +143,8 @@ bool QueueControl::never_began(Ticket ticket) noexcept {
   return skipped_.contains(ticket);
 }
 
-QueueControl::Legacy QueueControl::legacy_of(std::span<const Event> needs, bool stands_for_them) {
-  Legacy legacy;
+QueueControl::InheritedErrors QueueControl::inherited_errors_of(std::span<const Event> needs, bool joins_them) {
+  InheritedErrors inherited;
   std::vector<Event> open;
   for (auto const need : needs) {
     if (need.queue_id() == 0) continue;
@@ -153,35 +153,35 @@ QueueControl::Legacy QueueControl::legacy_of(std::span<const Event> needs, bool 
     bool const ended = need.control_->completed() >= need.ticket();
     bool const may_fail = !ended || need.error();
     if (may_fail) open.push_back(need);
-    stands_for_them = stands_for_them && may_fail;
+    joins_them = joins_them && may_fail;
   }
-  if (open.empty()) return legacy;
+  if (open.empty()) return inherited;
   Inheritances one;
-  one.emplace(0, std::make_shared<Inheritance const>(std::move(open), stands_for_them));
-  legacy.node_ = one.extract(one.begin());
-  return legacy;
+  one.emplace(0, std::make_shared<Inheritance const>(std::move(open), joins_them));
+  inherited.node_ = one.extract(one.begin());
+  return inherited;
 }
 
-QueueControl::Legacy QueueControl::legacy_of(std::span<const Event> needs) {
-  return legacy_of(needs, false);
+QueueControl::InheritedErrors QueueControl::inherited_errors_of(std::span<const Event> needs) {
+  return inherited_errors_of(needs, false);
 }
 
 void QueueControl::inherit(Ticket ticket, std::span<const Event> needs) {
-  inherit(ticket, legacy_of(needs));
+  inherit(ticket, inherited_errors_of(needs));
 }
 
-void QueueControl::stand_for(Ticket ticket, std::span<const Event> events) {
-  inherit(ticket, legacy_of(events, true));
+void QueueControl::join(Ticket ticket, std::span<const Event> events) {
+  inherit(ticket, inherited_errors_of(events, true));
 }
 
-void QueueControl::inherit(Ticket ticket, Legacy legacy) noexcept {
-  if (legacy.node_.empty()) return;
-  legacy.node_.key() = ticket;
+void QueueControl::inherit(Ticket ticket, InheritedErrors inherited) noexcept {
+  if (inherited.node_.empty()) return;
+  inherited.node_.key() = ticket;
   constexpr std::size_t many = 64;
   Ticket ended = 0;
   {
     std::lock_guard const lock{mutex_};
-    inherits_.insert(std::move(legacy.node_));
+    inherits_.insert(std::move(inherited.node_));
     may_fail_.store(true, std::memory_order_release);
     if (inherits_.size() >= many) ended = completed();
   }
@@ -201,7 +201,7 @@ void QueueControl::settle_inheritance(Ticket ticket) noexcept {
       std::tie(first, needs) = *inherits_.begin();
     }
     std::exception_ptr failure;
-    bool never_began = needs->stands_for_all;
+    bool never_began = needs->joins_all;
     for (auto const need : needs->from) {
       auto its = need.wait_for_error();
       if (its && !failure) failure = std::move(its);

@@ -88,15 +88,15 @@ class QueueControl {
 
   /// What work may inherit from what it needs. Found out before the work is submitted, since to record it takes memory,
   /// and work that has been submitted cannot be called back.
-  class Legacy;
-  [[nodiscard]] static Legacy legacy_of(std::span<const Event> needs);
+  class InheritedErrors;
+  [[nodiscard]] static InheritedErrors inherited_errors_of(std::span<const Event> needs);
 
   /// `ticket` fails, too, if one of its needs has failed, which its work was ordered behind.
-  void inherit(Ticket ticket, Legacy legacy) noexcept;
+  void inherit(Ticket ticket, InheritedErrors inherited) noexcept;
   void inherit(Ticket ticket, std::span<const Event> needs);
 
   /// `ticket` does nothing itself but stand for `events`: it fails with them, and never began if none of them did.
-  void stand_for(Ticket ticket, std::span<const Event> events);
+  void join(Ticket ticket, std::span<const Event> events);
 
   /// The error of work that has ended: its own, or the one it inherits; a DeviceError that says that it failed, where
   /// that is no longer kept.
@@ -148,10 +148,10 @@ class QueueControl {
   /// What `ticket` needs and may have failed, or what it stands for.
   struct Inheritance {
     std::vector<Event> from;
-    bool stands_for_all = false;  ///< nothing beside them has ended well
+    bool joins_all = false;  ///< nothing beside them has ended well
   };
   using Inheritances = std::map<Ticket, std::shared_ptr<Inheritance const>>;
-  [[nodiscard]] static Legacy legacy_of(std::span<const Event> needs, bool stands_for_them);
+  [[nodiscard]] static InheritedErrors inherited_errors_of(std::span<const Event> needs, bool joins_them);
 
   /// Under the lock. Returns an error that is no longer kept: it may be a user's, whose destructor is not called under
   /// a lock.
@@ -186,7 +186,7 @@ class QueueControl {
   bool watcher_polls_ = false;  ///< the watcher knows this queue
 };
 
-class QueueControl::Legacy {
+class QueueControl::InheritedErrors {
  private:
   friend class QueueControl;
   Inheritances::node_type node_;  ///< empty: nothing that may fail

@@ -1,7 +1,7 @@
 #include <unimem/device/timed_wait.hpp>
 #include <unimem/device/wait_watch.hpp>
 
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 #include "device/watched_wait.hpp"
 
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ void detail::WatchedWait::look() {
 }
 
 void detail::wait_watched(Event event) {
-  if (event.ready() || !AtWork::may_wait_for_any()) return;
+  if (event.ready() || !CurrentTask::may_wait_for_any()) return;
   WatchedWait wait{"waiting for work"};
   if (!wait.watched()) return;
   LongWait const known{event};  // for those who are about to wait for this thread

@@ -31,12 +31,12 @@ Roster& roster() {
   return instance;
 }
 
-void hush_all() {
+void shut_all_down() {
   if (is_forked_child()) return;  // the roster's lock may be held by a thread that is not here
   ending.store(true, std::memory_order_relaxed);
-  // Under the lock, so that a queue closed by another thread meanwhile is not destroyed while it is being hushed.
+  // Under the lock, so that a queue closed by another thread meanwhile is not destroyed while it is being shut down.
   std::lock_guard const lock{roster().mutex};
-  for (auto* const worker : roster().workers) worker->hush();
+  for (auto* const worker : roster().workers) worker->shut_down();
   auto const until = std::chrono::steady_clock::now() + patience;
   for (auto* const worker : roster().workers) worker->await_quiet(until);
 }
@@ -47,7 +47,7 @@ bool enlist(BackgroundWorker& worker) {
   [[maybe_unused]] static bool const registered = [] {
     // Relaxed everywhere: the child has one thread, and it is the one that wrote.
     pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
-    return std::atexit(hush_all) == 0;
+    return std::atexit(shut_all_down) == 0;
   }();
   if (ending.load(std::memory_order_relaxed)) return false;
   std::lock_guard const lock{roster().mutex};

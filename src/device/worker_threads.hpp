@@ -16,16 +16,17 @@ class BackgroundWorker {
   BackgroundWorker& operator=(BackgroundWorker const&) = delete;
 
   /// The process is ending: what runs in the background may end, nothing more begins there. Called once.
-  virtual void hush() noexcept = 0;
+  virtual void shut_down() noexcept = 0;
 
-  /// Returns when nothing runs in the background any more, or at `until`. Called after `hush`.
+  /// Returns when nothing runs in the background any more, or at `until`. Called after `shut_down`.
   virtual void await_quiet(std::chrono::steady_clock::time_point until) noexcept = 0;
 
  protected:
   ~BackgroundWorker() = default;
 };
 
-/// From now on `worker` is hushed at exit. Returns false when the process is ending already: it must start no thread.
+/// From now on `worker` is shut down at exit. Returns false when the process is ending already: it must start no
+/// thread.
 [[nodiscard]] bool enlist(BackgroundWorker& worker);
 
 /// Forgets `worker`, which may then be destroyed. Does nothing in a forked child.

@@ -1,5 +1,5 @@
 #include <unimem/core/error.hpp>
-#include <unimem/core/made_once.hpp>
+#include <unimem/core/lazy.hpp>
 #include <unimem/kernel/kernel.hpp>
 
 #include <map>
@@ -13,7 +13,7 @@ struct Kernel::Definition {
   ProgramSource forms;
   std::vector<KernelParameter> parameters;
   std::mutex mutex;  ///< of the map alone, and not held while a compiler runs
-  std::map<Device const*, detail::MadeOnce<std::shared_ptr<Program const>>> programs;
+  std::map<Device const*, detail::Lazy<std::shared_ptr<Program const>>> programs;
 };
 
 Kernel::Kernel(std::string name) : definition_(std::make_shared<Definition>()) {

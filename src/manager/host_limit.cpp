@@ -1,6 +1,6 @@
 #include "manager/host_limit.hpp"
 
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 
 #include <fmt/format.h>
 
@@ -62,7 +62,7 @@ void HostLimit::set(std::size_t bytes) {
     if (whole_->set(wanted)) return;
     auto least = in_use();
     if (least <= wanted) {
-      for (auto* const pool : pools()) give_way(*pool, AtWork::may_wait_for_any());
+      for (auto* const pool : pools()) give_way(*pool, CurrentTask::may_wait_for_any());
       if (whole_->returns() != before) continue;
       least = whole_->bytes() - whole_->left();
     }

@@ -6,7 +6,7 @@
 #include <unimem/device/timed_wait.hpp>
 
 #include "core/start_thread.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 
 #include <fmt/format.h>
 
@@ -143,7 +143,7 @@ bool Pressure::update(MemoryPool& pool, Together const* together) {
   bool const by_others = together != nullptr && together->level > standing.own;
   auto const before = standing.told, now = by_others ? together->level : standing.own;
   if (now != before) {
-    if (!subscribers_.empty() && !over_ && !hushed_) {
+    if (!subscribers_.empty() && !over_ && !shutting_down_) {
       auto const [live, most] =
           by_others ? std::pair{together->live, together->limit} : std::pair{standing.live, limit};
       note({&pool.device(), pool.location(), before, now, live, most});
@@ -239,7 +239,7 @@ std::uint64_t Pressure::subscribe(PressureCallback callback) {
   Lock const lock{mutex_};
   if (!has_thread) {
     own_thread_.store(thread_.get_id(), std::memory_order_relaxed);
-    hushed_ = hushed_ || !enlisted_;  // the process is ending: nobody is called any more, nor waited for
+    shutting_down_ = shutting_down_ || !enlisted_;  // the process is ending: nobody is called any more, nor waited for
   }
   subscribers_.emplace(last_subscriber_ + 1, std::move(shared));
   return ++last_subscriber_;
@@ -266,7 +266,7 @@ bool Pressure::await_callback(Lock& lock, Over const& over) noexcept {
   if (over()) return true;
   if (on_own_thread()) return false;
   LongWait known{own_thread_};  // for those who wait for this thread
-  if (AtWork::may_wait_for_any()) {
+  if (CurrentTask::may_wait_for_any()) {
     ended_->wait(lock, over);
     return true;
   }
@@ -284,7 +284,7 @@ void Pressure::settle() {
   Lock lock{mutex_};
   if (on_own_thread()) return;
   auto const last = last_news_;  // what comes while this waits is not waited for: callbacks may make it for ever
-  ended_->wait(lock, [&] { return has_told(last) || hushed_ || over_; });
+  ended_->wait(lock, [&] { return has_told(last) || shutting_down_ || over_; });
 }
 
 bool Pressure::has_told(std::uint64_t news) const noexcept {
@@ -327,10 +327,10 @@ void Pressure::close() noexcept {
   ended_->notify_all();
 }
 
-void Pressure::hush() noexcept {
+void Pressure::shut_down() noexcept {
   {
     Lock const lock{mutex_};
-    hushed_ = true;
+    shutting_down_ = true;
   }
   ended_->notify_all();
 }
@@ -345,7 +345,7 @@ void Pressure::work() noexcept {
   Lock lock{mutex_};
   own_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   while (true) {
-    wake_->wait(lock, [&] { return over_ || (!hushed_ && !pending_.empty()); });
+    wake_->wait(lock, [&] { return over_ || (!shutting_down_ && !pending_.empty()); });
     if (over_) return;
     auto const news = pending_.front();
     pending_.pop_front();
@@ -381,7 +381,7 @@ bool call(PressureCallback const& callback, PressureChange const& change) noexce
 
 void Pressure::tell(Lock& lock, News const& news) noexcept {
   for (auto at = subscribers_.begin();
-       at != subscribers_.end() && at->first <= news.last_subscriber && !hushed_ && !over_;) {
+       at != subscribers_.end() && at->first <= news.last_subscriber && !shutting_down_ && !over_;) {
     auto const id = at->first;
     auto callback = at->second;
     called_ = id;

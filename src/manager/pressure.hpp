@@ -82,7 +82,7 @@ class Pressure final : public BackgroundWorker, public std::enable_shared_from_t
   /// for the work that this thread is in the middle of: then it goes on by itself, with a share in this.
   void close() noexcept;
 
-  void hush() noexcept override;
+  void shut_down() noexcept override;
   void await_quiet(std::chrono::steady_clock::time_point until) noexcept override;
 
  private:
@@ -146,7 +146,7 @@ class Pressure final : public BackgroundWorker, public std::enable_shared_from_t
   Counts counts_;
   std::uint64_t called_ = 0;   ///< whose callback runs; 0: nobody's
   std::uint64_t telling_ = 0;  ///< the number of the news that are being told; 0: none
-  bool hushed_ = false;
+  bool shutting_down_ = false;
   bool over_ = false;
 
   std::mutex starting_;  ///< taken before `mutex_`

@@ -4,7 +4,7 @@
 #include <unimem/core/export.hpp>
 
 #include "core/held_over_fork.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -95,7 +95,7 @@ class UNIMEM_API Operation {
 
   explicit Operation(Waiting waiting = Waiting::allowed) noexcept
       : outer_(current()),
-        waits_(outer_ == nullptr && waiting == Waiting::allowed && AtWork::of_this_thread() == nullptr) {
+        waits_(outer_ == nullptr && waiting == Waiting::allowed && CurrentTask::of_this_thread() == nullptr) {
     current() = this;
   }
   Operation(Operation const&) = delete;

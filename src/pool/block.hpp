@@ -27,7 +27,7 @@ struct SmallerThenOlder {
   [[nodiscard]] bool operator()(Block const* block, std::size_t capacity) const noexcept;
 };
 
-/// How far an Eraser has come with what the last owner has left in a block.
+/// How far an Zeroer has come with what the last owner has left in a block.
 enum class Erasure : std::uint8_t {
   none,      ///< nothing of his is left, or the block is in use, or nobody minds
   begun,     ///< it may yet fail

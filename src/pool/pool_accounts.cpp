@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t most_holders = 5;  // in a message
 
-/// Calls `each(Block const&)` for every parked block. Within `Parking::inspect`.
+/// Calls `each(Block const&)` for every parked block. Within `ThreadCache::inspect`.
 template <class Threads, class Each>
 void for_each_parked(Depots const& depots, Threads const& threads, Each each) {
   depots.for_each(each);
@@ -36,7 +36,7 @@ void add_hits(PoolStatistics& counts, Magazines const& magazines) {
 }  // namespace
 
 std::size_t PoolCore::used_at_most(Magazines const* these) const noexcept {
-  return used_at_most(these, parking_.bytes_beside(these));
+  return used_at_most(these, thread_cache_.bytes_beside(these));
 }
 
 std::size_t PoolCore::used_at_most(Magazines const* these, std::size_t parked_elsewhere) const noexcept {
@@ -47,7 +47,7 @@ std::size_t PoolCore::used_at_most(Magazines const* these, std::size_t parked_el
 }
 
 void PoolCore::note_peak(Magazines* these) noexcept {
-  note_peak(these, parking_.bytes_beside(these));
+  note_peak(these, thread_cache_.bytes_beside(these));
 }
 
 void PoolCore::note_peak(Magazines* these, std::size_t parked_elsewhere) noexcept {
@@ -66,7 +66,7 @@ void PoolCore::note_marks() noexcept {
 }
 
 std::size_t PoolCore::bytes_in_use() noexcept {
-  parking_.flush_all();
+  thread_cache_.flush_all();
   Lock const lock{mutex_};
   return counts_.active_bytes;
 }
@@ -81,8 +81,8 @@ bool PoolCore::set_marks(std::size_t below, std::size_t above) noexcept {
 }
 
 void PoolCore::count_in(Block& block, std::size_t bytes, From from) noexcept {
-  auto* const own = parking_.own();
-  auto const parked_elsewhere = parking_.bytes_beside(own);
+  auto* const own = thread_cache_.own();
+  auto const parked_elsewhere = thread_cache_.bytes_beside(own);
   note_peak(own, parked_elsewhere);
   auto& asked = counts_.size_classes[size_class(bytes)];
   auto& held = counts_.size_classes[size_class(block.capacity())];
@@ -124,7 +124,7 @@ void PoolCore::uncount(std::size_t bytes) noexcept {
 
 PoolStatistics PoolCore::statistics_while_held() const {
   PoolStatistics counts;
-  parking_.inspect([&](Depots const& depots, auto const& threads) {
+  thread_cache_.inspect([&](Depots const& depots, auto const& threads) {
     Lock const lock{mutex_};
     counts = counts_;
     counts.total_pooled_bytes = free_.bytes();
@@ -159,7 +159,7 @@ PoolStatistics PoolCore::statistics_while_held() const {
 PoolFragmentation PoolCore::fragmentation() const {
   PoolFragmentation free;
   auto const still = hold_extents();
-  parking_.inspect([&](Depots const& depots, auto const& threads) {
+  thread_cache_.inspect([&](Depots const& depots, auto const& threads) {
     Lock const lock{mutex_};
     free = {free_.largest(), free_.bytes()};
     if (extents_ != nullptr) {
@@ -182,7 +182,7 @@ std::size_t PoolCore::max_bytes() const noexcept {
 
 std::vector<OutOfMemory::Holder> PoolCore::holders(std::size_t most) const {
   std::vector<OutOfMemory::Holder> holders;
-  parking_.inspect([&](Depots const&, auto const&) {
+  thread_cache_.inspect([&](Depots const&, auto const&) {
     Lock const lock{mutex_};
     holders = holders_locked(most);
   });
@@ -256,7 +256,7 @@ void PoolCore::validate() const {
   std::size_t parked_blocks = 0;
   std::size_t parked_bytes = 0;
   auto const still = hold_extents();
-  parking_.inspect([&](Depots const& depots, auto const& threads) {
+  thread_cache_.inspect([&](Depots const& depots, auto const& threads) {
     Lock const lock{mutex_};
     free_.validate();
     depots.validate();

@@ -4,7 +4,7 @@
 #include <unimem/core/size.hpp>
 
 #include "core/stack.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 #include "pool/allocation_recorder.hpp"
 #include "pool/mutants.hpp"
 #include "pool/near_exact.hpp"
@@ -36,8 +36,8 @@ std::uint64_t id_of(Queue const& queue) {
 
 /// Which part of what is reserved may stay parked in small blocks, or in large ones, while memory is taken in its
 /// place. The small ones are many: bringing them back again and again would leave nothing where it is wanted next.
-constexpr std::size_t unfelt_small = 64;
-constexpr std::size_t unfelt_large = 128;
+constexpr std::size_t flush_threshold_small = 64;
+constexpr std::size_t flush_threshold_large = 128;
 
 /// From how many pages on a limit leaves it unfelt that pages are reserved whole.
 constexpr std::size_t fewest_pages = 256;
@@ -80,15 +80,15 @@ PoolCore::PoolCore(Device& device, Location location, PoolOptions options, std::
       share_(std::move(share)),
       extents_(extents_of(device, location, options_, share_.get())),
       objects_(device, location, options_.upstream, options_.zero_on_release, share_.get()),
-      eraser_(options_.zero_on_release ? std::make_unique<Eraser>(device, location) : nullptr),
+      zeroer_(options_.zero_on_release ? std::make_unique<Zeroer>(device, location) : nullptr),
       max_bytes_(options_.max_bytes),
-      parking_(*this, use_of_parking()),
+      thread_cache_(*this, use_of_thread_cache()),
       held_(HeldOverFork::Order::pool, {[this](HeldOverFork::Deadline deadline) { return hold_over_fork(deadline); },
                                         [this](bool in_child) { let_go_after_fork(in_child); }}) {}
 
 void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
   auto& self = *core;
-  self.parking_.close();
+  self.thread_cache_.close();
   // From here on it is its own: the last one to be in here destroys it, be that this call or a later release.
   Lock lock{self.mutex_};
   Visit const visit{self};
@@ -125,7 +125,7 @@ Block& PoolCore::acquire_otherwise(std::size_t bytes, AcquireOptions const& opti
   auto const queue = options.queue == nullptr ? 0 : id_of(*options.queue);
   if (recorder_ != nullptr) return acquire_recorded(bytes, queue, options);
   auto const time = now();
-  auto* const parked = parking_.take(bytes, queue, options.name);
+  auto* const parked = thread_cache_.take(bytes, queue, options.name);
   if (parked != nullptr) expose(*parked);
   auto& block = parked != nullptr ? *parked : acquire_here(bytes, queue, options, time);
   if (ages_are_due(time)) look_at_ages(time);  // an old block that fits serves first
@@ -153,14 +153,14 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
   auto const largest = largest_block_for(bytes);
   bool const may_wait = options.may_wait && PoolCore::may_wait();
   // A queue is ordered behind a pending block's work, so that the calling thread waits for nothing.
-  bool const also_pending = may_wait || (options.may_wait && options.queue != nullptr && eraser_ == nullptr);
-  std::optional<Parking::Seizure> seizure;
+  bool const also_pending = may_wait || (options.may_wait && options.queue != nullptr && zeroer_ == nullptr);
+  std::optional<ThreadCache::CacheFlush> seizure;
   Lock lock{mutex_};
   auto const seize = [&] {
     if (seizure.has_value()) return false;
     ++counts_.seizures;
     lock.unlock();
-    seizure.emplace(parking_);
+    seizure.emplace(thread_cache_);
     lock.lock();
     return true;
   };
@@ -184,9 +184,10 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     if (!std::exchange(looked, true)) {
       // Where much is reserved, a little more is taken rather than everybody interrupted for each new block.
       auto const reserved = extents_ == nullptr ? 0 : extents_->counts().reserved;
-      if (parking_.bytes_beside(nullptr) > reserved / unfelt_large) {
+      if (thread_cache_.bytes_beside(nullptr) > reserved / flush_threshold_large) {
         lock.unlock();
-        bool const brought_back = parking_.flush_beyond(reserved / unfelt_small, reserved / unfelt_large);
+        bool const brought_back =
+            thread_cache_.flush_beyond(reserved / flush_threshold_small, reserved / flush_threshold_large);
         lock.lock();
         if (brought_back) continue;
       }
@@ -229,7 +230,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
 Block* PoolCore::acquire_cached(std::size_t bytes, Name name) {
   auto const time = now();
   if (ages_are_due(time)) look_at_ages(time);
-  if (auto* const parked = parking_.take(bytes, 0, name)) {
+  if (auto* const parked = thread_cache_.take(bytes, 0, name)) {
     expose(*parked);
     return parked;
   }
@@ -244,7 +245,7 @@ Block* PoolCore::acquire_cached(std::size_t bytes, Name name) {
       return block;
     }
     lock.unlock();
-    if (looked || !parking_.flush_all()) return nullptr;
+    if (looked || !thread_cache_.flush_all()) return nullptr;
   }
 }
 
@@ -252,7 +253,7 @@ Block* PoolCore::acquire_better(Block const& block, std::size_t bytes) {
   if (extents_ == nullptr || block.pool != this || !block.origin.in_pages()) return nullptr;
   AcquireOptions options;
   options.name = block.name;
-  parking_.flush_all();  // the best place may be beside what a thread keeps
+  thread_cache_.flush_all();  // the best place may be beside what a thread keeps
   Lock lock{mutex_};
   give_back(lock, free_.take_settled());
   auto const capacity = affordable(bytes, true, limit());
@@ -274,10 +275,10 @@ Block* PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptio
   auto* const queue = options.queue;
   if (queue == nullptr) block.wait();
   expose(block);
-  bool unerased = eraser_ != nullptr && !Eraser::is_done(block);
-  if (unerased && (queue == nullptr || !eraser_->can_leave_to(*queue))) {
+  bool unerased = zeroer_ != nullptr && !Zeroer::is_done(block);
+  if (unerased && (queue == nullptr || !zeroer_->can_leave_to(*queue))) {
     block.wait();
-    if (!eraser_->erased(block)) {
+    if (!zeroer_->erased(block)) {
       withdraw(lock, block, bytes);
       return nullptr;
     }
@@ -289,7 +290,7 @@ Block* PoolCore::reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptio
       queue->wait(block.inherited);
       queue->wait(block.last_use);
       // Where it had to wait for others, its own last ticket may have ended long ago: a wait takes none everywhere.
-      both = unerased                       ? eraser_->leave_to(*queue, block)
+      both = unerased                       ? zeroer_->leave_to(*queue, block)
              : block.ready_for(queue->id()) ? queue->record()
                                             : queue->mark();
     } catch (...) {

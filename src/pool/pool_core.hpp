@@ -5,13 +5,13 @@
 #include "core/held_over_fork.hpp"
 #include "core/poison.hpp"
 #include "pool/block.hpp"
-#include "pool/eraser.hpp"
 #include "pool/extents.hpp"
 #include "pool/free_blocks.hpp"
 #include "pool/object_source.hpp"
-#include "pool/parking.hpp"
 #include "pool/settlers.hpp"
 #include "pool/shared_limit.hpp"
+#include "pool/thread_cache.hpp"
+#include "pool/zeroer.hpp"
 
 #include <atomic>
 #include <condition_variable>
@@ -41,12 +41,12 @@ class AllocationRecorder;
 /// goes there first, is united with what lies beside it, and serves blocks of any size. Otherwise each block is an
 /// allocation of the driver.
 ///
-/// Most blocks never come here: a released one is parked (Parking), and taken from there. What is parked counts as in
-/// use here, until it is brought back: before new memory is taken (unless it is a small part of what there is, and
+/// Most blocks never come here: a released one is parked (ThreadCache), and taken from there. What is parked counts as
+/// in use here, until it is brought back: before new memory is taken (unless it is a small part of what there is, and
 /// pages can be had), and before anything is refused, given back or waited for; as long as that lasts nothing is
 /// parked. A pool that gives blocks back by their age parks them by calls that look at the clock, and once some may be
 /// too old (look_at_ages) brings all of them back. One that gives them back beyond a threshold parks none, since that
-/// is decided at each release; nor does one whose blocks are recorded (AllocationRecorder) or overwritten (Eraser), so
+/// is decided at each release; nor does one whose blocks are recorded (AllocationRecorder) or overwritten (Zeroer), so
 /// that the quick way need not ask.
 ///
 /// A block that cannot be overwritten goes back to the driver. What is part of a page cannot go alone: it stays out of
@@ -76,7 +76,7 @@ class PoolCore {
   /// back.
   [[nodiscard]] Block& acquire(std::size_t bytes, AcquireOptions const& options) {
     if (options.queue == nullptr && options.alignment == 0) {
-      if (auto* const parked = parking_.take_ready(bytes, options.name)) [[likely]] {
+      if (auto* const parked = thread_cache_.take_ready(bytes, options.name)) [[likely]] {
         if (poisons) expose(*parked);
         return *parked;
       }
@@ -93,13 +93,13 @@ class PoolCore {
   void release(Block& block, Event last_use) noexcept {
     if (!poisons && last_use == Event{} && block.inherited == Event{}) [[likely]] {
       block.parked_for = 0;
-      if (parking_.keep_quickly(block)) [[likely]]
+      if (thread_cache_.keep_quickly(block)) [[likely]]
         return;
     }
     release_otherwise(block, last_use);
   }
 
-  // For Parking.
+  // For ThreadCache.
   void take_back(std::span<Block* const> blocks) noexcept;
   void take_back(Magazines& magazines) noexcept;
   void take_back(Depots& depots) noexcept;
@@ -107,7 +107,7 @@ class PoolCore {
   void take_back_large(Depots& depots) noexcept;
   void count_hits_of(Magazines const& magazines) noexcept;
   [[nodiscard]] std::unique_lock<std::mutex> lock() const { return std::unique_lock{mutex_}; }
-  [[nodiscard]] Parking& parking() noexcept { return parking_; }
+  [[nodiscard]] ThreadCache& thread_cache() noexcept { return thread_cache_; }
 
   std::size_t trim(std::size_t keep_bytes) noexcept;
   std::size_t trim_idle() noexcept;
@@ -149,7 +149,7 @@ class PoolCore {
 
   /// Whether something is given back unasked, by age or beyond a threshold.
   [[nodiscard]] bool trims_by_itself() const noexcept;
-  [[nodiscard]] Parking::Use use_of_parking() const noexcept;
+  [[nodiscard]] ThreadCache::Use use_of_thread_cache() const noexcept;
 
   /// The moment before which a cached block is too old; the clock's beginning when age does not matter. Calls the
   /// user's clock.
@@ -295,7 +295,7 @@ class PoolCore {
   std::shared_ptr<LimitShare> const share_;  ///< null: it shares no limit
   std::unique_ptr<Extents> const extents_;   ///< null: every block is an object
   ObjectSource const objects_;
-  std::unique_ptr<Eraser> const eraser_;  ///< null: what owners wrote stays in their blocks
+  std::unique_ptr<Zeroer> const zeroer_;  ///< null: what owners wrote stays in their blocks
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -320,7 +320,7 @@ class PoolCore {
   std::size_t below_ = 0;  ///< the marks between which a watcher expects the active bytes
   std::size_t above_ = everything;
   std::atomic<bool> left_marks_{false};  ///< a hint to look; publishes nothing
-  mutable Parking parking_;
+  mutable ThreadCache thread_cache_;
   std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone: nothing is handed out any more
   bool later_ = false;              ///< a thread of its own gives the rest back, which keeps the core
   HeldOverFork held_;

@@ -7,9 +7,9 @@ namespace unimem::detail {
 bool PoolCore::hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
   // In the order in which a thread that needs them all takes them.
   if (extents_ != nullptr && !extents_->hold_over_fork(deadline)) return false;
-  if (parking_.hold_over_fork(deadline)) {
+  if (thread_cache_.hold_over_fork(deadline)) {
     if (HeldOverFork::lock_by(deadline, mutex_)) return true;
-    parking_.let_go_after_fork(false);
+    thread_cache_.let_go_after_fork(false);
   }
   if (extents_ != nullptr) extents_->let_go_after_fork();
   return false;
@@ -27,7 +27,7 @@ void PoolCore::let_go_after_fork(bool in_child) noexcept {
     if (extents_ != nullptr) stranded_ = extents_->used() - counts_.active_bytes - free_.bytes();
   }
   mutex_.unlock();
-  parking_.let_go_after_fork(in_child);
+  thread_cache_.let_go_after_fork(in_child);
   if (extents_ != nullptr) extents_->let_go_after_fork();
 }
 

@@ -27,13 +27,13 @@ void PoolCore::release_otherwise(Block& block, Event last_use) noexcept {
   if (recorder_ != nullptr) recorder_->released(block, last_use);
   if (UNIMEM_MUTANT(earlier_work_forgotten)) block.inherited = {};
   block.used_until(last_use);
-  if (eraser_ != nullptr) eraser_->begin(block);
+  if (zeroer_ != nullptr) zeroer_->begin(block);
   block.parked_for = UNIMEM_MUTANT(parked_for_anybody) ? 0 : block.only_queue();
   if (block.parked_for == 0) hide(block);
   auto const time = now();
   if (ages_are_due(time)) look_at_ages(time);  // while the block is in use and keeps the core alive
   block.cached_since = time;
-  if (block.parked_for == Block::no_queue || !parking_.keep(block, number_at(time))) release_here(block, time);
+  if (block.parked_for == Block::no_queue || !thread_cache_.keep(block, number_at(time))) release_here(block, time);
 }
 
 void PoolCore::release_here(Block& block, Time time) noexcept {
@@ -42,7 +42,7 @@ void PoolCore::release_here(Block& block, Time time) noexcept {
 
   Lock lock{mutex_};
   Visit const visit{*this};
-  auto* const own = parking_.own();
+  auto* const own = thread_cache_.own();
   note_peak(own);
   count_out(block);
   if (own != nullptr) free_.catch_up(own->releases());
@@ -66,7 +66,7 @@ void PoolCore::release_here(Block& block, Time time) noexcept {
 }
 
 bool PoolCore::unite(Block& block, std::optional<Extents::Returning>& returning) noexcept {
-  if (!returning.has_value() || !block.origin.in_pages() || !block.settled() || !Eraser::is_done(block)) return false;
+  if (!returning.has_value() || !block.origin.in_pages() || !block.settled() || !Zeroer::is_done(block)) return false;
   hide(block);
   counts_.size_classes[size_class(block.capacity())].pooled_bytes -= block.capacity();
   returning->give(std::exchange(block.memory, {}), std::exchange(block.origin, {}));
@@ -89,9 +89,9 @@ void PoolCore::take_back(std::span<Block* const> blocks) noexcept {
   std::size_t bytes = 0;
   for (auto const* const block : blocks) bytes += block->capacity();
   Lock const lock{mutex_};
-  auto* const own = parking_.own();
+  auto* const own = thread_cache_.own();
   // They are parked nowhere any more, and still counted as in use.
-  note_peak(own, parking_.bytes_beside(own) + (UNIMEM_MUTANT(peaks_miscounted) ? 0 : bytes));
+  note_peak(own, thread_cache_.bytes_beside(own) + (UNIMEM_MUTANT(peaks_miscounted) ? 0 : bytes));
   auto returning = uniting();
   for (auto* const block : blocks) take_back(*block, returning);
   changed();
@@ -114,7 +114,7 @@ void PoolCore::take_back(Magazines& magazines) noexcept {
 }
 
 void PoolCore::take_back(Depots& depots) noexcept {
-  take_back_by(parking_.own(), [&](auto const& each) { depots.take_all(each); });
+  take_back_by(thread_cache_.own(), [&](auto const& each) { depots.take_all(each); });
 }
 
 void PoolCore::take_back_large(Magazines& magazines) noexcept {
@@ -127,7 +127,7 @@ void PoolCore::take_back_large(Magazines& magazines) noexcept {
 
 void PoolCore::take_back_large(Depots& depots) noexcept {
   if (depots.large_bytes() == 0) return;
-  take_back_by(parking_.own(), [&](auto const& each) { depots.take_all_large(each); });
+  take_back_by(thread_cache_.own(), [&](auto const& each) { depots.take_all_large(each); });
 }
 
 std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
@@ -148,7 +148,7 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
     if (!UNIMEM_MUTANT(returned_at_once)) block.wait();
     expose(block);
   }
-  auto unerased = eraser_ == nullptr || last ? BlockList{} : take_unerased(victims);
+  auto unerased = zeroer_ == nullptr || last ? BlockList{} : take_unerased(victims);
   if (extents_ != nullptr) {
     auto returning = extents_->returning();
     for (auto& block : victims) {
@@ -172,14 +172,14 @@ BlockList PoolCore::take_unerased(BlockList& victims) noexcept {
   BlockList unerased;
   for (auto it = victims.begin(); it != victims.end();) {
     auto& block = *it++;
-    if (!eraser_->erased(block) && block.origin.in_pages()) unerased.splice(unerased.end(), victims, block.place);
+    if (!zeroer_->erased(block) && block.origin.in_pages()) unerased.splice(unerased.end(), victims, block.place);
   }
   return unerased;
 }
 
 std::size_t PoolCore::keep_out_of_use(BlockList blocks) noexcept {
   std::size_t bytes = 0;
-  auto* const own = parking_.own();
+  auto* const own = thread_cache_.own();
   note_peak(own);
   for (auto& block : blocks) {
     block.name = {};

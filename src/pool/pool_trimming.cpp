@@ -4,7 +4,7 @@
 #include <unimem/device/wait_watch.hpp>
 
 #include "device/call_after.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 #include "device/worker_threads.hpp"
 
 #include <fmt/format.h>
@@ -23,21 +23,21 @@ bool PoolCore::trims_by_itself() const noexcept {
   return options_.trim_interval.count() != 0 || options_.release_threshold != everything;
 }
 
-Parking::Use PoolCore::use_of_parking() const noexcept {
+ThreadCache::Use PoolCore::use_of_thread_cache() const noexcept {
   bool const counted = options_.release_threshold != everything;
-  if (recorder_ != nullptr || eraser_ != nullptr || counted) return Parking::Use::none;
-  return options_.trim_interval.count() != 0 ? Parking::Use::timed : Parking::Use::quick;
+  if (recorder_ != nullptr || zeroer_ != nullptr || counted) return ThreadCache::Use::none;
+  return options_.trim_interval.count() != 0 ? ThreadCache::Use::timed : ThreadCache::Use::quick;
 }
 
 bool PoolCore::ages_are_due(Time time) const noexcept {
-  if (options_.trim_interval.count() == 0 || !parking_.is_used()) return false;
+  if (options_.trim_interval.count() == 0 || !thread_cache_.is_used()) return false;
   auto const since = young_since_.load(std::memory_order_relaxed);
   return since == Time::min() || time - since > options_.trim_interval;
 }
 
 void PoolCore::look_at_ages(Time time) noexcept {
   young_since_.store(time, std::memory_order_relaxed);  // one thread is enough
-  Parking::Seizure const seizure{parking_};
+  ThreadCache::CacheFlush const seizure{thread_cache_};
   Lock lock{mutex_};
   give_back(lock, free_.take_cached_before(expiry(time)));
   trim_pages(lock, time);
@@ -92,7 +92,7 @@ void PoolCore::give_way(bool may_wait) noexcept {
 }
 
 std::size_t PoolCore::trim(std::size_t keep_bytes, bool also_pending) noexcept {
-  Parking::Seizure const seizure{parking_};
+  ThreadCache::CacheFlush const seizure{thread_cache_};
   Lock lock{mutex_};
   if (extents_ == nullptr) {
     if (free_.bytes() <= keep_bytes) return 0;
@@ -106,7 +106,7 @@ std::size_t PoolCore::trim(std::size_t keep_bytes, bool also_pending) noexcept {
 }
 
 std::size_t PoolCore::trim_idle() noexcept {
-  Parking::Seizure const seizure{parking_};
+  ThreadCache::CacheFlush const seizure{thread_cache_};
   Lock lock{mutex_};
   auto const until = std::exchange(idle_until_, free_.releases());
   auto const blocks = give_back(lock, free_.take_released_until(until));
@@ -122,7 +122,7 @@ PoolDefragmentation PoolCore::defragment(DefragmentationLimits const& limits) {
   PoolDefragmentation report;
   report.largest_free_before = fragmentation().largest_free_block;
   if (extents_ != nullptr) {
-    Parking::Seizure const seizure{parking_};
+    ThreadCache::CacheFlush const seizure{thread_cache_};
     Lock lock{mutex_};
     give_back(lock, free_.take_settled());
     lock.unlock();
@@ -143,7 +143,7 @@ std::size_t PoolCore::shrink(Lock& lock, std::size_t keep) noexcept {
 }
 
 bool PoolCore::may_wait() noexcept {
-  return AtWork::may_wait_for_any() || is_forked_child();  // there, waiting ends at once
+  return CurrentTask::may_wait_for_any() || is_forked_child();  // there, waiting ends at once
 }
 
 void PoolCore::give_back_later(Lock& lock) noexcept {
@@ -170,7 +170,7 @@ void PoolCore::give_back_later(Lock& lock) noexcept {
 }
 
 void PoolCore::set_max_bytes(std::size_t bytes) {
-  Parking::Seizure const seizure{parking_};
+  ThreadCache::CacheFlush const seizure{thread_cache_};
   Lock lock{mutex_};
   if (extents_ != nullptr) return set_limit_of_pages(lock, bytes);
   auto const live = counts_.active_bytes + growing_;

@@ -1,6 +1,6 @@
 #include <unimem/device/timed_wait.hpp>
 
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 #include "device/watched_wait.hpp"
 #include "pool/mutants.hpp"
 #include "pool/pool_core.hpp"
@@ -28,7 +28,7 @@ bool PoolCore::await_transit(Lock& lock) {
   LongWait known{settlers_.newest()};  // for those who wait for this thread
   bool ends = true;
   ++waiting_;
-  if (AtWork::may_wait_for_any()) {
+  if (CurrentTask::may_wait_for_any()) {
     WatchedWait watch{"waiting for memory that other threads give back"};
     while (!changed_.wait_until(lock, watch.next(), changed)) {
       --waiting_;

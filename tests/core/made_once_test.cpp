@@ -1,4 +1,4 @@
-#include <unimem/core/made_once.hpp>
+#include <unimem/core/lazy.hpp>
 
 #include <gtest/gtest.h>
 
@@ -13,8 +13,8 @@
 namespace unimem::detail {
 namespace {
 
-TEST(MadeOnce, MakesWhenItIsAskedAndNeverAgain) {
-  MadeOnce<int> number;
+TEST(Lazy, MakesWhenItIsAskedAndNeverAgain) {
+  Lazy<int> number;
   int made = 0;
   auto const make = [&] { return std::make_unique<int>(++made); };
   EXPECT_EQ(made, 0);
@@ -24,8 +24,8 @@ TEST(MadeOnce, MakesWhenItIsAskedAndNeverAgain) {
   EXPECT_EQ(made, 1);
 }
 
-TEST(MadeOnce, FindsWhatHasBeenMadeAndMakesNothing) {
-  MadeOnce<int> number;
+TEST(Lazy, FindsWhatHasBeenMadeAndMakesNothing) {
+  Lazy<int> number;
   EXPECT_EQ(number.find(), nullptr);
   int const* meanwhile = &number.get([&] {
     EXPECT_EQ(number.find(), nullptr) << "it is being made";
@@ -34,8 +34,8 @@ TEST(MadeOnce, FindsWhatHasBeenMadeAndMakesNothing) {
   EXPECT_EQ(number.find(), meanwhile);
 }
 
-TEST(MadeOnce, AMakerThatThrowsLeavesItToTheNextCaller) {
-  MadeOnce<int> number;
+TEST(Lazy, AMakerThatThrowsLeavesItToTheNextCaller) {
+  Lazy<int> number;
   int tries = 0;
   auto const make = [&] {
     if (++tries < 3) throw std::domain_error("not yet");
@@ -47,10 +47,10 @@ TEST(MadeOnce, AMakerThatThrowsLeavesItToTheNextCaller) {
   EXPECT_EQ(number.get(make), 3);
 }
 
-TEST(MadeOnce, GivesAllThreadsTheSameOneAlsoWhenTheFirstOfThemFails) {
+TEST(Lazy, GivesAllThreadsTheSameOneAlsoWhenTheFirstOfThemFails) {
   constexpr std::size_t threads = 8;
   for (int round = 0; round < 50; ++round) {
-    MadeOnce<std::vector<int>> numbers;
+    Lazy<std::vector<int>> numbers;
     std::atomic<int> tries = 0, refused = 0;
     std::barrier ready{threads};
     std::array<std::vector<int> const*, threads> seen{};

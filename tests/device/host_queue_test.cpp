@@ -36,7 +36,7 @@ TEST(HostQueue, AWaiterRunsTheWorkItselfWhenNobodyElseDoes) {
   auto& control = QueueControl::create();
   auto const executor = std::make_shared<HostExecutor>(control);
   control.set_waiter(executor);
-  executor->hush();
+  executor->shut_down();
   std::vector<std::pair<int, std::thread::id>> runs;
   std::vector<Event> events;
   for (int i = 0; i < 5; ++i) {
@@ -99,7 +99,7 @@ TEST(HostQueue, ATimedWaiterRunsTheWorkItselfWhenNobodyElseDoes) {
   auto& control = QueueControl::create();
   auto const executor = std::make_shared<HostExecutor>(control);
   control.set_waiter(executor);
-  executor->hush();
+  executor->shut_down();
   std::thread::id ran;
   auto const event = executor->submit([&ran] { ran = std::this_thread::get_id(); });
   EXPECT_TRUE(wait_until(event, std::chrono::steady_clock::time_point::max()));
@@ -225,7 +225,7 @@ TEST(HostQueue, AHushedWorkerEndsWhatItDoesAndBeginsNothing) {
   });
   for (int i = 0; i < 100; ++i) executor->submit([&] { ++runs; });
   begun.wait();
-  executor->hush();
+  executor->shut_down();
   go.count_down();
   executor->await_quiet(std::chrono::steady_clock::now() + std::chrono::seconds{30});
   EXPECT_EQ(runs, 1);

@@ -234,11 +234,11 @@ TEST_F(ProcessEnd, WithAKernelThatNeverEndsDoesNotHang) {
 TEST_F(ProcessEnd, WorkThatIsWaitedForMayWantAnotherWorkerAndIsToldThatThereIsNone) {
   auto const scenario = [] {
     struct Idle final : detail::BackgroundWorker {
-      void hush() noexcept override {}
+      void shut_down() noexcept override {}
       void await_quiet(std::chrono::steady_clock::time_point /*until*/) noexcept override {}
     };
     struct Working final : detail::BackgroundWorker {
-      void hush() noexcept override {}
+      void shut_down() noexcept override {}
       void await_quiet(std::chrono::steady_clock::time_point /*until*/) noexcept override {
         static Idle another;
         bool enlisted = true;

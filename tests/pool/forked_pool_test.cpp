@@ -3,8 +3,8 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/address_book.hpp>
+#include <unimem/pool/idle_trimmer.hpp>
 #include <unimem/pool/memory_pool.hpp>
-#include <unimem/pool/pool_keeper.hpp>
 #include <unimem/pool/upstream.hpp>
 
 #include "core/sizes.hpp"
@@ -313,10 +313,10 @@ TEST(ForkedPoolKeeper, EndsInAChild) {
   GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
 #endif
   MemoryPool pool{device("cpu"), Location::host};
-  auto keeper = std::make_unique<PoolKeeper>(pool, 50us);
+  auto trimmer = std::make_unique<IdleTrimmer>(pool, 50us);
   for (int round = 0; round < rounds; ++round) {
     auto const ending = ending_of(fork(), [&] {
-      keeper.reset();
+      trimmer.reset();
       return use_alone(pool);
     });
     ASSERT_EQ(ending, 0);

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
-#include <unimem/core/made_once.hpp>
+#include <unimem/core/lazy.hpp>
 #include <unimem/device/advice.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/device/pages.hpp>
@@ -227,8 +227,8 @@ class UNIMEM_API Device {
   std::atomic<std::uint64_t> untimed_copies_{0};
   mutable std::mutex queues_mutex_;
   std::vector<detail::QueueControl*> queues_;  ///< every queue ever made here: the blocks are immortal
-  detail::MadeOnce<Queue> default_queue_;
-  detail::MadeOnce<Queue> waiting_queue_;
+  detail::Lazy<Queue> default_queue_;
+  detail::Lazy<Queue> waiting_queue_;
 };
 
 }  // namespace unimem

@@ -158,7 +158,7 @@ class UNIMEM_API MemoryPool {
 
   /// Gives back what nobody has used since this was last called: cached blocks that were cached then, pages that were
   /// free all the time. Waits for nothing, and brings back what threads keep, so that it is for calling now and then
-  /// (PoolKeeper does). Returns the bytes given back.
+  /// (IdleTrimmer does). Returns the bytes given back.
   std::size_t trim_idle();
 
   /// Another block for what is in `block`, in free memory of the pool, for a holder who alone knows its address: if he

@@ -3,7 +3,7 @@
 #include <unimem/core/log.hpp>
 
 #include "device/brief_wait.hpp"
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -34,7 +34,7 @@ std::size_t usable_cores() {
 struct ThreadPool::Loop {
   std::size_t const count;
   std::function<void(std::size_t)> const& piece;
-  AtWork const* caller;
+  CurrentTask const* caller;
   std::atomic<std::size_t> next{0};
   std::atomic<std::size_t> helpers{0};  ///< changed under the pool's lock alone
   std::once_flag failed{};
@@ -62,7 +62,7 @@ void ThreadPool::parallel_for(std::size_t count, std::function<void(std::size_t)
     for (std::size_t i = 0; i < count; ++i) piece(i);
     return;
   }
-  AtWork const at_work;
+  CurrentTask const at_work;
   Loop loop{count, piece, &at_work};
   {
     std::lock_guard const lock{mutex_};
@@ -119,7 +119,7 @@ void ThreadPool::work() {
 
 void ThreadPool::take_part(Loop& loop) noexcept {
   inside_piece = true;
-  AtWork const at_work{loop.caller};
+  CurrentTask const at_work{loop.caller};
   try {
     // Relaxed: a piece's inputs were published by the lock under which the loop was found, its results are when the
     // helper leaves.

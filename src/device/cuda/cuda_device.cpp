@@ -44,7 +44,7 @@ CudaDevice::Runtime& CudaDevice::runtime() const {
   if (auto* const made = runtime_.load(std::memory_order_acquire)) return *made;
   auto& made = make_runtime();
   // From now on pinned host memory is this driver's business. Outside the lock: what there is already is pinned here.
-  static auto& pinning = *new MadeOnce<CudaPinning>;  // kept for good, as devices are
+  static auto& pinning = *new Lazy<CudaPinning>;  // kept for good, as devices are
   static_cast<void>(pinning.get([&] {
     auto driver = std::make_unique<CudaPinning>(made.gpu, health_);
     HostPinning::instance().add(*driver);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/core/made_once.hpp>
+#include <unimem/core/lazy.hpp>
 #include <unimem/device/device.hpp>
 
 #include "device/cuda/command_stream.hpp"
@@ -129,7 +129,7 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   mutable Health health_;
   mutable std::mutex runtime_mutex_;
   mutable std::atomic<Runtime*> runtime_{nullptr};  ///< for good, as the device is
-  MadeOnce<CudaPages> pages_;
+  Lazy<CudaPages> pages_;
   mutable std::once_flag link_measured_;
   mutable LinkCost link_;
   std::mutex pool_mutex_;  ///< of the driver's pool

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/core/made_once.hpp>
+#include <unimem/core/lazy.hpp>
 #include <unimem/device/program.hpp>
 
 #include "device/cuda/kernel_cache.hpp"
@@ -43,7 +43,7 @@ class KernelCompiler {
 
   int driver_version_;
   KernelCache cache_;
-  mutable MadeOnce<LoadedNvrtc> nvrtc_;
+  mutable Lazy<LoadedNvrtc> nvrtc_;
 };
 
 }  // namespace unimem::detail::cuda

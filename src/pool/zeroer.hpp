@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/core/made_once.hpp>
+#include <unimem/core/lazy.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/queue.hpp>
 
@@ -12,8 +12,8 @@ namespace unimem::detail {
 /// (`PoolOptions::zero_on_release`).
 ///
 /// A block that nobody works on any more is overwritten as soon as it is released: by whoever does that where the host
-/// reaches the memory, else by a queue of the eraser's own, and that work is then what is pending on the block. What is
-/// still worked on waits for its next owner: a queue of the eraser's behind that work would hold up the blocks of other
+/// reaches the memory, else by a queue of the zeroer's own, and that work is then what is pending on the block. What is
+/// still worked on waits for its next owner: a queue of the zeroer's behind that work would hold up the blocks of other
 /// owners, which have nothing to do with it. A next owner that is a queue has it done there, behind everything that is
 /// pending and before anything of its own; any other has it done when he gets the block.
 ///
@@ -21,9 +21,9 @@ namespace unimem::detail {
 /// went (`erased`), and it is tried once more there; a queue does not rely on what it does not know to be done.
 ///
 /// Thread-safe for different blocks.
-class Eraser {
+class Zeroer {
  public:
-  Eraser(Device& device, Location location) noexcept;
+  Zeroer(Device& device, Location location) noexcept;
 
   /// Begins with a block that was just released, marked with the work pending on it. Waits for nothing.
   void begin(Block& block) noexcept;
@@ -48,7 +48,7 @@ class Eraser {
 
   Device& device_;
   bool const host_memory_;
-  MadeOnce<Queue> queue_;
+  Lazy<Queue> queue_;
 };
 
 }  // namespace unimem::detail

@@ -12,7 +12,7 @@ namespace unimem::detail {
 /// some runtimes do not keep: after an exception nobody comes through pthread_once any more under ThreadSanitizer, and
 /// in some C libraries. Thread-safe; the maker runs under a lock and must not ask for the same object.
 template <class T>
-class MadeOnce {
+class Lazy {
  public:
   /// `make` returns a std::unique_ptr<T>, not null.
   template <class Make>

@@ -11,16 +11,16 @@ namespace unimem::detail {
 ///
 /// A thread is in the middle of work of its own, and, as a helper with a piece of somebody's loop, of that thread's as
 /// well, and so on. One lives on the stack of each thread that is, for as long.
-class AtWork {
+class CurrentTask {
  public:
   /// This thread's own, or, with `helped`, which lives as long, a piece of another thread's.
-  explicit AtWork(AtWork const* helped = nullptr) noexcept;
-  AtWork(AtWork const&) = delete;
-  AtWork& operator=(AtWork const&) = delete;
-  ~AtWork();
+  explicit CurrentTask(CurrentTask const* helped = nullptr) noexcept;
+  CurrentTask(CurrentTask const&) = delete;
+  CurrentTask& operator=(CurrentTask const&) = delete;
+  ~CurrentTask();
 
   /// What this thread is in the middle of; null for nothing.
-  [[nodiscard]] static AtWork const* of_this_thread() noexcept;
+  [[nodiscard]] static CurrentTask const* of_this_thread() noexcept;
 
   /// Whether this thread is in the middle of work that `thread` is in the middle of.
   [[nodiscard]] static bool is_in_work_of(std::thread::id thread) noexcept;
@@ -43,8 +43,8 @@ class AtWork {
   [[nodiscard]] bool is_of(std::thread::id thread) const noexcept;
 
   std::thread::id const thread_;
-  AtWork const* const helped_;
-  AtWork const* const outer_;  ///< of this thread
+  CurrentTask const* const helped_;
+  CurrentTask const* const outer_;  ///< of this thread
 };
 
 }  // namespace unimem::detail

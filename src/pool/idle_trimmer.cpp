@@ -1,6 +1,6 @@
 #include <unimem/core/error.hpp>
+#include <unimem/pool/idle_trimmer.hpp>
 #include <unimem/pool/memory_pool.hpp>
-#include <unimem/pool/pool_keeper.hpp>
 
 #include "core/held_over_fork.hpp"
 #include "core/start_thread.hpp"
@@ -14,7 +14,7 @@
 
 namespace unimem {
 
-class PoolKeeper::Inside {
+class IdleTrimmer::Inside {
  public:
   Inside(MemoryPool& pool, std::chrono::nanoseconds interval)
       : pool_(pool),
@@ -52,7 +52,7 @@ class PoolKeeper::Inside {
   std::thread thread_;  // last: it uses all of the above
 };
 
-PoolKeeper::PoolKeeper(MemoryPool& pool, std::chrono::nanoseconds interval) {
+IdleTrimmer::IdleTrimmer(MemoryPool& pool, std::chrono::nanoseconds interval) {
   if (interval.count() <= 0) {
     throw InvalidArgument("interval", fmt::format("{} ns", interval.count()), "more than none");
   }
@@ -60,8 +60,8 @@ PoolKeeper::PoolKeeper(MemoryPool& pool, std::chrono::nanoseconds interval) {
   inside_ = std::make_unique<Inside>(pool, std::min<std::chrono::nanoseconds>(interval, std::chrono::hours{24 * 365}));
 }
 
-PoolKeeper::PoolKeeper(PoolKeeper&&) noexcept = default;
-PoolKeeper& PoolKeeper::operator=(PoolKeeper&&) noexcept = default;
-PoolKeeper::~PoolKeeper() = default;
+IdleTrimmer::IdleTrimmer(IdleTrimmer&&) noexcept = default;
+IdleTrimmer& IdleTrimmer::operator=(IdleTrimmer&&) noexcept = default;
+IdleTrimmer::~IdleTrimmer() = default;
 
 }  // namespace unimem

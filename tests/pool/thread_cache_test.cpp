@@ -96,7 +96,7 @@ TEST(NearExactClass, HoldsEverySizeUpToItsLimitAndNoneAboveTheLimitBefore) {
   EXPECT_EQ(detail::near_exact_class(detail::largest_small_block) + 1, detail::small_classes);
 }
 
-TEST(PoolParking, AThreadTakesBackWhatItReleasedLastAtEverySize) {
+TEST(PoolThreadCache, AThreadTakesBackWhatItReleasedLastAtEverySize) {
   ScriptedDevice device{16 * GiB};
   MemoryPool pool{device, Location::device};
   for (auto const bytes : {std::size_t{1}, 256 * KiB, 1 * MiB, 2 * MiB, 2 * MiB + 1, 16 * MiB, 256 * MiB}) {
@@ -108,7 +108,7 @@ TEST(PoolParking, AThreadTakesBackWhatItReleasedLastAtEverySize) {
   pool.validate();
 }
 
-TEST(PoolParking, WhatAnotherThreadKeepsIsTakenFromItWhenTheLimitIsReached) {
+TEST(PoolThreadCache, WhatAnotherThreadKeepsIsTakenFromItWhenTheLimitIsReached) {
   ScriptedDevice device{1 * GiB};
   MemoryPool pool{device, Location::device, {.max_bytes = 1 * MiB}};
   Colleague colleague;
@@ -123,7 +123,7 @@ TEST(PoolParking, WhatAnotherThreadKeepsIsTakenFromItWhenTheLimitIsReached) {
   pool.validate();
 }
 
-TEST(PoolParking, WhatAnotherThreadKeepsIsReusedRatherThanReportedAsMissing) {
+TEST(PoolThreadCache, WhatAnotherThreadKeepsIsReusedRatherThanReportedAsMissing) {
   ScriptedDevice device{1 * GiB};
   MemoryPool pool{device, Location::device, {.max_bytes = 1 * MiB}};
   Colleague colleague;
@@ -136,7 +136,7 @@ TEST(PoolParking, WhatAnotherThreadKeepsIsReusedRatherThanReportedAsMissing) {
   EXPECT_EQ(device.driver_calls(), 1U);
 }
 
-TEST(PoolParking, ThePeakOfOneThreadIsExactWhereverItsBlocksGo) {
+TEST(PoolThreadCache, ThePeakOfOneThreadIsExactWhereverItsBlocksGo) {
   constexpr unsigned seed = 7;
   std::mt19937 random{seed};
   ScriptedDevice device{16 * GiB};
@@ -158,7 +158,7 @@ TEST(PoolParking, ThePeakOfOneThreadIsExactWhereverItsBlocksGo) {
   pool.validate();
 }
 
-TEST(PoolParking, TrimTakesFromEveryThread) {
+TEST(PoolThreadCache, TrimTakesFromEveryThread) {
   ScriptedDevice device{1 * GiB};
   MemoryPool pool{device, Location::device};
   Colleague first, second;
@@ -176,7 +176,7 @@ TEST(PoolParking, TrimTakesFromEveryThread) {
   pool.validate();
 }
 
-TEST(PoolParking, TheOldestReleaseGoesFirstWhoeverKeepsIt) {
+TEST(PoolThreadCache, TheOldestReleaseGoesFirstWhoeverKeepsIt) {
   ScriptedDevice device{1 * GiB};
   MemoryPool pool{device, Location::device};
   auto small = pool.acquire(4 * KiB), medium = pool.acquire(64 * KiB), large = pool.acquire(4 * MiB);
@@ -191,7 +191,7 @@ TEST(PoolParking, TheOldestReleaseGoesFirstWhoeverKeepsIt) {
   device.on_release = nullptr;
 }
 
-TEST(PoolParking, AThreadThatEndsHandsItsBlocksBack) {
+TEST(PoolThreadCache, AThreadThatEndsHandsItsBlocksBack) {
   ScriptedDevice device{1 * GiB};
   MemoryPool pool{device, Location::device};
   std::uintptr_t object = 0;
@@ -205,7 +205,7 @@ TEST(PoolParking, AThreadThatEndsHandsItsBlocksBack) {
   pool.validate();
 }
 
-TEST(PoolParking, AThreadMayEndAfterItsPool) {
+TEST(PoolThreadCache, AThreadMayEndAfterItsPool) {
   ScriptedDevice device{1 * GiB};
   Colleague colleague;
   {
@@ -219,7 +219,7 @@ TEST(PoolParking, AThreadMayEndAfterItsPool) {
   next.validate();
 }
 
-TEST(PoolParking, ABlockMayBeReleasedByAThreadThatIsEnding) {
+TEST(PoolThreadCache, ABlockMayBeReleasedByAThreadThatIsEnding) {
   ScriptedDevice device{1 * GiB};
   MemoryPool pool{device, Location::device};
   on_another_thread([&] {
@@ -232,7 +232,7 @@ TEST(PoolParking, ABlockMayBeReleasedByAThreadThatIsEnding) {
   pool.validate();
 }
 
-TEST(PoolParking, BlocksOfMorePoolsThanTheTableHasPlacesAreKeptApart) {
+TEST(PoolThreadCache, BlocksOfMorePoolsThanTheTableHasPlacesAreKeptApart) {
   ScriptedDevice device{1 * GiB};
   std::deque<MemoryPool> pools;
   std::vector<std::uintptr_t> objects;
@@ -247,7 +247,7 @@ TEST(PoolParking, BlocksOfMorePoolsThanTheTableHasPlacesAreKeptApart) {
   EXPECT_EQ(device.driver_calls(), 40U);
 }
 
-TEST(PoolParking, ABlockWithPendingWorkIsTakenAtOnceOnlyByItsQueue) {
+TEST(PoolThreadCache, ABlockWithPendingWorkIsTakenAtOnceOnlyByItsQueue) {
   ScriptedDevice device{1 * GiB};
   auto [queue, script] = device.scripted_queue();
   auto [other, other_script] = device.scripted_queue();
@@ -265,7 +265,7 @@ TEST(PoolParking, ABlockWithPendingWorkIsTakenAtOnceOnlyByItsQueue) {
   EXPECT_TRUE(theirs.memory().object != object || !other_script->ordered_behind.empty());
 }
 
-TEST(PoolParking, NothingNewIsTakenWhileAnyThreadKeepsWhatFits) {
+TEST(PoolThreadCache, NothingNewIsTakenWhileAnyThreadKeepsWhatFits) {
   ScriptedDevice device{8 * GiB};
   MemoryPool pool{device, Location::device};
   Colleague colleague;
@@ -286,7 +286,7 @@ TEST(PoolParking, NothingNewIsTakenWhileAnyThreadKeepsWhatFits) {
   pool.validate();
 }
 
-TEST(PoolParking, NoLargeBlockIsTakenAnewWhileAnotherThreadKeepsOneThatFits) {
+TEST(PoolThreadCache, NoLargeBlockIsTakenAnewWhileAnotherThreadKeepsOneThatFits) {
   ScriptedDevice device{GiB};
   MemoryPool pool{device, Location::device};
   Colleague colleague;
@@ -430,9 +430,9 @@ TEST(Depots, TakeMoreLargeBlocksInARowWhereTheyAreTakenLate) {
 }
 
 /// Blocks of one size, made by one thread and released by another.
-class PoolParkingThreadsOfSize : public ::testing::TestWithParam<std::size_t> {};
+class PoolThreadCacheThreadsOfSize : public ::testing::TestWithParam<std::size_t> {};
 
-TEST_P(PoolParkingThreadsOfSize, BlocksThatOneReleasesAnotherAcquires) {
+TEST_P(PoolThreadCacheThreadsOfSize, BlocksThatOneReleasesAnotherAcquires) {
   auto const bytes = GetParam();
   ScriptedDevice device{64 * GiB};
   MemoryPool pool{device, Location::device};
@@ -465,9 +465,9 @@ TEST_P(PoolParkingThreadsOfSize, BlocksThatOneReleasesAnotherAcquires) {
   pool.validate();
 }
 
-INSTANTIATE_TEST_SUITE_P(Sizes, PoolParkingThreadsOfSize, ::testing::Values(4 * KiB, 1 * MiB, 16 * MiB, 256 * MiB));
+INSTANTIATE_TEST_SUITE_P(Sizes, PoolThreadCacheThreadsOfSize, ::testing::Values(4 * KiB, 1 * MiB, 16 * MiB, 256 * MiB));
 
-TEST(PoolParkingThreads, StatisticsAreTrueAtEveryMoment) {
+TEST(PoolThreadCacheThreads, StatisticsAreTrueAtEveryMoment) {
   ScriptedDevice device{1 * GiB};
   MemoryPool pool{device, Location::device};
   std::atomic<bool> stop{false};
@@ -503,7 +503,7 @@ TEST(PoolParkingThreads, StatisticsAreTrueAtEveryMoment) {
   pool.validate();
 }
 
-TEST(PoolParkingThreads, AFittingBlockIsNeverReportedAsMissing) {
+TEST(PoolThreadCacheThreads, AFittingBlockIsNeverReportedAsMissing) {
   // Two blocks of room and two threads that hold one at most: nobody may ever be refused, wherever the other is cached.
   ScriptedDevice device{1 * GiB};
   MemoryPool pool{device, Location::device, {.max_bytes = 2 * 64 * KiB}};

@@ -1,4 +1,4 @@
-#include "pool/parking.hpp"
+#include "pool/thread_cache.hpp"
 
 #include "pool/mutants.hpp"
 #include "pool/pool_core.hpp"
@@ -61,8 +61,8 @@ class Memberships {
       std::lock_guard const lock{one.second->mutex};
       if (one.second->core != nullptr) return false;
       // A block that outlives its pool is released as one of this pool.
-      auto& place = magazine_table.all[one.first % MagazineTable::places];
-      if (place.pool == one.first) place = {};
+      auto& slot = magazine_table.all[one.first % MagazineTable::slots];
+      if (slot.pool == one.first) slot = {};
       return true;
     });
     all_.emplace_back(pool, std::move(thread));
@@ -75,7 +75,7 @@ class Memberships {
  private:
   static void leave(ThreadMagazines& thread) noexcept {
     std::lock_guard const lock{thread.mutex};
-    if (thread.core != nullptr) thread.core->parking().retire(thread);
+    if (thread.core != nullptr) thread.core->thread_cache().retire(thread);
   }
 
   std::vector<std::pair<std::uint64_t, std::shared_ptr<ThreadMagazines>>> all_;
@@ -83,13 +83,13 @@ class Memberships {
 
 }  // namespace
 
-Parking::Parking(PoolCore& core, Use use) noexcept
+ThreadCache::ThreadCache(PoolCore& core, Use use) noexcept
     : core_(core),
       pool_(use != Use::none && barriers_are_asymmetric() ? next_pool() : 0),
       quick_pool_(use == Use::quick ? pool_ : 0),
       depots_(pool_ != 0) {}
 
-Block* Parking::take(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
+Block* ThreadCache::take(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
   if (pool_ == 0) return nullptr;
   auto* own = this->own();
   if (own == nullptr) own = enroll();  // who has nothing yet finds what is in the depots
@@ -100,7 +100,7 @@ Block* Parking::take(std::size_t bytes, std::uint64_t queue, Name name) noexcept
   return block;
 }
 
-Block* Parking::take_from_depot(Magazines& own, std::size_t bytes, std::uint64_t queue, Name name) noexcept {
+Block* ThreadCache::take_from_depot(Magazines& own, std::size_t bytes, std::uint64_t queue, Name name) noexcept {
   if (bytes > largest_small_block) {
     auto* const block = depots_.take_large(bytes, queue);
     if (block != nullptr) own.pass_on(*block, bytes, name);
@@ -112,7 +112,7 @@ Block* Parking::take_from_depot(Magazines& own, std::size_t bytes, std::uint64_t
   return count == 0 ? nullptr : own.take(bytes, queue, name);
 }
 
-bool Parking::keep(Block& block, std::uint64_t number) noexcept {
+bool ThreadCache::keep(Block& block, std::uint64_t number) noexcept {
   if (pool_ == 0) return false;
   auto* own = this->own();
   if (own == nullptr) own = enroll();
@@ -129,7 +129,7 @@ bool Parking::keep(Block& block, std::uint64_t number) noexcept {
   return true;
 }
 
-void Parking::make_room(Magazines& own, std::size_t bytes) noexcept {
+void ThreadCache::make_room(Magazines& own, std::size_t bytes) noexcept {
   if (bytes > largest_small_block) {
     auto* const oldest = &own.take_oldest_large();
     if (!depots_.put_large(*oldest)) core_.take_back({&oldest, 1});
@@ -142,11 +142,11 @@ void Parking::make_room(Magazines& own, std::size_t bytes) noexcept {
   }
 }
 
-bool Parking::flush_all() noexcept {
+bool ThreadCache::flush_all() noexcept {
   return flush_beyond(0, 0);
 }
 
-bool Parking::flush_beyond(std::size_t unfelt_small, std::size_t unfelt_large) noexcept {
+bool ThreadCache::flush_beyond(std::size_t flush_threshold_small, std::size_t flush_threshold_large) noexcept {
   std::size_t small = 0, large = 0;
   {
     auto const accounts = core_.lock();
@@ -158,11 +158,11 @@ bool Parking::flush_beyond(std::size_t unfelt_small, std::size_t unfelt_large) n
     add(depots_);
     for (auto const& thread : threads_) add(thread->magazines);
   }
-  if (small > unfelt_small) {
-    Seizure const brought_back{*this};
+  if (small > flush_threshold_small) {
+    CacheFlush const brought_back{*this};
     return true;
   }
-  if (large <= unfelt_large || UNIMEM_MUTANT(large_overlooked)) return false;
+  if (large <= flush_threshold_large || UNIMEM_MUTANT(large_overlooked)) return false;
   std::lock_guard const lock{mutex_};
   seize_all();
   for (auto const& thread : threads_) core_.take_back_large(thread->magazines);
@@ -171,7 +171,7 @@ bool Parking::flush_beyond(std::size_t unfelt_small, std::size_t unfelt_large) n
   return true;
 }
 
-std::size_t Parking::bytes_beside(Magazines const* these) const noexcept {
+std::size_t ThreadCache::bytes_beside(Magazines const* these) const noexcept {
   auto sum = depots_.bytes();
   for (auto const& thread : threads_) {
     if (&thread->magazines != these) sum += thread->magazines.bytes();
@@ -179,16 +179,16 @@ std::size_t Parking::bytes_beside(Magazines const* these) const noexcept {
   return sum;
 }
 
-Magazines* Parking::own_elsewhere() const noexcept {
+Magazines* ThreadCache::own_elsewhere() const noexcept {
   if (pool_ == 0 || Memberships::ended) return nullptr;
   auto* const thread = Memberships::mine().find(pool_);
   if (thread == nullptr) return nullptr;
-  auto& place = magazine_table.all[pool_ % MagazineTable::places];
-  place = {pool_, &thread->magazines};  // from the pool that has had this place
-  return place.magazines;
+  auto& slot = magazine_table.all[pool_ % MagazineTable::slots];
+  slot = {pool_, &thread->magazines};  // from the pool that has had it
+  return slot.magazines;
 }
 
-Magazines* Parking::enroll() noexcept {
+Magazines* ThreadCache::enroll() noexcept {
   if (Memberships::ended) return nullptr;
   try {
     auto& memberships = Memberships::mine();
@@ -208,20 +208,20 @@ Magazines* Parking::enroll() noexcept {
       memberships.remove(pool_);
       throw;
     }
-    magazine_table.all[pool_ % MagazineTable::places] = {pool_, &fresh->magazines};
+    magazine_table.all[pool_ % MagazineTable::slots] = {pool_, &fresh->magazines};
     return &fresh->magazines;
   } catch (std::exception const&) {  // no memory for magazines: the core serves without
     return nullptr;
   }
 }
 
-void Parking::seize_all() noexcept {
+void ThreadCache::seize_all() noexcept {
   if (seizures_++ != 0) return;
   say_seized();
   for (auto const& thread : threads_) thread->magazines.wait_for_owner();
 }
 
-void Parking::say_seized() noexcept {
+void ThreadCache::say_seized() noexcept {
   bool others = false;
   for (auto const& thread : threads_) {
     thread->magazines.seize();
@@ -230,7 +230,7 @@ void Parking::say_seized() noexcept {
   if (others) heavy_barrier();
 }
 
-void Parking::release_all() noexcept {
+void ThreadCache::release_all() noexcept {
   // In a child whose parent's thread forked while it had seized them they have been given up already.
   if (seizures_ == 0) return;
   --seizures_;
@@ -238,23 +238,23 @@ void Parking::release_all() noexcept {
   for (auto const& thread : threads_) thread->magazines.give_up();
 }
 
-Parking::Seizure::Seizure(Parking& parking) noexcept : parking_(parking) {
-  std::lock_guard const lock{parking_.mutex_};
-  parking_.seize_all();
-  for (auto const& thread : parking_.threads_) {
+ThreadCache::CacheFlush::CacheFlush(ThreadCache& thread_cache) noexcept : thread_cache_(thread_cache) {
+  std::lock_guard const lock{thread_cache_.mutex_};
+  thread_cache_.seize_all();
+  for (auto const& thread : thread_cache_.threads_) {
     bool const overlooked = UNIMEM_MUTANT(threads_overlooked) && thread->owner != std::this_thread::get_id();
-    if (!overlooked) parking_.core_.take_back(thread->magazines);
+    if (!overlooked) thread_cache_.core_.take_back(thread->magazines);
   }
-  if (parking_.depots_.bytes() == 0) return;
-  if (!UNIMEM_MUTANT(depots_overlooked)) parking_.core_.take_back(parking_.depots_);
+  if (thread_cache_.depots_.bytes() == 0) return;
+  if (!UNIMEM_MUTANT(depots_overlooked)) thread_cache_.core_.take_back(thread_cache_.depots_);
 }
 
-Parking::Seizure::~Seizure() {
-  std::lock_guard const lock{parking_.mutex_};
-  parking_.release_all();
+ThreadCache::CacheFlush::~CacheFlush() {
+  std::lock_guard const lock{thread_cache_.mutex_};
+  thread_cache_.release_all();
 }
 
-void Parking::close() noexcept {
+void ThreadCache::close() noexcept {
   std::vector<std::shared_ptr<ThreadMagazines>> threads;
   {
     std::lock_guard const lock{mutex_};
@@ -274,7 +274,7 @@ void Parking::close() noexcept {
   }
 }
 
-bool Parking::hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
+bool ThreadCache::hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
   if (!HeldOverFork::lock_by(deadline, mutex_)) return false;
   if (seizures_++ == 0) say_seized();
   bool const left = HeldOverFork::wait_by(deadline, [&] {
@@ -284,7 +284,7 @@ bool Parking::hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
   return left;
 }
 
-void Parking::let_go_after_fork(bool in_child) noexcept {
+void ThreadCache::let_go_after_fork(bool in_child) noexcept {
   if (in_child) {
     seizures_ = 1;
     for (auto const& thread : threads_) {
@@ -298,7 +298,7 @@ void Parking::let_go_after_fork(bool in_child) noexcept {
   mutex_.unlock();
 }
 
-void Parking::retire(ThreadMagazines& thread) noexcept {
+void ThreadCache::retire(ThreadMagazines& thread) noexcept {
   std::lock_guard const lock{mutex_};
   if (closed_) return;
   core_.take_back(thread.magazines);

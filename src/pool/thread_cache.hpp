@@ -25,18 +25,18 @@ struct ThreadMagazines {
 };
 
 /// Where a thread finds its magazines of a pool: by the pool's number, which is never used again. Null if it has none
-/// there (yet), or if another pool has their place in the table.
+/// there (yet), or if another pool has their slot in the table.
 struct MagazineTable {
-  struct Place {
+  struct Slot {
     std::uint64_t pool = 0;
     Magazines* magazines = nullptr;
   };
-  static constexpr std::size_t places = 16;
-  std::array<Place, places> all;
+  static constexpr std::size_t slots = 16;
+  std::array<Slot, slots> all;
 
   [[nodiscard]] Magazines* find(std::uint64_t pool) const noexcept {
-    auto const& place = all[pool % places];
-    return place.pool == pool ? place.magazines : nullptr;
+    auto const& slot = all[pool % slots];
+    return slot.pool == pool ? slot.magazines : nullptr;
   }
 };
 
@@ -48,17 +48,17 @@ extern constinit thread_local MagazineTable magazine_table;
 
 /// Released blocks on their way round the core of their pool: in their threads' magazines and in the depots between
 /// them. To the core they are in use still, but for the mark `Block::parked`; whatever needs the whole truth has them
-/// brought back first (`flush_all`, `Seizure`) or counted in (`inspect`).
+/// brought back first (`flush_all`, `CacheFlush`) or counted in (`inspect`).
 ///
 /// Thread-safe. Locks are taken in this order: the mutex of a ThreadMagazines, `mutex_`, magazines (being inside, or
 /// having seized them), the mutex of the core, a depot's.
-class Parking {
+class ThreadCache {
  public:
   /// How a pool's blocks are parked: not at all, only by calls that looked at the clock, or also the quick way.
   enum class Use : std::uint8_t { none, timed, quick };
-  Parking(PoolCore& core, Use use) noexcept;
-  Parking(Parking const&) = delete;
-  Parking& operator=(Parking const&) = delete;
+  ThreadCache(PoolCore& core, Use use) noexcept;
+  ThreadCache(ThreadCache const&) = delete;
+  ThreadCache& operator=(ThreadCache const&) = delete;
 
   /// A parked block for `bytes` that is ready for the host, if it is where it mostly is: on top of this thread's
   /// magazine. Takes no lock, no atomic read-modify-write, and calls nothing.
@@ -92,9 +92,9 @@ class Parking {
   /// Brings everything that is parked back to the core. False if that was nothing.
   bool flush_all() noexcept;
 
-  /// The same if what is in small blocks is more than `unfelt_small` bytes; else what is in large ones, if that is more
-  /// than `unfelt_large`. False if neither was.
-  bool flush_beyond(std::size_t unfelt_small, std::size_t unfelt_large) noexcept;
+  /// The same if what is in small blocks is more than `flush_threshold_small` bytes; else what is in large ones, if
+  /// that is more than `flush_threshold_large`. False if neither was.
+  bool flush_beyond(std::size_t flush_threshold_small, std::size_t flush_threshold_large) noexcept;
 
   [[nodiscard]] bool is_used() const noexcept { return pool_ != 0; }
 
@@ -108,15 +108,15 @@ class Parking {
   [[nodiscard]] std::size_t bytes_beside(Magazines const* these) const noexcept;
 
   /// While it lives nothing is parked: everything is with the core, and goes there when it is released.
-  class Seizure {
+  class CacheFlush {
    public:
-    explicit Seizure(Parking& parking) noexcept;
-    Seizure(Seizure const&) = delete;
-    Seizure& operator=(Seizure const&) = delete;
-    ~Seizure();
+    explicit CacheFlush(ThreadCache& thread_cache) noexcept;
+    CacheFlush(CacheFlush const&) = delete;
+    CacheFlush& operator=(CacheFlush const&) = delete;
+    ~CacheFlush();
 
    private:
-    Parking& parking_;
+    ThreadCache& thread_cache_;
   };
 
   /// Calls `look(Depots const&, std::span<std::shared_ptr<ThreadMagazines> const>)` while nobody parks or takes

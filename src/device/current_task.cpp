@@ -1,11 +1,11 @@
-#include "device/ending.hpp"
+#include "device/current_task.hpp"
 
 namespace unimem::detail {
 namespace {
 
-thread_local AtWork const* innermost = nullptr;
+thread_local CurrentTask const* innermost = nullptr;
 // Without destructors: they can be asked until the very end.
-thread_local bool ending = false;
+thread_local bool exit_called = false;
 thread_local auto end_of_patience = std::chrono::steady_clock::time_point::max();
 
 /// As long as `exit` waits for any work in the background (worker_threads.cpp).
@@ -13,53 +13,53 @@ constexpr std::chrono::seconds patience{1};
 
 /// `exit` destroys what is local to the thread that calls it before anything static. To be destroyed in the middle of
 /// work means just that.
-struct Witness {
-  Witness() noexcept = default;
-  Witness(Witness const&) = delete;
-  Witness& operator=(Witness const&) = delete;
-  ~Witness() {
+struct ExitGuard {
+  ExitGuard() noexcept = default;
+  ExitGuard(ExitGuard const&) = delete;
+  ExitGuard& operator=(ExitGuard const&) = delete;
+  ~ExitGuard() {
     if (innermost == nullptr) return;
-    ending = true;
+    exit_called = true;
     end_of_patience = std::chrono::steady_clock::now() + patience;
   }
   bool there = false;
 };
-thread_local Witness witness;
+thread_local ExitGuard exit_guard;
 
 }  // namespace
 
-AtWork::AtWork(AtWork const* helped) noexcept
+CurrentTask::CurrentTask(CurrentTask const* helped) noexcept
     : thread_(std::this_thread::get_id()), helped_(helped), outer_(innermost) {
-  witness.there = true;  // which makes it, once a thread
+  exit_guard.there = true;  // which makes it, once a thread
   innermost = this;
 }
 
-AtWork::~AtWork() {
+CurrentTask::~CurrentTask() {
   innermost = outer_;
 }
 
-AtWork const* AtWork::of_this_thread() noexcept {
+CurrentTask const* CurrentTask::of_this_thread() noexcept {
   return innermost;
 }
 
-bool AtWork::is_of(std::thread::id thread) const noexcept {
+bool CurrentTask::is_of(std::thread::id thread) const noexcept {
   return thread_ == thread || (helped_ != nullptr && helped_->is_of(thread)) ||
          (outer_ != nullptr && outer_->is_of(thread));
 }
 
-bool AtWork::is_in_work_of(std::thread::id thread) noexcept {
+bool CurrentTask::is_in_work_of(std::thread::id thread) noexcept {
   return innermost != nullptr && innermost->is_of(thread);
 }
 
-bool AtWork::is_ending_in_work_of(std::thread::id thread) noexcept {
-  return ending && is_in_work_of(thread);
+bool CurrentTask::is_ending_in_work_of(std::thread::id thread) noexcept {
+  return exit_called && is_in_work_of(thread);
 }
 
-bool AtWork::is_ending() noexcept {
-  return ending;
+bool CurrentTask::is_ending() noexcept {
+  return exit_called;
 }
 
-std::chrono::steady_clock::time_point AtWork::patience_ends() noexcept {
+std::chrono::steady_clock::time_point CurrentTask::patience_ends() noexcept {
   return end_of_patience;
 }
 

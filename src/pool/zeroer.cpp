@@ -1,4 +1,4 @@
-#include "pool/eraser.hpp"
+#include "pool/zeroer.hpp"
 
 #include <unimem/core/log.hpp>
 
@@ -15,11 +15,11 @@
 namespace unimem::detail {
 
 // Unified memory is not the host's here: some drivers let nobody touch it there while the device works on anything.
-Eraser::Eraser(Device& device, Location location) noexcept
+Zeroer::Zeroer(Device& device, Location location) noexcept
     : device_(device),
       host_memory_(location == Location::host || location == Location::pinned || device.reaches_host_memory()) {}
 
-void Eraser::begin(Block& block) noexcept {
+void Zeroer::begin(Block& block) noexcept {
   if (UNIMEM_MUTANT(owners_data_left)) return;
   block.erasure = Erasure::begun;
   block.erasing = {};
@@ -37,14 +37,14 @@ void Eraser::begin(Block& block) noexcept {
   }
 }
 
-bool Eraser::is_done(Block& block) noexcept {
+bool Zeroer::is_done(Block& block) noexcept {
   bool const ended = block.erasure == Erasure::begun && block.erasing != Event{} && block.erasing.ready();
   if (ended && (block.erasing.error() == nullptr || UNIMEM_MUTANT(failed_erasure_missed)))
     block.erasure = Erasure::none;
   return block.erasure == Erasure::none;
 }
 
-bool Eraser::erased(Block& block) noexcept {
+bool Zeroer::erased(Block& block) noexcept {
   if (is_done(block)) return true;
   if (block.erasure == Erasure::given_up) return false;
   try {
@@ -68,16 +68,16 @@ bool Eraser::erased(Block& block) noexcept {
   }
 }
 
-Event Eraser::leave_to(Queue& queue, Block const& block) const {
+Event Zeroer::leave_to(Queue& queue, Block const& block) const {
   static constexpr std::array<std::byte, 1> zero{};
   return queue.fill(block.memory, zero);
 }
 
-void* Eraser::address(Block const& block) const noexcept {
+void* Zeroer::address(Block const& block) const noexcept {
   return host_memory_ ? device_.address(block.memory) : nullptr;
 }
 
-Event Eraser::fill(Block const& block) {
+Event Zeroer::fill(Block const& block) {
   return leave_to(queue_.get([this] { return std::make_unique<Queue>(device_.create_queue()); }), block);
 }
 

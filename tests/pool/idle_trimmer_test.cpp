@@ -1,7 +1,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/sim.hpp>
+#include <unimem/pool/idle_trimmer.hpp>
 #include <unimem/pool/memory_pool.hpp>
-#include <unimem/pool/pool_keeper.hpp>
 
 #include "core/sizes.hpp"
 
@@ -78,25 +78,25 @@ TEST_P(IdlePool, PendingWorkIsLeftAlone) {
   EXPECT_EQ(busy.trim_idle() + busy.trim_idle(), MiB);
 }
 
-TEST_P(IdlePool, AKeeperGivesItBackUncalledAndEndsAtOnce) {
+TEST_P(IdlePool, ATrimmerGivesItBackUncalledAndEndsAtOnce) {
   pool.acquire(8 * MiB).release();
   {
-    PoolKeeper const keeper{pool, 5ms};
+    IdleTrimmer const trimmer{pool, 5ms};
     for (int tries = 0; tries < 4000 && taken() != 0; ++tries) std::this_thread::sleep_for(1ms);
     EXPECT_EQ(taken(), 0U);
   }
   auto const begin = std::chrono::steady_clock::now();
   {
-    std::optional<PoolKeeper> keeper{PoolKeeper{pool, 1h}};
-    auto moved = std::move(*keeper);
-    keeper.reset();
+    std::optional<IdleTrimmer> trimmer{IdleTrimmer{pool, 1h}};
+    auto moved = std::move(*trimmer);
+    trimmer.reset();
     pool.acquire(MiB).release();
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 1min) << "it did not wait for its hour";
 }
 
-TEST_P(IdlePool, AKeeperDisturbsNobodysBlocks) {
-  PoolKeeper const keeper{pool, 100us};
+TEST_P(IdlePool, ATrimmerDisturbsNoBlocksInUse) {
+  IdleTrimmer const trimmer{pool, 100us};
   for (unsigned i = 0; i < 2000; ++i) {
     auto const block = pool.acquire(1 + (i * 7919) % MiB);
     auto* const byte = static_cast<unsigned char volatile*>(block.data());
@@ -109,7 +109,7 @@ TEST_P(IdlePool, AKeeperDisturbsNobodysBlocks) {
 TEST_P(IdlePool, AnIntervalIsPositive) {
   for (auto const interval : {0ns, -1ns}) {
     try {
-      PoolKeeper const keeper{pool, interval};
+      IdleTrimmer const trimmer{pool, interval};
       FAIL() << interval.count();
     } catch (InvalidArgument const& error) {
       EXPECT_EQ(error.argument, "interval");
