@@ -108,6 +108,7 @@ double rise_of(std::span<const Sample> samples) {
 
 /// What all threads share.
 struct World {
+  Clock::time_point const begin = Clock::now();
   TemporaryFolder folder;
   Device& tight = make_sim({.memory_bytes = 3 * MiB, .latency = std::chrono::microseconds(2)});
   Device& shaky = make_sim({.memory_bytes = 4 * MiB});
@@ -150,7 +151,8 @@ class Worker {
     if (kind == 1) return fault();
     if (kind == 2) return compare(slot);
     changed_ = false;
-    doing_ = names.at(kind);
+    doing_ =
+        fmt::format("{:.6f} {}", std::chrono::duration<double>(Clock::now() - world_.begin).count(), names.at(kind));
     try {
       change(slot, kind);
       if (changed_) slot.truth.swap(slot.after);
@@ -240,7 +242,7 @@ class Worker {
         auto const amount = static_cast<std::uint32_t>(random_());
         for (auto& word : become()) word += amount;
         auto& on = any_device();
-        doing_ += " " + std::string(on.id());
+        doing_ += fmt::format(" on {}, adding {}", on.id(), amount);
         return ended(launch(on.default_queue(), world_.add, Range{count}, readwrite(buffer), amount));
       }
       case 6: {
@@ -258,6 +260,8 @@ class Worker {
         auto& other = slots_[below(slot_count)];
         if (!other.buffer || &other == &slot) return;
         auto const part = std::min(count, other.buffer->size());
+        doing_ += fmt::format(" of {} words, the first {}, {} of {} ({})", part, other.truth.front(),
+                              to_string(other.buffer->state()), other.buffer->size(), other.history.front());
         std::copy_n(other.truth.begin(), part, become().begin());
         return ended(copy_async(other.buffer->slice(0, part), buffer.slice(0, part)));
       }
@@ -298,11 +302,26 @@ class Worker {
     if (auto const failure = event.wait_for_error()) std::rethrow_exception(failure);
   }
 
-  static void expect_equal(Slot const& slot, std::span<const std::uint32_t> seen) {
+  void expect_equal(Slot& slot, std::span<const std::uint32_t> seen) {
     auto const [at, expected] = std::ranges::mismatch(seen, slot.truth);
     if (at == seen.end() && expected == slot.truth.end()) return;
     auto text = fmt::format("wrong contents of {} words:", seen.size());
-    if (at != seen.end()) text += fmt::format(" [{}] is {} and not {}", at - seen.begin(), *at, *expected);
+    // Pieces of the same difference, which is what an operation's loss or repetition looks like.
+    for (std::size_t i = 0, pieces = 0; i < seen.size() && pieces < 8;) {
+      auto const difference = seen[i] - slot.truth[i];
+      auto const begin = i;
+      while (i < seen.size() && seen[i] - slot.truth[i] == difference) ++i;
+      if (difference == 0) continue;
+      text += fmt::format("\n  [{}, {}) from {} instead of {}, {} too much", begin, i, seen[begin], slot.truth[begin],
+                          difference);
+      ++pieces;
+    }
+    text += fmt::format("\n  {}, valid on the host {}", to_string(slot.buffer->state()), slot.buffer->valid_on_host());
+    std::vector<std::uint32_t> again(seen.size());
+    slot.buffer->copy_to(again);
+    text += again == slot.truth               ? "\n  read again, it is right"
+            : std::ranges::equal(again, seen) ? "\n  read again, it is the same"
+                                              : "\n  read again, it is something else";
     for (auto const& one : slot.history) text += "\n  " + one;
     throw std::logic_error(text);
   }
