@@ -118,16 +118,19 @@ void BufferCore::fill(ByteRange range, std::span<const std::byte> pattern) {
     static_cast<void>(fill_on(*device, *this, range, pattern));
     return;
   }
-  auto const use = use_host(range, Intent::write);
+  auto const use = use_host_to_write(range);
   auto* const base = static_cast<std::byte*>(use.address);
   if (!range.empty()) repeat(pattern, {base + range.begin, range.size()});
+  written_on_host(range, use);
 }
 
 void BufferCore::write(std::size_t offset, std::span<const std::byte> data) {
-  auto const use = use_host({offset, offset + data.size()}, Intent::write);
+  ByteRange const range{offset, offset + data.size()};
+  auto const use = use_host_to_write(range);
   auto* const base = static_cast<std::byte*>(use.address);
   // The source may be this buffer's own host view.
   if (!data.empty()) std::memmove(base + offset, data.data(), data.size());
+  written_on_host(range, use);
 }
 
 void BufferCore::read(std::size_t offset, std::span<std::byte> data) {
@@ -249,9 +252,10 @@ Event BufferCore::copy_once(BufferWindow from, BufferWindow to) {
   auto const source_use = from.buffer->use_host(from.range, Intent::read);
   auto const* const begin = static_cast<std::byte const*>(source_use.address);
   // The source's own memory, when both are one buffer: its address does not change by a second access.
-  auto const target_use = to.buffer->use_host(to.range, Intent::write);
+  auto const target_use = to.buffer->use_host_to_write(to.range);
   auto* const end = static_cast<std::byte*>(target_use.address);
   if (!from.range.empty()) std::memmove(end + to.range.begin, begin + from.range.begin, from.range.size());
+  to.buffer->written_on_host(to.range, target_use);
   if (to.buffer->written_map()) {
     to.buffer->written_map()->copied(to.range, *from.buffer->written_map(), from.range.begin);
   }

@@ -22,6 +22,28 @@ BufferCore::HostUse BufferCore::use_host(ByteRange range, Intent intent) {
   return use;
 }
 
+BufferCore::HostUse BufferCore::use_host_to_write(ByteRange range) {
+  Guard(*this)->expect_mapped_write();
+  try {
+    return use_host(range, Intent::write);
+  } catch (...) {
+    nothing_written_through_map();
+    throw;
+  }
+}
+
+void BufferCore::written_on_host(ByteRange range, HostUse const& use) {
+  Guard inside(*this, Inside::Watched::no);
+  --inside->mapped_writes;
+  if (range.empty() || !inside->host || inside->host->host_window(range) != use.lease.memory()) return;
+  auto const places = static_cast<Place>(inside->sides.size() + 1);
+  for (Place place = host_place + 1; place < places; ++place) {
+    if (inside->in_host_memory(place) || !inside->coherence.valid(place).intersects(range)) continue;
+    inside->unrecorded.push_back({range, {}});  // into the room that was made before
+    return inside->try_to_record_writes();
+  }
+}
+
 void BufferCore::note_read(ByteRange range) const {
   if (inside_->written_map) inside_->written_map->read(range, "on the host");
 }
@@ -231,10 +253,9 @@ void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped,
   if (inside->host_writes) inside->host_writes->not_expected(range);
   try {
     inside->note("unmapping a mapping that may be written", range);
-    inside->absorb_host_writes(true);
-  } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch)
-    // The bytes have been written, and too late to refuse it: the next operation records them first, or is refused.
+  } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch): a note for messages alone
   }
+  inside->try_to_record_writes();
   if (inside->deferred) std::rethrow_exception(std::exchange(inside->deferred, nullptr));
   inside->check_not_captured();
 }

@@ -201,6 +201,8 @@ struct BufferCore::Inside {
   /// Puts on record what was written through mappings; what goes wrong, the next access raises. Throws std::bad_alloc,
   /// and what `ensure_host` throws, with what is left to do still to be done.
   void record_mapped_writes();
+  /// What was written to the host's memory is recorded now, or by the next operation where there is no memory for it.
+  void try_to_record_writes();
   void record_mapped_write(MappedWrite const& write);
   /// Whether writes to the host's memory are noticed, as soon as there is any.
   [[nodiscard]] bool watches_host() const;

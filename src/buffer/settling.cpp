@@ -74,6 +74,14 @@ void BufferCore::Inside::expect_mapped_write() {
   ++mapped_writes;
 }
 
+void BufferCore::Inside::try_to_record_writes() {
+  try {
+    absorb_host_writes(true);
+  } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch)
+    // The bytes have been written, and too late to refuse it: the next operation records them first, or is refused.
+  }
+}
+
 void BufferCore::Inside::record_mapped_writes() {
   while (!unrecorded.empty()) {
     record_mapped_write(unrecorded.back());

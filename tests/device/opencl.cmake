@@ -36,8 +36,10 @@ if(UNIMEM_OPENCL_HEADERS)
   target_include_directories(opencl_fake_driver PRIVATE "${UNIMEM_OPENCL_HEADERS}")
   target_compile_options(opencl_fake_driver PRIVATE -Wall -Wextra)  # no sanitizer: it is loaded as drivers are
   unimem_test(device_opencl_installation_test SOURCES opencl_installation_test.cpp LABELS opencl TIMEOUT 120 WHOLE)
-  add_dependencies(device_opencl_installation_test opencl_fake_driver)
-  target_compile_definitions(device_opencl_installation_test PRIVATE
-    UNIMEM_FAKE_DRIVER_LIBRARY="$<TARGET_FILE:opencl_fake_driver>"
-    UNIMEM_OCLGRIND_LIBRARY="$<IF:$<BOOL:${UNIMEM_OCLGRIND_DRIVER}>,${UNIMEM_OCLGRIND_DRIVER},>")
+  if(TARGET device_opencl_installation_test)
+    add_dependencies(device_opencl_installation_test opencl_fake_driver)
+    target_compile_definitions(device_opencl_installation_test PRIVATE
+      UNIMEM_FAKE_DRIVER_LIBRARY="$<TARGET_FILE:opencl_fake_driver>"
+      UNIMEM_OCLGRIND_LIBRARY="$<IF:$<BOOL:${UNIMEM_OCLGRIND_DRIVER}>,${UNIMEM_OCLGRIND_DRIVER},>")
+  endif()
 endif()

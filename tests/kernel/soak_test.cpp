@@ -112,12 +112,14 @@ struct World {
   TemporaryFolder folder;
   Device& tight = make_sim({.memory_bytes = 3 * MiB, .latency = std::chrono::microseconds(2)});
   Device& shaky = make_sim({.memory_bytes = 4 * MiB});
-  Device& third = []() -> Device& {
+  /// OpenCL's, but where memory is judged: what PoCL keeps for itself goes up and down by some percent.
+  Device& third;
+  static Device& opencl_or_sim(bool judged) {
     for (Device& one : devices()) {
-      if (one.backend() == Backend::opencl) return one;
+      if (one.backend() == Backend::opencl && !judged) return one;
     }
     return make_sim({.memory_bytes = 3 * MiB});
-  }();
+  }
   std::array<Device*, 3> all{&tight, &shaky, &third};
   MemoryManager manager{ManagerOptions{.spill = {.directory = folder.path().string()}}};
   Kernel add = Kernel("add")
@@ -127,7 +129,7 @@ struct World {
                    .host([](WorkItem i, std::span<std::uint32_t> x, std::uint32_t a) { x[i.x] += a; });
   std::atomic<std::size_t> operations{0}, failures{0}, lost{0}, compared{0};
 
-  World() {
+  explicit World(bool judged) : third(opencl_or_sim(judged)) {
     manager.set_limit(device("cpu"), Location::host, 3 * MiB);
     manager.set_limit(third, Location::device, 3 * MiB);
   }
@@ -361,7 +363,7 @@ TEST(Soak, WhatAProgramHoldsDoesNotGrow) {
   auto const seed = std::random_device{}();
   fmt::print("seed {}\n", seed);
   constexpr int steps = 300;
-  World world;
+  World world(wanted.measured.has_value());
   std::vector<Worker> workers;
   for (unsigned i = 0; i < thread_count; ++i) workers.emplace_back(world, seed + i);
   std::vector<Sample> samples;

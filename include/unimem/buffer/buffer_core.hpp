@@ -321,6 +321,11 @@ class UNIMEM_API BufferCore final : public Resident {
     DeviceLease lease;  ///< empty for no bytes at all
   };
   [[nodiscard]] HostUse use_host(ByteRange range, Intent intent);
+  /// The same to write in it, which is counted before anything is written. Each that has succeeded is followed by
+  /// `written_on_host` once everything is written: another thread, one that optimizes memory for example, may have
+  /// copied the range to a device meanwhile, and that copy is out of date.
+  [[nodiscard]] HostUse use_host_to_write(ByteRange range);
+  void written_on_host(ByteRange range, HostUse const& use);
   /// With `hold`, which is filled, the address is not given away.
   void* host_slow(ByteRange range, Intent intent, DeviceLease* hold, bool looks);
   /// What `read` does where there is no host memory for the buffer. False, with nothing done, where it cannot: the
