@@ -47,7 +47,7 @@ using DeviceWork = std::function<Event(std::span<const DeviceMemory>, std::span<
 /// Makes every operand ready on `queue`'s device and in `queue`'s order, calls `submit` with the memory of each
 /// operand's range and the events the work needs, and records the event it returns as the work that read and wrote
 /// them. All operands are pinned before the first is made ready, so that they cannot evict each other; operands that do
-/// not fit the device together are OutOfMemory before anybody has made room for some of them. The same buffer may
+/// not fit the device together are OutOfMemory before room is made for some of them. The same buffer may
 /// appear more than once, also with ranges that overlap: the work sees what was there before it, and what it leaves
 /// where it writes is what counts.
 ///
@@ -167,8 +167,8 @@ class UNIMEM_API BufferCore final : public Resident {
 
   /// A lease on all of the buffer's memory on `queue`'s device, for work that is captured now and runs later. Nothing
   /// is copied: throws UnsupportedOperation unless every range of `current` is up to date there. With `begins`, every
-  /// other use of the buffer is UnsupportedOperation until `end_capture`; throws it, too, if somebody else captures
-  /// already.
+  /// other use of the buffer is UnsupportedOperation until `end_capture`; throws it, too, if another capture is under
+  /// way already.
   [[nodiscard]] DeviceLease capture(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins);
   void end_capture() noexcept;
 
@@ -223,12 +223,12 @@ class UNIMEM_API BufferCore final : public Resident {
   /// nor goes. `looks` as for `host`.
   [[nodiscard]] DeviceLease map(ByteRange range, MapMode mode, bool looks = true);
   /// Counts `range` as written on the host, unless `mapped`, the lease of its mapping, holds memory that the buffer has
-  /// let go since: that is nobody's data any more. Once for each mapping. Throws CoherenceConflict, and failures of
-  /// work in flight there. Takes no memory that `map` has not taken: where recording it needs more and there is none,
-  /// the next operation records it first, and throws std::bad_alloc if it cannot. `parts`: what of `range` was written,
-  /// where that is not all of it.
+  /// let go since: those bytes belong to no buffer any more. Once for each mapping. Throws CoherenceConflict, and
+  /// failures of work in flight there. Takes no memory that `map` has not taken: where recording it needs more and
+  /// there is none, the next operation records it first, and throws std::bad_alloc if it cannot. `parts`: what of
+  /// `range` was written, where that is not all of it.
   void written_through_map(ByteRange range, DeviceLease const& mapped, ByteRanges parts = {});
-  /// Instead of it, for a mapping through which nobody has written after all.
+  /// Instead of it, for a mapping through which nothing was written after all.
   void nothing_written_through_map() noexcept;
   /// Waits for the work on `range` and rolls back what has failed. `known` has been told to who asked for that work,
   /// and is not told again; any other failure the next access raises.
@@ -242,7 +242,7 @@ class UNIMEM_API BufferCore final : public Resident {
   /// As it was made but for its memory, which the next owner may use at once: he is ordered behind the work that is
   /// pending, and sees nothing of it, of its failures, or of what was counted and advised. Waits for nothing. With
   /// `zero` all of that memory is overwritten with zeros first, or when who else has a hold on it lets go. False, with
-  /// all memory let go, if somebody else has a hold on some of it: a lease, a mapping, or its owner, if it was wrapped.
+  /// all memory let go, if some of it is held elsewhere: a lease, a mapping, or its owner, if it was wrapped.
   /// UnsupportedOperation while launches with the buffer are being captured.
   [[nodiscard]] bool recycle(bool zero);
   /// Has the memory it has now overwritten with zeros before that goes back to its pool: when the last one who shares
@@ -294,7 +294,7 @@ class UNIMEM_API BufferCore final : public Resident {
   static constexpr std::uint32_t host_current = 1U << 8;
   /// And only the host, all of it counted as written, with nothing in flight: one more write changes nothing.
   static constexpr std::uint32_t host_exclusive = 1U << 9;
-  /// Somebody has an address of the host's memory through which he may write.
+  /// An address of the host's memory was given out for writing.
   static constexpr std::uint32_t host_exposed = 1U << 11;
   /// Host writes are found by looking, or there was no memory to record one, so the state in this word may be old.
   static constexpr std::uint32_t by_looking = 1U << 10;
@@ -315,7 +315,8 @@ class UNIMEM_API BufferCore final : public Resident {
   Event prefetch_once(Device& device, Queue* queue, ByteRange range);
   void resize_once(std::size_t bytes);
 
-  /// The host storage for as long as this lives, for who gives its address to nobody: it may be spilled afterwards.
+  /// The host storage for as long as this lives, for callers that do not give its address out: it may be spilled
+  /// afterwards.
   struct HostUse {
     void* address = nullptr;
     DeviceLease lease;  ///< empty for no bytes at all

@@ -60,7 +60,7 @@ struct BufferPoolStatistics {
   std::uint64_t hits = 0;
   std::uint64_t misses = 0;
   std::uint64_t released = 0;
-  /// Released and not kept: beyond a limit, resized, in part still in somebody's hands, or for want of host memory.
+  /// Released and not kept: beyond a limit, resized, in part still leased or mapped, or for want of host memory.
   std::uint64_t let_go = 0;
   std::uint64_t evicted = 0;       ///< kept, and let go since: to make room, by age, by `trim`, `clear` or lower limits
   std::uint64_t refused = 0;       ///< releases of what this pool has not lent

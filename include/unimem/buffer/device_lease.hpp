@@ -43,7 +43,7 @@ class UNIMEM_API DeviceLease {
   DeviceMemory memory_;
 };
 
-/// A share in the device memory of an operand while work that knows its address runs: nobody else gets the memory
+/// A share in the device memory of an operand while work that knows its address runs: no other owner gets the memory
 /// before, whatever becomes of the buffer, and who would evict it asks again later. Move-only.
 class UNIMEM_API WorkHold {
  public:
@@ -66,11 +66,11 @@ class UNIMEM_API LeaseOption {
       : storage_(std::move(storage)), memory_(memory) {}
 
   /// The lease; empty if the buffer has let the memory go. Thread-safe. Only by the work itself, before it ends: until
-  /// then the memory is nobody else's.
+  /// then the memory has no other owner.
   [[nodiscard]] DeviceLease take() const;
 
   /// For the work itself, from its beginning to its end. Holds nothing if the buffer has let the memory go, nor of
-  /// memory that serves the host as well: nobody evicts that, and the last to let go of it may have to wait for that
+  /// memory that serves the host as well: that is never evicted, and the last to let go of it may have to wait for that
   /// very work. Thread-safe.
   [[nodiscard]] WorkHold hold() const;
 

@@ -60,15 +60,15 @@ class UNIMEM_API BufferTurns {
 /// Work need not have ended when a buffer is handed over. A kernel that fills the back may still run when it is
 /// published, and one that reads the front when it is released: who comes next is ordered behind it by the buffer
 /// itself, on the device if he works there, and waits only if he looks from the host. `back` and `front` themselves
-/// wait for the other side's call and never for a device. Work that failed tells whoever looks at its bytes next: a
+/// wait for the other side's call and never for a device. Work that failed tells the next access to its bytes: a
 /// front that a failed kernel filled throws when it is read; the turns go on.
 ///
 /// Thread-safe between one producer, who calls `back`, `try_back` and `publish`, and one consumer, who calls `front`,
 /// `try_front` and `release`, each on one thread at a time; they may be the same thread, which then should use `swap`,
-/// since it would wait for itself. `close` and `closed` may be called by anybody. A buffer is used between `back` and
-/// `publish`, or `front` and `release`, and by nobody in between; asynchronous host copies (`copy_to_async`) that touch
-/// it included. Neither movable nor copyable. To be destroyed when nobody is in a call; device work may still be
-/// pending.
+/// since it would wait for itself. `close` and `closed` may be called by any thread. A buffer is used between `back`
+/// and `publish`, or `front` and `release`, and at no other time; asynchronous host copies (`copy_to_async`) that
+/// touch it included. Neither movable nor copyable. To be destroyed when no thread is in a call; device work may still
+/// be pending.
 template <class T>
 class DoubleBuffer {
  public:
@@ -84,8 +84,8 @@ class DoubleBuffer {
   /// Likewise, and null too while the consumer has not released it. Never blocks.
   [[nodiscard]] UnifiedBuffer<T>* try_back() { return at(turns_.take_back(false)); }
 
-  /// Hands the back over to the consumer. Once closed it does nothing: nobody will look. Throws InvalidArgument unless
-  /// `back` was called before.
+  /// Hands the back over to the consumer. Once closed it does nothing: there is no consumer. Throws InvalidArgument
+  /// unless `back` was called before.
   void publish() { turns_.publish(); }
 
   /// The oldest buffer that was published and not released, once there is one; null when closed and all have been seen.
@@ -103,7 +103,7 @@ class DoubleBuffer {
   void swap() { turns_.swap(); }
 
   /// Ends it: from now on `back` is null, and `front` is when what was published before has been seen. Called by the
-  /// producer when there is no more, or by a consumer who wants no more. Wakes whoever waits. Idempotent.
+  /// producer when there is no more, or by a consumer who wants no more. Wakes all waiting threads. Idempotent.
   void close() noexcept { turns_.close(); }
   [[nodiscard]] bool closed() const noexcept { return turns_.closed(); }
 

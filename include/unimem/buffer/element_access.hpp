@@ -33,7 +33,7 @@ UNIMEM_API void check_element(std::size_t index, std::size_t size);
 /// before `allocate()`.
 ///
 /// The `…_async` forms return at once: their event is done when the data is there, and carries the error if it never
-/// came. They may be dropped: whoever looks at the data later waits for as much as needed. Host memory handed to them
+/// came. They may be dropped: a later access to the data waits for as much as needed. Host memory handed to them
 /// must stay until the event is done. What has been submitted cannot be called back.
 template <class T, class Self>
 class ElementAccess {

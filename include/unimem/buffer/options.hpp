@@ -17,7 +17,7 @@ namespace unimem {
 /// Who notices that the host side was written.
 enum class Tracking : std::uint8_t {
   access,  ///< a mutable view counts as written when it is taken
-  pages,   ///< the system tells which pages were written, whoever wrote them; UnsupportedOperation where it cannot.
+  pages,   ///< the system tells which pages were written, by any code; UnsupportedOperation where it cannot.
            ///< A retained pointer may be written at any time between operations, and reading through a mutable view
            ///< never costs an upload. Small buffers (below 64 KiB) and memory shared with a device mark on access:
            ///< `tracking()` says what serves
@@ -55,7 +55,7 @@ class UNIMEM_API Ownership {
   [[nodiscard]] static Ownership borrow() { return {}; }
 
   /// The library: calls `deleter(pointer)` once, when the last use has ended; not at all if wrapping is refused. What
-  /// it throws is told to the log, since buffers end where nobody can be told.
+  /// it throws is told to the log, since buffers end where no exception can be thrown.
   [[nodiscard]] static Ownership take(std::function<void(void*)> deleter) {
     Ownership result;
     result.deleter_ = std::move(deleter);

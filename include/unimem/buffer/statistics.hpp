@@ -28,7 +28,7 @@ struct BufferStatistics {
   std::uint64_t device_to_device_bytes = 0;
   std::uint64_t device_to_device_copies = 0;
   std::uint64_t conflicting_marks = 0;  ///< marks that overruled unsynchronized writes of the other side
-  std::uint64_t unmarked_writes = 0;    ///< host writes nobody declared, found with UNIMEM_CHECK=1
+  std::uint64_t unmarked_writes = 0;    ///< host writes that were not declared, found with UNIMEM_CHECK=1
   /// Of the copies between host and device: by way of pinned blocks (`Device::staging_threshold`).
   std::uint64_t staged_copies = 0;
   /// And those that should have gone that way and went directly, for want of pinned memory.

@@ -32,7 +32,7 @@ namespace detail {
 UNIMEM_API void check_covers(std::size_t count, std::size_t element_bytes, BufferCore const* core);
 }  // namespace detail
 
-/// One logical array of `T` that lives on the host, on devices, or on both, and is copied only when somebody looks at a
+/// One logical array of `T` that lives on the host, on devices, or on both, and is copied only when an access needs a
 /// side that is out of date.
 ///
 /// Move-only; using a moved-from buffer throws InvalidArgument, asking what it has gives nothing. Concurrent const use
@@ -221,7 +221,7 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
 
 /// Copies all elements along the nearest path: on the host if the source is current there, else from the device that
 /// has it to the target's device, directly where the two reach each other. Throws SizeMismatch unless both have the
-/// same number of elements. `copy` does not wait for the devices: whoever reads waits. The windows of slices may
+/// same number of elements. `copy` does not wait for the devices: the next read waits. The windows of slices may
 /// overlap.
 template <class T>
 void copy(UnifiedBuffer<T> const& from, UnifiedBuffer<T>& to) {

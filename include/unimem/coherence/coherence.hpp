@@ -63,7 +63,7 @@ struct Plan {
 /// `bytes`.
 using CopyCost = std::function<double(Place from, Place to, std::size_t bytes)>;
 
-/// Which bytes of one buffer are up to date where, and what has to be copied before somebody may look.
+/// Which bytes of one buffer are up to date where, and what has to be copied before an access.
 ///
 /// Two range sets per place tell everything: `valid` (holds the current bytes) and `written` (written there and not
 /// yet seen by the other side, the host being one side and all devices together the other). A read copies what its

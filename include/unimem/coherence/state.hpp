@@ -8,7 +8,7 @@
 namespace unimem {
 
 /// Where the current contents of a buffer are, seen from the host against the union of its devices. A projection of the
-/// valid and written ranges, never stored beside them. Storage that nobody has touched yet counts as holding the data
+/// valid and written ranges, never stored beside them. Storage that was never used counts as holding the data
 /// it will adopt. Names and first six meanings after the UnifiedBuffer reference.
 enum class BufferState : std::uint8_t {
   uninitialized,  ///< no data: never touched and without storage, discarded, or lost altogether

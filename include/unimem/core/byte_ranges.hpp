@@ -78,7 +78,7 @@ class UNIMEM_API ByteRanges {
 
   /// The ranges in ascending order. Valid until the next mutation.
   [[nodiscard]] std::span<const ByteRange> ranges() const& noexcept { return ranges_; }
-  /// Of a set that nobody keeps, the ranges themselves: `for (auto range : made().ranges())` looks at what is there.
+  /// Of a temporary set, the ranges themselves: `for (auto range : made().ranges())` looks at what is there.
   [[nodiscard]] std::vector<ByteRange> ranges() && noexcept { return std::move(ranges_); }
 
   /// Throws std::logic_error unless the ranges are sorted, non-empty and apart. For tests and debug builds.

@@ -10,7 +10,7 @@
 namespace unimem {
 
 /// The value of an environment variable; nothing when it is unset or empty. Read anew at each call. Safe as long as
-/// nobody changes the environment at the same time, as with std::getenv. Nothing at all in a process that has rights
+/// no thread changes the environment at the same time, as with std::getenv. Nothing at all in a process that has rights
 /// which its caller does not have (`runs_with_other_rights`): the environment is the caller's.
 [[nodiscard]] UNIMEM_API std::optional<std::string> environment(std::string_view name);
 

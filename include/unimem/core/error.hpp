@@ -61,9 +61,9 @@ class UNIMEM_API ReleasedTwice : public InvalidArgument {
                 std::vector<std::uintptr_t> acquired_by = {}, std::vector<std::uintptr_t> released_by = {});
   ~ReleasedTwice() override;
 
-  /// The calls of whoever had taken it, the innermost first, for `describe_address`; empty: not captured.
+  /// The calls of the code that had taken it, the innermost first, for `describe_address`; empty: not captured.
   std::vector<std::uintptr_t> acquired_by;
-  std::vector<std::uintptr_t> released_by;  ///< likewise of whoever gave it back first
+  std::vector<std::uintptr_t> released_by;  ///< likewise of the code that gave it back first
 };
 
 namespace detail {

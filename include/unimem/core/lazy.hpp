@@ -9,8 +9,8 @@ namespace unimem::detail {
 /// An object that is made when it is first asked for, and is there from then on: asking for it again is one load.
 ///
 /// A maker that throws has made nothing, and the next caller tries again. That is what std::call_once promises, and
-/// some runtimes do not keep: after an exception nobody comes through pthread_once any more under ThreadSanitizer, and
-/// in some C libraries. Thread-safe; the maker runs under a lock and must not ask for the same object.
+/// some runtimes do not keep: after an exception no thread gets through pthread_once any more under ThreadSanitizer,
+/// and in some C libraries. Thread-safe; the maker runs under a lock and must not ask for the same object.
 template <class T>
 class Lazy {
  public:

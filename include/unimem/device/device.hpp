@@ -57,9 +57,9 @@ struct MemoryInfo {
 ///
 /// Under OpenCL the driver keeps the time, by the device's own clock, and only where it was asked to, since some
 /// drivers are slower then: `opencl:0,profile=1`. Else its copies count as untimed, and not as if they had lasted until
-/// somebody noticed their end. A copy that failed counts nowhere.
+/// their end was noticed. A copy that failed counts nowhere.
 ///
-/// They count for as long as the process lives, for everybody: take the difference of two looks.
+/// They count for as long as the process lives, for all users: take the difference of two looks.
 struct TransferCounters {
   std::uint64_t host_to_device_bytes = 0;
   std::uint64_t host_to_device_copies = 0;
@@ -116,7 +116,7 @@ class UNIMEM_API Device {
   /// Gives back what `allocate` returned, at the same location. All work on it must have ended.
   virtual void release(DeviceMemory memory, Location location) noexcept = 0;
 
-  /// As `allocate` and `release`, for what nobody else is to see: where it is memory of this process's, it shares no
+  /// As `allocate` and `release`, for what no other owner is to see: where it is memory of this process's, it shares no
   /// page with anything else, and is left out of core dumps (MADV_DONTDUMP).
   [[nodiscard]] virtual DeviceMemory allocate_undumped(std::size_t bytes, Location location);
   virtual void release_undumped(DeviceMemory memory, Location location) noexcept;
@@ -184,7 +184,7 @@ class UNIMEM_API Device {
   [[nodiscard]] Queue& default_queue();
   [[nodiscard]] Queue create_queue();
 
-  /// A queue of the library's own, for what only waits: who waits there holds up nobody's work.
+  /// A queue of the library's own, for what only waits: waiting there delays no other work.
   [[nodiscard]] Queue& waiting_queue();
 
   /// Waits for all work submitted so far to every queue of this device. Errors stay with their tickets. Throws

@@ -32,14 +32,14 @@ struct Continuation {
 /// exception that leaves the coroutine there ends the program, as it would on any thread.
 ///
 /// **Order.** Those who await one queue are resumed in the order of their tickets, and of their coming where these are
-/// equal. Between queues there is no order, and work that takes long holds nobody up who awaits another queue.
+/// equal. Between queues there is no order, and work that takes long does not delay those that await another queue.
 ///
 /// **Destroying** a coroutine that is suspended here withdraws it. As for every coroutine, it must not be resumed at
-/// the same time: do it while the work cannot end, or on the library's thread, which is not resuming anybody else then.
+/// the same time: do it while the work cannot end, or on the library's thread, which resumes no other coroutine then.
 ///
 /// **At exit.** From the moment `exit` runs its handlers, no coroutine is resumed any more: one that has not run by
 /// then never does. One that is running on the library's thread stops for good at its next `co_await` of pending work,
-/// and is waited for, a second at most, before static objects are destroyed. So nobody may wait for a suspended
+/// and is waited for, a second at most, before static objects are destroyed. So no thread may wait for a suspended
 /// coroutine in a destructor of a static object; destroying it there is fine. A `co_await` on any other thread waits
 /// where it stands from then on, as `Event::wait` does.
 ///

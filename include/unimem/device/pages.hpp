@@ -64,7 +64,7 @@ class UNIMEM_API PageSource {
   /// `free_pages(unmap(range))` in one step. If it throws nothing has changed.
   virtual void discard(AddressRange range);
 
-  /// Takes the memory behind `from`, which nobody needs the contents of, to behind `to`: what it holds there is
+  /// Takes the memory behind `from`, whose contents are not needed, to behind `to`: what it holds there is
   /// undefined. False, and nothing has changed, if this source does no better than `map(to, unmap(from))`; nothing has
   /// changed if it throws either. What `from` reads until something is mapped there again is undefined; it need not
   /// fault.

@@ -56,7 +56,7 @@ class UNIMEM_API Queue {
                  SharedMeter meter = {});
 
   /// Copies several pieces from host memory to `to` as one piece of work: done when all are there, failed if one of
-  /// them failed. In which order they go is nobody's to know, so at the target no two may overlap. One command where
+  /// them failed. In which order they go is not specified, so at the target no two may overlap. One command where
   /// the device has one for them (`Device::batches_copies`, or rows of a rectangle), else one for each. The host's
   /// memory is of one kind throughout, pinned or pageable. Every piece counts as a copy. Throws InvalidArgument if a
   /// piece does not lie in `to`.
@@ -96,7 +96,7 @@ class UNIMEM_API Queue {
   /// Makes runs in a row ready to be submitted as one: where the driver has such a thing (a CUDA graph), one call
   /// submits them all, elsewhere each is submitted by itself. Nothing runs now, and the memory they name must stand as
   /// long as they may be run. Throws what `run` would, as far as that shows before they run, and UnsupportedOperation
-  /// while the driver's own queue is being captured by somebody else.
+  /// while the driver's own queue is being captured by another library.
   [[nodiscard]] std::shared_ptr<CapturedRuns const> capture(std::vector<ProgramRun> runs);
 
   /// Runs what this queue's device has captured; the event is the end of it all, and fails if any of it does. Throws

@@ -13,9 +13,9 @@ namespace unimem {
 /// has to look at something else now and then, such as a signal or a request to stop: `while (!wait_until(event,
 /// soon())) …`, and then `event.wait()`, which throws the work's error.
 ///
-/// As with `Event::wait`, a thread that waits for work on the host carries it out itself if nobody does: then it comes
-/// back when that is done, however long it takes. In a forked child, where nobody carries out the parent's work, it is
-/// true at once, and `Event::wait` says so. Thread-safe.
+/// As with `Event::wait`, a thread that waits for work on the host carries it out itself if no other thread does: then
+/// it comes back when that is done, however long it takes. In a forked child, where no thread carries out the parent's
+/// work, it is true at once, and `Event::wait` says so. Thread-safe.
 [[nodiscard]] UNIMEM_API bool wait_until(Event event, std::chrono::steady_clock::time_point until) noexcept;
 
 /// Whether waiting for the event would never end, because this thread is in the middle of work that the event's work
@@ -50,7 +50,7 @@ class UNIMEM_API LongWait {
  private:
   void enter() noexcept;
   void leave() noexcept;
-  /// The thread that this waits for; none where the wait is over, or nobody is known to be in its way.
+  /// The thread that this waits for; none where the wait is over, or no thread is known to be in its way.
   [[nodiscard]] std::thread::id awaited() const noexcept;
 
   Event event_;

@@ -9,7 +9,7 @@
 
 namespace unimem {
 
-/// Adds up how long copies took, for whoever had them made: devices count for everybody. It travels with the copies
+/// Adds up how long copies took, for the buffer that asked for them: devices count all. It travels with the copies
 /// that it is to count, which may well end after who had them made is gone, and is counted into where the device counts
 /// itself: when the bytes have moved.
 ///
@@ -35,7 +35,7 @@ class TransferMeter {
   std::atomic<std::uint64_t> nanoseconds_{0}, untimed_{0};
 };
 
-/// What a copy carries along; null: nobody but the device counts it.
+/// What a copy carries along; null: the device alone counts it.
 using SharedMeter = std::shared_ptr<TransferMeter>;
 
 }  // namespace unimem

@@ -69,7 +69,7 @@ class UNIMEM_API Graph {
 /// If a captured launch throws, or `launches` itself, that comes out of here, also where `launches` has caught the
 /// former; nothing was captured then, and nothing has changed. What only the driver knows of a kernel's arguments may
 /// show when the graph is launched (OpenCL). Throws UnsupportedOperation as well while the driver's own stream is being
-/// captured by somebody else.
+/// captured by another library.
 [[nodiscard]] UNIMEM_API Graph capture(Queue& queue, std::function<void()> const& launches);
 
 }  // namespace unimem

@@ -20,7 +20,7 @@ class MemoryPool;
 enum class LinkSource : std::uint8_t {
   configured,  ///< the device was told what its links are: exact
   measured,    ///< copies were timed, now or by an earlier process on the same hardware
-  estimated,   ///< it could not be measured (the log says why): what everybody starts with
+  estimated,   ///< it could not be measured (the log says why): the initial value
 };
 
 [[nodiscard]] UNIMEM_API std::string_view to_string(LinkSource source) noexcept;
@@ -55,7 +55,7 @@ struct LinkOptions {
   std::function<MemoryPool&(Device&, Location)> pools{};
 };
 
-/// Bandwidth and latency of every way between the host and devices, and between devices, each found out when somebody
+/// Bandwidth and latency of every way between the host and devices, and between devices, each found out when it is
 /// first asks. Simulated devices say what theirs are. All others are measured once by a few copies, of which some are
 /// small and some large, on a queue of their own between blocks of pools, pinned on the host's side where the system
 /// allows that: tenths of a second a link, and counted by the device like all copies. The large ones are of more than

@@ -38,7 +38,7 @@ struct LeakOptions {
   /// said if there is none. For the default manager `UNIMEM_LEAKS=1` sets it.
   bool report_at_end = false;
   /// Which allocations' stacks are captured, and so of which blocks and pooled buffers it is known who gave them back
-  /// first if somebody gives them back again (`PoolOptions::stacks`, BufferPool). UnsupportedOperation where the
+  /// first if they are released once more (`PoolOptions::stacks`, BufferPool). UnsupportedOperation where the
   /// library cannot. For the default manager `UNIMEM_LEAK_STACKS=n`.
   StackOptions stacks{};
   /// Called with the report; must not throw. Empty: its text goes to the standard error output.
@@ -85,7 +85,7 @@ struct GlobalMemoryStatistics {
   std::uint64_t host_reclaims = 0;         ///< times a buffer gave host memory back, since it may be spilled
   std::uint64_t failed_host_reclaims = 0;  ///< times one could not, because its bytes could not be written to a file
   std::size_t host_reclaimed_bytes = 0;    ///< what those reclaims freed
-  std::uint64_t spills = 0;            ///< copies written to files: of the reclaims those whose bytes nobody else had
+  std::uint64_t spills = 0;            ///< copies written to files: of the reclaims those whose bytes were nowhere else
   std::size_t spilled_bytes = 0;       ///< that were written to files
   std::uint64_t restores = 0;          ///< copies read from files, when they were needed again
   std::size_t restored_bytes = 0;      ///< that were read from files
@@ -169,10 +169,10 @@ class UNIMEM_API MemoryManager {
   /// blocks of residents are moved together where there is enough between them, as `defragment` does; then residents
   /// are asked to make room, those that lose least by it first, until it fits; none is asked if all of them
   /// could not make enough. For host memory, pageable or pinned, they are asked if there is a directory to spill to:
-  /// those whose host memory nobody has an address of. Where what is missing is in use by operations of other threads,
-  /// those are waited for: ten seconds at most for device memory, and a fifth of a second for host memory, which is
-  /// taken with a buffer's lock held that they may be waiting for in turn. Then throws OutOfMemory with the largest
-  /// holders, what leases pin, and why a resident could not give back, if one failed to.
+  /// those of whose host memory no address was given out. Where what is missing is in use by operations of other
+  /// threads, those are waited for: ten seconds at most for device memory, and a fifth of a second for host memory,
+  /// which is taken with a buffer's lock held that they may be waiting for in turn. Then throws OutOfMemory with the
+  /// largest holders, what leases pin, and why a resident could not give back, if one failed to.
   [[nodiscard]] Allocation acquire(Device& device, Location location, std::size_t bytes,
                                    AcquireOptions const& options = {});
 
@@ -225,16 +225,16 @@ class UNIMEM_API MemoryManager {
   /// that locked pages would have been faster, where that stands in pages of its own; else when it is next taken; none
   /// where it may be spilled. Gives back devices' copies that are not about to be used and that the host has as well,
   /// and what pools have cached. Brings evicted copies back that are about to be used, as far as there is room, without
-  /// waiting for them. Contents, and addresses that anybody has, stay as they are. Looks only at buffers that have been
-  /// on a device; those that are busy or leased stay as they are. One that cannot be improved, for want of memory say,
-  /// is passed over and told to the log. Links are measured if they are not known yet.
+  /// waiting for them. Contents, and addresses that were given out, stay as they are. Looks only at buffers that have
+  /// been on a device; those that are busy or leased stay as they are. One that cannot be improved, for want of memory
+  /// say, is passed over and told to the log. Links are measured if they are not known yet.
   OptimizationReport optimize(OptimizationLimits const& limits = {});
 
   /// Gives all cached blocks back; returns the bytes. Never touches live memory.
   std::size_t cleanup();
 
   /// Brings the memory of a device together, as `MemoryPool::defragment` does, and moves blocks in use as well: those
-  /// of residents that nobody else has an address of and no work is pending on, each if it leaves more pages free as a
+  /// of residents of which no address was given out and no work is pending, each if it leaves more pages free as a
   /// whole, or emptier slabs, the smallest first. They are copied within the device, one after the other, waiting for
   /// each; leased, mapped and busy ones stay. Each block moves once at most, so that this ends whatever others do
   /// meanwhile. Afterwards free pages are there to be trimmed. Where blocks are allocations there is nothing to do.
@@ -254,8 +254,8 @@ class UNIMEM_API MemoryManager {
   /// Callbacks run on a thread of the manager's, one after the other in the order of the crossings, under no lock: they
   /// may allocate, release, clean up and set limits here, and hear of what they cross by that when they have returned.
   /// What one throws is logged and counted, and it is called again next time. They must not destroy the manager. In a
-  /// forked child, and while the process ends, nobody is called. Throws InvalidArgument for an empty function, and what
-  /// starting a thread throws.
+  /// forked child, and while the process ends, no callback is called. Throws InvalidArgument for an empty function, and
+  /// what starting a thread throws.
   [[nodiscard]] PressureSubscription on_pressure(PressureCallback callback);
 
   /// Returns when callbacks have been told all that was noticed before the call, but not what they have caused by that;
@@ -272,7 +272,7 @@ class UNIMEM_API MemoryManager {
 
   /// For operations on residents that take memory of `device` and were told that others' are in their way: runs `work`
   /// when it is this thread's turn to make room there, and again each time others have moved on, until it succeeds or
-  /// nobody has moved on for ten seconds. It must hold no resident when called, and have changed nothing when it
+  /// no operation has moved on for ten seconds. It must hold no resident when called, and have changed nothing when it
   /// throws.
   void in_turn(Device& device, std::function<void()> const& work);
 

@@ -25,7 +25,7 @@ enum class Optimization : std::uint8_t {
 
 /// How far `MemoryManager::optimize` may go.
 struct OptimizationLimits {
-  /// Locked pages are taken from everybody else. Of one call, deferred ones included.
+  /// Locked pages are not there for other processes. Of one call, deferred ones included.
   std::size_t max_pinned_bytes = std::size_t{256} << 20;
   /// For each device, and never more than is free there.
   std::size_t max_placed_bytes = std::size_t{256} << 20;

@@ -19,7 +19,7 @@ namespace unimem {
 [[nodiscard]] UNIMEM_API std::string_view to_string(AccessPattern pattern) noexcept;
 
 /// What some buffers were used for, all of them together; those of one name, say. Uses are counted where the library
-/// takes part in them: a host read of bytes that are current there is nobody's business and counts nowhere.
+/// takes part in them: a host read of bytes that are current there is not counted.
 struct RecordedUse {
   std::uint64_t buffers = 0;  ///< how many, those that are gone included; 0: nothing is known
   std::uint64_t host_reads = 0;

@@ -46,7 +46,7 @@ class UNIMEM_API Resident {
   /// when saving fails, with nothing lost.
   virtual std::size_t try_reclaim(Device& device) = 0;
 
-  /// The same for the host's memory at `location`, host or pinned, where nobody has an address of it. What does not
+  /// The same for the host's memory at `location`, host or pinned, where no address of it was given out. What does not
   /// override the two keeps its host memory.
   [[nodiscard]] virtual Reclaimable spillable(Location location) noexcept;
 
@@ -55,8 +55,8 @@ class UNIMEM_API Resident {
   virtual std::size_t try_spill(Location location);
 
   /// Moves what it holds in the memory of `queue`'s device to a better place in the same pool
-  /// (`MemoryPool::acquire_better`), if there is one, it is at most `most_bytes` large, nobody else has its address and
-  /// no work on it is pending. Returns the bytes copied; 0 if nothing has moved. Waits for the copy, which goes by
+  /// (`MemoryPool::acquire_better`), if there is one, it is at most `most_bytes` large, its address was not given out
+  /// and no work on it is pending. Returns the bytes copied; 0 if nothing has moved. Waits for the copy, which goes by
   /// `queue`, and for nothing else. Called with no lock held; must not wait for a lock of another resident. Throws when
   /// the copy fails, with nothing changed. What does not override it never moves.
   virtual std::size_t try_relocate(Queue& queue, std::size_t most_bytes);

@@ -19,7 +19,7 @@ struct Block;
 UNIMEM_API void release(Block& block, Event last_use) noexcept;
 }  // namespace detail
 
-/// A block of a pool while somebody uses it: move-only, gives the block back when it is destroyed. The handle is one
+/// A block of a pool while it is in use: move-only, gives the block back when it is destroyed. The handle is one
 /// pointer to the block's descriptor, which never moves; the memory behind it may, unless its address was handed out.
 ///
 /// A handle is used by one thread at a time; different handles are independent. It should not outlive its pool, whose

@@ -75,11 +75,11 @@ class CudaResource {
       : book_((detail::StreamOrderedBook::check_property(pool, typeid(Properties)), ...,
                std::make_shared<detail::StreamOrderedBook>(pool, streams_of, name))) {}
 
-  /// Ready for everybody. Throws what `MemoryPool::acquire` throws.
+  /// Ready for every stream. Throws what `MemoryPool::acquire` throws.
   [[nodiscard]] void* allocate_sync(std::size_t bytes, std::size_t alignment = default_alignment) {
     return book_->acquire(bytes, alignment);
   }
-  /// Nobody uses it any more.
+  /// No work uses it any more.
   void deallocate_sync(void* address, std::size_t bytes, std::size_t alignment = default_alignment) noexcept {
     book_->release(address, bytes, alignment);
   }
@@ -90,7 +90,7 @@ class CudaResource {
   [[nodiscard]] void* allocate(Stream const& stream, std::size_t bytes, std::size_t alignment = default_alignment) {
     return book_->acquire(static_cast<void*>(stream.get()), bytes, alignment);
   }
-  /// The stream's work so far may use it, and nobody else.
+  /// The stream's work so far may use it, and no other work.
   template <detail::CudaStreamRef Stream>
   void deallocate(Stream const& stream, void* address, std::size_t bytes,
                   std::size_t alignment = default_alignment) noexcept {

@@ -57,7 +57,7 @@ struct PoolOptions {
 
   /// Overwrite every block with zeros when it is released, whether it is kept or not: what one owner wrote never
   /// reaches another. At once where nothing is pending on it; otherwise behind that work, by the queue that takes it
-  /// next, before that queue's own work, or when somebody else takes it. A block that cannot be overwritten is not used
+  /// next, before that queue's own work, or when another owner takes it. A block that cannot be overwritten is not used
   /// again: memory without pages goes back, pages stay out of use until the pool ends. (The one thing not seen is work
   /// of the next owner's queue that it accepted and that fails later.) Threads keep no blocks for themselves, so that
   /// each acquire and release takes a lock. The host's memory of such a pool is left out of core dumps
@@ -156,7 +156,7 @@ class UNIMEM_API MemoryPool {
   /// waited for, but not in the middle of a kernel, which they may come behind. Returns the bytes given back.
   std::size_t trim(std::size_t keep_bytes = 0);
 
-  /// Gives back what nobody has used since this was last called: cached blocks that were cached then, pages that were
+  /// Gives back what was not used since this was last called: cached blocks that were cached then, pages that were
   /// free all the time. Waits for nothing, and brings back what threads keep, so that it is for calling now and then
   /// (IdleTrimmer does). Returns the bytes given back.
   std::size_t trim_idle();

@@ -27,7 +27,7 @@ struct ReplayResult {
   }
 };
 
-/// Carries a log out in a pool that nobody has used yet, and touches no block. The order is the log's, across threads
+/// Carries a log out in a pool that has not been used yet, and touches no block. The order is the log's, across threads
 /// too. Each of its threads is one here, from its first event to its last; each stream but 0 is a queue of the pool's
 /// device: what is allocated on it is acquired for that queue, and what is released on it carries the event that the
 /// queue records then, as in a program that releases ahead of its device. No work is run, so the events are done.

@@ -10,10 +10,10 @@
 namespace unimem {
 
 /// Where a pool has its memory from if that is not to be its device (`PoolOptions::upstream`): another allocator, a
-/// file that is mapped, a pool of somebody else's. Each block is then one object of the upstream's, and goes back to it
+/// file that is mapped, another library's pool. Each block is then one object of the upstream's, and goes back to it
 /// as it came, once its last work has ended.
 ///
-/// What it gives is checked before it is used, and what it throws reaches whoever asked the pool:
+/// What it gives is checked before it is used, and what it throws reaches the caller of the pool:
 ///
 /// - a `std::bad_alloc` (OutOfMemory is one), or an empty DeviceMemory, says that it has no more just now: the pool
 ///   gives back what it has cached and asks again, and throws an OutOfMemory of its own if that does not help;

@@ -38,7 +38,7 @@ struct DeviceSnapshot {
 struct DeviceList {
   std::vector<DeviceSnapshot> devices;
   std::vector<UnavailableBackend> unavailable;
-  std::optional<std::vector<Link>> links{};  ///< between them and the host; nothing: nobody has asked
+  std::optional<std::vector<Link>> links{};  ///< between them and the host; nothing: not asked for
 };
 
 /// Asks a device what it is and what is free on it now.

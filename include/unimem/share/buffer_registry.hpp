@@ -97,8 +97,8 @@ struct SharedWindow {
 /// An id has a share in the buffer from `publish` to `release`, and every opened handle one of its own, so that neither
 /// end nor order matters: the published buffer object may be moved or destroyed, the id released, and what was opened
 /// goes on. What one handle does to the buffer is done to all: after `free`, `reset` or `discard` none has data. A
-/// `resize` is a write like any other, with nobody else in a call; handles opened before that no longer fit throw
-/// InvalidArgument at every access, those that fit keep their size, and whoever opens it later gets it as it is then.
+/// `resize` is a write like any other, with no other thread in a call; handles opened before that no longer fit throw
+/// InvalidArgument at every access, those that fit keep their size, and one opened later sees it as it is then.
 /// A buffer of a BufferPool that is released to it while published is not lent again. Memory that was wrapped on loan
 /// must stay until the last handle is gone; a manager, until its published buffers are.
 ///
@@ -106,7 +106,7 @@ struct SharedWindow {
 /// as far as it is known. In a forked child every registry is empty and gives ids of its own: the parent's are NotFound
 /// there, and its in the parent.
 ///
-/// Thread-safe; nothing is destroyed and no user code runs under its lock. To be destroyed when nobody is in a call;
+/// Thread-safe; nothing is destroyed and no user code runs under its lock. To be destroyed when no thread is in a call;
 /// opened handles stay valid.
 class UNIMEM_API BufferRegistry {
  public:

@@ -12,7 +12,7 @@ namespace unimem {
 /// What a buffer's elements are, in one byte, for messages: a C++ type means nothing to another program. The numbers
 /// are part of the wire form and never change.
 enum class ElementTag : std::uint8_t {
-  any = 0,  ///< not said: whoever resolves the message decides
+  any = 0,  ///< not said: the receiver decides
   byte = 1,
   boolean = 2,
   i8 = 3,

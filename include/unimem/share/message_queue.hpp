@@ -31,7 +31,7 @@ UNIMEM_API void check_queue_capacity(std::size_t capacity);
 /// ends with the other side's call or with `close`. A capacity of 1 hands over one by one. Messages are moved under the
 /// queue's lock, so moving one must not call the queue.
 ///
-/// Neither movable nor copyable. To be destroyed, with or without messages, when nobody waits in it or is going to
+/// Neither movable nor copyable. To be destroyed, with or without messages, when no thread waits in it or is going to
 /// call: who has received all that there will be may, though the sender's call has not returned yet. A queue for
 /// replies can therefore live with who asks.
 template <class T>
@@ -58,7 +58,7 @@ class MessageQueue {
   /// The same without waiting: nothing too when there is none at the moment.
   [[nodiscard]] std::optional<T> try_receive() { return take(false); }
 
-  /// Nothing more goes in; what is in it can still be received. Wakes whoever waits. Idempotent.
+  /// Nothing more goes in; what is in it can still be received. Wakes all waiting threads. Idempotent.
   void close() noexcept {
     std::lock_guard const lock{mutex_};
     closed_ = true;
@@ -80,7 +80,7 @@ class MessageQueue {
  private:
   [[nodiscard]] bool has_room() const noexcept { return messages_.size() < capacity_; }
 
-  // Whoever is to be woken is told under the lock: what is received may be the reason to destroy the queue, and nobody
+  // Threads are woken under the lock: what is received may be the reason to destroy the queue, and no thread
   // may then still be about to touch it.
 
   bool put(T&& message, bool wait) {
