@@ -17,7 +17,7 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Somebody asked for help or the version number; this is the answer.
+/// Help or the version number was asked for; this is the answer.
 struct PrintText {
   std::string text;
 };

@@ -24,7 +24,7 @@
 namespace unimem::cli {
 namespace {
 
-/// The default device, unless a user's source is to run, nobody named a device, and the default one does not compile
+/// The default device, unless a user's source is to run, no device was named, and the default one does not compile
 /// source: then the first that does. Without one the default device's own refusal is the answer.
 Device& device_for(RunCommand const& command) {
   if (command.device) return device_named(*command.device);
@@ -68,7 +68,7 @@ bool shows_progress(RunCommand const& command) {
 /// The output replaces what is read, whichever name it is given by: that is no work to fail at, but a slip of the pen.
 void check_output_is_another(RunCommand const& command) {
   if (command.output.empty()) return;
-  std::error_code unknown;  // whoever opens the files says what is wrong with them
+  std::error_code unknown;  // opening the files says what is wrong with them
   if (!std::filesystem::equivalent(command.file, command.output, unknown)) return;
   throw UsageError(fmt::format("invalid --output '{}': must be another file than the input", command.output.native()));
 }

@@ -86,7 +86,7 @@ HeldStandardError::~HeldStandardError() {
   ::dup2(error_descriptor, STDERR_FILENO);
   try {
     complain_verbatim(take());
-  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for somebody else's remarks
+  } catch (...) {  // NOLINT(bugprone-empty-catch): no memory for what a library says
   }
   ::close(held_);
 }

@@ -11,7 +11,7 @@ namespace unimem::cli {
 /// clean up.
 void secure_standard_streams();
 
-/// Writes all of `text` to standard output. Throws IoError when that is closed, full, or nobody reads it any more.
+/// Writes all of `text` to standard output. Throws IoError when that is closed, full, or has no reader any more.
 void write_standard_output(std::string_view text);
 
 /// Writes one line to standard error, where control characters of `text` are shown as \xNN: a file may be called

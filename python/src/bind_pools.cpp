@@ -21,7 +21,7 @@ namespace nb = nanobind;
 
 namespace {
 
-/// What somebody asks a pool for, made once for many acquires.
+/// What a pool is asked for, made once for many acquires.
 struct Kind {
   std::vector<std::size_t> shape;
   nb::object dtype;
@@ -82,7 +82,7 @@ class Pool {
     }
     auto const* const address = core.get();
     std::weak_ptr<BufferCore const> const weak = core;
-    // The buffer's own array would count as somebody who holds the memory.
+    // The buffer's own array would count as a holder of the memory.
     window.drop_host();
     // From here on the buffer is without a core, so that no other thread uses or releases it meanwhile.
     core = nullptr;

@@ -152,7 +152,7 @@ nb::dict statistics_of(Window const& window) {
   return result;
 }
 
-/// A plain array over the host side for code that nobody can notice, and what counts it as written at the end.
+/// A plain array over the host side for code whose writes cannot be noticed, and what counts it as written at the end.
 nb::tuple map_host(Window& window, int mode) {
   auto const core = window.live();
   auto const range = window.range();

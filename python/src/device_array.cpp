@@ -159,7 +159,7 @@ std::pair<int, int> DeviceArray::dlpack_device() const {
       return {nb::device::opencl::value, number_of(device_)};
     case Backend::metal:
       return {nb::device::metal::value, number_of(device_)};
-    // A simulated device's memory is the host's, as everybody but the library sees it.
+    // A simulated device's memory is the host's, as all code but the library sees it.
     case Backend::cpu:
     case Backend::sim:
       break;

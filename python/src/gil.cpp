@@ -194,7 +194,7 @@ bool wait_for_end(Event event, double seconds) {
   using Clock = std::chrono::steady_clock;
   if (event.ready()) return true;
   refuse_to_wait_for_itself(event);
-  // How long a signal may have to wait: nobody notices, and looking costs nothing at this rate.
+  // How long a signal may have to wait: too short to notice, and looking costs nothing at this rate.
   constexpr std::chrono::milliseconds step{50};
   auto const longest = std::chrono::duration<double>(std::min(seconds, 1e9));
   auto const end = Clock::now() + std::chrono::duration_cast<Clock::duration>(longest);

@@ -88,9 +88,9 @@ void raise_interruption();
 void watch_waits();
 
 /// Runs `work` with the interpreter's lock released: whatever waits, copies, computes or takes a lock of the library's.
-/// A kernel written in Python needs the interpreter while somebody waits for it, so who kept it while waiting would
-/// wait for ever. `work` touches no Python object. On the main thread Ctrl-C ends its waits for other threads, and
-/// KeyboardInterrupt comes out of this.
+/// A kernel written in Python needs the interpreter while another thread waits for it, so a thread that kept it while
+/// waiting would wait for ever. `work` touches no Python object. On the main thread Ctrl-C ends its waits for other
+/// threads, and KeyboardInterrupt comes out of this.
 template <class F>
 decltype(auto) unlocked(F&& work) {
   try {

@@ -111,7 +111,7 @@ std::optional<HostWrite> HostHold::before_write(nb::handle array, int axis, nb::
   auto const* const first = begin_ + (range->begin - window_.begin);
   look_out_on_host(*core_, *range, Intent::read_write);
   return unlocked([&]() -> std::optional<HostWrite> {
-    if (!core_->is_allocated()) return std::nullopt;  // freed, reset or given back: this memory is nobody's now
+    if (!core_->is_allocated()) return std::nullopt;  // freed, reset or given back: this memory has no owner now
     if (core_->tracking() != Tracking::access) {
       static_cast<void>(core_->host(*range, Intent::read_write));
       return std::nullopt;

@@ -36,7 +36,7 @@ class HostWrite {
 
 /// What keeps a buffer's host memory where it is while NumPy arrays point at it, and is told when they are written.
 /// Arrays that survive the buffer, or a `free`, keep the memory they were made for; what is written to them then is
-/// nobody's business any more.
+/// not looked at any more.
 ///
 /// Thread-safe as the buffer is. Used with the interpreter's lock held; its functions that wait release it.
 class HostHold {
@@ -54,7 +54,7 @@ class HostHold {
 
   /// Before elements of `array` are written: brings all that lies between its first and last byte up to date on the
   /// host and waits for the work that still reads it. Nothing if the array is of other memory, cannot be written, or if
-  /// the buffer no longer uses this memory. With tracking by pages or by hand nobody has to be told afterwards either.
+  /// the buffer no longer uses this memory. With tracking by pages or by hand nothing has to be said afterwards either.
   /// `axis` and `chosen` as for `written_parts`: what counts as written afterwards.
   [[nodiscard]] std::optional<HostWrite> before_write(nanobind::handle array, int axis, nanobind::handle chosen);
 
@@ -71,7 +71,7 @@ class HostHold {
 [[nodiscard]] nanobind::object make_host_array(std::unique_ptr<HostHold> hold, std::vector<std::size_t> const& shape,
                                                nanobind::handle dtype);
 
-/// A plain array over memory that `owner` keeps, or for None nobody, in C order.
+/// A plain array over memory that `owner` keeps, or for None unowned, in C order.
 [[nodiscard]] nanobind::object make_plain_array(void* data, std::vector<std::size_t> const& shape,
                                                 nanobind::handle dtype, bool writable, nanobind::handle owner);
 

@@ -32,7 +32,7 @@ std::string last_line(std::string const& text) {
 }  // namespace
 
 /// Calls that have been launched and have not ended. The interpreter waits for them before it ends, since afterwards
-/// nobody could run them. Its lock is held for moments, and nothing else is taken meanwhile.
+/// no thread could run them. Its lock is held for moments, and nothing else is taken meanwhile.
 class PythonCall::UnderWay {
  public:
   void begin(PythonCall* call) {
@@ -128,7 +128,7 @@ std::vector<WorkHold> PythonCall::begin_to_run() {
 
 void PythonCall::run(std::span<const HostArgument> memory) {
   if (Ending::leaves_out_this_thread()) throw KernelError(name_, "the interpreter has ended");
-  auto const held = begin_to_run();  // until the interpreter's lock is somebody else's again, and the work goes on
+  auto const held = begin_to_run();  // until another thread has the interpreter's lock again, and the work goes on
   nb::gil_scoped_acquire const acquired;
   std::string failure, traceback;
   try {
@@ -146,7 +146,7 @@ void PythonCall::run(std::span<const HostArgument> memory) {
     } catch (nb::python_error& error) {
       traceback = error.what();  // with the exception in its last line
       failure = "the Python function raised " + last_line(traceback);
-      // It was meant for whoever waits here, and not for the kernel: he is told when he is back.
+      // It was meant for the thread that waits here, and not for the kernel: that thread is told when it is back.
       if (error.matches(PyExc_KeyboardInterrupt)) PyErr_SetInterrupt();
     }
     for (auto const& copy : copies) {
@@ -158,7 +158,7 @@ void PythonCall::run(std::span<const HostArgument> memory) {
   } catch (std::exception const& error) {
     failure = error.what();
   }
-  // While the interpreter is at hand: whoever destroys this later may not have it.
+  // While the interpreter is at hand: the thread that destroys this later may not have it.
   Py_CLEAR(function_);
   for (auto& argument : arguments_) Py_CLEAR(argument.object);
   end();
@@ -232,7 +232,7 @@ void PythonCall::write_back(nb::list const& values, std::span<const HostArgument
   }
 }
 
-/// Whoever kept an array beyond the call would look at memory that is somebody else's by then: that is an error, and
+/// Code that kept an array beyond the call would look at memory that has another owner by then: that is an error, and
 /// the array keeps its memory.
 void PythonCall::keep_what_is_kept(nb::list const& values, std::string& failure) {
   for (std::size_t i = 0; i < arguments_.size(); ++i) {
@@ -248,7 +248,7 @@ void PythonCall::keep_what_is_kept(nb::list const& values, std::string& failure)
     among_->apart_from_others([&] {
       auto& hold = holds_[i];
       lease = hold.lent.memory().bytes != 0 ? std::move(hold.lent) : hold.option.take();
-      // The next owner's from here on: whoever lets go of it finds a lease.
+      // The next owner's from here on: letting go of it finds a lease.
       hold.apart = true;
     });
     keep_memory(array, argument.core, std::move(lease), argument.range);

@@ -31,7 +31,7 @@ struct Argument {
 
 /// One call of a Python function over NumPy arrays, on a queue of a device that runs code of the host's.
 ///
-/// The arrays are over the memory that the work was given, which is somebody else's when the work has ended. A function
+/// The arrays are over the memory that the work was given, which has another owner when the work has ended. A function
 /// that keeps one fails, and the array keeps its memory by a lease. Who takes the memory from a buffer says so before
 /// (`let_go_of`): a call that runs has leases from then on, and one that has not begun works on copies, which are
 /// arrays' own. So does one whose memory was evicted before it began; when it has, it holds that (`WorkHold`).
@@ -55,7 +55,7 @@ class PythonCall {
   /// On a thread of the library's, or one that waits: without the interpreter's lock.
   void run(std::span<const HostArgument> memory);
 
-  /// The buffer is about to let go of memory that calls under way may be using, to nobody or to another owner.
+  /// The buffer is about to let go of memory that calls under way may be using, to no owner or to another.
   /// Thread-safe, waits for nothing.
   static void let_go_of(BufferCore const& core);
 

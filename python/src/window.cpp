@@ -98,7 +98,7 @@ nb::object Window::host() {
     auto* const address = static_cast<std::byte*>(core->host(whole, Intent::read, false));
     return address == nullptr ? nullptr : address + whole.begin;
   });
-  // The array's hold keeps its memory from being anybody else's, so the same address is the same memory.
+  // The array's hold keeps its memory from getting another owner, so the same address is the same memory.
   if (host_.is_valid() && begin == host_begin_ && is_untouched(host_, begin, shape_, dtype_)) return host_;
   return host_leased(core, unlocked([&] { return core->map(whole, MapMode::read, false); }));
 }

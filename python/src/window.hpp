@@ -21,7 +21,8 @@ namespace unimem::python {
 /// Elements of a buffer as Python sees them: the untyped core, which of its bytes, and the shape and dtype they are
 /// seen with. All of a buffer or a part of it.
 ///
-/// Fields are read and written with the interpreter's lock held. Whoever releases it takes a share in the core first
+/// Fields are read and written with the interpreter's lock held. A thread that releases it takes a share in the core
+/// first
 /// (`live`), since another thread may hand the buffer back to its pool meanwhile.
 class Window {
  public:
@@ -54,7 +55,7 @@ class Window {
   [[nodiscard]] nanobind::object host();
   /// The same over a lease that has been taken already, of a device whose memory is the host's.
   [[nodiscard]] nanobind::object host_leased(std::shared_ptr<BufferCore> core, DeviceLease lease);
-  /// Lets go of that array, for what needs the memory to be nobody's.
+  /// Lets go of that array, for what needs the memory to have no holder.
   void drop_host() noexcept {
     // Out of sight before it goes: giving memory back lets other threads in.
     nanobind::object const gone = std::move(host_);

@@ -351,7 +351,7 @@ class HostArray(np.ndarray):
             raise TypeError(f"cannot set the imaginary part of an array of {self.dtype}")
         self.imag[...] = value
 
-    # What is copied is nobody's but its owner's.
+    # What is copied belongs to its owner alone.
 
     def copy(self, order: Any = "C") -> Any:
         return _plain(self).copy(order)

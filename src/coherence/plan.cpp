@@ -107,7 +107,7 @@ Plan Coherence::plan_release(Place place, Place to, CopyCost const& cost) const 
 }
 
 /// Appends the copies that bring `missing` to the plan's place, each piece from the cheapest place that has it. Bytes
-/// that nobody has are left out.
+/// that no place has are left out.
 void Coherence::plan_copies(Plan& plan, ByteRange missing, CopyCost const& cost) const {
   for (auto here = missing.begin; here < missing.end;) {
     // A piece ends where any place begins or ceases to have the bytes: within it the choice is the same for all.
@@ -172,8 +172,8 @@ std::optional<PlannedCopy> Coherence::joined(PlannedCopy const& left, PlannedCop
                                              CopyCost const& cost) const {
   // A fence orders work that a copy would race with, and costs nothing: never swallow one.
   if (left.fence || right.fence) return {};
-  // What a mark does not bring in, its place already has, newer than anybody: a copy over it would undo the user's
-  // write.
+  // What a mark does not bring in, its place already has, newer than any other place: a copy over it would undo the
+  // user's write.
   bool const touching = left.range.end == right.range.begin;
   if (kind == Plan::Kind::mark && !touching) return {};
 

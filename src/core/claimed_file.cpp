@@ -19,7 +19,7 @@ constexpr auto irregular = "not a regular file";
 
 std::string reason_of(int code) {
   if (code == ELOOP) return "a symbolic link, which is not followed";
-  if (code == ENXIO) return irregular;  // a pipe that nobody reads, or a socket
+  if (code == ENXIO) return irregular;  // a pipe without a reader, or a socket
   return std::generic_category().message(code);
 }
 
@@ -87,7 +87,7 @@ ClaimedFile claim_file(std::string const& path) {
   if (auto objection = objection_to(file.get()); !objection.empty()) return {{}, std::move(objection)};
   if (::fchmod(file.get(), 0600) != 0 || ::ftruncate(file.get(), 0) != 0) return {{}, reason_of(errno)};
   auto named = whole_file();
-  static_cast<void>(::fcntl(file.get(), F_SETLK, &named));  // where that is refused, nobody is named
+  static_cast<void>(::fcntl(file.get(), F_SETLK, &named));  // where that is refused, no holder is named
   return {std::move(file), {}};
 }
 

@@ -21,7 +21,7 @@ struct ClaimedFile {
 /// written since this one began, which may be a child that lives longer. The lock is one of flock(2).
 ///
 /// The file is for its owner alone (0600), whatever it was before. Regular files of this user, with one name, and no
-/// links: whoever may write to the folder must not choose what is overwritten. Opening one never waits.
+/// links: a process that may write to the folder must not choose what is overwritten. Opening one never waits.
 /// Throws std::bad_alloc.
 [[nodiscard]] ClaimedFile claim_file(std::string const& path);
 

@@ -68,7 +68,7 @@ std::error_code last_error() noexcept {
   return {errno, std::generic_category()};
 }
 
-/// All of a regular file of at most `limit` bytes that nobody else can have written; nothing of anything else.
+/// All of a regular file of at most `limit` bytes that no other user can have written; nothing of anything else.
 std::optional<std::string> content_of(int file, std::uintmax_t limit) {
   struct ::stat status{};
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
@@ -88,8 +88,8 @@ struct Unfinished {
   std::string name;
 };
 
-/// A new file beside `name` that nobody else has. Process ids tell nobody apart here: processes of two containers may
-/// have the same one and one directory. Nor does it follow a link that somebody has laid.
+/// A new file beside `name` that no other process has. Process ids do not tell processes apart here: processes of two
+/// containers may have the same one and one directory. Nor does it follow a link that another user has made.
 std::error_code create_beside(int folder, std::string const& name, Unfinished& made) {
   std::random_device random;
   for (int attempt = 0; attempt < 16; ++attempt) {

@@ -21,8 +21,8 @@ struct HeldOverFork::Entry {
   bool gone = false;  ///< they may not be called any more
 };
 
-/// All there are. Nobody waits for anything else while holding its mutex, which is taken last: whoever holds locks that
-/// a fork waits for may enlist more.
+/// All there are. No thread waits for anything else while holding its mutex, which is taken last: a thread that holds
+/// locks that a fork waits for may enlist more.
 class HeldOverFork::Registry {
  public:
   /// Never destroyed: processes fork while static objects go.

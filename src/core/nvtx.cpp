@@ -23,7 +23,7 @@ enum Module : int { core2 = 5, modules = 7 };
 enum Core2 : int { domain_range_push = 4, domain_range_pop = 5, domain_create = 12, core2_size = 16 };
 enum Table : std::uint32_t { callbacks = 1, version_info = 3 };
 
-/// The sizes of all modules' tables, those that nobody here calls included: a tool may insist.
+/// The sizes of all modules' tables, those that are not called here included: a tool may insist.
 constexpr std::array<unsigned, modules> table_sizes{0, 16, 9, 15, 7, 16, 7};
 
 /// nvtxEventAttributes_t.

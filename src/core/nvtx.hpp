@@ -36,7 +36,7 @@ class NvtxRange {
     try {
       open_ = push(name());
     } catch (std::exception const&) {
-      return;  // no memory for a name, which nobody's work depends on
+      return;  // no memory for a name, on which no work depends
     }
   }
   /// Looks for a tool, the first time.

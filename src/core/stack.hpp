@@ -36,7 +36,7 @@ class CallStack {
   std::size_t count_ = 0;
 };
 
-/// Who has taken something, and who has given it back: what is told of it when somebody gives it back again. A
+/// The calls that took something, and that gave it back: what is told when it is given back once more. A
 /// kilobyte.
 struct Trail {
   CallStack acquired;

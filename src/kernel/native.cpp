@@ -81,7 +81,7 @@ Event run_native(Queue& queue, std::span<const KernelOperand> operands, std::spa
             needs);
       });
   if (!thrown) return event;
-  // Whoever made the call is told here: what it was to write is back at its last good copy, and no access says it
+  // The caller is told here: what it was to write is back at its last good copy, and no access says it
   // again.
   static_cast<void>(event.wait_for_error());
   for (auto const& operand : untyped) operand.buffer->settle_known(operand.range, thrown);

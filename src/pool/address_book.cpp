@@ -30,7 +30,7 @@ struct alignas(64) Shard {
   std::size_t live_bytes = 0;
 };
 
-/// Why an address is not taken back, and what is known of whoever had what is there.
+/// Why an address is not taken back, and what is known of the last owner of what is there.
 struct Refusal {
   char const* why = nullptr;
   Trail trail{};

@@ -238,7 +238,7 @@ class LogReader {
 };
 
 std::string contents_of(std::string const& path) {
-  // O_NONBLOCK: opening a pipe that nobody writes to would wait for ever, only to be refused below.
+  // O_NONBLOCK: opening a pipe without a writer would wait for ever, only to be refused below.
   detail::UniqueFd const file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (!file) throw IoError(path, errno, "cannot open for reading");
   struct ::stat status{};

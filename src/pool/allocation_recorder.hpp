@@ -36,7 +36,7 @@ class PoolCore;
 /// could not be told, unless `%p` in the name gives it a file of its own: then it records what is taken from there on.
 ///
 /// A file is one process's (`claim_file`). One that cannot be had or written is told to the log of the library, once,
-/// and ends the recording, as nobody who allocates could do anything about it. Thread-safe.
+/// and ends the recording, as no caller that allocates could do anything about it. Thread-safe.
 class AllocationRecorder {
  public:
   /// The one of the process, made by the first call; null if `UNIMEM_LOG` is not set, or its file cannot be written. To
@@ -84,7 +84,7 @@ class AllocationRecorder {
   std::string const pattern_;
   std::string kept_;
   bool begins_anew_ = false;                             ///< in a child, with a file of its own
-  bool at_once_ = false;                                 ///< nobody would write later what is kept now
+  bool at_once_ = false;                                 ///< what is kept now would not be written later
   std::unordered_map<Block const*, std::size_t> sizes_;  ///< asked for, of what is live
   HeldOverFork held_;
 };

@@ -39,7 +39,7 @@ bool barriers_are_asymmetric() noexcept {
 }
 
 void heavy_barrier() noexcept {
-  std::terminate();  // nobody may have come so far
+  std::terminate();  // no thread may have come so far
 }
 
 #endif

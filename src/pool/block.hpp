@@ -29,7 +29,7 @@ struct SmallerThenOlder {
 
 /// How far an Zeroer has come with what the last owner has left in a block.
 enum class Erasure : std::uint8_t {
-  none,      ///< nothing of his is left, or the block is in use, or nobody minds
+  none,      ///< nothing of the last owner's is left, or the block is in use, or it does not matter
   begun,     ///< it may yet fail
   given_up,  ///< it has failed, and will not be tried again
 };

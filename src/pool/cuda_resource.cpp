@@ -58,7 +58,7 @@ void StreamOrderedBook::release(void* stream, void* address, std::size_t bytes, 
     // The owner has put his work into the stream himself: its end is that of a command behind it.
     inside_->book.release(address, bytes, alignment, inside_->queue_of(stream)->mark());
   } catch (std::exception const& error) {
-    // Nobody can tell when the work ends, so nobody else may have the block.
+    // It is not known when the work ends, so the block may have no other owner.
     inside_->book.refuse(address, bytes, alignment, error.what());
   }
 }

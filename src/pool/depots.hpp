@@ -28,7 +28,7 @@ class BriefLock {
 
 /// Where threads exchange parked blocks in batches: what one releases another acquires, though neither may look into
 /// the other's magazines. One small lock a class, each on cache lines of its own. Large blocks share one depot. A bit
-/// says of each whether it has anything, so that nobody locks the empty ones to find nothing.
+/// says of each whether it has anything, so that no thread locks the empty ones to find nothing.
 ///
 /// Thread-safe. `put` and `take` are for owners of magazines while inside: who has seized all magazines has the depots
 /// too.
@@ -49,8 +49,8 @@ class Depots {
   /// Takes up to `blocks.size()` small blocks of the class of `bytes`, the latest first.
   [[nodiscard]] std::size_t take(std::size_t bytes, std::span<Block*> blocks) noexcept;
 
-  /// The same for one large block. None is put here while they are taken by nobody, until one is asked for that would
-  /// have been here; and then twice as many are put here in a row, since whoever takes them takes them late. Takes one
+  /// The same for one large block. None is put here while none are taken, until one is asked for that would
+  /// have been here; and then twice as many are put here in a row, since they are taken late. Takes one
   /// that fits `bytes` and that work on the queue with this id may start on at once, or null.
   [[nodiscard]] bool put_large(Block& block) noexcept;
   [[nodiscard]] Block* take_large(std::size_t bytes, std::uint64_t queue) noexcept;

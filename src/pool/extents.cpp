@@ -173,7 +173,7 @@ void Extents::publish() noexcept {
   idle_ = std::min(idle_, returnable);
   auto const number = published_.load(std::memory_order_relaxed);
   published_.store(number + 1, std::memory_order_relaxed);
-  // Each is a release, so that whoever sees one of them sees the odd number too.
+  // Each is a release, so that a thread that sees one of them sees the odd number too.
   counts_[0].store(reserved, std::memory_order_release);
   counts_[1].store(peak, std::memory_order_release);
   counts_[2].store(free, std::memory_order_release);

@@ -37,11 +37,11 @@ struct Origin {
 /// where pages have been moved for long, and beyond that only where gathering does not suffice. Where a limit leaves
 /// room for some bytes, but not for the pages they make up, an allocation of its own is asked for.
 ///
-/// The limit is kept here, under the lock under which pages are taken: whoever asked for memory before it was lowered,
-/// and waited, is refused by what it is then.
+/// The limit is kept here, under the lock under which pages are taken: a thread that asked for memory before it was
+/// lowered, and waited, is refused by what it is then.
 ///
-/// Thread-safe. Pages move under a lock, since nobody may be given them meanwhile: who needs pages too waits for the
-/// driver, nobody else does.
+/// Thread-safe. Pages move under a lock, since none may be given out meanwhile: a thread that needs pages too waits for
+/// the driver, no other thread does.
 class Extents final : private SlabMemory {
  public:
   struct Piece {
@@ -69,7 +69,7 @@ class Extents final : private SlabMemory {
   /// changing nothing.
   [[nodiscard]] Piece try_take(std::size_t bytes);
 
-  /// The same, unless pages are being moved just now: then nothing, and nobody was waited for.
+  /// The same, unless pages are being moved just now: then nothing, without waiting.
   [[nodiscard]] std::optional<Piece> try_take_at_once(std::size_t bytes);
 
   /// Free memory for what is in a block of pages, as large, where it keeps less from being given back; an empty piece
@@ -85,7 +85,7 @@ class Extents final : private SlabMemory {
   /// stays reserved all the same; if that is more than `bytes` the limit stays what it was. While it is held.
   [[nodiscard]] std::size_t limit_to(std::size_t bytes) noexcept;
 
-  /// Takes blocks back that nobody uses any more, as many as there are in one go.
+  /// Takes blocks back that are not used any more, as many as there are in one go.
   class Returning;
   [[nodiscard]] Returning returning();
 
@@ -98,8 +98,8 @@ class Extents final : private SlabMemory {
   /// Gives free pages back to the device until at most `keep` bytes are reserved, or none is free. Returns the bytes.
   std::size_t trim(std::size_t keep) noexcept;
 
-  /// Puts free pages side by side, as far as the limits go, and returns the bytes that had to move. Whoever needs pages
-  /// waits meanwhile. Throws what the driver throws; then some have moved.
+  /// Puts free pages side by side, as far as the limits go, and returns the bytes that had to move. A thread that needs
+  /// pages waits meanwhile. Throws what the driver throws; then some have moved.
   std::size_t compact(DefragmentationLimits const& limits);
 
   /// The most bytes that could have been given back at every moment since this was last asked.

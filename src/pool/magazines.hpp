@@ -38,8 +38,8 @@ struct alignas(128) Magazine {
 /// few enough to be missed elsewhere. When it asks for one that it would have had, it does again.
 ///
 /// It belongs to its thread, which takes no lock and no atomic read-modify-write: it says that it is inside
-/// (`enter`), looks whether anybody else wants in, and says that it has left. Whoever wants in says so, makes sure by
-/// `heavy_barrier` that the owner either has seen it or is seen inside, and waits for the owner to leave
+/// (`enter`), looks whether another thread wants in, and says that it has left. A thread that wants in says so, makes
+/// sure by `heavy_barrier` that the owner either has seen it or is seen inside, and waits for the owner to leave
 /// (`seize`). As long as it is seized the owner goes without.
 class Magazines {
  public:
@@ -150,7 +150,7 @@ class Magazines {
   /// Takes the large block that has been here longest out; there is one. Inside.
   [[nodiscard]] Block& take_oldest_large() noexcept;
 
-  // ---- The owner inside, or whoever has seized them ----
+  // ---- The owner inside, or the thread that has seized them ----
 
   /// Calls `each(Block&)` for every block, or every large one, and forgets them.
   template <class Each>
@@ -197,7 +197,7 @@ class Magazines {
   [[nodiscard]] std::uint64_t releases() const noexcept { return releases_; }
   void catch_up(std::uint64_t releases) noexcept { releases_ = std::max(releases_, releases); }
 
-  // ---- Anybody ----
+  // ---- Any thread ----
 
   /// Bytes in here, and those of them in large blocks; of another thread's a moment ago.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }

@@ -12,7 +12,7 @@
 namespace unimem::detail {
 
 /// What gives a pool memory by whole objects: its device, or an upstream of the user's. The one is trusted; what the
-/// other gives is looked at before anybody gets it, and what it throws made one of the library's errors, since callers
+/// other gives is looked at before it is used, and what it throws made one of the library's errors, since callers
 /// of a pool know of no others. Where the pool shares a limit with others, an object is taken from its share before
 /// that, and is back there once it is gone.
 ///

@@ -42,7 +42,7 @@ PageArena::PageArena(PageSource& source, Options options)
 
 PageArena::~PageArena() {
   for (auto const& reservation : reservations_) {
-    // Neighbours with memory go in one call, whoever had them.
+    // Neighbours with memory go in one call, whichever spans they belonged to.
     for (auto const* span = reservation.fence->after; span != nullptr;) {
       auto const begin = span->base;
       auto end = begin;

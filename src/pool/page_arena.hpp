@@ -17,7 +17,7 @@ namespace unimem::detail {
 /// What fragments every other heap, free memory in pieces that are each too small, costs this one some calls and no
 /// memory: free pages are taken from where they lie and put side by side (`gather`). Blocks share pages with their
 /// neighbours, so that large pages waste nothing either; only pages that are free as a whole can move. Descriptors lie
-/// apart from the memory and are recycled: giving a span back calls nobody, allocates nothing and cannot fail.
+/// apart from the memory and are recycled: giving a span back calls no driver, allocates nothing and cannot fail.
 ///
 /// Whatever the source throws, at whichever call, no span and no page is lost and the books stay true; what was
 /// gathered until then stays gathered, as free memory.
@@ -37,7 +37,7 @@ class PageArena {
     bool undumped = false;
   };
 
-  /// From which end of a free span a piece is cut. Whoever cuts many small ones cuts them high: what is left then
+  /// From which end of a free span a piece is cut. Many small ones are cut high: what is left then
   /// begins where it began, at a page as a rule.
   enum class End : std::uint8_t { low, high };
 
@@ -57,7 +57,7 @@ class PageArena {
   PageArena(PageArena const&) = delete;
   PageArena& operator=(PageArena const&) = delete;
 
-  /// Gives all memory back, used or not: by then nobody may use it.
+  /// Gives all memory back, used or not: by then none may be in use.
   ~PageArena();
 
   /// Free memory of at least `bytes` (positive) at a multiple of `alignment` (a power of two, at most a page), the best
@@ -66,7 +66,7 @@ class PageArena {
 
   /// As `take`, for as much as is in a used span, which is to be given back then: if afterwards more is free in whole
   /// pages, or as much, and the piece that the one leaves is larger than the piece that the other was cut from. So
-  /// spans can be moved for ever by nobody. Null if there is no such place.
+  /// no sequence of moves goes on for ever. Null if there is no such place.
   [[nodiscard]] Span* take_instead_of(Span const& used);
 
   /// As `take`, after making room: moves free pages to where they make one span, the largest runs first, and adds at

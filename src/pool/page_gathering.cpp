@@ -7,7 +7,7 @@
 #include <numeric>
 
 // How free memory of a PageArena is brought together: pages that lie apart, by their mappings, into one span (which of
-// them, where to, and how they get there); and parts of pages, by whoever can move what lies between them.
+// them, where to, and how they get there); and parts of pages, by owners that can move what lies between them.
 
 namespace unimem::detail {
 

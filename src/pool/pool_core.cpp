@@ -182,7 +182,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     }
     if (auto* const carved = carve(lock, bytes, options)) return *carved;
     if (!std::exchange(looked, true)) {
-      // Where much is reserved, a little more is taken rather than everybody interrupted for each new block.
+      // Where much is reserved, a little more is taken rather than all threads interrupted for each new block.
       auto const reserved = extents_ == nullptr ? 0 : extents_->counts().reserved;
       if (thread_cache_.bytes_beside(nullptr) > reserved / flush_threshold_large) {
         lock.unlock();
@@ -196,7 +196,7 @@ Block& PoolCore::acquire_here(std::size_t bytes, std::uint64_t queue, AcquireOpt
     trim_pages(lock, time);
 
     if (!refused) returns = returns_to_share();  // what comes back from now on may be what it is refused for
-    // The ladder: from what disturbs nobody to what blocks. Each rung that changed anything starts it again.
+    // The ladder: from what disturbs no thread to what blocks. Each rung that changed anything starts it again.
     auto const limit = limit_beside_others();
     auto const capacity = affordable(bytes, rounded, limit);
     if (capacity == 0) {
@@ -439,7 +439,7 @@ std::uint64_t PoolCore::returns_to_share() const noexcept {
 }
 
 bool PoolCore::make_room_beside(Lock& lock, std::size_t bytes, bool may_wait, std::uint64_t returns) {
-  bool const own = affordable(bytes, false, limit()) == 0;  // nobody else could help
+  bool const own = affordable(bytes, false, limit()) == 0;  // no other pool could help
   if (own || UNIMEM_MUTANT(others_not_asked)) return false;
   auto const wanted = counts_.active_bytes + bytes;
   auto const seen = changes_;

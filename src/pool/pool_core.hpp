@@ -33,9 +33,9 @@ class AllocationRecorder;
 ///
 /// One lock guards the lists and the counts. It is dropped for everything slow: a driver call, a wait for an event, the
 /// user's clock. Memory that is between the driver and the lists meanwhile is in transit: it counts against the limit,
-/// so that the limit is exact under threads, and whoever finds no room first waits for it to settle, so that memory
-/// another thread is giving back is not reported as missing. Readiness of events is asked under the lock: it never
-/// blocks.
+/// so that the limit is exact under threads, and a thread that finds no room first waits for it to settle, so that
+/// memory another thread is giving back is not reported as missing. Readiness of events is asked under the lock: it
+/// never blocks.
 ///
 /// Where the device maps pages, blocks are parts of them (Extents): what would go back to the driver one by one then
 /// goes there first, is united with what lies beside it, and serves blocks of any size. Otherwise each block is an
@@ -50,13 +50,13 @@ class AllocationRecorder;
 /// that the quick way need not ask.
 ///
 /// A block that cannot be overwritten goes back to the driver. What is part of a page cannot go alone: it stays out of
-/// use, counted as in use by nobody's hand, until the pool ends.
+/// use, counted as in use without an owner, until the pool ends.
 ///
 /// Where it shares a limit with other pools, what it takes from its device it takes from its share of that first; what
 /// the others have only cached they are asked for when all that is cached here does not do.
 ///
 /// A forked child has the pool whole, less what other threads held of it: their blocks stay in use, and what they had
-/// in transit is nobody's.
+/// in transit has no owner.
 ///
 /// Thread-safe.
 class PoolCore {
@@ -193,7 +193,7 @@ class PoolCore {
   void release_here(Block& block, Time now) noexcept;
 
   // Each of these is called with the lock held and may drop it meanwhile. Those that return a block return without it.
-  /// Null if the block turns out to be fit for nobody.
+  /// Null if the block turns out to be unfit for any owner.
   [[nodiscard]] Block* reuse(Lock& lock, Block& block, std::size_t bytes, AcquireOptions const& options, Time now);
   /// A new block of memory that `source()` finds: an empty piece if there is none, and then null is returned, as it is
   /// when the driver has no memory; `refusal` is then what it said. Other failures are thrown.
@@ -248,7 +248,7 @@ class PoolCore {
   void withdraw(Lock& lock, Block& block, std::size_t bytes) noexcept;
   /// Takes what could not be overwritten and must not be cut again out of a list. Without the lock.
   [[nodiscard]] BlockList take_unerased(BlockList& victims) noexcept;
-  /// Counts such blocks as in use, which nobody will end before the pool does. Returns their bytes.
+  /// Counts such blocks as in use, which end with the pool and not before. Returns their bytes.
   std::size_t keep_out_of_use(BlockList blocks) noexcept;
   /// Once no block will ever be handed out again: those that were kept out of use go back.
   void give_back_withheld(Lock& lock) noexcept;
@@ -290,7 +290,7 @@ class PoolCore {
   Device& device_;
   Location const location_;
   PoolOptions const options_;
-  AllocationRecorder* const recorder_;  ///< null: nobody wants to know
+  AllocationRecorder* const recorder_;  ///< null: nothing is recorded
 
   std::shared_ptr<LimitShare> const share_;  ///< null: it shares no limit
   std::unique_ptr<Extents> const extents_;   ///< null: every block is an object
@@ -306,12 +306,12 @@ class PoolCore {
   std::size_t max_bytes_;  ///< of pages the extents' limit too: changed while they are held
   FreeBlocks free_;
   BlockList live_;
-  BlockList withheld_;            ///< in use by nobody's hand: their last owner's data could not be overwritten
-  BlockList spare_;               ///< descriptors without memory
-  std::size_t growing_ = 0;       ///< in transit from the driver, or from the extents, bytes
-  std::size_t returning_ = 0;     ///< in transit back, bytes
-  std::size_t stranded_ = 0;      ///< was in transit when this process was forked: nobody knows where, bytes of extents
-  unsigned inside_ = 0;           ///< visits that are not over yet
+  BlockList withheld_;         ///< in use without an owner: their last owner's data could not be overwritten
+  BlockList spare_;            ///< descriptors without memory
+  std::size_t growing_ = 0;    ///< in transit from the driver, or from the extents, bytes
+  std::size_t returning_ = 0;  ///< in transit back, bytes
+  std::size_t stranded_ = 0;   ///< was in transit when this process was forked: bytes of extents, it is not known where
+  unsigned inside_ = 0;        ///< visits that are not over yet
   std::uint64_t idle_until_ = 0;  ///< the last release before idle blocks were last looked for
   Time idle_since_{};             ///< when the extents' idle pages were last looked at
   std::atomic<Time> young_since_{

@@ -44,7 +44,7 @@ void PoolCore::look_at_ages(Time time) noexcept {
   auto since = time;
   if (!free_.by_age().empty()) since = std::min(since, free_.by_age().front().cached_since);
   if (extents_ != nullptr) since = std::min(since, idle_since_);
-  // Blocks of many ages are not looked at one by one: that interrupts everybody.
+  // Blocks of many ages are not looked at one by one: that interrupts all threads.
   auto const often = options_.trim_interval - options_.trim_interval / 8;
   young_since_.store(std::max(since, time - often), std::memory_order_relaxed);
 }

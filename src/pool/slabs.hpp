@@ -62,7 +62,7 @@ class Slabs {
   Slabs(Slabs const&) = delete;
   Slabs& operator=(Slabs const&) = delete;
 
-  /// Gives all slabs back, used or not: by then nobody may use them.
+  /// Gives all slabs back, used or not: by then none may be in use.
   ~Slabs();
 
   [[nodiscard]] static constexpr bool serves(std::size_t bytes) noexcept { return bytes <= largest_block; }
@@ -76,7 +76,7 @@ class Slabs {
   [[nodiscard]] static std::size_t slab_bytes(std::size_t bytes) noexcept;
 
   /// A block as large as one that is to be given back then, in another slab that is at least as full; none (no slab) if
-  /// a bounded look finds none. So one slab fills and the other empties, and blocks can be moved for ever by nobody.
+  /// a bounded look finds none. So one slab fills and the other empties, and no sequence of moves goes on for ever.
   [[nodiscard]] SlabBlock take_instead_of(SlabBlock used) noexcept;
 
   /// O(1). May give an empty slab back to the memory.

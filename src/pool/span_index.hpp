@@ -9,8 +9,8 @@ namespace unimem::detail {
 
 /// What a stretch of reserved addresses is at the moment.
 enum class SpanKind : std::uint8_t {
-  used,  ///< somebody's memory
-  free,  ///< memory that nobody uses
+  used,  ///< memory in use
+  free,  ///< unused memory
   hole,  ///< addresses alone, whole pages of them
 };
 

@@ -119,7 +119,7 @@ class ThreadCache {
     ThreadCache& thread_cache_;
   };
 
-  /// Calls `look(Depots const&, std::span<std::shared_ptr<ThreadMagazines> const>)` while nobody parks or takes
+  /// Calls `look(Depots const&, std::span<std::shared_ptr<ThreadMagazines> const>)` while no thread parks or takes
   /// anything.
   template <class Look>
   void inspect(Look look) {
@@ -158,7 +158,7 @@ class ThreadCache {
 
   PoolCore& core_;
   std::uint64_t const pool_;        ///< its number: 0 for a pool that parks nothing
-  std::uint64_t const quick_pool_;  ///< the same, or 0, which nobody has, if each call is to look at the clock
+  std::uint64_t const quick_pool_;  ///< the same, or 0, which no pool has, if each call is to look at the clock
   std::mutex mutex_;
   std::vector<std::shared_ptr<ThreadMagazines>> threads_;  ///< changed with both mutex_ and the core's mutex
   int seizures_ = 0;

@@ -14,7 +14,7 @@
 
 namespace unimem::detail {
 
-// Unified memory is not the host's here: some drivers let nobody touch it there while the device works on anything.
+// Unified memory is not the host's here: some drivers forbid touching it there while the device works on anything.
 Zeroer::Zeroer(Device& device, Location location) noexcept
     : device_(device),
       host_memory_(location == Location::host || location == Location::pinned || device.reaches_host_memory()) {}
@@ -33,7 +33,7 @@ void Zeroer::begin(Block& block) noexcept {
     block.erasing = fill(block);
     block.inherited = {};
     block.last_use = block.erasing;
-  } catch (...) {  // NOLINT(bugprone-empty-catch): it is tried again before anybody gets the block
+  } catch (...) {  // NOLINT(bugprone-empty-catch): it is tried again before the block has a new owner
   }
 }
 

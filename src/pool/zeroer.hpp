@@ -11,14 +11,14 @@ namespace unimem::detail {
 /// Overwrites blocks with zeros when their owners are done with them, for a pool that is to do so
 /// (`PoolOptions::zero_on_release`).
 ///
-/// A block that nobody works on any more is overwritten as soon as it is released: by whoever does that where the host
+/// A block without pending work is overwritten as soon as it is released: by the releasing thread where the host
 /// reaches the memory, else by a queue of the zeroer's own, and that work is then what is pending on the block. What is
 /// still worked on waits for its next owner: a queue of the zeroer's behind that work would hold up the blocks of other
 /// owners, which have nothing to do with it. A next owner that is a queue has it done there, behind everything that is
 /// pending and before anything of its own; any other has it done when he gets the block.
 ///
-/// The work may fail, or find no way into a queue, so whoever takes a block away from among the cached ones asks how it
-/// went (`erased`), and it is tried once more there; a queue does not rely on what it does not know to be done.
+/// The work may fail, or find no way into a queue, so a thread that takes a block away from among the cached ones asks
+/// how it went (`erased`), and it is tried once more there; a queue does not rely on what it does not know to be done.
 ///
 /// Thread-safe for different blocks.
 class Zeroer {

@@ -65,7 +65,7 @@ void report_at_exit() noexcept {
         return false;
       }
       wish = new Wish{std::move(path), std::move(file), getpid()};
-      // A child that lives longer would keep the file from whoever comes next.
+      // A child that lives longer would keep the file from the next process.
       auto const let_go = [](bool in_child) {
         if (in_child) wish->file = {};
       };

@@ -41,8 +41,8 @@ struct BufferRegistry::Inside {
     std::uint64_t opened = 0;
 
     [[nodiscard]] std::size_t count() const noexcept { return core->size_bytes() / element.bytes; }
-    /// A resize leaves one dimension, and nobody tells us. It may come at any time: who wants to know more of the core
-    /// than its shape asks it once for its bytes.
+    /// A resize leaves one dimension, of which the registry is not told. It may come at any time: code that needs to
+    /// know more of the core than its shape asks it once for its bytes.
     [[nodiscard]] Shape shape_of(std::size_t bytes) const {
       auto const now = bytes / element.bytes;
       return shape.count() == now ? shape : Shape(now);
@@ -150,7 +150,7 @@ BufferRegistry::Inside& BufferRegistry::inside() const {
   auto const process = getpid();  // a handler of pthread_atfork would not run for `_Fork` or a bare `clone`
   if (known->process == process) return *known;
   auto fresh = std::make_unique<Inside>(known);
-  // Without a lock, which a child may have inherited locked. Whoever comes first has made it for all.
+  // Without a lock, which a child may have inherited locked. The first caller makes it for all.
   if (inside_.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
   return *known;
 }

@@ -124,7 +124,7 @@ void ChunkRing::run(OutputFile* output, std::function<void(std::uint64_t, std::u
         done = news.finished_bytes;
         if (progress) progress(done, input_.bytes());
       }
-      // Whoever still waits for a slot has nothing more to do.
+      // A thread that still waits for a slot has nothing more to do.
       conveyor.stop(nullptr);
     })();
   }

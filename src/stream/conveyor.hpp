@@ -47,7 +47,7 @@ class Conveyor {
   /// Waits until there is a submitted slot or more than `known_bytes` bytes are finished, or it is time to stop.
   [[nodiscard]] News wait_for_news(std::uint64_t known_bytes);
 
-  /// Everybody is to stop. The first error is kept; a null one means that somebody asked to.
+  /// All threads are to stop. The first error is kept; a null one means that the caller asked to.
   void stop(std::exception_ptr error) noexcept;
 
   [[nodiscard]] bool stopping() const noexcept { return stopping_.load(std::memory_order_relaxed); }

@@ -32,7 +32,7 @@ char const* kind_of(::mode_t mode) noexcept {
 }  // namespace
 
 InputFile::InputFile(std::filesystem::path const& path) : path_(path.string()) {
-  // O_NONBLOCK: opening a pipe that nobody writes to would wait for ever, only to be refused below.
+  // O_NONBLOCK: opening a pipe without a writer would wait for ever, only to be refused below.
   file_ = UniqueFd(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file_) throw IoError(path_, errno, "cannot open for reading");
   auto const status = status_of(file_.get(), path_);
@@ -56,7 +56,7 @@ void InputFile::check_empty() const {
     count = ::pread(file_.get(), &first, 1, 0);
   } while (count < 0 && errno == EINTR);
   if (count < 0) throw IoError(path_, errno, "cannot read");
-  // What somebody has appended since it was opened is another thing, and is not looked at.
+  // What was appended since it was opened is not looked at.
   if (count != 0 && status_of(file_.get(), path_).st_size == 0) {
     throw IoError(path_, 0,
                   "its size is not known: the system says 0 bytes, and there are more; copy it to a file first");

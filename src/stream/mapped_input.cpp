@@ -52,7 +52,7 @@ MappedInput::MappedInput(InputFile const& input, std::size_t windows, std::size_
 }
 
 MappedInput::~MappedInput() {
-  guard_.reset();  // first: once unmapped, the addresses may be somebody else's
+  guard_.reset();  // first: once unmapped, the addresses may be reused
   ::munmap(base_, reserved_);
 }
 
@@ -69,7 +69,7 @@ std::span<std::byte> MappedInput::open(std::size_t window, std::uint64_t offset,
 }
 
 void MappedInput::close(std::size_t window) {
-  // Mapping nothing over it instead of unmapping: a gap could be taken by somebody else.
+  // Mapping nothing over it instead of unmapping: a gap could be taken by another mapping.
   auto* const gap =
       ::mmap(address_of(window), stride_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   if (gap == MAP_FAILED) throw IoError(input_.path(), errno, "cannot unmap");
