@@ -61,6 +61,12 @@ def reports_of(results: Path) -> "dict[str, Path]":
     return {name: results.parent / "test_reports" / f"{name}.xml" for name in names}
 
 
+def was_not_found(test: xml.Element) -> bool:
+    """Whether ctest left a test out because its program is not there, which is no reason of the test's own."""
+    skipped = test.find("skipped")
+    return skipped is not None and "Unable to find executable" in skipped.get("message", "")
+
+
 def count_results(results: Path) -> "tuple[Count, list[str]]":
     """What happened in one run of ctest, and the names of what failed. Raises OSError or ParseError without results."""
     count = Count()
@@ -76,7 +82,7 @@ def count_results(results: Path) -> "tuple[Count, list[str]]":
             count += cases
         elif status == "run":
             count += Count(passed=1)
-        elif status in ("notrun", "disabled"):
+        elif status in ("notrun", "disabled") and not was_not_found(test):
             count += Count(skipped=1)
         else:
             # A program may fail after its last case did well (a leak, a sanitizer's report): that is a failure of its own.

@@ -163,7 +163,9 @@ def test_cancelled_before_it_is_built_a_launch_does_nothing(opencl, how):
     asyncio.run(main())
 
 
-def test_interrupted_while_a_kernel_is_built_the_loop_ends_and_nothing_is_launched(opencl):
+def test_interrupted_while_a_kernel_is_built_the_loop_ends_and_nothing_is_launched(opencl, request):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     kernel, buffer = fresh(200), synced(opencl, DATA)
 
     async def main():

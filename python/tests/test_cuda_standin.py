@@ -9,6 +9,8 @@ import pytest
 
 import unimem
 
+pytestmark = pytest.mark.check
+
 STANDIN = Path(unimem.__file__).parents[2] / "tests" / "device" / "cuda_standin" / "libcuda.so.1"
 
 PREAMBLE = """

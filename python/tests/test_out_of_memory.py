@@ -9,6 +9,8 @@ import pytest
 
 import unimem
 
+pytestmark = pytest.mark.check
+
 PRELOADED = Path(unimem.__file__).parents[2] / "tests" / "core" / "libfailing_new.so"
 
 

@@ -69,6 +69,13 @@ class TestSummary(unittest.TestCase):
         code, lines = self.summary()
         self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
 
+    def test_a_program_that_is_not_there_is_a_failure_and_not_skipped(self):
+        text = ('<testsuite><testcase name="a" status="run"/><testcase name="b" status="notrun"><skipped message="Unable to find executable"/>'
+                '</testcase><testcase name="c" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/></testcase></testsuite>')
+        code, lines = self.summary(results=text)
+        self.assertEqual((code, lines[-1]), (1, "1 passed, 1 failed, 1 skipped"))
+        self.assertIn("  failed: b", lines)
+
     def test_a_run_of_no_test_is_a_failure(self):
         code, lines = self.summary(results=results())
         self.assertEqual((code, lines[-1]), (1, "0 passed, 1 failed, 0 skipped"))
