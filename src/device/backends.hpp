@@ -16,7 +16,7 @@ struct FoundDevices {
 };
 
 /// One row of the table of backends (discovery.cpp). A table, not self-registration: static archives drop objects that
-/// nobody names.
+/// are not named.
 struct BackendEntry {
   Backend backend;
   /// Looks for devices; never throws for a missing or broken installation. Called at most once.

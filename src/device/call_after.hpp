@@ -8,7 +8,7 @@
 namespace unimem::detail {
 
 /// Calls `then` once all of `events` have ended, well or badly, on a thread that is started for it: for what must be
-/// done at the end of work, and by a thread that may not wait for that. Nobody waits for that thread, so that it may
+/// done at the end of work, and by a thread that may not wait for that. That thread is not waited for, so that it may
 /// wait for any work, and in a driver; it counts as being in the middle of work. Not the thread that resumes
 /// coroutines, on which others wait.
 ///

@@ -9,7 +9,7 @@ namespace unimem::detail {
 /// Suspended coroutines in line, linked through themselves: nothing is allocated, and any of them leaves in constant
 /// time without knowing which line it is in.
 ///
-/// Not thread-safe: guarded by whoever owns the line.
+/// Not thread-safe: guarded by the owner of the line.
 class Continuations {
  public:
   Continuations() noexcept { end_.previous = end_.next = &end_; }

@@ -9,8 +9,8 @@ namespace unimem::detail {
 /// and where it calls `std::exit`: the thread then destroys static objects, and whatever waits there for the end of
 /// that very work would wait for ever.
 ///
-/// A thread is in the middle of work of its own, and, as a helper with a piece of somebody's loop, of that thread's as
-/// well, and so on. One lives on the stack of each thread that is, for as long.
+/// A thread is in the middle of work of its own, and, as a helper with a piece of another thread's loop, of that
+/// thread's as well, and so on. One lives on the stack of each thread that is, for as long.
 class CurrentTask {
  public:
   /// This thread's own, or, with `helped`, which lives as long, a piece of another thread's.
@@ -35,8 +35,8 @@ class CurrentTask {
   /// behind, or has called `exit`, and then its patience ends.
   [[nodiscard]] static bool may_wait_for_any() noexcept { return of_this_thread() == nullptr || is_ending(); }
 
-  /// How long a thread that has called `exit` from work waits for other work, all in all: somebody may carry it out who
-  /// waits for this thread's in his turn. For other threads: the end of time.
+  /// How long a thread that has called `exit` from work waits for other work, all in all: the thread that carries it
+  /// out may be one that waits for this thread's in its turn. For other threads: the end of time.
   [[nodiscard]] static std::chrono::steady_clock::time_point patience_ends() noexcept;
 
  private:

@@ -29,7 +29,7 @@ detail::FoundDevices find_metal() {
   return {{}, "Metal needs macOS"};
 }
 
-/// One backend and what was found of it, looked for when somebody first asks: naming the cpu must not wake a driver.
+/// One backend and what was found of it, looked for when it is first asked for: naming the cpu must not wake a driver.
 class BackendDevices {
  public:
   explicit BackendDevices(detail::BackendEntry const& entry) : entry_(entry) {}

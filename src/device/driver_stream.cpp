@@ -27,7 +27,7 @@ Streams& streams() {
   return instance;
 }
 
-/// Why work that nobody will hear of any more has failed.
+/// Why work failed whose outcome is not asked for any more.
 std::exception_ptr gone_failure(char const* call, Device const& device) noexcept {
   return std::make_exception_ptr(
       UnsupportedOperation(fmt::format("waiting for {}", call), std::string(device.id()), process_end_reason));
@@ -146,7 +146,7 @@ void DriverStream::end(std::shared_ptr<DriverStream> stream) noexcept {
 
 void finish_all_streams() noexcept {
   using Clock = std::chrono::steady_clock;
-  // No longer for all of them together: what nobody waits for need not be done, and it may never end. No shorter
+  // No longer for all of them together: work that is not waited for need not be done, and it may never end. No shorter
   // either: PoCL crashes if the process ends while it compiles a kernel, which takes seconds.
   auto const deadline = Clock::now() + std::chrono::seconds{10};
   std::lock_guard const lock{streams().mutex};

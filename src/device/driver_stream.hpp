@@ -72,7 +72,7 @@ class DriverCommand {
 /// and every submission collects what has ended. A callback would run on a driver's thread at a moment of the driver's
 /// choosing, also while the process exits, and on drivers that execute lazily it never comes.
 ///
-/// Thread-safe. Shared by its queue and by whoever waits at the moment the queue goes.
+/// Thread-safe. Shared by its queue and by the threads that wait at the moment the queue goes.
 class DriverStream : public Waiter {
  public:
   DriverStream(Device& device, QueueControl& control);

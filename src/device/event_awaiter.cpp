@@ -16,8 +16,8 @@ bool EventAwaiter::await_ready() const noexcept {
 
 bool EventAwaiter::await_suspend(std::coroutine_handle<> coroutine) {
   if (detail::is_forked_child()) return false;  // `await_resume` throws what there is to say
-  // Nobody is resumed any more. On the thread that did it, it stays behind and lets the thread become still; on any
-  // other it goes on, and waits for itself.
+  // No coroutine is resumed any more. On the thread that did it, it stays behind and lets the thread become still; on
+  // any other it goes on, and waits for itself.
   auto& watcher = detail::EventWatcher::instance();
   if (!watcher.start()) return watcher.is_this_thread();
   continuation_.coroutine = coroutine;

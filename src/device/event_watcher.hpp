@@ -19,7 +19,7 @@ class QueueControl;
 /// One thread for all queues, so that what runs there needs no lock against its like, and so that a process pays for
 /// one. It never waits for an event, or the slowest would decide for all: a queue whose work ends under the library's
 /// eyes says so itself (`QueueControl::finish`), and a queue that only tells when asked is asked in turn, at once when
-/// somebody begins to await it, then with pauses that double up to a millisecond while nothing ends. While nobody
+/// a coroutine begins to await it, then with pauses that double up to a millisecond while nothing ends. While none
 /// awaits anything, the thread sleeps without a limit.
 ///
 /// Resuming and asking take turns by the clock, so that neither coroutines without end nor queues without end starve
@@ -32,7 +32,8 @@ class EventWatcher final : public BackgroundWorker {
   /// Never destroyed: coroutines are destroyed by destructors of static objects, in any order.
   [[nodiscard]] static EventWatcher& instance();
 
-  /// Starts the thread if it does not run yet. Returns false when the process is ending: nobody is resumed any more.
+  /// Starts the thread if it does not run yet. Returns false when the process is ending: no coroutine is resumed any
+  /// more.
   [[nodiscard]] bool start();
 
   /// Whether the caller is a coroutine that was resumed here.
@@ -44,7 +45,8 @@ class EventWatcher final : public BackgroundWorker {
   /// Takes a coroutine out of the line it is in, if any. The caller holds the lock of the control block it awaits.
   void unlink(Continuation& continuation) noexcept;
 
-  /// Polls `control` from now on, until it says that nobody awaits it. It has not been added, or has said so since.
+  /// Polls `control` from now on, until it says that no coroutine awaits it. It has not been added, or has said so
+  /// since.
   void add(QueueControl& control);
 
   /// Polls next, whatever the pause has grown to.

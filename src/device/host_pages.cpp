@@ -109,7 +109,7 @@ void HostPages::give_up(AddressRange range) noexcept {
   auto const& open = found->second.open;
   auto const& present = found->second.present;
   if (!present.has_none(0, present.size())) return complain("give_up", "pages are still mapped there");
-  // The addresses are anybody's now, by whomever they were hidden. What was never open was not.
+  // The addresses may be used now, whichever owner had hidden them. What was never open was not.
   for (std::size_t page = 0; (page = open.next_in(page, open.size())) != open.size();) {
     auto const end = open.next_out(page, open.size());
     unpoison(pointer(range.base + page * page_bytes()), (end - page) * page_bytes());

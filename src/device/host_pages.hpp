@@ -41,10 +41,10 @@ class PageOwner {
 /// every piece that was ever moved on its own is remembered, and a range is moved piece by piece.
 ///
 /// Each such move costs two changes of mappings, microseconds each, and leaves the kernel one more mapping to look
-/// after, of which a process may have 65,530. Memory whose contents nobody needs is therefore shifted without touching
-/// mappings: the kernel takes the old pages back (MADV_DONTNEED) and gives others at the first touch. The place that
-/// they have left stays accessible, idle, until memory is shifted there again. What is accessible and what holds memory
-/// is a bit for every page; mappings concern pages that were moved alone.
+/// after, of which a process may have 65,530. Memory whose contents are not needed is therefore shifted without
+/// touching mappings: the kernel takes the old pages back (MADV_DONTNEED) and gives others at the first touch. The
+/// place that they have left stays accessible, idle, until memory is shifted there again. What is accessible and what
+/// holds memory is a bit for every page; mappings concern pages that were moved alone.
 ///
 /// Thread-safe.
 class HostPages final : public PageSource {

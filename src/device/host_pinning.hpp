@@ -41,7 +41,7 @@ class HostPinning {
   /// For as long as the process lives. At most one driver is asked: the first that came.
   void add(PinningDriver& driver);
 
-  /// Locks `[address, address + bytes)`, whole pages that nobody else has pinned. Why it was refused, or empty.
+  /// Locks `[address, address + bytes)`, whole pages that are not pinned yet. Why it was refused, or empty.
   [[nodiscard]] std::string pin(void* address, std::size_t bytes);
   /// Ends what `pin` began, before the memory goes. Nothing for memory that is not pinned.
   void unpin(void* address) noexcept;

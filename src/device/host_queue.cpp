@@ -22,9 +22,9 @@ Event HostExecutor::submit(std::span<const Event> needs, Task task) {
     if (!need.ready() || need.error()) open.push_back(need);
   }
   Lock const lock{mutex_};
-  // A process that is ending gets no worker any more: its work is done by whoever waits for it.
+  // A process that is ending gets no worker any more: its work is done by the threads that wait for it.
   if (!worker_.joinable() && !shutting_down_) worker_ = start_thread("the work of a queue", [this] { work(); });
-  // The ticket last: whatever throws before it leaves no ticket that nobody would ever finish.
+  // The ticket last: whatever throws before it leaves no ticket that would never end.
   tasks_.push_back({0, std::move(task), std::move(open)});
   auto const event = control_.submit();
   tasks_.back().ticket = event.ticket();

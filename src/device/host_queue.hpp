@@ -18,11 +18,11 @@ namespace unimem::detail {
 
 /// Carries out the work of one queue on host threads, in order, one piece at a time.
 ///
-/// Each executor has a thread of its own, so that work goes on while nobody waits. But waking a sleeping thread costs
-/// far more (about 90 µs) than most pieces of work, so a thread that waits for an event does not wait for the worker:
-/// if nobody is executing at that moment, it runs the tasks itself, in order, up to its ticket, unless it is in the
-/// middle of a task already. Whoever runs holds
-/// `runner_`; there is never more than one, and he who stops with work left hands it to a waiter, or wakes the worker.
+/// Each executor has a thread of its own, so that work goes on while no thread waits. But waking a sleeping thread
+/// costs far more (about 90 µs) than most pieces of work, so a thread that waits for an event does not wait for the
+/// worker: if no thread is executing at that moment, it runs the tasks itself, in order, up to its ticket, unless it is
+/// in the middle of a task already. The running thread holds `runner_`; there is never more than one, and he who stops
+/// with work left hands it to a waiter, or wakes the worker.
 ///
 /// Waiters hold the executor by the queue's control block, so it outlives a queue that is destroyed under them. A task
 /// may wait for events of other queues (it helps them likewise): it was submitted after what it waits for, so no circle
@@ -71,7 +71,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   };
   using Lock = std::unique_lock<std::mutex>;
 
-  /// The tickets of sleeping waiters, so that nobody is woken for another's ticket. Each stands on its waiter's own
+  /// The tickets of sleeping waiters, so that no thread is woken for another's ticket. Each stands on its waiter's own
   /// stack: who waits must not run out of memory.
   class Sleepers {
    public:
@@ -90,7 +90,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
       Sleeper* next_;
     };
 
-    /// Whether somebody waits for `ticket`, or for an earlier one; for a later one.
+    /// Whether a thread waits for `ticket`, or for an earlier one; for a later one.
     [[nodiscard]] bool any_up_to(Ticket ticket) const noexcept;
     [[nodiscard]] bool any_beyond(Ticket ticket) const noexcept;
 
@@ -110,13 +110,13 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   void await_worker(Ticket ticket, Moment until, Lock& lock) noexcept;
   /// Whether the worker has nothing to wait for any more.
   [[nodiscard]] bool is_over() const noexcept { return closing_ && tasks_.empty() && runner_ == Runner::nobody; }
-  /// Runs tasks up to `last`, with the lock released during each. The caller has seen that nobody runs.
+  /// Runs tasks up to `last`, with the lock released during each. The caller has seen that no thread runs.
   void run(Runner runner, Ticket last, Lock& lock) noexcept;
 
   QueueControl& control_;
   std::mutex mutex_;
   std::condition_variable work_;     ///< for the worker: there is something to do
-  std::condition_variable changed_;  ///< for those who wait: a ticket ended, or nobody runs any more
+  std::condition_variable changed_;  ///< for those who wait: a ticket ended, or no thread runs any more
   std::deque<Entry> tasks_;
   Sleepers sleepers_;
   std::thread worker_;
@@ -124,7 +124,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   std::thread::id runs_on_;     ///< which thread `runner_` is
   bool worker_sleeps_ = false;  ///< a wake-up is worth its system call
   bool closing_ = false;
-  bool alone_ = false;  ///< nobody joins the worker
+  bool alone_ = false;  ///< no thread joins the worker
   bool shutting_down_;  ///< the process is ending: the worker takes nothing up any more
 };
 
@@ -134,7 +134,7 @@ class HostQueue : public QueueBackend {
  public:
   HostQueue();
   /// Waits for all work, but not in the middle of work, which it may come behind: then it is done later. In a forked
-  /// child, where nobody can do it, the work is forgotten.
+  /// child, where no thread can do it, the work is forgotten.
   ~HostQueue() override;
 
   Event mark() final;

@@ -15,7 +15,7 @@ namespace unimem::detail {
 /// Features of userfaultfd to ask for: writes to protected pages are let through and remembered, not reported one by
 /// one, …
 inline constexpr std::uint64_t asynchronous_write_protection = std::uint64_t{1} << 15;
-/// … and pages that nobody has touched yet can be protected as well.
+/// … and pages that were not touched yet can be protected as well.
 inline constexpr std::uint64_t protection_of_untouched_pages = std::uint64_t{1} << 13;
 
 /// What a page is, as the scan answers and asks.

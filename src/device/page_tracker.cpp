@@ -186,7 +186,7 @@ void PageTracker::claim(std::uintptr_t base, std::size_t bytes) {
 }
 
 void PageTracker::give_up(std::uintptr_t base, std::size_t bytes) noexcept {
-  // The claim goes last: whoever makes the next one must find the range off watch.
+  // The claim goes last: the next one must find the range off watch.
   take_off_watch(faults_.get(), base, bytes);
   std::lock_guard const lock{mutex_};
   claims_.erase(base);
@@ -218,7 +218,7 @@ ByteRanges PageTracker::written(std::uintptr_t origin, ByteRange range, Then the
     if (unbacked_separately_) scan(origin, range, Wanted::unbacked, then, found);
     scan(origin, range, Wanted::written, then, found);
   } catch (...) {
-    // They are armed by now, and nobody will ever hear of them.
+    // They are armed by now, and they are never told.
     if (then == Then::arm) {
       for (auto const pages : found.ranges()) disarm(origin + pages.begin, pages.size());
     }

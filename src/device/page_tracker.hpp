@@ -50,7 +50,7 @@ class PageTracker {
   /// Empty when this system can track writes; else a sentence.
   [[nodiscard]] std::string const& reason_unavailable() const noexcept { return reason_unavailable_; }
 
-  /// Registers and arms a range that nobody else has claimed. Throws InvalidArgument or DeviceError and changes
+  /// Registers and arms a range that is not claimed yet. Throws InvalidArgument or DeviceError and changes
   /// nothing.
   void claim(std::uintptr_t base, std::size_t bytes);
 

@@ -10,7 +10,7 @@ namespace unimem::detail {
 
 class PageTracker;
 
-/// Knows which pages of some host memory have been written, whoever wrote them: any thread, through any pointer, or the
+/// Knows which pages of some host memory have been written, by any writer: any thread, through any pointer, or the
 /// kernel on a thread's behalf, as in `read` or `recv`.
 ///
 /// The kernel keeps count, by userfaultfd's asynchronous write protection: the first write to an armed page costs a
@@ -51,8 +51,8 @@ class PageWatch {
   /// they are while watched. From here on nothing counts as written. Costs about 2 ms a GiB, 1 ms where untouched.
   ///
   /// Throws UnsupportedOperation where there is no write tracking; InvalidArgument unless the range is whole pages that
-  /// no other watch of this process has any of; DeviceError when the kernel refuses, as for memory that somebody else's
-  /// userfaultfd has or that is not mapped.
+  /// no other watch of this process has any of; DeviceError when the kernel refuses, as for memory that another
+  /// library's userfaultfd has or that is not mapped.
   PageWatch(void* base, std::size_t bytes);
   PageWatch(PageWatch const&) = delete;
   PageWatch& operator=(PageWatch const&) = delete;
@@ -82,7 +82,7 @@ class PageWatch {
   /// part of a page cannot be declared clean; DeviceError as `collect`.
   void arm(ByteRange range);
 
-  /// Declares pages written: the next `collect` returns them. For whoever collected them and could not do what he
+  /// Declares pages written: the next `collect` returns them. For a caller that collected them and could not do what it
   /// wanted to. `range` is widened to whole pages.
   void mark_written(ByteRange range) noexcept;
 

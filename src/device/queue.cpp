@@ -350,7 +350,7 @@ Event Queue::record() const noexcept {
 
 void Queue::synchronize() {
   auto& control = backend().control();
-  if (detail::is_forked_child()) record().wait();  // throws if there is work that nobody here can carry out
+  if (detail::is_forked_child()) record().wait();  // throws if there is work that cannot be carried out here
   auto const last = record();
   wait_unless_endless(last);
   if (control.completed() < last.ticket()) last.wait();  // throws: what was waited for does not end

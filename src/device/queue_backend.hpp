@@ -67,7 +67,7 @@ class QueueBackend {
   /// Work that does nothing.
   virtual Event mark() = 0;
 
-  /// Later work starts when an event of another queue, not yet done, has ended. Its failure is nobody's here.
+  /// Later work starts when an event of another queue, not yet done, has ended. Its failure does not matter here.
   virtual void wait(Event event) = 0;
 
   /// Later work starts when `events` have ended.

@@ -116,7 +116,7 @@ void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
     }
     // Release: who reads the ticket also sees the work's bytes, and its failure.
     if (ticket > completed_.load(std::memory_order_relaxed)) completed_.store(ticket, std::memory_order_release);
-    // In a forked child the coroutines of the parent may be gone, and nobody resumes them.
+    // In a forked child the coroutines of the parent may be gone, and they are not resumed.
     if (!awaiting_.empty() && !is_forked_child()) {
       EventWatcher::instance().resume(awaiting_, completed_.load(std::memory_order_relaxed));
     }
@@ -185,7 +185,7 @@ void QueueControl::inherit(Ticket ticket, InheritedErrors inherited) noexcept {
     may_fail_.store(true, std::memory_order_release);
     if (inherits_.size() >= many) ended = completed();
   }
-  // Nobody may ever ask for these errors: what has ended is not kept for it.
+  // These errors may never be asked for: what has ended is not kept for it.
   if (ended != 0) settle_inheritance(ended);
 }
 

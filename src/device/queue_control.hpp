@@ -23,7 +23,7 @@ namespace unimem::detail {
 
 class QueueControl;
 
-/// Somebody who can make a queue's work end: waits in the driver, or runs the work himself.
+/// What can make a queue's work end: it waits in the driver, or runs the work itself.
 class Waiter {
  public:
   Waiter() = default;
@@ -41,7 +41,7 @@ class Waiter {
   /// Gives the driver a chance to tell that work has ended. Never blocks.
   virtual void poll() noexcept = 0;
 
-  /// Whether work may have ended without `QueueControl::finish` being called until somebody polls or waits.
+  /// Whether work may have ended without `QueueControl::finish` being called until a thread polls or waits.
   [[nodiscard]] virtual bool needs_polling() const noexcept { return true; }
 
   /// Which thread is in the middle of carrying out the queue's work, if one of the host's does.
@@ -51,9 +51,9 @@ class Waiter {
 /// What events point to: the ids, counts and errors of one queue. Control blocks are never freed, so that an event
 /// needs no reference count and outlives its queue; a queue costs the process these few hundred bytes for good.
 ///
-/// Nobody knows who still holds an event, so that a ticket failed is kept for good, too: in two bytes or so. Its error
-/// is kept whole until `kept_failures` more have come to be known of; whoever asks then is told that it failed, and why
-/// not how.
+/// Which events are still held is not known, so that a ticket failed is kept permanently, too: in two bytes or so. Its
+/// error is kept whole until `kept_failures` more have come to be known of; a later caller is told that it failed, and
+/// why not how.
 class QueueControl {
  public:
   /// The errors a queue keeps whole, which a program that fails and goes on would fill memory with.

@@ -6,9 +6,9 @@ namespace unimem::detail {
 
 /// Something with a thread in the background that must be still while static objects are destroyed.
 ///
-/// Devices live as long as the process, so nobody joins the threads of their queues. What must not happen is that such
-/// a thread is in the middle of somebody's memory while `exit` tears that memory down, or that a forked child waits for
-/// a thread that stayed in its parent. Both are decided here, for all queues at once.
+/// Devices live as long as the process, so the threads of their queues are never joined. What must not happen is that
+/// such a thread is in the middle of memory while `exit` tears that memory down, or that a forked child waits for a
+/// thread that stayed in its parent. Both are decided here, for all queues at once.
 class BackgroundWorker {
  public:
   BackgroundWorker() = default;

@@ -26,7 +26,7 @@ class ContainerLimit {
   };
 
   /// `groups` is where the hierarchies are mounted, `membership` says which groups the process is in; others than the
-  /// system's are for tests. What cannot be read there binds nobody.
+  /// system's are for tests. What cannot be read there is no limit.
   explicit ContainerLimit(std::filesystem::path const& groups = "/sys/fs/cgroup",
                           std::filesystem::path const& membership = "/proc/self/cgroup");
 

@@ -77,9 +77,9 @@ void ThreadPool::parallel_for(std::size_t count, std::function<void(std::size_t)
   take_part(loop);
   {
     std::lock_guard const lock{mutex_};
-    std::erase(loops_, &loop);  // nobody joins any more
+    std::erase(loops_, &loop);  // no thread joins any more
   }
-  // Acquire: what the helpers wrote in their pieces is visible to whoever sees that they have left.
+  // Acquire: what the helpers wrote in their pieces is visible to a thread that sees that they have left.
   auto const left = [&] { return loop.helpers.load(std::memory_order_acquire) == 0; };
   if (!comes_soon(left)) {
     std::unique_lock lock{mutex_};

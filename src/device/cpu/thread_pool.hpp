@@ -24,7 +24,7 @@ class ThreadPool {
   ThreadPool(ThreadPool const&) = delete;
   ThreadPool& operator=(ThreadPool const&) = delete;
 
-  /// Waits for nobody: no loop may be running.
+  /// Waits for no thread: no loop may be running.
   ~ThreadPool();
 
   /// The pool that kernels of cpu and sim run on, one thread for each core this process may use. Never destroyed, so

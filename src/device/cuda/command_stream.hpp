@@ -16,7 +16,7 @@ namespace unimem::detail::cuda {
 /// A stream and the commands in it that are not known to have ended.
 class CommandStream final : public DriverStream {
  public:
-  /// A stream of our own, which does not wait for the legacy default stream, or somebody else's, who keeps it. Throws
+  /// A stream of our own, which does not wait for the legacy default stream, or one of the user's, who keeps it. Throws
   /// DeviceError if there is none to be had.
   CommandStream(unimem::Device& device, EventPool& events, QueueControl& control);
   CommandStream(unimem::Device& device, EventPool& events, QueueControl& control, Stream foreign);
@@ -30,7 +30,7 @@ class CommandStream final : public DriverStream {
     return std::static_pointer_cast<Command const>(pending(ticket));
   }
 
-  /// Notes what the stream waits for that is no work of a stream: whoever writes host memory beside the driver. Those
+  /// Notes what the stream waits for that is no work of a stream: what writes host memory beside the driver. Those
   /// of a stream that is waited for are noted too.
   void waits_for(std::span<const unimem::Event> host_work);
   /// All such that have not come, those of streams waited for included.

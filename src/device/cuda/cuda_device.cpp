@@ -162,11 +162,11 @@ CudaDevice::Answer CudaDevice::ask_for(std::size_t bytes, Location location) {
     auto const code = driver().cuMemAlloc(&memory, bytes);
     return {code, "cuMemAlloc", memory};
   }
-  // On the legacy stream and waited for: whoever gets the memory may use it in any stream at once.
+  // On the legacy stream and waited for: the next owner of the memory may use it in any stream at once.
   std::lock_guard const lock{pool_mutex_};
   auto code = driver().cuMemAllocAsync(&memory, bytes, nullptr);
   if (code == Result::out_of_memory) {
-    // What was given back there may not have arrived; nobody else takes it meanwhile.
+    // What was given back there may not have arrived; no other thread takes it meanwhile.
     code = driver().cuStreamSynchronize(nullptr);
     if (code == Result::success) code = driver().cuMemAllocAsync(&memory, bytes, nullptr);
   }

@@ -37,8 +37,9 @@ struct CudaOptions {
   bool write_combined = false;  ///< pinned memory that the host only writes: faster over the bus, very slow to read
 };
 
-/// Above which size pageable copies go by way of pinned chunks where nobody says, on a host of so many threads: several
-/// fill them faster than the driver's own staging, which is one thread's work, so that with few there is no gain.
+/// Above which size pageable copies go by way of pinned chunks where it is not configured, on a host of so many
+/// threads: several fill them faster than the driver's own staging, which is one thread's work, so that with few there
+/// is no gain.
 [[nodiscard]] std::optional<std::size_t> staging_by_default(std::size_t threads) noexcept;
 
 /// A GPU under the CUDA driver API, in its primary context: the one which the CUDA runtime and other libraries use, so
@@ -69,7 +70,7 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   [[nodiscard]] bool copies_from(unimem::Device const& other) const noexcept override;
   [[nodiscard]] bool is_lost() const noexcept override { return health_.lost(); }
 
-  /// A queue over somebody else's stream, who keeps it. Throws InvalidArgument unless it is of this GPU.
+  /// A queue over a stream of the user's, who keeps it. Throws InvalidArgument unless it is of this GPU.
   [[nodiscard]] Queue adopt(Stream foreign);
 
   [[nodiscard]] Driver const& driver() const noexcept { return *hardware_.driver; }

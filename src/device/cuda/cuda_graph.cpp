@@ -12,7 +12,7 @@ namespace {
 
 constexpr int most_captures = 3;
 
-/// For calls that let something go: a refusal that ends nothing is tried again, since nobody else will.
+/// For calls that let something go: a refusal that ends nothing is tried again, since it is not tried elsewhere.
 template <class Call>
 void insist(Health& health, Call const& call) noexcept {
   for (int tries = 0; tries < most_captures; ++tries) {

@@ -12,10 +12,10 @@
 namespace unimem::detail::cuda {
 
 /// Runs in a row as an executable graph of the driver's: one call launches them all, in order. Captured in a stream of
-/// its own, so that it is nobody's business what else the user's streams carry at the moment, and default streams,
+/// its own, so that it does not matter what else the user's streams carry at the moment, and default streams,
 /// which cannot be captured, serve as well. The driver runs one launch of a graph after the other, in whatever streams.
 ///
-/// Whoever launches it keeps it until the work has ended.
+/// The launching queue keeps it until the work has ended.
 class CudaGraph final : public CapturedRuns {
  public:
   /// `gpu`'s context is the calling thread's. Throws KernelError for programs of another device, or arguments that do

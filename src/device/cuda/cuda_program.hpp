@@ -16,7 +16,7 @@
 namespace unimem::detail::cuda {
 
 /// A kernel loaded into one GPU's context. Nothing of it changes once it is made, so any number of threads may launch
-/// it at a time. Whoever launches it keeps it until the work has ended: what runs is in its module.
+/// it at a time. The launching queue keeps it until the work has ended: what runs is in its module.
 class CudaProgram final : public Program {
  public:
   /// Compiles, or finds what was compiled before, and loads it. Throws what KernelCompiler::compile throws, and

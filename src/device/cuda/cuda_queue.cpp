@@ -28,14 +28,14 @@ Stream named(Stream stream) noexcept {
   return stream == nullptr ? reinterpret_cast<Stream>(legacy_stream) : stream;
 }
 
-/// A coroutine that nobody waits for.
+/// A coroutine that is not waited for.
 struct Detached {
   struct promise_type {  // NOLINT(readability-identifier-naming): the language chose the name
     static Detached get_return_object() noexcept { return {}; }
     static std::suspend_never initial_suspend() noexcept { return {}; }
     static std::suspend_never final_suspend() noexcept { return {}; }
     static void return_void() noexcept {}
-    static void unhandled_exception() noexcept {}  // whoever needs the work asks for its error
+    static void unhandled_exception() noexcept {}  // code that needs the work asks for its error
   };
 };
 
@@ -195,7 +195,7 @@ unimem::Event CudaQueue::move_pieces(Moves moves, DevicePointer to, DevicePointe
                         (moves == Moves::download && !is_pinned(to + first.to));
   auto grid = grid_of(pieces);
   if (grid && moves == Moves::copy) {
-    // Rows that lie between each other do not overlap; whether the driver sees that, nobody says.
+    // Rows that lie between each other do not overlap; whether the driver sees that is not documented.
     auto const there = to + grid->first.to, here = from + grid->first.from;
     if (there < here + grid->from_span() && here < there + grid->to_span()) grid.reset();
   }
@@ -455,7 +455,7 @@ void CudaQueue::wait_for_host(unimem::Event event) {
   if (device_.is_lost()) return;  // nothing comes after the wait
   std::shared_ptr<HostFlags::Flag> flag;
   auto refused = Result::success;
-  bool stands = false;  // in the stream, which nobody has been told to let go
+  bool stands = false;  // in the stream, which nothing will let go yet
   try {
     submit("cuStreamWaitValue32", {.orders_only = true}, [&](Command& command) {
       flag = device_.flags().take();
@@ -467,7 +467,7 @@ void CudaQueue::wait_for_host(unimem::Event event) {
     if (stands) {
       flag->raise();
       CurrentContext const current{device_.gpu(), std::nothrow};
-      drain();  // before the word is anybody else's
+      drain();  // before the word has another owner
     }
     throw;
   }

@@ -23,7 +23,7 @@ class CudaDevice;
 class CudaQueue final : public QueueBackend {
  public:
   explicit CudaQueue(CudaDevice& device);
-  /// Over a stream that somebody else made and will destroy: events behind our work are recorded in the call that
+  /// Over a stream that the user made and will destroy: events behind our work are recorded in the call that
   /// submits it, since later the stream may be gone.
   CudaQueue(CudaDevice& device, Stream foreign);
   ~CudaQueue() override;

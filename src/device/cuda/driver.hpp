@@ -95,7 +95,7 @@
   each(cuGraphDestroy, 10000, Graph graph)                                                                             \
   each(cuGraphExecDestroy, 10000, GraphExec executable)
 
-// And those that a driver may be too old for: null in the table, and somebody's second choice serves. From 13.0 on
+// And those that a driver may be too old for: null in the table, and a second choice of ours serves. From 13.0 on
 // cuMemcpyBatchAsync has another form; a driver that is asked for 12.8's gives that one.
 #define UNIMEM_CUDA_LATER_FUNCTIONS(each)                                                                              \
   each(cuMemcpyBatchAsync, 12080, DevicePointer* to, DevicePointer* from, std::size_t* bytes, std::size_t count,       \

@@ -13,11 +13,11 @@
 namespace unimem::detail::cuda {
 
 /// Words of pinned memory that the host raises and streams wait for: how a stream waits for work of other backends
-/// without anybody's thread being held up. Words are kept for good, and used again. Thread-safe.
+/// without holding up a thread. Words are kept for good, and used again. Thread-safe.
 class HostFlags {
  public:
-  /// One word, 0 when it is taken. It goes back when the last reference goes: one is with whoever raises it, one with
-  /// the command that waits for it.
+  /// One word, 0 when it is taken. It goes back when the last reference goes: one is with the work that raises it, one
+  /// with the command that waits for it.
   class Flag {
    public:
     Flag(HostFlags& flags, std::uint32_t* word) noexcept : flags_(flags), word_(word) {

@@ -7,7 +7,7 @@ namespace unimem::detail::cuda {
 class CudaDevice;
 
 /// What a copy from the host costs on this GPU, by a few copies of two sizes from pinned memory in a stream of their
-/// own, which nobody's counters see. A few milliseconds. Where the driver refuses, the estimate everybody starts with.
+/// own, which no counters see. A few milliseconds. Where the driver refuses, the initial estimate.
 [[nodiscard]] LinkCost measure_link(CudaDevice const& device) noexcept;
 
 }  // namespace unimem::detail::cuda

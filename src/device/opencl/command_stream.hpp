@@ -18,7 +18,7 @@ class CommandStream final : public DriverStream {
 
   [[nodiscard]] cl_command_queue queue() const noexcept { return queue_.get(); }
 
-  /// As `DriverStream::append`, and sets the work going: nothing would make a lazy driver begin before somebody waits.
+  /// As `DriverStream::append`, and sets the work going: nothing would make a lazy driver begin before a thread waits.
   /// A failure shows in the event.
   Event append(std::shared_ptr<Command> command) {
     api_.clFlush(queue());

@@ -47,7 +47,7 @@ class OpenClDevice final : public Device {
   [[nodiscard]] void* address(DeviceMemory memory) override;
   [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
 
-  /// Measured when somebody first asks.
+  /// Measured when it is first asked for.
   [[nodiscard]] LinkCost link_cost() const noexcept override;
 
   /// None unless asked for (`staging=8MiB`), not even where memory is far from the host's: a driver takes for pinned

@@ -31,7 +31,7 @@ namespace unimem::detail::opencl {
 /// The waiting is the driver's, by wait lists; where an event is another context's, which no wait list may name, it is
 /// the calling thread's, which must not be the one that shall open a user event before that run. An awaited run that
 /// fails takes the waiting one with it (CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST): runs fail on PoCL only when
-/// something they wait for does, and in the end that is a user event which somebody has given a negative status. So a
+/// something they wait for does, and in the end that is a user event that was given a negative status. So a
 /// negative user event in one queue can fail a run of the same kernel, but of another size, in another.
 ///
 /// Thread-safe. Events are kept until a later run, or the end of a program of the source, finds them ended.
@@ -49,7 +49,7 @@ class PoclRunOrder {
   };
 
   /// The order of a kernel: one for the process, since PoCL knows a kernel by its text, whatever program and context it
-  /// was built for. `api` is the table by which whoever asks first reaches the driver, and outlives the order.
+  /// was built for. `api` is the table by which the first caller reaches the driver, and outlives the order.
   [[nodiscard]] static std::shared_ptr<PoclRunOrder> of(Api const& api, std::string_view source,
                                                         std::string_view kernel);
 

@@ -115,7 +115,7 @@ std::string probe(std::function<std::string(Announce const&)> const& attempt, st
   if (child == 0) run_child(writing.get(), attempt);
   writing.close();
   fcntl(reading.get(), F_SETFL, O_NONBLOCK);
-  // The pipe alone would not do: somebody else's fork at this moment may keep its other end open after the child has
+  // The pipe alone would not do: another thread's fork at this moment may keep its other end open after the child has
   // died.
   Descriptor const exited{static_cast<int>(syscall(SYS_pidfd_open, child, 0))};
 

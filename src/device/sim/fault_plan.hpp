@@ -56,7 +56,7 @@ class FaultScript {
     Call(std::shared_ptr<FaultScript> script, SimCommand command);
     Call(Call const&) = delete;
     Call& operator=(Call const&) = delete;
-    /// If nobody has asked for the verdict, the command never began.
+    /// If the verdict was not asked for, the command never began.
     ~Call();
 
     /// Its turn has come.

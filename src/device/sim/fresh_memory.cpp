@@ -71,7 +71,7 @@ void FreshMemory::fill(ByteRange range) noexcept {
 
 void FreshMemory::write_poison(ByteRange range) {
   if (!fresh_.intersects(range)) return;
-  // The ends of granules may belong to a neighbour: as long as it is fresh too, nobody can tell the difference.
+  // The ends of granules may belong to a neighbour: as long as it is fresh too, there is no difference to be seen.
   auto const parts = fresh_part(range);
   for (auto const part : parts.ranges()) fill(part);
   fresh_.remove(range);

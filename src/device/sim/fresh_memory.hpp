@@ -10,14 +10,14 @@
 
 namespace unimem::detail {
 
-/// Remembers which memory of a simulated device has never been touched, and makes it read 0xCD just before somebody
-/// looks.
+/// Remembers which memory of a simulated device has never been touched, and makes it read 0xCD just before it is
+/// read.
 ///
-/// A real device hands out somebody's old bytes; 0xCD makes whoever relies on them fail in the same way every time.
-/// Writing it at allocation would cost real memory for every simulated byte, so it is written lazily, in granules of 64
-/// KiB: small enough to be cheap for a small access, large enough that the set stays short. The set is one of address
-/// ranges, not a bitmap per allocation: a terabyte that nobody touched is one entry, and pages that move take their
-/// part of it along.
+/// A real device hands out the old bytes of other owners; 0xCD makes code that relies on them fail in the same way
+/// every time. Writing it at allocation would cost real memory for every simulated byte, so it is written lazily, in
+/// granules of 64 KiB: small enough to be cheap for a small access, large enough that the set stays short. The set is
+/// one of address ranges, not a bitmap per allocation: an untouched terabyte is one entry, and pages that move take
+/// their part of it along.
 ///
 /// Thread-safe. Poison is written under the lock, so that it never lands on bytes that another queue has just written
 /// beside it.

@@ -54,7 +54,7 @@ std::chrono::nanoseconds read_time(std::string_view key, std::string_view text) 
     double value = 0;
     auto const [end, error] =
         std::from_chars(number.data(), number.data() + number.size(), value, std::chars_format::fixed);
-    // An hour is more than anybody simulates, and keeps deadlines far from the end of the clock.
+    // An hour is more than is ever simulated, and keeps deadlines far from the end of the clock.
     bool const reads = error == std::errc{} && end == number.data() + number.size();
     if (!reads || !(value >= 0) || value * unit.nanoseconds > 3600e9) break;
     return std::chrono::nanoseconds{std::llround(value * unit.nanoseconds)};
