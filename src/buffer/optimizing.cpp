@@ -69,8 +69,9 @@ std::size_t BufferCore::Inside::place_ahead(BufferCore& self, Place place, Optim
                                             OptimizationStep& step) {
   auto const& one = side(place);
   if (one.storage || captured || bytes == 0 || bytes > terms.most_bytes || !holds(host_place, whole())) return 0;
-  // Mapped, or about to be written by a call of another thread's, which counts already.
-  if (auto const& from = in_memory_of_host(); from && from->leased()) return 0;
+  // Mapped, about to be written by a call of another thread's, or by an address that was given out: a copy would be of
+  // half of what counts as written already.
+  if (auto const& from = in_memory_of_host(); from && from->may_be_written_by_address()) return 0;
   bool const soon = one.next_use == NextUse::soon ||
                     (one.next_use == NextUse::unsaid && one.history.expected_wait(*one.clock) < terms.idle_wait / 2);
   if (!soon) return 0;

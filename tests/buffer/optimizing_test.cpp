@@ -223,6 +223,18 @@ TEST_F(Optimizing, EvictedCopiesThatAreAboutToBeUsedComeBackWhereThereIsRoom) {
   EXPECT_EQ(sim.transfers().since(before).host_to_device_copies, 0U) << "the next use waits for nothing";
 }
 
+TEST_F(Optimizing, WhatMayStillBeWrittenByItsAddressIsNotBroughtAhead) {
+  auto wanted = synchronized(MiB / 4, "wanted");
+  wanted.release_device();
+  auto const values = wanted.host();
+  wanted.will_use();
+  EXPECT_EQ(manager.optimize().placed_bytes, 0U);
+  values[0] = 9;  // counted when the address was given out
+  auto expected = counting(MiB / 4);
+  expected[0] = 9;
+  EXPECT_EQ(device_bytes(wanted, sim), expected);
+}
+
 TEST_F(Optimizing, WhatCannotBePlacedForWantOfMemoryIsPassedOver) {
   auto wanted = synchronized(MiB / 4, "wanted");
   wanted.release_device();
