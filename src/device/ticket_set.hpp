@@ -2,15 +2,17 @@
 
 #include <unimem/device/event.hpp>
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
-#include <memory>
 #include <vector>
 
 namespace unimem::detail {
 
-/// Tickets of one queue, for good, in little memory: two bytes for each while they are rare, and never more than a bit
-/// for every ticket there is. In spans of 65,536 tickets, each a sorted list or, where that is smaller, a bitmap.
+/// Tickets of one queue, for good, in little memory: two bytes or less for each while they are rare, a few bytes for
+/// any number in a row, and never more than a bit for every ticket there is.
+///
+/// In spans of 65,536 tickets. The latest span is a sorted list or, where that is smaller, a bitmap; the earlier ones
+/// are packed into one string of bytes.
 ///
 /// Not thread-safe.
 class TicketSet {
@@ -20,20 +22,36 @@ class TicketSet {
 
   [[nodiscard]] bool contains(Ticket ticket) const noexcept;
 
-  /// Bytes that the tickets take, without what the spans themselves do.
+  /// Bytes that the tickets take.
   [[nodiscard]] std::size_t size_bytes() const noexcept;
 
  private:
-  static constexpr unsigned span_bits = 16;
-  static constexpr std::size_t bitmap_words = (std::size_t{1} << span_bits) / 64;
-  static constexpr std::size_t longest_list = bitmap_words * 4;  ///< as large as the bitmap
+  using Bytes = std::vector<std::uint8_t>;
 
-  struct Span {
+  /// Of one span, by their tickets' lower bits.
+  struct Members {
     std::vector<std::uint16_t> list;
     std::vector<std::uint64_t> bitmap;  ///< once there is one, the list is empty
+
+    void insert(std::uint16_t low);
+    [[nodiscard]] bool contains(std::uint16_t low) const noexcept;
+    [[nodiscard]] bool empty() const noexcept { return list.empty() && bitmap.empty(); }
+  };
+  struct Packed {
+    Ticket upper = 0;       ///< their tickets' upper bits
+    std::size_t begin = 0;  ///< in `bytes_`; it ends where the next one begins
   };
 
-  std::map<Ticket, Span> spans_;  ///< by their tickets' upper bits
+  [[nodiscard]] static Bytes pack(Members const& members);
+  [[nodiscard]] static Members unpack(Bytes const& bytes);
+  [[nodiscard]] std::size_t end_of(std::size_t index) const noexcept;
+  void pack_latest();
+  void insert_earlier(Ticket upper, std::uint16_t low);
+
+  Ticket upper_ = 0;  ///< of the latest span
+  Members latest_;
+  std::vector<Packed> packed_;  ///< ascending
+  Bytes bytes_;
 };
 
 }  // namespace unimem::detail
