@@ -1,5 +1,7 @@
 // A file larger than the memory it may use: 32 MiB through a device of 8 MiB, in chunks, with every byte accounted for.
 
+#include <unimem/stream/stream_file.hpp>
+#include <unimem/stream/stream_kernel.hpp>
 #include <unimem/unimem.hpp>
 
 #include <cstdint>

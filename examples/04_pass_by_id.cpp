@@ -3,6 +3,9 @@
 //
 // The device is a simulated one, with memory of its own; give another id as the argument ("cpu", "opencl:0").
 
+#include <unimem/share/buffer_ref.hpp>
+#include <unimem/share/buffer_registry.hpp>
+#include <unimem/share/message_queue.hpp>
 #include <unimem/unimem.hpp>
 
 #include <cstdint>

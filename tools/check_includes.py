@@ -175,6 +175,9 @@ def check_source(path: PurePosixPath, text: str) -> Iterator[Violation]:
         if visibility == "private" and place.kind in ("app", "example"):
             yield violation("faces", f'"{include.name}" is private to the library')
             continue
+        if "detail" in PurePosixPath(include.name).parts and place.kind == "example":
+            yield violation("faces", f"<{include.name}> is for the library's own floors")
+            continue
         if folder == place.folder:
             continue
         if FLOORS[folder] > place.floor:
@@ -183,19 +186,26 @@ def check_source(path: PurePosixPath, text: str) -> Iterator[Violation]:
             yield violation("direction", f"{place.folder} looks sideways at {folder} (both on floor {place.floor})")
 
 
-def check_umbrella(headers: "set[str]", text: str) -> Iterator[Violation]:
-    """Every public header that the umbrella forgets, and every one it invents."""
+def check_umbrella(headers: "set[str]", page: str, text: str) -> Iterator[Violation]:
+    """Every header of the page's first table that the umbrella forgets, and every one that it adds or invents."""
+    announced = headers_on(page.split("\n## ")[1]) if "\n## " in page else set()
     named = {include.name: include.line for include in includes_of(text)}
-    for missing in sorted(headers - set(named)):
+    for missing in sorted(announced - set(named)):
         yield Violation(UMBRELLA, 1, "umbrella", f"does not include <{missing}>")
     for name, line in named.items():
         if name not in headers:
             yield Violation(UMBRELLA, line, "umbrella", f"<{name}> is no public header")
+        elif name not in announced:
+            yield Violation(UMBRELLA, line, "umbrella", f"<{name}> is not in the first table of {HEADERS_PAGE}")
+
+
+def headers_on(page: str) -> "set[str]":
+    return {f"unimem/{name}" for name in re.findall(r"`(\w+/(?:detail/)?\w+\.hpp)`", page)}
 
 
 def check_headers_page(headers: "set[str]", text: str) -> Iterator[Violation]:
     """Every public header that docs/headers.md does not speak of, and every one it invents."""
-    named = {f"unimem/{name}" for name in re.findall(r"`(\w+/\w+\.hpp)`", text)}
+    named = headers_on(text)
     for missing in sorted(headers - named):
         yield Violation(HEADERS_PAGE, 1, "headers", f"says nothing of <{missing}>")
     for unknown in sorted(named - headers):
@@ -251,11 +261,13 @@ def check_tree(root: Path) -> "list[Violation]":
             violations.extend(check_source(path, data.decode("utf-8", "replace")))
         if path.parts[:2] == ("include", "unimem") and name != UMBRELLA:
             public_headers.add("/".join(path.parts[1:]))
-    for name, rule, check in ((UMBRELLA, "umbrella", check_umbrella), (HEADERS_PAGE, "headers", check_headers_page)):
-        if (root / name).is_file():
-            violations.extend(check(public_headers, (root / name).read_text(encoding="utf-8")))
-        else:
+    texts = {}
+    for name, rule in ((HEADERS_PAGE, "headers"), (UMBRELLA, "umbrella")):
+        if not (root / name).is_file():
             violations.append(Violation(name, 1, rule, "is missing"))
+        texts[name] = (root / name).read_text(encoding="utf-8") if (root / name).is_file() else ""
+    violations.extend(check_umbrella(public_headers, texts[HEADERS_PAGE], texts[UMBRELLA]))
+    violations.extend(check_headers_page(public_headers, texts[HEADERS_PAGE]))
     licence = root / "LICENSE"
     if not licence.is_file() or "Apache License" not in licence.read_text(encoding="utf-8"):
         violations.append(Violation("LICENSE", 1, "files", "the Apache-2.0 licence text is missing"))

@@ -7,7 +7,7 @@
 #include "standard_streams.hpp"
 #include "storage_location.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/kernel/kernel.hpp>

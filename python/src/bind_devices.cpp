@@ -1,4 +1,4 @@
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 #include <unimem/device/discovery.hpp>

@@ -173,7 +173,7 @@ void bind_pools(nb::module_& m) {
       .def("__init__", [](Kind* self, std::vector<std::size_t> shape, nb::object dtype, bool pinned) {
         new (self) Kind(kind_of(std::move(shape), std::move(dtype), pinned));
       });
-  nb::class_<Pool>(m, "_Pool", "Whole buffers, kept for who wants one of the same kind again.")
+  nb::class_<Pool>(m, "_Pool", "Whole buffers, kept for the next request of the same kind.")
       .def(
           "__init__",
           [](Pool* self, MemoryManager* manager, Device* device, std::vector<std::size_t> const& pageable,

@@ -31,7 +31,7 @@ nb::object state_of(Window const& window) {
   auto const* const core = window.core();
   if (core == nullptr) return nb::borrow(state_members[0]);
   if (core->options().tracking == Tracking::pages) {
-    // Who looks at pages takes the buffer's lock.
+    // Looking at pages takes the buffer's lock.
     auto const share = window.live();
     auto const state = unlocked([&] { return share->state(); });
     return nb::borrow(state_members.at(static_cast<std::size_t>(state)));

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/buffer/device_lease.hpp>
 #include <unimem/device/device.hpp>
 

@@ -1,6 +1,6 @@
 #include "gil.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/stack.hpp>
 #include <unimem/device/timed_wait.hpp>
@@ -102,7 +102,7 @@ bool const names_places = environment("UNIMEM_CHECK") == "2";
 
 void note_place() noexcept {
   if (Ending::begun()) return;
-  nb::error_scope const kept;  // of who lets go of the lock in the middle of an exception
+  nb::error_scope const kept;  // of a thread that lets go of the lock in the middle of an exception
   try {
     place = calling_frames();
   } catch (std::exception const&) {  // without memory, or for frames that are none of Python's

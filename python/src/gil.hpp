@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/event.hpp>
 #include <unimem/device/wait_watch.hpp>
@@ -24,7 +24,7 @@ class Ending {
   /// Called by the thread that ends the interpreter.
   static void begin() noexcept {
     ender() = std::this_thread::get_id();
-    flag().store(true, std::memory_order_release);  // with who it is
+    flag().store(true, std::memory_order_release);  // with the thread's id
   }
   /// Whether this thread can never have the interpreter's lock again.
   [[nodiscard]] static bool leaves_out_this_thread() noexcept {
@@ -130,8 +130,8 @@ void look_out(BufferCore& core, ByteRange range);
 /// Waits for the work on the range inside of kernels alone, and looks at no signals: for what must not raise what they
 /// do. Throws UnsupportedOperation where that would be waiting for itself.
 void wait_inside_kernel(BufferCore& core, ByteRange range);
-/// Waits for all work on the buffer, on any thread: for who is about to let go of memory, which a Python function may
-/// have kept.
+/// Waits for all work on the buffer, on any thread: for callers that are about to release memory, which a Python
+/// function may have kept.
 void wait_for_work(BufferCore& core);
 
 /// Which thread is the main one is known once and for all, but for a forked child, whose only thread becomes it.

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/buffer/device_lease.hpp>
 #include <unimem/core/byte_ranges.hpp>
+#include <unimem/device/detail/value_type.hpp>
 #include <unimem/device/program.hpp>
-#include <unimem/device/value_type.hpp>
 
 #include <nanobind/nanobind.h>
 
@@ -22,7 +22,7 @@ struct Argument {
   ByteRange range;
   Intent intent = Intent::read;
   std::vector<std::size_t> shape;  ///< of the array that a Python function is given
-  PyObject* object = nullptr;      ///< its dtype, or the scalar itself: owned by who called
+  PyObject* object = nullptr;      ///< its dtype, or the scalar itself: owned by the caller
   ValueType value{};               ///< of a buffer's elements
   bool is_plain_number = false;    ///< a scalar that is Python's own int or float, without a width
   std::string bytes;               ///< of a scalar
@@ -32,7 +32,8 @@ struct Argument {
 /// One call of a Python function over NumPy arrays, on a queue of a device that runs code of the host's.
 ///
 /// The arrays are over the memory that the work was given, which has another owner when the work has ended. A function
-/// that keeps one fails, and the array keeps its memory by a lease. Who takes the memory from a buffer says so before
+/// that keeps one fails, and the array keeps its memory by a lease. An operation that takes the memory from a buffer
+/// says so before
 /// (`let_go_of`): a call that runs has leases from then on, and one that has not begun works on copies, which are
 /// arrays' own. So does one whose memory was evicted before it began; when it has, it holds that (`WorkHold`).
 class PythonCall {

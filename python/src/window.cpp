@@ -28,7 +28,7 @@ detail::SharedElement known() {
   return detail::shared_element<T>();
 }
 
-/// Whether an array is what was made of the window's memory: who was given it may have set another shape, dtype or
+/// Whether an array is what was made of the window's memory: its user may have set another shape, dtype or
 /// strides, made it read-only, or had it take other memory.
 bool is_untouched(nb::handle host, std::byte* begin, std::vector<std::size_t> const& shape, nb::handle dtype) {
   auto* const array = reinterpret_cast<PyArrayObject*>(host.ptr());

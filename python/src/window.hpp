@@ -1,10 +1,10 @@
 #pragma once
 
-#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/buffer/device_lease.hpp>
 #include <unimem/buffer/shape.hpp>
 #include <unimem/core/byte_ranges.hpp>
-#include <unimem/device/value_type.hpp>
+#include <unimem/device/detail/value_type.hpp>
 #include <unimem/share/buffer_registry.hpp>
 
 #include <nanobind/nanobind.h>
@@ -61,8 +61,8 @@ class Window {
     nanobind::object const gone = std::move(host_);
   }
 
-  /// The array over the device's memory that `array` is, from now on held by this object: for who is told the address
-  /// and keeps nothing but this. Until `drop_exported`.
+  /// The array over the device's memory that `array` is, from now on held by this object: for callers that are told the
+  /// address and keep nothing but this. Until `drop_exported`.
   void keep_exported(nanobind::object array) noexcept {
     nanobind::object const gone = std::exchange(exported_, std::move(array));
   }

@@ -1,10 +1,10 @@
-"""That docs/features.md says what is there: each row that is to hold in Python has its test, and what the table names exists."""
+"""That tests/features.md says what is there: each row that is to hold in Python has its test, and what the table names exists."""
 
 import re
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-IN_PYTHON = (TESTS.parents[1] / "docs" / "features.md").read_text(encoding="utf-8").split("## In Python")[1].split("\n## ")[0]
+IN_PYTHON = (TESTS.parents[1] / "tests" / "features.md").read_text(encoding="utf-8").split("## In Python")[1].split("\n## ")[0]
 
 
 def test_each_row_has_a_test_of_its_own():

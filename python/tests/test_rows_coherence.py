@@ -1,4 +1,4 @@
-"""The rows of docs/features.md about where a buffer is current and what travels (1 to 12, 27 to 30) through Python, on each kind of device with
+"""The rows of tests/features.md about where a buffer is current and what travels (1 to 12, 27 to 30) through Python, on each kind of device with
 memory of its own: bytes on both sides, and transfers by the buffer's count, which the devices' own must agree with. A test's name begins
 with its row."""
 

@@ -1,4 +1,4 @@
-"""The rows of docs/features.md about what is in a buffer and how it is seen (13 to 26), as in test_rows_coherence.py."""
+"""The rows of tests/features.md about what is in a buffer and how it is seen (13 to 26), as in test_rows_coherence.py."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The rows of docs/features.md about pools (41 to 46, 52), devices (76) and sharing (77, 78) through Python, on each kind of device with
+"""The rows of tests/features.md about pools (41 to 46, 52), devices (76) and sharing (77, 78) through Python, on each kind of device with
 memory of its own: bytes on both sides and transfers, as in test_rows_coherence.py. A test's name begins with its row."""
 
 import queue

@@ -1,4 +1,4 @@
-#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 #include <unimem/device/wait_watch.hpp>

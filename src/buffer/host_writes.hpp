@@ -1,8 +1,8 @@
 #pragma once
 
-#include <unimem/coherence/coherence.hpp>
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/event.hpp>
+#include "coherence/coherence.hpp"
 
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
 #include "buffer/inside.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/timed_wait.hpp>
@@ -111,7 +111,7 @@ bool BufferCore::Inside::shares(Device const& with) const noexcept {
 }
 
 void BufferCore::Inside::lock_contended(Watched watched) {
-  LongWait known{holder};  // for those who wait for this thread
+  LongWait known{holder};  // for threads that wait for this one
   std::optional<detail::WatchedWait> wait;
   if (watched == Watched::yes) wait.emplace("waiting for another thread that uses a buffer");
   bool const ends_early = wait && wait->watched();

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <unimem/buffer/buffer_core.hpp>
-#include <unimem/coherence/coherence.hpp>
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/name.hpp>
 #include <unimem/manager/memory_manager.hpp>
+#include "coherence/coherence.hpp"
 
 #include "buffer/advice_book.hpp"
 #include "buffer/host_writes.hpp"

@@ -1,7 +1,7 @@
 #pragma once
 
-#include <unimem/coherence/coherence.hpp>
 #include <unimem/device/event.hpp>
+#include "coherence/coherence.hpp"
 
 #include <cstddef>
 #include <exception>

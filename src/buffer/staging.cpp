@@ -123,7 +123,7 @@ ByteRanges targets_of(std::span<const CopyPiece> pieces) {
 }
 
 /// Many small ranges: below this many the threads that gather them cost more than the driver's calls do, and larger
-/// ones keep the bus busy by themselves. docs/decisions.md, "Many small pieces".
+/// ones keep the bus busy by themselves. docs/decisions/small-pieces-and-rectangles.md.
 constexpr std::size_t fewest_gathered = 64, largest_gathered = std::size_t{64} << 10;
 
 }  // namespace

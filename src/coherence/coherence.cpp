@@ -1,4 +1,4 @@
-#include <unimem/coherence/coherence.hpp>
+#include "coherence/coherence.hpp"
 #include <unimem/core/error.hpp>
 
 #include "coherence/coverage.hpp"

@@ -1,4 +1,4 @@
-#include <unimem/coherence/coherence.hpp>
+#include "coherence/coherence.hpp"
 
 #include "coherence/coverage.hpp"
 
@@ -86,7 +86,7 @@ auto Coherence::undo_for(Plan const& plan) const -> Undo {
   if (undo.adopted || undo.changed.empty()) return undo;
   for (Place place = 0; place < places_.size(); ++place) {
     auto const& now = places_[place];
-    // What is valid or written is held, so who holds none of the bytes knows nothing of them.
+    // What is valid or written is held, so a place that holds none of the bytes has neither.
     if (!now.held.intersects(undo.changed)) continue;
     undo.before.push_back({place, now.valid.intersection(undo.changed), now.written.intersection(undo.changed),
                            now.held.intersection(undo.changed)});

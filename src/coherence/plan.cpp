@@ -1,5 +1,5 @@
-#include <unimem/coherence/coherence.hpp>
 #include <unimem/core/error.hpp>
+#include "coherence/coherence.hpp"
 
 #include <algorithm>
 #include <string>
@@ -96,7 +96,7 @@ Plan Coherence::plan_release(Place place, Place to, CopyCost const& cost) const 
   bool const fence = shares_storage(place, to);
   auto plan = plan_for(Plan::Kind::release, place, whole(), Intent::read);
   auto saved = sole_bytes(place);
-  // It costs nothing there, and who holds the other copy may ruin it.
+  // It costs nothing there, and the holder of the other copy may ruin it.
   if (fence) {
     saved = here.valid;
     saved.remove(at(to).valid);

@@ -1,5 +1,5 @@
-#include <unimem/coherence/coherence.hpp>
 #include <unimem/coherence/state.hpp>
+#include "coherence/coherence.hpp"
 
 #include "coherence/coverage.hpp"
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 
 namespace unimem::detail {
 

@@ -1,6 +1,6 @@
 #include "core/disk_cache.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 
 #include "core/own_files.hpp"
 #include "core/unique_fd.hpp"

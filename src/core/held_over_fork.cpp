@@ -113,7 +113,7 @@ class HeldOverFork::Registry {
   std::uint64_t additions_ = 0;
 
   std::mutex forking_;                        ///< one thread at a time; taken before all others
-  std::atomic<std::thread::id> forker_{};     ///< who holds it; a thread knows its own for sure
+  std::atomic<std::thread::id> forker_{};     ///< the thread that holds it, which knows that for sure
   std::vector<std::shared_ptr<Entry>> held_;  ///< by him
 };
 

@@ -9,9 +9,9 @@
 
 namespace unimem::detail {
 
-/// Something behind locks that is whole and free in a forked child, whatever other threads were doing with it: who
-/// forks takes the locks first, as any thread would, so that no thread is in the middle of anything, and lets go of
-/// them on both sides. What belongs to threads that are not in the child is put right there before.
+/// Something behind locks that is whole and free in a forked child, whatever other threads were doing with it: the
+/// forking thread takes the locks first, as any thread would, so that no thread is in the middle of anything, and lets
+/// go of them on both sides. What belongs to threads that are not in the child is put right there before.
 ///
 /// For locks that are held briefly, and never over code that may fork itself: drivers that compile do, and so does the
 /// user's code. A thread that forks holding one would wait for itself, for ten seconds in all.

@@ -39,7 +39,7 @@ void mind_forks() {
 
 Name::Name(std::string_view text) {
   if (text.empty()) return;
-  // Who makes many buffers of a name mostly makes them one after the other. What is stored stays.
+  // Buffers of one name are mostly made one after the other. What is stored stays.
   static constinit thread_local Stored const* latest = nullptr;
   if (latest != nullptr && latest->view == text) {
     text_ = &latest->view;
@@ -87,7 +87,7 @@ Name Name::of(std::source_location const& place) {
   if (free != nullptr && !name.empty()) {
     auto known = std::make_unique<Known const>(Known{file, line, name});
     Known const* nobody = nullptr;
-    // Release: who finds it sees what it says. It stays, as names do.
+    // Release: a thread that finds it sees its text. It stays, as names do.
     if (free->compare_exchange_strong(nobody, known.get(), std::memory_order_release, std::memory_order_relaxed)) {
       static_cast<void>(known.release());  // NOLINT(bugprone-unused-return-value): the table has it
     }

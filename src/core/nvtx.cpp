@@ -1,6 +1,6 @@
 #include "core/nvtx.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 
 #include <dlfcn.h>
 

@@ -7,8 +7,8 @@
 
 namespace unimem::detail {
 
-/// What files may hold that is believed: a checksum says that they are whole, and only their owner and mode who wrote
-/// them.
+/// What files may hold that is believed: a checksum says that they are whole, and only their owner and mode which user
+/// wrote them.
 enum class Disbelief {
   anothers = 1,  ///< it belongs to another user
   writable,      ///< its group, or others, may write to it

@@ -6,11 +6,11 @@
 
 namespace unimem::detail {
 
-/// Memory for single objects of `T`, of which a thread keeps what it has given back last for who needs some next: for
+/// Memory for single objects of `T`, of which a thread keeps what it has given back last for its next objects: for
 /// objects that come and go with every buffer, and are too many and too large for the system's allocator to be quick.
 ///
 /// A thread keeps sixteen at most, and gives them to the system when it ends. Under AddressSanitizer, which is to see
-/// who comes too late, and ThreadSanitizer, for which a lock is its address, none are kept.
+/// threads that come too late, and ThreadSanitizer, for which a lock is its address, none are kept.
 template <class T>
 class SpareMemory {
   static_assert(alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__ && sizeof(T) >= sizeof(void*));

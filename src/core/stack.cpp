@@ -127,8 +127,8 @@ std::string describe_address(std::uintptr_t address) {
       [](void* data, std::uintptr_t /*address*/, char const* file, int line, char const* function) {
         auto& text = *static_cast<std::string*>(data);
         if (function == nullptr) return 0;
-        // The first is where it is; who it was inlined into comes next, up to the one that was called: maybe the
-        // user's.
+        // The first is where it is; the function it was inlined into comes next, up to the one that was called: maybe
+        // the user's.
         if (!text.empty()) text += ", inlined into ";
         text += demangled(function);
         if (file != nullptr) text += fmt::format(" at {}:{}", file, line);

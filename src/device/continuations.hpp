@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/device/event_awaiter.hpp>
+#include <unimem/device/detail/event_awaiter.hpp>
 
 #include <cstdint>
 
@@ -19,7 +19,7 @@ class Continuations {
 
   [[nodiscard]] bool empty() const noexcept { return end_.next == &end_; }
 
-  /// Behind all with the same or a lower ticket. Searched from the back: who comes later mostly awaits later work.
+  /// Behind all with the same or a lower ticket. Searched from the back: later coroutines mostly await later work.
   void insert(Continuation& continuation) noexcept {
     auto* before = end_.previous;
     while (before != &end_ && before->ticket > continuation.ticket) before = before->previous;

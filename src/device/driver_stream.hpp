@@ -1,8 +1,8 @@
 #pragma once
 
+#include <unimem/device/detail/transfer_meter.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/event.hpp>
-#include <unimem/device/transfer_meter.hpp>
 
 #include "device/queue_control.hpp"
 
@@ -51,7 +51,8 @@ class DriverCommand {
   /// How long an ended command was at work; nothing where the driver does not tell.
   [[nodiscard]] virtual std::optional<std::chrono::nanoseconds> took() const noexcept { return std::nullopt; }
 
-  /// The work counts as failed once it has ended, whatever the driver says: who put it there did not finish.
+  /// The work counts as failed once it has ended, whatever the driver says: the callable that put it there did not
+  /// finish.
   void fail(std::exception_ptr failure) noexcept { failure_ = std::move(failure); }
   [[nodiscard]] std::exception_ptr const& failure() const noexcept { return failure_; }
 
@@ -68,7 +69,7 @@ class DriverCommand {
 
 /// The commands of a driver's in-order queue that are not known to have ended.
 ///
-/// Nothing here waits for a callback of the driver: who wants to know asks (`poll`), who must know waits in the driver,
+/// Nothing here waits for a callback of the driver: to know it is to ask (`poll`), to be sure is to wait in the driver,
 /// and every submission collects what has ended. A callback would run on a driver's thread at a moment of the driver's
 /// choosing, also while the process exits, and on drivers that execute lazily it never comes.
 ///

@@ -25,7 +25,7 @@ std::exception_ptr Event::wait_for_error() const noexcept {
                                                           "a forked child process", "nobody here carries it out"));
     }
     {
-      LongWait const known{*this};  // for those who are about to wait for this thread
+      LongWait const known{*this};  // for threads that are about to wait for this one
       control_->wait(ticket_);
     }
     if (control_->completed() < ticket_) {

@@ -112,7 +112,7 @@ void EventWatcher::resume_first(Lock& lock) noexcept {
 }
 
 void EventWatcher::poll_all(Lock& lock) noexcept {
-  // Before asking: who begins to await meanwhile, and has it asked for soon, is not to be overruled.
+  // Before asking: a coroutine that begins to await meanwhile, and has it asked for soon, is not to be overruled.
   pause_ = std::min<Clock::duration>(2 * pause_, longest_pause);
   next_poll_ = Clock::now() + pause_;
   std::list<QueueControl*> asked;

@@ -69,7 +69,7 @@ class EventWatcher final : public BackgroundWorker {
 
   std::mutex mutex_;
   std::condition_variable wake_;   ///< for the thread
-  std::condition_variable quiet_;  ///< for who ends the process
+  std::condition_variable quiet_;  ///< for the thread that ends the process
   Continuations ready_;
   std::list<QueueControl*> polled_;  ///< a list, because its nodes move without being allocated
   Clock::time_point next_poll_{};

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/device/pages.hpp>
+#include <unimem/device/detail/pages.hpp>
 
 #include "core/held_over_fork.hpp"
 #include "device/page_set.hpp"

@@ -31,7 +31,7 @@ class PinningDriver {
   ~PinningDriver() = default;
 };
 
-/// The host memory that is pinned, and who has pinned it: a driver where one has come forward, else the system. What
+/// The host memory that is pinned, and what has pinned it: a driver where one has come forward, else the system. What
 /// was pinned before a driver came is told to it then, so that no order of first use makes copies slow. Thread-safe.
 class HostPinning {
  public:

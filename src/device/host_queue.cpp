@@ -181,7 +181,7 @@ void HostExecutor::work() noexcept {
   Lock lock{mutex_};
   while (true) {
     while (!is_over() && (shutting_down_ || tasks_.empty() || runner_ != Runner::nobody)) {
-      worker_sleeps_ = true;  // again at each turn: who woke it took the flag away
+      worker_sleeps_ = true;  // again at each turn: the thread that woke it took the flag away
       work_.wait(lock);
     }
     worker_sleeps_ = false;

@@ -21,8 +21,8 @@ namespace unimem::detail {
 /// Each executor has a thread of its own, so that work goes on while no thread waits. But waking a sleeping thread
 /// costs far more (about 90 µs) than most pieces of work, so a thread that waits for an event does not wait for the
 /// worker: if no thread is executing at that moment, it runs the tasks itself, in order, up to its ticket, unless it is
-/// in the middle of a task already. The running thread holds `runner_`; there is never more than one, and he who stops
-/// with work left hands it to a waiter, or wakes the worker.
+/// in the middle of a task already. The running thread holds `runner_`; there is never more than one, and the thread
+/// that stops with work left hands it to a waiter, or wakes the worker.
 ///
 /// Waiters hold the executor by the queue's control block, so it outlives a queue that is destroyed under them. A task
 /// may wait for events of other queues (it helps them likewise): it was submitted after what it waits for, so no circle
@@ -72,7 +72,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   using Lock = std::unique_lock<std::mutex>;
 
   /// The tickets of sleeping waiters, so that no thread is woken for another's ticket. Each stands on its waiter's own
-  /// stack: who waits must not run out of memory.
+  /// stack: a waiting thread must not run out of memory.
   class Sleepers {
    public:
     class Sleeper {
@@ -116,7 +116,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   QueueControl& control_;
   std::mutex mutex_;
   std::condition_variable work_;     ///< for the worker: there is something to do
-  std::condition_variable changed_;  ///< for those who wait: a ticket ended, or no thread runs any more
+  std::condition_variable changed_;  ///< for waiting threads: a ticket ended, or no thread runs any more
   std::deque<Entry> tasks_;
   Sleepers sleepers_;
   std::thread worker_;

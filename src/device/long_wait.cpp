@@ -13,8 +13,8 @@
 namespace unimem {
 namespace {
 
-/// All there are, those of one thread from the inside out. Each stands on its waiter's own stack, as who waits must not
-/// run out of memory. Nothing is destroyed at the end: who waits may do so until then.
+/// All there are, those of one thread from the inside out. Each stands on its waiter's own stack, since a waiting
+/// thread must not run out of memory. Nothing is destroyed at the end: threads may wait until then.
 struct LongWaits {
   std::mutex mutex;
   LongWait* first = nullptr;

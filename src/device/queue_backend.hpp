@@ -1,10 +1,10 @@
 #pragma once
 
-#include <unimem/core/lazy.hpp>
+#include <unimem/core/detail/lazy.hpp>
+#include <unimem/device/detail/transfer_meter.hpp>
 #include <unimem/device/event.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/device/program.hpp>
-#include <unimem/device/transfer_meter.hpp>
 
 #include "device/queue_control.hpp"
 

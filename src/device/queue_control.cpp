@@ -114,7 +114,7 @@ void QueueControl::finish(Ticket ticket, std::exception_ptr failure) noexcept {
       dropped = keep(ticket, std::move(failure));
       may_fail_.store(true, std::memory_order_release);
     }
-    // Release: who reads the ticket also sees the work's bytes, and its failure.
+    // Release: a thread that reads the ticket also sees the work's bytes, and its failure.
     if (ticket > completed_.load(std::memory_order_relaxed)) completed_.store(ticket, std::memory_order_release);
     // In a forked child the coroutines of the parent may be gone, and they are not resumed.
     if (!awaiting_.empty() && !is_forked_child()) {

@@ -72,7 +72,7 @@ class QueueControl {
 
   [[nodiscard]] Ticket submitted() const noexcept { return submitted_.load(std::memory_order_acquire); }
 
-  /// The highest ticket that has ended. Acquire: what the work wrote is visible to who sees its ticket here.
+  /// The highest ticket that has ended. Acquire: what the work wrote is visible to a thread that sees its ticket here.
   [[nodiscard]] Ticket completed() const noexcept { return completed_.load(std::memory_order_acquire); }
 
   /// Records that everything up to `ticket` has ended; `failure` belongs to `ticket` alone.

@@ -1,4 +1,4 @@
-#include <unimem/device/value_type.hpp>
+#include <unimem/device/detail/value_type.hpp>
 
 #include <fmt/format.h>
 

@@ -44,7 +44,7 @@ void detail::wait_watched(Event event) {
   if (event.ready() || !CurrentTask::may_wait_for_any()) return;
   WatchedWait wait{"waiting for work"};
   if (!wait.watched()) return;
-  LongWait const known{event};  // for those who are about to wait for this thread
+  LongWait const known{event};  // for threads that are about to wait for this one
   while (!wait_until(event, wait.next())) wait.look();
 }
 

@@ -1,6 +1,6 @@
 #include <unimem/kernel/graph.hpp>
 
-#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/device.hpp>
 

@@ -1,5 +1,5 @@
+#include <unimem/core/detail/lazy.hpp>
 #include <unimem/core/error.hpp>
-#include <unimem/core/lazy.hpp>
 #include <unimem/kernel/kernel.hpp>
 
 #include <map>

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <unimem/device/detail/value_type.hpp>
 #include <unimem/device/device.hpp>
-#include <unimem/device/value_type.hpp>
 #include <unimem/kernel/kernel.hpp>
 #include <unimem/manager/memory_manager.hpp>
 

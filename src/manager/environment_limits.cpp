@@ -1,6 +1,6 @@
 #include "manager/environment_limits.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 #include <unimem/device/device.hpp>

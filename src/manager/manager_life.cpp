@@ -1,4 +1,4 @@
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 #include <unimem/manager/memory_manager.hpp>

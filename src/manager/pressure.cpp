@@ -265,7 +265,7 @@ template <class Over>
 bool Pressure::await_callback(Lock& lock, Over const& over) noexcept {
   if (over()) return true;
   if (on_own_thread()) return false;
-  LongWait known{own_thread_};  // for those who wait for this thread
+  LongWait known{own_thread_};  // for threads that wait for this one
   if (CurrentTask::may_wait_for_any()) {
     ended_->wait(lock, over);
     return true;

@@ -1,4 +1,4 @@
-#include <unimem/manager/resident.hpp>
+#include <unimem/manager/detail/resident.hpp>
 
 namespace unimem {
 

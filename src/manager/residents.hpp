@@ -1,7 +1,7 @@
 #pragma once
 
 #include <unimem/device/memory.hpp>
-#include <unimem/manager/resident.hpp>
+#include <unimem/manager/detail/resident.hpp>
 
 #include "core/held_over_fork.hpp"
 

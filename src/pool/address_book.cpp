@@ -1,4 +1,4 @@
-#include <unimem/pool/address_book.hpp>
+#include <unimem/pool/detail/address_book.hpp>
 
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>

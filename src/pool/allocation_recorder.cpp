@@ -1,6 +1,6 @@
 #include "pool/allocation_recorder.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/log.hpp>
 
 #include "core/claimed_file.hpp"

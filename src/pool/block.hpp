@@ -51,7 +51,7 @@ struct Block {
   std::uint64_t generation = 0;
 
   /// Work that was pending when the present owner got the block and that only the owner's queue is ordered behind. It
-  /// counts again when the block comes back: an owner who never touched it proves nothing about the work before him.
+  /// counts again when the block comes back: an owner that never touched it proves nothing about the work before.
   Event inherited;
   Event last_use;  ///< what the owner gave at release
 
@@ -102,7 +102,7 @@ struct Block {
     return no_queue;
   }
 
-  /// Notes who had the block last, and how far he may still be using it.
+  /// Notes the block's last owner, and which of its work may still use the block.
   void used_until(Event event) noexcept {
     // One queue runs in order, so a later event of the same queue stands for the earlier one as well.
     if (event != Event{} && event.queue_id() == inherited.queue_id()) inherited = {};

@@ -30,8 +30,8 @@ class BriefLock {
 /// the other's magazines. One small lock a class, each on cache lines of its own. Large blocks share one depot. A bit
 /// says of each whether it has anything, so that no thread locks the empty ones to find nothing.
 ///
-/// Thread-safe. `put` and `take` are for owners of magazines while inside: who has seized all magazines has the depots
-/// too.
+/// Thread-safe. `put` and `take` are for owners of magazines while inside: a thread that has seized all magazines has
+/// the depots too.
 class Depots {
  public:
   /// What is here is brought back before memory is taken in its place: so these bound how long that takes, no more.
@@ -119,7 +119,8 @@ class Depots {
   struct alignas(128) LargeDepot {
     BriefLock lock;
     std::size_t count = 0;
-    std::array<std::size_t, large_slots> capacities{};  ///< of the blocks: who finds none has looked at none of them
+    std::array<std::size_t, large_slots>
+        capacities{};  ///< of the blocks: a search that finds none has looked at none of them
     std::array<Block*, large_slots> blocks{};
   };
 

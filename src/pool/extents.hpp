@@ -193,7 +193,8 @@ class Extents final : private SlabMemory {
   std::size_t peak_used_ = 0;  ///< the most that was ever out
   std::size_t idle_ = 0;       ///< the least that was returnable since it was asked for
 
-  // The counts, for who does not wait: they belong together if `published_` was even and has not changed meanwhile.
+  // The counts, for readers that do not wait: they belong together if `published_` was even and has not changed
+  // meanwhile.
   std::atomic<unsigned> published_{0};
   std::array<std::atomic<std::size_t>, 4> counts_{};
 };

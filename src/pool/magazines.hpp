@@ -276,7 +276,7 @@ class Magazines {
 
   using Count = std::uint8_t;
   static constexpr std::size_t counts_at_once = sizeof(std::uint64_t) / sizeof(Count);
-  /// How many blocks each magazine has, side by side: who looks for those that have any reads four cache lines and not
+  /// How many blocks each magazine has, side by side: a search for those that have any reads four cache lines and not
   /// two hundred.
   alignas(64) std::array<Count, (small_classes + counts_at_once - 1) / counts_at_once * counts_at_once> counts_{};
   std::array<Magazine, small_classes> magazines_;

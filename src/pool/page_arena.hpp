@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/device/pages.hpp>
+#include <unimem/device/detail/pages.hpp>
 
 #include "pool/span_index.hpp"
 

@@ -23,7 +23,7 @@ void PoolCore::let_go_after_fork(bool in_child) noexcept {
     settlers_.forget();
     inside_ = Visit::of_this_thread(*this);
     HeldOverFork::renew(changed_);
-    // The extents had handed it out, or not got it back, and who was to see to that is not here.
+    // The extents had handed it out, or not got it back, and the thread that was to do that is not here.
     if (extents_ != nullptr) stranded_ = extents_->used() - counts_.active_bytes - free_.bytes();
   }
   mutex_.unlock();

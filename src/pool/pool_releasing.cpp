@@ -139,7 +139,7 @@ std::size_t PoolCore::give_back(Lock& lock, BlockList victims) noexcept {
   }
   returning_ += bytes;
   auto const forks = forks_;
-  // Who would use it again is its own upstream alone, once the pool has ended.
+  // Once the pool has ended, only its own upstream could use it again.
   bool const last = self_ != nullptr && !objects_.has_upstream();
   Settlers::One settler;
   settlers_.enter(settler);

@@ -25,7 +25,7 @@ void add_pending(Block const& block, std::vector<Event>& events) {
 bool PoolCore::await_transit(Lock& lock) {
   if ((growing_ == 0 && returning_ == 0) || UNIMEM_MUTANT(transit_overlooked)) return false;
   auto const changed = [this, seen = changes_] { return changes_ != seen; };
-  LongWait known{settlers_.newest()};  // for those who wait for this thread
+  LongWait known{settlers_.newest()};  // for threads that wait for this one
   bool ends = true;
   ++waiting_;
   if (CurrentTask::may_wait_for_any()) {

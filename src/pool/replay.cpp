@@ -60,7 +60,8 @@ class Player {
   std::vector<Allocation> live_;
 };
 
-/// A thread that plays what it is handed, while who handed it over waits: events of several threads keep their order.
+/// A thread that plays what it is handed, while the thread that handed it over waits: events of several threads keep
+/// their order.
 class PlayerThread {
  public:
   explicit PlayerThread(Player& player)

@@ -1,7 +1,7 @@
 #pragma once
 
 #include <unimem/core/error.hpp>
-#include <unimem/device/pages.hpp>
+#include <unimem/device/detail/pages.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
 #include "core/held_over_fork.hpp"

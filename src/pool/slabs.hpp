@@ -57,7 +57,7 @@ class Slabs {
   /// The largest block: above it the slack of a class is felt more than a span's descriptor.
   static constexpr std::size_t largest_block = std::size_t{8} << 10;
 
-  /// Slabs come from `memory`, which outlives them. Who hardly pays for a new one need not keep empty ones.
+  /// Slabs come from `memory`, which outlives them. A pool whose pages cost little need not keep empty ones.
   explicit Slabs(SlabMemory& memory, bool keeps_empty = true) noexcept : memory_(memory), keeps_empty_(keeps_empty) {}
   Slabs(Slabs const&) = delete;
   Slabs& operator=(Slabs const&) = delete;

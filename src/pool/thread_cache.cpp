@@ -92,7 +92,7 @@ ThreadCache::ThreadCache(PoolCore& core, Use use) noexcept
 Block* ThreadCache::take(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
   if (pool_ == 0) return nullptr;
   auto* own = this->own();
-  if (own == nullptr) own = enroll();  // who has nothing yet finds what is in the depots
+  if (own == nullptr) own = enroll();  // a thread without magazines finds what is in the depots
   if (own == nullptr || !own->enter()) return nullptr;
   auto* block = own->take(bytes, queue, name);
   if (block == nullptr) block = take_from_depot(*own, bytes, queue, name);

@@ -71,7 +71,8 @@ class ThreadCache {
     return block;
   }
 
-  /// Parks a block that was just released, marked with who may go on with it, if there is room as things are.
+  /// Parks a block that was just released, marked with the queue that may go on with it, if there is room as things
+  /// are.
   [[nodiscard]] bool keep_quickly(Block& block) noexcept {
     auto* const own = magazine_table.find(quick_pool_);
     if (own == nullptr || !own->enter()) [[unlikely]]

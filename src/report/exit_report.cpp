@@ -1,6 +1,6 @@
 #include <unimem/report/exit_report.hpp>
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/log.hpp>
 #include <unimem/manager/memory_manager.hpp>
 #include <unimem/report/json.hpp>

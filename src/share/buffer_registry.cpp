@@ -57,7 +57,7 @@ struct BufferRegistry::Inside {
   using Names = std::map<std::string, std::uint64_t, std::less<>>;
 
   /// In a forked child, with what was inherited: a thread that is not here may have been in the middle of it, so it is
-  /// neither looked at nor destroyed, and held on to for those who look for leaks.
+  /// neither looked at nor destroyed, and kept for leak checkers.
   explicit Inside(Inside const* inherited_) : inherited(inherited_) {}
 
   /// Counts the refusal, and gives the lock back: what is thrown is put together without it.

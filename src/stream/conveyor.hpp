@@ -63,7 +63,7 @@ class Conveyor {
   std::deque<std::size_t> to_write_;
   std::uint64_t finished_bytes_ = 0;
   std::exception_ptr error_;
-  /// Set under the lock, so that no waiter misses it; read without by who only wants to know soon.
+  /// Set under the lock, so that no waiter misses it; read without it where knowing soon is enough.
   std::atomic<bool> stopping_{false};
 };
 

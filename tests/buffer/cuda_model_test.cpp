@@ -1,4 +1,4 @@
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/device/discovery.hpp>
 
 #include "buffer/model.hpp"

@@ -91,7 +91,7 @@ TEST_F(CudaProcessWithBuffers, ExitsCleanlyFromAnotherThreadAndWithALostGpu) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(CudaProcessWithBuffers, WithWorkThatNeverEndsDoesNotWaitForIt) {
+TEST_F(CudaProcessWithBuffers, DoesNotWaitForEndlessWork) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto const begin = std::chrono::steady_clock::now();
   auto const scenario = [] {

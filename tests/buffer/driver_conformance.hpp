@@ -345,7 +345,7 @@ TEST_P(OnADriver, AdviceIsTakenAndChangesNothing) {
   EXPECT_EQ(buffer.advice().size(), 2U);
 }
 
-TEST_P(OnADriver, TheTimesOfCopiesAreKnownWhereTheDriverWasAskedForThem) {
+TEST_P(OnADriver, CopyTimesAreKnownWithProfiling) {
   for (bool const asked : {false, true}) {
     auto& asked_one = asked ? with("profile=1") : home;
     auto options = on_it();

@@ -1,6 +1,6 @@
 #include "buffer/model.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 
 #include <gtest/gtest.h>
 

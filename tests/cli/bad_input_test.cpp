@@ -103,7 +103,7 @@ void expect_refused(BadInput const& bad, Surroundings surroundings, bool allows_
 
 class WrongCommandLine : public ::testing::TestWithParam<BadInput> {};
 
-TEST_P(WrongCommandLine, ExitsWith2AndNamesTheValueOnOneLine) {
+TEST_P(WrongCommandLine, ExitsWith2AndNamesTheValue) {
   expect_refused(GetParam(), {});
 }
 
@@ -208,7 +208,7 @@ INSTANTIATE_TEST_SUITE_P(Replays, WrongCommandLine, ::testing::Values(
 
 class FailedWork : public ::testing::TestWithParam<BadInput> {};
 
-TEST_P(FailedWork, ExitsWith1AndNamesTheReasonOnOneLine) {
+TEST_P(FailedWork, ExitsWith1AndNamesTheReason) {
   // As an ordinary user: to root no file is unreadable and no folder locked.
   expect_refused(GetParam(), {.ordinary_user = true});
 }
@@ -321,7 +321,7 @@ INSTANTIATE_TEST_SUITE_P(Sources, FailedOpenCl, ::testing::Values(
     BadInput{"run data.bin --kernel histogram --device opencl:0 --chunk 64KiB --memory-limit 32KiB", 1, "limit"}));
 // clang-format on
 
-TEST(BadInput, ACompilersLogFollowsTheReasonOnLinesOfItsOwn) {
+TEST(BadInput, ACompilersLogFollowsTheReason) {
   if (!has_device("opencl:0")) GTEST_SKIP() << "no OpenCL device";
   Sandbox const folder;
   fill(folder);
@@ -332,7 +332,7 @@ TEST(BadInput, ACompilersLogFollowsTheReasonOnLinesOfItsOwn) {
   EXPECT_FALSE(is_one_line(outcome.err));
 }
 
-TEST(BadInput, AThreadThatTheSystemDoesNotGiveIsNamed) {
+TEST(BadInput, ARefusedThreadIsNamed) {
   Sandbox const folder;
   fill(folder);
   // LeakSanitizer would need a thread of its own.
@@ -352,7 +352,7 @@ TEST(BadInput, AThreadThatTheSystemDoesNotGiveIsNamed) {
   }
 }
 
-TEST(BadInput, AFileWithFewerBytesThanTheSystemSaysIsRefusedOnEveryDevice) {
+TEST(BadInput, AFileShorterThanItsSizeIsRefused) {
   // Of what it makes up while it is read, this part of the system says that it is a page.
   std::string const file = "/sys/devices/system/cpu/online";
   std::error_code none;
@@ -366,14 +366,14 @@ TEST(BadInput, AFileWithFewerBytesThanTheSystemSaysIsRefusedOnEveryDevice) {
   }
 }
 
-TEST(BadInput, AReasonStaysOnOneLineWhateverTheFileIsCalled) {
+TEST(BadInput, AReasonStaysOnOneLine) {
   auto const outcome = run_cli({"run", "first line\nsecond\x1b[31m", "--kernel", "histogram"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_TRUE(is_one_line(outcome.err)) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("first line\\nsecond\\x1b[31m"));
 }
 
-TEST(BadInput, ADefaultDeviceThatDoesNotExistIsNamed) {
+TEST(BadInput, AMissingDefaultDeviceIsNamed) {
   Sandbox const folder;
   folder.write("data.bin", "data");
   auto const outcome = run_cli(words_of("run data.bin --kernel histogram"),

@@ -26,7 +26,7 @@ bool has_mapped(CliProcess const& process, std::string const& name) {
   return false;
 }
 
-TEST(FailingFile, ThatShrinksWhileItIsReadIsAnErrorAndLeavesNoOutput) {
+TEST(FailingFile, ThatShrinksWhileReadLeavesNoOutput) {
   Sandbox const folder;
   auto const input = folder.write_hole("data.bin", 64 << 20);
   // Slow enough that most of the file is still unread when it shrinks.
@@ -42,7 +42,7 @@ TEST(FailingFile, ThatShrinksWhileItIsReadIsAnErrorAndLeavesNoOutput) {
   EXPECT_THAT(folder.snapshot(), ::testing::ElementsAre(std::pair{"data.bin", ""}));
 }
 
-TEST(FailingFile, ThatShrinksWhileItIsMappedIsAnErrorAndNotACrash) {
+TEST(FailingFile, ThatShrinksWhileMappedIsAnError) {
   // The race is with the stream itself: stopped in the middle, it cannot finish first. Too late is tried again.
   for (int attempt = 0; attempt < 20; ++attempt) {
     Sandbox const folder;
@@ -63,7 +63,7 @@ TEST(FailingFile, ThatShrinksWhileItIsMappedIsAnErrorAndNotACrash) {
   FAIL() << "never stopped in the middle";
 }
 
-TEST(FailingFile, ThatIsRemovedWhileItIsReadIsStillReadToItsEnd) {
+TEST(FailingFile, ThatIsRemovedIsReadToItsEnd) {
   Sandbox const folder;
   auto const contents = mixed_bytes(4 << 20, 3);
   auto const input = folder.write("data.bin", contents);
@@ -87,7 +87,7 @@ TEST(FailingFile, ThatGrowsIsProcessedAsItWas) {
   EXPECT_EQ(folder.read("out.bin"), contents);
 }
 
-TEST(FailingFile, OnAFullDiskTheOutputIsRemovedAndAnOlderOneKept) {
+TEST(FailingFile, OnAFullDiskKeepsAnOlderOutput) {
   Sandbox const folder;
   SmallDisk const disk(folder / "small", 1 << 20);
   if (!disk.mounted()) GTEST_SKIP() << "cannot mount a small disk: " << disk.reason();
@@ -105,7 +105,7 @@ TEST(FailingFile, OnAFullDiskTheOutputIsRemovedAndAnOlderOneKept) {
   }
 }
 
-TEST(FailingFile, AtTheLimitOfFileSizesTheOutputIsRemovedAndNoSignalKills) {
+TEST(FailingFile, AtTheFileSizeLimitNoSignalKills) {
   Sandbox const folder;
   folder.write("data.bin", mixed_bytes(4 << 20, 6));
   auto const before = folder.snapshot();

@@ -52,7 +52,7 @@ class Interruption : public ::testing::TestWithParam<Stop> {
   Sandbox folder_;
 };
 
-TEST_P(Interruption, BetweenChunksStopsWithinASecondAndRemovesThePartialOutput) {
+TEST_P(Interruption, BetweenChunksRemovesThePartialOutput) {
   folder_.write_hole("data.bin", std::size_t{1} << 30);
   folder_.write("out.bin", "the older output");
   expect_stops("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=20MB/s", 4 << 20);
@@ -64,13 +64,13 @@ TEST_P(Interruption, RemovesAPartialOutputThatHasAName) {
   expect_stops("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=20MB/s", 4 << 20, true);
 }
 
-TEST_P(Interruption, OfACopyThatLastsAMinuteStopsWithinASecondToo) {
+TEST_P(Interruption, OfALongCopyStopsWithinASecond) {
   constexpr std::size_t one_chunk = 64 << 20;
   folder_.write_hole("data.bin", one_chunk);
   expect_stops("run data.bin --kernel affine --output out.bin --device sim:h2d=1MB/s", one_chunk);
 }
 
-TEST_P(Interruption, OfAKernelThatRunsForMinutesStopsWithinASecondToo) {
+TEST_P(Interruption, OfALongKernelStopsWithinASecond) {
   if (!has_device("opencl:0")) GTEST_SKIP() << "no OpenCL device";
   constexpr std::size_t one_chunk = 64 << 20;
   folder_.write_hole("data.bin", one_chunk);
@@ -89,7 +89,7 @@ INSTANTIATE_TEST_SUITE_P(Signals, Interruption,
                                            Stop{"SIGHUP", SIGHUP, 129, "hung up"}),
                          [](auto const& test) { return test.param.name; });
 
-TEST(InterruptionByTheTerminal, IsIgnoredByACommandThatWasStartedToIgnoreIt) {
+TEST(InterruptionByTheTerminal, IsIgnoredWhereItWasIgnoredAtStart) {
   Sandbox const folder;
   auto const contents = mixed_bytes(2 << 20, 8);
   folder.write("data.bin", contents);
@@ -102,7 +102,7 @@ TEST(InterruptionByTheTerminal, IsIgnoredByACommandThatWasStartedToIgnoreIt) {
   EXPECT_EQ(folder.read("out.bin"), contents);
 }
 
-TEST(WaitingForInterruption, NeverHoldsUpTheProcessForkedToLookAtADriver) {
+TEST(WaitingForInterruption, DoesNotHoldUpADriversTrial) {
   if (!has_device("opencl:0")) GTEST_SKIP() << "no OpenCL device";
   Sandbox const folder;
   folder.write("data.bin", "some bytes");
@@ -143,7 +143,7 @@ class Killed : public ::testing::Test {
   Sandbox folder_;
 };
 
-TEST_F(Killed, InTheMiddleOfARunLeavesNothingBehind) {
+TEST_F(Killed, DuringARunLeavesNothingBehind) {
   folder_.write_hole("data.bin", std::size_t{1} << 30);
   for (bool const older : {false, true}) {
     if (older) folder_.write("out.bin", "the older output");
@@ -159,7 +159,7 @@ TEST_F(Killed, InTheMiddleOfARunLeavesNothingBehind) {
 }
 
 /// From the first byte read until after the end, the moments are where the runs happen to be.
-TEST_F(Killed, AtAnyMomentTheOutputIsWholeOrNotThere) {
+TEST_F(Killed, LeavesAWholeOutputOrNone) {
   auto const contents = mixed_bytes(512 << 10, 18), old = mixed_bytes(1 << 10, 19);
   folder_.write("data.bin", contents);
   auto const command = words_of("run data.bin --kernel affine --output out.bin --chunk 16KiB --device sim");

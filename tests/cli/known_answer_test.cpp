@@ -47,7 +47,7 @@ ino_t inode_of(std::filesystem::path const& file) {
   return status.st_ino;
 }
 
-TEST_F(KnownAnswersOfRuns, AreFoundOnceForAllProcessesAndAgainWhereTheyAreDamaged) {
+TEST_F(KnownAnswersOfRuns, AreFoundAgainWhereDamaged) {
   auto const first = run();
   EXPECT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.err, IsEmpty());
@@ -67,7 +67,7 @@ TEST_F(KnownAnswersOfRuns, AreFoundOnceForAllProcessesAndAgainWhereTheyAreDamage
 }
 
 #ifdef UNIMEM_LYING_OPENCL
-TEST_F(KnownAnswersOfRuns, ThatAreWrongEndEachWithOneLineThatNamesTheDriver) {
+TEST_F(KnownAnswersOfRuns, ThatAreWrongNameTheDriver) {
   for (int process = 0; process < 2; ++process) {
     auto const outcome = run({{"UNIMEM_OPENCL_LIBRARY", UNIMEM_LYING_OPENCL}});
     EXPECT_EQ(outcome.exit_code, 1);

@@ -38,7 +38,7 @@ TEST(ProgressLine, OfAnEmptyFileIsDone) {
   EXPECT_THAT(cli::progress_line(0, 0, 1, 80), HasSubstr("100 %"));
 }
 
-TEST(ProgressLine, NeverExceedsTheTerminalAndKeepsTheShareAsLongAsThereIsRoom) {
+TEST(ProgressLine, NeverExceedsTheTerminal) {
   for (std::size_t columns = 0; columns <= 200; ++columns) {
     auto const line = cli::progress_line(3 * gib + 12'345, 7 * gib, 12.5, columns);
     EXPECT_LE(line.size(), columns);
@@ -46,7 +46,7 @@ TEST(ProgressLine, NeverExceedsTheTerminalAndKeepsTheShareAsLongAsThereIsRoom) {
   }
 }
 
-TEST(ProgressLine, LosesAmountsFirstThenTheTimeThenTheBarThenTheRate) {
+TEST(ProgressLine, LosesItsPartsInOrder) {
   auto const shown = [](std::size_t columns) {
     auto const line = cli::progress_line(gib, 4 * gib, 2, columns);
     return std::array{line.find("GiB") != line.npos, line.find("left") != line.npos, line.find('[') != line.npos,
@@ -71,7 +71,7 @@ Outcome slow_run(std::string const& options, std::optional<unsigned short> termi
       {.directory = folder.path(), .environment = {{"TERM", terminal_name}}, .terminal_columns = terminal_columns});
 }
 
-TEST(ProgressBar, IsDrawnOnATerminalAndClearedAtTheEndWhileStandardOutputStaysPure) {
+TEST(ProgressBar, IsDrawnOnATerminalAndCleared) {
   auto const outcome = slow_run("--json", 100);
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_THAT(outcome.err, HasSubstr(" % ["));
@@ -103,13 +103,13 @@ TEST(ProgressBar, NeverWrapsOnANarrowTerminal) {
   }
 }
 
-TEST(ProgressBar, IsClearedBeforeTheReasonOfAFailureIsGiven) {
+TEST(ProgressBar, IsClearedBeforeAFailuresReason) {
   auto const outcome = slow_run("", 100, "sim:h2d=4MB/s,fail_upload=20");
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("\r\x1b[Kunimem: "));
 }
 
-TEST(ProgressBar, IsNotDrawnWhereNobodyLooksOrItIsNotWanted) {
+TEST(ProgressBar, IsNotDrawnWithoutATerminal) {
   EXPECT_THAT(slow_run("", std::nullopt).err, IsEmpty());
   EXPECT_THAT(slow_run("--no-progress", 100).err, IsEmpty());
   EXPECT_THAT(slow_run("", 100, "sim:h2d=4MB/s", "dumb").err, IsEmpty());

@@ -47,7 +47,7 @@ class ReplayCommandLine : public ::testing::TestWithParam<std::string> {
   Sandbox folder_;
 };
 
-TEST_P(ReplayCommandLine, TellsWhatALogCostInOneJsonObject) {
+TEST_P(ReplayCommandLine, TellsALogsCostAsJson) {
   auto const json = json_of("");
   EXPECT_THAT(keys_of(json), ElementsAre("operations", "completed", "failed_at", "nanoseconds_per_operation",
                                          "peak_live_bytes", "peak_reserved_bytes", "overhead", "hit_rate"));
@@ -61,7 +61,7 @@ TEST_P(ReplayCommandLine, TellsWhatALogCostInOneJsonObject) {
   EXPECT_GT(json["hit_rate"].get<double>(), 0.3) << "one of three";
 }
 
-TEST_P(ReplayCommandLine, ALogThatDoesNotFitIsAnAnswer) {
+TEST_P(ReplayCommandLine, ALogThatDoesNotFitExitsWith0) {
   auto const json = json_of(" --capacity 100KiB");
   EXPECT_EQ(json["operations"], 5);
   EXPECT_EQ(json["completed"], false);
@@ -97,7 +97,7 @@ TEST(ReplayOfNothing, ALogWithoutEventsAsksForNothing) {
             "\"peak_live_bytes\":0,\"peak_reserved_bytes\":0,\"overhead\":null,\"hit_rate\":0.0}\n");
 }
 
-TEST(RecordingCommandLine, ARecordedReplayIsReplayedWithTheSameOperationsAndPeaks) {
+TEST(RecordingCommandLine, ARecordedReplayIsReplayedAlike) {
   Sandbox const folder;
   folder.write("log.csv", log);
   auto const first = run_cli(words_of("replay log.csv --json --device sim"),
@@ -115,7 +115,7 @@ TEST(RecordingCommandLine, ARecordedReplayIsReplayedWithTheSameOperationsAndPeak
   }
 }
 
-TEST(RecordingCommandLine, AFileThatCannotBeWrittenIsAWarningOnce) {
+TEST(RecordingCommandLine, AnUnwritableFileIsAWarningOnce) {
   Sandbox const folder;
   folder.write("log.csv", log);
   for (auto const& [path, reason] :

@@ -78,7 +78,7 @@ class Run : public ::testing::TestWithParam<std::string> {
   Sandbox folder_;
 };
 
-TEST_P(Run, HistogramEqualsAnIndependentCountAndAccountsForEveryByte) {
+TEST_P(Run, HistogramEqualsAnIndependentCount) {
   auto const contents = mixed_bytes(1'000'003, 11);
   folder_.write("data.bin", contents);
   auto const json = json_of("run data.bin --kernel histogram --chunk 100KB");
@@ -101,7 +101,7 @@ TEST_P(Run, HistogramEqualsAnIndependentCountAndAccountsForEveryByte) {
             json["pool"]["total_allocations"]);
 }
 
-TEST_P(Run, AnEmptyFileHasNoBytesNoChunksAndNoEntropy) {
+TEST_P(Run, AnEmptyFileHasNoEntropy) {
   folder_.write("empty.bin", "");
   auto const json = json_of("run empty.bin --kernel histogram");
   EXPECT_EQ(json["bytes"], 0);
@@ -156,7 +156,7 @@ TEST_P(Run, WhatIsNoNumberIsNull) {
             Json::parse(R"({"count":3,"min":null,"max":null,"mean":null,"standard_deviation":null})"));
 }
 
-TEST_P(Run, ForPeopleWhatIsNoNumberIsSpelledInOneWay) {
+TEST_P(Run, NaNIsSpelledInOneWay) {
   using Limits = std::numeric_limits<double>;
   auto const lines_of = [&](std::string const& file) {
     auto const outcome = run_cli(words_of("run " + file + " --kernel statistics --dtype f64 --device " + device()),
@@ -211,7 +211,7 @@ TEST_P(Run, AffineWritesRoundedAndSaturatedIntegers) {
   EXPECT_TRUE(folder_.read("out.bin") == bytes_of(expected));
 }
 
-TEST_P(Run, AffineReadsAndWritesNumPyFilesOfTheSameShape) {
+TEST_P(Run, AffineKeepsTheShapeOfNumPyFiles) {
   std::vector<float> numbers(3 * 7);
   for (std::size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i) / 3;
   folder_.write("in.npy", npy("<f4", false, "(3, 7)", bytes_of(numbers)));
@@ -233,21 +233,21 @@ TEST_P(Run, AffineReadsAndWritesNumPyFilesOfTheSameShape) {
   EXPECT_EQ(again["max"].get<double>(), numbers.back());
 }
 
-TEST_P(Run, AffineOfAnEmptyFileIsAnEmptyFile) {
+TEST_P(Run, AffineOfAnEmptyFileIsEmpty) {
   folder_.write("empty.bin", "");
   auto const json = json_of("run empty.bin --kernel affine --dtype f64 --output out.bin");
   EXPECT_EQ(json["result"]["elements"], 0);
   EXPECT_EQ(folder_.snapshot().at("out.bin"), "");
 }
 
-TEST_P(Run, TheOutputReplacesAnOlderFileAndNothingElseIsLeft) {
+TEST_P(Run, TheOutputReplacesAnOlderFile) {
   folder_.write("data.bin", "new data");
   folder_.write("out.bin", "something older and longer");
   EXPECT_EQ(json_of("run data.bin --kernel affine --output out.bin --chunk 3")["chunks"], 3);
   EXPECT_THAT(folder_.snapshot(), ElementsAre(std::pair{"data.bin", "new data"}, std::pair{"out.bin", "new data"}));
 }
 
-TEST_P(Run, DeviceMemoryStaysBelowTheLimitWithFewerBuffersWhenItMust) {
+TEST_P(Run, FewerBuffersKeepTheMemoryLimit) {
   auto const contents = mixed_bytes(3'000'000, 13);
   folder_.write("data.bin", contents);
   auto const counts = Json(counted(contents));
@@ -261,7 +261,7 @@ TEST_P(Run, DeviceMemoryStaysBelowTheLimitWithFewerBuffersWhenItMust) {
   }
 }
 
-TEST_P(Run, WithoutAChunkOneIsChosenThatFitsTheLimit) {
+TEST_P(Run, TheDefaultChunkFitsTheLimit) {
   auto const contents = mixed_bytes(3'000'000, 17);
   folder_.write("data.bin", contents);
   auto const counts = Json(counted(contents));
@@ -285,7 +285,7 @@ TEST_P(Run, WithoutAChunkOneIsChosenThatFitsTheLimit) {
   EXPECT_EQ(set.exit_code, 0) << "of a small file a chunk is as small: " << set.err;
 }
 
-TEST_P(Run, AFileBeyondTheLimitIsStreamedWithoutAChunkAsWell) {
+TEST_P(Run, TheDefaultChunkStreamsALargeFile) {
   folder_.write_hole("data.bin", std::size_t{100} << 20);
   auto const json = json_of("run data.bin --kernel histogram --memory-limit 64MiB");
   EXPECT_EQ(json["result"]["histogram"][0], std::size_t{100} << 20);
@@ -299,7 +299,7 @@ TEST_P(Run, AFileBeyondTheLimitIsStreamedWithoutAChunkAsWell) {
   EXPECT_THAT(set.err, HasSubstr("the limit is below one chunk"));
 }
 
-TEST_P(Run, ResidentMemoryIsBoundedByTheBuffersWhateverTheSizeOfTheFile) {
+TEST_P(Run, ResidentMemoryIsBoundedByTheBuffers) {
   if (sanitized) GTEST_SKIP() << "a sanitizer's memory is not the program's";
   constexpr std::size_t mib = std::size_t{1} << 20, file = 256 * mib, chunk = 4 * mib, buffers = 3;
   folder_.write("data.bin", mixed_bytes(mib, 16));
@@ -313,7 +313,7 @@ TEST_P(Run, ResidentMemoryIsBoundedByTheBuffersWhateverTheSizeOfTheFile) {
   EXPECT_LE(outcome.peak_resident_bytes, base + 2 * buffers * chunk + 100 * mib);
 }
 
-TEST_P(Run, ForPeopleSaysTheSameInAFewLines) {
+TEST_P(Run, TextOutputSaysTheSame) {
   auto const contents = mixed_bytes(300'000, 14);
   folder_.write("data.bin", contents);
   auto const outcome =
@@ -325,7 +325,7 @@ TEST_P(Run, ForPeopleSaysTheSameInAFewLines) {
   EXPECT_THAT(outcome.out, HasSubstr(shares_memory() ? "0 B to the device, 0 B back" : "292.97 KiB to the device"));
 }
 
-TEST_P(Run, AFileNamedLikeACommandOrAnOptionIsAFile) {
+TEST_P(Run, AFileMayBeNamedLikeAnOption) {
   folder_.write("devices", "12345");
   EXPECT_EQ(json_of("run devices --kernel histogram")["bytes"], 5);
   folder_.write("--json", "1234567");
@@ -339,7 +339,7 @@ INSTANTIATE_TEST_SUITE_P(Devices, Run, ::testing::Values("cpu", "sim:memory=64Mi
 
 // ---------------------------------------------------------------------------------------------------------------------
 
-TEST(BigFile, GivesOneHistogramOnEveryDeviceWithinALimitOf256MiB) {
+TEST(BigFile, GivesOneHistogramOnEveryDevice) {
   if (std::getenv("UNIMEM_TEST_OPERATIONS") == nullptr) {
     GTEST_SKIP() << "a file of more than 1 GiB is for long runs (./dev check --long)";
   }

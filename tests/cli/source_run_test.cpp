@@ -43,7 +43,7 @@ class SourceRun : public ::testing::Test {
   std::vector<float> numbers_ = std::vector<float>(100'003);
 };
 
-TEST_F(SourceRun, MapsEveryElementOfEveryChunkToTheOutput) {
+TEST_F(SourceRun, MapsEveryElementOfEveryChunk) {
   auto const outcome =
       run_cli(words_of("run data.bin --source polynomial.cl --entry polynomial --dtype f32 --output out.bin "
                        "--chunk 64KiB --device opencl:0 --json"),
@@ -58,7 +58,7 @@ TEST_F(SourceRun, MapsEveryElementOfEveryChunkToTheOutput) {
   EXPECT_TRUE(folder_.read("out.bin") == expected());
 }
 
-TEST_F(SourceRun, TheKernelThatTheHelpShowsRunsAsItStands) {
+TEST_F(SourceRun, TheHelpsKernelRuns) {
   auto const help = run_cli(words_of("run --help"), {.directory = folder_.path()}).out;
   auto const begin = help.find("  UNIMEM_KERNEL mine(");
   auto const end = help.find("  }\n", begin);

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::StartsWith;
 
-TEST(Help, IsThereForTheProgramAndEveryCommandOnStandardOutput) {
+TEST(Help, IsThereForEveryCommand) {
   for (std::string const command : {"", "devices", "run", "replay", "version"}) {
     auto words = words_of(command);
     words.emplace_back("--help");
@@ -33,7 +33,7 @@ TEST(Help, IsThereForTheProgramAndEveryCommandOnStandardOutput) {
   }
 }
 
-TEST(Help, NamesEveryOptionOfRunAndIsGivenWhateverElseIsAsked) {
+TEST(Help, NamesEveryOptionOfRun) {
   auto const outcome = run_cli(words_of("run missing.bin --kernel nonsense --chunk 0 --help"));
   EXPECT_EQ(outcome.exit_code, 0);
   for (std::string const option : {"--kernel", "--source", "--entry", "--dtype", "--scale", "--offset", "--output",
@@ -59,7 +59,7 @@ TEST(Version, IsTextOrOneJsonObject) {
   }
 }
 
-TEST(Devices, AreOneJsonObjectOnOneLineWithTheCpuFirst) {
+TEST(Devices, AreOneJsonObject) {
   for (std::string const command : {"devices", "devices --json"}) {
     auto const outcome = run_cli(words_of(command));
     EXPECT_EQ(outcome.exit_code, 0);
@@ -99,7 +99,7 @@ TEST(Devices, SayEverythingWhenVerbose) {
   EXPECT_EQ(cpu["shares_storage_with_host"], true);
 }
 
-TEST(Devices, AreATableForAPersonAtATerminal) {
+TEST(Devices, AreATableOnATerminal) {
   int master = -1, terminal = -1;
   std::array<char, 256> name{};
   ASSERT_EQ(::openpty(&master, &terminal, name.data(), nullptr, nullptr), 0);
@@ -114,7 +114,7 @@ TEST(Devices, AreATableForAPersonAtATerminal) {
   EXPECT_THAT(shown, HasSubstr("no metal device: Metal needs macOS"));
 }
 
-TEST(Devices, WithoutAnyOpenClPlatformSayWhyThereIsNone) {
+TEST(Devices, WithoutOpenClSayWhy) {
   Sandbox const no_platforms;
   auto const outcome = run_cli({"devices"}, {.environment = {{"OCL_ICD_VENDORS", no_platforms.path().native() + "/"}}});
   EXPECT_EQ(outcome.exit_code, 0);
@@ -127,7 +127,7 @@ TEST(Devices, WithoutAnyOpenClPlatformSayWhyThereIsNone) {
   EXPECT_TRUE(explained) << outcome.out;
 }
 
-TEST(Devices, TellTheirLinksWhenAskedAndMeasureThemOnce) {
+TEST(Devices, MeasureTheirLinksOnce) {
   Sandbox const caches;
   Surroundings const surroundings{.environment = {{"UNIMEM_CACHE_DIR", (caches / "mine").native()}}};
   EXPECT_FALSE(nlohmann::json::parse(run_cli({"devices"}, surroundings).out).contains("links"));
@@ -153,7 +153,7 @@ TEST(Devices, TellTheirLinksWhenAskedAndMeasureThemOnce) {
   EXPECT_EQ(again["links"], first["links"]) << "to the last digit: they are remembered";
 }
 
-TEST(Reports, OfARunAreWrittenWhereTheEnvironmentSays) {
+TEST(Reports, OfARunGoToTheNamedFile) {
   Sandbox const folder;
   folder.write("data.bin", "some data");
   auto const outcome = run_cli(words_of("run data.bin --kernel histogram --device sim --json"),
@@ -171,7 +171,7 @@ TEST(Reports, OfARunAreWrittenWhereTheEnvironmentSays) {
   EXPECT_EQ(nlohmann::json::parse(nowhere.out)["result"], nlohmann::json::parse(outcome.out)["result"]);
 }
 
-TEST(Reports, OfARunAreAboutTheMemoryThatDidTheWork) {
+TEST(Reports, OfARunHaveItsMemory) {
   Sandbox const folder;
   folder.write("data.bin", std::string(300'000, 'x'));
   Surroundings const surroundings{.directory = folder.path(), .environment = {{"UNIMEM_REPORT", "report.json"}}};
@@ -205,7 +205,7 @@ TEST(Reports, OfARunAreAboutTheMemoryThatDidTheWork) {
   EXPECT_EQ(nlohmann::json::parse(folder.read("report.json"))["statistics"]["total_allocations"], 0);
 }
 
-TEST(Limits, OfTheEnvironmentHoldWhateverTheCommandLineAllows) {
+TEST(Limits, OfTheEnvironmentBoundTheCommandLine) {
   Sandbox const folder;
   folder.write("data.bin", std::string(4'000'000, 'x'));
   auto const outcome =
@@ -227,7 +227,7 @@ TEST(StandardOutput, ThatCannotBeWrittenIsFailedWork) {
   EXPECT_THAT(closed.err, HasSubstr("standard output: cannot be written"));
 }
 
-TEST(StandardOutput, WhenClosedIsNotTheInputOrTheOutputFile) {
+TEST(StandardOutput, WhenClosedIsNoFileOfTheRun) {
   Sandbox const folder;
   folder.write("data.bin", "four");
   auto const outcome = run_cli(words_of("run data.bin --kernel affine --output out.bin"),
@@ -237,7 +237,7 @@ TEST(StandardOutput, WhenClosedIsNotTheInputOrTheOutputFile) {
   EXPECT_EQ(folder.read("out.bin"), "four");
 }
 
-TEST(StandardOutput, CarriesNothingButTheJsonHoweverLoudTheLog) {
+TEST(StandardOutput, CarriesNothingButTheJson) {
   Sandbox const folder;
   folder.write("data.bin", "some data");
   auto const outcome = run_cli(words_of("run data.bin --kernel histogram --json"),

@@ -46,7 +46,7 @@ TEST_F(CoherenceMark, IsTheFirstTouchOfABufferToo) {
   EXPECT_EQ(coherence.state(), BufferState::device_dirty);
 }
 
-TEST_F(CoherenceMark, OfASideWithoutACopyMakesOneFirst) {
+TEST_F(CoherenceMark, OfASideWithoutACopyMakesOne) {
   EXPECT_THAT(mark(coherence, second_device, whole).copies, ElementsAre(PlannedCopy{host, second_device, whole}));
   EXPECT_EQ(coherence.valid(second_device), ByteRanges(whole));
 }
@@ -75,7 +75,7 @@ TEST_F(CoherenceMark, BesideAnUnsynchronizedWriteLeavesBoth) {
   EXPECT_EQ(coherence.written(device), ByteRanges({10, 20}));
 }
 
-TEST_F(CoherenceMark, IntoAnUnsynchronizedWriteIsAConflictThatNamesIt) {
+TEST_F(CoherenceMark, IntoAnUnsynchronizedWriteIsANamedConflict) {
   write(coherence, host, {0, 10});
   auto const plan = planned(device, {5, 20});
   EXPECT_EQ(plan.conflict, (Plan::Conflict{host, {0, 10}}));
@@ -85,7 +85,7 @@ TEST_F(CoherenceMark, IntoAnUnsynchronizedWriteIsAConflictThatNamesIt) {
   EXPECT_EQ(everything_seen(coherence), before);
 }
 
-TEST_F(CoherenceMark, ThatCoversEveryUnsynchronizedByteOfTheOtherSideOverrules) {
+TEST_F(CoherenceMark, ThatCoversTheOtherSidesWritesOverrules) {
   write(coherence, host, {0, 10});
   write(coherence, host, {30, 40});
   EXPECT_EQ(planned(device, {0, 35}).conflict, (Plan::Conflict{host, {0, 10}}));
@@ -97,7 +97,7 @@ TEST_F(CoherenceMark, ThatCoversEveryUnsynchronizedByteOfTheOtherSideOverrules) 
   EXPECT_EQ(coherence.state(), BufferState::device_dirty);
 }
 
-TEST_F(CoherenceMark, CountsTheRangesAndNotHowTheyWereSpelled) {
+TEST_F(CoherenceMark, CountsRangesAndNotTheirSpelling) {
   write(coherence, host, {0, 10});
   write(coherence, host, {10, 20});
   EXPECT_TRUE(planned(device, {0, 20}).overrules);
@@ -105,7 +105,7 @@ TEST_F(CoherenceMark, CountsTheRangesAndNotHowTheyWereSpelled) {
   EXPECT_TRUE(planned(device, {0, 19}).conflict.has_value());
 }
 
-TEST_F(CoherenceMark, OfSeveralRangesCountsThemAndNotWhatLiesBetween) {
+TEST_F(CoherenceMark, OfSeveralRangesCountsNothingBetween) {
   ByteRanges column;
   for (std::size_t row = 0; row < 10; ++row) column.add({row * 10 + 3, row * 10 + 4});
   auto const plan = coherence.plan_mark(host, column, one_second_per_byte);
@@ -137,7 +137,7 @@ TEST_F(CoherenceMark, OfSeveralRangesIsTakenBackWhole) {
   EXPECT_EQ(coherence.valid(host).size_bytes(), 80U);
 }
 
-TEST_F(CoherenceMark, ByTheHostRunsIntoTheWritesOfEveryDevice) {
+TEST_F(CoherenceMark, ByTheHostConflictsWithEveryDevice) {
   write(coherence, device, {0, 10});
   write(coherence, second_device, {50, 60});
   EXPECT_EQ(planned(host, {0, 20}).conflict, (Plan::Conflict{device, {0, 10}}));
@@ -146,7 +146,7 @@ TEST_F(CoherenceMark, ByTheHostRunsIntoTheWritesOfEveryDevice) {
   EXPECT_FALSE(planned(host, {20, 40}).conflict.has_value());
 }
 
-TEST_F(CoherenceMark, ByADeviceRunsIntoTheWriteOfAnotherThatItHasNotSeen) {
+TEST_F(CoherenceMark, ByADeviceConflictsWithAnothersUnseenWrite) {
   read(coherence, second_device, whole);
   write(coherence, device, {0, 10});
   write(coherence, device, {80, 90});
@@ -155,7 +155,7 @@ TEST_F(CoherenceMark, ByADeviceRunsIntoTheWriteOfAnotherThatItHasNotSeen) {
   EXPECT_FALSE(planned(second_device, {0, 10}).conflict.has_value()) << "it was written on top of what was seen";
 }
 
-TEST_F(CoherenceMark, OfWhatAPlaceNeverHeldSeesTheWriteItRunsInto) {
+TEST_F(CoherenceMark, OfBytesNeverHeldSeesConflictingWrites) {
   write(coherence, host, {0, 10});
   auto const plan = mark(coherence, second_device, {0, 5});
   EXPECT_FALSE(plan.overrules);

@@ -48,7 +48,7 @@ TEST_F(CoherencePlan, ReadingAndWritingBringsTheBytesInFirst) {
   EXPECT_FALSE(coherence.valid(host).intersects({20, 40}));
 }
 
-TEST_F(CoherencePlan, TheFirstAccessAdoptsTheWholeBufferWhereItHappens) {
+TEST_F(CoherencePlan, TheFirstAccessAdoptsTheWholeBuffer) {
   write(coherence, device, {20, 40});
   EXPECT_TRUE(coherence.has_data());
   EXPECT_EQ(coherence.valid(device), ByteRanges(whole));
@@ -68,7 +68,7 @@ TEST_F(CoherencePlan, APlanThatIsDroppedChangesNothing) {
 
 // --- where bytes come from
 
-TEST_F(CoherencePlan, EveryPieceComesFromTheCheapestPlaceThatHasIt) {
+TEST_F(CoherencePlan, EveryPieceComesFromTheCheapestPlace) {
   write(coherence, host, whole);
   read(coherence, device, {30, 60});
   auto const peers_are_near = [](Place from, Place, std::size_t bytes) {
@@ -85,13 +85,13 @@ TEST_F(CoherencePlan, AmongEqualsTheLowestPlaceIsTheSource) {
   EXPECT_THAT(read(coherence, second_device, whole).copies, ElementsAre(PlannedCopy{host, second_device, whole}));
 }
 
-TEST_F(CoherencePlan, CostIsNotAskedWhereThereIsNoChoice) {
+TEST_F(CoherencePlan, CostIsNotAskedWithoutAChoice) {
   write(coherence, host, whole);
   auto const never = [](Place, Place, std::size_t) -> double { throw std::runtime_error("asked"); };
   EXPECT_THAT(read(coherence, device, whole, never).copies, ElementsAre(PlannedCopy{host, device, whole}));
 }
 
-TEST_F(CoherencePlan, APlaceThatSharesStorageIsAFenceAwayAndAlwaysPreferred) {
+TEST_F(CoherencePlan, APlaceThatSharesStorageIsPreferred) {
   auto const twin = coherence.add_device(device);
   EXPECT_TRUE(coherence.shares_storage(twin, device));
   EXPECT_FALSE(coherence.shares_storage(twin, host));
@@ -102,7 +102,7 @@ TEST_F(CoherencePlan, APlaceThatSharesStorageIsAFenceAwayAndAlwaysPreferred) {
               ElementsAre(PlannedCopy{device, twin, {0, 50}, true}, PlannedCopy{host, twin, {50, 100}}));
 }
 
-TEST_F(CoherencePlan, PlacesThatShareWithTheSamePlaceShareWithEachOther) {
+TEST_F(CoherencePlan, SharingStorageIsTransitive) {
   auto const first = coherence.add_device(host), second = coherence.add_device(first);
   EXPECT_TRUE(coherence.shares_storage(second, host));
   write(coherence, second, whole);
@@ -122,7 +122,7 @@ class JoinedCopies : public CoherencePlan {
   }
 };
 
-TEST_F(JoinedCopies, AreOneWhereASecondCommandCostsMoreThanTheGap) {
+TEST_F(JoinedCopies, AreOneWhereTheGapCostsLess) {
   EXPECT_THAT(read(coherence, device, whole, latency_of(10)).copies, ElementsAre(PlannedCopy{host, device, {10, 40}}));
 }
 
@@ -178,14 +178,14 @@ TEST_F(CoherencePlan, ReleasingSavesWhatIsValidNowhereElse) {
   EXPECT_EQ(coherence.valid(second_device), ByteRanges({50, 60}));
 }
 
-TEST_F(CoherencePlan, ReleasingToAPlaceThatSharesStorageIsAFence) {
+TEST_F(CoherencePlan, ReleasingToSharedStorageIsAFence) {
   auto const twin = coherence.add_device(device);
   write(coherence, twin, whole);
   EXPECT_THAT(release(coherence, twin, device).copies, ElementsAre(PlannedCopy{twin, device, whole, true}));
   EXPECT_EQ(coherence.valid(device), ByteRanges(whole));
 }
 
-TEST_F(CoherencePlan, ReleasingToAPlaceThatSharesStorageKeepsWhatOthersHoldToo) {
+TEST_F(CoherencePlan, ReleasingToSharedStorageKeepsOtherCopies) {
   auto const cpu = coherence.add_device(host);
   write(coherence, device, whole);
   read(coherence, host, {0, 20});
@@ -197,7 +197,7 @@ TEST_F(CoherencePlan, ReleasingToAPlaceThatSharesStorageKeepsWhatOthersHoldToo) 
 
 // --- what is lost
 
-TEST_F(CoherencePlan, BytesThatWereOnlyOnLostStorageAreNeverRead) {
+TEST_F(CoherencePlan, BytesOfLostStorageAreNeverRead) {
   write(coherence, host, whole);
   write(coherence, device, {20, 60});
   coherence.remove_storage(device);
@@ -210,7 +210,7 @@ TEST_F(CoherencePlan, BytesThatWereOnlyOnLostStorageAreNeverRead) {
   EXPECT_EQ(coherence.plan_access(host, {30, 30}, Intent::read, one_second_per_byte).lost, std::nullopt);
 }
 
-TEST_F(CoherencePlan, LostBytesThatAreWrittenAnewAreThereAgain) {
+TEST_F(CoherencePlan, LostBytesCanBeWrittenAgain) {
   write(coherence, device, whole);
   coherence.remove_storage(device);
   write(coherence, host, {0, 70});
@@ -247,7 +247,7 @@ TEST_F(CoherencePlan, IsRefusedOnceItBringsTooLittle) {
   EXPECT_THROW(coherence.commit(plan), std::logic_error);
 }
 
-TEST_F(CoherencePlan, OfAPlaceOrRangeThatIsNotThereIsInvalid) {
+TEST_F(CoherencePlan, OfAnUnknownPlaceOrRangeIsInvalid) {
   auto const cost = one_second_per_byte;
   EXPECT_THROW((void)coherence.plan_access(3, whole, Intent::read, cost), InvalidArgument);
   EXPECT_THROW((void)coherence.plan_access(host, {0, 101}, Intent::write, cost), InvalidArgument);

@@ -34,7 +34,7 @@ class CoherenceRollBack : public ::testing::Test {
   Coherence coherence{whole.end};
 };
 
-TEST_F(CoherenceRollBack, OfAWriteGivesTheOtherPlacesTheirBytesBack) {
+TEST_F(CoherenceRollBack, OfAWriteRestoresTheOtherPlaces) {
   auto const undo = start(device, {20, 40}, Intent::write);
   ASSERT_FALSE(coherence.valid(host).intersects({20, 40}));
   fail(undo);
@@ -110,7 +110,7 @@ TEST_F(CoherenceRollBack, RestoresNothingIntoStorageThatWasReplaced) {
   EXPECT_EQ(coherence.lost(), ByteRanges(whole));
 }
 
-TEST_F(CoherenceRollBack, KnowsThatPlacesSharingTheStorageAreRuinedToo) {
+TEST_F(CoherenceRollBack, RuinsPlacesThatShareTheStorage) {
   auto const twin = coherence.add_device(host);
   read(coherence, twin, whole);
   fail(start(twin, {0, 50}, Intent::read_write));
@@ -132,7 +132,7 @@ TEST_F(CoherenceRollBack, LeavesGarbageThatAMarkDoesNotTrust) {
   EXPECT_THAT(mark(coherence, device, {5, 20}).copies, ElementsAre(PlannedCopy{host, device, {5, 10}}));
 }
 
-TEST_F(CoherenceRollBack, OfASavingCopyLeavesTheBytesWhereTheyWere) {
+TEST_F(CoherenceRollBack, OfASavingCopyLeavesBytesInPlace) {
   write(coherence, device, {0, 10});
   fail(carry_out(coherence, coherence.plan_release(device, host, one_second_per_byte)));
   EXPECT_EQ(coherence.valid(device), ByteRanges(whole));
@@ -140,7 +140,7 @@ TEST_F(CoherenceRollBack, OfASavingCopyLeavesTheBytesWhereTheyWere) {
   EXPECT_EQ(coherence.state(), BufferState::device_dirty);
 }
 
-TEST_F(CoherenceRollBack, OfWhatWasDoneToDiscardedDataChangesNothing) {
+TEST_F(CoherenceRollBack, OfWorkOnDiscardedDataChangesNothing) {
   auto const undo = start(device, whole, Intent::write);
   coherence.discard();
   fail(undo);

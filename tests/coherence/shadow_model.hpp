@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/coherence/coherence.hpp>
+#include "coherence/coherence.hpp"
 
 #include <array>
 #include <cstddef>

@@ -140,7 +140,7 @@ TEST(CoherenceState, OfUntouchedStorageIsWhereTheStorageIs) {
   EXPECT_FALSE(coherence.has_data());
 }
 
-TEST(CoherenceState, IsMixedWhereEachSideHasNewerBytesUntilTheyMeet) {
+TEST(CoherenceState, IsMixedWhereEachSideHasNewerBytes) {
   auto coherence = with_devices(1);
   synchronized(coherence);
   write(coherence, host, {0, 10});
@@ -166,7 +166,7 @@ TEST(CoherenceState, ComparesTheHostWithAllDevicesTogether) {
   EXPECT_EQ(coherence.state(), BufferState::synchronized);
 }
 
-TEST(CoherenceState, StaysDeviceDirtyWhenOnlyAnotherDeviceHasSeenTheWrite) {
+TEST(CoherenceState, StaysDeviceDirtyWhenAnotherDeviceReads) {
   auto coherence = with_devices(2);
   synchronized(coherence);
   write(coherence, device, {0, 10});
@@ -179,28 +179,28 @@ TEST(CoherenceState, StaysDeviceDirtyWhenOnlyAnotherDeviceHasSeenTheWrite) {
   EXPECT_EQ(coherence.written(second_device), ByteRanges({0, 10}));
 }
 
-TEST(CoherenceState, GoesBackToHostOnlyWhenACleanDeviceCopyGoes) {
+TEST(CoherenceState, IsHostOnlyWithoutTheCleanDeviceCopy) {
   auto coherence = with_devices(1);
   synchronized(coherence);
   EXPECT_THAT(release(coherence, device, host).copies, IsEmpty());
   EXPECT_EQ(coherence.state(), BufferState::host_only);
 }
 
-TEST(CoherenceState, StaysHostDirtyWhenTheStaleDeviceCopyGoes) {
+TEST(CoherenceState, StaysHostDirtyWithoutTheDeviceCopy) {
   auto coherence = with_devices(1);
   host_dirty(coherence);
   EXPECT_THAT(release(coherence, device, host).copies, IsEmpty());
   EXPECT_EQ(coherence.state(), BufferState::host_dirty);
 }
 
-TEST(CoherenceState, IsHostOnlyWhenADirtyDeviceWasSavedAndReleased) {
+TEST(CoherenceState, IsHostOnlyAfterSavingADirtyDevice) {
   auto coherence = with_devices(1);
   device_dirty(coherence);
   EXPECT_THAT(release(coherence, device, host).copies, ElementsAre(PlannedCopy{device, host, whole}));
   EXPECT_EQ(coherence.state(), BufferState::host_only);
 }
 
-TEST(CoherenceState, MovesAsDocumentedWhereStorageIsSharedAndNothingMoves) {
+TEST(CoherenceState, MovesAsDocumentedOnSharedStorage) {
   Coherence coherence(whole.end);
   coherence.add_device(host);
   read(coherence, host, whole);
@@ -215,7 +215,7 @@ TEST(CoherenceState, MovesAsDocumentedWhereStorageIsSharedAndNothingMoves) {
   EXPECT_EQ(coherence.state(), BufferState::synchronized);
 }
 
-TEST(CoherenceState, IsUninitializedAfterDiscardUntilSomebodyTouchesTheStorage) {
+TEST(CoherenceState, IsUninitializedBetweenDiscardAndNextAccess) {
   auto coherence = with_devices(1);
   synchronized(coherence);
   coherence.discard();
@@ -226,7 +226,7 @@ TEST(CoherenceState, IsUninitializedAfterDiscardUntilSomebodyTouchesTheStorage) 
   EXPECT_EQ(coherence.state(), BufferState::device_only);
 }
 
-TEST(CoherenceState, OfNewStorageIsFreshAlthoughTheOldOneWasDiscarded) {
+TEST(CoherenceState, OfNewStorageIsFreshAfterDiscard) {
   auto coherence = with_devices(1);
   synchronized(coherence);
   coherence.discard();

@@ -70,7 +70,7 @@ TEST(ByteRanges, SetsAreUnitedSubtractedAndIntersected) {
   EXPECT_THAT(both.ranges(), ElementsAre(ByteRange{0, 30}));
 }
 
-TEST(ByteRanges, FindsTheRangeThatHoldsAByteOrElseTheNext) {
+TEST(ByteRanges, FindsTheRangeAtOrAfterAByte) {
   ByteRanges set{{10, 20}};
   set.add({30, 40});
   EXPECT_EQ(set.find(0), (ByteRange{10, 20}));
@@ -93,7 +93,7 @@ TEST(ByteRanges, ReservedEditsDoNotMoveTheRanges) {
 static_assert(std::is_same_v<decltype(std::declval<ByteRanges const&>().ranges()), std::span<const ByteRange>>);
 static_assert(std::is_same_v<decltype(std::declval<ByteRanges>().ranges()), std::vector<ByteRange>>);
 
-TEST(ByteRanges, OfASetThatNobodyKeepsGiveTheirRangesAway) {
+TEST(ByteRanges, OfATemporaryGiveTheirRangesAway) {
   auto const made = [] {
     ByteRanges set{{0, 10}};
     set.add({20, 30});

@@ -1,4 +1,4 @@
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST_F(Environment, OtherFlagsAreRefusedNamingTheVariable) {
   }
 }
 
-TEST_F(Environment, SizesAreReadAsEverywhereAndRefusedNamingTheVariable) {
+TEST_F(Environment, ARefusedSizeNamesTheVariable) {
   set("1.5GiB");
   EXPECT_EQ(environment_size(name), std::uint64_t{1'610'612'736});
   set("1.5 GiB");

@@ -95,7 +95,7 @@ std::string message_caught_as(std::function<void()> const& raise) {
   return {};
 }
 
-TEST(Error, EveryErrorIsCaughtAsErrorAsStdExceptionAndAsItsStandardBaseWithOneMessage) {
+TEST(Error, EveryErrorHasOneMessageForEachBase) {
   for (auto const& thrown : one_of_each()) {
     SCOPED_TRACE(thrown.name);
     auto const message = message_caught_as<Error>(thrown.raise);
@@ -186,7 +186,7 @@ TEST(Error, OutOfMemoryKeepsEveryFact) {
   EXPECT_EQ(facts.reason, "limit reached");
 }
 
-TEST(Error, OutOfMemoryTellsOfACopyThatIsWhole) {
+TEST(Error, OutOfMemoryTellsOfAWholeCopy) {
   auto facts = full();
   EXPECT_THAT(OutOfMemory(facts).what(), Not(HasSubstr("whole")));
   facts.buffer = "buffer 'rows'";
@@ -216,7 +216,7 @@ TEST(Error, ACopyIsTheSameError) {
   }
 }
 
-TEST(Error, MessagesAreOneLineUnlessALogOrHoldersFollow) {
+TEST(Error, MessagesAreOneLineWithoutLogOrHolders) {
   for (auto const& thrown : one_of_each()) {
     auto const message = message_caught_as<Error>(thrown.raise);
     auto const several = std::string(thrown.name) == "OutOfMemory" || std::string(thrown.name) == "KernelError";
@@ -237,16 +237,16 @@ TEST(Error, WhatOthersGaveIsShownOnOneLine) {
   EXPECT_EQ(NotFound("device", given, {"cpu"}).what(), "no device '" + shown + "': there are cpu");
 }
 
-TEST(Error, ACodeOfZeroSaysNothingAboutTheSystem) {
+TEST(Error, ACodeOfZeroNamesNoSystemError) {
   EXPECT_STREQ(IoError("a.npy", 0, "bad header").what(), "a.npy: bad header");
   EXPECT_THAT(IoError("a.npy", EIO, "reading").what(), AllOf(HasSubstr("a.npy: reading: "), Not(HasSubstr("Success"))));
 }
 
-TEST(Error, NotFoundSaysSoWhenThereIsNothingAtAll) {
+TEST(Error, NotFoundSaysThatThereIsNothing) {
   EXPECT_STREQ(NotFound("buffer", "x", {}).what(), "no buffer 'x': there are none");
 }
 
-TEST(Error, WhatIsReleasedTwiceIsAnInvalidArgumentThatShowsTheStacksItHas) {
+TEST(Error, ReleasedTwiceIsInvalidArgumentWithItsStacks) {
   static_assert(std::is_base_of_v<InvalidArgument, ReleasedTwice>);
   InvalidArgument const plain("buffer", "'b'", "lent");
   EXPECT_STREQ(ReleasedTwice("buffer", "'b'", "lent").what(), plain.what());

@@ -35,7 +35,7 @@ HeldOverFork::Acts noted(std::vector<std::string>& notes, std::string const& nam
           [&notes, name](bool in_child) { notes.push_back((in_child ? "child " : "parent ") + name); }};
 }
 
-TEST(HeldOverFork, HoldsBeforeAndLetsGoOnBothSidesInTheReverseOrder) {
+TEST(HeldOverFork, LetsGoOnBothSidesInReverseOrder) {
   std::vector<std::string> notes;
   HeldOverFork const one(last, noted(notes, "one"));
   HeldOverFork const other(last, noted(notes, "other"));
@@ -60,7 +60,7 @@ TEST(HeldOverFork, TakesOuterLocksFirstWhicheverCameFirst) {
       notes, ElementsAre("hold manager", "hold memory", "hold last", "parent last", "parent memory", "parent manager"));
 }
 
-TEST(HeldOverFork, LetsGoOfNothingThatCouldNotBeHeld) {
+TEST(HeldOverFork, ReleasesOnlyWhatWasHeld) {
   std::vector<std::string> notes;
   HeldOverFork const refuses(last, noted(notes, "it", false));
   EXPECT_EQ(in_child([&] { return static_cast<int>(notes.size()) - 1; }), 0);
@@ -88,7 +88,7 @@ TEST(HeldOverFork, HoldsWhatIsEnlistedWhileItWaits) {
   EXPECT_THAT(notes, ElementsAre("parent", "hold late", "parent late", "parent"));
 }
 
-TEST(HeldOverFork, AMutexThatOtherThreadsTakeIsFreeInAChildAndWhatItGuardsIsWhole) {
+TEST(HeldOverFork, AMutexIsFreeInAChild) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
 #endif
@@ -126,7 +126,7 @@ TEST(HeldOverFork, AMutexThatOtherThreadsTakeIsFreeInAChildAndWhatItGuardsIsWhol
   done = true;
 }
 
-TEST(HeldOverFork, ThreadsThatForkAtOnceDoNotWaitForEachOtherForEver) {
+TEST(HeldOverFork, ThreadsThatForkAtOnceDoNotDeadlock) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
 #endif
@@ -154,7 +154,7 @@ TEST(HeldOverFork, ThreadsThatForkAtOnceDoNotWaitForEachOtherForEver) {
   EXPECT_EQ(failures, 0);
 }
 
-TEST(HeldOverFork, AChildWritesToTheLogThatAThreadOfItsParentWasWritingTo) {
+TEST(HeldOverFork, AChildWritesToALogInUse) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
 #endif

@@ -34,7 +34,7 @@ class Log : public ::testing::Test {
   }
 };
 
-TEST_F(Log, EachLevelLetsItselfAndWhatIsWorseThrough) {
+TEST_F(Log, EachLevelIncludesWorseOnes) {
   constexpr std::array<std::pair<LogLevel, char const*>, 5> table{{
       {LogLevel::off, ""},
       {LogLevel::error, "unimem: error: an error\n"},
@@ -98,7 +98,7 @@ TEST(LogDeathTest, TheEnvironmentSetsTheLevelAtStart) {
               "UNIMEM_LOG_LEVEL 'loud' is not one of off, error, warning, info, debug\nunimem: warning: a warning\n$");
 }
 
-TEST(LogDeathTest, ALevelThatIsNoneIsToldOfThoughNothingIsLogged) {
+TEST(LogDeathTest, AnUnknownLevelIsReported) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // the child is a program that starts with this environment
   setenv("UNIMEM_LOG_LEVEL", "bogus", 1);
   EXPECT_EXIT(std::exit(0), ::testing::ExitedWithCode(0),
@@ -124,7 +124,7 @@ TEST(Build, TheDescriptionNamesTheCompiler) {
 std::vector<std::pair<LogLevel, std::string>> taken;
 bool takes = true;
 
-TEST_F(Log, ASinkTakesWhatIsLoudEnoughInTheStreamsStead) {
+TEST_F(Log, ASinkReplacesStandardError) {
   taken.clear();
   takes = true;
   set_log_sink([](LogLevel level, std::string_view message) noexcept {

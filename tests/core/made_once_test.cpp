@@ -1,4 +1,4 @@
-#include <unimem/core/lazy.hpp>
+#include <unimem/core/detail/lazy.hpp>
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ TEST(Lazy, FindsWhatHasBeenMadeAndMakesNothing) {
   EXPECT_EQ(number.find(), meanwhile);
 }
 
-TEST(Lazy, AMakerThatThrowsLeavesItToTheNextCaller) {
+TEST(Lazy, AMakerThatThrowsIsTriedAgain) {
   Lazy<int> number;
   int tries = 0;
   auto const make = [&] {
@@ -47,7 +47,7 @@ TEST(Lazy, AMakerThatThrowsLeavesItToTheNextCaller) {
   EXPECT_EQ(number.get(make), 3);
 }
 
-TEST(Lazy, GivesAllThreadsTheSameOneAlsoWhenTheFirstOfThemFails) {
+TEST(Lazy, GivesAllThreadsTheSameAfterAFailure) {
   constexpr std::size_t threads = 8;
   for (int round = 0; round < 50; ++round) {
     Lazy<std::vector<int>> numbers;

@@ -37,7 +37,7 @@ TEST(Name, KeepsItsTextWhenTheOriginalIsGone) {
   EXPECT_EQ(name.view(), expected);
 }
 
-TEST(Name, AForkedChildMakesNamesThatAThreadOfItsParentWasMaking) {
+TEST(Name, AForkedChildMakesNames) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
 #endif
@@ -75,7 +75,7 @@ TEST(Name, EqualNamesHashAlike) {
   EXPECT_TRUE(names.contains(Name{std::string{"b"}}));
 }
 
-TEST(Name, OfAPlaceInAProgramIsItsFileWithItsFolderAndItsLine) {
+TEST(Name, OfALocationIsFolderFileAndLine) {
   auto const name_of_this = [] { return Name::of(std::source_location::current()); };
   auto const line = std::to_string(__LINE__ - 1);
   EXPECT_EQ(name_of_this().view(), "core/name_test.cpp:" + line);
@@ -101,7 +101,7 @@ std::array<std::vector<Name>, 4> found_at_once(Find const& find) {
   return seen;
 }
 
-TEST(Name, ThreadsThatAskForTheSamePlacesAtOnceAgree) {
+TEST(Name, ThreadsAgreeOnTheNamesOfLocations) {
   auto const seen = found_at_once([](std::vector<Name>& mine) {
     for (int round = 0; round < 100; ++round) {
       mine.push_back(Name::of(std::source_location::current()));
@@ -118,7 +118,7 @@ TEST(Name, OfAPlaceThatSaysNothingIsEmpty) {
   EXPECT_EQ(Name::of("", 3), Name{});
 }
 
-TEST(Name, OfAPlaceInAProgramOfAnotherLanguageIsTheSame) {
+TEST(Name, OfLocationsInOtherLanguagesIsAlike) {
   EXPECT_EQ(Name::of("/home/someone/solver/heat.py", 12).view(), "solver/heat.py:12");
   EXPECT_EQ(Name::of("solver/heat.py", 12), Name{"solver/heat.py:12"});
   EXPECT_EQ(Name::of("/heat.py", 12).view(), "heat.py:12");

@@ -8,7 +8,7 @@
 namespace unimem::detail {
 namespace {
 
-TEST(NvtxRange, WithoutAToolNobodyIsAskedForAName) {
+TEST(NvtxRange, WithoutAToolAsksForNoName) {
   unsetenv("NVTX_INJECTION64_PATH");
   for (int i = 0; i < 3; ++i) {
     NvtxRange const range{[]() -> std::string {

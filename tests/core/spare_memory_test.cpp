@@ -60,7 +60,7 @@ TEST(SpareMemory, MayBeGivenBackByAnotherThread) {
   Spare::give(Spare::take());
 }
 
-TEST(SpareMemory, ServesObjectsThatEndWithTheirThreadAfterWhatItKeeps) {
+TEST(SpareMemory, ServesThreadLocalObjectsThatOutliveIt) {
   using Spare = SpareMemory<Object<4>>;
   struct Late {
     bool* ended;

@@ -55,7 +55,7 @@ TEST(Stacks, ShowCallsOfOtherLanguagesByTheirNumbers) {
   EXPECT_THAT(describe_address(UINTPTR_MAX), StartsWith("0x")) << "no number of any";
 }
 
-TEST(Stacks, HaveAsManyCallsAsThereIsRoomForTheInnermostFirst) {
+TEST(Stacks, HaveTheInnermostCallsThatFit) {
   if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
   std::array<std::uintptr_t, 8> few{};
   EXPECT_EQ(capture_so_deep(std::span(few).first(3), 200), 3U);
@@ -66,7 +66,7 @@ TEST(Stacks, HaveAsManyCallsAsThereIsRoomForTheInnermostFirst) {
   EXPECT_THAT(describe_address(all.front()), HasSubstr("capture_so_deep"));
 }
 
-TEST(Stacks, OfATrailAreThoseOfItsBeginningUntilItEnds) {
+TEST(Stacks, OfATrailAreThoseOfItsBeginning) {
   if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
   auto const trail = begin_in_a_named_place();
   EXPECT_THAT(describe_calls("acquired by", trail->acquired.calls()), HasSubstr("begin_in_a_named_place"));

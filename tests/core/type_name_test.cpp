@@ -20,7 +20,7 @@ TEST(SameType, IsOneTypeWhateverItsQualifiers) {
   EXPECT_TRUE(same_type(typeid(Local), typeid(Local)));
 }
 
-TEST(TypeName, ANameThatIsNoneOfTheCompilersStaysAsItIs) {
+TEST(TypeName, AForeignNameStaysAsItIs) {
   EXPECT_EQ(type_name("float32"), "float32");
   EXPECT_EQ(type_name("a type of mine"), "a type of mine");
   EXPECT_EQ(type_name(""), "");

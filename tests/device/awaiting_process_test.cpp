@@ -92,7 +92,7 @@ TEST_F(AwaitingAtProcessEnd, NothingIsResumedOnceStaticsAreDestroyed) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(AwaitingAtProcessEnd, ACoroutineInTheMiddleOfItsWorkStopsAtItsNextWait) {
+TEST_F(AwaitingAtProcessEnd, ARunningCoroutineStopsAtItsNextWait) {
   auto const scenario = [] {
     static std::atomic<int> rounds{0};
     static struct Last {
@@ -113,7 +113,7 @@ TEST_F(AwaitingAtProcessEnd, ACoroutineInTheMiddleOfItsWorkStopsAtItsNextWait) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(AwaitingAtProcessEnd, ACoroutineIsWaitedForUpToItsNextWait) {
+TEST_F(AwaitingAtProcessEnd, ExitWaitsUntilACoroutinesNextWait) {
   auto const scenario = [] {
     static std::atomic<bool> running{false}, reached{false}, went_on{false};
     static struct Last {
@@ -137,7 +137,7 @@ TEST_F(AwaitingAtProcessEnd, ACoroutineIsWaitedForUpToItsNextWait) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(AwaitingAtProcessEnd, WhoAwaitsInADestructorOfAStaticWaitsThere) {
+TEST_F(AwaitingAtProcessEnd, AwaitingInAStaticsDestructorWaits) {
   auto const scenario = [] {
     static Device* device = nullptr;
     static DeviceMemory memory;
@@ -156,7 +156,7 @@ TEST_F(AwaitingAtProcessEnd, WhoAwaitsInADestructorOfAStaticWaitsThere) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(AwaitingAtProcessEnd, ACoroutineMayEndTheProcessAndIsNotWaitedFor) {
+TEST_F(AwaitingAtProcessEnd, ACoroutineMayEndTheProcess) {
   auto const scenario = [] {
     static std::chrono::steady_clock::time_point begin;
     static struct Last {
@@ -174,7 +174,7 @@ TEST_F(AwaitingAtProcessEnd, ACoroutineMayEndTheProcessAndIsNotWaitedFor) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(AwaitingAtProcessEnd, ACoroutineThatNeverSuspendsAgainDoesNotHoldTheProcessUp) {
+TEST_F(AwaitingAtProcessEnd, AnEndlessCoroutineDoesNotBlockExit) {
   auto const scenario = [] {
     static std::atomic<bool> stuck{false};
     static auto const sticks = [](Event event) -> Task {
@@ -209,7 +209,7 @@ TEST_F(AwaitingAtProcessEnd, UnderOpenClEveryMomentIsClean) {
   for (int i = 0; i < 5; ++i) EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(AwaitingAtProcessEnd, UnderOpenClCoroutinesAreStillBeforeTheDriverGoes) {
+TEST_F(AwaitingAtProcessEnd, UnderOpenClCoroutinesStopBeforeTheDriver) {
   if (found_opencl().devices.empty()) GTEST_SKIP() << found_opencl().reason;
   if (works_in_the_submitting_thread(*found_opencl().devices.front())) GTEST_SKIP() << "nothing is ever pending";
   auto const scenario = [] {
@@ -228,7 +228,7 @@ TEST_F(AwaitingAtProcessEnd, UnderOpenClCoroutinesAreStillBeforeTheDriverGoes) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(AwaitingAtProcessEnd, UnderOpenClACoroutineThatIsNeverResumedIsForgotten) {
+TEST_F(AwaitingAtProcessEnd, UnderOpenClSuspendedCoroutinesAreForgotten) {
   if (found_opencl().devices.empty()) GTEST_SKIP() << found_opencl().reason;
   if (works_in_the_submitting_thread(*found_opencl().devices.front())) GTEST_SKIP() << "nothing is ever pending";
   auto const scenario = [] {
@@ -244,7 +244,7 @@ TEST_F(AwaitingAtProcessEnd, UnderOpenClACoroutineThatIsNeverResumedIsForgotten)
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(AwaitingAtProcessEnd, AForkedChildDestroysWhatIsSuspendedAndIsRefusedMore) {
+TEST_F(AwaitingAtProcessEnd, AForkedChildMayDestroyCoroutines) {
   auto& device = sim();
   auto const memory = device.allocate(64, Location::device);
   static auto queue = device.create_queue();

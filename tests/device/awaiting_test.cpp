@@ -137,7 +137,7 @@ TEST_P(Awaiting, StepsOfOneCoroutineFollowOneAnother) {
   EXPECT_EQ(queue.completed(), 400U);
 }
 
-TEST_P(Awaiting, CoroutinesOfOneQueueGoOnInTheOrderOfTheirTickets) {
+TEST_P(Awaiting, CoroutinesResumeInTicketOrder) {
   UNIMEM_NEEDS_PENDING_WORK();
   constexpr int count = 50;
   static auto const note = [](Event event, int number, std::vector<int>& order) -> Task {
@@ -216,7 +216,7 @@ TEST_P(Awaiting, AFailureReachesTheCoroutine) {
   EXPECT_THROW(late.get(), std::exception);
 }
 
-TEST_P(Awaiting, AThousandCoroutinesOverFiveQueuesEachGoOnOnce) {
+TEST_P(Awaiting, AThousandCoroutinesEachResumeOnce) {
   constexpr std::size_t queues = 5, count = 1000;
   Allocated const piece{device(), 4096};
   auto const before = noise(count, 7);
@@ -234,7 +234,7 @@ TEST_P(Awaiting, AThousandCoroutinesOverFiveQueuesEachGoOnOnce) {
   for (auto const& one : seen) EXPECT_EQ(one.resumptions, 1);
 }
 
-TEST_P(Awaiting, WorkThatEndsJustAsItIsAwaitedIsNotMissed) {
+TEST_P(Awaiting, WorkThatEndsMeanwhileIsNotMissed) {
   // Submitting and awaiting race with the work's end in every round; a wake-up lost is a test that never ends.
   constexpr int threads = 3, rounds = 1000;
   static auto const many = [](Queue& queue, DeviceMemory memory, int& done) -> Task {
@@ -268,7 +268,7 @@ TEST_P(Awaiting, AQueueHeldBackHoldsNoOtherUp) {
   EXPECT_EQ(slow.resumptions, 1);
 }
 
-TEST_P(Awaiting, EarlierWorkOfTheQueueResumesNobodyTooSoon) {
+TEST_P(Awaiting, EarlierWorkResumesNoLaterWaiter) {
   // Resumed too soon, it would wait on the library's thread, and nobody else would go on.
   UNIMEM_NEEDS_PENDING_WORK();
   Allocated const piece{device(), 1000};
@@ -287,7 +287,7 @@ TEST_P(Awaiting, EarlierWorkOfTheQueueResumesNobodyTooSoon) {
   EXPECT_EQ(early.resumptions + late.resumptions, 2);
 }
 
-TEST_P(Awaiting, AQueueMayGoWhileItsWorkIsAwaited) {
+TEST_P(Awaiting, AQueueMayEndWhileAwaited) {
   Allocated const piece{device(), 1 << 16};
   for (int i = 0; i < 50; ++i) {
     Seen seen;
@@ -318,7 +318,7 @@ TEST_P(Awaiting, ACoroutineDestroyedWhileItWaitsIsWithdrawn) {
   for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i].resumptions, i == 1 || i == 4) << i;
 }
 
-TEST_P(Awaiting, TheFirstToGoOnMayDestroyThoseWhoWouldFollow) {
+TEST_P(Awaiting, AResumedCoroutineMayDestroyOthers) {
   // All await the same event, so the others are ready to go on when the first one runs: nobody else could tell.
   UNIMEM_NEEDS_PENDING_WORK();
   static auto const race = [](Event event, std::vector<std::optional<Task>>& others, int& winners) -> Task {
@@ -343,7 +343,7 @@ TEST_P(Awaiting, TheFirstToGoOnMayDestroyThoseWhoWouldFollow) {
   for (auto const& one : seen) EXPECT_EQ(one.resumptions, 0);
 }
 
-TEST_P(Awaiting, ACoroutineThatGoesOnMayUseTheWholeLibrary) {
+TEST_P(Awaiting, AResumedCoroutineMayUseTheLibrary) {
   static auto const busy = [](Device& device, Event event, Bytes& result) -> Task {
     co_await event;
     Allocated const piece{device, result.size()};

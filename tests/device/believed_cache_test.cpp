@@ -37,7 +37,7 @@ class BelievedCache : public ::testing::Test {
   DiskCache const cache_{folder_, "thing", 1 << 20};
 };
 
-TEST_F(BelievedCache, AFolderThatOthersMayWriteToIsNot) {
+TEST_F(BelievedCache, AFolderWritableByOthersIsNot) {
   for (auto const mode : {0777U, 0770U, 0707U}) {
     ASSERT_EQ(::chmod(folder_.c_str(), mode), 0);
     expect_disbelief(Disbelief::writable);
@@ -52,14 +52,14 @@ TEST_F(BelievedCache, AFolderOfAnotherUserIsNot) {
   expect_disbelief(Disbelief::anothers);
 }
 
-TEST_F(BelievedCache, ALinkInPlaceOfTheFolderIsNotFollowed) {
+TEST_F(BelievedCache, ALinkToAFolderIsNot) {
   fs::rename(folder_, parent_ / "elsewhere");
   fs::create_directory_symlink(parent_ / "elsewhere", folder_);
   expect_disbelief(Disbelief::link);
   EXPECT_EQ(make_error_code(Disbelief::link).message(), "a symbolic link is in its place");
 }
 
-TEST_F(BelievedCache, AnEntryThatOthersMayWriteToIsNotAndIsReplaced) {
+TEST_F(BelievedCache, AnEntryWritableByOthersIsNot) {
   for (auto const mode : {0620U, 0602U}) {
     ASSERT_EQ(::chmod(cache_.file_of("key").c_str(), mode), 0);
     bool damaged = false;
@@ -70,7 +70,7 @@ TEST_F(BelievedCache, AnEntryThatOthersMayWriteToIsNotAndIsReplaced) {
   }
 }
 
-TEST_F(BelievedCache, AnEntryOfAnotherUserIsNotAndIsReplaced) {
+TEST_F(BelievedCache, AnotherUsersEntryIsNot) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root to give a file away";
   ASSERT_EQ(::chown(cache_.file_of("key").c_str(), another_user, another_user), 0);
   bool damaged = false;

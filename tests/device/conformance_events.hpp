@@ -51,7 +51,7 @@ TEST_P(DeviceConformance, WorkEndsThoughNobodyWaits) {
   }
 }
 
-TEST_P(DeviceConformance, ATimedWaitEndsWithTheWorkOrWithTheTime) {
+TEST_P(DeviceConformance, ATimedWaitEndsInTime) {
   if (works_in_the_submitting_thread(device())) GTEST_SKIP() << "nothing is ever pending";
   using Clock = std::chrono::steady_clock;
   Allocated const piece{device(), 1000};
@@ -171,7 +171,7 @@ TEST_P(DeviceConformance, SynchronizingAQueueReportsAFailureOnce) {
   EXPECT_NE(first.error(), nullptr) << "the ticket keeps what the queue has reported";
 }
 
-TEST_P(DeviceConformance, AFailureDoesNotStopTheQueueThatWaitsForIt) {
+TEST_P(DeviceConformance, AFailureDoesNotStopWaitingQueues) {
   if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
   constexpr std::size_t bytes = 5000;
   Allocated const piece{device(), bytes};
@@ -187,7 +187,7 @@ TEST_P(DeviceConformance, AFailureDoesNotStopTheQueueThatWaitsForIt) {
   EXPECT_EQ(result, news);
 }
 
-TEST_P(DeviceConformance, WorkThatNeedsFailedWorkFailsWithItsError) {
+TEST_P(DeviceConformance, NeedingFailedWorkFailsWithItsError) {
   if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
   constexpr std::size_t bytes = 5000;
   Allocated const piece{device(), bytes}, another{device(), bytes};
@@ -205,7 +205,7 @@ TEST_P(DeviceConformance, WorkThatNeedsFailedWorkFailsWithItsError) {
   EXPECT_EQ(far.wait_for_error(), nullptr);
 }
 
-TEST_P(DeviceConformance, WorkThatNeedsWhatIsKnownToHaveFailedNeverBegins) {
+TEST_P(DeviceConformance, NeedingKnownFailuresNeverBegins) {
   if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
   constexpr std::size_t bytes = 5000;
   Allocated const piece{device(), bytes};
@@ -240,7 +240,7 @@ TEST_P(DeviceConformance, WorkThatNeedsWhatIsKnownToHaveFailedNeverBegins) {
   EXPECT_EQ(result, kept);
 }
 
-TEST_P(DeviceConformance, WorkThatNeverBeginsEndsBehindItsOtherNeeds) {
+TEST_P(DeviceConformance, NeverBegunWorkEndsBehindOtherNeeds) {
   if (!GetParam().fail) GTEST_SKIP() << "a failure cannot be had on purpose on " << device().id();
   if (works_in_the_submitting_thread(device())) GTEST_SKIP() << "nothing is ever pending";
   constexpr std::size_t bytes = 500;
@@ -263,7 +263,7 @@ TEST_P(DeviceConformance, WorkThatNeverBeginsEndsBehindItsOtherNeeds) {
   EXPECT_EQ(result, repeated(bytes, 2));
 }
 
-TEST_P(DeviceConformance, AJoinEndsWithTheLastOfItsEvents) {
+TEST_P(DeviceConformance, AJoinEndsWithItsLastEvent) {
   constexpr std::size_t bytes = 100'000;
   Allocated const a{device(), bytes}, b{device(), bytes};
   auto const news = noise(bytes, 5);

@@ -43,7 +43,7 @@ TEST_P(DeviceConformance, AKernelWorksOnItsWindowAlone) {
   EXPECT_EQ(result, expected);
 }
 
-TEST_P(DeviceConformance, AKernelRunsOnceForEachItemOfAThreeDimensionalRange) {
+TEST_P(DeviceConformance, AKernelRunsOncePerItem) {
   constexpr std::size_t width = 97, height = 31, depth = 11;
   Allocated const piece{device(), width * height * depth * 4};
   auto queue = device().create_queue();
@@ -85,7 +85,7 @@ TEST_P(DeviceConformance, ARangeThatOverflowsIsRefused) {
   EXPECT_EQ(queue.record(), Event{});
 }
 
-TEST_P(DeviceConformance, AKernelWithoutTheFormADeviceNeedsSaysSo) {
+TEST_P(DeviceConformance, AKernelWithoutTheNeededFormIsRefused) {
   auto kernel = add_kernel();
   if (!device().info().runs_host_form) kernel.source.clear();
   if (!device().info().compiles_source) kernel.host = nullptr;
@@ -99,14 +99,14 @@ TEST_P(DeviceConformance, AKernelWithoutTheFormADeviceNeedsSaysSo) {
   }
 }
 
-TEST_P(DeviceConformance, AProgramOfAnotherKindOfDeviceIsRefused) {
+TEST_P(DeviceConformance, AnotherBackendsProgramIsRefused) {
   struct Foreign final : Program {};
   auto queue = device().create_queue();
   EXPECT_THROW(queue.run(std::make_shared<Foreign const>(), Range{1}, {}), KernelError);
   EXPECT_EQ(queue.record(), Event{});
 }
 
-TEST_P(DeviceConformance, CapturedRunsRunInTheirOrderAsOftenAsTheyAreAskedTo) {
+TEST_P(DeviceConformance, CapturedRunsKeepTheirOrder) {
   constexpr std::size_t words = 1000;
   Allocated const piece{device(), words * 4};
   auto queue = device().create_queue(), other = device().create_queue();
@@ -146,7 +146,7 @@ TEST_P(DeviceConformance, CapturedRunsNeedWhatTheyNeed) {
   EXPECT_EQ(read(piece.memory()), repeated(400, 0)) << "it did not begin";
 }
 
-TEST_P(DeviceConformance, CapturedRunsAreTheirDevicesOwnAndNotNull) {
+TEST_P(DeviceConformance, CapturedRunsBelongToTheirDevice) {
   auto queue = device().create_queue();
   EXPECT_THROW(queue.run(std::shared_ptr<CapturedRuns const>{}), InvalidArgument);
   EXPECT_THROW(static_cast<void>(queue.capture({ProgramRun{}})), InvalidArgument);

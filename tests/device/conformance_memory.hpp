@@ -94,7 +94,7 @@ TEST_P(DeviceConformance, CapacityIsExactToTheByte) {
   EXPECT_THROW(static_cast<void>(device().allocate(last + 1, Location::device)), OutOfMemory);
 }
 
-TEST_P(DeviceConformance, WhatCanNeverFitIsRefusedWithTheFacts) {
+TEST_P(DeviceConformance, WhatCannotFitIsRefused) {
   auto const total = device().info().total_bytes;
   for (auto const bytes : {total + 1, SIZE_MAX / 2, SIZE_MAX}) {
     try {
@@ -110,7 +110,7 @@ TEST_P(DeviceConformance, WhatCanNeverFitIsRefusedWithTheFacts) {
   EXPECT_FALSE(pieces.empty());
 }
 
-TEST_P(DeviceConformance, ADeviceServesALocationOrSaysThatItDoesNot) {
+TEST_P(DeviceConformance, ADeviceServesOrRefusesALocation) {
   for (auto const location : {Location::device, Location::host, Location::pinned, Location::unified}) {
     SCOPED_TRACE(to_string(location));
     try {
@@ -125,7 +125,7 @@ TEST_P(DeviceConformance, ADeviceServesALocationOrSaysThatItDoesNot) {
   }
 }
 
-TEST_P(DeviceConformance, CopiesInAndOutAreExactAndTouchNothingElse) {
+TEST_P(DeviceConformance, CopiesInAndOutAreExact) {
   constexpr std::size_t size = (std::size_t{1} << 20) + 4096;
   Allocated const piece{device(), size};
   auto queue = device().create_queue();
@@ -151,7 +151,7 @@ TEST_P(DeviceConformance, CopiesInAndOutAreExactAndTouchNothingElse) {
   EXPECT_EQ(read(piece.memory()), expected);
 }
 
-TEST_P(DeviceConformance, CopiesWithinTheDeviceAreExactAndTouchNothingElse) {
+TEST_P(DeviceConformance, CopiesWithinTheDeviceAreExact) {
   constexpr std::size_t size = 300'000;
   Allocated const from{device(), size}, to{device(), size};
   auto const source = noise(size, 1);
@@ -177,7 +177,7 @@ TEST_P(DeviceConformance, CopiesWithinTheDeviceAreExactAndTouchNothingElse) {
   EXPECT_EQ(read(from.memory()), source);
 }
 
-TEST_P(DeviceConformance, AFillRepeatsItsPatternOverItsWindowAlone) {
+TEST_P(DeviceConformance, AFillRepeatsItsPattern) {
   constexpr std::size_t size = 200'000;
   Allocated const piece{device(), size};
   auto queue = device().create_queue();
@@ -218,7 +218,7 @@ TEST_P(DeviceConformance, EveryByteThatMovesIsCountedOnce) {
   EXPECT_EQ(after.device_to_device_copies - before.device_to_device_copies, 1U);
 }
 
-TEST_P(DeviceConformance, OfEveryCopyTheTimeItTookIsCountedOrThatNobodyKnowsIt) {
+TEST_P(DeviceConformance, EveryCopyIsTimedOrCountedUntimed) {
   constexpr std::size_t bytes = 1 << 20;
   constexpr std::uint64_t rounds = 8;
   Allocated const piece{device(), 2 * bytes};
@@ -273,7 +273,7 @@ TEST_P(DeviceConformance, ThreadsAllocateWithinTheCapacityTogether) {
   EXPECT_FALSE(everything.empty());
 }
 
-TEST_P(DeviceConformance, UnifiedMemoryIsTheHostsAndTheDevicesWhereItIsServed) {
+TEST_P(DeviceConformance, UnifiedMemoryIsShared) {
   if (!device().has_unified_memory()) {
     EXPECT_FALSE(device().shares_storage_with_host());
     EXPECT_FALSE(device().reaches_host_memory());

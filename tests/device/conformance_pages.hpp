@@ -11,7 +11,7 @@ namespace unimem {
 #define UNIMEM_NEEDS_PAGES() \
   if (device().pages() == nullptr) GTEST_SKIP() << device().id() << " has no page interface"
 
-TEST_P(DeviceConformance, PagesAreReadAndWrittenWhereTheyAreMapped) {
+TEST_P(DeviceConformance, MappedPagesAreReadAndWritten) {
   UNIMEM_NEEDS_PAGES();
   auto& source = *device().pages();
   auto const page = source.page_bytes();

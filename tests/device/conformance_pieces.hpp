@@ -16,7 +16,7 @@
 
 namespace unimem {
 
-TEST_P(DeviceConformance, ManyPiecesAreOnePieceOfWorkEveryWay) {
+TEST_P(DeviceConformance, ManyPiecesAreOnePieceOfWork) {
   constexpr std::size_t room = 70'000;
   Allocated const a{device(), room + 100}, b{device(), room};
   auto const there = a.window(100, room);  // an offset of the memory's own
@@ -58,7 +58,7 @@ TEST_P(DeviceConformance, ManyPiecesAreOnePieceOfWorkEveryWay) {
   }
 }
 
-TEST_P(DeviceConformance, PiecesWithinOneMemoryMayLieBetweenEachOther) {
+TEST_P(DeviceConformance, PiecesMayBeInterleaved) {
   Allocated const memory{device(), 64'000};
   auto const before = noise(64'000, 1);
   write(memory.memory(), before);
@@ -72,7 +72,7 @@ TEST_P(DeviceConformance, PiecesWithinOneMemoryMayLieBetweenEachOther) {
   EXPECT_EQ(queue.record(), last) << "nothing was submitted";
 }
 
-TEST_P(DeviceConformance, PiecesThatDoNotLieInTheMemoryAreRefusedBeforeAnythingMoves) {
+TEST_P(DeviceConformance, PiecesOutsideTheMemoryAreRefused) {
   Allocated const memory{device(), 100}, other{device(), 200};
   auto const before = noise(100, 3);
   write(memory.memory(), before);
@@ -92,7 +92,7 @@ TEST_P(DeviceConformance, PiecesThatDoNotLieInTheMemoryAreRefusedBeforeAnythingM
   EXPECT_EQ(read(memory.memory()), before);
 }
 
-TEST_P(DeviceConformance, PiecesWaitForTheirTurnAndForWhatTheyNeed) {
+TEST_P(DeviceConformance, PiecesWaitForWhatTheyNeed) {
   constexpr std::size_t room = 300'000;
   Allocated const a{device(), room};
   auto writer = device().create_queue(), queue = device().create_queue();

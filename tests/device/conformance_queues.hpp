@@ -100,7 +100,7 @@ TEST_P(DeviceConformance, AQueueMovesWithItsWork) {
   EXPECT_NE(second.id(), id);
 }
 
-TEST_P(DeviceConformance, AQueueThatWasMovedFromSaysSoWhateverItIsAskedToDo) {
+TEST_P(DeviceConformance, AMovedFromQueueIsRefused) {
   Allocated const piece{device(), 100};
   Bytes host(100);
   auto queue = device().create_queue();
@@ -185,7 +185,7 @@ TEST_P(DeviceConformance, AQueueWaitsForAnothersEvent) {
   }
 }
 
-TEST_P(DeviceConformance, AnUploadReadsHostMemoryBehindWhatItsQueueWaitsFor) {
+TEST_P(DeviceConformance, AnUploadReadsAfterItsQueuesWaits) {
   // Work of the cpu's, which no driver knows of, writes what is uploaded; the second time another queue waits for it.
   constexpr std::size_t bytes = 10'000;
   Allocated const piece{device(), bytes};

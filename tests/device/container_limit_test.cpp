@@ -43,14 +43,14 @@ TEST_F(Container, NoGroupsAreNoLimit) {
   EXPECT_FALSE(none.tightest());
 }
 
-TEST_F(Container, WhatEachVersionSaysForNoneIsNoLimit) {
+TEST_F(Container, EachVersionsWordForNone) {
   tree.belong_to("4:memory:/first\n0::/second\n");
   tree.add_first("first", "9223372036854771712", 5 * MiB);
   tree.add_second("second", "max", 5 * MiB);
   EXPECT_FALSE(limit().exists());
 }
 
-TEST_F(Container, ALimitOfEitherVersionIsReadWithItsUseWithoutCachedFiles) {
+TEST_F(Container, UseExcludesCachedFiles) {
   tree.belong_to("9:name=systemd:/x\n4:memory:/first\n");
   tree.add_first("first", std::to_string(GiB), 300 * MiB, 100 * MiB);
   auto found = limit().smallest();
@@ -69,7 +69,7 @@ TEST_F(Container, ALimitOfEitherVersionIsReadWithItsUseWithoutCachedFiles) {
   EXPECT_EQ(found->group, tree.groups() / "second");
 }
 
-TEST_F(Container, OfNestedGroupsTheSmallestLimitIsTheContainers) {
+TEST_F(Container, TheSmallestNestedLimitCounts) {
   tree.belong_to("0::/outer/middle/inner\n");
   tree.add_second("outer", std::to_string(2 * GiB), 0);
   tree.add_second("outer/middle", std::to_string(GiB), 0);
@@ -80,7 +80,7 @@ TEST_F(Container, OfNestedGroupsTheSmallestLimitIsTheContainers) {
   EXPECT_EQ(limit().smallest().value().limit, 512 * MiB);
 }
 
-TEST_F(Container, AGroupAboveThatOthersHaveFilledLeavesLess) {
+TEST_F(Container, AFilledParentGroupLeavesLess) {
   tree.belong_to("4:memory:/outer/inner\n");
   tree.add_first("outer", std::to_string(4 * GiB), 4 * GiB - 10 * MiB);
   tree.add_first("outer/inner", std::to_string(GiB), 100 * MiB);
@@ -91,7 +91,7 @@ TEST_F(Container, AGroupAboveThatOthersHaveFilledLeavesLess) {
   EXPECT_EQ(tightest->group, tree.groups() / "memory" / "outer");
 }
 
-TEST_F(Container, APathOfWhichOnlyTheEndIsMountedHereStillCounts) {
+TEST_F(Container, APartlyMountedPathCounts) {
   tree.belong_to("4:memory:/docker/0123456789\n");
   tree.add_first("", std::to_string(GiB), 0);
   EXPECT_EQ(limit().smallest().value().limit, GiB);
@@ -137,7 +137,7 @@ class CpuInContainer : public Container {
   }
 };
 
-TEST_F(CpuInContainer, IsAsLargeAsTheContainerAndSaysWhy) {
+TEST_F(CpuInContainer, IsAsLargeAsTheContainer) {
   detail::CpuDevice cpu{limit()};
   EXPECT_EQ(cpu.info().total_bytes, std::min(GiB, detail::physical_memory_bytes()));
   EXPECT_EQ(cpu.memory_info().total_bytes, cpu.info().total_bytes);
@@ -155,7 +155,7 @@ TEST_F(CpuInContainer, RefusesMoreThanTheContainerAndNamesIt) {
   }
 }
 
-TEST_F(CpuInContainer, RefusesWhatOthersHaveLeftNoRoomForBeforeAnythingIsTaken) {
+TEST_F(CpuInContainer, RefusesBeforeAnythingIsTaken) {
   use(600 * MiB);
   detail::CpuDevice cpu{limit()};
   EXPECT_EQ(cpu.headroom(), 424 * MiB);
@@ -174,7 +174,7 @@ TEST_F(CpuInContainer, RefusesWhatOthersHaveLeftNoRoomForBeforeAnythingIsTaken) 
   EXPECT_FALSE(refusal(cpu, 700 * MiB, Location::host)) << "they have gone";
 }
 
-TEST_F(CpuInContainer, CountsWhatItHasHandedOutThoughNobodyHasTouchedIt) {
+TEST_F(CpuInContainer, CountsUntouchedMemory) {
   auto const others = 300 * MiB;
   use(others);
   detail::CpuDevice cpu{limit()};
@@ -201,7 +201,7 @@ TEST_F(CpuInContainer, SmallRequestsComeToTheLimitToo) {
   for (auto const memory : taken) cpu.release(memory, Location::host);
 }
 
-TEST_F(CpuInContainer, OfTwoThatAskAtOnceAndDoNotBothFitOneIsServed) {
+TEST_F(CpuInContainer, ServesOneOfTwoThatDoNotFit) {
   use(GiB - 300 * MiB);
   detail::CpuDevice cpu{limit()};
   constexpr int rounds = 50;
@@ -229,7 +229,7 @@ TEST_F(CpuInContainer, OfTwoThatAskAtOnceAndDoNotBothFitOneIsServed) {
   EXPECT_EQ(cpu.headroom() / (16 * MiB), 300 / 16) << "nothing is left of those that were refused";
 }
 
-TEST_F(CpuInContainer, WhatIsGoingToBeRefusedIsInNobodysWay) {
+TEST_F(CpuInContainer, RefusedRequestsBlockNoOthers) {
   use(300 * MiB);
   {
     // So long that whoever reads it is still at it when another asks.
@@ -249,7 +249,7 @@ TEST_F(CpuInContainer, WhatIsGoingToBeRefusedIsInNobodysWay) {
   }
 }
 
-TEST_F(CpuInContainer, WhatTheProgramHasGivenBackIsNotCountedAsComing) {
+TEST_F(CpuInContainer, ReturnedMemoryIsNotCounted) {
   constexpr auto flags = MAP_PRIVATE | MAP_ANONYMOUS;
   auto const touch = [](void* memory, std::size_t bytes) {
     for (std::size_t at = 0; at < bytes; at += 4096) static_cast<std::byte volatile*>(memory)[at] = std::byte{1};

@@ -90,7 +90,7 @@ TEST(CpuKernel, ExceptionsBecomeTheRunsError) {
   }
 }
 
-TEST(CpuKernel, ExceptionsOfOneThreadAmongManyBecomeTheRunsError) {
+TEST(CpuKernel, AThreadsExceptionIsTheRunsError) {
   Allocated const piece{cpu(), 8 << 20};
   auto queue = cpu().create_queue();
   auto const program = cpu().compile({"one_bad_item", "", [](Range, std::size_t begin, std::size_t end, auto) {
@@ -118,7 +118,7 @@ struct Parts {
   }
 };
 
-TEST(CpuKernel, IsSplitOnlyWhenItsMemoryIsLargeEnough) {
+TEST(CpuKernel, IsSplitForLargeMemoryOnly) {
   auto queue = cpu().create_queue();
   Allocated const large{cpu(), 1 << 20};
   struct Case {
@@ -196,7 +196,7 @@ TEST(CpuPinned, PagesStayInMemory) {
   EXPECT_GE(locked_kib * 1024, bytes);
 }
 
-TEST(CpuPinned, RefusedPinningIsAnErrorThatNamesTheLimit) {
+TEST(CpuPinned, RefusedPinningNamesTheLimit) {
   if (!locks_memory) GTEST_SKIP() << "sanitizers make mlock do nothing";
   auto const free = cpu().memory_info().total_bytes;
   std::string reason;

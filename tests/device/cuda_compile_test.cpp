@@ -118,12 +118,12 @@ TEST_F(CudaCompile, TurnsToTheNewestArchitectures) {
   EXPECT_GE(served.back(), 90);
 }
 
-TEST_F(CudaCompile, TheKernelsOfTheConformanceSuiteBuildForAllArchitectures) {
+TEST_F(CudaCompile, TestKernelsBuildForAllArchitectures) {
   expect_machine_code_for_all(add_kernel(), true);
   expect_machine_code_for_all(coordinates_kernel(), true);
 }
 
-TEST_F(CudaCompile, ThePortableKernelsOfTestsExamplesAndPagesBuildForAllArchitectures) {
+TEST_F(CudaCompile, PortableKernelsBuildForAllArchitectures) {
   std::filesystem::path const root{UNIMEM_SOURCE_FOLDER};
   std::set<std::filesystem::path> files{root / "docs/kernels.md", root / "tests/device/conformance_fixture.hpp",
                                         root / "tests/device/conformance_kernels.hpp"};
@@ -171,7 +171,7 @@ TEST_F(CudaCompile, TellsTheParametersOfAKernel) {
           P{Kind::unsigned_integer, 8}, P{Kind::signed_integer, 4}, P{Kind::other, 64}));
 }
 
-TEST_F(CudaCompile, TheKernelThatMovesPiecesBuildsForAllArchitectures) {
+TEST_F(CudaCompile, ThePieceKernelBuildsForAllArchitectures) {
   expect_machine_code_for_all({"unimem_move_pieces", std::string(detail::cuda::piece_kernel), nullptr}, false);
   auto const kernel =
       compiler().compile({"unimem_move_pieces", std::string(detail::cuda::piece_kernel), nullptr}, 90, "");
@@ -228,7 +228,7 @@ TEST_F(CudaCompile, APlainKernelMayStandBesidePortableOnes) {
   EXPECT_FALSE(compiler().compile({"two", source, nullptr}, 90, "cuda:0").portable);
 }
 
-TEST_F(CudaCompile, AnArchitectureNewerThanTheCompilerGetsItsNewestPtx) {
+TEST_F(CudaCompile, NewerArchitecturesGetTheNewestPtx) {
   auto const newest = nvrtc_.architectures.back();
   auto const kernel = compiler().compile(add_kernel(), newest + 100, "cuda:0");
   EXPECT_THAT(kernel.image, AllOf(HasSubstr(".version"), HasSubstr(".target sm_" + std::to_string(newest)),
@@ -245,7 +245,7 @@ TEST_F(CudaCompile, AnArchitectureOlderThanTheCompilerIsRefused) {
   }
 }
 
-TEST_F(CudaCompile, APortableProductAndSumRoundTwiceUnlessFmaIsAskedFor) {
+TEST_F(CudaCompile, ProductAndSumRoundTwice) {
   auto const ptx_of = [&](char const* expression, char const* begin) {
     auto const text = std::string(begin) + "{ p_data[0] = " + expression + "; }";
     return compiler().compile({"f", text, nullptr}, nvrtc_.architectures.back() + 100, "cuda:0").image;
@@ -260,7 +260,7 @@ TEST_F(CudaCompile, APortableProductAndSumRoundTwiceUnlessFmaIsAskedFor) {
       << "plain CUDA is compiled as other programs compile it";
 }
 
-TEST_F(CudaCompile, ABuildErrorCarriesTheLogWithTheSourcesOwnLines) {
+TEST_F(CudaCompile, ABuildErrorHasTheSourcesLines) {
   auto const error = refusal({"broken", "UNIMEM_KERNEL broken() {\n\n  frobnicate;\n}", nullptr});
   EXPECT_EQ(error.name, "broken");
   EXPECT_EQ(error.reason, "does not build on cuda:0 (NVRTC_ERROR_COMPILATION)");
@@ -281,7 +281,7 @@ TEST_F(CudaCompile, AMissingEntryNamesTheKernelsThereAre) {
       << "what is wrong with the source, not with the name";
 }
 
-TEST_F(CudaCompile, ANameThatCannotBeOneIsMissingToo) {
+TEST_F(CudaCompile, AnImpossibleNameIsMissing) {
   for (auto const* const name :
        {"", "a b", "1", "\"", "one(", "one; }", "one\n#error", "one<", "::", "unimem_source::one"}) {
     SCOPED_TRACE(name);
@@ -307,7 +307,7 @@ TEST_F(CudaCompile, ASourceThatCannotBeOneIsRefused) {
   EXPECT_THAT(refusal({"many", many + ") {}", nullptr}).build_log, HasSubstr("at most 64 parameters"));
 }
 
-TEST_F(CudaCompile, WithoutACompilerTheErrorSaysWhatWasLookedFor) {
+TEST_F(CudaCompile, WithoutACompilerTheErrorNamesTheSearch) {
   setenv("UNIMEM_NVRTC_LIBRARY", "/nowhere/libnvrtc.so", 1);
   KernelCompiler const none{driver_version, KernelCache{}};
   try {
@@ -328,7 +328,7 @@ TEST_F(CudaCompile, ALibraryThatIsNoCompilerIsRefused) {
   unsetenv("UNIMEM_NVRTC_LIBRARY");
 }
 
-TEST_F(CudaCompile, AFailureOfTheCompilerItselfNamesTheCall) {
+TEST_F(CudaCompile, ACompilerFailureNamesTheCall) {
   auto broken = nvrtc_;
   broken.nvrtc.nvrtcCreateProgram = [](NvrtcProgram*, char const*, char const*, int, char const* const*,
                                        char const* const*) { return NvrtcResult{1}; };

@@ -58,7 +58,7 @@ TEST_F(KernelCacheTest, ADefaultOneKeepsNothing) {
   EXPECT_EQ(cache.find("key"), std::nullopt);
 }
 
-TEST_F(KernelCacheTest, EveryDamagedByteAndEveryLengthIsNoticedAndReplaced) {
+TEST_F(KernelCacheTest, DamagedEntriesAreReplaced) {
   KernelCache const cache{folder()};
   std::string const key = "key of an entry", value = "what was compiled";
   cache.keep(key, value);
@@ -79,14 +79,14 @@ TEST_F(KernelCacheTest, EveryDamagedByteAndEveryLengthIsNoticedAndReplaced) {
   EXPECT_THAT(cache.find(key), Optional(value));
 }
 
-TEST_F(KernelCacheTest, AnotherKeyUnderTheSameNameIsNotTakenForIt) {
+TEST_F(KernelCacheTest, AnotherKeyIsNotTakenForIt) {
   KernelCache const cache{folder()};
   cache.keep("one", "value");
   fs::copy_file(cache.file_of("one"), cache.file_of("two"));
   EXPECT_EQ(cache.find("two"), std::nullopt);
 }
 
-TEST_F(KernelCacheTest, ADirectoryThatCannotBeWrittenIsNoError) {
+TEST_F(KernelCacheTest, AnUnwritableDirectoryIsNoError) {
   write(folder() / "file", "in the way");
   KernelCache const cache{folder() / "file" / "inside"};
   cache.keep("key", "value");
@@ -142,7 +142,7 @@ TEST_F(KernelCacheTest, WhatIsKeptIsForTheUserAlone) {
   EXPECT_EQ(mode(folder() / "deep" / "inside"), fs::perms::owner_all);
 }
 
-TEST_F(KernelCacheTest, NamesThatOthersCouldHoldAreNotWrittenTo) {
+TEST_F(KernelCacheTest, OthersNamesAreNotWrittenTo) {
   // A process of another container may have this one's id, and somebody may have laid a link for it.
   KernelCache const cache{folder() / "cache"};
   cache.keep("key", "old");
@@ -192,7 +192,7 @@ TEST_F(KernelCacheTest, WhatADeadProcessLeftUnfinishedIsRemoved) {
   EXPECT_TRUE(fs::exists(others)) << "it is not ours";
 }
 
-TEST_F(KernelCacheTest, ProcessesThatKeepAndFindAtOnceSeeWholeEntriesOnly) {
+TEST_F(KernelCacheTest, ConcurrentProcessesSeeWholeEntries) {
   constexpr int processes = 4, rounds = 200, keys = 3;
   auto const value_of = [](int key, int round) {
     return std::string(20'000 + 100 * static_cast<std::size_t>(round), static_cast<char>('a' + key));

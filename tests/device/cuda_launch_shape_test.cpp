@@ -13,7 +13,7 @@ constexpr Occupancy big_gpu{1024, 264};
 
 using Shape = LaunchShape;
 
-TEST(PortableShape, ARowIsCoveredByBlocksOfOneRow) {
+TEST(PortableShape, ARowIsCoveredByRowBlocks) {
   EXPECT_EQ(portable_shape({1'000'000}, big_gpu), (Shape{{977, 1, 1}, {1024, 1, 1}, 0}));
   EXPECT_EQ(portable_shape({1}, big_gpu), (Shape{{1, 1, 1}, {64, 1, 1}, 0}));
 }
@@ -23,7 +23,7 @@ TEST(PortableShape, AShortRowIsSpreadOverAllMultiprocessors) {
   EXPECT_EQ(portable_shape({2'000}, big_gpu), (Shape{{32, 1, 1}, {64, 1, 1}, 0}));
 }
 
-TEST(PortableShape, RowsThatFillTheirBlocksAreDealtRowByRow) {
+TEST(PortableShape, FullRowsAreDealtRowByRow) {
   EXPECT_EQ(portable_shape({2000, 300, 4}, {256, 264}), (Shape{{32, 300, 4}, {64, 1, 1}, 0}));
   EXPECT_EQ(portable_shape({1 << 20, 65'535, 65'535}, {256, 1}), (Shape{{4096, 65'535, 65'535}, {256, 1, 1}, 0}));
 }
@@ -45,7 +45,7 @@ TEST(PortableShape, NoRangeIsTooLargeForAGrid) {
   }
 }
 
-TEST(PortableShape, EveryItemHasAThreadAndTheBlockSaysHow) {
+TEST(PortableShape, EveryItemHasAThread) {
   for (unsigned seed = 0; seed < 2000; ++seed) {
     SCOPED_TRACE(seed);
     std::minstd_rand random{seed + 1};

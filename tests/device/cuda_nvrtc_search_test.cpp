@@ -49,7 +49,7 @@ TEST_F(NvrtcSearch, FindsTheCompilerOfTheDriversMajorVersion) {
   EXPECT_EQ(found.architectures.front(), 75);
 }
 
-TEST_F(NvrtcSearch, ACompilerOfAnotherMajorVersionIsBetterThanNone) {
+TEST_F(NvrtcSearch, AnotherMajorVersionIsUsed) {
   install("libnvrtc.so.12");
   EXPECT_GE(load(13000).version, standin_version) << "an older one";
   EXPECT_GE(load(14000).version, standin_version) << "for a driver that nobody knows yet";
@@ -61,7 +61,7 @@ TEST_F(NvrtcSearch, ACompilerOfAnotherMajorVersionIsBetterThanNone) {
   EXPECT_GE(load().version, standin_version) << "one of unknown version";
 }
 
-TEST_F(NvrtcSearch, WithoutAnyTheProblemSaysWhatWasLookedForAndWhere) {
+TEST_F(NvrtcSearch, WithoutAnyNamesTheSearch) {
   EXPECT_EQ(load().problem,
             "CUDA's run-time compiler is not installed: no libnvrtc.so.12, libnvrtc.so.13, libnvrtc.so in "
             "/nowhere/, " +
@@ -69,7 +69,7 @@ TEST_F(NvrtcSearch, WithoutAnyTheProblemSaysWhatWasLookedForAndWhere) {
   EXPECT_THAT(load(13000).problem, HasSubstr("no libnvrtc.so.13, libnvrtc.so.12, libnvrtc.so in"));
 }
 
-TEST_F(NvrtcSearch, WhatTheVariableNamesIsTakenAndNothingElse) {
+TEST_F(NvrtcSearch, TakesOnlyWhatTheVariableNames) {
   install("libnvrtc.so.12");
   setenv("UNIMEM_NVRTC_LIBRARY", "/nowhere/libnvrtc.so", 1);
   EXPECT_THAT(load().problem,

@@ -138,7 +138,7 @@ class CudaPieces : public OnStandIn {
   Allocated pinned{device("cpu"), room, Location::pinned};
 };
 
-TEST_F(CudaPieces, AThousandScatteredPagesAreOneCommandOfTheDriver) {
+TEST_F(CudaPieces, AThousandPagesAreOneCommand) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   expect_all_there(gpu, pages(), "cuLaunchKernel", "cuMemcpyBatchAsync");
 }
@@ -148,27 +148,27 @@ TEST_F(CudaPieces, WhatLiesEvenlyIsARectangle) {
   expect_all_there(gpu, rows(count, page, {8, 8, 0}, 2 * page, 2 * page), "cuMemcpy2DAsync", "cuMemcpy2DAsync");
 }
 
-TEST_F(CudaPieces, ADriverThatHasNoBatchesLeavesThemToTheKernel) {
+TEST_F(CudaPieces, WithoutBatchesTheKernelMovesThem) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto& older = changed("cuda:0,older", [](Driver& driver) { driver.cuMemcpyBatchAsync = nullptr; });
   expect_all_there(older, pages(), "cuLaunchKernel", "cuLaunchKernel");
 }
 
-TEST_F(CudaPieces, AGpuThatDoesNotReachPinnedMemoryLeavesThemToTheDriver) {
+TEST_F(CudaPieces, WithoutPinnedAccessTheDriverMovesThem) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   standin_control().set_attribute(0, DeviceAttribute::can_use_host_pointer_for_registered_mem, 0);
   auto& remote = changed("cuda:0,remote", [](Driver&) {});
   expect_all_there(remote, pages(), "cuMemcpyBatchAsync", "cuMemcpyBatchAsync");
 }
 
-TEST_F(CudaPieces, RowsFartherApartThanTheDriverTakesAreNoRectangle) {
+TEST_F(CudaPieces, DistantRowsAreNoRectangle) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   standin_control().set_attribute(0, DeviceAttribute::max_pitch, 2 * page - 1);
   auto& narrow = changed("cuda:0,narrow", [](Driver&) {});
   expect_all_there(narrow, rows(count, page, {8, 8, 0}, 2 * page, 2 * page), "cuLaunchKernel", "cuMemcpyBatchAsync");
 }
 
-TEST_F(CudaPieces, WithNeitherBatchesNorKernelTheyAreManyCopiesUnderOneEvent) {
+TEST_F(CudaPieces, WithoutEitherTheyAreSingleCopies) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   standin_control().set_attribute(0, DeviceAttribute::can_use_host_pointer_for_registered_mem, 0);
   auto& old = changed("cuda:0,old", [](Driver& driver) { driver.cuMemcpyBatchAsync = nullptr; });
@@ -211,7 +211,7 @@ TEST_F(CudaPieces, OnADefaultStreamNothingIsBatched) {
   EXPECT_EQ(calls("cuMemcpyBatchAsync"), 0U);
 }
 
-TEST_F(CudaPieces, AWayThatTheDriverRefusesTakesNoTicketAndLeavesNothing) {
+TEST_F(CudaPieces, ARefusedWayTakesNoTicket) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   Allocated const there{gpu, room};
   auto queue = gpu.create_queue();
@@ -237,7 +237,7 @@ TEST_F(CudaPieces, AWayThatTheDriverRefusesTakesNoTicketAndLeavesNothing) {
   }
 }
 
-TEST_F(CudaPieces, ManyMoreThanATableHoldsAreSeveralLaunchesOfOneTicket) {
+TEST_F(CudaPieces, ManyAreSeveralLaunchesOfOneTicket) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   constexpr std::size_t many = 9000, apart = 64;
   std::vector<CopyPiece> pieces;

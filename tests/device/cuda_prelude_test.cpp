@@ -80,7 +80,7 @@ void expect_each_item_once(LaunchShape const& shape, Range range) {
   EXPECT_THAT(seen, Each(1));
 }
 
-TEST(CudaPrelude, AKernelRunsOnceForEachItemOfARange) {
+TEST(CudaPrelude, AKernelRunsOncePerItem) {
   for (Range const range :
        {Range{1}, Range{2}, Range{31}, Range{255}, Range{256}, Range{257}, Range{1'000'003}, Range{1, 1, 1},
         Range{5, 3, 2}, Range{97, 31, 11}, Range{1000, 7, 3}, Range{1, 1, 300}, Range{33, 1, 17}, Range{300, 100}}) {
@@ -90,14 +90,14 @@ TEST(CudaPrelude, AKernelRunsOnceForEachItemOfARange) {
   }
 }
 
-TEST(CudaPrelude, RangesMayBeHigherAndDeeperThanAGrid) {
+TEST(CudaPrelude, RangesMayExceedAGrid) {
   for (Range const range : {Range{1, 70'000, 1}, Range{1, 1, 70'000}, Range{40, 70'000, 1}, Range{2, 3, 66'000}}) {
     SCOPED_TRACE(::testing::Message() << range.x << " × " << range.y << " × " << range.z);
     expect_each_item_once(portable_shape(range, {256, 264}), range);
   }
 }
 
-TEST(CudaPrelude, AColumnOfThreadsGoesOnUntilTheRangeIsDone) {
+TEST(CudaPrelude, AColumnCoversTheRange) {
   // What happens beyond 2³¹ blocks, with few.
   for (Range const range : {Range{1000}, Range{1}, Range{7, 11, 13}, Range{300, 300}}) {
     for (auto const& [blocks, threads] : {std::pair{1U, 2U}, {2U, 4U}, {3U, 32U}, {2000U, 256U}}) {
@@ -107,7 +107,7 @@ TEST(CudaPrelude, AColumnOfThreadsGoesOnUntilTheRangeIsDone) {
   }
 }
 
-TEST(CudaPrelude, ItemsBeyondTheReachOfThirtyTwoBitsHaveTheirIndex) {
+TEST(CudaPrelude, ItemsBeyond32BitsHaveTheirIndex) {
   // No loop of a test could walk there, so the kernel is told that it is there: on the host these are variables.
   // (Words that no kernel of users may say, so they are put together.)
   Loaded const far{"far", R"(
@@ -178,7 +178,7 @@ TEST(CudaPrelude, AtomicAdditionsGiveWhatWasThereBefore) {
   EXPECT_THAT(order, Each(1U));
 }
 
-TEST(CudaPrelude, AKernelMayChangeItsParametersForItsOwnItemOnly) {
+TEST(CudaPrelude, ParametersArePerItem) {
   Loaded const change{"change", R"(
     UNIMEM_KERNEL change(UNIMEM_BUFFER(unimem_u32, out), unimem_u32 n) {
       n += 1;
@@ -222,7 +222,7 @@ TEST(StandInNvrtc, SaysWhatIsWrongAsNvrtcDoes) {
   }
 }
 
-TEST(StandInNvrtc, ImagesOfOneEntryNameAreStrangersToEachOther) {
+TEST(StandInNvrtc, ImagesWithOneEntryNameAreSeparate) {
   Loaded const one{"same", "UNIMEM_KERNEL same(UNIMEM_BUFFER(int, x)) { UNIMEM_DATA(int, x)[0] = 1; }"};
   Loaded const two{"same", "UNIMEM_KERNEL same(UNIMEM_BUFFER(int, x)) { UNIMEM_DATA(int, x)[0] = 2; }"};
   int x = 0;

@@ -188,7 +188,7 @@ TEST_F(CudaProgramTest, AFoldedRangeBringsItsSharedMemory) {
   EXPECT_EQ(asked->shape[6], 256U * 24);
 }
 
-TEST_F(CudaProgramTest, ABufferMayStartAtAnyElementAndAnEmptyOneIsNull) {
+TEST_F(CudaProgramTest, ABufferMayStartAtAnyElement) {
   auto const twice = program("scale", scale);
   std::vector<float> x(10, 1.0F);
   run(twice, {4}, {buffer(x, 3), scalar(5.0F)});
@@ -221,7 +221,7 @@ TEST_F(CudaProgramTest, TheStreamAndTheShapeAreTheDrivers) {
   EXPECT_EQ(asked->shape[6], 0U);
 }
 
-TEST_F(CudaProgramTest, ARangeWithoutItemsIsNoLaunchAndOneThatOverflowsIsRefused) {
+TEST_F(CudaProgramTest, AnEmptyRangeIsNoLaunch) {
   auto const twice = program("scale", scale);
   std::vector<float> x(4, 1.0F);
   run(twice, {0}, {buffer(x), scalar(2.0F)});
@@ -231,7 +231,7 @@ TEST_F(CudaProgramTest, ARangeWithoutItemsIsNoLaunchAndOneThatOverflowsIsRefused
   EXPECT_THROW(run(twice, {0}, {buffer(x)}), KernelError) << "the mistake is the same";
 }
 
-TEST_F(CudaProgramTest, TheNumberOfArgumentsMustBeThatOfTheParameters) {
+TEST_F(CudaProgramTest, TheNumberOfArgumentsMustMatch) {
   auto const twice = program("scale", scale);
   std::vector<float> x(1, 1.0F);
   EXPECT_EQ(refusal([&] { run(twice, {1}, {buffer(x)}); }).reason, "has 2 parameters, and 1 arguments were given");
@@ -240,7 +240,7 @@ TEST_F(CudaProgramTest, TheNumberOfArgumentsMustBeThatOfTheParameters) {
   EXPECT_EQ(refusal([&] { run(twice, {1}, {}); }).name, "scale");
 }
 
-TEST_F(CudaProgramTest, ABufferIsNoScalarAndAScalarNoBuffer) {
+TEST_F(CudaProgramTest, ABufferIsNoScalar) {
   auto const twice = program("scale", scale);
   std::vector<float> x(1, 1.0F);
   EXPECT_EQ(refusal([&] { run(twice, {1}, {scalar(std::uint64_t{0}), scalar(1.0F)}); }).reason,
@@ -255,7 +255,7 @@ TEST_F(CudaProgramTest, ABufferIsNoScalarAndAScalarNoBuffer) {
   EXPECT_THAT(x, ElementsAre(1));
 }
 
-TEST_F(CudaProgramTest, AnIntegerOfAnotherWidthIsConvertedWhereItFits) {
+TEST_F(CudaProgramTest, IntegersAreConvertedWhereTheyFit) {
   auto const words = program("store", store);
   std::vector<std::int64_t> out(3);
   run(words, {1}, {buffer(out), scalar(std::uint64_t{4'000'000'000}), scalar(std::int64_t{-5}), scalar(7U)});
@@ -309,7 +309,7 @@ TEST_F(CudaProgramTest, APlainRangeBeyondAnyGridIsRefused) {
               HasSubstr("a range of 1024 × 131072 × 1 items is larger than a grid"));
 }
 
-TEST_F(CudaProgramTest, WhatTheDriverRefusesToLoadIsAKernelError) {
+TEST_F(CudaProgramTest, ARefusedModuleIsAKernelError) {
   asked->load = Result::invalid_image;
   try {
     static_cast<void>(program("scale", scale));
@@ -346,7 +346,7 @@ TEST_F(CudaProgramTest, AFailedLaunchNamesTheCall) {
   }
 }
 
-TEST_F(CudaProgramTest, OneProgramServesManyThreadsWithArgumentsOfTheirOwn) {
+TEST_F(CudaProgramTest, OneProgramServesManyThreads) {
   auto const set = program("set", R"(
     UNIMEM_KERNEL set(UNIMEM_BUFFER(unimem_i32, x), unimem_i32 value) {
       UNIMEM_DATA(unimem_i32, x)[UNIMEM_ITEM_Y * 5 + UNIMEM_ITEM_X] = value;

@@ -50,7 +50,7 @@ class CudaStandInCapture : public CudaStandIn {
   DevicePointer memory = 0;
 };
 
-TEST_F(CudaStandInCapture, MakesAGraphThatRunsAsOftenAsItIsLaunched) {
+TEST_F(CudaStandInCapture, MakesAReusableGraph) {
   auto* const pinned = allocate_pinned(1);
   begin();
   EXPECT_EQ(status(stream), CaptureStatus::active);

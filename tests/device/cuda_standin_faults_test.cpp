@@ -40,7 +40,7 @@ TEST_F(CudaStandIn, LosesADeviceAtACall) {
   EXPECT_EQ(cu.cuMemGetInfo(&free_bytes, &total), Result::launch_failed);
 }
 
-TEST_F(CudaStandIn, ReportsALateFaultWhereTheWorkIsAskedFor) {
+TEST_F(CudaStandIn, ReportsALateFaultAtTheWait) {
   Stream const stream = create_stream(), other = create_stream();
   Event const event = create_event();
   auto const pointer = allocate(1);
@@ -74,7 +74,7 @@ TEST_F(CudaStandIn, SkipsWhatIsQueuedOnALostDevice) {
   EXPECT_EQ(cu.cuStreamDestroy(stream), Result::nvlink_uncorrectable);
 }
 
-TEST_F(CudaStandIn, RefusesOnOneDeviceWhatItIsToldToRefuseThere) {
+TEST_F(CudaStandIn, RefusesOnOneDeviceOnly) {
   control().fail_on(1, "cuMemAlloc", 2, Result::not_permitted, FaultKind::once);
   DevicePointer pointer = 0;
   for (int i = 0; i < 3; ++i) ok(cu.cuMemFree(allocate(1)));
@@ -84,7 +84,7 @@ TEST_F(CudaStandIn, RefusesOnOneDeviceWhatItIsToldToRefuseThere) {
   ok(cu.cuMemFree(allocate(1)));
 }
 
-TEST_F(CudaStandIn, FindsALostDeviceAgainWithANewContext) {
+TEST_F(CudaStandIn, RecoversADeviceWithANewContext) {
   control().lose(1, Result::illegal_address);
   ok(cu.cuDevicePrimaryCtxRelease(1));
   ok(cu.cuDevicePrimaryCtxRetain(&contexts[1], 1));

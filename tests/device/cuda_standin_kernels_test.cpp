@@ -33,7 +33,7 @@ class CudaStandInKernels : public CudaStandIn {
   Function add = nullptr;
 };
 
-TEST_F(CudaStandInKernels, RunWithTheParametersTheyHadWhenTheyWereLaunched) {
+TEST_F(CudaStandInKernels, RunWithTheParametersOfTheirLaunch) {
   auto const data = allocate(40);
   ok(cu.cuMemsetD32Async(data, 5, 10, nullptr));
   control().hold(true);
@@ -111,7 +111,7 @@ TEST_F(CudaStandInKernels, BelongToTheContextTheyWereLoadedIn) {
   ok(cu.cuStreamDestroy(theirs));
 }
 
-TEST_F(CudaStandInKernels, BreakTheDeviceOverAPointerThatIsGone) {
+TEST_F(CudaStandInKernels, BreakTheDeviceOverADanglingPointer) {
   auto const gone = allocate(4);
   ok(cu.cuMemFree(gone));
   ok(launch_add(gone, 1, 1));
@@ -119,7 +119,7 @@ TEST_F(CudaStandInKernels, BreakTheDeviceOverAPointerThatIsGone) {
   EXPECT_EQ(cu.cuModuleUnload(std::exchange(module, nullptr)), Result::illegal_address);
 }
 
-TEST_F(CudaStandInKernels, BreakTheDeviceOverMemoryOfTheHostThatIsNotPinned) {
+TEST_F(CudaStandInKernels, BreakTheDeviceOverPageableMemory) {
   std::vector<int> pageable(10);
   ok(launch_add(reinterpret_cast<DevicePointer>(pageable.data()), 1, 10));
   EXPECT_EQ(cu.cuStreamSynchronize(nullptr), Result::illegal_address);
@@ -155,7 +155,7 @@ TEST_F(CudaStandInKernels, UsePinnedAndManagedMemoryWhereItIs) {
   ok(cu.cuMemFree(managed));
 }
 
-TEST_F(CudaStandInKernels, AreNotedWhenTheirModuleIsUnloadedUnderThem) {
+TEST_F(CudaStandInKernels, AreNotedWhenTheirModuleIsUnloaded) {
   control().hold(true);
   auto const data = allocate(4);
   ok(launch_add(data, 1, 1));
@@ -187,7 +187,7 @@ TEST_F(CudaStandInKernels, RunBesideOtherStreams) {
   ok(cu.cuMemFreeHost(flag));
 }
 
-TEST_F(CudaStandInKernels, RunAgainInAGraphWithTheirFirstParameters) {
+TEST_F(CudaStandInKernels, RunInGraphsWithTheirParameters) {
   Stream const stream = create_stream();
   auto const data = allocate(4);
   ok(cu.cuMemsetD32Async(data, 0, 1, stream));

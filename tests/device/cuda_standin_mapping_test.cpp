@@ -40,7 +40,7 @@ class CudaStandInMapping : public CudaStandIn {
   }
 };
 
-TEST_F(CudaStandInMapping, MapsPagesThatKeepTheirBytesWhereverTheyAre) {
+TEST_F(CudaStandInMapping, MapsPagesThatKeepTheirBytes) {
   std::size_t granularity = 0;
   auto const properties = on_device(0);
   ok(cu.cuMemGetAllocationGranularity(&granularity, &properties, Granularity::minimum));
@@ -132,7 +132,7 @@ TEST_F(CudaStandInMapping, NotesAnUnmapUnderWorkThatIsQueued) {
   expected_violations = ElementsAre("cuMemUnmap of memory that cuMemsetD8Async still uses");
 }
 
-TEST_F(CudaStandInMapping, ReservesMoreThanAnyDeviceHasAgainAndAgain) {
+TEST_F(CudaStandInMapping, ReservesManyLargeRanges) {
   constexpr std::size_t much = std::size_t{64} << 30;
   for (int round = 0; round < 100; ++round) {
     auto const base = reserve(much);

@@ -48,7 +48,7 @@ TEST_F(CudaStandInOrder, IsMissingBetweenStreamsThatNothingConnects) {
   expected_violations = ElementsAre("cuMemsetD8Async races cuMemsetD8Async for the same bytes");
 }
 
-TEST_F(CudaStandInOrder, IsNotNeededBetweenOtherBytesAndBetweenReaders) {
+TEST_F(CudaStandInOrder, IsNotNeededBetweenReaders) {
   auto* const pinned = allocate_pinned(20);
   fill(memory, 50, first);
   fill(memory + 50, 50, second);
@@ -75,7 +75,7 @@ TEST_F(CudaStandInOrder, ComesFromEvents) {
   fill(memory, 100, second);
 }
 
-TEST_F(CudaStandInOrder, ComesFromEventsOnlyForWhatLiesBeforeThem) {
+TEST_F(CudaStandInOrder, ComesFromEventsForEarlierWork) {
   ok(cu.cuEventRecord(event, first));
   fill(memory, 100, first);
   ok(cu.cuStreamWaitEvent(second, event, 0));
@@ -93,7 +93,7 @@ TEST_F(CudaStandInOrder, ComesFromTheHostThatHasWaited) {
   fill(memory, 100, first);
 }
 
-TEST_F(CudaStandInOrder, ComesFromAWaitForWhatHadEndedBefore) {
+TEST_F(CudaStandInOrder, ComesFromAWaitForEndedWork) {
   fill(memory, 100, first);
   ok(cu.cuEventRecord(event, first));
   let_it_end();
@@ -130,7 +130,7 @@ TEST_F(CudaStandInOrder, ComesFromTheLegacyDefaultStream) {
   ok(cu.cuStreamDestroy(blocking));
 }
 
-TEST_F(CudaStandInOrder, IsMissingBeforeAFreeNobodyHasWaitedFor) {
+TEST_F(CudaStandInOrder, IsMissingBeforeAnUnorderedFree) {
   fill(memory, 100, first);
   ok(cu.cuMemFree(std::exchange(memory, 0)));
   expected_violations = ElementsAre("cuMemFree of memory that cuMemsetD8Async uses, whose end nobody has waited for");
@@ -147,13 +147,13 @@ TEST_F(CudaStandInOrder, IsMissingBeforeAFreeOnAnotherStream) {
       ElementsAre("cuMemFreeAsync of memory that cuMemsetD8Async uses, which does not come before it");
 }
 
-TEST_F(CudaStandInOrder, IsNotLookedForWhereATestSaysSo) {
+TEST_F(CudaStandInOrder, IsNotCheckedWhereATestSaysSo) {
   control().check_order(false, false);
   fill(memory, 100, first);
   fill(memory, 100, second);
 }
 
-TEST_F(CudaStandInOrder, IsMissingBetweenAKernelAndTheCopyOfItsInput) {
+TEST_F(CudaStandInOrder, IsMissingBetweenAKernelAndItsInput) {
   Module module = nullptr;
   Function add = nullptr;
   auto const image = kernel_image();

@@ -58,7 +58,7 @@ TEST(CudaStandInProcess, ShowsTheDevicesThatAreToBeSeen) {
   EXPECT_STREQ(name, "Stand-in GPU 2");
 }
 
-TEST(CudaStandInProcess, FindsAVisibleDeviceByTheBeginningOfItsUuid) {
+TEST(CudaStandInProcess, FindsAVisibleDeviceByUuidPrefix) {
   auto const loaded = load({{"CUDA_VISIBLE_DEVICES", "GPU-11"}});
   ASSERT_EQ(loaded.problem, "");
   char name[32];
@@ -170,7 +170,7 @@ struct LateCaller {
   Result (*entry)(int*) = nullptr;
 };
 
-TEST(CudaStandInProcess, EndsWithWorkQueuedAndSaysWhoCallsTooLate) {
+TEST(CudaStandInProcess, ReportsCallsAfterItsEnd) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {

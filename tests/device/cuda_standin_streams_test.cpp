@@ -30,7 +30,7 @@ class CudaStandInStreams : public CudaStandIn {
   std::vector<Event> events;
 };
 
-TEST_F(CudaStandInStreams, CarryOutTheirWorkInOrderWhenTheirTurnComes) {
+TEST_F(CudaStandInStreams, CarryOutTheirWorkInOrder) {
   auto const queue = stream();
   auto const pointer = allocate(4);
   auto* const pinned = allocate_pinned(4);
@@ -64,7 +64,7 @@ TEST_F(CudaStandInStreams, ReadPageableMemoryBeforeTheCallReturns) {
   ok(cu.cuMemFree(pointer));
 }
 
-TEST_F(CudaStandInStreams, RefuseACopyThatIsHalfInPinnedMemory) {
+TEST_F(CudaStandInStreams, RefuseAHalfPinnedCopy) {
   auto const pointer = allocate(2000);
   std::vector<std::byte> memory(2000);
   ok(cu.cuMemHostRegister(memory.data() + 1000, 1000, 0));
@@ -184,7 +184,7 @@ TEST_F(CudaStandInStreams, TakeAnEventNeverRecordedForComplete) {
   ok(cu.cuStreamWaitEvent(stream(), never, 0));
 }
 
-TEST_F(CudaStandInStreams, LetAnEventGoWhileItIsWaitedFor) {
+TEST_F(CudaStandInStreams, LetAnAwaitedEventGo) {
   auto const first = stream(), second = stream();
   Event const brief = create_event();
   auto const pointer = allocate(1);
@@ -216,7 +216,7 @@ TEST_F(CudaStandInStreams, FinishWhatADestroyedOneHad) {
   ok(cu.cuMemFree(pointer));
 }
 
-TEST_F(CudaStandInStreams, WaitForTheLegacyDefaultStreamAndItForThem) {
+TEST_F(CudaStandInStreams, SynchronizeWithTheLegacyDefaultStream) {
   auto const blocking = stream(0), free = stream(stream_non_blocking);
   auto const pointer = allocate(8);
   control().hold_stream(blocking, true);
@@ -234,7 +234,7 @@ TEST_F(CudaStandInStreams, WaitForTheLegacyDefaultStreamAndItForThem) {
   ok(cu.cuMemFree(pointer));
 }
 
-TEST_F(CudaStandInStreams, GiveEachThreadADefaultStreamOfItsOwn) {
+TEST_F(CudaStandInStreams, GiveEachThreadADefaultStream) {
   auto* const own = reinterpret_cast<Stream>(2);
   auto const pointer = allocate(8);
   control().hold(true);
@@ -295,7 +295,7 @@ TEST_F(CudaStandInStreams, MeasureTheTimeBetweenEvents) {
   ok(cu.cuMemFreeHost(word));
 }
 
-TEST_F(CudaStandInStreams, RefuseToWriteHostMemoryThatIsRegisteredForReading) {
+TEST_F(CudaStandInStreams, RefuseToWriteReadOnlyMemory) {
   auto const pointer = allocate(10);
   std::vector<unsigned char> memory(10, 3);
   ok(cu.cuMemHostRegister(memory.data(), memory.size(), host_register_read_only));

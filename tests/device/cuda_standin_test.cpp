@@ -44,7 +44,7 @@ TEST_F(CudaStandIn, NamesItsErrors) {
   EXPECT_EQ(name, nullptr);
 }
 
-TEST_F(CudaStandIn, RefusesWhatNeedsAContextWhereNoneIsCurrent) {
+TEST_F(CudaStandIn, RefusesCallsWithoutAContext) {
   std::thread([&] {
     DevicePointer pointer = 0;
     void* pinned = nullptr;
@@ -132,7 +132,7 @@ TEST_F(CudaStandIn, RefusesToFreeTwiceOrInTheMiddle) {
   ok(cu.cuMemFree(0));
 }
 
-TEST_F(CudaStandIn, LosesTheContextOverACopyBeyondAnAllocation) {
+TEST_F(CudaStandIn, LosesTheContextOverABadCopy) {
   auto const pointer = allocate(1000);
   std::vector<unsigned char> const data(1001, 7);
   ok(cu.cuMemcpyHtoDAsync(pointer, data.data(), data.size(), nullptr));  // nobody has looked yet
@@ -144,7 +144,7 @@ TEST_F(CudaStandIn, LosesTheContextOverACopyBeyondAnAllocation) {
   ok(cu.cuMemFree(allocate(1)));  // the other device goes on
 }
 
-TEST_F(CudaStandIn, LetsOneDeviceTouchAnothersMemoryOnlyWithPeerAccess) {
+TEST_F(CudaStandIn, NeedsPeerAccess) {
   DevicePointer theirs = 0;
   {
     Current const other{contexts[1]};
@@ -209,7 +209,7 @@ TEST_F(CudaStandIn, NotesAFreeForTheWrongDevice) {
   expected_violations = ElementsAre("cuMemFree of memory of device 0 for device 1");
 }
 
-TEST_F(CudaStandIn, NotesAThreadThatEndsWithAContextOnItsStack) {
+TEST_F(CudaStandIn, NotesAThreadThatEndsWithAContext) {
   std::thread([&] { ok(cu.cuCtxPushCurrent(contexts[1])); }).join();
   expected_violations = ElementsAre("a thread ended with a context on its stack");
 }
@@ -239,7 +239,7 @@ TEST_F(CudaStandIn, NotesAWritePastTheEnd) {
   expected_violations = ElementsAre("cuMemFreeHost of memory that was written past its end");
 }
 
-TEST_F(CudaStandIn, AllocatesAndFreesInTheOrderOfAStream) {
+TEST_F(CudaStandIn, AllocatesInStreamOrder) {
   auto const stream = create_stream();
   DevicePointer pointer = 0;
   control().hold(true);
@@ -256,7 +256,7 @@ TEST_F(CudaStandIn, AllocatesAndFreesInTheOrderOfAStream) {
   ok(cu.cuStreamDestroy(stream));
 }
 
-TEST_F(CudaStandIn, KnowsMemoryOfAStreamOnlyFromItsCommandOn) {
+TEST_F(CudaStandIn, StreamMemoryExistsFromItsCommandOn) {
   auto const stream = create_stream(), other = create_stream();
   DevicePointer pointer = 0;
   control().hold_stream(stream, true);
@@ -269,7 +269,7 @@ TEST_F(CudaStandIn, KnowsMemoryOfAStreamOnlyFromItsCommandOn) {
   EXPECT_EQ(cu.cuStreamDestroy(other), Result::illegal_address);
 }
 
-TEST_F(CudaStandIn, FreesOnlyStreamOrderedMemoryInTheOrderOfAStream) {
+TEST_F(CudaStandIn, FreesOnlyStreamOrderedMemory) {
   auto const pointer = allocate(10);
   EXPECT_EQ(cu.cuMemFreeAsync(pointer, nullptr), Result::invalid_value);
   ok(cu.cuMemFree(pointer));
@@ -319,7 +319,7 @@ TEST_F(CudaStandIn, TellsWhatAPointerIs) {
   EXPECT_EQ(cu.cuPointerGetAttribute(&device, PointerAttribute::device_ordinal, pointer), Result::invalid_value);
 }
 
-TEST_F(CudaStandIn, ServesManagedMemoryToBothSidesAndKeepsAJournal) {
+TEST_F(CudaStandIn, ServesManagedMemoryWithAJournal) {
   DevicePointer pointer = 0;
   EXPECT_EQ(cu.cuMemAllocManaged(&pointer, 100, 0), Result::invalid_value);
   ok(cu.cuMemAllocManaged(&pointer, 4096, attach_global));

@@ -58,7 +58,7 @@ class OwnStream {
 
 class QueuesOfADevice : public OnStandIn {};
 
-TEST_F(QueuesOfADevice, OneThatAKernelEndsDoesTheWorkBehindThatKernelAfterwards) {
+TEST_F(QueuesOfADevice, OneEndedByItsKernelFinishes) {
   auto& gpu = device("cuda:0");
   auto& cpu = device("cpu");
   auto ours = cpu.create_queue();
@@ -87,7 +87,7 @@ class AdoptedStreams : public OnStandIn {
   Device& gpu = device("cuda:0");
 };
 
-TEST_F(QueuesOfADevice, ThatTheDriverRefusedAreMadeWhenTheyAreAskedForAgain) {
+TEST_F(QueuesOfADevice, AreMadeAfterARefusal) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto& fresh = device("cuda:0,memory=64MiB");  // nobody has used its queues
   static_cast<void>(fresh.memory_info());
@@ -165,7 +165,7 @@ TEST_F(AdoptedStreams, DefaultStreamsAreTakenByTheirNames) {
   }
 }
 
-TEST_F(AdoptedStreams, WhatIsNoStreamOfTheDeviceIsRefused) {
+TEST_F(AdoptedStreams, AForeignStreamIsRefused) {
   EXPECT_THROW(static_cast<void>(adopt_stream(device("cpu"), nullptr)), UnsupportedOperation);
 }
 
@@ -188,7 +188,7 @@ TEST_F(AdoptedStreams, AStreamThatIsNoMoreIsRefused) {
   }
 }
 
-TEST_F(AdoptedStreams, AStreamThatIsBeingCapturedTakesNoWork) {
+TEST_F(AdoptedStreams, ACapturingStreamTakesNoWork) {
   OwnStream own{gpu};
   auto queue = adopt_stream(gpu, own.get());
   Allocated const there{gpu, 100};

@@ -54,7 +54,7 @@ TEST(VisibleGpus, MayBeNone) {
   EXPECT_THROW(static_cast<void>(device("cuda:0")), NotFound);
 }
 
-TEST(VisibleGpus, OfAPartitionedGpuAreTheInstanceThatIsNamed) {
+TEST(VisibleGpus, OfAPartitionedGpuAreTheNamedInstance) {
   set("UNIMEM_CUDA_STANDIN_INSTANCES", "4");
   set("UNIMEM_CUDA_STANDIN_CAPACITY", "268435456");
   set("CUDA_VISIBLE_DEVICES", "MIG-12");
@@ -69,7 +69,7 @@ TEST(VisibleGpus, OfAPartitionedGpuAreTheInstanceThatIsNamed) {
   EXPECT_EQ(instance.memory_info().free_bytes, 64 * MiB);
 }
 
-TEST(VisibleGpus, OfAPartitionedGpuAreTheFirstInstanceWhereNoneIsNamed) {
+TEST(VisibleGpus, OfAPartitionedGpuAreTheFirstInstance) {
   set("UNIMEM_CUDA_STANDIN_INSTANCES", "4");
   EXPECT_THAT(gpus(), ElementsAre("Stand-in GPU MIG 0"));
 }
@@ -90,7 +90,7 @@ TEST(MemoryOfGpus, WhatOtherProcessesHoldIsNotFree) {
   EXPECT_EQ(gpu.memory_info().free_bytes, total);
 }
 
-TEST(MemoryOfGpus, OfALimitedDeviceIsTheSmallerOfWhatIsLeftOfEither) {
+TEST(MemoryOfGpus, OfALimitedDeviceIsTheSmaller) {
   set("UNIMEM_CUDA_STANDIN_CAPACITY", "268435456");
   auto& gpu = device("cuda:0,memory=64MiB");
   EXPECT_EQ(gpu.memory_info().free_bytes, 64 * MiB);

@@ -67,7 +67,7 @@ TEST(Discovery, IdsAreUniqueAndFindTheirDevice) {
   }
 }
 
-TEST(Discovery, SimulatedDevicesComeLastInTheOrderTheyWereMade) {
+TEST(Discovery, SimulatedDevicesComeLast) {
   auto const before = devices().size();
   auto& first = make_sim();
   auto& second = make_sim();
@@ -77,7 +77,7 @@ TEST(Discovery, SimulatedDevicesComeLastInTheOrderTheyWereMade) {
   EXPECT_EQ(&all[before + 1].get(), &second);
 }
 
-TEST(Discovery, TheSameOptionsOfSimAreTheSameDevice) {
+TEST(Discovery, EqualOptionsAreTheSameSim) {
   auto& first = device("sim:memory=1MiB,latency=10us");
   EXPECT_EQ(first.info().total_bytes, 1U << 20);
   EXPECT_EQ(first.link_cost().latency_seconds, 10e-6);
@@ -101,7 +101,7 @@ TEST(Discovery, TheSameOptionsOfSimAreTheSameDevice) {
   EXPECT_EQ(devices().size(), before);
 }
 
-TEST(Discovery, TheFaultsOfASimAreCountedForAllThatNameIt) {
+TEST(Discovery, FaultsOfASimAreShared) {
   auto const memory = device("sim:memory=2MiB,fail_alloc=2").allocate(16, Location::device);
   EXPECT_THROW(static_cast<void>(device("sim:fail_alloc=2,memory=2MiB").allocate(16, Location::device)), OutOfMemory);
   device("sim:memory=2MiB,fail_alloc=2").release(memory, Location::device);
@@ -115,7 +115,7 @@ TEST(Discovery, ThreadsThatNameASimGetOne) {
   EXPECT_THAT(found, ::testing::Each(found.front()));
 }
 
-TEST(Discovery, WhatIsNotThereIsNotFoundWithAListOfWhatIs) {
+TEST(Discovery, NotFoundListsWhatIsThere) {
   auto const sim = std::string(make_sim().id());
   for (auto const* const id :
        {"", "gpu", "CPU", "cpu:0", "cpu ", "sim:99999", "sims", "opencl", "opencl:", "opencl:999", "opencl:x", "cuda:0",
@@ -126,7 +126,7 @@ TEST(Discovery, WhatIsNotThereIsNotFoundWithAListOfWhatIs) {
   }
 }
 
-TEST(Discovery, OfABackendThatIsUnavailableTheReasonIsGiven) {
+TEST(Discovery, UnavailableBackendsGiveTheReason) {
   try {
     static_cast<void>(device("cuda:0"));
     FAIL() << "there is no CUDA here";
@@ -184,7 +184,7 @@ TEST_F(DefaultDevice, IsWhatTheEnvironmentSays) {
   EXPECT_EXIT(scenario(), ::testing::ExitedWithCode(7), "");
 }
 
-TEST_F(DefaultDevice, IsAGpuOrTheCpuWhenTheEnvironmentSaysNothing) {
+TEST_F(DefaultDevice, IsAGpuOrTheCpu) {
   auto const scenario = [] {
     setenv("UNIMEM_DEVICE", "", 1);
     auto& chosen = default_device();
@@ -193,7 +193,7 @@ TEST_F(DefaultDevice, IsAGpuOrTheCpuWhenTheEnvironmentSaysNothing) {
   EXPECT_EXIT(scenario(), ::testing::ExitedWithCode(7), "");
 }
 
-TEST_F(DefaultDevice, ThatTheEnvironmentMisnamesIsAnErrorEachTime) {
+TEST_F(DefaultDevice, ThatIsMisnamedIsAnError) {
   auto const scenario = [] {
     setenv("UNIMEM_DEVICE", "gpu:7", 1);
     int errors = 0;

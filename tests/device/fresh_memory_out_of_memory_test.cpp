@@ -37,7 +37,7 @@ class FreshMemoryOutOfMemory : public ::testing::Test {
   FreshMemory fresh;
 };
 
-TEST_F(FreshMemoryOutOfMemory, RemovingFromTheMiddleWritesTheShorterSideAndForgetsIt) {
+TEST_F(FreshMemoryOutOfMemory, RemovingFromTheMiddleWritesTheShorterSide) {
   for (bool const before : {true, false}) {
     std::ranges::fill(room, old);
     fresh.add(base, 8 * granule);

@@ -185,7 +185,7 @@ TEST(HostPages, KnowWhatIsMapped) {
   source.give_up(range);
 }
 
-TEST(HostPages, MisuseThatCannotBeThrownIsSaidAndIgnored) {
+TEST(HostPages, MisuseIsReportedAndIgnored) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Ledger ledger;
   HostPages source{ledger};

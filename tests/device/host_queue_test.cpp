@@ -31,7 +31,7 @@ TEST(HostQueue, RunsTasksInOrderOneAtATime) {
   for (int i = 0; i < 1000; ++i) ASSERT_EQ(order[static_cast<std::size_t>(i)], i);
 }
 
-TEST(HostQueue, AWaiterRunsTheWorkItselfWhenNobodyElseDoes) {
+TEST(HostQueue, AWaiterRunsTheWorkItself) {
   // A hushed executor's worker takes nothing up, as one that has not woken up yet.
   auto& control = QueueControl::create();
   auto const executor = std::make_shared<HostExecutor>(control);
@@ -56,7 +56,7 @@ TEST(HostQueue, AWaiterRunsTheWorkItselfWhenNobodyElseDoes) {
   control.set_waiter(nullptr);
 }
 
-TEST(HostQueue, ATimedWaitEndsWithTheWorkOrWithTheTime) {
+TEST(HostQueue, ATimedWaitEndsInTime) {
   using Clock = std::chrono::steady_clock;
   TaskQueue queue;
   std::latch begun{1}, go{1};
@@ -95,7 +95,7 @@ TEST(HostQueue, ATimedWaitCarriesOutNoWork) {
   }
 }
 
-TEST(HostQueue, ATimedWaiterRunsTheWorkItselfWhenNobodyElseDoes) {
+TEST(HostQueue, ATimedWaiterRunsTheWorkItself) {
   auto& control = QueueControl::create();
   auto const executor = std::make_shared<HostExecutor>(control);
   control.set_waiter(executor);
@@ -128,7 +128,7 @@ TEST(HostQueue, WorkKnowsThatItWouldWaitForItself) {
   EXPECT_THAT(seen, ::testing::ElementsAre(true, true, false, false, false));
 }
 
-TEST(HostQueue, OfThoseWhoWaitForEachOtherOneIsTold) {
+TEST(HostQueue, OneOfTwoMutualWaitsIsRefused) {
   constexpr std::size_t count = 3;
   std::array<TaskQueue, count> queues;
   std::array<Event, count> events;
@@ -154,7 +154,7 @@ TEST(HostQueue, OfThoseWhoWaitForEachOtherOneIsTold) {
   EXPECT_EQ(told, 1);
 }
 
-TEST(HostQueue, WhoWaitsForWorkThatWaitsForNobodyIsToldNothing) {
+TEST(HostQueue, WaitsWithoutACircleAreNotRefused) {
   TaskQueue first, second;
   std::latch begun{1}, go{1};
   auto const ends = first.submit([&] {
@@ -189,7 +189,7 @@ TEST(HostQueue, AWaiterRunsNoFurtherThanItMust) {
   EXPECT_TRUE(second.ready());
 }
 
-TEST(HostQueue, WhatAWaiterLeavesIsTakenUpThoughNobodyWaitsForIt) {
+TEST(HostQueue, AbandonedWorkIsTakenUp) {
   TaskQueue queue;
   for (int round = 0; round < 300; ++round) {
     Event second;
@@ -200,7 +200,7 @@ TEST(HostQueue, WhatAWaiterLeavesIsTakenUpThoughNobodyWaitsForIt) {
   EXPECT_EQ(queue.control().completed(), 600U);
 }
 
-TEST(HostQueue, WhatATaskHoldsIsGoneWhenItsEventIsDone) {
+TEST(HostQueue, ATasksDataGoesBeforeItsEventEnds) {
   TaskQueue queue;
   auto& control = queue.control();
   std::vector<Ticket> completed_when_dropped;
@@ -212,7 +212,7 @@ TEST(HostQueue, WhatATaskHoldsIsGoneWhenItsEventIsDone) {
   EXPECT_THAT(completed_when_dropped, ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 6, 7, 8, 9));
 }
 
-TEST(HostQueue, AHushedWorkerEndsWhatItDoesAndBeginsNothing) {
+TEST(HostQueue, AShutDownWorkerBeginsNothing) {
   auto& control = QueueControl::create();
   auto const executor = std::make_shared<HostExecutor>(control);
   control.set_waiter(executor);
@@ -244,7 +244,7 @@ TEST(HostQueue, WhatATaskThrowsBelongsToItsTicket) {
   EXPECT_THROW(worse.wait(), int);
 }
 
-TEST(HostQueue, AFailureThatIsWaitedForStaysWithItsTicket) {
+TEST(HostQueue, AFailureStaysWithItsTicket) {
   TaskQueue first, second;
   auto const bad = first.submit([] { throw std::runtime_error("bad"); });
   second.wait(bad);
@@ -255,7 +255,7 @@ TEST(HostQueue, AFailureThatIsWaitedForStaysWithItsTicket) {
   EXPECT_EQ(second.control().take_error(), nullptr);
 }
 
-TEST(QueueControl, AFailureIsInheritedAlongAChainOfAnyLength) {
+TEST(QueueControl, AFailureIsInheritedAlongAnyChain) {
   TaskQueue first, second;
   std::promise<void> go;
   auto const gate = go.get_future().share();

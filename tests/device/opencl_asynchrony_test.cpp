@@ -44,7 +44,7 @@ TEST_F(OpenClAsynchrony, EveryOperationReturnsBeforeItsWorkIsDone) {
   EXPECT_EQ(device().transfers().host_to_device_bytes, before.host_to_device_bytes + 4096);
 }
 
-TEST_F(OpenClAsynchrony, AQueueThatWaitsForAnotherDoesNotBlockItsUser) {
+TEST_F(OpenClAsynchrony, AWaitingQueueDoesNotBlockItsUser) {
   auto const memory = take(device(), 4096);
   auto const source = noise(4096, 2);
   Bytes result(4096);
@@ -61,7 +61,7 @@ TEST_F(OpenClAsynchrony, AQueueThatWaitsForAnotherDoesNotBlockItsUser) {
   EXPECT_EQ(result, source);
 }
 
-TEST_F(OpenClAsynchrony, AWaitingThreadReturnsWhenTheWorkIsDone) {
+TEST_F(OpenClAsynchrony, AWaitingThreadReturns) {
   auto const memory = take(device(), 64);
   auto const source = noise(64, 3);
   auto queue = device().create_queue();
@@ -76,7 +76,7 @@ TEST_F(OpenClAsynchrony, AWaitingThreadReturnsWhenTheWorkIsDone) {
   EXPECT_EQ(queue.completed(), 1U);
 }
 
-TEST_F(OpenClAsynchrony, AnotherDevicesWorkIsWaitedForBeforeTheQueueGoesOn) {
+TEST_F(OpenClAsynchrony, AnotherDevicesWorkIsWaitedFor) {
   static Device& other = kept(detail::open_opencl_device(0, "zero_copy=0"));
   auto const memory = take(device(), 4096), far = take(other, 4096);
   auto const source = noise(4096, 4);

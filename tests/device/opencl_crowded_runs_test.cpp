@@ -67,7 +67,7 @@ class Stepping {
   std::vector<std::uint32_t> expected_;
 };
 
-TEST_F(OpenClCrowdedRuns, AWiderRunMayComeBesideLongNarrowOnes) {
+TEST_F(OpenClCrowdedRuns, AWiderRunMayFollowNarrowOnes) {
   auto const program = stepping(device(), "widening");
   std::vector<Stepping> all;
   for (int i = 0; i < 4; ++i) all.emplace_back(device(), take(device(), 4096));
@@ -76,7 +76,7 @@ TEST_F(OpenClCrowdedRuns, AWiderRunMayComeBesideLongNarrowOnes) {
   for (auto& one : all) one.expect_right();
 }
 
-TEST_F(OpenClCrowdedRuns, AnOddNumberOfItemsMayComeBesideAFew) {
+TEST_F(OpenClCrowdedRuns, AnOddRunMayFollowAFewItems) {
   auto const program = stepping(device(), "odd");
   std::vector<Stepping> all;
   for (int i = 0; i < 4; ++i) all.emplace_back(device(), take(device(), 4096));

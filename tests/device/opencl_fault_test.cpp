@@ -23,7 +23,7 @@ class OpenClFaultsTest : public OpenClTest {
   static OpenClFaults& faults() { return FaultyOpenCl::instance().faults; }
 };
 
-TEST_F(OpenClFaultsTest, WhatTheDriverRefusesAtOnceIsThrownAndTakesNoTicket) {
+TEST_F(OpenClFaultsTest, ImmediateRefusalsTakeNoTicket) {
   auto const memory = take(faulty_device(), 64);
   auto const source = noise(64, 1);
   auto queue = faulty_device().create_queue();
@@ -46,7 +46,7 @@ TEST_F(OpenClFaultsTest, WhatTheDriverRefusesAtOnceIsThrownAndTakesNoTicket) {
   EXPECT_EQ(result, source);
 }
 
-TEST_F(OpenClFaultsTest, AFillRefusedHalfWayLeavesTheQueueUsable) {
+TEST_F(OpenClFaultsTest, ARefusedFillLeavesTheQueueUsable) {
   auto const memory = take(faulty_device(), 64);
   auto queue = faulty_device().create_queue();
   queue.fill(memory, repeated(1, 0)).wait();
@@ -62,7 +62,7 @@ TEST_F(OpenClFaultsTest, AFillRefusedHalfWayLeavesTheQueueUsable) {
   EXPECT_EQ(result, expected);
 }
 
-TEST_F(OpenClFaultsTest, MemoryTheDriverDoesNotHaveIsNotBooked) {
+TEST_F(OpenClFaultsTest, RefusedMemoryIsNotCounted) {
   auto const before = faulty_device().memory_info().free_bytes;
   faults().refuse_buffer = CL_MEM_OBJECT_ALLOCATION_FAILURE;
   try {
@@ -91,7 +91,7 @@ TEST_F(OpenClFaultsTest, ADriverWithoutContextsOrQueuesSaysSo) {
   EXPECT_THROW(static_cast<void>(faulty_device().create_queue()), DeviceError);
 }
 
-TEST_F(OpenClFaultsTest, ALaterFailureNamesItsCallAndItsCode) {
+TEST_F(OpenClFaultsTest, ALaterFailureNamesItsCall) {
   auto queue = faulty_device().create_queue();
   auto const failed = fail(queue);
   try {
@@ -103,7 +103,7 @@ TEST_F(OpenClFaultsTest, ALaterFailureNamesItsCallAndItsCode) {
   }
 }
 
-TEST_F(OpenClFaultsTest, WorkThatNeedsWhatFailsReportsThatWorksFailure) {
+TEST_F(OpenClFaultsTest, DependentWorkReportsTheFirstFailure) {
   if (works_in_the_submitting_thread(faulty_device()))
     GTEST_SKIP() << "the work has always failed before anybody can need it";
   auto const memory = take(faulty_device(), 64);
@@ -133,7 +133,7 @@ TEST_F(OpenClFaultsTest, WorkThatNeedsWhatFailsReportsThatWorksFailure) {
   EXPECT_EQ(ordered.wait_for_error(), nullptr) << "what was only ordered behind it is not touched";
 }
 
-TEST_F(OpenClFaultsTest, WorkTheDriverCannotTellOfHasFailedAndHasEnded) {
+TEST_F(OpenClFaultsTest, WorkOfUnknownStatusHasFailed) {
   auto const memory = take(faulty_device(), 64);
   auto const source = noise(64, 1);
   auto queue = faulty_device().create_queue();
@@ -149,7 +149,7 @@ TEST_F(OpenClFaultsTest, WorkTheDriverCannotTellOfHasFailedAndHasEnded) {
   // Reported as ended, so it has: its memory may be reused at once. (Sanitizers see it if not.)
 }
 
-TEST_F(OpenClFaultsTest, KernelsRunWhereTheDriverTellsNothingOfTheirParameters) {
+TEST_F(OpenClFaultsTest, KernelsRunWithoutKnownParameters) {
   faults().hide_parameters = true;
   auto const program = compile(faulty_device(), "set", R"(
     UNIMEM_KERNEL set(UNIMEM_BUFFER(unimem_u32, x), unimem_u32 value) {

@@ -114,7 +114,7 @@ TEST(OpenClInstallation, AMissingLoaderIsTheReason) {
               AllOf(StartsWith("0|the OpenCL loader cannot be loaded"), HasSubstr("libOpenCL-missing.so.1")));
 }
 
-TEST(OpenClInstallation, ALibraryThatIsNotOpenClIsTheReason) {
+TEST(OpenClInstallation, AForeignLibraryIsTheReason) {
   EXPECT_THAT(look({{"UNIMEM_OPENCL_LIBRARY", "libm.so.6"}}), StartsWith("0|libm.so.6 has no cl"));
 }
 
@@ -124,7 +124,7 @@ TEST(OpenClInstallation, NoPlatformIsTheReason) {
             "0|no OpenCL platform is installed (clGetPlatformIDs: CL_PLATFORM_NOT_FOUND_KHR)");
 }
 
-TEST(OpenClInstallation, ADriverThatCannotBeLoadedIsLikeNone) {
+TEST(OpenClInstallation, AnUnloadableDriverIsLikeNone) {
   Directory files, vendors;
   files.with("corrupt.so", "this is no library");
   vendors.with("corrupt.icd", files.path() + "/corrupt.so")
@@ -138,18 +138,18 @@ TEST(OpenClInstallation, APlatformWithoutDevicesIsTheReason) {
             "0|platform 'Fake' has no device (clGetDeviceIDs: CL_DEVICE_NOT_FOUND)");
 }
 
-TEST(OpenClInstallation, ADriverThatAbortsDoesSoInTheProbe) {
+TEST(OpenClInstallation, AnAbortStaysInTheProbe) {
   UNIMEM_NEEDS_PROBE();
   EXPECT_EQ(look(FakeDriver{"abort"}.environment()), "0|a driver was killed by Aborted while listing the platforms");
 }
 
-TEST(OpenClInstallation, ADriverThatCrashesDoesSoInTheProbe) {
+TEST(OpenClInstallation, ACrashStaysInTheProbe) {
   UNIMEM_NEEDS_PROBE();
   EXPECT_EQ(look(FakeDriver{"segfault"}.environment()),
             "0|a driver was killed by Segmentation fault while listing the platforms");
 }
 
-TEST(OpenClInstallation, ADriverThatEndsTheProcessEndsTheProbe) {
+TEST(OpenClInstallation, AnExitStaysInTheProbe) {
   UNIMEM_NEEDS_PROBE();
   EXPECT_EQ(look(FakeDriver{"exit"}.environment()),
             "0|a driver ended the process with status 3 while listing the platforms");
@@ -166,7 +166,7 @@ TEST(OpenClInstallation, ADriverThatHangsIsGivenUp) {
   EXPECT_LT(took, 10s);
 }
 
-TEST(OpenClInstallation, ACrashIsNoticedWhereTheApplicationReapsItsChildrenItself) {
+TEST(OpenClInstallation, ACrashIsNoticedWithoutAZombie) {
   UNIMEM_NEEDS_PROBE();
   EXPECT_EQ(look(FakeDriver{"abort"}.environment(), [] { std::signal(SIGCHLD, SIG_IGN); }),
             "0|a driver ended the process while listing the platforms");
@@ -211,7 +211,7 @@ class PoclCache : public ::testing::Test {
   Directory vendors_;
 };
 
-TEST_F(PoclCache, ADirectoryThatCannotBeMadeIsTheReason) {
+TEST_F(PoclCache, AnImpossibleDirectoryIsTheReason) {
   EXPECT_EQ(look(with({{"POCL_CACHE_DIR", "/proc/unimem"}})),
             "0|PoCL cannot write its kernel cache '/proc/unimem': No such file or directory (POCL_CACHE_DIR names "
             "another place)");
@@ -242,7 +242,7 @@ TEST_F(PoclCache, ADirectoryAnotherUserOwnsIsTheReason) {
   EXPECT_THAT(look(with({{"POCL_CACHE_DIR", owned.path()}}), become_nobody), HasSubstr("it belongs to another user"));
 }
 
-TEST_F(PoclCache, CodeThatOthersCanHaveWrittenIsTheReason) {
+TEST_F(PoclCache, CodeWritableByOthersIsTheReason) {
   Directory const parent;
   auto const cache = parent.path() + "/cache";
   std::filesystem::create_directory(cache);
@@ -270,7 +270,7 @@ TEST_F(PoclCache, AWritableOneIsMadeAndUsed) {
   EXPECT_EQ(look(with({{"POCL_CACHE_DIR", cache}, {"UNIMEM_OPENCL_PROBE", "0"}})), "1|");
 }
 
-TEST_F(PoclCache, APlatformThatCannotWorkDoesNotHideOneThatCan) {
+TEST_F(PoclCache, ABrokenPlatformDoesNotHideOthers) {
   if (!std::filesystem::exists(UNIMEM_OCLGRIND_LIBRARY)) GTEST_SKIP() << "Oclgrind is not installed";
   Directory vendors;
   vendors.with("oclgrind.icd", UNIMEM_OCLGRIND_LIBRARY).with("pocl.icd", "libpocl.so.2");

@@ -59,7 +59,7 @@ TEST_F(OpenClProcessEnd, FromAnotherThreadIsCleanToo) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(OpenClProcessEnd, MayDestroyQueuesProgramsAndMemoryAfterTheDriverIsGone) {
+TEST_F(OpenClProcessEnd, MayDestroyObjectsAfterTheDriver) {
   auto const scenario = [] {
     // Made before the driver was loaded, so destroyed after it has torn itself down.
     static struct Late {
@@ -95,7 +95,7 @@ TEST_F(OpenClProcessEnd, MayDestroyQueuesProgramsAndMemoryAfterTheDriverIsGone) 
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(OpenClProcessEnd, WithWorkThatNeverEndsDoesNotWaitForIt) {
+TEST_F(OpenClProcessEnd, DoesNotWaitForEndlessWork) {
   if (works_in_the_submitting_thread(device()))
     GTEST_SKIP() << device().info().name << " would never come back from submitting";
   auto const begin = std::chrono::steady_clock::now();
@@ -113,7 +113,7 @@ TEST_F(OpenClProcessEnd, WithWorkThatNeverEndsDoesNotWaitForIt) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds{20});
 }
 
-TEST_F(OpenClProcessEnd, AForkedChildIsToldThatItHasNoDriver) {
+TEST_F(OpenClProcessEnd, AForkedChildHasNoDriver) {
   auto const scenario = [] {
     auto const memory = device().allocate(1 << 20, Location::device);
     auto queue = device().create_queue();

@@ -84,7 +84,7 @@ class OpenClRunOrder : public OpenClTest {
   }
 };
 
-TEST_F(OpenClRunOrder, RunsOfOneSizeDoNotWaitForEachOther) {
+TEST_F(OpenClRunOrder, EqualRunsDoNotWait) {
   auto const program = kernel();
   auto const x = words(), y = words();
   auto held = recorded_device().create_queue(), free = recorded_device().create_queue();
@@ -100,7 +100,7 @@ TEST_F(OpenClRunOrder, RunsOfOneSizeDoNotWaitForEachOther) {
   expect_touched(y, 40);
 }
 
-TEST_F(OpenClRunOrder, ASmallerRunWaitsForTheFirstOfItsGroupOnly) {
+TEST_F(OpenClRunOrder, ASmallerRunWaitsForTheFirst) {
   auto const program = kernel();
   auto const x = words(), y = words(), z = words();
   auto a = recorded_device().create_queue(), b = recorded_device().create_queue(), c = recorded_device().create_queue();
@@ -118,7 +118,7 @@ TEST_F(OpenClRunOrder, ASmallerRunWaitsForTheFirstOfItsGroupOnly) {
   expect_touched(y, 30);
 }
 
-TEST_F(OpenClRunOrder, OnceTheFirstHasEndedNoSmallerRunWaits) {
+TEST_F(OpenClRunOrder, AfterTheFirstNoSmallerRunWaits) {
   auto const program = kernel();
   auto const x = words(), y = words();
   auto held = recorded_device().create_queue(), free = recorded_device().create_queue();
@@ -132,7 +132,7 @@ TEST_F(OpenClRunOrder, OnceTheFirstHasEndedNoSmallerRunWaits) {
   for (std::size_t i = 1; i < 5; ++i) EXPECT_THAT(recorded().awaited_by(i), IsEmpty()) << "run " << i;
 }
 
-TEST_F(OpenClRunOrder, AWiderRunWaitsForAllThatIsInFlightAndSoDoesTheNextOfItsSize) {
+TEST_F(OpenClRunOrder, AWiderRunWaitsForAllInFlight) {
   auto const program = kernel();
   auto const x = words(), y = words(), z = words(), w = words();
   auto a = recorded_device().create_queue(), b = recorded_device().create_queue(), c = recorded_device().create_queue(),
@@ -153,7 +153,7 @@ TEST_F(OpenClRunOrder, AWiderRunWaitsForAllThatIsInFlightAndSoDoesTheNextOfItsSi
   expect_touched(z, 20);
 }
 
-TEST_F(OpenClRunOrder, ARunThatBeginsElsewhereThanAtZeroWaitsForThoseThatDo) {
+TEST_F(OpenClRunOrder, ARunWithAnOffsetWaits) {
   auto const program = kernel();
   auto const x = words(), y = words();
   auto held = recorded_device().create_queue(), free = recorded_device().create_queue();
@@ -170,7 +170,7 @@ TEST_F(OpenClRunOrder, ARunThatBeginsElsewhereThanAtZeroWaitsForThoseThatDo) {
   expect_touched(y, 257);
 }
 
-TEST_F(OpenClRunOrder, RunsInOneQueueNeedNoMoreThanTheQueuesOwnOrder) {
+TEST_F(OpenClRunOrder, RunsInOneQueueNeedNoOrder) {
   auto const program = kernel();
   auto const x = words();
   auto queue = recorded_device().create_queue();
@@ -183,7 +183,7 @@ TEST_F(OpenClRunOrder, RunsInOneQueueNeedNoMoreThanTheQueuesOwnOrder) {
   for (std::size_t i = 0; i < 5; ++i) EXPECT_THAT(recorded().awaited_by(i), IsEmpty()) << "run " << i;
 }
 
-TEST_F(OpenClRunOrder, OtherKernelsOtherGroupsAndCopiesAreNotHeldUp) {
+TEST_F(OpenClRunOrder, OtherWorkIsNotHeldUp) {
   auto const program = kernel(), other = kernel(", another kernel");
   auto const x = words(), y = words(), z = words();
   auto held = recorded_device().create_queue(), free = recorded_device().create_queue();
@@ -217,7 +217,7 @@ TEST_F(OpenClRunOrder, ProgramsOfOneSourceShareTheOrder) {
   EXPECT_THAT(recorded().awaited_by(1), ElementsAre(0));
 }
 
-TEST_F(OpenClRunOrder, EndedRunsAreLetGoOfWithAnyProgramOfTheSource) {
+TEST_F(OpenClRunOrder, EndedRunsAreLetGo) {
   auto const staying = kernel();
   auto const x = words();
   {
@@ -237,7 +237,7 @@ TEST_F(OpenClRunOrder, EndedRunsAreLetGoOfWithAnyProgramOfTheSource) {
   }
 }
 
-TEST_F(OpenClRunOrder, AnotherContextsRunIsWaitedForByTheHost) {
+TEST_F(OpenClRunOrder, TheHostWaitsForOtherContexts) {
   auto& here = recorded_device();
   auto& there = second_recorded_device();
   auto const program = kernel("", here), far = kernel("", there);
@@ -262,7 +262,7 @@ TEST_F(OpenClRunOrder, AnotherContextsRunIsWaitedForByTheHost) {
   expect_touched(y, 20, 1, there);
 }
 
-TEST_F(OpenClRunOrder, ARunThatTheDriverRefusesLeavesNoTrace) {
+TEST_F(OpenClRunOrder, ARefusedRunLeavesNoTrace) {
   auto const program = kernel();
   auto const x = words(), y = words();
   auto held = recorded_device().create_queue(), free = recorded_device().create_queue(),
@@ -283,7 +283,7 @@ TEST_F(OpenClRunOrder, ARunThatTheDriverRefusesLeavesNoTrace) {
   EXPECT_EQ(held.completed(), 1U);
 }
 
-TEST_F(OpenClRunOrder, AGroupWhoseFirstRunFailedIsNotGoneOnWith) {
+TEST_F(OpenClRunOrder, AFailedFirstRunEndsItsGroup) {
   if (!may_fail_work) GTEST_SKIP() << "PoCL's own locks, under ThreadSanitizer";
   auto const program = kernel();
   auto const x = words(), y = words(), z = words();
@@ -309,7 +309,7 @@ TEST_F(OpenClRunOrder, AGroupWhoseFirstRunFailedIsNotGoneOnWith) {
   expect_touched(z, 20);
 }
 
-TEST_F(OpenClRunOrder, ANegativeUserEventFailsTheRunThatWaitsForTheOneBehindItAndNoneBeside) {
+TEST_F(OpenClRunOrder, ANegativeUserEventFailsOnlyWaitingRuns) {
   if (!may_fail_work) GTEST_SKIP() << "PoCL's own locks, under ThreadSanitizer";
   auto const program = kernel();
   auto const x = words(), y = words(), z = words();

@@ -74,7 +74,7 @@ TEST_F(OpenCl, DevicesOnTheSameHardwareShareItsMemory) {
   EXPECT_EQ(device().memory_info().free_bytes, before);
 }
 
-TEST_F(OpenCl, TheDriversLargestAllocationIsALimitOfItsOwn) {
+TEST_F(OpenCl, TheLargestAllocationIsALimit) {
   auto const largest = device().info().max_allocation;
   if (largest == device().info().total_bytes) GTEST_SKIP() << "this driver allocates everything in one piece";
   try {
@@ -133,7 +133,7 @@ TEST_F(OpenCl, SharedMemoryIsTheHostsOwnOrRefused) {
   EXPECT_EQ(shared.transfers().device_to_host_bytes, moved.device_to_host_bytes);
 }
 
-TEST_F(OpenCl, TheTimesOfCopiesAreKnownWhereTheDriverWasAskedForThem) {
+TEST_F(OpenCl, CopyTimesAreKnownWithProfiling) {
   constexpr std::size_t bytes = 4 << 20;
   for (bool const asked : {false, true}) {
     auto const device = detail::open_opencl_device(0, asked ? "zero_copy=0,profile=1" : "profile=0");
@@ -167,7 +167,7 @@ TEST_F(OpenCl, TheTimesOfCopiesAreKnownWhereTheDriverWasAskedForThem) {
   }
 }
 
-TEST_F(OpenCl, TheLinkIsMeasuredOnceAndCountsAsNobodysCopies) {
+TEST_F(OpenCl, TheLinkIsMeasuredOnce) {
   auto const moved = device().transfers();
   auto const cost = device().link_cost();
   EXPECT_GT(cost.latency_seconds, 0);

@@ -20,7 +20,7 @@ TEST(PageSet, HasNothingAtFirst) {
   }
 }
 
-TEST(PageSet, ARangeThatEndsWithAWordLeavesTheNextAlone) {
+TEST(PageSet, ARangeEndsWithItsWord) {
   PageSet set{192};
   set.add(64, 64);
   EXPECT_TRUE(set.has_all(64, 64));
@@ -35,7 +35,7 @@ TEST(PageSet, ARangeThatEndsWithAWordLeavesTheNextAlone) {
   EXPECT_EQ(set.next_in(65, 192), 127U);
 }
 
-TEST(PageSet, NothingBeyondTheEndOfAQuestionIsLookedAt) {
+TEST(PageSet, SearchesStopAtTheirEnd) {
   PageSet set{128};
   set.add(10, 5);
   EXPECT_EQ(set.next_in(0, 10), 10U) << "the end, not the page";

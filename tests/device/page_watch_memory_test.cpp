@@ -26,7 +26,7 @@ TEST_F(PageWatchTest, AHugePageIsWatchedInSmallPages) {
   EXPECT_TRUE(memory.holds({number * page + 6, memory.size()}, std::byte{1}));
 }
 
-TEST_F(PageWatchTest, PartOfAWrittenHugePageCanBeCollected) {
+TEST_F(PageWatchTest, PartsOfHugePagesCanBeCollected) {
   AnonymousMemory const memory{2 * huge_page, MADV_HUGEPAGE};
   memory.touch();
   PageWatch watch{memory.data(), memory.size()};
@@ -107,7 +107,7 @@ TEST_P(DroppedMemory, IsFoundByAScanForIt) {
 INSTANTIATE_TEST_SUITE_P(Of, DroppedMemory, ::testing::Values(MADV_NOHUGEPAGE, MADV_HUGEPAGE),
                          [](auto const& tested) { return tested.param == MADV_HUGEPAGE ? "HugePages" : "SmallPages"; });
 
-TEST_F(PageWatchTest, MemoryMappedAnewBehindItsBackIsNotSilentlyClean) {
+TEST_F(PageWatchTest, RemappedMemoryIsNotClean) {
   AnonymousMemory const memory{8 * page};
   PageWatch watch{memory.data(), memory.size()};
   ASSERT_NE(mmap(&memory[2 * page], 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),

@@ -83,7 +83,7 @@ TEST_F(PageWatchProcess, AForkedChildHearsThatEverythingWasWritten) {
   EXPECT_EQ(watch->collect(memory.all()), set_of_pages({5})) << "and did not take ours off watch";
 }
 
-TEST_F(PageWatchProcess, AParentsWritesAreSeenWhileAChildSharesItsPages) {
+TEST_F(PageWatchProcess, AParentsWritesAreSeenBesideAChild) {
   AnonymousMemory const memory{16 * page};
   memory.touch();
   PageWatch watch{memory.data(), memory.size()};
@@ -106,7 +106,7 @@ TEST_F(PageWatchProcess, AParentsWritesAreSeenWhileAChildSharesItsPages) {
   for (auto const end : ends) close(end);
 }
 
-TEST_F(PageWatchProcess, AChildMayWatchItsCopyAndSoMayItsChild) {
+TEST_F(PageWatchProcess, AChildMayWatchItsCopy) {
   AnonymousMemory const memory{16 * page};
   memory.touch();
   PageWatch watch{memory.data(), memory.size()};
@@ -129,7 +129,7 @@ TEST_F(PageWatchProcess, AChildMayWatchItsCopyAndSoMayItsChild) {
   EXPECT_TRUE(watch.collect(memory.all()).empty());
 }
 
-TEST_F(PageWatchProcess, AChildThatNoForkHandlerHeardOfLeavesItsParentsWatchAlone) {
+TEST_F(PageWatchProcess, AClonedChildLeavesTheWatchAlone) {
   AnonymousMemory const memory{16 * page};
   memory.touch();
   auto watch = std::make_unique<PageWatch>(memory.data(), memory.size());
@@ -160,7 +160,7 @@ TEST_F(PageWatchProcess, AnOrdinaryUserWatchesLikeAnyOther) {
   EXPECT_EQ(code, passed);
 }
 
-TEST_F(PageWatchProcess, AUserWhoMayNotSeeTheProcessIsToldWhy) {
+TEST_F(PageWatchProcess, AMissingPermissionIsTold) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   constexpr unsigned nobody = 65534;
   auto const code = in_child([] {
@@ -199,7 +199,7 @@ TEST_F(PageWatchProcess, ASandboxThatRefusesUserfaultfdIsTheReason) {
   EXPECT_EQ(code, passed);
 }
 
-TEST_F(PageWatchProcess, ALackOfDescriptorsIsAnErrorThatPasses) {
+TEST_F(PageWatchProcess, ALackOfDescriptorsPasses) {
 #ifdef __SANITIZE_ADDRESS__
   GTEST_SKIP() << "UndefinedBehaviorSanitizer needs descriptors itself, to look at what an object is";
 #endif
@@ -287,7 +287,7 @@ TEST_F(PageWatchProcess, AStaticWatchMayOutliveEverythingElse) {
   EXPECT_EXIT(scenario(), ::testing::ExitedWithCode(passed), "");
 }
 
-TEST_F(PageWatchProcess, ACollectionThatRunsOutOfMemoryForgetsNoPage) {
+TEST_F(PageWatchProcess, AFailedCollectionForgetsNoPage) {
   constexpr std::size_t count = 8192;  // several calls' worth of scattered pages
   AnonymousMemory const memory{count * page};
   PageWatch watch{memory.data(), memory.size()};

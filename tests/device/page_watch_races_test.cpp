@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(Seeds, ConcurrentWrites,
                          ::testing::Values(std::pair{1U, MADV_NOHUGEPAGE}, std::pair{2U, MADV_NOHUGEPAGE},
                                            std::pair{2026U, MADV_HUGEPAGE}));
 
-TEST_F(PageWatchTest, EachWrittenPageGoesToOneOfSeveralCollectors) {
+TEST_F(PageWatchTest, EachPageGoesToOneCollector) {
   constexpr std::size_t count = 4096, rounds = 5;
   AnonymousMemory const memory{count * page};
   PageWatch watch{memory.data(), memory.size()};

@@ -85,7 +85,7 @@ TEST_F(PageWatchTest, CollectingArmsAndPeekingDoesNot) {
   EXPECT_EQ(watch.collect(memory.all()), set_of_pages({9})) << "also when what is written was there before";
 }
 
-TEST_F(PageWatchTest, APartIsWidenedToWholePagesAndCutToTheWatch) {
+TEST_F(PageWatchTest, APartIsWidenedToWholePages) {
   AnonymousMemory const memory{16 * page};
   PageWatch watch{memory.data(), memory.size()};
   memory.touch();
@@ -202,7 +202,7 @@ TEST_F(PageWatchTest, MemoryThatIsWatchedCannotBeWatchedTwice) {
   EXPECT_EQ(watch->collect(memory.all()), set_of_pages({1})) << "the watch there is undisturbed";
 }
 
-TEST_F(PageWatchTest, MemoryTakenOffWatchKeepsItsContentsAndCanBeWatchedAgain) {
+TEST_F(PageWatchTest, UnwatchedMemoryKeepsItsContents) {
   AnonymousMemory const memory{2 * huge_page};
   memory.touch();
   for (int round = 0; round < 3; ++round) {

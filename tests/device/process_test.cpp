@@ -48,7 +48,7 @@ class ProcessEnd : public ::testing::Test {
   ProcessEnd() { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
-TEST_F(ProcessEnd, WithPendingWorkInADefaultQueueIsCleanAndPrompt) {
+TEST_F(ProcessEnd, WithPendingWorkIsPrompt) {
   auto const begin = std::chrono::steady_clock::now();
   auto const scenario = [] {
     auto& sim = slow_sim();
@@ -76,7 +76,7 @@ TEST_F(ProcessEnd, StopsBackgroundWorkBeforeEarlierStaticsAreDestroyed) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(ProcessEnd, AStaticQueueDoesItsWorkWhenItIsDestroyed) {
+TEST_F(ProcessEnd, AStaticQueueFinishesItsWork) {
   auto const scenario = [] {
     static std::atomic<int> runs{0};
     static struct Last {
@@ -92,7 +92,7 @@ TEST_F(ProcessEnd, AStaticQueueDoesItsWorkWhenItIsDestroyed) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(ProcessEnd, AStaticMayWaitForWorkAndSubmitMore) {
+TEST_F(ProcessEnd, AStaticMaySubmitWork) {
   auto const scenario = [] {
     static std::atomic<int> runs{0};
     static Device* sim = nullptr;
@@ -127,7 +127,7 @@ TEST_F(ProcessEnd, FromWithinAKernelDoesNotHang) {
 
 /// The same with a queue that a static object owns, which waits for its work when it is destroyed: before queues are
 /// hushed or after, and with work behind the kernel, on this queue and on another one.
-TEST_F(ProcessEnd, FromWithinAKernelDoesNotWaitForThatKernelThoughItsQueueIsStatic) {
+TEST_F(ProcessEnd, FromAKernelDoesNotWaitForIt) {
   for (bool const hushed : {true, false}) {
     for (bool const helped : {false, true}) {
       auto const scenario = [=] {
@@ -163,7 +163,7 @@ TEST_F(ProcessEnd, FromWithinAKernelDoesNotWaitForThatKernelThoughItsQueueIsStat
   }
 }
 
-TEST_F(ProcessEnd, FromWithinAPieceOfAKernelThatAnotherThreadHelpsWithDoesNotHang) {
+TEST_F(ProcessEnd, FromAHelpedKernelDoesNotHang) {
   if (detail::ThreadPool::shared().threads() == 1) GTEST_SKIP() << "one core: nobody helps";
   auto const scenario = [] {
     alarm(30);
@@ -189,7 +189,7 @@ TEST_F(ProcessEnd, FromWithinAPieceOfAKernelThatAnotherThreadHelpsWithDoesNotHan
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(ProcessEnd, WhoWaitsForTheKernelThatHasCalledExitIsToldSo) {
+TEST_F(ProcessEnd, WaitingForAnExitingKernelIsRefused) {
   auto const scenario = [] {
     alarm(30);
     static Event end;
@@ -216,7 +216,7 @@ TEST_F(ProcessEnd, WhoWaitsForTheKernelThatHasCalledExitIsToldSo) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(ProcessEnd, WithAKernelThatNeverEndsDoesNotHang) {
+TEST_F(ProcessEnd, WithAnEndlessKernelDoesNotHang) {
   auto const scenario = [] {
     static std::atomic<bool> running{false};
     auto& cpu = device("cpu");
@@ -231,7 +231,7 @@ TEST_F(ProcessEnd, WithAKernelThatNeverEndsDoesNotHang) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(ProcessEnd, WorkThatIsWaitedForMayWantAnotherWorkerAndIsToldThatThereIsNone) {
+TEST_F(ProcessEnd, RefusesNewWorkersDuringExit) {
   auto const scenario = [] {
     struct Idle final : detail::BackgroundWorker {
       void shut_down() noexcept override {}
@@ -255,7 +255,7 @@ TEST_F(ProcessEnd, WorkThatIsWaitedForMayWantAnotherWorkerAndIsToldThatThereIsNo
 }
 
 // First of the two: no queue has been made in this process yet.
-TEST_F(ProcessEnd, AChildForkedBeforeAnyWorkUsesDevicesAsItLikes) {
+TEST_F(ProcessEnd, AChildForkedBeforeAnyWorkUsesDevices) {
   EXPECT_EQ(in_child(
                 [] {
                   auto& cpu = device("cpu");
@@ -268,7 +268,7 @@ TEST_F(ProcessEnd, AChildForkedBeforeAnyWorkUsesDevicesAsItLikes) {
             7);
 }
 
-TEST_F(ProcessEnd, AForkedChildIsToldThatItHasNoQueues) {
+TEST_F(ProcessEnd, AForkedChildHasNoQueues) {
   auto& sim = slow_sim();
   auto const memory = sim.allocate(64, Location::device);
   static auto queue = sim.create_queue();  // destroyed in the child as well

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <unimem/device/detail/pages.hpp>
 #include <unimem/device/memory.hpp>
-#include <unimem/device/pages.hpp>
 
 #include <cstddef>
 #include <map>

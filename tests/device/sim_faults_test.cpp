@@ -48,7 +48,7 @@ TEST(SimFaults, PagesAreAllocationsToo) {
   EXPECT_EQ(sim.memory_info().free_bytes, sim.info().total_bytes);
 }
 
-TEST(SimFaults, TheNthUploadFailsBeforeAByteIsMoved) {
+TEST(SimFaults, TheNthUploadFails) {
   auto& sim = make_sim({.fail_upload = 2});
   Allocated const piece{sim, 100};
   auto const ones = repeated(100, 1), twos = repeated(100, 2);
@@ -61,7 +61,7 @@ TEST(SimFaults, TheNthUploadFailsBeforeAByteIsMoved) {
   EXPECT_EQ(downloaded(sim, piece.memory()), twos);
 }
 
-TEST(SimFaults, TheNthDownloadFailsBeforeAByteIsMoved) {
+TEST(SimFaults, TheNthDownloadFails) {
   auto& sim = make_sim({.fail_download = 1});
   Allocated const piece{sim, 100};
   auto queue = sim.create_queue();
@@ -73,7 +73,7 @@ TEST(SimFaults, TheNthDownloadFailsBeforeAByteIsMoved) {
   EXPECT_EQ(downloaded(sim, piece.memory()), repeated(100, 5));
 }
 
-TEST(SimFaults, AFailedRunHasScribbledOverWhatItMayWrite) {
+TEST(SimFaults, AFailedRunRuinsItsOutputs) {
   auto& sim = make_sim({.fail_run = 2});
   Allocated const written{sim, 1000}, only_read{sim, 1000};
   auto queue = sim.create_queue();
@@ -131,7 +131,7 @@ TEST(SimFaults, OnlyWorkThatBeginsCounts) {
   EXPECT_EQ(landed, repeated(100, 5));
 }
 
-TEST(SimFaults, OfCallsOfAnyKindOnlyThoseThatBeginCount) {
+TEST(SimFaults, OnlyCallsThatBeginCount) {
   auto& sim = make_sim();
   auto& beside = make_sim();
   Allocated const piece{sim, 100};
@@ -150,7 +150,7 @@ TEST(SimFaults, OfCallsOfAnyKindOnlyThoseThatBeginCount) {
   EXPECT_EQ(downloaded(sim, piece.memory()), repeated(100, 2));
 }
 
-TEST(SimFaults, AFaultWhoseWorkNeverBeginsIsForTheNextThatDoes) {
+TEST(SimFaults, AFaultIsForWorkThatBegins) {
   auto& sim = make_sim();
   auto& beside = make_sim({.fail_upload = 1});
   Allocated const piece{sim, 100}, elsewhere{beside, 100};
@@ -169,7 +169,7 @@ TEST(SimFaults, AFaultWhoseWorkNeverBeginsIsForTheNextThatDoes) {
   EXPECT_EQ(code_of(early.upload(piece.memory(), ones.data(), 100)), "done") << "and once";
 }
 
-TEST(SimFaults, AHeedlessDeviceCarriesOutWhatItWasGiven) {
+TEST(SimFaults, AHeedlessDeviceRunsEverything) {
   auto& sim = make_sim({.heedless = true, .fail_upload = 1});
   auto& beside = make_sim({});
   Allocated const piece{sim, 100}, target{sim, 100};

@@ -79,7 +79,7 @@ TEST(Sim, SeveralExistSideBySide) {
   EXPECT_EQ(b.memory_info().free_bytes, 2000U);
 }
 
-TEST(Sim, CopiesTakeAsLongAsTheLinkTheyGoOver) {
+TEST(Sim, CopiesTakeTheirLinksTime) {
   auto& sim = make_sim({.upload_bytes_per_second = 1e9,
                         .download_bytes_per_second = 5e8,
                         .copy_bytes_per_second = 2e9,
@@ -140,7 +140,7 @@ TEST(Sim, FreshMemoryReads0xCD) {
   }
 }
 
-TEST(Sim, MemoryThatIsHandedOutAgainIsFreshAgain) {
+TEST(Sim, ReusedMemoryIsFresh) {
   auto& sim = make_sim();
   for (auto const bytes : Sizes{1000, 300'000}) {
     for (int round = 0; round < 5; ++round) {
@@ -151,7 +151,7 @@ TEST(Sim, MemoryThatIsHandedOutAgainIsFreshAgain) {
   }
 }
 
-TEST(Sim, WhatIsNotWrittenStaysFreshAroundWhatIs) {
+TEST(Sim, UnwrittenBytesStayFresh) {
   constexpr unsigned seed = 7;
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   constexpr std::size_t size = 1'000'000;
@@ -187,7 +187,7 @@ TEST(Sim, WhatIsNotWrittenStaysFreshAroundWhatIs) {
   EXPECT_EQ(downloaded(sim, piece.memory()), expected);
 }
 
-TEST(Sim, AnAddressAndAKernelSeeFreshMemoryAsWell) {
+TEST(Sim, KernelsSeeFreshMemory) {
   auto& sim = make_sim();
   Allocated const first{sim, 200'000}, second{sim, 200'000};
   auto const* const bytes = static_cast<std::byte const*>(sim.address(first.memory()));
@@ -228,7 +228,7 @@ TEST(Sim, ATerabyteCostsWhatIsTouchedOfIt) {
   EXPECT_LT(resident_bytes(), before + (std::size_t{64} << 20));
 }
 
-TEST(Sim, AReservedTerabyteTakesPagesWhereTheyAreNeeded) {
+TEST(Sim, AReservedTerabyteTakesPagesAsNeeded) {
   auto& sim = make_sim({.memory_bytes = std::size_t{1} << 20});
   auto& source = *sim.pages();
   Reserved range{source, terabyte};
@@ -271,7 +271,7 @@ TEST(Sim, ServesNoHostMemory) {
   }
 }
 
-TEST(SimPace, CommandsTakeAtLeastLatencyAndBytesOverBandwidth) {
+TEST(SimPace, CommandsTakeLatencyAndBandwidth) {
   auto& sim = make_sim({.upload_bytes_per_second = 100e6,
                         .download_bytes_per_second = 50e6,
                         .copy_bytes_per_second = 200e6,

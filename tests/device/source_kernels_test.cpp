@@ -41,7 +41,7 @@ TEST(SourceKernels, AreNotSoughtInCommentsAndLiterals) {
   EXPECT_THAT(found.plain, IsEmpty());
 }
 
-TEST(SourceKernels, GoOnBehindALineThatEndsWithABackslash) {
+TEST(SourceKernels, ContinueLinesAfterABackslash) {
   std::string const source =
       "UNIMEM_KER\\\nNEL one(UNIMEM_BUFFER(flo\\  \r\nat, x), int\\\n a) {}\n"
       "// a comment \\\nUNIMEM_KERNEL two() {}\nUNIMEM_KERNEL three() { get_local\\\n_id(0); }\\";
@@ -65,7 +65,7 @@ TEST(SourceKernels, TellTheFormOfAnEntry) {
   EXPECT_FALSE(kernels_in("__global__ void b() {}").is_portable("c"));
 }
 
-TEST(SourceKernels, AWordOfTheOtherFormBeforeAPortableKernelDoesNotTakeIt) {
+TEST(SourceKernels, AnotherFormsWordDoesNotCount) {
   for (auto const* const before : {"#define KERNEL __global__ void\n", "#define KERNEL __kernel\n",
                                    "#define ENTRY UNIMEM_KERNEL\n", "#define BOUNDS __global__ __launch_bounds__(\n"}) {
     auto const found = kernels_in(std::string(before) + "UNIMEM_KERNEL entry(UNIMEM_BUFFER(float, x)) {}");
@@ -82,7 +82,7 @@ TEST(SourceKernels, UnfinishedSourcesEnd) {
   }
 }
 
-TEST(SourceKernels, AWordCountsInTheEntryAndInWhatItMayCall) {
+TEST(SourceKernels, AWordCountsInTheEntrysCalls) {
   constexpr std::string_view source = R"(
     // barrier
     float helper(float x) { return x; }

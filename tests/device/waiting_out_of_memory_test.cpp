@@ -51,7 +51,7 @@ Ticket told(QueueControl& control, Ticket ticket) {
   return 0;
 }
 
-TEST(FailuresOutOfMemory, AreToldOfTheirTicketsAndEnteredWhenThereIsMemory) {
+TEST(FailuresOutOfMemory, AreEnteredWhenThereIsMemory) {
   auto& control = QueueControl::create();
   constexpr Ticket many = 8;
   auto const end = [&](bool fails, bool without_memory) {
@@ -70,7 +70,7 @@ TEST(FailuresOutOfMemory, AreToldOfTheirTicketsAndEnteredWhenThereIsMemory) {
   EXPECT_EQ(control.take_error(), nullptr);
 }
 
-TEST(FailuresOutOfMemory, BeyondTheRoomThereIsCountForAllBetweenThem) {
+TEST(FailuresOutOfMemory, BeyondTheRoomAreMerged) {
   auto& control = QueueControl::create();
   for (Ticket ticket = 1; ticket <= 12; ++ticket) {
     auto const submitted = control.submit().ticket();

@@ -53,7 +53,7 @@ class FuzzReplay : public ::testing::TestWithParam<char const*> {
 };
 
 /// Each seed as it is, cut off at every length, and with every byte changed.
-TEST_P(FuzzReplay, HoldsForEverySeedAndWhatIsCloseToIt) {
+TEST_P(FuzzReplay, HoldsForEverySeed) {
   std::vector<std::filesystem::path> seeds;
   for (auto const& file : std::filesystem::directory_iterator(std::filesystem::path(UNIMEM_FUZZ_CORPUS) / GetParam())) {
     seeds.push_back(file.path());

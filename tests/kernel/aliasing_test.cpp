@@ -64,7 +64,7 @@ class Aliases : public ::testing::TestWithParam<char const*> {
                                      std::span<std::uint32_t> sum) { sum[i.x] = a[i.x] + b[i.x]; });
 };
 
-TEST_P(Aliases, ABufferMayBeReadAndOverwrittenByOneLaunch) {
+TEST_P(Aliases, ABufferMayBeReadAndOverwritten) {
   auto x = counting();
   launch(next, Range{100}, read(x), write(x)).wait();
   EXPECT_EQ(x.state(), BufferState::device_dirty);
@@ -73,7 +73,7 @@ TEST_P(Aliases, ABufferMayBeReadAndOverwrittenByOneLaunch) {
   EXPECT_EQ(on_device(x), counted(1));
 }
 
-TEST_P(Aliases, TheOrderInWhichTheyAreNamedDoesNotMatter) {
+TEST_P(Aliases, TheirOrderDoesNotMatter) {
   auto x = counting();
   auto const next_first =
       Kernel("next_first").host([](WorkItem i, std::span<std::uint32_t> to, std::span<const std::uint32_t> from) {
@@ -84,7 +84,7 @@ TEST_P(Aliases, TheOrderInWhichTheyAreNamedDoesNotMatter) {
   expect_moved(x, 400, 1, 400, 1);
 }
 
-TEST_P(Aliases, TheSameSliceReadTwiceIsBroughtInOnce) {
+TEST_P(Aliases, ASliceReadTwiceIsCopiedOnce) {
   auto x = counting();
   launch(add, Range{100}, read(x), read(x), write(x));
   Values expected = counted();
@@ -93,7 +93,7 @@ TEST_P(Aliases, TheSameSliceReadTwiceIsBroughtInOnce) {
   expect_moved(x, 400, 1, 400, 1);
 }
 
-TEST_P(Aliases, OfOverlappingSlicesEveryByteIsBroughtInOnce) {
+TEST_P(Aliases, OverlappingSlicesAreCopiedOnce) {
   auto x = counting();
   BufferOptions options;
   options.manager = &manager;
@@ -106,7 +106,7 @@ TEST_P(Aliases, OfOverlappingSlicesEveryByteIsBroughtInOnce) {
   EXPECT_EQ(x.to_vector(), counted());
 }
 
-TEST_P(Aliases, DisjointSlicesOfOneBufferAreReadHereAndWrittenThere) {
+TEST_P(Aliases, DisjointSlicesAreReadAndWritten) {
   auto x = counting();
   launch(next, Range{50}, read(x.slice(0, 50)), write(x.slice(50, 50))).wait();
   expect_moved(x, 200, 1, 0, 0);
@@ -117,7 +117,7 @@ TEST_P(Aliases, DisjointSlicesOfOneBufferAreReadHereAndWrittenThere) {
   EXPECT_EQ(on_device(x), expected);
 }
 
-TEST_P(Aliases, ReadingAndOverwritingSlicesThatOverlapSeesWhatWasThereBefore) {
+TEST_P(Aliases, OverlappingReadsSeeTheOldBytes) {
   auto x = counting();
   // From the back to the front, as one item: each element is read before it is overwritten.
   auto const shift =
@@ -147,7 +147,7 @@ TEST_P(Aliases, TwoSlicesThatOverlapMayBothBeWritten) {
   EXPECT_EQ(on_device(x), expected);
 }
 
-TEST_P(Aliases, AViewOfAnotherTypeIsAnAliasLikeAnyOther) {
+TEST_P(Aliases, AViewOfAnotherTypeIsAnAlias) {
   auto x = counting();
   auto const halves =
       Kernel("halves").host([](WorkItem i, std::span<const std::uint64_t> from, std::span<std::uint32_t> to) {
@@ -160,7 +160,7 @@ TEST_P(Aliases, AViewOfAnotherTypeIsAnAliasLikeAnyOther) {
   expect_moved(x, 400, 1, 400, 1);
 }
 
-TEST_P(Aliases, ALaterLaunchOnAnotherQueueIsOrderedBehindEveryAlias) {
+TEST_P(Aliases, LaterLaunchesFollowEveryAlias) {
   auto x = counting();
   auto first = on.create_queue(), second = on.create_queue();
   Values expected = counted();
@@ -174,7 +174,7 @@ TEST_P(Aliases, ALaterLaunchOnAnotherQueueIsOrderedBehindEveryAlias) {
   EXPECT_EQ(on_device(x), expected);
 }
 
-TEST_P(Aliases, AFailureTakesBackWhatWasWrittenThroughEveryAlias) {
+TEST_P(Aliases, AFailureRollsBackEveryAlias) {
   if (on.shares_storage_with_host()) GTEST_SKIP() << "one memory: there is no other copy";
   auto x = counting();
   x.sync_to_device();

@@ -197,7 +197,7 @@ TEST_P(SourceArguments, IntentsGoWithQualifiers) {
   }
 }
 
-TEST_P(SourceArguments, BytesOfAnyMeaningAreTakenWhereTheyFit) {
+TEST_P(SourceArguments, UntypedBytesAreTakenWhereTheyFit) {
   for (auto const& kernel : both("unimem_f32", false, "", "9")) {
     auto x = made<std::byte>(16);
     EXPECT_EQ(reason(kernel, readwrite(x)), "accepted");
@@ -225,7 +225,7 @@ TEST_P(SourceArguments, StructuresAreTakenBySize) {
   }
 }
 
-TEST_P(SourceArguments, VectorsTakeTheirNumberAndStructuresOfTheirSize) {
+TEST_P(SourceArguments, VectorsTakeTheirNumber) {
   auto const& four = GetParam().vector_of_four_floats;
   for (auto const& kernel : {portable("UNIMEM_BUFFER(" + four + ", x)", "UNIMEM_DATA(" + four + ", x)[0].y = 3;"),
                              plain(pointer(four, "x"), "x[0].y = 3;")}) {
@@ -243,7 +243,7 @@ TEST_P(SourceArguments, VectorsTakeTheirNumberAndStructuresOfTheirSize) {
   }
 }
 
-TEST_P(SourceArguments, ATypedefOfTheSourcesOwnIsLookedThrough) {
+TEST_P(SourceArguments, ATypedefOfTheSourceIsResolved) {
   for (auto const& kernel :
        both("real", false, ", real value, index n", "value", "typedef float real; typedef unsigned int index;\n")) {
     auto x = made<float>();

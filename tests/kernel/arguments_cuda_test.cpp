@@ -10,7 +10,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, SourceArguments,
                          ::testing::Values(ArgumentCase{"cuda", first_gpu(), "extern \"C\" __global__ void", ""}),
                          argument_case_name);
 
-TEST(CudaArguments, APortableKernelThatAsksForItsBlockIsRefused) {
+TEST(CudaArguments, PortableKernelsMayNotUseBlocks) {
   UnifiedBuffer<float> x{64, BufferOptions{.device = &device(first_gpu())}};
   x.fill(0);
   auto const kernel = Kernel("entry").source(R"cu(UNIMEM_KERNEL entry(UNIMEM_BUFFER(float, x)) {

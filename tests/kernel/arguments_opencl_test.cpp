@@ -53,7 +53,7 @@ TEST_F(OpenClArguments, MemoryOfAGroupIsRefusedByName) {
               HasSubstr("'shared' (float* in local memory)"));
 }
 
-TEST_F(OpenClArguments, APortableKernelThatAsksForItsGroupIsRefused) {
+TEST_F(OpenClArguments, PortableKernelsMayNotUseGroups) {
   x.fill(0);
   EXPECT_THAT(reason(R"cl(UNIMEM_KERNEL entry(UNIMEM_BUFFER(float, x)) {
                 __local float tile[64];

@@ -74,7 +74,7 @@ TEST_F(BuildingUnderOpenCl, ABuildThatFailedIsTriedAgain) {
   }
 }
 
-TEST_F(BuildingUnderOpenCl, ThreadsThatBuildOneKernelCallTheCompilerOnce) {
+TEST_F(BuildingUnderOpenCl, ConcurrentBuildsCompileOnce) {
   constexpr int threads = 4;
   std::barrier all_here{threads + 1};
   std::promise<void> gate;
@@ -101,7 +101,7 @@ TEST_F(BuildingUnderOpenCl, ThreadsThatBuildOneKernelCallTheCompilerOnce) {
   EXPECT_THAT(x.to_vector(), Each(2.0F));
 }
 
-TEST_F(BuildingUnderOpenCl, ABuildForOneDeviceHoldsUpNoLaunchOnAnother) {
+TEST_F(BuildingUnderOpenCl, ABuildDoesNotBlockOtherDevices) {
   add.build(device());
   std::promise<void> begun, gate;
   driver().before_build = [&, open = gate.get_future().share()] {

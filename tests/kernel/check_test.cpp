@@ -31,7 +31,7 @@ class Check : public BufferTest {
   }
 };
 
-TEST_F(Check, AWriteThroughAKeptPointerThatNobodyMarkedIsReported) {
+TEST_F(Check, UnmarkedWritesByKeptPointersAreReported) {
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
   auto const said = complaints([&] {
     auto const h = buffer.host();
@@ -48,7 +48,7 @@ TEST_F(Check, AWriteThroughAKeptPointerThatNobodyMarkedIsReported) {
   EXPECT_EQ(buffer.statistics().unmarked_writes, 0U);
 }
 
-TEST_F(Check, AnUnmarkedWriteToWhatADeviceHadFirstIsReportedToo) {
+TEST_F(Check, AnUnmarkedWriteToDeviceDataIsReported) {
   static Kernel const ones = Kernel("ones").host([](WorkItem i, std::span<std::uint32_t> x) { x[i.x] = 1; });
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
   launch(sim.default_queue(), ones, Range{buffer.size()}, write(buffer));
@@ -61,7 +61,7 @@ TEST_F(Check, AnUnmarkedWriteToWhatADeviceHadFirstIsReportedToo) {
   EXPECT_EQ(buffer.to_vector()[5'000], 1'001U);
 }
 
-TEST_F(Check, AnUnmarkedWriteToWrappedMemoryIsReportedToo) {
+TEST_F(Check, AnUnmarkedWriteToWrappedMemoryIsReported) {
   std::vector<std::uint32_t> memory(10'000, 1);
   auto buffer = manager.wrap(memory.data(), memory.size(), Location::host, Ownership::borrow());
   auto const said = complaints([&] {
@@ -74,7 +74,7 @@ TEST_F(Check, AnUnmarkedWriteToWrappedMemoryIsReportedToo) {
   EXPECT_EQ(device_bytes(buffer, sim)[5'000], 7U);
 }
 
-TEST_F(Check, AnUnmarkedWriteToACleanHostCopyReachesTheDevice) {
+TEST_F(Check, AReportedWriteReachesTheDevice) {
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
   auto const said = complaints([&] {
     auto const h = buffer.host();
@@ -87,7 +87,7 @@ TEST_F(Check, AnUnmarkedWriteToACleanHostCopyReachesTheDevice) {
   EXPECT_EQ(device_bytes(buffer, sim)[0], 7U) << "once seen it is not ignored";
 }
 
-TEST_F(Check, ReportsAreCountedForTheLifeOfTheBufferAndNotOfItsMemory) {
+TEST_F(Check, ReportsAreCountedPerBuffer) {
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
   for (std::uint64_t round = 1; round <= 3; ++round) {
     std::ignore = complaints([&] {
@@ -104,7 +104,7 @@ TEST_F(Check, ReportsAreCountedForTheLifeOfTheBufferAndNotOfItsMemory) {
   }
 }
 
-TEST_F(Check, AWriteThatIsMarkedAtOnceIsNotReported) {
+TEST_F(Check, AMarkedWriteIsNotReported) {
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
   buffer.fill(1);
   auto const h = buffer.host();
@@ -125,7 +125,7 @@ TEST_F(Check, AWriteThatIsMarkedAtOnceIsNotReported) {
   EXPECT_EQ(buffer.statistics().host_to_device_bytes - before, 4U) << "what was marked, and not its block";
 }
 
-TEST_F(Check, AnUnmarkedWriteAfterAKernelOnTheHostItselfIsReported) {
+TEST_F(Check, UnmarkedWritesAfterHostKernelsAreReported) {
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
   auto const said = complaints([&] {
     auto const h = buffer.host();
@@ -141,7 +141,7 @@ TEST_F(Check, AnUnmarkedWriteAfterAKernelOnTheHostItselfIsReported) {
   EXPECT_EQ(buffer.to_vector()[5'000], 1'001U);
 }
 
-TEST_F(Check, WhatKernelsOnTheHostItselfWriteIsNotReported) {
+TEST_F(Check, WritesOfHostKernelsAreNotReported) {
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim("samples"));
   auto const said = complaints([&] {
     std::ranges::fill(buffer.host(), 1U);

@@ -1,6 +1,6 @@
 #include "kernel/eviction_model.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 
@@ -46,7 +46,7 @@ void run(EvictionModel::Options const& options) {
 
 class EvictionModelRun : public ::testing::TestWithParam<std::tuple<unsigned, double, PoolBacking>> {};
 
-TEST_P(EvictionModelRun, EveryByteIsWhatItOughtToBeAndNoDeviceExceedsItsLimit) {
+TEST_P(EvictionModelRun, KeepsEveryByteAndLimit) {
   auto const [seed, oversubscription, backing] = GetParam();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
   auto& one = make_sim({.memory_bytes = std::size_t{64} << 20});

@@ -1,6 +1,6 @@
 #include "kernel/eviction_model.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/device/discovery.hpp>
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 /// PoCL gives more than there is, so that the limit is ours alone to keep; and in its buffers nothing is where the
 /// host could see it.
-TEST(EvictionOnOpenCl, EveryByteIsWhatItOughtToBeAndNoDeviceExceedsItsLimit) {
+TEST(EvictionOnOpenCl, KeepsEveryByteAndLimit) {
   auto const wanted = environment("UNIMEM_TEST_OPERATIONS");
   auto const operations = wanted ? std::stoull(*wanted) : 100;
   for (auto const oversubscription : {0.25, 2.0, 4.0}) {

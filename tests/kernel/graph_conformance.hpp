@@ -108,7 +108,7 @@ class Graphs : public ::testing::TestWithParam<GraphCase> {
           });
 };
 
-TEST_P(Graphs, RunWhatWasCapturedAsOftenAsTheyAreLaunchedAndMoveNothing) {
+TEST_P(Graphs, RunCapturedLaunchesAgain) {
   auto x = synchronized(1), y = synchronized(5);
   auto const moved = copies(x) + copies(y);
   auto const graph = capture(queue, [&] {
@@ -138,7 +138,7 @@ TEST_P(Graphs, RunWhatWasCapturedAsOftenAsTheyAreLaunchedAndMoveNothing) {
   x.core().validate();
 }
 
-TEST_P(Graphs, WhatALaunchWritesIsThereForTheLaterOnes) {
+TEST_P(Graphs, PassResultsBetweenLaunches) {
   auto x = synchronized(3), between = empty(), y = empty();
   auto const graph = capture(queue, [&] {
     plus(x, between, 1);
@@ -151,7 +151,7 @@ TEST_P(Graphs, WhatALaunchWritesIsThereForTheLaterOnes) {
   EXPECT_EQ(x.state(), BufferState::synchronized) << "it was only read";
 }
 
-TEST_P(Graphs, WhatTheHostWroteInBetweenIsBroughtInFirst) {
+TEST_P(Graphs, BringHostWritesIn) {
   auto x = synchronized(1), y = empty();
   auto const graph = capture(queue, [&] { plus(x, y, 1); });
   graph.launch(queue);
@@ -206,7 +206,7 @@ TEST_P(Graphs, PartsOfBuffersAreWhatTheyAre) {
   EXPECT_EQ(y.to_vector(), expected);
 }
 
-TEST_P(Graphs, ALaunchThatWouldNeedACopyIsRefusedAndNothingIsCaptured) {
+TEST_P(Graphs, CaptureRefusesLaunchesThatNeedCopies) {
   auto x = synchronized(1), y = filled(5);
   auto const refusal = [&](auto const& launches) -> std::string {
     try {
@@ -239,7 +239,7 @@ TEST_P(Graphs, ALaunchThatWouldNeedACopyIsRefusedAndNothingIsCaptured) {
   EXPECT_EQ(x.to_vector(), Words(count, 1));
 }
 
-TEST_P(Graphs, OtherUsesOfACapturedBufferAreRefusedUntilTheCaptureEnds) {
+TEST_P(Graphs, RefuseOtherUsesDuringCapture) {
   auto x = synchronized(1), y = synchronized(2);
   std::vector<std::function<void()>> const uses{
       [&] { std::ignore = std::as_const(x).host_view(); },
@@ -272,7 +272,7 @@ TEST_P(Graphs, OtherUsesOfACapturedBufferAreRefusedUntilTheCaptureEnds) {
   EXPECT_EQ(x.to_vector(), Words(count, 3));
 }
 
-TEST_P(Graphs, AnExceptionOfTheCallableEndsTheCaptureAndComesOut) {
+TEST_P(Graphs, ExceptionsEndTheCapture) {
   auto x = synchronized(1);
   EXPECT_THROW(std::ignore = capture(queue,
                                      [&] {
@@ -287,7 +287,7 @@ TEST_P(Graphs, AnExceptionOfTheCallableEndsTheCaptureAndComesOut) {
   EXPECT_NO_THROW(x.release_device()) << "nothing is leased";
 }
 
-TEST_P(Graphs, OnlyLaunchesOfTheQueueThatIsCapturedAreTaken) {
+TEST_P(Graphs, CaptureOneQueuesLaunches) {
   auto x = synchronized(1);
   auto other = on.create_queue();
   auto const refused = [&](std::function<void()> const& launches) {
@@ -306,7 +306,7 @@ TEST_P(Graphs, OnlyLaunchesOfTheQueueThatIsCapturedAreTaken) {
   EXPECT_EQ(x.to_vector(), Words(count, 2));
 }
 
-TEST_P(Graphs, AWrongLaunchIsRefusedWhenItIsCapturedOrElseWhenItRuns) {
+TEST_P(Graphs, RefuseWrongLaunches) {
   auto x = synchronized(1);
   auto const wrong = [&] {
     auto const graph = capture(queue, [&] { launch(queue, affine_kernel, Range{count}, readwrite(x)); });
@@ -338,7 +338,7 @@ TEST_P(Graphs, KeepTheirBuffersMemoryWhereItIs) {
   EXPECT_EQ(x.to_vector(), Words(count, 2));
 }
 
-TEST_P(Graphs, OutliveTheirBuffersAndTheMemoryThatWasFreed) {
+TEST_P(Graphs, OutliveTheirBuffers) {
   std::optional<Buffer> gone{synchronized(1)};
   auto freed = synchronized(1), result = empty();
   auto with_gone = capture(queue, [&] { plus(*gone, result, 1); });

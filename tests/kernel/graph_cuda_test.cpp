@@ -67,7 +67,7 @@ class CudaGraphs : public ::testing::Test {
       data[UNIMEM_ITEM_X] = data[UNIMEM_ITEM_X] * factor + amount; })");
 };
 
-TEST_F(CudaGraphs, AreSubmittedByOneCallAndLeaveNothingBehind) {
+TEST_F(CudaGraphs, AreSubmittedByOneCall) {
   auto x = synchronized(on, 1);
   auto const streams = standin_control().live().streams;
   {
@@ -109,7 +109,7 @@ TEST_F(CudaGraphs, AreCapturedAndLaunchedOnDefaultStreamsToo) {
   EXPECT_EQ(x.to_vector(), Words(count, 4));
 }
 
-TEST_F(CudaGraphs, AForeignCaptureInProgressRefusesBothAndGoesOn) {
+TEST_F(CudaGraphs, ForeignCapturesGoOn) {
   auto x = synchronized(on, 1);
   auto const graph = capture(queue, [&] { affine(queue, x, 2, 0); });
   Stream const stream = queue.native<Stream>();
@@ -131,7 +131,7 @@ TEST_F(CudaGraphs, AForeignCaptureInProgressRefusesBothAndGoesOn) {
   EXPECT_EQ(x.to_vector(), Words(count, 2));
 }
 
-TEST_F(CudaGraphs, ARefusalOfAnyCallWhileCapturingLeavesNothingBehind) {
+TEST_F(CudaGraphs, FailedCapturesLeaveNothing) {
   auto x = synchronized(on, 1);
   affine(queue, x, 1, 0);  // compiled
   x.synchronize();
@@ -166,7 +166,7 @@ TEST_F(CudaGraphs, ARefusalOfAnyCallWhileCapturingLeavesNothingBehind) {
   }
 }
 
-TEST_F(CudaGraphs, ARefusalOfAnyCallWhileLaunchingLeavesAllOrNothing) {
+TEST_F(CudaGraphs, FailedLaunchesLeaveAllOrNothing) {
   auto x = synchronized(on, 1), y = synchronized(on, 10);
   auto const graph = capture(queue, [&] {
     affine(queue, x, 2, 0);
@@ -204,7 +204,7 @@ TEST_F(CudaGraphs, ARefusalOfAnyCallWhileLaunchingLeavesAllOrNothing) {
   }
 }
 
-TEST_F(CudaGraphs, OnAGpuThatIsLostFailAndEndQuietly) {
+TEST_F(CudaGraphs, OnALostGpuFailAndEnd) {
   auto& gpu = device("cuda:2");
   auto x = synchronized(gpu, 1), y = synchronized(gpu, 2);
   auto on_gpu = gpu.create_queue();
@@ -219,7 +219,7 @@ TEST_F(CudaGraphs, OnAGpuThatIsLostFailAndEndQuietly) {
   EXPECT_THROW(std::ignore = capture(on_gpu, [&] { affine(on_gpu, y, 2, 0); }), DeviceError);
 }
 
-TEST_F(CudaGraphs, ThatAreStillThereWhenTheProcessEndsAreLeftToTheDriver) {
+TEST_F(CudaGraphs, AtProcessEndAreLeftToTheDriver) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   auto const scenario = [this] {
     static auto x = synchronized(on, 1);

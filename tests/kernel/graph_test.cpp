@@ -12,7 +12,7 @@ namespace {
 INSTANTIATE_TEST_SUITE_P(Host, Graphs, ::testing::Values(GraphCase{"cpu", "cpu"}, GraphCase{"sim", "sim:memory=16MiB"}),
                          graph_case_name);
 
-TEST(GraphsOfSeveralSubmissions, FailAsAWholeWhenOneOfTheirLaunchesDoes) {
+TEST(GraphsOfSeveralSubmissions, FailAsAWhole) {
   auto& sim = make_sim({});
   MemoryManager manager;
   BufferOptions options;

@@ -73,7 +73,7 @@ class NativeWork : public ::testing::TestWithParam<NativeCase> {
   MemoryManager manager;
 };
 
-TEST_P(NativeWork, WhatIsPutIntoTheDriversQueueIsTheQueuesWorkAndItsInputsAreThere) {
+TEST_P(NativeWork, IsTheQueuesWork) {
   auto x = counting(1000);
   auto const event = with_native(
       queue, [](void* native, DeviceMemory memory) { set(native, memory.window(0, 400), 1); }, readwrite(x));
@@ -87,7 +87,7 @@ TEST_P(NativeWork, WhatIsPutIntoTheDriversQueueIsTheQueuesWorkAndItsInputsAreThe
   EXPECT_EQ(x.statistics().device_to_host_bytes, 4000U);
 }
 
-TEST_P(NativeWork, WhatIsOverwrittenIsNotBroughtInAndAWindowIsAllThatMoves) {
+TEST_P(NativeWork, CopiesOnlyWhatIsRead) {
   auto x = counting(1000), y = counting(1000);
   with_native(
       queue,
@@ -107,7 +107,7 @@ TEST_P(NativeWork, WhatIsOverwrittenIsNotBroughtInAndAWindowIsAllThatMoves) {
   EXPECT_EQ(y.statistics().device_to_host_bytes, 40U);
 }
 
-TEST_P(NativeWork, WhatIsOnlyReadStaysCurrentOnBothSides) {
+TEST_P(NativeWork, ReadOperandsStaySynchronized) {
   auto x = counting(100), y = counting(100);
   bool called = false;
   with_native(
@@ -124,7 +124,7 @@ TEST_P(NativeWork, WhatIsOnlyReadStaysCurrentOnBothSides) {
   EXPECT_THAT(y.to_vector(), ::testing::Each(ones));
 }
 
-TEST_P(NativeWork, ItTakesItsTurnAmongLaunchesOfAnyQueue) {
+TEST_P(NativeWork, IsOrderedAmongLaunches) {
   auto const add = Kernel("add").source(R"(UNIMEM_KERNEL add(UNIMEM_BUFFER(unimem_u32, x), unimem_u32 amount) {
     UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] += amount; })");
   auto x = counting(1000);
@@ -139,7 +139,7 @@ TEST_P(NativeWork, ItTakesItsTurnAmongLaunchesOfAnyQueue) {
   EXPECT_EQ(x.to_vector(), expected);
 }
 
-TEST_P(NativeWork, ACallableThatThrowsHalfWayHasNotRunAndItsExceptionComesOut) {
+TEST_P(NativeWork, AThrowingCallableHasNotRun) {
   auto x = counting(100), y = counting(100);
   x.sync_to_device();
   try {
@@ -166,7 +166,7 @@ TEST_P(NativeWork, ACallableThatThrowsHalfWayHasNotRunAndItsExceptionComesOut) {
   EXPECT_THAT(x.to_vector(), ::testing::Each(ones));
 }
 
-TEST_P(NativeWork, WhatOnlyTheDeviceHasAndACallableRuinedHalfWayIsLostLoudly) {
+TEST_P(NativeWork, RuinedSoleCopiesAreLost) {
   auto x = counting(100);
   x.sync_to_device();
   x.release_host();
@@ -183,7 +183,7 @@ TEST_P(NativeWork, WhatOnlyTheDeviceHasAndACallableRuinedHalfWayIsLostLoudly) {
   EXPECT_THAT(x.to_vector(), ::testing::Each(3U));
 }
 
-TEST_P(NativeWork, OtherOperandsThanItTakesAreRefusedBeforeAnythingMoves) {
+TEST_P(NativeWork, WrongOperandsAreRefused) {
   auto x = counting(100);
   auto const state = x.state();
   bool called = false;
@@ -210,7 +210,7 @@ TEST_P(NativeWork, OtherOperandsThanItTakesAreRefusedBeforeAnythingMoves) {
   EXPECT_EQ(x.statistics().host_to_device_copies, 0U);
 }
 
-TEST_P(NativeWork, PointersArriveWhereMemoryHasAddressesAndAreRefusedWhereItHasNone) {
+TEST_P(NativeWork, PointersNeedMemoryWithAddresses) {
   auto x = counting(100);
   BufferOptions options;
   options.manager = &manager;

@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, NativeWork,
                                            NativeCase{"second", second_gpu(), true, set}),
                          native_case_name);
 
-TEST(NativeWorkUnderCuda, IsInFlightWhenTheCallReturnsAndTheThreadsContextIsAsItWas) {
+TEST(NativeWorkUnderCuda, KeepsTheThreadsContext) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto& on = device("cuda:0");
   auto queue = on.create_queue();

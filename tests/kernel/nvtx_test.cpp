@@ -55,7 +55,7 @@ class RangesOfATool : public ::testing::Test {
   std::size_t seen = 0;
 };
 
-TEST_F(RangesOfATool, AreNamedAfterKernelsAndTheBuffersThatMove) {
+TEST_F(RangesOfATool, AreNamedAfterKernelsAndBuffers) {
   EXPECT_THAT(told(), ::testing::Contains("domain unimem"));
   auto x = buffer("weights"), y = buffer("");
   x.fill(1);

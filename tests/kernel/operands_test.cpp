@@ -17,7 +17,7 @@ namespace {
 
 class Operands : public BufferTest {};
 
-TEST_F(Operands, OfAHandleOrSliceThatNoLongerFitsAreRefused) {
+TEST_F(Operands, ThatNoLongerFitAreRefused) {
   auto buffer = synchronized();
   UnifiedBuffer<std::uint32_t> second(Shape(100), buffer.shared_core());
   auto const back = buffer.slice(55, 10);
@@ -54,7 +54,7 @@ struct Item {
   std::uint32_t value;
 };
 
-TEST_F(Operands, OfAnAnonymousTypeOfTheSameNameInAnotherSourceAreRefused) {
+TEST_F(Operands, OfAnotherSourcesAnonymousTypeAreRefused) {
   UnifiedBuffer<Item> items(10, on_sim());
   items.fill({1});
   auto const kernel =

@@ -43,7 +43,7 @@ constexpr auto source = R"(UNIMEM_KERNEL scale(UNIMEM_BUFFER(float, x), float a)
   UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *= a;
 })";
 
-TEST_F(OrchestrationOnOpenCl, WhatTheDeviceCannotRunTheCpuDoesAndSaysWhy) {
+TEST_F(OrchestrationOnOpenCl, FallsBackToTheCpu) {
   orchestrator.register_kernel(scale);
   auto x = ones();
   x.sync_to_device();
@@ -58,7 +58,7 @@ TEST_F(OrchestrationOnOpenCl, WhatTheDeviceCannotRunTheCpuDoesAndSaysWhy) {
       << "asked for, and not to be had";
 }
 
-TEST_F(OrchestrationOnOpenCl, AKernelOfBothFormsRunsWhereItsDataIs) {
+TEST_F(OrchestrationOnOpenCl, RunsWhereTheDataIs) {
   orchestrator.register_kernel(scale.source(source));
   auto x = ones();
   auto const first = orchestrator.execute("scale", Range{1000}, readwrite(x), 2.0F);

@@ -63,7 +63,7 @@ TEST_F(Orchestration, AnExecutionSaysWhatItDid) {
   EXPECT_THAT(sum.to_vector(), Each(3.0F));
 }
 
-TEST_F(Orchestration, ABufferThatIsResetMeanwhileCountsFromThenOn) {
+TEST_F(Orchestration, AResetBufferCountsFromThenOn) {
   auto a = filled(first, 1.0F), b = filled(first, 2.0F);
   UnifiedBuffer<float> sum(1000, on(first));
   a.sync_to_device();
@@ -89,7 +89,7 @@ TEST_F(Orchestration, ABufferThatIsResetMeanwhileCountsFromThenOn) {
   EXPECT_EQ(before.traffic_since(now), (Traffic{100, 2}));
 }
 
-TEST_F(Orchestration, ABufferThatIsTwoArgumentsIsCountedOnce) {
+TEST_F(Orchestration, ABufferPassedTwiceIsCountedOnce) {
   auto x = filled(first, 1.0F);
   UnifiedBuffer<float> sum(1000, on(first));
   auto const done = orchestrator.execute("add", Range{1000}, read(x), read(x), write(sum));
@@ -112,7 +112,7 @@ TEST_F(Orchestration, WorkGoesToWhereItsDataIs) {
   EXPECT_THAT(x.to_vector(), Each(8.0F));
 }
 
-TEST_F(Orchestration, OnlyWhatIsReadCountsAndOnlyItsRange) {
+TEST_F(Orchestration, OnlyReadRangesCount) {
   auto large = filled(first, 1.0F), small = filled(second, 2.0F);
   large.sync_to_device();
   small.sync_to_device();
@@ -152,7 +152,7 @@ TEST_F(Orchestration, ContradictionsAreRefusedBeforeAnythingMoves) {
   EXPECT_THAT(x.to_vector(), Each(1.0F));
 }
 
-TEST_F(Orchestration, ABackendWithoutADeviceIsNotFoundWithItsReason) {
+TEST_F(Orchestration, ABackendWithoutADeviceIsNotFound) {
   auto x = filled(first, 1.0F);
   try {
     static_cast<void>(
@@ -165,7 +165,7 @@ TEST_F(Orchestration, ABackendWithoutADeviceIsNotFoundWithItsReason) {
   }
 }
 
-TEST_F(Orchestration, NamesAreKnownOnceAndMissingOnesAreTold) {
+TEST_F(Orchestration, MissingNamesAreTold) {
   EXPECT_THAT(orchestrator.kernel_names(), ElementsAre("add", "scale"));
   orchestrator.register_kernel(scale);  // the same one again
   EXPECT_THROW(orchestrator.register_kernel(Kernel("scale")), InvalidArgument);
@@ -205,7 +205,7 @@ TEST_F(Orchestration, ALostDeviceIsPassedOver) {
   EXPECT_THAT(x.to_vector(), Each(2.0F));
 }
 
-TEST_F(Orchestration, WithoutBuffersItIsTheDefaultDeviceAndALaunchDoesNotWait) {
+TEST_F(Orchestration, WithoutBuffersTheDefaultDeviceRuns) {
   std::atomic<int> items = 0;
   orchestrator.register_kernel(Kernel("count").host([&items](WorkItem) { ++items; }));
   auto const event = orchestrator.launch("count", Range{7}, ExecutionOptions{.device = &first});
@@ -216,7 +216,7 @@ TEST_F(Orchestration, WithoutBuffersItIsTheDefaultDeviceAndALaunchDoesNotWait) {
   EXPECT_EQ(items, 12);
 }
 
-TEST_F(Orchestration, WithoutBuffersAnotherDefaultDeviceMayBeNamedWhichIsNoDemand) {
+TEST_F(Orchestration, WithoutBuffersAnotherDefaultMayBeNamed) {
   orchestrator.register_kernel(Kernel("nothing").host([](WorkItem) {}));
   orchestrator.register_kernel(Kernel("only source").source("UNIMEM_KERNEL only_source(int a) {}"));
   ExecutionOptions options{.default_device = &second};

@@ -1,5 +1,5 @@
 #include <unimem/buffer/buffer_pool.hpp>
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>

@@ -47,7 +47,7 @@ class SourceKernels : public ::testing::TestWithParam<SourceCase> {
     UNIMEM_KERNEL scale(UNIMEM_BUFFER(float, x), float a) { UNIMEM_DATA(float, x)[UNIMEM_ITEM_X] *= a; })");
 };
 
-TEST_P(SourceKernels, TheSourceFormRunsAndOnlyWhatIsNeededMoves) {
+TEST_P(SourceKernels, RunAndMoveOnlyWhatIsNeeded) {
   UnifiedBuffer<float> x(1000, here());
   x.fill(3.0F);
   for (int i = 0; i < 3; ++i) launch(scale, Range{1000}, readwrite(x), 2.0F);
@@ -75,7 +75,7 @@ TEST_P(SourceKernels, APlainKernelOfTheLanguageRunsToo) {
   for (std::size_t i = 0; i < 100; ++i) ASSERT_EQ(out.host_view()[i], 2 * static_cast<float>(i));
 }
 
-TEST_P(SourceKernels, ABuildErrorCarriesTheCompilersLogAndChangesNothing) {
+TEST_P(SourceKernels, ABuildErrorHasTheCompilersLog) {
   UnifiedBuffer<float> x(10, here());
   x.fill(1.0F);
   try {
@@ -123,7 +123,7 @@ TEST_P(SourceKernels, ABuildFailsAsTheFirstLaunchWould) {
   EXPECT_EQ(x.statistics().host_to_device_bytes, 0U);
 }
 
-TEST_P(SourceKernels, AMissingEntryAndAMissingFormSayWhatIsMissing) {
+TEST_P(SourceKernels, AMissingEntryOrFormIsNamed) {
   UnifiedBuffer<float> x(10, here());
   x.fill(1.0F);
   try {

@@ -58,7 +58,7 @@ int after_a_stray_kernel() {
   return 7;
 }
 
-TEST(StrayKernelUnderCuda, LosesTheGpuAndOnlyWhatItAloneHeld) {
+TEST(StrayKernelUnderCuda, LosesOnlyTheGpusSoleCopies) {
   if (!on_hardware || device(first_gpu()).info().name.starts_with("Stand-in")) {
     GTEST_SKIP() << "kernels of the stand-in are code of this process, and would end it";
   }

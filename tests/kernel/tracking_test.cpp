@@ -103,7 +103,7 @@ TEST_F(PageTracking, OnlyThePagesThatWereWrittenTravel) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(PageTracking, SynchronizingWithoutWaitingBringsAcrossWhatNobodyHasDeclared) {
+TEST_F(PageTracking, AsynchronousSyncFindsUndeclaredWrites) {
   UnifiedBuffer<std::uint32_t> buffer(count, tracked());
   buffer.copy_from(counting(count));
   buffer.sync_to_device();
@@ -137,7 +137,7 @@ TEST_F(PageTracking, WritesByThreadsAndSystemCallsAreSeen) {
   EXPECT_EQ(buffer.to_vector(), expected);
 }
 
-TEST_F(PageTracking, APageThatBothSidesHaveWrittenIsToldApartByteForByte) {
+TEST_F(PageTracking, PagesOfBothSidesAreComparedBytewise) {
   UnifiedBuffer<std::uint32_t> buffer(count, tracked());
   buffer.copy_from(counting(count));
   buffer.sync_to_device();
@@ -154,7 +154,7 @@ TEST_F(PageTracking, APageThatBothSidesHaveWrittenIsToldApartByteForByte) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(PageTracking, WhatTheLibraryBringsToPartOfAPageIsNoUsersWrite) {
+TEST_F(PageTracking, CopiesOfTheLibraryAreNoWrites) {
   UnifiedBuffer<std::uint32_t> buffer(20'000, tracked());
   buffer.fill(0);
   increment(buffer.slice(734, 1973)).wait();
@@ -169,7 +169,7 @@ TEST_F(PageTracking, WhatTheLibraryBringsToPartOfAPageIsNoUsersWrite) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(PageTracking, TheHostsFirstTouchOfPartOfAPageLosesNothing) {
+TEST_F(PageTracking, AFirstPartialTouchLosesNothing) {
   // The device has had the buffer first: one operation makes the host's memory, watches it and hands it out.
   using Buffer = UnifiedBuffer<std::uint32_t>;
   constexpr std::size_t where = 2704, elsewhere = count - 1;
@@ -211,7 +211,7 @@ TEST_F(PageTracking, TheHostsFirstTouchOfPartOfAPageLosesNothing) {
   }
 }
 
-TEST_F(PageTracking, AHostWriteUnderNewerBytesOfADeviceIsAConflictThatNamesBoth) {
+TEST_F(PageTracking, OverwritingNewerDeviceBytesIsAConflict) {
   UnifiedBuffer<std::uint32_t> buffer(count, tracked());
   buffer.copy_from(counting(count));
   buffer.sync_to_device();
@@ -232,7 +232,7 @@ TEST_F(PageTracking, AHostWriteUnderNewerBytesOfADeviceIsAConflictThatNamesBoth)
   EXPECT_EQ(buffer.to_vector(), expected);
 }
 
-TEST_F(PageTracking, SayingThatTheHostIsTheTruthDecidesAConflict) {
+TEST_F(PageTracking, AMarkDecidesAConflict) {
   UnifiedBuffer<std::uint32_t> buffer(count, tracked());
   buffer.copy_from(counting(count));
   buffer.sync_to_device();
@@ -246,7 +246,7 @@ TEST_F(PageTracking, SayingThatTheHostIsTheTruthDecidesAConflict) {
   EXPECT_EQ(buffer.statistics().conflicting_marks, 1U);
 }
 
-TEST_F(PageTracking, AKernelOnTheHostItselfEndsNoTracking) {
+TEST_F(PageTracking, AHostKernelEndsNoTracking) {
   UnifiedBuffer<std::uint32_t> buffer(count, tracked());
   auto const h = buffer.host();
   std::ranges::fill(h, 1U);
@@ -270,7 +270,7 @@ TEST_F(PageTracking, AKernelOnTheHostItselfEndsNoTracking) {
   EXPECT_EQ(buffer.statistics().host_to_device_bytes, 2 * count * 4 + page) << "one page";
 }
 
-TEST_F(PageTracking, WritesBesideThoseOfAKernelOnTheHostAreSeen) {
+TEST_F(PageTracking, WritesBesideAHostKernelAreSeen) {
   UnifiedBuffer<std::uint32_t> buffer(count, tracked());
   auto const h = buffer.host();
   std::ranges::copy(counting(count), h.begin());
@@ -286,7 +286,7 @@ TEST_F(PageTracking, WritesBesideThoseOfAKernelOnTheHostAreSeen) {
   EXPECT_EQ(buffer.to_vector(), expected);
 }
 
-TEST_F(PageTracking, TheStateIsToldWhileAKernelOnTheHostIsStillWriting) {
+TEST_F(PageTracking, TheStateIsKnownDuringAHostKernel) {
   UnifiedBuffer<std::uint32_t> buffer(count, tracked());
   auto const h = buffer.host();
   std::ranges::fill(h, 1U);
@@ -309,7 +309,7 @@ TEST_F(PageTracking, TheStateIsToldWhileAKernelOnTheHostIsStillWriting) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(PageTracking, WhatWasWrittenStaysWhenFailedWorkElsewhereIsTakenBack) {
+TEST_F(PageTracking, WritesSurviveARollBackElsewhere) {
   UnifiedBuffer<std::uint32_t> buffer(count, tracked());
   increment(buffer).wait();
   buffer.fill(1);
@@ -332,7 +332,7 @@ TEST_F(PageTracking, WhatWasWrittenStaysWhenFailedWorkElsewhereIsTakenBack) {
   EXPECT_EQ(buffer.slice(8 * page / 4, page / 4).to_vector(), expected);
 }
 
-TEST_F(PageTracking, AsynchronousWritesToTheHostsFirstMemoryAreNoUsersWrites) {
+TEST_F(PageTracking, AsynchronousCopiesAreNoWrites) {
   constexpr std::size_t many = 4 << 20;
   UnifiedBuffer<std::uint32_t> buffer(many, tracked());
   auto part = buffer.slice(page, many - 2 * page);
@@ -346,7 +346,7 @@ TEST_F(PageTracking, AsynchronousWritesToTheHostsFirstMemoryAreNoUsersWrites) {
   EXPECT_THAT(part.to_vector(), Each(10U));
 }
 
-TEST_F(PageTracking, WhatAKernelOnTheHostLeftWhenItFailedIsNotTakenForAUsersWrite) {
+TEST_F(PageTracking, AFailedHostKernelIsNoWrite) {
   UnifiedBuffer<std::uint32_t> buffer(count, tracked());
   auto const h = buffer.host();
   std::ranges::fill(h, 1U);
@@ -369,7 +369,7 @@ TEST_F(PageTracking, WhatAKernelOnTheHostLeftWhenItFailedIsNotTakenForAUsersWrit
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(PageTracking, RandomWritesThroughOnePointerAndKernelsAgreeWithAnArray) {
+TEST_F(PageTracking, RandomWritesAgreeWithAnArray) {
   for (unsigned const seed : {1U, 2U, 3U}) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed);
     std::mt19937 random{seed};
@@ -415,7 +415,7 @@ TEST_F(PageTracking, RandomWritesThroughOnePointerAndKernelsAgreeWithAnArray) {
   }
 }
 
-TEST_F(PageTracking, BuffersTooSmallToGainMarkOnAccessAndSaySo) {
+TEST_F(PageTracking, SmallBuffersMarkOnAccess) {
   UnifiedBuffer<std::uint32_t> small(100, tracked());
   EXPECT_EQ(small.tracking(), Tracking::access);
   small.host()[0] = 1;

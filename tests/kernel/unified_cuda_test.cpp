@@ -50,7 +50,7 @@ class UnifiedMemory : public OnStandIn {
     UNIMEM_KERNEL add(UNIMEM_BUFFER(unimem_u32, x), unimem_u32 a) { UNIMEM_DATA(unimem_u32, x)[UNIMEM_ITEM_X] += a; })");
 };
 
-TEST_F(UnifiedMemory, IsSeenByTheHostAndEveryGpuWithoutACopy) {
+TEST_F(UnifiedMemory, IsSharedWithoutACopy) {
   auto const before = first.transfers(), before_second = second.transfers();
   UnifiedBuffer<std::uint32_t> buffer(10'000, unified());
   buffer.fill(1);
@@ -72,7 +72,7 @@ TEST_F(UnifiedMemory, IsSeenByTheHostAndEveryGpuWithoutACopy) {
   buffer.core().validate();
 }
 
-TEST_F(UnifiedMemory, TheHostWaitsForWorkThatIsStillRunning) {
+TEST_F(UnifiedMemory, TheHostWaitsForRunningWork) {
   UnifiedBuffer<std::uint32_t> buffer(100, unified());
   buffer.fill(1);
   auto& queue = first.default_queue();
@@ -83,7 +83,7 @@ TEST_F(UnifiedMemory, TheHostWaitsForWorkThatIsStillRunning) {
   EXPECT_THAT(buffer.host_view(), Each(2U));
 }
 
-TEST_F(UnifiedMemory, GoesOverALinkOnlyToADeviceThatDoesNotShareIt) {
+TEST_F(UnifiedMemory, IsCopiedOnlyToOtherDevices) {
   auto& sim = make_sim({});
   UnifiedBuffer<std::uint32_t> buffer(1000, unified());
   buffer.fill(3);
@@ -106,7 +106,7 @@ TEST_F(UnifiedMemory, GoesOverALinkOnlyToADeviceThatDoesNotShareIt) {
   EXPECT_EQ(buffer.statistics().device_to_host_bytes, 4000U);
 }
 
-TEST_F(UnifiedMemory, PrefetchesAndAdviceReachTheDriverAndChangeNothing) {
+TEST_F(UnifiedMemory, PassesAdviceToTheDriver) {
   UnifiedBuffer<std::uint32_t> buffer(1 << 20, unified());
   buffer.fill(4);
   buffer.advise(Advice::preferred_location, first);

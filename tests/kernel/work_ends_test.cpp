@@ -118,7 +118,7 @@ class EndsInWork : public ::testing::TestWithParam<char const*> {
   }();
 };
 
-TEST_P(EndsInWork, APoolGivesItsMemoryBackWhenTheKernelThatEndedItHasEnded) {
+TEST_P(EndsInWork, APoolGivesBackAfterItsKernel) {
   for (auto const behind : all_behind) {
     auto const memory = std::make_shared<WatchedMemory>();
     PoolOptions options;
@@ -140,7 +140,7 @@ TEST_P(EndsInWork, APoolGivesItsMemoryBackWhenTheKernelThatEndedItHasEnded) {
   }
 }
 
-TEST_P(EndsInWork, NothingOfAPoolGoesBackBeforeItsWorkHasEnded) {
+TEST_P(EndsInWork, APoolWaitsForItsWork) {
   for (auto const behind : all_behind) {
     auto const memory = std::make_shared<WatchedMemory>();
     PoolOptions options;
@@ -162,7 +162,7 @@ TEST_P(EndsInWork, NothingOfAPoolGoesBackBeforeItsWorkHasEnded) {
   }
 }
 
-TEST_P(EndsInWork, ABlockThatOutlivesItsPoolIsReleasedInAKernel) {
+TEST_P(EndsInWork, BlocksMayBeReleasedInAKernel) {
   for (auto const behind : all_behind) {
     auto const memory = std::make_shared<WatchedMemory>();
     PoolOptions options;
@@ -184,7 +184,7 @@ TEST_P(EndsInWork, ABlockThatOutlivesItsPoolIsReleasedInAKernel) {
 }
 
 /// Pages that were unmapped under work are an error on `sim`, and end the process on `cpu`.
-TEST_P(EndsInWork, PagesStayUntilTheWorkOnThemHasEnded) {
+TEST_P(EndsInWork, PagesStayUntilTheirWorkEnds) {
   for (auto const behind : all_behind) {
     PoolOptions options;
     options.backing = PoolBacking::pages;
@@ -225,7 +225,7 @@ TEST_P(EndsInWork, AManagerIsEndedByAKernel) {
 }
 
 /// Its last owner is what the kernel has captured, which goes before the kernel's event is done.
-TEST_P(EndsInWork, AManagerThatTheKernelItselfHasOwnedEndsWithIt) {
+TEST_P(EndsInWork, AKernelMayOwnAManager) {
   std::weak_ptr<MemoryManager> seen;
   {
     auto manager = std::make_shared<MemoryManager>();
@@ -240,7 +240,7 @@ TEST_P(EndsInWork, AManagerThatTheKernelItselfHasOwnedEndsWithIt) {
   EXPECT_TRUE(seen.expired());
 }
 
-TEST_P(EndsInWork, AQueueWhoseWorkWaitsForTheKernelThatEndsItDoesItAfterwards) {
+TEST_P(EndsInWork, AQueueFinishesAfterTheKernel) {
   UnifiedBuffer<int> y(100, here(own));
   y.fill(1);
   auto other = std::make_optional(on.create_queue());
@@ -257,7 +257,7 @@ TEST_P(EndsInWork, AQueueWhoseWorkWaitsForTheKernelThatEndsItDoesItAfterwards) {
 }
 
 /// A callback that waits for a kernel, which ends its subscription, or the manager that calls it.
-TEST_P(EndsInWork, ASubscriptionEndsInAKernelThatItsCallbackWaitsFor) {
+TEST_P(EndsInWork, ASubscriptionEndsDespiteItsCallback) {
   for (bool const whole_manager : {false, true}) {
     auto manager = std::make_optional<MemoryManager>();
     manager->set_limit(on, Location::device, 1 << 20);

@@ -67,7 +67,7 @@ class WaitsInWork : public ::testing::TestWithParam<char const*> {
   Queue queue = on.create_queue();  // the test's own, so that it hears of no other's failures
 };
 
-TEST_P(WaitsInWork, AKernelThatLooksAtItsOwnBufferIsRefused) {
+TEST_P(WaitsInWork, LookingAtItsOwnBufferIsRefused) {
   auto const ways = std::vector<std::pair<std::string, std::function<void(UnifiedBuffer<int>&)>>>{
       {"host_view", [](auto& x) { static_cast<void>(x.host_view()); }},
       {"host", [](auto& x) { static_cast<void>(x.host()); }},
@@ -107,7 +107,7 @@ TEST_P(WaitsInWork, AKernelMayWaitForOtherQueues) {
   EXPECT_THAT(other.to_vector(), Each(3));
 }
 
-TEST_P(WaitsInWork, TwoKernelsThatWaitForEachOtherAreNotBothWaiting) {
+TEST_P(WaitsInWork, OneOfTwoMutualWaitsIsRefused) {
   auto x = made(1), y = made(1);
   auto second = on.create_queue();
   std::promise<void> first_runs, second_runs;
@@ -138,7 +138,7 @@ TEST_P(WaitsInWork, TwoKernelsThatWaitForEachOtherAreNotBothWaiting) {
   EXPECT_GE(refused, 1);
 }
 
-TEST_P(WaitsInWork, AKernelAtTheLockOfABufferWhoseUserWaitsForItIsRefused) {
+TEST_P(WaitsInWork, ACircleThroughALockIsRefused) {
   for (int round = 0; round < 20; ++round) {
     auto x = made(1), other = made(2);
     // `other` waits for `x`'s kernel, with its lock held: a copy into it that comes behind the kernel.
@@ -175,7 +175,7 @@ TEST_P(WaitsInWork, AKernelAtTheLockOfABufferWhoseUserWaitsForItIsRefused) {
   }
 }
 
-TEST_P(WaitsInWork, AQueueThatItsOwnWorkDestroysDoesTheRest) {
+TEST_P(WaitsInWork, AQueueDestroyedByItsWorkFinishes) {
   auto x = made(0);
   auto own = std::make_optional(on.create_queue());
   std::promise<void> all_there;
@@ -192,7 +192,7 @@ TEST_P(WaitsInWork, AQueueThatItsOwnWorkDestroysDoesTheRest) {
   EXPECT_FALSE(own.has_value());
 }
 
-TEST_P(WaitsInWork, WrappedMemoryWhoseLastOwnerIsAKernelIsGivenBackWhenItHasEnded) {
+TEST_P(WaitsInWork, WrappedMemoryOutlivesTheKernel) {
   for (int round = 0; round < 20; ++round) {
     std::vector<int> memory(100, 1);
     std::promise<void> given_back, dropped;
@@ -226,7 +226,7 @@ TEST_P(WaitsInWork, WrappedMemoryWhoseLastOwnerIsAKernelIsGivenBackWhenItHasEnde
 
 /// Memory whose work comes behind the kernel itself is not there for the kernel, and somebody who waits for it with the
 /// pool's memory in transit is not waited for.
-TEST_P(WaitsInWork, AKernelIsRefusedMemoryThatComesBehindItself) {
+TEST_P(WaitsInWork, MemoryBehindTheKernelIsRefused) {
   constexpr std::size_t size = 1U << 20;
   PoolOptions options;
   options.max_bytes = size;
@@ -280,7 +280,7 @@ class OneBlock final : public Upstream {
 };
 
 /// Threads that find no memory tell each other that something has changed, and none of them ever waits for long.
-TEST_P(WaitsInWork, AKernelIsRefusedMemoryThatOthersLookForInVain) {
+TEST_P(WaitsInWork, MemoryOthersLackIsRefused) {
   constexpr std::size_t size = 1U << 20;
   PoolOptions options;
   options.max_bytes = 64 * size;

@@ -99,7 +99,7 @@ TEST_P(Written, ReportsWhatWasForgotten) {
   forgotten([&] { samples.reset(); });
 }
 
-TEST_P(Written, ReportsWhatAnEarlierOwnerOfAPooledBufferWrote) {
+TEST_P(Written, ReportsBytesOfAnEarlierOwner) {
   BufferPool pool({.manager = &manager, .device = &sim, .name = "samples"});
   PooledBuffer<std::uint32_t> first(pool, {100});
   first->fill(1);

@@ -27,7 +27,7 @@
 
 namespace unimem {
 
-TEST_P(AdaptorConformance, EveryAlignmentUpToTheDevicesIsKeptAndEveryByteIsTheTakers) {
+TEST_P(AdaptorConformance, EveryAlignmentOfTheDeviceIsKept) {
   for (std::size_t alignment = 1; alignment <= device.info().alignment; alignment *= 2) {
     std::vector<Piece> pieces;
     for (std::size_t const bytes : {std::size_t{1}, std::size_t{8}, std::size_t{100}, KiB, 4 * KiB + 1, most / 64}) {
@@ -45,7 +45,7 @@ TEST_P(AdaptorConformance, EveryAlignmentUpToTheDevicesIsKeptAndEveryByteIsTheTa
   }
 }
 
-TEST_P(AdaptorConformance, AlignmentsBeyondTheDevicesAreRefusedByNameAndChangeNothing) {
+TEST_P(AdaptorConformance, LargerAlignmentsAreRefusedByName) {
   auto const first = device.info().alignment * 2;
   for (auto alignment = first; alignment <= std::max(first, 4 * KiB); alignment *= 2) {
     try {
@@ -62,7 +62,7 @@ TEST_P(AdaptorConformance, AlignmentsBeyondTheDevicesAreRefusedByNameAndChangeNo
   EXPECT_EQ(pool.statistics().failed_allocations, 0U);
 }
 
-TEST_P(AdaptorConformance, PiecesHoldTheirBytesAndDoNotOverlapHoweverTheyComeAndGo) {
+TEST_P(AdaptorConformance, PiecesHoldTheirBytesAndDoNotOverlap) {
   std::mt19937 random{5};
   std::vector<std::pair<Piece, std::uint64_t>> held;
   std::size_t bytes_held = 0;
@@ -86,7 +86,7 @@ TEST_P(AdaptorConformance, PiecesHoldTheirBytesAndDoNotOverlapHoweverTheyComeAnd
   EXPECT_EQ(pool.statistics().pool_hits + pool.statistics().pool_misses, pool.statistics().total_allocations);
 }
 
-TEST_P(AdaptorConformance, WhatIsGivenBackServesTheNextOfItsSize) {
+TEST_P(AdaptorConformance, ReturnedMemoryServesTheNextRequest) {
   auto const first = adaptor->take(10'000, 8);
   adaptor->give_back(first);
   expect_in_use(0);
@@ -118,7 +118,7 @@ TEST_P(AdaptorConformance, PiecesAreGivenBackInAnyOrder) {
   EXPECT_EQ(adaptor->statistics().refused_deallocations, 0U);
 }
 
-TEST_P(AdaptorConformance, BeyondTheLimitIsOutOfMemoryNamingItAndChangesNothing) {
+TEST_P(AdaptorConformance, BeyondTheLimitIsOutOfMemory) {
   pool.set_max_bytes(most);
   auto const kept = filled(most / 16, 1), other = filled(most / 2, 2);
   auto const before = pool.statistics();
@@ -150,7 +150,7 @@ TEST_P(AdaptorConformance, BeyondTheLimitIsOutOfMemoryNamingItAndChangesNothing)
   give_back({kept, served});
 }
 
-TEST_P(AdaptorConformance, ALimitIsItsOwnPoolsAndNobodyElses) {
+TEST_P(AdaptorConformance, ALimitIsItsOwnPools) {
   MemoryPool narrow{device, location, options(most / 8)};
   auto const within = GetParam().kind.make(narrow);
   auto const all = within->take(most / 8, 8);
@@ -166,7 +166,7 @@ TEST_P(AdaptorConformance, ALimitIsItsOwnPoolsAndNobodyElses) {
   EXPECT_GE(pool.max_bytes(), device.info().total_bytes);
 }
 
-TEST_P(AdaptorConformance, ATrimLeavesWhatIsInUseAndCachingGoesOn) {
+TEST_P(AdaptorConformance, CachingGoesOnAfterATrim) {
   auto const kept = filled(most / 16, 1);
   give_back(several());
   auto const before = pool.statistics();
@@ -187,7 +187,7 @@ TEST_P(AdaptorConformance, ATrimLeavesWhatIsInUseAndCachingGoesOn) {
   adaptor->give_back(kept);
 }
 
-TEST_P(AdaptorConformance, WhatIsGivenBackIsCachedAndWhatIsTrimmedIsTheDevicesAgain) {
+TEST_P(AdaptorConformance, ReturnedMemoryIsCachedUntilATrim) {
   auto const free_before = device.memory_info().free_bytes;
   std::vector<Piece> pieces;  // which nobody fills, since for that a driver might take memory
   for (auto const bytes : sizes()) pieces.push_back(adaptor->take(bytes, 8));
@@ -203,7 +203,7 @@ TEST_P(AdaptorConformance, WhatIsGivenBackIsCachedAndWhatIsTrimmedIsTheDevicesAg
   }
 }
 
-TEST_P(AdaptorConformance, AnyThreadMayGiveBackWhatAnotherHasTaken) {
+TEST_P(AdaptorConformance, AnyThreadMayGiveMemoryBack) {
   constexpr unsigned thread_count = 3, rounds = 60;
   std::mutex mutex;
   std::vector<std::pair<Piece, std::uint64_t>> passed_on;

@@ -70,7 +70,7 @@ TEST(AllocationLog, ColumnsMayStandInAnyOrderAmongOthers) {
   EXPECT_THAT(rows_of(parse(rows)), ElementsAre(Row(true, 0, 0, 0, 64), Row(false, 0, 0, 0, 64)));
 }
 
-TEST(AllocationLog, FieldsMayBeQuotedAndHoldWhatSeparatesFields) {
+TEST(AllocationLog, FieldsMayBeQuoted) {
   std::string const text =
       "\"Thread\",Action,Pointer,Size,Stream,Name\r\n"
       "1,\"allocate\",\"0x10\",5,0,\"one, \"\"two\"\"\nand three\"\r\n"
@@ -81,7 +81,7 @@ TEST(AllocationLog, FieldsMayBeQuotedAndHoldWhatSeparatesFields) {
       << "the line break within quotes counts";
 }
 
-TEST(AllocationLog, AByteOrderMarkAndAMissingLastLineBreakAreNoFault) {
+TEST(AllocationLog, AByteOrderMarkIsNoFault) {
   EXPECT_EQ(parse("\xEF\xBB\xBF" + header + "1,t,allocate,0x1,8,0").events.size(), 1U);
   EXPECT_THAT(parse(header).events, IsEmpty());
 }
@@ -95,7 +95,7 @@ TEST(AllocationLog, NothingAtTheNullPointerIsNothing) {
   EXPECT_THAT(rows_of(log), ElementsAre(Row(true, 0, 0, 0, 0)));
 }
 
-TEST(AllocationLog, EachThingThatIsWrongIsNamedWithItsLine) {
+TEST(AllocationLog, EachFaultIsNamedWithItsLine) {
   struct {
     std::string text;
     char const* message;

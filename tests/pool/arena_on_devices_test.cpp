@@ -70,7 +70,7 @@ TEST_P(ArenaOnHost, ContentsSurviveWhateverIsGatheredAroundThem) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, ArenaOnHost, ::testing::Values(1U, 2U, 2026U));
 
-TEST(ArenaOnSim, FillsADeviceToTheLastPageOutOfPieces) {
+TEST(ArenaOnSim, FillsADeviceToTheLastPage) {
   auto& sim = make_sim({.memory_bytes = 16 * MiB});
   PageArena arena{*sim.pages()};
   std::vector<Span*> spans;
@@ -95,7 +95,7 @@ TEST(ArenaOnSim, FillsADeviceToTheLastPageOutOfPieces) {
   EXPECT_EQ(sim.memory_info().free_bytes, 8 * MiB);
 }
 
-TEST(ArenaOnSim, FreshPagesThatAreRefusedLeaveEverythingAsItWas) {
+TEST(ArenaOnSim, RefusedPagesChangeNothing) {
   for (std::uint64_t failing = 1; failing <= 4; ++failing) {
     SCOPED_TRACE(::testing::Message() << "allocation " << failing);
     auto& sim = make_sim({.memory_bytes = 64 * MiB, .fail_allocation = failing});

@@ -51,7 +51,7 @@ class BetterPlaces : public ::testing::Test {
   MemoryPool pool{sim, Location::device, {.backing = PoolBacking::pages}};
 };
 
-TEST_F(BetterPlaces, AreThereWhereAMoveLeavesAPageFree) {
+TEST_F(BetterPlaces, AreThereWhereAMoveFreesAPage) {
   auto blocks = scattered(24 * KiB, 64, 8);
   auto const taken = pool.statistics().reserved_bytes;
   auto const before = in_whole_pages();

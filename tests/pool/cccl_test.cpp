@@ -123,7 +123,7 @@ TEST_F(CcclResource, ServesWhoKnowsItByReferenceAlone) {
   EXPECT_EQ(pool.statistics().active_allocations, 0U);
 }
 
-TEST_F(CcclResource, HandsABlockOnInTheOrderOfItsStreamWithoutWaiting) {
+TEST_F(CcclResource, HandsABlockOnInStreamOrder) {
   OwnStream stream{gpu};
   auto* const first = resource.allocate(stream.ref(), MiB, 256);
   auto held_by = adopt_stream(gpu, stream.ref().get());
@@ -161,7 +161,7 @@ TEST_F(CcclResource, MakesAnotherStreamWaitAndNotTheHost) {
   resource.deallocate(other.ref(), second, MiB, 256);
 }
 
-TEST_F(CcclResource, WithoutAStreamTheBlockIsReadyForEverybody) {
+TEST_F(CcclResource, WithoutAStreamTheBlockIsReady) {
   pool.set_max_bytes(MiB);
   OwnStream stream{gpu};
   auto* const first = resource.allocate(stream.ref(), MiB, 256);
@@ -173,7 +173,7 @@ TEST_F(CcclResource, WithoutAStreamTheBlockIsReadyForEverybody) {
   resource.deallocate_sync(second, MiB, 256);
 }
 
-TEST_F(CcclResource, ByTheNamesOfBothGenerationsItIsTheSame) {
+TEST_F(CcclResource, ServesTheNamesOfBothGenerations) {
   OwnStream stream{gpu};
   auto* const address = resource.allocate_async(1000, 256, stream.ref());
   resource.deallocate(stream.ref(), address, 1000, 256);
@@ -187,7 +187,7 @@ TEST_F(CcclResource, ByTheNamesOfBothGenerationsItIsTheSame) {
 }
 
 // A bug of peers: a stream destroyed before its blocks return.
-TEST_F(CcclResource, AStreamMayBeDestroyedBeforeItsBlocksReturn) {
+TEST_F(CcclResource, BlocksMayOutliveTheirStream) {
   OwnStream stream{gpu}, another{gpu};
   auto* const first = resource.allocate(stream.ref(), MiB, 256);
   auto* const second = resource.allocate(stream.ref(), MiB, 256);
@@ -212,7 +212,7 @@ TEST_F(CcclResource, AStreamMayBeDestroyedBeforeItsBlocksReturn) {
   for (auto* const again : taken) resource.deallocate(another.ref(), again, MiB, 256);
 }
 
-TEST_F(CcclResource, PinnedMemoryIsOrderedByTheStreamsOfTheDeviceThatIsNamed) {
+TEST_F(CcclResource, PinnedMemoryIsOrderedByStreams) {
   MemoryPool pinned{device("cpu"), Location::pinned};
   Pinned on_host{pinned, gpu};
   OwnStream stream{gpu};
@@ -224,7 +224,7 @@ TEST_F(CcclResource, PinnedMemoryIsOrderedByTheStreamsOfTheDeviceThatIsNamed) {
   EXPECT_EQ(on_host.statistics().refused_deallocations, 0U);
 }
 
-TEST_F(CcclResource, WhatComesBackWrongIsReportedAndChangesNothing) {
+TEST_F(CcclResource, AWrongReturnIsReported) {
   OwnStream stream{gpu};
   auto* const address = resource.allocate(stream.ref(), 1000, 256);
   ::testing::internal::CaptureStderr();

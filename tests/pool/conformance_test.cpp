@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 class PoolOnSimOf : public ::testing::TestWithParam<PoolBacking> {};
 
-TEST_P(PoolOnSimOf, TheDocumentedHitRateComesFromTheDocumentedCounts) {
+TEST_P(PoolOnSimOf, TheHitRateComesFromTheCounts) {
   MemoryPool pool{make_sim({.memory_bytes = 64 * MiB}), Location::device, {.backing = GetParam()}};
   {
     std::vector<Allocation> first;
@@ -135,7 +135,7 @@ TEST(PoolOnSim, WhicheverDriverAllocationFailsNothingLeaks) {
   std::exit(0);  // NOLINT(concurrency-mt-unsafe)
 }
 
-TEST(PoolAtExitDeathTest, InStaticStorageWithWorkPendingTheProcessEndsCleanly) {
+TEST(PoolAtExitDeathTest, AStaticPoolWithPendingWorkEndsCleanly) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(exit_with_work_pending(), ::testing::ExitedWithCode(0), "");
 }

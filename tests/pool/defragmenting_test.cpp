@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST_F(PoolOfPages, DefragmentingPutsFreePagesSideBySideAndTouchesNothingInUse) {
+TEST_F(PoolOfPages, DefragmentingUnitesFreePages) {
   make({.max_bytes = 32 * MiB});
   std::vector<Allocation> blocks;
   for (std::uint64_t i = 0; i < 32; ++i) fill(blocks.emplace_back(pool->acquire(MiB)), i);
@@ -68,7 +68,7 @@ TEST_F(PoolOfPages, DefragmentingLeavesBlocksWithPendingWorkAlone) {
   EXPECT_EQ(busy.defragment().largest_free_after, 3 * MiB);
 }
 
-TEST_F(PoolOfPages, DefragmentingMovesNoMoreThanItMayAndEachTimeLessIsLeftToDo) {
+TEST_F(PoolOfPages, DefragmentingKeepsItsLimit) {
   make({.max_bytes = 32 * MiB});
   std::vector<Allocation> blocks;
   for (std::uint64_t i = 0; i < 32; ++i) fill(blocks.emplace_back(pool->acquire(MiB)), i);

@@ -53,7 +53,7 @@ class ErasedBlocks : public ::testing::TestWithParam<ErasingHome> {
   MemoryPool pool{device, GetParam().location, {.zero_on_release = true, .backing = GetParam().backing}};
 };
 
-TEST_P(ErasedBlocks, AreZeroForTheirNextOwnerFromEndToEnd) {
+TEST_P(ErasedBlocks, AreZeroForTheirNextOwner) {
   for (std::size_t const bytes : {std::size_t{8}, std::size_t{1000}, 10 * KiB, 200 * KiB}) {
     auto block = pool.acquire(bytes);
     auto const before = pool.statistics().pool_hits;
@@ -73,7 +73,7 @@ TEST_P(ErasedBlocks, AreZeroForTheirNextOwnerFromEndToEnd) {
   }
 }
 
-TEST_P(ErasedBlocks, AreZeroAlsoWhereTheyAreCutAnewOrUnited) {
+TEST_P(ErasedBlocks, AreZeroWhereTheyAreCutOrUnited) {
   std::vector<Allocation> blocks;
   for (int i = 0; i < 16; ++i) {
     blocks.push_back(pool.acquire(i % 2 == 0 ? 60 * KiB : 900));
@@ -86,7 +86,7 @@ TEST_P(ErasedBlocks, AreZeroAlsoWhereTheyAreCutAnewOrUnited) {
   }
 }
 
-TEST_P(ErasedBlocks, AreOverwrittenBehindTheWorkOfTheirOwnerWithoutWaiting) {
+TEST_P(ErasedBlocks, AreOverwrittenBehindTheirOwnersWork) {
   if (works_in_the_submitting_thread(device)) GTEST_SKIP() << "nothing is ever pending";
   auto block = pool.acquire(8 * KiB);
   std::optional<Gate> gate{first};
@@ -100,7 +100,7 @@ TEST_P(ErasedBlocks, AreOverwrittenBehindTheWorkOfTheirOwnerWithoutWaiting) {
   EXPECT_THAT(read(second, next), ::testing::Each(0U));
 }
 
-TEST_P(ErasedBlocks, HoldUpNobodyWhoHasNothingToDoWithThatWork) {
+TEST_P(ErasedBlocks, DoNotHoldUpUnrelatedOwners) {
   if (works_in_the_submitting_thread(device)) GTEST_SKIP() << "nothing is ever pending";
   auto block = pool.acquire(8 * KiB), other = pool.acquire(200 * KiB);
   leave_a_mark(second, other).wait();
@@ -114,7 +114,7 @@ TEST_P(ErasedBlocks, HoldUpNobodyWhoHasNothingToDoWithThatWork) {
   EXPECT_FALSE(secret.ready());
 }
 
-TEST_P(ErasedBlocks, AreOverwrittenBehindWorkThatTheirOwnerOnlyInherited) {
+TEST_P(ErasedBlocks, AreOverwrittenBehindInheritedWork) {
   if (works_in_the_submitting_thread(device)) GTEST_SKIP() << "nothing is ever pending";
   auto block = pool.acquire(8 * KiB);
   std::optional<Gate> gate{first};

@@ -29,7 +29,7 @@ class DriverMemory final : public Upstream {
   }
 };
 
-TEST(ErasedOpenClObjects, AreOverwrittenByTheDriverAlsoWhereTheyStandForMemoryOfTheHost) {
+TEST(ErasedOpenClObjects, AreOverwrittenByTheDriver) {
   auto& opencl = device("opencl:0");
   MemoryPool pool{opencl, Location::pinned, {.zero_on_release = true, .upstream = std::make_shared<DriverMemory>()}};
   constexpr std::uint64_t mark = 0x5EC4E75EC4E75EC4U;

@@ -97,7 +97,7 @@ class FailedErasure : public ::testing::TestWithParam<PoolBacking> {
   Device& sim = make_sim({.memory_bytes = 64 * MiB});
 };
 
-TEST_P(FailedErasure, IsMadeUpForBeforeTheBlockIsUsedAgain) {
+TEST_P(FailedErasure, IsRepeatedBeforeTheNextUse) {
   MemoryPool pool{sim, Location::device, {.zero_on_release = true, .backing = GetParam()}};
   spoil(pool.acquire(MiB), 1);
   auto const next = pool.acquire(MiB);
@@ -106,7 +106,7 @@ TEST_P(FailedErasure, IsMadeUpForBeforeTheBlockIsUsedAgain) {
   pool.validate();
 }
 
-TEST_P(FailedErasure, TakesABlockOutOfUseIfItFailsForGood) {
+TEST_P(FailedErasure, TakesABlockOutOfUse) {
   {
     MemoryPool pool{sim, Location::device, {.zero_on_release = true, .backing = GetParam()}};
     auto block = pool.acquire(4 * MiB), other = pool.acquire(4 * MiB);
@@ -130,7 +130,7 @@ TEST_P(FailedErasure, TakesABlockOutOfUseIfItFailsForGood) {
   }
 }
 
-TEST_P(FailedErasure, OnAnotherTryByAWalkTakesItOutOfUseToo) {
+TEST_P(FailedErasure, RepeatedByAWalkEndsItsUse) {
   Allocation outlives;
   {
     MemoryPool pool{sim, Location::device, {.zero_on_release = true, .backing = GetParam()}};
@@ -164,7 +164,7 @@ class ErasureBehindWork : public ::testing::Test {
   MemoryPool pool{device, Location::device, {.zero_on_release = true}};
 };
 
-TEST_F(ErasureBehindWork, IsDoneByTheQueueThatGoesOnBeforeWorkOfItsOwn) {
+TEST_F(ErasureBehindWork, IsDoneByTheNextOwnersQueue) {
   auto const pending = leave_pending();
   auto const next = pool.acquire(MiB, {.queue = &first});
   EXPECT_EQ(next.memory(), pending) << "it is the same block";
@@ -182,7 +182,7 @@ TEST_F(ErasureBehindWork, IsDoneByAnotherQueueBehindThatWork) {
   EXPECT_EQ(device.queues(), 2U) << "no queue of the pool's was held up by anybody's work";
 }
 
-TEST_F(ErasureBehindWork, ThatAQueueRefusesIsItsOwnersErrorAndNobodyGetsTheBlock) {
+TEST_F(ErasureBehindWork, ThatAQueueRefusesIsItsOwnersError) {
   auto const pending = leave_pending();
   second_script->on_fill = [] { throw DeviceError("scripted", "fill", -1, "SCRIPTED_FAILURE"); };
   EXPECT_THROW(static_cast<void>(pool.acquire(MiB, {.queue = &second})), DeviceError);
@@ -205,7 +205,7 @@ TEST_F(ErasureBehindWork, ThatAQueueRefusesIsItsOwnersErrorAndNobodyGetsTheBlock
   std::exit(0);  // NOLINT(concurrency-mt-unsafe)
 }
 
-TEST(ErasingAtExitDeathTest, InStaticStorageWithOverwritingPendingTheProcessEndsCleanly) {
+TEST(ErasingAtExitDeathTest, AStaticPoolThatOverwritesEndsCleanly) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(exit_with_overwriting_pending(), ::testing::ExitedWithCode(0), "");
 }

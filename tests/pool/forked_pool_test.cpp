@@ -2,7 +2,7 @@
 #include <unimem/core/log.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
-#include <unimem/pool/address_book.hpp>
+#include <unimem/pool/detail/address_book.hpp>
 #include <unimem/pool/idle_trimmer.hpp>
 #include <unimem/pool/memory_pool.hpp>
 #include <unimem/pool/upstream.hpp>
@@ -137,7 +137,7 @@ class ForkedPool : public ::testing::TestWithParam<Case> {
   }
 };
 
-TEST_P(ForkedPool, IsWholeInAChildWhateverThreadsOfTheParentWereDoing) {
+TEST_P(ForkedPool, IsWholeInAChildOfBusyThreads) {
   auto const pool = GetParam().make();
   {
     Busy busy;
@@ -151,7 +151,7 @@ TEST_P(ForkedPool, IsWholeInAChildWhateverThreadsOfTheParentWereDoing) {
   EXPECT_EQ(pool->statistics().active_allocations, 0U);
 }
 
-TEST_P(ForkedPool, IsWholeInAChildWhileThreadsComeAndGo) {
+TEST_P(ForkedPool, IsWholeInAChildOfEndingThreads) {
   auto const pool = GetParam().make();
   {
     Busy busy;
@@ -187,7 +187,7 @@ TEST_P(ForkedPool, CanEndInAChild) {
   EXPECT_EQ(pool->statistics().active_allocations, 1U);
 }
 
-TEST_P(ForkedPool, OfAChildIsWholeInAChildOfThat) {
+TEST_P(ForkedPool, IsWholeInAChildOfAChild) {
   auto const pool = GetParam().make();
   Busy busy;
   for (unsigned i = 1; i <= 3; ++i) busy.start([&, i](auto const& done) { use(*pool, i, done); });
@@ -237,7 +237,7 @@ class ForkedInARelease : public ::testing::Test {
   std::unique_ptr<MemoryPool> pool;
 };
 
-TEST_F(ForkedInARelease, APoolEndsInAChildThatIsWithoutTheThreadThatReleased) {
+TEST_F(ForkedInARelease, APoolEndsInTheChild) {
   std::latch entered{1}, forked{1};
   hooked->on_release = [&] {
     entered.count_down();
@@ -258,7 +258,7 @@ TEST_F(ForkedInARelease, APoolEndsInAChildThatIsWithoutTheThreadThatReleased) {
   EXPECT_TRUE(upstream.expired()) << "and in the parent";
 }
 
-TEST_F(ForkedInARelease, APoolStaysInAChildUntilTheReleaseThatForkedIsOver) {
+TEST_F(ForkedInARelease, APoolOutlivesTheReleaseThatForked) {
   pid_t child = -1;
   bool stayed = false;
   hooked->on_release = [&] {
@@ -281,7 +281,7 @@ TEST_F(ForkedInARelease, APoolStaysInAChildUntilTheReleaseThatForkedIsOver) {
   pool->validate();
 }
 
-TEST(ForkedAddressBook, FindsInAChildWhatWasPutThereBefore) {
+TEST(ForkedAddressBook, FindsTheParentsAddresses) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
 #endif

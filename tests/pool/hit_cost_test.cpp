@@ -39,7 +39,7 @@ class WhatAHitCosts : public ::testing::TestWithParam<std::tuple<PoolBacking, st
   std::atomic<std::size_t> releases_{0};
 };
 
-TEST_P(WhatAHitCosts, IsNoCallOfTheDriverWhereAMissCostsOne) {
+TEST_P(WhatAHitCosts, IsNoDriverCall) {
   auto const [backing, threshold] = GetParam();
   for (std::size_t const bytes : {100 * std::size_t{1}, 64 * KiB, 3 * MiB}) {
     MemoryPool pool{device, Location::device, {.release_threshold = threshold, .backing = backing}};

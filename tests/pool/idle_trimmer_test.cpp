@@ -36,7 +36,7 @@ class IdlePool : public ::testing::TestWithParam<PoolBacking> {
   MemoryPool pool{device, Location::device, {.backing = GetParam()}};
 };
 
-TEST_P(IdlePool, WhatNobodyUsedSinceTheLastLookGoesBackAndNothingElse) {
+TEST_P(IdlePool, GivesBackWhatIsUnusedBetweenLooks) {
   auto const kept = pool.acquire(MiB);
   pool.acquire(8 * MiB).release();
   EXPECT_EQ(pool.trim_idle(), 0U) << "it was used until now";
@@ -55,7 +55,7 @@ TEST_P(IdlePool, WhatIsUsedTimeAndAgainStays) {
   EXPECT_EQ(taken(), 8 * MiB);
 }
 
-TEST_P(IdlePool, WhatWasInUseAtOneLookIsNotIdleAtTheNext) {
+TEST_P(IdlePool, ExcludesWhatWasInUse) {
   auto block = pool.acquire(8 * MiB);
   EXPECT_EQ(pool.trim_idle(), 0U);
   block.release();
@@ -78,7 +78,7 @@ TEST_P(IdlePool, PendingWorkIsLeftAlone) {
   EXPECT_EQ(busy.trim_idle() + busy.trim_idle(), MiB);
 }
 
-TEST_P(IdlePool, ATrimmerGivesItBackUncalledAndEndsAtOnce) {
+TEST_P(IdlePool, IsGivenBackByTheTrimmersThread) {
   pool.acquire(8 * MiB).release();
   {
     IdleTrimmer const trimmer{pool, 5ms};

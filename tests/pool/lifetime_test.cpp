@@ -39,7 +39,7 @@ TEST(Allocation, ReleasingTwiceReturnsTheBlockOnce) {
   pool.validate();
 }
 
-TEST(Allocation, AMovedFromHandleIsEmptyAndTheBlockGoesBackOnce) {
+TEST(Allocation, AMovedFromHandleIsEmpty) {
   ScriptedDevice device{MiB};
   MemoryPool pool{device, Location::device};
   auto from = pool.acquire(1000);
@@ -80,7 +80,7 @@ TEST(Allocation, ShowsExactlyTheBytesAskedFor) {
   EXPECT_EQ(block.data(), reinterpret_cast<void*>(block.memory().object));
 }
 
-TEST(MemoryPool, BlocksInUseOutliveThePoolAndGoBackWhenReleased) {
+TEST(MemoryPool, BlocksInUseOutliveThePool) {
   ScriptedDevice device{MiB};
   auto [queue, script] = device.scripted_queue();
   Allocation first, second;
@@ -100,7 +100,7 @@ TEST(MemoryPool, BlocksInUseOutliveThePoolAndGoBackWhenReleased) {
 }
 
 /// A thread forgets what it kept of pools that have ended when it takes up another.
-TEST(MemoryPool, ABlockThatOutlivesItGoesBackThoughItsThreadHasTakenUpOthers) {
+TEST(MemoryPool, ABlockThatOutlivesItGoesBack) {
   ScriptedDevice device{MiB}, another{MiB};
   auto pool = std::make_optional<MemoryPool>(device, Location::device);
   auto block = pool->acquire(1000);
@@ -115,7 +115,7 @@ TEST(MemoryPool, ABlockThatOutlivesItGoesBackThoughItsThreadHasTakenUpOthers) {
   EXPECT_EQ(device.live_bytes(), 0U);
 }
 
-TEST(MemoryPool, BlocksThatOthersReleaseWhileItEndsGoBackToo) {
+TEST(MemoryPool, BlocksReleasedWhileItEndsGoBack) {
   for (bool const erases : {false, true}) {
     ScriptedDevice device{64 * MiB};
     for (unsigned round = 0; round < 200; ++round) {
@@ -135,7 +135,7 @@ TEST(MemoryPool, BlocksThatOthersReleaseWhileItEndsGoBackToo) {
   }
 }
 
-TEST(MemoryPool, PagesThatOthersReleaseWhileItEndsGoBackToo) {
+TEST(MemoryPool, PagesReleasedWhileItEndsGoBack) {
   auto& sim = make_sim({.memory_bytes = 64 * MiB});
   for (unsigned round = 0; round < 200; ++round) {
     auto pool = std::make_unique<MemoryPool>(sim, Location::device, PoolOptions{.backing = PoolBacking::pages});
@@ -153,7 +153,7 @@ TEST(MemoryPool, PagesThatOthersReleaseWhileItEndsGoBackToo) {
   EXPECT_EQ(sim.memory_info().free_bytes, 64 * MiB);
 }
 
-TEST(AllocationDeathTest, UnderAddressSanitizerAUseAfterReleaseIsReported) {
+TEST(AllocationDeathTest, AddressSanitizerReportsUseAfterRelease) {
   if (!detail::poisons) GTEST_SKIP() << "not built with AddressSanitizer";
   ScriptedDevice device{MiB};
   MemoryPool pool{device, Location::device};
@@ -166,7 +166,7 @@ TEST(AllocationDeathTest, UnderAddressSanitizerAUseAfterReleaseIsReported) {
   EXPECT_EQ(bytes[999], 1);
 }
 
-TEST(AllocationDeathTest, UnderAddressSanitizerFreePartsOfPagesAreAsDead) {
+TEST(AllocationDeathTest, AddressSanitizerReportsUseOfFreePages) {
   if (!detail::poisons) GTEST_SKIP() << "not built with AddressSanitizer";
   MemoryPool pool{device("cpu"), Location::host, {.backing = PoolBacking::pages}};
   auto block = pool.acquire(100'000);
@@ -182,7 +182,7 @@ TEST(AllocationDeathTest, UnderAddressSanitizerFreePartsOfPagesAreAsDead) {
   EXPECT_DEATH(bytes[95'000] = 1, "use-after-poison");
 }
 
-TEST(Block, ADescriptorStaysWhereItIsAndKnowsHowOftenItHasChangedHands) {
+TEST(Block, ADescriptorCountsItsOwners) {
   ScriptedDevice device{MiB};
   auto core = std::make_unique<detail::PoolCore>(device, Location::device, PoolOptions{});
   auto& first = core->acquire(1000, {});
@@ -213,7 +213,7 @@ class PoolAges : public ::testing::Test {
   std::chrono::steady_clock::time_point time{1h};
 };
 
-TEST_F(PoolAges, BlocksCachedLongerThanTheIntervalAreGivenBackByALaterAcquire) {
+TEST_F(PoolAges, BlocksOlderThanTheIntervalGoBack) {
   auto pool = make({.trim_interval = 10s});
   pool.acquire(MiB).release();
   time += 5s;
@@ -236,7 +236,7 @@ TEST_F(PoolAges, OrByALaterRelease) {
   EXPECT_EQ(pool.statistics().total_pooled_bytes, 2 * MiB);
 }
 
-TEST_F(PoolAges, AnAcquireTakesTheOldBlockThatFitsRatherThanGiveItBack) {
+TEST_F(PoolAges, AnAcquireTakesAnOldBlockThatFits) {
   auto pool = make({.trim_interval = 10s});
   pool.acquire(MiB).release();
   pool.acquire(2 * MiB).release();
@@ -261,7 +261,7 @@ TEST_F(PoolAges, PendingBlocksStayHoweverOld) {
   EXPECT_EQ(pool.statistics().total_pooled_bytes, 3 * MiB) << "looked at again after an eighth of the interval";
 }
 
-TEST_F(PoolAges, AWarmBlockIsHadWithoutTheLockOfThePool) {
+TEST_F(PoolAges, AWarmBlockTakesNoLock) {
   PoolOptions options{.trim_interval = 10s, .clock = [this] { return time; }};
   auto core = std::make_unique<detail::PoolCore>(device, Location::device, std::move(options));
   core->release(core->acquire(MiB, {}), {});
@@ -274,7 +274,7 @@ TEST_F(PoolAges, AWarmBlockIsHadWithoutTheLockOfThePool) {
   detail::PoolCore::close(std::move(core));
 }
 
-TEST_F(PoolAges, WhatASleepingThreadKeepsGoesWhenItIsTooOld) {
+TEST_F(PoolAges, ASleepingThreadsBlocksGo) {
   auto pool = make({.trim_interval = 10s});
   std::latch parked{1}, seen{1};
   std::jthread const sleeper{[&] {
@@ -296,7 +296,7 @@ TEST_F(PoolAges, WhatASleepingThreadKeepsGoesWhenItIsTooOld) {
   seen.count_down();
 }
 
-TEST_F(PoolAges, HitsOfAThreadAreEnoughToEndItsOldBlocks) {
+TEST_F(PoolAges, HitsAloneLetOldBlocksGo) {
   auto pool = make({.trim_interval = 8s});
   {
     auto const first = pool.acquire(MiB), second = pool.acquire(2 * MiB);
@@ -351,7 +351,7 @@ TEST_F(PoolAges, AThresholdOfZeroCachesNothing) {
   EXPECT_EQ(device.live_blocks(), 0U);
 }
 
-TEST_F(PoolAges, TrimGivesBackTheOldestUntilTheTargetIsMet) {
+TEST_F(PoolAges, TrimGivesBackTheOldestFirst) {
   auto pool = make({});
   auto first = pool.acquire(MiB), second = pool.acquire(2 * MiB), third = pool.acquire(3 * MiB);
   auto const youngest = first.memory();

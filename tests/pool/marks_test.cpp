@@ -21,7 +21,7 @@ TEST(PoolMarks, AreNeverLeftIfNobodySetsAny) {
   EXPECT_EQ(pool.bytes_in_use(), 64 * MiB);
 }
 
-TEST(PoolMarks, AreLeftAtTheUpperAndBelowTheLower) {
+TEST(PoolMarks, AreLeftAtTheirBounds) {
   ScriptedDevice device{64 * MiB};
   MemoryPool pool{device, Location::device};
   auto first = pool.acquire(8 * MiB);

@@ -234,7 +234,7 @@ class PoolModel : public ::testing::TestWithParam<unsigned> {
   bool planned_fault_ = false;
 };
 
-TEST_P(PoolModel, EveryBlockIsAccountedForAndEveryUseIsOrdered) {
+TEST_P(PoolModel, CountsBlocksAndOrdersUses) {
   SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
   for (int i = 0; i < 20'000; ++i) {
     SCOPED_TRACE(::testing::Message() << "step " << i);

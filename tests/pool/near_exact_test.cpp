@@ -19,7 +19,7 @@ using detail::largest_fit;
 
 constexpr std::size_t most = std::numeric_limits<std::size_t>::max();
 
-TEST(NearExact, CapacityIsEnoughAndGrowsWithTheRequestForEverySizeUpToEightMebibytes) {
+TEST(NearExact, CapacityGrowsWithTheRequest) {
   std::size_t previous = 0;
   for (std::size_t bytes = 1; bytes <= 8 * MiB; ++bytes) {
     auto const capacity = block_capacity(bytes);
@@ -29,7 +29,7 @@ TEST(NearExact, CapacityIsEnoughAndGrowsWithTheRequestForEverySizeUpToEightMebib
   }
 }
 
-TEST(NearExact, AtMostASixteenthIsAddedAboveTheSmallestBlock) {
+TEST(NearExact, AtMostASixteenthIsAdded) {
   for (std::size_t bytes = detail::smallest_block; bytes <= 2 * MiB; ++bytes) {
     ASSERT_LE(block_capacity(bytes) - bytes, bytes / 16) << "at " << bytes;
   }
@@ -56,7 +56,7 @@ TEST(NearExact, LargeBlocksAreExactlyWhatIsNeeded) {
   }
 }
 
-TEST(NearExact, AFitIsAnEighthOrFourKibibytesLargerAndNeverWraps) {
+TEST(NearExact, AFitNeverWraps) {
   EXPECT_EQ(largest_fit(1), 1 + 4 * KiB);
   EXPECT_EQ(largest_fit(32 * KiB), 36 * KiB);
   EXPECT_EQ(largest_fit(64 * MiB), 72 * MiB);
@@ -86,7 +86,7 @@ TEST(SizeClass, FollowsTheDocumentedTable) {
   EXPECT_EQ(size_class(most), 20U);
 }
 
-TEST(SizeClass, EachLimitIsTheLastSizeOfItsClass) {
+TEST(SizeClass, EachLimitIsItsClassesLastSize) {
   for (std::size_t index = 0; index + 1 < size_class_count; ++index) {
     EXPECT_EQ(size_class(size_class_limit(index)), index);
     EXPECT_EQ(size_class(size_class_limit(index) + 1), index + 1);
@@ -111,7 +111,7 @@ TEST(PoolStatistics, TheDocumentedExampleHitsNinetyPercent) {
   EXPECT_EQ(PoolStatistics{}.hit_rate(), 0.0);
 }
 
-TEST(PoolFragmentation, IsOneLessTheShareOfTheLargestBlock) {
+TEST(PoolFragmentation, IsWhatTheLargestBlockLacks) {
   EXPECT_DOUBLE_EQ((PoolFragmentation{25, 100}.fragmentation_ratio()), 0.75);
   EXPECT_EQ((PoolFragmentation{100, 100}.fragmentation_ratio()), 0.0);
   EXPECT_EQ(PoolFragmentation{}.fragmentation_ratio(), 0.0);

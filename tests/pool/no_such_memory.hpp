@@ -20,7 +20,7 @@ struct Nowhere {
 
 class PoolsWhereThereIsNoSuchMemory : public ::testing::TestWithParam<Nowhere> {};
 
-TEST_P(PoolsWhereThereIsNoSuchMemory, SayWhichMemoryOfWhichDeviceAndHaveNone) {
+TEST_P(PoolsWhereThereIsNoSuchMemory, NameTheDeviceAndTheMemory) {
   auto& place = GetParam().device();
   MemoryPool pool{place, GetParam().location};
   for (std::uint64_t refused = 1; refused <= 3; ++refused) {

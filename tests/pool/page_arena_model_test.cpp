@@ -151,7 +151,7 @@ class PageArenaModel : public ::testing::TestWithParam<Setting> {
   ArenaUser user{source, arena};
 };
 
-TEST_P(PageArenaModel, EverySpanKeepsItsPagesWhateverHappensToOthers) {
+TEST_P(PageArenaModel, EverySpanKeepsItsPages) {
   for (int step = 0; step < 4000; ++step) {
     ASSERT_NO_FATAL_FAILURE(user.step(random, setting.most)) << "step " << step;
     ASSERT_NO_FATAL_FAILURE(user.check()) << "step " << step;
@@ -216,7 +216,7 @@ double tightness(ScriptedPages& source, std::size_t smallest, std::size_t larges
   return static_cast<double>(source.peak_bytes) / static_cast<double>(peak);
 }
 
-TEST(PageArenaTightness, MixedSizesNeedHardlyMoreThanIsInUse) {
+TEST(PageArenaTightness, MixedSizesNeedLittleMore) {
   ScriptedPages small{page};
   small.shifts = true;
   EXPECT_LT(tightness(small, 32 * KiB, 64 * MiB, 4096 * MiB), 1.02);

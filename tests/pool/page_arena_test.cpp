@@ -122,14 +122,14 @@ TEST_F(PageArenaTest, GathersFreePagesThatLieApart) {
   EXPECT_EQ(arena.counts().moved_bytes, 8 * page);
 }
 
-TEST_F(PageArenaTest, TheLastPieceIsTheSmallestThatWillDo) {
+TEST_F(PageArenaTest, TheLastPieceIsTheSmallest) {
   auto const spans = row({9, 1, 8, 1, 2, 1, 4, 1});
   for (auto const i : {0, 2, 4, 6}) give(*spans[static_cast<std::size_t>(i)]);
   ASSERT_NE(gather(11 * page), nullptr);
   EXPECT_EQ(arena.largest_free(), 8 * page) << "nine and two, and not two of eight";
 }
 
-TEST_F(PageArenaTest, WhatDoesNotSufficeIsRefusedAndNothingMoves) {
+TEST_F(PageArenaTest, TooFewPagesMoveNothing) {
   auto const spans = row({3, 1, 3, 1});
   give(*spans[0]);
   give(*spans[2]);
@@ -143,7 +143,7 @@ TEST_F(PageArenaTest, WhatDoesNotSufficeIsRefusedAndNothingMoves) {
   EXPECT_EQ(arena.free(), 0U);
 }
 
-TEST_F(PageArenaTest, GatheringWithinALimitMovesWholeRunsToWhereTheyJoinOthers) {
+TEST_F(PageArenaTest, GatheringWithinALimitMovesWholeRuns) {
   auto const spans = row({5, 1, 3, 1, 2, 1, 1, 1});
   for (auto const i : {0, 2, 4, 6}) give(*spans[static_cast<std::size_t>(i)]);
   auto const runs = [&] {
@@ -175,7 +175,7 @@ TEST_F(PageArenaTest, FreshPagesContinueTheLastFreeSpan) {
   EXPECT_EQ(source.live_bytes, 10 * page) << "six more";
 }
 
-TEST_F(PageArenaTest, AFreeSpanThatCanBeContinuedNeedNotMove) {
+TEST_F(PageArenaTest, AFreeSpanIsContinuedInPlace) {
   auto const spans = row({4, 1, 6, 1, 3, 1});
   give(*spans[2]);
   give(*spans[0]);
@@ -190,7 +190,7 @@ TEST_F(PageArenaTest, AFreeSpanThatCanBeContinuedNeedNotMove) {
   EXPECT_EQ(span->end(), spans[5]->base);
 }
 
-TEST_F(PageArenaTest, NeighboursShareAPageAndItMovesOnlyWhenAllOfItIsFree) {
+TEST_F(PageArenaTest, APageMovesOnlyWhenAllFree) {
   give(grow(page));
   auto* const left = take(page / 2);
   auto* const right = take(page / 2);
@@ -212,7 +212,7 @@ TEST_F(PageArenaTest, LargeSpansAreWholePages) {
   EXPECT_EQ(arena.rounded(1), 256U);
 }
 
-TEST_F(PageArenaTest, TrimGivesBackTheLargestRunsAndEmptyReservations) {
+TEST_F(PageArenaTest, TrimGivesBackTheLargestRuns) {
   auto const spans = row({9, 1, 3, 1, 5});
   for (auto const i : {0, 2, 4}) give(*spans[static_cast<std::size_t>(i)]);
   EXPECT_EQ(arena.trim(10 * page), 9 * page);
@@ -276,7 +276,7 @@ TEST_F(PageArenaTest, FewerAddressesDoWhereMoreAreRefused) {
   EXPECT_EQ(source.live_bytes, 170 * page);
 }
 
-TEST(PageArenaOptions, AGranuleIsAPowerOfTwoWithinAPage) {
+TEST(PageArenaOptions, AGranuleIsAPowerOfTwo) {
   ScriptedPages source{page};
   for (auto const granule : {std::size_t{0}, std::size_t{3}, 2 * page}) {
     EXPECT_THROW((PageArena{source, {.granule = granule}}), InvalidArgument);

@@ -29,7 +29,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-TEST_F(PoolOfPages, FreeMemoryInPiecesServesABlockLargerThanEachOfThem) {
+TEST_F(PoolOfPages, FreePiecesServeALargerBlock) {
   make({.max_bytes = 32 * MiB});
   std::vector<Allocation> blocks;
   for (std::uint64_t i = 0; i < 32; ++i) fill(blocks.emplace_back(pool->acquire(MiB)), i);
@@ -43,7 +43,7 @@ TEST_F(PoolOfPages, FreeMemoryInPiecesServesABlockLargerThanEachOfThem) {
   EXPECT_THROW(static_cast<void>(pool->acquire(1)), OutOfMemory) << "and now it is full";
 }
 
-TEST_F(PoolOfPages, SmallBlocksShareAPageAndKeepTheirDistance) {
+TEST_F(PoolOfPages, SmallBlocksShareAPage) {
   make();
   std::vector<Allocation> blocks;
   for (std::uint64_t i = 0; i < 600; ++i) fill(blocks.emplace_back(pool->acquire(8 + i % 256)), i);
@@ -55,7 +55,7 @@ TEST_F(PoolOfPages, SmallBlocksShareAPageAndKeepTheirDistance) {
   for (std::uint64_t i = 0; i < 600; ++i) EXPECT_TRUE(holds(blocks[i], i)) << i;
 }
 
-TEST_F(PoolOfPages, WhatIsReservedIsInUseOrCachedOrSlackAndTrimmingLeavesTheSlack) {
+TEST_F(PoolOfPages, ReservedIsInUseCachedOrSlack) {
   make();
   auto const small = pool->acquire(1000);
   auto statistics = pool->statistics();
@@ -75,7 +75,7 @@ TEST_F(PoolOfPages, WhatIsReservedIsInUseOrCachedOrSlackAndTrimmingLeavesTheSlac
   EXPECT_EQ(pool->statistics().slack_bytes, page - 1024);
 }
 
-TEST_F(PoolOfPages, ALimitThatIsNotWholePagesIsUsedToTheLastByte) {
+TEST_F(PoolOfPages, AnUnevenLimitIsUsedEntirely) {
   constexpr std::size_t limit = 20 * MiB + 1000;
   make({.max_bytes = limit});
   auto large = pool->acquire(limit);
@@ -91,7 +91,7 @@ TEST_F(PoolOfPages, ALimitThatIsNotWholePagesIsUsedToTheLastByte) {
   EXPECT_EQ(pool->acquire(limit).capacity(), limit) << "whatever is cached makes way";
 }
 
-TEST_F(PoolOfPages, ALimitIsLoweredToWhatIsInUseAndNoFurther) {
+TEST_F(PoolOfPages, ALimitIsLoweredToMemoryInUse) {
   make();
   auto const block = pool->acquire(3 * MiB), small = pool->acquire(100);
   pool->acquire(9 * MiB).release();
@@ -107,7 +107,7 @@ TEST_F(PoolOfPages, ALimitIsLoweredToWhatIsInUseAndNoFurther) {
   EXPECT_EQ(pool->acquire(200).capacity(), 256U) << "the page has room";
 }
 
-TEST_F(PoolOfPages, ALimitThatWasLoweredHoldsForPartsOfPagesToo) {
+TEST_F(PoolOfPages, ALoweredLimitHoldsForPages) {
   constexpr std::size_t limit = 20 * MiB + 1000;
   make();
   pool->acquire(30 * MiB).release();
@@ -117,7 +117,7 @@ TEST_F(PoolOfPages, ALimitThatWasLoweredHoldsForPartsOfPagesToo) {
   EXPECT_THROW(static_cast<void>(pool->acquire(1)), OutOfMemory);
 }
 
-TEST_F(PoolOfPages, WhatIsFreeInSlabsAndBesideBlocksIsAccountedForAtEveryMoment) {
+TEST_F(PoolOfPages, FreePartsAreAlwaysCounted) {
   make({.max_bytes = 16 * MiB});
   constexpr std::uint64_t seed = 11;
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -135,7 +135,7 @@ TEST_F(PoolOfPages, WhatIsFreeInSlabsAndBesideBlocksIsAccountedForAtEveryMoment)
   }
 }
 
-TEST_F(PoolOfPages, ADriverThatRefusesPagesGetsBackWhatIsFreeAndIsAskedOnceMore) {
+TEST_F(PoolOfPages, ADriverThatRefusesIsAskedTwice) {
   auto& faulty = make_sim({.memory_bytes = 64 * MiB, .fail_allocation = 3});
   {
     MemoryPool faulted{faulty, Location::device, {.backing = PoolBacking::pages}};
@@ -201,7 +201,7 @@ TEST_F(PoolOfPages, NearlyAllThatIsReservedIsInUse) {
   EXPECT_GE(statistics.hit_rate(), 0.9);
 }
 
-TEST(PoolOfPagesInTheLongRun, TakesALittleMoreRatherThanMoveItsPagesForEver) {
+TEST(PoolOfPagesInTheLongRun, TakesMoreRatherThanMoveForEver) {
   auto& sim = make_sim({.memory_bytes = 1024 * MiB});
   MemoryPool pool{sim, Location::device, {.backing = PoolBacking::pages}};
   constexpr std::size_t most_live = 768 * MiB;
@@ -261,7 +261,7 @@ TEST_F(PoolOfPages, BeyondTheThresholdPagesGoBackAtOnce) {
   EXPECT_EQ(taken_from(device), pool->statistics().reserved_bytes);
 }
 
-TEST_F(PoolOfPages, AThresholdHoldsForWhatSlabsAndPagesKeepTogether) {
+TEST_F(PoolOfPages, AThresholdCountsSlabsAndPages) {
   for (std::size_t const threshold : {std::size_t{0}, page, 3 * page}) {
     make({.release_threshold = threshold});
     pool->acquire(100).release();
@@ -272,7 +272,7 @@ TEST_F(PoolOfPages, AThresholdHoldsForWhatSlabsAndPagesKeepTogether) {
   }
 }
 
-TEST_F(PoolOfPages, BlocksThatOutliveItGoBackWhenTheyAreReleased) {
+TEST_F(PoolOfPages, BlocksThatOutliveItGoBack) {
   make();
   auto block = pool->acquire(5 * MiB);
   auto small = pool->acquire(100);
@@ -286,7 +286,7 @@ TEST_F(PoolOfPages, BlocksThatOutliveItGoBackWhenTheyAreReleased) {
   EXPECT_EQ(taken_from(device), 0U);
 }
 
-TEST_F(PoolOfPages, ThereAreNoneWhereTheDeviceHasNoPages) {
+TEST_F(PoolOfPages, AreRefusedWithoutPages) {
   try {
     MemoryPool const none{unimem::device("cpu"), Location::pinned, {.backing = PoolBacking::pages}};
     FAIL() << "made of what?";
@@ -354,7 +354,7 @@ TEST(PoolOfPagesThreads, NoBytesAreHeldTwiceWhilePagesMove) {
 }
 
 /// As work is queued ahead, blocks go back while commands still use them; meanwhile pages move round them.
-TEST(PoolOfPagesThreads, QueuesWithLatencyShareMovingPagesWithoutMixingData) {
+TEST(PoolOfPagesThreads, QueuesShareMovingPages) {
   constexpr unsigned thread_count = 3;
   constexpr std::size_t limit = 4 * MiB;
   auto& sim = make_sim({.memory_bytes = 32 * MiB, .latency = 100us});

@@ -87,7 +87,7 @@ TEST_F(BugsOfPeersAtExitDeathTest, ABlockThatOutlivesItsPool) {
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "") << "which the pool complains of";
 }
 
-TEST(BugsOfPeersAtFork, AChildThatUsesThePoolOfItsParent) {
+TEST(BugsOfPeersAtFork, AChildUsesItsParentsPool) {
   MemoryPool pool{device("cpu"), Location::host};
   PoolResource resource{pool};
   auto block = pool.acquire(1000);

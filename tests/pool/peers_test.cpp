@@ -82,7 +82,7 @@ TEST_P(BugsOfPeers, ALargeAlignmentUnmapsItsNeighbour) {
   }
 }
 
-TEST_P(BugsOfPeers, ADoubleFreeReturnsSuccessAndTheBlockIsThereTwice) {
+TEST_P(BugsOfPeers, ADoubleFreeDuplicatesTheBlock) {
   auto block = pool.acquire(10 * KiB);
   auto moved = std::move(block);
   moved.release();
@@ -94,7 +94,7 @@ TEST_P(BugsOfPeers, ADoubleFreeReturnsSuccessAndTheBlockIsThereTwice) {
   EXPECT_EQ(pool.statistics().pool_hits, 1U);
 }
 
-TEST_P(BugsOfPeers, OutOfMemoryThoughAFittingBlockWasCached) {
+TEST_P(BugsOfPeers, OutOfMemoryDespiteACachedBlock) {
   pool.set_max_bytes(most);
   // All there may be, in a block that another thread has released and keeps.
   std::latch released{1}, done{1};
@@ -120,7 +120,7 @@ TEST_P(BugsOfPeers, OutOfMemoryThoughAFittingBlockWasCached) {
   EXPECT_EQ(pool.statistics().failed_allocations, 0U);
 }
 
-TEST_P(BugsOfPeers, OutOfMemoryThoughAPendingBlockWasAboutToCome) {
+TEST_P(BugsOfPeers, OutOfMemoryDespiteAPendingBlock) {
   pool.set_max_bytes(most);
   auto queue = device.create_queue(), other = device.create_queue();
   auto block = pool.acquire(most, {.queue = &queue});
@@ -148,7 +148,7 @@ TEST_P(BugsOfPeers, ADefragmentationNeverEnds) {
   }
 }
 
-TEST_P(BugsOfPeers, ALimitThatIsReachedDoesNotTriggerATrim) {
+TEST_P(BugsOfPeers, AReachedLimitTriggersNoTrim) {
   pool.set_max_bytes(most);
   std::size_t bytes = most / 2 + 1;
   for (int i = 0; i < 20; ++i, bytes -= bytes / 7) {

@@ -58,7 +58,7 @@ class PoolConformance : public ::testing::TestWithParam<PoolHome> {
   }
 };
 
-TEST_P(PoolConformance, ABlockIsAtLeastAsLargeAsAskedForAndNearlyExact) {
+TEST_P(PoolConformance, ABlockIsNearlyExact) {
   std::mt19937 random{11};
   std::size_t bytes = 1;
   while (bytes <= most) {
@@ -71,7 +71,7 @@ TEST_P(PoolConformance, ABlockIsAtLeastAsLargeAsAskedForAndNearlyExact) {
   }
 }
 
-TEST_P(PoolConformance, NoBytesAreAnEmptyAllocationAndNoAllocationAtAll) {
+TEST_P(PoolConformance, NoBytesAreAnEmptyAllocation) {
   auto const none = pool.acquire(0);
   EXPECT_TRUE(none.empty());
   EXPECT_FALSE(none);
@@ -103,7 +103,7 @@ TEST_P(PoolConformance, OtherAlignmentsAreRefusedBeforeAnythingHappens) {
   EXPECT_EQ(pool.statistics().failed_allocations, 0U);
 }
 
-TEST_P(PoolConformance, AReleasedBlockServesTheNextRequestOfItsSize) {
+TEST_P(PoolConformance, AReleasedBlockServesTheNextRequest) {
   auto block = pool.acquire(10'000);
   auto const object = block.memory().object;
   auto const capacity = block.capacity();
@@ -119,7 +119,7 @@ TEST_P(PoolConformance, AReleasedBlockServesTheNextRequestOfItsSize) {
   EXPECT_EQ(statistics.size_classes[size_class(10'000)].hits, 1U);
 }
 
-TEST_P(PoolConformance, ABlockMuchTooLargeIsNotGivenAway) {
+TEST_P(PoolConformance, AMuchLargerBlockIsNotReused) {
   pool.acquire(most).release();
   auto const small = pool.acquire(most / 2), other = pool.acquire(most / 2);
   EXPECT_LT(small.capacity(), most);
@@ -157,7 +157,7 @@ TEST_P(PoolConformance, TheLimitIsExact) {
   EXPECT_EQ(pool.statistics().reserved_bytes, most);
 }
 
-TEST_P(PoolConformance, MoreThanTheDeviceHasIsOutOfMemoryNamingBoth) {
+TEST_P(PoolConformance, BeyondTheDeviceIsOutOfMemory) {
   try {
     auto const block = pool.acquire(device.info().total_bytes + 1);
     ADD_FAILURE() << "was granted";
@@ -168,7 +168,7 @@ TEST_P(PoolConformance, MoreThanTheDeviceHasIsOutOfMemoryNamingBoth) {
   }
 }
 
-TEST_P(PoolConformance, SizesThatWrapWhenTheyAreRoundedAreOutOfMemoryToo) {
+TEST_P(PoolConformance, SizesThatWrapAreOutOfMemory) {
   constexpr auto largest = std::numeric_limits<std::size_t>::max();
   std::uint64_t refused = 0;
   for (auto const bytes : {largest, largest - 1, largest - 255, largest - 65'535, largest - 2 * MiB, largest / 2 + 1}) {
@@ -208,7 +208,7 @@ TEST_P(PoolConformance, StatisticsAddUpAtEveryMoment) {
   EXPECT_EQ(pool.statistics().reserved_bytes, 0U);
 }
 
-TEST_P(PoolConformance, ATrimLeavesNothingButWhatIsInUseAndCachingGoesOn) {
+TEST_P(PoolConformance, ATrimLeavesOnlyMemoryInUse) {
   auto const kept = filled(most / 16, 1), also = filled(64 * KiB, 2);
   pool.acquire(most / 4).release();
   pool.acquire(8 * KiB).release();
@@ -232,7 +232,7 @@ TEST_P(PoolConformance, ATrimLeavesNothingButWhatIsInUseAndCachingGoesOn) {
   EXPECT_EQ(pool.statistics().pool_hits, after.pool_hits + 1);
 }
 
-TEST_P(PoolConformance, OutOfMemoryChangesNothingThatIsInUseAndIsOverOnceSomethingIsReleased) {
+TEST_P(PoolConformance, OutOfMemoryEndsWithTheNextRelease) {
   pool.set_max_bytes(most);
   auto const kept = filled(most / 4, 3);
   auto other = filled(most / 2, 4);
@@ -255,7 +255,7 @@ TEST_P(PoolConformance, OutOfMemoryChangesNothingThatIsInUseAndIsOverOnceSomethi
   EXPECT_EQ(pool.statistics().failed_allocations, after.failed_allocations);
 }
 
-TEST_P(PoolConformance, WhatIsFreedIsCachedAndWhatIsTrimmedIsTheDevicesAgain) {
+TEST_P(PoolConformance, FreedMemoryIsCachedUntilATrim) {
   auto const free_before = device.memory_info().free_bytes;
   std::size_t active = 0;
   {

@@ -102,7 +102,7 @@ TEST_F(PoolResources, ReuseWhatWasGivenBack) {
   resource.deallocate(first, 10'000, 16);
 }
 
-TEST_F(PoolResources, GiveEveryAlignmentTheDeviceHasAndRefuseMore) {
+TEST_F(PoolResources, GiveEveryAlignmentOfTheDevice) {
   auto const most = pool.device().info().alignment;
   for (std::size_t alignment = 1; alignment <= most; alignment *= 2) {
     auto* const address = resource.allocate(100, alignment);
@@ -197,7 +197,7 @@ TEST_F(PoolResources, RefuseAnotherSizeOrAlignmentAndNameEverything) {
   return ::testing::internal::GetCapturedStderr();
 }
 
-TEST(PoolResourceStacks, TellWhoTookAndWhoGaveBackFirstWhatIsGivenBackAgain) {
+TEST(PoolResourceStacks, TellBothStacksOfADoubleRelease) {
   if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
   MemoryPool pool{device("cpu"), Location::host, {.stacks = {.every = 1}}};
   PoolResource resource{pool, Name("rows")};
@@ -220,7 +220,7 @@ TEST(PoolResourceStacks, TellWhoTookAndWhoGaveBackFirstWhatIsGivenBackAgain) {
   pool.validate();
 }
 
-TEST(PoolResourceStacks, TellWhoHasWhatIsGivenBackWithAnotherSize) {
+TEST(PoolResourceStacks, TellTheOwnerOfAWrongSize) {
   if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
   MemoryPool pool{device("cpu"), Location::host, {.stacks = {.every = 1}}};
   PoolResource resource{pool};
@@ -231,7 +231,7 @@ TEST(PoolResourceStacks, TellWhoHasWhatIsGivenBackWithAnotherSize) {
   give_back_where_it_is_right(resource, address);
 }
 
-TEST(PoolResourceStacks, TellOfWhatWasNeverTakenOrNotSampledOnlyWhoWasRefused) {
+TEST(PoolResourceStacks, WithoutASampleTellTheRefusedCaller) {
   if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
   MemoryPool pool{device("cpu"), Location::host, {.stacks = {.every = 2}}};
   PoolResource resource{pool};
@@ -257,7 +257,7 @@ TEST(PoolResourceStacks, AreNotToldUnlessAskedFor) {
   EXPECT_EQ(std::ranges::count(text, '\n'), 1) << text;
 }
 
-TEST(AddressTableMemory, IsOfTheLatestTimeAnAddressWasTakenOutAndOfTheLastOnes) {
+TEST(AddressTableMemory, KeepsTheLatestReleases) {
   detail::AddressTable table;
   auto const pass_through = [&](std::uintptr_t address, std::unique_ptr<detail::Trail> trail) {
     table.put({address, 1, 1, {}, std::move(trail)});
@@ -288,7 +288,7 @@ TEST_F(PoolResources, AreEqualToThemselvesAlone) {
   EXPECT_NE(resource, other) << "what the one handed out the other would not know";
 }
 
-TEST_F(PoolResources, GiveBackWhatIsInUseWhenTheyEndAndSaySo) {
+TEST_F(PoolResources, GiveBackAndReportAtTheirEnd) {
   ::testing::internal::CaptureStderr();
   {
     PoolResource brief{pool, Name("brief")};
@@ -358,7 +358,7 @@ TEST(PoolResourceModel, FindsEveryAddressHoweverTheyComeAndGo) {
   EXPECT_EQ(pool.statistics().active_allocations, 0U);
 }
 
-TEST(PoolResourceThreads, NoAddressIsHeldTwiceAndAnyThreadMayGiveItBack) {
+TEST(PoolResourceThreads, NoAddressIsHeldTwice) {
   constexpr unsigned thread_count = 4;
   MemoryPool pool{device("cpu"), Location::host};
   PoolResource resource{pool};
@@ -408,7 +408,7 @@ TEST(PoolResourceThreads, NoAddressIsHeldTwiceAndAnyThreadMayGiveItBack) {
   pool.validate();
 }
 
-TEST(PoolResourceThreads, OfManyWhoGiveTheSameAddressBackOneDoes) {
+TEST(PoolResourceThreads, ConcurrentReleasesOfAnAddressSucceedOnce) {
   constexpr unsigned thread_count = 4;
   set_log_level(LogLevel::off);
   MemoryPool pool{device("cpu"), Location::host};
@@ -436,7 +436,7 @@ TEST(PoolResourceThreads, OfManyWhoGiveTheSameAddressBackOneDoes) {
 struct host_accessible {};    // NOLINT(readability-identifier-naming): as CCCL spells them
 struct device_accessible {};  // NOLINT(readability-identifier-naming)
 
-TEST(CudaResourceWithoutStreams, IsAPoolByAddressAndItsCopiesAreOne) {
+TEST(CudaResourceWithoutStreams, CopiesShareOnePool) {
   MemoryPool pool{device("cpu"), Location::pinned};
   CudaResource<host_accessible, device_accessible> resource{pool};
   auto copy = resource;
@@ -465,7 +465,7 @@ struct NoStream {
   [[nodiscard]] static void* get() { return nullptr; }
 };
 
-TEST(CudaResourceWithoutStreams, WhereStreamsAreOfNoCudaDeviceSaysSoAndKeepsTheBlock) {
+TEST(CudaResourceWithoutStreams, WithoutCudaRefusesStreams) {
   MemoryPool pool{device("cpu"), Location::pinned};
   CudaResource<host_accessible> resource{pool};
   EXPECT_THROW((void)resource.allocate(NoStream{}, 100, 8), UnsupportedOperation);

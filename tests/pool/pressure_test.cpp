@@ -33,7 +33,7 @@ std::optional<OutOfMemory> refusal(MemoryPool& pool, std::size_t bytes, AcquireO
   }
 }
 
-TEST(PoolPressure, TheLimitIsReachedExactlyAndNotExceededByAByte) {
+TEST(PoolPressure, TheLimitIsReachedExactly) {
   ScriptedDevice device{64 * MiB};
   MemoryPool pool{device, Location::device, {.max_bytes = 8 * MiB}};
   auto const five = pool.acquire(5 * MiB);
@@ -44,7 +44,7 @@ TEST(PoolPressure, TheLimitIsReachedExactlyAndNotExceededByAByte) {
   pool.validate();
 }
 
-TEST(PoolPressure, ALimitThatIsNoClassIsStillUsableToTheLastByte) {
+TEST(PoolPressure, ALimitBetweenClassesIsUsedEntirely) {
   ScriptedDevice device{64 * MiB};
   MemoryPool pool{device, Location::device, {.max_bytes = 70'001}};
   auto block = pool.acquire(70'001);
@@ -54,13 +54,13 @@ TEST(PoolPressure, ALimitThatIsNoClassIsStillUsableToTheLastByte) {
   EXPECT_FALSE(refusal(pool, 1));
 }
 
-TEST(PoolPressure, TheLastBytesOfADeviceAreUsableToo) {
+TEST(PoolPressure, ADeviceIsUsedToItsLastByte) {
   ScriptedDevice device{70'001};
   MemoryPool pool{device, Location::device};
   EXPECT_EQ(pool.acquire(70'001).capacity(), 70'001U);
 }
 
-TEST(PoolPressure, WhenTheDriverRefusesARoundedSizeTheBareOneIsTried) {
+TEST(PoolPressure, ARefusedRoundedSizeIsTriedExactly) {
   ScriptedDevice device{MiB};
   MemoryPool pool{device, Location::device};
   device.on_allocate = [](std::size_t bytes) {
@@ -69,7 +69,7 @@ TEST(PoolPressure, WhenTheDriverRefusesARoundedSizeTheBareOneIsTried) {
   EXPECT_EQ(pool.acquire(70'001).capacity(), 70'001U);
 }
 
-TEST(PoolPressure, CachedBlocksMakeRoomOldestFirstAndOnlyAsManyAsNeeded) {
+TEST(PoolPressure, CachedBlocksMakeRoomOldestFirst) {
   ScriptedDevice device{64 * MiB};
   MemoryPool pool{device, Location::device, {.max_bytes = 10 * MiB}};
   auto first = pool.acquire(2 * MiB), second = pool.acquire(3 * MiB), third = pool.acquire(4 * MiB);
@@ -92,7 +92,7 @@ TEST(PoolPressure, CachedBlocksMakeRoomOldestFirstAndOnlyAsManyAsNeeded) {
   pool.validate();
 }
 
-TEST(PoolPressure, BlocksThatAreDoneGoBeforeOlderOnesThatArePending) {
+TEST(PoolPressure, DoneBlocksGoBeforePendingOnes) {
   ScriptedDevice device{64 * MiB};
   auto [queue, script] = device.scripted_queue();
   MemoryPool pool{device, Location::device, {.max_bytes = 8 * MiB}};
@@ -123,7 +123,7 @@ TEST(PoolPressure, PendingBlocksAreWaitedForBeforeGivingUp) {
   EXPECT_EQ(statistics.waits, 1U);
 }
 
-TEST(PoolPressure, WhatLiveBlocksLeaveNoRoomForIsRefusedWithoutGivingAnythingBack) {
+TEST(PoolPressure, ImpossibleRequestsGiveNothingBack) {
   ScriptedDevice device{64 * MiB};
   auto [queue, script] = device.scripted_queue();
   MemoryPool pool{device, Location::device, {.max_bytes = 8 * MiB}};
@@ -135,7 +135,7 @@ TEST(PoolPressure, WhatLiveBlocksLeaveNoRoomForIsRefusedWithoutGivingAnythingBac
   EXPECT_EQ(script->host_waits, 0);
 }
 
-TEST(PoolPressure, ADriverThatIsFullGetsCachedBlocksBackAndIsAskedAgain) {
+TEST(PoolPressure, AFullDriverGetsCachedBlocksBack) {
   ScriptedDevice device{8 * MiB};
   MemoryPool cache{device, Location::device}, other{device, Location::device};
   auto const outside = other.acquire(3 * MiB);  // what this pool cannot know of
@@ -147,7 +147,7 @@ TEST(PoolPressure, ADriverThatIsFullGetsCachedBlocksBackAndIsAskedAgain) {
   cache.validate();
 }
 
-TEST(PoolPressure, AProgramThatGoesThroughManySizesDoesNotCollectABlockOfEach) {
+TEST(PoolPressure, ManySizesDoNotFillTheCache) {
   ScriptedDevice device{8192 * MiB};
   MemoryPool pool{device, Location::device};
   for (std::size_t bytes = 400 * MiB; bytes > MiB; bytes -= bytes / 6) pool.acquire(bytes).release();
@@ -157,7 +157,7 @@ TEST(PoolPressure, AProgramThatGoesThroughManySizesDoesNotCollectABlockOfEach) {
   pool.validate();
 }
 
-TEST(PoolPressure, WhatGoesToKeepTheCacheSmallIsLargeAndOldRatherThanOldAlone) {
+TEST(PoolPressure, LargeOldBlocksGoFirst) {
   std::vector<std::size_t> released;
   ScriptedDevice device{8192 * MiB};
   MemoryPool pool{device, Location::device};
@@ -222,7 +222,7 @@ TEST(PoolPressure, TheDriversOwnWordsAreTheReason) {
   EXPECT_EQ(error->facts().device_free, 3 * MiB);
 }
 
-TEST(PoolPressure, SizesNoDeviceHasAreOutOfMemoryAndNeverReachTheDriver) {
+TEST(PoolPressure, HugeSizesDoNotReachTheDriver) {
   ScriptedDevice device{8 * MiB, 6 * MiB};
   MemoryPool pool{device, Location::device};
   constexpr auto most = std::numeric_limits<std::size_t>::max();
@@ -239,7 +239,7 @@ TEST(PoolPressure, SizesNoDeviceHasAreOutOfMemoryAndNeverReachTheDriver) {
   EXPECT_FALSE(refusal(pool, 6 * MiB));
 }
 
-TEST(PoolPressure, AFailureThatIsNotAboutMemoryIsPassedOnAndKeepsTheCache) {
+TEST(PoolPressure, OtherFailuresKeepTheCache) {
   ScriptedDevice device{8 * MiB};
   MemoryPool pool{device, Location::device};
   pool.acquire(MiB).release();
@@ -253,7 +253,7 @@ TEST(PoolPressure, AFailureThatIsNotAboutMemoryIsPassedOnAndKeepsTheCache) {
   EXPECT_FALSE(refusal(pool, MiB)) << "what is cached still serves";
 }
 
-TEST(PoolPressure, ALoweredLimitGivesCachedBlocksBackAndRefusesToGoBelowWhatIsLive) {
+TEST(PoolPressure, ALoweredLimitGivesCachedBlocksBack) {
   ScriptedDevice device{64 * MiB};
   auto [queue, script] = device.scripted_queue();
   MemoryPool pool{device, Location::device};
@@ -276,7 +276,7 @@ TEST(PoolPressure, ALoweredLimitGivesCachedBlocksBackAndRefusesToGoBelowWhatIsLi
   pool.validate();
 }
 
-TEST(PoolPressure, ALimitIsNotLoweredBelowWhatTheDriverDoesNotTakeBack) {
+TEST(PoolPressure, ALimitIsNotLoweredBelowKeptMemory) {
   WatchedPages pages{*make_sim({.memory_bytes = 64 * MiB}).pages()};
   ScriptedDevice device{64 * MiB};
   device.page_source = &pages;
@@ -311,7 +311,7 @@ TEST(PoolPressure, NoLockIsHeldInADriverCall) {
   EXPECT_EQ(calls, 4U);
 }
 
-TEST(PoolPressure, MemoryOnItsWayBackToTheDriverIsNotReportedAsMissing) {
+TEST(PoolPressure, MemoryBeingReturnedIsNotMissing) {
   ScriptedDevice device{8 * MiB};
   MemoryPool pool{device, Location::device};
   pool.acquire(8 * MiB).release();
@@ -336,7 +336,7 @@ TEST(PoolPressure, MemoryOnItsWayBackToTheDriverIsNotReportedAsMissing) {
 /// A small scenario that takes, returns, trims and fills up, in which one driver call fails.
 class PoolFaults : public ::testing::TestWithParam<std::size_t> {};
 
-TEST_P(PoolFaults, WhicheverAllocationFailsNothingLeaksAndTheCountsStayTrue) {
+TEST_P(PoolFaults, NoFailedAllocationLeaks) {
   ScriptedDevice device{32 * MiB};
   std::size_t calls = 0, failures = 0;
   device.on_allocate = [&](std::size_t) {

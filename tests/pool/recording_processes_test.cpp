@@ -156,7 +156,7 @@ class RecordingProcesses : public ::testing::Test {
   std::string const errors_ = folder_ / "errors";
 };
 
-TEST_F(RecordingProcesses, ChildrenLeaveTheLogToTheirParentAndSaySo) {
+TEST_F(RecordingProcesses, ChildrenLeaveTheLogToTheirParent) {
   ASSERT_EQ(run("OneHasChildren", path_), 0);
   EXPECT_EQ(blocks_in(path_, 1 * KiB), 1U);
   EXPECT_EQ(blocks_in(path_, 3 * KiB), 2'000U);
@@ -170,7 +170,7 @@ TEST_F(RecordingProcesses, ChildrenLeaveTheLogToTheirParentAndSaySo) {
   EXPECT_NE(said.find(line, first + 1), std::string::npos) << "the other child, too: " << said;
 }
 
-TEST_F(RecordingProcesses, EachHasItsOwnWhereItsNumberIsInTheName) {
+TEST_F(RecordingProcesses, WithNumbersEachHasItsOwn) {
   ASSERT_EQ(run("OneHasChildren", folder_ / "%p-of-%p.csv"), 0);
   EXPECT_THAT(content_of(errors_), IsEmpty());
   std::size_t parents = 0, children = 0;
@@ -200,7 +200,7 @@ TEST_F(RecordingProcesses, AForkedChildHasItsOwnThenToo) {
   EXPECT_EQ(children, 1U);
 }
 
-TEST_F(RecordingProcesses, ALaterRunReplacesTheLogOfAnEarlierOne) {
+TEST_F(RecordingProcesses, ALaterRunReplacesTheLog) {
   ASSERT_EQ(run("OneRecordsMuch", path_), 0);
   ASSERT_EQ(run("OneRecords", path_), 0);
   EXPECT_THAT(content_of(errors_), IsEmpty());
@@ -208,7 +208,7 @@ TEST_F(RecordingProcesses, ALaterRunReplacesTheLogOfAnEarlierOne) {
   EXPECT_EQ(blocks_in(path_, 1 * KiB), 3U);
 }
 
-TEST_F(RecordingProcesses, AChildThatOutlivesItsParentLeavesTheLogAlone) {
+TEST_F(RecordingProcesses, AnOutlivingChildLeavesTheLogAlone) {
   std::array<int, 2> all_ended{};
   ASSERT_EQ(::pipe(all_ended.data()), 0);
   ASSERT_EQ(run("OneLeavesAChildBehind", path_), 0);
@@ -221,7 +221,7 @@ TEST_F(RecordingProcesses, AChildThatOutlivesItsParentLeavesTheLogAlone) {
   EXPECT_EQ(blocks_in(path_, 2 * KiB), 0U);
 }
 
-TEST_F(RecordingProcesses, AForkedChildThatStaysKeepsTheLogFromNobody) {
+TEST_F(RecordingProcesses, AForkedChildDoesNotLockTheLog) {
   std::array<int, 2> ended{};
   ASSERT_EQ(::pipe(ended.data()), 0);
   ASSERT_EQ(::fcntl(ended[1], F_SETFD, FD_CLOEXEC), 0);
@@ -246,7 +246,7 @@ TEST_F(RecordingProcesses, TheFileIsForTheUserAlone) {
   EXPECT_EQ(mode(), fs::perms::owner_read | fs::perms::owner_write) << "and one that was there";
 }
 
-TEST_F(RecordingProcesses, WhatIsNoFileOfTheUsersIsLeftAlone) {
+TEST_F(RecordingProcesses, OthersFilesAreLeftAlone) {
   auto const refused = [this](std::string const& reason) {
     EXPECT_EQ(run("OneRecords", path_), 0);
     EXPECT_EQ(content_of(errors_),

@@ -207,7 +207,7 @@ class Recording : public ::testing::Test {
       (std::filesystem::temp_directory_path() / ("unimem-recording-" + std::to_string(::getpid()) + ".csv")).string();
 };
 
-TEST_F(Recording, WhatThreadsDidAtOnceIsReplayedWithTheSameOperationsAndPeaks) {
+TEST_F(Recording, ConcurrentThreadsAreReplayedAlike) {
   ASSERT_EQ(run("ThreadsTakeAndGiveBackAllAtOnce", path_), 0);
   auto const log = read_allocation_log(path_);
   EXPECT_EQ(log.threads, thread_count);
@@ -225,7 +225,7 @@ TEST_F(Recording, WhatThreadsDidAtOnceIsReplayedWithTheSameOperationsAndPeaks) {
   EXPECT_EQ(statistics.active_allocations, 0U);
 }
 
-TEST_F(Recording, ColumnsAreThoseOfRmmAndOursAfterThem) {
+TEST_F(Recording, ColumnsBeginWithRmms) {
   auto const lines = lines_of("OneAsksForTooMuchAndForWhatIsThere");
   ASSERT_EQ(lines.size(), 6U);
   EXPECT_EQ(lines[0], "Thread,Time,Action,Pointer,Size,Stream,Device,Location,Name,Capacity,Event");
@@ -249,7 +249,7 @@ TEST_F(Recording, NamesAreQuotedAndEventsNamed) {
       << "a release after the first work of a queue";
 }
 
-TEST_F(Recording, AnyNameLeavesALogThatRmmsReplayReads) {
+TEST_F(Recording, AnyNameIsReadByRmm) {
   ASSERT_EQ(run("OneGivesNamesOfAllKinds", path_), 0);
   LogOfRmm const log{path_};
   EXPECT_THAT(log.header(), ElementsAre("Thread", "Time", "Action", "Pointer", "Size", "Stream", "Device", "Location",
@@ -273,7 +273,7 @@ TEST_F(Recording, AnyNameLeavesALogThatRmmsReplayReads) {
   EXPECT_EQ(read_allocation_log(path_).events.size(), 8U) << "and our own replay";
 }
 
-TEST_F(Recording, AForkedChildLeavesTheLogToItsParent) {
+TEST_F(Recording, AForkedChildLeavesTheLogAlone) {
   auto const lines = lines_of("OneForks");
   ASSERT_EQ(lines.size(), 5U);
   EXPECT_THAT(lines[1], HasSubstr(",allocate,"));
@@ -283,7 +283,7 @@ TEST_F(Recording, AForkedChildLeavesTheLogToItsParent) {
   EXPECT_THAT(lines[4], HasSubstr(",free,"));
 }
 
-TEST_F(Recording, WhatHappensAfterTheExitHandlersIsRecordedStill) {
+TEST_F(Recording, RecordsAfterTheExitHandlers) {
   auto const lines = lines_of("OneKeepsABlockToTheVeryEnd");
   ASSERT_EQ(lines.size(), 3U);
   EXPECT_THAT(lines[2], HasSubstr(",free,"));

@@ -34,7 +34,7 @@ class Replay : public ::testing::Test {
   std::optional<MemoryPool> pool{std::in_place, sim, Location::device};
 };
 
-TEST_F(Replay, WhatALogAsksForIsCountedAndReleasedAtTheEnd) {
+TEST_F(Replay, CountsAndReleasesAll) {
   auto const result =
       run("1,allocate,a,65536,0\n"
           "1,allocate,b,131072,0\n"
@@ -56,7 +56,7 @@ TEST_F(Replay, WhatALogAsksForIsCountedAndReleasedAtTheEnd) {
   EXPECT_GE(statistics.pool_hits, 1U) << "c has the room of a";
 }
 
-TEST_F(Replay, ALogThatDoesNotFitStopsAtTheFirstAllocationThatHasNoRoom) {
+TEST_F(Replay, StopsAtTheFirstAllocationWithoutRoom) {
   limit(256 * KiB);
   auto const result =
       run("1,allocate,a,131072,0\n"
@@ -85,7 +85,7 @@ TEST_F(Replay, NothingToDoIsDone) {
   EXPECT_EQ(pool->statistics().total_allocations, 0U);
 }
 
-TEST_F(Replay, BlocksAreReleasedByOtherThreadsThanTheirsInTheOrderOfTheLog) {
+TEST_F(Replay, OtherThreadsReleaseInOrder) {
   limit(1'024 * KiB);
   // Ten threads pass the whole capacity round: any other order has no room for it.
   std::string rows;
@@ -103,7 +103,7 @@ TEST_F(Replay, BlocksAreReleasedByOtherThreadsThanTheirsInTheOrderOfTheLog) {
   EXPECT_EQ(pool->statistics().pool_misses, 1U) << "one block was passed round";
 }
 
-TEST_F(Replay, WithSeveralThreadsALogThatDoesNotFitStopsToo) {
+TEST_F(Replay, StopsWithoutRoomForSeveralThreads) {
   limit(64 * KiB);
   auto const result =
       run("1,allocate,a,4096,0\n"
@@ -113,7 +113,7 @@ TEST_F(Replay, WithSeveralThreadsALogThatDoesNotFitStopsToo) {
   EXPECT_EQ(result.failed_at, 2U);
 }
 
-TEST_F(Replay, WhatIsReleasedOnAStreamIsTakenAgainOnAnyOther) {
+TEST_F(Replay, ReusesBlocksOnAnyStream) {
   auto const result =
       run("1,allocate,a,65536,5\n"
           "1,free,a,65536,6\n"
@@ -125,7 +125,7 @@ TEST_F(Replay, WhatIsReleasedOnAStreamIsTakenAgainOnAnyOther) {
   EXPECT_EQ(pool->statistics().pool_hits, 2U);
 }
 
-TEST_F(Replay, AFailureForAnotherReasonThanMemoryIsAnErrorAlsoFromAnotherThread) {
+TEST_F(Replay, OtherFailuresAreErrorsOnAnyThread) {
   pool.emplace(sim, Location::pinned);
   EXPECT_THROW(static_cast<void>(run("1,allocate,a,8,0\n")), UnsupportedOperation);
   EXPECT_THROW(static_cast<void>(run("1,allocate,a,0,0\n2,allocate,b,8,0\n")), UnsupportedOperation);

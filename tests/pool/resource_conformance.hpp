@@ -37,7 +37,7 @@ class ResourceConformance : public AdaptorConformance {
   }
 };
 
-TEST_P(ResourceConformance, ItEqualsItselfAndItsHandlesWhichGiveBackWhatItHasHandedOut) {
+TEST_P(ResourceConformance, ItEqualsItsHandles) {
   auto const alias = resource().alias();
   EXPECT_TRUE(resource().equals(resource()));
   EXPECT_TRUE(resource().equals(*alias));
@@ -49,7 +49,7 @@ TEST_P(ResourceConformance, ItEqualsItselfAndItsHandlesWhichGiveBackWhatItHasHan
   EXPECT_EQ(alias->statistics().refused_deallocations, 0U);
 }
 
-TEST_P(ResourceConformance, ItIsNoneOfTheOthersOverItsPoolAndTheyDoNotGiveBackWhatIsIts) {
+TEST_P(ResourceConformance, ItDiffersFromOthersOverItsPool) {
   auto const another = GetParam().kind.make(pool);
   auto const& other = dynamic_cast<ResourceAdaptor const&>(*another);
   EXPECT_FALSE(resource().equals(other));
@@ -61,7 +61,7 @@ TEST_P(ResourceConformance, ItIsNoneOfTheOthersOverItsPoolAndTheyDoNotGiveBackWh
   adaptor->give_back(piece);
 }
 
-TEST_P(ResourceConformance, WhatComesBackWrongIsReportedAndTheRightWayStillWorks) {
+TEST_P(ResourceConformance, ARightReturnWorksAfterAWrong) {
   auto const piece = filled(1000, 1);
   auto wrong = piece;
   wrong.bytes = 999;
@@ -88,7 +88,7 @@ TEST_P(ResourceConformance, NoBytesHaveAnAddressOfTheirOwn) {
   adaptor->give_back(one);
 }
 
-TEST_P(ResourceConformance, WhatIsInUseWhenItEndsGoesBackAndIsReported) {
+TEST_P(ResourceConformance, MemoryInUseGoesBackAtItsEnd) {
   auto brief = GetParam().kind.make(pool);
   static_cast<void>(brief->take(1000, 8));
   static_cast<void>(brief->take(500, 8));
@@ -106,7 +106,7 @@ class AdaptorRefusals : public AtAdaptorHome, public ::testing::WithParamInterfa
       : AtAdaptorHome(GetParam().home, GetParam().kind.upstream == nullptr ? nullptr : GetParam().kind.upstream()) {}
 };
 
-TEST_P(AdaptorRefusals, AreUnsupportedOperationsThatNameThePlaceAndLeaveNothingBehind) {
+TEST_P(AdaptorRefusals, AreUnsupportedOperationsThatNameThePlace) {
   for (int time = 0; time < 2; ++time) {
     try {
       auto const adaptor = GetParam().kind.make(pool);
@@ -148,7 +148,7 @@ class ResourceClaims : public AtAdaptorHome, public ::testing::WithParamInterfac
   }
 };
 
-TEST_P(ResourceClaims, AreTakenWhereTheyAreTrueAndRefusedByNameWhereTheyAreNot) {
+TEST_P(ResourceClaims, AreRefusedWhereTheyAreNotTrue) {
   bool const of_host = GetParam().reach >= Reach::host, of_cuda = GetParam().of_cuda;
   expect<>(true);
   expect<cccl::host_accessible>(of_host);

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <unimem/core/error.hpp>
+#include <unimem/device/detail/pages.hpp>
 #include <unimem/device/device.hpp>
-#include <unimem/device/pages.hpp>
 
 #include "device/queue_backend.hpp"
 #include "device/queue_control.hpp"

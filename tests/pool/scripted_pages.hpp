@@ -1,7 +1,7 @@
 #pragma once
 
 #include <unimem/core/error.hpp>
-#include <unimem/device/pages.hpp>
+#include <unimem/device/detail/pages.hpp>
 
 #include <gtest/gtest.h>
 

@@ -80,7 +80,7 @@ class SlabsTest : public ::testing::Test {
   Slabs slabs{ledger};
 };
 
-TEST_F(SlabsTest, BlocksOfEverySizeAreOfTheirNearExactClass) {
+TEST_F(SlabsTest, BlocksAreOfTheirNearExactClass) {
   std::set<std::size_t> capacities;
   for (std::size_t bytes = 1; bytes <= Slabs::largest_block; bytes += 13) {
     ASSERT_TRUE(Slabs::serves(bytes));
@@ -120,7 +120,7 @@ TEST_F(SlabsTest, TheFullestSlabServesFirst) {
   EXPECT_EQ(ledger.taken, 3U);
 }
 
-TEST_F(SlabsTest, OneEmptySlabOfAClassIsKeptAndTheOthersGoBack) {
+TEST_F(SlabsTest, OneEmptySlabOfAClassIsKept) {
   auto const blocks = take(3 * 32, 1024);
   for (auto const block : blocks) give(block);
   EXPECT_EQ(slabs.count(), 1U);
@@ -145,14 +145,14 @@ TEST_F(SlabsTest, ARefusalChangesNothing) {
   EXPECT_EQ(take(1024).number, 7U) << "what is there is served all the same";
 }
 
-TEST_F(SlabsTest, AStretchThatIsLargerThanAskedForHoldsMoreBlocks) {
+TEST_F(SlabsTest, ALargerStretchHoldsMoreBlocks) {
   ledger.surplus = 3 * KiB + 5;
   auto const blocks = take(35, 1024);
   EXPECT_EQ(ledger.taken, 1U);
   EXPECT_EQ(blocks.back().object(), blocks.front().object());
 }
 
-TEST_F(SlabsTest, SlabsThatAreLeftGoBackAtTheEnd) {
+TEST_F(SlabsTest, RemainingSlabsGoBackAtTheEnd) {
   static_cast<void>(take(100, 700));  // the ledger's destructor looks
 }
 

@@ -84,7 +84,7 @@ class Colleague {
   std::jthread thread_{[this] { run(); }};
 };
 
-TEST(NearExactClass, HoldsEverySizeUpToItsLimitAndNoneAboveTheLimitBefore) {
+TEST(NearExactClass, HoldsEverySizeUpToItsLimit) {
   for (std::size_t bytes = 1; bytes <= 8 * MiB; bytes += bytes < 70'000 ? 1 : 997) {
     auto const index = detail::near_exact_class(bytes);
     ASSERT_LE(bytes, detail::near_exact_limit(index));
@@ -96,7 +96,7 @@ TEST(NearExactClass, HoldsEverySizeUpToItsLimitAndNoneAboveTheLimitBefore) {
   EXPECT_EQ(detail::near_exact_class(detail::largest_small_block) + 1, detail::small_classes);
 }
 
-TEST(PoolThreadCache, AThreadTakesBackWhatItReleasedLastAtEverySize) {
+TEST(PoolThreadCache, AThreadTakesBackItsLastRelease) {
   ScriptedDevice device{16 * GiB};
   MemoryPool pool{device, Location::device};
   for (auto const bytes : {std::size_t{1}, 256 * KiB, 1 * MiB, 2 * MiB, 2 * MiB + 1, 16 * MiB, 256 * MiB}) {
@@ -108,7 +108,7 @@ TEST(PoolThreadCache, AThreadTakesBackWhatItReleasedLastAtEverySize) {
   pool.validate();
 }
 
-TEST(PoolThreadCache, WhatAnotherThreadKeepsIsTakenFromItWhenTheLimitIsReached) {
+TEST(PoolThreadCache, AtTheLimitAnothersCacheIsTaken) {
   ScriptedDevice device{1 * GiB};
   MemoryPool pool{device, Location::device, {.max_bytes = 1 * MiB}};
   Colleague colleague;
@@ -123,7 +123,7 @@ TEST(PoolThreadCache, WhatAnotherThreadKeepsIsTakenFromItWhenTheLimitIsReached) 
   pool.validate();
 }
 
-TEST(PoolThreadCache, WhatAnotherThreadKeepsIsReusedRatherThanReportedAsMissing) {
+TEST(PoolThreadCache, AnothersCacheIsReusedBeforeAnError) {
   ScriptedDevice device{1 * GiB};
   MemoryPool pool{device, Location::device, {.max_bytes = 1 * MiB}};
   Colleague colleague;
@@ -136,7 +136,7 @@ TEST(PoolThreadCache, WhatAnotherThreadKeepsIsReusedRatherThanReportedAsMissing)
   EXPECT_EQ(device.driver_calls(), 1U);
 }
 
-TEST(PoolThreadCache, ThePeakOfOneThreadIsExactWhereverItsBlocksGo) {
+TEST(PoolThreadCache, OneThreadsPeakIsExact) {
   constexpr unsigned seed = 7;
   std::mt19937 random{seed};
   ScriptedDevice device{16 * GiB};
@@ -219,7 +219,7 @@ TEST(PoolThreadCache, AThreadMayEndAfterItsPool) {
   next.validate();
 }
 
-TEST(PoolThreadCache, ABlockMayBeReleasedByAThreadThatIsEnding) {
+TEST(PoolThreadCache, AnEndingThreadMayRelease) {
   ScriptedDevice device{1 * GiB};
   MemoryPool pool{device, Location::device};
   on_another_thread([&] {
@@ -232,7 +232,7 @@ TEST(PoolThreadCache, ABlockMayBeReleasedByAThreadThatIsEnding) {
   pool.validate();
 }
 
-TEST(PoolThreadCache, BlocksOfMorePoolsThanTheTableHasPlacesAreKeptApart) {
+TEST(PoolThreadCache, ManyPoolsBlocksAreKeptApart) {
   ScriptedDevice device{1 * GiB};
   std::deque<MemoryPool> pools;
   std::vector<std::uintptr_t> objects;
@@ -247,7 +247,7 @@ TEST(PoolThreadCache, BlocksOfMorePoolsThanTheTableHasPlacesAreKeptApart) {
   EXPECT_EQ(device.driver_calls(), 40U);
 }
 
-TEST(PoolThreadCache, ABlockWithPendingWorkIsTakenAtOnceOnlyByItsQueue) {
+TEST(PoolThreadCache, APendingBlockIsTakenByItsQueue) {
   ScriptedDevice device{1 * GiB};
   auto [queue, script] = device.scripted_queue();
   auto [other, other_script] = device.scripted_queue();
@@ -265,7 +265,7 @@ TEST(PoolThreadCache, ABlockWithPendingWorkIsTakenAtOnceOnlyByItsQueue) {
   EXPECT_TRUE(theirs.memory().object != object || !other_script->ordered_behind.empty());
 }
 
-TEST(PoolThreadCache, NothingNewIsTakenWhileAnyThreadKeepsWhatFits) {
+TEST(PoolThreadCache, CachedBlocksComeBeforeNewMemory) {
   ScriptedDevice device{8 * GiB};
   MemoryPool pool{device, Location::device};
   Colleague colleague;
@@ -286,7 +286,7 @@ TEST(PoolThreadCache, NothingNewIsTakenWhileAnyThreadKeepsWhatFits) {
   pool.validate();
 }
 
-TEST(PoolThreadCache, NoLargeBlockIsTakenAnewWhileAnotherThreadKeepsOneThatFits) {
+TEST(PoolThreadCache, LargeCachedBlocksComeBeforeNewMemory) {
   ScriptedDevice device{GiB};
   MemoryPool pool{device, Location::device};
   Colleague colleague;
@@ -302,7 +302,7 @@ TEST(PoolThreadCache, NoLargeBlockIsTakenAnewWhileAnotherThreadKeepsOneThatFits)
   pool.validate();
 }
 
-TEST(Magazines, KeepNoLargeBlocksThatTheirThreadDoesNotTake) {
+TEST(Magazines, KeepNoUnusedLargeBlocks) {
   detail::Magazines magazines;
   std::array<detail::Block, detail::Magazines::most_unclaimed + 1> blocks;
   for (auto& block : blocks) {
@@ -360,7 +360,7 @@ TEST(Magazines, CanBeLeftWithTheirSmallBlocksAlone) {
   depots.validate();
 }
 
-TEST(Depots, HoldAWholeQueueOfOneClassTheLatestOnTop) {
+TEST(Depots, HoldAQueueTheLatestOnTop) {
   constexpr std::size_t each = 4;
   detail::Depots depots{true};
   std::vector<detail::Block> blocks(detail::Depots::most_bytes / MiB + each);
@@ -404,7 +404,7 @@ TEST(Depots, TakeNoLargeBlocksThatNobodyTakes) {
   depots.validate();
 }
 
-TEST(Depots, TakeMoreLargeBlocksInARowWhereTheyAreTakenLate) {
+TEST(Depots, TakeMoreLargeBlocksTakenLate) {
   constexpr std::size_t first = detail::Magazines::most_unclaimed;
   detail::Depots depots{true};
   std::vector<detail::Block> blocks(detail::Depots::large_slots + 1);

@@ -39,7 +39,7 @@ std::span<std::uint64_t> words_in(Allocation const& block) {
   return {static_cast<std::uint64_t*>(block.data()), block.size() / 8};
 }
 
-TEST(PoolThreads, NoBlockIsHeldTwiceAndTheLimitIsNeverExceeded) {
+TEST(PoolThreads, KeepTheLimitAndUniqueOwners) {
   constexpr std::size_t limit = 2 * MiB;
   ScriptedDevice device{64 * MiB};
   // A driver in which other threads get their turn: the memory is still taken while they look for room.
@@ -112,7 +112,7 @@ TEST(PoolThreads, ALimitWithRoomForAllRefusesNobody) {
   pool.validate();
 }
 
-TEST(PoolThreads, QueuesOfManyThreadsShareBlocksWithoutMixingData) {
+TEST(PoolThreads, QueuesOfManyThreadsShareBlocks) {
   auto& sim = make_sim({.memory_bytes = 4 * MiB});
   MemoryPool pool{sim, Location::device, {.max_bytes = MiB}};
   on_threads([&](unsigned thread) {
@@ -178,7 +178,7 @@ TEST_P(PoolThreadsOf, LimitsMayChangeWhileOthersAllocate) {
   EXPECT_LE(pool.statistics().reserved_bytes, pool.max_bytes());
 }
 
-TEST_P(PoolThreadsOf, ALimitIsLoweredOrWhatNeedsTheHigherOneIsServedNeverBoth) {
+TEST_P(PoolThreadsOf, LoweringALimitRacesWithGrowth) {
   MemoryPool pool{device(), Location::device, {.backing = GetParam()}};
   for (int round = 0; round < 500; ++round) {
     pool.set_max_bytes(8 * MiB);

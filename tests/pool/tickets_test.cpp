@@ -26,7 +26,7 @@ class PoolTickets : public ::testing::Test {
   MemoryPool pool{device, Location::device};
 };
 
-TEST_F(PoolTickets, TheSameQueueGetsABlockBackAtOnceWhileItsWorkIsPending) {
+TEST_F(PoolTickets, TheSameQueueReusesAPendingBlock) {
   auto block = pool.acquire(MiB, {.queue = &a});
   auto const first = block.memory();
   auto const last_use = work_a.work();
@@ -52,7 +52,7 @@ TEST_F(PoolTickets, AnotherQueueIsOrderedBehindThePendingWork) {
   EXPECT_EQ(work_a.host_waits, 0) << "no thread may block for it";
 }
 
-TEST_F(PoolTickets, TheHostGetsABlockOnlyWhenItsWorkHasEnded) {
+TEST_F(PoolTickets, TheHostWaitsForABlocksWork) {
   auto block = pool.acquire(MiB, {.queue = &a});
   auto const first = block.memory();
   auto const last_use = work_a.work();
@@ -64,7 +64,7 @@ TEST_F(PoolTickets, TheHostGetsABlockOnlyWhenItsWorkHasEnded) {
   EXPECT_EQ(work_a.host_waits, 1);
 }
 
-TEST_F(PoolTickets, ABlockThatIsDoneIsPreferredToAPendingOneOfTheSameSize) {
+TEST_F(PoolTickets, DoneBlocksAreTakenBeforePendingOnes) {
   auto pending = pool.acquire(MiB), done = pool.acquire(MiB);
   auto const done_memory = done.memory();
   pending.release(work_a.work());
@@ -75,7 +75,7 @@ TEST_F(PoolTickets, ABlockThatIsDoneIsPreferredToAPendingOneOfTheSameSize) {
   EXPECT_EQ(work_a.host_waits, 0);
 }
 
-TEST_F(PoolTickets, ABlockThatIsDoneIsPreferredToAPendingOneThatFitsBetter) {
+TEST_F(PoolTickets, DoneBlocksAreTakenBeforeBetterFits) {
   auto pending = pool.acquire(MiB), done = pool.acquire(MiB + MiB / 16);
   auto const done_memory = done.memory();
   pending.release(work_a.work());
@@ -83,7 +83,7 @@ TEST_F(PoolTickets, ABlockThatIsDoneIsPreferredToAPendingOneThatFitsBetter) {
   EXPECT_EQ(pool.acquire(MiB).memory(), (DeviceMemory{done_memory.object, 0, MiB}));
 }
 
-TEST_F(PoolTickets, WhoMayNotWaitGetsWhatIsReadyElseNewMemoryElseNothing) {
+TEST_F(PoolTickets, WithoutWaitingOnlyReadyBlocksAreTaken) {
   auto block = pool.acquire(MiB, {.queue = &a});
   auto const first = block.memory();
   block.release(work_a.work());
@@ -100,7 +100,7 @@ TEST_F(PoolTickets, WhoMayNotWaitGetsWhatIsReadyElseNewMemoryElseNothing) {
   EXPECT_EQ(pool.acquire(MiB, {.queue = &b}).memory(), first) << "who may, waits";
 }
 
-TEST_F(PoolTickets, WhoAsksForWhatIsAtHandGetsABlockThatIsReadyOrNothing) {
+TEST_F(PoolTickets, AtHandMeansReadyOrNothing) {
   EXPECT_TRUE(pool.acquire_cached(MiB).empty()) << "nothing is cached, and nothing is taken from the device";
   EXPECT_TRUE(pool.acquire_cached(0).empty());
   auto block = pool.acquire(MiB, {.queue = &a});
@@ -134,7 +134,7 @@ TEST_F(PoolTickets, WorkThatFailedIsWorkThatEnded) {
   EXPECT_EQ(work_a.host_waits, 0);
 }
 
-TEST_F(PoolTickets, AnOwnerWhoNeverTouchedTheBlockDoesNotMakeItsEarlierWorkForgotten) {
+TEST_F(PoolTickets, AnIdleOwnerKeepsEarlierWork) {
   auto block = pool.acquire(MiB, {.queue = &a});
   auto const last_use = work_a.work();
   block.release(last_use);
@@ -156,7 +156,7 @@ TEST_F(PoolTickets, NorDoesAnOwnerOnAnotherQueue) {
   EXPECT_TRUE(last_use.ready()) << "b is ordered behind it, so it is enough to have waited for b";
 }
 
-TEST_F(PoolTickets, ABlockUsedOnAQueueItWasNotTakenForKeepsBothWorksPending) {
+TEST_F(PoolTickets, WorkOfTwoQueuesStaysPending) {
   auto block = pool.acquire(MiB, {.queue = &a});
   auto const on_a = work_a.work();
   block.release(on_a);
@@ -169,7 +169,7 @@ TEST_F(PoolTickets, ABlockUsedOnAQueueItWasNotTakenForKeepsBothWorksPending) {
   EXPECT_TRUE(on_b.ready());
 }
 
-TEST_F(PoolTickets, AQueueThatCannotBeOrderedBehindLeavesTheBlockCachedAndUncounted) {
+TEST_F(PoolTickets, AFailedOrderLeavesTheBlockCached) {
   auto block = pool.acquire(MiB, {.queue = &a});
   auto const last_use = work_a.work();
   block.release(last_use);
@@ -189,7 +189,7 @@ TEST_F(PoolTickets, AQueueThatCannotBeOrderedBehindLeavesTheBlockCachedAndUncoun
   EXPECT_TRUE(last_use.ready()) << "the work is still remembered";
 }
 
-TEST_F(PoolTickets, PendingBlocksAreNotGivenToTheDriverBeforeTheirWorkHasEnded) {
+TEST_F(PoolTickets, PendingBlocksDoNotGoToTheDriver) {
   Event last_use;
   device.on_release = [&](DeviceMemory) { EXPECT_TRUE(last_use.ready()); };
   auto block = pool.acquire(MiB, {.queue = &a});
@@ -213,7 +213,7 @@ TEST_F(PoolTickets, DestroyingThePoolWaitsForPendingWork) {
   EXPECT_EQ(device.live_bytes(), 0U);
 }
 
-TEST_F(PoolTickets, ReleasingOverTheThresholdNeverBlocksForPendingWork) {
+TEST_F(PoolTickets, ReleasingOverTheThresholdDoesNotBlock) {
   MemoryPool small{device, Location::device, {.release_threshold = MiB}};
   auto first = small.acquire(MiB), second = small.acquire(MiB);
   first.release(work_a.work());

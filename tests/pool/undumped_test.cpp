@@ -57,7 +57,7 @@ class Undumped : public ::testing::TestWithParam<Home> {
   }
 };
 
-TEST_P(Undumped, IsEveryBlockOfAPoolThatOverwritesAndOfNoOther) {
+TEST_P(Undumped, IsEveryOverwrittenBlock) {
   MemoryPool erasing{device("cpu"), GetParam().location, options(true)};
   MemoryPool plain{device("cpu"), GetParam().location, options(false)};
   for (auto const bytes : {std::size_t{1}, std::size_t{300}, 5 * KiB, 64 * KiB - 1, 64 * KiB, 200 * KiB}) {
@@ -69,7 +69,7 @@ TEST_P(Undumped, IsEveryBlockOfAPoolThatOverwritesAndOfNoOther) {
   }
 }
 
-TEST_P(Undumped, StaysSoWhateverThePoolDoesWithItsMemory) {
+TEST_P(Undumped, StaysSoWhenMemoryMoves) {
   MemoryPool pool{device("cpu"), GetParam().location, options(true)};
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

@@ -146,7 +146,7 @@ TEST_F(PoolOverUpstream, TakesAllMemoryThereAndGivesItBack) {
   EXPECT_EQ(upstream->live_bytes(), 0U);
 }
 
-TEST_F(PoolOverUpstream, KeepsABlockUntilItsWorkHasEndedAsItWouldForADriver) {
+TEST_F(PoolOverUpstream, KeepsABlockUntilItsWorkHasEnded) {
   auto [queue, script] = device.scripted_queue();
   auto block = pool->acquire(MiB);
   auto const work = script->work();
@@ -157,7 +157,7 @@ TEST_F(PoolOverUpstream, KeepsABlockUntilItsWorkHasEndedAsItWouldForADriver) {
   EXPECT_EQ(upstream->live_bytes(), 0U);
 }
 
-TEST_F(PoolOverUpstream, AsksForNoMoreThanItsLimitAndTheDevicesSize) {
+TEST_F(PoolOverUpstream, AsksForNoMoreThanItsLimit) {
   pool->set_max_bytes(8 * MiB);
   auto const five = pool->acquire(5 * MiB);
   auto const calls = upstream->calls();
@@ -169,7 +169,7 @@ TEST_F(PoolOverUpstream, AsksForNoMoreThanItsLimitAndTheDevicesSize) {
   EXPECT_THROW((void)pool->acquire(64 * MiB), OutOfMemory);
 }
 
-TEST_F(PoolOverUpstream, GivesBackWhatItKeepsWhenTheUpstreamIsFull) {
+TEST_F(PoolOverUpstream, GivesBackItsCacheWhenFull) {
   for (bool const throws : {true, false}) {
     upstream->capacity = 8 * MiB;
     upstream->throws_when_full = throws;
@@ -190,7 +190,7 @@ TEST_F(PoolOverUpstream, GivesBackWhatItKeepsWhenTheUpstreamIsFull) {
   }
 }
 
-TEST_F(PoolOverUpstream, IsMadeOfObjectsAlsoWhereTheDeviceHasPages) {
+TEST_F(PoolOverUpstream, IsMadeOfObjects) {
   auto& cpu = unimem::device("cpu");
   PoolOptions options;
   options.upstream = upstream;
@@ -210,7 +210,7 @@ TEST_F(PoolOverUpstream, IsMadeOfObjectsAlsoWhereTheDeviceHasPages) {
   pool.reset();
 }
 
-TEST_F(PoolOverUpstream, KeepsTheUpstreamForAsLongAsABlockIsInUse) {
+TEST_F(PoolOverUpstream, KeepsTheUpstreamWhileInUse) {
   auto block = pool->acquire(MiB);
   std::weak_ptr<Upstream> const watched = upstream;
   pool.reset();
@@ -285,7 +285,7 @@ struct Misdeed {
 /// A small scenario that takes, returns, trims and fills up, in which one call of the upstream goes wrong.
 class UpstreamFaults : public ::testing::TestWithParam<Misdeed> {};
 
-TEST_P(UpstreamFaults, WhicheverCallGoesWrongNothingLeaksAndTheCountsStayTrue) {
+TEST_P(UpstreamFaults, NoFailedCallLeaks) {
   auto const& misdeed = GetParam();
   for (std::size_t wrong = 1; wrong <= 12; ++wrong) {
     SCOPED_TRACE(::testing::Message() << "call " << wrong << " goes wrong");

@@ -16,7 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::Field;
 using ::testing::IsEmpty;
 
-TEST(DeviceList, ASnapshotIsWhatTheDeviceSaysOfItself) {
+TEST(DeviceList, ASnapshotAgreesWithTheDevice) {
   auto& sim = make_sim({.memory_bytes = 256 << 20});
   auto const memory = sim.allocate(1 << 20, Location::device);
   auto const snapshot = take_snapshot(sim);
@@ -30,7 +30,7 @@ TEST(DeviceList, ASnapshotIsWhatTheDeviceSaysOfItself) {
   EXPECT_FALSE(snapshot.shares_storage_with_host);
 }
 
-TEST(DeviceList, ListsTheCpuFirstAndEveryBackendOnceAtMostAsUnavailable) {
+TEST(DeviceList, ListsTheCpuFirst) {
   auto const& sim = make_sim();
   auto const list = list_devices();
   ASSERT_FALSE(list.devices.empty());
@@ -44,7 +44,7 @@ TEST(DeviceList, ListsTheCpuFirstAndEveryBackendOnceAtMostAsUnavailable) {
   }
 }
 
-TEST(DeviceList, HasTheLimitsOfTheManagerThatIsAsked) {
+TEST(DeviceList, HasTheManagersLimits) {
   auto& sim = make_sim({.memory_bytes = 64 << 20});
   auto& unlimited = make_sim();
   MemoryManager manager;

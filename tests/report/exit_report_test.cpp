@@ -131,12 +131,12 @@ TEST_F(ExitReport, ListsByNameWhatBuffersStillHave) {
   EXPECT_EQ(json["live"]["allocations"][0]["bytes"], 2 * MiB);
 }
 
-TEST_F(ExitReport, OfAProgramThatUsesNothingIsOfNothing) {
+TEST_F(ExitReport, OfAnIdleProgramIsEmpty) {
   ASSERT_EQ(run("OneUsesNothing", path_), 0);
   EXPECT_EQ(content_of(path_), to_json(MemorySnapshot{}) + '\n');
 }
 
-TEST_F(ExitReport, ThatCannotBeWrittenIsSaidOnceAndChangesNothingElse) {
+TEST_F(ExitReport, ThatCannotBeWrittenIsToldOnce) {
   auto const path = folder_ / "nowhere" / "report.json";
   EXPECT_EQ(run("OneUsesTheDefaultManager", path), 0);
   auto const said = content_of(errors_);
@@ -156,7 +156,7 @@ TEST_F(ExitReport, ThatCannotBeWrittenIsSaidOnceAndChangesNothingElse) {
   EXPECT_THAT(content_of(errors_), HasSubstr("File too large"));
 }
 
-TEST_F(ExitReport, IsItsOwnersAloneAndReplacesAnEarlierOne) {
+TEST_F(ExitReport, IsPrivateAndReplacesAnEarlierOne) {
   std::ofstream(path_) << "earlier";
   std::filesystem::permissions(path_, std::filesystem::perms::all);
   ASSERT_EQ(run("OneUsesNothing", path_), 0);
@@ -165,7 +165,7 @@ TEST_F(ExitReport, IsItsOwnersAloneAndReplacesAnEarlierOne) {
   EXPECT_EQ(std::filesystem::status(path_).permissions() & perms::mask, perms::owner_read | perms::owner_write);
 }
 
-TEST_F(ExitReport, IsTheParentsWhereAChildInheritsTheName) {
+TEST_F(ExitReport, IsTheParentsWithAnInheritedName) {
   ASSERT_EQ(run("OneHasAChild", path_), 0);
   auto const json = nlohmann::json::parse(content_of(path_));
   EXPECT_EQ(json["statistics"]["total_allocations"], 1);
@@ -173,7 +173,7 @@ TEST_F(ExitReport, IsTheParentsWhereAChildInheritsTheName) {
               ::testing::ContainsRegex("UNIMEM_REPORT: " + path_ + ": process [0-9]+ writes it .*there is no report"));
 }
 
-TEST_F(ExitReport, IsKeptFromNobodyByAForkedChildThatStays) {
+TEST_F(ExitReport, IsNotLockedByALastingChild) {
   std::array<int, 2> ended{};
   ASSERT_EQ(::pipe(ended.data()), 0);
   ASSERT_EQ(::fcntl(ended[1], F_SETFD, FD_CLOEXEC), 0);
@@ -186,7 +186,7 @@ TEST_F(ExitReport, IsKeptFromNobodyByAForkedChildThatStays) {
   ::close(ended[0]);
 }
 
-TEST_F(ExitReport, IsOneOfEachWhereTheirNumbersAreInTheName) {
+TEST_F(ExitReport, IsOnePerProcessWithNumbers) {
   ASSERT_EQ(run("OneHasAChild", folder_ / "%p.json"), 0);
   EXPECT_EQ(content_of(errors_), "");
   int reports = 0, allocations = 0;

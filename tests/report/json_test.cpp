@@ -44,7 +44,7 @@ DeviceList two_devices() {
   return {{cpu, sim}, {{Backend::metal, "Metal needs macOS"}}};
 }
 
-TEST(Json, ADeviceListIsTheObjectOfTheContractOnOneLine) {
+TEST(Json, ADeviceListIsOneLine) {
   EXPECT_EQ(to_json(two_devices()),
             R"({"devices":[)"
             R"({"id":"cpu","backend":"cpu","name":"A \"quoted\" processor","total_bytes":4096,"free_bytes":3000},)"
@@ -73,7 +73,7 @@ TEST(Json, InFullADeviceSaysEverything) {
   EXPECT_EQ(json["devices"][1]["maps_pages"], true);
 }
 
-TEST(Json, LimitsAreByLocationWhereAManagerWasAsked) {
+TEST(Json, LimitsAreByLocation) {
   auto list = two_devices();
   list.devices[0].limits = {{Location::host, 1'024}, {Location::pinned, 512}};
   list.devices[1].limits.emplace();
@@ -112,7 +112,7 @@ TEST(Json, NothingIsAnEmptyListNotNull) {
   EXPECT_EQ(to_json(DeviceList{}), R"({"devices":[],"unavailable":[]})");
 }
 
-TEST(Json, BytesThatAreNotUtf8AreReplacedAndLineBreaksEscaped) {
+TEST(Json, InvalidUtf8IsReplaced) {
   DeviceList list;
   list.unavailable.push_back({Backend::opencl, "bad \xff byte\nand a line"});
   auto const text = to_json(list);
@@ -141,7 +141,7 @@ PoolStatistics some_statistics() {
   return statistics;
 }
 
-TEST(Json, PoolStatisticsAreExactUpToTheLargestNumber) {
+TEST(Json, PoolStatisticsAreExact) {
   auto const json = nlohmann::ordered_json::parse(to_json(some_statistics()));
   EXPECT_THAT(keys_of(json),
               ElementsAre("total_allocations", "pool_hits", "pool_misses", "hit_rate", "total_pooled_bytes",
@@ -164,7 +164,7 @@ TEST(Json, PoolStatisticsAreExactUpToTheLargestNumber) {
   EXPECT_EQ(json["waits"], 8);
 }
 
-TEST(Json, EverySizeClassIsListedAndTheLastHasNoLimit) {
+TEST(Json, EverySizeClassIsListed) {
   auto const classes = nlohmann::json::parse(to_json(some_statistics()))["size_classes"];
   ASSERT_EQ(classes.size(), size_class_count);
   for (std::size_t k = 0; k + 1 < size_class_count; ++k) {
@@ -176,7 +176,7 @@ TEST(Json, EverySizeClassIsListedAndTheLastHasNoLimit) {
   EXPECT_EQ(classes[20]["active_bytes"], 50);
 }
 
-TEST(Json, GlobalStatisticsCarryEachPoolUnderItsDeviceAndLocation) {
+TEST(Json, GlobalStatisticsHaveEachPool) {
   auto statistics = every_number();
   statistics.pools.push_back({.device = "sim:0", .location = Location::pinned, .pool = some_statistics()});
   auto const text = to_json(statistics);
@@ -217,7 +217,7 @@ nlohmann::ordered_json json_from(nlohmann::ordered_json before, unsigned first) 
   return before;
 }
 
-TEST(Json, UsageHasEveryCountByDeviceLocationAndName) {
+TEST(Json, UsageHasEveryCount) {
   Usage usage;
   usage.lines.push_back({.device = "cpu", .location = Location::pinned, .name = "x", .counts = counts_from(100)});
   usage.places.push_back({.device = "sim:0", .location = Location::host, .counts = counts_from(200)});
@@ -232,7 +232,7 @@ TEST(Json, UsageHasEveryCountByDeviceLocationAndName) {
   EXPECT_EQ(json["lines"][0], json_from({{"device", "cpu"}, {"location", "pinned"}, {"name", "x"}}, 100));
 }
 
-TEST(Json, ASnapshotIsItsPartsUnderASchemaOfItsOwn) {
+TEST(Json, ASnapshotHasItsPartsAndASchema) {
   MemorySnapshot snapshot;
   snapshot.statistics.total_allocations = 4;
   snapshot.usage.total.allocations = 3;

@@ -1,4 +1,4 @@
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/log.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
@@ -101,7 +101,7 @@ std::string why_not(fs::path const& folder) {
   return (system.f_flag & ST_NOSUID) != 0 ? folder.string() + " is mounted with nosuid" : "";
 }
 
-TEST(OtherRights, AreUsedForNothingThatTheCallersEnvironmentNames) {
+TEST(OtherRights, IgnoreTheCallersEnvironment) {
   TemporaryFolder const folder;
   if (auto const reason = why_not(folder.path()); !reason.empty()) GTEST_SKIP() << reason;
   ASSERT_EQ(::chmod(folder.path().c_str(), 0755), 0);

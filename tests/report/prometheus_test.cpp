@@ -59,7 +59,7 @@ std::map<std::string, double> numbers_of(std::string const& text) {
   return numbers;
 }
 
-TEST(Prometheus, HasEveryNumberByItsNameWithTypeAndHelp) {
+TEST(Prometheus, HasEveryNumberWithTypeAndHelp) {
   if (!can_expose_to_prometheus()) GTEST_SKIP() << "built without prometheus-cpp";
   auto const text = to_prometheus(some_statistics());
   std::map<std::string, double> expected{
@@ -118,7 +118,7 @@ TEST(Prometheus, HasEveryNumberByItsNameWithTypeAndHelp) {
   EXPECT_THAT(text, HasSubstr("# TYPE unimem_spill_files gauge\n"));
 }
 
-TEST(Prometheus, OfEachFamilyTypeAndHelpAreSaidOnceBeforeItsNumbers) {
+TEST(Prometheus, HasTypeAndHelpOncePerFamily) {
   if (!can_expose_to_prometheus()) GTEST_SKIP() << "built without prometheus-cpp";
   std::istringstream lines(to_prometheus(some_statistics()));
   std::string family;
@@ -156,7 +156,7 @@ void add_counts(std::map<std::string, double>& numbers, std::string const& prefi
   numbers[prefix + "device_writes_total" + labels] = first + 14;
 }
 
-TEST(Prometheus, UsageIsEveryCountOfLinesPlacesAndAllTogether) {
+TEST(Prometheus, UsageHasEveryCount) {
   if (!can_expose_to_prometheus()) GTEST_SKIP() << "built without prometheus-cpp";
   Usage usage;
   usage.lines.push_back({.device = "cpu", .location = Location::host, .name = "x", .counts = counts_from(100)});
@@ -184,7 +184,7 @@ TEST(Prometheus, NamesOfBuffersAreEscaped) {
                                               "\\\"quoted\\\" name\\nof two lines\"} 77"));
 }
 
-TEST(Prometheus, OfASnapshotIsTheStatisticsTheUsageAndTheLimits) {
+TEST(Prometheus, OfASnapshotHasAllItsParts) {
   if (!can_expose_to_prometheus()) GTEST_SKIP() << "built without prometheus-cpp";
   MemorySnapshot snapshot;
   snapshot.statistics = some_statistics();
@@ -199,7 +199,7 @@ TEST(Prometheus, OfASnapshotIsTheStatisticsTheUsageAndTheLimits) {
                                          "unimem_limit_bytes{device=\"sim:0\",location=\"pinned\"} 5000\n");
 }
 
-TEST(Prometheus, IsRefusedWithTheReasonWhereTheLibraryHasItNot) {
+TEST(Prometheus, IsRefusedWhereTheLibraryLacksIt) {
   if (can_expose_to_prometheus()) GTEST_SKIP() << "it has";
   EXPECT_THROW(std::ignore = to_prometheus(GlobalMemoryStatistics{}), UnsupportedOperation);
   EXPECT_THROW(std::ignore = to_prometheus(Usage{}), UnsupportedOperation);

@@ -28,7 +28,7 @@ DeviceList devices_of_unequal_width() {
   return {{cpu, opencl}, {{Backend::metal, "Metal needs macOS"}}};
 }
 
-TEST(Text, ADeviceListIsATableWithItsColumnsAligned) {
+TEST(Text, ADeviceListIsAnAlignedTable) {
   EXPECT_EQ(to_text(devices_of_unequal_width()),
             "device     memory  free      name\n"
             "cpu        1 GiB   1 MiB     Processor\n"
@@ -36,7 +36,7 @@ TEST(Text, ADeviceListIsATableWithItsColumnsAligned) {
             "no metal device: Metal needs macOS\n");
 }
 
-TEST(Text, InFullADeviceSaysWhatItCanDoAndLeavesOutWhatIsUnknown) {
+TEST(Text, AFullListLeavesOutWhatIsUnknown) {
   auto const text = to_text(devices_of_unequal_width(), ReportDetail::full);
   EXPECT_THAT(text, HasSubstr("opencl:10  Accelerator\n  backend        opencl\n  kind           GPU\n"
                               "  driver         OpenCL 3.0\n  memory         2 KiB, 1.50 KiB free\n"));
@@ -45,7 +45,7 @@ TEST(Text, InFullADeviceSaysWhatItCanDoAndLeavesOutWhatIsUnknown) {
   EXPECT_THAT(text, Not(HasSubstr("vendor")));
 }
 
-TEST(Text, LinksAreATableAndWhoHasNoneIsNamed) {
+TEST(Text, LinksAreATable) {
   auto list = devices_of_unequal_width();
   list.links = std::vector<Link>{{.from = "host",
                                   .to = "opencl:10",
@@ -73,7 +73,7 @@ TEST(Text, InFullADeviceSaysWhatLimitsIt) {
               HasSubstr("\n  limited by     the container's memory limit of 1 GiB\n"));
 }
 
-TEST(Text, LimitsOfAManagerAreNamedByDeviceAndLocation) {
+TEST(Text, LimitsAreNamedByDeviceAndLocation) {
   auto list = devices_of_unequal_width();
   list.devices[0].limits = {{Location::host, 1 << 20}, {Location::pinned, 4'096}};
   list.devices[1].limits.emplace();
@@ -88,7 +88,7 @@ TEST(Text, LimitsOfAManagerAreNamedByDeviceAndLocation) {
   EXPECT_EQ(full.find("  limits "), full.rfind("  limits ")) << "of one alone";
 }
 
-TEST(Text, PoolStatisticsAreOneLineThatCountsInWords) {
+TEST(Text, PoolStatisticsAreOneLine) {
   PoolStatistics statistics;
   EXPECT_EQ(to_text(statistics), "0 allocations, 0 from the pool; 0 B in use, 0 B cached, at most 0 B reserved\n");
   statistics.total_allocations = 1;
@@ -182,7 +182,7 @@ TEST(Text, StatisticsNameWhatHappenedAndNothingElse) {
                                      "merged_crossings       10\n");
 }
 
-TEST(Text, ASnapshotIsItsPartsOneBelowTheOther) {
+TEST(Text, ASnapshotIsItsParts) {
   MemorySnapshot snapshot;
   snapshot.statistics = some_statistics();
   snapshot.limits = {{.device = "sim:0", .location = Location::device, .limit_bytes = 1 << 20}};
@@ -194,7 +194,7 @@ TEST(Text, ASnapshotIsItsPartsOneBelowTheOther) {
   EXPECT_THAT(to_text(snapshot), HasSubstr("\nlive\n" + snapshot.live.text()));
 }
 
-TEST(Text, UsageIsATableByDeviceLocationAndName) {
+TEST(Text, UsageIsATable) {
   Usage usage;
   UsageLine line{.device = "sim:0", .location = Location::device, .name = "weights", .counts = {}};
   line.counts = {.allocations = 3, .releases = 1, .live_bytes = 4'096, .peak_bytes = 8'192, .bytes_in = 512};

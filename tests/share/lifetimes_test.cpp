@@ -30,7 +30,7 @@ class SharedLifetimes : public BufferTest {
   BufferRegistry shared;
 };
 
-TEST_F(SharedLifetimes, AnIdKeepsTheBufferUntilItIsReleased) {
+TEST_F(SharedLifetimes, AnIdKeepsTheBuffer) {
   std::optional<Words> buffer{synchronized()};
   auto const id = shared.publish(*buffer);
   buffer.reset();
@@ -41,7 +41,7 @@ TEST_F(SharedLifetimes, AnIdKeepsTheBufferUntilItIsReleased) {
   EXPECT_EQ(active(), 0U);
 }
 
-TEST_F(SharedLifetimes, WhatIsOpenedGoesOnWhenTheIdAndThePublisherAreGone) {
+TEST_F(SharedLifetimes, HandlesOutliveIdAndPublisher) {
   std::optional<Words> buffer{synchronized()};
   auto const id = shared.publish(*buffer);
   std::optional<Words> opened{shared.open<std::uint32_t>(id)};
@@ -69,7 +69,7 @@ TEST_F(SharedLifetimes, WhatIsOpenedOutlivesTheRegistry) {
   EXPECT_EQ(opened.to_vector(), counting(100));
 }
 
-TEST_F(SharedLifetimes, APublishedBufferMayBeMovedAndItsIdGoesWithTheData) {
+TEST_F(SharedLifetimes, AnIdFollowsAMovedBuffer) {
   auto buffer = synchronized();
   auto const id = shared.publish(buffer);
   Words const moved_to{std::move(buffer)};
@@ -85,7 +85,7 @@ TEST_F(SharedLifetimes, APublishedBufferMayBeMovedAndItsIdGoesWithTheData) {
   EXPECT_EQ(shared.open<std::uint32_t>(id).size(), 100U) << "the object's next data is not what was published";
 }
 
-TEST_F(SharedLifetimes, WhatOneHandleFreesResetsOrDiscardsIsGoneForAll) {
+TEST_F(SharedLifetimes, FreeResetAndDiscardActOnAllHandles) {
   for (auto const& [name, loses] : std::vector<std::pair<char const*, std::function<void(Words&)>>>{
            {"free", [](Words& one) { one.free(); }},
            {"reset", [](Words& one) { one.reset(); }},
@@ -108,7 +108,7 @@ TEST_F(SharedLifetimes, WhatOneHandleFreesResetsOrDiscardsIsGoneForAll) {
   }
 }
 
-TEST_F(SharedLifetimes, AHandleThatNoLongerFitsIsRefusedAtEveryAccess) {
+TEST_F(SharedLifetimes, AHandleThatNoLongerFitsIsRefused) {
   auto buffer = synchronized();
   auto const id = shared.publish(buffer);
   auto stale = shared.open<std::uint32_t>(id);
@@ -157,7 +157,7 @@ TEST_F(SharedLifetimes, AHandleThatNoLongerFitsIsRefusedAtEveryAccess) {
   EXPECT_EQ(buffer.to_vector(), counting(60)) << "its handle has the size it had";
 }
 
-TEST_F(SharedLifetimes, ABufferThatGrewIsOpenedWholeAndEarlierHandlesKeepTheirSize) {
+TEST_F(SharedLifetimes, AGrownBufferIsOpenedWhole) {
   UnifiedBuffer<std::uint32_t> buffer({10, 10}, on_sim());
   buffer.copy_from(counting(100));
   auto const id = shared.publish(buffer);
@@ -175,7 +175,7 @@ TEST_F(SharedLifetimes, ABufferThatGrewIsOpenedWholeAndEarlierHandlesKeepTheirSi
   EXPECT_EQ(shared.resolve({id}).size(), 600U) << "to the end, as it is now";
 }
 
-TEST_F(SharedLifetimes, APooledBufferIsNotLentAgainWhileItIsPublished) {
+TEST_F(SharedLifetimes, APublishedBufferIsNotLentAgain) {
   BufferPool pool({.manager = &manager, .device = &sim});
   auto buffer = pool.acquire<std::uint32_t>({100});
   buffer.copy_from(counting(100));
@@ -190,7 +190,7 @@ TEST_F(SharedLifetimes, APooledBufferIsNotLentAgainWhileItIsPublished) {
   shared.release(id);
 }
 
-TEST_F(SharedLifetimes, WrappedMemoryIsFreedOnceByWhoeverLetsGoLast) {
+TEST_F(SharedLifetimes, TheLastHandleFreesWrappedMemory) {
   int freed = 0;
   auto memory = std::make_unique<std::uint32_t[]>(100);
   std::optional<Words> buffer{

@@ -18,7 +18,7 @@ namespace {
 
 static_assert(!std::is_copy_constructible_v<MessageQueue<int>> && !std::is_move_constructible_v<MessageQueue<int>>);
 
-TEST(MessageQueues, GiveMessagesInTheirOrderAndNoMoreThanThereIsRoomFor) {
+TEST(MessageQueues, KeepOrderAndCapacity) {
   MessageQueue<int> queue(3);
   EXPECT_EQ(queue.capacity(), 3U);
   EXPECT_EQ(queue.try_receive(), std::nullopt);
@@ -45,7 +45,7 @@ TEST(MessageQueues, WithoutRoomForAnythingAreRefused) {
   EXPECT_EQ(without_end.receive(), 1);
 }
 
-TEST(MessageQueues, ClosingEndsSendingAtOnceAndReceivingWhenAllHasBeenSeen) {
+TEST(MessageQueues, ClosingEndsReceivingAfterTheLastMessage) {
   MessageQueue<int> queue(4);
   EXPECT_TRUE(queue.send(1));
   EXPECT_TRUE(queue.send(2));
@@ -61,7 +61,7 @@ TEST(MessageQueues, ClosingEndsSendingAtOnceAndReceivingWhenAllHasBeenSeen) {
   EXPECT_EQ(queue.try_receive(), std::nullopt);
 }
 
-TEST(MessageQueues, AMessageThatIsNotTakenStaysWithItsSender) {
+TEST(MessageQueues, ARefusedMessageStaysWithItsSender) {
   MessageQueue<std::unique_ptr<int>> queue(1);
   auto first = std::make_unique<int>(1), second = std::make_unique<int>(2);
   EXPECT_TRUE(queue.try_send(std::move(first)));
@@ -128,7 +128,7 @@ TEST(MessageQueues, ClosingWakesEverybodyWhoWaits) {
   }
 }
 
-TEST(MessageQueues, EveryMessageIsReceivedOnceAndThoseOfOneSenderInOrder) {
+TEST(MessageQueues, EachMessageIsReceivedOnceInOrder) {
   constexpr std::uint32_t senders = 4, receivers = 4, each = 5000;
   MessageQueue<std::uint64_t> queue(16);
   std::vector<std::vector<std::uint64_t>> received(receivers);

@@ -15,7 +15,7 @@ namespace unimem::testing {
 namespace {
 
 // A deadlock, and so a time-out, if the last share in a buffer goes while the registry is locked.
-TEST(RegistryOutOfMemory, WhatIsNotPublishedAfterAllIsDestroyedWithoutTheLock) {
+TEST(RegistryOutOfMemory, AFailedPublishDestroysWithoutTheLock) {
   BufferRegistry shared;
   MemoryManager manager;
   detail::SharedElement const element{Name{"u32"}, 4, ElementTag::u32};

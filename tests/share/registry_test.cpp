@@ -57,7 +57,7 @@ class Registries : public BufferTest {
   BufferRegistry shared;
 };
 
-TEST_F(Registries, WhatIsOpenedIsTheSameBufferAndNothingIsCopied) {
+TEST_F(Registries, OpeningCopiesNothing) {
   auto buffer = synchronized(100, "frame");
   auto const before = buffer.statistics();
   auto opened = shared.open<std::uint32_t>(shared.publish(buffer));
@@ -81,7 +81,7 @@ TEST_F(Registries, WhatIsOpenedIsTheSameBufferAndNothingIsCopied) {
   EXPECT_EQ(device_bytes(opened, sim), expected);
 }
 
-TEST_F(Registries, WhatIsOpenedHasTheShapeThatWasPublished) {
+TEST_F(Registries, OpenedBuffersHaveThePublishedShape) {
   UnifiedBuffer<float> const volume({3, 0, 5}, on_sim()), matrix({4, 6}, on_sim()), scalar(Shape{}, on_sim());
   auto const solid = shared.open<float>(shared.publish(volume)), flat = shared.open<float>(shared.publish(matrix));
   EXPECT_TRUE(std::ranges::equal(solid.shape(), std::array<std::size_t, 3>{3, 0, 5}));
@@ -117,7 +117,7 @@ TEST_F(Registries, AnotherTypeOfTheSameNameIsAnother) {
   EXPECT_EQ(shared.open<Pixel>(shared.publish(own)).size(), 4U);
 }
 
-TEST_F(Registries, IdsThatNameNothingHereAreNotFoundAndSayWhy) {
+TEST_F(Registries, UnknownIdsAreNotFoundWithTheReason) {
   auto const buffer = synchronized();
   auto const id = shared.publish(buffer), released = shared.publish(buffer);
   shared.release(released);
@@ -154,7 +154,7 @@ TEST_F(Registries, IdsThatNameNothingHereAreNotFoundAndSayWhy) {
   EXPECT_EQ(shared.open<std::uint32_t>(id).to_vector(), counting(100));
 }
 
-TEST_F(Registries, AnErrorListsTheFirstOfWhatIsPublishedByName) {
+TEST_F(Registries, AnErrorListsPublishedNames) {
   auto const buffer = synchronized();
   for (int i = 0; i < 100; ++i) std::ignore = shared.publish(buffer, {.name = "frame " + std::to_string(i)});
   auto const error = not_found([&] { std::ignore = shared.find("frame"); });
@@ -177,7 +177,7 @@ TEST_F(Registries, NoIdIsGivenTwice) {
   }
 }
 
-TEST_F(Registries, ABufferPublishedTwiceHasTwoIdsEachReleasedForItself) {
+TEST_F(Registries, ABufferPublishedTwiceHasTwoIds) {
   auto const buffer = synchronized();
   auto const first_id = shared.publish(buffer), second_id = shared.publish(buffer);
   EXPECT_NE(first_id, second_id);
@@ -186,7 +186,7 @@ TEST_F(Registries, ABufferPublishedTwiceHasTwoIdsEachReleasedForItself) {
   EXPECT_EQ(&shared.open<std::uint32_t>(second_id).core(), &buffer.core());
 }
 
-TEST_F(Registries, NamesLeadToIdsAndAreGivenOnceAtATime) {
+TEST_F(Registries, ANameIsGivenOnceAtATime) {
   auto const buffer = synchronized(), another = synchronized(10);
   auto const id = shared.publish(buffer, {.name = "frame"});
   EXPECT_EQ(shared.find("frame"), id);
@@ -204,7 +204,7 @@ TEST_F(Registries, NamesLeadToIdsAndAreGivenOnceAtATime) {
   EXPECT_EQ(shared.open<std::uint32_t>(shared.find("frame")).size(), 10U);
 }
 
-TEST_F(Registries, OtherProcessesAreNotServedYetAndThatIsSaid) {
+TEST_F(Registries, CrossProcessIsRefused) {
   auto const buffer = synchronized();
   try {
     std::ignore = shared.publish(buffer, {.name = "frame", .cross_process = true});
@@ -218,7 +218,7 @@ TEST_F(Registries, OtherProcessesAreNotServedYetAndThatIsSaid) {
   EXPECT_EQ(shared.find("frame"), id) << "the name was not taken";
 }
 
-TEST_F(Registries, AListSaysWhatIsPublishedAndWhoHoldsIt) {
+TEST_F(Registries, AListHasBuffersAndTheirHandles) {
   struct Rgb {
     std::uint8_t red, green, blue;
   };
@@ -281,7 +281,7 @@ TEST_F(Registries, CallersWithoutTypesNameTheirElementsThemselves) {
             "element size");
 }
 
-TEST_F(Registries, WhoHasNoTypeIsBelievedByItsName) {
+TEST_F(Registries, CallersWithoutATypeAreBelievedByName) {
   UnifiedBuffer<float> const buffer(4, on_sim());
   detail::SharedElement const element{Name{typeid(float).name()}, 4, ElementTag::f32};
   EXPECT_EQ(shared.open_core(shared.publish(buffer), element).core, buffer.shared_core());
@@ -338,7 +338,7 @@ TEST_F(Registries, ThreadsPublishOpenListAndReleaseAtOnce) {
   EXPECT_EQ(shared.statistics().opened, std::uint64_t{threads} * rounds * 2);
 }
 
-TEST_F(Registries, AListMayBeAskedForWhileABufferIsResized) {
+TEST_F(Registries, ListingDuringAResizeIsSafe) {
   auto buffer = synchronized(100);
   std::ignore = shared.publish(buffer);
   std::atomic<bool> over{false};
@@ -353,7 +353,7 @@ TEST_F(Registries, AListMayBeAskedForWhileABufferIsResized) {
   } while (!over);
 }
 
-TEST_F(Registries, OfManyWhoReleaseOneIdOneDoesAndWhoOpensMeanwhileHasItOrIsTold) {
+TEST_F(Registries, ConcurrentReleasesOfAnIdSucceedOnce) {
   constexpr int threads = 6;
   for (int round = 0; round < 100; ++round) {
     auto const id = shared.publish(synchronized());  // held by the registry alone
@@ -383,7 +383,7 @@ TEST_F(Registries, OfManyWhoReleaseOneIdOneDoesAndWhoOpensMeanwhileHasItOrIsTold
   }
 }
 
-TEST_F(Registries, AForkedChildHasIdsOfItsOwnAndNoneOfItsParents) {
+TEST_F(Registries, AForkedChildHasItsOwnIds) {
   auto const buffer = synchronized();
   auto const id = shared.publish(buffer, {.name = "frame"}), in_process = registry().publish(buffer);
   std::array<int, 2> pipe_ends{};

@@ -20,7 +20,7 @@ class Workers : public BufferTest {
   BufferRegistry shared;
 };
 
-TEST_F(Workers, WorkInPlaceOnTheDeviceWithoutACopyOfAByte) {
+TEST_F(Workers, WorkInPlaceOnTheDevice) {
   auto buffer = synchronized();
   auto const id = shared.publish(buffer, {.name = "frame"});
   auto const before = buffer.statistics();
@@ -57,7 +57,7 @@ TEST_F(Workers, WorkInPlaceOnTheDeviceWithoutACopyOfAByte) {
   shared.release(id);
 }
 
-TEST_F(Workers, WorkInPlaceOnTheHostInTheSendersOwnMemory) {
+TEST_F(Workers, WorkInPlaceOnTheHost) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   auto const* const memory = std::as_const(buffer).host_view().data();
@@ -83,7 +83,7 @@ TEST_F(Workers, WorkInPlaceOnTheHostInTheSendersOwnMemory) {
   EXPECT_EQ(moved(sim.transfers()), Moved{});
 }
 
-TEST_F(Workers, AnswerBeforeTheDeviceHasFinishedAndWhoLooksWaits) {
+TEST_F(Workers, AnswerBeforeTheDeviceHasFinished) {
   auto buffer = synchronized();
   auto const id = shared.publish(buffer);
   MessageQueue<BufferRef> requests(1), replies(1);
@@ -104,7 +104,7 @@ TEST_F(Workers, AnswerBeforeTheDeviceHasFinishedAndWhoLooksWaits) {
   requests.close();
 }
 
-TEST_F(Workers, ReceiveTheWireFormAndRefuseWhatIsNotOne) {
+TEST_F(Workers, RefuseMalformedWireForms) {
   auto buffer = synchronized();
   auto const id = shared.publish(buffer), gone = shared.publish(buffer);
   shared.release(gone);
@@ -139,7 +139,7 @@ TEST_F(Workers, ReceiveTheWireFormAndRefuseWhatIsNotOne) {
   EXPECT_EQ(buffer.to_vector(), expected) << "what was refused has changed nothing";
 }
 
-TEST_F(Workers, ManyWorkOnWindowsOfManyBuffersAndEverySenderSeesItsOwn) {
+TEST_F(Workers, EachSenderSeesItsOwnResults) {
   constexpr std::size_t senders = 4, workers = 3, rounds = 60;
   constexpr std::uint32_t seed = 17;
   SCOPED_TRACE(::testing::Message() << "seed " << seed);

@@ -130,7 +130,7 @@ TEST_F(BadInput, OutputsThatCannotBeWritten) {
   EXPECT_EQ(failure<IoError>(path, map).code, ENOSPC);
 }
 
-TEST_F(BadInput, AFileThatShrinksIsAnErrorOnEveryKindOfDevice) {
+TEST_F(BadInput, AFileThatShrinksIsAnError) {
   for (auto* const on : {&device("cpu"), &make_sim()}) {
     options.device = on;
     options.output = folder / "output";
@@ -146,7 +146,7 @@ TEST_F(BadInput, AFileThatShrinksIsAnErrorOnEveryKindOfDevice) {
   }
 }
 
-TEST_F(BadInput, AFileThatGrowsIsProcessedAsItWas) {
+TEST_F(BadInput, AFileThatGrowsKeepsItsFirstSize) {
   for (auto* const on : {&device("cpu"), &make_sim()}) {
     options.device = on;
     options.chunk_bytes = 64 * 1'024;

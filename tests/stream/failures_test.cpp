@@ -84,7 +84,7 @@ TEST_F(StreamFailures, EveryDeviceFaultAtEveryPointIsReported) {
   }
 }
 
-TEST_F(StreamFailures, ADeviceThatIsLostAtAnyCommandIsReported) {
+TEST_F(StreamFailures, ADeviceLostAtAnyCommandIsReported) {
   for (auto const& work : works()) {
     for (std::uint64_t n = 1; n <= 20; ++n) {
       SCOPED_TRACE(::testing::Message() << work.name << ", lost at command " << n);
@@ -101,7 +101,7 @@ TEST_F(StreamFailures, ADeviceThatIsLostAtAnyCommandIsReported) {
   }
 }
 
-TEST_F(StreamFailures, AllocationsThatFailLeaveFewerBuffersOrAnError) {
+TEST_F(StreamFailures, FailedAllocationsLeaveFewerBuffers) {
   for (auto const& work : works()) {
     for (std::uint64_t n = 1; n <= 8; ++n) {
       SCOPED_TRACE(::testing::Message() << work.name << ", allocation " << n);
@@ -122,7 +122,7 @@ TEST_F(StreamFailures, AllocationsThatFailLeaveFewerBuffersOrAnError) {
   }
 }
 
-TEST_F(StreamFailures, WhatProgressThrowsEndsTheStreamAndIsRethrown) {
+TEST_F(StreamFailures, ExceptionsOfProgressEndTheStream) {
   struct Enough {
     std::uint64_t at;
   };
@@ -150,7 +150,7 @@ TEST_F(StreamFailures, WhatProgressThrowsEndsTheStreamAndIsRethrown) {
   }
 }
 
-TEST_F(StreamFailures, CancellingStopsWherePossibleAndSaysHowFarItCame) {
+TEST_F(StreamFailures, CancellingSaysHowFarItCame) {
   for (auto* const device : {&unimem::device("cpu"), &make_sim()}) {
     for (auto const& work : works()) {
       for (std::uint64_t const chunks : {0U, 1U, 3U, 6U}) {
@@ -177,7 +177,7 @@ TEST_F(StreamFailures, CancellingStopsWherePossibleAndSaysHowFarItCame) {
   }
 }
 
-TEST_F(StreamFailures, ATokenThatHasBeenStoppedStopsBeforeTheFirstChunk) {
+TEST_F(StreamFailures, AStoppedTokenStopsBeforeTheFirstChunk) {
   std::stop_source stop;
   stop.request_stop();
   auto& device = make_sim();
@@ -187,7 +187,7 @@ TEST_F(StreamFailures, ATokenThatHasBeenStoppedStopsBeforeTheFirstChunk) {
   EXPECT_EQ(device.transfers().host_to_device_bytes, 0U);
 }
 
-TEST_F(StreamFailures, CancellingASlowStreamFromAnotherThreadTakesNoLongerThanItsChunksUnderWay) {
+TEST_F(StreamFailures, CancellingWaitsForChunksUnderWay) {
   SimOptions slow;
   slow.upload_bytes_per_second = 1e6;  // 65 ms for a chunk, of which three are under way
   auto& device = make_sim(slow);

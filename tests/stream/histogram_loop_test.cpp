@@ -9,7 +9,7 @@
 namespace unimem::detail {
 namespace {
 
-TEST(HistogramLoop, CountsLikeTheObviousLoopAtEveryLengthAndAlignment) {
+TEST(HistogramLoop, CountsAtEveryLengthAndAlignment) {
   auto const noise = mixed_bytes(5'000, 1);
   for (std::size_t begin = 0; begin < 70; begin += 3) {
     for (std::size_t count = 0; count + begin < noise.size(); count = count < 300 ? count + 1 : count * 5 / 4) {

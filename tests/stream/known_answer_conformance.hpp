@@ -71,7 +71,7 @@ UNIMEM_KERNEL doubling(UNIMEM_CONST_BUFFER(unimem_u8, in), UNIMEM_BUFFER(unimem_
   MemoryManager manager;
 };
 
-TEST_P(KnownAnswerConformance, EveryKernelOfTheLibraryIsRightAndLaterProcessesTakeItsWord) {
+TEST_P(KnownAnswerConformance, RightAnswersAreKeptForLaterProcesses) {
   detail::KnownAnswers first{folder / "answers"};
   detail::KnownAnswers later{folder / "answers"};
   std::set<std::string> names;
@@ -93,7 +93,7 @@ TEST_P(KnownAnswerConformance, EveryKernelOfTheLibraryIsRightAndLaterProcessesTa
   EXPECT_EQ(names.size(), device.info().doubles ? 31U : 1U);
 }
 
-TEST_P(KnownAnswerConformance, WhatIsNotRightIsAnErrorEachTimeThatNamesTheDriver) {
+TEST_P(KnownAnswerConformance, WrongAnswersNameTheDriver) {
   auto const wrong = planted(true);
   auto const compiler = std::string(wrong.kernel.program(device)->compiler());
   EXPECT_NE(compiler, "");
@@ -143,7 +143,7 @@ TEST_P(KnownAnswerConformance, AnEntryThatIsDamagedIsNotBelieved) {
   }
 }
 
-TEST_P(KnownAnswerConformance, WhereNothingCanBeKeptEachProcessTriesAndOnlyOnce) {
+TEST_P(KnownAnswerConformance, WithoutACacheEachProcessTriesOnce) {
   auto const calls = std::make_shared<std::atomic<int>>(0);
   auto const right = planted(false, calls);
   folder.write("file", std::string_view("in the way"));
@@ -179,7 +179,7 @@ TEST_P(KnownAnswerConformance, ThreadsAtOnceAllGetTheAnswer) {
   }
 }
 
-TEST_P(KnownAnswerConformance, WithLittleRoomLessIsTriedWithinTheLimit) {
+TEST_P(KnownAnswerConformance, WithLittleRoomLessIsTried) {
   for (auto const& run : every_kernel()) {
     auto const most = run->known_answer(std::size_t{1} << 30);
     SCOPED_TRACE(most->kernel.name());
@@ -232,7 +232,7 @@ class PlantedWork final : public detail::ChunkWork {
   detail::KnownAnswer answer_;
 };
 
-TEST_P(KnownAnswerConformance, NoByteOfAFileGoesThroughAKernelThatIsWrong) {
+TEST_P(KnownAnswerConformance, AWrongKernelSeesNoData) {
   auto const path = folder.write("input", mixed_bytes(200'000, 4));
   StreamKernel const wrong{std::make_shared<PlantedWork const>(planted(true)), ElementType::u8};
   StreamOptions with;
@@ -250,7 +250,7 @@ TEST_P(KnownAnswerConformance, NoByteOfAFileGoesThroughAKernelThatIsWrong) {
   EXPECT_EQ(folder.names(), (std::set<std::string>{"input"}));
 }
 
-TEST_P(KnownAnswerConformance, AGivenManagerHasNoneOfItInItsStatisticsButWhereItMustMakeRoom) {
+TEST_P(KnownAnswerConformance, TrialsLeaveTheManagersStatisticsAlone) {
   auto const path = folder.write("input", mixed_bytes(200'000, 4));
   for (bool const full : {false, true}) {
     MemoryManager given;

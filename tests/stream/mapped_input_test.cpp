@@ -41,7 +41,7 @@ std::uint64_t sum(std::span<const std::byte> window) {
                                [](std::byte byte) { return std::to_integer<std::uint64_t>(byte); });
 }
 
-TEST(MappedInput, AFileThatShrinksUnderAWindowReadsZerosAndIsReported) {
+TEST(MappedInput, ShrinkingUnderAWindowIsReported) {
   ScratchFolder const folder;
   std::vector<std::uint8_t> const ones(1'000'000, 1);
   InputFile const input(folder.write("in", ones));
@@ -61,7 +61,7 @@ TEST(MappedInput, AFileThatShrinksUnderAWindowReadsZerosAndIsReported) {
   }
 }
 
-TEST(MappedInput, AFileThatHasShrunkBeforeAWindowIsOpenedIsReported) {
+TEST(MappedInput, AFileThatShrankEarlierIsReported) {
   ScratchFolder const folder;
   InputFile const input(folder.write("in", std::vector<std::uint8_t>(1'000'000, 1)));
   MappedInput windows(input, 1, 500'000);

@@ -41,7 +41,7 @@ std::string refusal(std::string_view header) {
   return "accepted";
 }
 
-TEST(Npy, AHeaderAsNumPyWritesItIsUnderstood) {
+TEST(Npy, NumPysHeaderIsUnderstood) {
   // The bytes of numpy.save for a float32 array of shape (3, 4).
   auto header =
       with_prefix("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }" + std::string(58, ' ') + "\n");
@@ -53,7 +53,7 @@ TEST(Npy, AHeaderAsNumPyWritesItIsUnderstood) {
   EXPECT_EQ(parsed.data_bytes, 48U);
 }
 
-TEST(Npy, AllThreeVersionsAndAnyOrderOfKeysAreUnderstood) {
+TEST(Npy, AllVersionsAndOrdersOfKeysAreUnderstood) {
   for (char const major : {'\1', '\2', '\3'}) {
     auto const parsed = parse(with_prefix("{ \"shape\":( 7 , ), 'fortran_order' :False,'descr':'<u2'}\n", major));
     EXPECT_EQ(parsed.element, ElementType::u16);
@@ -62,7 +62,7 @@ TEST(Npy, AllThreeVersionsAndAnyOrderOfKeysAreUnderstood) {
   }
 }
 
-TEST(Npy, AScalarHasOneElementAndAnEmptyArrayNone) {
+TEST(Npy, AScalarHasOneElement) {
   auto const scalar = parse(with_prefix("{'descr': '<i8', 'fortran_order': False, 'shape': (), }"));
   EXPECT_THAT(scalar.shape, IsEmpty());
   EXPECT_EQ(scalar.data_bytes, 8U);
@@ -71,7 +71,7 @@ TEST(Npy, AScalarHasOneElementAndAnEmptyArrayNone) {
   EXPECT_EQ(empty.data_bytes, 0U);
 }
 
-TEST(Npy, WhatIsWrittenIsReadBackForEveryElementAndShape) {
+TEST(Npy, EveryElementAndShapeIsReadBack) {
   std::vector<std::vector<std::uint64_t>> const shapes{{}, {0}, {5}, {3, 4}, {1, 2, 3, 4, 5}, {1ULL << 40, 0}};
   for (auto const element : all_element_types) {
     for (auto const& shape : shapes) {
@@ -87,7 +87,7 @@ TEST(Npy, WhatIsWrittenIsReadBackForEveryElementAndShape) {
   }
 }
 
-TEST(Npy, AShapeTooLongForVersion1IsWrittenAsVersion2) {
+TEST(Npy, ALongShapeIsWrittenAsVersion2) {
   std::vector<std::uint64_t> const shape(30'000, 1);
   auto const header = format_npy_header(ElementType::u8, shape);
   EXPECT_EQ(header[6], '\2');

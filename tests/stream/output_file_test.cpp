@@ -54,7 +54,7 @@ TEST(OutputFile, ReplacesWhatCameToItsPlaceMeanwhile) {
   EXPECT_THAT(folder.names(), ElementsAre("out"));
 }
 
-TEST(OutputFile, ANameMayBeAsLongAsTheSystemAllows) {
+TEST(OutputFile, ANameMayHaveTheSystemsLength) {
   ScratchFolder const folder;
   std::string const name(255, 'x');
   for (auto const* const text : {"first", "second"}) {
@@ -66,7 +66,7 @@ TEST(OutputFile, ANameMayBeAsLongAsTheSystemAllows) {
   EXPECT_THAT(folder.names(), ElementsAre(name));
 }
 
-TEST(OutputFile, IsNotPutInPlaceAfterAllUnfinishedOnesWereRemoved) {
+TEST(OutputFile, IsNotPlacedAfterItsRemoval) {
   ScratchFolder const folder;
   folder.write("old", std::string_view("old"));
   OutputFile fresh(folder / "new", -1), replacing(folder / "old", -1);
@@ -101,7 +101,7 @@ TEST(OutputFile, FollowsALinkToWhereNothingIsYet) {
   }
 }
 
-TEST(OutputFile, KeepsThePermissionsAndTheLinkOfWhatItReplaces) {
+TEST(OutputFile, KeepsPermissionsAndLinkOfTheOldFile) {
   ScratchFolder const folder;
   folder.write("real", std::string_view("old"));
   std::filesystem::permissions(folder / "real", std::filesystem::perms(0640));

@@ -185,7 +185,7 @@ TEST_P(StreamConformance, TheEntropyIsShannons) {
   EXPECT_NEAR(entropy(every_byte), 8.0, 1e-12);
 }
 
-TEST_P(StreamConformance, TheStatisticsAreThoseOfAStraightComputationForEveryElement) {
+TEST_P(StreamConformance, StatisticsEqualAStraightComputation) {
   if (!device.info().doubles) GTEST_SKIP() << without_doubles;
   for (auto const element : all_element_types) {
     SCOPED_TRACE(to_string(element));
@@ -312,7 +312,7 @@ TEST_P(StreamConformance, WithoutAnOutputNothingIsBroughtBack) {
   EXPECT_EQ(folder.names(), (std::set<std::string>{"input"}));
 }
 
-TEST_P(StreamConformance, AFewElementsOfEveryKindGoThroughEveryKernel) {
+TEST_P(StreamConformance, EveryElementGoesThroughEveryKernel) {
   if (!device.info().doubles) GTEST_SKIP() << without_doubles;
   for (auto const element : all_element_types) {
     SCOPED_TRACE(to_string(element));
@@ -365,7 +365,7 @@ TEST_P(StreamConformance, AnEmptyFileHasResultsToo) {
   EXPECT_EQ(folder.read("output"), "");
 }
 
-TEST_P(StreamConformance, MoreThanTheMemoryLimitHoldsStreamsThroughIt) {
+TEST_P(StreamConformance, MoreThanTheLimitStreamsThroughIt) {
   auto const bytes = mixed_bytes(5'000'001, 4);
   std::array<std::uint64_t, 256> expected{};
   for (auto const byte : bytes) ++expected[byte];
@@ -382,7 +382,7 @@ TEST_P(StreamConformance, MoreThanTheMemoryLimitHoldsStreamsThroughIt) {
   }
 }
 
-TEST_P(StreamConformance, AManagerKeepsItsMemoryForTheNextFile) {
+TEST_P(StreamConformance, AManagerKeepsMemoryForTheNextFile) {
   auto const path = folder.write("input", mixed_bytes(400'000, 4));
   MemoryManager manager;
   auto with = options(100'000);
@@ -395,7 +395,7 @@ TEST_P(StreamConformance, AManagerKeepsItsMemoryForTheNextFile) {
   EXPECT_EQ(second.pool.active_bytes, 0U);
 }
 
-TEST_P(StreamConformance, AffineNeedsNoMoreThanALimitOfOneChunk) {
+TEST_P(StreamConformance, AffineNeedsOneChunk) {
   if (!device.info().doubles) GTEST_SKIP() << without_doubles;
   auto const elements = hard_elements<std::int16_t>(300'000, 4);
   auto with = options(256 * 1'024);
@@ -408,7 +408,7 @@ TEST_P(StreamConformance, AffineNeedsNoMoreThanALimitOfOneChunk) {
   EXPECT_EQ(folder.read_elements<std::int16_t>("output"), expected);
 }
 
-TEST_P(StreamConformance, ALimitBelowOneChunkIsRefusedBeforeAnythingHappens) {
+TEST_P(StreamConformance, ALimitBelowOneChunkIsRefused) {
   if (!device.info().doubles) GTEST_SKIP() << without_doubles;
   auto const path = folder.write("input", mixed_bytes(3'000'000, 4));
   auto const before = device.transfers();
@@ -430,7 +430,7 @@ TEST_P(StreamConformance, ALimitBelowOneChunkIsRefusedBeforeAnythingHappens) {
   EXPECT_EQ(folder.names(), (std::set<std::string>{"input"}));
 }
 
-TEST_P(StreamConformance, NpyGoesInAndComesOutWithItsShape) {
+TEST_P(StreamConformance, NpyKeepsItsShape) {
   if (!device.info().doubles) GTEST_SKIP() << without_doubles;
   auto const elements = hard_elements<float>(6'000, 8);
   std::string npy("\x93NUMPY\x01\0\x76\0", 10);
@@ -460,7 +460,7 @@ TEST_P(StreamConformance, NpyGoesInAndComesOutWithItsShape) {
   EXPECT_EQ(folder.read("output"), written.substr(128));
 }
 
-TEST_P(StreamConformance, ElementsThatNoKernelMayReadInPlaceAreStreamedAllTheSame) {
+TEST_P(StreamConformance, UnalignedElementsAreStreamed) {
   if (!device.info().doubles) GTEST_SKIP() << without_doubles;
   auto const elements = tame_elements<double>(5'000, 8);
   std::string npy("\x93NUMPY\x01\0\x45\0", 10);
@@ -473,7 +473,7 @@ TEST_P(StreamConformance, ElementsThatNoKernelMayReadInPlaceAreStreamedAllTheSam
   EXPECT_EQ(result.chunks, 5U);
 }
 
-TEST_P(StreamConformance, ProgressGoesFromNothingToAllOnTheCallingThread) {
+TEST_P(StreamConformance, ProgressIsToldOnTheCallingThread) {
   if (!device.info().doubles) GTEST_SKIP() << without_doubles;
   auto const path = folder.write("input", mixed_bytes(350'000, 6));
   auto with = options(100'000);
@@ -515,7 +515,7 @@ TEST_P(StreamConformance, SeveralStreamsMayRunAtOnce) {
   for (unsigned i = 0; i < 4; ++i) EXPECT_EQ(found[i].counts, expected[i]) << i;
 }
 
-TEST_P(StreamConformance, AKernelWithoutTheFormTheDeviceNeedsIsAnErrorAtOnce) {
+TEST_P(StreamConformance, AKernelWithoutTheNeededFormIsRefused) {
   auto const path = folder.write("input", mixed_bytes(1'000, 6));
   auto const kernel =
       device.info().runs_host_form

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/buffer/shape.hpp>
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/export.hpp>
@@ -97,7 +97,7 @@ template <class T>
 
 }  // namespace detail
 
-/// Whole buffers, kept for who wants one of the same kind again: same shape, same element type, pinned or not. What is
+/// Whole buffers, kept for the next request of the same kind: same shape, same element type, pinned or not. What is
 /// lent again is the same buffer, with its memory on whichever sides it had, so that neither host nor device memory has
 /// to be asked for. Its contents are not cleared, its state is `uninitialized` until it is touched, and nothing of its
 /// earlier use shows: no dirty flags, failures, advice or counts. Work of its earlier owner may still be pending on it;
@@ -113,8 +113,8 @@ template <class T>
 /// kept buffers first of all, which costs no copy.
 ///
 /// A buffer goes back once, to the pool that lent it: anything else is InvalidArgument and changes nothing. It is a
-/// ReleasedTwice for one of the last 64 that were had back, with who had taken it and who gave it back first where the
-/// manager captures stacks (`LeakOptions::stacks`): a kilobyte for each that is lent, and for those 64.
+/// ReleasedTwice for one of the last 64 that were had back, with the stacks of taking it and of giving it back first
+/// where the manager captures stacks (`LeakOptions::stacks`): a kilobyte for each that is lent, and for those 64.
 ///
 /// Thread-safe; nothing is allocated on devices, waited for or destroyed under its lock. To be destroyed after its
 /// guards (`PooledBuffer`), with or without buffers lent, which stay valid.

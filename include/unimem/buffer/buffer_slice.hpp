@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/buffer/element_access.hpp>
+#include <unimem/buffer/detail/element_access.hpp>
 #include <unimem/core/error.hpp>
 
 #include <cstddef>

@@ -44,7 +44,7 @@ class UNIMEM_API DeviceLease {
 };
 
 /// A share in the device memory of an operand while work that knows its address runs: no other owner gets the memory
-/// before, whatever becomes of the buffer, and who would evict it asks again later. Move-only.
+/// before, whatever becomes of the buffer, and an evicting thread asks again later. Move-only.
 class UNIMEM_API WorkHold {
  public:
   WorkHold() = default;

@@ -18,7 +18,8 @@ namespace unimem {
 namespace detail {
 
 /// Whose turn it is with which of two buffers: what DoubleBuffer is without its elements. Buffers are handed over by
-/// number, 0 and 1; who publishes or releases one is done with it on the host, and nothing else is waited for.
+/// number, 0 and 1; the thread that publishes or releases one is done with it on the host, and nothing else is waited
+/// for.
 class UNIMEM_API BufferTurns {
  public:
   BufferTurns() = default;
@@ -58,17 +59,17 @@ class UNIMEM_API BufferTurns {
 ///     }                                            }
 ///
 /// Work need not have ended when a buffer is handed over. A kernel that fills the back may still run when it is
-/// published, and one that reads the front when it is released: who comes next is ordered behind it by the buffer
-/// itself, on the device if he works there, and waits only if he looks from the host. `back` and `front` themselves
+/// published, and one that reads the front when it is released: the next user is ordered behind it by the buffer
+/// itself, on the device if it works there, and waits only if it looks from the host. `back` and `front` themselves
 /// wait for the other side's call and never for a device. Work that failed tells the next access to its bytes: a
 /// front that a failed kernel filled throws when it is read; the turns go on.
 ///
-/// Thread-safe between one producer, who calls `back`, `try_back` and `publish`, and one consumer, who calls `front`,
-/// `try_front` and `release`, each on one thread at a time; they may be the same thread, which then should use `swap`,
-/// since it would wait for itself. `close` and `closed` may be called by any thread. A buffer is used between `back`
-/// and `publish`, or `front` and `release`, and at no other time; asynchronous host copies (`copy_to_async`) that
-/// touch it included. Neither movable nor copyable. To be destroyed when no thread is in a call; device work may still
-/// be pending.
+/// Thread-safe between one producer, which calls `back`, `try_back` and `publish`, and one consumer, which calls
+/// `front`, `try_front` and `release`, each on one thread at a time; they may be the same thread, which then should use
+/// `swap`, since it would wait for itself. `close` and `closed` may be called by any thread. A buffer is used between
+/// `back` and `publish`, or `front` and `release`, and at no other time; asynchronous host copies (`copy_to_async`)
+/// that touch it included. Neither movable nor copyable. To be destroyed when no thread is in a call; device work may
+/// still be pending.
 template <class T>
 class DoubleBuffer {
  public:
@@ -78,8 +79,8 @@ class DoubleBuffer {
       : buffers_{UnifiedBuffer<T>(shape, options, site), UnifiedBuffer<T>(shape, options, site)} {}
 
   /// The buffer to fill, once the consumer has released it; null when closed. The same one until it is published. It
-  /// holds what was published two turns ago: who replaces all of it says so (`host_overwrite`, `write(…)`), and nothing
-  /// is copied.
+  /// holds what was published two turns ago: a producer that replaces all of it says so (`host_overwrite`, `write(…)`),
+  /// and nothing is copied.
   [[nodiscard]] UnifiedBuffer<T>* back() { return at(turns_.take_back(true)); }
   /// Likewise, and null too while the consumer has not released it. Never blocks.
   [[nodiscard]] UnifiedBuffer<T>* try_back() { return at(turns_.take_back(false)); }
@@ -103,7 +104,7 @@ class DoubleBuffer {
   void swap() { turns_.swap(); }
 
   /// Ends it: from now on `back` is null, and `front` is when what was published before has been seen. Called by the
-  /// producer when there is no more, or by a consumer who wants no more. Wakes all waiting threads. Idempotent.
+  /// producer when there is no more, or by a consumer that wants no more. Wakes all waiting threads. Idempotent.
   void close() noexcept { turns_.close(); }
   [[nodiscard]] bool closed() const noexcept { return turns_.closed(); }
 

@@ -14,7 +14,7 @@
 
 namespace unimem {
 
-/// Who notices that the host side was written.
+/// How a write to the host side is noticed.
 enum class Tracking : std::uint8_t {
   access,  ///< a mutable view counts as written when it is taken
   pages,   ///< the system tells which pages were written, by any code; UnsupportedOperation where it cannot.
@@ -48,7 +48,7 @@ struct BufferOptions {
   std::shared_ptr<std::vector<std::uintptr_t> const> made_by{};
 };
 
-/// Who frees wrapped memory.
+/// What frees wrapped memory.
 class UNIMEM_API Ownership {
  public:
   /// The caller, after the last buffer that wraps it is gone and its work has ended.

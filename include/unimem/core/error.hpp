@@ -54,7 +54,7 @@ class UNIMEM_API InvalidArgument : public detail::RuntimeError {
 };
 
 /// What was given back to a pool has been given back to it before. Nothing was changed. Where the pool captures stacks
-/// (`StackOptions`) the message goes on with who had taken it and who gave it back first.
+/// (`StackOptions`) the message goes on with the stacks of taking it and of giving it back first.
 class UNIMEM_API ReleasedTwice : public InvalidArgument {
  public:
   ReleasedTwice(std::string argument, std::string value, std::string requirement,

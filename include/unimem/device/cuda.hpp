@@ -7,9 +7,9 @@
 namespace unimem {
 
 /// A queue over a CUDA stream of the caller's (`cudaStream_t` or `CUstream`, of the device's primary context, which is
-/// the one that the CUDA runtime uses), who keeps it: work of the queue goes into the stream, in order with whatever
-/// else its owner puts there. Null is the legacy default stream. The stream may be destroyed once the queue is gone;
-/// events of the queue can be asked for ever.
+/// the one that the CUDA runtime uses), which stays the caller's: work of the queue goes into the stream, in order with
+/// whatever else its owner puts there. Null is the legacy default stream. The stream may be destroyed once the queue is
+/// gone; events of the queue can be asked for ever.
 ///
 /// Throws UnsupportedOperation if `device` is not a CUDA device, InvalidArgument for a stream of another device,
 /// DeviceError if the driver does not know it. Thread-safe.

@@ -1,13 +1,13 @@
 #pragma once
 
+#include <unimem/core/detail/lazy.hpp>
 #include <unimem/core/export.hpp>
-#include <unimem/core/lazy.hpp>
 #include <unimem/device/advice.hpp>
+#include <unimem/device/detail/pages.hpp>
+#include <unimem/device/detail/transfer_meter.hpp>
 #include <unimem/device/memory.hpp>
-#include <unimem/device/pages.hpp>
 #include <unimem/device/program.hpp>
 #include <unimem/device/queue.hpp>
-#include <unimem/device/transfer_meter.hpp>
 
 #include <atomic>
 #include <chrono>
@@ -22,7 +22,7 @@
 
 namespace unimem {
 
-/// Who speaks to the hardware.
+/// What speaks to the hardware.
 enum class Backend : std::uint8_t { cpu, opencl, cuda, metal, sim };
 
 [[nodiscard]] UNIMEM_API std::string_view to_string(Backend backend) noexcept;

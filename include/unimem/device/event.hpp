@@ -1,7 +1,7 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
-#include <unimem/device/event_awaiter.hpp>
+#include <unimem/device/detail/event_awaiter.hpp>
 
 #include <cstdint>
 #include <exception>

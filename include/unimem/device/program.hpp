@@ -1,8 +1,8 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
+#include <unimem/device/detail/value_type.hpp>
 #include <unimem/device/memory.hpp>
-#include <unimem/device/value_type.hpp>
 
 #include <array>
 #include <cstddef>

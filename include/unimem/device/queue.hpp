@@ -2,10 +2,10 @@
 
 #include <unimem/core/error.hpp>
 #include <unimem/core/export.hpp>
+#include <unimem/device/detail/transfer_meter.hpp>
 #include <unimem/device/event.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/device/program.hpp>
-#include <unimem/device/transfer_meter.hpp>
 
 #include <cstddef>
 #include <cstdint>

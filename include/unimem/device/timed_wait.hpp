@@ -9,9 +9,9 @@
 
 namespace unimem {
 
-/// Blocks until the event's work has ended, well or badly, or until that moment has come; whether it has ended. For who
-/// has to look at something else now and then, such as a signal or a request to stop: `while (!wait_until(event,
-/// soon())) …`, and then `event.wait()`, which throws the work's error.
+/// Blocks until the event's work has ended, well or badly, or until that moment has come; whether it has ended. For
+/// callers that have to look at something else now and then, such as a signal or a request to stop: `while
+/// (!wait_until(event, soon())) …`, and then `event.wait()`, which throws the work's error.
 ///
 /// As with `Event::wait`, a thread that waits for work on the host carries it out itself if no other thread does: then
 /// it comes back when that is done, however long it takes. In a forked child, where no thread carries out the parent's
@@ -42,9 +42,9 @@ class UNIMEM_API LongWait {
   ~LongWait();
 
   /// Whether it would never end, because the work that is waited for, or what it comes behind, or the holder of the
-  /// lock, waits for another, and so on until one waits for the work of this very thread. Of those who wait for each
-  /// other one is told so, who then counts as waiting no longer. It may come about later, too: who waits asks now and
-  /// then. Takes as many steps as there are waits.
+  /// lock, waits for another, and so on until one waits for the work of this very thread. Of threads that wait for each
+  /// other one is told so, which then counts as waiting no longer. It may come about later, too: a waiting thread asks
+  /// now and then. Takes as many steps as there are waits.
   [[nodiscard]] bool never_ends() noexcept;
 
  private:

@@ -2,7 +2,7 @@
 
 #include <unimem/core/export.hpp>
 #include <unimem/device/device.hpp>
-#include <unimem/kernel/host_form.hpp>
+#include <unimem/kernel/detail/host_form.hpp>
 
 #include <memory>
 #include <string>

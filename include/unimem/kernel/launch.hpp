@@ -1,10 +1,10 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
+#include <unimem/device/detail/value_type.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/program.hpp>
 #include <unimem/device/queue.hpp>
-#include <unimem/device/value_type.hpp>
 #include <unimem/kernel/kernel.hpp>
 #include <unimem/kernel/operand.hpp>
 

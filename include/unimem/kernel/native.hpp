@@ -3,7 +3,7 @@
 #include <unimem/core/export.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/device/queue.hpp>
-#include <unimem/kernel/host_form.hpp>
+#include <unimem/kernel/detail/host_form.hpp>
 #include <unimem/kernel/operand.hpp>
 
 #include <array>

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <unimem/buffer/buffer_core.hpp>
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/byte_ranges.hpp>
-#include <unimem/device/value_type.hpp>
+#include <unimem/device/detail/value_type.hpp>
 
 #include <cstddef>
 #include <type_traits>

@@ -67,8 +67,8 @@ struct LinkOptions {
 /// What is kept and cannot be read is measured anew, and a directory that cannot be written keeps nothing: both are
 /// told to the log.
 ///
-/// Thread-safe. Who asks for a link that is being measured waits for it; other links are answered meanwhile. In a
-/// forked child whose parent's thread was measuring, links that were not known then are estimated.
+/// Thread-safe. A caller that asks for a link that is being measured waits for it; other links are answered meanwhile.
+/// In a forked child whose parent's thread was measuring, links that were not known then are estimated.
 class UNIMEM_API Links {
  public:
   explicit Links(LinkOptions options = {});

@@ -2,12 +2,12 @@
 
 #include <unimem/core/export.hpp>
 #include <unimem/device/device.hpp>
+#include <unimem/manager/detail/resident.hpp>
 #include <unimem/manager/links.hpp>
 #include <unimem/manager/optimization.hpp>
 #include <unimem/manager/options.hpp>
 #include <unimem/manager/placement.hpp>
 #include <unimem/manager/pressure.hpp>
-#include <unimem/manager/resident.hpp>
 #include <unimem/manager/usage.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
@@ -37,9 +37,9 @@ struct LeakOptions {
   /// Whether it is reported when the manager is destroyed, or when the process exits, for the default one; nothing is
   /// said if there is none. For the default manager `UNIMEM_LEAKS=1` sets it.
   bool report_at_end = false;
-  /// Which allocations' stacks are captured, and so of which blocks and pooled buffers it is known who gave them back
-  /// first if they are released once more (`PoolOptions::stacks`, BufferPool). UnsupportedOperation where the
-  /// library cannot. For the default manager `UNIMEM_LEAK_STACKS=n`.
+  /// Which allocations' stacks are captured, and so of which blocks and pooled buffers it is known where they were
+  /// given back first if they are released once more (`PoolOptions::stacks`, BufferPool). UnsupportedOperation where
+  /// the library cannot. For the default manager `UNIMEM_LEAK_STACKS=n`.
   StackOptions stacks{};
   /// Called with the report; must not throw. Empty: its text goes to the standard error output.
   std::function<void(LeakReport const&)> report{};

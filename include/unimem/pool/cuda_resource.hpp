@@ -3,7 +3,7 @@
 #include <unimem/core/export.hpp>
 #include <unimem/core/name.hpp>
 #include <unimem/device/device.hpp>
-#include <unimem/pool/address_book.hpp>
+#include <unimem/pool/detail/address_book.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
 #include <concepts>

@@ -73,11 +73,11 @@ struct PoolOptions {
   /// Kept for as long as a block of the pool is in use.
   std::shared_ptr<Upstream> upstream{};
 
-  /// Of which blocks that go by their addresses (PoolResource, CudaResource) it is captured who takes them and who
-  /// gives them back, so that giving one back again is reported with both. UnsupportedOperation where the library
-  /// cannot. Each of them takes a kilobyte while it is in use, and so do those that were given back last, at most 512
-  /// of a resource. (An Allocation cannot be given back twice.) A manager's pools have its `LeakOptions::stacks` if
-  /// this asks for none.
+  /// Of which blocks that go by their addresses (PoolResource, CudaResource) the stacks of taking and giving them back
+  /// are captured, so that giving one back again is reported with both. UnsupportedOperation where the library cannot.
+  /// Each of them takes a kilobyte while it is in use, and so do those that were given back last, at most 512 of a
+  /// resource. (An Allocation cannot be given back twice.) A manager's pools have its `LeakOptions::stacks` if this
+  /// asks for none.
   StackOptions stacks{};
 
   /// The clock ages are measured with; for tests. Default: std::chrono::steady_clock. Called, with no lock held and
@@ -96,11 +96,11 @@ struct AcquireOptions {
   /// not fill it.
   Queue* queue = nullptr;
 
-  /// Who asks, for usage reports and out-of-memory messages.
+  /// The asking component's name, for usage reports and out-of-memory messages.
   Name name{};
 
-  /// False: for who can do without. A block is taken only if its last work has ended, or ran on the same queue; nothing
-  /// pending is waited for to make room, and without other room it is OutOfMemory.
+  /// False: for callers that can do without. A block is taken only if its last work has ended, or ran on the same
+  /// queue; nothing pending is waited for to make room, and without other room it is OutOfMemory.
   bool may_wait = true;
 };
 
@@ -118,10 +118,11 @@ namespace detail {
 /// use at once.
 ///
 /// Each thread keeps a few of the blocks it has released for itself, bounded in bytes, so that asking again for what
-/// was just released takes no lock. What no thread keeps is whole driver allocations behind one lock. Before anything
-/// new is taken, refused, trimmed or waited for, all threads' blocks are brought back, without their help; a thread
-/// that ends hands its own back. With a `release_threshold` or `zero_on_release` no thread keeps any. No driver call,
-/// wait or user code runs under a lock. Thread-safe. All allocations should be released before the pool is destroyed.
+/// was just released takes no lock. All other memory stands behind one lock: parts of pages, or whole driver
+/// allocations (`PoolBacking`). Before anything new is taken, refused, trimmed or waited for, all threads' blocks are
+/// brought back, without their help; a thread that ends hands its own back. With a `release_threshold` or
+/// `zero_on_release` no thread keeps any. No driver call, wait or user code runs under a lock. Thread-safe. All
+/// allocations should be released before the pool is destroyed.
 class UNIMEM_API MemoryPool {
  public:
   /// Throws UnsupportedOperation for pages where there are none, and for stacks where none can be captured.
@@ -161,7 +162,7 @@ class UNIMEM_API MemoryPool {
   /// (IdleTrimmer does). Returns the bytes given back.
   std::size_t trim_idle();
 
-  /// Another block for what is in `block`, in free memory of the pool, for a holder who alone knows its address: if he
+  /// Another block for what is in `block`, in free memory of the pool, for a holder that alone knows its address: if it
   /// copies to it and releases `block`, more is free in whole pages than before, or as much and in larger pieces, or
   /// slabs of small blocks are fuller and others nearer to being empty. Empty where that would not be so, so that
   /// moving comes to an end; where memory for it would have to be taken from the device; where blocks are allocations.
@@ -198,8 +199,8 @@ class UNIMEM_API MemoryPool {
   /// Bytes of blocks in use, exactly: brings back what threads keep for themselves, so it is not for every day.
   [[nodiscard]] std::size_t bytes_in_use() noexcept;
 
-  /// Has `has_left_marks` tell when the bytes in use leave [below, above), what threads keep counted in; for who
-  /// watches how full a pool is (a manager, one for each pool). Returns whether they are outside already.
+  /// Has `has_left_marks` tell when the bytes in use leave [below, above), what threads keep counted in; for a watcher
+  /// of how full a pool is (a manager, one for each pool). Returns whether they are outside already.
   [[nodiscard]] bool set_marks(std::size_t below, std::size_t above) noexcept;
 
   /// Whether they have left them since the marks were set. One load.

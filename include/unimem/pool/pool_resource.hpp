@@ -2,7 +2,7 @@
 
 #include <unimem/core/export.hpp>
 #include <unimem/core/name.hpp>
-#include <unimem/pool/address_book.hpp>
+#include <unimem/pool/detail/address_book.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
 #include <cstddef>
@@ -19,17 +19,17 @@ namespace unimem {
 /// `deallocate` is given an address, a size and an alignment. If they are not those of an allocation in use, which was
 /// given back before or belongs to another resource, that is reported to the log as an error, counted in
 /// `statistics()`, and changes nothing: the standard lets `deallocate` do no better, and most of its callers are
-/// destructors. With `PoolOptions::stacks` that report tells also who took the memory and who gave it back first.
-/// `allocate` throws what `MemoryPool::acquire` throws, so InvalidArgument for an alignment beyond the device's (which
-/// libstdc++'s `std::pmr` pool resources, synchronized or not, ask their upstream for).
+/// destructors. With `PoolOptions::stacks` that report has also the stacks of taking the memory and of giving it back
+/// first. `allocate` throws what `MemoryPool::acquire` throws, so InvalidArgument for an alignment beyond the device's
+/// (which libstdc++'s `std::pmr` pool resources, synchronized or not, ask their upstream for).
 ///
 /// Thread-safe; a call costs that of the pool, and one lock among sixteen. The pool must outlive it. Destroying it
 /// gives what is still in use back to the pool, as the standard's own pool resources do, with a warning. Equal to
 /// itself alone.
 class UNIMEM_API PoolResource final : public std::pmr::memory_resource {
  public:
-  /// `name` is who asks, in usage reports and out-of-memory messages. Throws UnsupportedOperation if the host cannot
-  /// reach the pool's memory: device memory, unless the device works on the host's.
+  /// `name` is the asking component's, in usage reports and out-of-memory messages. Throws UnsupportedOperation if the
+  /// host cannot reach the pool's memory: device memory, unless the device works on the host's.
   explicit PoolResource(MemoryPool& pool, Name name = {});
   ~PoolResource() override;
 

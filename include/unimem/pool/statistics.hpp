@@ -84,7 +84,7 @@ struct DefragmentationLimits {
 /// What `MemoryPool::defragment` and `MemoryManager::defragment` have done.
 struct PoolDefragmentation {
   std::size_t bytes_moved = 0;          ///< of free memory, by its mappings: none of it was copied
-  std::size_t blocks_moved = 0;         ///< blocks in use, by those who hold them: 0 for a pool alone
+  std::size_t blocks_moved = 0;         ///< blocks in use, by their holders: 0 for a pool alone
   std::size_t bytes_copied = 0;         ///< of these blocks
   std::size_t largest_free_before = 0;  ///< bytes
   std::size_t largest_free_after = 0;   ///< bytes

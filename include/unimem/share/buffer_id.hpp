@@ -15,7 +15,7 @@ namespace unimem {
 ///
 /// `registry` is drawn at random by every registry of every process, a forked child's included, so that a name of
 /// another registry's is not mistaken for one of ours; `number` counts what a registry publishes, so that none is ever
-/// given twice. It protects from mix-ups, not from malice: who knows one id can guess its neighbours.
+/// given twice. It protects from mix-ups, not from malice: a holder of one id can guess its neighbours.
 struct BufferId {
   std::uint64_t registry = 0;
   std::uint64_t number = 0;

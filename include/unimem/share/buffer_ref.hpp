@@ -33,7 +33,8 @@ struct UNIMEM_API BufferRef {
   BufferId id;
   std::size_t offset = 0;  ///< in elements
   std::size_t count = all;
-  ElementTag element = ElementTag::any;  ///< `any` leaves it to who resolves; else the buffer must be of these elements
+  ElementTag element =
+      ElementTag::any;  ///< `any` leaves it to the resolving call; else the buffer must be of these elements
 
   /// Total: every reference has one, also one that names nothing.
   [[nodiscard]] Wire to_wire() const noexcept;

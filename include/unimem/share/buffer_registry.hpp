@@ -1,7 +1,7 @@
 #pragma once
 
-#include <unimem/buffer/buffer_core.hpp>
 #include <unimem/buffer/buffer_slice.hpp>
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/buffer/shape.hpp>
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/byte_ranges.hpp>

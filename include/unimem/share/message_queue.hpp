@@ -27,13 +27,13 @@ UNIMEM_API void check_queue_capacity(std::size_t capacity);
 ///                                                     }
 ///
 /// Every message that was taken is received once, by one receiver. Messages of one sender arrive in their order, and
-/// whatever it did before sending has happened for who receives. Any number of threads may send and receive; a wait
+/// whatever it did before sending has happened for the receiver. Any number of threads may send and receive; a wait
 /// ends with the other side's call or with `close`. A capacity of 1 hands over one by one. Messages are moved under the
 /// queue's lock, so moving one must not call the queue.
 ///
 /// Neither movable nor copyable. To be destroyed, with or without messages, when no thread waits in it or is going to
-/// call: who has received all that there will be may, though the sender's call has not returned yet. A queue for
-/// replies can therefore live with who asks.
+/// call: a receiver of the last message may, though the sender's call has not returned yet. A queue for
+/// replies can therefore be the asking thread's own.
 template <class T>
 class MessageQueue {
   static_assert(std::is_nothrow_move_constructible_v<T>, "a message is taken or it is not");

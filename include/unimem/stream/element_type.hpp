@@ -1,7 +1,7 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
-#include <unimem/device/value_type.hpp>
+#include <unimem/device/detail/value_type.hpp>
 
 #include <array>
 #include <cstddef>

@@ -58,9 +58,9 @@ struct StreamOptions {
   /// Asking it to stop ends the stream with StreamCancelled. The default token never does.
   std::stop_token cancel{};
 
-  /// Where the chunks' memory comes from and returns to, for who streams many files: memory touched before is worth
-  /// having. Its own limits hold besides, and `pool` and `peak_device_bytes` are then all it has seen. Null: a manager
-  /// of the stream's own, whose memory is given back at the end.
+  /// Where the chunks' memory comes from and returns to, for programs that stream many files: memory touched before is
+  /// worth having. Its own limits hold besides, and `pool` and `peak_device_bytes` are then all it has seen. Null: a
+  /// manager of the stream's own, whose memory is given back at the end.
   MemoryManager* manager = nullptr;
 };
 

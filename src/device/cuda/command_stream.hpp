@@ -16,8 +16,8 @@ namespace unimem::detail::cuda {
 /// A stream and the commands in it that are not known to have ended.
 class CommandStream final : public DriverStream {
  public:
-  /// A stream of our own, which does not wait for the legacy default stream, or one of the user's, who keeps it. Throws
-  /// DeviceError if there is none to be had.
+  /// A stream of our own, which does not wait for the legacy default stream, or one of the user's, which stays the
+  /// user's. Throws DeviceError if there is none to be had.
   CommandStream(unimem::Device& device, EventPool& events, QueueControl& control);
   CommandStream(unimem::Device& device, EventPool& events, QueueControl& control, Stream foreign);
   ~CommandStream() override;

@@ -268,7 +268,7 @@ bool CudaDevice::copies_from(unimem::Device const& other) const noexcept {
   auto const* const peer = dynamic_cast<CudaDevice const*>(&other);
   if (peer == nullptr || peer->hardware_.driver != hardware_.driver) return false;
   if (peer->hardware_.device == hardware_.device) return true;
-  // A refusal is no answer, and who was told yes a moment ago counts on it.
+  // A refusal is no answer, and a caller that was told yes a moment ago counts on it.
   for (int tries = 0; tries < 3; ++tries) {
     int reaches = 0;
     auto const code = driver().cuDeviceCanAccessPeer(&reaches, hardware_.device, peer->hardware_.device);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/core/lazy.hpp>
+#include <unimem/core/detail/lazy.hpp>
 #include <unimem/device/device.hpp>
 
 #include "device/cuda/command_stream.hpp"
@@ -70,7 +70,7 @@ class CudaDevice final : public unimem::Device, private PageOwner {
   [[nodiscard]] bool copies_from(unimem::Device const& other) const noexcept override;
   [[nodiscard]] bool is_lost() const noexcept override { return health_.lost(); }
 
-  /// A queue over a stream of the user's, who keeps it. Throws InvalidArgument unless it is of this GPU.
+  /// A queue over a stream of the user's, which stays the user's. Throws InvalidArgument unless it is of this GPU.
   [[nodiscard]] Queue adopt(Stream foreign);
 
   [[nodiscard]] Driver const& driver() const noexcept { return *hardware_.driver; }

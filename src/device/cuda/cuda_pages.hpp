@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/device/pages.hpp>
+#include <unimem/device/detail/pages.hpp>
 
 #include "device/cuda/context.hpp"
 #include "device/cuda/health.hpp"
@@ -17,8 +17,9 @@ namespace unimem::detail::cuda {
 
 /// Pages of a GPU, by the driver's virtual memory management.
 ///
-/// The driver maps its allocations whole and never in part, and who moves memory between ranges cuts it anywhere: so
-/// every page is an allocation of its own. Growing by many pages costs two calls a page and one for access to all.
+/// The driver maps its allocations whole and never in part, and a pool that moves memory between ranges cuts it
+/// anywhere: so every page is an allocation of its own. Growing by many pages costs two calls a page and one for access
+/// to all.
 ///
 /// Thread-safe.
 class CudaPages final : public PageSource {

@@ -18,7 +18,7 @@ class CudaDevice;
 /// An operation the driver refuses at once throws and takes no ticket. Thread-safe.
 ///
 /// The driver copies from and to pinned memory while the call has long returned. Pageable memory it reads before the
-/// call returns, and writes before it returns: such a copy is as right, and holds up its caller, who also waits for
+/// call returns, and writes before it returns: such a copy is as right, and holds up its caller, which also waits for
 /// what an upload needs.
 class CudaQueue final : public QueueBackend {
  public:
@@ -57,7 +57,7 @@ class CudaQueue final : public QueueBackend {
   [[nodiscard]] void* native() const noexcept override { return stream_->stream(); }
 
  private:
-  /// What a command moves, and who counts it.
+  /// What a command moves, and what counts it.
   struct Load {
     Moves moves = Moves::nothing;
     std::size_t bytes = 0;

@@ -1,6 +1,6 @@
 #include "device/cuda/driver.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 
 #include <dlfcn.h>
 #include <fmt/format.h>

@@ -13,8 +13,8 @@ namespace unimem::detail::cuda {
 
 class EventPool;
 
-/// An event of the driver's that goes back to its pool. Who has told a stream to wait for it may record it anew: the
-/// driver took note of what it stood for. Move-only.
+/// An event of the driver's that goes back to its pool. After a stream was told to wait for it, it may be recorded
+/// anew: the driver took note of what it stood for. Move-only.
 class PooledEvent {
  public:
   PooledEvent() = default;

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/core/lazy.hpp>
+#include <unimem/core/detail/lazy.hpp>
 #include <unimem/device/program.hpp>
 
 #include "device/cuda/kernel_cache.hpp"

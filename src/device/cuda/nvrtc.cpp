@@ -1,6 +1,6 @@
 #include "device/cuda/nvrtc.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 
 #include <dlfcn.h>

@@ -35,7 +35,7 @@ struct PieceWay {
   By otherwise = By::single_copies;  ///< where there turns out to be no kernel
 };
 
-/// Docs/decisions.md, "Many small pieces", has the reasons and where the numbers come from.
+/// docs/decisions/small-pieces-and-rectangles.md has the reasons and where the numbers come from.
 [[nodiscard]] PieceWay way_of_pieces(PieceLoad const& load) noexcept;
 
 /// Moves pieces between pinned memory of the host and one GPU's by a kernel, a warp to a piece: copy engines take a

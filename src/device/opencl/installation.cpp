@@ -1,6 +1,6 @@
 #include "device/opencl/installation.hpp"
 
-#include <unimem/core/environment.hpp>
+#include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 
 #include "device/driver_stream.hpp"

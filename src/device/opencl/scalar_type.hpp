@@ -1,6 +1,6 @@
 #pragma once
 
-#include <unimem/device/value_type.hpp>
+#include <unimem/device/detail/value_type.hpp>
 
 #include "device/scalar_type.hpp"
 

@@ -5,12 +5,12 @@
 #include <unimem/buffer/map_mode.hpp>
 #include <unimem/buffer/options.hpp>
 #include <unimem/buffer/statistics.hpp>
-#include <unimem/coherence/coherence.hpp>
+#include <unimem/coherence/intent.hpp>
 #include <unimem/coherence/state.hpp>
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/core/export.hpp>
 #include <unimem/device/device.hpp>
-#include <unimem/manager/resident.hpp>
+#include <unimem/manager/detail/resident.hpp>
 
 #include <atomic>
 #include <cstddef>
@@ -135,7 +135,7 @@ class UNIMEM_API BufferCore final : public Resident {
 
   /// The start of the host storage, with `range` current there (write intent: about to be overwritten). Waits for what
   /// it needs. `looks`: with read intent, whether the caller reads what is there, which under UNIMEM_CHECK=2 should
-  /// have been written; false for who gives the address to others, who may write first.
+  /// have been written; false for callers that give the address to others, which may write first.
   [[nodiscard]] void* host(ByteRange range, Intent intent, bool looks = true) {
     auto const known = intent == Intent::read ? host_current : host_exclusive | host_exposed;
     if ((summary_.load(std::memory_order_acquire) & known) == known) return host_address_;
@@ -152,10 +152,11 @@ class UNIMEM_API BufferCore final : public Resident {
     return current_on_.load(std::memory_order_acquire) == &device;
   }
   /// The work under way that a host access to `range` would wait for if it is not `host_ready`, or a synchronous one of
-  /// `device`: for who waits in a way of his own first, with signals looked at or for some time only. Starts nothing
-  /// and raises nothing.
+  /// `device`: for callers that wait in a way of their own first, with signals looked at or for some time only. Starts
+  /// nothing and raises nothing.
   [[nodiscard]] std::vector<Event> work_on(ByteRange range, Intent intent, Device const* device = nullptr);
-  /// All work under way on the buffer, on every side, for who is about to let go of memory: of each queue the last.
+  /// All work under way on the buffer, on every side, for callers that are about to release memory: of each queue the
+  /// last.
   [[nodiscard]] std::vector<Event> work_under_way();
 
   /// A lease on the memory of `device`, with `range` current there. With a queue: in that queue's order, without
@@ -175,8 +176,8 @@ class UNIMEM_API BufferCore final : public Resident {
   /// Expires with the buffer.
   [[nodiscard]] std::weak_ptr<void const> life() const;
 
-  /// For checked launches, under UNIMEM_CHECK=2: what of it has been written, and who touches what is stale. Null
-  /// otherwise.
+  /// For checked launches, under UNIMEM_CHECK=2: what of it has been written, and which accesses touch stale bytes.
+  /// Null otherwise.
   [[nodiscard]] std::shared_ptr<detail::WrittenMap> const& written_map() const noexcept;
   [[nodiscard]] std::shared_ptr<detail::StaleViews> const& stale_views() const noexcept;
 
@@ -187,7 +188,7 @@ class UNIMEM_API BufferCore final : public Resident {
   void sync_to_device(Device& device, ByteRange range) {
     if (current_on_.load(std::memory_order_acquire) != &device) sync_to_device_slow(device, range);
   }
-  /// Brings several ranges, none of which meet, to the host at once, for who is about to read them.
+  /// Brings several ranges, none of which meet, to the host at once, for a caller that is about to read them.
   void bring_to_host(std::span<const ByteRange> ranges) {
     if ((summary_.load(std::memory_order_acquire) & host_current) == 0) bring_to_host_slow(ranges);
   }
@@ -230,10 +231,10 @@ class UNIMEM_API BufferCore final : public Resident {
   void written_through_map(ByteRange range, DeviceLease const& mapped, ByteRanges parts = {});
   /// Instead of it, for a mapping through which nothing was written after all.
   void nothing_written_through_map() noexcept;
-  /// Waits for the work on `range` and rolls back what has failed. `known` has been told to who asked for that work,
-  /// and is not told again; any other failure the next access raises.
+  /// Waits for the work on `range` and rolls back what has failed. `known` has been told to the caller that asked for
+  /// that work, and is not told again; any other failure the next access raises.
   void settle_known(ByteRange range, std::exception_ptr const& known) noexcept;
-  /// For who cannot throw: the next access raises it.
+  /// For callers that cannot throw: the next access raises it.
   void fail_later(std::exception_ptr failure) noexcept;
 
   void allocate(bool host, bool device);
@@ -241,12 +242,12 @@ class UNIMEM_API BufferCore final : public Resident {
   void reset();
   /// As it was made but for its memory, which the next owner may use at once: he is ordered behind the work that is
   /// pending, and sees nothing of it, of its failures, or of what was counted and advised. Waits for nothing. With
-  /// `zero` all of that memory is overwritten with zeros first, or when who else has a hold on it lets go. False, with
+  /// `zero` all of that memory is overwritten with zeros first, or when the last other holder lets go. False, with
   /// all memory let go, if some of it is held elsewhere: a lease, a mapping, or its owner, if it was wrapped.
   /// UnsupportedOperation while launches with the buffer are being captured.
   [[nodiscard]] bool recycle(bool zero);
-  /// Has the memory it has now overwritten with zeros before that goes back to its pool: when the last one who shares
-  /// in the buffer is done with it, or when it lets go of the memory earlier.
+  /// Has the memory it has now overwritten with zeros before that goes back to its pool: when the last holder that
+  /// shares in the buffer is done with it, or when it lets go of the memory earlier.
   void zero_at_end();
   void resize(std::size_t bytes);
   void release_device(Device* device);
@@ -286,7 +287,7 @@ class UNIMEM_API BufferCore final : public Resident {
 
   BufferCore(std::size_t bytes, BufferOptions&& options);
   void move_onto(Wrapped wrapped);
-  /// One of those who keep it alive is gone.
+  /// One of the holders that keep it alive is gone.
   void let_go() noexcept;
 
   // The summary word: the state in the low byte, and two answers that let host accesses return at once.

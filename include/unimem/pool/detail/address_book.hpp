@@ -33,8 +33,9 @@ namespace detail {
 /// user. (An address that has been handed out again meanwhile cannot be told from its earlier use, unless size or
 /// alignment differ: that takes handles.)
 ///
-/// Where the pool captures stacks (`PoolOptions::stacks`) the report goes on with who took the memory, who gave it back
-/// first, and who was refused, as far as that is known: of what each shard has taken back the last 32 are remembered.
+/// Where the pool captures stacks (`PoolOptions::stacks`) the report goes on with the stacks of taking the memory, of
+/// giving it back first, and of the refused call, as far as that is known: of what each shard has taken back the last
+/// 32 are remembered.
 ///
 /// Thread-safe. The pool must outlive it.
 class UNIMEM_API AddressBook {

@@ -31,8 +31,9 @@ struct Continuation {
 /// anything of the library, also `wait`; but while it runs, no other is resumed: it hands long work elsewhere. An
 /// exception that leaves the coroutine there ends the program, as it would on any thread.
 ///
-/// **Order.** Those who await one queue are resumed in the order of their tickets, and of their coming where these are
-/// equal. Between queues there is no order, and work that takes long does not delay those that await another queue.
+/// **Order.** Coroutines that await one queue are resumed in the order of their tickets, and of their coming where
+/// these are equal. Between queues there is no order, and work that takes long does not delay those that await another
+/// queue.
 ///
 /// **Destroying** a coroutine that is suspended here withdraws it. As for every coroutine, it must not be resumed at
 /// the same time: do it while the work cannot end, or on the library's thread, which resumes no other coroutine then.

@@ -10,7 +10,7 @@
 namespace unimem {
 
 /// Adds up how long copies took, for the buffer that asked for them: devices count all. It travels with the copies
-/// that it is to count, which may well end after who had them made is gone, and is counted into where the device counts
+/// that it is to count, which may well end after their submitter is gone, and is counted into where the device counts
 /// itself: when the bytes have moved.
 ///
 /// Thread-safe.

@@ -34,7 +34,7 @@ class UNIMEM_API Resident {
 
   /// What keeps it alive as long as it is held; null if it is ending already. Called under the manager's lock before
   /// each of the calls below, and let go of when that has returned, outside of the lock: what a call waits for may be
-  /// the last to own the resident. What does not override it is kept by its owner, who removes it before it ends.
+  /// the last to own the resident. What does not override it is kept by its owner, which removes it before it ends.
   [[nodiscard]] virtual std::shared_ptr<void> hold() noexcept;
 
   /// An estimate, without blocking: 0 bytes, and busy, while another thread works with it. Called under the manager's

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/coherence/intent.hpp>
 #include <unimem/coherence/state.hpp>
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/core/export.hpp>
@@ -15,13 +16,6 @@ namespace unimem {
 /// A place of one buffer, by index: 0 is the host, every device that has been added gets the next one.
 using Place = std::uint32_t;
 inline constexpr Place host_place = 0;
-
-/// What an access will do with the bytes it names.
-enum class Intent : std::uint8_t {
-  read,        ///< look at them: the place must hold the current bytes
-  write,       ///< overwrite every one of them: nothing has to be brought in
-  read_write,  ///< look at them and change some
-};
 
 /// One step of a plan: bring `range` from `from` to `to`.
 struct PlannedCopy {

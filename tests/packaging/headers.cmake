@@ -1,0 +1,23 @@
+# The installed headers are exactly those that docs/headers.md announces, and the first of its tables is what <unimem/unimem.hpp> includes.
+include("${CMAKE_CURRENT_LIST_DIR}/checked.cmake")
+
+file(READ "${HEADERS_PAGE}" page)
+string(REGEX MATCHALL "`[a-z]+/(detail/)?[a-z_]+\\.hpp`" announced "${page}")
+list(TRANSFORM announced REPLACE "`" "")
+list(APPEND announced unimem.hpp)
+file(GLOB_RECURSE installed RELATIVE "${PREFIX}/include/unimem" "${PREFIX}/include/unimem/*")
+list(SORT announced)
+list(SORT installed)
+list(JOIN announced "\n" announced)
+list(JOIN installed "\n" installed)
+expect("${installed}" "${announced}")
+
+string(REGEX MATCH "## In `<unimem/unimem.hpp>`.*## Included by name" first "${page}")
+string(REGEX MATCHALL "`[a-z]+/[a-z_]+\\.hpp`" announced "${first}")
+list(TRANSFORM announced REPLACE "`([^`]*)`" "#include <unimem/\\1>")
+file(STRINGS "${PREFIX}/include/unimem/unimem.hpp" included REGEX "^#include")
+list(SORT announced)
+list(SORT included)
+list(JOIN announced "\n" announced)
+list(JOIN included "\n" included)
+expect("${included}" "${announced}")
