@@ -31,26 +31,6 @@ class CoherenceMark : public ::testing::Test {
   Coherence coherence{whole.end};
 };
 
-TEST_F(CoherenceMark, CountsAsAWriteOfItsRange) {
-  EXPECT_THAT(mark(coherence, device, {20, 40}).copies, IsEmpty());
-  EXPECT_EQ(coherence.written(device), ByteRanges({20, 40}));
-  EXPECT_FALSE(coherence.valid(host).intersects({20, 40}));
-  EXPECT_EQ(coherence.state(), BufferState::device_dirty);
-  EXPECT_THAT(read(coherence, host, whole).copies, ElementsAre(PlannedCopy{device, host, {20, 40}}));
-}
-
-TEST_F(CoherenceMark, IsTheFirstTouchOfABufferToo) {
-  coherence.discard();
-  EXPECT_THAT(mark(coherence, device, {20, 40}).copies, IsEmpty());
-  EXPECT_EQ(coherence.valid(device), ByteRanges(whole));
-  EXPECT_EQ(coherence.state(), BufferState::device_dirty);
-}
-
-TEST_F(CoherenceMark, OfASideWithoutACopyMakesOne) {
-  EXPECT_THAT(mark(coherence, second_device, whole).copies, ElementsAre(PlannedCopy{host, second_device, whole}));
-  EXPECT_EQ(coherence.valid(second_device), ByteRanges(whole));
-}
-
 TEST_F(CoherenceMark, BringsInOnlyWhatThePlaceNeverHeld) {
   read(coherence, second_device, {0, 30});
   write(coherence, host, {0, 10});
@@ -63,16 +43,6 @@ TEST_F(CoherenceMark, NeverCopiesOverWhatItSaysWasWritten) {
   read(coherence, second_device, {40, 60});
   EXPECT_THAT(mark(coherence, second_device, whole, latency_of(1000)).copies,
               ElementsAre(PlannedCopy{host, second_device, {0, 40}}, PlannedCopy{host, second_device, {60, 100}}));
-}
-
-TEST_F(CoherenceMark, BesideAnUnsynchronizedWriteLeavesBoth) {
-  write(coherence, host, {0, 10});
-  auto const plan = mark(coherence, device, {10, 20});
-  EXPECT_FALSE(plan.overrules);
-  EXPECT_THAT(plan.copies, IsEmpty());
-  EXPECT_EQ(coherence.state(), BufferState::mixed);
-  EXPECT_EQ(coherence.written(host), ByteRanges({0, 10}));
-  EXPECT_EQ(coherence.written(device), ByteRanges({10, 20}));
 }
 
 TEST_F(CoherenceMark, IntoAnUnsynchronizedWriteIsANamedConflict) {
@@ -137,15 +107,6 @@ TEST_F(CoherenceMark, OfSeveralRangesIsTakenBackWhole) {
   EXPECT_EQ(coherence.valid(host).size_bytes(), 80U);
 }
 
-TEST_F(CoherenceMark, ByTheHostConflictsWithEveryDevice) {
-  write(coherence, device, {0, 10});
-  write(coherence, second_device, {50, 60});
-  EXPECT_EQ(planned(host, {0, 20}).conflict, (Plan::Conflict{device, {0, 10}}));
-  EXPECT_EQ(planned(host, {50, 60}).conflict, (Plan::Conflict{second_device, {50, 60}}));
-  EXPECT_TRUE(planned(host, {0, 60}).overrules);
-  EXPECT_FALSE(planned(host, {20, 40}).conflict.has_value());
-}
-
 TEST_F(CoherenceMark, ByADeviceConflictsWithAnothersUnseenWrite) {
   read(coherence, second_device, whole);
   write(coherence, device, {0, 10});
@@ -161,13 +122,6 @@ TEST_F(CoherenceMark, OfBytesNeverHeldSeesConflictingWrites) {
   EXPECT_FALSE(plan.overrules);
   EXPECT_THAT(plan.copies, ElementsAre(PlannedCopy{host, second_device, {0, 5}}));
   EXPECT_EQ(coherence.written(host), ByteRanges({5, 10}));
-}
-
-TEST_F(CoherenceMark, AfterASynchronizationHasNothingToRunInto) {
-  write(coherence, host, whole);
-  read(coherence, device, whole);
-  EXPECT_FALSE(planned(device, {0, 5}).conflict.has_value());
-  EXPECT_FALSE(planned(device, whole).overrules);
 }
 
 TEST_F(CoherenceMark, NeverConflictsWhereStorageIsShared) {

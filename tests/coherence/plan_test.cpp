@@ -26,28 +26,6 @@ class CoherencePlan : public ::testing::Test {
   Coherence coherence{whole.end};
 };
 
-TEST_F(CoherencePlan, ReadsCopyWhatIsMissingAndNothingElse) {
-  write(coherence, host, whole);
-  EXPECT_THAT(read(coherence, device, {20, 40}).copies, ElementsAre(PlannedCopy{host, device, {20, 40}}));
-  EXPECT_THAT(read(coherence, device, {10, 60}).copies,
-              ElementsAre(PlannedCopy{host, device, {10, 20}}, PlannedCopy{host, device, {40, 60}}));
-  EXPECT_THAT(read(coherence, device, {10, 60}).copies, IsEmpty());
-}
-
-TEST_F(CoherencePlan, WritesBringNothingIn) {
-  write(coherence, host, whole);
-  EXPECT_THAT(write(coherence, device, {20, 40}).copies, IsEmpty());
-  EXPECT_EQ(coherence.valid(device), ByteRanges({20, 40}));
-  EXPECT_THAT(coherence.valid(host).ranges(), ElementsAre(ByteRange{0, 20}, ByteRange{40, 100}));
-}
-
-TEST_F(CoherencePlan, ReadingAndWritingBringsTheBytesInFirst) {
-  write(coherence, host, whole);
-  EXPECT_THAT(access(coherence, device, {20, 40}, Intent::read_write).copies,
-              ElementsAre(PlannedCopy{host, device, {20, 40}}));
-  EXPECT_FALSE(coherence.valid(host).intersects({20, 40}));
-}
-
 TEST_F(CoherencePlan, TheFirstAccessAdoptsTheWholeBuffer) {
   write(coherence, device, {20, 40});
   EXPECT_TRUE(coherence.has_data());
@@ -176,13 +154,6 @@ TEST_F(CoherencePlan, ReleasingSavesWhatIsValidNowhereElse) {
   EXPECT_THAT(release(coherence, device, host).copies, ElementsAre(PlannedCopy{device, host, {20, 50}}));
   EXPECT_THAT(coherence.lost().ranges(), IsEmpty());
   EXPECT_EQ(coherence.valid(second_device), ByteRanges({50, 60}));
-}
-
-TEST_F(CoherencePlan, ReleasingToSharedStorageIsAFence) {
-  auto const twin = coherence.add_device(device);
-  write(coherence, twin, whole);
-  EXPECT_THAT(release(coherence, twin, device).copies, ElementsAre(PlannedCopy{twin, device, whole, true}));
-  EXPECT_EQ(coherence.valid(device), ByteRanges(whole));
 }
 
 TEST_F(CoherencePlan, ReleasingToSharedStorageKeepsOtherCopies) {

@@ -34,25 +34,6 @@ class CoherenceRollBack : public ::testing::Test {
   Coherence coherence{whole.end};
 };
 
-TEST_F(CoherenceRollBack, OfAWriteRestoresTheOtherPlaces) {
-  auto const undo = start(device, {20, 40}, Intent::write);
-  ASSERT_FALSE(coherence.valid(host).intersects({20, 40}));
-  fail(undo);
-  EXPECT_EQ(coherence.valid(host), ByteRanges(whole));
-  EXPECT_FALSE(coherence.valid(device).intersects({20, 40})) << "half a kernel may have run";
-  EXPECT_THAT(coherence.written(device).ranges(), IsEmpty());
-  EXPECT_THAT(read(coherence, device, whole).copies, ElementsAre(PlannedCopy{host, device, {20, 40}}));
-}
-
-TEST_F(CoherenceRollBack, OfACopyMakesTheBytesWaitAgain) {
-  write(coherence, host, {0, 10});
-  auto const undo = start(device, whole, Intent::read);
-  ASSERT_EQ(coherence.state(), BufferState::synchronized);
-  fail(undo);
-  EXPECT_EQ(coherence.state(), BufferState::host_dirty);
-  EXPECT_EQ(coherence.written(host), ByteRanges({0, 10}));
-}
-
 TEST_F(CoherenceRollBack, LosesWhatWasNowhereElse) {
   write(coherence, device, {0, 10});
   fail(start(device, {5, 20}, Intent::read_write));
@@ -91,16 +72,6 @@ TEST_F(CoherenceRollBack, TakesSeveralOperationsBackInReverse) {
   EXPECT_EQ(coherence.valid(host), ByteRanges(whole));
 }
 
-TEST_F(CoherenceRollBack, LeavesWhatOthersDidToOtherBytesMeanwhile) {
-  write(coherence, host, {0, 10});
-  write(coherence, host, {50, 60});
-  auto const undo = start(device, whole, Intent::read);  // copies two pieces
-  write(coherence, host, {20, 30});
-  fail(undo);
-  EXPECT_THAT(coherence.written(host).ranges(), ElementsAre(ByteRange{0, 10}, ByteRange{20, 30}, ByteRange{50, 60}));
-  EXPECT_FALSE(coherence.valid(device).intersects({20, 30}));
-}
-
 TEST_F(CoherenceRollBack, RestoresNothingIntoStorageThatWasReplaced) {
   auto const undo = start(device, whole, Intent::write);
   coherence.remove_storage(host);
@@ -119,25 +90,9 @@ TEST_F(CoherenceRollBack, RuinsPlacesThatShareTheStorage) {
   EXPECT_THAT(read(coherence, host, whole).copies, ElementsAre(PlannedCopy{device, host, {0, 50}}));
 }
 
-TEST_F(CoherenceRollBack, OfAFenceRuinsNothing) {
-  auto const twin = coherence.add_device(host);
-  coherence.remove_storage(device);
-  fail(start(twin, whole, Intent::read));
-  EXPECT_EQ(coherence.valid(host), ByteRanges(whole));
-  EXPECT_THAT(coherence.valid(twin).ranges(), IsEmpty());
-}
-
 TEST_F(CoherenceRollBack, LeavesGarbageThatAMarkDoesNotTrust) {
   fail(start(device, {0, 10}, Intent::write));
   EXPECT_THAT(mark(coherence, device, {5, 20}).copies, ElementsAre(PlannedCopy{host, device, {5, 10}}));
-}
-
-TEST_F(CoherenceRollBack, OfASavingCopyLeavesBytesInPlace) {
-  write(coherence, device, {0, 10});
-  fail(carry_out(coherence, coherence.plan_release(device, host, one_second_per_byte)));
-  EXPECT_EQ(coherence.valid(device), ByteRanges(whole));
-  EXPECT_FALSE(coherence.valid(host).intersects({0, 10}));
-  EXPECT_EQ(coherence.state(), BufferState::device_dirty);
 }
 
 TEST_F(CoherenceRollBack, OfWorkOnDiscardedDataChangesNothing) {

@@ -193,13 +193,6 @@ TEST(CoherenceState, StaysHostDirtyWithoutTheDeviceCopy) {
   EXPECT_EQ(coherence.state(), BufferState::host_dirty);
 }
 
-TEST(CoherenceState, IsHostOnlyAfterSavingADirtyDevice) {
-  auto coherence = with_devices(1);
-  device_dirty(coherence);
-  EXPECT_THAT(release(coherence, device, host).copies, ElementsAre(PlannedCopy{device, host, whole}));
-  EXPECT_EQ(coherence.state(), BufferState::host_only);
-}
-
 TEST(CoherenceState, MovesAsDocumentedOnSharedStorage) {
   Coherence coherence(whole.end);
   coherence.add_device(host);
@@ -224,16 +217,6 @@ TEST(CoherenceState, IsUninitializedBetweenDiscardAndNextAccess) {
   EXPECT_TRUE(coherence.has_storage(host) && coherence.has_storage(device));
   EXPECT_THAT(read(coherence, device, whole).copies, IsEmpty()) << "there is nothing to bring";
   EXPECT_EQ(coherence.state(), BufferState::device_only);
-}
-
-TEST(CoherenceState, OfNewStorageIsFreshAfterDiscard) {
-  auto coherence = with_devices(1);
-  synchronized(coherence);
-  coherence.discard();
-  coherence.remove_storage(host);
-  coherence.remove_storage(device);
-  coherence.add_storage(host);
-  EXPECT_EQ(coherence.state(), BufferState::host_only);
 }
 
 TEST(CoherenceState, OfNoBytesIsSynchronizedAfterAnyAccess) {
