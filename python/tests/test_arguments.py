@@ -114,7 +114,7 @@ def test_a_finite_number_does_not_become_infinite(opencl):
         assert np.isinf(buffer.to_numpy()[0])
 
 
-def test_a_plain_kernel_short_of_a_scalar_is_refused(opencl):
+def test_a_missing_scalar_is_refused(opencl):
     plain = kernels("float", ", ulong count", "count")[1]
     buffer = made(opencl, "f4")
     with pytest.raises(KernelError, match="launched with 1 arguments, takes 2"):
@@ -122,7 +122,7 @@ def test_a_plain_kernel_short_of_a_scalar_is_refused(opencl):
     assert untouched(buffer)
 
 
-def test_integers_are_taken_up_to_the_last_value_of_64_bits(opencl):
+def test_integers_are_taken_up_to_64_bits(opencl):
     for kernel in kernels("unimem_u64", ", unimem_u64 v", "v"):
         buffer = made(opencl, "u8")
         launch(kernel, 1, readwrite(buffer), (1 << 64) - 1).wait()
@@ -138,7 +138,7 @@ def test_integers_are_taken_up_to_the_last_value_of_64_bits(opencl):
 @pytest.mark.parametrize(
     ("foreign", "pointer"), [(">f4", "float"), (">i2", "short"), (">c8", "float2"), ([("a", ">i4"), ("b", "f4")], "float2")], ids=str
 )
-def test_the_other_byte_order_is_no_number_of_a_compiled_kernel(opencl, foreign, pointer):
+def test_compiled_kernels_refuse_the_other_byte_order(opencl, foreign, pointer):
     for kernel in kernels(pointer):
         buffer = made(opencl, foreign)
         with pytest.raises(InvalidArgument, match="argument 1 .*byte order"):
@@ -148,7 +148,7 @@ def test_the_other_byte_order_is_no_number_of_a_compiled_kernel(opencl, foreign,
         assert (buffer.to_numpy().view("u1").reshape(-1)[: np.dtype(foreign).itemsize] != 0).any()
 
 
-def test_a_python_function_is_given_the_other_byte_order(sim):
+def test_functions_get_the_other_byte_order(sim):
     buffer = made(sim, ">f4")
     launch(Kernel("f").host(lambda x: np.add(x, 1, out=x)), 1, readwrite(buffer)).wait()
     assert (buffer.to_numpy() == 1).all()
@@ -156,7 +156,7 @@ def test_a_python_function_is_given_the_other_byte_order(sim):
 
 @pytest.mark.parametrize("before", ["// {}\n", "/* {} */\n", "#if 0\n{}\n#endif\n"], ids=["line", "comment", "left out"])
 @pytest.mark.parametrize(("aside", "real", "value"), [("float", "int", 3), ("int", "float", 3.5)])
-def test_the_type_of_a_number_is_that_of_the_kernel_that_is_compiled(opencl, before, aside, real, value):
+def test_numbers_have_the_compiled_kernels_type(opencl, before, aside, real, value):
     head = "UNIMEM_KERNEL f(UNIMEM_BUFFER(float, x), {} a)"
     text = before.format(head.format(aside) + "{}") + head.format(real) + "{ UNIMEM_DATA(float, x)[0] = a; }"
     buffer = made(opencl, "f4")

@@ -14,7 +14,7 @@ from unimem import MapMode, UnifiedBuffer
 # Mappings
 
 
-def test_a_mapping_for_reading_marks_nothing_and_one_for_writing_marks_all_of_it_at_its_end(discrete, moved):
+def test_a_mapping_marks_at_its_end(discrete, moved):
     buffer = UnifiedBuffer((4, 250), np.int32, device=discrete)
     buffer.fill(1)
     buffer.sync_to_device()
@@ -36,7 +36,7 @@ def test_a_mapping_for_reading_marks_nothing_and_one_for_writing_marks_all_of_it
     assert on_device[0, 7] == 5 and on_device.sum() == 1004
 
 
-def test_a_mapping_brings_in_what_the_device_wrote_unless_all_of_it_is_overwritten(discrete, moved):
+def test_a_mapping_brings_in_device_writes(discrete, moved):
     buffer = UnifiedBuffer(1000, np.float64, device=discrete)
     buffer.fill(1)
     buffer.sync_to_device()
@@ -57,7 +57,7 @@ def test_a_mapping_brings_in_what_the_device_wrote_unless_all_of_it_is_overwritt
     assert count.since() == (1, 8000, 0, 0)
 
 
-def test_a_mapping_of_a_part_marks_that_part_alone(discrete, moved):
+def test_a_mapped_part_marks_that_part_alone(discrete, moved):
     buffer = UnifiedBuffer(1 << 16, np.uint8, device=discrete)
     buffer.fill(1)
     buffer.sync_to_device()
@@ -98,7 +98,7 @@ def test_mappings_end_once_however_they_end(sim):
         assert nothing.shape == (0,)
 
 
-def test_a_mapped_array_keeps_its_memory_whatever_becomes_of_the_buffer(sim):
+def test_a_mapped_array_keeps_its_memory(sim):
     buffer = UnifiedBuffer(1000, np.int64, device=sim)
     mapping = buffer.map(MapMode.DISCARD)
     mapping.array[:] = 5
@@ -113,7 +113,7 @@ def test_a_mapped_array_keeps_its_memory_whatever_becomes_of_the_buffer(sim):
     del others
 
 
-def test_a_device_that_wrote_beside_a_mapped_part_is_told_of(sim):
+def test_device_writes_beside_a_mapped_part_stay(sim):
     buffer = UnifiedBuffer(1000, np.uint8, device=sim)
     buffer.fill(1)
     buffer.sync_to_device()
@@ -127,7 +127,7 @@ def test_a_device_that_wrote_beside_a_mapped_part_is_told_of(sim):
 # Buffers
 
 
-def test_a_buffer_in_a_with_block_is_freed_at_its_end(discrete):
+def test_a_with_block_frees_its_buffer(discrete):
     manager = unimem.MemoryManager()
     with UnifiedBuffer(1000, device=discrete, manager=manager) as buffer:
         buffer.fill(2)
@@ -142,7 +142,7 @@ def test_a_buffer_in_a_with_block_is_freed_at_its_end(discrete):
     assert not buffer.is_allocated
 
 
-def test_a_buffer_of_a_pool_may_go_back_within_its_block(sim):
+def test_a_pooled_buffer_may_go_back_early(sim):
     pool = unimem.MemoryPool(device=sim)
     with pool.acquire(100) as buffer:
         buffer.fill(1)
@@ -157,7 +157,7 @@ def test_a_buffer_of_a_pool_may_go_back_within_its_block(sim):
 # Devices
 
 
-def test_within_a_devices_block_what_is_made_is_made_for_it(sim, other_sim):
+def test_a_devices_block_decides_where_buffers_are(sim, other_sim):
     outside = unimem.default_device()
     with sim as entered:
         assert entered is sim and unimem.default_device() == sim
@@ -184,7 +184,7 @@ def test_within_a_devices_block_what_is_made_is_made_for_it(sim, other_sim):
     assert unimem.default_device() == outside
 
 
-def test_a_devices_block_is_its_threads_and_its_tasks_own(sim, other_sim):
+def test_a_devices_block_is_per_thread_and_task(sim, other_sim):
     outside = unimem.default_device()
     seen = []
     with sim:
@@ -216,7 +216,7 @@ def test_streams_run_on_the_device_of_their_block(tmp_path, sim):
     assert done.device == sim.id and done.result.counts[0] == 1000 and done.host_to_device_bytes == 1000
 
 
-def test_launches_without_buffers_run_on_the_device_of_their_block(sim, request):
+def test_launches_without_buffers_use_their_blocks_device(sim, request):
     gate, seen = threading.Event(), []
     request.addfinalizer(gate.set)
 

@@ -52,7 +52,7 @@ def test_building_goes_to_the_default_device(opencl):
     assert not kernel._native._is_built(unimem.device("cpu"))
 
 
-def test_what_cannot_be_built_is_told_as_a_launch_tells_it(opencl, sim):
+def test_a_failed_build_fails_like_a_launch(opencl, sim):
     broken = Kernel("add").source("UNIMEM_KERNEL add(UNIMEM_BUFFER(int, x)) { nonsense }")
     for attempt in (
         lambda: broken.build(opencl),
@@ -84,7 +84,7 @@ async def turns_during(work):
     return turns, await task
 
 
-def test_a_loop_goes_on_while_a_kernel_is_compiled(opencl):
+def test_compiling_does_not_block_the_loop(opencl):
     async def main():
         kernel = fresh(200)
         turns, built = await turns_during(kernel.build_async(opencl))
@@ -121,7 +121,7 @@ def test_launches_are_awaited(device):
     asyncio.run(main())
 
 
-def test_an_error_of_the_kernel_comes_out_of_the_wait(sim):
+def test_a_kernels_error_comes_from_the_wait(sim):
     def fails(x):
         raise ValueError("not today")
 
@@ -133,7 +133,7 @@ def test_an_error_of_the_kernel_comes_out_of_the_wait(sim):
     check_both(buffer, DATA)
 
 
-def test_what_is_wrong_with_arguments_is_told_before_anything_is_compiled(opencl):
+def test_wrong_arguments_are_told_before_compiling(opencl):
     kernel, buffer = fresh(), synced(opencl, DATA)
     for range, arguments in ((1000, (buffer, 1)), (1000, (readwrite(buffer), "1")), (-1, (readwrite(buffer), 1)), ((1, 1, 1, 1), (readwrite(buffer), 1))):
         with pytest.raises(InvalidArgument):
@@ -144,7 +144,7 @@ def test_what_is_wrong_with_arguments_is_told_before_anything_is_compiled(opencl
 
 
 @pytest.mark.parametrize("how", ["launch_async", "execute_async"])
-def test_cancelled_before_it_is_built_a_launch_does_nothing(opencl, how):
+def test_a_launch_cancelled_early_does_nothing(opencl, how):
     async def main():
         kernel, buffer = fresh(200), synced(opencl, DATA)
         orchestrator = unimem.Orchestrator()
@@ -163,7 +163,7 @@ def test_cancelled_before_it_is_built_a_launch_does_nothing(opencl, how):
     asyncio.run(main())
 
 
-def test_interrupted_while_a_kernel_is_built_the_loop_ends_and_nothing_is_launched(opencl, request):
+def test_an_interrupted_build_launches_nothing(opencl, request):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background processes ignore it
     request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     kernel, buffer = fresh(200), synced(opencl, DATA)
@@ -206,7 +206,7 @@ def test_cancelled_while_it_runs_the_kernel_goes_on(sim):
 
 
 @pytest.mark.parametrize("how", ["launch_async", "execute_async"])
-def test_a_loop_goes_on_while_a_launch_waits_for_room(how):
+def test_a_waiting_launch_does_not_block_the_loop(how):
     small, go = unimem.make_sim("memory=1MiB"), threading.Event()
 
     def fills(x):
@@ -232,7 +232,7 @@ def test_a_loop_goes_on_while_a_launch_waits_for_room(how):
     asyncio.run(main())
 
 
-def test_threads_that_build_the_same_kernel_wait_for_one_of_them(opencl):
+def test_concurrent_builds_compile_once(opencl):
     kernel = fresh(50)
     threads = [threading.Thread(target=kernel.build, args=(opencl,)) for _ in range(4)]
     for one in threads:

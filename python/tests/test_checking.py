@@ -89,7 +89,7 @@ def test_reports_reads_of_what_nothing_has_written(said):
     tells(said("x.copy_from(np.ones(40, 'f4'), offset=10)\nx.to_numpy()"), "bytes [0, 40), [200, 400) are read")
 
 
-def test_reports_an_array_that_is_looked_at_when_it_is_stale(said):
+def test_reports_a_look_at_a_stale_array(said):
     text = said("""
 sim = unimem.make_sim("memory=64MiB")
 z = UnifiedBuffer(100_000, "f4", device=sim, name="kept")

@@ -45,7 +45,7 @@ def on_the_standin(code):
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_who_takes_a_buffers_cuda_interface_keeps_its_memory_by_the_buffer():
+def test_the_cuda_interface_needs_its_buffer():
     """As CuPy and Numba do: they keep the object whose interface they asked for."""
     on_the_standin(
         """
@@ -72,7 +72,7 @@ assert manager.statistics.active_bytes < before
     )
 
 
-def test_device_arrays_and_dlpack_keep_cuda_memory_where_it_is():
+def test_dlpack_keeps_cuda_memory_in_place():
     on_the_standin(
         """
 buffer = made(7)

@@ -58,7 +58,7 @@ def test_wrapping_by_dlpack_shares(sim):
     assert source[0] == 9
 
 
-def test_memory_of_another_device_is_not_wrapped_but_copied_where_it_is_handed_over(opencl, sim):
+def test_memory_of_another_device_is_copied(opencl, sim):
     theirs = grid(opencl).device
     with pytest.raises(unimem.UnsupportedOperation, match="opencl:0.*copy=True") as caught:
         UnifiedBuffer.from_dlpack(theirs)
@@ -142,7 +142,7 @@ def inside(capsule):
 READ_ONLY, COPIED = 1, 2
 
 
-def test_dlpack_has_the_version_and_the_flags_that_are_asked_for(discrete):
+def test_dlpack_has_the_requested_version_and_flags(discrete):
     buffer = grid(discrete)
     for one in (buffer, buffer.device):
         kind, number = one.__dlpack_device__()
@@ -163,7 +163,7 @@ def test_dlpack_has_the_version_and_the_flags_that_are_asked_for(discrete):
     assert buffer.state is S.HOST_DIRTY and buffer.statistics.host_to_device_copies == 1
 
 
-def test_dlpack_of_what_may_not_be_written_says_so(discrete):
+def test_dlpack_of_read_only_memory_says_so(discrete):
     buffer = grid(discrete)
     view = np.asarray(buffer)
     capsule = view.__dlpack__(max_version=(1, 0))
@@ -176,7 +176,7 @@ def test_dlpack_of_what_may_not_be_written_says_so(discrete):
     assert not np.from_dlpack(buffer).flags.writeable and np.from_dlpack(buffer.host).flags.writeable
 
 
-def test_arguments_of_dlpack_that_make_no_sense_are_named(discrete):
+def test_senseless_arguments_of_dlpack_are_named(discrete):
     array = grid(discrete).device
     for name, value in (("copy", "yes"), ("copy", 1), ("dl_device", 5), ("dl_device", (1,)), ("dl_device", ("cpu", 0))):
         with pytest.raises(unimem.InvalidArgument) as caught:
@@ -185,7 +185,7 @@ def test_arguments_of_dlpack_that_make_no_sense_are_named(discrete):
 
 
 @pytest.mark.parametrize("copy", [None, True, False])
-def test_what_goes_round_by_dlpack_comes_back_the_same(discrete, copy):
+def test_dlpack_round_trips_are_exact(discrete, copy):
     source = np.arange(20.0).reshape(4, 5)
     buffer = UnifiedBuffer.from_dlpack(source, copy=copy, device=discrete)
     buffer.sync_to_device()
@@ -207,7 +207,7 @@ def test_a_copy_that_is_forbidden_is_not_made(opencl):
         np.from_dlpack(array, device="cpu", copy=False)
 
 
-def test_memory_that_a_buffer_looks_after_is_not_wrapped_again(sim):
+def test_memory_of_a_buffer_is_not_wrapped_twice(sim):
     buffer = grid(sim)
     for theirs in (buffer, buffer.slice(2, 3), buffer.device, buffer.host, buffer.host[1:]):
         with pytest.raises(unimem.InvalidArgument, match="memory that no buffer looks after"):
@@ -218,7 +218,7 @@ def test_memory_that_a_buffer_looks_after_is_not_wrapped_again(sim):
 
 
 @pytest.mark.parametrize("dtype", ["g", "G", ">f4", "M8[s]", "S3"])
-def test_elements_that_dlpack_does_not_know_are_refused_by_their_dtype(sim, dtype):
+def test_dlpack_refuses_unknown_dtypes_by_name(sim, dtype):
     array = UnifiedBuffer(3, dtype, device=sim).zeros().device
     with pytest.raises(unimem.UnsupportedOperation, match="handing over elements of dtype"):
         np.from_dlpack(array)
@@ -279,12 +279,12 @@ def test_elements_without_memory_are_refused(copy):
 
 @pytest.mark.parametrize("copy", [None, True])
 @pytest.mark.parametrize("wrong", [{"bits": 7}, {"lanes": 4}, {"code": 77}])
-def test_types_that_numpy_does_not_know_are_refused_by_name(copy, wrong):
+def test_types_unknown_to_numpy_are_refused(copy, wrong):
     source = np.arange(8, dtype=np.int32)
     with pytest.raises(unimem.InvalidArgument, match="invalid source 'Handed'.*Unsupported"):
         UnifiedBuffer.from_dlpack(Handed(source.ctypes.data, **wrong), copy=copy)
 
 
-def test_a_device_that_numpy_does_not_know_is_refused_by_name():
+def test_a_device_unknown_to_numpy_is_refused():
     with pytest.raises(unimem.InvalidArgument, match="invalid source 'Handed'.*Unsupported device"):
         UnifiedBuffer.from_dlpack(Handed(1 << 20, kind=99), copy=True)

@@ -286,7 +286,7 @@ def test_the_guides_to_the_package_run_as_written(page, least_blocks, least_stat
 
 
 @pytest.mark.parametrize("where", ["sim", "opencl"])
-def test_the_documents_blocks_run_where_the_default_device_has_memory_of_its_own(where, request):
+def test_the_documents_blocks_run_on_discrete_devices(where, request):
     default = request.getfixturevalue(where).id if where == "opencl" else "sim"
     code = "import test_documents as t; [t.test_the_documents_blocks_run_as_written(name) for name in t.BLOCKS]; "
     code += "import unimem; print(unimem.default_device().id)"

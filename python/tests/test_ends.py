@@ -250,6 +250,6 @@ def test_the_process_ends_by_ctrl_c(ends, state):
 
 @pytest.mark.parametrize("device", ["cpu", "sim", *(one.id for one in unimem.devices() if one.backend == "opencl")])
 @pytest.mark.parametrize("way", EXITS)
-def test_the_process_ends_by_exit_with_work_in_flight(ends, way, device):
+def test_exit_with_work_in_flight(ends, way, device):
     (code, said, complaints), _ = ends[f"{way}, {device}", False]
     assert (code, said, complaints) == (EXITS[way][1], "", "")

@@ -30,7 +30,7 @@ def test_shapes_that_make_no_sense_are_named(shape, value):
     assert isinstance(caught.value, ValueError) and isinstance(caught.value, unimem.Error)
 
 
-def test_more_bytes_than_an_address_space_holds_are_refused():
+def test_more_than_an_address_space_is_refused():
     with pytest.raises(InvalidArgument):
         UnifiedBuffer(2**62, np.float64)
 
@@ -44,7 +44,7 @@ def test_dtypes_that_are_no_plain_bytes_are_refused(dtype):
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16", ">f4", "M8[ns]", "m8[s]",
                                    "S5", "U3", "V7", [("a", "i2"), ("b", "f8")]])  # fmt: skip
-def test_every_dtype_of_plain_bytes_goes_to_a_device_and_back(discrete, dtype):
+def test_every_dtype_goes_to_a_device_and_back(discrete, dtype):
     raw = np.random.default_rng(3).integers(0, 2, 40 * np.dtype(dtype).itemsize, dtype=np.uint8)
     data = raw.view(dtype)
     buffer = UnifiedBuffer(40, dtype, device=discrete)
@@ -72,7 +72,7 @@ def test_zero_elements_are_legal_everywhere(discrete):
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 11])
-def test_copies_want_exactly_as_many_elements_and_change_nothing_otherwise(discrete, count):
+def test_copies_want_exactly_as_many_elements(discrete, count):
     fresh = UnifiedBuffer(10, device=discrete)
     with pytest.raises(SizeMismatch) as caught:
         fresh.copy_from(np.zeros(count, np.float32))
@@ -121,7 +121,7 @@ def test_copies_cast_as_numpy_does_by_same_kind(sim):
         whole.copy_from([[1], [2, 3], [4]])
 
 
-def test_sources_of_any_order_and_stride_are_copied_right(sim):
+def test_sources_of_any_stride_are_copied(sim):
     source = np.arange(60.0).reshape(3, 4, 5)
     read_only = source.copy()
     read_only.flags.writeable = False
@@ -229,13 +229,13 @@ TAKES_A_DEVICE = {
 
 @pytest.mark.parametrize("taker", TAKES_A_DEVICE)
 @pytest.mark.parametrize("value", [5, 0.0, b"cpu", ["cpu"], unimem.UnifiedBuffer])
-def test_what_is_no_device_is_named_wherever_one_is_taken(taker, value):
+def test_wrong_devices_are_named_everywhere(taker, value):
     with pytest.raises(unimem.InvalidArgument, match=r"a Device, or the id of one") as caught:
         TAKES_A_DEVICE[taker](value)
     assert (caught.value.argument, caught.value.value) == ("device", f"{type(value).__name__} {value!r}")
 
 
-def test_what_is_no_device_is_named_by_an_orchestrator_and_by_the_list_itself():
+def test_wrong_devices_are_named_by_an_orchestrator():
     orchestrator = unimem.Orchestrator()
     orchestrator.register_kernel(unimem.Kernel("nothing").host(lambda: None))
     for call in (orchestrator.execute, orchestrator.launch):
@@ -260,7 +260,7 @@ def test_unknown_devices_are_named_with_what_there_is():
         unimem.device("sim:memory=lots")
 
 
-def test_out_of_memory_is_a_memory_error_with_the_facts(moved):
+def test_out_of_memory_is_a_memory_error(moved):
     device = unimem.make_sim("memory=1MiB")
     buffer = UnifiedBuffer(1 << 20, device=device, name="too big")
     buffer.copy_from(np.full(1 << 20, 4.0))
@@ -273,7 +273,7 @@ def test_out_of_memory_is_a_memory_error_with_the_facts(moved):
     assert (buffer.to_numpy() == 4).all()
 
 
-def test_out_of_memory_says_that_a_copy_on_a_device_is_whole():
+def test_out_of_memory_tells_of_whole_copies():
     device = unimem.make_sim("memory=1MiB")
     buffer = UnifiedBuffer(1 << 20, device=device, name="rows")
     buffer.copy_from(np.full(1 << 20, 4.0))
@@ -301,7 +301,7 @@ def test_errors_survive_pickling():
     assert again.name == "no:7" and str(again) == str(missing.value)
 
 
-def test_a_failing_copy_reaches_the_caller_and_loses_nothing():
+def test_a_failing_copy_loses_nothing():
     device = unimem.make_sim("fail_upload=1")
     buffer = UnifiedBuffer(100, device=device)
     buffer.copy_from(np.full(100, 6))
@@ -313,7 +313,7 @@ def test_a_failing_copy_reaches_the_caller_and_loses_nothing():
     np.testing.assert_array_equal(buffer.device.to_numpy(), np.full(100, 6))
 
 
-def test_bytes_that_only_a_lost_device_had_are_never_garbage():
+def test_a_lost_devices_bytes_are_never_garbage():
     device = unimem.make_sim("memory=64MiB,lose_after=3")
     buffer = UnifiedBuffer(100, device=device, name="gone")
     buffer.copy_from(np.ones(100))
@@ -356,13 +356,13 @@ def test_bytes_that_only_a_lost_device_had_are_never_garbage():
         (lambda: unimem.stream_file(__file__, unimem.histogram(), progress=3), "invalid progress '3'"),
     ],
 )
-def test_arguments_of_another_type_are_named_with_what_they_are(call, said):
+def test_arguments_of_another_type_are_named(call, said):
     with pytest.raises(InvalidArgument) as caught:
         call()
     assert said in str(caught.value)
 
 
-def test_shapes_offsets_and_elements_are_taken_as_numpy_writes_them(sim):
+def test_shapes_are_taken_as_numpy_writes_them(sim):
     assert UnifiedBuffer(np.array(3), device=sim).shape == (3,)
     buffer = UnifiedBuffer(4, [("a", "i4"), ("b", "f8")], device=sim).fill((1, 2.5))
     assert buffer.to_numpy().tolist() == [(1, 2.5)] * 4
@@ -400,7 +400,7 @@ class Slow(UnifiedBuffer):
         self.unit = unit
 
 
-def test_an_init_that_forgets_its_base_is_told_when_it_is_called():
+def test_an_init_that_forgets_its_base_is_told():
     with pytest.raises(InvalidArgument, match=r"invalid buffer '.*Forgetful': must be initialized: .*super\(\).__init__"):
         Forgetful()
     assert Heir().shape == (3,)
@@ -434,7 +434,7 @@ def asked_by_name(kind):
 
 
 @pytest.mark.parametrize("kind", [Forgetful, Part, Stamped])
-def test_whatever_is_asked_of_what_was_not_initialized_it_says_so(kind):
+def test_uninitialized_objects_refuse_every_call(kind):
     made = kind.__new__(kind)
     asked = dict(asked_by_name(kind))
     assert {"shape", "state", "name", "T", "sum", "to_numpy", "synchronize", "to_numpy_async", "clone"} <= set(asked)
@@ -450,7 +450,7 @@ def test_whatever_is_asked_of_what_was_not_initialized_it_says_so(kind):
             pytest.fail(f"{name}: {done}")
 
 
-def test_what_is_asked_before_the_base_is_initialized_is_told():
+def test_calls_before_the_base_is_initialized_are_told():
     class Early(UnifiedBuffer):
         def __init__(self):
             self.unit = "m"
@@ -496,7 +496,7 @@ print(buffer.to_numpy().tolist())
 
 
 @pytest.mark.parametrize("device", ["cpu", "sim:memory=1MiB"])
-def test_a_thread_that_cannot_be_started_is_named_and_nothing_has_changed(device):
+def test_a_thread_that_cannot_start_is_named(device):
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT_THREADS.replace("DEVICE", repr(device))], capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     )

@@ -151,7 +151,7 @@ def test_only_what_a_write_spans_travels(sim, moved, write, spanned):
     np.testing.assert_array_equal(buffer.device.to_numpy(), buffer.host)
 
 
-def test_a_write_brings_what_it_spans_up_to_date_first(sim, moved):
+def test_a_write_first_updates_its_span(sim, moved):
     buffer = synced(sim)
     kept = buffer.host
     buffer.device.copy_from(np.full((10, 10), 7.0))
@@ -192,7 +192,7 @@ def test_an_assignment_that_fails_half_way_counts(sim):
     np.testing.assert_array_equal(buffer.device.to_numpy(), buffer.host)
 
 
-def test_read_only_arrays_are_refused_by_numpy_and_mark_nothing(sim):
+def test_refused_writes_mark_nothing(sim):
     buffer = synced(sim)
     view = buffer.host[2:4]
     view.flags.writeable = False
@@ -211,7 +211,7 @@ def test_read_only_arrays_are_refused_by_numpy_and_mark_nothing(sim):
     ],
     ids=["shape", "dtype", "flags", "state"],
 )
-def test_what_is_done_to_an_array_itself_stays_with_that_array(discrete, change):
+def test_changes_of_an_array_object_stay_there(discrete, change):
     buffer = synced(discrete)
     kept = buffer.host
     assert buffer.host is kept
@@ -225,7 +225,7 @@ def test_what_is_done_to_an_array_itself_stays_with_that_array(discrete, change)
     np.testing.assert_array_equal(buffer.device.to_numpy(), expected)
 
 
-def test_methods_that_copy_to_an_out_of_theirs_are_noticed(sim):
+def test_methods_with_out_are_noticed(sim):
     """Of elements that they have nothing to do with: NumPy then copies without asking a ufunc."""
     for write in (lambda s, t: s.round(0, t), lambda s, t: s.round(out=t), lambda s, t: s.conj(t), lambda s, t: s.conjugate(t)):
         source, target = synced(sim, dtype=np.int64), synced(sim, 0, np.int64)
@@ -245,7 +245,7 @@ def test_results_are_plain_arrays(sim):
         assert np.shares_memory(view, host)
 
 
-def test_a_copy_by_indices_is_no_part_of_the_buffer(sim):
+def test_indexed_copies_are_no_part_of_the_buffer(sim):
     buffer = synced(sim)
     taken = buffer.host[[1, 2]]
     taken[:] = 0
@@ -280,7 +280,7 @@ def test_a_scalar_buffer_can_be_written(sim):
         len(buffer)
 
 
-def test_results_that_lie_in_no_buffer_or_were_given_are_what_they_are(sim):
+def test_other_results_are_plain_arrays(sim):
     host = synced(sim).host
     for made in (np.rot90(np.eye(3)), np.einsum("ij,jk->ik", host, host), np.broadcast_arrays(np.zeros(3), host[0, :3])[0], np.flip(host) + 1):
         assert type(made) is np.ndarray and not np.shares_memory(made, host)
@@ -368,7 +368,7 @@ def test_manual_tracking_counts_only_marks(sim):
     np.testing.assert_array_equal(buffer.device.to_numpy(), np.full(100, 2))
 
 
-def test_of_a_page_that_was_written_its_bytes_travel_and_no_other(sim, moved):
+def test_only_written_bytes_of_a_page_travel(sim, moved):
     try:
         buffer = UnifiedBuffer(1 << 20, np.uint8, device=sim, tracking=Tracking.PAGES)
     except UnsupportedOperation as error:

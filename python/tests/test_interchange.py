@@ -14,7 +14,7 @@ from unimem import BufferState, MemoryManager, UnifiedBuffer
 S = BufferState
 
 
-def test_numpy_sees_the_host_without_a_copy_and_cannot_write_unnoticed(discrete):
+def test_numpy_sees_the_host_without_a_copy(discrete):
     buffer = grid(discrete)
     view = np.asarray(buffer)
     assert np.shares_memory(view, buffer.host) and not view.flags.writeable

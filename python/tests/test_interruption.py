@@ -93,7 +93,7 @@ AT_THE_LOCK = [
 ]
 
 
-def test_waiting_for_another_thread_that_uses_the_buffer_ends():
+def test_waiting_for_another_thread_ends():
     code = f"""
         nothing = unimem.Kernel("nothing").host(lambda *arrays: None)
         device, elsewhere = unimem.make_sim(), unimem.make_sim()
@@ -127,7 +127,7 @@ def test_waiting_for_room_that_is_taken_ends(used):
 
 
 @pytest.mark.parametrize("use", ["window.to_numpy()", "window.copy_from(np.zeros(10))", "device.synchronize()"])
-def test_what_goes_behind_all_of_a_device_s_work_ends(use):
+def test_waiting_behind_a_devices_work_ends(use):
     code = f"""
         device = unimem.make_sim()
         buffer, other = UnifiedBuffer(10, device=device).fill(1), UnifiedBuffer(10, device=device).fill(3)
@@ -140,7 +140,7 @@ def test_what_goes_behind_all_of_a_device_s_work_ends(use):
     assert said(code) == ["interrupted", "True 2.0 3.0"]
 
 
-def test_a_handler_of_one_s_own_is_called_when_the_wait_is_over():
+def test_own_handlers_are_called_after_the_wait():
     """It may use the buffer, and so must not be called while another thread is at it."""
     code = """
         buffer = UnifiedBuffer(10, device=unimem.make_sim()).fill(1)

@@ -31,7 +31,7 @@ def test_jax_sees_the_buffers_own_memory(discrete, moved):
     assert (buffer.state, count.since()) == (unimem.BufferState.SYNCHRONIZED, (0, 0, 0, 0))
 
 
-def test_what_a_device_wrote_is_there_when_jax_looks(discrete, moved):
+def test_jax_sees_device_writes(discrete, moved):
     buffer = data(discrete)
     buffer.sync_to_device()
     buffer.device.copy_from(np.full(buffer.shape, 3))

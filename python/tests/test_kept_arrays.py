@@ -64,7 +64,7 @@ WAYS = ["free", "reset", "free, and use it again"]
 @pytest.mark.parametrize("where", ["sim", "cpu"])
 @pytest.mark.parametrize("intent", [read, readwrite])
 @pytest.mark.parametrize("how", WAYS)
-def test_of_a_buffer_that_lets_go_while_the_kernel_runs_the_array_keeps_its_memory(where, intent, how, request):
+def test_kept_arrays_outlive_a_free_during_the_kernel(where, intent, how, request):
     device, manager, keeper = request.getfixturevalue(where), unimem.MemoryManager(), Keeper()
     buffer = made(device, manager, 1)
     buffer.sync_to_device()
@@ -87,7 +87,7 @@ def test_of_a_buffer_that_lets_go_while_the_kernel_runs_the_array_keeps_its_memo
 @pytest.mark.parametrize("where", ["sim", "cpu"])
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("how", WAYS)
-def test_of_a_buffer_that_lets_go_before_the_kernel_begins_the_work_is_done_all_the_same(where, keeps, how, request):
+def test_a_free_before_the_kernel_changes_nothing(where, keeps, how, request):
     device, manager, first, keeper = request.getfixturevalue(where), unimem.MemoryManager(), Keeper(keeps=False), Keeper(keeps)
     keeper.may_end.set()
     buffer, result = made(device, manager, 1), made(device, manager, 0)
@@ -115,7 +115,7 @@ def test_of_a_buffer_that_lets_go_before_the_kernel_begins_the_work_is_done_all_
 
 @pytest.mark.parametrize("where", ["sim", "cpu"])
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_pools_next_owner_never_shares_with_an_array_that_was_kept(where, begun, request):
+def test_a_pools_next_owner_shares_no_kept_array(where, begun, request):
     device, first, keeper = request.getfixturevalue(where), Keeper(keeps=False), Keeper()
     pool = unimem.MemoryPool(device=device)
     buffer = pool.acquire(BYTES, np.uint8)
@@ -143,7 +143,7 @@ def test_a_pools_next_owner_never_shares_with_an_array_that_was_kept(where, begu
     assert (array == 5).all()
 
 
-def test_of_wrapped_memory_that_is_let_go_of_the_array_keeps_it(cpu):
+def test_kept_arrays_keep_wrapped_memory(cpu):
     keeper = Keeper()
     buffer = UnifiedBuffer.from_array(np.full(BYTES, 1, np.uint8), device=cpu)
     event = launch(Kernel("keeps").host(keeper), 1, readwrite(buffer))
@@ -161,7 +161,7 @@ def test_of_wrapped_memory_that_is_let_go_of_the_array_keeps_it(cpu):
 @pytest.mark.parametrize("change", [lambda b: b.release_device(), lambda b: b.resize(BYTES // 2)])
 @pytest.mark.parametrize("intent", [read, readwrite])
 @pytest.mark.parametrize("keeps", [True, False])
-def test_who_takes_memory_away_waits_for_the_kernel_and_is_refused_what_it_kept(sim, change, intent, keeps):
+def test_taking_memory_away_waits_for_the_kernel(sim, change, intent, keeps):
     keeper = Keeper(keeps)
     buffer = made(sim, None, 1)
     buffer.sync_to_device()
@@ -222,7 +222,7 @@ def test_a_function_works_on_two_dimensions_apart(sim):
 
 
 @pytest.mark.parametrize("raises", [False, True])
-def test_an_array_that_is_kept_all_the_same_keeps_its_memory(sim, raises):
+def test_a_kept_array_keeps_its_memory(sim, raises):
     kept = []
     manager = unimem.MemoryManager()
 
@@ -261,7 +261,7 @@ def test_an_array_that_is_kept_all_the_same_keeps_its_memory(sim, raises):
     assert manager.statistics.active_bytes == 0
 
 
-def test_a_python_kernel_holds_nothing_that_it_does_not_keep(sim):
+def test_a_kernel_holds_only_what_it_keeps(sim):
     manager = unimem.MemoryManager()
     manager.set_limit(sim, "256KiB")
     # More than fits, launched without waiting: each makes room for the next.
@@ -307,7 +307,7 @@ def until(true):
 
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("only_there", [True, False])
-def test_what_a_running_kernel_reads_is_evicted_when_it_has_ended_and_not_if_it_was_kept(sim, crowded, keeps, only_there, moved):
+def test_a_running_kernels_inputs_are_evicted_afterwards(sim, crowded, keeps, only_there, moved):
     keeper, two = Keeper(keeps), ROOM * BYTES
     buffer = UnifiedBuffer(two, np.uint8, device=sim, manager=crowded).fill(1)
     buffer.sync_to_device()
@@ -341,7 +341,7 @@ def test_what_a_running_kernel_reads_is_evicted_when_it_has_ended_and_not_if_it_
     assert [one.on(sim).to_numpy().max() for one in others] == [10, 11] and (buffer.to_numpy() == value).all()
 
 
-def test_a_kernel_whose_memory_was_evicted_before_it_began_keeps_an_array_of_its_own(sim, crowded):
+def test_an_evicted_kernel_keeps_its_own_array(sim, crowded):
     first, keeper = Keeper(keeps=False), Keeper()
     keeper.may_end.set()
     gate, buffer = made(sim, unimem.MemoryManager(), 0), UnifiedBuffer(ROOM * BYTES, np.uint8, device=sim, manager=crowded).fill(1)
@@ -360,7 +360,7 @@ def test_a_kernel_whose_memory_was_evicted_before_it_began_keeps_an_array_of_its
     assert keeper.seen == [1] and (keeper.kept[0] == 1).all() and (buffer.to_numpy() == 1).all()
 
 
-def test_a_kernel_that_needs_the_room_of_what_it_reads_itself_is_refused_it_at_once(sim, crowded):
+def test_a_kernel_cannot_evict_its_inputs(sim, crowded):
     buffer = UnifiedBuffer(ROOM * BYTES, np.uint8, device=sim, manager=crowded).fill(1)
     buffer.sync_to_device()
     other, kept, refused, launched = made(sim, crowded, 2), [], [], threading.Event()
@@ -381,7 +381,7 @@ def test_a_kernel_that_needs_the_room_of_what_it_reads_itself_is_refused_it_at_o
     assert (kept[0] == 1).all()
 
 
-def test_what_another_device_overwrites_while_a_kernel_keeps_it_is_evicted_and_stays_the_arrays(sim, other_sim, crowded):
+def test_kept_arrays_survive_another_devices_write(sim, other_sim, crowded):
     keeper = Keeper()
     buffer = made(sim, crowded, 1)
     event = launch(Kernel("keeps").host(keeper), 1, readwrite(buffer))

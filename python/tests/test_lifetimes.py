@@ -16,7 +16,7 @@ from unimem import BufferState, InvalidArgument, MemoryManager, UnifiedBuffer, U
 S = BufferState
 
 
-def test_an_array_keeps_its_memory_when_the_buffer_is_gone(discrete):
+def test_an_array_outlives_its_buffer(discrete):
     buffer = UnifiedBuffer(1000, device=discrete)
     buffer.host[:] = 5
     array, part = buffer.host, buffer.host[10:20]
@@ -28,7 +28,7 @@ def test_an_array_keeps_its_memory_when_the_buffer_is_gone(discrete):
     assert array[10] == 6 and all((one.to_numpy() == 9).all() for one in others)
 
 
-def test_an_array_kept_across_free_never_shows_reused_memory(discrete):
+def test_an_array_never_shows_reused_memory(discrete):
     buffer = UnifiedBuffer(1000, device=discrete)
     buffer.host[:] = 5
     kept = buffer.host
@@ -58,7 +58,7 @@ def test_free_is_idempotent_and_reset_forgets_the_counts(discrete):
     assert (buffer.device.to_numpy() == 2).all()
 
 
-def test_a_host_array_is_one_object_as_long_as_the_memory_is_one(sim):
+def test_a_host_array_is_one_object(sim):
     buffer = UnifiedBuffer(10, device=sim)
     assert buffer.host is buffer.host
     first = buffer.host
@@ -86,7 +86,7 @@ def test_memory_that_is_looked_at_is_not_moved(discrete):
     assert (buffer.to_numpy() == 3).all()
 
 
-def test_a_device_array_keeps_its_memory_when_the_buffer_is_gone(discrete):
+def test_a_device_array_outlives_its_buffer(discrete):
     buffer = UnifiedBuffer(1000, device=discrete)
     buffer.fill(4)
     array = buffer.device
@@ -124,7 +124,7 @@ def test_slices_share_and_outlive(discrete):
     assert inner.slice(10, 0).to_numpy().size == 0
 
 
-def test_a_slice_holds_the_contents_and_not_the_side(sim):
+def test_a_slice_does_not_hold_the_side(sim):
     buffer = UnifiedBuffer(100, device=sim)
     part = buffer.slice(10, 10)
     part.host[:] = 4
@@ -134,7 +134,7 @@ def test_a_slice_holds_the_contents_and_not_the_side(sim):
     assert (part.to_numpy() == 4).all()
 
 
-def test_objects_that_were_never_or_twice_made_are_errors():
+def test_objects_made_twice_are_errors():
     buffer = UnifiedBuffer(10)
     buffer.fill(1)
     with warnings.catch_warnings():
@@ -146,7 +146,7 @@ def test_objects_that_were_never_or_twice_made_are_errors():
     assert buffer.shape == (10,) and (buffer.to_numpy() == 1).all()
 
 
-def test_a_slice_of_a_resized_buffer_that_no_longer_fits_is_refused(sim):
+def test_a_slice_that_no_longer_fits_is_refused(sim):
     buffer = UnifiedBuffer(100, device=sim)
     buffer.fill(1)
     part = buffer.slice(50, 50)
@@ -194,7 +194,7 @@ def test_arrays_that_cannot_be_wrapped_are_refused(array):
         UnifiedBuffer.from_array(array)
 
 
-def test_an_array_whose_pages_cannot_be_tracked_is_refused_and_not_kept(sim):
+def test_untrackable_arrays_are_refused(sim):
     source = np.zeros(1 << 17, np.uint8)
     before = sys.getrefcount(source)
     with pytest.raises(UnsupportedOperation, match="Tracking::pages"):
@@ -213,7 +213,7 @@ def test_wrapping_nothing_keeps_nothing(sim):
     assert sys.getrefcount(source) == before
 
 
-def test_the_host_side_of_a_buffer_is_not_wrapped_again(sim):
+def test_a_buffers_host_is_not_wrapped_again(sim):
     with pytest.raises(InvalidArgument, match="slice"):
         UnifiedBuffer.from_array(UnifiedBuffer(10, device=sim).host)
 
@@ -289,7 +289,7 @@ def test_copies_are_deep_and_pickles_hold_data_alone(discrete):
         _ = fresh.host
 
 
-def test_a_clone_has_the_options_and_the_manager_of_its_buffer(discrete):
+def test_a_clone_has_its_buffers_options(discrete):
     manager = unimem.MemoryManager()
     buffer = UnifiedBuffer(1000, np.uint8, device=discrete, manager=manager, name="original", priority=3).fill(1)
     clone = buffer.clone()
@@ -299,7 +299,7 @@ def test_a_clone_has_the_options_and_the_manager_of_its_buffer(discrete):
     assert (clone.device.to_numpy() == 1).all() and clone.statistics.host_to_device_bytes == 1000
 
 
-def test_a_buffer_may_be_dropped_while_its_kernel_runs_and_the_device_is_full():
+def test_a_busy_buffer_may_be_dropped():
     sim = unimem.make_sim("memory=1MiB")
     increment = unimem.Kernel("increment").host(lambda x: np.add(x, 1, out=x))
 

@@ -50,7 +50,7 @@ def cause_an_error(manager, device):
         manager.settle_pressure()
 
 
-def test_a_message_of_a_thread_of_the_librarys_is_logged(sim, heard, capfd):
+def test_messages_of_library_threads_are_logged(sim, heard, capfd):
     cause_an_error(MemoryManager(), sim)
     assert heard.there.wait(60)
     record = heard.records[0]
@@ -58,7 +58,7 @@ def test_a_message_of_a_thread_of_the_librarys_is_logged(sim, heard, capfd):
     assert "callback" not in capfd.readouterr().err
 
 
-def test_a_handler_may_use_the_buffers_that_are_in_use(sim, heard):
+def test_a_handler_may_use_busy_buffers(sim, heard):
     """It is called on a thread that holds no lock of the library's."""
     buffer, answers = UnifiedBuffer(1000, device=sim).fill(1), []
     heard.addFilter(lambda record: answers.append(float((buffer.device.to_numpy() + buffer.host).sum())) or True)
@@ -95,12 +95,12 @@ CAUSE = """
 """
 
 
-def test_what_was_logged_is_told_before_the_interpreter_ends():
+def test_messages_are_told_before_the_end():
     done = run(CAUSE + "    logging.basicConfig(format='told: %(name)s %(levelname)s')\n    cause()\n")
     assert done.returncode == 0 and done.stderr.startswith("told: unimem "), done.stderr
 
 
-def test_levels_of_python_decide_and_the_environments_before_them():
+def test_levels_of_environment_and_python_decide():
     quiet = run(CAUSE + "    logging.getLogger('unimem').setLevel(logging.CRITICAL)\n    cause()\n")
     assert (quiet.returncode, quiet.stderr) == (0, "")
     off = run(CAUSE + "    logging.basicConfig(level=1)\n    cause()\n", UNIMEM_LOG_LEVEL="off")
@@ -119,7 +119,7 @@ def test_at_the_interpreters_end_stderr_serves():
     assert done.returncode == 0 and "kept" in done.stderr and done.stderr.startswith("unimem: "), done.stderr
 
 
-def test_a_forked_child_logs_and_waits_for_no_thread_of_its_parent():
+def test_a_forked_child_logs():
     done = run(
         CAUSE
         + """

@@ -211,7 +211,7 @@ OPERATIONS = [
 
 
 @pytest.mark.parametrize("devices", ["sim", "opencl"])
-def test_buffers_hold_what_the_model_holds_whatever_is_done(devices, sim, other_sim, request):
+def test_buffers_agree_with_the_model(devices, sim, other_sim, request):
     seed = int(os.environ.get("UNIMEM_TEST_SEED") or random.SystemRandom().randrange(2**32))
     print("UNIMEM_TEST_SEED =", seed)
     others = [] if devices == "sim" else [request.getfixturevalue(devices)]

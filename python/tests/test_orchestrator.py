@@ -39,7 +39,7 @@ def test_an_execution_says_what_it_did(orchestrator, sim):
     assert '"copies": 1' in done.to_json() and "bytes_moved" in done._repr_html_()
 
 
-def test_a_buffer_that_is_two_arguments_is_counted_once(orchestrator, sim):
+def test_a_buffer_passed_twice_is_counted_once(orchestrator, sim):
     x, total = filled(sim, 1), UnifiedBuffer(1000, device=sim)
     assert orchestrator.execute("add", 1000, read(x), read(x.slice(0)), write(total)).bytes_moved == 4000
 
@@ -56,7 +56,7 @@ def test_work_goes_to_where_its_data_is(orchestrator, sim, other_sim):
     assert (x.to_numpy() == 4).all()
 
 
-def test_the_source_form_runs_on_opencl_and_a_function_alone_on_the_cpu(orchestrator, opencl):
+def test_the_form_decides_the_device(orchestrator, opencl):
     x, y, total = filled(opencl, 1), filled(opencl, 2), UnifiedBuffer(1000, device=opencl)
     assert orchestrator.execute("scale", 1000, readwrite(x), 2.0).device == opencl.id
     done = orchestrator.execute("add", 1000, read(x), read(y), write(total))
@@ -66,7 +66,7 @@ def test_the_source_form_runs_on_opencl_and_a_function_alone_on_the_cpu(orchestr
         orchestrator.execute("add", 1000, read(x), read(y), write(total), backend="opencl")
 
 
-def test_options_say_where_and_may_not_contradict_each_other(orchestrator, sim, other_sim):
+def test_options_may_not_contradict_each_other(orchestrator, sim, other_sim):
     x = filled(sim, 1)
     assert orchestrator.execute("scale", 1000, readwrite(x), 2.0, device=other_sim).device == other_sim.id
     assert orchestrator.execute("scale", 1000, readwrite(x), 2.0, device="cpu", backend="cpu").device == "cpu"
@@ -81,7 +81,7 @@ def test_options_say_where_and_may_not_contradict_each_other(orchestrator, sim, 
     assert (x.to_numpy() == 8).all()
 
 
-def test_executions_without_buffers_run_on_the_device_of_their_block(orchestrator, sim, other_sim):
+def test_executions_without_buffers_use_their_blocks_device(orchestrator, sim, other_sim):
     orchestrator.register_kernel(Kernel("nothing").host(lambda: None))
     orchestrator.register_kernel(Kernel("only source").source("UNIMEM_KERNEL only_source(int a) {}"))
     with sim:
@@ -113,7 +113,7 @@ def test_launches_by_name_run_where_launches_do(orchestrator, sim, request):
     assert seen == [1, 1]
 
 
-def test_names_are_known_once_and_missing_ones_are_told(orchestrator):
+def test_missing_names_are_told(orchestrator):
     assert orchestrator.kernel_names == ["add", "scale"] and "add" in orchestrator
     orchestrator.register_kernel(orchestrator.kernel("add"))
     with pytest.raises(InvalidArgument, match="'add'"):
@@ -151,7 +151,7 @@ def test_it_can_be_awaited_or_left_to_run(orchestrator, sim):
     assert (x.to_numpy() == 8).all()
 
 
-def test_a_buffer_that_is_reset_meanwhile_counts_from_then_on(orchestrator, sim):
+def test_a_reset_buffer_counts_from_then_on(orchestrator, sim):
     begun, go = threading.Event(), threading.Event()
 
     def holds(x, y):

@@ -16,7 +16,7 @@ PRELOADED = Path(unimem.__file__).parents[2] / "tests" / "core" / "libfailing_ne
 
 @pytest.mark.parametrize("where", [[], ["all"]], ids=["in the calling thread", "in all threads"])
 @pytest.mark.parametrize("device", ["cpu", "sim:memory=2MiB"])
-def test_whichever_allocation_fails_is_told_and_nothing_is_lost(device, where):
+def test_no_failed_allocation_loses_data(device, where):
     if not PRELOADED.is_file():
         pytest.skip(f"{PRELOADED} is built with the C++ tests")
     environment = {**os.environ, "LD_PRELOAD": str(PRELOADED), "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -79,7 +79,7 @@ def test_locked_and_watched_memory_is_a_buffers_own(sim):
     check_both(locked, data)
 
 
-def test_out_of_band_nothing_is_copied_at_either_end(discrete):
+def test_out_of_band_pickles_copy_nothing(discrete):
     buffer = synced(discrete)
     frames = []
     head = pickle.dumps(buffer, 5, buffer_callback=frames.append)
@@ -107,7 +107,7 @@ def test_what_arrives_read_only_or_crooked_is_copied(discrete):
         assert bytes(arrived) == still and other.device.to_numpy()[0] == 7
 
 
-def test_a_buffers_own_memory_is_not_wrapped_a_second_time(discrete):
+def test_a_buffers_memory_is_not_wrapped_twice(discrete):
     """Frames that never left the process are the sender's memory: what is loaded writes to its own."""
     buffer = synced(discrete)
     frames = []
@@ -121,7 +121,7 @@ def test_a_buffers_own_memory_is_not_wrapped_a_second_time(discrete):
         UnifiedBuffer.from_array(np.asarray(buffer.host))
 
 
-def test_frames_keep_the_memory_of_a_buffer_that_is_gone(sim):
+def test_frames_outlive_their_buffer(sim):
     buffer = made(sim)
     frames = []
     head = pickle.dumps(buffer, 5, buffer_callback=frames.append)
@@ -156,7 +156,7 @@ def test_zero_elements_and_untouched_buffers_travel(discrete):
     np.testing.assert_array_equal(sent(structured)[0].to_numpy(), structured.to_numpy())
 
 
-def test_a_device_that_is_not_there_is_the_default_one(tmp_path):
+def test_a_missing_device_is_the_default(tmp_path):
     """Simulated devices are the process's that made them."""
     buffer = made(unimem.make_sim("memory=1MiB"))
     (tmp_path / "sent").write_bytes(pickle.dumps(buffer))
@@ -201,7 +201,7 @@ def test_dask_is_told_how_large_a_buffer_is(discrete):
     assert 1000 <= sizeof(buffer.slice(5, 1000).device) < 1000 + 4096
 
 
-def test_read_only_sources_are_refused_with_what_to_do(sim):
+def test_read_only_sources_are_refused(sim):
     data = np.arange(10, dtype=np.float32)
     data.flags.writeable = False
 

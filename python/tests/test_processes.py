@@ -71,7 +71,7 @@ def test_the_interpreter_ends_in_order_with(code):
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_forked_children_use_the_host_and_end_in_order():
+def test_forked_children_use_the_host():
     result = run(
         """
         import os, sys, unimem, numpy as np
@@ -138,7 +138,7 @@ def sizes_in(log):
     return {int(line[size]) for line in lines[1:] if line[action] == "allocate"}
 
 
-def test_children_leave_the_log_and_the_report_to_their_parent(tmp_path):
+def test_children_leave_files_to_their_parent(tmp_path):
     log, report = tmp_path / "log.csv", tmp_path / "report.json"
     result = run(HAS_CHILDREN, UNIMEM_LOG=str(log), UNIMEM_REPORT=str(report))
     assert result.returncode == 0, result.stderr
@@ -150,7 +150,7 @@ def test_children_leave_the_log_and_the_report_to_their_parent(tmp_path):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_each_process_has_its_own_files_where_its_number_is_in_their_names(tmp_path):
+def test_numbers_give_each_process_its_files(tmp_path):
     result = run(HAS_CHILDREN, UNIMEM_LOG=str(tmp_path / "%p.csv"), UNIMEM_REPORT=str(tmp_path / "%p.json"))
     assert (result.returncode, result.stderr) == (0, "")
     assert 2000 in sizes_in(tmp_path / f"{result.stdout.strip()}.csv")
@@ -158,7 +158,7 @@ def test_each_process_has_its_own_files_where_its_number_is_in_their_names(tmp_p
     assert len([json.loads(report.read_text()) for report in tmp_path.glob("*.json")]) == 3
 
 
-def test_subinterpreters_are_refused_and_the_main_one_goes_on():
+def test_subinterpreters_are_refused():
     """In either order: NumPy is the one's that imports it first."""
     within = textwrap.dedent(
         """

@@ -162,7 +162,7 @@ def test_what_does_not_fit_changes_nothing(ahead):
     check_both(ahead, DATA)
 
 
-def test_what_a_buffer_has_not_is_said_to_be_the_hosts(discrete):
+def test_missing_methods_name_the_host(discrete):
     buffer = grid(discrete)
     for name in ("cumsum", "sort", "strides", "flatten"):
         with pytest.raises(AttributeError, match=rf"\.host\.{name}"):
@@ -173,7 +173,7 @@ def test_what_a_buffer_has_not_is_said_to_be_the_hosts(discrete):
     assert ".host" not in str(caught.value) and caught.value.name == "no_such_thing" and caught.value.obj is buffer
 
 
-def test_an_array_of_a_device_is_no_array_of_the_hosts(discrete):
+def test_device_arrays_are_no_host_arrays(discrete):
     buffer = grid(discrete)
     array = buffer.device
     for asked in (np.asarray, np.array, lambda a: np.add(a, 1), lambda a: np.zeros((4, 5)) + a, np.sum, lambda a: np.stack([a, a])):

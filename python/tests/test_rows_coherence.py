@@ -129,7 +129,7 @@ def test_row_07_out_of_memory_loses_nothing(discrete, counted):
     assert buffer.statistics.host_to_device_copies == 1
 
 
-def test_row_08_device_writes_are_marked_or_mark_themselves(discrete, counted):
+def test_row_08_device_writes_are_marked(discrete, counted):
     buffer = synced(discrete)
     count = counted(buffer)
     buffer.device.copy_from(DATA * 2)
@@ -143,7 +143,7 @@ def test_row_08_device_writes_are_marked_or_mark_themselves(discrete, counted):
     check_both(buffer, DATA * 2 + 1)
 
 
-def test_row_09_a_second_kind_of_device_has_its_own_copy(discrete, other_sim, counted):
+def test_row_09_a_second_device_has_a_copy(discrete, other_sim, counted):
     buffer = synced(discrete)
     count = counted(buffer, other_sim)
     launch(ADD, 1000, readwrite(buffer), 1.0, device=other_sim).wait()
@@ -273,7 +273,7 @@ def test_row_28_diagnostics_count_every_byte(discrete, counted):
     assert buffer.statistics.host_to_device_bytes == 0 and buffer.migrations == []
 
 
-def test_row_29_without_a_device_states_move_and_bytes_do_not(cpu, counted):
+def test_row_29_without_a_device_states_move(cpu, counted):
     buffer = made(cpu)
     count = counted(buffer)
     assert buffer.state is S.HOST_DIRTY
@@ -285,7 +285,7 @@ def test_row_29_without_a_device_states_move_and_bytes_do_not(cpu, counted):
     assert (buffer.state, count.since()) == (S.SYNCHRONIZED, (0, 0, 0, 0))
 
 
-def test_row_30_first_readers_on_many_threads_copy_once(discrete, counted):
+def test_row_30_concurrent_readers_copy_once(discrete, counted):
     buffer = made(discrete)
     count = counted(buffer)
     start, seen = threading.Barrier(8), []

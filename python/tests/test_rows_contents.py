@@ -58,7 +58,7 @@ def test_row_15_copies_by_offset_touch_nothing_else(discrete, counted):
 
 @pytest.mark.parametrize("source_on_device", [False, True], ids=["from the host", "from the device"])
 @pytest.mark.parametrize("far", [False, True], ids=["on one device", "to another"])
-def test_row_16_buffers_are_copied_from_and_to_every_side(discrete, other_sim, counted, source_on_device, far):
+def test_row_16_buffers_are_copied_between_sides(discrete, other_sim, counted, source_on_device, far):
     source, target = synced(discrete), UnifiedBuffer(1000, device=other_sim if far else discrete)
     if source_on_device:
         launch(ADD, 1000, readwrite(source), 1.0).wait()
@@ -84,7 +84,7 @@ def test_row_16_buffers_are_copied_from_and_to_every_side(discrete, other_sim, c
     assert of_source.since_by_buffer() == ((0, 0, 1, 4000) if source_on_device else (0, 0, 0, 0))  # looked at just now
 
 
-def test_row_16_a_buffer_is_copied_onto_a_part_of_itself(discrete, counted):
+def test_row_16_a_buffer_is_copied_within_itself(discrete, counted):
     for on_device in (False, True):
         whole = synced(discrete)
         if on_device:
@@ -156,7 +156,7 @@ def is_locked(buffer):
     raise AssertionError(f"no flags of what is at {address:#x}")
 
 
-def test_row_20_pinned_memory_tells_the_truth_and_travels(discrete, counted):
+def test_row_20_pinned_memory_tells_the_truth(discrete, counted):
     buffer, plain = made(discrete, pinned=True), made(discrete)
     count = counted(buffer)
     assert buffer.is_pinned == is_locked(buffer)
@@ -166,7 +166,7 @@ def test_row_20_pinned_memory_tells_the_truth_and_travels(discrete, counted):
     check_both(buffer, DATA)
 
 
-def test_row_21_free_may_be_said_twice_and_the_buffer_used_again(discrete, counted):
+def test_row_21_a_freed_buffer_is_usable(discrete, counted):
     manager = unimem.MemoryManager()
     buffer = synced(discrete, manager=manager)
     assert manager.statistics.active_bytes > 0
@@ -235,7 +235,7 @@ def test_row_24_mappings_mark_by_their_mode(discrete, counted):
     check_both(buffer, DATA)
 
 
-def test_row_25_views_of_the_host_are_its_own_memory(discrete, counted):
+def test_row_25_host_views_share_memory(discrete, counted):
     buffer = synced(discrete)
     count = counted(buffer)
     address = buffer.host.ctypes.data

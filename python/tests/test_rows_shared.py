@@ -29,7 +29,7 @@ def use(buffer, counted, data=DATA):
     np.testing.assert_array_equal(buffer.device.to_numpy(), buffer.host)
 
 
-def test_row_41_an_equal_acquire_gives_the_same_buffer(discrete, counted):
+def test_row_41_an_equal_acquire_reuses_the_buffer(discrete, counted):
     pool = MemoryPool(device=discrete)
     first = pool.acquire((1000,), np.float32)
     use(first, counted)
@@ -41,7 +41,7 @@ def test_row_41_an_equal_acquire_gives_the_same_buffer(discrete, counted):
     assert pool.acquire((10, 100), np.float32) is not first and pool.acquire((1000,), np.int32) is not first
 
 
-def test_row_42_the_key_is_shape_dtype_and_pinnedness(discrete, counted):
+def test_row_42_the_key_is_exact(discrete, counted):
     pool = MemoryPool(device=discrete)
     kinds = [((10, 100), np.float32, False), ((100, 10), np.float32, False), (1000, np.float32, False), ((10, 100), np.float32, True)]
     made = [pool.acquire(shape, dtype, pinned=pinned) for shape, dtype, pinned in kinds]
@@ -54,7 +54,7 @@ def test_row_42_the_key_is_shape_dtype_and_pinnedness(discrete, counted):
 
 
 @pytest.mark.parametrize("size", [1, 4095, 4096, 4097, 65536, 65537, (1 << 20) + 1])
-def test_row_43_every_size_has_the_capacity_it_asks_for(discrete, counted, size):
+def test_row_43_every_size_has_capacity(discrete, counted, size):
     manager = unimem.MemoryManager()
     data = (np.arange(size) % 251).astype(np.uint8)
     buffer = UnifiedBuffer(size, np.uint8, device=discrete, manager=manager)
@@ -70,7 +70,7 @@ def test_row_43_every_size_has_the_capacity_it_asks_for(discrete, counted, size)
     assert [one.allocations for one in statistics.size_classes] == [int(i == nth) for i in range(21)]
 
 
-def test_row_44_the_oldest_goes_first_and_never_what_is_lent(discrete, counted):
+def test_row_44_the_oldest_goes_first(discrete, counted):
     pool = MemoryPool(device=discrete, limits=PoolLimits(max_bytes=8000))
     lent = [pool.acquire(1000) for _ in range(3)]
     kept = pool.acquire((1000,))
@@ -128,7 +128,7 @@ def test_row_46_statistics_add_up(discrete, counted):
     assert stats.hit_rate == 9 / 11 and held.size == 7
 
 
-def test_row_52_the_processs_pool_is_one_and_is_configured(discrete, moved):
+def test_row_52_the_processs_pool_is_configured(discrete, moved):
     from unimem.core.memory_pool import get_memory_pool
 
     pool = get_memory_pool()
@@ -157,7 +157,7 @@ def test_row_52_the_processs_pool_is_one_and_is_configured(discrete, moved):
         pool.clear()
 
 
-def test_row_76_devices_are_listed_chosen_and_refused_by_name(discrete, counted):
+def test_row_76_devices_are_chosen_by_name(discrete, counted):
     listed = unimem.devices()
     assert listed[0].id == "cpu" and discrete in listed and unimem.device(discrete.id if discrete.backend != "sim" else "cpu") in listed
     info = unimem.device_info(discrete)
@@ -177,7 +177,7 @@ def test_row_76_devices_are_listed_chosen_and_refused_by_name(discrete, counted)
     np.testing.assert_array_equal(buffer.device.to_numpy(), buffer.host)
 
 
-def test_row_77_ids_open_the_same_buffer_and_unknown_ones_are_never_zeros(discrete, counted):
+def test_row_77_ids_open_the_same_buffer(discrete, counted):
     buffer = UnifiedBuffer(1000, device=discrete)
     buffer.copy_from(DATA)
     buffer.sync_to_device()
@@ -201,7 +201,7 @@ def test_row_77_ids_open_the_same_buffer_and_unknown_ones_are_never_zeros(discre
     np.testing.assert_array_equal(same.to_numpy(), expected)
 
 
-def test_row_78_a_worker_is_sent_a_reference_and_no_byte(discrete, counted):
+def test_row_78_a_worker_gets_a_reference(discrete, counted):
     buffer = UnifiedBuffer(1000, device=discrete)
     buffer.copy_from(DATA)
     buffer.sync_to_device()

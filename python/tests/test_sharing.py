@@ -79,7 +79,7 @@ def test_references_travel_as_forty_bytes(sim):
             BufferRef.from_bytes(bad)
 
 
-def test_a_worker_is_sent_a_reference_and_works_in_place(discrete):
+def test_a_worker_works_in_place(discrete):
     frame = UnifiedBuffer(1000, device=discrete)
     frame.host[:] = 1
     name = registry().publish(frame)

@@ -20,7 +20,7 @@ def write_on_device(buffer, values):
     buffer.mark_device_dirty()
 
 
-def test_a_new_buffer_has_no_storage_and_no_data(discrete):
+def test_a_new_buffer_has_no_data(discrete):
     buffer = UnifiedBuffer((10, 20), np.int16, device=discrete)
     assert buffer.state is S.UNINITIALIZED
     assert not buffer.is_allocated
@@ -29,7 +29,7 @@ def test_a_new_buffer_has_no_storage_and_no_data(discrete):
     assert len(buffer) == 10
 
 
-def test_taking_the_host_view_gives_host_only_and_writing_through_it_host_dirty(discrete):
+def test_writing_through_the_host_is_host_dirty(discrete):
     buffer = UnifiedBuffer(1000, device=discrete)
     view = buffer.host
     assert buffer.state is S.HOST_ONLY
@@ -37,7 +37,7 @@ def test_taking_the_host_view_gives_host_only_and_writing_through_it_host_dirty(
     assert buffer.state is S.HOST_DIRTY
 
 
-def test_a_device_access_on_a_fresh_buffer_gives_device_only(discrete):
+def test_a_first_device_access_gives_device_only(discrete):
     buffer = UnifiedBuffer(1000, device=discrete)
     array = buffer.device
     assert buffer.state is S.DEVICE_ONLY
@@ -110,7 +110,7 @@ def test_the_explicit_forms_end_synchronized(discrete):
     np.testing.assert_array_equal(buffer.host, DATA + 1)
 
 
-def test_disjoint_writes_on_both_sides_are_mixed_and_merge(discrete, moved):
+def test_disjoint_writes_are_mixed_and_merge(discrete, moved):
     buffer = UnifiedBuffer(1000, device=discrete)
     buffer.host[:] = 0
     buffer.sync_to_device()
@@ -140,7 +140,7 @@ def test_overlapping_writes_are_a_conflict_that_names_both(discrete):
     assert (error.later.place, error.later.begin, error.later.end) == ("host", 1600, 2800)
 
 
-def test_a_mark_that_covers_the_other_side_wins_and_is_counted(discrete):
+def test_a_covering_mark_wins(discrete):
     buffer = UnifiedBuffer(1000, device=discrete)
     buffer.host[:] = 1
     buffer.sync_to_device()
@@ -166,7 +166,7 @@ def strict_by_environment(device, monkeypatch):
     return UnifiedBuffer(10, device=device)
 
 
-def test_a_system_without_a_device_moves_states_and_no_bytes(cpu):
+def test_without_a_device_only_states_move(cpu):
     buffer = UnifiedBuffer(1000, device=cpu)
     buffer.host[:] = DATA
     assert buffer.state is S.HOST_DIRTY
@@ -182,7 +182,7 @@ def test_a_system_without_a_device_moves_states_and_no_bytes(cpu):
     assert (s.host_to_device_bytes, s.device_to_host_bytes) == (0, 0)
 
 
-def test_a_fresh_buffer_of_the_cpu_is_device_only_first(cpu):
+def test_on_the_cpu_a_buffer_starts_device_only(cpu):
     buffer = UnifiedBuffer(1000, device=cpu)
     _ = buffer.device
     assert buffer.state is S.DEVICE_ONLY

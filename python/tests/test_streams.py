@@ -78,7 +78,7 @@ def test_bad_input_is_named(tmp_path, file, sim):
         mapping(Kernel("python").host(lambda *a: None))
 
 
-def test_what_progress_raises_ends_the_stream_and_leaves_nothing(tmp_path, file, sim):
+def test_exceptions_of_progress_end_the_stream(tmp_path, file, sim):
     out = tmp_path / "out.bin"
 
     def stop(done, total):
@@ -90,7 +90,7 @@ def test_what_progress_raises_ends_the_stream_and_leaves_nothing(tmp_path, file,
     assert [one.name for one in tmp_path.iterdir()] == ["data.bin"]
 
 
-def test_awaited_streams_leave_the_loop_alone_and_end_when_cancelled(tmp_path, file):
+def test_awaited_streams_can_be_cancelled(tmp_path, file):
     slow = unimem.make_sim("latency=20ms")
     out = tmp_path / "out.bin"
 

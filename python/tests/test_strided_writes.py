@@ -74,7 +74,7 @@ def test_rows_of_views_and_of_functions_that_write(discrete):
         check_both(buffer, data)
 
 
-def test_what_a_device_has_newer_comes_home_and_is_not_marked(discrete):
+def test_newer_device_bytes_are_not_marked(discrete):
     data = counting(100, 1000)
     buffer = synced(discrete, data)
     launch(ADD, data.size, readwrite(buffer), 5, device=discrete)
@@ -88,7 +88,7 @@ def test_what_a_device_has_newer_comes_home_and_is_not_marked(discrete):
     check_both(buffer, data)
 
 
-def test_columns_of_several_writes_are_one_piece_of_work(discrete):
+def test_several_columns_are_one_command(discrete):
     data = counting(1000, 3000)
     buffer = synced(discrete, data)
 
@@ -101,7 +101,7 @@ def test_columns_of_several_writes_are_one_piece_of_work(discrete):
     check_both(buffer, data)
 
 
-def test_a_column_and_rows_are_a_few_pieces_of_work(discrete):
+def test_a_column_and_rows_are_few_commands(discrete):
     data = counting(1000, 1000)
     buffer = synced(discrete, data)
 

@@ -31,7 +31,7 @@ def places(usage):
     return {(one.device, one.location): one.counts for one in usage.places}
 
 
-def test_usage_has_every_byte_by_device_location_and_name(discrete):
+def test_usage_has_every_byte(discrete):
     manager = MemoryManager()
     weights = UnifiedBuffer(1000, np.float32, device=discrete, manager=manager, name="weights")
     other = UnifiedBuffer(10, np.uint8, device=discrete, manager=manager)
@@ -57,7 +57,7 @@ def test_usage_has_every_byte_by_device_location_and_name(discrete):
     assert (after.live, after.live_bytes, after.peak_bytes, after.releases) == (0, 0, 8010, 3)
 
 
-def test_buffers_without_a_name_are_known_by_the_line_that_made_them(discrete):
+def test_unnamed_buffers_are_known_by_line(discrete):
     manager = MemoryManager()
 
     def make():
@@ -93,7 +93,7 @@ def test_usage_is_told_as_text_json_and_html(sim):
     del kept
 
 
-def test_a_planted_leak_is_found_by_its_name_and_nothing_else_is(discrete):
+def test_a_planted_leak_is_found(discrete):
     manager = MemoryManager()
     for _ in range(100):
         UnifiedBuffer(100, device=discrete, manager=manager, name="balanced").fill(1)
@@ -129,7 +129,7 @@ def test_a_leak_tells_where_it_was_taken(sim):
 
 
 @pytest.mark.skipif(not unimem.can_capture_stacks(), reason="the library was built without what captures stacks")
-def test_a_leak_shows_the_calls_of_python_that_made_it(sim):
+def test_a_leak_shows_its_python_calls(sim):
     def innermost(**options):
         return UnifiedBuffer(500, device=sim, manager=manager, **options), inspect.currentframe().f_lineno
 
@@ -138,7 +138,7 @@ def test_a_leak_shows_the_calls_of_python_that_made_it(sim):
     _ = leaked.host  # memory is taken here, and made there
     stack = [unimem.describe_address(one) for one in manager.live()[0].stack]
     assert stack[0] == f"innermost() at {__file__}:{line}"
-    assert stack[1].startswith(f"test_a_leak_shows_the_calls_of_python_that_made_it() at {__file__}:")
+    assert stack[1].startswith(f"test_a_leak_shows_its_python_calls() at {__file__}:")
     assert f"innermost() at {__file__}:{line}" in manager.leak_report().text() and f"{__file__}:{line}" in manager.snapshot().to_json()
     assert unimem.describe_address(2**63 + 10**9).startswith("0x")
     clone, allocated = leaked.clone(), manager.allocate((10,), device=sim)
@@ -160,7 +160,7 @@ def test_of_every_third_buffer_the_calls_are_noted(sim):
     del buffers, one
 
 
-def test_small_buffers_are_pinned_medium_ones_the_devices_and_they_say_why(discrete):
+def test_placements_say_why(discrete):
     manager = MemoryManager()
     small = manager.allocate(1000, np.uint8, device=discrete)
     assert small.placement.rule is PlacementRule.SMALL and small.placement.wanted is Placement.HOST_PINNED
@@ -178,7 +178,7 @@ def test_small_buffers_are_pinned_medium_ones_the_devices_and_they_say_why(discr
     assert UnifiedBuffer(10, device=discrete).placement is None
 
 
-def test_what_is_asked_for_is_given_and_copies_of_data_are_where_they_are_placed(discrete):
+def test_allocations_are_placed_as_asked(discrete):
     manager = MemoryManager()
     data = np.arange(1000, dtype=np.int32)
     on_host = manager.allocate(data, device=discrete, placement=Placement.HOST_ACCESSIBLE)
@@ -246,7 +246,7 @@ def test_optimizing_gives_idle_copies_back_and_loses_nothing(sim):
         manager.optimize(max_pinned_bytes=-1)
 
 
-def test_statistics_add_up_and_are_told_in_every_form(discrete):
+def test_statistics_add_up(discrete):
     manager = MemoryManager()
     buffers = [UnifiedBuffer(5000, np.uint8, device=discrete, manager=manager, name="counted").allocate() for _ in range(3)]
     s = manager.statistics
@@ -270,7 +270,7 @@ def test_statistics_add_up_and_are_told_in_every_form(discrete):
     del buffers
 
 
-def test_a_snapshot_is_statistics_usage_what_is_live_and_limits_in_every_form(discrete):
+def test_a_snapshot_has_all_its_parts(discrete):
     manager = MemoryManager()
     manager.set_limit(discrete, "16MiB")
     kept = UnifiedBuffer(5000, np.uint8, device=discrete, manager=manager, name="kept").allocate()
@@ -344,7 +344,7 @@ def test_defragmenting_keeps_within_what_it_may_move(sim):
         assert (buffer.to_numpy() == 2 * i + 1).all()
 
 
-def test_the_blocks_of_a_device_are_trimmed_and_measured(sim):
+def test_a_devices_blocks_are_trimmed(sim):
     manager = MemoryManager()
     keep = [UnifiedBuffer(1 << 20, np.uint8, device=sim, manager=manager).allocate(False, True) for _ in range(8)]
     del keep[::2]
@@ -371,7 +371,7 @@ def test_the_blocks_of_a_device_are_trimmed_and_measured(sim):
     assert caught.value.limit == 1 << 20
 
 
-def test_a_limit_of_the_cpu_is_one_of_the_hosts_memory(cpu, sim):
+def test_a_cpu_limit_bounds_host_memory(cpu, sim):
     manager = MemoryManager()
     manager.set_limit(cpu, "1MiB")
     assert manager.total_memory(cpu) == manager.available_memory(cpu) == 1 << 20
@@ -386,7 +386,7 @@ def test_a_limit_of_the_cpu_is_one_of_the_hosts_memory(cpu, sim):
     assert manager.allocate(2 << 20, np.uint8, device=cpu).nbytes == 2 << 20
 
 
-def test_a_limit_of_the_cpu_bounds_pinned_memory_too(cpu, sim):
+def test_a_cpu_limit_bounds_pinned_memory(cpu, sim):
     manager = MemoryManager()
     manager.set_limit("cpu", "1MiB")
     for home in (cpu, sim):
@@ -424,7 +424,7 @@ def test_enumerations_are_the_librarys_in_its_order():
     assert manager.place(1 << 20, device=unimem.device("cpu")).rule is PlacementRule.SHARED_MEMORY
 
 
-def test_host_memory_goes_to_files_where_a_directory_is_named_and_comes_back(discrete, tmp_path):
+def test_host_memory_is_spilled_and_restored(discrete, tmp_path):
     manager = MemoryManager(spill_directory=tmp_path)
     count = 1 << 18
     manager.set_limit("cpu", 2 << 20, location=Location.HOST)
@@ -456,7 +456,7 @@ def test_host_memory_goes_to_files_where_a_directory_is_named_and_comes_back(dis
         MemoryManager(spill_directory=tmp_path / "nowhere")
 
 
-def test_the_same_options_of_sim_are_the_same_device():
+def test_equal_options_are_the_same_sim():
     one = unimem.device("sim:memory=3MiB,latency=1us")
     assert unimem.device("sim:latency=1000ns,memory=3072KiB,peer=1") == one
     first, second = (UnifiedBuffer(10, device="sim:memory=3MiB,latency=1us").fill(number) for number in (1, 2))

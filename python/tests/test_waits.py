@@ -106,7 +106,7 @@ print(event.wait(), buffer.to_numpy()[0])
     "use",
     ["unimem.copy(buffer, other)", "other.copy_from(buffer)", "buffer.clone()", "buffer.host", "buffer.valid_on_host", "buffer.tracking"],
 )
-def test_a_buffer_that_another_thread_waits_for_is_waited_for_without_the_gil(use):
+def test_waiting_for_a_busy_buffer_releases_the_gil(use):
     assert said_by(LOCKED_ELSEWHERE.format(use=use)) == "True 2.0\n"
 
 
@@ -119,7 +119,7 @@ def test_ctrl_c_ends_waiting_and_not_the_work(wait):
 
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 @pytest.mark.parametrize("wait", ["event.wait()", "event.wait(timeout=100)", "device.synchronize()", "buffer.to_numpy()"])
-def test_ctrl_c_ends_no_work_that_waits_for_its_worker(device, wait):
+def test_ctrl_c_ends_no_queued_work(device, wait):
     """The waiting thread does not carry it out itself, where the signal would come in the middle of it."""
     begun = "begun.wait()  # a thread of the library's has it\n"
     assert begun in INTERRUPTED
@@ -127,7 +127,7 @@ def test_ctrl_c_ends_no_work_that_waits_for_its_worker(device, wait):
     assert said_by(code).splitlines() == ["interrupted False", "True 2.0"]
 
 
-def test_a_wait_with_a_time_ends_with_it_whether_or_not_work_has_begun():
+def test_a_timed_wait_ends_in_time():
     go = threading.Event()
     kernel = unimem.Kernel("slow").host(lambda x: go.wait(20))
     for device in (unimem.make_sim(), unimem.device("cpu")):
@@ -139,7 +139,7 @@ def test_a_wait_with_a_time_ends_with_it_whether_or_not_work_has_begun():
             assert event.wait(timeout=20)
 
 
-def test_what_fails_while_it_is_waited_for_is_raised_by_the_access_and_counted_once(moved):
+def test_failures_during_a_wait_are_raised_once(moved):
     device = unimem.make_sim("memory=16MiB")
     buffer = UnifiedBuffer(10, device=device)
     buffer.fill(1)
@@ -156,7 +156,7 @@ def test_what_fails_while_it_is_waited_for_is_raised_by_the_access_and_counted_o
     assert (buffer.to_numpy() == 2).all()
 
 
-def test_a_wait_with_a_timeout_says_whether_the_work_has_ended(sim):
+def test_a_timed_wait_says_whether_work_ended(sim):
     buffer = UnifiedBuffer(10, device=sim)
     buffer.fill(1)
     begun, go = threading.Event(), threading.Event()
@@ -208,17 +208,17 @@ def in_a_ring(devices, wait):
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_of_kernels_on_several_devices_that_wait_for_each_other_one_is_refused_it(count):
+def test_one_of_several_mutual_waits_is_refused(count):
     outcome = in_a_ring([unimem.make_sim() for _ in range(count)], lambda event: event.wait())
     assert sorted(one.__name__ for one in outcome) == ["KernelError"] * (count - 1) + ["UnsupportedOperation"]
 
 
-def test_who_waits_for_a_while_is_not_taken_for_one_who_waits_for_ever():
+def test_timed_waits_are_not_refused():
     outcome = in_a_ring([unimem.make_sim() for _ in range(2)], lambda event: event.wait(timeout=0.05))
     assert False in outcome and set(outcome) <= {False, True}
 
 
-def test_kernels_wait_for_other_devices_that_wait_for_others_in_their_turn(sim, other_sim):
+def test_kernels_wait_along_chains_of_devices(sim, other_sim):
     buffers = [UnifiedBuffer(10, device=one).fill(0) for one in (sim, other_sim, unimem.make_sim())]
     go, begun, events = threading.Event(), threading.Semaphore(0), []
 
@@ -235,7 +235,7 @@ def test_kernels_wait_for_other_devices_that_wait_for_others_in_their_turn(sim, 
     assert events[-1].wait() and [int(one.to_numpy().max()) for one in buffers] == [7, 2, 2]
 
 
-def test_an_event_can_be_awaited_and_raises_what_the_work_raised(sim):
+def test_an_awaited_event_raises_the_works_error(sim):
     buffer = UnifiedBuffer(10, device=sim)
     buffer.fill(1)
     go = threading.Event()
@@ -267,7 +267,7 @@ def test_an_event_can_be_awaited_and_raises_what_the_work_raised(sim):
         asyncio.run(failing())
 
 
-def test_a_kernel_that_is_interrupted_fails_and_who_waits_is_told(sim):
+def test_an_interrupted_kernel_fails(sim):
     code = """
 import os, signal, threading
 import unimem

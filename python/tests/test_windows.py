@@ -50,7 +50,7 @@ def test_a_written_block_is_all_that_goes_back(discrete, counted):
     check_both(image, expected)
 
 
-def test_between_the_rows_of_a_block_nothing_counts_as_written(image):
+def test_nothing_between_a_blocks_rows_is_written(image):
     image.synchronize()
     image.slice(8 * 100, 10).on().copy_from(np.full(10, -1))  # a row that the block goes through
     image.reshape(64 * 100).mark_device_dirty(8 * 100, 10)

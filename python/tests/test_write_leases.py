@@ -75,7 +75,7 @@ def test_what_is_received_reaches_the_device(device, receive, tmp_path, moved):
 
 
 @pytest.mark.parametrize("receive", WAYS)
-def test_what_is_received_into_a_part_moves_that_part(discrete, receive, tmp_path, moved):
+def test_receiving_into_a_part_moves_that_part(discrete, receive, tmp_path, moved):
     buffer = synced(discrete)
     count = moved(buffer)
     receive(buffer.slice(100, 50), NEW[:50], tmp_path)
@@ -87,7 +87,7 @@ def test_what_is_received_into_a_part_moves_that_part(discrete, receive, tmp_pat
 
 
 @pytest.mark.parametrize("receive", WAYS)
-def test_what_a_device_wrote_beside_what_is_received_stays(discrete, receive, tmp_path, moved):
+def test_device_writes_beside_a_receive_stay(discrete, receive, tmp_path, moved):
     buffer = synced(discrete)
     buffer.device.copy_from(DATA + 5)
     buffer.mark_device_dirty()
@@ -186,7 +186,7 @@ class Unversioned:
 
 
 @pytest.mark.parametrize("part", [None, (100, 50)])
-def test_a_message_received_as_mpi4py_does_reaches_the_device(device, part):
+def test_a_message_as_mpi4pys_reaches_the_device(device, part):
     buffer = synced(device)
     target = buffer if part is None else buffer.slice(*part)
     expected = DATA.copy()
@@ -261,7 +261,7 @@ def test_work_meanwhile_sees_what_was_there_before(sim):
     np.testing.assert_array_equal(buffer.on(sim).to_numpy(), NEW)
 
 
-def test_a_device_that_wrote_meanwhile_is_a_conflict_that_the_next_access_raises(sim):
+def test_a_device_write_meanwhile_is_a_conflict(sim):
     buffer = synced(sim)
     request = Request(buffer.slice(0, 10), WRITABLE)
     buffer.on(sim).copy_from(DATA + 1)
@@ -284,7 +284,7 @@ def test_two_requests_at_once_both_count(discrete):
     check_both(buffer, expected)
 
 
-def test_a_request_is_released_on_any_thread_and_by_the_collector(discrete):
+def test_a_request_is_released_on_any_thread(discrete):
     for let_go in (lambda request: threading.Thread(target=request.release), None):
         buffer = synced(discrete)
         request = Request(buffer, WRITABLE)
@@ -309,7 +309,7 @@ def test_a_request_is_released_on_any_thread_and_by_the_collector(discrete):
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_a_request_released_inside_of_a_kernel_counts_and_hangs_nothing(sim, own):
+def test_a_request_may_be_released_in_kernels(sim, own):
     buffer, other = synced(sim), UnifiedBuffer(10, device=sim).zeros()
     request = Request(buffer, WRITABLE)
     request.write(NEW)
@@ -328,7 +328,7 @@ def test_a_request_released_inside_of_a_kernel_counts_and_hangs_nothing(sim, own
     check_both(buffer, NEW)
 
 
-def test_a_strict_buffer_is_not_allocated_by_a_request(sim):
+def test_a_request_allocates_no_strict_buffer(sim):
     with pytest.raises(BufferError, match="allocated"):
         Request(UnifiedBuffer(3, device=sim, strict=True), WRITABLE)
 
@@ -355,7 +355,7 @@ def test_dlpack_with_a_version_is_read_only(discrete, moved):
 
 
 @pytest.mark.parametrize("part", [None, (100, 50)])
-def test_dlpack_without_a_version_counts_as_written_when_it_ends(discrete, part, moved):
+def test_unversioned_dlpack_counts_as_written(discrete, part, moved):
     buffer = synced(discrete)
     count = moved(buffer)
     target = buffer if part is None else buffer.slice(*part)
@@ -375,7 +375,7 @@ def test_dlpack_without_a_version_counts_as_written_when_it_ends(discrete, part,
 
 
 @pytest.mark.parametrize("part", [(0, 1000), (0, 10)])
-def test_dlpack_without_a_version_never_overwrites_what_a_device_wrote_meanwhile(sim, part):
+def test_unversioned_dlpack_never_overwrites_device_writes(sim, part):
     """It may have been taken to read, and held for long."""
     buffer = synced(sim)
     capsule = buffer.slice(*part).__dlpack__()
@@ -388,7 +388,7 @@ def test_dlpack_without_a_version_never_overwrites_what_a_device_wrote_meanwhile
     np.testing.assert_array_equal(buffer.to_numpy(), DATA + 1)
 
 
-def test_dlpack_without_a_version_leaves_what_a_device_wrote_and_the_host_has_seen(sim):
+def test_unversioned_dlpack_keeps_seen_device_writes(sim):
     buffer = synced(sim)
     capsule = buffer.__dlpack__()
     buffer.on(sim).copy_from(DATA + 1)
