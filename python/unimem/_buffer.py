@@ -43,7 +43,7 @@ def _taken_over(source: Any, **how: Any) -> npt.NDArray[Any]:
 
 
 class UnifiedBuffer(Elements):
-    """One logical array that lives on the host, on devices, or on both, and is copied only when somebody looks at a side
+    """One logical array that lives on the host, on devices, or on both, and is copied only when a side is accessed
     that is out of date.
 
         buffer = UnifiedBuffer((1000,), dtype=np.float32)
@@ -190,7 +190,7 @@ class UnifiedBuffer(Elements):
 
     def resize(self, count: int) -> UnifiedBuffer:
         """Changes the number of elements, in one dimension, keeping as many as fit; returns the buffer. InvalidArgument while
-        somebody holds an array over either side."""
+        an array over either side is held."""
         self._resize(count_of("count", count))
         return self
 

@@ -111,7 +111,7 @@ class Elements(ArrayProtocols):
     # Marks
 
     def mark_host_dirty(self, offset: int = 0, count: int | None = None) -> None:
-        """Declares writes on the host that nobody could notice, made when no work read the elements any more. CoherenceConflict if they
+        """Declares writes on the host that could not be noticed, made when no work read the elements any more. CoherenceConflict if they
         overlap unsynchronized writes of devices without covering all of them; BufferNotAllocated without storage."""
         self._mark_host_dirty(count_of("offset", offset), optional_count("count", count))
 

@@ -38,7 +38,7 @@ class Tracking(_Named):
     ACCESS = "access"
     """``.host`` notices what is written through it. C code that writes through its address is not seen."""
     PAGES = "pages"
-    """The system tells which pages were written, whoever wrote them; UnsupportedOperation where it cannot. Buffers below
+    """The system tells which pages were written, by any code; UnsupportedOperation where it cannot. Buffers below
     64 KiB, and memory shared with a device, fall back to ACCESS: ``buffer.tracking`` says what serves."""
     MANUAL = "manual"
     """Only ``mark_*`` and the library's own writes count."""

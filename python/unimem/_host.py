@@ -221,10 +221,10 @@ class HostArray(np.ndarray):
     its like, ``array.view(np.ndarray)`` and views as other classes (``np.matrix``, ``np.recarray``, ``np.ma``), ``as_strided`` without
     ``subok=True``, ``np.nditer``, ``np.from_dlpack``, ``memoryview``, ``file.readinto``, ``Generator.random(out=…)``, methods of *other*
     arrays that are no ufuncs (``plain.take(…, out=array)``; ``np.take`` is noticed), other libraries. Say ``mark_host_dirty()`` then,
-    or make the buffer with ``Tracking.PAGES``, which notices everybody. docs/python.md has the list.
+    or make the buffer with ``Tracking.PAGES``, which notices all writes. docs/python.md has the list.
 
     It keeps the memory alive and in its place, also when the buffer is gone. After ``free()`` it still points at its own memory,
-    never at somebody else's, and is nobody's data any more. It shows what the host side held when ``.host`` was asked for:
+    never at another buffer's, and is no buffer's data any more. It shows what the host side held when ``.host`` was asked for:
     ask again after a device has written.
     """
 

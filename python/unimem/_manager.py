@@ -112,7 +112,7 @@ class MemoryManager:
     Thread-safe. What is behind it stays until the process ends, since buffers and arrays that were made from it may: `cleanup()`,
     or the end of a ``with`` block, gives back what it has cached. `stacks_every`: of every how many-th buffer the stack
     is captured for `leak_report`, Python's calls that made it first: 1 all, 0 none (UnsupportedOperation where the library cannot). `spill_directory`: where host memory
-    of buffers goes when there is no more of it, as long as nobody has its address, which ``buffer.host`` gives away; IoError if no file
+    of buffers goes when there is no more of it, as long as its address was not given away, as ``buffer.host`` does; IoError if no file
     can be made there. `zero_on_release`: memory is overwritten with zeros when a buffer gives it back, so that what one owner wrote never
     reaches another, and what is the host's is left out of core dumps.
     """
@@ -275,13 +275,13 @@ class MemoryManager:
 
     def optimize(self, *, max_pinned_bytes: int | str = 256 << 20, max_placed_bytes: int | str = 256 << 20) -> OptimizationReport:
         """Acts on what is known of the use of buffers: locks host memory of what is copied again and again, gives back devices' copies
-        that are not about to be used, brings back what is. Contents, and addresses that anybody has, stay as they are."""
+        that are not about to be used, brings back what is. Contents, and addresses that were given away, stay as they are."""
         return self._native._optimize(size_of("max_pinned_bytes", max_pinned_bytes), size_of("max_placed_bytes", max_placed_bytes))
 
     def defragment(
         self, device: Device | str | None = None, *, max_moved_bytes: int | str | None = None, max_copied_bytes: int | str | None = None
     ) -> PoolDefragmentation:
-        """Brings the free memory of a device together, at most so many bytes of it, and moves blocks in use that nobody has an address
+        """Brings the free memory of a device together, at most so many bytes of it, and moves blocks in use that no code has an address
         of, by copies of at most so many bytes."""
         return self._native._defragment(
             named(device) or default_device(), optional_size("max_moved_bytes", max_moved_bytes), optional_size("max_copied_bytes", max_copied_bytes)

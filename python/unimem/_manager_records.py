@@ -1,4 +1,4 @@
-"""What a manager tells of its memory: looks at one moment, as values that nobody can change. Names and fields are those of C++,
+"""What a manager tells of its memory: looks at one moment, as immutable values. Names and fields are those of C++,
 whose own functions make the texts."""
 
 from __future__ import annotations

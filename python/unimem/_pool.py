@@ -59,7 +59,7 @@ class MemoryPool:
         finally: pool.release(buffer)
 
     or ``with pool.lend((1000,)) as buffer``. Beyond its limits a pool lets go of what it has kept longest, never of what is lent. A
-    buffer whose memory somebody still holds (an array, a slice, a lease) is not lent again: it stays theirs. A released buffer
+    buffer whose memory is still held (by an array, a slice, a lease) is not lent again: it stays theirs. A released buffer
     raises InvalidArgument when it is used, until it is lent again. Thread-safe.
     """
 

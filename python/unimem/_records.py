@@ -1,4 +1,4 @@
-"""What the library reports, as values that nobody can change: a look at one moment."""
+"""What the library reports, as immutable values: a look at one moment."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BufferStatistics(Record):
 
 @dataclass(frozen=True, slots=True)
 class TransferCounters(Record):
-    """What a device has carried out, for everybody and as long as the process lives: take the difference of two looks."""
+    """What a device has carried out, for all users and as long as the process lives: take the difference of two looks."""
 
     host_to_device_bytes: int
     host_to_device_copies: int

@@ -126,7 +126,7 @@ def _name_of(argument: str, path: str | bytes | os.PathLike[str] | os.PathLike[b
 
 @contextmanager
 def _shown(progress: Progress | bool | None, path: str) -> Iterator[Progress | None]:
-    """The caller's own function; a bar of tqdm's where somebody watches and tqdm is there; else nothing."""
+    """The caller's own function; a bar of tqdm's on a terminal where tqdm is there; else nothing."""
     if callable(progress):
         yield progress
         return
@@ -167,7 +167,7 @@ def stream_file(
 
     Reading, copying, computing and writing overlap. `element`: "u8" … "f64", where neither the kernel nor the file says it. Sizes
     are bytes, or text such as ``"64MiB"``. `memory_limit` bounds the device memory in use; too small for all buffers uses fewer, too
-    small for one chunk is OutOfMemory. `progress` is told (bytes done, bytes in all); None shows a bar where somebody watches and
+    small for one chunk is OutOfMemory. `progress` is told (bytes done, bytes in all); None shows a bar on a terminal where
     tqdm is installed. What it raises ends the stream, and so does Ctrl-C. Raises IoError, InvalidArgument, KernelError, … as in C++;
     whatever goes wrong, no part of the output stays behind.
     """

@@ -86,9 +86,9 @@ Name Name::of(std::source_location const& place) {
   auto const name = of(file, line);
   if (free != nullptr && !name.empty()) {
     auto known = std::make_unique<Known const>(Known{file, line, name});
-    Known const* nobody = nullptr;
+    Known const* expected = nullptr;
     // Release: a thread that finds it sees its text. It stays, as names do.
-    if (free->compare_exchange_strong(nobody, known.get(), std::memory_order_release, std::memory_order_relaxed)) {
+    if (free->compare_exchange_strong(expected, known.get(), std::memory_order_release, std::memory_order_relaxed)) {
       static_cast<void>(known.release());  // NOLINT(bugprone-unused-return-value): the table has it
     }
   }

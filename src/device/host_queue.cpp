@@ -28,7 +28,7 @@ Event HostExecutor::submit(std::span<const Event> needs, Task task) {
   tasks_.push_back({0, std::move(task), std::move(open)});
   auto const event = control_.submit();
   tasks_.back().ticket = event.ticket();
-  if (worker_sleeps_ && runner_ == Runner::nobody) {
+  if (worker_sleeps_ && runner_ == Runner::none) {
     worker_sleeps_ = false;
     work_.notify_one();
   }
@@ -58,7 +58,7 @@ bool HostExecutor::close() noexcept {
 
 bool HostExecutor::may_wait_for_closer() noexcept {
   Lock const lock{mutex_};
-  bool const by_its_work = runner_ != Runner::nobody && CurrentTask::is_in_work_of(runs_on_);
+  bool const by_its_work = runner_ != Runner::none && CurrentTask::is_in_work_of(runs_on_);
   return by_its_work || (!CurrentTask::may_wait_for_any() && control_.completed() < control_.submitted());
 }
 
@@ -106,7 +106,7 @@ void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
       if (!shutting_down_) return;
       continue;  // there is no worker any more
     }
-    if (runner_ == Runner::nobody) {
+    if (runner_ == Runner::none) {
       run(Runner::waiter, ticket, lock);
       continue;
     }
@@ -114,9 +114,9 @@ void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
     lock.unlock();
     bool const soon = comes_soon([&] { return control_.completed() >= ticket; });
     lock.lock();
-    if (soon || runner_ == Runner::nobody) continue;
+    if (soon || runner_ == Runner::none) continue;
     Sleepers::Sleeper mine{sleepers_, ticket};
-    auto const changed = [&] { return control_.completed() >= ticket || runner_ == Runner::nobody; };
+    auto const changed = [&] { return control_.completed() >= ticket || runner_ == Runner::none; };
     if (until == Moment::max()) {
       changed_.wait(lock, changed);
     } else if (!changed_.wait_until(lock, until, changed)) {
@@ -135,7 +135,7 @@ bool HostExecutor::may_help(Moment until) const noexcept {
 }
 
 void HostExecutor::await_worker(Ticket ticket, Moment until, Lock& lock) noexcept {
-  auto const is_left = [this] { return runner_ == Runner::nobody && worker_sleeps_; };
+  auto const is_left = [this] { return runner_ == Runner::none && worker_sleeps_; };
   auto const wake_worker = [&] {
     worker_sleeps_ = false;
     work_.notify_one();
@@ -163,7 +163,7 @@ void HostExecutor::await_worker(Ticket ticket, Moment until, Lock& lock) noexcep
 
 std::thread::id HostExecutor::works_on() noexcept {
   Lock const lock{mutex_};
-  return runner_ == Runner::nobody ? std::thread::id{} : runs_on_;
+  return runner_ == Runner::none ? std::thread::id{} : runs_on_;
 }
 
 void HostExecutor::shut_down() noexcept {
@@ -180,7 +180,7 @@ void HostExecutor::await_quiet(std::chrono::steady_clock::time_point until) noex
 void HostExecutor::work() noexcept {
   Lock lock{mutex_};
   while (true) {
-    while (!is_over() && (shutting_down_ || tasks_.empty() || runner_ != Runner::nobody)) {
+    while (!is_over() && (shutting_down_ || tasks_.empty() || runner_ != Runner::none)) {
       worker_sleeps_ = true;  // again at each turn: the thread that woke it took the flag away
       work_.wait(lock);
     }
@@ -210,7 +210,7 @@ void HostExecutor::run(Runner runner, Ticket last, Lock& lock) noexcept {
     lock.lock();
     if (sleepers_.any_up_to(ticket)) changed_.notify_all();
   }
-  runner_ = Runner::nobody;
+  runner_ = Runner::none;
   if (shutting_down_) changed_.notify_all();
   if (tasks_.empty() && !closing_) return;
   // To a waiter that still needs the work; one whose ticket has ended may not have got up yet, and would take nothing

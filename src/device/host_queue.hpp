@@ -62,7 +62,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   void await_quiet(std::chrono::steady_clock::time_point until) noexcept override;
 
  private:
-  enum class Runner : unsigned char { nobody, worker, waiter };
+  enum class Runner : unsigned char { none, worker, waiter };
 
   struct Entry {
     Ticket ticket;
@@ -109,7 +109,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   /// Waits for the worker alone.
   void await_worker(Ticket ticket, Moment until, Lock& lock) noexcept;
   /// Whether the worker has nothing to wait for any more.
-  [[nodiscard]] bool is_over() const noexcept { return closing_ && tasks_.empty() && runner_ == Runner::nobody; }
+  [[nodiscard]] bool is_over() const noexcept { return closing_ && tasks_.empty() && runner_ == Runner::none; }
   /// Runs tasks up to `last`, with the lock released during each. The caller has seen that no thread runs.
   void run(Runner runner, Ticket last, Lock& lock) noexcept;
 
@@ -120,7 +120,7 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   std::deque<Entry> tasks_;
   Sleepers sleepers_;
   std::thread worker_;
-  Runner runner_ = Runner::nobody;
+  Runner runner_ = Runner::none;
   std::thread::id runs_on_;     ///< which thread `runner_` is
   bool worker_sleeps_ = false;  ///< a wake-up is worth its system call
   bool closing_ = false;
