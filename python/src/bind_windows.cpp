@@ -391,7 +391,7 @@ void bind_whole(nb::class_<Window>& window) {
       .def(
           "_foretell",
           [](Window& self, Device* device, bool use) {
-            with_core(self, [&](BufferCore& core) { core.foretell(device_or_default(core, device), use); });
+            with_core(self, [&](BufferCore& core) { core.hint_next_use(device_or_default(core, device), use); });
           },
           nb::arg("device").none(), nb::arg("use"))
       .def_prop_rw(

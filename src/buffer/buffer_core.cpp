@@ -92,12 +92,12 @@ std::vector<Device*> BufferCore::devices_with_memory() const {
 BufferState BufferCore::state_by_looking() const noexcept {
   if (inside_->mutex.is_lost()) return state_of(summary_.load(std::memory_order_acquire));
   try {
-    // Asking changes what is known, and nothing that anybody could see otherwise.
+    // Asking changes what is known, and nothing else that can be seen.
     Guard inside(const_cast<BufferCore&>(*this));
     try {
-      inside->absorb_host_writes(true, false);
+      inside->collect_host_writes(true, false);
     } catch (std::exception const& failure) {
-      // The next access finds it out again, and can say so to somebody.
+      // The next access finds it out again, and can raise it.
       log(LogLevel::debug, failure.what());
     }
     return inside->coherence.state();
@@ -149,27 +149,28 @@ void BufferCore::fail_later(std::exception_ptr failure) noexcept {
   }
 }
 
-void BufferCore::settle_known(ByteRange range, std::exception_ptr const& known) noexcept {
+void BufferCore::resolve_known(ByteRange range, std::exception_ptr const& known) noexcept {
   if (inside_->mutex.is_lost()) return;
   try {
     Guard inside(*this, Inside::Watched::no);
     try {
-      inside->settle(range, true);
-    } catch (WaitInterrupted const&) {  // NOLINT(bugprone-empty-catch): the next access settles it
+      inside->resolve_pending(range, true);
+    } catch (WaitInterrupted const&) {  // NOLINT(bugprone-empty-catch): the next access resolves it
     } catch (...) {
       auto failure = std::current_exception();
       if (failure != known && !inside->deferred) inside->deferred = std::move(failure);
     }
-  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): in such a kernel; the next access settles it
+  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): in such a kernel; the next access resolves it
   }
 }
 
 void BufferCore::allocate(bool host, bool device) {
-  detail::operate([&] {
+  detail::run_admitted([&](detail::AccessContext& context) {
     Guard inside(*this);
-    if (host) inside->ensure_host();
-    if (device) inside->ensure(*this, inside->place_of(inside->default_device()));
+    if (host && !inside->ensure_host(context)) return false;
+    if (device && !inside->ensure(context, *this, inside->place_of(inside->default_device()))) return false;
     inside->allocated = true;
+    return true;
   });
 }
 
@@ -191,17 +192,17 @@ void BufferCore::reset() {
 
 void BufferCore::resize(std::size_t bytes) {
   detail::check_size(bytes);
-  detail::operate([&] { resize_once(bytes); });
+  detail::run_admitted([&](detail::AccessContext& context) { return resize_once(context, bytes); });
 }
 
-void BufferCore::resize_once(std::size_t bytes) {
+bool BufferCore::resize_once(detail::AccessContext& context, std::size_t bytes) {
   Guard inside(*this);
   auto const before = inside->bytes;
-  if (bytes == before) return;
-  inside->settle(inside->whole(), true);
+  if (bytes == before) return true;
+  inside->resolve_pending(inside->whole(), true);
   for (Place place = host_place; place < inside->coherence.place_count(); ++place) inside->check_not_leased(place);
   if (inside->host && !inside->host->pooled()) {
-    throw UnsupportedOperation("resize", inside->display_name(), "it stands on memory that somebody else allocated");
+    throw UnsupportedOperation("resize", inside->display_name(), "it stands on memory that was wrapped");
   }
   ByteRange const kept{0, std::min(bytes, before)};
   // What is kept stays where it is current; what is current nowhere as a whole is first brought to the host.
@@ -217,17 +218,19 @@ void BufferCore::resize_once(std::size_t bytes) {
   std::shared_ptr<detail::Storage> storage;
   if (has_data && on != nullptr) {
     auto& queue = on->default_queue();
-    storage = inside->new_device_memory(*this, *on, bytes, queue);
+    storage = inside->new_device_memory(context, *this, *on, bytes, queue);
+    if (!storage) return false;
     detail::transfer(*inside->manager, inside->named(), *inside->storage_at(inside->place_of(*on)), kept, *storage,
                      kept, &queue, {})
         .event.wait();
   } else if (has_data) {
-    inside->ensure_host();
+    if (!inside->ensure_host(context)) return false;
     auto plan = inside->plan_read(host_place, kept);
     inside->check_lost(plan);
     inside->carry_out(plan);
     inside->commit(std::move(plan), {});
-    storage = inside->new_host_memory(bytes);
+    storage = inside->new_host_memory(context, bytes);
+    if (!storage) return false;
     inside->host->wait_to_read(kept);
     std::memcpy(storage->host_address(), inside->host->host_address(), kept.size());
   }
@@ -237,7 +240,7 @@ void BufferCore::resize_once(std::size_t bytes) {
   auto coherence = inside->fresh_coherence(bytes);
   std::unique_ptr<detail::HostWrites> host_writes;
   if (storage) {
-    storage->heed(advice);
+    storage->apply_advice(advice);
     if (on == nullptr) host_writes = inside->watched(storage, bytes);
     coherence.add_storage(place);
     auto const kept_as_it_is = coherence.plan_access(place, {0, bytes}, Intent::read, inside->cost());
@@ -250,43 +253,44 @@ void BufferCore::resize_once(std::size_t bytes) {
   bytes_.store(bytes, std::memory_order_relaxed);
   if (inside->written_map) inside->written_map->resize(before, bytes);
   inside->advice = std::move(advice);
-  if (!storage) return;
+  if (!storage) return true;
   (on == nullptr ? inside->host : inside->side(place).storage) = std::move(storage);
   inside->host_writes = std::move(host_writes);
-  inside->absorbed = true;  // nobody has had an address of this memory
+  inside->collected = true;  // no address of this memory was given away
   inside->pinned.store(pinned, std::memory_order_relaxed);
+  return true;
 }
 
 void BufferCore::release_device(Device* device) {
   Guard inside(*this);
-  inside->settle(inside->whole(), true);
+  inside->resolve_pending(inside->whole(), true);
   for (std::size_t i = 0; i < inside->sides.size(); ++i) {
     auto const place = static_cast<Place>(i + 1);
     if (device != nullptr && inside->sides[i].device != device) continue;
     if (!inside->coherence.has_storage(place)) continue;
     inside->check_not_leased(place);
-    inside->release(*this, place, host_place);
+    inside->release_now(*this, place, host_place);
   }
 }
 
 void BufferCore::release_host() {
-  detail::operate([&] {
+  detail::run_admitted([&](detail::AccessContext& context) {
     Guard inside(*this);
-    inside->settle(inside->whole(), true);
-    if (!inside->coherence.has_storage(host_place)) return;
+    inside->resolve_pending(inside->whole(), true);
+    if (!inside->coherence.has_storage(host_place)) return true;
     inside->check_not_leased(host_place);
-    inside->release(*this, host_place, inside->place_of(inside->default_device()));
+    return inside->release(context, *this, host_place, inside->place_of(inside->default_device()));
   });
 }
 
 void BufferCore::discard() {
   Guard inside(*this);
-  inside->settle(inside->whole(), true, true);
+  inside->resolve_pending(inside->whole(), true, true);
   inside->coherence.discard();
   if (inside->written_map) inside->written_map->forget(inside->bytes);
 }
 
-void BufferCore::foretell(Device& device, bool use) {
+void BufferCore::hint_next_use(Device& device, bool use) {
   Guard inside(*this);
   auto const next = use ? Inside::NextUse::soon : Inside::NextUse::none;
   inside->side(inside->place_of(device)).next_use = next;
@@ -311,9 +315,9 @@ void BufferCore::advise(ByteRange range, Advice advice, Device* place, bool hold
   inside->check_range(range);
   AdvisedRange const advised{advice, place, range};
   holds ? inside->advice.give(advised) : inside->advice.take_back(advised);
-  if (inside->host) inside->host->heed(inside->advice);
+  if (inside->host) inside->host->apply_advice(inside->advice);
   for (auto const& side : inside->sides) {
-    if (side.storage) side.storage->heed(inside->advice);
+    if (side.storage) side.storage->apply_advice(inside->advice);
   }
 }
 
@@ -343,7 +347,7 @@ BufferCore::Reclaimable BufferCore::reclaimable(Device& device) noexcept {
   // An operation in progress may be this very thread's: trying a lock that one holds is undefined.
   std::unique_lock lock{inside, std::defer_lock};
   if (inside.pins.load(std::memory_order_acquire) == 0 && lock.try_lock()) {
-    inside.note_visits();
+    inside.record_fast_uses();
     return inside.offer(device);
   }
   Reclaimable in_use;
@@ -363,13 +367,13 @@ std::size_t BufferCore::try_reclaim(Device& device) {
   for (std::size_t i = 0; i < inside->sides.size(); ++i) {
     auto const& side = inside->sides[i];
     if (side.device != &device || !side.storage || side.storage->leased() || inside->captured) continue;
-    inside->absorb_host_writes(false);
+    inside->collect_host_writes(false);
     if (inside->would_wait_in_work()) return 0;
-    inside->settle_for_another(true);
+    inside->resolve_for_eviction(true);
     if (side.storage->is_read_by_work()) return 0;
     auto const bytes = side.storage->capacity();
     if (UNIMEM_MUTANT(evicted_unsaved)) inside->coherence.discard();
-    inside->release(*this, static_cast<Place>(i + 1), host_place);
+    inside->release_now(*this, static_cast<Place>(i + 1), host_place);
     return bytes;
   }
   return 0;

@@ -3,7 +3,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 
-#include "buffer/buffer_shelf.hpp"
+#include "buffer/free_list.hpp"
 #include "buffer/mutants.hpp"
 #include "core/held_over_fork.hpp"
 #include "core/stack.hpp"
@@ -27,13 +27,13 @@
 namespace unimem {
 
 using detail::BufferKind;
-using detail::BufferShelf;
+using detail::FreeList;
 
 struct BufferPool::Inside {
-  using Buffers = BufferShelf::Buffers;
-  using Time = BufferShelf::Time;
+  using Buffers = FreeList::Buffers;
+  using Time = FreeList::Time;
 
-  /// A buffer in somebody's hands. The weak pointer tells if its owner has destroyed it: its address may be another
+  /// A buffer that is lent. The weak pointer tells if its owner has destroyed it: its address may be another
   /// buffer's then.
   struct Lent {
     std::weak_ptr<BufferCore> core;
@@ -42,7 +42,7 @@ struct BufferPool::Inside {
     [[nodiscard]] BufferKind const& kind() const noexcept { return place.front().kind; }
   };
 
-  /// A buffer that was had back, for who gives it back again by another handle. Where it was and whether it still is,
+  /// A buffer that was had back, for a second release by another handle. Where it was and whether it still is,
   /// as in Lent.
   struct HadBack {
     BufferCore const* address = nullptr;
@@ -53,7 +53,7 @@ struct BufferPool::Inside {
 
   /// What is kept apart for pageable and for pinned buffers.
   struct Half {
-    BufferShelf shelf;
+    FreeList shelf;
     BufferPoolStatistics counts;  ///< but what the shelf and the book know
   };
 
@@ -99,7 +99,7 @@ struct BufferPool::Inside {
   std::shared_ptr<MemoryManager> const manager;  ///< the one of the options, which may not outlive this
   std::mutex mutex;
   BufferPoolSettings settings;
-  std::atomic<std::chrono::nanoseconds::rep> interval_ns;  ///< of the settings, for who has not the lock
+  std::atomic<std::chrono::nanoseconds::rep> interval_ns;  ///< of the settings, for readers without the lock
   std::array<Half, 2> halves;
   std::unordered_map<BufferCore const*, Lent> lent;
   std::array<HadBack, most_had_back> had_back{};  ///< one after the other, the oldest overwritten
@@ -110,7 +110,7 @@ struct BufferPool::Inside {
   detail::HeldOverFork held{detail::HeldOverFork::Order::buffers, mutex};
 };
 
-std::pair<BufferShelf::Time, BufferShelf::Time> BufferPool::Inside::now_and_expiry() const {
+std::pair<FreeList::Time, FreeList::Time> BufferPool::Inside::now_and_expiry() const {
   std::chrono::nanoseconds const interval{interval_ns.load(std::memory_order_relaxed)};  // about as old as it says
   if (interval.count() <= 0) return {Time{}, Time::min()};
   auto const time = now();
@@ -122,7 +122,7 @@ void BufferPool::Inside::keep(Buffers& one, Time expiry, Buffers& gone) {
   auto& to = half(kept.kind.pinned);
   gone = evict_older_than(expiry);
   auto const& most = limits(kept.kind.pinned);
-  if (!BufferShelf::admits(most, kept.kind)) return;
+  if (!FreeList::admits(most, kept.kind)) return;
   gone.splice(gone.end(), evict(to, to.shelf.make_room(most, kept.kind)));
   kept.number = ++releases;
   to.shelf.put(one);
@@ -239,9 +239,9 @@ void BufferPool::release_core(std::shared_ptr<BufferCore>& handle) {
   Inside::Buffers gone, one;  // destroyed without the lock
   bool const zero = inside.take_back(*handle, one);
   auto core = std::move(handle);
-  // A slice has a share in it. Without one, whoever let go of the last before us has done so for good.
+  // A slice has a share in it. Without one, the owner that let go of the last before us has done so for good.
   bool ours_alone = core.use_count() == 1 || UNIMEM_MUTANT(recycled_though_shared);
-  if (ours_alone) std::shared_ptr<BufferCore>(core).reset();  // and what he did is seen by who comes next
+  if (ours_alone) std::shared_ptr<BufferCore>(core).reset();  // and what it did is seen by the next owner
   bool const as_lent = core->size_bytes() == one.front().kind.bytes;
   if (!ours_alone) {
     if (zero) core->zero_at_end();  // for the others it is as it was

@@ -27,7 +27,7 @@ class CheckedHost final : public HostWrites {
         name_(std::move(name)),
         last_marks_(last_marks) {}
 
-  std::optional<HostWriteConflict> absorb(Coherence const& coherence, Record const& record, bool /*wait*/) override {
+  std::optional<HostWriteConflict> collect(Coherence const& coherence, Record const& record, bool /*wait*/) override {
     ByteRanges changed;
     for (auto const& [begin, sum] : sums_) {
       if (sum_of(begin) != sum) changed.add(block_at(begin));

@@ -12,6 +12,7 @@
 #include <deque>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -51,7 +52,7 @@ Device* BufferCore::device_to_fill(ByteRange range, std::size_t pattern_bytes) {
   Guard inside(*this);
   inside->check_access("fill");
   inside->check_range(range);
-  inside->settle(range, false);
+  inside->resolve_pending(range, false);
   return inside->device_holding(inside->whole());
 }
 
@@ -70,7 +71,7 @@ ByteRange BufferCore::Inside::in_own_host_memory(void const* pointer, std::size_
 }
 
 Event BufferCore::Inside::overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit) {
-  ensure_host();
+  ensure_host_now();
   if (range.empty()) {
     // Not by the queue: what it returns for nothing is the end of everything there, of failed work too.
     commit_write(host_place, range, {}, Events::of_all);
@@ -159,8 +160,8 @@ Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> dat
   }
   inside->check_access("copy_from");
   inside->check_range(range);
-  inside->settle(range, false);
-  inside->ensure_host();
+  inside->resolve_pending(range, false);
+  inside->ensure_host_now();
   auto const own = inside->in_own_host_memory(data.data(), data.size());
   return inside->overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
     if (!own.empty()) inside->host->order_read(queue, own);
@@ -206,12 +207,15 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
 Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) {
   check_equal(from.range, to.range, element_bytes);
   if (from.buffer == to.buffer && from.range == to.range) return {};
-  Event event;
-  detail::operate([&] { event = BufferCore::copy_once(from, to); });
-  return event;
+  std::optional<Event> event;
+  detail::run_admitted([&](detail::AccessContext& context) {
+    event = BufferCore::copy_once(context, from, to);
+    return event.has_value();
+  });
+  return *event;
 }
 
-Event BufferCore::copy_once(BufferWindow from, BufferWindow to) {
+std::optional<Event> BufferCore::copy_once(detail::AccessContext& context, BufferWindow from, BufferWindow to) {
   {
     std::array<BufferCore*, 2> order{from.buffer, to.buffer};
     if (from.buffer->inside_->id > to.buffer->inside_->id) std::swap(order[0], order[1]);
@@ -225,24 +229,34 @@ Event BufferCore::copy_once(BufferWindow from, BufferWindow to) {
     target.check_access("copy");
     source.check_range(from.range);
     target.check_range(to.range);
-    source.settle(from.range, false);
-    target.settle(to.range, false);
+    source.resolve_pending(from.range, false);
+    target.resolve_pending(to.range, false);
     auto* const there = source.device_holding(from.range);
     if (there != nullptr && !source.holds(host_place, from.range) && !from.range.empty()) {
-      // To where the target is at home; a host's or nobody's target stays beside its source.
+      // To where the target is at home; a target of the host or of no device stays beside its source.
       auto* const home = target.device;
       auto& on = home == nullptr || target.shares(*home) ? *there : *home;
       auto& queue = on.default_queue();
       auto const source_place = source.place_of(*there);
       auto const target_place = target.place_of(on);
-      target.ensure_device(*to.buffer, target_place, queue);
+      if (!target.ensure_device(context, *to.buffer, target_place, queue)) return std::nullopt;
+      auto& here = *source.storage_at(source_place);
+      auto& beyond = *target.storage_at(target_place);
+      std::optional<Allocation> aside;
+      if (detail::overlap(here, from.range, beyond, to.range)) {
+        auto options = target.named();
+        options.queue = &queue;
+        aside = target.manager->acquire(context, on, Location::device, from.range.size(), options);
+        if (!aside) return std::nullopt;
+      }
       // Within one device nothing goes over a link, and nothing is counted.
       auto const from_place = there == &on ? target_place : target.place_of(*there);
       auto const meter = there == &on ? SharedMeter{} : target.meter(from_place, target_place);
       auto write = target.plan_write(target_place, to.range);
-      auto const event = detail::transfer(*target.manager, target.named(), *source.storage_at(source_place), from.range,
-                                          *target.storage_at(target_place), to.range, &queue, meter)
-                             .event;
+      auto const staging = target.named();
+      auto const event =
+          aside ? detail::transfer_by(*std::move(aside), staging, here, from.range, beyond, to.range, queue)
+                : detail::transfer(*target.manager, staging, here, from.range, beyond, to.range, &queue, meter).event;
       target.commit(std::move(write), event, Inside::Events::of_all);
       if (target.written_map) target.written_map->copied(to.range, *source.written_map, from.range.begin);
       if (there != &on) target.count(from_place, target_place, from.range.size());
@@ -259,10 +273,11 @@ Event BufferCore::copy_once(BufferWindow from, BufferWindow to) {
   if (to.buffer->written_map()) {
     to.buffer->written_map()->copied(to.range, *from.buffer->written_map(), from.range.begin);
   }
-  return {};
+  return Event{};
 }
 
-bool BufferCore::copied_at_once(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces) {
+std::optional<bool> BufferCore::copied_at_once(detail::AccessContext& context, BufferCore& from, BufferCore& to,
+                                               std::span<const CopyPiece> pieces) {
   ByteRanges sources, targets;
   for (auto const& piece : pieces) {
     sources.add({piece.from, piece.from + piece.bytes});
@@ -283,15 +298,15 @@ bool BufferCore::copied_at_once(BufferCore& from, BufferCore& to, std::span<cons
   ByteRange const written{targets.ranges().front().begin, targets.ranges().back().end};
   source.check_range(read);
   target.check_range(written);
-  source.settle(read, false);
-  target.settle(written, false);
+  source.resolve_pending(read, false);
+  target.resolve_pending(written, false);
   auto* const there = source.device_holding(read);
   auto* const home = target.device;
   bool const elsewhere = home != nullptr && home != there && !target.shares(*home);
   if (there == nullptr || source.holds(host_place, read) || elsewhere || target.shares(*there)) return false;
   auto& queue = there->default_queue();
   auto const place = target.place_of(*there);
-  target.ensure_device(to, place, queue);
+  if (!target.ensure_device(context, to, place, queue)) return std::nullopt;
   auto& here = *source.storage_at(source.place_of(*there));
   auto& beyond = *target.storage_at(place);
   std::vector<Event> needs;
@@ -350,11 +365,14 @@ void copy_pieces(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pi
   if (&from == &to && !in_place && some.size() > 1 && BufferCore::overlap(some)) {
     return BufferCore::copy_aside_first(from, some, element_bytes);
   }
-  bool done = false;
+  std::optional<bool> done;
   if (some.size() > 1) {
-    detail::operate([&] { done = BufferCore::copied_at_once(from, to, some); });
+    detail::run_admitted([&](detail::AccessContext& context) {
+      done = BufferCore::copied_at_once(context, from, to, some);
+      return done.has_value();
+    });
   }
-  if (done) return;
+  if (done.value_or(false)) return;
   for (auto const& [to_offset, from_offset, bytes] : some) {
     ByteRange const source{from_offset, from_offset + bytes}, target{to_offset, to_offset + bytes};
     static_cast<void>(copy_bytes({&from, source}, {&to, target}, element_bytes));

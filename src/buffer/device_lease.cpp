@@ -1,6 +1,6 @@
 #include <unimem/buffer/device_lease.hpp>
 
-#include "buffer/lease_cell.hpp"
+#include "buffer/fast_lease.hpp"
 #include "buffer/storage.hpp"
 
 #include <utility>

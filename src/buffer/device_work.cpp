@@ -19,17 +19,20 @@
 namespace unimem {
 
 Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
-  Event event;
+  std::optional<Event> event;
   try {
-    detail::operate([&] { event = BufferCore::use_once(queue, operands, submit); });
+    detail::run_admitted([&](detail::AccessContext& context) {
+      event = BufferCore::use_once(context, queue, operands, submit);
+      return event.has_value();
+    });
   } catch (OutOfMemory const& refused) {
     BufferCore::refuse_copies(refused, queue.device(), operands);
   }
-  return event;
+  return *event;
 }
 
-/// Announces what the operation needs of each manager beside what stands there, so that nobody makes room in vain.
-void BufferCore::announce(Device& device, std::span<BufferCore* const> buffers) {
+/// Announces what the operation needs of each manager beside what stands there, so that no room is made in vain.
+void BufferCore::announce(detail::AccessContext& context, Device& device, std::span<BufferCore* const> buffers) {
   auto const outstanding = [&](BufferCore const* buffer) {
     auto const& inside = *buffer->inside_;
     auto const place = inside.find_place(device);
@@ -38,15 +41,15 @@ void BufferCore::announce(Device& device, std::span<BufferCore* const> buffers) 
   };
   bool const nothing = std::ranges::all_of(buffers, [&](auto const* buffer) { return outstanding(buffer) == 0; });
   if (nothing || UNIMEM_MUTANT(sums_unannounced)) return;
-  auto& operation = *detail::Operation::innermost();
-  operation.needs_nothing();
+  context.needs_nothing();
   for (auto* const buffer : buffers) {
     auto const& inside = *buffer->inside_;
-    if (!inside.shares(device)) operation.needs(*inside.manager, outstanding(buffer), inside.bytes);
+    if (!inside.shares(device)) context.needs(*inside.manager, outstanding(buffer), inside.bytes);
   }
 }
 
-Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
+std::optional<Event> BufferCore::use_once(detail::AccessContext& context, Queue& queue,
+                                          std::span<const Operand> operands, DeviceWork const& submit) {
   // For the lists that end with this call: for some operands, without an allocation for each. Nothing reads it before
   // it is written.
   std::array<std::byte, 1024> room;  // NOLINT(cppcoreguidelines-pro-type-member-init)
@@ -63,20 +66,19 @@ Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, Devi
   for (auto const& [buffer, range, intent] : operands) {
     buffer->inside_->check_access("device access");
     buffer->inside_->check_range(range);
-    buffer->inside_->settle(range, false);
+    buffer->inside_->resolve_pending(range, false);
   }
 
   auto& device = queue.device();
-  announce(device, buffers);
-  auto& operation = *detail::Operation::innermost();
+  announce(context, device, buffers);
   for (auto const& [buffer, range, intent] : operands) {
-    if (!operation.again()) buffer->inside_->note_use(buffer->inside_->place_of(device), range.size());
+    if (!context.again()) buffer->inside_->note_use(buffer->inside_->place_of(device), range.size());
   }
   for (auto const& [buffer, range, intent] : operands) {
     auto& inside = *buffer->inside_;
-    inside.prepare(*buffer, inside.place_of(device), range, intent, queue);
+    if (!inside.prepare(context, *buffer, inside.place_of(device), range, intent, queue)) return std::nullopt;
   }
-  operation.end_turn();
+  context.end_turn();
   for (auto const& [buffer, range, intent] : operands) {
     auto const& written = buffer->inside_->written_map;
     if (intent != Intent::write && written) written->read(range, fmt::format("by work on {}", device.id()));
@@ -100,11 +102,11 @@ Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, Devi
 
   auto const before = queue.record().ticket();
   auto const event = [&] {
-    detail::Operation const within;  // a user's code may come next, and is not begun again
+    detail::AccessContext const within;  // a user's code may come next, and is not tried again
     try {
       return submit(memory, needs);
     } catch (...) {
-      // What it may have submitted all the same is on nobody's record: it must not be at the memory any more.
+      // What it may have submitted all the same is not on record: it must not be at the memory any more.
       if (auto const last = queue.record(); last.ticket() != before) static_cast<void>(last.wait_for_error());
       throw;
     }
@@ -127,13 +129,17 @@ Event BufferCore::use_once(Queue& queue, std::span<const Operand> operands, Devi
 
 DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Intent intent, bool looks) {
   if (intent == Intent::read && queue != nullptr) {
-    if (auto* const door = inside_->door.load(std::memory_order_acquire)) {
-      if (auto const memory = door->enter(device, queue->id(), range)) return {*door, *memory};
+    if (auto* const fast_lease = inside_->fast_lease.load(std::memory_order_acquire)) {
+      if (auto const memory = fast_lease->enter(device, queue->id(), range)) return {*fast_lease, *memory};
     }
   }
   DeviceLease leased;
   try {
-    detail::operate([&] { leased = lease_once(device, queue, range, intent); });
+    detail::run_admitted([&](detail::AccessContext& context) {
+      auto lease = lease_once(context, device, queue, range, intent);
+      if (lease) leased = *std::move(lease);
+      return lease.has_value();
+    });
   } catch (OutOfMemory const& refused) {
     Operand const operand{this, range, intent};
     refuse_copies(refused, device, {&operand, 1});
@@ -145,56 +151,62 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   return leased;
 }
 
-DeviceLease BufferCore::lease_once(Device& device, Queue* queue, ByteRange range, Intent intent) {
+std::optional<DeviceLease> BufferCore::lease_once(detail::AccessContext& context, Device& device, Queue* queue,
+                                                  ByteRange range, Intent intent) {
   Guard inside(*this);
   inside->check_access("device access");
   inside->check_range(range);
-  inside->settle(range, queue == nullptr);
+  inside->resolve_pending(range, queue == nullptr);
   auto const place = inside->place_of(device);
-  if (!detail::Operation::innermost()->again()) inside->note_use(place, range.size());
+  if (!context.again()) inside->note_use(place, range.size());
   if (auto const& there = inside->storage_at(place);
       intent == Intent::read && there && inside->is_quiet(place, range)) {
-    inside->come_to(*there);
+    inside->ensure_resident(*there);
     there->used_by_others(device, queue);
     there->usage().note_device(true, false);
     if (queue != nullptr) inside->offer_leases(there, *queue);
-    return {there, there->window_on(device, range)};
+    return DeviceLease{there, there->window_on(device, range)};
   }
   auto& on = queue == nullptr ? device.default_queue() : *queue;
-  inside->prepare(*this, place, range, intent, on);
-  detail::Operation::innermost()->end_turn();
+  if (!inside->prepare(context, *this, place, range, intent, on)) return std::nullopt;
+  context.end_turn();
   auto const storage = inside->storage_at(place);
   auto const arrived = inside->arrival(place, range, on);
   if (queue == nullptr) {
-    if (intent != Intent::write) inside->settle(range, true);
+    if (intent != Intent::write) inside->resolve_pending(range, true);
     if (storage) intent == Intent::read ? storage->wait_to_read(range) : storage->wait_to_write(range);
   }
   if (storage) storage->used_by_others(device, queue);
   if (intent != Intent::read) inside->commit_write(place, range, arrived, Inside::Events::of_the_end);
-  if (!storage) return {};
+  if (!storage) return DeviceLease{};
   storage->usage().note_device(intent != Intent::write, intent != Intent::read);
   if (queue != nullptr && intent == Intent::read) inside->offer_leases(storage, *queue);
-  return {storage, storage->window_on(device, range)};
+  return DeviceLease{storage, storage->window_on(device, range)};
 }
 
 LeaseOption BufferCore::lease_option(Device& device, ByteRange range) {
   // `use_on_device` holds the lock.
   auto const& storage = inside_->storage_at(inside_->place_of(device));
-  if (storage && storage->serves_host()) storage->expose(false);  // it may be taken up at any time
+  if (storage && storage->serves_host()) storage->mark_exported(false);  // it may be taken up at any time
   return storage ? LeaseOption(storage, storage->window_on(device, range)) : LeaseOption{};
 }
 
 DeviceLease BufferCore::capture(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins) {
   DeviceLease leased;
-  detail::operate([&] { leased = capture_once(queue, range, current, begins); });
+  detail::run_admitted([&](detail::AccessContext& context) {
+    auto lease = capture_once(context, queue, range, current, begins);
+    if (lease) leased = *std::move(lease);
+    return lease.has_value();
+  });
   return leased;
 }
 
-DeviceLease BufferCore::capture_once(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins) {
+std::optional<DeviceLease> BufferCore::capture_once(detail::AccessContext& context, Queue& queue, ByteRange range,
+                                                    std::span<const ByteRange> current, bool begins) {
   Guard inside(*this);
   inside->check_access("device access");
   inside->check_range(range);
-  if (begins) inside->settle(inside->whole(), false);
+  if (begins) inside->resolve_pending(inside->whole(), false);
   auto const place = inside->place_of(queue.device());
   for (auto const wanted : current) {
     if (inside->holds(place, wanted)) continue;
@@ -203,7 +215,7 @@ DeviceLease BufferCore::capture_once(Queue& queue, ByteRange range, std::span<co
         fmt::format("bytes [{}, {}) are not up to date on {}, and copies are not captured: synchronize before",
                     wanted.begin, wanted.end, queue.device().id()));
   }
-  inside->ensure_device(*this, place, queue);
+  if (!inside->ensure_device(context, *this, place, queue)) return std::nullopt;
   auto const& storage = inside->storage_at(place);
   DeviceLease lease;
   if (storage) lease = {storage, storage->window_on(queue.device(), inside->whole())};
@@ -224,16 +236,16 @@ std::weak_ptr<void const> BufferCore::life() const {
 }
 
 void BufferCore::Inside::offer_leases(std::shared_ptr<detail::Storage> const& storage, Queue const& queue) {
-  auto* at = door.load(std::memory_order_relaxed);
+  auto* at = fast_lease.load(std::memory_order_relaxed);
   if (at == nullptr) {
-    at = new detail::LeaseCell;
-    door.store(at, std::memory_order_release);
+    at = new detail::FastLease;
+    fast_lease.store(at, std::memory_order_release);
   }
   at->stand_before(storage, bytes, queue.id());
 }
 
-void BufferCore::Inside::open_door() noexcept {
-  auto* const at = door.load(std::memory_order_relaxed);
+void BufferCore::Inside::open_fast_lease() noexcept {
+  auto* const at = fast_lease.load(std::memory_order_relaxed);
   auto const* const storage = at == nullptr ? nullptr : at->behind();
   if (storage == nullptr) return;
   auto const side = std::ranges::find_if(sides, [&](Side const& one) { return one.storage.get() == storage; });
@@ -246,25 +258,29 @@ void BufferCore::Inside::open_door() noexcept {
 }
 
 Event BufferCore::prefetch(Device& device, Queue* queue, ByteRange range) {
-  Event event;
+  std::optional<Event> event;
   try {
-    detail::operate([&] { event = prefetch_once(device, queue, range); });
+    detail::run_admitted([&](detail::AccessContext& context) {
+      event = prefetch_once(context, device, queue, range);
+      return event.has_value();
+    });
   } catch (OutOfMemory const& refused) {
     Operand const operand{this, range, Intent::read};
     refuse_copies(refused, device, {&operand, 1});
   }
-  return event;
+  return *event;
 }
 
-Event BufferCore::prefetch_once(Device& device, Queue* queue, ByteRange range) {
+std::optional<Event> BufferCore::prefetch_once(detail::AccessContext& context, Device& device, Queue* queue,
+                                               ByteRange range) {
   auto& on = queue == nullptr ? device.default_queue() : *queue;
   Guard inside(*this);
   inside->check_access("prefetch");
   inside->check_range(range);
-  inside->settle(range, false);
+  inside->resolve_pending(range, false);
   auto const place = inside->place_of(device);
   inside->side(place).next_use = Inside::NextUse::soon;  // or why bring it
-  inside->prepare(*this, place, range, Intent::read, on);
+  if (!inside->prepare(context, *this, place, range, Intent::read, on)) return std::nullopt;
   if (auto const& storage = inside->storage_at(place); storage && storage->location() == Location::unified) {
     // Nothing to copy; the pages may come ahead of their use all the same.
     storage->hazards().reserve(1);
@@ -281,19 +297,19 @@ Event BufferCore::sync_to_device_async(Device& device, ByteRange range) {
   return prefetch(device, nullptr, range);
 }
 
-/// For who waits anyway: bytes that may yet fail are not brought over the last good copy of them.
-void BufferCore::settle_first(std::string_view operation, ByteRange range) {
+/// For callers that wait anyway: bytes that may yet fail are not brought over the last good copy of them.
+void BufferCore::resolve_first(std::string_view operation, ByteRange range) {
   Guard inside(*this);
   inside->check_allocated(operation);
   inside->check_range(range);
-  inside->settle(range, true);
+  inside->resolve_pending(range, true);
 }
 
 void BufferCore::sync_to_device_slow(Device& device, ByteRange range) {
-  settle_first("sync_to_device", range);
+  resolve_first("sync_to_device", range);
   wait_unless_endless(sync_to_device_async(device, range));
   Guard inside(*this);
-  inside->settle(range, true);
+  inside->resolve_pending(range, true);
 }
 
 Event BufferCore::synchronize_async(ByteRange range) {
@@ -303,7 +319,7 @@ Event BufferCore::synchronize_async(ByteRange range) {
     Guard inside(*this);
     inside->check_allocated("synchronize");
     inside->check_range(range);
-    inside->settle(range, false, true);  // or one side has what the other lacks, and nobody knows yet
+    inside->resolve_pending(range, false, true);  // or one side has what the other lacks, and it is not known yet
     for (auto const& side : inside->sides) {
       auto const place = *inside->find_place(*side.device);
       done = done || (inside->holds(place, range) && inside->holds(host_place, range));
@@ -319,10 +335,10 @@ Event BufferCore::synchronize_async(ByteRange range) {
 }
 
 void BufferCore::synchronize(ByteRange range) {
-  settle_first("synchronize", range);
+  resolve_first("synchronize", range);
   wait_unless_endless(synchronize_async(range));
   Guard inside(*this);
-  inside->settle(range, true);
+  inside->resolve_pending(range, true);
 }
 
 }  // namespace unimem

@@ -26,7 +26,7 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
     Guard inside(*this);
     inside->check_access("host access");
     inside->check_range(range);
-    inside->settle(range, true);
+    inside->resolve_pending(range, true);
 
     auto missing = ByteRanges(range);
     auto const take = [&](Place place) {

@@ -21,14 +21,14 @@ class GuardedHost final : public HostWrites {
   GuardedHost& operator=(GuardedHost const&) = delete;
   ~GuardedHost() override { views_->detach(host_->host_address()); }
 
-  std::optional<HostWriteConflict> absorb(Coherence const& coherence, Record const& record, bool wait) override {
+  std::optional<HostWriteConflict> collect(Coherence const& coherence, Record const& record, bool wait) override {
     views_->open();
-    return inner_->absorb(coherence, record, wait);
+    return inner_->collect(coherence, record, wait);
   }
 
   void remember(Coherence const& coherence) override {
     inner_->remember(coherence);
-    if (!coherence.has_data() || !host_->arrived({})) return;  // or others work there, nothing is known of whom
+    if (!coherence.has_data() || !host_->arrived({})) return;  // or unknown code works there
     ByteRanges stale{{0, bytes_}};
     for (Place place = host_place; place < coherence.place_count(); ++place) {
       if (coherence.shares_storage(place, host_place)) stale.remove(coherence.valid(place));
@@ -60,7 +60,7 @@ class GuardedHost final : public HostWrites {
   std::shared_ptr<StaleViews> views_;
   std::shared_ptr<Storage> host_;
   std::size_t bytes_;
-  std::vector<ByteRange> expected_;  ///< mapped to be written: whoever does so has a right to
+  std::vector<ByteRange> expected_;  ///< mapped to be written: these writes are expected
 };
 
 }  // namespace

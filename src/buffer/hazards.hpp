@@ -12,8 +12,8 @@ namespace unimem::detail {
 /// Which work may still read or write which bytes of one piece of memory. New work goes behind what it conflicts with:
 /// a read behind writes, a write behind everything; on other bytes work goes on as if there were no other.
 ///
-/// Whoever records work has ordered it first, so a new write stands for all it covers. A failed write stays until its
-/// failure has been dealt with (`forget_ended`): who needs those bytes meanwhile inherits its error.
+/// Work is ordered before it is recorded, so a new write stands for all it covers. A failed write stays until its
+/// failure has been dealt with (`forget_ended`): work that needs those bytes meanwhile inherits its error.
 ///
 /// What has been submitted cannot be called back, so room for its record is made before (`reserve`).
 ///
@@ -31,10 +31,10 @@ class Hazards {
   void read_by(Parts ranges, Event event);
   void written_by(Parts ranges, Event event);
 
-  /// A write that somebody else submitted, in whatever order: what was recorded before it may still be running.
+  /// A write that other code submitted, in whatever order: what was recorded before it may still be running.
   void written_elsewhere_by(ByteRange range, Event event);
 
-  /// Work that may have written here, or something else: it orders like a write, and nobody needs its result.
+  /// Work that may have written here, or something else: it orders like a write, and its result is not needed.
   void perhaps_written_by(ByteRange range, Event event);
 
   /// Orders `queue` behind what conflicts with reading or writing `range`.

@@ -67,11 +67,11 @@ void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold, b
   // So it is where pages tell what was really written.
   bool const in_place = inside->tracking != Tracking::access && intent == Intent::read_write;
   if (in_place) intent = Intent::read;
-  inside->settle(range, true);
+  inside->resolve_pending(range, true);
   if (intent != Intent::read) inside->note("a host view that may be written", range);
   bool const there = intent == Intent::read && inside->holds(host_place, range);
   if (!there) {
-    inside->ensure_host(intent == Intent::write ? range : ByteRange{});
+    inside->ensure_host_now(intent == Intent::write ? range : ByteRange{});
     auto plan = inside->coherence.plan_access(host_place, range, intent, inside->cost());
     inside->spare_good_bytes(plan);
     inside->part_into_rows(plan);
@@ -80,14 +80,14 @@ void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold, b
     if (inside->host && intent != Intent::read) inside->host->wait_to_write(range);
     inside->commit(std::move(plan), {});
   } else if (inside->host) {
-    inside->come_to(*inside->host);
+    inside->ensure_resident(*inside->host);
   }
   if (inside->host) inside->host->usage().note_host(intent != Intent::write, intent != Intent::read);
   if (inside->host) in_place ? inside->host->wait_to_write(range) : inside->host->wait_to_read(range);
   if (looks) note_read(range);
   if (!inside->host) return nullptr;
   if (hold == nullptr) {
-    inside->host->expose(for_writing);
+    inside->host->mark_exported(for_writing);
   } else {
     *hold = {inside->host, inside->host->host_window(range)};
   }
@@ -126,8 +126,8 @@ void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
   Guard inside(*this);
   inside->check_access("host access");
   for (auto const range : ranges) inside->check_range(range);
-  for (auto const range : ranges) inside->settle(range, true);
-  inside->ensure_host();
+  for (auto const range : ranges) inside->resolve_pending(range, true);
+  inside->ensure_host_now();
   std::vector<Plan> plans;
   Plan all;
   all.place = host_place;
@@ -150,9 +150,10 @@ Event BufferCore::fetch(ByteRange range) {
 Event BufferCore::Inside::fetch(ByteRange range) {
   check_access("host access");
   check_range(range);
-  // Bytes that arrive later could not be told from a user's: so who watches waits, and who waits settles first.
-  settle(range, watches_host());
-  ensure_host();
+  // Bytes that arrive later could not be told from a user's: so tracked buffers wait, and resolve what is pending
+  // first.
+  resolve_pending(range, watches_host());
+  ensure_host_now();
   auto plan = plan_read(host_place, range);
   check_lost(plan);
   if (host_writes) {
@@ -185,20 +186,23 @@ void BufferCore::mark_host_dirty(ByteRange range) {
   inside->check_allocated("mark_host_dirty");
   inside->check_range(range);
   if (inside->host_writes) inside->host_writes->declared(range);
-  inside->settle(range, true, true);
+  inside->resolve_pending(range, true, true);
   inside->note("mark_host_dirty", range);
-  inside->mark(*this, host_place, range, {});
+  detail::AccessContext context{detail::AccessContext::Waiting::never};  // with the lock held
+  static_cast<void>(inside->mark(context, *this, host_place, range, {}));
 }
 
 void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event) {
-  detail::operate([&] {
+  detail::run_admitted([&](detail::AccessContext& context) {
     Guard inside(*this);
     inside->check_allocated("mark_device_dirty");
     inside->check_range(range);
-    inside->settle(range, true, true);
+    inside->resolve_pending(range, true, true);
     inside->note("mark_device_dirty", range);
-    inside->mark(*this, inside->place_of(device == nullptr ? inside->default_device() : *device), range, event);
+    auto const place = inside->place_of(device == nullptr ? inside->default_device() : *device);
+    if (!inside->mark(context, *this, place, range, event)) return false;
     if (inside->host_writes) inside->host_writes->overrule(range);
+    return true;
   });
 }
 
@@ -221,7 +225,7 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode, bool looks) {
 void BufferCore::nothing_written_through_map() noexcept {
   try {
     --Guard(*this, Inside::Watched::no)->mapped_writes;
-  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): a forked child's, where nobody writes any more
+  } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): a forked child's, where no thread writes any more
   }
 }
 
@@ -232,12 +236,12 @@ DeviceLease BufferCore::map_to_read(ByteRange range) {
 DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
   auto held = use_host(range, mode == MapMode::discard ? Intent::write : Intent::read);
   Guard inside(*this);
-  // If it has been freed since, nobody will miss what is written.
+  // If it has been freed since, what is written is not missed.
   if (!inside->host || inside->host->host_window(range) != held.lease.memory()) return std::move(held.lease);
   if (inside->host_writes) inside->host_writes->expect(range);
   if (!UNIMEM_MUTANT(maps_write_at_once)) {
-    // Old failures are told now: once somebody has written in place it is too late to refuse.
-    inside->settle(range, true);
+    // Old failures are told now: once code has written in place it is too late to refuse.
+    inside->resolve_pending(range, true);
     // What was submitted before must not see what is about to be written.
     inside->host->wait_to_write(range);
   }
@@ -247,7 +251,7 @@ DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
 void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped, ByteRanges parts) {
   Guard inside(*this, Inside::Watched::no);
   --inside->mapped_writes;
-  // The lease holds the memory it was made for, so nobody else's can have come to lie at its address.
+  // The lease holds the memory it was made for, so no other memory can have come to lie at its address.
   if (!inside->host || inside->host->host_window(range) != mapped.memory()) return;
   if (!range.empty()) inside->unrecorded.push_back({range, std::move(parts)});  // into the room that `map` has made
   if (inside->host_writes) inside->host_writes->not_expected(range);

@@ -25,8 +25,8 @@ struct HostWriteConflict {
 
 /// Finds out what was written to the host side of a buffer behind the library's back, through pointers it handed out.
 ///
-/// Asked before every operation (`absorb`), and told after it how things stand (`remember`). Between the two only users
-/// write, so whatever has changed is theirs. The buffer's lock guards it.
+/// Asked before every operation (`collect`), and told after it how things stand (`remember`). Between the two only
+/// users write, so whatever has changed is theirs. The buffer's lock guards it.
 class HostWrites {
  public:
   HostWrites() = default;
@@ -40,8 +40,8 @@ class HostWrites {
   /// Records what users have written since the last call. With a conflict, which is returned, what is in conflict stays
   /// unrecorded, and is found again by the next call. What a device is still writing here is waited for, or with `wait`
   /// false left to the next call.
-  [[nodiscard]] virtual std::optional<HostWriteConflict> absorb(Coherence const& coherence, Record const& record,
-                                                                bool wait) = 0;
+  [[nodiscard]] virtual std::optional<HostWriteConflict> collect(Coherence const& coherence, Record const& record,
+                                                                 bool wait) = 0;
 
   /// Makes room, so that the next `writes` calls of `expect_device` do not throw.
   virtual void reserve(std::size_t /*writes*/) {}
@@ -49,20 +49,20 @@ class HostWrites {
   /// A device that shares this memory writes `range`, until `end`.
   virtual void expect_device(ByteRange /*range*/, Event /*end*/) {}
 
-  /// The library itself has written `range`, and nobody else meanwhile.
+  /// The library itself has written `range`, and no other code meanwhile.
   virtual void wrote(ByteRange range) = 0;
 
   /// The writes users made to `range` do not count: the device is the truth there.
   virtual void overrule(ByteRange range) = 0;
 
-  /// Somebody says that he has written `range`: no complaint is due of anything near.
+  /// A caller declares that it has written `range`: no complaint is due of anything near.
   virtual void declared(ByteRange /*range*/) {}
 
   /// From now on, until `not_expected`, users may write to `range`, and will say so when they are done.
   virtual void expect(ByteRange /*range*/) {}
   virtual void not_expected(ByteRange /*range*/) {}
 
-  /// How many writes nobody declared have been complained of since this was last asked.
+  /// How many undeclared writes have been complained of since this was last asked.
   [[nodiscard]] virtual std::uint64_t take_unmarked() noexcept { return 0; }
 
   /// An operation has ended; `coherence` tells which bytes are whose.

@@ -242,8 +242,8 @@ void BufferCore::Inside::note_use(Place place, std::size_t used) noexcept {
   one.next_use = NextUse::unsaid;
 }
 
-void BufferCore::Inside::note_visits() noexcept {
-  auto* const at = door.load(std::memory_order_relaxed);
+void BufferCore::Inside::record_fast_uses() noexcept {
+  auto* const at = fast_lease.load(std::memory_order_relaxed);
   auto const* const storage = at == nullptr || !at->take_visited() ? nullptr : at->behind();
   if (storage == nullptr) return;
   for (std::size_t i = 0; i < sides.size(); ++i) {
@@ -315,7 +315,7 @@ Coherence BufferCore::Inside::fresh_coherence(std::size_t size) const {
 }
 
 void BufferCore::Inside::drop_everything(Coherence fresh, std::size_t new_size) noexcept {
-  // Everything that was in flight keeps its memory by its tickets; what it writes is nobody's any more.
+  // Everything that was in flight keeps its memory by its tickets; what it writes is no data any more.
   pending.clear();
   unrecorded.clear();
   deferred = nullptr;
@@ -342,9 +342,11 @@ bool BufferCore::Inside::in_host_memory(Place place) const noexcept {
   return place == host_place || shares(*sides[place - 1].device);
 }
 
-void BufferCore::Inside::mark(BufferCore& self, Place place, ByteRange range, Event event) {
-  ensure(self, place);
+bool BufferCore::Inside::mark(detail::AccessContext& context, BufferCore& self, Place place, ByteRange range,
+                              Event event) {
+  if (!ensure(context, self, place)) return false;
   mark_there(coherence.plan_mark(place, range, cost()), event);
+  return true;
 }
 
 void BufferCore::Inside::mark_there(Plan plan, Event event) {
@@ -365,16 +367,16 @@ void BufferCore::Inside::mark_there(Plan plan, Event event) {
   commit(std::move(plan), says_when ? std::vector{event} : std::vector<Event>{}, Events::of_the_end);
   if (overrules) counters.conflicting_marks.fetch_add(1, std::memory_order_relaxed);
   if (!storage) return;
-  // What is marked was written, by somebody who took no access for writing.
+  // What is marked was written without an access for writing.
   storage->usage().note_host(false, place == host_place);
   storage->usage().note_device(false, place != host_place);
 }
 
-void BufferCore::Inside::release(BufferCore& self, Place place, Place to) {
+bool BufferCore::Inside::release(detail::AccessContext& context, BufferCore& self, Place place, Place to) {
   auto plan = coherence.plan_release(place, to, cost());
   spare_good_bytes(plan);
   if (!plan.copies.empty()) {
-    ensure(self, to);
+    if (!ensure(context, self, to)) return false;
     carry_out(plan);
   }
   static_cast<void>(coherence.commit(plan));
@@ -386,6 +388,12 @@ void BufferCore::Inside::release(BufferCore& self, Place place, Place to) {
   } else {
     side(place).storage.reset();
   }
+  return true;
+}
+
+void BufferCore::Inside::release_now(BufferCore& self, Place place, Place to) {
+  detail::AccessContext context{detail::AccessContext::Waiting::never};
+  static_cast<void>(release(context, self, place, to));  // it has memory to save to, or throws
 }
 
 }  // namespace unimem

@@ -6,14 +6,14 @@
 #include "coherence/coherence.hpp"
 
 #include "buffer/advice_book.hpp"
+#include "buffer/fast_lease.hpp"
 #include "buffer/host_writes.hpp"
-#include "buffer/lease_cell.hpp"
 #include "buffer/pending_work.hpp"
 #include "buffer/stale_views.hpp"
 #include "buffer/storage.hpp"
 #include "buffer/written_map.hpp"
+#include "manager/admission.hpp"
 #include "manager/forked_locks.hpp"
-#include "manager/operate.hpp"
 #include "manager/use_history.hpp"
 
 #include <atomic>
@@ -33,8 +33,8 @@ namespace unimem {
 
 namespace detail {
 
-/// Which way the bytes of a copy between host and device went.
-enum class Way : unsigned char {
+/// Which path the bytes of a copy between host and device took.
+enum class CopyPath : unsigned char {
   direct,
   staged,    ///< by way of pinned blocks
   unstaged,  ///< directly, for want of pinned memory
@@ -44,8 +44,8 @@ enum class Way : unsigned char {
 
 /// What a BufferCore keeps behind its lock. Its functions expect the lock to be held; the files beside this one divide
 /// them by what they are about: memory on each side (side_memory.cpp), what was written and whether it has arrived
-/// (settling.cpp), moving bytes (transfers.cpp), and the rest (inside.cpp); what the lock's holders do with them is in
-/// life.cpp, host_access.cpp, device_work.cpp and copies.cpp.
+/// (resolving.cpp), moving bytes (transfers.cpp), and the rest (inside.cpp); what the lock's holders do with them is in
+/// lifetime.cpp, host_access.cpp, device_work.cpp and copies.cpp.
 struct BufferCore::Inside {
   /// Whether a WaitWatch may end the waiting for the lock: not for what has to be finished.
   enum class Watched : bool { no, yes };
@@ -131,11 +131,11 @@ struct BufferCore::Inside {
   [[nodiscard]] CopyCost cost() const;
   /// Work of `place`'s device on that many bytes begins.
   void note_use(Place place, std::size_t used) noexcept;
-  /// Leases that came in by the door were uses too.
-  void note_visits() noexcept;
+  /// Leases that were taken without the lock were uses too.
+  void record_fast_uses() noexcept;
   /// What a device has that could be had, and at what loss.
   [[nodiscard]] Reclaimable offer(Device& from) const noexcept;
-  /// Says for who has no lock on which devices there is memory.
+  /// Publishes for lock-free readers on which devices there is memory.
   void publish_places() noexcept;
 
   /// The storage that host accesses work in, whichever place it came to first; null if there is none.
@@ -144,29 +144,34 @@ struct BufferCore::Inside {
   [[nodiscard]] bool may_spill(Location location) const noexcept;
   /// What could be had of it, and at what loss.
   [[nodiscard]] Reclaimable spill_offer(Location location) const noexcept;
-  /// Somebody is about to work in this storage: its bytes come back if they are away, and if it is the host's that was
+  /// This storage is about to be used: its bytes come back if they are away, and if it is the host's that was
   /// a use. Throws OutOfMemory and IoError, with nothing changed.
   /// Of bytes that are about to be overwritten, all of them, nothing is read.
-  void come_to(detail::Storage& storage, bool overwritten = false) {
-    if (spill_files != nullptr && (storage.serves_host() || storage.away())) come_to_slow(storage, overwritten);
+  void ensure_resident(detail::Storage& storage, bool overwritten = false) {
+    if (spill_files != nullptr && (storage.serves_host() || storage.away())) ensure_resident_slow(storage, overwritten);
   }
-  void come_to_slow(detail::Storage& storage, bool overwritten);
+  void ensure_resident_slow(detail::Storage& storage, bool overwritten);
 
   /// The host's memory: what stands already, a sharing device's, or a new block.
-  [[nodiscard]] std::shared_ptr<detail::Storage> host_memory();
-  [[nodiscard]] std::shared_ptr<detail::Storage> new_host_memory(std::size_t size);
+  /// Null: other operations are in the way, and the context says for what to wait.
+  [[nodiscard]] std::shared_ptr<detail::Storage> host_memory(detail::AccessContext& context);
+  [[nodiscard]] std::shared_ptr<detail::Storage> new_host_memory(detail::AccessContext& context, std::size_t size);
   /// Memory of a pool of the host's, and the part of it that is to be used.
   struct HostBlock {
     Allocation block;
     DeviceMemory part;
   };
   [[nodiscard]] HostBlock new_host_block(std::size_t size);
-  [[nodiscard]] std::shared_ptr<detail::Storage> new_device_memory(BufferCore& self, Device& device, std::size_t size,
-                                                                   Queue& queue);
-  void ensure_host(ByteRange overwritten = {});
+  [[nodiscard]] std::shared_ptr<detail::Storage> new_device_memory(detail::AccessContext& context, BufferCore& self,
+                                                                   Device& device, std::size_t size, Queue& queue);
+  /// Sees to it that there is memory; false, with nothing changed: other operations are in the way, and the context
+  /// says for what to wait with no lock held.
+  [[nodiscard]] bool ensure_host(detail::AccessContext& context, ByteRange overwritten = {});
   /// A new block is taken in `queue`'s order.
-  void ensure_device(BufferCore& self, Place place, Queue& queue);
-  void ensure(BufferCore& self, Place place);
+  [[nodiscard]] bool ensure_device(detail::AccessContext& context, BufferCore& self, Place place, Queue& queue);
+  [[nodiscard]] bool ensure(detail::AccessContext& context, BufferCore& self, Place place);
+  /// The same for a caller that keeps its locks, so that it waits for no other operation.
+  void ensure_host_now(ByteRange overwritten = {});
   [[nodiscard]] AcquireOptions named() const;
   /// How things stand in a buffer of that size with these devices and without storage.
   [[nodiscard]] Coherence fresh_coherence(std::size_t size) const;
@@ -181,20 +186,20 @@ struct BufferCore::Inside {
   /// Looks at the work in flight on `range`, or waits for it. What has failed is rolled back, and its error thrown.
   /// First of all, what users wrote behind the library's back is recorded; CoherenceConflict if it has run into a
   /// device's, unless the caller is about to `decide` which of the two counts.
-  void settle(ByteRange range, bool wait, bool decide = false);
+  void resolve_pending(ByteRange range, bool wait, bool decide = false);
   /// Of that, the work in flight alone: the first failure, which has been rolled back; null if all is well.
-  [[nodiscard]] std::exception_ptr settle_pending(ByteRange range, bool wait);
+  [[nodiscard]] std::exception_ptr resolve_work(ByteRange range, bool wait);
   /// Waits for that work where doing so may end with an error, before anything has changed: in the middle of work, and
   /// in a watched thread.
   void await_pending(ByteRange range) const;
-  /// All of it, on behalf of somebody who needs memory. Failures are the owner's to hear of: they wait for his next
+  /// All of it, on behalf of a thread that needs memory. Failures are the owner's to hear of: they wait for its next
   /// access.
-  void settle_for_another(bool wait);
-  /// Whether that would wait in the middle of work of the host's, where nobody is waited for.
+  void resolve_for_eviction(bool wait);
+  /// Whether that would wait in the middle of work of the host's, where others are not waited for.
   [[nodiscard]] bool would_wait_in_work() const;
   /// What was written through mappings comes last. Without `wait`, what a device that shares the memory is still
   /// writing is left for later.
-  void absorb_host_writes(bool decide, bool wait = true);
+  void collect_host_writes(bool decide, bool wait = true);
   /// Host memory is about to be mapped to be written: makes room in `unrecorded`, so that saying what was written takes
   /// no memory. Throws std::bad_alloc, changing nothing.
   void expect_mapped_write();
@@ -214,7 +219,7 @@ struct BufferCore::Inside {
   /// For complaints: what was declared last.
   void note(std::string_view what, ByteRange range);
 
-  /// Failures have been dealt with: nobody who comes now needs what failed.
+  /// Failures have been dealt with: later work does not need what failed.
   void forget_ended() noexcept;
 
   /// Whether events are of the work they are named for and of nothing else, or of the last piece of it.
@@ -251,8 +256,8 @@ struct BufferCore::Inside {
   /// What reading `range` at `place` needs, sparing what is good there.
   [[nodiscard]] Plan plan_read(Place place, ByteRange range);
   /// A copy goes across bytes that are current there already only if those it brings are certain (should they fail,
-  /// they would have been brought over the last good copy), and if nobody has an address through which he may be
-  /// writing there, to say so when he is done.
+  /// they would have been brought over the last good copy), and if no address was given away through which code may be
+  /// writing there, to declare it later.
   void spare_good_bytes(Plan& plan) const;
   /// A copy between host and device goes across bytes that are current there as the rows of a rectangle, which leave
   /// them out, where they are one and that is cheaper.
@@ -265,7 +270,7 @@ struct BufferCore::Inside {
   /// Submits the copies of a plan and commits it.
   void bring(Plan const& plan, Queue* queue);
   /// A plan will not be carried out, or not be on record: blocks until what has been started of it, which ends with
-  /// `events`, has ended, and nobody has to settle it.
+  /// `events`, has ended, so that nothing of it is pending.
   void give_up(Plan const& plan, std::span<const Event> events);
   /// Ranges that go from one place as one piece of work.
   struct Batch {
@@ -277,7 +282,8 @@ struct BufferCore::Inside {
   /// What the time of a copy from one place to another counts into.
   [[nodiscard]] SharedMeter meter(Place from, Place to);
   /// Counts one copy, or several that went as one piece of work.
-  void count(Place from, Place to, std::size_t moved, detail::Way way = detail::Way::direct, std::size_t copies = 1);
+  void count(Place from, Place to, std::size_t moved, detail::CopyPath way = detail::CopyPath::direct,
+             std::size_t copies = 1);
   /// Submits them and waits; throws the first error when all have ended.
   void carry_out(Plan const& plan);
   void note_arrivals(Plan const& plan);
@@ -286,7 +292,8 @@ struct BufferCore::Inside {
   void become_resident(BufferCore& self);
 
   /// Makes `range` readable or writable at `place` in `queue`'s order. Read accesses are committed, writes are not.
-  void prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue);
+  [[nodiscard]] bool prepare(detail::AccessContext& context, BufferCore& self, Place place, ByteRange range,
+                             Intent intent, Queue& queue);
   /// Starts bringing `range` up to date on the host; when it will be there.
   Event fetch(ByteRange range);
   /// When `range` at `place` will have arrived.
@@ -301,15 +308,15 @@ struct BufferCore::Inside {
   /// Which of the buffer's bytes lie in the host memory named, of which a user may have an address; empty for none.
   [[nodiscard]] ByteRange in_own_host_memory(void const* pointer, std::size_t count) const noexcept;
 
-  void mark(BufferCore& self, Place place, ByteRange range, Event event);
+  [[nodiscard]] bool mark(detail::AccessContext& context, BufferCore& self, Place place, ByteRange range, Event event);
   /// Where the plan's place has memory.
   void mark_there(Plan plan, Event event);
 
   /// Lets further read leases on `storage`, which work on `queue` has been promised, come and go without the lock as
   /// long as nothing changes.
   void offer_leases(std::shared_ptr<detail::Storage> const& storage, Queue const& queue);
-  /// At the end of an operation: opens the door if what it leads to is as its visitors may expect.
-  void open_door() noexcept;
+  /// At the end of an operation: opens it if the storage is as its leases may expect.
+  void open_fast_lease() noexcept;
 
   // What optimizing does (optimizing.cpp); the bytes it was done to.
   std::size_t pin_host(OptimizationTerms const& terms, OptimizationStep& step);
@@ -317,7 +324,9 @@ struct BufferCore::Inside {
   std::size_t place_ahead(BufferCore& self, Place place, OptimizationTerms const& terms, OptimizationStep& step);
 
   /// Saves what only `place` holds to `to`, and lets its storage go.
-  void release(BufferCore& self, Place place, Place to);
+  [[nodiscard]] bool release(detail::AccessContext& context, BufferCore& self, Place place, Place to);
+  /// The same for a caller that keeps its locks, so that it waits for no other operation.
+  void release_now(BufferCore& self, Place place, Place to);
 
   std::size_t bytes;
   BufferOptions options;
@@ -335,25 +344,25 @@ struct BufferCore::Inside {
   Name key;  ///< what its use is known by: its name, or where it was made
   std::uint64_t id;
   mutable detail::LastingMutex mutex;
-  std::atomic<detail::LeaseCell*> door{nullptr};  ///< once made, for the life of the buffer
+  std::atomic<detail::FastLease*> fast_lease{nullptr};  ///< once made, for the life of the buffer
   std::atomic<unsigned> pins{0};  ///< operations in progress: their buffer must not be reclaimed, nor its lock tried
-  std::atomic<bool> counts_pins{false};   ///< from when the manager may know it on: before, nobody would ask
-  std::atomic<unsigned> keepers{1};       ///< its owners together, and each who reclaims: the last one ends it
+  std::atomic<bool> counts_pins{false};   ///< from when the manager may know it on: before, it is not asked
+  std::atomic<unsigned> keepers{1};       ///< its owners together, and each reclaiming thread: the last one ends it
   std::atomic<std::thread::id> holder{};  ///< of the lock, if it is held for an operation; a thread knows its own
   std::atomic<int> priority{0};
   std::atomic<Device const*> only_on{nullptr};  ///< the one device that there is memory on, if there is one
   std::atomic<bool> on_several{false};
-  std::atomic<std::size_t> published_bytes{0};  ///< `bytes`, for who has no lock
+  std::atomic<std::size_t> published_bytes{0};  ///< `bytes`, for lock-free readers
   std::atomic<std::size_t> spillable_bytes{0};  ///< of host memory that might be spilled, likewise
   Coherence coherence;
   std::shared_ptr<detail::Storage> host;
   detail::AdviceBook advice;       ///< for the storage there is, and for what comes
   std::atomic<Tracking> tracking;  ///< what serves: small buffers and shared storage are not worth tracking by page
   std::string last_marks;          ///< empty: nothing was declared before
-  bool absorbed = false;  ///< in this operation: only then does what is remembered at its end hold no user's write
+  bool collected = false;  ///< in this operation: only then does what is remembered at its end hold no user's write
   std::unique_ptr<detail::HostWrites> host_writes;  ///< null: only what goes through the library counts
   std::shared_ptr<detail::WrittenMap> written_map;  ///< of what has been written at all; null unless UNIMEM_CHECK=2
-  std::shared_ptr<detail::StaleViews> stale_views;  ///< likewise; who touches host bytes that a device has newer
+  std::shared_ptr<detail::StaleViews> stale_views;  ///< likewise; accesses to host bytes that a device has newer
   std::vector<MappedWrite> unrecorded;              ///< to `host`, without the memory to record it
   std::size_t mapped_writes = 0;  ///< mappings that may yet say what they have written, each with room for it there
   std::vector<Side> sides;        ///< by place, less one
@@ -363,14 +372,14 @@ struct BufferCore::Inside {
   mutable detail::SpinLock meters_lock;  ///< of `meters`, which statistics read without the buffer's lock
   std::vector<LinkStatistics> links;     ///< between which places how much moved
   std::string last_failure;              ///< why bytes are lost: nothing else loses any
-  std::exception_ptr deferred;           ///< a failure that nobody could be told of: the next access raises it
+  std::exception_ptr deferred;           ///< a failure that could not be told: the next access raises it
   bool allocated = false;                ///< by `allocate()`
   std::atomic<bool> pinned{false};
-  bool pin_next = false;  ///< the next host memory is to be locked, though nobody asked: it was found to pay
+  bool pin_next = false;  ///< the next host memory is to be locked, unasked: it was found to pay
   bool resident = false;  ///< known to the manager
   bool captured = false;  ///< launches with it are being captured: its bytes stand as they are until that is done
   Inside* kept_before = nullptr;     ///< of those that outlive their buffers, as the process ends
-  std::shared_ptr<void const> life;  ///< made when somebody wants to know when it ends
+  std::shared_ptr<void const> life;  ///< made when its end is first asked for
 };
 
 namespace detail {
@@ -387,7 +396,7 @@ void check_size(std::size_t bytes);
 
 struct Transfer {
   Event event;
-  Way way = Way::direct;
+  CopyPath way = CopyPath::direct;
 };
 
 /// Submits one copy between two pieces of memory, wherever they are, behind the work it conflicts with, and records it
@@ -395,6 +404,13 @@ struct Transfer {
 /// what goes over a link. Whatever it throws, nothing that it has submitted is under way any more.
 Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, ByteRange source, Storage& to,
                   ByteRange target, Queue* queue, SharedMeter const& meter);
+
+/// Whether the two share bytes: then `transfer_by` copies them.
+[[nodiscard]] bool overlap(Storage const& from, ByteRange source, Storage const& to, ByteRange target) noexcept;
+
+/// The same within one device by way of a block of its own, since what has not been read must not be overwritten.
+Event transfer_by(Allocation aside, AcquireOptions const& staging, Storage& from, ByteRange source, Storage& to,
+                  ByteRange target, Queue& queue);
 
 /// The same for several ranges, at the same offsets on both sides, as one piece of work. For what
 /// `gains_from_batching`.

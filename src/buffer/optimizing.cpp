@@ -26,7 +26,7 @@ std::size_t BufferCore::Inside::pin_host(OptimizationTerms const& terms, Optimiz
   if (spill_files != nullptr) return 0;  // what is locked could not go to a file when there is no more memory
   // What is asked for already needs no asking.
   if (!ordinary || options.pinned || pin_next || unified != nullptr || pinned.load(relaxed)) return 0;
-  // Locking touches every page, and the system would report as written what nobody wrote.
+  // Locking touches every page, and the system would report as written what was not.
   if (host_writes != nullptr) return 0;
   RecordedUse use;
   use.buffers = 1;
@@ -60,11 +60,11 @@ std::size_t BufferCore::Inside::release_idle(BufferCore& self, Place place, Opti
                     (one.next_use == NextUse::unsaid && one.history.expected_wait(*one.clock) > terms.idle_wait);
   if (!idle) return 0;
   auto const given = one.storage->capacity();
-  release(self, place, host_place);
+  release_now(self, place, host_place);
   return given;
 }
 
-/// Brings a copy to a device that is about to be used there; the bytes. Nobody waits for it.
+/// Brings a copy to a device that is about to be used there; the bytes. It is not waited for.
 std::size_t BufferCore::Inside::place_ahead(BufferCore& self, Place place, OptimizationTerms const& terms,
                                             OptimizationStep& step) {
   auto const& one = side(place);
@@ -75,9 +75,8 @@ std::size_t BufferCore::Inside::place_ahead(BufferCore& self, Place place, Optim
   bool const soon = one.next_use == NextUse::soon ||
                     (one.next_use == NextUse::unsaid && one.history.expected_wait(*one.clock) < terms.idle_wait / 2);
   if (!soon) return 0;
-  // With the lock held nobody is waited for.
-  detail::Operation const with_the_lock{detail::Operation::Waiting::never};
-  prepare(self, place, whole(), Intent::read, one.device->default_queue());
+  detail::AccessContext context{detail::AccessContext::Waiting::never};  // with the lock held
+  static_cast<void>(prepare(context, self, place, whole(), Intent::read, one.device->default_queue()));
   if (terms.machine.to_device) step.seconds_saved = terms.machine.to_device->seconds(bytes);
   return bytes;
 }
@@ -96,7 +95,7 @@ OptimizationStep BufferCore::try_optimize(Device& device, Optimization what, Opt
   step.buffer = inside->id;
   step.name = inside->name;
   // Failures are the owner's to hear of: what has any, or work under way, is let be.
-  inside->absorb_host_writes(false, false);
+  inside->collect_host_writes(false, false);
   if (inside->deferred) return step;
   switch (what) {
     case Optimization::pin:

@@ -49,7 +49,7 @@ void PendingWork::reserve(std::size_t works) {
 }
 
 void PendingWork::add(std::vector<Event> events, bool nothing_else, Plan plan, Coherence::Undo undo) {
-  // Who changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
+  // Work that changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
   if (!undo.adopted && undo.changed.empty()) return;
   bool const some_is_done = std::erase_if(events, [](Event event) { return event.ready() && !event.error(); }) != 0;
   // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first.
@@ -57,7 +57,7 @@ void PendingWork::add(std::vector<Event> events, bool nothing_else, Plan plan, C
   entries_.push_back({std::move(events), std::move(plan), std::move(undo), nothing_else && !some_is_done});
 }
 
-std::exception_ptr PendingWork::settle(Coherence& coherence, ByteRange range, bool wait) {
+std::exception_ptr PendingWork::resolve_pending(Coherence& coherence, ByteRange range, bool wait) {
   for (auto const& entry : entries_) {
     if (!entry.changes(range) || !(wait || entry.ended())) continue;
     if (entry.failure()) return take_failures_back(coherence);

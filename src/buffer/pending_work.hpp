@@ -30,9 +30,9 @@ class PendingWork {
 
   /// Looks at the work that changed bytes of `range`, or, with `wait`, waits for it. If any of it has failed, waits for
   /// everything, takes the failures back and returns the first; null if all is well so far.
-  [[nodiscard]] std::exception_ptr settle(Coherence& coherence, ByteRange range, bool wait);
+  [[nodiscard]] std::exception_ptr resolve_pending(Coherence& coherence, ByteRange range, bool wait);
 
-  /// Adds what `settle` would wait for.
+  /// Adds what `resolve_pending` would wait for.
   void add_unfinished(ByteRange range, std::vector<Event>& events) const;
 
   /// Calls `look(place, range, events)` for all that is being written or brought anywhere, until those events.

@@ -67,7 +67,7 @@ bool BufferCore::recycle(bool zero) {
     auto const& storage = inside->storage_at(place);
     if (!storage) continue;
     storage->hand_over();
-    storage->heed(inside->advice);
+    storage->apply_advice(inside->advice);
   }
   if (inside->host) inside->watch_host();
   return true;

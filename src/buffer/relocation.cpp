@@ -10,7 +10,7 @@
 #include <mutex>
 #include <utility>
 
-// How a buffer's device memory moves to a better place while nobody has its address.
+// How a buffer's device memory moves to a better place while its address is not given away.
 
 namespace unimem {
 
@@ -31,7 +31,7 @@ std::size_t BufferCore::try_relocate(Queue& queue, std::size_t most_bytes) {
   detail::wait_watched(queue.record());  // the copy comes behind it, and is not left alone once it is under way
   auto fresh = std::make_shared<detail::Storage>(device, std::move(better));
   fresh->count_in(inside->manager->usage_book(), inside->key, inside->id, inside->options.made_by.get());
-  fresh->heed(inside->advice);
+  fresh->apply_advice(inside->advice);
   // Every byte, also those that are stale or were never written: whatever coherence says of this place it says of its
   // contents, and goes on to be true.
   queue.copy(fresh->memory(), storage->memory(), bytes_).wait();

@@ -10,12 +10,11 @@
 
 namespace unimem {
 
-std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(std::size_t size) {
+std::shared_ptr<detail::Storage> BufferCore::Inside::new_host_memory(detail::AccessContext& context, std::size_t size) {
   if (unified != nullptr) {
-    // What is not begun again must not wait with the buffer's lock.
-    std::optional<detail::Operation> with_the_lock;
-    if (detail::Operation::innermost() == nullptr) with_the_lock.emplace(detail::Operation::Waiting::never);
-    auto storage = detail::Storage::unified(*unified, manager->acquire(*unified, Location::unified, size, named()));
+    auto memory = manager->acquire(context, *unified, Location::unified, size, named());
+    if (!memory) return nullptr;
+    auto storage = detail::Storage::unified(*unified, *std::move(memory));
     storage->count_in(manager->usage_book(), key, id, options.made_by.get());
     return storage;
   }
@@ -50,69 +49,80 @@ BufferCore::Inside::HostBlock BufferCore::Inside::new_host_block(std::size_t siz
   return {std::move(memory), block.window(skipped, whole_pages)};
 }
 
-std::shared_ptr<detail::Storage> BufferCore::Inside::host_memory() {
+std::shared_ptr<detail::Storage> BufferCore::Inside::host_memory(detail::AccessContext& context) {
   auto const& there = in_memory_of_host();
-  return there ? there : new_host_memory(bytes);
+  return there ? there : new_host_memory(context, bytes);
 }
 
-std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(BufferCore& self, Device& wanted,
-                                                                       std::size_t size, Queue& queue) {
+std::shared_ptr<detail::Storage> BufferCore::Inside::new_device_memory(detail::AccessContext& context, BufferCore& self,
+                                                                       Device& wanted, std::size_t size, Queue& queue) {
   become_resident(self);
   auto request = named();
   request.queue = &queue;
-  auto memory = manager->acquire(wanted, Location::device, size, request);
-  if (auto* const operation = detail::Operation::innermost()) operation->took(*manager, size);
+  auto memory = manager->acquire(context, wanted, Location::device, size, request);
+  if (!memory) return nullptr;
+  context.took(*manager, size);
   std::shared_ptr<detail::Storage> storage;
   try {
-    storage = std::make_shared<detail::Storage>(wanted, std::move(memory));
+    storage = std::make_shared<detail::Storage>(wanted, *std::move(memory));
     storage->count_in(manager->usage_book(), key, id, options.made_by.get());
     // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket
-    // of its own: whoever comes from another goes behind it.
+    // of its own: work of other queues goes behind it.
     if (!UNIMEM_MUTANT(fresh_block_not_ordered)) storage->hazards().perhaps_written_by({0, size}, queue.record());
   } catch (...) {
-    static_cast<void>(queue.record().wait_for_error());  // it goes back at once, to whoever comes
+    static_cast<void>(queue.record().wait_for_error());  // it goes back at once, for any other request
     throw;
   }
   return storage;
 }
 
-void BufferCore::Inside::ensure_host(ByteRange overwritten) {
+bool BufferCore::Inside::ensure_host(detail::AccessContext& context, ByteRange overwritten) {
   if (coherence.has_storage(host_place)) {
-    if (host) come_to(*host, overwritten == whole());
-    return;
+    if (host) ensure_resident(*host, overwritten == whole());
+    return true;
   }
   if (bytes != 0) {
-    auto memory = host_memory();
-    come_to(*memory);
-    memory->heed(advice);
+    auto memory = host_memory(context);
+    if (!memory) return false;
+    ensure_resident(*memory);
+    memory->apply_advice(advice);
     host = std::move(memory);
     watch_host();
   }
   coherence.add_storage(host_place);
+  return true;
 }
 
-void BufferCore::Inside::ensure_device(BufferCore& self, Place place, Queue& queue) {
-  if (coherence.has_storage(place)) {
-    if (auto const& there = storage_at(place)) come_to(*there);
+void BufferCore::Inside::ensure_host_now(ByteRange overwritten) {
+  if (coherence.has_storage(host_place)) {
+    if (host) ensure_resident(*host, overwritten == whole());
     return;
+  }
+  detail::AccessContext context{detail::AccessContext::Waiting::never};
+  static_cast<void>(ensure_host(context, overwritten));  // it has memory, or throws
+}
+
+bool BufferCore::Inside::ensure_device(detail::AccessContext& context, BufferCore& self, Place place, Queue& queue) {
+  if (coherence.has_storage(place)) {
+    if (auto const& there = storage_at(place)) ensure_resident(*there);
+    return true;
   }
   auto& wanted = *side(place).device;
   if (bytes != 0) {
-    auto memory = shares(wanted) ? host_memory() : new_device_memory(self, wanted, bytes, queue);
-    come_to(*memory);
-    memory->heed(advice);
+    auto memory = shares(wanted) ? host_memory(context) : new_device_memory(context, self, wanted, bytes, queue);
+    if (!memory) return false;
+    ensure_resident(*memory);
+    memory->apply_advice(advice);
     side(place).storage = std::move(memory);
     publish_places();  // others that need it count on it from now on
   }
   coherence.add_storage(place);
+  return true;
 }
 
-void BufferCore::Inside::ensure(BufferCore& self, Place place) {
-  if (place == host_place) {
-    ensure_host();
-  } else {
-    ensure_device(self, place, side(place).device->default_queue());
-  }
+bool BufferCore::Inside::ensure(detail::AccessContext& context, BufferCore& self, Place place) {
+  if (place == host_place) return ensure_host(context);
+  return ensure_device(context, self, place, side(place).device->default_queue());
 }
 
 }  // namespace unimem

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <utility>
 
-// How a buffer's host memory goes to a file while nobody has an address of it, and comes back. Of all this coherence
+// How a buffer's host memory goes to a file while no address of it is given away, and comes back. Of all this coherence
 // knows nothing: the host holds what it held, wherever that is.
 
 namespace unimem {
@@ -34,7 +34,7 @@ std::shared_ptr<detail::Storage> const& BufferCore::Inside::in_memory_of_host() 
 bool BufferCore::Inside::may_spill(Location location) const noexcept {
   if (spill_files == nullptr || bytes < spill_files->min_bytes() || bytes == 0 || captured || host_writes) return false;
   auto const& storage = in_memory_of_host();
-  if (storage == nullptr || (storage->exposed() && !UNIMEM_MUTANT(spilled_though_exposed))) return false;
+  if (storage == nullptr || (storage->exported() && !UNIMEM_MUTANT(spilled_though_exposed))) return false;
   return storage->may_go_away() && storage->location() == location && coherence.has_data();
 }
 
@@ -42,7 +42,7 @@ BufferCore::Reclaimable BufferCore::Inside::spill_offer(Location location) const
   Reclaimable offered;
   auto const& storage = in_memory_of_host();
   if (storage == nullptr || storage->away() || storage->location() != location) return offered;
-  if (storage->leased() || storage->exposed()) {
+  if (storage->leased() || storage->exported()) {
     offered.leased = storage->capacity();
     return offered;
   }
@@ -55,14 +55,14 @@ BufferCore::Reclaimable BufferCore::Inside::spill_offer(Location location) const
   return offered;
 }
 
-void BufferCore::Inside::come_to_slow(detail::Storage& storage, bool overwritten) {
+void BufferCore::Inside::ensure_resident_slow(detail::Storage& storage, bool overwritten) {
   if (!host_uses) host_uses = std::make_unique<HostUses>(HostUses{manager->use_clock(detail::host_device())});
   host_uses->history.used(host_uses->clock, bytes);
   if (!storage.away()) return;
   auto [block, part] = new_host_block(bytes);
-  storage.come_back(std::move(block), part, !overwritten && !UNIMEM_MUTANT(spilled_and_not_read));
+  storage.reload(std::move(block), part, !overwritten && !UNIMEM_MUTANT(spilled_and_not_read));
   storage.count_in(manager->usage_book(), key, id, options.made_by.get());
-  storage.heed(advice);
+  storage.apply_advice(advice);
 }
 
 BufferCore::Reclaimable BufferCore::spillable(Location location) noexcept {
@@ -70,7 +70,7 @@ BufferCore::Reclaimable BufferCore::spillable(Location location) noexcept {
   std::unique_lock lock{inside, std::defer_lock};
   if (inside.pins.load(std::memory_order_acquire) == 0 && lock.try_lock()) return inside.spill_offer(location);
   Reclaimable in_use;
-  // Whether there is anything to be had is told by who has the lock: that he is not this very thread is all we know.
+  // Whether there is anything to be had only the lock's holder knows: that it is not this very thread is all we know.
   in_use.busy = inside.holder.load(std::memory_order_relaxed) != std::this_thread::get_id();
   if (in_use.busy) in_use.bytes = inside.spillable_bytes.load(std::memory_order_relaxed);
   return in_use;
@@ -87,7 +87,7 @@ std::size_t BufferCore::try_spill(Location location) {
   if (leased || !inside->may_spill(location)) return 0;
   bool const waits = !UNIMEM_MUTANT(spilled_under_work);
   if (inside->would_wait_in_work()) return 0;
-  inside->settle_for_another(waits);
+  inside->resolve_for_eviction(waits);
   if (waits) storage->wait_to_write(inside->whole());
   if (!inside->may_spill(location) || (waits && !storage->at_rest())) return 0;
 
@@ -97,14 +97,14 @@ std::size_t BufferCore::try_spill(Location location) {
     bool const nobody_shares = inside->host && inside->host.use_count() == 1;
     auto const plan = inside->coherence.plan_release(host_place, place, inside->cost());
     if (nobody_shares && plan.copies.empty() && inside->is_quiet(place, inside->whole())) {
-      inside->release(*this, host_place, place);
+      inside->release_now(*this, host_place, place);
       return given;
     }
   }
   auto const* const bytes = static_cast<std::byte const*>(storage->host_address());
   auto spilled = inside->spill_files->keep({bytes, inside->bytes});
-  storage->heed({});
-  storage->go_away(std::move(spilled));
+  storage->apply_advice({});
+  storage->spill(std::move(spilled));
   return given;
 }
 

@@ -139,7 +139,7 @@ std::optional<Staging> Staging::pinned(MemoryManager& manager, AcquireOptions op
                                        std::size_t depth) {
   options.queue = &beside;
   options.may_wait = false;
-  // The pool itself: for a detour nobody else is asked to give memory back.
+  // The pool itself: for a detour no resident is asked to give memory back.
   auto& pool = manager.pool(host_device(), Location::pinned);
   std::optional<Staging> staging{Staging(beside, std::min(depth, most_blocks))};
   try {
@@ -288,7 +288,7 @@ Event copy_staged(Staging& staging, Storage& from, Storage& to, std::span<const 
   try {
     event = staging.pass(packed.bytes(), in, out, ends_on, needs);
   } catch (...) {
-    staging.wait();  // who is told that there is no copy must not find some of it under way
+    staging.wait();  // a caller that is told that there is no copy must not find some of it under way
     if (latest == Event{}) throw;
     // The target is no longer what it was: there is a copy, and it has failed.
     QueueControl::of(latest)->fail(latest.ticket(), std::current_exception());

@@ -91,7 +91,7 @@ class Staging {
 /// empties, behind the work it conflicts with, and records it with both sides. A queue of the cpu serves the side that
 /// is the host's: of the others, devices, `meter` counts the time. The source may be written again as soon as the last
 /// chunk has left it; a chunk that failed to come is not written to the target. Returns an event of `ends_on`, the
-/// device's queue that was asked for the copy, as if it had written to the target itself: who waits for the queue waits
+/// device's queue that was asked for the copy, as if it had written to the target itself: a wait for the queue waits
 /// for the bytes. If not all of it could be submitted, what has been ends before this returns: where that has changed
 /// the target the event is one of work that failed, else the reason is thrown.
 Event copy_staged(Staging& staging, Storage& from, Storage& to, std::span<const CopyPiece> pieces, Queue& first,

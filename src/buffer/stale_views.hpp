@@ -31,7 +31,7 @@ class StaleViews {
   explicit StaleViews(std::string name) : name_(std::move(name)) {}
   StaleViews(StaleViews const&) = delete;
   StaleViews& operator=(StaleViews const&) = delete;
-  ~StaleViews() = default;  // whoever attached has detached
+  ~StaleViews() = default;  // what was attached has been detached
 
   /// The buffer's host memory from now on: whole pages of private memory that are its alone, of which `bytes` are used.
   void attach(void* base, std::size_t bytes);

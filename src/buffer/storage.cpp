@@ -3,8 +3,8 @@
 #include <unimem/core/log.hpp>
 #include <unimem/device/timed_wait.hpp>
 
+#include "buffer/fast_lease.hpp"
 #include "buffer/inside.hpp"
-#include "buffer/lease_cell.hpp"
 #include "buffer/mutants.hpp"
 #include "device/current_task.hpp"
 #include "device/host_pinning.hpp"
@@ -50,7 +50,7 @@ void* Storage::address_of(DeviceMemory window) const {
 
 Storage::~Storage() {
   try {
-    heed({});                        // whoever gets the memory next has said nothing of the kind
+    apply_advice({});                // the memory's next owner has given no such advice
   } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch): hints that were not taken back are hints still
   }
   if (zero_at_end_ && allocation_) {
@@ -92,7 +92,7 @@ void Storage::Remains::let_go(Event last) noexcept {
 }
 
 void Storage::let_go_later(Remains remains, Event last) noexcept {
-  if (!remains.allocation && !remains.ownership.deleter()) return;  // its owner's, and there is nobody to be told
+  if (!remains.allocation && !remains.ownership.deleter()) return;  // its owner's, and there is no deleter to call
   std::shared_ptr<Remains> kept;
   try {
     kept = std::make_shared<Remains>(std::move(remains));
@@ -134,7 +134,7 @@ void Storage::heed_slow(AdviceBook const& advice) {
   heeded_ = advice;
 }
 
-void Storage::go_away(SpilledBytes spilled) noexcept {
+void Storage::spill(SpilledBytes spilled) noexcept {
   // Off the book as well; what comes back is entered anew.
   std::destroy_at(&usage_);
   std::construct_at(&usage_);
@@ -145,7 +145,7 @@ void Storage::go_away(SpilledBytes spilled) noexcept {
   allocation_.release({});
 }
 
-void Storage::come_back(Allocation allocation, DeviceMemory part, bool wanted) {
+void Storage::reload(Allocation allocation, DeviceMemory part, bool wanted) {
   if (wanted) spilled_.restore({static_cast<std::byte*>(detail::host_address(part)), spilled_.size()});
   spilled_ = {};
   allocation_ = std::move(allocation);
@@ -165,7 +165,7 @@ Event Storage::last_work() noexcept {
   try {
     note_others();
     events = hazards_.unfinished();
-    // Where the host works too, by the host, whose queues wait for anybody's work without holding anybody up.
+    // Where the host works too, by the host, whose queues wait for any work without holding up other work.
     return (serves_host() ? host_device() : *device_).waiting_queue().join(events);
   } catch (std::exception const&) {
     // No memory for that, or no queue any more: then here and now.
@@ -240,7 +240,7 @@ void Storage::used_by_others(Device& device, Queue const* queue) {
 
 void Storage::hand_over() {
   note_others();
-  exposed_ = exposed_for_writing_ = false;
+  exported_ = exported_for_writing_ = false;
   if (hazards_.idle()) return hazards_.forget_ended();
   Hazards behind;
   for (auto const event : hazards_.unfinished()) {
@@ -252,13 +252,13 @@ void Storage::hand_over() {
 
 bool Storage::leased() const noexcept {
   if (leases_.load(std::memory_order_acquire) != 0) return true;
-  auto const* const door = door_.load(std::memory_order_acquire);
-  return door != nullptr && !UNIMEM_MUTANT(leases_overlooked) && door->entered();
+  auto const* const fast_lease = fast_lease_.load(std::memory_order_acquire);
+  return fast_lease != nullptr && !UNIMEM_MUTANT(leases_overlooked) && fast_lease->entered();
 }
 
 void Storage::note_others() {
   if (others_on_ == nullptr || UNIMEM_MUTANT(strangers_forgotten)) return;
-  // Before looking for their work: who leaves in between has submitted what that look may have missed.
+  // Before looking for their work: a lease that ends in between has submitted what that look may have missed.
   bool const others_stay = leased();
   for (auto const event : others_on_->unfinished()) {
     if (others_queue_ == 0 || event.queue_id() == others_queue_) hazards_.perhaps_written_by(whole(), event);

@@ -21,10 +21,10 @@
 
 namespace unimem::detail {
 
-class LeaseCell;
+class FastLease;
 
 /// The memory behind one side of a buffer, and the work that may still touch it. A new piece of work first waits for
-/// those it conflicts with, on its own queue, so that nobody else has to.
+/// those it conflicts with, on its own queue, so that no caller has to.
 ///
 /// Shared by the buffer, by leases and by mappings: the memory returns to its pool when the last of them lets go and
 /// the last work has ended. The buffer's lock guards everything but the lease count.
@@ -76,24 +76,24 @@ class Storage {
   /// Whether it came from a pool: what the library did not allocate it does not move either.
   [[nodiscard]] bool pooled() const noexcept { return allocation_ || away(); }
 
-  /// Whether its bytes are in a file: there is no memory then, and nobody who has a share in it may look for any.
+  /// Whether its bytes are in a file: there is no memory then, and no holder of a share in it may look for any.
   [[nodiscard]] bool away() const noexcept { return spilled_.size() != 0; }
-  /// Whether it may go there, if nobody has an address of it: no one has asked for it to stay, or to be wiped out.
+  /// Whether it may go there, if no address of it was given away: it was not asked to stay, nor to be wiped out.
   [[nodiscard]] bool may_go_away() const noexcept { return allocation_ && serves_host() && !locked_ && !zero_at_end_; }
   /// Gives memory that is at rest back to its pool; `spilled` has all its bytes.
-  void go_away(SpilledBytes spilled) noexcept;
+  void spill(SpilledBytes spilled) noexcept;
   /// Takes new memory, of which `part` is used, and reads the bytes back if they are `wanted`. Throws IoError, and is
   /// still away.
-  void come_back(Allocation allocation, DeviceMemory part, bool wanted);
+  void reload(Allocation allocation, DeviceMemory part, bool wanted);
   /// Copies bytes from `offset` on, wherever they are, to memory of `target`'s size. Throws IoError.
   void read_into(std::span<std::byte> target, std::size_t offset);
   /// The host has been given an address that it may keep, and write through if it is `for_writing`.
-  void expose(bool for_writing) noexcept {
-    exposed_ = true;
-    exposed_for_writing_ = exposed_for_writing_ || for_writing;
+  void mark_exported(bool for_writing) noexcept {
+    exported_ = true;
+    exported_for_writing_ = exported_for_writing_ || for_writing;
   }
-  [[nodiscard]] bool exposed() const noexcept { return exposed_; }
-  [[nodiscard]] bool exposed_for_writing() const noexcept { return exposed_for_writing_; }
+  [[nodiscard]] bool exported() const noexcept { return exported_; }
+  [[nodiscard]] bool exported_for_writing() const noexcept { return exported_for_writing_; }
 
   [[nodiscard]] Location location() const noexcept { return allocation_ ? allocation_.location() : wrapped_at_; }
 
@@ -107,7 +107,7 @@ class Storage {
   [[nodiscard]] std::string lock_in_place();
 
   /// Tells the device which advice holds for the memory, as far as it has not been told: a hint, until the memory goes.
-  void heed(AdviceBook const& advice) {
+  void apply_advice(AdviceBook const& advice) {
     bool const nothing = advice.empty() && heeded_.empty();
     if (!nothing && !away()) heed_slow(advice);
   }
@@ -125,20 +125,20 @@ class Storage {
   void wait_to_read(ByteRange range);
   void wait_to_write(ByteRange range);
 
-  /// Somebody else may be working on this memory: on `queue` if there is one, else anywhere on `device`. Throws
-  /// std::bad_alloc, with nothing noted.
+  /// Code outside of the library may be working on this memory: on `queue` if there is one, else anywhere on `device`.
+  /// Throws std::bad_alloc, with nothing noted.
   void used_by_others(Device& device, Queue const* queue);
 
-  /// Somebody else's from now on: he is ordered behind the work that is pending here, and needs nothing of what it
+  /// Another owner's from now on, who is ordered behind the work that is pending here, and needs nothing of what it
   /// does.
   void hand_over();
 
   /// Overwrites all of it with zeros, behind the work that is pending. Throws what the device's default queue throws.
   void zero();
-  /// Has that done when nobody has a share in it any more, if it is a pool's.
+  /// Has that done when the last share in it has gone, if it is a pool's.
   void zero_at_end() noexcept { zero_at_end_ = true; }
 
-  /// Whether `range` holds what was written there last: no write is pending or left a failure, and nobody else may be
+  /// Whether `range` holds what was written there last: no write is pending or left a failure, and no other code may be
   /// writing.
   [[nodiscard]] bool arrived(ByteRange range) const noexcept {
     return others_on_ == nullptr && hazards_.writes_ended_well(range);
@@ -149,7 +149,7 @@ class Storage {
     return others_on_ == &device && also_on_.empty() && others_queue_ == queue_id;
   }
 
-  /// Whether no recorded work is pending and nobody else works here.
+  /// Whether no recorded work is pending and no other code works here.
   [[nodiscard]] bool idle() const noexcept { return others_on_ == nullptr && hazards_.idle(); }
 
   /// The same after a look at what others have submitted by now.
@@ -158,7 +158,7 @@ class Storage {
     return idle();
   }
 
-  /// Puts it on the book of who has what, until it goes: under the name of its buffer, which `made_by` has made (see
+  /// Puts it on the usage book, until it goes: under the name of its buffer, which `made_by` has made (see
   /// BufferOptions). Throws std::bad_alloc.
   void count_in(UsageBook& book, Name name, std::uint64_t buffer, std::vector<std::uintptr_t> const* made_by) {
     book.enter(usage_, {device_, location(), name}, memory_.bytes, buffer, made_by);
@@ -170,7 +170,7 @@ class Storage {
   [[nodiscard]] Allocation better_place(MemoryPool& pool) const { return pool.acquire_better(allocation_); }
 
   void add_lease() noexcept { leases_.fetch_add(1, std::memory_order_relaxed); }
-  /// Release: what the lease's holder did is visible to who sees the count fall.
+  /// Release: what the lease's holder did is visible to a thread that sees the count fall.
   void end_lease() noexcept { leases_.fetch_sub(1, std::memory_order_release); }
   [[nodiscard]] bool leased() const noexcept;
 
@@ -180,17 +180,19 @@ class Storage {
     works_.fetch_add(1, std::memory_order_relaxed);
   }
   void end_work() noexcept { works_.fetch_sub(1, std::memory_order_release); }
-  /// Whether such work looks at it that nobody waits for who saves what is here: it writes nothing.
+  /// Whether work looks at it that saving what is here does not wait for: it writes nothing.
   [[nodiscard]] bool is_read_by_work() const noexcept {
     return works_.load(std::memory_order_acquire) != 0 && hazards_.writes_ended_well(whole());
   }
   /// The thread of the latest such work.
   [[nodiscard]] std::thread::id works_on() const noexcept { return works_on_.load(std::memory_order_relaxed); }
 
-  /// Whether somebody may be writing here, by an address he has, to bytes that are current elsewhere, too.
-  [[nodiscard]] bool may_be_written_by_address() const noexcept { return exposed_for_writing_ || leased(); }
+  /// Whether code may be writing here, by an address, to bytes that are current elsewhere, too.
+  [[nodiscard]] bool may_be_written_by_address() const noexcept { return exported_for_writing_ || leased(); }
   /// Where leases come in without the lock, if there is such a place.
-  void set_door(LeaseCell const* door) noexcept { door_.store(door, std::memory_order_release); }
+  void set_fast_lease(FastLease const* fast_lease) noexcept {
+    fast_lease_.store(fast_lease, std::memory_order_release);
+  }
 
  private:
   [[nodiscard]] ByteRange whole() const noexcept { return {0, memory_.bytes}; }
@@ -217,22 +219,22 @@ class Storage {
   Allocation allocation_;
   Ownership ownership_;
   bool zero_at_end_ = false;
-  bool exposed_ = false;
-  bool exposed_for_writing_ = false;
+  bool exported_ = false;
+  bool exported_for_writing_ = false;
   SpilledBytes spilled_;                  ///< empty: the bytes are in memory
-  Location wrapped_at_ = Location::host;  ///< where memory is that came from nobody's pool
+  Location wrapped_at_ = Location::host;  ///< where memory is that came from no pool
   DeviceMemory memory_;
   DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it
   AdviceBook heeded_;        ///< what the device has been told
   Hazards hazards_;
-  UsageEntry usage_;  ///< leaves the book after the memory has gone: nobody is counted out too early
+  UsageEntry usage_;  ///< leaves the book after the memory has gone: nothing is counted out too early
   Device* others_on_ = nullptr;
-  std::uint64_t others_queue_ = 0;               ///< 0: on any queue, or on none of ours
-  std::vector<Device*> also_on_;                 ///< further devices that others work on, on any queue
-  std::atomic<LeaseCell const*> door_{nullptr};  ///< a lease that ends may take it away
-  bool locked_ = false;                          ///< in place
-  std::atomic<unsigned> leases_{0};              ///< but for those that came in by the door
-  std::atomic<unsigned> works_{0};               ///< that run, and may keep the address
+  std::uint64_t others_queue_ = 0;                     ///< 0: on any queue, or on none of ours
+  std::vector<Device*> also_on_;                       ///< further devices that others work on, on any queue
+  std::atomic<FastLease const*> fast_lease_{nullptr};  ///< a lease that ends may take it away
+  bool locked_ = false;                                ///< in place
+  std::atomic<unsigned> leases_{0};                    ///< but for those of the fast lease
+  std::atomic<unsigned> works_{0};                     ///< that run, and may keep the address
   std::atomic<std::thread::id> works_on_{};
 };
 

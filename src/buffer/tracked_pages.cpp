@@ -22,7 +22,7 @@ class TrackedPages final : public HostWrites {
         bytes_(bytes),
         watch_(host->host_address(), host->memory().bytes) {}
 
-  std::optional<HostWriteConflict> absorb(Coherence const& coherence, Record const& record, bool wait) override {
+  std::optional<HostWriteConflict> collect(Coherence const& coherence, Record const& record, bool wait) override {
     auto const busy = forget_device_writes(wait);
     // Once the failure has been dealt with, what it left here is valid no more.
     auto valid = valid_here(coherence);
@@ -121,14 +121,14 @@ class TrackedPages final : public HostWrites {
         *left++ = {range, end};
         continue;
       }
-      if (end.wait_for_error() != nullptr) failed_writes_.push_back(range);  // whoever settles it says so
+      if (end.wait_for_error() != nullptr) failed_writes_.push_back(range);  // resolving it tells of it
       overrule(range);
     }
     device_writes_.erase(left, device_writes_.end());
     return busy;
   }
 
-  /// The bytes whose newest values lie in this memory, whoever of those that share it has them.
+  /// The bytes whose newest values lie in this memory, at whichever place that shares it.
   static ByteRanges valid_here(Coherence const& coherence) {
     auto valid = coherence.valid(host_place);
     for (Place place = host_place + 1; place < coherence.place_count(); ++place) {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -21,24 +22,42 @@ Queue& queue_on(Device& owner, Queue* wanted) {
   return wanted != nullptr && &wanted->device() == &owner ? *wanted : owner.default_queue();
 }
 
-/// Within one device the two may overlap: what has not been read must not be overwritten, so it goes by way of a block
-/// of its own.
-Event copied_aside(MemoryManager& manager, AcquireOptions options, Queue& on, DeviceMemory target, DeviceMemory source,
-                   std::span<const Event> needs) {
-  options.queue = &on;
-  auto aside = manager.acquire(on.device(), Location::device, source.bytes, options);
-  auto const there = on.copy(aside.memory(), source, source.bytes, needs);
-  try {
-    auto const back = on.copy(target, aside.memory(), source.bytes, {{there}});
-    aside.release(back);
-    return back;
-  } catch (...) {
-    static_cast<void>(there.wait_for_error());  // it is at both memories, and on nobody's record
-    throw;
-  }
+/// For a tool's timeline.
+std::string name_of_copy(AcquireOptions const& staging, detail::Storage const& from, detail::Storage const& to) {
+  auto const place = [](detail::Storage const& storage) {
+    return storage.serves_host() ? std::string_view{"host"} : storage.device().id();
+  };
+  return fmt::format("{}: {} to {}", staging.name.empty() ? "a buffer" : staging.name.view(), place(from), place(to));
 }
 
 }  // namespace
+
+bool detail::overlap(Storage const& from, ByteRange source, Storage const& to, ByteRange target) noexcept {
+  return &from == &to && source.begin < target.end && target.begin < source.end;
+}
+
+Event detail::transfer_by(Allocation aside, AcquireOptions const& staging, Storage& from, ByteRange source_range,
+                          Storage& to, ByteRange target_range, Queue& on) {
+  NvtxRange const shown{[&] { return name_of_copy(staging, from, to); }};
+  std::vector<Event> needs;
+  from.order_read(on, source_range);
+  to.order_write(on, target_range);
+  from.hazards().add_writers(source_range, needs);
+  from.hazards().reserve(2);  // two for one storage that is both
+  auto const count = source_range.size();
+  auto const there = on.copy(aside.memory(), from.window(source_range), count, needs);
+  Event back;
+  try {
+    back = on.copy(to.window(target_range), aside.memory(), count, {{there}});
+  } catch (...) {
+    static_cast<void>(there.wait_for_error());  // it is at both memories, and not on record
+    throw;
+  }
+  aside.release(back);
+  from.hazards().read_by(source_range, back);
+  to.hazards().written_by(target_range, back);
+  return back;
+}
 
 detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from,
                                   ByteRange source_range, Storage& to, ByteRange target_range, Queue* queue,
@@ -51,23 +70,17 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   bool const downwards = to_host && !from_host;
   bool const upwards = from_host && !to_host;
   auto& on = queue_on(downwards ? from.device() : to.device(), queue);
-  NvtxRange const shown{[&] {
-    auto const place = [](Storage const& storage, bool host) {
-      return host ? std::string_view{"host"} : storage.device().id();
-    };
-    return fmt::format("{}: {} to {}", staging.name.empty() ? "a buffer" : staging.name.view(), place(from, from_host),
-                       place(to, to_host));
-  }};
+  NvtxRange const shown{[&] { return name_of_copy(staging, from, to); }};
 
-  auto way = Way::direct;
+  auto way = CopyPath::direct;
   if ((downwards || upwards) && gains_from_staging(downwards ? to : from, on.device(), count)) {
     auto& beside = on.host_side();
     if (auto blocks = Staging::pinned(manager, staging, beside, count, on.device().staging_depth())) {
       auto &first = upwards ? beside : on, &second = upwards ? on : beside;
       CopyPiece const piece{target_range.begin, source_range.begin, count};
-      return {copy_staged(*blocks, from, to, {&piece, 1}, first, second, on, meter), Way::staged};
+      return {copy_staged(*blocks, from, to, {&piece, 1}, first, second, on, meter), CopyPath::staged};
     }
-    way = Way::unstaged;
+    way = CopyPath::unstaged;
   }
   bool const within_one = &from.device() == &to.device();
   if (!from_host && !to_host && !within_one && !to.device().copies_from(from.device())) {
@@ -89,9 +102,7 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   } else if (upwards) {
     event = on.upload(target, host_address(from.host_window(source_range)), count, needs, meter);
   } else {
-    bool const overlap = &from == &to && source_range.begin < target_range.end && target_range.begin < source_range.end;
-    event = overlap ? copied_aside(manager, staging, on, target, source, needs)
-                    : on.copy(target, from.device(), source, count, needs, meter);
+    event = on.copy(target, from.device(), source, count, needs, meter);
   }
   from.hazards().read_by(source_range, event);
   to.hazards().written_by(target_range, event);
@@ -104,28 +115,28 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   auto& on = queue_on(upwards ? to.device() : from.device(), queue);
   auto const pieces = in_place(ranges);
 
-  auto way = Way::direct;
+  auto way = CopyPath::direct;
   if (gains_from_gathering(upwards ? from : to, on.device(), ranges)) {
     auto& pool = manager.pool(host_device(), Location::pinned);
     if (upwards) {
       if (auto const sent = gathered_at_once(pool, staging.name, from, to, ranges, on, meter)) {
-        return {*sent, Way::staged};
+        return {*sent, CopyPath::staged};
       }
     }
     auto& beside = on.host_side();
     if (auto blocks = Staging::pinned(manager, staging, beside, ranges.size_bytes(), on.device().staging_depth())) {
       auto &first = upwards ? beside : on, &second = upwards ? on : beside;
-      return {copy_staged(*blocks, from, to, pieces, first, second, on, meter), Way::staged};
+      return {copy_staged(*blocks, from, to, pieces, first, second, on, meter), CopyPath::staged};
     }
-    way = Way::unstaged;
+    way = CopyPath::unstaged;
   }
   std::vector<Event> needs;
   from.order_read(on, ranges);
   to.order_write(on, ranges);
   from.hazards().add_writers(ranges, needs);
   auto const parts = std::make_shared<ByteRanges const>(ranges);
-  from.hazards().reserve(1);
-  to.hazards().reserve(1);
+  from.hazards().reserve(2);  // two for one storage that is both
+  to.hazards().reserve(2);
   auto const event = upwards ? on.upload(to.memory(), from.host_address(), pieces, needs, meter)
                              : on.download(to.host_address(), from.memory(), pieces, needs, meter);
   from.hazards().read_by(parts, event);
@@ -256,7 +267,7 @@ void BufferCore::Inside::start_copies(Plan const& plan, Queue* queue, std::vecto
     for (auto const& copy : plan.copies) {
       if (spill_files == nullptr || copy.fence) continue;
       for (auto const place : {copy.from, copy.to}) {
-        if (auto const& storage = storage_at(place)) come_to(*storage);
+        if (auto const& storage = storage_at(place)) ensure_resident(*storage);
       }
     }
     for (std::size_t i = 0; i < plan.copies.size(); ++i) {
@@ -315,9 +326,9 @@ SharedMeter BufferCore::Inside::meter(Place from, Place to) {
   return {meters, &one};
 }
 
-void BufferCore::Inside::count(Place from, Place to, std::size_t moved, detail::Way way, std::size_t copies) {
-  if (way == detail::Way::staged) counters.staged.fetch_add(copies, std::memory_order_relaxed);
-  if (way == detail::Way::unstaged) counters.unstaged.fetch_add(copies, std::memory_order_relaxed);
+void BufferCore::Inside::count(Place from, Place to, std::size_t moved, detail::CopyPath way, std::size_t copies) {
+  if (way == detail::CopyPath::staged) counters.staged.fetch_add(copies, std::memory_order_relaxed);
+  if (way == detail::CopyPath::unstaged) counters.unstaged.fetch_add(copies, std::memory_order_relaxed);
   if (in_host_memory(from)) {
     counters.upload_bytes.fetch_add(moved, std::memory_order_relaxed);
     counters.uploads.fetch_add(copies, std::memory_order_relaxed);
@@ -356,7 +367,7 @@ void BufferCore::Inside::carry_out(Plan const& plan) {
   }
   note_arrivals(plan);
   if (!failure) return;
-  // Told here and now: who tries again inherits nothing of it.
+  // Told here and now: another try inherits nothing of it.
   forget_ended();
   std::rethrow_exception(failure);
 }
@@ -369,10 +380,11 @@ Event BufferCore::Inside::arrival(Place place, ByteRange range, Queue& queue) {
   return queue.join(arriving);
 }
 
-void BufferCore::Inside::prepare(BufferCore& self, Place place, ByteRange range, Intent intent, Queue& queue) {
-  ensure_device(self, place, queue);
+bool BufferCore::Inside::prepare(detail::AccessContext& context, BufferCore& self, Place place, ByteRange range,
+                                 Intent intent, Queue& queue) {
+  if (!ensure_device(context, self, place, queue)) return false;
   bool const waits = host_writes && in_host_memory(place);  // as `fetch` does
-  if (waits && intent != Intent::write) settle(range, true);
+  if (waits && intent != Intent::write) resolve_pending(range, true);
   // Where every byte is current there is nothing to plan, and nothing to record of a read.
   if (intent != Intent::write && !holds(place, range)) {
     auto plan = plan_read(place, range);
@@ -387,6 +399,7 @@ void BufferCore::Inside::prepare(BufferCore& self, Place place, ByteRange range,
   if (auto const& storage = storage_at(place)) {
     intent == Intent::read ? storage->order_read(queue, range) : storage->order_write(queue, range);
   }
+  return true;
 }
 
 }  // namespace unimem

@@ -84,7 +84,7 @@ Event run_native(Queue& queue, std::span<const KernelOperand> operands, std::spa
   // The caller is told here: what it was to write is back at its last good copy, and no access says it
   // again.
   static_cast<void>(event.wait_for_error());
-  for (auto const& operand : untyped) operand.buffer->settle_known(operand.range, thrown);
+  for (auto const& operand : untyped) operand.buffer->resolve_known(operand.range, thrown);
   std::rethrow_exception(thrown);
 }
 

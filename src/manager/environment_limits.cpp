@@ -24,7 +24,7 @@ constexpr std::array backends{Backend::cpu, Backend::sim, Backend::opencl, Backe
                         "cuda:N or metal:N, locations host, pinned, device or unified, sizes such as 512MiB");
 }
 
-/// A typo would limit nothing. Whether there is such a device shows only when somebody asks for it.
+/// A typo would limit nothing. Whether there is such a device shows only when it is asked for.
 bool is_device(std::string_view id) {
   auto const number = std::min(id.find(':'), id.size());
   auto const digits = id.substr(std::min(number + 1, id.size()));
@@ -56,7 +56,7 @@ EnvironmentLimits::EnvironmentLimits(std::string_view text) {
       if (named == locations.end()) refuse(entry);
       location = *named;
     }
-    // As for who asks for such memory, whatever device he names.
+    // As for a request for such memory, whatever device it names.
     bool const of_the_host = location == Location::host || location == Location::pinned;
     all_.push_back({std::string(of_the_host ? to_string(Backend::cpu) : id), location,
                     parse_size(entry.substr(equals + 1), variable)});

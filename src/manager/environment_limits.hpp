@@ -14,7 +14,7 @@ class Device;
 
 namespace unimem::detail {
 
-/// Limits that whoever starts a program sets for it, by the text of `UNIMEM_LIMITS`: `sim:0=1GiB;cpu/pinned=256MiB`.
+/// Limits that the environment sets for a program, by the text of `UNIMEM_LIMITS`: `sim:0=1GiB;cpu/pinned=256MiB`.
 /// Where no location is named it is the device's memory, of the cpu all of the host's.
 class EnvironmentLimits {
  public:

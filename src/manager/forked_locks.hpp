@@ -10,9 +10,10 @@
 
 namespace unimem::detail {
 
-/// A lock for a few instructions at a time, which an uncontended owner takes with one atomic exchange. Who finds it
-/// taken lets others run before long. In a forked child whose parent's other thread held it, it is never free again: it
-/// is then given up by the first who has waited for long, and taking it fails instead of hanging, for everybody.
+/// A lock for a few instructions at a time, which an uncontended owner takes with one atomic exchange. A thread that
+/// finds it taken lets others run before long. In a forked child whose parent's other thread held it, it is never free
+/// again: it is then given up by the first thread that has waited for long, and taking it fails instead of hanging, for
+/// all.
 class SpinLock {
  public:
   [[nodiscard]] bool lock() noexcept {
@@ -74,7 +75,7 @@ class LastingMutex {
     mutex_.unlock();
   }
 
-  /// Whether it was held by a thread that is not in this child. Not to be asked by who holds it.
+  /// Whether it was held by a thread that is not in this child. Not to be asked by its holder.
   [[nodiscard]] bool is_lost() noexcept {
     if (HeldOverFork::forks() == 0) return false;
     for (unsigned silent = 0; !mutex_.try_lock();) {
@@ -92,8 +93,8 @@ class LastingMutex {
   [[nodiscard]] static unsigned this_process() noexcept { return HeldOverFork::forks() + 1; }
   void taken() noexcept { taken_in_.store(this_process(), std::memory_order_relaxed); }
 
-  /// Of a mutex that was just seen held, whether that is for ever; waits a moment if not. Who has just taken it, or is
-  /// about to give it back, says nothing for some instructions: if he was overtaken by the fork then, for ever.
+  /// Of a mutex that was just seen held, whether that is for ever; waits a moment if not. A thread that has just taken
+  /// it, or is about to give it back, says nothing for some instructions: if the fork came then, for ever.
   [[nodiscard]] bool is_left_behind(unsigned& silent) noexcept {
     auto const taken_in = taken_in_.load(std::memory_order_relaxed);
     if (taken_in == this_process()) {
@@ -105,7 +106,7 @@ class LastingMutex {
       std::this_thread::sleep_for(std::chrono::milliseconds{1});
       return false;
     }
-    taken_in_.store(lost, std::memory_order_relaxed);  // who asks next need not wait
+    taken_in_.store(lost, std::memory_order_relaxed);  // the next one need not wait
     return true;
   }
 

@@ -24,7 +24,7 @@ constexpr std::size_t most_large = std::size_t{256} << 20;
 constexpr std::size_t least_large = std::size_t{64} << 10;
 constexpr double longest_copy_seconds = 0.05;
 
-/// A block of a pool, within its limit; nobody's work is waited for to make room.
+/// A block of a pool, within its limit; no work is waited for to make room.
 Allocation block_of(MemoryPool& pool, std::size_t bytes) {
   return pool.acquire(bytes, {.name = Name("measuring links"), .may_wait = false});
 }
@@ -56,7 +56,7 @@ Allocation host_block(PoolOf const& pool_of, std::size_t& bytes) {
       return block_of(pool_of(cpu, Location::host), bytes);
     }
   });
-  std::memset(block.data(), 0x5A, bytes);  // a page that nobody has touched is copied faster than any other
+  std::memset(block.data(), 0x5A, bytes);  // an untouched page is copied faster than any other
   return block;
 }
 

@@ -46,14 +46,14 @@ using PoolOf = std::function<MemoryPool&(Device&, Location)>;
 /// second would be copied, if that is less, but of 4 MiB at least; less where there is not so much memory.
 ///
 /// Throws what the pools and the devices throw, OutOfMemory where there are not 64 KiB; DataLost excepted: there is no
-/// data. Waits for nobody's work but its own.
+/// data. Waits for no work but its own.
 [[nodiscard]] LinkFigures measure_link(Device* from, Device* to, PoolOf const& pool_of);
 
 /// Bytes of a copy that comes from memory and goes there, whatever was copied before: half as many again as the last
 /// cache has, up to the next power of two; 256 MiB at most, so that measuring stays modest.
 [[nodiscard]] std::size_t copied_to_measure();
 
-/// Pools for one measurement, where nobody has any: what they took goes back with them.
+/// Pools for one measurement, where there are none: what they took goes back with them.
 class PassingPools {
  public:
   [[nodiscard]] MemoryPool& of(Device& device, Location location);

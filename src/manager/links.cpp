@@ -84,7 +84,7 @@ Link link_of(Device const* from, Device const* to, LinkFigures const& figures, L
 
 }  // namespace
 
-/// What is known is behind one lock that is never held for long; who measures holds another, so that no two
+/// What is known is behind one lock that is never held for long; a measuring thread holds another, so that no two
 /// measurements disturb each other and none is made twice. In a forked child whose parent's thread was measuring, that
 /// one is never free again: what is not known there is estimated.
 class Links::Inside {
@@ -125,7 +125,7 @@ class Links::Inside {
     return known_.emplace(key, std::move(link)).first->second;
   }
 
-  /// What everybody starts with, since the link could not be measured.
+  /// What all links start with, since this one could not be measured.
   [[nodiscard]] static Link estimate(Device* from, Device* to, Device const& device, std::string_view reason) {
     auto const cost = device.link_cost();
     auto link = link_of(from, to, {cost.bytes_per_second, cost.latency_seconds}, LinkSource::estimated);

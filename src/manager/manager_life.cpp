@@ -15,7 +15,7 @@
 #include <string>
 #include <utility>
 
-// How managers begin and end, and what is said of memory that nobody has given back by then.
+// How managers begin and end, and what is reported of memory that was not given back by then.
 
 namespace unimem {
 namespace {
@@ -65,7 +65,7 @@ MemoryManager::~MemoryManager() {
   bool const owns = state_.use_count() != 0;
   if (!owns) return;
   report_leaks(state_->options.leaks, *this);
-  // Its owner's callbacks may be of things that end with it, and what it keeps serves nobody but its buffers.
+  // Its owner's callbacks may be of things that end with it, and what it keeps serves its buffers alone.
   state_->pressure->close();
   if (state_.use_count() == 1) return;
   try {
@@ -76,13 +76,13 @@ MemoryManager::~MemoryManager() {
 }
 
 std::shared_ptr<MemoryManager> MemoryManager::share() const {
-  // Who owns a share in it copies that; the state's own way to itself has none to copy.
+  // An owner of a share in it copies that; the state's own way to itself has none to copy.
   if (state_.use_count() != 0) return {state_, &state_->self};
   return {state_->shared_from_this(), &state_->self};
 }
 
 MemoryManager& default_manager() {
-  // Never destroyed: buffers in static storage are, at an hour nobody can know, and give their memory back to it.
+  // Never destroyed: buffers in static storage are, at an unknown time, and give their memory back to it.
   static auto& instance = []() -> MemoryManager& {
     ManagerOptions options;
     options.leaks = wished();

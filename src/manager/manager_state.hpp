@@ -5,12 +5,13 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include "core/held_over_fork.hpp"
+#include "manager/access_context.hpp"
+#include "manager/admission_queue.hpp"
 #include "manager/environment_limits.hpp"
 #include "manager/host_limit.hpp"
 #include "manager/pressure.hpp"
 #include "manager/residents.hpp"
 #include "manager/spill_files.hpp"
-#include "manager/turns.hpp"
 #include "manager/usage_book.hpp"
 #include "manager/use_history.hpp"
 
@@ -31,8 +32,8 @@ namespace unimem {
 namespace detail {
 
 /// What a manager knows of the use of one device.
-struct Traffic {
-  Turns turns;
+struct DeviceRecord {
+  AdmissionQueue turns;
   TakenMemory taken;
   UseClock clock;
 };
@@ -81,9 +82,9 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   }
 
   /// Made on demand, and there until the end.
-  [[nodiscard]] detail::Traffic& traffic_on(Device const& device) {
+  [[nodiscard]] detail::DeviceRecord& record_of(Device const& device) {
     std::lock_guard const lock{mutex};
-    return traffic[&device];
+    return records[&device];
   }
 
   [[nodiscard]] std::vector<MemoryPool*> all() const {
@@ -122,9 +123,12 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
     return bytes;
   }
 
-  /// Makes room for a wish for host memory; whether it has been granted.
-  template <class AWish>
-  [[nodiscard]] bool spill_for(AWish& wish);
+  /// Makes room for a request for host memory; whether it has been granted.
+  template <class Request>
+  [[nodiscard]] bool spill_for(Request& request);
+
+  template <class Acquire>
+  auto counting_refusals(Acquire const& acquire);
 
   /// The same for host memory of a location.
   std::optional<std::size_t> reclaim(Resident& resident, Location location, std::string& failure) {
@@ -147,13 +151,13 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   [[nodiscard]] Allocation host_memory_after_all(MemoryPool& from, std::size_t bytes, AcquireOptions const& how,
                                                  OutOfMemory::Facts refusal);
 
-  MemoryManager self;  ///< what buffers call, who may live longer than the object that made this
+  MemoryManager self;  ///< what buffers call, which may live longer than the object that made this
   ManagerOptions const options;
   detail::EnvironmentLimits const limits = detail::EnvironmentLimits::read();
   detail::HostLimit host{limits.of_the_host(), [this] { cache_trims.fetch_add(1, std::memory_order_relaxed); }};
   mutable std::mutex mutex;
   std::map<std::pair<Device const*, Location>, std::unique_ptr<MemoryPool>> pools;
-  std::map<Device const*, detail::Traffic> traffic;
+  std::map<Device const*, detail::DeviceRecord> records;
   detail::Residents residents;
   Links links;
   std::shared_ptr<detail::Pressure> const pressure;

@@ -63,7 +63,7 @@ MemoryPool& MemoryManager::pool(Device& device, Location location) {
     try {
       state_->pressure->watch(*found->second, of_the_host ? &state_->host.whole() : nullptr);
     } catch (...) {
-      state_->pools.erase(found);  // whoever asks next has it watched, or hears why not
+      state_->pools.erase(found);  // the next call has it watched, or throws why not
       throw;
     }
   }
@@ -190,7 +190,7 @@ PoolDefragmentation MemoryManager::defragment(Device& device, DefragmentationLim
   auto report = pool->defragment(limits);
   auto candidates = state_->residents.survey(device).candidates;
   if (candidates.empty()) return report;
-  auto queue = device.create_queue();  // of nobody else's: only the copies are waited for
+  auto queue = device.create_queue();  // a queue of its own: only the copies are waited for
   std::ranges::sort(candidates, {}, [](auto const& candidate) { return candidate.reclaimable.bytes; });
   for (auto const& candidate : candidates) {
     auto const left = limits.max_copied_bytes - report.bytes_copied;
@@ -239,7 +239,7 @@ void MemoryManager::remove_resident(Resident& resident) noexcept {
 }
 
 detail::UseClock& MemoryManager::use_clock(Device& device) {
-  return state_->traffic_on(device).clock;
+  return state_->record_of(device).clock;
 }
 
 }  // namespace unimem

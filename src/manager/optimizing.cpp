@@ -39,7 +39,7 @@ class Round {
   void note(OptimizationStep step, std::size_t& left) {
     if (step.bytes == 0) return;
     report_.seconds_saved += step.seconds_saved;
-    left -= std::min(left, step.bytes);  // what is deferred is locked soon, and nobody asks then
+    left -= std::min(left, step.bytes);  // what is deferred is locked soon, unasked
     if (!step.deferred) {
       auto& sum = step.what == Optimization::pin       ? report_.pinned_bytes
                   : step.what == Optimization::release ? report_.released_bytes

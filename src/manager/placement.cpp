@@ -19,8 +19,8 @@ constexpr std::size_t large_above = std::size_t{16} << 20;
 /// Fewer uses than this are chance.
 constexpr std::uint64_t least_uses = 8;
 
-/// Locked pages are taken from everybody else for as long as a buffer lives: what they save must be at least this part
-/// of that time.
+/// Locked pages are taken from all other programs for as long as a buffer lives: what they save must be at least this
+/// part of that time.
 constexpr double least_gain_of_life = 1e-4;
 
 /// What of a staged copy cannot overlap: the first block is filled before anything goes over the link.
@@ -248,7 +248,7 @@ PlacementDecision decide_placement(PlacementQuestion const& question, PlacementM
       decision.placement = Placement::unified;
       decision.rule = PlacementRule::scattered;
     }
-    // What the user says of the data he knows better than what others of its name did.
+    // What the user says of the data counts more than what others of its name did.
     if (decision.rule != PlacementRule::read_only) consult(decision, machine);
     if (on_device(decision.placement) && question.bytes > machine.available_bytes) {
       decision.placement = Placement::host_pinned;

@@ -30,7 +30,7 @@ PlacementDecision MemoryManager::place(Device& device, PlacementQuestion const& 
   auto machine = machine_of(device);
   if (question.asked != Placement::automatic) return decide_placement(question, machine);
   if (machine.shares_host_memory) {
-    // Who reaches all of the host's memory needs none of a special kind.
+    // A device that reaches all of the host's memory needs none of a special kind.
     if (device.reaches_host_memory()) machine.has_unified_memory = false;
     return decide_placement(question, machine);
   }

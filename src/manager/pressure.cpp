@@ -205,7 +205,7 @@ void Pressure::watch(MemoryPool& pool, SharedLimit const* whole) {
 }
 
 void Pressure::look(MemoryPool& pool) noexcept {
-  if (is_forked_child()) return;  // the lock may be held by a thread that is not here, and nobody would be told
+  if (is_forked_child()) return;  // the lock may be held by a thread that is not here, and no callback would run
   try {
     Lock const lock{mutex_};
     update(pool);
@@ -220,7 +220,7 @@ PressureLevel Pressure::level(MemoryPool& pool) const {
   return found == levels_.end() ? PressureLevel::none : found->second.told;
 }
 
-// ---- Who hears of it ---------------------------------------------------------------------------------------------
+// ---- Subscribers -------------------------------------------------------------------------------------------------
 
 std::uint64_t Pressure::subscribe(PressureCallback callback) {
   if (!callback) throw InvalidArgument("callback", "nothing", "something that can be called");
@@ -239,7 +239,8 @@ std::uint64_t Pressure::subscribe(PressureCallback callback) {
   Lock const lock{mutex_};
   if (!has_thread) {
     own_thread_.store(thread_.get_id(), std::memory_order_relaxed);
-    shutting_down_ = shutting_down_ || !enlisted_;  // the process is ending: nobody is called any more, nor waited for
+    shutting_down_ =
+        shutting_down_ || !enlisted_;  // the process is ending: no callback is called any more, nor waited for
   }
   subscribers_.emplace(last_subscriber_ + 1, std::move(shared));
   return ++last_subscriber_;

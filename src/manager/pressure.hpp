@@ -22,19 +22,20 @@
 
 namespace unimem::detail {
 
-/// The pressure levels of a manager's pools, and who wants to hear of them.
+/// The pressure levels of a manager's pools, and their subscribers.
 ///
 /// A pool knows between which two marks nothing changes, and only notes that they were left; a manager that has just
-/// served somebody asks it that, which is a load, and comes here if they were. So a release costs nothing, and what was
-/// released shows the next time the manager is asked for something.
+/// served the manager asks it that, which is a load, and comes here if they were. So a release costs nothing, and what
+/// was released shows the next time the manager is asked for something.
 ///
 /// Pools that share a limit are as full as that is, if that is more: what one takes may be what brings all of them over
 /// a mark, though no single one knows how far the others are. So each notes when it has taken its part of what is left
 /// to there, and all are looked at then: as often as halving that goes.
 ///
-/// Callbacks run on a thread of their own, started for the first: whoever crosses a mark may be deep in a buffer and
-/// hold its lock, and no user code runs under a lock. There they come one after the other in the order in which the
-/// levels changed; a callback that allocates, and crosses a mark by that, is told of it after it has returned.
+/// Callbacks run on a thread of their own, started for the first: the thread that crosses a mark may be deep in a
+/// buffer and hold its lock, and no user code runs under a lock. There they come one after the other in the order in
+/// which the levels changed; a callback that allocates, and crosses a mark by that, is told of it after it has
+/// returned.
 ///
 /// Thread-safe. The lock is taken before those of a pool and held in no callback.
 class Pressure final : public BackgroundWorker, public std::enable_shared_from_this<Pressure> {
@@ -78,8 +79,8 @@ class Pressure final : public BackgroundWorker, public std::enable_shared_from_t
 
   [[nodiscard]] Counts counts() const;
 
-  /// The pools are gone: nobody hears any more. Waits for a call that is going on, unless it is this thread's, or waits
-  /// for the work that this thread is in the middle of: then it goes on by itself, with a share in this.
+  /// The pools are gone: no callback is called any more. Waits for a call that is going on, unless it is this thread's,
+  /// or waits for the work that this thread is in the middle of: then it goes on by itself, with a share in this.
   void close() noexcept;
 
   void shut_down() noexcept override;
@@ -144,7 +145,7 @@ class Pressure final : public BackgroundWorker, public std::enable_shared_from_t
   std::deque<News> pending_;  ///< by number
   std::uint64_t last_news_ = 0;
   Counts counts_;
-  std::uint64_t called_ = 0;   ///< whose callback runs; 0: nobody's
+  std::uint64_t called_ = 0;   ///< whose callback runs; 0: none
   std::uint64_t telling_ = 0;  ///< the number of the news that are being told; 0: none
   bool shutting_down_ = false;
   bool over_ = false;

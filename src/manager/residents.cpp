@@ -90,7 +90,7 @@ std::size_t Residents::enter(Resident& resident, Call const& call) {
     if (held == nullptr) return 0;
     found->second = me;
   }
-  /// However the call ends, whoever waits for it learns.
+  /// However the call ends, threads that wait for it learn.
   struct Leaving {
     Residents& residents;
     Resident& resident;

@@ -21,10 +21,10 @@ namespace unimem::detail {
 
 /// The residents of a manager, and the calls that are running into them.
 ///
-/// Estimates are asked under the lock, since they do not block; reclaiming happens without it, since it copies. Whoever
-/// is inside of a resident holds it (`Resident::hold`): removal would wait for him, and must not do so on a thread that
-/// he waits for, such as one whose work was the resident's last owner. Two threads never reclaim from one resident at a
-/// time.
+/// Estimates are asked under the lock, since they do not block; reclaiming happens without it, since it copies. A
+/// thread that is inside of a resident holds it (`Resident::hold`): removal would wait for that thread, and must not do
+/// so on one that it waits for, such as one whose work was the resident's last owner. Two threads never reclaim from
+/// one resident at a time.
 ///
 /// Thread-safe.
 class Residents {
@@ -40,7 +40,7 @@ class Residents {
   struct Survey {
     std::vector<Candidate> candidates;  ///< those to ask, the best first
     std::size_t leased = 0;             ///< bytes that leases of users pin
-    std::size_t busy = 0;               ///< bytes that may come when other threads have done with who has them
+    std::size_t busy = 0;               ///< bytes that may come when other threads have done with their holders
   };
 
   void add(Resident& resident);
@@ -51,9 +51,9 @@ class Residents {
   /// How many have been removed so far.
   [[nodiscard]] std::uint64_t removals() const noexcept { return removals_.load(std::memory_order_acquire); }
 
-  /// Who could give memory of this device back: lower priorities first, and among equals who loses least by it, which
-  /// is its cost per byte, and the less the longer it will do without. Nothing is promised: by the time one is asked it
-  /// may be busy, or gone.
+  /// Residents that could give memory of this device back: lower priorities first, and among equals those that lose
+  /// least by it, which is its cost per byte, and the less the longer it will do without. Nothing is promised: by the
+  /// time one is asked it may be busy, or gone.
   [[nodiscard]] Survey survey(Device& device);
   /// The same of the host's memory at these locations.
   [[nodiscard]] Survey survey(std::span<const Location> locations);
@@ -77,10 +77,10 @@ class Residents {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  /// What `call()` returns from inside of a resident; 0 if nobody may be there now.
+  /// What `call()` returns from inside of a resident; 0 if no thread may be there now.
   template <class Ask>
   Survey survey_by(std::span<const Location> locations, Ask const& ask);
-  /// In a forked child: whom the parent's other threads were inside of nobody comes out of.
+  /// In a forked child: the parent's other threads do not come out of residents.
   void forget_others() noexcept;
   template <class Call>
   std::size_t enter(Resident& resident, Call const& call);
@@ -88,7 +88,7 @@ class Residents {
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   std::atomic<std::uint64_t> removals_{0};
-  std::unordered_map<Resident*, std::thread::id> inside_;  ///< no thread: nobody is inside
+  std::unordered_map<Resident*, std::thread::id> inside_;  ///< no thread: none is inside
   HeldOverFork held_{HeldOverFork::Order::records, mutex_, [this] { forget_others(); }};
 };
 

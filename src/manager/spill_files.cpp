@@ -95,7 +95,8 @@ SpilledBytes SpillFiles::keep(std::span<const std::byte> bytes) {
     if (count == 0) failed(EIO);  // it would say so for ever
     done += static_cast<std::size_t>(count);
   }
-  // Some file systems find out that they are full, or broken, only when they write: by then nobody else has the bytes.
+  // Some file systems find out that they are full, or broken, only when they write: by then no other place has the
+  // bytes.
   while (::fdatasync(file.get()) != 0) {
     if (errno == EINVAL || errno == ENOSYS) break;  // nothing to be synchronized with
     if (errno != EINTR) failed(errno);

@@ -27,7 +27,7 @@ class SpilledBytes {
 
   /// Reads all of them back into `target`, which is as large. Throws IoError; they are still there then.
   void restore(std::span<std::byte> target) const;
-  /// Reads those from `offset` on that fill `target`, for who does without memory for all of them. Throws IoError.
+  /// Reads those from `offset` on that fill `target`, for callers without memory for all of them. Throws IoError.
   void read_into(std::span<std::byte> target, std::size_t offset) const;
 
  private:

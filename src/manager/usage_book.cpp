@@ -73,21 +73,21 @@ void UsageBook::let_go_after_fork() noexcept {
 
 void UsageBook::retire(std::unique_ptr<UsageBook> book) noexcept {
   if (!book) return;
-  // Whoever is the last to leave destroys it: of the entries, which find their way by themselves, and of us here.
+  // The last to leave destroys it: of the entries, which find their way by themselves, and of us here.
   auto* const retired = book.release();
   {
     AllShards const all{*retired};
     std::uint64_t live = 0;
     all.for_each_slot([&](UsageSlot const& slot) { live += slot.counts.allocations - slot.counts.releases; });
     retired->left_.store(live + 1, std::memory_order_relaxed);
-    // Under all locks: whoever leaves from now on sees it, and the number of them.
+    // Under all locks: an entry that leaves from now on sees it, and the number of them.
     retired->retired_.store(true, std::memory_order_relaxed);
   }
   retired->leave();
 }
 
 void UsageBook::leave() noexcept {
-  // Acquire and release: who destroys it has all others behind him.
+  // Acquire and release: the thread that destroys it comes behind all others.
   if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
@@ -206,7 +206,7 @@ UsageBook::Sums UsageBook::sums() const {
     sum.longest_seconds = std::max(sum.longest_seconds, seconds(slot.longest));
     for (auto const* entry = slot.first; entry != nullptr; entry = entry->next_) entry->add_uses_to(sum);
   });
-  // Before anybody moves on: a peak is of this moment or an earlier one.
+  // Before others move on: a peak is of this moment or an earlier one.
   for (auto const& line : lines_) {
     auto& sum = sums.of_lines[line->index];
     sum.peak_bytes = line->gauge.peak(sum.live_bytes);
@@ -248,7 +248,7 @@ Usage UsageBook::usage() const {
 std::vector<LiveAllocation> UsageBook::live() const {
   std::vector<LiveAllocation> found;
   for (std::size_t room = 0;;) {
-    found.reserve(room);  // not while everybody waits
+    found.reserve(room);  // not while all threads wait
     auto const at = now();
     AllShards const all{*this};
     std::size_t count = 0;

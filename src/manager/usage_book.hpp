@@ -38,7 +38,7 @@ struct UsageKey {
 /// One allocation, as the book has it: part of whatever holds the memory, and off the book when that goes. Nothing
 /// until it is entered.
 ///
-/// Uses and copies are noted by one thread at a time, the holder of the buffer's lock, and read by anybody: so they are
+/// Uses and copies are noted by one thread at a time, the holder of the buffer's lock, and read by any: so they are
 /// atomic and cost no read-modify-write.
 class UsageEntry {
  public:
@@ -86,7 +86,7 @@ class UsageEntry {
     // Relaxed: numbers that nothing else depends on, with one writer at a time.
     if (!used_.load(std::memory_order_relaxed)) {
       for (auto& count : uses_) std::atomic_ref(count).store(0, std::memory_order_relaxed);
-      used_.store(true, std::memory_order_release);  // who sees it sees the zeros
+      used_.store(true, std::memory_order_release);  // a thread that sees it sees the zeros
     }
     std::atomic_ref const count(uses_[use]);
     count.store(count.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
@@ -145,13 +145,13 @@ class UsageGauge {
   std::atomic<std::int64_t> peak_{0};
 };
 
-/// Who holds how much of what, by device, location and name, and what it was used for: every allocation of a manager's
-/// buffers, from its taking to its release, in a list that can be walked at any time.
+/// Which holders have how much memory, by device, location and name, and what it was used for: every allocation of a
+/// manager's buffers, from its taking to its release, in a list that can be walked at any time.
 ///
 /// Threads have shards of their own, each behind a lock that is taken for a few instructions at entry and at leaving,
 /// wherever that happens. A walk holds all of them: others wait for it.
 ///
-/// Thread-safe. Entries may outlive it: who lets go of it calls `retire`. A forked child has it whole.
+/// Thread-safe. Entries may outlive it: its owner calls `retire`. A forked child has it whole.
 class UsageBook {
  public:
   /// Nanoseconds of a clock that never goes back. The default is the system's coarse one, which costs a few nanoseconds
@@ -220,7 +220,7 @@ class UsageBook {
   mutable UsageGauge total_;
 
   std::atomic<bool> retired_{false};
-  std::atomic<std::uint64_t> left_{0};  ///< once retired: entries that have not left, and who retires it
+  std::atomic<std::uint64_t> left_{0};  ///< once retired: entries that have not left, and the retiring thread
   std::unique_ptr<AllShards> over_fork_;
   HeldOverFork held_;
 };

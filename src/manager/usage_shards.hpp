@@ -44,7 +44,7 @@ struct UsageBook::Line {
   UsageGauge gauge{};
 };
 
-/// A shard's part of one line: what has been counted, but for the uses of those that live, who count themselves.
+/// A shard's part of one line: what has been counted, but for the uses of those that live, which count themselves.
 struct UsageSlot {
   UsageShard* shard;
   UsageBook::Line* line;

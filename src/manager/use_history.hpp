@@ -17,10 +17,10 @@ inline constexpr std::size_t remembered_gaps = 16;
 /// buffers that come in bursts. A gap longer than all there were is expected to double.
 [[nodiscard]] double expected_rest(std::span<const float> gaps, double age) noexcept;
 
-/// The time of one device, as eviction understands it: bytes that were used there. It does not pass while nobody uses
+/// The time of one device, as eviction understands it: bytes that were used there. It does not pass while no work uses
 /// anything, and a large buffer is as far from its next use as the memory that others have touched by then.
 ///
-/// Thread-safe, and exact only when nobody counts meanwhile.
+/// Thread-safe, and exact only while no other thread counts.
 class UseClock {
  public:
   [[nodiscard]] std::uint64_t now() const noexcept { return now_.load(std::memory_order_relaxed); }
@@ -28,10 +28,10 @@ class UseClock {
   /// That many bytes were used; the time after it.
   std::uint64_t advance(std::size_t bytes) noexcept { return now_.fetch_add(bytes, std::memory_order_relaxed) + bytes; }
 
-  /// Somebody was used again after `gap`.
+  /// A resident was used again after `gap`.
   void learn(float gap) noexcept;
 
-  /// How long something rests of which nothing is known but its age: as others of this device did. Where nobody has
+  /// How long something rests of which nothing is known but its age: as others of this device did. Where none has
   /// been used twice, the longer it has rested, the longer it will.
   [[nodiscard]] double expected_rest(double age) const noexcept;
 
@@ -44,7 +44,7 @@ class UseClock {
 
 /// When one thing was used on one device, and from that, when it will be next.
 ///
-/// Two ways of use look alike to whoever remembers only the last one, and ask for opposite victims: in a loop the one
+/// Two ways of use look alike if only the last one is remembered, and ask for opposite victims: in a loop the one
 /// used last is needed last; among favourites the rare ones are. So the gaps themselves are kept: where they scatter as
 /// those of random draws do, nothing can be foreseen but their mean, which is then counted over many; else
 /// `expected_rest` tells.

@@ -33,7 +33,7 @@ using ::testing::KilledBySignal;
 
 enum class End : unsigned char { exit, exit_on_another_thread, signal };
 
-[[noreturn]] void come_to(End end) {
+[[noreturn]] void ensure_resident(End end) {
   switch (end) {
     case End::exit:
       std::exit(7);
@@ -145,7 +145,7 @@ TEST_P(ProcessInState, Ends) {
     // Never destroyed: kernels and another thread go on with it until the process has ended.
     static auto& all = *new Setting(std::string_view(on) == "cpu" ? device("cpu") : make_sim({}));
     states.find(state)->second(all);
-    come_to(end);
+    ensure_resident(end);
   };
   if (end == End::signal) {
     EXPECT_EXIT(scenario(), KilledBySignal(SIGINT), "");

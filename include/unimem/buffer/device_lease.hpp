@@ -10,7 +10,7 @@
 namespace unimem {
 
 namespace detail {
-class LeaseCell;
+class FastLease;
 class Storage;
 }  // namespace detail
 
@@ -21,7 +21,7 @@ class UNIMEM_API DeviceLease {
   DeviceLease() = default;
   DeviceLease(std::shared_ptr<detail::Storage> storage, DeviceMemory memory);
   /// One that has entered `cell`.
-  DeviceLease(detail::LeaseCell& cell, DeviceMemory memory) noexcept : cell_(&cell), memory_(memory) {}
+  DeviceLease(detail::FastLease& cell, DeviceMemory memory) noexcept : cell_(&cell), memory_(memory) {}
   DeviceLease(DeviceLease&& other) noexcept
       : storage_(std::move(other.storage_)),
         cell_(std::exchange(other.cell_, nullptr)),
@@ -39,7 +39,7 @@ class UNIMEM_API DeviceLease {
 
  private:
   std::shared_ptr<detail::Storage> storage_;
-  detail::LeaseCell* cell_ = nullptr;  ///< instead of the storage, where the lease was taken without a lock
+  detail::FastLease* cell_ = nullptr;  ///< instead of the storage, where the lease was taken without a lock
   DeviceMemory memory_;
 };
 

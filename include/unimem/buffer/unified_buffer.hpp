@@ -165,12 +165,12 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   /// used on the device again. They move nothing, and need no copy to be there; prefetching says `will_use` by itself.
   UnifiedBuffer& will_use() { return will_use(core().default_device()); }
   UnifiedBuffer& will_use(Device& on) {
-    core().foretell(on, true);
+    core().hint_next_use(on, true);
     return *this;
   }
   UnifiedBuffer& wont_use() { return wont_use(core().default_device()); }
   UnifiedBuffer& wont_use(Device& on) {
-    core().foretell(on, false);
+    core().hint_next_use(on, false);
     return *this;
   }
   /// Of buffers that could give device memory back, those of lower priority do first, whatever is known of their use.

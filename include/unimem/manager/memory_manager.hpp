@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <span>
 #include <string>
@@ -27,6 +28,7 @@ class UnifiedBuffer;
 class Ownership;
 
 namespace detail {
+class AccessContext;
 class SpillFiles;
 class UsageBook;
 class UseClock;
@@ -270,11 +272,17 @@ class UNIMEM_API MemoryManager {
   void add_resident(Resident& resident);
   void remove_resident(Resident& resident) noexcept;
 
-  /// For operations on residents that take memory of `device` and were told that others' are in their way: runs `work`
-  /// when it is this thread's turn to make room there, and again each time others have moved on, until it succeeds or
-  /// no operation has moved on for ten seconds. It must hold no resident when called, and have changed nothing when it
-  /// throws.
-  void in_turn(Device& device, std::function<void()> const& work);
+  /// For operations on residents: memory of a device, as `acquire` gives it to others. Nothing: other operations are in
+  /// the way, and the context says for what to wait with no resident locked.
+  [[nodiscard]] std::optional<Allocation> acquire(detail::AccessContext& context, Device& device, Location location,
+                                                  std::size_t bytes, AcquireOptions const& options);
+
+  /// For operations that were not admitted to `device`: runs `work` when it is this thread's turn to make room there,
+  /// and again each time others have moved on, until it is admitted (true), throws, or is to wait for another device
+  /// (false). It has ten seconds to be admitted once no other operation moves on; then it is out of memory. `work` must
+  /// hold no lock, and have changed nothing, when it returns false.
+  [[nodiscard]] bool run_in_turn(detail::AccessContext& context, Device& device,
+                                 std::function<bool(detail::AccessContext&)> const& work);
 
   /// For buffers: this manager for as long as it is held, which may be longer than this object lives.
   [[nodiscard]] std::shared_ptr<MemoryManager> share() const;
@@ -295,9 +303,11 @@ class UNIMEM_API MemoryManager {
   [[nodiscard]] detail::UseClock& use_clock(Device& device);
 
  private:
-  [[nodiscard]] Allocation acquire_uncounted(Device& device, Location location, std::size_t bytes,
-                                             AcquireOptions const& options);
-  [[nodiscard]] Allocation take(Device& device, Location location, std::size_t bytes, AcquireOptions const& options);
+  [[nodiscard]] Allocation acquire_on_host(Device& device, Location location, std::size_t bytes,
+                                           AcquireOptions const& options);
+  [[nodiscard]] std::optional<Allocation> acquire_on_device(detail::AccessContext& context, Device& device,
+                                                            Location location, std::size_t bytes,
+                                                            AcquireOptions const& options);
 
   struct State;
   /// Another way to that state, which does not own it: what the state hands out.

@@ -18,6 +18,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <source_location>
 #include <span>
 #include <string>
@@ -29,6 +30,7 @@ namespace unimem {
 class BufferCore;
 
 namespace detail {
+class AccessContext;
 class StaleViews;
 class WrittenMap;
 }  // namespace detail
@@ -233,14 +235,14 @@ class UNIMEM_API BufferCore final : public Resident {
   void nothing_written_through_map() noexcept;
   /// Waits for the work on `range` and rolls back what has failed. `known` has been told to the caller that asked for
   /// that work, and is not told again; any other failure the next access raises.
-  void settle_known(ByteRange range, std::exception_ptr const& known) noexcept;
+  void resolve_known(ByteRange range, std::exception_ptr const& known) noexcept;
   /// For callers that cannot throw: the next access raises it.
   void fail_later(std::exception_ptr failure) noexcept;
 
   void allocate(bool host, bool device);
   void free();
   void reset();
-  /// As it was made but for its memory, which the next owner may use at once: he is ordered behind the work that is
+  /// As it was made but for its memory, which the next owner may use at once: it is ordered behind the work that is
   /// pending, and sees nothing of it, of its failures, or of what was counted and advised. Waits for nothing. With
   /// `zero` all of that memory is overwritten with zeros first, or when the last other holder lets go. False, with
   /// all memory let go, if some of it is held elsewhere: a lease, a mapping, or its owner, if it was wrapped.
@@ -261,7 +263,7 @@ class UNIMEM_API BufferCore final : public Resident {
 
   /// Says that the buffer is about to be used on `device`, so that its copy there goes last, or that it will not be for
   /// long, so that it goes first: until it is used there again. Hints; whether there is a copy does not matter.
-  void foretell(Device& device, bool use);
+  void hint_next_use(Device& device, bool use);
   /// Among buffers that could give device memory back those of lower priority do first. Thread-safe.
   [[nodiscard]] int priority() const noexcept;
   void set_priority(int priority) noexcept;
@@ -303,18 +305,21 @@ class UNIMEM_API BufferCore final : public Resident {
     return static_cast<BufferState>(summary & 0xFFU);
   }
 
-  // Operations that may take device memory, without waiting for others that are in their way.
-  static Event use_once(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit);
-  static void announce(Device& device, std::span<BufferCore* const> buffers);
+  // Operations that may take device memory. Nothing, or false: others are in their way, nothing has changed, and the
+  // context says for what to wait.
+  static std::optional<Event> use_once(detail::AccessContext& context, Queue& queue, std::span<const Operand> operands,
+                                       DeviceWork const& submit);
+  static void announce(detail::AccessContext& context, Device& device, std::span<BufferCore* const> buffers);
   /// In the handler of `refused`: throws it on, with which of the operands has a copy on the device that needs more
   /// memory than is used of it, if one has.
   [[noreturn]] static void refuse_copies(OutOfMemory const& refused, Device& device, std::span<const Operand> operands);
-  static Event copy_once(BufferWindow from, BufferWindow to);
-  [[nodiscard]] DeviceLease lease_once(Device& device, Queue* queue, ByteRange range, Intent intent);
-  [[nodiscard]] DeviceLease capture_once(Queue& queue, ByteRange range, std::span<const ByteRange> current,
-                                         bool begins);
-  Event prefetch_once(Device& device, Queue* queue, ByteRange range);
-  void resize_once(std::size_t bytes);
+  static std::optional<Event> copy_once(detail::AccessContext& context, BufferWindow from, BufferWindow to);
+  [[nodiscard]] std::optional<DeviceLease> lease_once(detail::AccessContext& context, Device& device, Queue* queue,
+                                                      ByteRange range, Intent intent);
+  [[nodiscard]] std::optional<DeviceLease> capture_once(detail::AccessContext& context, Queue& queue, ByteRange range,
+                                                        std::span<const ByteRange> current, bool begins);
+  std::optional<Event> prefetch_once(detail::AccessContext& context, Device& device, Queue* queue, ByteRange range);
+  [[nodiscard]] bool resize_once(detail::AccessContext& context, std::size_t bytes);
 
   /// The host storage for as long as this lives, for callers that do not give its address out: it may be spilled
   /// afterwards.
@@ -342,7 +347,8 @@ class UNIMEM_API BufferCore final : public Resident {
   void sync_to_host_slow(ByteRange range);
   void bring_to_host_slow(std::span<const ByteRange> ranges);
   /// Whether the pieces went as one piece of work.
-  static bool copied_at_once(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces);
+  static std::optional<bool> copied_at_once(detail::AccessContext& context, BufferCore& from, BufferCore& to,
+                                            std::span<const CopyPiece> pieces);
   /// Whether a target of one piece reaches into a source of any, within one buffer.
   static bool overlap(std::span<const CopyPiece> pieces);
   static void copy_aside_first(BufferCore& buffer, std::span<const CopyPiece> pieces, std::size_t element_bytes);
@@ -350,7 +356,7 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] DeviceLease map_to_write(ByteRange range, MapMode mode);
   [[nodiscard]] Device& find_default_device() const;
   [[nodiscard]] BufferState state_by_looking() const noexcept;
-  void settle_first(std::string_view operation, ByteRange range);
+  void resolve_first(std::string_view operation, ByteRange range);
   /// Whether filling `range` with `pattern` is a device's business, and whose.
   [[nodiscard]] Device* device_to_fill(ByteRange range, std::size_t pattern_bytes);
 

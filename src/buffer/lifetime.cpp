@@ -18,7 +18,7 @@
 #include <thread>
 #include <utility>
 
-// How buffers begin and end, who keeps them alive, and what holding a buffer's lock comes with.
+// How buffers begin and end, what keeps them alive, and what holding a buffer's lock comes with.
 
 namespace unimem {
 
@@ -45,17 +45,17 @@ BufferCore::Guard::Guard(BufferCore& core, Inside::Watched watched) : core_(core
 }
 
 BufferCore::Guard::Guard(BufferCore& core, std::adopt_lock_t /*adopt*/) noexcept : core_(core) {
-  core_.inside_->counts_pins.store(true, std::memory_order_relaxed);  // for the manager, who knows it, or a test
+  core_.inside_->counts_pins.store(true, std::memory_order_relaxed);  // for the manager, which knows it, or a test
   core_.inside_->pins.fetch_add(1, std::memory_order_relaxed);
   entered();
 }
 
 void BufferCore::Guard::entered() noexcept {
   core_.inside_->holder.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  auto* const door = core_.inside_->door.load(std::memory_order_relaxed);
-  if (door == nullptr) return;
-  if (!UNIMEM_MUTANT(doors_left_open)) door->close();
-  core_.inside_->note_visits();
+  auto* const fast_lease = core_.inside_->fast_lease.load(std::memory_order_relaxed);
+  if (fast_lease == nullptr) return;
+  if (!UNIMEM_MUTANT(doors_left_open)) fast_lease->close();
+  core_.inside_->record_fast_uses();
 }
 
 BufferCore::Guard::~Guard() {
@@ -66,7 +66,7 @@ void BufferCore::Guard::unlock() noexcept {
   if (!std::exchange(locked_, false)) return;
   auto& inside = *core_.inside_;
   try {
-    if (inside.host_writes && std::exchange(inside.absorbed, false)) inside.host_writes->remember(inside.coherence);
+    if (inside.host_writes && std::exchange(inside.collected, false)) inside.host_writes->remember(inside.coherence);
   } catch (...) {
     if (!inside.deferred) inside.deferred = std::current_exception();
   }
@@ -78,11 +78,11 @@ void BufferCore::Guard::unlock() noexcept {
   auto summary = static_cast<std::uint32_t>(inside.coherence.state());
   bool const has_to_look = inside.tracking == Tracking::pages && inside.host_writes;
   if (has_to_look || !inside.unrecorded.empty()) summary |= by_looking;
-  if (inside.host && inside.host->exposed_for_writing()) summary |= host_exposed;
+  if (inside.host && inside.host->exported_for_writing()) summary |= host_exposed;
   bool const arrived = !inside.host || inside.host->arrived(whole);
   bool const told_at_once = arrived && !inside.deferred && !inside.captured;
-  // Who is given the address without the lock leaves no trace, so nobody is who may not have it already.
-  bool const may_be_given = inside.spill_files == nullptr || (inside.host && inside.host->exposed());
+  // Lock-free readers are not recorded, so the address is published only once it has been exported anyway.
+  bool const may_be_given = inside.spill_files == nullptr || (inside.host && inside.host->exported());
   bool const all_written = !inside.written_map || inside.written_map->complete();  // or a read may have to be reported
   if (told_at_once && may_be_given && all_written && inside.holds(host_place, whole)) {
     summary |= host_current;
@@ -91,9 +91,9 @@ void BufferCore::Guard::unlock() noexcept {
   }
   auto* const current = inside.host_writes || inside.deferred || inside.captured ? nullptr : inside.quiet_device();
   core_.current_on_.store(current, std::memory_order_release);
-  // Release: who sees the summary also sees the address, and the bytes that were copied to it.
+  // Release: a thread that sees the summary also sees the address, and the bytes that were copied to it.
   core_.summary_.store(summary, std::memory_order_release);
-  inside.open_door();
+  inside.open_fast_lease();
   inside.publish_places();
   bool const pinned = inside.counts_pins.load(std::memory_order_relaxed);
   inside.holder.store({}, std::memory_order_relaxed);
@@ -103,7 +103,7 @@ void BufferCore::Guard::unlock() noexcept {
 
 void BufferCore::Inside::become_resident(BufferCore& self) {
   if (resident) return;
-  // Before others know it: they ask whether somebody works with it, and let go of it by what they find here.
+  // Before others know it: they ask whether a thread works with it, and let go of it by what they find here.
   if (!counts_pins.exchange(true, std::memory_order_relaxed)) pins.fetch_add(1, std::memory_order_relaxed);
   resident = true;
   try {
@@ -123,7 +123,7 @@ std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& 
     detail::SpareMemory<BufferCore>::give(memory);
     throw;
   }
-  // Not with its count in one piece: who reclaims may keep it when nobody counts any more.
+  // Not with its count in one piece: a reclaiming thread may keep it when its owners are gone.
   return {core, [](BufferCore* kept) { kept->let_go(); }, detail::SpareAllocator<BufferCore>{}};
 }
 
@@ -167,7 +167,8 @@ std::shared_ptr<void> BufferCore::hold() noexcept {
 }
 
 void BufferCore::let_go() noexcept {
-  // Whom the manager does not know nobody else keeps. Acquire and release: whoever ends it has all others behind him.
+  // What the manager does not know has no other keeper. Acquire and release: the thread that ends it comes behind all
+  // others.
   if (inside_->resident && inside_->keepers.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   std::destroy_at(this);
   detail::SpareMemory<BufferCore>::give(this);
@@ -179,7 +180,7 @@ void BufferCore::move_onto(Wrapped wrapped) {
   Guard inside(*this);
   if (bytes != 0) {  // or it is given back when the buffer's lock is let go of
     inside->host = storage;
-    inside->host->expose(true);
+    inside->host->mark_exported(true);
     inside->pinned.store(wrapped.location == Location::pinned, std::memory_order_relaxed);
     inside->watch_host();
   }
@@ -204,10 +205,10 @@ BufferCore::~BufferCore() {
     stays->kept_before = kept.exchange(stays);
     return;
   }
-  if (auto* const door = inside_->door.load(std::memory_order_relaxed)) door->abandon();
+  if (auto* const fast_lease = inside_->fast_lease.load(std::memory_order_relaxed)) fast_lease->abandon();
   if (!inside_->resident) return;
   {
-    // Before it is unknown: whoever needs memory just now would see it taken by nobody, and give up.
+    // Before it is unknown: a thread that needs memory just now would see it taken without a holder, and give up.
     inside_->lock(Inside::Watched::no);
     std::lock_guard const lock{*inside_, std::adopt_lock};
     for (auto& side : inside_->sides) side.storage.reset();

@@ -41,7 +41,7 @@ std::unique_ptr<detail::HostWrites> BufferCore::Inside::watched(std::shared_ptr<
 }
 
 void BufferCore::Inside::watch_host() {
-  absorbed = true;  // nobody has had an address of this memory: what this operation leaves there is known
+  collected = true;  // no address of this memory was given away: what this operation leaves there is known
   // Devices that share it may have come first, and are writing to it.
   if (tracking == Tracking::pages) host->wait_to_write(whole());
   host_writes = watched(host, bytes);
@@ -52,13 +52,13 @@ void BufferCore::Inside::watch_host() {
   });
 }
 
-void BufferCore::Inside::absorb_host_writes(bool decide, bool wait) {
+void BufferCore::Inside::collect_host_writes(bool decide, bool wait) {
   std::optional<detail::HostWriteConflict> conflict;
   if (host_writes) {
     // With what is pending: when failed work is taken back, these are not.
-    conflict = host_writes->absorb(
+    conflict = host_writes->collect(
         coherence, [this](ByteRange range) { commit_write(host_place, range, {}, Events::of_all); }, wait);
-    absorbed = true;
+    collected = true;
     counters.unmarked_writes.fetch_add(host_writes->take_unmarked(), std::memory_order_relaxed);
   }
   record_mapped_writes();
@@ -76,7 +76,7 @@ void BufferCore::Inside::expect_mapped_write() {
 
 void BufferCore::Inside::try_to_record_writes() {
   try {
-    absorb_host_writes(true);
+    collect_host_writes(true);
   } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch)
     // The bytes have been written, and too late to refuse it: the next operation records them first, or is refused.
   }
@@ -93,8 +93,8 @@ void BufferCore::Inside::record_mapped_write(MappedWrite const& write) {
   auto const raise_later = [this](std::exception_ptr failure) {
     if (failure && !deferred) deferred = std::move(failure);
   };
-  ensure_host();
-  raise_later(settle_pending(write.range, true));
+  ensure_host_now();
+  raise_later(resolve_work(write.range, true));
   auto rest = write.parts.empty() ? ByteRanges{write.range} : write.parts;
   // The bytes have been written, whatever else went wrong meanwhile: those that no device wrote count.
   while (!rest.empty()) {
@@ -120,18 +120,18 @@ void BufferCore::Inside::note(std::string_view what, ByteRange range) {
   if (wants_check()) last_marks = fmt::format("last declared: {} of bytes [{}, {})", what, range.begin, range.end);
 }
 
-void BufferCore::Inside::settle(ByteRange range, bool wait, bool decide) {
+void BufferCore::Inside::resolve_pending(ByteRange range, bool wait, bool decide) {
   check_not_captured();
-  absorb_host_writes(decide);
+  collect_host_writes(decide);
   if (deferred) std::rethrow_exception(std::exchange(deferred, nullptr));
-  if (auto const failure = settle_pending(range, wait)) std::rethrow_exception(failure);
+  if (auto const failure = resolve_work(range, wait)) std::rethrow_exception(failure);
 }
 
-std::exception_ptr BufferCore::Inside::settle_pending(ByteRange range, bool wait) {
+std::exception_ptr BufferCore::Inside::resolve_work(ByteRange range, bool wait) {
   if (pending.empty()) return nullptr;
   if (wait) await_pending(range);
   bool const child_had_it = detail::is_forked_child() && holds(host_place, range);
-  auto failure = pending.settle(coherence, range, wait);
+  auto failure = pending.resolve_pending(coherence, range, wait);
   if (!failure) return nullptr;
   forget_ended();
   if (written_map && !coherence.has_data()) written_map->forget(bytes);
@@ -139,7 +139,7 @@ std::exception_ptr BufferCore::Inside::settle_pending(ByteRange range, bool wait
   try {
     std::rethrow_exception(failure);
   } catch (UnsupportedOperation const& error) {
-    // The parent's work, which nobody does here: an upload that never arrives takes nothing from the host.
+    // The parent's work, which is not carried out here: an upload that never arrives takes nothing from the host.
     // What it was to write is another matter: the copy that the host has again is not what the parent will have.
     if (child_had_it && holds(host_place, range)) return nullptr;
     last_failure = error.what();
@@ -164,11 +164,11 @@ bool BufferCore::Inside::would_wait_in_work() const {
   return !events.empty();
 }
 
-void BufferCore::Inside::settle_for_another(bool wait) {
+void BufferCore::Inside::resolve_for_eviction(bool wait) {
   if (wait) await_pending(whole());  // an end to that is no failure of the owner's
   auto told = std::exchange(deferred, nullptr);
   try {
-    settle(whole(), wait);
+    resolve_pending(whole(), wait);
   } catch (std::exception const&) {
     if (!told) told = std::current_exception();
   }

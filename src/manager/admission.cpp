@@ -3,8 +3,8 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "manager/admission.hpp"
 #include "manager/manager_state.hpp"
-#include "manager/operate.hpp"
 
 #include <fmt/format.h>
 
@@ -15,14 +15,15 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-// How a manager comes by memory when there is none: the ladder of MemoryManager::take, each rung of which is followed
-// by another try, and the turns in which threads climb it.
+// How a manager comes by memory when there is none: the ladder of MemoryManager::acquire_on_device, each rung of which
+// is followed by another try, and the turns in which threads climb it.
 
 namespace unimem {
 namespace {
@@ -30,8 +31,8 @@ namespace {
 /// Host memory is often taken with a buffer's lock held, which those that are waited for may be waiting for in turn.
 constexpr std::chrono::milliseconds patience_with_a_lock{200};
 
-/// The manager that makes room for a wish of this thread: what its residents ask of it meanwhile is part of that wish,
-/// and refused alone it is no refusal.
+/// The manager that makes room for a request of this thread: what its residents ask of it meanwhile is part of that
+/// request, and is not counted as a refusal by itself.
 thread_local void const* making_room = nullptr;
 
 class MakingRoom {
@@ -45,15 +46,15 @@ class MakingRoom {
   void const* outer_;
 };
 
-/// One wish, tried as often as there is new hope for it.
-struct Wish {
+/// One request, tried as often as memory may have come back.
+struct AllocationRequest {
   MemoryPool& pool;
   std::size_t bytes;
   AcquireOptions const& options;
   std::size_t outstanding;  ///< what its operation has yet to take, this included
   Allocation block{};
   OutOfMemory::Facts facts{};  ///< of the last refusal
-  detail::Operation* operation = nullptr;
+  detail::AccessContext* context = nullptr;
   detail::TakenMemory* taken = nullptr;  ///< where it is counted as the operation's once it is granted; null: nowhere
   detail::HostLimit const* host = nullptr;  ///< the limit that its pool shares with others, if it shares one
 
@@ -76,12 +77,12 @@ struct Wish {
       facts = error.facts();
       return false;
     }
-    if (taken != nullptr) operation->count_taken(*taken, bytes);
+    if (taken != nullptr) context->count_taken(*taken, bytes);
     return true;
   }
 
-  /// Whether somebody has given memory back since it was refused, with nobody having been asked: a buffer that ended or
-  /// was freed meanwhile, of which nothing else need tell.
+  /// Whether memory has come back since it was refused without having been asked for: of a buffer that ended or was
+  /// freed meanwhile, which nothing else need tell.
   [[nodiscard]] bool outdated() const {
     if (pool.bytes_in_use() < facts.live) return true;
     return is_refused_by_host() && host->share(pool.location())->most() > facts.limit;
@@ -118,7 +119,7 @@ struct Wish {
     }
     // What residents give goes to the device's own pool first: of another's limit it says nothing.
     if (pool.location() == Location::unified) return most != 0;
-    // What refused may be a container, which counts what is in nobody's pool.
+    // What refused may be a container, which counts what is in no pool.
     bool const of_the_host = pool.location() != Location::device;
     if (of_the_host && facts.limit != pool.max_bytes() && !is_refused_by_host()) return most != 0;
     auto const limit = facts.limit + beside(), live = facts.live + beside();
@@ -127,10 +128,10 @@ struct Wish {
   }
 };
 
-/// The turn to make room, for as long as this lives, unless the thread has it anyway or somebody else does.
+/// The turn to make room, for as long as this lives, unless the thread has it anyway or another thread does.
 class Turn {
  public:
-  explicit Turn(detail::Turns& turns) : turns_(turns), taken_(!turns.mine() && turns.try_take()) {}
+  explicit Turn(detail::AdmissionQueue& turns) : turns_(turns), taken_(!turns.mine() && turns.try_take()) {}
   Turn(Turn const&) = delete;
   Turn& operator=(Turn const&) = delete;
   ~Turn() {
@@ -139,31 +140,31 @@ class Turn {
   [[nodiscard]] bool mine() const noexcept { return turns_.mine(); }
 
  private:
-  detail::Turns& turns_;
+  detail::AdmissionQueue& turns_;
   bool taken_;
 };
 
 }  // namespace
 
-/// Has host memory given back until the wish is granted: by those that may, the best first. Those that others work with
-/// just now are waited for, but not for long, and without turns: whoever asks holds locks.
-template <class AWish>
-bool MemoryManager::State::spill_for(AWish& wish) {
-  // Whom the limit that has refused is asked of: all that share it.
+/// Has host memory given back until the request is granted: by residents that may, the best first. Those that others
+/// work with just now are waited for, but not for long, and without turns: the caller holds locks.
+template <class Request>
+bool MemoryManager::State::spill_for(Request& request) {
+  // All that share the limit that has refused.
   constexpr std::array everywhere{Location::host, Location::pinned, Location::device, Location::unified};
-  std::array const own{wish.pool.location()};
+  std::array const own{request.pool.location()};
   auto const deadline = std::chrono::steady_clock::now() + patience_with_a_lock;
   std::string failure;
   std::size_t leased = 0, busy = 0;
   for (;;) {
     auto const before = residents.removals();
     auto const places =
-        wish.is_refused_by_host() ? std::span<const Location>{everywhere} : std::span<const Location>{own};
+        request.is_refused_by_host() ? std::span<const Location>{everywhere} : std::span<const Location>{own};
     auto const survey = residents.survey(places);
     leased = survey.leased;
     busy = survey.busy;
-    if (!wish.within_reach(survey.candidates, survey.busy)) {
-      if (wish.granted_after_all(false)) return true;
+    if (!request.within_reach(survey.candidates, survey.busy)) {
+      if (request.granted_after_all(false)) return true;
       break;
     }
     bool given = false;
@@ -171,133 +172,153 @@ bool MemoryManager::State::spill_for(AWish& wish) {
       auto const bytes = reclaim(*candidate.resident, candidate.location, failure);
       if (!bytes || *bytes == 0) continue;
       given = true;
-      if (wish.granted()) return true;
+      if (request.granted()) return true;
     }
-    if ((residents.removals() != before || wish.outdated()) && wish.granted()) return true;
+    if ((residents.removals() != before || request.outdated()) && request.granted()) return true;
     if (given) continue;
     if (survey.busy == 0 || std::chrono::steady_clock::now() >= deadline) break;
     waits.fetch_add(1, std::memory_order_relaxed);
     std::this_thread::sleep_for(std::chrono::milliseconds{1});
-    if (wish.granted()) return true;
+    if (request.granted()) return true;
   }
-  wish.facts.leased = leased;
+  request.facts.leased = leased;
   if (busy != 0 && std::chrono::steady_clock::now() >= deadline) {
-    wish.facts.reason += fmt::format("; others were using {} and were waited for, {} ms at most", format_size(busy),
-                                     patience_with_a_lock.count());
+    request.facts.reason += fmt::format("; others were using {} and were waited for, {} ms at most", format_size(busy),
+                                        patience_with_a_lock.count());
   }
-  if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be spilled: {}", failure);
+  if (!failure.empty()) request.facts.reason += fmt::format("; a resident could not be spilled: {}", failure);
   return false;
 }
 
 Allocation MemoryManager::State::host_memory_after_all(MemoryPool& from, std::size_t bytes, AcquireOptions const& how,
                                                        OutOfMemory::Facts refusal) {
   MakingRoom const making{this};
-  Wish wish{from, bytes, how, bytes, {}, std::move(refusal)};
-  if (detail::HostLimit::bounds(from.device())) wish.host = &host;
-  if (trim_beside(from) != 0 && wish.granted()) return std::move(wish.block);
+  AllocationRequest request{from, bytes, how, bytes, {}, std::move(refusal)};
+  if (detail::HostLimit::bounds(from.device())) request.host = &host;
+  if (trim_beside(from) != 0 && request.granted()) return std::move(request.block);
   // Host memory is where residents save to: it is asked back only if they may save to files.
   bool const may_spill = spill_files != nullptr && from.device().reaches_host_memory();
-  if (may_spill && bytes <= wish.facts.limit + wish.beside() && spill_for(wish)) return std::move(wish.block);
-  throw OutOfMemory(wish.all_facts());
+  if (may_spill && bytes <= request.facts.limit + request.beside() && spill_for(request))
+    return std::move(request.block);
+  throw OutOfMemory(request.all_facts());
+}
+
+namespace {
+
+bool is_of_the_device(Location location) noexcept {
+  return location == Location::device || location == Location::unified;
+}
+
+}  // namespace
+
+/// Calls `acquire`, and counts it as a refusal of this manager's if it is one.
+template <class Acquire>
+auto MemoryManager::State::counting_refusals(Acquire const& acquire) {
+  try {
+    return acquire();
+  } catch (OutOfMemory const&) {
+    if (making_room != this) refusals.fetch_add(1, std::memory_order_relaxed);
+    throw;
+  }
 }
 
 Allocation MemoryManager::acquire(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
-  try {
-    return acquire_uncounted(device, location, bytes, options);
-  } catch (detail::Crowded const&) {
-    throw;  // it is tried again in its turn
-  } catch (OutOfMemory const&) {
-    if (making_room != state_.get()) state_->refusals.fetch_add(1, std::memory_order_relaxed);
-    throw;
-  }
+  return state_->counting_refusals([&] {
+    if (!is_of_the_device(location) || bytes == 0) return acquire_on_host(device, location, bytes, options);
+    std::optional<Allocation> block;
+    detail::run_admitted([&](detail::AccessContext& context) {
+      block = acquire_on_device(context, device, location, bytes, options);
+      return block.has_value();
+    });
+    return *std::move(block);
+  });
+}
+
+std::optional<Allocation> MemoryManager::acquire(detail::AccessContext& context, Device& device, Location location,
+                                                 std::size_t bytes, AcquireOptions const& options) {
+  return state_->counting_refusals([&] { return acquire_on_device(context, device, location, bytes, options); });
 }
 
 Allocation MemoryManager::acquire_pinned_or_not(std::size_t bytes, AcquireOptions const& options) {
   auto& host = unimem::device("cpu");
   try {
-    return acquire_uncounted(host, Location::pinned, bytes, options);
+    return acquire_on_host(host, Location::pinned, bytes, options);
   } catch (OutOfMemory const&) {
     return acquire(host, Location::host, bytes, options);
   }
 }
 
-Allocation MemoryManager::acquire_uncounted(Device& device, Location location, std::size_t bytes,
-                                            AcquireOptions const& options) {
-  if (detail::Operation::innermost() != nullptr) return take(device, location, bytes, options);
-  Allocation block;
-  detail::operate([&] { block = take(device, location, bytes, options); });
-  return block;
-}
-
-Allocation MemoryManager::take(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
+Allocation MemoryManager::acquire_on_host(Device& device, Location location, std::size_t bytes,
+                                          AcquireOptions const& options) {
   auto& from = pool(device, location);
   if (bytes == 0) return from.acquire(0, options);
   detail::PressureLook const look{*state_->pressure, from};
-  bool const of_the_device = location == Location::device || location == Location::unified;
-  if (!of_the_device) {
-    // Nearly always there is some, and nothing to be made ready for the case that there is none.
-    try {
-      return from.acquire(bytes, options);
-    } catch (OutOfMemory const& refusal) {
-      return state_->host_memory_after_all(from, bytes, options, refusal.facts());
-    }
+  // Nearly always there is some, and nothing to be made ready for the case that there is none.
+  try {
+    return from.acquire(bytes, options);
+  } catch (OutOfMemory const& refusal) {
+    return state_->host_memory_after_all(from, bytes, options, refusal.facts());
   }
+}
 
-  auto& operation = *detail::Operation::innermost();
-  auto const together = operation.together(*this);
-  Wish wish{from, bytes, options, std::max(bytes, operation.outstanding(*this))};
-  if (detail::HostLimit::bounds(from.device())) wish.host = &state_->host;
+std::optional<Allocation> MemoryManager::acquire_on_device(detail::AccessContext& context, Device& device,
+                                                           Location location, std::size_t bytes,
+                                                           AcquireOptions const& options) {
+  auto& from = pool(device, location);
+  detail::PressureLook const look{*state_->pressure, from};
+  auto const together = context.together(*this);
+  AllocationRequest request{from, bytes, options, std::max(bytes, context.outstanding(*this))};
+  if (detail::HostLimit::bounds(from.device())) request.host = &state_->host;
   auto const removals = state_->residents.removals();
-  auto& traffic = state_->traffic_on(device);
-  auto& turns = traffic.turns;
-  auto& taken = traffic.taken;
-  auto const crowded = [&] { throw detail::Crowded(*this, device, std::move(wish.facts)); };
+  auto& record = state_->record_of(device);
+  auto& turns = record.turns;
+  auto& taken = record.taken;
+  auto const must_wait = [&] {
+    context.wait_for(*this, device);
+    return std::nullopt;
+  };
   auto const refuse = [&] {
     if (together > bytes) {
-      wish.facts.reason += fmt::format("; the operands of this operation need {} together", format_size(together));
+      request.facts.reason += fmt::format("; the operands of this operation need {} together", format_size(together));
     }
-    if (operation.insists()) wish.facts.reason += "; others were waited for, and none of them ended within ten seconds";
-    throw OutOfMemory(wish.all_facts());
+    if (context.insists())
+      request.facts.reason += "; others were waited for, and none of them ended within ten seconds";
+    throw OutOfMemory(request.all_facts());
   };
-  auto const most = std::min(wish.pool.max_bytes(), device.info().total_bytes);
-  if (operation.waits() && !operation.insists() && turns.others()) {
-    // Whoever has the turn has first choice; what is there besides is anybody's.
-    auto const spoken_for = wish.pool.bytes_in_use() + turns.wanted();
-    if (spoken_for > most || bytes > most - spoken_for) {
-      wish.facts.requested = bytes;
-      wish.facts.limit = most;
-      wish.facts.reason = "another thread makes room";
-      crowded();
-    }
+  auto const most = std::min(request.pool.max_bytes(), device.info().total_bytes);
+  if (context.waits() && !context.insists() && turns.others()) {
+    // The thread that has the turn has first choice; others may have what there is besides.
+    auto const spoken_for = request.pool.bytes_in_use() + turns.wanted();
+    if (spoken_for > most || bytes > most - spoken_for) return must_wait();
   }
   if (together > most) {
-    wish.bytes = together;
-    if (!wish.granted()) refuse();
-    wish.block.release();  // the device has grown
-    wish.bytes = bytes;
+    request.bytes = together;
+    if (!request.granted()) refuse();
+    request.block.release();  // the device has grown
+    request.bytes = bytes;
   }
-  wish.operation = &operation;
-  wish.taken = &taken;
-  if (wish.granted()) return std::move(wish.block);
-  if (bytes > wish.facts.limit) refuse();  // nobody loses a copy for what cannot be
-  if (state_->trim_beside(wish.pool) != 0 && wish.granted()) return std::move(wish.block);
+  request.context = &context;
+  request.taken = &taken;
+  if (request.granted()) return std::move(request.block);
+  if (bytes > request.facts.limit) refuse();  // no copy is evicted for what cannot be
+  if (state_->trim_beside(request.pool) != 0 && request.granted()) return std::move(request.block);
 
   MakingRoom const making{state_.get()};
   Turn const turn{turns};
-  if (!turn.mine() && operation.waits() && !operation.insists()) crowded();
-  if (turn.mine()) turns.want(wish.outstanding);
+  if (!turn.mine() && context.waits() && !context.insists()) return must_wait();
+  if (turn.mine()) turns.want(request.outstanding);
   bool const of_its_own = location == Location::device;  // what residents give goes to this very pool
   std::string failure;
   bool others_may = false, given = false;
   std::uint64_t times = 0;
   std::size_t all_taken = 0;
-  if (of_its_own && wish.lies_in_pieces()) {
+  if (of_its_own && request.lies_in_pieces()) {
     try {
       // Within the device, which is many times faster than over its link and back.
       constexpr std::size_t worth = 8;
       if (defragment(device, {.max_copied_bytes = checked_multiply(worth, bytes, "bytes")}).blocks_moved != 0) {
         state_->defragmentations.fetch_add(1, std::memory_order_relaxed);
-        if (wish.granted()) return std::move(wish.block);
+        if (request.granted()) return std::move(request.block);
       }
     } catch (std::exception const& error) {
       failure = error.what();  // what had been moved stays so, and the next rung may do
@@ -307,63 +328,61 @@ Allocation MemoryManager::take(Device& device, Location location, std::size_t by
     hope = false;
     times = taken.times();
     all_taken = taken.bytes();
-    auto const unknown = all_taken - operation.taken(taken);
+    auto const unknown = all_taken - context.taken(taken);
     auto const survey = state_->residents.survey(device);
-    wish.facts.leased = survey.leased;
+    request.facts.leased = survey.leased;
     auto const others = survey.busy + unknown;
-    others_may = others != 0 && wish.within_reach(survey.candidates, others);
-    if (!wish.within_reach(survey.candidates)) break;
+    others_may = others != 0 && request.within_reach(survey.candidates, others);
+    if (!request.within_reach(survey.candidates)) break;
     for (auto const& candidate : survey.candidates) {
       auto const bytes_given = state_->reclaim(*candidate.resident, device, failure);
-      others_may = others_may || bytes_given == 0U;  // somebody has begun to use it since
+      others_may = others_may || bytes_given == 0U;  // another thread has begun to use it since
       if (!bytes_given || *bytes_given == 0) continue;
-      if (!of_its_own) state_->trim_beside(wish.pool);
-      if (wish.granted()) return std::move(wish.block);
+      if (!of_its_own) state_->trim_beside(request.pool);
+      if (request.granted()) return std::move(request.block);
       hope = given = true;
     }
   }
   // What was given may have come later than it was said: leases that were just leaving have it until then. And a
   // resident that has ended since the first look, or is about to be gone from the survey, has given its memory back.
-  auto const leased = wish.facts.leased;
-  if (wish.granted_after_all(given || state_->residents.removals() != removals)) return std::move(wish.block);
-  wish.facts.leased = leased;
+  auto const leased = request.facts.leased;
+  if (request.granted_after_all(given || state_->residents.removals() != removals)) return std::move(request.block);
+  request.facts.leased = leased;
   // What other operations have taken since the last survey began may have been missing from it, and what the last try
   // was made for may have become theirs before it was made.
   others_may = others_may || taken.times() != times || taken.bytes() != all_taken;
-  if (!failure.empty()) wish.facts.reason += fmt::format("; a resident could not be saved: {}", failure);
-  if (others_may && operation.waits() && !operation.insists()) crowded();
+  if (!failure.empty()) request.facts.reason += fmt::format("; a resident could not be saved: {}", failure);
+  if (others_may && context.waits() && !context.insists()) return must_wait();
   refuse();
-  return {};
+  return std::nullopt;
 }
 
-void MemoryManager::in_turn(Device& device, std::function<void()> const& work) {
-  auto& turns = state_->traffic_on(device).turns;
-  if (turns.mine()) return work();
-  auto& operation = *detail::Operation::innermost();
+bool MemoryManager::run_in_turn(detail::AccessContext& context, Device& device,
+                                std::function<bool(detail::AccessContext&)> const& work) {
+  auto& turns = state_->record_of(device).turns;
+  if (turns.mine()) return work(context);
   struct Held {
-    detail::Operation& operation;
-    explicit Held(detail::Operation& of) : operation(of) {}
+    detail::AccessContext& context;
+    explicit Held(detail::AccessContext& of) : context(of) {}
     Held(Held const&) = delete;
     Held& operator=(Held const&) = delete;
-    ~Held() { operation.end_turn(); }
-  } const held{operation};
+    ~Held() { context.end_turn(); }
+  } const held{context};
   std::chrono::steady_clock::time_point deadline;
   detail::WatchedWait watch{"waiting for others to make room"};
   for (std::chrono::microseconds pause{10};; pause = std::min(2 * pause, detail::longest_pause)) {
     state_->waits.fetch_add(1, std::memory_order_relaxed);
     if (!turns.mine()) {
-      turns.take(detail::longest_wait) ? operation.hold(turns) : operation.insist();
+      turns.take(detail::longest_wait) ? context.hold(turns) : context.insist();
       deadline = std::chrono::steady_clock::now() + detail::longest_wait;
     }
-    if (std::chrono::steady_clock::now() >= deadline) operation.insist();
-    try {
-      return work();
-    } catch (detail::Crowded const& crowded) {
-      if (&crowded.device() != &device || crowded.manager().state_.get() != state_.get()) throw;
-    }
-    operation.let_go();
+    if (std::chrono::steady_clock::now() >= deadline) context.insist();
+    if (work(context)) return true;
+    auto const missing = context.must_wait();
+    if (missing.device != &device || missing.manager->state_.get() != state_.get()) return false;
+    context.let_go();
     watch.look();
-    // Whoever is in the way holds nothing that he could signal: operations are not made dearer for that.
+    // What others hold sends no signal when it is released: operations are not made dearer for that.
     std::this_thread::sleep_for(pause);
   }
 }

@@ -18,12 +18,12 @@ struct BufferKindHash {
   [[nodiscard]] std::size_t operator()(BufferKind const& kind) const noexcept;
 };
 
-/// The buffers a pool keeps, pageable or pinned ones: by age, for who must go, and by kind, for who is wanted. Two
-/// indices over one list.
+/// The buffers a pool keeps, pageable or pinned ones: by age, to find the one that must go, and by kind, to find the
+/// one that is wanted. Two indices over one list.
 ///
 /// What it lets go it returns as a list, so that the caller can destroy buffers, which may be a driver's business,
-/// outside of his lock. Not thread-safe.
-class BufferShelf {
+/// outside of the lock. Not thread-safe.
+class FreeList {
  public:
   using Time = std::chrono::steady_clock::time_point;
   struct Kept {

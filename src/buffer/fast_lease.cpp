@@ -1,17 +1,17 @@
-#include "buffer/lease_cell.hpp"
+#include "buffer/fast_lease.hpp"
 
 namespace unimem::detail {
 
-LeaseCell::~LeaseCell() {
+FastLease::~FastLease() {
   if (storage_) drop_storage();
 }
 
-void LeaseCell::leave() noexcept {
+void FastLease::leave() noexcept {
   auto word = word_.load(std::memory_order_relaxed);
   for (;;) {
     bool const last = (word & count) == 1;
     if (last && (word & let_go) != 0) {
-      // Still counted, so that the cell stays meanwhile.
+      // Still counted, so that this stays meanwhile.
       if (!word_.compare_exchange_weak(word, (word & ~let_go) | letting_go, std::memory_order_acq_rel)) continue;
       drop_storage();
       word = word_.fetch_sub(letting_go, std::memory_order_release) - letting_go;
@@ -22,20 +22,20 @@ void LeaseCell::leave() noexcept {
   }
 }
 
-void LeaseCell::stand_before(std::shared_ptr<Storage> const& storage, std::size_t bytes,
+void FastLease::stand_before(std::shared_ptr<Storage> const& storage, std::size_t bytes,
                              std::uint64_t queue_id) noexcept {
-  // Who is counted here may be looking at both.
+  // A lease that is counted may be reading both.
   if ((word_.load(std::memory_order_acquire) & ~abandoned) != 0) return;
   if (storage_ != storage) {
     if (storage_) drop_storage();
     storage_ = storage;
-    storage_->set_door(this);
+    storage_->set_fast_lease(this);
   }
   bytes_ = bytes;
   queue_id_ = queue_id;
 }
 
-void LeaseCell::detach() noexcept {
+void FastLease::detach() noexcept {
   auto word = word_.load(std::memory_order_relaxed);
   for (;;) {
     bool const free = (word & count) == 0;
@@ -47,13 +47,13 @@ void LeaseCell::detach() noexcept {
   }
 }
 
-void LeaseCell::abandon() noexcept {
+void FastLease::abandon() noexcept {
   close();
   if ((word_.fetch_or(abandoned, std::memory_order_acq_rel) & count) == 0) delete this;
 }
 
-void LeaseCell::drop_storage() noexcept {
-  storage_->set_door(nullptr);
+void FastLease::drop_storage() noexcept {
+  storage_->set_fast_lease(nullptr);
   storage_.reset();
 }
 

@@ -1,4 +1,4 @@
-#include "buffer/buffer_shelf.hpp"
+#include "buffer/free_list.hpp"
 
 #include "buffer/mutants.hpp"
 
@@ -17,24 +17,24 @@ std::size_t BufferKindHash::operator()(BufferKind const& kind) const noexcept {
   return hash ^ hash >> 32;
 }
 
-BufferShelf::Kept const* BufferShelf::find(BufferKind const& kind) const noexcept {
+FreeList::Kept const* FreeList::find(BufferKind const& kind) const noexcept {
   auto const found = by_kind_.find(kind);
   return found == by_kind_.end() || found->second.empty() ? nullptr : &*found->second.back();
 }
 
-BufferShelf::Buffers BufferShelf::take(Kept const& found) noexcept {
+FreeList::Buffers FreeList::take(Kept const& found) noexcept {
   auto const& places = by_kind_.find(found.kind)->second;
   Buffers taken;
   remove(&*places.back() == &found ? places.back() : places.front(), taken);
   return taken;
 }
 
-bool BufferShelf::admits(BufferPoolLimits const& limits, BufferKind const& kind) noexcept {
+bool FreeList::admits(BufferPoolLimits const& limits, BufferKind const& kind) noexcept {
   return kind.bytes <= std::min(limits.max_buffer_bytes, limits.max_bytes) && limits.max_buffers != 0 &&
          limits.max_buffers_per_class != 0;
 }
 
-void BufferShelf::put(Buffers& one) {
+void FreeList::put(Buffers& one) {
   auto const place = one.begin();
   auto const [at, is_new] = by_kind_.try_emplace(place->kind);
   if (is_new) ++empty_kinds_;
@@ -45,7 +45,7 @@ void BufferShelf::put(Buffers& one) {
   ++in_class_[size_class(place->kind.bytes)];
 }
 
-BufferShelf::Buffers BufferShelf::make_room(BufferPoolLimits const& limits, BufferKind const& kind) noexcept {
+FreeList::Buffers FreeList::make_room(BufferPoolLimits const& limits, BufferKind const& kind) noexcept {
   Buffers gone;
   if (UNIMEM_MUTANT(shelf_overfull)) return gone;
   remove_oldest(gone, [&] { return count() < limits.max_buffers && bytes_ <= limits.max_bytes - kind.bytes; });
@@ -53,7 +53,7 @@ BufferShelf::Buffers BufferShelf::make_room(BufferPoolLimits const& limits, Buff
   return gone;
 }
 
-BufferShelf::Buffers BufferShelf::shrink_to(BufferPoolLimits const& limits) noexcept {
+FreeList::Buffers FreeList::shrink_to(BufferPoolLimits const& limits) noexcept {
   Buffers gone;
   for (auto it = by_age_.begin(); it != by_age_.end();) {
     auto const place = it++;
@@ -64,17 +64,17 @@ BufferShelf::Buffers BufferShelf::shrink_to(BufferPoolLimits const& limits) noex
   return gone;
 }
 
-void BufferShelf::set_ages(Time time) noexcept {
+void FreeList::set_ages(Time time) noexcept {
   for (auto& kept : by_age_) kept.since = time;
 }
 
-BufferShelf::Buffers BufferShelf::take_older_than(Time time) noexcept {
+FreeList::Buffers FreeList::take_older_than(Time time) noexcept {
   Buffers gone;
   remove_oldest(gone, [&] { return by_age_.front().since >= time; });
   return gone;
 }
 
-void BufferShelf::remove(Place place, Buffers& to) noexcept {
+void FreeList::remove(Place place, Buffers& to) noexcept {
   // Its kind's oldest or newest, as a rule.
   auto& places = by_kind_.find(place->kind)->second;
   places.erase(places.back() == place ? std::prev(places.end()) : std::ranges::find(places, place));
@@ -85,26 +85,26 @@ void BufferShelf::remove(Place place, Buffers& to) noexcept {
   to.splice(to.end(), by_age_, place);
 }
 
-void BufferShelf::forget_empty_kinds() noexcept {
+void FreeList::forget_empty_kinds() noexcept {
   std::erase_if(by_kind_, [](auto const& one) { return one.second.empty(); });
   empty_kinds_ = 0;
 }
 
 template <class Enough>
-void BufferShelf::remove_oldest(Buffers& to, Enough enough) noexcept {
+void FreeList::remove_oldest(Buffers& to, Enough enough) noexcept {
   while (!by_age_.empty() && !enough()) remove(by_age_.begin(), to);
 }
 
-void BufferShelf::remove_oldest_of_class(std::size_t index, std::size_t most, Buffers& to) noexcept {
+void FreeList::remove_oldest_of_class(std::size_t index, std::size_t most, Buffers& to) noexcept {
   for (auto it = by_age_.begin(); it != by_age_.end() && in_class_[index] > most;) {
     auto const place = it++;
     if (size_class(place->kind.bytes) == index) remove(place, to);
   }
 }
 
-void BufferShelf::validate() const {
+void FreeList::validate() const {
   auto const require = [](bool holds, char const* broken) {
-    if (!holds) throw std::logic_error(std::string("BufferShelf: ") + broken);
+    if (!holds) throw std::logic_error(std::string("FreeList: ") + broken);
   };
   std::size_t bytes = 0, indexed = 0;
   std::array<std::size_t, size_class_count> in_class{};

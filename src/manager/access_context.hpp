@@ -1,0 +1,152 @@
+#pragma once
+
+#include <unimem/core/export.hpp>
+
+#include "device/current_task.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace unimem {
+class Device;
+class MemoryManager;
+}  // namespace unimem
+
+namespace unimem::detail {
+
+class AdmissionQueue;
+
+/// Operations end, and turns with them; what does not within this is not waited for.
+inline constexpr std::chrono::seconds longest_wait{10};
+
+/// What operations in progress have taken of a device's memory. Its holder may not be known yet, so that it cannot be
+/// asked back, and there may be some when they have ended. Thread-safe.
+class TakenMemory {
+ public:
+  void add(std::size_t bytes) noexcept {
+    bytes_.fetch_add(bytes, std::memory_order_relaxed);
+    times_.fetch_add(1, std::memory_order_release);
+  }
+  /// Release: a thread that sees the sum fall also sees the memory's holder.
+  void subtract(std::size_t bytes) noexcept { bytes_.fetch_sub(bytes, std::memory_order_release); }
+
+  /// An attempt to take some. It counts from before the pool has given it: between the two it is in use and has no
+  /// holder.
+  class Attempt {
+   public:
+    Attempt(TakenMemory* on, std::size_t bytes) noexcept : on_(on), bytes_(bytes) {
+      if (on_ != nullptr) on_->bytes_.fetch_add(bytes_, std::memory_order_acq_rel);
+    }
+    Attempt(Attempt const&) = delete;
+    Attempt& operator=(Attempt const&) = delete;
+    ~Attempt() {
+      if (on_ != nullptr) on_->subtract(bytes_);
+    }
+
+   private:
+    TakenMemory* on_;
+    std::size_t bytes_;
+  };
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_acquire); }
+  /// How often some was taken: another number tells that it may have come and gone.
+  [[nodiscard]] std::uint64_t times() const noexcept { return times_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<std::size_t> bytes_{0};
+  std::atomic<std::uint64_t> times_{0};
+};
+
+/// What an operation has to wait for before it is tried again, with none of its operands locked: the memory that other
+/// operations on a device hold, or another thread's turn to make room there.
+struct MustWait {
+  MemoryManager* manager = nullptr;
+  Device* device = nullptr;
+};
+
+/// One operation of this thread on device memory: what it needs, what it has taken, and whether it may wait. It is
+/// passed along to every function that takes memory for it.
+///
+/// Operations may nest, where an operation calls a user's code. The outer one's operands are in use meanwhile, so an
+/// inner one does not wait for others, which might wait for them. Nor does one in the middle of work of the host's, for
+/// which others may wait while they make room.
+class UNIMEM_API AccessContext {
+ public:
+  enum class Waiting : bool { allowed, never };
+
+  explicit AccessContext(Waiting waiting = Waiting::allowed) noexcept
+      : outer_(innermost()),
+        waits_(outer_ == nullptr && waiting == Waiting::allowed && CurrentTask::of_this_thread() == nullptr) {
+    innermost() = this;
+  }
+  AccessContext(AccessContext const&) = delete;
+  AccessContext& operator=(AccessContext const&) = delete;
+  ~AccessContext();
+
+  /// Whether it may wait for others, and be tried again after them. If not, requests for memory either succeed or
+  /// throw.
+  [[nodiscard]] bool waits() const noexcept { return waits_; }
+
+  /// A request for memory was not granted, because of other operations: the operation is to release its operands, wait
+  /// and be tried again.
+  void wait_for(MemoryManager& manager, Device& device) noexcept { must_wait_ = {&manager, &device}; }
+  [[nodiscard]] MustWait must_wait() const noexcept { return must_wait_; }
+
+  /// It is tried again. Having been tried again for as long as one may wait, it insists.
+  void try_again() noexcept;
+  [[nodiscard]] bool again() const noexcept { return again_; }
+
+  /// It has waited as long as one may: it takes what there is, whichever thread has the turn.
+  void insist() noexcept { insists_ = true; }
+  [[nodiscard]] bool insists() const noexcept { return insists_; }
+
+  /// It runs in this turn.
+  void hold(AdmissionQueue& turn) noexcept { turn_ = &turn; }
+  /// It has all its memory: others may make room while it goes on.
+  void end_turn() noexcept;
+
+  /// One of its operands has yet to take so much device memory of this manager, and needs so much of it with what it
+  /// has: 0 of either until it is told.
+  void needs(MemoryManager const& of, std::size_t outstanding, std::size_t together);
+  void needs_nothing() noexcept { needs_.clear(); }
+  void took(MemoryManager const& of, std::size_t bytes) noexcept;
+  [[nodiscard]] std::size_t outstanding(MemoryManager const& of) const noexcept { return need(of).outstanding; }
+  [[nodiscard]] std::size_t together(MemoryManager const& of) const noexcept { return need(of).together; }
+
+  /// It has taken so much of that memory. Until it ends, or releases all, its holder is not known elsewhere.
+  void count_taken(TakenMemory& on, std::size_t bytes);
+  /// It holds no operand any more: what it took is known to be its buffers', or has gone back. Counted on, it would be
+  /// what operations hold that wait for their turn, and the one that has the turn would wait for them.
+  void let_go() noexcept;
+  [[nodiscard]] std::size_t taken(TakenMemory const& on) const noexcept;
+
+ private:
+  /// To tell that operations nest; nothing is passed along by it.
+  [[nodiscard]] static AccessContext*& innermost() noexcept;
+
+  AccessContext* outer_;
+  bool waits_;
+  bool again_ = false;
+  bool insists_ = false;
+  MustWait must_wait_{};
+  AdmissionQueue* turn_ = nullptr;
+  std::chrono::steady_clock::time_point insists_at_{};  ///< known when it is tried again
+  struct Need {
+    MemoryManager const* of;
+    std::size_t outstanding, together;
+  };
+  [[nodiscard]] Need need(MemoryManager const& of) const noexcept;
+  std::vector<Need> needs_;
+  struct Taken {
+    TakenMemory* on = nullptr;
+    std::size_t bytes = 0;
+  };
+  Taken taken_;                ///< on the device it works with
+  std::vector<Taken> beside_;  ///< on others
+};
+
+}  // namespace unimem::detail
