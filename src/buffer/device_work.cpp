@@ -133,12 +133,11 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
       if (auto const memory = fast_lease->enter(device, queue->id(), range)) return {*fast_lease, *memory};
     }
   }
-  DeviceLease leased;
+  std::optional<DeviceLease> leased;
   try {
     detail::run_admitted([&](detail::AccessContext& context) {
-      auto lease = lease_once(context, device, queue, range, intent);
-      if (lease) leased = *std::move(lease);
-      return lease.has_value();
+      leased = lease_once(context, device, queue, range, intent);
+      return leased.has_value();
     });
   } catch (OutOfMemory const& refused) {
     Operand const operand{this, range, intent};
@@ -148,7 +147,7 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   if (looks && intent == Intent::read && inside_->written_map) {
     inside_->written_map->read(range, fmt::format("by a lease on {}", device.id()));
   }
-  return leased;
+  return *std::move(leased);
 }
 
 std::optional<DeviceLease> BufferCore::lease_once(detail::AccessContext& context, Device& device, Queue* queue,
@@ -192,13 +191,12 @@ LeaseOption BufferCore::lease_option(Device& device, ByteRange range) {
 }
 
 DeviceLease BufferCore::capture(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins) {
-  DeviceLease leased;
+  std::optional<DeviceLease> leased;
   detail::run_admitted([&](detail::AccessContext& context) {
-    auto lease = capture_once(context, queue, range, current, begins);
-    if (lease) leased = *std::move(lease);
-    return lease.has_value();
+    leased = capture_once(context, queue, range, current, begins);
+    return leased.has_value();
   });
-  return leased;
+  return *std::move(leased);
 }
 
 std::optional<DeviceLease> BufferCore::capture_once(detail::AccessContext& context, Queue& queue, ByteRange range,
