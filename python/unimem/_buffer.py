@@ -54,7 +54,7 @@ class UnifiedBuffer(Elements):
 
     Nothing is allocated before the first access, or `allocate()`. `device`: where `.device` is, by itself or by its id; by
     default `default_device()`. `pinned`: page-lock the host side (whether it worked: `is_pinned`). `strict`: every access before
-    `allocate()` raises BufferNotAllocated (by default as UNIMEM_STRICT says). Raises InvalidArgument for negative or too large
+    `allocate()` raises BufferNotAllocated (for all buffers with UNIMEM_STRICT=1). Raises InvalidArgument for negative or too large
     shapes and for dtypes that are no plain bytes.
     """
 

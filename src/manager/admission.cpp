@@ -111,12 +111,8 @@ struct AllocationRequest {
   /// bytes besides. They may count the bytes they asked for, and blocks are up to an eighth, or 4 KiB, larger.
   [[nodiscard]] bool within_reach(std::vector<detail::Residents::Candidate> const& candidates,
                                   std::size_t others = 0) const noexcept {
-    constexpr std::size_t block_slack = 4096;
     std::size_t most = others;
-    for (auto const& candidate : candidates) {
-      auto const reclaimable = candidate.reclaimable.bytes;
-      most += reclaimable + std::max(reclaimable / 8, block_slack);
-    }
+    for (auto const& candidate : candidates) most += detail::largest_block_of(candidate.reclaimable.bytes);
     // What residents give goes to the device's own pool first: of another's limit it says nothing.
     if (pool.location() == Location::unified) return most != 0;
     // What refused may be a container, which counts what is in no pool.
@@ -163,7 +159,7 @@ bool MemoryManager::State::spill_for(Request& request) {
     auto const survey = residents.survey(places);
     leased = survey.leased;
     busy = survey.busy;
-    if (!request.within_reach(survey.candidates, survey.busy)) {
+    if (!request.within_reach(survey.candidates, survey.busy_blocks)) {
       if (request.granted_after_all(false)) return true;
       break;
     }
@@ -331,7 +327,7 @@ std::optional<Allocation> MemoryManager::acquire_on_device(detail::AccessContext
     auto const unknown = all_taken - context.taken(taken);
     auto const survey = state_->residents.survey(device);
     request.facts.leased = survey.leased;
-    auto const others = survey.busy + unknown;
+    auto const others = survey.busy_blocks + detail::largest_block_of(unknown);
     others_may = others != 0 && request.within_reach(survey.candidates, others);
     if (!request.within_reach(survey.candidates)) break;
     for (auto const& candidate : survey.candidates) {

@@ -55,6 +55,7 @@ Residents::Survey Residents::survey_by(std::span<const Location> locations, Ask 
         all.leased += offer.leased;
         if (offer.busy || thread != std::thread::id{}) {
           all.busy += offer.bytes;
+          all.busy_blocks += largest_block_of(offer.bytes);
           if (offer.busy) break;  // it says the same of every location
         } else if (offer.bytes != 0) {
           all.candidates.push_back({resident, offer, location});

@@ -5,6 +5,7 @@
 
 #include "core/held_over_fork.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -18,6 +19,13 @@
 #include <vector>
 
 namespace unimem::detail {
+
+/// The most that blocks for so many bytes have: residents may count the bytes they asked for, and a block is up to an
+/// eighth, or 4 KiB, larger.
+[[nodiscard]] constexpr std::size_t largest_block_of(std::size_t bytes) noexcept {
+  constexpr std::size_t least = 4096;
+  return bytes == 0 ? 0 : bytes + std::max(bytes / 8, least);
+}
 
 /// The residents of a manager, and the calls that are running into them.
 ///
@@ -41,6 +49,7 @@ class Residents {
     std::vector<Candidate> candidates;  ///< those to ask, the best first
     std::size_t leased = 0;             ///< bytes that leases of users pin
     std::size_t busy = 0;               ///< bytes that may come when other threads have done with their holders
+    std::size_t busy_blocks = 0;        ///< what their blocks may have at most
   };
 
   void add(Resident& resident);

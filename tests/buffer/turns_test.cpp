@@ -85,5 +85,38 @@ TEST_F(InTurns, MemoryThatAWaitingThreadHasLetGoOfIsNotWaitedFor) {
   EXPECT_THAT(first.to_vector(), ::testing::Each(2U));
 }
 
+/// A block may be larger than its buffer: what is in the way of another operation comes back as a whole.
+TEST_F(InTurns, ABusyBuffersRoundingIsWaitedFor) {
+  manager.set_limit(sim, 2 * size);
+  UnifiedBuffer<std::byte> small(8000, on_sim("small"));
+  UnifiedBuffer<std::uint32_t> first(elements, on_sim("first")), second(elements, on_sim("second"));
+  small.fill(std::byte{1});
+  for (auto* const buffer : {&first, &second}) buffer->fill(1);
+  small.sync_to_device(sim);  // so that the operation on it takes no memory
+
+  std::promise<void> begun, end;
+  std::thread busy{[&] {
+    Operand const operand{&small.core(), {0, 8000}, Intent::read};
+    use_on_device(sim.default_queue(), {&operand, 1}, [&](auto, auto) {
+      begun.set_value();
+      end.get_future().wait();
+      return sim.default_queue().record();
+    });
+  }};
+  begun.get_future().wait();
+  auto both = std::async(std::launch::async, [&] {
+    std::array<Operand, 2> const operands{Operand{&first.core(), {0, size}, Intent::read},
+                                          Operand{&second.core(), {0, size}, Intent::read}};
+    run(sim.default_queue(), operands, [](auto) {}).wait();
+  });
+  while (manager.statistics().waits == 0 &&
+         both.wait_for(std::chrono::milliseconds{1}) == std::future_status::timeout) {
+  }
+  end.set_value();
+  busy.join();
+  EXPECT_NO_THROW(both.get());
+  EXPECT_TRUE(first.valid_on(sim) && second.valid_on(sim));
+}
+
 }  // namespace
 }  // namespace unimem::testing
