@@ -3,6 +3,7 @@
 #include <unimem/device/timed_wait.hpp>
 
 #include "device/queue_backend.hpp"
+#include "device/worker_threads.hpp"
 
 #include <algorithm>
 #include <limits>
@@ -122,7 +123,10 @@ Queue& Device::waiting_queue() {
 }
 
 void Device::synchronize() {
-  for (auto const event : unfinished()) wait_unless_endless(event);
+  for (auto const event : unfinished()) {
+    if (detail::is_forked_child()) event.wait();  // throws: its work is not carried out here
+    wait_unless_endless(event);
+  }
 }
 
 std::vector<Event> Device::unfinished() const {

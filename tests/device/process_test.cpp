@@ -293,6 +293,11 @@ TEST_F(ProcessEnd, AForkedChildHasNoQueues) {
                     ++refusals;
                   }
                   try {
+                    sim.synchronize();
+                  } catch (UnsupportedOperation const&) {
+                    ++refusals;
+                  }
+                  try {
                     auto another = sim.create_queue();
                     another.fill(memory, std::array{std::byte{1}});
                   } catch (UnsupportedOperation const&) {
@@ -301,7 +306,7 @@ TEST_F(ProcessEnd, AForkedChildHasNoQueues) {
                   return refusals;
                 },
                 std::exit),
-            4);
+            5);
   EXPECT_FALSE(pending.error());  // the parent's work goes on
 }
 
