@@ -64,6 +64,16 @@ void HostWrite::done() {
   core->written_through_map(range_, hold, std::move(parts_));
 }
 
+void HostWrite::done_quietly() noexcept {
+  auto const core = core_;
+  try {
+    done();
+  } catch (...) {
+    Unlocked const released;
+    core->fail_later(std::current_exception());
+  }
+}
+
 HostHold::HostHold(std::shared_ptr<BufferCore> core, DeviceLease lease, ByteRange window)
     : core_(std::move(core)),
       lease_(std::move(lease)),
@@ -153,7 +163,9 @@ void bind_host_arrays(nb::module_& m) {
   hold_slot = PyUnicode_InternFromString("_hold");
 
   nb::class_<HostWrite>(m, "HostWrite", "A write to host memory, from before it happens until `done`.")
-      .def("done", &HostWrite::done, "Counts it as written.");
+      .def("done", &HostWrite::done, "Counts it as written.")
+      .def("done_quietly", &HostWrite::done_quietly,
+           "The same; what it would raise, the next access to the buffer does.");
 
   nb::class_<HostHold>(m, "HostHold", "Keeps a buffer's host memory for arrays, and is told when they are written.")
       .def("covers", &HostHold::covers, nb::arg("array"), "Whether the array's elements lie in this memory.")

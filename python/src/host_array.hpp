@@ -26,6 +26,8 @@ class HostWrite {
   /// Counts the range as written, unless the buffer has let the memory go since. Once. Needs no memory: the bytes have
   /// been written, so without any to record it the next operation on the buffer does so first.
   void done();
+  /// For callers that cannot throw: what `done` would throw is raised by the next access to the buffer.
+  void done_quietly() noexcept;
 
  private:
   std::shared_ptr<BufferCore> core_;

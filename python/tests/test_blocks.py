@@ -57,6 +57,20 @@ def test_a_mapping_brings_in_device_writes(discrete, moved):
     assert count.since() == (1, 8000, 0, 0)
 
 
+def test_a_dropped_mapping_conflicts_at_the_next_access(sim):
+    buffer = UnifiedBuffer(100, np.float32, device=sim)
+    buffer.fill(1)
+    buffer.sync_to_device()
+    kernel = unimem.Kernel("three").host(lambda x: x.fill(3))
+    mapping = buffer.slice(0, 40).map()
+    mapping.array[:] = 9
+    unimem.launch(kernel, 50, unimem.write(buffer.slice(20, 50))).wait()
+    del mapping
+    with pytest.raises(unimem.CoherenceConflict):
+        buffer.to_numpy()
+    np.testing.assert_array_equal(buffer.to_numpy(), np.repeat(np.float32([9, 3, 1]), [20, 50, 30]))
+
+
 def test_a_mapped_part_marks_that_part_alone(discrete, moved):
     buffer = UnifiedBuffer(1 << 16, np.uint8, device=discrete)
     buffer.fill(1)

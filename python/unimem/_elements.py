@@ -347,7 +347,10 @@ class Mapping:
         self.unmap()
 
     def __del__(self) -> None:
-        self.unmap()
+        write, self._write = self._write, None
+        if write is not None:
+            self.array.flags.writeable = False
+            write.done_quietly()  # what goes wrong, the next access to the buffer raises
 
 
 def _no_metal(operation: str) -> UnsupportedOperation:
