@@ -65,11 +65,13 @@ void HostWrite::done() {
 }
 
 void HostWrite::done_quietly() noexcept {
-  auto const core = core_;
+  if (!core_) return;
+  Unlocked const released;
+  auto const core = std::exchange(core_, nullptr);
+  auto const hold = std::exchange(hold_, {});
   try {
-    done();
+    core->written_through_map(range_, hold, std::move(parts_));
   } catch (...) {
-    Unlocked const released;
     core->fail_later(std::current_exception());
   }
 }

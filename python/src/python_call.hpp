@@ -33,9 +33,9 @@ struct Argument {
 ///
 /// The arrays are over the memory that the work was given, which has another owner when the work has ended. A function
 /// that keeps one fails, and the array keeps its memory by a lease. An operation that takes the memory from a buffer
-/// says so before
-/// (`let_go_of`): a call that runs has leases from then on, and one that has not begun works on copies, which are
-/// arrays' own. So does one whose memory was evicted before it began; when it has, it holds that (`WorkHold`).
+/// says so before (`let_go_of`): a call that runs has leases from then on, and one that has not begun works on copies,
+/// which are arrays' own. So does one whose memory was evicted before it began; when it has, it holds that
+/// (`WorkHold`).
 class PythonCall {
  public:
   /// With the interpreter's lock.

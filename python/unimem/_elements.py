@@ -332,10 +332,16 @@ class Mapping:
     def unmap(self) -> None:
         """Ends the access. Idempotent. CoherenceConflict if a device wrote a part of the elements meanwhile and something outside them
         too; where they cover all that devices wrote, the host wins and is counted."""
+        write = self._end()
+        if write is not None:
+            write.done()
+
+    def _end(self) -> _unimem.HostWrite | None:
+        """What is to be counted now as written, if anything is."""
         write, self._write = self._write, None
         if write is not None:
             self.array.flags.writeable = False
-            write.done()
+        return write
 
     def __reduce__(self) -> Any:
         raise TypeError("a mapping ends once, and is neither copied nor pickled: copy its array")
@@ -347,9 +353,8 @@ class Mapping:
         self.unmap()
 
     def __del__(self) -> None:
-        write, self._write = self._write, None
+        write = self._end()
         if write is not None:
-            self.array.flags.writeable = False
             write.done_quietly()  # what goes wrong, the next access to the buffer raises
 
 
