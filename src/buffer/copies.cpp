@@ -242,21 +242,22 @@ std::optional<Event> BufferCore::copy_once(detail::AccessContext& context, Buffe
       if (!target.ensure_device(context, *to.buffer, target_place, queue)) return std::nullopt;
       auto& here = *source.storage_at(source_place);
       auto& beyond = *target.storage_at(target_place);
-      std::optional<Allocation> aside;
+      auto const staging = target.named();
+      Allocation aside;
       if (detail::overlap(here, from.range, beyond, to.range)) {
-        auto options = target.named();
+        auto options = staging;
         options.queue = &queue;
-        aside = target.manager->acquire(context, on, Location::device, from.range.size(), options);
-        if (!aside) return std::nullopt;
+        auto block = target.manager->acquire(context, on, Location::device, from.range.size(), options);
+        if (!block) return std::nullopt;
+        aside = *std::move(block);
       }
       // Within one device nothing goes over a link, and nothing is counted.
       auto const from_place = there == &on ? target_place : target.place_of(*there);
       auto const meter = there == &on ? SharedMeter{} : target.meter(from_place, target_place);
       auto write = target.plan_write(target_place, to.range);
-      auto const staging = target.named();
-      auto const event =
-          aside ? detail::transfer_by(*std::move(aside), staging, here, from.range, beyond, to.range, queue)
-                : detail::transfer(*target.manager, staging, here, from.range, beyond, to.range, &queue, meter).event;
+      auto const event = detail::transfer(*target.manager, staging, here, from.range, beyond, to.range, &queue, meter,
+                                          std::move(aside))
+                             .event;
       target.commit(std::move(write), event, Inside::Events::of_all);
       if (target.written_map) target.written_map->copied(to.range, *source.written_map, from.range.begin);
       if (there != &on) target.count(from_place, target_place, from.range.size());

@@ -2,6 +2,7 @@
 
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/event.hpp>
+
 #include "coherence/coherence.hpp"
 
 #include <cstddef>

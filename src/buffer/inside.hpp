@@ -3,7 +3,6 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/name.hpp>
 #include <unimem/manager/memory_manager.hpp>
-#include "coherence/coherence.hpp"
 
 #include "buffer/advice_book.hpp"
 #include "buffer/fast_lease.hpp"
@@ -12,6 +11,7 @@
 #include "buffer/stale_views.hpp"
 #include "buffer/storage.hpp"
 #include "buffer/written_map.hpp"
+#include "coherence/coherence.hpp"
 #include "manager/admission.hpp"
 #include "manager/forked_locks.hpp"
 #include "manager/use_history.hpp"
@@ -401,16 +401,11 @@ struct Transfer {
 
 /// Submits one copy between two pieces of memory, wherever they are, behind the work it conflicts with, and records it
 /// with both. `queue`, if given and of the device that carries the copy out, is the queue. `meter` counts the time of
-/// what goes over a link. Whatever it throws, nothing that it has submitted is under way any more.
+/// what goes over a link. Where the two `overlap`, `aside` is a block of as many bytes, by way of which they go.
+/// Whatever it throws, nothing that it has submitted is under way any more.
 Transfer transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from, ByteRange source, Storage& to,
-                  ByteRange target, Queue* queue, SharedMeter const& meter);
-
-/// Whether the two share bytes: then `transfer_by` copies them.
+                  ByteRange target, Queue* queue, SharedMeter const& meter, Allocation aside = {});
 [[nodiscard]] bool overlap(Storage const& from, ByteRange source, Storage const& to, ByteRange target) noexcept;
-
-/// The same within one device by way of a block of its own, since what has not been read must not be overwritten.
-Event transfer_by(Allocation aside, AcquireOptions const& staging, Storage& from, ByteRange source, Storage& to,
-                  ByteRange target, Queue& queue);
 
 /// The same for several ranges, at the same offsets on both sides, as one piece of work. For what
 /// `gains_from_batching`.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/device/event.hpp>
+
 #include "coherence/coherence.hpp"
 
 #include <cstddef>

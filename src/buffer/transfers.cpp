@@ -22,12 +22,17 @@ Queue& queue_on(Device& owner, Queue* wanted) {
   return wanted != nullptr && &wanted->device() == &owner ? *wanted : owner.default_queue();
 }
 
-/// For a tool's timeline.
-std::string name_of_copy(AcquireOptions const& staging, detail::Storage const& from, detail::Storage const& to) {
-  auto const place = [](detail::Storage const& storage) {
-    return storage.serves_host() ? std::string_view{"host"} : storage.device().id();
-  };
-  return fmt::format("{}: {} to {}", staging.name.empty() ? "a buffer" : staging.name.view(), place(from), place(to));
+/// Within one device, by way of a block of its own: what has not been read must not be overwritten.
+Event copied_by(Allocation aside, Queue& on, DeviceMemory target, DeviceMemory source, std::span<const Event> needs) {
+  auto const there = on.copy(aside.memory(), source, source.bytes, needs);
+  try {
+    auto const back = on.copy(target, aside.memory(), source.bytes, {{there}});
+    aside.release(back);
+    return back;
+  } catch (...) {
+    static_cast<void>(there.wait_for_error());  // it is at both memories, and not on record
+    throw;
+  }
 }
 
 }  // namespace
@@ -36,32 +41,9 @@ bool detail::overlap(Storage const& from, ByteRange source, Storage const& to, B
   return &from == &to && source.begin < target.end && target.begin < source.end;
 }
 
-Event detail::transfer_by(Allocation aside, AcquireOptions const& staging, Storage& from, ByteRange source_range,
-                          Storage& to, ByteRange target_range, Queue& on) {
-  NvtxRange const shown{[&] { return name_of_copy(staging, from, to); }};
-  std::vector<Event> needs;
-  from.order_read(on, source_range);
-  to.order_write(on, target_range);
-  from.hazards().add_writers(source_range, needs);
-  from.hazards().reserve(2);  // two for one storage that is both
-  auto const count = source_range.size();
-  auto const there = on.copy(aside.memory(), from.window(source_range), count, needs);
-  Event back;
-  try {
-    back = on.copy(to.window(target_range), aside.memory(), count, {{there}});
-  } catch (...) {
-    static_cast<void>(there.wait_for_error());  // it is at both memories, and not on record
-    throw;
-  }
-  aside.release(back);
-  from.hazards().read_by(source_range, back);
-  to.hazards().written_by(target_range, back);
-  return back;
-}
-
 detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& staging, Storage& from,
                                   ByteRange source_range, Storage& to, ByteRange target_range, Queue* queue,
-                                  SharedMeter const& meter) {
+                                  SharedMeter const& meter, Allocation aside) {
   auto const count = source_range.size();
   auto const source = from.window(source_range);
   auto const target = to.window(target_range);
@@ -70,7 +52,13 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   bool const downwards = to_host && !from_host;
   bool const upwards = from_host && !to_host;
   auto& on = queue_on(downwards ? from.device() : to.device(), queue);
-  NvtxRange const shown{[&] { return name_of_copy(staging, from, to); }};
+  NvtxRange const shown{[&] {
+    auto const place = [](Storage const& storage, bool host) {
+      return host ? std::string_view{"host"} : storage.device().id();
+    };
+    return fmt::format("{}: {} to {}", staging.name.empty() ? "a buffer" : staging.name.view(), place(from, from_host),
+                       place(to, to_host));
+  }};
 
   auto way = CopyPath::direct;
   if ((downwards || upwards) && gains_from_staging(downwards ? to : from, on.device(), count)) {
@@ -102,7 +90,8 @@ detail::Transfer detail::transfer(MemoryManager& manager, AcquireOptions const& 
   } else if (upwards) {
     event = on.upload(target, host_address(from.host_window(source_range)), count, needs, meter);
   } else {
-    event = on.copy(target, from.device(), source, count, needs, meter);
+    event = aside ? copied_by(std::move(aside), on, target, source, needs)
+                  : on.copy(target, from.device(), source, count, needs, meter);
   }
   from.hazards().read_by(source_range, event);
   to.hazards().written_by(target_range, event);

@@ -67,6 +67,15 @@ bool TicketSet::Members::contains(std::uint16_t low) const noexcept {
   return bitmap.empty() ? std::ranges::binary_search(list, low) : (bitmap[low / 64] & bit(low)) != 0;
 }
 
+/// Calls `visit(low)` for each, ascending.
+template <class Visit>
+void TicketSet::Members::for_each(Visit const& visit) const {
+  for (std::size_t const low : list) visit(low);
+  for (std::size_t low = 0; low < bitmap.size() * 64; ++low) {
+    if ((bitmap[low / 64] & bit(low)) != 0) visit(low);
+  }
+}
+
 TicketSet::Bytes TicketSet::pack(Members const& members) {
   Bytes bytes;
   std::size_t first = 0, end = 0, last_end = 0;  // of the run that is being read; of the one before
@@ -83,18 +92,11 @@ TicketSet::Bytes TicketSet::pack(Members const& members) {
     }
     end = low + 1;
   };
-  for (auto const low : members.list) add(low);
-  for (std::size_t low = 0; low < members.bitmap.size() * 64; ++low) {
-    if ((members.bitmap[low / 64] & bit(low)) != 0) add(low);
-  }
+  members.for_each(add);
   put_run();
   if (bytes.size() < bitmap_bytes) return bytes;
   bytes.assign(bitmap_bytes, 0);
-  auto const set = [&](std::size_t low) { bytes[low / 8] |= static_cast<std::uint8_t>(1U << (low % 8)); };
-  for (auto const low : members.list) set(low);
-  for (std::size_t low = 0; low < members.bitmap.size() * 64; ++low) {
-    if ((members.bitmap[low / 64] & bit(low)) != 0) set(low);
-  }
+  members.for_each([&](std::size_t low) { bytes[low / 8] |= static_cast<std::uint8_t>(1U << (low % 8)); });
   return bytes;
 }
 

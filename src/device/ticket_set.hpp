@@ -36,6 +36,8 @@ class TicketSet {
     void insert(std::uint16_t low);
     [[nodiscard]] bool contains(std::uint16_t low) const noexcept;
     [[nodiscard]] bool empty() const noexcept { return list.empty() && bitmap.empty(); }
+    template <class Visit>
+    void for_each(Visit const& visit) const;
   };
   struct Packed {
     Ticket upper = 0;       ///< their tickets' upper bits

@@ -108,7 +108,7 @@ struct AllocationRequest {
   }
 
   /// Whether all that its operation needs could be granted if all candidates gave what they have, and others so many
-  /// bytes besides. They may count the bytes they asked for, and blocks are up to an eighth, or 4 KiB, larger.
+  /// bytes besides.
   [[nodiscard]] bool within_reach(std::vector<detail::Residents::Candidate> const& candidates,
                                   std::size_t others = 0) const noexcept {
     std::size_t most = others;
@@ -123,6 +123,10 @@ struct AllocationRequest {
     return pinned <= limit && outstanding <= limit - pinned;
   }
 };
+
+bool is_of_the_device(Location location) noexcept {
+  return location == Location::device || location == Location::unified;
+}
 
 /// The turn to make room, for as long as this lives, unless the thread has it anyway or another thread does.
 class Turn {
@@ -198,14 +202,6 @@ Allocation MemoryManager::State::host_memory_after_all(MemoryPool& from, std::si
     return std::move(request.block);
   throw OutOfMemory(request.all_facts());
 }
-
-namespace {
-
-bool is_of_the_device(Location location) noexcept {
-  return location == Location::device || location == Location::unified;
-}
-
-}  // namespace
 
 /// Calls `acquire`, and counts it as a refusal of this manager's if it is one.
 template <class Acquire>

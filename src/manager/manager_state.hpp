@@ -123,13 +123,6 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
     return bytes;
   }
 
-  /// Makes room for a request for host memory; whether it has been granted.
-  template <class Request>
-  [[nodiscard]] bool spill_for(Request& request);
-
-  template <class Acquire>
-  auto counting_refusals(Acquire const& acquire);
-
   /// The same for host memory of a location.
   std::optional<std::size_t> reclaim(Resident& resident, Location location, std::string& failure) {
     std::size_t bytes = 0;
@@ -146,6 +139,14 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
     host_reclaimed_bytes.fetch_add(bytes, std::memory_order_relaxed);
     return bytes;
   }
+
+  /// Makes room for a request for host memory; whether it has been granted.
+  template <class Request>
+  [[nodiscard]] bool spill_for(Request& request);
+
+  /// What `acquire()` gives; an OutOfMemory that it throws is counted.
+  template <class Acquire>
+  auto counting_refusals(Acquire const& acquire);
 
   /// Host memory that its pool has refused: by what others' caches and spilled buffers give. Throws OutOfMemory.
   [[nodiscard]] Allocation host_memory_after_all(MemoryPool& from, std::size_t bytes, AcquireOptions const& how,

@@ -239,8 +239,8 @@ std::uint64_t Pressure::subscribe(PressureCallback callback) {
   Lock const lock{mutex_};
   if (!has_thread) {
     own_thread_.store(thread_.get_id(), std::memory_order_relaxed);
-    shutting_down_ =
-        shutting_down_ || !enlisted_;  // the process is ending: no callback is called any more, nor waited for
+    // If the process is ending: no callback is called any more, nor waited for.
+    shutting_down_ = shutting_down_ || !enlisted_;
   }
   subscribers_.emplace(last_subscriber_ + 1, std::move(shared));
   return ++last_subscriber_;

@@ -25,7 +25,7 @@ namespace unimem::detail {
 /// The pressure levels of a manager's pools, and their subscribers.
 ///
 /// A pool knows between which two marks nothing changes, and only notes that they were left; a manager that has just
-/// served the manager asks it that, which is a load, and comes here if they were. So a release costs nothing, and what
+/// served a caller asks it that, which is a load, and comes here if they were. So a release costs nothing, and what
 /// was released shows the next time the manager is asked for something.
 ///
 /// Pools that share a limit are as full as that is, if that is more: what one takes may be what brings all of them over

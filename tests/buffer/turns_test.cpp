@@ -114,8 +114,11 @@ TEST_F(InTurns, ABusyBuffersRoundingIsWaitedFor) {
   }
   end.set_value();
   busy.join();
-  EXPECT_NO_THROW(both.get());
+  both.get();
   EXPECT_TRUE(first.valid_on(sim) && second.valid_on(sim));
+  EXPECT_EQ(manager.statistics().refusals, 0U);
+  EXPECT_FALSE(small.valid_on(sim));
+  EXPECT_THAT(small.to_vector(), ::testing::Each(std::byte{1}));
 }
 
 }  // namespace
