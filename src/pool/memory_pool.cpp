@@ -3,6 +3,7 @@
 #include "pool/pool_core.hpp"
 #include "pool/shared_limit.hpp"
 
+#include <chrono>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -18,7 +19,7 @@ Block& acquire(PoolCore& core, std::size_t bytes, AcquireOptions const& options)
 }
 
 void give_way(MemoryPool& pool, bool may_wait) noexcept {
-  pool.core_->give_way(may_wait);
+  pool.core_->trimmer().give_way(may_wait);
 }
 
 std::vector<PoolStatistics> statistics_of(std::span<MemoryPool* const> pools, SharedLimit& limit) {
@@ -26,9 +27,9 @@ std::vector<PoolStatistics> statistics_of(std::span<MemoryPool* const> pools, Sh
   std::vector<std::unique_lock<std::mutex>> still;
   all.reserve(pools.size());
   still.reserve(pools.size());
-  for (auto const* const pool : pools) still.push_back(pool->core_->hold_extents());
+  for (auto const* const pool : pools) still.push_back(pool->core_->reports().hold_extents());
   SharedLimit::Pause const pause{limit.pausing()};
-  for (auto const* const pool : pools) all.push_back(pool->core_->statistics_while_held());
+  for (auto const* const pool : pools) all.push_back(pool->core_->reports().statistics_while_held());
   return all;
 }
 
@@ -68,27 +69,33 @@ Allocation MemoryPool::acquire_better(Allocation const& block) {
 }
 
 std::size_t MemoryPool::trim(std::size_t keep_bytes) {
-  return core_->trim(keep_bytes);
+  return core_->trimmer().trim(keep_bytes);
 }
 
 std::size_t MemoryPool::trim_idle() {
-  return core_->trim_idle();
+  return core_->trimmer().trim_idle();
 }
 
 PoolDefragmentation MemoryPool::defragment(DefragmentationLimits const& limits) {
-  return core_->defragment(limits);
+  auto const begin = std::chrono::steady_clock::now();
+  PoolDefragmentation report;
+  report.largest_free_before = fragmentation().largest_free_block;
+  report.bytes_moved = core_->trimmer().compact(limits);
+  report.largest_free_after = fragmentation().largest_free_block;
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return report;
 }
 
 PoolStatistics MemoryPool::statistics() const {
-  return core_->statistics();
+  return core_->reports().statistics();
 }
 
 PoolFragmentation MemoryPool::fragmentation() const {
-  return core_->fragmentation();
+  return core_->reports().fragmentation();
 }
 
 std::vector<OutOfMemory::Holder> MemoryPool::holders(std::size_t most) const {
-  return core_->holders(most);
+  return core_->reports().holders(most);
 }
 
 Device& MemoryPool::device() const noexcept {
@@ -108,7 +115,7 @@ StackOptions const& MemoryPool::stacks() const noexcept {
 }
 
 void MemoryPool::set_max_bytes(std::size_t bytes) {
-  core_->set_max_bytes(bytes);
+  core_->trimmer().set_max_bytes(bytes);
 }
 
 std::size_t MemoryPool::bytes_in_use() noexcept {
@@ -124,7 +131,7 @@ bool MemoryPool::has_left_marks() const noexcept {
 }
 
 void MemoryPool::validate() const {
-  core_->validate();
+  core_->reports().validate();
 }
 
 }  // namespace unimem

@@ -1,7 +1,7 @@
 #include "pool/thread_cache.hpp"
 
+#include "pool/block_intake.hpp"
 #include "pool/mutants.hpp"
-#include "pool/pool_core.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -59,7 +59,7 @@ class Memberships {
     [[maybe_unused]] static bool const held = HeldOverFork::for_good(HeldOverFork::Order::last, {hold, free_in_child});
     std::erase_if(all_, [](auto const& one) {
       std::lock_guard const lock{one.second->mutex};
-      if (one.second->core != nullptr) return false;
+      if (one.second->cache != nullptr) return false;
       // A block that outlives its pool is released as one of this pool.
       auto& slot = magazine_table.all[one.first % MagazineTable::slots];
       if (slot.pool == one.first) slot = {};
@@ -75,7 +75,7 @@ class Memberships {
  private:
   static void leave(ThreadMagazines& thread) noexcept {
     std::lock_guard const lock{thread.mutex};
-    if (thread.core != nullptr) thread.core->thread_cache().retire(thread);
+    if (thread.cache != nullptr) thread.cache->retire(thread);
   }
 
   std::vector<std::pair<std::uint64_t, std::shared_ptr<ThreadMagazines>>> all_;
@@ -83,7 +83,7 @@ class Memberships {
 
 }  // namespace
 
-ThreadCache::ThreadCache(PoolCore& core, Use use) noexcept
+ThreadCache::ThreadCache(BlockIntake& core, Use use) noexcept
     : core_(core),
       pool_(use != Use::none && barriers_are_asymmetric() ? next_pool() : 0),
       quick_pool_(use == Use::quick ? pool_ : 0),
@@ -193,7 +193,7 @@ Magazines* ThreadCache::enroll() noexcept {
   try {
     auto& memberships = Memberships::mine();
     auto fresh = std::make_shared<ThreadMagazines>();
-    fresh->core = &core_;
+    fresh->cache = this;
     memberships.add(pool_, fresh);
     std::lock_guard const lock{mutex_};
     if (closed_) {
@@ -270,7 +270,7 @@ void ThreadCache::close() noexcept {
   }
   for (auto const& thread : threads) {
     std::lock_guard const lock{thread->mutex};
-    thread->core = nullptr;
+    thread->cache = nullptr;
   }
 }
 

@@ -14,14 +14,15 @@
 
 namespace unimem::detail {
 
-class PoolCore;
+class BlockIntake;
+class ThreadCache;
 
 /// The magazines of one thread for one pool, which both know: whichever ends first takes its leave of the other.
 struct ThreadMagazines {
   Magazines magazines;
   std::thread::id owner = std::this_thread::get_id();
   std::mutex mutex;          ///< of what follows: taken only by a thread that ends and a pool that ends
-  PoolCore* core = nullptr;  ///< null once the pool is gone
+  ThreadCache* cache = nullptr;  ///< null once the pool is gone
 };
 
 /// Where a thread finds its magazines of a pool: by the pool's number, which is never used again. Null if it has none
@@ -56,7 +57,7 @@ class ThreadCache {
  public:
   /// How a pool's blocks are parked: not at all, only by calls that looked at the clock, or also the quick way.
   enum class Use : std::uint8_t { none, timed, quick };
-  ThreadCache(PoolCore& core, Use use) noexcept;
+  ThreadCache(BlockIntake& core, Use use) noexcept;
   ThreadCache(ThreadCache const&) = delete;
   ThreadCache& operator=(ThreadCache const&) = delete;
 
@@ -157,7 +158,7 @@ class ThreadCache {
   void say_seized() noexcept;
   void release_all() noexcept;
 
-  PoolCore& core_;
+  BlockIntake& core_;  ///< where blocks go back to
   std::uint64_t const pool_;        ///< its number: 0 for a pool that parks nothing
   std::uint64_t const quick_pool_;  ///< the same, or 0, which no pool has, if each call is to look at the clock
   std::mutex mutex_;

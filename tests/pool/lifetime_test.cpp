@@ -193,7 +193,7 @@ TEST(Block, ADescriptorCountsItsOwners) {
   EXPECT_EQ(&again, &first);
   core->release(again, {});
 
-  core->trim(0);
+  core->trimmer().trim(0);
   auto& other_memory = core->acquire(100'000, {});
   EXPECT_EQ(&other_memory, &first) << "descriptors are recycled";
   EXPECT_EQ(other_memory.generation, generation + 2);
@@ -270,7 +270,7 @@ TEST_F(PoolAges, AWarmBlockTakesNoLock) {
     auto const lock = core->lock();  // who wanted it now would wait for ever
     for (int i = 0; i < 3; ++i) core->release(core->acquire(MiB, {}), {});
   }
-  EXPECT_EQ(core->statistics().pool_hits, 4U);
+  EXPECT_EQ(core->reports().statistics().pool_hits, 4U);
   detail::PoolCore::close(std::move(core));
 }
 

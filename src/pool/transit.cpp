@@ -1,0 +1,78 @@
+#include "pool/transit.hpp"
+
+#include <unimem/device/timed_wait.hpp>
+
+#include "device/current_task.hpp"
+#include "device/watched_wait.hpp"
+#include "pool/mutants.hpp"
+
+#include <chrono>
+
+namespace unimem::detail {
+
+void Transit::begin_growing(Passage& passage, std::size_t bytes) noexcept {
+  passage.bytes_ = bytes;
+  passage.forks_ = forks_;
+  growing_ += bytes;
+}
+
+void Transit::end_growing(Passage& passage) noexcept {
+  settle(growing_, passage);
+}
+
+void Transit::begin_returning(Passage& passage, std::size_t bytes) noexcept {
+  passage.bytes_ = bytes;
+  passage.forks_ = forks_;
+  returning_ += bytes;
+  settlers_.enter(passage.settler_);
+}
+
+void Transit::end_returning(Passage& passage) noexcept {
+  settlers_.leave(passage.settler_);
+  settle(returning_, passage);
+}
+
+void Transit::settle(std::size_t& in_transit, Passage const& passage) const noexcept {
+  if (passage.forks_ == forks_) in_transit -= passage.bytes_;
+}
+
+void Transit::changed() noexcept {
+  ++changes_;
+  if (waiting_ != 0) changed_.notify_all();
+}
+
+bool Transit::await(std::unique_lock<std::mutex>& lock) {
+  if (is_empty() || UNIMEM_MUTANT(transit_overlooked)) return false;
+  auto const changed = [this, seen = changes_] { return changes_ != seen; };
+  LongWait known{settlers_.newest()};  // for threads that wait for this one
+  bool ends = true;
+  ++waiting_;
+  if (CurrentTask::may_wait_for_any()) {
+    WatchedWait watch{"waiting for memory that other threads give back"};
+    while (!changed_.wait_until(lock, watch.next(), changed)) {
+      --waiting_;
+      lock.unlock();
+      watch.look();
+      lock.lock();
+      ++waiting_;
+    }
+  } else {
+    constexpr std::chrono::milliseconds step{10};  // a circle may close later, and is then found so soon
+    // Asked first: threads that try in vain wake each other, and one of them would never have waited for so long.
+    do {
+      ends = !known.never_ends();
+    } while (ends && !changed_.wait_for(lock, step, changed));
+  }
+  --waiting_;
+  return ends;
+}
+
+void Transit::begin_again_in_child() noexcept {
+  ++forks_;
+  growing_ = returning_ = 0;
+  waiting_ = 0;
+  settlers_.forget();
+  HeldOverFork::renew(changed_);
+}
+
+}  // namespace unimem::detail

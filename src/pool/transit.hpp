@@ -1,0 +1,63 @@
+#pragma once
+
+#include "core/held_over_fork.hpp"
+#include "pool/settlers.hpp"
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+namespace unimem::detail {
+
+/// Memory of a pool between its driver, or its extents, and its lists, while a thread sees to it without the pool's
+/// lock: it counts against the limit, so that the limit is exact under threads. A thread that finds no room waits for
+/// it first, so that memory another thread is giving back is not reported as missing.
+///
+/// Under the pool's lock.
+class Transit {
+ public:
+  /// Some memory on its way, on the stack of the thread that sees to it.
+  class Passage {
+    friend class Transit;
+    Settlers::One settler_;
+    std::size_t bytes_ = 0;
+    unsigned forks_ = 0;
+  };
+
+  /// Memory begins to come, or to go, and has arrived. Its bytes are no longer in transit then, unless this process was
+  /// forked meanwhile: `begin_again_in_child` has seen to it.
+  void begin_growing(Passage& passage, std::size_t bytes) noexcept;
+  void end_growing(Passage& passage) noexcept;
+  void begin_returning(Passage& passage, std::size_t bytes) noexcept;
+  void end_returning(Passage& passage) noexcept;
+
+  [[nodiscard]] std::size_t growing() const noexcept { return growing_; }
+  [[nodiscard]] std::size_t returning() const noexcept { return returning_; }
+  [[nodiscard]] bool is_empty() const noexcept { return growing_ == 0 && returning_ == 0; }
+
+  /// Something has changed that a thread without memory may be waiting for. And how often that was.
+  void changed() noexcept;
+  [[nodiscard]] std::uint64_t changes() const noexcept { return changes_; }
+
+  /// Waits until something has changed if anything is in transit; false if nothing is, or if that would never end,
+  /// since the thread that gives it back waits for the kernel that called this. Drops the lock meanwhile. In a watched
+  /// thread it may end with WaitInterrupted, without the lock and with nothing changed.
+  bool await(std::unique_lock<std::mutex>& lock);
+
+  /// In a forked child: what other threads had in transit has no owner.
+  void begin_again_in_child() noexcept;
+
+ private:
+  void settle(std::size_t& in_transit, Passage const& passage) const noexcept;
+
+  std::size_t growing_ = 0;    ///< bytes from the driver, or from the extents
+  std::size_t returning_ = 0;  ///< bytes on their way back
+  Settlers settlers_;          ///< the threads that give some back
+  unsigned forks_ = 0;         ///< that this process has come from since the pool was made
+  std::condition_variable changed_;
+  std::uint64_t changes_ = 0;
+  unsigned waiting_ = 0;  ///< for a change
+};
+
+}  // namespace unimem::detail
