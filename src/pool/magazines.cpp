@@ -32,7 +32,7 @@ Magazines::Magazines() noexcept {
 }
 
 Block* Magazines::take(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
-  if (bytes > largest_small_block) return take_large(bytes, queue, name);
+  if (bytes > largest_small_block) return hand_out(large_.take(bytes, queue), name);
   auto const index = near_exact_class(bytes);
   auto& magazine = magazines_[index];
   for (std::size_t i = counts_[index]; i-- > 0;) {
@@ -40,18 +40,17 @@ Block* Magazines::take(std::size_t bytes, std::uint64_t queue, Name name) noexce
     if (block.capacity() < bytes || !may_start(block, queue)) continue;
     take_out(magazine.blocks, counts_[index], i);
     ++magazine.hits;
-    took(block, name);
-    return &block;
+    return hand_out(&block, name);
   }
   return nullptr;
 }
 
-Block* Magazines::take_large(std::size_t bytes, std::uint64_t queue, Name name) noexcept {
-  if (large_sent_on_ >= bytes && large_sent_on_ <= close_fit(bytes)) large_unclaimed_ = 0;
+Block* LargeMagazine::take(std::size_t bytes, std::uint64_t queue) noexcept {
+  if (sent_on_ >= bytes && sent_on_ <= close_fit(bytes)) unclaimed_ = 0;
   Block* best = nullptr;
   std::size_t where = 0;
-  for (std::size_t i = large_count_; i-- > 0;) {
-    auto& block = *large_[i];
+  for (std::size_t i = count_; i-- > 0;) {
+    auto& block = *blocks_[i];
     if (block.capacity() < bytes || block.capacity() > close_fit(bytes)) continue;
     if (best != nullptr && block.capacity() >= best->capacity()) continue;
     if (!may_start(block, queue)) continue;
@@ -59,26 +58,28 @@ Block* Magazines::take_large(std::size_t bytes, std::uint64_t queue, Name name) 
     where = i;
   }
   if (best == nullptr) return nullptr;
-  large_unclaimed_ = 0;
-  take_out(large_, large_count_, where);
-  count_large_hit(bytes);
-  large_bytes_.store(large_bytes() - best->capacity(), std::memory_order_relaxed);
-  took(*best, name);
+  take_out(blocks_, count_, where);
+  claimed(bytes);
+  bytes_.store(this->bytes() - best->capacity(), std::memory_order_relaxed);
   return best;
 }
 
 void Magazines::pass_on(Block& block, std::size_t bytes, Name name) noexcept {
-  large_unclaimed_ = 0;
-  count_large_hit(bytes);
+  large_.claimed(bytes);
   auto const had = fewest_bytes_ + static_cast<std::ptrdiff_t>(block.capacity());
   fewest_bytes_ = std::min(had, static_cast<std::ptrdiff_t>(this->bytes()));
   block.unpark(name);
 }
 
+Block& LargeMagazine::take_oldest() noexcept {
+  auto& oldest = *blocks_.front();
+  take_out(blocks_, count_, 0);
+  bytes_.store(bytes() - oldest.capacity(), std::memory_order_relaxed);
+  return oldest;
+}
+
 Block& Magazines::take_oldest_large() noexcept {
-  auto& oldest = *large_.front();
-  take_out(large_, large_count_, 0);
-  large_bytes_.store(large_bytes() - oldest.capacity(), std::memory_order_relaxed);
+  auto& oldest = large_.take_oldest();
   auto const nothing_else = [](Block&) {};
   forget(oldest, nothing_else);
   return oldest;
@@ -98,7 +99,7 @@ std::size_t Magazines::take_half(std::size_t bytes, std::span<Block*, Magazine::
   return gone;
 }
 
-void Magazines::wait_for_owner() const noexcept {
+void OwnerGate::wait_for_owner() const noexcept {
   while (!is_left()) std::this_thread::yield();
 }
 

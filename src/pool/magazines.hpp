@@ -30,34 +30,13 @@ struct alignas(128) Magazine {
   std::array<Block*, slots> blocks{};
 };
 
-/// What one thread keeps of one pool for itself: blocks it has released and is likely to ask for again. Bounded by
-/// bytes as well as by number. A block whose work may still be running waits here too, for the same queue to take it
-/// again; nothing is ever waited for, and no event is asked unless the queue is another one.
-///
-/// A thread that keeps large blocks for nothing, be it that it takes none or that it takes others, keeps none: they are
-/// few enough to be missed elsewhere. When it asks for one that it would have had, it does again.
-///
-/// It belongs to its thread, which takes no lock and no atomic read-modify-write: it says that it is inside
-/// (`enter`), looks whether another thread wants in, and says that it has left. A thread that wants in says so, makes
-/// sure by `heavy_barrier` that the owner either has seen it or is seen inside, and waits for the owner to leave
-/// (`seize`). As long as it is seized the owner goes without.
-class Magazines {
+/// The way into what belongs to one thread and is rarely wanted by others. The owner takes no lock and no atomic
+/// read-modify-write: it says that it is inside (`enter`), looks whether another thread wants in, and says that it has
+/// left. A thread that wants in says so, makes sure by `heavy_barrier` that the owner either has seen it or is seen
+/// inside, and waits for the owner to leave (`seize`). As long as it is seized the owner goes without.
+class OwnerGate {
  public:
-  /// All that is kept of large blocks, and of small ones together; a single large block may be larger.
-  static constexpr std::size_t most_large_bytes = std::size_t{64} << 20;
-  static constexpr std::size_t most_small_bytes = std::size_t{64} << 20;
-  static constexpr std::size_t large_slots = 4;
-
-  /// How many large blocks are kept, one after the other, before it is clear that it is for nothing.
-  static constexpr std::uint32_t most_unclaimed = 8;
-
-  Magazines() noexcept;
-  Magazines(Magazines const&) = delete;
-  Magazines& operator=(Magazines const&) = delete;
-
-  // ---- The owner ----
-
-  /// False, and the owner stays outside, while the magazines are seized.
+  /// For the owner: false, and it stays outside, while another thread has seized this.
   [[nodiscard]] bool enter() noexcept {
     inside_.store(true, std::memory_order_relaxed);
     light_barrier();
@@ -69,14 +48,113 @@ class Magazines {
   }
   void leave() noexcept { inside_.store(false, std::memory_order_release); }
 
+  /// For any thread: says that this is wanted. What follows, in this order: `heavy_barrier()`, `wait_for_owner()`,
+  /// access, `give_up()`.
+  void seize() noexcept { seized_.store(true, std::memory_order_relaxed); }
+  void wait_for_owner() const noexcept;
+  [[nodiscard]] bool is_left() const noexcept { return !inside_.load(std::memory_order_acquire); }
+  void give_up() noexcept { seized_.store(false, std::memory_order_release); }
+
+ private:
+  std::atomic<bool> inside_{false};
+  std::atomic<bool> seized_{false};
+};
+
+/// The few large blocks that one thread keeps, and whether it does so for nothing, be it that it takes none or that it
+/// takes others: it keeps none then, as they are few enough to be missed elsewhere. When it asks for one that it would
+/// have had, it does again.
+///
+/// For the owner of the Magazines it is part of, but for `bytes`.
+class LargeMagazine {
+ public:
+  static constexpr std::size_t slots = 4;
+  /// All that is kept; a single block may be larger.
+  static constexpr std::size_t most_bytes = std::size_t{64} << 20;
+  /// How many blocks are kept, one after the other, before it is clear that it is for nothing.
+  static constexpr std::uint32_t most_unclaimed = 8;
+
+  /// A block that fits `bytes` and that the queue may start on at once: the best fit, or null. And the latest alone, if
+  /// it is known to be ready for the host.
+  [[nodiscard]] Block* take(std::size_t bytes, std::uint64_t queue) noexcept;
+  [[nodiscard]] Block* take_ready(std::size_t bytes) noexcept {
+    if (count_ == 0) return nullptr;
+    auto* const top = blocks_[count_ - 1];
+    if (top->parked_for != 0 || top->capacity() < bytes || top->capacity() > close_fit(bytes)) return nullptr;
+    --count_;
+    claimed(bytes);
+    bytes_.store(this->bytes() - top->capacity(), std::memory_order_relaxed);
+    return top;
+  }
+  /// The block that has been here longest; there is one.
+  [[nodiscard]] Block& take_oldest() noexcept;
+
+  /// False if there is no room for the block as things are.
+  [[nodiscard]] bool keep(Block& block) noexcept {
+    auto const then = bytes() + block.capacity();
+    if (sends_on() || (count_ != 0 && (count_ == slots || then > most_bytes))) return false;
+    blocks_[count_++] = &block;
+    bytes_.store(then, std::memory_order_relaxed);
+    ++unclaimed_;
+    return true;
+  }
+
+  /// Whether a block that was just released is not for this thread. And notes one that was sent on for that.
+  [[nodiscard]] bool sends_on() const noexcept { return unclaimed_ >= most_unclaimed; }
+  void sent_on(Block const& block) noexcept { sent_on_ = block.capacity(); }
+
+  /// An acquire of `bytes` bytes was served by a large block, from here or from elsewhere.
+  void claimed(std::size_t bytes) noexcept {
+    unclaimed_ = 0;
+    ++hits_[static_cast<std::size_t>(std::bit_width(bytes - 1))];
+  }
+
+  /// All blocks, the latest last; and forgets them.
+  [[nodiscard]] std::span<Block* const> blocks() const noexcept { return std::span{blocks_}.first(count_); }
+  void clear() noexcept {
+    count_ = 0;
+    bytes_.store(0, std::memory_order_relaxed);
+  }
+
+  /// The acquires served so far, by the doubling their size is in.
+  [[nodiscard]] std::span<std::uint64_t const> hits() const noexcept { return hits_; }
+
+  /// For any thread; of another thread's a moment ago.
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  std::uint32_t unclaimed_ = 0;  ///< blocks kept since one was last of use to this thread
+  std::size_t sent_on_ = 0;      ///< the size of the last that was sent on
+  std::size_t count_ = 0;
+  std::atomic<std::size_t> bytes_{0};
+  std::array<Block*, slots> blocks_{};
+  std::array<std::uint64_t, 64> hits_{};
+};
+
+/// What one thread keeps of one pool for itself: blocks it has released and is likely to ask for again. Bounded by
+/// bytes as well as by number. A block whose work may still be running waits here too, for the same queue to take it
+/// again; nothing is ever waited for, and no event is asked unless the queue is another one.
+///
+/// It belongs to its thread, which goes in and out by the gate.
+class Magazines : public OwnerGate {
+ public:
+  /// All that is kept of small blocks together.
+  static constexpr std::size_t most_small_bytes = std::size_t{64} << 20;
+  static constexpr std::uint32_t most_unclaimed = LargeMagazine::most_unclaimed;
+
+  Magazines() noexcept;
+  Magazines(Magazines const&) = delete;
+  Magazines& operator=(Magazines const&) = delete;
+
+  // ---- The owner inside ----
+
   /// A block of at least `bytes` bytes that work on the queue with this id (0: the host) may start on at once, named
-  /// after its new owner; or null. Inside.
+  /// after its new owner; or null.
   [[nodiscard]] Block* take(std::size_t bytes, std::uint64_t queue, Name name) noexcept;
 
   /// The same if it is on top and known to be ready for the host: the short way.
   [[nodiscard]] Block* take_ready(std::size_t bytes, Name name) noexcept {
     if (bytes > largest_small_block) [[unlikely]]
-      return take_large_ready(bytes, name);
+      return hand_out(large_.take_ready(bytes), name);
     auto const index = near_exact_class(bytes);
     auto& magazine = magazines_[index];
     auto& count = counts_[index];
@@ -87,20 +165,14 @@ class Magazines {
       return nullptr;
     --count;
     ++magazine.hits;
-    took(*top, name);
-    return top;
+    return hand_out(top, name);
   }
 
-  /// Keeps a block that was just released, if there is room for it as things are. Inside.
+  /// Keeps a block that was just released, if there is room for it as things are.
   [[nodiscard]] bool keep(Block& block) noexcept {
     auto const bytes_then = bytes() + block.capacity();
     if (block.magazine >= small_classes) [[unlikely]] {
-      if (sends_on(block)) return false;
-      auto const large_then = large_bytes() + block.capacity();
-      if (large_count_ != 0 && (large_count_ == large_slots || large_then > most_large_bytes)) return false;
-      large_[large_count_++] = &block;
-      large_bytes_.store(large_then, std::memory_order_relaxed);
-      ++large_unclaimed_;
+      if (!large_.keep(block)) return false;
     } else {
       auto& magazine = magazines_[block.magazine];
       auto& count = counts_[block.magazine];
@@ -113,18 +185,18 @@ class Magazines {
     return true;
   }
 
-  /// Whether a block that was just released is not for this thread. And marks it as parked elsewhere. Inside.
+  /// Whether a block that was just released is not for this thread. And marks it as parked elsewhere.
   [[nodiscard]] bool sends_on(Block const& block) const noexcept {
-    return block.magazine >= small_classes && large_unclaimed_ >= most_unclaimed;
+    return block.magazine >= small_classes && large_.sends_on();
   }
   void send_on(Block& block) noexcept {
     fewest_bytes_ -= static_cast<std::ptrdiff_t>(block.capacity());  // it was in use until now
-    large_sent_on_ = block.capacity();
+    large_.sent_on(block);
     mark_parked(block);
   }
 
   /// How many blocks of the class of `bytes` may be taken in at once: there is room for them, and they are no more than
-  /// half a magazine. And takes a parked block in. Inside.
+  /// half a magazine. And takes a parked block in.
   [[nodiscard]] std::size_t room_for(std::size_t bytes) const noexcept {
     auto const index = near_exact_class(bytes);
     auto const most = magazines_[index].most;
@@ -136,18 +208,18 @@ class Magazines {
     fewest_bytes_ += static_cast<std::ptrdiff_t>(block.capacity());
   }
 
-  /// Counts a large block that came from elsewhere to serve an acquire. Inside.
+  /// Counts a large block that came from elsewhere to serve an acquire.
   void pass_on(Block& block, std::size_t bytes, Name name) noexcept;
 
-  /// Whether all small magazines together leave no room for a block of `bytes`. Inside.
+  /// Whether all small magazines together leave no room for a block of `bytes`.
   [[nodiscard]] bool are_full_for(std::size_t bytes) const noexcept {
     return this->bytes() - large_bytes() + bytes > most_small_bytes;
   }
 
-  /// Takes up to half of what the class of a block of `bytes` may hold out of its magazine, the oldest first. Inside.
+  /// Takes up to half of what the class of a block of `bytes` may hold out of its magazine, the oldest first.
   [[nodiscard]] std::size_t take_half(std::size_t bytes, std::span<Block*, Magazine::slots> taken) noexcept;
 
-  /// Takes the large block that has been here longest out; there is one. Inside.
+  /// Takes the large block that has been here longest out; there is one.
   [[nodiscard]] Block& take_oldest_large() noexcept;
 
   // ---- The owner inside, or the thread that has seized them ----
@@ -163,9 +235,8 @@ class Magazines {
   }
   template <class Each>
   void take_all_large(Each each) noexcept {
-    for (std::size_t i = 0; i < large_count_; ++i) forget(*large_[i], each);
-    large_count_ = 0;
-    large_bytes_.store(0, std::memory_order_relaxed);
+    for (auto* const block : large_.blocks()) forget(*block, each);
+    large_.clear();
   }
 
   /// Calls `each(Block const&)` for every block.
@@ -174,7 +245,7 @@ class Magazines {
     for_each_occupied([&](std::size_t index) {
       for (std::size_t i = 0; i < counts_[index]; ++i) each(*magazines_[index].blocks[i]);
     });
-    for (std::size_t i = 0; i < large_count_; ++i) each(*large_[i]);
+    for (auto const* const block : large_.blocks()) each(*block);
   }
 
   /// Calls `each(std::size_t bytes, std::uint64_t hits)` for the acquires served so far, by a size of their class.
@@ -183,8 +254,9 @@ class Magazines {
     for (std::size_t i = 0; i < small_classes; ++i) {
       if (magazines_[i].hits != 0) each(near_exact_limit(i), magazines_[i].hits);
     }
-    for (std::size_t doubling = 0; doubling < large_hits_.size(); ++doubling) {
-      if (large_hits_[doubling] != 0) each(std::size_t{1} << doubling, large_hits_[doubling]);
+    auto const large = large_.hits();
+    for (std::size_t doubling = 0; doubling < large.size(); ++doubling) {
+      if (large[doubling] != 0) each(std::size_t{1} << doubling, large[doubling]);
     }
   }
 
@@ -201,31 +273,23 @@ class Magazines {
 
   /// Bytes in here, and those of them in large blocks; of another thread's a moment ago.
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
-  [[nodiscard]] std::size_t large_bytes() const noexcept { return large_bytes_.load(std::memory_order_relaxed); }
-
-  /// Says that they are wanted. What follows, in this order: `heavy_barrier()`, `wait_for_owner()`, access,
-  /// `give_up()`.
-  void seize() noexcept { seized_.store(true, std::memory_order_relaxed); }
-  void wait_for_owner() const noexcept;
-  [[nodiscard]] bool is_left() const noexcept { return !inside_.load(std::memory_order_acquire); }
-  void give_up() noexcept { seized_.store(false, std::memory_order_release); }
+  [[nodiscard]] std::size_t large_bytes() const noexcept { return large_.bytes(); }
 
  private:
-  void took(Block& block, Name name) noexcept {
-    auto const left = bytes() - block.capacity();
+  /// What becomes of a block that was taken out, if any was.
+  Block* hand_out(Block* block, Name name) noexcept {
+    if (block == nullptr) return nullptr;
+    auto const left = bytes() - block->capacity();
     bytes_.store(left, std::memory_order_relaxed);
     fewest_bytes_ = std::min(fewest_bytes_, static_cast<std::ptrdiff_t>(left));
-    block.unpark(name);
+    block->unpark(name);
+    return block;
   }
 
   void mark_parked(Block& block) noexcept {
     block.parked = true;
     block.cached_as = ++releases_;
     ++block.generation;
-  }
-
-  void count_large_hit(std::size_t bytes) noexcept {
-    ++large_hits_[static_cast<std::size_t>(std::bit_width(bytes - 1))];
   }
 
   /// Calls `each(std::size_t index)` for every magazine that has something: there are hundreds, and mostly a dozen do.
@@ -248,31 +312,10 @@ class Magazines {
     each(block);
   }
 
-  [[nodiscard]] Block* take_large_ready(std::size_t bytes, Name name) noexcept {
-    if (large_count_ == 0) return nullptr;
-    auto* const top = large_[large_count_ - 1];
-    if (top->parked_for != 0 || top->capacity() < bytes || top->capacity() > close_fit(bytes)) return nullptr;
-    --large_count_;
-    large_unclaimed_ = 0;
-    large_bytes_.store(large_bytes() - top->capacity(), std::memory_order_relaxed);
-    count_large_hit(bytes);
-    took(*top, name);
-    return top;
-  }
-
-  [[nodiscard]] Block* take_large(std::size_t bytes, std::uint64_t queue, Name name) noexcept;
-
-  std::atomic<bool> inside_{false};
-  std::atomic<bool> seized_{false};
   std::atomic<std::size_t> bytes_{0};
   std::ptrdiff_t fewest_bytes_ = 0;
   std::uint64_t releases_ = 0;
-  std::uint32_t large_unclaimed_ = 0;  ///< large blocks kept since one was last of use to this thread
-  std::size_t large_sent_on_ = 0;      ///< the size of the last that was sent on
-  std::size_t large_count_ = 0;
-  std::atomic<std::size_t> large_bytes_{0};
-  std::array<Block*, large_slots> large_{};     ///< the latest last
-  std::array<std::uint64_t, 64> large_hits_{};  ///< by the doubling their size is in
+  LargeMagazine large_;
 
   using Count = std::uint8_t;
   static constexpr std::size_t counts_at_once = sizeof(std::uint64_t) / sizeof(Count);
