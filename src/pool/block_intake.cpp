@@ -45,8 +45,7 @@ void BlockIntake::take_back(std::span<Block* const> blocks) noexcept {
   auto const lock = this->lock();
   auto* const own = pool_.thread_cache.own();
   // They are parked nowhere any more, and still counted as in use.
-  pool_.counts.note_peak(own,
-                         pool_.thread_cache.bytes_beside(own) + (UNIMEM_MUTANT(peaks_miscounted) ? 0 : bytes));
+  pool_.counts.note_peak(own, pool_.thread_cache.bytes_beside(own) + (UNIMEM_MUTANT(peaks_miscounted) ? 0 : bytes));
   auto returning = uniting();
   for (auto* const block : blocks) take_back(*block, returning);
   pool_.transit.changed();

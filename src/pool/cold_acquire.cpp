@@ -11,9 +11,9 @@
 namespace unimem::detail {
 namespace {
 
-/// What a pool may hold beyond the most it ever had in use at once: a fifth of that, or this where it is more. A program
-/// that goes through many sizes would otherwise collect one block of each; one that is small anyway need not be kept
-/// tidy.
+/// What a pool may hold beyond the most it ever had in use at once: a fifth of that, or this where it is more. A
+/// program that goes through many sizes would otherwise collect one block of each; one that is small anyway need not be
+/// kept tidy.
 constexpr std::size_t spare_budget = std::size_t{64} << 20;
 
 /// Which part of what is reserved may stay parked in small blocks, or in large ones, while memory is taken in its
@@ -104,8 +104,7 @@ ColdAcquire::Step ColdAcquire::flush_much_parked() {
   auto const reserved = extents == nullptr ? 0 : extents->counts().reserved;
   if (pool_.thread_cache.bytes_beside(nullptr) <= reserved / flush_threshold_large) return Step::nothing;
   lock_.unlock();
-  bool const any =
-      pool_.thread_cache.flush_beyond(reserved / flush_threshold_small, reserved / flush_threshold_large);
+  bool const any = pool_.thread_cache.flush_beyond(reserved / flush_threshold_small, reserved / flush_threshold_large);
   lock_.lock();
   return any ? Step::changed : Step::nothing;
 }
@@ -130,11 +129,11 @@ ColdAcquire::Step ColdAcquire::give_surplus_back() {
 
 ColdAcquire::Step ColdAcquire::grow() {
   if (!has_room()) return Step::nothing;
-  auto const peak = std::max(pool_.counts.all().peak_active_bytes,
-                             pool_.counts.active_bytes() + pool_.transit.growing() + capacity_);
+  auto const peak =
+      std::max(pool_.counts.all().peak_active_bytes, pool_.counts.active_bytes() + pool_.transit.growing() + capacity_);
   auto const refusals = pool_.limits.refusals();
-  auto* const fresh = supply_.make(lock_, {.bytes = request_.bytes, .capacity = capacity_, .peak = peak}, request_,
-                                   refusal_);
+  auto* const fresh =
+      supply_.make(lock_, {.bytes = request_.bytes, .capacity = capacity_, .peak = peak}, request_, refusal_);
   growth_ = pool_.limits.refusals() != refusals ? Growth::refused_by_share : Growth::refused;
   return grant(fresh, Step::changed);  // the lock was dropped: a block that fits may have come back
 }

@@ -18,7 +18,8 @@ namespace unimem::detail {
 /// Each step grants a block, or has changed something, after which the ladder begins again, or has nothing to offer; if
 /// no step has, there is no memory.
 ///
-/// Every step is taken with the pool's lock, may drop it meanwhile, and has it again unless it grants a block or throws.
+/// Every step is taken with the pool's lock, may drop it meanwhile, and has it again unless it grants a block or
+/// throws.
 class ColdAcquire {
  public:
   ColdAcquire(PoolState& pool, BlockReturns& returns, BlockSupply& supply, PoolTrimmer& trimmer,
@@ -71,9 +72,9 @@ class ColdAcquire {
   PoolTrimmer& trimmer_;
   PoolReports const& reports_;
   BlockRequest const& request_;
-  bool const may_wait_;           ///< for pending work
-  bool const pending_will_do_;    ///< a cached block may have work pending
-  std::size_t const largest_;     ///< cached block that serves
+  bool const may_wait_;         ///< for pending work
+  bool const pending_will_do_;  ///< a cached block may have work pending
+  std::size_t const largest_;   ///< cached block that serves
   std::optional<ThreadCache::CacheFlush> flush_;
   PoolLock lock_;
   Block* block_ = nullptr;

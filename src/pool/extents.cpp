@@ -23,7 +23,52 @@ constexpr std::size_t slack_of(std::size_t used, std::uint64_t moved) noexcept {
   return moved / too_often > used ? used / 14 : used / 28;
 }
 
+Extents::Piece piece_of(Span& span) noexcept {
+  return {{span.base, 0, span.bytes}, {&span, {}}};
+}
+
+Extents::Piece piece_of(SlabBlock block) noexcept {
+  return {{block.object() + block.offset(), 0, block.bytes()}, {nullptr, block}};
+}
+
 }  // namespace
+
+ExtentCounts PublishedCounts::read() const noexcept {
+  for (;;) {
+    auto const before = number_.load(std::memory_order_acquire);
+    std::array<std::size_t, 4> seen{};
+    for (std::size_t i = 0; i < seen.size(); ++i) seen[i] = counts_[i].load(std::memory_order_acquire);
+    if (before % 2 == 0 && number_.load(std::memory_order_relaxed) == before) {
+      return {.reserved = seen[0], .peak_reserved = seen[1], .free = seen[2], .returnable = seen[3]};
+    }
+    std::this_thread::yield();
+  }
+}
+
+void PublishedCounts::publish(ExtentCounts const& counts) noexcept {
+  auto const peak = std::max(counts_[1].load(std::memory_order_relaxed), counts.peak_reserved);
+  auto const number = number_.load(std::memory_order_relaxed);
+  number_.store(number + 1, std::memory_order_relaxed);
+  // Each is a release, so that a thread that sees one of them sees the odd number too.
+  counts_[0].store(counts.reserved, std::memory_order_release);
+  counts_[1].store(peak, std::memory_order_release);
+  counts_[2].store(counts.free, std::memory_order_release);
+  counts_[3].store(counts.returnable, std::memory_order_release);
+  number_.store(number + 2, std::memory_order_release);
+}
+
+SlabMemory::Stretch SlabSpans::take(std::size_t) {
+  auto& span = *std::exchange(next_, nullptr);
+  return {span.base, span.bytes, &span};
+}
+
+void SlabSpans::give(Stretch stretch) noexcept {
+  arena_.give(*static_cast<Span*>(stretch.note));
+}
+
+void SlabSpans::take_back() noexcept {
+  if (next_ != nullptr) arena_.give(*std::exchange(next_, nullptr));
+}
 
 Extents::Extents(Device& device, Location location, PageSource& pages, std::size_t limit, bool undumped,
                  LimitShare* share)
@@ -34,10 +79,7 @@ Extents::Extents(Device& device, Location location, PageSource& pages, std::size
       objects_(device, location, nullptr, undumped, share),
       shared_pages_(share == nullptr ? std::nullopt : std::optional<SharedPages>{std::in_place, pages, *share}),
       arena_(share == nullptr ? pages : *shared_pages_, {.granule = alignment_, .undumped = undumped}),
-      slabs_(*this, false),
-      limit_(limit) {}
-
-Extents::~Extents() = default;
+      limits_(device, share, limit) {}
 
 std::size_t Extents::capacity_for(std::size_t bytes) const noexcept {
   auto const capacity = block_capacity(bytes);
@@ -45,7 +87,7 @@ std::size_t Extents::capacity_for(std::size_t bytes) const noexcept {
 }
 
 Extents::Piece Extents::try_take(std::size_t bytes) {
-  auto const books = open();
+  Open const books{*this};
   return take_free(bytes);
 }
 
@@ -60,28 +102,28 @@ Extents::Piece Extents::take_free(std::size_t bytes) {
   auto const capacity = capacity_for(bytes);
   if (!Slabs::serves(capacity)) {
     auto* const span = arena_.take(capacity);
-    return span == nullptr ? Piece{} : piece_of(*span, false);
+    return span == nullptr ? Piece{} : hand_out(piece_of(*span), false);
   }
   if (!slabs_.has(capacity)) {
-    for_slab_ = arena_.take(Slabs::slab_bytes(capacity), 1, End::high);
-    if (for_slab_ == nullptr) return {};
+    slab_spans_.provide(arena_.take(Slabs::slab_bytes(capacity), 1, End::high));
+    if (slab_spans_.is_empty()) return {};
   }
   return small_piece(capacity, false);
 }
 
 Extents::Piece Extents::try_take_better(Origin const& than) {
-  auto const books = open();
+  Open const books{*this};
   if (than.span == nullptr) {
     auto const better = slabs_.take_instead_of(than.small);
     if (better.slab == nullptr) return {};
-    return piece({{better.object() + better.offset(), 0, better.bytes()}, {nullptr, better}}, false);
+    return hand_out(piece_of(better), false);
   }
   auto* const span = arena_.take_instead_of(*than.span);
-  return span == nullptr ? Piece{} : piece_of(*span, false);
+  return span == nullptr ? Piece{} : hand_out(piece_of(*span), false);
 }
 
 Extents::Piece Extents::obtain(std::size_t bytes, std::size_t peak) {
-  auto const books = open();
+  Open const books{*this};
   auto const before = reserved_now();
   auto const capacity = capacity_for(bytes);
   bool const small = Slabs::serves(capacity);
@@ -90,24 +132,24 @@ Extents::Piece Extents::obtain(std::size_t bytes, std::size_t peak) {
     auto const end = small ? End::high : End::low;
     auto* const span = obtain_span(size, peak, end);
     if (span == nullptr) return alone(bytes);
-    if (!small) return piece_of(*span, reserved_now() > before);
-    for_slab_ = span;
+    if (!small) return hand_out(piece_of(*span), reserved_now() > before);
+    slab_spans_.provide(span);
   }
   return small_piece(capacity, reserved_now() > before);
 }
 
 Extents::Piece Extents::alone(std::size_t bytes) {
-  auto const limit = limit_now(), kept = held_now();
+  auto const limit = limits_.beside_others(), kept = held();
   if (kept > limit || bytes > limit - kept) {
     auto where = fmt::format("{} {}", device_.id(), to_string(location_));
-    if (limit < own_limit()) share_->refuse(std::move(where), bytes);
+    if (limit < limits_.own()) share_->refuse(std::move(where), bytes);
     throw OutOfMemory(
         {.where = std::move(where), .requested = bytes, .limit = limit, .holders = {}, .reason = "limit reached"});
   }
   arena_.trim(0);
   auto const memory = objects_.take(bytes);
   if (!UNIMEM_MUTANT(allocations_miscounted)) alone_ += memory.bytes;
-  return piece({memory, {}}, true);
+  return hand_out({memory, {}}, true);
 }
 
 void Extents::give_back(DeviceMemory memory, Origin origin) noexcept {
@@ -121,27 +163,22 @@ void Extents::give_back(DeviceMemory memory, Origin origin) noexcept {
   }
 }
 
-std::size_t Extents::held() const noexcept {
-  std::lock_guard const lock{mutex_};
-  return held_now();
-}
-
 std::size_t Extents::limit_to(std::size_t bytes) noexcept {
-  if (held_now() > bytes) return held_now();
+  if (held() > bytes) return held();
   arena_.trim(bytes - alone_);
   publish();
-  if (reserved_now() <= bytes && !UNIMEM_MUTANT(lowered_limit_forgotten)) limit_ = bytes;
+  if (reserved_now() <= bytes && !UNIMEM_MUTANT(lowered_limit_forgotten)) limits_.set_max_bytes(bytes);
   return reserved_now();
 }
 
 std::size_t Extents::trim(std::size_t keep) noexcept {
-  auto const books = open();
+  Open const books{*this};
   if (reserved_now() <= keep) return 0;
   return arena_.trim(keep > alone_ ? keep - alone_ : 0);
 }
 
 std::size_t Extents::compact(DefragmentationLimits const& limits) {
-  auto const books = open();
+  Open const books{*this};
   return arena_.gather_free(limits.max_moved_bytes, limits.stop);
 }
 
@@ -151,83 +188,51 @@ std::size_t Extents::idle() noexcept {
 }
 
 Extents::Counts Extents::counts() const noexcept {
-  for (;;) {
-    auto const before = published_.load(std::memory_order_acquire);
-    std::array<std::size_t, 4> seen{};
-    for (std::size_t i = 0; i < seen.size(); ++i) seen[i] = counts_[i].load(std::memory_order_acquire);
-    if (before % 2 == 0 && published_.load(std::memory_order_relaxed) == before) {
-      return {.reserved = seen[0], .peak_reserved = seen[1], .free = seen[2], .returnable = seen[3]};
-    }
-    std::this_thread::yield();
-  }
-}
-
-std::size_t Extents::largest_free() const noexcept {
-  return arena_.largest_free();
+  return published_.read();
 }
 
 void Extents::publish() noexcept {
   auto const reserved = reserved_now(), returnable = arena_.free_in_pages();
-  auto const free = UNIMEM_MUTANT(slack_miscounted) ? arena_.free() : free_now();
-  auto const peak = std::max(counts_[1].load(std::memory_order_relaxed), reserved);
+  auto const in_slabs = UNIMEM_MUTANT(slack_miscounted) ? 0 : slabs_.reserved() - slabs_.used();
   idle_ = std::min(idle_, returnable);
-  auto const number = published_.load(std::memory_order_relaxed);
-  published_.store(number + 1, std::memory_order_relaxed);
-  // Each is a release, so that a thread that sees one of them sees the odd number too.
-  counts_[0].store(reserved, std::memory_order_release);
-  counts_[1].store(peak, std::memory_order_release);
-  counts_[2].store(free, std::memory_order_release);
-  counts_[3].store(returnable, std::memory_order_release);
-  published_.store(number + 2, std::memory_order_release);
+  published_.publish({reserved, reserved, arena_.free() + in_slabs, returnable});
 }
 
 void Extents::validate(std::size_t used) const {
   arena_.validate();
   slabs_.validate();
-  if (for_slab_ != nullptr) throw std::logic_error("Extents: a slab's memory is left over");
+  if (!slab_spans_.is_empty()) throw std::logic_error("Extents: a slab's memory is left over");
   if (arena_.used() < slabs_.reserved()) throw std::logic_error("Extents: slabs beyond the arena");
-  auto const out = used_now();
-  if (out != used) throw std::logic_error(fmt::format("Extents: {} bytes are out, {} are known", out, used));
+  if (auto const out = this->used(); out != used) {
+    throw std::logic_error(fmt::format("Extents: {} bytes are out, {} are known", out, used));
+  }
   auto const counts = this->counts();
   if (counts.reserved != reserved_now()) throw std::logic_error("Extents: what is reserved is told wrong");
-  if (counts.free != free_now() || counts.returnable != arena_.free_in_pages()) {
+  if (counts.free != arena_.free() + slabs_.reserved() - slabs_.used() || counts.returnable != arena_.free_in_pages()) {
     throw std::logic_error("Extents: what is free is told wrong");
   }
   if (counts.peak_reserved < counts.reserved) throw std::logic_error("Extents: the peak is below the present");
 }
 
-Extents::Stretch Extents::take(std::size_t) {
-  auto& span = *std::exchange(for_slab_, nullptr);
-  return {span.base, span.bytes, &span};
-}
-
-void Extents::give(Stretch stretch) noexcept {
-  arena_.give(*static_cast<Span*>(stretch.note));
-}
-
 Extents::Piece Extents::small_piece(std::size_t capacity, bool fresh) {
   try {
     auto const block = slabs_.take(capacity);
-    return piece({{block.object() + block.offset(), 0, block.bytes()}, {nullptr, block}}, fresh);
+    return hand_out(piece_of(block), fresh);
   } catch (...) {
-    if (for_slab_ != nullptr) arena_.give(*std::exchange(for_slab_, nullptr));
+    slab_spans_.take_back();
     throw;
   }
 }
 
-Extents::Piece Extents::piece_of(Span& span, bool fresh) noexcept {
-  return piece({{span.base, 0, span.bytes}, {&span, {}}}, fresh);
-}
-
-Extents::Piece Extents::piece(Piece piece, bool fresh) noexcept {
-  auto const out = used_now();
+Extents::Piece Extents::hand_out(Piece piece, bool fresh) noexcept {
+  auto const out = used();
   piece.fresh = fresh || (out > peak_used_ && !UNIMEM_MUTANT(hits_miscounted));
   peak_used_ = std::max(peak_used_, out);
   return piece;
 }
 
 Span* Extents::obtain_span(std::size_t bytes, std::size_t peak, End end) {
-  auto const limit = limit_now();
+  auto const limit = limits_.beside_others();
   auto const allowed = UNIMEM_MUTANT(limit_of_pages_ignored) ? SIZE_MAX / 2
                        : limit > alone_                      ? limit - alone_
                                                              : 0;  // for the arena

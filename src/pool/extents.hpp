@@ -4,9 +4,9 @@
 #include <unimem/device/memory.hpp>
 #include <unimem/pool/statistics.hpp>
 
-#include "core/held_over_fork.hpp"
 #include "pool/object_source.hpp"
 #include "pool/page_arena.hpp"
+#include "pool/pool_limits.hpp"
 #include "pool/shared_limit.hpp"
 #include "pool/slabs.hpp"
 
@@ -29,6 +29,45 @@ struct Origin {
   [[nodiscard]] bool in_pages() const noexcept { return span != nullptr || small.slab != nullptr; }
 };
 
+/// The bytes of a pool's extents.
+struct ExtentCounts {
+  std::size_t reserved = 0;       ///< taken from the device, bytes
+  std::size_t peak_reserved = 0;  ///< the most that ever was
+  std::size_t free = 0;           ///< part of no block
+  std::size_t returnable = 0;     ///< of these, what makes up whole pages: what `trim(0)` gives back
+};
+
+/// The counts for readers that do not wait. One thread at a time publishes; of the peak it keeps the largest.
+class PublishedCounts {
+ public:
+  void publish(ExtentCounts const& counts) noexcept;
+  [[nodiscard]] ExtentCounts read() const noexcept;
+
+ private:
+  // They belong together if `number_` was even and has not changed meanwhile.
+  std::atomic<unsigned> number_{0};
+  std::array<std::atomic<std::size_t>, 4> counts_{};
+};
+
+/// Gives slabs the spans that were taken for them: whatever a slab needs is there before it asks.
+class SlabSpans final : public SlabMemory {
+ public:
+  explicit SlabSpans(PageArena& arena) noexcept : arena_(arena) {}
+
+  /// What the next slab is made of; null: nothing.
+  void provide(Span* span) noexcept { next_ = span; }
+  /// Takes it back if it was not made.
+  void take_back() noexcept;
+  [[nodiscard]] bool is_empty() const noexcept { return next_ == nullptr; }
+
+  [[nodiscard]] Stretch take(std::size_t bytes) override;
+  void give(Stretch stretch) noexcept override;
+
+ private:
+  PageArena& arena_;
+  Span* next_ = nullptr;
+};
+
 /// A pool's memory where its device maps pages: small blocks in slabs; slabs, and larger blocks, in spans of pages that
 /// can be put side by side, so that free memory in pieces serves as well as in one.
 ///
@@ -42,7 +81,7 @@ struct Origin {
 ///
 /// Thread-safe. Pages move under a lock, since none may be given out meanwhile: a thread that needs pages too waits for
 /// the driver, no other thread does.
-class Extents final : private SlabMemory {
+class Extents {
  public:
   struct Piece {
     DeviceMemory memory;
@@ -50,17 +89,11 @@ class Extents final : private SlabMemory {
     bool fresh = false;  ///< it is not all made of memory that had been in use before
   };
 
-  struct Counts {
-    std::size_t reserved = 0;       ///< taken from the device, bytes
-    std::size_t peak_reserved = 0;  ///< the most that ever was
-    std::size_t free = 0;           ///< part of no block
-    std::size_t returnable = 0;     ///< of these, what makes up whole pages: what `trim(0)` gives back
-  };
+  using Counts = ExtentCounts;
 
   /// The device's pages serve as memory at `location`; at most `limit` bytes are reserved, and, unless it is null, no
   /// more than `share`, which outlives this, has; `undumped`: what is the process's memory is left out of core dumps.
   Extents(Device& device, Location location, PageSource& pages, std::size_t limit, bool undumped, LimitShare* share);
-  ~Extents() override;
 
   /// What a block for `bytes` (positive) bytes takes up, but for the rest of the last page of a large one.
   [[nodiscard]] std::size_t capacity_for(std::size_t bytes) const noexcept;
@@ -92,8 +125,8 @@ class Extents final : private SlabMemory {
   /// The same, unless pages are being moved just now.
   [[nodiscard]] std::optional<Returning> returning_at_once();
 
-  /// The bytes reserved that no trimming gives back: in use, or in a page with what is.
-  [[nodiscard]] std::size_t held() const noexcept;
+  /// The bytes reserved that no trimming gives back: in use, or in a page with what is. While it is held.
+  [[nodiscard]] std::size_t held() const noexcept { return reserved_now() - arena_.free_in_pages(); }
 
   /// Gives free pages back to the device until at most `keep` bytes are reserved, or none is free. Returns the bytes.
   std::size_t trim(std::size_t keep) noexcept;
@@ -108,26 +141,15 @@ class Extents final : private SlabMemory {
   /// Does not wait for pages that are being moved.
   [[nodiscard]] Counts counts() const noexcept;
 
-  /// The largest free stretch, bytes. While it is held.
-  [[nodiscard]] std::size_t largest_free() const noexcept;
-
-  /// Keeps everything as it is. Waits for pages that are being moved: not to be asked for under the pool's lock.
-  [[nodiscard]] std::unique_lock<std::mutex> hold() const { return std::unique_lock{mutex_}; }
-
-  /// The same while the process forks, if it can be had by then.
-  [[nodiscard]] bool hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
-    return HeldOverFork::lock_by(deadline, mutex_);
-  }
-  void let_go_after_fork() noexcept { mutex_.unlock(); }
+  /// While it is locked everything stays as it is. To lock it waits for pages that are being moved: not to be done
+  /// under the pool's lock.
+  [[nodiscard]] std::mutex& mutex() const noexcept { return mutex_; }
 
   /// Bytes that are out. While it is held.
-  [[nodiscard]] std::size_t used() const noexcept { return used_now(); }
+  [[nodiscard]] std::size_t used() const noexcept { return arena_.used() - slabs_.reserved() + slabs_.used() + alone_; }
 
-  /// Calls `each(bytes)` for every run of whole free pages. While it is held.
-  template <class Each>
-  void for_each_returnable(Each each) const {
-    arena_.for_each_returnable(each);
-  }
+  /// What is free, and where. While it is held.
+  [[nodiscard]] PageArena const& arena() const noexcept { return arena_; }
 
   /// Throws std::logic_error unless all is in order and `used` bytes are out. Walks everything. While it is held.
   void validate(std::size_t used) const;
@@ -148,33 +170,18 @@ class Extents final : private SlabMemory {
     Extents& extents_;
     std::unique_lock<std::mutex> lock_;
   };
-  [[nodiscard]] Open open() { return Open{*this}; }
-
-  // The memory of the slabs. Every stretch has been made ready for them before they ask.
-  [[nodiscard]] Stretch take(std::size_t bytes) override;
-  void give(Stretch stretch) noexcept override;
 
   // All under the lock.
   [[nodiscard]] Piece take_free(std::size_t bytes);
   void give_back(DeviceMemory memory, Origin origin) noexcept;
-  [[nodiscard]] Piece piece(Piece piece, bool fresh) noexcept;
-  [[nodiscard]] Piece piece_of(Span& span, bool fresh) noexcept;
+  /// Notes what is out, and whether all of it had been in use before.
+  [[nodiscard]] Piece hand_out(Piece piece, bool fresh) noexcept;
   [[nodiscard]] Piece small_piece(std::size_t capacity, bool fresh);
   /// Null if the limit leaves no room for its pages.
   [[nodiscard]] Span* obtain_span(std::size_t bytes, std::size_t peak, End end);
   /// An allocation of its own.
   [[nodiscard]] Piece alone(std::size_t bytes);
-  /// What may be reserved: no device gives more than it has.
-  [[nodiscard]] std::size_t own_limit() const noexcept { return std::min(limit_, device_.info().total_bytes); }
-  [[nodiscard]] std::size_t limit_now() const noexcept {
-    return share_ == nullptr ? own_limit() : std::min(own_limit(), share_->most());
-  }
   [[nodiscard]] std::size_t reserved_now() const noexcept { return arena_.reserved() + alone_; }
-  [[nodiscard]] std::size_t held_now() const noexcept { return reserved_now() - arena_.free_in_pages(); }
-  [[nodiscard]] std::size_t used_now() const noexcept {
-    return arena_.used() - slabs_.reserved() + slabs_.used() + alone_;
-  }
-  [[nodiscard]] std::size_t free_now() const noexcept { return arena_.free() + slabs_.reserved() - slabs_.used(); }
   void publish() noexcept;
 
   Device& device_;
@@ -186,17 +193,14 @@ class Extents final : private SlabMemory {
 
   mutable std::mutex mutex_;
   PageArena arena_;
-  Slabs slabs_;
-  std::size_t limit_;
-  Span* for_slab_ = nullptr;   ///< what the next slab is made of
+  SlabSpans slab_spans_{arena_};
+  Slabs slabs_{slab_spans_, false};
+  PoolLimits limits_;
   std::size_t alone_ = 0;      ///< bytes in allocations of their own
   std::size_t peak_used_ = 0;  ///< the most that was ever out
   std::size_t idle_ = 0;       ///< the least that was returnable since it was asked for
 
-  // The counts, for readers that do not wait: they belong together if `published_` was even and has not changed
-  // meanwhile.
-  std::atomic<unsigned> published_{0};
-  std::array<std::atomic<std::size_t>, 4> counts_{};
+  PublishedCounts published_;
 };
 
 class Extents::Returning {

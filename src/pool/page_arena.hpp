@@ -2,13 +2,12 @@
 
 #include <unimem/device/detail/pages.hpp>
 
-#include "pool/span_index.hpp"
+#include "pool/page_plan.hpp"
+#include "pool/span_map.hpp"
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <stop_token>
-#include <vector>
 
 namespace unimem::detail {
 
@@ -37,9 +36,8 @@ class PageArena {
     bool undumped = false;
   };
 
-  /// From which end of a free span a piece is cut. Many small ones are cut high: what is left then
-  /// begins where it began, at a page as a rule.
-  enum class End : std::uint8_t { low, high };
+  /// Many small ones are cut high: what is left then begins where it began, at a page as a rule.
+  using End = SpanEnd;
 
   /// What calls of the source have been made for.
   struct Counts {
@@ -98,19 +96,19 @@ class PageArena {
 
   /// Memory taken from the device: used and free.
   [[nodiscard]] std::size_t reserved() const noexcept { return reserved_; }
-  [[nodiscard]] std::size_t used() const noexcept { return reserved_ - free_.bytes(); }
-  [[nodiscard]] std::size_t free() const noexcept { return free_.bytes(); }
+  [[nodiscard]] std::size_t used() const noexcept { return reserved_ - map_.free().bytes(); }
+  [[nodiscard]] std::size_t free() const noexcept { return map_.free().bytes(); }
   /// The free memory that makes up whole pages: what `gather` and `trim` can lay hands on.
-  [[nodiscard]] std::size_t free_in_pages() const noexcept { return free_in_pages_; }
-  [[nodiscard]] std::size_t largest_free() const noexcept { return free_.largest(); }
-  [[nodiscard]] std::size_t free_spans() const noexcept { return free_.count(); }
+  [[nodiscard]] std::size_t free_in_pages() const noexcept { return map_.free_in_pages(); }
+  [[nodiscard]] std::size_t largest_free() const noexcept { return map_.free().largest(); }
+  [[nodiscard]] std::size_t free_spans() const noexcept { return map_.free().count(); }
   [[nodiscard]] Counts const& counts() const noexcept { return counts_; }
 
   /// Calls `each(bytes)` for every run of whole free pages.
   template <class Each>
   void for_each_returnable(Each each) const {
-    free_.from_largest([&](Span const& span) {
-      if (auto const bytes = whole_pages(span).bytes; bytes != 0) each(bytes);
+    map_.free().from_largest([&](Span const& span) {
+      if (auto const bytes = map_.whole_pages(span).bytes; bytes != 0) each(bytes);
       return span.bytes >= page_;
     });
   }
@@ -119,101 +117,31 @@ class PageArena {
   void validate() const;
 
  private:
-  /// Addresses, and the span without bytes that stands at their begin for good: nothing unites across it.
-  struct Reservation {
-    AddressRange range;
-    Span* fence = nullptr;
-  };
-
-  /// Free pages that are to move.
-  struct Piece {
-    Span* span = nullptr;
-    AddressRange range;
-  };
-
-  /// Where pages are put: beside a free span, or (no span) at the begin of a hole, or (no hole either) of new
-  /// addresses.
-  struct Site {
-    Span* span = nullptr;
-    Span* hole = nullptr;
-    bool upwards = true;
-    std::size_t missing = 0;  ///< bytes of pages
-  };
-
-  [[nodiscard]] std::size_t page_up(std::size_t bytes) const noexcept { return (bytes + page_ - 1) & ~(page_ - 1); }
-  [[nodiscard]] AddressRange whole_pages(Span const& span) const noexcept;
-
-  /// The free piece that a used span would be part of, were it free.
-  [[nodiscard]] AddressRange free_around(Span const& span) const noexcept;
-  [[nodiscard]] std::size_t free_in_pages_without(Span const& span) const noexcept;
-
-  [[nodiscard]] Site growing_site(std::size_t bytes, std::size_t alignment) const noexcept;
-  /// The site for the pieces of the plan, without those that need not move.
-  [[nodiscard]] Site gathering_site(std::size_t bytes, std::size_t alignment) noexcept;
-  /// The same for a plan of all runs of which at most `most` bytes may move; takes those out of it that would not gain
-  /// anything, so that it may be left empty.
-  [[nodiscard]] Site site_within(std::size_t most) noexcept;
+  /// A hole of new addresses for at least `bytes` bytes.
   [[nodiscard]] Span& reserve_addresses(std::size_t bytes);
-
-  [[nodiscard]] Site beside_span(Span& span, std::size_t bytes, std::size_t alignment) const noexcept;
-
-  /// Collects runs of free pages that make up `bytes`, as few as possible; returns what they make up.
-  std::size_t plan(std::size_t bytes);
-  [[nodiscard]] std::size_t moving_bytes() const noexcept;
-  [[nodiscard]] Span& last_piece(Span& largest, std::size_t bytes) const noexcept;
-  [[nodiscard]] Span* make(Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment, End end);
+  [[nodiscard]] Span* make(SpanMap::Site site, std::size_t fresh, std::size_t bytes, std::size_t alignment, End end);
   /// Puts `fresh` bytes and the pieces of the plan there, until `stop` is requested: the free span made of them, null
   /// if there was no time for any.
-  [[nodiscard]] Span* assemble(Site site, std::size_t fresh, std::stop_token const& stop = {});
-
-  // Between these two a span is in no index, so that it can grow step by step while its neighbours change.
-  [[nodiscard]] Span& begin_growing(Site site) noexcept;
-  Span* end_growing(Span& span) noexcept;
+  [[nodiscard]] Span* assemble(SpanMap::Site site, std::size_t fresh, std::stop_token const& stop = {});
   void add_fresh(Span& growing, bool upwards, std::size_t bytes);
-  void add_piece(Span& growing, bool upwards, Piece const& piece);
+  void add_piece(Span& growing, bool upwards, PagePlan::Piece const& piece);
   /// Puts what is behind `from` behind `to`. If it throws, nothing has changed or, `lost`, the memory has gone back to
   /// the device, because the source would not even put it back.
   void move_pages(AddressRange from, AddressRange to, bool& lost);
-  [[nodiscard]] static AddressRange beside(Span const& growing, bool upwards, std::size_t bytes) noexcept;
-  void extend(Span& growing, bool upwards, std::size_t bytes) noexcept;
-
-  void index(Span& span) noexcept;
-  void unindex(Span& span) noexcept;
-  /// Takes `[base, base + bytes)` out of a span that is in the index; what is left of it stays as it was.
-  [[nodiscard]] Span& cut(Span& span, std::uintptr_t base, std::size_t bytes) noexcept;
-  /// Makes a span outside the index free or a hole and unites it with its like.
-  Span& settle(Span& span, SpanKind kind) noexcept;
-  [[nodiscard]] Span& serve(Span& span, std::size_t bytes, std::size_t alignment, End end) noexcept;
-
-  /// Whatever the next step needs it has: throws std::bad_alloc before anything changed.
-  void provide_spare_spans();
-  [[nodiscard]] Span& spare_span(Span const& what) noexcept;
-  void unlink(Span& span) noexcept;
   void give_up_if_empty(Span& hole) noexcept;
 
   /// Far beyond any address space; keeps sums from wrapping.
   static constexpr std::size_t most_bytes = SIZE_MAX / 4;
-
-  /// The most descriptors that one step needs.
-  static constexpr std::size_t spans_per_step = 4;
 
   PageSource& source_;
   std::size_t page_;
   std::size_t granule_;
   std::size_t whole_pages_from_;
   bool const undumped_;
-  SpanIndex free_;
-  SpanIndex holes_;
+  SpanMap map_;
+  PagePlan plan_{map_};
   std::size_t reserved_ = 0;
-  std::size_t free_in_pages_ = 0;
-  std::size_t addresses_ = 0;  ///< the sum of the reservations
   Counts counts_;
-
-  std::vector<Reservation> reservations_;
-  std::vector<std::unique_ptr<Span[]>> descriptors_;
-  Span* spare_ = nullptr;  ///< chained by `after`
-  std::size_t spares_ = 0;
-  std::vector<Piece> pieces_;  ///< kept for its memory
 };
 
 }  // namespace unimem::detail

@@ -208,12 +208,12 @@ bool PoolCore::set_marks(std::size_t below, std::size_t above) noexcept {
 bool PoolCore::hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
   auto* const extents = state_.memory.extents();
   // In the order in which a thread that needs them all takes them.
-  if (extents != nullptr && !extents->hold_over_fork(deadline)) return false;
+  if (extents != nullptr && !HeldOverFork::lock_by(deadline, extents->mutex())) return false;
   if (state_.thread_cache.hold_over_fork(deadline)) {
     if (HeldOverFork::lock_by(deadline, state_.mutex)) return true;
     state_.thread_cache.let_go_after_fork(false);
   }
-  if (extents != nullptr) extents->let_go_after_fork();
+  if (extents != nullptr) extents->mutex().unlock();
   return false;
 }
 
@@ -227,7 +227,7 @@ void PoolCore::let_go_after_fork(bool in_child) noexcept {
   }
   state_.mutex.unlock();
   state_.thread_cache.let_go_after_fork(in_child);
-  if (extents != nullptr) extents->let_go_after_fork();
+  if (extents != nullptr) extents->mutex().unlock();
 }
 
 }  // namespace unimem::detail

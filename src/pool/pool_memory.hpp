@@ -27,9 +27,9 @@ class PoolMemory {
   };
   struct Wish {
     From from = From::fresh;
-    std::size_t bytes = 0;      ///< asked for
-    std::size_t capacity = 0;   ///< of the block
-    std::size_t peak = 0;       ///< fresh: the most that users ever had at once, this block included
+    std::size_t bytes = 0;         ///< asked for
+    std::size_t capacity = 0;      ///< of the block
+    std::size_t peak = 0;          ///< fresh: the most that users ever had at once, this block included
     Origin const* than = nullptr;  ///< better: the other block's place
   };
 

@@ -24,7 +24,7 @@ void for_each_parked(Depots const& depots, Threads const& threads, Each each) {
 
 std::unique_lock<std::mutex> PoolReports::hold_extents() const {
   auto const* const extents = pool_.memory.extents();
-  return extents == nullptr ? std::unique_lock<std::mutex>{} : extents->hold();
+  return extents == nullptr ? std::unique_lock<std::mutex>{} : std::unique_lock{extents->mutex()};
 }
 
 PoolStatistics PoolReports::statistics_while_held() const {
@@ -41,7 +41,7 @@ PoolStatistics PoolReports::statistics_while_held() const {
       counts.reserved_bytes = pages.reserved;
       counts.peak_reserved_bytes = pages.peak_reserved;
       counts.total_pooled_bytes += pages.returnable;
-      extents->for_each_returnable(
+      extents->arena().for_each_returnable(
           [&counts](std::size_t bytes) { counts.size_classes[size_class(bytes)].pooled_bytes += bytes; });
     }
     auto const parked = [&counts](Block const& block) {
@@ -69,7 +69,7 @@ PoolFragmentation PoolReports::fragmentation() const {
     PoolLock const lock{pool_.mutex};
     free = {pool_.free.largest(), pool_.free.bytes()};
     if (auto const* const extents = pool_.memory.extents()) {
-      free.largest_free_block = std::max(free.largest_free_block, extents->largest_free());
+      free.largest_free_block = std::max(free.largest_free_block, extents->arena().largest_free());
       free.total_free += extents->counts().free;
     }
     auto const parked = [&free](Block const& block) {
@@ -138,10 +138,10 @@ OutOfMemory::Facts PoolReports::shortage(PoolLock& lock, std::size_t bytes, std:
                                         : "limit reached";
   lock.unlock();
   if (auto const* const extents = pool_.memory.extents()) {
-    auto const still = extents->hold();
+    std::lock_guard const still{extents->mutex()};
     auto const pages = extents->counts();
     facts.cached += pages.returnable;
-    free.largest_free_block = std::max(free.largest_free_block, extents->largest_free());
+    free.largest_free_block = std::max(free.largest_free_block, extents->arena().largest_free());
     free.total_free += pages.free;
   }
   facts.largest_free = free.largest_free_block;

@@ -58,8 +58,8 @@ struct PoolState {
   Transit transit;
   FreeBlocks free;
   BlockList live;
-  BlockList withheld;         ///< in use without an owner: their last owner's data could not be overwritten
-  BlockList spare;            ///< descriptors without memory
+  BlockList withheld;        ///< in use without an owner: their last owner's data could not be overwritten
+  BlockList spare;           ///< descriptors without memory
   std::size_t stranded = 0;  ///< was in transit when this process was forked: bytes of extents, it is not known where
 
   /// Bytes in use and in transit.
@@ -76,7 +76,8 @@ struct PoolState {
   /// A descriptor, recycled or new, in a list of its own.
   [[nodiscard]] BlockList descriptor();
   /// Makes the first descriptor of a list a live block of that memory.
-  [[nodiscard]] Block& bring_to_life(BlockList& from, Extents::Piece const& piece, BlockRequest const& request) noexcept;
+  [[nodiscard]] Block& bring_to_life(BlockList& from, Extents::Piece const& piece,
+                                     BlockRequest const& request) noexcept;
 };
 
 }  // namespace unimem::detail

@@ -73,7 +73,9 @@ std::size_t PoolTrimmer::trim(std::size_t keep_bytes, bool also_pending) noexcep
   }
   returns_.give_back(lock, pool_.free.take_oldest(everything, also_pending));
   lock.unlock();
+  std::unique_lock still{extents->mutex()};
   auto const held = extents->held();
+  still.unlock();
   return trim_extents(keep_bytes > everything - held ? everything : held + keep_bytes);
 }
 
@@ -144,7 +146,7 @@ void PoolTrimmer::set_limit_of_pages(PoolLock& lock, std::size_t bytes) {
     std::size_t least = 0;
     {
       lock.unlock();
-      auto const still = extents->hold();
+      std::lock_guard const still{extents->mutex()};
       least = extents->limit_to(bytes);
       lock.lock();
       if (least <= bytes) return pool_.limits.set_max_bytes(bytes);

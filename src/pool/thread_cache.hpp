@@ -21,7 +21,7 @@ class ThreadCache;
 struct ThreadMagazines {
   Magazines magazines;
   std::thread::id owner = std::this_thread::get_id();
-  std::mutex mutex;          ///< of what follows: taken only by a thread that ends and a pool that ends
+  std::mutex mutex;              ///< of what follows: taken only by a thread that ends and a pool that ends
   ThreadCache* cache = nullptr;  ///< null once the pool is gone
 };
 
@@ -158,7 +158,7 @@ class ThreadCache {
   void say_seized() noexcept;
   void release_all() noexcept;
 
-  BlockIntake& core_;  ///< where blocks go back to
+  BlockIntake& core_;               ///< where blocks go back to
   std::uint64_t const pool_;        ///< its number: 0 for a pool that parks nothing
   std::uint64_t const quick_pool_;  ///< the same, or 0, which no pool has, if each call is to look at the clock
   std::mutex mutex_;

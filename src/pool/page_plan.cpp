@@ -1,0 +1,82 @@
+#include "pool/page_plan.hpp"
+
+#include <algorithm>
+#include <functional>
+#include <numeric>
+
+namespace unimem::detail {
+
+std::size_t PagePlan::collect(std::size_t bytes) {
+  pieces_.clear();
+  std::size_t sum = 0;
+  map_.free().from_largest([&](Span& span) {
+    if (span.bytes < map_.page()) return false;
+    auto run = map_.whole_pages(span);
+    if (run.bytes == 0) return true;
+    if (run.bytes > bytes - sum) {
+      auto& last = last_piece(span, bytes - sum);
+      run = {map_.whole_pages(last).base, bytes - sum};
+      pieces_.push_back({&last, run});
+    } else {
+      pieces_.push_back({&span, run});
+    }
+    sum += run.bytes;
+    return sum < bytes;
+  });
+  return sum;
+}
+
+Span& PagePlan::last_piece(Span& largest, std::size_t bytes) const noexcept {
+  auto* const best = map_.free().best_fit(bytes, map_.page());
+  auto const is_best = [best](Piece const& piece) { return piece.span == best; };
+  return best != nullptr && std::ranges::none_of(pieces_, is_best) ? *best : largest;
+}
+
+SpanMap::Site PagePlan::site(std::size_t bytes, std::size_t alignment) noexcept {
+  for (auto piece = pieces_.begin(); piece != pieces_.end(); ++piece) {
+    if (piece->range.bytes != map_.whole_pages(*piece->span).bytes) continue;
+    auto const site = map_.site_beside(*piece->span, bytes, alignment);
+    if (site.span == nullptr || site.hole->bytes / 2 > site.missing) continue;
+    // It stays where it is; and its ends, which no piece could have brought along, may make up for pages of others.
+    pieces_.erase(piece);
+    for (auto moving = this->bytes(); moving > site.missing;) {
+      auto& last = pieces_.back().range.bytes;
+      auto const less = std::min(last, moving - site.missing);
+      moving -= less;
+      last -= less;
+      if (last == 0) pieces_.pop_back();
+    }
+    return site;
+  }
+  return {nullptr, map_.holes().best_fit(map_.page_up(bytes), 1), true, map_.page_up(bytes)};
+}
+
+SpanMap::Site PagePlan::site_within(std::size_t most) noexcept {
+  SpanMap::Site site;
+  auto const all = bytes();
+  auto const stays = std::ranges::find_if(pieces_, [&](Piece const& piece) {
+    auto const joining = std::min(most, all - piece.range.bytes);
+    site = map_.site_beside(*piece.span, piece.range.bytes + joining, 1);
+    return site.span != nullptr;
+  });
+  if (stays != pieces_.end()) pieces_.erase(stays);
+  // Whole runs only: each that moves is one less, so that calls with a limit come to an end as well.
+  auto left = site.span != nullptr ? std::min(site.missing, most) : most;
+  std::erase_if(pieces_, [&left](Piece const& piece) {
+    bool const fits = piece.range.bytes <= left;
+    left -= fits ? piece.range.bytes : 0;
+    return !fits;
+  });
+  if (site.span != nullptr) return site;
+  if (pieces_.size() < 2) pieces_.clear();
+  site.missing = bytes();
+  site.hole = pieces_.empty() ? nullptr : map_.holes().best_fit(site.missing, 1);
+  return site;
+}
+
+std::size_t PagePlan::bytes() const noexcept {
+  return std::transform_reduce(pieces_.begin(), pieces_.end(), std::size_t{0}, std::plus{},
+                               [](Piece const& piece) { return piece.range.bytes; });
+}
+
+}  // namespace unimem::detail
