@@ -1,7 +1,5 @@
 #include "pool/block_intake.hpp"
 
-#include "pool/mutants.hpp"
-
 #include <algorithm>
 #include <utility>
 
@@ -45,7 +43,7 @@ void BlockIntake::take_back(std::span<Block* const> blocks) noexcept {
   auto const lock = this->lock();
   auto* const own = pool_.thread_cache.own();
   // They are parked nowhere any more, and still counted as in use.
-  pool_.counts.note_peak(own, pool_.thread_cache.bytes_beside(own) + (UNIMEM_MUTANT(peaks_miscounted) ? 0 : bytes));
+  pool_.counts.note_peak(own, pool_.thread_cache.bytes_beside(own) + bytes);
   auto returning = uniting();
   for (auto* const block : blocks) take_back(*block, returning);
   pool_.transit.changed();

@@ -2,7 +2,6 @@
 
 #include "device/current_task.hpp"
 #include "device/worker_threads.hpp"
-#include "pool/mutants.hpp"
 
 #include <utility>
 
@@ -21,7 +20,7 @@ std::size_t BlockReturns::give_back(PoolLock& lock, BlockList victims) noexcept 
   pool_.transit.begin_returning(passage, bytes);
   lock.unlock();
   for (auto& block : victims) {
-    if (!UNIMEM_MUTANT(returned_at_once)) block.wait();
+    block.wait();
     pool_.memory.expose(block);
   }
   auto unerased = pool_.zeroer == nullptr || last ? BlockList{} : take_unerased(victims);

@@ -2,8 +2,6 @@
 
 #include <unimem/core/error.hpp>
 
-#include "pool/mutants.hpp"
-
 #include <exception>
 #include <new>
 #include <optional>
@@ -32,7 +30,7 @@ Block* BlockSupply::reuse(PoolLock& lock, Block& block, BlockRequest const& requ
     }
     unerased = false;
   }
-  if (queue != nullptr && (unerased || !block.settled()) && !UNIMEM_MUTANT(queues_not_ordered)) {
+  if (queue != nullptr && (unerased || !block.settled())) {
     try {
       order_behind(block, *queue, unerased);
     } catch (...) {

@@ -3,7 +3,6 @@
 #include <unimem/core/error.hpp>
 
 #include "device/watched_wait.hpp"
-#include "pool/mutants.hpp"
 
 #include <algorithm>
 #include <array>
@@ -182,7 +181,7 @@ ColdAcquire::Step ColdAcquire::ask_sharing_pools() {
   bool const refused = capacity_ != 0 && growth_ != Growth::untried;
   bool const in_the_way = refused ? growth_ == Growth::refused_by_share : limit_ < pool_.limits.own();
   bool const could_help = pool_.affordable(request_.bytes, false, pool_.limits.own()) != 0;
-  if (!in_the_way || !could_help || UNIMEM_MUTANT(others_not_asked)) return Step::nothing;
+  if (!in_the_way || !could_help) return Step::nothing;
   auto const wanted = pool_.counts.active_bytes() + request_.bytes;
   auto const changes = pool_.transit.changes();
   lock_.unlock();
@@ -215,7 +214,6 @@ bool ColdAcquire::has_room() const noexcept {
 
 BlockList ColdAcquire::take_surplus() noexcept {
   if (pool_.memory.extents() != nullptr) return pool_.free.take_oldest(everything, false);  // united they may serve
-  if (UNIMEM_MUTANT(budget_ignored)) return {};
   auto const in_use = pool_.counts.active_bytes() + pool_.transit.growing() + capacity_;
   auto const peak = std::max(pool_.counts.all().peak_active_bytes, in_use);
   auto const budget = peak + std::max(peak / 5, spare_budget);

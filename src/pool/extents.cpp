@@ -2,7 +2,6 @@
 
 #include <unimem/core/error.hpp>
 
-#include "pool/mutants.hpp"
 #include "pool/near_exact.hpp"
 
 #include <fmt/format.h>
@@ -148,7 +147,7 @@ Extents::Piece Extents::alone(std::size_t bytes) {
   }
   arena_.trim(0);
   auto const memory = objects_.take(bytes);
-  if (!UNIMEM_MUTANT(allocations_miscounted)) alone_ += memory.bytes;
+  alone_ += memory.bytes;
   return hand_out({memory, {}}, true);
 }
 
@@ -167,7 +166,7 @@ std::size_t Extents::limit_to(std::size_t bytes) noexcept {
   if (held() > bytes) return held();
   arena_.trim(bytes - alone_);
   publish();
-  if (reserved_now() <= bytes && !UNIMEM_MUTANT(lowered_limit_forgotten)) limits_.set_max_bytes(bytes);
+  if (reserved_now() <= bytes) limits_.set_max_bytes(bytes);
   return reserved_now();
 }
 
@@ -193,7 +192,7 @@ Extents::Counts Extents::counts() const noexcept {
 
 void Extents::publish() noexcept {
   auto const reserved = reserved_now(), returnable = arena_.free_in_pages();
-  auto const in_slabs = UNIMEM_MUTANT(slack_miscounted) ? 0 : slabs_.reserved() - slabs_.used();
+  auto const in_slabs = slabs_.reserved() - slabs_.used();
   idle_ = std::min(idle_, returnable);
   published_.publish({reserved, reserved, arena_.free() + in_slabs, returnable});
 }
@@ -226,16 +225,14 @@ Extents::Piece Extents::small_piece(std::size_t capacity, bool fresh) {
 
 Extents::Piece Extents::hand_out(Piece piece, bool fresh) noexcept {
   auto const out = used();
-  piece.fresh = fresh || (out > peak_used_ && !UNIMEM_MUTANT(hits_miscounted));
+  piece.fresh = fresh || out > peak_used_;
   peak_used_ = std::max(peak_used_, out);
   return piece;
 }
 
 Span* Extents::obtain_span(std::size_t bytes, std::size_t peak, End end) {
   auto const limit = limits_.beside_others();
-  auto const allowed = UNIMEM_MUTANT(limit_of_pages_ignored) ? SIZE_MAX / 2
-                       : limit > alone_                      ? limit - alone_
-                                                             : 0;  // for the arena
+  auto const allowed = limit > alone_ ? limit - alone_ : 0;  // for the arena
   auto const wanted = std::max(peak - std::min(peak, alone_), arena_.used() + arena_.rounded(bytes));
   auto const plenty = std::min(allowed, wanted + slack_of(wanted, arena_.counts().moved_bytes));
   auto const room = [&](std::size_t most) { return most > arena_.reserved() ? most - arena_.reserved() : 0; };

@@ -1,7 +1,5 @@
 #include "pool/free_blocks.hpp"
 
-#include "pool/mutants.hpp"
-
 #include <algorithm>
 #include <bit>
 #include <iterator>
@@ -51,7 +49,6 @@ Block* FreeBlocks::find(std::size_t bytes, std::size_t largest, std::uint64_t qu
   int looks = 0;
   for (auto it = by_capacity_.lower_bound(bytes); it != by_capacity_.end() && looks < most_looks; ++it, ++looks) {
     if ((*it)->capacity() > largest) break;
-    if (UNIMEM_MUTANT(tickets_ignored)) (*it)->inherited = (*it)->last_use = {};
     if ((*it)->ready_for(queue)) return *it;
     if (pending == nullptr && also_pending) pending = *it;
   }

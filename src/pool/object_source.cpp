@@ -2,8 +2,6 @@
 
 #include <unimem/core/error.hpp>
 
-#include "pool/mutants.hpp"
-
 #include <fmt/format.h>
 
 #include <cstdint>
@@ -22,7 +20,7 @@ DeviceError failure_of_upstream(std::string what) {
 }  // namespace
 
 DeviceMemory ObjectSource::take(std::size_t bytes) const {
-  if (share_ == nullptr || UNIMEM_MUTANT(objects_beyond_share)) return take_unshared(bytes);
+  if (share_ == nullptr) return take_unshared(bytes);
   if (!share_->take(bytes)) share_->refuse(fmt::format("{} {}", device_.id(), to_string(location_)), bytes);
   try {
     return take_unshared(bytes);
@@ -34,7 +32,7 @@ DeviceMemory ObjectSource::take(std::size_t bytes) const {
 
 void ObjectSource::give(DeviceMemory memory) const noexcept {
   give_unshared(memory);
-  if (share_ != nullptr && !UNIMEM_MUTANT(objects_beyond_share)) share_->give_back(memory.bytes);
+  if (share_ != nullptr) share_->give_back(memory.bytes);
 }
 
 DeviceMemory ObjectSource::take_unshared(std::size_t bytes) const {
@@ -42,7 +40,6 @@ DeviceMemory ObjectSource::take_unshared(std::size_t bytes) const {
     return undumped_ ? device_.allocate_undumped(bytes, location_) : device_.allocate(bytes, location_);
   }
   auto const memory = ask_upstream(bytes);
-  if (UNIMEM_MUTANT(upstream_trusted)) return memory;
   if (memory.object == 0) {
     throw OutOfMemory({.where = fmt::format("{} {}", device_.id(), to_string(location_)),
                        .requested = bytes,

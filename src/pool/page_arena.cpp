@@ -3,8 +3,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 
-#include "pool/mutants.hpp"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,10 +13,6 @@
 
 namespace unimem::detail {
 namespace {
-
-constexpr std::uintptr_t align_up(std::uintptr_t value, std::size_t alignment) noexcept {
-  return (value + alignment - 1) & ~(std::uintptr_t{alignment} - 1);
-}
 
 /// The next addresses of a span that grows.
 AddressRange beside(Span const& growing, bool upwards, std::size_t bytes) noexcept {
@@ -97,7 +91,7 @@ std::size_t PageArena::gather_free(std::size_t most, std::stop_token const& stop
   auto const all = plan_.collect(std::max(map_.free_in_pages(), page_));
   if (plan_.pieces().size() < 2) return 0;
   auto site = plan_.site(all, 1);
-  if (plan_.bytes() > most && !UNIMEM_MUTANT(moves_beyond_budget)) {
+  if (plan_.bytes() > most) {
     plan_.collect(all);
     site = plan_.site_within(most);
   }
@@ -108,7 +102,7 @@ std::size_t PageArena::gather_free(std::size_t most, std::stop_token const& stop
 Span* PageArena::take_instead_of(Span const& used) {
   auto const in_pages = map_.free_in_pages();
   auto* const span = take(used.bytes);
-  if (span == nullptr || UNIMEM_MUTANT(moves_without_gain)) return span;
+  if (span == nullptr) return span;
   auto const then = map_.free_in_pages_without(used);
   bool const better =
       then > in_pages || (then == in_pages && map_.free_around(used).bytes > map_.free_around(*span).bytes);
@@ -207,8 +201,7 @@ void PageArena::add_piece(Span& growing, bool upwards, PagePlan::Piece const& pi
     throw;
   }
   map_.extend(growing, upwards, bytes);
-  map_.settle(map_.cut(*piece.span, piece.range.base, bytes),
-              UNIMEM_MUTANT(holes_served) ? SpanKind::free : SpanKind::hole);
+  map_.settle(map_.cut(*piece.span, piece.range.base, bytes), SpanKind::hole);
   ++counts_.pieces;
   counts_.moved_bytes += bytes;
 }

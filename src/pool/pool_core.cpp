@@ -6,7 +6,6 @@
 #include "device/call_after.hpp"
 #include "pool/allocation_recorder.hpp"
 #include "pool/cold_acquire.hpp"
-#include "pool/mutants.hpp"
 
 #include <fmt/format.h>
 
@@ -161,10 +160,9 @@ Block* PoolCore::acquire_better(Block const& block, std::size_t bytes) {
 
 void PoolCore::release_otherwise(Block& block, Event last_use) noexcept {
   if (recorder_ != nullptr) recorder_->released(block, last_use);
-  if (UNIMEM_MUTANT(earlier_work_forgotten)) block.inherited = {};
   block.used_until(last_use);
   if (state_.zeroer != nullptr) state_.zeroer->begin(block);
-  block.parked_for = UNIMEM_MUTANT(parked_for_anybody) ? 0 : block.only_queue();
+  block.parked_for = block.only_queue();
   if (block.parked_for == 0) state_.memory.hide(block);
   auto const now = state_.ages.now();
   if (trimmer_.ages_are_due(now)) trimmer_.look_at_ages(now);  // while the block is in use and keeps the core alive

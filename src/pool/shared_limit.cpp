@@ -1,7 +1,5 @@
 #include "pool/shared_limit.hpp"
 
-#include "pool/mutants.hpp"
-
 #include <fmt/format.h>
 
 namespace unimem::detail {
@@ -18,7 +16,7 @@ void LimitShare::refuse(std::string where, std::size_t bytes) {
 
 template <class Work>
 auto SharedPages::with(std::size_t bytes, Work const& work) {
-  if (!share_.take(bytes) && !UNIMEM_MUTANT(pages_beyond_share)) share_.refuse("pages", bytes);
+  if (!share_.take(bytes)) share_.refuse("pages", bytes);
   try {
     return work();
   } catch (...) {

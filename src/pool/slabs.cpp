@@ -1,7 +1,5 @@
 #include "pool/slabs.hpp"
 
-#include "pool/mutants.hpp"
-
 #include <algorithm>
 #include <bit>
 #include <stdexcept>
@@ -18,7 +16,7 @@ constexpr std::size_t usual_slab = std::size_t{32} << 10;
 constexpr std::size_t fewest_blocks = 4;
 
 /// How many slabs are looked at for a better place: those of one list differ little, so that more looks hardly pay.
-constexpr int most_looks = 64;
+constexpr int most_slabs_seen = 64;
 
 }  // namespace
 
@@ -70,7 +68,7 @@ SlabBlock Slabs::take_instead_of(SlabBlock used) noexcept {
   Slab* best = nullptr;
   int looks = 0;
   for (auto list = fullness_lists; best == nullptr && list-- > list_of(slab);) {
-    for (auto* one = of.open[list]; one != nullptr && looks < most_looks; one = one->after, ++looks) {
+    for (auto* one = of.open[list]; one != nullptr && looks < most_slabs_seen; one = one->after, ++looks) {
       if (one != &slab && one->used >= std::max(slab.used, best == nullptr ? 0 : best->used + 1)) best = one;
     }
   }
@@ -83,7 +81,7 @@ SlabBlock Slabs::cut(Class& of, Slab& slab) noexcept {
   std::size_t word = 0;
   while (slab.free[word] == 0) ++word;
   auto const bit = static_cast<std::size_t>(std::countr_zero(slab.free[word]));
-  if (!UNIMEM_MUTANT(slab_blocks_twice)) slab.free[word] &= slab.free[word] - 1;
+  slab.free[word] &= slab.free[word] - 1;
   ++slab.used;
   used_ += slab.capacity;
   link(of, slab);
@@ -98,7 +96,7 @@ void Slabs::give(SlabBlock block) noexcept {
   --slab.used;
   used_ -= slab.capacity;
   if (slab.used != 0) return link(of, slab);
-  if ((!keeps_empty_ || of.empty != nullptr) && !UNIMEM_MUTANT(empty_slabs_kept)) return give_back(slab);
+  if (!keeps_empty_ || of.empty != nullptr) return give_back(slab);
   of.empty = &slab;
 }
 

@@ -1,7 +1,5 @@
 #include "pool/span_map.hpp"
 
-#include "pool/mutants.hpp"
-
 #include <algorithm>
 #include <stdexcept>
 #include <utility>
@@ -14,18 +12,13 @@ constexpr std::size_t descriptors_at_once = 64;
 /// How many of the largest free spans are looked at for one that can be continued where it lies.
 constexpr int most_sites = 32;
 
-constexpr std::uintptr_t align_up(std::uintptr_t value, std::size_t alignment) noexcept {
-  return (value + alignment - 1) & ~(std::uintptr_t{alignment} - 1);
-}
-
 }  // namespace
 
 SpanMap::SpanMap(std::size_t page, std::size_t granule) noexcept
     : page_(page), granule_(granule), free_(std::max<std::size_t>(granule, 1)), holes_(page) {}
 
 AddressRange SpanMap::whole_pages(Span const& span) const noexcept {
-  auto const begin =
-      UNIMEM_MUTANT(shared_pages_moved) ? span.base & ~(std::uintptr_t{page_} - 1) : align_up(span.base, page_);
+  auto const begin = align_up(span.base, page_);
   auto const end = span.end() & ~(std::uintptr_t{page_} - 1);
   return begin < end ? AddressRange{begin, end - begin} : AddressRange{begin, 0};
 }
@@ -171,8 +164,8 @@ Span& SpanMap::settle(Span& span, SpanKind kind) noexcept {
     unlink(span);
     whole = before;
   }
-  if (auto* const after = whole->after;
-      after != nullptr && after->kind == kind && !UNIMEM_MUTANT(neighbours_kept_apart)) {
+  auto* const after = whole->after;
+  if (after != nullptr && after->kind == kind) {
     unindex(*after);
     whole->bytes += after->bytes;
     unlink(*after);

@@ -12,6 +12,11 @@
 
 namespace unimem::detail {
 
+/// The next multiple of a power of two.
+[[nodiscard]] constexpr std::uintptr_t align_up(std::uintptr_t value, std::size_t alignment) noexcept {
+  return (value + alignment - 1) & ~(std::uintptr_t{alignment} - 1);
+}
+
 /// From which end of a free span a piece is cut.
 enum class SpanEnd : std::uint8_t { low, high };
 
@@ -41,7 +46,7 @@ class SpanMap {
   SpanMap(std::size_t page, std::size_t granule) noexcept;
 
   [[nodiscard]] std::size_t page() const noexcept { return page_; }
-  [[nodiscard]] std::size_t page_up(std::size_t bytes) const noexcept { return (bytes + page_ - 1) & ~(page_ - 1); }
+  [[nodiscard]] std::size_t page_up(std::size_t bytes) const noexcept { return align_up(bytes, page_); }
   [[nodiscard]] AddressRange whole_pages(Span const& span) const noexcept;
 
   [[nodiscard]] SpanIndex const& free() const noexcept { return free_; }

@@ -1,7 +1,6 @@
 #include "pool/thread_cache.hpp"
 
 #include "pool/block_intake.hpp"
-#include "pool/mutants.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -162,7 +161,7 @@ bool ThreadCache::flush_beyond(std::size_t flush_threshold_small, std::size_t fl
     CacheFlush const brought_back{*this};
     return true;
   }
-  if (large <= flush_threshold_large || UNIMEM_MUTANT(large_overlooked)) return false;
+  if (large <= flush_threshold_large) return false;
   std::lock_guard const lock{mutex_};
   seize_all();
   for (auto const& thread : threads_) core_.take_back_large(thread->magazines);
@@ -241,12 +240,8 @@ void ThreadCache::release_all() noexcept {
 ThreadCache::CacheFlush::CacheFlush(ThreadCache& thread_cache) noexcept : thread_cache_(thread_cache) {
   std::lock_guard const lock{thread_cache_.mutex_};
   thread_cache_.seize_all();
-  for (auto const& thread : thread_cache_.threads_) {
-    bool const overlooked = UNIMEM_MUTANT(threads_overlooked) && thread->owner != std::this_thread::get_id();
-    if (!overlooked) thread_cache_.core_.take_back(thread->magazines);
-  }
-  if (thread_cache_.depots_.bytes() == 0) return;
-  if (!UNIMEM_MUTANT(depots_overlooked)) thread_cache_.core_.take_back(thread_cache_.depots_);
+  for (auto const& thread : thread_cache_.threads_) thread_cache_.core_.take_back(thread->magazines);
+  if (thread_cache_.depots_.bytes() != 0) thread_cache_.core_.take_back(thread_cache_.depots_);
 }
 
 ThreadCache::CacheFlush::~CacheFlush() {

@@ -4,7 +4,6 @@
 
 #include "device/current_task.hpp"
 #include "device/watched_wait.hpp"
-#include "pool/mutants.hpp"
 
 #include <chrono>
 
@@ -42,7 +41,7 @@ void Transit::changed() noexcept {
 }
 
 bool Transit::await(std::unique_lock<std::mutex>& lock) {
-  if (is_empty() || UNIMEM_MUTANT(transit_overlooked)) return false;
+  if (is_empty()) return false;
   auto const changed = [this, seen = changes_] { return changes_ != seen; };
   LongWait known{settlers_.newest()};  // for threads that wait for this one
   bool ends = true;

@@ -2,8 +2,6 @@
 
 #include <unimem/core/log.hpp>
 
-#include "pool/mutants.hpp"
-
 #include <fmt/format.h>
 
 #include <array>
@@ -20,11 +18,10 @@ Zeroer::Zeroer(Device& device, Location location) noexcept
       host_memory_(location == Location::host || location == Location::pinned || device.reaches_host_memory()) {}
 
 void Zeroer::begin(Block& block) noexcept {
-  if (UNIMEM_MUTANT(owners_data_left)) return;
   block.erasure = Erasure::begun;
   block.erasing = {};
   try {
-    if (!block.settled() && !UNIMEM_MUTANT(erased_under_work)) return;
+    if (!block.settled()) return;
     if (auto* const address = this->address(block)) {
       std::memset(address, 0, block.capacity());
       block.erasure = Erasure::none;
@@ -39,8 +36,7 @@ void Zeroer::begin(Block& block) noexcept {
 
 bool Zeroer::is_done(Block& block) noexcept {
   bool const ended = block.erasure == Erasure::begun && block.erasing != Event{} && block.erasing.ready();
-  if (ended && (block.erasing.error() == nullptr || UNIMEM_MUTANT(failed_erasure_missed)))
-    block.erasure = Erasure::none;
+  if (ended && block.erasing.error() == nullptr) block.erasure = Erasure::none;
   return block.erasure == Erasure::none;
 }
 

@@ -1,4 +1,4 @@
-#include "pool/mutants.hpp"
+#include "mutants.hpp"
 
 #include <cstdio>
 #include <cstdlib>
@@ -9,25 +9,21 @@
 namespace unimem::detail {
 namespace {
 
-PoolMutant chosen() {
+Mutant chosen() {
   auto const* const wanted = std::getenv("UNIMEM_POOL_MUTANT");
-  if (wanted == nullptr) return PoolMutant::none;
-  if (std::string_view(wanted) == "list") {
-#define UNIMEM_SAY(name, fault) std::puts(#name "\t" fault);
-    UNIMEM_POOL_MUTANTS(UNIMEM_SAY)
-#undef UNIMEM_SAY
-    std::exit(0);
+  if (wanted == nullptr) return Mutant::none;
+  bool const list = std::string_view(wanted) == "list";
+  for (auto const& one : all_mutants) {
+    if (list) std::printf("%s\t%s\n", one.name, one.fault);
+    if (std::string_view(wanted) == one.name) return one.mutant;
   }
-#define UNIMEM_CHOOSE(name, fault) \
-  if (std::string_view(wanted) == #name) return PoolMutant::name;
-  UNIMEM_POOL_MUTANTS(UNIMEM_CHOOSE)
-#undef UNIMEM_CHOOSE
+  if (list) std::exit(0);
   std::fprintf(stderr, "no such fault: %s\n", wanted);
   std::exit(2);
 }
 
 }  // namespace
 
-PoolMutant active_pool_mutant = chosen();
+Mutant active_mutant = chosen();
 
 }  // namespace unimem::detail
