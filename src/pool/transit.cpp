@@ -2,10 +2,12 @@
 
 #include <unimem/device/timed_wait.hpp>
 
+#include "core/held_over_fork.hpp"
 #include "device/current_task.hpp"
 #include "device/watched_wait.hpp"
 
 #include <chrono>
+#include <utility>
 
 namespace unimem::detail {
 
@@ -23,16 +25,26 @@ void Transit::begin_returning(Passage& passage, std::size_t bytes) noexcept {
   passage.bytes_ = bytes;
   passage.forks_ = forks_;
   returning_ += bytes;
-  settlers_.enter(passage.settler_);
+  passage.next_ = std::exchange(returns_, &passage);
+  tell_newest();
 }
 
 void Transit::end_returning(Passage& passage) noexcept {
-  settlers_.leave(passage.settler_);
+  for (auto** at = &returns_; *at != nullptr; at = &(*at)->next_) {  // in a child since, it is not among them
+    if (*at != &passage) continue;
+    *at = passage.next_;
+    break;
+  }
+  tell_newest();
   settle(returning_, passage);
 }
 
 void Transit::settle(std::size_t& in_transit, Passage const& passage) const noexcept {
   if (passage.forks_ == forks_) in_transit -= passage.bytes_;
+}
+
+void Transit::tell_newest() noexcept {
+  newest_.store(returns_ != nullptr ? returns_->thread_ : std::thread::id{}, std::memory_order_relaxed);
 }
 
 void Transit::changed() noexcept {
@@ -43,7 +55,7 @@ void Transit::changed() noexcept {
 bool Transit::await(std::unique_lock<std::mutex>& lock) {
   if (is_empty()) return false;
   auto const changed = [this, seen = changes_] { return changes_ != seen; };
-  LongWait known{settlers_.newest()};  // for threads that wait for this one
+  LongWait known{newest_};  // for threads that wait for this one
   bool ends = true;
   ++waiting_;
   if (CurrentTask::may_wait_for_any()) {
@@ -70,7 +82,8 @@ void Transit::begin_again_in_child() noexcept {
   ++forks_;
   growing_ = returning_ = 0;
   waiting_ = 0;
-  settlers_.forget();
+  returns_ = nullptr;
+  tell_newest();
   HeldOverFork::renew(changed_);
 }
 

@@ -1,12 +1,11 @@
 #pragma once
 
-#include "core/held_over_fork.hpp"
-#include "pool/settlers.hpp"
-
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <thread>
 
 namespace unimem::detail {
 
@@ -14,13 +13,18 @@ namespace unimem::detail {
 /// lock: it counts against the limit, so that the limit is exact under threads. A thread that finds no room waits for
 /// it first, so that memory another thread is giving back is not reported as missing.
 ///
+/// A thread that gives memory back may wait for its work to end first, and a kernel that waits for that memory while
+/// such a thread waits for the kernel's own queue would wait for ever: by the list of these threads it is found out
+/// (`LongWait`).
+///
 /// Under the pool's lock.
 class Transit {
  public:
   /// Some memory on its way, on the stack of the thread that sees to it.
   class Passage {
     friend class Transit;
-    Settlers::One settler_;
+    std::thread::id thread_ = std::this_thread::get_id();
+    Passage* next_ = nullptr;  ///< of those that return
     std::size_t bytes_ = 0;
     unsigned forks_ = 0;
   };
@@ -50,11 +54,13 @@ class Transit {
 
  private:
   void settle(std::size_t& in_transit, Passage const& passage) const noexcept;
+  void tell_newest() noexcept;
 
-  std::size_t growing_ = 0;    ///< bytes from the driver, or from the extents
-  std::size_t returning_ = 0;  ///< bytes on their way back
-  Settlers settlers_;          ///< the threads that give some back
-  unsigned forks_ = 0;         ///< that this process has come from since the pool was made
+  std::size_t growing_ = 0;                ///< bytes from the driver, or from the extents
+  std::size_t returning_ = 0;              ///< bytes on their way back
+  Passage* returns_ = nullptr;             ///< that are under way, the newest first
+  std::atomic<std::thread::id> newest_{};  ///< whose that is, for readers without the lock; no thread if there is none
+  unsigned forks_ = 0;                     ///< that this process has come from since the pool was made
   std::condition_variable changed_;
   std::uint64_t changes_ = 0;
   unsigned waiting_ = 0;  ///< for a change
