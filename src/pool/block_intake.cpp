@@ -11,7 +11,8 @@ void BlockIntake::take(Block& block, PoolAges::Time now) noexcept {
   pool_.counts.count_out(block);
   if (own != nullptr) pool_.free.catch_up(own->releases());
   pool_.free.catch_up(PoolAges::number_at(now));
-  if (auto returning = uniting(); !unite(block, returning)) pool_.free.add(pool_.live, block, now);
+  auto returning = uniting();
+  if (!returning.has_value() || !unite(block, *returning)) pool_.free.add(pool_.live, block, now);
   if (own != nullptr) own->catch_up(pool_.free.releases());
   pool_.transit.changed();
 }
@@ -21,11 +22,11 @@ BlockIntake::Returning BlockIntake::uniting() noexcept {
   return extents != nullptr ? extents->returning_at_once() : std::nullopt;
 }
 
-bool BlockIntake::unite(Block& block, Returning& returning) noexcept {
-  if (!returning.has_value() || !block.origin.in_pages() || !block.settled() || !Zeroer::is_done(block)) return false;
+bool BlockIntake::unite(Block& block, Extents::Returning& returning) noexcept {
+  if (!block.origin.in_pages() || !block.settled() || !Zeroer::is_done(block)) return false;
   pool_.memory.hide(block);
   pool_.counts.count_returned(block);
-  returning->give(std::exchange(block.memory, {}), std::exchange(block.origin, {}));
+  returning.give(std::exchange(block.memory, {}), std::exchange(block.origin, {}));
   pool_.spare.splice(pool_.spare.begin(), pool_.live, block.place);  // the next to be used, while it is in the caches
   return true;
 }
@@ -33,7 +34,7 @@ bool BlockIntake::unite(Block& block, Returning& returning) noexcept {
 void BlockIntake::take_back(Block& block, Returning& returning) noexcept {
   block.parked = false;
   pool_.counts.count_out(block);
-  if (!unite(block, returning)) pool_.free.add_released_earlier(pool_.live, block);
+  if (!returning.has_value() || !unite(block, *returning)) pool_.free.add_released_earlier(pool_.live, block);
 }
 
 void BlockIntake::take_back(std::span<Block* const> blocks) noexcept {

@@ -37,7 +37,7 @@ class BlockIntake {
   /// The extents, if there are any and they can be had at once.
   [[nodiscard]] Returning uniting() noexcept;
   /// Takes a block that was released back into the extents, if it is done.
-  bool unite(Block& block, Returning& returning) noexcept;
+  bool unite(Block& block, Extents::Returning& returning) noexcept;
   void take_back(Block& block, Returning& returning) noexcept;
 
   /// Has `take(each)` call `each(Block&)` for what is parked somewhere; the peak is noted as `of_peak` sees it.

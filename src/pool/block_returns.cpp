@@ -28,7 +28,7 @@ std::size_t BlockReturns::give_back(PoolLock& lock, BlockList victims) noexcept 
   lock.lock();
   pool_.transit.end_returning(passage);
   pool_.spare.splice(pool_.spare.end(), victims);
-  bytes -= keep_out_of_use(std::move(unerased));
+  if (!unerased.empty()) bytes -= keep_out_of_use(std::move(unerased));
   if (ended_) give_back_withheld(lock);  // meanwhile
   pool_.transit.changed();
   return bytes;

@@ -5,7 +5,6 @@
 #include "device/watched_wait.hpp"
 
 #include <algorithm>
-#include <array>
 
 namespace unimem::detail {
 namespace {
@@ -28,21 +27,6 @@ void add_pending(Block const& block, std::vector<Event>& events) {
 
 }  // namespace
 
-ColdAcquire::ColdAcquire(PoolState& pool, BlockReturns& returns, BlockSupply& supply, PoolTrimmer& trimmer,
-                         PoolReports const& reports, BlockRequest const& request)
-    : pool_(pool),
-      returns_(returns),
-      supply_(supply),
-      trimmer_(trimmer),
-      reports_(reports),
-      request_(request),
-      may_wait_(request.options.may_wait && BlockReturns::may_wait()),
-      // A queue is ordered behind a pending block's work, so that the calling thread waits for nothing.
-      pending_will_do_(may_wait_ ||
-                       (request.options.may_wait && request.options.queue != nullptr && pool.zeroer == nullptr)),
-      largest_(pool.memory.largest_block_for(request.bytes)),
-      lock_(pool.mutex) {}
-
 Block& ColdAcquire::run() {
   for (;;) {
     switch (climb()) {
@@ -57,27 +41,28 @@ Block& ColdAcquire::run() {
   }
 }
 
+template <auto... steps>
+ColdAcquire::Step ColdAcquire::first_of() {
+  auto came_of_it = Step::nothing;
+  static_cast<void>((((came_of_it = (this->*steps)()) != Step::nothing) || ...));
+  return came_of_it;
+}
+
 ColdAcquire::Step ColdAcquire::climb() {
-  static constexpr std::array ladder{
-      &ColdAcquire::reuse_cached,       // a block that fits, waiting for its work if need be
-      &ColdAcquire::carve_free,         // free parts of pages
-      &ColdAcquire::flush_much_parked,  // what threads keep, once, where that is much
-      &ColdAcquire::give_old_back,
-      &ColdAcquire::measure,
-      &ColdAcquire::give_surplus_back,  // where there is room: these two come to a block or a refusal
-      &ColdAcquire::grow,
-      &ColdAcquire::flush_all_parked,  // all that threads keep, and they keep nothing until this is over
-      &ColdAcquire::give_settled_back,
-      &ColdAcquire::await_transit,
-      &ColdAcquire::await_oldest,
-      &ColdAcquire::give_pending_back,
-      &ColdAcquire::ask_sharing_pools,
-      &ColdAcquire::drop_rounding,  // the last try
-  };
-  for (auto const step : ladder) {
-    if (auto const came_of_it = (this->*step)(); came_of_it != Step::nothing) return came_of_it;
-  }
-  return Step::nothing;
+  return first_of<&ColdAcquire::reuse_cached,       // a block that fits, waiting for its work if need be
+                  &ColdAcquire::carve_free,         // free parts of pages
+                  &ColdAcquire::flush_much_parked,  // what threads keep, once, where that is much
+                  &ColdAcquire::give_old_back,      // by age
+                  &ColdAcquire::measure,            // what may be taken
+                  &ColdAcquire::give_surplus_back,  // where there is room: these two come to a block or a refusal
+                  &ColdAcquire::grow,
+                  &ColdAcquire::flush_all_parked,   // all that threads keep, and they keep nothing until this is over
+                  &ColdAcquire::give_settled_back,  // cached blocks that no work is pending on
+                  &ColdAcquire::await_transit,      // memory of other threads on its way
+                  &ColdAcquire::await_oldest,       // work, where a wait can be interrupted
+                  &ColdAcquire::give_pending_back,  // work, as it comes
+                  &ColdAcquire::ask_sharing_pools,  // what they have only cached
+                  &ColdAcquire::drop_rounding>();   // the last try
 }
 
 ColdAcquire::Step ColdAcquire::reuse_cached() {
@@ -221,7 +206,7 @@ BlockList ColdAcquire::take_surplus() noexcept {
   return pool_.free.take_bulkiest(reserved > budget ? reserved - budget : 0);
 }
 
-bool ColdAcquire::give_back(BlockList blocks) noexcept {
+bool ColdAcquire::give_back(BlockList&& blocks) noexcept {
   bool const any = returns_.give_back(lock_, std::move(blocks)) != 0;
   if (any) pool_.counts.count_trim();
   return any;

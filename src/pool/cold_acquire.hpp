@@ -23,7 +23,19 @@ namespace unimem::detail {
 class ColdAcquire {
  public:
   ColdAcquire(PoolState& pool, BlockReturns& returns, BlockSupply& supply, PoolTrimmer& trimmer,
-              PoolReports const& reports, BlockRequest const& request);
+              PoolReports const& reports, BlockRequest const& request)
+      : pool_(pool),
+        returns_(returns),
+        supply_(supply),
+        trimmer_(trimmer),
+        reports_(reports),
+        request_(request),
+        may_wait_(request.options.may_wait && BlockReturns::may_wait()),
+        // A queue is ordered behind a pending block's work, so that the calling thread waits for nothing.
+        pending_will_do_(may_wait_ ||
+                         (request.options.may_wait && request.options.queue != nullptr && pool.zeroer == nullptr)),
+        largest_(pool.memory.largest_block_for(request.bytes)),
+        lock_(pool.mutex) {}
 
   /// A live block of at least the bytes asked for. Throws as `MemoryPool::acquire`.
   [[nodiscard]] Block& run();
@@ -37,8 +49,11 @@ class ColdAcquire {
   enum class Size : std::uint8_t { rounded, exact };
 
   [[nodiscard]] Step climb();
+  /// What came of the first of these steps that had anything to offer.
+  template <auto... steps>
+  [[nodiscard]] Step first_of();
 
-  // The steps, in their order.
+  // The steps, in their order. Two of them only prepare what follows: they always come to nothing.
   [[nodiscard]] Step reuse_cached();
   [[nodiscard]] Step carve_free();
   [[nodiscard]] Step flush_much_parked();
@@ -62,7 +77,7 @@ class ColdAcquire {
   /// The cached blocks that should go before a new one is added, for the cache to stay within its budget.
   [[nodiscard]] BlockList take_surplus() noexcept;
   /// Whether giving these back has changed anything.
-  [[nodiscard]] bool give_back(BlockList blocks) noexcept;
+  [[nodiscard]] bool give_back(BlockList&& blocks) noexcept;
   /// In a watched thread: waits for this work. Whether there was any: the lock was dropped then.
   [[nodiscard]] bool await_watched(std::vector<Event> const& pending);
 
