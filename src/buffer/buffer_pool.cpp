@@ -4,7 +4,6 @@
 #include <unimem/core/log.hpp>
 
 #include "buffer/free_list.hpp"
-#include "buffer/mutants.hpp"
 #include "core/held_over_fork.hpp"
 #include "core/stack.hpp"
 
@@ -141,14 +140,12 @@ BufferPool::Inside::Lent& BufferPool::Inside::entry_for(BufferCore const& core) 
 bool BufferPool::Inside::take_back(BufferCore const& core, Buffers& place) {
   std::unique_lock lock{mutex};
   auto const found = lent.find(&core);
-  if (found != lent.end() && (!found->second.core.expired() || UNIMEM_MUTANT(taken_for_one_that_is_gone))) {
-    place = UNIMEM_MUTANT(taken_back_twice) ? found->second.place : std::move(found->second.place);
-    if (!UNIMEM_MUTANT(taken_back_twice)) {
-      auto& trail = found->second.trail;
-      if (trail != nullptr) trail->released.capture();
-      had_back[times_had_back++ % most_had_back] = {&core, std::move(found->second.core), std::move(trail)};
-      lent.erase(found);
-    }
+  if (found != lent.end() && !found->second.core.expired()) {
+    place = std::move(found->second.place);
+    auto& trail = found->second.trail;
+    if (trail != nullptr) trail->released.capture();
+    had_back[times_had_back++ % most_had_back] = {&core, std::move(found->second.core), std::move(trail)};
+    lent.erase(found);
     auto& counts = half(place.front().kind.pinned).counts;
     ++counts.released;
     ++counts.let_go;  // until it is kept
@@ -240,7 +237,7 @@ void BufferPool::release_core(std::shared_ptr<BufferCore>& handle) {
   bool const zero = inside.take_back(*handle, one);
   auto core = std::move(handle);
   // A slice has a share in it. Without one, the owner that let go of the last before us has done so for good.
-  bool ours_alone = core.use_count() == 1 || UNIMEM_MUTANT(recycled_though_shared);
+  bool ours_alone = core.use_count() == 1;
   if (ours_alone) std::shared_ptr<BufferCore>(core).reset();  // and what it did is seen by the next owner
   bool const as_lent = core->size_bytes() == one.front().kind.bytes;
   if (!ours_alone) {

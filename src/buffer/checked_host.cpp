@@ -1,7 +1,7 @@
 #include <unimem/core/log.hpp>
 
 #include "buffer/host_writes.hpp"
-#include "buffer/storage.hpp"
+#include "buffer/replica.hpp"
 
 #include <fmt/format.h>
 
@@ -20,7 +20,7 @@ constexpr std::size_t block_bytes = 4096;
 
 class CheckedHost final : public HostWrites {
  public:
-  CheckedHost(std::shared_ptr<Storage> const& host, std::size_t bytes, std::string name, std::string const& last_marks)
+  CheckedHost(std::shared_ptr<Replica> const& host, std::size_t bytes, std::string name, std::string const& last_marks)
       : host_(host),
         memory_(static_cast<char const*>(host->host_address())),
         bytes_(bytes),
@@ -68,7 +68,7 @@ class CheckedHost final : public HostWrites {
   void remember(Coherence const& coherence) override {
     sums_.clear();
     // What is still arriving changes by itself.
-    if (!coherence.has_data() || !host_->hazards().writes_ended_well({0, bytes_})) return;
+    if (!coherence.has_data() || !host_->work().writes_ended_well({0, bytes_})) return;
     // What is newest here, by the host or by a device that shares its memory, may be written on; stale bytes are
     // watched all the more.
     auto newest = coherence.written(host_place);
@@ -91,7 +91,7 @@ class CheckedHost final : public HostWrites {
     return std::hash<std::string_view>{}({memory_ + begin, block_at(begin).size()});
   }
 
-  std::shared_ptr<Storage> host_;
+  std::shared_ptr<Replica> host_;
   char const* memory_;
   std::size_t bytes_;
   std::string name_;
@@ -103,7 +103,7 @@ class CheckedHost final : public HostWrites {
 
 }  // namespace
 
-std::unique_ptr<HostWrites> check_host(std::shared_ptr<Storage> const& host, std::size_t bytes, std::string name,
+std::unique_ptr<HostWrites> check_host(std::shared_ptr<Replica> const& host, std::size_t bytes, std::string name,
                                        std::string const& last_marks) {
   return std::make_unique<CheckedHost>(host, bytes, std::move(name), last_marks);
 }

@@ -1,7 +1,16 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/error.hpp>
 
-#include "buffer/inside.hpp"
+#include "buffer/buffer_access.hpp"
+#include "buffer/buffer_lock.hpp"
+#include "buffer/buffer_parts.hpp"
+#include "buffer/commits.hpp"
+#include "buffer/host_device.hpp"
+#include "buffer/replica_allocator.hpp"
+#include "buffer/replica_copy.hpp"
+#include "buffer/transfer_engine.hpp"
+#include "manager/access_context.hpp"
+#include "manager/admission.hpp"
 
 #include <fmt/format.h>
 
@@ -17,6 +26,17 @@
 #include <vector>
 
 namespace unimem {
+
+using detail::AccessContext;
+using detail::BufferAccess;
+using detail::BufferGuard;
+using detail::BufferLook;
+using detail::BufferParts;
+using detail::Commits;
+using detail::PlannedWrite;
+using detail::ReplicaAllocator;
+using detail::TransferEngine;
+
 namespace {
 
 /// What a queue can fill with.
@@ -37,6 +57,18 @@ void repeat(std::span<const std::byte> pattern, std::span<std::byte> target) {
   }
 }
 
+/// Holds the locks of two buffers, which may be one, in the order of their ids.
+class BothGuarded {
+ public:
+  BothGuarded(BufferParts& one, BufferParts& other) : first_(one.terms.id < other.terms.id ? one : other) {
+    if (&one != &other) second_.emplace(one.terms.id < other.terms.id ? other : one);
+  }
+
+ private:
+  BufferGuard first_;
+  std::optional<BufferGuard> second_;
+};
+
 Event fill_on(Device& device, BufferCore& buffer, ByteRange range, std::span<const std::byte> pattern) {
   Operand const operand{&buffer, range, Intent::write};
   auto& queue = device.default_queue();
@@ -49,43 +81,16 @@ Event fill_on(Device& device, BufferCore& buffer, ByteRange range, std::span<con
 
 Device* BufferCore::device_to_fill(ByteRange range, std::size_t pattern_bytes) {
   if (!std::has_single_bit(pattern_bytes) || pattern_bytes > largest_pattern) return nullptr;
-  Guard inside(*this);
-  inside->check_access("fill");
-  inside->check_range(range);
-  inside->resolve_pending(range, false);
-  return inside->device_holding(inside->whole());
+  Guard parts(*parts_);
+  parts->check_access("fill");
+  parts->check_range(range);
+  parts->resolve_pending(range, false);
+  return parts->replicas.device_holding(parts->replicas.whole());
 }
 
 bool BufferCore::is_own_host_memory(void const* pointer, std::size_t count) const {
-  std::lock_guard const lock{*inside_};
-  return !inside_->in_own_host_memory(pointer, count).empty();
-}
-
-ByteRange BufferCore::Inside::in_own_host_memory(void const* pointer, std::size_t count) const noexcept {
-  if (!host) return {};
-  auto const base = reinterpret_cast<std::uintptr_t>(host->host_address());
-  auto const begin = reinterpret_cast<std::uintptr_t>(pointer);
-  auto const end = begin + count;
-  if (end <= base || begin >= base + bytes) return {};
-  return {std::max(begin, base) - base, std::min(end, base + bytes) - base};
-}
-
-Event BufferCore::Inside::overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit) {
-  ensure_host_now();
-  if (range.empty()) {
-    // Not by the queue: what it returns for nothing is the end of everything there, of failed work too.
-    commit_write(host_place, range, {}, Events::of_all);
-    return {};
-  }
-  auto& queue = detail::host_device().default_queue();
-  host->order_write(queue, range);
-  auto write = plan_write(host_place, range);
-  host->hazards().reserve(1);
-  auto const event = submit(queue, host->host_window(range));
-  host->hazards().written_by(range, event);
-  host->usage().note_host(false, true);
-  commit(std::move(write), event, Events::of_all);
-  return event;
+  BufferLook const look{parts_->lock, parts_->terms};
+  return !parts_->in_own_host_memory(pointer, count).empty();
 }
 
 Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern) {
@@ -94,13 +99,13 @@ Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern
     return {};
   }
   if (auto* const device = device_to_fill(range, pattern.size())) return fill_on(*device, *this, range, pattern);
-  Guard inside(*this);
-  if (inside->watches_host()) {
-    inside.unlock();
+  Guard parts(*parts_);
+  if (parts->watch.watches()) {
+    parts.unlock();
     fill(range, pattern);
     return {};
   }
-  return inside->overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
+  return BufferAccess(*parts).overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
     auto const program =
         queue.device().compile({"fill", "",
                                 [copied = std::vector(pattern.begin(), pattern.end())](
@@ -151,56 +156,57 @@ void BufferCore::read(std::size_t offset, std::span<std::byte> data) {
 
 Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
-  Guard inside(*this);
-  if (inside->watches_host()) {
+  Guard parts(*parts_);
+  if (parts->watch.watches()) {
     // Bytes that arrive later could not be told from a user's.
-    inside.unlock();
+    parts.unlock();
     write(offset, data);
     return {};
   }
-  inside->check_access("copy_from");
-  inside->check_range(range);
-  inside->resolve_pending(range, false);
-  inside->ensure_host_now();
-  auto const own = inside->in_own_host_memory(data.data(), data.size());
-  return inside->overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
-    if (!own.empty()) inside->host->order_read(queue, own);
-    inside->host->hazards().reserve(2);  // this read, and the write that it is part of
+  parts->check_access("copy_from");
+  parts->check_range(range);
+  parts->resolve_pending(range, false);
+  ReplicaAllocator(*parts).ensure_host_now();
+  auto const own = parts->in_own_host_memory(data.data(), data.size());
+  return BufferAccess(*parts).overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
+    if (!own.empty()) parts->replicas.host()->work().order_read(queue, own);
+    parts->replicas.host()->work().reserve(2);  // this read, and the write that it is part of
     auto const event = queue.upload(memory, data.data(), data.size());
-    if (!own.empty()) inside->host->hazards().read_by(own, event);
+    if (!own.empty()) parts->replicas.host()->work().read_by(own, event);
     return event;
   });
 }
 
 Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
-  Guard inside(*this);
+  Guard parts(*parts_);
   Event arrived;
   try {
-    arrived = inside->fetch(range);
+    arrived = BufferAccess(*parts).fetch(range);
   } catch (OutOfMemory const&) {
-    inside.unlock();
+    parts.unlock();
     if (!read_directly(range, data)) throw;
     note_read(range);
     return {};
   }
   note_read(range);
   if (range.empty()) return {};
-  auto const own = inside->in_own_host_memory(data.data(), data.size());
-  if (!own.empty() && inside->host_writes) {
+  auto const own = parts->in_own_host_memory(data.data(), data.size());
+  if (!own.empty() && parts->watch.writes()) {
     // What arrives there later could not be told from a user's.
-    inside.unlock();
+    parts.unlock();
     read(offset, data);
     return {};
   }
   auto& queue = detail::host_device().default_queue();
-  inside->host->order_read(queue, range);
-  if (!own.empty()) inside->host->order_write(queue, own);
-  inside->host->hazards().reserve(2);
-  auto const event = queue.download(data.data(), inside->host->host_window(range), data.size(), {&arrived, 1});
-  inside->host->hazards().read_by(range, event);
-  if (!own.empty()) inside->host->hazards().written_by(own, event);
-  inside->host->usage().note_host(true, false);
+  parts->replicas.host()->work().order_read(queue, range);
+  if (!own.empty()) parts->replicas.host()->work().order_write(queue, own);
+  parts->replicas.host()->work().reserve(2);
+  auto const event =
+      queue.download(data.data(), parts->replicas.host()->host_window(range), data.size(), {&arrived, 1});
+  parts->replicas.host()->work().read_by(range, event);
+  if (!own.empty()) parts->replicas.host()->work().written_by(own, event);
+  parts->replicas.host()->usage().note_host(true, false);
   return event;
 }
 
@@ -208,59 +214,55 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
   check_equal(from.range, to.range, element_bytes);
   if (from.buffer == to.buffer && from.range == to.range) return {};
   std::optional<Event> event;
-  detail::run_admitted([&](detail::AccessContext& context) {
+  detail::run_admitted([&](AccessContext& context) {
     event = BufferCore::copy_once(context, from, to);
     return event.has_value();
   });
   return *event;
 }
 
-std::optional<Event> BufferCore::copy_once(detail::AccessContext& context, BufferWindow from, BufferWindow to) {
+std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow from, BufferWindow to) {
   {
-    std::array<BufferCore*, 2> order{from.buffer, to.buffer};
-    if (from.buffer->inside_->id > to.buffer->inside_->id) std::swap(order[0], order[1]);
-    std::deque<BufferCore::Guard> guards;
-    guards.emplace_back(*order[0]);
-    if (order[0] != order[1]) guards.emplace_back(*order[1]);
-
-    auto& source = *from.buffer->inside_;
-    auto& target = *to.buffer->inside_;
+    auto& source = *from.buffer->parts_;
+    auto& target = *to.buffer->parts_;
+    BothGuarded const guarded(source, target);
     source.check_access("copy");
     target.check_access("copy");
     source.check_range(from.range);
     target.check_range(to.range);
     source.resolve_pending(from.range, false);
     target.resolve_pending(to.range, false);
-    auto* const there = source.device_holding(from.range);
-    if (there != nullptr && !source.holds(host_place, from.range) && !from.range.empty()) {
+    auto* const there = source.replicas.device_holding(from.range);
+    if (there != nullptr && !source.replicas.holds(host_place, from.range) && !from.range.empty()) {
       // To where the target is at home; a target of the host or of no device stays beside its source.
-      auto* const home = target.device;
-      auto& on = home == nullptr || target.shares(*home) ? *there : *home;
+      auto* const home = target.replicas.places.known_default_device();
+      auto& on = home == nullptr || target.replicas.places.shares(*home) ? *there : *home;
       auto& queue = on.default_queue();
       auto const source_place = source.place_of(*there);
       auto const target_place = target.place_of(on);
-      if (!target.ensure_device(context, *to.buffer, target_place, queue)) return std::nullopt;
-      auto& here = *source.storage_at(source_place);
-      auto& beyond = *target.storage_at(target_place);
-      auto const staging = target.named();
+      if (!ReplicaAllocator(target).ensure_device(context, target_place, queue)) return std::nullopt;
+      auto& here = *source.replicas.at(source_place);
+      auto& beyond = *target.replicas.at(target_place);
+      auto const staging = target.terms.named();
       Allocation aside;
       if (detail::overlap(here, from.range, beyond, to.range)) {
         auto options = staging;
         options.queue = &queue;
-        auto block = target.manager->acquire(context, on, Location::device, from.range.size(), options);
+        auto block = target.terms.manager->acquire(context, on, Location::device, from.range.size(), options);
         if (!block) return std::nullopt;
         aside = *std::move(block);
       }
       // Within one device nothing goes over a link, and nothing is counted.
       auto const from_place = there == &on ? target_place : target.place_of(*there);
-      auto const meter = there == &on ? SharedMeter{} : target.meter(from_place, target_place);
-      auto write = target.plan_write(target_place, to.range);
-      auto const event = detail::transfer(*target.manager, staging, here, from.range, beyond, to.range, &queue, meter,
-                                          std::move(aside))
+      auto const meter = there == &on ? SharedMeter{} : TransferEngine(target).meter(from_place, target_place);
+      auto write = Commits(target).plan_write(target_place, to.range);
+      auto const event = detail::copy_between(*target.terms.manager, staging, here, from.range, beyond, to.range,
+                                              &queue, meter, std::move(aside))
                              .event;
-      target.commit(std::move(write), event, Inside::Events::of_all);
-      if (target.written_map) target.written_map->copied(to.range, *source.written_map, from.range.begin);
-      if (there != &on) target.count(from_place, target_place, from.range.size());
+      Commits(target).commit(std::move(write), event, Commits::Events::of_all);
+      if (target.watch.written_map())
+        target.watch.written_map()->copied(to.range, *source.watch.written_map(), from.range.begin);
+      if (there != &on) TransferEngine(target).count(from_place, target_place, from.range.size());
       return event;
     }
   }
@@ -277,7 +279,7 @@ std::optional<Event> BufferCore::copy_once(detail::AccessContext& context, Buffe
   return Event{};
 }
 
-std::optional<bool> BufferCore::copied_at_once(detail::AccessContext& context, BufferCore& from, BufferCore& to,
+std::optional<bool> BufferCore::copied_at_once(AccessContext& context, BufferCore& from, BufferCore& to,
                                                std::span<const CopyPiece> pieces) {
   ByteRanges sources, targets;
   for (auto const& piece : pieces) {
@@ -285,14 +287,9 @@ std::optional<bool> BufferCore::copied_at_once(detail::AccessContext& context, B
     targets.add({piece.to, piece.to + piece.bytes});
   }
   if (&from == &to && sources.intersects(targets)) return false;  // each onto itself
-  std::array<BufferCore*, 2> order{&from, &to};
-  if (from.inside_->id > to.inside_->id) std::swap(order[0], order[1]);
-  std::deque<Guard> guards;
-  guards.emplace_back(*order[0]);
-  if (order[0] != order[1]) guards.emplace_back(*order[1]);
-
-  auto& source = *from.inside_;
-  auto& target = *to.inside_;
+  auto& source = *from.parts_;
+  auto& target = *to.parts_;
+  BothGuarded const guarded(source, target);
   source.check_access("copy");
   target.check_access("copy");
   ByteRange const read{sources.ranges().front().begin, sources.ranges().back().end};
@@ -301,33 +298,35 @@ std::optional<bool> BufferCore::copied_at_once(detail::AccessContext& context, B
   target.check_range(written);
   source.resolve_pending(read, false);
   target.resolve_pending(written, false);
-  auto* const there = source.device_holding(read);
-  auto* const home = target.device;
-  bool const elsewhere = home != nullptr && home != there && !target.shares(*home);
-  if (there == nullptr || source.holds(host_place, read) || elsewhere || target.shares(*there)) return false;
+  auto* const there = source.replicas.device_holding(read);
+  auto* const home = target.replicas.places.known_default_device();
+  bool const elsewhere = home != nullptr && home != there && !target.replicas.places.shares(*home);
+  if (there == nullptr || source.replicas.holds(host_place, read) || elsewhere || target.replicas.places.shares(*there))
+    return false;
   auto& queue = there->default_queue();
   auto const place = target.place_of(*there);
-  if (!target.ensure_device(context, to, place, queue)) return std::nullopt;
-  auto& here = *source.storage_at(source.place_of(*there));
-  auto& beyond = *target.storage_at(place);
+  if (!ReplicaAllocator(target).ensure_device(context, place, queue)) return std::nullopt;
+  auto& here = *source.replicas.at(source.place_of(*there));
+  auto& beyond = *target.replicas.at(place);
   std::vector<Event> needs;
-  here.order_read(queue, sources);
-  beyond.order_write(queue, targets);
-  here.hazards().add_writers(sources, needs);
-  std::vector<Inside::PlannedWrite> writes;
-  writes.reserve(targets.ranges().size());
-  for (auto const range : targets.ranges()) writes.push_back(target.plan_write(place, range, targets.ranges().size()));
-  auto read_parts = std::make_shared<ByteRanges const>(std::move(sources));
-  auto written_parts = std::make_shared<ByteRanges const>(std::move(targets));
-  here.hazards().reserve(2);
-  beyond.hazards().reserve(2);
+  auto const read_parts = std::make_shared<ByteRanges const>(std::move(sources));
+  auto const written_parts = std::make_shared<ByteRanges const>(std::move(targets));
+  here.work().order_read(queue, read_parts);
+  beyond.work().order_write(queue, written_parts);
+  here.work().add_writers(read_parts, needs);
+  std::vector<PlannedWrite> writes;
+  auto const ranges = written_parts->ranges();
+  writes.reserve(ranges.size());
+  for (auto const range : ranges) writes.push_back(Commits(target).plan_write(place, range, ranges.size()));
+  here.work().reserve(2);
+  beyond.work().reserve(2);
   auto const event = queue.copy(beyond.memory(), here.memory(), pieces, needs);
-  here.hazards().read_by(std::move(read_parts), event);
-  beyond.hazards().written_by(std::move(written_parts), event);
-  for (auto& write : writes) target.commit(std::move(write), event, Inside::Events::of_all);
+  here.work().read_by(read_parts, event);
+  beyond.work().written_by(written_parts, event);
+  for (auto& write : writes) Commits(target).commit(std::move(write), event, Commits::Events::of_all);
   for (auto const& piece : pieces) {
-    if (!target.written_map) break;
-    target.written_map->copied({piece.to, piece.to + piece.bytes}, *source.written_map, piece.from);
+    if (!target.watch.written_map()) break;
+    target.watch.written_map()->copied({piece.to, piece.to + piece.bytes}, *source.watch.written_map(), piece.from);
   }
   return true;
 }
@@ -350,7 +349,7 @@ void BufferCore::copy_aside_first(BufferCore& buffer, std::span<const CopyPiece>
   }
   // At home nowhere, so that it stays beside what it is a copy of.
   BufferOptions options;
-  options.manager = buffer.inside_->manager.get();
+  options.manager = buffer.parts_->terms.manager.get();
   options.name = std::string(buffer.name());
   auto const aside = BufferCore::make(bytes, std::move(options));
   aside->allocate(false, false);  // which satisfies UNIMEM_STRICT, and no more
@@ -368,7 +367,7 @@ void copy_pieces(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pi
   }
   std::optional<bool> done;
   if (some.size() > 1) {
-    detail::run_admitted([&](detail::AccessContext& context) {
+    detail::run_admitted([&](AccessContext& context) {
       done = BufferCore::copied_at_once(context, from, to, some);
       return done.has_value();
     });

@@ -1,21 +1,21 @@
 #include <unimem/buffer/device_lease.hpp>
 
 #include "buffer/fast_lease.hpp"
-#include "buffer/storage.hpp"
+#include "buffer/replica.hpp"
 
 #include <utility>
 
 namespace unimem {
 
-DeviceLease::DeviceLease(std::shared_ptr<detail::Storage> storage, DeviceMemory memory)
-    : storage_(std::move(storage)), memory_(memory) {
-  if (storage_) storage_->add_lease();
+DeviceLease::DeviceLease(std::shared_ptr<detail::Replica> replica, DeviceMemory memory)
+    : replica_(std::move(replica)), memory_(memory) {
+  if (replica_) replica_->holds().add_lease();
 }
 
 DeviceLease& DeviceLease::operator=(DeviceLease&& other) noexcept {
   if (this != &other) {
     end();
-    storage_ = std::move(other.storage_);
+    replica_ = std::move(other.replica_);
     cell_ = std::exchange(other.cell_, nullptr);
     memory_ = std::exchange(other.memory_, {});
   }
@@ -26,27 +26,27 @@ DeviceLease::~DeviceLease() {
   end();
 }
 
-WorkHold::WorkHold(std::shared_ptr<detail::Storage> storage) noexcept : storage_(std::move(storage)) {
-  if (storage_) storage_->begin_work();
+WorkHold::WorkHold(std::shared_ptr<detail::Replica> replica) noexcept : replica_(std::move(replica)) {
+  if (replica_) replica_->holds().begin_work();
 }
 
 WorkHold::~WorkHold() {
-  if (storage_) storage_->end_work();
+  if (replica_) replica_->holds().end_work();
 }
 
 WorkHold LeaseOption::hold() const {
-  auto storage = storage_.lock();
-  return storage && !storage->serves_host() ? WorkHold(std::move(storage)) : WorkHold{};
+  auto replica = replica_.lock();
+  return replica && !replica->serves_host() ? WorkHold(std::move(replica)) : WorkHold{};
 }
 
 DeviceLease LeaseOption::take() const {
-  auto storage = storage_.lock();
-  return storage ? DeviceLease(std::move(storage), memory_) : DeviceLease{};
+  auto replica = replica_.lock();
+  return replica ? DeviceLease(std::move(replica), memory_) : DeviceLease{};
 }
 
 void* DeviceLease::address() const {
-  if (cell_ != nullptr) return cell_->storage().address_of(memory_);
-  return storage_ ? storage_->address_of(memory_) : nullptr;
+  if (cell_ != nullptr) return cell_->replica().address_of(memory_);
+  return replica_ ? replica_->address_of(memory_) : nullptr;
 }
 
 void DeviceLease::end() noexcept {
@@ -54,9 +54,9 @@ void DeviceLease::end() noexcept {
     std::exchange(cell_, nullptr)->leave();
     memory_ = {};
   }
-  if (!storage_) return;
-  storage_->end_lease();
-  storage_.reset();
+  if (!replica_) return;
+  replica_->holds().end_lease();
+  replica_.reset();
   memory_ = {};
 }
 

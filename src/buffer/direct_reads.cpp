@@ -1,8 +1,9 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/device/timed_wait.hpp>
 
-#include "buffer/inside.hpp"
-#include "buffer/storage.hpp"
+#include "buffer/buffer_parts.hpp"
+#include "buffer/replica.hpp"
+#include "buffer/transfer_engine.hpp"
 #include "device/current_task.hpp"
 
 #include <cstring>
@@ -15,6 +16,8 @@
 
 namespace unimem {
 
+using detail::TransferEngine;
+
 bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
   struct Part {
     Place place;
@@ -23,33 +26,35 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
   std::vector<Event> arriving;
   std::exception_ptr failure;
   {
-    Guard inside(*this);
-    inside->check_access("host access");
-    inside->check_range(range);
-    inside->resolve_pending(range, true);
+    Guard parts(*parts_);
+    parts->check_access("host access");
+    parts->check_range(range);
+    parts->resolve_pending(range, true);
 
     auto missing = ByteRanges(range);
     auto const take = [&](Place place) {
       ByteRanges found;
-      if (inside->coherence.has_storage(place)) found = missing.intersection(inside->coherence.valid(place));
+      if (parts->replicas.coherence.has_storage(place))
+        found = missing.intersection(parts->replicas.coherence.valid(place));
       missing.remove(found);
       return found;
     };
-    auto const places = static_cast<Place>(inside->sides.size() + 1);
+    auto const places = parts->replicas.places.count();
     ByteRanges on_host;  // first, under whichever name: those need no device
     for (Place place = host_place; place < places; ++place) {
-      if (inside->in_host_memory(place)) on_host.add(take(place));
+      if (parts->replicas.places.in_host_memory(place)) on_host.add(take(place));
     }
     std::vector<Part> on_devices;
     for (Place place = host_place + 1; place < places; ++place) {
-      if (inside->side(place).device->is_lost()) continue;
+      if (parts->replicas.places[place].device->is_lost()) continue;
       for (auto const part : take(place).ranges()) on_devices.push_back({place, part});
     }
     for (Place place = host_place + 1; place < places; ++place) {
       if (!take(place).empty()) return false;  // the latest are on a device that is gone
     }
-    auto const& host = inside->in_memory_of_host();
-    bool const never_written = host && inside->coherence.has_data() && !inside->coherence.lost().intersects(missing);
+    auto const& host = parts->replicas.in_memory_of_host();
+    bool const never_written =
+        host && parts->replicas.coherence.has_data() && !parts->replicas.coherence.lost().intersects(missing);
     if (!missing.empty() && !never_written) return false;
     on_host.add(missing);  // whatever is there, as in memory
     // In the middle of work a device's queue may have to get to its end first.
@@ -58,7 +63,7 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
     auto const target_of = [&](ByteRange part) { return target.subspan(part.begin - range.begin, part.size()); };
     try {
       for (auto const& [place, part] : on_devices) {
-        arriving.push_back(inside->download_directly(place, part, target_of(part).data()));
+        arriving.push_back(TransferEngine(*parts).download_directly(place, part, target_of(part).data()));
       }
       for (auto const part : on_host.ranges()) host->read_into(target_of(part), part.begin);
     } catch (...) {
@@ -70,19 +75,6 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
   }
   if (failure) std::rethrow_exception(failure);
   return true;
-}
-
-Event BufferCore::Inside::download_directly(Place place, ByteRange part, std::byte* to) {
-  auto& from = *storage_at(place);
-  auto& queue = side(place).device->default_queue();
-  std::vector<Event> needs;
-  from.order_read(queue, part);
-  from.hazards().add_writers(part, needs);
-  from.hazards().reserve(1);
-  auto const event = queue.download(to, from.window(part), part.size(), needs, meter(place, host_place));
-  from.hazards().read_by(part, event);
-  count(place, host_place, part.size());
-  return event;
 }
 
 }  // namespace unimem

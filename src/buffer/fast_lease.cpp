@@ -3,7 +3,7 @@
 namespace unimem::detail {
 
 FastLease::~FastLease() {
-  if (storage_) drop_storage();
+  if (replica_) drop_replica();
 }
 
 void FastLease::leave() noexcept {
@@ -13,7 +13,7 @@ void FastLease::leave() noexcept {
     if (last && (word & let_go) != 0) {
       // Still counted, so that this stays meanwhile.
       if (!word_.compare_exchange_weak(word, (word & ~let_go) | letting_go, std::memory_order_acq_rel)) continue;
-      drop_storage();
+      drop_replica();
       word = word_.fetch_sub(letting_go, std::memory_order_release) - letting_go;
     } else if (word_.compare_exchange_weak(word, word - 1, std::memory_order_acq_rel)) {
       if (last && (word & abandoned) != 0) delete this;
@@ -22,14 +22,14 @@ void FastLease::leave() noexcept {
   }
 }
 
-void FastLease::stand_before(std::shared_ptr<Storage> const& storage, std::size_t bytes,
+void FastLease::stand_before(std::shared_ptr<Replica> const& replica, std::size_t bytes,
                              std::uint64_t queue_id) noexcept {
   // A lease that is counted may be reading both.
   if ((word_.load(std::memory_order_acquire) & ~abandoned) != 0) return;
-  if (storage_ != storage) {
-    if (storage_) drop_storage();
-    storage_ = storage;
-    storage_->set_fast_lease(this);
+  if (replica_ != replica) {
+    if (replica_) drop_replica();
+    replica_ = replica;
+    replica_->holds().set_fast_lease(this);
   }
   bytes_ = bytes;
   queue_id_ = queue_id;
@@ -41,7 +41,7 @@ void FastLease::detach() noexcept {
     bool const free = (word & count) == 0;
     if (!word_.compare_exchange_weak(word, word | (free ? letting_go : let_go), std::memory_order_acq_rel)) continue;
     if (!free) return;
-    drop_storage();
+    drop_replica();
     word_.fetch_sub(letting_go, std::memory_order_release);
     return;
   }
@@ -52,9 +52,9 @@ void FastLease::abandon() noexcept {
   if ((word_.fetch_or(abandoned, std::memory_order_acq_rel) & count) == 0) delete this;
 }
 
-void FastLease::drop_storage() noexcept {
-  storage_->set_fast_lease(nullptr);
-  storage_.reset();
+void FastLease::drop_replica() noexcept {
+  replica_->holds().set_fast_lease(nullptr);
+  replica_.reset();
 }
 
 }  // namespace unimem::detail

@@ -3,7 +3,7 @@
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/memory.hpp>
 
-#include "buffer/storage.hpp"
+#include "buffer/replica.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -35,10 +35,10 @@ class FastLease {
     if ((word_.load(std::memory_order_relaxed) & is_open) == 0) return std::nullopt;
     // Acquire: what was said about the storage before this was opened.
     bool const entered = (word_.fetch_add(1, std::memory_order_acquire) & is_open) != 0;
-    if (entered && queue_id_ == queue_id && &storage_->device() == &device && range.begin <= range.end &&
+    if (entered && queue_id_ == queue_id && &replica_->device() == &device && range.begin <= range.end &&
         range.end <= bytes_) {
       if (!visited_.load(std::memory_order_relaxed)) visited_.store(true, std::memory_order_relaxed);
-      return storage_->window(range);
+      return replica_->window(range);
     }
     leave();
     return std::nullopt;
@@ -48,7 +48,7 @@ class FastLease {
   void leave() noexcept;
 
   /// For holders of a lease.
-  [[nodiscard]] Storage& storage() const noexcept { return *storage_; }
+  [[nodiscard]] Replica& replica() const noexcept { return *replica_; }
 
   /// Whether there are leases, or a thread just finds out whether this is open.
   [[nodiscard]] bool entered() const noexcept { return (word_.load(std::memory_order_acquire) & count) != 0; }
@@ -59,7 +59,7 @@ class FastLease {
   void open() noexcept { word_.fetch_or(is_open, std::memory_order_release); }
 
   /// While closed: the storage and the queue from now on, unless leases still hold the present one.
-  void stand_before(std::shared_ptr<Storage> const& storage, std::size_t bytes, std::uint64_t queue_id) noexcept;
+  void stand_before(std::shared_ptr<Replica> const& replica, std::size_t bytes, std::uint64_t queue_id) noexcept;
 
   /// Whether a lease was taken since it was last asked.
   [[nodiscard]] bool take_visited() noexcept {
@@ -67,8 +67,8 @@ class FastLease {
   }
 
   /// The storage; null: none.
-  [[nodiscard]] Storage const* behind() const noexcept {
-    return (word_.load(std::memory_order_acquire) & (letting_go | let_go)) != 0 ? nullptr : storage_.get();
+  [[nodiscard]] Replica const* behind() const noexcept {
+    return (word_.load(std::memory_order_acquire) & (letting_go | let_go)) != 0 ? nullptr : replica_.get();
   }
   [[nodiscard]] std::uint64_t queue_id() const noexcept { return queue_id_; }
 
@@ -86,11 +86,11 @@ class FastLease {
   static constexpr std::uint64_t count = letting_go - 1;
 
   ~FastLease();
-  void drop_storage() noexcept;
+  void drop_replica() noexcept;
 
   std::atomic<std::uint64_t> word_{0};
   std::atomic<bool> visited_{false};
-  std::shared_ptr<Storage> storage_;
+  std::shared_ptr<Replica> replica_;
   std::size_t bytes_ = 0;
   std::uint64_t queue_id_ = 0;
 };

@@ -1,7 +1,5 @@
 #include "buffer/free_list.hpp"
 
-#include "buffer/mutants.hpp"
-
 #include <algorithm>
 #include <iterator>
 #include <stdexcept>
@@ -47,7 +45,6 @@ void FreeList::put(Buffers& one) {
 
 FreeList::Buffers FreeList::make_room(BufferPoolLimits const& limits, BufferKind const& kind) noexcept {
   Buffers gone;
-  if (UNIMEM_MUTANT(shelf_overfull)) return gone;
   remove_oldest(gone, [&] { return count() < limits.max_buffers && bytes_ <= limits.max_bytes - kind.bytes; });
   remove_oldest_of_class(size_class(kind.bytes), limits.max_buffers_per_class - 1, gone);
   return gone;

@@ -1,6 +1,6 @@
 #include "buffer/host_writes.hpp"
+#include "buffer/replica.hpp"
 #include "buffer/stale_views.hpp"
-#include "buffer/storage.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -13,7 +13,7 @@ namespace {
 class GuardedHost final : public HostWrites {
  public:
   GuardedHost(std::unique_ptr<HostWrites> inner, std::shared_ptr<StaleViews> views,
-              std::shared_ptr<Storage> const& host, std::size_t bytes)
+              std::shared_ptr<Replica> const& host, std::size_t bytes)
       : inner_(std::move(inner)), views_(std::move(views)), host_(host), bytes_(bytes) {
     views_->attach(host->host_address(), bytes);
   }
@@ -28,14 +28,14 @@ class GuardedHost final : public HostWrites {
 
   void remember(Coherence const& coherence) override {
     inner_->remember(coherence);
-    if (!coherence.has_data() || !host_->arrived({})) return;  // or unknown code works there
+    if (!coherence.has_data() || !host_->work().arrived({})) return;  // or unknown code works there
     ByteRanges stale{{0, bytes_}};
     for (Place place = host_place; place < coherence.place_count(); ++place) {
       if (coherence.shares_storage(place, host_place)) stale.remove(coherence.valid(place));
     }
     stale.remove(coherence.lost());
     for (auto const range : expected_) stale.remove(range);
-    views_->close(stale, host_->hazards().unfinished());
+    views_->close(stale, host_->work().unfinished());
   }
 
   void expect(ByteRange range) override {
@@ -58,7 +58,7 @@ class GuardedHost final : public HostWrites {
  private:
   std::unique_ptr<HostWrites> inner_;
   std::shared_ptr<StaleViews> views_;
-  std::shared_ptr<Storage> host_;
+  std::shared_ptr<Replica> host_;
   std::size_t bytes_;
   std::vector<ByteRange> expected_;  ///< mapped to be written: these writes are expected
 };
@@ -66,7 +66,7 @@ class GuardedHost final : public HostWrites {
 }  // namespace
 
 std::unique_ptr<HostWrites> guard_host(std::unique_ptr<HostWrites> inner, std::shared_ptr<StaleViews> views,
-                                       std::shared_ptr<Storage> const& host, std::size_t bytes) {
+                                       std::shared_ptr<Replica> const& host, std::size_t bytes) {
   return std::make_unique<GuardedHost>(std::move(inner), std::move(views), host, bytes);
 }
 

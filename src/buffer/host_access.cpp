@@ -2,9 +2,15 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/timed_wait.hpp>
 
-#include "buffer/inside.hpp"
-#include "buffer/mutants.hpp"
+#include "buffer/buffer_access.hpp"
+#include "buffer/buffer_parts.hpp"
+#include "buffer/commits.hpp"
+#include "buffer/replica.hpp"
+#include "buffer/replica_allocator.hpp"
+#include "buffer/transfer_engine.hpp"
 #include "device/current_task.hpp"
+#include "manager/access_context.hpp"
+#include "manager/admission.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -15,6 +21,24 @@
 
 namespace unimem {
 
+using detail::AccessContext;
+using detail::BufferAccess;
+using detail::Commits;
+using detail::Replica;
+using detail::ReplicaAllocator;
+using detail::TransferEngine;
+
+namespace {
+
+/// Before code outside of the library writes to the host's memory: old failures are told, since it is too late to
+/// refuse afterwards, and what was submitted before must not see what is about to be written.
+void await_to_write_in_place(detail::BufferParts& parts, ByteRange range) {
+  parts.resolve_pending(range, true);
+  parts.replicas.host()->work().wait_to_write(range);
+}
+
+}  // namespace
+
 BufferCore::HostUse BufferCore::use_host(ByteRange range, Intent intent) {
   // With the lock even where all is ready: without a lease another thread may let go of the memory meanwhile.
   HostUse use;
@@ -23,7 +47,7 @@ BufferCore::HostUse BufferCore::use_host(ByteRange range, Intent intent) {
 }
 
 BufferCore::HostUse BufferCore::use_host_to_write(ByteRange range) {
-  Guard(*this)->expect_mapped_write();
+  Guard(*parts_)->watch.expect_mapped_write();
   try {
     return use_host(range, Intent::write);
   } catch (...) {
@@ -33,19 +57,19 @@ BufferCore::HostUse BufferCore::use_host_to_write(ByteRange range) {
 }
 
 void BufferCore::written_on_host(ByteRange range, HostUse const& use) {
-  Guard inside(*this, Inside::Watched::no);
-  --inside->mapped_writes;
-  if (range.empty() || !inside->host || inside->host->host_window(range) != use.lease.memory()) return;
-  auto const places = static_cast<Place>(inside->sides.size() + 1);
-  for (Place place = host_place + 1; place < places; ++place) {
-    if (inside->in_host_memory(place) || !inside->coherence.valid(place).intersects(range)) continue;
-    inside->unrecorded.push_back({range, {}});  // into the room that was made before
-    return inside->try_to_record_writes();
+  Guard parts(*parts_, Guard::Watched::no);
+  parts->watch.mapped_write_ended();
+  auto const& replicas = parts->replicas;
+  if (range.empty() || !replicas.host() || replicas.host()->host_window(range) != use.lease.memory()) return;
+  for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
+    if (replicas.places.in_host_memory(place) || !replicas.coherence.valid(place).intersects(range)) continue;
+    parts->watch.add_unrecorded({range, {}});
+    return parts->try_to_record_writes();
   }
 }
 
 void BufferCore::note_read(ByteRange range) const {
-  if (inside_->written_map) inside_->written_map->read(range, "on the host");
+  if (parts_->watch.written_map()) parts_->watch.written_map()->read(range, "on the host");
 }
 
 void BufferCore::await_in_work(ByteRange range, Intent intent) {
@@ -58,150 +82,131 @@ void BufferCore::await_in_work(ByteRange range, Intent intent) {
 
 void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold, bool looks) {
   await_in_work(range, intent);
-  Guard inside(*this);
+  Guard parts(*parts_);
   bool const for_writing = intent != Intent::read;
   looks = looks && !for_writing;
-  inside->check_access("host access");
-  inside->check_range(range);
+  parts->check_access("host access");
+  parts->check_range(range);
   // Manual tracking: a read-write view is a read until it is marked.
   // So it is where pages tell what was really written.
-  bool const in_place = inside->tracking != Tracking::access && intent == Intent::read_write;
+  bool const in_place = parts->watch.tracking() != Tracking::access && intent == Intent::read_write;
   if (in_place) intent = Intent::read;
-  inside->resolve_pending(range, true);
-  if (intent != Intent::read) inside->note("a host view that may be written", range);
-  bool const there = intent == Intent::read && inside->holds(host_place, range);
+  parts->resolve_pending(range, true);
+  if (intent != Intent::read) parts->watch.note("a host view that may be written", range);
+  bool const there = intent == Intent::read && parts->replicas.holds(host_place, range);
   if (!there) {
-    inside->ensure_host_now(intent == Intent::write ? range : ByteRange{});
-    auto plan = inside->coherence.plan_access(host_place, range, intent, inside->cost());
-    inside->spare_good_bytes(plan);
-    inside->part_into_rows(plan);
-    if (intent != Intent::write) inside->check_lost(plan);
-    inside->carry_out(plan);
-    if (inside->host && intent != Intent::read) inside->host->wait_to_write(range);
-    inside->commit(std::move(plan), {});
-  } else if (inside->host) {
-    inside->ensure_resident(*inside->host);
+    ReplicaAllocator(*parts).ensure_host_now(intent == Intent::write ? range : ByteRange{});
+    auto plan = TransferEngine(*parts).plan_access(host_place, range, intent);
+    if (intent != Intent::write) parts->check_lost(plan);
+    TransferEngine(*parts).carry_out(plan);
+    if (parts->replicas.host() && intent != Intent::read) parts->replicas.host()->work().wait_to_write(range);
+    Commits(*parts).commit(std::move(plan), {});
+  } else if (parts->replicas.host()) {
+    ReplicaAllocator(*parts).ensure_resident_now(*parts->replicas.host());
   }
-  if (inside->host) inside->host->usage().note_host(intent != Intent::write, intent != Intent::read);
-  if (inside->host) in_place ? inside->host->wait_to_write(range) : inside->host->wait_to_read(range);
+  if (auto const& host = parts->replicas.host()) {
+    host->usage().note_host(intent != Intent::write, intent != Intent::read);
+    in_place ? host->work().wait_to_write(range) : host->work().wait_to_read(range);
+  }
   if (looks) note_read(range);
-  if (!inside->host) return nullptr;
+  auto const& host = parts->replicas.host();
+  if (!host) return nullptr;
   if (hold == nullptr) {
-    inside->host->mark_exported(for_writing);
+    host->holds().mark_exported(for_writing);
   } else {
-    *hold = {inside->host, inside->host->host_window(range)};
+    *hold = {host, host->host_window(range)};
   }
-  return inside->host->host_address();
+  return host->host_address();
 }
 
 std::vector<Event> BufferCore::work_on(ByteRange range, Intent intent, Device const* device) {
   std::vector<Event> events;
-  Guard inside(*this);
-  inside->pending.add_unfinished(range, events);
+  Guard parts(*parts_);
+  parts->replicas.pending.add_unfinished(range, events);
   auto const add = [&](Place place, bool readers_too) {
-    auto const& storage = inside->storage_at(place);
-    if (storage && !storage->at_rest()) storage->hazards().add_unfinished(range, readers_too, events);
+    auto const& replica = parts->replicas.at(place);
+    if (replica && !replica->work().at_rest()) replica->work().add_unfinished(range, readers_too, events);
   };
-  auto const known = device == nullptr ? std::optional{host_place} : inside->find_place(*device);
+  auto const known = device == nullptr ? std::optional{host_place} : parts->replicas.places.find(*device);
   if (known) add(*known, intent != Intent::read);
-  if (intent == Intent::write || (known && inside->holds(*known, range))) return events;
+  if (intent == Intent::write || (known && parts->replicas.holds(*known, range))) return events;
   // What is lacking comes from elsewhere.
-  for (std::size_t i = 0; i <= inside->sides.size(); ++i) add(static_cast<Place>(i), false);
+  for (Place place = host_place; place < parts->replicas.places.count(); ++place) add(place, false);
   return events;
 }
 
 std::vector<Event> BufferCore::work_under_way() {
   std::vector<Event> events;
-  Guard inside(*this);
-  auto const add = [&](std::shared_ptr<detail::Storage> const& storage) {
-    if (storage && !storage->at_rest()) std::ranges::copy(storage->hazards().unfinished(), std::back_inserter(events));
-  };
-  add(inside->host);
-  for (auto const& side : inside->sides) add(side.storage);
+  Guard parts(*parts_);
+  parts->replicas.for_each([&](Replica& replica) {
+    if (!replica.work().at_rest()) std::ranges::copy(replica.work().unfinished(), std::back_inserter(events));
+  });
   return events;
 }
 
 void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
   for (auto const range : ranges) await_in_work(range, Intent::read);
-  Guard inside(*this);
-  inside->check_access("host access");
-  for (auto const range : ranges) inside->check_range(range);
-  for (auto const range : ranges) inside->resolve_pending(range, true);
-  inside->ensure_host_now();
+  Guard parts(*parts_);
+  parts->check_access("host access");
+  for (auto const range : ranges) parts->check_range(range);
+  for (auto const range : ranges) parts->resolve_pending(range, true);
+  ReplicaAllocator(*parts).ensure_host_now();
   std::vector<Plan> plans;
   Plan all;
   all.place = host_place;
   for (auto const range : ranges) {
-    auto plan = inside->plan_read(host_place, range);
-    inside->check_lost(plan);
+    auto plan = TransferEngine(*parts).plan_read(host_place, range);
+    parts->check_lost(plan);
     all.copies.insert(all.copies.end(), plan.copies.begin(), plan.copies.end());
     plans.push_back(std::move(plan));
   }
-  inside->carry_out(all);
-  if (inside->host) inside->host->usage().note_host(true, false);
-  for (auto& plan : plans) inside->commit(std::move(plan), {});
+  TransferEngine(*parts).carry_out(all);
+  if (parts->replicas.host()) parts->replicas.host()->usage().note_host(true, false);
+  for (auto& plan : plans) Commits(*parts).commit(std::move(plan), {});
 }
 
 Event BufferCore::fetch(ByteRange range) {
-  Guard inside(*this);
-  return inside->fetch(range);
-}
-
-Event BufferCore::Inside::fetch(ByteRange range) {
-  check_access("host access");
-  check_range(range);
-  // Bytes that arrive later could not be told from a user's: so tracked buffers wait, and resolve what is pending
-  // first.
-  resolve_pending(range, watches_host());
-  ensure_host_now();
-  auto plan = plan_read(host_place, range);
-  check_lost(plan);
-  if (host_writes) {
-    carry_out(plan);
-    commit(std::move(plan), {});
-    return {};
-  }
-  bring(plan, nullptr);
-  return arrival(host_place, range, detail::host_device().default_queue());
+  Guard const parts(*parts_);
+  return BufferAccess(*parts).fetch(range);
 }
 
 Event BufferCore::sync_to_host_async(ByteRange range) {
   {
-    Guard inside(*this);
-    inside->check_allocated("sync_to_host");
+    Guard parts(*parts_);
+    parts->check_allocated("sync_to_host");
   }
   return fetch(range);
 }
 
 void BufferCore::sync_to_host_slow(ByteRange range) {
   {
-    Guard inside(*this);
-    inside->check_allocated("sync_to_host");
+    Guard parts(*parts_);
+    parts->check_allocated("sync_to_host");
   }
   static_cast<void>(use_host(range, Intent::read));
 }
 
 void BufferCore::mark_host_dirty(ByteRange range) {
-  Guard inside(*this);
-  inside->check_allocated("mark_host_dirty");
-  inside->check_range(range);
-  if (inside->host_writes) inside->host_writes->declared(range);
-  inside->resolve_pending(range, true, true);
-  inside->note("mark_host_dirty", range);
-  detail::AccessContext context{detail::AccessContext::Waiting::never};  // with the lock held
-  static_cast<void>(inside->mark(context, *this, host_place, range, {}));
+  Guard parts(*parts_);
+  parts->check_allocated("mark_host_dirty");
+  parts->check_range(range);
+  if (parts->watch.writes()) parts->watch.writes()->declared(range);
+  parts->resolve_pending(range, true, true);
+  parts->watch.note("mark_host_dirty", range);
+  AccessContext context{AccessContext::Waiting::never};  // with the lock held
+  static_cast<void>(BufferAccess(*parts).mark(context, host_place, range, {}));
 }
 
 void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event) {
-  detail::run_admitted([&](detail::AccessContext& context) {
-    Guard inside(*this);
-    inside->check_allocated("mark_device_dirty");
-    inside->check_range(range);
-    inside->resolve_pending(range, true, true);
-    inside->note("mark_device_dirty", range);
-    auto const place = inside->place_of(device == nullptr ? inside->default_device() : *device);
-    if (!inside->mark(context, *this, place, range, event)) return false;
-    if (inside->host_writes) inside->host_writes->overrule(range);
+  detail::run_admitted([&](AccessContext& context) {
+    Guard parts(*parts_);
+    parts->check_allocated("mark_device_dirty");
+    parts->check_range(range);
+    parts->resolve_pending(range, true, true);
+    parts->watch.note("mark_device_dirty", range);
+    auto const place = parts->place_of(device == nullptr ? parts->replicas.default_device() : *device);
+    if (!BufferAccess(*parts).mark(context, place, range, event)) return false;
+    if (parts->watch.writes()) parts->watch.writes()->overrule(range);
     return true;
   });
 }
@@ -213,7 +218,7 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode, bool looks) {
     return mapped;
   }
   await_in_work(range, mode == MapMode::discard ? Intent::write : Intent::read_write);
-  Guard(*this)->expect_mapped_write();
+  Guard(*parts_)->watch.expect_mapped_write();
   try {
     return map_to_write(range, mode);
   } catch (...) {
@@ -224,7 +229,7 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode, bool looks) {
 
 void BufferCore::nothing_written_through_map() noexcept {
   try {
-    --Guard(*this, Inside::Watched::no)->mapped_writes;
+    Guard(*parts_, Guard::Watched::no)->watch.mapped_write_ended();
   } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): a forked child's, where no thread writes any more
   }
 }
@@ -235,33 +240,29 @@ DeviceLease BufferCore::map_to_read(ByteRange range) {
 
 DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
   auto held = use_host(range, mode == MapMode::discard ? Intent::write : Intent::read);
-  Guard inside(*this);
+  Guard parts(*parts_);
   // If it has been freed since, what is written is not missed.
-  if (!inside->host || inside->host->host_window(range) != held.lease.memory()) return std::move(held.lease);
-  if (inside->host_writes) inside->host_writes->expect(range);
-  if (!UNIMEM_MUTANT(maps_write_at_once)) {
-    // Old failures are told now: once code has written in place it is too late to refuse.
-    inside->resolve_pending(range, true);
-    // What was submitted before must not see what is about to be written.
-    inside->host->wait_to_write(range);
-  }
+  if (!parts->replicas.host() || parts->replicas.host()->host_window(range) != held.lease.memory())
+    return std::move(held.lease);
+  if (parts->watch.writes()) parts->watch.writes()->expect(range);
+  await_to_write_in_place(*parts, range);
   return std::move(held.lease);
 }
 
-void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped, ByteRanges parts) {
-  Guard inside(*this, Inside::Watched::no);
-  --inside->mapped_writes;
+void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped, ByteRanges written) {
+  Guard parts(*parts_, Guard::Watched::no);
+  parts->watch.mapped_write_ended();
   // The lease holds the memory it was made for, so no other memory can have come to lie at its address.
-  if (!inside->host || inside->host->host_window(range) != mapped.memory()) return;
-  if (!range.empty()) inside->unrecorded.push_back({range, std::move(parts)});  // into the room that `map` has made
-  if (inside->host_writes) inside->host_writes->not_expected(range);
+  if (!parts->replicas.host() || parts->replicas.host()->host_window(range) != mapped.memory()) return;
+  if (!range.empty()) parts->watch.add_unrecorded({range, std::move(written)});
+  if (parts->watch.writes()) parts->watch.writes()->not_expected(range);
   try {
-    inside->note("unmapping a mapping that may be written", range);
+    parts->watch.note("unmapping a mapping that may be written", range);
   } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch): a note for messages alone
   }
-  inside->try_to_record_writes();
-  if (inside->deferred) std::rethrow_exception(std::exchange(inside->deferred, nullptr));
-  inside->check_not_captured();
+  parts->try_to_record_writes();
+  if (parts->deferred) std::rethrow_exception(std::exchange(parts->deferred, nullptr));
+  parts->check_not_captured();
 }
 
 }  // namespace unimem

@@ -15,7 +15,7 @@
 namespace unimem::detail {
 
 class StaleViews;
-class Storage;
+class Replica;
 
 /// A host write that cannot be told from, or has run into, newer bytes of a device.
 struct HostWriteConflict {
@@ -73,17 +73,17 @@ class HostWrites {
 /// The kernel tells which pages were written (Tracking::pages). A page that also holds newer bytes of a device is
 /// compared with its twin, a copy from when the device wrote, to tell just which bytes of it the host has changed.
 /// `host` must be whole pages. Throws UnsupportedOperation where the system cannot track writes.
-[[nodiscard]] std::unique_ptr<HostWrites> track_pages(std::shared_ptr<Storage> const& host, std::size_t bytes);
+[[nodiscard]] std::unique_ptr<HostWrites> track_pages(std::shared_ptr<Replica> const& host, std::size_t bytes);
 
 /// For UNIMEM_CHECK=1: compares checksums of what should not have changed, and complains of what has, by `name` and
 /// range; the bytes count as written from then on. `last_marks` says what was declared last.
-[[nodiscard]] std::unique_ptr<HostWrites> check_host(std::shared_ptr<Storage> const& host, std::size_t bytes,
+[[nodiscard]] std::unique_ptr<HostWrites> check_host(std::shared_ptr<Replica> const& host, std::size_t bytes,
                                                      std::string name, std::string const& last_marks);
 
 /// For UNIMEM_CHECK=2: `inner`, and between operations accesses to what is stale are reported. `host`: whole pages of a
 /// pool's.
 [[nodiscard]] std::unique_ptr<HostWrites> guard_host(std::unique_ptr<HostWrites> inner,
                                                      std::shared_ptr<StaleViews> views,
-                                                     std::shared_ptr<Storage> const& host, std::size_t bytes);
+                                                     std::shared_ptr<Replica> const& host, std::size_t bytes);
 
 }  // namespace unimem::detail

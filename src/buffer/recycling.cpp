@@ -1,7 +1,8 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
 
-#include "buffer/inside.hpp"
-#include "buffer/mutants.hpp"
+#include "buffer/buffer_parts.hpp"
+#include "buffer/replica.hpp"
+#include "buffer/replica_allocator.hpp"
 
 #include <memory>
 #include <utility>
@@ -10,72 +11,44 @@
 
 namespace unimem {
 
-void BufferCore::Inside::forget_history() noexcept {
-  allocated = false;
-  pin_next = false;
-  advice.clear();
-  links.clear();
-  last_failure.clear();
-  for (auto* const counter : {&counters.upload_bytes, &counters.uploads, &counters.download_bytes, &counters.downloads,
-                              &counters.between_bytes, &counters.between, &counters.conflicting_marks,
-                              &counters.unmarked_writes, &counters.staged, &counters.unstaged}) {
-    counter->store(0, std::memory_order_relaxed);
-  }
-  {
-    detail::SpinGuard const held{meters_lock};
-    meters.reset();
-  }
-  priority.store(options.priority, std::memory_order_relaxed);
-  for (auto& one : sides) {
-    one.history = {};
-    one.next_use = NextUse::unsaid;
-  }
-}
-
-template <class Do>
-void BufferCore::Inside::for_each_storage(Do const& each) {
-  if (host) each(*host);
-  for (auto const& other : sides) {
-    bool const apart = other.storage && other.storage != host;
-    if (apart && !UNIMEM_MUTANT(zeros_on_the_host_alone)) each(*other.storage);
-  }
-}
+using detail::Replica;
+using detail::ReplicaAllocator;
 
 bool BufferCore::recycle(bool zero) {
-  Guard inside(*this);
-  inside->check_not_captured();
+  Guard parts(*parts_);
+  parts->check_not_captured();
   bool kept = true;
-  inside->host_writes.reset();  // first of all: zeroing touches what is stale
-  inside->for_each_storage([&](detail::Storage& storage) {
-    bool const held = (storage.leased() || !storage.pooled() || storage.away()) && !UNIMEM_MUTANT(recycled_though_held);
+  parts->watch.end();  // first of all: zeroing touches what is stale
+  parts->replicas.for_each([&](Replica& replica) {
+    bool const held = replica.holds().leased() || !replica.pooled() || replica.away();
     if (held) kept = false;
-    if (zero) held ? storage.zero_at_end() : storage.zero();
+    if (zero) held ? replica.zero_at_end() : replica.zero();
   });
   if (kept) {
-    if (!UNIMEM_MUTANT(recycled_failures_kept)) inside->pending.clear();
-    inside->unrecorded.clear();
-    inside->deferred = nullptr;
-    inside->life.reset();
-    if (!UNIMEM_MUTANT(recycled_dirty)) inside->coherence.discard();
+    parts->replicas.pending.clear();
+    parts->watch.unrecorded().clear();
+    parts->deferred = nullptr;
+    parts->life.reset();
+    parts->replicas.coherence.discard();
   } else {
-    inside->drop_everything(inside->fresh_coherence(inside->bytes), inside->bytes);
+    parts->drop_everything(parts->replicas.without_memory(parts->replicas.bytes()), parts->replicas.bytes());
   }
-  inside->forget_history();
-  if (inside->written_map) inside->written_map->forget(inside->bytes);
+  parts->forget_history();
+  parts->watch.forget(parts->replicas.bytes());
   if (!kept) return false;
-  for (Place place = host_place; place < inside->coherence.place_count(); ++place) {
-    auto const& storage = inside->storage_at(place);
-    if (!storage) continue;
-    storage->hand_over();
-    storage->apply_advice(inside->advice);
+  for (Place place = host_place; place < parts->replicas.coherence.place_count(); ++place) {
+    auto const& replica = parts->replicas.at(place);
+    if (!replica) continue;
+    replica->hand_over();
+    replica->apply_advice(parts->advice);
   }
-  if (inside->host) inside->watch_host();
+  if (parts->replicas.host()) ReplicaAllocator(*parts).watch_host();
   return true;
 }
 
 void BufferCore::zero_at_end() {
-  Guard inside(*this);
-  inside->for_each_storage([](detail::Storage& storage) { storage.zero_at_end(); });
+  Guard parts(*parts_);
+  parts->replicas.for_each([](Replica& replica) { replica.zero_at_end(); });
 }
 
 }  // namespace unimem

@@ -1,9 +1,11 @@
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/queue.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
-#include "buffer/inside.hpp"
-#include "buffer/storage.hpp"
+#include "buffer/buffer_parts.hpp"
+#include "buffer/replica.hpp"
+#include "buffer/replica_memory.hpp"
 #include "device/watched_wait.hpp"
 
 #include <memory>
@@ -14,29 +16,30 @@
 
 namespace unimem {
 
+using detail::Replica;
+using detail::ReplicaMemory;
+
 std::size_t BufferCore::try_relocate(Queue& queue, std::size_t most_bytes) {
   auto& device = queue.device();
-  if (inside_->pins.load(std::memory_order_acquire) != 0) return 0;
-  std::unique_lock lock{*inside_, std::try_to_lock};
-  if (!lock.owns_lock() || inside_->captured || inside_->shares(device)) return 0;
-  lock.release();
-  Guard inside(*this, std::adopt_lock);
-  auto const place = inside->find_place(device);
-  if (!place || bytes_ > most_bytes || device.is_lost()) return 0;
-  auto& storage = inside->side(*place).storage;
-  if (!storage || storage->leased() || !storage->at_rest()) return 0;
-  auto better = storage->better_place(inside->manager->pool(device, Location::device));
+  Guard parts(*parts_, std::try_to_lock);
+  if (!parts || parts->captured || parts->replicas.places.shares(device)) return 0;
+  auto const place = parts->replicas.places.find(device);
+  auto const bytes = parts->replicas.bytes();
+  if (!place || bytes > most_bytes || device.is_lost()) return 0;
+  auto& replica = parts->replicas.places[*place].replica;
+  if (!replica || replica->holds().leased() || !replica->work().at_rest()) return 0;
+  auto better = replica->better_place(parts->terms.manager->pool(device, Location::device));
   if (!better) return 0;
 
   detail::wait_watched(queue.record());  // the copy comes behind it, and is not left alone once it is under way
-  auto fresh = std::make_shared<detail::Storage>(device, std::move(better));
-  fresh->count_in(inside->manager->usage_book(), inside->key, inside->id, inside->options.made_by.get());
-  fresh->apply_advice(inside->advice);
+  auto fresh = std::make_shared<Replica>(ReplicaMemory(device, std::move(better)));
+  parts->terms.count_in(*fresh);
+  fresh->apply_advice(parts->advice);
   // Every byte, also those that are stale or were never written: whatever coherence says of this place it says of its
   // contents, and goes on to be true.
-  queue.copy(fresh->memory(), storage->memory(), bytes_).wait();
-  storage = std::move(fresh);
-  return bytes_;
+  queue.copy(fresh->memory(), replica->memory(), bytes).wait();
+  replica = std::move(fresh);
+  return bytes;
 }
 
 }  // namespace unimem

@@ -2,10 +2,10 @@
 
 #include <unimem/core/error.hpp>
 
-#include "buffer/inside.hpp"
-#include "buffer/mutants.hpp"
+#include "buffer/host_device.hpp"
 #include "device/host_program.hpp"
 #include "device/queue_control.hpp"
+#include "manager/access_context.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -129,9 +129,10 @@ constexpr std::size_t fewest_gathered = 64, largest_gathered = std::size_t{64} <
 }  // namespace
 
 Staging::Staging(MemoryManager& manager, AcquireOptions const& options, std::size_t total) {
+  AccessContext context{AccessContext::Waiting::never};
   for (std::size_t turn = 0; turn < depth_ && turn * chunk_bytes < total; ++turn) {
     auto const bytes = std::min(chunk_bytes, total - turn * chunk_bytes);
-    blocks_[turn] = manager.acquire_pinned_or_not(bytes, options);
+    blocks_[turn] = manager.acquire_pinned_or_not(context, bytes, options);
   }
 }
 
@@ -168,7 +169,7 @@ Staging::~Staging() {
     }
   }
   for (std::size_t turn = 0; turn < blocks_.size(); ++turn) {
-    blocks_[turn].release(UNIMEM_MUTANT(staging_returned_early) ? Event{} : last_[turn]);
+    blocks_[turn].release(last_[turn]);
   }
 }
 
@@ -178,7 +179,7 @@ Event Staging::pass(std::size_t total, Leg const& in, Leg const& out, Queue& end
   for (std::size_t at = 0, turn = 0; at < total; at += chunk_bytes, turn = (turn + 1) % depth_) {
     ByteRange const chunk{at, std::min(total, at + chunk_bytes)};
     auto* const block = blocks_[turn].data();
-    if (!UNIMEM_MUTANT(staging_recycled_early)) in.queue.wait(last_[turn]);
+    in.queue.wait(last_[turn]);
     auto const filled = in.submit(block, chunk, needs);
     last_[turn] = filled;
     last_[turn] = out.submit(block, chunk, {{filled}});
@@ -191,12 +192,12 @@ void Staging::wait() const noexcept {
   for (auto const event : last_) static_cast<void>(event.wait_for_error());
 }
 
-bool gains_from_staging(Storage const& host, Device const& device, std::size_t bytes) noexcept {
+bool gains_from_staging(Replica const& host, Device const& device, std::size_t bytes) noexcept {
   auto const threshold = device.staging_threshold();
   return threshold && bytes > *threshold && host.pageable();
 }
 
-bool gains_from_gathering(Storage const& host, Device const& device, ByteRanges const& ranges) noexcept {
+bool gains_from_gathering(Replica const& host, Device const& device, ByteRanges const& ranges) noexcept {
   auto const count = ranges.ranges().size();
   return device.batches_copies() && host.pageable() && count >= fewest_gathered &&
          ranges.size_bytes() / count <= largest_gathered;
@@ -213,14 +214,14 @@ std::size_t rows_at_front(std::span<const ByteRange> ranges) noexcept {
   return rows;
 }
 
-bool takes_rows(Storage const& from, Storage const& to, std::size_t row_bytes) {
+bool takes_rows(Replica const& from, Replica const& to, std::size_t row_bytes) {
   if (from.serves_host() == to.serves_host()) return false;
   auto const& host = from.serves_host() ? from : to;
   auto const& device = (from.serves_host() ? to : from).device();
   return device.link_cost().row_seconds && !gains_from_staging(host, device, row_bytes);
 }
 
-bool gains_from_batching(Storage const& from, Storage const& to, ByteRanges const& ranges) noexcept {
+bool gains_from_batching(Replica const& from, Replica const& to, ByteRanges const& ranges) noexcept {
   if (ranges.ranges().size() < 2 || from.serves_host() == to.serves_host()) return false;
   auto const& host = from.serves_host() ? from : to;
   auto const& device = (from.serves_host() ? to : from).device();
@@ -234,53 +235,53 @@ std::vector<CopyPiece> in_place(ByteRanges const& ranges) {
   return pieces;
 }
 
-std::optional<Event> gathered_at_once(MemoryPool& pool, Name name, Storage& from, Storage& to, ByteRanges const& ranges,
-                                      Queue& on, SharedMeter const& meter) {
-  auto const pieces = in_place(ranges);
+std::optional<Event> gathered_at_once(MemoryPool& pool, Name name, Replica& from, Replica& to,
+                                      std::shared_ptr<ByteRanges const> const& ranges, Queue& on,
+                                      SharedMeter const& meter) {
+  auto const pieces = in_place(*ranges);
   Packed const packed(pieces);
   if (packed.bytes() > Staging::chunk_bytes) return std::nullopt;
-  if (!from.arrived({ranges.ranges().front().begin, ranges.ranges().back().end})) return std::nullopt;
+  if (!from.work().arrived({ranges->ranges().front().begin, ranges->ranges().back().end})) return std::nullopt;
   auto block = pool.acquire_cached(Staging::chunk_bytes, name);
   if (!block) return std::nullopt;
   ByteRange const whole{0, packed.bytes()};
-  to.order_write(on, ranges);
-  auto parts = std::make_shared<ByteRanges const>(ranges);
-  to.hazards().reserve(1);
+  to.work().order_write(on, ranges);
+  to.work().reserve(1);
   HostCopy(block.data(), from.host_address(), packed.into_block(whole)).run();
   auto const sent = on.upload(to.memory(), block.data(), packed.out_of_block(whole), {}, meter);
-  block.release(UNIMEM_MUTANT(staging_returned_early) ? Event{} : sent);
-  to.hazards().written_by(std::move(parts), sent);
+  block.release(sent);
+  to.work().written_by(ranges, sent);
   return sent;
 }
 
-Event copy_staged(Staging& staging, Storage& from, Storage& to, std::span<const CopyPiece> pieces, Queue& first,
+Event copy_staged(Staging& staging, Replica& from, Replica& to, std::span<const CopyPiece> pieces, Queue& first,
                   Queue& second, Queue& ends_on, SharedMeter const& meter) {
   auto const sources = std::make_shared<ByteRanges const>(sources_of(pieces));
   auto const targets = std::make_shared<ByteRanges const>(targets_of(pieces));
   std::vector<Event> needs;
-  from.order_read(first, *sources);
-  to.order_write(second, *targets);
-  from.hazards().add_writers(*sources, needs);
+  from.work().order_read(first, sources);
+  to.work().order_write(second, targets);
+  from.work().add_writers(sources, needs);
 
   Packed const packed(pieces);
   bool const from_host = from.serves_host(), to_host = to.serves_host();
   Event latest;  // of what has been submitted to the target
   Staging::Leg const in{first, [&](void* block, ByteRange chunk, std::span<const Event> behind) {
                           auto const way = packed.into_block(chunk);
-                          from.hazards().reserve(1);
+                          from.work().reserve(1);
                           auto const come = from_host ? HostCopy(block, from.host_address(), way).submit(first, behind)
                                                       : first.download(block, from.memory(), way, behind, meter);
-                          from.hazards().read_by(sources, come);
+                          from.work().read_by(sources, come);
                           return come;
                         }};
   Staging::Leg const out{second, [&](void* block, ByteRange chunk, std::span<const Event> come) {
                            auto const way = packed.out_of_block(chunk);
                            auto so_far =
                                std::make_shared<ByteRanges const>(targets_of(packed.out_of_block({0, chunk.end})));
-                           to.hazards().reserve(1);
+                           to.work().reserve(1);
                            auto const sent = to_host ? HostCopy(to.host_address(), block, way).submit(second, come)
                                                      : second.upload(to.memory(), block, way, come, meter);
-                           to.hazards().written_by(std::move(so_far), sent);
+                           to.work().written_by(std::move(so_far), sent);
                            latest = sent;
                            return sent;
                          }};
@@ -295,7 +296,7 @@ Event copy_staged(Staging& staging, Storage& from, Storage& to, std::span<const 
     return latest;
   }
   // In place of what is on record of its chunks, so there is room.
-  to.hazards().written_by(targets, event);
+  to.work().written_by(targets, event);
   return event;
 }
 

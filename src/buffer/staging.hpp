@@ -3,11 +3,12 @@
 #include <unimem/device/queue.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
-#include "buffer/storage.hpp"
+#include "buffer/replica.hpp"
 
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -64,28 +65,29 @@ class Staging {
 };
 
 /// Whether copies of `bytes` between the host memory and the device gain from being staged.
-[[nodiscard]] bool gains_from_staging(Storage const& host, Device const& device, std::size_t bytes) noexcept;
+[[nodiscard]] bool gains_from_staging(Replica const& host, Device const& device, std::size_t bytes) noexcept;
 
 /// Whether `ranges` gain from being brought together in pinned memory on their way to or from pageable memory: the
 /// device has one command for them then, and they are many and small.
-[[nodiscard]] bool gains_from_gathering(Storage const& host, Device const& device, ByteRanges const& ranges) noexcept;
+[[nodiscard]] bool gains_from_gathering(Replica const& host, Device const& device, ByteRanges const& ranges) noexcept;
 
 /// How many of the first ranges are the rows of a rectangle, one of its own at least.
 [[nodiscard]] std::size_t rows_at_front(std::span<const ByteRange> ranges) noexcept;
 
 /// Whether the rows of a rectangle, each of so many bytes, go between the two as one command: one of them is the
 /// host's, and the other's device has one for that.
-[[nodiscard]] bool takes_rows(Storage const& from, Storage const& to, std::size_t row_bytes);
+[[nodiscard]] bool takes_rows(Replica const& from, Replica const& to, std::size_t row_bytes);
 
 /// Whether `ranges` gain from being copied between the two as one piece of work whatever they look like: one of them is
 /// the host's, and the device of the other has one command for them, as they lie or gathered.
-[[nodiscard]] bool gains_from_batching(Storage const& from, Storage const& to, ByteRanges const& ranges) noexcept;
+[[nodiscard]] bool gains_from_batching(Replica const& from, Replica const& to, ByteRanges const& ranges) noexcept;
 
 /// Gathers small pieces of pageable host memory in a pinned block here and now, as a driver reads pageable memory, and
 /// submits them to `on` as one copy: two threads less to be woken than on the way through a queue of the host's.
 /// Nothing where that would wait: for what is being written to the pieces, or for a block. Records the work with both.
-[[nodiscard]] std::optional<Event> gathered_at_once(MemoryPool& pool, Name name, Storage& from, Storage& to,
-                                                    ByteRanges const& ranges, Queue& on, SharedMeter const& meter);
+[[nodiscard]] std::optional<Event> gathered_at_once(MemoryPool& pool, Name name, Replica& from, Replica& to,
+                                                    std::shared_ptr<ByteRanges const> const& ranges, Queue& on,
+                                                    SharedMeter const& meter);
 
 /// Submits a copy of `pieces`, which rise on both sides, by way of `staging`, whose blocks `first` fills and `second`
 /// empties, behind the work it conflicts with, and records it with both sides. A queue of the cpu serves the side that
@@ -94,7 +96,7 @@ class Staging {
 /// device's queue that was asked for the copy, as if it had written to the target itself: a wait for the queue waits
 /// for the bytes. If not all of it could be submitted, what has been ends before this returns: where that has changed
 /// the target the event is one of work that failed, else the reason is thrown.
-Event copy_staged(Staging& staging, Storage& from, Storage& to, std::span<const CopyPiece> pieces, Queue& first,
+Event copy_staged(Staging& staging, Replica& from, Replica& to, std::span<const CopyPiece> pieces, Queue& first,
                   Queue& second, Queue& ends_on, SharedMeter const& meter);
 
 /// The pieces that have `ranges` at the same offsets on both sides.

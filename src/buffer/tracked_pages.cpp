@@ -1,7 +1,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/host_writes.hpp"
-#include "buffer/storage.hpp"
+#include "buffer/replica.hpp"
 #include "device/page_watch.hpp"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 class TrackedPages final : public HostWrites {
  public:
-  TrackedPages(std::shared_ptr<Storage> const& host, std::size_t bytes)
+  TrackedPages(std::shared_ptr<Replica> const& host, std::size_t bytes)
       : host_(host),
         memory_(static_cast<std::byte const*>(host->host_address())),
         bytes_(bytes),
@@ -216,7 +216,7 @@ class TrackedPages final : public HostWrites {
     return conflict;
   }
 
-  std::shared_ptr<Storage> host_;
+  std::shared_ptr<Replica> host_;
   std::byte const* memory_;
   std::size_t bytes_;
   PageWatch watch_;
@@ -227,7 +227,7 @@ class TrackedPages final : public HostWrites {
 
 }  // namespace
 
-std::unique_ptr<HostWrites> track_pages(std::shared_ptr<Storage> const& host, std::size_t bytes) {
+std::unique_ptr<HostWrites> track_pages(std::shared_ptr<Replica> const& host, std::size_t bytes) {
   return std::make_unique<TrackedPages>(host, bytes);
 }
 

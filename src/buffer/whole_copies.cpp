@@ -2,7 +2,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/memory.hpp>
 
-#include "buffer/inside.hpp"
+#include "buffer/buffer_parts.hpp"
 
 #include <fmt/format.h>
 
@@ -24,14 +24,14 @@ void BufferCore::refuse_copies(OutOfMemory const& refused, Device& device, std::
     for (auto const& other : operands) {
       if (other.buffer == buffer) used.add(other.range);
     }
-    Guard inside(*buffer);
-    auto const place = inside->find_place(device);
-    bool const stands = place && inside->coherence.has_storage(*place);
-    auto const unused = inside->bytes - std::min(inside->bytes, used.size_bytes());
+    Guard const parts(*buffer->parts_);
+    auto const place = parts->replicas.places.find(device);
+    bool const stands = place && parts->replicas.coherence.has_storage(*place);
+    auto const unused = parts->replicas.bytes() - std::min(parts->replicas.bytes(), used.size_bytes());
     if (stands || unused <= most_unused) continue;
     most_unused = unused;
-    facts.buffer = inside->display_name();
-    facts.buffer_bytes = inside->bytes;
+    facts.buffer = parts->terms.display_name();
+    facts.buffer_bytes = parts->replicas.bytes();
     facts.used_bytes = used.size_bytes();
   }
   if (most_unused == 0) throw;

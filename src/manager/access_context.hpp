@@ -77,9 +77,13 @@ class UNIMEM_API AccessContext {
  public:
   enum class Waiting : bool { allowed, never };
 
-  explicit AccessContext(Waiting waiting = Waiting::allowed) noexcept
+  /// Whether what it takes memory for is the eviction of a resident, on behalf of a request that counts by itself.
+  enum class Evicts : bool { no, yes };
+
+  explicit AccessContext(Waiting waiting = Waiting::allowed, Evicts evicts = Evicts::no) noexcept
       : outer_(innermost()),
-        waits_(outer_ == nullptr && waiting == Waiting::allowed && CurrentTask::of_this_thread() == nullptr) {
+        waits_(outer_ == nullptr && waiting == Waiting::allowed && CurrentTask::of_this_thread() == nullptr),
+        evicts_(evicts == Evicts::yes) {
     innermost() = this;
   }
   AccessContext(AccessContext const&) = delete;
@@ -89,6 +93,7 @@ class UNIMEM_API AccessContext {
   /// Whether it may wait for others, and be tried again after them. If not, requests for memory either succeed or
   /// throw.
   [[nodiscard]] bool waits() const noexcept { return waits_; }
+  [[nodiscard]] bool evicts() const noexcept { return evicts_; }
 
   /// A request for memory was not granted, because of other operations: the operation is to release its operands, wait
   /// and be tried again.
@@ -129,6 +134,7 @@ class UNIMEM_API AccessContext {
 
   AccessContext* outer_;
   bool waits_;
+  bool evicts_;
   bool again_ = false;
   bool insists_ = false;
   MustWait must_wait_{};

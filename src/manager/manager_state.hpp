@@ -1,6 +1,5 @@
 #pragma once
 
-#include <unimem/device/wait_watch.hpp>
 #include <unimem/manager/links.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
@@ -8,6 +7,7 @@
 #include "manager/access_context.hpp"
 #include "manager/admission_queue.hpp"
 #include "manager/environment_limits.hpp"
+#include "manager/evictor.hpp"
 #include "manager/host_limit.hpp"
 #include "manager/pressure.hpp"
 #include "manager/residents.hpp"
@@ -19,12 +19,9 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -105,52 +102,9 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
     return bytes;
   }
 
-  /// Asks one resident, and counts. If it fails there are no bytes, nothing is lost, and the next one may do: the
-  /// reason is kept for the end.
-  std::optional<std::size_t> reclaim(Resident& resident, Device& device, std::string& failure) {
-    std::size_t bytes = 0;
-    try {
-      bytes = residents.reclaim(resident, device);
-    } catch (WaitInterrupted const&) {
-      throw;  // no failure of the resident's
-    } catch (std::exception const& error) {
-      failed_reclaims.fetch_add(1, std::memory_order_relaxed);
-      failure = error.what();
-      return std::nullopt;
-    }
-    if (bytes != 0) reclaims.fetch_add(1, std::memory_order_relaxed);
-    reclaimed_bytes.fetch_add(bytes, std::memory_order_relaxed);
-    return bytes;
-  }
-
-  /// The same for host memory of a location.
-  std::optional<std::size_t> reclaim(Resident& resident, Location location, std::string& failure) {
-    std::size_t bytes = 0;
-    try {
-      bytes = residents.reclaim(resident, location);
-    } catch (WaitInterrupted const&) {
-      throw;  // no failure of the resident's
-    } catch (std::exception const& error) {
-      failed_host_reclaims.fetch_add(1, std::memory_order_relaxed);
-      failure = error.what();
-      return std::nullopt;
-    }
-    if (bytes != 0) host_reclaims.fetch_add(1, std::memory_order_relaxed);
-    host_reclaimed_bytes.fetch_add(bytes, std::memory_order_relaxed);
-    return bytes;
-  }
-
-  /// Makes room for a request for host memory; whether it has been granted.
-  template <class Request>
-  [[nodiscard]] bool spill_for(Request& request);
-
-  /// What `acquire()` gives; an OutOfMemory that it throws is counted.
+  /// What `acquire()` gives; an OutOfMemory that it throws is counted, unless it `evicts`.
   template <class Acquire>
-  auto counting_refusals(Acquire const& acquire);
-
-  /// Host memory that its pool has refused: by what others' caches and spilled buffers give. Throws OutOfMemory.
-  [[nodiscard]] Allocation host_memory_after_all(MemoryPool& from, std::size_t bytes, AcquireOptions const& how,
-                                                 OutOfMemory::Facts refusal);
+  auto counting_refusals(bool evicts, Acquire const& acquire);
 
   MemoryManager self;  ///< what buffers call, which may live longer than the object that made this
   ManagerOptions const options;
@@ -160,17 +114,12 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   std::map<std::pair<Device const*, Location>, std::unique_ptr<MemoryPool>> pools;
   std::map<Device const*, detail::DeviceRecord> records;
   detail::Residents residents;
+  detail::Evictor evictor{residents};
   Links links;
   std::shared_ptr<detail::Pressure> const pressure;
   std::shared_ptr<detail::SpillFiles> const spill_files;  ///< null: nothing is spilled
   std::unique_ptr<detail::UsageBook> book;
   // Counts alone: nothing else is published through them, so relaxed.
-  std::atomic<std::uint64_t> reclaims{0};
-  std::atomic<std::uint64_t> failed_reclaims{0};
-  std::atomic<std::size_t> reclaimed_bytes{0};
-  std::atomic<std::uint64_t> host_reclaims{0};
-  std::atomic<std::uint64_t> failed_host_reclaims{0};
-  std::atomic<std::size_t> host_reclaimed_bytes{0};
   std::atomic<std::uint64_t> cache_trims{0};
   std::atomic<std::uint64_t> defragmentations{0};
   std::atomic<std::uint64_t> waits{0};

@@ -134,12 +134,15 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
       count(*each, each->statistics());
     }
   }
-  sum.reclaims = state_->reclaims.load(std::memory_order_relaxed);
-  sum.failed_reclaims = state_->failed_reclaims.load(std::memory_order_relaxed);
-  sum.reclaimed_bytes = state_->reclaimed_bytes.load(std::memory_order_relaxed);
-  sum.host_reclaims = state_->host_reclaims.load(std::memory_order_relaxed);
-  sum.failed_host_reclaims = state_->failed_host_reclaims.load(std::memory_order_relaxed);
-  sum.host_reclaimed_bytes = state_->host_reclaimed_bytes.load(std::memory_order_relaxed);
+  constexpr auto relaxed = std::memory_order_relaxed;
+  auto const& of_devices = state_->evictor.of_devices();
+  sum.reclaims = of_devices.evictions.load(relaxed);
+  sum.failed_reclaims = of_devices.failures.load(relaxed);
+  sum.reclaimed_bytes = of_devices.bytes.load(relaxed);
+  auto const& evicted_from_host = state_->evictor.of_the_host();
+  sum.host_reclaims = evicted_from_host.evictions.load(relaxed);
+  sum.failed_host_reclaims = evicted_from_host.failures.load(relaxed);
+  sum.host_reclaimed_bytes = evicted_from_host.bytes.load(relaxed);
   if (auto const* const files = state_->spill_files.get()) {
     auto const counts = files->counts();
     sum.spills = counts.spills;
@@ -188,13 +191,14 @@ PoolDefragmentation MemoryManager::defragment(Device& device, DefragmentationLim
   auto const begin = std::chrono::steady_clock::now();
   // What threads keep is no better place for anything before it is united with what lies beside it.
   auto report = pool->defragment(limits);
-  auto candidates = state_->residents.survey(device).candidates;
+  MemoryPlace const place{&device, Location::device};
+  auto candidates = state_->residents.survey({&place, 1}).candidates;
   if (candidates.empty()) return report;
   auto queue = device.create_queue();  // a queue of its own: only the copies are waited for
-  std::ranges::sort(candidates, {}, [](auto const& candidate) { return candidate.reclaimable.bytes; });
+  std::ranges::sort(candidates, {}, [](auto const& candidate) { return candidate.evictable.bytes; });
   for (auto const& candidate : candidates) {
     auto const left = limits.max_copied_bytes - report.bytes_copied;
-    if (limits.stop.stop_requested() || candidate.reclaimable.bytes > left) break;
+    if (limits.stop.stop_requested() || candidate.evictable.bytes > left) break;
     auto const copied = state_->residents.relocate(*candidate.resident, queue, left);
     report.bytes_copied += copied;
     report.blocks_moved += copied != 0;

@@ -8,14 +8,6 @@ std::shared_ptr<void> Resident::hold() noexcept {
   return {std::shared_ptr<void>{}, this};
 }
 
-Resident::Reclaimable Resident::spillable(Location /*location*/) noexcept {
-  return {};
-}
-
-std::size_t Resident::try_spill(Location /*location*/) {
-  return 0;
-}
-
 std::size_t Resident::try_relocate(Queue&, std::size_t) {
   return 0;
 }

@@ -1,7 +1,6 @@
 #include "manager/residents.hpp"
 
 #include <algorithm>
-#include <array>
 #include <memory>
 #include <utility>
 
@@ -34,15 +33,14 @@ void Residents::forget_others() noexcept {
 namespace {
 
 /// What taking a byte from it costs, spread over the time until it is wanted again.
-double loss(Resident::Reclaimable const& offer) noexcept {
+double loss(Resident::Evictable const& offer) noexcept {
   if (offer.cost_seconds == 0) return 0;
   return offer.cost_seconds / static_cast<double>(offer.bytes) / offer.wait;
 }
 
 }  // namespace
 
-template <class Ask>
-Residents::Survey Residents::survey_by(std::span<const Location> locations, Ask const& ask) {
+Residents::Survey Residents::survey(std::span<const MemoryPlace> places) {
   Survey all;
   auto const me = std::this_thread::get_id();
   {
@@ -50,33 +48,24 @@ Residents::Survey Residents::survey_by(std::span<const Location> locations, Ask 
     all.candidates.reserve(inside_.size());
     for (auto const& [resident, thread] : inside_) {
       if (thread == me) continue;
-      for (auto const location : locations) {
-        auto const offer = ask(*resident, location);
+      for (auto const place : places) {
+        auto const offer = resident->evictable(place);
         all.leased += offer.leased;
         if (offer.busy || thread != std::thread::id{}) {
           all.busy += offer.bytes;
           all.busy_blocks += largest_block_of(offer.bytes);
-          if (offer.busy) break;  // it says the same of every location
+          if (offer.busy) break;  // it says the same of every place
         } else if (offer.bytes != 0) {
-          all.candidates.push_back({resident, offer, location});
+          all.candidates.push_back({resident, offer, place});
         }
       }
     }
   }
   std::ranges::sort(all.candidates, [](Candidate const& a, Candidate const& b) {
-    auto const &one = a.reclaimable, &other = b.reclaimable;
+    auto const &one = a.evictable, &other = b.evictable;
     return one.priority != other.priority ? one.priority < other.priority : loss(one) < loss(other);
   });
   return all;
-}
-
-Residents::Survey Residents::survey(Device& device) {
-  constexpr std::array once{Location::device};
-  return survey_by(once, [&](Resident& resident, Location) { return resident.reclaimable(device); });
-}
-
-Residents::Survey Residents::survey(std::span<const Location> locations) {
-  return survey_by(locations, [](Resident& resident, Location location) { return resident.spillable(location); });
 }
 
 template <class Call>
@@ -105,12 +94,8 @@ std::size_t Residents::enter(Resident& resident, Call const& call) {
   return call();
 }
 
-std::size_t Residents::reclaim(Resident& resident, Device& device) {
-  return enter(resident, [&] { return resident.try_reclaim(device); });
-}
-
-std::size_t Residents::reclaim(Resident& resident, Location location) {
-  return enter(resident, [&] { return resident.try_spill(location); });
+std::size_t Residents::evict(Resident& resident, MemoryPlace place) {
+  return enter(resident, [&] { return resident.evict(place); });
 }
 
 std::size_t Residents::relocate(Resident& resident, Queue& queue, std::size_t most_bytes) {

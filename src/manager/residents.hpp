@@ -29,10 +29,10 @@ namespace unimem::detail {
 
 /// The residents of a manager, and the calls that are running into them.
 ///
-/// Estimates are asked under the lock, since they do not block; reclaiming happens without it, since it copies. A
+/// Estimates are asked under the lock, since they do not block; eviction happens without it, since it copies. A
 /// thread that is inside of a resident holds it (`Resident::hold`): removal would wait for that thread, and must not do
-/// so on one that it waits for, such as one whose work was the resident's last owner. Two threads never reclaim from
-/// one resident at a time.
+/// so on one that it waits for, such as one whose work was the resident's last owner. Two threads never evict one
+/// resident at a time.
 ///
 /// Thread-safe.
 class Residents {
@@ -40,11 +40,11 @@ class Residents {
   /// One that could give memory back, as estimated.
   struct Candidate {
     Resident* resident = nullptr;
-    Resident::Reclaimable reclaimable;
-    Location location = Location::device;  ///< where, of the host's
+    Resident::Evictable evictable;
+    MemoryPlace place;
   };
 
-  /// What all residents of a device say at one moment.
+  /// What all residents say of some memory at one moment.
   struct Survey {
     std::vector<Candidate> candidates;  ///< those to ask, the best first
     std::size_t leased = 0;             ///< bytes that leases of users pin
@@ -60,18 +60,14 @@ class Residents {
   /// How many have been removed so far.
   [[nodiscard]] std::uint64_t removals() const noexcept { return removals_.load(std::memory_order_acquire); }
 
-  /// Residents that could give memory of this device back: lower priorities first, and among equals those that lose
-  /// least by it, which is its cost per byte, and the less the longer it will do without. Nothing is promised: by the
-  /// time one is asked it may be busy, or gone.
-  [[nodiscard]] Survey survey(Device& device);
-  /// The same of the host's memory at these locations.
-  [[nodiscard]] Survey survey(std::span<const Location> locations);
+  /// Residents that could give memory of these places, all of one device, back: lower priorities first, and among
+  /// equals those that lose least by it, which is its cost per byte, and the less the longer it will do without.
+  /// Nothing is promised: by the time one is asked it may be busy, or gone.
+  [[nodiscard]] Survey survey(std::span<const MemoryPlace> places);
 
-  /// Lets one give its memory back, with no lock held; 0 bytes when it is busy or gone. Throws what `try_reclaim`
-  /// throws.
-  std::size_t reclaim(Resident& resident, Device& device);
-  /// The same of the host's memory at a location; what `try_spill` throws.
-  std::size_t reclaim(Resident& resident, Location location);
+  /// Has one give its memory at `place` back, with no lock held; 0 bytes when it is busy or gone. Throws what
+  /// `Resident::evict` throws.
+  std::size_t evict(Resident& resident, MemoryPlace place);
 
   /// Lets one move what it has to a better place, with no lock held; 0 bytes when it has not, or is gone. Throws what
   /// `try_relocate` throws.
@@ -86,11 +82,9 @@ class Residents {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  /// What `call()` returns from inside of a resident; 0 if no thread may be there now.
-  template <class Ask>
-  Survey survey_by(std::span<const Location> locations, Ask const& ask);
   /// In a forked child: the parent's other threads do not come out of residents.
   void forget_others() noexcept;
+  /// What `call()` returns from inside of a resident; 0 if no thread may be there now.
   template <class Call>
   std::size_t enter(Resident& resident, Call const& call);
 

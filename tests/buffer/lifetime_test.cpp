@@ -329,7 +329,7 @@ TEST_F(ProcessWithBuffers, ExitsFromWithinAKernelThatStaticBuffersWaitFor) {
                                              while (!go) std::this_thread::yield();
                                              // Not before the main thread waits, if that does not run this itself.
                                              while (std::this_thread::get_id() != main_thread &&
-                                                    !looked_at.core().reclaimable(slow_sim()).busy) {
+                                                    !looked_at.core().evictable({&slow_sim(), Location::device}).busy) {
                                                std::this_thread::yield();
                                              }
                                              std::exit(7);

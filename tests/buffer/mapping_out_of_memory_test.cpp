@@ -108,9 +108,9 @@ TEST_F(MappingsOutOfMemory, TheStateIsToldAsItIsAndNoLeaseComesInWithoutALook) {
 TEST_F(MappingsOutOfMemory, WhoeverTakesMemoryBackDoesNotTakeTheOldCopyForTheData) {
   auto buffer = with_unrecorded_write();
   fail_allocation(1);
-  EXPECT_THROW(std::ignore = buffer.core().try_reclaim(sim), std::bad_alloc);
+  EXPECT_THROW(std::ignore = buffer.core().evict({&sim, Location::device}), std::bad_alloc);
   fail_allocation(0);
-  EXPECT_GT(buffer.core().try_reclaim(sim), 0U);
+  EXPECT_GT(buffer.core().evict({&sim, Location::device}), 0U);
   EXPECT_EQ(buffer.to_vector(), expected());
 
   auto on_device = with_unrecorded_write();

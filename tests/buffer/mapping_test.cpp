@@ -232,7 +232,9 @@ TEST_F(Mappings, WhatIsWrittenThroughAMapIsNotCopiedOverWhatEverHappensAroundIt)
       Way{"to_vector", [](Buffer& of) { std::ignore = of.to_vector(); }},
       Way{"sync_to_host_async", [](Buffer& of) { of.sync_to_host_async().wait(); }},
       Way{"eviction",
-          [this](Buffer& of) { EXPECT_GT(of.core().try_reclaim(sim), 0U) << "somebody needs the device's memory"; }},
+          [this](Buffer& of) {
+            EXPECT_GT(of.core().evict({&sim, Location::device}), 0U) << "somebody needs the device's memory";
+          }},
   };
   for (auto const& [name, go] : ways) {
     SCOPED_TRACE(name);

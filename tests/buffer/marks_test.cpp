@@ -44,7 +44,8 @@ TEST_F(Marks, WhatIsWrittenThroughAKeptPointerIsNotCopiedOverBeforeItIsMarked) {
     set(sim.default_queue(), buffer.slice(0, 40), 7).wait();
     set(sim.default_queue(), buffer.slice(60), 7).wait();
     std::fill_n(kept.begin() + 40, 20, 5U);
-    EXPECT_GT(buffer.core().try_reclaim(sim), 0U) << "another buffer, of another thread, needs the device's memory";
+    EXPECT_GT(buffer.core().evict({&sim, Location::device}), 0U)
+        << "another buffer, of another thread, needs the device's memory";
     buffer.mark_host_dirty(40, 20);
     auto expected = std::vector<std::uint32_t>(100, 7);
     std::fill_n(expected.begin() + 40, 20, 5U);

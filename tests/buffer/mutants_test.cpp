@@ -1,4 +1,4 @@
-#include "buffer/mutants.hpp"
+#include "mutants.hpp"
 
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
@@ -27,14 +27,14 @@
 
 namespace unimem::detail {
 
-BufferMutant active_buffer_mutant = BufferMutant::none;
+Mutant active_mutant = Mutant::none;
 
 }  // namespace unimem::detail
 
 namespace unimem::testing {
 namespace {
 
-using detail::BufferMutant;
+using detail::Mutant;
 
 constexpr std::size_t limit = 40'000;  ///< operations of a run within which a fault must be noticed
 constexpr unsigned first_seed = 2026;
@@ -116,7 +116,7 @@ std::optional<Finding> found_by_staging() {
   std::optional<Gate> gate{to.default_queue()};
   auto const there = buffer.prefetch(to);
   // With the fault all three come down at once; without it the third waits for the first to be sent on.
-  if (UNIMEM_MUTANT(staging_recycled_early)) from.synchronize();
+  if (detail::active_mutant == Mutant::staging_recycled_early) from.synchronize();
   gate.reset();
   there.wait();
   return strange_word(buffer.device_view(to), [](std::size_t i) { return i; });
@@ -229,14 +229,15 @@ std::optional<Finding> found_by_leases() {
     static_cast<void>(buffer.device_view(queue));  // from here on without the lock
     auto const lease = buffer.device_view(queue);
     if (lease.data()[0] != value) return Finding{"the lease test", "a lease is of what was there before"};
-    if (buffer.core().try_reclaim(on) != 0) return Finding{"the lease test", "memory went from under its lease"};
+    if (buffer.core().evict({&on, Location::device}) != 0)
+      return Finding{"the lease test", "memory went from under its lease"};
   }
   return std::nullopt;
 }
 
 /// What is noticed first while `mutant` is switched on.
-std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
-  detail::active_buffer_mutant = mutant;
+std::optional<Finding> first_finding(Mutant mutant, unsigned seeds) {
+  detail::active_mutant = mutant;
   std::optional<Finding> finding;
   try {
     Reuse reuse;
@@ -252,51 +253,37 @@ std::optional<Finding> first_finding(BufferMutant mutant, unsigned seeds) {
   if (!finding) finding = found_by_leases();
   if (auto const broken = finding ? std::nullopt : Evicting::run()) finding = {"the eviction test", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_spilling()) finding = {"the spilling test", *broken};
-  if (auto const broken = finding ? std::nullopt : broken_by_recycling()) finding = {"the recycling test", *broken};
+  if (auto const broken = finding ? std::nullopt : broken_by_recycling(mutant == Mutant::recycled_work_forgotten))
+    finding = {"the recycling test", *broken};
   for (auto seed = first_seed; seed < first_seed + seeds && !finding; ++seed) finding = found_by_model(seed);
-  detail::active_buffer_mutant = BufferMutant::none;
+  detail::active_mutant = Mutant::none;
   return finding;
 }
 
-struct Fault {
-  BufferMutant mutant;
-  char const* name;
-  char const* description;
-};
-
-/// Tests are listed by name, not by bytes.
-void PrintTo(Fault const& fault, std::ostream* out) {
-  *out << fault.name << ", which " << fault.description;
-}
-
-class BufferMutants : public ::testing::TestWithParam<Fault> {};
+class BufferMutants : public ::testing::TestWithParam<detail::MutantText> {};
 
 TEST_P(BufferMutants, AreNoticed) {
   SCOPED_TRACE(::testing::Message() << "seed " << first_seed);
   auto const finding = first_finding(GetParam().mutant, 6);
-  ASSERT_TRUE(finding.has_value()) << "a fault that " << GetParam().description << " went unnoticed";
+  ASSERT_TRUE(finding.has_value()) << "a fault that " << GetParam().fault << " went unnoticed";
   std::cout << GetParam().name << ": " << finding->where << ": " << finding->what.substr(0, 160) << '\n';
   RecordProperty("found_by", finding->where);
 }
 
-#define UNIMEM_FAULT(name, description) Fault{BufferMutant::name, #name, description},
-constexpr Fault faults[] = {UNIMEM_BUFFER_MUTANTS(UNIMEM_FAULT)};
-#undef UNIMEM_FAULT
-
-INSTANTIATE_TEST_SUITE_P(Faults, BufferMutants, ::testing::ValuesIn(faults),
+INSTANTIATE_TEST_SUITE_P(Faults, BufferMutants, ::testing::ValuesIn(detail::all_mutants),
                          [](auto const& fault) { return std::string(fault.param.name); });
 
 /// The two that the reuse test is there for.
 TEST(ReuseMutants, ABlockHandedOutTooEarlyBreaksAPattern) {
-  for (auto const mutant : {BufferMutant::ticket_dropped, BufferMutant::fresh_block_not_ordered}) {
-    detail::active_buffer_mutant = mutant;
+  for (auto const mutant : {Mutant::ticket_dropped, Mutant::fresh_block_not_ordered}) {
+    detail::active_mutant = mutant;
     EXPECT_NE(Reuse().run(8), std::nullopt);
-    detail::active_buffer_mutant = BufferMutant::none;
+    detail::active_mutant = Mutant::none;
   }
 }
 
 TEST(NoMutant, IsNotNoticed) {
-  auto const finding = first_finding(BufferMutant::none, 1);
+  auto const finding = first_finding(Mutant::none, 1);
   EXPECT_FALSE(finding.has_value()) << finding->where << ": " << finding->what;
 }
 

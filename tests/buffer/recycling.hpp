@@ -4,7 +4,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/sim.hpp>
 
-#include "buffer/mutants.hpp"
 #include "device/gate.hpp"
 
 #include <algorithm>
@@ -22,7 +21,7 @@ namespace unimem::testing {
 /// A pooled buffer's way from one owner to the next, in all ways in which something of the first could reach the
 /// second: what the second sees that he should not, or nothing. For faults that are planted there;
 /// buffer_pool_reuse_test.cpp says the same in detail.
-inline std::optional<std::string> broken_by_recycling() {
+inline std::optional<std::string> broken_by_recycling(bool goes_ahead = false) {
   using Numbers = UnifiedBuffer<std::uint32_t>;
   constexpr std::size_t count = 1000;
   static auto& on = make_sim({.memory_bytes = std::size_t{4} << 20});
@@ -63,7 +62,7 @@ inline std::optional<std::string> broken_by_recycling() {
     buffer.fill(2);
     auto const there = buffer.prefetch();
     // With the fault it goes ahead of that work, which then writes over it.
-    if (UNIMEM_MUTANT(recycled_work_forgotten)) there.wait();
+    if (goes_ahead) there.wait();
     if (there.ready()) return "a buffer is in use while its first owner's work is pending";
     gate.reset();
     queue.synchronize();

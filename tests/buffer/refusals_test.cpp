@@ -62,14 +62,13 @@ TEST(Refusals, OfHostMemoryThatOthersAreUsingSaySo) {
   /// One whose operation does not end.
   class Busy final : public Resident {
    public:
-    [[nodiscard]] Reclaimable reclaimable(Device&) noexcept override { return {}; }
-    std::size_t try_reclaim(Device&) override { return 0; }
-    [[nodiscard]] Reclaimable spillable(Location) noexcept override {
-      Reclaimable offered;
+    [[nodiscard]] Evictable evictable(MemoryPlace) noexcept override {
+      Evictable offered;
       offered.bytes = MiB;
       offered.busy = true;
       return offered;
     }
+    std::size_t evict(MemoryPlace) override { return 0; }
   } busy;
   Directory const directory;
   MemoryManager manager{ManagerOptions{.spill = {.directory = directory.path()}}};

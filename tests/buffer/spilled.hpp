@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 
 #include "device/gate.hpp"
@@ -26,7 +27,9 @@ namespace unimem::testing {
   options.device = &device;
   std::vector const values(words, 7U), others(words, 9U);
   auto const spills = [&] { return manager.statistics().spills; };
-  auto const took = [](UnifiedBuffer<std::uint32_t>& from) { return from.core().try_spill(Location::host) != 0; };
+  auto const took = [](UnifiedBuffer<std::uint32_t>& from) {
+    return from.core().evict({&unimem::device("cpu"), Location::host}) != 0;
+  };
 
   UnifiedBuffer<std::uint32_t> buffer(words, options);
   buffer.copy_from(values);

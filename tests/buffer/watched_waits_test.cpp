@@ -98,7 +98,7 @@ class WatchedWaits : public ::testing::Test {
     auto& device = buffer.core().default_device();  // asked before the lock is taken: it may wait there
     std::jthread user{[&] { static_cast<void>(buffer.host_view()); }};
     // The lock is taken before anything is waited for: what needs it without waiting is in vain from then on.
-    while (buffer.core().reclaimable(device).busy == false) std::this_thread::yield();
+    while (buffer.core().evictable({&device, Location::device}).busy == false) std::this_thread::yield();
     return user;
   }
 

@@ -11,7 +11,7 @@ namespace unimem {
 
 namespace detail {
 class FastLease;
-class Storage;
+class Replica;
 }  // namespace detail
 
 /// A hold on device memory: while it lives the memory stays where it is, is not evicted, and is not given back even if
@@ -19,11 +19,11 @@ class Storage;
 class UNIMEM_API DeviceLease {
  public:
   DeviceLease() = default;
-  DeviceLease(std::shared_ptr<detail::Storage> storage, DeviceMemory memory);
+  DeviceLease(std::shared_ptr<detail::Replica> replica, DeviceMemory memory);
   /// One that has entered `cell`.
   DeviceLease(detail::FastLease& cell, DeviceMemory memory) noexcept : cell_(&cell), memory_(memory) {}
   DeviceLease(DeviceLease&& other) noexcept
-      : storage_(std::move(other.storage_)),
+      : replica_(std::move(other.replica_)),
         cell_(std::exchange(other.cell_, nullptr)),
         memory_(std::exchange(other.memory_, {})) {}
   DeviceLease& operator=(DeviceLease&& other) noexcept;
@@ -38,7 +38,7 @@ class UNIMEM_API DeviceLease {
   void end() noexcept;
 
  private:
-  std::shared_ptr<detail::Storage> storage_;
+  std::shared_ptr<detail::Replica> replica_;
   detail::FastLease* cell_ = nullptr;  ///< instead of the storage, where the lease was taken without a lock
   DeviceMemory memory_;
 };
@@ -48,13 +48,13 @@ class UNIMEM_API DeviceLease {
 class UNIMEM_API WorkHold {
  public:
   WorkHold() = default;
-  explicit WorkHold(std::shared_ptr<detail::Storage> storage) noexcept;
+  explicit WorkHold(std::shared_ptr<detail::Replica> replica) noexcept;
   WorkHold(WorkHold&&) noexcept = default;
   WorkHold& operator=(WorkHold&&) = delete;
   ~WorkHold();
 
  private:
-  std::shared_ptr<detail::Storage> storage_;
+  std::shared_ptr<detail::Replica> replica_;
 };
 
 /// What may become a lease on the memory of an operand while work uses it, without the lock of its buffer. Until then
@@ -62,8 +62,8 @@ class UNIMEM_API WorkHold {
 class UNIMEM_API LeaseOption {
  public:
   LeaseOption() = default;
-  LeaseOption(std::weak_ptr<detail::Storage> storage, DeviceMemory memory) noexcept
-      : storage_(std::move(storage)), memory_(memory) {}
+  LeaseOption(std::weak_ptr<detail::Replica> replica, DeviceMemory memory) noexcept
+      : replica_(std::move(replica)), memory_(memory) {}
 
   /// The lease; empty if the buffer has let the memory go. Thread-safe. Only by the work itself, before it ends: until
   /// then the memory has no other owner.
@@ -75,10 +75,10 @@ class UNIMEM_API LeaseOption {
   [[nodiscard]] WorkHold hold() const;
 
   /// Whether the buffer has let the memory go. Thread-safe; false may be old at once, true is for good.
-  [[nodiscard]] bool gone() const noexcept { return storage_.expired(); }
+  [[nodiscard]] bool gone() const noexcept { return replica_.expired(); }
 
  private:
-  std::weak_ptr<detail::Storage> storage_;
+  std::weak_ptr<detail::Replica> replica_;
   DeviceMemory memory_;
 };
 

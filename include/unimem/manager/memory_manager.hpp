@@ -272,8 +272,8 @@ class UNIMEM_API MemoryManager {
   void add_resident(Resident& resident);
   void remove_resident(Resident& resident) noexcept;
 
-  /// For operations on residents: memory of a device, as `acquire` gives it to others. Nothing: other operations are in
-  /// the way, and the context says for what to wait with no resident locked.
+  /// For operations on residents: memory, as `acquire` gives it to others. Nothing, but never of the host's: other
+  /// operations are in the way, and the context says for what to wait with no resident locked.
   [[nodiscard]] std::optional<Allocation> acquire(detail::AccessContext& context, Device& device, Location location,
                                                   std::size_t bytes, AcquireOptions const& options);
 
@@ -291,7 +291,8 @@ class UNIMEM_API MemoryManager {
   [[nodiscard]] detail::UsageBook& usage_book() noexcept;
   /// For buffers: pinned host memory, or ordinary if there is none, which its location tells. Throws OutOfMemory if
   /// there is neither.
-  [[nodiscard]] Allocation acquire_pinned_or_not(std::size_t bytes, AcquireOptions const& options);
+  [[nodiscard]] Allocation acquire_pinned_or_not(detail::AccessContext& context, std::size_t bytes,
+                                                 AcquireOptions const& options);
   /// For buffers: ordinary memory serves, since the system locks none.
   void note_refused_pinning() noexcept;
   /// For buffers: where their host memory may go; null if it stays where it is. Lives as long as the manager.
@@ -302,14 +303,11 @@ class UNIMEM_API MemoryManager {
   /// For residents: what their uses on a device are timed by. Lives as long as the manager.
   [[nodiscard]] detail::UseClock& use_clock(Device& device);
 
+  struct State;  ///< what the manager's own sources see of it
+
  private:
   [[nodiscard]] Allocation acquire_on_host(Device& device, Location location, std::size_t bytes,
                                            AcquireOptions const& options);
-  [[nodiscard]] std::optional<Allocation> acquire_on_device(detail::AccessContext& context, Device& device,
-                                                            Location location, std::size_t bytes,
-                                                            AcquireOptions const& options);
-
-  struct State;
   /// Another way to that state, which does not own it: what the state hands out.
   explicit MemoryManager(State& shared) noexcept;
 

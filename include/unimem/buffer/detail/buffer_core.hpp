@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/buffer/advised_range.hpp>
+#include <unimem/buffer/detail/published_state.hpp>
 #include <unimem/buffer/device_lease.hpp>
 #include <unimem/buffer/map_mode.hpp>
 #include <unimem/buffer/options.hpp>
@@ -31,6 +32,8 @@ class BufferCore;
 
 namespace detail {
 class AccessContext;
+class BufferGuard;
+struct BufferParts;
 class StaleViews;
 class WrittenMap;
 }  // namespace detail
@@ -104,10 +107,9 @@ class UNIMEM_API BufferCore final : public Resident {
   ~BufferCore() override;
 
   /// May be asked while another thread resizes the buffer: it is the one size or the other.
-  [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::size_t size_bytes() const noexcept { return published_.bytes(); }
   [[nodiscard]] BufferState state() const noexcept {
-    auto const summary = summary_.load(std::memory_order_acquire);
-    return (summary & by_looking) != 0 ? state_by_looking() : state_of(summary);
+    return published_.needs_look() ? state_by_looking() : published_.state();
   }
   /// How host writes are noticed: `Tracking::pages` serves as `access` where the buffer is too small to gain, or shares
   /// its memory with a device.
@@ -139,20 +141,14 @@ class UNIMEM_API BufferCore final : public Resident {
   /// it needs. `looks`: with read intent, whether the caller reads what is there, which under UNIMEM_CHECK=2 should
   /// have been written; false for callers that give the address to others, which may write first.
   [[nodiscard]] void* host(ByteRange range, Intent intent, bool looks = true) {
-    auto const known = intent == Intent::read ? host_current : host_exclusive | host_exposed;
-    if ((summary_.load(std::memory_order_acquire) & known) == known) return host_address_;
+    if (published_.host_may_access(intent)) return published_.host_address();
     return host_slow(range, intent, nullptr, looks);
   }
 
   /// Whether `host` waits for nothing, whatever the range. One atomic load.
-  [[nodiscard]] bool host_ready(Intent intent) const noexcept {
-    auto const summary = summary_.load(std::memory_order_acquire);
-    return (summary & (intent == Intent::read ? host_current : host_exclusive)) != 0;
-  }
+  [[nodiscard]] bool host_ready(Intent intent) const noexcept { return published_.host_is_ready(intent); }
   /// Whether `sync_to_device` returns at once, whatever the range. One atomic load.
-  [[nodiscard]] bool device_ready(Device const& device) const noexcept {
-    return current_on_.load(std::memory_order_acquire) == &device;
-  }
+  [[nodiscard]] bool device_ready(Device const& device) const noexcept { return published_.is_current_on(device); }
   /// The work under way that a host access to `range` would wait for if it is not `host_ready`, or a synchronous one of
   /// `device`: for callers that wait in a way of their own first, with signals looked at or for some time only. Starts
   /// nothing and raises nothing.
@@ -188,14 +184,14 @@ class UNIMEM_API BufferCore final : public Resident {
   /// Starts bringing `range` up to date on the host; when it will be there.
   Event fetch(ByteRange range);
   void sync_to_device(Device& device, ByteRange range) {
-    if (current_on_.load(std::memory_order_acquire) != &device) sync_to_device_slow(device, range);
+    if (!device_ready(device)) sync_to_device_slow(device, range);
   }
   /// Brings several ranges, none of which meet, to the host at once, for a caller that is about to read them.
   void bring_to_host(std::span<const ByteRange> ranges) {
-    if ((summary_.load(std::memory_order_acquire) & host_current) == 0) bring_to_host_slow(ranges);
+    if (!host_ready(Intent::read)) bring_to_host_slow(ranges);
   }
   void sync_to_host(ByteRange range) {
-    if ((summary_.load(std::memory_order_acquire) & host_current) == 0) sync_to_host_slow(range);
+    if (!host_ready(Intent::read)) sync_to_host_slow(range);
   }
   void synchronize(ByteRange range);
   /// The same without waiting.
@@ -228,9 +224,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// Counts `range` as written on the host, unless `mapped`, the lease of its mapping, holds memory that the buffer has
   /// let go since: those bytes belong to no buffer any more. Once for each mapping. Throws CoherenceConflict, and
   /// failures of work in flight there. Takes no memory that `map` has not taken: where recording it needs more and
-  /// there is none, the next operation records it first, and throws std::bad_alloc if it cannot. `parts`: what of
+  /// there is none, the next operation records it first, and throws std::bad_alloc if it cannot. `written`: what of
   /// `range` was written, where that is not all of it.
-  void written_through_map(ByteRange range, DeviceLease const& mapped, ByteRanges parts = {});
+  void written_through_map(ByteRange range, DeviceLease const& mapped, ByteRanges written = {});
   /// Instead of it, for a mapping through which nothing was written after all.
   void nothing_written_through_map() noexcept;
   /// Waits for the work on `range` and rolls back what has failed. `known` has been told to the caller that asked for
@@ -272,10 +268,8 @@ class UNIMEM_API BufferCore final : public Resident {
   void validate() const;
 
   [[nodiscard]] std::shared_ptr<void> hold() noexcept override;
-  [[nodiscard]] Reclaimable reclaimable(Device& device) noexcept override;
-  std::size_t try_reclaim(Device& device) override;
-  [[nodiscard]] Reclaimable spillable(Location location) noexcept override;
-  std::size_t try_spill(Location location) override;
+  [[nodiscard]] Evictable evictable(MemoryPlace place) noexcept override;
+  std::size_t evict(MemoryPlace place) override;
   std::size_t try_relocate(Queue& queue, std::size_t most_bytes) override;
   OptimizationStep try_optimize(Device& device, Optimization what, OptimizationTerms const& terms) override;
 
@@ -284,26 +278,12 @@ class UNIMEM_API BufferCore final : public Resident {
   friend Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes);
   friend void copy_pieces(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pieces,
                           std::size_t element_bytes);
-  struct Inside;
-  class Guard;
+  using Guard = detail::BufferGuard;
 
   BufferCore(std::size_t bytes, BufferOptions&& options);
   void move_onto(Wrapped wrapped);
   /// One of the holders that keep it alive is gone.
   void let_go() noexcept;
-
-  // The summary word: the state in the low byte, and two answers that let host accesses return at once.
-  /// The host holds every byte.
-  static constexpr std::uint32_t host_current = 1U << 8;
-  /// And only the host, all of it counted as written, with nothing in flight: one more write changes nothing.
-  static constexpr std::uint32_t host_exclusive = 1U << 9;
-  /// An address of the host's memory was given out for writing.
-  static constexpr std::uint32_t host_exposed = 1U << 11;
-  /// Host writes are found by looking, or there was no memory to record one, so the state in this word may be old.
-  static constexpr std::uint32_t by_looking = 1U << 10;
-  static constexpr BufferState state_of(std::uint32_t summary) noexcept {
-    return static_cast<BufferState>(summary & 0xFFU);
-  }
 
   // Operations that may take device memory. Nothing, or false: others are in their way, nothing has changed, and the
   // context says for what to wait.
@@ -355,18 +335,16 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] DeviceLease map_to_read(ByteRange range);
   [[nodiscard]] DeviceLease map_to_write(ByteRange range, MapMode mode);
   [[nodiscard]] Device& find_default_device() const;
+  [[nodiscard]] std::size_t evict_from_device(Device& device);
+  [[nodiscard]] std::size_t evict_from_host(Location location);
   [[nodiscard]] BufferState state_by_looking() const noexcept;
   void resolve_first(std::string_view operation, ByteRange range);
   /// Whether filling `range` with `pattern` is a device's business, and whose.
   [[nodiscard]] Device* device_to_fill(ByteRange range, std::size_t pattern_bytes);
 
-  std::atomic<std::size_t> bytes_;  ///< a number alone: nothing else is published through it, so relaxed
-  std::atomic<std::uint32_t> summary_{static_cast<std::uint32_t>(BufferState::uninitialized)};
-  void* host_address_ = nullptr;  ///< published by `summary_`
-  /// A device that holds every byte, with nothing in flight anywhere: bringing it up to date is nothing to do.
-  std::atomic<Device*> current_on_{nullptr};
+  detail::PublishedState published_;
   mutable std::atomic<Device*> default_device_{nullptr};
-  std::unique_ptr<Inside> inside_;
+  std::unique_ptr<detail::BufferParts> parts_;
 };
 
 }  // namespace unimem

@@ -12,18 +12,26 @@ namespace unimem {
 class Device;
 class Queue;
 
+/// Memory that can be short: a device's own, or the host's at one location, of a device that reaches it.
+struct MemoryPlace {
+  Device* device = nullptr;
+  Location location = Location::device;
+
+  friend bool operator==(MemoryPlace, MemoryPlace) = default;
+};
+
 /// Something that holds memory of a device, or of the host, and can give it back: what the manager sees of a buffer,
 /// which stands one floor up.
 class UNIMEM_API Resident {
  public:
   /// What could be had, and what it would cost.
-  struct Reclaimable {
-    std::size_t bytes = 0;    ///< device bytes that would become free; 0 when leased, in use or not there
+  struct Evictable {
+    std::size_t bytes = 0;    ///< that would become free; 0 when leased, in use or not there
     double cost_seconds = 0;  ///< write-back now plus the cost of bringing it back
     double wait = 1;          ///< how long it will do without, by its own estimate; 0: it is about to be used. The unit
                               ///< is the owner's, the same for all that are compared
     int priority = 0;         ///< those of lower priority give first, whatever it costs
-    std::size_t leased = 0;   ///< device bytes that leases of users pin
+    std::size_t leased = 0;   ///< bytes that leases of users pin
     bool busy = false;        ///< some other thread works with it just now: `bytes` it may give later
   };
 
@@ -37,22 +45,14 @@ class UNIMEM_API Resident {
   /// the last to own the resident. What does not override it is kept by its owner, which removes it before it ends.
   [[nodiscard]] virtual std::shared_ptr<void> hold() noexcept;
 
-  /// An estimate, without blocking: 0 bytes, and busy, while another thread works with it. Called under the manager's
-  /// lock.
-  [[nodiscard]] virtual Reclaimable reclaimable(Device& device) noexcept = 0;
+  /// What it could give of the memory at `place`: an estimate, without blocking; 0 bytes, and busy, while another
+  /// thread works with it. Called under the manager's lock.
+  [[nodiscard]] virtual Evictable evictable(MemoryPlace place) noexcept = 0;
 
-  /// Saves what only the device holds, gives the device memory back to its pool, and returns how many bytes that were;
-  /// 0 when it is busy or leased now. Called with no lock held; must not wait for a lock of another resident. Throws
-  /// when saving fails, with nothing lost.
-  virtual std::size_t try_reclaim(Device& device) = 0;
-
-  /// The same for the host's memory at `location`, host or pinned, where no address of it was given out. What does not
-  /// override the two keeps its host memory.
-  [[nodiscard]] virtual Reclaimable spillable(Location location) noexcept;
-
-  /// Gives that memory back, once what it holds is somewhere else: on a device already, or in a file of the manager's.
-  /// As `try_reclaim` otherwise.
-  virtual std::size_t try_spill(Location location);
+  /// Gives that memory back to its pool, once what only it holds is saved: to the host, to a device or to a file.
+  /// Returns how many bytes that were; 0 when it is busy or leased now, or an address of it was given out. Called with
+  /// no lock held; must not wait for a lock of another resident. Throws when saving fails, with nothing lost.
+  virtual std::size_t evict(MemoryPlace place) = 0;
 
   /// Moves what it holds in the memory of `queue`'s device to a better place in the same pool
   /// (`MemoryPool::acquire_better`), if there is one, it is at most `most_bytes` large, its address was not given out

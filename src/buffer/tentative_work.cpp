@@ -1,6 +1,4 @@
-#include "buffer/pending_work.hpp"
-
-#include "buffer/mutants.hpp"
+#include "buffer/tentative_work.hpp"
 
 #include <algorithm>
 #include <ranges>
@@ -11,7 +9,6 @@ namespace {
 
 /// What failed in its turn: nothing it touched is what earlier work left there.
 void ruin(Coherence& coherence, Coherence::Undo const& undo) {
-  if (UNIMEM_MUTANT(ruins_revived)) return;
   for (auto const range : undo.touched.ranges()) {
     Plan plan;
     plan.place = undo.place;
@@ -23,15 +20,15 @@ void ruin(Coherence& coherence, Coherence::Undo const& undo) {
 
 }  // namespace
 
-bool PendingWork::Entry::changes(ByteRange range) const noexcept {
+bool TentativeWork::Entry::changes(ByteRange range) const noexcept {
   return undo.adopted || undo.changed.intersects(range);
 }
 
-bool PendingWork::Entry::ended() const noexcept {
+bool TentativeWork::Entry::ended() const noexcept {
   return std::ranges::all_of(events, &Event::ready);
 }
 
-std::exception_ptr PendingWork::Entry::failure() const noexcept {
+std::exception_ptr TentativeWork::Entry::failure() const noexcept {
   std::exception_ptr first;
   for (auto const event : events) {
     if (auto failure = event.wait_for_error(); failure && !first) first = std::move(failure);
@@ -39,16 +36,16 @@ std::exception_ptr PendingWork::Entry::failure() const noexcept {
   return first;
 }
 
-bool PendingWork::Entry::never_began() const noexcept {
+bool TentativeWork::Entry::never_began() const noexcept {
   return may_be_untouched && std::ranges::all_of(events, &Event::never_began);
 }
 
-void PendingWork::reserve(std::size_t works) {
+void TentativeWork::reserve(std::size_t works) {
   auto const needed = entries_.size() + works;
   if (needed > entries_.capacity()) entries_.reserve(std::max(needed, 2 * entries_.size()));
 }
 
-void PendingWork::add(std::vector<Event> events, bool nothing_else, Plan plan, Coherence::Undo undo) {
+void TentativeWork::add(std::vector<Event> events, bool nothing_else, Plan plan, Coherence::Undo undo) {
   // Work that changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
   if (!undo.adopted && undo.changed.empty()) return;
   bool const some_is_done = std::erase_if(events, [](Event event) { return event.ready() && !event.error(); }) != 0;
@@ -57,7 +54,7 @@ void PendingWork::add(std::vector<Event> events, bool nothing_else, Plan plan, C
   entries_.push_back({std::move(events), std::move(plan), std::move(undo), nothing_else && !some_is_done});
 }
 
-std::exception_ptr PendingWork::resolve_pending(Coherence& coherence, ByteRange range, bool wait) {
+std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range, bool wait) {
   for (auto const& entry : entries_) {
     if (!entry.changes(range) || !(wait || entry.ended())) continue;
     if (entry.failure()) return take_failures_back(coherence);
@@ -66,7 +63,7 @@ std::exception_ptr PendingWork::resolve_pending(Coherence& coherence, ByteRange 
   return nullptr;
 }
 
-void PendingWork::add_unfinished(ByteRange range, std::vector<Event>& events) const {
+void TentativeWork::add_unfinished(ByteRange range, std::vector<Event>& events) const {
   for (auto const& entry : entries_) {
     if (!entry.changes(range)) continue;
     for (auto const event : entry.events) {
@@ -75,34 +72,35 @@ void PendingWork::add_unfinished(ByteRange range, std::vector<Event>& events) co
   }
 }
 
-std::exception_ptr PendingWork::take_failures_back(Coherence& coherence) {
+std::exception_ptr TentativeWork::take_failures_back(Coherence& coherence) {
   // Once all of it has stopped moving.
   std::vector<std::exception_ptr> failures;
   failures.reserve(entries_.size());
   for (auto const& entry : entries_) failures.push_back(entry.failure());
-  if (!UNIMEM_MUTANT(commit_not_tentative)) {
-    // Back to where things stood before all of it: what each piece wrote over counts when its turn comes again.
-    for (auto const& entry : entries_ | std::views::reverse) {
-      auto undo = entry.undo;
-      if (!UNIMEM_MUTANT(changes_forgotten)) undo.touched = {};
-      coherence.roll_back(undo);
-    }
-    auto failure = failures.begin();
-    for (auto const& entry : entries_) {
-      bool const failed = *failure++ != nullptr;
-      if (UNIMEM_MUTANT(good_work_forgotten)) continue;
-      if (!failed && coherence.can_commit(entry.plan)) {
-        static_cast<void>(coherence.commit(entry.plan));
-      } else if (!failed || !entry.never_began() || UNIMEM_MUTANT(skipped_work_ruins)) {
-        ruin(coherence, entry.undo);
-      }
-    }
-  }
+  redo(coherence, failures);
   entries_.clear();
   return *std::ranges::find_if(failures, [](auto const& failure) { return failure != nullptr; });
 }
 
-void PendingWork::drop_what_is_certain() noexcept {
+void TentativeWork::redo(Coherence& coherence, std::span<const std::exception_ptr> failures) const {
+  // Back to where things stood before all of it: what each piece wrote over counts when its turn comes again.
+  for (auto const& entry : entries_ | std::views::reverse) {
+    auto undo = entry.undo;
+    undo.touched = {};
+    coherence.roll_back(undo);
+  }
+  auto failure = failures.begin();
+  for (auto const& entry : entries_) {
+    bool const failed = *failure++ != nullptr;
+    if (!failed && coherence.can_commit(entry.plan)) {
+      static_cast<void>(coherence.commit(entry.plan));
+    } else if (!failed || !entry.never_began()) {
+      ruin(coherence, entry.undo);
+    }
+  }
+}
+
+void TentativeWork::drop_what_is_certain() noexcept {
   auto const uncertain =
       std::ranges::find_if(entries_, [](Entry const& entry) { return !entry.ended() || entry.failure() != nullptr; });
   entries_.erase(entries_.begin(), uncertain);

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <span>
 #include <vector>
 
 namespace unimem::detail {
@@ -18,7 +19,7 @@ namespace unimem::detail {
 /// failed with it by then (its event inherits the error); if it never began, it has ruined nothing.
 ///
 /// Not thread-safe; the buffer's lock guards it.
-class PendingWork {
+class TentativeWork {
  public:
   /// Makes room, so that the next `works` additions do not throw.
   void reserve(std::size_t works);
@@ -31,9 +32,9 @@ class PendingWork {
 
   /// Looks at the work that changed bytes of `range`, or, with `wait`, waits for it. If any of it has failed, waits for
   /// everything, takes the failures back and returns the first; null if all is well so far.
-  [[nodiscard]] std::exception_ptr resolve_pending(Coherence& coherence, ByteRange range, bool wait);
+  [[nodiscard]] std::exception_ptr resolve(Coherence& coherence, ByteRange range, bool wait);
 
-  /// Adds what `resolve_pending` would wait for.
+  /// Adds what `resolve` would wait for.
   void add_unfinished(ByteRange range, std::vector<Event>& events) const;
 
   /// Calls `look(place, range, events)` for all that is being written or brought anywhere, until those events.
@@ -63,6 +64,8 @@ class PendingWork {
   };
 
   [[nodiscard]] std::exception_ptr take_failures_back(Coherence& coherence);
+  /// Rolls all of it back, and records again what of it has not failed.
+  void redo(Coherence& coherence, std::span<const std::exception_ptr> failures) const;
   void drop_what_is_certain() noexcept;
 
   std::vector<Entry> entries_;  ///< in the order of their commits

@@ -1,0 +1,139 @@
+#include "buffer/buffer_access.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "buffer/buffer_parts.hpp"
+#include "buffer/commits.hpp"
+#include "buffer/host_device.hpp"
+#include "buffer/replica_allocator.hpp"
+#include "buffer/transfer_engine.hpp"
+#include "manager/access_context.hpp"
+
+#include <utility>
+#include <vector>
+
+namespace unimem::detail {
+
+bool BufferAccess::prepare(AccessContext& context, Place place, ByteRange range, Intent intent, Queue& queue) const {
+  auto& replicas = parts_->replicas;
+  if (!ReplicaAllocator(*parts_).ensure_device(context, place, queue)) return false;
+  bool const waits = parts_->watch.writes() != nullptr && replicas.places.in_host_memory(place);  // as `fetch` does
+  if (waits && intent != Intent::write) parts_->resolve_pending(range, true);
+  // Where every byte is current there is nothing to plan, and nothing to record of a read.
+  if (intent != Intent::write && !replicas.holds(place, range)) {
+    TransferEngine const transfers(*parts_);
+    auto plan = transfers.plan_read(place, range);
+    parts_->check_lost(plan);
+    if (waits) {
+      transfers.carry_out(plan);
+      Commits(*parts_).commit(std::move(plan), {});
+    } else {
+      transfers.bring(plan, &queue);
+    }
+  }
+  if (auto const& replica = replicas.at(place)) {
+    intent == Intent::read ? replica->work().order_read(queue, range) : replica->work().order_write(queue, range);
+  }
+  return true;
+}
+
+Event BufferAccess::fetch(ByteRange range) const {
+  parts_->check_access("host access");
+  parts_->check_range(range);
+  // Bytes that arrive later could not be told from a user's: so tracked buffers wait, and resolve what is pending
+  // first.
+  parts_->resolve_pending(range, parts_->watch.watches());
+  ReplicaAllocator(*parts_).ensure_host_now();
+  TransferEngine const transfers(*parts_);
+  auto plan = transfers.plan_read(host_place, range);
+  parts_->check_lost(plan);
+  if (parts_->watch.writes() != nullptr) {
+    transfers.carry_out(plan);
+    Commits(*parts_).commit(std::move(plan), {});
+    return {};
+  }
+  transfers.bring(plan, nullptr);
+  return transfers.arrival(host_place, range, host_device().default_queue());
+}
+
+bool BufferAccess::mark(AccessContext& context, Place place, ByteRange range, Event event) const {
+  if (!ReplicaAllocator(*parts_).ensure(context, place)) return false;
+  auto const& replicas = parts_->replicas;
+  mark_there(replicas.coherence.plan_mark(place, range, replicas.places.cost()), event);
+  return true;
+}
+
+void BufferAccess::mark_there(Plan plan, Event event) const {
+  auto& replicas = parts_->replicas;
+  auto const place = plan.place;
+  auto const range = plan.range;
+  if (plan.conflict) {
+    auto const& there = *plan.conflict;
+    throw CoherenceConflict(parts_->terms.display_name(),
+                            {replicas.places.name(there.place), there.range.begin, there.range.end},
+                            {replicas.places.name(place), range.begin, range.end});
+  }
+  TransferEngine(*parts_).carry_out(plan);
+  bool const overrules = plan.overrules;
+  auto const& replica = replicas.at(place);
+  auto* const writes = parts_->watch.writes();
+  bool const says_when = event != Event{} && place != host_place;
+  if (replica && says_when) replica->work().written_elsewhere_by(range, event);
+  if (writes != nullptr && says_when && replicas.places.in_host_memory(place)) writes->expect_device(range, event);
+  if (replica && !says_when && place != host_place) {
+    replica->work().used_by_others(*replicas.places[place].device, nullptr);
+  }
+  Commits(*parts_).commit(std::move(plan), says_when ? std::vector{event} : std::vector<Event>{},
+                          Commits::Events::of_the_end);
+  if (overrules) parts_->counters.count_conflicting_mark();
+  if (!replica) return;
+  // What is marked was written without an access for writing.
+  replica->usage().note_host(false, place == host_place);
+  replica->usage().note_device(false, place != host_place);
+}
+
+Event BufferAccess::overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit) const {
+  ReplicaAllocator(*parts_).ensure_host_now();
+  Commits const commits(*parts_);
+  if (range.empty()) {
+    // Not by the queue: what it returns for nothing is the end of everything there, of failed work too.
+    commits.commit_write(host_place, range, {}, Commits::Events::of_all);
+    return {};
+  }
+  auto& queue = host_device().default_queue();
+  auto& host = *parts_->replicas.host();
+  host.work().order_write(queue, range);
+  auto write = commits.plan_write(host_place, range);
+  host.work().reserve(1);
+  auto const event = submit(queue, host.host_window(range));
+  host.work().written_by(range, event);
+  host.usage().note_host(false, true);
+  commits.commit(std::move(write), event, Commits::Events::of_all);
+  return event;
+}
+
+bool BufferAccess::release(AccessContext& context, Place place, Place to) const {
+  auto& replicas = parts_->replicas;
+  TransferEngine const transfers(*parts_);
+  auto plan = replicas.coherence.plan_release(place, to, replicas.places.cost());
+  transfers.spare_good_bytes(plan);
+  if (!plan.copies.empty()) {
+    if (!ReplicaAllocator(*parts_).ensure(context, to)) return false;
+    transfers.carry_out(plan);
+  }
+  static_cast<void>(replicas.coherence.commit(plan));
+  replicas.coherence.remove_storage(place);
+  if (place == host_place) {
+    parts_->watch.unrecorded().clear();
+    parts_->watch.end();
+  }
+  replicas.drop(place);
+  return true;
+}
+
+void BufferAccess::release_now(Place place, Place to) const {
+  AccessContext context{AccessContext::Waiting::never};
+  static_cast<void>(release(context, place, to));  // it has memory to save to, or throws
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <unimem/coherence/intent.hpp>
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/device/event.hpp>
+#include <unimem/device/memory.hpp>
+
+#include "coherence/coherence.hpp"
+
+#include <functional>
+
+namespace unimem {
+class Queue;
+}  // namespace unimem
+
+namespace unimem::detail {
+
+class AccessContext;
+struct BufferParts;
+
+/// The steps that accesses to one buffer consist of.
+///
+/// For the holder of the buffer's lock. What returns false has changed nothing: other operations are in the way, and
+/// the context says for what to wait with no lock held.
+class BufferAccess {
+ public:
+  explicit BufferAccess(BufferParts& parts) noexcept : parts_(&parts) {}
+
+  /// Makes `range` readable or writable at `place` in `queue`'s order. Read accesses are committed, writes are not.
+  [[nodiscard]] bool prepare(AccessContext& context, Place place, ByteRange range, Intent intent, Queue& queue) const;
+  /// Starts bringing `range` up to date on the host; when it will be there.
+  [[nodiscard]] Event fetch(ByteRange range) const;
+  /// Counts `range` as written at `place`, by work that ends with `event`, if it says when.
+  [[nodiscard]] bool mark(AccessContext& context, Place place, ByteRange range, Event event) const;
+  /// Where the plan's place has memory.
+  void mark_there(Plan plan, Event event) const;
+  /// Lets `submit` queue work that overwrites all of `range` on the host, behind what it conflicts with.
+  Event overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit) const;
+  /// Saves what only `place` holds to `to`, and lets its memory go.
+  [[nodiscard]] bool release(AccessContext& context, Place place, Place to) const;
+  /// The same for a caller that keeps its locks, so that it waits for no other operation.
+  void release_now(Place place, Place to) const;
+
+ private:
+  BufferParts* parts_;
+};
+
+}  // namespace unimem::detail

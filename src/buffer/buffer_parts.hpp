@@ -1,0 +1,159 @@
+#pragma once
+
+#include <unimem/buffer/detail/published_state.hpp>
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include "buffer/advice_book.hpp"
+#include "buffer/buffer_counters.hpp"
+#include "buffer/buffer_lock.hpp"
+#include "buffer/buffer_terms.hpp"
+#include "buffer/fast_lease.hpp"
+#include "buffer/host_watch.hpp"
+#include "buffer/replica_map.hpp"
+#include "manager/use_history.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string_view>
+
+namespace unimem {
+class Resident;
+}  // namespace unimem
+
+namespace unimem::detail {
+
+/// What a BufferCore is made of. Terms, lock, counters and what is published look after themselves; the rest is guarded
+/// by the lock, which the functions here expect to be held (BufferGuard).
+///
+/// What operations do with the parts is in classes of their own, which stand on these: ReplicaAllocator (memory for a
+/// place), TransferEngine (moving bytes), Commits (what is recorded of work), BufferAccess (the steps of an access) and
+/// Residency (giving memory back).
+struct BufferParts {
+  BufferParts(std::size_t bytes, BufferOptions&& options, Resident& buffer, PublishedState& to_publish);
+  BufferParts(BufferParts const&) = delete;
+  BufferParts& operator=(BufferParts const&) = delete;
+  ~BufferParts() = default;
+
+  static void* operator new(std::size_t /*of one*/);
+  static void operator delete(void* memory) noexcept;
+
+  /// BufferNotAllocated when strict and `allocate()` has not been called.
+  void check_access(std::string_view operation) const;
+  /// BufferNotAllocated unless there is memory at some place.
+  void check_allocated(std::string_view operation) const;
+  /// UnsupportedOperation while launches with the buffer are being captured.
+  void check_not_captured() const;
+  /// Throws InvalidArgument if `range` does not lie in the buffer: it may have been resized under a slice.
+  void check_range(ByteRange range) const;
+  /// Throws InvalidArgument if the place is leased or mapped.
+  void check_not_leased(Place place) const;
+  /// Throws DataLost if the plan needs bytes that are lost.
+  void check_lost(Plan const& plan) const;
+
+  [[nodiscard]] Place place_of(Device& device) { return replicas.place_of(device, *terms.manager); }
+  /// Whether `range` is current at `place`, with no write to it and no doubt about it pending.
+  [[nodiscard]] bool is_quiet(Place place, ByteRange range) const {
+    return watch.unrecorded().empty() && replicas.is_quiet(place, range);
+  }
+  /// Which of the buffer's bytes lie in the host memory named, of which a user may have an address; empty for none.
+  [[nodiscard]] ByteRange in_own_host_memory(void const* pointer, std::size_t count) const noexcept;
+
+  /// Looks at the work in flight on `range`, or waits for it. What has failed is rolled back, and its error thrown.
+  /// First of all, what users wrote behind the library's back is recorded; CoherenceConflict if it has run into a
+  /// device's, unless the caller is about to `decide` which of the two counts.
+  void resolve_pending(ByteRange range, bool wait, bool decide = false);
+  /// All of it, on behalf of a thread that needs memory. Failures are the owner's to hear of: they wait for its next
+  /// access.
+  void resolve_for_eviction(bool wait);
+  /// What was written through mappings comes last. Without `wait`, what a device that shares the memory is still
+  /// writing is left for later.
+  void collect_host_writes(bool decide, bool wait = true);
+  /// What was written to the host's memory is recorded now, or by the next operation where there is no memory for it.
+  void try_to_record_writes();
+
+  /// Has the manager know it, on behalf of an operation in progress.
+  void become_resident();
+  /// All memory goes, with the data in it. `fresh` is for that size.
+  void drop_everything(Coherence fresh, std::size_t new_size) noexcept;
+  /// What was said of the buffer and counted goes, for a reset or another owner.
+  void forget_history() noexcept;
+
+  /// Lets further read leases on `replica`, which work on `queue` has been promised, come and go without the lock as
+  /// long as nothing changes.
+  void offer_leases(std::shared_ptr<Replica> const& replica, Queue const& queue);
+  /// An operation begins: no lease is taken without the lock, and those that were count as uses.
+  void close_fast_lease() noexcept;
+  void record_fast_uses() noexcept;
+  /// An operation has ended: opens it again if the replica is as its leases may expect.
+  void open_fast_lease() noexcept;
+
+  /// Tells threads that read without the lock how the buffer stands.
+  void publish() noexcept { published.publish(facts()); }
+
+  BufferTerms terms;
+  BufferLock lock;
+  Resident& self;             ///< as the manager knows it
+  PublishedState& published;  ///< in the buffer itself, where reading it is quickest
+  BufferCounters counters;
+  std::atomic<FastLease*> fast_lease{nullptr};  ///< once made, for the life of the buffer
+  std::atomic<unsigned> keepers{1};             ///< its owners together, and each evicting thread: the last one ends it
+  std::atomic<int> priority{0};
+  std::atomic<bool> pinned{false};
+
+  ReplicaMap replicas;
+  HostWatch watch;
+  AdviceBook advice;  ///< for the memory there is, and for what comes
+  /// When the host's memory was used, where it may go to files.
+  struct HostUses {
+    UseClock& clock;
+    UseHistory history{};
+  };
+  std::unique_ptr<HostUses> host_uses;
+  std::exception_ptr deferred;  ///< a failure that could not be told: the next access raises it
+  bool allocated = false;       ///< by `allocate()`
+  bool pin_next = false;        ///< the next host memory is to be locked, unasked: it was found to pay
+  bool resident = false;        ///< known to the manager
+  bool captured = false;        ///< launches with it are being captured: its bytes stand as they are until that is done
+  BufferParts* kept_before = nullptr;  ///< of those that outlive their buffers, as the process ends
+  std::shared_ptr<void const> life;    ///< made when its end is first asked for
+
+ private:
+  [[nodiscard]] PublishedState::Facts facts() const noexcept;
+  /// Puts on record what was written through mappings; what goes wrong, the next access raises. Throws std::bad_alloc,
+  /// and what giving the host memory throws, with what is left to do still to be done.
+  void record_mapped_writes();
+  void record_mapped_write(MappedWrite const& write);
+};
+
+/// What no address space holds is a negative count that lost its sign on the way: InvalidArgument.
+void check_size(std::size_t bytes);
+
+/// Holds the lock of a buffer for an operation. What the operation leaves is published before the lock is let go.
+class BufferGuard {
+ public:
+  using Watched = BufferLock::Watched;
+
+  explicit BufferGuard(BufferParts& parts, Watched watched = Watched::yes);
+  /// Of a buffer that no operation is in progress on, if its lock is free: the guard holds it then, and else nothing.
+  BufferGuard(BufferParts& parts, std::try_to_lock_t at_once) noexcept;
+  BufferGuard(BufferGuard const&) = delete;
+  BufferGuard& operator=(BufferGuard const&) = delete;
+  ~BufferGuard() { unlock(); }
+  void unlock() noexcept;
+
+  [[nodiscard]] explicit operator bool() const noexcept { return locked_; }
+  [[nodiscard]] BufferParts* operator->() const noexcept { return &parts_; }
+  [[nodiscard]] BufferParts& operator*() const noexcept { return parts_; }
+
+ private:
+  void entered() noexcept;
+
+  BufferParts& parts_;
+  bool locked_ = true;
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,107 @@
+#include "buffer/commits.hpp"
+
+#include <unimem/core/error.hpp>
+#include <unimem/device/timed_wait.hpp>
+
+#include "buffer/buffer_parts.hpp"
+#include "device/current_task.hpp"
+#include "device/watched_wait.hpp"
+#include "device/worker_threads.hpp"
+
+#include <utility>
+
+namespace unimem::detail {
+
+void Commits::commit(Plan plan, std::vector<Event> events, Events what) const {
+  auto& replicas = parts_->replicas;
+  replicas.pending.reserve(1);
+  auto undo = replicas.coherence.commit(plan);
+  parts_->watch.wrote(plan);
+  replicas.pending.add(std::move(events), what == Events::of_all, std::move(plan), std::move(undo));
+}
+
+PlannedWrite Commits::plan_write(Place place, ByteRange range, std::size_t together) const {
+  auto& replicas = parts_->replicas;
+  PlannedWrite write{
+      replicas.coherence.plan_access(place, range, Intent::write, replicas.places.cost()), {}, {Event{}}};
+  write.undo = replicas.coherence.prepare(write.plan, together);
+  replicas.pending.reserve(together);
+  if (auto* const writes = parts_->watch.writes()) writes->reserve(together);
+  parts_->watch.wrote(range);
+  return write;
+}
+
+void Commits::commit(PlannedWrite write, Event event, Events what) const noexcept {
+  auto& replicas = parts_->replicas;
+  auto const place = write.plan.place;
+  auto* const writes = parts_->watch.writes();
+  if (writes != nullptr && place != host_place && replicas.places.in_host_memory(place)) {
+    writes->expect_device(write.plan.range, event);
+  }
+  replicas.coherence.record(write.plan, write.undo);
+  write.end.front() = event;
+  replicas.pending.add(std::move(write.end), what == Events::of_all, std::move(write.plan), std::move(write.undo));
+}
+
+void Commits::commit_copies(Plan const& plan, std::span<const Event> events) const {
+  if (plan.copies.empty()) return commit(plan, {});
+  // Neighbours that go as one piece of work are committed as one.
+  auto event = events.begin();
+  for (auto copy = plan.copies.begin(); copy != plan.copies.end();) {
+    Plan part;
+    part.place = plan.place;
+    part.range = copy->range;
+    std::vector<Event> end;
+    if (!copy->fence) end.push_back(*event);
+    do {
+      part.copies.push_back(*copy);
+      if (!copy->fence) ++event;
+      ++copy;
+    } while (!end.empty() && copy != plan.copies.end() && !copy->fence && *event == end.front());
+    commit(std::move(part), std::move(end));
+  }
+}
+
+void Commits::commit_write(Place place, ByteRange range, Event event, Events what) const {
+  commit(plan_write(place, range), event, what);
+}
+
+std::exception_ptr Commits::resolve(ByteRange range, bool wait) const {
+  auto& replicas = parts_->replicas;
+  if (replicas.pending.empty()) return nullptr;
+  if (wait) await(range);
+  bool const child_had_it = is_forked_child() && replicas.holds(host_place, range);
+  auto failure = replicas.pending.resolve(replicas.coherence, range, wait);
+  if (!failure) return nullptr;
+  replicas.forget_ended();
+  if (!replicas.coherence.has_data()) parts_->watch.forget(replicas.bytes());
+  replicas.last_failure = "what wrote them failed";
+  try {
+    std::rethrow_exception(failure);
+  } catch (UnsupportedOperation const& error) {
+    // The parent's work, which is not carried out here: an upload that never arrives takes nothing from the host.
+    // What it was to write is another matter: the copy that the host has again is not what the parent will have.
+    if (child_had_it && replicas.holds(host_place, range)) return nullptr;
+    replicas.last_failure = error.what();
+  } catch (std::exception const& error) {
+    replicas.last_failure = error.what();
+  }
+  return failure;
+}
+
+void Commits::await(ByteRange range) const {
+  bool const in_work = CurrentTask::of_this_thread() != nullptr;
+  if (parts_->replicas.pending.empty() || !(in_work || is_watched())) return;
+  std::vector<Event> events;
+  parts_->replicas.pending.add_unfinished(range, events);
+  for (auto const event : events) in_work ? wait_unless_endless(event) : wait_watched(event);
+}
+
+bool Commits::would_wait_in_work() const {
+  if (CurrentTask::of_this_thread() == nullptr || parts_->replicas.pending.empty()) return false;
+  std::vector<Event> events;
+  parts_->replicas.pending.add_unfinished(parts_->replicas.whole(), events);
+  return !events.empty();
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/device/event.hpp>
+
+#include "coherence/coherence.hpp"
+
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <vector>
+
+namespace unimem::detail {
+
+struct BufferParts;
+
+/// A write, with all that recording it takes.
+struct PlannedWrite {
+  Plan plan;
+  Coherence::Undo undo;
+  std::vector<Event> end;  ///< one, to be filled in
+};
+
+/// Records what work changes in a buffer, ahead of its end, and resolves what has ended: what failed is taken back.
+///
+/// For the holder of the buffer's lock.
+class Commits {
+ public:
+  /// Whether events are of the work they are named for and of nothing else, or of the last piece of it.
+  enum class Events : unsigned char { of_all, of_the_end };
+
+  explicit Commits(BufferParts& parts) noexcept : parts_(&parts) {}
+
+  /// Commits a plan whose work ends with `events`, or throws and has changed nothing.
+  void commit(Plan plan, std::vector<Event> events, Events what = Events::of_all) const;
+  /// What may fail of committing a write, for work that is about to be submitted and cannot be called back then. Until
+  /// it is committed nothing is but what is planned with it: as many writes at `place` as `together` says.
+  [[nodiscard]] PlannedWrite plan_write(Place place, ByteRange range, std::size_t together = 1) const;
+  /// The work has been submitted, and ends with `event`.
+  void commit(PlannedWrite write, Event event, Events what) const noexcept;
+  /// Commits a plan to read whose copies end with `events`, each by itself: where one fails, what another has brought
+  /// stays.
+  void commit_copies(Plan const& plan, std::span<const Event> events) const;
+  /// Commits a write at `place` that ends with `event`.
+  void commit_write(Place place, ByteRange range, Event event, Events what) const;
+
+  /// Looks at the work in flight on `range`, or waits for it: the first failure, which has been rolled back; null if
+  /// all is well.
+  [[nodiscard]] std::exception_ptr resolve(ByteRange range, bool wait) const;
+  /// Waits for that work where doing so may end with an error, before anything has changed: in the middle of work, and
+  /// in a watched thread.
+  void await(ByteRange range) const;
+  /// Whether that would wait in the middle of work of the host's, where others are not waited for.
+  [[nodiscard]] bool would_wait_in_work() const;
+
+ private:
+  BufferParts* parts_;
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,94 @@
+#include <unimem/buffer/detail/buffer_core.hpp>
+#include <unimem/device/device.hpp>
+
+#include "buffer/buffer_access.hpp"
+#include "buffer/buffer_parts.hpp"
+#include "buffer/commits.hpp"
+#include "buffer/residency.hpp"
+#include "manager/access_context.hpp"
+#include "manager/spill_files.hpp"
+
+#include <cstddef>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+// How a buffer gives memory back: a device's, once what only it holds is saved to the host, and the host's, once a
+// device or a file has it. Of files coherence knows nothing: the host holds what it held, wherever that is.
+
+namespace unimem {
+
+using detail::AccessContext;
+using detail::BufferAccess;
+using detail::Commits;
+
+BufferCore::Evictable BufferCore::evictable(MemoryPlace place) noexcept {
+  auto& parts = *parts_;
+  if (!parts.lock.has_operations() && parts.lock.try_lock()) {
+    std::lock_guard const lock{parts.lock, std::adopt_lock};
+    parts.record_fast_uses();
+    return detail::evictable_from(parts, place);
+  }
+  Evictable in_use;
+  // Whether there is anything to be had only the lock's holder knows: that it is not this very thread is all we know.
+  in_use.busy = parts.lock.holder() != std::this_thread::get_id();
+  if (!in_use.busy) return in_use;
+  if (place.device->reaches_host_memory()) {
+    in_use.bytes = published_.spillable_bytes();
+  } else if (published_.has_memory_on(*place.device)) {
+    in_use.bytes = published_.bytes();
+  }
+  return in_use;
+}
+
+std::size_t BufferCore::evict(MemoryPlace place) {
+  return place.device->reaches_host_memory() ? evict_from_host(place.location) : evict_from_device(*place.device);
+}
+
+std::size_t BufferCore::evict_from_device(Device& device) {
+  Guard parts(*parts_, std::try_to_lock);
+  if (!parts || parts->replicas.places.shares(device)) return 0;
+  auto const place = parts->replicas.places.find(device);
+  if (!place) return 0;
+  auto const& replica = parts->replicas.at(*place);
+  if (!replica || replica->holds().leased() || parts->captured) return 0;
+  parts->collect_host_writes(false);
+  if (Commits(*parts).would_wait_in_work()) return 0;
+  parts->resolve_for_eviction(true);
+  if (replica->is_read_by_work()) return 0;
+  auto const bytes = replica->capacity();
+  AccessContext context{AccessContext::Waiting::never, AccessContext::Evicts::yes};
+  static_cast<void>(BufferAccess(*parts).release(context, *place, host_place));  // it has memory to save to, or throws
+  return bytes;
+}
+
+std::size_t BufferCore::evict_from_host(Location location) {
+  Guard parts(*parts_, std::try_to_lock);
+  if (!parts) return 0;
+  auto& replicas = parts->replicas;
+  auto* const replica = replicas.in_memory_of_host().get();
+  bool const leased = replica != nullptr && replica->holds().leased();
+  if (Commits(*parts).would_wait_in_work()) return 0;
+  if (leased || !detail::may_spill(*parts, location)) return 0;
+  parts->resolve_for_eviction(true);
+  replica->work().wait_to_write(replicas.whole());
+  if (!detail::may_spill(*parts, location) || !replica->work().at_rest()) return 0;
+
+  auto const given = replica->capacity();
+  if (auto* const device = replicas.device_holding(replicas.whole())) {
+    auto const place = *replicas.places.find(*device);
+    bool const only_the_buffers = replicas.host() && replicas.host().use_count() == 1;
+    auto const plan = replicas.coherence.plan_release(host_place, place, replicas.places.cost());
+    if (only_the_buffers && plan.copies.empty() && parts->is_quiet(place, replicas.whole())) {
+      BufferAccess(*parts).release_now(host_place, place);
+      return given;
+    }
+  }
+  auto const* const bytes = static_cast<std::byte const*>(replica->host_address());
+  auto spilled = parts->terms.spill_files->keep({bytes, replicas.bytes()});
+  replica->apply_advice({});
+  replica->spill(std::move(spilled));
+  return given;
+}
+
+}  // namespace unimem

@@ -1,0 +1,71 @@
+#include "buffer/host_watch.hpp"
+
+#include "buffer/places.hpp"
+#include "buffer/replica.hpp"
+#include "core/check_level.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace unimem::detail {
+namespace {
+
+bool wants_check() {
+  return check_level() > 0;
+}
+
+}  // namespace
+
+void HostWatch::check_reads(std::size_t bytes, std::string name) {
+  written_map_ = std::make_shared<WrittenMap>(bytes, name);
+  stale_views_ = std::make_shared<StaleViews>(std::move(name));
+}
+
+bool HostWatch::watches() const {
+  return tracking() == Tracking::pages || wants_check();
+}
+
+std::unique_ptr<HostWrites> HostWatch::make(std::shared_ptr<Replica> const& memory, std::size_t size,
+                                            std::string name) const {
+  if (tracking() == Tracking::pages) return track_pages(memory, size);
+  if (!wants_check()) return nullptr;
+  auto checked = check_host(memory, size, std::move(name), last_marks_);
+  bool const own_pages = stale_views_ && memory->pooled() && memory->pageable();
+  return own_pages ? guard_host(std::move(checked), stale_views_, memory, size) : std::move(checked);
+}
+
+void HostWatch::begin(std::unique_ptr<HostWrites> writes) noexcept {
+  collected_ = true;
+  writes_ = std::move(writes);
+}
+
+void HostWatch::expect_pending(TentativeWork const& pending, Places const& places) {
+  if (!writes_) return;
+  pending.for_each_touch([&](Place place, ByteRange range, std::vector<Event> const& events) {
+    if (place == host_place || !places.in_host_memory(place)) return;
+    for (auto const event : events) writes_->expect_device(range, event);
+  });
+}
+
+void HostWatch::remember(Coherence const& coherence) {
+  if (writes_ && std::exchange(collected_, false)) writes_->remember(coherence);
+}
+
+void HostWatch::wrote(Plan const& plan) {
+  bool const writes = plan.kind == Plan::Kind::mark || plan.intent != Intent::read;
+  if (!writes || !written_map_) return;
+  if (plan.parts.empty()) written_map_->wrote(plan.range);
+  for (auto const part : plan.parts.ranges()) written_map_->wrote(part);
+}
+
+void HostWatch::note(std::string_view what, ByteRange range) {
+  if (wants_check()) last_marks_ = fmt::format("last declared: {} of bytes [{}, {})", what, range.begin, range.end);
+}
+
+void HostWatch::expect_mapped_write() {
+  unrecorded_.reserve(unrecorded_.size() + mapped_writes_ + 1);
+  ++mapped_writes_;
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,136 @@
+#include <unimem/buffer/detail/buffer_core.hpp>
+#include <unimem/core/error.hpp>
+
+#include "buffer/buffer_access.hpp"
+#include "buffer/buffer_lock.hpp"
+#include "buffer/buffer_parts.hpp"
+#include "buffer/commits.hpp"
+#include "buffer/replica_allocator.hpp"
+#include "buffer/transfer_engine.hpp"
+#include "manager/access_context.hpp"
+#include "manager/admission.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+// Leases on a buffer's device memory: for code outside of the library, and for work that is captured now and runs
+// later.
+
+namespace unimem {
+
+using detail::AccessContext;
+using detail::BufferAccess;
+using detail::BufferLook;
+using detail::Commits;
+using detail::ReplicaAllocator;
+using detail::TransferEngine;
+
+DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Intent intent, bool looks) {
+  if (intent == Intent::read && queue != nullptr) {
+    if (auto* const fast_lease = parts_->fast_lease.load(std::memory_order_acquire)) {
+      if (auto const memory = fast_lease->enter(device, queue->id(), range)) return {*fast_lease, *memory};
+    }
+  }
+  std::optional<DeviceLease> leased;
+  try {
+    detail::run_admitted([&](AccessContext& context) {
+      leased = lease_once(context, device, queue, range, intent);
+      return leased.has_value();
+    });
+  } catch (OutOfMemory const& refused) {
+    Operand const operand{this, range, intent};
+    refuse_copies(refused, device, {&operand, 1});
+  }
+  // A caller that may write as well may do so first.
+  if (looks && intent == Intent::read && parts_->watch.written_map()) {
+    parts_->watch.written_map()->read(range, fmt::format("by a lease on {}", device.id()));
+  }
+  return *std::move(leased);
+}
+
+std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device& device, Queue* queue, ByteRange range,
+                                                  Intent intent) {
+  Guard parts(*parts_);
+  parts->check_access("device access");
+  parts->check_range(range);
+  parts->resolve_pending(range, queue == nullptr);
+  auto const place = parts->place_of(device);
+  if (!context.again()) parts->replicas.places[place].used(range.size());
+  if (auto const& there = parts->replicas.at(place); intent == Intent::read && there && parts->is_quiet(place, range)) {
+    ReplicaAllocator(*parts).ensure_resident(context, *there);
+    there->work().used_by_others(device, queue);
+    there->usage().note_device(true, false);
+    if (queue != nullptr) parts->offer_leases(there, *queue);
+    return DeviceLease{there, there->window_on(device, range)};
+  }
+  auto& on = queue == nullptr ? device.default_queue() : *queue;
+  if (!BufferAccess(*parts).prepare(context, place, range, intent, on)) return std::nullopt;
+  context.end_turn();
+  auto const replica = parts->replicas.at(place);
+  auto const arrived = TransferEngine(*parts).arrival(place, range, on);
+  if (queue == nullptr) {
+    if (intent != Intent::write) parts->resolve_pending(range, true);
+    if (replica) intent == Intent::read ? replica->work().wait_to_read(range) : replica->work().wait_to_write(range);
+  }
+  if (replica) replica->work().used_by_others(device, queue);
+  if (intent != Intent::read) Commits(*parts).commit_write(place, range, arrived, Commits::Events::of_the_end);
+  if (!replica) return DeviceLease{};
+  replica->usage().note_device(intent != Intent::write, intent != Intent::read);
+  if (queue != nullptr && intent == Intent::read) parts->offer_leases(replica, *queue);
+  return DeviceLease{replica, replica->window_on(device, range)};
+}
+
+LeaseOption BufferCore::lease_option(Device& device, ByteRange range) {
+  // `use_on_device` holds the lock.
+  auto const& replica = parts_->replicas.at(parts_->place_of(device));
+  if (replica && replica->serves_host()) replica->holds().mark_exported(false);  // it may be taken up at any time
+  return replica ? LeaseOption(replica, replica->window_on(device, range)) : LeaseOption{};
+}
+
+DeviceLease BufferCore::capture(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins) {
+  std::optional<DeviceLease> leased;
+  detail::run_admitted([&](AccessContext& context) {
+    leased = capture_once(context, queue, range, current, begins);
+    return leased.has_value();
+  });
+  return *std::move(leased);
+}
+
+std::optional<DeviceLease> BufferCore::capture_once(AccessContext& context, Queue& queue, ByteRange range,
+                                                    std::span<const ByteRange> current, bool begins) {
+  Guard parts(*parts_);
+  parts->check_access("device access");
+  parts->check_range(range);
+  if (begins) parts->resolve_pending(parts->replicas.whole(), false);
+  auto const place = parts->place_of(queue.device());
+  for (auto const wanted : current) {
+    if (parts->replicas.holds(place, wanted)) continue;
+    throw UnsupportedOperation(
+        "capturing a launch", parts->terms.display_name(),
+        fmt::format("bytes [{}, {}) are not up to date on {}, and copies are not captured: synchronize before",
+                    wanted.begin, wanted.end, queue.device().id()));
+  }
+  if (!ReplicaAllocator(*parts).ensure_device(context, place, queue)) return std::nullopt;
+  auto const& replica = parts->replicas.at(place);
+  DeviceLease lease;
+  if (replica) lease = {replica, replica->window_on(queue.device(), parts->replicas.whole())};
+  parts->captured = true;
+  return lease;
+}
+
+void BufferCore::end_capture() noexcept {
+  if (parts_->lock.is_lost()) return;
+  Guard parts(*parts_, Guard::Watched::no);
+  parts->captured = false;
+}
+
+std::weak_ptr<void const> BufferCore::life() const {
+  BufferLook const look{parts_->lock, parts_->terms};
+  if (!parts_->life) parts_->life = std::make_shared<char const>('\0');
+  return parts_->life;
+}
+
+}  // namespace unimem

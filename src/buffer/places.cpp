@@ -1,0 +1,77 @@
+#include "buffer/places.hpp"
+
+#include <unimem/device/discovery.hpp>
+
+#include "buffer/host_device.hpp"
+
+#include <limits>
+
+namespace unimem::detail {
+
+Device& host_device() {
+  static auto& instance = device("cpu");
+  return instance;
+}
+
+void DevicePlace::used(std::size_t bytes) noexcept {
+  history.used(*clock, bytes);
+  next_use = NextUse::unsaid;
+}
+
+bool DevicePlace::is_used_soon(double within) const noexcept {
+  if (next_use != NextUse::unsaid) return next_use == NextUse::soon;
+  return history.expected_wait(*clock) < within;
+}
+
+bool DevicePlace::is_idle(double beyond) const noexcept {
+  if (next_use != NextUse::unsaid) return next_use == NextUse::none;
+  return history.expected_wait(*clock) > beyond;
+}
+
+void Places::choose_host_memory() noexcept {
+  bool const wanted = wanted_ == Location::unified || default_->shares_storage_with_host();
+  if (wanted && !default_->reaches_host_memory() && !find(*default_)) unified_ = default_;
+}
+
+Device& Places::default_device(bool host_has_memory) {
+  if (default_ == nullptr) {
+    default_ = &unimem::default_device();
+    if (!host_has_memory) choose_host_memory();
+  }
+  return *default_;
+}
+
+bool Places::shares(Device const& with) const noexcept {
+  return with.reaches_host_memory() || (unified_ != nullptr && with.shares_unified_memory(*unified_));
+}
+
+bool Places::in_host_memory(Place place) const noexcept {
+  return place == host_place || shares(*(*this)[place].device);
+}
+
+std::optional<Place> Places::find(Device const& wanted) const noexcept {
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i].device == &wanted) return static_cast<Place>(i + 1);
+  }
+  return std::nullopt;
+}
+
+std::string Places::name(Place place) const {
+  return place == host_place ? "host" : std::string((*this)[place].device->id());
+}
+
+CopyCost Places::cost() const {
+  return [this](Place from, Place to, std::size_t count) {
+    double seconds = 0;
+    for (auto const place : {from, to}) {
+      if (place == host_place) continue;
+      auto const& device = *(*this)[place].device;
+      if (device.is_lost()) return std::numeric_limits<double>::infinity();
+      auto const link = device.link_cost();
+      seconds += link.latency_seconds + (static_cast<double>(count) / link.bytes_per_second);
+    }
+    return seconds;
+  };
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <unimem/buffer/options.hpp>
+#include <unimem/device/device.hpp>
+
+#include "coherence/coherence.hpp"
+#include "manager/use_history.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace unimem::detail {
+
+class Replica;
+
+/// What the user has said of the next use.
+enum class NextUse : unsigned char { unsaid, soon, none };
+
+/// A device that a buffer has been used on: its copy there, if there is one, and when it was used.
+struct DevicePlace {
+  /// Work of the device on that many bytes begins.
+  void used(std::size_t bytes) noexcept;
+  /// Whether it is about to be used there, or for long not, by what was said, else by what its history makes expect.
+  [[nodiscard]] bool is_used_soon(double within) const noexcept;
+  [[nodiscard]] bool is_idle(double beyond) const noexcept;
+
+  Device* device = nullptr;
+  UseClock* clock = nullptr;  ///< of the device, for `history`
+  std::shared_ptr<Replica> replica;
+  UseHistory history{};
+  NextUse next_use = NextUse::unsaid;
+};
+
+/// The devices that a buffer has been used on, by place, and which of them work in the host's memory.
+///
+/// Not thread-safe; the buffer's lock guards it.
+class Places {
+ public:
+  explicit Places(BufferOptions const& options) noexcept : wanted_(options.location), default_(options.device) {}
+
+  /// Decided at first use: looking for drivers takes time. `host_has_memory`: it is too late for unified memory.
+  [[nodiscard]] Device& default_device(bool host_has_memory);
+  /// The same if it is decided, else null.
+  [[nodiscard]] Device* known_default_device() const noexcept { return default_; }
+  /// Whose unified memory serves the host; null: the host has its own.
+  [[nodiscard]] Device* unified() const noexcept { return unified_; }
+  /// The default device is known, and the host has no memory yet: whose it is going to be.
+  void choose_host_memory() noexcept;
+  /// The host has memory that is what it is.
+  void host_has_its_own() noexcept { unified_ = nullptr; }
+
+  /// Whether the host's memory is the device's as well: it reaches all of it, or the host uses the device's own.
+  [[nodiscard]] bool shares(Device const& with) const noexcept;
+  /// Whether the place's memory has addresses that the host may use: the host's own, or a device's that shares it.
+  [[nodiscard]] bool in_host_memory(Place place) const noexcept;
+
+  void add(Device& device, UseClock& clock) { devices_.push_back({&device, &clock, nullptr}); }
+  void reserve_one() { devices_.reserve(devices_.size() + 1); }
+  [[nodiscard]] std::optional<Place> find(Device const& device) const noexcept;
+  /// Of a device's place.
+  [[nodiscard]] DevicePlace& operator[](Place place) noexcept { return devices_[place - 1]; }
+  [[nodiscard]] DevicePlace const& operator[](Place place) const noexcept { return devices_[place - 1]; }
+  [[nodiscard]] std::span<DevicePlace> devices() noexcept { return devices_; }
+  [[nodiscard]] std::span<DevicePlace const> devices() const noexcept { return devices_; }
+  /// The host's included.
+  [[nodiscard]] Place count() const noexcept { return static_cast<Place>(devices_.size() + 1); }
+  /// For messages and statistics.
+  [[nodiscard]] std::string name(Place place) const;
+  /// What a copy between two of them takes, by their links; without end to and from a device that is gone.
+  [[nodiscard]] CopyCost cost() const;
+
+ private:
+  Location wanted_;
+  Device* default_;
+  Device* unified_ = nullptr;
+  std::vector<DevicePlace> devices_;  ///< by place, less one
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,163 @@
+#include "buffer/replica_allocator.hpp"
+
+#include "buffer/buffer_parts.hpp"
+#include "buffer/host_device.hpp"
+#include "core/spare_memory.hpp"
+#include "device/page_watch.hpp"
+#include "manager/access_context.hpp"
+
+#include <cstring>
+#include <utility>
+
+namespace unimem::detail {
+
+std::shared_ptr<Replica> ReplicaAllocator::new_on_host(AccessContext& context, std::size_t size) const {
+  auto const& terms = parts_->terms;
+  if (auto* const unified = parts_->replicas.places.unified()) {
+    auto block = terms.manager->acquire(context, *unified, Location::unified, size, terms.named());
+    if (!block) return nullptr;
+    auto replica = std::make_shared<Replica>(ReplicaMemory(*unified, *std::move(block)));
+    replica->serve_host();
+    terms.count_in(*replica);
+    return replica;
+  }
+  auto [block, part] = new_host_block(context, size);
+  auto replica =
+      std::allocate_shared<Replica>(SpareAllocator<Replica>{}, ReplicaMemory(host_device(), std::move(block), part));
+  terms.count_in(*replica);
+  // As fresh memory of sim reads: what an earlier owner left looks like data.
+  if (parts_->watch.written_map()) std::memset(replica->host_address(), 0xCD, size);
+  return replica;
+}
+
+ReplicaAllocator::HostBlock ReplicaAllocator::new_host_block(AccessContext& context, std::size_t size) const {
+  auto const& terms = parts_->terms;
+  // Tracked memory has its pages to itself, and so has what is closed while it is stale. No pool aligns as coarsely, so
+  // it gets one page more than it needs.
+  bool const in_pages = parts_->watch.tracking() == Tracking::pages || parts_->watch.stale_views();
+  auto const page = in_pages ? PageWatch::page_bytes() : 1;
+  auto const whole_pages = in_pages ? (size + page - 1) / page * page : size;  // a division takes as long as a lock
+  auto const wanted = whole_pages + page - 1;
+  Allocation memory;
+  if (terms.options.pinned || parts_->pin_next) {
+    memory = terms.manager->acquire_pinned_or_not(context, wanted, terms.named());
+    // Documented: pageable memory may serve instead, and is_pinned() says so.
+    bool const locked = memory.location() == Location::pinned;
+    parts_->pinned.store(locked, std::memory_order_relaxed);
+    if (!locked) terms.manager->note_refused_pinning();
+  } else {
+    memory = *terms.manager->acquire(context, host_device(), Location::host, wanted, terms.named());
+  }
+  auto const block = memory.memory();
+  auto const skipped = in_pages ? (page - (block.object + block.offset) % page) % page : 0;
+  return {std::move(memory), block.window(skipped, whole_pages)};
+}
+
+std::shared_ptr<Replica> ReplicaAllocator::host_replica(AccessContext& context) const {
+  auto const& there = parts_->replicas.in_memory_of_host();
+  return there ? there : new_on_host(context, parts_->replicas.bytes());
+}
+
+std::shared_ptr<Replica> ReplicaAllocator::new_on_device(AccessContext& context, Device& device, std::size_t size,
+                                                         Queue& queue) const {
+  auto const& terms = parts_->terms;
+  parts_->become_resident();
+  auto request = terms.named();
+  request.queue = &queue;
+  auto block = terms.manager->acquire(context, device, Location::device, size, request);
+  if (!block) return nullptr;
+  context.took(*terms.manager, size);
+  std::shared_ptr<Replica> replica;
+  try {
+    replica = std::make_shared<Replica>(ReplicaMemory(device, *std::move(block)));
+    terms.count_in(*replica);
+    // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket
+    // of its own: work of other queues goes behind it.
+    replica->work().perhaps_written_by({0, size}, queue.record());
+  } catch (...) {
+    static_cast<void>(queue.record().wait_for_error());  // it goes back at once, for any other request
+    throw;
+  }
+  return replica;
+}
+
+void ReplicaAllocator::watch_host() const {
+  auto& replicas = parts_->replicas;
+  auto const& host = replicas.host();
+  // Devices that share it may have come first, and are writing to it.
+  if (parts_->watch.tracking() == Tracking::pages) host->work().wait_to_write(replicas.whole());
+  if (!parts_->watch.watches()) return parts_->watch.begin(nullptr);
+  parts_->watch.begin(parts_->watch.make(host, replicas.bytes(), parts_->terms.display_name()));
+  parts_->watch.expect_pending(replicas.pending, replicas.places);
+}
+
+bool ReplicaAllocator::ensure_host(AccessContext& context, ByteRange overwritten) const {
+  auto& replicas = parts_->replicas;
+  if (replicas.coherence.has_storage(host_place)) {
+    if (replicas.host()) ensure_resident(context, *replicas.host(), overwritten == replicas.whole());
+    return true;
+  }
+  if (replicas.bytes() != 0) {
+    auto replica = host_replica(context);
+    if (!replica) return false;
+    ensure_resident(context, *replica);
+    replica->apply_advice(parts_->advice);
+    replicas.put(host_place, std::move(replica));
+    watch_host();
+  }
+  replicas.coherence.add_storage(host_place);
+  return true;
+}
+
+void ReplicaAllocator::ensure_host_now(ByteRange overwritten) const {
+  AccessContext context{AccessContext::Waiting::never};
+  static_cast<void>(ensure_host(context, overwritten));  // it has memory, or throws
+}
+
+bool ReplicaAllocator::ensure_device(AccessContext& context, Place place, Queue& queue) const {
+  auto& replicas = parts_->replicas;
+  if (replicas.coherence.has_storage(place)) {
+    if (auto const& there = replicas.at(place)) ensure_resident(context, *there);
+    return true;
+  }
+  auto& device = *replicas.places[place].device;
+  if (replicas.bytes() != 0) {
+    auto replica = replicas.places.shares(device) ? host_replica(context)
+                                                  : new_on_device(context, device, replicas.bytes(), queue);
+    if (!replica) return false;
+    ensure_resident(context, *replica);
+    replica->apply_advice(parts_->advice);
+    replicas.put(place, std::move(replica));
+    parts_->publish();  // others that need the device's memory count on it from now on
+  }
+  replicas.coherence.add_storage(place);
+  return true;
+}
+
+bool ReplicaAllocator::ensure(AccessContext& context, Place place) const {
+  if (place == host_place) return ensure_host(context);
+  return ensure_device(context, place, parts_->replicas.places[place].device->default_queue());
+}
+
+void ReplicaAllocator::ensure_resident(AccessContext& context, Replica& replica, bool overwritten) const {
+  auto const& terms = parts_->terms;
+  if (terms.spill_files == nullptr || !(replica.serves_host() || replica.away())) return;
+  auto& uses = parts_->host_uses;
+  if (!uses) {
+    uses = std::make_unique<BufferParts::HostUses>(BufferParts::HostUses{terms.manager->use_clock(host_device())});
+  }
+  uses->history.used(uses->clock, parts_->replicas.bytes());
+  if (!replica.away()) return;
+  auto [block, part] = new_host_block(context, parts_->replicas.bytes());
+  replica.reload(std::move(block), part, !overwritten);
+  terms.count_in(replica);
+  replica.apply_advice(parts_->advice);
+}
+
+void ReplicaAllocator::ensure_resident_now(Replica& replica) const {
+  if (parts_->terms.spill_files == nullptr) return;
+  AccessContext context{AccessContext::Waiting::never};
+  ensure_resident(context, replica);
+}
+
+}  // namespace unimem::detail

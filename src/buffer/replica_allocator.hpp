@@ -1,0 +1,64 @@
+#pragma once
+
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/pool/allocation.hpp>
+
+#include "coherence/coherence.hpp"
+
+#include <cstddef>
+#include <memory>
+
+namespace unimem {
+class Device;
+class Queue;
+}  // namespace unimem
+
+namespace unimem::detail {
+
+class AccessContext;
+struct BufferParts;
+class Replica;
+
+/// Gives the places of a buffer memory, and brings what was spilled back.
+///
+/// For the holder of the buffer's lock. What returns false, or null, has changed nothing: other operations are in the
+/// way, and the context says for what to wait with no lock held.
+class ReplicaAllocator {
+ public:
+  explicit ReplicaAllocator(BufferParts& parts) noexcept : parts_(&parts) {}
+
+  /// Sees to it that there is memory at a place. Of bytes that are about to be overwritten, all of them, nothing is
+  /// read back.
+  [[nodiscard]] bool ensure_host(AccessContext& context, ByteRange overwritten = {}) const;
+  /// A new block is taken in `queue`'s order.
+  [[nodiscard]] bool ensure_device(AccessContext& context, Place place, Queue& queue) const;
+  [[nodiscard]] bool ensure(AccessContext& context, Place place) const;
+  /// The same for a caller that keeps its locks, so that it waits for no other operation.
+  void ensure_host_now(ByteRange overwritten = {}) const;
+
+  /// This replica is about to be used: its bytes come back if they are away, and if it is the host's that was a use.
+  /// Throws OutOfMemory and IoError, with nothing changed.
+  void ensure_resident(AccessContext& context, Replica& replica, bool overwritten = false) const;
+  void ensure_resident_now(Replica& replica) const;
+
+  [[nodiscard]] std::shared_ptr<Replica> new_on_host(AccessContext& context, std::size_t size) const;
+  [[nodiscard]] std::shared_ptr<Replica> new_on_device(AccessContext& context, Device& device, std::size_t size,
+                                                       Queue& queue) const;
+  /// Begins to notice what is written to the host memory that has just come.
+  void watch_host() const;
+
+ private:
+  /// Memory of a pool of the host's, and the part of it that is to be used.
+  struct HostBlock {
+    Allocation block;
+    DeviceMemory part;
+  };
+
+  /// The host's memory: what stands already, a sharing device's, or a new block.
+  [[nodiscard]] std::shared_ptr<Replica> host_replica(AccessContext& context) const;
+  [[nodiscard]] HostBlock new_host_block(AccessContext& context, std::size_t size) const;
+
+  BufferParts* parts_;
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,89 @@
+#include "buffer/replica_map.hpp"
+
+#include <unimem/manager/memory_manager.hpp>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace unimem::detail {
+
+Place ReplicaMap::place_of(Device& device, MemoryManager& manager) {
+  if (auto const place = places.find(device)) return *place;
+  places.reserve_one();
+  auto& clock = manager.use_clock(device);
+  auto const place = coherence.add_device(places.shares(device) ? std::optional{host_place} : std::nullopt);
+  places.add(device, clock);
+  return place;
+}
+
+std::shared_ptr<Replica> const& ReplicaMap::in_memory_of_host() const noexcept {
+  if (host_) return host_;
+  // A device that works in the host's memory may have come first.
+  for (auto const& one : places.devices()) {
+    if (one.replica && places.shares(*one.device)) return one.replica;
+  }
+  return host_;
+}
+
+void ReplicaMap::put(Place place, std::shared_ptr<Replica> replica) noexcept {
+  (place == host_place ? host_ : places[place].replica) = std::move(replica);
+}
+
+Coherence ReplicaMap::without_memory(std::size_t size) const {
+  Coherence fresh(size);
+  for (auto const& one : places.devices()) {
+    fresh.add_device(places.shares(*one.device) ? std::optional{host_place} : std::nullopt);
+  }
+  return fresh;
+}
+
+void ReplicaMap::drop_everything(Coherence fresh, std::size_t new_size) noexcept {
+  // Everything that was in flight keeps its memory by its tickets; what it writes is no data any more.
+  pending.clear();
+  for (auto& one : places.devices()) one.replica.reset();
+  host_.reset();
+  coherence = std::move(fresh);
+  bytes_ = new_size;
+}
+
+bool ReplicaMap::has_memory() const {
+  for (Place place = host_place; place < coherence.place_count(); ++place) {
+    if (coherence.has_storage(place)) return true;
+  }
+  return false;
+}
+
+bool ReplicaMap::holds(Place place, ByteRange range) const {
+  return coherence.has_data() && coherence.has_storage(place) && coherence.valid(place).contains(range);
+}
+
+Device* ReplicaMap::device_holding(ByteRange range) const {
+  Device* found = nullptr;
+  for (Place place = host_place + 1; place < places.count(); ++place) {
+    auto* const candidate = places[place].device;
+    if (places.shares(*candidate) || candidate->is_lost() || !holds(place, range)) continue;
+    if (candidate == places.known_default_device()) return candidate;
+    if (found == nullptr) found = candidate;
+  }
+  return found;
+}
+
+bool ReplicaMap::is_quiet(Place place, ByteRange range) const {
+  if (!pending.empty() || !holds(place, range)) return false;
+  auto const& replica = at(place);
+  return !replica || replica->work().arrived(range);
+}
+
+Device* ReplicaMap::quiet_device() const {
+  for (Place place = host_place + 1; place < places.count(); ++place) {
+    if (is_quiet(place, whole())) return places[place].device;
+  }
+  return nullptr;
+}
+
+void ReplicaMap::forget_ended() noexcept {
+  for_each([](Replica& replica) { replica.work().forget_ended(); });
+}
+
+}  // namespace unimem::detail

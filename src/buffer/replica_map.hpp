@@ -1,0 +1,82 @@
+#pragma once
+
+#include <unimem/core/byte_ranges.hpp>
+
+#include "buffer/places.hpp"
+#include "buffer/replica.hpp"
+#include "buffer/tentative_work.hpp"
+#include "coherence/coherence.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace unimem {
+class MemoryManager;
+}  // namespace unimem
+
+namespace unimem::detail {
+
+/// The replicas of a buffer, by place, and which of its bytes are valid in which. The host and the devices that work in
+/// its memory are places over one replica.
+///
+/// Not thread-safe; the buffer's lock guards it.
+class ReplicaMap {
+ public:
+  ReplicaMap(std::size_t bytes, BufferOptions const& options) : places(options), coherence(bytes), bytes_(bytes) {
+    if (options.device != nullptr) places.choose_host_memory();
+  }
+
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  [[nodiscard]] ByteRange whole() const noexcept { return {0, bytes_}; }
+  [[nodiscard]] Device& default_device() { return places.default_device(host_ != nullptr); }
+  /// The place of a device, added when it is new.
+  Place place_of(Device& device, MemoryManager& manager);
+
+  /// The replica at a place; null without memory, or of a buffer without bytes.
+  [[nodiscard]] std::shared_ptr<Replica> const& at(Place place) const {
+    return place == host_place ? host_ : places[place].replica;
+  }
+  [[nodiscard]] std::shared_ptr<Replica> const& host() const noexcept { return host_; }
+  /// The one that host accesses work in, whichever place it came to first; null if there is none.
+  [[nodiscard]] std::shared_ptr<Replica> const& in_memory_of_host() const noexcept;
+  /// Calls `each(Replica&)` once for each.
+  template <class Do>
+  void for_each(Do const& each) const {
+    if (host_) each(*host_);
+    for (auto const& one : places.devices()) {
+      if (one.replica && one.replica != host_) each(*one.replica);
+    }
+  }
+  void put(Place place, std::shared_ptr<Replica> replica) noexcept;
+  void drop(Place place) noexcept { put(place, nullptr); }
+  /// How things stand in a buffer of that size with these devices and without memory.
+  [[nodiscard]] Coherence without_memory(std::size_t size) const;
+  /// All memory goes, with the data in it. `fresh` is for that size.
+  void drop_everything(Coherence fresh, std::size_t new_size) noexcept;
+
+  [[nodiscard]] bool has_memory() const;
+  /// Whether every byte of `range` is current at `place`.
+  [[nodiscard]] bool holds(Place place, ByteRange range) const;
+  /// A device that has memory of its own, is not lost and holds all of `range`, the default one first; null if none
+  /// does.
+  [[nodiscard]] Device* device_holding(ByteRange range) const;
+  /// Whether `range` is current at `place`, with no write to it and no doubt about it pending.
+  [[nodiscard]] bool is_quiet(Place place, ByteRange range) const;
+  /// A device whose copy is complete, with no work pending in this buffer; null if there is none.
+  [[nodiscard]] Device* quiet_device() const;
+
+  /// Failures have been dealt with: later work does not need what failed.
+  void forget_ended() noexcept;
+
+  Places places;
+  Coherence coherence;
+  TentativeWork pending;
+  std::string last_failure;  ///< why bytes are lost: nothing else loses any
+
+ private:
+  std::size_t bytes_;
+  std::shared_ptr<Replica> host_;
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,126 @@
+#include "buffer/replica_memory.hpp"
+
+#include <unimem/core/log.hpp>
+
+#include "buffer/host_device.hpp"
+#include "device/current_task.hpp"
+#include "device/host_pinning.hpp"
+
+#include <unistd.h>
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <utility>
+
+namespace unimem::detail {
+
+ReplicaMemory::ReplicaMemory(Device& device, Allocation allocation)
+    : device_(&device), allocation_(std::move(allocation)), memory_(allocation_.memory()) {}
+
+ReplicaMemory::ReplicaMemory(Device& host_device, Allocation allocation, DeviceMemory part)
+    : device_(&host_device), allocation_(std::move(allocation)), memory_(part), by_address_(part) {}
+
+ReplicaMemory::ReplicaMemory(Device& host_device, void* pointer, std::size_t bytes, Location location)
+    : device_(&host_device),
+      wrapped_at_(location),
+      memory_{reinterpret_cast<std::uintptr_t>(pointer), 0, bytes},
+      by_address_(memory_) {}
+
+void ReplicaMemory::serve_host() {
+  auto* const address = device_->address(memory_);
+  by_address_ = {reinterpret_cast<std::uintptr_t>(address), 0, memory_.bytes};
+}
+
+void* ReplicaMemory::address_of(DeviceMemory window) const {
+  if (serves_host() && window.object == by_address_.object) return detail::host_address(window);
+  return device_->address(window);
+}
+
+bool ReplicaMemory::can_be_locked() const noexcept {
+  if (!allocation_ || location() != Location::host) return false;
+  static auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto const begin = reinterpret_cast<std::uintptr_t>(host_address());
+  auto const block = allocation_.memory();
+  auto const end_of_block = block.object + block.offset + allocation_.capacity();
+  return begin % page == 0 && (begin + memory_.bytes + page - 1) / page * page <= end_of_block;
+}
+
+std::string ReplicaMemory::lock_in_place() {
+  if (locked_) return {};
+  auto refusal = HostPinning::instance().pin(host_address(), memory_.bytes);
+  locked_ = refusal.empty();
+  return refusal;
+}
+
+void ReplicaMemory::spill(SpilledBytes spilled) noexcept {
+  spilled_ = std::move(spilled);
+  wrapped_at_ = allocation_.location();
+  memory_ = by_address_ = {};
+  allocation_.release({});
+}
+
+void ReplicaMemory::reload(Allocation allocation, DeviceMemory part, bool wanted) {
+  if (wanted) spilled_.restore({static_cast<std::byte*>(detail::host_address(part)), spilled_.size()});
+  spilled_ = {};
+  allocation_ = std::move(allocation);
+  memory_ = by_address_ = part;
+}
+
+struct ReplicaMemory::Remains {
+  Allocation allocation;
+  Ownership ownership;
+  void* pointer = nullptr;  ///< of wrapped memory
+  void* locked = nullptr;   ///< where it is to be unlocked
+
+  /// `last` may be pending only where the memory goes back to a pool.
+  void let_go(Event last) noexcept {
+    if (locked != nullptr) HostPinning::instance().unpin(locked);
+    if (allocation) return allocation.release(last);
+    if (!ownership.deleter()) return;
+    try {
+      ownership.deleter()(pointer);
+    } catch (std::exception const& error) {
+      log(LogLevel::error, "the deleter of wrapped memory has thrown:");
+      log(LogLevel::error, error.what());
+    } catch (...) {
+      log(LogLevel::error, "the deleter of wrapped memory has thrown something that is no std::exception");
+    }
+  }
+};
+
+void ReplicaMemory::let_go(Event last) noexcept {
+  if (allocation_ && !locked_) {
+    allocation_.release(last);
+    return;
+  }
+  Remains remains{std::move(allocation_), std::move(ownership_), reinterpret_cast<void*>(memory_.object),
+                  locked_ ? host_address() : nullptr};
+  // No destructor waits on a thread that runs work: what it waits for may be that very work.
+  if (CurrentTask::of_this_thread() != nullptr && !last.ready()) {
+    let_go_later(std::move(remains), last);
+    return;
+  }
+  static_cast<void>(last.wait_for_error());  // a driver may still be reading what must not be unlocked under it
+  remains.let_go(last);
+}
+
+void ReplicaMemory::let_go_later(Remains remains, Event last) noexcept {
+  if (!remains.allocation && !remains.ownership.deleter()) return;  // its owner's, and there is no deleter to call
+  std::shared_ptr<Remains> kept;
+  try {
+    kept = std::make_shared<Remains>(std::move(remains));
+    auto const end = [kept](Range, std::size_t, std::size_t, std::span<const HostArgument>) { kept->let_go({}); };
+    auto& queue = host_device().waiting_queue();
+    queue.wait(last);
+    queue.run(host_device().compile({"the end of a buffer's memory", {}, end}), Range{1}, {});
+  } catch (std::exception const& error) {
+    // Locked and with its owner it stays; a block that is not its pool's again would be lost.
+    if (auto& allocation = kept ? kept->allocation : remains.allocation; allocation) allocation.release(last);
+    log(LogLevel::error, "memory that was to be given back when its work has ended stays with the process:");
+    log(LogLevel::error, error.what());
+  }
+}
+
+}  // namespace unimem::detail

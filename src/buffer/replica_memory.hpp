@@ -1,0 +1,107 @@
+#pragma once
+
+#include <unimem/buffer/options.hpp>
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/device/device.hpp>
+#include <unimem/device/memory.hpp>
+#include <unimem/pool/allocation.hpp>
+#include <unimem/pool/memory_pool.hpp>
+
+#include "manager/spill_files.hpp"
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace unimem::detail {
+
+/// Where the bytes of a replica are: in a block of a pool, in memory that was wrapped, or in a file.
+///
+/// Not thread-safe; the buffer's lock guards it.
+class ReplicaMemory {
+ public:
+  /// Of a device, which has it in its own terms.
+  ReplicaMemory(Device& device, Allocation allocation);
+  /// For the host, of host memory, of which only `part` is used.
+  ReplicaMemory(Device& host_device, Allocation allocation, DeviceMemory part);
+  /// Host memory that exists already, pageable or pinned: its owner's until `own`.
+  ReplicaMemory(Device& host_device, void* pointer, std::size_t bytes, Location location);
+  ReplicaMemory(ReplicaMemory&&) = default;
+  ReplicaMemory& operator=(ReplicaMemory&&) = delete;
+  ~ReplicaMemory() = default;
+
+  /// Unified memory of the device serves the host, too.
+  void serve_host();
+  /// How memory that exists already is let go of in the end.
+  void own(Ownership ownership) noexcept { ownership_ = std::move(ownership); }
+
+  [[nodiscard]] Device& device() const noexcept { return *device_; }
+  [[nodiscard]] Location location() const noexcept { return allocation_ ? allocation_.location() : wrapped_at_; }
+  [[nodiscard]] DeviceMemory memory() const noexcept { return memory_; }
+  [[nodiscard]] ByteRange whole() const noexcept { return {0, memory_.bytes}; }
+  /// The part of it that holds `range` of the buffer.
+  [[nodiscard]] DeviceMemory window(ByteRange range) const noexcept {
+    return memory_.window(range.begin, range.size());
+  }
+  /// Whether it is the host's, by addresses, whatever else it is.
+  [[nodiscard]] bool serves_host() const noexcept { return !by_address_.empty(); }
+  /// The part of it that holds `range`, for work of the host: `object` is an address.
+  [[nodiscard]] DeviceMemory host_window(ByteRange range) const noexcept {
+    return by_address_.window(range.begin, range.size());
+  }
+  [[nodiscard]] void* host_address() const noexcept {
+    return reinterpret_cast<void*>(by_address_.object + by_address_.offset);
+  }
+  /// For work of `device`: as it is known there, if it is the device's own, or else by address.
+  [[nodiscard]] DeviceMemory window_on(Device const& device, ByteRange range) const noexcept {
+    return &device == device_ ? window(range) : host_window(range);
+  }
+  /// The address of what one of these windows stands for; null where there is none.
+  [[nodiscard]] void* address_of(DeviceMemory window) const;
+
+  [[nodiscard]] std::size_t capacity() const noexcept { return allocation_ ? allocation_.capacity() : memory_.bytes; }
+  /// Whether it came from a pool: what the library did not allocate it does not move either.
+  [[nodiscard]] bool pooled() const noexcept { return allocation_ || away(); }
+  /// Whether it is host memory that the system may move while the driver looks.
+  [[nodiscard]] bool pageable() const noexcept { return location() == Location::host && !locked_; }
+  /// A better place for all of it in the pool it is from; empty if there is none, or it is from no pool.
+  [[nodiscard]] Allocation better_place(MemoryPool& pool) const { return pool.acquire_better(allocation_); }
+
+  /// Whether it is ordinary host memory of a pool that shares no page with anything else.
+  [[nodiscard]] bool can_be_locked() const noexcept;
+  /// Locks such memory where it stands, until it goes back to its pool, which then waits for the work on it. Why it was
+  /// refused, or empty.
+  [[nodiscard]] std::string lock_in_place();
+
+  /// Whether its bytes are in a file: there is no memory then, and no holder of a share in it may look for any.
+  [[nodiscard]] bool away() const noexcept { return spilled_.size() != 0; }
+  /// Whether it may go there: it is a pool's, the host's, and was not asked to stay.
+  [[nodiscard]] bool may_go_away() const noexcept { return allocation_ && serves_host() && !locked_; }
+  /// Gives memory that is at rest back to its pool; `spilled` has all its bytes.
+  void spill(SpilledBytes spilled) noexcept;
+  /// Takes new memory, of which `part` is used, and reads the bytes back if they are `wanted`. Throws IoError, and is
+  /// still away.
+  void reload(Allocation allocation, DeviceMemory part, bool wanted);
+  /// Copies the bytes of the file from `offset` on to memory of `target`'s size. Throws IoError.
+  void read_spilled(std::span<std::byte> target, std::size_t offset) const { spilled_.read_into(target, offset); }
+
+  /// Gives it back when its last work has ended, which `last` says: without waiting, where it goes back to a pool that
+  /// waits, else here, or on a thread of the library's in the middle of work, which may be that work. Nothing is left.
+  void let_go(Event last) noexcept;
+
+ private:
+  /// What is left to do when the last work with memory has ended, which was wrapped, or was locked in place.
+  struct Remains;
+  static void let_go_later(Remains remains, Event last) noexcept;
+
+  Device* device_;
+  Allocation allocation_;
+  Ownership ownership_;
+  SpilledBytes spilled_;                  ///< empty: the bytes are in memory
+  Location wrapped_at_ = Location::host;  ///< where memory is that came from no pool
+  bool locked_ = false;                   ///< in place
+  DeviceMemory memory_;
+  DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,85 @@
+#include "buffer/residency.hpp"
+
+#include <unimem/device/device.hpp>
+
+#include "buffer/buffer_parts.hpp"
+#include "device/current_task.hpp"
+#include "manager/spill_files.hpp"
+
+#include <limits>
+
+namespace unimem::detail {
+namespace {
+
+/// What disks do, to be compared with one another alone: what a device has as well costs nothing to give.
+constexpr double file_bytes_per_second = 1e9;
+
+Resident::Evictable evictable_from_device(BufferParts const& parts, Device& device) noexcept {
+  auto const& replicas = parts.replicas;
+  Resident::Evictable offered;
+  auto const place = replicas.places.find(device);
+  if (!place || replicas.places.shares(device)) return offered;
+  auto const& one = replicas.places[*place];
+  if (!one.replica) return offered;
+  if (one.replica->holds().leased() || parts.captured) {
+    offered.leased = one.replica->capacity();
+    return offered;
+  }
+  if (one.replica->is_read_by_work()) {
+    // It may keep what it reads, and ends some time; but not while this very thread is in the middle of it.
+    offered.busy = !CurrentTask::is_in_work_of(one.replica->holds().works_on());
+    (offered.busy ? offered.bytes : offered.leased) = one.replica->capacity();
+    return offered;
+  }
+  offered.bytes = one.replica->capacity();
+  offered.priority = parts.priority.load(std::memory_order_relaxed);
+  if (!replicas.coherence.has_data()) return offered;
+  auto const link = device.link_cost();
+  auto const seconds = [&](std::size_t moved) {
+    return moved == 0 ? 0 : link.latency_seconds + static_cast<double>(moved) / link.bytes_per_second;
+  };
+  offered.cost_seconds =
+      seconds(replicas.coherence.valid(*place).size_bytes()) + seconds(replicas.coherence.written(*place).size_bytes());
+  auto const next_use = one.next_use;
+  offered.wait = next_use == NextUse::soon   ? 0
+                 : next_use == NextUse::none ? std::numeric_limits<double>::infinity()
+                                             : one.history.expected_wait(*one.clock);
+  return offered;
+}
+
+Resident::Evictable evictable_from_host(BufferParts const& parts, Location location) noexcept {
+  Resident::Evictable offered;
+  auto const& replica = parts.replicas.in_memory_of_host();
+  if (replica == nullptr || replica->away() || replica->location() != location) return offered;
+  if (replica->holds().leased() || replica->holds().exported()) {
+    offered.leased = replica->capacity();
+    return offered;
+  }
+  if (!may_spill(parts, location)) return offered;
+  offered.bytes = replica->capacity();
+  offered.priority = parts.priority.load(std::memory_order_relaxed);
+  bool const elsewhere = parts.replicas.device_holding(parts.replicas.whole()) != nullptr;
+  auto const bytes = static_cast<double>(parts.replicas.bytes());
+  offered.cost_seconds = elsewhere ? 0 : 2 * bytes / file_bytes_per_second;
+  offered.wait = parts.host_uses ? parts.host_uses->history.expected_wait(parts.host_uses->clock) : 1;
+  return offered;
+}
+
+}  // namespace
+
+bool may_spill(BufferParts const& parts, Location location) noexcept {
+  auto const* const files = parts.terms.spill_files;
+  auto const bytes = parts.replicas.bytes();
+  if (files == nullptr || bytes < files->min_bytes() || bytes == 0 || parts.captured || parts.watch.writes() != nullptr)
+    return false;
+  auto const& replica = parts.replicas.in_memory_of_host();
+  if (replica == nullptr || replica->holds().exported()) return false;
+  return replica->may_go_away() && replica->location() == location && parts.replicas.coherence.has_data();
+}
+
+Resident::Evictable evictable_from(BufferParts const& parts, MemoryPlace place) noexcept {
+  return place.device->reaches_host_memory() ? evictable_from_host(parts, place.location)
+                                             : evictable_from_device(parts, *place.device);
+}
+
+}  // namespace unimem::detail

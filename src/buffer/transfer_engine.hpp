@@ -1,0 +1,80 @@
+#pragma once
+
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/device/event.hpp>
+
+#include "buffer/buffer_counters.hpp"
+#include "coherence/coherence.hpp"
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+namespace unimem {
+class Queue;
+}  // namespace unimem
+
+namespace unimem::detail {
+
+struct BufferParts;
+
+/// Moves the bytes of a buffer between its replicas, as plans say.
+///
+/// For the holder of the buffer's lock.
+class TransferEngine {
+ public:
+  explicit TransferEngine(BufferParts& parts) noexcept : parts_(&parts) {}
+
+  /// What reading `range` at `place` needs, sparing what is good there.
+  [[nodiscard]] Plan plan_read(Place place, ByteRange range) const;
+  /// The same for any access.
+  [[nodiscard]] Plan plan_access(Place place, ByteRange range, Intent intent) const;
+  /// A copy goes across bytes that are current there already only if those it brings are certain (should they fail,
+  /// they would have been brought over the last good copy), and if no address was given away through which code may be
+  /// writing there, to declare it later.
+  void spare_good_bytes(Plan& plan) const;
+
+  /// Submits the copies of a plan and commits it: each copy behind the work it conflicts with, on `queue` where that is
+  /// the device's, else on the device's default queue.
+  void bring(Plan const& plan, Queue* queue) const;
+  /// Submits them and waits; throws the first error when all have ended.
+  void carry_out(Plan const& plan) const;
+
+  /// When `range` at `place` will have arrived.
+  [[nodiscard]] Event arrival(Place place, ByteRange range, Queue& queue) const;
+
+  /// Starts copying `part`, which is valid at that device's place, to memory that is no buffer's.
+  Event download_directly(Place place, ByteRange part, std::byte* to) const;
+
+  /// What the time of a copy from one place to another counts into.
+  [[nodiscard]] SharedMeter meter(Place from, Place to) const;
+  /// Counts one copy, or several that went as one piece of work.
+  void count(Place from, Place to, std::size_t moved, CopyPath path = CopyPath::direct, std::size_t copies = 1) const;
+
+ private:
+  /// Ranges that go from one place as one piece of work.
+  struct Batch {
+    Place from = host_place;
+    std::vector<std::size_t> copies;  ///< of the plan, by index, ascending
+    ByteRanges ranges;
+  };
+
+  /// A copy between host and device goes across bytes that are current there as the rows of a rectangle, which leave
+  /// them out, where they are one and that is cheaper.
+  void part_into_rows(Plan& plan) const;
+  [[nodiscard]] std::vector<ByteRange> rows_in(PlannedCopy const& copy, CopyCost const& costs) const;
+  [[nodiscard]] std::vector<Batch> batches_of(Plan const& plan) const;
+  /// Adds an event for each copy: copies that go as one piece of work have one for all of them.
+  void start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) const;
+  /// What the copies of a plan touch comes back from the files it is in.
+  void reload_both_sides(Plan const& plan) const;
+  /// A plan will not be carried out, or not be on record: blocks until what has been started of it, which ends with
+  /// `events`, has ended, so that nothing of it is pending.
+  void give_up(Plan const& plan, std::span<const Event> events) const;
+  void note_arrivals(Plan const& plan) const;
+  [[nodiscard]] Direction direction(Place from, Place to) const noexcept;
+
+  BufferParts* parts_;
+};
+
+}  // namespace unimem::detail

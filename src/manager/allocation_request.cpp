@@ -1,0 +1,65 @@
+#include "manager/allocation_request.hpp"
+
+#include <unimem/device/device.hpp>
+
+#include <algorithm>
+#include <utility>
+
+namespace unimem::detail {
+
+bool AllocationRequest::is_refused_by_host() const {
+  return host != nullptr && facts.limit < std::min(pool.max_bytes(), pool.device().info().total_bytes);
+}
+
+std::size_t AllocationRequest::beside() const {
+  return is_refused_by_host() ? host->bytes() - std::min(host->bytes(), facts.limit) : 0;
+}
+
+bool AllocationRequest::granted() {
+  TakenMemory::Attempt const attempt{taken, bytes};
+  try {
+    block = pool.acquire(bytes, options);
+  } catch (OutOfMemory const& error) {
+    facts = error.facts();
+    return false;
+  }
+  if (taken != nullptr) context->count_taken(*taken, bytes);
+  return true;
+}
+
+bool AllocationRequest::outdated() const {
+  if (pool.bytes_in_use() < facts.live) return true;
+  return is_refused_by_host() && host->share(pool.location())->most() > facts.limit;
+}
+
+bool AllocationRequest::granted_after_all(bool hope) {
+  for (bool again = hope || outdated(); again; again = outdated()) {
+    if (granted()) return true;
+  }
+  return false;
+}
+
+bool AllocationRequest::lies_in_pieces() const {
+  return facts.live <= facts.limit && bytes <= facts.limit - facts.live && pool.statistics().slack_bytes != 0;
+}
+
+bool AllocationRequest::within_reach(std::vector<Residents::Candidate> const& candidates,
+                                     std::size_t others) const noexcept {
+  std::size_t most = others;
+  for (auto const& candidate : candidates) most += largest_block_of(candidate.evictable.bytes);
+  // What residents give goes to the device's own pool first: of another's limit it says nothing.
+  if (pool.location() == Location::unified) return most != 0;
+  // What refused may be a container, which counts what is in no pool.
+  bool const of_the_host = pool.location() != Location::device;
+  if (of_the_host && facts.limit != pool.max_bytes() && !is_refused_by_host()) return most != 0;
+  auto const limit = facts.limit + beside(), live = facts.live + beside();
+  auto const pinned = live > most ? live - most : 0;
+  return pinned <= limit && outstanding <= limit - pinned;
+}
+
+void AllocationRequest::refuse() {
+  if (is_refused_by_host()) host->complete(facts, pool);
+  throw OutOfMemory(std::move(facts));
+}
+
+}  // namespace unimem::detail

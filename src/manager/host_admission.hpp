@@ -1,0 +1,41 @@
+#pragma once
+
+#include <unimem/core/error.hpp>
+#include <unimem/pool/allocation.hpp>
+
+#include "manager/allocation_request.hpp"
+#include "manager/manager_state.hpp"
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace unimem::detail {
+
+/// One request for host memory that its pool has refused: how a manager comes by some all the same.
+///
+/// Without turns, and without waiting for long: host memory is often taken with a buffer's lock held, which those that
+/// would be waited for may be waiting for in turn.
+class HostAdmission {
+ public:
+  HostAdmission(MemoryManager::State& state, MemoryPool& from, std::size_t bytes, AcquireOptions const& options,
+                OutOfMemory::Facts refusal);
+
+  /// The memory. Throws OutOfMemory.
+  [[nodiscard]] Allocation run();
+
+ private:
+  /// Host memory is where residents save to: it is asked back only if they may save to files.
+  [[nodiscard]] bool may_evict() const;
+  /// Residents give their memory back, the best first. Those that others work with just now are waited for.
+  [[nodiscard]] bool granted_by_evicting();
+  /// Whether some resident of a survey has given memory; `granted` is whether that did.
+  [[nodiscard]] bool evict_some(Residents::Survey const& survey, bool& granted);
+  [[nodiscard]] Residents::Survey survey() const;
+
+  MemoryManager::State& state_;
+  AllocationRequest request_;
+  std::string failure_;  ///< why a resident could not be saved; empty if none failed
+};
+
+}  // namespace unimem::detail
