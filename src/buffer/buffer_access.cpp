@@ -37,6 +37,17 @@ bool BufferAccess::prepare(AccessContext& context, Place place, ByteRange range,
   return true;
 }
 
+bool BufferAccess::await_or_wait(AccessContext& context, Replica& replica, ByteRange range, bool writes) const {
+  if (!context.may_await_work()) {
+    writes ? replica.work().wait_to_write(range) : replica.work().wait_to_read(range);
+    return true;
+  }
+  auto work = replica.work().before_host_access(range, writes);
+  if (work.empty()) return true;
+  context.wait_for(std::move(work));
+  return false;
+}
+
 Event BufferAccess::fetch(ByteRange range) const {
   parts_->check_access("host access");
   parts_->check_range(range);
@@ -112,15 +123,14 @@ Event BufferAccess::overwrite_host(ByteRange range, std::function<Event(Queue&, 
   return event;
 }
 
-bool BufferAccess::release(AccessContext& context, Place place, Place to) const {
+bool BufferAccess::release(AccessContext& context, Place place, Place to,
+                           std::optional<TransferEngine::CarriedOut>& carried) const {
   auto& replicas = parts_->replicas;
   TransferEngine const transfers(*parts_);
   auto plan = replicas.coherence.plan_release(place, to, replicas.places.cost());
   transfers.spare_good_bytes(plan);
-  if (!plan.copies.empty()) {
-    if (!ReplicaAllocator(*parts_).ensure(context, to)) return false;
-    transfers.carry_out(plan);
-  }
+  if (!plan.copies.empty() && !ReplicaAllocator(*parts_).ensure(context, to)) return false;
+  if (!transfers.carry_out_or_wait(context, plan, carried)) return false;
   static_cast<void>(replicas.coherence.commit(plan));
   replicas.coherence.remove_storage(place);
   if (place == host_place) {
@@ -133,7 +143,8 @@ bool BufferAccess::release(AccessContext& context, Place place, Place to) const 
 
 void BufferAccess::release_now(Place place, Place to) const {
   AccessContext context{AccessContext::Waiting::never};
-  static_cast<void>(release(context, place, to));  // it has memory to save to, or throws
+  std::optional<TransferEngine::CarriedOut> carried;
+  static_cast<void>(release(context, place, to, carried));  // there is nothing to save
 }
 
 }  // namespace unimem::detail

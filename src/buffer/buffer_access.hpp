@@ -5,9 +5,11 @@
 #include <unimem/device/event.hpp>
 #include <unimem/device/memory.hpp>
 
+#include "buffer/transfer_engine.hpp"
 #include "coherence/coherence.hpp"
 
 #include <functional>
+#include <optional>
 
 namespace unimem {
 class Queue;
@@ -17,6 +19,7 @@ namespace unimem::detail {
 
 class AccessContext;
 struct BufferParts;
+class Replica;
 
 /// The steps that accesses to one buffer consist of.
 ///
@@ -28,6 +31,8 @@ class BufferAccess {
 
   /// Makes `range` readable or writable at `place` in `queue`'s order. Read accesses are committed, writes are not.
   [[nodiscard]] bool prepare(AccessContext& context, Place place, ByteRange range, Intent intent, Queue& queue) const;
+  /// Whether the host may read `range` of the replica, or `writes` there; if not, the context says for what to wait.
+  [[nodiscard]] bool await_or_wait(AccessContext& context, Replica& replica, ByteRange range, bool writes) const;
   /// Starts bringing `range` up to date on the host; when it will be there.
   [[nodiscard]] Event fetch(ByteRange range) const;
   /// Counts `range` as written at `place`, by work that ends with `event`, if it says when.
@@ -36,9 +41,10 @@ class BufferAccess {
   void mark_there(Plan plan, Event event) const;
   /// Lets `submit` queue work that overwrites all of `range` on the host, behind what it conflicts with.
   Event overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit) const;
-  /// Saves what only `place` holds to `to`, and lets its memory go.
-  [[nodiscard]] bool release(AccessContext& context, Place place, Place to) const;
-  /// The same for a caller that keeps its locks, so that it waits for no other operation.
+  /// Saves what only `place` holds to `to`, and lets its memory go. What is under way stands in `carried` meanwhile.
+  [[nodiscard]] bool release(AccessContext& context, Place place, Place to,
+                             std::optional<TransferEngine::CarriedOut>& carried) const;
+  /// The same where `to` has all that `place` holds, so that nothing is waited for.
   void release_now(Place place, Place to) const;
 
  private:

@@ -9,6 +9,7 @@
 #include "buffer/places.hpp"
 #include "buffer/replica.hpp"
 #include "buffer/replica_allocator.hpp"
+#include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
 
@@ -27,6 +28,7 @@ using detail::BufferLook;
 using detail::NextUse;
 using detail::Replica;
 using detail::ReplicaAllocator;
+using detail::TransferEngine;
 
 std::string_view BufferCore::name() const noexcept {
   return parts_->terms.name.view();
@@ -148,14 +150,17 @@ void BufferCore::fail_later(std::exception_ptr failure) noexcept {
 void BufferCore::resolve_known(ByteRange range, std::exception_ptr const& known) noexcept {
   if (parts_->lock.is_lost()) return;
   try {
-    Guard parts(*parts_, Guard::Watched::no);
-    try {
-      parts->resolve_pending(range, true);
-    } catch (WaitInterrupted const&) {  // NOLINT(bugprone-empty-catch): the next access resolves it
-    } catch (...) {
-      auto failure = std::current_exception();
-      if (failure != known && !parts->deferred) parts->deferred = std::move(failure);
-    }
+    detail::run_admitted([&](AccessContext& context) {
+      Guard parts(*parts_, Guard::Watched::no);
+      try {
+        return parts->resolve_or_wait(context, range);
+      } catch (WaitInterrupted const&) {  // NOLINT(bugprone-empty-catch): the next access resolves it
+      } catch (...) {
+        auto failure = std::current_exception();
+        if (failure != known && !parts->deferred) parts->deferred = std::move(failure);
+      }
+      return true;
+    });
   } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): in such a kernel; the next access resolves it
   }
 }
@@ -188,32 +193,41 @@ void BufferCore::reset() {
 }
 
 void BufferCore::release_device(Device* device) {
-  Guard parts(*parts_);
-  parts->resolve_pending(parts->replicas.whole(), true);
-  auto const& replicas = parts->replicas;
-  for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
-    if (device != nullptr && replicas.places[place].device != device) continue;
-    if (!replicas.coherence.has_storage(place)) continue;
-    parts->check_not_leased(place);
-    BufferAccess(*parts).release_now(place, host_place);
-  }
+  std::optional<TransferEngine::CarriedOut> carried;
+  detail::run_admitted([&](AccessContext& context) {
+    Guard parts(*parts_);
+    auto const& replicas = parts->replicas;
+    if (!parts->resolve_or_wait(context, replicas.whole())) return false;
+    for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
+      if (device != nullptr && replicas.places[place].device != device) continue;
+      if (!replicas.coherence.has_storage(place)) continue;
+      parts->check_not_leased(place);
+      if (!BufferAccess(*parts).release(context, place, host_place, carried)) return false;
+    }
+    return true;
+  });
 }
 
 void BufferCore::release_host() {
+  std::optional<TransferEngine::CarriedOut> carried;
   detail::run_admitted([&](AccessContext& context) {
     Guard parts(*parts_);
-    parts->resolve_pending(parts->replicas.whole(), true);
+    if (!parts->resolve_or_wait(context, parts->replicas.whole())) return false;
     if (!parts->replicas.coherence.has_storage(host_place)) return true;
     parts->check_not_leased(host_place);
-    return BufferAccess(*parts).release(context, host_place, parts->place_of(parts->replicas.default_device()));
+    auto const to = parts->place_of(parts->replicas.default_device());
+    return BufferAccess(*parts).release(context, host_place, to, carried);
   });
 }
 
 void BufferCore::discard() {
-  Guard parts(*parts_);
-  parts->resolve_pending(parts->replicas.whole(), true, true);
-  parts->replicas.coherence.discard();
-  parts->watch.forget(parts->replicas.bytes());
+  detail::run_admitted([&](AccessContext& context) {
+    Guard parts(*parts_);
+    if (!parts->resolve_or_wait(context, parts->replicas.whole(), true)) return false;
+    parts->replicas.coherence.discard();
+    parts->watch.forget(parts->replicas.bytes());
+    return true;
+  });
 }
 
 void BufferCore::hint_next_use(Device& device, bool use) {

@@ -241,6 +241,7 @@ BufferGuard::BufferGuard(BufferParts& parts, std::try_to_lock_t /*at_once*/) noe
 
 void BufferGuard::entered() noexcept {
   parts_.lock.hold_here();
+  ++parts_.operations;
   parts_.close_fast_lease();
 }
 

@@ -15,6 +15,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -25,6 +26,8 @@ class Resident;
 }  // namespace unimem
 
 namespace unimem::detail {
+
+class AccessContext;
 
 /// What a BufferCore is made of. Terms, lock, counters and what is published look after themselves; the rest is guarded
 /// by the lock, which the functions here expect to be held (BufferGuard).
@@ -66,9 +69,11 @@ struct BufferParts {
   /// First of all, what users wrote behind the library's back is recorded; CoherenceConflict if it has run into a
   /// device's, unless the caller is about to `decide` which of the two counts.
   void resolve_pending(ByteRange range, bool wait, bool decide = false);
-  /// All of it, on behalf of a thread that needs memory. Failures are the owner's to hear of: they wait for its next
-  /// access.
-  void resolve_for_eviction(bool wait);
+  /// The same for a caller that waits without the lock: false, with nothing changed, where the context says for what.
+  [[nodiscard]] bool resolve_or_wait(AccessContext& context, ByteRange range, bool decide = false);
+  /// Likewise of all of it, on behalf of a thread that needs memory. Failures are the owner's to hear of: they wait for
+  /// its next access.
+  [[nodiscard]] bool resolve_for_eviction(AccessContext& context);
   /// What was written through mappings comes last. Without `wait`, what a device that shares the memory is still
   /// writing is left for later.
   void collect_host_writes(bool decide, bool wait = true);
@@ -113,11 +118,12 @@ struct BufferParts {
     UseHistory history{};
   };
   std::unique_ptr<HostUses> host_uses;
-  std::exception_ptr deferred;  ///< a failure that could not be told: the next access raises it
-  bool allocated = false;       ///< by `allocate()`
-  bool pin_next = false;        ///< the next host memory is to be locked, unasked: it was found to pay
-  bool resident = false;        ///< known to the manager
-  bool captured = false;        ///< launches with it are being captured: its bytes stand as they are until that is done
+  std::exception_ptr deferred;   ///< a failure that could not be told: the next access raises it
+  bool allocated = false;        ///< by `allocate()`
+  bool pin_next = false;         ///< the next host memory is to be locked, unasked: it was found to pay
+  bool resident = false;         ///< known to the manager
+  std::uint64_t operations = 0;  ///< begun so far: another number tells that something may have changed
+  bool captured = false;  ///< launches with it are being captured: its bytes stand as they are until that is done
   BufferParts* kept_before = nullptr;  ///< of those that outlive their buffers, as the process ends
   std::shared_ptr<void const> life;    ///< made when its end is first asked for
 

@@ -1,4 +1,5 @@
 #include <unimem/buffer/buffer_pool.hpp>
+#include <unimem/buffer/detail/buffer_core.hpp>
 
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>

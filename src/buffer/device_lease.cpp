@@ -7,7 +7,9 @@
 
 namespace unimem {
 
-DeviceLease::DeviceLease(std::shared_ptr<detail::Replica> replica, DeviceMemory memory)
+using detail::Replica;
+
+DeviceLease::DeviceLease(std::shared_ptr<Replica> replica, DeviceMemory memory)
     : replica_(std::move(replica)), memory_(memory) {
   if (replica_) replica_->holds().add_lease();
 }
@@ -26,7 +28,7 @@ DeviceLease::~DeviceLease() {
   end();
 }
 
-WorkHold::WorkHold(std::shared_ptr<detail::Replica> replica) noexcept : replica_(std::move(replica)) {
+WorkHold::WorkHold(std::shared_ptr<Replica> replica) noexcept : replica_(std::move(replica)) {
   if (replica_) replica_->holds().begin_work();
 }
 

@@ -182,17 +182,25 @@ Event BufferCore::sync_to_device_async(Device& device, ByteRange range) {
 
 /// For callers that wait anyway: bytes that may yet fail are not brought over the last good copy of them.
 void BufferCore::resolve_first(std::string_view operation, ByteRange range) {
-  Guard parts(*parts_);
-  parts->check_allocated(operation);
-  parts->check_range(range);
-  parts->resolve_pending(range, true);
+  {
+    Guard parts(*parts_);
+    parts->check_allocated(operation);
+    parts->check_range(range);
+  }
+  resolve_now(range);
+}
+
+void BufferCore::resolve_now(ByteRange range) {
+  detail::run_admitted([&](AccessContext& context) {
+    Guard parts(*parts_);
+    return parts->resolve_or_wait(context, range);
+  });
 }
 
 void BufferCore::sync_to_device_slow(Device& device, ByteRange range) {
   resolve_first("sync_to_device", range);
   wait_unless_endless(sync_to_device_async(device, range));
-  Guard parts(*parts_);
-  parts->resolve_pending(range, true);
+  resolve_now(range);
 }
 
 Event BufferCore::synchronize_async(ByteRange range) {
@@ -220,8 +228,7 @@ Event BufferCore::synchronize_async(ByteRange range) {
 void BufferCore::synchronize(ByteRange range) {
   resolve_first("synchronize", range);
   wait_unless_endless(synchronize_async(range));
-  Guard parts(*parts_);
-  parts->resolve_pending(range, true);
+  resolve_now(range);
 }
 
 }  // namespace unimem

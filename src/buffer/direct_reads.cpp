@@ -25,11 +25,12 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
   };
   std::vector<Event> arriving;
   std::exception_ptr failure;
+  resolve_now(range);
   {
     Guard parts(*parts_);
     parts->check_access("host access");
     parts->check_range(range);
-    parts->resolve_pending(range, true);
+    parts->resolve_pending(range, false);
 
     auto missing = ByteRanges(range);
     auto const take = [&](Place place) {

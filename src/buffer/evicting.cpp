@@ -4,12 +4,16 @@
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
+#include "buffer/replica.hpp"
 #include "buffer/residency.hpp"
+#include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
+#include "manager/admission.hpp"
 #include "manager/spill_files.hpp"
 
 #include <cstddef>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -20,7 +24,34 @@ namespace unimem {
 
 using detail::AccessContext;
 using detail::BufferAccess;
+using detail::BufferParts;
 using detail::Commits;
+using detail::Replica;
+using detail::TransferEngine;
+
+namespace {
+
+/// Whether a device has all of it, so that the host's memory could go without a file.
+bool released_for_a_device(BufferParts& parts) {
+  auto& replicas = parts.replicas;
+  auto* const device = replicas.device_holding(replicas.whole());
+  bool const only_the_buffers = replicas.host() && replicas.host().use_count() == 1;
+  if (device == nullptr || !only_the_buffers) return false;
+  auto const place = *replicas.places.find(*device);
+  auto const plan = replicas.coherence.plan_release(host_place, place, replicas.places.cost());
+  if (!plan.copies.empty() || !parts.is_quiet(place, replicas.whole())) return false;
+  BufferAccess(parts).release_now(host_place, place);
+  return true;
+}
+
+void spill(BufferParts& parts, Replica& replica) {
+  auto const* const bytes = static_cast<std::byte const*>(replica.host_address());
+  auto spilled = parts.terms.spill_files->keep({bytes, parts.replicas.bytes()});
+  replica.apply_advice({});
+  replica.spill(std::move(spilled));
+}
+
+}  // namespace
 
 BufferCore::Evictable BufferCore::evictable(MemoryPlace place) noexcept {
   auto& parts = *parts_;
@@ -46,48 +77,46 @@ std::size_t BufferCore::evict(MemoryPlace place) {
 }
 
 std::size_t BufferCore::evict_from_device(Device& device) {
-  Guard parts(*parts_, std::try_to_lock);
-  if (!parts || parts->replicas.places.shares(device)) return 0;
-  auto const place = parts->replicas.places.find(device);
-  if (!place) return 0;
-  auto const& replica = parts->replicas.at(*place);
-  if (!replica || replica->holds().leased() || parts->captured) return 0;
-  parts->collect_host_writes(false);
-  if (Commits(*parts).would_wait_in_work()) return 0;
-  parts->resolve_for_eviction(true);
-  if (replica->is_read_by_work()) return 0;
-  auto const bytes = replica->capacity();
+  std::size_t given = 0;
+  std::optional<TransferEngine::CarriedOut> carried;
   AccessContext context{AccessContext::Waiting::never, AccessContext::Evicts::yes};
-  static_cast<void>(BufferAccess(*parts).release(context, *place, host_place));  // it has memory to save to, or throws
-  return bytes;
+  detail::run_behind_work(context, [&](AccessContext&) {
+    Guard parts(*parts_, std::try_to_lock);
+    if (!parts || parts->replicas.places.shares(device)) return true;
+    auto const place = parts->replicas.places.find(device);
+    if (!place) return true;
+    auto const& replica = parts->replicas.at(*place);
+    if (!replica || replica->holds().leased() || parts->captured) return true;
+    parts->collect_host_writes(false);
+    if (Commits(*parts).would_wait_in_work()) return true;
+    if (!parts->resolve_for_eviction(context)) return false;
+    if (replica->is_read_by_work()) return true;
+    auto const bytes = replica->capacity();
+    if (!BufferAccess(*parts).release(context, *place, host_place, carried)) return false;
+    given = bytes;
+    return true;
+  });
+  return given;
 }
 
 std::size_t BufferCore::evict_from_host(Location location) {
-  Guard parts(*parts_, std::try_to_lock);
-  if (!parts) return 0;
-  auto& replicas = parts->replicas;
-  auto* const replica = replicas.in_memory_of_host().get();
-  bool const leased = replica != nullptr && replica->holds().leased();
-  if (Commits(*parts).would_wait_in_work()) return 0;
-  if (leased || !detail::may_spill(*parts, location)) return 0;
-  parts->resolve_for_eviction(true);
-  replica->work().wait_to_write(replicas.whole());
-  if (!detail::may_spill(*parts, location) || !replica->work().at_rest()) return 0;
-
-  auto const given = replica->capacity();
-  if (auto* const device = replicas.device_holding(replicas.whole())) {
-    auto const place = *replicas.places.find(*device);
-    bool const only_the_buffers = replicas.host() && replicas.host().use_count() == 1;
-    auto const plan = replicas.coherence.plan_release(host_place, place, replicas.places.cost());
-    if (only_the_buffers && plan.copies.empty() && parts->is_quiet(place, replicas.whole())) {
-      BufferAccess(*parts).release_now(host_place, place);
-      return given;
-    }
-  }
-  auto const* const bytes = static_cast<std::byte const*>(replica->host_address());
-  auto spilled = parts->terms.spill_files->keep({bytes, replicas.bytes()});
-  replica->apply_advice({});
-  replica->spill(std::move(spilled));
+  std::size_t given = 0;
+  AccessContext context{AccessContext::Waiting::never, AccessContext::Evicts::yes};
+  detail::run_behind_work(context, [&](AccessContext&) {
+    Guard parts(*parts_, std::try_to_lock);
+    if (!parts) return true;
+    auto& replicas = parts->replicas;
+    auto* const replica = replicas.in_memory_of_host().get();
+    bool const leased = replica != nullptr && replica->holds().leased();
+    if (leased || !detail::may_spill(*parts, location) || Commits(*parts).would_wait_in_work()) return true;
+    if (!parts->resolve_for_eviction(context)) return false;
+    if (!BufferAccess(*parts).await_or_wait(context, *replica, replicas.whole(), true)) return false;
+    if (!detail::may_spill(*parts, location) || !replica->work().at_rest()) return true;
+    auto const bytes = replica->capacity();
+    if (!released_for_a_device(*parts)) spill(*parts, *replica);
+    given = bytes;
+    return true;
+  });
   return given;
 }
 

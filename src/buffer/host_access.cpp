@@ -23,6 +23,7 @@ namespace unimem {
 
 using detail::AccessContext;
 using detail::BufferAccess;
+using detail::BufferParts;
 using detail::Commits;
 using detail::Replica;
 using detail::ReplicaAllocator;
@@ -32,9 +33,9 @@ namespace {
 
 /// Before code outside of the library writes to the host's memory: old failures are told, since it is too late to
 /// refuse afterwards, and what was submitted before must not see what is about to be written.
-void await_to_write_in_place(detail::BufferParts& parts, ByteRange range) {
-  parts.resolve_pending(range, true);
-  parts.replicas.host()->work().wait_to_write(range);
+bool may_write_in_place(AccessContext& context, BufferParts& parts, ByteRange range) {
+  return parts.resolve_or_wait(context, range) &&
+         BufferAccess(parts).await_or_wait(context, *parts.replicas.host(), range, true);
 }
 
 }  // namespace
@@ -72,51 +73,45 @@ void BufferCore::note_read(ByteRange range) const {
   if (parts_->watch.written_map()) parts_->watch.written_map()->read(range, "on the host");
 }
 
-void BufferCore::await_in_work(ByteRange range, Intent intent) {
-  if (detail::CurrentTask::of_this_thread() == nullptr || host_ready(intent)) return;
-  for (auto const event : work_on(range, intent)) wait_unless_endless(event);
-  // Where pages tell what is written, a copy to the host is waited for with the buffer locked.
-  bool const copies = intent != Intent::write && tracking() != Tracking::pages && is_allocated();
-  if (copies && !host_ready(intent)) wait_unless_endless(fetch(range));
+void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold, bool looks) {
+  void* address = nullptr;
+  detail::run_admitted([&](AccessContext& context) { return host_once(context, range, intent, hold, address); });
+  if (looks && intent == Intent::read) note_read(range);
+  return address;
 }
 
-void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold, bool looks) {
-  await_in_work(range, intent);
+bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent intent, DeviceLease* hold, void*& address) {
   Guard parts(*parts_);
   bool const for_writing = intent != Intent::read;
-  looks = looks && !for_writing;
   parts->check_access("host access");
   parts->check_range(range);
   // Manual tracking: a read-write view is a read until it is marked.
   // So it is where pages tell what was really written.
-  bool const in_place = parts->watch.tracking() != Tracking::access && intent == Intent::read_write;
-  if (in_place) intent = Intent::read;
-  parts->resolve_pending(range, true);
+  if (parts->watch.tracking() != Tracking::access && intent == Intent::read_write) intent = Intent::read;
+  if (!parts->resolve_or_wait(context, range)) return false;
   if (intent != Intent::read) parts->watch.note("a host view that may be written", range);
-  bool const there = intent == Intent::read && parts->replicas.holds(host_place, range);
-  if (!there) {
-    ReplicaAllocator(*parts).ensure_host_now(intent == Intent::write ? range : ByteRange{});
-    auto plan = TransferEngine(*parts).plan_access(host_place, range, intent);
-    if (intent != Intent::write) parts->check_lost(plan);
-    TransferEngine(*parts).carry_out(plan);
-    if (parts->replicas.host() && intent != Intent::read) parts->replicas.host()->work().wait_to_write(range);
-    Commits(*parts).commit(std::move(plan), {});
-  } else if (parts->replicas.host()) {
-    ReplicaAllocator(*parts).ensure_resident_now(*parts->replicas.host());
-  }
-  if (auto const& host = parts->replicas.host()) {
-    host->usage().note_host(intent != Intent::write, intent != Intent::read);
-    in_place ? host->work().wait_to_write(range) : host->work().wait_to_read(range);
-  }
-  if (looks) note_read(range);
   auto const& host = parts->replicas.host();
-  if (!host) return nullptr;
+  std::optional<Plan> plan;
+  if (intent == Intent::read && parts->replicas.holds(host_place, range)) {
+    if (host) ReplicaAllocator(*parts).ensure_resident(context, *host);
+  } else {
+    if (!ReplicaAllocator(*parts).ensure_host(context, intent == Intent::write ? range : ByteRange{})) return false;
+    TransferEngine const transfers(*parts);
+    plan = transfers.plan_access(host_place, range, intent);
+    if (intent != Intent::write) parts->check_lost(*plan);
+    if (!transfers.bring_or_wait(context, *plan)) return false;
+  }
+  if (host && !BufferAccess(*parts).await_or_wait(context, *host, range, for_writing)) return false;
+  if (plan) Commits(*parts).commit(*std::move(plan), {});
+  if (!host) return true;
+  host->usage().note_host(intent != Intent::write, intent != Intent::read);
   if (hold == nullptr) {
     host->holds().mark_exported(for_writing);
   } else {
     *hold = {host, host->host_window(range)};
   }
-  return host->host_address();
+  address = host->host_address();
+  return true;
 }
 
 std::vector<Event> BufferCore::work_on(ByteRange range, Intent intent, Device const* device) {
@@ -125,7 +120,10 @@ std::vector<Event> BufferCore::work_on(ByteRange range, Intent intent, Device co
   parts->replicas.pending.add_unfinished(range, events);
   auto const add = [&](Place place, bool readers_too) {
     auto const& replica = parts->replicas.at(place);
-    if (replica && !replica->work().at_rest()) replica->work().add_unfinished(range, readers_too, events);
+    if (!replica) return;
+    for (auto const event : replica->work().before_host_access(range, readers_too)) {
+      if (std::ranges::find(events, event) == events.end()) events.push_back(event);
+    }
   };
   auto const known = device == nullptr ? std::optional{host_place} : parts->replicas.places.find(*device);
   if (known) add(*known, intent != Intent::read);
@@ -145,24 +143,29 @@ std::vector<Event> BufferCore::work_under_way() {
 }
 
 void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
-  for (auto const range : ranges) await_in_work(range, Intent::read);
-  Guard parts(*parts_);
-  parts->check_access("host access");
-  for (auto const range : ranges) parts->check_range(range);
-  for (auto const range : ranges) parts->resolve_pending(range, true);
-  ReplicaAllocator(*parts).ensure_host_now();
-  std::vector<Plan> plans;
-  Plan all;
-  all.place = host_place;
-  for (auto const range : ranges) {
-    auto plan = TransferEngine(*parts).plan_read(host_place, range);
-    parts->check_lost(plan);
-    all.copies.insert(all.copies.end(), plan.copies.begin(), plan.copies.end());
-    plans.push_back(std::move(plan));
-  }
-  TransferEngine(*parts).carry_out(all);
-  if (parts->replicas.host()) parts->replicas.host()->usage().note_host(true, false);
-  for (auto& plan : plans) Commits(*parts).commit(std::move(plan), {});
+  detail::run_admitted([&](AccessContext& context) {
+    Guard parts(*parts_);
+    parts->check_access("host access");
+    for (auto const range : ranges) parts->check_range(range);
+    for (auto const range : ranges) {
+      if (!parts->resolve_or_wait(context, range)) return false;
+    }
+    if (!ReplicaAllocator(*parts).ensure_host(context)) return false;
+    TransferEngine const transfers(*parts);
+    std::vector<Plan> plans;
+    Plan all;
+    all.place = host_place;
+    for (auto const range : ranges) {
+      auto plan = transfers.plan_read(host_place, range);
+      parts->check_lost(plan);
+      all.copies.insert(all.copies.end(), plan.copies.begin(), plan.copies.end());
+      plans.push_back(std::move(plan));
+    }
+    if (!transfers.bring_or_wait(context, all)) return false;
+    if (auto const& host = parts->replicas.host()) host->usage().note_host(true, false);
+    for (auto& plan : plans) Commits(*parts).commit(std::move(plan), {});
+    return true;
+  });
 }
 
 Event BufferCore::fetch(ByteRange range) {
@@ -187,14 +190,15 @@ void BufferCore::sync_to_host_slow(ByteRange range) {
 }
 
 void BufferCore::mark_host_dirty(ByteRange range) {
-  Guard parts(*parts_);
-  parts->check_allocated("mark_host_dirty");
-  parts->check_range(range);
-  if (parts->watch.writes()) parts->watch.writes()->declared(range);
-  parts->resolve_pending(range, true, true);
-  parts->watch.note("mark_host_dirty", range);
-  AccessContext context{AccessContext::Waiting::never};  // with the lock held
-  static_cast<void>(BufferAccess(*parts).mark(context, host_place, range, {}));
+  detail::run_admitted([&](AccessContext& context) {
+    Guard parts(*parts_);
+    parts->check_allocated("mark_host_dirty");
+    parts->check_range(range);
+    if (auto* const writes = parts->watch.writes()) writes->declared(range);
+    if (!parts->resolve_or_wait(context, range, true)) return false;
+    parts->watch.note("mark_host_dirty", range);
+    return BufferAccess(*parts).mark(context, host_place, range, {});
+  });
 }
 
 void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event) {
@@ -202,11 +206,11 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
     Guard parts(*parts_);
     parts->check_allocated("mark_device_dirty");
     parts->check_range(range);
-    parts->resolve_pending(range, true, true);
+    if (!parts->resolve_or_wait(context, range, true)) return false;
     parts->watch.note("mark_device_dirty", range);
     auto const place = parts->place_of(device == nullptr ? parts->replicas.default_device() : *device);
     if (!BufferAccess(*parts).mark(context, place, range, event)) return false;
-    if (parts->watch.writes()) parts->watch.writes()->overrule(range);
+    if (auto* const writes = parts->watch.writes()) writes->overrule(range);
     return true;
   });
 }
@@ -217,7 +221,6 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode, bool looks) {
     if (looks) note_read(range);
     return mapped;
   }
-  await_in_work(range, mode == MapMode::discard ? Intent::write : Intent::read_write);
   Guard(*parts_)->watch.expect_mapped_write();
   try {
     return map_to_write(range, mode);
@@ -240,12 +243,14 @@ DeviceLease BufferCore::map_to_read(ByteRange range) {
 
 DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
   auto held = use_host(range, mode == MapMode::discard ? Intent::write : Intent::read);
-  Guard parts(*parts_);
-  // If it has been freed since, what is written is not missed.
-  if (!parts->replicas.host() || parts->replicas.host()->host_window(range) != held.lease.memory())
-    return std::move(held.lease);
-  if (parts->watch.writes()) parts->watch.writes()->expect(range);
-  await_to_write_in_place(*parts, range);
+  detail::run_admitted([&](AccessContext& context) {
+    Guard parts(*parts_);
+    // If it has been freed since, what is written is not missed.
+    auto const& host = parts->replicas.host();
+    if (!host || host->host_window(range) != held.lease.memory()) return true;
+    if (auto* const writes = parts->watch.writes(); writes != nullptr && !context.again()) writes->expect(range);
+    return may_write_in_place(context, *parts, range);
+  });
   return std::move(held.lease);
 }
 

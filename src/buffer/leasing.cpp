@@ -56,7 +56,8 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   Guard parts(*parts_);
   parts->check_access("device access");
   parts->check_range(range);
-  parts->resolve_pending(range, queue == nullptr);
+  if (queue != nullptr) parts->resolve_pending(range, false);
+  if (queue == nullptr && !parts->resolve_or_wait(context, range)) return std::nullopt;
   auto const place = parts->place_of(device);
   if (!context.again()) parts->replicas.places[place].used(range.size());
   if (auto const& there = parts->replicas.at(place); intent == Intent::read && there && parts->is_quiet(place, range)) {
@@ -72,8 +73,9 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   auto const replica = parts->replicas.at(place);
   auto const arrived = TransferEngine(*parts).arrival(place, range, on);
   if (queue == nullptr) {
-    if (intent != Intent::write) parts->resolve_pending(range, true);
-    if (replica) intent == Intent::read ? replica->work().wait_to_read(range) : replica->work().wait_to_write(range);
+    if (intent != Intent::write && !parts->resolve_or_wait(context, range)) return std::nullopt;
+    bool const writes = intent != Intent::read;
+    if (replica && !BufferAccess(*parts).await_or_wait(context, *replica, range, writes)) return std::nullopt;
   }
   if (replica) replica->work().used_by_others(device, queue);
   if (intent != Intent::read) Commits(*parts).commit_write(place, range, arrived, Commits::Events::of_the_end);

@@ -1,3 +1,4 @@
+#include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>

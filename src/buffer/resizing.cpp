@@ -1,6 +1,7 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/error.hpp>
 
+#include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
 #include "buffer/replica.hpp"
@@ -11,31 +12,42 @@
 #include "manager/admission.hpp"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <utility>
+#include <vector>
 
 // A buffer of another size keeps what fits: where it is current, or else by way of the host.
 
 namespace unimem {
 
 using detail::AccessContext;
+using detail::BufferAccess;
 using detail::BufferParts;
 using detail::Commits;
 using detail::Replica;
 using detail::ReplicaAllocator;
 using detail::TransferEngine;
 
+/// A copy of what is kept in memory of the new size, under way while the lock is free.
+struct BufferCore::Resized {
+  std::shared_ptr<Replica> replica;
+  Event event;
+  std::uint64_t operations = 0;  ///< of the buffer, when it was submitted
+};
+
 void BufferCore::resize(std::size_t bytes) {
   detail::check_size(bytes);
-  detail::run_admitted([&](AccessContext& context) { return resize_once(context, bytes); });
+  Resized moved;
+  detail::run_admitted([&](AccessContext& context) { return resize_once(context, bytes, moved); });
 }
 
-bool BufferCore::resize_once(AccessContext& context, std::size_t bytes) {
+bool BufferCore::resize_once(AccessContext& context, std::size_t bytes, Resized& moved) {
   Guard parts(*parts_);
   auto const before = parts->replicas.bytes();
   if (bytes == before) return true;
-  parts->resolve_pending(parts->replicas.whole(), true);
+  if (!parts->resolve_or_wait(context, parts->replicas.whole())) return false;
   for (Place place = host_place; place < parts->replicas.coherence.place_count(); ++place)
     parts->check_not_leased(place);
   if (parts->replicas.host() && !parts->replicas.host()->pooled()) {
@@ -54,21 +66,34 @@ bool BufferCore::resize_once(AccessContext& context, std::size_t bytes) {
   std::unique_ptr<BufferParts, decltype(say_again)> const unless_done{&*parts, say_again};
   std::shared_ptr<Replica> replica;
   if (has_data && on != nullptr) {
-    auto& queue = on->default_queue();
-    replica = ReplicaAllocator(*parts).new_on_device(context, *on, bytes, queue);
-    if (!replica) return false;
-    detail::copy_between(*parts->terms.manager, parts->terms.named(), *parts->replicas.at(parts->place_of(*on)), kept,
-                         *replica, kept, &queue, {})
-        .event.wait();
+    auto const copied = std::exchange(moved, {});
+    if (copied.replica) copied.event.wait();
+    if (copied.replica && copied.operations + 1 == parts->operations) {
+      replica = copied.replica;  // no other operation came between
+    } else {
+      auto& queue = on->default_queue();
+      replica = ReplicaAllocator(*parts).new_on_device(context, *on, bytes, queue);
+      if (!replica) return false;
+      auto& from = *parts->replicas.at(parts->place_of(*on));
+      auto const copy =
+          detail::copy_between(*parts->terms.manager, parts->terms.named(), from, kept, *replica, kept, &queue, {});
+      if (context.may_await_work()) {
+        moved = {std::move(replica), copy.event, parts->operations};
+        context.wait_for(std::vector{copy.event});
+        return false;
+      }
+      copy.event.wait();
+    }
   } else if (has_data) {
     if (!ReplicaAllocator(*parts).ensure_host(context)) return false;
     auto plan = TransferEngine(*parts).plan_read(host_place, kept);
     parts->check_lost(plan);
-    TransferEngine(*parts).carry_out(plan);
+    if (!TransferEngine(*parts).bring_or_wait(context, plan)) return false;
+    auto& host = *parts->replicas.host();
+    if (!BufferAccess(*parts).await_or_wait(context, host, kept, false)) return false;
     Commits(*parts).commit(std::move(plan), {});
     replica = ReplicaAllocator(*parts).new_on_host(context, bytes);
     if (!replica) return false;
-    parts->replicas.host()->work().wait_to_read(kept);
     std::memcpy(replica->host_address(), parts->replicas.host()->host_address(), kept.size());
   }
   auto const place = on == nullptr ? host_place : parts->place_of(*on);

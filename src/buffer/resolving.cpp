@@ -5,6 +5,7 @@
 #include "buffer/commits.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "device/page_watch.hpp"
+#include "manager/access_context.hpp"
 
 #include <fmt/format.h>
 
@@ -12,6 +13,7 @@
 #include <new>
 #include <optional>
 #include <utility>
+#include <vector>
 
 // What comes before every operation on a buffer: what was written to the host's memory behind the library's back goes
 // on record, and what failed is taken back and told.
@@ -89,15 +91,32 @@ void BufferParts::resolve_pending(ByteRange range, bool wait, bool decide) {
   if (auto const failure = Commits(*this).resolve(range, wait)) std::rethrow_exception(failure);
 }
 
-void BufferParts::resolve_for_eviction(bool wait) {
-  if (wait) Commits(*this).await(replicas.whole());  // an end to that is no failure of the owner's
+bool BufferParts::resolve_or_wait(AccessContext& context, ByteRange range, bool decide) {
+  std::vector<Event> work;
+  if (context.may_await_work()) {
+    // What tells the host's writes apart looks at all of its memory.
+    replicas.pending.add_unfinished(watch.writes() == nullptr ? range : replicas.whole(), work);
+    for (auto const& write : watch.unrecorded()) replicas.pending.add_unfinished(write.range, work);
+  }
+  if (!work.empty()) {
+    check_not_captured();
+    context.wait_for(std::move(work));
+    return false;
+  }
+  resolve_pending(range, true, decide);
+  return true;
+}
+
+bool BufferParts::resolve_for_eviction(AccessContext& context) {
   auto told = std::exchange(deferred, nullptr);
+  bool resolved = true;
   try {
-    resolve_pending(replicas.whole(), wait);
+    resolved = resolve_or_wait(context, replicas.whole());
   } catch (std::exception const&) {
     if (!told) told = std::current_exception();
   }
-  deferred = std::move(told);
+  if (told) deferred = std::move(told);
+  return resolved;
 }
 
 }  // namespace unimem::detail

@@ -8,6 +8,7 @@
 #include "buffer/replica_allocator.hpp"
 #include "buffer/replica_copy.hpp"
 #include "buffer/staging.hpp"
+#include "manager/access_context.hpp"
 
 #include <algorithm>
 #include <exception>
@@ -182,7 +183,7 @@ void TransferEngine::reload_both_sides(Plan const& plan) const {
   }
 }
 
-void TransferEngine::bring(Plan const& plan, Queue* queue) const {
+std::vector<Event> TransferEngine::bring(Plan const& plan, Queue* queue) const {
   std::vector<Event> events;
   start_copies(plan, queue, events);
   try {
@@ -191,6 +192,35 @@ void TransferEngine::bring(Plan const& plan, Queue* queue) const {
     give_up(plan, events);
     throw;
   }
+  return events;
+}
+
+bool TransferEngine::bring_or_wait(AccessContext& context, Plan const& plan) const {
+  bool const moves = std::ranges::any_of(plan.copies, [](PlannedCopy const& copy) { return !copy.fence; });
+  // Bytes that arrive later could not be told from a user's, where those are looked for.
+  if (!moves || parts_->watch.writes() != nullptr || !context.may_await_work()) {
+    carry_out(plan);
+    return true;
+  }
+  context.wait_for(bring(plan, nullptr));
+  return false;
+}
+
+bool TransferEngine::carry_out_or_wait(AccessContext& context, Plan const& plan,
+                                       std::optional<CarriedOut>& carried) const {
+  if (auto const done = std::exchange(carried, std::nullopt)) {
+    end_copies(done->plan, done->events);
+    if (done->operations + 1 == parts_->operations) return true;
+  }
+  if (plan.copies.empty() || parts_->watch.writes() != nullptr || !context.may_await_work()) {
+    carry_out(plan);
+    return true;
+  }
+  carried.emplace(CarriedOut{plan, {}, parts_->operations});
+  start_copies(plan, nullptr, carried->events);
+  if (carried->events.empty()) return true;
+  context.wait_for(carried->events);
+  return false;
 }
 
 void TransferEngine::give_up(Plan const& plan, std::span<const Event> events) const {
@@ -230,8 +260,12 @@ void TransferEngine::carry_out(Plan const& plan) const {
   std::vector<Event> events;
   start_copies(plan, nullptr, events);
   // All must have ended before one's error may be told: a copy still running writes into memory we are responsible for.
-  std::exception_ptr failure;
   for (auto const event : events) wait_unless_endless(event);  // throws in the middle of work that they come behind
+  end_copies(plan, events);
+}
+
+void TransferEngine::end_copies(Plan const& plan, std::span<const Event> events) const {
+  std::exception_ptr failure;
   for (auto const event : events) {
     if (auto error = event.wait_for_error(); error && !failure) failure = std::move(error);
   }

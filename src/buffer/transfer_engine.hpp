@@ -7,6 +7,8 @@
 #include "coherence/coherence.hpp"
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,6 +18,7 @@ class Queue;
 
 namespace unimem::detail {
 
+class AccessContext;
 struct BufferParts;
 
 /// Moves the bytes of a buffer between its replicas, as plans say.
@@ -36,9 +39,24 @@ class TransferEngine {
 
   /// Submits the copies of a plan and commits it: each copy behind the work it conflicts with, on `queue` where that is
   /// the device's, else on the device's default queue.
-  void bring(Plan const& plan, Queue* queue) const;
+  /// Returns an event for each copy.
+  std::vector<Event> bring(Plan const& plan, Queue* queue) const;
   /// Submits them and waits; throws the first error when all have ended.
   void carry_out(Plan const& plan) const;
+
+  /// For callers that wait without the lock: whether all is there that the plan, which reads, is to bring. If not, it
+  /// has been brought under way and committed, and the context says for what to wait.
+  [[nodiscard]] bool bring_or_wait(AccessContext& context, Plan const& plan) const;
+  /// Copies that were carried out while the lock was free.
+  struct CarriedOut {
+    Plan plan;
+    std::vector<Event> events;
+    std::uint64_t operations = 0;  ///< of the buffer, when they were submitted
+  };
+  /// The same, with nothing committed: whether the plan has been carried out, with no other operation between. What is
+  /// under way stands in `carried` meanwhile. Throws the first error when all have ended.
+  [[nodiscard]] bool carry_out_or_wait(AccessContext& context, Plan const& plan,
+                                       std::optional<CarriedOut>& carried) const;
 
   /// When `range` at `place` will have arrived.
   [[nodiscard]] Event arrival(Place place, ByteRange range, Queue& queue) const;
@@ -68,6 +86,8 @@ class TransferEngine {
   void start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) const;
   /// What the copies of a plan touch comes back from the files it is in.
   void reload_both_sides(Plan const& plan) const;
+  /// Whatever they have come to, the copies have ended: throws the first error.
+  void end_copies(Plan const& plan, std::span<const Event> events) const;
   /// A plan will not be carried out, or not be on record: blocks until what has been started of it, which ends with
   /// `events`, has ended, so that nothing of it is pending.
   void give_up(Plan const& plan, std::span<const Event> events) const;

@@ -1,10 +1,8 @@
 #include "buffer/work_log.hpp"
 
 #include <unimem/device/device.hpp>
-#include <unimem/device/timed_wait.hpp>
 
 #include "buffer/holds.hpp"
-#include "device/current_task.hpp"
 #include "device/watched_wait.hpp"
 
 #include <algorithm>
@@ -139,42 +137,34 @@ void WorkLog::order_write(Queue& queue, Region const& region) {
   order(queue, region, true);
 }
 
+std::vector<Event> WorkLog::before_host_access(ByteRange range, bool writes) {
+  note_others();
+  if (writes) return unfinished_on(range, true);
+  return unfinished_on(range, false);
+}
+
 void WorkLog::wait_to_read(ByteRange range) {
-  wait(range, false);
+  for (auto const event : before_host_access(range, false)) await_end(event);
 }
 
 void WorkLog::wait_to_write(ByteRange range) {
-  wait(range, true);
+  for (auto const event : before_host_access(range, true)) await_end(event);
 }
 
-void WorkLog::wait(ByteRange range, bool readers_too) {
-  note_others();
-  if (uses_.empty()) return;
-  bool const in_work = CurrentTask::of_this_thread() != nullptr;
-  if (in_work || is_watched()) {
-    std::vector<Event> events;
-    add_unfinished(range, readers_too, events);
-    for (auto const event : events) in_work ? wait_unless_endless(event) : wait_watched(event);
-  }
+std::vector<Event> WorkLog::unfinished_on(ByteRange range, bool readers_too) const {
+  std::vector<Event> events;
   for (auto const& use : uses_) {
-    if ((readers_too || use.kind != Kind::read) && use.region.meets(range)) {
-      static_cast<void>(use.event.wait_for_error());
+    if ((readers_too || use.kind != Kind::read) && use.region.meets(range) && !use.event.ready()) {
+      add_once(events, use.event);
     }
   }
+  return events;
 }
 
 void WorkLog::add_writers(Region const& region, std::vector<Event>& events) const {
   for (auto const& use : uses_) {
     if (use.kind != Kind::write || !use.region.meets(region)) continue;
     if (!use.event.ready() || use.event.error()) add_once(events, use.event);
-  }
-}
-
-void WorkLog::add_unfinished(ByteRange range, bool readers_too, std::vector<Event>& events) const {
-  for (auto const& use : uses_) {
-    if ((readers_too || use.kind != Kind::read) && use.region.meets(range) && !use.event.ready()) {
-      add_once(events, use.event);
-    }
   }
 }
 

@@ -69,6 +69,8 @@ class WorkLog {
   void order_read(Queue& queue, Region const& region);
   void order_write(Queue& queue, Region const& region);
 
+  /// The unfinished work that the host has to wait for before it reads `range`, or `writes` there.
+  [[nodiscard]] std::vector<Event> before_host_access(ByteRange range, bool writes);
   /// Blocks until the host may read or write `range`. Errors of that work stick to its tickets. Throws
   /// UnsupportedOperation in the middle of work, where the wait would never end, and WaitInterrupted in a watched
   /// thread.
@@ -77,8 +79,6 @@ class WorkLog {
 
   /// Adds the writes that reach into `region` and are not known to have ended well: what a reader needs.
   void add_writers(Region const& region, std::vector<Event>& events) const;
-  /// Adds the unfinished work on `range` that a reader waits for, or with `readers_too` a writer.
-  void add_unfinished(ByteRange range, bool readers_too, std::vector<Event>& events) const;
   /// The latest unfinished event of every queue.
   [[nodiscard]] std::vector<Event> unfinished() const;
 
@@ -111,7 +111,7 @@ class WorkLog {
   /// What others have submitted by now, recorded as ours.
   void note_others();
   void order(Queue& queue, Region const& region, bool behind_reads) const;
-  void wait(ByteRange range, bool readers_too);
+  [[nodiscard]] std::vector<Event> unfinished_on(ByteRange range, bool readers_too) const;
 
   Holds const* holds_;
   std::vector<Use> uses_;

@@ -48,4 +48,10 @@ void detail::wait_watched(Event event) {
   while (!wait_until(event, wait.next())) wait.look();
 }
 
+void detail::await_end(Event event) {
+  if (CurrentTask::of_this_thread() != nullptr) return wait_unless_endless(event);
+  wait_watched(event);
+  static_cast<void>(event.wait_for_error());
+}
+
 }  // namespace unimem

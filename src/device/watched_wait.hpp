@@ -40,4 +40,9 @@ class WatchedWait {
 /// and in the middle of work, returns at once. Before what waits for the event with more at stake.
 void wait_watched(Event event);
 
+/// Waits for the end of work wherever it is called: in the middle of work, where it throws UnsupportedOperation if it
+/// would never end, in a watched thread, where it throws WaitInterrupted, and elsewhere. The work's error stays with
+/// it.
+void await_end(Event event);
+
 }  // namespace unimem::detail

@@ -1,5 +1,6 @@
 #include "manager/access_context.hpp"
 
+#include "device/watched_wait.hpp"
 #include "manager/admission_queue.hpp"
 
 #include <algorithm>
@@ -46,6 +47,13 @@ void AccessContext::try_again() noexcept {
   auto const now = std::chrono::steady_clock::now();
   if (!std::exchange(again_, true)) insists_at_ = now + longest_wait;
   insists_ = insists_ || now >= insists_at_;
+}
+
+void AccessContext::await_work() {
+  ++work_waits_;
+  again_ = true;
+  auto const work = std::exchange(must_wait_.work, {});
+  for (auto const event : work) await_end(event);
 }
 
 AccessContext::Need AccessContext::need(MemoryManager const& of) const noexcept {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/core/export.hpp>
+#include <unimem/device/event.hpp>
 
 #include "device/current_task.hpp"
 
@@ -8,6 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace unimem {
@@ -60,11 +62,12 @@ class TakenMemory {
   std::atomic<std::uint64_t> times_{0};
 };
 
-/// What an operation has to wait for before it is tried again, with none of its operands locked: the memory that other
-/// operations on a device hold, or another thread's turn to make room there.
+/// What an operation has to wait for before it is tried again, with none of its operands locked: work under way, or
+/// else the memory that other operations on a device hold, or another thread's turn to make room there.
 struct MustWait {
   MemoryManager* manager = nullptr;
   Device* device = nullptr;
+  std::vector<Event> work{};
 };
 
 /// One operation of this thread on device memory: what it needs, what it has taken, and whether it may wait. It is
@@ -98,7 +101,16 @@ class UNIMEM_API AccessContext {
   /// A request for memory was not granted, because of other operations: the operation is to release its operands, wait
   /// and be tried again.
   void wait_for(MemoryManager& manager, Device& device) noexcept { must_wait_ = {&manager, &device}; }
-  [[nodiscard]] MustWait must_wait() const noexcept { return must_wait_; }
+  /// Work that the operation comes behind has not ended: likewise.
+  void wait_for(std::vector<Event> work) noexcept { must_wait_ = {nullptr, nullptr, std::move(work)}; }
+  [[nodiscard]] MustWait const& must_wait() const noexcept { return must_wait_; }
+  [[nodiscard]] bool awaits_work() const noexcept { return !must_wait_.work.empty(); }
+  /// Whether it may wait for work so. One that others are always ahead of, with ever more work, waits for the last of
+  /// it with its operands locked.
+  [[nodiscard]] bool may_await_work() const noexcept { return work_waits_ < most_work_waits; }
+  /// Waits for that work, whose errors stick to its tickets. Throws UnsupportedOperation in the middle of work that it
+  /// comes behind, and WaitInterrupted in a watched thread.
+  void await_work();
 
   /// It is tried again. Having been tried again for as long as one may wait, it insists.
   void try_again() noexcept;
@@ -129,6 +141,8 @@ class UNIMEM_API AccessContext {
   [[nodiscard]] std::size_t taken(TakenMemory const& on) const noexcept;
 
  private:
+  static constexpr unsigned most_work_waits = 32;
+
   /// To tell that operations nest; nothing is passed along by it.
   [[nodiscard]] static AccessContext*& innermost() noexcept;
 
@@ -136,6 +150,7 @@ class UNIMEM_API AccessContext {
   bool waits_;
   bool evicts_;
   bool again_ = false;
+  unsigned work_waits_ = 0;
   bool insists_ = false;
   MustWait must_wait_{};
   AdmissionQueue* turn_ = nullptr;

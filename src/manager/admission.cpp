@@ -103,7 +103,13 @@ bool MemoryManager::run_in_turn(detail::AccessContext& context, Device& device,
     }
     if (std::chrono::steady_clock::now() >= deadline) context.insist();
     if (work(context)) return true;
-    auto const missing = context.must_wait();
+    if (context.awaits_work()) {
+      context.let_go();
+      context.end_turn();  // others may make room meanwhile
+      context.await_work();
+      continue;
+    }
+    auto const& missing = context.must_wait();
     if (missing.device != &device || missing.manager->state_.get() != state_.get()) return false;
     context.let_go();
     watch.look();

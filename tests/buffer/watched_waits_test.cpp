@@ -93,14 +93,29 @@ class WatchedWaits : public ::testing::Test {
       return queue.run(program, Range{1}, {&argument, 1}, needs);
     });
   }
-  /// A thread that waits for work on the buffer, and has its lock meanwhile.
-  static std::jthread waiting_for(UnifiedBuffer<int>& buffer) {
-    auto& device = buffer.core().default_device();  // asked before the lock is taken: it may wait there
-    std::jthread user{[&] { static_cast<void>(buffer.host_view()); }};
-    // The lock is taken before anything is waited for: what needs it without waiting is in vain from then on.
-    while (buffer.core().evictable({&device, Location::device}).busy == false) std::this_thread::yield();
-    return user;
-  }
+  /// A thread in the middle of an operation on the buffer, which has its lock as long as this lives.
+  class User {
+   public:
+    explicit User(UnifiedBuffer<int>& buffer)
+        : thread_([&core = buffer.core(), until = done_.get_future().share()] {
+            Operand const operand{&core, {0, core.size_bytes()}, Intent::read};
+            auto& queue = core.default_device().default_queue();
+            use_on_device(queue, {&operand, 1}, [&](std::span<const DeviceMemory>, std::span<const Event>) {
+              until.wait();
+              return queue.record();
+            });
+          }) {
+      auto& device = buffer.core().default_device();
+      while (!buffer.core().evictable({&device, Location::device}).busy) std::this_thread::yield();
+    }
+    User(User const&) = delete;
+    User& operator=(User const&) = delete;
+    ~User() { done_.set_value(); }
+
+   private:
+    std::promise<void> done_;
+    std::jthread thread_;
+  };
 
   Device& sim = make_sim({.memory_bytes = std::size_t{1} << 20});
   MemoryManager manager;
@@ -110,11 +125,12 @@ TEST_F(WatchedWaits, AtABuffersLockEndAndChangeNothing) {
   auto buffer = made(1, 100);
   std::optional<Gate> gate{sim.default_queue()};
   auto const event = add_one(buffer);
-  auto const user = waiting_for(buffer);
+  std::optional<User> user{buffer};
   EXPECT_THROW(static_cast<void>(buffer.host_view()), WaitInterrupted);
   EXPECT_THROW(buffer.copy_from(std::vector<int>(100, 9)), WaitInterrupted);
   EXPECT_THROW(add_one(buffer), WaitInterrupted);
   EXPECT_FALSE(event.ready());
+  user.reset();
   gate.reset();
   auto expected = std::vector<int>(100, 1);
   expected[0] = 2;
@@ -137,12 +153,12 @@ TEST_F(WatchedWaits, ForRoomOnADeviceEndAndNoOtherBufferHearsOfIt) {
     auto large = made(1, 200'000), next = made(5, 200'000);
     std::optional<Gate> gate{sim.default_queue()};
     auto const event = add_one(large);
-    std::optional<std::jthread> user;
-    if (used) user.emplace(waiting_for(large));
+    std::optional<User> user;
+    if (used) user.emplace(large);
     EXPECT_THROW(add_one(next), WaitInterrupted) << used;
     EXPECT_FALSE(event.ready()) << used;
-    gate.reset();
     user.reset();
+    gate.reset();
     end_wanted = false;
     EXPECT_EQ(large.to_vector()[0], 2) << used;
     EXPECT_THAT(next.to_vector(), Each(5)) << used;

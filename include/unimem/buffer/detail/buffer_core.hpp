@@ -299,7 +299,8 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] std::optional<DeviceLease> capture_once(detail::AccessContext& context, Queue& queue, ByteRange range,
                                                         std::span<const ByteRange> current, bool begins);
   std::optional<Event> prefetch_once(detail::AccessContext& context, Device& device, Queue* queue, ByteRange range);
-  [[nodiscard]] bool resize_once(detail::AccessContext& context, std::size_t bytes);
+  struct Resized;
+  [[nodiscard]] bool resize_once(detail::AccessContext& context, std::size_t bytes, Resized& moved);
 
   /// The host storage for as long as this lives, for callers that do not give its address out: it may be spilled
   /// afterwards.
@@ -315,14 +316,13 @@ class UNIMEM_API BufferCore final : public Resident {
   void written_on_host(ByteRange range, HostUse const& use);
   /// With `hold`, which is filled, the address is not given away.
   void* host_slow(ByteRange range, Intent intent, DeviceLease* hold, bool looks);
+  [[nodiscard]] bool host_once(detail::AccessContext& context, ByteRange range, Intent intent, DeviceLease* hold,
+                               void*& address);
   /// What `read` does where there is no host memory for the buffer. False, with nothing done, where it cannot: the
   /// bytes are nowhere, or on a device in the middle of work.
   [[nodiscard]] bool read_directly(ByteRange range, std::span<std::byte> target);
   /// Under UNIMEM_CHECK=2: the host reads `range`.
   void note_read(ByteRange range) const;
-  /// In the middle of work of the host's: waits, without the lock, for what such an access would wait for with it.
-  /// Throws UnsupportedOperation where that would never end.
-  void await_in_work(ByteRange range, Intent intent);
   void sync_to_device_slow(Device& device, ByteRange range);
   void sync_to_host_slow(ByteRange range);
   void bring_to_host_slow(std::span<const ByteRange> ranges);
@@ -339,6 +339,8 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] std::size_t evict_from_host(Location location);
   [[nodiscard]] BufferState state_by_looking() const noexcept;
   void resolve_first(std::string_view operation, ByteRange range);
+  /// Waits for the work on `range`; throws what has failed of it.
+  void resolve_now(ByteRange range);
   /// Whether filling `range` with `pattern` is a device's business, and whose.
   [[nodiscard]] Device* device_to_fill(ByteRange range, std::size_t pattern_bytes);
 
