@@ -124,7 +124,7 @@ class Advised : public BufferTest {
   AdvisedDevice& advised = another();
 };
 
-TEST_F(Advised, AnyBufferTakesAnyAdviceAndNothingElseChanges) {
+TEST_F(Advised, AdviceOnAnyBufferChangesNothingElse) {
   for (auto* const on : {&host, &sim}) {
     auto options = on_sim();
     options.device = on;
@@ -150,7 +150,7 @@ TEST_F(Advised, AnyBufferTakesAnyAdviceAndNothingElseChanges) {
   }
 }
 
-TEST_F(Advised, UnifiedMemoryIsAdvisedAndPrefetchedWithoutATransfer) {
+TEST_F(Advised, PrefetchingAdvisedUnifiedMemoryTransfersNothing) {
   auto options = on_sim();
   options.location = Location::unified;
   options.device = &host;
@@ -168,7 +168,7 @@ TEST_F(Advised, UnifiedMemoryIsAdvisedAndPrefetchedWithoutATransfer) {
   EXPECT_EQ(host.transfers(), before);
 }
 
-TEST_F(Advised, AManagedMemoryIsOneCopyForHostAndDevice) {
+TEST_F(Advised, ManagedMemoryIsOneCopyForBothSides) {
   auto options = on_advised();
   UnifiedBuffer<std::uint32_t> copied(100, options);
   options.location = Location::unified;
@@ -226,7 +226,7 @@ TEST_F(Advised, OfPreferredLocationsTheLastCounts) {
                                            AdvisedRange{Advice::preferred_location, &sim, {100, 300}}));
 }
 
-TEST_F(Advised, ReachesTheDriverOnceAndTheStorageThatComesLater) {
+TEST_F(Advised, StorageAllocatedLaterIsAdvisedOnce) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_advised());
   buffer.advise(Advice::read_mostly).slice(50, 10).advise(Advice::preferred_location);
   EXPECT_EQ(advised.calls, 0) << "there is nothing to be advised on";
@@ -256,7 +256,7 @@ TEST_F(Advised, ReachesTheDriverOnceAndTheStorageThatComesLater) {
   EXPECT_THAT(buffer.advice(), IsEmpty());
 }
 
-TEST_F(Advised, AResizeKeepsForAllWhatHeldForAll) {
+TEST_F(Advised, AResizeExtendsAdviceOnTheWholeBuffer) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_advised());
   buffer.advise(Advice::accessed_by).slice(40, 50).advise(Advice::preferred_location);
   {
@@ -273,7 +273,7 @@ TEST_F(Advised, AResizeKeepsForAllWhatHeldForAll) {
   EXPECT_EQ(buffer.to_vector(), counting(60));
 }
 
-TEST_F(Advised, AnotherBufferOnARecycledBlockIsAdvisedOfNothing) {
+TEST_F(Advised, ARecycledBlockCarriesNoAdvice) {
   {
     UnifiedBuffer<std::uint32_t> buffer(100, on_advised());
     buffer.advise(Advice::read_mostly);

@@ -61,7 +61,7 @@ TEST_F(Allocations, TheLocationAskedForIsTheLocationReported) {
   EXPECT_EQ(shared.location(), Location::unified);
 }
 
-TEST_F(Allocations, WithNothingAskedForAreWhereTheTableSays) {
+TEST_F(Allocations, FollowThePlacementTableByDefault) {
   EXPECT_EQ(placed(100).location(), Location::pinned);
   EXPECT_EQ(placed(64 * KiB).location(), Location::device);
   EXPECT_EQ(placed(17 * MiB).location(), Location::device);
@@ -88,7 +88,7 @@ TEST_F(Allocations, APlacementIsResolvedAndNeverAutomatic) {
   }
 }
 
-TEST_F(Allocations, UnifiedMemoryThatTheDeviceLacksIsReplacedByPinnedAndCounted) {
+TEST_F(Allocations, PinnedMemoryReplacesMissingUnifiedMemory) {
   auto const buffer = placed(MiB, Placement::unified);
   EXPECT_EQ(buffer.location(), Location::pinned);
   EXPECT_TRUE(buffer.placement()->degraded());
@@ -99,7 +99,7 @@ TEST_F(Allocations, UnifiedMemoryThatTheDeviceLacksIsReplacedByPinnedAndCounted)
       << "a location is a demand";
 }
 
-TEST_F(Allocations, PinningThatIsRefusedShowsInTheBufferAndInStatistics) {
+TEST_F(Allocations, PinningRefusedByALimitIsReported) {
   manager.pool(device("cpu"), Location::pinned).set_max_bytes(64 * KiB);
   auto const buffer = manager.allocate<std::uint8_t>(MiB, {.location = Location::pinned, .device = &sim, .name = {}});
   EXPECT_EQ(buffer.location(), Location::host);
@@ -109,7 +109,7 @@ TEST_F(Allocations, PinningThatIsRefusedShowsInTheBufferAndInStatistics) {
   EXPECT_THAT(manager.recommendations(sim).hints, Contains(HasSubstr("locked memory was refused")));
 }
 
-TEST_F(Allocations, PinnedMemoryIsOnTheBooksStaysWithinItsLimitAndGoesBack) {
+TEST_F(Allocations, PinnedMemoryIsBookedLimitedAndReturned) {
   auto& cpu = device("cpu");
   manager.set_limit(sim, Location::pinned, 4 * MiB);
   auto const pinned = [&] { return manager.pool(cpu, Location::pinned).statistics(); };
@@ -156,7 +156,7 @@ TEST_F(Allocations, PinnedMemoryIsOnTheBooksStaysWithinItsLimitAndGoesBack) {
   EXPECT_EQ(pinned().reserved_bytes, 2 * MiB) << "and given back when nobody has it";
 }
 
-TEST_F(Allocations, PinningThatTheSystemRefusesShowsAndIsTriedAgain) {
+TEST_F(Allocations, PinningRefusedByTheSystemIsTriedAgain) {
   if (!locks_memory) GTEST_SKIP() << "sanitizers make mlock do nothing";
   auto const asked = [&] {
     return manager.allocate<std::uint32_t>(counting(MiB),
@@ -191,7 +191,7 @@ TEST_F(Allocations, AFullDeviceGetsHostMemory) {
   EXPECT_THAT(manager.recommendations(sim).hints, Contains(HasSubstr("are free: release what is not used")));
 }
 
-TEST_F(Allocations, ALocationAndAPlacementMustNotContradictEachOther) {
+TEST_F(Allocations, ContradictoryLocationAndPlacementAreRefused) {
   try {
     std::ignore = manager.allocate<int>(
         5, {.location = Location::host, .placement = Placement::device_local, .device = &sim, .name = {}});
@@ -232,7 +232,7 @@ TEST_F(Allocations, NothingIsLegalEverywhere) {
   EXPECT_THAT(manager.live(), IsEmpty());
 }
 
-TEST_F(Allocations, ACopyOfDataIsWhereItIsPlacedAndEqual) {
+TEST_F(Allocations, CopiedDataIsEqualWhereItIsPlaced) {
   auto const data = counting(50'000);
   for (auto const placement : {Placement::automatic, Placement::host_pinned, Placement::host_accessible}) {
     auto buffer = manager.allocate<std::uint32_t>(std::span<const std::uint32_t>(data),
@@ -245,7 +245,7 @@ TEST_F(Allocations, ACopyOfDataIsWhereItIsPlacedAndEqual) {
   }
 }
 
-TEST_F(Allocations, WhatBuffersHaveIsOnTheBookFromTheirFirstMemoryToTheirLast) {
+TEST_F(Allocations, TheBookListsBufferMemoryWhileItLives) {
   EXPECT_EQ(manager.usage().total.allocations, 0U);
   {
     UnifiedBuffer<std::uint32_t> buffer(1000, on_sim("booked"));
@@ -277,7 +277,7 @@ TEST_F(Allocations, WhatBuffersHaveIsOnTheBookFromTheirFirstMemoryToTheirLast) {
   EXPECT_TRUE(manager.leak_report().empty());
 }
 
-TEST_F(Allocations, ResizingMovingToAnotherDeviceAndEvictionKeepTheBookRight) {
+TEST_F(Allocations, ResizeMigrationAndEvictionKeepTheBookRight) {
   auto buffer = synchronized(1000, "moving");
   buffer.resize(5000);
   EXPECT_EQ(line("cpu", Location::host, "moving").live_bytes + line(far, Location::device, "moving").live_bytes,
@@ -297,7 +297,7 @@ TEST_F(Allocations, ResizingMovingToAnotherDeviceAndEvictionKeepTheBookRight) {
   EXPECT_EQ(manager.usage().total.allocations, manager.usage().total.releases);
 }
 
-TEST_F(Allocations, WrappedMemoryIsNotTheManagersAndOnNoBook) {
+TEST_F(Allocations, WrappedMemoryIsOnNoBook) {
   std::vector<int> memory(100);
   {
     auto buffer = manager.wrap(memory.data(), memory.size(), Location::host, Ownership::borrow());
@@ -307,7 +307,7 @@ TEST_F(Allocations, WrappedMemoryIsNotTheManagersAndOnNoBook) {
   EXPECT_THAT(memory, Each(3));
 }
 
-TEST_F(Allocations, WhatIsMarkedOrWrittenThroughAMappingIsAUseOnTheBook) {
+TEST_F(Allocations, MarksAndMappedWritesCountAsUses) {
   auto buffer = placed(MiB, Placement::device_local, AccessPattern::unknown, "marked");
   buffer.allocate(true, true);
   buffer.mark_device_dirty();
@@ -328,7 +328,7 @@ TEST_F(Allocations, WhatIsMarkedOrWrittenThroughAMappingIsAUseOnTheBook) {
   EXPECT_EQ(use.device_writes, 1U);
 }
 
-TEST_F(Allocations, RecordedUseOfANameDecidesForTheNextOfIt) {
+TEST_F(Allocations, RecordedUseOfANameDecidesLaterPlacement) {
   auto const wanted = [&](std::string name) { return manager.place(sim, {.bytes = MiB}, Name(std::move(name))); };
   EXPECT_EQ(wanted("results").rule, PlacementRule::medium);
   for (int i = 0; i < 3; ++i) {
@@ -347,7 +347,7 @@ TEST_F(Allocations, RecordedUseOfANameDecidesForTheNextOfIt) {
   EXPECT_THAT(next.placement()->why(), HasSubstr("none on a device"));
 }
 
-TEST_F(Allocations, WhatIsUploadedIsNotSaidToHaveNoUseOnTheDevice) {
+TEST_F(Allocations, UploadsAloneForbidPlacementOnTheHost) {
   auto buffer = placed(MiB, Placement::device_local, AccessPattern::unknown, "hot");
   for (int i = 0; i < 12; ++i) {
     std::ranges::fill(buffer.host(), std::uint8_t{1});
@@ -364,7 +364,7 @@ TEST_F(Allocations, WhatIsUploadedIsNotSaidToHaveNoUseOnTheDevice) {
   EXPECT_NE(decision.location, Location::host) << decision.why();
 }
 
-TEST_F(Allocations, CopiesOfANameOverAFastLinkAskForLockedMemory) {
+TEST_F(Allocations, FrequentCopiesOverFastLinksSuggestPinnedMemory) {
   auto& fast = make_sim(parse_sim_options("memory=64MiB,h2d=64GB/s,d2h=64GB/s"));
   for (int i = 0; i < 2; ++i) {
     auto buffer = manager.allocate<std::uint32_t>(
@@ -384,7 +384,7 @@ TEST_F(Allocations, CopiesOfANameOverAFastLinkAskForLockedMemory) {
   EXPECT_EQ(manager.recommendations(fast).medium_buffers, Placement::host_pinned);
 }
 
-TEST_F(Allocations, AManagerOfManyThreadsAddsUpWhenTheyAreQuiet) {
+TEST_F(Allocations, UsageAddsUpOnceManyThreadsEnd) {
   std::vector<std::jthread> threads;
   for (int i = 0; i < 8; ++i) {
     threads.emplace_back([&, i] {
@@ -404,7 +404,7 @@ TEST_F(Allocations, AManagerOfManyThreadsAddsUpWhenTheyAreQuiet) {
   EXPECT_EQ(manager.statistics().active_allocations, 0U);
 }
 
-TEST(ManagersThatEnd, BeforeBuffersOfHostMemoryReportThemAndLeaveThemWhole) {
+TEST(ManagersThatEnd, ReportLivingHostBuffersAndLeaveThemWhole) {
   std::string told;
   std::unique_ptr<UnifiedBuffer<int>> kept;
   {
@@ -456,7 +456,7 @@ std::string last_words(char const* program, bool asked) {
   return text;
 }
 
-TEST(LeaksOfPrograms, AreToldWhenThatIsAskedForAndNothingIsSaidElse) {
+TEST(LeaksOfPrograms, AreReportedAtExitOnlyIfAskedFor) {
   auto const told = last_words("OneLeaks", true);
   EXPECT_THAT(told, HasSubstr("in 1 piece has not been given back"));
   EXPECT_THAT(told, HasSubstr("'forgotten'"));

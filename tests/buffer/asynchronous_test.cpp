@@ -22,7 +22,7 @@ class Asynchrony : public BufferTest {
   Queue second = sim.create_queue();
 };
 
-TEST_F(Asynchrony, SyncingToADeviceReturnsAtOnceAndItsEventIsDoneWhenTheDataIsThere) {
+TEST_F(Asynchrony, SyncToDeviceReturnsBeforeTheDataArrives) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   std::optional<Gate> gate{sim.default_queue()};
@@ -38,7 +38,7 @@ TEST_F(Asynchrony, SyncingToADeviceReturnsAtOnceAndItsEventIsDoneWhenTheDataIsTh
   EXPECT_TRUE(buffer.sync_to_device_async().ready()) << "nothing to do any more";
 }
 
-TEST_F(Asynchrony, SyncingToTheHostReturnsAtOnceAndLookingWaits) {
+TEST_F(Asynchrony, SyncToHostReturnsBeforeTheDataArrives) {
   auto buffer = synchronized();
   std::optional<Gate> gate{first};
   add(first, buffer.slice(0), 1);
@@ -53,7 +53,7 @@ TEST_F(Asynchrony, SyncingToTheHostReturnsAtOnceAndLookingWaits) {
   EXPECT_EQ(device_bytes(buffer, sim), counting(100, 1));
 }
 
-TEST_F(Asynchrony, WhatAnAccessWouldWaitForIsToldAndNothingElse) {
+TEST_F(Asynchrony, PendingWorkOfEachRangeIsReportedExactly) {
   auto buffer = synchronized();
   auto& core = buffer.core();
   ByteRange const front{0, 40}, back{360, 400};
@@ -78,7 +78,7 @@ TEST_F(Asynchrony, WhatAnAccessWouldWaitForIsToldAndNothingElse) {
   EXPECT_TRUE(core.host_ready(Intent::read));
 }
 
-TEST_F(Asynchrony, AWriterIsToldOfWhatReadsTheHostAndAReaderIsNot) {
+TEST_F(Asynchrony, AnUploadHoldsUpHostWritersOnly) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   std::optional<Gate> gate{sim.default_queue()};
@@ -94,7 +94,7 @@ TEST_F(Asynchrony, AWriterIsToldOfWhatReadsTheHostAndAReaderIsNot) {
   EXPECT_THAT(core.work_on({0, 400}, Intent::write), IsEmpty());
 }
 
-TEST_F(Asynchrony, CloningReturnsAtOnceAndTheCloneMayBeUsedAtOnce) {
+TEST_F(Asynchrony, CloningReturnsAUsableBufferAtOnce) {
   auto buffer = synchronized();
   std::optional<Gate> gate{first};
   add(first, buffer.slice(0), 1);
@@ -153,7 +153,7 @@ TEST_F(Asynchrony, SynchronizingReturnsAtOnceFromEveryState) {
   EXPECT_THROW(std::ignore = empty.sync_to_device_async(), BufferNotAllocated);
 }
 
-TEST_F(Asynchrony, CopyingOutReturnsAtOnceAndArrivesByItsEvent) {
+TEST_F(Asynchrony, CopyingOutReturnsBeforeTheDataArrives) {
   auto buffer = synchronized();
   std::vector<std::uint32_t> all_of_it(100), part(10);
   std::optional<Gate> gate{first};
@@ -172,7 +172,7 @@ TEST_F(Asynchrony, CopyingOutReturnsAtOnceAndArrivesByItsEvent) {
   EXPECT_THROW(std::ignore = buffer.copy_to_async(part, 91), SizeMismatch);
 }
 
-TEST_F(Asynchrony, CopyingWithinItsOwnMemoryIsOrderedLikeAnyOtherUseOfIt) {
+TEST_F(Asynchrony, CopiesWithinOneBufferAreOrderedLikeOthers) {
   auto buffer = synchronized();
   std::optional<Gate> gate{device("cpu").default_queue()};
   auto const out = buffer.copy_to_async(buffer.host(50, 50), 0);
@@ -205,7 +205,7 @@ TEST_F(Asynchrony, CopyingWithinItsOwnMemoryIsOrderedLikeAnyOtherUseOfIt) {
   set_there.wait();
 }
 
-TEST_F(Asynchrony, CopyingInReturnsAtOnceAndIsOrderedBehindWhatReadsTheOldBytes) {
+TEST_F(Asynchrony, CopyingInIsOrderedBehindEarlierReaders) {
   auto buffer = synchronized();
   UnifiedBuffer<std::uint32_t> seen(100, on_sim());
   std::ranges::fill(buffer.host(), 5U);
@@ -241,7 +241,7 @@ TEST_F(Asynchrony, FillingADeviceCopyReturnsAtOnce) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(Asynchrony, FillingTheHostReturnsAtOnceTooAndIsOrderedBehindWhatReadsTheOldBytes) {
+TEST_F(Asynchrony, FillingTheHostIsOrderedBehindEarlierReaders) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   std::optional<Gate> gate{first};
@@ -257,7 +257,7 @@ TEST_F(Asynchrony, FillingTheHostReturnsAtOnceTooAndIsOrderedBehindWhatReadsTheO
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(Asynchrony, ABufferCopyReturnsAtOnceAndTheTargetIsOrderedBehindIt) {
+TEST_F(Asynchrony, LaterWorkIsOrderedBehindABufferCopy) {
   auto from = synchronized(), to = synchronized();
   add(sim.default_queue(), from.slice(0), 50).wait();
   std::optional<Gate> gate{sim.default_queue()};
@@ -274,7 +274,7 @@ TEST_F(Asynchrony, ABufferCopyReturnsAtOnceAndTheTargetIsOrderedBehindIt) {
   EXPECT_EQ(device_bytes(to, sim), counting(100, 51));
 }
 
-TEST_F(Asynchrony, ARangeOnItsWayIsWaitedForAndNotCopiedTwice) {
+TEST_F(Asynchrony, ARangeInFlightIsNotCopiedTwice) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   std::optional<Gate> gate{first};
@@ -295,7 +295,7 @@ TEST_F(Asynchrony, ARangeOnItsWayIsWaitedForAndNotCopiedTwice) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{400, 1, 80, 1}));
 }
 
-TEST_F(Asynchrony, OnlyWhatIsNotYetOnItsWayIsCopiedByWhoNeedsMore) {
+TEST_F(Asynchrony, AWiderPrefetchSkipsBytesInFlight) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   std::optional<Gate> gate{first};
@@ -353,7 +353,7 @@ TEST_F(Asynchrony, OtherBuffersAreNotHeldUp) {
   EXPECT_EQ(held_up.to_vector(), counting(100, 1));
 }
 
-TEST_F(Asynchrony, AReadWaitsForTheWriteBeforeItOnAnotherQueue) {
+TEST_F(Asynchrony, ReadsWaitForEarlierWritesOnOtherQueues) {
   auto buffer = synchronized();
   std::optional<Gate> gate{first};
   set(first, buffer.slice(0), 5);
@@ -366,7 +366,7 @@ TEST_F(Asynchrony, AReadWaitsForTheWriteBeforeItOnAnotherQueue) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(Asynchrony, AWriteWaitsForTheReadsBeforeItOnOtherQueues) {
+TEST_F(Asynchrony, WritesWaitForEarlierReadsOnOtherQueues) {
   auto buffer = synchronized(), copied = synchronized();
   std::optional<Gate> gate{first};
   std::array const operands{Operand{&buffer.core(), {0, 400}, Intent::read},
@@ -386,7 +386,7 @@ TEST_F(Asynchrony, AWriteWaitsForTheReadsBeforeItOnOtherQueues) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(Asynchrony, OfTwoWritesOnTwoQueuesTheLaterCallWins) {
+TEST_F(Asynchrony, TheLaterWriteWinsAcrossTwoQueues) {
   auto buffer = synchronized();
   std::optional<Gate> gate{first};
   set(first, buffer.slice(0, 60), 5);
@@ -399,7 +399,7 @@ TEST_F(Asynchrony, OfTwoWritesOnTwoQueuesTheLaterCallWins) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(Asynchrony, FiveQueuesOnTwoDevicesNeedNoSynchronizationByTheUser) {
+TEST_F(Asynchrony, QueuesOnTwoDevicesNeedNoUserSynchronization) {
   std::array queues{sim.create_queue(), sim.create_queue(), sim.create_queue(), other.create_queue(),
                     other.create_queue()};
   UnifiedBuffer<std::uint32_t> buffer(1000, on_sim());
@@ -420,7 +420,7 @@ TEST_F(Asynchrony, FiveQueuesOnTwoDevicesNeedNoSynchronizationByTheUser) {
   buffer.core().validate();
 }
 
-TEST_F(Asynchrony, FirstAccessFromManyThreadsAndQueuesAtOnceCopiesOnce) {
+TEST_F(Asynchrony, ConcurrentFirstAccessesCopyEachByteOnce) {
   for (int round = 0; round < 20; ++round) {
     UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim());
     buffer.copy_from(counting(10'000));
@@ -461,7 +461,7 @@ TEST_F(Asynchrony, EventsOfBuffersCanBeAwaited) {
   EXPECT_EQ(moved(sim.transfers()), (Moved{400, 1, 0, 0}));
 }
 
-TEST_F(Asynchrony, AnErrorReachesTheEventAndTheNextAccessToTheBytesAndNobodyElse) {
+TEST_F(Asynchrony, AnErrorReachesOnlyAccessesToItsBytes) {
   auto buffer = synchronized();
   std::ranges::fill(buffer.host(0, 10), 5U);
   set_sim_faults(sim, {.fail_upload = 1});

@@ -75,13 +75,13 @@ void expect_windows_checked(Elements& elements, std::size_t size) {
   }
 }
 
-TEST_F(BadInput, WindowsThatOverflowOrEscapeAreRefusedByEveryOperationOfABuffer) {
+TEST_F(BadInput, EveryBufferOperationRefusesWindowsThatEscape) {
   auto buffer = synchronized();
   expect_windows_checked(buffer, 100);
   expect_untouched(buffer);
 }
 
-TEST_F(BadInput, AndByEveryOperationOfASliceThoughTheBufferGoesOn) {
+TEST_F(BadInput, EverySliceOperationRefusesWindowsThatEscape) {
   auto buffer = synchronized();
   auto slice = buffer.slice(20, 30);
   expect_windows_checked(slice, 30);
@@ -146,7 +146,7 @@ std::string refusal(Make const& make) {
   }
 }
 
-TEST_F(BadInput, SizesHaveOneLimitHoweverTheyAreAskedFor) {
+TEST_F(BadInput, ConstructorAndResizeShareOneSizeLimit) {
   constexpr auto most_bytes = static_cast<std::size_t>(std::numeric_limits<std::ptrdiff_t>::max());
   auto const compared = [&]<class T>(T, std::size_t count) {
     SCOPED_TRACE(::testing::Message() << count << " elements of " << sizeof(T) << " bytes");
@@ -162,7 +162,7 @@ TEST_F(BadInput, SizesHaveOneLimitHoweverTheyAreAskedFor) {
     compared(std::uint64_t{}, count);
 }
 
-TEST_F(BadInput, WhatWasMovedFromSaysSoWhateverItIsAskedToDo) {
+TEST_F(BadInput, EveryOperationRefusesAMovedFromBuffer) {
   auto buffer = synchronized();
   auto taken = std::move(buffer);
   expect_empty_handle(buffer);
@@ -196,7 +196,7 @@ TEST_F(BadInput, ASliceOfNothingAtAllSaysSo) {
   expect_untouched(buffer);
 }
 
-TEST_F(BadInput, MarksAndSyncsOfSlicesWithoutStorageAnywhereAreRefused) {
+TEST_F(BadInput, UnallocatedSlicesRefuseMarksAndSyncs) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim("bare"));
   auto slice = buffer.slice(10, 10);
   for (auto const& operation : std::vector<std::function<void()>>{
@@ -214,7 +214,7 @@ TEST_F(BadInput, MarksAndSyncsOfSlicesWithoutStorageAnywhereAreRefused) {
   EXPECT_FALSE(buffer.is_allocated());
 }
 
-TEST_F(BadInput, StrictBuffersRefuseEveryNewKindOfAccessBeforeAllocate) {
+TEST_F(BadInput, StrictBuffersRefuseEveryAccessBeforeAllocate) {
   auto options = on_sim("strict");
   options.strict = true;
   UnifiedBuffer<std::uint32_t> buffer(10, options), to(10, on_sim());
@@ -229,7 +229,7 @@ TEST_F(BadInput, StrictBuffersRefuseEveryNewKindOfAccessBeforeAllocate) {
   EXPECT_FALSE(to.is_allocated());
 }
 
-TEST_F(BadInput, OverlappingWritersThroughSlicesAreAConflictThatNamesBoth) {
+TEST_F(BadInput, TheConflictOfOverlappingSlicesNamesBothWriters) {
   auto buffer = synchronized();
   auto left = buffer.slice(0, 60), right = buffer.slice(40, 60);
   std::ranges::fill(left.host(), 5U);
@@ -253,7 +253,7 @@ TEST_F(BadInput, OverlappingWritersThroughSlicesAreAConflictThatNamesBoth) {
   EXPECT_EQ(buffer.statistics().conflicting_marks, 0U);
 }
 
-TEST_F(BadInput, ADeviceLostBeforeACopyLeavesTheHostAsItWas) {
+TEST_F(BadInput, DeviceLossBeforeACopySparesTheHost) {
   auto buffer = synchronized();
   buffer.copy_from(counting(100, 50));
   set_sim_faults(sim, {.lose_after = 1});
@@ -271,7 +271,7 @@ TEST_F(BadInput, ADeviceLostBeforeACopyLeavesTheHostAsItWas) {
   buffer.core().validate();
 }
 
-TEST_F(BadInput, ADeviceLostInTheMiddleOfSeveralCopiesLeavesTheHostAsItWas) {
+TEST_F(BadInput, DeviceLossAmidSeveralCopiesSparesTheHost) {
   UnifiedBuffer<std::byte> buffer(1 << 20, on_sim());
   buffer.fill(std::byte{1});
   buffer.sync_to_device();
@@ -290,7 +290,7 @@ TEST_F(BadInput, ADeviceLostInTheMiddleOfSeveralCopiesLeavesTheHostAsItWas) {
   buffer.core().validate();
 }
 
-TEST_F(BadInput, ADeviceLostAfterTheCopyLeavesWhatTheHostHas) {
+TEST_F(BadInput, DeviceLossAfterACopySparesTheHost) {
   auto buffer = synchronized();
   lose(sim);
   EXPECT_EQ(buffer.to_vector(), counting(100)) << "the host has it all";
@@ -304,7 +304,7 @@ TEST_F(BadInput, ADeviceLostAfterTheCopyLeavesWhatTheHostHas) {
   EXPECT_EQ(buffer.to_vector(), expected);
 }
 
-TEST_F(BadInput, BytesThatOnlyALostDeviceHadAreLostAndNeverGarbage) {
+TEST_F(BadInput, SoleBytesOfALostDeviceAreLost) {
   auto buffer = synchronized();
   set(sim.default_queue(), buffer.slice(50, 50), 9).wait();
   set_sim_faults(sim, {.lose_after = 1});
@@ -328,7 +328,7 @@ TEST_F(BadInput, BytesThatOnlyALostDeviceHadAreLostAndNeverGarbage) {
   buffer.core().validate();
 }
 
-TEST_F(BadInput, ALostSourceOfACopyLeavesTheTargetAsItWas) {
+TEST_F(BadInput, CopyingFromALostSourceSparesTheTarget) {
   auto source = synchronized();
   set(sim.default_queue(), source.slice(0), 9).wait();
   auto options = on_sim("target");
@@ -342,7 +342,7 @@ TEST_F(BadInput, ALostSourceOfACopyLeavesTheTargetAsItWas) {
   target.core().validate();
 }
 
-TEST_F(BadInput, ASourceLostDuringACopyLeavesTheTargetAsItWas) {
+TEST_F(BadInput, LosingTheSourceMidCopySparesTheTarget) {
   auto& island = make_sim({.memory_bytes = std::size_t{64} << 20, .peer = false});
   UnifiedBuffer<std::uint32_t> source(std::size_t{3} << 20, on_sim());
   source.fill(9);
@@ -365,7 +365,7 @@ TEST_F(BadInput, ASourceLostDuringACopyLeavesTheTargetAsItWas) {
   source.core().validate();
 }
 
-TEST_F(BadInput, AFailedReadIsForgottenByWhoBringsTheBytesInByAnotherWay) {
+TEST_F(BadInput, AFailedReadSpoilsNoLaterSync) {
   auto buffer = synchronized();
   set(sim.default_queue(), buffer.slice(50, 50), 9).wait();
   set_sim_faults(sim, {.fail_download = 1});

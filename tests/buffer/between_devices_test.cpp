@@ -55,7 +55,7 @@ TEST_F(BetweenDevices, DevicesThatReachEachOtherCopyDirectly) {
   EXPECT_EQ(buffer.to_vector(), counting(1000));
 }
 
-TEST_F(BetweenDevices, DevicesThatDoNotAreServedThroughTheHostInChunks) {
+TEST_F(BetweenDevices, DevicesWithoutPeerAccessCopyThroughHostChunks) {
   // Two and a half staging blocks and a tail.
   auto const count = 10 * MiB / 4 + 3;
   auto buffer = only_on(island, count);
@@ -77,7 +77,7 @@ TEST_F(BetweenDevices, DevicesThatDoNotAreServedThroughTheHostInChunks) {
   EXPECT_EQ(manager.pool(host, Location::pinned).statistics().active_bytes, 0U) << "the staging blocks went back";
 }
 
-TEST_F(BetweenDevices, AWriteOnOneIsSeenByTheOtherAndByTheHostWhicheverWayItTravels) {
+TEST_F(BetweenDevices, AWriteOnOneDeviceIsSeenElsewhere) {
   for (auto* const there : {&other, &island}) {
     SCOPED_TRACE(there->id());
     auto buffer = on(sim, 100);
@@ -94,7 +94,7 @@ TEST_F(BetweenDevices, AWriteOnOneIsSeenByTheOtherAndByTheHostWhicheverWayItTrav
   }
 }
 
-TEST_F(BetweenDevices, ABufferIsCurrentOnSeveralAtOnceAndAWriteLeavesOne) {
+TEST_F(BetweenDevices, AWriteLeavesOneOfSeveralValidCopies) {
   auto buffer = on(sim, 100);
   buffer.copy_from(counting(100));
   for (auto* const device : {&sim, &other, &island}) buffer.sync_to_device(*device);
@@ -111,7 +111,7 @@ TEST_F(BetweenDevices, ABufferIsCurrentOnSeveralAtOnceAndAWriteLeavesOne) {
   EXPECT_EQ(buffer.to_vector(), counting(100, 1));
 }
 
-TEST_F(BetweenDevices, ACopyOfABufferGoesToWhereTheTargetIsAtHome) {
+TEST_F(BetweenDevices, ACopyGoesToTheTargetsHomeDevice) {
   struct Way {
     Device& from;
     Device& to;
@@ -133,7 +133,7 @@ TEST_F(BetweenDevices, ACopyOfABufferGoesToWhereTheTargetIsAtHome) {
   }
 }
 
-TEST_F(BetweenDevices, WindowsKeepTheirOffsetsDirectlyAndThroughTheHost) {
+TEST_F(BetweenDevices, WindowsKeepTheirOffsetsOnEitherRoute) {
   for (auto const& [from, to] : {std::pair{&sim, &other}, {&island, &islet}}) {
     SCOPED_TRACE(name(*from));
     auto const count = 3 * MiB;  // 12 MiB: the window spans several chunks
@@ -149,7 +149,7 @@ TEST_F(BetweenDevices, WindowsKeepTheirOffsetsDirectlyAndThroughTheHost) {
   }
 }
 
-TEST_F(BetweenDevices, AHostCopyOfTheSourceIsTheNearest) {
+TEST_F(BetweenDevices, ACopyPrefersTheSourcesHostCopy) {
   auto source = on(sim, 100);
   source.copy_from(counting(100));
   source.sync_to_device();
@@ -162,7 +162,7 @@ TEST_F(BetweenDevices, AHostCopyOfTheSourceIsTheNearest) {
   EXPECT_EQ(device_bytes(target, other), counting(100));
 }
 
-TEST_F(BetweenDevices, ASourceThatIsCurrentHereAndThereArrivesWhole) {
+TEST_F(BetweenDevices, AMixedSourceArrivesWhole) {
   auto source = on(sim, 100);
   source.copy_from(counting(100));
   source.sync_to_device();
@@ -205,7 +205,7 @@ TEST_F(BetweenDevices, MigrationsAreListedLinkByLink) {
   EXPECT_EQ(buffer.at(99), 99U);
 }
 
-TEST_F(BetweenDevices, LaterWorkOnEitherDeviceWaitsForTheCopyBetweenThem) {
+TEST_F(BetweenDevices, LaterWorkOnEitherDeviceAwaitsTheCopy) {
   for (auto const& [from, to] : {std::pair{&sim, &other}, {&island, &islet}}) {
     SCOPED_TRACE(name(*from));
     auto const count = 6 * MiB / 4;
@@ -276,7 +276,7 @@ TEST_F(BetweenDevices, WithoutRoomForTheTargetNothingChanges) {
   EXPECT_EQ(target.statistics().device_to_device_bytes, 0U);
 }
 
-TEST_F(BetweenDevices, WithoutHostMemoryForTheChunksNothingHasMoved) {
+TEST_F(BetweenDevices, WithoutHostMemoryForChunksNothingMoves) {
   auto const count = 10 * MiB / 4;
   auto source = only_on(island, count), target = only_on(islet, count, 99);
   // Room for one staging block, which is pinned, and no second, be it pageable.
@@ -295,7 +295,7 @@ TEST_F(BetweenDevices, WithoutHostMemoryForTheChunksNothingHasMoved) {
   EXPECT_TRUE(device_bytes(target, islet) == counting(count));
 }
 
-TEST_F(BetweenDevices, AFailedCopyBetweenDevicesLeavesTheTargetAsItWas) {
+TEST_F(BetweenDevices, AFailedCopyLeavesTheTargetUnchanged) {
   for (auto const& [from, to] : {std::pair{&sim, &other}, {&island, &islet}}) {
     SCOPED_TRACE(name(*from));
     auto source = only_on(*from, 1000, 7);

@@ -81,7 +81,7 @@ class BufferPoolConformance : public BufferTest, public ::testing::WithParamInte
   BufferPool pool{options()};
 };
 
-TEST_P(BufferPoolConformance, BuffersOfManySizesHoldTheirOwnElementsOnBothSides) {
+TEST_P(BufferPoolConformance, BuffersOfManySizesHoldTheirOwnElements) {
   for (bool const pinned : {false, true}) {
     SCOPED_TRACE(pinned ? "pinned" : "pageable");
     std::vector<Numbers> buffers;
@@ -96,7 +96,7 @@ TEST_P(BufferPoolConformance, BuffersOfManySizesHoldTheirOwnElementsOnBothSides)
   }
 }
 
-TEST_P(BufferPoolConformance, AReleasedBufferIsLentAgainWithTheMemoryItHas) {
+TEST_P(BufferPoolConformance, ReleasedBuffersAreLentAgainWithTheirMemory) {
   auto buffer = counted(10'000, 1);
   auto const* const core = &buffer.core();
   auto const before = memory();
@@ -115,7 +115,7 @@ TEST_P(BufferPoolConformance, AReleasedBufferIsLentAgainWithTheMemoryItHas) {
   EXPECT_EQ(stats.active_buffers, 1U);
 }
 
-TEST_P(BufferPoolConformance, BuffersAreReleasedInAnyOrderAndByAnyThread) {
+TEST_P(BufferPoolConformance, AnyThreadReleasesBuffersInAnyOrder) {
   for (int const order : {0, 1, 2}) {
     SCOPED_TRACE(order);
     std::vector<Numbers> buffers;
@@ -137,7 +137,7 @@ TEST_P(BufferPoolConformance, BuffersAreReleasedInAnyOrderAndByAnyThread) {
   EXPECT_EQ(pool.stats().refused, 0U);
 }
 
-TEST_P(BufferPoolConformance, WhatIsLetGoIsTheDevicesAgainAndKeepingGoesOn) {
+TEST_P(BufferPoolConformance, TrimmedMemoryGoesBackToTheDevice) {
   std::vector<Numbers> buffers;
   for (std::uint32_t i = 0; i < 4; ++i) buffers.push_back(counted(5'000 * (i + 1), i));
   auto lent = counted(300, 9);
@@ -158,7 +158,7 @@ TEST_P(BufferPoolConformance, WhatIsLetGoIsTheDevicesAgainAndKeepingGoesOn) {
   EXPECT_EQ(pool.stats().hits, 1U);
 }
 
-TEST_P(BufferPoolConformance, BeyondTheLimitIsOutOfMemoryNamingItAndOtherBuffersAreAsTheyWere) {
+TEST_P(BufferPoolConformance, RefusalsNameTheLimitAndSpareOtherBuffers) {
   constexpr std::size_t limit = std::size_t{1} << 20, many = 300'000;
   manager.set_limit(home, location, limit);
   auto kept = counted(10'000, 1);
@@ -184,7 +184,7 @@ TEST_P(BufferPoolConformance, BeyondTheLimitIsOutOfMemoryNamingItAndOtherBuffers
   EXPECT_TRUE(counts(kept, 1));
 }
 
-TEST_P(BufferPoolConformance, PinnedMemoryHasLimitsOfItsOwnInTheManagerAndInThePool) {
+TEST_P(BufferPoolConformance, PinnedMemoryHasItsOwnLimits) {
   if (location == Location::unified) GTEST_SKIP() << "the host's side is the device's own memory: nothing is locked";
   constexpr std::size_t limit = std::size_t{64} << 10;
   manager.set_limit(home, Location::pinned, limit);

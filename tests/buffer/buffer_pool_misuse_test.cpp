@@ -52,7 +52,7 @@ class BufferPoolMisuse : public BufferPoolTest {
   }
 };
 
-TEST_F(BufferPoolMisuse, AReleasedBufferIsEmptyAndReleasingItAgainIsAnError) {
+TEST_F(BufferPoolMisuse, AReleasedHandleRefusesUseAndRelease) {
   auto buffer = pool.acquire<std::uint32_t>(100);
   pool.release(buffer);
   EXPECT_EQ(buffer.size(), 0U);
@@ -61,14 +61,14 @@ TEST_F(BufferPoolMisuse, AReleasedBufferIsEmptyAndReleasingItAgainIsAnError) {
   EXPECT_EQ(pool.pool_size(), 1U);
 }
 
-TEST_F(BufferPoolMisuse, ReleasingTwiceByTwoHandlesIsRefusedAndTheBufferThereOnce) {
+TEST_F(BufferPoolMisuse, ReleasingTwiceThroughTwoHandlesIsRefused) {
   auto [one, twin] = twins(100);
   pool.release(one);
   EXPECT_EQ(pool.pool_size(), 0U) << "the other handle still has it";
   expect_refused(pool, twin, "'pooled'");
 }
 
-TEST_F(BufferPoolMisuse, ReleasingTwiceIsToldFromReleasingWhatIsNotThePools) {
+TEST_F(BufferPoolMisuse, ReleasingTwiceDiffersFromReleasingAForeignBuffer) {
   auto [one, twin] = twins(100);
   BufferPool another{options()};
   auto theirs = another.acquire<std::uint32_t>(100);
@@ -93,7 +93,7 @@ TEST_F(BufferPoolMisuse, ReleasingTwiceIsToldFromReleasingWhatIsNotThePools) {
   }
 }
 
-TEST_F(BufferPoolMisuse, OnlyTheLastThatWereHadBackAreRemembered) {
+TEST_F(BufferPoolMisuse, OnlyTheMostRecentReleasesAreRemembered) {
   auto [one, twin] = twins(100);
   pool.release(one);
   for (int i = 0; i < 63; ++i) PooledBuffer<std::uint32_t>(pool, 200).release();
@@ -120,7 +120,7 @@ TEST_F(BufferPoolMisuse, OnlyTheLastThatWereHadBackAreRemembered) {
   EXPECT_EQ(buffer.size(), 0U);
 }
 
-TEST_F(BufferPoolMisuse, ReleasingTwiceTellsWhoTookAndWhoReleasedFirstIfThatIsCaptured) {
+TEST_F(BufferPoolMisuse, ReleasingTwiceShowsTheCapturedStacks) {
   if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
   MemoryManager watching{{.leaks = {.stacks = {.every = 1}}}};
   auto watched_options = options();
@@ -168,7 +168,7 @@ TEST_F(BufferPoolMisuse, ReleasingForAPreviousOwnerIsRefused) {
   EXPECT_EQ(pool.stats().active_buffers, 1U) << "nobody has taken it from its present owner";
 }
 
-TEST_F(BufferPoolMisuse, BuffersOfAnotherPoolOrOfNoneAreRefused) {
+TEST_F(BufferPoolMisuse, BuffersFromOutsideThePoolAreRefused) {
   BufferPool another{options()};
   auto theirs = another.acquire<std::uint32_t>(100);
   expect_refused(pool, theirs, "'pooled'");
@@ -180,7 +180,7 @@ TEST_F(BufferPoolMisuse, BuffersOfAnotherPoolOrOfNoneAreRefused) {
   EXPECT_EQ(another.pool_size(), 1U);
 }
 
-TEST_F(BufferPoolMisuse, WhatLiesWhereALentBufferWasIsNotTakenForIt) {
+TEST_F(BufferPoolMisuse, AReusedAddressIsNoLentBuffer) {
   static_cast<void>(pool.acquire<std::uint32_t>(100));
   Numbers mine(100, on_sim("mine"));  // where that was, as a rule: sanitizers do not use memory again so soon
   mine.copy_from(counting(100));
@@ -188,7 +188,7 @@ TEST_F(BufferPoolMisuse, WhatLiesWhereALentBufferWasIsNotTakenForIt) {
   EXPECT_EQ(mine.to_vector(), counting(100));
 }
 
-TEST_F(BufferPoolMisuse, AfterAClearABufferStillGoesBackOnce) {
+TEST_F(BufferPoolMisuse, ReleasingTwiceIsRefusedAfterAClear) {
   auto [one, twin] = twins(100);
   pool.release(one);
   pool.clear();
@@ -196,7 +196,7 @@ TEST_F(BufferPoolMisuse, AfterAClearABufferStillGoesBackOnce) {
   EXPECT_EQ(pool.pool_size(), 0U);
 }
 
-TEST_F(BufferPoolMisuse, WhatIsLeftOfAReleasedBufferInOtherHandsIsNotLentAgain) {
+TEST_F(BufferPoolMisuse, BuffersStillSharedAreNotLentAgain) {
   std::vector<BufferCore const*> in_hands;
   auto sliced = pool.acquire<std::uint32_t>(100), leased = pool.acquire<std::uint32_t>(100),
        mapped = pool.acquire<std::uint32_t>(100);
@@ -224,7 +224,7 @@ TEST_F(BufferPoolMisuse, WhatIsLeftOfAReleasedBufferInOtherHandsIsNotLentAgain) 
   EXPECT_EQ(mapping[98], 98U);
 }
 
-TEST_F(BufferPoolMisuse, AResizedBufferIsNoLongerOfItsKind) {
+TEST_F(BufferPoolMisuse, AResizedBufferIsNotLentAgain) {
   auto buffer = pool.acquire<std::uint32_t>(100);
   buffer.resize(200);
   pool.release(buffer);
@@ -233,7 +233,7 @@ TEST_F(BufferPoolMisuse, AResizedBufferIsNoLongerOfItsKind) {
   EXPECT_EQ(pool.acquire<std::uint32_t>(100).size_bytes(), 400U);
 }
 
-TEST_F(BufferPoolMisuse, WhileItIsBeingCapturedABufferIsNotMadeReadyForAnother) {
+TEST_F(BufferPoolMisuse, ReleasingABufferUnderCaptureIsRefused) {
   auto buffer = pool.acquire<std::uint32_t>(100);
   auto const lease = buffer.core().capture(sim.default_queue(), {0, 400}, {}, true);
   EXPECT_THROW(pool.release(buffer), UnsupportedOperation);

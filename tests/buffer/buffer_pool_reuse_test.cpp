@@ -43,7 +43,7 @@ class PooledReuse : public BufferPoolTest {
   }
 };
 
-TEST_F(PooledReuse, IsUninitializedUntilItIsTouchedAndKeepsItsMemory) {
+TEST_F(PooledReuse, IsUninitializedButKeepsItsMemory) {
   auto buffer = pool.acquire<std::uint32_t>(1000);
   buffer.copy_from(counting(1000));
   buffer.sync_to_device();
@@ -97,7 +97,7 @@ TEST_F(PooledReuse, ShowsNothingOfWhatWasCountedAndAdvised) {
   EXPECT_THAT(next.advice(), IsEmpty());
 }
 
-TEST_F(PooledReuse, IsTheEndOfTheBufferForWhoWatchesIt) {
+TEST_F(PooledReuse, EndsTheLifeOfTheEarlierBuffer) {
   for (std::size_t const count : {0, 1000}) {
     auto buffer = pool.acquire<std::uint32_t>(count);
     auto const life = buffer.core().life();
@@ -107,7 +107,7 @@ TEST_F(PooledReuse, IsTheEndOfTheBufferForWhoWatchesIt) {
   }
 }
 
-TEST_F(PooledReuse, GoesBehindTheWorkOfTheOwnerBeforeWithoutWaiting) {
+TEST_F(PooledReuse, QueuesBehindTheEarlierOwnersWork) {
   auto queue = sim.create_queue();
   auto buffer = pool.acquire<std::uint32_t>(1000);
   buffer.copy_from(counting(1000));
@@ -157,7 +157,7 @@ TEST_F(PooledReuse, HearsNothingOfTheFailuresBefore) {
   EXPECT_EQ(device_bytes(next, sim), counting(1000, 5));
 }
 
-TEST_F(PooledReuse, FailuresOnTheDeviceBeforeDoNotSpoilWhatIsReadThere) {
+TEST_F(PooledReuse, EarlierDeviceFailuresDoNotSpoilLaterReads) {
   auto buffer = pool.acquire<std::uint32_t>(1000);
   buffer.allocate();
   set_sim_faults(sim, {.fail_run = 1});
@@ -168,7 +168,7 @@ TEST_F(PooledReuse, FailuresOnTheDeviceBeforeDoNotSpoilWhatIsReadThere) {
   EXPECT_EQ(next.state(), BufferState::device_dirty);
 }
 
-TEST_F(PooledReuse, IsTheFirstThingTheManagerTakesUnderPressureAndCostsNoCopy) {
+TEST_F(PooledReuse, KeptBuffersAreEvictedFirstWithoutACopy) {
   auto kept = pool.acquire<std::uint32_t>(4 << 20);  // a quarter of the device
   kept.fill(1);
   kept.sync_to_device();
@@ -206,7 +206,7 @@ TEST_F(PooledReuse, OnTheCpuIsTheSame) {
   next.core().validate();
 }
 
-TEST_F(PooledReuse, AreZerosOnEverySideIfThatIsAskedFor) {
+TEST_F(PooledReuse, ShowsZerosOnEverySideIfAsked) {
   zero_on_release();
   auto buffer = pool.acquire<std::uint32_t>(1000);
   buffer.copy_from(counting(1000, 1));
@@ -248,7 +248,7 @@ TEST_F(PooledReuse, WhatIsNotKeptIsOverwrittenAsWell) {
   EXPECT_THAT(next.to_vector(), Each(0));
 }
 
-TEST_F(PooledReuse, WhatOthersShareInIsOverwrittenWhenTheyAreDone) {
+TEST_F(PooledReuse, SlicedMemoryIsOverwrittenWhenTheSliceEnds) {
   zero_on_release();
   auto buffer = pool.acquire<std::uint32_t>(100'000);
   buffer.fill(42);
@@ -266,7 +266,7 @@ TEST_F(PooledReuse, WhatOthersShareInIsOverwrittenWhenTheyAreDone) {
   EXPECT_THAT(device_memory(next, sim), Each(0));
 }
 
-TEST_F(PooledReuse, WhatALeaseHoldsIsOverwrittenWhenItEnds) {
+TEST_F(PooledReuse, LeasedMemoryIsOverwrittenWhenTheLeaseEnds) {
   zero_on_release();
   auto buffer = pool.acquire<std::uint32_t>(100'000);
   buffer.fill(42);

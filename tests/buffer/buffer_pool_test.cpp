@@ -50,7 +50,7 @@ class BufferPools : public BufferPoolTest {
   }
 };
 
-TEST_F(BufferPools, LendTheSameBufferAgainToWhoWantsOneOfItsKind) {
+TEST_F(BufferPools, LendAReleasedBufferForItsOwnKind) {
   auto buffer = pool.acquire<float>({10, 100});
   EXPECT_THAT(buffer.shape(), ::testing::ElementsAre(10, 100));
   auto const* const core = &buffer.core();
@@ -63,7 +63,7 @@ TEST_F(BufferPools, LendTheSameBufferAgainToWhoWantsOneOfItsKind) {
   EXPECT_EQ(pool.total_bytes(), 0U);
 }
 
-TEST_F(BufferPools, LendAnotherForAnotherShapeElementOrKindOfMemory) {
+TEST_F(BufferPools, LendNoBufferOfAnotherKind) {
   auto buffer = pool.acquire<float>({10, 100});
   auto const* const core = &buffer.core();
   pool.release(buffer);
@@ -85,7 +85,7 @@ TEST_F(BufferPools, LendTheOneReleasedLastFirst) {
   EXPECT_EQ(&pool.acquire<int>(10).core(), core);
 }
 
-TEST_F(BufferPools, TakeEveryShapeAndRefuseWhatNoBufferCanHave) {
+TEST_F(BufferPools, TakeEveryShapeThatABufferCanHave) {
   for (auto const& shape : {Shape{}, Shape(0), Shape{3, 0}, Shape{2, 3, 4}}) {
     auto buffer = pool.acquire<double>(shape);
     EXPECT_EQ(buffer.size(), shape.count());
@@ -123,7 +123,7 @@ TEST_F(BufferPools, ForgetBuffersThatTheirOwnersDestroy) {
   EXPECT_EQ(pool.pool_size(), 0U);
 }
 
-TEST_F(BufferPools, KeepNoMoreBytesThanTheLimitAndLetTheOldestGo) {
+TEST_F(BufferPools, KeepTheNewestWithinTheByteLimit) {
   limit({.max_bytes = 4000});
   release_all({400, 300, 200, 100});
   EXPECT_EQ(pool.total_bytes(), 4000U) << "all of it may be used";
@@ -159,14 +159,14 @@ TEST_F(BufferPools, NeverKeepBuffersAboveTheLargestSize) {
   EXPECT_EQ(stats.evicted, 0U) << "what cannot stay makes nobody go";
 }
 
-TEST_F(BufferPools, KeepABufferLargerThanAllTogetherOutToo) {
+TEST_F(BufferPools, KeepNoBufferAboveTheByteLimit) {
   limit({.max_bytes = 400});
   release_all({50, 101});
   EXPECT_TRUE(keeps(50));
   EXPECT_FALSE(keeps(101));
 }
 
-TEST_F(BufferPools, KeepNoMoreOfEachClassThanTheLimit) {
+TEST_F(BufferPools, KeepEachClassWithinItsLimit) {
   limit({.max_buffers_per_class = 2});
   release_all({1, 2000, 2, 2001, 3, 2002});  // two classes: up to 4 KiB, up to 8 KiB
   EXPECT_EQ(pool.pool_size(), 4U);
@@ -176,7 +176,7 @@ TEST_F(BufferPools, KeepNoMoreOfEachClassThanTheLimit) {
   EXPECT_TRUE(keeps(2002));
 }
 
-TEST_F(BufferPools, TakeLowerLimitsAtOnceAndNeverTouchWhatIsLent) {
+TEST_F(BufferPools, ApplyLowerLimitsAtOnceToKeptBuffers) {
   auto lent = pool.acquire<std::uint32_t>(1000);
   lent.copy_from(counting(1000));
   release_all({400, 300, 200});
@@ -188,7 +188,7 @@ TEST_F(BufferPools, TakeLowerLimitsAtOnceAndNeverTouchWhatIsLent) {
   EXPECT_FALSE(keeps(1000));
 }
 
-TEST_F(BufferPools, LetGoWhatIsKeptLongerThanTheInterval) {
+TEST_F(BufferPools, LetBuffersGoAfterTheInterval) {
   auto settings = pool.settings();
   settings.trim_interval = 10s;
   pool.configure(settings);
@@ -206,7 +206,7 @@ TEST_F(BufferPools, LetGoWhatIsKeptLongerThanTheInterval) {
   EXPECT_EQ(pool.pool_size(), 0U);
 }
 
-TEST_F(BufferPools, LendAnOldBufferRatherThanLetItGo) {
+TEST_F(BufferPools, LendAnOldBufferBeforeTrimmingIt) {
   auto settings = pool.settings();
   settings.trim_interval = 10s;
   pool.configure(settings);
@@ -226,7 +226,7 @@ TEST_F(BufferPools, CountAgesFromWhenAnIntervalIsSet) {
   EXPECT_TRUE(keeps(1));
 }
 
-TEST_F(BufferPools, TrimTheOldestOfBothKindsUntilTheTargetIsMet) {
+TEST_F(BufferPools, TrimOldestFirstDownToTheTarget) {
   release_all({100});
   release_all({200}, true);
   release_all({300});
@@ -244,7 +244,7 @@ TEST_F(BufferPools, GoOnKeepingAfterATrim) {
   EXPECT_TRUE(keeps(100)) << "a trim is not the end of caching";
 }
 
-TEST_F(BufferPools, ClearToNothingAndLeaveWhatIsLentAlone) {
+TEST_F(BufferPools, ClearKeptBuffersAndSpareLentOnes) {
   auto lent = pool.acquire<std::uint32_t>(100);
   lent.copy_from(counting(100));
   release_all({0, 1, 100, 200});
@@ -271,7 +271,7 @@ TEST_F(BufferPools, GiveMemoryBackWhenTheyLetGo) {
   EXPECT_EQ(sim.memory_info().free_bytes, sim.memory_info().total_bytes);
 }
 
-TEST_F(BufferPools, HaveLimitsAndCountsOfTheirOwnForPinnedBuffers) {
+TEST_F(BufferPools, HaveSeparateLimitsAndCountsForPinnedBuffers) {
   auto settings = pool.settings();
   settings.pinned.max_bytes = 400;
   pool.configure(settings);
@@ -326,7 +326,7 @@ TEST_F(PooledBuffers, GoBackByAnExceptionToo) {
   EXPECT_EQ(pool.stats().active_buffers, 0U);
 }
 
-TEST_F(PooledBuffers, GoBackOnceWhoeverHasThemInTheEnd) {
+TEST_F(PooledBuffers, GoBackExactlyOnceHoweverTheyMove) {
   {
     PooledBuffer<std::uint32_t> first{pool, 100}, second{pool, 200};
     auto moved = std::move(first);

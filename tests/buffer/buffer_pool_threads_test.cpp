@@ -72,7 +72,7 @@ TEST_F(BufferPoolThreads, NoBufferIsEverHeldByTwo) {
   EXPECT_GT(stats.hits, 0U);
 }
 
-TEST_F(BufferPoolThreads, OfManyWhoReleaseTheSameBufferOneDoes) {
+TEST_F(BufferPoolThreads, OneOfManyConcurrentReleasesSucceeds) {
   std::atomic<std::uint64_t> refused{0};
   for (int round = 0; round < 100; ++round) {
     auto const core = pool.acquire_core(detail::buffer_kind<std::uint32_t>(100, false));

@@ -49,7 +49,7 @@ TEST(ContainedBuffers, DISABLED_OneIsTooLargeAndOneIsNot) {
   EXPECT_EQ(manager.statistics().reserved_bytes, 0U);
 }
 
-TEST(RealContainer, RefusesBuffersThatItHasNoRoomForPinnedOrNot) {
+TEST(RealContainer, RefusesBuffersBeyondItsMemoryLimit) {
   run_contained("ContainedBuffers.DISABLED_*");
 }
 

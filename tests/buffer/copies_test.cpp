@@ -14,7 +14,7 @@ using ::testing::Each;
 
 class Copies : public BufferTest {};
 
-TEST_F(Copies, CopyFromTakesExactlyAsManyElementsAsThereAre) {
+TEST_F(Copies, CopyFromRequiresExactlyTheBuffersSize) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim());
   try {
     buffer.copy_from(counting(9));
@@ -60,7 +60,7 @@ TEST_F(Copies, ToVectorIsIndependentOfTheBuffer) {
 }
 
 /// As long as makes a copy that smears smear for certain: forwards and backwards, waited for or not.
-TEST_F(Copies, OfABuffersOwnHostMemoryAreAsIfCopiedAsideFirst) {
+TEST_F(Copies, WithinTheBuffersOwnMemoryMayOverlap) {
   constexpr std::size_t count = 100'000;
   for (auto* const home : {&sim, &device("cpu")}) {
     auto options = on_sim();
@@ -140,7 +140,7 @@ TEST_F(Copies, CloneIsDeepAndFollowsTheData) {
   EXPECT_EQ(twin.at(9), 9U);
 }
 
-TEST_F(Copies, CopyBetweenBuffersIsRightFromAndToEverySide) {
+TEST_F(Copies, CopyBetweenBuffersWorksAcrossAllSides) {
   for (int from_side = 0; from_side < 3; ++from_side) {
     for (int to_side = 0; to_side < 3; ++to_side) {
       SCOPED_TRACE(::testing::Message() << "from " << from_side << " to " << to_side);
@@ -165,7 +165,7 @@ TEST_F(Copies, CopyBetweenBuffersIsRightFromAndToEverySide) {
   EXPECT_THAT(small.to_vector(), Each(1U));
 }
 
-TEST_F(Copies, AWriteOnOneDeviceReachesTheHostAndTheOtherDevice) {
+TEST_F(Copies, AWriteOnOneDeviceReachesEveryPlace) {
   UnifiedBuffer<std::uint32_t> buffer(20, on_sim());
   buffer.copy_from(counting(20));
   EXPECT_EQ(device_bytes(buffer, sim), counting(20));
@@ -182,7 +182,7 @@ TEST_F(Copies, AWriteOnOneDeviceReachesTheHostAndTheOtherDevice) {
       << "once to the other device, once to the host";
 }
 
-TEST_F(Copies, WrappedMemoryIsUsedInPlaceAndFreedOnce) {
+TEST_F(Copies, WrappedMemoryIsFreedOnceAndNeverMoved) {
   alignas(64) static std::uint32_t memory[16] = {1, 2, 3};
   int freed = 0;
   {
@@ -214,7 +214,7 @@ TEST_F(Copies, WrappedMemoryIsAtHomeWhereItIs) {
   EXPECT_TRUE(locked.is_pinned());
 }
 
-TEST_F(Copies, WrappedMemoryOfNoElementsGoesBackAtOnce) {
+TEST_F(Copies, EmptyWrappedMemoryGoesBackAtOnce) {
   auto* const memory = new std::uint32_t[1];
   std::vector<void*> freed;
   auto const taken = [&] {
@@ -231,7 +231,7 @@ TEST_F(Copies, WrappedMemoryOfNoElementsGoesBackAtOnce) {
   EXPECT_EQ(freed, (std::vector<void*>{memory, nullptr}));
 }
 
-TEST_F(Copies, ADeleterThatThrowsEndsNothingAndOneOfMemoryThatIsRefusedIsNotCalled) {
+TEST_F(Copies, AThrowingDeleterDoesNotEndTheProcess) {
   alignas(64) static std::uint32_t memory[16] = {1, 2, 3};
   int called = 0;
   auto const throwing = [&] {

@@ -141,7 +141,7 @@ class CudaDeviceLoss : public ::testing::TestWithParam<Operation> {
   Device& sim = make_sim({.memory_bytes = std::size_t{1} << 20});
 };
 
-TEST_P(CudaDeviceLoss, OnlyWhatTheLostGpuAloneHeldIsLost) {
+TEST_P(CudaDeviceLoss, OnlyTheGpusSoleBytesAreLost) {
   for (auto const start : starts) {
     bool reached = true;
     for (std::size_t n = 1; reached; ++n) {

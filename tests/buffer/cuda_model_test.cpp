@@ -56,7 +56,7 @@ void behave() {
 
 class CudaModelRun : public ::testing::TestWithParam<unsigned> {};
 
-TEST_P(CudaModelRun, EveryByteIsWhatTheWorkThatSucceededLeft) {
+TEST_P(CudaModelRun, EveryByteIsWhatSuccessfulWorkLeft) {
   SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
   auto const began = std::chrono::steady_clock::now();
   Model model({.seed = GetParam(),

@@ -43,7 +43,7 @@ class CudaProcessWithBuffers : public ::testing::Test {
   }
 };
 
-TEST_F(CudaProcessWithBuffers, ExitsCleanlyAndPromptlyWithStaticBuffersAndWorkInFlight) {
+TEST_F(CudaProcessWithBuffers, ExitsPromptlyDespiteWorkOnStaticBuffers) {
   auto const begin = std::chrono::steady_clock::now();
   auto const scenario = [] {
     // Made before the manager and the driver that serve it, so destroyed after whatever of them is destroyed.
@@ -61,7 +61,7 @@ TEST_F(CudaProcessWithBuffers, ExitsCleanlyAndPromptlyWithStaticBuffersAndWorkIn
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(40)) << "what nobody waits for is not done";
 }
 
-TEST_F(CudaProcessWithBuffers, ExitsCleanlyWithLeasesMappingsAndBuffersOfTheHeapNeverFreed) {
+TEST_F(CudaProcessWithBuffers, ExitsCleanlyWithUnfreedLeasesMappingsAndBuffers) {
   auto const scenario = [] {
     static DeviceSpan<std::uint32_t> lease;
     static Mapping<std::uint32_t> mapping;
@@ -79,7 +79,7 @@ TEST_F(CudaProcessWithBuffers, ExitsCleanlyWithLeasesMappingsAndBuffersOfTheHeap
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(CudaProcessWithBuffers, ExitsCleanlyFromAnotherThreadAndWithALostGpu) {
+TEST_F(CudaProcessWithBuffers, ExitsFromAnotherThreadWithALostGpu) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto const scenario = [] {
     static UnifiedBuffer<std::uint32_t> on_lost(count, here());
@@ -119,7 +119,7 @@ class CudaForkedChild : public OnTwoGpus {
   }
 };
 
-TEST_F(CudaForkedChild, UsesHostDataAndIsToldThatItHasNoDevice) {
+TEST_F(CudaForkedChild, UsesHostDataAndIsRefusedTheDevice) {
   auto buffer = synchronized(first);
   UnifiedBuffer<std::uint32_t> fresh(100, on(first));
   auto queue = first.create_queue();
@@ -150,7 +150,7 @@ TEST_F(CudaForkedChild, UsesHostDataAndIsToldThatItHasNoDevice) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{400, 1, 0, 0}));
 }
 
-TEST_F(CudaForkedChild, NeverReadsGarbageForWhatOnlyAGpuHas) {
+TEST_F(CudaForkedChild, IsRefusedBytesThatOnlyAGpuHas) {
   auto buffer = synchronized(first);
   set(first.default_queue(), buffer.slice(50, 50), 9).wait();
   EXPECT_EQ(in_child([&] {
@@ -167,7 +167,7 @@ TEST_F(CudaForkedChild, NeverReadsGarbageForWhatOnlyAGpuHas) {
   EXPECT_EQ(buffer.to_vector(), expected);
 }
 
-TEST_F(CudaForkedChild, DestroysBuffersWhoseWorkIsInFlightInTheParent) {
+TEST_F(CudaForkedChild, DestroysBuffersInUseByTheParent) {
   std::optional<UnifiedBuffer<std::uint32_t>> buffer{synchronized(first)};
   auto queue = first.create_queue();
   std::optional<Gate> gate{queue};

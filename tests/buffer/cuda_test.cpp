@@ -35,7 +35,7 @@ detail::cuda::Driver const& driver() {
 
 class CudaBuffers : public OnTwoGpus {};
 
-TEST_F(CudaBuffers, WritesReachTheOtherSideWithOneCallEach) {
+TEST_F(CudaBuffers, WritesReachTheOtherSideInOneCall) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   UnifiedBuffer<std::uint32_t> buffer(1000, on(first));
   buffer.copy_from(counting(1000));
@@ -72,7 +72,7 @@ TEST_F(CudaBuffers, GpusThatReachEachOtherCopyDirectly) {
   EXPECT_EQ(buffer.to_vector(), expected);
 }
 
-TEST_F(CudaBuffers, WhatOneGpuRefusesIsNoneOfTheOthersBusiness) {
+TEST_F(CudaBuffers, ARefusalOfOneGpuSparesTheOther) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   UnifiedBuffer<std::uint32_t> buffer(100, on(first));
   buffer.copy_from(counting(100));
@@ -88,7 +88,7 @@ TEST_F(CudaBuffers, WhatOneGpuRefusesIsNoneOfTheOthersBusiness) {
   EXPECT_EQ(device_words(buffer, second), counting(100, 5));
 }
 
-TEST_F(CudaBuffers, GpusThatDoNotAreServedThroughTheHostInChunks) {
+TEST_F(CudaBuffers, GpusWithoutPeerAccessCopyThroughHostChunks) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   standin_control().set_peer(0, 1, false);
   standin_control().set_peer(1, 0, false);
@@ -106,7 +106,7 @@ TEST_F(CudaBuffers, GpusThatDoNotAreServedThroughTheHostInChunks) {
   EXPECT_TRUE(buffer.to_vector() == counting(count, 7));
 }
 
-TEST_F(CudaBuffers, LaterWorkOnEitherGpuWaitsForTheCopyBetweenThem) {
+TEST_F(CudaBuffers, LaterWorkOnEitherGpuAwaitsTheCopy) {
   for (bool const directly : {true, false}) {
     SCOPED_TRACE(directly ? "directly" : "through the host");
     if (on_hardware && !directly) break;  // which way it goes, the hardware decides
@@ -134,7 +134,7 @@ TEST_F(CudaBuffers, LaterWorkOnEitherGpuWaitsForTheCopyBetweenThem) {
   }
 }
 
-TEST_F(CudaBuffers, WorkIsPendingUntilItsTurnAndOrderedThroughTheBuffersItShares) {
+TEST_F(CudaBuffers, SharedBuffersOrderWorkAcrossQueues) {
   auto a = synchronized(first), b = synchronized(first);
   std::array queues{first.create_queue(), first.create_queue()};
   std::optional<Gate> gate{queues[0]};
@@ -150,7 +150,7 @@ TEST_F(CudaBuffers, WorkIsPendingUntilItsTurnAndOrderedThroughTheBuffersItShares
   for (auto const& event : {one, copied, two}) EXPECT_TRUE(event.ready());
 }
 
-TEST_F(CudaBuffers, QueuesOfBothGpusOrderThemselvesThroughOneBuffer) {
+TEST_F(CudaBuffers, ASharedBufferOrdersQueuesOfBothGpus) {
   auto buffer = synchronized(first, 1000);
   std::array queues{first.create_queue(), second.create_queue(), first.create_queue(), second.create_queue()};
   if (!on_hardware) standin_control().set_latency(50, 50);
@@ -166,7 +166,7 @@ TEST_F(CudaBuffers, QueuesOfBothGpusOrderThemselvesThroughOneBuffer) {
   EXPECT_EQ(buffer.to_vector(), expected);
 }
 
-TEST_F(CudaBuffers, DestroyingABufferDoesNotWaitForTheWorkThatUsesIt) {
+TEST_F(CudaBuffers, DestroyingABufferDoesNotAwaitItsWork) {
   auto result = synchronized(first);
   auto queue = first.create_queue();
   std::optional<Gate> gate{queue};
@@ -192,7 +192,7 @@ TEST_F(CudaBuffers, DestroyingABufferDoesNotWaitForTheWorkThatUsesIt) {
   for (auto& intruder : intruders) EXPECT_THAT(intruder.to_vector(), Each(666U));
 }
 
-TEST_F(CudaBuffers, EveryQueueGoesBehindTheWorkOfARecycledBlocksEarlierOwner) {
+TEST_F(CudaBuffers, QueuesGoBehindARecycledBlocksEarlierWork) {
   // There is room for one only, whatever a pool makes of it.
   constexpr std::size_t count = MiB, half = count / 2;
   manager->pool(first, Location::device).set_max_bytes(4 * count);
@@ -249,7 +249,7 @@ TEST_F(CudaBuffers, AWorkingSetLargerThanTheGpuRuns) {
   small.synchronize();
 }
 
-TEST_F(CudaBuffers, WhatOtherProcessesHoldIsNoRoomAndOurBuffersMakeWay) {
+TEST_F(CudaBuffers, MemoryOfOtherProcessesLeadsToEviction) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   // The GPU itself says that it is full; the library's own limit is far off.
   standin_control().set_used_by_others(0, 255 * MiB);
@@ -262,7 +262,7 @@ TEST_F(CudaBuffers, WhatOtherProcessesHoldIsNoRoomAndOurBuffersMakeWay) {
   EXPECT_GT(manager->statistics().reclaims, 0U);
 }
 
-TEST_F(CudaBuffers, SlicesKeepTheirOffsetsOnBothGpusAndBetweenThem) {
+TEST_F(CudaBuffers, SlicesKeepTheirOffsetsBetweenGpus) {
   auto const count = 3 * MiB / 4;
   auto source = synchronized(first, count);
   UnifiedBuffer<std::uint32_t> target(count, on(second));
@@ -281,7 +281,7 @@ TEST_F(CudaBuffers, SlicesKeepTheirOffsetsOnBothGpusAndBetweenThem) {
   EXPECT_TRUE(source.to_vector() == counting(count));
 }
 
-TEST_F(CudaBuffers, FillsOfEveryElementSizeAndAlignmentAreExact) {
+TEST_F(CudaBuffers, FillsOfEveryElementSizeAreExact) {
   auto const check = [&]<class T>(std::type_identity<T>, T value) {
     UnifiedBuffer<T> buffer(1000, on(first));
     buffer.fill(T{1});
@@ -300,7 +300,7 @@ TEST_F(CudaBuffers, FillsOfEveryElementSizeAndAlignmentAreExact) {
   check(std::type_identity<double>{}, 2.5);
 }
 
-TEST_F(CudaBuffers, TheCallersOwnContextIsCurrentBeforeAndAfterEverything) {
+TEST_F(CudaBuffers, EveryCallLeavesTheCallersContextCurrent) {
   // As a program does that uses CUDA itself, on the other GPU if there is one.
   auto const other = has_two_gpus() ? 1 : 0;
   Context own = nullptr;
@@ -379,7 +379,7 @@ TEST_F(CudaBuffers, OppositeCopiesFromTwoThreadsDoNotDeadlock) {
   EXPECT_EQ(device_words(b, second), expected_b);
 }
 
-TEST_F(CudaBuffers, TheyTravelAmongGpusSimulatedDevicesAndTheCpu) {
+TEST_F(CudaBuffers, TravelBetweenGpusSimulatedDevicesAndCpu) {
   auto& sim = make_sim({.memory_bytes = MiB});
   auto& cpu = device("cpu");
   auto buffer = synchronized(first, 1000);

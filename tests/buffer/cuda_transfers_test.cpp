@@ -31,7 +31,7 @@ class CudaTransfers : public OnTwoGpus {
   }
 };
 
-TEST_F(CudaTransfers, PinnedBuffersAreTheDriversAndMoveWhileTheCallHasLongReturned) {
+TEST_F(CudaTransfers, PinnedBuffersMoveAfterTheCallReturns) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto options = on(first);
   options.pinned = true;
@@ -58,7 +58,7 @@ TEST_F(CudaTransfers, PinnedBuffersAreTheDriversAndMoveWhileTheCallHasLongReturn
   EXPECT_EQ(moved(buffer.statistics()), (Moved{4 * MiB, 1, 4 * MiB, 1}));
 }
 
-TEST_F(CudaTransfers, AHundredScatteredEditsAreOneCommandOfTheDriver) {
+TEST_F(CudaTransfers, ScatteredEditsAreOneDriverCommand) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   constexpr std::size_t pieces = 100, words = 1024, stride = 3000, count = pieces * stride;
   constexpr std::array commands{"cuLaunchKernel",    "cuMemcpyBatchAsync", "cuMemcpy2DAsync",
@@ -95,7 +95,7 @@ TEST_F(CudaTransfers, AHundredScatteredEditsAreOneCommandOfTheDriver) {
   }
 }
 
-TEST_F(CudaTransfers, LargePageableCopiesGoThroughFourChunksAndReturnAtOnce) {
+TEST_F(CudaTransfers, LargePageableCopiesReturnAtOnce) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   auto& staged = device("cuda:0,staging=1MiB");
   warm_up(staged);
@@ -124,7 +124,7 @@ TEST_F(CudaTransfers, LargePageableCopiesGoThroughFourChunksAndReturnAtOnce) {
   EXPECT_LE(manager->pool(device("cpu"), Location::pinned).statistics().peak_reserved_bytes, 4 * 4 * MiB);
 }
 
-TEST_F(CudaTransfers, StagedDownloadsOneAfterTheOtherKeepTheirBytesApart) {
+TEST_F(CudaTransfers, SuccessiveStagedDownloadsKeepTheirBytesApart) {
   auto& staged = device("cuda:0,staging=1MiB");
   warm_up(staged);
   manager.reset();
@@ -145,7 +145,7 @@ TEST_F(CudaTransfers, StagedDownloadsOneAfterTheOtherKeepTheirBytesApart) {
   }
 }
 
-TEST(CudaStaging, IsTheDefaultWhereThereAreThreadsToFillTheChunks) {
+TEST(CudaStaging, IsTheDefaultGivenEnoughThreads) {
   EXPECT_EQ(detail::cuda::staging_by_default(1), std::nullopt);
   EXPECT_EQ(detail::cuda::staging_by_default(3), std::nullopt);
   EXPECT_EQ(detail::cuda::staging_by_default(4), 4 * MiB);
@@ -153,7 +153,7 @@ TEST(CudaStaging, IsTheDefaultWhereThereAreThreadsToFillTheChunks) {
   EXPECT_EQ(device("cuda:0,staging=7MiB").staging_threshold(), 7 * MiB) << "what is said counts";
 }
 
-TEST_F(CudaTransfers, AnUploadOfPageableMemoryThatIsStillBeingWrittenWaitsForTheWriter) {
+TEST_F(CudaTransfers, APageableUploadWaitsForAPendingWriter) {
   // The driver reads pageable memory in the very call, whatever the stream waits for.
   auto& cpu = device("cpu");
   auto writers = cpu.create_queue();
@@ -181,7 +181,7 @@ TEST_F(CudaTransfers, PageableBuffersAreRegisteredWithNobody) {
   EXPECT_EQ(standin_control().live().registered, registered);
 }
 
-TEST_F(CudaTransfers, PinningThatTheDriverRefusesIsPageableAndVisible) {
+TEST_F(CudaTransfers, PinningRefusedByTheDriverIsVisible) {
   if (on_hardware) GTEST_SKIP() << scripts_standin;
   // And refuses again when caches have been given back for it.
   for (std::size_t nth = 1; nth <= 4; ++nth) {

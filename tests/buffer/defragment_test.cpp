@@ -71,7 +71,7 @@ TEST_F(Defragmenting, MovesBuffersTogetherAndKeepsEveryByte) {
   expect_contents(buffers);
 }
 
-TEST_F(Defragmenting, IsARungOfTheLadderAndComesBeforeAnybodyLosesACopy) {
+TEST_F(Defragmenting, ComesBeforeAnyEviction) {
   auto buffers = scattered();
   auto const live = pool().statistics().active_bytes;
   manager.set_limit(sim, reserved());
@@ -91,7 +91,7 @@ TEST_F(Defragmenting, IsARungOfTheLadderAndComesBeforeAnybodyLosesACopy) {
   EXPECT_EQ(large.to_vector(), std::vector(large.size(), 7U));
 }
 
-TEST_F(Defragmenting, WhereAllIsLeasedNothingMovesAndTheRefusalSaysSo) {
+TEST_F(Defragmenting, MovesNothingWhereEverythingIsLeased) {
   auto buffers = scattered();
   manager.set_limit(sim, reserved());
   std::vector<DeviceSpan<const std::uint32_t>> leases;
@@ -147,7 +147,7 @@ TEST_F(Defragmenting, LeavesWhatIsLeasedWhereItIs) {
   expect_contents(buffers);
 }
 
-TEST_F(Defragmenting, LeavesWhatWorkIsPendingOnWhereItIsAndWaitsForNone) {
+TEST_F(Defragmenting, LeavesBuffersWithPendingWorkInPlace) {
   auto buffers = scattered();
   auto queue = sim.create_queue();
   {
@@ -188,7 +188,7 @@ TEST_F(Defragmenting, LosesNothingWhenACopyFails) {
   expect_contents(buffers);
 }
 
-TEST_F(Defragmenting, HasNothingToDoWhereBlocksAreAllocationsOrThereAreNone) {
+TEST_F(Defragmenting, MovesNothingWhereBlocksAreAllocations) {
   EXPECT_EQ(manager.defragment(other).blocks_moved, 0U);
   ManagerOptions options;
   options.pools.backing = PoolBacking::allocations;

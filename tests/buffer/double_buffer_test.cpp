@@ -65,7 +65,7 @@ class DoubleBuffers : public BufferTest {
   Device& slow = make_sim({.memory_bytes = std::size_t{16} << 20, .latency = std::chrono::microseconds(200)});
 };
 
-TEST_F(DoubleBuffers, EverythingPublishedIsSeenOnceInOrderAndNeverHalfWritten) {
+TEST_F(DoubleBuffers, EveryFrameIsSeenOnceAndInOrder) {
   constexpr std::uint32_t frames = 3000;
   DoubleBuffer<std::uint32_t> buffers(count, on(sim));
   auto const producing = producer(
@@ -80,7 +80,7 @@ TEST_F(DoubleBuffers, EverythingPublishedIsSeenOnceInOrderAndNeverHalfWritten) {
   EXPECT_EQ(expected, frames + 1);
 }
 
-TEST_F(DoubleBuffers, AProducerOnADeviceHandsOverWhatIsNotThereYet) {
+TEST_F(DoubleBuffers, ADeviceProducerHandsOverPendingFrames) {
   constexpr std::uint32_t frames = 200;
   DoubleBuffer<std::uint32_t> buffers(count, on(slow));
   auto queue = slow.create_queue();
@@ -123,7 +123,7 @@ TEST_F(DoubleBuffers, BothSidesMayRunAheadOfTheirDevices) {
   EXPECT_EQ(log.to_vector(), counting(frames, 1));
 }
 
-TEST_F(DoubleBuffers, AFrameInUseByADeviceIsFilledBehindThatUseAndNobodyWaits) {
+TEST_F(DoubleBuffers, FillingAFrameGoesBehindItsPendingUse) {
   DoubleBuffer<std::uint32_t> buffers(count, on(sim));
   UnifiedBuffer<std::uint32_t> log(4, on(sim));
   auto filling = sim.create_queue(), reading = sim.create_queue();
@@ -160,7 +160,7 @@ TEST_F(DoubleBuffers, OnlyWhatIsWrittenTravels) {
   EXPECT_EQ(moved(sim.transfers()), (Moved{10 * count * 4, 10, 0, 0}));
 }
 
-TEST_F(DoubleBuffers, OneThreadSwapsAndComputesEachStepFromTheLast) {
+TEST_F(DoubleBuffers, OneThreadComputesEachStepFromTheLast) {
   DoubleBuffer<std::uint32_t> steps(count, on(sim));
   auto queue = sim.create_queue();
   steps.back()->copy_from(counting(count));
@@ -238,7 +238,7 @@ TEST_F(DoubleBuffers, ClosingEndsBothSidesWhoeverCloses) {
   EXPECT_EQ(silent.front(), nullptr) << "who waits for what never comes is woken";
 }
 
-TEST_F(DoubleBuffers, CallsOutOfTurnAreRefusedAndChangeNothing) {
+TEST_F(DoubleBuffers, CallsOutOfTurnAreRefused) {
   DoubleBuffer<std::uint32_t> buffers(count, on(sim));
   EXPECT_THROW(buffers.publish(), InvalidArgument);
   EXPECT_THROW(buffers.release(), InvalidArgument);
@@ -254,7 +254,7 @@ TEST_F(DoubleBuffers, CallsOutOfTurnAreRefusedAndChangeNothing) {
   EXPECT_EQ(buffers.try_front(), nullptr);
 }
 
-TEST_F(DoubleBuffers, AFrameThatFailedTellsWhoeverReadsItAndTheTurnsGoOn) {
+TEST_F(DoubleBuffers, AFailedFrameDoesNotStopLaterFrames) {
   DoubleBuffer<std::uint32_t> buffers(count, on(sim));
   auto queue = sim.create_queue();
   std::string seen;

@@ -47,7 +47,7 @@ class OnADriver : public BufferTest, public ::testing::WithParamInterface<Driver
   Device& home = device(GetParam().device);
 };
 
-TEST_P(OnADriver, WritesReachTheOtherSideWithOneCopyEach) {
+TEST_P(OnADriver, WritesReachTheOtherSideInOneCopy) {
   UnifiedBuffer<std::uint32_t> buffer(1000, on_it());
   buffer.copy_from(counting(1000));
   EXPECT_EQ(device_bytes(buffer, home), counting(1000));
@@ -282,7 +282,7 @@ TEST_P(OnADriver, BuffersTravelBetweenDifferentBackends) {
   EXPECT_EQ(device_bytes(buffer, home), expected);
 }
 
-TEST_P(OnADriver, LargeCopiesAreStagedWhereThatIsAskedFor) {
+TEST_P(OnADriver, LargeCopiesAreStagedIfAsked) {
   auto& staging = with("staging=1MiB");
   auto const before = staging.transfers();
   EXPECT_EQ(home.staging_threshold(), std::nullopt);
@@ -306,7 +306,7 @@ TEST_P(OnADriver, LargeCopiesAreStagedWhereThatIsAskedFor) {
   EXPECT_EQ(manager.pool(device("cpu"), Location::pinned).statistics().active_bytes, 0U);
 }
 
-TEST_P(OnADriver, TheLimitIsOursAndAWorkingSetBeyondItRuns) {
+TEST_P(OnADriver, AWorkingSetAboveTheLimitRuns) {
   manager.set_limit(home, std::size_t{1} << 20);
   std::vector<UnifiedBuffer<std::uint32_t>> buffers;
   for (std::uint32_t i = 0; i < 8; ++i) {

@@ -67,7 +67,7 @@ TYPED_TEST(ElementTypes, TravelBothWaysUnchangedAndAreFilledWhole) {
 
 class Elements : public BufferTest {};
 
-TEST_F(Elements, AreIteratedInPlaceAndSetOneByOne) {
+TEST_F(Elements, AreIteratedAndSetInPlace) {
   auto buffer = synchronized();
   EXPECT_EQ(std::as_const(buffer).at(42), 42U);
   EXPECT_EQ(buffer.state(), BufferState::synchronized) << "looking at one is no write";
@@ -80,7 +80,7 @@ TEST_F(Elements, AreIteratedInPlaceAndSetOneByOne) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{404, 2, 0, 0})) << "the one element";
 }
 
-TEST_F(Elements, HostViewsAreTheBuffersOwnMemoryWhoeverAsks) {
+TEST_F(Elements, EveryHostAccessSharesTheBuffersMemory) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   auto const* const first = buffer.host().data();
   buffer.sync_to_device();
@@ -125,7 +125,7 @@ TEST_F(Elements, ManyCopiesAreQueuedAndWaitedForOnce) {
   for (std::uint32_t i = 0; i < 20; ++i) EXPECT_EQ(device_bytes(buffers[i], sim), counting(1000, i));
 }
 
-TEST_F(Elements, UnifiedMemoryIsSeenFromBothSidesWithoutATransfer) {
+TEST_F(Elements, UnifiedMemoryServesBothSidesWithoutTransfers) {
   auto options = on_sim();
   options.location = Location::unified;
   options.device = &device("cpu");

@@ -51,7 +51,7 @@ class Erased : public ::testing::Test {
   MemoryManager manager{erasing(directory.path())};
 };
 
-TEST_F(Erased, NothingOfABufferIsLeftOnTheHostOrOnItsDevice) {
+TEST_F(Erased, NothingOfABufferStaysOnEitherSide) {
   {
     Buffer buffer(words, on_sim());
     buffer.copy_from(filled(secret));
@@ -71,7 +71,7 @@ TEST_F(Erased, NothingOfAPinnedBufferIsLeft) {
   EXPECT_THAT(next_owner_reads(cpu, Location::pinned), ::testing::Each(0U));
 }
 
-TEST_F(Erased, NothingIsLeftInTheChunksThatACopyPassed) {
+TEST_F(Erased, NothingIsLeftInTheStagingChunks) {
   constexpr auto chunk = detail::Staging::chunk_bytes / sizeof(std::uint32_t);
   {
     Buffer buffer(2 * chunk, on_sim());
@@ -85,7 +85,7 @@ TEST_F(Erased, NothingIsLeftInTheChunksThatACopyPassed) {
   EXPECT_THAT(next_owner_reads(cpu, Location::pinned, chunk), ::testing::Each(0U));
 }
 
-TEST_F(Erased, NothingOfWhatWentToAFileIsLeftInMemory) {
+TEST_F(Erased, NothingOfSpilledDataIsLeftInMemory) {
   manager.set_limit(cpu, Location::host, 2 * MiB);
   std::vector<Buffer> buffers;
   for (int i = 0; i < 2; ++i) {
@@ -100,7 +100,7 @@ TEST_F(Erased, NothingOfWhatWentToAFileIsLeftInMemory) {
   EXPECT_THAT(next_owner_reads(cpu, Location::host), ::testing::Each(0U));
 }
 
-TEST_F(Erased, NothingOfWhatADeviceGaveUpUnderPressureIsLeftThere) {
+TEST_F(Erased, NothingOfAnEvictedCopyIsLeft) {
   manager.set_limit(sim, 2 * MiB);
   std::vector<Buffer> buffers;
   for (int i = 0; i < 3; ++i) {
@@ -113,7 +113,7 @@ TEST_F(Erased, NothingOfWhatADeviceGaveUpUnderPressureIsLeftThere) {
   EXPECT_THAT(next_owner_reads(sim, Location::device), ::testing::Each(0U));
 }
 
-TEST_F(Erased, NothingOfASmallerOneIsLeftWhereABufferGrew) {
+TEST_F(Erased, NothingIsLeftWhereABufferGrew) {
   {
     Buffer buffer(words, on_sim());
     buffer.copy_from(filled(secret));

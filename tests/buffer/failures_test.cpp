@@ -30,7 +30,7 @@ class Failures : public BufferTest {
   }
 };
 
-TEST_F(Failures, AFailedUploadLeavesTheHostCopyAndSaysSoOnce) {
+TEST_F(Failures, AFailedUploadLeavesTheHostCopy) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   set_sim_faults(sim, {.fail_upload = 1});
@@ -78,7 +78,7 @@ TEST_F(Failures, WhatAFailedKernelWroteIsTakenBack) {
   buffer.core().validate();
 }
 
-TEST_F(Failures, AKernelThatFailsOnTheOnlyCopyLosesItLoudly) {
+TEST_F(Failures, AFailedKernelLosesASoleCopyLoudly) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim("precious"));
   buffer.copy_from(counting(100));
   {
@@ -100,7 +100,7 @@ TEST_F(Failures, AKernelThatFailsOnTheOnlyCopyLosesItLoudly) {
   EXPECT_THAT(buffer.to_vector(), Each(3U)) << "a whole new write makes it good again";
 }
 
-TEST_F(Failures, ABufferThatAFailedUploadFedIsTakenBackToo) {
+TEST_F(Failures, AFailedUploadRollsBackWhatItFed) {
   UnifiedBuffer<std::uint32_t> from(100, on_sim()), to(100, on_sim());
   from.copy_from(counting(100));
   to.fill(5);
@@ -134,7 +134,7 @@ TEST_F(Failures, WhatReadsFailedWorkGoesWithIt) {
   buffer.core().validate();
 }
 
-TEST_F(Failures, WhatHasArrivedStaysThoughWhatWasFetchedWithItFails) {
+TEST_F(Failures, ArrivedBytesStayThoughTheFetchFails) {
   auto buffer = synchronized();
   set(sim.default_queue(), buffer.slice(30, 20), 7).wait();  // only the device has them
   buffer.slice(20, 10).copy_from(counting(10, 1000));
@@ -172,7 +172,7 @@ TEST_F(Failures, WhatWritesAnewBehindAFailureStays) {
   buffer.core().validate();
 }
 
-TEST_F(Failures, WorkOnOtherBytesIsNotTouchedByAFailure) {
+TEST_F(Failures, AFailureSparesWorkOnOtherBytes) {
   auto buffer = synchronized();
   set_sim_faults(sim, {.fail_run = 1});
   auto front = buffer.slice(0, 50), back = buffer.slice(50, 50);
@@ -201,7 +201,7 @@ TEST_F(Failures, ASubmissionThatThrowsWritesNothing) {
 }
 
 /// For every device call an operation makes, that call failing: nothing is lost, and the next try succeeds.
-TEST_F(Failures, WhicheverCallFailsTheBytesSurviveAndTheNextTrySucceeds) {
+TEST_F(Failures, TheNextTrySucceedsWhicheverCallFailed) {
   for (int kind = 0; kind < 3; ++kind) {
     for (std::uint64_t n = 1; n <= 4; ++n) {
       SCOPED_TRACE(::testing::Message() << "kind " << kind << ", call " << n);
@@ -251,7 +251,7 @@ TEST_F(Failures, WhicheverCallFailsTheBytesSurviveAndTheNextTrySucceeds) {
 
 class Eviction : public BufferTest {};
 
-TEST_F(Eviction, AWorkingSetLargerThanTheDeviceRunsAndStaysRight) {
+TEST_F(Eviction, AWorkingSetLargerThanTheDeviceRuns) {
   auto& small = make_sim({.memory_bytes = std::size_t{1} << 20});
   std::vector<UnifiedBuffer<std::uint32_t>> buffers;
   auto options = on_sim();
@@ -271,7 +271,7 @@ TEST_F(Eviction, AWorkingSetLargerThanTheDeviceRunsAndStaysRight) {
   EXPECT_GT(manager.statistics().reclaims, 0U);
 }
 
-TEST_F(Eviction, LeasedBuffersAreNotEvictedAndTheErrorSaysWhoHoldsWhat) {
+TEST_F(Eviction, LeasedBuffersStayAndTheErrorNamesThem) {
   auto& small = make_sim({.memory_bytes = std::size_t{1} << 20});
   auto options = on_sim("holder");
   options.device = &small;
@@ -308,7 +308,7 @@ TEST_F(Eviction, ALeaseOutlivesItsBuffer) {
   EXPECT_EQ(manager.pool(sim, Location::device).statistics().active_bytes, 0U);
 }
 
-TEST_F(Eviction, DestroyingABufferWhileWorkUsesItIsDefined) {
+TEST_F(Eviction, DestroyingABufferInUseIsDefined) {
   auto& slow = make_sim({.memory_bytes = std::size_t{1} << 20, .latency = std::chrono::milliseconds(5)});
   auto options = on_sim();
   options.device = &slow;

@@ -101,7 +101,7 @@ class ForkedBuffers : public ::testing::Test {
   MemoryManager manager;
 };
 
-TEST_F(ForkedBuffers, AreMadeAndUsedInAChildWhateverThreadsOfTheParentWereDoing) {
+TEST_F(ForkedBuffers, WorkInAChildOfABusyParent) {
   Buffer kept(count, options("kept"));
   kept.fill(5);
   fork_during(
@@ -121,7 +121,7 @@ TEST_F(ForkedBuffers, AreMadeAndUsedInAChildWhateverThreadsOfTheParentWereDoing)
   EXPECT_EQ(manager.usage().total.live_bytes, count * sizeof(std::uint32_t));
 }
 
-TEST_F(ForkedBuffers, HaveTheHostsDataInAChildWhileThreadsOfTheParentWorkOnADevice) {
+TEST_F(ForkedBuffers, KeepHostDataDespiteTheParentsDeviceWork) {
   Buffer kept(count, options("kept"));
   kept.fill(5);
   std::optional<Queue> queue = sim.create_queue();
@@ -145,7 +145,7 @@ TEST_F(ForkedBuffers, HaveTheHostsDataInAChildWhileThreadsOfTheParentWorkOnADevi
       });
 }
 
-TEST_F(ForkedBuffers, ThatAThreadOfTheParentWasUsingAreUsedOrRefusedByName) {
+TEST_F(ForkedBuffers, BusyInTheParentAreUsedOrRefused) {
   Buffer theirs(64 * count, options("theirs"));
   std::atomic<std::uint32_t> last{0};
   fork_during(

@@ -33,7 +33,7 @@ class LeaseOptions : public BufferTest {
   DeviceMemory used;
 };
 
-TEST_F(LeaseOptions, WorkMayTurnItsMemoryIntoALeaseAndUntilThenItHoldsNothing) {
+TEST_F(LeaseOptions, HoldNothingUntilTheyAreTaken) {
   auto buffer = synchronized();
   auto const option = option_of_work_on(buffer, Intent::read_write);
   buffer.sync_to_host();
@@ -51,7 +51,7 @@ TEST_F(LeaseOptions, WorkMayTurnItsMemoryIntoALeaseAndUntilThenItHoldsNothing) {
   EXPECT_EQ(LeaseOption{}.take().memory(), DeviceMemory{});
 }
 
-TEST_F(LeaseOptions, MemoryThatWorkHoldsIsEvictedWhenTheWorkHasEnded) {
+TEST_F(LeaseOptions, HeldMemoryIsEvictedAfterTheWorkEnds) {
   manager.set_limit(sim, std::size_t{64} << 10);
   auto buffer = synchronized(16'000), next = UnifiedBuffer<std::uint32_t>(16'000, on_sim());
   next.copy_from(counting(16'000, 7));
@@ -68,7 +68,7 @@ TEST_F(LeaseOptions, MemoryThatWorkHoldsIsEvictedWhenTheWorkHasEnded) {
   EXPECT_EQ(device_bytes(next, sim), counting(16'000, 7));
 }
 
-TEST_F(LeaseOptions, MemoryThatWorkHoldsOutlivesItsBuffersUseOfIt) {
+TEST_F(LeaseOptions, HeldMemoryOutlivesTheBuffersCopy) {
   auto buffer = synchronized();
   auto const option = option_of_work_on(buffer, Intent::read);
   auto const before = active();

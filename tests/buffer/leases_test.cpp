@@ -33,7 +33,7 @@ class Leases : public BufferTest {
   Queue second = sim.create_queue();
 };
 
-TEST_F(Leases, TakenAgainAndAgainAreOfTheSameMemoryAndMoveNothing) {
+TEST_F(Leases, TakenRepeatedlyShareTheSameMemory) {
   auto buffer = synchronized();
   auto const before = sim.transfers();
   auto const first = buffer.device_view(queue);
@@ -139,7 +139,7 @@ TEST_F(Leases, OutliveTheirBuffer) {
   EXPECT_EQ(active(), 0U);
 }
 
-TEST_F(Leases, ComeAndGoOnManyThreadsWhileOthersWantTheMemory) {
+TEST_F(Leases, ComeAndGoWhileOtherThreadsEvict) {
   constexpr std::size_t count = 1000;
   auto& small = make_sim({.memory_bytes = std::size_t{6} << 10});
   auto options = on_sim("wanted");

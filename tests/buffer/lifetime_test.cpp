@@ -41,7 +41,7 @@ class Lifetime : public BufferTest {
   Queue second = sim.create_queue();
 };
 
-TEST_F(Lifetime, DestroyingABufferDoesNotWaitForTheWorkThatUsesIt) {
+TEST_F(Lifetime, DestroyingABufferDoesNotAwaitItsWork) {
   auto result = synchronized();
   std::optional<Gate> gate{first};
   Event work;
@@ -67,7 +67,7 @@ TEST_F(Lifetime, DestroyingABufferDoesNotWaitForTheWorkThatUsesIt) {
   EXPECT_EQ(active(), 0U) << "all of it returned";
 }
 
-TEST_F(Lifetime, DestroyingWhatAnUploadStillReadsDoesNotWaitEither) {
+TEST_F(Lifetime, DestroyingAnUploadsSourceDoesNotWait) {
   auto kept = synchronized();
   std::optional<Gate> gate{first};
   Event work;
@@ -100,7 +100,7 @@ TEST_F(Lifetime, AMovedBufferTakesItsWorkAlong) {
   EXPECT_EQ(device_bytes(moved_to, sim), counting(100, 5));
 }
 
-TEST_F(Lifetime, ReassigningABufferLeavesTheOldOnesWorkToItsEnd) {
+TEST_F(Lifetime, ReassigningABufferLetsItsOldWorkFinish) {
   auto buffer = synchronized(), result = synchronized();
   std::optional<Gate> gate{first};
   add(first, buffer.slice(0), 5);
@@ -117,7 +117,7 @@ TEST_F(Lifetime, ReassigningABufferLeavesTheOldOnesWorkToItsEnd) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(Lifetime, FreeingABufferLeavesItsWorkToItsEndAndTheNewDataAlone) {
+TEST_F(Lifetime, FreeingABufferLetsItsOldWorkFinish) {
   auto buffer = synchronized(), result = synchronized();
   std::optional<Gate> gate{first};
   set(first, buffer.slice(0), 5);
@@ -132,7 +132,7 @@ TEST_F(Lifetime, FreeingABufferLeavesItsWorkToItsEndAndTheNewDataAlone) {
   EXPECT_THAT(device_bytes(buffer, sim), Each(6U));
 }
 
-TEST_F(Lifetime, AReaderInFlightKeepsTheMemoryAlsoBehindAMarkThatNamesAnotherEvent) {
+TEST_F(Lifetime, ReadersKeepTheirMemoryDespiteALaterMark) {
   auto result = synchronized();
   std::optional<Gate> gate{first};
   Event work;
@@ -152,7 +152,7 @@ TEST_F(Lifetime, AReaderInFlightKeepsTheMemoryAlsoBehindAMarkThatNamesAnotherEve
   EXPECT_EQ(result.to_vector(), counting(100)) << "nobody was given the memory it was still to read";
 }
 
-TEST_F(Lifetime, AWriteBehindAMarkThatNamesAnotherEventWaitsForReadersBeforeIt) {
+TEST_F(Lifetime, AWriteAwaitsEarlierReadersDespiteAMark) {
   auto source = synchronized(), result = synchronized(), unrelated = synchronized();
   std::optional<Gate> gate{first};
   auto const reads = copy_behind(first, source, result);
@@ -166,7 +166,7 @@ TEST_F(Lifetime, AWriteBehindAMarkThatNamesAnotherEventWaitsForReadersBeforeIt) 
   EXPECT_THAT(source.to_vector(), Each(9U));
 }
 
-TEST_F(Lifetime, BuffersRecycledAsFastAsPossibleKeepEveryPattern) {
+TEST_F(Lifetime, RapidlyRecycledBuffersKeepEveryPattern) {
   auto& slow = make_sim({.memory_bytes = 1 << 20, .latency = std::chrono::milliseconds(1)});
   auto options = on_sim();
   options.device = &slow;
@@ -181,7 +181,7 @@ TEST_F(Lifetime, BuffersRecycledAsFastAsPossibleKeepEveryPattern) {
   for (auto& [result, round] : results) EXPECT_THAT(result.to_vector(), Each(round));
 }
 
-TEST_F(Lifetime, BorrowedMemoryIsItsOwnersAgainWhenTheBufferIsGone) {
+TEST_F(Lifetime, TheDestructorAwaitsWorkOnBorrowedMemory) {
   std::vector<std::uint32_t> memory = counting(100);
   auto result = synchronized();
   {
@@ -223,7 +223,7 @@ class LastOwners : public BufferTest {
   Device& small = make_sim({.memory_bytes = std::size_t{1} << 20});
 };
 
-TEST_F(LastOwners, MayEndWhileTheirBufferIsMadeToGiveItsMemory) {
+TEST_F(LastOwners, MayEndWhileTheirBufferIsEvicted) {
   for (bool const during : {false, true}) {
     for (std::uint32_t round = 0; round < 50; ++round) {
       use_and_drop(during);
@@ -234,7 +234,7 @@ TEST_F(LastOwners, MayEndWhileTheirBufferIsMadeToGiveItsMemory) {
   }
 }
 
-TEST_F(LastOwners, MayEndWhileManyThreadsMakeThemGiveTheirMemory) {
+TEST_F(LastOwners, MayEndWhileManyThreadsEvictTheirBuffers) {
   std::vector<std::jthread> threads;
   for (std::uint32_t number = 0; number < 4; ++number) {
     threads.emplace_back([this, number] {
@@ -276,7 +276,7 @@ class ProcessWithBuffers : public ::testing::Test {
   }
 };
 
-TEST_F(ProcessWithBuffers, ExitsCleanlyAndPromptlyWithStaticBuffersAndWorkInFlight) {
+TEST_F(ProcessWithBuffers, ExitsPromptlyDespiteWorkOnStaticBuffers) {
   auto const begin = std::chrono::steady_clock::now();
   auto const scenario = [] {
     // Made before the manager and the device that serve it, so destroyed after whatever of them is destroyed.
@@ -294,7 +294,7 @@ TEST_F(ProcessWithBuffers, ExitsCleanlyAndPromptlyWithStaticBuffersAndWorkInFlig
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30)) << "what nobody waits for is not done";
 }
 
-TEST_F(ProcessWithBuffers, ExitsCleanlyWithLeasesMappingsAndBuffersOfTheHeapNeverFreed) {
+TEST_F(ProcessWithBuffers, ExitsCleanlyWithUnfreedLeasesMappingsAndBuffers) {
   auto const scenario = [] {
     static DeviceSpan<std::uint32_t> lease;
     static Mapping<std::uint32_t> mapping;
@@ -311,7 +311,7 @@ TEST_F(ProcessWithBuffers, ExitsCleanlyWithLeasesMappingsAndBuffersOfTheHeapNeve
   EXPECT_EXIT(scenario(), ExitedWithCode(7), "");
 }
 
-TEST_F(ProcessWithBuffers, ExitsFromWithinAKernelThatStaticBuffersWaitFor) {
+TEST_F(ProcessWithBuffers, ExitsFromAKernelThatStaticBuffersAwait) {
   auto const scenario = [] {
     alarm(30);
     static UnifiedBuffer<std::uint32_t> looked_at(1000, on(slow_sim())), left_alone(1000, on(slow_sim()));
@@ -369,7 +369,7 @@ bool is_unsupported(Operation const& operation) {
 
 class ForkedChild : public Lifetime {};
 
-TEST_F(ForkedChild, UsesHostDataAndIsToldThatItHasNoDevice) {
+TEST_F(ForkedChild, UsesHostDataAndIsRefusedTheDevice) {
   auto buffer = synchronized();
   UnifiedBuffer<std::uint32_t> fresh(100, on_sim());
   EXPECT_EQ(in_child([&] {
@@ -396,7 +396,7 @@ TEST_F(ForkedChild, UsesHostDataAndIsToldThatItHasNoDevice) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{400, 1, 0, 0}));
 }
 
-TEST_F(ForkedChild, HasTheHostSideOfWhatWasInFlightToADevice) {
+TEST_F(ForkedChild, HasTheHostSideOfDataInFlight) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   std::optional<Gate> gate{first};
@@ -416,7 +416,7 @@ TEST_F(ForkedChild, HasTheHostSideOfWhatWasInFlightToADevice) {
   EXPECT_EQ(buffer.to_vector(), counting(100));
 }
 
-TEST_F(ForkedChild, IsToldOfAKernelInFlightBeforeItSeesTheLastGoodCopy) {
+TEST_F(ForkedChild, LearnsOfAKernelBeforeReadingOldBytes) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   buffer.sync_to_device();
@@ -432,7 +432,7 @@ TEST_F(ForkedChild, IsToldOfAKernelInFlightBeforeItSeesTheLastGoodCopy) {
   EXPECT_EQ(buffer.to_vector(), counting(100, 1));
 }
 
-TEST_F(ForkedChild, NeverReadsGarbageForWhatOnlyADeviceHas) {
+TEST_F(ForkedChild, IsRefusedBytesThatOnlyADeviceHas) {
   auto buffer = synchronized();
   set(first, buffer.slice(50, 50), 9).wait();
   EXPECT_EQ(in_child([&] {
@@ -449,7 +449,7 @@ TEST_F(ForkedChild, NeverReadsGarbageForWhatOnlyADeviceHas) {
   EXPECT_EQ(buffer.to_vector(), expected);
 }
 
-TEST_F(ForkedChild, DestroysBuffersWhoseWorkIsInFlightInTheParent) {
+TEST_F(ForkedChild, DestroysBuffersInUseByTheParent) {
   std::optional<UnifiedBuffer<std::uint32_t>> buffer{synchronized()};
   std::optional<Gate> gate{first};
   auto const work = add(first, buffer->slice(0), 1);

@@ -33,7 +33,7 @@ class ManagerEnd : public BufferTest {
   std::optional<MemoryManager> short_lived{std::in_place};
 };
 
-TEST_F(ManagerEnd, BuffersKeepTheirDataOnBothSidesAndMemoryGoesBackWithThem) {
+TEST_F(ManagerEnd, BuffersKeepTheirDataOnBothSides) {
   std::optional<Buffer> on_device(std::in_place, 1000, on_short_lived()),
       on_host(std::in_place, 1000, on_short_lived());
   on_host->copy_from(counting(1000));
@@ -49,7 +49,7 @@ TEST_F(ManagerEnd, BuffersKeepTheirDataOnBothSidesAndMemoryGoesBackWithThem) {
   EXPECT_EQ(taken(), 0U);
 }
 
-TEST_F(ManagerEnd, LimitsHoldAndBuffersMakeRoomForEachOtherAsBefore) {
+TEST_F(ManagerEnd, BuffersStillEvictEachOtherWithinLimits) {
   constexpr std::size_t count = std::size_t{1} << 18;  // 1 MiB each
   short_lived->set_limit(sim, std::size_t{2} << 20);
   std::vector<Buffer> buffers;
@@ -92,7 +92,7 @@ TEST_F(ManagerEnd, ItsCallbacksAreNotCalledAnyMore) {
   EXPECT_EQ(calls, 0);
 }
 
-TEST_F(ManagerEnd, ABufferPoolLendsOnFromMemoryOfAManagerThatHasEnded) {
+TEST_F(ManagerEnd, ABufferPoolGoesOnLending) {
   BufferPoolOptions options;
   options.manager = &*short_lived;
   options.device = &sim;
@@ -105,7 +105,7 @@ TEST_F(ManagerEnd, ABufferPoolLendsOnFromMemoryOfAManagerThatHasEnded) {
   EXPECT_EQ(pool.stats(false).pooled_buffers, 1U);
 }
 
-TEST_F(ManagerEnd, TheReportOfLeaksNamesThoseThatAreLeft) {
+TEST_F(ManagerEnd, TheLeakReportNamesRemainingBuffers) {
   std::vector<std::string> names;
   ManagerOptions options;
   options.leaks.report_at_end = true;

@@ -44,7 +44,7 @@ class MappingsOutOfMemory : public BufferTest {
   static constexpr std::size_t first = 10, count = 5;
 };
 
-TEST_F(MappingsOutOfMemory, NoneThatFailsAtUnmappingLosesWhatWasWritten) {
+TEST_F(MappingsOutOfMemory, AFailureAtUnmappingLosesNoWrite) {
   for (auto const mode : {MapMode::write, MapMode::read_write, MapMode::discard}) {
     bool reached = true;
     std::size_t failed = 0;
@@ -83,7 +83,7 @@ TEST_F(MappingsOutOfMemory, TheNextOperationRecordsItOrIsRefused) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{400 + 4 * count, 2, 0, 0}));
 }
 
-TEST_F(MappingsOutOfMemory, TheStateIsToldAsItIsAndNoLeaseComesInWithoutALook) {
+TEST_F(MappingsOutOfMemory, LeasesAndStateReflectAnUnrecordedWrite) {
   auto buffer = synchronized();
   auto& queue = sim.default_queue();
   for (int i = 0; i < 2; ++i) EXPECT_EQ(buffer.device_view(queue).size(), 100U);  // the second without the lock
@@ -105,7 +105,7 @@ TEST_F(MappingsOutOfMemory, TheStateIsToldAsItIsAndNoLeaseComesInWithoutALook) {
   expect_written(asynchronous);
 }
 
-TEST_F(MappingsOutOfMemory, WhoeverTakesMemoryBackDoesNotTakeTheOldCopyForTheData) {
+TEST_F(MappingsOutOfMemory, EvictionAndReleasePreserveAnUnrecordedWrite) {
   auto buffer = with_unrecorded_write();
   fail_allocation(1);
   EXPECT_THROW(std::ignore = buffer.core().evict({&sim, Location::device}), std::bad_alloc);

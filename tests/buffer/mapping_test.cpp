@@ -21,7 +21,7 @@ class Mappings : public BufferTest {
   [[nodiscard]] UnifiedBuffer<std::uint32_t> synchronized() { return BufferTest::synchronized(100, "mapped"); }
 };
 
-TEST_F(Mappings, AReadMapBringsInWhatIsMissingAndWritesNothing) {
+TEST_F(Mappings, AReadMapOnlyBringsInMissingBytes) {
   auto buffer = synchronized();
   set(sim.default_queue(), buffer.slice(20, 10), 7);
   auto const mapping = buffer.map(MapMode::read, 15, 10);
@@ -41,7 +41,7 @@ TEST_F(Mappings, AReadMapBringsInWhatIsMissingAndWritesNothing) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{400, 1, 40, 2}));
 }
 
-TEST_F(Mappings, AWriteMapCountsAsWrittenWhenItIsUnmapped) {
+TEST_F(Mappings, AWriteMapCountsWhenItIsUnmapped) {
   for (auto const mode : {MapMode::write, MapMode::read_write}) {
     auto buffer = synchronized();
     auto mapping = buffer.map(mode, 10, 5);
@@ -60,7 +60,7 @@ TEST_F(Mappings, AWriteMapCountsAsWrittenWhenItIsUnmapped) {
   }
 }
 
-TEST_F(Mappings, ADiscardMapBringsNothingInAndCountsAsWrittenFromTheStart) {
+TEST_F(Mappings, ADiscardMapBringsNothingIn) {
   auto buffer = synchronized();
   set(sim.default_queue(), buffer.slice(0), 7);
   {
@@ -76,7 +76,7 @@ TEST_F(Mappings, ADiscardMapBringsNothingInAndCountsAsWrittenFromTheStart) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{400 + 200, 2, 200, 1}));
 }
 
-TEST_F(Mappings, UnmappingTwiceIsUnmappingOnceAndScopesUnmapByThemselves) {
+TEST_F(Mappings, UnmappingTwiceIsUnmappingOnce) {
   auto buffer = synchronized();
   {
     auto mapping = buffer.map(MapMode::write, 0, 1);
@@ -136,7 +136,7 @@ TEST_F(Mappings, AMappingOutlivesItsBuffer) {
   EXPECT_EQ(manager.pool(sim, Location::device).statistics().active_bytes, 0U);
 }
 
-TEST_F(Mappings, WhatAMappingOfFreedDataHeldIsNobodysDataAnyMore) {
+TEST_F(Mappings, UnmappingAfterAFreeWritesNothing) {
   auto buffer = synchronized();
   auto mapping = buffer.map(MapMode::write);
   mapping[0] = 12345;
@@ -157,7 +157,7 @@ TEST_F(Mappings, WhatAMappingOfFreedDataHeldIsNobodysDataAnyMore) {
   EXPECT_EQ(moved(buffer.statistics()), before);
 }
 
-TEST_F(Mappings, ADeviceThatWroteAPartOfTheWindowMeanwhileIsAConflictThatNamesBoth) {
+TEST_F(Mappings, ADeviceWriteInsideTheWindowConflicts) {
   auto buffer = synchronized();
   auto mapping = buffer.map(MapMode::write, 0, 50);
   mapping[0] = 5;
@@ -196,7 +196,7 @@ TEST_F(Mappings, BetweenSeveralConflictsWhatTheHostWroteCounts) {
   EXPECT_EQ(buffer.to_vector(), expected);
 }
 
-TEST_F(Mappings, AConflictThatADestructorMeetsIsRaisedByTheNextAccess) {
+TEST_F(Mappings, TheNextAccessRaisesADestructorsConflict) {
   auto buffer = synchronized();
   {
     auto const mapping = buffer.map(MapMode::write, 0, 50);
@@ -206,7 +206,7 @@ TEST_F(Mappings, AConflictThatADestructorMeetsIsRaisedByTheNextAccess) {
   EXPECT_THAT(buffer.slice(25, 50).to_vector(), Each(7U)) << "once";
 }
 
-TEST_F(Mappings, AMapOfEverythingTheDeviceWroteOverrulesItAsAMarkDoes) {
+TEST_F(Mappings, AMapCoveringDeviceWritesOverrulesThem) {
   auto buffer = synchronized();
   {
     auto const mapping = buffer.map(MapMode::write);
@@ -218,7 +218,7 @@ TEST_F(Mappings, AMapOfEverythingTheDeviceWroteOverrulesItAsAMarkDoes) {
   EXPECT_THAT(device_bytes(buffer, sim), Each(8U));
 }
 
-TEST_F(Mappings, WhatIsWrittenThroughAMapIsNotCopiedOverWhatEverHappensAroundIt) {
+TEST_F(Mappings, CopiesNeverOverwriteAnOpenMap) {
   // The device has newer bytes on both sides of the window, and one copy would be cheaper than two.
   using Buffer = UnifiedBuffer<std::uint32_t>;
   struct Way {
@@ -255,7 +255,7 @@ TEST_F(Mappings, WhatIsWrittenThroughAMapIsNotCopiedOverWhatEverHappensAroundIt)
   }
 }
 
-TEST_F(Mappings, OnceAMapIsClosedCopiesGoAcrossItAgain) {
+TEST_F(Mappings, CopiesCrossAClosedMapAgain) {
   auto buffer = synchronized();
   buffer.map(MapMode::write, 40, 20).unmap();
   buffer.sync_to_device();
@@ -277,7 +277,7 @@ TEST_F(Mappings, UnderManualTrackingAMapIsDeclarationEnough) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{44, 2, 0, 0}));
 }
 
-TEST_F(Mappings, OnTheCpuAMapIsTheDevicesOwnMemory) {
+TEST_F(Mappings, ACpuMapIsTheDevicesOwnMemory) {
   auto options = on_sim();
   options.device = &device("cpu");
   UnifiedBuffer<std::uint32_t> buffer(10, options);
@@ -293,7 +293,7 @@ TEST_F(Mappings, OnTheCpuAMapIsTheDevicesOwnMemory) {
   EXPECT_EQ(moved(buffer.statistics()), Moved{});
 }
 
-TEST_F(Mappings, NobodyIsLedToMemoryThatAnotherThreadHasLetGoOf) {
+TEST_F(Mappings, NeverLeadToMemoryReleasedMeanwhile) {
   auto buffer = synchronized();
   std::atomic<bool> over{false};
   std::atomic<std::size_t> let_go{0};

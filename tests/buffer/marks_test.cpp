@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 
 class Marks : public BufferTest {};
 
-TEST_F(Marks, AMarkOnASideWithoutACopyMakesOneSoThatGarbageNeverBecomesTheTruth) {
+TEST_F(Marks, MarkingASideWithoutACopyMakesOne) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim());
   buffer.copy_from(counting(10));
   buffer.mark_device_dirty();
@@ -22,7 +22,7 @@ TEST_F(Marks, AMarkOnASideWithoutACopyMakesOneSoThatGarbageNeverBecomesTheTruth)
   EXPECT_EQ(buffer.statistics().conflicting_marks, 0U);
 }
 
-TEST_F(Marks, AMarkThatCoversAllUnsynchronizedBytesOfTheOtherSideWinsAndIsCounted) {
+TEST_F(Marks, AMarkCoveringTheOtherSidesWritesWins) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim());
   buffer.copy_from(counting(10));
   buffer.sync_to_device();
@@ -33,7 +33,7 @@ TEST_F(Marks, AMarkThatCoversAllUnsynchronizedBytesOfTheOtherSideWinsAndIsCounte
   EXPECT_EQ(buffer.to_vector(), counting(10)) << "the device's bytes are the truth";
 }
 
-TEST_F(Marks, WhatIsWrittenThroughAKeptPointerIsNotCopiedOverBeforeItIsMarked) {
+TEST_F(Marks, NoCopyOverwritesUnmarkedWritesThroughKeptPointers) {
   for (auto const tracking : {Tracking::access, Tracking::manual}) {
     auto options = on_sim();
     options.tracking = tracking;
@@ -55,7 +55,7 @@ TEST_F(Marks, WhatIsWrittenThroughAKeptPointerIsNotCopiedOverBeforeItIsMarked) {
   }
 }
 
-TEST_F(Marks, WhatIsWrittenThroughALeaseIsNotCopiedOverBeforeItIsMarked) {
+TEST_F(Marks, NoCopyOverwritesUnmarkedWritesThroughLeases) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   auto window = buffer.slice(40, 20);
@@ -72,7 +72,7 @@ TEST_F(Marks, WhatIsWrittenThroughALeaseIsNotCopiedOverBeforeItIsMarked) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(Marks, OnlyTheRangesCountNotHowTheyWereSpelled) {
+TEST_F(Marks, EqualRangesMatchHoweverTheyAreSpelled) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim());
   buffer.copy_from(counting(10));
   buffer.sync_to_device();
@@ -82,7 +82,7 @@ TEST_F(Marks, OnlyTheRangesCountNotHowTheyWereSpelled) {
   EXPECT_EQ(buffer.state(), BufferState::device_dirty);
 }
 
-TEST_F(Marks, APartialOverlapIsAConflictThatNamesBothWritesAndChangesNothing) {
+TEST_F(Marks, APartialOverlapConflictsAndChangesNothing) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim("field"));
   buffer.copy_from(counting(10));
   buffer.sync_to_device();
@@ -162,7 +162,7 @@ TEST_F(Marks, AnEventTellsWhenForeignWorkEnds) {
   EXPECT_THAT(buffer.host_view(), Each(7U));
 }
 
-TEST_F(Marks, WithoutAnEventReadingBackWaitsForTheDevice) {
+TEST_F(Marks, ReadingWithoutAnEventWaitsForTheDevice) {
   auto& slow = make_sim({.memory_bytes = 1 << 20, .latency = std::chrono::milliseconds(20)});
   auto options = on_sim();
   options.device = &slow;
@@ -216,7 +216,7 @@ class MarkTable : public BufferTest, public ::testing::WithParamInterface<Cell> 
   }
 };
 
-TEST_P(MarkTable, EveryCellIsDefinedAndKeepsTheSidesEqualAfterASync) {
+TEST_P(MarkTable, EveryCellLeavesEqualSidesAfterASync) {
   auto const [name, from, after_host, after_device] = GetParam();
   for (bool const on_host : {true, false}) {
     UnifiedBuffer<std::uint32_t> buffer(10, on_sim());

@@ -47,7 +47,7 @@ class ModelFindings : public BufferTest {
   }
 };
 
-TEST_F(ModelFindings, ACopyOfNothingDoesNotShareTheFailureOfOthers) {
+TEST_F(ModelFindings, AnEmptyCopyInheritsNoFailure) {
   Buffer failing(100, on_sim()), fine(100, on_sim());
   fine.fill(1);
   set(sim.default_queue(), failing.slice(0), 5).wait();
@@ -73,7 +73,7 @@ TEST_F(ModelFindings, AHostChangeBehindAFailureStays) {
   EXPECT_EQ(buffer.host_view()[99], 99U);
 }
 
-TEST_F(ModelFindings, WhatFailedToArriveOnTheHostIsNotRead) {
+TEST_F(ModelFindings, BytesOfAFailedDownloadAreNotRead) {
   Buffer buffer(100, on_sim());
   set(sim.default_queue(), buffer.slice(0), 5).wait();
   set_sim_faults(sim, {.fail_download = 1});
@@ -110,7 +110,7 @@ TEST_F(ModelFindings, AMappingDoesNotWriteUnderAnUpload) {
   EXPECT_THAT(from.to_vector(), Each(9U));
 }
 
-TEST_F(ModelFindings, AManualViewDoesNotWriteUnderAnUpload) {
+TEST_F(ModelFindings, AManualViewWaitsForAPendingUpload) {
   auto options = on_sim();
   options.tracking = Tracking::manual;
   Buffer from(100, options), to(100, on_sim());
@@ -125,7 +125,7 @@ TEST_F(ModelFindings, AManualViewDoesNotWriteUnderAnUpload) {
   EXPECT_EQ(device_bytes(from, sim), std::vector<std::uint32_t>(100, 9U));
 }
 
-TEST_F(ModelFindings, AMappingTellsOldFailuresBeforeItIsWrittenThrough) {
+TEST_F(ModelFindings, AMappingReportsOldFailuresBeforeAnyWrite) {
   Buffer buffer(100, on_sim());
   buffer.copy_from(counting(100));
   set_sim_faults(sim, {.fail_upload = 1});
@@ -137,7 +137,7 @@ TEST_F(ModelFindings, AMappingTellsOldFailuresBeforeItIsWrittenThrough) {
   EXPECT_THAT(device_bytes(buffer, sim), Each(9U));
 }
 
-TEST_F(ModelFindings, SynchronizingDoesNotBringWhatFailsOverTheLastGoodCopy) {
+TEST_F(ModelFindings, AFailedSynchronizeSparesTheLastGoodCopy) {
   Buffer buffer(100, on_sim());
   buffer.copy_from(counting(100));
   buffer.sync_to_device();
@@ -148,7 +148,7 @@ TEST_F(ModelFindings, SynchronizingDoesNotBringWhatFailsOverTheLastGoodCopy) {
   EXPECT_EQ(buffer.to_vector(), counting(100));
 }
 
-TEST_F(ModelFindings, WhatFailedWorkWroteOverDoesNotComeBackAsGood) {
+TEST_F(ModelFindings, BytesThatFailedWorkOverwroteAreLost) {
   Buffer buffer(100, on_sim());
   buffer.fill(1);
   set_sim_faults(sim, {.fail_run = 2});
@@ -161,7 +161,7 @@ TEST_F(ModelFindings, WhatFailedWorkWroteOverDoesNotComeBackAsGood) {
   EXPECT_THROW(std::ignore = buffer.slice(50).to_vector(), DataLost) << "the only copy of it, and half overwritten";
 }
 
-TEST_F(ModelFindings, ACopyMadeBeforeAChangeServesWhenLaterWorkFails) {
+TEST_F(ModelFindings, AnEarlierCopyServesWhenLaterWorkFails) {
   Buffer buffer(100, on_sim());
   set(sim.default_queue(), buffer.slice(0), 9).wait();
   set_sim_faults(sim, {.fail_run = 2});
@@ -175,7 +175,7 @@ TEST_F(ModelFindings, ACopyMadeBeforeAChangeServesWhenLaterWorkFails) {
   EXPECT_THAT(buffer.slice(50).to_vector(), Each(9U)) << "the host has it";
 }
 
-TEST_F(ModelFindings, WorkOnALeaseOfTheCpuIsWaitedForByTheHost) {
+TEST_F(ModelFindings, TheHostWaitsForWorkOnCpuLeases) {
   auto& cpu = device("cpu");
   auto options = on_sim();
   options.device = &cpu;
@@ -193,7 +193,7 @@ TEST_F(ModelFindings, WorkOnALeaseOfTheCpuIsWaitedForByTheHost) {
   EXPECT_THAT(buffer.to_vector(), Each(6U));
 }
 
-TEST_F(ModelFindings, WhatTheCpuHadStaysInTheHostsMemoryWhenItIsReleased) {
+TEST_F(ModelFindings, ReleasingTheCpuKeepsBytesOnTheHost) {
   auto& cpu = device("cpu");
   Buffer buffer(100, on_sim());
   set(sim.default_queue(), buffer.slice(0), 9).wait();

@@ -36,7 +36,7 @@ class BufferModelRun : public ::testing::TestWithParam<unsigned> {
   static inline std::map<std::string, std::uint64_t, std::less<>> happened;
 };
 
-TEST_P(BufferModelRun, EveryByteIsWhatTheWorkThatSucceededLeft) {
+TEST_P(BufferModelRun, EveryByteIsWhatSuccessfulWorkLeft) {
   SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
   auto const began = std::chrono::steady_clock::now();
   Model model({.seed = GetParam()});

@@ -274,7 +274,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, BufferMutants, ::testing::ValuesIn(detail::all_
                          [](auto const& fault) { return std::string(fault.param.name); });
 
 /// The two that the reuse test is there for.
-TEST(ReuseMutants, ABlockHandedOutTooEarlyBreaksAPattern) {
+TEST(ReuseMutants, ABlockReusedTooEarlyBreaksPatterns) {
   for (auto const mutant : {Mutant::ticket_dropped, Mutant::fresh_block_not_ordered}) {
     detail::active_mutant = mutant;
     EXPECT_NE(Reuse().run(8), std::nullopt);

@@ -46,14 +46,14 @@ class NeverBegan : public BufferTest {
   }
 };
 
-TEST_F(NeverBegan, WorkThatNeverBeganHasLeftWhatItWasToChange) {
+TEST_F(NeverBegan, WorkThatNeverBeganChangedNothing) {
   UnifiedBuffer<std::uint32_t> input(100, on_sim()), changed(100, on_sim());
   feed_with_what_never_arrives(sim, input, changed);
   EXPECT_THAT(changed.to_vector(), Each(5U)) << "the only copy there was";
   changed.core().validate();
 }
 
-TEST_F(NeverBegan, ADeviceThatCarriesOutWhatItWasGivenLosesItLoudly) {
+TEST_F(NeverBegan, AHeedlessDeviceLosesTheTargetLoudly) {
   auto& heedless = make_sim({.heedless = true});
   auto options = on_sim("precious");
   options.device = &heedless;
@@ -63,7 +63,7 @@ TEST_F(NeverBegan, ADeviceThatCarriesOutWhatItWasGivenLosesItLoudly) {
   changed.core().validate();
 }
 
-TEST_F(NeverBegan, WhatWasWrittenUnderALeaseWhoseInputNeverCameIsNotTakenForUntouched) {
+TEST_F(NeverBegan, ALeaseWithFailedInputCountsAsWritten) {
   auto buffer = synchronized();
   set_sim_faults(other, {.fail_run = 1});
   {
@@ -78,7 +78,7 @@ TEST_F(NeverBegan, WhatWasWrittenUnderALeaseWhoseInputNeverCameIsNotTakenForUnto
   EXPECT_EQ(device_bytes(buffer, sim), counting(100)) << "uploaded again";
 }
 
-TEST_F(NeverBegan, OfSeveralStepsTheLastOneSaysNothingAboutTheOthers) {
+TEST_F(NeverBegan, TheLastStepSaysNothingAboutEarlierOnes) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim()), input(100, on_sim());
   buffer.copy_from(counting(100));
   buffer.sync_to_device();
@@ -97,7 +97,7 @@ TEST_F(NeverBegan, OfSeveralStepsTheLastOneSaysNothingAboutTheOthers) {
   EXPECT_EQ(device_bytes(buffer, sim), counting(100)) << "uploaded again";
 }
 
-TEST_F(NeverBegan, AMarkByTheLastOfSeveralCommandsSaysNothingAboutTheOthers) {
+TEST_F(NeverBegan, AMarkSaysNothingAboutEarlierCommands) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim()), source(100, on_sim());
   buffer.copy_from(counting(100));
   buffer.sync_to_device();

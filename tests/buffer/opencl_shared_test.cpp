@@ -93,7 +93,7 @@ TEST_F(SharedByOpenCl, BothSidesSeeWritesWithoutACopy) {
   EXPECT_EQ(manager.pool(*shared, Location::unified).statistics().active_bytes, 0U);
 }
 
-TEST_F(SharedByOpenCl, TheCpuWorksOnTheSameMemoryAndOtherDevicesGetCopies) {
+TEST_F(SharedByOpenCl, OnlyDevicesWithOwnMemoryGetCopies) {
   auto& cpu = device("cpu");
   UnifiedBuffer<std::uint32_t> buffer(1000, on_shared());
   buffer.copy_from(counting(1000));
@@ -118,7 +118,7 @@ TEST_F(SharedByOpenCl, TheCpuWorksOnTheSameMemoryAndOtherDevicesGetCopies) {
   buffer.core().validate();
 }
 
-TEST_F(SharedByOpenCl, WorkThatOthersSubmittedOnTwoDevicesIsWaitedFor) {
+TEST_F(SharedByOpenCl, HostReadsAwaitMarkedWorkOfBothDevices) {
   auto& cpu = device("cpu");
   UnifiedBuffer<std::uint32_t> buffer(1000, on_shared());
   buffer.fill(1);
@@ -137,7 +137,7 @@ TEST_F(SharedByOpenCl, WorkThatOthersSubmittedOnTwoDevicesIsWaitedFor) {
   EXPECT_THAT(buffer.host_view(500, 500), Each(1U));
 }
 
-TEST_F(SharedByOpenCl, MemoryThatIsNotItsOwnIsCopiedToIt) {
+TEST_F(SharedByOpenCl, ForeignMemoryIsCopiedToTheDevice) {
   std::vector<std::uint32_t> memory = counting(1000);
   auto wrapped = manager.wrap(memory.data(), memory.size(), Location::host, Ownership::borrow());
   UnifiedBuffer<std::uint32_t> elsewhere(1000, on_sim());
@@ -189,7 +189,7 @@ TEST_F(SharedByOpenCl, EveryOperationOfABufferWorks) {
   EXPECT_EQ(manager.pool(*shared, Location::unified).statistics().active_bytes, 0U);
 }
 
-TEST_F(SharedByOpenCl, LimitsFromOutsideHoldWhateverOptionsTheDeviceIsAskedForWith) {
+TEST_F(SharedByOpenCl, LimitsFromOutsideHoldUnderAnyDeviceOptions) {
   ::setenv("UNIMEM_LIMITS", "opencl:0/unified=1MiB", 1);
   MemoryManager limited;
   auto& pool = limited.pool(*shared, Location::unified);

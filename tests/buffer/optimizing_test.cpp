@@ -57,14 +57,14 @@ class Optimizing : public BufferTest {
   Device& fast;
 };
 
-TEST_F(Optimizing, NothingIsDoneOnAManagerThatHasSeenNothing) {
+TEST_F(Optimizing, DoesNothingWithoutRecordedUse) {
   auto const report = manager.optimize();
   EXPECT_THAT(report.steps, IsEmpty());
   EXPECT_EQ(report.seconds_saved, 0);
   EXPECT_THAT(report.text(), HasSubstr("0 B locked"));
 }
 
-TEST_F(Optimizing, WhatIsCopiedAgainAndAgainIsLockedWhereItStands) {
+TEST_F(Optimizing, PinsOftenCopiedBuffersInPlace) {
   auto buffer = on_fast(2 * MiB, "hot");
   to_and_fro(buffer, 20);
   auto const* const address = std::as_const(buffer).host_view().data();
@@ -105,7 +105,7 @@ TEST_F(Optimizing, ItsNextHostMemoryIsLockedToo) {
   EXPECT_EQ(manager.usage().total.live_bytes, 0U);
 }
 
-TEST_F(Optimizing, LockedMemoryIsOrdinaryAgainWhenItGoesBackToItsPool) {
+TEST_F(Optimizing, UnpinsMemoryThatReturnsToItsPool) {
   for (int round = 0; round < 3; ++round) {
     auto buffer = on_fast(2 * MiB, "round");
     EXPECT_FALSE(buffer.is_pinned());
@@ -116,7 +116,7 @@ TEST_F(Optimizing, LockedMemoryIsOrdinaryAgainWhenItGoesBackToItsPool) {
   EXPECT_EQ(manager.usage().total.live_bytes, 0U);
 }
 
-TEST_F(Optimizing, WhatIsSeldomCopiedOrLockedAlreadyIsLetBe) {
+TEST_F(Optimizing, LeavesSeldomCopiedOrPinnedBuffersAlone) {
   auto buffer = on_fast(2 * MiB, "seldom");
   to_and_fro(buffer, 1);
   EXPECT_THAT(manager.optimize().steps, IsEmpty());
@@ -128,7 +128,7 @@ TEST_F(Optimizing, WhatIsSeldomCopiedOrLockedAlreadyIsLetBe) {
   EXPECT_THAT(kinds(manager.optimize()), Not(Contains(Optimization::pin))) << "it is locked already";
 }
 
-TEST_F(Optimizing, PagesThatAreWatchedAreNotLockedWhichWouldLookLikeWriting) {
+TEST_F(Optimizing, DoesNotPinWatchedPages) {
   auto options = on_sim("watched");
   options.device = &fast;
   options.tracking = Tracking::pages;
@@ -160,7 +160,7 @@ TEST_F(Optimizing, NoMoreIsLockedThanTheLimit) {
   EXPECT_EQ(one.is_pinned() + two.is_pinned(), steps.front().deferred ? 0 : 1);
 }
 
-TEST_F(Optimizing, WhatIsLockedLaterIsWithinTheLimitToo) {
+TEST_F(Optimizing, LaterPinningStaysWithinTheLimit) {
   auto const beside =
       manager.acquire(device("cpu"), Location::host, 9000);  // so that none of them has its pages to itself
   auto one = on_fast(3 * MiB, "one"), two = on_fast(3 * MiB, "two");
@@ -176,7 +176,7 @@ TEST_F(Optimizing, WhatIsLockedLaterIsWithinTheLimitToo) {
   EXPECT_EQ(one.is_pinned() + two.is_pinned(), 1);
 }
 
-TEST_F(Optimizing, CopiesThatAreNotAboutToBeUsedGoBackWithoutACopy) {
+TEST_F(Optimizing, ReleasesUnneededDeviceCopiesWithoutATransfer) {
   auto idle = synchronized(MiB / 4, "idle"), kept = synchronized(MiB / 4, "kept"), changed = synchronized(MiB / 4);
   idle.wont_use();
   changed.wont_use();
@@ -196,7 +196,7 @@ TEST_F(Optimizing, CopiesThatAreNotAboutToBeUsedGoBackWithoutACopy) {
   EXPECT_EQ(idle.to_vector(), counting(MiB / 4));
 }
 
-TEST_F(Optimizing, WhatIsLeasedOrBusyStaysAsItIs) {
+TEST_F(Optimizing, LeavesLeasedBuffersAlone) {
   auto leased = synchronized(MiB / 4, "leased");
   auto const lease = std::as_const(leased).device_view();
   leased.wont_use();
@@ -204,7 +204,7 @@ TEST_F(Optimizing, WhatIsLeasedOrBusyStaysAsItIs) {
   EXPECT_TRUE(leased.valid_on(sim));
 }
 
-TEST_F(Optimizing, EvictedCopiesThatAreAboutToBeUsedComeBackWhereThereIsRoom) {
+TEST_F(Optimizing, ReloadsNeededCopiesWhereThereIsRoom) {
   auto wanted = synchronized(MiB / 4, "wanted"), other_one = synchronized(MiB / 4, "not wanted");
   wanted.release_device();
   other_one.release_device();
@@ -223,7 +223,7 @@ TEST_F(Optimizing, EvictedCopiesThatAreAboutToBeUsedComeBackWhereThereIsRoom) {
   EXPECT_EQ(sim.transfers().since(before).host_to_device_copies, 0U) << "the next use waits for nothing";
 }
 
-TEST_F(Optimizing, WhatMayStillBeWrittenByItsAddressIsNotBroughtAhead) {
+TEST_F(Optimizing, DoesNotPrefetchBuffersWithExportedAddresses) {
   auto wanted = synchronized(MiB / 4, "wanted");
   wanted.release_device();
   auto const values = wanted.host();
@@ -235,7 +235,7 @@ TEST_F(Optimizing, WhatMayStillBeWrittenByItsAddressIsNotBroughtAhead) {
   EXPECT_EQ(device_bytes(wanted, sim), expected);
 }
 
-TEST_F(Optimizing, WhatCannotBePlacedForWantOfMemoryIsPassedOver) {
+TEST_F(Optimizing, SkipsPlacementsThatFindNoMemory) {
   auto wanted = synchronized(MiB / 4, "wanted");
   wanted.release_device();
   wanted.will_use();

@@ -52,7 +52,7 @@ class Oversubscription : public BufferTest {
   [[nodiscard]] std::uint64_t downloads() const { return sim.transfers().device_to_host_copies; }
 };
 
-TEST_F(Oversubscription, ALoopThatFitsCostsOneLoadAndOneFinalWriteBackForEachBuffer) {
+TEST_F(Oversubscription, ALoopThatFitsLoadsEachBufferOnce) {
   auto buffers = filled(8);
   room_for(8);
   for (int pass = 0; pass < 5; ++pass) {
@@ -66,7 +66,7 @@ TEST_F(Oversubscription, ALoopThatFitsCostsOneLoadAndOneFinalWriteBackForEachBuf
   EXPECT_EQ(manager.statistics().reclaims, 0U);
 }
 
-TEST_F(Oversubscription, ALoopTwiceAsLargeAsTheDeviceKeepsHalfOfItThere) {
+TEST_F(Oversubscription, ALoopOfTwiceTheRoomKeepsHalf) {
   constexpr std::size_t count = 32, room = 16, passes = 8;
   auto buffers = filled(count);
   room_for(room);
@@ -98,7 +98,7 @@ TEST_F(Oversubscription, FavouritesStay) {
   expect_used(buffers, times);
 }
 
-TEST_F(Oversubscription, WhatIsNotGoingToBeUsedGoesFirstAndWhatIsLast) {
+TEST_F(Oversubscription, UnneededBuffersGoFirstAndNeededOnesLast) {
   auto buffers = filled(4);
   room_for(3);
   for (int pass = 0; pass < 3; ++pass) {
@@ -149,7 +149,7 @@ TEST_F(Oversubscription, LowerPrioritiesGiveFirst) {
   EXPECT_TRUE(buffers[2].valid_on(sim));
 }
 
-TEST_F(Oversubscription, OperandsThatDoNotFitTogetherAreRefusedAtOnceAndNobodyMakesRoomInVain) {
+TEST_F(Oversubscription, OperandsBeyondTheLimitAreRefusedWithoutEviction) {
   auto buffers = filled(5);
   room_for(3);
   use(buffers[4]);
@@ -176,7 +176,7 @@ TEST_F(Oversubscription, OperandsThatDoNotFitTogetherAreRefusedAtOnceAndNobodyMa
   expect_used(buffers, std::vector<std::uint32_t>{0, 0, 0, 0, 1});
 }
 
-TEST_F(Oversubscription, TwoManagersOfOneDeviceKeepTheirLimitsAndTakeNothingFromEachOther) {
+TEST_F(Oversubscription, TwoManagersTakeNothingFromEachOther) {
   Device& shared = make_sim({.memory_bytes = 16 * size});
   MemoryManager one, two;
   one.set_limit(shared, 4 * size);
@@ -214,7 +214,7 @@ TEST_F(Oversubscription, TwoManagersOfOneDeviceKeepTheirLimitsAndTakeNothingFrom
   }
 }
 
-TEST_F(Oversubscription, OperandsOfTwoManagersAreMeasuredEachByItsOwnLimit) {
+TEST_F(Oversubscription, OperandsOfTwoManagersObeyTheirOwnLimits) {
   MemoryManager two;
   manager.set_limit(sim, 4 * size);
   BufferOptions options;
@@ -250,7 +250,7 @@ TEST_F(Oversubscription, OperandsOfTwoManagersAreMeasuredEachByItsOwnLimit) {
 
 /// Each launch needs memory of two managers, in which others make room: a turn of one of them is no help with the
 /// other.
-TEST_F(Oversubscription, LaunchesOnBuffersOfTwoManagersFromFourThreadsEnd) {
+TEST_F(Oversubscription, LaunchesAcrossTwoManagersDoNotDeadlock) {
   static constexpr std::size_t thread_count = 4, rounds = 300;
   MemoryManager two;
   manager.set_limit(sim, 4 * size);
@@ -293,7 +293,7 @@ TEST_F(Oversubscription, LaunchesOnBuffersOfTwoManagersFromFourThreadsEnd) {
   EXPECT_GT(manager.statistics().reclaims, 0U);
 }
 
-TEST_F(Oversubscription, WhatLeasesPinIsNamedWhenThereIsNoRoomBesides) {
+TEST_F(Oversubscription, TheRefusalNamesWhatLeasesHold) {
   auto buffers = filled(4);
   room_for(3);
   auto const first = buffers[0].device_view(sim);
@@ -317,7 +317,7 @@ TEST_F(Oversubscription, WhatLeasesPinIsNamedWhenThereIsNoRoomBesides) {
   EXPECT_TRUE(buffers[0].valid_on(sim));
 }
 
-TEST_F(Oversubscription, OnlyWhatTheDeviceAloneHasIsWrittenBack) {
+TEST_F(Oversubscription, EvictionWritesBackSoleBytesOnly) {
   auto buffers = filled(3);
   room_for(1);
   run(sim.default_queue(), std::array{Operand{&buffers[0].core(), {0, size}, Intent::read}}, [](auto) {}).wait();
@@ -331,7 +331,7 @@ TEST_F(Oversubscription, OnlyWhatTheDeviceAloneHasIsWrittenBack) {
 }
 
 /// Whoever needs the memory is not whoever needs to know.
-TEST_F(Oversubscription, AFailureIsToldToTheOwnerThoughHisMemoryWasTakenBackFirst) {
+TEST_F(Oversubscription, TheOwnerLearnsOfFailuresDespiteEviction) {
   auto buffers = filled(2);
   room_for(1);
   use(buffers[0]);
@@ -347,7 +347,7 @@ TEST_F(Oversubscription, AFailureIsToldToTheOwnerThoughHisMemoryWasTakenBackFirs
   EXPECT_THAT(buffers[1].to_vector(), ::testing::Each(1001U));
 }
 
-TEST_F(Oversubscription, WhatIsInUseElsewhereIsNotWaitedFor) {
+TEST_F(Oversubscription, BuffersInUseElsewhereAreNotAwaited) {
   auto buffers = filled(3);
   room_for(2);
   auto const first = buffers[0].device_view(sim);
@@ -387,7 +387,7 @@ TEST_F(Oversubscription, LeasesThatTakeNoLockAreUsesToo) {
 }
 
 /// A callback of the user's inside of device work, which holds the outer operands.
-TEST_F(Oversubscription, WorkWithinWorkWaitsForNobodyAndIsBegunOnce) {
+TEST_F(Oversubscription, WorkWithinWorkNeverWaitsForMemory) {
   auto buffers = filled(3);
   room_for(2);
   int calls = 0;
@@ -408,7 +408,7 @@ TEST_F(Oversubscription, WorkWithinWorkWaitsForNobodyAndIsBegunOnce) {
 }
 
 /// Every launch needs what others are using: eight threads, two devices, each with room for one launch and a bit.
-TEST_F(Oversubscription, LaunchesThatEvictEachOthersOperandsFromEightThreadsEnd) {
+TEST_F(Oversubscription, LaunchesEvictingEachOthersOperandsDoNotDeadlock) {
   static constexpr std::size_t thread_count = 8, per_thread = 3, shared_count = 4, rounds = 40;
   manager.set_limit(sim, 4 * size);
   manager.set_limit(other, 4 * size);
@@ -446,7 +446,7 @@ TEST_F(Oversubscription, LaunchesThatEvictEachOthersOperandsFromEightThreadsEnd)
   EXPECT_LE(manager.pool(other, Location::device).statistics().peak_reserved_bytes, 4 * size);
 }
 
-TEST_F(Oversubscription, CopiesInOppositeDirectionsThatEvictEachOtherEnd) {
+TEST_F(Oversubscription, OppositeCopiesEvictingEachOtherDoNotDeadlock) {
   constexpr std::size_t rounds = 60;
   manager.set_limit(sim, 2 * size);
   manager.set_limit(other, 2 * size);

@@ -78,7 +78,7 @@ class Pieces : public BufferTest {
   Device& batcher = make_sim({.memory_bytes = 64 * MiB, .batches = true});
 };
 
-TEST_F(Pieces, AreOneCommandAndAsManyCopiesAsTheyAre) {
+TEST_F(Pieces, AreOneCommandOfManyCopies) {
   for (bool const pinned : {true, false}) {
     SCOPED_TRACE(pinned ? "pinned" : "pageable");
     auto buffer = settled(pinned);
@@ -118,7 +118,7 @@ TEST_F(Pieces, ComeHomeTheSameWay) {
   }
 }
 
-TEST_F(Pieces, OfPageableMemoryThatAreFewAreNotWorthGathering) {
+TEST_F(Pieces, AFewPageableOnesAreNotGathered) {
   auto buffer = settled(false);
   auto const expected = scatter(buffer, 1, 63);
   buffer.sync_to_device();
@@ -136,7 +136,7 @@ TEST_F(Pieces, WithoutPinnedMemoryGoDirectlyAndAreCounted) {
   EXPECT_TRUE(device_bytes(buffer, batcher) == expected);
 }
 
-TEST_F(Pieces, FailAsOneAndLeaveTheHostAsItWas) {
+TEST_F(Pieces, FailAsOneAndSpareTheHost) {
   for (bool const pinned : {true, false}) {
     SCOPED_TRACE(pinned ? "pinned" : "pageable");
     auto buffer = settled(pinned);
@@ -154,7 +154,7 @@ TEST_F(Pieces, FailAsOneAndLeaveTheHostAsItWas) {
   }
 }
 
-TEST_F(Pieces, ThatFailOnTheWayHomeAreStillOnTheDevice) {
+TEST_F(Pieces, StayOnTheDeviceWhenADownloadFails) {
   for (bool const pinned : {true, false}) {
     SCOPED_TRACE(pinned ? "pinned" : "pageable");
     auto buffer = settled(pinned);
@@ -170,7 +170,7 @@ TEST_F(Pieces, ThatFailOnTheWayHomeAreStillOnTheDevice) {
   }
 }
 
-TEST_F(Pieces, GoBehindWhatIsAtWorkOnThemAndHoldUpWhatComesBehind) {
+TEST_F(Pieces, AreOrderedWithWorkThatTouchesThem) {
   for (bool const pinned : {true, false}) {
     SCOPED_TRACE(pinned ? "pinned" : "pageable");
     auto buffer = settled(pinned);
@@ -202,7 +202,7 @@ TEST_F(Pieces, GoBehindWhatIsAtWorkOnThemAndHoldUpWhatComesBehind) {
   }
 }
 
-TEST_F(Pieces, OfPageableMemoryMayBeWrittenAgainOnceTheyAreGathered) {
+TEST_F(Pieces, OfPageableMemoryMayChangeOnceGathered) {
   auto buffer = settled(false);
   auto expected = scatter(buffer, 1);
   buffer.sync_to_device();  // from now on a block is at hand

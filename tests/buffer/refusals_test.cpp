@@ -16,13 +16,13 @@ TEST(Refusals, OfHostMemoryAreCountedWithoutADirectory) {
   EXPECT_EQ(manager.statistics().refusals, 2U);
 }
 
-TEST_F(Spilling, WhatIsLargerThanTheLimitIsARefusal) {
+TEST_F(Spilling, RequestsAboveTheLimitCountAsRefusals) {
   room_for(1);
   EXPECT_THROW(std::ignore = manager.acquire(device("cpu"), Location::host, 2 * MiB), OutOfMemory);
   EXPECT_EQ(manager.statistics().refusals, 1U);
 }
 
-TEST_F(Spilling, PinnedMemoryThatOrdinaryServesForIsNoRefusal) {
+TEST_F(Spilling, FallingBackToPageableMemoryIsNoRefusal) {
   room_for(1, Location::pinned);
   auto options = named("pinned");
   options.pinned = true;
@@ -40,7 +40,7 @@ TEST_F(Spilling, PinnedMemoryThatOrdinaryServesForIsNoRefusal) {
   EXPECT_EQ(manager.statistics().refusals, 1U) << "neither pinned nor ordinary";
 }
 
-TEST(Refusals, OfADeviceWhoseBuffersFindNoRoomOnTheHostAreCountedOnce) {
+TEST(Refusals, AreCountedOnceWhenTheHostIsFull) {
   auto& sim = make_sim({.memory_bytes = 64 * MiB});
   MemoryManager manager;
   manager.set_limit(sim, MiB);
@@ -58,7 +58,7 @@ TEST(Refusals, OfADeviceWhoseBuffersFindNoRoomOnTheHostAreCountedOnce) {
   EXPECT_EQ(counts.refusals, 1U);
 }
 
-TEST(Refusals, OfHostMemoryThatOthersAreUsingSaySo) {
+TEST(Refusals, SayThatHostMemoryIsInUse) {
   /// One whose operation does not end.
   class Busy final : public Resident {
    public:

@@ -12,7 +12,7 @@ using ::testing::HasSubstr;
 
 class Reinterpretation : public BufferTest {};
 
-TEST_F(Reinterpretation, TheSameBytesAreElementsOfAnotherTypeOnBothSides) {
+TEST_F(Reinterpretation, BothSidesSeeTheBytesAsAnotherType) {
   UnifiedBuffer<float> buffer(8, on_sim());
   buffer.fill(1.0F);
   auto bits = buffer.as<std::uint32_t>();
@@ -27,7 +27,7 @@ TEST_F(Reinterpretation, TheSameBytesAreElementsOfAnotherTypeOnBothSides) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{32, 1, 8, 1}));
 }
 
-TEST_F(Reinterpretation, ElementsOfAnotherSizeCountInTheirOwnUnits) {
+TEST_F(Reinterpretation, SizesCountInTheNewElementType) {
   UnifiedBuffer<std::uint32_t> buffer(6, on_sim());
   buffer.copy_from(counting(6));
   EXPECT_EQ(buffer.as<std::byte>().size(), 24U);
@@ -39,7 +39,7 @@ TEST_F(Reinterpretation, ElementsOfAnotherSizeCountInTheirOwnUnits) {
   EXPECT_EQ(buffer.slice(4).as<std::uint64_t>().as<std::uint32_t>().to_vector(), (std::vector<std::uint32_t>{70, 80}));
 }
 
-TEST_F(Reinterpretation, BytesThatAreNotAWholeNumberOfElementsAreRefused) {
+TEST_F(Reinterpretation, APartialElementIsRefused) {
   UnifiedBuffer<std::uint32_t> buffer(5, on_sim());
   try {
     std::ignore = buffer.as<double>();
@@ -52,7 +52,7 @@ TEST_F(Reinterpretation, BytesThatAreNotAWholeNumberOfElementsAreRefused) {
   EXPECT_EQ(buffer.slice(0, 4).as<double>().size(), 2U);
 }
 
-TEST_F(Reinterpretation, AnOffsetThatDoesNotSuitTheAlignmentIsRefused) {
+TEST_F(Reinterpretation, AMisalignedOffsetIsRefused) {
   UnifiedBuffer<std::uint32_t> buffer(6, on_sim());
   buffer.copy_from(counting(6));
   try {
@@ -68,7 +68,7 @@ TEST_F(Reinterpretation, AnOffsetThatDoesNotSuitTheAlignmentIsRefused) {
   EXPECT_EQ(buffer.to_vector(), counting(6));
 }
 
-TEST_F(Reinterpretation, OfNothingThereAreNoElementsOfAnyType) {
+TEST_F(Reinterpretation, AnEmptySliceIsEmptyInAnyType) {
   UnifiedBuffer<std::uint32_t> buffer(5, on_sim());
   EXPECT_TRUE(buffer.slice(2, 0).as<double>().empty());
   UnifiedBuffer<std::uint32_t> none(0, on_sim());

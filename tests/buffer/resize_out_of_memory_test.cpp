@@ -57,7 +57,7 @@ class ResizeOutOfMemory : public BufferTest {
   }
 };
 
-TEST_F(ResizeOutOfMemory, LeavesTheBufferAsItWasWhicheverAllocationFails) {
+TEST_F(ResizeOutOfMemory, LeavesTheBufferAsItWas) {
   for (bool const advised : {false, true}) {
     sweep(Tracking::access, advised, 100, 300);
     sweep(Tracking::manual, advised, 100, 10);

@@ -16,7 +16,7 @@ using ::testing::IsEmpty;
 
 class Resizes : public BufferTest {};
 
-TEST_F(Resizes, GrowingKeepsWhatTheHostHasWithoutTouchingADevice) {
+TEST_F(Resizes, GrowingKeepsHostDataWithoutTouchingADevice) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   EXPECT_EQ(&buffer.resize(300), &buffer);
@@ -30,7 +30,7 @@ TEST_F(Resizes, GrowingKeepsWhatTheHostHasWithoutTouchingADevice) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{1200, 1, 0, 0}));
 }
 
-TEST_F(Resizes, WhatOnlyADeviceHasIsKeptThereAndNeverCrossesToTheHost) {
+TEST_F(Resizes, SoleDeviceDataStaysOnTheDevice) {
   for (std::size_t const size : {60U, 300U}) {
     UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
     buffer.copy_from(counting(100));
@@ -58,7 +58,7 @@ TEST_F(Resizes, ShrinkingKeepsTheFront) {
   buffer.core().validate();
 }
 
-TEST_F(Resizes, WhatIsCurrentHereAndThereIsBroughtTogether) {
+TEST_F(Resizes, MixedDataIsBroughtTogether) {
   auto buffer = synchronized();
   set(sim.default_queue(), buffer.slice(50, 50), 7);
   std::ranges::fill(buffer.host(0, 10), 3U);
@@ -95,7 +95,7 @@ TEST_F(Resizes, ToNothingAndBackIsEmptyOfData) {
   buffer.core().validate();
 }
 
-TEST_F(Resizes, TheSameSizeMovesNothingAndKeepsEveryAddress) {
+TEST_F(Resizes, ToTheSameSizeKeepEveryAddress) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim());
   buffer.copy_from(counting(10));
   buffer.sync_to_device();
@@ -106,7 +106,7 @@ TEST_F(Resizes, TheSameSizeMovesNothingAndKeepsEveryAddress) {
   EXPECT_EQ(moved(sim.transfers()), (Moved{40, 1, 0, 0}));
 }
 
-TEST_F(Resizes, LeasedWrappedAndImpossibleSizesAreRefusedAndChangeNothing) {
+TEST_F(Resizes, ThatAreRefusedChangeNothing) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim());
   buffer.copy_from(counting(10));
   {
@@ -127,7 +127,7 @@ TEST_F(Resizes, LeasedWrappedAndImpossibleSizesAreRefusedAndChangeNothing) {
   EXPECT_EQ(wrapped.to_vector(), (std::vector<std::uint32_t>{1, 2, 3, 4}));
 }
 
-TEST_F(Resizes, WithoutMemoryForTheNewSizeTheBufferIsAsItWas) {
+TEST_F(Resizes, WithoutMemoryLeaveTheBufferAsItWas) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   add(sim.default_queue(), buffer.slice(0), 1).wait();
@@ -139,7 +139,7 @@ TEST_F(Resizes, WithoutMemoryForTheNewSizeTheBufferIsAsItWas) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{400, 1, 400, 1}));
 }
 
-TEST_F(Resizes, ResizingWaitsForTheWorkAndKeepsWhatItWrites) {
+TEST_F(Resizes, WaitForPendingWorkAndKeepItsResult) {
   auto queue = sim.create_queue();
   auto buffer = synchronized();
   std::optional<Gate> gate{queue};
@@ -152,7 +152,7 @@ TEST_F(Resizes, ResizingWaitsForTheWorkAndKeepsWhatItWrites) {
   EXPECT_EQ(device_bytes(buffer, sim), counting(50, 5));
 }
 
-TEST_F(Resizes, ASliceThatNoLongerFitsSaysSoAndOneThatFitsGoesOn) {
+TEST_F(Resizes, ASliceThatNoLongerFitsIsRefused) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   auto front = buffer.slice(0, 10), back = buffer.slice(90, 10);
@@ -179,7 +179,7 @@ TEST_F(Resizes, ASliceThatNoLongerFitsSaysSoAndOneThatFitsGoesOn) {
   EXPECT_EQ(buffer.at(99), 4U) << "and works once the buffer has grown back";
 }
 
-TEST_F(Resizes, AnotherHandleThatNoLongerFitsSaysSoAndOneThatFitsGoesOn) {
+TEST_F(Resizes, AHandleThatNoLongerFitsIsRefused) {
   auto buffer = synchronized();
   UnifiedBuffer<std::uint32_t> second(Shape(100), buffer.shared_core());
   buffer.resize(60);
@@ -193,7 +193,7 @@ TEST_F(Resizes, AnotherHandleThatNoLongerFitsSaysSoAndOneThatFitsGoesOn) {
   buffer.core().validate();
 }
 
-TEST_F(Resizes, AHandleThatNoLongerFitsIsNotCopiedEvenOntoItself) {
+TEST_F(Resizes, AnOversizedHandleIsNotCopiedOntoItself) {
   auto buffer = synchronized();
   UnifiedBuffer<std::uint32_t> second(Shape(100), buffer.shared_core());
   buffer.resize(60);
@@ -203,7 +203,7 @@ TEST_F(Resizes, AHandleThatNoLongerFitsIsNotCopiedEvenOntoItself) {
   EXPECT_EQ(buffer.to_vector(), counting(60));
 }
 
-TEST_F(Resizes, AHandleOverACoreMustNeedExactlyItsBytes) {
+TEST_F(Resizes, AHandleMustMatchItsCoresSize) {
   auto const buffer = synchronized();
   for (auto const count : {0U, 99U, 101U}) {
     try {

@@ -19,7 +19,7 @@ namespace {
 /// Threads read host views and drop the buffers; others have what a device wrote arrive in the same blocks, by the
 /// queue's thread or their own. More blocks than a thread keeps, so that they go from one to another. What was read
 /// before a drop must have been read before the block is anybody's again: ThreadSanitizer sees whether it was.
-TEST(Reuse, WhatWasReadOfADroppedBufferIsNotWrittenByTheNextOwnersDownload) {
+TEST(Reuse, ReadsBeforeADropPrecedeTheNextDownload) {
   constexpr std::size_t count = 1024, blocks = 40, rounds = 60;
   MemoryManager manager;
   auto& sim = make_sim({.memory_bytes = std::size_t{16} << 20});
@@ -69,7 +69,7 @@ TEST(Reuse, WhatWasReadOfADroppedBufferIsNotWrittenByTheNextOwnersDownload) {
   EXPECT_GT(hits, rounds) << "blocks were recycled at all";
 }
 
-TEST(Reuse, BlocksRecycledByTwoSlowQueuesKeepEveryPattern) {
+TEST(Reuse, BlocksRecycledBetweenSlowQueuesKeepTheirPatterns) {
   Reuse reuse;
   EXPECT_EQ(reuse.run(20), std::nullopt);
   auto const left = reuse.manager().statistics();

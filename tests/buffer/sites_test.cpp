@@ -34,7 +34,7 @@ class Sites : public BufferTest {
   }
 };
 
-TEST_F(Sites, StandForTheNameOfBuffersThatHaveNone) {
+TEST_F(Sites, StandForTheNameOfNamelessBuffers) {
   std::vector<UnifiedBuffer<int>> many;
   auto const line = __LINE__ + 1;
   for (int i = 0; i < 3; ++i) many.push_back(UnifiedBuffer<int>(100, on_sim()));
@@ -55,14 +55,14 @@ TEST_F(Sites, StandForTheNameOfBuffersThatHaveNone) {
   }
 }
 
-TEST_F(Sites, AreNotAskedForWhereThereIsAName) {
+TEST_F(Sites, AreNotTakenForNamedBuffers) {
   UnifiedBuffer<int> buffer(100, on_sim("named"));
   buffer.fill(1);
   ASSERT_EQ(manager.usage().lines.size(), 1U);
   EXPECT_EQ(manager.usage().lines[0].name, "named");
 }
 
-TEST_F(Sites, OfEveryWayToMakeABufferAreTheCallers) {
+TEST_F(Sites, AreTheCallersHoweverBuffersAreMade) {
   std::vector const values{1, 2, 3};
   auto const allocated = manager.allocate<int>(3, {.location = Location::host, .device = &sim, .name = {}});
   EXPECT_EQ(on_host(at(__LINE__ - 1)).live(), 1U);
@@ -78,7 +78,7 @@ TEST_F(Sites, OfEveryWayToMakeABufferAreTheCallers) {
   EXPECT_EQ(on_host(at(line_of_both - 2)).live(), 2U) << "a clone is of the place that its original is of";
 }
 
-TEST_F(Sites, StayTheSameForWhateverMemoryTheBufferHas) {
+TEST_F(Sites, StayTheSameForAllTheBuffersMemory) {
   auto const line = __LINE__ + 1;
   UnifiedBuffer<int> buffer(100, on_sim());
   buffer.fill(1);
@@ -108,7 +108,7 @@ TEST_F(Sites, AreInTheLeakReport) {
   EXPECT_THAT(report.text(), HasSubstr("'" + at(line) + "'"));
 }
 
-TEST_F(Sites, AreAmongTheHoldersThatOutOfMemoryLists) {
+TEST_F(Sites, AreHoldersInOutOfMemoryErrors) {
   auto const line = __LINE__ + 1;
   UnifiedBuffer<std::uint8_t> held(40 * MiB, on_sim());
   auto const lease = held.device_view();

@@ -12,7 +12,7 @@ using ::testing::Each;
 
 using Slices = BufferTest;
 
-TEST_F(Slices, WhatIsWrittenThroughASliceIsSeenByTheBufferAndTheOtherWayRound) {
+TEST_F(Slices, SliceAndBufferSeeEachOthersWrites) {
   auto buffer = synchronized();
   auto slice = buffer.slice(20, 10);
   EXPECT_EQ(slice.size(), 10U);
@@ -31,7 +31,7 @@ TEST_F(Slices, WhatIsWrittenThroughASliceIsSeenByTheBufferAndTheOtherWayRound) {
   EXPECT_EQ(sim.transfers().host_to_device_bytes, 440U);
 }
 
-TEST_F(Slices, ASliceIsTheSameMemoryAndNotACopyOfIt) {
+TEST_F(Slices, ASliceSharesItsBuffersMemory) {
   auto buffer = synchronized();
   auto const slice = buffer.slice(20, 10);
   EXPECT_EQ(slice.host_view().data(), buffer.host_view().data() + 20);
@@ -57,7 +57,7 @@ TEST_F(Slices, SlicesOfSlicesAddTheirOffsets) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{400, 1, 16, 1})) << "filled on the device, brought back alone";
 }
 
-TEST_F(Slices, DeviceAccessThroughASliceMovesItsBytesAlone) {
+TEST_F(Slices, DeviceAccessMovesTheSlicesBytesAlone) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.copy_from(counting(100));
   auto slice = buffer.slice(40, 20);
@@ -77,7 +77,7 @@ TEST_F(Slices, DeviceAccessThroughASliceMovesItsBytesAlone) {
       << "the two ends, and what lies between them for less than another command";
 }
 
-TEST_F(Slices, SlicesWrittenOnTwoSidesMergeByExactlyTheirBytes) {
+TEST_F(Slices, WrittenOnTwoSidesMergeExactly) {
   auto buffer = synchronized();
   auto left = buffer.slice(0, 30), right = buffer.slice(30);
   set(sim.default_queue(), right, 5);
@@ -126,7 +126,7 @@ TEST_F(Slices, ASliceFollowsABufferThatMoves) {
   EXPECT_EQ(moved_to.at(3), 9U);
 }
 
-TEST_F(Slices, ASliceOfAFreedBufferIsUsedLikeTheBufferItself) {
+TEST_F(Slices, ASliceOfAFreedBufferStaysUsable) {
   auto buffer = synchronized();
   auto slice = buffer.slice(20, 10);
   buffer.free();
@@ -138,7 +138,7 @@ TEST_F(Slices, ASliceOfAFreedBufferIsUsedLikeTheBufferItself) {
   EXPECT_EQ(slice.to_vector(), counting(10, 500));
 }
 
-TEST_F(Slices, ASliceOfNothingIsLegalEverywhereAndMovesNothing) {
+TEST_F(Slices, AnEmptySliceIsLegalEverywhere) {
   auto buffer = synchronized();
   for (std::size_t const at : {0U, 50U, 100U}) {
     SCOPED_TRACE(at);
@@ -182,7 +182,7 @@ TEST_F(Slices, CopiesBetweenSlicesLeaveEverythingAroundThemAlone) {
   }
 }
 
-TEST_F(Slices, CopiesWithinABufferMayOverlapInEitherDirectionOnEitherSide) {
+TEST_F(Slices, CopiesWithinABufferMayOverlap) {
   for (bool const on_device : {false, true}) {
     for (auto const& [source, target] : {std::pair{10U, 30U}, {30U, 10U}, {10U, 11U}, {11U, 10U}, {10U, 10U}}) {
       SCOPED_TRACE(::testing::Message() << on_device << ": " << source << " to " << target);
@@ -204,7 +204,7 @@ TEST_F(Slices, CopiesWithinABufferMayOverlapInEitherDirectionOnEitherSide) {
   }
 }
 
-TEST_F(Slices, AllOperationsOfASliceCountFromItsFirstElement) {
+TEST_F(Slices, OperationsCountFromTheSlicesFirstElement) {
   auto buffer = synchronized();
   auto slice = buffer.slice(30, 10);
   slice.copy_from(counting(4, 200), 2);

@@ -14,7 +14,7 @@ class SmallWrites : public BufferTest {
   Device& large = make_sim({.memory_bytes = 2 * GiB});
 };
 
-TEST_F(SmallWrites, AThousandScatteredPagesOfAGigabyteMoveExactlyThemselves) {
+TEST_F(SmallWrites, AThousandScatteredPagesMoveExactlyThemselves) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "half a minute under ThreadSanitizer, for what one thread does";
 #endif
@@ -66,7 +66,7 @@ TEST_F(SmallWrites, AThousandAdjacentPagesMoveOnce) {
 }
 
 /// Simulated devices say what a command costs, so where it pays to merge is exact: 10 us at 8 GB/s are 80,000 bytes.
-TEST_F(SmallWrites, AGapIsCopiedAlongWhereThatIsCheaperThanAnotherCommand) {
+TEST_F(SmallWrites, AGapCheaperThanACommandIsCopied) {
   struct Case {
     std::size_t gap, copies;
   };
@@ -90,7 +90,7 @@ TEST_F(SmallWrites, AGapIsCopiedAlongWhereThatIsCheaperThanAnotherCommand) {
   }
 }
 
-TEST_F(SmallWrites, AGapThatTheDeviceHasNewerIsNeverCopiedAlong) {
+TEST_F(SmallWrites, AGapNewerOnTheDeviceStays) {
   auto buffer = synchronized();
   std::ranges::fill(buffer.host(10, 1), 1000U);
   std::ranges::fill(buffer.host(12, 1), 1200U);
@@ -105,7 +105,7 @@ TEST_F(SmallWrites, AGapThatTheDeviceHasNewerIsNeverCopiedAlong) {
   EXPECT_EQ(buffer.to_vector(), expected);
 }
 
-TEST_F(SmallWrites, ManySmallWritesOnADeviceComeHomeAsFewCopiesToo) {
+TEST_F(SmallWrites, ManyDeviceWritesComeHomeInFewCopies) {
   UnifiedBuffer<std::uint32_t> buffer(10'000, on_sim());
   buffer.copy_from(counting(10'000));
   buffer.sync_to_device();
@@ -120,7 +120,7 @@ TEST_F(SmallWrites, ManySmallWritesOnADeviceComeHomeAsFewCopiesToo) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(SmallWrites, RowsOfARectangleAreOneCommandAndLeaveOutWhatLiesBetween) {
+TEST_F(SmallWrites, RowsOfARectangleAreOneCommand) {
   auto buffer = synchronized(200'000);
   auto expected = counting(200'000);
   set_sim_faults(sim, {.fail_upload = 2});
@@ -136,7 +136,7 @@ TEST_F(SmallWrites, RowsOfARectangleAreOneCommandAndLeaveOutWhatLiesBetween) {
   set_sim_faults(sim, {});
 }
 
-TEST_F(SmallWrites, RowsThatADeviceHasWrittenComeHomeAsOneCommand) {
+TEST_F(SmallWrites, DeviceWrittenRowsComeHomeAsOneCommand) {
   auto buffer = synchronized(200'000);
   auto expected = counting(200'000);
   for (std::size_t row = 0; row < 200; ++row) {
@@ -176,7 +176,7 @@ TEST_F(SmallWrites, RowsMayHaveSmallGapsOfTheirOwn) {
 }
 
 /// Two rectangles, and the row between them.
-TEST_F(SmallWrites, WhatIsNoRectangleIsAFewOfThem) {
+TEST_F(SmallWrites, AnIrregularRegionIsSplitIntoRectangles) {
   auto buffer = synchronized(200'000);
   auto expected = counting(200'000);
   for (std::size_t row = 0; row < 200; ++row) buffer.host(row * 1000, 1)[0] = expected[row * 1000] = 1;
@@ -192,7 +192,7 @@ TEST_F(SmallWrites, WhatIsNoRectangleIsAFewOfThem) {
   set_sim_faults(sim, {});
 }
 
-TEST_F(SmallWrites, RowsBetweenWhichADeviceHasNewerBytesLeaveThemAlone) {
+TEST_F(SmallWrites, RowsLeaveNewerDeviceBytesBetweenThemAlone) {
   auto buffer = synchronized(200'000);
   auto expected = counting(200'000);
   for (std::size_t row = 0; row < 200; ++row) {

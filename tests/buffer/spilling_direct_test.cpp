@@ -35,7 +35,7 @@ class DirectReads : public Spilling {
   std::optional<FullHost> full;
 };
 
-TEST_F(DirectReads, WithAFullFolderEveryBufferIsStillRead) {
+TEST_F(DirectReads, ServeEveryBufferThoughTheFolderIsFull) {
   SmallDisk const disk(directory.path() + "/disk", 4 * MiB);
   if (!disk.mounted()) GTEST_SKIP() << "cannot mount a small disk: " << disk.reason();
   MemoryManager on_disk(ManagerOptions{.spill = {.directory = disk.path()}});
@@ -93,7 +93,7 @@ TEST_F(DirectReads, OfAPartReadNoMoreThanThat) {
   EXPECT_EQ(counts().restores, 1U) << "where there is memory it comes back";
 }
 
-TEST_F(DirectReads, WhatADeviceWroteSinceComesFromTheDevice) {
+TEST_F(DirectReads, TakeLaterWritesFromTheDevice) {
   room_for(2);
   fill(2);
   Operand const half{&buffers[1].core(), {MiB / 2, MiB}, Intent::read_write};
@@ -111,7 +111,7 @@ TEST_F(DirectReads, WhatADeviceWroteSinceComesFromTheDevice) {
   buffers[1].core().validate();
 }
 
-TEST_F(DirectReads, WhatOnlyALostDeviceHadIsNotReadFromAnOldFile) {
+TEST_F(DirectReads, NeverReplaceLostBytesByAnOldFile) {
   room_for(1);
   fill(1);
   Operand const half{&buffers[0].core(), {0, MiB / 2}, Intent::read_write};
@@ -128,7 +128,7 @@ TEST_F(DirectReads, WhatOnlyALostDeviceHadIsNotReadFromAnOldFile) {
   EXPECT_THROW(buffers[0].copy_to(read), DataLost);
 }
 
-TEST_F(DirectReads, OfABufferThatWasWrittenInPartReadThatPart) {
+TEST_F(DirectReads, ReadTheWrittenPartOfABuffer) {
   room_for(1);
   buffers.emplace_back(words, named("half")).copy_from(std::vector(words / 2, 3U), words / 2);
   spill_all();
@@ -136,7 +136,7 @@ TEST_F(DirectReads, OfABufferThatWasWrittenInPartReadThatPart) {
   EXPECT_EQ(std::vector(all.begin() + words / 2, all.end()), std::vector(words / 2, 3U));
 }
 
-TEST_F(DirectReads, WaitForWhatIsBeingWrittenOnADevice) {
+TEST_F(DirectReads, WaitForPendingWritesOnADevice) {
   room_for(1);
   fill(1);
   buffers[0].sync_to_device();
@@ -153,7 +153,7 @@ TEST_F(DirectReads, WaitForWhatIsBeingWrittenOnADevice) {
   EXPECT_EQ(counts().direct_reads, 0U) << "there is no file";
 }
 
-TEST_F(DirectReads, OfADeviceThatFailsThrowItsErrorAndLoseNothing) {
+TEST_F(DirectReads, ThrowADevicesErrorAndLoseNothing) {
   room_for(1);
   fill(1);
   buffers[0].sync_to_device();
@@ -175,7 +175,7 @@ TEST_F(DirectReads, OfNothingAreStillRefused) {
 }
 
 /// A kernel's function that reads another buffer is in the middle of its device's work.
-TEST_F(DirectReads, InTheMiddleOfWorkComeFromFilesAlone) {
+TEST_F(DirectReads, WithinWorkComeFromFilesAlone) {
   room_for(2);
   fill(2);
   buffers[1].sync_to_device();

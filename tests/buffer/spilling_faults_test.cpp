@@ -42,7 +42,7 @@ rlim_t next_descriptor() {
 }
 
 /// The n-th byte cannot be written, for many n.
-TEST_F(Spilling, AWriteThatFailsLosesNothingAndTheRefusalSaysWhy) {
+TEST_F(Spilling, AFailedSpillLosesNothingAndSaysWhy) {
   std::signal(SIGXFSZ, SIG_IGN);  // then the call fails instead
   room_for(4);
   fill(4);
@@ -101,7 +101,7 @@ TEST_F(Spilling, TooManyOpenFilesLoseNothingEither) {
   expect_intact();
 }
 
-TEST_F(Spilling, AFileThatHasLostItsBytesIsAnErrorAndNotGarbage) {
+TEST_F(Spilling, ATruncatedSpillFileIsAnError) {
   room_for(1);
   fill(2);
   std::size_t cut = 0;

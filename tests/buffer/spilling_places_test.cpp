@@ -19,7 +19,7 @@
 namespace unimem::testing {
 namespace {
 
-TEST_F(Spilling, ADirectoryWhereNoFileCanBeMadeIsAnErrorAtOnce) {
+TEST_F(Spilling, AnUnusableDirectoryIsAnErrorAtOnce) {
   auto const made_in = [](std::string path) { MemoryManager{ManagerOptions{.spill = {.directory = std::move(path)}}}; };
   try {
     made_in(directory.path() + "/nowhere");
@@ -52,7 +52,7 @@ TEST_F(Spilling, ADirectoryWhereNoFileCanBeMadeIsAnErrorAtOnce) {
   std::filesystem::permissions(directory.path(), std::filesystem::perms::owner_all);
 }
 
-TEST_F(Spilling, ARelativeDirectoryIsTheOneThatWasMeantThen) {
+TEST_F(Spilling, ARelativeDirectoryIsResolvedAtOnce) {
   auto const from = std::filesystem::current_path();
   std::filesystem::current_path(directory.path());
   std::filesystem::create_directory("here");
@@ -69,7 +69,7 @@ TEST_F(Spilling, ARelativeDirectoryIsTheOneThatWasMeantThen) {
   EXPECT_EQ(two.to_vector(), filled(2U));
 }
 
-TEST_F(Spilling, UnderALimitOfAllOfTheHostOneKindMakesRoomForTheOther) {
+TEST_F(Spilling, PinnedAndPageableMemorySpillForEachOther) {
   auto& cpu = device("cpu");
   auto const reserved_together = [&] {
     return manager.pool(cpu, Location::host).statistics().reserved_bytes +
@@ -101,7 +101,7 @@ TEST_F(Spilling, UnderALimitOfAllOfTheHostOneKindMakesRoomForTheOther) {
   EXPECT_LE(reserved_together(), 3 * MiB);
 }
 
-TEST_F(Spilling, WhatALimitOfAllOfTheHostRefusesIsToldOfAllOfIt) {
+TEST_F(Spilling, RefusalsByTheHostLimitCountBothKinds) {
   manager.set_limit(device("cpu"), 3 * MiB);
   fill(2);
   std::ignore = buffers[0].host();  // somebody has its address
@@ -210,7 +210,7 @@ TEST_F(SpillingOfPrograms, IsNoneWhereTheEnvironmentSaysNothing) {
   EXPECT_TRUE(does("OneIsRefusedThere", ""));
 }
 
-TEST_F(SpillingOfPrograms, ToADirectoryThatIsNotThereIsAnErrorAtOnce) {
+TEST_F(SpillingOfPrograms, ToAMissingDirectoryFailsAtOnce) {
   EXPECT_TRUE(does("OneHasNoSuchDirectory", (files.path() + "/nowhere").c_str()));
 }
 

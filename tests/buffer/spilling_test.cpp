@@ -11,7 +11,7 @@
 namespace unimem::testing {
 namespace {
 
-TEST_F(Spilling, MoreThanTheHostsLimitRunsAndEveryByteIsRight) {
+TEST_F(Spilling, BuffersBeyondTheHostLimitKeepTheirBytes) {
   room_for(4);
   fill(10);
   auto counts = manager.statistics();
@@ -38,7 +38,7 @@ TEST_F(Spilling, MoreThanTheHostsLimitRunsAndEveryByteIsRight) {
   EXPECT_EQ(manager.statistics().spill_file_bytes, 0U);
 }
 
-TEST_F(Spilling, WithoutADirectoryHostMemoryStaysWhereItIs) {
+TEST_F(Spilling, WithoutADirectoryHostMemoryStays) {
   MemoryManager plain;
   plain.set_limit(device("cpu"), Location::host, 2 * MiB);
   auto options = named("plain");
@@ -74,7 +74,7 @@ TEST_F(Spilling, WhatSomebodyHasAnAddressOfStays) {
   EXPECT_EQ(more.to_vector(), filled(7U));
 }
 
-TEST_F(Spilling, ACopyThatADeviceHasAsWellIsDroppedAndNotWritten) {
+TEST_F(Spilling, ACopyAlsoOnADeviceIsDropped) {
   room_for(2);
   fill(2);
   for (auto& buffer : buffers) buffer.sync_to_device();
@@ -87,7 +87,7 @@ TEST_F(Spilling, ACopyThatADeviceHasAsWellIsDroppedAndNotWritten) {
   EXPECT_EQ(more.to_vector(), filled(7U));
 }
 
-TEST_F(Spilling, WhatADeviceSavesToAFullHostGoesOnToFiles) {
+TEST_F(Spilling, EvictionToAFullHostSpillsToFiles) {
   constexpr std::uint32_t passes = 3;
   manager.set_limit(sim, 2 * MiB);
   room_for(3);
@@ -169,7 +169,7 @@ TEST_F(Spilling, LowPrioritiesGoFirst) {
   EXPECT_EQ(restores(), 1U);
 }
 
-TEST_F(Spilling, WhatIsOverwrittenAsAWholeIsNotReadAgain) {
+TEST_F(Spilling, AWhollyOverwrittenBufferIsNotRestored) {
   room_for(1);
   fill(2);
   EXPECT_EQ(manager.statistics().spills, 1U);
@@ -192,7 +192,7 @@ TEST_F(Spilling, OnlyMemoryIsOnTheBooks) {
   EXPECT_EQ(manager.statistics().spill_files, 5U) << "the first one went first";
 }
 
-TEST_F(Spilling, ResizedReleasedClonedAndRecycledBuffersKeepTheirBytes) {
+TEST_F(Spilling, ResizedReleasedAndClonedBuffersKeepTheirBytes) {
   room_for(4);
   fill(6);
   buffers[0].resize(2 * words);
@@ -206,7 +206,7 @@ TEST_F(Spilling, ResizedReleasedClonedAndRecycledBuffersKeepTheirBytes) {
   EXPECT_GT(manager.statistics().spills, 2U);
 }
 
-TEST_F(Spilling, ALentBufferThatWasSpilledIsAsGoodAsNewForTheNext) {
+TEST_F(Spilling, ASpilledPoolBufferIsLentAsNew) {
   room_for(1);
   fill(1);
   BufferPool pool(BufferPoolOptions{.manager = &manager});

@@ -14,7 +14,7 @@
 namespace unimem::testing {
 namespace {
 
-TEST_F(Spilling, AForkedChildAndItsParentReadAndSpillWithoutEachOther) {
+TEST_F(Spilling, AForkedChildSpillsIndependentlyOfItsParent) {
   room_for(2);
   fill(6);
   int ready[2], go[2];
@@ -46,7 +46,7 @@ TEST_F(Spilling, AForkedChildAndItsParentReadAndSpillWithoutEachOther) {
   for (auto const end : {ready[0], ready[1], go[0], go[1]}) ::close(end);
 }
 
-TEST_F(Spilling, ThreadsThatTakeEachOthersHostMemoryEndWithEveryByteRight) {
+TEST_F(Spilling, ThreadsSpillingEachOthersMemoryKeepEveryByte) {
   constexpr std::uint32_t threads = 4, each = 3, rounds = 30;
   room_for(threads + 2);
   fill(threads * each);

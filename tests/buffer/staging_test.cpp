@@ -60,7 +60,7 @@ class Staged : public BufferTest {
   Device& stager = make_sim({.memory_bytes = 64 * MiB, .staging_threshold = threshold});
 };
 
-TEST_F(Staged, LargeCopiesPassThroughPinnedChunksInBothDirections) {
+TEST_F(Staged, LargeCopiesPassThroughPinnedChunks) {
   struct Case {
     std::size_t bytes;
     std::size_t chunks;  ///< 0: directly
@@ -163,7 +163,7 @@ TEST_F(Staged, NothingWaitsThatDidNotWaitBefore) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{bytes, 1, MiB, 1}));
 }
 
-TEST_F(Staged, TheHostMayWriteAgainWhenTheLastChunkHasLeftIt) {
+TEST_F(Staged, TheHostMayWriteOnceAllIsStaged) {
   auto buffer = filled(2 * MiB);
   auto const data = pattern(2 * MiB);
   auto queue = stager.create_queue();
@@ -180,7 +180,7 @@ TEST_F(Staged, TheHostMayWriteAgainWhenTheLastChunkHasLeftIt) {
   EXPECT_TRUE(device_bytes(buffer, stager) == expected);
 }
 
-TEST_F(Staged, WhoWaitsForTheQueueWaitsForTheHostsBytesToo) {
+TEST_F(Staged, WaitingForTheQueueIncludesTheHostsBytes) {
   constexpr std::size_t bytes = 2 * chunk + 5;
   auto buffer = filled(bytes);
   auto const data = pattern(bytes);
@@ -192,7 +192,7 @@ TEST_F(Staged, WhoWaitsForTheQueueWaitsForTheHostsBytesToo) {
   EXPECT_TRUE(std::equal(kept, kept + bytes, bumped(data).begin())) << "without asking the buffer";
 }
 
-TEST_F(Staged, AQueuesCopiesShareTwoBlocksHoweverManyAreOnTheirWay) {
+TEST_F(Staged, ManyCopiesOfAQueueShareTwoBlocks) {
   constexpr std::size_t bytes = 2 * chunk + 5;
   auto queue = stager.create_queue();
   std::vector<UnifiedBuffer<std::uint8_t>> buffers;
@@ -211,7 +211,7 @@ TEST_F(Staged, AQueuesCopiesShareTwoBlocksHoweverManyAreOnTheirWay) {
   EXPECT_EQ(pinned().peak_reserved_bytes, 2 * chunk);
 }
 
-TEST_F(Staged, AQueueThatIsHeldUpHoldsUpNoOther) {
+TEST_F(Staged, AHeldQueueHoldsUpNoOther) {
   constexpr std::size_t bytes = 2 * MiB;  // one block each
   auto held = stager.create_queue(), free = stager.create_queue();
   auto first = filled(bytes, 1), second = filled(bytes, 2);
@@ -225,7 +225,7 @@ TEST_F(Staged, AQueueThatIsHeldUpHoldsUpNoOther) {
   EXPECT_TRUE(device_bytes(first, stager) == pattern(bytes, 1));
 }
 
-TEST_F(Staged, WithoutPinnedMemoryCopiesGoDirectlyAndAreCounted) {
+TEST_F(Staged, WithoutPinnedMemoryCopiesGoDirectly) {
   constexpr std::size_t bytes = 2 * chunk;
   manager.pool(device("cpu"), Location::pinned).set_max_bytes(chunk);
   auto buffer = filled(bytes);
@@ -243,7 +243,7 @@ TEST_F(Staged, WithoutPinnedMemoryCopiesGoDirectlyAndAreCounted) {
   EXPECT_EQ(buffer.statistics().unstaged_copies, 0U);
 }
 
-TEST_F(Staged, WhereAllPinnedMemoryIsOnItsWayNobodyWaitsForIt) {
+TEST_F(Staged, NoCopyWaitsForPinnedMemoryInUse) {
   constexpr std::size_t bytes = 2 * MiB;
   manager.pool(device("cpu"), Location::pinned).set_max_bytes(chunk);
   auto held = stager.create_queue(), free = stager.create_queue();
@@ -259,7 +259,7 @@ TEST_F(Staged, WhereAllPinnedMemoryIsOnItsWayNobodyWaitsForIt) {
   EXPECT_EQ(first.statistics().staged_copies, 1U);
 }
 
-TEST_F(Staged, AFailureOnTheWayUpIsToldAndTheHostStaysAsItWas) {
+TEST_F(Staged, AFailedUploadSparesTheHost) {
   constexpr std::size_t bytes = 2 * chunk + 5;
   auto const data = pattern(bytes);
   for (std::uint64_t n = 1; n <= 3; ++n) {
@@ -278,7 +278,7 @@ TEST_F(Staged, AFailureOnTheWayUpIsToldAndTheHostStaysAsItWas) {
   }
 }
 
-TEST_F(Staged, AFailureOnTheWayDownLeavesWhatTheHostHas) {
+TEST_F(Staged, AFailedDownloadSparesTheHost) {
   constexpr std::size_t bytes = 2 * chunk + 5, gap = chunk + 1000, gap_bytes = 100;
   auto const data = pattern(bytes);
   for (std::uint64_t n = 1; n <= 3; ++n) {
@@ -302,7 +302,7 @@ TEST_F(Staged, AFailureOnTheWayDownLeavesWhatTheHostHas) {
   }
 }
 
-TEST_F(Staged, WhatNeverCameDoesNotTakeTheHostsLastGoodCopyWithIt) {
+TEST_F(Staged, ADownloadThatNeverBeganSparesTheHost) {
   constexpr std::size_t bytes = 2 * chunk + 5;
   auto const data = pattern(bytes);
   auto buffer = filled(bytes);
@@ -370,7 +370,7 @@ TEST_F(Staged, WhicheverCallFailsNothingElseDoes) {
   }
 }
 
-TEST_F(Staged, QueuesAndBuffersMayGoWhileChunksAreOnTheirWay) {
+TEST_F(Staged, QueuesAndBuffersMayEndDuringACopy) {
   constexpr std::size_t bytes = 2 * chunk + 5;
   auto const data = pattern(bytes);
   auto buffer = filled(bytes);
@@ -392,7 +392,7 @@ TEST_F(Staged, QueuesAndBuffersMayGoWhileChunksAreOnTheirWay) {
   EXPECT_TRUE(buffer.to_vector() == data);
 }
 
-TEST_F(Staged, PagesTheKernelWatchesAreNotTakenForTheUsers) {
+TEST_F(Staged, DownloadsToWatchedPagesAreNoUserWrites) {
   constexpr std::size_t bytes = 2 * chunk + 5;
   auto options = on_stager();
   options.tracking = Tracking::pages;

@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 
 class States : public BufferTest {};
 
-TEST_F(States, AStrictBufferThatIsAllocatedCanBeCloned) {
+TEST_F(States, AnAllocatedStrictBufferCanBeCloned) {
   auto options = on_sim();
   options.strict = true;
   UnifiedBuffer<std::uint32_t> buffer(10, options);
@@ -25,7 +25,7 @@ TEST_F(States, AStrictBufferThatIsAllocatedCanBeCloned) {
   EXPECT_EQ(device_bytes(copy, sim), counting(10));
 }
 
-TEST_F(States, AFreshBufferHasNoMemoryAndSaysSo) {
+TEST_F(States, AFreshBufferHasNoMemory) {
   UnifiedBuffer<float> const buffer(1000, on_sim());
   EXPECT_EQ(buffer.state(), BufferState::uninitialized);
   EXPECT_FALSE(buffer.is_allocated());
@@ -39,7 +39,7 @@ TEST_F(States, TheFourLineProbeReadsFive) {
   EXPECT_THAT(device_bytes(buffer, sim), ElementsAreArray({5U}));
 }
 
-TEST_F(States, ReadingAFreshHostIsHostOnlyAndWritingItHostDirty) {
+TEST_F(States, AFreshHostIsHostOnlyUntilWritten) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   std::ignore = buffer.host_view();
   EXPECT_EQ(buffer.state(), BufferState::host_only);
@@ -66,7 +66,7 @@ TEST_F(States, AFreshDeviceViewIsDeviceOnly) {
   EXPECT_EQ(moved(buffer.statistics()), Moved{});
 }
 
-TEST_F(States, AMutableDeviceLeaseIsDeviceDirtyAndComesBackOnce) {
+TEST_F(States, AMutableDeviceLeaseMakesTheDeviceDirty) {
   UnifiedBuffer<std::uint32_t> buffer(4, on_sim());
   buffer.copy_from(counting(4));
   {
@@ -91,7 +91,7 @@ TEST_F(States, OverwritingADeviceBringsNothingIn) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{0, 0, 16, 1}));
 }
 
-TEST_F(States, DisjointWritesOnBothSidesAreMixedAndMergeByExactlyTheirBytes) {
+TEST_F(States, DisjointWritesOnBothSidesMergeExactly) {
   auto buffer = synchronized();
   {
     auto const lease = buffer.device_view();
@@ -112,7 +112,7 @@ TEST_F(States, DisjointWritesOnBothSidesAreMixedAndMergeByExactlyTheirBytes) {
   EXPECT_EQ(moved(buffer.statistics()), (Moved{400 + 160, 2, 40, 1}));
 }
 
-TEST_F(States, AllocatingBothSidesOfAFreshBufferIsSynchronizedWithoutACopy) {
+TEST_F(States, AllocatingBothSidesSynchronizesWithoutACopy) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim());
   EXPECT_EQ(&buffer.allocate(), &buffer);
   EXPECT_EQ(buffer.state(), BufferState::synchronized);
@@ -172,7 +172,7 @@ TEST_F(States, StrictBuffersWaitForAllocate) {
   EXPECT_THAT(buffer.host_view(), Each(3U));
 }
 
-TEST_F(States, SyncsAndMarksOfABufferWithoutStorageAreRefused) {
+TEST_F(States, UnallocatedBuffersRefuseSyncsAndMarks) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim("empty"));
   EXPECT_THROW(buffer.sync_to_device(), BufferNotAllocated);
   EXPECT_THROW(buffer.sync_to_host(), BufferNotAllocated);
@@ -203,7 +203,7 @@ TEST_F(States, ZeroElementsAreLegalEverywhere) {
   EXPECT_EQ(sim.memory_info().free_bytes, sim.memory_info().total_bytes);
 }
 
-TEST_F(States, OnTheCpuStatesMoveAsDocumentedAndNothingIsCopied) {
+TEST_F(States, CpuBuffersChangeStatesWithoutCopies) {
   auto options = on_sim();
   options.device = &device("cpu");
   UnifiedBuffer<std::uint32_t> buffer(10, options);

@@ -74,7 +74,7 @@ TEST_F(CopyTimes, AreThoseOfTheLinkTheyGoOver) {
   EXPECT_EQ(times(buffer.statistics()), taken) << "nothing to do takes no time";
 }
 
-TEST_F(CopyTimes, OfAllBuffersAddUpToThoseOfTheDevices) {
+TEST_F(CopyTimes, OfBuffersAddUpToThoseOfDevices) {
   auto &first = paced(), &second = paced();
   UnifiedBuffer<std::uint32_t> a(count, on(first)), b(1000, on(second));
   a.copy_from(counting(count));
@@ -93,7 +93,7 @@ TEST_F(CopyTimes, OfAllBuffersAddUpToThoseOfTheDevices) {
   EXPECT_EQ(a.slice(5, 7).statistics().host_to_device_nanoseconds, a.statistics().host_to_device_nanoseconds);
 }
 
-TEST_F(CopyTimes, OfACopyByWayOfTheHostAreThoseOfBothHalves) {
+TEST_F(CopyTimes, ViaTheHostAreThoseOfBothHalves) {
   auto &first = paced({}, false), &second = paced({}, false);
   UnifiedBuffer<std::uint32_t> buffer(count, on(first));
   set(first.default_queue(), buffer.slice(0), 5);
@@ -105,7 +105,7 @@ TEST_F(CopyTimes, OfACopyByWayOfTheHostAreThoseOfBothHalves) {
   EXPECT_EQ(times(buffer.statistics()), (Times{0, 0, there.down + here.up, 0}));
 }
 
-TEST_F(CopyTimes, OfStagedCopiesAreThoseOfTheLinkAlone) {
+TEST_F(CopyTimes, OfStagedCopiesCountTheLinkAlone) {
   constexpr std::size_t words = std::size_t{5} << 18;  // two chunks
   auto& home = paced(std::size_t{1} << 20);
   UnifiedBuffer<std::uint32_t> buffer(words, on(home));
@@ -131,7 +131,7 @@ TEST_F(CopyTimes, OfWhatFailsCountNowhere) {
   EXPECT_EQ(times(buffer.statistics()), Times{});
 }
 
-TEST_F(CopyTimes, OfCopiesWithinADeviceCountForTheDeviceAlone) {
+TEST_F(CopyTimes, WithinADeviceCountForItAlone) {
   auto& home = paced();
   UnifiedBuffer<std::uint32_t> buffer(1000, on(home));
   set(home.default_queue(), buffer.slice(0), 5);
@@ -141,7 +141,7 @@ TEST_F(CopyTimes, OfCopiesWithinADeviceCountForTheDeviceAlone) {
   EXPECT_EQ(times(buffer.statistics()), Times{});
 }
 
-TEST_F(CopyTimes, OfCopiesThatEndAfterAResetOrTheirBufferCountForTheDeviceAlone) {
+TEST_F(CopyTimes, OfOrphanedCopiesCountForTheDeviceAlone) {
   auto& home = paced();
   UnifiedBuffer<std::uint32_t> kept(1000, on(home));
   kept.copy_from(counting(1000));

@@ -41,7 +41,7 @@ class InTurns : public BufferTest {};
 
 /// What a waiting thread had taken before it let go of its operands is nobody's any more: the thread whose turn it is
 /// must neither count on it nor wait for it.
-TEST_F(InTurns, MemoryThatAWaitingThreadHasLetGoOfIsNotWaitedFor) {
+TEST_F(InTurns, MemoryReleasedByWaitingThreadsIsNotAwaited) {
   manager.set_limit(sim, 10 * size);
   auto const gated = std::make_shared<GatedMemory>();
   ManagerOptions with_gate;

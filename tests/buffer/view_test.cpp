@@ -40,7 +40,7 @@ TEST_F(Views, TheNumberOfRowsIsTheirFirstExtent) {
   EXPECT_FALSE(buffer.is_allocated()) << "asking touches nothing";
 }
 
-TEST_F(Views, AFillOfOneRowMovesThatRowAlone) {
+TEST_F(Views, FillingOneRowMovesThatRowAlone) {
   UnifiedBuffer<std::uint32_t> buffer(100 * 1000, on_sim());
   buffer.copy_from(counting(100'000));
   buffer.sync_to_device();
@@ -53,7 +53,7 @@ TEST_F(Views, AFillOfOneRowMovesThatRowAlone) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(Views, BlocksAreCopiedInAndOutWithoutTouchingWhatIsAround) {
+TEST_F(Views, BlockCopiesTouchNothingAroundThem) {
   UnifiedBuffer<std::uint32_t> buffer(5 * 7, on_sim());
   buffer.copy_from(counting(35));
   buffer.sync_to_device();
@@ -68,7 +68,7 @@ TEST_F(Views, BlocksAreCopiedInAndOutWithoutTouchingWhatIsAround) {
   EXPECT_EQ(device_bytes(buffer, sim), expected);
 }
 
-TEST_F(Views, BlocksAreCopiedBetweenViewsOnTheDeviceThatHasThem) {
+TEST_F(Views, BlocksAreCopiedOnTheirOwnDevice) {
   UnifiedBuffer<std::uint32_t> from(3 * 4 * 5, on_sim()), to(6 * 6 * 6, on_sim());
   from.copy_from(counting(60));
   from.sync_to_device();
@@ -91,7 +91,7 @@ TEST_F(Views, BlocksAreCopiedBetweenViewsOnTheDeviceThatHasThem) {
 }
 
 /// Every shift of a block onto itself, wherever the elements are: as if the block had been copied aside first.
-TEST_F(Views, ABlockMayBeCopiedOntoAPartOfItself) {
+TEST_F(Views, ABlockMayBeCopiedOntoItself) {
   Device& batching = make_sim({.memory_bytes = std::size_t{64} << 20, .batches = true});
   enum class Where { host, device, both_sides };
   for (auto* const home : {&device("cpu"), &sim, &batching}) {
@@ -144,7 +144,7 @@ TEST_F(Views, ABlockMayBeCopiedOntoAPartOfItself) {
 }
 
 /// Rows that go up in one place and down in another: no order of them would do.
-TEST_F(Views, ABlockMayBeCopiedBetweenViewsOfOtherExtentsOfTheSameElements) {
+TEST_F(Views, BlocksMayOverlapBetweenDifferentlyShapedViews) {
   for (bool const on_device : {false, true}) {
     UnifiedBuffer<std::uint32_t> buffer(36, on_sim());
     buffer.copy_from(counting(36));
@@ -161,7 +161,7 @@ TEST_F(Views, ABlockMayBeCopiedBetweenViewsOfOtherExtentsOfTheSameElements) {
   }
 }
 
-TEST_F(Views, WithoutMemoryToCopyABlockAsideNothingHasChanged) {
+TEST_F(Views, WithoutMemoryForABlockNothingChanges) {
   Device& small = make_sim({.memory_bytes = std::size_t{1} << 20});
   auto options = on_sim();
   options.device = &small;
@@ -177,7 +177,7 @@ TEST_F(Views, WithoutMemoryToCopyABlockAsideNothingHasChanged) {
   EXPECT_EQ(device_bytes(buffer, small), counting(side * side));
 }
 
-TEST_F(Views, BlocksAreCopiedToAndFromTheirOwnMemoryAsIfCopiedAsideFirst) {
+TEST_F(Views, BlockCopiesWithinOwnMemoryMayOverlap) {
   UnifiedBuffer<std::uint32_t> buffer(6 * 6, on_sim());
   for (std::size_t first = 0; first < 20; ++first) {
     buffer.copy_from(counting(36));
@@ -198,7 +198,7 @@ TEST_F(Views, BlocksAreCopiedToAndFromTheirOwnMemoryAsIfCopiedAsideFirst) {
   }
 }
 
-TEST_F(Views, TheRowsOfABlockComeToTheHostAtOnceAndNothingElseDoes) {
+TEST_F(Views, ABlocksRowsComeHomeInOneCommand) {
   Device& batching = make_sim({.memory_bytes = std::size_t{64} << 20, .batches = true});
   auto options = on_sim();
   options.device = &batching;
@@ -219,7 +219,7 @@ TEST_F(Views, TheRowsOfABlockComeToTheHostAtOnceAndNothingElseDoes) {
   EXPECT_EQ(moved(batching.transfers()), moved(buffer.statistics()));
 }
 
-TEST_F(Views, ABlockOfADeviceIsOnePieceOfWorkAndAFailureLeavesItsTarget) {
+TEST_F(Views, AFailedBlockCopyLeavesItsTargetUnchanged) {
   Device& batching = make_sim({.memory_bytes = std::size_t{64} << 20, .batches = true});
   auto options = on_sim();
   options.device = &batching;

@@ -148,7 +148,7 @@ TEST_F(WatchedWaits, ForWorkOnABufferEnd) {
   EXPECT_EQ(buffer.to_vector()[0], 2);
 }
 
-TEST_F(WatchedWaits, ForRoomOnADeviceEndAndNoOtherBufferHearsOfIt) {
+TEST_F(WatchedWaits, ForDeviceRoomEndWithoutHarmingOtherBuffers) {
   for (bool const used : {false, true}) {
     auto large = made(1, 200'000), next = made(5, 200'000);
     std::optional<Gate> gate{sim.default_queue()};
@@ -183,7 +183,7 @@ TEST_F(WatchedWaits, ForMemoryOfAPoolEnd) {
   EXPECT_EQ(pool.acquire(size).size(), size);
 }
 
-TEST_F(WatchedWaits, GoOnWhereNoEndIsWantedAndElsewhereAreNotAsked) {
+TEST_F(WatchedWaits, GoOnWhileNoEndIsWanted) {
   end_wanted = false;
   auto buffer = made(1, 100);
   std::optional<Gate> gate{sim.default_queue()};

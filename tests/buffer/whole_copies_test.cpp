@@ -54,7 +54,7 @@ class WholeCopies : public ::testing::Test {
   std::string said;
 };
 
-TEST_F(WholeCopies, ALaunchOnASliceNamesTheBufferItsSizeAndWhatToDo) {
+TEST_F(WholeCopies, ARefusedSliceLaunchNamesItsBuffer) {
   manager.set_limit(sim, 2 * MiB);
   auto rows = of(4 * MiB, "rows");
   auto const facts =
@@ -84,7 +84,7 @@ TEST_F(WholeCopies, SoDoLeasesAndPrefetchesOfSlices) {
   }
 }
 
-TEST_F(WholeCopies, OfSeveralTheOneIsNamedThatLeavesMostUnused) {
+TEST_F(WholeCopies, TheBufferLeavingMostUnusedIsNamed) {
   manager.set_limit(sim, 2 * MiB);
   auto small = of(MiB, "small"), large = of(2 * MiB, "large");
   auto const facts = refused(
@@ -99,7 +99,7 @@ TEST_F(WholeCopies, OfSeveralTheOneIsNamedThatLeavesMostUnused) {
   EXPECT_EQ(facts.used_bytes, MiB) << "what two slices share counts once";
 }
 
-TEST_F(WholeCopies, WhatIsUsedAsAWholeIsNotToldSo) {
+TEST_F(WholeCopies, AWhollyUsedBufferIsNotNamed) {
   manager.set_limit(sim, 2 * MiB);
   auto rows = of(4 * MiB, "rows");
   auto const facts =

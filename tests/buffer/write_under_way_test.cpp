@@ -68,7 +68,7 @@ class HeldPage {
 
 using WriteUnderWay = BufferTest;
 
-TEST_F(WriteUnderWay, ACopyOfHalfOfItIsOutOfDateWhenItHasEnded) {
+TEST_F(WriteUnderWay, CopiesMadeMeanwhileAreStaleAfterwards) {
   HeldPage const source;
   auto const count = source.words().size();
   auto buffer = synchronized(count, "half written");
@@ -107,7 +107,7 @@ TEST_F(WriteUnderWay, IsNotBroughtAheadByOptimizing) {
   EXPECT_EQ(device_bytes(buffer, sim), std::vector<std::uint32_t>(source.words().size(), 7U));
 }
 
-TEST_F(WriteUnderWay, ACopyOfWhatItDoesNotWriteStays) {
+TEST_F(WriteUnderWay, CopiesOfOtherBytesStayValid) {
   HeldPage const source;
   auto const half = source.words().size() / 2;
   auto buffer = synchronized(2 * half, "written at its end");

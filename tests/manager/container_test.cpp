@@ -57,7 +57,7 @@ TEST_F(ManagerInContainer, FourGibibytesPinnedAreRefusedByName) {
   EXPECT_THAT(error->what(), HasSubstr((tree.groups() / "pod" / "mine").string()));
 }
 
-TEST_F(ManagerInContainer, WhatOthersUseIsNotThereToBeHad) {
+TEST_F(ManagerInContainer, MemoryOfOtherProcessesIsUnavailable) {
   for (auto const location : {Location::host, Location::pinned}) {
     auto const error = refusal(800 * MiB, location);
     ASSERT_TRUE(error) << to_string(location);
@@ -68,7 +68,7 @@ TEST_F(ManagerInContainer, WhatOthersUseIsNotThereToBeHad) {
   EXPECT_FALSE(refusal(500 * MiB, Location::host));
 }
 
-TEST_F(ManagerInContainer, WhatTheProgramTouchesByItselfIsNoRoomForWhatItAsksFor) {
+TEST_F(ManagerInContainer, MemoryTheProgramTouchesIsUnavailable) {
   std::vector<char> own(200 * MiB, 1);                          // touched when the device already looks
   tree.add_second("pod/mine", std::to_string(GiB), 500 * MiB);  // as the kernel would count it
   auto const error = refusal(600 * MiB, Location::host);
@@ -78,7 +78,7 @@ TEST_F(ManagerInContainer, WhatTheProgramTouchesByItselfIsNoRoomForWhatItAsksFor
   EXPECT_EQ(own[own.size() / 2], 1);
 }
 
-TEST_F(ManagerInContainer, TotalIsTheContainersAndAvailableWhatItLeaves) {
+TEST_F(ManagerInContainer, TotalAndAvailableMemoryFollowTheContainer) {
   EXPECT_EQ(manager.total_memory(cpu), std::min(GiB, detail::physical_memory_bytes()));
   EXPECT_EQ(manager.available_memory(cpu), 724 * MiB);
   auto block = manager.acquire(cpu, Location::host, 400 * MiB);
@@ -88,7 +88,7 @@ TEST_F(ManagerInContainer, TotalIsTheContainersAndAvailableWhatItLeaves) {
       << "cached blocks count as free, but for the tables that map them";
 }
 
-TEST_F(ManagerInContainer, CachedBlocksGoBackBeforeARequestIsRefused) {
+TEST_F(ManagerInContainer, CachedBlocksGoBackBeforeARefusal) {
   manager.acquire(cpu, Location::host, 400 * MiB).release();
   manager.acquire(cpu, Location::device, 200 * MiB).release();
   EXPECT_FALSE(refusal(700 * MiB, Location::unified));
@@ -127,7 +127,7 @@ TEST(ContainedPrograms, DISABLED_OneAsksForFourGibibytes) {
   }
 }
 
-TEST(RealContainer, OfOneGibibyteRefusesFourAndTheProcessLives) {
+TEST(RealContainer, RefusesFourGibibytesWithoutKillingTheProcess) {
   run_contained("ContainedPrograms.DISABLED_*");
 }
 

@@ -47,7 +47,7 @@ TEST_F(LimitsFromOutside, AreOfADeviceAndALocation) {
   EXPECT_EQ(limits.of(other, Location::device), unlimited);
 }
 
-TEST_F(LimitsFromOutside, OfTheHostsMemoryAreTheHostsWhateverDeviceIsNamed) {
+TEST_F(LimitsFromOutside, OfHostMemoryHoldWhateverDeviceIsNamed) {
   EnvironmentLimits const limits{fmt::format("{}/pinned=1MiB;opencl:3/host=2MiB", id)};
   EXPECT_EQ(limits.of(device("cpu"), Location::pinned), MiB);
   EXPECT_EQ(limits.of(device("cpu"), Location::host), 2 * MiB);
@@ -98,12 +98,12 @@ TEST_F(LimitsFromOutside, AreNotExceededByWhatTheProgramSets) {
   EXPECT_EQ(manager.total_memory(sim), 8 * MiB);
 }
 
-TEST_F(LimitsFromOutside, ThatMakeNoSenseAreAnErrorAndNotIgnored) {
+TEST_F(LimitsFromOutside, ThatMakeNoSenseAreAnError) {
   say("sim:0:1GiB");
   EXPECT_THROW(MemoryManager{}, InvalidArgument);
 }
 
-TEST_F(LimitsFromOutside, OfTheHostsMemoryCanBeSetByLocation) {
+TEST_F(LimitsFromOutside, OfHostMemoryCanBeSetByLocation) {
   MemoryManager manager;
   manager.set_limit(sim, Location::pinned, MiB);
   EXPECT_THROW(static_cast<void>(manager.acquire(device("cpu"), Location::pinned, 2 * MiB)), OutOfMemory);

@@ -85,7 +85,7 @@ TEST_F(HostLimit, IsOfAllLocationsTogether) {
   EXPECT_EQ(manager.available_memory(cpu), 0U);
 }
 
-TEST_F(HostLimit, IsMetByGivingBackWhatOthersHaveCached) {
+TEST_F(HostLimit, IsMetByTrimmingOtherPoolsCaches) {
   manager.set_limit(cpu, 4 * MiB);
   auto const places = {Location::host, Location::pinned};
   for (auto const caching : places) {
@@ -114,7 +114,7 @@ TEST_F(HostLimit, IsMetByPoolsThatAreAskedThemselves) {
   }
 }
 
-TEST_F(HostLimit, LeavesWhatOthersHaveCachedWhereThatWouldNotDo) {
+TEST_F(HostLimit, SparesCachesThatCouldNotMeetIt) {
   manager.set_limit(cpu, 4 * MiB);
   take(Location::host, MiB).release();
   auto const kept = take(Location::pinned, 2 * MiB);
@@ -122,7 +122,7 @@ TEST_F(HostLimit, LeavesWhatOthersHaveCachedWhereThatWouldNotDo) {
   EXPECT_EQ(manager.pool(cpu, Location::host).statistics().total_pooled_bytes, MiB);
 }
 
-TEST_F(HostLimit, IsUsedToTheLastByteWhateverTheBlocksAreMadeOf) {
+TEST_F(HostLimit, IsUsedToTheLastByte) {
   constexpr std::size_t limit = 24 * MiB + 12'288;  // enough for pageable memory to be of pages, and no multiple of one
   manager.set_limit(cpu, limit);
   for (bool const pinned_first : {false, true}) {
@@ -173,7 +173,7 @@ TEST_F(HostLimit, IsTold) {
   EXPECT_EQ(manager.limit(cpu, Location::device), capacity);
 }
 
-TEST_F(HostLimit, ThatIsLoweredTakesCachedBlocksOfEveryLocation) {
+TEST_F(HostLimit, LoweringTrimsCachesOfEveryLocation) {
   take(Location::host, 3 * MiB).release();
   take(Location::pinned, 3 * MiB).release();
   auto const kept = take(Location::pinned, MiB);
@@ -183,7 +183,7 @@ TEST_F(HostLimit, ThatIsLoweredTakesCachedBlocksOfEveryLocation) {
   EXPECT_EQ(take(Location::host, 7 * MiB).size(), 7 * MiB) << "and raised again is what it is";
 }
 
-TEST_F(HostLimit, BelowWhatIsLiveIsRefusedAndChangesNothing) {
+TEST_F(HostLimit, BelowWhatIsLiveIsRefused) {
   manager.set_limit(cpu, 8 * MiB);
   auto const pageable = take(Location::host, 2 * MiB);
   auto const pinned = take(Location::pinned, 2 * MiB);
@@ -202,7 +202,7 @@ TEST_F(HostLimit, BelowWhatIsLiveIsRefusedAndChangesNothing) {
   EXPECT_EQ(reserved(), 4 * MiB);
 }
 
-TEST_F(HostLimit, FromOutsideIsNotExceededByWhatTheProgramSets) {
+TEST_F(HostLimit, FromOutsideCannotBeRaisedByTheProgram) {
   setenv("UNIMEM_LIMITS", "cpu=4MiB;cpu/pinned=1MiB", 1);
   MemoryManager limited;
   auto const refused = [&](Location location, std::size_t bytes) {

@@ -113,7 +113,7 @@ void expect_whole(MemoryManager& manager, std::size_t limit) {
   EXPECT_EQ(manager.statistics().reserved_bytes, 0U);
 }
 
-TEST(HostLimitThreads, NeverHaveMoreOfTheDeviceThanTheLimit) {
+TEST(HostLimitThreads, NeverAllocateMoreThanTheLimit) {
   constexpr std::size_t limit = 2 * MiB;
   auto const upstream = std::make_shared<CountingUpstream>();
   MemoryManager manager{{.pools = {.upstream = upstream}}};
@@ -149,7 +149,7 @@ TEST(HostLimitThreads, NeverSeeMoreReservedThanTheLimit) {
   expect_whole(manager, limit);
 }
 
-TEST(HostLimitThreads, AreNotRefusedWhereThereIsRoomForAll) {
+TEST(HostLimitThreads, AreNotRefusedWhileAllFit) {
   // Each takes up to a quarter, by turns of either kind, in sizes that do not fit each other's cached blocks: what it
   // takes is what others' pools give back, or are just giving back.
   constexpr std::size_t quarter = 256 * KiB;
@@ -171,7 +171,7 @@ TEST(HostLimitThreads, AreNotRefusedWhereThereIsRoomForAll) {
   expect_whole(manager, thread_count * quarter);
 }
 
-TEST(HostLimitThreads, SeeItLoweredOrWhatNeedsMoreServedNeverBoth) {
+TEST(HostLimitThreads, NeverExceedALimitBeingLowered) {
   constexpr std::size_t high = 2 * MiB, low = MiB;
   auto const upstream = std::make_shared<CountingUpstream>();
   MemoryManager manager{{.pools = {.upstream = upstream}}};

@@ -50,7 +50,7 @@ TEST(Leaks, ABalancedManagerHasNone) {
   EXPECT_EQ(manager.usage().total.allocations, 1U);
 }
 
-TEST(Leaks, AreListedLargestFirstWithSizeDeviceAgeAndName) {
+TEST(Leaks, AreListedLargestFirstWithTheirDetails) {
   MemoryManager manager;
   Holder const small(manager, 100, "small"), large(manager, 5000, "large"), nameless(manager, 300, "");
   auto const report = manager.leak_report();
@@ -70,7 +70,7 @@ TEST(Leaks, AreListedLargestFirstWithSizeDeviceAgeAndName) {
   EXPECT_THAT(report.text(1), Not(HasSubstr("'small'")));
 }
 
-TEST(Leaks, APlantedOneIsFoundByItsNameAndItsStack) {
+TEST(Leaks, APlantedOneShowsNameAndStack) {
   if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
   ManagerOptions options;
   options.leaks.stacks.every = 1;
@@ -83,7 +83,7 @@ TEST(Leaks, APlantedOneIsFoundByItsNameAndItsStack) {
   EXPECT_THAT(report.text(), HasSubstr("plant_a_leak"));
 }
 
-TEST(Leaks, AreReportedWhenTheManagerEndsIfThatIsAskedFor) {
+TEST(Leaks, AreReportedAtManagerEndIfAsked) {
   std::optional<LeakReport> told;
   std::unique_ptr<Holder> planted;
   {
@@ -101,7 +101,7 @@ TEST(Leaks, AreReportedWhenTheManagerEndsIfThatIsAskedFor) {
   std::jthread([&] { planted.reset(); }).join();  // after its manager, and elsewhere
 }
 
-TEST(Leaks, NothingIsSaidWhenThereAreNoneOrNobodyAsked) {
+TEST(Leaks, NoReportComesUnaskedOrWithoutLeaks) {
   int calls = 0;
   std::unique_ptr<Holder> planted;
   {
@@ -129,7 +129,7 @@ TEST(Leaks, AReportThatThrowsEndsNothing) {
   SUCCEED() << "the process lives";
 }
 
-TEST(Placing, IsTheTableOnAManagerThatKnowsNothingAndCountsWhatIsMissing) {
+TEST(Placing, CountsMissingUnifiedMemoryAndRefusedPinning) {
   MemoryManager manager;
   EXPECT_EQ(manager.place(device("cpu"), {.bytes = 1}).rule, PlacementRule::shared_memory);
   EXPECT_EQ(manager.statistics().missing_unified, 0U);
@@ -142,7 +142,7 @@ TEST(Placing, IsTheTableOnAManagerThatKnowsNothingAndCountsWhatIsMissing) {
   EXPECT_THAT(hints, Contains(HasSubstr("locked memory was refused")));
 }
 
-TEST(Leaks, CallsThatMadeItComeBeforeTheStackAndDecideWhetherItIsCaptured) {
+TEST(Leaks, NamedCallsComeBeforeTheNativeStack) {
   if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
   ManagerOptions options;
   options.leaks.stacks.every = 2;

@@ -49,7 +49,7 @@ Device& fast_sim() {
 
 // ---- What devices say of themselves ----------------------------------------------------------------------------
 
-TEST(ConfiguredLinks, AreExactlyTheOptionsOfTheDeviceAndMoveNothing) {
+TEST(ConfiguredLinks, AreExactlyTheOptionsOfTheDevice) {
   TemporaryFolder const folder;
   auto& sim = fast_sim();
   std::string const id{sim.id()};
@@ -68,7 +68,7 @@ TEST(ConfiguredLinks, WithoutABandwidthAreAsFastAsMemory) {
   EXPECT_EQ(link.seconds(std::size_t{1} << 40), 0);
 }
 
-TEST(ConfiguredLinks, BetweenDevicesThatReachEachOtherAreThoseOfTheTarget) {
+TEST(ConfiguredLinks, BetweenPeersAreThoseOfTheTarget) {
   auto& one = fast_sim();
   auto& other = make_sim({.peer_bytes_per_second = 20e9, .latency = 3us});
   Links links;
@@ -77,7 +77,7 @@ TEST(ConfiguredLinks, BetweenDevicesThatReachEachOtherAreThoseOfTheTarget) {
   EXPECT_EQ(links.between(other, one).value().bytes_per_second, 50e9);
 }
 
-TEST(ConfiguredLinks, BetweenDevicesThatDoNotGoByWayOfTheHost) {
+TEST(ConfiguredLinks, WithoutPeerAccessGoThroughTheHost) {
   auto& one = fast_sim();
   auto& other = make_sim({.upload_bytes_per_second = 2e9, .peer = false, .latency = 3us});
   Links links;
@@ -88,7 +88,7 @@ TEST(ConfiguredLinks, BetweenDevicesThatDoNotGoByWayOfTheHost) {
   EXPECT_FALSE(links.between(other, one).value().via_host) << "need not be mutual";
 }
 
-TEST(ConfiguredLinks, ADeviceWhoseMemoryIsTheHostsHasNone) {
+TEST(ConfiguredLinks, ADeviceInHostMemoryHasNone) {
   auto& cpu = device("cpu");
   auto& sim = fast_sim();
   Links links;
@@ -100,7 +100,7 @@ TEST(ConfiguredLinks, ADeviceWhoseMemoryIsTheHostsHasNone) {
   EXPECT_EQ(links.between(sim, cpu), links.from(sim));
 }
 
-TEST(ConfiguredLinks, AmongDevicesAreListedBothWaysTheHostsFirst) {
+TEST(ConfiguredLinks, AreListedBothWaysTheHostsFirst) {
   auto &one = fast_sim(), &other = fast_sim();
   MemoryManager manager;
   std::vector<std::string> ways;
@@ -176,7 +176,7 @@ TEST_F(MeasuredLinks, AreMeasuredByCopiesThatNoCacheHolds) {
   }
 }
 
-TEST_F(MeasuredLinks, OfASlowLinkCopyNoMoreThanTheTimeAllows) {
+TEST_F(MeasuredLinks, SlowLinksAreMeasuredWithinTheTimeLimit) {
   auto& sim = make_sim({.upload_bytes_per_second = 200e6});
   auto const begin = std::chrono::steady_clock::now();
   auto const link = Links{options()}.to(sim).value();
@@ -185,7 +185,7 @@ TEST_F(MeasuredLinks, OfASlowLinkCopyNoMoreThanTheTimeAllows) {
   EXPECT_LE(sim.transfers().host_to_device_bytes, 6 * 256 + 4 * MiB + 5 * 10 * MiB);
 }
 
-TEST_F(MeasuredLinks, ThatWereKeptByAnotherMethodAreNotBelieved) {
+TEST_F(MeasuredLinks, KeptByAnotherMethodAreNotBelieved) {
   auto& sim = make_sim();
   ASSERT_TRUE(Links{options()}.to(sim));
   auto const file = files().at(0);
@@ -235,7 +235,7 @@ TEST_F(MeasuredLinks, AreRememberedByWhoComesLater) {
   EXPECT_EQ(uploads(sim), copies_of_a_measurement) << "and nothing was copied for it";
 }
 
-TEST_F(MeasuredLinks, OfOneDeviceAreNotTakenForAnothersNorOneDirectionForTheOther) {
+TEST_F(MeasuredLinks, AreKeptApartByDeviceAndDirection) {
   auto &one = make_sim(), &other = make_sim();
   Links links{options()};
   EXPECT_TRUE(links.to(one));
@@ -247,7 +247,7 @@ TEST_F(MeasuredLinks, OfOneDeviceAreNotTakenForAnothersNorOneDirectionForTheOthe
   EXPECT_EQ(files().size(), 4U);
 }
 
-TEST_F(MeasuredLinks, ThatWereKeptAndCannotBeReadAreMeasuredAnewAndSaidSo) {
+TEST_F(MeasuredLinks, KeptButUnreadableAreMeasuredAnew) {
   auto& sim = make_sim();
   ASSERT_TRUE(Links{options()}.to(sim));
   auto const file = files().at(0);
@@ -321,7 +321,7 @@ TEST_F(MeasuredLinks, ThatCannotBeKeptAreSaidSoOnce) {
   EXPECT_EQ(content_of(folder_ / "links"), "a file in the way");
 }
 
-TEST_F(MeasuredLinks, WithoutADirectoryAreKeptNowhereWithoutAWord) {
+TEST_F(MeasuredLinks, WithoutADirectoryAreSilentlyNotKept) {
   auto& sim = make_sim();
   ::testing::internal::CaptureStderr();
   EXPECT_TRUE(Links({.cache_directory = fs::path{}, .measure_configured = true}).to(sim));
@@ -330,7 +330,7 @@ TEST_F(MeasuredLinks, WithoutADirectoryAreKeptNowhereWithoutAWord) {
   EXPECT_EQ(uploads(sim), 2 * copies_of_a_measurement);
 }
 
-TEST_F(MeasuredLinks, ThatCannotBeMeasuredAreEstimatedSaidSoAndNotKept) {
+TEST_F(MeasuredLinks, ThatCannotBeMeasuredAreEstimated) {
   auto& sim = make_sim({.upload_bytes_per_second = 3e9, .latency = 1us, .fail_upload = 3});
   Links links{options()};
   ::testing::internal::CaptureStderr();
@@ -356,7 +356,7 @@ TEST_F(MeasuredLinks, AreMeasuredWithWhatMemoryThereIs) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), Not(HasSubstr("cannot be kept")));
 }
 
-TEST_F(MeasuredLinks, AreEstimatedInAChildWhoseParentsThreadWasMeasuring) {
+TEST_F(MeasuredLinks, AreEstimatedInAChildForkedMeanwhile) {
   auto& sim = make_sim({.latency = 200ms});
   Links links{options()};
   ::testing::internal::CaptureStderr();
@@ -378,7 +378,7 @@ TEST_F(MeasuredLinks, AreEstimatedInAChildWhoseParentsThreadWasMeasuring) {
 
 // ---- Within a manager's limits ---------------------------------------------------------------------------------
 
-TEST_F(MeasuredLinks, OfAManagerAreMeasuredWithWhatItsLimitLeaves) {
+TEST_F(MeasuredLinks, AreMeasuredWithinTheManagersLimit) {
   auto& sim = make_sim({.memory_bytes = 64 * MiB, .upload_bytes_per_second = 100e6});
   MemoryManager manager({.pools = {.backing = PoolBacking::allocations}, .links = options()});
   manager.set_limit(sim, MiB);
@@ -393,7 +393,7 @@ TEST_F(MeasuredLinks, OfAManagerAreMeasuredWithWhatItsLimitLeaves) {
   EXPECT_THAT(sim.transfers().host_to_device_bytes, AllOf(Ge(6 * 256 * KiB), Le(6 * 256 * KiB + 6 * 1024)));
 }
 
-TEST_F(MeasuredLinks, OfAManagerWhoseLimitIsReachedAreEstimated) {
+TEST_F(MeasuredLinks, AreEstimatedOnceTheLimitIsReached) {
   auto& sim = make_sim({.memory_bytes = 64 * MiB, .upload_bytes_per_second = 100e6});
   MemoryManager manager({.pools = {.backing = PoolBacking::allocations}, .links = options()});
   manager.set_limit(sim, MiB);
@@ -407,7 +407,7 @@ TEST_F(MeasuredLinks, OfAManagerWhoseLimitIsReachedAreEstimated) {
   EXPECT_EQ(manager.pool(sim, Location::device).statistics().peak_reserved_bytes, MiB);
 }
 
-TEST_F(MeasuredLinks, TakeNoMoreOfTheHostThanItsLimitsLeave) {
+TEST_F(MeasuredLinks, StayWithinTheHostsLimits) {
   auto& sim = make_sim({.download_bytes_per_second = 100e6});
   MemoryManager manager({.pools = {.backing = PoolBacking::allocations}, .links = options()});
   manager.set_limit(sim, Location::pinned, 32 * KiB);

@@ -48,7 +48,7 @@ TEST(MemoryManager, MakesOnePoolForEachDeviceAndLocation) {
   EXPECT_EQ(pool.location(), Location::device);
 }
 
-TEST(MemoryManager, HostMemoryOfEveryDeviceComesFromTheSamePools) {
+TEST(MemoryManager, AllDevicesShareTheHostsPools) {
   ScriptedDevice first{MiB}, second{MiB};
   MemoryManager manager;
   for (auto const location : {Location::host, Location::pinned}) {
@@ -62,7 +62,7 @@ TEST(MemoryManager, HostMemoryOfEveryDeviceComesFromTheSamePools) {
   EXPECT_EQ(block.device().id(), "cpu");
 }
 
-TEST(MemoryManager, AvailableMemoryIsTheCapacityLessWhatIsLive) {
+TEST(MemoryManager, AvailableMemoryIsCapacityLessLiveMemory) {
   ScriptedDevice device{64 * MiB};
   MemoryManager manager;
   EXPECT_EQ(manager.total_memory(device), 64 * MiB);
@@ -74,7 +74,7 @@ TEST(MemoryManager, AvailableMemoryIsTheCapacityLessWhatIsLive) {
   EXPECT_EQ(manager.statistics().pooled_bytes, 10 * MiB);
 }
 
-TEST(MemoryManager, ALimitIsExactAndIsTheTotalThatIsReported) {
+TEST(MemoryManager, ALimitIsExactAndReportedAsTotal) {
   ScriptedDevice device{64 * MiB};
   MemoryManager manager;
   manager.set_limit(device, 16 * MiB);
@@ -86,7 +86,7 @@ TEST(MemoryManager, ALimitIsExactAndIsTheTotalThatIsReported) {
   EXPECT_EQ(device.peak_bytes(), 16 * MiB);
 }
 
-TEST(MemoryManager, ALimitAboveTheCapacityPromisesNoMoreThanThereIs) {
+TEST(MemoryManager, ALimitAboveTheCapacityAddsNoMemory) {
   ScriptedDevice device{64 * MiB};
   MemoryManager manager;
   manager.set_limit(device, 100 * MiB);
@@ -107,7 +107,7 @@ TEST(MemoryManager, TheLimitOfEveryPlaceIsTold) {
   EXPECT_EQ(MemoryManager({.pools = {.max_bytes = MiB}}).limit(device, Location::device), MiB) << "before it is used";
 }
 
-TEST(MemoryManager, ASnapshotHasStatisticsUsageWhatIsLiveAndLimits) {
+TEST(MemoryManager, ASnapshotHasStatisticsUsageAndLimits) {
   ScriptedDevice device{64 * MiB};
   MemoryManager manager;
   manager.set_limit(device, 16 * MiB);
@@ -133,7 +133,7 @@ TEST(MemoryManager, ASnapshotHasStatisticsUsageWhatIsLiveAndLimits) {
                         Field(&MemoryLimit::limit_bytes, pinned_limit))));
 }
 
-TEST(MemoryManager, ALimitBelowWhatIsLiveIsRefusedAndChangesNothing) {
+TEST(MemoryManager, ALimitBelowLiveMemoryIsRefused) {
   ScriptedDevice device{64 * MiB};
   MemoryManager manager;
   manager.set_limit(device, 32 * MiB);
@@ -181,7 +181,7 @@ TEST(MemoryManager, StatisticsAreTheSumsOverItsPools) {
   EXPECT_EQ(by_hand.total_allocations, sum.total_allocations);
 }
 
-TEST(MemoryManager, CleanupGivesAllCachedBlocksBackAndNoLiveOne) {
+TEST(MemoryManager, CleanupGivesBackCachedBlocksOnly) {
   ScriptedDevice first{64 * MiB}, second{64 * MiB};
   MemoryManager manager;
   auto const live = manager.acquire(first, Location::device, MiB);
@@ -202,7 +202,7 @@ TEST(MemoryManager, PoolOptionsHoldForEveryPoolItMakes) {
   EXPECT_TRUE(refusal(manager, device, 8 * MiB + 1));
 }
 
-TEST(MemoryManager, ItsPoolsCaptureStacksAsItDoesUnlessTheyAreToldOtherwise) {
+TEST(MemoryManager, PoolsInheritStackOptionsUnlessToldOtherwise) {
   if (!can_capture_stacks()) GTEST_SKIP() << "this build captures no stacks";
   ScriptedDevice device{64 * MiB};
   MemoryManager silent, all{{.leaks = {.stacks = {.every = 1}}}};
@@ -219,7 +219,7 @@ TEST(MemoryManager, NoBytesAreAnEmptyAllocation) {
   EXPECT_EQ(manager.statistics().total_allocations, 0U);
 }
 
-TEST(MemoryManager, ArgumentsAndUnsupportedPlacesAreRefusedAsThePoolAndTheDeviceDo) {
+TEST(MemoryManager, AnInvalidAlignmentIsRefused) {
   ScriptedDevice device{MiB};
   MemoryManager manager;
   EXPECT_THROW((void)manager.acquire(device, Location::device, 8, {.alignment = 3}), InvalidArgument);
@@ -227,7 +227,7 @@ TEST(MemoryManager, ArgumentsAndUnsupportedPlacesAreRefusedAsThePoolAndTheDevice
   EXPECT_EQ(cpu_only.device().id(), "cpu");
 }
 
-TEST(MemoryManager, TheLimitOfTheCpuIsThatOfTheHostsMemoryWhichBuffersHaveThere) {
+TEST(MemoryManager, TheCpuLimitBoundsHostMemory) {
   auto& cpu = unimem::device("cpu");
   MemoryManager manager;
   auto const first = manager.acquire(cpu, Location::host, 4 * MiB);
@@ -239,7 +239,7 @@ TEST(MemoryManager, TheLimitOfTheCpuIsThatOfTheHostsMemoryWhichBuffersHaveThere)
   EXPECT_EQ(manager.available_memory(cpu), 0U);
 }
 
-TEST(MemoryManager, LimitsBelowWhatIsLiveAndPlacesThatAreNoneAreRefusedByName) {
+TEST(MemoryManager, ImpossibleLimitsAreRefusedByName) {
   auto& sim = make_sim({.memory_bytes = 64 * MiB});
   MemoryManager manager;
   auto const block = manager.acquire(sim, Location::device, 6 * MiB);
@@ -274,7 +274,7 @@ TEST(MemoryManager, OutOfMemoryNamesTheLargestHolders) {
   EXPECT_THAT(error->what(), HasSubstr("10 MiB in 1 allocation of weights"));
 }
 
-TEST(MemoryManager, CachesOfADevicesOtherPoolsMakeRoomToo) {
+TEST(MemoryManager, CachesOfTheDevicesOtherPoolsMakeRoom) {
   ScriptedDevice device{16 * MiB}, bystander{16 * MiB};
   MemoryManager manager;
   manager.acquire(device, Location::unified, 10 * MiB).release();

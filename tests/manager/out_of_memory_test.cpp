@@ -13,7 +13,7 @@
 namespace unimem::testing {
 namespace {
 
-TEST(ManagerOutOfMemory, APoolThatCouldNotBeMadeIsWatchedOnceItIs) {
+TEST(ManagerOutOfMemory, APoolMadeAfterAFailureIsWatched) {
   auto& sim = make_sim({.memory_bytes = 64 * MiB});
   bool made = false;
   for (std::size_t n = 1; !made; ++n) {

@@ -50,7 +50,7 @@ TEST(PlacementTable, HoldsAtBothSidesOfBothBoundaries) {
   EXPECT_EQ(decide_placement({.bytes = 16 * MiB + 1}).rule, PlacementRule::large);
 }
 
-TEST(PlacementTable, ReadOnlyDataIsReadOnlyOptimizedAtEverySize) {
+TEST(PlacementTable, ReadOnlyDataIsOptimizedAtEverySize) {
   for (std::size_t const bytes : {std::size_t{1}, MiB, 100 * MiB}) {
     EXPECT_EQ(placed({.bytes = bytes, .access = AccessPattern::read_only}), Placement::read_only_optimized);
   }
@@ -112,7 +112,7 @@ TEST(PlacementInputs, TheAccessPatternAloneChangesTheOutcome) {
   EXPECT_EQ(placed({.bytes = 100 * MiB, .access = AccessPattern::sequential}, machine), Placement::device_local);
 }
 
-TEST(PlacementInputs, WhatIsFreeOnTheDeviceAloneChangesTheOutcome) {
+TEST(PlacementInputs, FreeDeviceMemoryAloneChangesTheOutcome) {
   auto machine = behind(12e9);
   machine.available_bytes = MiB;
   EXPECT_EQ(placed({.bytes = MiB}, machine), Placement::device_local);
@@ -137,7 +137,7 @@ TEST(PlacementInputs, WhatTheMachineHasAloneChangesTheOutcome) {
   EXPECT_THAT(decision.why(), HasSubstr("instead of host_pinned"));
 }
 
-TEST(PlacementInputs, UnifiedMemoryThatIsNotThereIsReplacedByPinnedAndThenByOrdinary) {
+TEST(PlacementInputs, PinnedThenPageableMemoryReplacesMissingUnified) {
   auto decision = decide_placement({.bytes = MiB, .asked = Placement::unified});
   EXPECT_EQ(decision.placement, Placement::host_pinned);
   EXPECT_EQ(decision.location, Location::pinned);
@@ -235,7 +235,7 @@ TEST(PlacementInputs, OfManyBuffersEachCountsByTheMean) {
   EXPECT_NEAR(of_many.pinned_seconds, decision.pinned_seconds, 1e-9);
 }
 
-TEST(PlacementInputs, ReasonsAreOneSentenceWithTheFiguresThatDecided) {
+TEST(PlacementInputs, ReasonsNameTheDecidingFigures) {
   auto const often = decide_placement({.bytes = MiB}, behind(12e9), hot()).why();
   EXPECT_THAT(often, HasSubstr("host_pinned: "));
   EXPECT_THAT(often, HasSubstr("ms each from pageable memory"));

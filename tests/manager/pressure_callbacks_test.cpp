@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST_F(PressureOfSim, IsToldToEveryoneWhoListensAndToNobodyElse) {
+TEST_F(PressureOfSim, IsToldToCurrentSubscribersOnly) {
   Diary early, late;
   auto subscription = manager.on_pressure(diary.callback());
   auto const first = manager.on_pressure(early.callback());
@@ -35,7 +35,7 @@ TEST_F(PressureOfSim, IsToldToEveryoneWhoListensAndToNobodyElse) {
   EXPECT_LE(diary.lines().size(), 1U);
 }
 
-TEST_F(PressureOfSim, IsToldOnAsLongAsTheSubscriptionIsSomewhere) {
+TEST_F(PressureOfSim, IsToldWhileAMovedSubscriptionLives) {
   std::optional<PressureSubscription> kept;
   {
     auto subscription = manager.on_pressure(diary.callback());
@@ -106,7 +106,7 @@ TEST_F(PressureOfSim, CallbacksThatThrowAreCountedAndCalledAgain) {
   EXPECT_EQ(manager.statistics().failed_pressure_calls, 4U);
 }
 
-TEST_F(PressureOfSim, CallbacksThatAllocateHearOfThatWhenTheyHaveReturned) {
+TEST_F(PressureOfSim, CallbacksHearOfTheirAllocationsAfterReturning) {
   std::vector<Allocation> taken;
   int depth = 0, deepest = 0;
   auto const subscription = manager.on_pressure([&](PressureChange const& change) {
@@ -157,7 +157,7 @@ TEST_F(PressureOfSim, NobodyWaitsForACallback) {
   EXPECT_THAT(heard(), ElementsAre("none > moderate at 33", "moderate > none at 0")) << "nothing is lost meanwhile";
 }
 
-TEST_F(PressureOfSim, SettlingWaitsForWhatWasNoticedBeforeAndNotForWhatComesMeanwhile) {
+TEST_F(PressureOfSim, SettlingWaitsOnlyForEarlierCrossings) {
   // Each call makes news for the next: waiting for all of them would never end.
   std::atomic<bool> over{false};
   std::optional<Allocation> own;
@@ -179,7 +179,7 @@ TEST_F(PressureOfSim, SettlingWaitsForWhatWasNoticedBeforeAndNotForWhatComesMean
   over = true;
 }
 
-TEST_F(PressureOfSim, BehindACallbackThatIsStuckCrossingsAreToldAsOneAndNothingGrows) {
+TEST_F(PressureOfSim, CrossingsBehindAStuckCallbackAreMerged) {
   constexpr std::uint64_t rounds = 2000;
   std::atomic<bool> inside{false}, go_on{false};
   auto const subscription = manager.on_pressure([&](PressureChange const& change) {

@@ -59,7 +59,7 @@ TEST_F(PressureOfSim, IsLeftOnlyBelowWhereItBegan) {
   EXPECT_THAT(heard(), ElementsAre("none > moderate at 32", "moderate > none at 23"));
 }
 
-TEST_F(PressureOfSim, ThatGoesToAndFroAtALevelIsOneCrossing) {
+TEST_F(PressureOfSim, HoveringAtALevelIsOneCrossing) {
   auto const subscription = manager.on_pressure(diary.callback());
   auto const base = take(30);
   for (int i = 0; i < 10; ++i) {
@@ -130,7 +130,7 @@ TEST_F(PressureOfSim, OfDevicesAndLocationsIsTheirOwn) {
   EXPECT_EQ(now(), PressureLevel::none);
 }
 
-TEST_F(PressureOfSim, OfTheHostIsThatOfAllItsLocationsTogether) {
+TEST_F(PressureOfSim, OfTheHostSumsAllItsLocations) {
   auto& cpu = device("cpu");
   manager.set_limit(cpu, 8 * MiB);
   auto const subscription = manager.on_pressure(diary.callback());
@@ -150,7 +150,7 @@ TEST_F(PressureOfSim, OfTheHostIsThatOfAllItsLocationsTogether) {
   EXPECT_EQ(manager.pressure(cpu, Location::host), PressureLevel::none);
 }
 
-TEST_F(PressureOfSim, OfTheHostIsNoticedHoweverSmallTheSteps) {
+TEST_F(PressureOfSim, OfTheHostIsNoticedInSmallSteps) {
   auto& cpu = device("cpu");
   manager.set_limit(cpu, 8 * MiB);
   auto const subscription = manager.on_pressure(diary.callback());

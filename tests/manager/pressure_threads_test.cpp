@@ -20,7 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::ExitedWithCode;
 
-TEST_F(PressureOfSim, UnderThreadsEveryChangeBeginsWhereTheLastOneEnded) {
+TEST_F(PressureOfSim, EveryChangeBeginsWhereTheLastEnded) {
   auto const subscription = manager.on_pressure(diary.callback());
   constexpr unsigned threads = 8;
   constexpr int rounds = 2000;
@@ -96,7 +96,7 @@ TEST_F(PressureOfSim, AManagerMayEndWhileACallbackRuns) {
   EXPECT_THAT(diary.lines(), ElementsAre("none > moderate at 33"));
 }
 
-TEST(PressureAtExit, WhoSubscribesThenIsNotCalledNorWaitedFor) {
+TEST(PressureAtExit, ALateSubscriberIsNeitherCalledNorAwaited) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   auto const scenario = [] {
     alarm(30);        // settling used to wait for ever

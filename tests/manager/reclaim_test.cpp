@@ -78,7 +78,7 @@ class Reclaim : public ::testing::Test {
   std::vector<std::string> asked;
 };
 
-TEST_F(Reclaim, TheCheapestPerByteGoFirstAndOnlyUntilItFits) {
+TEST_F(Reclaim, TheCheapestPerByteGoFirst) {
   auto const dear = holder("dear", 4 * MiB, 4.0), cheap = holder("cheap", 2 * MiB, 1.0);
   auto const cheapest = holder("cheapest", 8 * MiB, 2.0);  // the most in all, but the least per byte
   auto const free = holder("free", MiB, 0);
@@ -100,13 +100,13 @@ TEST_F(Reclaim, NobodyIsAskedWhileCachesSuffice) {
   EXPECT_THAT(asked, IsEmpty());
 }
 
-TEST_F(Reclaim, NobodyIsAskedForWhatDoesNotFitTheDevice) {
+TEST_F(Reclaim, NoResidentIsAskedBeyondTheDevicesSize) {
   auto const held = holder("held", 8 * MiB, 0);
   EXPECT_THROW((void)acquire(16 * MiB + 1), OutOfMemory);
   EXPECT_THAT(asked, IsEmpty());
 }
 
-TEST_F(Reclaim, NobodyIsAskedIfAllOfThemTogetherCouldNotMakeRoom) {
+TEST_F(Reclaim, NoResidentIsAskedInVain) {
   auto const first = holder("first", 3 * MiB, 0), second = holder("second", 3 * MiB, 0);
   auto const in_use = acquire(8 * MiB);
   EXPECT_THROW((void)acquire(9 * MiB), OutOfMemory);
@@ -115,7 +115,7 @@ TEST_F(Reclaim, NobodyIsAskedIfAllOfThemTogetherCouldNotMakeRoom) {
   EXPECT_EQ(asked.size(), 2U);
 }
 
-TEST_F(Reclaim, LeasedResidentsAndThoseOfOtherDevicesAreLeftAlone) {
+TEST_F(Reclaim, LeasedAndForeignResidentsAreLeftAlone) {
   auto const leased = holder("leased", 4 * MiB, 0), held = holder("held", 4 * MiB, 1);
   auto const elsewhere = std::make_unique<Holder>(manager, other, 4 * MiB, 0, asked, "elsewhere");
   leased->leased = true;
@@ -124,7 +124,7 @@ TEST_F(Reclaim, LeasedResidentsAndThoseOfOtherDevicesAreLeftAlone) {
 }
 
 /// One that ends on another thread as it is asked what it has: its memory is back already, and nobody has been told.
-TEST_F(Reclaim, WhatCameBackUnaskedBetweenTheRefusalAndTheSurveyIsFound) {
+TEST_F(Reclaim, MemoryReturnedDuringTheSurveyIsFound) {
   class Ending final : public Resident {
    public:
     explicit Ending(Allocation block) : block_(std::move(block)) {}
@@ -149,7 +149,7 @@ TEST_F(Reclaim, HostMemoryIsNeverTakenFromDeviceCopies) {
   EXPECT_THAT(asked, IsEmpty());
 }
 
-TEST_F(Reclaim, AResidentThatCannotBeSavedKeepsItsBytesAndTheNextOneIsAsked) {
+TEST_F(Reclaim, AfterAFailedSaveTheNextIsAsked) {
   auto const broken = holder("broken", 8 * MiB, 0), sound = holder("sound", 8 * MiB, 1);
   broken->on_reclaim = [] { throw DeviceError("scripted", "download", -7, "SCRIPTED_FAILURE"); };
   auto const block = acquire(4 * MiB);
@@ -171,20 +171,20 @@ TEST_F(Reclaim, IfNoOtherHelpsTheErrorSaysWhy) {
   EXPECT_THAT(asked, ElementsAre("broken"));
 }
 
-TEST_F(Reclaim, SavingMayTakeHostMemoryFromTheSameManager) {
+TEST_F(Reclaim, SavingMayUseTheManagersHostMemory) {
   auto const held = holder("held", 12 * MiB, 0);
   held->on_reclaim = [&] { EXPECT_FALSE(manager.acquire(device, Location::host, 12 * MiB).empty()); };
   EXPECT_FALSE(acquire(8 * MiB).empty());
 }
 
-TEST_F(Reclaim, SavingThatNeedsDeviceMemoryWhenThereIsNoneFailsInsteadOfWaitingForItself) {
+TEST_F(Reclaim, SavingNeverWaitsForItsOwnDeviceMemory) {
   auto const held = holder("held", 16 * MiB, 0);
   held->on_reclaim = [&] { EXPECT_FALSE(acquire(MiB).empty()); };
   EXPECT_THROW((void)acquire(8 * MiB), OutOfMemory);
   EXPECT_TRUE(held->holds());
 }
 
-TEST_F(Reclaim, NoLockOfTheManagerIsHeldWhileAResidentSaves) {
+TEST_F(Reclaim, SavingHoldsNoLockOfTheManager) {
   auto const held = holder("held", 16 * MiB, 0);
   held->on_reclaim = [&] {
     std::jthread{[&] {  // would hang
@@ -196,7 +196,7 @@ TEST_F(Reclaim, NoLockOfTheManagerIsHeldWhileAResidentSaves) {
   EXPECT_FALSE(acquire(8 * MiB).empty());
 }
 
-TEST_F(Reclaim, AResidentMayRemoveItselfWhileItIsReclaimed) {
+TEST_F(Reclaim, AResidentMayRemoveItselfDuringReclaim) {
   auto const held = holder("held", 16 * MiB, 0);
   held->on_reclaim = [&] { manager.remove_resident(*held); };
   EXPECT_FALSE(acquire(8 * MiB).empty());
@@ -223,7 +223,7 @@ TEST_F(Reclaim, RemovalWaitsForTheCallThatIsRunning) {
   }};
 }
 
-TEST_F(Reclaim, WhatAnotherThreadIsSavingIsWaitedForBeforeGivingUp) {
+TEST_F(Reclaim, ASaveOfAnotherThreadIsAwaited) {
   auto const held = holder("held", 16 * MiB, 0);
   std::latch inside{1};
   std::atomic<bool> second_has_come{false};

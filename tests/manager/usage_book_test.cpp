@@ -140,7 +140,7 @@ TEST(UsageBook, KeepsLinesByDeviceLocationAndName) {
   EXPECT_EQ(std::ranges::find(live, 3U, &LiveAllocation::buffer)->age_seconds, 0.0);
 }
 
-TEST(UsageBook, PeaksOfOneThreadAreExactToTheByte) {
+TEST(UsageBook, PeaksOfOneThreadAreExact) {
   UsageBook book;
   UsageKey const a{&cpu(), Location::host, Name("a")}, b{&cpu(), Location::host, Name("b")};
   {
@@ -164,7 +164,7 @@ TEST(UsageBook, PeaksOfOneThreadAreExactToTheByte) {
   EXPECT_EQ(usage.total.allocated_bytes, 243 + 1000 * KiB);
 }
 
-TEST(UsageBook, UsesAndCopiesCountWhileTheyLastAndAfterwards) {
+TEST(UsageBook, UsesCountDuringAndAfterTheirEntry) {
   set_time = 0;
   UsageBook book({}, test_clock);
   UsageKey const on_host{&cpu(), Location::host, Name("x")}, on_device{&sim(), Location::device, Name("x")};
@@ -236,7 +236,7 @@ TEST(UsageBook, EntriesMayOutliveTheBook) {
   UsageBook::retire(nullptr);
 }
 
-TEST(UsageBook, ItsLastEntriesMayLeaveWhileItIsRetired) {
+TEST(UsageBook, EntriesMayLeaveWhileItIsRetired) {
   for (int round = 0; round < 2'000; ++round) {
     auto book = std::make_unique<UsageBook>();
     std::optional<UsageEntry> entry(std::in_place);
@@ -251,7 +251,7 @@ TEST(UsageBook, ItsLastEntriesMayLeaveWhileItIsRetired) {
   }
 }
 
-TEST(UsageBook, AForkedChildGoesOnWithoutWhatAThreadOfItsParentHeld) {
+TEST(UsageBook, AForkedChildIgnoresItsParentsLocks) {
   UsageBook book;
   UsageKey const key{&cpu(), Location::host, Name("parent's")};
   device("cpu").default_queue().record().wait();  // background work has begun
@@ -281,7 +281,7 @@ TEST(UsageBook, AForkedChildGoesOnWithoutWhatAThreadOfItsParentHeld) {
   done = true;
 }
 
-TEST(UsageBook, AForkedChildHasTheBookWholeWhateverAThreadOfItsParentWasEntering) {
+TEST(UsageBook, AForkedChildHasTheBookWhole) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
 #endif
@@ -451,7 +451,7 @@ TEST(UsageBookModel, AgreesWithAPlainMapWhateverThreadsDo) {
   EXPECT_THAT(book.live(), IsEmpty());
 }
 
-TEST(UsageBookModel, PeaksOfSeveralThreadsAreWithinWhatTheyKeepToThemselves) {
+TEST(UsageBookModel, PeaksOfSeveralThreadsAreWithinTheirSlack) {
   constexpr std::size_t threads = 4, each = 1000, bytes = 1000;
   UsageBook book;
   std::barrier together{static_cast<std::ptrdiff_t>(threads)};

@@ -14,7 +14,7 @@
 namespace unimem::detail {
 namespace {
 
-TEST(UsageMoment, PeaksAreOfTheMomentThatTheRestIsOf) {
+TEST(UsageMoment, PeaksAndTotalsAreOfOneMoment) {
   constexpr int names = 500, entered = 20'000;
   constexpr std::size_t bytes = 32 << 10;
   UsageBook book;

@@ -24,7 +24,7 @@ double ratio(std::size_t ours, std::size_t others) {
   return static_cast<double>(ours) / static_cast<double>(others);
 }
 
-TEST(UseHistory, ALoopThatDoesNotFitIsForeseenNearlyAsIfItWereKnown) {
+TEST(UseHistory, ALoopThatDoesNotFitIsForeseen) {
   auto const uses = loop(256, 8);
   EXPECT_LE(ratio(foreseen(uses, 128), optimal_loads(uses, 128)), 1.02);
   EXPECT_EQ(least_recent_loads(uses, 128), uses.size());  // what there is to gain: it never finds anything
@@ -34,7 +34,7 @@ TEST(UseHistory, ALoopThatFitsIsLoadedOnce) {
   EXPECT_EQ(foreseen(loop(128, 8), 128), 128U);
 }
 
-TEST(UseHistory, BurstsDoNotHideTheLoopTheyComeIn) {
+TEST(UseHistory, BurstsDoNotHideTheirLoop) {
   Uses uses;
   for (auto const what : loop(256, 8)) uses.insert(uses.end(), 3, what);
   EXPECT_LE(ratio(foreseen(uses, 128), optimal_loads(uses, 128)), 1.02);
@@ -65,7 +65,7 @@ TEST(UseHistory, YesterdaysFavouritesAreForgotten) {
   EXPECT_LE(ratio(foreseen(uses, 128), least_recent_loads(uses, 128)), 1.1);
 }
 
-TEST(UseHistory, OfWhatWasNeverUsedTwiceTheOldestRestsLongest) {
+TEST(UseHistory, OlderSingleUsesAreExpectedLater) {
   UseClock clock;
   UseHistory first, second, never;
   first.used(clock, bytes);
