@@ -99,7 +99,7 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
     TransferEngine const transfers(*parts);
     plan = transfers.plan_access(host_place, range, intent);
     if (intent != Intent::write) parts->check_lost(*plan);
-    if (!transfers.bring_or_wait(context, *plan)) return false;
+    if (!plan->copies.empty() && !transfers.bring_or_wait(context, *plan)) return false;
   }
   if (host && !BufferAccess(*parts).await_or_wait(context, *host, range, for_writing)) return false;
   if (plan) Commits(*parts).commit(*std::move(plan), {});

@@ -48,10 +48,6 @@ void HostWatch::expect_pending(TentativeWork const& pending, Places const& place
   });
 }
 
-void HostWatch::remember(Coherence const& coherence) {
-  if (writes_ && std::exchange(collected_, false)) writes_->remember(coherence);
-}
-
 void HostWatch::wrote(Plan const& plan) {
   bool const writes = plan.kind == Plan::Kind::mark || plan.intent != Intent::read;
   if (!writes || !written_map_) return;

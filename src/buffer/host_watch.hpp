@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace unimem::detail {
@@ -59,7 +60,9 @@ class HostWatch {
   /// write.
   void collected() noexcept { collected_ = true; }
   /// An operation has ended; `coherence` tells which bytes are whose.
-  void remember(Coherence const& coherence);
+  void remember(Coherence const& coherence) {
+    if (writes_ && std::exchange(collected_, false)) writes_->remember(coherence);
+  }
   /// A plan is committed that writes, or a write is about to be submitted.
   void wrote(Plan const& plan);
   void wrote(ByteRange range) {

@@ -138,6 +138,7 @@ void WorkLog::order_write(Queue& queue, Region const& region) {
 }
 
 std::vector<Event> WorkLog::before_host_access(ByteRange range, bool writes) {
+  if (empty()) return {};
   note_others();
   if (writes) return unfinished_on(range, true);
   return unfinished_on(range, false);
