@@ -107,8 +107,9 @@ std::size_t BufferCore::evict_from_host(Location location) {
     if (!parts) return true;
     auto& replicas = parts->replicas;
     auto* const replica = replicas.in_memory_of_host().get();
-    bool const leased = replica != nullptr && replica->holds().leased();
-    if (leased || !detail::may_spill(*parts, location) || Commits(*parts).would_wait_in_work()) return true;
+    if (replica == nullptr || !detail::may_spill(*parts, location)) return true;
+    bool const leased = replica->holds().leased();
+    if (leased || Commits(*parts).would_wait_in_work()) return true;
     if (!parts->resolve_for_eviction(context)) return false;
     if (!BufferAccess(*parts).await_or_wait(context, *replica, replicas.whole(), true)) return false;
     if (!detail::may_spill(*parts, location) || !replica->work().at_rest()) return true;

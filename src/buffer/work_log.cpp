@@ -212,6 +212,7 @@ void WorkLog::hand_over(ByteRange whole) {
   auto const pending = unfinished();
   if (pending.empty()) return forget_ended();
   std::vector<Use> behind;
+  behind.reserve(pending.size());
   for (auto const event : pending) {
     behind.push_back({whole, event, Kind::foreign});
   }

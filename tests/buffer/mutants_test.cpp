@@ -5,6 +5,7 @@
 
 #include "buffer/evicting.hpp"
 #include "buffer/gate_from_beside.hpp"
+#include "buffer/held_page.hpp"
 #include "buffer/model.hpp"
 #include "buffer/recycling.hpp"
 #include "buffer/reuse.hpp"
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -96,7 +98,7 @@ template <class Expected>
 std::optional<Finding> strange_word(DeviceSpan<const std::uint32_t> const& lease, Expected expected) {
   for (std::size_t i = 0; i < lease.size(); ++i) {
     if (lease.data()[i] != expected(i))
-      return Finding{"the staging test", "word " + std::to_string(i) + " is another's"};
+      return Finding{"a test of words", "word " + std::to_string(i) + " is another's"};
   }
   return std::nullopt;
 }
@@ -235,6 +237,29 @@ std::optional<Finding> found_by_leases() {
   return std::nullopt;
 }
 
+/// A copy to the device that is made after a write on the host has been counted, and before it has been made.
+std::optional<Finding> found_by_a_write_under_way() {
+  static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20});
+  Scene scene(on);
+  HeldPage const source;
+  auto buffer = scene.buffer(source.words().size());
+  buffer.fill(1);
+  std::atomic<bool> over{false};
+  std::jthread other([&] {
+    while (!HeldPage::has_reader() && !over) std::this_thread::yield();
+    if (!over) buffer.sync_to_device();
+    HeldPage::release();
+  });
+  try {
+    buffer.copy_from(source.words());
+  } catch (...) {
+    over = true;
+    throw;
+  }
+  other.join();
+  return strange_word(buffer.device_view(on), [](std::size_t) { return 7U; });
+}
+
 /// What is noticed first while `mutant` is switched on.
 std::optional<Finding> first_finding(Mutant mutant, unsigned seeds) {
   detail::active_mutant = mutant;
@@ -251,6 +276,7 @@ std::optional<Finding> first_finding(Mutant mutant, unsigned seeds) {
   if (!finding) finding = found_by_need();
   if (!finding) finding = found_by_crossing();
   if (!finding) finding = found_by_leases();
+  if (!finding) finding = found_by_a_write_under_way();
   if (auto const broken = finding ? std::nullopt : Evicting::run()) finding = {"the eviction test", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_spilling()) finding = {"the spilling test", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_recycling(mutant == Mutant::recycled_work_forgotten))
