@@ -231,8 +231,8 @@ BufferGuard::BufferGuard(BufferParts& parts, Watched watched) : parts_(parts) {
   entered();
 }
 
-BufferGuard::BufferGuard(BufferParts& parts, std::try_to_lock_t /*at_once*/) noexcept : parts_(parts) {
-  locked_ = !parts_.lock.has_operations() && parts_.lock.try_lock();
+BufferGuard::BufferGuard(BufferParts& parts, std::try_to_lock_t /*at_once*/) noexcept
+    : parts_(parts), locked_(!parts.lock.has_operations() && parts.lock.try_lock()) {
   if (!locked_) return;
   parts_.lock.count_operations_to_come();  // for the manager, which knows it, or a test
   parts_.lock.operation_begins();
