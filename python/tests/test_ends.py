@@ -154,7 +154,7 @@ STATES = {
         threading.Thread(target=buffer.sync_to_device, daemon=True).start()
         ready()
         """,
-    "a daemon thread that waits for a kernel with the lock": """
+    "a daemon thread that waits for a kernel to read what it writes": """
         buffer = on("sim")
         slow = Slow(buffer)
         threading.Thread(target=buffer.to_numpy, daemon=True).start()

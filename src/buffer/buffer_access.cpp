@@ -39,7 +39,7 @@ bool BufferAccess::prepare(AccessContext& context, Place place, ByteRange range,
 
 bool BufferAccess::await_or_wait(AccessContext& context, Replica& replica, ByteRange range, bool writes) const {
   if (!context.may_await_work()) {
-    writes ? replica.work().wait_to_write(range) : replica.work().wait_to_read(range);
+    replica.work().wait_for_host_access(range, writes);
     return true;
   }
   auto work = replica.work().before_host_access(range, writes);

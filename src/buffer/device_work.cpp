@@ -31,6 +31,18 @@ using detail::NextUse;
 using detail::PlannedWrite;
 using detail::TransferEngine;
 
+namespace {
+
+/// An operand, and the place of its buffer that the work is at.
+struct PlacedOperand {
+  detail::BufferParts& parts;
+  Place place;
+  ByteRange range;
+  Intent intent;
+};
+
+}  // namespace
+
 Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
   std::optional<Event> event;
   try {
@@ -85,16 +97,19 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
 
   auto& device = queue.device();
   announce(context, device, buffers);
-  for (auto const& [buffer, range, intent] : operands) {
-    if (!context.again()) buffer->parts_->replicas.places[buffer->parts_->place_of(device)].used(range.size());
-  }
+  std::pmr::vector<PlacedOperand> placed{&nearby};
+  placed.reserve(operands.size());
   for (auto const& [buffer, range, intent] : operands) {
     auto& parts = *buffer->parts_;
-    if (!BufferAccess(parts).prepare(context, parts.place_of(device), range, intent, queue)) return std::nullopt;
+    placed.push_back({parts, parts.place_of(device), range, intent});
+    if (!context.again()) parts.replicas.places[placed.back().place].used(range.size());
+  }
+  for (auto const& [parts, place, range, intent] : placed) {
+    if (!BufferAccess(parts).prepare(context, place, range, intent, queue)) return std::nullopt;
   }
   context.end_turn();
-  for (auto const& [buffer, range, intent] : operands) {
-    auto const& written = buffer->parts_->watch.written_map();
+  for (auto const& [parts, place, range, intent] : placed) {
+    auto const& written = parts.watch.written_map();
     if (intent != Intent::write && written) written->read(range, fmt::format("by work on {}", device.id()));
   }
   // Only now: a window is a window of the memory that stays, and one operand's copies may be what another needs.
@@ -103,9 +118,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   std::pmr::vector<PlannedWrite> writes{&nearby};
   memory.reserve(operands.size());
   writes.reserve(operands.size());
-  for (auto const& [buffer, range, intent] : operands) {
-    auto& parts = *buffer->parts_;
-    auto const place = parts.place_of(device);
+  for (auto const& [parts, place, range, intent] : placed) {
     auto const& replica = parts.replicas.at(place);
     memory.push_back(replica ? replica->window_on(device, range) : DeviceMemory{});
     if (intent != Intent::read) writes.push_back(Commits(parts).plan_write(place, range, operands.size()));
@@ -131,9 +144,8 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
 
   // The work is on its way: from here on nothing can fail.
   auto write = writes.begin();
-  for (auto const& [buffer, range, intent] : operands) {
-    auto& parts = *buffer->parts_;
-    auto const& replica = parts.replicas.at(parts.place_of(device));
+  for (auto const& [parts, place, range, intent] : placed) {
+    auto const& replica = parts.replicas.at(place);
     if (replica && intent == Intent::read) replica->work().read_by(range, event);
     if (replica && intent != Intent::read) replica->work().written_by(range, event);
     if (intent != Intent::read) Commits(parts).commit(std::move(*write++), event, what);

@@ -5,6 +5,7 @@
 #include "buffer/replica.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "device/current_task.hpp"
+#include "manager/admission.hpp"
 
 #include <cstring>
 #include <exception>
@@ -16,6 +17,7 @@
 
 namespace unimem {
 
+using detail::AccessContext;
 using detail::TransferEngine;
 
 bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
@@ -25,12 +27,13 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
   };
   std::vector<Event> arriving;
   std::exception_ptr failure;
-  resolve_now(range);
-  {
+  bool possible = true;
+  detail::run_admitted([&](AccessContext& context) {
     Guard parts(*parts_);
     parts->check_access("host access");
     parts->check_range(range);
-    parts->resolve_pending(range, false);
+    if (!parts->resolve_or_wait(context, range)) return false;
+    possible = false;
 
     auto missing = ByteRanges(range);
     auto const take = [&](Place place) {
@@ -51,15 +54,16 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
       for (auto const part : take(place).ranges()) on_devices.push_back({place, part});
     }
     for (Place place = host_place + 1; place < places; ++place) {
-      if (!take(place).empty()) return false;  // the latest are on a device that is gone
+      if (!take(place).empty()) return true;  // the latest are on a device that is gone
     }
     auto const& host = parts->replicas.in_memory_of_host();
     bool const never_written =
         host && parts->replicas.coherence.has_data() && !parts->replicas.coherence.lost().intersects(missing);
-    if (!missing.empty() && !never_written) return false;
+    if (!missing.empty() && !never_written) return true;
     on_host.add(missing);  // whatever is there, as in memory
     // In the middle of work a device's queue may have to get to its end first.
-    if (!on_devices.empty() && detail::CurrentTask::of_this_thread() != nullptr) return false;
+    if (!on_devices.empty() && detail::CurrentTask::of_this_thread() != nullptr) return true;
+    possible = true;
 
     auto const target_of = [&](ByteRange part) { return target.subspan(part.begin - range.begin, part.size()); };
     try {
@@ -70,7 +74,9 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
     } catch (...) {
       failure = std::current_exception();  // what has begun still writes to the caller's memory
     }
-  }
+    return true;
+  });
+  if (!possible) return false;
   for (auto const event : arriving) {
     if (auto error = event.wait_for_error(); error && !failure) failure = std::move(error);
   }

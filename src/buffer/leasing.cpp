@@ -34,10 +34,11 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
       if (auto const memory = fast_lease->enter(device, queue->id(), range)) return {*fast_lease, *memory};
     }
   }
+  DeviceLease stays;
   std::optional<DeviceLease> leased;
   try {
     detail::run_admitted([&](AccessContext& context) {
-      leased = lease_once(context, device, queue, range, intent);
+      leased = lease_once(context, device, queue, range, intent, stays);
       return leased.has_value();
     });
   } catch (OutOfMemory const& refused) {
@@ -52,14 +53,14 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
 }
 
 std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device& device, Queue* queue, ByteRange range,
-                                                  Intent intent) {
+                                                  Intent intent, DeviceLease& stays) {
   Guard parts(*parts_);
   parts->check_access("device access");
   parts->check_range(range);
-  if (queue != nullptr) parts->resolve_pending(range, false);
-  if (queue == nullptr && !parts->resolve_or_wait(context, range)) return std::nullopt;
   auto const place = parts->place_of(device);
   if (!context.again()) parts->replicas.places[place].used(range.size());
+  if (queue != nullptr) parts->resolve_pending(range, false);
+  if (queue == nullptr && !parts->resolve_or_wait(context, range)) return std::nullopt;
   if (auto const& there = parts->replicas.at(place); intent == Intent::read && there && parts->is_quiet(place, range)) {
     ReplicaAllocator(*parts).ensure_resident(context, *there);
     there->work().used_by_others(device, queue);
@@ -73,6 +74,8 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   auto const replica = parts->replicas.at(place);
   auto const arrived = TransferEngine(*parts).arrival(place, range, on);
   if (queue == nullptr) {
+    // Or another operation could take it away while this one waits.
+    if (replica) stays = {replica, replica->window_on(device, range)};
     if (intent != Intent::write && !parts->resolve_or_wait(context, range)) return std::nullopt;
     bool const writes = intent != Intent::read;
     if (replica && !BufferAccess(*parts).await_or_wait(context, *replica, range, writes)) return std::nullopt;

@@ -62,7 +62,7 @@ void Replica::spill(SpilledBytes spilled) noexcept {
 
 void Replica::read_into(std::span<std::byte> target, std::size_t offset) {
   if (away()) return read_spilled(target, offset);
-  work_.wait_to_read({offset, offset + target.size()});
+  work_.wait_for_host_access({offset, offset + target.size()}, false);
   std::memcpy(target.data(), static_cast<std::byte const*>(host_address()) + offset, target.size());
 }
 

@@ -85,7 +85,7 @@ void ReplicaAllocator::watch_host() const {
   auto& replicas = parts_->replicas;
   auto const& host = replicas.host();
   // Devices that share it may have come first, and are writing to it.
-  if (parts_->watch.tracking() == Tracking::pages) host->work().wait_to_write(replicas.whole());
+  if (parts_->watch.tracking() == Tracking::pages) host->work().wait_for_host_access(replicas.whole(), true);
   if (!parts_->watch.watches()) return parts_->watch.begin(nullptr);
   parts_->watch.begin(parts_->watch.make(host, replicas.bytes(), parts_->terms.display_name()));
   parts_->watch.expect_pending(replicas.pending, replicas.places);

@@ -66,11 +66,12 @@ bool BufferCore::resize_once(AccessContext& context, std::size_t bytes, Resized&
   std::unique_ptr<BufferParts, decltype(say_again)> const unless_done{&*parts, say_again};
   std::shared_ptr<Replica> replica;
   if (has_data && on != nullptr) {
-    auto const copied = std::exchange(moved, {});
+    auto copied = std::exchange(moved, {});
     if (copied.replica) copied.event.wait();
     if (copied.replica && copied.operations + 1 == parts->operations) {
-      replica = copied.replica;  // no other operation came between
+      replica = std::move(copied.replica);  // no other operation came between
     } else {
+      copied = {};  // or there would have to be memory for both
       auto& queue = on->default_queue();
       replica = ReplicaAllocator(*parts).new_on_device(context, *on, bytes, queue);
       if (!replica) return false;

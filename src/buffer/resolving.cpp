@@ -1,4 +1,5 @@
 #include <unimem/core/error.hpp>
+#include <unimem/device/wait_watch.hpp>
 
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
@@ -9,7 +10,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
+#include <iterator>
 #include <new>
 #include <optional>
 #include <utility>
@@ -19,6 +22,17 @@
 // on record, and what failed is taken back and told.
 
 namespace unimem::detail {
+namespace {
+
+/// What tells the host's writes apart looks at all of its memory, and waits for devices that write there, too.
+void add_writes_to_host_memory(ReplicaMap const& replicas, std::vector<Event>& work) {
+  replicas.pending.for_each_touch([&](Place place, ByteRange, std::vector<Event> const& events) {
+    if (place == host_place || !replicas.places.in_host_memory(place)) return;
+    std::ranges::copy_if(events, std::back_inserter(work), [](Event event) { return !event.ready(); });
+  });
+}
+
+}  // namespace
 
 void BufferParts::collect_host_writes(bool decide, bool wait) {
   std::optional<HostWriteConflict> conflict;
@@ -94,8 +108,8 @@ void BufferParts::resolve_pending(ByteRange range, bool wait, bool decide) {
 bool BufferParts::resolve_or_wait(AccessContext& context, ByteRange range, bool decide) {
   std::vector<Event> work;
   if (context.may_await_work()) {
-    // What tells the host's writes apart looks at all of its memory.
-    replicas.pending.add_unfinished(watch.writes() == nullptr ? range : replicas.whole(), work);
+    replicas.pending.add_unfinished(range, work);
+    if (watch.writes() != nullptr) add_writes_to_host_memory(replicas, work);
     for (auto const& write : watch.unrecorded()) replicas.pending.add_unfinished(write.range, work);
   }
   if (!work.empty()) {
@@ -112,6 +126,9 @@ bool BufferParts::resolve_for_eviction(AccessContext& context) {
   bool resolved = true;
   try {
     resolved = resolve_or_wait(context, replicas.whole());
+  } catch (WaitInterrupted const&) {
+    deferred = std::move(told);
+    throw;  // no failure of the owner's
   } catch (std::exception const&) {
     if (!told) told = std::current_exception();
   }

@@ -218,7 +218,12 @@ bool TransferEngine::carry_out_or_wait(AccessContext& context, Plan const& plan,
   }
   carried.emplace(CarriedOut{plan, {}, parts_->operations});
   start_copies(plan, nullptr, carried->events);
-  if (carried->events.empty()) return true;
+  if (carried->events.empty()) {
+    carried.reset();
+    return true;
+  }
+  // A failure of theirs is this operation's alone.
+  parts_->replicas.for_each([&](Replica& replica) { replica.work().not_needed(carried->events); });
   context.wait_for(carried->events);
   return false;
 }

@@ -79,6 +79,13 @@ void WorkLog::perhaps_written_by(ByteRange range, Event event) {
   add({range, event, Kind::foreign});
 }
 
+void WorkLog::not_needed(std::span<const Event> events) noexcept {
+  for (auto& use : uses_) {
+    bool const named = std::ranges::find(events, use.event) != events.end();
+    if (named && use.kind == Kind::write) use.kind = Kind::foreign;
+  }
+}
+
 void WorkLog::add(Use use) {
   if (uses_.size() >= look_at_) {
     std::erase_if(uses_,
@@ -144,12 +151,8 @@ std::vector<Event> WorkLog::before_host_access(ByteRange range, bool writes) {
   return unfinished_on(range, false);
 }
 
-void WorkLog::wait_to_read(ByteRange range) {
-  for (auto const event : before_host_access(range, false)) await_end(event);
-}
-
-void WorkLog::wait_to_write(ByteRange range) {
-  for (auto const event : before_host_access(range, true)) await_end(event);
+void WorkLog::wait_for_host_access(ByteRange range, bool writes) {
+  for (auto const event : before_host_access(range, writes)) await_end(event);
 }
 
 std::vector<Event> WorkLog::unfinished_on(ByteRange range, bool readers_too) const {

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 namespace unimem {
@@ -59,6 +60,9 @@ class WorkLog {
   void written_elsewhere_by(ByteRange range, Event event);
   /// Work that may have written here, or something else: it orders like a write, and its result is not needed.
   void perhaps_written_by(ByteRange range, Event event);
+  /// Of writes on record which end with these events no later work needs the result: it comes behind them, and inherits
+  /// no error.
+  void not_needed(std::span<const Event> events) noexcept;
   /// Code outside of the library may be working here: on `queue` if there is one, else anywhere on `device`. Throws
   /// std::bad_alloc, with nothing noted.
   void used_by_others(Device& device, Queue const* queue);
@@ -74,8 +78,7 @@ class WorkLog {
   /// Blocks until the host may read or write `range`. Errors of that work stick to its tickets. Throws
   /// UnsupportedOperation in the middle of work, where the wait would never end, and WaitInterrupted in a watched
   /// thread.
-  void wait_to_read(ByteRange range);
-  void wait_to_write(ByteRange range);
+  void wait_for_host_access(ByteRange range, bool writes);
 
   /// Adds the writes that reach into `region` and are not known to have ended well: what a reader needs.
   void add_writers(Region const& region, std::vector<Event>& events) const;

@@ -103,11 +103,10 @@ bool MemoryManager::run_in_turn(detail::AccessContext& context, Device& device,
     }
     if (std::chrono::steady_clock::now() >= deadline) context.insist();
     if (work(context)) return true;
-    if (context.awaits_work()) {
-      context.let_go();
+    while (context.awaits_work()) {
       context.end_turn();  // others may make room meanwhile
       context.await_work();
-      continue;
+      if (work(context)) return true;
     }
     auto const& missing = context.must_wait();
     if (missing.device != &device || missing.manager->state_.get() != state_.get()) return false;

@@ -31,7 +31,6 @@ void run_admitted(Work const& work) {
   WatchedWait watch{"waiting for others to make room"};
   for (std::chrono::microseconds pause{10};; pause = std::min(2 * pause, longest_pause)) {
     if (context.awaits_work()) {
-      context.let_go();
       context.await_work();
       if (work(context)) return;
       continue;

@@ -104,7 +104,8 @@ bool DeviceAdmission::survey() {
   taken_times_ = record_.taken.times();
   taken_bytes_ = record_.taken.bytes();
   auto const unknown = taken_bytes_ - context_.taken(record_.taken);
-  survey_ = state_.residents.survey({&place, 1});
+  // What reaches the host's memory has none of its own that residents could give.
+  survey_ = device_.reaches_host_memory() ? Residents::Survey{} : state_.residents.survey({&place, 1});
   request_.facts.leased = survey_.leased;
   auto const others = survey_.busy_blocks + largest_block_of(unknown);
   others_may_give_ = others != 0 && request_.within_reach(survey_.candidates, others);

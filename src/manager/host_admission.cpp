@@ -47,14 +47,14 @@ Residents::Survey HostAdmission::survey() const {
   return state_.residents.survey(everywhere);
 }
 
-bool HostAdmission::evict_some(Residents::Survey const& survey, bool& granted) {
-  bool given = false;
+HostAdmission::Given HostAdmission::evict(Residents::Survey const& survey) {
+  auto given = Given::nothing;
   for (auto const& candidate : survey.candidates) {
     auto const bytes = state_.evictor.evict(candidate, failure_);
+    if (bytes == 0U && given == Given::nothing) given = Given::in_use;  // another thread has begun to use it since
     if (!bytes || *bytes == 0) continue;
-    given = true;
-    granted = request_.granted();
-    if (granted) break;
+    given = Given::some;
+    if (request_.granted()) return Given::enough;
   }
   return given;
 }
@@ -69,12 +69,12 @@ bool HostAdmission::granted_by_evicting() {
       if (request_.granted_after_all(false)) return true;
       break;
     }
-    bool granted = false;
-    bool const given = evict_some(seen, granted);
-    if (granted) return true;
+    auto const given = evict(seen);
+    if (given == Given::enough) return true;
     if ((state_.residents.removals() != before || request_.outdated()) && request_.granted()) return true;
-    if (given) continue;
-    if (seen.busy == 0 || Clock::now() >= deadline) break;
+    if (given == Given::some) continue;
+    bool const in_use = seen.busy != 0 || given == Given::in_use;
+    if (!in_use || Clock::now() >= deadline) break;
     state_.waits.fetch_add(1, std::memory_order_relaxed);
     std::this_thread::sleep_for(std::chrono::milliseconds{1});
     if (request_.granted()) return true;

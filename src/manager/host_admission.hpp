@@ -29,8 +29,9 @@ class HostAdmission {
   [[nodiscard]] bool may_evict() const;
   /// Residents give their memory back, the best first. Those that others work with just now are waited for.
   [[nodiscard]] bool granted_by_evicting();
-  /// Whether some resident of a survey has given memory; `granted` is whether that did.
-  [[nodiscard]] bool evict_some(Residents::Survey const& survey, bool& granted);
+  /// Has residents of a survey give memory until that does.
+  enum class Given : unsigned char { nothing, in_use, some, enough };
+  [[nodiscard]] Given evict(Residents::Survey const& survey);
   [[nodiscard]] Residents::Survey survey() const;
 
   MemoryManager::State& state_;

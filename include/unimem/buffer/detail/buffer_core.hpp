@@ -294,8 +294,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// memory than is used of it, if one has.
   [[noreturn]] static void refuse_copies(OutOfMemory const& refused, Device& device, std::span<const Operand> operands);
   static std::optional<Event> copy_once(detail::AccessContext& context, BufferWindow from, BufferWindow to);
+  /// `stays` holds the memory while the operation waits for what comes there.
   [[nodiscard]] std::optional<DeviceLease> lease_once(detail::AccessContext& context, Device& device, Queue* queue,
-                                                      ByteRange range, Intent intent);
+                                                      ByteRange range, Intent intent, DeviceLease& stays);
   [[nodiscard]] std::optional<DeviceLease> capture_once(detail::AccessContext& context, Queue& queue, ByteRange range,
                                                         std::span<const ByteRange> current, bool begins);
   std::optional<Event> prefetch_once(detail::AccessContext& context, Device& device, Queue* queue, ByteRange range);
