@@ -78,7 +78,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
                                           DeviceWork const& submit) {
   // For the lists that end with this call: for some operands, without an allocation for each. Nothing reads it before
   // it is written.
-  std::array<std::byte, 1024> room;  // NOLINT(cppcoreguidelines-pro-type-member-init)
+  std::array<std::byte, 2048> room;  // NOLINT(cppcoreguidelines-pro-type-member-init)
   std::pmr::monotonic_buffer_resource nearby{room.data(), room.size()};
   std::pmr::vector<BufferCore*> buffers{&nearby};
   buffers.reserve(operands.size());
