@@ -1,7 +1,6 @@
 #include "buffer/commits.hpp"
 
 #include <unimem/core/error.hpp>
-#include <unimem/device/timed_wait.hpp>
 
 #include "buffer/buffer_parts.hpp"
 #include "device/current_task.hpp"
@@ -69,7 +68,12 @@ void Commits::commit_write(Place place, ByteRange range, Event event, Events wha
 std::exception_ptr Commits::resolve(ByteRange range, bool wait) const {
   auto& replicas = parts_->replicas;
   if (replicas.pending.empty()) return nullptr;
-  if (wait) await(range);
+  if (wait) {
+    // Where that may end with an error, before anything has changed.
+    std::vector<Event> work;
+    replicas.pending.add_unfinished(range, work);
+    for (auto const event : work) await_end(event);
+  }
   bool const child_had_it = is_forked_child() && replicas.holds(host_place, range);
   auto failure = replicas.pending.resolve(replicas.coherence, range, wait);
   if (!failure) return nullptr;
@@ -87,14 +91,6 @@ std::exception_ptr Commits::resolve(ByteRange range, bool wait) const {
     replicas.last_failure = error.what();
   }
   return failure;
-}
-
-void Commits::await(ByteRange range) const {
-  bool const in_work = CurrentTask::of_this_thread() != nullptr;
-  if (parts_->replicas.pending.empty() || !(in_work || is_watched())) return;
-  std::vector<Event> events;
-  parts_->replicas.pending.add_unfinished(range, events);
-  for (auto const event : events) in_work ? wait_unless_endless(event) : wait_watched(event);
 }
 
 bool Commits::would_wait_in_work() const {

@@ -47,10 +47,7 @@ class Commits {
   /// Looks at the work in flight on `range`, or waits for it: the first failure, which has been rolled back; null if
   /// all is well.
   [[nodiscard]] std::exception_ptr resolve(ByteRange range, bool wait) const;
-  /// Waits for that work where doing so may end with an error, before anything has changed: in the middle of work, and
-  /// in a watched thread.
-  void await(ByteRange range) const;
-  /// Whether that would wait in the middle of work of the host's, where others are not waited for.
+  /// Whether resolving all of it would wait in the middle of work of the host's, where others are not waited for.
   [[nodiscard]] bool would_wait_in_work() const;
 
  private:

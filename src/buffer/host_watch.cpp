@@ -1,6 +1,5 @@
 #include "buffer/host_watch.hpp"
 
-#include "buffer/places.hpp"
 #include "buffer/replica.hpp"
 #include "core/check_level.hpp"
 
@@ -38,14 +37,6 @@ std::unique_ptr<HostWrites> HostWatch::make(std::shared_ptr<Replica> const& memo
 void HostWatch::begin(std::unique_ptr<HostWrites> writes) noexcept {
   collected_ = true;
   writes_ = std::move(writes);
-}
-
-void HostWatch::expect_pending(TentativeWork const& pending, Places const& places) {
-  if (!writes_) return;
-  pending.for_each_touch([&](Place place, ByteRange range, std::vector<Event> const& events) {
-    if (place == host_place || !places.in_host_memory(place)) return;
-    for (auto const event : events) writes_->expect_device(range, event);
-  });
 }
 
 void HostWatch::wrote(Plan const& plan) {

@@ -5,7 +5,6 @@
 
 #include "buffer/host_writes.hpp"
 #include "buffer/stale_views.hpp"
-#include "buffer/tentative_work.hpp"
 #include "buffer/written_map.hpp"
 
 #include <atomic>
@@ -18,7 +17,6 @@
 
 namespace unimem::detail {
 
-class Places;
 class Replica;
 
 /// What was written through a mapping of the host's memory: `parts` of `range`, or all of it where there are none.
@@ -50,8 +48,6 @@ class HostWatch {
   /// Begins to notice what is written to host memory that has just come: no address of it was given away, so what this
   /// operation leaves there is known.
   void begin(std::unique_ptr<HostWrites> writes) noexcept;
-  /// Devices that share the memory may have come first, and are writing to it.
-  void expect_pending(TentativeWork const& pending, Places const& places);
   void end() noexcept { writes_.reset(); }
   /// Null: only what goes through the library counts.
   [[nodiscard]] HostWrites* writes() const noexcept { return writes_.get(); }

@@ -88,7 +88,8 @@ void ReplicaAllocator::watch_host() const {
   if (parts_->watch.tracking() == Tracking::pages) host->work().wait_for_host_access(replicas.whole(), true);
   if (!parts_->watch.watches()) return parts_->watch.begin(nullptr);
   parts_->watch.begin(parts_->watch.make(host, replicas.bytes(), parts_->terms.display_name()));
-  parts_->watch.expect_pending(replicas.pending, replicas.places);
+  auto* const writes = parts_->watch.writes();
+  replicas.for_each_write_to_host_memory([&](ByteRange range, Event event) { writes->expect_device(range, event); });
 }
 
 bool ReplicaAllocator::ensure_host(AccessContext& context, ByteRange overwritten) const {

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace unimem {
 class MemoryManager;
@@ -47,6 +48,15 @@ class ReplicaMap {
     for (auto const& one : places.devices()) {
       if (one.replica && one.replica != host_) each(*one.replica);
     }
+  }
+  /// Calls `each(range, event)` for what devices that work in the host's memory are writing or being brought there,
+  /// until those events.
+  template <class Do>
+  void for_each_write_to_host_memory(Do const& each) const {
+    pending.for_each_touch([&](Place place, ByteRange range, std::vector<Event> const& events) {
+      if (place == host_place || !places.in_host_memory(place)) return;
+      for (auto const event : events) each(range, event);
+    });
   }
   void put(Place place, std::shared_ptr<Replica> replica) noexcept;
   void drop(Place place) noexcept { put(place, nullptr); }

@@ -10,9 +10,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <exception>
-#include <iterator>
 #include <new>
 #include <optional>
 #include <utility>
@@ -22,17 +20,6 @@
 // on record, and what failed is taken back and told.
 
 namespace unimem::detail {
-namespace {
-
-/// What tells the host's writes apart looks at all of its memory, and waits for devices that write there, too.
-void add_writes_to_host_memory(ReplicaMap const& replicas, std::vector<Event>& work) {
-  replicas.pending.for_each_touch([&](Place place, ByteRange, std::vector<Event> const& events) {
-    if (place == host_place || !replicas.places.in_host_memory(place)) return;
-    std::ranges::copy_if(events, std::back_inserter(work), [](Event event) { return !event.ready(); });
-  });
-}
-
-}  // namespace
 
 void BufferParts::collect_host_writes(bool decide, bool wait) {
   std::optional<HostWriteConflict> conflict;
@@ -109,7 +96,12 @@ bool BufferParts::resolve_or_wait(AccessContext& context, ByteRange range, bool 
   std::vector<Event> work;
   if (context.may_await_work()) {
     replicas.pending.add_unfinished(range, work);
-    if (watch.writes() != nullptr) add_writes_to_host_memory(replicas, work);
+    if (watch.writes() != nullptr) {
+      // What tells the host's writes apart looks at all of its memory, and waits for devices that write there, too.
+      replicas.for_each_write_to_host_memory([&](ByteRange, Event event) {
+        if (!event.ready()) work.push_back(event);
+      });
+    }
     for (auto const& write : watch.unrecorded()) replicas.pending.add_unfinished(write.range, work);
   }
   if (!work.empty()) {

@@ -13,13 +13,24 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 namespace unimem::testing {
 namespace {
+
+/// Whether a thread of this process sleeps, by what the system says of it.
+bool is_asleep(pid_t thread) {
+  std::ifstream file("/proc/self/task/" + std::to_string(thread) + "/stat");
+  std::string text;
+  std::getline(file, text);
+  auto const state = text.rfind(") ");
+  return state != std::string::npos && text.compare(state + 2, 1, "S") == 0;
+}
 
 using ::testing::Each;
 using ::testing::ExitedWithCode;
@@ -324,10 +335,13 @@ TEST_F(ProcessWithBuffers, ExitsFromAKernelThatStaticBuffersAwait) {
     }
     auto& queue = slow_sim().default_queue();
     static std::atomic<bool> go{false};
+    static auto const main_thread = ::gettid();
     auto const exits = slow_sim().compile({"exits", "", [](auto, auto, auto, auto) {
                                              while (!go) std::this_thread::yield();
-                                             // Most of the time the main thread waits by then.
-                                             std::this_thread::sleep_for(std::chrono::milliseconds{50});
+                                             // Not before the main thread waits, if that does not run this itself.
+                                             while (::gettid() != main_thread && !is_asleep(main_thread)) {
+                                               std::this_thread::yield();
+                                             }
                                              std::exit(7);
                                            }});
     use_on_device(queue, operands, [&](std::span<const DeviceMemory> of, std::span<const Event> needs) {
