@@ -3,7 +3,7 @@
 #include <unimem/buffer/statistics.hpp>
 #include <unimem/device/detail/transfer_meter.hpp>
 
-#include "manager/forked_locks.hpp"
+#include "core/fork_locks.hpp"
 
 #include <atomic>
 #include <cstddef>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "manager/forked_locks.hpp"
+#include "core/fork_locks.hpp"
 
 #include <atomic>
 #include <thread>
@@ -50,7 +50,7 @@ class BufferLock {
  private:
   void lock_contended(BufferTerms const& terms, Watched watched);
 
-  LastingMutex mutex_;
+  ForkableMutex mutex_;
   std::atomic<unsigned> operations_{0};    ///< in progress: their buffer must not be reclaimed, nor its lock tried
   std::atomic<bool> counts_{false};        ///< from when the manager may know it on: before, it is not asked
   std::atomic<std::thread::id> holder_{};  ///< of the lock, if it is held for an operation

@@ -11,6 +11,7 @@
 #include "buffer/fast_lease.hpp"
 #include "buffer/host_watch.hpp"
 #include "buffer/replica_map.hpp"
+#include "core/fork.hpp"
 #include "manager/use_history.hpp"
 
 #include <atomic>
@@ -99,6 +100,7 @@ struct BufferParts {
   /// Tells threads that read without the lock how the buffer stands.
   void publish() noexcept { published.publish(facts()); }
 
+  MadeHere const made{};
   BufferTerms terms;
   BufferLock lock;
   Resident& self;             ///< as the manager knows it

@@ -5,7 +5,7 @@
 #include <unimem/core/log.hpp>
 
 #include "buffer/free_list.hpp"
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "core/stack.hpp"
 
 #include <fmt/format.h>
@@ -95,6 +95,7 @@ struct BufferPool::Inside {
   /// The trail of a buffer that is being taken, if that is captured of this one. Without the lock.
   [[nodiscard]] std::unique_ptr<detail::Trail> trail_of_acquire();
 
+  detail::MadeHere const made{};
   BufferPoolOptions const options;
   std::shared_ptr<MemoryManager> const manager;  ///< the one of the options, which may not outlive this
   std::mutex mutex;
@@ -107,7 +108,6 @@ struct BufferPool::Inside {
   detail::StackSampler sampler;
   std::uint64_t releases = 0;
   std::size_t look_at = 64;  ///< how many lent buffers make it worth looking for destroyed ones
-  detail::HeldOverFork held{detail::HeldOverFork::Order::buffers, mutex};
 };
 
 std::pair<FreeList::Time, FreeList::Time> BufferPool::Inside::now_and_expiry() const {
@@ -192,10 +192,17 @@ BufferPoolStatistics BufferPool::Inside::statistics(bool pinned) {
 
 BufferPool::BufferPool(BufferPoolOptions options) : inside_(std::make_unique<Inside>(std::move(options))) {}
 
-BufferPool::~BufferPool() = default;
+BufferPool::~BufferPool() {
+  if (inside_->made.inherited()) static_cast<void>(inside_.release());  // NOLINT(bugprone-unused-return-value): stays
+}
+
+BufferPool::Inside& BufferPool::inside() const {
+  inside_->made.require("using a buffer pool");
+  return *inside_;
+}
 
 std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
-  auto& inside = *inside_;
+  auto& inside = this->inside();
   auto const expiry = inside.now_and_expiry().second;
   auto trail = inside.trail_of_acquire();
   std::shared_ptr<BufferCore> core;
@@ -233,7 +240,8 @@ std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
 
 void BufferPool::release_core(std::shared_ptr<BufferCore>& handle) {
   if (!handle) detail::throw_empty_handle("buffer");
-  auto& inside = *inside_;
+  if (inside_->made.inherited()) return handle.reset();
+  auto& inside = this->inside();
   Inside::Buffers gone, one;  // destroyed without the lock
   bool const zero = inside.take_back(*handle, one);
   auto core = std::move(handle);
@@ -266,7 +274,7 @@ void BufferPool::clear() {
 }
 
 std::size_t BufferPool::trim(std::size_t keep_bytes) {
-  auto& inside = *inside_;
+  auto& inside = this->inside();
   auto const expiry = inside.now_and_expiry().second;
   Inside::Buffers gone;  // destroyed without the lock
   std::lock_guard const lock{inside.mutex};
@@ -284,7 +292,7 @@ std::size_t BufferPool::trim(std::size_t keep_bytes) {
 }
 
 void BufferPool::configure(BufferPoolSettings const& settings) {
-  auto& inside = *inside_;
+  auto& inside = this->inside();
   auto const now = settings.trim_interval.count() > 0 ? inside.now() : Inside::Time{};
   Inside::Buffers gone;  // destroyed without the lock
   std::lock_guard const lock{inside.mutex};
@@ -299,19 +307,19 @@ void BufferPool::configure(BufferPoolSettings const& settings) {
 }
 
 BufferPoolSettings BufferPool::settings() const {
-  std::lock_guard const lock{inside_->mutex};
-  return inside_->settings;
+  std::lock_guard const lock{inside().mutex};
+  return inside().settings;
 }
 
 BufferPoolStatistics BufferPool::stats(bool pinned) const {
-  std::lock_guard const lock{inside_->mutex};
-  return inside_->statistics(pinned);
+  std::lock_guard const lock{inside().mutex};
+  return inside().statistics(pinned);
 }
 
 BufferPoolStatistics BufferPool::stats() const {
-  std::lock_guard const lock{inside_->mutex};
-  auto sum = inside_->statistics(false);
-  auto const other = inside_->statistics(true);
+  std::lock_guard const lock{inside().mutex};
+  auto sum = inside().statistics(false);
+  auto const other = inside().statistics(true);
   sum.hits += other.hits;
   sum.misses += other.misses;
   sum.released += other.released;
@@ -326,22 +334,22 @@ BufferPoolStatistics BufferPool::stats() const {
 }
 
 std::size_t BufferPool::pool_size() const {
-  std::lock_guard const lock{inside_->mutex};
-  return inside_->halves[0].shelf.count() + inside_->halves[1].shelf.count();
+  std::lock_guard const lock{inside().mutex};
+  return inside().halves[0].shelf.count() + inside().halves[1].shelf.count();
 }
 
 std::size_t BufferPool::total_bytes() const {
-  std::lock_guard const lock{inside_->mutex};
-  return inside_->halves[0].shelf.bytes() + inside_->halves[1].shelf.bytes();
+  std::lock_guard const lock{inside().mutex};
+  return inside().halves[0].shelf.bytes() + inside().halves[1].shelf.bytes();
 }
 
 void BufferPool::validate() const {
-  std::lock_guard const lock{inside_->mutex};
+  std::lock_guard const lock{inside().mutex};
   for (auto const pinned : {false, true}) {
-    auto const& shelf = inside_->half(pinned).shelf;
+    auto const& shelf = inside().half(pinned).shelf;
     shelf.validate();
-    auto const counts = inside_->statistics(pinned);
-    auto const& limits = inside_->limits(pinned);
+    auto const counts = inside().statistics(pinned);
+    auto const& limits = inside().limits(pinned);
     auto const require = [](bool holds, char const* broken) {
       if (!holds) throw std::logic_error(std::string("BufferPool: ") + broken);
     };
@@ -355,8 +363,8 @@ void BufferPool::validate() const {
 
 BufferPool& default_buffer_pool() {
   // Never destroyed, like the manager: its buffers would go to a manager and drivers that may be gone.
-  static auto& instance = *std::make_unique<BufferPool>().release();
-  return instance;
+  static constinit detail::PerProcess<BufferPool> instance;
+  return instance.get();
 }
 
 }  // namespace unimem

@@ -83,6 +83,7 @@ std::shared_ptr<void> BufferCore::hold() noexcept {
 }
 
 void BufferCore::let_go() noexcept {
+  if (parts_->made.inherited()) return;
   // What the manager does not know has no other keeper. Acquire and release: the thread that ends it comes behind all
   // others.
   if (parts_->resident && parts_->keepers.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
@@ -113,9 +114,8 @@ void BufferCore::move_onto(Wrapped wrapped) {
 
 BufferCore::~BufferCore() {
   bool const held_by_work = detail::CurrentTask::is_ending() && parts_->lock.holder() != std::thread::id{};
-  if (held_by_work || parts_->lock.is_lost()) {
-    // Work has called `exit` that an operation on this static buffer was waiting for, or this is a forked child and a
-    // thread of its parent was in the middle of an operation: the lock is held for good.
+  if (held_by_work) {
+    // Work has called `exit` that an operation on this static buffer was waiting for: the lock is held for good.
     static std::atomic<BufferParts*> kept{nullptr};  // reachable, for leak checkers
     if (parts_->resident) parts_->terms.manager->remove_resident(*this);
     auto* const stays = parts_.release();

@@ -2,9 +2,9 @@
 
 #include <unimem/core/log.hpp>
 
+#include "core/fork_locks.hpp"
 #include "core/stack.hpp"
 #include "device/page_watch.hpp"
-#include "manager/forked_locks.hpp"
 
 #include <fmt/format.h>
 #include <sys/mman.h>

@@ -2,7 +2,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
@@ -74,9 +74,8 @@ void log(LogLevel level, std::string_view message) noexcept {
     if (!logger().should_log(spdlog_level(level))) return;
     if (auto* const taker = sink.load(std::memory_order_acquire); taker != nullptr && taker(level, message)) return;
     // Not the sink's own, which would stay held in a child that is forked meanwhile.
-    static constinit std::mutex mutex;
-    [[maybe_unused]] static bool const held = detail::HeldOverFork::for_good(detail::HeldOverFork::Order::last, mutex);
-    std::lock_guard const lock{mutex};
+    static constinit detail::PerProcess<std::mutex> mutex;
+    std::lock_guard const lock{mutex.get()};
     logger().log(spdlog_level(level), message);
   } catch (...) {  // NOLINT(bugprone-empty-catch): a line that cannot be written must not become an error of its own
   }

@@ -1,62 +1,59 @@
 #include <unimem/core/name.hpp>
 
-#include "core/held_over_fork.hpp"
-
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <unordered_map>
 
 namespace unimem {
 namespace {
 
-using detail::HeldOverFork;
-
 struct Stored {
+  explicit Stored(std::string_view of) : text(of), view(text) {}
+  Stored(Stored const&) = delete;
+  Stored& operator=(Stored const&) = delete;
   std::string text;
   std::string_view view;
+  Stored* next = nullptr;  ///< of its bucket
 };
 
-using Table = std::unordered_map<std::string_view, std::unique_ptr<Stored>>;
+using Bucket = std::atomic<Stored*>;
 
-constinit std::mutex mutex;
+/// All names, which stay. Without a lock, since names are made in forked children, too, whatever other threads were
+/// doing at the fork: a bucket only grows, at its front. Many buckets cost little: a page that is not used is not
+/// there.
+constinit std::array<Bucket, std::size_t{1} << 14> buckets{};
 
-/// The mutex is held. Never destroyed: names are read by destructors of static objects.
-Table& table() {
-  static auto& instance = *new Table;
-  return instance;
+/// The one of `text` among those from `first` up to `end`, or null.
+Stored* stored_as(Stored* first, Stored const* end, std::string_view text) noexcept {
+  while (first != end && first->view != text) first = first->next;
+  return first == end ? nullptr : first;
 }
 
-void mind_forks() {
-  [[maybe_unused]] static bool const held = HeldOverFork::for_good(HeldOverFork::Order::last, mutex);
+Stored& store(std::string_view text) {
+  auto& bucket = buckets[std::hash<std::string_view>{}(text) % buckets.size()];
+  auto* front = bucket.load(std::memory_order_acquire);
+  if (auto* const known = stored_as(front, nullptr, text)) return *known;
+  auto fresh = std::make_unique<Stored>(text);
+  fresh->next = front;
+  // Release: a thread that finds it sees its text.
+  while (!bucket.compare_exchange_weak(front, fresh.get(), std::memory_order_acq_rel, std::memory_order_acquire)) {
+    if (auto* const known = stored_as(front, fresh->next, text)) return *known;
+    fresh->next = front;
+  }
+  return *fresh.release();
 }
 
 }  // namespace
 
 Name::Name(std::string_view text) {
   if (text.empty()) return;
-  // Buffers of one name are mostly made one after the other. What is stored stays.
+  // Buffers of one name are mostly made one after the other.
   static constinit thread_local Stored const* latest = nullptr;
-  if (latest != nullptr && latest->view == text) {
-    text_ = &latest->view;
-    return;
-  }
-  mind_forks();
-  std::lock_guard const lock{mutex};
-  auto& names = table();
-  auto found = names.find(text);
-  if (found == names.end()) {
-    auto stored = std::make_unique<Stored>();
-    stored->text = text;
-    stored->view = stored->text;
-    auto const key = stored->view;
-    found = names.emplace(key, std::move(stored)).first;
-  }
-  latest = found->second.get();
+  if (latest == nullptr || latest->view != text) latest = &store(text);
   text_ = &latest->view;
 }
 

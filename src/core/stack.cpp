@@ -3,7 +3,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/name.hpp>
 
-#include "core/held_over_fork.hpp"
+#include "core/fork_locks.hpp"
 
 #include <fmt/format.h>
 
@@ -35,8 +35,8 @@ class NamedCalls {
  public:
   std::uintptr_t number_of(std::string_view text) {
     Name const name(text);
-    mind_forks();
-    std::lock_guard const lock{mutex_};
+    if (!mutex_.lock()) return lost;
+    std::lock_guard const lock{mutex_, std::adopt_lock};
     auto const [found, is_new] = numbers_.try_emplace(name, names_.size());
     if (is_new) names_.push_back(name);
     return topmost | found->second;
@@ -44,22 +44,17 @@ class NamedCalls {
 
   /// Empty for what is no such number.
   std::string_view text_of(std::uintptr_t number) {
-    if ((number & topmost) == 0) return {};
-    mind_forks();
-    std::lock_guard const lock{mutex_};
+    if ((number & topmost) == 0 || number == lost || !mutex_.lock()) return {};
+    std::lock_guard const lock{mutex_, std::adopt_lock};
     auto const index = number & ~topmost;
     return index < names_.size() ? names_[index].view() : std::string_view{};
   }
 
  private:
   static constexpr auto topmost = ~(UINTPTR_MAX >> 1);
+  static constexpr auto lost = UINTPTR_MAX;  ///< of a forked child that inherited the table in the middle of a change
 
-  void mind_forks() {
-    [[maybe_unused]] static bool const held =
-        detail::HeldOverFork::for_good(detail::HeldOverFork::Order::records, mutex_);
-  }
-
-  std::mutex mutex_;
+  detail::ForkableMutex mutex_;
   std::vector<Name> names_;
   std::unordered_map<Name, std::uintptr_t> numbers_;
 };

@@ -1,3 +1,4 @@
+#include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/timed_wait.hpp>
@@ -102,11 +103,24 @@ std::optional<LinkCost> Device::configured_link(CopyDirection) const noexcept {
 
 void Device::advise(DeviceMemory, Location, Advice, Device const*, bool) noexcept {}
 
+namespace {
+
+/// A child of a process with queues has none, and an inherited device's locks may be held by threads that are not here.
+void require_queues() {
+  if (detail::is_forked_child()) {
+    throw UnsupportedOperation("queued work", "a forked child process", "the threads of queues stayed in the parent");
+  }
+}
+
+}  // namespace
+
 Queue& Device::default_queue() {
+  if (default_queue_.find() == nullptr) require_queues();
   return default_queue_.get([this] { return std::make_unique<Queue>(create_queue()); });
 }
 
 Queue Device::create_queue() {
+  require_queues();
   return enlist(make_queue());
 }
 
@@ -119,14 +133,13 @@ Queue Device::enlist(std::unique_ptr<detail::QueueBackend> backend) {
 }
 
 Queue& Device::waiting_queue() {
+  if (waiting_queue_.find() == nullptr) require_queues();
   return waiting_queue_.get([this] { return std::make_unique<Queue>(create_queue()); });
 }
 
 void Device::synchronize() {
-  for (auto const event : unfinished()) {
-    if (detail::is_forked_child()) event.wait();  // throws: its work is not carried out here
-    wait_unless_endless(event);
-  }
+  require_queues();
+  for (auto const event : unfinished()) wait_unless_endless(event);
 }
 
 std::vector<Event> Device::unfinished() const {

@@ -3,6 +3,7 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 
+#include "core/fork_locks.hpp"
 #include "device/backends.hpp"
 #include "device/sim/sim_device.hpp"
 
@@ -61,7 +62,8 @@ class BackendDevices {
   [[nodiscard]] Device& open(std::size_t index, std::string_view options) {
     if (entry_.open == nullptr)
       throw InvalidArgument("device options", std::string(options), "none: this device has no options");
-    std::lock_guard const lock{opened_mutex_};
+    if (!opened_mutex_.lock()) detail::throw_inherited("opening a device with options");
+    std::lock_guard const lock{opened_mutex_, std::adopt_lock};
     auto& device = opened_[{index, std::string(options)}];
     if (!device) device = entry_.open(index, options);
     return *device;
@@ -71,7 +73,7 @@ class BackendDevices {
   detail::BackendEntry const entry_;
   std::once_flag looked_;
   detail::FoundDevices found_;
-  std::mutex opened_mutex_;
+  detail::ForkableMutex opened_mutex_;
   std::map<std::pair<std::size_t, std::string>, std::unique_ptr<Device>> opened_;
 };
 

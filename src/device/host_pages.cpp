@@ -84,6 +84,7 @@ auto HostPages::reservation_of(Reservations& all, std::uintptr_t address) {
 }
 
 AddressRange HostPages::reserve(std::size_t bytes, bool undumped) {
+  made_.require("reserving addresses for pages");
   check_size(bytes);
   auto* const base = addresses_for(bytes, page_bytes(), 0, PROT_NONE);
   if (base == nullptr) refuse("mmap", bytes);
@@ -121,6 +122,7 @@ void HostPages::give_up(AddressRange range) noexcept {
 }
 
 Pages HostPages::create_pages(std::size_t bytes) {
+  made_.require("creating pages");
   check_size(bytes);
   owner_.take_for_pages(bytes);
   auto* const base = addresses_for(bytes, page_bytes(), 0, PROT_READ | PROT_WRITE);

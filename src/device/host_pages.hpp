@@ -2,7 +2,7 @@
 
 #include <unimem/device/detail/pages.hpp>
 
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "device/page_set.hpp"
 
 #include <cstddef>
@@ -112,12 +112,12 @@ class HostPages final : public PageSource {
   /// Moves every piece of `[from, from + bytes)`; on failure all are back where they were. Throws OutOfMemory.
   void move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes);
 
+  MadeHere const made_{};
   PageOwner& owner_;
   mutable std::mutex mutex_;
   std::map<std::uintptr_t, Reservation> reservations_;
   std::map<std::uintptr_t, std::size_t> parked_;  ///< handles that are out, and their sizes
   Pieces pieces_;                                 ///< parked, or open in a reservation
-  HeldOverFork held_{HeldOverFork::Order::pages, mutex_};
 };
 
 }  // namespace unimem::detail

@@ -1,5 +1,7 @@
 #include "device/host_pinning.hpp"
 
+#include "core/fork.hpp"
+
 #include <unimem/core/size.hpp>
 
 #include <fmt/format.h>
@@ -22,8 +24,8 @@ std::string locking_limit() {
 }  // namespace
 
 HostPinning& HostPinning::instance() {
-  static auto& pinning = *new HostPinning;
-  return pinning;
+  static constinit PerProcess<HostPinning> pinning;
+  return pinning.get();
 }
 
 void HostPinning::add(PinningDriver& driver) {

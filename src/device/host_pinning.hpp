@@ -1,7 +1,5 @@
 #pragma once
 
-#include "core/held_over_fork.hpp"
-
 #include <cstddef>
 #include <map>
 #include <mutex>
@@ -32,7 +30,8 @@ class PinningDriver {
 };
 
 /// The host memory that is pinned, and what has pinned it: a driver where one has come forward, else the system. What
-/// was pinned before a driver came is told to it then, so that no order of first use makes copies slow. Thread-safe.
+/// was pinned before a driver came is told to it then, so that no order of first use makes copies slow. A forked child
+/// has pinned nothing, and has no driver. Thread-safe.
 class HostPinning {
  public:
   /// Never destroyed: memory is given back by static objects.
@@ -58,7 +57,6 @@ class HostPinning {
   std::mutex mutex_;
   PinningDriver* driver_ = nullptr;
   std::map<void*, Pinned> pinned_;
-  HeldOverFork held_{HeldOverFork::Order::device, mutex_};
 };
 
 }  // namespace unimem::detail

@@ -2,7 +2,6 @@
 
 #include <unimem/core/error.hpp>
 
-#include "core/held_over_fork.hpp"
 #include "device/event_watcher.hpp"
 #include "device/worker_threads.hpp"
 
@@ -16,36 +15,25 @@
 
 namespace unimem::detail {
 
+namespace {
+
+std::exception_ptr inherited_error(char const* what) noexcept {
+  try {
+    throw_inherited(what);
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+}  // namespace
+
 QueueControl& QueueControl::create() {
   static std::atomic<std::uint64_t> next_id{1};
   // Kept reachable, so that leak checkers see an owner; never freed, so that events of dead queues can still be asked.
-  static std::mutex mutex;
-  static auto& all = *new std::map<std::uint64_t, std::unique_ptr<QueueControl>>;
-  // A forked child still asks events how they ended, and ends queues.
-  auto const hold = [](HeldOverFork::Deadline deadline) {
-    if (!HeldOverFork::lock_by(deadline, mutex)) return false;
-    for (auto at = all.begin(); at != all.end(); ++at) {
-      if (HeldOverFork::lock_by(deadline, at->second->mutex_)) continue;
-      while (at != all.begin()) (--at)->second->mutex_.unlock();
-      mutex.unlock();
-      return false;
-    }
-    return true;
-  };
-  auto const let_go = [](bool in_child) {
-    for (auto const& [number, control] : all) {
-      if (in_child) HeldOverFork::renew(control->ended_);
-      control->mutex_.unlock();
-    }
-    mutex.unlock();
-  };
-  [[maybe_unused]] static bool const held = HeldOverFork::for_good(HeldOverFork::Order::memory, {hold, let_go});
-  auto const id = next_id.fetch_add(1, std::memory_order_relaxed);
-  std::unique_ptr<QueueControl> control{new QueueControl{id}};
-  auto& result = *control;
-  std::lock_guard const lock{mutex};
-  all.emplace(id, std::move(control));
-  return result;
+  static constinit std::atomic<QueueControl*> latest{nullptr};
+  auto* const control = new QueueControl{next_id.fetch_add(1, std::memory_order_relaxed)};
+  control->made_before_ = latest.exchange(control, std::memory_order_relaxed);
+  return *control;
 }
 
 std::exception_ptr QueueControl::keep(Ticket ticket, std::exception_ptr failure) noexcept {
@@ -137,6 +125,7 @@ void QueueControl::skip(Ticket ticket) {
 }
 
 bool QueueControl::never_began(Ticket ticket) noexcept {
+  if (made_.inherited()) return false;
   if (!may_fail_.load(std::memory_order_acquire)) return false;
   settle_inheritance(ticket);
   std::lock_guard const lock{mutex_};
@@ -223,6 +212,7 @@ void QueueControl::settle_inheritance(Ticket ticket) noexcept {
 
 std::exception_ptr QueueControl::error(Ticket ticket) noexcept {
   if (!may_fail_.load(std::memory_order_acquire)) return nullptr;
+  if (made_.inherited()) return inherited_error("asking whether work of the parent process failed");
   settle_inheritance(ticket);
   std::lock_guard const lock{mutex_};
   auto const found = failures_.find(ticket);
@@ -234,6 +224,7 @@ std::exception_ptr QueueControl::error(Ticket ticket) noexcept {
 }
 
 std::exception_ptr QueueControl::take_error() noexcept {
+  if (made_.inherited()) return nullptr;
   settle_inheritance(completed());
   std::lock_guard const lock{mutex_};
   auto const next = failures_.upper_bound(reported_);
@@ -341,6 +332,7 @@ bool QueueControl::poll_if_awaited() noexcept {
 }
 
 void QueueControl::set_waiter(std::shared_ptr<Waiter> waiter) noexcept {
+  if (made_.inherited()) return;
   std::lock_guard const lock{mutex_};
   waiter_ = std::move(waiter);
 }

@@ -2,6 +2,7 @@
 
 #include <unimem/device/event.hpp>
 
+#include "core/fork.hpp"
 #include "device/continuations.hpp"
 #include "device/ticket_set.hpp"
 
@@ -165,7 +166,9 @@ class QueueControl {
   /// Finds out what the work up to `ticket`, all of which has ended, inherits.
   void settle_inheritance(Ticket ticket) noexcept;
 
+  MadeHere const made_{};
   std::uint64_t const id_;
+  QueueControl* made_before_ = nullptr;  ///< keeps all reachable
   std::atomic<Ticket> submitted_{0};
   std::atomic<Ticket> completed_{0};
   std::atomic<bool> may_fail_{false};  ///< some work has failed, or inherits

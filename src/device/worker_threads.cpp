@@ -1,6 +1,6 @@
 #include "device/worker_threads.hpp"
 
-#include <pthread.h>
+#include "core/fork.hpp"
 
 #include <atomic>
 #include <cstdlib>
@@ -27,12 +27,11 @@ struct Roster {
 
 /// Never destroyed: queues are closed by destructors of static objects, in any order.
 Roster& roster() {
-  static auto& instance = *new Roster;
-  return instance;
+  static constinit PerProcess<Roster> instance;
+  return instance.get();
 }
 
 void shut_all_down() {
-  if (is_forked_child()) return;  // the roster's lock may be held by a thread that is not here
   ending.store(true, std::memory_order_relaxed);
   // Under the lock, so that a queue closed by another thread meanwhile is not destroyed while it is being shut down.
   std::lock_guard const lock{roster().mutex};
@@ -46,7 +45,7 @@ void shut_all_down() {
 bool enlist(BackgroundWorker& worker) {
   [[maybe_unused]] static bool const registered = [] {
     // Relaxed everywhere: the child has one thread, and it is the one that wrote.
-    pthread_atfork(nullptr, nullptr, [] { forked.store(true, std::memory_order_relaxed); });
+    Fork::in_each_child([]() noexcept { forked.store(true, std::memory_order_relaxed); });
     return std::atexit(shut_all_down) == 0;
   }();
   if (ending.load(std::memory_order_relaxed)) return false;
@@ -56,7 +55,6 @@ bool enlist(BackgroundWorker& worker) {
 }
 
 void discharge(BackgroundWorker& worker) noexcept {
-  if (is_forked_child()) return;
   std::lock_guard const lock{roster().mutex};
   roster().workers.erase(&worker);
 }

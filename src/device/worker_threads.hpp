@@ -29,7 +29,7 @@ class BackgroundWorker {
 /// thread.
 [[nodiscard]] bool enlist(BackgroundWorker& worker);
 
-/// Forgets `worker`, which may then be destroyed. Does nothing in a forked child.
+/// Forgets `worker`, which may then be destroyed.
 void discharge(BackgroundWorker& worker) noexcept;
 
 /// Whether this process is a child forked after background work had begun in its parent: its threads and the state of

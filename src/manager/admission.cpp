@@ -40,11 +40,11 @@ auto MemoryManager::State::counting_refusals(bool evicts, Acquire const& acquire
 }
 
 Allocation MemoryManager::acquire(Device& device, Location location, std::size_t bytes, AcquireOptions const& options) {
-  return state_->counting_refusals(false, [&] {
+  return state().counting_refusals(false, [&] {
     if (!is_of_the_device(location) || bytes == 0) return acquire_on_host(device, location, bytes, options);
     std::optional<Allocation> block;
     detail::run_admitted([&](detail::AccessContext& context) {
-      block = detail::DeviceAdmission(*state_, context, device, location, bytes, options).run();
+      block = detail::DeviceAdmission(state(), context, device, location, bytes, options).run();
       return block.has_value();
     });
     return *std::move(block);
@@ -53,9 +53,9 @@ Allocation MemoryManager::acquire(Device& device, Location location, std::size_t
 
 std::optional<Allocation> MemoryManager::acquire(detail::AccessContext& context, Device& device, Location location,
                                                  std::size_t bytes, AcquireOptions const& options) {
-  return state_->counting_refusals(context.evicts(), [&]() -> std::optional<Allocation> {
+  return state().counting_refusals(context.evicts(), [&]() -> std::optional<Allocation> {
     if (!is_of_the_device(location) || bytes == 0) return acquire_on_host(device, location, bytes, options);
-    return detail::DeviceAdmission(*state_, context, device, location, bytes, options).run();
+    return detail::DeviceAdmission(state(), context, device, location, bytes, options).run();
   });
 }
 
@@ -73,18 +73,18 @@ Allocation MemoryManager::acquire_on_host(Device& device, Location location, std
                                           AcquireOptions const& options) {
   auto& from = pool(device, location);
   if (bytes == 0) return from.acquire(0, options);
-  detail::PressureLook const look{*state_->pressure, from};
+  detail::PressureLook const look{*state().pressure, from};
   // Nearly always there is some, and nothing to be made ready for the case that there is none.
   try {
     return from.acquire(bytes, options);
   } catch (OutOfMemory const& refusal) {
-    return detail::HostAdmission(*state_, from, bytes, options, refusal.facts()).run();
+    return detail::HostAdmission(state(), from, bytes, options, refusal.facts()).run();
   }
 }
 
 bool MemoryManager::run_in_turn(detail::AccessContext& context, Device& device,
                                 std::function<bool(detail::AccessContext&)> const& work) {
-  auto& turns = state_->record_of(device).turns;
+  auto& turns = state().record_of(device).turns;
   if (turns.mine()) return work(context);
   struct Held {
     detail::AccessContext& context;
@@ -96,7 +96,7 @@ bool MemoryManager::run_in_turn(detail::AccessContext& context, Device& device,
   std::chrono::steady_clock::time_point deadline;
   detail::WatchedWait watch{"waiting for others to make room"};
   for (std::chrono::microseconds pause{10};; pause = std::min(2 * pause, detail::longest_pause)) {
-    state_->waits.fetch_add(1, std::memory_order_relaxed);
+    state().waits.fetch_add(1, std::memory_order_relaxed);
     if (!turns.mine()) {
       turns.take(detail::longest_wait) ? context.hold(turns) : context.insist();
       deadline = std::chrono::steady_clock::now() + detail::longest_wait;

@@ -67,15 +67,6 @@ void AdmissionQueue::leave(Position position) {
   ended_.notify_all();  // the next one may be the first now
 }
 
-void AdmissionQueue::forget_others() noexcept {
-  HeldOverFork::renew(ended_);
-  waiting_.clear();
-  if (!mine()) {
-    want(0);
-    owner_.store(std::thread::id{}, std::memory_order_relaxed);
-  }
-}
-
 void AdmissionQueue::end() noexcept {
   {
     std::lock_guard const lock{mutex_};

@@ -1,7 +1,5 @@
 #pragma once
 
-#include "core/held_over_fork.hpp"
-
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -52,9 +50,6 @@ class AdmissionQueue {
                                 std::chrono::steady_clock::duration patience, WatchedWait& watch);
   void leave(Position position);
 
-  /// In a forked child: the parent's other threads neither end their turn nor wait for one.
-  void forget_others() noexcept;
-
   std::mutex mutex_;
   std::condition_variable ended_;
   std::uint64_t ends_ = 0;
@@ -62,7 +57,6 @@ class AdmissionQueue {
   std::list<std::uint64_t> waiting_;  ///< in the order in which they came
   std::atomic<std::size_t> wanted_{0};
   std::atomic<std::thread::id> owner_{};  ///< changed under the lock; a thread knows its own for sure
-  HeldOverFork held_{HeldOverFork::Order::records, mutex_, [this] { forget_others(); }};
 };
 
 }  // namespace unimem::detail

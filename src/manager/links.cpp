@@ -5,8 +5,7 @@
 #include <unimem/device/discovery.hpp>
 
 #include "core/disk_cache.hpp"
-#include "core/held_over_fork.hpp"
-#include "manager/forked_locks.hpp"
+#include "core/fork.hpp"
 #include "manager/link_bench.hpp"
 
 #include <fmt/format.h>
@@ -85,14 +84,14 @@ Link link_of(Device const* from, Device const* to, LinkFigures const& figures, L
 }  // namespace
 
 /// What is known is behind one lock that is never held for long; a measuring thread holds another, so that no two
-/// measurements disturb each other and none is made twice. In a forked child whose parent's thread was measuring, that
-/// one is never free again: what is not known there is estimated.
+/// measurements disturb each other and none is made twice.
 class Links::Inside {
  public:
   explicit Inside(LinkOptions options) : options_(std::move(options)), cache_(cache_in(options_)) {}
 
   /// The direct link between two ends, one of which may be the host.
   [[nodiscard]] Link direct(Device* from, Device* to) {
+    made_.require("asking what a link gives");
     auto const& device = to == the_host ? *from : *to;  // whose queue does it
     auto const direction = from == the_host ? CopyDirection::from_host
                            : to == the_host ? CopyDirection::to_host
@@ -102,10 +101,7 @@ class Links::Inside {
     }
     Key const key{from, to};
     if (auto const* const link = find(key)) return *link;
-    if (!measuring_.lock()) {
-      return remember(key, estimate(from, to, device, "a thread of the parent process was measuring when it forked"));
-    }
-    std::lock_guard const one_at_a_time{measuring_, std::adopt_lock};
+    std::lock_guard const one_at_a_time{measuring_};
     if (auto const* const link = find(key)) return *link;
     return remember(key, find_out(from, to, device));
   }
@@ -173,13 +169,13 @@ class Links::Inside {
                                        cache_.file_of(key).string(), problem.message()));
   }
 
+  detail::MadeHere const made_{};
   LinkOptions const options_;
   DiskCache const cache_;
   std::atomic<bool> told_{false};  ///< that nothing can be kept; guards nothing
-  detail::LastingMutex measuring_;
+  std::mutex measuring_;
   mutable std::mutex mutex_;
   std::map<Key, Link> known_;
-  detail::HeldOverFork held_{detail::HeldOverFork::Order::records, mutex_};
 };
 
 Links::Links(LinkOptions options) : inside_(std::make_unique<Inside>(std::move(options))) {}

@@ -1,12 +1,11 @@
 #include <unimem/core/detail/environment.hpp>
+#include <unimem/core/detail/lazy.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
 #include "core/stack.hpp"
 #include "manager/manager_state.hpp"
-
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -48,22 +47,29 @@ LeakOptions wished() {
   return options;
 }
 
-LeakOptions const* default_wish = nullptr;
-pid_t default_process = 0;
+/// What the environment wants of the default manager of the process that first had one, and not of its forked children.
+struct DefaultWish {
+  LeakOptions options;
+  detail::MadeHere made{};
+};
+DefaultWish const* default_wish = nullptr;
 
 void report_default_leaks() noexcept {
-  if (getpid() == default_process) report_leaks(*default_wish, default_manager());
+  if (!default_wish->made.inherited()) report_leaks(default_wish->options, default_manager());
 }
 
 }  // namespace
 
-MemoryManager::MemoryManager(ManagerOptions options) : state_(std::make_shared<State>(checked(std::move(options)))) {}
+MemoryManager::MemoryManager(ManagerOptions options)
+    : state_(new State(checked(std::move(options))), [](State* state) {
+        if (!state->made.inherited()) delete state;  // NOLINT(cppcoreguidelines-owning-memory): this is its deleter
+      }) {}
 
 MemoryManager::MemoryManager(State& shared) noexcept : state_(std::shared_ptr<State>{}, &shared) {}
 
 MemoryManager::~MemoryManager() {
   bool const owns = state_.use_count() != 0;
-  if (!owns) return;
+  if (!owns || state_->made.inherited()) return;
   report_leaks(state_->options.leaks, *this);
   // Its owner's callbacks may be of things that end with it, and what it keeps serves its buffers alone.
   state_->pressure->close();
@@ -75,7 +81,13 @@ MemoryManager::~MemoryManager() {
   }
 }
 
+MemoryManager::State& MemoryManager::state() const {
+  state_->made.require("using a memory manager");
+  return *state_;
+}
+
 std::shared_ptr<MemoryManager> MemoryManager::share() const {
+  state_->made.require("making a buffer of a memory manager");
   // An owner of a share in it copies that; the state's own way to itself has none to copy.
   if (state_.use_count() != 0) return {state_, &state_->self};
   return {state_->shared_from_this(), &state_->self};
@@ -83,20 +95,19 @@ std::shared_ptr<MemoryManager> MemoryManager::share() const {
 
 MemoryManager& default_manager() {
   // Never destroyed: buffers in static storage are, at an unknown time, and give their memory back to it.
-  static auto& instance = []() -> MemoryManager& {
+  static constinit detail::PerProcess<detail::Lazy<MemoryManager>> instance;
+  return instance.get().get([] {
     ManagerOptions options;
     options.leaks = wished();
     options.spill.directory = environment("UNIMEM_SPILL").value_or("");
     auto made = std::make_unique<MemoryManager>(options);
-    if (options.leaks.report_at_end) {
-      default_wish = new LeakOptions(options.leaks);
-      default_process = getpid();
+    if (options.leaks.report_at_end && default_wish == nullptr) {
+      default_wish = new DefaultWish{options.leaks};
       // Before the constructor of the first static buffer has ended: such buffers are destroyed before this is called.
       if (std::atexit(report_default_leaks) != 0) log(LogLevel::error, "there will be no leak report: atexit is full");
     }
-    return *made.release();
-  }();
-  return instance;
+    return made;
+  });
 }
 
 }  // namespace unimem

@@ -3,7 +3,7 @@
 #include <unimem/manager/links.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission_queue.hpp"
 #include "manager/environment_limits.hpp"
@@ -106,6 +106,7 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   template <class Acquire>
   auto counting_refusals(bool evicts, Acquire const& acquire);
 
+  detail::MadeHere const made{};
   MemoryManager self;  ///< what buffers call, which may live longer than the object that made this
   ManagerOptions const options;
   detail::EnvironmentLimits const limits = detail::EnvironmentLimits::read();
@@ -126,7 +127,6 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   std::atomic<std::uint64_t> refusals{0};
   std::atomic<std::uint64_t> refused_pinnings{0};
   std::atomic<std::uint64_t> missing_unified{0};
-  detail::HeldOverFork held{detail::HeldOverFork::Order::manager, mutex};
 };
 
 }  // namespace unimem

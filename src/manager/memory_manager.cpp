@@ -48,42 +48,42 @@ MemoryPool& MemoryManager::pool(Device& device, Location location) {
   auto& home = home_of(device, location);
   bool const of_the_host = detail::HostLimit::bounds(home);
   if (of_the_host) {
-    if (auto* const found = state_->host.pool(location)) return *found;  // without the lock
+    if (auto* const found = state().host.pool(location)) return *found;  // without the lock
   }
-  std::lock_guard const lock{state_->mutex};
+  std::lock_guard const lock{state().mutex};
   auto const key = std::pair{static_cast<Device const*>(&home), location};
-  auto found = state_->pools.find(key);
-  if (found == state_->pools.end()) {
-    auto options = state_->options.pools;
-    options.max_bytes = state_->first_limit(home, location);
-    if (options.stacks.every == 0) options.stacks = state_->options.leaks.stacks;
-    auto share = of_the_host ? state_->host.share(location) : nullptr;
+  auto found = state().pools.find(key);
+  if (found == state().pools.end()) {
+    auto options = state().options.pools;
+    options.max_bytes = state().first_limit(home, location);
+    if (options.stacks.every == 0) options.stacks = state().options.leaks.stacks;
+    auto share = of_the_host ? state().host.share(location) : nullptr;
     auto made = std::make_unique<MemoryPool>(home, location, std::move(options), std::move(share));
-    found = state_->pools.emplace(key, std::move(made)).first;
+    found = state().pools.emplace(key, std::move(made)).first;
     try {
-      state_->pressure->watch(*found->second, of_the_host ? &state_->host.whole() : nullptr);
+      state().pressure->watch(*found->second, of_the_host ? &state().host.whole() : nullptr);
     } catch (...) {
-      state_->pools.erase(found);  // the next call has it watched, or throws why not
+      state().pools.erase(found);  // the next call has it watched, or throws why not
       throw;
     }
   }
-  if (of_the_host) state_->host.add(*found->second);
+  if (of_the_host) state().host.add(*found->second);
   return *found->second;
 }
 
 std::size_t MemoryManager::available_memory(Device& device) const {
   auto const total = total_memory(device);
-  auto const* const found = state_->find(device, own_memory_of(device));
+  auto const* const found = state().find(device, own_memory_of(device));
   auto left = without(total, found == nullptr ? 0 : found->statistics().active_bytes);
   if (detail::HostLimit::bounds(device)) {
     std::size_t live = 0;
-    for (auto const* const each : state_->host.pools()) live += each->statistics().active_bytes;
-    left = std::min(left, without(state_->host.bytes(), live));
+    for (auto const* const each : state().host.pools()) live += each->statistics().active_bytes;
+    left = std::min(left, without(state().host.bytes(), live));
   }
   auto const room = device.headroom();
   if (room >= left) return left;
   std::size_t cached = 0;  // can be given back, whichever pool has it
-  for (auto const* const each : state_->all()) {
+  for (auto const* const each : state().all()) {
     if (&each->device() == &device) cached += each->statistics().total_pooled_bytes;
   }
   return cached >= left - room ? left : room + cached;
@@ -95,22 +95,22 @@ std::size_t MemoryManager::total_memory(Device& device) const {
 
 void MemoryManager::set_limit(Device& device, std::size_t bytes) {
   if (!detail::HostLimit::bounds(device)) return set_limit(device, own_memory_of(device), bytes);
-  state_->host.set(bytes);
-  for (auto* const each : state_->host.pools()) state_->pressure->look(*each);
+  state().host.set(bytes);
+  for (auto* const each : state().host.pools()) state().pressure->look(*each);
 }
 
 void MemoryManager::set_limit(Device& device, Location location, std::size_t bytes) {
   auto& limited = pool(device, location);
-  limited.set_max_bytes(std::min(bytes, state_->limits.of(limited.device(), location)));
-  state_->pressure->look(limited);
+  limited.set_max_bytes(std::min(bytes, state().limits.of(limited.device(), location)));
+  state().pressure->look(limited);
 }
 
 std::size_t MemoryManager::limit(Device& device, Location location) const {
   auto& home = home_of(device, location);
-  auto const* const found = state_->find(home, location);
-  auto const own = found != nullptr ? found->max_bytes() : state_->first_limit(home, location);
+  auto const* const found = state().find(home, location);
+  auto const own = found != nullptr ? found->max_bytes() : state().first_limit(home, location);
   auto const most = std::min(own, home.info().total_bytes);
-  return detail::HostLimit::bounds(home) ? std::min(most, state_->host.bytes()) : most;
+  return detail::HostLimit::bounds(home) ? std::min(most, state().host.bytes()) : most;
 }
 
 GlobalMemoryStatistics MemoryManager::statistics() const {
@@ -123,9 +123,9 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
     sum.reserved_bytes += counts.reserved_bytes;
     sum.pools.push_back({std::string(pool.device().id()), pool.location(), counts});
   };
-  auto const of_the_host = state_->host.pools();
-  auto const counted = detail::statistics_of(of_the_host, state_->host.whole());
-  for (auto* const each : state_->all()) {
+  auto const of_the_host = state().host.pools();
+  auto const counted = detail::statistics_of(of_the_host, state().host.whole());
+  for (auto* const each : state().all()) {
     auto const known = std::ranges::find(of_the_host, each);
     // One of the host's that has been made since begins then.
     if (known != of_the_host.end()) {
@@ -135,15 +135,15 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
     }
   }
   constexpr auto relaxed = std::memory_order_relaxed;
-  auto const& of_devices = state_->evictor.of_devices();
+  auto const& of_devices = state().evictor.of_devices();
   sum.reclaims = of_devices.evictions.load(relaxed);
   sum.failed_reclaims = of_devices.failures.load(relaxed);
   sum.reclaimed_bytes = of_devices.bytes.load(relaxed);
-  auto const& evicted_from_host = state_->evictor.of_the_host();
+  auto const& evicted_from_host = state().evictor.of_the_host();
   sum.host_reclaims = evicted_from_host.evictions.load(relaxed);
   sum.failed_host_reclaims = evicted_from_host.failures.load(relaxed);
   sum.host_reclaimed_bytes = evicted_from_host.bytes.load(relaxed);
-  if (auto const* const files = state_->spill_files.get()) {
+  if (auto const* const files = state().spill_files.get()) {
     auto const counts = files->counts();
     sum.spills = counts.spills;
     sum.spilled_bytes = counts.spilled_bytes;
@@ -154,13 +154,13 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
     sum.spill_files = counts.files;
     sum.spill_file_bytes = counts.file_bytes;
   }
-  sum.cache_trims = state_->cache_trims.load(std::memory_order_relaxed);
-  sum.defragmentations = state_->defragmentations.load(std::memory_order_relaxed);
-  sum.waits = state_->waits.load(std::memory_order_relaxed);
-  sum.refusals = state_->refusals.load(std::memory_order_relaxed);
-  sum.refused_pinnings = state_->refused_pinnings.load(std::memory_order_relaxed);
-  sum.missing_unified = state_->missing_unified.load(std::memory_order_relaxed);
-  auto const pressure = state_->pressure->counts();
+  sum.cache_trims = state().cache_trims.load(std::memory_order_relaxed);
+  sum.defragmentations = state().defragmentations.load(std::memory_order_relaxed);
+  sum.waits = state().waits.load(std::memory_order_relaxed);
+  sum.refusals = state().refusals.load(std::memory_order_relaxed);
+  sum.refused_pinnings = state().refused_pinnings.load(std::memory_order_relaxed);
+  sum.missing_unified = state().missing_unified.load(std::memory_order_relaxed);
+  auto const pressure = state().pressure->counts();
   sum.pressure_calls = pressure.calls;
   sum.failed_pressure_calls = pressure.failures;
   sum.merged_crossings = pressure.merged;
@@ -169,7 +169,7 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
 
 MemorySnapshot MemoryManager::snapshot() const {
   MemorySnapshot snapshot{.statistics = statistics(), .usage = usage(), .live = leak_report(), .limits = {}};
-  for (auto const* const each : state_->all()) {
+  for (auto const* const each : state().all()) {
     snapshot.limits.push_back(
         {std::string(each->device().id()), each->location(), limit(each->device(), each->location())});
   }
@@ -178,28 +178,28 @@ MemorySnapshot MemoryManager::snapshot() const {
 
 std::size_t MemoryManager::cleanup() {
   std::size_t bytes = 0;
-  for (auto* const each : state_->all()) {
+  for (auto* const each : state().all()) {
     bytes += each->trim();
-    state_->pressure->look(*each);
+    state().pressure->look(*each);
   }
   return bytes;
 }
 
 PoolDefragmentation MemoryManager::defragment(Device& device, DefragmentationLimits const& limits) {
-  auto* const pool = state_->find(device, Location::device);
+  auto* const pool = state().find(device, Location::device);
   if (pool == nullptr) return {};
   auto const begin = std::chrono::steady_clock::now();
   // What threads keep is no better place for anything before it is united with what lies beside it.
   auto report = pool->defragment(limits);
   MemoryPlace const place{&device, Location::device};
-  auto candidates = state_->residents.survey({&place, 1}).candidates;
+  auto candidates = state().residents.survey({&place, 1}).candidates;
   if (candidates.empty()) return report;
   auto queue = device.create_queue();  // a queue of its own: only the copies are waited for
   std::ranges::sort(candidates, {}, [](auto const& candidate) { return candidate.evictable.bytes; });
   for (auto const& candidate : candidates) {
     auto const left = limits.max_copied_bytes - report.bytes_copied;
     if (limits.stop.stop_requested() || candidate.evictable.bytes > left) break;
-    auto const copied = state_->residents.relocate(*candidate.resident, queue, left);
+    auto const copied = state().residents.relocate(*candidate.resident, queue, left);
     report.bytes_copied += copied;
     report.blocks_moved += copied != 0;
   }
@@ -214,16 +214,16 @@ PoolDefragmentation MemoryManager::defragment(Device& device, DefragmentationLim
 
 PressureLevel MemoryManager::pressure(Device& device, Location location) {
   auto& asked = pool(device, location);
-  state_->pressure->look(asked);
-  return state_->pressure->level(asked);
+  state().pressure->look(asked);
+  return state().pressure->level(asked);
 }
 
 PressureSubscription MemoryManager::on_pressure(PressureCallback callback) {
-  return {state_->pressure, state_->pressure->subscribe(std::move(callback))};
+  return {state().pressure, state().pressure->subscribe(std::move(callback))};
 }
 
 void MemoryManager::settle_pressure() {
-  state_->pressure->settle();
+  state().pressure->settle();
 }
 
 Links& MemoryManager::links() noexcept {
@@ -235,7 +235,7 @@ detail::SpillFiles* MemoryManager::spill_files() noexcept {
 }
 
 void MemoryManager::add_resident(Resident& resident) {
-  state_->residents.add(resident);
+  state().residents.add(resident);
 }
 
 void MemoryManager::remove_resident(Resident& resident) noexcept {
@@ -243,7 +243,7 @@ void MemoryManager::remove_resident(Resident& resident) noexcept {
 }
 
 detail::UseClock& MemoryManager::use_clock(Device& device) {
-  return state_->record_of(device).clock;
+  return state().record_of(device).clock;
 }
 
 }  // namespace unimem

@@ -61,7 +61,7 @@ OptimizationReport MemoryManager::optimize(OptimizationLimits const& limits) {
   OptimizationReport report;
   auto pinned_left = limits.max_pinned_bytes;
   std::vector<Device*> devices;
-  for (auto* const pool : state_->all()) {
+  for (auto* const pool : state().all()) {
     if (pool->location() == Location::device && !pool->device().is_lost()) devices.push_back(&pool->device());
   }
   for (auto* const device : devices) {
@@ -69,7 +69,7 @@ OptimizationReport MemoryManager::optimize(OptimizationLimits const& limits) {
     terms.machine.to_device = links().to(*device);
     terms.machine.to_host = links().from(*device);
     terms.idle_wait = static_cast<double>(total_memory(*device));
-    Round round(state_->residents, *device, std::move(terms), report);
+    Round round(state().residents, *device, std::move(terms), report);
     round.run(Optimization::pin, pinned_left);
     auto unlimited = static_cast<std::size_t>(-1);
     round.run(Optimization::release, unlimited);

@@ -35,7 +35,7 @@ PlacementDecision MemoryManager::place(Device& device, PlacementQuestion const& 
     return decide_placement(question, machine);
   }
   // What all buffers without a name were used for says nothing of any of them.
-  auto const use = name.empty() ? RecordedUse{} : state_->book->use_of(name);
+  auto const use = name.empty() ? RecordedUse{} : state().book->use_of(name);
   if (use.copies() != 0) {
     machine.to_device = links().to(device);
     machine.to_host = links().from(device);
@@ -49,7 +49,7 @@ PlacementDecision MemoryManager::place(Device& device, PlacementQuestion const& 
 PlacementRecommendations MemoryManager::recommendations(Device& device) {
   auto machine = machine_of(device);
   if (device.reaches_host_memory()) machine.has_unified_memory = false;
-  auto const use = state_->book->use_by_size();
+  auto const use = state().book->use_by_size();
   if (use.small.copies() + use.medium.copies() + use.large.copies() != 0) {
     machine.to_device = links().to(device);
     machine.to_host = links().from(device);
@@ -80,11 +80,11 @@ PlacementRecommendations MemoryManager::recommendations(Device& device) {
 }
 
 Usage MemoryManager::usage() const {
-  return state_->book->usage();
+  return state().book->usage();
 }
 
 std::vector<LiveAllocation> MemoryManager::live() const {
-  return state_->book->live();
+  return state().book->live();
 }
 
 LeakReport MemoryManager::leak_report() const {

@@ -91,9 +91,6 @@ Pressure::Pressure(PressureOptions const& options) : begins_(begins_of(options))
 
 Pressure::~Pressure() {
   close();
-  if (!is_forked_child()) return;
-  static_cast<void>(wake_.release());   // NOLINT(bugprone-unused-return-value): never destroyed
-  static_cast<void>(ended_.release());  // NOLINT(bugprone-unused-return-value): likewise
 }
 
 // ---- Where a pool stands ---------------------------------------------------------------------------------------
@@ -179,17 +176,16 @@ void Pressure::note(PressureChange const& change) {
       if (before != change.now) return;
       ++counts_.merged;  // they cancel each other
       pending_.erase(std::next(last).base());
-      ended_->notify_all();
+      ended_.notify_all();
       return;
     }
   }
   pending_.push_back({change, last_news_ + 1, last_subscriber_});
   ++last_news_;
-  wake_->notify_one();
+  wake_.notify_one();
 }
 
 void Pressure::watch(MemoryPool& pool, SharedLimit const* whole) {
-  if (is_forked_child()) return;
   Lock const lock{mutex_};
   try {
     if (whole != nullptr) {
@@ -205,7 +201,6 @@ void Pressure::watch(MemoryPool& pool, SharedLimit const* whole) {
 }
 
 void Pressure::look(MemoryPool& pool) noexcept {
-  if (is_forked_child()) return;  // the lock may be held by a thread that is not here, and no callback would run
   try {
     Lock const lock{mutex_};
     update(pool);
@@ -214,7 +209,6 @@ void Pressure::look(MemoryPool& pool) noexcept {
 }
 
 PressureLevel Pressure::level(MemoryPool& pool) const {
-  if (is_forked_child()) return PressureLevel::none;
   Lock const lock{mutex_};
   auto const found = levels_.find(&pool);
   return found == levels_.end() ? PressureLevel::none : found->second.told;
@@ -225,7 +219,6 @@ PressureLevel Pressure::level(MemoryPool& pool) const {
 std::uint64_t Pressure::subscribe(PressureCallback callback) {
   if (!callback) throw InvalidArgument("callback", "nothing", "something that can be called");
   auto shared = std::make_shared<PressureCallback const>(std::move(callback));
-  if (is_forked_child()) return 0;
   std::lock_guard const starting{starting_};
   bool const has_thread = [&] {
     Lock const lock{mutex_};
@@ -247,7 +240,7 @@ std::uint64_t Pressure::subscribe(PressureCallback callback) {
 }
 
 void Pressure::cancel(std::uint64_t id) noexcept {
-  if (is_forked_child()) return;
+  if (made_.inherited()) return;
   std::shared_ptr<PressureCallback const> last;  // what it has captured goes when no lock is held
   Lock lock{mutex_};
   if (auto const found = subscribers_.find(id); found != subscribers_.end()) {
@@ -268,24 +261,23 @@ bool Pressure::await_callback(Lock& lock, Over const& over) noexcept {
   if (on_own_thread()) return false;
   LongWait known{own_thread_};  // for threads that wait for this one
   if (CurrentTask::may_wait_for_any()) {
-    ended_->wait(lock, over);
+    ended_.wait(lock, over);
     return true;
   }
   constexpr std::chrono::milliseconds step{10};  // a circle may close later, and is then found so soon
   bool ends = true, ended = false;
   while (ends && !ended) {
     ends = !known.never_ends();
-    ended = ends && ended_->wait_for(lock, step, over);
+    ended = ends && ended_.wait_for(lock, step, over);
   }
   return ended;
 }
 
 void Pressure::settle() {
-  if (is_forked_child()) return;
   Lock lock{mutex_};
   if (on_own_thread()) return;
   auto const last = last_news_;  // what comes while this waits is not waited for: callbacks may make it for ever
-  ended_->wait(lock, [&] { return has_told(last) || shutting_down_ || over_; });
+  ended_.wait(lock, [&] { return has_told(last) || shutting_down_ || over_; });
 }
 
 bool Pressure::has_told(std::uint64_t news) const noexcept {
@@ -294,7 +286,6 @@ bool Pressure::has_told(std::uint64_t news) const noexcept {
 }
 
 Pressure::Counts Pressure::counts() const {
-  if (is_forked_child()) return {};
   Lock const lock{mutex_};
   return counts_;
 }
@@ -302,10 +293,6 @@ Pressure::Counts Pressure::counts() const {
 void Pressure::close() noexcept {
   std::unique_lock starting{starting_};
   auto thread = std::move(thread_);
-  if (is_forked_child()) {
-    if (thread.joinable()) thread.detach();
-    return;
-  }
   {
     Lock const lock{mutex_};
     over_ = true;
@@ -314,7 +301,7 @@ void Pressure::close() noexcept {
     sharing_.clear();
   }
   starting.unlock();  // a callback that is going on may subscribe another
-  wake_->notify_all();
+  wake_.notify_all();
   {
     Lock lock{mutex_};
     if (!await_callback(lock, [&] { return telling_ == 0; })) {
@@ -325,7 +312,7 @@ void Pressure::close() noexcept {
   if (thread.joinable()) thread.join();
   starting.lock();
   if (std::exchange(enlisted_, false)) discharge(*this);
-  ended_->notify_all();
+  ended_.notify_all();
 }
 
 void Pressure::shut_down() noexcept {
@@ -333,27 +320,27 @@ void Pressure::shut_down() noexcept {
     Lock const lock{mutex_};
     shutting_down_ = true;
   }
-  ended_->notify_all();
+  ended_.notify_all();
 }
 
 void Pressure::await_quiet(std::chrono::steady_clock::time_point until) noexcept {
   Lock lock{mutex_};
   if (on_own_thread()) return;  // a callback ends the process
-  ended_->wait_until(lock, until, [&] { return telling_ == 0; });
+  ended_.wait_until(lock, until, [&] { return telling_ == 0; });
 }
 
 void Pressure::work() noexcept {
   Lock lock{mutex_};
   own_thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   while (true) {
-    wake_->wait(lock, [&] { return over_ || (!shutting_down_ && !pending_.empty()); });
+    wake_.wait(lock, [&] { return over_ || (!shutting_down_ && !pending_.empty()); });
     if (over_) return;
     auto const news = pending_.front();
     pending_.pop_front();
     telling_ = news.number;
     tell(lock, news);
     telling_ = 0;
-    ended_->notify_all();
+    ended_.notify_all();
   }
 }
 
@@ -393,7 +380,7 @@ void Pressure::tell(Lock& lock, News const& news) noexcept {
     ++counts_.calls;
     if (failed) ++counts_.failures;
     called_ = 0;
-    ended_->notify_all();
+    ended_.notify_all();
     at = subscribers_.upper_bound(id);  // others may have come and gone
   }
 }

@@ -3,7 +3,7 @@
 #include <unimem/manager/pressure.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "device/worker_threads.hpp"
 #include "pool/shared_limit.hpp"
 
@@ -129,13 +129,13 @@ class Pressure final : public BackgroundWorker, public std::enable_shared_from_t
   void work() noexcept;
   void tell(Lock& lock, News const& news) noexcept;
 
+  MadeHere const made_{};
   std::array<double, 4> const begins_;  ///< by level, parts of the limit
   double const hysteresis_;
 
   mutable std::mutex mutex_;
-  // Apart: what a thread of the parent's waited on when it forked can never be destroyed in the child.
-  std::unique_ptr<std::condition_variable> wake_ = std::make_unique<std::condition_variable>();
-  std::unique_ptr<std::condition_variable> ended_ = std::make_unique<std::condition_variable>();
+  std::condition_variable wake_;
+  std::condition_variable ended_;
   std::map<MemoryPool const*, Standing> levels_;
   std::vector<MemoryPool*> sharing_;    ///< a limit
   SharedLimit const* whole_ = nullptr;  ///< that limit
@@ -154,8 +154,6 @@ class Pressure final : public BackgroundWorker, public std::enable_shared_from_t
   bool enlisted_ = false;
   std::thread thread_;
   std::atomic<std::thread::id> own_thread_{};  ///< changed with `mutex_`
-  HeldOverFork starting_held_{HeldOverFork::Order::records, starting_};
-  HeldOverFork held_{HeldOverFork::Order::records, mutex_};
 };
 
 /// Looks at a pool when it goes out of scope, however that comes about.

@@ -22,14 +22,6 @@ void Residents::remove(Resident& resident) noexcept {
   removals_.fetch_add(1, std::memory_order_release);
 }
 
-void Residents::forget_others() noexcept {
-  HeldOverFork::renew(ended_);
-  auto const me = std::this_thread::get_id();
-  for (auto& [resident, thread] : inside_) {
-    if (thread != me) thread = {};
-  }
-}
-
 namespace {
 
 /// What taking a byte from it costs, spread over the time until it is wanted again.

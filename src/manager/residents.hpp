@@ -3,8 +3,6 @@
 #include <unimem/device/memory.hpp>
 #include <unimem/manager/detail/resident.hpp>
 
-#include "core/held_over_fork.hpp"
-
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -82,8 +80,6 @@ class Residents {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  /// In a forked child: the parent's other threads do not come out of residents.
-  void forget_others() noexcept;
   /// What `call()` returns from inside of a resident; 0 if no thread may be there now.
   template <class Call>
   std::size_t enter(Resident& resident, Call const& call);
@@ -92,7 +88,6 @@ class Residents {
   std::condition_variable ended_;
   std::atomic<std::uint64_t> removals_{0};
   std::unordered_map<Resident*, std::thread::id> inside_;  ///< no thread: none is inside
-  HeldOverFork held_{HeldOverFork::Order::records, mutex_, [this] { forget_others(); }};
 };
 
 }  // namespace unimem::detail

@@ -40,8 +40,7 @@ class SpilledBytes {
 
 /// Files in a directory of the user's for what a manager has no memory for.
 ///
-/// Each is written once, by offsets, and never again: a forked child, which has the same open files, reads what was
-/// there at the fork whatever its parent does with its own, and the other way round.
+/// Each is written once, by offsets, and never again.
 ///
 /// Thread-safe.
 class SpillFiles : public std::enable_shared_from_this<SpillFiles> {

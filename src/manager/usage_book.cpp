@@ -2,8 +2,8 @@
 
 #include <unimem/device/device.hpp>
 
+#include "core/fork_locks.hpp"
 #include "core/stack.hpp"
-#include "manager/forked_locks.hpp"
 #include "manager/usage_shards.hpp"
 
 #include <algorithm>
@@ -51,25 +51,11 @@ void add_up(UsageCounts& sum, UsageCounts const& more) noexcept {
 UsageBook::UsageBook(StackOptions const& stacks, Clock clock)
     : clock_(clock == nullptr ? coarse_clock : clock),
       stacks_(stacks),
-      shards_(std::make_unique<UsageShard[]>(shard_count)),  // NOLINT(modernize-avoid-c-arrays)
-      held_(HeldOverFork::Order::records, {[this](HeldOverFork::Deadline deadline) { return hold_over_fork(deadline); },
-                                           [this](bool) { let_go_after_fork(); }}) {
+      shards_(std::make_unique<UsageShard[]>(shard_count)) {  // NOLINT(modernize-avoid-c-arrays)
   for (std::size_t i = 0; i < shard_count; ++i) shards_[i].book = this;
 }
 
 UsageBook::~UsageBook() = default;
-
-bool UsageBook::hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
-  if (!HeldOverFork::lock_by(deadline, mutex_)) return false;
-  over_fork_.reset(new (std::nothrow) AllShards(*this));
-  if (over_fork_ == nullptr) mutex_.unlock();
-  return over_fork_ != nullptr;
-}
-
-void UsageBook::let_go_after_fork() noexcept {
-  over_fork_.reset();
-  mutex_.unlock();
-}
 
 void UsageBook::retire(std::unique_ptr<UsageBook> book) noexcept {
   if (!book) return;
@@ -173,6 +159,7 @@ void UsageEntry::leave() noexcept {
   auto& slot = *slot_;
   auto& shard = *slot.shard;
   auto& book = *shard.book;
+  if (book.made_.inherited()) return;
   auto const lived = std::max<std::int64_t>(0, book.now() - since_);
   bool retired = false;
   {

@@ -5,7 +5,7 @@
 #include <unimem/manager/placement.hpp>
 #include <unimem/manager/usage.hpp>
 
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "core/stack.hpp"
 
 #include <array>
@@ -151,7 +151,8 @@ class UsageGauge {
 /// Threads have shards of their own, each behind a lock that is taken for a few instructions at entry and at leaving,
 /// wherever that happens. A walk holds all of them: others wait for it.
 ///
-/// Thread-safe. Entries may outlive it: its owner calls `retire`. A forked child has it whole.
+/// Thread-safe. Entries may outlive it: its owner calls `retire`. In a forked child entries do not
+/// leave it.
 class UsageBook {
  public:
   /// Nanoseconds of a clock that never goes back. The default is the system's coarse one, which costs a few nanoseconds
@@ -204,9 +205,8 @@ class UsageBook {
   [[nodiscard]] Sums sums() const;
   /// Of those that a retired book is kept for, one is done with it.
   void leave() noexcept;
-  [[nodiscard]] bool hold_over_fork(HeldOverFork::Deadline deadline) noexcept;
-  void let_go_after_fork() noexcept;
 
+  MadeHere const made_{};
   Clock const clock_;
   StackOptions const stacks_;
   StackSampler sampler_;
@@ -221,8 +221,6 @@ class UsageBook {
 
   std::atomic<bool> retired_{false};
   std::atomic<std::uint64_t> left_{0};  ///< once retired: entries that have not left, and the retiring thread
-  std::unique_ptr<AllShards> over_fork_;
-  HeldOverFork held_;
 };
 
 }  // namespace unimem::detail

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "manager/forked_locks.hpp"
+#include "core/fork_locks.hpp"
 #include "manager/usage_book.hpp"
 
 #include <algorithm>

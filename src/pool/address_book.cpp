@@ -3,7 +3,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
 
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "core/stack.hpp"
 #include "pool/address_table.hpp"
 
@@ -12,7 +12,6 @@
 #include <array>
 #include <atomic>
 #include <bit>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -46,12 +45,7 @@ struct AddressBook::Inside {
   StackOptions const stacks{pool.stacks()};
   StackSampler sampler{};
   std::atomic<std::uint64_t> refused{0};
-  std::list<HeldOverFork> held{};
-
-  /// Throws std::bad_alloc.
-  void enlist() {
-    for (auto& one : shards) held.emplace_back(HeldOverFork::Order::pool, one.mutex);
-  }
+  MadeHere made{};
 
   [[nodiscard]] Shard& shard(std::uintptr_t address) noexcept {
     return shards[static_cast<std::size_t>(address_hash(address) >> (64 - shard_bits))];
@@ -97,11 +91,13 @@ struct AddressBook::Inside {
 };
 
 AddressBook::AddressBook(MemoryPool& pool, char const* what, Name name)
-    : inside_(std::make_unique<Inside>(pool, what, name)) {
-  inside_->enlist();
-}
+    : inside_(std::make_unique<Inside>(pool, what, name)) {}
 
 AddressBook::~AddressBook() {
+  if (inside_->made.inherited()) {
+    static_cast<void>(inside_.release());  // NOLINT(bugprone-unused-return-value): stays
+    return;
+  }
   auto const left = statistics();
   if (left.live_allocations == 0) return;
   try {
@@ -135,6 +131,7 @@ void* AddressBook::acquire(std::size_t bytes, std::size_t alignment, Queue* queu
 }
 
 void AddressBook::release(void* address, std::size_t bytes, std::size_t alignment, Event last_use) noexcept {
+  if (inside_->made.inherited()) return;
   auto const key = reinterpret_cast<std::uintptr_t>(address);
   auto& shard = inside_->shard(key);
   std::unique_lock lock{shard.mutex};
@@ -160,6 +157,7 @@ MemoryPool& AddressBook::pool() const noexcept {
 }
 
 AddressStatistics AddressBook::statistics() const {
+  inside_->made.require("counting what a memory resource has handed out");
   AddressStatistics result;
   result.refused_deallocations = inside_->refused.load(std::memory_order_relaxed);
   for (auto& shard : inside_->shards) {
@@ -171,6 +169,7 @@ AddressStatistics AddressBook::statistics() const {
 }
 
 void AddressBook::validate() const {
+  inside_->made.require("checking a memory resource");
   for (auto& shard : inside_->shards) {
     std::lock_guard const lock{shard.mutex};
     shard.table.validate();

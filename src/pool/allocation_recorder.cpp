@@ -4,6 +4,7 @@
 #include <unimem/core/log.hpp>
 
 #include "core/claimed_file.hpp"
+#include "core/fork.hpp"
 #include "core/write_all.hpp"
 #include "pool/pool_core.hpp"
 
@@ -11,10 +12,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <exception>
 #include <iterator>
+#include <memory>
+#include <mutex>
 #include <system_error>
 #include <utility>
 
@@ -50,48 +54,67 @@ std::string time_of_day() {
                      time.subseconds().count());
 }
 
+/// What `UNIMEM_LOG` comes to in one process.
+struct Recording {
+  std::once_flag asked;
+  AllocationRecorder* recorder = nullptr;  ///< never destroyed: pools may be static
+};
+
+constinit PerProcess<Recording> recordings;
+/// The recorder of this process or, where that has none, of an ancestor's.
+constinit std::atomic<AllocationRecorder*> latest{nullptr};
+
+[[maybe_unused]] bool const minds_forks = [] {
+  // A child that lives longer would keep the file from the next process.
+  Fork::in_each_child([]() noexcept {
+    if (auto* const inherited = latest.load(std::memory_order_acquire)) inherited->abandon_file();
+  });
+  return true;
+}();
+
+std::unique_ptr<AllocationRecorder> recorder_by_environment() noexcept {
+  std::string pattern;
+  try {
+    pattern = environment("UNIMEM_LOG").value_or("");
+    bool const is_ancestors =
+        latest.load(std::memory_order_acquire) != nullptr && pattern.find("%p") == std::string::npos;
+    if (pattern.empty() || is_ancestors) return nullptr;
+    auto path = name_for_process(pattern);
+    auto [file, problem] = claim_file(path);
+    if (!file) {
+      complain(path, problem);
+      return nullptr;
+    }
+    return std::make_unique<AllocationRecorder>(std::move(file), std::move(path), Fork::depth() != 0);
+  } catch (std::exception const& error) {
+    complain(pattern, error.what());
+    return nullptr;
+  }
+}
+
 }  // namespace
 
 AllocationRecorder* AllocationRecorder::of_process() noexcept {
-  // Never destroyed: pools may be static.
-  static AllocationRecorder* const recorder = []() -> AllocationRecorder* {
-    std::string pattern;
-    try {
-      pattern = environment("UNIMEM_LOG").value_or("");
-      if (pattern.empty()) return nullptr;
-      auto path = name_for_process(pattern);
-      auto [file, problem] = claim_file(path);
-      if (!file) {
-        complain(path, problem);
-        return nullptr;
-      }
-      return new AllocationRecorder(std::move(file), std::move(path), std::move(pattern));
-    } catch (std::exception const& error) {
-      complain(pattern, error.what());
-      return nullptr;
-    }
-  }();
-  static bool const watched = [] {
-    if (recorder == nullptr) return false;
-    return std::atexit([] { recorder->at_exit(); }) == 0;
-  }();
-  static_cast<void>(watched);
-  return recorder;
+  auto& recording = recordings.get();
+  std::call_once(recording.asked, [&recording] {
+    recording.recorder = recorder_by_environment().release();
+    if (recording.recorder == nullptr) return;
+    latest.store(recording.recorder, std::memory_order_release);
+    static_cast<void>(std::atexit([] {
+      if (auto* const recorder = recordings.get().recorder) recorder->at_exit();
+    }));
+  });
+  return recording.recorder;
 }
 
-AllocationRecorder::AllocationRecorder(UniqueFd file, std::string path, std::string pattern)
-    : file_(std::move(file)),
-      path_(std::move(path)),
-      pattern_(std::move(pattern)),
-      kept_(header),
-      held_(HeldOverFork::Order::last, {[this](HeldOverFork::Deadline deadline) { return before_fork(deadline); },
-                                        [this](bool in_child) { after_fork(in_child); }}) {
+AllocationRecorder::AllocationRecorder(UniqueFd file, std::string path, bool writes_at_once)
+    : file_(std::move(file)), path_(std::move(path)), kept_(header), at_once_(writes_at_once) {
   flush();  // a file that cannot be written is noticed now
 }
 
 void AllocationRecorder::allocated(Block const& block, std::size_t bytes, std::uint64_t queue) noexcept {
   std::lock_guard const lock{mutex_};
-  if (!records()) return;
+  if (!file_) return;
   try {
     sizes_.insert_or_assign(&block, bytes);
     add({"allocate", *block.pool, &block, bytes, queue, block.name});
@@ -102,7 +125,7 @@ void AllocationRecorder::allocated(Block const& block, std::size_t bytes, std::u
 
 void AllocationRecorder::failed(PoolCore const& pool, std::size_t bytes, std::uint64_t queue, Name name) noexcept {
   std::lock_guard const lock{mutex_};
-  if (!records()) return;
+  if (!file_) return;
   try {
     add({"allocate failure", pool, nullptr, bytes, queue, name});
   } catch (std::exception const& error) {
@@ -121,22 +144,6 @@ void AllocationRecorder::released(Block const& block, Event last_use) noexcept {
   } catch (std::exception const& error) {
     end(error.what());
   }
-}
-
-bool AllocationRecorder::records() noexcept {
-  if (!std::exchange(begins_anew_, false)) return static_cast<bool>(file_);
-  try {
-    path_ = name_for_process(pattern_);
-    auto [file, problem] = claim_file(path_);
-    if (!file) complain(path_, problem);
-    file_ = std::move(file);
-    kept_ = header;
-    at_once_ = true;  // most children that are forked leave without their exit handlers
-    flush();
-  } catch (std::exception const& error) {
-    end(error.what());
-  }
-  return static_cast<bool>(file_);
 }
 
 void AllocationRecorder::add(Line const& line) {
@@ -159,21 +166,6 @@ void AllocationRecorder::end(std::string_view reason) noexcept {
   complain(path_, reason);
   file_ = {};
   sizes_.clear();
-}
-
-bool AllocationRecorder::before_fork(HeldOverFork::Deadline deadline) noexcept {
-  if (!HeldOverFork::lock_by(deadline, mutex_)) return false;
-  flush();  // or both would write it
-  return true;
-}
-
-void AllocationRecorder::after_fork(bool in_child) noexcept {
-  if (in_child) {
-    begins_anew_ = (file_ || begins_anew_) && pattern_.find("%p") != std::string::npos;
-    file_ = {};
-    sizes_.clear();
-  }
-  mutex_.unlock();
 }
 
 void AllocationRecorder::at_exit() noexcept {

@@ -3,7 +3,6 @@
 #include <unimem/core/name.hpp>
 #include <unimem/device/event.hpp>
 
-#include "core/held_over_fork.hpp"
 #include "core/unique_fd.hpp"
 #include "pool/block.hpp"
 
@@ -31,20 +30,20 @@ class PoolCore;
 /// block was asked for, or of the event it was released with, and 0 for the host.
 ///
 /// A release is written before it happens and an allocation after, so that no block is live twice in the log. Lines are
-/// kept in memory until there are many, a process forks or its exit handlers run; after that each is written at once.
-/// What a process that is killed had kept is lost. A child that is forked does not record, since whose lines they are
-/// could not be told, unless `%p` in the name gives it a file of its own: then it records what is taken from there on.
+/// kept in memory until there are many, or the process's exit handlers run; after that each is written at once. What a
+/// process that is killed had kept is lost. A child that is forked does not record, since whose lines they are could
+/// not be told, unless `%p` in the name gives it a file of its own: then it has a recorder of its own, which writes
+/// each line at once, as most children leave without their exit handlers.
 ///
 /// A file is one process's (`claim_file`). One that cannot be had or written is told to the log of the library, once,
 /// and ends the recording, as no caller that allocates could do anything about it. Thread-safe.
 class AllocationRecorder {
  public:
-  /// The one of the process, made by the first call; null if `UNIMEM_LOG` is not set, or its file cannot be written. To
-  /// be asked once by every pool: a recorder stays for ever.
+  /// The one of the process, made by the first call; null if `UNIMEM_LOG` is not set, its file cannot be written, or it
+  /// is an ancestor's. To be asked once by every pool: a recorder stays for ever.
   [[nodiscard]] static AllocationRecorder* of_process() noexcept;
 
-  /// `path` is what `pattern`, the variable, comes to in this process.
-  AllocationRecorder(UniqueFd file, std::string path, std::string pattern);
+  AllocationRecorder(UniqueFd file, std::string path, bool writes_at_once = false);
   AllocationRecorder(AllocationRecorder const&) = delete;
   AllocationRecorder& operator=(AllocationRecorder const&) = delete;
 
@@ -54,6 +53,9 @@ class AllocationRecorder {
   void failed(PoolCore const& pool, std::size_t bytes, std::uint64_t queue, Name name) noexcept;
   /// A block that is about to be given back.
   void released(Block const& block, Event last_use) noexcept;
+
+  /// At the start of a forked child: it has no other thread, and the lock is left as it is.
+  void abandon_file() noexcept { file_ = {}; }
 
  private:
   struct Line {
@@ -67,26 +69,19 @@ class AllocationRecorder {
   };
 
   // All of these with the lock.
-  /// Whether there is a file to write to; a forked child has its own opened by its first allocation.
-  [[nodiscard]] bool records() noexcept;
   void add(Line const& line);
   /// Writes what is kept, and ends the recording if that fails.
   void flush() noexcept;
   void end(std::string_view reason) noexcept;
 
-  [[nodiscard]] bool before_fork(HeldOverFork::Deadline deadline) noexcept;
-  void after_fork(bool in_child) noexcept;
   void at_exit() noexcept;
 
   std::mutex mutex_;
   UniqueFd file_;  ///< none once the recording has ended
-  std::string path_;
-  std::string const pattern_;
+  std::string const path_;
   std::string kept_;
-  bool begins_anew_ = false;                             ///< in a child, with a file of its own
-  bool at_once_ = false;                                 ///< what is kept now would not be written later
+  bool at_once_;                                         ///< what is kept now would not be written later
   std::unordered_map<Block const*, std::size_t> sizes_;  ///< asked for, of what is live
-  HeldOverFork held_;
 };
 
 }  // namespace unimem::detail

@@ -1,7 +1,6 @@
 #include "pool/block_returns.hpp"
 
 #include "device/current_task.hpp"
-#include "device/worker_threads.hpp"
 
 #include <utility>
 
@@ -73,7 +72,7 @@ void BlockReturns::give_back_withheld(PoolLock& lock) noexcept {
 }
 
 bool BlockReturns::may_wait() noexcept {
-  return CurrentTask::may_wait_for_any() || is_forked_child();  // there, waiting ends at once
+  return CurrentTask::may_wait_for_any();
 }
 
 }  // namespace unimem::detail

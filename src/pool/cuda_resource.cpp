@@ -3,8 +3,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/cuda.hpp>
 
-#include "core/held_over_fork.hpp"
-
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -32,7 +30,6 @@ struct StreamOrderedBook::Inside {
   Device& device;
   std::mutex mutex;
   std::unordered_map<void*, std::shared_ptr<Queue>> queues;
-  HeldOverFork held{HeldOverFork::Order::pool, mutex};
 };
 
 StreamOrderedBook::StreamOrderedBook(MemoryPool& pool, Device& streams_of, Name name)

@@ -2,7 +2,7 @@
 #include <unimem/pool/idle_trimmer.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "core/start_thread.hpp"
 
 #include <fmt/format.h>
@@ -11,16 +11,14 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace unimem {
 
 class IdleTrimmer::Inside {
  public:
   Inside(MemoryPool& pool, std::chrono::nanoseconds interval)
-      : pool_(pool),
-        interval_(interval),
-        held_(detail::HeldOverFork::Order::pool, mutex_, [this] { detail::HeldOverFork::renew(over_now_); }),
-        thread_(detail::start_thread("trimming a pool", [this] { keep(); })) {}
+      : pool_(pool), interval_(interval), thread_(detail::start_thread("trimming a pool", [this] { keep(); })) {}
   Inside(Inside const&) = delete;
   Inside& operator=(Inside const&) = delete;
 
@@ -33,6 +31,8 @@ class IdleTrimmer::Inside {
     thread_.join();
   }
 
+  [[nodiscard]] bool inherited() const noexcept { return made_.inherited(); }
+
  private:
   void keep() {
     std::unique_lock lock{mutex_};
@@ -43,12 +43,12 @@ class IdleTrimmer::Inside {
     }
   }
 
+  detail::MadeHere const made_{};
   MemoryPool& pool_;
   std::chrono::nanoseconds const interval_;
   std::mutex mutex_;
   std::condition_variable over_now_;
   bool over_ = false;
-  detail::HeldOverFork held_;
   std::thread thread_;  // last: it uses all of the above
 };
 
@@ -61,7 +61,16 @@ IdleTrimmer::IdleTrimmer(MemoryPool& pool, std::chrono::nanoseconds interval) {
 }
 
 IdleTrimmer::IdleTrimmer(IdleTrimmer&&) noexcept = default;
-IdleTrimmer& IdleTrimmer::operator=(IdleTrimmer&&) noexcept = default;
-IdleTrimmer::~IdleTrimmer() = default;
+
+IdleTrimmer& IdleTrimmer::operator=(IdleTrimmer&& other) noexcept {
+  IdleTrimmer before{std::move(other)};
+  std::swap(inside_, before.inside_);
+  return *this;
+}
+
+IdleTrimmer::~IdleTrimmer() {
+  // A forked child has not the thread.
+  if (inside_ && inside_->inherited()) static_cast<void>(inside_.release());  // NOLINT(bugprone-unused-return-value)
+}
 
 }  // namespace unimem

@@ -52,7 +52,6 @@ class OwnerGate {
   /// access, `give_up()`.
   void seize() noexcept { seized_.store(true, std::memory_order_relaxed); }
   void wait_for_owner() const noexcept;
-  [[nodiscard]] bool is_left() const noexcept { return !inside_.load(std::memory_order_acquire); }
   void give_up() noexcept { seized_.store(false, std::memory_order_release); }
 
  private:

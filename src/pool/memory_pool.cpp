@@ -59,21 +59,21 @@ MemoryPool::~MemoryPool() {
 }
 
 Allocation MemoryPool::acquire_cached(std::size_t bytes, Name name) {
-  auto* const block = bytes == 0 ? nullptr : core_->acquire_cached(bytes, name);
+  auto* const block = bytes == 0 ? nullptr : core_->here().acquire_cached(bytes, name);
   return block == nullptr ? Allocation{} : Allocation{block, bytes};
 }
 
 Allocation MemoryPool::acquire_better(Allocation const& block) {
-  auto* const better = block.empty() ? nullptr : core_->acquire_better(*block.block_, block.size());
+  auto* const better = block.empty() ? nullptr : core_->here().acquire_better(*block.block_, block.size());
   return better == nullptr ? Allocation{} : Allocation{better, block.size()};
 }
 
 std::size_t MemoryPool::trim(std::size_t keep_bytes) {
-  return core_->trimmer().trim(keep_bytes);
+  return core_->here().trimmer().trim(keep_bytes);
 }
 
 std::size_t MemoryPool::trim_idle() {
-  return core_->trimmer().trim_idle();
+  return core_->here().trimmer().trim_idle();
 }
 
 PoolDefragmentation MemoryPool::defragment(DefragmentationLimits const& limits) {
@@ -87,15 +87,15 @@ PoolDefragmentation MemoryPool::defragment(DefragmentationLimits const& limits) 
 }
 
 PoolStatistics MemoryPool::statistics() const {
-  return core_->reports().statistics();
+  return core_->here().reports().statistics();
 }
 
 PoolFragmentation MemoryPool::fragmentation() const {
-  return core_->reports().fragmentation();
+  return core_->here().reports().fragmentation();
 }
 
 std::vector<OutOfMemory::Holder> MemoryPool::holders(std::size_t most) const {
-  return core_->reports().holders(most);
+  return core_->here().reports().holders(most);
 }
 
 Device& MemoryPool::device() const noexcept {
@@ -115,7 +115,7 @@ StackOptions const& MemoryPool::stacks() const noexcept {
 }
 
 void MemoryPool::set_max_bytes(std::size_t bytes) {
-  core_->trimmer().set_max_bytes(bytes);
+  core_->here().trimmer().set_max_bytes(bytes);
 }
 
 std::size_t MemoryPool::bytes_in_use() noexcept {
@@ -131,7 +131,7 @@ bool MemoryPool::has_left_marks() const noexcept {
 }
 
 void MemoryPool::validate() const {
-  core_->reports().validate();
+  core_->here().reports().validate();
 }
 
 }  // namespace unimem

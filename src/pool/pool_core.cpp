@@ -28,18 +28,17 @@ std::uint64_t id_of(Queue const& queue) {
 
 PoolCore::PoolCore(Device& device, Location location, PoolOptions options, std::shared_ptr<LimitShare> share)
     : recorder_(AllocationRecorder::of_process()),
-      state_(*this, intake_, device, location, std::move(options), std::move(share)),
-      held_(HeldOverFork::Order::pool, {[this](HeldOverFork::Deadline deadline) { return hold_over_fork(deadline); },
-                                        [this](bool in_child) { let_go_after_fork(in_child); }}) {}
+      state_(*this, intake_, device, location, std::move(options), std::move(share)) {}
 
 // ---- Its end ----------------------------------------------------------------------------------------------------
 
 void PoolCore::close(std::unique_ptr<PoolCore> core) noexcept {
   auto& self = *core;
+  if (self.inherited()) return static_cast<void>(core.release());  // NOLINT(bugprone-unused-return-value): stays
   self.state_.thread_cache.close();
   // From here on it is its own: the last one to be in here destroys it, be that this call or a later release.
   auto lock = self.lock();
-  Visit const visit{self};
+  self.enter();
   self.self_ = std::move(core);
   self.returns_.end(lock);
   lock.unlock();
@@ -76,7 +75,7 @@ void PoolCore::give_back_later(PoolLock& lock) noexcept {
     lock.unlock();
     call_after(std::move(pending), [this] {
       auto again = this->lock();
-      ++inside_;
+      enter();
       trimmer_.shrink(again, 0);
       later_ = false;
       leave(again);  // what has been released meanwhile may be pending in its turn
@@ -91,6 +90,7 @@ void PoolCore::give_back_later(PoolLock& lock) noexcept {
 // ---- Taking -----------------------------------------------------------------------------------------------------
 
 Block& PoolCore::acquire_otherwise(std::size_t bytes, AcquireOptions const& options) {
+  made_.require("allocating from a memory pool");
   if (options.alignment != 0) check_alignment(options.alignment, device().info().alignment);
   auto const queue = options.queue == nullptr ? 0 : id_of(*options.queue);
   BlockRequest const request{.bytes = bytes, .queue = queue, .options = options, .time = state_.ages.now()};
@@ -159,6 +159,7 @@ Block* PoolCore::acquire_better(Block const& block, std::size_t bytes) {
 // ---- Coming back --------------------------------------------------------------------------------------------------
 
 void PoolCore::release_otherwise(Block& block, Event last_use) noexcept {
+  if (inherited()) return;
   if (recorder_ != nullptr) recorder_->released(block, last_use);
   block.used_until(last_use);
   if (state_.zeroer != nullptr) state_.zeroer->begin(block);
@@ -176,7 +177,7 @@ void PoolCore::release_here(Block& block, PoolAges::Time now) noexcept {
   ++block.generation;
 
   auto lock = this->lock();
-  Visit const visit{*this};
+  enter();
   intake_.take(block, now);
   if (self_ == nullptr) trimmer_.trim_after_release(lock, now);
   if (self_ != nullptr) trimmer_.shrink(lock, 0);  // the pool has ended, be it meanwhile
@@ -186,46 +187,22 @@ void PoolCore::release_here(Block& block, PoolAges::Time now) noexcept {
 // ---- What it is asked ---------------------------------------------------------------------------------------------
 
 std::size_t PoolCore::max_bytes() const noexcept {
+  if (inherited()) return 0;
   auto const lock = this->lock();
   return state_.limits.max_bytes();
 }
 
 std::size_t PoolCore::bytes_in_use() noexcept {
+  if (inherited()) return 0;
   state_.thread_cache.flush_all();
   auto const lock = this->lock();
   return state_.counts.active_bytes();
 }
 
 bool PoolCore::set_marks(std::size_t below, std::size_t above) noexcept {
+  if (inherited()) return false;
   auto const lock = this->lock();
   return state_.counts.set_marks(below, above);
-}
-
-// ---- Forks --------------------------------------------------------------------------------------------------------
-
-bool PoolCore::hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
-  auto* const extents = state_.memory.extents();
-  // In the order in which a thread that needs them all takes them.
-  if (extents != nullptr && !HeldOverFork::lock_by(deadline, extents->mutex())) return false;
-  if (state_.thread_cache.hold_over_fork(deadline)) {
-    if (HeldOverFork::lock_by(deadline, state_.mutex)) return true;
-    state_.thread_cache.let_go_after_fork(false);
-  }
-  if (extents != nullptr) extents->mutex().unlock();
-  return false;
-}
-
-void PoolCore::let_go_after_fork(bool in_child) noexcept {
-  auto* const extents = state_.memory.extents();
-  if (in_child) {
-    state_.transit.begin_again_in_child();
-    inside_ = Visit::of_this_thread(*this);
-    // The extents had handed it out, or not got it back, and the thread that was to do that is not here.
-    if (extents != nullptr) state_.stranded = extents->used() - state_.counts.active_bytes() - state_.free.bytes();
-  }
-  state_.mutex.unlock();
-  state_.thread_cache.let_go_after_fork(in_child);
-  if (extents != nullptr) extents->mutex().unlock();
 }
 
 }  // namespace unimem::detail

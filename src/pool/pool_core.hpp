@@ -2,7 +2,7 @@
 
 #include <unimem/pool/memory_pool.hpp>
 
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "core/poison.hpp"
 #include "pool/block_intake.hpp"
 #include "pool/block_returns.hpp"
@@ -20,9 +20,9 @@ namespace unimem::detail {
 
 class AllocationRecorder;
 
-/// What `MemoryPool` is inside, and what its blocks point back to: how blocks are handed out and come back, how long
-/// that lives, and what becomes of it in a forked child. What it works on, and under which lock, is in PoolState; each
-/// part that works on it is a class of its own.
+/// What `MemoryPool` is inside, and what its blocks point back to: how blocks are handed out and come back, and how
+/// long that lives. What it works on, and under which lock, is in PoolState; each part that works on it is a class of
+/// its own.
 ///
 /// Memory that is between the driver and the lists is in transit (Transit): it counts against the limit.
 ///
@@ -41,8 +41,7 @@ class AllocationRecorder;
 /// Where it shares a limit with other pools, what it takes from its device it takes from its share of that first; what
 /// the others have only cached they are asked for when all that is cached here does not do.
 ///
-/// A forked child has the pool whole, less what other threads held of it: their blocks stay in use, and what they had
-/// in transit has no owner.
+/// A forked child has the blocks and their contents, and not the pool: it takes none, and what it releases stays.
 ///
 /// Thread-safe.
 class PoolCore {
@@ -85,6 +84,13 @@ class PoolCore {
     release_otherwise(block, last_use);
   }
 
+  /// This, in the process that made it; throws UnsupportedOperation in a forked child.
+  [[nodiscard]] PoolCore& here() {
+    made_.require("using a memory pool");
+    return *this;
+  }
+  [[nodiscard]] bool inherited() const noexcept { return made_.inherited(); }
+
   [[nodiscard]] PoolTrimmer& trimmer() noexcept { return trimmer_; }
   [[nodiscard]] PoolReports const& reports() const noexcept { return reports_; }
 
@@ -100,8 +106,6 @@ class PoolCore {
   [[nodiscard]] StackOptions const& stacks() const noexcept { return state_.options.stacks; }
 
  private:
-  class Visit;
-
   // What is not as quick: tail calls, so that the quick part has nothing to save.
   [[nodiscard]] Block& acquire_otherwise(std::size_t bytes, AcquireOptions const& options);
   void release_otherwise(Block& block, Event last_use) noexcept;
@@ -111,16 +115,15 @@ class PoolCore {
   [[nodiscard]] Block& acquire_here(BlockRequest const& request);
   void release_here(Block& block, PoolAges::Time now) noexcept;
 
-  /// At the end of a Visit. When the pool is gone, the last one of all destroys the core, and has dropped the lock
-  /// then: nothing of it may be touched afterwards.
+  /// A call that the pool's end may overtake, and that keeps the core alive then: begun under the lock, and ended by
+  /// `leave`. When the pool is gone, the last one of all destroys the core, and has dropped the lock then: nothing of
+  /// it may be touched afterwards.
+  void enter() noexcept { ++inside_; }
   void leave(PoolLock& lock) noexcept;
   /// Has what is still pending given back by a thread of its own when its work has ended. The pool is gone.
   void give_back_later(PoolLock& lock) noexcept;
 
-  /// Keeps everything where it is while the process forks; false, and nothing is kept, if that cannot be by then.
-  [[nodiscard]] bool hold_over_fork(HeldOverFork::Deadline deadline) noexcept;
-  void let_go_after_fork(bool in_child) noexcept;
-
+  MadeHere const made_{};
   AllocationRecorder* const recorder_;  ///< null: nothing is recorded
   PoolState state_;
   BlockIntake intake_{state_};
@@ -130,37 +133,9 @@ class PoolCore {
   PoolReports reports_{state_};
 
   // Under the lock.
-  unsigned inside_ = 0;             ///< visits that are not over yet
+  unsigned inside_ = 0;             ///< calls that have entered and not left yet
   std::unique_ptr<PoolCore> self_;  ///< set when the pool is gone: nothing is handed out any more
   bool later_ = false;              ///< a thread of its own gives the rest back, which keeps the core
-  HeldOverFork held_;
-};
-
-/// A call that the pool's end may overtake, and that keeps the core alive then. Its thread knows which it is making: in
-/// a forked child only those go on, and a thread may fork in the middle of one, where an upstream of the user's does.
-/// Begun under the core's lock; its last word there is `leave`.
-class PoolCore::Visit {
- public:
-  explicit Visit(PoolCore& core) noexcept : core_(core), outer_(innermost) {
-    innermost = this;
-    ++core.inside_;
-  }
-  Visit(Visit const&) = delete;
-  Visit& operator=(Visit const&) = delete;
-  ~Visit() { innermost = outer_; }
-
-  /// How many this thread is making.
-  [[nodiscard]] static unsigned of_this_thread(PoolCore const& core) noexcept {
-    unsigned count = 0;
-    for (auto const* visit = innermost; visit != nullptr; visit = visit->outer_) count += &visit->core_ == &core;
-    return count;
-  }
-
- private:
-  static inline constinit thread_local Visit const* innermost = nullptr;
-
-  PoolCore const& core_;
-  Visit const* const outer_;
 };
 
 }  // namespace unimem::detail

@@ -200,10 +200,10 @@ void PoolReports::validate() const {
     auto const whole = extents == nullptr ? Extents::Counts{} : extents->counts();
     auto const reserved = extents == nullptr ? counts.active_bytes + pool_.free.bytes() : whole.reserved;
     bool const in_transit = extents != nullptr && (pool_.transit.growing() != 0 || pool_.transit.returning() != 0);
-    if (extents != nullptr && !in_transit) extents->validate(counts.active_bytes + pool_.free.bytes() + pool_.stranded);
+    if (extents != nullptr && !in_transit) extents->validate(counts.active_bytes + pool_.free.bytes());
     // Here slack is no remainder, as it is in the statistics, but what the extents have free beside whole pages, walked
     // by them just now. What is in transit is in neither sum; objects in transit are not in what is reserved either.
-    auto const accounted = walked + pool_.stranded + whole.free;
+    auto const accounted = walked + whole.free;
     check(accounted <= reserved, "more is in use, cached and free than reserved");
     check(accounted == reserved || in_transit, "what is in use, cached and free is not all that is reserved");
     check(seen.active_allocations == counts.active_allocations, "the live blocks are not as many as counted");

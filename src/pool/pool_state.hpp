@@ -58,9 +58,8 @@ struct PoolState {
   Transit transit;
   FreeBlocks free;
   BlockList live;
-  BlockList withheld;        ///< in use without an owner: their last owner's data could not be overwritten
-  BlockList spare;           ///< descriptors without memory
-  std::size_t stranded = 0;  ///< was in transit when this process was forked: bytes of extents, it is not known where
+  BlockList withheld;  ///< in use without an owner: their last owner's data could not be overwritten
+  BlockList spare;     ///< descriptors without memory
 
   /// Bytes in use and in transit.
   [[nodiscard]] std::size_t taken() const noexcept;

@@ -4,8 +4,6 @@
 #include <unimem/device/detail/pages.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
-#include "core/held_over_fork.hpp"
-
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -71,7 +69,6 @@ class SharedLimit {
   std::atomic<std::size_t> left_;
   std::atomic<std::uint64_t> returns_{0};
   std::mutex mutex_;
-  HeldOverFork held_{HeldOverFork::Order::device, mutex_};
 };
 
 /// What one pool has of a limit that it shares with others. Thread-safe.

@@ -49,13 +49,6 @@ class Memberships {
   }
 
   void add(std::uint64_t pool, std::shared_ptr<ThreadMagazines> thread) {
-    auto const free_in_child = [](bool in_child) {
-      if (!in_child || ended) return;
-      // A pool that was ending in another thread may have had them.
-      for (auto& [number, one] : mine().all_) HeldOverFork::renew(one->mutex);
-    };
-    auto const hold = [](HeldOverFork::Deadline) { return true; };
-    [[maybe_unused]] static bool const held = HeldOverFork::for_good(HeldOverFork::Order::last, {hold, free_in_child});
     std::erase_if(all_, [](auto const& one) {
       std::lock_guard const lock{one.second->mutex};
       if (one.second->cache != nullptr) return false;
@@ -71,6 +64,13 @@ class Memberships {
     std::erase_if(all_, [pool](auto const& one) { return one.first == pool; });
   }
 
+  /// In a forked child, at its start: the pools are the parent's.
+  static void forget_inherited() noexcept {
+    if (ended) return;
+    magazine_table = {};
+    mine().all_.clear();
+  }
+
  private:
   static void leave(ThreadMagazines& thread) noexcept {
     std::lock_guard const lock{thread.mutex};
@@ -79,6 +79,8 @@ class Memberships {
 
   std::vector<std::pair<std::uint64_t, std::shared_ptr<ThreadMagazines>>> all_;
 };
+
+[[maybe_unused]] bool const minds_forks = (Fork::in_each_child(&Memberships::forget_inherited), true);
 
 }  // namespace
 
@@ -216,24 +218,17 @@ Magazines* ThreadCache::enroll() noexcept {
 
 void ThreadCache::seize_all() noexcept {
   if (seizures_++ != 0) return;
-  say_seized();
-  for (auto const& thread : threads_) thread->magazines.wait_for_owner();
-}
-
-void ThreadCache::say_seized() noexcept {
   bool others = false;
   for (auto const& thread : threads_) {
     thread->magazines.seize();
     others = others || thread->owner != std::this_thread::get_id();
   }
-  if (others) heavy_barrier();
+  if (others) heavy_barrier();  // owners see it, or are seen inside
+  for (auto const& thread : threads_) thread->magazines.wait_for_owner();
 }
 
 void ThreadCache::release_all() noexcept {
-  // In a child whose parent's thread forked while it had seized them they have been given up already.
-  if (seizures_ == 0) return;
-  --seizures_;
-  if (seizures_ != 0) return;
+  if (--seizures_ != 0) return;
   for (auto const& thread : threads_) thread->magazines.give_up();
 }
 
@@ -267,30 +262,6 @@ void ThreadCache::close() noexcept {
     std::lock_guard const lock{thread->mutex};
     thread->cache = nullptr;
   }
-}
-
-bool ThreadCache::hold_over_fork(HeldOverFork::Deadline deadline) noexcept {
-  if (!HeldOverFork::lock_by(deadline, mutex_)) return false;
-  if (seizures_++ == 0) say_seized();
-  bool const left = HeldOverFork::wait_by(deadline, [&] {
-    return std::ranges::all_of(threads_, [](auto const& one) { return one->magazines.is_left(); });
-  });
-  if (!left) let_go_after_fork(false);
-  return left;
-}
-
-void ThreadCache::let_go_after_fork(bool in_child) noexcept {
-  if (in_child) {
-    seizures_ = 1;
-    for (auto const& thread : threads_) {
-      // Its owner is not here, and may just have looked whether it may come in, or have been taking its leave.
-      if (thread->owner == std::this_thread::get_id()) continue;
-      thread->magazines.leave();
-      HeldOverFork::renew(thread->mutex);
-    }
-  }
-  release_all();
-  mutex_.unlock();
 }
 
 void ThreadCache::retire(ThreadMagazines& thread) noexcept {

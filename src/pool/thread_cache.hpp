@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "pool/depots.hpp"
 #include "pool/magazines.hpp"
 
@@ -137,11 +137,6 @@ class ThreadCache {
   /// A thread that ends takes its leave.
   void retire(ThreadMagazines& thread) noexcept;
 
-  /// Keeps everything where it is while the process forks, for the core to be held after this; false, and nothing is
-  /// kept, if that cannot be by then. What other threads had stays there in a child, to be brought back as ever.
-  [[nodiscard]] bool hold_over_fork(HeldOverFork::Deadline deadline) noexcept;
-  void let_go_after_fork(bool in_child) noexcept;
-
  private:
   /// What the table does not know.
   [[nodiscard]] Magazines* own_elsewhere() const noexcept;
@@ -154,8 +149,6 @@ class ThreadCache {
 
   // With mutex_.
   void seize_all() noexcept;
-  /// The first half of it: owners see it, or are seen inside.
-  void say_seized() noexcept;
   void release_all() noexcept;
 
   BlockIntake& core_;               ///< where blocks go back to

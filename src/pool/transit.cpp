@@ -2,7 +2,6 @@
 
 #include <unimem/device/timed_wait.hpp>
 
-#include "core/held_over_fork.hpp"
 #include "device/current_task.hpp"
 #include "device/watched_wait.hpp"
 
@@ -13,34 +12,26 @@ namespace unimem::detail {
 
 void Transit::begin_growing(Passage& passage, std::size_t bytes) noexcept {
   passage.bytes_ = bytes;
-  passage.forks_ = forks_;
   growing_ += bytes;
 }
 
 void Transit::end_growing(Passage& passage) noexcept {
-  settle(growing_, passage);
+  growing_ -= passage.bytes_;
 }
 
 void Transit::begin_returning(Passage& passage, std::size_t bytes) noexcept {
   passage.bytes_ = bytes;
-  passage.forks_ = forks_;
   returning_ += bytes;
   passage.next_ = std::exchange(returns_, &passage);
   tell_newest();
 }
 
 void Transit::end_returning(Passage& passage) noexcept {
-  for (auto** at = &returns_; *at != nullptr; at = &(*at)->next_) {  // in a child since, it is not among them
-    if (*at != &passage) continue;
-    *at = passage.next_;
-    break;
-  }
+  auto** at = &returns_;
+  while (*at != &passage) at = &(*at)->next_;
+  *at = passage.next_;
   tell_newest();
-  settle(returning_, passage);
-}
-
-void Transit::settle(std::size_t& in_transit, Passage const& passage) const noexcept {
-  if (passage.forks_ == forks_) in_transit -= passage.bytes_;
+  returning_ -= passage.bytes_;
 }
 
 void Transit::tell_newest() noexcept {
@@ -76,15 +67,6 @@ bool Transit::await(std::unique_lock<std::mutex>& lock) {
   }
   --waiting_;
   return ends;
-}
-
-void Transit::begin_again_in_child() noexcept {
-  ++forks_;
-  growing_ = returning_ = 0;
-  waiting_ = 0;
-  returns_ = nullptr;
-  tell_newest();
-  HeldOverFork::renew(changed_);
 }
 
 }  // namespace unimem::detail

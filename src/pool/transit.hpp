@@ -26,11 +26,9 @@ class Transit {
     std::thread::id thread_ = std::this_thread::get_id();
     Passage* next_ = nullptr;  ///< of those that return
     std::size_t bytes_ = 0;
-    unsigned forks_ = 0;
   };
 
-  /// Memory begins to come, or to go, and has arrived. Its bytes are no longer in transit then, unless this process was
-  /// forked meanwhile: `begin_again_in_child` has seen to it.
+  /// Memory begins to come, or to go, and has arrived: its bytes are no longer in transit then.
   void begin_growing(Passage& passage, std::size_t bytes) noexcept;
   void end_growing(Passage& passage) noexcept;
   void begin_returning(Passage& passage, std::size_t bytes) noexcept;
@@ -49,18 +47,13 @@ class Transit {
   /// thread it may end with WaitInterrupted, without the lock and with nothing changed.
   bool await(std::unique_lock<std::mutex>& lock);
 
-  /// In a forked child: what other threads had in transit has no owner.
-  void begin_again_in_child() noexcept;
-
  private:
-  void settle(std::size_t& in_transit, Passage const& passage) const noexcept;
   void tell_newest() noexcept;
 
   std::size_t growing_ = 0;                ///< bytes from the driver, or from the extents
   std::size_t returning_ = 0;              ///< bytes on their way back
   Passage* returns_ = nullptr;             ///< that are under way, the newest first
   std::atomic<std::thread::id> newest_{};  ///< whose that is, for readers without the lock; no thread if there is none
-  unsigned forks_ = 0;                     ///< that this process has come from since the pool was made
   std::condition_variable changed_;
   std::uint64_t changes_ = 0;
   unsigned waiting_ = 0;  ///< for a change

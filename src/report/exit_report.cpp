@@ -6,11 +6,10 @@
 #include <unimem/report/json.hpp>
 
 #include "core/claimed_file.hpp"
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "core/write_all.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <exception>
@@ -33,14 +32,14 @@ void complain(std::string_view path, std::string_view reason) noexcept {
 struct Wish {
   std::string path;
   detail::UniqueFd file;  ///< this process's from its start: its children inherit the variable, and end before it
-  pid_t process;
+  detail::MadeHere made{};
 };
 
 Wish* wish = nullptr;
 
 void write_report() noexcept {
-  auto const& [path, file, process] = *wish;
-  if (getpid() != process) return;  // the file is the parent's
+  auto const& [path, file, made] = *wish;
+  if (made.inherited()) return;  // the file is the parent's
   try {
     auto const text = to_json(default_manager().snapshot()) + '\n';
     if (auto const problem = detail::write_all(file.get(), text)) complain(path, problem.message());
@@ -64,13 +63,9 @@ void report_at_exit() noexcept {
         complain(path, problem);
         return false;
       }
-      wish = new Wish{std::move(path), std::move(file), getpid()};
+      wish = new Wish{std::move(path), std::move(file)};
       // A child that lives longer would keep the file from the next process.
-      auto const let_go = [](bool in_child) {
-        if (in_child) wish->file = {};
-      };
-      static_cast<void>(
-          detail::HeldOverFork::for_good(detail::HeldOverFork::Order::last, {[](auto) { return true; }, let_go}));
+      detail::Fork::in_each_child([]() noexcept { wish->file = {}; });
       return std::atexit(write_report) == 0;
     } catch (std::exception const&) {  // no memory before the program has begun: it will notice
       return false;

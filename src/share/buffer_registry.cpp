@@ -1,10 +1,10 @@
 #include <unimem/core/error.hpp>
 #include <unimem/share/buffer_registry.hpp>
 
+#include "core/fork.hpp"
 #include "core/type_name.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <map>
 #include <mutex>
@@ -75,7 +75,7 @@ struct BufferRegistry::Inside {
   [[nodiscard]] ByteRange window_of(std::unique_lock<std::mutex>& lock, Entry const& entry, std::size_t offset,
                                     std::size_t count);
 
-  pid_t const process = getpid();
+  detail::MadeHere const made{};
   std::uint64_t const tag = random_tag();
   Inside const* const inherited;
   mutable std::mutex mutex;
@@ -142,13 +142,12 @@ BufferRegistry::BufferRegistry() : inside_(std::make_unique<Inside>(nullptr).rel
 
 BufferRegistry::~BufferRegistry() {
   auto* const last = inside_.load(std::memory_order_acquire);
-  if (last->process == getpid()) std::unique_ptr<Inside>(last).reset();
+  if (!last->made.inherited()) std::unique_ptr<Inside>(last).reset();
 }
 
 BufferRegistry::Inside& BufferRegistry::inside() const {
   auto* known = inside_.load(std::memory_order_acquire);
-  auto const process = getpid();  // a handler of pthread_atfork would not run for `_Fork` or a bare `clone`
-  if (known->process == process) return *known;
+  if (!known->made.inherited()) return *known;
   auto fresh = std::make_unique<Inside>(known);
   // Without a lock, which a child may have inherited locked. The first caller makes it for all.
   if (inside_.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();

@@ -18,6 +18,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace unimem::testing {
@@ -395,12 +396,19 @@ TEST_F(ForkedChild, UsesHostDataAndIsRefusedTheDevice) {
               EXPECT_HERE(is_unsupported([&] { buffer.sync_to_device(); }));
               EXPECT_HERE(is_unsupported([&] { std::ignore = buffer.device(first); }));
               EXPECT_HERE(std::as_const(buffer).at(5) == 500);
-              fresh.copy_from(counting(100, 9));
-              fresh.host()[0] = 1;
-              EXPECT_HERE(fresh.at(99) == 108);
-              EXPECT_HERE(is_unsupported([&] { std::ignore = fresh.device_view(); }));
-              EXPECT_HERE(fresh.at(99) == 108);
-              auto copied = fresh.clone();
+              EXPECT_HERE(is_unsupported([&] { fresh.copy_from(counting(100, 9)); }));  // it has no memory yet
+              EXPECT_HERE(is_unsupported([&] { buffer.resize(200); }));
+              EXPECT_HERE(is_unsupported([&] { std::ignore = buffer.clone(); }));  // by its manager
+              auto of_child = on_sim();
+              of_child.manager = nullptr;
+              UnifiedBuffer<std::uint32_t> own(100, std::move(of_child));
+              own.copy_from(counting(100, 9));
+              own.host()[0] = 1;
+              own.resize(200);
+              EXPECT_HERE(own.at(99) == 108);
+              EXPECT_HERE(is_unsupported([&] { std::ignore = own.device_view(); }));
+              EXPECT_HERE(own.at(99) == 108);
+              auto copied = own.clone();
               EXPECT_HERE(copied.at(99) == 108);
               return 7;
             }),

@@ -1,33 +1,30 @@
 #include <unimem/core/error.hpp>
-#include <unimem/core/log.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/detail/address_book.hpp>
 #include <unimem/pool/idle_trimmer.hpp>
 #include <unimem/pool/memory_pool.hpp>
-#include <unimem/pool/upstream.hpp>
 
 #include "core/sizes.hpp"
 #include "forked_child.hpp"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <functional>
-#include <latch>
 #include <memory>
-#include <memory_resource>
 #include <random>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-// Children of a process whose other threads were in the middle of a pool when it forked: they have the pool whole.
+// Children of a process whose other threads were in the middle of a pool when it forked: they are refused that pool,
+// keep what they hold of it, and make pools of their own.
 
 namespace unimem {
 namespace {
@@ -98,34 +95,62 @@ class Busy {
   std::vector<std::jthread> threads_;
 };
 
-/// Everything a program does with a pool, alone.
-int use_alone(MemoryPool& pool) {
-  auto const before = pool.statistics();
-  pool.validate();
+/// Whether a child is refused this, as what belongs to its parent.
+template <class Action>
+bool is_refused(Action const& action) {
+  try {
+    action();
+  } catch (UnsupportedOperation const& error) {
+    return error.where == "a forked child process";
+  }
+  return false;
+}
+
+/// Everything a program does with a pool that its process has made.
+int use_own_pool() {
+  MemoryPool pool{device("cpu"), Location::host};
   for (int again = 0; again < 3; ++again) {
     std::vector<Allocation> held;
     std::size_t bytes = 0;
     for (std::size_t const size : {64 * std::size_t{1}, 900 * std::size_t{1}, 10 * KiB, 200 * KiB, 2 * MiB}) {
-      try {
-        held.push_back(pool.acquire(size));
-      } catch (OutOfMemory const&) {  // the threads of the parent have it for ever
-        continue;
-      }
-      if (auto* const data = held.back().data()) std::memset(data, 0x5A, size);
+      held.push_back(pool.acquire(size));
+      std::memset(held.back().data(), 0x5A, size);
       bytes += held.back().capacity();
     }
-    auto const now = pool.statistics();
-    EXPECT_HERE(now.active_allocations == before.active_allocations + held.size());
-    EXPECT_HERE(now.active_bytes == before.active_bytes + bytes);
+    EXPECT_HERE(pool.statistics().active_allocations == held.size());
+    EXPECT_HERE(pool.statistics().active_bytes == bytes);
     pool.validate();
   }
-  EXPECT_HERE(pool.statistics().active_bytes == before.active_bytes);
+  EXPECT_HERE(pool.statistics().active_bytes == 0);
   pool.trim();
-  pool.validate();
-  std::thread([&] { static_cast<void>(pool.acquire_cached(KiB)); }).join();
-  EXPECT_HERE(pool.statistics().active_allocations == before.active_allocations);
+  std::thread([&] { static_cast<void>(pool.acquire(KiB)); }).join();
+  EXPECT_HERE(pool.statistics().active_allocations == 0);
   pool.validate();
   return 0;
+}
+
+/// What a child may do with its parent's pool, and with what it holds of it: a block of `mine` if it has an address.
+int use_inherited(MemoryPool& pool, Allocation mine) {
+  for (std::size_t const size : {64 * std::size_t{1}, KiB, 3 * MiB}) {
+    EXPECT_HERE(is_refused([&] { static_cast<void>(pool.acquire(size)); }));
+  }
+  EXPECT_HERE(is_refused([&] { static_cast<void>(pool.acquire_cached(KiB)); }));
+  EXPECT_HERE(is_refused([&] { static_cast<void>(pool.statistics()); }));
+  EXPECT_HERE(is_refused([&] { static_cast<void>(pool.fragmentation()); }));
+  EXPECT_HERE(is_refused([&] { pool.trim(); }));
+  EXPECT_HERE(is_refused([&] { pool.trim_idle(); }));
+  EXPECT_HERE(is_refused([&] { pool.set_max_bytes(MiB); }));
+  EXPECT_HERE(is_refused([&] { pool.validate(); }));
+  if (pool.location() == Location::host) {
+    EXPECT_HERE(static_cast<unsigned char*>(mine.data())[0] == 0x11);
+    std::memset(mine.data(), 0x22, mine.size());
+  }
+  auto const capacity = mine.capacity();
+  EXPECT_HERE(capacity >= KiB);
+  mine = {};  // goes nowhere
+  EXPECT_HERE(is_refused([&] { static_cast<void>(pool.acquire(KiB)); }));
+  std::thread([&] { static_cast<void>(is_refused([&] { static_cast<void>(pool.acquire(KiB)); })); }).join();
+  return use_own_pool();
 }
 
 class ForkedPool : public ::testing::TestWithParam<Case> {
@@ -135,24 +160,40 @@ class ForkedPool : public ::testing::TestWithParam<Case> {
     GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
 #endif
   }
+
+  /// A block that shows whether another process or another owner has written to it.
+  static Allocation marked(MemoryPool& pool) {
+    auto block = pool.acquire(KiB);
+    if (pool.location() == Location::host) std::memset(block.data(), 0x11, block.size());
+    return block;
+  }
+  static void check_after(MemoryPool& pool, Allocation mine) {
+    pool.validate();
+    EXPECT_EQ(pool.statistics().active_allocations, 1U);
+    if (pool.location() == Location::host) {
+      auto const* const data = static_cast<unsigned char const*>(mine.data());
+      EXPECT_TRUE(std::all_of(data, data + mine.size(), [](auto byte) { return byte == 0x11; }));
+    }
+  }
 };
 
-TEST_P(ForkedPool, IsWholeInAChildOfBusyThreads) {
+TEST_P(ForkedPool, IsRefusedToAChildOfBusyThreads) {
   auto const pool = GetParam().make();
+  auto mine = marked(*pool);
   {
     Busy busy;
     for (unsigned i = 1; i <= 4; ++i) busy.start([&, i](auto const& done) { use(*pool, i, done); });
     for (int round = 0; round < rounds; ++round) {
-      ASSERT_EQ(ending_of(fork(), [&] { return use_alone(*pool); }), 0);
+      ASSERT_EQ(ending_of(fork(), [&] { return use_inherited(*pool, std::move(mine)); }), 0);
       static_cast<void>(pool->acquire_cached(KiB));  // this thread has magazines of its own
     }
   }
-  pool->validate();
-  EXPECT_EQ(pool->statistics().active_allocations, 0U);
+  check_after(*pool, std::move(mine));
 }
 
-TEST_P(ForkedPool, IsWholeInAChildOfEndingThreads) {
+TEST_P(ForkedPool, IsRefusedToAChildOfEndingThreads) {
   auto const pool = GetParam().make();
+  auto mine = marked(*pool);
   {
     Busy busy;
     for (int i = 0; i < 2; ++i) {
@@ -160,128 +201,51 @@ TEST_P(ForkedPool, IsWholeInAChildOfEndingThreads) {
         while (!done) std::thread([&] { static_cast<void>(pool->acquire(10 * KiB)); }).join();
       });
     }
-    for (int round = 0; round < rounds; ++round) ASSERT_EQ(ending_of(fork(), [&] { return use_alone(*pool); }), 0);
+    for (int round = 0; round < rounds; ++round) {
+      ASSERT_EQ(ending_of(fork(), [&] { return use_inherited(*pool, std::move(mine)); }), 0);
+    }
   }
-  pool->validate();
-  EXPECT_EQ(pool->statistics().active_allocations, 0U);
+  check_after(*pool, std::move(mine));
 }
 
-TEST_P(ForkedPool, CanEndInAChild) {
+TEST_P(ForkedPool, EndsInAChildForNothing) {
   auto pool = GetParam().make();
-  auto mine = pool->acquire(KiB);
+  auto mine = marked(*pool);
   {
     Busy busy;
     for (unsigned i = 1; i <= 3; ++i) busy.start([&, i](auto const& done) { use(*pool, i, done); });
     for (int round = 0; round < rounds; ++round) {
       auto const ending = ending_of(fork(), [&] {
-        set_log_level(LogLevel::off);  // that blocks of the parent's threads outlive it
         pool.reset();
-        if (auto* const data = mine.data()) std::memset(data, 1, mine.size());
+        if (mine.device().shares_storage_with_host()) {
+          std::memset(mine.data(), 1, mine.size());
+        } else {
+          EXPECT_HERE(is_refused([&] { static_cast<void>(mine.data()); }));
+        }
         mine = {};
-        return 0;
+        return use_own_pool();
       });
       ASSERT_EQ(ending, 0);
     }
   }
-  pool->validate();
-  EXPECT_EQ(pool->statistics().active_allocations, 1U);
+  check_after(*pool, std::move(mine));
 }
 
-TEST_P(ForkedPool, IsWholeInAChildOfAChild) {
+TEST_P(ForkedPool, IsRefusedToAChildOfAChild) {
   auto const pool = GetParam().make();
+  auto mine = marked(*pool);
   Busy busy;
   for (unsigned i = 1; i <= 3; ++i) busy.start([&, i](auto const& done) { use(*pool, i, done); });
   for (int round = 0; round < rounds / 3; ++round) {
-    ASSERT_EQ(ending_of(fork(), [&] { return ending_of(fork(), [&] { return use_alone(*pool); }); }), 0);
+    auto const in_grandchild = [&] { return use_inherited(*pool, std::move(mine)); };
+    ASSERT_EQ(ending_of(fork(), [&] { return ending_of(fork(), in_grandchild); }), 0);
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Pools, ForkedPool, ::testing::ValuesIn(cases()),
                          [](auto const& made) { return made.param.name; });
 
-/// The heap as a pool's upstream, and a way into the middle of a release.
-class HookedUpstream final : public Upstream {
- public:
-  std::function<void()> on_release;
-
-  [[nodiscard]] DeviceMemory allocate(std::size_t bytes, Location location, Device& device) override {
-    return heap_.allocate(bytes, location, device);
-  }
-  void release(DeviceMemory memory, Location location, Device& device) noexcept override {
-    if (on_release) on_release();
-    heap_.release(memory, location, device);
-  }
-
- private:
-  ResourceUpstream heap_{*std::pmr::new_delete_resource()};
-};
-
-/// A pool that gives back each block that is released, and whose end is that of its upstream.
-class ForkedInARelease : public ::testing::Test {
- protected:
-  void SetUp() override {
-#if defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "pools are not held over forks there";
-#endif
-    auto made = std::make_shared<HookedUpstream>();
-    hooked = made.get();
-    upstream = made;
-    PoolOptions options;
-    options.release_threshold = 0;
-    options.upstream = std::move(made);
-    pool = std::make_unique<MemoryPool>(device("cpu"), Location::host, std::move(options));
-  }
-
-  HookedUpstream* hooked = nullptr;
-  std::weak_ptr<Upstream> upstream;
-  std::unique_ptr<MemoryPool> pool;
-};
-
-TEST_F(ForkedInARelease, APoolEndsInTheChild) {
-  std::latch entered{1}, forked{1};
-  hooked->on_release = [&] {
-    entered.count_down();
-    forked.wait();
-  };
-  auto block = pool->acquire(KiB);
-  std::jthread releasing{[&] { block.release(); }};
-  entered.wait();
-  auto const ending = in_child([&] {
-    pool.reset();
-    EXPECT_HERE(upstream.expired());
-    return 0;
-  });
-  forked.count_down();
-  releasing.join();
-  EXPECT_EQ(ending, 0);
-  pool.reset();
-  EXPECT_TRUE(upstream.expired()) << "and in the parent";
-}
-
-TEST_F(ForkedInARelease, APoolOutlivesTheReleaseThatForked) {
-  pid_t child = -1;
-  bool stayed = false;
-  hooked->on_release = [&] {
-    child = fork_while_others_sleep();
-    if (child != 0) return;
-    alarm(30);
-    pool.reset();
-    stayed = !upstream.expired();
-  };
-  auto block = pool->acquire(KiB);
-  block.release();
-  auto const ending = ending_of(child, [&] {
-    EXPECT_HERE(stayed);
-    EXPECT_HERE(upstream.expired());
-    return 0;
-  });
-  EXPECT_EQ(ending, 0);
-  EXPECT_FALSE(upstream.expired()) << "the parent has it still";
-  EXPECT_EQ(pool->statistics().reserved_bytes, 0U);
-  pool->validate();
-}
-
-TEST(ForkedAddressBook, FindsTheParentsAddresses) {
+TEST(ForkedAddressBook, IsRefusedToAChild) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
 #endif
@@ -295,12 +259,16 @@ TEST(ForkedAddressBook, FindsTheParentsAddresses) {
     });
     for (int round = 0; round < rounds; ++round) {
       auto const ending = ending_of(fork(), [&] {
-        auto* const other = book.acquire(KiB, 16, nullptr);
-        book.release(other, KiB, 16, {});
+        EXPECT_HERE(is_refused([&] { static_cast<void>(book.acquire(KiB, 16, nullptr)); }));
+        EXPECT_HERE(is_refused([&] { static_cast<void>(book.statistics()); }));
+        EXPECT_HERE(is_refused([&] { book.validate(); }));
+        std::memset(kept, 1, KiB);
         book.release(kept, KiB, 16, {});
-        book.validate();
-        EXPECT_HERE(book.statistics().refused_deallocations == 0);
-        return 0;
+        MemoryPool own{device("cpu"), Location::host};
+        detail::AddressBook of_child{own, "book", {}};
+        of_child.release(of_child.acquire(KiB, 16, nullptr), KiB, 16, {});
+        of_child.validate();
+        return of_child.statistics().live_allocations == 0 ? 0 : 1;
       });
       ASSERT_EQ(ending, 0);
     }
@@ -308,7 +276,7 @@ TEST(ForkedAddressBook, FindsTheParentsAddresses) {
   book.release(kept, KiB, 16, {});
 }
 
-TEST(ForkedPoolKeeper, EndsInAChild) {
+TEST(ForkedIdleTrimmer, EndsInAChild) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
 #endif
@@ -317,7 +285,7 @@ TEST(ForkedPoolKeeper, EndsInAChild) {
   for (int round = 0; round < rounds; ++round) {
     auto const ending = ending_of(fork(), [&] {
       trimmer.reset();
-      return use_alone(pool);
+      return use_own_pool();
     });
     ASSERT_EQ(ending, 0);
   }

@@ -96,8 +96,9 @@ TEST(RecordedPrograms, DISABLED_OneForks) {
   MemoryPool pool(device("cpu"), Location::host);
   auto const before = pool.acquire(1 * KiB);
   EXPECT_EQ(in_child(
-                [&pool] {
-                  auto const block = pool.acquire(2 * KiB);
+                [] {
+                  MemoryPool own(device("cpu"), Location::host);
+                  auto const block = own.acquire(2 * KiB);
                   return 0;
                 },
                 std::exit),

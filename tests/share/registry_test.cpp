@@ -397,7 +397,7 @@ TEST_F(Registries, AForkedChildHasItsOwnIds) {
               } catch (NotFound const& error) {
                 EXPECT_HERE(error.reason == "its id is another registry's or another process's");
               }
-              UnifiedBuffer<std::uint32_t> own(10, on_sim());
+              UnifiedBuffer<std::uint32_t> own(10);
               own.copy_from(counting(10, 5));
               auto const own_id = shared.publish(own, {.name = "frame"});
               EXPECT_HERE(shared.open<std::uint32_t>(own_id).to_vector() == counting(10, 5));

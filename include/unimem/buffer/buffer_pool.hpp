@@ -186,6 +186,9 @@ class UNIMEM_API BufferPool {
   }
 
   struct Inside;
+  /// Throws UnsupportedOperation in a forked child whose parent made this.
+  [[nodiscard]] Inside& inside() const;
+
   std::unique_ptr<Inside> inside_;
 };
 

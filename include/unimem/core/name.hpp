@@ -19,7 +19,7 @@ class UNIMEM_API Name {
   /// The empty name.
   constexpr Name() = default;
 
-  /// Looks `text` up, storing it the first time. O(length); takes a lock.
+  /// Looks `text` up, storing it the first time. O(length).
   explicit Name(std::string_view text);
 
   /// What stands for a place in a program where no name was given: its file, with the folder it is in, and its line, as

@@ -68,7 +68,7 @@ struct LinkOptions {
 /// told to the log.
 ///
 /// Thread-safe. A caller that asks for a link that is being measured waits for it; other links are answered meanwhile.
-/// In a forked child whose parent's thread was measuring, links that were not known then are estimated.
+/// UnsupportedOperation in a forked child whose parent made it.
 class UNIMEM_API Links {
  public:
   explicit Links(LinkOptions options = {});

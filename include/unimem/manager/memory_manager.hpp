@@ -128,7 +128,8 @@ struct MemorySnapshot {
 /// device is full asks the cheapest residents to give their copies back before it gives up.
 ///
 /// Thread-safe. Buffers may outlive it: they keep its pools, limits and statistics until the last of them is gone.
-/// Pools and plain allocations may not. The default manager lives as long as the process.
+/// Pools and plain allocations may not. The default manager lives as long as the process. In a forked child the
+/// parent's managers throw UnsupportedOperation, and the default manager is another.
 class UNIMEM_API MemoryManager {
  public:
   explicit MemoryManager(ManagerOptions options = {});
@@ -255,9 +256,9 @@ class UNIMEM_API MemoryManager {
   ///
   /// Callbacks run on a thread of the manager's, one after the other in the order of the crossings, under no lock: they
   /// may allocate, release, clean up and set limits here, and hear of what they cross by that when they have returned.
-  /// What one throws is logged and counted, and it is called again next time. They must not destroy the manager. In a
-  /// forked child, and while the process ends, no callback is called. Throws InvalidArgument for an empty function, and
-  /// what starting a thread throws.
+  /// What one throws is logged and counted, and it is called again next time. They must not destroy the manager. While
+  /// the process ends no callback is called. Throws InvalidArgument for an empty function, and what starting a thread
+  /// throws.
   [[nodiscard]] PressureSubscription on_pressure(PressureCallback callback);
 
   /// Returns when callbacks have been told all that was noticed before the call, but not what they have caused by that;
@@ -310,6 +311,8 @@ class UNIMEM_API MemoryManager {
                                            AcquireOptions const& options);
   /// Another way to that state, which does not own it: what the state hands out.
   explicit MemoryManager(State& shared) noexcept;
+  /// Throws UnsupportedOperation in a forked child whose parent made this.
+  [[nodiscard]] State& state() const;
 
   std::shared_ptr<State> state_;
 };

@@ -122,7 +122,8 @@ namespace detail {
 /// allocations (`PoolBacking`). Before anything new is taken, refused, trimmed or waited for, all threads' blocks are
 /// brought back, without their help; a thread that ends hands its own back. With a `release_threshold` or
 /// `zero_on_release` no thread keeps any. No driver call, wait or user code runs under a lock. Thread-safe. All
-/// allocations should be released before the pool is destroyed.
+/// allocations should be released before the pool is destroyed. In a forked child whose parent made the pool, its
+/// functions throw UnsupportedOperation, and blocks are kept.
 class UNIMEM_API MemoryPool {
  public:
   /// Throws UnsupportedOperation for pages where there are none, and for stacks where none can be captured.

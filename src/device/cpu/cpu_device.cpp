@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
@@ -30,10 +31,7 @@ std::string limit_of(ContainerLimit::Standing const& container) {
 }  // namespace
 
 CpuDevice::CpuDevice(ContainerLimit container)
-    : Device(Backend::cpu, "cpu"),
-      container_(std::move(container)),
-      least_resident_(private_resident_bytes()),
-      pages_(*this) {
+    : Device(Backend::cpu, "cpu"), container_(std::move(container)), least_resident_(private_resident_bytes()) {
   info_.name = processor_name();
   info_.vendor = processor_vendor();
   info_.driver = system_release();
@@ -47,6 +45,11 @@ CpuDevice::CpuDevice(ContainerLimit container)
   info_.compute_units = static_cast<unsigned>(ThreadPool::shared().threads());
   info_.integrated = true;
   info_.runs_host_form = true;
+}
+
+CpuDevice::~CpuDevice() {
+  pages_.end();
+  asking_.end();
 }
 
 MemoryInfo CpuDevice::memory_info() const {
@@ -84,7 +87,7 @@ void CpuDevice::take(std::size_t bytes, Location location) {
   if (!container_.exists() || is_unasked(bytes)) return count_live(bytes, location);
   // One after the other, and counted only when granted: of two that ask at once, and do not both fit, the first gets
   // what it asked for, and neither is refused for what the other was not given.
-  std::lock_guard const lock{asking_};
+  std::lock_guard const lock{asking_.get()};
   check_capacity(bytes, location, live_bytes_.load(std::memory_order_relaxed));
   auto const standing = container(bytes);
   if (standing && standing->used > standing->limit) {
@@ -180,7 +183,9 @@ void CpuDevice::release(DeviceMemory memory, Location location, bool own_pages) 
 }
 
 PageSource* CpuDevice::pages() noexcept {
-  return HostPages::supported() ? &pages_ : nullptr;
+  if (!HostPages::supported()) return nullptr;
+  PageOwner& owner = *this;
+  return &pages_.get([&owner] { return std::make_unique<HostPages>(owner); });
 }
 
 void* CpuDevice::address(DeviceMemory memory) {

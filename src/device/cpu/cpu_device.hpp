@@ -2,7 +2,7 @@
 
 #include <unimem/device/device.hpp>
 
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "device/cpu/container_limit.hpp"
 #include "device/host_pages.hpp"
 
@@ -20,9 +20,14 @@ namespace unimem::detail {
 /// machine, or the container around it, has, because a container's limit does not refuse, it kills. What else is in the
 /// container counts too: what is left is looked at before memory is taken, and small requests are booked against a
 /// small part of what the last look has found.
+///
+/// In a forked child it goes on with pages and locks of its own.
 class CpuDevice final : public Device, private PageOwner {
  public:
   explicit CpuDevice(ContainerLimit container = ContainerLimit{});
+  CpuDevice(CpuDevice const&) = delete;
+  CpuDevice& operator=(CpuDevice const&) = delete;
+  ~CpuDevice() override;
 
   [[nodiscard]] MemoryInfo memory_info() const override;
   [[nodiscard]] std::size_t headroom() const override;
@@ -69,13 +74,12 @@ class CpuDevice final : public Device, private PageOwner {
   void pages_freed(std::uintptr_t, std::size_t) noexcept override {}
 
   ContainerLimit const container_;
-  std::mutex asking_;  ///< while the container is asked for more; taken under the lock of `pages_`
+  PerProcess<std::mutex> asking_;  ///< while the container is asked for more; taken under the lock of `pages_`
   // Numbers alone; nothing is published through them.
   mutable std::atomic<std::size_t> least_resident_;  ///< what the process had in memory, as seen so far
   std::atomic<std::size_t> live_bytes_{0};
   std::atomic<std::size_t> unasked_bytes_{0};  ///< that may be taken before the container is looked at again
-  HostPages pages_;
-  HeldOverFork held_{HeldOverFork::Order::memory, asking_};
+  PerProcess<HostPages> pages_;
 };
 
 }  // namespace unimem::detail

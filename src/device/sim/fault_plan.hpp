@@ -2,8 +2,6 @@
 
 #include <unimem/device/sim.hpp>
 
-#include "core/held_over_fork.hpp"
-
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -79,7 +77,6 @@ class FaultScript {
   std::uint64_t commands_ = 0;
   bool lost_ = false;
   NthCall allocations_, uploads_, downloads_, runs_, calls_;
-  HeldOverFork held_{HeldOverFork::Order::memory, mutex_};
 };
 
 /// The script that a device follows now.
@@ -111,7 +108,6 @@ class FaultPlan {
 
   mutable std::mutex mutex_;
   std::shared_ptr<FaultScript> script_;
-  HeldOverFork held_{HeldOverFork::Order::memory, mutex_};
 };
 
 }  // namespace unimem::detail

@@ -2,8 +2,6 @@
 
 #include <unimem/core/byte_ranges.hpp>
 
-#include "core/held_over_fork.hpp"
-
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -50,7 +48,6 @@ class FreshMemory {
 
   std::mutex mutex_;
   ByteRanges fresh_;  ///< of addresses
-  HeldOverFork held_{HeldOverFork::Order::memory, mutex_};
 };
 
 }  // namespace unimem::detail

@@ -64,16 +64,19 @@ SimDevice::SimDevice(std::string id, SimOptions const& options)
 }
 
 MemoryInfo SimDevice::memory_info() const {
+  made_.require("asking what memory a simulated device has");
   std::lock_guard const lock{mutex_};
   return {info_.total_bytes - live_bytes_, info_.total_bytes};
 }
 
 std::size_t SimDevice::peak_bytes() const {
+  made_.require("asking what memory a simulated device had");
   std::lock_guard const lock{mutex_};
   return peak_bytes_;
 }
 
 void SimDevice::take(std::size_t bytes) {
+  made_.require("memory of a simulated device");
   auto const verdict = faults_.next_allocation();
   if (verdict == SimVerdict::lost) raise("allocate", lost);
   std::lock_guard const lock{mutex_};
@@ -136,6 +139,7 @@ DeviceMemory SimDevice::allocate(std::size_t bytes, Location location) {
 }
 
 void SimDevice::release(DeviceMemory memory, Location location) noexcept {
+  if (made_.inherited()) return;
   {
     std::lock_guard const lock{mutex_};
     auto const found = allocations_.find(memory.object);
@@ -159,6 +163,7 @@ PageSource* SimDevice::pages() noexcept {
 
 void SimDevice::check_live(DeviceMemory memory, std::string_view call) const {
   if (memory.empty()) return;  // no byte of it can be touched
+  made_.require("memory of a simulated device");
   auto const begin = memory.object + memory.offset;
   {
     std::lock_guard const lock{mutex_};

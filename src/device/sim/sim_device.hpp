@@ -47,9 +47,12 @@ class SimDevice final : public Device, private PageOwner {
   [[nodiscard]] bool batches_copies() const noexcept override { return options_.batches; }
   [[nodiscard]] bool copies_from(Device const& other) const noexcept override;
 
-  [[nodiscard]] bool is_lost() const noexcept override { return faults_.lost(); }
+  [[nodiscard]] bool is_lost() const noexcept override { return !made_.inherited() && faults_.lost(); }
 
-  [[nodiscard]] FaultPlan& faults() noexcept { return faults_; }
+  [[nodiscard]] FaultPlan& faults() {
+    made_.require("planning faults of a simulated device");
+    return faults_;
+  }
   [[nodiscard]] std::size_t peak_bytes() const;
 
   /// What each further piece of a command costs besides its bytes.
@@ -78,6 +81,7 @@ class SimDevice final : public Device, private PageOwner {
   void pages_moved(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) override { fresh_.move(from, to, bytes); }
   void pages_freed(std::uintptr_t base, std::size_t bytes) noexcept override { fresh_.remove(base, bytes); }
 
+  MadeHere const made_{};
   SimOptions const options_;  ///< its fault plan is where the script began; `faults_` has what holds now
   FaultPlan faults_;
   FreshMemory fresh_;
@@ -86,7 +90,6 @@ class SimDevice final : public Device, private PageOwner {
   std::size_t peak_bytes_ = 0;
   std::map<std::uintptr_t, std::size_t> allocations_;  ///< address to bytes
   HostPages pages_;
-  HeldOverFork held_{HeldOverFork::Order::memory, mutex_};
 };
 
 /// The error of a command that a simulated device did not carry out.

@@ -1,6 +1,6 @@
 #include <unimem/core/error.hpp>
 
-#include "core/held_over_fork.hpp"
+#include "core/fork.hpp"
 #include "device/sim/sim_device.hpp"
 
 #include <fmt/format.h>
@@ -19,13 +19,12 @@ struct Sims {
   std::mutex mutex;
   std::vector<std::unique_ptr<detail::SimDevice>> devices;
   std::vector<std::pair<SimOptions, Device*>> named;  ///< by what they were asked for with
-  detail::HeldOverFork held{detail::HeldOverFork::Order::device, mutex};
 };
 
-/// Never destroyed: devices live as long as the process.
+/// Never destroyed: devices live as long as the process. A forked child has none until it makes some.
 Sims& sims() {
-  static auto& instance = *new Sims;
-  return instance;
+  static constinit detail::PerProcess<Sims> instance;
+  return instance.get();
 }
 
 detail::SimDevice& simulated(Device& sim) {

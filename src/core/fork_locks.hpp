@@ -1,7 +1,6 @@
 #pragma once
 
-#include "core/held_over_fork.hpp"
-#include "device/worker_threads.hpp"
+#include "core/fork.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -11,9 +10,9 @@
 namespace unimem::detail {
 
 /// A lock for a few instructions at a time, which an uncontended owner takes with one atomic exchange. A thread that
-/// finds it taken lets others run before long. In a forked child whose parent's other thread held it, it is never free
-/// again: it is then given up by the first thread that has waited for long, and taking it fails instead of hanging, for
-/// all.
+/// finds it taken lets others run before long. In a forked child that inherits it while a thread of the parent's holds
+/// it, it is never free again: the first thread that has waited for long gives it up, and taking it fails from then on
+/// instead of hanging.
 class SpinLock {
  public:
   [[nodiscard]] bool lock() noexcept {
@@ -21,7 +20,7 @@ class SpinLock {
     while (held_.exchange(true, std::memory_order_acquire)) {
       while (held_.load(std::memory_order_relaxed)) {
         if (++tries < 64) continue;
-        if (tries > patience && is_forked_child()) given_up_.store(true, std::memory_order_relaxed);
+        if (tries > patience && made_.inherited()) given_up_.store(true, std::memory_order_relaxed);
         if (given_up_.load(std::memory_order_relaxed)) return false;
         std::this_thread::yield();
       }
@@ -36,6 +35,7 @@ class SpinLock {
  private:
   static constexpr unsigned patience = 500;
 
+  MadeHere made_{};
   std::atomic<bool> held_{false};
   std::atomic<bool> given_up_{false};
 };
@@ -56,9 +56,9 @@ class SpinGuard {
   bool held_;
 };
 
-/// A mutex that is held for long, and so not over a fork: in a forked child it is never free again if a thread of the
-/// parent held it then. Taking it fails there instead of hanging.
-class LastingMutex {
+/// A mutex that a forked child may take though its parent made it, if it was free at the fork. Where a thread of the
+/// parent's held it, it is never free again: taking it fails in the child instead of hanging.
+class ForkableMutex {
  public:
   [[nodiscard]] bool lock() noexcept {
     if (!mutex_.try_lock() && !wait()) return false;
@@ -77,7 +77,7 @@ class LastingMutex {
 
   /// Whether it was held by a thread that is not in this child. Not to be asked by its holder.
   [[nodiscard]] bool is_lost() noexcept {
-    if (HeldOverFork::forks() == 0) return false;
+    if (Fork::depth() == 0) return false;
     for (unsigned silent = 0; !mutex_.try_lock();) {
       if (is_left_behind(silent)) return true;
       if (taken_in_.load(std::memory_order_relaxed) == this_process()) return false;
@@ -90,7 +90,7 @@ class LastingMutex {
   static constexpr unsigned free = 0, lost = ~0U;
   static constexpr unsigned patience = 100;
 
-  [[nodiscard]] static unsigned this_process() noexcept { return HeldOverFork::forks() + 1; }
+  [[nodiscard]] static unsigned this_process() noexcept { return Fork::depth() + 1; }
   void taken() noexcept { taken_in_.store(this_process(), std::memory_order_relaxed); }
 
   /// Of a mutex that was just seen held, whether that is for ever; waits a moment if not. A thread that has just taken
@@ -111,7 +111,7 @@ class LastingMutex {
   }
 
   [[nodiscard]] bool wait() noexcept {
-    if (HeldOverFork::forks() == 0) {
+    if (Fork::depth() == 0) {
       mutex_.lock();
       return true;
     }

@@ -1,0 +1,45 @@
+#include "core/fork.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include <pthread.h>
+
+#include <new>
+
+namespace unimem::detail {
+namespace {
+
+struct Hook {
+  void (*what)() noexcept;
+  Hook const* before;
+};
+
+/// Only grows, by a compare-and-swap: a child finds it whole, whatever its parent's threads were doing.
+constinit std::atomic<Hook const*> hooks{nullptr};
+
+}  // namespace
+
+constinit std::atomic<unsigned> Fork::depth_{0};
+
+bool const Fork::registered_ = [] {
+  if (pthread_atfork(nullptr, nullptr, begin_child) != 0) throw std::bad_alloc();
+  return true;
+}();
+
+void Fork::begin_child() noexcept {
+  depth_.fetch_add(1, std::memory_order_relaxed);
+  for (auto const* hook = hooks.load(std::memory_order_acquire); hook != nullptr; hook = hook->before) hook->what();
+}
+
+void Fork::in_each_child(void (*what)() noexcept) {
+  auto* const hook = new Hook{what, hooks.load(std::memory_order_relaxed)};
+  while (!hooks.compare_exchange_weak(hook->before, hook, std::memory_order_release, std::memory_order_relaxed)) {
+  }
+}
+
+void throw_inherited(std::string_view what) {
+  throw UnsupportedOperation(std::string(what), "a forked child process",
+                             "it belongs to the parent; what a child makes itself can be used there");
+}
+
+}  // namespace unimem::detail
