@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <thread>
@@ -98,6 +99,19 @@ std::shared_ptr<DriverCommand> DriverStream::pending(Ticket ticket) {
   std::lock_guard const lock{pending_mutex_};
   ended = collect();
   return control_.completed() >= ticket ? nullptr : find(ticket);
+}
+
+void DriverStream::wait_until(Ticket ticket, std::chrono::steady_clock::time_point until) noexcept {
+  using namespace std::chrono_literals;
+  if (until == std::chrono::steady_clock::time_point::max()) return wait_for(ticket);
+  std::chrono::nanoseconds pause = 10us;
+  while (true) {
+    poll();
+    auto const now = std::chrono::steady_clock::now();
+    if (control_.completed() >= ticket || now >= until) return;
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, until - now));
+    pause = std::min<std::chrono::nanoseconds>(2 * pause, 1ms);
+  }
 }
 
 void DriverStream::wait_for(Ticket ticket) noexcept {

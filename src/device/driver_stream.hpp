@@ -88,7 +88,8 @@ class DriverStream : public Waiter {
   /// The command of `ticket`; null if it has ended.
   [[nodiscard]] std::shared_ptr<DriverCommand> pending(Ticket ticket);
 
-  void wait_for(Ticket ticket) noexcept override;
+  /// In the driver, or, until a moment, by polling, ever less often.
+  void wait_until(Ticket ticket, std::chrono::steady_clock::time_point until) noexcept override;
   void poll() noexcept override;
 
   /// The end of a queue: returns when its work has ended, and the control block has let go of the stream. In the middle
@@ -99,6 +100,8 @@ class DriverStream : public Waiter {
   [[nodiscard]] bool is_idle() noexcept;
 
  private:
+  void wait_for(Ticket ticket) noexcept;
+
   using Commands = std::vector<std::shared_ptr<DriverCommand>>;
 
   /// Reports the commands at the front that have ended, in order, and hands them back to be destroyed outside the lock.

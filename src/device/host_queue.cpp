@@ -96,7 +96,7 @@ bool HostExecutor::Sleepers::any_beyond(Ticket ticket) const noexcept {
   return false;
 }
 
-void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
+void HostExecutor::wait_until(Ticket ticket, Moment until) noexcept {
   if (is_forked_child()) return;
   until = std::min(until, CurrentTask::patience_ends());
   Lock lock{mutex_};
@@ -126,9 +126,9 @@ void HostExecutor::wait(Ticket ticket, Moment until) noexcept {
 }
 
 /// In the middle of work the next task may need what comes behind that very work: on this thread it would wait for
-/// ever, unseen. The worker waits for it where it can be found out (`LongWait`). A wait with a time, which a task in
-/// hand would outlast, and which Ctrl-C may end in Python, leaves the work to the worker too. Where there is no worker
-/// any more, the waiting thread has to.
+/// ever, unseen. The worker waits for it where it can be found out (`LongWait`). A wait with a time, which a task
+/// in hand would outlast, and which Ctrl-C may end in Python, leaves the work to the worker too. Where there is no
+/// worker any more, the waiting thread has to.
 bool HostExecutor::may_help(Moment until) const noexcept {
   bool const may = until == Moment::max() && CurrentTask::of_this_thread() == nullptr;
   return may || shutting_down_ || !worker_.joinable();

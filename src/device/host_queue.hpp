@@ -51,10 +51,8 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
   /// block has by now. Where there is no worker, the thread that waits for the work carries it out.
   void leave_alone() noexcept;
 
-  void wait_for(Ticket ticket) noexcept override { wait(ticket, Moment::max()); }
-  void wait_until(QueueControl const& /*control*/, Ticket ticket, Moment until) noexcept override {
-    wait(ticket, until);
-  }
+  /// Goes on for longer than `until` with what this thread carries out itself.
+  void wait_until(Ticket ticket, Moment until) noexcept override;
   void poll() noexcept override {}  // the worker makes progress by itself
   [[nodiscard]] bool needs_polling() const noexcept override { return false; }
   [[nodiscard]] std::thread::id works_on() noexcept override;
@@ -98,8 +96,6 @@ class HostExecutor final : public Waiter, public BackgroundWorker {
     Sleeper* first_ = nullptr;
   };
 
-  /// Until `until` at most, but for what this thread carries out itself.
-  void wait(Ticket ticket, Moment until) noexcept;
   void work() noexcept;
   void carry_out(Entry entry) noexcept;
   /// Whether what is left may come behind what this thread is in the middle of.

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <new>
-#include <thread>
 #include <tuple>
 #include <utility>
 
@@ -236,66 +235,25 @@ std::exception_ptr QueueControl::take_error() noexcept {
   return some_forgotten ? forgotten_ : nullptr;
 }
 
-void QueueControl::wait(Ticket ticket) noexcept {
-  if (completed() >= ticket) return;
-  std::shared_ptr<Waiter> waiter;
-  {
-    std::lock_guard const lock{mutex_};
-    waiter = waiter_;
-  }
-  if (waiter) {
-    waiter->wait_for(ticket);
-  } else {
-    sleep_until(ticket);
-  }
+std::shared_ptr<Waiter> QueueControl::waiter() noexcept {
+  std::lock_guard const lock{mutex_};
+  return waiter_;
 }
 
 std::thread::id QueueControl::works_on() noexcept {
-  std::shared_ptr<Waiter> waiter;
-  {
-    std::lock_guard const lock{mutex_};
-    waiter = waiter_;
-  }
+  auto const waiter = this->waiter();
   return waiter ? waiter->works_on() : std::thread::id{};
-}
-
-void Waiter::wait_until(QueueControl const& control, Ticket ticket,
-                        std::chrono::steady_clock::time_point until) noexcept {
-  using namespace std::chrono_literals;
-  std::chrono::nanoseconds pause = 10us;
-  while (true) {
-    poll();
-    auto const now = std::chrono::steady_clock::now();
-    if (control.completed() >= ticket || now >= until) return;
-    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(pause, until - now));
-    pause = std::min<std::chrono::nanoseconds>(2 * pause, 1ms);
-  }
 }
 
 void QueueControl::wait_until(Ticket ticket, std::chrono::steady_clock::time_point until) noexcept {
   if (completed() >= ticket) return;
+  if (auto const waiter = this->waiter()) return waiter->wait_until(ticket, until);
   std::unique_lock lock{mutex_};
-  auto const waiter = waiter_;
-  if (!waiter) {
-    ended_.wait_until(lock, until, [&] { return completed_.load(std::memory_order_relaxed) >= ticket; });
-    return;
-  }
-  lock.unlock();
-  waiter->wait_until(*this, ticket, until);
-}
-
-void QueueControl::sleep_until(Ticket ticket) noexcept {
-  std::unique_lock lock{mutex_};
-  ended_.wait(lock, [&] { return completed_.load(std::memory_order_relaxed) >= ticket; });
+  ended_.wait_until(lock, until, [&] { return completed_.load(std::memory_order_relaxed) >= ticket; });
 }
 
 void QueueControl::poll() noexcept {
-  std::shared_ptr<Waiter> waiter;
-  {
-    std::lock_guard const lock{mutex_};
-    waiter = waiter_;
-  }
-  if (waiter) waiter->poll();
+  if (auto const waiter = this->waiter()) waiter->poll();
 }
 
 bool QueueControl::resume_after(Continuation& continuation) {

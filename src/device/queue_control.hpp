@@ -32,12 +32,8 @@ class Waiter {
   Waiter& operator=(Waiter const&) = delete;
   virtual ~Waiter() = default;
 
-  /// Returns once `QueueControl::finish` has been called for `ticket`.
-  virtual void wait_for(Ticket ticket) noexcept = 0;
-
-  /// The same, but returns as well when `until` has come. `control` is the queue's. By polling, ever less often.
-  virtual void wait_until(QueueControl const& control, Ticket ticket,
-                          std::chrono::steady_clock::time_point until) noexcept;
+  /// Returns once `QueueControl::finish` has been called for `ticket`, or when `until` has come.
+  virtual void wait_until(Ticket ticket, std::chrono::steady_clock::time_point until) noexcept = 0;
 
   /// Gives the driver a chance to tell that work has ended. Never blocks.
   virtual void poll() noexcept = 0;
@@ -106,20 +102,15 @@ class QueueControl {
   /// The first error that is kept later than what was last taken; null if there was none.
   [[nodiscard]] std::exception_ptr take_error() noexcept;
 
-  /// Blocks until `ticket` has ended, helping through the waiter if there is one.
-  void wait(Ticket ticket) noexcept;
-
-  /// The same until that moment at most.
+  /// Blocks until `ticket` has ended, helping through the waiter if there is one, or until that moment has come.
   void wait_until(Ticket ticket, std::chrono::steady_clock::time_point until) noexcept;
+  void wait(Ticket ticket) noexcept { wait_until(ticket, std::chrono::steady_clock::time_point::max()); }
 
   /// Which thread is in the middle of the queue's work, if one of the host's does.
   [[nodiscard]] std::thread::id works_on() noexcept;
 
   /// What an event points to; null for none.
   [[nodiscard]] static QueueControl* of(Event event) noexcept { return event.control_; }
-
-  /// Blocks until `ticket` has ended without helping. For waiters whose work is done by another thread.
-  void sleep_until(Ticket ticket) noexcept;
 
   void poll() noexcept;
 
@@ -162,6 +153,8 @@ class QueueControl {
   void set_aside(Ticket ticket, std::exception_ptr failure) noexcept;
   /// Those that were set aside, now that there may be memory. Drops none.
   void enter_set_aside();
+
+  [[nodiscard]] std::shared_ptr<Waiter> waiter() noexcept;
 
   /// Finds out what the work up to `ticket`, all of which has ended, inherits.
   void settle_inheritance(Ticket ticket) noexcept;

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <deque>
 #include <functional>
@@ -58,11 +59,11 @@ class Script {
   std::atomic<int> host_waits{0};     ///< how often a thread blocked for work of this queue
 
  private:
-  /// Who waits makes the work end.
+  /// A waiting thread makes the work end.
   class Finisher final : public detail::Waiter {
    public:
     explicit Finisher(Script& script) : script_(script) {}
-    void wait_for(Ticket ticket) noexcept override {
+    void wait_until(Ticket ticket, std::chrono::steady_clock::time_point) noexcept override {
       ++script_.host_waits;
       script_.finish(ticket);
     }
