@@ -3,6 +3,7 @@
 #include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/stack.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/timed_wait.hpp>
 
 #include <nanobind/nanobind.h>
@@ -39,32 +40,9 @@ bool on_the_main_thread() {
   return main == PyThread_get_thread_ident();
 }
 
-thread_local int calls_inside = 0;
-
-/// Whether this thread looks at anything while it waits.
+/// Whether this thread waits for what an access needs before it begins.
 bool looks_out() {
-  return calls_inside != 0 || on_the_main_thread();
-}
-
-void refuse_to_wait_for_itself(Event event) {
-  if (calls_inside != 0 && unlocked([&] { return waits_for_itself(event); })) {
-    throw UnsupportedOperation("waiting for work", "the queue that this kernel runs on",
-                               "it comes after the kernel, or is the kernel itself, and would never end");
-  }
-}
-
-/// In a kernel, which may be waited for in its turn.
-bool wait_inside(Event event, std::chrono::steady_clock::time_point until) {
-  bool ended = false;
-  bool const ends = unlocked([&] {
-    LongWait known{event};
-    if (known.never_ends()) return false;
-    ended = wait_until(event, until);
-    return true;
-  });
-  if (ends) return ended;
-  throw UnsupportedOperation("waiting for work", "a queue of another device",
-                             "it waits for this kernel in its turn, and would never end");
+  return detail::is_in_work() || on_the_main_thread();
 }
 
 /// What says whose the handlers are. Kept until the process ends.
@@ -129,14 +107,6 @@ std::vector<std::string> noted_place() noexcept {
   }
 }
 
-InsideCall::InsideCall() noexcept {
-  ++calls_inside;
-}
-
-InsideCall::~InsideCall() {
-  --calls_inside;
-}
-
 void raise_interruption() {
   if (PyErr_CheckSignals() != 0) nb::raise_python_error();
 }
@@ -156,12 +126,10 @@ void look_out(BufferCore& core, ByteRange range) {
 }
 
 void wait_inside_kernel(BufferCore& core, ByteRange range) {
-  if (calls_inside == 0) return;
-  for (auto const event : unlocked([&] { return core.work_on(range, Intent::read_write); })) {
-    if (event.ready()) continue;
-    refuse_to_wait_for_itself(event);
-    static_cast<void>(wait_inside(event, std::chrono::steady_clock::now() + std::chrono::hours(24 * 365)));
-  }
+  if (!detail::is_in_work()) return;
+  unlocked([&] {
+    for (auto const event : core.work_on(range, Intent::read_write)) detail::await_end(event);
+  });
 }
 
 void wait_for_work(BufferCore& core) {
@@ -193,20 +161,21 @@ void look_out_on_device(BufferCore& core, Device& device, ByteRange range) {
 bool wait_for_end(Event event, double seconds) {
   using Clock = std::chrono::steady_clock;
   if (event.ready()) return true;
-  refuse_to_wait_for_itself(event);
-  // How long a signal may have to wait: too short to notice, and looking costs nothing at this rate.
-  constexpr std::chrono::milliseconds step{50};
-  auto const longest = std::chrono::duration<double>(std::min(seconds, 1e9));
-  auto const end = Clock::now() + std::chrono::duration_cast<Clock::duration>(longest);
-  bool const looks = on_the_main_thread();
-  bool const inside = calls_inside != 0 && std::isinf(seconds);
-  while (true) {
-    auto const until = looks || inside ? std::min(end, Clock::now() + step) : end;
-    bool const ended = inside ? wait_inside(event, until) : unlocked([&] { return wait_until(event, until); });
-    if (looks) raise_interruption();
-    if (ended) return true;
-    if (Clock::now() >= end) return false;
+  detail::WaitTerms terms{.looks_out = on_the_main_thread()};
+  if (!std::isinf(seconds)) {
+    auto const longest = std::chrono::duration<double>(std::min(seconds, 1e9));
+    terms.limit = Clock::now() + std::chrono::duration_cast<Clock::duration>(longest);
   }
+  return unlocked([&] {
+    return detail::await_end(event, terms, [&](Clock::time_point until) {
+      bool const ended = wait_until(event, until);
+      if (terms.looks_out) {
+        nb::gil_scoped_acquire const acquired;
+        raise_interruption();
+      }
+      return ended;
+    });
+  });
 }
 
 }  // namespace unimem::python

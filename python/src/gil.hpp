@@ -103,19 +103,10 @@ decltype(auto) unlocked(F&& work) {
   }
 }
 
-/// On the stack of a thread that runs a Python function as a kernel: what would wait for that very function is refused.
-class InsideCall {
- public:
-  InsideCall() noexcept;
-  InsideCall(InsideCall const&) = delete;
-  InsideCall& operator=(InsideCall const&) = delete;
-  ~InsideCall();
-};
-
 /// Waits for the work to end without its error, with the interpreter's lock held on both sides of it. On the main
 /// thread signals are looked at meanwhile, and what their handlers raise, such as KeyboardInterrupt, ends the waiting
-/// and nothing else. False if `seconds` were over before. Throws UnsupportedOperation in a Python kernel that would
-/// wait for itself.
+/// and nothing else. False if `seconds` were over before. Throws UnsupportedOperation where the wait is a deadlock, as
+/// `detail::await_end` finds out.
 bool wait_for_end(Event event, double seconds = std::numeric_limits<double>::infinity());
 
 /// Waits in the same way, on the main thread and inside of kernels alone, for what an access to a buffer is going to

@@ -141,7 +141,6 @@ void PythonCall::run(std::span<const HostArgument> memory) {
                                    : array_over(argument, holds_[i], memory[i].data));
     }
     try {
-      InsideCall const inside;
       nb::borrow(function_)(*nb::tuple(arrays));
     } catch (nb::python_error& error) {
       traceback = error.what();  // with the exception in its last line

@@ -213,6 +213,32 @@ def test_one_of_several_mutual_waits_is_refused(count):
     assert sorted(one.__name__ for one in outcome) == ["KernelError"] * (count - 1) + ["UnsupportedOperation"]
 
 
+@pytest.mark.parametrize("accesses", [0, 1, 2])
+def test_circles_of_waits_and_accesses_are_refused_alike(accesses):
+    """In the same words as in C++ (`HostQueue.ARefusalSaysWhatTheWaitIsFor`)."""
+    devices = [unimem.make_sim() for _ in range(2)]
+    buffers = [UnifiedBuffer(10, device=one).fill(0) for one in devices]
+    events, refused, all_run = [], [], threading.Barrier(3)
+
+    def kernel_of(number):
+        def waits(x):
+            all_run.wait(60)
+            try:
+                buffers[1 - number].to_numpy() if number < accesses else events[1 - number].wait()
+            except unimem.UnsupportedOperation as error:
+                refused.append(str(error))
+                raise
+
+        return unimem.Kernel("waits").host(waits)
+
+    events += [unimem.launch(kernel_of(i), 1, unimem.readwrite(one)) for i, one in enumerate(buffers)]
+    all_run.wait(60)
+    for one in events:
+        with pytest.raises(unimem.KernelError, match="would never end"):
+            one.wait()
+    assert refused == ["waiting for work is not supported on another queue: it waits for this kernel in its turn, and would never end"]
+
+
 def test_timed_waits_are_not_refused():
     outcome = in_a_ring([unimem.make_sim() for _ in range(2)], lambda event: event.wait(timeout=0.05))
     assert False in outcome and set(outcome) <= {False, True}

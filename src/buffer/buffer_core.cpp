@@ -139,7 +139,7 @@ BufferStatistics BufferCore::statistics() const noexcept {
 void BufferCore::fail_later(std::exception_ptr failure) noexcept {
   if (parts_->lock.is_lost()) return;  // every access to it fails
   try {
-    Guard parts(*parts_, Guard::Watched::no);
+    Guard parts(*parts_, detail::Watched::no);
     if (!parts->deferred) parts->deferred = std::move(failure);
   } catch (std::exception const& error) {  // in a kernel that the lock's holder waits for
     log(LogLevel::error, "a failure that no access to the buffer will tell:");
@@ -151,7 +151,7 @@ void BufferCore::resolve_known(ByteRange range, std::exception_ptr const& known)
   if (parts_->lock.is_lost()) return;
   try {
     detail::run_admitted([&](AccessContext& context) {
-      Guard parts(*parts_, Guard::Watched::no);
+      Guard parts(*parts_, detail::Watched::no);
       try {
         return parts->resolve_or_wait(context, range);
       } catch (WaitInterrupted const&) {  // NOLINT(bugprone-empty-catch): the next access resolves it

@@ -1,17 +1,15 @@
 #include "buffer/buffer_lock.hpp"
 
 #include <unimem/core/error.hpp>
-#include <unimem/device/timed_wait.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 
 #include "buffer/buffer_terms.hpp"
-#include "device/current_task.hpp"
 #include "device/watched_wait.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <optional>
 #include <thread>
 
 namespace unimem::detail {
@@ -25,24 +23,27 @@ namespace {
 }  // namespace
 
 void BufferLock::lock_contended(BufferTerms const& terms, Watched watched) {
-  LongWait known{holder_};  // for threads that wait for this one
-  std::optional<WatchedWait> wait;
-  if (watched == Watched::yes) wait.emplace("waiting for another thread that uses a buffer");
-  bool const ends_early = wait && wait->watched();
-  if (CurrentTask::may_wait_for_any() && !ends_early) {
-    if (!mutex_.lock()) throw_lost(terms);
-    return;
-  }
+  using Moment = BlockingWait::Clock::time_point;
+  WatchedWait watch{"waiting for another thread that uses a buffer", watched};
+  BlockingWait wait{holder_, {.looks_out = watch.watched()}};
   constexpr std::chrono::microseconds longest{1000};
-  for (std::chrono::microseconds pause{10}; !mutex_.try_lock(); pause = std::min(2 * pause, longest)) {
-    if (mutex_.is_lost()) throw_lost(terms);
-    if (ends_early) wait->look();
-    if (known.never_ends()) {
-      throw UnsupportedOperation(fmt::format("using {}", terms.display_name()), "a kernel",
-                                 "the thread that is using it waits for this kernel, and would never end");
+  std::chrono::microseconds pause{10};
+  bool const locked = wait.run([&](Moment until) {
+    bool const sleeps = until == Moment::max();
+    while (!(sleeps ? mutex_.lock() : mutex_.try_lock())) {
+      if (mutex_.is_lost()) throw_lost(terms);
+      if (BlockingWait::Clock::now() >= until) {
+        watch.look();
+        return false;
+      }
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, longest);
     }
-    std::this_thread::sleep_for(pause);
-  }
+    return true;
+  });
+  if (locked) return;
+  throw UnsupportedOperation(fmt::format("using {}", terms.display_name()), "a kernel",
+                             "the thread that is using it waits for this kernel, and would never end");
 }
 
 }  // namespace unimem::detail

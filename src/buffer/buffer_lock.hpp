@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unimem/device/detail/blocking_wait.hpp>
+
 #include "core/fork_locks.hpp"
 
 #include <atomic>
@@ -14,9 +16,6 @@ struct BufferTerms;
 /// Thread-safe.
 class BufferLock {
  public:
-  /// Whether a WaitWatch may end the waiting for the lock: not for what has to be finished.
-  enum class Watched : bool { no, yes };
-
   /// Throws UnsupportedOperation in a forked child where a thread of the parent's holds it, and in the middle of work
   /// that the lock's holder waits for; WaitInterrupted where the process's WaitWatch ends it, if it may. `terms`: of
   /// the buffer, for messages.

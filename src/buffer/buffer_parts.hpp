@@ -143,8 +143,6 @@ void check_size(std::size_t bytes);
 /// Holds the lock of a buffer for an operation. What the operation leaves is published before the lock is let go.
 class BufferGuard {
  public:
-  using Watched = BufferLock::Watched;
-
   explicit BufferGuard(BufferParts& parts, Watched watched = Watched::yes);
   /// Of a buffer that no operation is in progress on, if its lock is free: the guard holds it then, and else nothing.
   BufferGuard(BufferParts& parts, std::try_to_lock_t at_once) noexcept;

@@ -1,6 +1,6 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/error.hpp>
-#include <unimem/device/timed_wait.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
@@ -211,7 +211,7 @@ void BufferCore::resolve_now(ByteRange range) {
 
 void BufferCore::sync_to_device_slow(Device& device, ByteRange range) {
   resolve_first("sync_to_device", range);
-  wait_unless_endless(sync_to_device_async(device, range));
+  detail::await_end(sync_to_device_async(device, range), detail::Watched::no);
   resolve_now(range);
 }
 
@@ -239,7 +239,7 @@ Event BufferCore::synchronize_async(ByteRange range) {
 
 void BufferCore::synchronize(ByteRange range) {
   resolve_first("synchronize", range);
-  wait_unless_endless(synchronize_async(range));
+  detail::await_end(synchronize_async(range), detail::Watched::no);
   resolve_now(range);
 }
 

@@ -1,5 +1,4 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
-#include <unimem/device/timed_wait.hpp>
 
 #include "buffer/buffer_parts.hpp"
 #include "buffer/replica.hpp"

@@ -1,6 +1,5 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/error.hpp>
-#include <unimem/device/timed_wait.hpp>
 
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
@@ -8,7 +7,6 @@
 #include "buffer/replica.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/transfer_engine.hpp"
-#include "device/current_task.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
 
@@ -58,7 +56,7 @@ BufferCore::HostUse BufferCore::use_host_to_write(ByteRange range) {
 }
 
 void BufferCore::written_on_host(ByteRange range, HostUse const& use) {
-  Guard parts(*parts_, Guard::Watched::no);
+  Guard parts(*parts_, detail::Watched::no);
   parts->watch.mapped_write_ended();
   auto const& replicas = parts->replicas;
   if (range.empty() || !replicas.host() || replicas.host()->host_window(range) != use.lease.memory()) return;
@@ -232,7 +230,7 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode, bool looks) {
 
 void BufferCore::nothing_written_through_map() noexcept {
   try {
-    Guard(*parts_, Guard::Watched::no)->watch.mapped_write_ended();
+    Guard(*parts_, detail::Watched::no)->watch.mapped_write_ended();
   } catch (std::exception const&) {  // NOLINT(bugprone-empty-catch): a forked child's, where no thread writes any more
   }
 }
@@ -255,7 +253,7 @@ DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
 }
 
 void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped, ByteRanges written) {
-  Guard parts(*parts_, Guard::Watched::no);
+  Guard parts(*parts_, detail::Watched::no);
   parts->watch.mapped_write_ended();
   // The lease holds the memory it was made for, so no other memory can have come to lie at its address.
   if (!parts->replicas.host() || parts->replicas.host()->host_window(range) != mapped.memory()) return;

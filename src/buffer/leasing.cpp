@@ -128,7 +128,7 @@ std::optional<DeviceLease> BufferCore::capture_once(AccessContext& context, Queu
 
 void BufferCore::end_capture() noexcept {
   if (parts_->lock.is_lost()) return;
-  Guard parts(*parts_, Guard::Watched::no);
+  Guard parts(*parts_, detail::Watched::no);
   parts->captured = false;
 }
 

@@ -126,7 +126,7 @@ BufferCore::~BufferCore() {
   if (!parts_->resident) return;
   {
     // Before it is unknown: a thread that needs memory just now would see it taken without a holder, and give up.
-    parts_->lock.lock(parts_->terms, Guard::Watched::no);
+    parts_->lock.lock(parts_->terms, detail::Watched::no);
     std::lock_guard const lock{parts_->lock, std::adopt_lock};
     for (Place place = host_place; place < parts_->replicas.places.count(); ++place) parts_->replicas.drop(place);
   }

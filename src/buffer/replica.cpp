@@ -1,6 +1,7 @@
 #include "buffer/replica.hpp"
 
 #include <unimem/core/log.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/timed_wait.hpp>
 
 #include "buffer/fast_lease.hpp"
@@ -78,7 +79,7 @@ Event Replica::last_work() noexcept {
   } catch (std::exception const&) {
     // No memory for that, or no queue any more: then here and now.
     for (auto const event : events) {
-      if (!waits_for_itself(event)) static_cast<void>(event.wait_for_error());
+      BlockingWait{event}.run([&](BlockingWait::Clock::time_point until) { return wait_until(event, until); });
     }
     return {};
   }

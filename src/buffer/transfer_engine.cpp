@@ -1,7 +1,7 @@
 #include "buffer/transfer_engine.hpp"
 
 #include <unimem/core/error.hpp>
-#include <unimem/device/timed_wait.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
@@ -265,7 +265,7 @@ void TransferEngine::carry_out(Plan const& plan) const {
   std::vector<Event> events;
   start_copies(plan, nullptr, events);
   // All must have ended before one's error may be told: a copy still running writes into memory we are responsible for.
-  for (auto const event : events) wait_unless_endless(event);  // throws in the middle of work that they come behind
+  for (auto const event : events) await_end(event, Watched::no);  // throws in the middle of work that they come behind
   end_copies(plan, events);
 }
 

@@ -5,7 +5,7 @@
 
 namespace unimem::detail {
 
-/// Whose work a thread is in the middle of. It matters where that work would wait for its own end (`waits_for_itself`),
+/// Whose work a thread is in the middle of. It matters where that work would wait for its own end (`BlockingWait`),
 /// and where it calls `std::exit`: the thread then destroys static objects, and whatever waits there for the end of
 /// that very work would wait for ever.
 ///

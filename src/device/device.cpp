@@ -1,7 +1,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/device.hpp>
-#include <unimem/device/timed_wait.hpp>
 
 #include "device/queue_backend.hpp"
 #include "device/worker_threads.hpp"
@@ -139,7 +139,7 @@ Queue& Device::waiting_queue() {
 
 void Device::synchronize() {
   require_queues();
-  for (auto const event : unfinished()) wait_unless_endless(event);
+  for (auto const event : unfinished()) detail::await_end(event, detail::Watched::no);
 }
 
 std::vector<Event> Device::unfinished() const {

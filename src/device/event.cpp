@@ -1,8 +1,8 @@
 #include <unimem/core/error.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/event.hpp>
 #include <unimem/device/timed_wait.hpp>
 
-#include "device/current_task.hpp"
 #include "device/queue_control.hpp"
 #include "device/worker_threads.hpp"
 
@@ -25,7 +25,7 @@ std::exception_ptr Event::wait_for_error() const noexcept {
                                                           "a forked child process", "nobody here carries it out"));
     }
     {
-      LongWait const known{*this};  // for threads that are about to wait for this one
+      detail::BlockingWait const recorded{*this};
       control_->wait(ticket_);
     }
     if (control_->completed() < ticket_) {
@@ -44,14 +44,8 @@ bool wait_until(Event event, std::chrono::steady_clock::time_point until) noexce
   return control->completed() >= event.ticket();
 }
 
-bool waits_for_itself(Event event) noexcept {
-  auto* const control = detail::QueueControl::of(event);
-  return control != nullptr && control->completed() < event.ticket() && !detail::is_forked_child() &&
-         detail::CurrentTask::is_in_work_of(control->works_on());
-}
-
 void Event::wait() const {
-  wait_unless_endless(*this);
+  detail::await_end(*this, detail::Watched::no);
   if (auto const failure = wait_for_error()) std::rethrow_exception(failure);
 }
 

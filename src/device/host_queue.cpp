@@ -126,7 +126,7 @@ void HostExecutor::wait_until(Ticket ticket, Moment until) noexcept {
 }
 
 /// In the middle of work the next task may need what comes behind that very work: on this thread it would wait for
-/// ever, unseen. The worker waits for it where it can be found out (`LongWait`). A wait with a time, which a task
+/// ever, unseen. The worker waits for it where it can be found out (`BlockingWait`). A wait with a time, which a task
 /// in hand would outlast, and which Ctrl-C may end in Python, leaves the work to the worker too. Where there is no
 /// worker any more, the waiting thread has to.
 bool HostExecutor::may_help(Moment until) const noexcept {

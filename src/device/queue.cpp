@@ -1,9 +1,9 @@
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/core/error.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/queue.hpp>
-#include <unimem/device/timed_wait.hpp>
 
 #include "device/queue_backend.hpp"
 #include "device/worker_threads.hpp"
@@ -352,7 +352,7 @@ void Queue::synchronize() {
   auto& control = backend().control();
   if (detail::is_forked_child()) record().wait();  // throws if there is work that cannot be carried out here
   auto const last = record();
-  wait_unless_endless(last);
+  detail::await_end(last, detail::Watched::no);
   if (control.completed() < last.ticket()) last.wait();  // throws: what was waited for does not end
   if (auto const failure = control.take_error()) std::rethrow_exception(failure);
 }

@@ -1,7 +1,5 @@
-#include <unimem/device/timed_wait.hpp>
 #include <unimem/device/wait_watch.hpp>
 
-#include "device/current_task.hpp"
 #include "device/watched_wait.hpp"
 
 #include <fmt/format.h>
@@ -27,8 +25,10 @@ void set_wait_watch(WaitWatch const* watch) noexcept {
   the_watch.store(watch, std::memory_order_release);
 }
 
-detail::WatchedWait::WatchedWait(std::string_view what) noexcept
-    : what_(what), watch_(watch_of_this_thread()), next_(watched() ? Clock::now() + step : Clock::time_point::max()) {}
+detail::WatchedWait::WatchedWait(std::string_view what, Watched watched) noexcept
+    : what_(what),
+      watch_(watched == Watched::yes ? watch_of_this_thread() : nullptr),
+      next_(watch_ != nullptr ? Clock::now() + step : Clock::time_point::max()) {}
 
 bool detail::is_watched() noexcept {
   return watch_of_this_thread() != nullptr;
@@ -41,17 +41,7 @@ void detail::WatchedWait::look() {
 }
 
 void detail::wait_watched(Event event) {
-  if (event.ready() || !CurrentTask::may_wait_for_any()) return;
-  WatchedWait wait{"waiting for work"};
-  if (!wait.watched()) return;
-  LongWait const known{event};  // for threads that are about to wait for this one
-  while (!wait_until(event, wait.next())) wait.look();
-}
-
-void detail::await_end(Event event) {
-  if (CurrentTask::of_this_thread() != nullptr) return wait_unless_endless(event);
-  wait_watched(event);
-  static_cast<void>(event.wait_for_error());
+  if (!is_in_work() && is_watched()) await_end(event);
 }
 
 }  // namespace unimem

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/event.hpp>
 #include <unimem/device/wait_watch.hpp>
 
@@ -15,13 +16,11 @@ namespace unimem::detail {
 /// `look` after each.
 class WatchedWait {
  public:
-  using Clock = std::chrono::steady_clock;
-
-  /// How long a signal may have to wait: a user does not notice, and looking costs nothing at this rate.
-  static constexpr std::chrono::milliseconds step{50};
+  using Clock = BlockingWait::Clock;
+  static constexpr auto step = BlockingWait::look_step;
 
   /// `what` the thread is doing, for the error.
-  explicit WatchedWait(std::string_view what) noexcept;
+  explicit WatchedWait(std::string_view what, Watched watched = Watched::yes) noexcept;
 
   /// As `is_watched`; where it is not, `look` does nothing.
   [[nodiscard]] bool watched() const noexcept { return watch_ != nullptr; }
@@ -36,13 +35,8 @@ class WatchedWait {
   Clock::time_point next_;
 };
 
-/// In a watched thread: blocks until the event's work has ended, well or badly, or throws WaitInterrupted. Elsewhere,
-/// and in the middle of work, returns at once. Before what waits for the event with more at stake.
+/// As `await_end` in a watched thread; elsewhere, and in the middle of work, returns at once. Before what waits for the
+/// event with more at stake.
 void wait_watched(Event event);
-
-/// Waits for the end of work wherever it is called: in the middle of work, where it throws UnsupportedOperation if it
-/// would never end, in a watched thread, where it throws WaitInterrupted, and elsewhere. The work's error stays with
-/// it.
-void await_end(Event event);
 
 }  // namespace unimem::detail

@@ -2,11 +2,10 @@
 
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/device.hpp>
-#include <unimem/device/timed_wait.hpp>
 
 #include "core/start_thread.hpp"
-#include "device/current_task.hpp"
 
 #include <fmt/format.h>
 
@@ -259,18 +258,8 @@ template <class Over>
 bool Pressure::await_callback(Lock& lock, Over const& over) noexcept {
   if (over()) return true;
   if (on_own_thread()) return false;
-  LongWait known{own_thread_};  // for threads that wait for this one
-  if (CurrentTask::may_wait_for_any()) {
-    ended_.wait(lock, over);
-    return true;
-  }
-  constexpr std::chrono::milliseconds step{10};  // a circle may close later, and is then found so soon
-  bool ends = true, ended = false;
-  while (ends && !ended) {
-    ends = !known.never_ends();
-    ended = ends && ended_.wait_for(lock, step, over);
-  }
-  return ended;
+  BlockingWait wait{own_thread_};
+  return wait.run([&](BlockingWait::Clock::time_point until) { return ended_.wait_until(lock, until, over); });
 }
 
 void Pressure::settle() {

@@ -1,11 +1,9 @@
 #include "pool/transit.hpp"
 
-#include <unimem/device/timed_wait.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 
-#include "device/current_task.hpp"
 #include "device/watched_wait.hpp"
 
-#include <chrono>
 #include <utility>
 
 namespace unimem::detail {
@@ -45,28 +43,22 @@ void Transit::changed() noexcept {
 
 bool Transit::await(std::unique_lock<std::mutex>& lock) {
   if (is_empty()) return false;
+  WatchedWait watch{"waiting for memory that other threads give back", is_in_work() ? Watched::no : Watched::yes};
+  // A deadlock is looked for first: threads that try in vain wake each other, and none would ever wait for a step.
+  BlockingWait wait{newest_, {.looks_out = watch.watched()}};
   auto const changed = [this, seen = changes_] { return changes_ != seen; };
-  LongWait known{newest_};  // for threads that wait for this one
-  bool ends = true;
-  ++waiting_;
-  if (CurrentTask::may_wait_for_any()) {
-    WatchedWait watch{"waiting for memory that other threads give back"};
-    while (!changed_.wait_until(lock, watch.next(), changed)) {
-      --waiting_;
-      lock.unlock();
-      watch.look();
-      lock.lock();
-      ++waiting_;
-    }
-  } else {
-    constexpr std::chrono::milliseconds step{10};  // a circle may close later, and is then found so soon
-    // Asked first: threads that try in vain wake each other, and one of them would never have waited for so long.
-    do {
-      ends = !known.never_ends();
-    } while (ends && !changed_.wait_for(lock, step, changed));
-  }
-  --waiting_;
-  return ends;
+  bool const over = wait.run([&](BlockingWait::Clock::time_point until) {
+    if (!lock.owns_lock()) lock.lock();
+    ++waiting_;
+    bool const ended = changed_.wait_until(lock, until, changed);
+    --waiting_;
+    if (ended) return true;
+    lock.unlock();  // others go on while this thread looks
+    watch.look();
+    return false;
+  });
+  if (!lock.owns_lock()) lock.lock();
+  return over;
 }
 
 }  // namespace unimem::detail

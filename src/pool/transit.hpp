@@ -15,7 +15,7 @@ namespace unimem::detail {
 ///
 /// A thread that gives memory back may wait for its work to end first, and a kernel that waits for that memory while
 /// such a thread waits for the kernel's own queue would wait for ever: by the list of these threads it is found out
-/// (`LongWait`).
+/// (`BlockingWait`).
 ///
 /// Under the pool's lock.
 class Transit {

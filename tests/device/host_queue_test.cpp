@@ -1,4 +1,5 @@
 #include <unimem/core/error.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/timed_wait.hpp>
 
 #include "device/task_queue.hpp"
@@ -108,6 +109,20 @@ TEST(HostQueue, ATimedWaiterRunsTheWorkItself) {
   control.set_waiter(nullptr);
 }
 
+std::string error_of(Event event) {
+  try {
+    event.wait();
+  } catch (UnsupportedOperation const& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+/// Whether a wait for the event is refused at once, also one with a limit.
+bool waits_for_itself(Event event) {
+  return BlockingWait{event, {.limit = BlockingWait::Clock::now()}}.is_deadlocked();
+}
+
 TEST(HostQueue, WorkKnowsThatItWouldWaitForItself) {
   TaskQueue queue, other;
   std::promise<Event> own, behind;
@@ -139,19 +154,68 @@ TEST(HostQueue, OneOfTwoMutualWaitsIsRefused) {
       submitted.wait();
       all_run.arrive_and_wait();
       auto const next = events[(i + 1) % count];
-      LongWait known{next};
-      while (!wait_until(next, std::chrono::steady_clock::now() + std::chrono::milliseconds(1))) {
-        if (!known.never_ends()) continue;
-        ++told;
-        return;
-      }
+      BlockingWait wait{next};
+      if (!wait.run([&](auto until) { return wait_until(next, until); })) ++told;
     });
   }
-  EXPECT_FALSE(LongWait{events[0]}.never_ends()) << "this thread is in the middle of nothing";
+  EXPECT_FALSE(BlockingWait{events[0]}.is_deadlocked()) << "this thread is in the middle of nothing";
   submitted.count_down();
   while (!all_run.try_wait()) std::this_thread::yield();  // each by its own worker
   for (auto const event : events) event.wait();
   EXPECT_EQ(told, 1);
+}
+
+/// In the same words as in Python (`test_waits.py`).
+TEST(HostQueue, ARefusalSaysWhatTheWaitIsFor) {
+  TaskQueue first, second;
+  std::latch submitted{1}, both_run{2};
+  Event one, other;
+  auto const own = first.submit([&] {
+    submitted.wait();
+    one.wait();
+  });
+  one = own;
+  submitted.count_down();
+  EXPECT_EQ(error_of(own),
+            "waiting for work is not supported on the queue that this kernel runs on: it comes after the "
+            "kernel, or is the kernel itself, and would never end");
+  std::latch known{1};
+  auto const waits_for = [&](Event const& event) {
+    return [&] {
+      known.wait();
+      both_run.arrive_and_wait();
+      event.wait();
+    };
+  };
+  one = first.submit(waits_for(other));
+  other = second.submit(waits_for(one));
+  known.count_down();
+  while (!both_run.try_wait()) std::this_thread::yield();  // each by its own worker
+  std::array const errors{error_of(one), error_of(other)};
+  EXPECT_THAT(errors, ::testing::Each("waiting for work is not supported on another queue: it waits for this kernel in "
+                                      "its turn, and would never end"));
+}
+
+TEST(HostQueue, ATimedWaitInACircleEnds) {
+  TaskQueue first, second;
+  std::latch known{1}, both_run{2};
+  Event one, other;
+  auto const waits_for = [&](Event const& event, WaitTerms terms, bool& ended) {
+    return [&, terms] {
+      known.wait();
+      both_run.arrive_and_wait();
+      ended = await_end(event, terms, [&](auto until) { return wait_until(event, until); });
+    };
+  };
+  bool soon = true, at_last = false;
+  one = first.submit(waits_for(other, {.limit = BlockingWait::Clock::now() + std::chrono::milliseconds{50}}, soon));
+  other = second.submit(waits_for(one, {}, at_last));
+  known.count_down();
+  while (!both_run.try_wait()) std::this_thread::yield();  // each by its own worker
+  one.wait();
+  other.wait();
+  EXPECT_FALSE(soon);
+  EXPECT_TRUE(at_last);
 }
 
 TEST(HostQueue, WaitsWithoutACircleAreNotRefused) {
@@ -164,11 +228,11 @@ TEST(HostQueue, WaitsWithoutACircleAreNotRefused) {
   std::vector<bool> seen;
   begun.wait();
   auto const waits = second.submit([&] {
-    LongWait known{ends};
-    seen.push_back(known.never_ends());
+    BlockingWait known{ends};
+    seen.push_back(known.is_deadlocked());
     go.count_down();
     ends.wait();
-    seen.push_back(known.never_ends());
+    seen.push_back(known.is_deadlocked());
   });
   waits.wait();
   EXPECT_THAT(seen, ::testing::ElementsAre(false, false));

@@ -108,6 +108,15 @@ TEST_P(WaitsInWork, AKernelMayWaitForOtherQueues) {
   EXPECT_THAT(other.to_vector(), Each(3));
 }
 
+TEST_P(WaitsInWork, WaitingForReadersOfItsResultIsRefused) {
+  auto const reads = Kernel("reads").host([](WorkItem, std::span<const int>) {});
+  for (auto* const there : {&on, &make_sim({})}) {
+    auto x = made(1);
+    auto second = there->create_queue();
+    EXPECT_THAT(error_of(x, [&] { launch(second, reads, Range{1}, read(x)).wait(); }), HasSubstr("would never end"));
+  }
+}
+
 TEST_P(WaitsInWork, OneOfTwoMutualWaitsIsRefused) {
   auto x = made(1), y = made(1);
   auto second = on.create_queue();

@@ -27,9 +27,9 @@ class UNIMEM_API Event {
 
   /// Blocks until the work has ended, then throws its error if it failed. Every waiter gets the error, every time: the
   /// work's own as long as fewer than 256 later failures of its queue have come to be known of, then a DeviceError that
-  /// says that it failed. UnsupportedOperation in the middle of work that would wait for itself or for what comes
-  /// behind it
-  /// (`wait_unless_endless`), and in a static object's destructor of work that has itself called `exit`.
+  /// says that it failed. UnsupportedOperation in the middle of work that would wait for itself, for what comes
+  /// behind it or for work that waits for it, and in a static object's destructor of work that has itself called
+  /// `exit`.
   void wait() const;
 
   /// Blocks until the work has ended and returns its error, or null.
