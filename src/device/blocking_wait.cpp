@@ -2,20 +2,21 @@
 #include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/timed_wait.hpp>
 
+#include "core/fork.hpp"
 #include "device/current_task.hpp"
 #include "device/queue_control.hpp"
 #include "device/watched_wait.hpp"
-#include "device/worker_threads.hpp"
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
 #include <mutex>
 
 namespace unimem::detail {
 namespace {
 
 /// The waits of all threads, those of one thread from the inside out. Each stands on its thread's own stack, since a
-/// waiting thread must not run out of memory. Nothing is destroyed at the end: threads may wait until then.
+/// waiting thread must not run out of memory. Never destroyed: threads may wait until the process ends.
 struct WaitForGraph {
   std::mutex mutex;
   BlockingWait* first = nullptr;
@@ -23,6 +24,11 @@ struct WaitForGraph {
 };
 
 constinit WaitForGraph graph;
+
+[[maybe_unused]] bool const minds_forks = [] {
+  Fork::in_each_child([]() noexcept { std::construct_at(&graph); });  // in place, since a wait needs no memory
+  return true;
+}();
 
 }  // namespace
 
@@ -41,13 +47,13 @@ BlockingWait::BlockingWait(std::atomic<std::thread::id> const& holder, WaitTerms
 }
 
 BlockingWait::~BlockingWait() {
-  if (!recorded_ || is_forked_child()) return;
+  if (!recorded_) return;
   std::lock_guard const lock{graph.mutex};
   leave();
 }
 
 void BlockingWait::enter() noexcept {
-  if (terms_.limit != Clock::time_point::max() || is_forked_child()) return;
+  if (terms_.limit != Clock::time_point::max()) return;
   std::lock_guard const lock{graph.mutex};
   next_ = graph.first;
   if (next_ != nullptr) next_->previous_ = this;
@@ -73,7 +79,7 @@ std::thread::id BlockingWait::awaited() const noexcept {
 
 bool BlockingWait::is_deadlocked() noexcept {
   // A thread that has called `exit` is told by the wait itself that nothing ends any more.
-  if (CurrentTask::may_wait_for_any() || is_forked_child()) return false;
+  if (CurrentTask::may_wait_for_any()) return false;
   std::lock_guard const lock{graph.mutex};
   auto const* at = this;
   // Others may go round in a circle without this one.

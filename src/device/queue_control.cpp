@@ -241,6 +241,7 @@ std::shared_ptr<Waiter> QueueControl::waiter() noexcept {
 }
 
 std::thread::id QueueControl::works_on() noexcept {
+  if (made_.inherited()) return {};
   auto const waiter = this->waiter();
   return waiter ? waiter->works_on() : std::thread::id{};
 }
