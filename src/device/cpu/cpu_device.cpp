@@ -17,6 +17,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -45,6 +46,7 @@ CpuDevice::CpuDevice(ContainerLimit container)
   info_.compute_units = static_cast<unsigned>(ThreadPool::shared().threads());
   info_.integrated = true;
   info_.runs_host_form = true;
+  static_cast<void>(own_pages());  // made here, where it may fail
 }
 
 CpuDevice::~CpuDevice() {
@@ -182,10 +184,18 @@ void CpuDevice::release(DeviceMemory memory, Location location, bool own_pages) 
   live_bytes_.fetch_sub(memory.bytes, std::memory_order_relaxed);
 }
 
+HostPages& CpuDevice::own_pages() {
+  PageOwner& owner = *this;
+  return pages_.get([&owner] { return std::make_unique<HostPages>(owner); });
+}
+
 PageSource* CpuDevice::pages() noexcept {
   if (!HostPages::supported()) return nullptr;
-  PageOwner& owner = *this;
-  return &pages_.get([&owner] { return std::make_unique<HostPages>(owner); });
+  try {
+    return &own_pages();
+  } catch (std::bad_alloc const&) {  // a forked child without memory: its pools go without pages
+    return nullptr;
+  }
 }
 
 void* CpuDevice::address(DeviceMemory memory) {

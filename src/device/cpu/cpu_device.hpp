@@ -67,6 +67,9 @@ class CpuDevice final : public Device, private PageOwner {
   /// How the container stands when all that is live, and so many more, has been touched; nothing if there is no limit.
   [[nodiscard]] std::optional<ContainerLimit::Standing> container(std::size_t more) const;
 
+  /// This process's. Throws std::bad_alloc.
+  [[nodiscard]] HostPages& own_pages();
+
   void take_for_pages(std::size_t bytes) override { take(bytes, Location::device); }
   void give_back_from_pages(std::size_t bytes) noexcept override { live_bytes_ -= bytes; }
   void pages_created(std::uintptr_t, std::size_t) override {}
