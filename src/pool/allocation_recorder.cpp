@@ -94,14 +94,15 @@ std::unique_ptr<AllocationRecorder> recorder_by_environment() noexcept {
 
 }  // namespace
 
-AllocationRecorder* AllocationRecorder::of_process() noexcept {
+AllocationRecorder* AllocationRecorder::of_process() {
   auto& recording = recordings.get();
   std::call_once(recording.asked, [&recording] {
     recording.recorder = recorder_by_environment().release();
     if (recording.recorder == nullptr) return;
     latest.store(recording.recorder, std::memory_order_release);
     static_cast<void>(std::atexit([] {
-      if (auto* const recorder = recordings.get().recorder) recorder->at_exit();
+      auto* const recorder = latest.load(std::memory_order_acquire);
+      if (!recorder->made_.inherited()) recorder->at_exit();
     }));
   });
   return recording.recorder;

@@ -3,6 +3,7 @@
 #include <unimem/core/name.hpp>
 #include <unimem/device/event.hpp>
 
+#include "core/fork.hpp"
 #include "core/unique_fd.hpp"
 #include "pool/block.hpp"
 
@@ -40,8 +41,8 @@ class PoolCore;
 class AllocationRecorder {
  public:
   /// The one of the process, made by the first call; null if `UNIMEM_LOG` is not set, its file cannot be written, or it
-  /// is an ancestor's. To be asked once by every pool: a recorder stays for ever.
-  [[nodiscard]] static AllocationRecorder* of_process() noexcept;
+  /// is an ancestor's. To be asked once by every pool: a recorder stays for ever. Throws std::bad_alloc.
+  [[nodiscard]] static AllocationRecorder* of_process();
 
   AllocationRecorder(UniqueFd file, std::string path, bool writes_at_once = false);
   AllocationRecorder(AllocationRecorder const&) = delete;
@@ -76,6 +77,7 @@ class AllocationRecorder {
 
   void at_exit() noexcept;
 
+  MadeHere const made_{};
   std::mutex mutex_;
   UniqueFd file_;  ///< none once the recording has ended
   std::string const path_;

@@ -16,7 +16,7 @@ PoolOptions checked(PoolOptions options) {
   return options;
 }
 
-ThreadCache::Use use_of_thread_cache(PoolOptions const& options) noexcept {
+ThreadCache::Use use_of_thread_cache(PoolOptions const& options) {
   bool const counted = options.release_threshold != everything;
   if (AllocationRecorder::of_process() != nullptr || options.zero_on_release || counted) return ThreadCache::Use::none;
   return options.trim_interval.count() != 0 ? ThreadCache::Use::timed : ThreadCache::Use::quick;

@@ -84,7 +84,7 @@ class Memberships {
 
 }  // namespace
 
-ThreadCache::ThreadCache(BlockIntake& core, Use use) noexcept
+ThreadCache::ThreadCache(BlockIntake& core, Use use)
     : core_(core),
       pool_(use != Use::none && barriers_are_asymmetric() ? next_pool() : 0),
       quick_pool_(use == Use::quick ? pool_ : 0),

@@ -57,7 +57,8 @@ class ThreadCache {
  public:
   /// How a pool's blocks are parked: not at all, only by calls that looked at the clock, or also the quick way.
   enum class Use : std::uint8_t { none, timed, quick };
-  ThreadCache(BlockIntake& core, Use use) noexcept;
+  /// Throws std::bad_alloc.
+  ThreadCache(BlockIntake& core, Use use);
   ThreadCache(ThreadCache const&) = delete;
   ThreadCache& operator=(ThreadCache const&) = delete;
 

@@ -23,9 +23,22 @@ void* operator new(std::size_t bytes) {
   throw std::bad_alloc();
 }
 
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  if (left > 0 && --left == 0) throw std::bad_alloc();
+  auto const multiple = static_cast<std::size_t>(alignment);
+  if (auto* const memory = std::aligned_alloc(multiple, (bytes + multiple - 1) / multiple * multiple)) return memory;
+  throw std::bad_alloc();
+}
+
 void operator delete(void* memory) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
   std::free(memory);
 }
