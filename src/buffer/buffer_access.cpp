@@ -24,6 +24,7 @@ bool BufferAccess::prepare(AccessContext& context, Place place, ByteRange range,
     TransferEngine const transfers(*parts_);
     auto plan = transfers.plan_read(place, range);
     parts_->check_lost(plan);
+    if (!transfers.reload(context, plan)) return false;
     if (waits) {
       transfers.carry_out(plan);
       Commits(*parts_).commit(std::move(plan), {});
@@ -48,20 +49,21 @@ bool BufferAccess::await_or_wait(AccessContext& context, Replica& replica, ByteR
   return false;
 }
 
-Event BufferAccess::fetch(ByteRange range) const {
+std::optional<Event> BufferAccess::fetch(AccessContext& context, ByteRange range) const {
   parts_->check_access("host access");
   parts_->check_range(range);
   // Bytes that arrive later could not be told from a user's: so tracked buffers wait, and resolve what is pending
   // first.
   parts_->resolve_pending(range, parts_->watch.watches());
-  ReplicaAllocator(*parts_).ensure_host_now();
+  if (!ReplicaAllocator(*parts_).ensure_host(context)) return std::nullopt;
   TransferEngine const transfers(*parts_);
   auto plan = transfers.plan_read(host_place, range);
   parts_->check_lost(plan);
+  if (!transfers.reload(context, plan)) return std::nullopt;
   if (parts_->watch.writes() != nullptr) {
     transfers.carry_out(plan);
     Commits(*parts_).commit(std::move(plan), {});
-    return {};
+    return Event{};
   }
   transfers.bring(plan, nullptr);
   return transfers.arrival(host_place, range, host_device().default_queue());
@@ -70,11 +72,10 @@ Event BufferAccess::fetch(ByteRange range) const {
 bool BufferAccess::mark(AccessContext& context, Place place, ByteRange range, Event event) const {
   if (!ReplicaAllocator(*parts_).ensure(context, place)) return false;
   auto const& replicas = parts_->replicas;
-  mark_there(replicas.coherence.plan_mark(place, range, replicas.places.cost()), event);
-  return true;
+  return mark_there(context, replicas.coherence.plan_mark(place, range, replicas.places.cost()), event);
 }
 
-void BufferAccess::mark_there(Plan plan, Event event) const {
+bool BufferAccess::mark_there(AccessContext& context, Plan plan, Event event) const {
   auto& replicas = parts_->replicas;
   auto const place = plan.place;
   auto const range = plan.range;
@@ -84,6 +85,7 @@ void BufferAccess::mark_there(Plan plan, Event event) const {
                             {replicas.places.name(there.place), there.range.begin, there.range.end},
                             {replicas.places.name(place), range.begin, range.end});
   }
+  if (!TransferEngine(*parts_).reload(context, plan)) return false;
   TransferEngine(*parts_).carry_out(plan);
   bool const overrules = plan.overrules;
   auto const& replica = replicas.at(place);
@@ -97,19 +99,21 @@ void BufferAccess::mark_there(Plan plan, Event event) const {
   Commits(*parts_).commit(std::move(plan), says_when ? std::vector{event} : std::vector<Event>{},
                           Commits::Events::of_the_end);
   if (overrules) parts_->counters.count_conflicting_mark();
-  if (!replica) return;
+  if (!replica) return true;
   // What is marked was written without an access for writing.
   replica->usage().note_host(false, place == host_place);
   replica->usage().note_device(false, place != host_place);
+  return true;
 }
 
-Event BufferAccess::overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit) const {
-  ReplicaAllocator(*parts_).ensure_host_now();
+std::optional<Event> BufferAccess::overwrite_host(AccessContext& context, ByteRange range,
+                                                  std::function<Event(Queue&, DeviceMemory)> const& submit) const {
+  if (!ReplicaAllocator(*parts_).ensure_host(context)) return std::nullopt;
   Commits const commits(*parts_);
   if (range.empty()) {
     // Not by the queue: what it returns for nothing is the end of everything there, of failed work too.
     commits.commit_write(host_place, range, {}, Commits::Events::of_all);
-    return {};
+    return Event{};
   }
   auto& queue = host_device().default_queue();
   auto& host = *parts_->replicas.host();

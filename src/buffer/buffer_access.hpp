@@ -23,8 +23,8 @@ class Replica;
 
 /// The steps that accesses to one buffer consist of.
 ///
-/// For the holder of the buffer's lock. What returns false has changed nothing: other operations are in the way, and
-/// the context says for what to wait with no lock held.
+/// For the holder of the buffer's lock. What returns false, or nothing, has changed nothing: the context says for what
+/// to wait with no lock held.
 class BufferAccess {
  public:
   explicit BufferAccess(BufferParts& parts) noexcept : parts_(&parts) {}
@@ -34,13 +34,14 @@ class BufferAccess {
   /// Whether the host may read `range` of the replica, or `writes` there; if not, the context says for what to wait.
   [[nodiscard]] bool await_or_wait(AccessContext& context, Replica& replica, ByteRange range, bool writes) const;
   /// Starts bringing `range` up to date on the host; when it will be there.
-  [[nodiscard]] Event fetch(ByteRange range) const;
+  [[nodiscard]] std::optional<Event> fetch(AccessContext& context, ByteRange range) const;
   /// Counts `range` as written at `place`, by work that ends with `event`, if it says when.
   [[nodiscard]] bool mark(AccessContext& context, Place place, ByteRange range, Event event) const;
-  /// Where the plan's place has memory.
-  void mark_there(Plan plan, Event event) const;
+  /// Where the plan's place has memory. Returns as `mark`.
+  [[nodiscard]] bool mark_there(AccessContext& context, Plan plan, Event event) const;
   /// Lets `submit` queue work that overwrites all of `range` on the host, behind what it conflicts with.
-  Event overwrite_host(ByteRange range, std::function<Event(Queue&, DeviceMemory)> const& submit) const;
+  [[nodiscard]] std::optional<Event> overwrite_host(AccessContext& context, ByteRange range,
+                                                    std::function<Event(Queue&, DeviceMemory)> const& submit) const;
   /// Saves what only `place` holds to `to`, and lets its memory go. What is under way stands in `carried` meanwhile.
   [[nodiscard]] bool release(AccessContext& context, Place place, Place to,
                              std::optional<TransferEngine::CarriedOut>& carried) const;

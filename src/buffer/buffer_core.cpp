@@ -150,7 +150,7 @@ void BufferCore::fail_later(std::exception_ptr failure) noexcept {
 void BufferCore::resolve_known(ByteRange range, std::exception_ptr const& known) noexcept {
   if (parts_->lock.is_lost()) return;
   try {
-    detail::run_admitted([&](AccessContext& context) {
+    detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
       Guard parts(*parts_, detail::Watched::no);
       try {
         return parts->resolve_or_wait(context, range);
@@ -166,7 +166,7 @@ void BufferCore::resolve_known(ByteRange range, std::exception_ptr const& known)
 }
 
 void BufferCore::allocate(bool host, bool device) {
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     if (host && !ReplicaAllocator(*parts).ensure_host(context)) return false;
     if (device && !ReplicaAllocator(*parts).ensure(context, parts->place_of(parts->replicas.default_device())))
@@ -194,7 +194,7 @@ void BufferCore::reset() {
 
 void BufferCore::release_device(Device* device) {
   std::optional<TransferEngine::CarriedOut> carried;
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     auto const& replicas = parts->replicas;
     if (!parts->resolve_or_wait(context, replicas.whole())) return false;
@@ -210,7 +210,7 @@ void BufferCore::release_device(Device* device) {
 
 void BufferCore::release_host() {
   std::optional<TransferEngine::CarriedOut> carried;
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     if (!parts->resolve_or_wait(context, parts->replicas.whole())) return false;
     if (!parts->replicas.coherence.has_storage(host_place)) return true;
@@ -221,7 +221,7 @@ void BufferCore::release_host() {
 }
 
 void BufferCore::discard() {
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     if (!parts->resolve_or_wait(context, parts->replicas.whole(), true)) return false;
     parts->replicas.coherence.discard();

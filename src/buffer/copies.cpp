@@ -99,13 +99,7 @@ Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern
     return {};
   }
   if (auto* const device = device_to_fill(range, pattern.size())) return fill_on(*device, *this, range, pattern);
-  Guard parts(*parts_);
-  if (parts->watch.watches()) {
-    parts.unlock();
-    fill(range, pattern);
-    return {};
-  }
-  return BufferAccess(*parts).overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
+  auto const submit = [&](Queue& queue, DeviceMemory memory) {
     auto const program =
         queue.device().compile({"fill", "",
                                 [copied = std::vector(pattern.begin(), pattern.end())](
@@ -115,7 +109,16 @@ Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern
     KernelArgument argument;
     argument.memory = memory;
     return queue.run(program, Range{1}, {&argument, 1});
+  };
+  std::optional<Event> event;
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+    Guard const parts(*parts_);
+    if (parts->watch.watches()) return true;
+    event = BufferAccess(*parts).overwrite_host(context, range, submit);
+    return event.has_value();
   });
+  if (!event) fill(range, pattern);  // bytes that arrive later could not be told from a user's
+  return event.value_or(Event{});
 }
 
 void BufferCore::fill(ByteRange range, std::span<const std::byte> pattern) {
@@ -156,65 +159,68 @@ void BufferCore::read(std::size_t offset, std::span<std::byte> data) {
 
 Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
-  Guard parts(*parts_);
-  if (parts->watch.watches()) {
-    // Bytes that arrive later could not be told from a user's.
-    parts.unlock();
-    write(offset, data);
-    return {};
-  }
-  parts->check_access("copy_from");
-  parts->check_range(range);
-  parts->resolve_pending(range, false);
-  ReplicaAllocator(*parts).ensure_host_now();
-  auto const own = parts->in_own_host_memory(data.data(), data.size());
-  return BufferAccess(*parts).overwrite_host(range, [&](Queue& queue, DeviceMemory memory) {
-    if (!own.empty()) parts->replicas.host()->work().order_read(queue, own);
-    parts->replicas.host()->work().reserve(2);  // this read, and the write that it is part of
-    auto const event = queue.upload(memory, data.data(), data.size());
-    if (!own.empty()) parts->replicas.host()->work().read_by(own, event);
-    return event;
+  std::optional<Event> event;
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+    Guard const parts(*parts_);
+    if (parts->watch.watches()) return true;
+    parts->check_access("copy_from");
+    parts->check_range(range);
+    parts->resolve_pending(range, false);
+    event = BufferAccess(*parts).overwrite_host(context, range, [&](Queue& queue, DeviceMemory memory) {
+      auto& work = parts->replicas.host()->work();
+      auto const own = parts->in_own_host_memory(data.data(), data.size());
+      if (!own.empty()) work.order_read(queue, own);
+      work.reserve(2);  // this read, and the write that it is part of
+      auto const uploaded = queue.upload(memory, data.data(), data.size());
+      if (!own.empty()) work.read_by(own, uploaded);
+      return uploaded;
+    });
+    return event.has_value();
   });
+  if (!event) write(offset, data);  // bytes that arrive later could not be told from a user's
+  return event.value_or(Event{});
 }
 
 Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
-  Guard parts(*parts_);
-  Event arrived;
+  std::optional<Event> event;
   try {
-    arrived = BufferAccess(*parts).fetch(range);
+    detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+      Guard const parts(*parts_);
+      auto const arrived = BufferAccess(*parts).fetch(context, range);
+      if (!arrived) return false;
+      auto const own = parts->in_own_host_memory(data.data(), data.size());
+      if (!own.empty() && parts->watch.writes()) return true;
+      event = Event{};
+      if (range.empty()) return true;
+      auto& queue = detail::host_device().default_queue();
+      auto& host = *parts->replicas.host();
+      host.work().order_read(queue, range);
+      if (!own.empty()) host.work().order_write(queue, own);
+      host.work().reserve(2);
+      event = queue.download(data.data(), host.host_window(range), data.size(), {{*arrived}});
+      host.work().read_by(range, *event);
+      if (!own.empty()) host.work().written_by(own, *event);
+      host.usage().note_host(true, false);
+      return true;
+    });
   } catch (OutOfMemory const&) {
-    parts.unlock();
     if (!read_directly(range, data)) throw;
+    event = Event{};
+  }
+  if (event) {
     note_read(range);
-    return {};
+  } else {
+    read(offset, data);  // what arrives in the buffer's own memory later could not be told from a user's
   }
-  note_read(range);
-  if (range.empty()) return {};
-  auto const own = parts->in_own_host_memory(data.data(), data.size());
-  if (!own.empty() && parts->watch.writes()) {
-    // What arrives there later could not be told from a user's.
-    parts.unlock();
-    read(offset, data);
-    return {};
-  }
-  auto& queue = detail::host_device().default_queue();
-  parts->replicas.host()->work().order_read(queue, range);
-  if (!own.empty()) parts->replicas.host()->work().order_write(queue, own);
-  parts->replicas.host()->work().reserve(2);
-  auto const event =
-      queue.download(data.data(), parts->replicas.host()->host_window(range), data.size(), {&arrived, 1});
-  parts->replicas.host()->work().read_by(range, event);
-  if (!own.empty()) parts->replicas.host()->work().written_by(own, event);
-  parts->replicas.host()->usage().note_host(true, false);
-  return event;
+  return event.value_or(Event{});
 }
 
 Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) {
   check_equal(from.range, to.range, element_bytes);
   if (from.buffer == to.buffer && from.range == to.range) return {};
   std::optional<Event> event;
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*from.buffer, *to.buffer), [&](AccessContext& context) {
     event = BufferCore::copy_once(context, from, to);
     return event.has_value();
   });
@@ -367,7 +373,7 @@ void copy_pieces(BufferCore& from, BufferCore& to, std::span<const CopyPiece> pi
   }
   std::optional<bool> done;
   if (some.size() > 1) {
-    detail::run_admitted([&](AccessContext& context) {
+    detail::run_admitted(detail::operands(from, to), [&](AccessContext& context) {
       done = BufferCore::copied_at_once(context, from, to, some);
       return done.has_value();
     });

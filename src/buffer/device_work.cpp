@@ -46,7 +46,10 @@ struct PlacedOperand {
 Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
   std::optional<Event> event;
   try {
-    detail::run_admitted([&](AccessContext& context) {
+    auto const all = [operands](detail::OperandsInUse& in_use) {
+      for (auto const& operand : operands) in_use.add(operand.buffer->manager(), *operand.buffer);
+    };
+    detail::run_admitted(all, [&](AccessContext& context) {
       event = BufferCore::use_once(context, queue, operands, submit);
       return event.has_value();
     });
@@ -156,7 +159,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
 Event BufferCore::prefetch(Device& device, Queue* queue, ByteRange range) {
   std::optional<Event> event;
   try {
-    detail::run_admitted([&](AccessContext& context) {
+    detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
       event = prefetch_once(context, device, queue, range);
       return event.has_value();
     });
@@ -203,7 +206,7 @@ void BufferCore::resolve_first(std::string_view operation, ByteRange range) {
 }
 
 void BufferCore::resolve_now(ByteRange range) {
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     return parts->resolve_or_wait(context, range);
   });

@@ -27,7 +27,7 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
   std::vector<Event> arriving;
   std::exception_ptr failure;
   bool possible = true;
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     parts->check_access("host access");
     parts->check_range(range);

@@ -79,8 +79,8 @@ std::size_t BufferCore::evict(MemoryPlace place) {
 std::size_t BufferCore::evict_from_device(Device& device) {
   std::size_t given = 0;
   std::optional<TransferEngine::CarriedOut> carried;
-  AccessContext context{AccessContext::Waiting::never, AccessContext::Evicts::yes};
-  detail::run_behind_work(context, [&](AccessContext&) {
+  AccessContext context{AccessContext::Waiting::for_work, AccessContext::Evicts::yes};
+  detail::run_admitted(context, detail::operands(), [&](AccessContext&) {
     Guard parts(*parts_, std::try_to_lock);
     if (!parts || parts->replicas.places.shares(device)) return true;
     auto const place = parts->replicas.places.find(device);
@@ -101,8 +101,8 @@ std::size_t BufferCore::evict_from_device(Device& device) {
 
 std::size_t BufferCore::evict_from_host(Location location) {
   std::size_t given = 0;
-  AccessContext context{AccessContext::Waiting::never, AccessContext::Evicts::yes};
-  detail::run_behind_work(context, [&](AccessContext&) {
+  AccessContext context{AccessContext::Waiting::for_work, AccessContext::Evicts::yes};
+  detail::run_admitted(context, detail::operands(), [&](AccessContext&) {
     Guard parts(*parts_, std::try_to_lock);
     if (!parts) return true;
     auto& replicas = parts->replicas;

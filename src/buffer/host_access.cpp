@@ -73,7 +73,8 @@ void BufferCore::note_read(ByteRange range) const {
 
 void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold, bool looks) {
   void* address = nullptr;
-  detail::run_admitted([&](AccessContext& context) { return host_once(context, range, intent, hold, address); });
+  detail::run_admitted(detail::operands(*this),
+                       [&](AccessContext& context) { return host_once(context, range, intent, hold, address); });
   if (looks && intent == Intent::read) note_read(range);
   return address;
 }
@@ -91,7 +92,7 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
   auto const& host = parts->replicas.host();
   std::optional<Plan> plan;
   if (intent == Intent::read && parts->replicas.holds(host_place, range)) {
-    if (host) ReplicaAllocator(*parts).ensure_resident(context, *host);
+    if (host && !ReplicaAllocator(*parts).ensure_resident(context, *host)) return false;
   } else {
     if (!ReplicaAllocator(*parts).ensure_host(context, intent == Intent::write ? range : ByteRange{})) return false;
     TransferEngine const transfers(*parts);
@@ -141,7 +142,7 @@ std::vector<Event> BufferCore::work_under_way() {
 }
 
 void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     parts->check_access("host access");
     for (auto const range : ranges) parts->check_range(range);
@@ -167,8 +168,13 @@ void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
 }
 
 Event BufferCore::fetch(ByteRange range) {
-  Guard const parts(*parts_);
-  return BufferAccess(*parts).fetch(range);
+  std::optional<Event> event;
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+    Guard const parts(*parts_);
+    event = BufferAccess(*parts).fetch(context, range);
+    return event.has_value();
+  });
+  return *event;
 }
 
 Event BufferCore::sync_to_host_async(ByteRange range) {
@@ -188,7 +194,7 @@ void BufferCore::sync_to_host_slow(ByteRange range) {
 }
 
 void BufferCore::mark_host_dirty(ByteRange range) {
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     parts->check_allocated("mark_host_dirty");
     parts->check_range(range);
@@ -200,7 +206,7 @@ void BufferCore::mark_host_dirty(ByteRange range) {
 }
 
 void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event) {
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     parts->check_allocated("mark_device_dirty");
     parts->check_range(range);
@@ -241,7 +247,7 @@ DeviceLease BufferCore::map_to_read(ByteRange range) {
 
 DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
   auto held = use_host(range, mode == MapMode::discard ? Intent::write : Intent::read);
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     // If it has been freed since, what is written is not missed.
     auto const& host = parts->replicas.host();

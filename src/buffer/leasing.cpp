@@ -37,7 +37,7 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
   DeviceLease stays;
   std::optional<DeviceLease> leased;
   try {
-    detail::run_admitted([&](AccessContext& context) {
+    detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
       leased = lease_once(context, device, queue, range, intent, stays);
       return leased.has_value();
     });
@@ -62,7 +62,7 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   if (queue != nullptr) parts->resolve_pending(range, false);
   if (queue == nullptr && !parts->resolve_or_wait(context, range)) return std::nullopt;
   if (auto const& there = parts->replicas.at(place); intent == Intent::read && there && parts->is_quiet(place, range)) {
-    ReplicaAllocator(*parts).ensure_resident(context, *there);
+    if (!ReplicaAllocator(*parts).ensure_resident(context, *there)) return std::nullopt;
     there->work().used_by_others(device, queue);
     there->usage().note_device(true, false);
     if (queue != nullptr) parts->offer_leases(there, *queue);
@@ -97,7 +97,7 @@ LeaseOption BufferCore::lease_option(Device& device, ByteRange range) {
 
 DeviceLease BufferCore::capture(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins) {
   std::optional<DeviceLease> leased;
-  detail::run_admitted([&](AccessContext& context) {
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     leased = capture_once(context, queue, range, current, begins);
     return leased.has_value();
   });

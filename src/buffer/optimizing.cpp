@@ -84,9 +84,10 @@ std::size_t place_ahead(BufferParts& parts, Place place, OptimizationTerms const
   // half of what counts as written already.
   if (auto const& from = replicas.in_memory_of_host(); from && from->holds().may_be_written_by_address()) return 0;
   if (!one.is_used_soon(terms.idle_wait / 2)) return 0;
-  AccessContext context{AccessContext::Waiting::never};  // with the lock held
+  AccessContext context{AccessContext::Waiting::for_work};
   auto& queue = one.device->default_queue();
-  static_cast<void>(BufferAccess(parts).prepare(context, place, replicas.whole(), Intent::read, queue));
+  // Where room would have to be made it stays away.
+  if (!BufferAccess(parts).prepare(context, place, replicas.whole(), Intent::read, queue)) return 0;
   if (terms.machine.to_device) step.seconds_saved = terms.machine.to_device->seconds(bytes);
   return bytes;
 }

@@ -22,6 +22,7 @@ std::shared_ptr<Replica> ReplicaAllocator::new_on_host(AccessContext& context, s
     return replica;
   }
   auto [block, part] = new_host_block(context, size);
+  if (block.empty()) return nullptr;
   auto replica =
       std::allocate_shared<Replica>(SpareAllocator<Replica>{}, ReplicaMemory(host_device(), std::move(block), part));
   terms.count_in(*replica);
@@ -38,19 +39,19 @@ ReplicaAllocator::HostBlock ReplicaAllocator::new_host_block(AccessContext& cont
   auto const page = in_pages ? PageWatch::page_bytes() : 1;
   auto const whole_pages = in_pages ? (size + page - 1) / page * page : size;  // a division takes as long as a lock
   auto const wanted = whole_pages + page - 1;
-  Allocation memory;
-  if (terms.options.pinned || parts_->pin_next) {
-    memory = terms.manager->acquire_pinned_or_not(context, wanted, terms.named());
+  bool const locks = terms.options.pinned || parts_->pin_next;
+  auto memory = locks ? terms.manager->acquire_pinned_or_not(context, wanted, terms.named())
+                      : terms.manager->acquire(context, host_device(), Location::host, wanted, terms.named());
+  if (!memory) return {};
+  if (locks) {
     // Documented: pageable memory may serve instead, and is_pinned() says so.
-    bool const locked = memory.location() == Location::pinned;
+    bool const locked = memory->location() == Location::pinned;
     parts_->pinned.store(locked, std::memory_order_relaxed);
     if (!locked) terms.manager->note_refused_pinning();
-  } else {
-    memory = *terms.manager->acquire(context, host_device(), Location::host, wanted, terms.named());
   }
-  auto const block = memory.memory();
+  auto const block = memory->memory();
   auto const skipped = in_pages ? (page - (block.object + block.offset) % page) % page : 0;
-  return {std::move(memory), block.window(skipped, whole_pages)};
+  return {*std::move(memory), block.window(skipped, whole_pages)};
 }
 
 std::shared_ptr<Replica> ReplicaAllocator::host_replica(AccessContext& context) const {
@@ -95,13 +96,11 @@ void ReplicaAllocator::watch_host() const {
 bool ReplicaAllocator::ensure_host(AccessContext& context, ByteRange overwritten) const {
   auto& replicas = parts_->replicas;
   if (replicas.coherence.has_storage(host_place)) {
-    if (replicas.host()) ensure_resident(context, *replicas.host(), overwritten == replicas.whole());
-    return true;
+    return !replicas.host() || ensure_resident(context, *replicas.host(), overwritten == replicas.whole());
   }
   if (replicas.bytes() != 0) {
     auto replica = host_replica(context);
-    if (!replica) return false;
-    ensure_resident(context, *replica);
+    if (!replica || !ensure_resident(context, *replica)) return false;
     replica->apply_advice(parts_->advice);
     replicas.put(host_place, std::move(replica));
     watch_host();
@@ -110,23 +109,17 @@ bool ReplicaAllocator::ensure_host(AccessContext& context, ByteRange overwritten
   return true;
 }
 
-void ReplicaAllocator::ensure_host_now(ByteRange overwritten) const {
-  AccessContext context{AccessContext::Waiting::never};
-  static_cast<void>(ensure_host(context, overwritten));  // it has memory, or throws
-}
-
 bool ReplicaAllocator::ensure_device(AccessContext& context, Place place, Queue& queue) const {
   auto& replicas = parts_->replicas;
   if (replicas.coherence.has_storage(place)) {
-    if (auto const& there = replicas.at(place)) ensure_resident(context, *there);
-    return true;
+    auto const& there = replicas.at(place);
+    return !there || ensure_resident(context, *there);
   }
   auto& device = *replicas.places[place].device;
   if (replicas.bytes() != 0) {
     auto replica = replicas.places.shares(device) ? host_replica(context)
                                                   : new_on_device(context, device, replicas.bytes(), queue);
-    if (!replica) return false;
-    ensure_resident(context, *replica);
+    if (!replica || !ensure_resident(context, *replica)) return false;
     replica->apply_advice(parts_->advice);
     replicas.put(place, std::move(replica));
     parts_->publish();  // others that need the device's memory count on it from now on
@@ -140,25 +133,22 @@ bool ReplicaAllocator::ensure(AccessContext& context, Place place) const {
   return ensure_device(context, place, parts_->replicas.places[place].device->default_queue());
 }
 
-void ReplicaAllocator::ensure_resident(AccessContext& context, Replica& replica, bool overwritten) const {
+bool ReplicaAllocator::ensure_resident(AccessContext& context, Replica& replica, bool overwritten) const {
   auto const& terms = parts_->terms;
-  if (terms.spill_files == nullptr || !(replica.serves_host() || replica.away())) return;
+  if (terms.spill_files == nullptr || !(replica.serves_host() || replica.away())) return true;
+  if (replica.away()) {
+    auto [block, part] = new_host_block(context, parts_->replicas.bytes());
+    if (block.empty()) return false;
+    replica.reload(std::move(block), part, !overwritten);
+    terms.count_in(replica);
+    replica.apply_advice(parts_->advice);
+  }
   auto& uses = parts_->host_uses;
   if (!uses) {
     uses = std::make_unique<BufferParts::HostUses>(BufferParts::HostUses{terms.manager->use_clock(host_device())});
   }
   uses->history.used(uses->clock, parts_->replicas.bytes());
-  if (!replica.away()) return;
-  auto [block, part] = new_host_block(context, parts_->replicas.bytes());
-  replica.reload(std::move(block), part, !overwritten);
-  terms.count_in(replica);
-  replica.apply_advice(parts_->advice);
-}
-
-void ReplicaAllocator::ensure_resident_now(Replica& replica) const {
-  if (parts_->terms.spill_files == nullptr) return;
-  AccessContext context{AccessContext::Waiting::never};
-  ensure_resident(context, replica);
+  return true;
 }
 
 }  // namespace unimem::detail

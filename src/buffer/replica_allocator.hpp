@@ -33,13 +33,10 @@ class ReplicaAllocator {
   /// A new block is taken in `queue`'s order.
   [[nodiscard]] bool ensure_device(AccessContext& context, Place place, Queue& queue) const;
   [[nodiscard]] bool ensure(AccessContext& context, Place place) const;
-  /// The same for a caller that keeps its locks, so that it waits for no other operation.
-  void ensure_host_now(ByteRange overwritten = {}) const;
 
   /// This replica is about to be used: its bytes come back if they are away, and if it is the host's that was a use.
   /// Throws OutOfMemory and IoError, with nothing changed.
-  void ensure_resident(AccessContext& context, Replica& replica, bool overwritten = false) const;
-  void ensure_resident_now(Replica& replica) const;
+  [[nodiscard]] bool ensure_resident(AccessContext& context, Replica& replica, bool overwritten = false) const;
 
   [[nodiscard]] std::shared_ptr<Replica> new_on_host(AccessContext& context, std::size_t size) const;
   [[nodiscard]] std::shared_ptr<Replica> new_on_device(AccessContext& context, Device& device, std::size_t size,
@@ -48,7 +45,7 @@ class ReplicaAllocator {
   void watch_host() const;
 
  private:
-  /// Memory of a pool of the host's, and the part of it that is to be used.
+  /// Memory of a pool of the host's, and the part of it that is to be used; empty where room has to be made.
   struct HostBlock {
     Allocation block;
     DeviceMemory part;

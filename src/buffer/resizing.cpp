@@ -40,7 +40,8 @@ struct BufferCore::Resized {
 void BufferCore::resize(std::size_t bytes) {
   detail::check_size(bytes);
   Resized moved;
-  detail::run_admitted([&](AccessContext& context) { return resize_once(context, bytes, moved); });
+  detail::run_admitted(detail::operands(*this),
+                       [&](AccessContext& context) { return resize_once(context, bytes, moved); });
 }
 
 bool BufferCore::resize_once(AccessContext& context, std::size_t bytes, Resized& moved) {

@@ -60,10 +60,12 @@ void BufferParts::record_mapped_write(MappedWrite const& write) {
   auto const raise_later = [this](std::exception_ptr failure) {
     if (failure && !deferred) deferred = std::move(failure);
   };
-  auto const mark = [this](ByteRanges const& ranges) {
-    BufferAccess(*this).mark_there(replicas.coherence.plan_mark(host_place, ranges, replicas.places.cost()), {});
+  AccessContext context{AccessContext::Waiting::never};  // so that there is memory, or it throws
+  auto const mark = [&](ByteRanges const& ranges) {
+    auto plan = replicas.coherence.plan_mark(host_place, ranges, replicas.places.cost());
+    static_cast<void>(BufferAccess(*this).mark_there(context, std::move(plan), {}));
   };
-  ReplicaAllocator(*this).ensure_host_now();
+  static_cast<void>(ReplicaAllocator(*this).ensure_host(context));
   raise_later(Commits(*this).resolve(write.range, true));
   auto rest = write.parts.empty() ? ByteRanges{write.range} : write.parts;
   // The bytes have been written, whatever else went wrong meanwhile: those that no device wrote count.

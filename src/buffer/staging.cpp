@@ -132,7 +132,7 @@ Staging::Staging(MemoryManager& manager, AcquireOptions const& options, std::siz
   AccessContext context{AccessContext::Waiting::never};
   for (std::size_t turn = 0; turn < depth_ && turn * chunk_bytes < total; ++turn) {
     auto const bytes = std::min(chunk_bytes, total - turn * chunk_bytes);
-    blocks_[turn] = manager.acquire_pinned_or_not(context, bytes, options);
+    blocks_[turn] = *manager.acquire_pinned_or_not(context, bytes, options);  // there is some, or it throws
   }
 }
 

@@ -142,7 +142,6 @@ void TransferEngine::start_copies(Plan const& plan, Queue* queue, std::vector<Ev
   std::vector<Event> of_batches(batches.size());
   events.reserve(plan.copies.size());
   try {
-    reload_both_sides(plan);
     for (std::size_t i = 0; i < plan.copies.size(); ++i) {
       auto const& copy = plan.copies[i];
       if (copy.fence) continue;
@@ -173,14 +172,16 @@ void TransferEngine::start_copies(Plan const& plan, Queue* queue, std::vector<Ev
   }
 }
 
-void TransferEngine::reload_both_sides(Plan const& plan) const {
-  if (parts_->terms.spill_files == nullptr) return;
+bool TransferEngine::reload(AccessContext& context, Plan const& plan) const {
+  if (parts_->terms.spill_files == nullptr) return true;
   for (auto const& copy : plan.copies) {
     if (copy.fence) continue;
     for (auto const place : {copy.from, copy.to}) {
-      if (auto const& replica = parts_->replicas.at(place)) ReplicaAllocator(*parts_).ensure_resident_now(*replica);
+      auto const& replica = parts_->replicas.at(place);
+      if (replica && !ReplicaAllocator(*parts_).ensure_resident(context, *replica)) return false;
     }
   }
+  return true;
 }
 
 std::vector<Event> TransferEngine::bring(Plan const& plan, Queue* queue) const {
@@ -196,6 +197,7 @@ std::vector<Event> TransferEngine::bring(Plan const& plan, Queue* queue) const {
 }
 
 bool TransferEngine::bring_or_wait(AccessContext& context, Plan const& plan) const {
+  if (!reload(context, plan)) return false;
   bool const moves = std::ranges::any_of(plan.copies, [](PlannedCopy const& copy) { return !copy.fence; });
   // Bytes that arrive later could not be told from a user's, where those are looked for.
   if (!moves || parts_->watch.writes() != nullptr || !context.may_await_work()) {
@@ -212,6 +214,7 @@ bool TransferEngine::carry_out_or_wait(AccessContext& context, Plan const& plan,
     end_copies(done->plan, done->events);
     if (done->operations + 1 == parts_->operations) return true;
   }
+  if (!reload(context, plan)) return false;
   if (plan.copies.empty() || parts_->watch.writes() != nullptr || !context.may_await_work()) {
     carry_out(plan);
     return true;

@@ -37,6 +37,9 @@ class TransferEngine {
   /// writing there, to declare it later.
   void spare_good_bytes(Plan& plan) const;
 
+  /// What the copies of a plan touch comes back from the files it is in, before they are submitted. False, with nothing
+  /// copied, where the context says for what to wait.
+  [[nodiscard]] bool reload(AccessContext& context, Plan const& plan) const;
   /// Submits the copies of a plan and commits it: each copy behind the work it conflicts with, on `queue` where that is
   /// the device's, else on the device's default queue.
   /// Returns an event for each copy.
@@ -84,8 +87,6 @@ class TransferEngine {
   [[nodiscard]] std::vector<Batch> batches_of(Plan const& plan) const;
   /// Adds an event for each copy: copies that go as one piece of work have one for all of them.
   void start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) const;
-  /// What the copies of a plan touch comes back from the files it is in.
-  void reload_both_sides(Plan const& plan) const;
   /// Whatever they have come to, the copies have ended: throws the first error.
   void end_copies(Plan const& plan, std::span<const Event> events) const;
   /// A plan will not be carried out, or not be on record: blocks until what has been started of it, which ends with

@@ -1,14 +1,14 @@
 #pragma once
 
+#include <unimem/core/error.hpp>
 #include <unimem/core/export.hpp>
 #include <unimem/device/event.hpp>
-
-#include "device/current_task.hpp"
+#include <unimem/pool/memory_pool.hpp>
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -20,9 +20,6 @@ class MemoryManager;
 namespace unimem::detail {
 
 class AdmissionQueue;
-
-/// Operations end, and turns with them; what does not within this is not waited for.
-inline constexpr std::chrono::seconds longest_wait{10};
 
 /// What operations in progress have taken of a device's memory. Its holder may not be known yet, so that it cannot be
 /// asked back, and there may be some when they have ended. Thread-safe.
@@ -62,6 +59,16 @@ class TakenMemory {
   std::atomic<std::uint64_t> times_{0};
 };
 
+/// Memory that there is none of until room is made for it.
+struct RoomRequest {
+  MemoryManager* manager;
+  Device* device;
+  Location location;
+  std::size_t bytes;
+  AcquireOptions options;
+  OutOfMemory::Facts refusal;
+};
+
 /// What an operation has to wait for before it is tried again, with none of its operands locked: work under way, or
 /// else the memory that other operations on a device hold, or another thread's turn to make room there.
 struct MustWait {
@@ -73,22 +80,24 @@ struct MustWait {
 /// One operation of this thread on device memory: what it needs, what it has taken, and whether it may wait. It is
 /// passed along to every function that takes memory for it.
 ///
+/// An operation that finds no memory releases its operands, makes room, and is tried again with the memory at hand
+/// (`take_room`): the evictions may wait for work, which may look at the operands.
+///
 /// Operations may nest, where an operation calls a user's code. The outer one's operands are in use meanwhile, so an
 /// inner one does not wait for others, which might wait for them. Nor does one in the middle of work of the host's, for
 /// which others may wait while they make room.
 class UNIMEM_API AccessContext {
  public:
-  enum class Waiting : bool { allowed, never };
+  enum class Waiting : unsigned char {
+    allowed,   ///< for whatever it needs
+    for_work,  ///< for its own work, and while it makes room, but for no other operation
+    never,     ///< it keeps its operands locked
+  };
 
   /// Whether what it takes memory for is the eviction of a resident, on behalf of a request that counts by itself.
   enum class Evicts : bool { no, yes };
 
-  explicit AccessContext(Waiting waiting = Waiting::allowed, Evicts evicts = Evicts::no) noexcept
-      : outer_(innermost()),
-        waits_(outer_ == nullptr && waiting == Waiting::allowed && CurrentTask::of_this_thread() == nullptr),
-        evicts_(evicts == Evicts::yes) {
-    innermost() = this;
-  }
+  explicit AccessContext(Waiting waiting = Waiting::allowed, Evicts evicts = Evicts::no) noexcept;
   AccessContext(AccessContext const&) = delete;
   AccessContext& operator=(AccessContext const&) = delete;
   ~AccessContext();
@@ -112,7 +121,24 @@ class UNIMEM_API AccessContext {
   /// comes behind, and WaitInterrupted in a watched thread.
   void await_work();
 
-  /// It is tried again. Having been tried again for as long as one may wait, it insists.
+  /// Whether room is made for it with its operands released. One for which that was in vain again and again, because it
+  /// needed something else each time, makes room with its operands locked.
+  [[nodiscard]] bool releases_for_room() const noexcept {
+    return unlocks_ && (rooms_ == nullptr || may_make_another());
+  }
+  /// There is no memory for it: it is to release its operands, have room made, and be tried again.
+  void needs_room(RoomRequest room);
+  [[nodiscard]] bool needs_room() const noexcept { return needs_room_; }
+  /// Makes that room, whose memory, or why there is none, is kept for the next try. False if other operations have to
+  /// be waited for.
+  [[nodiscard]] bool make_room();
+  /// The memory that room was made for, if it is of this pool and size, or else nothing. Throws OutOfMemory if it could
+  /// not be made.
+  [[nodiscard]] Allocation take_room(MemoryPool const& pool, std::size_t bytes) {
+    return rooms_ == nullptr ? Allocation{} : take_room_made(pool, bytes);
+  }
+
+  /// It is tried again when others have moved on: meanwhile it holds nothing.
   void try_again() noexcept;
   [[nodiscard]] bool again() const noexcept { return again_; }
 
@@ -122,7 +148,8 @@ class UNIMEM_API AccessContext {
 
   /// It runs in this turn.
   void hold(AdmissionQueue& turn) noexcept { turn_ = &turn; }
-  /// It has all its memory: others may make room while it goes on.
+  [[nodiscard]] AdmissionQueue* turn() const noexcept { return turn_; }
+  /// It has all its memory, or waits for something else: others may make room while it goes on.
   void end_turn() noexcept;
 
   /// One of its operands has yet to take so much device memory of this manager, and needs so much of it with what it
@@ -135,8 +162,8 @@ class UNIMEM_API AccessContext {
 
   /// It has taken so much of that memory. Until it ends, or releases all, its holder is not known elsewhere.
   void count_taken(TakenMemory& on, std::size_t bytes);
-  /// It holds no operand any more: what it took is known to be its buffers', or has gone back. Counted on, it would be
-  /// what operations hold that wait for their turn, and the one that has the turn would wait for them.
+  /// It holds no operand any more: what it took is known to be its buffers', or goes back. Counted on, it would be what
+  /// operations hold that wait for their turn, and the one that has the turn would wait for them.
   void let_go() noexcept;
   [[nodiscard]] std::size_t taken(TakenMemory const& on) const noexcept;
 
@@ -148,13 +175,14 @@ class UNIMEM_API AccessContext {
 
   AccessContext* outer_;
   bool waits_;
+  bool unlocks_;
   bool evicts_;
+  bool needs_room_ = false;
   bool again_ = false;
   unsigned work_waits_ = 0;
   bool insists_ = false;
   MustWait must_wait_{};
   AdmissionQueue* turn_ = nullptr;
-  std::chrono::steady_clock::time_point insists_at_{};  ///< known when it is tried again
   struct Need {
     MemoryManager const* of;
     std::size_t outstanding, together;
@@ -167,6 +195,10 @@ class UNIMEM_API AccessContext {
   };
   Taken taken_;                ///< on the device it works with
   std::vector<Taken> beside_;  ///< on others
+  struct Rooms;
+  [[nodiscard]] bool may_make_another() const noexcept;
+  [[nodiscard]] Allocation take_room_made(MemoryPool const& pool, std::size_t bytes);
+  std::unique_ptr<Rooms> rooms_;  ///< made for it; null until some is needed
 };
 
 }  // namespace unimem::detail

@@ -1,48 +1,60 @@
 #pragma once
 
-#include <unimem/manager/memory_manager.hpp>
-
-#include "device/watched_wait.hpp"
 #include "manager/access_context.hpp"
 
-#include <algorithm>
-#include <chrono>
-#include <thread>
+#include <functional>
+#include <utility>
+#include <vector>
+
+namespace unimem {
+class MemoryManager;
+class Resident;
+}  // namespace unimem
 
 namespace unimem::detail {
 
-/// Between two tries at most.
-inline constexpr std::chrono::microseconds longest_pause{1'000};
+/// The operands of an operation that makes room with none of them locked: meanwhile they give no memory, so that they
+/// do not push each other out.
+class OperandsInUse {
+ public:
+  OperandsInUse() = default;
+  OperandsInUse(OperandsInUse const&) = delete;
+  OperandsInUse& operator=(OperandsInUse const&) = delete;
+  ~OperandsInUse() { end(); }
 
-/// Runs `work(context)`, an operation that waits for nothing but work under way, and returns whether it is through. If
-/// it is not, it holds no lock, and is run again when that work has ended.
-template <class Work>
-void run_behind_work(AccessContext& context, Work const& work) {
-  while (!work(context)) context.await_work();
+  /// One may be added again.
+  void add(MemoryManager& manager, Resident& operand);
+  void end() noexcept;
+
+ private:
+  std::vector<std::pair<MemoryManager*, Resident*>> operands_;
+};
+
+/// What adds these buffers to the operands in use.
+template <class... Buffers>
+[[nodiscard]] auto operands(Buffers&... buffers) {
+  return [... each = &buffers](OperandsInUse& in_use) { (in_use.add(each->manager(), *each), ...); };
 }
 
-/// Runs `work(context)`, an operation that may take memory of a device or come behind work, and returns whether it was
-/// admitted. If it was not, it has changed nothing that is not so for others, too, and holds no lock; it is run again
-/// when that work has ended, or in its turn, when others have moved on.
-template <class Work>
-void run_admitted(Work const& work) {
+using Operation = std::function<bool(AccessContext&)>;
+using ListOperands = std::function<void(OperandsInUse&)>;
+
+/// What `run_admitted` does with an operation that was not through.
+void run_again(AccessContext& context, ListOperands const& operands, Operation const& work);
+
+/// Runs `work(context)`, an operation that may take memory or come behind work, and returns whether it is through. If
+/// it is not, it has changed nothing that is not so for others, too, and holds no lock; it is run again when that work
+/// has ended, when room has been made for it, or in its turn, when others have moved on. `operands(in_use)` adds those
+/// that may be asked for memory.
+template <class Operands, class Work>
+void run_admitted(AccessContext& context, Operands const& operands, Work const& work) {
+  if (!work(context)) run_again(context, std::ref(operands), std::ref(work));
+}
+
+template <class Operands, class Work>
+void run_admitted(Operands const& operands, Work const& work) {
   AccessContext context;
-  if (work(context)) return;
-  WatchedWait watch{"waiting for others to make room"};
-  for (std::chrono::microseconds pause{10};; pause = std::min(2 * pause, longest_pause)) {
-    if (context.awaits_work()) {
-      context.await_work();
-      if (work(context)) return;
-      continue;
-    }
-    auto const what = context.must_wait();
-    context.try_again();
-    if (what.manager->run_in_turn(context, *what.device, work)) return;
-    if (context.awaits_work()) continue;
-    // Memory of another device or manager is missing, which another turn is about.
-    watch.look();
-    std::this_thread::sleep_for(pause);
-  }
+  run_admitted(context, operands, work);
 }
 
 }  // namespace unimem::detail

@@ -48,14 +48,24 @@ DeviceAdmission::DeviceAdmission(MemoryManager::State& state, AccessContext& con
 
 std::optional<Allocation> DeviceAdmission::run() {
   PressureLook const look{*state_.pressure, request_.pool};
+  if (auto made = context_.take_room(request_.pool, bytes_)) return made;
   if (may_wait() && others_come_first()) return must_wait();
   if (!operands_fit_together()) refuse();
   request_.context = &context_;
   request_.taken = &record_.taken;
   if (request_.granted()) return std::move(request_.block);
   if (request_.bytes > request_.facts.limit) refuse();  // no copy is evicted for what cannot be
-  if (granted_from_other_caches()) return std::move(request_.block);
+  if (!context_.releases_for_room()) return make_room(std::move(request_.facts));
+  context_.needs_room(
+      {&state_.self, &device_, request_.pool.location(), bytes_, request_.options, std::move(request_.facts)});
+  return std::nullopt;
+}
 
+std::optional<Allocation> DeviceAdmission::make_room(OutOfMemory::Facts refusal) {
+  request_.facts = std::move(refusal);
+  request_.context = &context_;
+  request_.taken = &record_.taken;
+  if (granted_from_other_caches()) return std::move(request_.block);
   Turn const turn{record_.turns};
   if (!turn.mine() && may_wait()) return must_wait();
   if (turn.mine()) record_.turns.want(request_.outstanding);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/core/error.hpp>
 #include <unimem/pool/allocation.hpp>
 
 #include "manager/allocation_request.hpp"
@@ -15,15 +16,17 @@ namespace unimem::detail {
 /// One operation's request for memory of a device: how a manager comes by memory when there is none.
 ///
 /// The rungs are tried from what disturbs nothing to what costs most: free memory, what other pools have only cached,
-/// moving blocks together within the device, and residents that give theirs back. Only the thread that has the turn to
-/// make room climbs past the first two.
+/// moving blocks together within the device, and residents that give theirs back. Past the first the operands are
+/// released, if the operation can release them; only the thread that has the turn to make room climbs past the second.
 class DeviceAdmission {
  public:
   DeviceAdmission(MemoryManager::State& state, AccessContext& context, Device& device, Location location,
                   std::size_t bytes, AcquireOptions const& options);
 
-  /// The memory. Nothing: other operations are in the way, and the context says for what to wait. Throws OutOfMemory.
+  /// The memory. Nothing: the context says what is to come before another try. Throws OutOfMemory.
   [[nodiscard]] std::optional<Allocation> run();
+  /// The same when free memory was refused.
+  [[nodiscard]] std::optional<Allocation> make_room(OutOfMemory::Facts refusal);
 
  private:
   /// Whether another thread has the turn, and first choice: others may have what there is besides.

@@ -20,13 +20,19 @@ constexpr std::chrono::milliseconds patience{200};
 
 }  // namespace
 
-HostAdmission::HostAdmission(MemoryManager::State& state, MemoryPool& from, std::size_t bytes,
+HostAdmission::HostAdmission(MemoryManager::State& state, AccessContext& context, MemoryPool& from, std::size_t bytes,
                              AcquireOptions const& options, OutOfMemory::Facts refusal)
-    : state_(state), request_{from, bytes, options, bytes, {}, std::move(refusal)} {
+    : state_(state), context_(context), request_{from, bytes, options, bytes, {}, std::move(refusal)} {
   if (HostLimit::bounds(from.device())) request_.host = &state.host;
 }
 
-Allocation HostAdmission::run() {
+std::optional<Allocation> HostAdmission::run() {
+  if (may_evict() && context_.releases_for_room()) {
+    auto& pool = request_.pool;
+    context_.needs_room(
+        {&state_.self, &pool.device(), pool.location(), request_.bytes, request_.options, std::move(request_.facts)});
+    return std::nullopt;
+  }
   if (state_.trim_beside(request_.pool) != 0 && request_.granted()) return std::move(request_.block);
   if (may_evict() && granted_by_evicting()) return std::move(request_.block);
   request_.refuse();

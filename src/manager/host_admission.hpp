@@ -7,22 +7,22 @@
 #include "manager/manager_state.hpp"
 
 #include <cstddef>
-#include <span>
+#include <optional>
 #include <string>
 
 namespace unimem::detail {
 
 /// One request for host memory that its pool has refused: how a manager comes by some all the same.
 ///
-/// Without turns, and without waiting for long: host memory is often taken with a buffer's lock held, which those that
+/// Without turns, and without waiting for long: some host memory is taken with a buffer's lock held, which those that
 /// would be waited for may be waiting for in turn.
 class HostAdmission {
  public:
-  HostAdmission(MemoryManager::State& state, MemoryPool& from, std::size_t bytes, AcquireOptions const& options,
-                OutOfMemory::Facts refusal);
+  HostAdmission(MemoryManager::State& state, AccessContext& context, MemoryPool& from, std::size_t bytes,
+                AcquireOptions const& options, OutOfMemory::Facts refusal);
 
-  /// The memory. Throws OutOfMemory.
-  [[nodiscard]] Allocation run();
+  /// The memory. Nothing: residents are to be asked for it with the operands released. Throws OutOfMemory.
+  [[nodiscard]] std::optional<Allocation> run();
 
  private:
   /// Host memory is where residents save to: it is asked back only if they may save to files.
@@ -35,6 +35,7 @@ class HostAdmission {
   [[nodiscard]] Residents::Survey survey() const;
 
   MemoryManager::State& state_;
+  AccessContext& context_;
   AllocationRequest request_;
   std::string failure_;  ///< why a resident could not be saved; empty if none failed
 };

@@ -8,18 +8,34 @@ namespace unimem::detail {
 
 void Residents::add(Resident& resident) {
   Lock const lock{mutex_};
-  inside_.emplace(&resident, std::thread::id{});
+  residents_.emplace(&resident, Threads{});
 }
 
 void Residents::remove(Resident& resident) noexcept {
   Lock lock{mutex_};
   auto const me = std::this_thread::get_id();
   ended_.wait(lock, [&] {
-    auto const found = inside_.find(&resident);
-    return found == inside_.end() || found->second == std::thread::id{} || found->second == me;
+    auto const found = residents_.find(&resident);
+    return found == residents_.end() || found->second.inside == std::thread::id{} || found->second.inside == me;
   });
-  inside_.erase(&resident);
+  residents_.erase(&resident);
   removals_.fetch_add(1, std::memory_order_release);
+}
+
+bool Residents::begin_use(Resident& resident) {
+  Lock const lock{mutex_};
+  auto const found = residents_.find(&resident);
+  if (found != residents_.end()) found->second.users.push_back(std::this_thread::get_id());
+  return found != residents_.end();
+}
+
+void Residents::end_use(Resident& resident) noexcept {
+  Lock const lock{mutex_};
+  auto const found = residents_.find(&resident);
+  if (found == residents_.end()) return;
+  auto& users = found->second.users;
+  auto const mine = std::ranges::find(users, std::this_thread::get_id());
+  if (mine != users.end()) users.erase(mine);
 }
 
 namespace {
@@ -37,13 +53,14 @@ Residents::Survey Residents::survey(std::span<const MemoryPlace> places) {
   auto const me = std::this_thread::get_id();
   {
     Lock const lock{mutex_};
-    all.candidates.reserve(inside_.size());
-    for (auto const& [resident, thread] : inside_) {
-      if (thread == me) continue;
+    all.candidates.reserve(residents_.size());
+    for (auto const& [resident, threads] : residents_) {
+      if (threads.inside == me || std::ranges::find(threads.users, me) != threads.users.end()) continue;
+      bool const in_use = threads.inside != std::thread::id{} || !threads.users.empty();
       for (auto const place : places) {
         auto const offer = resident->evictable(place);
         all.leased += offer.leased;
-        if (offer.busy || thread != std::thread::id{}) {
+        if (offer.busy || in_use) {
           all.busy += offer.bytes;
           all.busy_blocks += largest_block_of(offer.bytes);
           if (offer.busy) break;  // it says the same of every place
@@ -66,11 +83,12 @@ std::size_t Residents::enter(Resident& resident, Call const& call) {
   std::shared_ptr<void> held;  // goes last: with it the resident may end, and remove itself
   {
     Lock const lock{mutex_};
-    auto const found = inside_.find(&resident);
-    if (found == inside_.end() || found->second != std::thread::id{}) return 0;
+    auto const found = residents_.find(&resident);
+    if (found == residents_.end() || found->second.inside != std::thread::id{} || !found->second.users.empty())
+      return 0;
     held = resident.hold();
     if (held == nullptr) return 0;
-    found->second = me;
+    found->second.inside = me;
   }
   /// However the call ends, threads that wait for it learn.
   struct Leaving {
@@ -78,8 +96,8 @@ std::size_t Residents::enter(Resident& resident, Call const& call) {
     Resident& resident;
     ~Leaving() {
       Lock const lock{residents.mutex_};
-      auto const found = residents.inside_.find(&resident);
-      if (found != residents.inside_.end()) found->second = {};  // absent if the resident removed itself
+      auto const found = residents.residents_.find(&resident);
+      if (found != residents.residents_.end()) found->second.inside = {};  // absent if the resident removed itself
       residents.ended_.notify_all();
     }
   } const leaving{*this, resident};
@@ -97,8 +115,8 @@ std::size_t Residents::relocate(Resident& resident, Queue& queue, std::size_t mo
 std::vector<Resident*> Residents::all() const {
   Lock const lock{mutex_};
   std::vector<Resident*> found;
-  found.reserve(inside_.size());
-  for (auto const& [resident, thread] : inside_) found.push_back(resident);
+  found.reserve(residents_.size());
+  for (auto const& [resident, threads] : residents_) found.push_back(resident);
   return found;
 }
 

@@ -58,6 +58,11 @@ class Residents {
   /// How many have been removed so far.
   [[nodiscard]] std::uint64_t removals() const noexcept { return removals_.load(std::memory_order_acquire); }
 
+  /// This thread's operation works with it, though nothing of it is locked: until `end_use` it gives nothing, and to
+  /// other threads it is busy. False for one that is not known.
+  [[nodiscard]] bool begin_use(Resident& resident);
+  void end_use(Resident& resident) noexcept;
+
   /// Residents that could give memory of these places, all of one device, back: lower priorities first, and among
   /// equals those that lose least by it, which is its cost per byte, and the less the longer it will do without.
   /// Nothing is promised: by the time one is asked it may be busy, or gone.
@@ -80,6 +85,12 @@ class Residents {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
+  /// The threads that work with a resident.
+  struct Threads {
+    std::thread::id inside;              ///< of it: none, or one
+    std::vector<std::thread::id> users;  ///< whose operations it is an operand of, while they make room
+  };
+
   /// What `call()` returns from inside of a resident; 0 if no thread may be there now.
   template <class Call>
   std::size_t enter(Resident& resident, Call const& call);
@@ -87,7 +98,7 @@ class Residents {
   mutable std::mutex mutex_;
   std::condition_variable ended_;
   std::atomic<std::uint64_t> removals_{0};
-  std::unordered_map<Resident*, std::thread::id> inside_;  ///< no thread: none is inside
+  std::unordered_map<Resident*, Threads> residents_;
 };
 
 }  // namespace unimem::detail

@@ -29,6 +29,8 @@ class Ownership;
 
 namespace detail {
 class AccessContext;
+class AdmissionQueue;
+struct RoomRequest;
 class SpillFiles;
 class UsageBook;
 class UseClock;
@@ -174,8 +176,8 @@ class UNIMEM_API MemoryManager {
   /// could not make enough. For host memory, pageable or pinned, they are asked if there is a directory to spill to:
   /// those of whose host memory no address was given out. Where what is missing is in use by operations of other
   /// threads, those are waited for: ten seconds at most for device memory, and a fifth of a second for host memory,
-  /// which is taken with a buffer's lock held that they may be waiting for in turn. Then throws OutOfMemory with the
-  /// largest holders, what leases pin, and why a resident could not give back, if one failed to.
+  /// some of which is taken with a buffer's lock held that they may be waiting for in turn. Then throws OutOfMemory
+  /// with the largest holders, what leases pin, and why a resident could not give back, if one failed to.
   [[nodiscard]] Allocation acquire(Device& device, Location location, std::size_t bytes,
                                    AcquireOptions const& options = {});
 
@@ -273,27 +275,30 @@ class UNIMEM_API MemoryManager {
   void add_resident(Resident& resident);
   void remove_resident(Resident& resident) noexcept;
 
-  /// For operations on residents: memory, as `acquire` gives it to others. Nothing, but never of the host's: other
-  /// operations are in the way, and the context says for what to wait with no resident locked.
+  /// For operations on residents: memory, as `acquire` gives it to others. Nothing: room has to be made, or other
+  /// operations are in the way, and the context says what is to come before another try, with no resident locked.
   [[nodiscard]] std::optional<Allocation> acquire(detail::AccessContext& context, Device& device, Location location,
                                                   std::size_t bytes, AcquireOptions const& options);
+  /// Makes that room, with no resident locked; a refusal does not count yet. Nothing: other operations are in the way.
+  [[nodiscard]] std::optional<Allocation> make_room(detail::AccessContext& context, detail::RoomRequest const& wanted);
+  /// While it is made, the residents that this thread's operation works with give nothing: between the two calls. False
+  /// for one that is not known.
+  [[nodiscard]] bool begin_use(Resident& resident);
+  void end_use(Resident& resident) noexcept;
 
-  /// For operations that were not admitted to `device`: runs `work` when it is this thread's turn to make room there,
-  /// and again each time others have moved on, until it is admitted (true), throws, or is to wait for another device
-  /// (false). It has ten seconds to be admitted once no other operation moves on; then it is out of memory. `work` must
-  /// hold no lock, and have changed nothing, when it returns false.
-  [[nodiscard]] bool run_in_turn(detail::AccessContext& context, Device& device,
-                                 std::function<bool(detail::AccessContext&)> const& work);
+  /// For operations that others are in the way of: where they wait for their turn to make room on `device`. Counts the
+  /// wait.
+  [[nodiscard]] detail::AdmissionQueue& queue_to_wait_in(Device& device);
 
   /// For buffers: this manager for as long as it is held, which may be longer than this object lives.
   [[nodiscard]] std::shared_ptr<MemoryManager> share() const;
 
   /// For buffers: where their memory is entered. Lives as long as the manager, and for what is entered then still.
   [[nodiscard]] detail::UsageBook& usage_book() noexcept;
-  /// For buffers: pinned host memory, or ordinary if there is none, which its location tells. Throws OutOfMemory if
-  /// there is neither.
-  [[nodiscard]] Allocation acquire_pinned_or_not(detail::AccessContext& context, std::size_t bytes,
-                                                 AcquireOptions const& options);
+  /// For buffers: pinned host memory, or ordinary if there is none, which its location tells. Nothing, as `acquire`.
+  /// Throws OutOfMemory if there is neither.
+  [[nodiscard]] std::optional<Allocation> acquire_pinned_or_not(detail::AccessContext& context, std::size_t bytes,
+                                                                AcquireOptions const& options);
   /// For buffers: ordinary memory serves, since the system locks none.
   void note_refused_pinning() noexcept;
   /// For buffers: where their host memory may go; null if it stays where it is. Lives as long as the manager.
@@ -307,8 +312,9 @@ class UNIMEM_API MemoryManager {
   struct State;  ///< what the manager's own sources see of it
 
  private:
-  [[nodiscard]] Allocation acquire_on_host(Device& device, Location location, std::size_t bytes,
-                                           AcquireOptions const& options);
+  [[nodiscard]] std::optional<Allocation> acquire_on_host(detail::AccessContext& context, Device& device,
+                                                          Location location, std::size_t bytes,
+                                                          AcquireOptions const& options);
   /// Another way to that state, which does not own it: what the state hands out.
   explicit MemoryManager(State& shared) noexcept;
   /// Throws UnsupportedOperation in a forked child whose parent made this.

@@ -51,10 +51,10 @@ using DeviceWork = std::function<Event(std::span<const DeviceMemory>, std::span<
 
 /// Makes every operand ready on `queue`'s device and in `queue`'s order, calls `submit` with the memory of each
 /// operand's range and the events the work needs, and records the event it returns as the work that read and wrote
-/// them. All operands are pinned before the first is made ready, so that they cannot evict each other; operands that do
-/// not fit the device together are OutOfMemory before room is made for some of them. The same buffer may
-/// appear more than once, also with ranges that overlap: the work sees what was there before it, and what it leaves
-/// where it writes is what counts.
+/// them. No operand gives memory while room is made for another, so that they cannot evict each other; operands that do
+/// not fit the device together are OutOfMemory before room is made for some of them. The same buffer may appear more
+/// than once, also with ranges that overlap: the work sees what was there before it, and what it leaves where it writes
+/// is what counts.
 ///
 /// If anything throws, nothing was written anywhere; copies that were already made stay valid. Errors of the work
 /// itself surface from the event, and from the next access to the bytes it was to write, whose last good copy is then

@@ -1,0 +1,152 @@
+#include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/kernel/launch.hpp>
+#include <unimem/manager/memory_manager.hpp>
+
+#include "buffer/spilling_fixture.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <future>
+#include <random>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+// Host kernels that look at the operands of operations that make room: on a device of its own memory, and in the host's
+// memory, from which buffers go to files. What an operation evicts may be what such a kernel works on.
+
+namespace unimem {
+namespace {
+
+using ::testing::Each;
+
+constexpr std::size_t elements = std::size_t{32} << 10;
+constexpr std::size_t size = elements * sizeof(int);
+
+class RoomForWork : public ::testing::TestWithParam<char const*> {
+ protected:
+  /// For so many buffers, where kernels work.
+  void room_for(double buffers) {
+    manager.set_limit(on, in_files ? Location::host : Location::device, static_cast<std::size_t>(buffers * size));
+  }
+
+  UnifiedBuffer<int> made(int value) {
+    BufferOptions options;
+    options.manager = &manager;
+    options.device = &on;
+    UnifiedBuffer<int> buffer(elements, options);
+    buffer.fill(value);
+    return buffer;
+  }
+
+  [[nodiscard]] std::uint64_t evictions() const {
+    auto const counts = manager.statistics();
+    return in_files ? counts.host_reclaims : counts.reclaims;
+  }
+
+  bool in_files = std::string_view(GetParam()) == "cpu";
+  Device& on = in_files ? device("cpu") : make_sim({});
+  testing::Directory const directory;
+  MemoryManager manager{ManagerOptions{.spill = {.directory = in_files ? directory.path() : ""}}};
+  Queue queue = on.create_queue(), second = on.create_queue();
+  Kernel add = Kernel("add").host([](WorkItem i, std::span<int> data) { ++data[i.x]; });
+};
+
+/// The eviction waits for the very kernel that looks.
+TEST_P(RoomForWork, LooksAtAnEvictingOperandAreAnswered) {
+  room_for(1.5);
+  for (int round = 0; round < 5; ++round) {
+    auto victim = made(1), operand = made(2);
+    std::promise<void> runs;
+    std::atomic<bool> launches{false};
+    std::string seen = "nothing";
+    auto const kernel = Kernel("looks").host([&](WorkItem, std::span<int> data) {
+      runs.set_value();
+      while (!launches) std::this_thread::yield();
+      auto const end = std::chrono::steady_clock::now() + std::chrono::milliseconds{40};
+      try {
+        while (std::chrono::steady_clock::now() < end) {
+          static_cast<void>(operand.is_allocated());
+          static_cast<void>(operand.valid_on_host());
+        }
+      } catch (UnsupportedOperation const& error) {
+        seen = error.what();
+      }
+      ++data[0];
+    });
+    auto const event = launch(queue, kernel, Range{1}, readwrite(victim));
+    runs.get_future().wait();
+    auto const before = evictions();
+    std::jthread user{[&] {
+      launches = true;
+      launch(second, add, Range{elements}, readwrite(operand)).wait();
+    }};
+    user.join();
+    event.wait();
+    EXPECT_EQ(seen, "nothing") << round;
+    EXPECT_THAT(operand.to_vector(), Each(3)) << round;
+    EXPECT_EQ(victim.to_vector()[0], 2) << round;
+    EXPECT_GT(evictions(), before) << round << ": nothing was to be shown";
+  }
+}
+
+/// Several threads, each with buffers of its own, two of which are operands together, and room for some of all.
+TEST_P(RoomForWork, LooksAreAnsweredWhileManyMakeRoom) {
+  constexpr std::size_t users = 4, each = 3;
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    room_for(in_files ? 9.5 : 3.5);
+    std::vector<UnifiedBuffer<int>> buffers;
+    for (std::size_t i = 0; i < users * each; ++i) buffers.push_back(made(0));
+    std::atomic<int> refused{0}, wrong{0};
+    auto const kernel = Kernel("looks at all").host([&](WorkItem, std::span<int> one, std::span<int> other) {
+      for (auto const& buffer : buffers) {
+        try {
+          static_cast<void>(buffer.is_allocated());
+          static_cast<void>(buffer.valid_on_host());
+        } catch (UnsupportedOperation const&) {
+          ++refused;
+        }
+      }
+      ++one[elements - 1];
+      ++other[elements - 1];
+    });
+    auto const use = [&](std::size_t user) {
+      std::mt19937 random(seed * users + static_cast<unsigned>(user));
+      auto const own = std::span(buffers).subspan(user * each, each);
+      std::array<int, each> truth{};
+      auto own_queue = on.create_queue();
+      for (int step = 0; step < 60; ++step) {
+        auto const one = random() % each, other = (one + 1 + random() % (each - 1)) % each;
+        launch(own_queue, kernel, Range{1}, readwrite(own[one]), readwrite(own[other]));
+        ++truth[one];
+        ++truth[other];
+        auto const look = random() % each;
+        if (random() % 2 == 0 && own[look].to_vector()[elements - 1] != truth[look]) ++wrong;
+      }
+      for (std::size_t i = 0; i < each; ++i) wrong += own[i].to_vector()[elements - 1] != truth[i] ? 1 : 0;
+    };
+    auto const before = evictions();
+    std::vector<std::jthread> threads;
+    for (std::size_t user = 0; user < users; ++user) threads.emplace_back(use, user);
+    threads.clear();
+    EXPECT_EQ(refused, 0);
+    EXPECT_EQ(wrong, 0);
+    EXPECT_GT(evictions(), before) << "nothing was to be shown";
+  }
+  EXPECT_EQ(manager.statistics().refusals, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, RoomForWork, ::testing::Values("cpu", "sim"),
+                         [](auto const& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace unimem
