@@ -110,7 +110,7 @@ BufferState BufferCore::state_by_looking() const noexcept {
   if (parts_->lock.is_lost()) return published_.state();
   try {
     // Asking changes what is known, and nothing else that can be seen.
-    Guard parts(*parts_);
+    Guard parts(*parts_, Guard::Look{});
     try {
       parts->collect_host_writes(true, false);
     } catch (std::exception const& failure) {

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <thread>
 #include <utility>
 
 namespace unimem::detail {
@@ -228,20 +229,32 @@ BufferGuard::BufferGuard(BufferParts& parts, Watched watched) : parts_(parts) {
   }
   // It may have become known to the manager while this waited.
   if (!counted && parts_.lock.counts()) parts_.lock.operation_begins();
+  ++parts_.operations;
   entered();
 }
 
-BufferGuard::BufferGuard(BufferParts& parts, std::try_to_lock_t /*at_once*/) noexcept
-    : parts_(parts), locked_(!parts.lock.has_operations() && parts.lock.try_lock()) {
+BufferGuard::BufferGuard(BufferParts& parts, Look /*look*/) : parts_(parts) {
+  parts_.lock.lock(parts_.terms);
+  if (parts_.lock.counts()) parts_.lock.operation_begins();  // from now on: its own thread may come to ask for memory
+  entered();
+}
+
+BufferGuard::BufferGuard(BufferParts& parts, std::chrono::milliseconds patience) noexcept : parts_(parts) {
+  using Clock = std::chrono::steady_clock;
+  auto const locked = [&] { return !parts_.lock.has_operations() && parts_.lock.try_lock(); };
+  locked_ = locked();
+  for (auto const end = Clock::now() + patience; !locked_ && Clock::now() < end; locked_ = locked()) {
+    std::this_thread::yield();
+  }
   if (!locked_) return;
   parts_.lock.count_operations_to_come();  // for the manager, which knows it, or a test
   parts_.lock.operation_begins();
+  ++parts_.operations;
   entered();
 }
 
 void BufferGuard::entered() noexcept {
   parts_.lock.hold_here();
-  ++parts_.operations;
   parts_.close_fast_lease();
 }
 

@@ -15,11 +15,11 @@
 #include "manager/use_history.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <memory>
-#include <mutex>
 #include <string_view>
 
 namespace unimem {
@@ -124,7 +124,7 @@ struct BufferParts {
   bool allocated = false;        ///< by `allocate()`
   bool pin_next = false;         ///< the next host memory is to be locked, unasked: it was found to pay
   bool resident = false;         ///< known to the manager
-  std::uint64_t operations = 0;  ///< begun so far: another number tells that something may have changed
+  std::uint64_t operations = 0;  ///< begun so far, and host writes found: another number tells of possible changes
   bool captured = false;  ///< launches with it are being captured: its bytes stand as they are until that is done
   BufferParts* kept_before = nullptr;  ///< of those that outlive their buffers, as the process ends
   std::shared_ptr<void const> life;    ///< made when its end is first asked for
@@ -143,9 +143,18 @@ void check_size(std::size_t bytes);
 /// Holds the lock of a buffer for an operation. What the operation leaves is published before the lock is let go.
 class BufferGuard {
  public:
+  /// For an operation that goes on where it has left off to wait: nothing holds the lock for long, but looks at the
+  /// buffer that follow each other closely leave it free for short moments only.
+  static constexpr std::chrono::milliseconds to_go_on{50};
+  static constexpr std::chrono::milliseconds at_once{0};
+
   explicit BufferGuard(BufferParts& parts, Watched watched = Watched::yes);
-  /// Of a buffer that no operation is in progress on, if its lock is free: the guard holds it then, and else nothing.
-  BufferGuard(BufferParts& parts, std::try_to_lock_t at_once) noexcept;
+  /// For a look that puts on record what it finds: no operation, so that those that ask often keep no eviction away.
+  struct Look {};
+  BufferGuard(BufferParts& parts, Look look);
+  /// Of a buffer that no operation is in progress on, if its lock is free or comes free in time: the guard holds it
+  /// then, and else nothing.
+  BufferGuard(BufferParts& parts, std::chrono::milliseconds patience) noexcept;
   BufferGuard(BufferGuard const&) = delete;
   BufferGuard& operator=(BufferGuard const&) = delete;
   ~BufferGuard() { unlock(); }

@@ -81,7 +81,7 @@ std::size_t BufferCore::evict_from_device(Device& device) {
   std::optional<TransferEngine::CarriedOut> carried;
   AccessContext context{AccessContext::Waiting::for_work, AccessContext::Evicts::yes};
   detail::run_admitted(context, detail::operands(), [&](AccessContext&) {
-    Guard parts(*parts_, std::try_to_lock);
+    Guard parts(*parts_, context.again() ? Guard::to_go_on : Guard::at_once);
     if (!parts || parts->replicas.places.shares(device)) return true;
     auto const place = parts->replicas.places.find(device);
     if (!place) return true;
@@ -103,7 +103,7 @@ std::size_t BufferCore::evict_from_host(Location location) {
   std::size_t given = 0;
   AccessContext context{AccessContext::Waiting::for_work, AccessContext::Evicts::yes};
   detail::run_admitted(context, detail::operands(), [&](AccessContext&) {
-    Guard parts(*parts_, std::try_to_lock);
+    Guard parts(*parts_, context.again() ? Guard::to_go_on : Guard::at_once);
     if (!parts) return true;
     auto& replicas = parts->replicas;
     auto* const replica = replicas.in_memory_of_host().get();

@@ -98,7 +98,7 @@ OptimizationStep BufferCore::try_optimize(Device& device, Optimization what, Opt
   OptimizationStep step;
   step.what = what;
   step.device = &device;
-  Guard parts(*parts_, std::try_to_lock);
+  Guard parts(*parts_, Guard::at_once);
   if (!parts || parts->replicas.places.shares(device)) return step;
   auto const place = parts->replicas.places.find(device);
   if (!place) return step;

@@ -42,7 +42,7 @@ std::size_t BufferCore::try_relocate(Queue& queue, std::size_t most_bytes) {
   Event copied;
   std::uint64_t operations = 0;
   {
-    Guard parts(*parts_, std::try_to_lock);
+    Guard parts(*parts_, Guard::at_once);
     from = parts ? movable(*parts, device, most_bytes) : nullptr;
     if (from == nullptr) return 0;
     auto better = from->better_place(parts->terms.manager->pool(device, Location::device));
@@ -60,7 +60,7 @@ std::size_t BufferCore::try_relocate(Queue& queue, std::size_t most_bytes) {
     operations = parts->operations;
   }
   copied.wait();
-  Guard parts(*parts_, std::try_to_lock);
+  Guard parts(*parts_, Guard::to_go_on);
   // Used meanwhile, by an operation or by a lease that takes no lock, it stays where it is.
   if (!parts || parts->operations != operations + 1 || movable(*parts, device, most_bytes) != from) return 0;
   parts->replicas.put(*parts->replicas.places.find(device), std::move(fresh));

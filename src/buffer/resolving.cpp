@@ -26,6 +26,7 @@ void BufferParts::collect_host_writes(bool decide, bool wait) {
   if (auto* const writes = watch.writes()) {
     // With what is pending: when failed work is taken back, these are not.
     auto const record = [this](ByteRange range) {
+      ++operations;
       Commits(*this).commit_write(host_place, range, {}, Commits::Events::of_all);
     };
     conflict = writes->collect(replicas.coherence, record, wait);
@@ -51,6 +52,7 @@ void BufferParts::try_to_record_writes() {
 void BufferParts::record_mapped_writes() {
   auto& unrecorded = watch.unrecorded();
   while (!unrecorded.empty()) {
+    ++operations;
     record_mapped_write(unrecorded.back());
     unrecorded.pop_back();
   }

@@ -2,6 +2,7 @@
 #include <unimem/pool/upstream.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "device/page_watch.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -83,6 +84,36 @@ TEST_F(InTurns, MemoryReleasedByWaitingThreadsIsNotAwaited) {
   EXPECT_EQ(facts.leased, 6 * size);
   EXPECT_THAT(facts.reason, ::testing::Not(::testing::HasSubstr("ten seconds")));
   EXPECT_THAT(first.to_vector(), ::testing::Each(2U));
+}
+
+/// A state that pages tell is found out with the buffer's lock.
+TEST_F(InTurns, StateQueriesDoNotStarveAnEviction) {
+  if (auto const reason = detail::PageWatch::reason_unavailable(); !reason.empty()) GTEST_SKIP() << reason;
+  constexpr std::size_t rounds = 3;
+  auto options = on_sim("asked");
+  options.tracking = Tracking::pages;
+  UnifiedBuffer<std::uint32_t> buffer(elements, options);
+  buffer.fill(0);
+  std::size_t evicted = 0;
+  {
+    auto const ask = [&](std::stop_token const& stop) {
+      while (!stop.stop_requested()) static_cast<void>(buffer.state());
+    };
+    std::array<std::jthread, 4> const asking{std::jthread{ask}, std::jthread{ask}, std::jthread{ask},
+                                             std::jthread{ask}};
+    Operand const operand{&buffer.core(), {0, size}, Intent::read_write};
+    for (auto const end = std::chrono::steady_clock::now() + std::chrono::seconds{30}; evicted < rounds;) {
+      run(sim.default_queue(), {&operand, 1}, [](std::span<const HostArgument> arguments) {
+        ++*static_cast<std::uint32_t*>(arguments[0].data);
+      }).wait();
+      while (buffer.core().evict({&sim, Location::device}) == 0 && std::chrono::steady_clock::now() < end) {
+        std::this_thread::yield();
+      }
+      if (std::chrono::steady_clock::now() >= end) break;
+      ++evicted;
+    }
+  }
+  EXPECT_EQ(evicted, rounds);
 }
 
 /// A block may be larger than its buffer: what is in the way of another operation comes back as a whole.
