@@ -34,7 +34,7 @@ Replica* movable(BufferParts& parts, Device& device, std::size_t most_bytes) {
 
 }  // namespace
 
-std::size_t BufferCore::try_relocate(Queue& queue, std::size_t most_bytes) {
+Resident::Relocation BufferCore::try_relocate(Queue& queue, std::size_t most_bytes) {
   auto& device = queue.device();
   detail::wait_watched(queue.record());  // the copy comes behind it, and is not left alone once it is under way
   Replica* from = nullptr;
@@ -44,9 +44,9 @@ std::size_t BufferCore::try_relocate(Queue& queue, std::size_t most_bytes) {
   {
     Guard parts(*parts_, Guard::at_once);
     from = parts ? movable(*parts, device, most_bytes) : nullptr;
-    if (from == nullptr) return 0;
+    if (from == nullptr) return {};
     auto better = from->better_place(parts->terms.manager->pool(device, Location::device));
-    if (!better) return 0;
+    if (!better) return {};
     fresh = std::make_shared<Replica>(ReplicaMemory(device, std::move(better)));
     parts->terms.count_in(*fresh);
     fresh->apply_advice(parts->advice);
@@ -60,11 +60,13 @@ std::size_t BufferCore::try_relocate(Queue& queue, std::size_t most_bytes) {
     operations = parts->operations;
   }
   copied.wait();
+  auto const bytes = fresh->whole().size();
   Guard parts(*parts_, Guard::to_go_on);
   // Used meanwhile, by an operation or by a lease that takes no lock, it stays where it is.
-  if (!parts || parts->operations != operations + 1 || movable(*parts, device, most_bytes) != from) return 0;
+  if (!parts || parts->operations != operations + 1 || movable(*parts, device, most_bytes) != from)
+    return {.copied = bytes, .moved = false};
   parts->replicas.put(*parts->replicas.places.find(device), std::move(fresh));
-  return parts->replicas.bytes();
+  return {.copied = bytes, .moved = true};
 }
 
 }  // namespace unimem

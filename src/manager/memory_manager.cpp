@@ -199,9 +199,9 @@ PoolDefragmentation MemoryManager::defragment(Device& device, DefragmentationLim
   for (auto const& candidate : candidates) {
     auto const left = limits.max_copied_bytes - report.bytes_copied;
     if (limits.stop.stop_requested() || candidate.evictable.bytes > left) break;
-    auto const copied = state().residents.relocate(*candidate.resident, queue, left);
+    auto const [copied, moved] = state().residents.relocate(*candidate.resident, queue, left);
     report.bytes_copied += copied;
-    report.blocks_moved += copied != 0;
+    report.blocks_moved += moved ? 1 : 0;
   }
   if (report.blocks_moved == 0) return report;
   auto const after =

@@ -8,8 +8,8 @@ std::shared_ptr<void> Resident::hold() noexcept {
   return {std::shared_ptr<void>{}, this};
 }
 
-std::size_t Resident::try_relocate(Queue&, std::size_t) {
-  return 0;
+Resident::Relocation Resident::try_relocate(Queue&, std::size_t) {
+  return {};
 }
 
 OptimizationStep Resident::try_optimize(Device& /*device*/, Optimization what, OptimizationTerms const& /*terms*/) {

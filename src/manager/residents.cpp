@@ -78,16 +78,16 @@ Residents::Survey Residents::survey(std::span<const MemoryPlace> places) {
 }
 
 template <class Call>
-std::size_t Residents::enter(Resident& resident, Call const& call) {
+std::invoke_result_t<Call> Residents::enter(Resident& resident, Call const& call) {
   auto const me = std::this_thread::get_id();
   std::shared_ptr<void> held;  // goes last: with it the resident may end, and remove itself
   {
     Lock const lock{mutex_};
     auto const found = residents_.find(&resident);
     if (found == residents_.end() || found->second.inside != std::thread::id{} || !found->second.users.empty())
-      return 0;
+      return {};
     held = resident.hold();
-    if (held == nullptr) return 0;
+    if (held == nullptr) return {};
     found->second.inside = me;
   }
   /// However the call ends, threads that wait for it learn.
@@ -108,7 +108,7 @@ std::size_t Residents::evict(Resident& resident, MemoryPlace place) {
   return enter(resident, [&] { return resident.evict(place); });
 }
 
-std::size_t Residents::relocate(Resident& resident, Queue& queue, std::size_t most_bytes) {
+Resident::Relocation Residents::relocate(Resident& resident, Queue& queue, std::size_t most_bytes) {
   return enter(resident, [&] { return resident.try_relocate(queue, most_bytes); });
 }
 

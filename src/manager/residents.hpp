@@ -13,6 +13,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -74,7 +75,7 @@ class Residents {
 
   /// Lets one move what it has to a better place, with no lock held; 0 bytes when it has not, or is gone. Throws what
   /// `try_relocate` throws.
-  std::size_t relocate(Resident& resident, Queue& queue, std::size_t most_bytes);
+  Resident::Relocation relocate(Resident& resident, Queue& queue, std::size_t most_bytes);
 
   /// All there are now, in no order: by the time one is visited it may be gone.
   [[nodiscard]] std::vector<Resident*> all() const;
@@ -91,9 +92,9 @@ class Residents {
     std::vector<std::thread::id> users;  ///< whose operations it is an operand of, while they make room
   };
 
-  /// What `call()` returns from inside of a resident; 0 if no thread may be there now.
+  /// What `call()` returns from inside of a resident; nothing, as a value, if no thread may be there now.
   template <class Call>
-  std::size_t enter(Resident& resident, Call const& call);
+  std::invoke_result_t<Call> enter(Resident& resident, Call const& call);
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;

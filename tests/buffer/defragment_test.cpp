@@ -178,6 +178,27 @@ TEST_F(Defragmenting, KeepsWithinItsBudgetAndStopsWhenAsked) {
   expect_contents(buffers);
 }
 
+/// A buffer that is used while it is copied stays where it is.
+TEST_F(Defragmenting, CountsCopiesMadeInVain) {
+  for (int round = 0; round < 3; ++round) {
+    auto buffers = scattered();
+    auto const before = sim.transfers().device_to_device_bytes;
+    PoolDefragmentation report;
+    auto const most = 4 * buffers[0].size_bytes();
+    {
+      std::jthread const user{[&](std::stop_token const& stop) {
+        while (!stop.stop_requested()) {
+          for (auto& buffer : buffers) buffer.will_use(sim);
+        }
+      }};
+      report = manager.defragment(sim, {.max_copied_bytes = most});
+    }
+    EXPECT_EQ(report.bytes_copied, sim.transfers().device_to_device_bytes - before);
+    EXPECT_LE(report.bytes_copied, most);
+    expect_contents(buffers);
+  }
+}
+
 TEST_F(Defragmenting, LosesNothingWhenACopyFails) {
   auto buffers = scattered();
   set_sim_faults(sim, {.fail_call = 1});

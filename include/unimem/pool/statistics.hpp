@@ -85,7 +85,7 @@ struct DefragmentationLimits {
 struct PoolDefragmentation {
   std::size_t bytes_moved = 0;          ///< of free memory, by its mappings: none of it was copied
   std::size_t blocks_moved = 0;         ///< blocks in use, by their holders: 0 for a pool alone
-  std::size_t bytes_copied = 0;         ///< of these blocks
+  std::size_t bytes_copied = 0;         ///< of these blocks, and of those that were used meanwhile and stayed
   std::size_t largest_free_before = 0;  ///< bytes
   std::size_t largest_free_after = 0;   ///< bytes
   double seconds = 0;

@@ -270,7 +270,7 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] std::shared_ptr<void> hold() noexcept override;
   [[nodiscard]] Evictable evictable(MemoryPlace place) noexcept override;
   std::size_t evict(MemoryPlace place) override;
-  std::size_t try_relocate(Queue& queue, std::size_t most_bytes) override;
+  Relocation try_relocate(Queue& queue, std::size_t most_bytes) override;
   OptimizationStep try_optimize(Device& device, Optimization what, OptimizationTerms const& terms) override;
 
  private:

@@ -35,6 +35,12 @@ class UNIMEM_API Resident {
     bool busy = false;        ///< some other thread works with it just now: `bytes` it may give later
   };
 
+  /// What came of moving it.
+  struct Relocation {
+    std::size_t copied = 0;  ///< bytes
+    bool moved = false;      ///< not if it was used while it was copied: then the copy was in vain
+  };
+
   Resident() = default;
   Resident(Resident const&) = delete;
   Resident& operator=(Resident const&) = delete;
@@ -56,10 +62,10 @@ class UNIMEM_API Resident {
 
   /// Moves what it holds in the memory of `queue`'s device to a better place in the same pool
   /// (`MemoryPool::acquire_better`), if there is one, it is at most `most_bytes` large, its address was not given out
-  /// and no work on it is pending. Returns the bytes copied; 0 if nothing has moved. Waits for the copy, which goes by
-  /// `queue`, and for nothing else. Called with no lock held; must not wait for a lock of another resident. Throws when
-  /// the copy fails, with nothing changed. What does not override it never moves.
-  virtual std::size_t try_relocate(Queue& queue, std::size_t most_bytes);
+  /// and no work on it is pending. Waits for the copy, which goes by `queue`, and for nothing else. Called with no lock
+  /// held; must not wait for a lock of another resident. Throws when the copy fails, with nothing changed. What does
+  /// not override it never moves.
+  virtual Relocation try_relocate(Queue& queue, std::size_t most_bytes);
 
   /// Does one thing for its use on `device`, if it finds reason to by its own record: no bytes if it does not, or is
   /// busy. What the host may have the address of stays where it is. Called with no lock held; must not wait for a lock
