@@ -1,126 +1,182 @@
 #include "coherence/random_operations.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <ostream>
 #include <utility>
 
 namespace unimem::testing {
 namespace {
 
+namespace gen = rc::gen;
+using Operations = std::vector<Operation>;
+using Ranges = std::vector<ByteRange>;
+using gen::apply, gen::container, gen::inRange, gen::just;
+
 /// Seconds as a link has them: a latency and a rate per pair of places. Without latency nothing may ever be joined
 /// across a gap; with much of it nearly everything is.
 struct Links {
-  std::array<std::array<double, ShadowModel::max_places>, ShadowModel::max_places> latency{}, per_byte{};
+  using Factors = std::array<int, ShadowModel::max_places * ShadowModel::max_places>;
+
+  double latency = 0;
+  Factors latencies{}, per_byte{};
 
   double operator()(Place from, Place to, std::size_t bytes) const {
-    return latency[from][to] + per_byte[from][to] * static_cast<double>(bytes);
+    auto const pair = from * ShadowModel::max_places + to;
+    return latency * latencies[pair] + per_byte[pair] * static_cast<double>(bytes);
   }
 };
 
-}  // namespace
-
-void RandomOperations::step() {
-  if (steps_left_ == 0) begin_buffer();
-  --steps_left_;
-  if (!started_.empty() && chance(3)) return fail_latest();
-  if (chance(12)) {
-    auto const place = any_place();
-    return model_->has_storage(place) ? model_->remove_storage(place) : model_->add_storage(place);
-  }
-  if (chance(60)) return model_->discard();
-  work();
-}
-
-void RandomOperations::begin_buffer() {
-  if (model_) model_->count_in(finished_);
-  started_.clear();
-  steps_left_ = 50 + below(400);
-
-  // Four places; some share storage, with the host or with an earlier device.
+/// Four places; some share storage, with the host or with an earlier device.
+RandomRun run_of(std::size_t bytes, std::size_t on_host, Place on_device, Links const& links,
+                 Operations const& operations) {
   std::vector<std::optional<Place>> shares_with(3);
-  if (chance(3)) shares_with[below(3)] = host_place;
-  if (chance(4)) shares_with[2] = static_cast<Place>(1 + below(2));
-  Links links;
-  double const latency = std::array{0.0, 1.0, 10.0}[below(3)];
-  for (auto& row : links.latency)
-    for (auto& seconds : row) seconds = latency * static_cast<double>(1 + below(3));
-  for (auto& row : links.per_byte)
-    for (auto& seconds : row) seconds = static_cast<double>(1 + below(4));
-  auto const bytes = chance(20) ? below(2) : 2 + below(40);
-  model_.emplace(bytes, shares_with, links);
+  if (on_host > 5) shares_with[on_host - 6] = host_place;
+  if (on_device > 5) shares_with[2] = on_device - 5;
+  auto name = fmt::format("{} bytes, latency {}", bytes, links.latency);
+  for (Place device = 1; device < 4; ++device)
+    if (auto const with = shares_with[device - 1]) name += fmt::format(", {} in the memory of {}", device, *with);
+  return {std::move(name), ShadowModel(bytes, shares_with, links), operations};
 }
 
-void RandomOperations::fail_latest() {
-  auto const latest = std::move(started_.back());
-  started_.pop_back();
-  model_->fail(latest);
+// --- operations
+
+Operation access(Place place, ByteRange range, Intent intent, bool will_fail) {
+  auto const* const verb = std::array{"read", "write", "change"}[static_cast<std::size_t>(intent)];
+  return {fmt::format("{} [{}, {}) at {}{}", verb, range.begin, range.end, place, will_fail ? ", will fail" : ""),
+          [=](auto& run) { run.start(range, will_fail, run.model.access(place, range, intent)); }};
 }
 
-void RandomOperations::work() {
-  auto const place = any_place();
-  auto const range = any_range();
-  switch (below(9)) {
-    case 8:
-      return edit_and_look();
-    case 0:
-      return keep_or_forget(range, model_->mark(place, range));
-    case 1: {
-      ByteRanges parts{range};
-      for (auto more = below(4); more > 0; --more) parts.add(any_range());
-      if (chance(2)) parts.remove(any_range());
-      if (parts.empty()) return;
-      ByteRange const all{parts.ranges().front().begin, parts.ranges().back().end};
-      return keep_or_forget(all, model_->mark(place, parts));
-    }
-    case 2: {
-      auto const to = any_place();
-      if (place == to) return;
-      keep_or_forget({0, model_->size_bytes()}, model_->release(place, to));
-      if (chance(2) && model_->has_storage(place)) model_->remove_storage(place);
-      return;
-    }
-    case 3:
-      return edit_and_look();
-    default: {
-      auto const intent = std::array{Intent::read, Intent::write, Intent::read_write}[below(3)];
-      return keep_or_forget(range, model_->access(place, range, intent));
-    }
-  }
+Operation mark(Place place, ByteRange range, bool will_fail) {
+  return {fmt::format("mark [{}, {}) at {}{}", range.begin, range.end, place, will_fail ? ", will fail" : ""),
+          [=](auto& run) { run.start(range, will_fail, run.model.mark(place, range)); }};
+}
+
+Operation mark_parts(Place place, Ranges const& ranges, Ranges const& holes, bool will_fail) {
+  ByteRanges parts;
+  for (auto const range : ranges) parts.add(range);
+  for (auto const hole : holes) parts.remove(hole);
+  std::string name = "mark parts";
+  for (auto const part : parts.ranges()) name += fmt::format(" [{}, {})", part.begin, part.end);
+  return {name + fmt::format(" at {}{}", place, will_fail ? ", will fail" : ""), [=](auto& run) {
+            if (parts.empty()) return;
+            ByteRange const all{parts.ranges().front().begin, parts.ranges().back().end};
+            run.start(all, will_fail, run.model.mark(place, parts));
+          }};
+}
+
+Operation save(Place place, Place to, bool will_fail, bool then_remove) {
+  return {fmt::format("save {} to {}{}{}", place, to, will_fail ? ", will fail" : "", then_remove ? ", remove" : ""),
+          [=](auto& run) {
+            if (place == to) return;
+            run.start({0, run.model.size_bytes()}, will_fail, run.model.release(place, to));
+            if (then_remove && run.model.has_storage(place)) run.model.remove_storage(place);
+          }};
+}
+
+Operation toggle_storage(Place place) {
+  return {fmt::format("storage at {} comes or goes", place), [=](auto& run) {
+            run.model.has_storage(place) ? run.model.remove_storage(place) : run.model.add_storage(place);
+          }};
 }
 
 /// What users do and chance hardly ever would: both places have everything, a few small edits at one, a look from the
 /// other.
-void RandomOperations::edit_and_look() {
-  ByteRange const whole{0, model_->size_bytes()};
-  auto const here = any_place(), there = any_place();
-  for (auto const place : {here, there}) keep_or_forget(whole, model_->access(place, whole, Intent::read));
-  for (auto edits = 2 + below(3); edits > 0; --edits) {
-    auto const range = any_range();
-    if (range.size() < 5) keep_or_forget(range, model_->access(here, range, Intent::write));
-  }
-  keep_or_forget(whole, model_->access(there, whole, Intent::read));
-}
-
-void RandomOperations::keep_or_forget(ByteRange range, std::optional<ShadowModel::Started> started) {
-  if (!started) return;
-  // What builds on an operation that will fail must fail with it.
-  bool const doomed =
-      std::ranges::any_of(started_, [&](auto const& earlier) { return model_->overlaps(earlier, range); });
-  if (doomed || chance(6)) started_.push_back(std::move(*started));
-}
-
-ByteRange RandomOperations::any_range() {
-  auto const size = model_->size_bytes();
-  if (chance(6)) return {0, size};
-  auto begin = below(size + 1), end = chance(3) ? std::min(size, begin + 1 + below(4)) : below(size + 1);
-  if (begin > end) std::swap(begin, end);
-  return {begin, end};
-}
-
-ShadowModel::Tally RandomOperations::tally() const {
-  auto all = finished_;
-  if (model_) model_->count_in(all);
+Operations edit_and_look(ByteRange whole, Place here, Place there, Ranges const& edits,
+                         std::array<bool, 7> const& will_fail) {
+  Operations all{access(here, whole, Intent::read, will_fail[0]), access(there, whole, Intent::read, will_fail[1])};
+  for (auto const edit : edits)
+    if (edit.size() < 5) all.push_back(access(here, edit, Intent::write, will_fail[all.size()]));
+  all.push_back(access(there, whole, Intent::read, will_fail[6]));
   return all;
+}
+
+// --- any of them
+
+rc::Gen<std::size_t> below(std::size_t limit) {
+  return inRange<std::size_t>(0, limit);
+}
+
+rc::Gen<bool> one_in(std::size_t count) {
+  return gen::map(below(count), [=](auto number) { return number == count - 1; });
+}
+
+rc::Gen<ByteRange> any_range(std::size_t size) {
+  auto const from_to = [](auto one, auto other) { return ByteRange{std::min(one, other), std::max(one, other)}; };
+  auto const few_from = [=](auto begin, auto more) { return ByteRange{begin, std::min(size, begin + 1 + more)}; };
+  return gen::weightedOneOf<ByteRange>({{10, apply(from_to, below(size + 1), below(size + 1))},
+                                        {5, apply(few_from, below(size + 1), below(4))},
+                                        {3, just(ByteRange{0, size})}});
+}
+
+rc::Gen<Ranges> some(std::size_t least, std::size_t most, rc::Gen<ByteRange> const& range) {
+  return gen::mapcat(inRange(least, most + 1), [=](std::size_t count) { return container<Ranges>(count, range); });
+}
+
+/// What belongs together; mostly one operation.
+rc::Gen<Operations> any_operations(std::size_t size) {
+  auto const place = inRange<Place>(0, ShadowModel::max_places);
+  auto const range = any_range(size);
+  auto const intent = gen::element(Intent::read, Intent::write, Intent::read_write);
+  auto const will_fail = one_in(6);
+  auto const one = [](rc::Gen<Operation> const& operation) { return container<Operations>(1, operation); };
+  return gen::weightedOneOf<Operations>(
+      {{48, one(apply(access, place, range, intent, will_fail))},
+       {12, one(apply(mark, place, range, will_fail))},
+       {12, one(apply(mark_parts, place, some(1, 4, range), some(0, 1, range), will_fail))},
+       {12, one(apply(save, place, place, will_fail, one_in(2)))},
+       {24, apply(edit_and_look, just(ByteRange{0, size}), place, place, some(2, 4, range),
+                  container<std::array<bool, 7>>(will_fail))},
+       {10, one(apply(toggle_storage, place))},
+       {2, just(Operations{{"discard", [](auto& run) { run.model.discard(); }}})},
+       {60, just(Operations{{"fail", [](auto& run) { run.fail_latest(); }}})}});
+}
+
+}  // namespace
+
+void FailingLater::start(ByteRange range, bool will_fail, std::optional<ShadowModel::Started> operation) {
+  if (!operation) return;
+  // What builds on an operation that will fail must fail with it.
+  bool const doomed = std::ranges::any_of(started, [&](auto const& earlier) { return model.overlaps(earlier, range); });
+  if (doomed || will_fail) started.push_back(std::move(*operation));
+}
+
+void FailingLater::fail_latest() {
+  if (started.empty()) return;
+  auto const latest = std::move(started.back());
+  started.pop_back();
+  model.fail(latest);
+}
+
+void RandomRun::carry_out(ShadowModel::Tally& tally) const {
+  FailingLater run{model, {}};
+  for (auto const& operation : operations) operation.run(run);
+  run.model.count_in(tally);
+}
+
+std::ostream& operator<<(std::ostream& out, RandomRun const& run) {
+  out << run.buffer << ", " << run.operations.size() << " operations:";
+  for (auto const& operation : run.operations) out << "\n  " << operation.name;
+  return out;
+}
+
+rc::Gen<RandomRun> any_run() {
+  auto const links = gen::construct<Links>(gen::element(0.0, 1.0, 10.0), container<Links::Factors>(inRange(1, 4)),
+                                           container<Links::Factors>(inRange(1, 5)));
+  auto const joined = [](std::vector<Operations> const& groups) {
+    Operations all;
+    for (auto const& group : groups) all.insert(all.end(), group.begin(), group.end());
+    return all;
+  };
+  auto const fewer = [](Operations all) { return rc::shrink::removeChunks(std::move(all)); };  // of a group, too
+  auto const on = [=](std::size_t bytes) {
+    auto const operations = gen::map(container<std::vector<Operations>>(any_operations(bytes)), joined);
+    return apply(run_of, just(bytes), below(9), inRange<Place>(0, 8), links, gen::shrink(operations, fewer));
+  };
+  auto const size = gen::weightedOneOf<std::size_t>({{19, inRange<std::size_t>(2, 42)}, {1, below(2)}});
+  return gen::resize(600, gen::mapcat(size, on));  // of the operations; the others have limits of their own
 }
 
 }  // namespace unimem::testing
