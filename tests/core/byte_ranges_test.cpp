@@ -1,18 +1,26 @@
 #include <unimem/core/byte_ranges.hpp>
 
+#include "random_cases.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <rapidcheck.h>
 
 #include <algorithm>
 #include <bitset>
 #include <optional>
-#include <random>
+#include <ostream>
 #include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace unimem {
+
+static std::ostream& operator<<(std::ostream& out, ByteRange range) {
+  return out << '[' << range.begin << ", " << range.end << ')';
+}
+
 namespace {
 
 using ::testing::ElementsAre;
@@ -104,71 +112,67 @@ TEST(ByteRanges, OfATemporaryGiveTheirRangesAway) {
   EXPECT_THAT(seen, ElementsAre(ByteRange{0, 10}, ByteRange{20, 30}));
 }
 
-/// Random operations against the obvious model, one bit a byte.
-class ByteRangesModel : public ::testing::TestWithParam<unsigned> {};
+// Random operations against the obvious model, one bit a byte.
 
-TEST_P(ByteRangesModel, AgreesWithOneBitPerByte) {
-  constexpr std::size_t size = 96;
-  SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
-  std::mt19937 random{GetParam()};
-  ByteRanges set;
-  std::bitset<size> model;
-
-  for (int step = 0; step < 20'000; ++step) {
-    auto begin = random() % (size + 1), end = random() % (size + 1);
-    if (begin > end) std::swap(begin, end);
-    ByteRange const range{begin, end};
-    bool const adds = random() % 2 == 0;
-    adds ? set.add(range) : set.remove(range);
-    for (auto i = begin; i < end; ++i) model[i] = adds;
-
-    set.validate();
-    ASSERT_EQ(set.size_bytes(), model.count());
-    std::bitset<size> missing;
-    for (auto gap : set.missing({0, size}))
-      for (auto i = gap.begin; i < gap.end; ++i) missing[i] = true;
-    ASSERT_EQ(missing, ~model);
-    bool all = true, any = false;
-    for (auto i = begin; i < end; ++i) all &= model[i], any |= model[i];
-    ASSERT_EQ(set.contains(range), all);
-    ASSERT_EQ(set.intersects(range), any);
-  }
+rc::Gen<std::size_t> below(std::size_t limit) {
+  return rc::gen::resize(rc::kNominalSize, rc::gen::inRange<std::size_t>(0, limit));
 }
 
-TEST_P(ByteRangesModel, CombinesSetsAsOneBitPerByteDoes) {
-  constexpr std::size_t size = 64;
-  SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
-  std::mt19937 random{GetParam()};
-  auto const bits_of = [](ByteRanges const& set) {
-    std::bitset<size> bits;
-    for (auto const range : set.ranges())
-      for (auto i = range.begin; i < range.end; ++i) bits[i] = true;
-    return bits;
-  };
-  auto const random_set = [&] {
+template <std::size_t size>
+std::bitset<size> bits_of(std::span<ByteRange const> ranges) {
+  std::bitset<size> bits;
+  for (auto const range : ranges)
+    for (auto i = range.begin; i < range.end; ++i) bits[i] = true;
+  return bits;
+}
+
+TEST(ByteRangesModel, AgreesWithOneBitPerByte) {
+  constexpr std::size_t size = 96;
+  auto const from_to = [](auto one, auto other) { return ByteRange{std::min(one, other), std::max(one, other)}; };
+  auto const any_range = rc::gen::apply(from_to, below(size + 1), below(size + 1));
+  auto const edits = rc::gen::resize(200, rc::gen::container<std::vector<std::pair<bool, ByteRange>>>(
+                                              rc::gen::pair(rc::gen::arbitrary<bool>(), any_range)));
+  testing::expect_in_random_cases(800, [&] {
     ByteRanges set;
-    for (auto ranges = random() % 8; ranges > 0; --ranges) {
-      auto const begin = random() % size;
-      set.add({begin, begin + random() % std::min<std::size_t>(size - begin + 1, 12)});
+    std::bitset<size> model;
+    for (auto const& [adds, range] : *edits) {
+      auto const bits = bits_of<size>(ByteRanges{range}.ranges());
+      adds ? set.add(range) : set.remove(range);
+      model = adds ? model | bits : model & ~bits;
+
+      set.validate();
+      RC_ASSERT(set.size_bytes() == model.count());
+      RC_ASSERT(bits_of<size>(set.missing({0, size})) == ~model);
+      RC_ASSERT(set.contains(range) == (bits & ~model).none());
+      RC_ASSERT(set.intersects(range) == (bits & model).any());
     }
+  });
+}
+
+TEST(ByteRangesModel, CombinesSetsAsOneBitPerByteDoes) {
+  constexpr std::size_t size = 64;
+  auto const few_from = [=](auto begin, auto count) { return ByteRange{begin, std::min(size, begin + count)}; };
+  auto const any_range = rc::gen::apply(few_from, below(size), below(12));
+  auto const few = rc::gen::resize(7, rc::gen::container<std::vector<ByteRange>>(any_range));
+  auto const set_of = [](std::vector<ByteRange> const& ranges) {
+    ByteRanges set;
+    for (auto const range : ranges) set.add(range);
     return set;
   };
-
-  for (int step = 0; step < 5'000; ++step) {
-    auto const left = random_set(), right = random_set();
+  testing::expect_in_random_cases(20'000, [&] {
+    auto const left = set_of(*few), right = set_of(*few);
     auto united = left, reduced = left;
     united.add(right);
     reduced.remove(right);
     auto shared = left.intersection(right);
     for (auto const* set : {&united, &reduced, &shared}) set->validate();
-    ASSERT_EQ(bits_of(united), bits_of(left) | bits_of(right));
-    ASSERT_EQ(bits_of(reduced), bits_of(left) & ~bits_of(right));
-    ASSERT_EQ(bits_of(shared), bits_of(left) & bits_of(right));
-    ASSERT_EQ(left.intersects(right), !shared.empty());
-  }
+    auto const in_left = bits_of<size>(left.ranges()), in_right = bits_of<size>(right.ranges());
+    RC_ASSERT(bits_of<size>(united.ranges()) == (in_left | in_right));
+    RC_ASSERT(bits_of<size>(reduced.ranges()) == (in_left & ~in_right));
+    RC_ASSERT(bits_of<size>(shared.ranges()) == (in_left & in_right));
+    RC_ASSERT(left.intersects(right) == !shared.empty());
+  });
 }
-
-INSTANTIATE_TEST_SUITE_P(Seeds, ByteRangesModel, ::testing::Values(1U, 2U, 3U, 2026U));
 
 }  // namespace
 }  // namespace unimem
