@@ -17,6 +17,7 @@ if(NOT UNIMEM_CARRIED)
   find_package(fmt REQUIRED)
   find_package(spdlog REQUIRED)
   find_package(nlohmann_json REQUIRED)
+  find_package(Boost 1.74 REQUIRED CONFIG)  # headers alone
   # Optional: what is built without it says so when it is asked (`can_expose_to_prometheus`). Not by its CMake package, which
   # wants the web servers of its other parts.
   set(required "")
@@ -32,7 +33,7 @@ if(NOT UNIMEM_CARRIED)
 endif()
 
 # Headers alone, whatever the packages may hold besides. They share one folder, in which OpenCL's lie too.
-foreach(target fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json CLI11::CLI11)
+foreach(target fmt::fmt spdlog::spdlog nlohmann_json::nlohmann_json CLI11::CLI11 Boost::headers)
   add_library(${target} INTERFACE IMPORTED)
   target_include_directories(${target} INTERFACE "${UNIMEM_CARRIED}/include")
 endforeach()

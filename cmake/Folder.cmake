@@ -27,7 +27,7 @@ function(unimem_folder name)
   target_include_directories(${target} PUBLIC
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include> $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
     PRIVATE "${PROJECT_SOURCE_DIR}/src")
-  target_link_libraries(${target} PRIVATE unimem_flags fmt::fmt spdlog::spdlog Threads::Threads)
+  target_link_libraries(${target} PRIVATE unimem_flags fmt::fmt spdlog::spdlog Boost::headers Threads::Threads)
   if(UNIMEM_SANITIZE)
     target_precompile_headers(${target} REUSE_FROM unimem_library_headers)
   endif()

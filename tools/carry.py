@@ -9,6 +9,7 @@ system's own: no program and no library but NVRTC, so it serves every distributi
 """
 
 import argparse
+import re
 import shutil
 import subprocess
 import sys
@@ -36,12 +37,28 @@ def find(folders: "list[Path]", proof: str) -> Path:
     sys.exit(f"carry.py: no {proof} in {', '.join(map(str, folders))}; install what CONTRIBUTING.md names")
 
 
+def copy_boost(target: Path) -> None:
+    """Of a library of this size what `src` includes, and what that includes in its turn."""
+    source = find(INCLUDE_FOLDERS, "boost/version.hpp")
+    include = re.compile(r'^\s*#\s*include\s*[<"](boost/[^>"]+)[>"]', re.MULTILINE)
+    wanted = [name for file in (ROOT / "src").rglob("*.[ch]pp") for name in include.findall(file.read_text())]
+    while wanted:
+        name = wanted.pop()
+        copy = target / "include" / name
+        if copy.exists() or not (source / name).is_file():  # what another compiler or system would have is named, too
+            continue
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source / name, copy)
+        wanted += include.findall(copy.read_text())
+
+
 def copy_sources(target: Path) -> None:
     for name, header in HEADERS.items():
         source = find(INCLUDE_FOLDERS, f"{name}/{header}") / name
         # spdlog's own copy of fmt would be a second one.
         ignored = shutil.ignore_patterns("bundled") if name == "spdlog" else None
         shutil.copytree(source, target / "include" / name, ignore=ignored)
+    copy_boost(target)
     source = find(GOOGLETEST_FOLDERS, "googletest/src/gtest-all.cc")
     for part in GOOGLETEST_PARTS:
         shutil.copytree(source / part, target / "googletest" / part)

@@ -208,7 +208,7 @@ def main(arguments: "list[str]") -> int:
     options = parser.parse_args(arguments)
     begin = time.monotonic()
     end = begin + options.seconds
-    for name in ("include/fmt/format.h", "googletest/googletest/src/gtest-all.cc", "nvrtc.zip"):
+    for name in ("include/fmt/format.h", "include/boost/intrusive/list.hpp", "googletest/googletest/src/gtest-all.cc", "nvrtc.zip"):
         if not (CARRIED / name).is_file():
             fail(f"{CARRIED}/{name} is missing: run ./dev gpu --prepare where there is a network, and bring the folder along")
     print("== building without a network", file=sys.stderr, flush=True)

@@ -6,26 +6,17 @@
 
 #include "pool/extents.hpp"
 
+#include <boost/intrusive/list.hpp>
+#include <boost/intrusive/set_hook.hpp>
+
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <list>
-#include <set>
 #include <utility>
 
 namespace unimem::detail {
 
 class PoolCore;
-struct Block;
-
-/// Smallest first; among equals the one cached longest, whose work is the likeliest to have ended. Threads that know
-/// nothing of each other may give the same number.
-struct SmallerThenOlder {
-  using is_transparent = void;
-  [[nodiscard]] bool operator()(Block const* a, Block const* b) const noexcept;
-  [[nodiscard]] bool operator()(Block const* block, std::size_t capacity) const noexcept;
-};
 
 /// How far an Zeroer has come with what the last owner has left in a block.
 enum class Erasure : std::uint8_t {
@@ -34,15 +25,16 @@ enum class Erasure : std::uint8_t {
   given_up,  ///< it has failed, and will not be tried again
 };
 
-using BlockList = std::list<Block>;
-using BlockIndex = std::set<Block*, SmallerThenOlder>;
-
 /// The descriptor of one piece of memory: what an `Allocation` points to. Device memory cannot hold free lists, so
 /// they run through here.
 ///
-/// A descriptor is a list node and carries its index node along: it never moves, and going from live to cached to spare
-/// and back relinks nodes and allocates nothing. That is what lets a release be noexcept.
+/// The pool owns its descriptors until it ends; lists and indices only link them, by hooks that they carry. A
+/// descriptor never moves, and going from live to cached to spare and back allocates nothing: so a release can be
+/// noexcept.
 struct Block {
+  using ListHook = boost::intrusive::list_member_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>>;
+  using TreeHook = boost::intrusive::set_member_hook<boost::intrusive::optimize_size<true>>;
+
   PoolCore* pool = nullptr;
   DeviceMemory memory;
   Origin origin;  ///< whose memory that is, where the pool has extents
@@ -67,13 +59,11 @@ struct Block {
   std::chrono::steady_clock::time_point cached_since{};
   std::uint64_t cached_as = 0;  ///< running number of its release: the order of ages, whatever the clock says
 
-  /// Its neighbours by age among the cached blocks of its doubling, while it is cached; in a depot, `newer` is what
-  /// lies below it.
-  Block* older = nullptr;
-  Block* newer = nullptr;
+  ListHook place;        ///< in whichever list it is
+  TreeHook by_capacity;  ///< while it is cached
+  ListHook in_doubling;  ///< likewise
 
-  BlockList::iterator place;   ///< itself, in whichever list it is
-  BlockIndex::node_type node;  ///< its place in the index by capacity, while it is not cached
+  Block* below = nullptr;  ///< while it is in a depot
 
   [[nodiscard]] std::size_t capacity() const noexcept { return memory.bytes; }
 
@@ -124,13 +114,17 @@ struct Block {
   }
 };
 
-inline bool SmallerThenOlder::operator()(Block const* a, Block const* b) const noexcept {
-  if (a->capacity() != b->capacity()) return a->capacity() < b->capacity();
-  return a->cached_as != b->cached_as ? a->cached_as < b->cached_as : std::less<Block const*>{}(a, b);
-}
+template <Block::ListHook Block::* hook>
+using BlockListBy = boost::intrusive::list<Block, boost::intrusive::member_hook<Block, Block::ListHook, hook>,
+                                           boost::intrusive::constant_time_size<false>>;
 
-inline bool SmallerThenOlder::operator()(Block const* block, std::size_t capacity) const noexcept {
-  return block->capacity() < capacity;
+/// Where blocks are, each in one list at a time. Does not own them; `size` walks it.
+using BlockList = BlockListBy<&Block::place>;
+
+/// Moves a block to the end of a list, from whichever it is in.
+inline void move_to(BlockList& list, Block& block) noexcept {
+  block.place.unlink();
+  list.push_back(block);
 }
 
 }  // namespace unimem::detail

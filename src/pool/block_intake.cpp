@@ -12,7 +12,7 @@ void BlockIntake::take(Block& block, PoolAges::Time now) noexcept {
   if (own != nullptr) pool_.free.catch_up(own->releases());
   pool_.free.catch_up(PoolAges::number_at(now));
   auto returning = uniting();
-  if (!returning.has_value() || !unite(block, *returning)) pool_.free.add(pool_.live, block, now);
+  if (!returning.has_value() || !unite(block, *returning)) pool_.free.add(block, now);
   if (own != nullptr) own->catch_up(pool_.free.releases());
   pool_.transit.changed();
 }
@@ -27,14 +27,15 @@ bool BlockIntake::unite(Block& block, Extents::Returning& returning) noexcept {
   pool_.memory.hide(block);
   pool_.counts.count_returned(block);
   returning.give(std::exchange(block.memory, {}), std::exchange(block.origin, {}));
-  pool_.spare.splice(pool_.spare.begin(), pool_.live, block.place);  // the next to be used, while it is in the caches
+  block.place.unlink();
+  pool_.spare.push_front(block);  // the next to be used, while it is in the caches
   return true;
 }
 
 void BlockIntake::take_back(Block& block, Returning& returning) noexcept {
   block.parked = false;
   pool_.counts.count_out(block);
-  if (!returning.has_value() || !unite(block, *returning)) pool_.free.add_released_earlier(pool_.live, block);
+  if (!returning.has_value() || !unite(block, *returning)) pool_.free.add_released_earlier(block);
 }
 
 void BlockIntake::take_back(std::span<Block* const> blocks) noexcept {

@@ -37,7 +37,7 @@ BlockList BlockReturns::take_unerased(BlockList& victims) const noexcept {
   BlockList unerased;
   for (auto it = victims.begin(); it != victims.end();) {
     auto& block = *it++;
-    if (!pool_.zeroer->erased(block) && block.origin.in_pages()) unerased.splice(unerased.end(), victims, block.place);
+    if (!pool_.zeroer->erased(block) && block.origin.in_pages()) move_to(unerased, block);
   }
   return unerased;
 }
@@ -57,7 +57,7 @@ void BlockReturns::withdraw(PoolLock& lock, Block& block, std::size_t bytes) noe
   pool_.counts.count_out(block);
   pool_.counts.uncount_hit(bytes);
   BlockList one;
-  one.splice(one.end(), pool_.live, block.place);
+  move_to(one, block);
   give_back(lock, std::move(one));
 }
 

@@ -37,7 +37,7 @@ Block* BlockSupply::reuse(PoolLock& lock, Block& block, BlockRequest const& requ
       lock.lock();
       pool_.counts.count_out(block);
       pool_.counts.uncount_hit(request.bytes);
-      pool_.free.add(pool_.live, block, request.time);
+      pool_.free.add(block, request.time);
       pool_.counts.count_failure();
       pool_.transit.changed();
       throw;
@@ -64,7 +64,7 @@ Block* BlockSupply::carve(PoolLock& lock, BlockRequest const& request) {
   if (pool_.free.bytes() != 0) returns_.give_back(lock, pool_.free.take_settled());
   auto const capacity = pool_.affordable(request.bytes, true, pool_.limits.own());  // it grows by nothing
   if (capacity == 0) return nullptr;
-  if (pool_.spare.empty()) pool_.spare = pool_.descriptor();
+  if (pool_.spare.empty()) pool_.spare.push_back(pool_.descriptor());
   std::optional<Extents::Piece> piece;
   try {
     piece = extents->try_take_at_once(request.bytes);
@@ -76,7 +76,8 @@ Block* BlockSupply::carve(PoolLock& lock, BlockRequest const& request) {
     return make(lock, {.from = PoolMemory::From::free, .bytes = request.bytes, .capacity = capacity}, request, refusal);
   }
   if (piece->memory.empty()) return nullptr;
-  auto& block = pool_.bring_to_life(pool_.spare, *piece, request);
+  auto& block = pool_.spare.front();
+  pool_.bring_to_life(block, *piece, request);
   lock.unlock();
   pool_.memory.expose(block);
   return &block;
@@ -84,7 +85,7 @@ Block* BlockSupply::carve(PoolLock& lock, BlockRequest const& request) {
 
 Block* BlockSupply::make(PoolLock& lock, PoolMemory::Wish const& wish, BlockRequest const& request,
                          std::string& refusal) {
-  auto fresh = pool_.descriptor();
+  auto& block = pool_.descriptor();
   Transit::Passage passage;
   pool_.transit.begin_growing(passage, wish.capacity);
   lock.unlock();
@@ -99,7 +100,7 @@ Block* BlockSupply::make(PoolLock& lock, PoolMemory::Wish const& wish, BlockRequ
   pool_.transit.end_growing(passage);
   pool_.transit.changed();
 
-  if (piece.memory.empty()) pool_.spare.splice(pool_.spare.end(), fresh);
+  if (piece.memory.empty()) pool_.spare.push_back(block);
   if (failure) {
     try {
       std::rethrow_exception(failure);
@@ -114,7 +115,7 @@ Block* BlockSupply::make(PoolLock& lock, PoolMemory::Wish const& wish, BlockRequ
   }
   if (piece.memory.empty()) return nullptr;
 
-  auto& block = pool_.bring_to_life(fresh, piece, request);
+  pool_.bring_to_life(block, piece, request);
   lock.unlock();
   pool_.memory.expose(block);
   return &block;

@@ -85,7 +85,7 @@ class Depots {
   template <class Each>
   void for_each(Each each) const {
     for (auto const& depot : small_) {
-      for (auto const* block = depot.top; block != nullptr; block = block->newer) each(*block);
+      for (auto const* block = depot.top; block != nullptr; block = block->below) each(*block);
     }
     for (std::size_t i = 0; i < large_.count; ++i) each(*large_.blocks[i]);
   }
@@ -98,20 +98,20 @@ class Depots {
   [[nodiscard]] std::size_t large_bytes() const noexcept { return large_bytes_.load(std::memory_order_relaxed); }
 
  private:
-  /// The latest on top, each with the one below it for `Block::newer`.
+  /// The latest on top, each with the one below it for `Block::below`.
   struct alignas(128) Depot {
     BriefLock lock;
     std::size_t count = 0;
     Block* top = nullptr;
 
     void push(Block& block) noexcept {
-      block.newer = std::exchange(top, &block);
+      block.below = std::exchange(top, &block);
       ++count;
     }
     [[nodiscard]] Block& pop() noexcept {
       --count;
       auto& block = *top;
-      top = std::exchange(block.newer, nullptr);
+      top = std::exchange(block.below, nullptr);
       return block;
     }
   };

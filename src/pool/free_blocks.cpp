@@ -4,7 +4,7 @@
 #include <bit>
 #include <iterator>
 #include <stdexcept>
-#include <utility>
+#include <string>
 
 namespace unimem::detail {
 namespace {
@@ -16,41 +16,54 @@ constexpr int most_looks = 32;
 // The same for the few of each doubling that are the first to be given back.
 constexpr int most_looks_each = 4;
 
-}  // namespace
-
-void FreeBlocks::add(BlockList& from, Block& block, std::chrono::steady_clock::time_point now) noexcept {
-  block.cached_since = now;
-  block.cached_as = ++releases_;
-  by_age_.splice(by_age_.end(), from, block.place);
-  by_capacity_.insert(std::move(block.node));
-  chain(block);
-  bytes_ += block.capacity();
+[[nodiscard]] std::size_t doubling_of(Block const& block) noexcept {
+  return static_cast<std::size_t>(std::bit_width(block.capacity() | 1)) - 1;
 }
 
-void FreeBlocks::add_released_earlier(BlockList& from, Block& block) noexcept {
+/// Puts a block behind those that were released before it: at the end, as a rule.
+template <class List>
+void insert_by_age(List& list, Block& block) noexcept {
+  auto behind = list.end();
+  while (behind != list.begin() && std::prev(behind)->cached_as > block.cached_as) --behind;
+  list.insert(behind, block);
+}
+
+}  // namespace
+
+void FreeBlocks::add(Block& block, std::chrono::steady_clock::time_point now) noexcept {
+  block.cached_since = now;
+  block.cached_as = releases_ + 1;
+  add_released_earlier(block);
+}
+
+void FreeBlocks::add_released_earlier(Block& block) noexcept {
   releases_ = std::max(releases_, block.cached_as);
-  auto behind = by_age_.end();
-  while (behind != by_age_.begin() && std::prev(behind)->cached_as > block.cached_as) --behind;
-  by_age_.splice(behind, from, block.place);
-  by_capacity_.insert(std::move(block.node));
-  chain(block);
+  block.place.unlink();
+  insert_by_age(by_age_, block);
+  by_capacity_.insert(block);
+  auto const doubling = doubling_of(block);
+  insert_by_age(doublings_[doubling], block);
+  occupied_ |= std::uint64_t{1} << doubling;
   bytes_ += block.capacity();
 }
 
 void FreeBlocks::remove(Block& block, BlockList& to) noexcept {
-  block.node = by_capacity_.extract(&block);
-  unchain(block);
-  to.splice(to.end(), by_age_, block.place);
+  by_capacity_.erase(by_capacity_.iterator_to(block));
+  block.in_doubling.unlink();
+  auto const doubling = doubling_of(block);
+  if (doublings_[doubling].empty()) occupied_ &= ~(std::uint64_t{1} << doubling);
+  move_to(to, block);
   bytes_ -= block.capacity();
 }
 
 Block* FreeBlocks::find(std::size_t bytes, std::size_t largest, std::uint64_t queue, bool also_pending) noexcept {
   Block* pending = nullptr;
   int looks = 0;
-  for (auto it = by_capacity_.lower_bound(bytes); it != by_capacity_.end() && looks < most_looks; ++it, ++looks) {
-    if ((*it)->capacity() > largest) break;
-    if ((*it)->ready_for(queue)) return *it;
-    if (pending == nullptr && also_pending) pending = *it;
+  auto it = by_capacity_.lower_bound(bytes, SmallerThenOlder{});
+  for (; it != by_capacity_.end() && looks < most_looks; ++it, ++looks) {
+    if (it->capacity() > largest) break;
+    if (it->ready_for(queue)) return &*it;
+    if (pending == nullptr && also_pending) pending = &*it;
   }
   return pending;
 }
@@ -78,44 +91,22 @@ BlockList FreeBlocks::take_bulkiest(std::size_t bytes) noexcept {
   return taken;
 }
 
-Block* FreeBlocks::bulkiest() const noexcept {
+Block* FreeBlocks::bulkiest() noexcept {
   Block* bulkiest = nullptr;
   double most = 0;
   // The oldest of a doubling stands for all of it: the others are at most twice as large, and younger.
   for (auto left = occupied_; left != 0; left &= left - 1) {
+    auto& peers = doublings_[static_cast<std::size_t>(std::countr_zero(left))];
     int looks = most_looks_each;
-    auto* block = chains_[static_cast<std::size_t>(std::countr_zero(left))].oldest;
-    while (block != nullptr && looks-- > 0 && !block->settled()) block = block->newer;
-    if (block == nullptr || looks < 0) continue;
+    auto block = peers.begin();
+    while (block != peers.end() && looks-- > 0 && !block->settled()) ++block;
+    if (block == peers.end() || looks < 0) continue;
     auto const bulk = static_cast<double>(block->capacity()) * static_cast<double>(releases_ - block->cached_as + 1);
     if (bulk <= most) continue;
     most = bulk;
-    bulkiest = block;
+    bulkiest = &*block;
   }
   return bulkiest;
-}
-
-FreeBlocks::Chain& FreeBlocks::chain_of(Block const& block) noexcept {
-  return chains_[static_cast<std::size_t>(std::bit_width(block.capacity() | 1)) - 1];
-}
-
-void FreeBlocks::chain(Block& block) noexcept {
-  auto& chain = chain_of(block);
-  auto* before = chain.newest;
-  while (before != nullptr && before->cached_as > block.cached_as) before = before->older;
-  block.older = before;
-  block.newer = before == nullptr ? chain.oldest : before->newer;
-  (block.older == nullptr ? chain.oldest : block.older->newer) = &block;
-  (block.newer == nullptr ? chain.newest : block.newer->older) = &block;
-  occupied_ |= std::uint64_t{1} << (&chain - chains_.data());
-}
-
-void FreeBlocks::unchain(Block& block) noexcept {
-  auto& chain = chain_of(block);
-  (block.older == nullptr ? chain.oldest : block.older->newer) = block.newer;
-  (block.newer == nullptr ? chain.newest : block.newer->older) = block.older;
-  block.older = block.newer = nullptr;
-  if (chain.oldest == nullptr) occupied_ &= ~(std::uint64_t{1} << (&chain - chains_.data()));
 }
 
 BlockList FreeBlocks::take_released_until(std::uint64_t number) noexcept {
@@ -151,35 +142,28 @@ BlockList FreeBlocks::take_cached_before(std::chrono::steady_clock::time_point t
 }
 
 void FreeBlocks::validate() const {
-  std::size_t sum = 0;
-  std::uint64_t previous = 0;
-  for (auto it = by_age_.begin(); it != by_age_.end(); ++it) {
-    if (it->place != it) throw std::logic_error("FreeBlocks: a block does not know its place");
-    if (!it->node.empty()) throw std::logic_error("FreeBlocks: a cached block still holds its index node");
-    if (it->cached_as < previous) throw std::logic_error("FreeBlocks: ages out of order");
-    previous = it->cached_as;
-    sum += it->capacity();
-    auto const* const block = &*it;
-    if (!std::ranges::binary_search(by_capacity_, block, SmallerThenOlder{})) {
-      throw std::logic_error("FreeBlocks: a cached block is not in the index");
-    }
+  auto const require = [](bool holds, char const* broken) {
+    if (!holds) throw std::logic_error(std::string("FreeBlocks: ") + broken);
+  };
+  std::size_t sum = 0, cached = 0, indexed = 0, doubled = 0;
+  for (auto const& block : by_age_) {
+    sum += block.capacity();
+    ++cached;
+    require(block.by_capacity.is_linked() && block.in_doubling.is_linked(), "a cached block is not in all orders");
   }
-  if (by_capacity_.size() != by_age_.size())
-    throw std::logic_error("FreeBlocks: the index holds a block that is not cached");
-  if (sum != bytes_) throw std::logic_error("FreeBlocks: the bytes do not add up");
-  std::size_t chained = 0;
-  for (std::size_t i = 0; i < chains_.size(); ++i) {
-    Block const* before = nullptr;
-    for (auto const* block = chains_[i].oldest; block != nullptr; block = block->newer) {
-      bool const in_order = block->older == before && (before == nullptr || before->cached_as <= block->cached_as);
-      if (!in_order) throw std::logic_error("FreeBlocks: a chain out of order");
-      before = block;
-      ++chained;
-    }
-    bool const known = chains_[i].newest == before && (occupied_ >> i & 1) == (before == nullptr ? 0U : 1U);
-    if (!known) throw std::logic_error("FreeBlocks: the end of a chain, or its bit, says something else");
+  for (auto const& block : by_capacity_) indexed += block.place.is_linked() ? 1 : 0;
+  for (std::size_t i = 0; i < doublings_.size(); ++i) {
+    auto const& peers = doublings_[i];
+    doubled += peers.size();
+    require(std::ranges::is_sorted(peers, {}, &Block::cached_as), "a doubling out of order");
+    require(std::ranges::all_of(peers, [i](auto const& block) { return doubling_of(block) == i; }),
+            "a block in another's doubling");
+    require((occupied_ >> i & 1) == (peers.empty() ? 0U : 1U), "a doubling's bit says something else");
   }
-  if (chained != by_age_.size()) throw std::logic_error("FreeBlocks: a cached block is in no chain");
+  require(std::ranges::is_sorted(by_age_, {}, &Block::cached_as), "ages out of order");
+  require(std::ranges::is_sorted(by_capacity_, SmallerThenOlder{}), "the index is out of order");
+  require(indexed == cached && doubled == cached, "an order holds a block that is not cached");
+  require(sum == bytes_, "the bytes do not add up");
 }
 
 }  // namespace unimem::detail

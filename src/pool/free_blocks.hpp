@@ -2,6 +2,8 @@
 
 #include "pool/block.hpp"
 
+#include <boost/intrusive/set.hpp>
+
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -12,16 +14,16 @@ namespace unimem::detail {
 
 /// The cached blocks of a pool, found by size for reuse and by age for giving back.
 ///
-/// Three orders over the same nodes: a list in the order of release, a search tree by capacity, and the order of
-/// release once more for each doubling of the capacity. Everything but `validate` relinks nodes and cannot fail. Not
+/// Three orders over the same blocks: a list in the order of release, a search tree by capacity, and the order of
+/// release once more for each doubling of the capacity. Everything but `validate` relinks blocks and cannot fail. Not
 /// thread-safe; the pool locks.
 class FreeBlocks {
  public:
-  /// Caches a block of the list `from`.
-  void add(BlockList& from, Block& block, std::chrono::steady_clock::time_point now) noexcept;
+  /// Caches a block, from whichever list it is in.
+  void add(Block& block, std::chrono::steady_clock::time_point now) noexcept;
 
   /// Caches a block that was released before now, as `cached_as` says: it is put among the others by its age.
-  void add_released_earlier(BlockList& from, Block& block) noexcept;
+  void add_released_earlier(Block& block) noexcept;
 
   /// The number of the latest release it knows of.
   [[nodiscard]] std::uint64_t releases() const noexcept { return releases_; }
@@ -55,31 +57,37 @@ class FreeBlocks {
 
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t largest() const noexcept {
-    return by_capacity_.empty() ? 0 : (*by_capacity_.rbegin())->capacity();
+    return by_capacity_.empty() ? 0 : by_capacity_.rbegin()->capacity();
   }
 
   /// Oldest first.
   [[nodiscard]] BlockList const& by_age() const noexcept { return by_age_; }
 
-  /// Throws std::logic_error unless both orders hold the same blocks, sorted, and the bytes add up.
+  /// Throws std::logic_error unless all orders hold the same blocks, sorted, and the bytes add up.
   void validate() const;
 
  private:
-  /// The cached blocks of one doubling, chained by `Block::newer`.
-  struct Chain {
-    Block* oldest = nullptr;
-    Block* newest = nullptr;
+  /// Smallest first; among equals the one cached longest, whose work is the likeliest to have ended. Threads that know
+  /// nothing of each other may give the same number.
+  struct SmallerThenOlder {
+    [[nodiscard]] bool operator()(Block const& a, Block const& b) const noexcept {
+      return a.capacity() != b.capacity() ? a.capacity() < b.capacity() : a.cached_as < b.cached_as;
+    }
+    [[nodiscard]] bool operator()(Block const& block, std::size_t capacity) const noexcept {
+      return block.capacity() < capacity;
+    }
   };
+  using ByCapacity =
+      boost::intrusive::multiset<Block, boost::intrusive::member_hook<Block, Block::TreeHook, &Block::by_capacity>,
+                                 boost::intrusive::compare<SmallerThenOlder>,
+                                 boost::intrusive::constant_time_size<false>>;
 
-  [[nodiscard]] Chain& chain_of(Block const& block) noexcept;
-  void chain(Block& block) noexcept;
-  void unchain(Block& block) noexcept;
-  [[nodiscard]] Block* bulkiest() const noexcept;
+  [[nodiscard]] Block* bulkiest() noexcept;
 
   BlockList by_age_;
-  BlockIndex by_capacity_;
-  std::array<Chain, 64> chains_{};
-  std::uint64_t occupied_ = 0;  ///< a bit for each chain that has anything
+  ByCapacity by_capacity_;
+  std::array<BlockListBy<&Block::in_doubling>, 64> doublings_;  ///< oldest first
+  std::uint64_t occupied_ = 0;                                  ///< a bit for each doubling that has anything
   std::size_t bytes_ = 0;
   std::uint64_t releases_ = 0;
 };

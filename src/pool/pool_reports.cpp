@@ -178,14 +178,14 @@ void PoolReports::validate() const {
     PoolStatistics seen;
     std::size_t walked = 0;  // in blocks, in use and cached
     for (auto const* const out : {&pool_.live, &pool_.withheld}) {
-      for (auto it = out->begin(); it != out->end(); ++it) {
-        check(it->place == it && it->pool == &pool_.core, "a live block does not know its place");
-        check(!it->node.empty(), "a live block has lost its index node");
-        if (it->parked) --parked_blocks;
-        walked += it->capacity();
+      for (auto const& block : *out) {
+        check(block.pool == &pool_.core, "a live block does not know its pool");
+        check(!block.by_capacity.is_linked(), "a live block is among the cached ones");
+        if (block.parked) --parked_blocks;
+        walked += block.capacity();
         ++seen.active_allocations;
-        seen.active_bytes += it->capacity();
-        seen.size_classes[size_class(it->capacity())].active_bytes += it->capacity();
+        seen.active_bytes += block.capacity();
+        seen.size_classes[size_class(block.capacity())].active_bytes += block.capacity();
       }
     }
     for (auto const& block : pool_.free.by_age()) {
@@ -193,7 +193,7 @@ void PoolReports::validate() const {
       walked += block.capacity();
     }
     for (auto const& block : pool_.spare)
-      check(block.memory.empty() && !block.node.empty(), "a spare descriptor holds memory");
+      check(block.memory.empty() && !block.by_capacity.is_linked(), "a spare descriptor holds memory");
 
     check(parked_blocks == 0, "a parked block is not out of the core, or a block that is not parked is marked so");
     auto const& counts = pool_.counts.all();

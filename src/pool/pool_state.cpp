@@ -59,31 +59,26 @@ std::size_t PoolState::affordable(std::size_t bytes, bool rounded, std::size_t l
   return bytes <= most ? bytes : 0;
 }
 
-BlockList PoolState::descriptor() {
-  BlockList one;
+Block& PoolState::descriptor() {
   if (!spare.empty()) {
-    one.splice(one.end(), spare, spare.begin());
-    return one;
+    auto& block = spare.front();
+    spare.pop_front();
+    return block;
   }
-  auto& block = one.emplace_back();
+  auto& block = descriptors.emplace_back();
   block.pool = &core;
-  block.place = one.begin();
-  BlockIndex index;
-  block.node = index.extract(index.insert(&block).first);
-  return one;
+  return block;
 }
 
-Block& PoolState::bring_to_life(BlockList& from, Extents::Piece const& piece, BlockRequest const& request) noexcept {
-  auto& block = from.front();
+void PoolState::bring_to_life(Block& block, Extents::Piece const& piece, BlockRequest const& request) noexcept {
   block.memory = piece.memory;
   block.origin = piece.origin;
   block.erasure = Erasure::none;
   block.magazine = static_cast<std::uint32_t>(near_exact_class(piece.memory.bytes));
   block.name = request.options.name;
-  live.splice(live.end(), from, from.begin());
+  move_to(live, block);
   counts.count_in(block, request.bytes, piece.fresh ? PoolCounts::From::device : PoolCounts::From::extents);
   if (memory.extents() == nullptr) counts.note_reserved(counts.active_bytes() + free.bytes());
-  return block;
 }
 
 }  // namespace unimem::detail

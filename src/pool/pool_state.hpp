@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -56,6 +57,7 @@ struct PoolState {
   PoolLimits limits;
   PoolCounts counts{thread_cache};
   Transit transit;
+  std::deque<Block> descriptors;  ///< all there are: each is in one of what follows, or in use for a new block
   FreeBlocks free;
   BlockList live;
   BlockList withheld;  ///< in use without an owner: their last owner's data could not be overwritten
@@ -72,11 +74,10 @@ struct PoolState {
   /// themselves; 0 if live memory leaves no room even for those within `limit`.
   [[nodiscard]] std::size_t affordable(std::size_t bytes, bool rounded, std::size_t limit) const noexcept;
 
-  /// A descriptor, recycled or new, in a list of its own.
-  [[nodiscard]] BlockList descriptor();
-  /// Makes the first descriptor of a list a live block of that memory.
-  [[nodiscard]] Block& bring_to_life(BlockList& from, Extents::Piece const& piece,
-                                     BlockRequest const& request) noexcept;
+  /// A descriptor without memory, recycled or new, in no list.
+  [[nodiscard]] Block& descriptor();
+  /// Makes it a live block of that memory, from whichever list it is in.
+  void bring_to_life(Block& block, Extents::Piece const& piece, BlockRequest const& request) noexcept;
 };
 
 }  // namespace unimem::detail

@@ -30,7 +30,8 @@ void PoolTrimmer::trim_after_release(PoolLock& lock, PoolAges::Time now) noexcep
   auto victims = pool_.free.take_cached_before(pool_.ages.expiry(now));
   auto const threshold = pool_.options.release_threshold;
   if (pool_.free.bytes() > threshold) {
-    victims.splice(victims.end(), pool_.free.take_oldest(pool_.free.bytes() - threshold, false));
+    auto surplus = pool_.free.take_oldest(pool_.free.bytes() - threshold, false);
+    victims.splice(victims.end(), surplus);
   }
   returns_.give_back(lock, std::move(victims));
   trim_pages(lock, now);

@@ -1,9 +1,9 @@
-# The shared library exports its own names and nobody else's: a consumer with another fmt or spdlog must not meet ours.
+# The shared library exports its own names and nobody else's: a consumer with another Boost, fmt or spdlog must not meet ours.
 include("${CMAKE_CURRENT_LIST_DIR}/checked.cmake")
 
 find_program(NM nm REQUIRED)
 checked("${NM}" --dynamic --defined-only --demangle "${PREFIX}/${LIBDIR}/libunimem.so")
-string(REGEX MATCHALL "[^\n]* (fmt|spdlog)::[^\n]*" foreign "${output}")
+string(REGEX MATCHALL "[^\n]* (boost|fmt|spdlog)::[^\n]*" foreign "${output}")
 list(FILTER foreign EXCLUDE REGEX "unimem::")
 if(foreign)
   list(JOIN foreign "\n" foreign)
