@@ -9,7 +9,9 @@ from test_waits import said_by
 pytestmark = pytest.mark.check
 
 BEGIN = """
-import os, signal, sys, threading, time
+import os
+os.environ["UNIMEM_CHECK"] = "1"
+import signal, sys, threading, time
 import numpy as np
 import unimem
 from unimem import UnifiedBuffer, launch, read, readwrite
@@ -34,15 +36,14 @@ class Slow:
         begun.wait()
 
 class Held:
-    "A buffer whose lock another thread has: its launch makes room on a full device, by evicting what `slow` is at work on."
+    "A buffer whose lock another thread has: its bytes come to checked host memory, behind what `slow` does on the same queue."
     def __init__(self):
-        self.device = unimem.make_sim("memory=1MiB")
+        self.device = unimem.make_sim("memory=2MiB")
         self.buffer = UnifiedBuffer(100_000, device=self.device).fill(1)
-        full = UnifiedBuffer(200_000, device=self.device).fill(3)
-        self.slow = Slow(full)
         nothing = unimem.Kernel("nothing").host(lambda *arrays: None)
-        launch(nothing, 1, readwrite(self.buffer), device=unimem.make_sim()).wait()  # it alone has the bytes: every use takes the lock
-        self.user = in_a_thread(lambda: launch(nothing, 1, readwrite(self.buffer)))
+        launch(nothing, 1, readwrite(self.buffer)).wait()  # the device alone has the bytes: every use takes the lock
+        self.slow = Slow(UnifiedBuffer(10, device=self.device).fill(3))
+        self.user = in_a_thread(self.buffer.sync_to_host)
     def let_go(self):
         self.slow.go.set()
         self.user.join()
