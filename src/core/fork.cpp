@@ -19,15 +19,15 @@ constinit std::atomic<Hook const*> hooks{nullptr};
 
 }  // namespace
 
-constinit std::atomic<unsigned> Fork::depth_{0};
+constinit std::atomic<unsigned> Fork::forks_so_far{0};
 
-bool const Fork::registered_ = [] {
+bool const Fork::registered = [] {
   if (pthread_atfork(nullptr, nullptr, begin_child) != 0) throw std::bad_alloc();
   return true;
 }();
 
 void Fork::begin_child() noexcept {
-  depth_.fetch_add(1, std::memory_order_relaxed);
+  forks_so_far.fetch_add(1, std::memory_order_relaxed);
   for (auto const* hook = hooks.load(std::memory_order_acquire); hook != nullptr; hook = hook->before) hook->what();
 }
 

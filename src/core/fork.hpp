@@ -24,7 +24,7 @@ namespace unimem::detail {
 class Fork {
  public:
   /// How many forks lie between the process that loaded the library and this one. A load.
-  [[nodiscard]] static unsigned depth() noexcept { return depth_.load(std::memory_order_relaxed); }
+  [[nodiscard]] static unsigned depth() noexcept { return forks_so_far.load(std::memory_order_relaxed); }
 
   /// Calls `what()` at the start of every child from now on, on its one thread. It takes no lock. Thread-safe.
   static void in_each_child(void (*what)() noexcept);
@@ -32,8 +32,8 @@ class Fork {
  private:
   static void begin_child() noexcept;
 
-  static bool const registered_;
-  static std::atomic<unsigned> depth_;  ///< changed only while its process has one thread
+  static bool const registered;
+  static std::atomic<unsigned> forks_so_far;  ///< changed only while its process has one thread
 };
 
 /// Throws the UnsupportedOperation of `what`, which a child cannot do with what its parent made.

@@ -61,12 +61,12 @@ class TakenMemory {
 
 /// Memory that there is none of until room is made for it.
 struct RoomRequest {
-  MemoryManager* manager;
-  Device* device;
-  Location location;
-  std::size_t bytes;
-  AcquireOptions options;
-  OutOfMemory::Facts refusal;
+  MemoryManager* manager = nullptr;
+  Device* device = nullptr;
+  Location location = Location::device;
+  std::size_t bytes = 0;
+  AcquireOptions options{};
+  OutOfMemory::Facts refusal{};
 };
 
 /// What an operation has to wait for before it is tried again, with none of its operands locked: work under way, or
