@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Builds without a network, and runs on a real GPU what the stand-in driver cannot show. `./dev gpu` calls it.
 
-    tools/gpu.py [--build-only] [--seconds N]
+    tools/gpu.py [--build-only | --built] [--only PART]… [--seconds N]
 
 It needs a compiler, CMake, make or Ninja, this Python, and .gpu/, which `./dev gpu --prepare` fills on a machine with a
 network. It runs the suites that the build lists in hardware_suites.txt on cuda:0, compute-sanitizer over the core of them
@@ -31,6 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CARRIED = ROOT / ".gpu"
 BUILD = ROOT / "build" / "gpu"
 OLDEST_CMAKE = (3, 25)
+PARTS = ("suites", "sanitizers", "benchmarks")
 
 # What compute-sanitizer looks at: tool, program, which of its tests, seconds. The tests make calls on purpose that a driver
 # refuses, so refusals are no findings. Left out is what takes all memory, of which the tool wants a share, and what strays.
@@ -203,7 +204,10 @@ def driver_version() -> str:
 
 def main(arguments: "list[str]") -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build-only", action="store_true", help="end after the build, GPU or not")
+    building = parser.add_mutually_exclusive_group()
+    building.add_argument("--build-only", action="store_true", help="end after the build, GPU or not")
+    building.add_argument("--built", action="store_true", help="run what stands in build/gpu, such as was built elsewhere")
+    parser.add_argument("--only", action="append", choices=PARTS, help="run this part alone; may be given again")
     parser.add_argument("--seconds", type=float, default=470, help="how long all of it may take")
     options = parser.parse_args(arguments)
     begin = time.monotonic()
@@ -211,8 +215,10 @@ def main(arguments: "list[str]") -> int:
     for name in ("include/fmt/format.h", "include/boost/intrusive/list.hpp", "googletest/googletest/src/gtest-all.cc", "nvrtc.zip"):
         if not (CARRIED / name).is_file():
             fail(f"{CARRIED}/{name} is missing: run ./dev gpu --prepare where there is a network, and bring the folder along")
-    print("== building without a network", file=sys.stderr, flush=True)
-    build(int(os.environ.get("UNIMEM_JOBS") or os.cpu_count() or 1))
+    if not options.built:
+        print("== building without a network", file=sys.stderr, flush=True)
+        build(int(os.environ.get("UNIMEM_JOBS") or os.cpu_count() or 1))
+    parts = options.only or PARTS
     rows = [Row("build", platform.platform(terse=True), "ok", time.monotonic() - begin)]
     if options.build_only:
         print(f"built in {rows[0].seconds:.0f} s")
@@ -229,17 +235,21 @@ def main(arguments: "list[str]") -> int:
 
     left_out: "list[str]" = []
     failures: "list[str]" = []
-    for program in (BUILD / "hardware_suites.txt").read_text(encoding="utf-8").split():
+    suites = (BUILD / "hardware_suites.txt").read_text(encoding="utf-8").split()
+    for program in suites if "suites" in parts else []:
         print(f"== {program}", file=sys.stderr, flush=True)
         outcome = run_suite(BUILD, program, max(5.0, min(120, end - time.monotonic())))
         rows.append(suite_row(program, outcome))
         left_out += [f"{test}: {why}" for test, why in outcome.skipped.items()]
         failures += [f"{program}: {test}" for test in outcome.failed] + outcome.problems
-    # The sanitizer has what the benchmarks leave.
-    for_benchmarks = min(100.0, max(0.0, (end - time.monotonic()) / 2))
-    rows += sanitizer_rows(end - for_benchmarks, left_out)
-    print("== benchmarks", file=sys.stderr, flush=True)
-    rows += benchmark_rows(end, str(found[0]["id"]))
+    if "sanitizers" in parts:
+        # They have what the benchmarks leave.
+        for_benchmarks = min(100.0, max(0.0, (end - time.monotonic()) / 2)) if "benchmarks" in parts else 0.0
+        print("== sanitizers", file=sys.stderr, flush=True)
+        rows += sanitizer_rows(end - for_benchmarks, left_out)
+    if "benchmarks" in parts:
+        print("== benchmarks", file=sys.stderr, flush=True)
+        rows += benchmark_rows(end, str(found[0]["id"]))
     rows.append(Row("all of it", "", "-", time.monotonic() - begin))
 
     told = print_table(rows)

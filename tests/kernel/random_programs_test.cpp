@@ -309,9 +309,10 @@ class Program {
     auto* const kept = memory.get();
     ++world_.wrapped;
     auto buffer = world_.manager.wrap<std::int32_t>(kept->data(), kept->size(), Location::host,
-                                                    Ownership::take([this, kept](void*) {
+                                                    Ownership::take([&world = world_, kept](void*) {
+                                                      // Another thread's eviction may be what lets go last, after this program.
                                                       delete kept;  // NOLINT(cppcoreguidelines-owning-memory)
-                                                      ++world_.returned;
+                                                      ++world.returned;
                                                     }));
     std::ignore = memory.release();
     launch(device().default_queue(), world_.add, Range{300}, readwrite(buffer), 1);
