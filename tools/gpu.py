@@ -239,6 +239,7 @@ def main(arguments: "list[str]") -> int:
     for program in suites if "suites" in parts else []:
         print(f"== {program}", file=sys.stderr, flush=True)
         outcome = run_suite(BUILD, program, max(5.0, min(120, end - time.monotonic())))
+        (BUILD / f"{program}.log").write_text("\n".join(outcome.output) + "\n", encoding="utf-8")
         rows.append(suite_row(program, outcome))
         left_out += [f"{test}: {why}" for test, why in outcome.skipped.items()]
         failures += [f"{program}: {test}" for test in outcome.failed] + outcome.problems

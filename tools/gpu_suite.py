@@ -7,13 +7,15 @@ after a crash or a silence the program is started again with the tests that have
 import os
 import re
 import selectors
+import shutil
 import subprocess
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 LINE = re.compile(r"^\[ +(RUN|OK|FAILED|SKIPPED) +\] (\S+?)(?:,? where .*)?(?: \(\d+ ms\))?$")
-SILENCE_SECONDS = 45.0
+SILENCE_SECONDS = 30.0
+STACK_SECONDS = 15.0
 
 
 class Outcome(NamedTuple):
@@ -31,6 +33,20 @@ class Outcome(NamedTuple):
         return not self.failed and not self.problems and bool(self.passed)
 
 
+def stacks_of(process: "subprocess.Popen[bytes]") -> "list[str]":
+    """Where the threads of a program that fell silent stand, where a debugger is installed."""
+    debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
+    if debugger is None:
+        return []
+    command = [debugger, "-p", str(process.pid), "-batch", "-nx", "-ex", "thread apply all backtrace 24"]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, errors="replace", stdin=subprocess.DEVNULL,
+                              check=False, timeout=STACK_SECONDS)
+    except subprocess.TimeoutExpired:
+        return ["the debugger did not answer"]
+    return said.stdout.splitlines()
+
+
 def lines_of(process: "subprocess.Popen[bytes]", end: float):
     """The lines a program says; the last one is None if it fell silent or its time was up, and it is ended then."""
     assert process.stdout is not None
@@ -42,6 +58,7 @@ def lines_of(process: "subprocess.Popen[bytes]", end: float):
             now = time.monotonic()
             left = min(end, heard + SILENCE_SECONDS) - now
             if left <= 0 or not selector.select(left):
+                yield from stacks_of(process)
                 process.kill()
                 yield None
                 return
