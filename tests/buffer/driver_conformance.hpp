@@ -285,7 +285,8 @@ TEST_P(OnADriver, BuffersTravelBetweenDifferentBackends) {
 TEST_P(OnADriver, LargeCopiesAreStagedIfAsked) {
   auto& staging = with("staging=1MiB");
   auto const before = staging.transfers();
-  EXPECT_EQ(home.staging_threshold(), std::nullopt);
+  EXPECT_EQ(staging.staging_threshold(), std::size_t{1} << 20);
+  EXPECT_NE(home.staging_threshold(), staging.staging_threshold());
   auto options = on_it();
   options.device = &staging;
   constexpr std::size_t count = (std::size_t{9} << 20) / 4 + 3;  // two chunks and a tail
