@@ -69,11 +69,11 @@ void BufferCore::announce(AccessContext& context, Device& device, std::span<Buff
   };
   bool const nothing = std::ranges::all_of(buffers, [&](auto const* buffer) { return outstanding(buffer) == 0; });
   if (nothing) return;
-  context.needs_nothing();
+  context.demand().clear();
   for (auto* const buffer : buffers) {
     auto const& parts = *buffer->parts_;
     if (!parts.replicas.places.shares(device))
-      context.needs(*parts.terms.manager, outstanding(buffer), parts.replicas.bytes());
+      context.demand().add(*parts.terms.manager, outstanding(buffer), parts.replicas.bytes());
   }
 }
 

@@ -67,7 +67,7 @@ std::shared_ptr<Replica> ReplicaAllocator::new_on_device(AccessContext& context,
   request.queue = &queue;
   auto block = terms.manager->acquire(context, device, Location::device, size, request);
   if (!block) return nullptr;
-  context.took(*terms.manager, size);
+  context.demand().took(*terms.manager, size);
   std::shared_ptr<Replica> replica;
   try {
     replica = std::make_shared<Replica>(ReplicaMemory(device, *std::move(block)));

@@ -81,7 +81,7 @@ std::optional<Allocation> MemoryManager::acquire_on_host(detail::AccessContext& 
   auto& from = pool(device, location);
   if (bytes == 0) return from.acquire(0, options);
   detail::PressureLook const look{*state().pressure, from};
-  if (auto made = context.take_room(from, bytes)) return made;
+  if (auto made = context.room().take(from, bytes)) return made;
   // Nearly always there is some, and nothing to be made ready for the case that there is none.
   try {
     return from.acquire(bytes, options);
@@ -173,7 +173,7 @@ void run_again(AccessContext& context, ListOperands const& operands, Operation c
       context.await_work();
       continue;
     }
-    if (context.needs_room()) {
+    if (context.room().is_requested()) {
       operands(in_use);  // again: it may be known to its manager only now
       if (context.make_room()) continue;
     }

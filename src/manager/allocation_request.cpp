@@ -23,7 +23,7 @@ bool AllocationRequest::granted() {
     facts = error.facts();
     return false;
   }
-  if (taken != nullptr) context->count_taken(*taken, bytes);
+  if (taken != nullptr) context->taken().add(*taken, bytes);
   return true;
 }
 

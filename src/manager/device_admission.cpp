@@ -40,15 +40,16 @@ DeviceAdmission::DeviceAdmission(MemoryManager::State& state, AccessContext& con
       device_(device),
       record_(state.record_of(device)),
       bytes_(bytes),
-      together_(context.together(state.self)),
+      together_(context.demand().together(state.self)),
       removals_(state.residents.removals()),
-      request_{state.self.pool(device, location), bytes, options, std::max(bytes, context.outstanding(state.self))} {
+      request_{state.self.pool(device, location), bytes, options,
+               std::max(bytes, context.demand().outstanding(state.self))} {
   if (HostLimit::bounds(device)) request_.host = &state.host;
 }
 
 std::optional<Allocation> DeviceAdmission::run() {
   PressureLook const look{*state_.pressure, request_.pool};
-  if (auto made = context_.take_room(request_.pool, bytes_)) return made;
+  if (auto made = context_.room().take(request_.pool, bytes_)) return made;
   if (may_wait() && others_come_first()) return must_wait();
   if (!operands_fit_together()) refuse();
   request_.context = &context_;
@@ -56,7 +57,7 @@ std::optional<Allocation> DeviceAdmission::run() {
   if (request_.granted()) return std::move(request_.block);
   if (request_.bytes > request_.facts.limit) refuse();  // no copy is evicted for what cannot be
   if (!context_.releases_for_room()) return make_room(std::move(request_.facts));
-  context_.needs_room(
+  context_.room().request(
       {&state_.self, &device_, request_.pool.location(), bytes_, request_.options, std::move(request_.facts)});
   return std::nullopt;
 }
@@ -113,7 +114,7 @@ bool DeviceAdmission::survey() {
   MemoryPlace const place{&device_, Location::device};
   taken_times_ = record_.taken.times();
   taken_bytes_ = record_.taken.bytes();
-  auto const unknown = taken_bytes_ - context_.taken(record_.taken);
+  auto const unknown = taken_bytes_ - context_.taken().of(record_.taken);
   // What reaches the host's memory has none of its own that residents could give.
   survey_ = device_.reaches_host_memory() ? Residents::Survey{} : state_.residents.survey({&place, 1});
   request_.facts.leased = survey_.leased;

@@ -29,7 +29,7 @@ HostAdmission::HostAdmission(MemoryManager::State& state, AccessContext& context
 std::optional<Allocation> HostAdmission::run() {
   if (may_evict() && context_.releases_for_room()) {
     auto& pool = request_.pool;
-    context_.needs_room(
+    context_.room().request(
         {&state_.self, &pool.device(), pool.location(), request_.bytes, request_.options, std::move(request_.facts)});
     return std::nullopt;
   }

@@ -4,7 +4,6 @@
 #include <unimem/manager/memory_manager.hpp>
 
 #include "core/fork.hpp"
-#include "manager/access_context.hpp"
 #include "manager/admission_queue.hpp"
 #include "manager/environment_limits.hpp"
 #include "manager/evictor.hpp"
@@ -12,6 +11,7 @@
 #include "manager/pressure.hpp"
 #include "manager/residents.hpp"
 #include "manager/spill_files.hpp"
+#include "manager/taken_memory.hpp"
 #include "manager/usage_book.hpp"
 #include "manager/use_history.hpp"
 
