@@ -1,9 +1,9 @@
 #include "buffer/commits.hpp"
 
 #include <unimem/core/error.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 
 #include "buffer/buffer_parts.hpp"
-#include "device/current_task.hpp"
 #include "device/watched_wait.hpp"
 #include "device/worker_threads.hpp"
 
@@ -94,7 +94,7 @@ std::exception_ptr Commits::resolve(ByteRange range, bool wait) const {
 }
 
 bool Commits::would_wait_in_work() const {
-  if (CurrentTask::of_this_thread() == nullptr || parts_->replicas.pending.empty()) return false;
+  if (!is_in_work() || parts_->replicas.pending.empty()) return false;
   std::vector<Event> events;
   parts_->replicas.pending.add_unfinished(parts_->replicas.whole(), events);
   return !events.empty();

@@ -1,9 +1,9 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 
 #include "buffer/buffer_parts.hpp"
 #include "buffer/replica.hpp"
 #include "buffer/transfer_engine.hpp"
-#include "device/current_task.hpp"
 #include "manager/admission.hpp"
 
 #include <cstring>
@@ -61,7 +61,7 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
     if (!missing.empty() && !never_written) return true;
     on_host.add(missing);  // whatever is there, as in memory
     // In the middle of work a device's queue may have to get to its end first.
-    if (!on_devices.empty() && detail::CurrentTask::of_this_thread() != nullptr) return true;
+    if (!on_devices.empty() && detail::is_in_work()) return true;
     possible = true;
 
     auto const target_of = [&](ByteRange part) { return target.subspan(part.begin - range.begin, part.size()); };

@@ -1,9 +1,9 @@
 #include "buffer/replica_memory.hpp"
 
 #include <unimem/core/log.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 
 #include "buffer/host_device.hpp"
-#include "device/current_task.hpp"
 #include "device/host_pinning.hpp"
 
 #include <unistd.h>
@@ -98,7 +98,7 @@ void ReplicaMemory::let_go(Event last) noexcept {
   Remains remains{std::move(allocation_), std::move(ownership_), reinterpret_cast<void*>(memory_.object),
                   locked_ ? host_address() : nullptr};
   // No destructor waits on a thread that runs work: what it waits for may be that very work.
-  if (CurrentTask::of_this_thread() != nullptr && !last.ready()) {
+  if (is_in_work() && !last.ready()) {
     let_go_later(std::move(remains), last);
     return;
   }
