@@ -82,8 +82,8 @@ RecordedUse UsageBook::use_of(Name name) const {
       std::uint64_t buffers = 0;
       double seconds_alive = 0;
       {
-        SpinGuard const held{shards_[i].lock};
-        auto const* const slot = held ? shards_[i].find(line->key) : nullptr;
+        std::lock_guard const held{shards_[i].lock};
+        auto const* const slot = shards_[i].find(line->key);
         if (slot == nullptr) continue;
         counts = slot->counts;
         buffers = slot->counts.releases;

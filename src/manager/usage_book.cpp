@@ -2,12 +2,10 @@
 
 #include <unimem/device/device.hpp>
 
-#include "core/fork_locks.hpp"
 #include "core/stack.hpp"
 #include "manager/usage_shards.hpp"
 
 #include <algorithm>
-#include <array>
 #include <ctime>
 #include <new>
 #include <tuple>
@@ -114,13 +112,11 @@ void UsageBook::enter(UsageEntry& entry, UsageKey const& key, std::size_t bytes,
   entry.since_ = now();
   auto& shard = shard_of_this_thread();
   {
-    SpinGuard const held{shard.lock};
-    if (!held) return;
+    std::lock_guard const held{shard.lock};
     if (auto* const slot = shard.find(key)) return add(shard, *slot, entry, bytes, buffer);
   }
   auto& line = line_of(key);
-  SpinGuard const held{shard.lock};
-  if (!held) return;
+  std::lock_guard const held{shard.lock};
   auto* slot = shard.find(key);
   if (slot == nullptr) slot = &shard.make(line);
   add(shard, *slot, entry, bytes, buffer);
@@ -164,8 +160,7 @@ void UsageEntry::leave() noexcept {
   bool retired = false;
   {
     // Wherever the thread that leaves is at home: where it was entered it is found.
-    SpinGuard const held{shard.lock};
-    if (!held) return;
+    std::lock_guard const held{shard.lock};
     (previous_ == nullptr ? slot.first : previous_->next_) = next_;
     if (next_ != nullptr) next_->previous_ = previous_;
     ++slot.counts.releases;

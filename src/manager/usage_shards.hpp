@@ -1,10 +1,9 @@
 #pragma once
 
-#include "core/fork_locks.hpp"
+#include "core/brief_lock.hpp"
 #include "manager/usage_book.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -57,7 +56,7 @@ struct UsageSlot {
 };
 
 struct alignas(128) UsageShard {
-  SpinLock lock;
+  BriefLock lock;
   UsageBook* book = nullptr;
   UsageSlot* latest = nullptr;
   std::int64_t kept = 0;
@@ -102,31 +101,27 @@ struct alignas(128) UsageShard {
   }
 };
 
-/// Holds every shard that can be had, in their order.
+/// Holds all shards, taken in their order.
 class UsageBook::AllShards {
  public:
   explicit AllShards(UsageBook const& book) noexcept : shards_(book.shards_.get()) {
-    for (std::size_t i = 0; i < shard_count; ++i) held_[i] = shards_[i].lock.lock();
+    for (std::size_t i = 0; i < shard_count; ++i) shards_[i].lock.lock();
   }
   AllShards(AllShards const&) = delete;
   AllShards& operator=(AllShards const&) = delete;
   ~AllShards() {
-    for (std::size_t i = 0; i < shard_count; ++i) {
-      if (held_[i]) shards_[i].lock.unlock();
-    }
+    for (std::size_t i = 0; i < shard_count; ++i) shards_[i].lock.unlock();
   }
 
   template <class Look>
   void for_each_slot(Look const& look) const {
     for (std::size_t i = 0; i < shard_count; ++i) {
-      if (!held_[i]) continue;
       for (auto const& slot : shards_[i].slots) look(*slot);
     }
   }
 
  private:
   UsageShard* shards_;
-  std::array<bool, shard_count> held_{};
 };
 
 }  // namespace unimem::detail

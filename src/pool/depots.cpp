@@ -4,17 +4,8 @@
 
 #include <algorithm>
 #include <stdexcept>
-#include <thread>
 
 namespace unimem::detail {
-
-void BriefLock::lock() noexcept {
-  constexpr int looks = 64;  // its holder is through in a fraction of that, unless he was put to sleep inside
-  for (int look = 0; held_.exchange(true, std::memory_order_acquire); ++look) {
-    while (held_.load(std::memory_order_relaxed) && look < looks) ++look;
-    if (look >= looks) std::this_thread::yield();
-  }
-}
 
 std::size_t Depots::put(std::span<Block* const> blocks) noexcept {
   auto const each = blocks.front()->capacity();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/brief_lock.hpp"
 #include "pool/block.hpp"
 #include "pool/magazines.hpp"
 
@@ -15,16 +16,6 @@
 #include <vector>
 
 namespace unimem::detail {
-
-/// A lock held for a few instructions, never over a system call or user code.
-class BriefLock {
- public:
-  void lock() noexcept;
-  void unlock() noexcept { held_.store(false, std::memory_order_release); }
-
- private:
-  std::atomic<bool> held_{false};
-};
 
 /// Where threads exchange parked blocks in batches: what one releases another acquires, though neither may look into
 /// the other's magazines. One small lock a class, each on cache lines of its own. Large blocks share one depot. A bit
