@@ -7,19 +7,9 @@
 #include <new>
 
 namespace unimem::detail {
-namespace {
-
-struct Hook {
-  void (*what)() noexcept;
-  Hook const* before;
-};
-
-/// Only grows, by a compare-and-swap: a child finds it whole, whatever its parent's threads were doing.
-constinit std::atomic<Hook const*> hooks{nullptr};
-
-}  // namespace
 
 constinit std::atomic<unsigned> Fork::forks_so_far{0};
+constinit std::atomic<Fork::Hook const*> Fork::hooks{nullptr};
 
 bool const Fork::registered = [] {
   if (pthread_atfork(nullptr, nullptr, begin_child) != 0) throw std::bad_alloc();
@@ -28,12 +18,11 @@ bool const Fork::registered = [] {
 
 void Fork::begin_child() noexcept {
   forks_so_far.fetch_add(1, std::memory_order_relaxed);
-  for (auto const* hook = hooks.load(std::memory_order_acquire); hook != nullptr; hook = hook->before) hook->what();
+  for (auto const* hook = hooks.load(std::memory_order_acquire); hook != nullptr; hook = hook->before_) hook->what_();
 }
 
-void Fork::in_each_child(void (*what)() noexcept) {
-  auto* const hook = new Hook{what, hooks.load(std::memory_order_relaxed)};
-  while (!hooks.compare_exchange_weak(hook->before, hook, std::memory_order_release, std::memory_order_relaxed)) {
+Fork::Hook::Hook(void (*what)() noexcept) noexcept : what_(what), before_(hooks.load(std::memory_order_relaxed)) {
+  while (!hooks.compare_exchange_weak(before_, this, std::memory_order_release, std::memory_order_relaxed)) {
   }
 }
 

@@ -26,14 +26,27 @@ class Fork {
   /// How many forks lie between the process that loaded the library and this one. A load.
   [[nodiscard]] static unsigned depth() noexcept { return forks_so_far.load(std::memory_order_relaxed); }
 
-  /// Calls `what()` at the start of every child from now on, on its one thread. It takes no lock. Thread-safe.
-  static void in_each_child(void (*what)() noexcept);
+  /// Calls `what()` at the start of every child from now on, on its one thread. It takes no lock. It is static, and
+  /// there is no end to it. Thread-safe.
+  class Hook {
+   public:
+    explicit Hook(void (*what)() noexcept) noexcept;
+    Hook(Hook const&) = delete;
+    Hook& operator=(Hook const&) = delete;
+
+   private:
+    friend class Fork;
+    void (*what_)() noexcept;
+    Hook const* before_;
+  };
 
  private:
   static void begin_child() noexcept;
 
   static bool const registered;
   static std::atomic<unsigned> forks_so_far;  ///< changed only while its process has one thread
+  /// The latest. Only grows, by a compare-and-swap: a child finds them whole, whatever its parent's threads were doing.
+  static std::atomic<Hook const*> hooks;
 };
 
 /// Throws the UnsupportedOperation of `what`, which a child cannot do with what its parent made.

@@ -25,10 +25,7 @@ struct WaitForGraph {
 
 constinit WaitForGraph graph;
 
-[[maybe_unused]] bool const minds_forks = [] {
-  Fork::in_each_child([]() noexcept { std::construct_at(&graph); });  // in place, since a wait needs no memory
-  return true;
-}();
+Fork::Hook const begins_anew{[]() noexcept { std::construct_at(&graph); }};  // in place, since a wait needs no memory
 
 }  // namespace
 

@@ -56,7 +56,7 @@ bool driver_gone() noexcept {
 void watch_process_end(LastAct last_act) {
   std::lock_guard const lock{farewell().mutex};
   auto& acts = farewell().acts;
-  if (acts.empty()) Fork::in_each_child([]() noexcept { gone.store(true, std::memory_order_release); });
+  static Fork::Hook const leaves_drivers{[]() noexcept { gone.store(true, std::memory_order_release); }};
   if (std::ranges::find(acts, last_act) == acts.end()) acts.push_back(last_act);
   std::atexit([] {
     // Not in a forked child: it would wait for threads it does not have.

@@ -43,11 +43,9 @@ void shut_all_down() {
 }  // namespace
 
 bool enlist(BackgroundWorker& worker) {
-  [[maybe_unused]] static bool const registered = [] {
-    // Relaxed everywhere: the child has one thread, and it is the one that wrote.
-    Fork::in_each_child([]() noexcept { forked.store(true, std::memory_order_relaxed); });
-    return std::atexit(shut_all_down) == 0;
-  }();
+  // Relaxed everywhere: the child has one thread, and it is the one that wrote.
+  static Fork::Hook const tells{[]() noexcept { forked.store(true, std::memory_order_relaxed); }};
+  [[maybe_unused]] static bool const registered = std::atexit(shut_all_down) == 0;
   if (ending.load(std::memory_order_relaxed)) return false;
   std::lock_guard const lock{roster().mutex};
   if (ending.load(std::memory_order_relaxed)) return false;

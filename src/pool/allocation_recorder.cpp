@@ -64,13 +64,10 @@ constinit PerProcess<Recording> recordings;
 /// The recorder of this process or, where that has none, of an ancestor's.
 constinit std::atomic<AllocationRecorder*> latest{nullptr};
 
-[[maybe_unused]] bool const minds_forks = [] {
-  // A child that lives longer would keep the file from the next process.
-  Fork::in_each_child([]() noexcept {
-    if (auto* const inherited = latest.load(std::memory_order_acquire)) inherited->abandon_file();
-  });
-  return true;
-}();
+// A child that lives longer would keep the file from the next process.
+Fork::Hook const closes_file{[]() noexcept {
+  if (auto* const inherited = latest.load(std::memory_order_acquire)) inherited->abandon_file();
+}};
 
 std::unique_ptr<AllocationRecorder> recorder_by_environment() noexcept {
   std::string pattern;

@@ -1,5 +1,6 @@
 #include "pool/thread_cache.hpp"
 
+#include "core/fork.hpp"
 #include "pool/block_intake.hpp"
 
 #include <algorithm>
@@ -80,7 +81,7 @@ class Memberships {
   std::vector<std::pair<std::uint64_t, std::shared_ptr<ThreadMagazines>>> all_;
 };
 
-[[maybe_unused]] bool const minds_forks = (Fork::in_each_child(&Memberships::forget_inherited), true);
+Fork::Hook const forgets{&Memberships::forget_inherited};
 
 }  // namespace
 

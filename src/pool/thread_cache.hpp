@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/fork.hpp"
 #include "pool/depots.hpp"
 #include "pool/magazines.hpp"
 

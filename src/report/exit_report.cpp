@@ -65,7 +65,7 @@ void report_at_exit() noexcept {
       }
       wish = new Wish{std::move(path), std::move(file)};
       // A child that lives longer would keep the file from the next process.
-      detail::Fork::in_each_child([]() noexcept { wish->file = {}; });
+      static detail::Fork::Hook const closes_file{[]() noexcept { wish->file = {}; }};
       return std::atexit(write_report) == 0;
     } catch (std::exception const&) {  // no memory before the program has begun: it will notice
       return false;

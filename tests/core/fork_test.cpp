@@ -33,8 +33,8 @@ TEST(Fork, DepthCountsTheForksOfALine) {
 std::atomic<int> calls{0};
 
 TEST(Fork, HooksRunInEveryChildAndNowhereElse) {
-  Fork::in_each_child([]() noexcept { calls = 10 * calls + 1; });
-  Fork::in_each_child([]() noexcept { calls = 10 * calls + 2; });
+  static Fork::Hook const first{[]() noexcept { calls = 10 * calls + 1; }};
+  static Fork::Hook const second{[]() noexcept { calls = 10 * calls + 2; }};
   EXPECT_EQ(in_child([] { return calls.load(); }), 21) << "the latest first";
   EXPECT_EQ(in_child([] { return in_child([] { return calls == 2121 ? 0 : 1; }); }), 0);
   EXPECT_EQ(calls, 0);
