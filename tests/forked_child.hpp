@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unimem/core/error.hpp>
+
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -88,6 +90,17 @@ int ending_of(pid_t child, Work const& work, void (*leave)(int) = _exit) {
 template <class Work>
 int in_child(Work const& work, void (*leave)(int) = _exit) {
   return ending_of(fork_while_others_sleep(), work, leave);
+}
+
+/// Whether a child is refused this, as what belongs to its parent.
+template <class Operation>
+[[nodiscard]] bool is_refused(Operation const& operation) {
+  try {
+    operation();
+  } catch (UnsupportedOperation const& error) {
+    return error.where == "a forked child process";
+  }
+  return false;
 }
 
 /// Fails with the line, in a child, where Google's assertions would go unheard.

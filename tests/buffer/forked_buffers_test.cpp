@@ -93,16 +93,6 @@ class ForkedBuffers : public ::testing::Test {
     return 0;
   }
 
-  template <class Operation>
-  static bool is_refused(Operation const& operation) {
-    try {
-      operation();
-    } catch (UnsupportedOperation const& error) {
-      return error.where == "a forked child process";
-    }
-    return false;
-  }
-
   Device& sim = make_sim({.memory_bytes = 64 * MiB});
   MemoryManager manager;
 };

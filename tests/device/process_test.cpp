@@ -276,34 +276,15 @@ TEST_F(ProcessEnd, AForkedChildHasNoQueues) {
   auto const pending = queue.record();
   EXPECT_EQ(in_child(
                 [&] {
-                  int refusals = 0;
-                  try {
-                    queue.fill(memory, std::array{std::byte{1}});
-                  } catch (UnsupportedOperation const&) {
-                    ++refusals;
-                  }
-                  try {
-                    pending.wait();
-                  } catch (UnsupportedOperation const&) {
-                    ++refusals;
-                  }
-                  try {
-                    queue.synchronize();
-                  } catch (UnsupportedOperation const&) {
-                    ++refusals;
-                  }
-                  try {
-                    sim.synchronize();
-                  } catch (UnsupportedOperation const&) {
-                    ++refusals;
-                  }
-                  try {
+                  EXPECT_HERE(is_refused([&] { queue.fill(memory, std::array{std::byte{1}}); }));
+                  EXPECT_HERE(is_refused([&] { pending.wait(); }));
+                  EXPECT_HERE(is_refused([&] { queue.synchronize(); }));
+                  EXPECT_HERE(is_refused([&] { sim.synchronize(); }));
+                  EXPECT_HERE(is_refused([&] {
                     auto another = sim.create_queue();
                     another.fill(memory, std::array{std::byte{1}});
-                  } catch (UnsupportedOperation const&) {
-                    ++refusals;
-                  }
-                  return refusals;
+                  }));
+                  return 5;
                 },
                 std::exit),
             5);

@@ -95,17 +95,6 @@ class Busy {
   std::vector<std::jthread> threads_;
 };
 
-/// Whether a child is refused this, as what belongs to its parent.
-template <class Action>
-bool is_refused(Action const& action) {
-  try {
-    action();
-  } catch (UnsupportedOperation const& error) {
-    return error.where == "a forked child process";
-  }
-  return false;
-}
-
 /// Everything a program does with a pool that its process has made.
 int use_own_pool() {
   MemoryPool pool{device("cpu"), Location::host};
