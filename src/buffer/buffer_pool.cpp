@@ -29,7 +29,7 @@ namespace unimem {
 using detail::BufferKind;
 using detail::FreeList;
 
-struct BufferPool::Inside {
+struct BufferPool::State {
   using Buffers = FreeList::Buffers;
   using Time = FreeList::Time;
 
@@ -57,7 +57,7 @@ struct BufferPool::Inside {
     BufferPoolStatistics counts;  ///< but what the shelf and the book know
   };
 
-  explicit Inside(BufferPoolOptions options_)
+  explicit State(BufferPoolOptions options_)
       : options(std::move(options_)),
         manager(options.manager == nullptr ? nullptr : options.manager->share()),
         settings(options.settings),
@@ -110,14 +110,14 @@ struct BufferPool::Inside {
   std::size_t look_at = 64;  ///< how many lent buffers make it worth looking for destroyed ones
 };
 
-std::pair<FreeList::Time, FreeList::Time> BufferPool::Inside::now_and_expiry() const {
+std::pair<FreeList::Time, FreeList::Time> BufferPool::State::now_and_expiry() const {
   std::chrono::nanoseconds const interval{interval_ns.load(std::memory_order_relaxed)};  // about as old as it says
   if (interval.count() <= 0) return {Time{}, Time::min()};
   auto const time = now();
   return {time, time - interval};
 }
 
-void BufferPool::Inside::keep(Buffers& one, Time expiry, Buffers& gone) {
+void BufferPool::State::keep(Buffers& one, Time expiry, Buffers& gone) {
   auto& kept = one.front();
   auto& to = half(kept.kind.pinned);
   gone = evict_older_than(expiry);
@@ -130,7 +130,7 @@ void BufferPool::Inside::keep(Buffers& one, Time expiry, Buffers& gone) {
   to.counts.peak_pooled_bytes = std::max(to.counts.peak_pooled_bytes, to.shelf.bytes());
 }
 
-BufferPool::Inside::Lent& BufferPool::Inside::entry_for(BufferCore const& core) {
+BufferPool::State::Lent& BufferPool::State::entry_for(BufferCore const& core) {
   if (lent.size() >= look_at) {
     std::erase_if(lent, [](auto const& one) { return one.second.core.expired(); });
     look_at = std::max<std::size_t>(64, 2 * lent.size());
@@ -138,7 +138,7 @@ BufferPool::Inside::Lent& BufferPool::Inside::entry_for(BufferCore const& core) 
   return lent[&core];
 }
 
-bool BufferPool::Inside::take_back(BufferCore const& core, Buffers& place) {
+bool BufferPool::State::take_back(BufferCore const& core, Buffers& place) {
   std::unique_lock lock{mutex};
   auto const found = lent.find(&core);
   if (found != lent.end() && !found->second.core.expired()) {
@@ -167,7 +167,7 @@ bool BufferPool::Inside::take_back(BufferCore const& core, Buffers& place) {
   throw ReleasedTwice("buffer", std::move(value), std::move(requirement), calls(trail.acquired), calls(trail.released));
 }
 
-BufferPool::Inside::HadBack const* BufferPool::Inside::had_back_lately(BufferCore const& core) const noexcept {
+BufferPool::State::HadBack const* BufferPool::State::had_back_lately(BufferCore const& core) const noexcept {
   for (auto at = times_had_back; at != 0 && times_had_back - at < most_had_back; --at) {
     auto const& one = had_back[(at - 1) % most_had_back];
     if (one.address == &core && !one.core.expired()) return &one;
@@ -175,12 +175,12 @@ BufferPool::Inside::HadBack const* BufferPool::Inside::had_back_lately(BufferCor
   return nullptr;
 }
 
-std::unique_ptr<detail::Trail> BufferPool::Inside::trail_of_acquire() {
+std::unique_ptr<detail::Trail> BufferPool::State::trail_of_acquire() {
   auto const& stacks = (manager != nullptr ? *manager : default_manager()).stacks();
   return sampler.is_due(stacks) ? detail::begin_trail() : nullptr;
 }
 
-BufferPoolStatistics BufferPool::Inside::statistics(bool pinned) {
+BufferPoolStatistics BufferPool::State::statistics(bool pinned) {
   auto const& from = half(pinned);
   auto result = from.counts;
   result.pooled_buffers = from.shelf.count();
@@ -190,60 +190,60 @@ BufferPoolStatistics BufferPool::Inside::statistics(bool pinned) {
   return result;
 }
 
-BufferPool::BufferPool(BufferPoolOptions options) : inside_(std::make_unique<Inside>(std::move(options))) {}
+BufferPool::BufferPool(BufferPoolOptions options) : state_(std::make_unique<State>(std::move(options))) {}
 
 BufferPool::~BufferPool() {
-  if (inside_->made.inherited()) static_cast<void>(inside_.release());  // NOLINT(bugprone-unused-return-value): stays
+  if (state_->made.inherited()) static_cast<void>(state_.release());  // NOLINT(bugprone-unused-return-value): stays
 }
 
-BufferPool::Inside& BufferPool::inside() const {
-  inside_->made.require("using a buffer pool");
-  return *inside_;
+BufferPool::State& BufferPool::state() const {
+  state_->made.require("using a buffer pool");
+  return *state_;
 }
 
 std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
-  auto& inside = this->inside();
-  auto const expiry = inside.now_and_expiry().second;
-  auto trail = inside.trail_of_acquire();
+  auto& state = this->state();
+  auto const expiry = state.now_and_expiry().second;
+  auto trail = state.trail_of_acquire();
   std::shared_ptr<BufferCore> core;
   {
-    Inside::Buffers gone;  // destroyed without the lock
-    std::lock_guard const lock{inside.mutex};
-    auto& half = inside.half(kind.pinned);
+    State::Buffers gone;  // destroyed without the lock
+    std::lock_guard const lock{state.mutex};
+    auto& half = state.half(kind.pinned);
     if (auto const* const found = half.shelf.find(kind)) {
-      auto& entry = inside.entry_for(*found->core);  // what comes then cannot fail
+      auto& entry = state.entry_for(*found->core);  // what comes then cannot fail
       entry.place = half.shelf.take(*found);
       core = std::move(entry.place.front().core);
       entry.core = core;
       entry.trail = std::move(trail);
       ++half.counts.hits;
     }
-    gone = inside.evict_older_than(expiry);
+    gone = state.evict_older_than(expiry);
   }
   if (core) return core;
   BufferOptions options;
-  options.manager = inside.manager.get();
-  options.device = inside.options.device;
+  options.manager = state.manager.get();
+  options.device = state.options.device;
   options.pinned = kind.pinned;
-  options.name = inside.options.name;
+  options.name = state.options.name;
   core = BufferCore::make(kind.bytes, std::move(options));
-  Inside::Buffers place;
+  State::Buffers place;
   place.push_back({kind, nullptr, {}});
-  std::lock_guard const lock{inside.mutex};
-  auto& entry = inside.entry_for(*core);
+  std::lock_guard const lock{state.mutex};
+  auto& entry = state.entry_for(*core);
   entry.core = core;
   entry.place = std::move(place);
   entry.trail = std::move(trail);
-  ++inside.half(kind.pinned).counts.misses;
+  ++state.half(kind.pinned).counts.misses;
   return core;
 }
 
 void BufferPool::release_core(std::shared_ptr<BufferCore>& handle) {
   if (!handle) detail::throw_empty_handle("buffer");
-  if (inside_->made.inherited()) return handle.reset();
-  auto& inside = this->inside();
-  Inside::Buffers gone, one;  // destroyed without the lock
-  bool const zero = inside.take_back(*handle, one);
+  if (state_->made.inherited()) return handle.reset();
+  auto& state = this->state();
+  State::Buffers gone, one;  // destroyed without the lock
+  bool const zero = state.take_back(*handle, one);
   auto core = std::move(handle);
   // A slice has a share in it. Without one, the owner that let go of the last before us has done so for good.
   bool ours_alone = core.use_count() == 1;
@@ -254,12 +254,12 @@ void BufferPool::release_core(std::shared_ptr<BufferCore>& handle) {
     return;
   }
   if (!core->recycle(zero) || !as_lent) return;
-  auto const [now, expiry] = inside.now_and_expiry();
+  auto const [now, expiry] = state.now_and_expiry();
   one.front().core = std::move(core);
   one.front().since = now;
   try {
-    std::lock_guard const lock{inside.mutex};
-    inside.keep(one, expiry, gone);
+    std::lock_guard const lock{state.mutex};
+    state.keep(one, expiry, gone);
   } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch): documented, and counted as let go
   }
 }
@@ -274,52 +274,52 @@ void BufferPool::clear() {
 }
 
 std::size_t BufferPool::trim(std::size_t keep_bytes) {
-  auto& inside = this->inside();
-  auto const expiry = inside.now_and_expiry().second;
-  Inside::Buffers gone;  // destroyed without the lock
-  std::lock_guard const lock{inside.mutex};
-  auto &pageable = inside.half(false), &pinned = inside.half(true);
+  auto& state = this->state();
+  auto const expiry = state.now_and_expiry().second;
+  State::Buffers gone;  // destroyed without the lock
+  std::lock_guard const lock{state.mutex};
+  auto &pageable = state.half(false), &pinned = state.half(true);
   auto const kept = [&] { return pageable.shelf.bytes() + pinned.shelf.bytes(); };
   auto const before = kept();
-  gone = inside.evict_older_than(expiry);
+  gone = state.evict_older_than(expiry);
   // Those without bytes go with the rest if nothing is to stay.
   while (kept() > keep_bytes || (keep_bytes == 0 && pageable.shelf.count() + pinned.shelf.count() != 0)) {
     auto const *const one = pageable.shelf.oldest(), *const other = pinned.shelf.oldest();
     auto& from = other == nullptr || (one != nullptr && one->number < other->number) ? pageable : pinned;
-    gone.splice(gone.end(), inside.evict(from, from.shelf.take(*from.shelf.oldest())));
+    gone.splice(gone.end(), state.evict(from, from.shelf.take(*from.shelf.oldest())));
   }
   return before - kept();
 }
 
 void BufferPool::configure(BufferPoolSettings const& settings) {
-  auto& inside = this->inside();
-  auto const now = settings.trim_interval.count() > 0 ? inside.now() : Inside::Time{};
-  Inside::Buffers gone;  // destroyed without the lock
-  std::lock_guard const lock{inside.mutex};
-  bool const had_ages = inside.settings.trim_interval.count() > 0;
-  inside.settings = settings;
-  inside.interval_ns.store(settings.trim_interval.count(), std::memory_order_relaxed);
+  auto& state = this->state();
+  auto const now = settings.trim_interval.count() > 0 ? state.now() : State::Time{};
+  State::Buffers gone;  // destroyed without the lock
+  std::lock_guard const lock{state.mutex};
+  bool const had_ages = state.settings.trim_interval.count() > 0;
+  state.settings = settings;
+  state.interval_ns.store(settings.trim_interval.count(), std::memory_order_relaxed);
   for (auto const pinned : {false, true}) {
-    auto& half = inside.half(pinned);
+    auto& half = state.half(pinned);
     if (!had_ages) half.shelf.set_ages(now);
-    gone.splice(gone.end(), inside.evict(half, half.shelf.shrink_to(inside.limits(pinned))));
+    gone.splice(gone.end(), state.evict(half, half.shelf.shrink_to(state.limits(pinned))));
   }
 }
 
 BufferPoolSettings BufferPool::settings() const {
-  std::lock_guard const lock{inside().mutex};
-  return inside().settings;
+  std::lock_guard const lock{state().mutex};
+  return state().settings;
 }
 
 BufferPoolStatistics BufferPool::stats(bool pinned) const {
-  std::lock_guard const lock{inside().mutex};
-  return inside().statistics(pinned);
+  std::lock_guard const lock{state().mutex};
+  return state().statistics(pinned);
 }
 
 BufferPoolStatistics BufferPool::stats() const {
-  std::lock_guard const lock{inside().mutex};
-  auto sum = inside().statistics(false);
-  auto const other = inside().statistics(true);
+  std::lock_guard const lock{state().mutex};
+  auto sum = state().statistics(false);
+  auto const other = state().statistics(true);
   sum.hits += other.hits;
   sum.misses += other.misses;
   sum.released += other.released;
@@ -334,22 +334,22 @@ BufferPoolStatistics BufferPool::stats() const {
 }
 
 std::size_t BufferPool::pool_size() const {
-  std::lock_guard const lock{inside().mutex};
-  return inside().halves[0].shelf.count() + inside().halves[1].shelf.count();
+  std::lock_guard const lock{state().mutex};
+  return state().halves[0].shelf.count() + state().halves[1].shelf.count();
 }
 
 std::size_t BufferPool::total_bytes() const {
-  std::lock_guard const lock{inside().mutex};
-  return inside().halves[0].shelf.bytes() + inside().halves[1].shelf.bytes();
+  std::lock_guard const lock{state().mutex};
+  return state().halves[0].shelf.bytes() + state().halves[1].shelf.bytes();
 }
 
 void BufferPool::validate() const {
-  std::lock_guard const lock{inside().mutex};
+  std::lock_guard const lock{state().mutex};
   for (auto const pinned : {false, true}) {
-    auto const& shelf = inside().half(pinned).shelf;
+    auto const& shelf = state().half(pinned).shelf;
     shelf.validate();
-    auto const counts = inside().statistics(pinned);
-    auto const& limits = inside().limits(pinned);
+    auto const counts = state().statistics(pinned);
+    auto const& limits = state().limits(pinned);
     auto const require = [](bool holds, char const* broken) {
       if (!holds) throw std::logic_error(std::string("BufferPool: ") + broken);
     };

@@ -153,7 +153,7 @@ DeviceChoice choose_device(Kernel const& kernel, std::span<const LaunchArgument>
   throw KernelError(std::string(kernel.name()), refused);
 }
 
-struct Orchestrator::Inside {
+struct Orchestrator::State {
   mutable std::shared_mutex mutex;
   std::map<std::string, Kernel, std::less<>> kernels;
 
@@ -166,41 +166,41 @@ struct Orchestrator::Inside {
   }
 };
 
-Orchestrator::Orchestrator() : inside_(std::make_unique<Inside>()) {}
+Orchestrator::Orchestrator() : state_(std::make_unique<State>()) {}
 Orchestrator::~Orchestrator() = default;
 
 void Orchestrator::register_kernel(Kernel const& kernel) {
   auto const name = std::string(kernel.name());
   if (name.empty()) throw InvalidArgument("kernel", "without a name", "a kernel with a name, not moved from");
-  std::unique_lock const lock{inside_->mutex};
-  auto const [there, is_new] = inside_->kernels.try_emplace(name, kernel);
+  std::unique_lock const lock{state_->mutex};
+  auto const [there, is_new] = state_->kernels.try_emplace(name, kernel);
   if (!is_new && !there->second.is_same_as(kernel)) {
     throw InvalidArgument("kernel", fmt::format("'{}'", name), "a name that no other registered kernel has");
   }
 }
 
 void Orchestrator::unregister_kernel(std::string_view name) {
-  std::unique_lock const lock{inside_->mutex};
-  auto const found = inside_->kernels.find(name);
-  if (found == inside_->kernels.end()) throw inside_->unknown(name);
-  inside_->kernels.erase(found);
+  std::unique_lock const lock{state_->mutex};
+  auto const found = state_->kernels.find(name);
+  if (found == state_->kernels.end()) throw state_->unknown(name);
+  state_->kernels.erase(found);
 }
 
 bool Orchestrator::has_kernel(std::string_view name) const {
-  std::shared_lock const lock{inside_->mutex};
-  return inside_->kernels.contains(name);
+  std::shared_lock const lock{state_->mutex};
+  return state_->kernels.contains(name);
 }
 
 Kernel Orchestrator::kernel(std::string_view name) const {
-  std::shared_lock const lock{inside_->mutex};
-  auto const found = inside_->kernels.find(name);
-  if (found == inside_->kernels.end()) throw inside_->unknown(name);
+  std::shared_lock const lock{state_->mutex};
+  auto const found = state_->kernels.find(name);
+  if (found == state_->kernels.end()) throw state_->unknown(name);
   return found->second;
 }
 
 std::vector<std::string> Orchestrator::kernel_names() const {
-  std::shared_lock const lock{inside_->mutex};
-  return inside_->names();
+  std::shared_lock const lock{state_->mutex};
+  return state_->names();
 }
 
 Event Orchestrator::launch_list(std::string_view name, Range range, std::span<const LaunchArgument> arguments,

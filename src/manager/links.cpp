@@ -85,9 +85,9 @@ Link link_of(Device const* from, Device const* to, LinkFigures const& figures, L
 
 /// What is known is behind one lock that is never held for long; a measuring thread holds another, so that no two
 /// measurements disturb each other and none is made twice.
-class Links::Inside {
+class Links::State {
  public:
-  explicit Inside(LinkOptions options) : options_(std::move(options)), cache_(cache_in(options_)) {}
+  explicit State(LinkOptions options) : options_(std::move(options)), cache_(cache_in(options_)) {}
 
   /// The direct link between two ends, one of which may be the host.
   [[nodiscard]] Link direct(Device* from, Device* to) {
@@ -178,27 +178,27 @@ class Links::Inside {
   std::map<Key, Link> known_;
 };
 
-Links::Links(LinkOptions options) : inside_(std::make_unique<Inside>(std::move(options))) {}
+Links::Links(LinkOptions options) : state_(std::make_unique<State>(std::move(options))) {}
 
 Links::~Links() = default;
 
 std::optional<Link> Links::to(Device& device) {
   if (device.shares_storage_with_host()) return std::nullopt;
-  return inside_->direct(the_host, &device);
+  return state_->direct(the_host, &device);
 }
 
 std::optional<Link> Links::from(Device& device) {
   if (device.shares_storage_with_host()) return std::nullopt;
-  return inside_->direct(&device, the_host);
+  return state_->direct(&device, the_host);
 }
 
 std::optional<Link> Links::between(Device& from, Device& to) {
   if (&from == &to) return std::nullopt;
   if (from.shares_storage_with_host()) return this->to(to);
   if (to.shares_storage_with_host()) return this->from(from);
-  if (to.copies_from(from)) return inside_->direct(&from, &to);
-  auto const first = inside_->direct(&from, the_host);
-  auto const second = inside_->direct(the_host, &to);
+  if (to.copies_from(from)) return state_->direct(&from, &to);
+  auto const first = state_->direct(&from, the_host);
+  auto const second = state_->direct(the_host, &to);
   return Link{first.from,
               second.to,
               std::min(first.bytes_per_second, second.bytes_per_second),

@@ -37,7 +37,7 @@ struct Refusal {
 
 }  // namespace
 
-struct AddressBook::Inside {
+struct AddressBook::State {
   MemoryPool& pool;
   char const* what;
   Name name;
@@ -91,39 +91,39 @@ struct AddressBook::Inside {
 };
 
 AddressBook::AddressBook(MemoryPool& pool, char const* what, Name name)
-    : inside_(std::make_unique<Inside>(pool, what, name)) {}
+    : state_(std::make_unique<State>(pool, what, name)) {}
 
 AddressBook::~AddressBook() {
-  if (inside_->made.inherited()) {
-    static_cast<void>(inside_.release());  // NOLINT(bugprone-unused-return-value): stays
+  if (state_->made.inherited()) {
+    static_cast<void>(state_.release());  // NOLINT(bugprone-unused-return-value): stays
     return;
   }
   auto const left = statistics();
   if (left.live_allocations == 0) return;
   try {
     log(LogLevel::warning, fmt::format("{} ends with {} allocations of {} bytes in use: they go back to the pool",
-                                       inside_->title(), left.live_allocations, left.live_bytes));
+                                       state_->title(), left.live_allocations, left.live_bytes));
   } catch (std::exception const&) {
     log(LogLevel::warning, "a memory resource ends with allocations in use: they go back to the pool");
   }
 }
 
 void* AddressBook::acquire(std::size_t bytes, std::size_t alignment, Queue* queue) {
-  auto& inside = *inside_;
+  auto& state = *state_;
   AcquireOptions options;
   options.queue = queue;
-  options.name = inside.name;
+  options.name = state.name;
   // What every block has need not be asked for; anything else the pool judges, and names.
-  bool const kept_anyway = std::has_single_bit(alignment) && alignment <= inside.pool.device().info().alignment;
+  bool const kept_anyway = std::has_single_bit(alignment) && alignment <= state.pool.device().info().alignment;
   if (!kept_anyway) options.alignment = alignment;
-  auto block = inside.pool.acquire(bytes == 0 ? 1 : bytes, options);
+  auto block = state.pool.acquire(bytes == 0 ? 1 : bytes, options);
   auto* const address = block.data();
   if (address == nullptr) {
-    throw UnsupportedOperation("memory by its address", inside.title(), "memory of this device has none");
+    throw UnsupportedOperation("memory by its address", state.title(), "memory of this device has none");
   }
-  auto trail = inside.sampler.is_due(inside.stacks) ? begin_trail() : nullptr;
+  auto trail = state.sampler.is_due(state.stacks) ? begin_trail() : nullptr;
   auto const key = reinterpret_cast<std::uintptr_t>(address);
-  auto& shard = inside.shard(key);
+  auto& shard = state.shard(key);
   std::lock_guard const lock{shard.mutex};
   shard.table.put({key, bytes, alignment, std::move(block), std::move(trail)});
   shard.live_bytes += bytes;
@@ -131,15 +131,15 @@ void* AddressBook::acquire(std::size_t bytes, std::size_t alignment, Queue* queu
 }
 
 void AddressBook::release(void* address, std::size_t bytes, std::size_t alignment, Event last_use) noexcept {
-  if (inside_->made.inherited()) return;
+  if (state_->made.inherited()) return;
   auto const key = reinterpret_cast<std::uintptr_t>(address);
-  auto& shard = inside_->shard(key);
+  auto& shard = state_->shard(key);
   std::unique_lock lock{shard.mutex};
   auto* const entry = shard.table.find(key);
   if (entry == nullptr || entry->bytes != bytes || entry->alignment != alignment) {
-    auto const refusal = Inside::judge(shard, entry, key, bytes);
+    auto const refusal = State::judge(shard, entry, key, bytes);
     lock.unlock();
-    return inside_->refuse(address, bytes, alignment, refusal.why, refusal.trail);
+    return state_->refuse(address, bytes, alignment, refusal.why, refusal.trail);
   }
   if (entry->trail != nullptr) entry->trail->released.capture();
   auto block = shard.table.take(*entry);
@@ -149,18 +149,18 @@ void AddressBook::release(void* address, std::size_t bytes, std::size_t alignmen
 }
 
 void AddressBook::refuse(void const* address, std::size_t bytes, std::size_t alignment, char const* why) noexcept {
-  inside_->refuse(address, bytes, alignment, why, {});
+  state_->refuse(address, bytes, alignment, why, {});
 }
 
 MemoryPool& AddressBook::pool() const noexcept {
-  return inside_->pool;
+  return state_->pool;
 }
 
 AddressStatistics AddressBook::statistics() const {
-  inside_->made.require("counting what a memory resource has handed out");
+  state_->made.require("counting what a memory resource has handed out");
   AddressStatistics result;
-  result.refused_deallocations = inside_->refused.load(std::memory_order_relaxed);
-  for (auto& shard : inside_->shards) {
+  result.refused_deallocations = state_->refused.load(std::memory_order_relaxed);
+  for (auto& shard : state_->shards) {
     std::lock_guard const lock{shard.mutex};
     result.live_allocations += shard.table.count();
     result.live_bytes += shard.live_bytes;
@@ -169,8 +169,8 @@ AddressStatistics AddressBook::statistics() const {
 }
 
 void AddressBook::validate() const {
-  inside_->made.require("checking a memory resource");
-  for (auto& shard : inside_->shards) {
+  state_->made.require("checking a memory resource");
+  for (auto& shard : state_->shards) {
     std::lock_guard const lock{shard.mutex};
     shard.table.validate();
   }

@@ -11,8 +11,8 @@
 
 namespace unimem::detail {
 
-struct StreamOrderedBook::Inside {
-  Inside(MemoryPool& pool, Device& streams_of, Name name) : book(pool, "CudaResource", name), device(streams_of) {}
+struct StreamOrderedBook::State {
+  State(MemoryPool& pool, Device& streams_of, Name name) : book(pool, "CudaResource", name), device(streams_of) {}
 
   /// Shared, since a stream may be forgotten while another thread is about to use it.
   [[nodiscard]] std::shared_ptr<Queue> queue_of(void* stream) {
@@ -33,41 +33,41 @@ struct StreamOrderedBook::Inside {
 };
 
 StreamOrderedBook::StreamOrderedBook(MemoryPool& pool, Device& streams_of, Name name)
-    : inside_(std::make_unique<Inside>(pool, streams_of, name)) {}
+    : state_(std::make_unique<State>(pool, streams_of, name)) {}
 
 StreamOrderedBook::~StreamOrderedBook() = default;
 
 void* StreamOrderedBook::acquire(std::size_t bytes, std::size_t alignment) {
-  return inside_->book.acquire(bytes, alignment, nullptr);
+  return state_->book.acquire(bytes, alignment, nullptr);
 }
 
 void* StreamOrderedBook::acquire(void* stream, std::size_t bytes, std::size_t alignment) {
-  auto const queue = inside_->queue_of(stream);
-  return inside_->book.acquire(bytes, alignment, queue.get());
+  auto const queue = state_->queue_of(stream);
+  return state_->book.acquire(bytes, alignment, queue.get());
 }
 
 void StreamOrderedBook::release(void* address, std::size_t bytes, std::size_t alignment) noexcept {
-  inside_->book.release(address, bytes, alignment);
+  state_->book.release(address, bytes, alignment);
 }
 
 void StreamOrderedBook::release(void* stream, void* address, std::size_t bytes, std::size_t alignment) noexcept {
   try {
     // The owner has put his work into the stream himself: its end is that of a command behind it.
-    inside_->book.release(address, bytes, alignment, inside_->queue_of(stream)->mark());
+    state_->book.release(address, bytes, alignment, state_->queue_of(stream)->mark());
   } catch (std::exception const& error) {
     // It is not known when the work ends, so the block may have no other owner.
-    inside_->book.refuse(address, bytes, alignment, error.what());
+    state_->book.refuse(address, bytes, alignment, error.what());
   }
 }
 
 void StreamOrderedBook::forget(void* stream) {
   std::shared_ptr<Queue> queue;  // ends, and waits, without the lock
-  std::lock_guard const lock{inside_->mutex};
-  if (auto node = inside_->queues.extract(stream)) queue = std::move(node.mapped());
+  std::lock_guard const lock{state_->mutex};
+  if (auto node = state_->queues.extract(stream)) queue = std::move(node.mapped());
 }
 
 AddressBook const& StreamOrderedBook::book() const noexcept {
-  return inside_->book;
+  return state_->book;
 }
 
 void StreamOrderedBook::check_property(MemoryPool const& pool, std::type_info const& property) {

@@ -15,14 +15,14 @@
 
 namespace unimem {
 
-class IdleTrimmer::Inside {
+class IdleTrimmer::Worker {
  public:
-  Inside(MemoryPool& pool, std::chrono::nanoseconds interval)
+  Worker(MemoryPool& pool, std::chrono::nanoseconds interval)
       : pool_(pool), interval_(interval), thread_(detail::start_thread("trimming a pool", [this] { keep(); })) {}
-  Inside(Inside const&) = delete;
-  Inside& operator=(Inside const&) = delete;
+  Worker(Worker const&) = delete;
+  Worker& operator=(Worker const&) = delete;
 
-  ~Inside() {
+  ~Worker() {
     {
       std::lock_guard const lock{mutex_};
       over_ = true;
@@ -57,20 +57,20 @@ IdleTrimmer::IdleTrimmer(MemoryPool& pool, std::chrono::nanoseconds interval) {
     throw InvalidArgument("interval", fmt::format("{} ns", interval.count()), "more than none");
   }
   // Further ahead the clock's numbers end.
-  inside_ = std::make_unique<Inside>(pool, std::min<std::chrono::nanoseconds>(interval, std::chrono::hours{24 * 365}));
+  worker_ = std::make_unique<Worker>(pool, std::min<std::chrono::nanoseconds>(interval, std::chrono::hours{24 * 365}));
 }
 
 IdleTrimmer::IdleTrimmer(IdleTrimmer&&) noexcept = default;
 
 IdleTrimmer& IdleTrimmer::operator=(IdleTrimmer&& other) noexcept {
   IdleTrimmer before{std::move(other)};
-  std::swap(inside_, before.inside_);
+  std::swap(worker_, before.worker_);
   return *this;
 }
 
 IdleTrimmer::~IdleTrimmer() {
   // A forked child has not the thread.
-  if (inside_ && inside_->inherited()) static_cast<void>(inside_.release());  // NOLINT(bugprone-unused-return-value)
+  if (worker_ && worker_->inherited()) static_cast<void>(worker_.release());  // NOLINT(bugprone-unused-return-value)
 }
 
 }  // namespace unimem

@@ -32,7 +32,7 @@ std::string describe(detail::SharedElement const& element) {
 
 }  // namespace
 
-struct BufferRegistry::Inside {
+struct BufferRegistry::State {
   struct Entry {
     std::shared_ptr<BufferCore> core;
     Shape shape;
@@ -58,7 +58,7 @@ struct BufferRegistry::Inside {
 
   /// In a forked child, with what was inherited: a thread that is not here may have been in the middle of it, so it is
   /// neither looked at nor destroyed, and kept for leak checkers.
-  explicit Inside(Inside const* inherited_) : inherited(inherited_) {}
+  explicit State(State const* inherited_) : inherited(inherited_) {}
 
   /// Counts the refusal, and gives the lock back: what is thrown is put together without it.
   void refused(std::unique_lock<std::mutex>& lock) {
@@ -77,7 +77,7 @@ struct BufferRegistry::Inside {
 
   detail::MadeHere const made{};
   std::uint64_t const tag = random_tag();
-  Inside const* const inherited;
+  State const* const inherited;
   mutable std::mutex mutex;
   Entries entries;
   Names names;
@@ -85,7 +85,7 @@ struct BufferRegistry::Inside {
   RegistryStatistics counts;
 };
 
-std::vector<std::string> BufferRegistry::Inside::available() const {
+std::vector<std::string> BufferRegistry::State::available() const {
   std::vector<std::string> result;
   for (auto const& [number, entry] : entries) {
     if (result.size() == listed_at_most) break;
@@ -94,8 +94,8 @@ std::vector<std::string> BufferRegistry::Inside::available() const {
   return result;
 }
 
-void BufferRegistry::Inside::throw_not_found(std::unique_lock<std::mutex>& lock, std::string const& what,
-                                             std::string reason) {
+void BufferRegistry::State::throw_not_found(std::unique_lock<std::mutex>& lock, std::string const& what,
+                                            std::string reason) {
   auto listed = available();
   auto const more = entries.size() - listed.size();
   refused(lock);
@@ -103,8 +103,8 @@ void BufferRegistry::Inside::throw_not_found(std::unique_lock<std::mutex>& lock,
   throw NotFound("published buffer", what, std::move(listed), std::move(reason));
 }
 
-BufferRegistry::Inside::Entries::iterator BufferRegistry::Inside::entry_of(std::unique_lock<std::mutex>& lock,
-                                                                           BufferId id) {
+BufferRegistry::State::Entries::iterator BufferRegistry::State::entry_of(std::unique_lock<std::mutex>& lock,
+                                                                         BufferId id) {
   if (id.registry == tag) {
     if (auto const found = entries.find(id.number); found != entries.end()) return found;
   }
@@ -117,8 +117,8 @@ BufferRegistry::Inside::Entries::iterator BufferRegistry::Inside::entry_of(std::
   throw_not_found(lock, to_string(id), reason);
 }
 
-void BufferRegistry::Inside::check_element(std::unique_lock<std::mutex>& lock, Entry const& entry,
-                                           detail::SharedElement const& wanted) {
+void BufferRegistry::State::check_element(std::unique_lock<std::mutex>& lock, Entry const& entry,
+                                          detail::SharedElement const& wanted) {
   bool const same_name = entry.element.name == wanted.name && entry.element.bytes == wanted.bytes;
   bool const both_typed = entry.element.type != nullptr && wanted.type != nullptr;
   if (same_name && (!both_typed || detail::same_type(*entry.element.type, *wanted.type))) return;
@@ -128,8 +128,8 @@ void BufferRegistry::Inside::check_element(std::unique_lock<std::mutex>& lock, E
   throw InvalidArgument("element type", describe(wanted), requirement);
 }
 
-ByteRange BufferRegistry::Inside::window_of(std::unique_lock<std::mutex>& lock, Entry const& entry, std::size_t offset,
-                                            std::size_t count) {
+ByteRange BufferRegistry::State::window_of(std::unique_lock<std::mutex>& lock, Entry const& entry, std::size_t offset,
+                                           std::size_t count) {
   try {
     return detail::checked_range(offset, count, entry.count(), entry.element.bytes);
   } catch (InvalidArgument const&) {
@@ -138,19 +138,19 @@ ByteRange BufferRegistry::Inside::window_of(std::unique_lock<std::mutex>& lock, 
   }
 }
 
-BufferRegistry::BufferRegistry() : inside_(std::make_unique<Inside>(nullptr).release()) {}
+BufferRegistry::BufferRegistry() : state_(std::make_unique<State>(nullptr).release()) {}
 
 BufferRegistry::~BufferRegistry() {
-  auto* const last = inside_.load(std::memory_order_acquire);
-  if (!last->made.inherited()) std::unique_ptr<Inside>(last).reset();
+  auto* const last = state_.load(std::memory_order_acquire);
+  if (!last->made.inherited()) std::unique_ptr<State>(last).reset();
 }
 
-BufferRegistry::Inside& BufferRegistry::inside() const {
-  auto* known = inside_.load(std::memory_order_acquire);
+BufferRegistry::State& BufferRegistry::state() const {
+  auto* known = state_.load(std::memory_order_acquire);
   if (!known->made.inherited()) return *known;
-  auto fresh = std::make_unique<Inside>(known);
+  auto fresh = std::make_unique<State>(known);
   // Without a lock, which a child may have inherited locked. The first caller makes it for all.
-  if (inside_.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
+  if (state_.compare_exchange_strong(known, fresh.get(), std::memory_order_acq_rel)) return *fresh.release();
   return *known;
 }
 
@@ -162,13 +162,13 @@ BufferId BufferRegistry::publish_core(detail::SharedCore buffer, detail::SharedE
   }
   if (!buffer.core) detail::throw_empty_handle("buffer");
   if (element.bytes == 0) throw InvalidArgument("element size", "0", "at least 1");
-  auto& own = inside();
+  auto& own = state();
   // Made without the lock, under which they are only put in their places: nothing throws there, and what is not
   // published after all, perhaps the last share in a buffer, is destroyed when it has been given back.
-  Inside::Entries entry;
-  Inside::Names name;
+  State::Entries entry;
+  State::Names name;
   if (!options.name.empty()) name.try_emplace(options.name, 0);
-  entry.try_emplace(0, Inside::Entry{std::move(buffer.core), std::move(buffer.shape), element, options.name});
+  entry.try_emplace(0, State::Entry{std::move(buffer.core), std::move(buffer.shape), element, options.name});
   std::unique_lock lock{own.mutex};
   if (!name.empty() && own.names.contains(options.name)) {
     own.refused(lock);
@@ -188,7 +188,7 @@ BufferId BufferRegistry::publish_core(detail::SharedCore buffer, detail::SharedE
 }
 
 detail::SharedCore BufferRegistry::open_core(BufferId id, detail::SharedElement const& element) {
-  auto& own = inside();
+  auto& own = state();
   std::unique_lock lock{own.mutex};
   auto& entry = own.entry_of(lock, id)->second;
   own.check_element(lock, entry, element);
@@ -199,7 +199,7 @@ detail::SharedCore BufferRegistry::open_core(BufferId id, detail::SharedElement 
 }
 
 detail::SharedWindow BufferRegistry::resolve_core(BufferRef const& ref, detail::SharedElement const* element) {
-  auto& own = inside();
+  auto& own = state();
   std::unique_lock lock{own.mutex};
   auto& entry = own.entry_of(lock, ref.id)->second;
   if (element != nullptr) own.check_element(lock, entry, *element);
@@ -215,7 +215,7 @@ detail::SharedWindow BufferRegistry::resolve_core(BufferRef const& ref, detail::
 }
 
 BufferRef BufferRegistry::refer(BufferId id, std::size_t offset, std::size_t count) {
-  auto& own = inside();
+  auto& own = state();
   std::unique_lock lock{own.mutex};
   auto const& entry = own.entry_of(lock, id)->second;
   auto const range = own.window_of(lock, entry, offset, count);
@@ -223,8 +223,8 @@ BufferRef BufferRegistry::refer(BufferId id, std::size_t offset, std::size_t cou
 }
 
 void BufferRegistry::release(BufferId id) {
-  auto& own = inside();
-  Inside::Entries::node_type gone;  // destroyed without the lock
+  auto& own = state();
+  State::Entries::node_type gone;  // destroyed without the lock
   std::unique_lock lock{own.mutex};
   auto const found = own.entry_of(lock, id);
   if (!found->second.name.empty()) own.names.erase(found->second.name);
@@ -234,7 +234,7 @@ void BufferRegistry::release(BufferId id) {
 }
 
 BufferId BufferRegistry::find(std::string_view name) {
-  auto& own = inside();
+  auto& own = state();
   std::unique_lock lock{own.mutex};
   auto const found = own.names.find(name);
   if (found == own.names.end()) own.throw_not_found(lock, std::string(name), {});
@@ -242,19 +242,19 @@ BufferId BufferRegistry::find(std::string_view name) {
 }
 
 bool BufferRegistry::contains(BufferId id) const {
-  auto const& own = inside();
+  auto const& own = state();
   std::lock_guard const lock{own.mutex};
   return id.registry == own.tag && own.entries.contains(id.number);
 }
 
 std::size_t BufferRegistry::size() const {
-  auto const& own = inside();
+  auto const& own = state();
   std::lock_guard const lock{own.mutex};
   return own.entries.size();
 }
 
 std::vector<SharedBuffer> BufferRegistry::list() const {
-  auto const& own = inside();
+  auto const& own = state();
   std::lock_guard const lock{own.mutex};
   std::vector<SharedBuffer> result;
   result.reserve(own.entries.size());
@@ -275,13 +275,13 @@ std::vector<SharedBuffer> BufferRegistry::list() const {
 }
 
 RegistryStatistics BufferRegistry::statistics() const {
-  auto const& own = inside();
+  auto const& own = state();
   std::lock_guard const lock{own.mutex};
   return own.counts;
 }
 
 void BufferRegistry::validate() const {
-  auto const& own = inside();
+  auto const& own = state();
   std::lock_guard const lock{own.mutex};
   auto const require = [](bool holds, char const* broken) {
     if (!holds) throw std::logic_error(std::string("BufferRegistry: ") + broken);

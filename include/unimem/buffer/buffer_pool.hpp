@@ -185,11 +185,11 @@ class UNIMEM_API BufferPool {
     return buffer.core_ != nullptr;
   }
 
-  struct Inside;
+  struct State;
   /// Throws UnsupportedOperation in a forked child whose parent made this.
-  [[nodiscard]] Inside& inside() const;
+  [[nodiscard]] State& state() const;
 
-  std::unique_ptr<Inside> inside_;
+  std::unique_ptr<State> state_;
 };
 
 /// A buffer of a pool that goes back by itself: at the end of its scope, also by an exception. Move-only. The pool must

@@ -122,8 +122,8 @@ class UNIMEM_API Orchestrator {
     return list;
   }
 
-  struct Inside;
-  std::unique_ptr<Inside> inside_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace unimem

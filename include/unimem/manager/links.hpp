@@ -92,8 +92,8 @@ class UNIMEM_API Links {
   [[nodiscard]] std::vector<Link> among(std::vector<std::reference_wrapper<Device>> const& devices);
 
  private:
-  class Inside;
-  std::unique_ptr<Inside> inside_;
+  class State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace unimem

@@ -42,8 +42,8 @@ class UNIMEM_API StreamOrderedBook {
   static void check_property(MemoryPool const& pool, std::type_info const& property);
 
  private:
-  struct Inside;
-  std::unique_ptr<Inside> inside_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace detail

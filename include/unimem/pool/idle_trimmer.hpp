@@ -23,8 +23,8 @@ class UNIMEM_API IdleTrimmer {
   ~IdleTrimmer();
 
  private:
-  class Inside;
-  std::unique_ptr<Inside> inside_;
+  class Worker;
+  std::unique_ptr<Worker> worker_;
 };
 
 }  // namespace unimem

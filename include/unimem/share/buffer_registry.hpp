@@ -173,11 +173,11 @@ class UNIMEM_API BufferRegistry {
   [[nodiscard]] detail::SharedWindow resolve_core(BufferRef const& ref, detail::SharedElement const* element);
 
  private:
-  struct Inside;
+  struct State;
   /// What stands for this process, made anew in a forked child.
-  [[nodiscard]] Inside& inside() const;
+  [[nodiscard]] State& state() const;
 
-  mutable std::atomic<Inside*> inside_;
+  mutable std::atomic<State*> state_;
 };
 
 /// The registry of the process. Lives as long as it.

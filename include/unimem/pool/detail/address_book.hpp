@@ -65,8 +65,8 @@ class UNIMEM_API AddressBook {
   void validate() const;
 
  private:
-  struct Inside;
-  std::unique_ptr<Inside> inside_;
+  struct State;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace detail
