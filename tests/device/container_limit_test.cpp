@@ -50,6 +50,17 @@ TEST_F(Container, EachVersionsWordForNone) {
   EXPECT_FALSE(limit().exists());
 }
 
+TEST_F(Container, ALimitOfNothingIsNone) {
+  tree.belong_to("4:memory:/first\n0::/outer/second\n");
+  tree.add_first("first", "0", 0);
+  tree.add_second("outer/second", "0", 0);
+  EXPECT_FALSE(limit().exists());
+  tree.add_second("outer", std::to_string(GiB), 0);
+  auto const found = limit().smallest();
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->limit, GiB);
+}
+
 TEST_F(Container, UseExcludesCachedFiles) {
   tree.belong_to("9:name=systemd:/x\n4:memory:/first\n");
   tree.add_first("first", std::to_string(GiB), 300 * MiB, 100 * MiB);
