@@ -1,5 +1,6 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
 #include <unimem/device/discovery.hpp>
 
 #include "buffer/buffer_parts.hpp"
@@ -40,7 +41,7 @@ std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& 
     throw;
   }
   // Not with its count in one piece: a reclaiming thread may keep it when its owners are gone.
-  return {core, [](BufferCore* kept) { kept->let_go(); }, detail::SpareAllocator<BufferCore>{}};
+  return {core, [](BufferCore* kept) { kept->end_ownership(); }, detail::SpareAllocator<BufferCore>{}};
 }
 
 std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& options,
@@ -82,6 +83,20 @@ std::shared_ptr<void> BufferCore::hold() noexcept {
   }
 }
 
+void BufferCore::end_ownership() noexcept {
+  // The owner of borrowed memory may free it now: no other thread may still be evicting into it, nor hold the buffer.
+  if (!parts_->made.inherited() && parts_->resident && parts_->borrows) {
+    if (parts_->terms.manager->retire_resident(*this)) {
+      while (parts_->keepers.load(std::memory_order_acquire) != 1) std::this_thread::yield();
+    } else {
+      log(LogLevel::error,
+          "a buffer over borrowed memory ends in the middle of work that an eviction of it waits for:");
+      log(LogLevel::error, "the memory is its owner's again when that eviction has ended, and not when the work has");
+    }
+  }
+  let_go();
+}
+
 void BufferCore::let_go() noexcept {
   if (parts_->made.inherited()) return;
   // What the manager does not know has no other keeper. Acquire and release: the thread that ends it comes behind all
@@ -93,6 +108,7 @@ void BufferCore::let_go() noexcept {
 
 void BufferCore::move_onto(Wrapped wrapped) {
   auto const bytes = size_bytes();
+  parts_->borrows = !wrapped.ownership.deleter();
   auto replica =
       std::make_shared<Replica>(ReplicaMemory(detail::host_device(), wrapped.pointer, bytes, wrapped.location));
   Guard parts(*parts_);

@@ -242,6 +242,10 @@ void MemoryManager::remove_resident(Resident& resident) noexcept {
   state_->residents.remove(resident);
 }
 
+bool MemoryManager::retire_resident(Resident& resident) noexcept {
+  return state_->residents.retire(resident);
+}
+
 detail::UseClock& MemoryManager::use_clock(Device& device) {
   return state().record_of(device).clock;
 }

@@ -1,6 +1,9 @@
 #include "manager/residents.hpp"
 
+#include <unimem/device/detail/blocking_wait.hpp>
+
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <utility>
 
@@ -20,6 +23,20 @@ void Residents::remove(Resident& resident) noexcept {
   });
   residents_.erase(&resident);
   removals_.fetch_add(1, std::memory_order_release);
+}
+
+bool Residents::retire(Resident& resident) noexcept {
+  Lock lock{mutex_};
+  auto const found = residents_.find(&resident);
+  if (found == residents_.end()) return true;
+  auto& threads = found->second;  // stays: its owner has not removed it
+  threads.retired = true;
+  auto const has_left = [&] { return threads.inside == std::thread::id{}; };
+  if (has_left()) return true;
+  if (threads.inside == std::this_thread::get_id()) return false;
+  std::atomic const inside{threads.inside};
+  BlockingWait wait{inside};
+  return wait.run([&](auto until) { return ended_.wait_until(lock, until, has_left); });
 }
 
 bool Residents::begin_use(Resident& resident) {
@@ -56,7 +73,7 @@ Residents::Survey Residents::survey(std::span<const MemoryPlace> places) {
     all.candidates.reserve(residents_.size());
     for (auto const& [resident, threads] : residents_) {
       if (threads.inside == me || std::ranges::find(threads.users, me) != threads.users.end()) continue;
-      bool const in_use = threads.inside != std::thread::id{} || !threads.users.empty();
+      bool const in_use = threads.retired || threads.inside != std::thread::id{} || !threads.users.empty();
       for (auto const place : places) {
         auto const offer = resident->evictable(place);
         all.leased += offer.leased;
@@ -84,8 +101,9 @@ std::invoke_result_t<Call> Residents::enter(Resident& resident, Call const& call
   {
     Lock const lock{mutex_};
     auto const found = residents_.find(&resident);
-    if (found == residents_.end() || found->second.inside != std::thread::id{} || !found->second.users.empty())
-      return {};
+    if (found == residents_.end()) return {};
+    auto const& threads = found->second;
+    if (threads.retired || threads.inside != std::thread::id{} || !threads.users.empty()) return {};
     held = resident.hold();
     if (held == nullptr) return {};
     found->second.inside = me;

@@ -59,6 +59,10 @@ class Residents {
   /// How many have been removed so far.
   [[nodiscard]] std::uint64_t removals() const noexcept { return removals_.load(std::memory_order_acquire); }
 
+  /// Its last owner is gone: from now on no call goes into it. Returns when none is running; false if one would never
+  /// return meanwhile, since it is on this thread's own stack or waits for work that this thread is in the middle of.
+  [[nodiscard]] bool retire(Resident& resident) noexcept;
+
   /// This thread's operation works with it, though nothing of it is locked: until `end_use` it gives nothing, and to
   /// other threads it is busy. False for one that is not known.
   [[nodiscard]] bool begin_use(Resident& resident);
@@ -90,6 +94,7 @@ class Residents {
   struct Threads {
     std::thread::id inside;              ///< of it: none, or one
     std::vector<std::thread::id> users;  ///< whose operations it is an operand of, while they make room
+    bool retired = false;
   };
 
   /// What `call()` returns from inside of a resident; nothing, as a value, if no thread may be there now.

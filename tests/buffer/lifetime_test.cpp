@@ -206,6 +206,34 @@ TEST_F(Lifetime, TheDestructorAwaitsWorkOnBorrowedMemory) {
   EXPECT_EQ(result.to_vector(), counting(100)) << "its destructor did wait: the memory is not the library's to keep";
 }
 
+TEST_F(Lifetime, TheDestructorAwaitsEvictionIntoBorrowedMemory) {
+  constexpr std::size_t count = 250'000;
+  auto& small = make_sim({.memory_bytes = 1 << 20});
+  auto options = on_sim();
+  options.device = &small;
+  for (int round = 0; round < 3; ++round) {
+    std::vector<std::uint32_t> memory(count, 1);
+    std::optional borrowed{manager.wrap(memory.data(), count, Location::host, Ownership::borrow())};
+    std::optional<Gate> gate{small.default_queue()};
+    set(small.default_queue(), borrowed->slice(0), 3);
+    std::jthread const evicting([&] {
+      UnifiedBuffer<std::uint32_t> greedy(count, options);
+      greedy.fill(5);
+      greedy.sync_to_device();
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::jthread const opening([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      gate.reset();
+    });
+    borrowed.reset();
+    std::ranges::fill(memory, 7U);
+    small.default_queue().synchronize();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_THAT(memory, Each(7U));
+  }
+}
+
 /// Work that is the last owner of its buffer, on a device that has room for one buffer at a time.
 class LastOwners : public BufferTest {
  protected:

@@ -51,11 +51,13 @@ struct BufferOptions {
 /// What frees wrapped memory.
 class UNIMEM_API Ownership {
  public:
-  /// The caller, after the last buffer that wraps it is gone and its work has ended.
+  /// The caller, after the last buffer that wraps it is gone and its work has ended. The buffer's end waits for other
+  /// threads that are evicting it; where it goes in the middle of work that they wait for, the log says so.
   [[nodiscard]] static Ownership borrow() { return {}; }
 
-  /// The library: calls `deleter(pointer)` once, when the last use has ended; not at all if wrapping is refused. What
-  /// it throws is told to the log, since buffers end where no exception can be thrown.
+  /// The library: calls `deleter(pointer)` once, when the last use has ended; not at all if wrapping is refused. That
+  /// may be after the last buffer is gone, and on another thread: a queue's, or one that was just evicting the buffer.
+  /// What it throws is told to the log, since buffers end where no exception can be thrown.
   [[nodiscard]] static Ownership take(std::function<void(void*)> deleter) {
     Ownership result;
     result.deleter_ = std::move(deleter);

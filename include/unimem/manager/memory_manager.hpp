@@ -274,6 +274,9 @@ class UNIMEM_API MemoryManager {
   /// running, but for one on the calling thread's own stack: a resident may remove itself while it is being reclaimed.
   void add_resident(Resident& resident);
   void remove_resident(Resident& resident) noexcept;
+  /// Between the two: its last owner is gone, and no further call goes into it. Returns when none is running; false if
+  /// one would never return meanwhile: it is on the caller's own stack, or waits for work that the caller is in.
+  [[nodiscard]] bool retire_resident(Resident& resident) noexcept;
 
   /// For operations on residents: memory, as `acquire` gives it to others. Nothing: room has to be made, or other
   /// operations are in the way, and the context says what is to come before another try, with no resident locked.

@@ -282,6 +282,8 @@ class UNIMEM_API BufferCore final : public Resident {
 
   BufferCore(std::size_t bytes, BufferOptions&& options);
   void move_onto(Wrapped wrapped);
+  /// The last of its owners is gone: handles, slices, leases, and work that holds them.
+  void end_ownership() noexcept;
   /// One of the holders that keep it alive is gone.
   void let_go() noexcept;
 
