@@ -57,6 +57,10 @@ BufferOptions const& BufferCore::options() const noexcept {
   return parts_->terms.options;
 }
 
+void BufferCore::require_made_here(std::string_view what) const {
+  parts_->made.require(what);
+}
+
 bool BufferCore::is_pinned() const noexcept {
   return parts_->pinned.load(std::memory_order_relaxed);
 }

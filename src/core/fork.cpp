@@ -26,6 +26,10 @@ Fork::Hook::Hook(void (*what)() noexcept) noexcept : what_(what), before_(hooks.
   }
 }
 
+unsigned fork_depth() noexcept {
+  return Fork::depth();
+}
+
 void throw_inherited(std::string_view what) {
   throw UnsupportedOperation(std::string(what), "a forked child process",
                              "it belongs to the parent; what a child makes itself can be used there");

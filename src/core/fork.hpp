@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unimem/core/detail/one_process.hpp>
+
 #include <atomic>
 #include <memory>
 #include <string_view>
@@ -12,8 +14,8 @@
 // its parent's:
 //
 // - what a process has one of is made anew in the child, at its first use there (`PerProcess`);
-// - an object that the parent made knows so (`MadeHere`): its functions throw UnsupportedOperation, its destructor
-//   gives nothing back;
+// - an object that the parent made knows so (`MadeHere`), or its state does (`OneProcess`): its functions throw
+//   UnsupportedOperation, its destructor gives nothing back;
 // - work that the parent has queued is not carried out, and no queue is made (`is_forked_child`), since the threads and
 //   drivers behind queues stayed in the parent;
 // - bytes of a parent's buffer that are current on the host are read and written where they are, unless a thread of the
@@ -48,9 +50,6 @@ class Fork {
   /// The latest. Only grows, by a compare-and-swap: a child finds them whole, whatever its parent's threads were doing.
   static std::atomic<Hook const*> hooks;
 };
-
-/// Throws the UnsupportedOperation of `what`, which a child cannot do with what its parent made.
-[[noreturn]] void throw_inherited(std::string_view what);
 
 /// Part of what a child must not touch when it inherits it: tells the process that made it from others.
 class MadeHere {

@@ -1,4 +1,5 @@
 #include <unimem/core/detail/lazy.hpp>
+#include <unimem/core/detail/one_process.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/kernel/kernel.hpp>
 
@@ -10,10 +11,14 @@
 namespace unimem {
 
 struct Kernel::Definition {
+  struct Programs {
+    std::mutex mutex;  ///< of the map alone, and not held while a compiler runs
+    std::map<Device const*, detail::Lazy<std::shared_ptr<Program const>>> by_device;
+  };
+
   ProgramSource forms;
   std::vector<KernelParameter> parameters;
-  std::mutex mutex;  ///< of the map alone, and not held while a compiler runs
-  std::map<Device const*, detail::Lazy<std::shared_ptr<Program const>>> programs;
+  detail::OneProcess<Programs> programs;
 };
 
 Kernel::Kernel(std::string name) : definition_(std::make_shared<Definition>()) {
@@ -60,9 +65,10 @@ ProgramSource const& Kernel::forms() const {
 
 std::shared_ptr<Program const> Kernel::program(Device& device) const {
   auto& own = definition();
+  auto& programs = own.programs.get("building a kernel");
   auto& place = [&]() -> auto& {
-    std::lock_guard const lock{own.mutex};
-    return own.programs[&device];
+    std::lock_guard const lock{programs.mutex};
+    return programs.by_device[&device];
   }();
   // What needs it meanwhile on this device waits for it instead of compiling it twice; other devices do not.
   return place.get([&] { return std::make_unique<std::shared_ptr<Program const>>(device.compile(own.forms)); });
@@ -74,10 +80,10 @@ Kernel const& Kernel::build(Device& device) const {
 }
 
 bool Kernel::is_built(Device const& device) const {
-  auto& own = definition();
-  std::lock_guard const lock{own.mutex};
-  auto const known = own.programs.find(&device);
-  return known != own.programs.end() && known->second.find() != nullptr;
+  auto& programs = definition().programs.get("asking whether a kernel is built");
+  std::lock_guard const lock{programs.mutex};
+  auto const known = programs.by_device.find(&device);
+  return known != programs.by_device.end() && known->second.find() != nullptr;
 }
 
 }  // namespace unimem

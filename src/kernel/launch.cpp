@@ -3,7 +3,9 @@
 #include <unimem/kernel/launch.hpp>
 
 #include "core/check_level.hpp"
+#include "core/fork.hpp"
 #include "core/nvtx.hpp"
+#include "device/worker_threads.hpp"
 #include "kernel/argument_check.hpp"
 #include "kernel/recording.hpp"
 
@@ -45,6 +47,18 @@ std::vector<KernelArgument> kernel_arguments(Program const& program, std::span<c
   return list;
 }
 
+/// In a forked child, before anything is compiled: it has no queue if its parent had one, and its parent's buffers are
+/// read and written on the host alone.
+void check_in_child(std::span<const LaunchArgument> arguments) {
+  if (detail::is_forked_child()) {
+    throw UnsupportedOperation("launching a kernel", "a forked child process",
+                               "the threads of queues stayed in the parent");
+  }
+  for (auto const& argument : arguments) {
+    if (detail::is_buffer(argument)) argument.buffer.operand.buffer->require_made_here("launching a kernel");
+  }
+}
+
 }  // namespace
 
 Queue& queue_for(std::span<const LaunchArgument> arguments) {
@@ -57,6 +71,8 @@ Queue& queue_for(std::span<const LaunchArgument> arguments) {
 Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<const LaunchArgument> arguments) {
   detail::NvtxRange const shown{[&] { return std::string(kernel.name()); }};
   check_complete(arguments);
+  if (detail::Fork::depth() != 0) [[unlikely]]
+    check_in_child(arguments);
   auto& on = queue == nullptr ? queue_for(arguments) : *queue;
   auto& device = on.device();
   static_cast<void>(range.items());  // refuses what does not fit, before anything moves

@@ -3,15 +3,18 @@
 
 #include "buffer/buffer_fixture.hpp"
 #include "device/gate.hpp"
+#include "forked_child.hpp"
 
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 namespace unimem::testing {
@@ -287,6 +290,26 @@ TEST_F(DoubleBuffers, MayGoWhileWorkOnThemIsPending) {
   log.free();
   sim.synchronize();
   EXPECT_EQ(manager.statistics().active_bytes, 0U);
+}
+
+TEST_F(DoubleBuffers, AreRefusedToAForkedChild) {
+  auto buffers = std::make_unique<DoubleBuffer<std::uint32_t>>(count, on_sim());
+  std::jthread const consumer{[&] { EXPECT_EQ(buffers->front(), nullptr); }};
+  EXPECT_EQ(in_child([&] {
+              EXPECT_HERE(is_refused([&] { std::ignore = buffers->back(); }));
+              EXPECT_HERE(is_refused([&] { std::ignore = buffers->try_back(); }));
+              EXPECT_HERE(is_refused([&] { std::ignore = buffers->try_front(); }));
+              EXPECT_HERE(is_refused([&] { buffers->publish(); }));
+              EXPECT_HERE(is_refused([&] { buffers->release(); }));
+              EXPECT_HERE(is_refused([&] { buffers->swap(); }));
+              buffers->close();
+              EXPECT_HERE(buffers->closed());
+              buffers.reset();  // though a thread waits in it
+              return 0;
+            }),
+            0);
+  EXPECT_FALSE(buffers->closed());
+  buffers->close();
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include <unimem/buffer/double_buffer.hpp>
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
@@ -140,6 +141,22 @@ TEST_F(ForkedBuffers, KeepHostDataDespiteTheParentsDeviceWork) {
         EXPECT_HERE(std::as_const(kept).at(0) == 5);
         queue.reset();
         return use_own();
+      });
+}
+
+TEST_F(ForkedBuffers, DoubleBuffersTakeNoLockOfTheParents) {
+  DoubleBuffer<std::uint32_t> theirs(count, options("theirs"));
+  fork_during(
+      [&](int i) {
+        if (i == 0 && theirs.try_back() != nullptr) theirs.publish();
+        if (i == 1 && theirs.try_front() != nullptr) theirs.release();
+        std::ignore = theirs.closed();
+      },
+      [&] {
+        EXPECT_HERE(is_refused([&] { std::ignore = theirs.try_back(); }));
+        EXPECT_HERE(is_refused([&] { std::ignore = theirs.try_front(); }));
+        theirs.close();
+        return theirs.closed() ? 0 : 1;
       });
 }
 

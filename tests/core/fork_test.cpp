@@ -120,6 +120,23 @@ TEST(PerProcess, IsDestroyedByEndWhereItWasMade) {
   EXPECT_EQ(Counted::destroyed, 1);
 }
 
+TEST(OneProcess, IsNeitherUsedNorDestroyedInAChild) {
+  auto one = std::make_unique<OneProcess<Counted>>();
+  EXPECT_EQ(one->find(), &one->get("using it"));
+  auto const before = Counted::destroyed;
+  EXPECT_EQ(in_child([&] {
+              EXPECT_HERE(one->find() == nullptr);
+              EXPECT_HERE(is_refused([&] { std::ignore = one->get("using it"); }));
+              one.reset();
+              EXPECT_HERE(Counted::destroyed == before);
+              std::make_unique<OneProcess<Counted>>().reset();
+              return Counted::destroyed == before + 1 ? 0 : 1;
+            }),
+            0);
+  one.reset();
+  EXPECT_EQ(Counted::destroyed, before + 1);
+}
+
 /// A lock that another thread holds until this goes.
 template <class Lock>
 class HeldElsewhere {

@@ -1,6 +1,8 @@
 #include <unimem/core/error.hpp>
 #include <unimem/share/message_queue.hpp>
 
+#include "forked_child.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 namespace unimem {
@@ -172,6 +175,53 @@ TEST(MessageQueues, EachMessageIsReceivedOnceInOrder) {
     }
   }
   EXPECT_THAT(seen, ::testing::Each(1U));
+}
+
+/// Its first move, into a queue and under the queue's lock, takes until `go`.
+struct Slow {
+  Slow() = default;
+  Slow(Slow&&) noexcept {
+    moves = true;
+    moves.notify_all();
+    go.wait(false);
+  }
+  static inline std::atomic<bool> moves{false}, go{false};
+};
+
+TEST(MessageQueues, InUseAtAForkAreRefusedToTheChild) {
+  auto queue = std::make_unique<MessageQueue<Slow>>(2);
+  {
+    std::jthread const sender{[&] { EXPECT_TRUE(queue->send(Slow{})); }};
+    Slow::moves.wait(false);
+    EXPECT_EQ(in_child([&] {
+                EXPECT_HERE(is_refused([&] { std::ignore = queue->send(Slow{}); }));
+                EXPECT_HERE(is_refused([&] { std::ignore = queue->try_send(Slow{}); }));
+                EXPECT_HERE(is_refused([&] { std::ignore = queue->receive(); }));
+                EXPECT_HERE(is_refused([&] { std::ignore = queue->try_receive(); }));
+                queue->close();
+                EXPECT_HERE(queue->closed() && queue->size() == 0 && queue->capacity() == 2);
+                queue.reset();
+                MessageQueue<int> own(1);
+                EXPECT_HERE(own.send(5) && own.size() == 1 && own.receive() == 5);
+                return 0;
+              }),
+              0);
+    Slow::go = true;
+    Slow::go.notify_all();
+  }
+  EXPECT_FALSE(queue->closed());
+  EXPECT_TRUE(queue->receive().has_value());
+}
+
+TEST(MessageQueues, EndInAChildDespiteAWaitingThread) {
+  auto queue = std::make_unique<MessageQueue<int>>(1);
+  std::jthread const receiver{[&] { EXPECT_EQ(queue->receive(), std::nullopt); }};
+  EXPECT_EQ(in_child([&] {
+              queue.reset();
+              return 0;
+            }),
+            0);
+  queue->close();
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <unimem/buffer/options.hpp>
 #include <unimem/buffer/shape.hpp>
 #include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/detail/one_process.hpp>
 #include <unimem/core/export.hpp>
 
 #include <array>
@@ -35,17 +36,23 @@ class UNIMEM_API BufferTurns {
   [[nodiscard]] bool closed() const noexcept;
 
  private:
-  [[nodiscard]] bool back_free() const noexcept { return published_ - released_ < 2; }
-  [[nodiscard]] bool front_there() const noexcept { return published_ != released_; }
+  struct State {
+    mutable std::mutex mutex;
+    std::condition_variable changed;
+    std::uint64_t published = 0;  ///< the next one to fill is this one, modulo two
+    std::uint64_t released = 0;   ///< the next one to read is this one; never ahead of `published`, nor two behind
+    bool filling = false;         ///< the producer has the back
+    bool reading = false;         ///< the consumer has the front
+    bool closed = false;
+
+    [[nodiscard]] bool back_free() const noexcept { return published - released < 2; }
+    [[nodiscard]] bool front_there() const noexcept { return published != released; }
+  };
+
+  [[nodiscard]] State& state() { return state_.get("using a double buffer"); }
   static void check(bool taken, char const* which, char const* required);
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::uint64_t published_ = 0;  ///< the next one to fill is this one, modulo two
-  std::uint64_t released_ = 0;   ///< the next one to read is this one; never ahead of `published_`, nor two behind
-  bool filling_ = false;         ///< the producer has the back
-  bool reading_ = false;         ///< the consumer has the front
-  bool closed_ = false;
+  OneProcess<State> state_;
 };
 
 }  // namespace detail
@@ -69,7 +76,7 @@ class UNIMEM_API BufferTurns {
 /// `swap`, since it would wait for itself. `close` and `closed` may be called by any thread. A buffer is used between
 /// `back` and `publish`, or `front` and `release`, and at no other time; asynchronous host copies (`copy_to_async`)
 /// that touch it included. Neither movable nor copyable. To be destroyed when no thread is in a call; device work may
-/// still be pending.
+/// still be pending. In a forked child a parent's is closed: everything else is UnsupportedOperation.
 template <class T>
 class DoubleBuffer {
  public:

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/core/detail/one_process.hpp>
 #include <unimem/core/export.hpp>
 
 #include <condition_variable>
@@ -33,7 +34,8 @@ UNIMEM_API void check_queue_capacity(std::size_t capacity);
 ///
 /// Neither movable nor copyable. To be destroyed, with or without messages, when no thread waits in it or is going to
 /// call: a receiver of the last message may, though the sender's call has not returned yet. A queue for
-/// replies can therefore be the asking thread's own.
+/// replies can therefore be the asking thread's own. In a forked child a parent's is closed and empty, and sending and
+/// receiving are UnsupportedOperation.
 template <class T>
 class MessageQueue {
   static_assert(std::is_nothrow_move_constructible_v<T>, "a message is taken or it is not");
@@ -60,55 +62,66 @@ class MessageQueue {
 
   /// Nothing more goes in; what is in it can still be received. Wakes all waiting threads. Idempotent.
   void close() noexcept {
-    std::lock_guard const lock{mutex_};
-    closed_ = true;
-    room_.notify_all();
-    news_.notify_all();
+    auto* const state = state_.find();
+    if (state == nullptr) return;
+    std::lock_guard const lock{state->mutex};
+    state->closed = true;
+    state->room.notify_all();
+    state->news.notify_all();
   }
   [[nodiscard]] bool closed() const noexcept {
-    std::lock_guard const lock{mutex_};
-    return closed_;
+    auto const* const state = state_.find();
+    if (state == nullptr) return true;
+    std::lock_guard const lock{state->mutex};
+    return state->closed;
   }
 
   /// Messages on their way; the next moment it may be another number.
   [[nodiscard]] std::size_t size() const noexcept {
-    std::lock_guard const lock{mutex_};
-    return messages_.size();
+    auto const* const state = state_.find();
+    if (state == nullptr) return 0;
+    std::lock_guard const lock{state->mutex};
+    return state->messages.size();
   }
   [[nodiscard]] std::size_t capacity() const noexcept { return capacity_; }
 
  private:
-  [[nodiscard]] bool has_room() const noexcept { return messages_.size() < capacity_; }
+  struct State {
+    mutable std::mutex mutex;
+    std::condition_variable room;  ///< senders wait for it
+    std::condition_variable news;  ///< receivers do
+    std::deque<T> messages;
+    bool closed = false;
+  };
 
   // Threads are woken under the lock: what is received may be the reason to destroy the queue, and no thread
   // may then still be about to touch it.
 
   bool put(T&& message, bool wait) {
-    std::unique_lock lock{mutex_};
-    if (wait) room_.wait(lock, [this] { return closed_ || has_room(); });
-    if (closed_ || !has_room()) return false;
-    messages_.push_back(std::move(message));  // either takes it or, without memory, leaves it
-    news_.notify_one();
+    auto& state = state_.get("sending a message");
+    auto const has_room = [&] { return state.messages.size() < capacity_; };
+    std::unique_lock lock{state.mutex};
+    if (wait) state.room.wait(lock, [&] { return state.closed || has_room(); });
+    if (state.closed || !has_room()) return false;
+    state.messages.push_back(std::move(message));  // either takes it or, without memory, leaves it
+    state.news.notify_one();
     return true;
   }
 
   std::optional<T> take(bool wait) {
-    std::unique_lock lock{mutex_};
-    if (wait) news_.wait(lock, [this] { return closed_ || !messages_.empty(); });
+    auto& state = state_.get("receiving a message");
+    std::unique_lock lock{state.mutex};
+    if (wait) state.news.wait(lock, [&] { return state.closed || !state.messages.empty(); });
     std::optional<T> result;
-    if (messages_.empty()) return result;
-    result.emplace(std::move(messages_.front()));
-    messages_.pop_front();
-    room_.notify_one();
+    if (state.messages.empty()) return result;
+    result.emplace(std::move(state.messages.front()));
+    state.messages.pop_front();
+    state.room.notify_one();
     return result;
   }
 
   std::size_t const capacity_;
-  mutable std::mutex mutex_;
-  std::condition_variable room_;  ///< senders wait for it
-  std::condition_variable news_;  ///< receivers do
-  std::deque<T> messages_;
-  bool closed_ = false;
+  detail::OneProcess<State> state_;
 };
 
 }  // namespace unimem

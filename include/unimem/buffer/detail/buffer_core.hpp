@@ -136,6 +136,8 @@ class UNIMEM_API BufferCore final : public Resident {
   /// What moved between which places, in the order in which they first did.
   [[nodiscard]] std::vector<LinkStatistics> links() const;
   [[nodiscard]] BufferOptions const& options() const noexcept;
+  /// Throws UnsupportedOperation in a forked child that inherited it. `what`: what is asked of it, as in "launching".
+  void require_made_here(std::string_view what) const;
 
   /// The start of the host storage, with `range` current there (write intent: about to be overwritten). Waits for what
   /// it needs. `looks`: with read intent, whether the caller reads what is there, which under UNIMEM_CHECK=2 should
