@@ -70,8 +70,8 @@ class AccessContext {
   /// comes behind, and WaitInterrupted in a watched thread.
   void await_work();
 
-  /// Room that it has requested, because there was no memory for it: it is to release its operands, have the room made,
-  /// and be tried again.
+  /// Room that it has requested, because there was no memory for it, or none that no work is at: it is to release its
+  /// operands, have the room made, and be tried again.
   [[nodiscard]] RequestedRoom& room() noexcept { return room_; }
   /// Whether room is made for it with its operands released; if not, with them locked.
   [[nodiscard]] bool releases_for_room() const noexcept { return unlocks_ && room_.may_be_requested(); }

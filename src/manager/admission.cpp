@@ -83,11 +83,14 @@ std::optional<Allocation> MemoryManager::acquire_on_host(detail::AccessContext& 
   detail::PressureLook const look{*state().pressure, from};
   if (auto made = context.room().take(from, bytes)) return made;
   // Nearly always there is some, and nothing to be made ready for the case that there is none.
+  std::optional<OutOfMemory::Facts> refusal;
   try {
-    return from.acquire(bytes, options);
-  } catch (OutOfMemory const& refusal) {
-    return detail::HostAdmission(state(), context, from, bytes, options, refusal.facts()).run();
+    if (!context.releases_for_room()) return from.acquire(bytes, options);
+    if (auto block = from.acquire_without_waiting(bytes, options)) return block;
+  } catch (OutOfMemory const& refused) {
+    refusal = refused.facts();
   }
+  return detail::HostAdmission(state(), context, from, bytes, options, std::move(refusal)).run();
 }
 
 bool MemoryManager::begin_use(Resident& resident) {

@@ -15,16 +15,28 @@ std::size_t AllocationRequest::beside() const {
   return is_refused_by_host() ? host->bytes() - std::min(host->bytes(), facts.limit) : 0;
 }
 
-bool AllocationRequest::granted() {
+/// Whether the memory is there when `acquire` has been called; nothing if that comes back without any.
+template <class Acquire>
+std::optional<bool> AllocationRequest::granted_by(Acquire const& acquire) {
   TakenMemory::Attempt const attempt{taken, bytes};
   try {
-    block = pool.acquire(bytes, options);
+    std::optional<Allocation> given = acquire();
+    if (!given) return std::nullopt;
+    block = *std::move(given);
   } catch (OutOfMemory const& error) {
     facts = error.facts();
     return false;
   }
   if (taken != nullptr) context->taken().add(*taken, bytes);
   return true;
+}
+
+bool AllocationRequest::granted() {
+  return *granted_by([this] { return std::optional{pool.acquire(bytes, options)}; });
+}
+
+std::optional<bool> AllocationRequest::granted_without_waiting() {
+  return granted_by([this] { return pool.acquire_without_waiting(bytes, options); });
 }
 
 bool AllocationRequest::outdated() const {

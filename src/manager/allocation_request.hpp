@@ -9,6 +9,7 @@
 #include "manager/residents.hpp"
 
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 namespace unimem::detail {
@@ -27,6 +28,8 @@ struct AllocationRequest {
 
   /// Whether `block` now holds the memory.
   [[nodiscard]] bool granted();
+  /// The same; nothing where that would wait for work.
+  [[nodiscard]] std::optional<bool> granted_without_waiting();
   /// Whether it is granted in the end: once more if there is `hope`, and as often as memory has come back since.
   [[nodiscard]] bool granted_after_all(bool hope);
 
@@ -46,6 +49,10 @@ struct AllocationRequest {
 
   /// Throws OutOfMemory with what is known of the last refusal: of a limit that is shared, of all that share it.
   [[noreturn]] void refuse();
+
+ private:
+  template <class Acquire>
+  [[nodiscard]] std::optional<bool> granted_by(Acquire const& acquire);
 };
 
 }  // namespace unimem::detail

@@ -51,21 +51,20 @@ std::optional<Allocation> DeviceAdmission::run() {
   PressureLook const look{*state_.pressure, request_.pool};
   if (auto made = context_.room().take(request_.pool, bytes_)) return made;
   if (may_wait() && others_come_first()) return must_wait();
-  if (!operands_fit_together()) refuse();
-  request_.context = &context_;
-  request_.taken = &record_.taken;
-  if (request_.granted()) return std::move(request_.block);
+  if (!context_.releases_for_room()) return make_room(std::nullopt);
+  if (operands_exceed_device()) return needs_room(std::nullopt);
+  count_as_taken();
+  auto const granted = request_.granted_without_waiting();
+  if (!granted) return needs_room(std::nullopt);
+  if (*granted) return std::move(request_.block);
   if (request_.bytes > request_.facts.limit) refuse();  // no copy is evicted for what cannot be
-  if (!context_.releases_for_room()) return make_room(std::move(request_.facts));
-  context_.room().request(
-      {&state_.self, &device_, request_.pool.location(), bytes_, request_.options, std::move(request_.facts)});
-  return std::nullopt;
+  return needs_room(std::move(request_.facts));
 }
 
-std::optional<Allocation> DeviceAdmission::make_room(OutOfMemory::Facts refusal) {
-  request_.facts = std::move(refusal);
-  request_.context = &context_;
-  request_.taken = &record_.taken;
+std::optional<Allocation> DeviceAdmission::make_room(std::optional<OutOfMemory::Facts> refusal) {
+  if (!refusal && granted_from_free_memory()) return std::move(request_.block);
+  if (refusal) request_.facts = *std::move(refusal);
+  count_as_taken();
   if (granted_from_other_caches()) return std::move(request_.block);
   Turn const turn{record_.turns};
   if (!turn.mine() && may_wait()) return must_wait();
@@ -75,6 +74,25 @@ std::optional<Allocation> DeviceAdmission::make_room(OutOfMemory::Facts refusal)
   refuse();
 }
 
+bool DeviceAdmission::granted_from_free_memory() {
+  if (operands_exceed_device() && !operands_fit_together()) refuse();
+  count_as_taken();
+  if (request_.granted()) return true;
+  if (request_.bytes > request_.facts.limit) refuse();
+  return false;
+}
+
+void DeviceAdmission::count_as_taken() noexcept {
+  request_.context = &context_;
+  request_.taken = &record_.taken;
+}
+
+std::optional<Allocation> DeviceAdmission::needs_room(std::optional<OutOfMemory::Facts> refusal) {
+  context_.room().request(
+      {&state_.self, &device_, request_.pool.location(), bytes_, request_.options, std::move(refusal)});
+  return std::nullopt;
+}
+
 bool DeviceAdmission::others_come_first() const {
   if (!record_.turns.others()) return false;
   auto const most = std::min(request_.pool.max_bytes(), device_.info().total_bytes);
@@ -82,8 +100,11 @@ bool DeviceAdmission::others_come_first() const {
   return spoken_for > most || request_.bytes > most - spoken_for;
 }
 
+bool DeviceAdmission::operands_exceed_device() const {
+  return together_ > std::min(request_.pool.max_bytes(), device_.info().total_bytes);
+}
+
 bool DeviceAdmission::operands_fit_together() {
-  if (together_ <= std::min(request_.pool.max_bytes(), device_.info().total_bytes)) return true;
   request_.bytes = together_;
   bool const fit = request_.granted();
   request_.block.release();  // the device has grown

@@ -25,13 +25,19 @@ class DeviceAdmission {
 
   /// The memory. Nothing: the context says what is to come before another try. Throws OutOfMemory.
   [[nodiscard]] std::optional<Allocation> run();
-  /// The same when free memory was refused.
-  [[nodiscard]] std::optional<Allocation> make_room(OutOfMemory::Facts refusal);
+  /// The same when free memory was refused, or, without a refusal, would have to be waited for.
+  [[nodiscard]] std::optional<Allocation> make_room(std::optional<OutOfMemory::Facts> refusal);
 
  private:
   /// Whether another thread has the turn, and first choice: others may have what there is besides.
   [[nodiscard]] bool others_come_first() const;
-  /// Whether the device could hold all operands of the operation at once, which may take its pool to grow.
+  /// Free memory, waiting for the work it is behind. Throws OutOfMemory where no eviction would help.
+  [[nodiscard]] bool granted_from_free_memory();
+  /// Nothing: the context says that room is to be made with the operands released.
+  [[nodiscard]] std::optional<Allocation> needs_room(std::optional<OutOfMemory::Facts> refusal);
+  /// Whether the operands need more together than the device has just now.
+  [[nodiscard]] bool operands_exceed_device() const;
+  /// Whether it holds them all at once when its pool has asked for that: it may have grown.
   [[nodiscard]] bool operands_fit_together();
   /// Memory of this device that other pools have cached goes back to it.
   [[nodiscard]] bool granted_from_other_caches();
@@ -44,6 +50,8 @@ class DeviceAdmission {
   /// What was given may have come later than it was said, and other operations may have taken some meanwhile.
   [[nodiscard]] bool granted_late();
 
+  /// What is granted from now on is the operation's.
+  void count_as_taken() noexcept;
   /// Whether to wait for others may help, and is allowed.
   [[nodiscard]] bool may_wait() const noexcept { return context_.waits() && !context_.insists(); }
   [[nodiscard]] std::optional<Allocation> must_wait() noexcept;

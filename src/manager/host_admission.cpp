@@ -21,18 +21,23 @@ constexpr std::chrono::milliseconds patience{200};
 }  // namespace
 
 HostAdmission::HostAdmission(MemoryManager::State& state, AccessContext& context, MemoryPool& from, std::size_t bytes,
-                             AcquireOptions const& options, OutOfMemory::Facts refusal)
-    : state_(state), context_(context), request_{from, bytes, options, bytes, {}, std::move(refusal)} {
+                             AcquireOptions const& options, std::optional<OutOfMemory::Facts> refusal)
+    : state_(state),
+      context_(context),
+      refused_(refusal.has_value()),
+      request_{from, bytes, options, bytes, {}, std::move(refusal).value_or(OutOfMemory::Facts{})} {
   if (HostLimit::bounds(from.device())) request_.host = &state.host;
 }
 
 std::optional<Allocation> HostAdmission::run() {
-  if (may_evict() && context_.releases_for_room()) {
+  if (context_.releases_for_room()) {
     auto& pool = request_.pool;
-    context_.room().request(
-        {&state_.self, &pool.device(), pool.location(), request_.bytes, request_.options, std::move(request_.facts)});
+    RoomRequest room{&state_.self, &pool.device(), pool.location(), request_.bytes, request_.options};
+    if (refused_) room.refusal = std::move(request_.facts);
+    context_.room().request(std::move(room));
     return std::nullopt;
   }
+  if (!refused_ && request_.granted()) return std::move(request_.block);
   if (state_.trim_beside(request_.pool) != 0 && request_.granted()) return std::move(request_.block);
   if (may_evict() && granted_by_evicting()) return std::move(request_.block);
   request_.refuse();

@@ -12,16 +12,17 @@
 
 namespace unimem::detail {
 
-/// One request for host memory that its pool has refused: how a manager comes by some all the same.
+/// One request for host memory that its pool has refused, or has only behind work: how a manager comes by some all the
+/// same.
 ///
 /// Without turns, and without waiting for long: some host memory is taken with a buffer's lock held, which those that
 /// would be waited for may be waiting for in turn.
 class HostAdmission {
  public:
   HostAdmission(MemoryManager::State& state, AccessContext& context, MemoryPool& from, std::size_t bytes,
-                AcquireOptions const& options, OutOfMemory::Facts refusal);
+                AcquireOptions const& options, std::optional<OutOfMemory::Facts> refusal);
 
-  /// The memory. Nothing: residents are to be asked for it with the operands released. Throws OutOfMemory.
+  /// The memory. Nothing: it is to be made, or waited for, with the operands released. Throws OutOfMemory.
   [[nodiscard]] std::optional<Allocation> run();
 
  private:
@@ -36,6 +37,7 @@ class HostAdmission {
 
   MemoryManager::State& state_;
   AccessContext& context_;
+  bool const refused_;  ///< not only behind work
   AllocationRequest request_;
   std::string failure_;  ///< why a resident could not be saved; empty if none failed
 };

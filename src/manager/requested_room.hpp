@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 namespace unimem {
 class Device;
@@ -15,14 +16,14 @@ namespace unimem::detail {
 
 class AccessContext;
 
-/// Memory that there is none of until room is made for it.
+/// Memory that there is none of until room is made for it, or until work has ended.
 struct RoomRequest {
   MemoryManager* manager = nullptr;
   Device* device = nullptr;
   Location location = Location::device;
   std::size_t bytes = 0;
   AcquireOptions options{};
-  OutOfMemory::Facts refusal{};
+  std::optional<OutOfMemory::Facts> refusal{};  ///< none: it has not been refused, but would have to be waited for
 };
 
 /// Room that one operation has requested, and that is made for it with its operands released. The memory, or why there

@@ -9,14 +9,16 @@ namespace unimem::detail {
 std::size_t BlockReturns::give_back(PoolLock& lock, BlockList victims) noexcept {
   if (victims.empty()) return 0;
   std::size_t bytes = 0;
-  for (auto const& block : victims) {
+  bool behind_work = false;
+  for (auto& block : victims) {
     bytes += block.capacity();
+    behind_work = behind_work || !block.settled();
     pool_.counts.count_returned(block);
   }
   // Once the pool has ended, only its own upstream could use it again.
   bool const last = ended_ && !pool_.memory.has_upstream();
   Transit::Passage passage;
-  pool_.transit.begin_returning(passage, bytes);
+  pool_.transit.begin_returning(passage, bytes, behind_work ? Transit::Comes::behind_work : Transit::Comes::soon);
   lock.unlock();
   for (auto& block : victims) {
     block.wait();

@@ -9,6 +9,13 @@
 
 namespace unimem::detail {
 
+bool BlockSupply::would_wait(Block& block, BlockRequest const& request) const noexcept {
+  if (block.settled()) return false;
+  auto* const queue = request.options.queue;
+  auto const* const zeroer = pool_.zeroer.get();
+  return queue == nullptr || (zeroer != nullptr && !Zeroer::is_done(block) && !zeroer->can_leave_to(*queue));
+}
+
 Block* BlockSupply::reuse(PoolLock& lock, Block& block, BlockRequest const& request) {
   auto* const queue = request.options.queue;
   auto* const zeroer = pool_.zeroer.get();

@@ -15,6 +15,9 @@ class BlockSupply {
  public:
   BlockSupply(PoolState& pool, BlockReturns& returns) noexcept : pool_(pool), returns_(returns) {}
 
+  /// Whether `reuse` of this block would wait for the work pending on it.
+  [[nodiscard]] bool would_wait(Block& block, BlockRequest const& request) const noexcept;
+
   /// A cached block, ready for the request's queue. Null, with the lock, if it turns out to be unfit for any owner.
   /// Throws what the queue throws; the block is cached then.
   [[nodiscard]] Block* reuse(PoolLock& lock, Block& block, BlockRequest const& request);

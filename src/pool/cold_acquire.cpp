@@ -27,11 +27,13 @@ void add_pending(Block const& block, std::vector<Event>& events) {
 
 }  // namespace
 
-Block& ColdAcquire::run() {
+Block* ColdAcquire::run() {
   for (;;) {
     switch (climb()) {
       case Step::granted:
-        return *block_;
+        return block_;
+      case Step::would_wait:
+        return nullptr;
       case Step::changed:
         break;
       case Step::nothing:
@@ -59,6 +61,7 @@ ColdAcquire::Step ColdAcquire::climb() {
                   &ColdAcquire::flush_all_parked,   // all that threads keep, and they keep nothing until this is over
                   &ColdAcquire::give_settled_back,  // cached blocks that no work is pending on
                   &ColdAcquire::await_transit,      // memory of other threads on its way
+                  &ColdAcquire::stop_at_pending,    // where work is not to be waited for: the next two would
                   &ColdAcquire::await_oldest,       // work, where a wait can be interrupted
                   &ColdAcquire::give_pending_back,  // work, as it comes
                   &ColdAcquire::ask_sharing_pools,  // what they have only cached
@@ -68,6 +71,7 @@ ColdAcquire::Step ColdAcquire::climb() {
 ColdAcquire::Step ColdAcquire::reuse_cached() {
   auto* const cached = pool_.free.find(request_.bytes, largest_, request_.queue, pending_will_do_);
   if (cached == nullptr) return Step::nothing;
+  if (stops_at_work() && supply_.would_wait(*cached, request_)) return Step::would_wait;
   if (request_.queue == 0 && is_watched()) {
     std::vector<Event> pending;
     add_pending(*cached, pending);
@@ -137,9 +141,16 @@ ColdAcquire::Step ColdAcquire::give_settled_back() {
 }
 
 ColdAcquire::Step ColdAcquire::await_transit() {
+  if (stops_at_work()) return pool_.transit.is_empty() ? Step::nothing : Step::would_wait;
+  if (!request_.options.may_wait && pool_.transit.is_behind_work()) return Step::nothing;
   bool const waited = pool_.transit.await(lock_);
   if (waited) pool_.counts.count_wait();
   return freed(waited);
+}
+
+ColdAcquire::Step ColdAcquire::stop_at_pending() {
+  bool const would_wait = stops_at_work() && may_wait_ && needed_ != 0 && !pool_.free.by_age().empty();
+  return would_wait ? Step::would_wait : Step::nothing;
 }
 
 ColdAcquire::Step ColdAcquire::await_oldest() {
@@ -170,9 +181,12 @@ ColdAcquire::Step ColdAcquire::ask_sharing_pools() {
   auto const wanted = pool_.counts.active_bytes() + request_.bytes;
   auto const changes = pool_.transit.changes();
   lock_.unlock();
-  bool const asked = pool_.share->make_room(wanted, may_wait_);
+  bool const asked = pool_.share->make_room(wanted, may_wait_ && !stops_at_work());
   lock_.lock();
-  return freed(asked && (pool_.limits.returns() != returns_to_share_ || pool_.transit.changes() != changes));
+  bool const any = asked && (pool_.limits.returns() != returns_to_share_ || pool_.transit.changes() != changes);
+  // They leave room, and have given nothing: what they have cached is behind work.
+  if (stops_at_work() && may_wait_ && asked && !any) return Step::would_wait;
+  return freed(any);
 }
 
 ColdAcquire::Step ColdAcquire::drop_rounding() {

@@ -37,11 +37,12 @@ class ColdAcquire {
         largest_(pool.memory.largest_block_for(request.bytes)),
         lock_(pool.mutex) {}
 
-  /// A live block of at least the bytes asked for. Throws as `MemoryPool::acquire`.
-  [[nodiscard]] Block& run();
+  /// A live block of at least the bytes asked for; null where a request that may not wait for work would. Throws as
+  /// `MemoryPool::acquire`.
+  [[nodiscard]] Block* run();
 
  private:
-  enum class Step : std::uint8_t { nothing, changed, granted };
+  enum class Step : std::uint8_t { nothing, changed, granted, would_wait };
   /// What became of the last try to take memory from the device, while nothing has changed since.
   enum class Growth : std::uint8_t { untried, refused, refused_by_share };
   /// What threads keep: how far it has been brought back.
@@ -64,11 +65,14 @@ class ColdAcquire {
   [[nodiscard]] Step flush_all_parked();
   [[nodiscard]] Step give_settled_back();
   [[nodiscard]] Step await_transit();
+  [[nodiscard]] Step stop_at_pending();
   [[nodiscard]] Step await_oldest();
   [[nodiscard]] Step give_pending_back();
   [[nodiscard]] Step ask_sharing_pools();
   [[nodiscard]] Step drop_rounding();
 
+  /// Whether it comes back rather than wait for work.
+  [[nodiscard]] bool stops_at_work() const noexcept { return request_.waits == WaitsForWork::no; }
   [[nodiscard]] Step grant(Block* block, Step otherwise) noexcept;
   /// After a step that may have freed memory, and did if `any`: the device may be asked again.
   [[nodiscard]] Step freed(bool any) noexcept;

@@ -18,6 +18,10 @@ Block& acquire(PoolCore& core, std::size_t bytes, AcquireOptions const& options)
   return core.acquire(bytes, options);
 }
 
+Block* acquire_without_waiting(PoolCore& core, std::size_t bytes, AcquireOptions const& options) {
+  return core.acquire_without_waiting(bytes, options);
+}
+
 void give_way(MemoryPool& pool, bool may_wait) noexcept {
   pool.core_->trimmer().give_way(may_wait);
 }

@@ -89,23 +89,24 @@ void PoolCore::give_back_later(PoolLock& lock) noexcept {
 
 // ---- Taking -----------------------------------------------------------------------------------------------------
 
-Block& PoolCore::acquire_otherwise(std::size_t bytes, AcquireOptions const& options) {
+Block* PoolCore::acquire_otherwise(std::size_t bytes, AcquireOptions const& options, WaitsForWork waits) {
   made_.require("allocating from a memory pool");
   if (options.alignment != 0) check_alignment(options.alignment, device().info().alignment);
   auto const queue = options.queue == nullptr ? 0 : id_of(*options.queue);
-  BlockRequest const request{.bytes = bytes, .queue = queue, .options = options, .time = state_.ages.now()};
+  BlockRequest const request{
+      .bytes = bytes, .queue = queue, .options = options, .time = state_.ages.now(), .waits = waits};
   if (recorder_ != nullptr) return acquire_recorded(request);
   auto* const parked = state_.thread_cache.take(bytes, queue, options.name);
   if (parked != nullptr) state_.memory.expose(*parked);
-  auto& block = parked != nullptr ? *parked : acquire_here(request);
+  auto* const block = parked != nullptr ? parked : acquire_here(request);
   if (trimmer_.ages_are_due(request.time)) trimmer_.look_at_ages(request.time);  // an old block that fits serves first
   return block;
 }
 
-Block& PoolCore::acquire_recorded(BlockRequest const& request) {
+Block* PoolCore::acquire_recorded(BlockRequest const& request) {
   try {
-    auto& block = acquire_here(request);
-    recorder_->allocated(block, request.bytes, request.queue);
+    auto* const block = acquire_here(request);
+    if (block != nullptr) recorder_->allocated(*block, request.bytes, request.queue);
     return block;
   } catch (OutOfMemory const&) {
     recorder_->failed(*this, request.bytes, request.queue, request.options.name);
@@ -113,7 +114,7 @@ Block& PoolCore::acquire_recorded(BlockRequest const& request) {
   }
 }
 
-Block& PoolCore::acquire_here(BlockRequest const& request) {
+Block* PoolCore::acquire_here(BlockRequest const& request) {
   return ColdAcquire{state_, returns_, supply_, trimmer_, reports_, request}.run();
 }
 

@@ -60,13 +60,16 @@ class PoolCore {
   /// A live block of at least `bytes` (not 0) bytes. Strong guarantee, except that cached blocks may have been given
   /// back.
   [[nodiscard]] Block& acquire(std::size_t bytes, AcquireOptions const& options) {
-    if (options.queue == nullptr && options.alignment == 0) {
-      if (auto* const parked = state_.thread_cache.take_ready(bytes, options.name)) [[likely]] {
-        if (poisons) state_.memory.expose(*parked);
-        return *parked;
-      }
-    }
-    return acquire_otherwise(bytes, options);
+    if (auto* const parked = take_ready(bytes, options)) [[likely]]
+      return *parked;
+    return *acquire_otherwise(bytes, options, WaitsForWork::yes);
+  }
+
+  /// The same; null, and nothing is counted, where that would wait for work.
+  [[nodiscard]] Block* acquire_without_waiting(std::size_t bytes, AcquireOptions const& options) {
+    if (auto* const parked = take_ready(bytes, options)) [[likely]]
+      return parked;
+    return acquire_otherwise(bytes, options, WaitsForWork::no);
   }
 
   /// A cached block that is ready for the host, or null.
@@ -106,13 +109,22 @@ class PoolCore {
   [[nodiscard]] StackOptions const& stacks() const noexcept { return state_.options.stacks; }
 
  private:
-  // What is not as quick: tail calls, so that the quick part has nothing to save.
-  [[nodiscard]] Block& acquire_otherwise(std::size_t bytes, AcquireOptions const& options);
+  /// One that this thread has parked and the host may use at once, or null.
+  [[nodiscard]] Block* take_ready(std::size_t bytes, AcquireOptions const& options) {
+    if (options.queue != nullptr || options.alignment != 0) return nullptr;
+    auto* const parked = state_.thread_cache.take_ready(bytes, options.name);
+    if (poisons && parked != nullptr) state_.memory.expose(*parked);
+    return parked;
+  }
+
+  // What is not as quick: tail calls, so that the quick part has nothing to save. Null where a request would wait for
+  // work and may not.
+  [[nodiscard]] Block* acquire_otherwise(std::size_t bytes, AcquireOptions const& options, WaitsForWork waits);
   void release_otherwise(Block& block, Event last_use) noexcept;
 
   /// What nothing parked serves, and what cannot be parked; the first with a line for it.
-  [[nodiscard]] Block& acquire_recorded(BlockRequest const& request);
-  [[nodiscard]] Block& acquire_here(BlockRequest const& request);
+  [[nodiscard]] Block* acquire_recorded(BlockRequest const& request);
+  [[nodiscard]] Block* acquire_here(BlockRequest const& request);
   void release_here(Block& block, PoolAges::Time now) noexcept;
 
   /// A call that the pool's end may overtake, and that keeps the core alive then: begun under the lock, and ended by

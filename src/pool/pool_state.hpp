@@ -29,12 +29,16 @@ using PoolLock = std::unique_lock<std::mutex>;
 /// More than any pool has.
 inline constexpr std::size_t everything = std::numeric_limits<std::size_t>::max();
 
+/// Whether an acquire may wait for work. One that may not comes back without a block where it would have to.
+enum class WaitsForWork : bool { no, yes };
+
 /// What one acquire asks for.
 struct BlockRequest {
   std::size_t bytes = 0;
   std::uint64_t queue = 0;  ///< the id of `options.queue`; 0: the host
   AcquireOptions const& options;
   PoolAges::Time time{};
+  WaitsForWork waits = WaitsForWork::yes;
 };
 
 /// What the parts of a pool work on: one lock guards the lists and the counts. It is dropped for everything slow: a

@@ -17,9 +17,11 @@ void Transit::end_growing(Passage& passage) noexcept {
   growing_ -= passage.bytes_;
 }
 
-void Transit::begin_returning(Passage& passage, std::size_t bytes) noexcept {
+void Transit::begin_returning(Passage& passage, std::size_t bytes, Comes comes) noexcept {
   passage.bytes_ = bytes;
+  passage.behind_work_ = comes == Comes::behind_work ? bytes : 0;
   returning_ += bytes;
+  behind_work_ += passage.behind_work_;
   passage.next_ = std::exchange(returns_, &passage);
   tell_newest();
 }
@@ -30,6 +32,7 @@ void Transit::end_returning(Passage& passage) noexcept {
   *at = passage.next_;
   tell_newest();
   returning_ -= passage.bytes_;
+  behind_work_ -= passage.behind_work_;
 }
 
 void Transit::tell_newest() noexcept {

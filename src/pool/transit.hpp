@@ -26,17 +26,23 @@ class Transit {
     std::thread::id thread_ = std::this_thread::get_id();
     Passage* next_ = nullptr;  ///< of those that return
     std::size_t bytes_ = 0;
+    std::size_t behind_work_ = 0;  ///< all of them, or none
   };
+
+  /// Whether what returns has work to wait for first.
+  enum class Comes : bool { soon, behind_work };
 
   /// Memory begins to come, or to go, and has arrived: its bytes are no longer in transit then.
   void begin_growing(Passage& passage, std::size_t bytes) noexcept;
   void end_growing(Passage& passage) noexcept;
-  void begin_returning(Passage& passage, std::size_t bytes) noexcept;
+  void begin_returning(Passage& passage, std::size_t bytes, Comes comes) noexcept;
   void end_returning(Passage& passage) noexcept;
 
   [[nodiscard]] std::size_t growing() const noexcept { return growing_; }
   [[nodiscard]] std::size_t returning() const noexcept { return returning_; }
   [[nodiscard]] bool is_empty() const noexcept { return growing_ == 0 && returning_ == 0; }
+  /// Whether some of it has work to wait for first.
+  [[nodiscard]] bool is_behind_work() const noexcept { return behind_work_ != 0; }
 
   /// Something has changed that a thread without memory may be waiting for. And how often that was.
   void changed() noexcept;
@@ -52,6 +58,7 @@ class Transit {
 
   std::size_t growing_ = 0;                ///< bytes from the driver, or from the extents
   std::size_t returning_ = 0;              ///< bytes on their way back
+  std::size_t behind_work_ = 0;            ///< those of them that have work to wait for
   Passage* returns_ = nullptr;             ///< that are under way, the newest first
   std::atomic<std::thread::id> newest_{};  ///< whose that is, for readers without the lock; no thread if there is none
   std::condition_variable changed_;

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstddef>
 #include <future>
+#include <optional>
 #include <random>
 #include <string>
 #include <string_view>
@@ -52,12 +53,18 @@ class RoomForWork : public ::testing::TestWithParam<char const*> {
     return in_files ? counts.host_reclaims : counts.reclaims;
   }
 
+  /// For work on what is cached.
+  [[nodiscard]] std::uint64_t pool_waits() {
+    return manager.pool(on, in_files ? Location::host : Location::device).statistics().waits;
+  }
+
   bool in_files = std::string_view(GetParam()) == "cpu";
   Device& on = in_files ? device("cpu") : make_sim({});
   testing::Directory const directory;
   MemoryManager manager{ManagerOptions{.spill = {.directory = in_files ? directory.path() : ""}}};
   Queue queue = on.create_queue(), second = on.create_queue();
   Kernel add = Kernel("add").host([](WorkItem i, std::span<int> data) { ++data[i.x]; });
+  Kernel set = Kernel("set").host([](WorkItem i, std::span<int> data) { data[i.x] = 7; });
 };
 
 /// The eviction waits for the very kernel that looks.
@@ -141,6 +148,97 @@ TEST_P(RoomForWork, LooksAreAnsweredWhileManyMakeRoom) {
     EXPECT_EQ(refused, 0);
     EXPECT_EQ(wrong, 0);
     EXPECT_GT(evictions(), before) << "nothing was to be shown";
+  }
+  EXPECT_EQ(manager.statistics().refusals, 0U);
+}
+
+/// The memory of a buffer that has gone comes back with the very kernel that looks.
+TEST_P(RoomForWork, LooksAreAnsweredWhileCachedMemoryComes) {
+  room_for(1.5);
+  for (int round = 0; round < 5; ++round) {
+    std::optional gone = made(1);
+    BufferOptions options;
+    options.manager = &manager;
+    options.device = &on;
+    UnifiedBuffer<int> operand(3 * elements / 4, options);  // no block of the other's size would serve
+    std::promise<void> runs;
+    std::atomic<bool> launches{false};
+    std::string seen = "nothing";
+    auto const kernel = Kernel("looks").host([&](WorkItem, std::span<int>) {
+      runs.set_value();
+      while (!launches) std::this_thread::yield();
+      auto const end = std::chrono::steady_clock::now() + std::chrono::milliseconds{40};
+      try {
+        while (std::chrono::steady_clock::now() < end) {
+          static_cast<void>(operand.is_allocated());
+          static_cast<void>(operand.valid_on_host());
+        }
+      } catch (UnsupportedOperation const& error) {
+        seen = error.what();
+      }
+    });
+    auto const event = launch(queue, kernel, Range{1}, readwrite(*gone));
+    runs.get_future().wait();
+    gone.reset();
+    auto const before = pool_waits();
+    std::jthread user{[&] {
+      launches = true;
+      launch(second, set, Range{operand.size()}, write(operand)).wait();
+    }};
+    user.join();
+    event.wait();
+    EXPECT_EQ(seen, "nothing") << round;
+    EXPECT_THAT(operand.to_vector(), Each(7)) << round;
+    EXPECT_GT(pool_waits(), before) << round << ": nothing was to be shown";
+  }
+  EXPECT_EQ(manager.statistics().refusals, 0U);
+}
+
+/// Several threads, each of which has some buffers for good, and leaves the memory of others behind with kernels.
+TEST_P(RoomForWork, LooksAreAnsweredWhileMuchIsCached) {
+  constexpr std::size_t users = 4, each = 2;
+  for (unsigned seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    room_for(in_files ? 8.5 : 5.5);
+    std::vector<UnifiedBuffer<int>> buffers;
+    for (std::size_t i = 0; i < users * each; ++i) buffers.push_back(made(0));
+    std::atomic<int> refused{0}, wrong{0};
+    auto const kernel = Kernel("looks at all").host([&](WorkItem, std::span<int> data) {
+      for (auto const& buffer : buffers) {
+        try {
+          static_cast<void>(buffer.is_allocated());
+          static_cast<void>(buffer.valid_on_host());
+        } catch (UnsupportedOperation const&) {
+          ++refused;
+        }
+      }
+      ++data[0];
+    });
+    auto const use = [&](std::size_t user) {
+      std::mt19937 random(seed * users + static_cast<unsigned>(user));
+      auto const own = std::span(buffers).subspan(user * each, each);
+      std::array<int, each> truth{};
+      auto own_queue = on.create_queue();
+      for (int step = 0; step < 60; ++step) {
+        BufferOptions options;
+        options.manager = &manager;
+        options.device = &on;
+        UnifiedBuffer<int> passing(elements / 2 + random() % (elements / 2), options);
+        launch(own_queue, kernel, Range{1}, write(passing));
+        auto const one = random() % each;
+        launch(own_queue, kernel, Range{1}, readwrite(own[one]));
+        ++truth[one];
+        if (random() % 4 == 0 && own[one].to_vector()[0] != truth[one]) ++wrong;
+      }
+      for (std::size_t i = 0; i < each; ++i) wrong += own[i].to_vector()[0] != truth[i] ? 1 : 0;
+    };
+    auto const before = pool_waits();
+    std::vector<std::jthread> threads;
+    for (std::size_t user = 0; user < users; ++user) threads.emplace_back(use, user);
+    threads.clear();
+    EXPECT_EQ(refused, 0);
+    EXPECT_EQ(wrong, 0);
+    EXPECT_GT(pool_waits(), before) << "nothing was to be shown";
   }
   EXPECT_EQ(manager.statistics().refusals, 0U);
 }

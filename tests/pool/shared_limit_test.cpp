@@ -161,6 +161,19 @@ TEST(SharedLimits, HaveBackWhatTheDriverDoesNotGive) {
   EXPECT_EQ(both.second().acquire(8 * MiB).size(), 8 * MiB);
 }
 
+TEST(SharedLimits, WithoutWaitingPendingBlocksOfOthersStay) {
+  ScriptedDevice device{64 * MiB};
+  auto const [queue, script] = device.scripted_queue();
+  TwoPools both{device, 8 * MiB, PoolBacking::allocations};
+  both.first().acquire(6 * MiB).release(script->work());
+  EXPECT_EQ(both.second().acquire_without_waiting(4 * MiB), std::nullopt);
+  EXPECT_EQ(script->host_waits, 0);
+  EXPECT_EQ(both.second().acquire_without_waiting(2 * MiB)->size(), 2 * MiB);
+  auto const held = both.second().acquire(4 * MiB);
+  EXPECT_EQ(script->host_waits, 1);
+  EXPECT_THROW(std::ignore = both.first().acquire_without_waiting(5 * MiB), OutOfMemory) << "nothing to wait for";
+}
+
 TEST(SharedLimits, AreOfBlocksThatOutliveTheirPool) {
   ScriptedDevice device{64 * MiB};
   TwoPools both{device, 8 * MiB, PoolBacking::allocations};

@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <optional>
+#include <thread>
 #include <tuple>
 
 namespace unimem {
@@ -98,6 +101,66 @@ TEST_F(PoolTickets, WithoutWaitingOnlyReadyBlocksAreTaken) {
   EXPECT_THAT(work_b.ordered_behind, IsEmpty());
   EXPECT_EQ(work_a.host_waits, 0);
   EXPECT_EQ(pool.acquire(MiB, {.queue = &b}).memory(), first) << "who may, waits";
+}
+
+/// One that holds what the work may be waiting for.
+TEST_F(PoolTickets, NoBlockIsGivenWhereThatWouldWait) {
+  auto block = pool.acquire(MiB, {.queue = &a});
+  auto const first = block.memory();
+  block.release(work_a.work());
+  auto const before = pool.statistics();
+
+  EXPECT_EQ(pool.acquire_without_waiting(MiB), std::nullopt) << "the host would have the pending one";
+  pool.set_max_bytes(2 * MiB);
+  EXPECT_EQ(pool.acquire_without_waiting(2 * MiB, {.queue = &b}), std::nullopt) << "it would be in the way";
+  EXPECT_THROW(std::ignore = pool.acquire_without_waiting(3 * MiB), OutOfMemory) << "nothing to wait for";
+  auto const after = pool.statistics();
+  EXPECT_EQ(after.total_allocations, before.total_allocations);
+  EXPECT_EQ(after.failed_allocations, before.failed_allocations + 1);
+  EXPECT_EQ(after.waits, before.waits);
+  EXPECT_EQ(after.reserved_bytes, before.reserved_bytes);
+  EXPECT_EQ(work_a.host_waits, 0);
+
+  auto ordered = pool.acquire_without_waiting(MiB, {.queue = &b});
+  ASSERT_TRUE(ordered.has_value());
+  EXPECT_EQ(ordered->memory(), first) << "the queue waits, and no thread";
+  EXPECT_EQ(work_a.host_waits + work_b.host_waits, 0);
+  ordered->release();
+  work_a.finish_all();
+  work_b.finish_all();
+  auto const fits = pool.acquire_without_waiting(2 * MiB);
+  ASSERT_TRUE(fits.has_value());
+  EXPECT_EQ(fits->size(), 2 * MiB);
+  EXPECT_TRUE(pool.acquire_without_waiting(0)->empty());
+}
+
+TEST_F(PoolTickets, LiveMemoryIsRefusedWithoutWaiting) {
+  pool.set_max_bytes(2 * MiB);
+  auto const live = pool.acquire(MiB);
+  pool.acquire(MiB, {.queue = &a}).release(work_a.work());
+  EXPECT_THROW(std::ignore = pool.acquire_without_waiting(MiB + MiB / 2), OutOfMemory);
+  EXPECT_EQ(pool.acquire_without_waiting(MiB / 2), std::nullopt);
+  EXPECT_EQ(work_a.host_waits, 0);
+}
+
+TEST_F(PoolTickets, ReturnsBehindWorkAreNotWaitedFor) {
+  std::atomic<bool> on_its_way{false}, goes_on{false};
+  pool.set_max_bytes(8 * MiB);
+  pool.acquire(6 * MiB).release(work_a.work());
+  device.on_release = [&](DeviceMemory) {
+    on_its_way = true;
+    on_its_way.notify_all();
+    goes_on.wait(false);
+  };
+  std::jthread giving{[&] { pool.trim(); }};
+  on_its_way.wait(false);
+  EXPECT_EQ(pool.acquire_without_waiting(4 * MiB), std::nullopt);
+  EXPECT_THROW(std::ignore = pool.acquire(4 * MiB, {.may_wait = false}), OutOfMemory);
+  goes_on = true;
+  goes_on.notify_all();
+  EXPECT_EQ(pool.acquire(4 * MiB).size(), 4 * MiB);
+  giving.join();
+  device.on_release = nullptr;
 }
 
 TEST_F(PoolTickets, AtHandMeansReadyOrNothing) {

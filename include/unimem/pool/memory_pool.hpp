@@ -14,6 +14,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -109,6 +110,10 @@ namespace detail {
 /// What `MemoryPool::acquire` takes its block from; `bytes` is not 0.
 [[nodiscard]] UNIMEM_API Block& acquire(PoolCore& core, std::size_t bytes, AcquireOptions const& options);
 
+/// The same for `MemoryPool::acquire_without_waiting`; null if that would wait.
+[[nodiscard]] UNIMEM_API Block* acquire_without_waiting(PoolCore& core, std::size_t bytes,
+                                                        AcquireOptions const& options);
+
 }  // namespace detail
 
 /// Memory of one device at one location, kept for reuse. Freed blocks are cached and handed out again to requests they
@@ -148,6 +153,16 @@ class UNIMEM_API MemoryPool {
   [[nodiscard]] Allocation acquire(std::size_t bytes, AcquireOptions const& options = {}) {
     if (bytes == 0) return {};
     return {&detail::acquire(*core_, bytes, options), bytes};
+  }
+
+  /// The same, but nothing where `acquire` would wait for pending work, which then counts as no failure: for callers
+  /// that hold what such work may be waiting for. They let go of that and call `acquire`.
+  [[nodiscard]] std::optional<Allocation> acquire_without_waiting(std::size_t bytes,
+                                                                  AcquireOptions const& options = {}) {
+    if (bytes == 0) return Allocation{};
+    auto* const block = detail::acquire_without_waiting(*core_, bytes, options);
+    if (block == nullptr) return std::nullopt;
+    return Allocation{block, bytes};
   }
 
   /// A cached block whose last work has ended, ready for the host; empty if there is none that fits. Takes no memory,
