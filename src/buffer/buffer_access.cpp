@@ -21,10 +21,10 @@ bool BufferAccess::prepare(AccessContext& context, Place place, ByteRange range,
   if (waits && intent != Intent::write) parts_->resolve_pending(range, true);
   // Where every byte is current there is nothing to plan, and nothing to record of a read.
   if (intent != Intent::write && !replicas.holds(place, range)) {
-    TransferEngine const transfers(*parts_);
+    TransferEngine transfers(*parts_);
     auto plan = transfers.plan_read(place, range);
     parts_->check_lost(plan);
-    if (!transfers.reload(context, plan)) return false;
+    if (!transfers.make_ready(context, plan)) return false;
     if (waits) {
       transfers.carry_out(plan);
       Commits(*parts_).commit(std::move(plan), {});
@@ -56,10 +56,10 @@ std::optional<Event> BufferAccess::fetch(AccessContext& context, ByteRange range
   // first.
   parts_->resolve_pending(range, parts_->watch.watches());
   if (!ReplicaAllocator(*parts_).ensure_host(context)) return std::nullopt;
-  TransferEngine const transfers(*parts_);
+  TransferEngine transfers(*parts_);
   auto plan = transfers.plan_read(host_place, range);
   parts_->check_lost(plan);
-  if (!transfers.reload(context, plan)) return std::nullopt;
+  if (!transfers.make_ready(context, plan)) return std::nullopt;
   if (parts_->watch.writes() != nullptr) {
     transfers.carry_out(plan);
     Commits(*parts_).commit(std::move(plan), {});
@@ -85,8 +85,9 @@ bool BufferAccess::mark_there(AccessContext& context, Plan plan, Event event) co
                             {replicas.places.name(there.place), there.range.begin, there.range.end},
                             {replicas.places.name(place), range.begin, range.end});
   }
-  if (!TransferEngine(*parts_).reload(context, plan)) return false;
-  TransferEngine(*parts_).carry_out(plan);
+  TransferEngine transfers(*parts_);
+  if (!transfers.make_ready(context, plan)) return false;
+  transfers.carry_out(plan);
   bool const overrules = plan.overrules;
   auto const& replica = replicas.at(place);
   auto* const writes = parts_->watch.writes();
@@ -130,7 +131,7 @@ std::optional<Event> BufferAccess::overwrite_host(AccessContext& context, ByteRa
 bool BufferAccess::release(AccessContext& context, Place place, Place to,
                            std::optional<TransferEngine::CarriedOut>& carried) const {
   auto& replicas = parts_->replicas;
-  TransferEngine const transfers(*parts_);
+  TransferEngine transfers(*parts_);
   auto plan = replicas.coherence.plan_release(place, to, replicas.places.cost());
   transfers.spare_good_bytes(plan);
   if (!plan.copies.empty() && !ReplicaAllocator(*parts_).ensure(context, to)) return false;

@@ -8,6 +8,7 @@
 #include "buffer/host_device.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/replica_copy.hpp"
+#include "buffer/staging.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
@@ -258,12 +259,18 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
         if (!block) return std::nullopt;
         aside = *std::move(block);
       }
+      std::optional<detail::Staging> between;
+      if (detail::goes_by_the_host(here, beyond)) {
+        auto blocks = detail::Staging::between_devices(context, *target.terms.manager, staging, from.range.size());
+        if (!blocks) return std::nullopt;
+        between.emplace(*std::move(blocks));
+      }
       // Within one device nothing goes over a link, and nothing is counted.
       auto const from_place = there == &on ? target_place : target.place_of(*there);
       auto const meter = there == &on ? SharedMeter{} : TransferEngine(target).meter(from_place, target_place);
       auto write = Commits(target).plan_write(target_place, to.range);
       auto const event = detail::copy_between(*target.terms.manager, staging, here, from.range, beyond, to.range,
-                                              &queue, meter, std::move(aside))
+                                              &queue, meter, std::move(aside), between ? &*between : nullptr)
                              .event;
       Commits(target).commit(std::move(write), event, Commits::Events::of_all);
       if (target.watch.written_map())

@@ -95,7 +95,7 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
     if (host && !ReplicaAllocator(*parts).ensure_resident(context, *host)) return false;
   } else {
     if (!ReplicaAllocator(*parts).ensure_host(context, intent == Intent::write ? range : ByteRange{})) return false;
-    TransferEngine const transfers(*parts);
+    TransferEngine transfers(*parts);
     plan = transfers.plan_access(host_place, range, intent);
     if (intent != Intent::write) parts->check_lost(*plan);
     if (!plan->copies.empty() && !transfers.bring_or_wait(context, *plan)) return false;
@@ -150,7 +150,7 @@ void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
       if (!parts->resolve_or_wait(context, range)) return false;
     }
     if (!ReplicaAllocator(*parts).ensure_host(context)) return false;
-    TransferEngine const transfers(*parts);
+    TransferEngine transfers(*parts);
     std::vector<Plan> plans;
     Plan all;
     all.place = host_place;

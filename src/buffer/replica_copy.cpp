@@ -43,8 +43,8 @@ bool overlap(Replica const& from, ByteRange source, Replica const& to, ByteRange
 }
 
 StartedCopy copy_between(MemoryManager& manager, AcquireOptions const& staging, Replica& from, ByteRange source_range,
-                         Replica& to, ByteRange target_range, Queue* queue, SharedMeter const& meter,
-                         Allocation aside) {
+                         Replica& to, ByteRange target_range, Queue* queue, SharedMeter const& meter, Allocation aside,
+                         Staging* between) {
   auto const count = source_range.size();
   auto const source = from.window(source_range);
   auto const target = to.window(target_range);
@@ -71,11 +71,9 @@ StartedCopy copy_between(MemoryManager& manager, AcquireOptions const& staging, 
     }
     path = CopyPath::unstaged;
   }
-  bool const within_one = &from.device() == &to.device();
-  if (!from_host && !to_host && !within_one && !to.device().copies_from(from.device())) {
-    Staging blocks(manager, staging, count);
+  if (goes_by_the_host(from, to)) {
     CopyPiece const piece{target_range.begin, source_range.begin, count};
-    return {copy_staged(blocks, from, to, {&piece, 1}, from.device().default_queue(), on, on, meter)};
+    return {copy_staged(*between, from, to, {&piece, 1}, from.device().default_queue(), on, on, meter)};
   }
 
   std::vector<Event> needs;

@@ -17,6 +17,7 @@ class MemoryManager;
 namespace unimem::detail {
 
 class Replica;
+class Staging;
 
 /// A copy that is under way.
 struct StartedCopy {
@@ -26,10 +27,12 @@ struct StartedCopy {
 
 /// Submits one copy between two replicas, wherever they are, behind the work it conflicts with, and records it with
 /// both. `queue`, if given and of the device that carries the copy out, is the queue. `meter` counts the time of what
-/// goes over a link. Where the two `overlap`, `aside` is a block of as many bytes, by way of which they go. Whatever it
-/// throws, nothing that it has submitted is under way any more.
+/// goes over a link. Where the two `overlap`, `aside` is a block of as many bytes, by way of which they go; where it
+/// `goes_by_the_host`, `between` has the blocks for that. Whatever it throws, nothing that it has submitted is under
+/// way any more.
 StartedCopy copy_between(MemoryManager& manager, AcquireOptions const& staging, Replica& from, ByteRange source,
-                         Replica& to, ByteRange target, Queue* queue, SharedMeter const& meter, Allocation aside = {});
+                         Replica& to, ByteRange target, Queue* queue, SharedMeter const& meter, Allocation aside = {},
+                         Staging* between = nullptr);
 [[nodiscard]] bool overlap(Replica const& from, ByteRange source, Replica const& to, ByteRange target) noexcept;
 
 /// The same for several ranges, at the same offsets on both sides, as one piece of work. For what

@@ -128,12 +128,22 @@ constexpr std::size_t fewest_gathered = 64, largest_gathered = std::size_t{64} <
 
 }  // namespace
 
-Staging::Staging(MemoryManager& manager, AcquireOptions const& options, std::size_t total) {
-  AccessContext context{AccessContext::Waiting::never};
-  for (std::size_t turn = 0; turn < depth_ && turn * chunk_bytes < total; ++turn) {
-    auto const bytes = std::min(chunk_bytes, total - turn * chunk_bytes);
-    blocks_[turn] = *manager.acquire_pinned_or_not(context, bytes, options);  // there is some, or it throws
+std::optional<Staging> Staging::between_devices(AccessContext& context, MemoryManager& manager,
+                                                AcquireOptions const& options, std::size_t most) {
+  std::optional<Staging> staging{Staging()};
+  for (std::size_t turn = 0; turn < staging->depth_ && turn * chunk_bytes < most; ++turn) {
+    auto const bytes = std::min(chunk_bytes, most - turn * chunk_bytes);
+    auto block = manager.acquire_pinned_or_not(context, bytes, options);
+    if (!block) {
+      for (auto& before : std::span{staging->blocks_}.first(turn)) {
+        auto& pool = manager.pool(host_device(), before.location());
+        context.room().keep(pool, std::move(before));
+      }
+      return std::nullopt;
+    }
+    staging->blocks_[turn] = *std::move(block);
   }
+  return staging;
 }
 
 std::optional<Staging> Staging::pinned(MemoryManager& manager, AcquireOptions options, Queue& beside, std::size_t total,
@@ -190,6 +200,11 @@ Event Staging::pass(std::size_t total, Leg const& in, Leg const& out, Queue& end
 
 void Staging::wait() const noexcept {
   for (auto const event : last_) static_cast<void>(event.wait_for_error());
+}
+
+bool goes_by_the_host(Replica const& from, Replica const& to) {
+  if (from.serves_host() || to.serves_host() || &from.device() == &to.device()) return false;
+  return !to.device().copies_from(from.device());
 }
 
 bool gains_from_staging(Replica const& host, Device const& device, std::size_t bytes) noexcept {

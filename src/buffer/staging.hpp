@@ -15,6 +15,8 @@
 
 namespace unimem::detail {
 
+class AccessContext;
+
 /// A few blocks of host memory that a copy passes through chunk by chunk, by turns, where it cannot go directly, or is
 /// slower so. Each chunk takes two legs, into a block and on from it; while one block is on its way, the next is
 /// filled. A copy of any size costs no more memory than this.
@@ -32,9 +34,11 @@ class Staging {
     std::function<Event(void* block, ByteRange chunk, std::span<const Event> needs)> submit;
   };
 
-  /// For a copy between two devices, of which nothing is submitted without both blocks: pinned memory that both legs
-  /// can use at full speed if there is some, pageable else. Throws OutOfMemory.
-  Staging(MemoryManager& manager, AcquireOptions const& options, std::size_t total);
+  /// For copies between two devices of at most `most` bytes each, of which nothing is submitted without both blocks:
+  /// pinned memory that both legs can use at full speed if there is some, pageable else. Nothing where the context says
+  /// for what to wait. Throws OutOfMemory.
+  [[nodiscard]] static std::optional<Staging> between_devices(AccessContext& context, MemoryManager& manager,
+                                                              AcquireOptions const& options, std::size_t most);
 
   /// For a copy between a device and pageable memory, which `beside` carries out on the host's side: `depth` pinned
   /// blocks, fewer where that is enough, or nothing where there is no pinned memory to be had at once. Never waits: a
@@ -54,6 +58,7 @@ class Staging {
   void wait() const noexcept;
 
  private:
+  Staging() = default;
   Staging(Queue& beside, std::size_t depth) : depth_(depth), beside_(&beside) {}
 
   static constexpr std::size_t most_blocks = 4;
@@ -63,6 +68,9 @@ class Staging {
   std::array<Event, most_blocks> last_;  ///< what each block was last used by
   Queue* beside_ = nullptr;              ///< whose order the blocks are reused in
 };
+
+/// Whether a copy between the two goes by way of the host: they are of devices that do not reach each other.
+[[nodiscard]] bool goes_by_the_host(Replica const& from, Replica const& to);
 
 /// Whether copies of `bytes` between the host memory and the device gain from being staged.
 [[nodiscard]] bool gains_from_staging(Replica const& host, Device const& device, std::size_t bytes) noexcept;

@@ -132,7 +132,7 @@ auto TransferEngine::batches_of(Plan const& plan) const -> std::vector<Batch> {
   return batches;
 }
 
-void TransferEngine::start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) const {
+void TransferEngine::start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) {
   auto const& terms = parts_->terms;
   auto const batches = batches_of(plan);
   std::vector<Batch const*> batch_of(plan.copies.size(), nullptr);
@@ -154,8 +154,8 @@ void TransferEngine::start_copies(Plan const& plan, Queue* queue, std::vector<Ev
       auto const& to = parts_->replicas.at(copy.to);
       auto const copy_time = meter(copy.from, copy.to);
       if (batch == nullptr) {
-        auto const [event, path] =
-            copy_between(*terms.manager, terms.named(), *from, copy.range, *to, copy.range, queue, copy_time);
+        auto const [event, path] = copy_between(*terms.manager, terms.named(), *from, copy.range, *to, copy.range,
+                                                queue, copy_time, {}, staging_ ? &*staging_ : nullptr);
         events.push_back(event);
         count(copy.from, copy.to, copy.range.size(), path);
         continue;
@@ -184,7 +184,22 @@ bool TransferEngine::reload(AccessContext& context, Plan const& plan) const {
   return true;
 }
 
-std::vector<Event> TransferEngine::bring(Plan const& plan, Queue* queue) const {
+bool TransferEngine::make_ready(AccessContext& context, Plan const& plan) {
+  if (!reload(context, plan)) return false;
+  std::size_t most = 0;
+  for (auto const& copy : plan.copies) {
+    auto const &from = parts_->replicas.at(copy.from), &to = parts_->replicas.at(copy.to);
+    if (copy.fence || !from || !to || !goes_by_the_host(*from, *to)) continue;
+    most = std::max(most, copy.range.size());
+  }
+  if (most == 0) return true;
+  auto blocks = Staging::between_devices(context, *parts_->terms.manager, parts_->terms.named(), most);
+  if (!blocks) return false;
+  staging_.emplace(*std::move(blocks));
+  return true;
+}
+
+std::vector<Event> TransferEngine::bring(Plan const& plan, Queue* queue) {
   std::vector<Event> events;
   start_copies(plan, queue, events);
   try {
@@ -196,8 +211,8 @@ std::vector<Event> TransferEngine::bring(Plan const& plan, Queue* queue) const {
   return events;
 }
 
-bool TransferEngine::bring_or_wait(AccessContext& context, Plan const& plan) const {
-  if (!reload(context, plan)) return false;
+bool TransferEngine::bring_or_wait(AccessContext& context, Plan const& plan) {
+  if (!make_ready(context, plan)) return false;
   bool const moves = std::ranges::any_of(plan.copies, [](PlannedCopy const& copy) { return !copy.fence; });
   // Bytes that arrive later could not be told from a user's, where those are looked for.
   if (!moves || parts_->watch.writes() != nullptr || !context.may_await_work()) {
@@ -208,13 +223,12 @@ bool TransferEngine::bring_or_wait(AccessContext& context, Plan const& plan) con
   return false;
 }
 
-bool TransferEngine::carry_out_or_wait(AccessContext& context, Plan const& plan,
-                                       std::optional<CarriedOut>& carried) const {
+bool TransferEngine::carry_out_or_wait(AccessContext& context, Plan const& plan, std::optional<CarriedOut>& carried) {
   if (auto const done = std::exchange(carried, std::nullopt)) {
     end_copies(done->plan, done->events);
     if (done->operations + 1 == parts_->operations) return true;
   }
-  if (!reload(context, plan)) return false;
+  if (!make_ready(context, plan)) return false;
   if (plan.copies.empty() || parts_->watch.writes() != nullptr || !context.may_await_work()) {
     carry_out(plan);
     return true;
@@ -264,7 +278,7 @@ void TransferEngine::note_arrivals(Plan const& plan) const {
   }
 }
 
-void TransferEngine::carry_out(Plan const& plan) const {
+void TransferEngine::carry_out(Plan const& plan) {
   std::vector<Event> events;
   start_copies(plan, nullptr, events);
   // All must have ended before one's error may be told: a copy still running writes into memory we are responsible for.

@@ -4,6 +4,7 @@
 #include <unimem/device/event.hpp>
 
 #include "buffer/buffer_counters.hpp"
+#include "buffer/staging.hpp"
 #include "coherence/coherence.hpp"
 
 #include <cstddef>
@@ -23,7 +24,7 @@ struct BufferParts;
 
 /// Moves the bytes of a buffer between its replicas, as plans say.
 ///
-/// For the holder of the buffer's lock.
+/// For the holder of the buffer's lock. What has been made ready for a plan is there until the engine ends.
 class TransferEngine {
  public:
   explicit TransferEngine(BufferParts& parts) noexcept : parts_(&parts) {}
@@ -37,19 +38,20 @@ class TransferEngine {
   /// writing there, to declare it later.
   void spare_good_bytes(Plan& plan) const;
 
-  /// What the copies of a plan touch comes back from the files it is in, before they are submitted. False, with nothing
-  /// copied, where the context says for what to wait.
-  [[nodiscard]] bool reload(AccessContext& context, Plan const& plan) const;
+  /// Makes ready for the copies of a plan, before they are submitted: what they touch comes back from the files it is
+  /// in, and those that go by way of the host get memory for that. False, with nothing copied, where the context says
+  /// for what to wait.
+  [[nodiscard]] bool make_ready(AccessContext& context, Plan const& plan);
   /// Submits the copies of a plan and commits it: each copy behind the work it conflicts with, on `queue` where that is
   /// the device's, else on the device's default queue.
   /// Returns an event for each copy.
-  std::vector<Event> bring(Plan const& plan, Queue* queue) const;
+  std::vector<Event> bring(Plan const& plan, Queue* queue);
   /// Submits them and waits; throws the first error when all have ended.
-  void carry_out(Plan const& plan) const;
+  void carry_out(Plan const& plan);
 
   /// For callers that wait without the lock: whether all is there that the plan, which reads, is to bring. If not, it
   /// has been brought under way and committed, and the context says for what to wait.
-  [[nodiscard]] bool bring_or_wait(AccessContext& context, Plan const& plan) const;
+  [[nodiscard]] bool bring_or_wait(AccessContext& context, Plan const& plan);
   /// Copies that were carried out while the lock was free.
   struct CarriedOut {
     Plan plan;
@@ -58,8 +60,7 @@ class TransferEngine {
   };
   /// The same, with nothing committed: whether the plan has been carried out, with no other operation between. What is
   /// under way stands in `carried` meanwhile. Throws the first error when all have ended.
-  [[nodiscard]] bool carry_out_or_wait(AccessContext& context, Plan const& plan,
-                                       std::optional<CarriedOut>& carried) const;
+  [[nodiscard]] bool carry_out_or_wait(AccessContext& context, Plan const& plan, std::optional<CarriedOut>& carried);
 
   /// When `range` at `place` will have arrived.
   [[nodiscard]] Event arrival(Place place, ByteRange range, Queue& queue) const;
@@ -86,7 +87,7 @@ class TransferEngine {
   [[nodiscard]] std::vector<ByteRange> rows_in(PlannedCopy const& copy, CopyCost const& costs) const;
   [[nodiscard]] std::vector<Batch> batches_of(Plan const& plan) const;
   /// Adds an event for each copy: copies that go as one piece of work have one for all of them.
-  void start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events) const;
+  void start_copies(Plan const& plan, Queue* queue, std::vector<Event>& events);
   /// Whatever they have come to, the copies have ended: throws the first error.
   void end_copies(Plan const& plan, std::span<const Event> events) const;
   /// A plan will not be carried out, or not be on record: blocks until what has been started of it, which ends with
@@ -94,8 +95,10 @@ class TransferEngine {
   void give_up(Plan const& plan, std::span<const Event> events) const;
   void note_arrivals(Plan const& plan) const;
   [[nodiscard]] Direction direction(Place from, Place to) const noexcept;
+  [[nodiscard]] bool reload(AccessContext& context, Plan const& plan) const;
 
   BufferParts* parts_;
+  std::optional<Staging> staging_;  ///< for the copies by way of the host, by turns
 };
 
 }  // namespace unimem::detail

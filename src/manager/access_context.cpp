@@ -31,7 +31,7 @@ AccessContext::~AccessContext() {
 
 bool AccessContext::make_room() {
   again_ = true;
-  let_go();
+  taken_.clear();
   return room_.make(*this);
 }
 

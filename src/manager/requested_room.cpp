@@ -3,6 +3,7 @@
 #include <unimem/device/queue.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include <algorithm>
 #include <exception>
 #include <optional>
 #include <utility>
@@ -16,6 +17,7 @@ struct RequestedRoom::State {
     std::size_t bytes;
     Queue* queue;  ///< in whose order the block was taken; null: it is ready for any use
     Allocation block;
+    bool kept;  ///< until room has been made for what it is used with
   };
   struct Refusal {
     MemoryPool* pool;
@@ -23,10 +25,22 @@ struct RequestedRoom::State {
     std::exception_ptr why;
   };
 
+  enum class Which : bool { all, not_kept };
+
+  /// For nothing: what the operation needs has changed meanwhile.
+  void give_back(Which which) noexcept {
+    for (auto& one : made) {
+      if (which == Which::not_kept && one.kept) continue;
+      one.block.release(one.queue == nullptr ? Event{} : one.queue->record());
+      ++in_vain;
+    }
+    std::erase_if(made, [](Made const& one) { return one.block.empty(); });
+  }
+
   std::optional<RoomRequest> wanted;
   bool being_made = false;
   unsigned in_vain = 0;
-  std::optional<Made> made;
+  std::vector<Made> made;
   std::vector<Refusal> refusals;  ///< until others have been waited for
 };
 
@@ -53,12 +67,15 @@ void RequestedRoom::request(RoomRequest room) {
 bool RequestedRoom::make(AccessContext& context) {
   auto const wanted = *std::exchange(state_->wanted, std::nullopt);
   auto& pool = wanted.manager->pool(*wanted.device, wanted.location);
+  state_->give_back(State::Which::not_kept);
+  for (auto& one : state_->made) one.kept = false;
+  state_->made.reserve(state_->made.size() + 1);
   state_->being_made = true;
   try {
     auto block = wanted.manager->make_room(context, wanted);
     state_->being_made = false;
     if (!block) return false;
-    state_->made = State::Made{&pool, wanted.bytes, wanted.options.queue, *std::move(block)};
+    state_->made.push_back({&pool, wanted.bytes, wanted.options.queue, *std::move(block), false});
   } catch (OutOfMemory const&) {
     state_->being_made = false;
     state_->refusals.push_back({&pool, wanted.bytes, std::current_exception()});
@@ -71,18 +88,22 @@ Allocation RequestedRoom::take_made(MemoryPool const& pool, std::size_t bytes) {
     if (refusal.pool == &pool && refusal.bytes == bytes) std::rethrow_exception(refusal.why);
   }
   auto& made = state_->made;
-  if (!made || made->pool != &pool || made->bytes != bytes) return {};
-  auto block = std::move(made->block);
-  made.reset();
+  auto const found =
+      std::ranges::find_if(made, [&](State::Made const& one) { return one.pool == &pool && one.bytes == bytes; });
+  if (found == made.end()) return {};
+  auto block = std::move(found->block);
+  made.erase(found);
   return block;
 }
 
 void RequestedRoom::give_back_made() noexcept {
-  auto& made = state_->made;
-  if (!made) return;
-  made->block.release(made->queue == nullptr ? Event{} : made->queue->record());
-  made.reset();
-  ++state_->in_vain;  // what the operation needs has changed meanwhile
+  state_->give_back(State::Which::all);
+}
+
+void RequestedRoom::keep(MemoryPool& pool, Allocation block) {
+  if (!is_requested()) return;
+  auto const bytes = block.size();
+  state_->made.push_back({&pool, bytes, nullptr, std::move(block), true});
 }
 
 void RequestedRoom::forget_refusals() noexcept {

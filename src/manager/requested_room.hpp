@@ -44,8 +44,11 @@ class RequestedRoom {
 
   /// Makes it, for the operation of `context`. False if other operations have to be waited for.
   [[nodiscard]] bool make(AccessContext& context);
-  /// The memory that room was made for, if it is of this pool and size, or else nothing. Throws OutOfMemory if the room
-  /// could not be made.
+  /// Memory that the operation has, and uses only with what it has requested room for: it is kept for the next try with
+  /// that. For nothing where no room is requested.
+  void keep(MemoryPool& pool, Allocation block);
+  /// The memory that room was made for, or that was kept, if it is of this pool and size, or else nothing. Throws
+  /// OutOfMemory if the room could not be made.
   [[nodiscard]] Allocation take(MemoryPool const& pool, std::size_t bytes) {
     return state_ == nullptr ? Allocation{} : take_made(pool, bytes);
   }

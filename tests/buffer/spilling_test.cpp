@@ -3,8 +3,11 @@
 
 #include "buffer/spilling_fixture.hpp"
 
+#include <cstdint>
 #include <deque>
+#include <numeric>
 #include <optional>
+#include <vector>
 
 // What goes, what stays, and what comes back.
 
@@ -233,6 +236,45 @@ TEST_F(Spilling, OptimizingLocksNothingThatMayHaveToGo) {
   }
   expect_intact();
   EXPECT_EQ(manager.statistics().refusals, 0U);
+}
+
+/// Two blocks of unequal size, and no room for either: between the places of one buffer, and from one to another.
+TEST_F(Spilling, BothBlocksBetweenDevicesGetRoom) {
+  auto& island = make_sim({.memory_bytes = 64 * MiB, .peer = false});
+  auto& islet = make_sim({.memory_bytes = 64 * MiB, .peer = false});
+  auto options = named("between");
+  options.device = &island;
+  Buffer across(6 * words, options);
+  options.device = &islet;
+  Buffer other(6 * words, options);
+  std::vector<std::uint32_t> data(6 * words);
+  std::iota(data.begin(), data.end(), 1U);
+  across.copy_from(data);
+  across.sync_to_device();
+  across.release_host();
+  manager.cleanup();
+  room_for(0, Location::pinned);
+  room_for(7);
+  fill(7);
+  auto before = manager.statistics();
+  copy(across, other);
+  EXPECT_GE(manager.statistics().spills, before.spills + 6);
+  EXPECT_EQ(other.statistics().device_to_device_bytes, 6 * MiB);
+
+  expect_intact();
+  manager.cleanup();
+  before = manager.statistics();
+  across.sync_to_device(islet);
+  EXPECT_GE(manager.statistics().spills, before.spills + 6);
+  EXPECT_EQ(across.statistics().device_to_device_bytes, 6 * MiB);
+
+  expect_intact();
+  EXPECT_EQ(manager.statistics().refusals, 0U);
+  EXPECT_LE(reserved(), 7 * MiB);
+  manager.set_limit(device("cpu"), Location::host, 32 * MiB);
+  across.release_device(island);
+  EXPECT_TRUE(across.to_vector() == data);
+  EXPECT_TRUE(other.to_vector() == data);
 }
 
 }  // namespace
