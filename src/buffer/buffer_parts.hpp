@@ -12,6 +12,7 @@
 #include "buffer/host_watch.hpp"
 #include "buffer/replica_map.hpp"
 #include "core/fork.hpp"
+#include "manager/access_context.hpp"
 #include "manager/use_history.hpp"
 
 #include <atomic>
@@ -28,8 +29,6 @@ class Resident;
 
 namespace unimem::detail {
 
-class AccessContext;
-
 /// What a BufferCore is made of. Terms, lock, counters and what is published look after themselves; the rest is guarded
 /// by the lock, which the functions here expect to be held (BufferGuard).
 ///
@@ -37,6 +36,8 @@ class AccessContext;
 /// place), TransferEngine (moving bytes), Commits (what is recorded of work), BufferAccess (the steps of an access) and
 /// Residency (giving memory back).
 struct BufferParts {
+  using Evicts = AccessContext::Evicts;
+
   BufferParts(std::size_t bytes, BufferOptions&& options, Resident& buffer, PublishedState& to_publish);
   BufferParts(BufferParts const&) = delete;
   BufferParts& operator=(BufferParts const&) = delete;
@@ -69,7 +70,7 @@ struct BufferParts {
   /// Looks at the work in flight on `range`, or waits for it. What has failed is rolled back, and its error thrown.
   /// First of all, what users wrote behind the library's back is recorded; CoherenceConflict if it has run into a
   /// device's, unless the caller is about to `decide` which of the two counts.
-  void resolve_pending(ByteRange range, bool wait, bool decide = false);
+  void resolve_pending(ByteRange range, bool wait, bool decide = false, Evicts evicts = Evicts::no);
   /// The same for a caller that waits without the lock: false, with nothing changed, where the context says for what.
   [[nodiscard]] bool resolve_or_wait(AccessContext& context, ByteRange range, bool decide = false);
   /// Likewise of all of it, on behalf of a thread that needs memory. Failures are the owner's to hear of: they wait for
@@ -77,7 +78,7 @@ struct BufferParts {
   [[nodiscard]] bool resolve_for_eviction(AccessContext& context);
   /// What was written through mappings comes last. Without `wait`, what a device that shares the memory is still
   /// writing is left for later.
-  void collect_host_writes(bool decide, bool wait = true);
+  void collect_host_writes(bool decide, bool wait = true, Evicts evicts = Evicts::no);
   /// What was written to the host's memory is recorded now, or by the next operation where there is no memory for it.
   void try_to_record_writes();
 
@@ -134,8 +135,8 @@ struct BufferParts {
   [[nodiscard]] PublishedState::Facts facts() const noexcept;
   /// Puts on record what was written through mappings; what goes wrong, the next access raises. Throws std::bad_alloc,
   /// and what giving the host memory throws, with what is left to do still to be done.
-  void record_mapped_writes();
-  void record_mapped_write(MappedWrite const& write);
+  void record_mapped_writes(Evicts evicts);
+  void record_mapped_write(MappedWrite const& write, Evicts evicts);
 };
 
 /// What no address space holds is a negative count that lost its sign on the way: InvalidArgument.

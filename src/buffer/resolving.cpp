@@ -21,7 +21,7 @@
 
 namespace unimem::detail {
 
-void BufferParts::collect_host_writes(bool decide, bool wait) {
+void BufferParts::collect_host_writes(bool decide, bool wait, Evicts evicts) {
   std::optional<HostWriteConflict> conflict;
   if (auto* const writes = watch.writes()) {
     // With what is pending: when failed work is taken back, these are not.
@@ -33,7 +33,7 @@ void BufferParts::collect_host_writes(bool decide, bool wait) {
     watch.collected();
     counters.count_unmarked_writes(writes->take_unmarked());
   }
-  record_mapped_writes();
+  record_mapped_writes(evicts);
   if (!conflict || decide) return;
   throw CoherenceConflict(terms.display_name(),
                           {replicas.places.name(conflict->device), conflict->on_device.begin, conflict->on_device.end},
@@ -49,20 +49,20 @@ void BufferParts::try_to_record_writes() {
   }
 }
 
-void BufferParts::record_mapped_writes() {
+void BufferParts::record_mapped_writes(Evicts evicts) {
   auto& unrecorded = watch.unrecorded();
   while (!unrecorded.empty()) {
     ++operations;
-    record_mapped_write(unrecorded.back());
+    record_mapped_write(unrecorded.back(), evicts);
     unrecorded.pop_back();
   }
 }
 
-void BufferParts::record_mapped_write(MappedWrite const& write) {
+void BufferParts::record_mapped_write(MappedWrite const& write, Evicts evicts) {
   auto const raise_later = [this](std::exception_ptr failure) {
     if (failure && !deferred) deferred = std::move(failure);
   };
-  AccessContext context{AccessContext::Waiting::never};  // so that there is memory, or it throws
+  AccessContext context{AccessContext::Waiting::never, evicts};  // so that there is memory, or it throws
   auto const mark = [&](ByteRanges const& ranges) {
     auto plan = replicas.coherence.plan_mark(host_place, ranges, replicas.places.cost());
     static_cast<void>(BufferAccess(*this).mark_there(context, std::move(plan), {}));
@@ -89,9 +89,9 @@ void BufferParts::record_mapped_write(MappedWrite const& write) {
   }
 }
 
-void BufferParts::resolve_pending(ByteRange range, bool wait, bool decide) {
+void BufferParts::resolve_pending(ByteRange range, bool wait, bool decide, Evicts evicts) {
   check_not_captured();
-  collect_host_writes(decide);
+  collect_host_writes(decide, true, evicts);
   if (deferred) std::rethrow_exception(std::exchange(deferred, nullptr));
   if (auto const failure = Commits(*this).resolve(range, wait)) std::rethrow_exception(failure);
 }
@@ -113,7 +113,7 @@ bool BufferParts::resolve_or_wait(AccessContext& context, ByteRange range, bool 
     context.wait_for(std::move(work));
     return false;
   }
-  resolve_pending(range, true, decide);
+  resolve_pending(range, true, decide, context.evicts() ? Evicts::yes : Evicts::no);
   return true;
 }
 

@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "buffer/spilling_fixture.hpp"
 #include "core/failing_allocations.hpp"
 
 #include <algorithm>
@@ -164,6 +165,35 @@ TEST_F(MappingsOutOfMemory, AConflictIsToldByTheNextAccess) {
   std::fill_n(elements.begin() + 25, 50, 7U);
   EXPECT_EQ(device_bytes(buffer, sim), elements) << "what the device did not write counts";
   EXPECT_EQ(buffer.to_vector(), elements);
+}
+
+/// Another buffer may give what is needed. That the write is not on record when the host's memory goes to a file, and
+/// needs memory there to get on record, takes a second failure.
+TEST_F(MappingsOutOfMemory, EvictionsThatRecordWritesCountNoRefusal) {
+  Directory const directory;
+  MemoryManager spilling{ManagerOptions{.spill = {.directory = directory.path()}}};
+  auto options = on_sim();
+  options.manager = &spilling;
+  Buffer buffer(words, options);
+  buffer.copy_from(filled(1U));
+  buffer.sync_to_device();
+  auto mapping = buffer.map(MapMode::write, first, count);
+  std::ranges::fill(mapping, 9U);
+  fail_allocation(1);
+  mapping.unmap();
+  fail_allocation(1);
+  EXPECT_EQ(buffer.core().evict({&device("cpu"), Location::host}), words * sizeof(std::uint32_t));
+  EXPECT_FALSE(allocation_is_to_fail());
+  fail_allocation(0);
+  spilling.set_limit(device("cpu"), Location::host, 1);
+  EXPECT_THROW(std::ignore = buffer.core().evict({&sim, Location::device}), OutOfMemory);
+  EXPECT_EQ(spilling.statistics().refusals, 0U);
+  spilling.set_limit(device("cpu"), Location::host, 64 * MiB);
+  EXPECT_THROW(std::ignore = buffer.to_vector(), std::bad_alloc) << "what the first eviction met";
+  auto written = filled(1U);
+  std::fill_n(written.begin() + first, count, 9U);
+  EXPECT_EQ(device_bytes(buffer, sim), written);
+  EXPECT_EQ(buffer.to_vector(), written);
 }
 
 }  // namespace
