@@ -113,15 +113,21 @@ std::vector<Device*> BufferCore::devices_with_memory() const {
 BufferState BufferCore::state_by_looking() const noexcept {
   if (parts_->lock.is_lost()) return published_.state();
   try {
-    // Asking changes what is known, and nothing else that can be seen.
-    Guard parts(*parts_, Guard::Look{});
-    try {
-      parts->collect_host_writes(true, false);
-    } catch (std::exception const& failure) {
-      // The next access finds it out again, and can raise it.
-      log(LogLevel::debug, failure.what());
-    }
-    return parts->replicas.coherence.state();
+    BufferState state{};
+    detail::run_admitted(detail::operands(), [&](detail::AccessContext& context) {
+      // Asking changes what is known, and nothing else that can be seen.
+      Guard parts(*parts_, Guard::Look{});
+      if (!parts->may_record(context)) return false;
+      try {
+        parts->collect_host_writes(true, false);
+      } catch (std::exception const& failure) {
+        // The next access finds it out again, and can raise it.
+        log(LogLevel::debug, failure.what());
+      }
+      state = parts->replicas.coherence.state();
+      return true;
+    });
+    return state;
   } catch (std::exception const&) {  // in a kernel that the lock's holder waits for: as it was when that began
     return published_.state();
   }

@@ -22,6 +22,7 @@
 #include <exception>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 namespace unimem {
 class Resident;
@@ -73,6 +74,8 @@ struct BufferParts {
   void resolve_pending(ByteRange range, bool wait, bool decide = false, Evicts evicts = Evicts::no);
   /// The same for a caller that waits without the lock: false, with nothing changed, where the context says for what.
   [[nodiscard]] bool resolve_or_wait(AccessContext& context, ByteRange range, bool decide = false);
+  /// The same for a caller that only looks at the work in flight: it waits where some of it has failed, for the rest.
+  [[nodiscard]] bool look_or_wait(AccessContext& context, ByteRange range, bool decide = false);
   /// Likewise of all of it, on behalf of a thread that needs memory. Failures are the owner's to hear of: they wait for
   /// its next access.
   [[nodiscard]] bool resolve_for_eviction(AccessContext& context);
@@ -81,6 +84,9 @@ struct BufferParts {
   void collect_host_writes(bool decide, bool wait = true, Evicts evicts = Evicts::no);
   /// What was written to the host's memory is recorded now, or by the next operation where there is no memory for it.
   void try_to_record_writes();
+  /// Whether what was written through mappings can go on record without waiting for the work it comes behind. If not,
+  /// the context says for what to wait.
+  [[nodiscard]] bool may_record(AccessContext& context);
 
   /// Has the manager know it, on behalf of an operation in progress.
   void become_resident();
@@ -133,8 +139,14 @@ struct BufferParts {
 
  private:
   [[nodiscard]] PublishedState::Facts facts() const noexcept;
+  /// As `resolve_pending`; with `unfinished`, what is pending beside failed work is not waited for, but added there.
+  void resolve(ByteRange range, bool wait, bool decide, Evicts evicts, std::vector<Event>* unfinished);
+  /// The same for a caller that may wait without the lock, given what it has found to wait for before.
+  [[nodiscard]] bool resolve_behind(AccessContext& context, std::vector<Event> work, ByteRange range, bool wait,
+                                    bool decide);
   /// Puts on record what was written through mappings; what goes wrong, the next access raises. Throws std::bad_alloc,
   /// and what giving the host memory throws, with what is left to do still to be done.
+  void add_unfinished_before_records(std::vector<Event>& work) const;
   void record_mapped_writes(Evicts evicts);
   void record_mapped_write(MappedWrite const& write, Evicts evicts);
 };

@@ -65,7 +65,7 @@ void Commits::commit_write(Place place, ByteRange range, Event event, Events wha
   commit(plan_write(place, range), event, what);
 }
 
-std::exception_ptr Commits::resolve(ByteRange range, bool wait) const {
+std::exception_ptr Commits::resolve(ByteRange range, bool wait, std::vector<Event>* unfinished) const {
   auto& replicas = parts_->replicas;
   if (replicas.pending.empty()) return nullptr;
   if (wait) {
@@ -75,7 +75,7 @@ std::exception_ptr Commits::resolve(ByteRange range, bool wait) const {
     for (auto const event : work) await_end(event);
   }
   bool const child_had_it = is_forked_child() && replicas.holds(host_place, range);
-  auto failure = replicas.pending.resolve(replicas.coherence, range, wait);
+  auto failure = replicas.pending.resolve(replicas.coherence, range, wait, unfinished);
   if (!failure) return nullptr;
   replicas.forget_ended();
   if (!replicas.coherence.has_data()) parts_->watch.forget(replicas.bytes());

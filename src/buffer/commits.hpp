@@ -45,8 +45,9 @@ class Commits {
   void commit_write(Place place, ByteRange range, Event event, Events what) const;
 
   /// Looks at the work in flight on `range`, or waits for it: the first failure, which has been rolled back; null if
-  /// all is well.
-  [[nodiscard]] std::exception_ptr resolve(ByteRange range, bool wait) const;
+  /// all is well. With `unfinished` what else is pending beside failed work is not waited for, but added there, and
+  /// nothing has changed.
+  [[nodiscard]] std::exception_ptr resolve(ByteRange range, bool wait, std::vector<Event>* unfinished = nullptr) const;
   /// Whether resolving all of it would wait in the middle of work of the host's, where others are not waited for.
   [[nodiscard]] bool would_wait_in_work() const;
 

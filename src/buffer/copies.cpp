@@ -82,11 +82,16 @@ Event fill_on(Device& device, BufferCore& buffer, ByteRange range, std::span<con
 
 Device* BufferCore::device_to_fill(ByteRange range, std::size_t pattern_bytes) {
   if (!std::has_single_bit(pattern_bytes) || pattern_bytes > largest_pattern) return nullptr;
-  Guard parts(*parts_);
-  parts->check_access("fill");
-  parts->check_range(range);
-  parts->resolve_pending(range, false);
-  return parts->replicas.device_holding(parts->replicas.whole());
+  Device* device = nullptr;
+  detail::run_admitted(detail::operands(), [&](AccessContext& context) {
+    Guard parts(*parts_);
+    parts->check_access("fill");
+    parts->check_range(range);
+    if (!parts->look_or_wait(context, range)) return false;
+    device = parts->replicas.device_holding(parts->replicas.whole());
+    return true;
+  });
+  return device;
 }
 
 bool BufferCore::is_own_host_memory(void const* pointer, std::size_t count) const {
@@ -166,7 +171,7 @@ Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> dat
     if (parts->watch.watches()) return true;
     parts->check_access("copy_from");
     parts->check_range(range);
-    parts->resolve_pending(range, false);
+    if (!parts->look_or_wait(context, range)) return false;
     event = BufferAccess(*parts).overwrite_host(context, range, [&](Queue& queue, DeviceMemory memory) {
       auto& work = parts->replicas.host()->work();
       auto const own = parts->in_own_host_memory(data.data(), data.size());
@@ -237,8 +242,7 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
     target.check_access("copy");
     source.check_range(from.range);
     target.check_range(to.range);
-    source.resolve_pending(from.range, false);
-    target.resolve_pending(to.range, false);
+    if (!source.look_or_wait(context, from.range) || !target.look_or_wait(context, to.range)) return std::nullopt;
     auto* const there = source.replicas.device_holding(from.range);
     if (there != nullptr && !source.replicas.holds(host_place, from.range) && !from.range.empty()) {
       // To where the target is at home; a target of the host or of no device stays beside its source.
@@ -309,8 +313,7 @@ std::optional<bool> BufferCore::copied_at_once(AccessContext& context, BufferCor
   ByteRange const written{targets.ranges().front().begin, targets.ranges().back().end};
   source.check_range(read);
   target.check_range(written);
-  source.resolve_pending(read, false);
-  target.resolve_pending(written, false);
+  if (!source.look_or_wait(context, read) || !target.look_or_wait(context, written)) return std::nullopt;
   auto* const there = source.replicas.device_holding(read);
   auto* const home = target.replicas.places.known_default_device();
   bool const elsewhere = home != nullptr && home != there && !target.replicas.places.shares(*home);

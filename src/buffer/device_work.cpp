@@ -95,7 +95,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   for (auto const& [buffer, range, intent] : operands) {
     buffer->parts_->check_access("device access");
     buffer->parts_->check_range(range);
-    buffer->parts_->resolve_pending(range, false);
+    if (!buffer->parts_->look_or_wait(context, range)) return std::nullopt;
   }
 
   auto& device = queue.device();
@@ -175,7 +175,7 @@ std::optional<Event> BufferCore::prefetch_once(AccessContext& context, Device& d
   Guard parts(*parts_);
   parts->check_access("prefetch");
   parts->check_range(range);
-  parts->resolve_pending(range, false);
+  if (!parts->look_or_wait(context, range)) return std::nullopt;
   auto const place = parts->place_of(device);
   parts->replicas.places[place].next_use = NextUse::soon;  // or why bring it
   if (!BufferAccess(*parts).prepare(context, place, range, Intent::read, on)) return std::nullopt;
@@ -221,11 +221,12 @@ void BufferCore::sync_to_device_slow(Device& device, ByteRange range) {
 Event BufferCore::synchronize_async(ByteRange range) {
   Device* target = nullptr;
   bool done = false;
-  {
+  detail::run_admitted(detail::operands(), [&](AccessContext& context) {
     Guard parts(*parts_);
     parts->check_allocated("synchronize");
     parts->check_range(range);
-    parts->resolve_pending(range, false, true);  // or one side has what the other lacks, and it is not known yet
+    // Or one side has what the other lacks, and it is not known yet.
+    if (!parts->look_or_wait(context, range, true)) return false;
     for (Place place = host_place + 1; place < parts->replicas.places.count(); ++place) {
       done = done || (parts->replicas.holds(place, range) && parts->replicas.holds(host_place, range));
       // Where a copy stands already; the default device else.
@@ -233,7 +234,8 @@ Event BufferCore::synchronize_async(ByteRange range) {
         target = parts->replicas.places[place].device;
     }
     if (target == nullptr) target = &parts->replicas.default_device();
-  }
+    return true;
+  });
   auto const fetched = fetch(range);
   if (done) return fetched;
   auto const sent = prefetch(*target, nullptr, range);

@@ -87,8 +87,9 @@ std::size_t BufferCore::evict_from_device(Device& device) {
     if (!place) return true;
     auto const& replica = parts->replicas.at(*place);
     if (!replica || replica->holds().leased() || parts->captured) return true;
-    parts->collect_host_writes(false, true, AccessContext::Evicts::yes);
     if (Commits(*parts).would_wait_in_work()) return true;
+    if (!parts->may_record(context)) return false;
+    parts->collect_host_writes(false, true, AccessContext::Evicts::yes);
     if (!parts->resolve_for_eviction(context)) return false;
     if (replica->is_read_by_work()) return true;
     auto const bytes = replica->capacity();

@@ -21,6 +21,7 @@ namespace unimem {
 
 using detail::AccessContext;
 using detail::BufferAccess;
+using detail::BufferGuard;
 using detail::BufferParts;
 using detail::Commits;
 using detail::Replica;
@@ -34,6 +35,20 @@ namespace {
 bool may_write_in_place(AccessContext& context, BufferParts& parts, ByteRange range) {
   return parts.resolve_or_wait(context, range) &&
          BufferAccess(parts).await_or_wait(context, *parts.replicas.host(), range, true);
+}
+
+/// Puts on record what was written in place, and waits without the lock for the work that it comes behind.
+void record_writes(BufferParts& of) {
+  detail::run_admitted(detail::operands(), [&](AccessContext& context) {
+    BufferGuard parts(of, detail::Watched::no);
+    try {
+      if (!parts->may_record(context)) return false;
+    } catch (std::bad_alloc const&) {
+      return true;  // the next operation records it first
+    }
+    parts->try_to_record_writes();
+    return true;
+  });
 }
 
 }  // namespace
@@ -60,11 +75,15 @@ void BufferCore::written_on_host(ByteRange range, HostUse const& use) {
   parts->watch.mapped_write_ended();
   auto const& replicas = parts->replicas;
   if (range.empty() || !replicas.host() || replicas.host()->host_window(range) != use.lease.memory()) return;
-  for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
-    if (replicas.places.in_host_memory(place) || !replicas.coherence.valid(place).intersects(range)) continue;
-    parts->watch.add_unrecorded({range, {}});
-    return parts->try_to_record_writes();
+  bool elsewhere = false;
+  for (Place place = host_place + 1; place < replicas.places.count() && !elsewhere; ++place) {
+    elsewhere = !replicas.places.in_host_memory(place) && replicas.coherence.valid(place).intersects(range);
   }
+  if (!elsewhere) return;
+  parts->watch.add_unrecorded({range, {}});
+  if (replicas.pending.empty()) return parts->try_to_record_writes();
+  parts.unlock();
+  record_writes(*parts_);
 }
 
 void BufferCore::note_read(ByteRange range) const {
@@ -269,9 +288,17 @@ void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped,
     parts->watch.note("unmapping a mapping that may be written", range);
   } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch): a note for messages alone
   }
-  parts->try_to_record_writes();
-  if (parts->deferred) std::rethrow_exception(std::exchange(parts->deferred, nullptr));
-  parts->check_not_captured();
+  auto const end = [](BufferParts& recorded) {
+    if (recorded.deferred) std::rethrow_exception(std::exchange(recorded.deferred, nullptr));
+    recorded.check_not_captured();
+  };
+  if (parts->replicas.pending.empty()) {
+    parts->try_to_record_writes();
+    return end(*parts);
+  }
+  parts.unlock();
+  record_writes(*parts_);
+  end(*Guard(*parts_, detail::Watched::no));
 }
 
 }  // namespace unimem

@@ -59,8 +59,8 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   parts->check_range(range);
   auto const place = parts->place_of(device);
   if (!context.again()) parts->replicas.places[place].used(range.size());
-  if (queue != nullptr) parts->resolve_pending(range, false);
-  if (queue == nullptr && !parts->resolve_or_wait(context, range)) return std::nullopt;
+  bool const resolved = queue != nullptr ? parts->look_or_wait(context, range) : parts->resolve_or_wait(context, range);
+  if (!resolved) return std::nullopt;
   if (auto const& there = parts->replicas.at(place); intent == Intent::read && there && parts->is_quiet(place, range)) {
     if (!ReplicaAllocator(*parts).ensure_resident(context, *there)) return std::nullopt;
     there->work().used_by_others(device, queue);
@@ -109,7 +109,7 @@ std::optional<DeviceLease> BufferCore::capture_once(AccessContext& context, Queu
   Guard parts(*parts_);
   parts->check_access("device access");
   parts->check_range(range);
-  if (begins) parts->resolve_pending(parts->replicas.whole(), false);
+  if (begins && !parts->look_or_wait(context, parts->replicas.whole())) return std::nullopt;
   auto const place = parts->place_of(queue.device());
   for (auto const wanted : current) {
     if (parts->replicas.holds(place, wanted)) continue;

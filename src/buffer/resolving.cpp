@@ -90,10 +90,28 @@ void BufferParts::record_mapped_write(MappedWrite const& write, Evicts evicts) {
 }
 
 void BufferParts::resolve_pending(ByteRange range, bool wait, bool decide, Evicts evicts) {
+  resolve(range, wait, decide, evicts, nullptr);
+}
+
+void BufferParts::resolve(ByteRange range, bool wait, bool decide, Evicts evicts, std::vector<Event>* unfinished) {
   check_not_captured();
   collect_host_writes(decide, true, evicts);
   if (deferred) std::rethrow_exception(std::exchange(deferred, nullptr));
-  if (auto const failure = Commits(*this).resolve(range, wait)) std::rethrow_exception(failure);
+  if (auto const failure = Commits(*this).resolve(range, wait, unfinished)) std::rethrow_exception(failure);
+}
+
+bool BufferParts::resolve_behind(AccessContext& context, std::vector<Event> work, ByteRange range, bool wait,
+                                 bool decide) {
+  bool const unlocks = context.may_await_work();
+  if (work.empty()) {
+    auto const evicts = context.evicts() ? Evicts::yes : Evicts::no;
+    resolve(range, wait, decide, evicts, unlocks ? &work : nullptr);
+  } else {
+    check_not_captured();
+  }
+  if (work.empty()) return true;
+  context.wait_for(std::move(work));
+  return false;
 }
 
 bool BufferParts::resolve_or_wait(AccessContext& context, ByteRange range, bool decide) {
@@ -106,15 +124,27 @@ bool BufferParts::resolve_or_wait(AccessContext& context, ByteRange range, bool 
         if (!event.ready()) work.push_back(event);
       });
     }
-    for (auto const& write : watch.unrecorded()) replicas.pending.add_unfinished(write.range, work);
+    add_unfinished_before_records(work);
   }
-  if (!work.empty()) {
-    check_not_captured();
-    context.wait_for(std::move(work));
-    return false;
-  }
-  resolve_pending(range, true, decide, context.evicts() ? Evicts::yes : Evicts::no);
-  return true;
+  return resolve_behind(context, std::move(work), range, true, decide);
+}
+
+bool BufferParts::look_or_wait(AccessContext& context, ByteRange range, bool decide) {
+  std::vector<Event> work;
+  if (context.may_await_work()) add_unfinished_before_records(work);
+  return resolve_behind(context, std::move(work), range, false, decide);
+}
+
+bool BufferParts::may_record(AccessContext& context) {
+  std::vector<Event> work;
+  if (context.may_await_work()) add_unfinished_before_records(work);
+  if (work.empty()) return true;
+  context.wait_for(std::move(work));
+  return false;
+}
+
+void BufferParts::add_unfinished_before_records(std::vector<Event>& work) const {
+  for (auto const& write : watch.unrecorded()) replicas.pending.add_unfinished(write.range, work);
 }
 
 bool BufferParts::resolve_for_eviction(AccessContext& context) {

@@ -54,22 +54,37 @@ void TentativeWork::add(std::vector<Event> events, bool nothing_else, Plan plan,
   entries_.push_back({std::move(events), std::move(plan), std::move(undo), nothing_else && !some_is_done});
 }
 
-std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range, bool wait) {
+std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range, bool wait,
+                                          std::vector<Event>* unfinished) {
   for (auto const& entry : entries_) {
     if (!entry.changes(range) || !(wait || entry.ended())) continue;
-    if (entry.failure()) return take_failures_back(coherence);
+    if (!entry.failure()) continue;
+    if (unfinished != nullptr && add_unfinished(*unfinished)) return nullptr;
+    return take_failures_back(coherence);
   }
   drop_what_is_certain();
   return nullptr;
 }
 
+void TentativeWork::Entry::add_unfinished(std::vector<Event>& to) const {
+  for (auto const event : events) {
+    if (!event.ready() && std::ranges::find(to, event) == to.end()) to.push_back(event);
+  }
+}
+
 void TentativeWork::add_unfinished(ByteRange range, std::vector<Event>& events) const {
+  bool failed = false;
   for (auto const& entry : entries_) {
     if (!entry.changes(range)) continue;
-    for (auto const event : entry.events) {
-      if (!event.ready() && std::ranges::find(events, event) == events.end()) events.push_back(event);
-    }
+    entry.add_unfinished(events);
+    failed = failed || (entry.ended() && entry.failure() != nullptr);
   }
+  if (failed) static_cast<void>(add_unfinished(events));
+}
+
+bool TentativeWork::add_unfinished(std::vector<Event>& events) const {
+  for (auto const& entry : entries_) entry.add_unfinished(events);
+  return !events.empty();
 }
 
 std::exception_ptr TentativeWork::take_failures_back(Coherence& coherence) {

@@ -31,10 +31,12 @@ class TentativeWork {
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
 
   /// Looks at the work that changed bytes of `range`, or, with `wait`, waits for it. If any of it has failed, waits for
-  /// everything, takes the failures back and returns the first; null if all is well so far.
-  [[nodiscard]] std::exception_ptr resolve(Coherence& coherence, ByteRange range, bool wait);
+  /// everything, takes the failures back and returns the first; null if all is well so far. With `unfinished` it waits
+  /// for nothing then: what it would wait for is added there, and nothing has changed.
+  [[nodiscard]] std::exception_ptr resolve(Coherence& coherence, ByteRange range, bool wait,
+                                           std::vector<Event>* unfinished = nullptr);
 
-  /// Adds what `resolve` would wait for.
+  /// Adds what `resolve` would wait for, as far as is known.
   void add_unfinished(ByteRange range, std::vector<Event>& events) const;
 
   /// Calls `look(place, range, events)` for all that is being written or brought anywhere, until those events.
@@ -57,12 +59,15 @@ class TentativeWork {
 
     [[nodiscard]] bool changes(ByteRange range) const noexcept;
     [[nodiscard]] bool ended() const noexcept;
+    void add_unfinished(std::vector<Event>& to) const;
     /// Blocks until all of it has ended; its first error.
     [[nodiscard]] std::exception_ptr failure() const noexcept;
     /// Whether the work, which has failed, touched nothing.
     [[nodiscard]] bool never_began() const noexcept;
   };
 
+  /// Of all of it; whether there is any.
+  [[nodiscard]] bool add_unfinished(std::vector<Event>& events) const;
   [[nodiscard]] std::exception_ptr take_failures_back(Coherence& coherence);
   /// Rolls all of it back, and records again what of it has not failed.
   void redo(Coherence& coherence, std::span<const std::exception_ptr> failures) const;

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
@@ -16,6 +17,7 @@
 #include <numeric>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -114,6 +116,90 @@ TEST_P(WaitsInWork, WaitingForReadersOfItsResultIsRefused) {
     auto x = made(1);
     auto second = there->create_queue();
     EXPECT_THAT(error_of(x, [&] { launch(second, reads, Range{1}, read(x)).wait(); }), HasSubstr("would never end"));
+  }
+}
+
+/// A kernel that looks at `x` for a while, from when `begin` is set; what it hears is in `seen`.
+class Looking {
+ public:
+  [[nodiscard]] Kernel at(UnifiedBuffer<int> const& x) {
+    return Kernel("looks").host([this, &x](WorkItem, std::span<int> data) {
+      runs_.set_value();
+      while (!begin) std::this_thread::yield();
+      auto const end = std::chrono::steady_clock::now() + std::chrono::milliseconds{40};
+      try {
+        while (std::chrono::steady_clock::now() < end) {
+          static_cast<void>(x.is_allocated());
+          static_cast<void>(x.valid_on_host());
+        }
+      } catch (UnsupportedOperation const& error) {
+        seen = error.what();
+      }
+      for (auto& value : data) value = 5;
+    });
+  }
+  void await_kernel() { runs_.get_future().wait(); }
+
+  std::atomic<bool> begin{false};
+  std::string seen = "nothing";
+
+ private:
+  std::promise<void> runs_;
+};
+
+/// The mapping's end comes behind a copy to the device, which comes behind the kernel.
+TEST_P(WaitsInWork, LooksWhileAMappingEndsAreAnswered) {
+  auto const reads = Kernel("reads").host([](WorkItem, std::span<const int>) {});
+  auto const add = Kernel("add").host([](WorkItem i, std::span<int> data) { ++data[i.x]; });
+  for (int round = 0; round < 5; ++round) {
+    auto x = made(1), other = made(1);
+    Looking looking;
+    auto mapping = x.map(MapMode::read_write);
+    mapping[0] = 9;
+    auto const event = launch(queue, looking.at(x), Range{1}, readwrite(other));
+    launch(queue, reads, Range{1}, read(x));
+    looking.await_kernel();
+    std::jthread user{[&] {
+      looking.begin = true;
+      mapping.unmap();
+    }};
+    user.join();
+    event.wait();
+    EXPECT_EQ(looking.seen, "nothing") << round;
+    launch(queue, add, Range{100}, readwrite(x)).wait();
+    auto const values = x.to_vector();
+    EXPECT_EQ(values[0], 10) << round;
+    EXPECT_EQ(values[99], 2) << round;
+  }
+}
+
+/// A failure is told when all that the buffer has pending has ended, and some of that is the kernel's.
+TEST_P(WaitsInWork, LooksWhileAFailureIsResolvedAreAnswered) {
+  auto const fails = Kernel("fails").host([](WorkItem, std::span<int>) { throw std::domain_error("it fails"); });
+  auto const reads = Kernel("reads").host([](WorkItem, std::span<const int>) {});
+  for (int round = 0; round < 5; ++round) {
+    auto x = made(1);
+    auto second = on.create_queue(), third = on.create_queue();
+    Looking looking;
+    EXPECT_NE(launch(second, fails, Range{1}, readwrite(x.slice(0, 50))).wait_for_error(), nullptr);
+    auto const event = launch(queue, looking.at(x), Range{1}, readwrite(x.slice(50, 50)));
+    looking.await_kernel();
+    std::string told = "nothing";
+    std::jthread user{[&] {
+      looking.begin = true;
+      try {
+        launch(third, reads, Range{1}, read(x.slice(0, 50)));
+      } catch (std::exception const& error) {
+        told = error.what();
+      }
+    }};
+    user.join();
+    event.wait();
+    EXPECT_EQ(looking.seen, "nothing") << round;
+    EXPECT_THAT(told, HasSubstr("it fails")) << round;
+    std::vector<int> values(50);
+    x.copy_to(values, 50);
+    EXPECT_THAT(values, Each(5)) << round;
   }
 }
 
