@@ -169,7 +169,8 @@ class OnTwoGpus : public ::testing::Test {
 
   Device& first = device(first_gpu());
   Device& second = device(second_gpu());
-  /// The kernel of `affine`, loaded before a test holds work back: a driver that loads one waits for all work of the GPU.
+  /// The kernel of `affine`, loaded before a test holds work back: a driver that loads one waits for all work of the
+  /// GPU.
   std::map<Device const*, std::shared_ptr<Program const>> programs;
   std::optional<MemoryManager> manager;
   InUse before{};

@@ -310,7 +310,8 @@ class Program {
     ++world_.wrapped;
     auto buffer = world_.manager.wrap<std::int32_t>(kept->data(), kept->size(), Location::host,
                                                     Ownership::take([&world = world_, kept](void*) {
-                                                      // Another thread's eviction may be what lets go last, after this program.
+                                                      // Another thread's eviction may be what lets go last, after this
+                                                      // program.
                                                       delete kept;  // NOLINT(cppcoreguidelines-owning-memory)
                                                       ++world.returned;
                                                     }));

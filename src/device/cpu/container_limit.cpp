@@ -22,7 +22,8 @@ std::optional<std::uint64_t> number_in(fs::path const& path) {
   return std::nullopt;
 }
 
-/// None is 0 too: no process runs within that, and systems that only look like Linux (gVisor) say it where they keep no count.
+/// None is 0 too: no process runs within that, and systems that only look like Linux (gVisor) say it where they keep no
+/// count.
 std::optional<std::size_t> limit_in(fs::path const& path) {
   auto const limit = number_in(path);
   if (!limit || *limit == 0 || *limit >= no_limit) return std::nullopt;

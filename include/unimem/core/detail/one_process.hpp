@@ -16,25 +16,25 @@ namespace unimem::detail {
 template <class T>
 class OneProcess {
  public:
-  OneProcess() : object_() {}
+  OneProcess() : object() {}
   OneProcess(OneProcess const&) = delete;
   OneProcess& operator=(OneProcess const&) = delete;
   ~OneProcess() {
-    if (find() != nullptr) object_.~T();
+    if (find() != nullptr) object.~T();
   }
 
   /// Throws UnsupportedOperation in a child. `what`: what is asked of it, as in "sending a message".
   [[nodiscard]] T& get(std::string_view what) {
     if (find() == nullptr) throw_inherited(what);
-    return object_;
+    return object;
   }
   /// Null in a child.
-  [[nodiscard]] T* find() noexcept { return made_in_ == fork_depth() ? &object_ : nullptr; }
-  [[nodiscard]] T const* find() const noexcept { return made_in_ == fork_depth() ? &object_ : nullptr; }
+  [[nodiscard]] T* find() noexcept { return made_in_ == fork_depth() ? &object : nullptr; }
+  [[nodiscard]] T const* find() const noexcept { return made_in_ == fork_depth() ? &object : nullptr; }
 
  private:
   union {
-    T object_;
+    T object;
   };
   unsigned made_in_ = fork_depth();
 };
