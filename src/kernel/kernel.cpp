@@ -1,7 +1,8 @@
 #include <unimem/core/detail/lazy.hpp>
-#include <unimem/core/detail/one_process.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/kernel/kernel.hpp>
+
+#include "core/fork.hpp"
 
 #include <map>
 #include <memory>
@@ -16,9 +17,14 @@ struct Kernel::Definition {
     std::map<Device const*, detail::Lazy<std::shared_ptr<Program const>>> by_device;
   };
 
+  Definition() = default;
+  Definition(Definition const&) = delete;
+  Definition& operator=(Definition const&) = delete;
+  ~Definition() { programs.end(); }
+
   ProgramSource forms;
   std::vector<KernelParameter> parameters;
-  detail::OneProcess<Programs> programs;
+  detail::PerProcess<Programs> programs;  ///< a forked child's are built anew
 };
 
 Kernel::Kernel(std::string name) : definition_(std::make_shared<Definition>()) {
@@ -65,7 +71,7 @@ ProgramSource const& Kernel::forms() const {
 
 std::shared_ptr<Program const> Kernel::program(Device& device) const {
   auto& own = definition();
-  auto& programs = own.programs.get("building a kernel");
+  auto& programs = own.programs.get();
   auto& place = [&]() -> auto& {
     std::lock_guard const lock{programs.mutex};
     return programs.by_device[&device];
@@ -80,7 +86,7 @@ Kernel const& Kernel::build(Device& device) const {
 }
 
 bool Kernel::is_built(Device const& device) const {
-  auto& programs = definition().programs.get("asking whether a kernel is built");
+  auto& programs = definition().programs.get();
   std::lock_guard const lock{programs.mutex};
   auto const known = programs.by_device.find(&device);
   return known != programs.by_device.end() && known->second.find() != nullptr;

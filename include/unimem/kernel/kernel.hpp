@@ -65,12 +65,12 @@ class UNIMEM_API Kernel {
   /// does.
   ///
   /// Throws what a launch would: KernelError where it lacks the form that the device needs, or does not build (with the
-  /// log; the next call tries again), UnsupportedOperation where there is no compiler and in a forked child that
-  /// inherited the kernel, DeviceError where the driver refuses. InvalidArgument if it was moved from.
+  /// log; the next call tries again), UnsupportedOperation where there is no compiler, DeviceError where the driver
+  /// refuses. InvalidArgument if it was moved from. A forked child builds what it inherits anew.
   Kernel const& build(Device& device) const;
 
   /// Whether that has been done. False also while it is being done, for which this does not wait. Throws
-  /// InvalidArgument if it was moved from, UnsupportedOperation in a forked child that inherited the kernel.
+  /// InvalidArgument if it was moved from.
   [[nodiscard]] bool is_built(Device const& device) const;
 
   /// The program for a device, built at the first call for it. Throws KernelError, with the compiler's log where there
