@@ -106,7 +106,19 @@ TEST_F(CudaProcessWithBuffers, DoesNotWaitForEndlessWork) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
-class CudaForkedChild : public OnTwoGpus {};
+class CudaForkedChild : public OnTwoGpus {
+ protected:
+  /// By the library, or by the driver's floor in words of its own.
+  template <class Operation>
+  static bool is_unsupported(Operation const& operation) {
+    try {
+      operation();
+    } catch (UnsupportedOperation const&) {
+      return true;
+    }
+    return false;
+  }
+};
 
 TEST_F(CudaForkedChild, UsesHostDataAndIsRefusedTheDevice) {
   auto buffer = synchronized(first);
@@ -115,18 +127,18 @@ TEST_F(CudaForkedChild, UsesHostDataAndIsRefusedTheDevice) {
   EXPECT_EQ(in_child([&] {
               EXPECT_HERE(buffer.to_vector() == counting(100));
               buffer.host()[5] = 500;
-              EXPECT_HERE(is_refused([&] { buffer.sync_to_device(); }));
-              EXPECT_HERE(is_refused([&] { std::ignore = buffer.device(queue); }));
+              EXPECT_HERE(is_unsupported([&] { buffer.sync_to_device(); }));
+              EXPECT_HERE(is_unsupported([&] { std::ignore = buffer.device(queue); }));
               EXPECT_HERE(std::as_const(buffer).at(5) == 500);
-              EXPECT_HERE(is_refused([&] { fresh.copy_from(counting(100, 9)); }));
-              EXPECT_HERE(is_refused([&] { std::ignore = fresh.device_view(); }));
-              EXPECT_HERE(is_refused([&] { std::ignore = second.create_queue(); }));
-              EXPECT_HERE(is_refused([&] { std::ignore = affine_program(first); }));
+              EXPECT_HERE(is_unsupported([&] { fresh.copy_from(counting(100, 9)); }));
+              EXPECT_HERE(is_unsupported([&] { std::ignore = fresh.device_view(); }));
+              EXPECT_HERE(is_unsupported([&] { std::ignore = second.create_queue(); }));
+              EXPECT_HERE(is_unsupported([&] { std::ignore = affine_program(first); }));
               BufferOptions options;
               options.device = &first;
               UnifiedBuffer<std::uint32_t> own(100, options);
               own.copy_from(counting(100, 9));
-              EXPECT_HERE(is_refused([&] { std::ignore = own.device_view(); }));
+              EXPECT_HERE(is_unsupported([&] { std::ignore = own.device_view(); }));
               auto copied = own.clone();
               EXPECT_HERE(copied.at(99) == 108);
               options.pinned = true;
@@ -146,8 +158,8 @@ TEST_F(CudaForkedChild, IsRefusedBytesThatOnlyAGpuHas) {
   set(first.default_queue(), buffer.slice(50, 50), 9).wait();
   EXPECT_EQ(in_child([&] {
               EXPECT_HERE(std::as_const(buffer).host_view(0, 50)[49] == 49);
-              EXPECT_HERE(is_refused([&] { std::ignore = std::as_const(buffer).host_view(); }));
-              EXPECT_HERE(is_refused([&] { std::ignore = buffer.to_vector(); }));
+              EXPECT_HERE(is_unsupported([&] { std::ignore = std::as_const(buffer).host_view(); }));
+              EXPECT_HERE(is_unsupported([&] { std::ignore = buffer.to_vector(); }));
               std::ranges::fill(buffer.host_overwrite(50, 50), 3U);
               EXPECT_HERE(buffer.to_vector()[99] == 3);
               return 7;

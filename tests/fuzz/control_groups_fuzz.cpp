@@ -124,7 +124,7 @@ std::optional<std::vector<Expected>> expected_groups(Files const& files) {
     for (fs::path group = fs::path(path.empty() ? "/" : path).lexically_normal();; group = group.parent_path()) {
       auto const directory = (fs::path(root + group.string()) / "").lexically_normal().string();
       auto const limit = number_in(files, directory + (first ? "memory.limit_in_bytes" : "memory.max"));
-      if (limit && *limit < std::uint64_t{1} << 62U) {
+      if (limit && *limit != 0 && *limit < std::uint64_t{1} << 62U) {
         auto const usage =
             number_in(files, directory + (first ? "memory.usage_in_bytes" : "memory.current")).value_or(0);
         auto const cached = cached_in(files, directory + "memory.stat",

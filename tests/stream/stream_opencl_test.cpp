@@ -64,6 +64,14 @@ std::string compiler_here(Kernel const& kernel) {
   return std::string(kernel.program(opencl_devices().front().device())->compiler());
 }
 
+bool has_avx512() {
+#if defined(__x86_64__)
+  return __builtin_cpu_supports("avx512f") != 0;
+#else
+  return false;
+#endif
+}
+
 std::string replaced(std::string text, std::string_view from, std::string_view to) {
   auto const at = text.find(from);
   if (at == std::string::npos) throw std::logic_error("statistics have changed: " + std::string(from));
@@ -99,6 +107,8 @@ TEST(KnownFaults, TheLoopThatIntelMiscompilesIsFound) {
     EXPECT_EQ(wrong, "");
     GTEST_SKIP() << "its loop is compiled right by " << compiler_here(kernel);
   }
+  if (wrong.empty() && !has_avx512())
+    GTEST_SKIP() << "it loses them in AVX-512 code, which this processor does not run";
   EXPECT_THAT(wrong, ::testing::HasSubstr("unimem_statistics_f32"));
   EXPECT_THAT(wrong, ::testing::HasSubstr("Intel"));
 }
