@@ -362,6 +362,7 @@ void HostPages::move(std::uintptr_t from, std::uintptr_t to, std::size_t bytes) 
   for (auto& node : moved) pieces_.insert(std::move(node));
   owner_.pages_moved(from, to, bytes);
   cover(from, bytes);
+  unpoison(pointer(from), bytes);  // whatever the system has there when these addresses have been given up
 }
 
 }  // namespace unimem::detail

@@ -1,5 +1,6 @@
 #include <unimem/core/error.hpp>
 
+#include "core/poison.hpp"
 #include "device/host_memory.hpp"
 #include "device/host_pages.hpp"
 
@@ -92,6 +93,19 @@ TEST(HostPages, NothingCanBeReadWherePagesHaveLeft) {
   EXPECT_DEATH(bytes[100] = std::byte{2}, "");
   source.free_pages(pages);
   source.give_up(range);
+}
+
+TEST(HostPages, AddressesAreNotHiddenOncePagesHaveLeft) {
+  if (!poisons) GTEST_SKIP() << "not built with AddressSanitizer";
+  Ledger ledger;
+  HostPages source{ledger};
+  auto const range = source.reserve(page);
+  source.map(range, source.create_pages(page));
+  poison(reinterpret_cast<void*>(range.base), page);
+  EXPECT_TRUE(is_poisoned(reinterpret_cast<void*>(range.base)));
+  source.free_pages(source.unmap(range));
+  source.give_up(range);
+  EXPECT_FALSE(is_poisoned(reinterpret_cast<void*>(range.base)));
 }
 
 TEST(HostPages, PagesMoveAndAreNotCopied) {
