@@ -54,8 +54,11 @@ std::optional<Event> BufferAccess::fetch(AccessContext& context, ByteRange range
   parts_->check_range(range);
   // Bytes that arrive later could not be told from a user's: so tracked buffers wait, and resolve what is pending
   // first.
-  if (parts_->watch.watches()) parts_->resolve_pending(range, true);
-  if (!parts_->watch.watches() && !parts_->look_or_wait(context, range)) return std::nullopt;
+  if (parts_->watch.watches()) {
+    parts_->resolve_pending(range, true);
+  } else if (!parts_->look_or_wait(context, range)) {
+    return std::nullopt;
+  }
   if (!ReplicaAllocator(*parts_).ensure_host(context)) return std::nullopt;
   TransferEngine transfers(*parts_);
   auto plan = transfers.plan_read(host_place, range);

@@ -144,9 +144,10 @@ struct BufferParts {
   /// The same for a caller that may wait without the lock, given what it has found to wait for before.
   [[nodiscard]] bool resolve_behind(AccessContext& context, std::vector<Event> work, ByteRange range, bool wait,
                                     bool decide);
+  /// Adds the work that what was written through mappings comes behind.
+  void add_unfinished_before_records(std::vector<Event>& work) const;
   /// Puts on record what was written through mappings; what goes wrong, the next access raises. Throws std::bad_alloc,
   /// and what giving the host memory throws, with what is left to do still to be done.
-  void add_unfinished_before_records(std::vector<Event>& work) const;
   void record_mapped_writes(Evicts evicts);
   void record_mapped_write(MappedWrite const& write, Evicts evicts);
 };

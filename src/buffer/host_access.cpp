@@ -37,8 +37,12 @@ bool may_write_in_place(AccessContext& context, BufferParts& parts, ByteRange ra
          BufferAccess(parts).await_or_wait(context, *parts.replicas.host(), range, true);
 }
 
-/// Puts on record what was written in place, and waits without the lock for the work that it comes behind.
-void record_writes(BufferParts& of) {
+/// Puts on record what was written in place. Where work is pending that it may come behind, `locked` is unlocked when
+/// this returns: that is waited for without the lock.
+void record_writes(BufferGuard& locked) {
+  auto& of = *locked;
+  if (of.replicas.pending.empty()) return of.try_to_record_writes();
+  locked.unlock();
   detail::run_admitted(detail::operands(), [&](AccessContext& context) {
     BufferGuard parts(of, detail::Watched::no);
     try {
@@ -81,9 +85,7 @@ void BufferCore::written_on_host(ByteRange range, HostUse const& use) {
   }
   if (!elsewhere) return;
   parts->watch.add_unrecorded({range, {}});
-  if (replicas.pending.empty()) return parts->try_to_record_writes();
-  parts.unlock();
-  record_writes(*parts_);
+  record_writes(parts);
 }
 
 void BufferCore::note_read(ByteRange range) const {
@@ -292,12 +294,8 @@ void BufferCore::written_through_map(ByteRange range, DeviceLease const& mapped,
     if (recorded.deferred) std::rethrow_exception(std::exchange(recorded.deferred, nullptr));
     recorded.check_not_captured();
   };
-  if (parts->replicas.pending.empty()) {
-    parts->try_to_record_writes();
-    return end(*parts);
-  }
-  parts.unlock();
-  record_writes(*parts_);
+  record_writes(parts);
+  if (parts) return end(*parts);
   end(*Guard(*parts_, detail::Watched::no));
 }
 

@@ -84,8 +84,9 @@ std::shared_ptr<void> BufferCore::hold() noexcept {
 }
 
 void BufferCore::end_ownership() noexcept {
+  if (parts_->made.inherited()) return;
   // The owner of borrowed memory may free it now: no other thread may still be evicting into it, nor hold the buffer.
-  if (!parts_->made.inherited() && parts_->resident && parts_->borrows) {
+  if (parts_->resident && parts_->borrows) {
     if (parts_->terms.manager->retire_resident(*this)) {
       while (parts_->keepers.load(std::memory_order_acquire) != 1) std::this_thread::yield();
     } else {
