@@ -144,16 +144,22 @@ TEST_F(PoolTickets, LiveMemoryIsRefusedWithoutWaiting) {
 }
 
 TEST_F(PoolTickets, ReturnsBehindWorkAreNotWaitedFor) {
-  std::atomic<bool> on_its_way{false}, goes_on{false};
+  std::atomic<bool> on_its_way{false}, returning{false}, goes_on{false};
   pool.set_max_bytes(8 * MiB);
   pool.acquire(6 * MiB).release(work_a.work());
   device.on_release = [&](DeviceMemory) {
     on_its_way = true;
-    on_its_way.notify_all();
+    returning = true;
+    returning.notify_all();
     goes_on.wait(false);
   };
-  std::jthread giving{[&] { pool.trim(); }};
-  on_its_way.wait(false);
+  std::jthread giving{[&] {
+    pool.trim();
+    returning = true;
+    returning.notify_all();
+  }};
+  returning.wait(false);
+  EXPECT_TRUE(on_its_way) << "what another thread has cached is given back too";
   EXPECT_EQ(pool.acquire_without_waiting(4 * MiB), std::nullopt);
   EXPECT_THROW(std::ignore = pool.acquire(4 * MiB, {.may_wait = false}), OutOfMemory);
   goes_on = true;
