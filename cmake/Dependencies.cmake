@@ -6,13 +6,21 @@ set(UNIMEM_CARRIED "" CACHE PATH "A folder that `./dev gpu --prepare` has filled
 
 find_package(Threads REQUIRED)
 
-# libbacktrace comes with GCC, beside its own libraries, where -lbacktrace finds it. What cannot have it says so when it is asked
-# for stacks (`can_capture_stacks`).
+# libbacktrace comes with GCC, beside its own libraries, where -lbacktrace finds it. Clang looks there too, and not for its header, which
+# lies among GCC's own: the last place to look. What cannot have it says so when it is asked for stacks (`can_capture_stacks`).
 include(CheckCXXSourceCompiles)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  execute_process(COMMAND "${CMAKE_CXX_COMPILER}" -print-file-name=libbacktrace.a
+                  OUTPUT_VARIABLE library OUTPUT_STRIP_TRAILING_WHITESPACE)
+  cmake_path(GET library PARENT_PATH folder)
+  set(UNIMEM_BACKTRACE_FLAGS "-idirafter${folder}/include")
+endif()
+set(CMAKE_REQUIRED_FLAGS "${UNIMEM_BACKTRACE_FLAGS}")
 set(CMAKE_REQUIRED_LIBRARIES backtrace)
 check_cxx_source_compiles("#include <backtrace.h>
 int main() { return backtrace_create_state(nullptr, 1, nullptr, nullptr) == nullptr; }" UNIMEM_HAS_BACKTRACE)
 unset(CMAKE_REQUIRED_LIBRARIES)
+unset(CMAKE_REQUIRED_FLAGS)
 if(NOT UNIMEM_CARRIED)
   find_package(fmt REQUIRED)
   find_package(spdlog REQUIRED)

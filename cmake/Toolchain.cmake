@@ -23,10 +23,11 @@ target_compile_options(unimem_flags INTERFACE
   $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>,$<CONFIG:Release>>:-Wno-restrict>
   $<$<BOOL:${UNIMEM_WERROR}>:-Werror>)
 if(CMAKE_UNITY_BUILD)
-  target_compile_options(unimem_flags INTERFACE -Wno-subobject-linkage -Wno-shadow)  # a source is included by another, after others
+  target_compile_options(unimem_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage> -Wno-shadow)  # a source is included by another, after others
 endif()
 if(UNIMEM_SANITIZE)
-  target_compile_options(unimem_flags INTERFACE -fsanitize=${UNIMEM_SANITIZE} -fno-omit-frame-pointer
-                                                -fno-sanitize-recover=all)
+  # Clang forgets in a precompiled header what libstdc++ 12 says round its own use of what it deprecates.
+  target_compile_options(unimem_flags INTERFACE -fsanitize=${UNIMEM_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all
+                                                $<$<CXX_COMPILER_ID:Clang>:-Wno-deprecated-declarations>)
   target_link_options(unimem_flags INTERFACE -fsanitize=${UNIMEM_SANITIZE})
 endif()

@@ -22,13 +22,11 @@ inline bool is_child_of_a_test = false;
 
 }  // namespace unimem
 
-#ifdef __SANITIZE_ADDRESS__
 /// Asked by LeakSanitizer at the end of a process. In a child it would miss what only the threads of its parent held.
 // NOLINTNEXTLINE(bugprone-reserved-identifier)
 extern "C" [[gnu::used, gnu::visibility("default")]] inline int __lsan_is_turned_off() {
   return unimem::is_child_of_a_test ? 1 : 0;
 }
-#endif
 
 namespace unimem {
 

@@ -1,3 +1,5 @@
+#include "core/sanitizers.hpp"
+
 #include <unimem/core/build.hpp>
 #include <unimem/core/version.hpp>
 
@@ -13,9 +15,9 @@ std::string_view build_description() noexcept {
 #elif defined(__GNUC__)
   return "g++ " __VERSION__
 #endif
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(UNIMEM_ADDRESS_SANITIZER)
          ", address sanitizer"
-#elif defined(__SANITIZE_THREAD__)
+#elif defined(UNIMEM_THREAD_SANITIZER)
          ", thread sanitizer"
 #endif
 #if defined(NDEBUG)

@@ -1,16 +1,10 @@
 #pragma once
 
+#include "core/sanitizers.hpp"
+
 #include <cstddef>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define UNIMEM_POISONS 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define UNIMEM_POISONS 1
-#endif
-#endif
-
-#ifdef UNIMEM_POISONS
+#ifdef UNIMEM_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -19,8 +13,7 @@ namespace unimem::detail {
 // A cached block is dead to the user, though the driver knows nothing of it. Under AddressSanitizer a use after release
 // is reported as one; in every other build these are nothing.
 
-#ifdef UNIMEM_POISONS
-inline constexpr bool poisons = true;
+#ifdef UNIMEM_ADDRESS_SANITIZER
 inline void poison(void const* address, std::size_t bytes) noexcept {
   ASAN_POISON_MEMORY_REGION(address, bytes);
 }
@@ -33,7 +26,6 @@ inline bool is_poisoned(void const* address) noexcept {
   return __asan_address_is_poisoned(address) != 0;
 }
 #else
-inline constexpr bool poisons = false;
 inline void poison(void const*, std::size_t) noexcept {}
 inline void unpoison(void const*, std::size_t) noexcept {}
 inline bool is_poisoned(void const*) noexcept {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/sanitizers.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <new>
@@ -30,11 +32,7 @@ class SpareMemory {
   }
 
  private:
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  static constexpr std::uint8_t most = 0;
-#else
-  static constexpr std::uint8_t most = 16;
-#endif
+  static constexpr std::uint8_t most = detail::is_sanitized ? 0 : 16;
   struct Block {
     Block* next;
   };

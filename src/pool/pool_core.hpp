@@ -79,7 +79,7 @@ class PoolCore {
   [[nodiscard]] Block* acquire_better(Block const& block, std::size_t bytes);
 
   void release(Block& block, Event last_use) noexcept {
-    if (!poisons && last_use == Event{} && block.inherited == Event{}) [[likely]] {
+    if (!under_address_sanitizer && last_use == Event{} && block.inherited == Event{}) [[likely]] {
       block.parked_for = 0;
       if (state_.thread_cache.keep_quickly(block)) [[likely]]
         return;
@@ -113,7 +113,7 @@ class PoolCore {
   [[nodiscard]] Block* take_ready(std::size_t bytes, AcquireOptions const& options) {
     if (options.queue != nullptr || options.alignment != 0) return nullptr;
     auto* const parked = state_.thread_cache.take_ready(bytes, options.name);
-    if (poisons && parked != nullptr) state_.memory.expose(*parked);
+    if (under_address_sanitizer && parked != nullptr) state_.memory.expose(*parked);
     return parked;
   }
 

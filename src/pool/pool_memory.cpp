@@ -85,12 +85,12 @@ void PoolMemory::give(BlockList& blocks) const noexcept {
 }
 
 void PoolMemory::hide(Block const& block) const noexcept {
-  if (!poisons || !host_memory()) return;
+  if (!under_address_sanitizer || !host_memory()) return;
   if (auto* const address = device_.address(block.memory)) poison(address, block.capacity());
 }
 
 void PoolMemory::expose(Block const& block) const noexcept {
-  if (!poisons || !host_memory()) return;
+  if (!under_address_sanitizer || !host_memory()) return;
   if (auto* const address = device_.address(block.memory)) unpoison(address, block.capacity());
 }
 

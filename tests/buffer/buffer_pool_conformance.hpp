@@ -86,7 +86,8 @@ TEST_P(BufferPoolConformance, BuffersOfManySizesHoldTheirOwnElements) {
     SCOPED_TRACE(pinned ? "pinned" : "pageable");
     std::vector<Numbers> buffers;
     std::uint32_t first = 0;
-    for (std::size_t const count : {1, 2, 100, 1000, 1001, 20'000}) buffers.push_back(counted(count, ++first, pinned));
+    for (std::size_t const count : {1U, 2U, 100U, 1000U, 1001U, 20'000U})
+      buffers.push_back(counted(count, ++first, pinned));
     EXPECT_EQ(pool.stats(pinned).active_buffers, buffers.size());
     first = 0;
     for (auto& buffer : buffers) EXPECT_TRUE(counts(buffer, ++first)) << buffer.size() << " elements";

@@ -98,7 +98,7 @@ TEST_F(PooledReuse, ShowsNothingOfWhatWasCountedAndAdvised) {
 }
 
 TEST_F(PooledReuse, EndsTheLifeOfTheEarlierBuffer) {
-  for (std::size_t const count : {0, 1000}) {
+  for (std::size_t const count : {0U, 1000U}) {
     auto buffer = pool.acquire<std::uint32_t>(count);
     auto const life = buffer.core().life();
     EXPECT_FALSE(life.expired());

@@ -5,6 +5,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
+#include "core/sanitizers.hpp"
 #include "core/sizes.hpp"
 #include "forked_child.hpp"
 
@@ -33,9 +34,8 @@ using Buffer = UnifiedBuffer<std::uint32_t>;
 class ForkedBuffers : public ::testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
-#endif
+    if (detail::is_sanitized)
+      GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
   }
 
   [[nodiscard]] BufferOptions options(char const* name) {

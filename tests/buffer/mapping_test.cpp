@@ -187,7 +187,7 @@ TEST_F(Mappings, BetweenSeveralConflictsWhatTheHostWroteCounts) {
   auto buffer = synchronized();
   auto mapping = buffer.map(MapMode::write, 10, 80);
   std::ranges::fill(mapping.elements(), 5U);
-  for (std::size_t const at : {0, 30, 60, 85}) set(sim.default_queue(), buffer.slice(at, 12), 7);
+  for (std::size_t const at : {0U, 30U, 60U, 85U}) set(sim.default_queue(), buffer.slice(at, 12), 7);
   EXPECT_THROW(mapping.unmap(), CoherenceConflict);
   auto expected = counting(100);
   std::fill_n(expected.begin() + 10, 80, 5U);

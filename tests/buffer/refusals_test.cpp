@@ -27,14 +27,14 @@ TEST_F(Spilling, FallingBackToPageableMemoryIsNoRefusal) {
   auto options = named("pinned");
   options.pinned = true;
   Buffer held(words, options);
-  auto const view = held.host_view();
+  [[maybe_unused]] auto const view = held.host_view();
   Buffer next(words, options);
   next.copy_from(filled(1));
   EXPECT_FALSE(next.is_pinned());
   EXPECT_GE(manager.statistics().refused_pinnings, 1U);
   EXPECT_EQ(manager.statistics().refusals, 0U);
   room_for(1);
-  auto const also = next.host_view();
+  [[maybe_unused]] auto const also = next.host_view();
   Buffer none(words, options);
   EXPECT_THROW(none.copy_from(filled(1)), OutOfMemory);
   EXPECT_EQ(manager.statistics().refusals, 1U) << "neither pinned nor ordinary";

@@ -1,4 +1,5 @@
 #include "buffer/buffer_fixture.hpp"
+#include "core/sanitizers.hpp"
 
 #include "core/sizes.hpp"
 
@@ -15,9 +16,7 @@ class SmallWrites : public BufferTest {
 };
 
 TEST_F(SmallWrites, AThousandScatteredPagesMoveExactlyThemselves) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "half a minute under ThreadSanitizer, for what one thread does";
-#endif
+  if (detail::under_thread_sanitizer) GTEST_SKIP() << "half a minute under ThreadSanitizer, for what one thread does";
   auto options = on_sim();
   options.device = &large;
   UnifiedBuffer<std::byte> buffer(GiB, options);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/sanitizers.hpp"
+
 #include <sys/types.h>
 
 #include <chrono>
@@ -76,11 +78,7 @@ class CliProcess {
 [[nodiscard]] Outcome run_cli(std::vector<std::string> const& arguments, Surroundings const& surroundings = {});
 
 /// Whether this is a build whose memory and time say nothing of the program's own.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool sanitized = true;
-#else
-inline constexpr bool sanitized = false;
-#endif
+inline constexpr bool sanitized = detail::is_sanitized;
 
 /// Words between blanks.
 [[nodiscard]] std::vector<std::string> words_of(std::string const& command);

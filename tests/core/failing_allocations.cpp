@@ -30,6 +30,14 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
   throw std::bad_alloc();
 }
 
+void* operator new(std::size_t bytes, std::nothrow_t const&) noexcept {
+  try {
+    return ::operator new(bytes);
+  } catch (std::bad_alloc const&) {
+    return nullptr;
+  }
+}
+
 void* operator new(std::size_t bytes, std::align_val_t alignment, std::nothrow_t const&) noexcept {
   try {
     return ::operator new(bytes, alignment);
@@ -48,5 +56,43 @@ void operator delete(void* memory, std::align_val_t) noexcept {
   std::free(memory);
 }
 void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+
+// The standard library's others come to those above, and a sanitizer's would not.
+void* operator new[](std::size_t bytes) {
+  return ::operator new(bytes);
+}
+void* operator new[](std::size_t bytes, std::nothrow_t const& none) noexcept {
+  return ::operator new(bytes, none);
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment) {
+  return ::operator new(bytes, alignment);
+}
+void* operator new[](std::size_t bytes, std::align_val_t alignment, std::nothrow_t const& none) noexcept {
+  return ::operator new(bytes, alignment, none);
+}
+void operator delete(void* memory, std::nothrow_t const&) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t, std::nothrow_t const&) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::nothrow_t const&) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::align_val_t, std::nothrow_t const&) noexcept {
   std::free(memory);
 }

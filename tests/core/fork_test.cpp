@@ -1,4 +1,5 @@
 #include "core/fork.hpp"
+#include "core/sanitizers.hpp"
 
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
@@ -214,9 +215,8 @@ TEST(SpinLock, IsGivenUpInAChildIfHeldAtTheFork) {
 }
 
 TEST(Fork, AChildWritesToALogInUse) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
-#endif
+  if (detail::is_sanitized)
+    GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
   ::testing::internal::CaptureStderr();
   std::atomic<bool> done{false};
   int failures = 0;

@@ -1,5 +1,6 @@
 #include <unimem/core/name.hpp>
 
+#include "core/sanitizers.hpp"
 #include "forked_child.hpp"
 
 #include <gtest/gtest.h>
@@ -38,9 +39,8 @@ TEST(Name, KeepsItsTextWhenTheOriginalIsGone) {
 }
 
 TEST(Name, AForkedChildMakesNames) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
-#endif
+  if (detail::is_sanitized)
+    GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
   std::atomic<bool> done{false};
   std::jthread const busy([&] {
     for (int i = 0; !done; ++i) static_cast<void>(Name{"name of the parent " + std::to_string(i % 1000)});

@@ -1,4 +1,5 @@
 #include "core/spare_memory.hpp"
+#include "core/sanitizers.hpp"
 
 #include <gtest/gtest.h>
 
@@ -12,11 +13,7 @@
 namespace unimem::detail {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool keeps = false;
-#else
-constexpr bool keeps = true;
-#endif
+constexpr bool keeps = !detail::is_sanitized;
 
 /// Each test has a kind of its own, of which nothing is kept before.
 template <int number>

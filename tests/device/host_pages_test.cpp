@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 
 #include "core/poison.hpp"
+#include "core/sanitizers.hpp"
 #include "device/host_memory.hpp"
 #include "device/host_pages.hpp"
 
@@ -96,7 +97,7 @@ TEST(HostPages, NothingCanBeReadWherePagesHaveLeft) {
 }
 
 TEST(HostPages, AddressesAreNotHiddenOncePagesHaveLeft) {
-  if (!poisons) GTEST_SKIP() << "not built with AddressSanitizer";
+  if (!detail::under_address_sanitizer) GTEST_SKIP() << "not built with AddressSanitizer";
   Ledger ledger;
   HostPages source{ledger};
   auto const range = source.reserve(page);
@@ -163,9 +164,8 @@ TEST(HostPages, APopulationThatIsRefusedTakesNothing) {
 }
 
 TEST(HostPages, ShiftedMemoryIsResidentOnce) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "what ThreadSanitizer notes of the memory is resident too, several times its size";
-#endif
+  if (detail::under_thread_sanitizer)
+    GTEST_SKIP() << "what ThreadSanitizer notes of the memory is resident too, several times its size";
   constexpr std::size_t bytes = std::size_t{64} << 20;
   Ledger ledger;
   HostPages source{ledger};

@@ -1,5 +1,6 @@
 #include <unimem/device/discovery.hpp>
 
+#include "core/sanitizers.hpp"
 #include "device/backends.hpp"
 
 #include <gmock/gmock.h>
@@ -20,11 +21,8 @@
 // What a missing or broken OpenCL installation is: a backend that is unavailable with a reason. Each case looks in a
 // child process of its own, because a process looks only once.
 
-#ifdef __SANITIZE_THREAD__
-#define UNIMEM_NEEDS_PROBE() GTEST_SKIP() << "there is no probe under ThreadSanitizer"
-#else
-#define UNIMEM_NEEDS_PROBE() static_cast<void>(0)
-#endif
+#define UNIMEM_NEEDS_PROBE() \
+  if (detail::under_thread_sanitizer) GTEST_SKIP() << "there is no probe under ThreadSanitizer"
 
 namespace unimem {
 namespace {

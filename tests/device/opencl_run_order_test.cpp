@@ -1,3 +1,4 @@
+#include "core/sanitizers.hpp"
 #include "device/opencl_fixture.hpp"
 #include "device/opencl_recorded_runs.hpp"
 #include "device/opencl_user_event.hpp"
@@ -16,12 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
 /// Where ThreadSanitizer looks on, nothing is made to fail: PoCL then takes its own locks in an order that it reports.
-constexpr bool may_fail_work =
-#ifdef __SANITIZE_THREAD__
-    false;
-#else
-    true;
-#endif
+constexpr bool may_fail_work = !detail::under_thread_sanitizer;
 
 Device& recorded_device() {
   static Device& device = kept(RecordedOpenCl::instance().open("opencl:0,recorded"));

@@ -1,6 +1,7 @@
 #include <unimem/core/error.hpp>
 
 #include "core/failing_allocations.hpp"
+#include "core/sanitizers.hpp"
 #include "device/page_tracker.hpp"
 #include "device/page_watch_fixture.hpp"
 #include "forked_child.hpp"
@@ -200,9 +201,8 @@ TEST_F(PageWatchProcess, ASandboxThatRefusesUserfaultfdIsTheReason) {
 }
 
 TEST_F(PageWatchProcess, ALackOfDescriptorsPasses) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "UndefinedBehaviorSanitizer needs descriptors itself, to look at what an object is";
-#endif
+  if (detail::under_address_sanitizer)
+    GTEST_SKIP() << "UndefinedBehaviorSanitizer needs descriptors itself, to look at what an object is";
   EXPECT_EQ(in_child([] {
               rlimit before{};
               getrlimit(RLIMIT_NOFILE, &before);

@@ -1,6 +1,7 @@
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
 
+#include "core/sanitizers.hpp"
 #include "device/device_conformance.hpp"
 #include "device/gate.hpp"
 
@@ -47,11 +48,9 @@ INSTANTIATE_TEST_SUITE_P(Sim, DeviceConformance,
                                            DeviceCase{"batching", batching, fail}),
                          case_name);
 
-#if defined(__SANITIZE_THREAD__)
-constexpr std::size_t terabyte = std::size_t{1} << 36;  // ThreadSanitizer leaves the program few addresses
-#else
-constexpr std::size_t terabyte = std::size_t{1} << 40;
-#endif
+constexpr std::size_t terabyte = detail::under_thread_sanitizer
+                                     ? std::size_t{1} << 36
+                                     : std::size_t{1} << 40;  // ThreadSanitizer leaves the program few addresses
 
 std::size_t resident_bytes() {
   std::ifstream file{"/proc/self/statm"};

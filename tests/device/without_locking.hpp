@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/sanitizers.hpp"
+
 #include <linux/capability.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -36,10 +38,6 @@ void without_locking(Work const& work) {
   must(setrlimit(RLIMIT_MEMLOCK, &before) == 0);
 }
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool locks_memory = false;
-#else
-inline constexpr bool locks_memory = true;
-#endif
+inline constexpr bool locks_memory = !detail::is_sanitized;
 
 }  // namespace unimem

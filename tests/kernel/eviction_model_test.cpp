@@ -16,11 +16,7 @@ namespace {
 /// Operations per case, unless UNIMEM_TEST_OPERATIONS asks for another number: fewer where each takes twenty times as
 /// long and but one thread makes them.
 std::size_t operations() {
-#if defined(__SANITIZE_THREAD__)
   constexpr std::size_t by_itself = 400;
-#else
-  constexpr std::size_t by_itself = 400;
-#endif
   auto const wanted = environment("UNIMEM_TEST_OPERATIONS");
   return wanted ? std::stoull(*wanted) : by_itself;
 }

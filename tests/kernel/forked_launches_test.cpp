@@ -3,6 +3,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/kernel/launch.hpp>
 
+#include "core/sanitizers.hpp"
 #include "core/sizes.hpp"
 #include "forked_child.hpp"
 
@@ -72,9 +73,8 @@ TEST_F(ForkedLaunches, NothingIsCompiledWhereNoQueueWorks) {
 }
 
 TEST_F(ForkedLaunches, KernelsInUseAtTheForkAreBuiltAnew) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
-#endif
+  if (detail::is_sanitized)
+    GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
   auto const theirs = doubling();
   std::atomic<bool> done{false};
   std::vector<std::jthread> threads;

@@ -1,3 +1,5 @@
+#include "core/sanitizers.hpp"
+
 #include <unimem/buffer/buffer_pool.hpp>
 #include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
@@ -42,11 +44,7 @@ constexpr auto suspicious = 9s;
 
 /// Operations of each thread in all programs together.
 std::size_t operations() {
-#if defined(__SANITIZE_THREAD__)
-  constexpr std::size_t by_itself = 1'000;
-#else
-  constexpr std::size_t by_itself = 3'000;
-#endif
+  constexpr std::size_t by_itself = detail::under_thread_sanitizer ? 1'000 : 3'000;
   auto const wanted = environment("UNIMEM_TEST_OPERATIONS");
   return wanted ? std::stoull(*wanted) : by_itself;
 }

@@ -2,6 +2,7 @@
 #include <unimem/kernel/launch.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "core/sanitizers.hpp"
 #include "device/page_watch.hpp"
 
 #include <sys/mman.h>
@@ -168,11 +169,8 @@ TEST_F(StaleView, IsOpenForTheNextOwner) {
 
 /// Whether the handler that was there before got the fault: the system's, or a sanitizer's, which exits.
 bool ended_by_earlier_handler(int status) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  return WIFEXITED(status) && WEXITSTATUS(status) != 0;
-#else
-  return WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
-#endif
+  return detail::is_sanitized ? WIFEXITED(status) && WEXITSTATUS(status) != 0
+                              : WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV;
 }
 
 TEST_F(StaleView, PassesOtherFaultsOn) {

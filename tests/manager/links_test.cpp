@@ -6,6 +6,7 @@
 
 #include "core/disk_cache.hpp"
 #include "core/last_level_cache.hpp"
+#include "core/sanitizers.hpp"
 #include "core/sizes.hpp"
 #include "device/temporary_folder.hpp"
 #include "forked_child.hpp"
@@ -153,9 +154,8 @@ TEST_F(MeasuredLinks, AreWhatTheDeviceWasSetTo) {
 
 /// What is copied within a cache is copied faster than buffers are.
 TEST_F(MeasuredLinks, AreMeasuredByCopiesThatNoCacheHolds) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "copies under ThreadSanitizer take longer than a measurement may, and less is copied then";
-#endif
+  if (detail::under_thread_sanitizer)
+    GTEST_SKIP() << "copies under ThreadSanitizer take longer than a measurement may, and less is copied then";
   auto const large = detail::copied_to_measure();
   ASSERT_GT(large, detail::last_level_cache_bytes()) << "a machine with more cache than is copied";
   for (bool const upwards : {true, false}) {

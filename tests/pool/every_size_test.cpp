@@ -4,6 +4,7 @@
 #include <unimem/pool/pool_resource.hpp>
 
 #include "core/poison.hpp"
+#include "core/sanitizers.hpp"
 #include "core/sizes.hpp"
 
 #include <gtest/gtest.h>
@@ -18,12 +19,8 @@
 namespace unimem {
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
-constexpr bool slow = true;
-#else
-constexpr bool slow = detail::poisons;  // a sanitizer looks at every byte, or at every access
-#endif
-/// Of the sizes above 64 KiB sanitizers see every so-manieth.
+constexpr bool slow = detail::is_sanitized;  // a sanitizer looks at every byte, or at every access
+/// Of the sizes above 64 KiB sanitizers see one in so many.
 constexpr std::size_t stride = slow ? 4099 : 1;
 
 struct Home {

@@ -5,6 +5,7 @@
 #include <unimem/pool/idle_trimmer.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sanitizers.hpp"
 #include "core/sizes.hpp"
 #include "forked_child.hpp"
 
@@ -145,9 +146,8 @@ int use_inherited(MemoryPool& pool, Allocation mine) {
 class ForkedPool : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
-#endif
+    if (detail::is_sanitized)
+      GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
   }
 
   /// A block that shows whether another process or another owner has written to it.
@@ -235,9 +235,8 @@ INSTANTIATE_TEST_SUITE_P(Pools, ForkedPool, ::testing::ValuesIn(cases()),
                          [](auto const& made) { return made.param.name; });
 
 TEST(ForkedAddressBook, IsRefusedToAChild) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
-#endif
+  if (detail::is_sanitized)
+    GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
   MemoryPool pool{device("cpu"), Location::host};
   detail::AddressBook book{pool, "book", {}};
   auto* const kept = book.acquire(KiB, 16, nullptr);
@@ -266,9 +265,8 @@ TEST(ForkedAddressBook, IsRefusedToAChild) {
 }
 
 TEST(ForkedIdleTrimmer, EndsInAChild) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
-#endif
+  if (detail::is_sanitized)
+    GTEST_SKIP() << "a child that is forked while a thread allocates hangs in the sanitizer's runtime";
   MemoryPool pool{device("cpu"), Location::host};
   auto trimmer = std::make_unique<IdleTrimmer>(pool, 50us);
   for (int round = 0; round < rounds; ++round) {

@@ -154,7 +154,7 @@ TEST(MemoryPool, PagesReleasedWhileItEndsGoBack) {
 }
 
 TEST(AllocationDeathTest, AddressSanitizerReportsUseAfterRelease) {
-  if (!detail::poisons) GTEST_SKIP() << "not built with AddressSanitizer";
+  if (!detail::under_address_sanitizer) GTEST_SKIP() << "not built with AddressSanitizer";
   ScriptedDevice device{MiB};
   MemoryPool pool{device, Location::device};
   auto block = pool.acquire(1000);
@@ -167,7 +167,7 @@ TEST(AllocationDeathTest, AddressSanitizerReportsUseAfterRelease) {
 }
 
 TEST(AllocationDeathTest, AddressSanitizerReportsUseOfFreePages) {
-  if (!detail::poisons) GTEST_SKIP() << "not built with AddressSanitizer";
+  if (!detail::under_address_sanitizer) GTEST_SKIP() << "not built with AddressSanitizer";
   MemoryPool pool{device("cpu"), Location::host, {.backing = PoolBacking::pages}};
   auto block = pool.acquire(100'000);
   auto const beside = pool.acquire(100'000);

@@ -1,5 +1,6 @@
 #include <unimem/pool/memory_pool.hpp>
 
+#include "core/sanitizers.hpp"
 #include "core/sizes.hpp"
 #include "pool/depots.hpp"
 #include "pool/magazines.hpp"
@@ -436,11 +437,8 @@ TEST_P(PoolThreadCacheThreadsOfSize, BlocksThatOneReleasesAnotherAcquires) {
   auto const bytes = GetParam();
   ScriptedDevice device{64 * GiB};
   MemoryPool pool{device, Location::device};
-#if defined(__SANITIZE_ADDRESS__)
-  constexpr std::size_t of_the_largest = 2'000;  // each is poisoned as a whole
-#else
-  constexpr std::size_t of_the_largest = 20'000;
-#endif
+  constexpr std::size_t of_the_largest =
+      detail::under_address_sanitizer ? 2'000 : 20'000;  // each is poisoned as a whole
   std::size_t const blocks = bytes > 16 * MiB ? of_the_largest : bytes > MiB ? 20'000 : 200'000;
   std::array<std::atomic<Allocation*>, 64> belt{};
   std::jthread consumer{[&] {

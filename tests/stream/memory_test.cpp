@@ -3,6 +3,7 @@
 #include <unimem/kernel/kernel.hpp>
 #include <unimem/stream/stream_file.hpp>
 
+#include "core/sanitizers.hpp"
 #include "stream/scratch_folder.hpp"
 
 #include <gtest/gtest.h>
@@ -27,9 +28,8 @@ std::size_t resident_bytes() {
 class StreamMemory : public ::testing::TestWithParam<char const*> {};
 
 TEST_P(StreamMemory, StaysWithinTwiceTheBuffersWhateverTheFile) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "ThreadSanitizer keeps as much again resident for every byte that is touched";
-#endif
+  if (detail::under_thread_sanitizer)
+    GTEST_SKIP() << "ThreadSanitizer keeps as much again resident for every byte that is touched";
   ScratchFolder const folder;
   auto const path = folder.write("input", std::string_view());
   std::filesystem::resize_file(path, std::uint64_t{208} << 20);  // a hole: no disk is needed

@@ -1,4 +1,5 @@
 #include "device/opencl/installation.hpp"
+#include "core/sanitizers.hpp"
 
 #include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
@@ -12,23 +13,11 @@
 #include <exception>
 #include <utility>
 
-// A forked child of a ThreadSanitizer process hangs in the runtime's own locks, so there the probe is left out.
-#if defined(__SANITIZE_THREAD__)
-#define UNIMEM_NO_PROBE 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define UNIMEM_NO_PROBE 1
-#endif
-#endif
-
 namespace unimem::detail::opencl {
 namespace {
 
-#ifdef UNIMEM_NO_PROBE
-constexpr bool can_probe = false;
-#else
-constexpr bool can_probe = true;
-#endif
+// A forked child of a ThreadSanitizer process hangs in the runtime's own locks, so there the probe is left out.
+constexpr bool can_probe = !under_thread_sanitizer;
 
 std::chrono::milliseconds patience() {
   constexpr auto name = "UNIMEM_OPENCL_PROBE_TIMEOUT_MS";
