@@ -111,7 +111,7 @@ Location MemoryPool::location() const noexcept {
 }
 
 std::size_t MemoryPool::max_bytes() const noexcept {
-  return core_->max_bytes();
+  return core_->level().max_bytes();
 }
 
 StackOptions const& MemoryPool::stacks() const noexcept {
@@ -123,15 +123,15 @@ void MemoryPool::set_max_bytes(std::size_t bytes) {
 }
 
 std::size_t MemoryPool::bytes_in_use() noexcept {
-  return core_->bytes_in_use();
+  return core_->level().bytes_in_use();
 }
 
 bool MemoryPool::set_marks(std::size_t below, std::size_t above) noexcept {
-  return core_->set_marks(below, above);
+  return core_->level().set_marks(below, above);
 }
 
 bool MemoryPool::has_left_marks() const noexcept {
-  return core_->has_left_marks();
+  return core_->level().has_left_marks();
 }
 
 void MemoryPool::validate() const {

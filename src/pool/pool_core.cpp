@@ -185,25 +185,4 @@ void PoolCore::release_here(Block& block, PoolAges::Time now) noexcept {
   leave(lock);
 }
 
-// ---- What it is asked ---------------------------------------------------------------------------------------------
-
-std::size_t PoolCore::max_bytes() const noexcept {
-  if (inherited()) return 0;
-  auto const lock = this->lock();
-  return state_.limits.max_bytes();
-}
-
-std::size_t PoolCore::bytes_in_use() noexcept {
-  if (inherited()) return 0;
-  state_.thread_cache.flush_all();
-  auto const lock = this->lock();
-  return state_.counts.active_bytes();
-}
-
-bool PoolCore::set_marks(std::size_t below, std::size_t above) noexcept {
-  if (inherited()) return false;
-  auto const lock = this->lock();
-  return state_.counts.set_marks(below, above);
-}
-
 }  // namespace unimem::detail

@@ -7,6 +7,7 @@
 #include "pool/block_intake.hpp"
 #include "pool/block_returns.hpp"
 #include "pool/block_supply.hpp"
+#include "pool/pool_level.hpp"
 #include "pool/pool_reports.hpp"
 #include "pool/pool_state.hpp"
 #include "pool/pool_trimmer.hpp"
@@ -96,13 +97,9 @@ class PoolCore {
 
   [[nodiscard]] PoolTrimmer& trimmer() noexcept { return trimmer_; }
   [[nodiscard]] PoolReports const& reports() const noexcept { return reports_; }
+  [[nodiscard]] PoolLevel& level() noexcept { return level_; }
 
   [[nodiscard]] std::unique_lock<std::mutex> lock() const { return std::unique_lock{state_.mutex}; }
-  [[nodiscard]] std::size_t max_bytes() const noexcept;
-  /// As MemoryPool says.
-  [[nodiscard]] std::size_t bytes_in_use() noexcept;
-  [[nodiscard]] bool set_marks(std::size_t below, std::size_t above) noexcept;
-  [[nodiscard]] bool has_left_marks() const noexcept { return state_.counts.has_left_marks(); }
 
   [[nodiscard]] Device& device() const noexcept { return state_.memory.device(); }
   [[nodiscard]] Location location() const noexcept { return state_.memory.location(); }
@@ -143,6 +140,7 @@ class PoolCore {
   BlockSupply supply_{state_, returns_};
   PoolTrimmer trimmer_{state_, returns_};
   PoolReports reports_{state_};
+  PoolLevel level_{state_, made_};
 
   // Under the lock.
   unsigned inside_ = 0;             ///< calls that have entered and not left yet
