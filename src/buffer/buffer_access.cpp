@@ -1,4 +1,5 @@
 #include "buffer/buffer_access.hpp"
+#include "buffer/reconciler.hpp"
 
 #include <unimem/core/error.hpp>
 
@@ -18,7 +19,7 @@ bool BufferAccess::prepare(AccessContext& context, Place place, ByteRange range,
   auto& replicas = parts_->replicas;
   if (!ReplicaAllocator(*parts_).ensure_device(context, place, queue)) return false;
   bool const waits = parts_->watch.writes() != nullptr && replicas.places.in_host_memory(place);  // as `fetch` does
-  if (waits && intent != Intent::write) parts_->resolve_pending(range, true);
+  if (waits && intent != Intent::write) Reconciler(*parts_).resolve(range, true);
   // Where every byte is current there is nothing to plan, and nothing to record of a read.
   if (intent != Intent::write && !replicas.holds(place, range)) {
     TransferEngine transfers(*parts_);
@@ -55,8 +56,8 @@ std::optional<Event> BufferAccess::fetch(AccessContext& context, ByteRange range
   // Bytes that arrive later could not be told from a user's: so tracked buffers wait, and resolve what is pending
   // first.
   if (parts_->watch.watches()) {
-    parts_->resolve_pending(range, true);
-  } else if (!parts_->look_or_wait(context, range)) {
+    Reconciler(*parts_).resolve(range, true);
+  } else if (!Reconciler(*parts_).look_or_wait(context, range)) {
     return std::nullopt;
   }
   if (!ReplicaAllocator(*parts_).ensure_host(context)) return std::nullopt;

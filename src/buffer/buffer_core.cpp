@@ -7,6 +7,7 @@
 #include "buffer/buffer_lock.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/places.hpp"
+#include "buffer/reconciler.hpp"
 #include "buffer/replica.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/transfer_engine.hpp"
@@ -26,6 +27,7 @@ using detail::AccessContext;
 using detail::BufferAccess;
 using detail::BufferLook;
 using detail::NextUse;
+using detail::Reconciler;
 using detail::Replica;
 using detail::ReplicaAllocator;
 using detail::TransferEngine;
@@ -117,9 +119,9 @@ BufferState BufferCore::state_by_looking() const noexcept {
     detail::run_admitted(detail::operands(), [&](detail::AccessContext& context) {
       // Asking changes what is known, and nothing else that can be seen.
       Guard parts(*parts_, Guard::Look{});
-      if (!parts->may_record(context)) return false;
+      if (!Reconciler(*parts).may_record(context)) return false;
       try {
-        parts->collect_host_writes(true, false);
+        Reconciler(*parts).collect_host_writes(true, false);
       } catch (std::exception const& failure) {
         // The next access finds it out again, and can raise it.
         log(LogLevel::debug, failure.what());
@@ -163,7 +165,7 @@ void BufferCore::resolve_known(ByteRange range, std::exception_ptr const& known)
     detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
       Guard parts(*parts_, detail::Watched::no);
       try {
-        return parts->resolve_or_wait(context, range);
+        return Reconciler(*parts).resolve_or_wait(context, range);
       } catch (WaitInterrupted const&) {  // NOLINT(bugprone-empty-catch): the next access resolves it
       } catch (...) {
         auto failure = std::current_exception();
@@ -207,7 +209,7 @@ void BufferCore::release_device(Device* device) {
   detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     auto const& replicas = parts->replicas;
-    if (!parts->resolve_or_wait(context, replicas.whole())) return false;
+    if (!Reconciler(*parts).resolve_or_wait(context, replicas.whole())) return false;
     for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
       if (device != nullptr && replicas.places[place].device != device) continue;
       if (!replicas.coherence.has_storage(place)) continue;
@@ -222,7 +224,7 @@ void BufferCore::release_host() {
   std::optional<TransferEngine::CarriedOut> carried;
   detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
-    if (!parts->resolve_or_wait(context, parts->replicas.whole())) return false;
+    if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole())) return false;
     if (!parts->replicas.coherence.has_storage(host_place)) return true;
     parts->check_not_leased(host_place);
     auto const to = parts->place_of(parts->replicas.default_device());
@@ -233,7 +235,7 @@ void BufferCore::release_host() {
 void BufferCore::discard() {
   detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
-    if (!parts->resolve_or_wait(context, parts->replicas.whole(), true)) return false;
+    if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole(), true)) return false;
     parts->replicas.coherence.discard();
     parts->watch.forget(parts->replicas.bytes());
     return true;

@@ -34,11 +34,9 @@ namespace unimem::detail {
 /// by the lock, which the functions here expect to be held (BufferGuard).
 ///
 /// What operations do with the parts is in classes of their own, which stand on these: ReplicaAllocator (memory for a
-/// place), TransferEngine (moving bytes), Commits (what is recorded of work), BufferAccess (the steps of an access) and
-/// Residency (giving memory back).
+/// place), TransferEngine (moving bytes), Commits (what is recorded of work), Reconciler (what comes before every
+/// operation), BufferAccess (the steps of an access) and Residency (giving memory back).
 struct BufferParts {
-  using Evicts = AccessContext::Evicts;
-
   BufferParts(std::size_t bytes, BufferOptions&& options, Resident& buffer, PublishedState& to_publish);
   BufferParts(BufferParts const&) = delete;
   BufferParts& operator=(BufferParts const&) = delete;
@@ -67,26 +65,6 @@ struct BufferParts {
   }
   /// Which of the buffer's bytes lie in the host memory named, of which a user may have an address; empty for none.
   [[nodiscard]] ByteRange in_own_host_memory(void const* pointer, std::size_t count) const noexcept;
-
-  /// Looks at the work in flight on `range`, or waits for it. What has failed is rolled back, and its error thrown.
-  /// First of all, what users wrote behind the library's back is recorded; CoherenceConflict if it has run into a
-  /// device's, unless the caller is about to `decide` which of the two counts.
-  void resolve_pending(ByteRange range, bool wait, bool decide = false, Evicts evicts = Evicts::no);
-  /// The same for a caller that waits without the lock: false, with nothing changed, where the context says for what.
-  [[nodiscard]] bool resolve_or_wait(AccessContext& context, ByteRange range, bool decide = false);
-  /// The same for a caller that only looks at the work in flight: it waits where some of it has failed, for the rest.
-  [[nodiscard]] bool look_or_wait(AccessContext& context, ByteRange range, bool decide = false);
-  /// Likewise of all of it, on behalf of a thread that needs memory. Failures are the owner's to hear of: they wait for
-  /// its next access.
-  [[nodiscard]] bool resolve_for_eviction(AccessContext& context);
-  /// What was written through mappings comes last. Without `wait`, what a device that shares the memory is still
-  /// writing is left for later.
-  void collect_host_writes(bool decide, bool wait = true, Evicts evicts = Evicts::no);
-  /// What was written to the host's memory is recorded now, or by the next operation where there is no memory for it.
-  void try_to_record_writes();
-  /// Whether what was written through mappings can go on record without waiting for the work it comes behind. If not,
-  /// the context says for what to wait.
-  [[nodiscard]] bool may_record(AccessContext& context);
 
   /// Has the manager know it, on behalf of an operation in progress.
   void become_resident();
@@ -139,17 +117,6 @@ struct BufferParts {
 
  private:
   [[nodiscard]] PublishedState::Facts facts() const noexcept;
-  /// As `resolve_pending`; with `unfinished`, what is pending beside failed work is not waited for, but added there.
-  void resolve(ByteRange range, bool wait, bool decide, Evicts evicts, std::vector<Event>* unfinished);
-  /// The same for a caller that may wait without the lock, given what it has found to wait for before.
-  [[nodiscard]] bool resolve_behind(AccessContext& context, std::vector<Event> work, ByteRange range, bool wait,
-                                    bool decide);
-  /// Adds the work that what was written through mappings comes behind.
-  void add_unfinished_before_records(std::vector<Event>& work) const;
-  /// Puts on record what was written through mappings; what goes wrong, the next access raises. Throws std::bad_alloc,
-  /// and what giving the host memory throws, with what is left to do still to be done.
-  void record_mapped_writes(Evicts evicts);
-  void record_mapped_write(MappedWrite const& write, Evicts evicts);
 };
 
 /// What no address space holds is a negative count that lost its sign on the way: InvalidArgument.

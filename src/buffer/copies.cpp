@@ -6,6 +6,7 @@
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
 #include "buffer/host_device.hpp"
+#include "buffer/reconciler.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/replica_copy.hpp"
 #include "buffer/staging.hpp"
@@ -35,6 +36,7 @@ using detail::BufferLook;
 using detail::BufferParts;
 using detail::Commits;
 using detail::PlannedWrite;
+using detail::Reconciler;
 using detail::ReplicaAllocator;
 using detail::TransferEngine;
 
@@ -87,7 +89,7 @@ Device* BufferCore::device_to_fill(ByteRange range, std::size_t pattern_bytes) {
     Guard parts(*parts_);
     parts->check_access("fill");
     parts->check_range(range);
-    if (!parts->look_or_wait(context, range)) return false;
+    if (!Reconciler(*parts).look_or_wait(context, range)) return false;
     device = parts->replicas.device_holding(parts->replicas.whole());
     return true;
   });
@@ -171,7 +173,7 @@ Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> dat
     if (parts->watch.watches()) return true;
     parts->check_access("copy_from");
     parts->check_range(range);
-    if (!parts->look_or_wait(context, range)) return false;
+    if (!Reconciler(*parts).look_or_wait(context, range)) return false;
     event = BufferAccess(*parts).overwrite_host(context, range, [&](Queue& queue, DeviceMemory memory) {
       auto& work = parts->replicas.host()->work();
       auto const own = parts->in_own_host_memory(data.data(), data.size());
@@ -242,7 +244,8 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
     target.check_access("copy");
     source.check_range(from.range);
     target.check_range(to.range);
-    if (!source.look_or_wait(context, from.range) || !target.look_or_wait(context, to.range)) return std::nullopt;
+    if (!Reconciler(source).look_or_wait(context, from.range) || !Reconciler(target).look_or_wait(context, to.range))
+      return std::nullopt;
     auto* const there = source.replicas.device_holding(from.range);
     if (there != nullptr && !source.replicas.holds(host_place, from.range) && !from.range.empty()) {
       // To where the target is at home; a target of the host or of no device stays beside its source.
@@ -313,7 +316,8 @@ std::optional<bool> BufferCore::copied_at_once(AccessContext& context, BufferCor
   ByteRange const written{targets.ranges().front().begin, targets.ranges().back().end};
   source.check_range(read);
   target.check_range(written);
-  if (!source.look_or_wait(context, read) || !target.look_or_wait(context, written)) return std::nullopt;
+  if (!Reconciler(source).look_or_wait(context, read) || !Reconciler(target).look_or_wait(context, written))
+    return std::nullopt;
   auto* const there = source.replicas.device_holding(read);
   auto* const home = target.replicas.places.known_default_device();
   bool const elsewhere = home != nullptr && home != there && !target.replicas.places.shares(*home);

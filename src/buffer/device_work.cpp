@@ -6,6 +6,7 @@
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
 #include "buffer/places.hpp"
+#include "buffer/reconciler.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
@@ -29,6 +30,7 @@ using detail::BufferGuard;
 using detail::Commits;
 using detail::NextUse;
 using detail::PlannedWrite;
+using detail::Reconciler;
 using detail::TransferEngine;
 
 namespace {
@@ -95,7 +97,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   for (auto const& [buffer, range, intent] : operands) {
     buffer->parts_->check_access("device access");
     buffer->parts_->check_range(range);
-    if (!buffer->parts_->look_or_wait(context, range)) return std::nullopt;
+    if (!Reconciler(*buffer->parts_).look_or_wait(context, range)) return std::nullopt;
   }
 
   auto& device = queue.device();
@@ -175,7 +177,7 @@ std::optional<Event> BufferCore::prefetch_once(AccessContext& context, Device& d
   Guard parts(*parts_);
   parts->check_access("prefetch");
   parts->check_range(range);
-  if (!parts->look_or_wait(context, range)) return std::nullopt;
+  if (!Reconciler(*parts).look_or_wait(context, range)) return std::nullopt;
   auto const place = parts->place_of(device);
   parts->replicas.places[place].next_use = NextUse::soon;  // or why bring it
   if (!BufferAccess(*parts).prepare(context, place, range, Intent::read, on)) return std::nullopt;
@@ -208,7 +210,7 @@ void BufferCore::resolve_first(std::string_view operation, ByteRange range) {
 void BufferCore::resolve_now(ByteRange range) {
   detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
-    return parts->resolve_or_wait(context, range);
+    return Reconciler(*parts).resolve_or_wait(context, range);
   });
 }
 
@@ -226,7 +228,7 @@ Event BufferCore::synchronize_async(ByteRange range) {
     parts->check_allocated("synchronize");
     parts->check_range(range);
     // Or one side has what the other lacks, and it is not known yet.
-    if (!parts->look_or_wait(context, range, true)) return false;
+    if (!Reconciler(*parts).look_or_wait(context, range, true)) return false;
     for (Place place = host_place + 1; place < parts->replicas.places.count(); ++place) {
       done = done || (parts->replicas.holds(place, range) && parts->replicas.holds(host_place, range));
       // Where a copy stands already; the default device else.

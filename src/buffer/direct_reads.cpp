@@ -2,6 +2,7 @@
 #include <unimem/device/detail/blocking_wait.hpp>
 
 #include "buffer/buffer_parts.hpp"
+#include "buffer/reconciler.hpp"
 #include "buffer/replica.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "manager/admission.hpp"
@@ -17,6 +18,7 @@
 namespace unimem {
 
 using detail::AccessContext;
+using detail::Reconciler;
 using detail::TransferEngine;
 
 bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
@@ -31,7 +33,7 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
     Guard parts(*parts_);
     parts->check_access("host access");
     parts->check_range(range);
-    if (!parts->resolve_or_wait(context, range)) return false;
+    if (!Reconciler(*parts).resolve_or_wait(context, range)) return false;
     possible = false;
 
     auto missing = ByteRanges(range);

@@ -4,6 +4,7 @@
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
+#include "buffer/reconciler.hpp"
 #include "buffer/replica.hpp"
 #include "buffer/residency.hpp"
 #include "buffer/transfer_engine.hpp"
@@ -26,6 +27,7 @@ using detail::AccessContext;
 using detail::BufferAccess;
 using detail::BufferParts;
 using detail::Commits;
+using detail::Reconciler;
 using detail::Replica;
 using detail::TransferEngine;
 
@@ -88,9 +90,9 @@ std::size_t BufferCore::evict_from_device(Device& device) {
     auto const& replica = parts->replicas.at(*place);
     if (!replica || replica->holds().leased() || parts->captured) return true;
     if (Commits(*parts).would_wait_in_work()) return true;
-    if (!parts->may_record(context)) return false;
-    parts->collect_host_writes(false, true, AccessContext::Evicts::yes);
-    if (!parts->resolve_for_eviction(context)) return false;
+    if (!Reconciler(*parts).may_record(context)) return false;
+    Reconciler(*parts).collect_host_writes(false, true, AccessContext::Evicts::yes);
+    if (!Reconciler(*parts).resolve_for_eviction(context)) return false;
     if (replica->is_read_by_work()) return true;
     auto const bytes = replica->capacity();
     if (!BufferAccess(*parts).release(context, *place, host_place, carried)) return false;
@@ -111,7 +113,7 @@ std::size_t BufferCore::evict_from_host(Location location) {
     if (replica == nullptr || !detail::may_spill(*parts, location)) return true;
     bool const leased = replica->holds().leased();
     if (leased || Commits(*parts).would_wait_in_work()) return true;
-    if (!parts->resolve_for_eviction(context)) return false;
+    if (!Reconciler(*parts).resolve_for_eviction(context)) return false;
     if (!BufferAccess(*parts).await_or_wait(context, *replica, replicas.whole(), true)) return false;
     if (!detail::may_spill(*parts, location) || !replica->work().at_rest()) return true;
     auto const bytes = replica->capacity();

@@ -4,6 +4,7 @@
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
+#include "buffer/reconciler.hpp"
 #include "buffer/replica.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/transfer_engine.hpp"
@@ -24,6 +25,7 @@ using detail::BufferAccess;
 using detail::BufferGuard;
 using detail::BufferParts;
 using detail::Commits;
+using detail::Reconciler;
 using detail::Replica;
 using detail::ReplicaAllocator;
 using detail::TransferEngine;
@@ -33,7 +35,7 @@ namespace {
 /// Before code outside of the library writes to the host's memory: old failures are told, since it is too late to
 /// refuse afterwards, and what was submitted before must not see what is about to be written.
 bool may_write_in_place(AccessContext& context, BufferParts& parts, ByteRange range) {
-  return parts.resolve_or_wait(context, range) &&
+  return Reconciler(parts).resolve_or_wait(context, range) &&
          BufferAccess(parts).await_or_wait(context, *parts.replicas.host(), range, true);
 }
 
@@ -41,16 +43,16 @@ bool may_write_in_place(AccessContext& context, BufferParts& parts, ByteRange ra
 /// this returns: that is waited for without the lock.
 void record_writes(BufferGuard& locked) {
   auto& of = *locked;
-  if (of.replicas.pending.empty()) return of.try_to_record_writes();
+  if (of.replicas.pending.empty()) return Reconciler(of).try_to_record_writes();
   locked.unlock();
   detail::run_admitted(detail::operands(), [&](AccessContext& context) {
     BufferGuard parts(of, detail::Watched::no);
     try {
-      if (!parts->may_record(context)) return false;
+      if (!Reconciler(*parts).may_record(context)) return false;
     } catch (std::bad_alloc const&) {
       return true;  // the next operation records it first
     }
-    parts->try_to_record_writes();
+    Reconciler(*parts).try_to_record_writes();
     return true;
   });
 }
@@ -108,7 +110,7 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
   // Manual tracking: a read-write view is a read until it is marked.
   // So it is where pages tell what was really written.
   if (parts->watch.tracking() != Tracking::access && intent == Intent::read_write) intent = Intent::read;
-  if (!parts->resolve_or_wait(context, range)) return false;
+  if (!Reconciler(*parts).resolve_or_wait(context, range)) return false;
   if (intent != Intent::read) parts->watch.note("a host view that may be written", range);
   auto const& host = parts->replicas.host();
   std::optional<Plan> plan;
@@ -168,7 +170,7 @@ void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
     parts->check_access("host access");
     for (auto const range : ranges) parts->check_range(range);
     for (auto const range : ranges) {
-      if (!parts->resolve_or_wait(context, range)) return false;
+      if (!Reconciler(*parts).resolve_or_wait(context, range)) return false;
     }
     if (!ReplicaAllocator(*parts).ensure_host(context)) return false;
     TransferEngine transfers(*parts);
@@ -220,7 +222,7 @@ void BufferCore::mark_host_dirty(ByteRange range) {
     parts->check_allocated("mark_host_dirty");
     parts->check_range(range);
     if (auto* const writes = parts->watch.writes()) writes->declared(range);
-    if (!parts->resolve_or_wait(context, range, true)) return false;
+    if (!Reconciler(*parts).resolve_or_wait(context, range, true)) return false;
     parts->watch.note("mark_host_dirty", range);
     return BufferAccess(*parts).mark(context, host_place, range, {});
   });
@@ -231,7 +233,7 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
     Guard parts(*parts_);
     parts->check_allocated("mark_device_dirty");
     parts->check_range(range);
-    if (!parts->resolve_or_wait(context, range, true)) return false;
+    if (!Reconciler(*parts).resolve_or_wait(context, range, true)) return false;
     parts->watch.note("mark_device_dirty", range);
     auto const place = parts->place_of(device == nullptr ? parts->replicas.default_device() : *device);
     if (!BufferAccess(*parts).mark(context, place, range, event)) return false;

@@ -5,6 +5,7 @@
 #include "buffer/buffer_lock.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
+#include "buffer/reconciler.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
@@ -25,6 +26,7 @@ using detail::AccessContext;
 using detail::BufferAccess;
 using detail::BufferLook;
 using detail::Commits;
+using detail::Reconciler;
 using detail::ReplicaAllocator;
 using detail::TransferEngine;
 
@@ -59,7 +61,8 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   parts->check_range(range);
   auto const place = parts->place_of(device);
   if (!context.again()) parts->replicas.places[place].used(range.size());
-  bool const resolved = queue != nullptr ? parts->look_or_wait(context, range) : parts->resolve_or_wait(context, range);
+  bool const resolved = queue != nullptr ? Reconciler(*parts).look_or_wait(context, range)
+                                         : Reconciler(*parts).resolve_or_wait(context, range);
   if (!resolved) return std::nullopt;
   if (auto const& there = parts->replicas.at(place); intent == Intent::read && there && parts->is_quiet(place, range)) {
     if (!ReplicaAllocator(*parts).ensure_resident(context, *there)) return std::nullopt;
@@ -76,7 +79,7 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   if (queue == nullptr) {
     // Or another operation could take it away while this one waits.
     if (replica) stays = {replica, replica->window_on(device, range)};
-    if (intent != Intent::write && !parts->resolve_or_wait(context, range)) return std::nullopt;
+    if (intent != Intent::write && !Reconciler(*parts).resolve_or_wait(context, range)) return std::nullopt;
     bool const writes = intent != Intent::read;
     if (replica && !BufferAccess(*parts).await_or_wait(context, *replica, range, writes)) return std::nullopt;
   }
@@ -109,7 +112,7 @@ std::optional<DeviceLease> BufferCore::capture_once(AccessContext& context, Queu
   Guard parts(*parts_);
   parts->check_access("device access");
   parts->check_range(range);
-  if (begins && !parts->look_or_wait(context, parts->replicas.whole())) return std::nullopt;
+  if (begins && !Reconciler(*parts).look_or_wait(context, parts->replicas.whole())) return std::nullopt;
   auto const place = parts->place_of(queue.device());
   for (auto const wanted : current) {
     if (parts->replicas.holds(place, wanted)) continue;

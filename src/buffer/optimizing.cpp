@@ -5,6 +5,7 @@
 
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
+#include "buffer/reconciler.hpp"
 #include "manager/access_context.hpp"
 
 #include <mutex>
@@ -18,6 +19,7 @@ namespace unimem {
 using detail::AccessContext;
 using detail::BufferAccess;
 using detail::BufferParts;
+using detail::Reconciler;
 
 namespace {
 
@@ -105,7 +107,7 @@ OptimizationStep BufferCore::try_optimize(Device& device, Optimization what, Opt
   step.buffer = parts->terms.id;
   step.name = parts->terms.name;
   // Failures are the owner's to hear of: what has any, or work under way, is let be.
-  parts->collect_host_writes(false, false);
+  Reconciler(*parts).collect_host_writes(false, false);
   if (parts->deferred) return step;
   switch (what) {
     case Optimization::pin:

@@ -4,6 +4,7 @@
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
+#include "buffer/reconciler.hpp"
 #include "buffer/replica.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/replica_copy.hpp"
@@ -26,6 +27,7 @@ using detail::AccessContext;
 using detail::BufferAccess;
 using detail::BufferParts;
 using detail::Commits;
+using detail::Reconciler;
 using detail::Replica;
 using detail::ReplicaAllocator;
 using detail::TransferEngine;
@@ -48,7 +50,7 @@ bool BufferCore::resize_once(AccessContext& context, std::size_t bytes, Resized&
   Guard parts(*parts_);
   auto const before = parts->replicas.bytes();
   if (bytes == before) return true;
-  if (!parts->resolve_or_wait(context, parts->replicas.whole())) return false;
+  if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole())) return false;
   for (Place place = host_place; place < parts->replicas.coherence.place_count(); ++place)
     parts->check_not_leased(place);
   if (parts->replicas.host() && !parts->replicas.host()->pooled()) {
