@@ -312,11 +312,11 @@ TEST(PoolPressure, NoLockIsHeldInADriverCall) {
 }
 
 TEST(PoolPressure, MemoryBeingReturnedIsNotMissing) {
+  std::atomic<bool> started{false}, asks{false};
   ScriptedDevice device{8 * MiB};
   MemoryPool pool{device, Location::device};
   pool.acquire(8 * MiB).release();
   std::jthread asker;
-  std::atomic<bool> started{false}, asks{false};
   // While one thread is inside the driver with the only block, another finds neither room nor cache: it waits for the
   // outcome.
   device.on_release = [&](DeviceMemory) {
