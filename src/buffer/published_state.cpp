@@ -22,8 +22,8 @@ void PublishedState::publish(Facts const& facts) noexcept {
   // Release: a thread that sees the summary also sees the address, and the bytes that were copied to it.
   summary_.store(summary, std::memory_order_release);
   store(bytes_, facts.bytes);
-  store(only_on_, facts.only_on);
-  store(on_several_, facts.on_several);
+  auto const one = facts.only_on == nullptr ? on_none : address_of(*facts.only_on);
+  store(memory_on_, facts.on_several ? on_several : one);
   store(spillable_bytes_, facts.spillable_bytes);
 }
 

@@ -63,7 +63,8 @@ class PublishedState {
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_.load(std::memory_order_relaxed); }
   /// Whether the buffer has memory of `device`'s own.
   [[nodiscard]] bool has_memory_on(Device const& device) const noexcept {
-    return on_several_.load(std::memory_order_relaxed) || only_on_.load(std::memory_order_relaxed) == &device;
+    auto const on = memory_on_.load(std::memory_order_relaxed);
+    return on == on_several || on == address_of(device);
   }
   [[nodiscard]] std::size_t spillable_bytes() const noexcept {
     return spillable_bytes_.load(std::memory_order_relaxed);
@@ -75,6 +76,10 @@ class PublishedState {
   static constexpr std::uint32_t host_exclusive = 1U << 9;
   static constexpr std::uint32_t by_looking = 1U << 10;
   static constexpr std::uint32_t host_exported = 1U << 11;
+  // Neither is a device's address.
+  static constexpr std::uintptr_t on_none = 0;
+  static constexpr std::uintptr_t on_several = 1;
+  static std::uintptr_t address_of(Device const& device) noexcept { return reinterpret_cast<std::uintptr_t>(&device); }
   static constexpr BufferState state_of(std::uint32_t summary) noexcept {
     return static_cast<BufferState>(summary & 0xFFU);
   }
@@ -83,8 +88,8 @@ class PublishedState {
   void* host_address_ = nullptr;  ///< published by `summary_`
   std::atomic<Device*> current_on_{nullptr};
   std::atomic<std::size_t> bytes_{0};
-  std::atomic<Device const*> only_on_{nullptr};
-  std::atomic<bool> on_several_{false};
+  /// Where there is memory of a device's own, in one word: two would be seen apart, and a device missed meanwhile.
+  std::atomic<std::uintptr_t> memory_on_{on_none};
   std::atomic<std::size_t> spillable_bytes_{0};
 };
 
