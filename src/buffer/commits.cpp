@@ -68,13 +68,13 @@ void Commits::commit_write(Place place, ByteRange range, Event event, Events wha
 std::exception_ptr Commits::resolve(ByteRange range, bool wait, std::vector<Event>* unfinished) const {
   auto& replicas = parts_->replicas;
   if (replicas.pending.empty()) return nullptr;
+  if (is_forked_child()) return resolve_in_child(range);
   if (wait) {
     // Where that may end with an error, before anything has changed.
     std::vector<Event> work;
     replicas.pending.add_unfinished(range, work);
     for (auto const event : work) await_end(event);
   }
-  bool const child_had_it = is_forked_child() && replicas.holds(host_place, range);
   auto failure = replicas.pending.resolve(replicas.coherence, range, wait, unfinished);
   if (!failure) return nullptr;
   replicas.forget_ended();
@@ -82,15 +82,19 @@ std::exception_ptr Commits::resolve(ByteRange range, bool wait, std::vector<Even
   replicas.last_failure = "what wrote them failed";
   try {
     std::rethrow_exception(failure);
-  } catch (UnsupportedOperation const& error) {
-    // The parent's work, which is not carried out here: an upload that never arrives takes nothing from the host.
-    // What it was to write is another matter: the copy that the host has again is not what the parent will have.
-    if (child_had_it && replicas.holds(host_place, range)) return nullptr;
-    replicas.last_failure = error.what();
   } catch (std::exception const& error) {
     replicas.last_failure = error.what();
   }
   return failure;
+}
+
+std::exception_ptr Commits::resolve_in_child(ByteRange range) const {
+  // An upload that never arrives takes nothing from the host. Nothing is taken back: the copy that the host would have
+  // again is not what the parent will have.
+  auto const& replicas = parts_->replicas;
+  auto unknown = replicas.pending.failure(range);
+  bool const host_has_it = replicas.holds(host_place, range) && !replicas.pending.failure_at(host_place, range);
+  return host_has_it ? nullptr : unknown;
 }
 
 bool Commits::would_wait_in_work() const {

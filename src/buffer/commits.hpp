@@ -52,6 +52,10 @@ class Commits {
   [[nodiscard]] bool would_wait_in_work() const;
 
  private:
+  /// In a forked child, where the parent's work neither ends nor says whether it failed: why nothing is known of
+  /// `range`, or null, also where the host has it whatever becomes of that work.
+  [[nodiscard]] std::exception_ptr resolve_in_child(ByteRange range) const;
+
   BufferParts* parts_;
 };
 

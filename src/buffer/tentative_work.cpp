@@ -1,5 +1,7 @@
 #include "buffer/tentative_work.hpp"
 
+#include "device/worker_threads.hpp"
+
 #include <algorithm>
 #include <ranges>
 #include <utility>
@@ -49,8 +51,9 @@ void TentativeWork::add(std::vector<Event> events, bool nothing_else, Plan plan,
   // Work that changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
   if (!undo.adopted && undo.changed.empty()) return;
   bool const some_is_done = std::erase_if(events, [](Event event) { return event.ready() && !event.error(); }) != 0;
-  // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first.
-  if (events.empty() && entries_.empty()) return;
+  // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first. A
+  // forked child takes nothing back.
+  if (events.empty() && (entries_.empty() || is_forked_child())) return;
   entries_.push_back({std::move(events), std::move(plan), std::move(undo), nothing_else && !some_is_done});
 }
 
@@ -63,6 +66,22 @@ std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range,
     return take_failures_back(coherence);
   }
   drop_what_is_certain();
+  return nullptr;
+}
+
+std::exception_ptr TentativeWork::failure(ByteRange range) const noexcept {
+  for (auto const& entry : entries_) {
+    if (!entry.changes(range)) continue;
+    if (auto failure = entry.failure()) return failure;
+  }
+  return nullptr;
+}
+
+std::exception_ptr TentativeWork::failure_at(Place place, ByteRange range) const noexcept {
+  for (auto const& entry : entries_) {
+    if (entry.undo.place != place || !entry.undo.touched.intersects(range)) continue;
+    if (auto failure = entry.failure()) return failure;
+  }
   return nullptr;
 }
 

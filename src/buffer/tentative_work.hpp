@@ -36,6 +36,11 @@ class TentativeWork {
   [[nodiscard]] std::exception_ptr resolve(Coherence& coherence, ByteRange range, bool wait,
                                            std::vector<Event>* unfinished = nullptr);
 
+  /// Waits for the work that changed bytes of `range`, or that was to bring bytes of it to `place` or write them there:
+  /// its first error.
+  [[nodiscard]] std::exception_ptr failure(ByteRange range) const noexcept;
+  [[nodiscard]] std::exception_ptr failure_at(Place place, ByteRange range) const noexcept;
+
   /// Adds what `resolve` would wait for, as far as is known.
   void add_unfinished(ByteRange range, std::vector<Event>& events) const;
 

@@ -9,8 +9,10 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <thread>
 #include <tuple>
@@ -70,6 +72,53 @@ TEST_F(ForkedLaunches, NothingIsCompiledWhereNoQueueWorks) {
     return 0;
   };
   EXPECT_EQ(in_child(refused), 0);
+}
+
+TEST_F(ForkedLaunches, BytesBeingWrittenAreRefusedEachTime) {
+  UnifiedBuffer<float> theirs(count, here()), kept(count, here());
+  theirs.fill(1);
+  kept.fill(1);
+  std::atomic<bool> goes_on{false};
+  auto const writes = Kernel("writes").host([&](WorkItem i, std::span<const float> from, std::span<float> to) {
+    goes_on.wait(false);
+    to[i.x] = from[i.x] + 1;
+  });
+  auto const half = count / 2;
+  auto const done = launch(sim.default_queue(), writes, Range{half}, read(kept), readwrite(theirs.slice(0, half)));
+  auto const& seen = theirs;
+  std::vector<float> some(10, 7);
+  std::array<std::function<void()>, 12> const ways{[&] { std::ignore = seen.to_vector(); },
+                                                   [&] { std::ignore = seen.host_view(); },
+                                                   [&] { std::ignore = theirs.host(); },
+                                                   [&] { std::ignore = theirs.host_overwrite(10, 10); },
+                                                   [&] { std::ignore = theirs.map(MapMode::read); },
+                                                   [&] { seen.copy_to(some, 10); },
+                                                   [&] { theirs.copy_from(some, 100); },
+                                                   [&] { theirs.fill(3, 50, 5); },
+                                                   [&] { theirs.sync_to_host(); },
+                                                   [&] { theirs.mark_host_dirty(10, 3); },
+                                                   [&] { theirs.resize(5); },
+                                                   [&] { theirs.release_device(); }};
+  for (std::size_t first = 0; first < ways.size(); ++first) {
+    auto const refused = [&] {
+      EXPECT_HERE(is_refused(ways[first]));
+      for (auto const& way : ways) EXPECT_HERE(is_refused(way));
+      EXPECT_HERE(seen.at(half) == 1);
+      std::vector<float> rest(count - half);
+      seen.copy_to(rest, half);
+      EXPECT_HERE(rest.front() == 1 && rest.back() == 1);
+      EXPECT_HERE(std::as_const(kept).at(0) == 1);
+      kept.host()[0] = 5;
+      EXPECT_HERE(std::as_const(kept).at(0) == 5);
+      return 0;
+    };
+    EXPECT_EQ(in_child(refused), 0) << first;
+  }
+  goes_on = true;
+  goes_on.notify_all();
+  done.wait();
+  EXPECT_EQ(seen.at(0), 2);
+  EXPECT_EQ(seen.at(half), 1);
 }
 
 TEST_F(ForkedLaunches, KernelsInUseAtTheForkAreBuiltAnew) {
