@@ -1,11 +1,11 @@
 #include "buffer/buffer_access.hpp"
-#include "buffer/reconciler.hpp"
 
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
 #include "buffer/host_device.hpp"
+#include "buffer/reconciler.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"

@@ -12,7 +12,6 @@
 #include "buffer/host_watch.hpp"
 #include "buffer/replica_map.hpp"
 #include "core/fork.hpp"
-#include "manager/access_context.hpp"
 #include "manager/use_history.hpp"
 
 #include <atomic>

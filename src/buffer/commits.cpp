@@ -92,9 +92,8 @@ std::exception_ptr Commits::resolve_in_child(ByteRange range) const {
   // An upload that never arrives takes nothing from the host. Nothing is taken back: the copy that the host would have
   // again is not what the parent will have.
   auto const& replicas = parts_->replicas;
-  auto unknown = replicas.pending.failure(range);
-  bool const host_has_it = replicas.holds(host_place, range) && !replicas.pending.failure_at(host_place, range);
-  return host_has_it ? nullptr : unknown;
+  return replicas.holds(host_place, range) ? replicas.pending.failure_at(host_place, range)
+                                           : replicas.pending.failure(range);
 }
 
 bool Commits::would_wait_in_work() const {

@@ -36,9 +36,9 @@ class TentativeWork {
   [[nodiscard]] std::exception_ptr resolve(Coherence& coherence, ByteRange range, bool wait,
                                            std::vector<Event>* unfinished = nullptr);
 
-  /// Waits for the work that changed bytes of `range`, or that was to bring bytes of it to `place` or write them there:
-  /// its first error.
+  /// Waits for the work that changed bytes of `range`: its first error.
   [[nodiscard]] std::exception_ptr failure(ByteRange range) const noexcept;
+  /// The same of the work that brings bytes of it to `place`, or writes them there.
   [[nodiscard]] std::exception_ptr failure_at(Place place, ByteRange range) const noexcept;
 
   /// Adds what `resolve` would wait for, as far as is known.

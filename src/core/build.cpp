@@ -1,7 +1,7 @@
-#include "core/sanitizers.hpp"
-
 #include <unimem/core/build.hpp>
 #include <unimem/core/version.hpp>
+
+#include "core/sanitizers.hpp"
 
 namespace unimem {
 

@@ -32,7 +32,7 @@ class SpareMemory {
   }
 
  private:
-  static constexpr std::uint8_t most = detail::is_sanitized ? 0 : 16;
+  static constexpr std::uint8_t most = is_sanitized ? 0 : 16;
   struct Block {
     Block* next;
   };

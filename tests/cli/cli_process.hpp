@@ -1,7 +1,5 @@
 #pragma once
 
-#include "core/sanitizers.hpp"
-
 #include <sys/types.h>
 
 #include <chrono>
@@ -76,9 +74,6 @@ class CliProcess {
 
 /// Runs it to its end.
 [[nodiscard]] Outcome run_cli(std::vector<std::string> const& arguments, Surroundings const& surroundings = {});
-
-/// Whether this is a build whose memory and time say nothing of the program's own.
-inline constexpr bool sanitized = detail::is_sanitized;
 
 /// Words between blanks.
 [[nodiscard]] std::vector<std::string> words_of(std::string const& command);

@@ -1,6 +1,7 @@
 #include "cli/cli_process.hpp"
 #include "cli/sample_data.hpp"
 #include "cli/sandbox.hpp"
+#include "core/sanitizers.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -300,7 +301,7 @@ TEST_P(Run, TheDefaultChunkStreamsALargeFile) {
 }
 
 TEST_P(Run, ResidentMemoryIsBoundedByTheBuffers) {
-  if (sanitized) GTEST_SKIP() << "a sanitizer's memory is not the program's";
+  if (detail::is_sanitized) GTEST_SKIP() << "a sanitizer's memory is not the program's";
   constexpr std::size_t mib = std::size_t{1} << 20, file = 256 * mib, chunk = 4 * mib, buffers = 3;
   folder_.write("data.bin", mixed_bytes(mib, 16));
   // Most of it a hole: the pages are as resident as any once they are read.

@@ -97,7 +97,7 @@ TEST(HostPages, NothingCanBeReadWherePagesHaveLeft) {
 }
 
 TEST(HostPages, AddressesAreNotHiddenOncePagesHaveLeft) {
-  if (!detail::under_address_sanitizer) GTEST_SKIP() << "not built with AddressSanitizer";
+  if (!under_address_sanitizer) GTEST_SKIP() << "not built with AddressSanitizer";
   Ledger ledger;
   HostPages source{ledger};
   auto const range = source.reserve(page);
@@ -164,7 +164,7 @@ TEST(HostPages, APopulationThatIsRefusedTakesNothing) {
 }
 
 TEST(HostPages, ShiftedMemoryIsResidentOnce) {
-  if (detail::under_thread_sanitizer)
+  if (under_thread_sanitizer)
     GTEST_SKIP() << "what ThreadSanitizer notes of the memory is resident too, several times its size";
   constexpr std::size_t bytes = std::size_t{64} << 20;
   Ledger ledger;

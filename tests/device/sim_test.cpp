@@ -48,9 +48,8 @@ INSTANTIATE_TEST_SUITE_P(Sim, DeviceConformance,
                                            DeviceCase{"batching", batching, fail}),
                          case_name);
 
-constexpr std::size_t terabyte = detail::under_thread_sanitizer
-                                     ? std::size_t{1} << 36
-                                     : std::size_t{1} << 40;  // ThreadSanitizer leaves the program few addresses
+// ThreadSanitizer leaves the program few addresses.
+constexpr std::size_t terabyte = std::size_t{1} << (detail::under_thread_sanitizer ? 36 : 40);
 
 std::size_t resident_bytes() {
   std::ifstream file{"/proc/self/statm"};

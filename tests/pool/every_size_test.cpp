@@ -3,7 +3,6 @@
 #include <unimem/pool/memory_pool.hpp>
 #include <unimem/pool/pool_resource.hpp>
 
-#include "core/poison.hpp"
 #include "core/sanitizers.hpp"
 #include "core/sizes.hpp"
 

@@ -2,7 +2,7 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
-#include "core/poison.hpp"
+#include "core/sanitizers.hpp"
 #include "core/sizes.hpp"
 #include "pool/pool_core.hpp"
 #include "pool/scripted_device.hpp"

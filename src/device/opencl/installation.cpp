@@ -1,9 +1,9 @@
 #include "device/opencl/installation.hpp"
-#include "core/sanitizers.hpp"
 
 #include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
 
+#include "core/sanitizers.hpp"
 #include "device/driver_stream.hpp"
 #include "device/opencl/probe.hpp"
 #include "device/process_end.hpp"
