@@ -1,5 +1,7 @@
 """What a source kernel takes from Python: by dtype, intent and value, before anything moves."""
 
+import functools
+
 import numpy as np
 import pytest
 from unimem import InvalidArgument, Kernel, KernelError, UnifiedBuffer, launch, read, readwrite, write
@@ -120,6 +122,34 @@ def test_a_missing_scalar_is_refused(opencl):
     with pytest.raises(KernelError, match="launched with 1 arguments, takes 2"):
         launch(plain, 1, readwrite(buffer))
     assert untouched(buffer)
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+@pytest.mark.parametrize(
+    ("function", "takes", "others"),
+    [
+        (lambda x, a: None, "2", [0, 1, 3]),
+        (lambda x, a=1: None, "1 to 2", [0, 3]),
+        (lambda x, a, *rest: None, "at least 2", [0, 1]),
+        (functools.partial(lambda a, x, b: None, 1), "2", [1, 3]),
+    ],
+)
+def test_another_number_than_a_python_function_takes_is_refused(device, function, takes, others):
+    buffer = made(device, "f4")
+    kernel = Kernel("f").host(function)
+    for count in others:
+        arguments = [readwrite(buffer), 1.0, 2.0][:count]
+        with pytest.raises(KernelError, match=f"launched with {count} arguments, takes {takes}$"):
+            launch(kernel, 1, *arguments, device=device)
+        assert untouched(buffer)
+    launch(kernel, 1, readwrite(buffer), 1.0, device=device).wait()
+
+
+def test_a_function_that_does_not_say_what_it_takes_is_called():
+    x = made("cpu", "f4")
+    x.host[:] = 7
+    launch(Kernel("f").host(np.negative), 1, read(x), readwrite(x), device="cpu").wait()
+    assert (x.to_numpy() == -7).all()
 
 
 def test_integers_are_taken_up_to_64_bits(opencl):

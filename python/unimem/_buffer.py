@@ -108,7 +108,8 @@ class UnifiedBuffer(Elements):
         manager: MemoryManager | None = None,
     ) -> UnifiedBuffer:
         """A buffer over the memory of an array, without a copy; its contents are current, and the array stays alive with it. With ``copy=True``
-        over a copy of its own, also of what is read-only or strided.
+        over a copy of its own, also of what is read-only or strided. The array is the caller's again after `free()` or the end of `with`, which wait for
+        work on it; what a device has newer reaches it by `sync_to_host()` alone.
 
         What is written through `array` itself is not noticed, as through any pointer. InvalidArgument unless it is writable,
         C-contiguous, aligned and of plain bytes; UnsupportedOperation for `Tracking.PAGES`: its pages may hold other things, too."""

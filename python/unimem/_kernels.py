@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import struct
 from collections.abc import Callable
@@ -84,6 +85,17 @@ def _parameters(source: str, name: str) -> list[str] | None:
     return [_TYPES.get(" ".join(one[:-1]), "") for one in words]
 
 
+def _arity(function: Callable[..., object]) -> tuple[int, float] | None:
+    """How many arguments a function takes, at least and at most; None where it does not say."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return None
+    positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+    most = float("inf") if any(one.kind is one.VAR_POSITIONAL for one in parameters) else len(positional)
+    return sum(one.default is one.empty for one in positional), most
+
+
 class Kernel:
     """A kernel in up to two forms: source, for devices that compile (docs/kernels.md), and a Python function, for those that run
     code of the host's (cpu and sim).
@@ -99,13 +111,14 @@ class Kernel:
     thread-safe.
     """
 
-    __slots__ = ("_function", "_native", "_parameters", "name")
+    __slots__ = ("_counts", "_function", "_native", "_parameters", "name")
 
     def __init__(self, name: str) -> None:
         self.name = text_of("name", name)
         self._native: _unimem._Kernel | None = None
         self._parameters: list[str] | None = None
         self._function: Callable[..., object] | None = None
+        self._counts: tuple[int, float] | None = None
 
     def source(self, text: str) -> Kernel:
         """Sets the source form; returns the kernel."""
@@ -120,6 +133,7 @@ class Kernel:
         if not callable(function):
             raise invalid("function", repr(function), "callable")
         self._function = function
+        self._counts = _arity(function)
         return self
 
     def build(self, device: Device | str | None = None) -> Kernel:
@@ -140,6 +154,15 @@ class Kernel:
 
     def _runs_function_on(self, device: Device) -> bool:
         return self._function is not None and device._runs_host_form
+
+    def _check_count(self, count: int) -> None:
+        """That the Python function takes so many arguments: what it refused itself, it would refuse after its operands were brought in."""
+        if self._counts is None or self._counts[0] <= count <= self._counts[1]:
+            return
+        least, most = self._counts
+        takes = f"{least}" if least == most else f"at least {least}" if most == float("inf") else f"{least} to {most}"
+        reason = f"launched with {count} arguments, takes {takes}"
+        raise KernelError._of(f"kernel '{self.name}': {reason}", self.name, reason, "")
 
     def _source_for(self, device: Device) -> _unimem._Kernel:
         if self._native is None:
@@ -282,6 +305,8 @@ def _time_launches(kernel: Kernel, range: int | tuple[int, ...], count: int, *ar
 def _given(kernel: Kernel, arguments: tuple[Any, ...], by_function: bool) -> list[tuple[Any, ...]]:
     """The arguments of a launch as C++ takes them, checked."""
     given: list[tuple[Any, ...]] = []
+    if by_function:
+        kernel._check_count(len(arguments))
     for position, one in enumerate(arguments):
         if isinstance(one, Operand):
             whole = one.offset == 0 and one.count is None

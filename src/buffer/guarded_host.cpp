@@ -50,6 +50,7 @@ class GuardedHost final : public HostWrites {
 
   void reserve(std::size_t writes) override { inner_->reserve(writes); }
   void expect_device(ByteRange range, Event end) override { inner_->expect_device(range, end); }
+  void expect_copy(ByteRange range, Event end) override { inner_->expect_copy(range, end); }
   void wrote(ByteRange range) override { inner_->wrote(range); }
   void overrule(ByteRange range) override { inner_->overrule(range); }
   void declared(ByteRange range) override { inner_->declared(range); }

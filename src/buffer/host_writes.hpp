@@ -44,11 +44,14 @@ class HostWrites {
   [[nodiscard]] virtual std::optional<HostWriteConflict> collect(Coherence const& coherence, Record const& record,
                                                                  bool wait) = 0;
 
-  /// Makes room, so that the next `writes` calls of `expect_device` do not throw.
+  /// Makes room, so that the next `writes` calls of `expect_device` and `expect_copy` do not throw.
   virtual void reserve(std::size_t /*writes*/) {}
 
   /// A device that shares this memory writes `range`, until `end`.
   virtual void expect_device(ByteRange /*range*/, Event /*end*/) {}
+
+  /// A copy that the library does not wait for brings `range`, until `end`.
+  virtual void expect_copy(ByteRange /*range*/, Event /*end*/) {}
 
   /// The library itself has written `range`, and no other code meanwhile.
   virtual void wrote(ByteRange range) = 0;

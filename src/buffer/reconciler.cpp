@@ -43,8 +43,8 @@ void Reconciler::collect_host_writes(bool decide, bool wait, Evicts evicts) cons
 
 void Reconciler::try_to_record_writes() const {
   try {
-    collect_host_writes(true);
-  } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch)
+    collect_host_writes(true, !is_in_work());  // the middle of work may be what a device's write comes behind
+  } catch (std::bad_alloc const&) {            // NOLINT(bugprone-empty-catch)
     // The bytes have been written, and too late to refuse it: the next operation records them first, or is refused.
   }
 }

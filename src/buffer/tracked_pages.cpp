@@ -1,4 +1,5 @@
 #include <unimem/core/error.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 
 #include "buffer/host_writes.hpp"
 #include "buffer/replica.hpp"
@@ -23,7 +24,7 @@ class TrackedPages final : public HostWrites {
         watch_(host->host_address(), host->memory().bytes) {}
 
   std::optional<HostWriteConflict> collect(Coherence const& coherence, Record const& record, bool wait) override {
-    auto const busy = forget_device_writes(wait);
+    auto const busy = forget_expected(wait);
     // Once the failure has been dealt with, what it left here is valid no more.
     auto valid = valid_here(coherence);
     std::erase_if(failed_writes_, [&](ByteRange range) { return !valid.intersects(range); });
@@ -38,12 +39,16 @@ class TrackedPages final : public HostWrites {
   }
 
   void reserve(std::size_t writes) override {
-    auto const needed = device_writes_.size() + writes;
-    if (needed > device_writes_.capacity()) device_writes_.reserve(std::max(needed, 2 * device_writes_.size()));
+    auto const needed = expected_.size() + writes;
+    if (needed > expected_.capacity()) expected_.reserve(std::max(needed, 2 * expected_.size()));
   }
 
   void expect_device(ByteRange range, Event end) override {
-    if (!range.empty()) device_writes_.emplace_back(range, end);
+    if (!range.empty()) expected_.push_back({range, end, false});
+  }
+
+  void expect_copy(ByteRange range, Event end) override {
+    if (!range.empty()) expected_.push_back({range, end, true});
   }
 
   void wrote(ByteRange range) override {
@@ -85,6 +90,12 @@ class TrackedPages final : public HostWrites {
   }
 
  private:
+  struct ExpectedWrite {
+    ByteRange range;
+    Event end;
+    bool copied = false;  ///< by the library; else by a device that shares the memory
+  };
+
   /// Of the pages `found` written, those that are not `busy`; what is there is then said to have been written.
   std::optional<HostWriteConflict> record_all(Coherence const& coherence, Record const& record, ByteRanges found,
                                               ByteRanges const& busy, ByteRanges valid) {
@@ -111,20 +122,27 @@ class TrackedPages final : public HostWrites {
     return conflict;
   }
 
-  /// What devices that share the memory have written is no user's. Returns the pages that are still being written.
-  ByteRanges forget_device_writes(bool wait) {
+  /// What devices that share the memory have written, and what was copied here, is no user's. Returns the pages that
+  /// are still being written.
+  ByteRanges forget_expected(bool wait) {
+    if (wait) {
+      // Where that may end with an error, before anything has changed.
+      for (auto const& write : expected_) await_end(write.end);
+    }
     ByteRanges busy;
-    auto left = device_writes_.begin();
-    for (auto const& [range, end] : device_writes_) {
+    auto left = expected_.begin();
+    for (auto const& write : expected_) {
+      auto const [range, end, copied] = write;
       if (!wait && !end.ready()) {
         busy.add({page_of(range.begin).begin, page_of(range.end - 1).end});
-        *left++ = {range, end};
+        *left++ = write;
         continue;
       }
-      if (end.wait_for_error() != nullptr) failed_writes_.push_back(range);  // resolving it tells of it
+      // Resolving failed work tells of it. What a failed copy brings is valid nowhere here.
+      if (end.wait_for_error() != nullptr && !copied) failed_writes_.push_back(range);
       overrule(range);
     }
-    device_writes_.erase(left, device_writes_.end());
+    expected_.erase(left, expected_.end());
     return busy;
   }
 
@@ -137,11 +155,11 @@ class TrackedPages final : public HostWrites {
     return valid;
   }
 
-  /// But for what a device is writing: that comes when it is done.
+  /// But for what is expected: that comes when it is done.
   [[nodiscard]] std::vector<std::byte> copy_of(ByteRange page) const {
     std::vector<std::byte> copy(page.size());
     ByteRanges still{page};
-    for (auto const& [range, end] : device_writes_) still.remove(range);
+    for (auto const& write : expected_) still.remove(write.range);
     for (auto const part : still.ranges()) {
       std::memcpy(copy.data() + (part.begin - page.begin), memory_ + part.begin, part.size());
     }
@@ -220,7 +238,7 @@ class TrackedPages final : public HostWrites {
   std::byte const* memory_;
   std::size_t bytes_;
   PageWatch watch_;
-  std::vector<std::pair<ByteRange, Event>> device_writes_;
+  std::vector<ExpectedWrite> expected_;
   std::vector<ByteRange> failed_writes_;                 ///< of devices that share the memory, not yet taken back
   std::map<std::size_t, std::vector<std::byte>> twins_;  ///< by the page's offset: the host's bytes when it was shared
 };

@@ -278,11 +278,29 @@ void TransferEngine::note_arrivals(Plan const& plan) const {
   }
 }
 
+/// The same of copies that go on unattended; there is room for that.
+void TransferEngine::expect_arrivals(Plan const& plan, std::span<const Event> events) const {
+  auto* const writes = parts_->watch.writes();
+  if (writes == nullptr) return;
+  auto event = events.begin();
+  for (auto const& copy : plan.copies) {
+    if (copy.fence) continue;
+    if (parts_->replicas.places.in_host_memory(copy.to)) writes->expect_copy(copy.range, *event);
+    ++event;
+  }
+}
+
 void TransferEngine::carry_out(Plan const& plan) {
+  if (auto* const writes = parts_->watch.writes()) writes->reserve(plan.copies.size());
   std::vector<Event> events;
   start_copies(plan, nullptr, events);
   // All must have ended before one's error may be told: a copy still running writes into memory we are responsible for.
-  for (auto const event : events) await_end(event, Watched::no);  // throws in the middle of work that they come behind
+  try {
+    for (auto const event : events) await_end(event, Watched::no);
+  } catch (...) {  // in the middle of work that they come behind
+    expect_arrivals(plan, events);
+    throw;
+  }
   end_copies(plan, events);
 }
 

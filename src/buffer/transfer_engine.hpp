@@ -94,6 +94,7 @@ class TransferEngine {
   /// `events`, has ended, so that nothing of it is pending.
   void give_up(Plan const& plan, std::span<const Event> events) const;
   void note_arrivals(Plan const& plan) const;
+  void expect_arrivals(Plan const& plan, std::span<const Event> events) const;
   [[nodiscard]] Direction direction(Place from, Place to) const noexcept;
   [[nodiscard]] bool reload(AccessContext& context, Plan const& plan) const;
 
