@@ -2,8 +2,6 @@
 
 #include <unimem/core/error.hpp>
 
-#include "core/unnamed_file.hpp"
-
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -25,7 +23,7 @@ std::string absolute(std::string const& directory) {
 
 }  // namespace
 
-SpilledBytes::SpilledBytes(std::shared_ptr<SpillFiles> files, UniqueFd file, std::size_t bytes) noexcept
+SpilledBytes::SpilledBytes(std::shared_ptr<SpillFiles> files, File file, std::size_t bytes) noexcept
     : files_(std::move(files)), file_(std::move(file)), bytes_(bytes) {
   files_->files_.fetch_add(1, std::memory_order_relaxed);
   files_->file_bytes_.fetch_add(bytes_, std::memory_order_relaxed);
@@ -45,15 +43,8 @@ SpilledBytes::~SpilledBytes() {
 }
 
 void SpilledBytes::read(std::span<std::byte> target, std::size_t offset) const {
-  std::size_t done = 0;
-  while (done < target.size()) {
-    auto const count =
-        ::pread(file_.get(), target.data() + done, target.size() - done, static_cast<off_t>(offset + done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw IoError(files_->directory_, errno, "reading what was spilled there");
-    if (count == 0) throw IoError(files_->directory_, EIO, "reading what was spilled there, which has become shorter");
-    done += static_cast<std::size_t>(count);
-  }
+  if (file_.read(offset, target, "reading what was spilled there") == target.size()) return;
+  throw IoError(file_.name(), EIO, "reading what was spilled there, which has become shorter");
 }
 
 void SpilledBytes::restore(std::span<std::byte> target) const {
@@ -73,37 +64,24 @@ SpillFiles::SpillFiles(std::string const& directory, std::size_t min_bytes)
   static_cast<void>(new_file());
 }
 
-UniqueFd SpillFiles::new_file() const {
-  UniqueFd unnamed{::open(directory_.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)};
-  if (unnamed) return unnamed;
-  if (!knows_no_unnamed_files(errno)) throw IoError(directory_, errno, "making a file to spill to");
+File SpillFiles::new_file() const {
+  constexpr auto doing = "making a file to spill to";
+  if (auto unnamed = File::unnamed(directory_, O_RDWR, 0600, directory_, doing)) return *std::move(unnamed);
   auto path = directory_ + "/unimem-XXXXXX";
   UniqueFd named{::mkostemp(path.data(), O_CLOEXEC)};
-  if (!named) throw IoError(directory_, errno, "making a file to spill to");
+  if (!named) throw IoError(directory_, errno, doing);
   if (::unlink(path.c_str()) != 0) throw IoError(path, errno, "taking the name from a file to spill to");
-  return named;
+  return {std::move(named), directory_};
 }
 
 SpilledBytes SpillFiles::keep(std::span<const std::byte> bytes) {
+  constexpr auto doing = "spilling host memory";
   auto file = new_file();
-  auto const failed = [&](int code) { throw IoError(directory_, code, "spilling host memory"); };
-  std::size_t done = 0;
-  while (done < bytes.size()) {
-    auto const count = ::pwrite(file.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) failed(errno);
-    if (count == 0) failed(EIO);  // it would say so for ever
-    done += static_cast<std::size_t>(count);
-  }
-  // Some file systems find out that they are full, or broken, only when they write: by then no other place has the
-  // bytes.
-  while (::fdatasync(file.get()) != 0) {
-    if (errno == EINVAL || errno == ENOSYS) break;  // nothing to be synchronized with
-    if (errno != EINTR) failed(errno);
-  }
+  file.write(0, bytes, doing);
+  file.sync(doing);  // by then no other place has the bytes
   spills_.fetch_add(1, std::memory_order_relaxed);
-  spilled_bytes_.fetch_add(done, std::memory_order_relaxed);
-  return {shared_from_this(), std::move(file), done};
+  spilled_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
+  return {shared_from_this(), std::move(file), bytes.size()};
 }
 
 SpillFiles::Counts SpillFiles::counts() const noexcept {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/unique_fd.hpp"
+#include "file/file.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -18,7 +18,7 @@ class SpillFiles;
 class SpilledBytes {
  public:
   SpilledBytes() = default;
-  SpilledBytes(std::shared_ptr<SpillFiles> files, UniqueFd file, std::size_t bytes) noexcept;
+  SpilledBytes(std::shared_ptr<SpillFiles> files, File file, std::size_t bytes) noexcept;
   SpilledBytes(SpilledBytes&& other) noexcept = default;
   SpilledBytes& operator=(SpilledBytes&& other) noexcept;
   ~SpilledBytes();
@@ -34,7 +34,7 @@ class SpilledBytes {
   void read(std::span<std::byte> target, std::size_t offset) const;
 
   std::shared_ptr<SpillFiles> files_;
-  UniqueFd file_;
+  File file_;
   std::size_t bytes_ = 0;
 };
 
@@ -70,7 +70,7 @@ class SpillFiles : public std::enable_shared_from_this<SpillFiles> {
 
  private:
   friend class SpilledBytes;
-  [[nodiscard]] UniqueFd new_file() const;
+  [[nodiscard]] File new_file() const;
 
   std::string directory_;  ///< absolute: the process may go elsewhere
   std::size_t min_bytes_;

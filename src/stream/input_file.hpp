@@ -2,7 +2,7 @@
 
 #include <unimem/stream/element_type.hpp>
 
-#include "core/unique_fd.hpp"
+#include "file/file.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@ class InputFile {
   /// cannot be used.
   explicit InputFile(std::filesystem::path const& path);
 
-  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  [[nodiscard]] std::string const& path() const noexcept { return file_.name(); }
 
   /// Bytes of elements, a `.npy` header not counted.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
@@ -44,7 +44,7 @@ class InputFile {
   /// Throws the IoError that says so, or that there never were as many bytes as the system says.
   [[noreturn]] void throw_shrunk() const;
 
-  [[nodiscard]] int descriptor() const noexcept { return file_.get(); }
+  [[nodiscard]] int descriptor() const noexcept { return file_.descriptor(); }
 
  private:
   /// Throws IoError if a file that says it is empty is not: what the system makes up while it is read, as under /proc,
@@ -52,8 +52,7 @@ class InputFile {
   void check_empty() const;
   void read_npy_header(std::uint64_t file_bytes);
 
-  std::string path_;
-  UniqueFd file_;
+  File file_;
   std::uint64_t bytes_ = 0;
   std::uint64_t data_offset_ = 0;
   std::optional<ElementType> element_;

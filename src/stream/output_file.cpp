@@ -3,7 +3,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/stream/stream_file.hpp>
 
-#include "core/unnamed_file.hpp"
 #include "core/write_all.hpp"
 
 #include <fcntl.h>
@@ -121,8 +120,7 @@ OutputFile::OutputFile(std::filesystem::path const& path, int input) : path_(pat
     }
     if (S_ISDIR(existing.st_mode)) throw IoError(path_, EISDIR, "cannot write");
     if (S_ISCHR(existing.st_mode)) {
-      file_ = UniqueFd(::open(path_.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
-      if (!file_) throw IoError(path_, errno, "cannot open for writing");
+      file_ = File::open(path_, O_WRONLY | O_NOCTTY, "cannot open for writing");
       return;
     }
     if (!S_ISREG(existing.st_mode)) throw IoError(path_, 0, "cannot write: it exists and is not a regular file");
@@ -133,18 +131,17 @@ OutputFile::OutputFile(std::filesystem::path const& path, int input) : path_(pat
   }
   if (!create_unnamed()) create_beside();
   // A new file has what the umask leaves; a replaced one keeps what it had.
-  if (replaces_) static_cast<void>(::fchmod(file_.get(), static_cast<::mode_t>(mode_)));
+  if (replaces_) static_cast<void>(::fchmod(file_.descriptor(), static_cast<::mode_t>(mode_)));
 }
 
 bool OutputFile::create_unnamed() {
   auto const folder = target_.has_parent_path() ? target_.parent_path() : std::filesystem::path(".");
   removals_ = PartialFiles::all().removals();
-  file_ = UniqueFd(::open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, static_cast<::mode_t>(mode_)));
-  if (!file_) {
-    if (knows_no_unnamed_files(errno)) return false;
-    throw IoError(path_, errno, "cannot create a file beside it");
-  }
-  unnamed_ = ::access(fmt::format("/proc/self/fd/{}", file_.get()).c_str(), F_OK) == 0;
+  auto unnamed =
+      File::unnamed(folder.string(), O_WRONLY, static_cast<::mode_t>(mode_), path_, "cannot create a file beside it");
+  if (!unnamed) return false;
+  file_ = *std::move(unnamed);
+  unnamed_ = ::access(fmt::format("/proc/self/fd/{}", file_.descriptor()).c_str(), F_OK) == 0;
   return unnamed_;
 }
 
@@ -152,8 +149,9 @@ void OutputFile::create_beside() {
   for (int attempt = 0; attempt < 100; ++attempt) {
     auto name = name_beside(target_);
     PartialFiles::all().add(name);
-    file_ = UniqueFd(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, static_cast<::mode_t>(mode_)));
-    if (file_) {
+    UniqueFd made{::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, static_cast<::mode_t>(mode_))};
+    if (made) {
+      file_ = {std::move(made), path_};
       partial_ = std::move(name);
       return;
     }
@@ -166,11 +164,11 @@ void OutputFile::create_beside() {
 
 void OutputFile::name_it() {
   auto& partial_files = PartialFiles::all();
-  auto code = replaces_ ? EEXIST : partial_files.name(file_.get(), target_.string(), removals_);
+  auto code = replaces_ ? EEXIST : partial_files.name(file_.descriptor(), target_.string(), removals_);
   for (int attempt = 0; code == EEXIST && attempt < 100; ++attempt) {
     auto name = name_beside(target_);
     partial_files.add(name);
-    code = partial_files.name(file_.get(), name, removals_);
+    code = partial_files.name(file_.descriptor(), name, removals_);
     if (code == 0) {
       partial_ = std::move(name);
     } else {
@@ -188,7 +186,7 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(std::span<const std::byte> data) {
-  if (auto const problem = write_all(file_.get(), data)) throw IoError(path_, problem.value(), "cannot write");
+  if (auto const problem = write_all(file_.descriptor(), data)) throw IoError(path_, problem.value(), "cannot write");
 }
 
 void OutputFile::commit() {

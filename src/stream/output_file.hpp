@@ -2,7 +2,7 @@
 
 #include <unimem/stream/element_type.hpp>
 
-#include "core/unique_fd.hpp"
+#include "file/file.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -53,7 +53,7 @@ class OutputFile {
   std::uint64_t removals_ = 0;    ///< of unfinished outputs when it was made
   unsigned mode_ = 0666;          ///< the permissions asked for
   bool replaces_ = false;
-  UniqueFd file_;
+  File file_;
 };
 
 }  // namespace unimem::detail

@@ -1,0 +1,66 @@
+#include "file/file.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace unimem::detail {
+
+File File::open(std::string name, int flags, std::string_view doing) {
+  UniqueFd descriptor{::open(name.c_str(), flags | O_CLOEXEC)};
+  if (!descriptor) throw IoError(name, errno, std::string(doing));
+  return {std::move(descriptor), std::move(name)};
+}
+
+std::optional<File> File::unnamed(std::string const& folder, int flags, ::mode_t mode, std::string name,
+                                  std::string_view doing) {
+  UniqueFd descriptor{::open(folder.c_str(), O_TMPFILE | flags | O_CLOEXEC, mode)};
+  if (descriptor) return File{std::move(descriptor), std::move(name)};
+  bool const unknown = errno == EOPNOTSUPP || errno == EISDIR || errno == EINVAL;
+  if (!unknown) throw IoError(std::move(name), errno, std::string(doing));
+  return std::nullopt;
+}
+
+std::size_t File::read(std::uint64_t offset, std::span<std::byte> to, std::string_view doing) const {
+  std::size_t done = 0;
+  while (done < to.size()) {
+    auto const count =
+        ::pread(descriptor_.get(), to.data() + done, to.size() - done, static_cast<::off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw IoError(name_, errno, std::string(doing));
+    if (count == 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  return done;
+}
+
+void File::write(std::uint64_t offset, std::span<const std::byte> bytes, std::string_view doing) const {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    auto const count =
+        ::pwrite(descriptor_.get(), bytes.data() + done, bytes.size() - done, static_cast<::off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw IoError(name_, errno, std::string(doing));
+    if (count == 0) throw IoError(name_, EIO, std::string(doing));  // it would say so for ever
+    done += static_cast<std::size_t>(count);
+  }
+}
+
+void File::sync(std::string_view doing) const {
+  while (::fdatasync(descriptor_.get()) != 0) {
+    if (errno == EINVAL || errno == ENOSYS) return;  // nothing to be synchronized with
+    if (errno != EINTR) throw IoError(name_, errno, std::string(doing));
+  }
+}
+
+struct ::stat File::status(std::string_view doing) const {
+  struct ::stat status{};
+  if (::fstat(descriptor_.get(), &status) != 0) throw IoError(name_, errno, std::string(doing));
+  return status;
+}
+
+}  // namespace unimem::detail
