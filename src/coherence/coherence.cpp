@@ -10,7 +10,9 @@
 
 namespace unimem {
 
-Coherence::Coherence(std::size_t bytes) : bytes_(bytes), places_(1) {}
+Coherence::Coherence(std::size_t bytes) : bytes_(bytes), places_(1) {
+  places_[host_place].on_host_side = true;
+}
 
 Place Coherence::add_device(std::optional<Place> shares_with) {
   auto const device = static_cast<Place>(places_.size());
@@ -18,6 +20,12 @@ Place Coherence::add_device(std::optional<Place> shares_with) {
   state.storage_group = shares_with ? at(*shares_with).storage_group : device;
   places_.push_back(std::move(state));
   return device;
+}
+
+Place Coherence::add_file() {
+  auto const file = add_device();
+  places_[file].on_host_side = true;
+  return file;
 }
 
 void Coherence::add_storage(Place place) {
@@ -31,6 +39,7 @@ void Coherence::remove_storage(Place place) {
   lost.add(sole_bytes(place));
   auto places = places_;
   PlaceState gone;
+  gone.on_host_side = places[place].on_host_side;
   gone.storage_group = places[place].storage_group;
   auto const waiting = std::exchange(places[place], std::move(gone)).written;
   record_waiting(places, place, waiting);
@@ -51,8 +60,10 @@ void Coherence::record_waiting(std::vector<PlaceState>& places, Place writer, By
     waiting.remove(here);
   };
   record_at(places.at(writer));
-  if (writer == host_place) return;
-  for (Place device = host_place + 1; device < places.size() && !waiting.empty(); ++device) record_at(places[device]);
+  for (auto& place : places) {
+    if (waiting.empty()) return;
+    if (place.on_host_side == places[writer].on_host_side) record_at(place);
+  }
 }
 
 bool Coherence::has_storage(Place place) const {
@@ -113,12 +124,11 @@ void Coherence::validate() const {
     require(in_set(place.held, place.valid), "valid bytes that were never received");
     require(in_set(place.valid, place.written), "written bytes that are not valid");
     require(!lost_.intersects(place.valid), "lost bytes that are valid");
-    for (Place earlier = 0; earlier < p; ++earlier) {
-      require(!places_[earlier].written.intersects(place.written), "bytes written last at two places");
+    for (Place other = 0; other < places_.size(); ++other) {
+      require(other == p || !places_[other].written.intersects(place.written), "bytes written last at two places");
+      require(on_one_side(p, other) || !place.written.intersects(places_[other].valid),
+              "bytes wait for a side that has them");
     }
-    if (p == host_place) continue;
-    require(!places_[host_place].written.intersects(place.valid), "the host waits for a device that has the bytes");
-    require(!place.written.intersects(places_[host_place].valid), "a device waits for the host, which has the bytes");
   }
   bool const complete = detail::covered(whole(), [&](auto look) {
     look(lost_);

@@ -13,7 +13,7 @@
 
 namespace unimem {
 
-/// A place of one buffer, by index: 0 is the host, every device that has been added gets the next one.
+/// A place of one buffer, by index: 0 is the host, every device and every file that has been added gets the next one.
 using Place = std::uint32_t;
 inline constexpr Place host_place = 0;
 
@@ -60,10 +60,10 @@ using CopyCost = std::function<double(Place from, Place to, std::size_t bytes)>;
 /// Which bytes of one buffer are up to date where, and what has to be copied before an access.
 ///
 /// Two range sets per place tell everything: `valid` (holds the current bytes) and `written` (written there and not
-/// yet seen by the other side, the host being one side and all devices together the other). A read copies what its
-/// place lacks; a write makes its range valid there and stale everywhere else. The six documented states are a
-/// projection. Invariant, the promise the library rests on: once there is data, every byte is valid in at least one
-/// place or is listed as lost.
+/// yet seen by the other side, the host with the files being one side and all devices together the other). A read
+/// copies what its place lacks; a write makes its range valid there and stale everywhere else. The six documented
+/// states are a projection, in which what a file holds counts as the host's. Invariant, the promise the library rests
+/// on: once there is data, every byte is valid in at least one place or is listed as lost.
 ///
 /// The first access or mark adopts what lies at its place as the data: its contents are undefined, but from then on
 /// the same wherever they are read. A third set, `held`, remembers what the storage of a place ever received, so that a
@@ -102,6 +102,10 @@ class UNIMEM_API Coherence {
   /// between the two become fences. Returns its index.
   Place add_device(std::optional<Place> shares_with = {});
 
+  /// Adds a file, with storage of its own on the host's side: what moves between the two changes no state, and a write
+  /// on the host waits to be seen by a device as long as either has it. Returns its index.
+  Place add_file();
+
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_; }
   [[nodiscard]] std::size_t place_count() const noexcept { return places_.size(); }
 
@@ -131,7 +135,7 @@ class UNIMEM_API Coherence {
   [[nodiscard]] Plan plan_mark(Place place, ByteRanges const& ranges, CopyCost const& cost) const;
 
   /// What must be saved to `to`, another place, before the storage of `place` may go: the bytes valid nowhere else, or,
-  /// if the two share storage, all that `to` is not known to hold.
+  /// if the two share storage or are both on the host's side, all that `to` is not known to hold.
   [[nodiscard]] Plan plan_release(Place place, Place to, CopyCost const& cost) const;
 
   /// Records that a plan was carried out. It must have been made from this very state, storage that was added since
@@ -177,6 +181,7 @@ class UNIMEM_API Coherence {
  private:
   struct PlaceState {
     bool storage = false;
+    bool on_host_side = false;
     Place storage_group = host_place;  ///< the earliest place with the same storage: itself, or the one it shares with
     ByteRanges valid;
     ByteRanges written;  ///< of the devices' sets no two overlap: a later writer takes the bytes over
@@ -200,6 +205,7 @@ class UNIMEM_API Coherence {
   void make_room_for(Plan const& plan, std::size_t times);
   void record_copy(PlannedCopy const& copy);
   void record_write(Place place, ByteRange range);
+  [[nodiscard]] bool on_one_side(Place a, Place b) const { return places_[a].on_host_side == places_[b].on_host_side; }
   static void record_waiting(std::vector<PlaceState>& places, Place writer, ByteRanges waiting);
   void forget_data() noexcept;
   void validate_in_debug() const;

@@ -114,8 +114,7 @@ void Coherence::record_copy(PlannedCopy const& copy) {
   places_[copy.to].held.add(copy.range);
   // The bytes have reached this side. What one device wrote and another fetched still waits for the host.
   for (Place other = 0; other < places_.size(); ++other) {
-    bool const across = (other == host_place) != (copy.to == host_place);
-    if (across) places_[other].written.remove(copy.range);
+    if (!on_one_side(other, copy.to)) places_[other].written.remove(copy.range);
   }
 }
 

@@ -96,8 +96,9 @@ Plan Coherence::plan_release(Place place, Place to, CopyCost const& cost) const 
   bool const fence = shares_storage(place, to);
   auto plan = plan_for(Plan::Kind::release, place, whole(), Intent::read);
   auto saved = sole_bytes(place);
-  // It costs nothing there, and the holder of the other copy may ruin it.
-  if (fence) {
+  // A fence costs nothing, and the holder of the other copy may ruin it. What lies in a file shows in no state, so that
+  // going there must not either.
+  if (fence || (here.on_host_side && at(to).on_host_side)) {
     saved = here.valid;
     saved.remove(at(to).valid);
   }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <ranges>
-#include <span>
 
 namespace unimem {
 
@@ -30,11 +29,13 @@ std::string_view to_string(BufferState state) noexcept {
 }
 
 BufferState Coherence::state() const {
-  auto const& host = places_.front();
-  auto const devices = std::span{places_}.subspan(1);
+  auto const on = [&](bool host_side) {
+    return places_ | std::views::filter([=](PlaceState const& place) { return place.on_host_side == host_side; });
+  };
+  auto host = on(true), devices = on(false);
 
   if (!has_data_) {
-    bool const on_host = host.storage;
+    bool const on_host = std::ranges::any_of(host, &PlaceState::storage);
     bool const on_device = std::ranges::any_of(devices, &PlaceState::storage);
     if (discarded_ || (!on_host && !on_device)) return BufferState::uninitialized;
     if (on_host && on_device) return BufferState::synchronized;
@@ -44,23 +45,22 @@ BufferState Coherence::state() const {
   if (lost_.contains(whole())) return BufferState::uninitialized;
 
   // Every byte is valid somewhere or lost, so what one side lacks, and is not lost, is newer on the other.
-  bool const device_newer = !detail::covered(whole(), [&](auto look) {
-    look(host.valid);
-    look(lost_);
-  });
-  bool const host_newer = !detail::covered(whole(), [&](auto look) {
-    for (auto const& device : devices) look(device.valid);
-    look(lost_);
-  });
-  auto const has_written = [](auto const& place) { return !place.written.empty(); };
+  auto const lacks_bytes = [&](auto& side) {
+    return !detail::covered(whole(), [&](auto look) {
+      for (auto const& place : side) look(place.valid);
+      look(lost_);
+    });
+  };
+  bool const device_newer = lacks_bytes(host), host_newer = lacks_bytes(devices);
+  auto const has_written = [](auto& side) {
+    return std::ranges::any_of(side, [](PlaceState const& place) { return !place.written.empty(); });
+  };
 
   if (host_newer && device_newer) {
     return BufferState::mixed;
   }
   if (host_newer) return has_written(host) ? BufferState::host_dirty : BufferState::host_only;
-  if (device_newer) {
-    return std::ranges::any_of(devices, has_written) ? BufferState::device_dirty : BufferState::device_only;
-  }
+  if (device_newer) return has_written(devices) ? BufferState::device_dirty : BufferState::device_only;
   // Both sides have everything, but a kernel needs it on one device: parts on several are not a synchronized copy.
   bool const complete_copy = std::ranges::any_of(devices, [&](auto const& device) {
     return detail::covered(whole(), [&](auto look) {

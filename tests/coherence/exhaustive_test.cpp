@@ -59,13 +59,14 @@ std::vector<Operation> every_operation(std::size_t bytes, Place places) {
 }
 
 constexpr std::size_t until_nothing_is_new = 1'000;
+constexpr ShadowModel::Added in_a_file{{}, true};
 
 /// How far to go on what: all sequences of up to `depth` operations, in long runs (UNIMEM_TEST_OPERATIONS is set) of up
 /// to `long_depth`.
 struct Reach {
   char const* name;
   std::size_t bytes;
-  std::vector<std::optional<Place>> shares_with;
+  std::vector<ShadowModel::Added> added;
   std::size_t depth;
   std::size_t long_depth;
 };
@@ -96,7 +97,7 @@ TEST_P(EveryShortSequence, AgreesWithTheShadowModel) {
   auto const depth_limit = depth_for(reach);
   // Long enough a latency to join two single bytes across a third.
   auto const cost = [](Place from, Place, std::size_t bytes) { return 1.5 + from + static_cast<double>(bytes); };
-  ShadowModel const fresh(reach.bytes, reach.shares_with, cost);
+  ShadowModel const fresh(reach.bytes, reach.added, cost);
   auto const operations = every_operation(reach.bytes, fresh.place_count());
 
   std::unordered_set<std::string> known{fresh.fingerprint()};
@@ -135,8 +136,10 @@ INSTANTIATE_TEST_SUITE_P(Buffers, EveryShortSequence,
                                            Reach{"two_bytes", 2, {{}, {}}, 4, until_nothing_is_new},
                                            Reach{"three_bytes", 3, {{}, {}}, 3, 5},
                                            Reach{"one_device", 3, {{}}, 5, until_nothing_is_new},
-                                           Reach{"shared_with_host", 2, {host_place, {}}, 4, until_nothing_is_new},
-                                           Reach{"shared_by_devices", 2, {{}, Place{1}}, 4, until_nothing_is_new}),
+                                           Reach{"shared_with_host", 2, {{host_place}, {}}, 4, until_nothing_is_new},
+                                           Reach{"shared_by_devices", 2, {{}, {Place{1}}}, 4, until_nothing_is_new},
+                                           Reach{"device_and_file", 2, {{}, in_a_file}, 4, until_nothing_is_new},
+                                           Reach{"shared_and_file", 2, {{host_place}, in_a_file}, 4, 6}),
                          [](auto const& reach) { return std::string(reach.param.name); });
 
 }  // namespace

@@ -29,16 +29,21 @@ struct Links {
   }
 };
 
-/// Four places; some share storage, with the host or with an earlier device.
-RandomRun run_of(std::size_t bytes, std::size_t on_host, Place on_device, Links const& links,
+/// Four places; some share storage, with the host or with an earlier device, and one of the others may be a file.
+RandomRun run_of(std::size_t bytes, std::size_t on_host, Place on_device, Place file, Links const& links,
                  Operations const& operations) {
-  std::vector<std::optional<Place>> shares_with(3);
-  if (on_host > 5) shares_with[on_host - 6] = host_place;
-  if (on_device > 5) shares_with[2] = on_device - 5;
+  std::vector<ShadowModel::Added> added(3);
+  if (on_host > 5) added[on_host - 6].shares_with = host_place;
+  if (on_device > 5) added[2].shares_with = on_device - 5;
+  bool const shared = std::ranges::any_of(added, [=](auto const& one) { return one.shares_with == file; });
+  if (file > host_place && file <= added.size() && !shared && !added[file - 1].shares_with) added[file - 1].file = true;
   auto name = fmt::format("{} bytes, latency {}", bytes, links.latency);
-  for (Place device = 1; device < 4; ++device)
-    if (auto const with = shares_with[device - 1]) name += fmt::format(", {} in the memory of {}", device, *with);
-  return {std::move(name), ShadowModel(bytes, shares_with, links), operations};
+  for (Place place = 1; place < 4; ++place) {
+    auto const& one = added[place - 1];
+    if (one.shares_with) name += fmt::format(", {} in the memory of {}", place, *one.shares_with);
+    if (one.file) name += fmt::format(", {} a file", place);
+  }
+  return {std::move(name), ShadowModel(bytes, added, links), operations};
 }
 
 // --- operations
@@ -173,7 +178,8 @@ rc::Gen<RandomRun> any_run() {
   auto const fewer = [](Operations all) { return rc::shrink::removeChunks(std::move(all)); };  // of a group, too
   auto const on = [=](std::size_t bytes) {
     auto const operations = gen::map(container<std::vector<Operations>>(any_operations(bytes)), joined);
-    return apply(run_of, just(bytes), below(9), inRange<Place>(0, 8), links, gen::shrink(operations, fewer));
+    return apply(run_of, just(bytes), below(9), inRange<Place>(0, 8), inRange<Place>(0, 6), links,
+                 gen::shrink(operations, fewer));
   };
   auto const size = gen::weightedOneOf<std::size_t>({{19, inRange<std::size_t>(2, 42)}, {1, below(2)}});
   return gen::resize(600, gen::mapcat(size, on));  // of the operations; the others have limits of their own

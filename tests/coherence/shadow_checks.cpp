@@ -152,10 +152,10 @@ void ShadowModel::check() {
   }
   if (flags_of(subject_.lost(), size_bytes()) != lost) violated("other bytes are lost");
 
-  ByteRanges written_on_devices;
+  ByteRanges written_on_host, written_on_devices;
   for (Place place = 0; place < place_count(); ++place) {
     if (subject_.has_storage(place) != has_storage(place)) violated("there is storage, or is not");
-    if (place != host_place) written_on_devices.add(subject_.written(place));
+    (on_host_side(place) ? written_on_host : written_on_devices).add(subject_.written(place));
     auto const valid = flags_of(subject_.valid(place), size_bytes());
     for (std::size_t byte = 0; byte < size_bytes(); ++byte) {
       if (valid[byte] != bytes_[byte].valid[place])
@@ -164,7 +164,7 @@ void ShadowModel::check() {
         violated(fmt::format("byte {} is wrong at {}", byte, place));
     }
   }
-  if (flags_of(subject_.written(host_place), size_bytes()) != for_device) violated("other bytes wait on the host");
+  if (flags_of(written_on_host, size_bytes()) != for_device) violated("other bytes wait on the host's side");
   if (flags_of(written_on_devices, size_bytes()) != for_host) violated("other bytes wait on the devices");
   if (subject_.state() != state()) {
     violated(fmt::format("the state is {}, not {}", to_string(subject_.state()), to_string(state())));

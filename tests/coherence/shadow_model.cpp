@@ -15,11 +15,12 @@ namespace {
 
 }  // namespace
 
-ShadowModel::ShadowModel(std::size_t bytes, std::vector<std::optional<Place>> const& shares_with, CopyCost cost)
+ShadowModel::ShadowModel(std::size_t bytes, std::vector<Added> const& added, CopyCost cost)
     : subject_(bytes), cost_(std::move(cost)), groups_{host_place}, bytes_(bytes) {
-  for (auto const& shared : shares_with) {
-    auto const device = subject_.add_device(shared);
-    groups_.push_back(shared ? groups_.at(*shared) : device);
+  for (auto const& [shared, file] : added) {
+    auto const place = file ? subject_.add_file() : subject_.add_device(shared);
+    files_.at(place) = file;
+    groups_.push_back(shared ? groups_.at(*shared) : place);
   }
   for (auto& contents : contents_) contents.resize(bytes);
 }
@@ -125,7 +126,8 @@ auto ShadowModel::release(Place place, Place to) -> std::optional<Started> {
   Bytes wanted(size_bytes());
   for (std::size_t byte = 0; byte < size_bytes(); ++byte) {
     auto const& valid = bytes_[byte].valid;
-    bool const elsewhere = same_storage(place, to) ? valid[to] : std::ranges::count(valid, true) > 1;
+    bool const all = same_storage(place, to) || (on_host_side(place) && on_host_side(to));
+    bool const elsewhere = all ? valid[to] : std::ranges::count(valid, true) > 1;
     wanted[byte] = valid[place] && !elsewhere;
   }
   check_copies(plan, to, wanted);
@@ -243,7 +245,7 @@ void ShadowModel::carry_out(Plan const& plan) {
       auto& standing = bytes_[byte];
       if (!copy.fence) cell(copy.to, byte) = cell(copy.from, byte);
       standing.valid[copy.to] = standing.held[copy.to] = true;
-      auto const reached = copy.to == host_place ? Standing::Waiting::for_host : Standing::Waiting::for_device;
+      auto const reached = on_host_side(copy.to) ? Standing::Waiting::for_host : Standing::Waiting::for_device;
       if (standing.waiting == reached) standing.waiting = Standing::Waiting::no;
     }
   }
@@ -293,26 +295,28 @@ bool ShadowModel::valid_anywhere(std::size_t byte) const {
 }
 
 bool ShadowModel::valid_on_side(bool host, std::size_t byte) const {
-  auto const& valid = bytes_[byte].valid;
-  return host ? valid[host_place] : std::find(valid.begin() + 1, valid.end(), true) != valid.end();
+  for (Place place = 0; place < place_count(); ++place)
+    if (on_host_side(place) == host && bytes_[byte].valid[place]) return true;
+  return false;
 }
 
 auto ShadowModel::waiting_of_writer(Place place) const -> Standing::Waiting {
-  return place == host_place ? Standing::Waiting::for_device : Standing::Waiting::for_host;
+  return on_host_side(place) ? Standing::Waiting::for_device : Standing::Waiting::for_host;
 }
 
 BufferState ShadowModel::state() const {
-  bool device_storage = false;
-  for (Place device = 1; device < place_count(); ++device) device_storage |= has_storage(device);
+  bool host_storage = false, device_storage = false;
+  for (Place place = 0; place < place_count(); ++place)
+    (on_host_side(place) ? host_storage : device_storage) |= has_storage(place);
   if (!has_data_) {
     if (discarded_) return BufferState::uninitialized;
-    if (has_storage(host_place)) return device_storage ? BufferState::synchronized : BufferState::host_only;
+    if (host_storage) return device_storage ? BufferState::synchronized : BufferState::host_only;
     return device_storage ? BufferState::device_only : BufferState::uninitialized;
   }
   bool host_newer = false, device_newer = false, host_waits = false, device_waits = false,
        anything_left = bytes_.empty();
   std::array<bool, max_places> complete{};
-  complete.fill(true);
+  for (Place place = 0; place < place_count(); ++place) complete[place] = !on_host_side(place);
   for (std::size_t byte = 0; byte < size_bytes(); ++byte) {
     bool const host = valid_on_side(true, byte), device = valid_on_side(false, byte);
     anything_left |= host || device;
@@ -327,8 +331,7 @@ BufferState ShadowModel::state() const {
   if (host_newer && device_newer) return BufferState::mixed;
   if (host_newer) return device_waits ? BufferState::host_dirty : BufferState::host_only;
   if (device_newer) return host_waits ? BufferState::device_dirty : BufferState::device_only;
-  bool const one_has_all =
-      std::find(complete.begin() + 1, complete.begin() + place_count(), true) != complete.begin() + place_count();
+  bool const one_has_all = std::ranges::find(complete, true) != complete.end();
   return one_has_all || bytes_.empty() ? BufferState::synchronized : BufferState::host_only;
 }
 

@@ -65,8 +65,13 @@ class ShadowModel {
   /// How often what happened, so that a test can tell that the interesting things did.
   using Tally = std::map<std::string_view, std::size_t>;
 
-  /// `shares_with` has one entry per device, as for `Coherence::add_device`.
-  ShadowModel(std::size_t bytes, std::vector<std::optional<Place>> const& shares_with, CopyCost cost);
+  /// A place beside the host: a device, as for `Coherence::add_device`, or a file.
+  struct Added {
+    std::optional<Place> shares_with{};
+    bool file = false;
+  };
+
+  ShadowModel(std::size_t bytes, std::vector<Added> const& added, CopyCost cost);
 
   [[nodiscard]] std::size_t size_bytes() const noexcept { return bytes_.size(); }
   [[nodiscard]] Place place_count() const noexcept { return static_cast<Place>(groups_.size()); }
@@ -104,6 +109,7 @@ class ShadowModel {
   [[nodiscard]] bool valid_in_storage(Place place, std::size_t byte) const;
   [[nodiscard]] bool held_in_storage(Place place, std::size_t byte) const;
   [[nodiscard]] bool valid_anywhere(std::size_t byte) const;
+  [[nodiscard]] bool on_host_side(Place place) const { return place == host_place || files_[place]; }
   [[nodiscard]] bool valid_on_side(bool host, std::size_t byte) const;
   [[nodiscard]] Standing::Waiting waiting_of_writer(Place place) const;
   [[nodiscard]] BufferState state() const;
@@ -125,6 +131,7 @@ class ShadowModel {
   Coherence subject_;
   CopyCost cost_;
   std::vector<Place> groups_;
+  std::array<bool, max_places> files_{};
   std::array<std::vector<Cell>, max_places> contents_;  ///< by group
   std::array<bool, max_places> storage_{};
   std::array<unsigned, max_places> memories_{};  ///< by group, which one: the last place that shares it takes it along
