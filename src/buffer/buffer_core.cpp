@@ -82,7 +82,7 @@ bool BufferCore::is_allocated() const {
 
 bool BufferCore::valid_on_host() const {
   BufferLook const look{parts_->lock, parts_->terms};
-  return parts_->replicas.holds(host_place, parts_->replicas.whole());
+  return parts_->replicas.holds_on_host_side(parts_->replicas.whole());
 }
 
 bool BufferCore::valid_on(Device& device) const {
@@ -107,7 +107,8 @@ std::vector<Device*> BufferCore::devices_with_memory() const {
   std::vector<Device*> found;
   auto const& replicas = parts_->replicas;
   for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
-    if (replicas.coherence.has_storage(place)) found.push_back(replicas.places[place].device);
+    if (!replicas.places.is_file(place) && replicas.coherence.has_storage(place))
+      found.push_back(replicas.places[place].device);
   }
   return found;
 }
@@ -212,7 +213,7 @@ void BufferCore::release_device(Device* device) {
     if (!Reconciler(*parts).resolve_or_wait(context, replicas.whole())) return false;
     for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
       if (device != nullptr && replicas.places[place].device != device) continue;
-      if (!replicas.coherence.has_storage(place)) continue;
+      if (replicas.places.is_file(place) || !replicas.coherence.has_storage(place)) continue;
       parts->check_not_leased(place);
       if (!BufferAccess(*parts).release(context, place, host_place, carried)) return false;
     }
@@ -225,10 +226,14 @@ void BufferCore::release_host() {
   detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole())) return false;
-    if (!parts->replicas.coherence.has_storage(host_place)) return true;
+    auto const& replicas = parts->replicas;
     parts->check_not_leased(host_place);
     auto const to = parts->place_of(parts->replicas.default_device());
-    return BufferAccess(*parts).release(context, host_place, to, carried);
+    for (auto const place : {std::optional{host_place}, replicas.places.file()}) {
+      if (!place || !replicas.coherence.has_storage(*place)) continue;
+      if (!BufferAccess(*parts).release(context, *place, to, carried)) return false;
+    }
+    return true;
   });
 }
 

@@ -206,13 +206,13 @@ PublishedState::Facts BufferParts::facts() const noexcept {
   bool const device_at_rest = watch.writes() == nullptr && !deferred && !captured && watch.unrecorded().empty();
   facts.current_on = device_at_rest ? replicas.quiet_device() : nullptr;
   for (auto const& one : replicas.places.devices()) {
-    if (!one.replica || replicas.places.shares(*one.device)) continue;
+    if (!one.replica || one.is_file || replicas.places.shares(*one.device)) continue;
     facts.on_several = facts.on_several || facts.only_on != nullptr;
     facts.only_on = one.device;
   }
   if (terms.spill_files != nullptr) {
     auto const& memory = replicas.in_memory_of_host();
-    bool const may_go = memory != nullptr && !memory->away() && may_spill(*this, memory->location());
+    bool const may_go = memory != nullptr && may_spill(*this, memory->location());
     facts.spillable_bytes = may_go ? memory->capacity() : 0;
   }
   return facts;
@@ -265,6 +265,7 @@ void BufferGuard::unlock() noexcept {
   } catch (...) {
     if (!parts_.deferred) parts_.deferred = std::current_exception();
   }
+  if (parts_.replicas.file_may_go) parts_.replicas.drop_stale_file();
   parts_.publish();
   parts_.open_fast_lease();
   bool const counted = parts_.lock.counts();

@@ -230,6 +230,7 @@ Event BufferCore::synchronize_async(ByteRange range) {
     // Or one side has what the other lacks, and it is not known yet.
     if (!Reconciler(*parts).look_or_wait(context, range, true)) return false;
     for (Place place = host_place + 1; place < parts->replicas.places.count(); ++place) {
+      if (parts->replicas.places.is_file(place)) continue;
       done = done || (parts->replicas.holds(place, range) && parts->replicas.holds(host_place, range));
       // Where a copy stands already; the default device else.
       if (parts->replicas.coherence.has_storage(place) && target == nullptr)

@@ -19,7 +19,7 @@
 #include <utility>
 
 // How a buffer gives memory back: a device's, once what only it holds is saved to the host, and the host's, once a
-// device or a file has it. Of files coherence knows nothing: the host holds what it held, wherever that is.
+// device or a file has it.
 
 namespace unimem {
 
@@ -46,11 +46,18 @@ bool released_for_a_device(BufferParts& parts) {
   return true;
 }
 
-void spill(BufferParts& parts, Replica& replica) {
-  auto const* const bytes = static_cast<std::byte const*>(replica.host_address());
-  auto spilled = parts.terms.spill_files->keep({bytes, parts.replicas.bytes()});
-  replica.apply_advice({});
-  replica.spill(std::move(spilled));
+/// The host's memory goes, at every place that works in it, once the file has what is there.
+bool release_to_file(AccessContext& context, BufferParts& parts, std::optional<TransferEngine::CarriedOut>& carried) {
+  auto& replicas = parts.replicas;
+  auto const file = replicas.place_of_file(*parts.terms.manager);
+  replicas.file_may_go = true;  // whatever this throws
+  for (Place place = host_place; place < replicas.places.count(); ++place) {
+    if (!replicas.places.in_host_memory(place) || !replicas.coherence.has_storage(place)) continue;
+    if (BufferAccess(parts).release(context, place, file, carried)) continue;
+    replicas.file_may_go = false;
+    return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -104,6 +111,7 @@ std::size_t BufferCore::evict_from_device(Device& device) {
 
 std::size_t BufferCore::evict_from_host(Location location) {
   std::size_t given = 0;
+  std::optional<TransferEngine::CarriedOut> carried;
   AccessContext context{AccessContext::Waiting::for_work, AccessContext::Evicts::yes};
   detail::run_admitted(context, detail::operands(), [&](AccessContext&) {
     Guard parts(*parts_, context.again() ? Guard::to_go_on : Guard::at_once);
@@ -114,10 +122,11 @@ std::size_t BufferCore::evict_from_host(Location location) {
     bool const leased = replica->holds().leased();
     if (leased || Commits(*parts).would_wait_in_work()) return true;
     if (!Reconciler(*parts).resolve_for_eviction(context)) return false;
+    if (!parts->watch.unrecorded().empty()) return true;  // there was no memory for that: the bytes stay where they are
     if (!BufferAccess(*parts).await_or_wait(context, *replica, replicas.whole(), true)) return false;
     if (!detail::may_spill(*parts, location) || !replica->work().at_rest()) return true;
     auto const bytes = replica->capacity();
-    if (!released_for_a_device(*parts)) spill(*parts, *replica);
+    if (!released_for_a_device(*parts) && !release_to_file(context, *parts, carried)) return false;
     given = bytes;
     return true;
   });

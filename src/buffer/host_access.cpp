@@ -115,9 +115,9 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
   auto const& host = parts->replicas.host();
   std::optional<Plan> plan;
   if (intent == Intent::read && parts->replicas.holds(host_place, range)) {
-    if (host && !ReplicaAllocator(*parts).ensure_resident(context, *host)) return false;
+    if (host) ReplicaAllocator(*parts).note_use(*host);
   } else {
-    if (!ReplicaAllocator(*parts).ensure_host(context, intent == Intent::write ? range : ByteRange{})) return false;
+    if (!ReplicaAllocator(*parts).ensure_host(context)) return false;
     TransferEngine transfers(*parts);
     plan = transfers.plan_access(host_place, range, intent);
     if (intent != Intent::write) parts->check_lost(*plan);

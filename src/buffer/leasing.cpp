@@ -65,7 +65,7 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
                                          : Reconciler(*parts).resolve_or_wait(context, range);
   if (!resolved) return std::nullopt;
   if (auto const& there = parts->replicas.at(place); intent == Intent::read && there && parts->is_quiet(place, range)) {
-    if (!ReplicaAllocator(*parts).ensure_resident(context, *there)) return std::nullopt;
+    ReplicaAllocator(*parts).note_use(*there);
     there->work().used_by_others(device, queue);
     there->usage().note_device(true, false);
     if (queue != nullptr) parts->offer_leases(there, *queue);

@@ -56,8 +56,15 @@ std::optional<Place> Places::find(Device const& wanted) const noexcept {
   return std::nullopt;
 }
 
+std::optional<Place> Places::file() const noexcept {
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
+    if (devices_[i].is_file) return static_cast<Place>(i + 1);
+  }
+  return std::nullopt;
+}
+
 std::string Places::name(Place place) const {
-  return place == host_place ? "host" : std::string((*this)[place].device->id());
+  return place == host_place || is_file(place) ? "host" : std::string((*this)[place].device->id());
 }
 
 CopyCost Places::cost() const {

@@ -20,7 +20,8 @@ class Replica;
 /// What the user has said of the next use.
 enum class NextUse : unsigned char { unsaid, soon, none };
 
-/// A device that a buffer has been used on: its copy there, if there is one, and when it was used.
+/// A device that a buffer has been used on, or its file (`FileDevice`): its copy there, if there is one, and when it
+/// was used.
 struct DevicePlace {
   /// Work of the device on that many bytes begins.
   void used(std::size_t bytes) noexcept;
@@ -33,9 +34,10 @@ struct DevicePlace {
   std::shared_ptr<Replica> replica;
   UseHistory history{};
   NextUse next_use = NextUse::unsaid;
+  bool is_file = false;
 };
 
-/// The devices that a buffer has been used on, by place, and which of them work in the host's memory.
+/// The devices that a buffer has been used on, by place, its file among them, and which work in the host's memory.
 ///
 /// Not thread-safe; the buffer's lock guards it.
 class Places {
@@ -59,6 +61,11 @@ class Places {
   [[nodiscard]] bool in_host_memory(Place place) const noexcept;
 
   void add(Device& device, UseClock& clock) { devices_.push_back({&device, &clock, nullptr}); }
+  void add_file(Device& files, UseClock& clock) {
+    devices_.push_back({.device = &files, .clock = &clock, .replica = nullptr, .is_file = true});
+  }
+  [[nodiscard]] bool is_file(Place place) const noexcept { return place != host_place && (*this)[place].is_file; }
+  [[nodiscard]] std::optional<Place> file() const noexcept;
   void reserve_one() { devices_.reserve(devices_.size() + 1); }
   [[nodiscard]] std::optional<Place> find(Device const& device) const noexcept;
   /// Of a device's place.

@@ -20,7 +20,7 @@ bool BufferCore::recycle(bool zero) {
   bool kept = true;
   parts->watch.end();  // first of all: zeroing touches what is stale
   parts->replicas.for_each([&](Replica& replica) {
-    bool const held = replica.holds().leased() || !replica.pooled() || replica.away();
+    bool const held = replica.holds().leased() || !replica.pooled();
     if (held) kept = false;
     if (zero) held ? replica.zero_at_end() : replica.zero();
   });

@@ -30,7 +30,7 @@ Replica::~Replica() {
     apply_advice({});                // the memory's next owner has given no such advice
   } catch (std::bad_alloc const&) {  // NOLINT(bugprone-empty-catch): hints that were not taken back are hints still
   }
-  if (zero_at_end_ && pooled() && !away()) zero_before_the_end();
+  if (zero_at_end_ && pooled()) zero_before_the_end();
   let_go(last_work());
 }
 
@@ -53,17 +53,9 @@ void Replica::apply_advice_slow(AdviceBook const& advice) {
   told_ = advice;
 }
 
-void Replica::spill(SpilledBytes spilled) noexcept {
-  // Off the book as well; what comes back is entered anew.
-  std::destroy_at(&usage_);
-  std::construct_at(&usage_);
-  told_ = {};
-  ReplicaMemory::spill(std::move(spilled));
-}
-
 void Replica::read_into(std::span<std::byte> target, std::size_t offset) {
-  if (away()) return read_spilled(target, offset);
   work_.wait_for_host_access({offset, offset + target.size()}, false);
+  if (in_file()) return read_file(target, offset);
   std::memcpy(target.data(), static_cast<std::byte const*>(host_address()) + offset, target.size());
 }
 
@@ -74,8 +66,9 @@ Event Replica::last_work() noexcept {
   try {
     static_cast<void>(work_.at_rest());  // others' work goes on record
     events = work_.unfinished();
+    if (events.empty()) return {};  // it is the next owner's at once
     // Where the host works too, by the host, whose queues wait for any work without holding up other work.
-    return (serves_host() ? host_device() : device()).waiting_queue().join(events);
+    return (serves_host() || in_file() ? host_device() : device()).waiting_queue().join(events);
   } catch (std::exception const&) {
     // No memory for that, or no queue any more: then here and now.
     for (auto const event : events) {

@@ -38,7 +38,7 @@ class Replica : public ReplicaMemory {
   /// Tells the device which advice holds for the memory, as far as it has not been told: a hint, until the memory goes.
   void apply_advice(AdviceBook const& advice) {
     bool const nothing = advice.empty() && told_.empty();
-    if (!nothing && !away()) apply_advice_slow(advice);
+    if (!nothing && !in_file()) apply_advice_slow(advice);
   }
 
   /// Puts it on the usage book, until it goes: under the name of its buffer, which `made_by` has made (see
@@ -49,11 +49,9 @@ class Replica : public ReplicaMemory {
   /// Where uses and copies are noted, with the buffer's lock held.
   [[nodiscard]] UsageEntry& usage() noexcept { return usage_; }
 
-  /// Whether it may go to a file, if no address of it was given away: it is not to be wiped out either.
-  [[nodiscard]] bool may_go_away() const noexcept { return !zero_at_end_ && ReplicaMemory::may_go_away(); }
-  /// Gives memory that is at rest back to its pool; `spilled` has all its bytes.
-  void spill(SpilledBytes spilled) noexcept;
-  /// Copies bytes from `offset` on, wherever they are, to memory of `target`'s size. Throws IoError.
+  /// Whether it may be evicted to a file, if no address of it was given away: it is not to be wiped out either.
+  [[nodiscard]] bool may_be_spilled() const noexcept { return !zero_at_end_ && ReplicaMemory::may_be_spilled(); }
+  /// Copies bytes of the host's memory, or of a file, from `offset` on to memory of `target`'s size. Throws IoError.
   void read_into(std::span<std::byte> target, std::size_t offset);
 
   /// Overwrites all of it with zeros, behind the work that is pending. Throws what the device's default queue throws.

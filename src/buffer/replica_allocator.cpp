@@ -93,14 +93,16 @@ void ReplicaAllocator::watch_host() const {
   replicas.for_each_write_to_host_memory([&](ByteRange range, Event event) { writes->expect_device(range, event); });
 }
 
-bool ReplicaAllocator::ensure_host(AccessContext& context, ByteRange overwritten) const {
+bool ReplicaAllocator::ensure_host(AccessContext& context) const {
   auto& replicas = parts_->replicas;
   if (replicas.coherence.has_storage(host_place)) {
-    return !replicas.host() || ensure_resident(context, *replicas.host(), overwritten == replicas.whole());
+    if (replicas.host()) note_use(*replicas.host());
+    return true;
   }
   if (replicas.bytes() != 0) {
     auto replica = host_replica(context);
-    if (!replica || !ensure_resident(context, *replica)) return false;
+    if (!replica) return false;
+    note_use(*replica);
     replica->apply_advice(parts_->advice);
     replicas.put(host_place, std::move(replica));
     watch_host();
@@ -112,14 +114,13 @@ bool ReplicaAllocator::ensure_host(AccessContext& context, ByteRange overwritten
 bool ReplicaAllocator::ensure_device(AccessContext& context, Place place, Queue& queue) const {
   auto& replicas = parts_->replicas;
   if (replicas.coherence.has_storage(place)) {
-    auto const& there = replicas.at(place);
-    return !there || ensure_resident(context, *there);
+    if (auto const& there = replicas.at(place)) note_use(*there);
+    return true;
   }
-  auto& device = *replicas.places[place].device;
   if (replicas.bytes() != 0) {
-    auto replica = replicas.places.shares(device) ? host_replica(context)
-                                                  : new_on_device(context, device, replicas.bytes(), queue);
-    if (!replica || !ensure_resident(context, *replica)) return false;
+    auto replica = replicas.places.is_file(place) ? new_in_file() : device_replica(context, place, queue);
+    if (!replica) return false;
+    note_use(*replica);
     replica->apply_advice(parts_->advice);
     replicas.put(place, std::move(replica));
     parts_->publish();  // others that need the device's memory count on it from now on
@@ -128,27 +129,30 @@ bool ReplicaAllocator::ensure_device(AccessContext& context, Place place, Queue&
   return true;
 }
 
+std::shared_ptr<Replica> ReplicaAllocator::device_replica(AccessContext& context, Place place, Queue& queue) const {
+  auto& device = *parts_->replicas.places[place].device;
+  if (parts_->replicas.places.shares(device)) return host_replica(context);
+  return new_on_device(context, device, parts_->replicas.bytes(), queue);
+}
+
+std::shared_ptr<Replica> ReplicaAllocator::new_in_file() const {
+  auto file = std::make_unique<SpillFile>(parts_->terms.spill_files->shared_from_this(), parts_->replicas.bytes());
+  return std::make_shared<Replica>(ReplicaMemory(std::move(file)));
+}
+
 bool ReplicaAllocator::ensure(AccessContext& context, Place place) const {
   if (place == host_place) return ensure_host(context);
   return ensure_device(context, place, parts_->replicas.places[place].device->default_queue());
 }
 
-bool ReplicaAllocator::ensure_resident(AccessContext& context, Replica& replica, bool overwritten) const {
+void ReplicaAllocator::note_use(Replica const& replica) const {
   auto const& terms = parts_->terms;
-  if (terms.spill_files == nullptr || !(replica.serves_host() || replica.away())) return true;
-  if (replica.away()) {
-    auto [block, part] = new_host_block(context, parts_->replicas.bytes());
-    if (block.empty()) return false;
-    replica.reload(std::move(block), part, !overwritten);
-    terms.count_in(replica);
-    replica.apply_advice(parts_->advice);
-  }
+  if (terms.spill_files == nullptr || !replica.serves_host()) return;
   auto& uses = parts_->host_uses;
   if (!uses) {
     uses = std::make_unique<BufferParts::HostUses>(BufferParts::HostUses{terms.manager->use_clock(host_device())});
   }
   uses->history.used(uses->clock, parts_->replicas.bytes());
-  return true;
 }
 
 }  // namespace unimem::detail

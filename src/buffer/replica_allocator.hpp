@@ -19,7 +19,7 @@ class AccessContext;
 struct BufferParts;
 class Replica;
 
-/// Gives the places of a buffer memory, and brings what was spilled back.
+/// Gives the places of a buffer memory.
 ///
 /// For the holder of the buffer's lock. What returns false, or null, has changed nothing: other operations are in the
 /// way, and the context says for what to wait with no lock held.
@@ -27,16 +27,14 @@ class ReplicaAllocator {
  public:
   explicit ReplicaAllocator(BufferParts& parts) noexcept : parts_(&parts) {}
 
-  /// Sees to it that there is memory at a place. Of bytes that are about to be overwritten, all of them, nothing is
-  /// read back.
-  [[nodiscard]] bool ensure_host(AccessContext& context, ByteRange overwritten = {}) const;
+  /// Sees to it that there is memory at a place.
+  [[nodiscard]] bool ensure_host(AccessContext& context) const;
   /// A new block is taken in `queue`'s order.
   [[nodiscard]] bool ensure_device(AccessContext& context, Place place, Queue& queue) const;
   [[nodiscard]] bool ensure(AccessContext& context, Place place) const;
 
-  /// This replica is about to be used: its bytes come back if they are away, and if it is the host's that was a use.
-  /// Throws OutOfMemory and IoError, with nothing changed.
-  [[nodiscard]] bool ensure_resident(AccessContext& context, Replica& replica, bool overwritten = false) const;
+  /// This replica is about to be used: if it is the host's, that decides when it is evicted to a file.
+  void note_use(Replica const& replica) const;
 
   [[nodiscard]] std::shared_ptr<Replica> new_on_host(AccessContext& context, std::size_t size) const;
   [[nodiscard]] std::shared_ptr<Replica> new_on_device(AccessContext& context, Device& device, std::size_t size,
@@ -53,6 +51,8 @@ class ReplicaAllocator {
 
   /// The host's memory: what stands already, a sharing device's, or a new block.
   [[nodiscard]] std::shared_ptr<Replica> host_replica(AccessContext& context) const;
+  [[nodiscard]] std::shared_ptr<Replica> device_replica(AccessContext& context, Place place, Queue& queue) const;
+  [[nodiscard]] std::shared_ptr<Replica> new_in_file() const;
   [[nodiscard]] HostBlock new_host_block(AccessContext& context, std::size_t size) const;
 
   BufferParts* parts_;

@@ -2,7 +2,11 @@
 
 #include <unimem/manager/memory_manager.hpp>
 
+#include "buffer/host_device.hpp"
+#include "manager/file_device.hpp"
+
 #include <algorithm>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -14,6 +18,16 @@ Place ReplicaMap::place_of(Device& device, MemoryManager& manager) {
   auto& clock = manager.use_clock(device);
   auto const place = coherence.add_device(places.shares(device) ? std::optional{host_place} : std::nullopt);
   places.add(device, clock);
+  return place;
+}
+
+Place ReplicaMap::place_of_file(MemoryManager& manager) {
+  if (auto const place = places.file()) return *place;
+  places.reserve_one();
+  auto& clock = manager.use_clock(host_device());
+  auto& files = FileDevice::instance();
+  auto const place = coherence.add_file();
+  places.add_file(files, clock);
   return place;
 }
 
@@ -33,7 +47,11 @@ void ReplicaMap::put(Place place, std::shared_ptr<Replica> replica) noexcept {
 Coherence ReplicaMap::without_memory(std::size_t size) const {
   Coherence fresh(size);
   for (auto const& one : places.devices()) {
-    fresh.add_device(places.shares(*one.device) ? std::optional{host_place} : std::nullopt);
+    if (one.is_file) {
+      fresh.add_file();
+    } else {
+      fresh.add_device(places.shares(*one.device) ? std::optional{host_place} : std::nullopt);
+    }
   }
   return fresh;
 }
@@ -54,6 +72,28 @@ bool ReplicaMap::has_memory() const {
   return false;
 }
 
+bool ReplicaMap::holds_on_host_side(ByteRange range) const {
+  if (holds(host_place, range)) return true;
+  auto const file = places.file();
+  if (!file || !coherence.has_data()) return false;
+  auto missing = ByteRanges{range};
+  missing.remove(coherence.valid(host_place));
+  missing.remove(coherence.valid(*file));
+  return missing.empty();
+}
+
+void ReplicaMap::drop_stale_file() noexcept {
+  auto const file = places.file();
+  if (!file_may_go || !file || !pending.empty() || !coherence.valid(*file).empty()) return;
+  try {
+    if (coherence.has_storage(*file)) coherence.remove_storage(*file);
+  } catch (std::bad_alloc const&) {
+    return;  // it stays until the next operation
+  }
+  drop(*file);
+  file_may_go = false;
+}
+
 bool ReplicaMap::holds(Place place, ByteRange range) const {
   return coherence.has_data() && coherence.has_storage(place) && coherence.valid(place).contains(range);
 }
@@ -62,7 +102,7 @@ Device* ReplicaMap::device_holding(ByteRange range) const {
   Device* found = nullptr;
   for (Place place = host_place + 1; place < places.count(); ++place) {
     auto* const candidate = places[place].device;
-    if (places.shares(*candidate) || candidate->is_lost() || !holds(place, range)) continue;
+    if (places.is_file(place) || places.shares(*candidate) || candidate->is_lost() || !holds(place, range)) continue;
     if (candidate == places.known_default_device()) return candidate;
     if (found == nullptr) found = candidate;
   }
@@ -77,7 +117,7 @@ bool ReplicaMap::is_quiet(Place place, ByteRange range) const {
 
 Device* ReplicaMap::quiet_device() const {
   for (Place place = host_place + 1; place < places.count(); ++place) {
-    if (is_quiet(place, whole())) return places[place].device;
+    if (!places.is_file(place) && is_quiet(place, whole())) return places[place].device;
   }
   return nullptr;
 }

@@ -33,6 +33,8 @@ class ReplicaMap {
   [[nodiscard]] Device& default_device() { return places.default_device(host_ != nullptr); }
   /// The place of a device, added when it is new.
   Place place_of(Device& device, MemoryManager& manager);
+  /// That of the file which host memory is evicted to.
+  Place place_of_file(MemoryManager& manager);
 
   /// The replica at a place; null without memory, or of a buffer without bytes.
   [[nodiscard]] std::shared_ptr<Replica> const& at(Place place) const {
@@ -66,6 +68,10 @@ class ReplicaMap {
   void drop_everything(Coherence fresh, std::size_t new_size) noexcept;
 
   [[nodiscard]] bool has_memory() const;
+  /// Whether every byte of `range` is current at the host or in the file.
+  [[nodiscard]] bool holds_on_host_side(ByteRange range) const;
+  /// The file goes once nothing in it is current, and nothing can be taken back that would make it so.
+  void drop_stale_file() noexcept;
   /// Whether every byte of `range` is current at `place`.
   [[nodiscard]] bool holds(Place place, ByteRange range) const;
   /// A device that has memory of its own, is not lost and holds all of `range`, the default one first; null if none
@@ -83,6 +89,7 @@ class ReplicaMap {
   Coherence coherence;
   TentativeWork pending;
   std::string last_failure;  ///< why bytes are lost: nothing else loses any
+  bool file_may_go = false;  ///< once it is stale: it is there, and nothing is on its way to it
 
  private:
   std::size_t bytes_;

@@ -5,6 +5,7 @@
 
 #include "buffer/host_device.hpp"
 #include "device/host_pinning.hpp"
+#include "manager/file_device.hpp"
 
 #include <unistd.h>
 
@@ -27,6 +28,12 @@ ReplicaMemory::ReplicaMemory(Device& host_device, void* pointer, std::size_t byt
       wrapped_at_(location),
       memory_{reinterpret_cast<std::uintptr_t>(pointer), 0, bytes},
       by_address_(memory_) {}
+
+ReplicaMemory::ReplicaMemory(std::unique_ptr<SpillFile> file)
+    : device_(&FileDevice::instance()),
+      file_(std::move(file)),
+      wrapped_at_(Location::device),
+      memory_(file_->memory()) {}
 
 void ReplicaMemory::serve_host() {
   auto* const address = device_->address(memory_);
@@ -54,25 +61,12 @@ std::string ReplicaMemory::lock_in_place() {
   return refusal;
 }
 
-void ReplicaMemory::spill(SpilledBytes spilled) noexcept {
-  spilled_ = std::move(spilled);
-  wrapped_at_ = allocation_.location();
-  memory_ = by_address_ = {};
-  allocation_.release({});
-}
-
-void ReplicaMemory::reload(Allocation allocation, DeviceMemory part, bool wanted) {
-  if (wanted) spilled_.restore({static_cast<std::byte*>(detail::host_address(part)), spilled_.size()});
-  spilled_ = {};
-  allocation_ = std::move(allocation);
-  memory_ = by_address_ = part;
-}
-
 struct ReplicaMemory::Remains {
   Allocation allocation;
   Ownership ownership;
   void* pointer = nullptr;  ///< of wrapped memory
   void* locked = nullptr;   ///< where it is to be unlocked
+  std::unique_ptr<SpillFile> file{};
 
   /// `last` may be pending only where the memory goes back to a pool.
   void let_go(Event last) noexcept {
@@ -96,9 +90,9 @@ void ReplicaMemory::let_go(Event last) noexcept {
     return;
   }
   Remains remains{std::move(allocation_), std::move(ownership_), reinterpret_cast<void*>(memory_.object),
-                  locked_ ? host_address() : nullptr};
-  // No destructor waits on a thread that runs work: what it waits for may be that very work.
-  if (is_in_work() && !last.ready()) {
+                  locked_ ? host_address() : nullptr, std::move(file_)};
+  // No destructor waits on a thread that runs work: what it waits for may be that very work. A file is not waited for.
+  if ((is_in_work() || remains.file) && !last.ready()) {
     let_go_later(std::move(remains), last);
     return;
   }
@@ -107,7 +101,8 @@ void ReplicaMemory::let_go(Event last) noexcept {
 }
 
 void ReplicaMemory::let_go_later(Remains remains, Event last) noexcept {
-  if (!remains.allocation && !remains.ownership.deleter()) return;  // its owner's, and there is no deleter to call
+  bool const owners = !remains.allocation && !remains.ownership.deleter() && !remains.file;
+  if (owners) return;  // and there is no deleter to call
   std::shared_ptr<Remains> kept;
   try {
     kept = std::make_shared<Remains>(std::move(remains));

@@ -10,12 +10,14 @@
 #include "manager/spill_files.hpp"
 
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 
 namespace unimem::detail {
 
-/// Where the bytes of a replica are: in a block of a pool, in memory that was wrapped, or in a file.
+/// Where the bytes of a replica are: in a block of a pool, in memory that was wrapped, or in a file, which is the file
+/// device's memory.
 ///
 /// Not thread-safe; the buffer's lock guards it.
 class ReplicaMemory {
@@ -26,6 +28,7 @@ class ReplicaMemory {
   ReplicaMemory(Device& host_device, Allocation allocation, DeviceMemory part);
   /// Host memory that exists already, pageable or pinned: its owner's until `own`.
   ReplicaMemory(Device& host_device, void* pointer, std::size_t bytes, Location location);
+  explicit ReplicaMemory(std::unique_ptr<SpillFile> file);
   ReplicaMemory(ReplicaMemory&&) = default;
   ReplicaMemory& operator=(ReplicaMemory&&) = delete;
   ~ReplicaMemory() = default;
@@ -61,7 +64,8 @@ class ReplicaMemory {
 
   [[nodiscard]] std::size_t capacity() const noexcept { return allocation_ ? allocation_.capacity() : memory_.bytes; }
   /// Whether it came from a pool: what the library did not allocate it does not move either.
-  [[nodiscard]] bool pooled() const noexcept { return allocation_ || away(); }
+  [[nodiscard]] bool pooled() const noexcept { return !allocation_.empty(); }
+  [[nodiscard]] bool in_file() const noexcept { return file_ != nullptr; }
   /// Whether it is host memory that the system may move while the driver looks.
   [[nodiscard]] bool pageable() const noexcept { return location() == Location::host && !locked_; }
   /// A better place for all of it in the pool it is from; empty if there is none, or it is from no pool.
@@ -73,31 +77,24 @@ class ReplicaMemory {
   /// refused, or empty.
   [[nodiscard]] std::string lock_in_place();
 
-  /// Whether its bytes are in a file: there is no memory then, and no holder of a share in it may look for any.
-  [[nodiscard]] bool away() const noexcept { return spilled_.size() != 0; }
-  /// Whether it may go there: it is a pool's, the host's, and was not asked to stay.
-  [[nodiscard]] bool may_go_away() const noexcept { return allocation_ && serves_host() && !locked_; }
-  /// Gives memory that is at rest back to its pool; `spilled` has all its bytes.
-  void spill(SpilledBytes spilled) noexcept;
-  /// Takes new memory, of which `part` is used, and reads the bytes back if they are `wanted`. Throws IoError, and is
-  /// still away.
-  void reload(Allocation allocation, DeviceMemory part, bool wanted);
-  /// Copies the bytes of the file from `offset` on to memory of `target`'s size. Throws IoError.
-  void read_spilled(std::span<std::byte> target, std::size_t offset) const { spilled_.read_into(target, offset); }
+  /// Whether it may be evicted to a file: it is a pool's, the host's, and was not asked to stay.
+  [[nodiscard]] bool may_be_spilled() const noexcept { return allocation_ && serves_host() && !locked_; }
+  /// Copies the bytes of a file from `offset` on to memory of `target`'s size. Throws IoError.
+  void read_file(std::span<std::byte> target, std::size_t offset) const { file_->read_directly(offset, target); }
 
   /// Gives it back when its last work has ended, which `last` says: without waiting, where it goes back to a pool that
   /// waits, else here, or on a thread of the library's in the middle of work, which may be that work. Nothing is left.
   void let_go(Event last) noexcept;
 
  private:
-  /// What is left to do when the last work with memory has ended, which was wrapped, or was locked in place.
+  /// What is left to do when the last work with memory has ended that was wrapped, locked in place, or is a file.
   struct Remains;
   static void let_go_later(Remains remains, Event last) noexcept;
 
   Device* device_;
   Allocation allocation_;
   Ownership ownership_;
-  SpilledBytes spilled_;                  ///< empty: the bytes are in memory
+  std::unique_ptr<SpillFile> file_;       ///< null: in memory
   Location wrapped_at_ = Location::host;  ///< where memory is that came from no pool
   bool locked_ = false;                   ///< in place
   DeviceMemory memory_;

@@ -6,6 +6,7 @@
 #include "device/current_task.hpp"
 #include "manager/spill_files.hpp"
 
+#include <algorithm>
 #include <limits>
 
 namespace unimem::detail {
@@ -47,10 +48,18 @@ Resident::Evictable evictable_from_device(BufferParts const& parts, Device& devi
   return offered;
 }
 
+/// Whether the file has all that the host has.
+bool is_clean(ReplicaMap const& replicas) noexcept {
+  auto const file = replicas.places.file();
+  if (!file) return false;
+  auto const in_file = [&](ByteRange range) { return replicas.coherence.valid(*file).contains(range); };
+  return std::ranges::all_of(replicas.coherence.valid(host_place).ranges(), in_file);
+}
+
 Resident::Evictable evictable_from_host(BufferParts const& parts, Location location) noexcept {
   Resident::Evictable offered;
   auto const& replica = parts.replicas.in_memory_of_host();
-  if (replica == nullptr || replica->away() || replica->location() != location) return offered;
+  if (replica == nullptr || replica->location() != location) return offered;
   if (replica->holds().leased() || replica->holds().exported()) {
     offered.leased = replica->capacity();
     return offered;
@@ -58,7 +67,7 @@ Resident::Evictable evictable_from_host(BufferParts const& parts, Location locat
   if (!may_spill(parts, location)) return offered;
   offered.bytes = replica->capacity();
   offered.priority = parts.priority.load(std::memory_order_relaxed);
-  bool const elsewhere = parts.replicas.device_holding(parts.replicas.whole()) != nullptr;
+  bool const elsewhere = parts.replicas.device_holding(parts.replicas.whole()) != nullptr || is_clean(parts.replicas);
   auto const bytes = static_cast<double>(parts.replicas.bytes());
   offered.cost_seconds = elsewhere ? 0 : 2 * bytes / file_bytes_per_second;
   offered.wait = parts.host_uses ? parts.host_uses->history.expected_wait(parts.host_uses->clock) : 1;
@@ -74,7 +83,7 @@ bool may_spill(BufferParts const& parts, Location location) noexcept {
     return false;
   auto const& replica = parts.replicas.in_memory_of_host();
   if (replica == nullptr || replica->holds().exported()) return false;
-  return replica->may_go_away() && replica->location() == location && parts.replicas.coherence.has_data();
+  return replica->may_be_spilled() && replica->location() == location && parts.replicas.coherence.has_data();
 }
 
 Resident::Evictable evictable_from(BufferParts const& parts, MemoryPlace place) noexcept {

@@ -172,20 +172,7 @@ void TransferEngine::start_copies(Plan const& plan, Queue* queue, std::vector<Ev
   }
 }
 
-bool TransferEngine::reload(AccessContext& context, Plan const& plan) const {
-  if (parts_->terms.spill_files == nullptr) return true;
-  for (auto const& copy : plan.copies) {
-    if (copy.fence) continue;
-    for (auto const place : {copy.from, copy.to}) {
-      auto const& replica = parts_->replicas.at(place);
-      if (replica && !ReplicaAllocator(*parts_).ensure_resident(context, *replica)) return false;
-    }
-  }
-  return true;
-}
-
 bool TransferEngine::make_ready(AccessContext& context, Plan const& plan) {
-  if (!reload(context, plan)) return false;
   std::size_t most = 0;
   for (auto const& copy : plan.copies) {
     auto const &from = parts_->replicas.at(copy.from), &to = parts_->replicas.at(copy.to);
@@ -252,17 +239,23 @@ void TransferEngine::give_up(Plan const& plan, std::span<const Event> events) co
 }
 
 Direction TransferEngine::direction(Place from, Place to) const noexcept {
+  if (is_on_host_side(from)) return Direction::upload;
+  return is_on_host_side(to) ? Direction::download : Direction::between;
+}
+
+bool TransferEngine::is_on_host_side(Place place) const noexcept {
   auto const& places = parts_->replicas.places;
-  if (places.in_host_memory(from)) return Direction::upload;
-  return places.in_host_memory(to) ? Direction::download : Direction::between;
+  return places.is_file(place) || places.in_host_memory(place);
 }
 
 SharedMeter TransferEngine::meter(Place from, Place to) const {
+  if (is_on_host_side(from) && is_on_host_side(to)) return {};
   return parts_->counters.meter(direction(from, to));
 }
 
 void TransferEngine::count(Place from, Place to, std::size_t moved, CopyPath path, std::size_t copies) const {
   auto const& replicas = parts_->replicas;
+  if (is_on_host_side(from) && is_on_host_side(to)) return;  // the files count what goes there and comes back
   parts_->counters.count(direction(from, to), moved, path, copies);
   if (auto const& replica = replicas.at(from)) replica->usage().note_copies_out(copies, moved);
   if (auto const& replica = replicas.at(to)) replica->usage().note_copies_in(copies, moved);

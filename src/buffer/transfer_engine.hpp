@@ -38,9 +38,8 @@ class TransferEngine {
   /// writing there, to declare it later.
   void spare_good_bytes(Plan& plan) const;
 
-  /// Makes ready for the copies of a plan, before they are submitted: what they touch comes back from the files it is
-  /// in, and those that go by way of the host get memory for that. False, with nothing copied, where the context says
-  /// for what to wait.
+  /// Makes ready for the copies of a plan, before they are submitted: those that go by way of the host get memory for
+  /// that. False, with nothing copied, where the context says for what to wait.
   [[nodiscard]] bool make_ready(AccessContext& context, Plan const& plan);
   /// Submits the copies of a plan and commits it: each copy behind the work it conflicts with, on `queue` where that is
   /// the device's, else on the device's default queue.
@@ -96,7 +95,7 @@ class TransferEngine {
   void note_arrivals(Plan const& plan) const;
   void expect_arrivals(Plan const& plan, std::span<const Event> events) const;
   [[nodiscard]] Direction direction(Place from, Place to) const noexcept;
-  [[nodiscard]] bool reload(AccessContext& context, Plan const& plan) const;
+  [[nodiscard]] bool is_on_host_side(Place place) const noexcept;
 
   BufferParts* parts_;
   std::optional<Staging> staging_;  ///< for the copies by way of the host, by turns

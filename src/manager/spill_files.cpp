@@ -23,40 +23,35 @@ std::string absolute(std::string const& directory) {
 
 }  // namespace
 
-SpilledBytes::SpilledBytes(std::shared_ptr<SpillFiles> files, File file, std::size_t bytes) noexcept
-    : files_(std::move(files)), file_(std::move(file)), bytes_(bytes) {
-  files_->files_.fetch_add(1, std::memory_order_relaxed);
-  files_->file_bytes_.fetch_add(bytes_, std::memory_order_relaxed);
+SpillFile::SpillFile(std::shared_ptr<SpillFiles> files, std::size_t bytes)
+    : files_(std::move(files)), bytes_(bytes), file_(files_->new_file()) {
+  files_->files_.add(bytes_);
 }
 
-SpilledBytes& SpilledBytes::operator=(SpilledBytes&& other) noexcept {
-  std::swap(files_, other.files_);
-  std::swap(file_, other.file_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
+SpillFile::~SpillFile() {
+  files_->files_.remove(bytes_);
 }
 
-SpilledBytes::~SpilledBytes() {
-  if (!files_) return;
-  files_->files_.fetch_sub(1, std::memory_order_relaxed);
-  files_->file_bytes_.fetch_sub(bytes_, std::memory_order_relaxed);
+void SpillFile::spill(std::size_t offset, std::span<const std::byte> bytes) const {
+  constexpr auto doing = "spilling host memory";
+  file_.write(offset, bytes, doing);
+  file_.sync(doing);  // by then no other place may have the bytes
+  files_->spilled_.add(bytes.size());
 }
 
-void SpilledBytes::read(std::span<std::byte> target, std::size_t offset) const {
+void SpillFile::read(std::size_t offset, std::span<std::byte> target) const {
   if (file_.read(offset, target, "reading what was spilled there") == target.size()) return;
   throw IoError(file_.name(), EIO, "reading what was spilled there, which has become shorter");
 }
 
-void SpilledBytes::restore(std::span<std::byte> target) const {
-  read(target, 0);
-  files_->restores_.fetch_add(1, std::memory_order_relaxed);
-  files_->restored_bytes_.fetch_add(target.size(), std::memory_order_relaxed);
+void SpillFile::restore(std::size_t offset, std::span<std::byte> target) const {
+  read(offset, target);
+  files_->restored_.add(target.size());
 }
 
-void SpilledBytes::read_into(std::span<std::byte> target, std::size_t offset) const {
-  read(target, offset);
-  files_->direct_reads_.fetch_add(1, std::memory_order_relaxed);
-  files_->direct_read_bytes_.fetch_add(target.size(), std::memory_order_relaxed);
+void SpillFile::read_directly(std::size_t offset, std::span<std::byte> target) const {
+  read(offset, target);
+  files_->read_directly_.add(target.size());
 }
 
 SpillFiles::SpillFiles(std::string const& directory, std::size_t min_bytes)
@@ -74,21 +69,11 @@ File SpillFiles::new_file() const {
   return {std::move(named), directory_};
 }
 
-SpilledBytes SpillFiles::keep(std::span<const std::byte> bytes) {
-  constexpr auto doing = "spilling host memory";
-  auto file = new_file();
-  file.write(0, bytes, doing);
-  file.sync(doing);  // by then no other place has the bytes
-  spills_.fetch_add(1, std::memory_order_relaxed);
-  spilled_bytes_.fetch_add(bytes.size(), std::memory_order_relaxed);
-  return {shared_from_this(), std::move(file), bytes.size()};
-}
-
 SpillFiles::Counts SpillFiles::counts() const noexcept {
   constexpr auto relaxed = std::memory_order_relaxed;
-  return {spills_.load(relaxed),         spilled_bytes_.load(relaxed), restores_.load(relaxed),
-          restored_bytes_.load(relaxed), direct_reads_.load(relaxed),  direct_read_bytes_.load(relaxed),
-          files_.load(relaxed),          file_bytes_.load(relaxed)};
+  return {spilled_.times.load(relaxed),  spilled_.bytes.load(relaxed),       restored_.times.load(relaxed),
+          restored_.bytes.load(relaxed), read_directly_.times.load(relaxed), read_directly_.bytes.load(relaxed),
+          files_.times.load(relaxed),    files_.bytes.load(relaxed)};
 }
 
 }  // namespace unimem::detail

@@ -2,6 +2,8 @@
 
 #include "file/file.hpp"
 
+#include <unimem/device/memory.hpp>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -13,34 +15,39 @@ namespace unimem::detail {
 
 class SpillFiles;
 
-/// Bytes that are in a file of their own and nowhere else. The file goes with this; it has had no name since it was
+/// A file of its own for what is evicted from the host's memory. It goes with this; it has had no name since it was
 /// made, so that nothing stays behind when the process ends, however it does.
-class SpilledBytes {
+///
+/// As memory it is the file device's (`FileDevice`), with this for an object. Reads and writes may come from several
+/// threads at once.
+class SpillFile {
  public:
-  SpilledBytes() = default;
-  SpilledBytes(std::shared_ptr<SpillFiles> files, File file, std::size_t bytes) noexcept;
-  SpilledBytes(SpilledBytes&& other) noexcept = default;
-  SpilledBytes& operator=(SpilledBytes&& other) noexcept;
-  ~SpilledBytes();
+  SpillFile(std::shared_ptr<SpillFiles> files, std::size_t bytes);
+  SpillFile(SpillFile const&) = delete;
+  SpillFile& operator=(SpillFile const&) = delete;
+  ~SpillFile();
 
-  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+  [[nodiscard]] DeviceMemory memory() const noexcept { return {reinterpret_cast<std::uintptr_t>(this), 0, bytes_}; }
+  [[nodiscard]] static SpillFile& of(DeviceMemory memory) noexcept {
+    return *reinterpret_cast<SpillFile*>(memory.object);
+  }
 
-  /// Reads all of them back into `target`, which is as large. Throws IoError; they are still there then.
-  void restore(std::span<std::byte> target) const;
-  /// Reads those from `offset` on that fill `target`, for callers without memory for all of them. Throws IoError.
-  void read_into(std::span<std::byte> target, std::size_t offset) const;
+  /// Puts `bytes` there. When this returns the file system has said that it has them. Throws IoError.
+  void spill(std::size_t offset, std::span<const std::byte> bytes) const;
+  /// Reads those from `offset` on that fill `target`. Throws IoError; they are still there then.
+  void restore(std::size_t offset, std::span<std::byte> target) const;
+  /// The same for callers without memory for all of them.
+  void read_directly(std::size_t offset, std::span<std::byte> target) const;
 
  private:
-  void read(std::span<std::byte> target, std::size_t offset) const;
+  void read(std::size_t offset, std::span<std::byte> target) const;
 
   std::shared_ptr<SpillFiles> files_;
+  std::size_t bytes_;
   File file_;
-  std::size_t bytes_ = 0;
 };
 
 /// Files in a directory of the user's for what a manager has no memory for.
-///
-/// Each is written once, by offsets, and never again.
 ///
 /// Thread-safe.
 class SpillFiles : public std::enable_shared_from_this<SpillFiles> {
@@ -62,27 +69,29 @@ class SpillFiles : public std::enable_shared_from_this<SpillFiles> {
   /// Copies smaller than this stay in memory.
   [[nodiscard]] std::size_t min_bytes() const noexcept { return min_bytes_; }
 
-  /// Puts a copy of `bytes` in a new file. When this returns the file system has said that it has them. Throws IoError,
-  /// and leaves no file.
-  [[nodiscard]] SpilledBytes keep(std::span<const std::byte> bytes);
-
   [[nodiscard]] Counts counts() const noexcept;
 
  private:
-  friend class SpilledBytes;
+  friend class SpillFile;
+  /// A number of events and of the bytes they moved. Relaxed: nothing else is published through them.
+  struct Moved {
+    void add(std::size_t moved) noexcept {
+      times.fetch_add(1, std::memory_order_relaxed);
+      bytes.fetch_add(moved, std::memory_order_relaxed);
+    }
+    void remove(std::size_t moved) noexcept {
+      times.fetch_sub(1, std::memory_order_relaxed);
+      bytes.fetch_sub(moved, std::memory_order_relaxed);
+    }
+    std::atomic<std::uint64_t> times{0};
+    std::atomic<std::size_t> bytes{0};
+  };
+
   [[nodiscard]] File new_file() const;
 
   std::string directory_;  ///< absolute: the process may go elsewhere
   std::size_t min_bytes_;
-  // Counts alone: nothing else is published through them, so relaxed.
-  std::atomic<std::uint64_t> spills_{0};
-  std::atomic<std::size_t> spilled_bytes_{0};
-  std::atomic<std::uint64_t> restores_{0};
-  std::atomic<std::size_t> restored_bytes_{0};
-  std::atomic<std::uint64_t> direct_reads_{0};
-  std::atomic<std::size_t> direct_read_bytes_{0};
-  std::atomic<std::size_t> files_{0};
-  std::atomic<std::size_t> file_bytes_{0};
+  Moved spilled_, restored_, read_directly_, files_;
 };
 
 }  // namespace unimem::detail

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -110,7 +111,17 @@ void mix(std::span<const MixedOperand> operands, std::uint64_t salt) {
   }
 }
 
-Model::Model(Options options) : random_(options.seed), options_(std::move(options)) {
+namespace {
+
+ManagerOptions manager_options(bool spills) {
+  if (!spills) return {};
+  return {.spill = {.directory = std::filesystem::temp_directory_path().string(), .min_bytes = 1}};
+}
+
+}  // namespace
+
+Model::Model(Options options)
+    : random_(options.seed), options_(std::move(options)), manager_(manager_options(options_.spills)) {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     auto& worker = workers_[i];
     if (i + 1 == workers_.size()) {
@@ -306,6 +317,9 @@ void Model::finish() {
     fail("the end", std::to_string(left.active_bytes) + " bytes did not come back");
   }
   tally_["evicted"] = left.reclaims;
+  tally_["spilled"] = left.spills;
+  tally_["restored"] = left.restores;
+  if (left.spill_files != 0) fail("the end", std::to_string(left.spill_files) + " files stay");
 }
 
 Model::Window Model::any_window_of(std::size_t subject, std::size_t unit) {

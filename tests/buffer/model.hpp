@@ -42,7 +42,8 @@ class Model {
  public:
   struct Options {
     unsigned seed = 1;
-    bool faults = true;  ///< let devices fail now and then
+    bool faults = true;   ///< let devices fail now and then
+    bool spills = false;  ///< host memory goes to files now and then
     /// The three beside the cpu; null: a simulated one.
     std::array<Device*, 3> devices{};
     /// For devices that are not simulated: has a call fail soon, in one of eight ways, the fifth of which is none; and
@@ -117,6 +118,7 @@ class Model {
   void bring(Window const& window);
   void hold_queue();
   void release();
+  void spill();
   void resize();
   void forget();
   void replace();

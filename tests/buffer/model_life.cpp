@@ -49,6 +49,19 @@ void Model::release() {
   }
 }
 
+/// As the manager does where another buffer needs the host's memory.
+void Model::spill() {
+  auto& subject = subjects_[below(subject_count)];
+  if (!subject.buffer) return;
+  auto& core = subject.buffer->core();
+  for (auto const location : {Location::host, Location::pinned}) {
+    static_cast<void>(attempt("spill", [&] { core.evict({&device("cpu"), location}); }));
+  }
+  // Or a device had all of it, and has the only copy now.
+  if (core.valid_on_host()) return;
+  record("spill", {}, [of = subject.truth](bool) { of->leave_host(); });
+}
+
 /// Some of what the library may be told to do to a buffer, and to others, while somebody writes to a window of it.
 void Model::work_around(Window const& window) {
   auto& subject = subjects_[window.subject];
@@ -243,7 +256,7 @@ void Model::step() {
   if (choice < 77) return work_unannounced();
   if (choice < 86) return bring(any_window(1));
   if (choice < 89) return hold_queue();
-  if (choice < 91) return release();
+  if (choice < 91) return options_.spills && !one_in(4) ? spill() : release();
   if (choice < 92) return resize();
   if (choice < 93) return forget();
   if (choice < 95) return replace();

@@ -21,13 +21,23 @@ std::size_t operations() {
   return wanted ? std::stoull(*wanted) : 400;
 }
 
-class BufferModelRun : public ::testing::TestWithParam<unsigned> {
+struct Run {
+  unsigned seed;
+  bool spills = false;
+};
+
+void PrintTo(Run const& run, std::ostream* out) {
+  *out << "seed " << run.seed << (run.spills ? " with files" : "");
+}
+
+class BufferModelRun : public ::testing::TestWithParam<Run> {
  protected:
   /// Runs in which these never happened would prove little. Of all seeds together: when work fails under one, and what
   /// is lost with it, is for the machine's threads to say.
   static void TearDownTestSuite() {
     if (done < 20'000) return;
-    for (auto const* const what : {"launch", "copy", "resize", "map", "evicted", "failed later", "threw", "lost"}) {
+    for (auto const* const what :
+         {"launch", "copy", "resize", "map", "evicted", "spilled", "restored", "failed later", "threw", "lost"}) {
       EXPECT_GT(happened[what], 0U) << what;
     }
   }
@@ -37,9 +47,10 @@ class BufferModelRun : public ::testing::TestWithParam<unsigned> {
 };
 
 TEST_P(BufferModelRun, EveryByteIsWhatSuccessfulWorkLeft) {
-  SCOPED_TRACE(::testing::Message() << "seed " << GetParam());
+  auto const [seed, spills] = GetParam();
+  SCOPED_TRACE(::testing::Message() << "seed " << seed << (spills ? " with files" : ""));
   auto const began = std::chrono::steady_clock::now();
-  Model model({.seed = GetParam()});
+  Model model({.seed = seed, .spills = spills});
   try {
     for (std::size_t operation = 0; operation < operations(); ++operation) model.step();
     model.finish();
@@ -47,7 +58,7 @@ TEST_P(BufferModelRun, EveryByteIsWhatSuccessfulWorkLeft) {
     FAIL() << difference.what();
   }
   std::chrono::duration<double> const took = std::chrono::steady_clock::now() - began;
-  std::cout << "seed " << GetParam() << ": " << static_cast<double>(operations()) / took.count()
+  std::cout << "seed " << seed << ": " << static_cast<double>(operations()) / took.count()
             << " operations per second\n";
 
   done += operations();
@@ -57,7 +68,9 @@ TEST_P(BufferModelRun, EveryByteIsWhatSuccessfulWorkLeft) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, BufferModelRun, ::testing::Values(1U, 2U, 3U, 2026U, 2027U));
+INSTANTIATE_TEST_SUITE_P(Seeds, BufferModelRun,
+                         ::testing::Values(Run{1}, Run{2}, Run{3}, Run{2026}, Run{2027}, Run{1, true}, Run{2, true},
+                                           Run{2028, true}));
 
 }  // namespace
 }  // namespace unimem::testing

@@ -49,7 +49,7 @@ struct Finding {
 std::optional<Finding> found_by_model(unsigned seed) {
   std::size_t operation = 0;
   try {
-    Model model({.seed = seed});
+    Model model({.seed = seed, .spills = seed % 2 == 1});
     for (operation = 1; operation <= limit; ++operation) model.step();
     model.finish();
   } catch (std::exception const& violation) {

@@ -31,7 +31,7 @@ TEST_F(Spilling, BuffersBeyondTheHostLimitKeepTheirBytes) {
   EXPECT_GE(counts.restores, 6U);
   EXPECT_EQ(counts.restored_bytes, counts.restores * MiB);
   EXPECT_EQ(counts.spilled_bytes, counts.spills * MiB);
-  EXPECT_EQ(counts.spill_files, counts.spills - counts.restores);
+  EXPECT_EQ(counts.spill_files, counts.spills) << "what is clean in a file is not written again";
   EXPECT_EQ(counts.failed_host_reclaims, 0U);
   EXPECT_EQ(counts.refusals, 0U);
   EXPECT_LE(reserved(), 4 * MiB);
@@ -258,14 +258,14 @@ TEST_F(Spilling, BothBlocksBetweenDevicesGetRoom) {
   fill(7);
   auto before = manager.statistics();
   copy(across, other);
-  EXPECT_GE(manager.statistics().spills, before.spills + 6);
+  EXPECT_GE(manager.statistics().host_reclaims, before.host_reclaims + 6);
   EXPECT_EQ(other.statistics().device_to_device_bytes, 6 * MiB);
 
   expect_intact();
   manager.cleanup();
   before = manager.statistics();
   across.sync_to_device(islet);
-  EXPECT_GE(manager.statistics().spills, before.spills + 6);
+  EXPECT_GE(manager.statistics().host_reclaims, before.host_reclaims + 6);
   EXPECT_EQ(across.statistics().device_to_device_bytes, 6 * MiB);
 
   expect_intact();
