@@ -73,7 +73,9 @@ StartedCopy copy_between(MemoryManager& manager, AcquireOptions const& staging, 
   }
   if (goes_by_the_host(from, to)) {
     CopyPiece const piece{target_range.begin, source_range.begin, count};
-    return {copy_staged(*between, from, to, {&piece, 1}, from.device().default_queue(), on, on, meter)};
+    // A block that is not free yet holds up the files' queue for these, and not for what is evicted meanwhile.
+    auto& first = from.in_file() ? from.device().waiting_queue() : from.device().default_queue();
+    return {copy_staged(*between, from, to, {&piece, 1}, first, on, on, meter)};
   }
 
   std::vector<Event> needs;
