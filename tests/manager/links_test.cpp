@@ -349,7 +349,8 @@ TEST_F(MeasuredLinks, ThatCannotBeMeasuredAreEstimated) {
 TEST_F(MeasuredLinks, AreMeasuredWithWhatMemoryThereIs) {
   auto& small = make_sim({.memory_bytes = MiB / 2});
   EXPECT_EQ(Links{options()}.to(small).value().source, LinkSource::measured);
-  EXPECT_THAT(small.transfers().host_to_device_bytes, AllOf(Ge(6 * (MiB / 2)), Le(6 * (MiB / 2) + 6 * 1024)));
+  // Five copies more where a noisy moment has made the small ones seem the slower.
+  EXPECT_THAT(small.transfers().host_to_device_bytes, AllOf(Ge(6 * (MiB / 2)), Le(11 * (MiB / 2) + 6 * 1024)));
   auto& none = make_sim({.memory_bytes = 1024});
   ::testing::internal::CaptureStderr();
   EXPECT_EQ(Links{options()}.to(none).value().source, LinkSource::estimated);
