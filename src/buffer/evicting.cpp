@@ -10,13 +10,11 @@
 #include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
-#include "manager/spill_files.hpp"
 
 #include <cstddef>
 #include <mutex>
 #include <optional>
 #include <thread>
-#include <utility>
 
 // How a buffer gives memory back: a device's, once what only it holds is saved to the host, and the host's, once a
 // device or a file has it.
@@ -28,7 +26,6 @@ using detail::BufferAccess;
 using detail::BufferParts;
 using detail::Commits;
 using detail::Reconciler;
-using detail::Replica;
 using detail::TransferEngine;
 
 namespace {
