@@ -3,9 +3,6 @@
 
 #include "coherence/coverage.hpp"
 
-#include <algorithm>
-#include <ranges>
-
 namespace unimem {
 
 std::string_view to_string(BufferState state) noexcept {
@@ -29,14 +26,19 @@ std::string_view to_string(BufferState state) noexcept {
 }
 
 BufferState Coherence::state() const {
-  auto const on = [&](bool host_side) {
-    return places_ | std::views::filter([=](PlaceState const& place) { return place.on_host_side == host_side; });
+  // The two sides; plain loops, since every operation on a buffer asks for its state.
+  constexpr bool host = true, devices = false;
+  auto const any_on = [&](bool side, auto const& holds) {
+    for (auto const& place : places_) {
+      if (place.on_host_side == side && holds(place)) return true;
+    }
+    return false;
   };
-  auto host = on(true), devices = on(false);
 
   if (!has_data_) {
-    bool const on_host = std::ranges::any_of(host, &PlaceState::storage);
-    bool const on_device = std::ranges::any_of(devices, &PlaceState::storage);
+    auto const has_storage = [](PlaceState const& place) { return place.storage; };
+    bool const on_host = any_on(host, has_storage);
+    bool const on_device = any_on(devices, has_storage);
     if (discarded_ || (!on_host && !on_device)) return BufferState::uninitialized;
     if (on_host && on_device) return BufferState::synchronized;
     return on_host ? BufferState::host_only : BufferState::device_only;
@@ -45,15 +47,17 @@ BufferState Coherence::state() const {
   if (lost_.contains(whole())) return BufferState::uninitialized;
 
   // Every byte is valid somewhere or lost, so what one side lacks, and is not lost, is newer on the other.
-  auto const lacks_bytes = [&](auto& side) {
+  auto const lacks_bytes = [&](bool side) {
     return !detail::covered(whole(), [&](auto look) {
-      for (auto const& place : side) look(place.valid);
+      for (auto const& place : places_) {
+        if (place.on_host_side == side) look(place.valid);
+      }
       look(lost_);
     });
   };
   bool const device_newer = lacks_bytes(host), host_newer = lacks_bytes(devices);
-  auto const has_written = [](auto& side) {
-    return std::ranges::any_of(side, [](PlaceState const& place) { return !place.written.empty(); });
+  auto const has_written = [&](bool side) {
+    return any_on(side, [](PlaceState const& place) { return !place.written.empty(); });
   };
 
   if (host_newer && device_newer) {
@@ -62,7 +66,7 @@ BufferState Coherence::state() const {
   if (host_newer) return has_written(host) ? BufferState::host_dirty : BufferState::host_only;
   if (device_newer) return has_written(devices) ? BufferState::device_dirty : BufferState::device_only;
   // Both sides have everything, but a kernel needs it on one device: parts on several are not a synchronized copy.
-  bool const complete_copy = std::ranges::any_of(devices, [&](auto const& device) {
+  bool const complete_copy = any_on(devices, [&](PlaceState const& device) {
     return detail::covered(whole(), [&](auto look) {
       look(device.valid);
       look(lost_);
