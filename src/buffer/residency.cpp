@@ -4,6 +4,7 @@
 
 #include "buffer/buffer_parts.hpp"
 #include "device/current_task.hpp"
+#include "manager/file_device.hpp"
 #include "manager/spill_files.hpp"
 
 #include <algorithm>
@@ -11,9 +12,6 @@
 
 namespace unimem::detail {
 namespace {
-
-/// What disks do, to be compared with one another alone: what a device has as well costs nothing to give.
-constexpr double file_bytes_per_second = 1e9;
 
 Resident::Evictable evictable_from_device(BufferParts const& parts, Device& device) noexcept {
   auto const& replicas = parts.replicas;
@@ -69,7 +67,7 @@ Resident::Evictable evictable_from_host(BufferParts const& parts, Location locat
   offered.priority = parts.priority.load(std::memory_order_relaxed);
   bool const elsewhere = parts.replicas.device_holding(parts.replicas.whole()) != nullptr || is_clean(parts.replicas);
   auto const bytes = static_cast<double>(parts.replicas.bytes());
-  offered.cost_seconds = elsewhere ? 0 : 2 * bytes / file_bytes_per_second;
+  offered.cost_seconds = elsewhere ? 0 : 2 * bytes / FileDevice::disk.bytes_per_second;
   offered.wait = parts.host_uses ? parts.host_uses->history.expected_wait(parts.host_uses->clock) : 1;
   return offered;
 }

@@ -33,7 +33,6 @@ class File {
 
   [[nodiscard]] int descriptor() const noexcept { return descriptor_.get(); }
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
-  explicit operator bool() const noexcept { return static_cast<bool>(descriptor_); }
 
   /// Reads what there is from `offset` on, `to` at most. Returns how many bytes that were: fewer only at the file's
   /// end.

@@ -25,7 +25,8 @@ class FileDevice final : public Device {
   [[nodiscard]] void* address(DeviceMemory /*memory*/) override { return nullptr; }
   [[nodiscard]] std::shared_ptr<Program const> compile(ProgramSource const& source) override;
   /// What disks do, to be compared with other places alone.
-  [[nodiscard]] LinkCost link_cost() const noexcept override { return {100e-6, 1e9}; }
+  static constexpr LinkCost disk{100e-6, 1e9};
+  [[nodiscard]] LinkCost link_cost() const noexcept override { return disk; }
 
  protected:
   [[nodiscard]] std::unique_ptr<QueueBackend> make_queue() override;
