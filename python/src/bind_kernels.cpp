@@ -268,9 +268,9 @@ Event launch_python(std::string name, nb::handle function, Device& device, nb::s
           list[i].scalar_bytes = 1;
           continue;
         }
-        list[i].memory = memory[next++];
+        list[i].memory = memory[next];
         list[i].writes = arguments[i].intent != Intent::read;
-        options[i] = arguments[i].core->lease_option(queue.device(), arguments[i].range);
+        options[i] = arguments[i].core->lease_option(queue.device(), arguments[i].range, memory[next++]);
       }
       call->set_lease_options(std::move(options));
       if (checked.program) checked.begin();

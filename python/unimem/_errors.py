@@ -100,7 +100,7 @@ class OutOfMemory(Error, MemoryError):
 
     _fields = (
         "where", "requested", "limit", "live", "cached", "leased", "largest_free", "fragmentation", "device_free", "holders",
-        "reason", "buffer", "buffer_bytes", "used_bytes",
+        "reason",
     )  # fmt: skip
     where: str
     requested: int
@@ -113,15 +113,11 @@ class OutOfMemory(Error, MemoryError):
     device_free: int
     holders: tuple[Holder, ...]
     reason: str
-    buffer: str
-    buffer_bytes: int
-    used_bytes: int
 
     @classmethod
     def _of(cls, message: str, *fields: Any) -> Error:
-        *first, holders, reason, buffer, buffer_bytes, used_bytes = fields
-        named = tuple(Holder(*one) for one in holders)
-        return super()._of(message, *first, named, reason, buffer, buffer_bytes, used_bytes)
+        *first, holders, reason = fields
+        return super()._of(message, *first, tuple(Holder(*one) for one in holders), reason)
 
 
 class DataLost(Error, RuntimeError):

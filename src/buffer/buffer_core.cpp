@@ -87,8 +87,11 @@ bool BufferCore::valid_on_host() const {
 
 bool BufferCore::valid_on(Device& device) const {
   BufferLook const look{parts_->lock, parts_->terms};
-  auto const place = parts_->replicas.places.find(device);
-  return place && parts_->replicas.holds(*place, parts_->replicas.whole());
+  auto const& replicas = parts_->replicas;
+  auto const place = replicas.places.find(device);
+  if (place && replicas.holds(*place, replicas.whole())) return true;
+  return replicas.coherence.has_data() && replicas.places.has_windows() &&
+         replicas.held_on(device, replicas.whole()).contains(replicas.whole());
 }
 
 std::size_t BufferCore::missing_on(Device& device, ByteRange range) const {
@@ -97,7 +100,7 @@ std::size_t BufferCore::missing_on(Device& device, ByteRange range) const {
   auto const& coherence = parts_->replicas.coherence;
   if (!coherence.has_data()) return 0;
   ByteRanges missing{range};
-  if (auto const place = parts_->replicas.places.find(device)) missing.remove(coherence.valid(*place));
+  missing.remove(parts_->replicas.held_on(device, range));
   if (parts_->replicas.places.shares(device)) missing.remove(coherence.valid(host_place));
   return missing.size_bytes();
 }
@@ -107,8 +110,9 @@ std::vector<Device*> BufferCore::devices_with_memory() const {
   std::vector<Device*> found;
   auto const& replicas = parts_->replicas;
   for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
-    if (!replicas.places.is_file(place) && replicas.coherence.has_storage(place))
-      found.push_back(replicas.places[place].device);
+    if (replicas.places.is_file(place) || !replicas.coherence.has_storage(place)) continue;
+    auto* const device = replicas.places[place].device;
+    if (std::ranges::find(found, device) == found.end()) found.push_back(device);
   }
   return found;
 }
@@ -251,6 +255,9 @@ void BufferCore::hint_next_use(Device& device, bool use) {
   Guard parts(*parts_);
   auto const next = use ? NextUse::soon : NextUse::none;
   parts->replicas.places[parts->place_of(device)].next_use = next;
+  for (auto& one : parts->replicas.places.devices()) {
+    if (one.window && one.device == &device) one.next_use = next;
+  }
 }
 
 int BufferCore::priority() const noexcept {

@@ -207,7 +207,7 @@ PublishedState::Facts BufferParts::facts() const noexcept {
   facts.current_on = device_at_rest ? replicas.quiet_device() : nullptr;
   for (auto const& one : replicas.places.devices()) {
     if (!one.replica || one.is_file || replicas.places.shares(*one.device)) continue;
-    facts.on_several = facts.on_several || facts.only_on != nullptr;
+    facts.on_several = facts.on_several || (facts.only_on != nullptr && facts.only_on != one.device);
     facts.only_on = one.device;
   }
   if (terms.spill_files != nullptr) {
@@ -266,6 +266,7 @@ void BufferGuard::unlock() noexcept {
     if (!parts_.deferred) parts_.deferred = std::current_exception();
   }
   if (parts_.replicas.file_may_go) parts_.replicas.drop_stale_file();
+  if (parts_.replicas.windows_may_go) parts_.replicas.drop_superseded_windows();
   parts_.publish();
   parts_.open_fast_lease();
   bool const counted = parts_.lock.counts();

@@ -11,6 +11,7 @@
 #include "buffer/replica_copy.hpp"
 #include "buffer/staging.hpp"
 #include "buffer/transfer_engine.hpp"
+#include "buffer/windows.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
 
@@ -39,6 +40,7 @@ using detail::PlannedWrite;
 using detail::Reconciler;
 using detail::ReplicaAllocator;
 using detail::TransferEngine;
+using detail::Windows;
 
 namespace {
 
@@ -90,7 +92,8 @@ Device* BufferCore::device_to_fill(ByteRange range, std::size_t pattern_bytes) {
     parts->check_access("fill");
     parts->check_range(range);
     if (!Reconciler(*parts).look_or_wait(context, range)) return false;
-    device = parts->replicas.device_holding(parts->replicas.whole());
+    auto const place = parts->replicas.device_holding(parts->replicas.whole());
+    device = place ? parts->replicas.places[*place].device : nullptr;
     return true;
   });
   return device;
@@ -246,16 +249,16 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
     target.check_range(to.range);
     if (!Reconciler(source).look_or_wait(context, from.range) || !Reconciler(target).look_or_wait(context, to.range))
       return std::nullopt;
-    auto* const there = source.replicas.device_holding(from.range);
-    if (there != nullptr && !source.replicas.holds(host_place, from.range) && !from.range.empty()) {
+    auto const source_place = source.replicas.device_holding(from.range);
+    if (source_place && !source.replicas.holds(host_place, from.range) && !from.range.empty()) {
+      auto* const there = source.replicas.places[*source_place].device;
       // To where the target is at home; a target of the host or of no device stays beside its source.
       auto* const home = target.replicas.places.known_default_device();
       auto& on = home == nullptr || target.replicas.places.shares(*home) ? *there : *home;
       auto& queue = on.default_queue();
-      auto const source_place = source.place_of(*there);
-      auto const target_place = target.place_of(on);
+      auto const target_place = Windows(target).place_for(on, to.range, Windows(target).fits_whole(on));
       if (!ReplicaAllocator(target).ensure_device(context, target_place, queue)) return std::nullopt;
-      auto& here = *source.replicas.at(source_place);
+      auto& here = *source.replicas.at(*source_place);
       auto& beyond = *target.replicas.at(target_place);
       auto const staging = target.terms.named();
       Allocation aside;
@@ -318,15 +321,16 @@ std::optional<bool> BufferCore::copied_at_once(AccessContext& context, BufferCor
   target.check_range(written);
   if (!Reconciler(source).look_or_wait(context, read) || !Reconciler(target).look_or_wait(context, written))
     return std::nullopt;
-  auto* const there = source.replicas.device_holding(read);
+  auto const source_place = source.replicas.device_holding(read);
+  auto* const there = source_place ? source.replicas.places[*source_place].device : nullptr;
   auto* const home = target.replicas.places.known_default_device();
   bool const elsewhere = home != nullptr && home != there && !target.replicas.places.shares(*home);
   if (there == nullptr || source.replicas.holds(host_place, read) || elsewhere || target.replicas.places.shares(*there))
     return false;
   auto& queue = there->default_queue();
-  auto const place = target.place_of(*there);
+  auto const place = Windows(target).place_for(*there, written, Windows(target).fits_whole(*there));
   if (!ReplicaAllocator(target).ensure_device(context, place, queue)) return std::nullopt;
-  auto& here = *source.replicas.at(source.place_of(*there));
+  auto& here = *source.replicas.at(*source_place);
   auto& beyond = *target.replicas.at(place);
   std::vector<Event> needs;
   auto const read_parts = std::make_shared<ByteRanges const>(std::move(sources));
@@ -340,7 +344,9 @@ std::optional<bool> BufferCore::copied_at_once(AccessContext& context, BufferCor
   for (auto const range : ranges) writes.push_back(Commits(target).plan_write(place, range, ranges.size()));
   here.work().reserve(2);
   beyond.work().reserve(2);
-  auto const event = queue.copy(beyond.memory(), here.memory(), pieces, needs);
+  auto const inside =
+      here.in_memory(beyond.in_memory({pieces.begin(), pieces.end()}, &CopyPiece::to), &CopyPiece::from);
+  auto const event = queue.copy(beyond.memory(), here.memory(), inside, needs);
   here.work().read_by(read_parts, event);
   beyond.work().written_by(written_parts, event);
   for (auto& write : writes) Commits(target).commit(std::move(write), event, Commits::Events::of_all);

@@ -8,6 +8,7 @@
 #include "buffer/places.hpp"
 #include "buffer/reconciler.hpp"
 #include "buffer/transfer_engine.hpp"
+#include "buffer/windows.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
 
@@ -20,6 +21,7 @@
 #include <memory_resource>
 #include <mutex>
 #include <optional>
+#include <ranges>
 #include <utility>
 
 namespace unimem {
@@ -27,60 +29,96 @@ namespace unimem {
 using detail::AccessContext;
 using detail::BufferAccess;
 using detail::BufferGuard;
+using detail::BufferParts;
 using detail::Commits;
+using detail::CopyChoice;
 using detail::NextUse;
 using detail::PlannedWrite;
 using detail::Reconciler;
 using detail::TransferEngine;
+using detail::Windows;
 
 namespace {
 
 /// An operand, and the place of its buffer that the work is at.
 struct PlacedOperand {
-  detail::BufferParts& parts;
+  BufferParts& parts;
   Place place;
   ByteRange range;
   Intent intent;
 };
 
-}  // namespace
-
-Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
-  std::optional<Event> event;
-  try {
-    auto const all = [operands](detail::OperandsInUse& in_use) {
-      for (auto const& operand : operands) in_use.add(operand.buffer->manager(), *operand.buffer);
-    };
-    detail::run_admitted(all, [&](AccessContext& context) {
-      event = BufferCore::use_once(context, queue, operands, submit);
-      return event.has_value();
-    });
-  } catch (OutOfMemory const& refused) {
-    BufferCore::refuse_copies(refused, queue.device(), operands);
+/// The hull of what works in one memory with an operand: where a buffer is written, operands that overlap do.
+ByteRange together_with(std::span<const Operand> operands, Operand const& one) {
+  auto const of_buffer = [&](Operand const& other) { return other.buffer == one.buffer; };
+  auto const writes = [&](Operand const& other) { return of_buffer(other) && other.intent != Intent::read; };
+  if (std::ranges::none_of(operands, writes)) return one.range;
+  auto hull = one.range;
+  for (auto before = ByteRange{}; before != hull;) {
+    before = hull;
+    for (auto const& other : operands) {
+      if (!of_buffer(other) || other.range.end <= hull.begin || hull.end <= other.range.begin) continue;
+      hull = {std::min(hull.begin, other.range.begin), std::max(hull.end, other.range.end)};
+    }
   }
-  return *event;
+  return hull;
 }
 
 /// Announces what the operation needs of each manager beside what stands there, so that no room is made in vain.
-void BufferCore::announce(AccessContext& context, Device& device, std::span<BufferCore* const> buffers) {
-  auto const outstanding = [&](BufferCore const* buffer) {
-    auto const& parts = *buffer->parts_;
+void announce(AccessContext& context, Device& device, std::span<PlacedOperand const> operands) {
+  auto const stands = [&](PlacedOperand const& one) {
+    auto const& replicas = one.parts.replicas;
+    return replicas.places.shares(device) || replicas.coherence.has_storage(one.place);
+  };
+  if (std::ranges::all_of(operands, stands)) return;
+  context.demand().clear();
+  for (auto one = operands.begin(); one != operands.end(); ++one) {
+    auto const& parts = one->parts;
+    auto const same = [&](PlacedOperand const& other) { return &other.parts == &parts && other.place == one->place; };
+    if (parts.replicas.places.shares(device) || std::find_if(operands.begin(), one, same) != one) continue;
+    auto const bytes = parts.replicas.reach(one->place).size();
+    // What stands and is used in part may have to go for that part alone.
+    std::size_t used = 0;
+    for (auto const& other : operands) used += same(other) ? other.range.size() : 0;
+    stands(*one) ? context.demand().add(*parts.terms.manager, 0, std::min(bytes, used))
+                 : context.demand().add(*parts.terms.manager, bytes, bytes);
+  }
+}
+
+/// Whether there is room for whole copies of all that have none, with nothing evicted.
+template <class Buffers>
+bool whole_copies_fit(Device& device, Buffers const& buffers) {
+  auto const outstanding = [&](BufferParts const& parts) {
     auto const place = parts.replicas.places.find(device);
     bool const stands = parts.replicas.places.shares(device) || (place && parts.replicas.coherence.has_storage(*place));
     return stands ? 0 : parts.replicas.bytes();
   };
-  bool const nothing = std::ranges::all_of(buffers, [&](auto const* buffer) { return outstanding(buffer) == 0; });
-  if (nothing) return;
-  context.demand().clear();
-  for (auto* const buffer : buffers) {
-    auto const& parts = *buffer->parts_;
-    if (!parts.replicas.places.shares(device))
-      context.demand().add(*parts.terms.manager, outstanding(buffer), parts.replicas.bytes());
-  }
+  std::size_t all = 0;
+  for (auto& parts : buffers) all += outstanding(parts);
+  return std::ranges::all_of(buffers, [&](BufferParts& parts) {
+    auto const own = outstanding(parts);
+    return own == 0 || Windows(parts).fits_whole(device, all - own);
+  });
+}
+
+}  // namespace
+
+Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
+  auto const all = [operands](detail::OperandsInUse& in_use) {
+    for (auto const& operand : operands) in_use.add(operand.buffer->manager(), *operand.buffer, operand.range);
+  };
+  return detail::with_copy_choice([&](CopyChoice& choice) {
+    std::optional<Event> event;
+    detail::run_admitted(all, [&](AccessContext& context) {
+      event = BufferCore::use_once(context, queue, operands, submit, choice);
+      return event.has_value();
+    });
+    return *event;
+  });
 }
 
 std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, std::span<const Operand> operands,
-                                          DeviceWork const& submit) {
+                                          DeviceWork const& submit, CopyChoice& choice) {
   // For the lists that end with this call: for some operands, without an allocation for each. Nothing reads it before
   // it is written.
   std::array<std::byte, 2048> room;  // NOLINT(cppcoreguidelines-pro-type-member-init)
@@ -101,14 +139,22 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   }
 
   auto& device = queue.device();
-  announce(context, device, buffers);
+  auto const parts_of = [](BufferCore const* buffer) -> BufferParts& { return *buffer->parts_; };
+  std::optional<bool> takes_whole;
   std::pmr::vector<PlacedOperand> placed{&nearby};
   placed.reserve(operands.size());
-  for (auto const& [buffer, range, intent] : operands) {
-    auto& parts = *buffer->parts_;
-    placed.push_back({parts, parts.place_of(device), range, intent});
-    if (!context.again()) parts.replicas.places[placed.back().place].used(range.size());
+  for (auto const& operand : operands) {
+    auto& parts = parts_of(operand.buffer);
+    Windows const windows(parts);
+    auto const range = operands.size() == buffers.size() ? operand.range : together_with(operands, operand);
+    if (!takes_whole && windows.may_choose(device, range)) {
+      takes_whole = choice.takes_whole(whole_copies_fit(device, buffers | std::views::transform(parts_of)));
+    }
+    auto const place = windows.place_for(device, range, takes_whole.value_or(true));
+    placed.push_back({parts, place, operand.range, operand.intent});
+    if (!context.again()) parts.replicas.places[place].used(operand.range.size());
   }
+  announce(context, device, placed);
   for (auto const& [parts, place, range, intent] : placed) {
     if (!BufferAccess(parts).prepare(context, place, range, intent, queue)) return std::nullopt;
   }
@@ -159,26 +205,24 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
 }
 
 Event BufferCore::prefetch(Device& device, Queue* queue, ByteRange range) {
-  std::optional<Event> event;
-  try {
-    detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
-      event = prefetch_once(context, device, queue, range);
+  return detail::with_copy_choice([&](CopyChoice& choice) {
+    std::optional<Event> event;
+    detail::run_admitted(use_of(range), [&](AccessContext& context) {
+      event = prefetch_once(context, device, queue, range, choice);
       return event.has_value();
     });
-  } catch (OutOfMemory const& refused) {
-    Operand const operand{this, range, Intent::read};
-    refuse_copies(refused, device, {&operand, 1});
-  }
-  return *event;
+    return *event;
+  });
 }
 
-std::optional<Event> BufferCore::prefetch_once(AccessContext& context, Device& device, Queue* queue, ByteRange range) {
+std::optional<Event> BufferCore::prefetch_once(AccessContext& context, Device& device, Queue* queue, ByteRange range,
+                                               CopyChoice& choice) {
   auto& on = queue == nullptr ? device.default_queue() : *queue;
   Guard parts(*parts_);
   parts->check_access("prefetch");
   parts->check_range(range);
   if (!Reconciler(*parts).look_or_wait(context, range)) return std::nullopt;
-  auto const place = parts->place_of(device);
+  auto const place = Windows(*parts).place_for(device, range, choice);
   parts->replicas.places[place].next_use = NextUse::soon;  // or why bring it
   if (!BufferAccess(*parts).prepare(context, place, range, Intent::read, on)) return std::nullopt;
   if (auto const& replica = parts->replicas.at(place); replica && replica->location() == Location::unified) {
@@ -223,26 +267,29 @@ void BufferCore::sync_to_device_slow(Device& device, ByteRange range) {
 Event BufferCore::synchronize_async(ByteRange range) {
   Device* target = nullptr;
   bool done = false;
+  std::vector<ByteRange> to_send;
   detail::run_admitted(detail::operands(), [&](AccessContext& context) {
     Guard parts(*parts_);
     parts->check_allocated("synchronize");
     parts->check_range(range);
     // Or one side has what the other lacks, and it is not known yet.
     if (!Reconciler(*parts).look_or_wait(context, range, true)) return false;
-    for (Place place = host_place + 1; place < parts->replicas.places.count(); ++place) {
-      if (parts->replicas.places.is_file(place)) continue;
-      done = done || (parts->replicas.holds(place, range) && parts->replicas.holds(host_place, range));
+    auto const& replicas = parts->replicas;
+    for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
+      if (replicas.places.is_file(place)) continue;
+      done = done || (replicas.holds(place, range) && replicas.holds(host_place, range));
       // Where a copy stands already; the default device else.
-      if (parts->replicas.coherence.has_storage(place) && target == nullptr)
-        target = parts->replicas.places[place].device;
+      if (replicas.coherence.has_storage(place) && target == nullptr) target = replicas.places[place].device;
     }
     if (target == nullptr) target = &parts->replicas.default_device();
+    to_send = Windows(*parts).standing_in(*target, range);
     return true;
   });
   auto const fetched = fetch(range);
   if (done) return fetched;
-  auto const sent = prefetch(*target, nullptr, range);
-  return target->default_queue().join({{fetched, sent}});
+  std::vector<Event> sent{fetched};
+  for (auto const part : to_send) sent.push_back(prefetch(*target, nullptr, part));
+  return target->default_queue().join(sent);
 }
 
 void BufferCore::synchronize(ByteRange range) {

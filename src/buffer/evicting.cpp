@@ -11,9 +11,11 @@
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 
 // How a buffer gives memory back: a device's, once what only it holds is saved to the host, and the host's, once a
@@ -30,16 +32,19 @@ using detail::TransferEngine;
 
 namespace {
 
+bool is_all_in_use(std::span<const ByteRange> used) noexcept {
+  return std::ranges::find(used, detail::OperandsInUse::all_of_it) != used.end();
+}
+
 /// Whether a device has all of it, so that the host's memory could go without a file.
 bool released_for_a_device(BufferParts& parts) {
   auto& replicas = parts.replicas;
-  auto* const device = replicas.device_holding(replicas.whole());
+  auto const place = replicas.device_holding(replicas.whole());
   bool const only_the_buffers = replicas.host() && replicas.host().use_count() == 1;
-  if (device == nullptr || !only_the_buffers) return false;
-  auto const place = *replicas.places.find(*device);
-  auto const plan = replicas.coherence.plan_release(host_place, place, replicas.places.cost());
-  if (!plan.copies.empty() || !parts.is_quiet(place, replicas.whole())) return false;
-  BufferAccess(parts).release_now(host_place, place);
+  if (!place || !only_the_buffers) return false;
+  auto const plan = replicas.coherence.plan_release(host_place, *place, replicas.places.cost());
+  if (!plan.copies.empty() || !parts.is_quiet(*place, replicas.whole())) return false;
+  BufferAccess(parts).release_now(host_place, *place);
   return true;
 }
 
@@ -60,11 +65,16 @@ bool release_to_file(AccessContext& context, BufferParts& parts, std::optional<T
 }  // namespace
 
 BufferCore::Evictable BufferCore::evictable(MemoryPlace place) noexcept {
+  return evictable_beside({}, place);
+}
+
+BufferCore::Evictable BufferCore::evictable_beside(std::span<const ByteRange> used, MemoryPlace place) noexcept {
+  if (is_all_in_use(used)) return {};
   auto& parts = *parts_;
   if (!parts.lock.has_operations() && parts.lock.try_lock()) {
     std::lock_guard const lock{parts.lock, std::adopt_lock};
     parts.record_fast_uses();
-    return detail::evictable_from(parts, place);
+    return detail::evictable_from(parts, place, used);
   }
   Evictable in_use;
   // Whether there is anything to be had only the lock's holder knows: that it is not this very thread is all we know.
@@ -79,17 +89,24 @@ BufferCore::Evictable BufferCore::evictable(MemoryPlace place) noexcept {
 }
 
 std::size_t BufferCore::evict(MemoryPlace place) {
-  return place.device->reaches_host_memory() ? evict_from_host(place.location) : evict_from_device(*place.device);
+  return evict_beside({}, place);
 }
 
-std::size_t BufferCore::evict_from_device(Device& device) {
+std::size_t BufferCore::evict_beside(std::span<const ByteRange> used, MemoryPlace place) {
+  if (is_all_in_use(used)) return 0;
+  if (!place.device->reaches_host_memory()) return evict_from_device(*place.device, used);
+  return used.empty() ? evict_from_host(place.location) : 0;
+}
+
+std::size_t BufferCore::evict_from_device(Device& device, std::span<const ByteRange> used) {
   std::size_t given = 0;
+  std::optional<Place> place;  // the same at each try: what is saved of it is under way
   std::optional<TransferEngine::CarriedOut> carried;
   AccessContext context{AccessContext::Waiting::for_work, AccessContext::Evicts::yes};
   detail::run_admitted(context, detail::operands(), [&](AccessContext&) {
     Guard parts(*parts_, context.again() ? Guard::to_go_on : Guard::at_once);
-    if (!parts || parts->replicas.places.shares(device)) return true;
-    auto const place = parts->replicas.places.find(device);
+    if (!parts) return true;
+    if (!place) place = detail::first_to_evict(*parts, device, used);
     if (!place) return true;
     auto const& replica = parts->replicas.at(*place);
     if (!replica || replica->holds().leased() || parts->captured) return true;

@@ -8,6 +8,7 @@
 #include "buffer/replica.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/transfer_engine.hpp"
+#include "buffer/windows.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
 
@@ -29,6 +30,7 @@ using detail::Reconciler;
 using detail::Replica;
 using detail::ReplicaAllocator;
 using detail::TransferEngine;
+using detail::Windows;
 
 namespace {
 
@@ -147,9 +149,14 @@ std::vector<Event> BufferCore::work_on(ByteRange range, Intent intent, Device co
       if (std::ranges::find(events, event) == events.end()) events.push_back(event);
     }
   };
-  auto const known = device == nullptr ? std::optional{host_place} : parts->replicas.places.find(*device);
-  if (known) add(*known, intent != Intent::read);
-  if (intent == Intent::write || (known && parts->replicas.holds(*known, range))) return events;
+  bool current = false;
+  for (Place place = host_place; place < parts->replicas.places.count(); ++place) {
+    auto const* const at = place == host_place ? nullptr : parts->replicas.places[place].device;
+    if (at != device) continue;
+    add(place, intent != Intent::read);
+    current = current || parts->replicas.holds(place, range);
+  }
+  if (intent == Intent::write || current) return events;
   // What is lacking comes from elsewhere.
   for (Place place = host_place; place < parts->replicas.places.count(); ++place) add(place, false);
   return events;
@@ -235,7 +242,8 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
     parts->check_range(range);
     if (!Reconciler(*parts).resolve_or_wait(context, range, true)) return false;
     parts->watch.note("mark_device_dirty", range);
-    auto const place = parts->place_of(device == nullptr ? parts->replicas.default_device() : *device);
+    auto& on = device == nullptr ? parts->replicas.default_device() : *device;
+    auto const place = Windows(*parts).place_for(on, range, Windows(*parts).fits_whole(on));
     if (!BufferAccess(*parts).mark(context, place, range, event)) return false;
     if (auto* const writes = parts->watch.writes()) writes->overrule(range);
     return true;

@@ -8,6 +8,7 @@
 #include "buffer/reconciler.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/transfer_engine.hpp"
+#include "buffer/windows.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
 
@@ -26,9 +27,11 @@ using detail::AccessContext;
 using detail::BufferAccess;
 using detail::BufferLook;
 using detail::Commits;
+using detail::CopyChoice;
 using detail::Reconciler;
 using detail::ReplicaAllocator;
 using detail::TransferEngine;
+using detail::Windows;
 
 DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Intent intent, bool looks) {
   if (intent == Intent::read && queue != nullptr) {
@@ -36,31 +39,33 @@ DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Int
       if (auto const memory = fast_lease->enter(device, queue->id(), range)) return {*fast_lease, *memory};
     }
   }
-  DeviceLease stays;
-  std::optional<DeviceLease> leased;
-  try {
-    detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
-      leased = lease_once(context, device, queue, range, intent, stays);
-      return leased.has_value();
+  auto leased = detail::with_copy_choice([&](CopyChoice& choice) {
+    DeviceLease stays;
+    std::optional<DeviceLease> lease;
+    detail::run_admitted(use_of(range), [&](AccessContext& context) {
+      lease = lease_once(context, device, queue, range, intent, stays, choice);
+      return lease.has_value();
     });
-  } catch (OutOfMemory const& refused) {
-    Operand const operand{this, range, intent};
-    refuse_copies(refused, device, {&operand, 1});
-  }
+    return *std::move(lease);
+  });
   // A caller that may write as well may do so first.
   if (looks && intent == Intent::read && parts_->watch.written_map()) {
     parts_->watch.written_map()->read(range, fmt::format("by a lease on {}", device.id()));
   }
-  return *std::move(leased);
+  return leased;
 }
 
 std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device& device, Queue* queue, ByteRange range,
-                                                  Intent intent, DeviceLease& stays) {
+                                                  Intent intent, DeviceLease& stays, CopyChoice& choice) {
   Guard parts(*parts_);
   parts->check_access("device access");
   parts->check_range(range);
-  auto const place = parts->place_of(device);
+  auto const place = Windows(*parts).place_for(device, range, choice);
   if (!context.again()) parts->replicas.places[place].used(range.size());
+  // A window's leases are taken with the lock.
+  auto const offer_further = [&](Place at) {
+    if (!parts->replicas.places[at].window) parts->offer_leases(parts->replicas.at(at), *queue);
+  };
   bool const resolved = queue != nullptr ? Reconciler(*parts).look_or_wait(context, range)
                                          : Reconciler(*parts).resolve_or_wait(context, range);
   if (!resolved) return std::nullopt;
@@ -68,7 +73,7 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
     ReplicaAllocator(*parts).note_use(*there);
     there->work().used_by_others(device, queue);
     there->usage().note_device(true, false);
-    if (queue != nullptr) parts->offer_leases(there, *queue);
+    if (queue != nullptr) offer_further(place);
     return DeviceLease{there, there->window_on(device, range)};
   }
   auto& on = queue == nullptr ? device.default_queue() : *queue;
@@ -87,15 +92,19 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   if (intent != Intent::read) Commits(*parts).commit_write(place, range, arrived, Commits::Events::of_the_end);
   if (!replica) return DeviceLease{};
   replica->usage().note_device(intent != Intent::write, intent != Intent::read);
-  if (queue != nullptr && intent == Intent::read) parts->offer_leases(replica, *queue);
+  if (queue != nullptr && intent == Intent::read) offer_further(place);
   return DeviceLease{replica, replica->window_on(device, range)};
 }
 
-LeaseOption BufferCore::lease_option(Device& device, ByteRange range) {
+LeaseOption BufferCore::lease_option(Device& device, ByteRange range, DeviceMemory memory) {
   // `use_on_device` holds the lock.
-  auto const& replica = parts_->replicas.at(parts_->place_of(device));
-  if (replica && replica->serves_host()) replica->holds().mark_exported(false);  // it may be taken up at any time
-  return replica ? LeaseOption(replica, replica->window_on(device, range)) : LeaseOption{};
+  for (auto const& one : parts_->replicas.places.devices()) {
+    if (one.device != &device || !one.replica || !one.replica->whole().contains(range)) continue;
+    if (one.replica->window_on(device, range) != memory) continue;
+    if (one.replica->serves_host()) one.replica->holds().mark_exported(false);  // it may be taken up at any time
+    return {one.replica, memory};
+  }
+  return {};
 }
 
 DeviceLease BufferCore::capture(Queue& queue, ByteRange range, std::span<const ByteRange> current, bool begins) {
@@ -116,6 +125,10 @@ std::optional<DeviceLease> BufferCore::capture_once(AccessContext& context, Queu
   auto const place = parts->place_of(queue.device());
   for (auto const wanted : current) {
     if (parts->replicas.holds(place, wanted)) continue;
+    if (parts->replicas.held_on(queue.device(), wanted).contains(wanted)) {  // windows, which the copy comes from now
+      if (!BufferAccess(*parts).prepare(context, place, wanted, Intent::read, queue)) return std::nullopt;
+      continue;
+    }
     throw UnsupportedOperation(
         "capturing a launch", parts->terms.display_name(),
         fmt::format("bytes [{}, {}) are not up to date on {}, and copies are not captured: synchronize before",

@@ -80,7 +80,8 @@ std::size_t place_ahead(BufferParts& parts, Place place, OptimizationTerms const
   auto& replicas = parts.replicas;
   auto const& one = replicas.places[place];
   auto const bytes = replicas.bytes();
-  if (one.replica || parts.captured || bytes == 0 || bytes > terms.most_bytes) return 0;
+  if (one.replica || replicas.places.has_windows() || parts.captured || bytes == 0 || bytes > terms.most_bytes)
+    return 0;
   if (!replicas.holds(host_place, replicas.whole())) return 0;
   // Mapped, about to be written by a call of another thread's, or by an address that was given out: a copy would be of
   // half of what counts as written already.

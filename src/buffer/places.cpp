@@ -51,9 +51,21 @@ bool Places::in_host_memory(Place place) const noexcept {
 
 std::optional<Place> Places::find(Device const& wanted) const noexcept {
   for (std::size_t i = 0; i < devices_.size(); ++i) {
-    if (devices_[i].device == &wanted) return static_cast<Place>(i + 1);
+    if (devices_[i].device == &wanted && !devices_[i].window) return static_cast<Place>(i + 1);
   }
   return std::nullopt;
+}
+
+void Places::forget_windows() noexcept {
+  for (auto& one : devices_) {
+    if (one.window) one = {.device = one.device, .clock = one.clock, .replica = nullptr, .window = ByteRange{}};
+  }
+}
+
+bool Places::on_one_device(Place one, Place other) const noexcept {
+  if (one == host_place || other == host_place) return false;
+  auto const& device = *(*this)[one].device;
+  return &device == (*this)[other].device && !shares(device);
 }
 
 std::optional<Place> Places::file() const noexcept {
@@ -70,6 +82,7 @@ std::string Places::name(Place place) const {
 CopyCost Places::cost() const {
   return [this](Place from, Place to, std::size_t count) {
     double seconds = 0;
+    if (on_one_device(from, to) && !(*this)[from].device->is_lost()) return seconds;
     for (auto const place : {from, to}) {
       if (place == host_place) continue;
       auto const& device = *(*this)[place].device;

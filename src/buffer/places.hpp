@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/buffer/options.hpp>
+#include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/device.hpp>
 
 #include "coherence/coherence.hpp"
@@ -20,8 +21,8 @@ class Replica;
 /// What the user has said of the next use.
 enum class NextUse : unsigned char { unsaid, soon, none };
 
-/// A device that a buffer has been used on, or its file (`FileDevice`): its copy there, if there is one, and when it
-/// was used.
+/// A device that a buffer has been used on, or its file (`FileDevice`), or a window, which is a part of the buffer on
+/// such a device: the copy there, if there is one, and when it was used.
 struct DevicePlace {
   /// Work of the device on that many bytes begins.
   void used(std::size_t bytes) noexcept;
@@ -35,9 +36,13 @@ struct DevicePlace {
   UseHistory history{};
   NextUse next_use = NextUse::unsaid;
   bool is_file = false;
+  std::optional<ByteRange> window{};  ///< the part of the buffer that it is a copy of; none: all of it
 };
 
 /// The devices that a buffer has been used on, by place, its file among them, and which work in the host's memory.
+///
+/// A device has one place for a copy of the whole buffer, and beside it places for windows. Windows may overlap: they
+/// are kept coherent like copies on several devices.
 ///
 /// Not thread-safe; the buffer's lock guards it.
 class Places {
@@ -67,7 +72,18 @@ class Places {
   [[nodiscard]] bool is_file(Place place) const noexcept { return place != host_place && (*this)[place].is_file; }
   [[nodiscard]] std::optional<Place> file() const noexcept;
   void reserve_one() { devices_.reserve(devices_.size() + 1); }
+  /// That of a device's copy of the whole buffer.
   [[nodiscard]] std::optional<Place> find(Device const& device) const noexcept;
+  void add_window(Device& device, UseClock& clock, ByteRange range) {
+    devices_.push_back({.device = &device, .clock = &clock, .replica = nullptr, .window = range});
+    has_windows_ = true;
+  }
+  /// Whether there are places for windows, with memory or without.
+  [[nodiscard]] bool has_windows() const noexcept { return has_windows_; }
+  /// They have no memory, and the buffer is not what it was: none of them is a part of it.
+  void forget_windows() noexcept;
+  /// Whether both places are memory of one device's own, so that what moves between them goes over no link.
+  [[nodiscard]] bool on_one_device(Place one, Place other) const noexcept;
   /// Of a device's place.
   [[nodiscard]] DevicePlace& operator[](Place place) noexcept { return devices_[place - 1]; }
   [[nodiscard]] DevicePlace const& operator[](Place place) const noexcept { return devices_[place - 1]; }
@@ -84,6 +100,7 @@ class Places {
   Location wanted_;
   Device* default_;
   Device* unified_ = nullptr;
+  bool has_windows_ = false;
   std::vector<DevicePlace> devices_;  ///< by place, less one
 };
 

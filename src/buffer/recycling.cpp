@@ -17,8 +17,8 @@ using detail::ReplicaAllocator;
 bool BufferCore::recycle(bool zero) {
   Guard parts(*parts_);
   parts->check_not_captured();
-  bool kept = true;
-  parts->watch.end();  // first of all: zeroing touches what is stale
+  bool kept = !parts->replicas.places.has_windows();  // windows are made for what their owner uses
+  parts->watch.end();                                 // first of all: zeroing touches what is stale
   parts->replicas.for_each([&](Replica& replica) {
     bool const held = replica.holds().leased() || !replica.pooled();
     if (held) kept = false;

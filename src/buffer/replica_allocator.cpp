@@ -1,6 +1,7 @@
 #include "buffer/replica_allocator.hpp"
 
 #include "buffer/buffer_parts.hpp"
+#include "buffer/commits.hpp"
 #include "buffer/host_device.hpp"
 #include "core/spare_memory.hpp"
 #include "device/page_watch.hpp"
@@ -59,22 +60,22 @@ std::shared_ptr<Replica> ReplicaAllocator::host_replica(AccessContext& context) 
   return there ? there : new_on_host(context, parts_->replicas.bytes());
 }
 
-std::shared_ptr<Replica> ReplicaAllocator::new_on_device(AccessContext& context, Device& device, std::size_t size,
+std::shared_ptr<Replica> ReplicaAllocator::new_on_device(AccessContext& context, Device& device, ByteRange part,
                                                          Queue& queue) const {
   auto const& terms = parts_->terms;
   parts_->become_resident();
   auto request = terms.named();
   request.queue = &queue;
-  auto block = terms.manager->acquire(context, device, Location::device, size, request);
+  auto block = terms.manager->acquire(context, device, Location::device, part.size(), request);
   if (!block) return nullptr;
-  context.demand().took(*terms.manager, size);
+  context.demand().took(*terms.manager, part.size());
   std::shared_ptr<Replica> replica;
   try {
-    replica = std::make_shared<Replica>(ReplicaMemory(device, *std::move(block)));
+    replica = std::make_shared<Replica>(ReplicaMemory(device, *std::move(block), part.begin));
     terms.count_in(*replica);
     // The block may still be in use by earlier work of this queue, or by what the pool made it wait for with a ticket
     // of its own: work of other queues goes behind it.
-    replica->work().perhaps_written_by({0, size}, queue.record());
+    replica->work().perhaps_written_by(part, queue.record());
   } catch (...) {
     static_cast<void>(queue.record().wait_for_error());  // it goes back at once, for any other request
     throw;
@@ -111,8 +112,18 @@ bool ReplicaAllocator::ensure_host(AccessContext& context) const {
   return true;
 }
 
+bool ReplicaAllocator::begin_data_on_host(AccessContext& context) const {
+  if (!ensure_host(context)) return false;
+  auto& coherence = parts_->replicas.coherence;
+  auto plan = coherence.plan_access(host_place, {}, Intent::read, parts_->replicas.places.cost());
+  Commits(*parts_).commit(std::move(plan), {});
+  return true;
+}
+
 bool ReplicaAllocator::ensure_device(AccessContext& context, Place place, Queue& queue) const {
   auto& replicas = parts_->replicas;
+  bool const window = replicas.places[place].window.has_value();
+  if (window && !replicas.coherence.has_data() && !begin_data_on_host(context)) return false;
   if (replicas.coherence.has_storage(place)) {
     if (auto const& there = replicas.at(place)) note_use(*there);
     return true;
@@ -123,6 +134,7 @@ bool ReplicaAllocator::ensure_device(AccessContext& context, Place place, Queue&
     note_use(*replica);
     replica->apply_advice(parts_->advice);
     replicas.put(place, std::move(replica));
+    replicas.windows_may_go = replicas.places.has_windows();
     parts_->publish();  // others that need the device's memory count on it from now on
   }
   replicas.coherence.add_storage(place);
@@ -132,7 +144,7 @@ bool ReplicaAllocator::ensure_device(AccessContext& context, Place place, Queue&
 std::shared_ptr<Replica> ReplicaAllocator::device_replica(AccessContext& context, Place place, Queue& queue) const {
   auto& device = *parts_->replicas.places[place].device;
   if (parts_->replicas.places.shares(device)) return host_replica(context);
-  return new_on_device(context, device, parts_->replicas.bytes(), queue);
+  return new_on_device(context, device, parts_->replicas.reach(place), queue);
 }
 
 std::shared_ptr<Replica> ReplicaAllocator::new_in_file() const {

@@ -37,7 +37,8 @@ class ReplicaAllocator {
   void note_use(Replica const& replica) const;
 
   [[nodiscard]] std::shared_ptr<Replica> new_on_host(AccessContext& context, std::size_t size) const;
-  [[nodiscard]] std::shared_ptr<Replica> new_on_device(AccessContext& context, Device& device, std::size_t size,
+  /// Memory of the device for that part of the buffer.
+  [[nodiscard]] std::shared_ptr<Replica> new_on_device(AccessContext& context, Device& device, ByteRange part,
                                                        Queue& queue) const;
   /// Begins to notice what is written to the host memory that has just come.
   void watch_host() const;
@@ -53,6 +54,8 @@ class ReplicaAllocator {
   [[nodiscard]] std::shared_ptr<Replica> host_replica(AccessContext& context) const;
   [[nodiscard]] std::shared_ptr<Replica> device_replica(AccessContext& context, Place place, Queue& queue) const;
   [[nodiscard]] std::shared_ptr<Replica> new_in_file() const;
+  /// Where there is no data yet, the host's memory becomes it: a window has no room for all of it.
+  [[nodiscard]] bool begin_data_on_host(AccessContext& context) const;
   [[nodiscard]] HostBlock new_host_block(AccessContext& context, std::size_t size) const;
 
   BufferParts* parts_;

@@ -126,8 +126,9 @@ StartedCopy copy_between(MemoryManager& manager, AcquireOptions const& staging, 
   from.work().add_writers(ranges, needs);
   from.work().reserve(2);  // two for one storage that is both
   to.work().reserve(2);
-  auto const event = upwards ? on.upload(to.memory(), from.host_address(), pieces, needs, meter)
-                             : on.download(to.host_address(), from.memory(), pieces, needs, meter);
+  auto const event =
+      upwards ? on.upload(to.memory(), from.host_address(), to.in_memory(pieces, &CopyPiece::to), needs, meter)
+              : on.download(to.host_address(), from.memory(), from.in_memory(pieces, &CopyPiece::from), needs, meter);
   from.work().read_by(ranges, event);
   to.work().written_by(ranges, event);
   return {event, path};

@@ -21,6 +21,35 @@ Place ReplicaMap::place_of(Device& device, MemoryManager& manager) {
   return place;
 }
 
+Place ReplicaMap::place_of_window(Device& device, ByteRange range, MemoryManager& manager) {
+  // So many are remembered without memory: when they were used tells when they will be. Operations look at each place.
+  constexpr std::size_t most_remembered = 256;
+  auto const devices = places.devices();
+  auto const of_device = [&](DevicePlace const& one) { return one.window && one.device == &device; };
+  auto const place_at = [&](auto found) { return static_cast<Place>(found - devices.begin() + 1); };
+  auto const same =
+      std::ranges::find_if(devices, [&](auto const& one) { return of_device(one) && one.window == range; });
+  if (same != devices.end()) return place_at(same);
+  DevicePlace* idle = nullptr;
+  std::size_t without_memory = 0;
+  for (auto& one : devices) {
+    if (!of_device(one) || one.replica) continue;
+    ++without_memory;
+    if (one.window->empty()) without_memory = most_remembered;  // of the buffer as it was before
+    auto const rests = [](DevicePlace const& other) { return other.history.expected_wait(*other.clock); };
+    if (idle == nullptr || one.window->empty() || (!idle->window->empty() && rests(one) > rests(*idle))) idle = &one;
+  }
+  if (idle != nullptr && without_memory >= most_remembered) {
+    *idle = {.device = &device, .clock = idle->clock, .replica = nullptr, .window = range};
+    return static_cast<Place>(idle - devices.data() + 1);
+  }
+  places.reserve_one();
+  auto& clock = manager.use_clock(device);
+  auto const place = coherence.add_device();
+  places.add_window(device, clock, range);
+  return place;
+}
+
 Place ReplicaMap::place_of_file(MemoryManager& manager) {
   if (auto const place = places.file()) return *place;
   places.reserve_one();
@@ -61,6 +90,8 @@ void ReplicaMap::drop_everything(Coherence fresh, std::size_t new_size) noexcept
   pending.clear();
   for (auto& one : places.devices()) one.replica.reset();
   host_.reset();
+  places.forget_windows();
+  windows_may_go = false;
   coherence = std::move(fresh);
   bytes_ = new_size;
 }
@@ -98,15 +129,49 @@ bool ReplicaMap::holds(Place place, ByteRange range) const {
   return coherence.has_data() && coherence.has_storage(place) && coherence.valid(place).contains(range);
 }
 
-Device* ReplicaMap::device_holding(ByteRange range) const {
-  Device* found = nullptr;
+std::optional<Place> ReplicaMap::device_holding(ByteRange range) const {
+  std::optional<Place> found;
   for (Place place = host_place + 1; place < places.count(); ++place) {
     auto* const candidate = places[place].device;
     if (places.is_file(place) || places.shares(*candidate) || candidate->is_lost() || !holds(place, range)) continue;
-    if (candidate == places.known_default_device()) return candidate;
-    if (found == nullptr) found = candidate;
+    if (candidate == places.known_default_device()) return place;
+    if (!found) found = place;
   }
   return found;
+}
+
+ByteRanges ReplicaMap::held_on(Device const& device, ByteRange range) const {
+  ByteRanges held;
+  for (Place place = host_place + 1; place < places.count(); ++place) {
+    if (places[place].device == &device) held.add(coherence.valid(place).intersection(ByteRanges{range}));
+  }
+  return held;
+}
+
+void ReplicaMap::drop_superseded_windows() noexcept {
+  if (!windows_may_go || !pending.empty()) return;
+  windows_may_go = false;
+  auto const has_all = [&](Place other, Place window) {
+    auto const& there = coherence.valid(other);
+    return other != window && places.on_one_device(other, window) && at(other) &&
+           reach(other).contains(*places[window].window) &&
+           std::ranges::all_of(coherence.valid(window).ranges(), [&](ByteRange held) { return there.contains(held); });
+  };
+  for (Place window = host_place + 1; window < places.count(); ++window) {
+    auto const& replica = places[window].replica;
+    if (!places[window].window || !replica || replica.use_count() != 1) continue;
+    if (replica->holds().leased() || replica->holds().has_running_work()) continue;
+    bool superseded = false;
+    for (Place other = host_place + 1; other < places.count() && !superseded; ++other)
+      superseded = has_all(other, window);
+    if (!superseded) continue;
+    try {
+      coherence.remove_storage(window);
+    } catch (std::bad_alloc const&) {
+      return;  // it stays until the device's memory is needed
+    }
+    drop(window);
+  }
 }
 
 bool ReplicaMap::is_quiet(Place place, ByteRange range) const {

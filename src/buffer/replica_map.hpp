@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,12 @@ class ReplicaMap {
   [[nodiscard]] Device& default_device() { return places.default_device(host_ != nullptr); }
   /// The place of a device, added when it is new.
   Place place_of(Device& device, MemoryManager& manager);
+  /// That of a window of the buffer on the device, added when it is new, or in place of one without memory.
+  Place place_of_window(Device& device, ByteRange range, MemoryManager& manager);
+  /// The bytes that the place may hold: all, but for a window.
+  [[nodiscard]] ByteRange reach(Place place) const noexcept {
+    return place == host_place ? whole() : places[place].window.value_or(whole());
+  }
   /// That of the file which host memory is evicted to.
   Place place_of_file(MemoryManager& manager);
 
@@ -74,9 +81,13 @@ class ReplicaMap {
   void drop_stale_file() noexcept;
   /// Whether every byte of `range` is current at `place`.
   [[nodiscard]] bool holds(Place place, ByteRange range) const;
-  /// A device that has memory of its own, is not lost and holds all of `range`, the default one first; null if none
-  /// does.
-  [[nodiscard]] Device* device_holding(ByteRange range) const;
+  /// The place of a device that has memory of its own, is not lost and holds all of `range`, the default device first.
+  [[nodiscard]] std::optional<Place> device_holding(ByteRange range) const;
+  /// What of `range` is current on the device, in all of its windows together.
+  [[nodiscard]] ByteRanges held_on(Device const& device, ByteRange range) const;
+  /// Windows go whose bytes another copy on their device has as well, where nothing works with them, and nothing can be
+  /// taken back that would need them.
+  void drop_superseded_windows() noexcept;
   /// Whether `range` is current at `place`, with no write to it and no doubt about it pending.
   [[nodiscard]] bool is_quiet(Place place, ByteRange range) const;
   /// A device whose copy is complete, with no work pending in this buffer; null if there is none.
@@ -88,8 +99,9 @@ class ReplicaMap {
   Places places;
   Coherence coherence;
   TentativeWork pending;
-  std::string last_failure;  ///< why bytes are lost: nothing else loses any
-  bool file_may_go = false;  ///< once it is stale: it is there, and nothing is on its way to it
+  std::string last_failure;     ///< why bytes are lost: nothing else loses any
+  bool file_may_go = false;     ///< once it is stale: it is there, and nothing is on its way to it
+  bool windows_may_go = false;  ///< once they are superseded: another copy has come to their device
 
  private:
   std::size_t bytes_;

@@ -17,8 +17,8 @@
 
 namespace unimem::detail {
 
-ReplicaMemory::ReplicaMemory(Device& device, Allocation allocation)
-    : device_(&device), allocation_(std::move(allocation)), memory_(allocation_.memory()) {}
+ReplicaMemory::ReplicaMemory(Device& device, Allocation allocation, std::size_t begin)
+    : device_(&device), allocation_(std::move(allocation)), begin_(begin), memory_(allocation_.memory()) {}
 
 ReplicaMemory::ReplicaMemory(Device& host_device, Allocation allocation, DeviceMemory part)
     : device_(&host_device), allocation_(std::move(allocation)), memory_(part), by_address_(part) {}

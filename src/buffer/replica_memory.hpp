@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace unimem::detail {
 
@@ -22,8 +23,8 @@ namespace unimem::detail {
 /// Not thread-safe; the buffer's lock guards it.
 class ReplicaMemory {
  public:
-  /// Of a device, which has it in its own terms.
-  ReplicaMemory(Device& device, Allocation allocation);
+  /// Of a device, which has it in its own terms, for the buffer's bytes from `begin` on.
+  ReplicaMemory(Device& device, Allocation allocation, std::size_t begin = 0);
   /// For the host, of host memory, of which only `part` is used.
   ReplicaMemory(Device& host_device, Allocation allocation, DeviceMemory part);
   /// Host memory that exists already, pageable or pinned: its owner's until `own`.
@@ -41,10 +42,17 @@ class ReplicaMemory {
   [[nodiscard]] Device& device() const noexcept { return *device_; }
   [[nodiscard]] Location location() const noexcept { return allocation_ ? allocation_.location() : wrapped_at_; }
   [[nodiscard]] DeviceMemory memory() const noexcept { return memory_; }
-  [[nodiscard]] ByteRange whole() const noexcept { return {0, memory_.bytes}; }
+  /// The bytes of the buffer that it has room for: all of them, but for a window.
+  [[nodiscard]] ByteRange whole() const noexcept { return {begin_, begin_ + memory_.bytes}; }
   /// The part of it that holds `range` of the buffer.
   [[nodiscard]] DeviceMemory window(ByteRange range) const noexcept {
-    return memory_.window(range.begin, range.size());
+    return memory_.window(range.begin - begin_, range.size());
+  }
+  /// Pieces of the buffer, with that offset of theirs in this memory in place of the buffer.
+  [[nodiscard]] std::vector<CopyPiece> in_memory(std::vector<CopyPiece> pieces, std::size_t CopyPiece::* offset) const {
+    if (begin_ == 0) return pieces;
+    for (auto& piece : pieces) piece.*offset -= begin_;
+    return pieces;
   }
   /// Whether it is the host's, by addresses, whatever else it is.
   [[nodiscard]] bool serves_host() const noexcept { return !by_address_.empty(); }
@@ -96,6 +104,7 @@ class ReplicaMemory {
   Ownership ownership_;
   std::unique_ptr<SpillFile> file_;       ///< null: in memory
   Location wrapped_at_ = Location::host;  ///< where memory is that came from no pool
+  std::size_t begin_ = 0;                 ///< of a window; the host reaches no windows
   bool locked_ = false;                   ///< in place
   DeviceMemory memory_;
   DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it

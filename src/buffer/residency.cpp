@@ -8,18 +8,31 @@
 #include "manager/spill_files.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <limits>
+#include <optional>
+#include <span>
 
 namespace unimem::detail {
 namespace {
 
-Resident::Evictable evictable_from_device(BufferParts const& parts, Device& device) noexcept {
+/// Of what a window holds, what has to come back once more if it goes.
+std::size_t only_in_window(ReplicaMap const& replicas, Place window) noexcept {
+  auto const& one = replicas.places[window];
+  auto const whole = replicas.places.find(*one.device);
+  auto const& held = replicas.coherence.valid(window);
+  if (!one.window || !whole) return held.size_bytes();
+  std::size_t bytes = 0;
+  for (auto const range : held.ranges()) {
+    if (!replicas.coherence.valid(*whole).contains(range)) bytes += range.size();
+  }
+  return bytes;
+}
+
+Resident::Evictable evictable_at(BufferParts const& parts, Place place) noexcept {
   auto const& replicas = parts.replicas;
+  auto const& one = replicas.places[place];
   Resident::Evictable offered;
-  auto const place = replicas.places.find(device);
-  if (!place || replicas.places.shares(device)) return offered;
-  auto const& one = replicas.places[*place];
-  if (!one.replica) return offered;
   if (one.replica->holds().leased() || parts.captured) {
     offered.leased = one.replica->capacity();
     return offered;
@@ -33,17 +46,63 @@ Resident::Evictable evictable_from_device(BufferParts const& parts, Device& devi
   offered.bytes = one.replica->capacity();
   offered.priority = parts.priority.load(std::memory_order_relaxed);
   if (!replicas.coherence.has_data()) return offered;
-  auto const link = device.link_cost();
+  auto const link = one.device->link_cost();
   auto const seconds = [&](std::size_t moved) {
     return moved == 0 ? 0 : link.latency_seconds + static_cast<double>(moved) / link.bytes_per_second;
   };
   offered.cost_seconds =
-      seconds(replicas.coherence.valid(*place).size_bytes()) + seconds(replicas.coherence.written(*place).size_bytes());
+      seconds(only_in_window(replicas, place)) + seconds(replicas.coherence.written(place).size_bytes());
   auto const next_use = one.next_use;
   offered.wait = next_use == NextUse::soon   ? 0
                  : next_use == NextUse::none ? std::numeric_limits<double>::infinity()
                                              : one.history.expected_wait(*one.clock);
   return offered;
+}
+
+/// Whether an operation that uses those parts of the buffer works in that copy.
+bool serves(ByteRange copy, std::span<const ByteRange> used) noexcept {
+  return std::ranges::any_of(used, [&](ByteRange part) { return copy.contains(part); });
+}
+
+/// Whether it is a whole copy that is used in parts: if it goes, the operation takes windows.
+bool may_do_with_windows(BufferParts const& parts, Place place, std::span<const ByteRange> used) noexcept {
+  bool const whole = std::ranges::find(used, parts.replicas.whole()) != used.end();
+  return !parts.replicas.places[place].window && !whole;
+}
+
+/// What copies on a device could give, and which of them gives first.
+struct Offer {
+  Resident::Evictable evictable;
+  std::optional<Place> first;
+};
+
+Offer offer_of_device(BufferParts const& parts, Device& device, std::span<const ByteRange> used) noexcept {
+  auto const& replicas = parts.replicas;
+  Offer all;
+  if (replicas.places.shares(device)) return all;
+  for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
+    auto const& one = replicas.places[place];
+    bool const in_use = serves(replicas.reach(place), used);
+    if (one.device != &device || !one.replica || (in_use && !may_do_with_windows(parts, place, used))) continue;
+    auto offered = evictable_at(parts, place);
+    if (in_use) offered.priority = std::numeric_limits<int>::max();  // after all others
+    auto& best = all.evictable;
+    auto const together = best.bytes + best.more, leased = best.leased + offered.leased;
+    auto const comes_first = [&] {
+      if (offered.bytes == 0) return false;
+      if (offered.busy != best.busy) return !offered.busy;
+      return offered.priority != best.priority ? offered.priority < best.priority : offered.loss() < best.loss();
+    };
+    if (!all.first || comes_first()) {
+      best = offered;
+      best.more = together;
+      if (offered.bytes != 0) all.first = place;
+    } else {
+      best.more += offered.bytes;
+    }
+    best.leased = leased;
+  }
+  return all;
 }
 
 /// Whether the file has all that the host has.
@@ -65,7 +124,7 @@ Resident::Evictable evictable_from_host(BufferParts const& parts, Location locat
   if (!may_spill(parts, location)) return offered;
   offered.bytes = replica->capacity();
   offered.priority = parts.priority.load(std::memory_order_relaxed);
-  bool const elsewhere = parts.replicas.device_holding(parts.replicas.whole()) != nullptr || is_clean(parts.replicas);
+  bool const elsewhere = parts.replicas.device_holding(parts.replicas.whole()) || is_clean(parts.replicas);
   auto const bytes = static_cast<double>(parts.replicas.bytes());
   offered.cost_seconds = elsewhere ? 0 : 2 * bytes / FileDevice::disk.bytes_per_second;
   offered.wait = parts.host_uses ? parts.host_uses->history.expected_wait(parts.host_uses->clock) : 1;
@@ -84,9 +143,15 @@ bool may_spill(BufferParts const& parts, Location location) noexcept {
   return replica->may_be_spilled() && replica->location() == location && parts.replicas.coherence.has_data();
 }
 
-Resident::Evictable evictable_from(BufferParts const& parts, MemoryPlace place) noexcept {
-  return place.device->reaches_host_memory() ? evictable_from_host(parts, place.location)
-                                             : evictable_from_device(parts, *place.device);
+Resident::Evictable evictable_from(BufferParts const& parts, MemoryPlace place,
+                                   std::span<const ByteRange> used) noexcept {
+  if (!place.device->reaches_host_memory()) return offer_of_device(parts, *place.device, used).evictable;
+  return used.empty() ? evictable_from_host(parts, place.location) : Resident::Evictable{};
+}
+
+std::optional<Place> first_to_evict(BufferParts const& parts, Device& device,
+                                    std::span<const ByteRange> used) noexcept {
+  return offer_of_device(parts, device, used).first;
 }
 
 }  // namespace unimem::detail

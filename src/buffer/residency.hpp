@@ -1,7 +1,13 @@
 #pragma once
 
+#include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/manager/detail/resident.hpp>
+
+#include "coherence/coherence.hpp"
+
+#include <optional>
+#include <span>
 
 // What memory of a buffer could be had, and at what loss. For the holder of the buffer's lock.
 
@@ -9,7 +15,12 @@ namespace unimem::detail {
 
 struct BufferParts;
 
-[[nodiscard]] Resident::Evictable evictable_from(BufferParts const& parts, MemoryPlace place) noexcept;
+/// Beside what an operation `used` works in: the copies that have one of those parts.
+[[nodiscard]] Resident::Evictable evictable_from(BufferParts const& parts, MemoryPlace place,
+                                                 std::span<const ByteRange> used) noexcept;
+/// Which copy on the device would be given first of these.
+[[nodiscard]] std::optional<Place> first_to_evict(BufferParts const& parts, Device& device,
+                                                  std::span<const ByteRange> used) noexcept;
 /// Whether its host memory at `location` may go to a file now, as far as the buffer is concerned.
 [[nodiscard]] bool may_spill(BufferParts const& parts, Location location) noexcept;
 

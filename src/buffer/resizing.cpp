@@ -58,7 +58,9 @@ bool BufferCore::resize_once(AccessContext& context, std::size_t bytes, Resized&
   }
   ByteRange const kept{0, std::min(bytes, before)};
   // What is kept stays where it is current; what is current nowhere as a whole is first brought to the host.
-  auto* on = parts->replicas.holds(host_place, kept) ? nullptr : parts->replicas.device_holding(kept);
+  bool const on_host = parts->replicas.holds(host_place, kept);
+  auto const from_place = on_host ? host_place : parts->replicas.device_holding(kept).value_or(host_place);
+  auto* const on = from_place == host_place ? nullptr : parts->replicas.places[from_place].device;
   bool const has_data = parts->replicas.coherence.has_data() && !kept.empty();
   bool const was_pinned = parts->pinned.load(std::memory_order_relaxed);
   bool done = false;
@@ -76,9 +78,9 @@ bool BufferCore::resize_once(AccessContext& context, std::size_t bytes, Resized&
     } else {
       copied = {};  // or there would have to be memory for both
       auto& queue = on->default_queue();
-      replica = ReplicaAllocator(*parts).new_on_device(context, *on, bytes, queue);
+      replica = ReplicaAllocator(*parts).new_on_device(context, *on, {0, bytes}, queue);
       if (!replica) return false;
-      auto& from = *parts->replicas.at(parts->place_of(*on));
+      auto& from = *parts->replicas.at(from_place);
       auto const copy =
           detail::copy_between(*parts->terms.manager, parts->terms.named(), from, kept, *replica, kept, &queue, {});
       if (context.may_await_work()) {

@@ -263,7 +263,8 @@ std::optional<Event> gathered_at_once(MemoryPool& pool, Name name, Replica& from
   to.work().order_write(on, ranges);
   to.work().reserve(1);
   HostCopy(block.data(), from.host_address(), packed.into_block(whole)).run();
-  auto const sent = on.upload(to.memory(), block.data(), packed.out_of_block(whole), {}, meter);
+  auto const way = to.in_memory(packed.out_of_block(whole), &CopyPiece::to);
+  auto const sent = on.upload(to.memory(), block.data(), way, {}, meter);
   block.release(sent);
   to.work().written_by(ranges, sent);
   return sent;
@@ -282,7 +283,7 @@ Event copy_staged(Staging& staging, Replica& from, Replica& to, std::span<const 
   bool const from_host = from.serves_host(), to_host = to.serves_host();
   Event latest;  // of what has been submitted to the target
   Staging::Leg const in{first, [&](void* block, ByteRange chunk, std::span<const Event> behind) {
-                          auto const way = packed.into_block(chunk);
+                          auto const way = from.in_memory(packed.into_block(chunk), &CopyPiece::from);
                           from.work().reserve(1);
                           auto const come = from_host ? HostCopy(block, from.host_address(), way).submit(first, behind)
                                                       : first.download(block, from.memory(), way, behind, meter);
@@ -290,7 +291,7 @@ Event copy_staged(Staging& staging, Replica& from, Replica& to, std::span<const 
                           return come;
                         }};
   Staging::Leg const out{second, [&](void* block, ByteRange chunk, std::span<const Event> come) {
-                           auto const way = packed.out_of_block(chunk);
+                           auto const way = to.in_memory(packed.out_of_block(chunk), &CopyPiece::to);
                            auto so_far =
                                std::make_shared<ByteRanges const>(targets_of(packed.out_of_block({0, chunk.end})));
                            to.work().reserve(1);

@@ -248,14 +248,18 @@ bool TransferEngine::is_on_host_side(Place place) const noexcept {
   return places.is_file(place) || places.in_host_memory(place);
 }
 
+bool TransferEngine::goes_over_no_link(Place from, Place to) const noexcept {
+  return (is_on_host_side(from) && is_on_host_side(to)) || parts_->replicas.places.on_one_device(from, to);
+}
+
 SharedMeter TransferEngine::meter(Place from, Place to) const {
-  if (is_on_host_side(from) && is_on_host_side(to)) return {};
+  if (goes_over_no_link(from, to)) return {};
   return parts_->counters.meter(direction(from, to));
 }
 
 void TransferEngine::count(Place from, Place to, std::size_t moved, CopyPath path, std::size_t copies) const {
   auto const& replicas = parts_->replicas;
-  if (is_on_host_side(from) && is_on_host_side(to)) return;  // the files count what goes there and comes back
+  if (goes_over_no_link(from, to)) return;  // the files count what goes there and comes back
   parts_->counters.count(direction(from, to), moved, path, copies);
   if (auto const& replica = replicas.at(from)) replica->usage().note_copies_out(copies, moved);
   if (auto const& replica = replicas.at(to)) replica->usage().note_copies_in(copies, moved);

@@ -96,6 +96,7 @@ class TransferEngine {
   void expect_arrivals(Plan const& plan, std::span<const Event> events) const;
   [[nodiscard]] Direction direction(Place from, Place to) const noexcept;
   [[nodiscard]] bool is_on_host_side(Place place) const noexcept;
+  [[nodiscard]] bool goes_over_no_link(Place from, Place to) const noexcept;
 
   BufferParts* parts_;
   std::optional<Staging> staging_;  ///< for the copies by way of the host, by turns

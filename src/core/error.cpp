@@ -94,12 +94,6 @@ std::string message_of(OutOfMemory::Facts const& facts) {
                           format_size(facts.cached), format_size(facts.leased), format_size(facts.largest_free));
   text += fmt::format(", fragmentation {:.2f}, device free {}", facts.fragmentation, format_size(facts.device_free));
   if (!facts.reason.empty()) text += fmt::format(" ({})", facts.reason);
-  if (!facts.buffer.empty()) {
-    text += fmt::format(
-        "; a copy on a device is whole: {} has {}, of which {} were to be used: use smaller buffers, "
-        "stream_file, or a larger limit",
-        facts.buffer, format_size(facts.buffer_bytes), format_size(facts.used_bytes));
-  }
   for (auto const& holder : facts.holders) {
     text += fmt::format("\n  {} in {} allocation{} of {}", format_size(holder.bytes), holder.count,
                         holder.count == 1 ? "" : "s", holder.name.empty() ? "(unnamed)" : holder.name);

@@ -93,8 +93,8 @@ std::optional<Allocation> MemoryManager::acquire_on_host(detail::AccessContext& 
   return detail::HostAdmission(state(), context, from, bytes, options, std::move(refusal)).run();
 }
 
-bool MemoryManager::begin_use(Resident& resident) {
-  return state().residents.begin_use(resident);
+bool MemoryManager::begin_use(Resident& resident, ByteRange part) {
+  return state().residents.begin_use(resident, part);
 }
 
 void MemoryManager::end_use(Resident& resident) noexcept {
@@ -108,15 +108,15 @@ detail::AdmissionQueue& MemoryManager::queue_to_wait_in(Device& device) {
 
 namespace detail {
 
-void OperandsInUse::add(MemoryManager& manager, Resident& operand) {
-  auto const one = std::pair{&manager, &operand};
-  if (std::ranges::find(operands_, one) != operands_.end()) return;
+void OperandsInUse::add(MemoryManager& manager, Resident& operand, ByteRange part) {
+  Use const use{&manager, &operand, part};
+  if (std::ranges::find(operands_, use) != operands_.end()) return;
   operands_.reserve(operands_.size() + 1);
-  if (manager.begin_use(operand)) operands_.push_back(one);
+  if (manager.begin_use(operand, part)) operands_.push_back(use);
 }
 
 void OperandsInUse::end() noexcept {
-  for (auto const& [manager, operand] : operands_) manager->end_use(*operand);
+  for (auto const& use : operands_) use.manager->end_use(*use.operand);
   operands_.clear();
 }
 

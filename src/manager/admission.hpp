@@ -1,9 +1,12 @@
 #pragma once
 
+#include <unimem/core/byte_ranges.hpp>
+
 #include "manager/access_context.hpp"
 
+#include <cstddef>
 #include <functional>
-#include <utility>
+#include <limits>
 #include <vector>
 
 namespace unimem {
@@ -17,17 +20,27 @@ namespace unimem::detail {
 /// do not push each other out.
 class OperandsInUse {
  public:
+  /// Nothing of the operand is given, whatever parts it has.
+  static constexpr ByteRange all_of_it{0, std::numeric_limits<std::size_t>::max()};
+
   OperandsInUse() = default;
   OperandsInUse(OperandsInUse const&) = delete;
   OperandsInUse& operator=(OperandsInUse const&) = delete;
   ~OperandsInUse() { end(); }
 
-  /// One may be added again.
-  void add(MemoryManager& manager, Resident& operand);
+  /// That part of one, which may be added again.
+  void add(MemoryManager& manager, Resident& operand, ByteRange part = all_of_it);
   void end() noexcept;
 
  private:
-  std::vector<std::pair<MemoryManager*, Resident*>> operands_;
+  struct Use {
+    MemoryManager* manager;
+    Resident* operand;
+    ByteRange part;
+
+    friend bool operator==(Use const&, Use const&) = default;
+  };
+  std::vector<Use> operands_;
 };
 
 /// What adds these buffers to the operands in use.

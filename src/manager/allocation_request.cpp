@@ -58,7 +58,8 @@ bool AllocationRequest::lies_in_pieces() const {
 bool AllocationRequest::within_reach(std::vector<Residents::Candidate> const& candidates,
                                      std::size_t others) const noexcept {
   std::size_t most = others;
-  for (auto const& candidate : candidates) most += largest_block_of(candidate.evictable.bytes);
+  for (auto const& candidate : candidates)
+    most += largest_block_of(candidate.evictable.bytes + candidate.evictable.more);
   // What residents give goes to the device's own pool first: of another's limit it says nothing.
   if (pool.location() == Location::unified) return most != 0;
   // What refused may be a container, which counts what is in no pool.

@@ -155,6 +155,7 @@ bool DeviceAdmission::granted_by_evicting() {
       if (request_.pool.location() != Location::device) state_.trim_beside(request_.pool);
       if (request_.granted()) return true;
       hope = given_ = true;
+      if (candidate.evictable.more != 0) break;  // what it offers next is to be compared with what others offer
     }
   }
   return false;

@@ -39,10 +39,23 @@ bool Residents::retire(Resident& resident) noexcept {
   return wait.run([&](auto until) { return ended_.wait_until(lock, until, has_left); });
 }
 
-bool Residents::begin_use(Resident& resident) {
+std::vector<ByteRange> Residents::Threads::used_by(std::thread::id thread) const {
+  std::vector<ByteRange> parts;
+  for (auto const& user : users) {
+    if (user.thread == thread) parts.push_back(user.part);
+  }
+  return parts;
+}
+
+bool Residents::Threads::has_others_than(std::thread::id thread) const noexcept {
+  auto const is_other = [&](User const& user) { return user.thread != thread; };
+  return retired || inside != std::thread::id{} || std::ranges::any_of(users, is_other);
+}
+
+bool Residents::begin_use(Resident& resident, ByteRange part) {
   Lock const lock{mutex_};
   auto const found = residents_.find(&resident);
-  if (found != residents_.end()) found->second.users.push_back(std::this_thread::get_id());
+  if (found != residents_.end()) found->second.users.push_back({std::this_thread::get_id(), part});
   return found != residents_.end();
 }
 
@@ -51,19 +64,9 @@ void Residents::end_use(Resident& resident) noexcept {
   auto const found = residents_.find(&resident);
   if (found == residents_.end()) return;
   auto& users = found->second.users;
-  auto const mine = std::ranges::find(users, std::this_thread::get_id());
+  auto const mine = std::ranges::find(users, std::this_thread::get_id(), &User::thread);
   if (mine != users.end()) users.erase(mine);
 }
-
-namespace {
-
-/// What taking a byte from it costs, spread over the time until it is wanted again.
-double loss(Resident::Evictable const& offer) noexcept {
-  if (offer.cost_seconds == 0) return 0;
-  return offer.cost_seconds / static_cast<double>(offer.bytes) / offer.wait;
-}
-
-}  // namespace
 
 Residents::Survey Residents::survey(std::span<const MemoryPlace> places) {
   Survey all;
@@ -72,14 +75,15 @@ Residents::Survey Residents::survey(std::span<const MemoryPlace> places) {
     Lock const lock{mutex_};
     all.candidates.reserve(residents_.size());
     for (auto const& [resident, threads] : residents_) {
-      if (threads.inside == me || std::ranges::find(threads.users, me) != threads.users.end()) continue;
-      bool const in_use = threads.retired || threads.inside != std::thread::id{} || !threads.users.empty();
+      if (threads.inside == me) continue;
+      bool const in_use = threads.has_others_than(me);
+      auto const used = threads.users.empty() ? std::vector<ByteRange>{} : threads.used_by(me);
       for (auto const place : places) {
-        auto const offer = resident->evictable(place);
+        auto const offer = used.empty() ? resident->evictable(place) : resident->evictable_beside(used, place);
         all.leased += offer.leased;
         if (offer.busy || in_use) {
-          all.busy += offer.bytes;
-          all.busy_blocks += largest_block_of(offer.bytes);
+          all.busy += offer.bytes + offer.more;
+          all.busy_blocks += largest_block_of(offer.bytes + offer.more);
           if (offer.busy) break;  // it says the same of every place
         } else if (offer.bytes != 0) {
           all.candidates.push_back({resident, offer, place});
@@ -89,23 +93,24 @@ Residents::Survey Residents::survey(std::span<const MemoryPlace> places) {
   }
   std::ranges::sort(all.candidates, [](Candidate const& a, Candidate const& b) {
     auto const &one = a.evictable, &other = b.evictable;
-    return one.priority != other.priority ? one.priority < other.priority : loss(one) < loss(other);
+    return one.priority != other.priority ? one.priority < other.priority : one.loss() < other.loss();
   });
   return all;
 }
 
 template <class Call>
-std::invoke_result_t<Call> Residents::enter(Resident& resident, Call const& call) {
+auto Residents::enter(Resident& resident, Call const& call) {
+  using Result = std::invoke_result_t<Call, std::span<const ByteRange>>;
   auto const me = std::this_thread::get_id();
+  std::vector<ByteRange> used;
   std::shared_ptr<void> held;  // goes last: with it the resident may end, and remove itself
   {
     Lock const lock{mutex_};
     auto const found = residents_.find(&resident);
-    if (found == residents_.end()) return {};
-    auto const& threads = found->second;
-    if (threads.retired || threads.inside != std::thread::id{} || !threads.users.empty()) return {};
+    if (found == residents_.end() || found->second.has_others_than(me)) return Result{};
+    if (!found->second.users.empty()) used = found->second.used_by(me);
     held = resident.hold();
-    if (held == nullptr) return {};
+    if (held == nullptr) return Result{};
     found->second.inside = me;
   }
   /// However the call ends, threads that wait for it learn.
@@ -119,15 +124,19 @@ std::invoke_result_t<Call> Residents::enter(Resident& resident, Call const& call
       residents.ended_.notify_all();
     }
   } const leaving{*this, resident};
-  return call();
+  return call(std::span<const ByteRange>(used));
 }
 
 std::size_t Residents::evict(Resident& resident, MemoryPlace place) {
-  return enter(resident, [&] { return resident.evict(place); });
+  return enter(resident, [&](std::span<const ByteRange> used) {
+    return used.empty() ? resident.evict(place) : resident.evict_beside(used, place);
+  });
 }
 
 Resident::Relocation Residents::relocate(Resident& resident, Queue& queue, std::size_t most_bytes) {
-  return enter(resident, [&] { return resident.try_relocate(queue, most_bytes); });
+  return enter(resident, [&](std::span<const ByteRange> used) {
+    return used.empty() ? resident.try_relocate(queue, most_bytes) : Resident::Relocation{};
+  });
 }
 
 std::vector<Resident*> Residents::all() const {
@@ -142,8 +151,8 @@ OptimizationStep Residents::optimize(Resident& resident, Device& device, Optimiz
                                      OptimizationTerms const& terms) {
   OptimizationStep step;
   step.what = what;
-  enter(resident, [&] {
-    step = resident.try_optimize(device, what, terms);
+  enter(resident, [&](std::span<const ByteRange> used) {
+    if (used.empty()) step = resident.try_optimize(device, what, terms);
     return step.bytes;
   });
   return step;

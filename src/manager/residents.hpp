@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/manager/detail/resident.hpp>
 
@@ -63,9 +64,9 @@ class Residents {
   /// return meanwhile, since it is on this thread's own stack or waits for work that this thread is in the middle of.
   [[nodiscard]] bool retire(Resident& resident) noexcept;
 
-  /// This thread's operation works with it, though nothing of it is locked: until `end_use` it gives nothing, and to
-  /// other threads it is busy. False for one that is not known.
-  [[nodiscard]] bool begin_use(Resident& resident);
+  /// This thread's operation works with that part of it, though nothing of it is locked: until `end_use` the part
+  /// stays, and to other threads all of it is busy. False for one that is not known.
+  [[nodiscard]] bool begin_use(Resident& resident, ByteRange part);
   void end_use(Resident& resident) noexcept;
 
   /// Residents that could give memory of these places, all of one device, back: lower priorities first, and among
@@ -90,16 +91,26 @@ class Residents {
  private:
   using Lock = std::unique_lock<std::mutex>;
 
+  /// A thread whose operation it is an operand of, while that makes room.
+  struct User {
+    std::thread::id thread;
+    ByteRange part;
+  };
   /// The threads that work with a resident.
   struct Threads {
-    std::thread::id inside;              ///< of it: none, or one
-    std::vector<std::thread::id> users;  ///< whose operations it is an operand of, while they make room
+    std::thread::id inside;  ///< of it: none, or one
+    std::vector<User> users;
     bool retired = false;
+
+    [[nodiscard]] std::vector<ByteRange> used_by(std::thread::id thread) const;
+    /// Whether others than that one are at it.
+    [[nodiscard]] bool has_others_than(std::thread::id thread) const noexcept;
   };
 
-  /// What `call()` returns from inside of a resident; nothing, as a value, if no thread may be there now.
+  /// What `call(used)` returns from inside of a resident, which parts of are in use by this thread's operation;
+  /// nothing, as a value, if no thread may be there now.
   template <class Call>
-  std::invoke_result_t<Call> enter(Resident& resident, Call const& call);
+  auto enter(Resident& resident, Call const& call);
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;

@@ -20,7 +20,7 @@ class LeaseOptions : public BufferTest {
     auto& queue = sim.default_queue();
     LeaseOption option;
     use_on_device(queue, {&operand, 1}, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
-      option = buffer.core().lease_option(sim, operand.range);
+      option = buffer.core().lease_option(sim, operand.range, memory.front());
       used = memory.front();
       for (auto const need : needs) queue.wait(need);
       return queue.record();

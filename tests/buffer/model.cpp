@@ -148,6 +148,9 @@ Model::Model(Options options)
            std::this_thread::sleep_for(std::chrono::microseconds(scalar<std::uint32_t>(arguments[0])));
          }});
   }
+  for (std::size_t i = 0; options_.device_limit != 0 && i + 1 < workers_.size(); ++i) {
+    manager_.set_limit(*workers_[i].device, options_.device_limit);
+  }
   disarm();
   for (std::size_t i = 0; i < subject_count; ++i) make_subject(i);
 }

@@ -44,6 +44,8 @@ class Model {
     unsigned seed = 1;
     bool faults = true;   ///< let devices fail now and then
     bool spills = false;  ///< host memory goes to files now and then
+    /// Of each of the three devices' memory: less than some buffers have, so that they get windows of them. 0: all.
+    std::size_t device_limit = 0;
     /// The three beside the cpu; null: a simulated one.
     std::array<Device*, 3> devices{};
     /// For devices that are not simulated: has a call fail soon, in one of eight ways, the fifth of which is none; and

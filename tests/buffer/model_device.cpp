@@ -210,6 +210,9 @@ void Model::launch() {
     record("launch", {}, [inputs_fail](bool) { inputs_fail(); });
     return;
   }
+  for (auto const& truth : truths) {
+    if (options_.device_limit != 0 && truth->bytes.size() > options_.device_limit) ++tally_["in a window"];
+  }
   record("launch", event, [truths, windows, intent, salt, inputs_fail, &on = *worker.device](bool failed) {
     if (failed) {
       inputs_fail();

@@ -24,10 +24,11 @@ std::size_t operations() {
 struct Run {
   unsigned seed;
   bool spills = false;
+  std::size_t device_limit = 0;
 };
 
 void PrintTo(Run const& run, std::ostream* out) {
-  *out << "seed " << run.seed << (run.spills ? " with files" : "");
+  *out << "seed " << run.seed << (run.spills ? " with files" : "") << (run.device_limit != 0 ? " in windows" : "");
 }
 
 class BufferModelRun : public ::testing::TestWithParam<Run> {
@@ -36,8 +37,8 @@ class BufferModelRun : public ::testing::TestWithParam<Run> {
   /// is lost with it, is for the machine's threads to say.
   static void TearDownTestSuite() {
     if (done < 20'000) return;
-    for (auto const* const what :
-         {"launch", "copy", "resize", "map", "evicted", "spilled", "restored", "failed later", "threw", "lost"}) {
+    for (auto const* const what : {"launch", "copy", "resize", "map", "evicted", "spilled", "restored", "in a window",
+                                   "failed later", "threw", "lost"}) {
       EXPECT_GT(happened[what], 0U) << what;
     }
   }
@@ -47,10 +48,10 @@ class BufferModelRun : public ::testing::TestWithParam<Run> {
 };
 
 TEST_P(BufferModelRun, EveryByteIsWhatSuccessfulWorkLeft) {
-  auto const [seed, spills] = GetParam();
-  SCOPED_TRACE(::testing::Message() << "seed " << seed << (spills ? " with files" : ""));
+  auto const [seed, spills, device_limit] = GetParam();
+  SCOPED_TRACE(::testing::PrintToString(GetParam()));
   auto const began = std::chrono::steady_clock::now();
-  Model model({.seed = seed, .spills = spills});
+  Model model({.seed = seed, .spills = spills, .device_limit = device_limit});
   try {
     for (std::size_t operation = 0; operation < operations(); ++operation) model.step();
     model.finish();
@@ -70,7 +71,8 @@ TEST_P(BufferModelRun, EveryByteIsWhatSuccessfulWorkLeft) {
 
 INSTANTIATE_TEST_SUITE_P(Seeds, BufferModelRun,
                          ::testing::Values(Run{1}, Run{2}, Run{3}, Run{2026}, Run{2027}, Run{1, true}, Run{2, true},
-                                           Run{2028, true}));
+                                           Run{2028, true}, Run{1, false, 1024}, Run{2, true, 1024},
+                                           Run{2029, false, 2048}));
 
 }  // namespace
 }  // namespace unimem::testing

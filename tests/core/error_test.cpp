@@ -186,20 +186,6 @@ TEST(Error, OutOfMemoryKeepsEveryFact) {
   EXPECT_EQ(facts.reason, "limit reached");
 }
 
-TEST(Error, OutOfMemoryTellsOfAWholeCopy) {
-  auto facts = full();
-  EXPECT_THAT(OutOfMemory(facts).what(), Not(HasSubstr("whole")));
-  facts.buffer = "buffer 'rows'";
-  facts.buffer_bytes = std::size_t{4} << 30;
-  facts.used_bytes = 64 << 20;
-  OutOfMemory const error(facts);
-  EXPECT_THAT(error.what(), HasSubstr("(limit reached); a copy on a device is whole: buffer 'rows' has 4 GiB, of which "
-                                      "64 MiB were to be used: use smaller buffers, stream_file, or a larger limit\n"));
-  EXPECT_EQ(error.facts().buffer, "buffer 'rows'");
-  EXPECT_EQ(error.facts().buffer_bytes, std::size_t{4} << 30);
-  EXPECT_EQ(error.facts().used_bytes, std::size_t{64} << 20);
-}
-
 TEST(Error, ACopyIsTheSameError) {
   OutOfMemory const error(full());
   auto const copy = error;  // NOLINT(performance-unnecessary-copy-initialization): what is tested

@@ -17,6 +17,9 @@ struct ByteRange {
 
   [[nodiscard]] constexpr std::size_t size() const noexcept { return end - begin; }
   [[nodiscard]] constexpr bool empty() const noexcept { return begin == end; }
+  [[nodiscard]] constexpr bool contains(ByteRange other) const noexcept {
+    return begin <= other.begin && other.end <= end;
+  }
 
   friend constexpr bool operator==(ByteRange, ByteRange) = default;
 };

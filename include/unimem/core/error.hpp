@@ -132,11 +132,6 @@ class UNIMEM_API OutOfMemory : public std::bad_alloc, public Error {
     std::size_t device_free = 0;   ///< what the device itself still reports as free
     std::vector<Holder> holders;   ///< largest first
     std::string reason;            ///< why: "limit reached", or the driver's own words
-    /// "buffer 'name'", or "buffer #7", whose copy on the device has found no room, where the operation was about a
-    /// part of it: the copy is whole all the same. Empty: nothing of the kind.
-    std::string buffer{};
-    std::size_t buffer_bytes = 0;  ///< of that copy
-    std::size_t used_bytes = 0;    ///< of these, what the operation was about
   };
   explicit OutOfMemory(Facts facts);
   ~OutOfMemory() override;

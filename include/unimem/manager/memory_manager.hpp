@@ -284,9 +284,9 @@ class UNIMEM_API MemoryManager {
                                                   std::size_t bytes, AcquireOptions const& options);
   /// Makes that room, with no resident locked; a refusal does not count yet. Nothing: other operations are in the way.
   [[nodiscard]] std::optional<Allocation> make_room(detail::AccessContext& context, detail::RoomRequest const& wanted);
-  /// While it is made, the residents that this thread's operation works with give nothing: between the two calls. False
-  /// for one that is not known.
-  [[nodiscard]] bool begin_use(Resident& resident);
+  /// While it is made, the parts of residents that this thread's operation works with stay: between the two calls.
+  /// False for one that is not known.
+  [[nodiscard]] bool begin_use(Resident& resident, ByteRange part);
   void end_use(Resident& resident) noexcept;
 
   /// For operations that others are in the way of: where they wait for their turn to make room on `device`. Counts the

@@ -33,6 +33,7 @@ class BufferCore;
 namespace detail {
 class AccessContext;
 class BufferGuard;
+class CopyChoice;
 struct BufferParts;
 class StaleViews;
 class WrittenMap;
@@ -163,8 +164,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// waiting; without: when this returns the data is there. `looks` as for `host`.
   [[nodiscard]] DeviceLease lease(Device& device, Queue* queue, ByteRange range, Intent intent, bool looks = true);
 
-  /// For the `submit` of `use_on_device` alone, of one of its operands there: what may become a lease on that memory.
-  [[nodiscard]] LeaseOption lease_option(Device& device, ByteRange range);
+  /// For the `submit` of `use_on_device` alone, of one of its operands there and the `memory` that it was given for it:
+  /// what may become a lease on that memory.
+  [[nodiscard]] LeaseOption lease_option(Device& device, ByteRange range, DeviceMemory memory);
 
   /// A lease on all of the buffer's memory on `queue`'s device, for work that is captured now and runs later. Nothing
   /// is copied: throws UnsupportedOperation unless every range of `current` is up to date there. With `begins`, every
@@ -271,7 +273,9 @@ class UNIMEM_API BufferCore final : public Resident {
 
   [[nodiscard]] std::shared_ptr<void> hold() noexcept override;
   [[nodiscard]] Evictable evictable(MemoryPlace place) noexcept override;
+  [[nodiscard]] Evictable evictable_beside(std::span<const ByteRange> used, MemoryPlace place) noexcept override;
   std::size_t evict(MemoryPlace place) override;
+  std::size_t evict_beside(std::span<const ByteRange> used, MemoryPlace place) override;
   Relocation try_relocate(Queue& queue, std::size_t most_bytes) override;
   OptimizationStep try_optimize(Device& device, Optimization what, OptimizationTerms const& terms) override;
 
@@ -292,18 +296,20 @@ class UNIMEM_API BufferCore final : public Resident {
   // Operations that may take device memory. Nothing, or false: others are in their way, nothing has changed, and the
   // context says for what to wait.
   static std::optional<Event> use_once(detail::AccessContext& context, Queue& queue, std::span<const Operand> operands,
-                                       DeviceWork const& submit);
-  static void announce(detail::AccessContext& context, Device& device, std::span<BufferCore* const> buffers);
-  /// In the handler of `refused`: throws it on, with which of the operands has a copy on the device that needs more
-  /// memory than is used of it, if one has.
-  [[noreturn]] static void refuse_copies(OutOfMemory const& refused, Device& device, std::span<const Operand> operands);
+                                       DeviceWork const& submit, detail::CopyChoice& choice);
   static std::optional<Event> copy_once(detail::AccessContext& context, BufferWindow from, BufferWindow to);
   /// `stays` holds the memory while the operation waits for what comes there.
   [[nodiscard]] std::optional<DeviceLease> lease_once(detail::AccessContext& context, Device& device, Queue* queue,
-                                                      ByteRange range, Intent intent, DeviceLease& stays);
+                                                      ByteRange range, Intent intent, DeviceLease& stays,
+                                                      detail::CopyChoice& choice);
   [[nodiscard]] std::optional<DeviceLease> capture_once(detail::AccessContext& context, Queue& queue, ByteRange range,
                                                         std::span<const ByteRange> current, bool begins);
-  std::optional<Event> prefetch_once(detail::AccessContext& context, Device& device, Queue* queue, ByteRange range);
+  std::optional<Event> prefetch_once(detail::AccessContext& context, Device& device, Queue* queue, ByteRange range,
+                                     detail::CopyChoice& choice);
+  /// While room is made, that part of this is in use.
+  [[nodiscard]] auto use_of(ByteRange range) {
+    return [this, range](auto& in_use) { in_use.add(manager(), *this, range); };
+  }
   struct Resized;
   [[nodiscard]] bool resize_once(detail::AccessContext& context, std::size_t bytes, Resized& moved);
 
@@ -340,7 +346,7 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] DeviceLease map_to_read(ByteRange range);
   [[nodiscard]] DeviceLease map_to_write(ByteRange range, MapMode mode);
   [[nodiscard]] Device& find_default_device() const;
-  [[nodiscard]] std::size_t evict_from_device(Device& device);
+  [[nodiscard]] std::size_t evict_from_device(Device& device, std::span<const ByteRange> used);
   [[nodiscard]] std::size_t evict_from_host(Location location);
   [[nodiscard]] BufferState state_by_looking() const noexcept;
   void resolve_first(std::string_view operation, ByteRange range);

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <unimem/core/byte_ranges.hpp>
 #include <unimem/core/export.hpp>
 #include <unimem/device/memory.hpp>
 #include <unimem/manager/optimization.hpp>
 
 #include <cstddef>
 #include <memory>
+#include <span>
 
 namespace unimem {
 
@@ -33,6 +35,12 @@ class UNIMEM_API Resident {
     int priority = 0;         ///< those of lower priority give first, whatever it costs
     std::size_t leased = 0;   ///< bytes that leases of users pin
     bool busy = false;        ///< some other thread works with it just now: `bytes` it may give later
+    std::size_t more = 0;     ///< what it could give after `bytes`, part by part
+
+    /// What taking a byte from it costs, spread over the time until it is wanted again.
+    [[nodiscard]] double loss() const noexcept {
+      return cost_seconds == 0 ? 0 : cost_seconds / static_cast<double>(bytes) / wait;
+    }
   };
 
   /// What came of moving it.
@@ -55,10 +63,16 @@ class UNIMEM_API Resident {
   /// thread works with it. Called under the manager's lock.
   [[nodiscard]] virtual Evictable evictable(MemoryPlace place) noexcept = 0;
 
-  /// Gives that memory back to its pool, once what only it holds is saved: to the host, to a device or to a file.
-  /// Returns how many bytes that were; 0 when it is busy or leased now, or an address of it was given out. Called with
-  /// no lock held; must not wait for a lock of another resident. Throws when saving fails, with nothing lost.
+  /// Gives that memory back to its pool, once what only it holds is saved: to the host, to a device or to a file; of
+  /// one that has it in parts, the part that it offers first. Returns how many bytes that were; 0 when it is busy or
+  /// leased now, or an address of it was given out. Called with no lock held; must not wait for a lock of another
+  /// resident. Throws when saving fails, with nothing lost.
   virtual std::size_t evict(MemoryPlace place) = 0;
+
+  /// The same while the operation that room is made for uses those parts of it, which stay. What does not override them
+  /// gives nothing then.
+  [[nodiscard]] virtual Evictable evictable_beside(std::span<const ByteRange> used, MemoryPlace place) noexcept;
+  virtual std::size_t evict_beside(std::span<const ByteRange> used, MemoryPlace place);
 
   /// Moves what it holds in the memory of `queue`'s device to a better place in the same pool
   /// (`MemoryPool::acquire_better`), if there is one, it is at most `most_bytes` large, its address was not given out

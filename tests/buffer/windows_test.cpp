@@ -1,0 +1,287 @@
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/device/sim.hpp>
+
+#include "core/sizes.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+// A device that has no room for all of a buffer gets windows of it: memory for the parts that are used.
+
+namespace unimem::testing {
+namespace {
+
+class WindowsOfBuffers : public ::testing::Test {
+ protected:
+  using Buffer = UnifiedBuffer<std::uint32_t>;
+  static constexpr std::size_t words = MiB;  // 4 MiB
+  static constexpr std::size_t limit = 2 * MiB;
+
+  WindowsOfBuffers() { manager.set_limit(sim, limit); }
+
+  [[nodiscard]] Buffer make(std::string name = "rows") {
+    BufferOptions options;
+    options.manager = &manager;
+    options.device = &sim;
+    options.name = std::move(name);
+    return Buffer(words, options);
+  }
+  /// Its values count up.
+  [[nodiscard]] Buffer counting() {
+    auto buffer = make();
+    auto const view = buffer.host();
+    std::iota(view.begin(), view.end(), 0U);
+    return buffer;
+  }
+  [[nodiscard]] static ByteRange bytes(std::size_t from, std::size_t count) { return {4 * from, 4 * (from + count)}; }
+  /// Adds `by` to those elements, by work on the device.
+  void add(Buffer& buffer, std::size_t from, std::size_t count, std::uint32_t by) {
+    Operand const operand{&buffer.core(), bytes(from, count), Intent::read_write};
+    run({operand}, [=](std::span<const HostArgument> arguments) {
+      auto* const values = static_cast<std::uint32_t*>(arguments[0].data);
+      for (std::size_t i = 0; i < count; ++i) values[i] += by;
+    });
+  }
+  void run(std::vector<Operand> const& operands, std::function<void(std::span<const HostArgument>)> const& body) {
+    auto& queue = sim.default_queue();
+    use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+      std::vector<KernelArgument> arguments(memory.size());
+      for (std::size_t i = 0; i < memory.size(); ++i) {
+        arguments[i].memory = memory[i];
+        arguments[i].writes = operands[i].intent != Intent::read;
+      }
+      auto const once = [body](Range, std::size_t, std::size_t, std::span<const HostArgument> given) { body(given); };
+      return queue.run(sim.compile({"work", {}, once}), Range{1}, arguments, needs);
+    }).wait();
+  }
+  [[nodiscard]] std::size_t on_device() { return manager.pool(sim, Location::device).bytes_in_use(); }
+
+  Device& sim = make_sim({.memory_bytes = 64 * MiB});
+  MemoryManager manager;
+};
+
+TEST_F(WindowsOfBuffers, SliceOfWhatDoesNotFitIsUsed) {
+  auto buffer = counting();
+  add(buffer, 1000, 50'000, 7);
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes, 4U * 50'000);
+  EXPECT_LE(on_device(), 4U * 50'000 + 64 * KiB);
+  auto const values = buffer.to_vector();
+  for (std::uint32_t i = 0; i < words; ++i) ASSERT_EQ(values[i], i >= 1000 && i < 51'000 ? i + 7 : i) << i;
+  EXPECT_EQ(buffer.statistics().device_to_host_bytes, 4U * 50'000);
+}
+
+TEST_F(WindowsOfBuffers, PassOverSlicesMovesEachByteOnceEachWay) {
+  auto buffer = counting();
+  constexpr std::size_t slice = words / 16;
+  for (std::size_t from = 0; from < words; from += slice) add(buffer, from, slice, 1);
+  auto const values = buffer.to_vector();
+  for (std::uint32_t i = 0; i < words; ++i) ASSERT_EQ(values[i], i + 1);
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes, 4 * words);
+  EXPECT_EQ(buffer.statistics().device_to_host_bytes, 4 * words);
+  EXPECT_LE(on_device(), limit);
+}
+
+TEST_F(WindowsOfBuffers, WholeCopyIsTakenWhereItFits) {
+  manager.set_limit(sim, 8 * MiB);
+  auto buffer = counting();
+  add(buffer, 0, 10, 1);
+  EXPECT_GE(on_device(), 4 * words);
+  add(buffer, words / 2, 10, 1);
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes, 80U);
+}
+
+TEST_F(WindowsOfBuffers, NewBufferKeepsWhatWindowsWrite) {
+  auto buffer = make();
+  run({{&buffer.core(), bytes(500'000, 1000), Intent::write}}, [](std::span<const HostArgument> arguments) {
+    auto* const values = static_cast<std::uint32_t*>(arguments[0].data);
+    for (std::uint32_t i = 0; i < 1000; ++i) values[i] = i;
+  });
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes, 0U);
+  auto const values = buffer.to_vector();
+  for (std::uint32_t i = 0; i < 1000; ++i) ASSERT_EQ(values[500'000 + i], i);
+}
+
+TEST_F(WindowsOfBuffers, OverlappingSlicesSeeEachOthersWrites) {
+  auto buffer = counting();
+  add(buffer, 0, 100'000, 1);
+  add(buffer, 50'000, 100'000, 1);
+  add(buffer, 0, 100'000, 1);
+  auto const values = buffer.to_vector();
+  for (std::uint32_t i = 0; i < 200'000; ++i) {
+    auto const times = i < 50'000 ? 2U : i < 100'000 ? 3U : i < 150'000 ? 1U : 0U;
+    ASSERT_EQ(values[i], i + times) << i;
+  }
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes, 4U * 150'000) << "what a window has comes from there";
+}
+
+TEST_F(WindowsOfBuffers, OverlappingOperandsWorkInOneWindow) {
+  auto buffer = counting();
+  run({{&buffer.core(), bytes(0, 1000), Intent::read_write}, {&buffer.core(), bytes(500, 1000), Intent::read_write}},
+      [](std::span<const HostArgument> arguments) {
+        EXPECT_EQ(static_cast<std::byte*>(arguments[0].data) + 2000, arguments[1].data);
+        static_cast<std::uint32_t*>(arguments[0].data)[500] = 77;
+        static_cast<std::uint32_t*>(arguments[1].data)[1] = 78;
+      });
+  auto const values = buffer.to_vector();
+  EXPECT_EQ(values[500], 77U);
+  EXPECT_EQ(values[501], 78U);
+  EXPECT_EQ(values[499], 499U);
+}
+
+TEST_F(WindowsOfBuffers, LeasedWindowStaysAndTheRestGoes) {
+  auto buffer = counting();
+  auto const leased = buffer.slice(0, words / 8).device_view(sim);
+  for (std::size_t from = words / 8; from < words; from += words / 8) add(buffer, from, words / 8, 1);
+  EXPECT_EQ(*reinterpret_cast<std::uint32_t const*>(leased.data()), 0U);
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes, 4 * words) << "the leased slice came once";
+}
+
+TEST_F(WindowsOfBuffers, LeasesThatPinAllRefuseWithoutLoss) {
+  auto buffer = counting();
+  auto const one = buffer.slice(0, words / 4).device_view(sim);
+  auto const other = buffer.slice(words / 4, words / 4).device_view(sim);
+  EXPECT_THROW(add(buffer, words / 2, words / 4, 1), OutOfMemory);
+  auto const values = buffer.to_vector();
+  for (std::uint32_t i = 0; i < words; ++i) ASSERT_EQ(values[i], i);
+}
+
+TEST_F(WindowsOfBuffers, ASliceLargerThanTheDeviceIsRefused) {
+  auto buffer = counting();
+  EXPECT_THROW(add(buffer, 0, words / 2 + 1, 1), OutOfMemory);
+  EXPECT_EQ(buffer.state(), BufferState::host_dirty);
+}
+
+TEST_F(WindowsOfBuffers, WholeUseComesFromWindows) {
+  auto buffer = counting();
+  add(buffer, 0, words / 8, 1);
+  manager.set_limit(sim, 16 * MiB);
+  add(buffer, 0, words, 1);
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes, 4 * words);
+  EXPECT_EQ(buffer.statistics().device_to_host_bytes, 0U);
+  EXPECT_EQ(buffer.to_vector()[1], 3U);
+  EXPECT_EQ(on_device(), 4 * words) << "the window is superseded";
+}
+
+TEST_F(WindowsOfBuffers, WholeUseWithoutRoomForBothSavesTheWindowsFirst) {
+  auto buffer = counting();
+  add(buffer, 0, words / 4, 1);
+  add(buffer, words / 4, words / 4, 1);
+  manager.set_limit(sim, 4 * MiB);
+  add(buffer, 0, words, 1);
+  auto const values = buffer.to_vector();
+  for (std::uint32_t i = 0; i < words; ++i) ASSERT_EQ(values[i], i < words / 2 ? i + 2 : i + 1);
+}
+
+TEST_F(WindowsOfBuffers, SlicesOfTwoBuffersShareTheDevice) {
+  auto one = counting();
+  auto other = counting();
+  for (std::size_t from = 0; from < words; from += words / 8) {
+    run({{&one.core(), bytes(from, words / 8), Intent::read},
+         {&other.core(), bytes(from, words / 8), Intent::read_write}},
+        [](std::span<const HostArgument> arguments) {
+          auto const* const source = static_cast<std::uint32_t const*>(arguments[0].data);
+          auto* const target = static_cast<std::uint32_t*>(arguments[1].data);
+          for (std::size_t i = 0; i < words / 8; ++i) target[i] += source[i];
+        });
+  }
+  auto const values = other.to_vector();
+  for (std::uint32_t i = 0; i < words; ++i) ASSERT_EQ(values[i], 2 * i);
+}
+
+TEST_F(WindowsOfBuffers, AWholeCopyUsedInPartMakesRoomInTheEnd) {
+  manager.set_limit(sim, 5 * MiB);
+  auto one = counting();
+  add(one, 0, 1000, 1);  // all of it fits
+  auto other = counting();
+  run({{&one.core(), bytes(0, 1000), Intent::read_write}, {&other.core(), bytes(0, words / 2), Intent::read_write}},
+      [](std::span<const HostArgument> arguments) {
+        static_cast<std::uint32_t*>(arguments[0].data)[0] += 5;
+        static_cast<std::uint32_t*>(arguments[1].data)[0] += 6;
+      });
+  EXPECT_EQ(one.to_vector()[0], 6U);
+  EXPECT_EQ(other.to_vector()[0], 6U);
+}
+
+TEST_F(WindowsOfBuffers, SmallSlicesShareAWindow) {
+  auto buffer = counting();
+  for (std::size_t row = 0; row < 100; ++row) add(buffer, row * 100, 100, 1);
+  EXPECT_LE(on_device(), 64 * KiB);
+}
+
+TEST_F(WindowsOfBuffers, ResizeKeepsWhatWindowsHold) {
+  auto buffer = counting();
+  add(buffer, 1000, 50'000, 1);
+  buffer.resize(40'000);
+  auto const values = buffer.to_vector();
+  for (std::uint32_t i = 0; i < 40'000; ++i) ASSERT_EQ(values[i], i >= 1000 ? i + 1 : i);
+  add(buffer, 39'000, 1000, 1);
+  EXPECT_EQ(buffer.to_vector().back(), 39'999U + 2);
+}
+
+TEST_F(WindowsOfBuffers, ReleaseGivesAllWindows) {
+  auto buffer = counting();
+  add(buffer, 0, 50'000, 1);
+  add(buffer, 60'000, 50'000, 1);
+  buffer.release_device();
+  EXPECT_EQ(on_device(), 0U);
+  EXPECT_EQ(buffer.to_vector()[60'000], 60'001U);
+}
+
+TEST_F(WindowsOfBuffers, FreeAndDiscardLeaveABufferThatWorks) {
+  auto buffer = counting();
+  add(buffer, 0, 50'000, 1);
+  buffer.discard();
+  run({{&buffer.core(), bytes(10, 10), Intent::write}},
+      [](std::span<const HostArgument> arguments) { static_cast<std::uint32_t*>(arguments[0].data)[0] = 9; });
+  EXPECT_EQ(buffer.to_vector()[10], 9U);
+  buffer.free();
+  EXPECT_EQ(on_device(), 0U);
+  run({{&buffer.core(), bytes(500'000, 10), Intent::write}},
+      [](std::span<const HostArgument> arguments) { static_cast<std::uint32_t*>(arguments[0].data)[0] = 8; });
+  EXPECT_EQ(buffer.to_vector()[500'000], 8U);
+}
+
+TEST_F(WindowsOfBuffers, SynchronizeBringsWindowsUpToDate) {
+  auto buffer = counting();
+  add(buffer, 0, 50'000, 1);
+  buffer.host()[5] = 99;
+  buffer.synchronize();
+  EXPECT_LE(on_device(), 4U * 50'000 + 64 * KiB) << "no whole copy was asked for";
+  add(buffer, 5, 1, 1);
+  EXPECT_EQ(buffer.to_vector()[5], 100U);
+}
+
+TEST_F(WindowsOfBuffers, FailedWorkInAWindowRestoresTheLastGoodCopy) {
+  auto buffer = counting();
+  add(buffer, 0, 50'000, 1);
+  EXPECT_EQ(buffer.to_vector()[0], 1U);
+  EXPECT_THROW(run({{&buffer.core(), bytes(0, 50'000), Intent::read_write}},
+                   [](std::span<const HostArgument>) { throw std::runtime_error("gone wrong"); }),
+               std::runtime_error);
+  EXPECT_THROW(static_cast<void>(buffer.host_view()), std::runtime_error);
+  EXPECT_EQ(buffer.to_vector()[0], 1U);
+}
+
+TEST_F(WindowsOfBuffers, CopiesBetweenBuffersWorkOnWindows) {
+  auto one = counting();
+  auto other = counting();
+  add(one, 100'000, 50'000, 1);
+  copy(one.slice(100'000, 50'000), other.slice(200'000, 50'000));
+  auto const values = other.to_vector();
+  for (std::uint32_t i = 0; i < 50'000; ++i) ASSERT_EQ(values[200'000 + i], 100'000 + i + 1);
+  EXPECT_EQ(values[199'999], 199'999U);
+}
+
+}  // namespace
+}  // namespace unimem::testing
