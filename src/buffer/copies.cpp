@@ -256,7 +256,7 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
       auto* const home = target.replicas.places.known_default_device();
       auto& on = home == nullptr || target.replicas.places.shares(*home) ? *there : *home;
       auto& queue = on.default_queue();
-      auto const target_place = Windows(target).place_for(on, to.range, Windows(target).fits_whole(on));
+      auto const target_place = Windows(target).place_for(on, to.range);
       if (!ReplicaAllocator(target).ensure_device(context, target_place, queue)) return std::nullopt;
       auto& here = *source.replicas.at(*source_place);
       auto& beyond = *target.replicas.at(target_place);
@@ -328,7 +328,7 @@ std::optional<bool> BufferCore::copied_at_once(AccessContext& context, BufferCor
   if (there == nullptr || source.replicas.holds(host_place, read) || elsewhere || target.replicas.places.shares(*there))
     return false;
   auto& queue = there->default_queue();
-  auto const place = Windows(target).place_for(*there, written, Windows(target).fits_whole(*there));
+  auto const place = Windows(target).place_for(*there, written);
   if (!ReplicaAllocator(target).ensure_device(context, place, queue)) return std::nullopt;
   auto& here = *source.replicas.at(*source_place);
   auto& beyond = *target.replicas.at(place);

@@ -243,7 +243,7 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
     if (!Reconciler(*parts).resolve_or_wait(context, range, true)) return false;
     parts->watch.note("mark_device_dirty", range);
     auto& on = device == nullptr ? parts->replicas.default_device() : *device;
-    auto const place = Windows(*parts).place_for(on, range, Windows(*parts).fits_whole(on));
+    auto const place = Windows(*parts).place_for(on, range);
     if (!BufferAccess(*parts).mark(context, place, range, event)) return false;
     if (auto* const writes = parts->watch.writes()) writes->overrule(range);
     return true;

@@ -56,12 +56,6 @@ std::optional<Place> Places::find(Device const& wanted) const noexcept {
   return std::nullopt;
 }
 
-void Places::forget_windows() noexcept {
-  for (auto& one : devices_) {
-    if (one.window) one = {.device = one.device, .clock = one.clock, .replica = nullptr, .window = ByteRange{}};
-  }
-}
-
 bool Places::on_one_device(Place one, Place other) const noexcept {
   if (one == host_place || other == host_place) return false;
   auto const& device = *(*this)[one].device;

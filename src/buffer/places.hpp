@@ -80,8 +80,6 @@ class Places {
   }
   /// Whether there are places for windows, with memory or without.
   [[nodiscard]] bool has_windows() const noexcept { return has_windows_; }
-  /// They have no memory, and the buffer is not what it was: none of them is a part of it.
-  void forget_windows() noexcept;
   /// Whether both places are memory of one device's own, so that what moves between them goes over no link.
   [[nodiscard]] bool on_one_device(Place one, Place other) const noexcept;
   /// Of a device's place.

@@ -24,24 +24,20 @@ Place ReplicaMap::place_of(Device& device, MemoryManager& manager) {
 Place ReplicaMap::place_of_window(Device& device, ByteRange range, MemoryManager& manager) {
   // So many are remembered without memory: when they were used tells when they will be. Operations look at each place.
   constexpr std::size_t most_remembered = 256;
-  auto const devices = places.devices();
-  auto const of_device = [&](DevicePlace const& one) { return one.window && one.device == &device; };
-  auto const place_at = [&](auto found) { return static_cast<Place>(found - devices.begin() + 1); };
-  auto const same =
-      std::ranges::find_if(devices, [&](auto const& one) { return of_device(one) && one.window == range; });
-  if (same != devices.end()) return place_at(same);
-  DevicePlace* idle = nullptr;
-  std::size_t without_memory = 0;
-  for (auto& one : devices) {
-    if (!of_device(one) || one.replica) continue;
-    ++without_memory;
-    if (one.window->empty()) without_memory = most_remembered;  // of the buffer as it was before
-    auto const rests = [](DevicePlace const& other) { return other.history.expected_wait(*other.clock); };
-    if (idle == nullptr || one.window->empty() || (!idle->window->empty() && rests(one) > rests(*idle))) idle = &one;
+  std::optional<Place> idle;
+  std::size_t remembered = 0;
+  auto const rest = [&](Place place) { return places[place].history.expected_wait(*places[place].clock); };
+  for (Place place = host_place + 1; place < places.count(); ++place) {
+    auto const& one = places[place];
+    if (!one.window || one.device != &device) continue;
+    if (*one.window == range) return place;
+    if (one.replica) continue;
+    ++remembered;
+    if (!idle || rest(place) > rest(*idle)) idle = place;
   }
-  if (idle != nullptr && without_memory >= most_remembered) {
-    *idle = {.device = &device, .clock = idle->clock, .replica = nullptr, .window = range};
-    return static_cast<Place>(idle - devices.data() + 1);
+  if (remembered >= most_remembered) {
+    places[*idle] = {.device = &device, .clock = places[*idle].clock, .replica = nullptr, .window = range};
+    return *idle;
   }
   places.reserve_one();
   auto& clock = manager.use_clock(device);
@@ -90,7 +86,6 @@ void ReplicaMap::drop_everything(Coherence fresh, std::size_t new_size) noexcept
   pending.clear();
   for (auto& one : places.devices()) one.replica.reset();
   host_.reset();
-  places.forget_windows();
   windows_may_go = false;
   coherence = std::move(fresh);
   bytes_ = new_size;

@@ -1,8 +1,6 @@
 #include "buffer/windows.hpp"
 
-#include <unimem/device/device.hpp>
 #include <unimem/manager/memory_manager.hpp>
-#include <unimem/pool/memory_pool.hpp>
 
 #include "buffer/buffer_parts.hpp"
 
@@ -10,24 +8,14 @@
 #include <bit>
 
 namespace unimem::detail {
-namespace {
-
-std::size_t limit_of(MemoryPool& pool) {
-  return std::min(pool.max_bytes(), pool.device().info().total_bytes);
-}
-
-}  // namespace
-
 bool Windows::may_choose(Device& device, ByteRange range) const {
   auto const& replicas = parts_->replicas;
   return range != replicas.whole() && !replicas.places.shares(device) && !standing(device, range);
 }
 
 bool Windows::fits_whole(Device& device, std::size_t beside) const {
-  auto& pool = parts_->terms.manager->pool(device, Location::device);
-  auto const used = pool.bytes_in_use() + beside;
-  auto const limit = limit_of(pool);
-  return used <= limit && parts_->replicas.bytes() <= limit - used;
+  auto const available = parts_->terms.manager->available_memory(device);
+  return beside <= available && parts_->replicas.bytes() <= available - beside;
 }
 
 Place Windows::place_for(Device& device, ByteRange range, bool takes_whole) const {
@@ -74,7 +62,7 @@ std::optional<Place> Windows::standing(Device& device, ByteRange range) const {
 ByteRange Windows::window_of(Device& device, ByteRange range) const {
   constexpr std::size_t least = std::size_t{64} << 10, most = std::size_t{4} << 20, cells = 1024, in_memory = 16;
   auto const bytes = parts_->replicas.bytes();
-  auto const memory = limit_of(parts_->terms.manager->pool(device, Location::device)) / in_memory;
+  auto const memory = parts_->terms.manager->total_memory(device) / in_memory;
   auto const wanted = std::clamp(std::bit_ceil(bytes / cells), least, most);
   auto const cell = std::max<std::size_t>(1, std::min(wanted, std::bit_floor(memory)));
   if (range.empty()) range = {std::min(range.begin, bytes - 1), std::min(range.begin, bytes - 1) + 1};

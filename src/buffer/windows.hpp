@@ -64,6 +64,10 @@ class Windows {
   [[nodiscard]] Place place_for(Device& device, ByteRange range, bool takes_whole) const;
   /// The same for an operation on no other part.
   [[nodiscard]] Place place_for(Device& device, ByteRange range, CopyChoice& choice) const;
+  [[nodiscard]] Place place_for(Device& device, ByteRange range) const {
+    CopyChoice choice;
+    return place_for(device, range, choice);
+  }
   /// What of `range` a device's copies that there are have room for: all of it where there is no window of it.
   [[nodiscard]] std::vector<ByteRange> standing_in(Device& device, ByteRange range) const;
 

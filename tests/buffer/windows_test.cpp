@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,6 +15,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -281,6 +283,82 @@ TEST_F(WindowsOfBuffers, CopiesBetweenBuffersWorkOnWindows) {
   auto const values = other.to_vector();
   for (std::uint32_t i = 0; i < 50'000; ++i) ASSERT_EQ(values[200'000 + i], 100'000 + i + 1);
   EXPECT_EQ(values[199'999], 199'999U);
+}
+
+TEST_F(WindowsOfBuffers, ADriverWithLessThanIsKnownGetsWindows) {
+  MemoryManager other;  // what it has taken this one does not know of
+  auto const taken = other.acquire(sim, Location::device, 61 * MiB);
+  manager.set_limit(sim, 64 * MiB);
+  auto buffer = counting();
+  add(buffer, 1000, 1000, 1);
+  EXPECT_EQ(buffer.to_vector()[1000], 1001U);
+  EXPECT_LE(on_device(), MiB);
+}
+
+TEST_F(WindowsOfBuffers, ALostDeviceTakesOnlyWhatItsWindowsAloneHad) {
+  auto buffer = counting();
+  add(buffer, 1000, 50'000, 1);
+  auto const seen = buffer.slice(1000, 25'000).to_vector();
+  EXPECT_EQ(seen.front(), 1001U);
+  set_sim_faults(sim, {.lose_after = 1});
+  EXPECT_EQ(buffer.slice(0, 26'000).to_vector()[25'999], 26'000U);
+  EXPECT_EQ(buffer.slice(51'000, 1000).to_vector()[0], 51'000U);
+  EXPECT_THROW(std::ignore = buffer.slice(26'000, 25'000).to_vector(), Error);
+  EXPECT_THROW(std::ignore = buffer.slice(26'000, 25'000).to_vector(), DataLost) << "by now it is known";
+  set_sim_faults(sim, {});
+  EXPECT_EQ(buffer.slice(26'000, 25'000).to_vector()[0], 26'001U);
+}
+
+TEST_F(WindowsOfBuffers, AFailedSaveLeavesTheWindow) {
+  auto buffer = counting();
+  constexpr std::size_t slice = words / 8;
+  for (std::size_t i = 0; i < 4; ++i) add(buffer, i * slice, slice, 1);
+  set_sim_faults(sim, {.fail_download = 1});
+  try {
+    add(buffer, 4 * slice, slice, 1);
+  } catch (Error const&) {  // another window may have been saved instead
+  }
+  set_sim_faults(sim, {});
+  auto const values = buffer.to_vector();
+  for (std::uint32_t i = 0; i < 4 * slice; ++i) ASSERT_EQ(values[i], i + 1) << i;
+}
+
+TEST_F(WindowsOfBuffers, OperandsKeepTheirWindowsWhileRoomIsMade) {
+  auto buffer = counting();
+  constexpr std::size_t slice = words / 8;
+  for (std::size_t i = 0; i < 4; ++i) add(buffer, i * slice, slice, 1);
+  auto const before = buffer.statistics().host_to_device_bytes;
+  run({{&buffer.core(), bytes(0, slice), Intent::read_write},
+       {&buffer.core(), bytes(slice, slice), Intent::read_write},
+       {&buffer.core(), bytes(2 * slice, slice), Intent::read_write},
+       {&buffer.core(), bytes(6 * slice, slice), Intent::read_write}},
+      [](std::span<const HostArgument> arguments) {
+        for (auto const& one : arguments) ++*static_cast<std::uint32_t*>(one.data);
+      });
+  EXPECT_EQ(buffer.statistics().host_to_device_bytes - before, 4 * slice) << "of the one that had no window";
+  EXPECT_EQ(buffer.to_vector()[2 * slice], 2 * slice + 2);
+}
+
+TEST_F(WindowsOfBuffers, LaterSlicesOfAnotherSizeKeepEveryByte) {
+  auto buffer = counting();
+  std::vector<std::uint32_t> expected(words);
+  std::iota(expected.begin(), expected.end(), 0U);
+  std::uint32_t random = 1;
+  auto const below = [&](std::size_t most) {
+    random = random * 1664525 + 1013904223;
+    return static_cast<std::size_t>(random >> 8U) % most;
+  };
+  for (int step = 0; step < 400; ++step) {
+    auto const from = below(words), count = 1 + below(std::min<std::size_t>(words - from, words / 4));
+    add(buffer, from, count, 1);
+    for (std::size_t i = from; i < from + count; ++i) ++expected[i];
+    if (step % 16 == 0) {
+      auto const at = below(words);
+      ASSERT_EQ(buffer.host_view()[at], expected[at]) << "step " << step;
+    }
+    buffer.core().validate();
+  }
+  EXPECT_EQ(buffer.to_vector(), expected);
 }
 
 }  // namespace

@@ -1,0 +1,123 @@
+// What it costs to evict host memory to a file and to read it back, beside dd with large blocks on the same file
+// system.
+//
+//     bench_spilling [--quick] [--folder PATH]     where the files go (default: the folder for temporary files)
+
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/size.hpp>
+#include <unimem/device/discovery.hpp>
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace {
+
+using namespace unimem;
+using Clock = std::chrono::steady_clock;
+
+template <class Work>
+double seconds_of(Work const& work) {
+  auto const began = Clock::now();
+  work();
+  return std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+void dd(std::string const& arguments) {
+  auto const command = "dd status=none bs=64M " + arguments;
+  if (std::system(command.c_str()) != 0) throw std::runtime_error(command + " failed");
+}
+
+struct Times {
+  std::vector<double> write, read, dd_write, dd_read, clean;
+};
+
+double median(std::vector<double> times) {
+  std::ranges::sort(times);
+  return times[times.size() / 2];
+}
+
+void verdict(char const* what, double value, char const* sign, double target) {
+  bool const met = *sign == '<' ? value <= target : value >= target;
+  fmt::print("    {:<72} {:6.3f}  target {} {:g}: {}\n", what, value, *sign == '<' ? "≤" : "≥", target,
+             met ? "met" : "MISSED");
+}
+
+void measure(Times& times, std::size_t bytes, std::string const& folder) {
+  MemoryManager manager({.spill = {.directory = folder, .min_bytes = 1}});
+  BufferOptions options;
+  options.manager = &manager;
+  UnifiedBuffer<std::uint32_t> buffer(bytes / sizeof(std::uint32_t), options);
+  {
+    auto mapped = buffer.map(MapMode::discard);
+    std::iota(mapped.begin(), mapped.end(), 0U);
+  }
+  auto& host = device("cpu");
+  auto const evict = [&] {
+    if (buffer.core().evict({&host, Location::host}) == 0) throw std::runtime_error("nothing was evicted");
+  };
+  auto const bring = [&] { static_cast<void>(buffer.map(MapMode::read)); };
+  times.write.push_back(seconds_of(evict));
+  times.read.push_back(seconds_of(bring));
+  times.clean.push_back(seconds_of(evict));
+  auto const moved = manager.statistics();
+  if (moved.spilled_bytes != bytes || moved.restored_bytes != bytes) {
+    throw std::runtime_error(fmt::format("{} bytes written, {} read", moved.spilled_bytes, moved.restored_bytes));
+  }
+  auto const mapped = buffer.map(MapMode::read);
+  for (std::size_t i = 0; i < mapped.size(); ++i) {
+    if (mapped[i] != static_cast<std::uint32_t>(i))
+      throw std::runtime_error(fmt::format("word {} is {}", i, mapped[i]));
+  }
+}
+
+void measure_dd(Times& times, std::size_t bytes, std::string const& folder) {
+  auto const path = folder + fmt::format("/bench_spilling-{}", Clock::now().time_since_epoch().count());
+  auto const size = fmt::format("count={} iflag=fullblock", bytes >> 26U);
+  times.dd_write.push_back(seconds_of([&] { dd(fmt::format("if=/dev/zero of={} conv=fdatasync {}", path, size)); }));
+  times.dd_read.push_back(seconds_of([&] { dd(fmt::format("if={} of=/dev/null {}", path, size)); }));
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  auto bytes = std::size_t{4} << 30U;
+  std::string folder = std::filesystem::temp_directory_path().string();
+  for (int i = 1; i < argc; ++i) {
+    std::string const argument = argv[i];
+    if (argument == "--quick") {
+      bytes = std::size_t{256} << 20U;
+    } else if (argument == "--folder" && i + 1 < argc) {
+      folder = argv[++i];
+    } else {
+      fmt::print(stderr, "unknown argument '{}'\n", argument);
+      return 2;
+    }
+  }
+  Times times;
+  for (int round = 0; round < 3; ++round) {
+    measure(times, bytes, folder);
+    measure_dd(times, bytes, folder);
+  }
+  auto const size = static_cast<double>(bytes);
+  fmt::print("{} in {}, medians of three: evicted at {:.2f} GB/s, dd {:.2f}; read back at {:.2f} GB/s, dd {:.2f}\n",
+             format_size(bytes), folder, size / median(times.write) * 1e-9, size / median(times.dd_write) * 1e-9,
+             size / median(times.read) * 1e-9, size / median(times.dd_read) * 1e-9);
+  verdict("rate of an eviction / that of dd, both synced", median(times.dd_write) / median(times.write), ">", 0.9);
+  verdict("rate of reading back / that of dd", median(times.dd_read) / median(times.read), ">", 0.9);
+  fmt::print("    an eviction of what is clean: {:.1f} ms\n", median(times.clean) * 1e3);
+  return 0;
+} catch (std::exception const& error) {
+  fmt::print(stderr, "bench_spilling: {}\n", error.what());
+  return 1;
+}
