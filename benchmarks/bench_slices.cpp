@@ -28,7 +28,24 @@
 
 namespace {
 
-using namespace unimem;
+using unimem::Allocation;
+using unimem::BufferOptions;
+using unimem::Device;
+using unimem::device;
+using unimem::DeviceMemory;
+using unimem::format_size;
+using unimem::Kernel;
+using unimem::launch;
+using unimem::Location;
+using unimem::loop;
+using unimem::MemoryManager;
+using unimem::NotFound;
+using unimem::optimal_loads;
+using unimem::Range;
+using unimem::readwrite;
+using unimem::UnifiedBuffer;
+using unimem::Uses;
+using unimem::WorkItem;
 using Clock = std::chrono::steady_clock;
 using Words = UnifiedBuffer<std::uint32_t>;
 

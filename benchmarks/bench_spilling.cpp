@@ -22,7 +22,13 @@
 
 namespace {
 
-using namespace unimem;
+using unimem::BufferOptions;
+using unimem::device;
+using unimem::format_size;
+using unimem::Location;
+using unimem::MapMode;
+using unimem::MemoryManager;
+using unimem::UnifiedBuffer;
 using Clock = std::chrono::steady_clock;
 
 template <class Work>

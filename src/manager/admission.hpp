@@ -34,9 +34,9 @@ class OperandsInUse {
 
  private:
   struct Use {
-    MemoryManager* manager;
-    Resident* operand;
-    ByteRange part;
+    MemoryManager* manager = nullptr;
+    Resident* operand = nullptr;
+    ByteRange part{};
 
     friend bool operator==(Use const&, Use const&) = default;
   };
