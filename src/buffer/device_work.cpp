@@ -140,17 +140,17 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
 
   auto& device = queue.device();
   auto const parts_of = [](BufferCore const* buffer) -> BufferParts& { return *buffer->parts_; };
-  std::optional<bool> takes_whole;
+  std::optional<bool> all_whole;
+  auto const takes_whole = [&] {
+    if (!all_whole) all_whole = choice.takes_whole(whole_copies_fit(device, buffers | std::views::transform(parts_of)));
+    return *all_whole;
+  };
   std::pmr::vector<PlacedOperand> placed{&nearby};
   placed.reserve(operands.size());
   for (auto const& operand : operands) {
     auto& parts = parts_of(operand.buffer);
-    Windows const windows(parts);
     auto const range = operands.size() == buffers.size() ? operand.range : together_with(operands, operand);
-    if (!takes_whole && windows.may_choose(device, range)) {
-      takes_whole = choice.takes_whole(whole_copies_fit(device, buffers | std::views::transform(parts_of)));
-    }
-    auto const place = windows.place_for(device, range, takes_whole.value_or(true));
+    auto const place = Windows(parts).place_for(device, range, takes_whole);
     placed.push_back({parts, place, operand.range, operand.intent});
     if (!context.again()) parts.replicas.places[place].used(operand.range.size());
   }

@@ -8,30 +8,29 @@
 #include <bit>
 
 namespace unimem::detail {
-bool Windows::may_choose(Device& device, ByteRange range) const {
-  auto const& replicas = parts_->replicas;
-  return range != replicas.whole() && !replicas.places.shares(device) && !standing(device, range);
-}
 
 bool Windows::fits_whole(Device& device, std::size_t beside) const {
   auto const available = parts_->terms.manager->available_memory(device);
   return beside <= available && parts_->replicas.bytes() <= available - beside;
 }
 
-Place Windows::place_for(Device& device, ByteRange range, bool takes_whole) const {
-  if (!may_choose(device, range)) return standing(device, range).value_or(parts_->place_of(device));
-  if (takes_whole) return parts_->place_of(device);
-  return parts_->replicas.place_of_window(device, window_of(device, range), *parts_->terms.manager);
+std::optional<Place> Windows::without_choice(Device& device, ByteRange range) const {
+  auto const& replicas = parts_->replicas;
+  if (range == replicas.whole() || replicas.places.shares(device)) return for_whole(device);
+  return standing(device, range);
 }
 
-Place Windows::place_for(Device& device, ByteRange range, CopyChoice& choice) const {
-  bool const whole = !may_choose(device, range) || choice.takes_whole(fits_whole(device));
-  return place_for(device, range, whole);
+Place Windows::for_whole(Device& device) const {
+  return parts_->place_of(device);
+}
+
+Place Windows::for_window(Device& device, ByteRange range) const {
+  return parts_->replicas.place_of_window(device, window_of(device, range), *parts_->terms.manager);
 }
 
 std::vector<ByteRange> Windows::standing_in(Device& device, ByteRange range) const {
   std::vector<ByteRange> parts;
-  if (!may_choose(device, range) && range != parts_->replicas.whole()) return {range};
+  if (range != parts_->replicas.whole() && standing(device, range)) return {range};
   for (auto const& one : parts_->replicas.places.devices()) {
     if (one.device != &device || !one.replica) continue;
     if (!one.window) return {range};
@@ -58,7 +57,8 @@ std::optional<Place> Windows::standing(Device& device, ByteRange range) const {
 }
 
 /// Exactly what is used, or for little the cell of a grid that it lies in: neighbours share it. A cell is a small part
-/// of the buffer, so that its windows are not too many, and of the memory there may be.
+/// of the buffer, so that its windows are not too many, and of the memory there may be. It begins where an allocation
+/// of all of the buffer would be aligned as one of the window is: so are addresses of values in it.
 ByteRange Windows::window_of(Device& device, ByteRange range) const {
   constexpr std::size_t least = std::size_t{64} << 10, most = std::size_t{4} << 20, cells = 1024, in_memory = 16;
   auto const bytes = parts_->replicas.bytes();
@@ -66,8 +66,10 @@ ByteRange Windows::window_of(Device& device, ByteRange range) const {
   auto const wanted = std::clamp(std::bit_ceil(bytes / cells), least, most);
   auto const cell = std::max<std::size_t>(1, std::min(wanted, std::bit_floor(memory)));
   if (range.empty()) range = {std::min(range.begin, bytes - 1), std::min(range.begin, bytes - 1) + 1};
-  if (range.size() >= cell) return range;
-  return {range.begin / cell * cell, std::min(bytes, (range.end + cell - 1) / cell * cell)};
+  auto const to = [](std::size_t at, std::size_t multiple) { return at / multiple * multiple; };
+  auto const aligned = std::max<std::size_t>(1, device.info().alignment);
+  if (range.size() >= cell) return {to(range.begin, aligned), range.end};
+  return {to(to(range.begin, cell), aligned), std::min(bytes, to(range.end + cell - 1, cell))};
 }
 
 }  // namespace unimem::detail

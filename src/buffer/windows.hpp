@@ -5,6 +5,7 @@
 
 #include "coherence/coherence.hpp"
 
+#include <concepts>
 #include <cstddef>
 #include <optional>
 #include <utility>
@@ -56,14 +57,19 @@ class Windows {
  public:
   explicit Windows(BufferParts& parts) noexcept : parts_(&parts) {}
 
-  /// Whether an operation on `range` there has the choice: it needs memory, and could do with less than for all.
-  [[nodiscard]] bool may_choose(Device& device, ByteRange range) const;
   /// Whether the device has room for a whole copy, and for `beside` more bytes, with nothing evicted.
   [[nodiscard]] bool fits_whole(Device& device, std::size_t beside = 0) const;
   /// The place with memory for `range`, the whole copy first, and then a window where it is current; else a new one.
-  [[nodiscard]] Place place_for(Device& device, ByteRange range, bool takes_whole) const;
+  /// `takes_whole` is asked only if there is a choice: the operation needs memory, and could do with less than for all.
+  template <std::predicate TakesWhole>
+  [[nodiscard]] Place place_for(Device& device, ByteRange range, TakesWhole const& takes_whole) const {
+    if (auto const place = without_choice(device, range)) return *place;
+    return takes_whole() ? for_whole(device) : for_window(device, range);
+  }
   /// The same for an operation on no other part.
-  [[nodiscard]] Place place_for(Device& device, ByteRange range, CopyChoice& choice) const;
+  [[nodiscard]] Place place_for(Device& device, ByteRange range, CopyChoice& choice) const {
+    return place_for(device, range, [&] { return choice.takes_whole(fits_whole(device)); });
+  }
   [[nodiscard]] Place place_for(Device& device, ByteRange range) const {
     CopyChoice choice;
     return place_for(device, range, choice);
@@ -72,6 +78,9 @@ class Windows {
   [[nodiscard]] std::vector<ByteRange> standing_in(Device& device, ByteRange range) const;
 
  private:
+  [[nodiscard]] std::optional<Place> without_choice(Device& device, ByteRange range) const;
+  [[nodiscard]] Place for_whole(Device& device) const;
+  [[nodiscard]] Place for_window(Device& device, ByteRange range) const;
   [[nodiscard]] std::optional<Place> standing(Device& device, ByteRange range) const;
   [[nodiscard]] ByteRange window_of(Device& device, ByteRange range) const;
 

@@ -62,6 +62,14 @@ namespace unimem::testing {
     if (buffer.host_view()[3000] != 1 || buffer.host_view()[4000] != 2) return "overlapping operands lost a write";
   }
   {
+    auto buffer = counting();
+    bool aligned = false;
+    run(buffer, {part(3, slice)}, Intent::read, [&](auto const& data) {
+      aligned = reinterpret_cast<std::uintptr_t>(data[0]) % device.info().alignment == 3 * sizeof(std::uint32_t);
+    }).wait();
+    if (!aligned) return "a window is aligned otherwise than the whole buffer";
+  }
+  {
     UnifiedBuffer<std::uint32_t> fresh(words, options);
     run(fresh, {part(slice, slice)}, Intent::write, [](auto const& data) { std::fill_n(data[0], slice, 5U); }).wait();
     if (fresh.to_vector()[slice] != 5) return "what a window wrote is not there";

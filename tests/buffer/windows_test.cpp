@@ -339,6 +339,22 @@ TEST_F(WindowsOfBuffers, OperandsKeepTheirWindowsWhileRoomIsMade) {
   EXPECT_EQ(buffer.to_vector()[2 * slice], 2 * slice + 2);
 }
 
+TEST_F(WindowsOfBuffers, AddressesAreAlignedAsInTheWholeBuffer) {
+  auto buffer = counting();
+  auto const alignment = sim.info().alignment;
+  ASSERT_GT(alignment, sizeof(std::uint64_t));
+  // In cells, of their own size, and in what another one has left.
+  for (ByteRange const range : {ByteRange{1, 20}, {3 * MiB + 5, 3 * MiB + 9}, {777, 300'001}, {MiB + 13, 2 * MiB}}) {
+    for (auto const used : {range, ByteRange{range.begin + 3, range.end}}) {
+      run({{&buffer.core(), used, Intent::read}}, [&](std::span<const HostArgument> arguments) {
+        EXPECT_EQ(reinterpret_cast<std::uintptr_t>(arguments[0].data) % alignment, used.begin % alignment)
+            << used.begin << " of " << range.begin << " to " << range.end;
+      });
+    }
+  }
+  EXPECT_LE(on_device(), limit) << "there was no room for all of it";
+}
+
 TEST_F(WindowsOfBuffers, LaterSlicesOfAnotherSizeKeepEveryByte) {
   auto buffer = counting();
   std::vector<std::uint32_t> expected(words);
