@@ -6,12 +6,10 @@
 //     if there is one)
 
 #include <unimem/buffer/unified_buffer.hpp>
-#include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
-#include <unimem/device/discovery.hpp>
-#include <unimem/device/sim.hpp>
 #include <unimem/kernel/launch.hpp>
 
+#include "crowded_device.hpp"
 #include "manager/use_patterns.hpp"
 
 #include <fmt/format.h>
@@ -27,6 +25,8 @@
 namespace {
 
 using namespace unimem;
+using bench::add_one;
+using bench::verdict;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t count = 256;       // buffers of one size
@@ -43,13 +43,6 @@ struct Run {
   std::uint64_t bytes = 0, uploads = 0, downloads = 0;
   double seconds = 0;
 };
-
-Kernel add_one() {
-  return Kernel("add_one")
-      .source(R"(
-    UNIMEM_KERNEL add_one(UNIMEM_BUFFER(unsigned, x)) { UNIMEM_DATA(unsigned, x)[UNIMEM_ITEM_X] += 1; })")
-      .host([](WorkItem item, std::span<std::uint32_t> x) { ++x[item.x]; });
-}
 
 std::deque<UnifiedBuffer<std::uint32_t>> zeroed_buffers(MemoryManager& manager, Device& device, std::size_t how_many) {
   BufferOptions options;
@@ -118,10 +111,6 @@ Rates measure(Device& device) {
   return rates;
 }
 
-void verdict(char const* what, double value, double most) {
-  fmt::print("    {:<72} {:6.3f}  target ≤ {:g}: {}\n", what, value, most, value <= most ? "met" : "MISSED");
-}
-
 void report(Device& device, bool quick) {
   auto const size = format_size(buffer_bytes);
   fmt::print("{}: {} buffers of {}, room for {}; every use reads and writes all of one\n", device.id(), count, size,
@@ -156,33 +145,9 @@ void report(Device& device, bool quick) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  bool quick = false;
-  std::vector<std::string> ids;
-  for (int i = 1; i < argc; ++i) {
-    std::string const argument = argv[i];
-    if (argument == "--quick") {
-      quick = true;
-    } else if (argument == "--device" && i + 1 < argc) {
-      ids.emplace_back(argv[++i]);
-    } else {
-      fmt::print(stderr, "unknown argument '{}'\n", argument);
-      return 2;
-    }
-  }
-  if (quick) buffer_bytes = std::size_t{256} << 10;
-  if (ids.empty()) {
-    ids.emplace_back("sim:memory=1GiB,h2d=12GB/s,d2h=12GB/s,latency=10us");
-    try {
-      static_cast<void>(device("opencl:0"));
-      ids.emplace_back("opencl:0,zero_copy=0");
-    } catch (NotFound const&) {
-      fmt::print("opencl:0: not here\n");
-    }
-  }
-  for (auto const& id : ids) report(device(id), quick);
-  return 0;
-} catch (std::exception const& error) {
-  fmt::print(stderr, "bench_eviction: {}\n", error.what());
-  return 1;
+int main(int argc, char** argv) {
+  return bench::report_on_devices(argc, argv, [](Device& device, bool quick) {
+    if (quick) buffer_bytes = std::size_t{256} << 10;
+    report(device, quick);
+  });
 }

@@ -6,13 +6,11 @@
 //     there is one)
 
 #include <unimem/buffer/unified_buffer.hpp>
-#include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
-#include <unimem/device/discovery.hpp>
 #include <unimem/device/queue.hpp>
-#include <unimem/device/sim.hpp>
 #include <unimem/kernel/launch.hpp>
 
+#include "crowded_device.hpp"
 #include "manager/use_patterns.hpp"
 
 #include <fmt/format.h>
@@ -31,33 +29,24 @@ namespace {
 using unimem::Allocation;
 using unimem::BufferOptions;
 using unimem::Device;
-using unimem::device;
 using unimem::DeviceMemory;
 using unimem::format_size;
-using unimem::Kernel;
 using unimem::launch;
 using unimem::Location;
 using unimem::loop;
 using unimem::MemoryManager;
-using unimem::NotFound;
 using unimem::optimal_loads;
 using unimem::Range;
 using unimem::readwrite;
 using unimem::UnifiedBuffer;
 using unimem::Uses;
-using unimem::WorkItem;
+using unimem::bench::add_one;
+using unimem::bench::verdict;
 using Clock = std::chrono::steady_clock;
 using Words = UnifiedBuffer<std::uint32_t>;
 
 double seconds_since(Clock::time_point began) {
   return std::chrono::duration<double>(Clock::now() - began).count();
-}
-
-Kernel add_one() {
-  return Kernel("add_one")
-      .source(R"(
-    UNIMEM_KERNEL add_one(UNIMEM_BUFFER(unsigned, x)) { UNIMEM_DATA(unsigned, x)[UNIMEM_ITEM_X] += 1; })")
-      .host([](WorkItem item, std::span<std::uint32_t> x) { ++x[item.x]; });
 }
 
 Words zeros(MemoryManager& manager, Device& device, std::size_t bytes) {
@@ -112,10 +101,6 @@ Rates measure(Device& device, Shape const& shape) {
     if (!first) rates.use = seconds_since(began) / static_cast<double>(shape.room);
   }
   return rates;
-}
-
-void verdict(char const* what, double value, double most) {
-  fmt::print("    {:<72} {:6.3f}  target ≤ {:g}: {}\n", what, value, most, value <= most ? "met" : "MISSED");
 }
 
 struct Run {
@@ -179,32 +164,6 @@ void report(Device& device, bool quick) {
 
 }  // namespace
 
-int main(int argc, char** argv) try {
-  bool quick = false;
-  std::vector<std::string> ids;
-  for (int i = 1; i < argc; ++i) {
-    std::string const argument = argv[i];
-    if (argument == "--quick") {
-      quick = true;
-    } else if (argument == "--device" && i + 1 < argc) {
-      ids.emplace_back(argv[++i]);
-    } else {
-      fmt::print(stderr, "unknown argument '{}'\n", argument);
-      return 2;
-    }
-  }
-  if (ids.empty()) {
-    ids.emplace_back("sim:memory=1GiB,h2d=12GB/s,d2h=12GB/s,latency=10us");
-    try {
-      static_cast<void>(device("opencl:0"));
-      ids.emplace_back("opencl:0,zero_copy=0");
-    } catch (NotFound const&) {
-      fmt::print("opencl:0: not here\n");
-    }
-  }
-  for (auto const& id : ids) report(device(id), quick);
-  return 0;
-} catch (std::exception const& error) {
-  fmt::print(stderr, "bench_slices: {}\n", error.what());
-  return 1;
+int main(int argc, char** argv) {
+  return unimem::bench::report_on_devices(argc, argv, report);
 }

@@ -1,5 +1,6 @@
 // What it costs to evict host memory to a file and to read it back, beside dd with large blocks on the same file
-// system.
+// system. dd copies the same words out of as much memory: where little memory is free, the system takes longer to find
+// some for its cache of the file, whoever writes it.
 //
 //     bench_spilling [--quick] [--folder PATH]     where the files go (default: the folder for temporary files)
 
@@ -8,6 +9,9 @@
 #include <unimem/device/discovery.hpp>
 
 #include <fmt/format.h>
+
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -69,7 +73,7 @@ void measure(Times& times, std::size_t bytes, std::string const& folder) {
   }
   auto& host = device("cpu");
   auto const evict = [&] {
-    if (buffer.core().evict({&host, Location::host}) == 0) throw std::runtime_error("nothing was evicted");
+    if (buffer.core().evict({&host, Location::host}, {}) == 0) throw std::runtime_error("nothing was evicted");
   };
   auto const bring = [&] { static_cast<void>(buffer.map(MapMode::read)); };
   times.write.push_back(seconds_of(evict));
@@ -86,11 +90,34 @@ void measure(Times& times, std::size_t bytes, std::string const& folder) {
   }
 }
 
+/// Words that count up, in memory that programs it starts can open by its name.
+class NamedMemory {
+ public:
+  explicit NamedMemory(std::size_t bytes) : bytes_(bytes), file_(::memfd_create("bench_spilling", 0)) {
+    if (file_ < 0 || ::ftruncate(file_, static_cast<::off_t>(bytes)) != 0) {
+      throw std::runtime_error("no memory of that size");
+    }
+    void* const mapped = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
+    if (mapped == MAP_FAILED) throw std::runtime_error("memory cannot be mapped");
+    auto* const words = static_cast<std::uint32_t*>(mapped);
+    std::iota(words, words + bytes_ / sizeof(std::uint32_t), 0U);
+    ::munmap(mapped, bytes_);
+  }
+  NamedMemory(NamedMemory const&) = delete;
+  NamedMemory& operator=(NamedMemory const&) = delete;
+  ~NamedMemory() { ::close(file_); }
+  [[nodiscard]] std::string name() const { return fmt::format("/proc/self/fd/{}", file_); }
+
+ private:
+  std::size_t bytes_;
+  int file_;
+};
+
 void measure_dd(Times& times, std::size_t bytes, std::string const& folder) {
   auto const path = folder + fmt::format("/bench_spilling-{}", Clock::now().time_since_epoch().count());
-  auto const size = fmt::format("count={} iflag=fullblock", bytes >> 26U);
-  times.dd_write.push_back(seconds_of([&] { dd(fmt::format("if=/dev/zero of={} conv=fdatasync {}", path, size)); }));
-  times.dd_read.push_back(seconds_of([&] { dd(fmt::format("if={} of=/dev/null {}", path, size)); }));
+  NamedMemory const words(bytes);
+  times.dd_write.push_back(seconds_of([&] { dd(fmt::format("if={} of={} conv=fdatasync", words.name(), path)); }));
+  times.dd_read.push_back(seconds_of([&] { dd(fmt::format("if={} of=/dev/null", path)); }));
   std::filesystem::remove(path);
 }
 

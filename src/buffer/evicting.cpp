@@ -64,11 +64,7 @@ bool release_to_file(AccessContext& context, BufferParts& parts, std::optional<T
 
 }  // namespace
 
-BufferCore::Evictable BufferCore::evictable(MemoryPlace place) noexcept {
-  return evictable_beside({}, place);
-}
-
-BufferCore::Evictable BufferCore::evictable_beside(std::span<const ByteRange> used, MemoryPlace place) noexcept {
+BufferCore::Evictable BufferCore::evictable(MemoryPlace place, std::span<const ByteRange> used) noexcept {
   if (is_all_in_use(used)) return {};
   auto& parts = *parts_;
   if (!parts.lock.has_operations() && parts.lock.try_lock()) {
@@ -88,11 +84,7 @@ BufferCore::Evictable BufferCore::evictable_beside(std::span<const ByteRange> us
   return in_use;
 }
 
-std::size_t BufferCore::evict(MemoryPlace place) {
-  return evict_beside({}, place);
-}
-
-std::size_t BufferCore::evict_beside(std::span<const ByteRange> used, MemoryPlace place) {
+std::size_t BufferCore::evict(MemoryPlace place, std::span<const ByteRange> used) {
   if (is_all_in_use(used)) return 0;
   if (!place.device->reaches_host_memory()) return evict_from_device(*place.device, used);
   return used.empty() ? evict_from_host(place.location) : 0;

@@ -8,14 +8,6 @@ std::shared_ptr<void> Resident::hold() noexcept {
   return {std::shared_ptr<void>{}, this};
 }
 
-Resident::Evictable Resident::evictable_beside(std::span<const ByteRange> /*used*/, MemoryPlace /*place*/) noexcept {
-  return {};
-}
-
-std::size_t Resident::evict_beside(std::span<const ByteRange> /*used*/, MemoryPlace /*place*/) {
-  return 0;
-}
-
 Resident::Relocation Resident::try_relocate(Queue&, std::size_t) {
   return {};
 }

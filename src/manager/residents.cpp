@@ -79,7 +79,7 @@ Residents::Survey Residents::survey(std::span<const MemoryPlace> places) {
       bool const in_use = threads.has_others_than(me);
       auto const used = threads.users.empty() ? std::vector<ByteRange>{} : threads.used_by(me);
       for (auto const place : places) {
-        auto const offer = used.empty() ? resident->evictable(place) : resident->evictable_beside(used, place);
+        auto const offer = resident->evictable(place, used);
         all.leased += offer.leased;
         if (offer.busy || in_use) {
           all.busy += offer.bytes + offer.more;
@@ -128,9 +128,7 @@ auto Residents::enter(Resident& resident, Call const& call) {
 }
 
 std::size_t Residents::evict(Resident& resident, MemoryPlace place) {
-  return enter(resident, [&](std::span<const ByteRange> used) {
-    return used.empty() ? resident.evict(place) : resident.evict_beside(used, place);
-  });
+  return enter(resident, [&](std::span<const ByteRange> used) { return resident.evict(place, used); });
 }
 
 Resident::Relocation Residents::relocate(Resident& resident, Queue& queue, std::size_t most_bytes) {

@@ -144,6 +144,44 @@ TEST_F(ForkedBuffers, KeepHostDataDespiteTheParentsDeviceWork) {
       });
 }
 
+/// What does not fit the device is used there in windows: what only they have stays the parent's.
+TEST_F(ForkedBuffers, WindowsOfTheParentStayThere) {
+  constexpr std::size_t words = MiB, slice = words / 16;  // 4 MiB
+  manager.set_limit(sim, MiB);
+  auto& of_kept = make_sim({.memory_bytes = MiB});  // where no other buffer needs room
+  auto const raise_slice = [&](Buffer& of, std::size_t at) {
+    auto part = of.slice(at * slice, slice);
+    auto const lease = part.device();
+    for (std::size_t i = 0; i < slice; ++i) ++lease.data()[i];
+  };
+  auto on_its_own = options("kept");
+  on_its_own.device = &of_kept;
+  Buffer kept(words, on_its_own);
+  kept.fill(5);
+  raise_slice(kept, 1);
+  fork_during(
+      [&](int) {
+        Buffer one(words, options("theirs"));
+        one.fill(1);
+        for (std::size_t at = 0; at < 8; ++at) raise_slice(one, at);
+        EXPECT_EQ(std::as_const(one).at(slice), 2U);
+      },
+      [&] {
+        EXPECT_HERE(std::as_const(kept).at(slice - 1) == 5);
+        EXPECT_HERE(is_refused([&] { std::ignore = std::as_const(kept).at(slice); }));
+        EXPECT_HERE(is_refused([&] { raise_slice(kept, 2); }));
+        EXPECT_HERE(std::as_const(kept).at(2 * slice) == 5);
+        kept.host_overwrite()[slice] = 7;
+        EXPECT_HERE(std::as_const(kept).at(slice) == 7);
+        std::ignore = Buffer(std::move(kept));  // gone
+        return use_own();
+      },
+      20);
+  EXPECT_EQ(std::as_const(kept).at(slice), 6U);
+  raise_slice(kept, 1);
+  EXPECT_EQ(std::as_const(kept).at(slice), 7U);
+}
+
 TEST_F(ForkedBuffers, DoubleBuffersTakeNoLockOfTheParents) {
   DoubleBuffer<std::uint32_t> theirs(count, options("theirs"));
   fork_during(

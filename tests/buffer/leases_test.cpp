@@ -90,13 +90,13 @@ TEST_F(Leases, KeepTheirMemoryWhereItIs) {
   auto lease = repeated(buffer, queue);
   EXPECT_THROW(buffer.release_device(sim), InvalidArgument);
   EXPECT_THROW(buffer.resize(200), InvalidArgument);
-  EXPECT_EQ(buffer.core().evict({&sim, Location::device}), 0U);
+  EXPECT_EQ(buffer.core().evict({&sim, Location::device}, {}), 0U);
   auto moved_on = std::move(lease);
-  EXPECT_EQ(buffer.core().evict({&sim, Location::device}), 0U);
+  EXPECT_EQ(buffer.core().evict({&sim, Location::device}, {}), 0U);
   EXPECT_EQ(values(moved_on), counting(100));
   moved_on.end();
   moved_on.end();
-  EXPECT_NE(buffer.core().evict({&sim, Location::device}), 0U);
+  EXPECT_NE(buffer.core().evict({&sim, Location::device}, {}), 0U);
   EXPECT_FALSE(buffer.valid_on(sim));
   EXPECT_EQ(active(), 0U);
   buffer.sync_to_device();

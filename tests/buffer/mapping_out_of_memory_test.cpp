@@ -109,9 +109,9 @@ TEST_F(MappingsOutOfMemory, LeasesAndStateReflectAnUnrecordedWrite) {
 TEST_F(MappingsOutOfMemory, EvictionAndReleasePreserveAnUnrecordedWrite) {
   auto buffer = with_unrecorded_write();
   fail_allocation(1);
-  EXPECT_THROW(std::ignore = buffer.core().evict({&sim, Location::device}), std::bad_alloc);
+  EXPECT_THROW(std::ignore = buffer.core().evict({&sim, Location::device}, {}), std::bad_alloc);
   fail_allocation(0);
-  EXPECT_GT(buffer.core().evict({&sim, Location::device}), 0U);
+  EXPECT_GT(buffer.core().evict({&sim, Location::device}, {}), 0U);
   EXPECT_EQ(buffer.to_vector(), expected());
 
   auto on_device = with_unrecorded_write();
@@ -182,17 +182,17 @@ TEST_F(MappingsOutOfMemory, EvictionLeavesWhatIsNotOnRecord) {
   fail_allocation(1);
   mapping.unmap();
   fail_allocation(1);
-  EXPECT_EQ(buffer.core().evict({&device("cpu"), Location::host}), 0U);
+  EXPECT_EQ(buffer.core().evict({&device("cpu"), Location::host}, {}), 0U);
   EXPECT_FALSE(allocation_is_to_fail());
   fail_allocation(0);
   spilling.set_limit(device("cpu"), Location::host, words * sizeof(std::uint32_t));
-  EXPECT_EQ(buffer.core().evict({&sim, Location::device}), words * sizeof(std::uint32_t));
+  EXPECT_EQ(buffer.core().evict({&sim, Location::device}, {}), words * sizeof(std::uint32_t));
   EXPECT_EQ(spilling.statistics().refusals, 0U);
   spilling.set_limit(device("cpu"), Location::host, 64 * MiB);
   EXPECT_THROW(std::ignore = buffer.to_vector(), std::bad_alloc) << "what the first eviction met";
   auto written = filled(1U);
   std::fill_n(written.begin() + first, count, 9U);
-  EXPECT_EQ(buffer.core().evict({&device("cpu"), Location::host}), words * sizeof(std::uint32_t));
+  EXPECT_EQ(buffer.core().evict({&device("cpu"), Location::host}, {}), words * sizeof(std::uint32_t));
   EXPECT_EQ(buffer.to_vector(), written);
   EXPECT_EQ(device_bytes(buffer, sim), written);
 }

@@ -233,7 +233,7 @@ TEST_F(Mappings, CopiesNeverOverwriteAnOpenMap) {
       Way{"sync_to_host_async", [](Buffer& of) { of.sync_to_host_async().wait(); }},
       Way{"eviction",
           [this](Buffer& of) {
-            EXPECT_GT(of.core().evict({&sim, Location::device}), 0U) << "somebody needs the device's memory";
+            EXPECT_GT(of.core().evict({&sim, Location::device}, {}), 0U) << "somebody needs the device's memory";
           }},
   };
   for (auto const& [name, go] : ways) {

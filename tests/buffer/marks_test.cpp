@@ -44,7 +44,7 @@ TEST_F(Marks, NoCopyOverwritesUnmarkedWritesThroughKeptPointers) {
     set(sim.default_queue(), buffer.slice(0, 40), 7).wait();
     set(sim.default_queue(), buffer.slice(60), 7).wait();
     std::fill_n(kept.begin() + 40, 20, 5U);
-    EXPECT_GT(buffer.core().evict({&sim, Location::device}), 0U)
+    EXPECT_GT(buffer.core().evict({&sim, Location::device}, {}), 0U)
         << "another buffer, of another thread, needs the device's memory";
     buffer.mark_host_dirty(40, 20);
     auto expected = std::vector<std::uint32_t>(100, 7);

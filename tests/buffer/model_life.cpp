@@ -55,7 +55,7 @@ void Model::spill() {
   if (!subject.buffer) return;
   auto& core = subject.buffer->core();
   for (auto const location : {Location::host, Location::pinned}) {
-    static_cast<void>(attempt("spill", [&] { core.evict({&device("cpu"), location}); }));
+    static_cast<void>(attempt("spill", [&] { core.evict({&device("cpu"), location}, {}); }));
   }
   // Or a device had all of it, and has the only copy now.
   if (core.valid_on_host()) return;

@@ -232,7 +232,7 @@ std::optional<Finding> found_by_leases() {
     static_cast<void>(buffer.device_view(queue));  // from here on without the lock
     auto const lease = buffer.device_view(queue);
     if (lease.data()[0] != value) return Finding{"the lease test", "a lease is of what was there before"};
-    if (buffer.core().evict({&on, Location::device}) != 0)
+    if (buffer.core().evict({&on, Location::device}, {}) != 0)
       return Finding{"the lease test", "memory went from under its lease"};
   }
   return std::nullopt;

@@ -62,13 +62,13 @@ TEST(Refusals, SayThatHostMemoryIsInUse) {
   /// One whose operation does not end.
   class Busy final : public Resident {
    public:
-    [[nodiscard]] Evictable evictable(MemoryPlace) noexcept override {
+    [[nodiscard]] Evictable evictable(MemoryPlace, std::span<const ByteRange>) noexcept override {
       Evictable offered;
       offered.bytes = MiB;
       offered.busy = true;
       return offered;
     }
-    std::size_t evict(MemoryPlace) override { return 0; }
+    std::size_t evict(MemoryPlace, std::span<const ByteRange>) override { return 0; }
   } busy;
   Directory const directory;
   MemoryManager manager{ManagerOptions{.spill = {.directory = directory.path()}}};

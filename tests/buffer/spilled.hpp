@@ -48,7 +48,7 @@ inline void overwrite_in_vain(Device& device, UnifiedBuffer<std::uint32_t>& buff
   std::vector const values(words, 7U), others(words, 9U);
   auto const spills = [&] { return manager.statistics().spills; };
   auto const took = [](UnifiedBuffer<std::uint32_t>& from) {
-    return from.core().evict({&unimem::device("cpu"), Location::host}) != 0;
+    return from.core().evict({&unimem::device("cpu"), Location::host}, {}) != 0;
   };
 
   UnifiedBuffer<std::uint32_t> buffer(words, options);

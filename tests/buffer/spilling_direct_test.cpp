@@ -26,7 +26,7 @@ class DirectReads : public Spilling {
  protected:
   /// Spills all buffers there are, and takes their memory.
   void spill_all() {
-    for (auto& buffer : buffers) ASSERT_EQ(buffer.core().evict({&unimem::device("cpu"), Location::host}), MiB);
+    for (auto& buffer : buffers) ASSERT_EQ(buffer.core().evict({&unimem::device("cpu"), Location::host}, {}), MiB);
     full.emplace(manager, buffers.size() * MiB);
     ASSERT_THROW(static_cast<void>(buffers[0].host_view()), OutOfMemory);
   }
@@ -180,7 +180,7 @@ TEST_F(DirectReads, WithinWorkComeFromFilesAlone) {
   fill(2);
   buffers[1].sync_to_device();
   buffers[1].release_host();
-  ASSERT_EQ(buffers[0].core().evict({&unimem::device("cpu"), Location::host}), MiB);
+  ASSERT_EQ(buffers[0].core().evict({&unimem::device("cpu"), Location::host}, {}), MiB);
   full.emplace(manager, 2 * MiB);
   std::vector<std::uint32_t> read;
   bool refused = false;

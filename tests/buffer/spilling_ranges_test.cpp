@@ -21,7 +21,7 @@ namespace {
 
 class SpilledRanges : public Spilling {
  protected:
-  static std::size_t evict(Buffer& buffer) { return buffer.core().evict({&unimem::device("cpu"), Location::host}); }
+  static std::size_t evict(Buffer& buffer) { return buffer.core().evict({&unimem::device("cpu"), Location::host}, {}); }
   [[nodiscard]] GlobalMemoryStatistics counts() { return manager.statistics(); }
   /// Full of rising numbers, which are in a file alone.
   Buffer spilled(std::size_t count = words) {

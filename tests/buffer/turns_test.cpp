@@ -106,7 +106,7 @@ TEST_F(InTurns, StateQueriesDoNotStarveAnEviction) {
       run(sim.default_queue(), {&operand, 1}, [](std::span<const HostArgument> arguments) {
         ++*static_cast<std::uint32_t*>(arguments[0].data);
       }).wait();
-      while (buffer.core().evict({&sim, Location::device}) == 0 && std::chrono::steady_clock::now() < end) {
+      while (buffer.core().evict({&sim, Location::device}, {}) == 0 && std::chrono::steady_clock::now() < end) {
         std::this_thread::yield();
       }
       if (std::chrono::steady_clock::now() >= end) break;

@@ -106,7 +106,7 @@ class WatchedWaits : public ::testing::Test {
             });
           }) {
       auto& device = buffer.core().default_device();
-      while (!buffer.core().evictable({&device, Location::device}).busy) std::this_thread::yield();
+      while (!buffer.core().evictable({&device, Location::device}, {}).busy) std::this_thread::yield();
     }
     User(User const&) = delete;
     User& operator=(User const&) = delete;

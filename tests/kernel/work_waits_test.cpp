@@ -306,7 +306,7 @@ TEST_P(WaitsInWork, LooksAreAnsweredWhateverOthersDo) {
             static_cast<void>(own.device_view(on));
             break;
           case 3:
-            static_cast<void>(own.core().evict({&on, Location::device}));
+            static_cast<void>(own.core().evict({&on, Location::device}, {}));
             break;
           case 4:
             manager.defragment(on);

@@ -40,11 +40,11 @@ class Holder final : public Resident {
   }
   ~Holder() override { manager_.remove_resident(*this); }
 
-  [[nodiscard]] Evictable evictable(MemoryPlace place) noexcept override {
+  [[nodiscard]] Evictable evictable(MemoryPlace place, std::span<const ByteRange> /*used*/) noexcept override {
     if (leased || place != MemoryPlace{&device_, Location::device} || block_.empty()) return {};
     return {block_.capacity(), cost_seconds_};
   }
-  std::size_t evict(MemoryPlace) override {
+  std::size_t evict(MemoryPlace, std::span<const ByteRange>) override {
     asked_.push_back(name_);
     if (on_reclaim) on_reclaim();
     auto const bytes = block_.capacity();
@@ -128,11 +128,11 @@ TEST_F(Reclaim, MemoryReturnedDuringTheSurveyIsFound) {
   class Ending final : public Resident {
    public:
     explicit Ending(Allocation block) : block_(std::move(block)) {}
-    [[nodiscard]] Evictable evictable(MemoryPlace) noexcept override {
+    [[nodiscard]] Evictable evictable(MemoryPlace, std::span<const ByteRange>) noexcept override {
       block_.release();
       return {};
     }
-    std::size_t evict(MemoryPlace) override { return 0; }
+    std::size_t evict(MemoryPlace, std::span<const ByteRange>) override { return 0; }
 
    private:
     Allocation block_;
@@ -259,11 +259,11 @@ TEST(ReclaimThreads, ResidentsComeAndGoWhileOthersAreReclaimed) {
         EXPECT_EQ(*first(), owner_);
       }
     }
-    [[nodiscard]] Evictable evictable(MemoryPlace) noexcept override {
+    [[nodiscard]] Evictable evictable(MemoryPlace, std::span<const ByteRange>) noexcept override {
       std::unique_lock const lock{mutex_, std::try_to_lock};
       return lock.owns_lock() && !block_.empty() ? Evictable{block_.capacity(), 1.0} : Evictable{};
     }
-    std::size_t evict(MemoryPlace) override {
+    std::size_t evict(MemoryPlace, std::span<const ByteRange>) override {
       EXPECT_FALSE(inside_.exchange(true)) << "two threads save one resident";
       std::this_thread::yield();
       auto const bytes = give_back();

@@ -272,10 +272,8 @@ class UNIMEM_API BufferCore final : public Resident {
   void validate() const;
 
   [[nodiscard]] std::shared_ptr<void> hold() noexcept override;
-  [[nodiscard]] Evictable evictable(MemoryPlace place) noexcept override;
-  [[nodiscard]] Evictable evictable_beside(std::span<const ByteRange> used, MemoryPlace place) noexcept override;
-  std::size_t evict(MemoryPlace place) override;
-  std::size_t evict_beside(std::span<const ByteRange> used, MemoryPlace place) override;
+  [[nodiscard]] Evictable evictable(MemoryPlace place, std::span<const ByteRange> used) noexcept override;
+  std::size_t evict(MemoryPlace place, std::span<const ByteRange> used) override;
   Relocation try_relocate(Queue& queue, std::size_t most_bytes) override;
   OptimizationStep try_optimize(Device& device, Optimization what, OptimizationTerms const& terms) override;
 

@@ -60,19 +60,15 @@ class UNIMEM_API Resident {
   [[nodiscard]] virtual std::shared_ptr<void> hold() noexcept;
 
   /// What it could give of the memory at `place`: an estimate, without blocking; 0 bytes, and busy, while another
-  /// thread works with it. Called under the manager's lock.
-  [[nodiscard]] virtual Evictable evictable(MemoryPlace place) noexcept = 0;
+  /// thread works with it. The operation that room is made for uses those parts of it, which stay. Called under the
+  /// manager's lock.
+  [[nodiscard]] virtual Evictable evictable(MemoryPlace place, std::span<const ByteRange> used) noexcept = 0;
 
   /// Gives that memory back to its pool, once what only it holds is saved: to the host, to a device or to a file; of
-  /// one that has it in parts, the part that it offers first. Returns how many bytes that were; 0 when it is busy or
-  /// leased now, or an address of it was given out. Called with no lock held; must not wait for a lock of another
-  /// resident. Throws when saving fails, with nothing lost.
-  virtual std::size_t evict(MemoryPlace place) = 0;
-
-  /// The same while the operation that room is made for uses those parts of it, which stay. What does not override them
-  /// gives nothing then.
-  [[nodiscard]] virtual Evictable evictable_beside(std::span<const ByteRange> used, MemoryPlace place) noexcept;
-  virtual std::size_t evict_beside(std::span<const ByteRange> used, MemoryPlace place);
+  /// one that has it in parts, the part that it offers first beside those used. Returns how many bytes that were; 0
+  /// when it is busy or leased now, or an address of it was given out. Called with no lock held; must not wait for a
+  /// lock of another resident. Throws when saving fails, with nothing lost.
+  virtual std::size_t evict(MemoryPlace place, std::span<const ByteRange> used) = 0;
 
   /// Moves what it holds in the memory of `queue`'s device to a better place in the same pool
   /// (`MemoryPool::acquire_better`), if there is one, it is at most `most_bytes` large, its address was not given out
