@@ -145,7 +145,7 @@ class UNIMEM_API Coherence {
 
   /// The part of `commit` that may fail, for work that cannot be called back once it is submitted: throws what `commit`
   /// throws, and changes nothing yet. As many plans as `together` says may be prepared before the first is recorded, if
-  /// all of them are writes at one place.
+  /// all of them are writes at one place, or of parts that do not overlap.
   [[nodiscard]] Undo prepare(Plan const& plan, std::size_t together = 1);
 
   /// The rest of it. Since it was prepared nothing was committed but what was prepared together with it.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
 
 #include "buffer/buffer_fixture.hpp"
 
@@ -9,9 +10,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <new>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -21,13 +24,32 @@ namespace unimem::testing {
 using Words = std::vector<std::uint32_t>;
 
 /// Where the two buffers of a try start from.
-enum class Start { on_host, on_first, on_second, on_host_and_first, on_both_devices, in_parts, empty };
+enum class Start {
+  on_host,
+  on_first,
+  on_second,
+  on_host_and_first,
+  on_both_devices,
+  in_parts,
+  empty,
+  in_windows,
+  in_file
+};
 inline constexpr std::array starts{Start::on_host,         Start::on_first, Start::on_second, Start::on_host_and_first,
                                    Start::on_both_devices, Start::in_parts, Start::empty};
+/// Those too that a small simulated device can start from: windows of both buffers on the first device, which alone has
+/// what they hold; all of both in files.
+inline constexpr std::array small_starts{
+    Start::on_host,         Start::on_first, Start::on_second, Start::on_host_and_first,
+    Start::on_both_devices, Start::in_parts, Start::empty,     Start::in_windows,
+    Start::in_file};
 
 /// One try of one operation: two devices that do not reach each other, two buffers, and what they hold.
 struct Stage {
-  static constexpr std::size_t count = 64;
+  static constexpr std::size_t count = 4096, bytes = count * sizeof(std::uint32_t);
+  /// Of a small device: so much that windows are a quarter of a buffer.
+  static constexpr std::size_t device_bytes = 4 * bytes;
+  enum class Spills : bool { no, yes };
 
   Device& first;
   Device& second;
@@ -43,7 +65,8 @@ struct Stage {
     return words;
   }
 
-  Stage(Device& one, Device& two, Start start) : first(one), second(two) {
+  Stage(Device& one, Device& two, Start start, Spills spills = Spills::no)
+      : first(one), second(two), manager(options_for(start, spills)) {
     BufferOptions options;
     options.manager = &manager;
     options.device = &first;
@@ -63,14 +86,32 @@ struct Stage {
         buffer->sync_to_device(second);
         buffer->release_host();
       }
+      if (start == Start::in_windows) {
+        manager.set_limit(first, manager.pool(first, Location::device).bytes_in_use() + bytes - 1);
+        for (auto const part : {0, 2}) write_on(*buffer, *words, first, part * count / 4, count / 8);
+      }
+      if (start == Start::in_file && buffer->core().evict({&device("cpu"), Location::host}, {}) == 0) {
+        throw std::runtime_error("it was not evicted to a file");
+      }
     }
+    manager.set_limit(first, std::numeric_limits<std::size_t>::max());
   }
 
-  /// Makes the device the only one that holds the elements from `from` on.
-  static void write_on(UnifiedBuffer<std::uint32_t>& buffer, Words const& words, Device& on, std::size_t from) {
-    auto part = buffer.slice(from);
+  static ManagerOptions options_for(Start start, Spills spills) {
+    ManagerOptions options;
+    if (start == Start::in_file || spills == Spills::yes) {
+      options.spill = {.directory = ::testing::TempDir(), .min_bytes = 1};
+    }
+    return options;
+  }
+
+  /// Makes the device the only one that holds the elements from `from` on, or that many of them.
+  static void write_on(UnifiedBuffer<std::uint32_t>& buffer, Words const& words, Device& on, std::size_t from,
+                       std::optional<std::size_t> some = {}) {
+    auto const elements = some.value_or(buffer.size() - from);
+    auto part = buffer.slice(from, elements);
     auto const lease = part.device_overwrite(on);
-    put(on, lease, std::span{words}.subspan(from));
+    put(on, lease, std::span{words}.subspan(from, elements));
   }
 
   /// What is done under a lease: where the host cannot, by a queue. Once more if it is refused.
@@ -166,10 +207,10 @@ inline void part_from_scratch(Stage& s) {
   std::ranges::copy(part_of_scratch(s), s.in_a.begin() + part_begin);
 }
 
-/// A block of rows of a, as eight by eight elements, to another place in b.
+/// A block of rows of a, as rows of eight elements, to another place in b.
 inline void copy_a_block(Stage& s) {
-  auto to = s.b->view_2d(8, 8);
-  copy_block(s.a->view_2d(8, 8), {1, 1}, to, {3, 2}, {4, 5});
+  auto to = s.b->view_2d(Stage::count / 8, 8);
+  copy_block(s.a->view_2d(Stage::count / 8, 8), {1, 1}, to, {3, 2}, {4, 5});
 }
 inline void block_copied(Stage& s) {
   for (std::size_t row = 0; row < 4; ++row) {
@@ -307,7 +348,7 @@ void expect_in_order(Stage& stage, Operation const& operation, Start start, bool
   operation.result(stage);
   bool const has_data = start != Start::empty;
   // What failed work was writing over may be gone where the one good copy stood.
-  bool const sole_copy = start != Start::on_host && start != Start::on_host_and_first;
+  bool const sole_copy = start != Start::on_host && start != Start::on_host_and_first && start != Start::in_file;
   auto const look = [&](UnifiedBuffer<std::uint32_t>& buffer, Words const& was, Words const& is, bool counts) {
     buffer.core().validate();
     if (auto const seen = read_back(buffer, failed); !seen) {

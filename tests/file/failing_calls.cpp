@@ -1,0 +1,71 @@
+#include "file/failing_calls.hpp"
+
+#include <sys/mman.h>
+#include <sys/types.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdarg>
+
+namespace {
+
+using unimem::testing::Call;
+
+std::atomic<std::size_t> left{0};
+std::array<std::atomic<std::size_t>, unimem::testing::calls.size()> failed{};
+
+/// Whether this call fails, with `code`.
+bool fails(Call call, int code) noexcept {
+  auto now = left.load();
+  while (now != 0 && !left.compare_exchange_weak(now, now - 1)) {
+  }
+  if (now != 1) return false;
+  ++failed[static_cast<std::size_t>(call)];
+  errno = code;
+  return true;
+}
+
+}  // namespace
+
+void unimem::testing::fail_call(std::size_t n) noexcept {
+  left = n;
+}
+
+bool unimem::testing::call_is_to_fail() noexcept {
+  return left != 0;
+}
+
+std::size_t unimem::testing::refused(Call call) noexcept {
+  return failed[static_cast<std::size_t>(call)];
+}
+
+// What the linker calls in place of the system's functions, and what it calls those.
+// NOLINTBEGIN(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp,cert-dcl50-cpp)
+extern "C" {
+int __real_open(char const* path, int flags, ...);
+::ssize_t __real_pread(int file, void* to, std::size_t bytes, ::off_t offset);
+::ssize_t __real_pwrite(int file, void const* from, std::size_t bytes, ::off_t offset);
+int __real_fdatasync(int file);
+void* __real_mmap(void* at, std::size_t bytes, int access, int flags, int file, ::off_t offset);
+
+int __wrap_open(char const* path, int flags, ...) {
+  std::va_list more;
+  va_start(more, flags);
+  auto const mode = va_arg(more, ::mode_t);  // whatever lies there, where there is none: then nobody looks at it
+  va_end(more);
+  return fails(Call::open, EMFILE) ? -1 : __real_open(path, flags, mode);
+}
+::ssize_t __wrap_pread(int file, void* to, std::size_t bytes, ::off_t offset) {
+  return fails(Call::read, EIO) ? -1 : __real_pread(file, to, bytes, offset);
+}
+::ssize_t __wrap_pwrite(int file, void const* from, std::size_t bytes, ::off_t offset) {
+  return fails(Call::write, ENOSPC) ? -1 : __real_pwrite(file, from, bytes, offset);
+}
+int __wrap_fdatasync(int file) {
+  return fails(Call::sync, EIO) ? -1 : __real_fdatasync(file);
+}
+void* __wrap_mmap(void* at, std::size_t bytes, int access, int flags, int file, ::off_t offset) {
+  return fails(Call::map, ENOMEM) ? MAP_FAILED : __real_mmap(at, bytes, access, flags, file, offset);
+}
+}
+// NOLINTEND(bugprone-reserved-identifier,cert-dcl37-c,cert-dcl51-cpp,cert-dcl50-cpp)
