@@ -213,7 +213,8 @@ bool TransferEngine::bring_or_wait(AccessContext& context, Plan const& plan) {
 bool TransferEngine::carry_out_or_wait(AccessContext& context, Plan const& plan, std::optional<CarriedOut>& carried) {
   if (auto const done = std::exchange(carried, std::nullopt)) {
     end_copies(done->plan, done->events);
-    if (done->operations + 1 == parts_->operations) return true;
+    // Or what was to be saved has become more: a window went that had it, too.
+    if (done->operations + 1 == parts_->operations && done->plan.copies == plan.copies) return true;
   }
   if (!make_ready(context, plan)) return false;
   if (plan.copies.empty() || parts_->watch.writes() != nullptr || !context.may_await_work()) {

@@ -57,8 +57,8 @@ class TransferEngine {
     std::vector<Event> events;
     std::uint64_t operations = 0;  ///< of the buffer, when they were submitted
   };
-  /// The same, with nothing committed: whether the plan has been carried out, with no other operation between. What is
-  /// under way stands in `carried` meanwhile. Throws the first error when all have ended.
+  /// The same, with nothing committed: whether this very plan has been carried out, with no other operation between.
+  /// What is under way stands in `carried` meanwhile. Throws the first error when all have ended.
   [[nodiscard]] bool carry_out_or_wait(AccessContext& context, Plan const& plan, std::optional<CarriedOut>& carried);
 
   /// When `range` at `place` will have arrived.

@@ -3,6 +3,7 @@
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/device/sim.hpp>
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -12,6 +13,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace unimem::testing {
@@ -20,7 +22,7 @@ namespace unimem::testing {
 [[nodiscard]] inline std::optional<std::string> broken_by_windows() try {
   constexpr std::size_t words = std::size_t{64} << 10, slice = words / 8;
   constexpr std::size_t some = words * sizeof(std::uint32_t) / 2, all = 8 * some;
-  static auto& device = make_sim({.memory_bytes = std::size_t{16} << 20});
+  static auto& device = make_sim({.memory_bytes = std::size_t{16} << 20, .latency = std::chrono::microseconds(200)});
   MemoryManager manager;
   BufferOptions options;
   options.manager = &manager;
@@ -114,6 +116,19 @@ namespace unimem::testing {
     manager.set_limit(device, all);
     run(buffer, {part(slice, slice)}, Intent::read_write, [](auto const& data) { data[0][0] = 9; }).wait();
     if (buffer.host_view()[0] != 8) return "a window went with the only copy";
+  }
+  {
+    auto buffer = counting();
+    manager.set_limit(device, 2 * some - 1);
+    run(buffer, {part(0, slice)}, Intent::read_write, [](auto const& data) { data[0][0] = 8; }).wait();
+    buffer.core().prefetch(device, nullptr, part(0, slice)).wait();  // the larger one is to go first
+    run(buffer, {part(0, 3 * slice)}, Intent::read, [](auto const&) {}).wait();
+    run(buffer, {part(2 * slice, slice)}, Intent::read_write, [](auto const& data) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      data[0][0] = 9;
+    }).wait();
+    if (buffer.core().evict({&device, Location::device}, {}) != 12 * slice) return "the smaller window went first";
+    if (buffer.host_view()[0] != 8 || buffer.host_view()[2 * slice] != 9) return "a saved window lost bytes";
   }
   return std::nullopt;
 } catch (std::exception const& violation) {

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -56,7 +58,11 @@ class WindowsOfBuffers : public ::testing::Test {
     });
   }
   void run(std::vector<Operand> const& operands, std::function<void(std::span<const HostArgument>)> const& body) {
-    auto& queue = sim.default_queue();
+    run(operands, body, sim);
+  }
+  static void run(std::vector<Operand> const& operands, std::function<void(std::span<const HostArgument>)> const& body,
+                  Device& on) {
+    auto& queue = on.default_queue();
     use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
       std::vector<KernelArgument> arguments(memory.size());
       for (std::size_t i = 0; i < memory.size(); ++i) {
@@ -64,7 +70,7 @@ class WindowsOfBuffers : public ::testing::Test {
         arguments[i].writes = operands[i].intent != Intent::read;
       }
       auto const once = [body](Range, std::size_t, std::size_t, std::span<const HostArgument> given) { body(given); };
-      return queue.run(sim.compile({"work", {}, once}), Range{1}, arguments, needs);
+      return queue.run(on.compile({"work", {}, once}), Range{1}, arguments, needs);
     }).wait();
   }
   [[nodiscard]] std::size_t on_device() { return manager.pool(sim, Location::device).bytes_in_use(); }
@@ -337,6 +343,37 @@ TEST_F(WindowsOfBuffers, OperandsKeepTheirWindowsWhileRoomIsMade) {
       });
   EXPECT_EQ(buffer.statistics().host_to_device_bytes - before, 4 * slice) << "of the one that had no window";
   EXPECT_EQ(buffer.to_vector()[2 * slice], 2 * slice + 2);
+}
+
+/// The smaller window goes for the larger one's sake while that is saved: then all that it had is to be saved, too.
+TEST_F(WindowsOfBuffers, AWindowIsSavedWithWhatASupersededOneHad) {
+  auto& slow = make_sim({.memory_bytes = 64 * MiB, .latency = std::chrono::milliseconds(2)});
+  manager.set_limit(slow, limit);
+  auto options = BufferOptions{};
+  options.manager = &manager;
+  options.device = &slow;
+  Buffer buffer(words, options);
+  {
+    auto const view = buffer.host();
+    std::iota(view.begin(), view.end(), 0U);
+  }
+  constexpr std::size_t slice = words / 16;
+  auto const use = [&](std::size_t from, std::size_t count, Intent intent, auto const& body) {
+    run(
+        {{&buffer.core(), bytes(from, count), intent}},
+        [&](std::span<const HostArgument> arguments) { body(static_cast<std::uint32_t*>(arguments[0].data)); }, slow);
+  };
+  use(0, slice, Intent::read_write, [](std::uint32_t* values) { values[0] = 1000; });
+  buffer.core().prefetch(slow, nullptr, bytes(0, slice)).wait();  // it is expected to be used soon
+  use(0, 4 * slice, Intent::read, [](std::uint32_t const* values) { EXPECT_EQ(values[0], 1000U); });
+  use(3 * slice, slice / 2, Intent::read_write, [](std::uint32_t* values) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the smaller one does not go before
+    values[0] = 2000;
+  });
+  EXPECT_EQ(manager.pool(slow, Location::device).bytes_in_use(), 4 * 5 * slice) << "both windows are there";
+  EXPECT_EQ(buffer.core().evict({&slow, Location::device}, {}), 4 * 4 * slice) << "the larger one goes";
+  auto const values = buffer.to_vector();
+  for (std::uint32_t i = 0; i < words; ++i) ASSERT_EQ(values[i], i == 0 ? 1000 : i == 3 * slice ? 2000 : i) << i;
 }
 
 TEST_F(WindowsOfBuffers, AddressesAreAlignedAsInTheWholeBuffer) {
