@@ -18,6 +18,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -261,6 +262,25 @@ std::optional<Finding> found_by_a_write_under_way() {
   return strange_word(buffer.device_view(on), [](std::size_t) { return 7U; });
 }
 
+/// A copy of what the host has, held up, and a mapping that writes over it.
+std::optional<Finding> found_by_a_mapping() {
+  static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20});
+  Scene scene(on);
+  auto buffer = scene.buffer(100);
+  buffer.fill(1);
+  std::vector<std::uint32_t> copied(buffer.size());
+  std::optional<Gate> gate{device("cpu").default_queue()};
+  auto const copy = buffer.copy_to_async(copied);
+  std::jthread const later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    gate.reset();
+  });
+  std::ranges::fill(buffer.map(MapMode::read_write), 2U);
+  copy.wait();
+  if (copied == std::vector<std::uint32_t>(buffer.size(), 1)) return std::nullopt;
+  return Finding{"the mapping test", "it wrote over what was being copied"};
+}
+
 /// What is noticed first while `mutant` is switched on.
 std::optional<Finding> first_finding(Mutant mutant, unsigned seeds) {
   detail::active_mutant = mutant;
@@ -278,6 +298,7 @@ std::optional<Finding> first_finding(Mutant mutant, unsigned seeds) {
   if (!finding) finding = found_by_crossing();
   if (!finding) finding = found_by_leases();
   if (!finding) finding = found_by_a_write_under_way();
+  if (!finding) finding = found_by_a_mapping();
   if (auto const broken = finding ? std::nullopt : Evicting::run()) finding = {"the eviction test", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_spilling()) finding = {"the spilling test", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_windows()) finding = {"the test of windows", *broken};
