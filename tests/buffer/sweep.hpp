@@ -88,7 +88,8 @@ struct Stage {
       }
       if (start == Start::in_windows) {
         manager.set_limit(first, manager.pool(first, Location::device).bytes_in_use() + bytes - 1);
-        for (auto const part : {std::size_t{0}, std::size_t{2}}) write_on(*buffer, *words, first, part * count / 4, count / 8);
+        for (auto const part : {std::size_t{0}, std::size_t{2}})
+          write_on(*buffer, *words, first, part * count / 4, count / 8);
       }
       if (start == Start::in_file && buffer->core().evict({&device("cpu"), Location::host}, {}) == 0) {
         throw std::runtime_error("it was not evicted to a file");
