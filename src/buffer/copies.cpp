@@ -257,6 +257,7 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
       auto& on = home == nullptr || target.replicas.places.shares(*home) ? *there : *home;
       auto& queue = on.default_queue();
       auto const target_place = Windows(target).place_for(on, to.range);
+      Windows(target).check_write(target_place, to.range);
       if (!ReplicaAllocator(target).ensure_device(context, target_place, queue)) return std::nullopt;
       auto& here = *source.replicas.at(*source_place);
       auto& beyond = *target.replicas.at(target_place);
@@ -329,6 +330,7 @@ std::optional<bool> BufferCore::copied_at_once(AccessContext& context, BufferCor
     return false;
   auto& queue = there->default_queue();
   auto const place = Windows(target).place_for(*there, written);
+  Windows(target).check_write(place, written);
   if (!ReplicaAllocator(target).ensure_device(context, place, queue)) return std::nullopt;
   auto& here = *source.replicas.at(*source_place);
   auto& beyond = *target.replicas.at(place);

@@ -152,6 +152,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     auto const range = operands.size() == buffers.size() ? operand.range : together_with(operands, operand);
     auto const place = Windows(parts).place_for(device, range, takes_whole);
     placed.push_back({parts, place, operand.range, operand.intent});
+    if (operand.intent != Intent::read) Windows(parts).check_write(place, operand.range);
     if (!context.again()) parts.replicas.places[place].used(operand.range.size());
   }
   announce(context, device, placed);

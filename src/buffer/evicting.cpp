@@ -28,6 +28,7 @@ using detail::BufferAccess;
 using detail::BufferParts;
 using detail::Commits;
 using detail::Reconciler;
+using detail::ReplicaMap;
 using detail::TransferEngine;
 
 namespace {
@@ -46,6 +47,13 @@ bool released_for_a_device(BufferParts& parts) {
   if (!plan.copies.empty() || !parts.is_quiet(*place, replicas.whole())) return false;
   BufferAccess(parts).release_now(host_place, *place);
   return true;
+}
+
+/// Where bytes go that only a device has: to the file, if the buffer's memory of the host went there.
+Place place_to_save_at(ReplicaMap const& replicas) {
+  auto const file = replicas.places.file();
+  bool const in_file = file && replicas.coherence.has_storage(*file);
+  return in_file && !replicas.coherence.has_storage(host_place) ? *file : host_place;
 }
 
 /// The host's memory goes, at every place that works in it, once the file has what is there.
@@ -108,7 +116,7 @@ std::size_t BufferCore::evict_from_device(Device& device, std::span<const ByteRa
     if (!Reconciler(*parts).resolve_for_eviction(context)) return false;
     if (replica->is_read_by_work()) return true;
     auto const bytes = replica->capacity();
-    if (!BufferAccess(*parts).release(context, *place, host_place, carried)) return false;
+    if (!BufferAccess(*parts).release(context, *place, place_to_save_at(parts->replicas), carried)) return false;
     given = bytes;
     return true;
   });

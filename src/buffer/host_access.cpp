@@ -244,6 +244,7 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
     parts->watch.note("mark_device_dirty", range);
     auto& on = device == nullptr ? parts->replicas.default_device() : *device;
     auto const place = Windows(*parts).place_for(on, range);
+    Windows(*parts).check_write(place, range);
     if (!BufferAccess(*parts).mark(context, place, range, event)) return false;
     if (auto* const writes = parts->watch.writes()) writes->overrule(range);
     return true;

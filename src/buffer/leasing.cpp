@@ -61,6 +61,7 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   parts->check_access("device access");
   parts->check_range(range);
   auto const place = Windows(*parts).place_for(device, range, choice);
+  if (intent != Intent::read) Windows(*parts).check_write(place, range);
   if (!context.again()) parts->replicas.places[place].used(range.size());
   // A window's leases are taken with the lock.
   auto const offer_further = [&](Place at) {

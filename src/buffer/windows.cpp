@@ -1,8 +1,11 @@
 #include "buffer/windows.hpp"
 
+#include <unimem/core/error.hpp>
 #include <unimem/manager/memory_manager.hpp>
 
 #include "buffer/buffer_parts.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <bit>
@@ -28,6 +31,21 @@ Place Windows::for_window(Device& device, ByteRange range) const {
   return parts_->replicas.place_of_window(device, window_of(device, range), *parts_->terms.manager);
 }
 
+void Windows::check_write(Place place, ByteRange range) const {
+  auto const& places = parts_->replicas.places;
+  if (!places.has_windows() || range.empty()) return;
+  for (Place other = host_place + 1; other < places.count(); ++other) {
+    auto const& one = places[other];
+    if (other == place || !one.replica || !places.on_one_device(place, other) || !one.replica->holds().leased())
+      continue;
+    auto const leased = parts_->replicas.reach(other);
+    if (leased.end <= range.begin || range.end <= leased.begin) continue;
+    throw InvalidArgument("range", fmt::format("[{}, {})", range.begin, range.end),
+                          fmt::format("inside bytes [{}, {}) of {}, which a lease on {} has in a window, or apart",
+                                      leased.begin, leased.end, parts_->terms.display_name(), one.device->id()));
+  }
+}
+
 std::vector<ByteRange> Windows::standing_in(Device& device, ByteRange range) const {
   std::vector<ByteRange> parts;
   if (range != parts_->replicas.whole() && standing(device, range)) return {range};
@@ -42,18 +60,19 @@ std::vector<ByteRange> Windows::standing_in(Device& device, ByteRange range) con
 
 std::optional<Place> Windows::standing(Device& device, ByteRange range) const {
   auto const& replicas = parts_->replicas;
-  auto const whole = replicas.places.find(device);
-  if (whole && replicas.at(*whole)) return whole;
-  if (!replicas.places.has_windows()) return std::nullopt;
-  std::optional<Place> found;
+  auto whole = replicas.places.find(device);
+  if (whole && !replicas.at(*whole)) whole = std::nullopt;
+  if (!replicas.places.has_windows()) return whole;
+  std::optional<Place> current, found;
   for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
     auto const& one = replicas.places[place];
     if (one.device != &device || !one.window || !one.replica) continue;
     if (!one.window->contains(range)) continue;
-    if (replicas.holds(place, range)) return place;
+    if (one.replica->holds().leased()) return place;
+    if (!current && replicas.holds(place, range)) current = place;
     if (!found) found = place;
   }
-  return found;
+  return whole ? whole : current ? current : found;
 }
 
 /// Exactly what is used, or for little the cell of a grid that it lies in: neighbours share it. A cell is a small part

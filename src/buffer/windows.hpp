@@ -59,7 +59,8 @@ class Windows {
 
   /// Whether the device has room for a whole copy, and for `beside` more bytes, with nothing evicted.
   [[nodiscard]] bool fits_whole(Device& device, std::size_t beside = 0) const;
-  /// The place with memory for `range`, the whole copy first, and then a window where it is current; else a new one.
+  /// The place with memory for `range`: a leased window, the whole copy, or a window, where it is current; else a new
+  /// one.
   /// `takes_whole` is asked only if there is a choice: the operation needs memory, and could do with less than for all.
   template <std::predicate TakesWhole>
   [[nodiscard]] Place place_for(Device& device, ByteRange range, TakesWhole const& takes_whole) const {
@@ -74,6 +75,9 @@ class Windows {
     CopyChoice choice;
     return place_for(device, range, choice);
   }
+  /// Throws InvalidArgument where a write at that place would go past a lease: a user of the window that is leased, and
+  /// has some of the bytes too, would not see it, nor be seen. As memory of all of it they would be one.
+  void check_write(Place place, ByteRange range) const;
   /// What of `range` a device's copies that there are have room for: all of it where there is no window of it.
   [[nodiscard]] std::vector<ByteRange> standing_in(Device& device, ByteRange range) const;
 

@@ -96,7 +96,7 @@ std::shared_ptr<MemoryManager> MemoryManager::share() const {
 MemoryManager& default_manager() {
   // Never destroyed: buffers in static storage are, at an unknown time, and give their memory back to it.
   static constinit detail::PerProcess<detail::Lazy<MemoryManager>> instance;
-  return instance.get().get([] {
+  auto const& manager = instance.get().get([] {
     ManagerOptions options;
     options.leaks = wished();
     options.spill.directory = environment("UNIMEM_SPILL").value_or("");
@@ -108,6 +108,7 @@ MemoryManager& default_manager() {
     }
     return made;
   });
+  return manager.state_->self;  // as all that requests are counted by
 }
 
 }  // namespace unimem

@@ -386,6 +386,31 @@ TEST_F(Oversubscription, LeasesThatTakeNoLockAreUsesToo) {
   EXPECT_FALSE(buffers[1].valid_on(sim));
 }
 
+/// Buffers that name no manager have one as well, whose requests know of their operands.
+TEST_F(Oversubscription, OperandsOfTheDefaultManagerAreRefusedTogether) {
+  auto& small = make_sim({.memory_bytes = 2 * MiB});
+  auto const made = [&] {
+    BufferOptions options;
+    options.device = &small;
+    UnifiedBuffer<std::byte> buffer(3 * MiB / 2, options);
+    buffer.fill(std::byte{1});
+    return buffer;
+  };
+  auto resident = made(), one = made(), other = made();
+  resident.sync_to_device();
+  auto const reclaims = default_manager().statistics().reclaims;
+  std::array<Operand, 2> const operands{Operand{&one.core(), {0, one.size_bytes()}, Intent::read},
+                                        Operand{&other.core(), {0, other.size_bytes()}, Intent::read}};
+  try {
+    use_on_device(small.default_queue(), operands, [&](auto, auto) { return Event{}; });
+    ADD_FAILURE() << "they never fit";
+  } catch (OutOfMemory const& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("the operands of this operation need 3 MiB together"));
+  }
+  EXPECT_EQ(default_manager().statistics().reclaims, reclaims) << "no room was made in vain";
+  EXPECT_TRUE(resident.valid_on(small));
+}
+
 /// A callback of the user's inside of device work, which holds the outer operands.
 TEST_F(Oversubscription, WorkWithinWorkNeverWaitsForMemory) {
   auto buffers = filled(3);

@@ -79,6 +79,21 @@ inline void overwrite_in_vain(Device& device, UnifiedBuffer<std::uint32_t>& buff
   }
   if (kept.to_vector() != values) return "other bytes came back after a failure";
 
+  // What a device alone has follows it to the file: the host's memory stays away.
+  kept.copy_from(values);
+  if (!took(kept)) return "memory that nobody has the address of did not go";
+  auto const in_use = [&] { return manager.pool(unimem::device("cpu"), Location::host).bytes_in_use(); };
+  auto const without = in_use();
+  {
+    auto part = kept.slice(0, 100);
+    std::ranges::fill_n(part.device(device).data(), 100, 8U);
+  }
+  if (kept.core().evict({&device, Location::device}, {}) == 0) return "a device's memory did not go";
+  if (in_use() > without) return "all of a buffer came back for the sake of a part";
+  auto changed = values;
+  std::ranges::fill_n(changed.begin(), 100, 8U);
+  if (kept.to_vector() != changed) return "other bytes came back from a device";
+
   // While an upload waits for its turn.
   UnifiedBuffer<std::uint32_t> sent(words, options);
   sent.copy_from(values);

@@ -55,6 +55,28 @@ TEST_F(Spilling, AForkedChildHasWhatIsInMemory) {
   for (auto const end : {ready[0], go[0], go[1]}) ::close(end);
 }
 
+/// The host has no room for all of a buffer, of which a part is to be saved that a device alone has.
+TEST_F(Spilling, ADeviceIsSavedToTheFileWhereTheHostHasNoRoom) {
+  room_for(1);
+  manager.set_limit(sim, MiB / 4);
+  fill(2);
+  constexpr std::size_t part = MiB / 16, count = part / sizeof(std::uint32_t);
+  auto const use = [&](Buffer& of, std::size_t which) {
+    Operand const operand{&of.core(), {which * part, (which + 1) * part}, Intent::read_write};
+    add_one(sim.default_queue(), operand);
+  };
+  for (std::size_t which = 0; which < 4; ++which) use(buffers[0], which);
+  static_cast<void>(buffers[1].core().fetch({0, MiB}));
+  for (std::size_t which = 0; which < 4; ++which) use(buffers[1], which);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    auto expected = filled(i);
+    for (std::size_t word = 0; word < 4 * count; ++word) ++expected[word];
+    EXPECT_EQ(buffers[i].to_vector(), expected);
+    buffers[i].core().validate();
+  }
+  EXPECT_LE(reserved(), MiB) << "for staging, too";
+}
+
 TEST_F(Spilling, ThreadsSpillingEachOthersMemoryKeepEveryByte) {
   constexpr std::uint32_t threads = 4, each = 3, rounds = 30;
   room_for(threads + 2);

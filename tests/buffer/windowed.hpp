@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/error.hpp>
 #include <unimem/device/sim.hpp>
 
 #include <chrono>
@@ -62,6 +63,16 @@ namespace unimem::testing {
       data[1][2000] = 2;
     }).wait();
     if (buffer.host_view()[3000] != 1 || buffer.host_view()[4000] != 2) return "overlapping operands lost a write";
+  }
+  {
+    auto buffer = counting();
+    auto leased = buffer.slice(0, 2 * slice);
+    auto const lease = leased.device();
+    try {
+      run(buffer, {part(slice, 2 * slice)}, Intent::read_write, [](auto const&) {}).wait();
+      return "a write went past a lease";
+    } catch (InvalidArgument const&) {
+    }
   }
   {
     auto buffer = counting();

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -374,6 +375,40 @@ TEST_F(WindowsOfBuffers, AWindowIsSavedWithWhatASupersededOneHad) {
   EXPECT_EQ(buffer.core().evict({&slow, Location::device}, {}), 4 * 4 * slice) << "the larger one goes";
   auto const values = buffer.to_vector();
   for (std::uint32_t i = 0; i < words; ++i) ASSERT_EQ(values[i], i == 0 ? 1000 : i == 3 * slice ? 2000 : i) << i;
+}
+
+/// Users of two windows that have bytes in common would not see each other's writes there, as in one memory they do.
+TEST_F(WindowsOfBuffers, NoWriteGoesPastALease) {
+  auto buffer = counting();
+  auto leased = buffer.slice(0, 100'000), across = buffer.slice(60'000, 100'000);
+  std::optional lease(leased.device());
+  auto const refused = [](auto const& write) {
+    try {
+      write();
+      ADD_FAILURE() << "bytes are written in two memories";
+    } catch (InvalidArgument const& error) {
+      EXPECT_EQ(error.argument, "range");
+      EXPECT_EQ(error.value, "[240000, 640000)");
+      EXPECT_THAT(error.what(), ::testing::HasSubstr("[0, 400000) of buffer 'rows'"));
+    }
+  };
+  refused([&] { static_cast<void>(across.device()); });
+  refused([&] { add(buffer, 60'000, 100'000, 1); });
+  refused([&] { across.mark_device_dirty(); });
+  EXPECT_EQ(across.device_view().data()[50'000], 110'000U) << "a read goes anywhere";
+  add(buffer, 50'000, 50'000, 1);
+  EXPECT_EQ(lease->data()[50'000], 50'001U) << "what lies within the lease is one memory with it";
+  add(buffer, 100'000, 60'000, 1);
+  lease->data()[70'000] = 77;
+  buffer.mark_device_dirty(70'000, 1);
+  EXPECT_EQ(across.device_view().data()[10'000], 77U);
+  lease.reset();
+  add(buffer, 60'000, 100'000, 1);
+  auto const values = buffer.to_vector();
+  for (std::uint32_t i = 0; i < words; ++i) {
+    auto const once = i >= 50'000 && i < 160'000 ? 1U : 0U, again = i >= 60'000 && i < 160'000 ? 1U : 0U;
+    ASSERT_EQ(values[i], i == 70'000 ? 78 : i + once + again) << i;
+  }
 }
 
 TEST_F(WindowsOfBuffers, AddressesAreAlignedAsInTheWholeBuffer) {

@@ -315,6 +315,7 @@ class UNIMEM_API MemoryManager {
   struct State;  ///< what the manager's own sources see of it
 
  private:
+  friend UNIMEM_API MemoryManager& default_manager();
   [[nodiscard]] std::optional<Allocation> acquire_on_host(detail::AccessContext& context, Device& device,
                                                           Location location, std::size_t bytes,
                                                           AcquireOptions const& options);
