@@ -1,6 +1,7 @@
 // What it costs to evict host memory to a file and to read it back, beside dd with large blocks on the same file
-// system. dd copies the same words out of as much memory: where little memory is free, the system takes longer to find
-// some for its cache of the file, whoever writes it.
+// system. dd copies the same words out of as much memory, and before either begins a file as large is written and
+// removed: memory that the system has to find for its cache of a file first may cost more than the file, on a virtual
+// machine whose host has taken back what was free.
 //
 //     bench_spilling [--quick] [--folder PATH]     where the files go (default: the folder for temporary files)
 
@@ -47,6 +48,13 @@ void dd(std::string const& arguments) {
   if (std::system(command.c_str()) != 0) throw std::runtime_error(command + " failed");
 }
 
+/// Has the system find memory for a file of that size.
+void make_ready(std::size_t bytes, std::string const& folder) {
+  auto const path = folder + fmt::format("/bench_spilling-{}", Clock::now().time_since_epoch().count());
+  dd(fmt::format("if=/dev/zero of={} count={} iflag=fullblock", path, bytes >> 26U));
+  std::filesystem::remove(path);
+}
+
 struct Times {
   std::vector<double> write, read, dd_write, dd_read, clean;
 };
@@ -76,6 +84,7 @@ void measure(Times& times, std::size_t bytes, std::string const& folder) {
     if (buffer.core().evict({&host, Location::host}, {}) == 0) throw std::runtime_error("nothing was evicted");
   };
   auto const bring = [&] { static_cast<void>(buffer.map(MapMode::read)); };
+  make_ready(bytes, folder);
   times.write.push_back(seconds_of(evict));
   times.read.push_back(seconds_of(bring));
   times.clean.push_back(seconds_of(evict));
@@ -116,6 +125,7 @@ class NamedMemory {
 void measure_dd(Times& times, std::size_t bytes, std::string const& folder) {
   auto const path = folder + fmt::format("/bench_spilling-{}", Clock::now().time_since_epoch().count());
   NamedMemory const words(bytes);
+  make_ready(bytes, folder);
   times.dd_write.push_back(seconds_of([&] { dd(fmt::format("if={} of={} conv=fdatasync", words.name(), path)); }));
   times.dd_read.push_back(seconds_of([&] { dd(fmt::format("if={} of=/dev/null", path)); }));
   std::filesystem::remove(path);
