@@ -4,6 +4,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/sim.hpp>
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +15,6 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace unimem::testing {
@@ -134,10 +134,14 @@ namespace unimem::testing {
     run(buffer, {part(0, slice)}, Intent::read_write, [](auto const& data) { data[0][0] = 8; }).wait();
     buffer.core().prefetch(device, nullptr, part(0, slice)).wait();  // the larger one is to go first
     run(buffer, {part(0, 3 * slice)}, Intent::read, [](auto const&) {}).wait();
-    run(buffer, {part(2 * slice, slice)}, Intent::read_write, [](auto const& data) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    std::atomic<bool> submitted{false};  // while work is pending the smaller one does not go
+    auto const work = run(buffer, {part(2 * slice, slice)}, Intent::read_write, [&](auto const& data) {
+      submitted.wait(false);
       data[0][0] = 9;
-    }).wait();
+    });
+    submitted = true;
+    submitted.notify_all();
+    work.wait();
     if (buffer.core().evict({&device, Location::device}, {}) != 12 * slice) return "the smaller window went first";
     if (buffer.host_view()[0] != 8 || buffer.host_view()[2 * slice] != 9) return "a saved window lost bytes";
   }

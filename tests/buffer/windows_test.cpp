@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +18,6 @@
 #include <span>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -63,8 +63,12 @@ class WindowsOfBuffers : public ::testing::Test {
   }
   static void run(std::vector<Operand> const& operands, std::function<void(std::span<const HostArgument>)> const& body,
                   Device& on) {
+    start(operands, body, on).wait();
+  }
+  static Event start(std::vector<Operand> const& operands,
+                     std::function<void(std::span<const HostArgument>)> const& body, Device& on) {
     auto& queue = on.default_queue();
-    use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+    return use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
       std::vector<KernelArgument> arguments(memory.size());
       for (std::size_t i = 0; i < memory.size(); ++i) {
         arguments[i].memory = memory[i];
@@ -72,7 +76,7 @@ class WindowsOfBuffers : public ::testing::Test {
       }
       auto const once = [body](Range, std::size_t, std::size_t, std::span<const HostArgument> given) { body(given); };
       return queue.run(on.compile({"work", {}, once}), Range{1}, arguments, needs);
-    }).wait();
+    });
   }
   [[nodiscard]] std::size_t on_device() { return manager.pool(sim, Location::device).bytes_in_use(); }
 
@@ -367,10 +371,17 @@ TEST_F(WindowsOfBuffers, AWindowIsSavedWithWhatASupersededOneHad) {
   use(0, slice, Intent::read_write, [](std::uint32_t* values) { values[0] = 1000; });
   buffer.core().prefetch(slow, nullptr, bytes(0, slice)).wait();  // it is expected to be used soon
   use(0, 4 * slice, Intent::read, [](std::uint32_t const* values) { EXPECT_EQ(values[0], 1000U); });
-  use(3 * slice, slice / 2, Intent::read_write, [](std::uint32_t* values) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the smaller one does not go before
-    values[0] = 2000;
-  });
+  std::atomic<bool> submitted{false};  // while work is pending the smaller one does not go
+  auto const work = start(
+      {{&buffer.core(), bytes(3 * slice, slice / 2), Intent::read_write}},
+      [&](std::span<const HostArgument> arguments) {
+        submitted.wait(false);
+        static_cast<std::uint32_t*>(arguments[0].data)[0] = 2000;
+      },
+      slow);
+  submitted = true;
+  submitted.notify_all();
+  work.wait();
   EXPECT_EQ(manager.pool(slow, Location::device).bytes_in_use(), 4 * 5 * slice) << "both windows are there";
   EXPECT_EQ(buffer.core().evict({&slow, Location::device}, {}), 4 * 4 * slice) << "the larger one goes";
   auto const values = buffer.to_vector();
