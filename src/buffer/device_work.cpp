@@ -48,19 +48,25 @@ struct PlacedOperand {
   Intent intent;
 };
 
+bool are_apart(ByteRange one, ByteRange other) noexcept {
+  bool const bytes = !one.empty() && !other.empty();  // an empty range lies with what it touches
+  return one.end < other.begin + bytes || other.end < one.begin + bytes;
+}
+
 /// The hull of what works in one memory with an operand: where a buffer is written, operands that overlap do.
 ByteRange together_with(std::span<const Operand> operands, Operand const& one) {
   auto const of_buffer = [&](Operand const& other) { return other.buffer == one.buffer; };
   auto const writes = [&](Operand const& other) { return of_buffer(other) && other.intent != Intent::read; };
   if (std::ranges::none_of(operands, writes)) return one.range;
   auto hull = one.range;
-  for (auto before = ByteRange{}; before != hull;) {
+  ByteRange before;
+  do {
     before = hull;
     for (auto const& other : operands) {
-      if (!of_buffer(other) || other.range.end <= hull.begin || hull.end <= other.range.begin) continue;
+      if (!of_buffer(other) || are_apart(hull, other.range)) continue;
       hull = {std::min(hull.begin, other.range.begin), std::max(hull.end, other.range.end)};
     }
-  }
+  } while (before != hull);
   return hull;
 }
 
@@ -104,10 +110,14 @@ bool whole_copies_fit(Device& device, Buffers const& buffers) {
 }  // namespace
 
 Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
-  auto const all = [operands](detail::OperandsInUse& in_use) {
-    for (auto const& operand : operands) in_use.add(operand.buffer->manager(), *operand.buffer, operand.range);
-  };
   return detail::with_copy_choice([&](CopyChoice& choice) {
+    // No operand's memory goes for another's: tries would have no end.
+    auto const all = [&](detail::OperandsInUse& in_use) {
+      for (auto const& operand : operands) {
+        auto const part = choice.took_whole() ? detail::OperandsInUse::all_of_it : together_with(operands, operand);
+        in_use.add(operand.buffer->manager(), *operand.buffer, part);
+      }
+    };
     std::optional<Event> event;
     detail::run_admitted(all, [&](AccessContext& context) {
       event = BufferCore::use_once(context, queue, operands, submit, choice);
@@ -140,17 +150,15 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
 
   auto& device = queue.device();
   auto const parts_of = [](BufferCore const* buffer) -> BufferParts& { return *buffer->parts_; };
-  std::optional<bool> all_whole;
   auto const takes_whole = [&] {
-    if (!all_whole) all_whole = choice.takes_whole(whole_copies_fit(device, buffers | std::views::transform(parts_of)));
-    return *all_whole;
+    return choice.takes_whole([&] { return whole_copies_fit(device, buffers | std::views::transform(parts_of)); });
   };
   std::pmr::vector<PlacedOperand> placed{&nearby};
   placed.reserve(operands.size());
   for (auto const& operand : operands) {
     auto& parts = parts_of(operand.buffer);
-    auto const range = operands.size() == buffers.size() ? operand.range : together_with(operands, operand);
-    auto const place = Windows(parts).place_for(device, range, takes_whole);
+    auto const part = operands.size() == buffers.size() ? operand.range : together_with(operands, operand);
+    auto const place = Windows(parts).place_for(device, part, takes_whole);
     placed.push_back({parts, place, operand.range, operand.intent});
     if (operand.intent != Intent::read) Windows(parts).check_write(place, operand.range);
     if (!context.again()) parts.replicas.places[place].used(operand.range.size());

@@ -23,18 +23,19 @@ struct BufferParts;
 /// buffer, so that later operations find their parts in it, or else a window, which is memory for that part.
 class CopyChoice {
  public:
-  /// As often as the operation is tried. `room`: whether whole copies of all its buffers fit, with nothing evicted.
-  [[nodiscard]] bool takes_whole(bool room) noexcept {
-    bool const whole = room && !only_windows_;
-    took_whole_ = took_whole_ || whole;
-    return whole;
+  /// However often the operation is tried, the same: what was made for the one is not lost to the other. `has_room` is
+  /// asked once, whether whole copies of all its buffers fit, with nothing evicted.
+  template <std::predicate HasRoom>
+  [[nodiscard]] bool takes_whole(HasRoom const& has_room) {
+    if (!whole_) whole_ = has_room();
+    return *whole_;
   }
+  [[nodiscard]] bool took_whole() const noexcept { return whole_ == true; }
   /// There was no memory. Whether another try with windows may do: the driver may have less than is known.
-  [[nodiscard]] bool try_windows() noexcept { return !std::exchange(only_windows_, true) && took_whole_; }
+  [[nodiscard]] bool try_windows() noexcept { return std::exchange(whole_, false) == true; }
 
  private:
-  bool only_windows_ = false;
-  bool took_whole_ = false;
+  std::optional<bool> whole_;
 };
 
 /// Does `work(choice)`, an operation that returns what comes of it.
@@ -69,7 +70,7 @@ class Windows {
   }
   /// The same for an operation on no other part.
   [[nodiscard]] Place place_for(Device& device, ByteRange range, CopyChoice& choice) const {
-    return place_for(device, range, [&] { return choice.takes_whole(fits_whole(device)); });
+    return place_for(device, range, [&] { return choice.takes_whole([&] { return fits_whole(device); }); });
   }
   [[nodiscard]] Place place_for(Device& device, ByteRange range) const {
     CopyChoice choice;

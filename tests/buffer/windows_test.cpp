@@ -306,6 +306,46 @@ TEST_F(WindowsOfBuffers, ADriverWithLessThanIsKnownGetsWindows) {
   EXPECT_LE(on_device(), MiB);
 }
 
+/// Each would push the other out without end.
+TEST_F(WindowsOfBuffers, TwoCopiesThatTheDriverHasNoRoomForBecomeWindows) {
+  MemoryManager other;
+  auto const taken = other.acquire(sim, Location::device, 58 * MiB);
+  manager.set_limit(sim, 64 * MiB);
+  auto one = counting(), two = counting();
+  run({{&one.core(), bytes(1000, 1000), Intent::read_write}, {&two.core(), bytes(2000, 1000), Intent::read_write}},
+      [](std::span<const HostArgument> arguments) {
+        for (auto const& argument : arguments) ++*static_cast<std::uint32_t*>(argument.data);
+      });
+  EXPECT_EQ(one.to_vector()[1000], 1001U);
+  EXPECT_EQ(two.to_vector()[2000], 2001U);
+}
+
+TEST_F(WindowsOfBuffers, OperandsThatAreTogetherAllOfABufferStay) {
+  manager.set_limit(sim, 8 * MiB);
+  auto const taken = manager.acquire(sim, Location::device, MiB);
+  auto one = counting(), two = counting();
+  std::vector<Operand> operands;
+  for (auto* const buffer : {&one, &two}) {
+    operands.push_back({&buffer->core(), bytes(0, words - 1), Intent::read_write});
+    operands.push_back({&buffer->core(), bytes(1, words - 1), Intent::read_write});
+  }
+  EXPECT_THROW(run(operands, [](std::span<const HostArgument>) {}), OutOfMemory);
+  EXPECT_EQ(one.to_vector()[words - 1], words - 1);
+  EXPECT_EQ(two.to_vector()[words - 1], words - 1);
+}
+
+TEST_F(WindowsOfBuffers, AnEmptyOperandBesideAllOfABufferNeedsNothingMore) {
+  manager.set_limit(sim, 4 * MiB);
+  auto other = counting();
+  for (std::size_t const at : {std::size_t{0}, words / 2, words}) {
+    add(other, 0, words, 1);  // there is no room left
+    auto buffer = counting();
+    run({{&buffer.core(), bytes(0, words), Intent::read_write}, {&buffer.core(), bytes(at, 0), Intent::read}},
+        [](std::span<const HostArgument> arguments) { ++*static_cast<std::uint32_t*>(arguments[0].data); });
+    EXPECT_EQ(buffer.to_vector()[0], 1U);
+  }
+}
+
 TEST_F(WindowsOfBuffers, ALostDeviceTakesOnlyWhatItsWindowsAloneHad) {
   auto buffer = counting();
   add(buffer, 1000, 50'000, 1);
