@@ -148,7 +148,7 @@ std::shared_ptr<Replica> ReplicaAllocator::device_replica(AccessContext& context
 }
 
 std::shared_ptr<Replica> ReplicaAllocator::new_in_file() const {
-  auto file = std::make_unique<SpillFile>(parts_->terms.spill_files->shared_from_this(), parts_->replicas.bytes());
+  auto file = std::make_shared<SpillFile>(parts_->terms.spill_files->shared_from_this(), parts_->replicas.bytes());
   return std::make_shared<Replica>(ReplicaMemory(std::move(file)));
 }
 

@@ -29,7 +29,7 @@ ReplicaMemory::ReplicaMemory(Device& host_device, void* pointer, std::size_t byt
       memory_{reinterpret_cast<std::uintptr_t>(pointer), 0, bytes},
       by_address_(memory_) {}
 
-ReplicaMemory::ReplicaMemory(std::unique_ptr<SpillFile> file)
+ReplicaMemory::ReplicaMemory(std::shared_ptr<SpillFile> file)
     : device_(&FileDevice::instance()),
       file_(std::move(file)),
       wrapped_at_(Location::device),
@@ -66,7 +66,6 @@ struct ReplicaMemory::Remains {
   Ownership ownership;
   void* pointer = nullptr;  ///< of wrapped memory
   void* locked = nullptr;   ///< where it is to be unlocked
-  std::unique_ptr<SpillFile> file{};
 
   /// `last` may be pending only where the memory goes back to a pool.
   void let_go(Event last) noexcept {
@@ -85,14 +84,15 @@ struct ReplicaMemory::Remains {
 };
 
 void ReplicaMemory::let_go(Event last) noexcept {
+  if (file_) return;  // the work keeps it
   if (allocation_ && !locked_) {
     allocation_.release(last);
     return;
   }
   Remains remains{std::move(allocation_), std::move(ownership_), reinterpret_cast<void*>(memory_.object),
-                  locked_ ? host_address() : nullptr, std::move(file_)};
-  // No destructor waits on a thread that runs work: what it waits for may be that very work. A file is not waited for.
-  if ((is_in_work() || remains.file) && !last.ready()) {
+                  locked_ ? host_address() : nullptr};
+  // No destructor waits on a thread that runs work: what it waits for may be that very work.
+  if (is_in_work() && !last.ready()) {
     let_go_later(std::move(remains), last);
     return;
   }
@@ -101,7 +101,7 @@ void ReplicaMemory::let_go(Event last) noexcept {
 }
 
 void ReplicaMemory::let_go_later(Remains remains, Event last) noexcept {
-  bool const owners = !remains.allocation && !remains.ownership.deleter() && !remains.file;
+  bool const owners = !remains.allocation && !remains.ownership.deleter();
   if (owners) return;  // and there is no deleter to call
   std::shared_ptr<Remains> kept;
   try {

@@ -29,7 +29,7 @@ class ReplicaMemory {
   ReplicaMemory(Device& host_device, Allocation allocation, DeviceMemory part);
   /// Host memory that exists already, pageable or pinned: its owner's until `own`.
   ReplicaMemory(Device& host_device, void* pointer, std::size_t bytes, Location location);
-  explicit ReplicaMemory(std::unique_ptr<SpillFile> file);
+  explicit ReplicaMemory(std::shared_ptr<SpillFile> file);
   ReplicaMemory(ReplicaMemory&&) = default;
   ReplicaMemory& operator=(ReplicaMemory&&) = delete;
   ~ReplicaMemory() = default;
@@ -95,14 +95,14 @@ class ReplicaMemory {
   void let_go(Event last) noexcept;
 
  private:
-  /// What is left to do when the last work with memory has ended that was wrapped, locked in place, or is a file.
+  /// What is left to do when the last work with memory has ended that was wrapped or locked in place.
   struct Remains;
   static void let_go_later(Remains remains, Event last) noexcept;
 
   Device* device_;
   Allocation allocation_;
   Ownership ownership_;
-  std::unique_ptr<SpillFile> file_;       ///< null: in memory
+  std::shared_ptr<SpillFile> file_;       ///< null: in memory
   Location wrapped_at_ = Location::host;  ///< where memory is that came from no pool
   std::size_t begin_ = 0;                 ///< of a window; the host reaches no windows
   bool locked_ = false;                   ///< in place

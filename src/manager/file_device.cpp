@@ -20,13 +20,13 @@ namespace {
 class FileQueue final : public HostQueue {
  public:
   Event upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) override {
-    return submit(terms.needs, [to, from, bytes] {
-      SpillFile::of(to).spill(to.offset, {static_cast<std::byte const*>(from), bytes});
+    return submit(terms.needs, [file = SpillFile::of(to), at = to.offset, from, bytes] {
+      file->spill(at, {static_cast<std::byte const*>(from), bytes});
     });
   }
   Event download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override {
-    return submit(terms.needs, [to, from, bytes] {
-      SpillFile::of(from).restore(from.offset, {static_cast<std::byte*>(to), bytes});
+    return submit(terms.needs, [file = SpillFile::of(from), at = from.offset, to, bytes] {
+      file->restore(at, {static_cast<std::byte*>(to), bytes});
     });
   }
   Event copy(DeviceMemory, DeviceMemory, std::size_t, CopyTerms const&) override { refuse("copying within files"); }

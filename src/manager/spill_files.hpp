@@ -18,9 +18,9 @@ class SpillFiles;
 /// A file of its own for what is evicted from the host's memory. It goes with this; it has had no name since it was
 /// made, so that nothing stays behind when the process ends, however it does.
 ///
-/// As memory it is the file device's (`FileDevice`), with this for an object. Reads and writes may come from several
-/// threads at once.
-class SpillFile {
+/// As memory it is the file device's (`FileDevice`), with this for an object; its copies keep it until they have ended.
+/// Reads and writes may come from several threads at once.
+class SpillFile : public std::enable_shared_from_this<SpillFile> {
  public:
   SpillFile(std::shared_ptr<SpillFiles> files, std::size_t bytes);
   SpillFile(SpillFile const&) = delete;
@@ -28,8 +28,8 @@ class SpillFile {
   ~SpillFile();
 
   [[nodiscard]] DeviceMemory memory() const noexcept { return {reinterpret_cast<std::uintptr_t>(this), 0, bytes_}; }
-  [[nodiscard]] static SpillFile& of(DeviceMemory memory) noexcept {
-    return *reinterpret_cast<SpillFile*>(memory.object);
+  [[nodiscard]] static std::shared_ptr<SpillFile> of(DeviceMemory memory) {
+    return reinterpret_cast<SpillFile*>(memory.object)->shared_from_this();
   }
 
   /// Puts `bytes` there. When this returns the file system has said that it has them. Throws IoError.
