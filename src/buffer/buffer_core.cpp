@@ -209,38 +209,6 @@ void BufferCore::reset() {
   parts->forget_history();
 }
 
-void BufferCore::release_device(Device* device) {
-  std::optional<TransferEngine::CarriedOut> carried;
-  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
-    Guard parts(*parts_);
-    auto const& replicas = parts->replicas;
-    if (!Reconciler(*parts).resolve_or_wait(context, replicas.whole())) return false;
-    for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
-      if (device != nullptr && replicas.places[place].device != device) continue;
-      if (replicas.places.is_file(place) || !replicas.coherence.has_storage(place)) continue;
-      parts->check_not_leased(place);
-      if (!BufferAccess(*parts).release(context, place, host_place, carried)) return false;
-    }
-    return true;
-  });
-}
-
-void BufferCore::release_host() {
-  std::optional<TransferEngine::CarriedOut> carried;
-  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
-    Guard parts(*parts_);
-    if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole())) return false;
-    auto const& replicas = parts->replicas;
-    parts->check_not_leased(host_place);
-    auto const to = parts->place_of(parts->replicas.default_device());
-    for (auto const place : {std::optional{host_place}, replicas.places.file()}) {
-      if (!place || !replicas.coherence.has_storage(*place)) continue;
-      if (!BufferAccess(*parts).release(context, *place, to, carried)) return false;
-    }
-    return true;
-  });
-}
-
 void BufferCore::discard() {
   detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);

@@ -5,6 +5,8 @@
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
+#include "buffer/copy_choice.hpp"
+#include "buffer/operand_parts.hpp"
 #include "buffer/places.hpp"
 #include "buffer/reconciler.hpp"
 #include "buffer/transfer_engine.hpp"
@@ -33,6 +35,7 @@ using detail::BufferParts;
 using detail::Commits;
 using detail::CopyChoice;
 using detail::NextUse;
+using detail::part_of;
 using detail::PlannedWrite;
 using detail::Reconciler;
 using detail::TransferEngine;
@@ -48,28 +51,6 @@ struct PlacedOperand {
   Intent intent;
 };
 
-bool are_apart(ByteRange one, ByteRange other) noexcept {
-  bool const bytes = !one.empty() && !other.empty();  // an empty range lies with what it touches
-  return one.end < other.begin + bytes || other.end < one.begin + bytes;
-}
-
-/// The hull of what works in one memory with an operand: where a buffer is written, operands that overlap do.
-ByteRange together_with(std::span<const Operand> operands, Operand const& one) {
-  auto const of_buffer = [&](Operand const& other) { return other.buffer == one.buffer; };
-  auto const writes = [&](Operand const& other) { return of_buffer(other) && other.intent != Intent::read; };
-  if (std::ranges::none_of(operands, writes)) return one.range;
-  auto hull = one.range;
-  ByteRange before;
-  do {
-    before = hull;
-    for (auto const& other : operands) {
-      if (!of_buffer(other) || are_apart(hull, other.range)) continue;
-      hull = {std::min(hull.begin, other.range.begin), std::max(hull.end, other.range.end)};
-    }
-  } while (before != hull);
-  return hull;
-}
-
 /// Announces what the operation needs of each manager beside what stands there, so that no room is made in vain.
 void announce(AccessContext& context, Device& device, std::span<PlacedOperand const> operands) {
   auto const stands = [&](PlacedOperand const& one) {
@@ -83,11 +64,7 @@ void announce(AccessContext& context, Device& device, std::span<PlacedOperand co
     auto const same = [&](PlacedOperand const& other) { return &other.parts == &parts && other.place == one->place; };
     if (parts.replicas.places.shares(device) || std::find_if(operands.begin(), one, same) != one) continue;
     auto const bytes = parts.replicas.reach(one->place).size();
-    // What stands and is used in part may have to go for that part alone.
-    std::size_t used = 0;
-    for (auto const& other : operands) used += same(other) ? other.range.size() : 0;
-    stands(*one) ? context.demand().add(*parts.terms.manager, 0, std::min(bytes, used))
-                 : context.demand().add(*parts.terms.manager, bytes, bytes);
+    context.demand().add(*parts.terms.manager, stands(*one) ? 0 : bytes, bytes);
   }
 }
 
@@ -110,11 +87,12 @@ bool whole_copies_fit(Device& device, Buffers const& buffers) {
 }  // namespace
 
 Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork const& submit) {
-  return detail::with_copy_choice([&](CopyChoice& choice) {
+  auto const work = [&](CopyChoice& choice) {
     // No operand's memory goes for another's: tries would have no end.
     auto const all = [&](detail::OperandsInUse& in_use) {
       for (auto const& operand : operands) {
-        auto const part = choice.took_whole() ? detail::OperandsInUse::all_of_it : together_with(operands, operand);
+        auto const part =
+            choice.took_whole() ? detail::OperandsInUse::all_of_it : part_of(operands, operand, choice.sharing());
         in_use.add(operand.buffer->manager(), *operand.buffer, part);
       }
     };
@@ -124,7 +102,8 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
       return event.has_value();
     });
     return *event;
-  });
+  };
+  return detail::with_copy_choice(work, [&] { return detail::clear_the_way(queue.device(), operands); });
 }
 
 std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, std::span<const Operand> operands,
@@ -157,7 +136,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   placed.reserve(operands.size());
   for (auto const& operand : operands) {
     auto& parts = parts_of(operand.buffer);
-    auto const part = operands.size() == buffers.size() ? operand.range : together_with(operands, operand);
+    auto const part = operands.size() == buffers.size() ? operand.range : part_of(operands, operand, choice.sharing());
     auto const place = Windows(parts).place_for(device, part, takes_whole);
     placed.push_back({parts, place, operand.range, operand.intent});
     if (operand.intent != Intent::read) Windows(parts).check_write(place, operand.range);
@@ -187,6 +166,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     if (replica && intent != Intent::write) replica->work().add_writers(range, needs);
   }
 
+  choice.settle();
   auto const before = queue.record().ticket();
   auto const event = [&] {
     AccessContext const within;  // a user's code may come next, and is not tried again

@@ -18,8 +18,8 @@
 #include <span>
 #include <thread>
 
-// How a buffer gives memory back: a device's, once what only it holds is saved to the host, and the host's, once a
-// device or a file has it.
+// How a buffer gives memory back, asked by its user or for others: a device's, once what only it holds is saved to the
+// host, and the host's, once a device or a file has it.
 
 namespace unimem {
 
@@ -71,6 +71,39 @@ bool release_to_file(AccessContext& context, BufferParts& parts, std::optional<T
 }
 
 }  // namespace
+
+void BufferCore::release_device(Device* device, Leased leased) {
+  std::optional<TransferEngine::CarriedOut> carried;
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+    Guard parts(*parts_);
+    auto const& replicas = parts->replicas;
+    if (!Reconciler(*parts).resolve_or_wait(context, replicas.whole())) return false;
+    for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
+      if (device != nullptr && replicas.places[place].device != device) continue;
+      if (replicas.places.is_file(place) || !replicas.coherence.has_storage(place)) continue;
+      if (leased == Leased::throws) parts->check_not_leased(place);
+      if (replicas.at(place)->holds().leased()) continue;
+      if (!BufferAccess(*parts).release(context, place, place_to_save_at(replicas), carried)) return false;
+    }
+    return true;
+  });
+}
+
+void BufferCore::release_host() {
+  std::optional<TransferEngine::CarriedOut> carried;
+  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+    Guard parts(*parts_);
+    if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole())) return false;
+    auto const& replicas = parts->replicas;
+    parts->check_not_leased(host_place);
+    auto const to = parts->place_of(parts->replicas.default_device());
+    for (auto const place : {std::optional{host_place}, replicas.places.file()}) {
+      if (!place || !replicas.coherence.has_storage(*place)) continue;
+      if (!BufferAccess(*parts).release(context, *place, to, carried)) return false;
+    }
+    return true;
+  });
+}
 
 BufferCore::Evictable BufferCore::evictable(MemoryPlace place, std::span<const ByteRange> used) noexcept {
   if (is_all_in_use(used)) return {};

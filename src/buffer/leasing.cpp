@@ -5,6 +5,7 @@
 #include "buffer/buffer_lock.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
+#include "buffer/copy_choice.hpp"
 #include "buffer/reconciler.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/transfer_engine.hpp"

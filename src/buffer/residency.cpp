@@ -64,12 +64,6 @@ bool serves(ByteRange copy, std::span<const ByteRange> used) noexcept {
   return std::ranges::any_of(used, [&](ByteRange part) { return copy.contains(part); });
 }
 
-/// Whether it is a whole copy that is used in parts: if it goes, the operation takes windows.
-bool may_do_with_windows(BufferParts const& parts, Place place, std::span<const ByteRange> used) noexcept {
-  bool const whole = std::ranges::find(used, parts.replicas.whole()) != used.end();
-  return !parts.replicas.places[place].window && !whole;
-}
-
 /// What copies on a device could give, and which of them gives first.
 struct Offer {
   Resident::Evictable evictable;
@@ -82,10 +76,8 @@ Offer offer_of_device(BufferParts const& parts, Device& device, std::span<const 
   if (replicas.places.shares(device)) return all;
   for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
     auto const& one = replicas.places[place];
-    bool const in_use = serves(replicas.reach(place), used);
-    if (one.device != &device || !one.replica || (in_use && !may_do_with_windows(parts, place, used))) continue;
-    auto offered = evictable_at(parts, place);
-    if (in_use) offered.priority = std::numeric_limits<int>::max();  // after all others
+    if (one.device != &device || !one.replica || serves(replicas.reach(place), used)) continue;
+    auto const offered = evictable_at(parts, place);
     auto& best = all.evictable;
     auto const together = best.bytes + best.more, leased = best.leased + offered.leased;
     auto const comes_first = [&] {

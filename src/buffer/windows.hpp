@@ -1,14 +1,13 @@
 #pragma once
 
 #include <unimem/core/byte_ranges.hpp>
-#include <unimem/core/error.hpp>
 
+#include "buffer/copy_choice.hpp"
 #include "coherence/coherence.hpp"
 
 #include <concepts>
 #include <cstddef>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace unimem {
@@ -18,37 +17,6 @@ class Device;
 namespace unimem::detail {
 
 struct BufferParts;
-
-/// What operations on parts of buffers give them on a device where they have no memory yet: memory for all of the
-/// buffer, so that later operations find their parts in it, or else a window, which is memory for that part.
-class CopyChoice {
- public:
-  /// However often the operation is tried, the same: what was made for the one is not lost to the other. `has_room` is
-  /// asked once, whether whole copies of all its buffers fit, with nothing evicted.
-  template <std::predicate HasRoom>
-  [[nodiscard]] bool takes_whole(HasRoom const& has_room) {
-    if (!whole_) whole_ = has_room();
-    return *whole_;
-  }
-  [[nodiscard]] bool took_whole() const noexcept { return whole_ == true; }
-  /// There was no memory. Whether another try with windows may do: the driver may have less than is known.
-  [[nodiscard]] bool try_windows() noexcept { return std::exchange(whole_, false) == true; }
-
- private:
-  std::optional<bool> whole_;
-};
-
-/// Does `work(choice)`, an operation that returns what comes of it.
-template <class Work>
-auto with_copy_choice(Work const& work) {
-  CopyChoice choice;
-  try {
-    return work(choice);
-  } catch (OutOfMemory const&) {
-    if (!choice.try_windows()) throw;
-  }
-  return work(choice);
-}
 
 /// At which place of a device an operation on a part of a buffer works: in the copy of the whole buffer, or in a
 /// window.

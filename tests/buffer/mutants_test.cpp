@@ -9,6 +9,7 @@
 #include "buffer/model.hpp"
 #include "buffer/recycling.hpp"
 #include "buffer/reuse.hpp"
+#include "buffer/scarce_room.hpp"
 #include "buffer/spilled.hpp"
 #include "buffer/windowed.hpp"
 #include "device/gate.hpp"
@@ -302,6 +303,8 @@ std::optional<Finding> first_finding(Mutant mutant, unsigned seeds) {
   if (auto const broken = finding ? std::nullopt : Evicting::run()) finding = {"the eviction test", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_spilling()) finding = {"the spilling test", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_windows()) finding = {"the test of windows", *broken};
+  if (auto const broken = finding ? std::nullopt : broken_by_scarce_room())
+    finding = {"the test of scarce room", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_recycling(mutant == Mutant::recycled_work_forgotten))
     finding = {"the recycling test", *broken};
   for (auto seed = first_seed; seed < first_seed + seeds && !finding; ++seed) finding = found_by_model(seed);

@@ -2,7 +2,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/sim.hpp>
 
-#include "core/sizes.hpp"
+#include "buffer/windows_of_buffers.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,63 +26,6 @@
 
 namespace unimem::testing {
 namespace {
-
-class WindowsOfBuffers : public ::testing::Test {
- protected:
-  using Buffer = UnifiedBuffer<std::uint32_t>;
-  static constexpr std::size_t words = MiB;  // 4 MiB
-  static constexpr std::size_t limit = 2 * MiB;
-
-  WindowsOfBuffers() { manager.set_limit(sim, limit); }
-
-  [[nodiscard]] Buffer make(std::string name = "rows") {
-    BufferOptions options;
-    options.manager = &manager;
-    options.device = &sim;
-    options.name = std::move(name);
-    return Buffer(words, options);
-  }
-  /// Its values count up.
-  [[nodiscard]] Buffer counting() {
-    auto buffer = make();
-    auto const view = buffer.host();
-    std::iota(view.begin(), view.end(), 0U);
-    return buffer;
-  }
-  [[nodiscard]] static ByteRange bytes(std::size_t from, std::size_t count) { return {4 * from, 4 * (from + count)}; }
-  /// Adds `by` to those elements, by work on the device.
-  void add(Buffer& buffer, std::size_t from, std::size_t count, std::uint32_t by) {
-    Operand const operand{&buffer.core(), bytes(from, count), Intent::read_write};
-    run({operand}, [=](std::span<const HostArgument> arguments) {
-      auto* const values = static_cast<std::uint32_t*>(arguments[0].data);
-      for (std::size_t i = 0; i < count; ++i) values[i] += by;
-    });
-  }
-  void run(std::vector<Operand> const& operands, std::function<void(std::span<const HostArgument>)> const& body) {
-    run(operands, body, sim);
-  }
-  static void run(std::vector<Operand> const& operands, std::function<void(std::span<const HostArgument>)> const& body,
-                  Device& on) {
-    start(operands, body, on).wait();
-  }
-  static Event start(std::vector<Operand> const& operands,
-                     std::function<void(std::span<const HostArgument>)> const& body, Device& on) {
-    auto& queue = on.default_queue();
-    return use_on_device(queue, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
-      std::vector<KernelArgument> arguments(memory.size());
-      for (std::size_t i = 0; i < memory.size(); ++i) {
-        arguments[i].memory = memory[i];
-        arguments[i].writes = operands[i].intent != Intent::read;
-      }
-      auto const once = [body](Range, std::size_t, std::size_t, std::span<const HostArgument> given) { body(given); };
-      return queue.run(on.compile({"work", {}, once}), Range{1}, arguments, needs);
-    });
-  }
-  [[nodiscard]] std::size_t on_device() { return manager.pool(sim, Location::device).bytes_in_use(); }
-
-  Device& sim = make_sim({.memory_bytes = 64 * MiB});
-  MemoryManager manager;
-};
 
 TEST_F(WindowsOfBuffers, SliceOfWhatDoesNotFitIsUsed) {
   auto buffer = counting();
@@ -138,20 +81,6 @@ TEST_F(WindowsOfBuffers, OverlappingSlicesSeeEachOthersWrites) {
   EXPECT_EQ(buffer.statistics().host_to_device_bytes, 4U * 150'000) << "what a window has comes from there";
 }
 
-TEST_F(WindowsOfBuffers, OverlappingOperandsWorkInOneWindow) {
-  auto buffer = counting();
-  run({{&buffer.core(), bytes(0, 1000), Intent::read_write}, {&buffer.core(), bytes(500, 1000), Intent::read_write}},
-      [](std::span<const HostArgument> arguments) {
-        EXPECT_EQ(static_cast<std::byte*>(arguments[0].data) + 2000, arguments[1].data);
-        static_cast<std::uint32_t*>(arguments[0].data)[500] = 77;
-        static_cast<std::uint32_t*>(arguments[1].data)[1] = 78;
-      });
-  auto const values = buffer.to_vector();
-  EXPECT_EQ(values[500], 77U);
-  EXPECT_EQ(values[501], 78U);
-  EXPECT_EQ(values[499], 499U);
-}
-
 TEST_F(WindowsOfBuffers, LeasedWindowStaysAndTheRestGoes) {
   auto buffer = counting();
   auto const leased = buffer.slice(0, words / 8).device_view(sim);
@@ -194,36 +123,6 @@ TEST_F(WindowsOfBuffers, WholeUseWithoutRoomForBothSavesTheWindowsFirst) {
   add(buffer, 0, words, 1);
   auto const values = buffer.to_vector();
   for (std::uint32_t i = 0; i < words; ++i) ASSERT_EQ(values[i], i < words / 2 ? i + 2 : i + 1);
-}
-
-TEST_F(WindowsOfBuffers, SlicesOfTwoBuffersShareTheDevice) {
-  auto one = counting();
-  auto other = counting();
-  for (std::size_t from = 0; from < words; from += words / 8) {
-    run({{&one.core(), bytes(from, words / 8), Intent::read},
-         {&other.core(), bytes(from, words / 8), Intent::read_write}},
-        [](std::span<const HostArgument> arguments) {
-          auto const* const source = static_cast<std::uint32_t const*>(arguments[0].data);
-          auto* const target = static_cast<std::uint32_t*>(arguments[1].data);
-          for (std::size_t i = 0; i < words / 8; ++i) target[i] += source[i];
-        });
-  }
-  auto const values = other.to_vector();
-  for (std::uint32_t i = 0; i < words; ++i) ASSERT_EQ(values[i], 2 * i);
-}
-
-TEST_F(WindowsOfBuffers, AWholeCopyUsedInPartMakesRoomInTheEnd) {
-  manager.set_limit(sim, 5 * MiB);
-  auto one = counting();
-  add(one, 0, 1000, 1);  // all of it fits
-  auto other = counting();
-  run({{&one.core(), bytes(0, 1000), Intent::read_write}, {&other.core(), bytes(0, words / 2), Intent::read_write}},
-      [](std::span<const HostArgument> arguments) {
-        static_cast<std::uint32_t*>(arguments[0].data)[0] += 5;
-        static_cast<std::uint32_t*>(arguments[1].data)[0] += 6;
-      });
-  EXPECT_EQ(one.to_vector()[0], 6U);
-  EXPECT_EQ(other.to_vector()[0], 6U);
 }
 
 TEST_F(WindowsOfBuffers, SmallSlicesShareAWindow) {
@@ -306,46 +205,6 @@ TEST_F(WindowsOfBuffers, ADriverWithLessThanIsKnownGetsWindows) {
   EXPECT_LE(on_device(), MiB);
 }
 
-/// Each would push the other out without end.
-TEST_F(WindowsOfBuffers, TwoCopiesThatTheDriverHasNoRoomForBecomeWindows) {
-  MemoryManager other;
-  auto const taken = other.acquire(sim, Location::device, 58 * MiB);
-  manager.set_limit(sim, 64 * MiB);
-  auto one = counting(), two = counting();
-  run({{&one.core(), bytes(1000, 1000), Intent::read_write}, {&two.core(), bytes(2000, 1000), Intent::read_write}},
-      [](std::span<const HostArgument> arguments) {
-        for (auto const& argument : arguments) ++*static_cast<std::uint32_t*>(argument.data);
-      });
-  EXPECT_EQ(one.to_vector()[1000], 1001U);
-  EXPECT_EQ(two.to_vector()[2000], 2001U);
-}
-
-TEST_F(WindowsOfBuffers, OperandsThatAreTogetherAllOfABufferStay) {
-  manager.set_limit(sim, 8 * MiB);
-  auto const taken = manager.acquire(sim, Location::device, MiB);
-  auto one = counting(), two = counting();
-  std::vector<Operand> operands;
-  for (auto* const buffer : {&one, &two}) {
-    operands.push_back({&buffer->core(), bytes(0, words - 1), Intent::read_write});
-    operands.push_back({&buffer->core(), bytes(1, words - 1), Intent::read_write});
-  }
-  EXPECT_THROW(run(operands, [](std::span<const HostArgument>) {}), OutOfMemory);
-  EXPECT_EQ(one.to_vector()[words - 1], words - 1);
-  EXPECT_EQ(two.to_vector()[words - 1], words - 1);
-}
-
-TEST_F(WindowsOfBuffers, AnEmptyOperandBesideAllOfABufferNeedsNothingMore) {
-  manager.set_limit(sim, 4 * MiB);
-  auto other = counting();
-  for (std::size_t const at : {std::size_t{0}, words / 2, words}) {
-    add(other, 0, words, 1);  // there is no room left
-    auto buffer = counting();
-    run({{&buffer.core(), bytes(0, words), Intent::read_write}, {&buffer.core(), bytes(at, 0), Intent::read}},
-        [](std::span<const HostArgument> arguments) { ++*static_cast<std::uint32_t*>(arguments[0].data); });
-    EXPECT_EQ(buffer.to_vector()[0], 1U);
-  }
-}
-
 TEST_F(WindowsOfBuffers, ALostDeviceTakesOnlyWhatItsWindowsAloneHad) {
   auto buffer = counting();
   add(buffer, 1000, 50'000, 1);
@@ -372,22 +231,6 @@ TEST_F(WindowsOfBuffers, AFailedSaveLeavesTheWindow) {
   set_sim_faults(sim, {});
   auto const values = buffer.to_vector();
   for (std::uint32_t i = 0; i < 4 * slice; ++i) ASSERT_EQ(values[i], i + 1) << i;
-}
-
-TEST_F(WindowsOfBuffers, OperandsKeepTheirWindowsWhileRoomIsMade) {
-  auto buffer = counting();
-  constexpr std::size_t slice = words / 8;
-  for (std::size_t i = 0; i < 4; ++i) add(buffer, i * slice, slice, 1);
-  auto const before = buffer.statistics().host_to_device_bytes;
-  run({{&buffer.core(), bytes(0, slice), Intent::read_write},
-       {&buffer.core(), bytes(slice, slice), Intent::read_write},
-       {&buffer.core(), bytes(2 * slice, slice), Intent::read_write},
-       {&buffer.core(), bytes(6 * slice, slice), Intent::read_write}},
-      [](std::span<const HostArgument> arguments) {
-        for (auto const& one : arguments) ++*static_cast<std::uint32_t*>(one.data);
-      });
-  EXPECT_EQ(buffer.statistics().host_to_device_bytes - before, 4 * slice) << "of the one that had no window";
-  EXPECT_EQ(buffer.to_vector()[2 * slice], 2 * slice + 2);
 }
 
 /// The smaller window goes for the larger one's sake while that is saved: then all that it had is to be saved, too.

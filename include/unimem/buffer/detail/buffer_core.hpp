@@ -252,7 +252,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// shares in the buffer is done with it, or when it lets go of the memory earlier.
   void zero_at_end();
   void resize(std::size_t bytes);
-  void release_device(Device* device);
+  /// What to do with copies that are leased: to throw, or to let them stay.
+  enum class Leased { throws, stays };
+  void release_device(Device* device, Leased leased = Leased::throws);
   void release_host();
   void discard();
 
