@@ -90,8 +90,7 @@ void Coherence::forget_data() noexcept {
   }
 }
 
-auto Coherence::at(Place place) const -> PlaceState const& {
-  if (place < places_.size()) return places_[place];
+void Coherence::refuse(Place place) const {
   throw InvalidArgument("place", std::to_string(place), "below " + std::to_string(places_.size()));
 }
 

@@ -92,6 +92,7 @@ class UNIMEM_API Coherence {
     ByteRanges touched;        ///< bytes there that it wrote or copied in: undefined if it failed
     ByteRanges changed;        ///< bytes of which the plan changed anything, anywhere; a fence changes without touching
     bool adopted = false;      ///< the plan was the first to touch the buffer
+    bool rewrite = false;      ///< what the place alone had was written there again: that changed nothing
     std::vector<Before> before;  ///< the places that knew anything of the changed bytes
   };
 
@@ -188,7 +189,11 @@ class UNIMEM_API Coherence {
     ByteRanges held;     ///< was valid here at some time since the storage came: perhaps stale, but never garbage
   };
 
-  [[nodiscard]] PlaceState const& at(Place place) const;
+  [[nodiscard]] PlaceState const& at(Place place) const {
+    if (place >= places_.size()) refuse(place);
+    return places_[place];
+  }
+  [[noreturn]] void refuse(Place place) const;
   [[nodiscard]] ByteRange whole() const noexcept { return {0, bytes_}; }
   void require_inside(ByteRange range) const;
 
@@ -202,6 +207,8 @@ class UNIMEM_API Coherence {
 
   [[nodiscard]] char const* refusal_of(Plan const& plan) const;
   [[nodiscard]] Undo undo_for(Plan const& plan) const;
+  [[nodiscard]] bool is_rewrite(Plan const& plan) const noexcept;
+  void roll_back_rewrite(Undo const& undo);
   void make_room_for(Plan const& plan, std::size_t times);
   void record_copy(PlannedCopy const& copy);
   void record_write(Place place, ByteRange range);

@@ -27,11 +27,12 @@ auto Coherence::commit(Plan const& plan) -> Undo {
 auto Coherence::prepare(Plan const& plan, std::size_t together) -> Undo {
   if (auto const* const reason = refusal_of(plan)) throw std::logic_error(std::string("Coherence: ") + reason);
   auto undo = undo_for(plan);
-  make_room_for(plan, together);
+  if (!undo.rewrite) make_room_for(plan, together);
   return undo;
 }
 
 void Coherence::record(Plan const& plan, Undo const& undo) noexcept {
+  if (undo.rewrite) return;
   if (undo.adopted && !has_data_) {  // or another that was prepared with it has adopted them
     auto& place = places_[plan.place];
     has_data_ = true;
@@ -83,7 +84,8 @@ auto Coherence::undo_for(Plan const& plan) const -> Undo {
     undo.touched.add(plan.parts);
   }
   undo.adopted = !has_data_ && plan.kind != Plan::Kind::release;
-  if (undo.adopted || undo.changed.empty()) return undo;
+  undo.rewrite = is_rewrite(plan);
+  if (undo.adopted || undo.rewrite || undo.changed.empty()) return undo;
   for (Place place = 0; place < places_.size(); ++place) {
     auto const& now = places_[place];
     // What is valid or written is held, so a place that holds none of the bytes has neither.
@@ -92,6 +94,17 @@ auto Coherence::undo_for(Plan const& plan) const -> Undo {
                            now.held.intersection(undo.changed)});
   }
   return undo;
+}
+
+/// Whether the plan writes no more than what its place wrote last, and no other has.
+bool Coherence::is_rewrite(Plan const& plan) const noexcept {
+  if (!writes(plan) || !plan.copies.empty() || !plan.parts.empty() || plan.range.empty()) return false;
+  auto const& writer = places_[plan.place];
+  if (!writer.written.contains(plan.range)) return false;
+  for (auto const& other : places_) {
+    if (&other != &writer && other.valid.intersects(plan.range)) return false;
+  }
+  return true;
 }
 
 /// Makes the edits of `record_copy` and `record_write` unable to throw, of as many plans like this one.
@@ -134,6 +147,7 @@ void Coherence::record_write(Place place, ByteRange range) {
 void Coherence::roll_back(Undo const& undo) {
   if (!has_data_ || undo.data != data_) return;
   if (undo.adopted) return forget_data();
+  if (undo.rewrite) return roll_back_rewrite(undo);
 
   auto places = places_;
   for (auto& place : places) {
@@ -157,6 +171,25 @@ void Coherence::roll_back(Undo const& undo) {
   auto nowhere = undo.changed;
   for (auto const& place : places) nowhere.remove(place.valid);
   lost.add(nowhere);
+
+  places_ = std::move(places);
+  lost_ = std::move(lost);
+  validate_in_debug();
+}
+
+/// Nothing changed, so there is nothing to take back; but what half an operation wrote is nobody's.
+void Coherence::roll_back_rewrite(Undo const& undo) {
+  auto places = places_;
+  auto ruined = undo.touched;
+  for (Place place = 0; place < places.size(); ++place) {
+    if (shares_storage(place, undo.place)) {
+      for (auto* const set : {&places[place].valid, &places[place].written, &places[place].held})
+        set->remove(undo.touched);
+    }
+    ruined.remove(places[place].valid);
+  }
+  auto lost = lost_;
+  lost.add(ruined);
 
   places_ = std::move(places);
   lost_ = std::move(lost);

@@ -11,6 +11,9 @@ namespace unimem::detail {
 /// set.
 template <class ForEachSet>
 [[nodiscard]] bool covered(ByteRange range, ForEachSet&& for_each_set) {
+  bool one_has_all = range.empty();
+  for_each_set([&](ByteRanges const& set) { one_has_all = one_has_all || set.contains(range); });
+  if (one_has_all) return true;
   auto here = range.begin;
   while (here < range.end) {
     auto reached = here;

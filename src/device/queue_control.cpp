@@ -36,6 +36,7 @@ QueueControl& QueueControl::create() {
 }
 
 std::exception_ptr QueueControl::keep(Ticket ticket, std::exception_ptr failure) noexcept {
+  some_failed_ = true;
   try {
     enter_set_aside();
     return enter(ticket, failure);
@@ -219,6 +220,7 @@ std::exception_ptr QueueControl::error(Ticket ticket) noexcept {
   for (auto const& one : set_aside_) {
     if (one.first <= ticket && ticket <= one.last) return one.failure;
   }
+  if (!some_failed_ && inherits_.empty()) may_fail_.store(false, std::memory_order_release);  // what was inherited has ended well
   return failed_.contains(ticket) ? forgotten_ : nullptr;
 }
 

@@ -167,6 +167,7 @@ class QueueControl {
   std::atomic<bool> may_fail_{false};  ///< some work has failed, or inherits
   mutable std::mutex mutex_;
   std::condition_variable ended_;
+  bool some_failed_ = false;
   std::map<Ticket, std::exception_ptr> failures_;  ///< with their errors
   std::vector<Ticket> latest_;                     ///< the same in the order in which they came to be known
   std::array<SetAside, 4> set_aside_;              ///< from the front

@@ -86,7 +86,7 @@ TEST(CoherenceOutOfMemory, LeavesAnAdoptionUndone) {
   coherence.add_device();
   coherence.add_storage(1);
   auto const plan = coherence.plan_access(1, {3, 477}, Intent::write, one_second_per_byte);
-  EXPECT_GT(failures_without_effect(coherence, [&](Coherence& tried) { tried.commit(plan); }), 2U);
+  EXPECT_GT(failures_without_effect(coherence, [&](Coherence& tried) { tried.commit(plan); }), 0U);
 }
 
 TEST(CoherenceOutOfMemory, LeavesARollBackToBeTriedAgain) {

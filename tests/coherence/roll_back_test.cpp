@@ -42,6 +42,32 @@ TEST_F(CoherenceRollBack, LosesWhatWasNowhereElse) {
   EXPECT_THAT(read(coherence, host, {0, 5}).copies, ElementsAre(PlannedCopy{device, host, {0, 5}}));
 }
 
+TEST_F(CoherenceRollBack, OfARewriteLosesWhatItMayHaveWritten) {
+  write(coherence, device, {0, 50});
+  auto undo = start(device, {10, 20}, Intent::read_write);
+  EXPECT_TRUE(undo.rewrite);
+  auto untouched = undo;
+  untouched.touched = {};
+  fail(untouched);
+  EXPECT_THAT(coherence.written(device).ranges(), ElementsAre(ByteRange{0, 50}));
+  fail(undo);
+  EXPECT_EQ(coherence.lost(), ByteRanges({10, 20}));
+  EXPECT_THAT(coherence.written(device).ranges(), ElementsAre(ByteRange{0, 10}, ByteRange{20, 50}));
+  EXPECT_THAT(coherence.valid(device).ranges(), ElementsAre(ByteRange{0, 10}, ByteRange{20, 100}));
+  EXPECT_TRUE(mark(coherence, host, {0, 100}).overrules) << "the host has held all of it";
+}
+
+TEST_F(CoherenceRollBack, OfAWriteThatAnotherDeviceHadSeenGivesThatBack) {
+  write(coherence, device, whole);
+  read(coherence, second_device, {0, 30});
+  auto const undo = start(device, {10, 20}, Intent::write);
+  EXPECT_FALSE(undo.rewrite);
+  EXPECT_FALSE(coherence.valid(second_device).intersects(ByteRange{10, 20}));
+  fail(undo);
+  EXPECT_TRUE(coherence.lost().empty());
+  EXPECT_TRUE(coherence.valid(second_device).contains({0, 30}));
+}
+
 TEST_F(CoherenceRollBack, FindsWhatWasLostLostAgain) {
   write(coherence, device, whole);
   coherence.remove_storage(device);

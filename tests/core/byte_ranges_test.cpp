@@ -89,12 +89,14 @@ TEST(ByteRanges, FindsTheRangeAtOrAfterAByte) {
 
 TEST(ByteRanges, ReservedEditsDoNotMoveTheRanges) {
   ByteRanges set{{0, 100}};
+  set.add({400, 500});
   set.reserve(2);
   auto const* const before = set.ranges().data();
   set.remove({10, 20});
   set.add({200, 300});
   EXPECT_EQ(set.ranges().data(), before);
-  EXPECT_THAT(set.ranges(), ElementsAre(ByteRange{0, 10}, ByteRange{20, 100}, ByteRange{200, 300}));
+  EXPECT_THAT(set.ranges(),
+              ElementsAre(ByteRange{0, 10}, ByteRange{20, 100}, ByteRange{200, 300}, ByteRange{400, 500}));
 }
 
 // A view of a set that is gone by the time it is looked at cannot be had.

@@ -2,6 +2,7 @@
 
 #include <unimem/core/export.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -27,9 +28,9 @@ struct ByteRange {
 /// A set of bytes, kept as sorted ranges that neither overlap nor touch.
 ///
 /// Coherence asks two questions of it all day: "is all of this here?" and "what of this is missing?". A buffer's set is
-/// nearly always empty, whole, or a handful of edits, so the ranges live in one sorted vector: a whole-buffer answer
-/// costs one comparison, an edit a binary search. A tree would win only beyond thousands of ranges, and by then the
-/// transfer plan has merged them.
+/// nearly always empty, whole, or a handful of edits: one range lies in the set itself, several in a sorted vector. So
+/// a whole-buffer answer costs one comparison, an edit a binary search. A tree would win only beyond thousands of
+/// ranges, and by then the transfer plan has merged them.
 ///
 /// Not thread-safe; its owner locks. Every mutation has the strong exception guarantee.
 class UNIMEM_API ByteRanges {
@@ -51,16 +52,25 @@ class UNIMEM_API ByteRanges {
   /// Removes every byte of `other`. O(n log m + ranges left).
   void remove(ByteRanges const& other);
 
-  void clear() noexcept { ranges_.clear(); }
+  void clear() noexcept {
+    only_ = {};
+    several_.clear();
+  }
 
   /// Makes room, so that the next `edits` additions or removals of a single range cannot throw.
   void reserve(std::size_t edits);
 
   /// Whether every byte of `range` is in the set; true for an empty range. O(log n).
-  [[nodiscard]] bool contains(ByteRange range) const noexcept;
+  [[nodiscard]] bool contains(ByteRange range) const noexcept {
+    if (several_.empty()) return only_.contains(range) || range.empty();
+    return one_contains(range);
+  }
 
   /// Whether any byte of `range` is in the set. O(log n).
-  [[nodiscard]] bool intersects(ByteRange range) const noexcept;
+  [[nodiscard]] bool intersects(ByteRange range) const noexcept {
+    if (several_.empty()) return std::max(only_.begin, range.begin) < std::min(only_.end, range.end);
+    return one_intersects(range);
+  }
 
   /// Whether the two sets have a byte in common. O(n log m), n being the shorter.
   [[nodiscard]] bool intersects(ByteRanges const& other) const noexcept;
@@ -69,7 +79,10 @@ class UNIMEM_API ByteRanges {
   [[nodiscard]] ByteRanges intersection(ByteRanges const& other) const;
 
   /// The range that holds the byte at `offset`, or else the next one after it. O(log n).
-  [[nodiscard]] std::optional<ByteRange> find(std::size_t offset) const noexcept;
+  [[nodiscard]] std::optional<ByteRange> find(std::size_t offset) const noexcept {
+    if (!several_.empty()) return one_found(offset);
+    return offset < only_.end ? std::optional{only_} : std::nullopt;
+  }
 
   /// The bytes of `range` that are not in the set, in order: what a reader still has to fetch.
   [[nodiscard]] std::vector<ByteRange> missing(ByteRange range) const;
@@ -77,12 +90,18 @@ class UNIMEM_API ByteRanges {
   /// The number of bytes in the set. O(n).
   [[nodiscard]] std::size_t size_bytes() const noexcept;
 
-  [[nodiscard]] bool empty() const noexcept { return ranges_.empty(); }
+  [[nodiscard]] bool empty() const noexcept { return several_.empty() && only_.empty(); }
 
   /// The ranges in ascending order. Valid until the next mutation.
-  [[nodiscard]] std::span<const ByteRange> ranges() const& noexcept { return ranges_; }
+  [[nodiscard]] std::span<const ByteRange> ranges() const& noexcept {
+    if (several_.empty()) return {&only_, only_.empty() ? 0U : 1U};
+    return several_;
+  }
   /// Of a temporary set, the ranges themselves: `for (auto range : made().ranges())` looks at what is there.
-  [[nodiscard]] std::vector<ByteRange> ranges() && noexcept { return std::move(ranges_); }
+  [[nodiscard]] std::vector<ByteRange> ranges() && {
+    if (!only_.empty()) several_.push_back(only_);
+    return std::move(several_);
+  }
 
   /// Throws std::logic_error unless the ranges are sorted, non-empty and apart. For tests and debug builds.
   void validate() const;
@@ -90,12 +109,14 @@ class UNIMEM_API ByteRanges {
   friend bool operator==(ByteRanges const&, ByteRanges const&) = default;
 
  private:
-  using Iterator = std::vector<ByteRange>::const_iterator;
+  [[nodiscard]] bool one_contains(ByteRange range) const noexcept;
+  [[nodiscard]] bool one_intersects(ByteRange range) const noexcept;
+  [[nodiscard]] std::optional<ByteRange> one_found(std::size_t offset) const noexcept;
+  /// Of several there may be one or none left.
+  void settle() noexcept;
 
-  /// The first range that ends after `offset`: the only one that can hold it.
-  [[nodiscard]] Iterator ending_after(std::size_t offset) const noexcept;
-
-  std::vector<ByteRange> ranges_;
+  ByteRange only_{};                ///< if there is one; else empty, at 0
+  std::vector<ByteRange> several_;  ///< if there are more, all of them
 };
 
 }  // namespace unimem
