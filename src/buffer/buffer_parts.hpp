@@ -62,6 +62,10 @@ struct BufferParts {
   [[nodiscard]] bool is_quiet(Place place, ByteRange range) const {
     return watch.unrecorded().empty() && replicas.is_quiet(place, range);
   }
+  /// Whether nothing has to be recorded, raised or taken back before an operation.
+  [[nodiscard]] bool is_settled() const noexcept {
+    return replicas.pending.empty() && watch.writes() == nullptr && watch.unrecorded().empty() && !deferred && !captured;
+  }
   /// Which of the buffer's bytes lie in the host memory named, of which a user may have an address; empty for none.
   [[nodiscard]] ByteRange in_own_host_memory(void const* pointer, std::size_t count) const noexcept;
 

@@ -120,10 +120,6 @@ void ReplicaMap::drop_stale_file() noexcept {
   file_may_go = false;
 }
 
-bool ReplicaMap::holds(Place place, ByteRange range) const {
-  return coherence.has_data() && coherence.has_storage(place) && coherence.valid(place).contains(range);
-}
-
 std::optional<Place> ReplicaMap::device_holding(ByteRange range) const {
   std::optional<Place> found;
   for (Place place = host_place + 1; place < places.count(); ++place) {

@@ -80,7 +80,9 @@ class ReplicaMap {
   /// The file goes once nothing in it is current, and nothing can be taken back that would make it so.
   void drop_stale_file() noexcept;
   /// Whether every byte of `range` is current at `place`.
-  [[nodiscard]] bool holds(Place place, ByteRange range) const;
+  [[nodiscard]] bool holds(Place place, ByteRange range) const {
+    return coherence.has_data() && coherence.has_storage(place) && coherence.valid(place).contains(range);
+  }
   /// The place of a device that has memory of its own, is not lost and holds all of `range`, the default device first.
   [[nodiscard]] std::optional<Place> device_holding(ByteRange range) const;
   /// What of `range` is current on the device, in all of its windows together.

@@ -19,18 +19,21 @@ Place Coherence::add_device(std::optional<Place> shares_with) {
   PlaceState state;
   state.storage_group = shares_with ? at(*shares_with).storage_group : device;
   places_.push_back(std::move(state));
+  state_.reset();
   return device;
 }
 
 Place Coherence::add_file() {
   auto const file = add_device();
   places_[file].on_host_side = true;
+  state_.reset();
   return file;
 }
 
 void Coherence::add_storage(Place place) {
   if (at(place).storage) throw std::logic_error("Coherence: the place has storage already");
   places_[place].storage = true;
+  state_.reset();
 }
 
 void Coherence::remove_storage(Place place) {
@@ -48,6 +51,7 @@ void Coherence::remove_storage(Place place) {
   lost_ = std::move(lost);
   // Storage that comes after all was gone is as fresh as the first, whatever was discarded before.
   if (std::ranges::none_of(places_, &PlaceState::storage)) discarded_ = false;
+  state_.reset();
   validate_in_debug();
 }
 
@@ -66,10 +70,6 @@ void Coherence::record_waiting(std::vector<PlaceState>& places, Place writer, By
   }
 }
 
-bool Coherence::has_storage(Place place) const {
-  return at(place).storage;
-}
-
 bool Coherence::shares_storage(Place a, Place b) const {
   return at(a).storage_group == at(b).storage_group;
 }
@@ -78,10 +78,12 @@ void Coherence::discard() noexcept {
   forget_data();
   ++data_;
   discarded_ = std::ranges::any_of(places_, &PlaceState::storage);
+  state_.reset();
 }
 
 void Coherence::forget_data() noexcept {
   has_data_ = false;
+  state_.reset();
   lost_.clear();
   for (auto& place : places_) {
     place.valid.clear();
@@ -134,6 +136,7 @@ void Coherence::validate() const {
     for (auto const& place : places_) look(place.valid);
   });
   require(!has_data_ || complete, "bytes that are valid nowhere and not lost");
+  require(!state_ || *state_ == projection(), "a state of earlier sets");
 }
 
 void Coherence::validate_in_debug() const {

@@ -118,7 +118,7 @@ class UNIMEM_API Coherence {
   /// `plan_release` first to save it. A place that shares storage counts as a place of its own here too.
   void remove_storage(Place place);
 
-  [[nodiscard]] bool has_storage(Place place) const;
+  [[nodiscard]] bool has_storage(Place place) const { return at(place).storage; }
   [[nodiscard]] bool shares_storage(Place a, Place b) const;
 
   /// What an access to `range` at `place` needs. The storage need not exist yet, but must when the plan is committed.
@@ -165,9 +165,12 @@ class UNIMEM_API Coherence {
   /// Forgets the data, everywhere, without saving it. Storage stays.
   void discard() noexcept;
 
-  /// The state, from the sets: usually a few comparisons, at worst one pass over the devices' ranges. Lost bytes are
-  /// left out of the picture; when nothing else is left, the buffer is uninitialized.
-  [[nodiscard]] BufferState state() const;
+  /// The state, from the sets: usually a few comparisons, at worst one pass over the devices' ranges, once after each
+  /// change. Lost bytes are left out of the picture; when nothing else is left, the buffer is uninitialized.
+  [[nodiscard]] BufferState state() const {
+    if (!state_) state_ = projection();
+    return *state_;
+  }
 
   [[nodiscard]] ByteRanges const& valid(Place place) const { return at(place).valid; }
   [[nodiscard]] ByteRanges const& written(Place place) const { return at(place).written; }
@@ -196,6 +199,7 @@ class UNIMEM_API Coherence {
   [[noreturn]] void refuse(Place place) const;
   [[nodiscard]] ByteRange whole() const noexcept { return {0, bytes_}; }
   void require_inside(ByteRange range) const;
+  [[nodiscard]] BufferState projection() const;
 
   [[nodiscard]] Plan plan_mark(Plan plan, ByteRanges const& marked, CopyCost const& cost) const;
   void plan_copies(Plan& plan, ByteRange missing, CopyCost const& cost) const;
@@ -223,6 +227,7 @@ class UNIMEM_API Coherence {
   bool discarded_ = false;  ///< why there is no data, if there is none; forgotten with the last storage
   std::vector<PlaceState> places_;
   ByteRanges lost_;
+  mutable std::optional<BufferState> state_;  ///< of what is above, once it has been asked for
 };
 
 }  // namespace unimem

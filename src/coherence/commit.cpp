@@ -33,6 +33,7 @@ auto Coherence::prepare(Plan const& plan, std::size_t together) -> Undo {
 
 void Coherence::record(Plan const& plan, Undo const& undo) noexcept {
   if (undo.rewrite) return;
+  state_.reset();
   if (undo.adopted && !has_data_) {  // or another that was prepared with it has adopted them
     auto& place = places_[plan.place];
     has_data_ = true;
@@ -174,6 +175,7 @@ void Coherence::roll_back(Undo const& undo) {
 
   places_ = std::move(places);
   lost_ = std::move(lost);
+  state_.reset();
   validate_in_debug();
 }
 
@@ -193,6 +195,7 @@ void Coherence::roll_back_rewrite(Undo const& undo) {
 
   places_ = std::move(places);
   lost_ = std::move(lost);
+  state_.reset();
   validate_in_debug();
 }
 

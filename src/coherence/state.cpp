@@ -25,7 +25,7 @@ std::string_view to_string(BufferState state) noexcept {
   return "unknown";
 }
 
-BufferState Coherence::state() const {
+BufferState Coherence::projection() const {
   // The two sides; plain loops, since every operation on a buffer asks for its state.
   constexpr bool host = true, devices = false;
   auto const any_on = [&](bool side, auto const& holds) {
