@@ -21,6 +21,7 @@
 #include <exception>
 #include <memory>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace unimem {
@@ -140,8 +141,8 @@ class BufferGuard {
   /// Of a buffer that no operation is in progress on, if its lock is free or comes free in time: the guard holds it
   /// then, and else nothing.
   BufferGuard(BufferParts& parts, std::chrono::milliseconds patience) noexcept;
-  BufferGuard(BufferGuard const&) = delete;
-  BufferGuard& operator=(BufferGuard const&) = delete;
+  BufferGuard(BufferGuard&& other) noexcept : parts_(other.parts_), locked_(std::exchange(other.locked_, false)) {}
+  BufferGuard& operator=(BufferGuard&&) = delete;
   ~BufferGuard() { unlock(); }
   void unlock() noexcept;
 

@@ -30,7 +30,7 @@ PlannedWrite Commits::plan_write(Place place, ByteRange range, std::size_t toget
   return write;
 }
 
-void Commits::commit(PlannedWrite write, Event event, Events what) const noexcept {
+void Commits::commit(PlannedWrite&& write, Event event, Events what) const noexcept {
   auto& replicas = parts_->replicas;
   auto const place = write.plan.place;
   auto* const writes = parts_->watch.writes();

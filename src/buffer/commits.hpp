@@ -37,7 +37,7 @@ class Commits {
   /// it is committed nothing is but what is planned with it: as many writes at `place` as `together` says.
   [[nodiscard]] PlannedWrite plan_write(Place place, ByteRange range, std::size_t together = 1) const;
   /// The work has been submitted, and ends with `event`.
-  void commit(PlannedWrite write, Event event, Events what) const noexcept;
+  void commit(PlannedWrite&& write, Event event, Events what) const noexcept;
   /// Commits a plan to read whose copies end with `events`, each by itself: where one fails, what another has brought
   /// stays.
   void commit_copies(Plan const& plan, std::span<const Event> events) const;

@@ -15,12 +15,12 @@
 #include "manager/admission.hpp"
 
 #include <fmt/format.h>
+#include <boost/container/small_vector.hpp>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <memory>
-#include <memory_resource>
 #include <mutex>
 #include <optional>
 #include <ranges>
@@ -50,6 +50,10 @@ struct PlacedOperand {
   ByteRange range;
   Intent intent;
 };
+
+/// A list that ends with its call, without an allocation for as many operands as most launches have.
+template <class T>
+using Few = boost::container::small_vector<T, 8>;
 
 /// Announces what the operation needs of each manager beside what stands there, so that no room is made in vain.
 void announce(AccessContext& context, Device& device, std::span<PlacedOperand const> operands) {
@@ -108,18 +112,15 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
 
 std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, std::span<const Operand> operands,
                                           DeviceWork const& submit, CopyChoice& choice) {
-  // For the lists that end with this call: for some operands, without an allocation for each. Nothing reads it before
-  // it is written.
-  std::array<std::byte, 2048> room;  // NOLINT(cppcoreguidelines-pro-type-member-init)
-  std::pmr::monotonic_buffer_resource nearby{room.data(), room.size()};
-  std::pmr::vector<BufferCore*> buffers{&nearby};
+  Few<BufferCore*> buffers;
   buffers.reserve(operands.size());
   for (auto const& operand : operands) buffers.push_back(operand.buffer);
   // In id order, each once: two launches over the same buffers never wait for each other in a circle.
   std::ranges::sort(buffers, {}, [](BufferCore const* buffer) { return buffer->parts_->terms.id; });
   buffers.erase(std::ranges::unique(buffers).begin(), buffers.end());
-  std::pmr::vector<std::optional<BufferGuard>> guards{buffers.size(), &nearby};
-  for (std::size_t i = 0; i < buffers.size(); ++i) guards[i].emplace(*buffers[i]->parts_);
+  Few<BufferGuard> guards;
+  guards.reserve(buffers.size());
+  for (auto* const buffer : buffers) guards.emplace_back(*buffer->parts_);
 
   for (auto const& [buffer, range, intent] : operands) {
     buffer->parts_->check_access("device access");
@@ -132,7 +133,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   auto const takes_whole = [&] {
     return choice.takes_whole([&] { return whole_copies_fit(device, buffers | std::views::transform(parts_of)); });
   };
-  std::pmr::vector<PlacedOperand> placed{&nearby};
+  Few<PlacedOperand> placed;
   placed.reserve(operands.size());
   for (auto const& operand : operands) {
     auto& parts = parts_of(operand.buffer);
@@ -142,7 +143,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     if (operand.intent != Intent::read) Windows(parts).check_write(place, operand.range);
     if (!context.again()) parts.replicas.places[place].used(operand.range.size());
   }
-  announce(context, device, placed);
+  announce(context, device, {placed.data(), placed.size()});
   for (auto const& [parts, place, range, intent] : placed) {
     if (!BufferAccess(parts).prepare(context, place, range, intent, queue)) return std::nullopt;
   }
@@ -152,9 +153,9 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     if (intent != Intent::write && written) written->read(range, fmt::format("by work on {}", device.id()));
   }
   // Only now: a window is a window of the memory that stays, and one operand's copies may be what another needs.
-  std::pmr::vector<DeviceMemory> memory{&nearby};
+  Few<DeviceMemory> memory;
   std::vector<Event> needs;
-  std::pmr::vector<PlannedWrite> writes{&nearby};
+  Few<PlannedWrite> writes;
   memory.reserve(operands.size());
   writes.reserve(operands.size());
   for (auto const& [parts, place, range, intent] : placed) {
@@ -171,7 +172,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   auto const event = [&] {
     AccessContext const within;  // a user's code may come next, and is not tried again
     try {
-      return submit(memory, needs);
+      return submit({memory.data(), memory.size()}, needs);
     } catch (...) {
       // What it may have submitted all the same is not on record: it must not be at the memory any more.
       if (auto const last = queue.record(); last.ticket() != before) static_cast<void>(last.wait_for_error());

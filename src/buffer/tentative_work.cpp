@@ -47,7 +47,7 @@ void TentativeWork::reserve(std::size_t works) {
   if (needed > entries_.capacity()) entries_.reserve(std::max(needed, 2 * entries_.size()));
 }
 
-void TentativeWork::add(std::vector<Event> events, bool nothing_else, Plan plan, Coherence::Undo undo) {
+void TentativeWork::add(std::vector<Event>&& events, bool nothing_else, Plan&& plan, Coherence::Undo&& undo) {
   // Work that changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
   if (!undo.adopted && undo.changed.empty()) return;
   bool const some_is_done = std::erase_if(events, [](Event event) { return event.ready() && !event.error(); }) != 0;

@@ -26,7 +26,7 @@ class TentativeWork {
 
   /// `plan` was committed, giving `undo`; its work ends with `events`. `nothing_else`: the events are of this work
   /// alone, so that if none of it began, nothing has been touched.
-  void add(std::vector<Event> events, bool nothing_else, Plan plan, Coherence::Undo undo);
+  void add(std::vector<Event>&& events, bool nothing_else, Plan&& plan, Coherence::Undo&& undo);
 
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
 
