@@ -2,8 +2,8 @@
 
 #include <unimem/core/size.hpp>
 
+#include "core/instruction_count.hpp"
 #include "host_allocators.hpp"
-#include "instruction_count.hpp"
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -137,7 +137,7 @@ template <class Allocator>
 void measure_instructions(Allocator& allocator, Extent const& /*extent*/) {
   for_each_size(block_sizes, [&](std::size_t bytes) {
     for (int i = 0; i < 100; ++i) take_and_give(allocator, bytes, 1);
-    auto const counted = InstructionCounter::count([&] { take_and_give(allocator, bytes, 1); });
+    auto const counted = testing::InstructionCounter::count([&] { take_and_give(allocator, bytes, 1); });
     if (counted) report(fmt::format("instructions/{}", bytes), static_cast<double>(*counted));
   });
 }

@@ -9,8 +9,8 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/kernel/launch.hpp>
 
-#include "idle_device.hpp"
-#include "instruction_count.hpp"
+#include "core/instruction_count.hpp"
+#include "device/idle_device.hpp"
 #include "spread.hpp"
 
 #include <fmt/format.h>
@@ -121,11 +121,11 @@ void compare(std::string const& self, int rounds) {
 }
 
 void count_instructions() {
-  EmptyLaunch empty(*new bench::IdleDevice);  // devices live as long as the process
+  EmptyLaunch empty(*new testing::IdleDevice);  // devices live as long as the process
   for (int i = 0; i < 100; ++i) empty();
   for (int i = 0; i < 3; ++i) {
-    auto const launched = bench::InstructionCounter::count([&] { empty(); });
-    auto const looked = bench::InstructionCounter::count([&] { empty.look(); });
+    auto const launched = testing::InstructionCounter::count([&] { empty(); });
+    auto const looked = testing::InstructionCounter::count([&] { empty.look(); });
     if (!launched || !looked) return fmt::print("instructions cannot be counted here\n");
     fmt::print("instructions: a launch {}, host_view()[0] {}\n", *launched, *looked);
   }

@@ -10,8 +10,8 @@
 #include <unimem/device/sim.hpp>
 #include <unimem/kernel/launch.hpp>
 
+#include "device/idle_device.hpp"
 #include "device/page_watch.hpp"
-#include "idle_device.hpp"
 
 #include <fmt/format.h>
 
@@ -110,7 +110,7 @@ void bench_questions() {
 }
 
 void bench_launch() {
-  static auto& idle = *new bench::IdleDevice;  // devices live as long as the process
+  static auto& idle = *new testing::IdleDevice;  // devices live as long as the process
   BufferOptions const options{.device = &idle};
   UnifiedBuffer<float> a(1'000, options), b(1'000, options), c(1'000, options);
   a.fill(1);

@@ -9,7 +9,7 @@
 #include <new>
 #include <string>
 
-namespace unimem::bench {
+namespace unimem::testing {
 
 /// A discrete device that does nothing: every command has ended when it has been submitted. What is left is what the
 /// floors above cost.
@@ -62,4 +62,4 @@ class IdleDevice final : public Device {
   };
 };
 
-}  // namespace unimem::bench
+}  // namespace unimem::testing

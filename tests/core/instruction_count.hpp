@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace unimem::bench {
+namespace unimem::testing {
 
 /// Counts the instructions that a piece of this thread takes, one by one: a figure that does not depend on what else
 /// the machine is doing, and needs no counter of the processor's. A process of its own steps through it, so it is slow;
@@ -81,4 +81,4 @@ class InstructionCounter {
   }
 };
 
-}  // namespace unimem::bench
+}  // namespace unimem::testing
