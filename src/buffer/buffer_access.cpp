@@ -17,10 +17,14 @@ namespace unimem::detail {
 
 bool BufferAccess::prepare(AccessContext& context, Place place, ByteRange range, Intent intent, Queue& queue) const {
   auto& replicas = parts_->replicas;
+  // Where every byte is current there is nothing to plan, and nothing to record of a read.
+  if (replicas.is_apart_and_holds(place, range) && parts_->watch.writes() == nullptr) {
+    order(place, range, intent, queue);
+    return true;
+  }
   if (!ReplicaAllocator(*parts_).ensure_device(context, place, queue)) return false;
   bool const waits = parts_->watch.writes() != nullptr && replicas.places.in_host_memory(place);  // as `fetch` does
   if (waits && intent != Intent::write) Reconciler(*parts_).resolve(range, true);
-  // Where every byte is current there is nothing to plan, and nothing to record of a read.
   if (intent != Intent::write && !replicas.holds(place, range)) {
     TransferEngine transfers(*parts_);
     auto plan = transfers.plan_read(place, range);
@@ -33,10 +37,14 @@ bool BufferAccess::prepare(AccessContext& context, Place place, ByteRange range,
       transfers.bring(plan, &queue);
     }
   }
-  if (auto const& replica = replicas.at(place)) {
-    intent == Intent::read ? replica->work().order_read(queue, range) : replica->work().order_write(queue, range);
-  }
+  order(place, range, intent, queue);
   return true;
+}
+
+void BufferAccess::order(Place place, ByteRange range, Intent intent, Queue& queue) const {
+  auto const& replica = parts_->replicas.at(place);
+  if (!replica) return;
+  intent == Intent::read ? replica->work().order_read(queue, range) : replica->work().order_write(queue, range);
 }
 
 bool BufferAccess::await_or_wait(AccessContext& context, Replica& replica, ByteRange range, bool writes) const {

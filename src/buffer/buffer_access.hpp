@@ -49,6 +49,9 @@ class BufferAccess {
   void release_now(Place place, Place to) const;
 
  private:
+  /// `queue` comes behind what conflicts with the access.
+  void order(Place place, ByteRange range, Intent intent, Queue& queue) const;
+
   BufferParts* parts_;
 };
 

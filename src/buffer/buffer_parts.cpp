@@ -265,9 +265,11 @@ void BufferGuard::unlock() noexcept {
   } catch (...) {
     if (!parts_.deferred) parts_.deferred = std::current_exception();
   }
+  if (parts_.replicas.file_may_go || parts_.replicas.windows_may_go) leaves_ = Leaves::anything;
   if (parts_.replicas.file_may_go) parts_.replicas.drop_stale_file();
   if (parts_.replicas.windows_may_go) parts_.replicas.drop_superseded_windows();
-  parts_.publish();
+  if (leaves_ == Leaves::anything) parts_.publish();
+  if (leaves_ == Leaves::a_rewrite) parts_.published.publish_write_in_flight();
   parts_.open_fast_lease();
   bool const counted = parts_.lock.counts();
   parts_.lock.hold_no_more();

@@ -64,8 +64,10 @@ struct BufferParts {
     return watch.unrecorded().empty() && replicas.is_quiet(place, range);
   }
   /// Whether nothing has to be recorded, raised or taken back before an operation.
-  [[nodiscard]] bool is_settled() const noexcept {
-    return replicas.pending.empty() && watch.writes() == nullptr && watch.unrecorded().empty() && !deferred && !captured;
+  [[nodiscard]] bool is_settled() const noexcept { return replicas.pending.empty() && is_undisturbed(); }
+  /// The same, but for work that is pending.
+  [[nodiscard]] bool is_undisturbed() const noexcept {
+    return watch.writes() == nullptr && watch.unrecorded().empty() && !deferred && !captured;
   }
   /// Which of the buffer's bytes lie in the host memory named, of which a user may have an address; empty for none.
   [[nodiscard]] ByteRange in_own_host_memory(void const* pointer, std::size_t count) const noexcept;
@@ -141,10 +143,20 @@ class BufferGuard {
   /// Of a buffer that no operation is in progress on, if its lock is free or comes free in time: the guard holds it
   /// then, and else nothing.
   BufferGuard(BufferParts& parts, std::chrono::milliseconds patience) noexcept;
-  BufferGuard(BufferGuard&& other) noexcept : parts_(other.parts_), locked_(std::exchange(other.locked_, false)) {}
+  BufferGuard(BufferGuard&& other) noexcept
+      : parts_(other.parts_), locked_(std::exchange(other.locked_, false)), leaves_(other.leaves_) {}
   BufferGuard& operator=(BufferGuard&&) = delete;
   ~BufferGuard() { unlock(); }
   void unlock() noexcept;
+  /// What the operation leaves, for all that is published.
+  enum class Leaves : unsigned char {
+    what_was,   ///< as if it had not been
+    a_rewrite,  ///< work that writes again what its device alone has, and nothing else
+    anything,
+  };
+  /// Until this is said, anything.
+  void leaves(Leaves what) noexcept { leaves_ = what; }
+  [[nodiscard]] Leaves leaves() const noexcept { return leaves_; }
 
   [[nodiscard]] explicit operator bool() const noexcept { return locked_; }
   [[nodiscard]] BufferParts* operator->() const noexcept { return &parts_; }
@@ -155,6 +167,7 @@ class BufferGuard {
 
   BufferParts& parts_;
   bool locked_ = true;
+  Leaves leaves_ = Leaves::anything;
 };
 
 }  // namespace unimem::detail

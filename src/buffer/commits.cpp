@@ -11,18 +11,18 @@
 
 namespace unimem::detail {
 
-void Commits::commit(Plan plan, std::vector<Event> events, Events what) const {
+void Commits::commit(Plan plan, std::vector<Event> const& events, Events what) const {
   auto& replicas = parts_->replicas;
+  WorkEvents ends(events.begin(), events.end());
   replicas.pending.reserve(1);
   auto undo = replicas.coherence.commit(plan);
   parts_->watch.wrote(plan);
-  replicas.pending.add(std::move(events), what == Events::of_all, std::move(plan), std::move(undo));
+  replicas.pending.add(std::move(ends), what == Events::of_all, std::move(plan), std::move(undo));
 }
 
 PlannedWrite Commits::plan_write(Place place, ByteRange range, std::size_t together) const {
   auto& replicas = parts_->replicas;
-  PlannedWrite write{
-      replicas.coherence.plan_access(place, range, Intent::write, replicas.places.cost()), {}, {Event{}}};
+  PlannedWrite write{replicas.coherence.plan_access(place, range, Intent::write, replicas.places.cost()), {}};
   write.undo = replicas.coherence.prepare(write.plan, together);
   replicas.pending.reserve(together);
   if (auto* const writes = parts_->watch.writes()) writes->reserve(together);
@@ -38,8 +38,7 @@ void Commits::commit(PlannedWrite&& write, Event event, Events what) const noexc
     writes->expect_device(write.plan.range, event);
   }
   replicas.coherence.record(write.plan, write.undo);
-  write.end.front() = event;
-  replicas.pending.add(std::move(write.end), what == Events::of_all, std::move(write.plan), std::move(write.undo));
+  replicas.pending.add({event}, what == Events::of_all, std::move(write.plan), std::move(write.undo));
 }
 
 void Commits::commit_copies(Plan const& plan, std::span<const Event> events) const {

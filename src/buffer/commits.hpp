@@ -18,7 +18,6 @@ struct BufferParts;
 struct PlannedWrite {
   Plan plan;
   Coherence::Undo undo;
-  std::vector<Event> end;  ///< one, to be filled in
 };
 
 /// Records what work changes in a buffer, ahead of its end, and resolves what has ended: what failed is taken back.
@@ -32,7 +31,7 @@ class Commits {
   explicit Commits(BufferParts& parts) noexcept : parts_(&parts) {}
 
   /// Commits a plan whose work ends with `events`, or throws and has changed nothing.
-  void commit(Plan plan, std::vector<Event> events, Events what = Events::of_all) const;
+  void commit(Plan plan, std::vector<Event> const& events, Events what = Events::of_all) const;
   /// What may fail of committing a write, for work that is about to be submitted and cannot be called back then. Until
   /// it is committed nothing is but what is planned with it: as many writes at `place` as `together` says.
   [[nodiscard]] PlannedWrite plan_write(Place place, ByteRange range, std::size_t together = 1) const;

@@ -11,11 +11,11 @@
 #include "buffer/reconciler.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "buffer/windows.hpp"
+#include "core/few.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
 
 #include <fmt/format.h>
-#include <boost/container/small_vector.hpp>
 
 #include <algorithm>
 #include <array>
@@ -34,6 +34,8 @@ using detail::BufferGuard;
 using detail::BufferParts;
 using detail::Commits;
 using detail::CopyChoice;
+using detail::Few;
+using Leaves = detail::BufferGuard::Leaves;
 using detail::NextUse;
 using detail::part_of;
 using detail::PlannedWrite;
@@ -50,10 +52,6 @@ struct PlacedOperand {
   ByteRange range;
   Intent intent;
 };
-
-/// A list that ends with its call, without an allocation for as many operands as most launches have.
-template <class T>
-using Few = boost::container::small_vector<T, 8>;
 
 /// Announces what the operation needs of each manager beside what stands there, so that no room is made in vain.
 void announce(AccessContext& context, Device& device, std::span<PlacedOperand const> operands) {
@@ -114,18 +112,27 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
                                           DeviceWork const& submit, CopyChoice& choice) {
   Few<BufferCore*> buffers;
   buffers.reserve(operands.size());
-  for (auto const& operand : operands) buffers.push_back(operand.buffer);
   // In id order, each once: two launches over the same buffers never wait for each other in a circle.
-  std::ranges::sort(buffers, {}, [](BufferCore const* buffer) { return buffer->parts_->terms.id; });
-  buffers.erase(std::ranges::unique(buffers).begin(), buffers.end());
+  for (auto const& operand : operands) {
+    auto const id = operand.buffer->parts_->terms.id;
+    auto at = buffers.end();
+    while (at != buffers.begin() && (*std::prev(at))->parts_->terms.id > id) --at;
+    if (at == buffers.begin() || *std::prev(at) != operand.buffer) buffers.insert(at, operand.buffer);
+  }
   Few<BufferGuard> guards;
   guards.reserve(buffers.size());
   for (auto* const buffer : buffers) guards.emplace_back(*buffer->parts_);
 
+  Few<Leaves> leaves;  // the buffers, as far as each operand goes
+  leaves.reserve(operands.size());
   for (auto const& [buffer, range, intent] : operands) {
-    buffer->parts_->check_access("device access");
-    buffer->parts_->check_range(range);
-    if (!Reconciler(*buffer->parts_).look_or_wait(context, range)) return std::nullopt;
+    auto& parts = *buffer->parts_;
+    parts.check_access("device access");
+    parts.check_range(range);
+    leaves.push_back(!parts.is_undisturbed()  ? Leaves::anything
+                     : intent == Intent::read ? Leaves::what_was
+                                              : Leaves::a_rewrite);
+    if (!Reconciler(parts).look_or_wait(context, range)) return std::nullopt;
   }
 
   auto& device = queue.device();
@@ -141,6 +148,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     auto const place = Windows(parts).place_for(device, part, takes_whole);
     placed.push_back({parts, place, operand.range, operand.intent});
     if (operand.intent != Intent::read) Windows(parts).check_write(place, operand.range);
+    if (!parts.replicas.is_apart_and_holds(place, operand.range)) leaves[placed.size() - 1] = Leaves::anything;
     if (!context.again()) parts.replicas.places[place].used(operand.range.size());
   }
   announce(context, device, {placed.data(), placed.size()});
@@ -184,12 +192,19 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   auto const what = one_step ? Commits::Events::of_all : Commits::Events::of_the_end;
 
   // The work is on its way: from here on nothing can fail.
+  for (auto& guard : guards) guard.leaves(Leaves::what_was);
   auto write = writes.begin();
+  auto left = leaves.begin();
   for (auto const& [parts, place, range, intent] : placed) {
     auto const& replica = parts.replicas.at(place);
     if (replica && intent == Intent::read) replica->work().read_by(range, event);
     if (replica && intent != Intent::read) replica->work().written_by(range, event);
+    if (intent != Intent::read && !write->undo.rewrite) *left = Leaves::anything;
     if (intent != Intent::read) Commits(parts).commit(std::move(*write++), event, what);
+    for (auto& guard : guards) {
+      if (&*guard == &parts) guard.leaves(std::max(guard.leaves(), *left));
+    }
+    ++left;
   }
   return event;
 }

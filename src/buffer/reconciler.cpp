@@ -131,7 +131,7 @@ bool Reconciler::resolve_or_wait(AccessContext& context, ByteRange range, bool d
 }
 
 bool Reconciler::look_or_wait(AccessContext& context, ByteRange range, bool decide) const {
-  if (parts_->is_settled()) return true;
+  if (parts_->is_undisturbed() && parts_->replicas.pending.drop_ended_well()) return true;
   std::vector<Event> work;
   if (context.may_await_work()) add_unfinished_before_records(work);
   return resolve_behind(context, std::move(work), range, false, decide);

@@ -62,7 +62,7 @@ class ReplicaMap {
   /// until those events.
   template <class Do>
   void for_each_write_to_host_memory(Do const& each) const {
-    pending.for_each_touch([&](Place place, ByteRange range, std::vector<Event> const& events) {
+    pending.for_each_touch([&](Place place, ByteRange range, WorkEvents const& events) {
       if (place == host_place || !places.in_host_memory(place)) return;
       for (auto const event : events) each(range, event);
     });
@@ -75,6 +75,10 @@ class ReplicaMap {
   void drop_everything(Coherence fresh, std::size_t new_size) noexcept;
 
   [[nodiscard]] bool has_memory() const;
+  /// Whether the place has memory of its own, not the host's, with every byte of `range` current in it.
+  [[nodiscard]] bool is_apart_and_holds(Place place, ByteRange range) const {
+    return coherence.has_storage(place) && !places.in_host_memory(place) && holds(place, range);
+  }
   /// Whether every byte of `range` is current at the host or in the file.
   [[nodiscard]] bool holds_on_host_side(ByteRange range) const;
   /// The file goes once nothing in it is current, and nothing can be taken back that would make it so.

@@ -47,14 +47,23 @@ void TentativeWork::reserve(std::size_t works) {
   if (needed > entries_.capacity()) entries_.reserve(std::max(needed, 2 * entries_.size()));
 }
 
-void TentativeWork::add(std::vector<Event>&& events, bool nothing_else, Plan&& plan, Coherence::Undo&& undo) {
+void TentativeWork::add(WorkEvents&& events, bool nothing_else, Plan&& plan, Coherence::Undo&& undo) {
   // Work that changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
   if (!undo.adopted && undo.changed.empty()) return;
-  bool const some_is_done = std::erase_if(events, [](Event event) { return event.ready() && !event.error(); }) != 0;
+  auto const left = std::ranges::remove_if(events, [](Event event) { return event.ready() && !event.error(); });
+  bool const some_is_done = !left.empty();
+  events.erase(left.begin(), left.end());
   // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first. A
   // forked child takes nothing back.
   if (events.empty() && (entries_.empty() || is_forked_child())) return;
   entries_.push_back({std::move(events), std::move(plan), std::move(undo), nothing_else && !some_is_done});
+}
+
+bool TentativeWork::drop_ended_well() noexcept {
+  if (entries_.empty()) return true;
+  if (is_forked_child()) return false;
+  drop_what_is_certain();
+  return std::ranges::none_of(entries_, &Entry::ended);
 }
 
 std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range, bool wait,

@@ -4,12 +4,17 @@
 
 #include "coherence/coherence.hpp"
 
+#include <boost/container/small_vector.hpp>
+
 #include <cstddef>
 #include <exception>
 #include <span>
 #include <vector>
 
 namespace unimem::detail {
+
+/// What one piece of work ends with: one event, or some.
+using WorkEvents = boost::container::small_vector<Event, 1>;
 
 /// What a buffer's coherence has recorded ahead of the work: everything committed while its work was still running.
 ///
@@ -26,10 +31,12 @@ class TentativeWork {
 
   /// `plan` was committed, giving `undo`; its work ends with `events`. `nothing_else`: the events are of this work
   /// alone, so that if none of it began, nothing has been touched.
-  void add(std::vector<Event>&& events, bool nothing_else, Plan&& plan, Coherence::Undo&& undo);
+  void add(WorkEvents&& events, bool nothing_else, Plan&& plan, Coherence::Undo&& undo);
 
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
 
+  /// Forgets what is certain. Whether nothing of what is left has ended, so that there is nothing to take back.
+  [[nodiscard]] bool drop_ended_well() noexcept;
   /// Looks at the work that changed bytes of `range`, or, with `wait`, waits for it. If any of it has failed, waits for
   /// everything, takes the failures back and returns the first; null if all is well so far. With `unfinished` it waits
   /// for nothing then: what it would wait for is added there, and nothing has changed.
@@ -57,7 +64,7 @@ class TentativeWork {
 
  private:
   struct Entry {
-    std::vector<Event> events;
+    WorkEvents events;
     Plan plan;
     Coherence::Undo undo;
     bool may_be_untouched;  ///< namely if none of the events' work began

@@ -6,6 +6,7 @@
 #include "device/watched_wait.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -56,10 +57,14 @@ void WorkLog::reserve(std::size_t works) {
 void WorkLog::read_by(Region region, Event event) {
   if (region.empty()) return;
   // Of one queue the later read ends last.
-  std::erase_if(uses_, [&](Use const& use) {
-    return use.kind == Kind::read && use.event.queue_id() == event.queue_id() && use.region.lies_in(region);
-  });
-  add({std::move(region), event, Kind::read});
+  auto const queue = event.queue_id();
+  auto const is_older = [&](Use const& use) {
+    return use.kind == Kind::read && use.event.queue_id() == queue && use.region.lies_in(region);
+  };
+  auto const older = std::ranges::find_if(uses_, is_older);
+  if (older == uses_.end()) return add({std::move(region), event, Kind::read});
+  uses_.erase(std::remove_if(std::next(older), uses_.end(), is_older), uses_.end());
+  *older = {std::move(region), event, Kind::read};
 }
 
 void WorkLog::written_by(Region region, Event event) {

@@ -3,6 +3,7 @@
 #include <unimem/kernel/launch.hpp>
 
 #include "core/check_level.hpp"
+#include "core/few.hpp"
 #include "core/fork.hpp"
 #include "core/nvtx.hpp"
 #include "device/worker_threads.hpp"
@@ -12,7 +13,6 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <vector>
 
 namespace unimem {
 namespace {
@@ -27,10 +27,10 @@ void check_complete(std::span<const LaunchArgument> arguments) {
 }
 
 /// The arguments as a program takes them, `memory` being that of the buffers among them.
-std::vector<KernelArgument> kernel_arguments(Program const& program, std::span<const LaunchArgument> arguments,
+detail::Few<KernelArgument> kernel_arguments(Program const& program, std::span<const LaunchArgument> arguments,
                                              std::span<const DeviceMemory> memory) {
   auto const* const parameters = program.parameters();
-  std::vector<KernelArgument> list(arguments.size());
+  detail::Few<KernelArgument> list(arguments.size());
   std::size_t next = 0;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     if (detail::is_buffer(arguments[i])) {
@@ -88,20 +88,23 @@ Event launch_kernel(Queue* queue, Kernel const& kernel, Range range, std::span<c
     range = Range{1};  // the checked program runs all of the kernel's range itself
   }
 
-  std::vector<Operand> operands;
+  detail::Few<Operand> operands;
   operands.reserve(arguments.size());
   for (auto const& argument : arguments) {
     if (detail::is_buffer(argument)) operands.push_back(argument.buffer.operand);
   }
   if (auto* const recording = detail::Recording::of_this_thread()) {
-    recording->add(on, operands, [&](std::span<const DeviceMemory> memory) {
-      return ProgramRun{program, range, kernel_arguments(*program, arguments, memory)};
+    recording->add(on, {operands.data(), operands.size()}, [&](std::span<const DeviceMemory> memory) {
+      auto const list = kernel_arguments(*program, arguments, memory);
+      return ProgramRun{program, range, {list.begin(), list.end()}};
     });
     return {};
   }
-  return use_on_device(on, operands, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
+  std::span<const Operand> const used{operands.data(), operands.size()};
+  return use_on_device(on, used, [&](std::span<const DeviceMemory> memory, std::span<const Event> needs) {
     if (checked.program) checked.begin();
-    return on.run(program, range, kernel_arguments(*program, arguments, memory), needs);
+    auto const list = kernel_arguments(*program, arguments, memory);
+    return on.run(program, range, {list.data(), list.size()}, needs);
   });
 }
 

@@ -218,6 +218,31 @@ std::optional<Finding> found_by_crossing() {
   }
 }
 
+/// What threads that look without the lock are told after work of each kind.
+std::optional<Finding> found_by_looking() {
+  static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20});
+  static auto& beside = make_sim({.memory_bytes = std::size_t{1} << 20});
+  Scene scene(on);
+  auto buffer = scene.buffer(100);
+  auto const use = [&](Intent intent) {
+    std::array const operands{Operand{&buffer.core(), {0, 400}, intent}};
+    return use_on_device(on.default_queue(), operands,
+                         [&](auto, std::span<const Event> needs) { return on.default_queue().join(needs); });
+  };
+  buffer.fill(1);
+  buffer.sync_to_device();
+  buffer.host()[0] = 2;
+  use(Intent::read).wait();
+  if (buffer.state() != BufferState::synchronized) return Finding{"the look", "what was brought is called old"};
+  use(Intent::read_write).wait();
+  buffer.sync_to_device();
+  if (!buffer.core().device_ready(on)) return Finding{"the look", "what is current is not known to be"};
+  GateFromBeside const gate(on, beside);
+  static_cast<void>(use(Intent::read_write));
+  if (buffer.core().device_ready(on)) return Finding{"the look", "what is being written is called current"};
+  return std::nullopt;
+}
+
 /// Leases for one queue after the other, and what must not happen under them.
 std::optional<Finding> found_by_leases() {
   static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20});
@@ -297,6 +322,7 @@ std::optional<Finding> first_finding(Mutant mutant, unsigned seeds) {
   if (!finding) finding = found_by_arrival();
   if (!finding) finding = found_by_need();
   if (!finding) finding = found_by_crossing();
+  if (!finding) finding = found_by_looking();
   if (!finding) finding = found_by_leases();
   if (!finding) finding = found_by_a_write_under_way();
   if (!finding) finding = found_by_a_mapping();

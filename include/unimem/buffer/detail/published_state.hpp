@@ -36,6 +36,8 @@ class PublishedState {
   };
 
   void publish(Facts const& facts) noexcept;
+  /// Work is pending that writes what its device alone has: all else is as it was.
+  void publish_write_in_flight() noexcept { current_on_.store(nullptr, std::memory_order_release); }
 
   [[nodiscard]] BufferState state() const noexcept { return state_of(summary_.load(std::memory_order_acquire)); }
   /// Whether finding out the state takes a look at the host's memory.
