@@ -179,14 +179,23 @@ void HostExecutor::await_quiet(std::chrono::steady_clock::time_point until) noex
 
 void HostExecutor::work() noexcept {
   Lock lock{mutex_};
+  bool has_worked = false;
   while (true) {
     while (!is_over() && (shutting_down_ || tasks_.empty() || runner_ != Runner::none)) {
+      // More may be on its way behind what it has done: a thread that submits has no sleeper to wake then.
+      if (std::exchange(has_worked, false)) {
+        lock.unlock();
+        static_cast<void>(comes_soon([&] { return control_.completed() != control_.submitted(); }));
+        lock.lock();
+        continue;
+      }
       worker_sleeps_ = true;  // again at each turn: the thread that woke it took the flag away
       work_.wait(lock);
     }
     worker_sleeps_ = false;
     if (is_over()) break;
     run(Runner::worker, std::numeric_limits<Ticket>::max(), lock);
+    has_worked = true;
   }
   if (!alone_) return;
   auto& control = control_;
