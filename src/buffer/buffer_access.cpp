@@ -149,7 +149,7 @@ bool BufferAccess::release(AccessContext& context, Place place, Place to,
   transfers.spare_good_bytes(plan);
   if (!plan.copies.empty() && !ReplicaAllocator(*parts_).ensure(context, to)) return false;
   if (!transfers.carry_out_or_wait(context, plan, carried)) return false;
-  static_cast<void>(replicas.coherence.commit(plan));
+  replicas.coherence.commit_certain(plan);
   replicas.coherence.remove_storage(place);
   if (place == host_place) {
     parts_->watch.unrecorded().clear();

@@ -13,6 +13,10 @@ namespace unimem::detail {
 
 void Commits::commit(Plan plan, std::vector<Event> const& events, Events what) const {
   auto& replicas = parts_->replicas;
+  if (events.empty() && replicas.pending.empty()) {
+    replicas.coherence.commit_certain(plan);
+    return parts_->watch.wrote(plan);
+  }
   WorkEvents ends(events.begin(), events.end());
   replicas.pending.reserve(1);
   auto undo = replicas.coherence.commit(plan);

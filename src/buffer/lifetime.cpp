@@ -125,7 +125,7 @@ void BufferCore::move_onto(Wrapped wrapped) {
   parts->replicas.coherence.add_storage(host_place);
   auto const plan =
       parts->replicas.coherence.plan_access(host_place, {0, bytes}, Intent::read, parts->replicas.places.cost());
-  static_cast<void>(parts->replicas.coherence.commit(plan));
+  parts->replicas.coherence.commit_certain(plan);
   replica->own(std::move(wrapped.ownership));  // last: what is refused stays its owner's
 }
 

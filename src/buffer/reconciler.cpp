@@ -116,6 +116,7 @@ bool Reconciler::resolve_behind(AccessContext& context, std::vector<Event> work,
 }
 
 bool Reconciler::resolve_or_wait(AccessContext& context, ByteRange range, bool decide) const {
+  if (parts_->is_settled()) return true;
   std::vector<Event> work;
   if (context.may_await_work()) {
     parts_->replicas.pending.add_unfinished(range, work);

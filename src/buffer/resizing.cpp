@@ -112,7 +112,7 @@ bool BufferCore::resize_once(AccessContext& context, std::size_t bytes, Resized&
     if (on == nullptr) host_writes = parts->watch.make(replica, bytes, parts->terms.display_name());
     coherence.add_storage(place);
     auto const kept_as_it_is = coherence.plan_access(place, {0, bytes}, Intent::read, parts->replicas.places.cost());
-    static_cast<void>(coherence.commit(kept_as_it_is));
+    coherence.commit_certain(kept_as_it_is);
   }
   // All that can fail has been done: until here the buffer is as it was.
   done = true;

@@ -136,7 +136,7 @@ void TentativeWork::redo(Coherence& coherence, std::span<const std::exception_pt
   for (auto const& entry : entries_) {
     bool const failed = *failure++ != nullptr;
     if (!failed && coherence.can_commit(entry.plan)) {
-      static_cast<void>(coherence.commit(entry.plan));
+      coherence.commit_certain(entry.plan);
     } else if (!failed || !entry.never_began()) {
       ruin(coherence, entry.undo);
     }

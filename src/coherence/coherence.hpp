@@ -144,6 +144,9 @@ class UNIMEM_API Coherence {
   /// (without bytes none is needed), or if it shows that the state was another one.
   Undo commit(Plan const& plan);
 
+  /// The same of what is certain, and not going to be taken back.
+  void commit_certain(Plan const& plan);
+
   /// The part of `commit` that may fail, for work that cannot be called back once it is submitted: throws what `commit`
   /// throws, and changes nothing yet. As many plans as `together` says may be prepared before the first is recorded, if
   /// all of them are writes at one place, or of parts that do not overlap.
@@ -210,6 +213,8 @@ class UNIMEM_API Coherence {
   [[nodiscard]] ByteRanges sole_bytes(Place place) const;
 
   [[nodiscard]] char const* refusal_of(Plan const& plan) const;
+  void require_possible(Plan const& plan) const;
+  [[nodiscard]] bool adopts(Plan const& plan) const noexcept;
   [[nodiscard]] Undo undo_for(Plan const& plan) const;
   [[nodiscard]] bool is_rewrite(Plan const& plan) const noexcept;
   void roll_back_rewrite(Undo const& undo);

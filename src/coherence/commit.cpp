@@ -24,8 +24,25 @@ auto Coherence::commit(Plan const& plan) -> Undo {
   return undo;
 }
 
-auto Coherence::prepare(Plan const& plan, std::size_t together) -> Undo {
+void Coherence::commit_certain(Plan const& plan) {
+  require_possible(plan);
+  make_room_for(plan, 1);
+  Undo nothing_kept;
+  nothing_kept.adopted = adopts(plan);
+  record(plan, nothing_kept);
+  validate_in_debug();
+}
+
+void Coherence::require_possible(Plan const& plan) const {
   if (auto const* const reason = refusal_of(plan)) throw std::logic_error(std::string("Coherence: ") + reason);
+}
+
+bool Coherence::adopts(Plan const& plan) const noexcept {
+  return !has_data_ && plan.kind != Plan::Kind::release;
+}
+
+auto Coherence::prepare(Plan const& plan, std::size_t together) -> Undo {
+  require_possible(plan);
   auto undo = undo_for(plan);
   if (!undo.rewrite) make_room_for(plan, together);
   return undo;
@@ -84,7 +101,7 @@ auto Coherence::undo_for(Plan const& plan) const -> Undo {
     undo.changed.add(plan.parts);
     undo.touched.add(plan.parts);
   }
-  undo.adopted = !has_data_ && plan.kind != Plan::Kind::release;
+  undo.adopted = adopts(plan);
   undo.rewrite = is_rewrite(plan);
   if (undo.adopted || undo.rewrite || undo.changed.empty()) return undo;
   for (Place place = 0; place < places_.size(); ++place) {
@@ -111,6 +128,7 @@ bool Coherence::is_rewrite(Plan const& plan) const noexcept {
 /// Makes the edits of `record_copy` and `record_write` unable to throw, of as many plans like this one.
 void Coherence::make_room_for(Plan const& plan, std::size_t times) {
   auto const copies = plan.copies.size();
+  if (copies == 0 && plan.parts.empty() && plan.range == whole()) return;  // all of a set, or nothing
   auto const writes = std::max(plan.parts.ranges().size(), std::size_t{1});
   auto const destination = copies == 0 ? plan.place : plan.copies.front().to;
   for (Place place = 0; place < places_.size(); ++place) {

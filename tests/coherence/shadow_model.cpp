@@ -234,7 +234,15 @@ auto ShadowModel::start(Plan const& plan, Place to, bool writes) -> Started {
 
   if (started.adopted) adopt(to);
   carry_out(plan);
+  auto certain = subject_;
   started.undo = subject_.commit(plan);
+  certain.commit_certain(plan);
+  for (Place place = 0; place < subject_.place_count(); ++place) {
+    if (certain.valid(place) == subject_.valid(place) && certain.written(place) == subject_.written(place)) continue;
+    violated("what is certain is recorded as something else");
+  }
+  if (certain.lost() != subject_.lost() || certain.has_data() != subject_.has_data())
+    violated("what is certain loses something else");
   return started;
 }
 
