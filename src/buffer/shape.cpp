@@ -10,6 +10,14 @@
 
 namespace unimem {
 
+Shape::Shape(std::vector<std::size_t> const& extents) {
+  std::ranges::copy(extents, make_room(extents.size()).begin());
+}
+
+bool operator==(Shape const& a, Shape const& b) noexcept {
+  return std::ranges::equal(a.extents(), b.extents());
+}
+
 std::size_t Shape::count() const {
   // A zero anywhere makes the count zero, whatever the other extents would multiply to.
   auto const all_of_them = extents();

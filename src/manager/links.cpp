@@ -44,7 +44,9 @@ constexpr Device* the_host = nullptr;
 
 DiskCache cache_in(LinkOptions const& options) {
   constexpr std::uintmax_t limit = std::uintmax_t{1} << 20;  // an entry is some hundred bytes
-  return {options.cache_directory.value_or(detail::user_cache_directory("links-v1")), "link", limit};
+  auto const directory = options.cache_directory ? std::filesystem::path(*options.cache_directory)
+                                                 : detail::user_cache_directory("links-v1");
+  return {directory, "link", limit};
 }
 
 std::string identity_of(Device const& device) {

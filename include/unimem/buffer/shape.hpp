@@ -2,7 +2,6 @@
 
 #include <unimem/core/export.hpp>
 
-#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
@@ -40,13 +39,11 @@ class UNIMEM_API Shape {
   /// Throws InvalidArgument for a negative extent.
   template <std::integral N>
   Shape(std::initializer_list<N> extents) {  // NOLINT(google-explicit-constructor)
-    auto const to = make_room(extents.size());
-    std::ranges::transform(extents, to.begin(), [](N extent) { return checked(extent); });
+    auto to = make_room(extents.size()).begin();
+    for (auto const extent : extents) *to++ = checked(extent);
   }
 
-  explicit Shape(std::vector<std::size_t> const& extents) {
-    std::ranges::copy(extents, make_room(extents.size()).begin());
-  }
+  explicit Shape(std::vector<std::size_t> const& extents);
 
   [[nodiscard]] std::span<const std::size_t> extents() const noexcept {
     return many_.empty() ? std::span(few_).first(rank_) : std::span(many_);
@@ -63,9 +60,7 @@ class UNIMEM_API Shape {
   /// The number of elements; throws InvalidArgument if it does not fit 64 bits.
   [[nodiscard]] std::size_t count() const;
 
-  friend bool operator==(Shape const& a, Shape const& b) noexcept {
-    return std::ranges::equal(a.extents(), b.extents());
-  }
+  UNIMEM_API friend bool operator==(Shape const& a, Shape const& b) noexcept;
 
  private:
   template <std::integral N>

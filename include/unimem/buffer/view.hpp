@@ -3,7 +3,6 @@
 #include <unimem/buffer/buffer_slice.hpp>
 #include <unimem/core/size.hpp>
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <span>
@@ -65,7 +64,7 @@ class BufferView {
     if (is_own(data)) {
       std::vector<T> aside(data.size());
       copy_block_to(begin, count, aside);
-      std::ranges::copy(aside, data.begin());
+      for (std::size_t i = 0; i < data.size(); ++i) data[i] = aside[i];
       return;
     }
     std::vector<ByteRange> rows;

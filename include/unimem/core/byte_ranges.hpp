@@ -2,7 +2,6 @@
 
 #include <unimem/core/export.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -20,6 +19,10 @@ struct ByteRange {
   [[nodiscard]] constexpr bool empty() const noexcept { return begin == end; }
   [[nodiscard]] constexpr bool contains(ByteRange other) const noexcept {
     return begin <= other.begin && other.end <= end;
+  }
+  /// Whether the two have a byte in common.
+  [[nodiscard]] constexpr bool meets(ByteRange other) const noexcept {
+    return begin < other.end && other.begin < end && !empty() && !other.empty();
   }
 
   friend constexpr bool operator==(ByteRange, ByteRange) = default;
@@ -68,7 +71,7 @@ class UNIMEM_API ByteRanges {
 
   /// Whether any byte of `range` is in the set. O(log n).
   [[nodiscard]] bool intersects(ByteRange range) const noexcept {
-    if (several_.empty()) return std::max(only_.begin, range.begin) < std::min(only_.end, range.end);
+    if (several_.empty()) return only_.meets(range);
     return one_intersects(range);
   }
 

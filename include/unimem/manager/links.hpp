@@ -4,7 +4,6 @@
 #include <unimem/device/device.hpp>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -48,7 +47,7 @@ struct Link {
 struct LinkOptions {
   /// Where what was measured is kept for later processes, one file a link. Nothing: links-v1 in the user's cache
   /// (`UNIMEM_CACHE_DIR`, else unimem in `XDG_CACHE_HOME`, else .cache/unimem in `HOME`); empty: nowhere.
-  std::optional<std::filesystem::path> cache_directory{};
+  std::optional<std::string> cache_directory{};
   bool measure_configured = false;  ///< measures also what a device says of its own links; for tests of measuring
   /// Whose memory is copied to measure: the pool of a device and location. Empty: of pools that are made for it, and of
   /// a manager's links the manager's, so that its limits hold.
