@@ -19,30 +19,39 @@ void Commits::commit(Plan plan, std::vector<Event> const& events, Events what) c
   }
   WorkEvents ends(events.begin(), events.end());
   replicas.pending.reserve(1);
-  auto undo = replicas.coherence.commit(plan);
-  parts_->watch.wrote(plan);
-  replicas.pending.add(std::move(ends), what == Events::of_all, std::move(plan), std::move(undo));
+  auto undo = replicas.coherence.prepare(plan);
+  TentativeChange change(std::move(plan), std::move(undo));
+  change.record(replicas.coherence);
+  Plan none;
+  parts_->watch.wrote(change.plan(none));
+  replicas.pending.add(std::move(ends), what == Events::of_all, std::move(change));
 }
 
-PlannedWrite Commits::plan_write(Place place, ByteRange range, std::size_t together) const {
+TentativeChange Commits::plan_write(Place place, ByteRange range, std::size_t together) const {
   auto& replicas = parts_->replicas;
-  PlannedWrite write{replicas.coherence.plan_access(place, range, Intent::write, replicas.places.cost()), {}};
-  write.undo = replicas.coherence.prepare(write.plan, together);
+  auto& coherence = replicas.coherence;
+  auto const change = [&]() -> TentativeChange {
+    if (coherence.is_rewrite(place, range)) return {place, range, coherence.data()};
+    auto plan = coherence.plan_access(place, range, Intent::write, replicas.places.cost());
+    auto undo = coherence.prepare(plan, together);
+    return {std::move(plan), std::move(undo)};
+  };
+  auto write = change();
   replicas.pending.reserve(together);
   if (auto* const writes = parts_->watch.writes()) writes->reserve(together);
   parts_->watch.wrote(range);
   return write;
 }
 
-void Commits::commit(PlannedWrite&& write, Event event, Events what) const noexcept {
+void Commits::commit(TentativeChange&& write, Event event, Events what) const noexcept {
   auto& replicas = parts_->replicas;
-  auto const place = write.plan.place;
+  auto const place = write.place();
   auto* const writes = parts_->watch.writes();
   if (writes != nullptr && place != host_place && replicas.places.in_host_memory(place)) {
-    writes->expect_device(write.plan.range, event);
+    for (auto const range : write.touched()) writes->expect_device(range, event);
   }
-  replicas.coherence.record(write.plan, write.undo);
-  replicas.pending.add({event}, what == Events::of_all, std::move(write.plan), std::move(write.undo));
+  write.record(replicas.coherence);
+  replicas.pending.add({event}, what == Events::of_all, std::move(write));
 }
 
 void Commits::commit_copies(Plan const& plan, std::span<const Event> events) const {
@@ -60,7 +69,7 @@ void Commits::commit_copies(Plan const& plan, std::span<const Event> events) con
       if (!copy->fence) ++event;
       ++copy;
     } while (!end.empty() && copy != plan.copies.end() && !copy->fence && *event == end.front());
-    commit(std::move(part), std::move(end));
+    commit(std::move(part), end);
   }
 }
 

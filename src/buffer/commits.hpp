@@ -3,6 +3,7 @@
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/event.hpp>
 
+#include "buffer/tentative_work.hpp"
 #include "coherence/coherence.hpp"
 
 #include <cstddef>
@@ -13,12 +14,6 @@
 namespace unimem::detail {
 
 struct BufferParts;
-
-/// A write, with all that recording it takes.
-struct PlannedWrite {
-  Plan plan;
-  Coherence::Undo undo;
-};
 
 /// Records what work changes in a buffer, ahead of its end, and resolves what has ended: what failed is taken back.
 ///
@@ -34,9 +29,9 @@ class Commits {
   void commit(Plan plan, std::vector<Event> const& events, Events what = Events::of_all) const;
   /// What may fail of committing a write, for work that is about to be submitted and cannot be called back then. Until
   /// it is committed nothing is but what is planned with it: as many writes at `place` as `together` says.
-  [[nodiscard]] PlannedWrite plan_write(Place place, ByteRange range, std::size_t together = 1) const;
+  [[nodiscard]] TentativeChange plan_write(Place place, ByteRange range, std::size_t together = 1) const;
   /// The work has been submitted, and ends with `event`.
-  void commit(PlannedWrite&& write, Event event, Events what) const noexcept;
+  void commit(TentativeChange&& write, Event event, Events what) const noexcept;
   /// Commits a plan to read whose copies end with `events`, each by itself: where one fails, what another has brought
   /// stays.
   void commit_copies(Plan const& plan, std::span<const Event> events) const;

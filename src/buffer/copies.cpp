@@ -36,9 +36,9 @@ using detail::BufferGuard;
 using detail::BufferLook;
 using detail::BufferParts;
 using detail::Commits;
-using detail::PlannedWrite;
 using detail::Reconciler;
 using detail::ReplicaAllocator;
+using detail::TentativeChange;
 using detail::TransferEngine;
 using detail::Windows;
 
@@ -340,7 +340,7 @@ std::optional<bool> BufferCore::copied_at_once(AccessContext& context, BufferCor
   here.work().order_read(queue, read_parts);
   beyond.work().order_write(queue, written_parts);
   here.work().add_writers(read_parts, needs);
-  std::vector<PlannedWrite> writes;
+  std::vector<TentativeChange> writes;
   auto const ranges = written_parts->ranges();
   writes.reserve(ranges.size());
   for (auto const range : ranges) writes.push_back(Commits(target).plan_write(place, range, ranges.size()));

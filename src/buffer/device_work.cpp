@@ -38,8 +38,8 @@ using detail::Few;
 using Leaves = detail::BufferGuard::Leaves;
 using detail::NextUse;
 using detail::part_of;
-using detail::PlannedWrite;
 using detail::Reconciler;
+using detail::TentativeChange;
 using detail::TransferEngine;
 using detail::Windows;
 
@@ -163,7 +163,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   // Only now: a window is a window of the memory that stays, and one operand's copies may be what another needs.
   Few<DeviceMemory> memory;
   std::vector<Event> needs;
-  Few<PlannedWrite> writes;
+  Few<TentativeChange> writes;
   memory.reserve(operands.size());
   writes.reserve(operands.size());
   for (auto const& [parts, place, range, intent] : placed) {
@@ -199,7 +199,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     auto const& replica = parts.replicas.at(place);
     if (replica && intent == Intent::read) replica->work().read_by(range, event);
     if (replica && intent != Intent::read) replica->work().written_by(range, event);
-    if (intent != Intent::read && !write->undo.rewrite) *left = Leaves::anything;
+    if (intent != Intent::read && !write->is_rewrite()) *left = Leaves::anything;
     if (intent != Intent::read) Commits(parts).commit(std::move(*write++), event, what);
     for (auto& guard : guards) {
       if (&*guard == &parts) guard.leaves(std::max(guard.leaves(), *left));

@@ -10,10 +10,10 @@ namespace unimem::detail {
 namespace {
 
 /// What failed in its turn: nothing it touched is what earlier work left there.
-void ruin(Coherence& coherence, Coherence::Undo const& undo) {
-  for (auto const range : undo.touched.ranges()) {
+void ruin(Coherence& coherence, TentativeChange const& change) {
+  for (auto const range : change.touched()) {
     Plan plan;
-    plan.place = undo.place;
+    plan.place = change.place();
     plan.range = range;
     plan.intent = Intent::write;
     if (coherence.can_commit(plan)) coherence.roll_back(coherence.commit(plan));
@@ -22,8 +22,16 @@ void ruin(Coherence& coherence, Coherence::Undo const& undo) {
 
 }  // namespace
 
-bool TentativeWork::Entry::changes(ByteRange range) const noexcept {
-  return undo.adopted || undo.changed.intersects(range);
+Plan const& TentativeChange::plan(Plan& room) const {
+  if (known_) return known_->plan;
+  room.place = place_;
+  room.range = rewritten_;
+  room.intent = Intent::write;
+  return room;
+}
+
+Coherence::Undo TentativeChange::undo() const {
+  return known_ ? known_->undo : Coherence::undo_of_rewrite(place_, rewritten_, data_);
 }
 
 bool TentativeWork::Entry::ended() const noexcept {
@@ -47,16 +55,16 @@ void TentativeWork::reserve(std::size_t works) {
   if (needed > entries_.capacity()) entries_.reserve(std::max(needed, 2 * entries_.size()));
 }
 
-void TentativeWork::add(WorkEvents&& events, bool nothing_else, Plan&& plan, Coherence::Undo&& undo) {
+void TentativeWork::add(WorkEvents&& events, bool nothing_else, TentativeChange&& change) noexcept {
   // Work that changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
-  if (!undo.adopted && undo.changed.empty()) return;
+  if (change.is_nothing()) return;
   auto const left = std::ranges::remove_if(events, [](Event event) { return event.ready() && !event.error(); });
   bool const some_is_done = !left.empty();
   events.erase(left.begin(), left.end());
   // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first. A
   // forked child takes nothing back.
   if (events.empty() && (entries_.empty() || is_forked_child())) return;
-  entries_.push_back({std::move(events), std::move(plan), std::move(undo), nothing_else && !some_is_done});
+  entries_.push_back({std::move(events), std::move(change), nothing_else && !some_is_done});
 }
 
 bool TentativeWork::drop_ended_well() noexcept {
@@ -69,7 +77,7 @@ bool TentativeWork::drop_ended_well() noexcept {
 std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range, bool wait,
                                           std::vector<Event>* unfinished) {
   for (auto const& entry : entries_) {
-    if (!entry.changes(range) || !(wait || entry.ended())) continue;
+    if (!entry.change.reaches(range) || !(wait || entry.ended())) continue;
     if (!entry.failure()) continue;
     if (unfinished != nullptr && add_unfinished(*unfinished)) return nullptr;
     return take_failures_back(coherence);
@@ -80,7 +88,7 @@ std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range,
 
 std::exception_ptr TentativeWork::failure(ByteRange range) const noexcept {
   for (auto const& entry : entries_) {
-    if (!entry.changes(range)) continue;
+    if (!entry.change.reaches(range)) continue;
     if (auto failure = entry.failure()) return failure;
   }
   return nullptr;
@@ -88,7 +96,8 @@ std::exception_ptr TentativeWork::failure(ByteRange range) const noexcept {
 
 std::exception_ptr TentativeWork::failure_at(Place place, ByteRange range) const noexcept {
   for (auto const& entry : entries_) {
-    if (entry.undo.place != place || !entry.undo.touched.intersects(range)) continue;
+    auto const in_range = [&](ByteRange touched) { return touched.meets(range); };
+    if (entry.change.place() != place || std::ranges::none_of(entry.change.touched(), in_range)) continue;
     if (auto failure = entry.failure()) return failure;
   }
   return nullptr;
@@ -103,7 +112,7 @@ void TentativeWork::Entry::add_unfinished(std::vector<Event>& to) const {
 void TentativeWork::add_unfinished(ByteRange range, std::vector<Event>& events) const {
   bool failed = false;
   for (auto const& entry : entries_) {
-    if (!entry.changes(range)) continue;
+    if (!entry.change.reaches(range)) continue;
     entry.add_unfinished(events);
     failed = failed || (entry.ended() && entry.failure() != nullptr);
   }
@@ -128,17 +137,19 @@ std::exception_ptr TentativeWork::take_failures_back(Coherence& coherence) {
 void TentativeWork::redo(Coherence& coherence, std::span<const std::exception_ptr> failures) const {
   // Back to where things stood before all of it: what each piece wrote over counts when its turn comes again.
   for (auto const& entry : entries_ | std::views::reverse) {
-    auto undo = entry.undo;
+    auto undo = entry.change.undo();
     undo.touched = {};
     coherence.roll_back(undo);
   }
   auto failure = failures.begin();
   for (auto const& entry : entries_) {
     bool const failed = *failure++ != nullptr;
-    if (!failed && coherence.can_commit(entry.plan)) {
-      coherence.commit_certain(entry.plan);
+    Plan room;
+    auto const& plan = entry.change.plan(room);
+    if (!failed && coherence.can_commit(plan)) {
+      coherence.commit_certain(plan);
     } else if (!failed || !entry.never_began()) {
-      ruin(coherence, entry.undo);
+      ruin(coherence, entry.change);
     }
   }
 }

@@ -7,14 +7,62 @@
 #include <boost/container/small_vector.hpp>
 
 #include <cstddef>
+#include <cstdint>
 #include <exception>
+#include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 namespace unimem::detail {
 
 /// What one piece of work ends with: one event, or some.
 using WorkEvents = boost::container::small_vector<Event, 1>;
+
+/// A change of coherence that work makes, and what takes it back.
+class TentativeChange {
+ public:
+  /// Throws std::bad_alloc, with nothing changed.
+  TentativeChange(Plan plan, Coherence::Undo undo)
+      : place_(undo.place), known_(std::make_unique<Known>(std::move(plan), std::move(undo))) {}
+  /// One that writes again what its place alone has (`Coherence::is_rewrite`): that says it all.
+  TentativeChange(Place place, ByteRange range, std::uint64_t data) noexcept
+      : place_(place), rewritten_(range), data_(data) {}
+
+  [[nodiscard]] bool is_rewrite() const noexcept { return known_ == nullptr || known_->undo.rewrite; }
+  /// Whether nothing is to be taken back.
+  [[nodiscard]] bool is_nothing() const noexcept {
+    return known_ != nullptr && !known_->undo.adopted && known_->undo.changed.empty();
+  }
+  /// Whether it changes anything of `range`.
+  [[nodiscard]] bool reaches(ByteRange range) const noexcept {
+    if (known_ == nullptr) return rewritten_.meets(range);
+    return known_->undo.adopted || known_->undo.changed.intersects(range);
+  }
+  /// Where its work writes, or what it brings there.
+  [[nodiscard]] Place place() const noexcept { return place_; }
+  [[nodiscard]] std::span<const ByteRange> touched() const noexcept {
+    return known_ == nullptr ? std::span{&rewritten_, 1} : known_->undo.touched.ranges();
+  }
+  /// `room`: for the plan of a rewrite.
+  [[nodiscard]] Plan const& plan(Plan& room) const;
+  [[nodiscard]] Coherence::Undo undo() const;
+  /// The change is made, of what was prepared.
+  void record(Coherence& coherence) const noexcept {
+    if (known_) coherence.record(known_->plan, known_->undo);
+  }
+
+ private:
+  struct Known {
+    Plan plan;
+    Coherence::Undo undo;
+  };
+
+  Place place_;
+  ByteRange rewritten_{};
+  std::uint64_t data_ = 0;
+  std::unique_ptr<Known> known_;  ///< null for a rewrite
+};
 
 /// What a buffer's coherence has recorded ahead of the work: everything committed while its work was still running.
 ///
@@ -29,9 +77,9 @@ class TentativeWork {
   /// Makes room, so that the next `works` additions do not throw.
   void reserve(std::size_t works);
 
-  /// `plan` was committed, giving `undo`; its work ends with `events`. `nothing_else`: the events are of this work
+  /// `change` was recorded; its work ends with `events`. `nothing_else`: the events are of this work
   /// alone, so that if none of it began, nothing has been touched.
-  void add(WorkEvents&& events, bool nothing_else, Plan&& plan, Coherence::Undo&& undo);
+  void add(WorkEvents&& events, bool nothing_else, TentativeChange&& change) noexcept;
 
   [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
 
@@ -55,7 +103,7 @@ class TentativeWork {
   template <class Look>
   void for_each_touch(Look const& look) const {
     for (auto const& entry : entries_) {
-      for (auto const range : entry.undo.touched.ranges()) look(entry.undo.place, range, entry.events);
+      for (auto const range : entry.change.touched()) look(entry.change.place(), range, entry.events);
     }
   }
 
@@ -65,11 +113,9 @@ class TentativeWork {
  private:
   struct Entry {
     WorkEvents events;
-    Plan plan;
-    Coherence::Undo undo;
+    TentativeChange change;
     bool may_be_untouched;  ///< namely if none of the events' work began
 
-    [[nodiscard]] bool changes(ByteRange range) const noexcept;
     [[nodiscard]] bool ended() const noexcept;
     void add_unfinished(std::vector<Event>& to) const;
     /// Blocks until all of it has ended; its first error.

@@ -155,6 +155,14 @@ class UNIMEM_API Coherence {
   /// The rest of it. Since it was prepared nothing was committed but what was prepared together with it.
   void record(Plan const& plan, Undo const& undo) noexcept;
 
+  /// Whether writing `range` at `place` changes no set: the place alone has the bytes, and all of them as written
+  /// there.
+  [[nodiscard]] bool is_rewrite(Place place, ByteRange range) const noexcept;
+  /// What takes such a write back, of the data of that number.
+  [[nodiscard]] static Undo undo_of_rewrite(Place place, ByteRange range, std::uint64_t data);
+  /// Which data it is: `discard()` begins another.
+  [[nodiscard]] std::uint64_t data() const noexcept { return data_; }
+
   /// Whether `commit` would take the plan now. For work that is to be recorded anew after other work was taken back.
   [[nodiscard]] bool can_commit(Plan const& plan) const { return refusal_of(plan) == nullptr; }
 

@@ -114,15 +114,27 @@ auto Coherence::undo_for(Plan const& plan) const -> Undo {
   return undo;
 }
 
-/// Whether the plan writes no more than what its place wrote last, and no other has.
 bool Coherence::is_rewrite(Plan const& plan) const noexcept {
-  if (!writes(plan) || !plan.copies.empty() || !plan.parts.empty() || plan.range.empty()) return false;
-  auto const& writer = places_[plan.place];
-  if (!writer.written.contains(plan.range)) return false;
+  return writes(plan) && plan.copies.empty() && plan.parts.empty() && is_rewrite(plan.place, plan.range);
+}
+
+bool Coherence::is_rewrite(Place place, ByteRange range) const noexcept {
+  auto const& writer = places_[place];
+  if (range.empty() || !writer.written.contains(range)) return false;
   for (auto const& other : places_) {
-    if (&other != &writer && other.valid.intersects(plan.range)) return false;
+    if (&other != &writer && other.valid.intersects(range)) return false;
   }
   return true;
+}
+
+auto Coherence::undo_of_rewrite(Place place, ByteRange range, std::uint64_t data) -> Undo {
+  Undo undo;
+  undo.data = data;
+  undo.place = place;
+  undo.touched.add(range);
+  undo.changed.add(range);
+  undo.rewrite = true;
+  return undo;
 }
 
 /// Makes the edits of `record_copy` and `record_write` unable to throw, of as many plans like this one.

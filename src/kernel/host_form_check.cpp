@@ -64,7 +64,7 @@ void check_against_host_form(Kernel const& kernel, std::span<const LaunchArgumen
     }
     auto const range = argument.buffer.operand.range;
     auto const& element = *argument.buffer.element;
-    if (element != typeid(std::byte) && !detail::same_type(element, *parameter.type)) {
+    if (!detail::same_type(element, *parameter.type) && element != typeid(std::byte)) {
       throw refuse(
           i, fmt::format("is a buffer of {}, the host form takes {}", spelled(element), spelled(*parameter.type)));
     }

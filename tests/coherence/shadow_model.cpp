@@ -236,6 +236,7 @@ auto ShadowModel::start(Plan const& plan, Place to, bool writes) -> Started {
   carry_out(plan);
   auto certain = subject_;
   started.undo = subject_.commit(plan);
+  if (started.undo.rewrite) started.undo = Coherence::undo_of_rewrite(plan.place, plan.range, subject_.data());
   certain.commit_certain(plan);
   for (Place place = 0; place < subject_.place_count(); ++place) {
     if (certain.valid(place) == subject_.valid(place) && certain.written(place) == subject_.written(place)) continue;

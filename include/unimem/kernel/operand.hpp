@@ -23,7 +23,8 @@ namespace detail {
 template <class T>
 KernelOperand kernel_operand(UnifiedBuffer<T> const& buffer, std::size_t offset, std::size_t count, Intent intent) {
   auto const whole = buffer.range();  // not those that fit alone: the handle is of what there was
-  auto const inner = checked_range(offset, count, whole.size() / sizeof(T), sizeof(T));
+  bool const all_of_it = offset == 0 && count == all;
+  auto const inner = all_of_it ? whole : checked_range(offset, count, whole.size() / sizeof(T), sizeof(T));
   return {{&buffer.core(), inner, intent}, &typeid(T), value_type_of<T>()};
 }
 template <class T>
