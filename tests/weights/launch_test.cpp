@@ -47,7 +47,7 @@ TEST(Weight, OfALaunchOnThreeCurrentBuffers) {
   auto const raw = instructions([&] { queue.run(program, Range{1'000}, arguments); });
   if (!ours || !raw) GTEST_SKIP() << "no thread can be traced here";
   RecordProperty("instructions", std::to_string(*ours - *raw));
-  EXPECT_LE(*ours - *raw, 8'000U);
+  EXPECT_LE(*ours - *raw, 7'000U);
 }
 
 }  // namespace
