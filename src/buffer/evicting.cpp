@@ -82,7 +82,7 @@ void BufferCore::release_device(Device* device, Leased leased) {
       if (device != nullptr && replicas.places[place].device != device) continue;
       if (replicas.places.is_file(place) || !replicas.coherence.has_storage(place)) continue;
       if (leased == Leased::throws) parts->check_not_leased(place);
-      if (replicas.at(place)->holds().leased()) continue;
+      if (auto const& replica = replicas.at(place); replica && replica->holds().leased()) continue;
       if (!BufferAccess(*parts).release(context, place, place_to_save_at(replicas), carried)) return false;
     }
     return true;

@@ -82,6 +82,15 @@ TEST_F(Resizes, AFreshBufferJustChangesItsSize) {
   EXPECT_EQ(device_bytes(buffer, sim), counting(7));
 }
 
+TEST_F(Resizes, NothingIsReleasedFromItsDevice) {
+  UnifiedBuffer<std::uint32_t> buffer(0, on_sim());
+  buffer.prefetch().wait();
+  buffer.release_device();
+  buffer.resize(3);
+  buffer.fill(5);
+  EXPECT_EQ(buffer.to_vector(), std::vector<std::uint32_t>(3, 5));
+}
+
 TEST_F(Resizes, ToNothingAndBackIsEmptyOfData) {
   UnifiedBuffer<std::uint32_t> buffer(10, on_sim());
   buffer.copy_from(counting(10));
