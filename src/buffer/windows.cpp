@@ -40,7 +40,7 @@ void Windows::check_write(Place place, ByteRange range) const {
       continue;
     auto const leased = parts_->replicas.reach(other);
     if (leased.end <= range.begin || range.end <= leased.begin) continue;
-    throw InvalidArgument("range", fmt::format("[{}, {})", range.begin, range.end),
+    throw InvalidArgument("range", fmt::format("bytes [{}, {})", range.begin, range.end),
                           fmt::format("inside bytes [{}, {}) of {}, which a lease on {} has in a window, or apart",
                                       leased.begin, leased.end, parts_->terms.display_name(), one.device->id()));
   }
