@@ -1,5 +1,6 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/error.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_lock.hpp"
@@ -230,12 +231,22 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
 Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) {
   check_equal(from.range, to.range, element_bytes);
   if (from.buffer == to.buffer && from.range == to.range) return {};
-  std::optional<Event> event;
-  detail::run_admitted(detail::operands(*from.buffer, *to.buffer), [&](AccessContext& context) {
-    event = BufferCore::copy_once(context, from, to);
-    return event.has_value();
-  });
-  return *event;
+  auto const copied = [&] {
+    std::optional<Event> event;
+    detail::run_admitted(detail::operands(*from.buffer, *to.buffer), [&](AccessContext& context) {
+      event = BufferCore::copy_once(context, from, to);
+      return event.has_value();
+    });
+    return *event;
+  };
+  try {
+    return copied();
+  } catch (OutOfMemory const&) {
+    if (detail::is_in_work()) throw;
+  }
+  // What has no room on the device goes by the host.
+  from.buffer->sync_to_host(from.range);
+  return copied();
 }
 
 std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow from, BufferWindow to) {

@@ -8,10 +8,10 @@
 
 namespace unimem::detail {
 
-/// Which operands of one operation work in one memory: those that overlap, where ...
-enum class Sharing {
-  for_writes,  ///< ... their buffer is written, or where one of them lies in the other
-  always,      ///< for an operation that has room for no byte twice
+/// How much of a device an operation takes for parts of buffers.
+enum class Room {
+  ample,  ///< what is small gets cells of a grid, and reads that overlap windows of their own
+  least,  ///< no byte twice, and none that is not used
 };
 
 /// What operations on parts of buffers give them on a device where they have no memory yet: memory for all of the
@@ -26,32 +26,36 @@ class CopyChoice {
     return *whole_;
   }
   [[nodiscard]] bool took_whole() const noexcept { return whole_ == true; }
-  [[nodiscard]] Sharing sharing() const noexcept { return least_ ? Sharing::always : Sharing::for_writes; }
+  [[nodiscard]] Room room() const noexcept { return room_; }
   /// It has its memory: what is thrown from here on is not for want of that.
   void settle() noexcept { settled_ = true; }
-  /// There was no memory. Whether another try may do: first with windows, as the driver may have less than is known,
-  /// and at last with the least it needs, once `clear_the_way()` has done something for that.
-  template <std::predicate ClearTheWay>
-  [[nodiscard]] bool try_with_less(ClearTheWay const& clear_the_way) {
+  /// There was no memory. Whether another try may do: with windows, as the driver may have less than is known; of
+  /// several operands with the least they need; and at last once more, when `clear_the_way(refused)` has done something
+  /// for that.
+  template <std::predicate<OutOfMemory const&> ClearTheWay>
+  [[nodiscard]] bool try_with_less(OutOfMemory const& refused, bool several, ClearTheWay const& clear_the_way) {
     if (settled_) return false;
     if (std::exchange(whole_, false) == true) return true;
-    return !std::exchange(least_, true) && clear_the_way();
+    if (!several) return false;
+    if (std::exchange(room_, Room::least) == Room::ample) return true;
+    return !std::exchange(cleared_, true) && clear_the_way(refused);
   }
 
  private:
   std::optional<bool> whole_;
-  bool least_ = false;
+  Room room_ = Room::ample;
+  bool cleared_ = false;
   bool settled_ = false;
 };
 
-/// Does `work(choice)`, an operation that returns what comes of it.
-template <class Work, std::predicate ClearTheWay>
-auto with_copy_choice(Work const& work, ClearTheWay const& clear_the_way) {
+/// Does `work(choice)`, an operation that returns what comes of it, on one operand or several.
+template <class Work, std::predicate<OutOfMemory const&> ClearTheWay>
+auto with_copy_choice(Work const& work, bool several, ClearTheWay const& clear_the_way) {
   for (CopyChoice choice;;) {
     try {
       return work(choice);
-    } catch (OutOfMemory const&) {
-      if (!choice.try_with_less(clear_the_way)) throw;
+    } catch (OutOfMemory const& refused) {
+      if (!choice.try_with_less(refused, several, clear_the_way)) throw;
     }
   }
 }
@@ -59,7 +63,7 @@ auto with_copy_choice(Work const& work, ClearTheWay const& clear_the_way) {
 /// An operation on one part of one buffer, in whose way no memory of its own is.
 template <class Work>
 auto with_copy_choice(Work const& work) {
-  return with_copy_choice(work, [] { return false; });
+  return with_copy_choice(work, false, [](OutOfMemory const&) { return false; });
 }
 
 }  // namespace unimem::detail

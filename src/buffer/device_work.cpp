@@ -36,9 +36,11 @@ using detail::Commits;
 using detail::CopyChoice;
 using detail::Few;
 using Leaves = detail::BufferGuard::Leaves;
+using detail::least_window;
 using detail::NextUse;
 using detail::part_of;
 using detail::Reconciler;
+using detail::Room;
 using detail::TentativeChange;
 using detail::TransferEngine;
 using detail::Windows;
@@ -54,7 +56,7 @@ struct PlacedOperand {
 };
 
 /// Announces what the operation needs of each manager beside what stands there, so that no room is made in vain.
-void announce(AccessContext& context, Device& device, std::span<PlacedOperand const> operands) {
+void announce(AccessContext& context, Device& device, std::span<PlacedOperand const> operands, Room room) {
   auto const stands = [&](PlacedOperand const& one) {
     auto const& replicas = one.parts.replicas;
     return replicas.places.shares(device) || replicas.coherence.has_storage(one.place);
@@ -66,7 +68,11 @@ void announce(AccessContext& context, Device& device, std::span<PlacedOperand co
     auto const same = [&](PlacedOperand const& other) { return &other.parts == &parts && other.place == one->place; };
     if (parts.replicas.places.shares(device) || std::find_if(operands.begin(), one, same) != one) continue;
     auto const bytes = parts.replicas.reach(one->place).size();
-    context.demand().add(*parts.terms.manager, stands(*one) ? 0 : bytes, bytes);
+    // What stands, and is larger than the least that is used of it, may have to go for that.
+    std::size_t used = room == Room::ample ? bytes : 0;
+    for (auto const& other : operands) used += same(other) ? other.range.size() : 0;
+    stands(*one) ? context.demand().add(*parts.terms.manager, 0, std::min(bytes, used))
+                 : context.demand().add(*parts.terms.manager, bytes, bytes);
   }
 }
 
@@ -93,9 +99,16 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
     // No operand's memory goes for another's: tries would have no end.
     auto const all = [&](detail::OperandsInUse& in_use) {
       for (auto const& operand : operands) {
-        auto const part =
-            choice.took_whole() ? detail::OperandsInUse::all_of_it : part_of(operands, operand, choice.sharing());
-        in_use.add(operand.buffer->manager(), *operand.buffer, part);
+        auto const use = [&](ByteRange part) { in_use.add(operand.buffer->manager(), *operand.buffer, part); };
+        auto const part = part_of(operands, operand, choice.room());
+        if (choice.took_whole()) {
+          use(detail::OperandsInUse::all_of_it);
+        } else if (choice.room() == Room::ample) {
+          use(part);
+        } else {
+          use(least_window(queue.device(), *operand.buffer, part));
+          use(detail::OperandsInUse::no_more);
+        }
       }
     };
     std::optional<Event> event;
@@ -105,7 +118,9 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
     });
     return *event;
   };
-  return detail::with_copy_choice(work, [&] { return detail::clear_the_way(queue.device(), operands); });
+  return detail::with_copy_choice(work, operands.size() > 1, [&](OutOfMemory const& refused) {
+    return detail::clear_the_way(queue.device(), operands, refused);
+  });
 }
 
 std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, std::span<const Operand> operands,
@@ -144,14 +159,16 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   placed.reserve(operands.size());
   for (auto const& operand : operands) {
     auto& parts = parts_of(operand.buffer);
-    auto const part = operands.size() == buffers.size() ? operand.range : part_of(operands, operand, choice.sharing());
-    auto const place = Windows(parts).place_for(device, part, takes_whole);
+    bool const ample = choice.room() == Room::ample;
+    auto part = ample && operands.size() == buffers.size() ? operand.range : part_of(operands, operand, choice.room());
+    if (!ample) part = least_window(device, *operand.buffer, part);
+    auto const place = Windows(parts).place_for(device, part, takes_whole, choice.room());
     placed.push_back({parts, place, operand.range, operand.intent});
     if (operand.intent != Intent::read) Windows(parts).check_write(place, operand.range);
     if (!parts.replicas.is_apart_and_holds(place, operand.range)) leaves[placed.size() - 1] = Leaves::anything;
     if (!context.again()) parts.replicas.places[place].used(operand.range.size());
   }
-  announce(context, device, {placed.data(), placed.size()});
+  announce(context, device, {placed.data(), placed.size()}, choice.room());
   for (auto const& [parts, place, range, intent] : placed) {
     if (!BufferAccess(parts).prepare(context, place, range, intent, queue)) return std::nullopt;
   }

@@ -1,9 +1,8 @@
 #include "buffer/operand_parts.hpp"
 
+#include <unimem/core/error.hpp>
 #include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/device.hpp>
-#include <unimem/manager/memory_manager.hpp>
-#include <unimem/pool/memory_pool.hpp>
 
 #include <algorithm>
 
@@ -16,13 +15,26 @@ bool are_apart(ByteRange one, ByteRange other) noexcept {
   return one.end <= other.begin || other.end <= one.begin;
 }
 
+/// Of the device's memory, for all operands together.
+std::size_t least_bytes(Device const& device, std::span<const Operand> operands) noexcept {
+  std::size_t bytes = 0;
+  for (auto one = operands.begin(); one != operands.end(); ++one) {
+    auto const part = part_of(operands, *one, Room::least);
+    auto const same = [&](Operand const& other) {
+      return other.buffer == one->buffer && part_of(operands, other, Room::least) == part;
+    };
+    if (std::find_if(operands.begin(), one, same) == one) bytes += least_window(device, *one->buffer, part).size();
+  }
+  return bytes;
+}
+
 }  // namespace
 
-ByteRange part_of(std::span<const Operand> operands, Operand const& operand, Sharing sharing) noexcept {
+ByteRange part_of(std::span<const Operand> operands, Operand const& operand, Room room) noexcept {
   auto const is_written = [&](Operand const& other) {
     return other.buffer == operand.buffer && other.intent != Intent::read;
   };
-  bool const always = sharing == Sharing::always || std::ranges::any_of(operands, is_written);
+  bool const always = room == Room::least || std::ranges::any_of(operands, is_written);
   auto hull = operand.range;
   ByteRange before;
   do {
@@ -36,31 +48,21 @@ ByteRange part_of(std::span<const Operand> operands, Operand const& operand, Sha
   return hull;
 }
 
-std::size_t least_bytes(std::span<const Operand> operands, MemoryManager const& manager) noexcept {
-  std::size_t bytes = 0;
-  for (auto one = operands.begin(); one != operands.end(); ++one) {
-    auto const part = part_of(operands, *one, Sharing::always);
-    auto const same = [&](Operand const& other) {
-      return other.buffer == one->buffer && part_of(operands, other, Sharing::always) == part;
-    };
-    bool const counted = std::find_if(operands.begin(), one, same) != one;
-    if (!counted && &one->buffer->manager() == &manager) bytes += part.size();
-  }
-  return bytes;
+ByteRange least_window(Device const& device, BufferCore const& buffer, ByteRange part) noexcept {
+  auto const bytes = buffer.size_bytes();
+  if (part.empty() && bytes != 0) part = {std::min(part.begin, bytes - 1), std::min(part.begin, bytes - 1) + 1};
+  auto const aligned = std::max<std::size_t>(1, device.info().alignment);
+  return {part.begin / aligned * aligned, part.end};
 }
 
-bool clear_the_way(Device& device, std::span<const Operand> operands) {
-  if (operands.size() < 2 || device.reaches_host_memory()) return false;  // it has nothing in its own way
+bool clear_the_way(Device& device, std::span<const Operand> operands, OutOfMemory const& refused) {
+  auto const& facts = refused.facts();
+  if (device.reaches_host_memory() || !facts.where.starts_with(device.id())) return false;
   if (is_in_work()) return false;  // which waits for nothing that its own device may have to do first
-  auto const fits = [&](Operand const& operand) {
-    auto const& manager = operand.buffer->manager();
-    return least_bytes(operands, manager) <= manager.total_memory(device);
-  };
-  if (!std::ranges::all_of(operands, fits)) return false;
-  for (auto const& operand : operands) {
-    operand.buffer->release_device(&device, BufferCore::Leased::stays);
-    static_cast<void>(operand.buffer->manager().pool(device, Location::device).trim());
-  }
+  auto const least = least_bytes(device, operands);
+  auto const ours = facts.live + facts.cached;
+  if (least > facts.limit - std::min(facts.limit, facts.leased) || least > ours + facts.device_free) return false;
+  for (auto const& operand : operands) operand.buffer->release_device(&device, BufferCore::Leased::stays);
   return true;
 }
 

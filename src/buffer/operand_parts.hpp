@@ -10,19 +10,20 @@
 
 namespace unimem {
 class Device;
-class MemoryManager;
+class OutOfMemory;
 }  // namespace unimem
 
 namespace unimem::detail {
 
-/// The part of its buffer that an operand works in together with others: their hull.
-[[nodiscard]] ByteRange part_of(std::span<const Operand> operands, Operand const& operand, Sharing sharing) noexcept;
+/// The part of its buffer that an operand works in together with others: the hull of those that overlap, where the
+/// buffer is written, where one lies in the other, or where there is room for no byte twice.
+[[nodiscard]] ByteRange part_of(std::span<const Operand> operands, Operand const& operand, Room room) noexcept;
 
-/// Bytes that the operation needs of a manager's memory at least, where it needs no byte twice.
-[[nodiscard]] std::size_t least_bytes(std::span<const Operand> operands, MemoryManager const& manager) noexcept;
+/// The memory for it of which no byte is unused: the part, from where the device's alignment lets it begin.
+[[nodiscard]] ByteRange least_window(Device const& device, BufferCore const& buffer, ByteRange part) noexcept;
 
-/// Gives back what the operands have on a device, and what is cached there: what is larger than the operation needs was
-/// in its way. False, with nothing done, where that would not do either.
-[[nodiscard]] bool clear_the_way(Device& device, std::span<const Operand> operands);
+/// Gives back what the operands have on a device: the blocks are larger, perhaps, than what is in them. False, with
+/// nothing done, where that would not do either.
+[[nodiscard]] bool clear_the_way(Device& device, std::span<const Operand> operands, OutOfMemory const& refused);
 
 }  // namespace unimem::detail

@@ -4,6 +4,7 @@
 
 #include "buffer/buffer_parts.hpp"
 #include "device/current_task.hpp"
+#include "manager/admission.hpp"
 #include "manager/file_device.hpp"
 #include "manager/spill_files.hpp"
 
@@ -64,6 +65,12 @@ bool serves(ByteRange copy, std::span<const ByteRange> used) noexcept {
   return std::ranges::any_of(used, [&](ByteRange part) { return copy.contains(part); });
 }
 
+/// Whether the operation can do with less, which it takes if this goes.
+bool may_do_with_less(ByteRange copy, std::span<const ByteRange> used) noexcept {
+  bool const least = std::ranges::find(used, OperandsInUse::no_more) != used.end();
+  return least && std::ranges::find(used, copy) == used.end();
+}
+
 /// What copies on a device could give, and which of them gives first.
 struct Offer {
   Resident::Evictable evictable;
@@ -76,8 +83,12 @@ Offer offer_of_device(BufferParts const& parts, Device& device, std::span<const 
   if (replicas.places.shares(device)) return all;
   for (Place place = host_place + 1; place < replicas.places.count(); ++place) {
     auto const& one = replicas.places[place];
-    if (one.device != &device || !one.replica || serves(replicas.reach(place), used)) continue;
-    auto const offered = evictable_at(parts, place);
+    if (one.device != &device || !one.replica) continue;
+    auto const copy = replicas.reach(place);
+    bool const in_use = serves(copy, used);
+    if (in_use && !may_do_with_less(copy, used)) continue;
+    auto offered = evictable_at(parts, place);
+    if (in_use) offered.priority = std::numeric_limits<int>::max();
     auto& best = all.evictable;
     auto const together = best.bytes + best.more, leased = best.leased + offered.leased;
     auto const comes_first = [&] {

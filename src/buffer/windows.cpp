@@ -28,7 +28,7 @@ Place Windows::for_whole(Device& device) const {
 }
 
 Place Windows::for_window(Device& device, ByteRange range) const {
-  return parts_->replicas.place_of_window(device, window_of(device, range), *parts_->terms.manager);
+  return parts_->replicas.place_of_window(device, range, *parts_->terms.manager);
 }
 
 void Windows::check_write(Place place, ByteRange range) const {
@@ -78,7 +78,7 @@ std::optional<Place> Windows::standing(Device& device, ByteRange range) const {
 /// Exactly what is used, or for little the cell of a grid that it lies in: neighbours share it. A cell is a small part
 /// of the buffer, so that its windows are not too many, and of the memory there may be. It begins where an allocation
 /// of all of the buffer would be aligned as one of the window is: so are addresses of values in it.
-ByteRange Windows::window_of(Device& device, ByteRange range) const {
+ByteRange Windows::cells_of(Device& device, ByteRange range) const {
   constexpr std::size_t least = std::size_t{64} << 10, most = std::size_t{4} << 20, cells = 1024, in_memory = 16;
   auto const bytes = parts_->replicas.bytes();
   auto const memory = parts_->terms.manager->total_memory(device) / in_memory;

@@ -30,11 +30,14 @@ class Windows {
   [[nodiscard]] bool fits_whole(Device& device, std::size_t beside = 0) const;
   /// The place with memory for `range`: a leased window, the whole copy, or a window, where it is current; else a new
   /// one.
+  /// With the least room the new one is `range`, as it is.
   /// `takes_whole` is asked only if there is a choice: the operation needs memory, and could do with less than for all.
   template <std::predicate TakesWhole>
-  [[nodiscard]] Place place_for(Device& device, ByteRange range, TakesWhole const& takes_whole) const {
+  [[nodiscard]] Place place_for(Device& device, ByteRange range, TakesWhole const& takes_whole,
+                                Room room = Room::ample) const {
     if (auto const place = without_choice(device, range)) return *place;
-    return takes_whole() ? for_whole(device) : for_window(device, range);
+    return takes_whole() ? for_whole(device)
+                         : for_window(device, room == Room::least ? range : cells_of(device, range));
   }
   /// The same for an operation on no other part.
   [[nodiscard]] Place place_for(Device& device, ByteRange range, CopyChoice& choice) const {
@@ -55,7 +58,7 @@ class Windows {
   [[nodiscard]] Place for_whole(Device& device) const;
   [[nodiscard]] Place for_window(Device& device, ByteRange range) const;
   [[nodiscard]] std::optional<Place> standing(Device& device, ByteRange range) const;
-  [[nodiscard]] ByteRange window_of(Device& device, ByteRange range) const;
+  [[nodiscard]] ByteRange cells_of(Device& device, ByteRange range) const;
 
   BufferParts* parts_;
 };

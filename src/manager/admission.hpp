@@ -22,6 +22,8 @@ class OperandsInUse {
  public:
   /// Nothing of the operand is given, whatever parts it has.
   static constexpr ByteRange all_of_it{0, std::numeric_limits<std::size_t>::max()};
+  /// Beside parts: memory that is more than one of them may go, after all others'.
+  static constexpr ByteRange no_more{std::numeric_limits<std::size_t>::max(), std::numeric_limits<std::size_t>::max()};
 
   OperandsInUse() = default;
   OperandsInUse(OperandsInUse const&) = delete;

@@ -21,6 +21,11 @@ std::optional<bool> AllocationRequest::granted_by(Acquire const& acquire) {
   TakenMemory::Attempt const attempt{taken, bytes};
   try {
     std::optional<Allocation> given = acquire();
+    if (given && is_in_the_way_of_the_rest(*given)) {
+      given->release();
+      static_cast<void>(pool.trim());  // or the same block would be given again
+      given = acquire();
+    }
     if (!given) return std::nullopt;
     block = *std::move(given);
   } catch (OutOfMemory const& error) {
@@ -29,6 +34,13 @@ std::optional<bool> AllocationRequest::granted_by(Acquire const& acquire) {
   }
   if (taken != nullptr) context->taken().add(*taken, bytes);
   return true;
+}
+
+bool AllocationRequest::is_in_the_way_of_the_rest(Allocation const& given) const {
+  if (outstanding <= bytes || given.capacity() <= bytes) return false;
+  auto const most = std::min(pool.max_bytes(), pool.device().info().total_bytes);
+  auto const in_use = pool.bytes_in_use();
+  return in_use > most || outstanding - bytes > most - in_use;
 }
 
 bool AllocationRequest::granted() {

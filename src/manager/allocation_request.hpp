@@ -53,6 +53,8 @@ struct AllocationRequest {
  private:
   template <class Acquire>
   [[nodiscard]] std::optional<bool> granted_by(Acquire const& acquire);
+  /// Whether the block, which was cached, is larger than was asked for while its operation lacks room for the rest.
+  [[nodiscard]] bool is_in_the_way_of_the_rest(Allocation const& given) const;
 };
 
 }  // namespace unimem::detail

@@ -200,20 +200,24 @@ TEST_F(WindowsOfOperands, ReadsThatOverlapShareAWindowWhereThereIsNoRoomForTwo) 
   }
 }
 
-/// A block from the cache is given whole to what needs a little less.
-TEST_F(WindowsOfOperands, WhatIsCachedIsGivenBackBeforeAnOperationIsRefused) {
+/// A block from the cache is given whole to what needs a little less, which may be there before the operation.
+TEST_F(WindowsOfOperands, ABlockThatIsTooLargeIsNotInTheWay) {
   auto& small = make_sim({.memory_bytes = 100 * 4 * unit});
   BufferOptions const options{.manager = &manager, .device = &small};
-  {
-    Buffer old(97 * unit, options);
-    old.fill(1);
-    old.sync_to_device();
+  for (bool const there_before : {false, true}) {
+    {
+      Buffer old(97 * unit, options);
+      old.fill(1);
+      old.sync_to_device();
+    }
+    Buffer one(91 * unit, options), other(200 * unit, options);
+    one.fill(2);
+    other.fill(3);
+    if (there_before) one.sync_to_device();
+    sum_up({units(one, 0, 91, Intent::read_write), units(other, 1, 8, Intent::read_write)}, small);
+    EXPECT_EQ(other.to_vector()[unit], 5U);
+    manager.cleanup();
   }
-  Buffer one(91 * unit, options), other(200 * unit, options);
-  one.fill(2);
-  other.fill(3);
-  sum_up({units(one, 0, 91, Intent::read_write), units(other, 1, 8, Intent::read_write)}, small);
-  EXPECT_EQ(other.to_vector()[unit], 5U);
 }
 
 TEST_F(WindowsOfOperands, WhatWouldNotFitEmptyTakesNothingBack) {
@@ -224,6 +228,60 @@ TEST_F(WindowsOfOperands, WhatWouldNotFitEmptyTakesNothingBack) {
   auto const before = one.statistics().host_to_device_bytes;
   add(one, 0, 10 * unit, 1);
   EXPECT_EQ(one.statistics().host_to_device_bytes, before) << "its window is still there";
+}
+
+TEST_F(WindowsOfOperands, SmallAndEmptyOperandsTakeWhatTheyNeedBeforeAnOperationIsRefused) {
+  auto one = counting_units(14), other = counting_units(100), third = counting_units(100);
+  for (std::size_t const count : {1, 0}) {
+    run({units(one, 0, 14, Intent::read_write),
+         {&other.core(), bytes(7 * unit, count), Intent::read},
+         {&other.core(), bytes(50 * unit, count), Intent::read},
+         {&third.core(), bytes(60 * unit, count), Intent::read}},
+        [](std::span<const HostArgument> arguments) { ++*static_cast<std::uint32_t*>(arguments[0].data); });
+  }
+  EXPECT_EQ(one.to_vector()[0], 2U);
+  EXPECT_GE(on_device(), 4 * 14 * unit);
+}
+
+TEST_F(WindowsOfOperands, AnEvictedBlockThatIsTooLargeIsNotInTheWay) {
+  auto& small = make_sim({.memory_bytes = 32 * 4 * unit});
+  BufferOptions const options{.manager = &manager, .device = &small};
+  for (std::size_t const others : {20U, 21U, 22U, 23U}) {
+    Buffer c(others * unit, options), one(40 * unit, options), other(40 * unit, options);
+    c.fill(1);
+    one.fill(2);
+    other.fill(3);
+    c.sync_to_device();
+    sum_up({units(one, 0, 14, Intent::read), units(one, 6, 14, Intent::read), units(other, 0, 12, Intent::read_write)},
+           small);
+    EXPECT_EQ(other.to_vector()[0], 7U) << others;
+  }
+}
+
+TEST_F(WindowsOfOperands, WhatTwoManagersHaveNoRoomForTakesNothingBack) {
+  auto& small = make_sim({.memory_bytes = MiB});
+  MemoryManager second;
+  BufferOptions const here{.manager = &manager, .device = &small}, there{.manager = &second, .device = &small};
+  Buffer one(150'000, here), other(150'000, there);
+  one.fill(1);
+  other.fill(2);
+  one.sync_to_device();
+  EXPECT_THROW(
+      sum_up({{&one.core(), bytes(0, 150'000), Intent::read}, {&other.core(), bytes(0, 150'000), Intent::read_write}},
+             small),
+      OutOfMemory);
+  auto const before = one.statistics().host_to_device_bytes;
+  one.sync_to_device();
+  EXPECT_EQ(one.statistics().host_to_device_bytes, before) << "its copy is still there";
+}
+
+TEST_F(WindowsOfOperands, ACopyThatHasNoRoomBesideItsSourceGoesByTheHost) {
+  auto one = counting_units(14), other = counting_units(40);
+  add(one, 0, 14 * unit, 1);
+  auto target = other.slice(20 * unit, 10 * unit);
+  copy(one.slice(0, 10 * unit), target);
+  EXPECT_EQ(other.to_vector()[20 * unit], 1U);
+  EXPECT_EQ(other.to_vector()[30 * unit - 1], 10 * unit);
 }
 
 /// It may have begun: it is not begun again.

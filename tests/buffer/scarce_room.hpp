@@ -42,9 +42,11 @@ namespace unimem::testing {
   };
   manager.set_limit(device, some);
   {
-    auto buffer = filled(20, 1);
-    use({part(buffer, 0, 15)});
-    if (refuses({part(buffer, 1, 1), part(buffer, 16, 2)})) return "a large window that was used in part did not go";
+    auto buffer = filled(20, 1), other = filled(1, 2);
+    use({part(buffer, 0, 14), part(other, 0, 1)});
+    if (refuses({part(buffer, 1, 1), part(other, 0, 1), part(buffer, 16, 2)}))
+      return "a large window that was used in part did not go";
+    if (other.statistics().host_to_device_bytes != unit) return "more went than what was larger than the least";
   }
   {
     auto one = filled(20, 1), other = filled(20, 2);
@@ -75,7 +77,11 @@ namespace unimem::testing {
   manager.set_limit(device, many);
   filled(97, 1).sync_to_device();  // what is left is a cached block
   auto one = filled(91, 1), other = filled(200, 2);
-  if (refuses({part(one, 0, 91), part(other, 0, 8, Intent::read_write)})) return "a cached block was in the way";
+  one.sync_to_device();
+  if (refuses({part(one, 0, 91), part(other, 0, 8, Intent::read_write)})) return "a block was in the way";
+  auto large = filled(95, 3);
+  Operand const small{&other.core(), {50 * unit, 50 * unit + 1}, Intent::read}, half{&one.core(), {0, 9 * unit / 2}};
+  if (refuses({part(large, 0, 95), small, half})) return "a byte took a cell of the last memory";
   return std::nullopt;
 } catch (std::exception const& violation) {
   return violation.what();

@@ -282,7 +282,7 @@ TEST_F(WindowsOfBuffers, NoWriteGoesPastALease) {
       ADD_FAILURE() << "bytes are written in two memories";
     } catch (InvalidArgument const& error) {
       EXPECT_EQ(error.argument, "range");
-      EXPECT_EQ(error.value, "[240000, 640000)");
+      EXPECT_EQ(error.value, "bytes [240000, 640000)");
       EXPECT_THAT(error.what(), ::testing::HasSubstr("[0, 400000) of buffer 'rows'"));
     }
   };
