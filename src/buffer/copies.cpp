@@ -241,10 +241,10 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
   };
   try {
     return copied();
-  } catch (OutOfMemory const&) {
-    if (detail::is_in_work()) throw;
+  } catch (OutOfMemory const& refused) {
+    if (refused.requested() > refused.limit() || detail::is_in_work()) throw;
   }
-  // What has no room on the device goes by the host.
+  // What has no room beside what is there goes by the host.
   from.buffer->sync_to_host(from.range);
   return copied();
 }

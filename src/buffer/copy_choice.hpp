@@ -29,16 +29,17 @@ class CopyChoice {
   [[nodiscard]] Room room() const noexcept { return room_; }
   /// It has its memory: what is thrown from here on is not for want of that.
   void settle() noexcept { settled_ = true; }
-  /// There was no memory. Whether another try may do: with windows, as the driver may have less than is known; of
-  /// several operands with the least they need; and at last once more, when `clear_the_way(refused)` has done something
-  /// for that.
-  template <std::predicate<OutOfMemory const&> ClearTheWay>
-  [[nodiscard]] bool try_with_less(OutOfMemory const& refused, bool several, ClearTheWay const& clear_the_way) {
+  /// There was no memory. Whether another try may do: with windows, as the driver may have less than is known; with the
+  /// least it needs, if `least_fits(refused)`; and at last once more, when `clear_the_way()` has given memory back.
+  template <std::predicate<OutOfMemory const&> LeastFits, std::invocable ClearTheWay>
+  [[nodiscard]] bool try_with_less(OutOfMemory const& refused, LeastFits const& least_fits,
+                                   ClearTheWay const& clear_the_way) {
     if (settled_) return false;
     if (std::exchange(whole_, false) == true) return true;
-    if (!several) return false;
+    if (cleared_ || !least_fits(refused)) return false;
     if (std::exchange(room_, Room::least) == Room::ample) return true;
-    return !std::exchange(cleared_, true) && clear_the_way(refused);
+    clear_the_way();
+    return cleared_ = true;
   }
 
  private:
@@ -48,14 +49,14 @@ class CopyChoice {
   bool settled_ = false;
 };
 
-/// Does `work(choice)`, an operation that returns what comes of it, on one operand or several.
-template <class Work, std::predicate<OutOfMemory const&> ClearTheWay>
-auto with_copy_choice(Work const& work, bool several, ClearTheWay const& clear_the_way) {
+/// Does `work(choice)`, an operation that returns what comes of it.
+template <class Work, std::predicate<OutOfMemory const&> LeastFits, std::invocable ClearTheWay>
+auto with_copy_choice(Work const& work, LeastFits const& least_fits, ClearTheWay const& clear_the_way) {
   for (CopyChoice choice;;) {
     try {
       return work(choice);
     } catch (OutOfMemory const& refused) {
-      if (!choice.try_with_less(refused, several, clear_the_way)) throw;
+      if (!choice.try_with_less(refused, least_fits, clear_the_way)) throw;
     }
   }
 }
@@ -63,7 +64,7 @@ auto with_copy_choice(Work const& work, bool several, ClearTheWay const& clear_t
 /// An operation on one part of one buffer, in whose way no memory of its own is.
 template <class Work>
 auto with_copy_choice(Work const& work) {
-  return with_copy_choice(work, false, [](OutOfMemory const&) { return false; });
+  return with_copy_choice(work, [](OutOfMemory const&) { return false; }, [] {});
 }
 
 }  // namespace unimem::detail

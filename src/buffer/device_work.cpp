@@ -118,9 +118,10 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
     });
     return *event;
   };
-  return detail::with_copy_choice(work, operands.size() > 1, [&](OutOfMemory const& refused) {
-    return detail::clear_the_way(queue.device(), operands, refused);
-  });
+  auto& device = queue.device();
+  return detail::with_copy_choice(
+      work, [&](OutOfMemory const& refused) { return detail::least_may_fit(device, operands, refused); },
+      [&] { detail::clear_the_way(device, operands); });
 }
 
 std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, std::span<const Operand> operands,

@@ -55,15 +55,17 @@ ByteRange least_window(Device const& device, BufferCore const& buffer, ByteRange
   return {part.begin / aligned * aligned, part.end};
 }
 
-bool clear_the_way(Device& device, std::span<const Operand> operands, OutOfMemory const& refused) {
+bool least_may_fit(Device& device, std::span<const Operand> operands, OutOfMemory const& refused) {
   auto const& facts = refused.facts();
-  if (device.reaches_host_memory() || !facts.where.starts_with(device.id())) return false;
+  if (operands.size() < 2 || device.reaches_host_memory() || !facts.where.starts_with(device.id())) return false;
   if (is_in_work()) return false;  // which waits for nothing that its own device may have to do first
   auto const least = least_bytes(device, operands);
   auto const ours = facts.live + facts.cached;
-  if (least > facts.limit - std::min(facts.limit, facts.leased) || least > ours + facts.device_free) return false;
+  return least <= facts.limit - std::min(facts.limit, facts.leased) && least <= ours + facts.device_free;
+}
+
+void clear_the_way(Device& device, std::span<const Operand> operands) {
   for (auto const& operand : operands) operand.buffer->release_device(&device, BufferCore::Leased::stays);
-  return true;
 }
 
 }  // namespace unimem::detail

@@ -22,8 +22,10 @@ namespace unimem::detail {
 /// The memory for it of which no byte is unused: the part, from where the device's alignment lets it begin.
 [[nodiscard]] ByteRange least_window(Device const& device, BufferCore const& buffer, ByteRange part) noexcept;
 
-/// Gives back what the operands have on a device: the blocks are larger, perhaps, than what is in them. False, with
-/// nothing done, where that would not do either.
-[[nodiscard]] bool clear_the_way(Device& device, std::span<const Operand> operands, OutOfMemory const& refused);
+/// Whether the least that they need, of several, is no more than limit, leases and what others hold may leave.
+[[nodiscard]] bool least_may_fit(Device& device, std::span<const Operand> operands, OutOfMemory const& refused);
+
+/// Gives back what the operands have on a device: the blocks are larger, perhaps, than what is in them.
+void clear_the_way(Device& device, std::span<const Operand> operands);
 
 }  // namespace unimem::detail
