@@ -220,7 +220,8 @@ std::exception_ptr QueueControl::error(Ticket ticket) noexcept {
   for (auto const& one : set_aside_) {
     if (one.first <= ticket && ticket <= one.last) return one.failure;
   }
-  if (!some_failed_ && inherits_.empty()) may_fail_.store(false, std::memory_order_release);  // what was inherited has ended well
+  if (!some_failed_ && inherits_.empty())
+    may_fail_.store(false, std::memory_order_release);  // what was inherited has ended well
   return failed_.contains(ticket) ? forgotten_ : nullptr;
 }
 
