@@ -24,4 +24,4 @@ def test_no_failed_allocation_loses_data(device, where):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     failed = {line.rsplit(" ", 1)[0]: int(line.rsplit(" ", 1)[1]) for line in done.stdout.splitlines()}
-    assert failed["launch"] > 20 and failed["wrap"] > 10, "allocations that were made to fail"
+    assert failed["launch"] > 20 and failed["wrap"] > 5, "allocations that were made to fail"

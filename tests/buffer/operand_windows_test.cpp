@@ -232,7 +232,7 @@ TEST_F(WindowsOfOperands, WhatWouldNotFitEmptyTakesNothingBack) {
 
 TEST_F(WindowsOfOperands, SmallAndEmptyOperandsTakeWhatTheyNeedBeforeAnOperationIsRefused) {
   auto one = counting_units(14), other = counting_units(100), third = counting_units(100);
-  for (std::size_t const count : {1, 0}) {
+  for (std::size_t const count : {std::size_t{1}, std::size_t{0}}) {
     run({units(one, 0, 14, Intent::read_write),
          {&other.core(), bytes(7 * unit, count), Intent::read},
          {&other.core(), bytes(50 * unit, count), Intent::read},
