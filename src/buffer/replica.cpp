@@ -8,12 +8,14 @@
 #include "buffer/host_device.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -63,10 +65,18 @@ void Replica::read_into(std::span<std::byte> target, std::size_t offset) {
 Event Replica::last_work() noexcept {
   if (work_.empty()) return {};
   std::vector<Event> events;
+  for (bool listed = false; !listed;) {
+    try {
+      static_cast<void>(work_.at_rest());  // others' work goes on record
+      events = work_.unfinished();
+      listed = true;
+    } catch (std::bad_alloc const&) {
+      if (work_.idle()) return {};
+      std::this_thread::sleep_for(std::chrono::milliseconds{1});  // until it has ended, or there is memory to list it
+    }
+  }
+  if (events.empty()) return {};  // it is the next owner's at once
   try {
-    static_cast<void>(work_.at_rest());  // others' work goes on record
-    events = work_.unfinished();
-    if (events.empty()) return {};  // it is the next owner's at once
     // Where the host works too, by the host, whose queues wait for any work without holding up other work.
     return (serves_host() || in_file() ? host_device() : device()).waiting_queue().join(events);
   } catch (std::exception const&) {
