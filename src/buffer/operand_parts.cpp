@@ -12,7 +12,7 @@ namespace {
 bool are_apart(ByteRange one, ByteRange other) noexcept {
   // An empty range lies with what it touches.
   if (one.empty() || other.empty()) return one.end < other.begin || other.end < one.begin;
-  return one.end <= other.begin || other.end <= one.begin;
+  return !one.meets(other);
 }
 
 /// Of the device's memory, for all operands together.

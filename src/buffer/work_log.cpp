@@ -20,10 +20,6 @@ bool meet(ByteRange a, ByteRange b) noexcept {
   return a.begin < b.end && b.begin < a.end;
 }
 
-bool covers(ByteRange outer, ByteRange inner) noexcept {
-  return outer.begin <= inner.begin && inner.end <= outer.end;
-}
-
 void add_once(std::vector<Event>& events, Event event) {
   if (std::ranges::find(events, event) == events.end()) events.push_back(event);
 }
@@ -42,7 +38,7 @@ bool Region::meets(Region const& other) const noexcept {
 }
 
 bool Region::lies_in(Region const& other) const noexcept {
-  if (!covers(other.hull_, hull_)) return false;
+  if (!other.hull_.contains(hull_)) return false;
   if (!other.parts_) return true;
   if (!parts_) return other.parts_->contains(hull_);
   return std::ranges::all_of(parts_->ranges(), [&](ByteRange part) { return other.parts_->contains(part); });

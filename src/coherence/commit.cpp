@@ -209,7 +209,7 @@ void Coherence::roll_back(Undo const& undo) {
   validate_in_debug();
 }
 
-/// Nothing changed, so there is nothing to take back; but what half an operation wrote is nobody's.
+/// Nothing changed, so there is nothing to take back; but what half an operation wrote is garbage.
 void Coherence::roll_back_rewrite(Undo const& undo) {
   auto places = places_;
   auto ruined = undo.touched;
