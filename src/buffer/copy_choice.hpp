@@ -27,6 +27,8 @@ class CopyChoice {
   }
   [[nodiscard]] bool took_whole() const noexcept { return whole_ == true; }
   [[nodiscard]] Room room() const noexcept { return room_; }
+  /// What is thrown meanwhile is the failure of earlier work, be it for want of memory, and is told.
+  void looks_at_earlier_work(bool does) noexcept { settled_ = does; }
   /// It has its memory: what is thrown from here on is not for want of that.
   void settle() noexcept { settled_ = true; }
   /// There was no memory. Whether another try may do: with windows, as the driver may have less than is known; with the

@@ -139,6 +139,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   guards.reserve(buffers.size());
   for (auto* const buffer : buffers) guards.emplace_back(*buffer->parts_);
 
+  choice.looks_at_earlier_work(true);
   Few<Leaves> leaves;  // the buffers, as far as each operand goes
   leaves.reserve(operands.size());
   for (auto const& [buffer, range, intent] : operands) {
@@ -150,6 +151,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
                                               : Leaves::a_rewrite);
     if (!Reconciler(parts).look_or_wait(context, range)) return std::nullopt;
   }
+  choice.looks_at_earlier_work(false);
 
   auto& device = queue.device();
   auto const parts_of = [](BufferCore const* buffer) -> BufferParts& { return *buffer->parts_; };

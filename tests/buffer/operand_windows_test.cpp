@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -282,6 +283,23 @@ TEST_F(WindowsOfOperands, ACopyThatHasNoRoomBesideItsSourceGoesByTheHost) {
   copy(one.slice(0, 10 * unit), target);
   EXPECT_EQ(other.to_vector()[20 * unit], 1U);
   EXPECT_EQ(other.to_vector()[30 * unit - 1], 10 * unit);
+}
+
+TEST_F(WindowsOfOperands, AFailureOfEarlierWorkIsToldThoughItIsForWantOfMemory) {
+  auto one = counting_units(4), other = counting_units(4);
+  auto const failed = start(
+      {units(one, 0, 1, Intent::read_write)},
+      [&](std::span<const HostArgument>) {
+        throw OutOfMemory({.where = std::string(sim.id()) + " device",
+                           .limit = limit,
+                           .device_free = limit,
+                           .holders = {},
+                           .reason = "on purpose"});
+      },
+      sim);
+  static_cast<void>(failed.wait_for_error());
+  auto const both = [&] { sum_up({units(one, 0, 1, Intent::read), units(other, 0, 1, Intent::read_write)}); };
+  EXPECT_THROW(both(), OutOfMemory);
 }
 
 /// It may have begun: it is not begun again.
