@@ -4,11 +4,13 @@
     tools/carry.py FOLDER
 
 Headers and sources of the libraries come from this system, where they must be installed; CUDA's run-time compiler from
-PyPI (tools/gpu-wheels.txt). What is there already and still wanted is left as it is. The folder holds nothing of this
-system's own: no program and no library but NVRTC, so it serves every distribution for x86-64.
+PyPI (tools/gpu-wheels.txt), and what the Python bindings are built with (tools/python-wheels.txt). What is there already
+and still wanted is left as it is. The folder holds nothing of this system's own: no program and no library but NVRTC, so it
+serves every distribution for x86-64.
 """
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
@@ -18,7 +20,7 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-WHEELS = ROOT / "tools" / "gpu-wheels.txt"
+WHEELS = {"nvidia-cuda-nvrtc-cu12": ROOT / "tools" / "gpu-wheels.txt", "nanobind": ROOT / "tools" / "python-wheels.txt"}
 LARGEST_BYTES = 40 << 20  # what a slow link and a careful mail server still take
 
 # Each is a folder of headers, with one of them to know it by.
@@ -64,20 +66,38 @@ def copy_sources(target: Path) -> None:
         shutil.copytree(source / part, target / "googletest" / part)
 
 
-def fetch_nvrtc(target: Path) -> None:
-    """Packs the libraries of the wheel that pip fetched and whose hash it checked."""
-    with tempfile.TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "5",
-                        "--no-deps", "--only-binary=:all:", "--require-hashes", "--dest", folder, "--requirement",
-                        str(WHEELS)], check=True)
-        [wheel] = Path(folder).glob("*.whl")
-        with zipfile.ZipFile(wheel) as packed, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as repacked:
-            for entry in packed.namelist():
-                if Path(entry).name in NVRTC_LIBRARIES:
-                    repacked.writestr(Path(entry).name, packed.read(entry))
-            missing = set(NVRTC_LIBRARIES) - set(repacked.namelist())
-            if missing:
-                sys.exit(f"carry.py: {wheel.name} holds no {', '.join(sorted(missing))}")
+def pinned(name: str) -> str:
+    """What its list says of a wheel: version and hashes."""
+    [found] = re.findall(rf"^{name}==(?:.*\\\n)*.*\n", WHEELS[name].read_text(), re.MULTILINE)
+    return found
+
+
+def fetch(name: str, folder: str) -> Path:
+    """The wheel, by pip, which checks its hash."""
+    (Path(folder) / "wanted.txt").write_text(pinned(name))
+    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--retries", "5",
+                    "--no-deps", "--only-binary=:all:", "--require-hashes", "--dest", folder, "--requirement",
+                    os.path.join(folder, "wanted.txt")], check=True)
+    [wheel] = Path(folder).glob("*.whl")
+    return wheel
+
+
+def pack_nvrtc(wheel: Path, target: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as repacked:
+        for entry in packed.namelist():
+            if Path(entry).name in NVRTC_LIBRARIES:
+                repacked.writestr(Path(entry).name, packed.read(entry))
+        missing = set(NVRTC_LIBRARIES) - set(repacked.namelist())
+        if missing:
+            sys.exit(f"carry.py: {wheel.name} holds no {', '.join(sorted(missing))}")
+
+
+def fetch_wheels(folder: Path) -> None:
+    with tempfile.TemporaryDirectory() as fetched:
+        pack_nvrtc(fetch("nvidia-cuda-nvrtc-cu12", fetched), folder / "nvrtc.zip")
+    shutil.rmtree(folder / "python", ignore_errors=True)
+    with tempfile.TemporaryDirectory() as fetched, zipfile.ZipFile(fetch("nanobind", fetched)) as wheel:
+        wheel.extractall(folder / "python")
 
 
 def size_of(folder: Path) -> int:
@@ -93,11 +113,11 @@ def main(arguments: "list[str]") -> int:
         shutil.rmtree(folder / old, ignore_errors=True)
     copy_sources(folder)
     # Told last of each, so that what was interrupted is begun again.
-    wheels, nvrtc = folder / "wheels.txt", folder / "nvrtc.zip"
-    if not nvrtc.is_file() or not wheels.is_file() or wheels.read_bytes() != WHEELS.read_bytes():
+    wheels, wanted = folder / "wheels.txt", "".join(pinned(name) for name in WHEELS)
+    if not (folder / "nvrtc.zip").is_file() or not wheels.is_file() or wheels.read_text() != wanted:
         wheels.unlink(missing_ok=True)
-        fetch_nvrtc(nvrtc)
-        shutil.copyfile(WHEELS, wheels)
+        fetch_wheels(folder)
+        wheels.write_text(wanted)
     total = size_of(folder)
     if total > LARGEST_BYTES:
         sys.exit(f"carry.py: {folder} has grown to {total / (1 << 20):.1f} MiB, more than {LARGEST_BYTES >> 20} MiB")

@@ -4,8 +4,9 @@
     tools/gpu.py [--build-only | --built] [--only PART]… [--seconds N]
 
 It needs a compiler, CMake, make or Ninja, this Python, and .gpu/, which `./dev gpu --prepare` fills on a machine with a
-network. It runs the suites that the build lists in hardware_suites.txt on cuda:0, compute-sanitizer over the core of them
-where it is installed, and the GPU benchmarks; prints one table; and writes it to build/gpu/results.md.
+network. It runs the suites that the build lists in hardware_suites.txt on cuda:0, the Python bindings beside CuPy and PyTorch
+where these, pytest and Python's headers are installed, compute-sanitizer over the core of the suites where it is, and the GPU
+benchmarks; prints one table; and writes it to build/gpu/results.md.
 
 Exit 0 if everything was green and every speed reached; 3 if all was right and some speed was not reached; 1 otherwise,
 also where there is no GPU or no driver, which is told after the build.
@@ -20,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import time
+import xml.etree.ElementTree
 import zipfile
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 CARRIED = ROOT / ".gpu"
 BUILD = ROOT / "build" / "gpu"
 OLDEST_CMAKE = (3, 25)
-PARTS = ("suites", "sanitizers", "benchmarks")
+PARTS = ("suites", "python", "sanitizers", "benchmarks")
 
 # What compute-sanitizer looks at: tool, program, which of its tests, seconds. The tests make calls on purpose that a driver
 # refuses, so refusals are no findings. Left out is what takes all memory, of which the tool wants a share, and what strays.
@@ -73,14 +75,23 @@ def newest_enough_cmake() -> str:
     raise AssertionError
 
 
+def callers_python() -> "str | None":
+    """The Python with CuPy and PyTorch in it: the first of PATH, which `./dev` leaves out of its own."""
+    return shutil.which("python3", path=os.environ.get("UNIMEM_CALLER_PATH") or os.environ.get("PATH"))
+
+
 def build(jobs: int) -> None:
     BUILD.mkdir(parents=True, exist_ok=True)
     cmake = newest_enough_cmake()
     configure = [cmake, "-S", str(ROOT), "-B", str(BUILD), "-DCMAKE_BUILD_TYPE=Release", f"-DUNIMEM_CARRIED={CARRIED}",
                  "-DUNIMEM_BUILD_BENCHMARKS=ON", "-DUNIMEM_BUILD_EXAMPLES=OFF", "-DUNIMEM_INSTALL=OFF"]
+    python = callers_python()
+    if python:
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(CARRIED / "python"), os.environ.get("PYTHONPATH", "")]))
+        configure += ["-DUNIMEM_BUILD_PYTHON=AUTO", f"-DUNIMEM_PYTHON_PROGRAM={python}"]
     if not (BUILD / "CMakeCache.txt").is_file():
         configure += ["-G", "Ninja" if shutil.which("ninja") else "Unix Makefiles"]
-    compile_all = [cmake, "--build", str(BUILD), "-j", str(jobs), "--target", "hardware_suites", "bench_gpu", "unimem_cli"]
+    compile_all = [cmake, "--build", str(BUILD), "-j", str(jobs), "--target", "hardware_suites", "bench_gpu", "product"]
     log = BUILD / "build.log"
     with log.open("w", encoding="utf-8") as told:
         for command in (configure, compile_all):
@@ -127,6 +138,38 @@ def suite_row(name: str, outcome: Outcome) -> Row:
     return Row(name, said, "ok" if outcome.green else "FAILED", outcome.seconds)
 
 
+def python_row(end: float, left_out: "list[str]") -> Row:
+    """The bindings beside the libraries that compute on a GPU."""
+    what, python, report = "python bindings", callers_python(), BUILD / "python_results.xml"
+    if python is None or not list((BUILD / "python" / "unimem").glob("_unimem*.so")):
+        left_out.append(f"{what}: not built; build.log says what was missing")
+        return Row(what, "not built", "not run", 0)
+    report.unlink(missing_ok=True)
+    # Others' warnings are no failures here: their plugins' come from this environment, and not from the tests.
+    command = [python, "-m", "pytest", "-q", "-p", "no:warnings", "-rs", f"--junitxml={report}", "python/tests/test_gpu.py"]
+    paths = os.pathsep.join(filter(None, [str(BUILD / "python"), os.environ.get("PYTHONPATH", "")]))
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True,
+                              check=False, timeout=max(5.0, min(120, end - begin)))
+    except subprocess.TimeoutExpired:
+        return Row(what, "time was up", "FAILED", time.monotonic() - begin)
+    (BUILD / "python.log").write_text(done.stdout + done.stderr, encoding="utf-8")
+    seconds = time.monotonic() - begin
+    if not report.is_file():
+        said = (done.stderr.splitlines() or done.stdout.splitlines() or ["nothing was said"])[-1]
+        left_out.append(f"{what}: {said}")
+        return Row(what, "not started", "not run" if "No module named pytest" in said else "FAILED", seconds)
+    [suite] = xml.etree.ElementTree.parse(report).getroot().iter("testsuite")
+    failed, skipped = (sum(int(suite.get(name, 0)) for name in names) for names in (("failures", "errors"), ("skipped",)))
+    passed = int(suite.get("tests", 0)) - failed - skipped
+    left_out += [f"{what}: {line}" for line in done.stdout.splitlines() if line.startswith("SKIPPED")]
+    verdict = "FAILED" if failed or done.returncode != 0 else "ok" if passed else "not run"
+    if verdict == "FAILED":
+        print(done.stdout[-4000:])
+    return Row(what, f"{passed} passed, {failed} failed, {skipped} not run", verdict, seconds)
+
+
 def sanitizer_rows(end: float, left_out: "list[str]") -> "list[Row]":
     tool = compute_sanitizer()
     if tool is None:
@@ -159,7 +202,7 @@ def sanitizer_rows(end: float, left_out: "list[str]") -> "list[Row]":
 def benchmark_rows(end: float, device: str) -> "list[Row]":
     report = BUILD / "bench_gpu.json"
     report.unlink(missing_ok=True)
-    python = shutil.which("python3", path=os.environ.get("UNIMEM_CALLER_PATH") or os.environ.get("PATH"))
+    python = callers_python()
     command = [str(BUILD / "benchmarks" / "bench_gpu"), "--device", device, "--json", str(report)]
     if python:
         command += ["--python", python]
@@ -243,6 +286,9 @@ def main(arguments: "list[str]") -> int:
         rows.append(suite_row(program, outcome))
         left_out += [f"{test}: {why}" for test, why in outcome.skipped.items()]
         failures += [f"{program}: {test}" for test in outcome.failed] + outcome.problems
+    if "python" in parts:
+        print("== python", file=sys.stderr, flush=True)
+        rows.append(python_row(end, left_out))
     if "sanitizers" in parts:
         # They have what the benchmarks leave.
         for_benchmarks = min(100.0, max(0.0, (end - time.monotonic()) / 2)) if "benchmarks" in parts else 0.0

@@ -288,3 +288,16 @@ def test_types_unknown_to_numpy_are_refused(copy, wrong):
 def test_a_device_unknown_to_numpy_is_refused():
     with pytest.raises(unimem.InvalidArgument, match="invalid source 'Handed'.*Unsupported device"):
         UnifiedBuffer.from_dlpack(Handed(1 << 20, kind=99), copy=True)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, BufferError])  # NumPy's own, before 2.5 and since
+def test_what_is_refused_on_its_way_is_an_error_of_the_librarys(kind):
+    class Refuses:
+        def __dlpack_device__(self):
+            return (1, 0)
+
+        def __dlpack__(self, **_):
+            raise kind("not today")
+
+    with pytest.raises(unimem.InvalidArgument, match=r"invalid source 'Refuses'.*not today"):
+        UnifiedBuffer.from_dlpack(Refuses())

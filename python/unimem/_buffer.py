@@ -33,7 +33,7 @@ def _taken_over(source: Any, **how: Any) -> npt.NDArray[Any]:
     without memory, for which it would make some of its own."""
     try:
         array = np.from_dlpack(source, **how)
-    except RuntimeError as error:
+    except (RuntimeError, BufferError) as error:  # NumPy 2.5 raises the latter for what was the former before
         if isinstance(error, Error):
             raise
         raise invalid("source", type(source).__name__, f"what NumPy can take over by DLPack ({error})") from error

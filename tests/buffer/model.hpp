@@ -170,6 +170,7 @@ class Model {
   std::array<Subject, subject_count> subjects_;
   std::multimap<std::string, std::weak_ptr<Truth>> by_name_;  ///< a clone has its original's name
   std::deque<Entry> record_;
+  std::vector<Event> unannounced_;  ///< works that nobody is told of
   std::map<std::string, std::size_t> tally_;
   std::size_t made_ = 0;   ///< buffers
   std::size_t steps_ = 0;  ///< operations

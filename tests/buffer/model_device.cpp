@@ -151,6 +151,8 @@ void Model::work_unannounced() {
                                    memory(lease.native(), true)};
         event = queue.run(worker.set, Range{1}, arguments);
       })) {
+    std::erase_if(unannounced_, [](Event one) { return one.ready(); });
+    unannounced_.push_back(event);
     record_work("unannounced work", event, window, std::vector<std::uint8_t>(window.range.size(), value),
                 *worker.device);
     if (one_in(2)) return;

@@ -173,6 +173,8 @@ void Model::clone() {
 
 void Model::arm() {
   if (!options_.faults) return;
+  // Copies ahead of such work fail, too, where the device that they come from is lost now, and the work with them.
+  for (auto const event : std::exchange(unannounced_, {})) static_cast<void>(event.wait_for_error());
   auto& worker = workers_[below(workers_.size() - 1)];
   auto const nth = 1 + below(8);
   auto const way = below(8);

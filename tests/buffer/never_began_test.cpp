@@ -78,6 +78,33 @@ TEST_F(NeverBegan, ALeaseWithFailedInputCountsAsWritten) {
   EXPECT_EQ(device_bytes(buffer, sim), counting(100)) << "uploaded again";
 }
 
+TEST_F(NeverBegan, ALeaseWhoseInputIsLostOnItsWayIsToldThoughItsWorkEndedWell) {
+  auto& heedless = make_sim({.heedless = true});
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.copy_from(counting(100));
+  auto first = buffer.slice(0, 50), second = buffer.slice(50);
+  {
+    auto const lease = second.device(other);
+    std::fill_n(lease.data(), 50, 5U);
+  }
+  auto queue = heedless.create_queue();
+  Event written;
+  {
+    GateFromBeside gate(heedless, sim);
+    queue.wait(heedless.default_queue().record());
+    auto const lease = buffer.device(queue);
+    written = write_sevens(queue, lease.native());
+    set_sim_faults(other, {.lose_after = 1});
+    auto const nothing = other.compile({"nothing", "", [](Range, std::size_t, std::size_t, auto const&) {}});
+    EXPECT_THROW(other.default_queue().run(nothing, Range{1}, {}).wait(), DeviceError);
+  }
+  EXPECT_EQ(written.wait_for_error(), nullptr) << "a heedless device begins without its input";
+  EXPECT_THROW(std::ignore = first.host_view(), DeviceError);
+  EXPECT_EQ(first.to_vector(), counting(50)) << "as before: what was written came of half the input";
+  set_sim_faults(other, {});
+  EXPECT_THAT(second.to_vector(), Each(5U));
+}
+
 TEST_F(NeverBegan, TheLastStepSaysNothingAboutEarlierOnes) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim()), input(100, on_sim());
   buffer.copy_from(counting(100));
