@@ -31,7 +31,8 @@ void raise_out_of_memory(OutOfMemory const& error) {
   nb::list holders;
   for (auto const& holder : facts.holders) holders.append(nb::make_tuple(holder.name, holder.bytes, holder.count));
   raise("OutOfMemory", error, facts.where, facts.requested, facts.limit, facts.live, facts.cached, facts.leased,
-        facts.largest_free, facts.fragmentation, facts.device_free, nb::tuple(holders), facts.reason);
+        facts.largest_free, facts.fragmentation, facts.device_free, facts.held_elsewhere, nb::tuple(holders),
+        facts.reason);
 }
 
 void translate(std::exception_ptr const& failure, void* /*payload*/) {

@@ -99,8 +99,8 @@ class OutOfMemory(Error, MemoryError):
     """Memory could not be had: a limit was reached, or the driver said so. Sizes in bytes."""
 
     _fields = (
-        "where", "requested", "limit", "live", "cached", "leased", "largest_free", "fragmentation", "device_free", "holders",
-        "reason",
+        "where", "requested", "limit", "live", "cached", "leased", "largest_free", "fragmentation", "device_free",
+        "held_elsewhere", "holders", "reason",
     )  # fmt: skip
     where: str
     requested: int
@@ -111,6 +111,7 @@ class OutOfMemory(Error, MemoryError):
     largest_free: int
     fragmentation: float
     device_free: int
+    held_elsewhere: int
     holders: tuple[Holder, ...]
     reason: str
 

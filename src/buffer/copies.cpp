@@ -231,10 +231,11 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
 Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) {
   check_equal(from.range, to.range, element_bytes);
   if (from.buffer == to.buffer && from.range == to.range) return {};
+  bool wants_room = false;
   auto const copied = [&] {
     std::optional<Event> event;
     detail::run_admitted(detail::operands(*from.buffer, *to.buffer), [&](AccessContext& context) {
-      event = BufferCore::copy_once(context, from, to);
+      event = BufferCore::copy_once(context, from, to, wants_room);
       return event.has_value();
     });
     return *event;
@@ -242,14 +243,16 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
   try {
     return copied();
   } catch (OutOfMemory const& refused) {
-    if (refused.requested() > refused.limit() || detail::is_in_work()) throw;
+    if (!wants_room || refused.requested() > refused.limit() || detail::is_in_work()) throw;
   }
   // What has no room beside what is there goes by the host.
   from.buffer->sync_to_host(from.range);
   return copied();
 }
 
-std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow from, BufferWindow to) {
+std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow from, BufferWindow to,
+                                           bool& wants_room) {
+  wants_room = false;
   {
     auto& source = *from.buffer->parts_;
     auto& target = *to.buffer->parts_;
@@ -262,6 +265,7 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
       return std::nullopt;
     auto const source_place = source.replicas.device_holding(from.range);
     if (source_place && !source.replicas.holds(host_place, from.range) && !from.range.empty()) {
+      wants_room = true;
       auto* const there = source.replicas.places[*source_place].device;
       // To where the target is at home; a target of the host or of no device stays beside its source.
       auto* const home = target.replicas.places.known_default_device();

@@ -93,6 +93,7 @@ std::string message_of(OutOfMemory::Facts const& facts) {
                           facts.where, format_size(facts.requested), format_size(facts.limit), format_size(facts.live),
                           format_size(facts.cached), format_size(facts.leased), format_size(facts.largest_free));
   text += fmt::format(", fragmentation {:.2f}, device free {}", facts.fragmentation, format_size(facts.device_free));
+  if (facts.held_elsewhere != 0) text += fmt::format(", {} held by others", format_size(facts.held_elsewhere));
   if (!facts.reason.empty()) text += fmt::format(" ({})", facts.reason);
   for (auto const& holder : facts.holders) {
     text += fmt::format("\n  {} in {} allocation{} of {}", format_size(holder.bytes), holder.count,

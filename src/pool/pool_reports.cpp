@@ -1,5 +1,7 @@
 #include "pool/pool_reports.hpp"
 
+#include <unimem/device/device.hpp>
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -146,7 +148,11 @@ OutOfMemory::Facts PoolReports::shortage(PoolLock& lock, std::size_t bytes, std:
   }
   facts.largest_free = free.largest_free_block;
   facts.fragmentation = free.fragmentation_ratio();
-  facts.device_free = device.memory_info().free_bytes;
+  auto const memory = device.memory_info();
+  facts.device_free = memory.free_bytes;
+  auto const held = memory.total_bytes - std::min(memory.free_bytes, memory.total_bytes);
+  auto const ours = facts.live + facts.cached;
+  if (!refusal.empty() && !device.reaches_host_memory() && held > ours) facts.held_elsewhere = held - ours;
   return facts;
 }
 

@@ -42,6 +42,17 @@ class WindowsOfOperands : public WindowsOfBuffers {
     };
     run(operands, body, on);
   }
+  /// Work on the first unit that fails for want of memory of its own.
+  void start_and_lack_memory(Buffer& buffer) {
+    auto const body = [&](std::span<const HostArgument>) {
+      throw OutOfMemory({.where = std::string(sim.id()) + " device",
+                         .limit = limit,
+                         .device_free = limit,
+                         .holders = {},
+                         .reason = "on purpose"});
+    };
+    static_cast<void>(start({units(buffer, 0, 1, Intent::read_write)}, body, sim).wait_for_error());
+  }
 };
 
 TEST_F(WindowsOfOperands, OverlappingOperandsWorkInOneWindow) {
@@ -287,19 +298,20 @@ TEST_F(WindowsOfOperands, ACopyThatHasNoRoomBesideItsSourceGoesByTheHost) {
 
 TEST_F(WindowsOfOperands, AFailureOfEarlierWorkIsToldThoughItIsForWantOfMemory) {
   auto one = counting_units(4), other = counting_units(4);
-  auto const failed = start(
-      {units(one, 0, 1, Intent::read_write)},
-      [&](std::span<const HostArgument>) {
-        throw OutOfMemory({.where = std::string(sim.id()) + " device",
-                           .limit = limit,
-                           .device_free = limit,
-                           .holders = {},
-                           .reason = "on purpose"});
-      },
-      sim);
-  static_cast<void>(failed.wait_for_error());
+  start_and_lack_memory(one);
   auto const both = [&] { sum_up({units(one, 0, 1, Intent::read), units(other, 0, 1, Intent::read_write)}); };
   EXPECT_THROW(both(), OutOfMemory);
+}
+
+TEST_F(WindowsOfOperands, ACopyTellsAFailureOfEarlierWorkThoughItIsForWantOfMemory) {
+  auto one = counting_units(4), other = counting_units(4);
+  add(one, 0, 4 * unit, 1);
+  add(other, 0, 4 * unit, 1);
+  start_and_lack_memory(other);
+  auto target = other.slice(0, unit);
+  EXPECT_THROW(copy(one.slice(0, unit), target), OutOfMemory);
+  copy(one.slice(0, unit), target);
+  EXPECT_EQ(other.to_vector()[unit - 1], unit);
 }
 
 /// It may have begun: it is not begun again.

@@ -274,6 +274,18 @@ TEST(MemoryManager, OutOfMemoryNamesTheLargestHolders) {
   EXPECT_THAT(error->what(), HasSubstr("10 MiB in 1 allocation of weights"));
 }
 
+TEST(MemoryManager, OutOfMemoryTellsWhatOthersHold) {
+  auto& sim = make_sim({.memory_bytes = 64 * MiB});
+  MemoryManager others, manager;
+  auto const taken = others.acquire(sim, Location::device, 60 * MiB);
+  try {
+    static_cast<void>(manager.acquire(sim, Location::device, 8 * MiB));
+    FAIL() << "there is no room";
+  } catch (OutOfMemory const& error) {
+    EXPECT_THAT(error.what(), HasSubstr("device free 4 MiB, 60 MiB held by others"));
+  }
+}
+
 TEST(MemoryManager, CachesOfTheDevicesOtherPoolsMakeRoom) {
   ScriptedDevice device{16 * MiB}, bystander{16 * MiB};
   MemoryManager manager;

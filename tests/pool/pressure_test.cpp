@@ -220,6 +220,7 @@ TEST(PoolPressure, TheDriversOwnWordsAreTheReason) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->facts().reason, "the scripted driver is full");
   EXPECT_EQ(error->facts().device_free, 3 * MiB);
+  EXPECT_EQ(error->facts().held_elsewhere, 5 * MiB);
 }
 
 TEST(PoolPressure, HugeSizesDoNotReachTheDriver) {

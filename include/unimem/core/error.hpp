@@ -121,17 +121,18 @@ class UNIMEM_API OutOfMemory : public std::bad_alloc, public Error {
   };
   /// Everything known at the moment of failure.
   struct Facts {
-    std::string where;             ///< device id and location, e.g. "sim:0 device"
-    std::size_t requested = 0;     ///< what the call asked for
-    std::size_t limit = 0;         ///< the budget that was reached, or the device's size
-    std::size_t live = 0;          ///< handed out and in use
-    std::size_t cached = 0;        ///< held by pools and not in use
-    std::size_t leased = 0;        ///< part of `live` that user leases pin
-    std::size_t largest_free = 0;  ///< largest block that could have been had without growing
-    double fragmentation = 0;      ///< 1 − largest_free / total free
-    std::size_t device_free = 0;   ///< what the device itself still reports as free
-    std::vector<Holder> holders;   ///< largest first
-    std::string reason;            ///< why: "limit reached", or the driver's own words
+    std::string where;               ///< device id and location, e.g. "sim:0 device"
+    std::size_t requested = 0;       ///< what the call asked for
+    std::size_t limit = 0;           ///< the budget that was reached, or the device's size
+    std::size_t live = 0;            ///< handed out and in use
+    std::size_t cached = 0;          ///< held by pools and not in use
+    std::size_t leased = 0;          ///< part of `live` that user leases pin
+    std::size_t largest_free = 0;    ///< largest block that could have been had without growing
+    double fragmentation = 0;        ///< 1 − largest_free / total free
+    std::size_t device_free = 0;     ///< what the device itself still reports as free
+    std::size_t held_elsewhere = 0;  ///< where the driver refused: what others than this pool have of the device
+    std::vector<Holder> holders;     ///< largest first
+    std::string reason;              ///< why: "limit reached", or the driver's own words
   };
   explicit OutOfMemory(Facts facts);
   ~OutOfMemory() override;

@@ -297,7 +297,9 @@ class UNIMEM_API BufferCore final : public Resident {
   // context says for what to wait.
   static std::optional<Event> use_once(detail::AccessContext& context, Queue& queue, std::span<const Operand> operands,
                                        DeviceWork const& submit, detail::CopyChoice& choice);
-  static std::optional<Event> copy_once(detail::AccessContext& context, BufferWindow from, BufferWindow to);
+  /// `wants_room`: what it throws is for want of memory for this copy, and no failure of earlier work.
+  static std::optional<Event> copy_once(detail::AccessContext& context, BufferWindow from, BufferWindow to,
+                                        bool& wants_room);
   /// `stays` holds the memory while the operation waits for what comes there.
   [[nodiscard]] std::optional<DeviceLease> lease_once(detail::AccessContext& context, Device& device, Queue* queue,
                                                       ByteRange range, Intent intent, DeviceLease& stays,
