@@ -1,5 +1,6 @@
 #include "buffer/tentative_work.hpp"
 
+#include "device/queue_control.hpp"
 #include "device/worker_threads.hpp"
 
 #include <algorithm>
@@ -52,25 +53,31 @@ bool TentativeWork::Entry::never_began() const noexcept {
 
 void TentativeWork::reserve(std::size_t works) {
   auto const needed = entries_.size() + works;
-  if (needed > entries_.capacity()) entries_.reserve(std::max(needed, 2 * entries_.size()));
+  if (needed > entries_.capacity()) entries_.set_capacity(std::max(needed, 2 * entries_.size()));
 }
 
 void TentativeWork::add(WorkEvents&& events, bool nothing_else, TentativeChange&& change) noexcept {
   // Work that changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
   if (change.is_nothing()) return;
-  auto const left = std::ranges::remove_if(events, [](Event event) { return event.ready() && !event.error(); });
+  auto const left =
+      std::ranges::remove_if(events, [](Event event) { return QueueControl::knows_end_of(event) && !event.error(); });
   bool const some_is_done = !left.empty();
   events.erase(left.begin(), left.end());
   // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first. A
   // forked child takes nothing back.
   if (events.empty() && (entries_.empty() || is_forked_child())) return;
-  entries_.push_back({std::move(events), std::move(change), nothing_else && !some_is_done});
+  auto const queue = events.size() == 1 ? events.front().queue_id() : 0;
+  bool const behind = entries_.empty() || (queue == queue_ && queue != 0 &&
+                                           entries_.back().events.front().ticket() <= events.front().ticket());
+  queue_ = behind ? queue : 0;
+  entries_.push_back(Entry{std::move(events), std::move(change), nothing_else && !some_is_done});
 }
 
 bool TentativeWork::drop_ended_well() noexcept {
   if (entries_.empty()) return true;
   if (is_forked_child()) return false;
   drop_what_is_certain();
+  if (queue_ != 0) return entries_.empty() || !entries_.front().ended();
   return std::ranges::none_of(entries_, &Entry::ended);
 }
 
@@ -157,7 +164,7 @@ void TentativeWork::redo(Coherence& coherence, std::span<const std::exception_pt
 void TentativeWork::drop_what_is_certain() noexcept {
   auto const uncertain =
       std::ranges::find_if(entries_, [](Entry const& entry) { return !entry.ended() || entry.failure() != nullptr; });
-  entries_.erase(entries_.begin(), uncertain);
+  entries_.erase_begin(static_cast<std::size_t>(uncertain - entries_.begin()));
 }
 
 }  // namespace unimem::detail

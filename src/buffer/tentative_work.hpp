@@ -4,6 +4,7 @@
 
 #include "coherence/coherence.hpp"
 
+#include <boost/circular_buffer.hpp>
 #include <boost/container/small_vector.hpp>
 
 #include <cstddef>
@@ -112,6 +113,11 @@ class TentativeWork {
 
  private:
   struct Entry {
+    Entry(WorkEvents&& ends, TentativeChange&& made, bool untouched) noexcept
+        : events(std::move(ends)), change(std::move(made)), may_be_untouched(untouched) {}
+    Entry(Entry&&) noexcept = default;
+    Entry& operator=(Entry&&) noexcept = default;
+
     WorkEvents events;
     TentativeChange change;
     bool may_be_untouched;  ///< namely if none of the events' work began
@@ -131,7 +137,9 @@ class TentativeWork {
   void redo(Coherence& coherence, std::span<const std::exception_ptr> failures) const;
   void drop_what_is_certain() noexcept;
 
-  std::vector<Entry> entries_;  ///< in the order of their commits
+  boost::circular_buffer<Entry> entries_;  ///< in the order of their commits
+  /// If the works of all entries end in that order, the queue they are of; else 0.
+  std::uint64_t queue_ = 0;
 };
 
 }  // namespace unimem::detail

@@ -3,6 +3,7 @@
 #include <unimem/device/device.hpp>
 
 #include "buffer/holds.hpp"
+#include "device/queue_control.hpp"
 #include "device/watched_wait.hpp"
 
 #include <algorithm>
@@ -169,7 +170,7 @@ std::vector<Event> WorkLog::unfinished_on(ByteRange range, bool readers_too) con
 void WorkLog::add_writers(Region const& region, std::vector<Event>& events) const {
   for (auto const& use : uses_) {
     if (use.kind != Kind::write || !use.region.meets(region)) continue;
-    if (!use.event.ready() || use.event.error()) add_once(events, use.event);
+    if (!QueueControl::knows_end_of(use.event) || use.event.error()) add_once(events, use.event);
   }
 }
 

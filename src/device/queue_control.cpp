@@ -137,10 +137,8 @@ QueueControl::InheritedErrors QueueControl::inherited_errors_of(std::span<const 
   std::vector<Event> open;
   for (auto const need : needs) {
     if (need.queue_id() == 0) continue;
-    // Work that is known to have ended well has nothing to leave. Polling could find more such; the driver's call costs
-    // more.
-    bool const ended = need.control_->completed() >= need.ticket();
-    bool const may_fail = !ended || need.error();
+    // Work that is known to have ended well has nothing to leave.
+    bool const may_fail = !knows_end_of(need) || need.error();
     if (may_fail) open.push_back(need);
     joins_them = joins_them && may_fail;
   }

@@ -112,6 +112,11 @@ class QueueControl {
   /// What an event points to; null for none.
   [[nodiscard]] static QueueControl* of(Event event) noexcept { return event.control_; }
 
+  /// Whether that work is known to have ended. The driver, which may know better, is not asked: that costs a call.
+  [[nodiscard]] static bool knows_end_of(Event event) noexcept {
+    return event.control_ == nullptr || event.control_->completed() >= event.ticket_;
+  }
+
   void poll() noexcept;
 
   /// Has the coroutine resumed, by the thread of the EventWatcher, once its ticket has ended; that may be before this

@@ -8,11 +8,12 @@
 #include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 namespace unimem::testing {
 
-/// A discrete device that does nothing: every command has ended when it has been submitted. What is left is what the
-/// floors above cost.
+/// A discrete device that does nothing: every command has ended when it has been submitted, or none has until that is
+/// wanted. What is left is what the floors above cost.
 class IdleDevice final : public Device {
  public:
   IdleDevice() : Device(Backend::sim, "idle:0") {
@@ -21,6 +22,12 @@ class IdleDevice final : public Device {
     info_.max_allocation = info_.total_bytes;
     info_.alignment = 64;
     info_.runs_host_form = true;
+  }
+
+  /// From now on no command ends; or all have ended.
+  void holds_commands(bool holds) noexcept {
+    holds_ = holds;
+    for (auto* const queue : queues_) queue->finish();
   }
 
   [[nodiscard]] MemoryInfo memory_info() const override { return {info_.total_bytes, info_.total_bytes}; }
@@ -39,13 +46,22 @@ class IdleDevice final : public Device {
   }
 
  protected:
-  [[nodiscard]] std::unique_ptr<detail::QueueBackend> make_queue() override { return std::make_unique<IdleQueue>(); }
+  [[nodiscard]] std::unique_ptr<detail::QueueBackend> make_queue() override {
+    auto queue = std::make_unique<IdleQueue>(*this);
+    queues_.push_back(queue.get());
+    return queue;
+  }
 
  private:
   class Nothing final : public Program {};
 
   class IdleQueue final : public detail::QueueBackend {
    public:
+    explicit IdleQueue(IdleDevice& device) noexcept : device_(device) {}
+    ~IdleQueue() override { std::erase(device_.queues_, this); }
+    void finish() noexcept {
+      if (!device_.holds_) control().finish(control().submitted());
+    }
     Event upload(DeviceMemory, void const*, std::size_t, detail::CopyTerms const&) override { return mark(); }
     Event download(void*, DeviceMemory, std::size_t, detail::CopyTerms const&) override { return mark(); }
     Event copy(DeviceMemory, DeviceMemory, std::size_t, detail::CopyTerms const&) override { return mark(); }
@@ -55,11 +71,17 @@ class IdleDevice final : public Device {
     }
     Event mark() override {
       auto const event = control().submit();
-      control().finish(event.ticket());
+      finish();
       return event;
     }
     void wait(Event) override {}
+
+   private:
+    IdleDevice& device_;
   };
+
+  bool holds_ = false;
+  std::vector<IdleQueue*> queues_;
 };
 
 }  // namespace unimem::testing
