@@ -6,6 +6,7 @@
 #include "core/fork.hpp"
 #include "core/stack.hpp"
 #include "pool/address_table.hpp"
+#include "pool/small_blocks.hpp"
 
 #include <fmt/format.h>
 
@@ -29,6 +30,10 @@ struct alignas(64) Shard {
   std::size_t live_bytes = 0;
 };
 
+constexpr auto given_back_already = "it was given back already";
+constexpr auto another_size = "it was handed out with another size";
+constexpr auto another_alignment = "it was handed out with another alignment";
+
 /// Why an address is not taken back, and what is known of the last owner of what is there.
 struct Refusal {
   char const* why = nullptr;
@@ -41,6 +46,7 @@ struct AddressBook::State {
   MemoryPool& pool;
   char const* what;
   Name name;
+  std::unique_ptr<SmallBlocks> small{};  ///< null: none share pages
   std::array<Shard, std::size_t{1} << shard_bits> shards{};
   StackOptions const stacks{pool.stacks()};
   StackSampler sampler{};
@@ -65,10 +71,26 @@ struct AddressBook::State {
     };
     if (entry == nullptr) {
       auto const* const taken = shard.table.taken_lately(address);
-      return taken == nullptr ? Refusal{"it was not handed out here"} : with("it was given back already", taken->trail);
+      return taken == nullptr ? Refusal{} : with(given_back_already, taken->trail);
     }
-    if (entry->bytes != bytes) return with("it was handed out with another size", entry->trail);
-    return with("it was handed out with another alignment", entry->trail);
+    if (entry->bytes != bytes) return with(another_size, entry->trail);
+    return with(another_alignment, entry->trail);
+  }
+
+  /// The same of a small block; null where there is none.
+  [[nodiscard]] static char const* why(SmallBlocks::Return refusal) noexcept {
+    switch (refusal) {
+      case SmallBlocks::Return::twice:
+        return given_back_already;
+      case SmallBlocks::Return::other_size:
+        return another_size;
+      case SmallBlocks::Return::other_alignment:
+        return another_alignment;
+      case SmallBlocks::Return::taken:
+      case SmallBlocks::Return::unknown:
+        break;
+    }
+    return nullptr;
   }
 
   /// Counts and reports it.
@@ -90,8 +112,11 @@ struct AddressBook::State {
   }
 };
 
-AddressBook::AddressBook(MemoryPool& pool, char const* what, Name name)
-    : state_(std::make_unique<State>(pool, what, name)) {}
+AddressBook::AddressBook(MemoryPool& pool, char const* what, Name name, Small small)
+    : state_(std::make_unique<State>(pool, what, name)) {
+  bool const in_pages = small == Small::in_pages && state_->stacks.every == 0 && !pool.zeroes_on_release();
+  if (in_pages) state_->small = std::make_unique<SmallBlocks>(pool, name);
+}
 
 AddressBook::~AddressBook() {
   if (state_->made.inherited()) {
@@ -110,6 +135,11 @@ AddressBook::~AddressBook() {
 
 void* AddressBook::acquire(std::size_t bytes, std::size_t alignment, Queue* queue) {
   auto& state = *state_;
+  auto* const small = state.small.get();
+  if (small != nullptr && small->serves(bytes, alignment) && !small->goes_alone(bytes, alignment)) {
+    state.made.require("allocating from a memory resource");
+    if (auto* const address = small->take(bytes, alignment)) return address;
+  }
   AcquireOptions options;
   options.queue = queue;
   options.name = state.name;
@@ -133,12 +163,19 @@ void* AddressBook::acquire(std::size_t bytes, std::size_t alignment, Queue* queu
 void AddressBook::release(void* address, std::size_t bytes, std::size_t alignment, Event last_use) noexcept {
   if (state_->made.inherited()) return;
   auto const key = reinterpret_cast<std::uintptr_t>(address);
+  auto* const small = state_->small.get();
+  if (small != nullptr && small->serves(bytes, alignment)) {
+    auto const end = small->give(key, bytes, alignment);
+    if (end == SmallBlocks::Return::taken) return;
+  }
   auto& shard = state_->shard(key);
   std::unique_lock lock{shard.mutex};
   auto* const entry = shard.table.find(key);
   if (entry == nullptr || entry->bytes != bytes || entry->alignment != alignment) {
-    auto const refusal = State::judge(shard, entry, key, bytes);
+    auto refusal = State::judge(shard, entry, key, bytes);
     lock.unlock();
+    if (refusal.why == nullptr && small != nullptr) refusal.why = State::why(small->judge(key, bytes));
+    if (refusal.why == nullptr) refusal.why = "it was not handed out here";
     return state_->refuse(address, bytes, alignment, refusal.why, refusal.trail);
   }
   if (entry->trail != nullptr) entry->trail->released.capture();
@@ -165,6 +202,11 @@ AddressStatistics AddressBook::statistics() const {
     result.live_allocations += shard.table.count();
     result.live_bytes += shard.live_bytes;
   }
+  if (state_->small != nullptr) {
+    auto const [blocks, bytes] = state_->small->live();
+    result.live_allocations += blocks;
+    result.live_bytes += bytes;
+  }
   return result;
 }
 
@@ -174,6 +216,7 @@ void AddressBook::validate() const {
     std::lock_guard const lock{shard.mutex};
     shard.table.validate();
   }
+  if (state_->small != nullptr) state_->small->validate();
 }
 
 }  // namespace unimem::detail

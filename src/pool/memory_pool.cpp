@@ -118,6 +118,10 @@ StackOptions const& MemoryPool::stacks() const noexcept {
   return core_->stacks();
 }
 
+bool MemoryPool::zeroes_on_release() const noexcept {
+  return core_->zeroes_on_release();
+}
+
 void MemoryPool::set_max_bytes(std::size_t bytes) {
   core_->here().trimmer().set_max_bytes(bytes);
 }

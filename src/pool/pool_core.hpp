@@ -104,6 +104,7 @@ class PoolCore {
   [[nodiscard]] Device& device() const noexcept { return state_.memory.device(); }
   [[nodiscard]] Location location() const noexcept { return state_.memory.location(); }
   [[nodiscard]] StackOptions const& stacks() const noexcept { return state_.options.stacks; }
+  [[nodiscard]] bool zeroes_on_release() const noexcept { return state_.zeroer != nullptr; }
 
  private:
   /// One that this thread has parked and the host may use at once, or null.

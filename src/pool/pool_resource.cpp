@@ -22,7 +22,8 @@ MemoryPool& checked(MemoryPool& pool) {
 
 }  // namespace
 
-PoolResource::PoolResource(MemoryPool& pool, Name name) : book_(checked(pool), "PoolResource", name) {}
+PoolResource::PoolResource(MemoryPool& pool, Name name)
+    : book_(checked(pool), "PoolResource", name, detail::AddressBook::Small::in_pages) {}
 
 PoolResource::~PoolResource() = default;
 

@@ -71,7 +71,7 @@ TEST_F(PoolResources, ServeTheContainersOfTheStandardLibrary) {
     EXPECT_EQ(std::string_view(names.at(27)), std::string(40, 'b'));
     EXPECT_EQ(names.at(27).get_allocator().resource(), &resource) << "the resource goes into what is inside";
     EXPECT_EQ(resource.statistics().live_allocations, 1 + 1 + 500 + 500U);
-    EXPECT_EQ(pool.statistics().active_allocations, resource.statistics().live_allocations);
+    EXPECT_LT(pool.statistics().active_allocations, 30U) << "maps and words are small, and share pages";
     resource.validate();
   }
   EXPECT_EQ(resource.statistics().live_allocations, 0U);
@@ -403,7 +403,7 @@ TEST(PoolResourceThreads, NoAddressIsHeldTwice) {
   for (auto const& held : passed_on) give_back(held);
   EXPECT_EQ(resource.statistics().live_allocations, 0U);
   EXPECT_EQ(resource.statistics().refused_deallocations, 0U);
-  EXPECT_EQ(pool.statistics().total_allocations, thread_count * 3'000U);
+  EXPECT_EQ(pool.statistics().active_allocations, 0U);
   resource.validate();
   pool.validate();
 }
@@ -413,21 +413,23 @@ TEST(PoolResourceThreads, ConcurrentReleasesOfAnAddressSucceedOnce) {
   set_log_level(LogLevel::off);
   MemoryPool pool{device("cpu"), Location::host};
   PoolResource resource{pool};
+  for (int i = 0; i < 4; ++i) static_cast<void>(resource.allocate(256, 8));  // those behind them share pages
   for (int round = 0; round < 200; ++round) {
-    auto* const address = resource.allocate(256, 8);
+    auto const bytes = round % 2 == 0 ? 256U : 257U;  // in a page, and alone
+    auto* const address = resource.allocate(bytes, 8);
     std::barrier start{static_cast<std::ptrdiff_t>(thread_count)};
     std::vector<std::jthread> threads;
     for (unsigned thread = 0; thread < thread_count; ++thread) {
       threads.emplace_back([&] {
         start.arrive_and_wait();
-        resource.deallocate(address, 256, 8);
+        resource.deallocate(address, bytes, 8);
       });
     }
   }
   set_log_level(LogLevel::warning);
   EXPECT_EQ(resource.statistics().refused_deallocations, 200U * (thread_count - 1));
-  EXPECT_EQ(resource.statistics().live_allocations, 0U);
-  EXPECT_EQ(pool.statistics().active_allocations, 0U);
+  EXPECT_EQ(resource.statistics().live_allocations, 4U);
+  EXPECT_EQ(pool.statistics().active_allocations, 4U);
   pool.validate();
 }
 

@@ -206,6 +206,7 @@ class UNIMEM_API MemoryPool {
   [[nodiscard]] std::size_t max_bytes() const noexcept;
   /// As it was made with.
   [[nodiscard]] StackOptions const& stacks() const noexcept;
+  [[nodiscard]] bool zeroes_on_release() const noexcept;
 
   /// Changes the hard limit, giving cached blocks back if need be: once it returns, no more is reserved, whatever other
   /// threads had begun to ask for. Throws InvalidArgument, and the limit stays, if it is below what is live, parts of

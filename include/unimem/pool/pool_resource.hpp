@@ -23,6 +23,10 @@ namespace unimem {
 /// first. `allocate` throws what `MemoryPool::acquire` throws, so InvalidArgument for an alignment beyond the device's
 /// (which libstdc++'s `std::pmr` pool resources, synchronized or not, ask their upstream for).
 ///
+/// Blocks of at most 256 bytes, where there are more than a few of a size, share pages of 4 KiB of the pool, unless it
+/// captures stacks or overwrites what comes back: one takes its size rounded up to sixteen bytes, and two more. In the
+/// pool's statistics and limits those pages count. A page goes back when nothing on it is in use.
+///
 /// Thread-safe; a call costs that of the pool, and one lock among sixteen. The pool must outlive it. Destroying it
 /// gives what is still in use back to the pool, as the standard's own pool resources do, with a warning. Equal to
 /// itself alone.

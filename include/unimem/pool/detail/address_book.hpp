@@ -40,8 +40,11 @@ namespace detail {
 /// Thread-safe. The pool must outlive it.
 class UNIMEM_API AddressBook {
  public:
-  /// `what` is the adaptor's name in reports, a literal.
-  AddressBook(MemoryPool& pool, char const* what, Name name);
+  /// Whether small blocks share pages of the pool, where it neither captures stacks nor overwrites what comes back.
+  enum class Small : bool { alone, in_pages };
+  /// `what` is the adaptor's name in reports, a literal. Blocks in pages are taken without a queue, and given back with
+  /// no work pending.
+  AddressBook(MemoryPool& pool, char const* what, Name name, Small small = Small::alone);
   AddressBook(AddressBook const&) = delete;
   AddressBook& operator=(AddressBook const&) = delete;
 
