@@ -195,7 +195,7 @@ PublishedState::Facts BufferParts::facts() const noexcept {
   facts.host_address = host ? host->host_address() : nullptr;
   facts.host_is_exported = host && host->holds().exported_for_writing();
   bool const arrived = !host || host->work().arrived(whole);
-  bool const told_at_once = arrived && !deferred && !captured;
+  bool const told_at_once = arrived && !deferred && !captured && replicas.pending.all_told();
   // Lock-free readers are not recorded, so the address is published only once it has been exported anyway.
   bool const may_be_given = terms.spill_files == nullptr || (host && host->holds().exported());
   // Or a read may have to be reported.

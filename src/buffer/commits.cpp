@@ -81,6 +81,7 @@ std::exception_ptr Commits::resolve(ByteRange range, bool wait, std::vector<Even
   auto& replicas = parts_->replicas;
   if (replicas.pending.empty()) return nullptr;
   if (is_forked_child()) return resolve_in_child(range);
+  if (auto failure = replicas.pending.tell(range)) return failure;
   if (wait) {
     // Where that may end with an error, before anything has changed.
     std::vector<Event> work;

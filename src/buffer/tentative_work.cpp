@@ -74,11 +74,19 @@ void TentativeWork::add(WorkEvents&& events, bool nothing_else, TentativeChange&
 }
 
 bool TentativeWork::drop_ended_well() noexcept {
-  if (entries_.empty()) return true;
+  if (empty()) return true;
+  if (!all_told()) return false;
   if (is_forked_child()) return false;
   drop_what_is_certain();
   if (queue_ != 0) return entries_.empty() || !entries_.front().ended();
   return std::ranges::none_of(entries_, &Entry::ended);
+}
+
+std::exception_ptr TentativeWork::tell(ByteRange range) {
+  if (all_told()) return nullptr;
+  auto failure = untold_->tell(range);
+  if (untold_->empty()) untold_.reset();
+  return failure;
 }
 
 std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range, bool wait,
@@ -87,7 +95,7 @@ std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range,
     if (!entry.change.reaches(range) || !(wait || entry.ended())) continue;
     if (!entry.failure()) continue;
     if (unfinished != nullptr && add_unfinished(*unfinished)) return nullptr;
-    return take_failures_back(coherence);
+    return take_failures_back(coherence, range);
   }
   drop_what_is_certain();
   return nullptr;
@@ -131,14 +139,27 @@ bool TentativeWork::add_unfinished(std::vector<Event>& events) const {
   return !events.empty();
 }
 
-std::exception_ptr TentativeWork::take_failures_back(Coherence& coherence) {
+std::exception_ptr TentativeWork::take_failures_back(Coherence& coherence, ByteRange range) {
   // Once all of it has stopped moving.
   std::vector<std::exception_ptr> failures;
   failures.reserve(entries_.size());
   for (auto const& entry : entries_) failures.push_back(entry.failure());
+  std::exception_ptr told;
+  for (std::size_t i = 0; i < failures.size() && !told; ++i) {
+    if (entries_[i].change.reaches(range)) told = failures[i];
+  }
+  auto untold = std::make_unique<UntoldFailures>(untold_ == nullptr ? UntoldFailures{} : *untold_);
+  for (std::size_t i = 0; i < failures.size(); ++i) {
+    if (!failures[i] || failures[i] == told) continue;
+    ByteRanges elsewhere;
+    for (auto const touched : entries_[i].change.touched()) elsewhere.add(touched);
+    elsewhere.remove(range);
+    untold->add(std::move(elsewhere), failures[i]);
+  }
   redo(coherence, failures);
   entries_.clear();
-  return *std::ranges::find_if(failures, [](auto const& failure) { return failure != nullptr; });
+  untold_ = untold->empty() ? nullptr : std::move(untold);
+  return told;
 }
 
 void TentativeWork::redo(Coherence& coherence, std::span<const std::exception_ptr> failures) const {

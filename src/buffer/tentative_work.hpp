@@ -2,6 +2,7 @@
 
 #include <unimem/device/event.hpp>
 
+#include "buffer/untold_failures.hpp"
 #include "coherence/coherence.hpp"
 
 #include <boost/circular_buffer.hpp>
@@ -82,15 +83,22 @@ class TentativeWork {
   /// alone, so that if none of it began, nothing has been touched.
   void add(WorkEvents&& events, bool nothing_else, TentativeChange&& change) noexcept;
 
-  [[nodiscard]] bool empty() const noexcept { return entries_.empty(); }
+  /// Nothing is pending, and no failure is to be told.
+  [[nodiscard]] bool empty() const noexcept { return entries_.empty() && all_told(); }
+  /// No failure that is known is to be told.
+  [[nodiscard]] bool all_told() const noexcept { return untold_ == nullptr; }
 
   /// Forgets what is certain. Whether nothing of what is left has ended, so that there is nothing to take back.
   [[nodiscard]] bool drop_ended_well() noexcept;
   /// Looks at the work that changed bytes of `range`, or, with `wait`, waits for it. If any of it has failed, waits for
-  /// everything, takes the failures back and returns the first; null if all is well so far. With `unfinished` it waits
-  /// for nothing then: what it would wait for is added there, and nothing has changed.
+  /// everything, takes the failures back and returns the first of them; null if all is well so far. What failed on
+  /// other bytes alone is left to `tell`. With `unfinished` it waits for nothing then: what it would wait for is added
+  /// there, and nothing has changed.
   [[nodiscard]] std::exception_ptr resolve(Coherence& coherence, ByteRange range, bool wait,
                                            std::vector<Event>* unfinished = nullptr);
+
+  /// The first failure on bytes of `range` that was taken back and not told; null: none. Throws std::bad_alloc.
+  [[nodiscard]] std::exception_ptr tell(ByteRange range);
 
   /// Waits for the work that changed bytes of `range`: its first error.
   [[nodiscard]] std::exception_ptr failure(ByteRange range) const noexcept;
@@ -109,7 +117,10 @@ class TentativeWork {
   }
 
   /// Forgets it all. For data that is no more.
-  void clear() noexcept { entries_.clear(); }
+  void clear() noexcept {
+    entries_.clear();
+    untold_.reset();
+  }
 
  private:
   struct Entry {
@@ -132,7 +143,8 @@ class TentativeWork {
 
   /// Of all of it; whether there is any.
   [[nodiscard]] bool add_unfinished(std::vector<Event>& events) const;
-  [[nodiscard]] std::exception_ptr take_failures_back(Coherence& coherence);
+  /// The first failure that reaches `range`, of which there is one.
+  [[nodiscard]] std::exception_ptr take_failures_back(Coherence& coherence, ByteRange range);
   /// Rolls all of it back, and records again what of it has not failed.
   void redo(Coherence& coherence, std::span<const std::exception_ptr> failures) const;
   void drop_what_is_certain() noexcept;
@@ -140,6 +152,7 @@ class TentativeWork {
   boost::circular_buffer<Entry> entries_;  ///< in the order of their commits
   /// If the works of all entries end in that order, the queue they are of; else 0.
   std::uint64_t queue_ = 0;
+  std::unique_ptr<UntoldFailures> untold_;  ///< null: none
 };
 
 }  // namespace unimem::detail

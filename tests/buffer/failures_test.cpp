@@ -9,7 +9,12 @@
 #include <latch>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
+#include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 namespace unimem::testing {
 namespace {
@@ -27,6 +32,23 @@ class Failures : public BufferTest {
     return run(sim.default_queue(), {&operand, 1}, [value, count = buffer.size()](auto arguments) {
       std::fill_n(static_cast<std::uint32_t*>(arguments[0].data), count, value);
     });
+  }
+
+  /// Writes to these parts on the device, all of which fail in these words when all have been submitted.
+  void fail_on(std::vector<std::pair<BufferSlice<std::uint32_t>, std::string>> const& parts) {
+    std::vector<Event> ends;
+    {
+      GateFromBeside gate(sim, other);
+      for (auto const& [part, words] : parts) {
+        Operand const operand{&part.core(), part.range(), Intent::write};
+        ends.push_back(
+            run(sim.default_queue(), {&operand, 1}, [words = words](auto) { throw std::runtime_error(words); }));
+      }
+    }
+    for (auto const end : ends) EXPECT_NE(end.wait_for_error(), nullptr);
+  }
+  [[nodiscard]] static auto throws(std::string const& words) {
+    return ::testing::ThrowsMessage<std::exception>(HasSubstr(words));
   }
 };
 
@@ -185,6 +207,76 @@ TEST_F(Failures, AFailureSparesWorkOnOtherBytes) {
   EXPECT_EQ(front.to_vector(), counting(50));
   EXPECT_THAT(back.to_vector(), Each(10U));
   buffer.core().validate();
+}
+
+TEST_F(Failures, EachIsToldByItsBytes) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.fill(1);
+  auto first = buffer.slice(0, 50), second = buffer.slice(50);
+  fail_on({{first, "the first half failed"}, {second, "the second half failed"}});
+  EXPECT_THAT([&] { std::ignore = second.host_view(); }, throws("the second half failed"));
+  EXPECT_THAT([&] { std::ignore = first.host_view(); }, throws("the first half failed"));
+  EXPECT_THAT(buffer.to_vector(), Each(1U)) << "both are taken back, and told";
+}
+
+TEST_F(Failures, AllThatAnAccessReachesAreToldByIt) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.fill(1);
+  auto first = buffer.slice(0, 50), second = buffer.slice(50);
+  fail_on({{first, "the first half failed"},
+           {second, "the second half failed"},
+           {buffer.slice(40, 20), "the middle failed"}});
+  EXPECT_THAT([&] { std::ignore = first.host_view(); }, throws("the first half failed"));
+  EXPECT_THAT(
+      [&] {
+        auto const part = buffer.slice(70);
+        std::ignore = part.host_view();
+      },
+      throws("the second half failed"));
+  EXPECT_THAT(
+      [&] {
+        auto const part = buffer.slice(50, 10);
+        std::ignore = part.host_view();
+      },
+      throws("the middle failed"));
+  EXPECT_THAT(buffer.to_vector(), Each(1U));
+  fail_on({{first, "once more"}, {second, "and here"}});
+  EXPECT_THAT([&] { std::ignore = buffer.host_view(); }, throws("once more"));
+  EXPECT_THAT(buffer.to_vector(), Each(1U));
+}
+
+TEST_F(Failures, WhatAFailureTookWithItIsNotToldAgain) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.fill(1);
+  auto first = buffer.slice(0, 50), second = buffer.slice(50);
+  std::array const operands{Operand{&buffer.core(), first.range(), Intent::read},
+                            Operand{&buffer.core(), second.range(), Intent::read_write}};
+  Event end;
+  {
+    GateFromBeside gate(sim, other);
+    run(sim.default_queue(), {operands.data() + 1, 1},
+        [](auto) { throw std::runtime_error("the second half failed"); });
+    run(sim.default_queue(), {operands.data(), 1}, [](auto) {});
+    end = add(sim.default_queue(), buffer.slice(0), 1);
+  }
+  EXPECT_NE(end.wait_for_error(), nullptr) << "it needed the second half";
+  EXPECT_THAT([&] { std::ignore = first.host_view(); }, throws("the second half failed")) << "that is why";
+  EXPECT_THAT(buffer.to_vector(), Each(1U));
+}
+
+TEST_F(Failures, ANewOwnersBytesHaveNone) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.fill(1);
+  fail_on({{buffer.slice(0, 50), "the first half failed"}, {buffer.slice(50), "the second half failed"}});
+  EXPECT_THAT(
+      [&] {
+        auto const part = buffer.slice(50);
+        std::ignore = part.host_view();
+      },
+      throws("the second half failed"));
+  buffer.free();
+  buffer.copy_from(counting(100));
+  EXPECT_EQ(buffer.to_vector(), counting(100)) << "what was there is gone, and its failures with it";
 }
 
 TEST_F(Failures, ASubmissionThatThrowsWritesNothing) {

@@ -26,6 +26,7 @@
 #include <iostream>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -218,6 +219,43 @@ std::optional<Finding> found_by_crossing() {
   }
 }
 
+/// Two failures on bytes of their own: which of them an access to the second half is told, and to the first after it.
+std::optional<Finding> found_by_telling() {
+  static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20});
+  static auto& beside = make_sim({.memory_bytes = std::size_t{1} << 20});
+  Scene scene(on);
+  auto buffer = scene.buffer(100);
+  buffer.fill(1);
+  auto first = buffer.slice(0, 50), second = buffer.slice(50);
+  auto const fail = [&](BufferSlice<std::uint32_t> const& part, std::string const& words) {
+    Operand const operand{&part.core(), part.range(), Intent::write};
+    auto const program = on.compile(
+        {"failing", "", [words](Range, std::size_t, std::size_t, auto const&) { throw std::runtime_error(words); }});
+    return use_on_device(on.default_queue(), {&operand, 1}, [&](auto, std::span<const Event> needs) {
+      return on.default_queue().run(program, Range{1}, {}, needs);
+    });
+  };
+  std::vector<Event> events;
+  {
+    GateFromBeside const gate(on, beside);
+    events = {fail(first, "first"), fail(second, "second")};
+  }
+  for (auto const event : events) static_cast<void>(event.wait_for_error());
+  auto const told = [](auto const& part) -> std::string {
+    try {
+      static_cast<void>(part.host_view());
+      return "nothing";
+    } catch (std::exception const& error) {
+      return error.what();
+    }
+  };
+  auto const of_second = told(second), of_first = told(first), of_all = told(buffer);
+  if (of_second.find("second") == std::string::npos) return Finding{"the telling", "of the second half: " + of_second};
+  if (of_first.find("first") == std::string::npos) return Finding{"the telling", "of the first half: " + of_first};
+  if (of_all != "nothing") return Finding{"the telling", "once more: " + of_all};
+  return std::nullopt;
+}
+
 /// What threads that look without the lock are told after work of each kind.
 std::optional<Finding> found_by_looking() {
   static auto& on = make_sim({.memory_bytes = std::size_t{1} << 20});
@@ -322,6 +360,7 @@ std::optional<Finding> first_finding(Mutant mutant, unsigned seeds) {
   if (!finding) finding = found_by_arrival();
   if (!finding) finding = found_by_need();
   if (!finding) finding = found_by_crossing();
+  if (!finding) finding = found_by_telling();
   if (!finding) finding = found_by_looking();
   if (!finding) finding = found_by_leases();
   if (!finding) finding = found_by_a_write_under_way();
