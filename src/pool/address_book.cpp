@@ -114,7 +114,7 @@ struct AddressBook::State {
 
 AddressBook::AddressBook(MemoryPool& pool, char const* what, Name name, Small small)
     : state_(std::make_unique<State>(pool, what, name)) {
-  bool const in_pages = small == Small::in_pages && state_->stacks.every == 0 && !pool.zeroes_on_release();
+  bool const in_pages = small == Small::in_pages && pool.stacks().every == 0 && !pool.zeroes_on_release();
   if (in_pages) state_->small = std::make_unique<SmallBlocks>(pool, name);
 }
 
