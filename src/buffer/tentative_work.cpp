@@ -36,7 +36,7 @@ Coherence::Undo TentativeChange::undo() const {
 }
 
 bool TentativeWork::Entry::ended() const noexcept {
-  return std::ranges::all_of(events, &Event::ready);
+  return std::ranges::all_of(events, &QueueControl::knows_end_of);
 }
 
 std::exception_ptr TentativeWork::Entry::failure() const noexcept {
@@ -52,8 +52,8 @@ bool TentativeWork::Entry::never_began() const noexcept {
 }
 
 void TentativeWork::reserve(std::size_t works) {
-  auto const needed = entries_.size() + works;
-  if (needed > entries_.capacity()) entries_.set_capacity(std::max(needed, 2 * entries_.size()));
+  auto const needed = all_.size() + works;
+  if (needed > all_.capacity()) all_.reserve(std::max(needed, 2 * all_.size()));
 }
 
 void TentativeWork::add(WorkEvents&& events, bool nothing_else, TentativeChange&& change) noexcept {
@@ -65,12 +65,12 @@ void TentativeWork::add(WorkEvents&& events, bool nothing_else, TentativeChange&
   events.erase(left.begin(), left.end());
   // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first. A
   // forked child takes nothing back.
-  if (events.empty() && (entries_.empty() || is_forked_child())) return;
+  if (events.empty() && (entries().empty() || is_forked_child())) return;
   auto const queue = events.size() == 1 ? events.front().queue_id() : 0;
-  bool const behind = entries_.empty() || (queue == queue_ && queue != 0 &&
-                                           entries_.back().events.front().ticket() <= events.front().ticket());
+  bool const behind = entries().empty() || (queue == queue_ && queue != 0 &&
+                                            entries().back().events.front().ticket() <= events.front().ticket());
   queue_ = behind ? queue : 0;
-  entries_.push_back(Entry{std::move(events), std::move(change), nothing_else && !some_is_done});
+  all_.push_back({std::move(events), std::move(change), nothing_else && !some_is_done});
 }
 
 bool TentativeWork::drop_ended_well() noexcept {
@@ -78,8 +78,8 @@ bool TentativeWork::drop_ended_well() noexcept {
   if (!all_told()) return false;
   if (is_forked_child()) return false;
   drop_what_is_certain();
-  if (queue_ != 0) return entries_.empty() || !entries_.front().ended();
-  return std::ranges::none_of(entries_, &Entry::ended);
+  if (queue_ != 0) return entries().empty() || !entries().front().ended();
+  return std::ranges::none_of(entries(), &Entry::ended);
 }
 
 std::exception_ptr TentativeWork::tell(ByteRange range) {
@@ -91,7 +91,7 @@ std::exception_ptr TentativeWork::tell(ByteRange range) {
 
 std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range, bool wait,
                                           std::vector<Event>* unfinished) {
-  for (auto const& entry : entries_) {
+  for (auto const& entry : entries()) {
     if (!entry.change.reaches(range) || !(wait || entry.ended())) continue;
     if (!entry.failure()) continue;
     if (unfinished != nullptr && add_unfinished(*unfinished)) return nullptr;
@@ -102,7 +102,7 @@ std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range,
 }
 
 std::exception_ptr TentativeWork::failure(ByteRange range) const noexcept {
-  for (auto const& entry : entries_) {
+  for (auto const& entry : entries()) {
     if (!entry.change.reaches(range)) continue;
     if (auto failure = entry.failure()) return failure;
   }
@@ -110,7 +110,7 @@ std::exception_ptr TentativeWork::failure(ByteRange range) const noexcept {
 }
 
 std::exception_ptr TentativeWork::failure_at(Place place, ByteRange range) const noexcept {
-  for (auto const& entry : entries_) {
+  for (auto const& entry : entries()) {
     auto const in_range = [&](ByteRange touched) { return touched.meets(range); };
     if (entry.change.place() != place || std::ranges::none_of(entry.change.touched(), in_range)) continue;
     if (auto failure = entry.failure()) return failure;
@@ -126,7 +126,7 @@ void TentativeWork::Entry::add_unfinished(std::vector<Event>& to) const {
 
 void TentativeWork::add_unfinished(ByteRange range, std::vector<Event>& events) const {
   bool failed = false;
-  for (auto const& entry : entries_) {
+  for (auto const& entry : entries()) {
     if (!entry.change.reaches(range)) continue;
     entry.add_unfinished(events);
     failed = failed || (entry.ended() && entry.failure() != nullptr);
@@ -135,42 +135,42 @@ void TentativeWork::add_unfinished(ByteRange range, std::vector<Event>& events) 
 }
 
 bool TentativeWork::add_unfinished(std::vector<Event>& events) const {
-  for (auto const& entry : entries_) entry.add_unfinished(events);
+  for (auto const& entry : entries()) entry.add_unfinished(events);
   return !events.empty();
 }
 
 std::exception_ptr TentativeWork::take_failures_back(Coherence& coherence, ByteRange range) {
   // Once all of it has stopped moving.
   std::vector<std::exception_ptr> failures;
-  failures.reserve(entries_.size());
-  for (auto const& entry : entries_) failures.push_back(entry.failure());
+  failures.reserve(entries().size());
+  for (auto const& entry : entries()) failures.push_back(entry.failure());
   std::exception_ptr told;
   for (std::size_t i = 0; i < failures.size() && !told; ++i) {
-    if (entries_[i].change.reaches(range)) told = failures[i];
+    if (entries()[i].change.reaches(range)) told = failures[i];
   }
   auto untold = std::make_unique<UntoldFailures>(untold_ == nullptr ? UntoldFailures{} : *untold_);
   for (std::size_t i = 0; i < failures.size(); ++i) {
     if (!failures[i] || failures[i] == told) continue;
     ByteRanges elsewhere;
-    for (auto const touched : entries_[i].change.touched()) elsewhere.add(touched);
+    for (auto const touched : entries()[i].change.touched()) elsewhere.add(touched);
     elsewhere.remove(range);
     untold->add(std::move(elsewhere), failures[i]);
   }
   redo(coherence, failures);
-  entries_.clear();
+  forget_all();
   untold_ = untold->empty() ? nullptr : std::move(untold);
   return told;
 }
 
 void TentativeWork::redo(Coherence& coherence, std::span<const std::exception_ptr> failures) const {
   // Back to where things stood before all of it: what each piece wrote over counts when its turn comes again.
-  for (auto const& entry : entries_ | std::views::reverse) {
+  for (auto const& entry : entries() | std::views::reverse) {
     auto undo = entry.change.undo();
     undo.touched = {};
     coherence.roll_back(undo);
   }
   auto failure = failures.begin();
-  for (auto const& entry : entries_) {
+  for (auto const& entry : entries()) {
     bool const failed = *failure++ != nullptr;
     Plan room;
     auto const& plan = entry.change.plan(room);
@@ -183,9 +183,14 @@ void TentativeWork::redo(Coherence& coherence, std::span<const std::exception_pt
 }
 
 void TentativeWork::drop_what_is_certain() noexcept {
+  auto const left = entries();
   auto const uncertain =
-      std::ranges::find_if(entries_, [](Entry const& entry) { return !entry.ended() || entry.failure() != nullptr; });
-  entries_.erase_begin(static_cast<std::size_t>(uncertain - entries_.begin()));
+      std::ranges::find_if(left, [](Entry const& entry) { return !entry.ended() || entry.failure() != nullptr; });
+  forgotten_ += static_cast<std::size_t>(uncertain - left.begin());
+  // Together: moving those behind them up each time would take as long as there are many.
+  if (2 * forgotten_ < all_.size()) return;
+  all_.erase(all_.begin(), all_.begin() + static_cast<std::ptrdiff_t>(forgotten_));
+  forgotten_ = 0;
 }
 
 }  // namespace unimem::detail

@@ -5,7 +5,6 @@
 #include "buffer/untold_failures.hpp"
 #include "coherence/coherence.hpp"
 
-#include <boost/circular_buffer.hpp>
 #include <boost/container/small_vector.hpp>
 
 #include <cstddef>
@@ -84,7 +83,7 @@ class TentativeWork {
   void add(WorkEvents&& events, bool nothing_else, TentativeChange&& change) noexcept;
 
   /// Nothing is pending, and no failure is to be told.
-  [[nodiscard]] bool empty() const noexcept { return entries_.empty() && all_told(); }
+  [[nodiscard]] bool empty() const noexcept { return forgotten_ == all_.size() && all_told(); }
   /// No failure that is known is to be told.
   [[nodiscard]] bool all_told() const noexcept { return untold_ == nullptr; }
 
@@ -111,24 +110,19 @@ class TentativeWork {
   /// Calls `look(place, range, events)` for all that is being written or brought anywhere, until those events.
   template <class Look>
   void for_each_touch(Look const& look) const {
-    for (auto const& entry : entries_) {
+    for (auto const& entry : entries()) {
       for (auto const range : entry.change.touched()) look(entry.change.place(), range, entry.events);
     }
   }
 
   /// Forgets it all. For data that is no more.
   void clear() noexcept {
-    entries_.clear();
+    forget_all();
     untold_.reset();
   }
 
  private:
   struct Entry {
-    Entry(WorkEvents&& ends, TentativeChange&& made, bool untouched) noexcept
-        : events(std::move(ends)), change(std::move(made)), may_be_untouched(untouched) {}
-    Entry(Entry&&) noexcept = default;
-    Entry& operator=(Entry&&) noexcept = default;
-
     WorkEvents events;
     TentativeChange change;
     bool may_be_untouched;  ///< namely if none of the events' work began
@@ -141,6 +135,11 @@ class TentativeWork {
     [[nodiscard]] bool never_began() const noexcept;
   };
 
+  [[nodiscard]] std::span<Entry const> entries() const noexcept { return std::span{all_}.subspan(forgotten_); }
+  void forget_all() noexcept {
+    all_.clear();
+    forgotten_ = 0;
+  }
   /// Of all of it; whether there is any.
   [[nodiscard]] bool add_unfinished(std::vector<Event>& events) const;
   /// The first failure that reaches `range`, of which there is one.
@@ -149,7 +148,8 @@ class TentativeWork {
   void redo(Coherence& coherence, std::span<const std::exception_ptr> failures) const;
   void drop_what_is_certain() noexcept;
 
-  boost::circular_buffer<Entry> entries_;  ///< in the order of their commits
+  std::vector<Entry> all_;     ///< in the order of their commits
+  std::size_t forgotten_ = 0;  ///< how many of those, from the front
   /// If the works of all entries end in that order, the queue they are of; else 0.
   std::uint64_t queue_ = 0;
   std::unique_ptr<UntoldFailures> untold_;  ///< null: none

@@ -70,8 +70,9 @@ class DriverCommand {
 /// The commands of a driver's in-order queue that are not known to have ended.
 ///
 /// Nothing here waits for a callback of the driver: to know it is to ask (`poll`), to be sure is to wait in the driver,
-/// and every submission collects what has ended. A callback would run on a driver's thread at a moment of the driver's
-/// choosing, also while the process exits, and on drivers that execute lazily it never comes.
+/// and now and then a submission collects what has ended. (Not each: to ask can cost half of a launch.) A callback
+/// would run on a driver's thread at a moment of the driver's choosing, also while the process exits, and on drivers
+/// that execute lazily it never comes.
 ///
 /// Thread-safe. Shared by its queue and by the threads that wait at the moment the queue goes.
 class DriverStream : public Waiter {
@@ -99,6 +100,11 @@ class DriverStream : public Waiter {
   /// Whether everything submitted so far has ended. Never blocks.
   [[nodiscard]] bool is_idle() noexcept;
 
+ protected:
+  using Pending = std::deque<std::shared_ptr<DriverCommand>>;  ///< consecutive tickets
+  /// How many of these, from the front, are sure to have ended well, as the end of a later one tells. Does not block.
+  [[nodiscard]] virtual std::size_t ended_at_front(Pending const& /*pending*/) const noexcept { return 0; }
+
  private:
   void wait_for(Ticket ticket) noexcept;
 
@@ -113,8 +119,8 @@ class DriverStream : public Waiter {
   QueueControl& control_;
   std::mutex submission_mutex_;  ///< taken before pending_mutex_
   std::mutex pending_mutex_;
-  Ticket first_ = 0;                                    ///< of the front of `pending_`
-  std::deque<std::shared_ptr<DriverCommand>> pending_;  ///< consecutive tickets
+  Ticket first_ = 0;  ///< of the front of `pending_`
+  Pending pending_;
 };
 
 /// Gives the work of every driver's stream of the process a fair time to end. For the end of the process, while drivers

@@ -24,6 +24,12 @@ DriverCommand::Outcome Command::outcome() noexcept {
   return {false, events_.health().failure_of(code, call_)};
 }
 
+bool Command::has_ended_well() const noexcept {
+  if (!end_) return true;
+  CurrentContext const current{events_.gpu(), std::nothrow};
+  return current.code() == Result::success && events_.gpu().driver.cuEventQuery(end_.get()) == Result::success;
+}
+
 void Command::wait() const noexcept {
   if (!end_) return;
   CurrentContext const current{events_.gpu(), std::nothrow};

@@ -27,6 +27,8 @@ class Command final : public DriverCommand {
   [[nodiscard]] Event end() const noexcept { return end_.get(); }
 
   [[nodiscard]] Outcome outcome() noexcept override;
+  /// Whether it is known to have ended, and the context to be well.
+  [[nodiscard]] bool has_ended_well() const noexcept;
   void wait() const noexcept override;
   [[nodiscard]] char const* call() const noexcept override { return call_; }
   [[nodiscard]] std::optional<std::chrono::nanoseconds> took() const noexcept override;

@@ -1,6 +1,7 @@
 #include "device/cuda/command_stream.hpp"
 #include "device/process_end.hpp"
 
+#include <algorithm>
 #include <map>
 #include <mutex>
 
@@ -61,6 +62,11 @@ std::shared_ptr<CommandStream> CommandStream::find(std::uint64_t queue_id) {
   std::lock_guard const lock{streams().mutex};
   auto const found = streams().all.find(queue_id);
   return found == streams().all.end() ? nullptr : found->second.lock();
+}
+
+std::size_t CommandStream::ended_at_front(Pending const& pending) const noexcept {
+  auto const has_ended = [](auto const& command) { return static_cast<Command const&>(*command).has_ended_well(); };
+  return static_cast<std::size_t>(std::ranges::partition_point(pending, has_ended) - pending.begin());
 }
 
 }  // namespace unimem::detail::cuda

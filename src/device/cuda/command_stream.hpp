@@ -41,6 +41,10 @@ class CommandStream final : public DriverStream {
   /// The stream behind a queue; null if the queue is gone or of another backend.
   [[nodiscard]] static std::shared_ptr<CommandStream> find(std::uint64_t queue_id);
 
+ protected:
+  /// A stream's commands end in their order, and what fails is the context.
+  [[nodiscard]] std::size_t ended_at_front(Pending const& pending) const noexcept override;
+
  private:
   EventPool& events_;
   QueueControl const& control_;
