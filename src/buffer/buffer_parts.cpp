@@ -176,7 +176,7 @@ void BufferParts::open_fast_lease() noexcept {
   auto const place = static_cast<Place>(one - devices.begin() + 1);
   bool const all_written = !watch.written_map() || watch.written_map()->complete();
   bool const at_rest = all_written && watch.writes() == nullptr && !deferred && !captured &&
-                       watch.unrecorded().empty() && replicas.pending.empty() &&
+                       watch.unrecorded().empty() && replicas.pending.empty() && replicas.pending.all_told() &&
                        replica->work().writes_ended_well(replicas.whole());
   if (at_rest && replicas.holds(place, replicas.whole()) &&
       replica->work().used_by_others_on(*one->device, at->queue_id())) {
@@ -203,7 +203,8 @@ PublishedState::Facts BufferParts::facts() const noexcept {
   facts.host_is_current = told_at_once && may_be_given && all_written && replicas.holds(host_place, whole);
   facts.host_is_exclusive = facts.host_is_current && !whole.empty() && replicas.pending.empty() &&
                             (!host || host->work().idle()) && replicas.coherence.written(host_place).contains(whole);
-  bool const device_at_rest = watch.writes() == nullptr && !deferred && !captured && watch.unrecorded().empty();
+  bool const device_at_rest =
+      watch.writes() == nullptr && !deferred && !captured && watch.unrecorded().empty() && replicas.pending.all_told();
   facts.current_on = device_at_rest ? replicas.quiet_device() : nullptr;
   for (auto const& one : replicas.places.devices()) {
     if (!one.replica || one.is_file || replicas.places.shares(*one.device)) continue;

@@ -77,28 +77,28 @@ void Commits::commit_write(Place place, ByteRange range, Event event, Events wha
   commit(plan_write(place, range), event, what);
 }
 
-std::exception_ptr Commits::resolve(ByteRange range, bool wait, std::vector<Event>* unfinished) const {
+std::exception_ptr Commits::resolve(ByteRange range, bool wait, std::vector<Event>* unfinished, Tells tells) const {
   auto& replicas = parts_->replicas;
-  if (replicas.pending.empty()) return nullptr;
+  if (replicas.pending.empty() && replicas.pending.all_told()) return nullptr;
   if (is_forked_child()) return resolve_in_child(range);
-  if (auto failure = replicas.pending.tell(range)) return failure;
   if (wait) {
     // Where that may end with an error, before anything has changed.
     std::vector<Event> work;
     replicas.pending.add_unfinished(range, work);
     for (auto const event : work) await_end(event);
   }
-  auto failure = replicas.pending.resolve(replicas.coherence, range, wait, unfinished);
-  if (!failure) return nullptr;
-  replicas.forget_ended();
-  if (!replicas.coherence.has_data()) parts_->watch.forget(replicas.bytes());
-  replicas.last_failure = "what wrote them failed";
-  try {
-    std::rethrow_exception(failure);
-  } catch (std::exception const& error) {
-    replicas.last_failure = error.what();
+  if (auto const failure = replicas.pending.resolve(replicas.coherence, range, wait, unfinished)) {
+    replicas.forget_ended();
+    if (!replicas.coherence.has_data()) parts_->watch.forget(replicas.bytes());
+    replicas.last_failure = "what wrote them failed";
+    try {
+      std::rethrow_exception(failure);
+    } catch (std::exception const& error) {
+      replicas.last_failure = error.what();
+    }
   }
-  return failure;
+  bool const looks_again = unfinished != nullptr && !unfinished->empty();
+  return tells == Tells::no || looks_again ? nullptr : replicas.pending.tell(range);
 }
 
 std::exception_ptr Commits::resolve_in_child(ByteRange range) const {

@@ -38,10 +38,13 @@ class Commits {
   /// Commits a write at `place` that ends with `event`.
   void commit_write(Place place, ByteRange range, Event event, Events what) const;
 
+  enum class Tells : bool { no, yes };
   /// Looks at the work in flight on `range`, or waits for it: the first failure, which has been rolled back; null if
   /// all is well. With `unfinished` what else is pending beside failed work is not waited for, but added there, and
   /// nothing has changed.
-  [[nodiscard]] std::exception_ptr resolve(ByteRange range, bool wait, std::vector<Event>* unfinished = nullptr) const;
+  /// With Tells::no null whatever has failed: the owner's next access to those bytes is told.
+  [[nodiscard]] std::exception_ptr resolve(ByteRange range, bool wait, std::vector<Event>* unfinished = nullptr,
+                                           Tells tells = Tells::yes) const;
   /// Whether resolving all of it would wait in the middle of work of the host's, where others are not waited for.
   [[nodiscard]] bool would_wait_in_work() const;
 

@@ -90,23 +90,23 @@ void Reconciler::record_mapped_write(MappedWrite const& write, Evicts evicts) co
 }
 
 void Reconciler::resolve(ByteRange range, bool wait, bool decide, Evicts evicts) const {
-  resolve_but(range, wait, decide, evicts, nullptr);
+  resolve_but(range, wait, decide, evicts, nullptr, Commits::Tells::yes);
 }
 
-void Reconciler::resolve_but(ByteRange range, bool wait, bool decide, Evicts evicts,
-                             std::vector<Event>* unfinished) const {
+void Reconciler::resolve_but(ByteRange range, bool wait, bool decide, Evicts evicts, std::vector<Event>* unfinished,
+                             Commits::Tells tells) const {
   parts_->check_not_captured();
   collect_host_writes(decide, true, evicts);
   if (parts_->deferred) std::rethrow_exception(std::exchange(parts_->deferred, nullptr));
-  if (auto const failure = Commits(*parts_).resolve(range, wait, unfinished)) std::rethrow_exception(failure);
+  if (auto const failure = Commits(*parts_).resolve(range, wait, unfinished, tells)) std::rethrow_exception(failure);
 }
 
 bool Reconciler::resolve_behind(AccessContext& context, std::vector<Event> work, ByteRange range, bool wait,
-                                bool decide) const {
+                                bool decide, Commits::Tells tells) const {
   bool const unlocks = context.may_await_work();
   if (work.empty()) {
     auto const evicts = context.evicts() ? Evicts::yes : Evicts::no;
-    resolve_but(range, wait, decide, evicts, unlocks ? &work : nullptr);
+    resolve_but(range, wait, decide, evicts, unlocks ? &work : nullptr, tells);
   } else {
     parts_->check_not_captured();
   }
@@ -115,7 +115,7 @@ bool Reconciler::resolve_behind(AccessContext& context, std::vector<Event> work,
   return false;
 }
 
-bool Reconciler::resolve_or_wait(AccessContext& context, ByteRange range, bool decide) const {
+bool Reconciler::resolve_or_wait(AccessContext& context, ByteRange range, bool decide, Commits::Tells tells) const {
   if (parts_->is_settled()) return true;
   std::vector<Event> work;
   if (context.may_await_work()) {
@@ -128,14 +128,14 @@ bool Reconciler::resolve_or_wait(AccessContext& context, ByteRange range, bool d
     }
     add_unfinished_before_records(work);
   }
-  return resolve_behind(context, std::move(work), range, true, decide);
+  return resolve_behind(context, std::move(work), range, true, decide, tells);
 }
 
 bool Reconciler::look_or_wait(AccessContext& context, ByteRange range, bool decide) const {
   if (parts_->is_undisturbed() && parts_->replicas.pending.drop_ended_well()) return true;
   std::vector<Event> work;
   if (context.may_await_work()) add_unfinished_before_records(work);
-  return resolve_behind(context, std::move(work), range, false, decide);
+  return resolve_behind(context, std::move(work), range, false, decide, Commits::Tells::yes);
 }
 
 bool Reconciler::may_record(AccessContext& context) const {
@@ -154,7 +154,7 @@ bool Reconciler::resolve_for_eviction(AccessContext& context) const {
   auto told = std::exchange(parts_->deferred, nullptr);
   bool resolved = true;
   try {
-    resolved = resolve_or_wait(context, parts_->replicas.whole());
+    resolved = resolve_or_wait(context, parts_->replicas.whole(), false, Commits::Tells::no);
   } catch (WaitInterrupted const&) {
     parts_->deferred = std::move(told);
     throw;  // no failure of the owner's

@@ -3,6 +3,7 @@
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/event.hpp>
 
+#include "buffer/commits.hpp"
 #include "manager/access_context.hpp"
 
 #include <vector>
@@ -27,7 +28,8 @@ class Reconciler {
   /// device's, unless the caller is about to `decide` which of the two counts.
   void resolve(ByteRange range, bool wait, bool decide = false, Evicts evicts = Evicts::no) const;
   /// The same for a caller that waits without the lock: false, with nothing changed, where the context says for what.
-  [[nodiscard]] bool resolve_or_wait(AccessContext& context, ByteRange range, bool decide = false) const;
+  [[nodiscard]] bool resolve_or_wait(AccessContext& context, ByteRange range, bool decide = false,
+                                     Commits::Tells tells = Commits::Tells::yes) const;
   /// The same for a caller that only looks at the work in flight: it waits where some of it has failed, for the rest.
   [[nodiscard]] bool look_or_wait(AccessContext& context, ByteRange range, bool decide = false) const;
   /// Likewise of all of it, on behalf of a thread that needs memory. Failures are the owner's to hear of: they wait for
@@ -44,10 +46,11 @@ class Reconciler {
 
  private:
   /// As `resolve`; with `unfinished`, what is pending beside failed work is not waited for, but added there.
-  void resolve_but(ByteRange range, bool wait, bool decide, Evicts evicts, std::vector<Event>* unfinished) const;
+  void resolve_but(ByteRange range, bool wait, bool decide, Evicts evicts, std::vector<Event>* unfinished,
+                   Commits::Tells tells) const;
   /// The same for a caller that may wait without the lock, given what it has found to wait for before.
   [[nodiscard]] bool resolve_behind(AccessContext& context, std::vector<Event> work, ByteRange range, bool wait,
-                                    bool decide) const;
+                                    bool decide, Commits::Tells tells) const;
   /// Adds the work that what was written through mappings comes behind.
   void add_unfinished_before_records(std::vector<Event>& work) const;
   /// Puts on record what was written through mappings; what goes wrong, the next access raises. Throws std::bad_alloc,

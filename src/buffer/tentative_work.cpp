@@ -4,6 +4,7 @@
 #include "device/worker_threads.hpp"
 
 #include <algorithm>
+#include <limits>
 #include <ranges>
 #include <utility>
 
@@ -31,12 +32,24 @@ Plan const& TentativeChange::plan(Plan& room) const {
   return room;
 }
 
+ByteRanges TentativeChange::concerned() const {
+  if (known_ == nullptr) return ByteRanges(rewritten_);
+  if (known_->undo.adopted) return ByteRanges({0, std::numeric_limits<std::size_t>::max()});
+  auto all = known_->undo.touched;
+  all.add(known_->undo.changed);
+  return all;
+}
+
 Coherence::Undo TentativeChange::undo() const {
   return known_ ? known_->undo : Coherence::undo_of_rewrite(place_, rewritten_, data_);
 }
 
 bool TentativeWork::Entry::ended() const noexcept {
   return std::ranges::all_of(events, &QueueControl::knows_end_of);
+}
+
+bool TentativeWork::Entry::ended_if_asked() const noexcept {
+  return std::ranges::all_of(events, &Event::ready);
 }
 
 std::exception_ptr TentativeWork::Entry::failure() const noexcept {
@@ -95,7 +108,7 @@ std::exception_ptr TentativeWork::resolve(Coherence& coherence, ByteRange range,
     if (!entry.change.reaches(range) || !(wait || entry.ended())) continue;
     if (!entry.failure()) continue;
     if (unfinished != nullptr && add_unfinished(*unfinished)) return nullptr;
-    return take_failures_back(coherence, range);
+    return take_failures_back(coherence);
   }
   drop_what_is_certain();
   return nullptr;
@@ -139,27 +152,19 @@ bool TentativeWork::add_unfinished(std::vector<Event>& events) const {
   return !events.empty();
 }
 
-std::exception_ptr TentativeWork::take_failures_back(Coherence& coherence, ByteRange range) {
+std::exception_ptr TentativeWork::take_failures_back(Coherence& coherence) {
   // Once all of it has stopped moving.
   std::vector<std::exception_ptr> failures;
   failures.reserve(entries().size());
   for (auto const& entry : entries()) failures.push_back(entry.failure());
-  std::exception_ptr told;
-  for (std::size_t i = 0; i < failures.size() && !told; ++i) {
-    if (entries()[i].change.reaches(range)) told = failures[i];
-  }
-  auto untold = std::make_unique<UntoldFailures>(untold_ == nullptr ? UntoldFailures{} : *untold_);
+  auto untold = all_told() ? std::make_unique<UntoldFailures>() : std::make_unique<UntoldFailures>(*untold_);
   for (std::size_t i = 0; i < failures.size(); ++i) {
-    if (!failures[i] || failures[i] == told) continue;
-    ByteRanges elsewhere;
-    for (auto const touched : entries()[i].change.touched()) elsewhere.add(touched);
-    elsewhere.remove(range);
-    untold->add(std::move(elsewhere), failures[i]);
+    if (failures[i]) untold->add(entries()[i].change.concerned(), failures[i]);
   }
   redo(coherence, failures);
   forget_all();
-  untold_ = untold->empty() ? nullptr : std::move(untold);
-  return told;
+  untold_ = std::move(untold);
+  return *std::ranges::find_if(failures, [](auto const& failure) { return failure != nullptr; });
 }
 
 void TentativeWork::redo(Coherence& coherence, std::span<const std::exception_ptr> failures) const {
@@ -184,8 +189,10 @@ void TentativeWork::redo(Coherence& coherence, std::span<const std::exception_pt
 
 void TentativeWork::drop_what_is_certain() noexcept {
   auto const left = entries();
-  auto const uncertain =
-      std::ranges::find_if(left, [](Entry const& entry) { return !entry.ended() || entry.failure() != nullptr; });
+  // A queue that is at work here learns what has ended by itself; another may not be asked for long.
+  auto const has_ended = queue_ != 0 ? &Entry::ended : &Entry::ended_if_asked;
+  auto const uncertain = std::ranges::find_if(
+      left, [&](Entry const& entry) { return !(entry.*has_ended)() || entry.failure() != nullptr; });
   forgotten_ += static_cast<std::size_t>(uncertain - left.begin());
   // Together: moving those behind them up each time would take as long as there are many.
   if (2 * forgotten_ < all_.size()) return;

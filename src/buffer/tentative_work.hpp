@@ -40,6 +40,8 @@ class TentativeChange {
     if (known_ == nullptr) return rewritten_.meets(range);
     return known_->undo.adopted || known_->undo.changed.intersects(range);
   }
+  /// What its failure says something of.
+  [[nodiscard]] ByteRanges concerned() const;
   /// Where its work writes, or what it brings there.
   [[nodiscard]] Place place() const noexcept { return place_; }
   [[nodiscard]] std::span<const ByteRange> touched() const noexcept {
@@ -82,21 +84,20 @@ class TentativeWork {
   /// alone, so that if none of it began, nothing has been touched.
   void add(WorkEvents&& events, bool nothing_else, TentativeChange&& change) noexcept;
 
-  /// Nothing is pending, and no failure is to be told.
-  [[nodiscard]] bool empty() const noexcept { return forgotten_ == all_.size() && all_told(); }
-  /// No failure that is known is to be told.
+  [[nodiscard]] bool empty() const noexcept { return forgotten_ == all_.size(); }
+  /// No failure has been taken back and not told.
   [[nodiscard]] bool all_told() const noexcept { return untold_ == nullptr; }
 
   /// Forgets what is certain. Whether nothing of what is left has ended, so that there is nothing to take back.
   [[nodiscard]] bool drop_ended_well() noexcept;
   /// Looks at the work that changed bytes of `range`, or, with `wait`, waits for it. If any of it has failed, waits for
-  /// everything, takes the failures back and returns the first of them; null if all is well so far. What failed on
-  /// other bytes alone is left to `tell`. With `unfinished` it waits for nothing then: what it would wait for is added
-  /// there, and nothing has changed.
+  /// everything, takes all failures back, which are to be told then, and returns one of them; null if all is well so
+  /// far. With `unfinished` it waits for nothing then: what it would wait for is added there, and nothing has changed.
   [[nodiscard]] std::exception_ptr resolve(Coherence& coherence, ByteRange range, bool wait,
                                            std::vector<Event>* unfinished = nullptr);
 
-  /// The first failure on bytes of `range` that was taken back and not told; null: none. Throws std::bad_alloc.
+  /// The first failure on bytes of `range` that was taken back and not told; null if there is none. Throws
+  /// std::bad_alloc, with nothing changed.
   [[nodiscard]] std::exception_ptr tell(ByteRange range);
 
   /// Waits for the work that changed bytes of `range`: its first error.
@@ -128,6 +129,8 @@ class TentativeWork {
     bool may_be_untouched;  ///< namely if none of the events' work began
 
     [[nodiscard]] bool ended() const noexcept;
+    /// The same after a question to the driver, where that is not known.
+    [[nodiscard]] bool ended_if_asked() const noexcept;
     void add_unfinished(std::vector<Event>& to) const;
     /// Blocks until all of it has ended; its first error.
     [[nodiscard]] std::exception_ptr failure() const noexcept;
@@ -142,8 +145,7 @@ class TentativeWork {
   }
   /// Of all of it; whether there is any.
   [[nodiscard]] bool add_unfinished(std::vector<Event>& events) const;
-  /// The first failure that reaches `range`, of which there is one.
-  [[nodiscard]] std::exception_ptr take_failures_back(Coherence& coherence, ByteRange range);
+  [[nodiscard]] std::exception_ptr take_failures_back(Coherence& coherence);
   /// Rolls all of it back, and records again what of it has not failed.
   void redo(Coherence& coherence, std::span<const std::exception_ptr> failures) const;
   void drop_what_is_certain() noexcept;

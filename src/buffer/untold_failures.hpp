@@ -2,14 +2,15 @@
 
 #include <unimem/core/byte_ranges.hpp>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 #include <vector>
 
 namespace unimem::detail {
 
-/// Failures that came to be known with another one, which was told, and that touched other bytes: each is told by the
-/// first access to those.
+/// Failures of work that have been taken back, and of which nobody has been told: each is told by the first access to
+/// its bytes, with all others on the bytes of that access.
 ///
 /// Not thread-safe.
 class UntoldFailures {
@@ -17,20 +18,31 @@ class UntoldFailures {
   [[nodiscard]] bool empty() const noexcept { return all_.empty(); }
 
   /// Throws std::bad_alloc, with nothing changed.
-  void add(ByteRanges touched, std::exception_ptr failure) {
-    if (!touched.empty()) all_.push_back({std::move(touched), std::move(failure)});
+  void add(ByteRanges const& bytes, std::exception_ptr const& failure) {
+    // What needed failed work has failed with it.
+    auto const same = std::ranges::find(all_, failure, &Failure::failure);
+    if (same == all_.end()) {
+      all_.push_back({bytes, failure});
+    } else {
+      auto all = same->bytes;
+      all.add(bytes);
+      same->bytes = std::move(all);
+    }
   }
 
-  /// The first that touched bytes of `range`, of which nothing is untold then; null if there is none. Throws
-  /// std::bad_alloc, with nothing changed.
+  /// The first on bytes of `range`, of which nothing is untold then; null if there is none. Throws std::bad_alloc, with
+  /// nothing changed.
   [[nodiscard]] std::exception_ptr tell(ByteRange range) {
     std::exception_ptr first;
     std::vector<Failure> rest;
-    for (auto const& [touched, failure] : all_) {
-      if (!first && touched.intersects(range)) first = failure;
-      auto elsewhere = touched;
+    for (auto const& [bytes, failure] : all_) {
+      if (!first && bytes.intersects(range)) {
+        first = failure;
+        continue;
+      }
+      auto elsewhere = bytes;
       elsewhere.remove(range);
-      if (!elsewhere.empty() && failure != first) rest.push_back({std::move(elsewhere), failure});
+      if (!elsewhere.empty()) rest.push_back({std::move(elsewhere), failure});
     }
     all_ = std::move(rest);
     return first;
@@ -38,7 +50,7 @@ class UntoldFailures {
 
  private:
   struct Failure {
-    ByteRanges touched;
+    ByteRanges bytes;
     std::exception_ptr failure;
   };
   std::vector<Failure> all_;  ///< in the order of the work

@@ -136,7 +136,9 @@ AddressBook::~AddressBook() {
 void* AddressBook::acquire(std::size_t bytes, std::size_t alignment, Queue* queue) {
   auto& state = *state_;
   auto* const small = state.small.get();
-  if (small != nullptr && small->serves(bytes, alignment) && !small->goes_alone(bytes, alignment)) {
+  bool const is_small = small != nullptr && small->serves(bytes, alignment);
+  bool const alone = is_small && small->goes_alone(bytes, alignment);
+  if (is_small && !alone) {
     state.made.require("allocating from a memory resource");
     if (auto* const address = small->take(bytes, alignment)) return address;
   }
@@ -146,7 +148,13 @@ void* AddressBook::acquire(std::size_t bytes, std::size_t alignment, Queue* queu
   // What every block has need not be asked for; anything else the pool judges, and names.
   bool const kept_anyway = std::has_single_bit(alignment) && alignment <= state.pool.device().info().alignment;
   if (!kept_anyway) options.alignment = alignment;
-  auto block = state.pool.acquire(bytes == 0 ? 1 : bytes, options);
+  Allocation block;
+  try {
+    block = state.pool.acquire(bytes == 0 ? 1 : bytes, options);
+  } catch (...) {
+    if (alone) small->was_not_taken(bytes, alignment);
+    throw;
+  }
   auto* const address = block.data();
   if (address == nullptr) {
     throw UnsupportedOperation("memory by its address", state.title(), "memory of this device has none");

@@ -37,22 +37,27 @@ bool SmallBlocks::goes_alone(std::size_t bytes, std::size_t alignment) noexcept 
   return true;
 }
 
+void SmallBlocks::was_not_taken(std::size_t bytes, std::size_t alignment) noexcept {
+  static_cast<void>(class_of(bytes, alignment).one_less_alone());
+}
+
 void* SmallBlocks::take(std::size_t bytes, std::size_t alignment) {
   auto& of = class_of(bytes, alignment);
+  std::unique_ptr<Page> fresh;  // whose block goes back without the lock, should it come to nothing
   std::unique_lock lock{of.mutex};
   if (of.roomy.empty()) {
-    auto page = std::move(of.spare);
+    fresh = std::move(of.spare);
     lock.unlock();  // the pool may evict, and call the user's code
-    if (page == nullptr) page = of.new_page();
+    if (fresh == nullptr) fresh = of.new_page();
     AcquireOptions options;
     options.name = name_;
     try {
-      page->block = pool_.acquire(page_bytes, options);
+      fresh->block = pool_.acquire(page_bytes, options);
     } catch (OutOfMemory const&) {
       return nullptr;  // there may be room for the little that is wanted
     }
     lock.lock();
-    of.add(page);
+    of.add(fresh);
   }
   auto& page = *of.roomy.back();
   auto const word = std::ranges::find_if(page.free, [](std::uint64_t cells) { return cells != 0; });
@@ -143,9 +148,9 @@ std::unique_ptr<SmallBlocks::Page> SmallBlocks::Class::new_page() const {
 }
 
 void SmallBlocks::Class::add(std::unique_ptr<Page>& page) {
-  roomy.reserve(pages.size() + 1);
+  if (pages.size() == pages.capacity()) pages.reserve(2 * pages.size() + 1);
+  if (roomy.capacity() < pages.capacity()) roomy.reserve(pages.capacity());
   auto const begin = reinterpret_cast<std::uintptr_t>(page->block.data());
-  pages.reserve(pages.size() + 1);
   set_roomy(*page);
   pages.insert(std::ranges::upper_bound(pages, begin, {}, &Place::begin), Place{begin, std::move(page)});
   paged.store(true, std::memory_order_relaxed);
@@ -156,8 +161,11 @@ Allocation SmallBlocks::Class::remove(std::uintptr_t begin) noexcept {
   set_full(*place->page);
   auto block = std::move(place->page->block);
   spare = std::move(place->page);
+  std::ranges::fill(spare->notes, Note{});
   pages.erase(place);
-  paged.store(!pages.empty(), std::memory_order_relaxed);
+  if (!pages.empty()) return block;
+  paged.store(false, std::memory_order_relaxed);
+  alone.store(0, std::memory_order_relaxed);  // about: what was miscounted is not for good
   return block;
 }
 

@@ -37,6 +37,8 @@ class SmallBlocks {
   /// Whether the next block is to be one of the pool's own, as there are few of that size; it is counted as such until
   /// `give` is asked for a block that it does not know.
   [[nodiscard]] bool goes_alone(std::size_t bytes, std::size_t alignment) noexcept;
+  /// It was not, for want of memory.
+  void was_not_taken(std::size_t bytes, std::size_t alignment) noexcept;
 
   /// An address of its own, also for 0 bytes; null where the pool has no room for a page. Throws std::bad_alloc, where
   /// there is no memory for the page's books. `serves(bytes, alignment)`.

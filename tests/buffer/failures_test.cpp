@@ -264,6 +264,49 @@ TEST_F(Failures, WhatAFailureTookWithItIsNotToldAgain) {
   EXPECT_THAT(buffer.to_vector(), Each(1U));
 }
 
+/// A buffer whose first two fifths fail, whose last half the device alone has, and a limit that is its size.
+class FailuresAndEviction : public Failures {
+ protected:
+  FailuresAndEviction() {
+    manager.set_limit(sim, 64 << 10);
+    buffer.fill(1);
+    auto const lease = last.device();
+    std::fill_n(lease.data(), lease.size(), 5U);
+  }
+  void fail_both() { fail_on({{first, "the first fifth failed"}, {second, "the second fifth failed"}}); }
+  void evict() {
+    UnifiedBuffer<std::uint32_t> another(10'000, on_sim());
+    another.fill(2);
+    another.sync_to_device();
+    EXPECT_FALSE(buffer.core().device_ready(sim)) << "it has gone";
+  }
+
+  UnifiedBuffer<std::uint32_t> buffer{10'000, on_sim()};
+  BufferSlice<std::uint32_t> first = buffer.slice(0, 2'000), second = buffer.slice(2'000, 2'000),
+                             last = buffer.slice(5'000);
+};
+
+TEST_F(FailuresAndEviction, EachIsStillToldByItsBytes) {
+  fail_both();
+  evict();
+  EXPECT_THAT(last.to_vector(), Each(5U)) << "nothing failed there";
+  EXPECT_THAT([&] { std::ignore = second.host_view(); }, throws("the second fifth failed"));
+  EXPECT_THAT([&] { std::ignore = first.host_view(); }, throws("the first fifth failed"));
+  EXPECT_THAT(buffer.slice(0, 5'000).to_vector(), Each(1U));
+}
+
+TEST_F(FailuresAndEviction, WhatFailedSinceIsTakenBackBeforeTheDevicesMemoryGoes) {
+  fail_both();
+  EXPECT_THAT([&] { std::ignore = first.host_view(); }, throws("the first fifth failed"));
+  set_sim_faults(sim, {.fail_download = 1});
+  EXPECT_NE(last.sync_to_host_async().wait_for_error(), nullptr);
+  evict();
+  EXPECT_THROW(std::ignore = last.host_view(), DeviceError);
+  EXPECT_THAT(last.to_vector(), Each(5U)) << "the device had it, and it was saved";
+  EXPECT_THAT([&] { std::ignore = second.host_view(); }, throws("the second fifth failed"));
+  buffer.core().validate();
+}
+
 TEST_F(Failures, ANewOwnersBytesHaveNone) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.fill(1);

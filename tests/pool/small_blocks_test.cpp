@@ -127,6 +127,24 @@ TEST_F(SmallBlocksInPages, AFewGoAlone) {
   EXPECT_TRUE(blocks.goes_alone(240, 8));
 }
 
+TEST_F(SmallBlocksInPages, WhatWasNotTakenIsNotCounted) {
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_TRUE(blocks.goes_alone(24, 8));
+    blocks.was_not_taken(24, 8);
+  }
+}
+
+TEST_F(SmallBlocksInPages, AFreshPageKnowsNothingOfTheLast) {
+  auto* const one = blocks.take(24, 8);
+  auto* const other = blocks.take(24, 8);
+  EXPECT_EQ(blocks.give(number(one), 24, 8), Return::taken);
+  EXPECT_EQ(blocks.give(number(other), 24, 8), Return::taken);
+  auto* const again = blocks.take(24, 8);
+  ASSERT_EQ(again, one) << "the pool gives the same page";
+  EXPECT_EQ(blocks.give(number(other), 24, 8), Return::unknown) << "never handed out on this one";
+  EXPECT_EQ(blocks.give(number(again), 24, 8), Return::taken);
+}
+
 TEST(SmallBlocksWithoutRoom, LeaveTheLittleThatIsWantedToThePool) {
   MemoryPool pool{device("cpu"), Location::host, {.max_bytes = 2048, .backing = PoolBacking::allocations}};
   PoolResource resource{pool};

@@ -25,7 +25,7 @@ DriverCommand::Outcome Command::outcome() noexcept {
 }
 
 bool Command::has_ended_well() const noexcept {
-  if (!end_) return true;
+  if (!end_) return false;  // it has a failure of its own
   CurrentContext const current{events_.gpu(), std::nothrow};
   return current.code() == Result::success && events_.gpu().driver.cuEventQuery(end_.get()) == Result::success;
 }
