@@ -87,8 +87,8 @@ void TentativeWork::add(WorkEvents&& events, bool nothing_else, TentativeChange&
 }
 
 bool TentativeWork::drop_ended_well() noexcept {
-  if (empty()) return true;
   if (!all_told()) return false;
+  if (empty()) return true;
   if (is_forked_child()) return false;
   drop_what_is_certain();
   if (queue_ != 0) return entries().empty() || !entries().front().ended();

@@ -219,6 +219,17 @@ TEST_F(Failures, EachIsToldByItsBytes) {
   EXPECT_THAT(buffer.to_vector(), Each(1U)) << "both are taken back, and told";
 }
 
+TEST_F(Failures, ALaunchIsToldOfThoseOnItsBytes) {
+  UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
+  buffer.fill(1);
+  auto first = buffer.slice(0, 50), second = buffer.slice(50);
+  fail_on({{first, "the first half failed"}, {second, "the second half failed"}});
+  EXPECT_THAT([&] { std::ignore = second.host_view(); }, throws("the second half failed"));
+  EXPECT_THAT([&] { set(sim.default_queue(), first, 2); }, throws("the first half failed"));
+  set(sim.default_queue(), first, 2);
+  EXPECT_THAT(first.to_vector(), Each(2U));
+}
+
 TEST_F(Failures, AllThatAnAccessReachesAreToldByIt) {
   UnifiedBuffer<std::uint32_t> buffer(100, on_sim());
   buffer.fill(1);
