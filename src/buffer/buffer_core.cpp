@@ -24,13 +24,11 @@
 namespace unimem {
 
 using detail::AccessContext;
-using detail::BufferAccess;
 using detail::BufferLook;
 using detail::NextUse;
 using detail::Reconciler;
 using detail::Replica;
 using detail::ReplicaAllocator;
-using detail::TransferEngine;
 
 std::string_view BufferCore::name() const noexcept {
   return parts_->terms.name.view();
