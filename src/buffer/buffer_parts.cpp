@@ -176,7 +176,7 @@ void BufferParts::open_fast_lease() noexcept {
   auto const place = static_cast<Place>(one - devices.begin() + 1);
   bool const all_written = !watch.written_map() || watch.written_map()->complete();
   bool const at_rest = all_written && watch.writes() == nullptr && !deferred && !captured &&
-                       watch.unrecorded().empty() && replicas.pending.empty() && replicas.pending.all_told() &&
+                       watch.unrecorded().empty() && replicas.pending.is_settled() &&
                        replica->work().writes_ended_well(replicas.whole());
   if (at_rest && replicas.holds(place, replicas.whole()) &&
       replica->work().used_by_others_on(*one->device, at->queue_id())) {

@@ -64,9 +64,7 @@ struct BufferParts {
     return watch.unrecorded().empty() && replicas.is_quiet(place, range);
   }
   /// Whether nothing has to be recorded, raised or taken back before an operation.
-  [[nodiscard]] bool is_settled() const noexcept {
-    return replicas.pending.empty() && replicas.pending.all_told() && is_undisturbed();
-  }
+  [[nodiscard]] bool is_settled() const noexcept { return replicas.pending.is_settled() && is_undisturbed(); }
   /// The same, but for work that is pending.
   [[nodiscard]] bool is_undisturbed() const noexcept {
     return watch.writes() == nullptr && watch.unrecorded().empty() && !deferred && !captured;

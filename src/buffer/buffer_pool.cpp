@@ -72,15 +72,9 @@ struct BufferPool::State {
   /// Now, and the moment before which a kept buffer is too old. Asks the clock only if ages matter; no lock is held.
   [[nodiscard]] std::pair<Time, Time> now_and_expiry() const;
 
-  // Under the lock. Each returns what is to be destroyed without it.
-  [[nodiscard]] Buffers evict(Half& from, Buffers gone) noexcept {
-    from.counts.evicted += gone.size();
-    return gone;
-  }
-  [[nodiscard]] Buffers evict_older_than(Time time) noexcept {
-    Buffers gone;
-    for (auto& one : halves) gone.splice(gone.end(), evict(one, one.shelf.take_older_than(time)));
-    return gone;
+  // Under the lock. What is to be destroyed without it comes to `gone`.
+  void evict_older_than(Time time, Buffers& gone) noexcept {
+    for (auto& one : halves) one.shelf.evict_older_than(time, gone);
   }
   /// Moves the one buffer to its shelf, if it is admitted.
   void keep(Buffers& one, Time expiry, Buffers& gone);
@@ -120,10 +114,10 @@ std::pair<FreeList::Time, FreeList::Time> BufferPool::State::now_and_expiry() co
 void BufferPool::State::keep(Buffers& one, Time expiry, Buffers& gone) {
   auto& kept = one.front();
   auto& to = half(kept.kind.pinned);
-  gone = evict_older_than(expiry);
+  evict_older_than(expiry, gone);
   auto const& most = limits(kept.kind.pinned);
   if (!FreeList::admits(most, kept.kind)) return;
-  gone.splice(gone.end(), evict(to, to.shelf.make_room(most, kept.kind)));
+  to.shelf.make_room(most, kept.kind, gone);
   kept.number = ++releases;
   to.shelf.put(one);
   --to.counts.let_go;
@@ -185,6 +179,7 @@ BufferPoolStatistics BufferPool::State::statistics(bool pinned) {
   auto result = from.counts;
   result.pooled_buffers = from.shelf.count();
   result.pooled_bytes = from.shelf.bytes();
+  result.evicted = from.shelf.evicted();
   result.active_buffers = static_cast<std::size_t>(std::ranges::count_if(
       lent, [&](auto const& one) { return one.second.kind().pinned == pinned && !one.second.core.expired(); }));
   return result;
@@ -212,13 +207,14 @@ std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
     auto& half = state.half(kind.pinned);
     if (auto const* const found = half.shelf.find(kind)) {
       auto& entry = state.entry_for(*found->core);  // what comes then cannot fail
-      entry.place = half.shelf.take(*found);
+      entry.place.clear();                          // where a buffer that was destroyed had its address
+      half.shelf.take(*found, entry.place);
       core = std::move(entry.place.front().core);
       entry.core = core;
       entry.trail = std::move(trail);
       ++half.counts.hits;
     }
-    gone = state.evict_older_than(expiry);
+    state.evict_older_than(expiry, gone);
   }
   if (core) return core;
   BufferOptions options;
@@ -228,7 +224,7 @@ std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
   options.name = state.options.name;
   core = BufferCore::make(kind.bytes, std::move(options));
   State::Buffers place;
-  place.push_back({kind, nullptr, {}});
+  place.emplace_back(kind);
   std::lock_guard const lock{state.mutex};
   auto& entry = state.entry_for(*core);
   entry.core = core;
@@ -281,12 +277,12 @@ std::size_t BufferPool::trim(std::size_t keep_bytes) {
   auto &pageable = state.half(false), &pinned = state.half(true);
   auto const kept = [&] { return pageable.shelf.bytes() + pinned.shelf.bytes(); };
   auto const before = kept();
-  gone = state.evict_older_than(expiry);
+  state.evict_older_than(expiry, gone);
   // Those without bytes go with the rest if nothing is to stay.
   while (kept() > keep_bytes || (keep_bytes == 0 && pageable.shelf.count() + pinned.shelf.count() != 0)) {
     auto const *const one = pageable.shelf.oldest(), *const other = pinned.shelf.oldest();
     auto& from = other == nullptr || (one != nullptr && one->number < other->number) ? pageable : pinned;
-    gone.splice(gone.end(), state.evict(from, from.shelf.take(*from.shelf.oldest())));
+    from.shelf.evict_oldest(gone);
   }
   return before - kept();
 }
@@ -302,7 +298,7 @@ void BufferPool::configure(BufferPoolSettings const& settings) {
   for (auto const pinned : {false, true}) {
     auto& half = state.half(pinned);
     if (!had_ages) half.shelf.set_ages(now);
-    gone.splice(gone.end(), state.evict(half, half.shelf.shrink_to(state.limits(pinned))));
+    half.shelf.shrink_to(state.limits(pinned), gone);
   }
 }
 

@@ -79,7 +79,7 @@ void Commits::commit_write(Place place, ByteRange range, Event event, Events wha
 
 std::exception_ptr Commits::resolve(ByteRange range, bool wait, std::vector<Event>* unfinished, Tells tells) const {
   auto& replicas = parts_->replicas;
-  if (replicas.pending.empty() && replicas.pending.all_told()) return nullptr;
+  if (replicas.pending.is_settled()) return nullptr;
   if (is_forked_child()) return resolve_in_child(range);
   if (wait) {
     // Where that may end with an error, before anything has changed.

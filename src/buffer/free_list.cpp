@@ -17,14 +17,11 @@ std::size_t BufferKindHash::operator()(BufferKind const& kind) const noexcept {
 
 FreeList::Kept const* FreeList::find(BufferKind const& kind) const noexcept {
   auto const found = by_kind_.find(kind);
-  return found == by_kind_.end() || found->second.empty() ? nullptr : &*found->second.back();
+  return found == by_kind_.end() || found->second.places.empty() ? nullptr : &*found->second.places.back();
 }
 
-FreeList::Buffers FreeList::take(Kept const& found) noexcept {
-  auto const& places = by_kind_.find(found.kind)->second;
-  Buffers taken;
-  remove(&*places.back() == &found ? places.back() : places.front(), taken);
-  return taken;
+void FreeList::take(Kept const& found, Buffers& to) noexcept {
+  remove(found.bin_->places.back(), to);
 }
 
 bool FreeList::admits(BufferPoolLimits const& limits, BufferKind const& kind) noexcept {
@@ -32,48 +29,56 @@ bool FreeList::admits(BufferPoolLimits const& limits, BufferKind const& kind) no
          limits.max_buffers_per_class != 0;
 }
 
+FreeList::Bin& FreeList::bin_for(Kept& one) {
+  if (one.bin_ == nullptr || one.times_forgot_ != times_forgot_) {
+    auto const [at, is_new] = by_kind_.try_emplace(one.kind);
+    if (is_new) ++empty_kinds_;
+    one.bin_ = &at->second;
+  }
+  return *one.bin_;
+}
+
 void FreeList::put(Buffers& one) {
   auto const place = one.begin();
-  auto const [at, is_new] = by_kind_.try_emplace(place->kind);
-  if (is_new) ++empty_kinds_;
-  at->second.push_back(place);
-  if (at->second.size() == 1) --empty_kinds_;
+  auto& places = bin_for(*place).places;
+  places.push_back(place);
+  if (places.size() == 1) --empty_kinds_;
   by_age_.splice(by_age_.end(), one);
   bytes_ += place->kind.bytes;
   ++in_class_[size_class(place->kind.bytes)];
 }
 
-FreeList::Buffers FreeList::make_room(BufferPoolLimits const& limits, BufferKind const& kind) noexcept {
-  Buffers gone;
-  remove_oldest(gone, [&] { return count() < limits.max_buffers && bytes_ <= limits.max_bytes - kind.bytes; });
-  remove_oldest_of_class(size_class(kind.bytes), limits.max_buffers_per_class - 1, gone);
-  return gone;
+void FreeList::make_room(BufferPoolLimits const& limits, BufferKind const& kind, Buffers& to) noexcept {
+  evict_until([&] { return count() < limits.max_buffers && bytes_ <= limits.max_bytes - kind.bytes; }, to);
+  evict_of_class(size_class(kind.bytes), limits.max_buffers_per_class - 1, to);
 }
 
-FreeList::Buffers FreeList::shrink_to(BufferPoolLimits const& limits) noexcept {
-  Buffers gone;
+void FreeList::shrink_to(BufferPoolLimits const& limits, Buffers& to) noexcept {
   for (auto it = by_age_.begin(); it != by_age_.end();) {
     auto const place = it++;
-    if (!admits(limits, place->kind)) remove(place, gone);
+    if (!admits(limits, place->kind)) evict(place, to);
   }
-  remove_oldest(gone, [&] { return count() <= limits.max_buffers && bytes_ <= limits.max_bytes; });
-  for (std::size_t i = 0; i < size_class_count; ++i) remove_oldest_of_class(i, limits.max_buffers_per_class, gone);
-  return gone;
+  evict_until([&] { return count() <= limits.max_buffers && bytes_ <= limits.max_bytes; }, to);
+  for (std::size_t i = 0; i < size_class_count; ++i) evict_of_class(i, limits.max_buffers_per_class, to);
 }
 
 void FreeList::set_ages(Time time) noexcept {
   for (auto& kept : by_age_) kept.since = time;
 }
 
-FreeList::Buffers FreeList::take_older_than(Time time) noexcept {
-  Buffers gone;
-  remove_oldest(gone, [&] { return by_age_.front().since >= time; });
-  return gone;
+void FreeList::evict_older_than(Time time, Buffers& to) noexcept {
+  evict_until([&] { return by_age_.front().since >= time; }, to);
+}
+
+void FreeList::evict(Place place, Buffers& to) noexcept {
+  ++evicted_;
+  remove(place, to);
 }
 
 void FreeList::remove(Place place, Buffers& to) noexcept {
   // Its kind's oldest or newest, as a rule.
-  auto& places = by_kind_.find(place->kind)->second;
+  auto& places = place->bin_->places;
+  place->times_forgot_ = times_forgot_;
   places.erase(places.back() == place ? std::prev(places.end()) : std::ranges::find(places, place));
   if (places.empty()) ++empty_kinds_;
   if (empty_kinds_ > 16 + by_kind_.size() / 2) forget_empty_kinds();
@@ -83,19 +88,20 @@ void FreeList::remove(Place place, Buffers& to) noexcept {
 }
 
 void FreeList::forget_empty_kinds() noexcept {
-  std::erase_if(by_kind_, [](auto const& one) { return one.second.empty(); });
+  std::erase_if(by_kind_, [](auto const& one) { return one.second.places.empty(); });
   empty_kinds_ = 0;
+  ++times_forgot_;
 }
 
 template <class Enough>
-void FreeList::remove_oldest(Buffers& to, Enough enough) noexcept {
-  while (!by_age_.empty() && !enough()) remove(by_age_.begin(), to);
+void FreeList::evict_until(Enough enough, Buffers& to) noexcept {
+  while (!by_age_.empty() && !enough()) evict_oldest(to);
 }
 
-void FreeList::remove_oldest_of_class(std::size_t index, std::size_t most, Buffers& to) noexcept {
+void FreeList::evict_of_class(std::size_t index, std::size_t most, Buffers& to) noexcept {
   for (auto it = by_age_.begin(); it != by_age_.end() && in_class_[index] > most;) {
     auto const place = it++;
-    if (size_class(place->kind.bytes) == index) remove(place, to);
+    if (size_class(place->kind.bytes) == index) evict(place, to);
   }
 }
 
@@ -110,14 +116,15 @@ void FreeList::validate() const {
     ++in_class[size_class(kept.kind.bytes)];
     auto const at = by_kind_.find(kept.kind);
     require(at != by_kind_.end(), "a buffer's kind is not known");
-    require(std::ranges::count_if(at->second, [&](Place place) { return &*place == &kept; }) == 1,
+    require(std::ranges::count_if(at->second.places, [&](Place place) { return &*place == &kept; }) == 1,
             "a buffer is not once among those of its kind");
+    require(kept.bin_ == &at->second, "a buffer's kind is another one's");
     require(kept.core.use_count() == 1, "a kept buffer is in somebody's hands");
   }
   std::size_t empty = 0;
-  for (auto const& [kind, places] : by_kind_) {
-    indexed += places.size();
-    empty += places.empty() ? 1 : 0;
+  for (auto const& [kind, bin] : by_kind_) {
+    indexed += bin.places.size();
+    empty += bin.places.empty() ? 1 : 0;
   }
   require(empty == empty_kinds_, "the kinds without buffers do not add up");
   require(indexed == count(), "the kinds do not add up");

@@ -87,6 +87,8 @@ class TentativeWork {
   [[nodiscard]] bool empty() const noexcept { return forgotten_ == all_.size(); }
   /// No failure has been taken back and not told.
   [[nodiscard]] bool all_told() const noexcept { return untold_ == nullptr; }
+  /// Nothing of it is left to wait for, to take back or to tell.
+  [[nodiscard]] bool is_settled() const noexcept { return empty() && all_told(); }
 
   /// Forgets what is certain. Whether nothing of what is left has ended, so that there is nothing to take back.
   [[nodiscard]] bool drop_ended_well() noexcept;

@@ -28,7 +28,7 @@ Streams& streams() {
   return instance;
 }
 
-constexpr std::size_t submissions_between_looks = 16;
+constexpr std::size_t commands_between_looks = 16;
 
 /// Why work failed whose outcome is not asked for any more.
 std::exception_ptr gone_failure(char const* call, Device const& device) noexcept {
@@ -71,7 +71,7 @@ Event DriverStream::append(std::shared_ptr<DriverCommand> command) {
   pending_.push_back(std::move(command));
   auto const event = control_.submit();
   if (pending_.size() == 1) first_ = event.ticket();
-  if (pending_.size() % submissions_between_looks == 0) ended = collect();
+  if (pending_.size() % commands_between_looks == 0) ended = collect();
   return event;
 }
 

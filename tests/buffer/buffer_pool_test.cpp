@@ -123,6 +123,28 @@ TEST_F(BufferPools, ForgetBuffersThatTheirOwnersDestroy) {
   EXPECT_EQ(pool.pool_size(), 0U);
 }
 
+/// A pool forgets kinds of which it keeps none, also while it has lent some of them.
+TEST_F(BufferPools, KeepBuffersWhoseKindTheyHaveForgottenMeanwhile) {
+  auto const lend_again = [&](std::size_t count) {
+    auto buffer = pool.acquire<std::uint32_t>(count);
+    pool.release(buffer);
+    return pool.acquire<std::uint32_t>(count);
+  };
+  auto first = lend_again(1), second = lend_again(2);
+  for (std::size_t count = 3; count < 100; ++count) static_cast<void>(lend_again(count));
+  auto another = pool.acquire<std::uint32_t>(1);
+  auto const *const core = &first.core(), *const other = &another.core();
+  pool.release(another);
+  pool.release(first);
+  pool.release(second);
+  pool.validate();
+  EXPECT_EQ(pool.pool_size(), 3U);
+  auto const again = pool.acquire<std::uint32_t>(1), next = pool.acquire<std::uint32_t>(1);
+  EXPECT_EQ(&again.core(), core);
+  EXPECT_EQ(&next.core(), other);
+  EXPECT_TRUE(keeps(2));
+}
+
 TEST_F(BufferPools, KeepTheNewestWithinTheByteLimit) {
   limit({.max_bytes = 4000});
   release_all({400, 300, 200, 100});

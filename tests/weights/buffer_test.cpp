@@ -1,3 +1,4 @@
+#include <unimem/buffer/buffer_pool.hpp>
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/sim.hpp>
@@ -64,6 +65,19 @@ TEST_F(BufferWeight, MadeWrittenAndDestroyed) {
   if (!counted) GTEST_SKIP() << "no thread can be traced here";
   RecordProperty("instructions", std::to_string(*counted));
   EXPECT_LE(*counted, 4'900U);
+}
+
+TEST_F(BufferWeight, TakenFromAPoolOfBuffersAndGivenBack) {
+  BufferPool pool({.manager = &manager, .device = &sim});
+  auto const pair = [&] {
+    auto buffer = pool.acquire<float>(1'024);
+    pool.release(buffer);
+  };
+  for (int i = 0; i < 10; ++i) pair();
+  auto const counted = least_instructions(pair);
+  if (!counted) GTEST_SKIP() << "no thread can be traced here";
+  RecordProperty("instructions", std::to_string(*counted));
+  EXPECT_LE(*counted, 2'600U);
 }
 
 TEST_F(BufferWeight, BytesOfTheHeap) {
