@@ -11,6 +11,7 @@ Allocation& Allocation::operator=(Allocation&& other) noexcept {
     release();
     block_ = std::exchange(other.block_, nullptr);
     size_ = std::exchange(other.size_, 0);
+    begin_ = other.begin_;
   }
   return *this;
 }
@@ -20,11 +21,11 @@ void* Allocation::data() const {
 }
 
 DeviceMemory Allocation::memory() const noexcept {
-  return block_ == nullptr ? DeviceMemory{} : block_->memory.window(0, size_);
+  return block_ == nullptr ? DeviceMemory{} : block_->memory.window(begin_, size_);
 }
 
 std::size_t Allocation::capacity() const noexcept {
-  return block_ == nullptr ? 0 : block_->capacity();
+  return block_ == nullptr ? 0 : block_->capacity() - begin_;
 }
 
 Device& Allocation::device() const noexcept {

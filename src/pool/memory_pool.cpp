@@ -4,6 +4,8 @@
 #include "pool/shared_limit.hpp"
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -20,6 +22,12 @@ Block& acquire(PoolCore& core, std::size_t bytes, AcquireOptions const& options)
 
 Block* acquire_without_waiting(PoolCore& core, std::size_t bytes, AcquireOptions const& options) {
   return core.acquire_without_waiting(bytes, options);
+}
+
+std::size_t first_aligned(Block const& block, std::size_t alignment) {
+  auto& device = block.pool->device();
+  if (alignment <= device.info().alignment) return 0;
+  return -reinterpret_cast<std::uintptr_t>(device.address(block.memory)) & (alignment - 1);
 }
 
 void give_way(MemoryPool& pool, bool may_wait) noexcept {

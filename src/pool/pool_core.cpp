@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <exception>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -89,9 +90,16 @@ void PoolCore::give_back_later(PoolLock& lock) noexcept {
 
 // ---- Taking -----------------------------------------------------------------------------------------------------
 
+std::size_t PoolCore::room_to_align(std::size_t alignment) const {
+  constexpr auto largest = std::size_t{1} << (std::numeric_limits<std::size_t>::digits - 1);
+  auto const own = device().info().alignment;
+  check_alignment(alignment, state_.memory.has_addresses() ? largest : own);
+  return alignment > own ? alignment - own : 0;
+}
+
 Block* PoolCore::acquire_otherwise(std::size_t bytes, AcquireOptions const& options, WaitsForWork waits) {
   made_.require("allocating from a memory pool");
-  if (options.alignment != 0) check_alignment(options.alignment, device().info().alignment);
+  if (options.alignment != 0) bytes = checked_add(bytes, room_to_align(options.alignment), "bytes");
   auto const queue = options.queue == nullptr ? 0 : id_of(*options.queue);
   BlockRequest const request{
       .bytes = bytes, .queue = queue, .options = options, .time = state_.ages.now(), .waits = waits};

@@ -50,6 +50,10 @@ std::string PoolMemory::where() const {
   return fmt::format("{} {}", device_.id(), to_string(location_));
 }
 
+bool PoolMemory::has_addresses() const noexcept {
+  return device_.backend() != Backend::opencl || location_ == Location::unified;
+}
+
 std::size_t PoolMemory::capacity_for(std::size_t bytes) const noexcept {
   return extents_ != nullptr ? extents_->capacity_for(bytes) : block_capacity(bytes);
 }

@@ -44,6 +44,8 @@ class PoolMemory {
 
   /// Null: every block is an object.
   [[nodiscard]] Extents* extents() const noexcept { return extents_.get(); }
+  /// Whether a place in it has an address that says how it is aligned.
+  [[nodiscard]] bool has_addresses() const noexcept;
   [[nodiscard]] bool has_upstream() const noexcept { return objects_.has_upstream(); }
 
   /// What a new block for `bytes` takes up, but for the rest of the last page of a large one. Calls no driver.

@@ -29,7 +29,7 @@ class UNIMEM_API Allocation {
   /// No memory: what `acquire(0)` returns.
   Allocation() = default;
   Allocation(Allocation&& other) noexcept
-      : block_(std::exchange(other.block_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+      : block_(std::exchange(other.block_, nullptr)), size_(std::exchange(other.size_, 0)), begin_(other.begin_) {}
   Allocation& operator=(Allocation&& other) noexcept;
   ~Allocation() { release(); }
 
@@ -40,7 +40,7 @@ class UNIMEM_API Allocation {
   /// The memory as its device's queues take it: exactly `size()` bytes.
   [[nodiscard]] DeviceMemory memory() const noexcept;
 
-  /// The bytes asked for. The block may be larger (`capacity()`).
+  /// The bytes asked for. There may be more (`capacity()`).
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
   [[nodiscard]] std::size_t capacity() const noexcept;
   [[nodiscard]] bool empty() const noexcept { return block_ == nullptr; }
@@ -60,10 +60,12 @@ class UNIMEM_API Allocation {
 
  private:
   friend class MemoryPool;
-  Allocation(detail::Block* block, std::size_t size) noexcept : block_(block), size_(size) {}
+  Allocation(detail::Block* block, std::size_t size, std::size_t begin = 0) noexcept
+      : block_(block), size_(size), begin_(begin) {}
 
   detail::Block* block_ = nullptr;
   std::size_t size_ = 0;
+  std::size_t begin_ = 0;  ///< where they begin in the block, which is not where it does for a large alignment
 };
 
 }  // namespace unimem

@@ -88,7 +88,8 @@ struct PoolOptions {
 
 /// What one acquire asks for besides its size.
 struct AcquireOptions {
-  /// A power of two, bytes; 0 or less than the device's: the device's own alignment. More than that is refused.
+  /// A power of two, bytes; 0 or less than the device's: the device's own alignment. For more than that the block is
+  /// larger by as much; of memory without addresses (OpenCL's) it is refused.
   std::size_t alignment = 0;
 
   /// The queue that will use the block first. A block whose last work ran on the same queue is taken without waiting;
@@ -107,12 +108,16 @@ struct AcquireOptions {
 
 namespace detail {
 
-/// What `MemoryPool::acquire` takes its block from; `bytes` is not 0.
+/// What `MemoryPool::acquire` takes its block from, with room for a larger alignment than the device's; `bytes` is not
+/// 0.
 [[nodiscard]] UNIMEM_API Block& acquire(PoolCore& core, std::size_t bytes, AcquireOptions const& options);
 
 /// The same for `MemoryPool::acquire_without_waiting`; null if that would wait.
 [[nodiscard]] UNIMEM_API Block* acquire_without_waiting(PoolCore& core, std::size_t bytes,
                                                         AcquireOptions const& options);
+
+/// The first byte of a block whose address has that alignment.
+[[nodiscard]] UNIMEM_API std::size_t first_aligned(Block const& block, std::size_t alignment);
 
 }  // namespace detail
 
@@ -152,7 +157,8 @@ class UNIMEM_API MemoryPool {
   /// cached blocks may be fewer; nothing else has changed. O(log cached blocks).
   [[nodiscard]] Allocation acquire(std::size_t bytes, AcquireOptions const& options = {}) {
     if (bytes == 0) return {};
-    return {&detail::acquire(*core_, bytes, options), bytes};
+    auto& block = detail::acquire(*core_, bytes, options);
+    return {&block, bytes, options.alignment == 0 ? 0 : detail::first_aligned(block, options.alignment)};
   }
 
   /// The same, but nothing where `acquire` would wait for pending work, which then counts as no failure: for callers
@@ -162,7 +168,7 @@ class UNIMEM_API MemoryPool {
     if (bytes == 0) return Allocation{};
     auto* const block = detail::acquire_without_waiting(*core_, bytes, options);
     if (block == nullptr) return std::nullopt;
-    return Allocation{block, bytes};
+    return Allocation{block, bytes, options.alignment == 0 ? 0 : detail::first_aligned(*block, options.alignment)};
   }
 
   /// A cached block whose last work has ended, ready for the host; empty if there is none that fits. Takes no memory,
@@ -183,7 +189,7 @@ class UNIMEM_API MemoryPool {
   /// slabs of small blocks are fuller and others nearer to being empty. Empty where that would not be so, so that
   /// moving comes to an end; where memory for it would have to be taken from the device; where blocks are allocations.
   /// Ready for the host; waits for nothing but the driver, if pages are being moved. Brings back what threads keep.
-  /// `block` stays as it is. Counts as an acquire under the name of `block`.
+  /// `block` stays as it is. Has the device's own alignment. Counts as an acquire under the name of `block`.
   [[nodiscard]] Allocation acquire_better(Allocation const& block);
 
   /// Puts the free memory of a pool of pages side by side: what is cached is united, and pages that are free as a whole
