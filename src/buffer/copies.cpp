@@ -21,11 +21,14 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <iterator>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -74,6 +77,28 @@ class BothGuarded {
   BufferGuard first_;
   std::optional<BufferGuard> second_;
 };
+
+/// Threads that copy where there is no room for what all of them hold, each a source whose target then has none: one
+/// after the other.
+template <class Copy>
+Event in_turn(Copy const& copied) {
+  constexpr std::chrono::milliseconds patience{200};
+  constexpr std::chrono::microseconds pause{100};
+  static std::mutex turn;
+  std::unique_lock lock{turn, std::defer_lock};
+  auto const deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    bool const last = std::chrono::steady_clock::now() >= deadline;
+    if (last || lock.owns_lock() || lock.try_lock()) {
+      try {
+        return copied();
+      } catch (OutOfMemory const&) {
+        if (last) throw;
+      }
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
 
 Event fill_on(Device& device, BufferCore& buffer, ByteRange range, std::span<const std::byte> pattern) {
   Operand const operand{&buffer, range, Intent::write};
@@ -231,11 +256,11 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
 Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) {
   check_equal(from.range, to.range, element_bytes);
   if (from.buffer == to.buffer && from.range == to.range) return {};
-  bool wants_room = false;
+  auto lacks = BufferCore::CopyLacks::nothing;
   auto const copied = [&] {
     std::optional<Event> event;
     detail::run_admitted(detail::operands(*from.buffer, *to.buffer), [&](AccessContext& context) {
-      event = BufferCore::copy_once(context, from, to, wants_room);
+      event = BufferCore::copy_once(context, from, to, lacks);
       return event.has_value();
     });
     return *event;
@@ -243,7 +268,9 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
   try {
     return copied();
   } catch (OutOfMemory const& refused) {
-    if (!wants_room || refused.requested() > refused.limit() || detail::is_in_work()) throw;
+    bool const in_vain = refused.requested() > refused.limit() || detail::is_in_work();
+    if (lacks == BufferCore::CopyLacks::nothing || in_vain) throw;
+    if (lacks == BufferCore::CopyLacks::host_memory) return in_turn(copied);
   }
   // What has no room beside what is there goes by the host.
   from.buffer->sync_to_host(from.range);
@@ -251,8 +278,9 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
 }
 
 std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow from, BufferWindow to,
-                                           bool& wants_room) {
-  wants_room = false;
+                                           CopyLacks& lacks) {
+  lacks = CopyLacks::nothing;
+  bool settled = false;
   {
     auto& source = *from.buffer->parts_;
     auto& target = *to.buffer->parts_;
@@ -265,7 +293,7 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
       return std::nullopt;
     auto const source_place = source.replicas.device_holding(from.range);
     if (source_place && !source.replicas.holds(host_place, from.range) && !from.range.empty()) {
-      wants_room = true;
+      lacks = CopyLacks::room_beside_the_source;
       auto* const there = source.replicas.places[*source_place].device;
       // To where the target is at home; a target of the host or of no device stays beside its source.
       auto* const home = target.replicas.places.known_default_device();
@@ -304,7 +332,13 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
       if (there != &on) TransferEngine(target).count(from_place, target_place, from.range.size());
       return event;
     }
+    settled = source.is_settled() && target.is_settled();
   }
+  if (!settled) {
+    from.buffer->resolve_now(from.range);
+    to.buffer->resolve_now(to.range);
+  }
+  if (from.buffer != to.buffer) lacks = CopyLacks::host_memory;
   auto const source_use = from.buffer->use_host(from.range, Intent::read);
   auto const* const begin = static_cast<std::byte const*>(source_use.address);
   // The source's own memory, when both are one buffer: its address does not change by a second access.

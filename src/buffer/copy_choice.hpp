@@ -33,14 +33,14 @@ class CopyChoice {
   void settle() noexcept { settled_ = true; }
   /// There was no memory. Whether another try may do: with windows, as the driver may have less than is known; with the
   /// least it needs, if `least_fits(refused)`; and at last once more, when `clear_the_way()` has given memory back.
-  template <std::predicate<OutOfMemory const&> LeastFits, std::invocable ClearTheWay>
+  template <std::predicate<OutOfMemory const&> LeastFits, std::invocable<OutOfMemory const&> ClearTheWay>
   [[nodiscard]] bool try_with_less(OutOfMemory const& refused, LeastFits const& least_fits,
                                    ClearTheWay const& clear_the_way) {
     if (settled_) return false;
     if (std::exchange(whole_, false) == true) return true;
     if (cleared_ || !least_fits(refused)) return false;
     if (std::exchange(room_, Room::least) == Room::ample) return true;
-    clear_the_way();
+    clear_the_way(refused);
     return cleared_ = true;
   }
 
@@ -52,7 +52,7 @@ class CopyChoice {
 };
 
 /// Does `work(choice)`, an operation that returns what comes of it.
-template <class Work, std::predicate<OutOfMemory const&> LeastFits, std::invocable ClearTheWay>
+template <class Work, std::predicate<OutOfMemory const&> LeastFits, std::invocable<OutOfMemory const&> ClearTheWay>
 auto with_copy_choice(Work const& work, LeastFits const& least_fits, ClearTheWay const& clear_the_way) {
   for (CopyChoice choice;;) {
     try {
@@ -66,7 +66,7 @@ auto with_copy_choice(Work const& work, LeastFits const& least_fits, ClearTheWay
 /// An operation on one part of one buffer, in whose way no memory of its own is.
 template <class Work>
 auto with_copy_choice(Work const& work) {
-  return with_copy_choice(work, [](OutOfMemory const&) { return false; }, [] {});
+  return with_copy_choice(work, [](OutOfMemory const&) { return false; }, [](OutOfMemory const&) {});
 }
 
 }  // namespace unimem::detail

@@ -121,7 +121,7 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
   auto& device = queue.device();
   return detail::with_copy_choice(
       work, [&](OutOfMemory const& refused) { return detail::least_may_fit(device, operands, refused); },
-      [&] { detail::clear_the_way(device, operands); });
+      [&](OutOfMemory const& refused) { detail::clear_the_way(device, operands, refused); });
 }
 
 std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, std::span<const Operand> operands,
@@ -249,13 +249,21 @@ std::optional<Event> BufferCore::prefetch_once(AccessContext& context, Device& d
   if (!Reconciler(*parts).look_or_wait(context, range)) return std::nullopt;
   auto const place = Windows(*parts).place_for(device, range, choice);
   parts->replicas.places[place].next_use = NextUse::soon;  // or why bring it
-  if (!BufferAccess(*parts).prepare(context, place, range, Intent::read, on)) return std::nullopt;
+  BufferAccess const access(*parts);
+  if (!access.prepare(context, place, range, Intent::read, on)) return std::nullopt;
+  auto const leased = Windows(*parts).leased_beside(place, range);
+  for (auto const& [other, part] : leased) {
+    if (!access.prepare(context, other, part, Intent::read, on)) return std::nullopt;
+  }
   if (auto const& replica = parts->replicas.at(place); replica && replica->location() == Location::unified) {
     // Nothing to copy; the pages may come ahead of their use all the same.
     replica->work().reserve(1);
     replica->work().read_by(range, on.prefetch(replica->window_on(device, range)));
   }
-  return TransferEngine(*parts).arrival(place, range, on);
+  TransferEngine const transfers(*parts);
+  std::vector<Event> arriving{transfers.arrival(place, range, on)};
+  for (auto const& [other, part] : leased) arriving.push_back(transfers.arrival(other, part, on));
+  return leased.empty() ? arriving.front() : on.join(arriving);
 }
 
 Event BufferCore::sync_to_device_async(Device& device, ByteRange range) {

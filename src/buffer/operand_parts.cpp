@@ -4,7 +4,10 @@
 #include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/device.hpp>
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <utility>
 
 namespace unimem::detail {
 namespace {
@@ -64,8 +67,14 @@ bool least_may_fit(Device& device, std::span<const Operand> operands, OutOfMemor
   return least <= facts.limit - std::min(facts.limit, facts.leased) && least <= ours + facts.device_free;
 }
 
-void clear_the_way(Device& device, std::span<const Operand> operands) {
-  for (auto const& operand : operands) operand.buffer->release_device(&device, BufferCore::Leased::stays);
+void clear_the_way(Device& device, std::span<const Operand> operands, OutOfMemory const& refused) {
+  try {
+    for (auto const& operand : operands) operand.buffer->release_device(&device, BufferCore::Leased::stays);
+  } catch (IoError const& failure) {
+    auto facts = refused.facts();
+    facts.reason += fmt::format("; what the operands have there could not be saved: {}", failure.what());
+    throw OutOfMemory(std::move(facts));
+  }
 }
 
 }  // namespace unimem::detail

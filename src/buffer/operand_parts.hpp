@@ -25,7 +25,8 @@ namespace unimem::detail {
 /// Whether the least that they need, of several, is no more than limit, leases and what others hold may leave.
 [[nodiscard]] bool least_may_fit(Device& device, std::span<const Operand> operands, OutOfMemory const& refused);
 
-/// Gives back what the operands have on a device: the blocks are larger, perhaps, than what is in them.
-void clear_the_way(Device& device, std::span<const Operand> operands);
+/// Gives back what the operands have on a device, for which memory was refused: the blocks are larger, perhaps, than
+/// what is in them. Throws that OutOfMemory with another reason where a file has no room for it.
+void clear_the_way(Device& device, std::span<const Operand> operands, OutOfMemory const& refused);
 
 }  // namespace unimem::detail

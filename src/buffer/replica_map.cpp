@@ -171,9 +171,20 @@ bool ReplicaMap::is_quiet(Place place, ByteRange range) const {
   return !replica || replica->work().arrived(range);
 }
 
+bool ReplicaMap::leases_are_current_on(Device const& device) const {
+  for (Place place = host_place + 1; place < places.count(); ++place) {
+    auto const& one = places[place];
+    if (one.device != &device || !one.window || !one.replica || !one.replica->holds().leased()) continue;
+    if (!holds(place, *one.window)) return false;
+  }
+  return true;
+}
+
 Device* ReplicaMap::quiet_device() const {
   for (Place place = host_place + 1; place < places.count(); ++place) {
-    if (!places.is_file(place) && is_quiet(place, whole())) return places[place].device;
+    if (places.is_file(place) || !is_quiet(place, whole())) continue;
+    auto* const device = places[place].device;
+    if (!places.has_windows() || leases_are_current_on(*device)) return device;
   }
   return nullptr;
 }

@@ -96,7 +96,8 @@ class ReplicaMap {
   void drop_superseded_windows() noexcept;
   /// Whether `range` is current at `place`, with no write to it and no doubt about it pending.
   [[nodiscard]] bool is_quiet(Place place, ByteRange range) const;
-  /// A device whose copy is complete, with no work pending in this buffer; null if there is none.
+  /// A device whose copy is complete, and every leased window beside it current, with no work pending in this buffer;
+  /// null if there is none.
   [[nodiscard]] Device* quiet_device() const;
 
   /// Failures have been dealt with: later work does not need what failed.
@@ -110,6 +111,8 @@ class ReplicaMap {
   bool windows_may_go = false;  ///< once they are superseded: another copy has come to their device
 
  private:
+  [[nodiscard]] bool leases_are_current_on(Device const& device) const;
+
   std::size_t bytes_;
   std::shared_ptr<Replica> host_;
 };

@@ -31,18 +31,29 @@ Place Windows::for_window(Device& device, ByteRange range) const {
   return parts_->replicas.place_of_window(device, range, *parts_->terms.manager);
 }
 
-void Windows::check_write(Place place, ByteRange range) const {
+std::vector<Windows::Part> Windows::leased_beside(Place place, ByteRange range) const {
   auto const& places = parts_->replicas.places;
-  if (!places.has_windows() || range.empty()) return;
+  std::vector<Part> parts;
+  if (!places.has_windows() || range.empty()) return parts;
   for (Place other = host_place + 1; other < places.count(); ++other) {
-    auto const& one = places[other];
-    if (other == place || !one.replica || !places.on_one_device(place, other) || !one.replica->holds().leased())
-      continue;
+    auto const& replica = places[other].replica;
+    if (other == place || !replica || !places.on_one_device(place, other) || !replica->holds().leased()) continue;
+    auto const reach = parts_->replicas.reach(other);
+    ByteRange const part{std::max(reach.begin, range.begin), std::min(reach.end, range.end)};
+    if (part.begin < part.end) parts.push_back({other, part});
+  }
+  return parts;
+}
+
+void Windows::check_write(Place place, ByteRange range) const {
+  for (auto const& [other, part] : leased_beside(place, range)) {
     auto const leased = parts_->replicas.reach(other);
-    if (leased.end <= range.begin || range.end <= leased.begin) continue;
+    auto const requirement = part == range
+                                 ? "outside bytes [{}, {}) of {}, which another lease on {} has in a window"
+                                 : "inside bytes [{}, {}) of {}, which a lease on {} has in a window, or apart";
     throw InvalidArgument("range", fmt::format("bytes [{}, {})", range.begin, range.end),
-                          fmt::format("inside bytes [{}, {}) of {}, which a lease on {} has in a window, or apart",
-                                      leased.begin, leased.end, parts_->terms.display_name(), one.device->id()));
+                          fmt::format(fmt::runtime(requirement), leased.begin, leased.end, parts_->terms.display_name(),
+                                      parts_->replicas.places[other].device->id()));
   }
 }
 

@@ -47,6 +47,13 @@ class Windows {
     CopyChoice choice;
     return place_for(device, range, choice);
   }
+  /// Leased windows on the place's device that have some of `range`, and what of it: their users look at them wherever
+  /// else it is current.
+  struct Part {
+    Place place;
+    ByteRange range;
+  };
+  [[nodiscard]] std::vector<Part> leased_beside(Place place, ByteRange range) const;
   /// Throws InvalidArgument where a write at that place would go past a lease: a user of the window that is leased, and
   /// has some of the bytes too, would not see it, nor be seen. As memory of all of it they would be one.
   void check_write(Place place, ByteRange range) const;

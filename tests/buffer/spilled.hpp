@@ -114,6 +114,21 @@ inline void overwrite_in_vain(Device& device, UnifiedBuffer<std::uint32_t>& buff
   there.wait();
   auto const lease = sent.device_view(device);
   if (lease.data()[0] != 7U) return "memory went before it had been read";
+
+  // A copy waits a while for memory that another thread has in use.
+  MemoryManager small{ManagerOptions{.spill = {.directory = std::filesystem::temp_directory_path().string()}}};
+  small.set_limit(unimem::device("cpu"), Location::host, 2 * words * sizeof(std::uint32_t));
+  options.manager = &small;
+  UnifiedBuffer<std::uint32_t> source(words, options), target(words, options), mapped(words, options);
+  source.copy_from(values);
+  mapped.copy_from(others);
+  auto mapping = mapped.map(MapMode::read);
+  std::jthread const other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    mapping.unmap();
+  });
+  copy(source, target);
+  if (target.to_vector() != values) return "a copy that had to wait is not one";
   return std::nullopt;
 } catch (std::exception const& failure) {
   return failure.what();

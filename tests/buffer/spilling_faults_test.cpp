@@ -8,7 +8,13 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <deque>
 #include <filesystem>
+#include <random>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
 // Files that cannot be made, written or read.
 
@@ -70,6 +76,40 @@ TEST_F(Spilling, AFailedSpillLosesNothingAndSaysWhy) {
   EXPECT_EQ(manager.statistics().spills, 1U);
   expect_intact();
   EXPECT_EQ(more.to_vector(), filled(7U));
+  std::signal(SIGXFSZ, SIG_DFL);
+}
+
+/// What the operands of a launch have on the device is to go for others of theirs, and has nowhere to go.
+TEST_F(Spilling, ALaunchWhoseOperandsCannotBeSavedIsOutOfMemory) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  constexpr std::size_t size = 600 * KiB, parts = 64 * KiB;
+  room_for(2);
+  manager.set_limit(sim, MiB);
+  std::deque<UnifiedBuffer<std::byte>> halves;
+  for (int i = 0; i < 8; ++i) halves.emplace_back(size, named("half " + std::to_string(i))).fill(std::byte{1});
+  Lowered const no_larger_files(RLIMIT_FSIZE, 0);
+  std::mt19937 random(1);
+  auto& queue = sim.default_queue();
+  std::size_t not_saved = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::vector<Operand> operands;
+    for (auto const intent : {Intent::read, Intent::read_write}) {
+      auto const count = (1 + random() % 5) * parts, from = random() % (size - count);
+      operands.push_back({&halves[random() % halves.size()].core(), {from, from + count}, intent});
+    }
+    try {
+      use_on_device(queue, operands,
+                    [&](std::span<const DeviceMemory>, std::span<const Event>) { return queue.record(); });
+    } catch (OutOfMemory const& refused) {
+      if (std::string_view(refused.what()).find("could not be saved: ") != std::string_view::npos) ++not_saved;
+    }
+  }
+  EXPECT_GT(not_saved, 0U);
+  for (auto& half : halves) {
+    std::byte last{};
+    half.copy_to(std::span(&last, 1), size - 1);
+    EXPECT_EQ(last, std::byte{1});
+  }
   std::signal(SIGXFSZ, SIG_DFL);
 }
 

@@ -103,6 +103,37 @@ TEST_F(Spilling, ThreadsSpillingEachOthersMemoryKeepEveryByte) {
   expect_intact();
 }
 
+/// Each may hold the source beside which the other's target has no room.
+TEST_F(Spilling, ThreadsThatCopyWhereThereIsRoomForOneCopyTakeTurns) {
+  constexpr std::uint32_t rounds = 40;
+  room_for(2);
+  fill(4);
+  std::atomic<std::uint32_t> refused{0}, wrong{0};
+  {
+    std::vector<std::jthread> workers;
+    for (std::uint32_t thread = 0; thread < 2; ++thread) {
+      workers.emplace_back([&, thread] {
+        auto &source = buffers[thread], &target = buffers[2 + thread];
+        for (std::uint32_t round = 0; round < rounds; ++round) {
+          try {
+            if (round % 2 == 0) {
+              copy(source, target);
+            } else if (source.clone().to_vector() != filled(thread)) {
+              ++wrong;
+            }
+          } catch (OutOfMemory const&) {
+            ++refused;
+          }
+        }
+      });
+    }
+  }
+  EXPECT_EQ(wrong, 0U);
+  EXPECT_LE(refused, rounds / 4) << "on a machine that is busy with something else";
+  for (std::uint32_t i = 0; i < 4; ++i) EXPECT_EQ(buffers[i].to_vector(), filled(i % 2));
+  EXPECT_LE(reserved(), 2 * MiB);
+}
+
 TEST_F(Spilling, WhatIsDoneAtRandomIsRight) {
   auto const seed = std::random_device{}();
   SCOPED_TRACE("seed " + std::to_string(seed));

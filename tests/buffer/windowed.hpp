@@ -145,6 +145,20 @@ namespace unimem::testing {
     if (buffer.core().evict({&device, Location::device}, {}) != 12 * slice) return "the smaller window went first";
     if (buffer.host_view()[0] != 8 || buffer.host_view()[2 * slice] != 9) return "a saved window lost bytes";
   }
+  {
+    auto buffer = counting();
+    auto leased = buffer.slice(0, slice);
+    auto const lease = leased.device_view(device);
+    manager.set_limit(device, 2 * all);
+    buffer.host()[0] = 7;
+    buffer.sync_to_device(device);
+    if (lease.data()[0] != 7) return "a sync of all of it left a leased window behind";
+    buffer.host()[0] = 8;
+    run(buffer, {part(0, words)}, Intent::read, [](auto const&) {}).wait();
+    buffer.core().fetch(part(0, 1)).wait();  // which finds that all of it is current on the device
+    leased.sync_to_device(device);
+    if (lease.data()[0] != 8) return "a sync left the leased window that it was for behind";
+  }
   return std::nullopt;
 } catch (std::exception const& violation) {
   return violation.what();

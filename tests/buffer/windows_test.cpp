@@ -305,6 +305,49 @@ TEST_F(WindowsOfBuffers, NoWriteGoesPastALease) {
   }
 }
 
+/// Where the bytes are current in another copy on the device, and where the lease alone is behind.
+TEST_F(WindowsOfBuffers, ASyncBringsLeasedWindowsUpToDateWhateverElseIs) {
+  auto buffer = counting();
+  auto part = buffer.slice(words / 4, 1'000);
+  auto const lease = part.device_view(sim);
+  auto const shown = [&] {
+    sim.synchronize();
+    return std::as_const(lease).data()[0];
+  };
+  manager.set_limit(sim, 64 * MiB);
+  buffer.host()[words / 4] = 7;
+  buffer.sync_to_device(sim);
+  EXPECT_EQ(shown(), 7U);
+  buffer.host()[words / 4] = 8;
+  run({{&buffer.core(), bytes(0, words), Intent::read}}, [](auto) {});
+  buffer.core().fetch(bytes(0, 1)).wait();  // which finds that all of it is current on the device
+  part.sync_to_device(sim);
+  EXPECT_EQ(shown(), 8U);
+  buffer.host()[words / 4] = 9;
+  run({{&buffer.core(), bytes(0, words), Intent::read}}, [](auto) {});
+  part.prefetch(sim).wait();
+  EXPECT_EQ(shown(), 9U);
+  buffer.core().validate();
+}
+
+TEST_F(WindowsOfBuffers, AWriteThatTwoLeasesHaveSaysSo) {
+  auto buffer = counting();
+  auto part = buffer.slice(words / 4, 1'000), more = buffer.slice(words / 8, words / 4);
+  auto const lease = part.device(sim);
+  std::optional reader(more.device_view(sim));
+  lease.data()[0] = 42;
+  try {
+    part.mark_device_dirty(sim, 0, 1);
+    ADD_FAILURE() << "the reader would not see it";
+  } catch (InvalidArgument const& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("must be outside bytes [524288, 1572864) of buffer 'rows', which "
+                                                   "another lease on"));
+  }
+  reader.reset();
+  part.mark_device_dirty(sim, 0, 1);
+  EXPECT_EQ(buffer.to_vector()[words / 4], 42U);
+}
+
 TEST_F(WindowsOfBuffers, AddressesAreAlignedAsInTheWholeBuffer) {
   auto buffer = counting();
   auto const alignment = sim.info().alignment;

@@ -297,9 +297,10 @@ class UNIMEM_API BufferCore final : public Resident {
   // context says for what to wait.
   static std::optional<Event> use_once(detail::AccessContext& context, Queue& queue, std::span<const Operand> operands,
                                        DeviceWork const& submit, detail::CopyChoice& choice);
-  /// `wants_room`: what it throws is for want of memory for this copy, and no failure of earlier work.
+  /// What a copy lacks that throws an OutOfMemory: nothing where that is a failure of earlier work.
+  enum class CopyLacks : unsigned char { nothing, room_beside_the_source, host_memory };
   static std::optional<Event> copy_once(detail::AccessContext& context, BufferWindow from, BufferWindow to,
-                                        bool& wants_room);
+                                        CopyLacks& lacks);
   /// `stays` holds the memory while the operation waits for what comes there.
   [[nodiscard]] std::optional<DeviceLease> lease_once(detail::AccessContext& context, Device& device, Queue* queue,
                                                       ByteRange range, Intent intent, DeviceLease& stays,
