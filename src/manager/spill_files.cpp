@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -15,6 +16,10 @@ namespace unimem::detail {
 namespace {
 
 std::string absolute(std::string const& directory) {
+  if (auto const end = directory.find('\0'); end != std::string::npos) {
+    throw InvalidArgument("spill.directory", fmt::format("'{}' and a zero byte", directory.substr(0, end)),
+                          "a path, in which there is no such byte");
+  }
   std::error_code code;
   auto const path = std::filesystem::absolute(directory, code);
   if (code) throw IoError(directory, code.value(), "finding the directory to spill to");

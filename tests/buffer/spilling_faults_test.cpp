@@ -141,6 +141,17 @@ TEST_F(Spilling, TooManyOpenFilesLoseNothingEither) {
   expect_intact();
 }
 
+TEST_F(Spilling, ADirectoryWithAZeroByteIsNoDirectory) {
+  using namespace std::string_literals;
+  try {
+    MemoryManager const other{ManagerOptions{.spill = {.directory = directory.path() + "\0more"s}}};
+    ADD_FAILURE() << "it was taken for " << directory.path();
+  } catch (InvalidArgument const& error) {
+    EXPECT_EQ(error.argument, "spill.directory");
+    EXPECT_EQ(error.value, "'" + directory.path() + "' and a zero byte");
+  }
+}
+
 TEST_F(Spilling, ATruncatedSpillFileIsAnError) {
   room_for(1);
   fill(2);

@@ -20,8 +20,8 @@ namespace unimem {
 /// given back before or belongs to another resource, that is reported to the log as an error, counted in
 /// `statistics()`, and changes nothing: the standard lets `deallocate` do no better, and most of its callers are
 /// destructors. With `PoolOptions::stacks` that report has also the stacks of taking the memory and of giving it back
-/// first. `allocate` throws what `MemoryPool::acquire` throws, and takes any alignment, also what libstdc++'s `std::pmr`
-/// pool resources, synchronized or not, ask their upstream for.
+/// first. `allocate` throws what `MemoryPool::acquire` throws, and takes any alignment, also what libstdc++'s
+/// `std::pmr` pool resources, synchronized or not, ask their upstream for.
 ///
 /// Blocks of at most 256 bytes, where there are more than a few of a size, share pages of 4 KiB of the pool, unless it
 /// captures stacks or overwrites what comes back: one takes its size rounded up to sixteen bytes, and two more. In the
