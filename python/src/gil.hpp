@@ -7,6 +7,7 @@
 
 #include <Python.h>
 
+#include <cxxabi.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -65,11 +66,16 @@ class Unlocked {
   Unlocked(Unlocked const&) = delete;
   Unlocked& operator=(Unlocked const&) = delete;
   ~Unlocked() {
-    // A daemon thread that asks for the lock of an interpreter that is ending is ended itself, by unwinding its stack:
-    // through destructors like this one, which ends the process. It sleeps until the process is gone.
+    // A daemon thread that asks for the lock of an interpreter that is ending, or waits for it then, is ended itself,
+    // by unwinding its stack: through destructors like this one, which ends the process. It sleeps until the process is
+    // gone.
     while (Ending::leaves_out_this_thread()) ::pause();
     if (names_places) --depth();
-    PyEval_RestoreThread(state_);
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (abi::__forced_unwind const&) {
+      for (;;) ::pause();
+    }
     waits_may_end = outer_;
   }
 

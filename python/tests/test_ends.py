@@ -154,6 +154,13 @@ STATES = {
         threading.Thread(target=buffer.sync_to_device, daemon=True).start()
         ready()
         """,
+    "daemon threads in the middle of calls": """
+        def goes_on(buffer):
+            while True: buffer.fill(1)
+        for _ in range(4): threading.Thread(target=goes_on, args=(on("sim"),), daemon=True).start()
+        time.sleep(0.05)
+        ready()
+        """,
     "a daemon thread that waits for a kernel to read what it writes": """
         buffer = on("sim")
         slow = Slow(buffer)
