@@ -1,5 +1,6 @@
 #include <unimem/core/detail/environment.hpp>
 #include <unimem/core/error.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/kernel/kernel.hpp>
@@ -240,6 +241,10 @@ double time_launches(Kernel const& kernel, std::array<std::size_t, 3> range, nb:
 
 Event launch_python(std::string name, nb::handle function, Device& device, nb::sequence const& given) {
   if (Ending::begun()) throw KernelError(std::move(name), "the interpreter is ending");
+  if (Ending::comes_for_this_thread() && !detail::is_in_work()) {
+    PyErr_SetNone(PyExc_SystemExit);  // which ends a thread without a word
+    throw nb::python_error();
+  }
   auto const arguments = arguments_from(given);
   auto made = std::make_shared<PythonCall>(name, function, arguments);
   return unlocked([&] {
@@ -312,7 +317,8 @@ void bind_kernels(nb::module_& m) {
   // Python's levels decide what is shown; a level that the environment names decides before them.
   m.def("_log_to_python", [] { log_to_python(!environment("UNIMEM_LOG_LEVEL")); });
   m.def("_interpreter_ends", [] {
-    unlocked([] { PythonCall::wait_for_all(); });
+    Ending::come();
+    while (PythonCall::any_under_way()) unlocked([] { PythonCall::wait_for_all(); });
     python_log_ends();
     Ending::begin();
   });

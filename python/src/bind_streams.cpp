@@ -85,7 +85,7 @@ nb::dict stream(std::string const& path, StreamKernel const& kernel, std::size_t
     if (Ending::leaves_out_this_thread()) {
       throw UnsupportedOperation("streaming", "an interpreter that is ending", "nobody could be told how far it is");
     }
-    nb::gil_scoped_acquire const acquired;
+    Locked const acquired;
     if (PyErr_CheckSignals() != 0) nb::raise_python_error();
     if (!progress.is_none()) progress(done, total);
   };

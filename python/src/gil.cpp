@@ -61,7 +61,7 @@ bool is_watched() noexcept {
 /// Whether Ctrl-C has been pressed, and is going to be KeyboardInterrupt. No handler runs here, as it might come back
 /// to what is locked; those of the user's own run when the wait is over.
 bool is_interrupted() noexcept {
-  nb::gil_scoped_acquire const acquired;
+  Locked const acquired;
   // Nothing here is written in Python: that would call the handler on the way.
   if (!of_signals->handler_of(SIGINT).is(of_signals->usual) || PyOS_InterruptOccurred() == 0) return false;
   PyErr_SetInterrupt();  // for the handler, which is called when nothing is locked any more
@@ -98,7 +98,7 @@ std::vector<std::string> noted_place() noexcept {
     // An access by NumPy, which may have let go of the lock by itself.
     bool const in_python = Unlocked::depth() == 0 && PyGILState_GetThisThreadState() != nullptr && !Ending::begun();
     if (in_python) {
-      nb::gil_scoped_acquire const acquired;
+      Locked const acquired;
       note_place();
     }
     return place;
@@ -170,7 +170,7 @@ bool wait_for_end(Event event, double seconds) {
     return detail::await_end(event, terms, [&](Clock::time_point until) {
       bool const ended = wait_until(event, until);
       if (terms.looks_out) {
-        nb::gil_scoped_acquire const acquired;
+        Locked const acquired;
         raise_interruption();
       }
       return ended;

@@ -19,21 +19,29 @@
 
 namespace unimem::python {
 
-/// The end of the interpreter, as `atexit` tells of it: from then on only the thread that ends it may have its lock.
+/// The end of the interpreter, as `atexit` tells of it: other threads than the one that ends it begin no more work in
+/// Python once it comes, and when all such work has ended, and it begins, that thread alone may have its lock.
 class Ending {
  public:
-  /// Called by the thread that ends the interpreter.
-  static void begin() noexcept {
+  /// Called by the thread that ends the interpreter, with its lock.
+  static void come() noexcept {
     ender() = std::this_thread::get_id();
-    flag().store(true, std::memory_order_release);  // with the thread's id
+    coming().store(true, std::memory_order_release);  // with the thread's id
+  }
+  static void begin() noexcept { flag().store(true, std::memory_order_release); }
+  /// Whether this thread is to begin no more.
+  [[nodiscard]] static bool comes_for_this_thread() noexcept {
+    return coming().load(std::memory_order_acquire) && ender() != std::this_thread::get_id();
   }
   /// Whether this thread can never have the interpreter's lock again.
-  [[nodiscard]] static bool leaves_out_this_thread() noexcept {
-    return flag().load(std::memory_order_acquire) && ender() != std::this_thread::get_id();
-  }
+  [[nodiscard]] static bool leaves_out_this_thread() noexcept { return begun() && comes_for_this_thread(); }
   [[nodiscard]] static bool begun() noexcept { return flag().load(std::memory_order_acquire); }
 
  private:
+  static std::atomic<bool>& coming() noexcept {
+    static std::atomic<bool> soon{false};
+    return soon;
+  }
   static std::atomic<bool>& flag() noexcept {
     static std::atomic<bool> ending{false};
     return ending;
@@ -42,6 +50,31 @@ class Ending {
     static std::thread::id id;
     return id;
   }
+};
+
+/// Calls `take`, which takes the interpreter's lock. A thread that asks for the lock of an interpreter that is ending,
+/// or waits for it then, is ended itself, by unwinding its stack: through what must not be unwound, which ends the
+/// process. It sleeps until the process is gone.
+template <class Take>
+auto with_interpreter(Take const& take) noexcept {
+  while (Ending::leaves_out_this_thread()) ::pause();
+  try {
+    return take();
+  } catch (abi::__forced_unwind const&) {
+    for (;;) ::pause();
+  }
+}
+
+/// The interpreter's lock, taken while this lives, by a thread that may have it already.
+class Locked {
+ public:
+  Locked() noexcept : state_(with_interpreter(&PyGILState_Ensure)) {}
+  Locked(Locked const&) = delete;
+  Locked& operator=(Locked const&) = delete;
+  ~Locked() { PyGILState_Release(state_); }
+
+ private:
+  PyGILState_STATE state_;
 };
 
 /// Under UNIMEM_CHECK=2 reports name the place in the Python program: whether that is so, and what keeps, for the
@@ -66,16 +99,8 @@ class Unlocked {
   Unlocked(Unlocked const&) = delete;
   Unlocked& operator=(Unlocked const&) = delete;
   ~Unlocked() {
-    // A daemon thread that asks for the lock of an interpreter that is ending, or waits for it then, is ended itself,
-    // by unwinding its stack: through destructors like this one, which ends the process. It sleeps until the process is
-    // gone.
-    while (Ending::leaves_out_this_thread()) ::pause();
     if (names_places) --depth();
-    try {
-      PyEval_RestoreThread(state_);
-    } catch (abi::__forced_unwind const&) {
-      for (;;) ::pause();
-    }
+    with_interpreter([this] { PyEval_RestoreThread(state_); });
     waits_may_end = outer_;
   }
 

@@ -83,7 +83,7 @@ void tell_all() noexcept {
 void tell_on_this_thread() noexcept {
   do {
     {
-      nb::gil_scoped_acquire const acquired;
+      Locked const acquired;
       tell_all();
     }
     telling.store(false);

@@ -44,6 +44,10 @@ class PythonCall::UnderWay {
     calls_.erase(call);
     if (calls_.empty()) none_left_.notify_all();
   }
+  [[nodiscard]] bool empty() {
+    std::lock_guard const lock{mutex_};
+    return calls_.empty();
+  }
   void wait_for_none() {
     std::unique_lock lock{mutex_};
     none_left_.wait(lock, [&] { return calls_.empty(); });
@@ -105,6 +109,10 @@ void PythonCall::let_go_of(BufferCore const& core) {
   });
 }
 
+bool PythonCall::any_under_way() {
+  return !under_way->empty();
+}
+
 void PythonCall::wait_for_all() {
   under_way->wait_for_none();
 }
@@ -129,7 +137,7 @@ std::vector<WorkHold> PythonCall::begin_to_run() {
 void PythonCall::run(std::span<const HostArgument> memory) {
   if (Ending::leaves_out_this_thread()) throw KernelError(name_, "the interpreter has ended");
   auto const held = begin_to_run();  // until another thread has the interpreter's lock again, and the work goes on
-  nb::gil_scoped_acquire const acquired;
+  Locked const acquired;
   std::string failure, traceback;
   try {
     nb::list arrays;

@@ -60,6 +60,7 @@ class PythonCall {
   /// Thread-safe, waits for nothing.
   static void let_go_of(BufferCore const& core);
 
+  [[nodiscard]] static bool any_under_way();
   /// Returns when no call is under way. Without the interpreter's lock.
   static void wait_for_all();
   /// In a forked child, which has none of its parent's threads.

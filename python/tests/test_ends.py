@@ -161,6 +161,14 @@ STATES = {
         time.sleep(0.05)
         ready()
         """,
+    "daemon threads that go on launching Python kernels": """
+        inc = Kernel("inc").host(lambda x: np.add(x, 1, out=x))
+        def goes_on(buffer):
+            while True: launch(inc, 1, readwrite(buffer))
+        for device in ("sim", "cpu"): threading.Thread(target=goes_on, args=(on(device),), daemon=True).start()
+        time.sleep(0.05)
+        ready()
+        """,
     "a daemon thread that waits for a kernel to read what it writes": """
         buffer = on("sim")
         slow = Slow(buffer)
