@@ -50,7 +50,7 @@ class Windows {
   /// Leased windows on the place's device that have some of `range`, and what of it: their users look at them wherever
   /// else it is current.
   struct Part {
-    Place place;
+    Place place = host_place;
     ByteRange range;
   };
   [[nodiscard]] std::vector<Part> leased_beside(Place place, ByteRange range) const;
