@@ -108,12 +108,14 @@ TEST_F(PoolResources, GiveEveryAlignment) {
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(address) % alignment, 0U);
     resource.deallocate(address, 100, alignment);
   }
-  try {
-    static_cast<void>(resource.allocate(100, 3));
-    ADD_FAILURE() << "3 was accepted";
-  } catch (InvalidArgument const& error) {
-    EXPECT_EQ(error.argument, "alignment");
-    EXPECT_EQ(error.value, "3");
+  for (auto const alignment : {std::size_t{3}, std::size_t{48}}) {
+    try {
+      static_cast<void>(resource.allocate(100, alignment));
+      ADD_FAILURE() << alignment << " was accepted";
+    } catch (InvalidArgument const& error) {
+      EXPECT_EQ(error.argument, "alignment");
+      EXPECT_EQ(error.value, std::to_string(alignment));
+    }
   }
   EXPECT_EQ(resource.statistics().live_allocations, 0U);
 }
