@@ -115,11 +115,12 @@ class PoolCore {
     return parked;
   }
 
-  // What is not as quick: tail calls, so that the quick part has nothing to save. Null where a request would wait for
-  // work and may not.
   /// What a block needs beside what is asked for, so that some address in it has that alignment. Throws
   /// InvalidArgument.
   [[nodiscard]] std::size_t room_to_align(std::size_t alignment) const;
+
+  // What is not as quick: tail calls, so that the quick part has nothing to save. Null where a request would wait for
+  // work and may not.
   [[nodiscard]] Block* acquire_otherwise(std::size_t bytes, AcquireOptions const& options, WaitsForWork waits);
   void release_otherwise(Block& block, Event last_use) noexcept;
 
