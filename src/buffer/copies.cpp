@@ -80,8 +80,8 @@ class BothGuarded {
 
 /// Threads that copy where there is no room for what all of them hold, each a source whose target then has none: one
 /// after the other.
-template <class Copy>
-Event in_turn(Copy const& copied) {
+template <class Copy, class WasEarlierWork>
+Event in_turn(Copy const& copied, WasEarlierWork const& was_earlier_work) {
   constexpr std::chrono::milliseconds patience{200};
   constexpr std::chrono::microseconds pause{100};
   static std::mutex turn;
@@ -93,7 +93,7 @@ Event in_turn(Copy const& copied) {
       try {
         return copied();
       } catch (OutOfMemory const&) {
-        if (last) throw;
+        if (last || was_earlier_work()) throw;
       }
     }
     std::this_thread::sleep_for(pause);
@@ -269,8 +269,9 @@ Event copy_bytes(BufferWindow from, BufferWindow to, std::size_t element_bytes) 
     return copied();
   } catch (OutOfMemory const& refused) {
     bool const in_vain = refused.requested() > refused.limit() || detail::is_in_work();
-    if (lacks == BufferCore::CopyLacks::nothing || in_vain) throw;
-    if (lacks == BufferCore::CopyLacks::host_memory) return in_turn(copied);
+    auto const of_earlier_work = [&] { return lacks == BufferCore::CopyLacks::nothing; };
+    if (of_earlier_work() || in_vain) throw;
+    if (lacks == BufferCore::CopyLacks::host_memory) return in_turn(copied, of_earlier_work);
   }
   // What has no room beside what is there goes by the host.
   from.buffer->sync_to_host(from.range);
