@@ -31,6 +31,8 @@ class BufferAccess {
 
   /// Makes `range` readable or writable at `place` in `queue`'s order. Read accesses are committed, writes are not.
   [[nodiscard]] bool prepare(AccessContext& context, Place place, ByteRange range, Intent intent, Queue& queue) const;
+  /// All that this is where `range` is current at `place`: `queue` comes behind what conflicts with the access.
+  void order(Place place, ByteRange range, Intent intent, Queue& queue) const;
   /// Whether the host may read `range` of the replica, or `writes` there; if not, the context says for what to wait.
   [[nodiscard]] bool await_or_wait(AccessContext& context, Replica& replica, ByteRange range, bool writes) const;
   /// Starts bringing `range` up to date on the host; when it will be there.
@@ -49,9 +51,6 @@ class BufferAccess {
   void release_now(Place place, Place to) const;
 
  private:
-  /// `queue` comes behind what conflicts with the access.
-  void order(Place place, ByteRange range, Intent intent, Queue& queue) const;
-
   BufferParts* parts_;
 };
 

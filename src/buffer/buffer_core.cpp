@@ -45,7 +45,7 @@ std::shared_ptr<detail::WrittenMap> const& BufferCore::written_map() const noexc
   return parts_->watch.written_map();
 }
 
-std::shared_ptr<detail::StaleViews> const& BufferCore::stale_views() const noexcept {
+std::shared_ptr<detail::StaleViews> BufferCore::stale_views() const noexcept {
   return parts_->watch.stale_views();
 }
 

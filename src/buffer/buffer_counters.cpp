@@ -11,61 +11,57 @@ constexpr auto relaxed = std::memory_order_relaxed;  // counts alone: nothing el
 }  // namespace
 
 void BufferCounters::count(Direction direction, std::size_t bytes, CopyPath path, std::size_t copies) noexcept {
-  if (path == CopyPath::staged) staged_.fetch_add(copies, relaxed);
-  if (path == CopyPath::unstaged) unstaged_.fetch_add(copies, relaxed);
-  auto& sum = direction == Direction::upload ? uploads_ : direction == Direction::download ? downloads_ : between_;
+  if (path == CopyPath::staged) copies_->staged.fetch_add(copies, relaxed);
+  if (path == CopyPath::unstaged) copies_->unstaged.fetch_add(copies, relaxed);
+  auto& sum = copies_->of(direction);
   sum.bytes.fetch_add(bytes, relaxed);
   sum.copies.fetch_add(copies, relaxed);
 }
 
 void BufferCounters::count_on_link(std::string from, std::string to, std::size_t bytes, std::size_t copies) {
-  auto link = std::ranges::find_if(links_, [&](auto const& one) { return one.from == from && one.to == to; });
-  if (link == links_.end()) link = links_.insert(links_.end(), {std::move(from), std::move(to), 0, 0});
+  auto& links = copies_->links;
+  auto link = std::ranges::find_if(links, [&](auto const& one) { return one.from == from && one.to == to; });
+  if (link == links.end()) link = links.insert(links.end(), {std::move(from), std::move(to), 0, 0});
   link->copies += copies;
   link->bytes += bytes;
 }
 
 SharedMeter BufferCounters::meter(Direction direction) {
-  if (!meters_) {
-    auto made = std::make_shared<Meters>();
-    SpinGuard const held{meters_lock_};
-    meters_ = std::move(made);
+  if (!copies_) {
+    auto made = std::make_shared<Copies>();
+    SpinGuard const held{copies_lock_};
+    copies_ = std::move(made);
   }
-  auto& one = direction == Direction::upload     ? meters_->uploads
-              : direction == Direction::download ? meters_->downloads
-                                                 : meters_->between;
-  return {meters_, &one};
+  return {copies_, &copies_->of(direction).meter};
 }
 
 BufferStatistics BufferCounters::statistics() const noexcept {
-  static Meters const none;
-  std::shared_ptr<Meters const> seen;
-  if (SpinGuard const held{meters_lock_}) seen = meters_;  // a reset may take them away
-  auto const& meters = seen == nullptr ? none : *seen;
-  return {uploads_.bytes.load(relaxed),
-          uploads_.copies.load(relaxed),
-          downloads_.bytes.load(relaxed),
-          downloads_.copies.load(relaxed),
-          between_.bytes.load(relaxed),
-          between_.copies.load(relaxed),
+  static Copies const none;
+  std::shared_ptr<Copies const> seen;
+  if (SpinGuard const held{copies_lock_}) seen = copies_;  // a reset may take them away
+  auto const& [uploads, downloads, between, staged, unstaged, links] = seen == nullptr ? none : *seen;
+  return {uploads.bytes.load(relaxed),
+          uploads.copies.load(relaxed),
+          downloads.bytes.load(relaxed),
+          downloads.copies.load(relaxed),
+          between.bytes.load(relaxed),
+          between.copies.load(relaxed),
           conflicting_marks_.load(relaxed),
           unmarked_writes_.load(relaxed),
-          staged_.load(relaxed),
-          unstaged_.load(relaxed),
-          meters.uploads.nanoseconds(),
-          meters.downloads.nanoseconds(),
-          meters.between.nanoseconds(),
-          meters.uploads.untimed() + meters.downloads.untimed() + meters.between.untimed()};
+          staged.load(relaxed),
+          unstaged.load(relaxed),
+          uploads.meter.nanoseconds(),
+          downloads.meter.nanoseconds(),
+          between.meter.nanoseconds(),
+          uploads.meter.untimed() + downloads.meter.untimed() + between.meter.untimed()};
 }
 
 void BufferCounters::reset() noexcept {
-  for (auto* const counter : {&uploads_.bytes, &uploads_.copies, &downloads_.bytes, &downloads_.copies, &between_.bytes,
-                              &between_.copies, &conflicting_marks_, &unmarked_writes_, &staged_, &unstaged_}) {
-    counter->store(0, relaxed);
-  }
-  links_.clear();
-  SpinGuard const held{meters_lock_};
-  meters_.reset();
+  conflicting_marks_.store(0, relaxed);
+  unmarked_writes_.store(0, relaxed);
+  std::shared_ptr<Copies> gone;
+  SpinGuard const held{copies_lock_};
+  gone.swap(copies_);
 }
 
 }  // namespace unimem::detail

@@ -28,7 +28,7 @@ enum class Direction : unsigned char { upload, download, between };
 /// Counting is for the holder of the buffer's lock; `statistics` is thread-safe.
 class BufferCounters {
  public:
-  /// Counts one copy, or several that went as one piece of work.
+  /// Counts one copy, or several that went as one piece of work. `meter` has been asked for their time.
   void count(Direction direction, std::size_t bytes, CopyPath path, std::size_t copies) noexcept;
   /// The same by places, by their names.
   void count_on_link(std::string from, std::string to, std::size_t bytes, std::size_t copies);
@@ -41,25 +41,30 @@ class BufferCounters {
 
   [[nodiscard]] BufferStatistics statistics() const noexcept;
   /// What moved between which places, in the order in which they first did.
-  [[nodiscard]] std::vector<LinkStatistics> const& links() const noexcept { return links_; }
+  [[nodiscard]] std::vector<LinkStatistics> links() const {
+    return copies_ ? copies_->links : std::vector<LinkStatistics>{};
+  }
   /// Copies that end later count nowhere.
   void reset() noexcept;
 
  private:
-  /// How long its copies took. Apart, and shared: copies may end after the buffer.
-  struct Meters {
-    TransferMeter uploads, downloads, between;
-  };
   struct Sum {
     std::atomic<std::uint64_t> bytes{0}, copies{0};
+    TransferMeter meter;
+  };
+  /// What its copies moved, and how long they took. Apart, and shared: copies may end after the buffer.
+  struct Copies {
+    Sum uploads, downloads, between;
+    std::atomic<std::uint64_t> staged{0}, unstaged{0};
+    std::vector<LinkStatistics> links;  ///< for the holder of the buffer's lock
+    [[nodiscard]] Sum& of(Direction direction) noexcept {
+      return direction == Direction::upload ? uploads : direction == Direction::download ? downloads : between;
+    }
   };
 
-  Sum uploads_, downloads_, between_;
   std::atomic<std::uint64_t> conflicting_marks_{0}, unmarked_writes_{0};
-  std::atomic<std::uint64_t> staged_{0}, unstaged_{0};
-  std::shared_ptr<Meters> meters_;  ///< made for the first copy; another after a reset
-  mutable SpinLock meters_lock_;    ///< of `meters_`, which statistics read without the buffer's lock
-  std::vector<LinkStatistics> links_;
+  std::shared_ptr<Copies> copies_;  ///< made for the first copy; another after a reset
+  mutable SpinLock copies_lock_;    ///< of `copies_`, which statistics read without the buffer's lock
 };
 
 }  // namespace unimem::detail

@@ -23,6 +23,17 @@ namespace {
 /// Below this, faults and scans cost more than copying it all would.
 constexpr std::size_t smallest_tracked = std::size_t{64} << 10;
 
+std::string text_of(std::exception_ptr const& failure) {
+  if (!failure) return {};
+  try {
+    std::rethrow_exception(failure);
+  } catch (std::exception const& error) {
+    return error.what();
+  } catch (...) {
+    return "what wrote them failed";
+  }
+}
+
 }  // namespace
 
 void check_size(std::size_t bytes) {
@@ -73,8 +84,7 @@ void BufferParts::check_not_captured() const {
   throw UnsupportedOperation("any other use", terms.display_name(), "launches with it are being captured into a graph");
 }
 
-void BufferParts::check_range(ByteRange range) const {
-  if (range.begin <= range.end && range.end <= replicas.bytes()) return;
+void BufferParts::refuse(ByteRange range) const {
   throw InvalidArgument("range", fmt::format("bytes [{}, {})", range.begin, range.end),
                         fmt::format("within the {} bytes of {}", replicas.bytes(), terms.display_name()));
 }
@@ -87,7 +97,7 @@ void BufferParts::check_not_leased(Place place) const {
 }
 
 void BufferParts::check_lost(Plan const& plan) const {
-  if (plan.lost) throw DataLost(terms.display_name(), plan.lost->begin, plan.lost->end, replicas.last_failure);
+  if (plan.lost) throw DataLost(terms.display_name(), plan.lost->begin, plan.lost->end, text_of(replicas.last_failure));
   for (auto const& copy : plan.copies) {
     // Dearer than every other source: it was the only one.
     if (copy.from != host_place && replicas.places[copy.from].device->is_lost()) {
@@ -132,7 +142,7 @@ void BufferParts::forget_history() noexcept {
   allocated = false;
   pin_next = false;
   advice.clear();
-  replicas.last_failure.clear();
+  replicas.last_failure = nullptr;
   counters.reset();
   priority.store(terms.options.priority, std::memory_order_relaxed);
   for (auto& one : replicas.places.devices()) {

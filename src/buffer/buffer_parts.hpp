@@ -52,7 +52,10 @@ struct BufferParts {
   /// UnsupportedOperation while launches with the buffer are being captured.
   void check_not_captured() const;
   /// Throws InvalidArgument if `range` does not lie in the buffer: it may have been resized under a slice.
-  void check_range(ByteRange range) const;
+  void check_range(ByteRange range) const {
+    if (range.begin > range.end || range.end > replicas.bytes()) [[unlikely]]
+      refuse(range);
+  }
   /// Throws InvalidArgument if the place is leased or mapped.
   void check_not_leased(Place place) const;
   /// Throws DataLost if the plan needs bytes that are lost.
@@ -122,6 +125,7 @@ struct BufferParts {
   std::shared_ptr<void const> life;    ///< made when its end is first asked for
 
  private:
+  [[noreturn]] void refuse(ByteRange range) const;
   [[nodiscard]] PublishedState::Facts facts() const noexcept;
 };
 

@@ -87,15 +87,10 @@ std::exception_ptr Commits::resolve(ByteRange range, bool wait, std::vector<Even
     replicas.pending.add_unfinished(range, work);
     for (auto const event : work) await_end(event);
   }
-  if (auto const failure = replicas.pending.resolve(replicas.coherence, range, wait, unfinished)) {
+  if (auto failure = replicas.pending.resolve(replicas.coherence, range, wait, unfinished)) {
     replicas.forget_ended();
     if (!replicas.coherence.has_data()) parts_->watch.forget(replicas.bytes());
-    replicas.last_failure = "what wrote them failed";
-    try {
-      std::rethrow_exception(failure);
-    } catch (std::exception const& error) {
-      replicas.last_failure = error.what();
-    }
+    replicas.last_failure = failure;
   }
   bool const looks_again = unfinished != nullptr && !unfinished->empty();
   return tells == Tells::no || looks_again ? nullptr : replicas.pending.tell(range);

@@ -40,6 +40,7 @@ using detail::least_window;
 using detail::NextUse;
 using detail::part_of;
 using detail::Reconciler;
+using detail::Replica;
 using detail::Room;
 using detail::TentativeChange;
 using detail::TransferEngine;
@@ -49,23 +50,25 @@ namespace {
 
 /// An operand, and the place of its buffer that the work is at.
 struct PlacedOperand {
-  BufferParts& parts;
-  Place place;
+  BufferParts* parts;
   ByteRange range;
   Intent intent;
+  Place place = host_place;
+  bool is_ready = false;  ///< all of the range is there already, and nothing else is to be done about it
+  Replica* replica = nullptr;
 };
 
 /// Announces what the operation needs of each manager beside what stands there, so that no room is made in vain.
 void announce(AccessContext& context, Device& device, std::span<PlacedOperand const> operands, Room room) {
   auto const stands = [&](PlacedOperand const& one) {
-    auto const& replicas = one.parts.replicas;
-    return replicas.places.shares(device) || replicas.coherence.has_storage(one.place);
+    auto const& replicas = one.parts->replicas;
+    return one.is_ready || replicas.places.shares(device) || replicas.coherence.has_storage(one.place);
   };
   if (std::ranges::all_of(operands, stands)) return;
   context.demand().clear();
   for (auto one = operands.begin(); one != operands.end(); ++one) {
-    auto const& parts = one->parts;
-    auto const same = [&](PlacedOperand const& other) { return &other.parts == &parts && other.place == one->place; };
+    auto const& parts = *one->parts;
+    auto const same = [&](PlacedOperand const& other) { return other.parts == &parts && other.place == one->place; };
     if (parts.replicas.places.shares(device) || std::find_if(operands.begin(), one, same) != one) continue;
     auto const bytes = parts.replicas.reach(one->place).size();
     // What stands, and is larger than the least that is used of it, may have to go for that.
@@ -140,45 +143,53 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   for (auto* const buffer : buffers) guards.emplace_back(*buffer->parts_);
 
   choice.looks_at_earlier_work(true);
-  Few<Leaves> leaves;  // the buffers, as far as each operand goes
-  leaves.reserve(operands.size());
+  auto& device = queue.device();
+  Few<PlacedOperand> placed;
+  placed.reserve(operands.size());
+  bool all_ready = true;
   for (auto const& [buffer, range, intent] : operands) {
     auto& parts = *buffer->parts_;
     parts.check_access("device access");
     parts.check_range(range);
-    leaves.push_back(!parts.is_undisturbed()  ? Leaves::anything
-                     : intent == Intent::read ? Leaves::what_was
-                                              : Leaves::a_rewrite);
+    bool const undisturbed = parts.is_undisturbed();
     if (!Reconciler(parts).look_or_wait(context, range)) return std::nullopt;
+    placed.push_back({&parts, range, intent});
+    auto const place = undisturbed ? parts.replicas.only_place_on(device, range) : std::nullopt;
+    placed.back().is_ready = place.has_value();
+    placed.back().place = place.value_or(host_place);
+    all_ready = all_ready && place;
   }
   choice.looks_at_earlier_work(false);
 
-  auto& device = queue.device();
   auto const parts_of = [](BufferCore const* buffer) -> BufferParts& { return *buffer->parts_; };
   auto const takes_whole = [&] {
     return choice.takes_whole([&] { return whole_copies_fit(device, buffers | std::views::transform(parts_of)); });
   };
-  Few<PlacedOperand> placed;
-  placed.reserve(operands.size());
-  for (auto const& operand : operands) {
-    auto& parts = parts_of(operand.buffer);
-    bool const ample = choice.room() == Room::ample;
-    auto part = ample && operands.size() == buffers.size() ? operand.range : part_of(operands, operand, choice.room());
-    if (!ample) part = least_window(device, *operand.buffer, part);
-    auto const place = Windows(parts).place_for(device, part, takes_whole, choice.room());
-    placed.push_back({parts, place, operand.range, operand.intent});
-    if (operand.intent != Intent::read) Windows(parts).check_write(place, operand.range);
-    if (!parts.replicas.is_apart_and_holds(place, operand.range)) leaves[placed.size() - 1] = Leaves::anything;
-    if (!context.again()) parts.replicas.places[place].used(operand.range.size());
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    auto& one = placed[i];
+    if (!one.is_ready) {
+      bool const ample = choice.room() == Room::ample;
+      auto const& operand = operands[i];
+      auto part = ample && operands.size() == buffers.size() ? one.range : part_of(operands, operand, choice.room());
+      if (!ample) part = least_window(device, *operand.buffer, part);
+      one.place = Windows(*one.parts).place_for(device, part, takes_whole, choice.room());
+      if (one.intent != Intent::read) Windows(*one.parts).check_write(one.place, one.range);
+    }
+    if (!context.again()) one.parts->replicas.places[one.place].used(one.range.size());
   }
-  announce(context, device, {placed.data(), placed.size()}, choice.room());
-  for (auto const& [parts, place, range, intent] : placed) {
-    if (!BufferAccess(parts).prepare(context, place, range, intent, queue)) return std::nullopt;
+  if (!all_ready) announce(context, device, {placed.data(), placed.size()}, choice.room());
+  for (auto const& one : placed) {
+    BufferAccess const access(*one.parts);
+    if (one.is_ready) {
+      access.order(one.place, one.range, one.intent, queue);
+    } else if (!access.prepare(context, one.place, one.range, one.intent, queue)) {
+      return std::nullopt;
+    }
   }
   context.end_turn();
-  for (auto const& [parts, place, range, intent] : placed) {
-    auto const& written = parts.watch.written_map();
-    if (intent != Intent::write && written) written->read(range, fmt::format("by work on {}", device.id()));
+  for (auto const& one : placed) {
+    auto const& written = one.parts->watch.written_map();
+    if (one.intent != Intent::write && written) written->read(one.range, fmt::format("by work on {}", device.id()));
   }
   // Only now: a window is a window of the memory that stays, and one operand's copies may be what another needs.
   Few<DeviceMemory> memory;
@@ -186,19 +197,19 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   Few<TentativeChange> writes;
   memory.reserve(operands.size());
   writes.reserve(operands.size());
-  for (auto const& [parts, place, range, intent] : placed) {
-    auto const& replica = parts.replicas.at(place);
-    memory.push_back(replica ? replica->window_on(device, range) : DeviceMemory{});
-    if (intent != Intent::read) writes.push_back(Commits(parts).plan_write(place, range, operands.size()));
-    if (replica) replica->work().reserve(operands.size());
-    if (replica) replica->usage().note_device(intent != Intent::write, intent != Intent::read);
-    if (replica && intent != Intent::write) replica->work().add_writers(range, needs);
+  for (auto& [parts, range, intent, place, is_ready, replica] : placed) {
+    replica = parts->replicas.at(place).get();
+    memory.push_back(replica != nullptr ? replica->window_on(device, range) : DeviceMemory{});
+    if (intent != Intent::read) writes.push_back(Commits(*parts).plan_write(place, range, operands.size()));
+    if (replica == nullptr) continue;
+    replica->work().reserve(operands.size());
+    replica->usage().note_device(intent != Intent::write, intent != Intent::read);
+    if (intent != Intent::write) replica->work().add_writers(range, needs);
   }
 
   choice.settle();
   auto const before = queue.record().ticket();
   auto const event = [&] {
-    AccessContext const within;  // a user's code may come next, and is not tried again
     try {
       return submit({memory.data(), memory.size()}, needs);
     } catch (...) {
@@ -214,17 +225,20 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   // The work is on its way: from here on nothing can fail.
   for (auto& guard : guards) guard.leaves(Leaves::what_was);
   auto write = writes.begin();
-  auto left = leaves.begin();
-  for (auto const& [parts, place, range, intent] : placed) {
-    auto const& replica = parts.replicas.at(place);
-    if (replica && intent == Intent::read) replica->work().read_by(range, event);
-    if (replica && intent != Intent::read) replica->work().written_by(range, event);
-    if (intent != Intent::read && !write->is_rewrite()) *left = Leaves::anything;
-    if (intent != Intent::read) Commits(parts).commit(std::move(*write++), event, what);
-    for (auto& guard : guards) {
-      if (&*guard == &parts) guard.leaves(std::max(guard.leaves(), *left));
+  for (auto const& [parts, range, intent, place, is_ready, replica] : placed) {
+    bool rewrites = false;
+    if (intent == Intent::read) {
+      if (replica != nullptr) replica->work().read_by(range, event);
+    } else {
+      if (replica != nullptr) replica->work().written_by(range, event);
+      rewrites = write->is_rewrite();
+      Commits(*parts).commit(std::move(*write++), event, what);
     }
-    ++left;
+    if (is_ready && intent == Intent::read) continue;  // leaves what was
+    auto const left = is_ready && rewrites ? Leaves::a_rewrite : Leaves::anything;
+    for (auto& guard : guards) {
+      if (&*guard == parts) guard.leaves(std::max(guard.leaves(), left));
+    }
   }
   return event;
 }

@@ -18,7 +18,12 @@ bool wants_check() {
 
 void HostWatch::check_reads(std::size_t bytes, std::string name) {
   written_map_ = std::make_shared<WrittenMap>(bytes, name);
-  stale_views_ = std::make_shared<StaleViews>(std::move(name));
+  checks().stale_views = std::make_shared<StaleViews>(std::move(name));
+}
+
+HostWatch::Checks& HostWatch::checks() {
+  if (!checks_) checks_ = std::make_unique<Checks>();
+  return *checks_;
 }
 
 bool HostWatch::watches() const {
@@ -29,9 +34,10 @@ std::unique_ptr<HostWrites> HostWatch::make(std::shared_ptr<Replica> const& memo
                                             std::string name) const {
   if (tracking() == Tracking::pages) return track_pages(memory, size);
   if (!wants_check()) return nullptr;
-  auto checked = check_host(memory, size, std::move(name), last_marks_);
-  bool const own_pages = stale_views_ && memory->pooled() && memory->pageable();
-  return own_pages ? guard_host(std::move(checked), stale_views_, memory, size) : std::move(checked);
+  auto checked = check_host(memory, size, std::move(name), checks_ ? checks_->last_marks : std::string{});
+  auto const views = stale_views();
+  bool const own_pages = views && memory->pooled() && memory->pageable();
+  return own_pages ? guard_host(std::move(checked), views, memory, size) : std::move(checked);
 }
 
 void HostWatch::begin(std::unique_ptr<HostWrites> writes) noexcept {
@@ -47,7 +53,8 @@ void HostWatch::wrote(Plan const& plan) {
 }
 
 void HostWatch::note(std::string_view what, ByteRange range) {
-  if (wants_check()) last_marks_ = fmt::format("last declared: {} of bytes [{}, {})", what, range.begin, range.end);
+  if (wants_check())
+    checks().last_marks = fmt::format("last declared: {} of bytes [{}, {})", what, range.begin, range.end);
 }
 
 void HostWatch::expect_mapped_write() {

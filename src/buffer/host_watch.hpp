@@ -70,7 +70,9 @@ class HostWatch {
   }
   /// Null unless UNIMEM_CHECK=2.
   [[nodiscard]] std::shared_ptr<WrittenMap> const& written_map() const noexcept { return written_map_; }
-  [[nodiscard]] std::shared_ptr<StaleViews> const& stale_views() const noexcept { return stale_views_; }
+  [[nodiscard]] std::shared_ptr<StaleViews> stale_views() const noexcept {
+    return checks_ ? checks_->stale_views : nullptr;
+  }
 
   /// For complaints: what was declared last.
   void note(std::string_view what, ByteRange range);
@@ -86,12 +88,18 @@ class HostWatch {
   [[nodiscard]] std::vector<MappedWrite> const& unrecorded() const noexcept { return unrecorded_; }
 
  private:
+  /// What is kept under UNIMEM_CHECK alone.
+  struct Checks {
+    std::string last_marks;                   ///< empty: nothing was declared before
+    std::shared_ptr<StaleViews> stale_views;  ///< null unless UNIMEM_CHECK=2
+  };
+  [[nodiscard]] Checks& checks();
+
   std::atomic<Tracking> tracking_;
   bool collected_ = false;
-  std::string last_marks_;  ///< empty: nothing was declared before
   std::unique_ptr<HostWrites> writes_;
   std::shared_ptr<WrittenMap> written_map_;
-  std::shared_ptr<StaleViews> stale_views_;
+  std::unique_ptr<Checks> checks_;
   std::vector<MappedWrite> unrecorded_;  ///< to the host's memory, without the memory to record it
   std::size_t mapped_writes_ = 0;        ///< mappings that may yet say what they have written, each with room for it
 };

@@ -41,21 +41,6 @@ Device& Places::default_device(bool host_has_memory) {
   return *default_;
 }
 
-bool Places::shares(Device const& with) const noexcept {
-  return with.reaches_host_memory() || (unified_ != nullptr && with.shares_unified_memory(*unified_));
-}
-
-bool Places::in_host_memory(Place place) const noexcept {
-  return place == host_place || shares(*(*this)[place].device);
-}
-
-std::optional<Place> Places::find(Device const& wanted) const noexcept {
-  for (std::size_t i = 0; i < devices_.size(); ++i) {
-    if (devices_[i].device == &wanted && !devices_[i].window) return static_cast<Place>(i + 1);
-  }
-  return std::nullopt;
-}
-
 bool Places::on_one_device(Place one, Place other) const noexcept {
   if (one == host_place || other == host_place) return false;
   auto const& device = *(*this)[one].device;

@@ -61,9 +61,13 @@ class Places {
   void host_has_its_own() noexcept { unified_ = nullptr; }
 
   /// Whether the host's memory is the device's as well: it reaches all of it, or the host uses the device's own.
-  [[nodiscard]] bool shares(Device const& with) const noexcept;
+  [[nodiscard]] bool shares(Device const& with) const noexcept {
+    return with.reaches_host_memory() || (unified_ != nullptr && with.shares_unified_memory(*unified_));
+  }
   /// Whether the place's memory has addresses that the host may use: the host's own, or a device's that shares it.
-  [[nodiscard]] bool in_host_memory(Place place) const noexcept;
+  [[nodiscard]] bool in_host_memory(Place place) const noexcept {
+    return place == host_place || shares(*(*this)[place].device);
+  }
 
   void add(Device& device, UseClock& clock) { devices_.push_back({&device, &clock, nullptr}); }
   void add_file(Device& files, UseClock& clock) {
@@ -73,7 +77,12 @@ class Places {
   [[nodiscard]] std::optional<Place> file() const noexcept;
   void reserve_one() { devices_.reserve(devices_.size() + 1); }
   /// That of a device's copy of the whole buffer.
-  [[nodiscard]] std::optional<Place> find(Device const& device) const noexcept;
+  [[nodiscard]] std::optional<Place> find(Device const& device) const noexcept {
+    for (auto const& one : devices_) {
+      if (one.device == &device && !one.window) return static_cast<Place>(&one - devices_.data() + 1);
+    }
+    return std::nullopt;
+  }
   void add_window(Device& device, UseClock& clock, ByteRange range) {
     devices_.push_back({.device = &device, .clock = &clock, .replica = nullptr, .window = range});
     has_windows_ = true;

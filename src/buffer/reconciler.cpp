@@ -131,7 +131,7 @@ bool Reconciler::resolve_or_wait(AccessContext& context, ByteRange range, bool d
   return resolve_behind(context, std::move(work), range, true, decide, tells);
 }
 
-bool Reconciler::look_or_wait(AccessContext& context, ByteRange range, bool decide) const {
+bool Reconciler::look_or_wait_at_pending(AccessContext& context, ByteRange range, bool decide) const {
   if (parts_->is_undisturbed() && parts_->replicas.pending.drop_ended_well()) return true;
   std::vector<Event> work;
   if (context.may_await_work()) add_unfinished_before_records(work);

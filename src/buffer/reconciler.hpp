@@ -3,6 +3,7 @@
 #include <unimem/core/byte_ranges.hpp>
 #include <unimem/device/event.hpp>
 
+#include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
 #include "manager/access_context.hpp"
 
@@ -10,7 +11,6 @@
 
 namespace unimem::detail {
 
-struct BufferParts;
 struct MappedWrite;
 
 /// What comes before every operation on a buffer: what was written to the host's memory behind the library's back goes
@@ -31,7 +31,9 @@ class Reconciler {
   [[nodiscard]] bool resolve_or_wait(AccessContext& context, ByteRange range, bool decide = false,
                                      Commits::Tells tells = Commits::Tells::yes) const;
   /// The same for a caller that only looks at the work in flight: it waits where some of it has failed, for the rest.
-  [[nodiscard]] bool look_or_wait(AccessContext& context, ByteRange range, bool decide = false) const;
+  [[nodiscard]] bool look_or_wait(AccessContext& context, ByteRange range, bool decide = false) const {
+    return parts_->is_settled() || look_or_wait_at_pending(context, range, decide);
+  }
   /// Likewise of all of it, on behalf of a thread that needs memory. Failures are the owner's to hear of: they wait for
   /// its next access.
   [[nodiscard]] bool resolve_for_eviction(AccessContext& context) const;
@@ -45,6 +47,7 @@ class Reconciler {
   [[nodiscard]] bool may_record(AccessContext& context) const;
 
  private:
+  [[nodiscard]] bool look_or_wait_at_pending(AccessContext& context, ByteRange range, bool decide) const;
   /// As `resolve`; with `unfinished`, what is pending beside failed work is not waited for, but added there.
   void resolve_but(ByteRange range, bool wait, bool decide, Evicts evicts, std::vector<Event>* unfinished,
                    Commits::Tells tells) const;

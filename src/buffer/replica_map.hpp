@@ -8,9 +8,9 @@
 #include "coherence/coherence.hpp"
 
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 namespace unimem {
@@ -79,6 +79,11 @@ class ReplicaMap {
   [[nodiscard]] bool is_apart_and_holds(Place place, ByteRange range) const {
     return coherence.has_storage(place) && !places.in_host_memory(place) && holds(place, range);
   }
+  /// The device's place, if it has no other, and memory of its own with every byte of `range` current in it.
+  [[nodiscard]] std::optional<Place> only_place_on(Device const& device, ByteRange range) const {
+    auto const place = places.has_windows() ? std::nullopt : places.find(device);
+    return place && is_apart_and_holds(*place, range) ? place : std::nullopt;
+  }
   /// Whether every byte of `range` is current at the host or in the file.
   [[nodiscard]] bool holds_on_host_side(ByteRange range) const;
   /// The file goes once nothing in it is current, and nothing can be taken back that would make it so.
@@ -106,9 +111,9 @@ class ReplicaMap {
   Places places;
   Coherence coherence;
   TentativeWork pending;
-  std::string last_failure;     ///< why bytes are lost: nothing else loses any
-  bool file_may_go = false;     ///< once it is stale: it is there, and nothing is on its way to it
-  bool windows_may_go = false;  ///< once they are superseded: another copy has come to their device
+  std::exception_ptr last_failure;  ///< why bytes are lost: nothing else loses any
+  bool file_may_go = false;         ///< once it is stale: it is there, and nothing is on its way to it
+  bool windows_may_go = false;      ///< once they are superseded: another copy has come to their device
 
  private:
   [[nodiscard]] bool leases_are_current_on(Device const& device) const;

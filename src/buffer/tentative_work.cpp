@@ -72,8 +72,7 @@ void TentativeWork::reserve(std::size_t works) {
 void TentativeWork::add(WorkEvents&& events, bool nothing_else, TentativeChange&& change) noexcept {
   // Work that changed nothing has nothing to take back; kept, it would hold up all that comes behind it.
   if (change.is_nothing()) return;
-  auto const left =
-      std::ranges::remove_if(events, [](Event event) { return QueueControl::knows_end_of(event) && !event.error(); });
+  auto const left = std::ranges::remove_if(events, &QueueControl::knows_good_end_of);
   bool const some_is_done = !left.empty();
   events.erase(left.begin(), left.end());
   // Behind unfinished work even a finished commit is kept: to take the one back, the other must be taken back first. A

@@ -17,10 +17,6 @@ namespace {
 /// Whatever the replica's size.
 constexpr ByteRange everything{0, std::numeric_limits<std::size_t>::max()};
 
-bool meet(ByteRange a, ByteRange b) noexcept {
-  return a.begin < b.end && b.begin < a.end;
-}
-
 void add_once(std::vector<Event>& events, Event event) {
   if (std::ranges::find(events, event) == events.end()) events.push_back(event);
 }
@@ -31,16 +27,13 @@ Region::Region(std::shared_ptr<ByteRanges const> parts) : parts_(std::move(parts
   if (!parts_->empty()) hull_ = {parts_->ranges().front().begin, parts_->ranges().back().end};
 }
 
-bool Region::meets(Region const& other) const noexcept {
-  if (!meet(hull_, other.hull_)) return false;
+bool Region::parts_meet(Region const& other) const noexcept {
   if (parts_ && other.parts_) return parts_->intersects(*other.parts_);
   if (parts_) return parts_->intersects(other.hull_);
   return !other.parts_ || other.parts_->intersects(hull_);
 }
 
-bool Region::lies_in(Region const& other) const noexcept {
-  if (!other.hull_.contains(hull_)) return false;
-  if (!other.parts_) return true;
+bool Region::lies_in_parts_of(Region const& other) const noexcept {
   if (!parts_) return other.parts_->contains(hull_);
   return std::ranges::all_of(parts_->ranges(), [&](ByteRange part) { return other.parts_->contains(part); });
 }
@@ -54,9 +47,9 @@ void WorkLog::reserve(std::size_t works) {
 void WorkLog::read_by(Region region, Event event) {
   if (region.empty()) return;
   // Of one queue the later read ends last.
-  auto const queue = event.queue_id();
+  auto const* const queue = QueueControl::of(event);
   auto const is_older = [&](Use const& use) {
-    return use.kind == Kind::read && use.event.queue_id() == queue && use.region.lies_in(region);
+    return use.kind == Kind::read && QueueControl::of(use.event) == queue && use.region.lies_in(region);
   };
   auto const older = std::ranges::find_if(uses_, is_older);
   if (older == uses_.end()) return add({std::move(region), event, Kind::read});
@@ -131,8 +124,11 @@ void WorkLog::note_others() {
 }
 
 void WorkLog::order(Queue& queue, Region const& region, bool behind_reads) const {
+  auto const own = queue.id();  // whose work ends in order anyway
   for (auto const& use : uses_) {
-    if ((behind_reads || use.kind != Kind::read) && use.region.meets(region)) queue.wait(use.event);
+    auto const* const of = QueueControl::of(use.event);
+    if (of == nullptr || of->id() == own || (use.kind == Kind::read && !behind_reads)) continue;
+    if (use.region.meets(region)) queue.wait(use.event);
   }
 }
 
@@ -170,7 +166,7 @@ std::vector<Event> WorkLog::unfinished_on(ByteRange range, bool readers_too) con
 void WorkLog::add_writers(Region const& region, std::vector<Event>& events) const {
   for (auto const& use : uses_) {
     if (use.kind != Kind::write || !use.region.meets(region)) continue;
-    if (!QueueControl::knows_end_of(use.event) || use.event.error()) add_once(events, use.event);
+    if (!QueueControl::knows_good_end_of(use.event)) add_once(events, use.event);
   }
 }
 

@@ -24,10 +24,18 @@ class Region {
   Region(std::shared_ptr<ByteRanges const> parts);    // NOLINT(google-explicit-constructor): so are several
 
   [[nodiscard]] bool empty() const noexcept { return hull_.empty(); }
-  [[nodiscard]] bool meets(Region const& other) const noexcept;
-  [[nodiscard]] bool lies_in(Region const& other) const noexcept;
+  [[nodiscard]] bool meets(Region const& other) const noexcept {
+    bool const near = hull_.begin < other.hull_.end && other.hull_.begin < hull_.end;
+    return near && ((!parts_ && !other.parts_) || parts_meet(other));
+  }
+  [[nodiscard]] bool lies_in(Region const& other) const noexcept {
+    return other.hull_.contains(hull_) && (!other.parts_ || lies_in_parts_of(other));
+  }
 
  private:
+  [[nodiscard]] bool parts_meet(Region const& other) const noexcept;
+  [[nodiscard]] bool lies_in_parts_of(Region const& other) const noexcept;
+
   ByteRange hull_;
   std::shared_ptr<ByteRanges const> parts_{};  ///< null: all of the range
 };

@@ -140,7 +140,8 @@ auto Coherence::undo_of_rewrite(Place place, ByteRange range, std::uint64_t data
 /// Makes the edits of `record_copy` and `record_write` unable to throw, of as many plans like this one.
 void Coherence::make_room_for(Plan const& plan, std::size_t times) {
   auto const copies = plan.copies.size();
-  if (copies == 0 && plan.parts.empty() && plan.range == whole()) return;  // all of a set, or nothing
+  bool const copies_all = copies == 1 && plan.copies.front().range == whole();
+  if ((copies == 0 || copies_all) && plan.parts.empty() && plan.range == whole()) return;  // all of a set, or nothing
   auto const writes = std::max(plan.parts.ranges().size(), std::size_t{1});
   auto const destination = copies == 0 ? plan.place : plan.copies.front().to;
   for (Place place = 0; place < places_.size(); ++place) {

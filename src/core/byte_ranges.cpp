@@ -26,20 +26,25 @@ void ByteRanges::settle() noexcept {
 
 void ByteRanges::add(ByteRange range) {
   if (range.empty()) return;
+  if (!several_.empty()) return add_to_several(range);
   // Touching counts as overlapping here, or two adjacent writes would cost two transfers for ever.
-  if (several_.empty()) {
-    if (only_.empty()) {
-      only_ = range;
-    } else if (range.begin <= only_.end && only_.begin <= range.end) {
-      only_ = {std::min(only_.begin, range.begin), std::max(only_.end, range.end)};
-    } else {
-      several_.reserve(2);
-      several_ = {only_, range};
-      if (range.begin < only_.begin) std::swap(several_[0], several_[1]);
-      only_ = {};
-    }
-    return;
+  if (only_.empty()) {
+    only_ = range;
+  } else if (range.begin <= only_.end && only_.begin <= range.end) {
+    only_ = {std::min(only_.begin, range.begin), std::max(only_.end, range.end)};
+  } else {
+    add_apart(range);
   }
+}
+
+void ByteRanges::add_apart(ByteRange range) {
+  several_.reserve(2);
+  several_ = {only_, range};
+  if (range.begin < only_.begin) std::swap(several_[0], several_[1]);
+  only_ = {};
+}
+
+void ByteRanges::add_to_several(ByteRange range) {
   if (several_.back().end < range.begin) {  // as a set is made, from its beginning to its end
     several_.push_back(range);
     return;

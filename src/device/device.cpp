@@ -55,6 +55,7 @@ std::string_view to_string(Advice advice) noexcept {
 }
 
 std::size_t Range::items() const {
+  if (y == 1 && z == 1) return x;
   return checked_multiply(checked_multiply(x, y, "range", "items"), z, "range", "items");
 }
 

@@ -138,7 +138,7 @@ QueueControl::InheritedErrors QueueControl::inherited_errors_of(std::span<const 
   for (auto const need : needs) {
     if (need.queue_id() == 0) continue;
     // Work that is known to have ended well has nothing to leave.
-    bool const may_fail = !knows_end_of(need) || need.error();
+    bool const may_fail = !knows_good_end_of(need);
     if (may_fail) open.push_back(need);
     joins_them = joins_them && may_fail;
   }

@@ -117,6 +117,14 @@ class QueueControl {
     return event.control_ == nullptr || event.control_->completed() >= event.ticket_;
   }
 
+  /// Whether that work is known to have ended, and not to have failed.
+  [[nodiscard]] static bool knows_good_end_of(Event event) noexcept {
+    if (event.control_ == nullptr) return true;
+    auto& control = *event.control_;
+    if (control.completed() < event.ticket_) return false;
+    return !control.may_fail_.load(std::memory_order_acquire) || control.error(event.ticket_) == nullptr;
+  }
+
   void poll() noexcept;
 
   /// Has the coroutine resumed, by the thread of the EventWatcher, once its ticket has ended; that may be before this

@@ -112,6 +112,9 @@ class UNIMEM_API ByteRanges {
   friend bool operator==(ByteRanges const&, ByteRanges const&) = default;
 
  private:
+  /// Of one range, which `range` does not touch, and of several.
+  void add_apart(ByteRange range);
+  void add_to_several(ByteRange range);
   [[nodiscard]] bool one_contains(ByteRange range) const noexcept;
   [[nodiscard]] bool one_intersects(ByteRange range) const noexcept;
   [[nodiscard]] std::optional<ByteRange> one_found(std::size_t offset) const noexcept;

@@ -181,7 +181,7 @@ class UNIMEM_API BufferCore final : public Resident {
   /// For checked launches, under UNIMEM_CHECK=2: what of it has been written, and which accesses touch stale bytes.
   /// Null otherwise.
   [[nodiscard]] std::shared_ptr<detail::WrittenMap> const& written_map() const noexcept;
-  [[nodiscard]] std::shared_ptr<detail::StaleViews> const& stale_views() const noexcept;
+  [[nodiscard]] std::shared_ptr<detail::StaleViews> stale_views() const noexcept;
 
   /// Starts bringing `range` up to date on a device; when it will be there.
   Event prefetch(Device& device, Queue* queue, ByteRange range);
