@@ -50,9 +50,9 @@ namespace {
 
 /// An operand, and the place of its buffer that the work is at.
 struct PlacedOperand {
-  BufferParts* parts;
+  BufferParts* parts = nullptr;
   ByteRange range;
-  Intent intent;
+  Intent intent = Intent::read;
   Place place = host_place;
   bool is_ready = false;  ///< all of the range is there already, and nothing else is to be done about it
   Replica* replica = nullptr;
@@ -80,18 +80,17 @@ void announce(AccessContext& context, Device& device, std::span<PlacedOperand co
 }
 
 /// Whether there is room for whole copies of all that have none, with nothing evicted.
-template <class Buffers>
-bool whole_copies_fit(Device& device, Buffers const& buffers) {
+bool whole_copies_fit(Device& device, std::span<BufferParts* const> buffers) {
   auto const outstanding = [&](BufferParts const& parts) {
     auto const place = parts.replicas.places.find(device);
     bool const stands = parts.replicas.places.shares(device) || (place && parts.replicas.coherence.has_storage(*place));
     return stands ? 0 : parts.replicas.bytes();
   };
   std::size_t all = 0;
-  for (auto& parts : buffers) all += outstanding(parts);
-  return std::ranges::all_of(buffers, [&](BufferParts& parts) {
-    auto const own = outstanding(parts);
-    return own == 0 || Windows(parts).fits_whole(device, all - own);
+  for (auto const* const parts : buffers) all += outstanding(*parts);
+  return std::ranges::all_of(buffers, [&](BufferParts* parts) {
+    auto const own = outstanding(*parts);
+    return own == 0 || Windows(*parts).fits_whole(device, all - own);
   });
 }
 
@@ -129,41 +128,38 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
 
 std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, std::span<const Operand> operands,
                                           DeviceWork const& submit, CopyChoice& choice) {
-  Few<BufferCore*> buffers;
-  buffers.reserve(operands.size());
   // In id order, each once: two launches over the same buffers never wait for each other in a circle.
-  for (auto const& operand : operands) {
-    auto const id = operand.buffer->parts_->terms.id;
-    auto at = buffers.end();
-    while (at != buffers.begin() && (*std::prev(at))->parts_->terms.id > id) --at;
-    if (at == buffers.begin() || *std::prev(at) != operand.buffer) buffers.insert(at, operand.buffer);
+  Few<BufferParts*> buffers(operands.size());
+  for (std::size_t i = 0; i < operands.size(); ++i) buffers[i] = operands[i].buffer->parts_.get();
+  auto const id = [](BufferParts const* parts) { return parts->terms.id; };
+  if (std::ranges::adjacent_find(buffers, std::ranges::greater_equal{}, id) != buffers.end()) {
+    std::ranges::sort(buffers, {}, id);
+    auto const again = std::ranges::unique(buffers);
+    buffers.erase(again.begin(), again.end());
   }
   Few<BufferGuard> guards;
   guards.reserve(buffers.size());
-  for (auto* const buffer : buffers) guards.emplace_back(*buffer->parts_);
+  for (auto* const parts : buffers) guards.emplace_back(*parts);
 
   choice.looks_at_earlier_work(true);
   auto& device = queue.device();
-  Few<PlacedOperand> placed;
-  placed.reserve(operands.size());
+  Few<PlacedOperand> placed(operands.size());
   bool all_ready = true;
-  for (auto const& [buffer, range, intent] : operands) {
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    auto const& [buffer, range, intent] = operands[i];
     auto& parts = *buffer->parts_;
     parts.check_access("device access");
     parts.check_range(range);
     bool const undisturbed = parts.is_undisturbed();
     if (!Reconciler(parts).look_or_wait(context, range)) return std::nullopt;
-    placed.push_back({&parts, range, intent});
     auto const place = undisturbed ? parts.replicas.only_place_on(device, range) : std::nullopt;
-    placed.back().is_ready = place.has_value();
-    placed.back().place = place.value_or(host_place);
+    placed[i] = {&parts, range, intent, place.value_or(host_place), place.has_value()};
     all_ready = all_ready && place;
   }
   choice.looks_at_earlier_work(false);
 
-  auto const parts_of = [](BufferCore const* buffer) -> BufferParts& { return *buffer->parts_; };
   auto const takes_whole = [&] {
-    return choice.takes_whole([&] { return whole_copies_fit(device, buffers | std::views::transform(parts_of)); });
+    return choice.takes_whole([&] { return whole_copies_fit(device, {buffers.data(), buffers.size()}); });
   };
   for (std::size_t i = 0; i < placed.size(); ++i) {
     auto& one = placed[i];
@@ -192,14 +188,13 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     if (one.intent != Intent::write && written) written->read(one.range, fmt::format("by work on {}", device.id()));
   }
   // Only now: a window is a window of the memory that stays, and one operand's copies may be what another needs.
-  Few<DeviceMemory> memory;
+  Few<DeviceMemory> memory(placed.size());
   std::vector<Event> needs;
   Few<TentativeChange> writes;
-  memory.reserve(operands.size());
-  writes.reserve(operands.size());
-  for (auto& [parts, range, intent, place, is_ready, replica] : placed) {
+  for (std::size_t i = 0; i < placed.size(); ++i) {
+    auto& [parts, range, intent, place, is_ready, replica] = placed[i];
     replica = parts->replicas.at(place).get();
-    memory.push_back(replica != nullptr ? replica->window_on(device, range) : DeviceMemory{});
+    if (replica != nullptr) memory[i] = replica->window_on(device, range);
     if (intent != Intent::read) writes.push_back(Commits(*parts).plan_write(place, range, operands.size()));
     if (replica == nullptr) continue;
     replica->work().reserve(operands.size());

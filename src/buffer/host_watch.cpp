@@ -31,10 +31,10 @@ bool HostWatch::watches() const {
 }
 
 std::unique_ptr<HostWrites> HostWatch::make(std::shared_ptr<Replica> const& memory, std::size_t size,
-                                            std::string name) const {
+                                            std::string name) {
   if (tracking() == Tracking::pages) return track_pages(memory, size);
   if (!wants_check()) return nullptr;
-  auto checked = check_host(memory, size, std::move(name), checks_ ? checks_->last_marks : std::string{});
+  auto checked = check_host(memory, size, std::move(name), checks().last_marks);
   auto const views = stale_views();
   bool const own_pages = views && memory->pooled() && memory->pageable();
   return own_pages ? guard_host(std::move(checked), views, memory, size) : std::move(checked);

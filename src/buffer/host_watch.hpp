@@ -42,9 +42,9 @@ class HostWatch {
   /// Whether writes to the host's memory are noticed, as soon as there is any.
   [[nodiscard]] bool watches() const;
   /// What notices writes to host memory that serves for `size` bytes; null where only the library's own count. `name`:
-  /// of the buffer, for reports.
+  /// of the buffer, for reports. It may look at what this keeps, and goes before it.
   [[nodiscard]] std::unique_ptr<HostWrites> make(std::shared_ptr<Replica> const& memory, std::size_t size,
-                                                 std::string name) const;
+                                                 std::string name);
   /// Begins to notice what is written to host memory that has just come: no address of it was given away, so what this
   /// operation leaves there is known.
   void begin(std::unique_ptr<HostWrites> writes) noexcept;
@@ -97,9 +97,9 @@ class HostWatch {
 
   std::atomic<Tracking> tracking_;
   bool collected_ = false;
+  std::unique_ptr<Checks> checks_;  ///< null until there is something to keep
   std::unique_ptr<HostWrites> writes_;
   std::shared_ptr<WrittenMap> written_map_;
-  std::unique_ptr<Checks> checks_;
   std::vector<MappedWrite> unrecorded_;  ///< to the host's memory, without the memory to record it
   std::size_t mapped_writes_ = 0;        ///< mappings that may yet say what they have written, each with room for it
 };

@@ -89,6 +89,7 @@ bool TentativeWork::drop_ended_well() noexcept {
   if (!all_told()) return false;
   if (empty()) return true;
   if (is_forked_child()) return false;
+  if (queue_ != 0 && !entries().front().ended()) return true;  // nor has what is behind it
   drop_what_is_certain();
   if (queue_ != 0) return entries().empty() || !entries().front().ended();
   return std::ranges::none_of(entries(), &Entry::ended);

@@ -134,17 +134,19 @@ bool QueueControl::never_began(Ticket ticket) noexcept {
 
 QueueControl::InheritedErrors QueueControl::inherited_errors_of(std::span<const Event> needs, bool joins_them) {
   InheritedErrors inherited;
-  std::vector<Event> open;
+  std::shared_ptr<Inheritance> open;
   for (auto const need : needs) {
     if (need.queue_id() == 0) continue;
     // Work that is known to have ended well has nothing to leave.
     bool const may_fail = !knows_good_end_of(need);
-    if (may_fail) open.push_back(need);
+    if (may_fail && !open) open = std::make_shared<Inheritance>();
+    if (may_fail) open->from.push_back(need);
     joins_them = joins_them && may_fail;
   }
-  if (open.empty()) return inherited;
+  if (!open) return inherited;
+  open->joins_all = joins_them;
   Inheritances one;
-  one.emplace(0, std::make_shared<Inheritance const>(std::move(open), joins_them));
+  one.emplace(0, std::move(open));
   inherited.node_ = one.extract(one.begin());
   return inherited;
 }

@@ -6,6 +6,8 @@
 #include "device/continuations.hpp"
 #include "device/ticket_set.hpp"
 
+#include <boost/container/small_vector.hpp>
+
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -152,7 +154,7 @@ class QueueControl {
 
   /// What `ticket` needs and may have failed, or what it stands for.
   struct Inheritance {
-    std::vector<Event> from;
+    boost::container::small_vector<Event, 2> from;
     bool joins_all = false;  ///< nothing beside them has ended well
   };
   using Inheritances = std::map<Ticket, std::shared_ptr<Inheritance const>>;

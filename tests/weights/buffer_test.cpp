@@ -64,7 +64,7 @@ TEST_F(BufferWeight, MadeWrittenAndDestroyed) {
   auto const counted = least_instructions(once);
   if (!counted) GTEST_SKIP() << "no thread can be traced here";
   RecordProperty("instructions", std::to_string(*counted));
-  EXPECT_LE(*counted, 4'900U);
+  EXPECT_LE(*counted, 4'700U);
 }
 
 TEST_F(BufferWeight, TakenFromAPoolOfBuffersAndGivenBack) {
@@ -77,7 +77,7 @@ TEST_F(BufferWeight, TakenFromAPoolOfBuffersAndGivenBack) {
   auto const counted = least_instructions(pair);
   if (!counted) GTEST_SKIP() << "no thread can be traced here";
   RecordProperty("instructions", std::to_string(*counted));
-  EXPECT_LE(*counted, 2'600U);
+  EXPECT_LE(*counted, 2'500U);
 }
 
 TEST_F(BufferWeight, BytesOfTheHeap) {
@@ -88,9 +88,9 @@ TEST_F(BufferWeight, BytesOfTheHeap) {
   RecordProperty("without_memory", std::to_string(without_memory));
   RecordProperty("on_host", std::to_string(on_host));
   RecordProperty("on_device_too", std::to_string(on_device_too));
-  EXPECT_LE(without_memory, 1'200U);
-  EXPECT_LE(on_host, 1'900U);
-  EXPECT_LE(on_device_too, 3'700U);
+  EXPECT_LE(without_memory, 1'000U);
+  EXPECT_LE(on_host, 1'700U);
+  EXPECT_LE(on_device_too, 3'200U);
 }
 
 TEST(PoolWeight, AWarmPairOfAnySize) {
