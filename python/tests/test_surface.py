@@ -116,3 +116,22 @@ def test_importing_costs_no_thread():
     plain = "import threading, os, numpy; print(threading.active_count(), len(os.listdir('/proc/self/task')))"
     ours, theirs = (subprocess.run([sys.executable, "-c", one], capture_output=True, text=True, timeout=60).stdout for one in (code, plain))
     assert ours == theirs != ""
+
+
+def test_what_few_programs_need_is_imported_when_it_is_asked_for():
+    program = """
+import sys
+import unimem
+names = {"asyncio", "unimem._manager_records"}
+assert not names & sys.modules.keys(), names & sys.modules.keys()
+assert unimem.Usage.__name__ == "Usage" and "unimem._manager_records" in sys.modules
+try:
+    unimem.Usages
+except AttributeError as error:
+    assert "no attribute 'Usages'" in str(error)
+else:
+    raise AssertionError
+from unimem import *
+assert LeakReport is unimem.LeakReport
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from typing import TYPE_CHECKING, Any
 
 from . import _unimem  # first: subinterpreters are refused before NumPy is theirs
 from ._buffer import UnifiedBuffer
@@ -62,29 +63,6 @@ from ._host import HostArray
 from ._kernels import Kernel, Operand, launch, launch_async, read, readwrite, write
 from ._log import log_to_python
 from ._manager import BlockPool, MemoryManager, PressureSubscription, default_manager, end_all_subscriptions
-from ._manager_records import (
-    BlockStatistics,
-    GlobalMemoryStatistics,
-    LeakReport,
-    Link,
-    LiveAllocation,
-    MemoryLimit,
-    MemorySnapshot,
-    OptimizationReport,
-    OptimizationStep,
-    PlacementDecision,
-    PlacementRecommendations,
-    PlaceUsage,
-    PoolDefragmentation,
-    PoolFragmentation,
-    PoolUsage,
-    PressureChange,
-    RecordedUse,
-    SizeClassStatistics,
-    Usage,
-    UsageCounts,
-    UsageLine,
-)
 from ._orchestrator import KernelExecution, Orchestrator
 from ._pool import MemoryPool, get_memory_pool
 from ._records import (
@@ -123,6 +101,31 @@ from ._signatures import (
 from ._streams import statistics as statistics
 from ._unimem import Device, DeviceArray, Event, StreamKernel
 
+if TYPE_CHECKING:
+    from ._manager_records import (
+        BlockStatistics,
+        GlobalMemoryStatistics,
+        LeakReport,
+        Link,
+        LiveAllocation,
+        MemoryLimit,
+        MemorySnapshot,
+        OptimizationReport,
+        OptimizationStep,
+        PlacementDecision,
+        PlacementRecommendations,
+        PlaceUsage,
+        PoolDefragmentation,
+        PoolFragmentation,
+        PoolUsage,
+        PressureChange,
+        RecordedUse,
+        SizeClassStatistics,
+        Usage,
+        UsageCounts,
+        UsageLine,
+    )
+
 
 __version__ = version()
 
@@ -150,6 +153,17 @@ __all__ = [
     "make_sim", "mapping", "parse_size", "read", "readwrite", "registry", "stream_file", "stream_file_async",
     "transfers", "unavailable_backends", "version", "write",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    # What managers tell of their memory is twenty classes, a tenth of the import, which most programs never ask for.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from . import _manager_records
+
+    value = getattr(_manager_records, name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import wraps
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +17,11 @@ from ._enums import Advice, Location, Tracking, number_in
 from ._errors import Error, UnsupportedOperation, invalid
 from ._host import HostArray
 from ._manager import MemoryManager, native
-from ._manager_records import PlacementDecision
 from ._pickles import lies_in_a_buffer
 from ._unimem import Device, DeviceArray
+
+if TYPE_CHECKING:
+    from ._manager_records import PlacementDecision
 
 _ADVICE = list(Advice)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -21,6 +20,7 @@ from ._pickles import attributes_of, cloned, give_attributes, reduced
 from ._protocols import ArrayProtocols
 from ._records import BufferStatistics, LinkStatistics
 from ._tables import pairs
+from ._threads import to_thread
 from ._unimem import Device, DeviceArray, Event
 
 if TYPE_CHECKING:
@@ -82,31 +82,31 @@ class Elements(ArrayProtocols):
     async def ensure_on_device(self, device: Device | str | None = None) -> Any:
         """Brings the elements to a device without blocking the event loop; what `.device` gives."""
         on = named(device)
-        return await asyncio.to_thread(self.on, on)
+        return await to_thread(self.on, on)
 
     async def ensure_on_host(self) -> HostArray:
         """Brings the elements to the host without blocking the event loop; what `.host` gives."""
-        return await asyncio.to_thread(lambda: self.host)
+        return await to_thread(lambda: self.host)
 
     async def sync_to_device_async(self, device: Device | str | None = None) -> None:
         """`sync_to_device` on a thread, without blocking the event loop."""
-        await asyncio.to_thread(self.sync_to_device, device)
+        await to_thread(self.sync_to_device, device)
 
     async def sync_to_host_async(self) -> None:
         """`sync_to_host` on a thread, without blocking the event loop."""
-        await asyncio.to_thread(self.sync_to_host)
+        await to_thread(self.sync_to_host)
 
     async def synchronize_async(self) -> None:
         """`synchronize` on a thread, without blocking the event loop."""
-        await asyncio.to_thread(self.synchronize)
+        await to_thread(self.synchronize)
 
     async def copy_from_async(self, data: npt.ArrayLike) -> None:
         """`copy_from` on a thread, without blocking the event loop."""
-        await asyncio.to_thread(self.copy_from, data)
+        await to_thread(self.copy_from, data)
 
     async def to_numpy_async(self) -> np.ndarray:
         """`to_numpy` on a thread, without blocking the event loop."""
-        return await asyncio.to_thread(self.to_numpy)
+        return await to_thread(self.to_numpy)
 
     # Marks
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import re
 import struct
@@ -18,6 +17,7 @@ from ._buffer import UnifiedBuffer
 from ._devices import default_device, named
 from ._elements import BufferSlice
 from ._errors import InvalidArgument, KernelError, invalid
+from ._threads import to_thread
 from ._unimem import Device, Event
 
 _READ, _WRITE, _READ_WRITE = range(3)
@@ -149,7 +149,7 @@ class Kernel:
         """The same on a thread, without blocking the event loop. Cancelled, it is built all the same, for the next to need it."""
         target = named(device) or default_device()
         if not self._runs_function_on(target) and not self._source_for(target)._is_built(target):
-            await asyncio.to_thread(self.build, target)
+            await to_thread(self.build, target)
         return self
 
     def _runs_function_on(self, device: Device) -> bool:
@@ -287,7 +287,7 @@ async def launch_async(kernel: Kernel, range: int | tuple[int, ...], *arguments:
     _range(range)
     _given(kernel, arguments, kernel._runs_function_on(target))  # what is wrong with them is told before a compiler is waited for
     await kernel.build_async(target)
-    return await asyncio.to_thread(_run, kernel, range, arguments, target)
+    return await to_thread(_run, kernel, range, arguments, target)
 
 
 def _run(kernel: Kernel, range: int | tuple[int, ...], arguments: tuple[Any, ...], device: Device) -> Event:

@@ -16,26 +16,26 @@ from ._arguments import count_of, dtype_of, elements_of, flag_of, optional_size,
 from ._devices import chosen, default_device, named
 from ._enums import AccessPattern, Location, Placement, PressureLevel, Tracking, number_in
 from ._errors import invalid
-from ._manager_records import (
-    BlockStatistics,
-    GlobalMemoryStatistics,
-    LeakReport,
-    Link,
-    LiveAllocation,
-    MemorySnapshot,
-    OptimizationReport,
-    PlacementDecision,
-    PlacementRecommendations,
-    PoolDefragmentation,
-    PoolFragmentation,
-    PressureChange,
-    Usage,
-)
 from ._tables import grid
 from ._unimem import Device
 
 if TYPE_CHECKING:
     from ._buffer import UnifiedBuffer
+    from ._manager_records import (
+        BlockStatistics,
+        GlobalMemoryStatistics,
+        LeakReport,
+        Link,
+        LiveAllocation,
+        MemorySnapshot,
+        OptimizationReport,
+        PlacementDecision,
+        PlacementRecommendations,
+        PoolDefragmentation,
+        PoolFragmentation,
+        PressureChange,
+        Usage,
+    )
 
 
 class BlockPool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from ._devices import chosen, named
 from ._errors import NotFound, invalid
 from ._kernels import Kernel, _given, _range, launch
 from ._records import Record
+from ._threads import to_thread
 from ._unimem import Device, Event
 
 
@@ -128,8 +128,8 @@ class Orchestrator:
     ) -> KernelExecution:
         """The same on a thread, without blocking the event loop; `seconds` has what was built, too. Cancelled as `launch_async` is."""
         kernel = self.kernel(name)
-        execution = await asyncio.to_thread(lambda: _Execution(kernel, device, backend, range, arguments).build())
-        return await asyncio.to_thread(execution.run)
+        execution = await to_thread(lambda: _Execution(kernel, device, backend, range, arguments).build())
+        return await to_thread(execution.run)
 
     def launch(
         self, name: str, range: int | tuple[int, ...], *arguments: Any, device: Device | str | None = None, backend: str | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import sys
@@ -189,6 +188,8 @@ async def stream_file_async(
     path: str | bytes | os.PathLike[str] | os.PathLike[bytes], kernel: StreamKernel | Kernel, **options: Any
 ) -> StreamResult:
     """The same without blocking the event loop. Cancelling it ends the stream, and waits until nothing of it is left."""
+    import asyncio  # here, as in `to_thread`
+
     stop = _unimem._Stop()
     work = asyncio.ensure_future(asyncio.to_thread(stream_file, path, kernel, _stop=stop, **options))
     try:
