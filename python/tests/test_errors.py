@@ -334,6 +334,8 @@ def test_a_lost_devices_bytes_are_never_garbage():
         (lambda: UnifiedBuffer(4, pinned=3), "invalid pinned '3'"),
         (lambda: UnifiedBuffer(4, strict="no"), "invalid strict ''no''"),
         (lambda: setattr(UnifiedBuffer(4), "priority", "x"), "invalid priority"),
+        (lambda: unimem.copy(np.zeros(4), UnifiedBuffer(4)), "invalid source 'ndarray'"),
+        (lambda: unimem.copy(UnifiedBuffer(4), np.zeros(4)), "invalid target 'ndarray'"),
         (lambda: unimem.MemoryPool().acquire(4, pinned="x"), "invalid pinned ''x''"),
         (lambda: unimem.MemoryPool(limits=3), "invalid limits 'int'"),
         (lambda: unimem.MemoryPool(trim_interval="x"), "invalid trim_interval ''x''"),

@@ -372,6 +372,9 @@ def copy(source: _unimem.Window | BufferBlock, target: _unimem.Window | BufferBl
     if isinstance(source, BufferBlock) or isinstance(target, BufferBlock):
         copy_blocks(source, target)
         return
+    for name, one in (("source", source), ("target", target)):
+        if not isinstance(one, _unimem.Window):
+            raise invalid(name, type(one).__name__, "a buffer, a slice or a block: arrays are copied by copy_from and copy_to")
     if source.dtype != target.dtype:
         raise invalid("target", f"buffer of {target.dtype}", f"of {source.dtype}, as the source")
     if source.size != target.size:

@@ -3,12 +3,25 @@
 #include <unimem/core/error.hpp>
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
 namespace unimem::detail {
+namespace {
+
+/// How many bytes this process may write from `offset` on: to begin a write beyond its limit (`ulimit -f`) is to be
+/// ended by SIGXFSZ.
+std::size_t room_within_limit(std::uint64_t offset) noexcept {
+  struct ::rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  return limit.rlim_cur - std::min<std::uint64_t>(offset, limit.rlim_cur);
+}
+
+}  // namespace
 
 File File::open(std::string name, int flags, std::string_view doing) {
   UniqueFd descriptor{::open(name.c_str(), flags | O_CLOEXEC)};
@@ -41,8 +54,9 @@ std::size_t File::read(std::uint64_t offset, std::span<std::byte> to, std::strin
 void File::write(std::uint64_t offset, std::span<const std::byte> bytes, std::string_view doing) const {
   std::size_t done = 0;
   while (done < bytes.size()) {
-    auto const count =
-        ::pwrite(descriptor_.get(), bytes.data() + done, bytes.size() - done, static_cast<::off_t>(offset + done));
+    auto const within = std::min(bytes.size() - done, room_within_limit(offset + done));
+    if (within == 0) throw IoError(name_, EFBIG, std::string(doing));
+    auto const count = ::pwrite(descriptor_.get(), bytes.data() + done, within, static_cast<::off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) throw IoError(name_, errno, std::string(doing));
     if (count == 0) throw IoError(name_, EIO, std::string(doing));  // it would say so for ever

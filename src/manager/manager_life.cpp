@@ -100,7 +100,13 @@ MemoryManager& default_manager() {
     ManagerOptions options;
     options.leaks = wished();
     options.spill.directory = environment("UNIMEM_SPILL").value_or("");
-    auto made = std::make_unique<MemoryManager>(options);
+    auto made = [&] {
+      try {
+        return std::make_unique<MemoryManager>(options);
+      } catch (IoError const& refused) {
+        throw IoError(refused.path, refused.code, "making a file in the folder that UNIMEM_SPILL names");
+      }
+    }();
     if (options.leaks.report_at_end && default_wish == nullptr) {
       default_wish = new DefaultWish{options.leaks};
       // Before the constructor of the first static buffer has ended: such buffers are destroyed before this is called.

@@ -11,6 +11,7 @@
 #include <deque>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <tuple>
 
@@ -178,6 +179,7 @@ TEST(SpillingPrograms, DISABLED_OneHasNoSuchDirectory) {
   } catch (IoError const& error) {
     EXPECT_EQ(error.path, std::getenv("UNIMEM_SPILL"));
     EXPECT_EQ(error.code, ENOENT);
+    EXPECT_NE(std::string_view(error.what()).find("UNIMEM_SPILL"), std::string_view::npos) << error.what();
   }
   leave_mark();
 }
