@@ -54,7 +54,9 @@ struct PlacedOperand {
   ByteRange range;
   Intent intent = Intent::read;
   Place place = host_place;
-  bool is_ready = false;  ///< all of the range is there already, and nothing else is to be done about it
+  /// All of the range is there already, and nothing else is to be done about it. It stays so while the other operands
+  /// are looked at: a look that takes something back throws.
+  bool is_ready = false;
   Replica* replica = nullptr;
 };
 

@@ -37,7 +37,8 @@ class File {
   /// Reads what there is from `offset` on, `to` at most. Returns how many bytes that were: fewer only at the file's
   /// end.
   [[nodiscard]] std::size_t read(std::uint64_t offset, std::span<std::byte> to, std::string_view doing) const;
-  /// Writes all of `bytes` from `offset` on. What goes beyond the process's limit is EFBIG, and no signal.
+  /// Writes all of `bytes` from `offset` on. What goes beyond the process's limit for files is
+  /// EFBIG, and no signal.
   void write(std::uint64_t offset, std::span<const std::byte> bytes, std::string_view doing) const;
   /// Returns when the file system has said that it has every byte that was written. Some find out only now that they
   /// are full, or broken.
