@@ -37,22 +37,34 @@ void Coherence::add_storage(Place place) {
 }
 
 void Coherence::remove_storage(Place place) {
-  if (!at(place).storage) throw std::logic_error("Coherence: the place has no storage to remove");
-  auto lost = lost_;
-  lost.add(sole_bytes(place));
-  auto places = places_;
-  PlaceState gone;
-  gone.on_host_side = places[place].on_host_side;
-  gone.storage_group = places[place].storage_group;
-  auto const waiting = std::exchange(places[place], std::move(gone)).written;
-  record_waiting(places, place, waiting);
-
-  places_ = std::move(places);
-  lost_ = std::move(lost);
+  remove_bytes(place, whole());
+  places_[place].storage = false;
   // Storage that comes after all was gone is as fresh as the first, whatever was discarded before.
   if (std::ranges::none_of(places_, &PlaceState::storage)) discarded_ = false;
   state_.reset();
   validate_in_debug();
+}
+
+void Coherence::remove_storage(Place place, ByteRange part) {
+  require_inside(part);
+  remove_bytes(place, part);
+  state_.reset();
+  validate_in_debug();
+}
+
+void Coherence::remove_bytes(Place place, ByteRange part) {
+  if (!at(place).storage) throw std::logic_error("Coherence: the place has no storage to remove");
+  ByteRanges const going{part};
+  auto lost = lost_;
+  lost.add(sole_bytes(place).intersection(going));
+  auto places = places_;
+  auto& here = places[place];
+  auto const waiting = here.written.intersection(going);
+  for (auto* const set : {&here.valid, &here.written, &here.held}) set->remove(going);
+  record_waiting(places, place, waiting);
+
+  places_ = std::move(places);
+  lost_ = std::move(lost);
 }
 
 /// Records that the other side has not seen `waiting`, which `writer` wrote: there if it still has the bytes, else

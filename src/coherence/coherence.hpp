@@ -117,6 +117,8 @@ class UNIMEM_API Coherence {
   /// Storage at `place` goes away; std::logic_error if there is none. What only it held becomes lost: carry out
   /// `plan_release` first to save it. A place that shares storage counts as a place of its own here too.
   void remove_storage(Place place);
+  /// The same of a part of it: the rest stays.
+  void remove_storage(Place place, ByteRange part);
 
   [[nodiscard]] bool has_storage(Place place) const { return at(place).storage; }
   [[nodiscard]] bool shares_storage(Place a, Place b) const;
@@ -137,7 +139,11 @@ class UNIMEM_API Coherence {
 
   /// What must be saved to `to`, another place, before the storage of `place` may go: the bytes valid nowhere else, or,
   /// if the two share storage or are both on the host's side, all that `to` is not known to hold.
-  [[nodiscard]] Plan plan_release(Place place, Place to, CopyCost const& cost) const;
+  [[nodiscard]] Plan plan_release(Place place, Place to, CopyCost const& cost) const {
+    return plan_release(place, to, whole(), cost);
+  }
+  /// The same for a part of it.
+  [[nodiscard]] Plan plan_release(Place place, Place to, ByteRange part, CopyCost const& cost) const;
 
   /// Records that a plan was carried out. It must have been made from this very state, storage that was added since
   /// aside. Throws std::logic_error if the plan has lost bytes or a conflict, if a place it needs has no storage
@@ -219,6 +225,7 @@ class UNIMEM_API Coherence {
   [[nodiscard]] std::optional<PlannedCopy> joined(PlannedCopy const& left, PlannedCopy const& right, Plan::Kind kind,
                                                   CopyCost const& cost) const;
   [[nodiscard]] ByteRanges sole_bytes(Place place) const;
+  void remove_bytes(Place place, ByteRange part);
 
   [[nodiscard]] char const* refusal_of(Plan const& plan) const;
   void require_possible(Plan const& plan) const;

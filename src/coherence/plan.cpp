@@ -90,11 +90,12 @@ Plan Coherence::plan_mark(Plan plan, ByteRanges const& marked, CopyCost const& c
   return plan;
 }
 
-Plan Coherence::plan_release(Place place, Place to, CopyCost const& cost) const {
+Plan Coherence::plan_release(Place place, Place to, ByteRange part, CopyCost const& cost) const {
   auto const& here = at(place);
+  require_inside(part);
   if (to == place) throw InvalidArgument("to", std::to_string(to), "another place than the one that is released");
   bool const fence = shares_storage(place, to);
-  auto plan = plan_for(Plan::Kind::release, place, whole(), Intent::read);
+  auto plan = plan_for(Plan::Kind::release, place, part, Intent::read);
   auto saved = sole_bytes(place);
   // A fence costs nothing, and the holder of the other copy may ruin it. What lies in a file shows in no state, so that
   // going there must not either.
@@ -102,6 +103,7 @@ Plan Coherence::plan_release(Place place, Place to, CopyCost const& cost) const 
     saved = here.valid;
     saved.remove(at(to).valid);
   }
+  if (part != whole()) saved = saved.intersection(ByteRanges{part});
   for (auto const range : saved.ranges()) plan.copies.push_back({place, to, range, fence});
   join_copies(plan, cost);
   return plan;

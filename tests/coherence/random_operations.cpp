@@ -81,6 +81,17 @@ Operation save(Place place, Place to, bool will_fail, bool then_remove) {
           }};
 }
 
+/// As memory goes that a place has in parts.
+Operation save_part(Place place, Place to, ByteRange part, bool will_fail) {
+  return {fmt::format("save [{}, {}) of {} to {}{}, remove", part.begin, part.end, place, to,
+                      will_fail ? ", will fail" : ""),
+          [=](auto& run) {
+            if (place == to) return;
+            run.start(part, will_fail, run.model.release(place, to, part));
+            if (run.model.has_storage(place)) run.model.remove_part(place, part);
+          }};
+}
+
 Operation toggle_storage(Place place) {
   return {fmt::format("storage at {} comes or goes", place), [=](auto& run) {
             run.model.has_storage(place) ? run.model.remove_storage(place) : run.model.add_storage(place);
@@ -132,6 +143,7 @@ rc::Gen<Operations> any_operations(std::size_t size) {
        {12, one(apply(mark, place, range, will_fail))},
        {12, one(apply(mark_parts, place, some(1, 4, range), some(0, 1, range), will_fail))},
        {12, one(apply(save, place, place, will_fail, one_in(2)))},
+       {12, one(apply(save_part, place, place, range, will_fail))},
        {24, apply(edit_and_look, just(ByteRange{0, size}), place, place, some(2, 4, range),
                   container<std::array<bool, 7>>(will_fail))},
        {10, one(apply(toggle_storage, place))},

@@ -120,11 +120,18 @@ auto ShadowModel::mark(Place place, ByteRanges const& ranges, Plan const& plan) 
 }
 
 auto ShadowModel::release(Place place, Place to) -> std::optional<Started> {
+  return release(place, to, {0, size_bytes()}, subject_.plan_release(place, to, cost_));
+}
+
+auto ShadowModel::release(Place place, Place to, ByteRange part) -> std::optional<Started> {
+  return release(place, to, part, subject_.plan_release(place, to, part, cost_));
+}
+
+auto ShadowModel::release(Place place, Place to, ByteRange part, Plan const& plan) -> std::optional<Started> {
   if (!has_storage(place)) return {};
-  auto const plan = subject_.plan_release(place, to, cost_);
   if (plan.lost || plan.conflict || plan.overrules) violated("a release is refused or overrules");
   Bytes wanted(size_bytes());
-  for (std::size_t byte = 0; byte < size_bytes(); ++byte) {
+  for (auto const byte : bytes_of(part)) {
     auto const& valid = bytes_[byte].valid;
     bool const all = same_storage(place, to) || (on_host_side(place) && on_host_side(to));
     bool const elsewhere = all ? valid[to] : std::ranges::count(valid, true) > 1;
@@ -185,17 +192,19 @@ void ShadowModel::add_storage(Place place) {
   check();
 }
 
-void ShadowModel::remove_storage(Place place) {
-  storage_[place] = false;
-  subject_.remove_storage(place);
-  for (std::size_t byte = 0; byte < size_bytes(); ++byte) {
+void ShadowModel::remove_storage(Place place, ByteRange part, bool all) {
+  if (all) storage_[place] = false;
+  all ? subject_.remove_storage(place) : subject_.remove_storage(place, part);
+  for (auto const byte : bytes_of(part)) {
     auto& standing = bytes_[byte];
     if (standing.valid[place] && std::ranges::count(standing.valid, true) == 1) count("bytes lost");
     standing.valid[place] = standing.held[place] = false;
+    if (!all && !held_in_storage(place, byte)) cell(place, byte) = next_cell_++;
     standing.lost = has_data_ && !valid_anywhere(byte);
     stop_waiting_where_gone(byte);
   }
   if (std::ranges::count(storage_, true) == 0) discarded_ = false;
+  if (!all) count("storage gone in part");
   check();
 }
 

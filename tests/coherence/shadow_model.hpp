@@ -87,13 +87,16 @@ class ShadowModel {
   std::optional<Started> mark(Place place, ByteRange range);
   std::optional<Started> mark(Place place, ByteRanges const& ranges);  ///< at least one
   std::optional<Started> release(Place place, Place to);
+  std::optional<Started> release(Place place, Place to, ByteRange part);
 
   /// Ruins what the operation wrote, and takes it back. What was started later and `overlaps` it must have failed
   /// before.
   void fail(Started const& started);
 
   void add_storage(Place place);
-  void remove_storage(Place place);
+  void remove_storage(Place place) { remove_storage(place, {0, size_bytes()}, true); }
+  /// Of a part of it: the storage itself stays.
+  void remove_part(Place place, ByteRange part) { remove_storage(place, part, false); }
   void discard();
 
   /// Equal for two models that no sequence of operations can tell apart.
@@ -103,6 +106,8 @@ class ShadowModel {
   void count_in(Tally& tally) const;
 
  private:
+  std::optional<Started> release(Place place, Place to, ByteRange part, Plan const& plan);
+  void remove_storage(Place place, ByteRange part, bool all);
   [[nodiscard]] bool same_storage(Place a, Place b) const { return groups_[a] == groups_[b]; }
   [[nodiscard]] Cell& cell(Place place, std::size_t byte) { return contents_[groups_[place]][byte]; }
   [[nodiscard]] Cell const& cell(Place place, std::size_t byte) const { return contents_[groups_[place]][byte]; }

@@ -42,6 +42,7 @@ TEST(ShadowModelRun, FindsNoDifferenceInRandomOperations) {
                                  "failures",
                                  "releases that save",
                                  "bytes lost",
+                                 "storage gone in part",
                                  "lost bytes not read",
                                  "discards",
                                  "uninitialized",
