@@ -22,7 +22,7 @@ bool BufferAccess::prepare(AccessContext& context, Place place, ByteRange range,
     order(place, range, intent, queue);
     return true;
   }
-  if (!ReplicaAllocator(*parts_).ensure_device(context, place, queue)) return false;
+  if (!ReplicaAllocator(*parts_).ensure_device(context, place, range, queue)) return false;
   bool const waits = parts_->watch.writes() != nullptr && replicas.places.in_host_memory(place);  // as `fetch` does
   if (waits && intent != Intent::write) Reconciler(*parts_).resolve(range, true);
   if (intent != Intent::write && !replicas.holds(place, range)) {
@@ -68,7 +68,7 @@ std::optional<Event> BufferAccess::fetch(AccessContext& context, ByteRange range
   } else if (!Reconciler(*parts_).look_or_wait(context, range)) {
     return std::nullopt;
   }
-  if (!ReplicaAllocator(*parts_).ensure_host(context)) return std::nullopt;
+  if (!ReplicaAllocator(*parts_).ensure_host(context, range)) return std::nullopt;
   TransferEngine transfers(*parts_);
   auto plan = transfers.plan_read(host_place, range);
   parts_->check_lost(plan);
@@ -83,7 +83,7 @@ std::optional<Event> BufferAccess::fetch(AccessContext& context, ByteRange range
 }
 
 bool BufferAccess::mark(AccessContext& context, Place place, ByteRange range, Event event) const {
-  if (!ReplicaAllocator(*parts_).ensure(context, place)) return false;
+  if (!ReplicaAllocator(*parts_).ensure(context, place, range)) return false;
   auto const& replicas = parts_->replicas;
   return mark_there(context, replicas.coherence.plan_mark(place, range, replicas.places.cost()), event);
 }
@@ -122,7 +122,8 @@ bool BufferAccess::mark_there(AccessContext& context, Plan plan, Event event) co
 
 std::optional<Event> BufferAccess::overwrite_host(AccessContext& context, ByteRange range,
                                                   std::function<Event(Queue&, DeviceMemory)> const& submit) const {
-  if (!ReplicaAllocator(*parts_).ensure_host(context)) return std::nullopt;
+  parts_->check_writable("writing on the host");
+  if (!ReplicaAllocator(*parts_).ensure_host(context, range)) return std::nullopt;
   Commits const commits(*parts_);
   if (range.empty()) {
     // Not by the queue: what it returns for nothing is the end of everything there, of failed work too.
@@ -144,18 +145,34 @@ std::optional<Event> BufferAccess::overwrite_host(AccessContext& context, ByteRa
 bool BufferAccess::release(AccessContext& context, Place place, Place to,
                            std::optional<TransferEngine::CarriedOut>& carried) const {
   auto& replicas = parts_->replicas;
-  TransferEngine transfers(*parts_);
   auto plan = replicas.coherence.plan_release(place, to, replicas.places.cost());
-  transfers.spare_good_bytes(plan);
-  if (!plan.copies.empty() && !ReplicaAllocator(*parts_).ensure(context, to)) return false;
-  if (!transfers.carry_out_or_wait(context, plan, carried)) return false;
-  replicas.coherence.commit_certain(plan);
+  if (!save(context, plan, carried)) return false;
   replicas.coherence.remove_storage(place);
   if (place == host_place) {
     parts_->watch.unrecorded().clear();
     parts_->watch.end();
   }
   replicas.drop(place);
+  return true;
+}
+
+bool BufferAccess::release(AccessContext& context, Place place, ByteRange part, Place to,
+                           std::optional<TransferEngine::CarriedOut>& carried) const {
+  auto& replicas = parts_->replicas;
+  auto plan = replicas.coherence.plan_release(place, to, part, replicas.places.cost());
+  if (!save(context, plan, carried)) return false;
+  replicas.coherence.remove_storage(place, part);
+  return true;
+}
+
+bool BufferAccess::save(AccessContext& context, Plan& plan, std::optional<TransferEngine::CarriedOut>& carried) const {
+  TransferEngine transfers(*parts_);
+  transfers.spare_good_bytes(plan);
+  for (auto const& copy : plan.copies) {
+    if (!ReplicaAllocator(*parts_).ensure(context, copy.to, copy.range)) return false;
+  }
+  if (!transfers.carry_out_or_wait(context, plan, carried)) return false;
+  parts_->replicas.coherence.commit_certain(plan);
   return true;
 }
 

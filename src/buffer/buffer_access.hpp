@@ -47,10 +47,16 @@ class BufferAccess {
   /// Saves what only `place` holds to `to`, and lets its memory go. What is under way stands in `carried` meanwhile.
   [[nodiscard]] bool release(AccessContext& context, Place place, Place to,
                              std::optional<TransferEngine::CarriedOut>& carried) const;
+  /// The same of a part of it, whose memory goes when every place over it has let it go.
+  [[nodiscard]] bool release(AccessContext& context, Place place, ByteRange part, Place to,
+                             std::optional<TransferEngine::CarriedOut>& carried) const;
   /// The same where `to` has all that `place` holds, so that nothing is waited for.
   void release_now(Place place, Place to) const;
 
  private:
+  /// Carries out a plan that saves what is about to go.
+  [[nodiscard]] bool save(AccessContext& context, Plan& plan, std::optional<TransferEngine::CarriedOut>& carried) const;
+
   BufferParts* parts_;
 };
 

@@ -183,8 +183,9 @@ void BufferCore::resolve_known(ByteRange range, std::exception_ptr const& known)
 void BufferCore::allocate(bool host, bool device) {
   detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
-    if (host && !ReplicaAllocator(*parts).ensure_host(context)) return false;
-    if (device && !ReplicaAllocator(*parts).ensure(context, parts->place_of(parts->replicas.default_device())))
+    if (host && !ReplicaAllocator(*parts).ensure_host(context, parts->replicas.whole())) return false;
+    auto const whole = parts->replicas.whole();
+    if (device && !ReplicaAllocator(*parts).ensure(context, parts->place_of(parts->replicas.default_device()), whole))
       return false;
     parts->allocated = true;
     return true;
@@ -197,6 +198,7 @@ void BufferCore::free() {
   parts->drop_everything(parts->replicas.without_memory(parts->replicas.bytes()), parts->replicas.bytes());
   parts->watch.forget(parts->replicas.bytes());
   parts->allocated = false;
+  parts->begin_anew();
 }
 
 void BufferCore::reset() {
@@ -205,6 +207,7 @@ void BufferCore::reset() {
   parts->drop_everything(parts->replicas.without_memory(parts->replicas.bytes()), parts->replicas.bytes());
   parts->watch.forget(parts->replicas.bytes());
   parts->forget_history();
+  parts->begin_anew();
 }
 
 void BufferCore::discard() {
@@ -213,6 +216,7 @@ void BufferCore::discard() {
     if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole(), true)) return false;
     parts->replicas.coherence.discard();
     parts->watch.forget(parts->replicas.bytes());
+    parts->begin_anew();
     return true;
   });
 }

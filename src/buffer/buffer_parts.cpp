@@ -3,10 +3,12 @@
 #include <unimem/core/error.hpp>
 #include <unimem/manager/detail/resident.hpp>
 
+#include "buffer/replica.hpp"
 #include "buffer/residency.hpp"
 #include "core/check_level.hpp"
 #include "core/spare_memory.hpp"
 #include "device/page_watch.hpp"
+#include "manager/backing_file.hpp"
 
 #include <fmt/format.h>
 
@@ -82,6 +84,29 @@ void BufferParts::check_allocated(std::string_view operation) const {
 void BufferParts::check_not_captured() const {
   if (!captured) return;
   throw UnsupportedOperation("any other use", terms.display_name(), "launches with it are being captured into a graph");
+}
+
+void BufferParts::check_file_writable(std::string_view operation) const {
+  if (file->mode() != FileMode::read) return;
+  throw UnsupportedOperation(std::string(operation), terms.display_name(),
+                             fmt::format("it was made from '{}' to be read (FileMode::read); copy_on_write keeps what "
+                                         "is written apart, read_write writes it to the file",
+                                         file->name()));
+}
+
+void BufferParts::begin_in_file() {
+  allocated = true;
+  watch.wrote(replicas.whole());
+  if (replicas.bytes() == 0) return;
+  auto const place = replicas.place_of_file(DevicePlace::File::users, *terms.manager);
+  auto& coherence = replicas.coherence;
+  if (!replicas.at(place)) {
+    auto replica = std::make_shared<Replica>(ReplicaMemory(std::shared_ptr<FileMemory>(file)));
+    coherence.add_storage(place);
+    replicas.put(place, std::move(replica));
+  }
+  auto const all_there = coherence.plan_access(place, replicas.whole(), Intent::read, replicas.places.cost());
+  coherence.commit_certain(all_there);
 }
 
 void BufferParts::refuse(ByteRange range) const {
@@ -207,7 +232,8 @@ PublishedState::Facts BufferParts::facts() const noexcept {
   bool const arrived = !host || host->work().arrived(whole);
   bool const told_at_once = arrived && !deferred && !captured && replicas.pending.all_told();
   // Lock-free readers are not recorded, so the address is published only once it has been exported anyway.
-  bool const may_be_given = terms.spill_files == nullptr || (host && host->holds().exported());
+  bool const in_parts = host && host->reserved() != nullptr;
+  bool const may_be_given = !in_parts && (terms.spill_files == nullptr || (host && host->holds().exported()));
   // Or a read may have to be reported.
   bool const all_written = !watch.written_map() || watch.written_map()->complete();
   facts.host_is_current = told_at_once && may_be_given && all_written && replicas.holds(host_place, whole);
@@ -217,13 +243,13 @@ PublishedState::Facts BufferParts::facts() const noexcept {
       watch.writes() == nullptr && !deferred && !captured && watch.unrecorded().empty() && replicas.pending.all_told();
   facts.current_on = device_at_rest ? replicas.quiet_device() : nullptr;
   for (auto const& one : replicas.places.devices()) {
-    if (!one.replica || one.is_file || replicas.places.shares(*one.device)) continue;
+    if (!one.replica || one.file != DevicePlace::File::none || replicas.places.shares(*one.device)) continue;
     facts.on_several = facts.on_several || (facts.only_on != nullptr && facts.only_on != one.device);
     facts.only_on = one.device;
   }
-  if (terms.spill_files != nullptr) {
+  if (terms.spill_files != nullptr || file != nullptr) {
     auto const& memory = replicas.in_memory_of_host();
-    bool const may_go = memory != nullptr && may_spill(*this, memory->location());
+    bool const may_go = memory != nullptr && (memory->reserved() != nullptr || may_spill(*this, memory->location()));
     facts.spillable_bytes = may_go ? memory->capacity() : 0;
   }
   return facts;

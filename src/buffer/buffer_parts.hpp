@@ -30,6 +30,8 @@ class Resident;
 
 namespace unimem::detail {
 
+class BackingFile;
+
 /// What a BufferCore is made of. Terms, lock, counters and what is published look after themselves; the rest is guarded
 /// by the lock, which the functions here expect to be held (BufferGuard).
 ///
@@ -49,6 +51,11 @@ struct BufferParts {
   void check_access(std::string_view operation) const;
   /// BufferNotAllocated unless there is memory at some place.
   void check_allocated(std::string_view operation) const;
+  /// UnsupportedOperation where the buffer is made from a file that it may not change.
+  void check_writable(std::string_view operation) const {
+    if (file != nullptr) [[unlikely]]
+      check_file_writable(operation);
+  }
   /// UnsupportedOperation while launches with the buffer are being captured.
   void check_not_captured() const;
   /// Throws InvalidArgument if `range` does not lie in the buffer: it may have been resized under a slice.
@@ -77,6 +84,12 @@ struct BufferParts {
 
   /// Has the manager know it, on behalf of an operation in progress.
   void become_resident();
+  /// Its file has all of its bytes, as when it was made: what was written and not flushed is gone.
+  void begin_in_file();
+  /// The data is gone: of a buffer that was made from a file, all of it is there again.
+  void begin_anew() {
+    if (file != nullptr) begin_in_file();
+  }
   /// All memory goes, with the data in it. `fresh` is for that size.
   void drop_everything(Coherence fresh, std::size_t new_size) noexcept;
   /// What was said of the buffer and counted goes, for a reset or another owner.
@@ -107,7 +120,8 @@ struct BufferParts {
 
   ReplicaMap replicas;
   HostWatch watch;
-  AdviceBook advice;  ///< for the memory there is, and for what comes
+  AdviceBook advice;                  ///< for the memory there is, and for what comes
+  std::shared_ptr<BackingFile> file;  ///< of the user's that it was made from; null: of none
   /// When the host's memory was used, where it may go to files.
   struct HostUses {
     UseClock& clock;
@@ -126,6 +140,7 @@ struct BufferParts {
 
  private:
   [[noreturn]] void refuse(ByteRange range) const;
+  void check_file_writable(std::string_view operation) const;
   [[nodiscard]] PublishedState::Facts facts() const noexcept;
 };
 

@@ -148,7 +148,7 @@ Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern
     return queue.run(program, Range{1}, {&argument, 1});
   };
   std::optional<Event> event;
-  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+  detail::run_admitted(use_of(range), [&](AccessContext& context) {
     Guard const parts(*parts_);
     if (parts->watch.watches()) return true;
     event = BufferAccess(*parts).overwrite_host(context, range, submit);
@@ -197,7 +197,7 @@ void BufferCore::read(std::size_t offset, std::span<std::byte> data) {
 Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
   std::optional<Event> event;
-  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+  detail::run_admitted(use_of(range), [&](AccessContext& context) {
     Guard const parts(*parts_);
     if (parts->watch.watches()) return true;
     parts->check_access("copy_from");
@@ -222,7 +222,7 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
   std::optional<Event> event;
   try {
-    detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+    detail::run_admitted(use_of(range), [&](AccessContext& context) {
       Guard const parts(*parts_);
       auto const arrived = BufferAccess(*parts).fetch(context, range);
       if (!arrived) return false;
@@ -288,6 +288,7 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
     BothGuarded const guarded(source, target);
     source.check_access("copy");
     target.check_access("copy");
+    target.check_writable("copying to it");
     source.check_range(from.range);
     target.check_range(to.range);
     if (!Reconciler(source).look_or_wait(context, from.range) || !Reconciler(target).look_or_wait(context, to.range))
@@ -302,7 +303,7 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
       auto& queue = on.default_queue();
       auto const target_place = Windows(target).place_for(on, to.range);
       Windows(target).check_write(target_place, to.range);
-      if (!ReplicaAllocator(target).ensure_device(context, target_place, queue)) return std::nullopt;
+      if (!ReplicaAllocator(target).ensure_device(context, target_place, to.range, queue)) return std::nullopt;
       auto& here = *source.replicas.at(*source_place);
       auto& beyond = *target.replicas.at(target_place);
       auto const staging = target.terms.named();
@@ -366,6 +367,7 @@ std::optional<bool> BufferCore::copied_at_once(AccessContext& context, BufferCor
   BothGuarded const guarded(source, target);
   source.check_access("copy");
   target.check_access("copy");
+  target.check_writable("copying to it");
   ByteRange const read{sources.ranges().front().begin, sources.ranges().back().end};
   ByteRange const written{targets.ranges().front().begin, targets.ranges().back().end};
   source.check_range(read);
@@ -381,7 +383,7 @@ std::optional<bool> BufferCore::copied_at_once(AccessContext& context, BufferCor
   auto& queue = there->default_queue();
   auto const place = Windows(target).place_for(*there, written);
   Windows(target).check_write(place, written);
-  if (!ReplicaAllocator(target).ensure_device(context, place, queue)) return std::nullopt;
+  if (!ReplicaAllocator(target).ensure_device(context, place, written, queue)) return std::nullopt;
   auto& here = *source.replicas.at(*source_place);
   auto& beyond = *target.replicas.at(place);
   std::vector<Event> needs;

@@ -11,7 +11,7 @@ using detail::Replica;
 
 DeviceLease::DeviceLease(std::shared_ptr<Replica> replica, DeviceMemory memory)
     : replica_(std::move(replica)), memory_(memory) {
-  if (replica_) replica_->holds().add_lease();
+  if (replica_) replica_->add_lease(memory_);
 }
 
 DeviceLease& DeviceLease::operator=(DeviceLease&& other) noexcept {
@@ -57,7 +57,7 @@ void DeviceLease::end() noexcept {
     memory_ = {};
   }
   if (!replica_) return;
-  replica_->holds().end_lease();
+  replica_->end_lease(memory_);
   replica_.reset();
   memory_ = {};
 }

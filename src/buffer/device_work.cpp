@@ -151,6 +151,7 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     auto const& [buffer, range, intent] = operands[i];
     auto& parts = *buffer->parts_;
     parts.check_access("device access");
+    if (intent != Intent::read) parts.check_writable("writing on a device");
     parts.check_range(range);
     bool const undisturbed = parts.is_undisturbed();
     if (!Reconciler(parts).look_or_wait(context, range)) return std::nullopt;

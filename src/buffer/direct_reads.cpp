@@ -45,12 +45,15 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
       return found;
     };
     auto const places = parts->replicas.places.count();
-    ByteRanges on_host, in_file;  // first, under whichever name: those need no device
+    ByteRanges on_host;  // first, under whichever name: those need no device
     for (Place place = host_place; place < places; ++place) {
       if (parts->replicas.places.in_host_memory(place)) on_host.add(take(place));
     }
-    auto const file = parts->replicas.places.file();
-    if (file) in_file = take(*file);
+    std::vector<Part> in_files;
+    for (auto const file : {parts->replicas.places.spill_file(), parts->replicas.places.users_file()}) {
+      if (!file) continue;
+      for (auto const part : take(*file).ranges()) in_files.push_back({*file, part});
+    }
     std::vector<Part> on_devices;
     for (Place place = host_place + 1; place < places; ++place) {
       if (parts->replicas.places[place].device->is_lost()) continue;
@@ -74,7 +77,7 @@ bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
         arriving.push_back(TransferEngine(*parts).download_directly(place, part, target_of(part).data()));
       }
       for (auto const part : on_host.ranges()) host->read_into(target_of(part), part.begin);
-      for (auto const part : in_file.ranges()) parts->replicas.at(*file)->read_into(target_of(part), part.begin);
+      for (auto const& [file, part] : in_files) parts->replicas.at(file)->read_into(target_of(part), part.begin);
     } catch (...) {
       failure = std::current_exception();  // what has begun still writes to the caller's memory
     }

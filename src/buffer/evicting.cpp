@@ -10,6 +10,7 @@
 #include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
+#include "manager/backing_file.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -27,6 +28,7 @@ using detail::AccessContext;
 using detail::BufferAccess;
 using detail::BufferParts;
 using detail::Commits;
+using detail::DevicePlace;
 using detail::Reconciler;
 using detail::ReplicaMap;
 using detail::TransferEngine;
@@ -49,17 +51,40 @@ bool released_for_a_device(BufferParts& parts) {
   return true;
 }
 
-/// Where bytes go that only a device has: to the file, if the buffer's memory of the host went there.
-Place place_to_save_at(ReplicaMap const& replicas) {
-  auto const file = replicas.places.file();
-  bool const in_file = file && replicas.coherence.has_storage(*file);
-  return in_file && !replicas.coherence.has_storage(host_place) ? *file : host_place;
+/// Where bytes are saved that only the host has, for a part of its memory to go: if nowhere, there must be none.
+Place place_to_save_parts_at(BufferParts& parts) {
+  bool const spills = parts.terms.spill_files != nullptr && parts.file->mode() != FileMode::read_write;
+  return parts.replicas.place_of_file(spills ? DevicePlace::File::spill : DevicePlace::File::users,
+                                      *parts.terms.manager);
+}
+
+/// Where bytes go that only a device has: to the file, if the buffer's memory of the host went there, or goes there in
+/// parts.
+Place place_to_save_at(BufferParts& parts) {
+  auto const& replicas = parts.replicas;
+  if (parts.file && detail::may_save_parts(parts)) return place_to_save_parts_at(parts);
+  if (replicas.coherence.has_storage(host_place)) return host_place;
+  auto const file = replicas.places.spill_file();
+  return file && replicas.coherence.has_storage(*file) ? *file : host_place;
+}
+
+/// That part of the host's memory goes, at every place that works in it, once a file has what is there.
+bool release_part(AccessContext& context, BufferParts& parts, ByteRange range,
+                  std::optional<TransferEngine::CarriedOut>& carried) {
+  auto& replicas = parts.replicas;
+  auto const file = place_to_save_parts_at(parts);
+  for (Place place = host_place; place < replicas.places.count(); ++place) {
+    if (!replicas.places.in_host_memory(place) || !replicas.coherence.has_storage(place)) continue;
+    if (!BufferAccess(parts).release(context, place, range, file, carried)) return false;
+  }
+  replicas.file_may_go = replicas.places.spill_file().has_value();
+  return true;
 }
 
 /// The host's memory goes, at every place that works in it, once the file has what is there.
 bool release_to_file(AccessContext& context, BufferParts& parts, std::optional<TransferEngine::CarriedOut>& carried) {
   auto& replicas = parts.replicas;
-  auto const file = replicas.place_of_file(*parts.terms.manager);
+  auto const file = replicas.place_of_file(DevicePlace::File::spill, *parts.terms.manager);
   replicas.file_may_go = true;  // whatever this throws
   for (Place place = host_place; place < replicas.places.count(); ++place) {
     if (!replicas.places.in_host_memory(place) || !replicas.coherence.has_storage(place)) continue;
@@ -74,7 +99,10 @@ bool release_to_file(AccessContext& context, BufferParts& parts, std::optional<T
 
 void BufferCore::release_device(Device* device, Leased leased) {
   std::optional<TransferEngine::CarriedOut> carried;
-  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+  // What is saved to a file takes host memory for the way, which the buffer's own parts may give.
+  bool const to_file = parts_->file && detail::may_save_parts(*parts_);
+  auto const operand = use_of(to_file ? ByteRange{} : detail::OperandsInUse::all_of_it);
+  detail::run_admitted(operand, [&](AccessContext& context) {
     Guard parts(*parts_);
     auto const& replicas = parts->replicas;
     if (!Reconciler(*parts).resolve_or_wait(context, replicas.whole())) return false;
@@ -83,7 +111,7 @@ void BufferCore::release_device(Device* device, Leased leased) {
       if (replicas.places.is_file(place) || !replicas.coherence.has_storage(place)) continue;
       if (leased == Leased::throws) parts->check_not_leased(place);
       if (auto const& replica = replicas.at(place); replica && replica->holds().leased()) continue;
-      if (!BufferAccess(*parts).release(context, place, place_to_save_at(replicas), carried)) return false;
+      if (!BufferAccess(*parts).release(context, place, place_to_save_at(*parts), carried)) return false;
     }
     return true;
   });
@@ -97,12 +125,16 @@ void BufferCore::release_host() {
     auto const& replicas = parts->replicas;
     parts->check_not_leased(host_place);
     auto const to = parts->place_of(parts->replicas.default_device());
-    for (auto const place : {std::optional{host_place}, replicas.places.file()}) {
+    for (auto const place : {std::optional{host_place}, replicas.places.spill_file()}) {
       if (!place || !replicas.coherence.has_storage(*place)) continue;
       if (!BufferAccess(*parts).release(context, *place, to, carried)) return false;
     }
     return true;
   });
+}
+
+bool BufferCore::gives_beside_users(MemoryPlace place) const noexcept {
+  return parts_->file != nullptr && place.device->reaches_host_memory();
 }
 
 BufferCore::Evictable BufferCore::evictable(MemoryPlace place, std::span<const ByteRange> used) noexcept {
@@ -128,19 +160,26 @@ BufferCore::Evictable BufferCore::evictable(MemoryPlace place, std::span<const B
 std::size_t BufferCore::evict(MemoryPlace place, std::span<const ByteRange> used) {
   if (is_all_in_use(used)) return 0;
   if (!place.device->reaches_host_memory()) return evict_from_device(*place.device, used);
+  bool const in_parts = parts_->file != nullptr;
+  if (in_parts) return place.location == Location::host ? evict_part_of_host(used) : 0;
   return used.empty() ? evict_from_host(place.location) : 0;
 }
 
 std::size_t BufferCore::evict_from_device(Device& device, std::span<const ByteRange> used) {
   std::size_t given = 0;
   std::optional<Place> place;  // the same at each try: what is saved of it is under way
+  std::optional<ByteRange> saved_in_parts;
+  auto const operands = [&](detail::OperandsInUse& in_use) {
+    if (saved_in_parts) in_use.add(manager(), *this, *saved_in_parts);
+  };
   std::optional<TransferEngine::CarriedOut> carried;
   AccessContext context{AccessContext::Waiting::for_work, AccessContext::Evicts::yes};
-  detail::run_admitted(context, detail::operands(), [&](AccessContext&) {
+  detail::run_admitted(context, operands, [&](AccessContext&) {
     Guard parts(*parts_, context.again() ? Guard::to_go_on : Guard::at_once);
     if (!parts) return true;
     if (!place) place = detail::first_to_evict(*parts, device, used);
     if (!place) return true;
+    if (parts->file && !detail::may_save_parts(*parts)) saved_in_parts = parts->replicas.reach(*place);
     auto const& replica = parts->replicas.at(*place);
     if (!replica || replica->holds().leased() || parts->captured) return true;
     if (Commits(*parts).would_wait_in_work()) return true;
@@ -149,8 +188,33 @@ std::size_t BufferCore::evict_from_device(Device& device, std::span<const ByteRa
     if (!Reconciler(*parts).resolve_for_eviction(context)) return false;
     if (replica->is_read_by_work()) return true;
     auto const bytes = replica->capacity();
-    if (!BufferAccess(*parts).release(context, *place, place_to_save_at(parts->replicas), carried)) return false;
+    if (!BufferAccess(*parts).release(context, *place, place_to_save_at(*parts), carried)) return false;
     given = bytes;
+    return true;
+  });
+  return given;
+}
+
+std::size_t BufferCore::evict_part_of_host(std::span<const ByteRange> used) {
+  std::size_t given = 0;
+  std::optional<std::size_t> cell;  // the same at each try: what is saved of it is under way
+  std::optional<TransferEngine::CarriedOut> carried;
+  AccessContext context{AccessContext::Waiting::for_work, AccessContext::Evicts::yes};
+  detail::run_admitted(context, detail::operands(), [&](AccessContext&) {
+    Guard parts(*parts_, context.again() ? Guard::to_go_on : Guard::at_once);
+    if (!parts) return true;
+    if (!cell) cell = detail::first_part_to_evict(*parts, used);
+    auto const& replica = parts->replicas.in_memory_of_host();
+    if (!cell || !replica || parts->captured) return true;
+    auto& memory = *replica->reserved();
+    if (!memory.is_committed(*cell) || memory.is_held(*cell) || Commits(*parts).would_wait_in_work()) return true;
+    if (!Reconciler(*parts).resolve_for_eviction(context)) return false;
+    if (!parts->watch.unrecorded().empty()) return true;  // there was no memory for that: the bytes stay where they are
+    auto const range = memory.range_of(*cell);
+    if (!BufferAccess(*parts).await_or_wait(context, *replica, range, true)) return false;
+    if (!release_part(context, *parts, range, carried)) return false;
+    given = memory.cell_bytes();
+    memory.decommit(*cell);
     return true;
   });
   return given;

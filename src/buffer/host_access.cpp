@@ -98,7 +98,7 @@ void BufferCore::note_read(ByteRange range) const {
 
 void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold, bool looks) {
   void* address = nullptr;
-  detail::run_admitted(detail::operands(*this),
+  detail::run_admitted(use_of(range),
                        [&](AccessContext& context) { return host_once(context, range, intent, hold, address); });
   if (looks && intent == Intent::read) note_read(range);
   return address;
@@ -108,6 +108,7 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
   Guard parts(*parts_);
   bool const for_writing = intent != Intent::read;
   parts->check_access("host access");
+  if (for_writing) parts->check_writable("writing on the host");
   parts->check_range(range);
   // Manual tracking: a read-write view is a read until it is marked.
   // So it is where pages tell what was really written.
@@ -116,10 +117,11 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
   if (intent != Intent::read) parts->watch.note("a host view that may be written", range);
   auto const& host = parts->replicas.host();
   std::optional<Plan> plan;
-  if (intent == Intent::read && parts->replicas.holds(host_place, range)) {
+  bool const in_parts = host && host->reserved() != nullptr;  // whose use is noted part by part
+  if (intent == Intent::read && parts->replicas.holds(host_place, range) && !in_parts) {
     if (host) ReplicaAllocator(*parts).note_use(*host);
   } else {
-    if (!ReplicaAllocator(*parts).ensure_host(context)) return false;
+    if (!ReplicaAllocator(*parts).ensure_host(context, range)) return false;
     TransferEngine transfers(*parts);
     plan = transfers.plan_access(host_place, range, intent);
     if (intent != Intent::write) parts->check_lost(*plan);
@@ -130,7 +132,7 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
   if (!host) return true;
   host->usage().note_host(intent != Intent::write, intent != Intent::read);
   if (hold == nullptr) {
-    host->holds().mark_exported(for_writing);
+    host->mark_exported(range, for_writing);
   } else {
     *hold = {host, host->host_window(range)};
   }
@@ -172,14 +174,19 @@ std::vector<Event> BufferCore::work_under_way() {
 }
 
 void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
-  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+  auto const used = [&](detail::OperandsInUse& in_use) {
+    for (auto const range : ranges) in_use.add(manager(), *this, range);
+  };
+  detail::run_admitted(used, [&](AccessContext& context) {
     Guard parts(*parts_);
     parts->check_access("host access");
     for (auto const range : ranges) parts->check_range(range);
     for (auto const range : ranges) {
       if (!Reconciler(*parts).resolve_or_wait(context, range)) return false;
     }
-    if (!ReplicaAllocator(*parts).ensure_host(context)) return false;
+    for (auto const range : ranges) {
+      if (!ReplicaAllocator(*parts).ensure_host(context, range)) return false;
+    }
     TransferEngine transfers(*parts);
     std::vector<Plan> plans;
     Plan all;
@@ -199,7 +206,7 @@ void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
 
 Event BufferCore::fetch(ByteRange range) {
   std::optional<Event> event;
-  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+  detail::run_admitted(use_of(range), [&](AccessContext& context) {
     Guard const parts(*parts_);
     event = BufferAccess(*parts).fetch(context, range);
     return event.has_value();
@@ -224,9 +231,10 @@ void BufferCore::sync_to_host_slow(ByteRange range) {
 }
 
 void BufferCore::mark_host_dirty(ByteRange range) {
-  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+  detail::run_admitted(use_of(range), [&](AccessContext& context) {
     Guard parts(*parts_);
     parts->check_allocated("mark_host_dirty");
+    parts->check_writable("mark_host_dirty");
     parts->check_range(range);
     if (auto* const writes = parts->watch.writes()) writes->declared(range);
     if (!Reconciler(*parts).resolve_or_wait(context, range, true)) return false;
@@ -239,6 +247,7 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
   detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     parts->check_allocated("mark_device_dirty");
+    parts->check_writable("mark_device_dirty");
     parts->check_range(range);
     if (!Reconciler(*parts).resolve_or_wait(context, range, true)) return false;
     parts->watch.note("mark_device_dirty", range);
@@ -257,7 +266,11 @@ DeviceLease BufferCore::map(ByteRange range, MapMode mode, bool looks) {
     if (looks) note_read(range);
     return mapped;
   }
-  Guard(*parts_)->watch.expect_mapped_write();
+  {
+    Guard parts(*parts_);
+    parts->check_writable("mapping for writing");
+    parts->watch.expect_mapped_write();
+  }
   try {
     return map_to_write(range, mode);
   } catch (...) {
@@ -279,7 +292,7 @@ DeviceLease BufferCore::map_to_read(ByteRange range) {
 
 DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
   auto held = use_host(range, mode == MapMode::discard ? Intent::write : Intent::read);
-  detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
+  detail::run_admitted(use_of(range), [&](AccessContext& context) {
     Guard parts(*parts_);
     // If it has been freed since, what is written is not missed.
     auto const& host = parts->replicas.host();

@@ -60,13 +60,15 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
                                                   Intent intent, DeviceLease& stays, CopyChoice& choice) {
   Guard parts(*parts_);
   parts->check_access("device access");
+  if (intent != Intent::read) parts->check_writable("writing on a device");
   parts->check_range(range);
   auto const place = Windows(*parts).place_for(device, range, choice);
   if (intent != Intent::read) Windows(*parts).check_write(place, range);
   if (!context.again()) parts->replicas.places[place].used(range.size());
   // A window's leases are taken with the lock.
   auto const offer_further = [&](Place at) {
-    if (!parts->replicas.places[at].window) parts->offer_leases(parts->replicas.at(at), *queue);
+    bool const in_parts = parts->replicas.at(at)->reserved() != nullptr;
+    if (!parts->replicas.places[at].window && !in_parts) parts->offer_leases(parts->replicas.at(at), *queue);
   };
   bool const resolved = queue != nullptr ? Reconciler(*parts).look_or_wait(context, range)
                                          : Reconciler(*parts).resolve_or_wait(context, range);
@@ -103,7 +105,8 @@ LeaseOption BufferCore::lease_option(Device& device, ByteRange range, DeviceMemo
   for (auto const& one : parts_->replicas.places.devices()) {
     if (one.device != &device || !one.replica || !one.replica->whole().contains(range)) continue;
     if (one.replica->window_on(device, range) != memory) continue;
-    if (one.replica->serves_host()) one.replica->holds().mark_exported(false);  // it may be taken up at any time
+    // It may be taken up at any time; what is evicted in parts stays while work is there.
+    if (one.replica->serves_host() && one.replica->reserved() == nullptr) one.replica->holds().mark_exported(false);
     return {one.replica, memory};
   }
   return {};
@@ -136,7 +139,7 @@ std::optional<DeviceLease> BufferCore::capture_once(AccessContext& context, Queu
         fmt::format("bytes [{}, {}) are not up to date on {}, and copies are not captured: synchronize before",
                     wanted.begin, wanted.end, queue.device().id()));
   }
-  if (!ReplicaAllocator(*parts).ensure_device(context, place, queue)) return std::nullopt;
+  if (!ReplicaAllocator(*parts).ensure_device(context, place, parts->replicas.whole(), queue)) return std::nullopt;
   auto const& replica = parts->replicas.at(place);
   DeviceLease lease;
   if (replica) lease = {replica, replica->window_on(queue.device(), parts->replicas.whole())};

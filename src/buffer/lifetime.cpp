@@ -26,16 +26,22 @@
 
 namespace unimem {
 
+using detail::BackingFile;
 using detail::BufferParts;
 using detail::Replica;
 using detail::ReplicaAllocator;
 using detail::ReplicaMemory;
 
 std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& options) {
+  return make(bytes, std::move(options), std::shared_ptr<BackingFile>{});
+}
+
+std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& options,
+                                             std::shared_ptr<BackingFile> file) {
   auto* const memory = detail::SpareMemory<BufferCore>::take();
   BufferCore* core = nullptr;
   try {
-    core = new (memory) BufferCore(bytes, std::move(options));
+    core = new (memory) BufferCore(bytes, std::move(options), std::move(file));
   } catch (...) {
     detail::SpareMemory<BufferCore>::give(memory);
     throw;
@@ -61,10 +67,11 @@ std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& 
   return core;
 }
 
-BufferCore::BufferCore(std::size_t bytes, BufferOptions&& options)
+BufferCore::BufferCore(std::size_t bytes, BufferOptions&& options, std::shared_ptr<BackingFile> file)
     : parts_(std::make_unique<BufferParts>(bytes, std::move(options), *this, published_)) {
   detail::check_size(bytes);
-  if (parts_->terms.spill_files == nullptr) return;
+  parts_->file = std::move(file);
+  if (parts_->terms.spill_files == nullptr && parts_->file == nullptr) return;
   parts_->lock.count_operations_to_come();
   parts_->resident = true;
   parts_->terms.manager->add_resident(*this);  // also the host's memory may be asked for
@@ -103,6 +110,7 @@ void BufferCore::let_go() noexcept {
   // What the manager does not know has no other keeper. Acquire and release: the thread that ends it comes behind all
   // others.
   if (parts_->resident && parts_->keepers.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  write_back_at_end();
   std::destroy_at(this);
   detail::SpareMemory<BufferCore>::give(this);
 }

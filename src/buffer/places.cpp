@@ -47,9 +47,9 @@ bool Places::on_one_device(Place one, Place other) const noexcept {
   return &device == (*this)[other].device && !shares(device);
 }
 
-std::optional<Place> Places::file() const noexcept {
+std::optional<Place> Places::find(DevicePlace::File which) const noexcept {
   for (std::size_t i = 0; i < devices_.size(); ++i) {
-    if (devices_[i].is_file) return static_cast<Place>(i + 1);
+    if (devices_[i].file == which) return static_cast<Place>(i + 1);
   }
   return std::nullopt;
 }

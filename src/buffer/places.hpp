@@ -35,7 +35,8 @@ struct DevicePlace {
   std::shared_ptr<Replica> replica;
   UseHistory history{};
   NextUse next_use = NextUse::unsaid;
-  bool is_file = false;
+  enum class File : unsigned char { none, spill, users };
+  File file = File::none;             ///< what is evicted there, or the user's
   std::optional<ByteRange> window{};  ///< the part of the buffer that it is a copy of; none: all of it
 };
 
@@ -70,11 +71,15 @@ class Places {
   }
 
   void add(Device& device, UseClock& clock) { devices_.push_back({&device, &clock, nullptr}); }
-  void add_file(Device& files, UseClock& clock) {
-    devices_.push_back({.device = &files, .clock = &clock, .replica = nullptr, .is_file = true});
+  void add_file(DevicePlace::File which, Device& files, UseClock& clock) {
+    devices_.push_back({.device = &files, .clock = &clock, .replica = nullptr, .file = which});
   }
-  [[nodiscard]] bool is_file(Place place) const noexcept { return place != host_place && (*this)[place].is_file; }
-  [[nodiscard]] std::optional<Place> file() const noexcept;
+  [[nodiscard]] bool is_file(Place place) const noexcept {
+    return place != host_place && (*this)[place].file != DevicePlace::File::none;
+  }
+  /// The file that host memory is evicted to, and the one of the user's that the buffer was made from.
+  [[nodiscard]] std::optional<Place> spill_file() const noexcept { return find(DevicePlace::File::spill); }
+  [[nodiscard]] std::optional<Place> users_file() const noexcept { return find(DevicePlace::File::users); }
   void reserve_one() { devices_.reserve(devices_.size() + 1); }
   /// That of a device's copy of the whole buffer.
   [[nodiscard]] std::optional<Place> find(Device const& device) const noexcept {
@@ -104,6 +109,8 @@ class Places {
   [[nodiscard]] CopyCost cost() const;
 
  private:
+  [[nodiscard]] std::optional<Place> find(DevicePlace::File which) const noexcept;
+
   Location wanted_;
   Device* default_;
   Device* unified_ = nullptr;

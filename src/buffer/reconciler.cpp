@@ -67,7 +67,7 @@ void Reconciler::record_mapped_write(MappedWrite const& write, Evicts evicts) co
     auto plan = parts_->replicas.coherence.plan_mark(host_place, ranges, parts_->replicas.places.cost());
     static_cast<void>(BufferAccess(*parts_).mark_there(context, std::move(plan), {}));
   };
-  static_cast<void>(ReplicaAllocator(*parts_).ensure_host(context));
+  static_cast<void>(ReplicaAllocator(*parts_).ensure_host(context, write.range));
   raise_later(Commits(*parts_).resolve(write.range, true));
   auto rest = write.parts.empty() ? ByteRanges{write.range} : write.parts;
   // The bytes have been written, whatever else went wrong meanwhile: those that no device wrote count.

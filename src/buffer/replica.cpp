@@ -36,6 +36,11 @@ Replica::~Replica() {
   let_go(last_work());
 }
 
+void Replica::mark_exported(ByteRange part, bool for_writing) noexcept {
+  holds_.mark_exported(for_writing);
+  if (auto* const in_parts = reserved()) in_parts->hold(part);  // for good
+}
+
 void Replica::zero_before_the_end() noexcept {
   try {
     zero();

@@ -49,6 +49,18 @@ class Replica : public ReplicaMemory {
   /// Where uses and copies are noted, with the buffer's lock held.
   [[nodiscard]] UsageEntry& usage() noexcept { return usage_; }
 
+  /// A lease on that part of it begins, or ends.
+  void add_lease(DeviceMemory part) noexcept {
+    if (auto* const in_parts = reserved()) in_parts->hold(range_of(part));
+    holds_.add_lease();
+  }
+  void end_lease(DeviceMemory part) noexcept {
+    holds_.end_lease();
+    if (auto* const in_parts = reserved()) in_parts->release(range_of(part));
+  }
+  /// The host has been given the address of that part, which it may keep, and write through if it is `for_writing`.
+  void mark_exported(ByteRange part, bool for_writing) noexcept;
+
   /// Whether it may be evicted to a file, if no address of it was given away: it is not to be wiped out either.
   [[nodiscard]] bool may_be_spilled() const noexcept { return !zero_at_end_ && ReplicaMemory::may_be_spilled(); }
   /// Copies bytes of the host's memory, or of a file, from `offset` on to memory of `target`'s size. Throws IoError.
@@ -68,6 +80,11 @@ class Replica : public ReplicaMemory {
   }
 
  private:
+  /// The bytes of the buffer in a part of the host's memory.
+  [[nodiscard]] ByteRange range_of(DeviceMemory part) const noexcept {
+    auto const begin = part.object + part.offset - reinterpret_cast<std::uintptr_t>(host_address());
+    return {begin, begin + part.bytes};
+  }
   void apply_advice_slow(AdviceBook const& advice);
   void zero_before_the_end() noexcept;
   [[nodiscard]] Event last_work() noexcept;

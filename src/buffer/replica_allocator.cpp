@@ -6,7 +6,13 @@
 #include "core/spare_memory.hpp"
 #include "device/page_watch.hpp"
 #include "manager/access_context.hpp"
+#include "manager/backing_file.hpp"
+#include "manager/spill_files.hpp"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -57,7 +63,42 @@ ReplicaAllocator::HostBlock ReplicaAllocator::new_host_block(AccessContext& cont
 
 std::shared_ptr<Replica> ReplicaAllocator::host_replica(AccessContext& context) const {
   auto const& there = parts_->replicas.in_memory_of_host();
-  return there ? there : new_on_host(context, parts_->replicas.bytes());
+  if (there) return there;
+  return parts_->file ? new_in_parts() : new_on_host(context, parts_->replicas.bytes());
+}
+
+std::shared_ptr<Replica> ReplicaAllocator::new_in_parts() const {
+  constexpr std::size_t least = std::size_t{64} << 10, most = std::size_t{4} << 20, cells = 1024, in_memory = 16;
+  auto const bytes = parts_->replicas.bytes();
+  auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto const memory = parts_->terms.manager->limit(host_device(), Location::host) / in_memory;
+  auto const cell =
+      std::max(page, std::min(std::clamp(std::bit_ceil(bytes / cells), least, most), std::bit_floor(memory)));
+  auto reserved = std::make_shared<ReservedMemory>(bytes, parts_->file->offset() % page, cell, parts_->terms.manager);
+  return std::make_shared<Replica>(ReplicaMemory(host_device(), std::move(reserved)));
+}
+
+bool ReplicaAllocator::commit(AccessContext& context, Replica& replica, ByteRange range) const {
+  auto* const memory = replica.reserved();
+  if (memory == nullptr) return true;
+  auto const& terms = parts_->terms;
+  auto const [first, last] = memory->cells_of(range);
+  auto& clock = terms.manager->use_clock(host_device());
+  // What cannot be there at once is refused before others give anything.
+  auto const wanted = (last - first) * memory->cell_bytes();
+  if (last - first > 1 && wanted > terms.manager->limit(host_device(), Location::host)) {
+    if (!terms.manager->acquire(context, host_device(), Location::host, wanted, terms.named())) return false;
+  }
+  for (auto cell = first; cell < last; ++cell) {
+    auto const part = memory->range_of(cell);
+    auto const used = std::min(part.end, range.end) - std::max(part.begin, range.begin);
+    if (!context.again()) memory->history(cell).used(clock, used);
+    if (memory->is_committed(cell)) continue;
+    auto block = terms.manager->acquire(context, host_device(), Location::host, memory->cell_bytes(), terms.named());
+    if (!block) return false;
+    memory->commit(cell, *std::move(block));
+  }
+  return true;
 }
 
 std::shared_ptr<Replica> ReplicaAllocator::new_on_device(AccessContext& context, Device& device, ByteRange part,
@@ -94,11 +135,12 @@ void ReplicaAllocator::watch_host() const {
   replicas.for_each_write_to_host_memory([&](ByteRange range, Event event) { writes->expect_device(range, event); });
 }
 
-bool ReplicaAllocator::ensure_host(AccessContext& context) const {
+bool ReplicaAllocator::ensure_host(AccessContext& context, ByteRange range) const {
   auto& replicas = parts_->replicas;
   if (replicas.coherence.has_storage(host_place)) {
-    if (replicas.host()) note_use(*replicas.host());
-    return true;
+    if (!replicas.host()) return true;
+    note_use(*replicas.host());
+    return commit(context, *replicas.host(), range);
   }
   if (replicas.bytes() != 0) {
     auto replica = host_replica(context);
@@ -109,24 +151,26 @@ bool ReplicaAllocator::ensure_host(AccessContext& context) const {
     watch_host();
   }
   replicas.coherence.add_storage(host_place);
-  return true;
+  return !replicas.host() || commit(context, *replicas.host(), range);
 }
 
 bool ReplicaAllocator::begin_data_on_host(AccessContext& context) const {
-  if (!ensure_host(context)) return false;
+  if (!ensure_host(context, parts_->replicas.whole())) return false;
   auto& coherence = parts_->replicas.coherence;
   auto plan = coherence.plan_access(host_place, {}, Intent::read, parts_->replicas.places.cost());
   Commits(*parts_).commit(std::move(plan), {});
   return true;
 }
 
-bool ReplicaAllocator::ensure_device(AccessContext& context, Place place, Queue& queue) const {
+bool ReplicaAllocator::ensure_device(AccessContext& context, Place place, ByteRange range, Queue& queue) const {
   auto& replicas = parts_->replicas;
   bool const window = replicas.places[place].window.has_value();
   if (window && !replicas.coherence.has_data() && !begin_data_on_host(context)) return false;
   if (replicas.coherence.has_storage(place)) {
-    if (auto const& there = replicas.at(place)) note_use(*there);
-    return true;
+    auto const& there = replicas.at(place);
+    if (!there) return true;
+    note_use(*there);
+    return commit(context, *there, range);
   }
   if (replicas.bytes() != 0) {
     auto replica = replicas.places.is_file(place) ? new_in_file() : device_replica(context, place, queue);
@@ -138,7 +182,7 @@ bool ReplicaAllocator::ensure_device(AccessContext& context, Place place, Queue&
     parts_->publish();  // others that need the device's memory count on it from now on
   }
   replicas.coherence.add_storage(place);
-  return true;
+  return !replicas.at(place) || commit(context, *replicas.at(place), range);
 }
 
 std::shared_ptr<Replica> ReplicaAllocator::device_replica(AccessContext& context, Place place, Queue& queue) const {
@@ -149,17 +193,17 @@ std::shared_ptr<Replica> ReplicaAllocator::device_replica(AccessContext& context
 
 std::shared_ptr<Replica> ReplicaAllocator::new_in_file() const {
   auto file = std::make_shared<SpillFile>(parts_->terms.spill_files->shared_from_this(), parts_->replicas.bytes());
-  return std::make_shared<Replica>(ReplicaMemory(std::move(file)));
+  return std::make_shared<Replica>(ReplicaMemory(std::shared_ptr<FileMemory>(std::move(file))));
 }
 
-bool ReplicaAllocator::ensure(AccessContext& context, Place place) const {
-  if (place == host_place) return ensure_host(context);
-  return ensure_device(context, place, parts_->replicas.places[place].device->default_queue());
+bool ReplicaAllocator::ensure(AccessContext& context, Place place, ByteRange range) const {
+  if (place == host_place) return ensure_host(context, range);
+  return ensure_device(context, place, range, parts_->replicas.places[place].device->default_queue());
 }
 
 void ReplicaAllocator::note_use(Replica const& replica) const {
   auto const& terms = parts_->terms;
-  if (terms.spill_files == nullptr || !replica.serves_host()) return;
+  if (terms.spill_files == nullptr || !replica.serves_host() || replica.reserved() != nullptr) return;
   auto& uses = parts_->host_uses;
   if (!uses) {
     uses = std::make_unique<BufferParts::HostUses>(BufferParts::HostUses{terms.manager->use_clock(host_device())});

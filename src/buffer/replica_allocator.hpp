@@ -27,11 +27,11 @@ class ReplicaAllocator {
  public:
   explicit ReplicaAllocator(BufferParts& parts) noexcept : parts_(&parts) {}
 
-  /// Sees to it that there is memory at a place.
-  [[nodiscard]] bool ensure_host(AccessContext& context) const;
+  /// Sees to it that there is memory at a place: for all of the buffer, or at least for `range`.
+  [[nodiscard]] bool ensure_host(AccessContext& context, ByteRange range) const;
   /// A new block is taken in `queue`'s order.
-  [[nodiscard]] bool ensure_device(AccessContext& context, Place place, Queue& queue) const;
-  [[nodiscard]] bool ensure(AccessContext& context, Place place) const;
+  [[nodiscard]] bool ensure_device(AccessContext& context, Place place, ByteRange range, Queue& queue) const;
+  [[nodiscard]] bool ensure(AccessContext& context, Place place, ByteRange range) const;
 
   /// This replica is about to be used: if it is the host's, that decides when it is evicted to a file.
   void note_use(Replica const& replica) const;
@@ -54,6 +54,10 @@ class ReplicaAllocator {
   [[nodiscard]] std::shared_ptr<Replica> host_replica(AccessContext& context) const;
   [[nodiscard]] std::shared_ptr<Replica> device_replica(AccessContext& context, Place place, Queue& queue) const;
   [[nodiscard]] std::shared_ptr<Replica> new_in_file() const;
+  /// Host memory that comes in parts, none of which is there yet.
+  [[nodiscard]] std::shared_ptr<Replica> new_in_parts() const;
+  /// Where host memory comes in parts: puts some behind those of `range`, which is about to be used.
+  [[nodiscard]] bool commit(AccessContext& context, Replica& replica, ByteRange range) const;
   /// Where there is no data yet, the host's memory becomes it: a window has no room for all of it.
   [[nodiscard]] bool begin_data_on_host(AccessContext& context) const;
   [[nodiscard]] HostBlock new_host_block(AccessContext& context, std::size_t size) const;

@@ -46,13 +46,14 @@ Place ReplicaMap::place_of_window(Device& device, ByteRange range, MemoryManager
   return place;
 }
 
-Place ReplicaMap::place_of_file(MemoryManager& manager) {
-  if (auto const place = places.file()) return *place;
+Place ReplicaMap::place_of_file(DevicePlace::File which, MemoryManager& manager) {
+  bool const spills = which == DevicePlace::File::spill;
+  if (auto const place = spills ? places.spill_file() : places.users_file()) return *place;
   places.reserve_one();
   auto& clock = manager.use_clock(host_device());
   auto& files = FileDevice::instance();
   auto const place = coherence.add_file();
-  places.add_file(files, clock);
+  places.add_file(which, files, clock);
   return place;
 }
 
@@ -72,7 +73,7 @@ void ReplicaMap::put(Place place, std::shared_ptr<Replica> replica) noexcept {
 Coherence ReplicaMap::without_memory(std::size_t size) const {
   Coherence fresh(size);
   for (auto const& one : places.devices()) {
-    if (one.is_file) {
+    if (one.file != DevicePlace::File::none) {
       fresh.add_file();
     } else {
       fresh.add_device(places.shares(*one.device) ? std::optional{host_place} : std::nullopt);
@@ -100,16 +101,16 @@ bool ReplicaMap::has_memory() const {
 
 bool ReplicaMap::holds_on_host_side(ByteRange range) const {
   if (holds(host_place, range)) return true;
-  auto const file = places.file();
-  if (!file || !coherence.has_data()) return false;
+  if (!coherence.has_data()) return false;
   auto missing = ByteRanges{range};
-  missing.remove(coherence.valid(host_place));
-  missing.remove(coherence.valid(*file));
+  for (auto const place : {std::optional{host_place}, places.spill_file(), places.users_file()}) {
+    if (place) missing.remove(coherence.valid(*place));
+  }
   return missing.empty();
 }
 
 void ReplicaMap::drop_stale_file() noexcept {
-  auto const file = places.file();
+  auto const file = places.spill_file();
   if (!file_may_go || !file || !pending.empty() || !coherence.valid(*file).empty()) return;
   try {
     if (coherence.has_storage(*file)) coherence.remove_storage(*file);

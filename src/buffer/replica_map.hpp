@@ -40,8 +40,8 @@ class ReplicaMap {
   [[nodiscard]] ByteRange reach(Place place) const noexcept {
     return place == host_place ? whole() : places[place].window.value_or(whole());
   }
-  /// That of the file which host memory is evicted to.
-  Place place_of_file(MemoryManager& manager);
+  /// That of the file which host memory is evicted to, or of the user's, added when it is new.
+  Place place_of_file(DevicePlace::File which, MemoryManager& manager);
 
   /// The replica at a place; null without memory, or of a buffer without bytes.
   [[nodiscard]] std::shared_ptr<Replica> const& at(Place place) const {
@@ -84,9 +84,9 @@ class ReplicaMap {
     auto const place = places.has_windows() ? std::nullopt : places.find(device);
     return place && is_apart_and_holds(*place, range) ? place : std::nullopt;
   }
-  /// Whether every byte of `range` is current at the host or in the file.
+  /// Whether every byte of `range` is current at the host or in a file.
   [[nodiscard]] bool holds_on_host_side(ByteRange range) const;
-  /// The file goes once nothing in it is current, and nothing can be taken back that would make it so.
+  /// What was spilled goes once nothing of it is current, and nothing can be taken back that would make it so.
   void drop_stale_file() noexcept;
   /// Whether every byte of `range` is current at `place`.
   [[nodiscard]] bool holds(Place place, ByteRange range) const {

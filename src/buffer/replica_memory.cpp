@@ -29,7 +29,13 @@ ReplicaMemory::ReplicaMemory(Device& host_device, void* pointer, std::size_t byt
       memory_{reinterpret_cast<std::uintptr_t>(pointer), 0, bytes},
       by_address_(memory_) {}
 
-ReplicaMemory::ReplicaMemory(std::shared_ptr<SpillFile> file)
+ReplicaMemory::ReplicaMemory(Device& host_device, std::shared_ptr<ReservedMemory> reserved)
+    : device_(&host_device),
+      reserved_(std::move(reserved)),
+      memory_{reinterpret_cast<std::uintptr_t>(reserved_->address()), 0, reserved_->bytes()},
+      by_address_(memory_) {}
+
+ReplicaMemory::ReplicaMemory(std::shared_ptr<FileMemory> file)
     : device_(&FileDevice::instance()),
       file_(std::move(file)),
       wrapped_at_(Location::device),
@@ -66,11 +72,13 @@ struct ReplicaMemory::Remains {
   Ownership ownership;
   void* pointer = nullptr;  ///< of wrapped memory
   void* locked = nullptr;   ///< where it is to be unlocked
+  std::shared_ptr<ReservedMemory> reserved{};
 
   /// `last` may be pending only where the memory goes back to a pool.
   void let_go(Event last) noexcept {
     if (locked != nullptr) HostPinning::instance().unpin(locked);
     if (allocation) return allocation.release(last);
+    reserved.reset();
     if (!ownership.deleter()) return;
     try {
       ownership.deleter()(pointer);
@@ -90,9 +98,11 @@ void ReplicaMemory::let_go(Event last) noexcept {
     return;
   }
   Remains remains{std::move(allocation_), std::move(ownership_), reinterpret_cast<void*>(memory_.object),
-                  locked_ ? host_address() : nullptr};
+                  locked_ ? host_address() : nullptr, std::move(reserved_)};
   // No destructor waits on a thread that runs work: what it waits for may be that very work.
-  if (is_in_work() && !last.ready()) {
+  // Nor does it wait for memory's sake alone: reserved memory is nobody else's.
+  bool const may_be_late = is_in_work() || remains.reserved;
+  if (may_be_late && !last.ready()) {
     let_go_later(std::move(remains), last);
     return;
   }
@@ -101,7 +111,7 @@ void ReplicaMemory::let_go(Event last) noexcept {
 }
 
 void ReplicaMemory::let_go_later(Remains remains, Event last) noexcept {
-  bool const owners = !remains.allocation && !remains.ownership.deleter();
+  bool const owners = !remains.allocation && !remains.reserved && !remains.ownership.deleter();
   if (owners) return;  // and there is no deleter to call
   std::shared_ptr<Remains> kept;
   try {
@@ -113,6 +123,7 @@ void ReplicaMemory::let_go_later(Remains remains, Event last) noexcept {
   } catch (std::exception const& error) {
     // Locked and with its owner it stays; a block that is not its pool's again would be lost.
     if (auto& allocation = kept ? kept->allocation : remains.allocation; allocation) allocation.release(last);
+    if (kept ? kept->reserved : remains.reserved) static_cast<void>(last.wait_for_error());
     log(LogLevel::error, "memory that was to be given back when its work has ended stays with the process:");
     log(LogLevel::error, error.what());
   }

@@ -7,7 +7,8 @@
 #include <unimem/pool/allocation.hpp>
 #include <unimem/pool/memory_pool.hpp>
 
-#include "manager/spill_files.hpp"
+#include "buffer/reserved_memory.hpp"
+#include "manager/file_memory.hpp"
 
 #include <cstddef>
 #include <memory>
@@ -17,8 +18,8 @@
 
 namespace unimem::detail {
 
-/// Where the bytes of a replica are: in a block of a pool, in memory that was wrapped, or in a file, which is the file
-/// device's memory.
+/// Where the bytes of a replica are: in a block of a pool, in memory that was wrapped, in host memory that comes in
+/// parts, or in a file, which is the file device's memory.
 ///
 /// Not thread-safe; the buffer's lock guards it.
 class ReplicaMemory {
@@ -29,7 +30,9 @@ class ReplicaMemory {
   ReplicaMemory(Device& host_device, Allocation allocation, DeviceMemory part);
   /// Host memory that exists already, pageable or pinned: its owner's until `own`.
   ReplicaMemory(Device& host_device, void* pointer, std::size_t bytes, Location location);
-  explicit ReplicaMemory(std::shared_ptr<SpillFile> file);
+  explicit ReplicaMemory(std::shared_ptr<FileMemory> file);
+  /// Host memory that comes and goes in parts.
+  ReplicaMemory(Device& host_device, std::shared_ptr<ReservedMemory> reserved);
   ReplicaMemory(ReplicaMemory&&) = default;
   ReplicaMemory& operator=(ReplicaMemory&&) = delete;
   ~ReplicaMemory() = default;
@@ -70,7 +73,12 @@ class ReplicaMemory {
   /// The address of what one of these windows stands for; null where there is none.
   [[nodiscard]] void* address_of(DeviceMemory window) const;
 
-  [[nodiscard]] std::size_t capacity() const noexcept { return allocation_ ? allocation_.capacity() : memory_.bytes; }
+  [[nodiscard]] std::size_t capacity() const noexcept {
+    if (reserved_) return reserved_->committed_bytes();
+    return allocation_ ? allocation_.capacity() : memory_.bytes;
+  }
+  /// Null where the memory comes and goes as a whole.
+  [[nodiscard]] ReservedMemory* reserved() const noexcept { return reserved_.get(); }
   /// Whether it came from a pool: what the library did not allocate it does not move either.
   [[nodiscard]] bool pooled() const noexcept { return !allocation_.empty(); }
   [[nodiscard]] bool in_file() const noexcept { return file_ != nullptr; }
@@ -88,7 +96,7 @@ class ReplicaMemory {
   /// Whether it may be evicted to a file: it is a pool's, the host's, and was not asked to stay.
   [[nodiscard]] bool may_be_spilled() const noexcept { return allocation_ && serves_host() && !locked_; }
   /// Copies the bytes of a file from `offset` on to memory of `target`'s size. Throws IoError.
-  void read_file(std::span<std::byte> target, std::size_t offset) const { file_->read_directly(offset, target); }
+  void read_file(std::span<std::byte> target, std::size_t offset) const { file_->get_directly(offset, target); }
 
   /// Gives it back when its last work has ended, which `last` says: without waiting, where it goes back to a pool that
   /// waits, else here, or on a thread of the library's in the middle of work, which may be that work. Nothing is left.
@@ -102,10 +110,11 @@ class ReplicaMemory {
   Device* device_;
   Allocation allocation_;
   Ownership ownership_;
-  std::shared_ptr<SpillFile> file_;       ///< null: in memory
-  Location wrapped_at_ = Location::host;  ///< where memory is that came from no pool
-  std::size_t begin_ = 0;                 ///< of a window; the host reaches no windows
-  bool locked_ = false;                   ///< in place
+  std::shared_ptr<FileMemory> file_;          ///< null: in memory
+  std::shared_ptr<ReservedMemory> reserved_;  ///< null: it comes whole
+  Location wrapped_at_ = Location::host;      ///< where memory is that came from no pool
+  std::size_t begin_ = 0;                     ///< of a window; the host reaches no windows
+  bool locked_ = false;                       ///< in place
   DeviceMemory memory_;
   DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it
 };

@@ -3,8 +3,10 @@
 #include <unimem/device/device.hpp>
 
 #include "buffer/buffer_parts.hpp"
+#include "buffer/host_device.hpp"
 #include "device/current_task.hpp"
 #include "manager/admission.hpp"
+#include "manager/backing_file.hpp"
 #include "manager/file_device.hpp"
 #include "manager/spill_files.hpp"
 
@@ -110,10 +112,61 @@ Offer offer_of_device(BufferParts const& parts, Device& device, std::span<const 
 
 /// Whether the file has all that the host has.
 bool is_clean(ReplicaMap const& replicas) noexcept {
-  auto const file = replicas.places.file();
+  auto const file = replicas.places.spill_file();
   if (!file) return false;
   auto const in_file = [&](ByteRange range) { return replicas.coherence.valid(*file).contains(range); };
   return std::ranges::all_of(replicas.coherence.valid(host_place).ranges(), in_file);
+}
+
+/// Of a part of the host's memory: whether an access, an operation or an address of a user's keeps it.
+enum class Stays : unsigned char { no, busy, held, in_use };
+
+Stays stays(BufferParts const& parts, std::size_t cell, std::span<const ByteRange> used) noexcept {
+  auto const& replica = *parts.replicas.in_memory_of_host();
+  auto const range = replica.reserved()->range_of(cell);
+  if (parts.captured || replica.reserved()->is_held(cell)) return Stays::held;
+  auto const meets = [&](ByteRange part) { return part.begin < range.end && range.begin < part.end; };
+  if (std::ranges::any_of(used, meets)) return Stays::in_use;
+  return replica.work().writes_ended_well(range) ? Stays::no : Stays::busy;
+}
+
+/// Whether places on the host's side other than its memory, or a device, have all that it has of `range`.
+bool is_clean(ReplicaMap const& replicas, ByteRange range) noexcept {
+  auto const held = [&](Place place) { return replicas.coherence.valid(place).contains(range); };
+  if (!replicas.coherence.valid(host_place).intersects(range)) return true;
+  auto const spilled = replicas.places.spill_file(), file = replicas.places.users_file();
+  return (spilled && held(*spilled)) || (file && held(*file));
+}
+
+/// What taking that part back costs, per byte and over the time until it is used again.
+double loss_of(BufferParts const& parts, std::size_t cell) noexcept {
+  auto const& memory = *parts.replicas.in_memory_of_host()->reserved();
+  auto const range = memory.range_of(cell);
+  bool const any = parts.replicas.coherence.valid(host_place).intersects(range);
+  if (!any) return 0;
+  auto const once = 1 / FileDevice::disk.bytes_per_second;
+  auto const wait = memory.history(cell).expected_wait(parts.terms.manager->use_clock(host_device()));
+  return (is_clean(parts.replicas, range) ? once : 2 * once) / std::max(wait, 1.0);
+}
+
+Resident::Evictable evictable_in_parts(BufferParts const& parts, std::span<const ByteRange> used) noexcept {
+  Resident::Evictable offered;
+  auto const& memory = *parts.replicas.in_memory_of_host()->reserved();
+  auto const first = first_part_to_evict(parts, used);
+  for (auto const cell : memory.committed()) {
+    auto const why = stays(parts, cell, used);
+    if (why == Stays::held) offered.leased += memory.cell_bytes();
+    bool const may_go = why == Stays::no || why == Stays::busy;
+    if (may_go && cell != first) offered.more += memory.cell_bytes();
+  }
+  if (!first) {
+    offered.more = 0;
+    return offered;
+  }
+  offered.bytes = memory.cell_bytes();
+  offered.priority = parts.priority.load(std::memory_order_relaxed);
+  offered.cost_seconds = loss_of(parts, *first) * static_cast<double>(offered.bytes);
+  return offered;
 }
 
 Resident::Evictable evictable_from_host(BufferParts const& parts, Location location) noexcept {
@@ -136,6 +189,31 @@ Resident::Evictable evictable_from_host(BufferParts const& parts, Location locat
 
 }  // namespace
 
+bool may_save_parts(BufferParts const& parts) noexcept {
+  return parts.terms.spill_files != nullptr || parts.file->mode() == FileMode::read_write;
+}
+
+std::optional<std::size_t> first_part_to_evict(BufferParts const& parts, std::span<const ByteRange> used) noexcept {
+  auto const& replica = parts.replicas.in_memory_of_host();
+  if (!replica || replica->reserved() == nullptr || parts.watch.writes() != nullptr) return std::nullopt;
+  std::optional<std::size_t> best;
+  auto best_stays = Stays::no;
+  double least = 0;
+  bool const saves = may_save_parts(parts);
+  for (auto const cell : replica->reserved()->committed()) {
+    auto const why = stays(parts, cell, used);
+    if (why == Stays::held || why == Stays::in_use) continue;
+    if (!saves && !is_clean(parts.replicas, replica->reserved()->range_of(cell))) continue;
+    // What work is at is waited for, if all else stays.
+    auto const loss = loss_of(parts, cell);
+    if (best && (why != best_stays ? why == Stays::busy : loss >= least)) continue;
+    best = cell;
+    best_stays = why;
+    least = loss;
+  }
+  return best;
+}
+
 bool may_spill(BufferParts const& parts, Location location) noexcept {
   auto const* const files = parts.terms.spill_files;
   auto const bytes = parts.replicas.bytes();
@@ -149,6 +227,10 @@ bool may_spill(BufferParts const& parts, Location location) noexcept {
 Resident::Evictable evictable_from(BufferParts const& parts, MemoryPlace place,
                                    std::span<const ByteRange> used) noexcept {
   if (!place.device->reaches_host_memory()) return offer_of_device(parts, *place.device, used).evictable;
+  if (auto const& replica = parts.replicas.in_memory_of_host(); replica && replica->reserved() != nullptr) {
+    bool const here = place.location == Location::host;
+    return here ? evictable_in_parts(parts, used) : Resident::Evictable{};
+  }
   return used.empty() ? evictable_from_host(parts, place.location) : Resident::Evictable{};
 }
 

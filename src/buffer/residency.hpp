@@ -21,6 +21,11 @@ struct BufferParts;
 /// Which copy on the device would be given first of these.
 [[nodiscard]] std::optional<Place> first_to_evict(BufferParts const& parts, Device& device,
                                                   std::span<const ByteRange> used) noexcept;
+/// The part of its host memory that would be given first of those that it comes in, by number; none if none can go.
+[[nodiscard]] std::optional<std::size_t> first_part_to_evict(BufferParts const& parts,
+                                                             std::span<const ByteRange> used) noexcept;
+/// Whether bytes that only the host has can be saved for its memory to go in parts.
+[[nodiscard]] bool may_save_parts(BufferParts const& parts) noexcept;
 /// Whether its host memory at `location` may go to a file now, as far as the buffer is concerned.
 [[nodiscard]] bool may_spill(BufferParts const& parts, Location location) noexcept;
 

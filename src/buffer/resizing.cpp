@@ -53,6 +53,7 @@ bool BufferCore::resize_once(AccessContext& context, std::size_t bytes, Resized&
   if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole())) return false;
   for (Place place = host_place; place < parts->replicas.coherence.place_count(); ++place)
     parts->check_not_leased(place);
+  if (parts->file) throw UnsupportedOperation("resize", parts->terms.display_name(), "it stands on a file");
   if (parts->replicas.host() && !parts->replicas.host()->pooled()) {
     throw UnsupportedOperation("resize", parts->terms.display_name(), "it stands on memory that was wrapped");
   }
@@ -91,7 +92,7 @@ bool BufferCore::resize_once(AccessContext& context, std::size_t bytes, Resized&
       copy.event.wait();
     }
   } else if (has_data) {
-    if (!ReplicaAllocator(*parts).ensure_host(context)) return false;
+    if (!ReplicaAllocator(*parts).ensure_host(context, kept)) return false;
     auto plan = TransferEngine(*parts).plan_read(host_place, kept);
     parts->check_lost(plan);
     if (!TransferEngine(*parts).bring_or_wait(context, plan)) return false;

@@ -102,6 +102,9 @@ Plan Coherence::plan_release(Place place, Place to, ByteRange part, CopyCost con
   if (fence || (here.on_host_side && at(to).on_host_side)) {
     saved = here.valid;
     saved.remove(at(to).valid);
+    for (auto const& other : places_) {
+      if (!fence && other.on_host_side && &other != &here) saved.remove(other.valid);
+    }
   }
   if (part != whole()) saved = saved.intersection(ByteRanges{part});
   for (auto const range : saved.ranges()) plan.copies.push_back({place, to, range, fence});

@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -21,12 +22,32 @@ std::size_t room_within_limit(std::uint64_t offset) noexcept {
   return limit.rlim_cur - std::min<std::uint64_t>(offset, limit.rlim_cur);
 }
 
+/// What is neither a folder nor a regular file, as a sentence says it.
+char const* kind_of(::mode_t mode) noexcept {
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  if (S_ISBLK(mode)) return "a block device";
+  return "a character device, as terminals are";
+}
+
 }  // namespace
 
 File File::open(std::string name, int flags, std::string_view doing) {
   UniqueFd descriptor{::open(name.c_str(), flags | O_CLOEXEC)};
   if (!descriptor) throw IoError(name, errno, std::string(doing));
   return {std::move(descriptor), std::move(name)};
+}
+
+// O_NONBLOCK: opening a pipe without a writer would wait for ever, only to be refused.
+File File::open_regular(std::string name, int flags, std::string_view doing) {
+  auto file = open(std::move(name), flags | O_NONBLOCK, doing);
+  auto const mode = file.status("cannot look at it").st_mode;
+  if (S_ISDIR(mode)) throw IoError(file.name(), EISDIR, std::string(doing));
+  if (S_ISREG(mode)) return file;
+  throw IoError(file.name(), ESPIPE,
+                fmt::format("not a regular file but {}: only those have a size beforehand and are read from any "
+                            "position; copy what it gives to a file first (cat > FILE) and name that one",
+                            kind_of(mode)));
 }
 
 std::optional<File> File::unnamed(std::string const& folder, int flags, ::mode_t mode, std::string name,

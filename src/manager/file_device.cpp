@@ -4,7 +4,7 @@
 
 #include "core/fork.hpp"
 #include "device/host_queue.hpp"
-#include "manager/spill_files.hpp"
+#include "manager/file_memory.hpp"
 
 #include <cstddef>
 #include <span>
@@ -20,13 +20,13 @@ namespace {
 class FileQueue final : public HostQueue {
  public:
   Event upload(DeviceMemory to, void const* from, std::size_t bytes, CopyTerms const& terms) override {
-    return submit(terms.needs, [file = SpillFile::of(to), at = to.offset, from, bytes] {
-      file->spill(at, {static_cast<std::byte const*>(from), bytes});
+    return submit(terms.needs, [file = FileMemory::of(to), at = to.offset, from, bytes] {
+      file->put(at, {static_cast<std::byte const*>(from), bytes});
     });
   }
   Event download(void* to, DeviceMemory from, std::size_t bytes, CopyTerms const& terms) override {
-    return submit(terms.needs, [file = SpillFile::of(from), at = from.offset, to, bytes] {
-      file->restore(at, {static_cast<std::byte*>(to), bytes});
+    return submit(terms.needs, [file = FileMemory::of(from), at = from.offset, to, bytes] {
+      file->get(at, {static_cast<std::byte*>(to), bytes});
     });
   }
   Event copy(DeviceMemory, DeviceMemory, std::size_t, CopyTerms const&) override { refuse("copying within files"); }

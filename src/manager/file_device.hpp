@@ -8,7 +8,7 @@
 namespace unimem::detail {
 
 /// Files as a device, so that a buffer's bytes in a file are a replica like any other: its memory is files
-/// (`SpillFile`), and its queues copy between those and the host's memory, on a thread of their own. It runs no
+/// (`FileMemory`), and its queues copy between those and the host's memory, on a thread of their own. It runs no
 /// kernels, and no list of devices has it.
 class FileDevice final : public Device {
  public:

@@ -44,7 +44,8 @@ std::optional<Allocation> HostAdmission::run() {
 }
 
 bool HostAdmission::may_evict() const {
-  return state_.spill_files != nullptr && request_.pool.device().reaches_host_memory() &&
+  bool const any = state_.spill_files != nullptr || state_.files->any.load(std::memory_order_relaxed);
+  return any && request_.pool.device().reaches_host_memory() &&
          request_.bytes <= request_.facts.limit + request_.beside();
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/fork.hpp"
 #include "manager/admission_queue.hpp"
+#include "manager/backing_file.hpp"
 #include "manager/environment_limits.hpp"
 #include "manager/evictor.hpp"
 #include "manager/host_limit.hpp"
@@ -119,6 +120,7 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   Links links;
   std::shared_ptr<detail::Pressure> const pressure;
   std::shared_ptr<detail::SpillFiles> const spill_files;  ///< null: nothing is spilled
+  std::shared_ptr<detail::FileTraffic> const files = std::make_shared<detail::FileTraffic>();  ///< of users
   std::unique_ptr<detail::UsageBook> book;
   // Counts alone: nothing else is published through them, so relaxed.
   std::atomic<std::uint64_t> cache_trims{0};

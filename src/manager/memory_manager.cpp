@@ -154,6 +154,10 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
     sum.spill_files = counts.files;
     sum.spill_file_bytes = counts.file_bytes;
   }
+  sum.file_reads = state().files->read.times.load(relaxed);
+  sum.file_read_bytes = state().files->read.bytes.load(relaxed);
+  sum.file_writes = state().files->written.times.load(relaxed);
+  sum.file_written_bytes = state().files->written.bytes.load(relaxed);
   sum.cache_trims = state().cache_trims.load(std::memory_order_relaxed);
   sum.defragmentations = state().defragmentations.load(std::memory_order_relaxed);
   sum.waits = state().waits.load(std::memory_order_relaxed);
@@ -228,6 +232,10 @@ void MemoryManager::settle_pressure() {
 
 Links& MemoryManager::links() noexcept {
   return state_->links;
+}
+
+std::shared_ptr<detail::FileTraffic> MemoryManager::file_traffic() noexcept {
+  return state_->files;
 }
 
 detail::SpillFiles* MemoryManager::spill_files() noexcept {

@@ -47,6 +47,12 @@ std::vector<ByteRange> Residents::Threads::used_by(std::thread::id thread) const
   return parts;
 }
 
+std::vector<ByteRange> Residents::Threads::used_by_any() const {
+  std::vector<ByteRange> parts;
+  for (auto const& user : users) parts.push_back(user.part);
+  return parts;
+}
+
 bool Residents::Threads::has_others_than(std::thread::id thread) const noexcept {
   auto const is_other = [&](User const& user) { return user.thread != thread; };
   return retired || inside != std::thread::id{} || std::ranges::any_of(users, is_other);
@@ -75,10 +81,13 @@ Residents::Survey Residents::survey(std::span<const MemoryPlace> places) {
     Lock const lock{mutex_};
     all.candidates.reserve(residents_.size());
     for (auto const& [resident, threads] : residents_) {
-      if (threads.inside == me) continue;
-      bool const in_use = threads.has_others_than(me);
-      auto const used = threads.users.empty() ? std::vector<ByteRange>{} : threads.used_by(me);
+      auto const used_here = threads.users.empty() ? std::vector<ByteRange>{} : threads.used_by(me);
       for (auto const place : places) {
+        // This thread may be inside, to save what goes from elsewhere: room for that may come from here.
+        bool const beside_users = resident->gives_beside_users(place);
+        if (threads.inside == me && !beside_users) continue;
+        bool const in_use = beside_users ? threads.is_closed_to(me) : threads.has_others_than(me);
+        auto const used = beside_users ? threads.used_by_any() : used_here;
         auto const offer = resident->evictable(place, used);
         all.leased += offer.leased;
         if (offer.busy || in_use) {
@@ -99,40 +108,45 @@ Residents::Survey Residents::survey(std::span<const MemoryPlace> places) {
 }
 
 template <class Call>
-auto Residents::enter(Resident& resident, Call const& call) {
+auto Residents::enter(Resident& resident, std::optional<MemoryPlace> place, Call const& call) {
   using Result = std::invoke_result_t<Call, std::span<const ByteRange>>;
   auto const me = std::this_thread::get_id();
   std::vector<ByteRange> used;
+  std::thread::id before;      // this thread, if it is inside already
   std::shared_ptr<void> held;  // goes last: with it the resident may end, and remove itself
   {
     Lock const lock{mutex_};
     auto const found = residents_.find(&resident);
-    if (found == residents_.end() || found->second.has_others_than(me)) return Result{};
-    if (!found->second.users.empty()) used = found->second.used_by(me);
+    if (found == residents_.end()) return Result{};
+    auto const& threads = found->second;
+    bool const all = place && resident.gives_beside_users(*place);
+    if (all ? threads.is_closed_to(me) : threads.has_others_than(me)) return Result{};
+    if (!threads.users.empty()) used = all ? threads.used_by_any() : threads.used_by(me);
     held = resident.hold();
     if (held == nullptr) return Result{};
-    found->second.inside = me;
+    before = std::exchange(found->second.inside, me);
   }
   /// However the call ends, threads that wait for it learn.
   struct Leaving {
     Residents& residents;
     Resident& resident;
+    std::thread::id before;
     ~Leaving() {
       Lock const lock{residents.mutex_};
       auto const found = residents.residents_.find(&resident);
-      if (found != residents.residents_.end()) found->second.inside = {};  // absent if the resident removed itself
+      if (found != residents.residents_.end()) found->second.inside = before;  // absent if the resident removed itself
       residents.ended_.notify_all();
     }
-  } const leaving{*this, resident};
+  } const leaving{*this, resident, before};
   return call(std::span<const ByteRange>(used));
 }
 
 std::size_t Residents::evict(Resident& resident, MemoryPlace place) {
-  return enter(resident, [&](std::span<const ByteRange> used) { return resident.evict(place, used); });
+  return enter(resident, place, [&](std::span<const ByteRange> used) { return resident.evict(place, used); });
 }
 
 Resident::Relocation Residents::relocate(Resident& resident, Queue& queue, std::size_t most_bytes) {
-  return enter(resident, [&](std::span<const ByteRange> used) {
+  return enter(resident, std::nullopt, [&](std::span<const ByteRange> used) {
     return used.empty() ? resident.try_relocate(queue, most_bytes) : Resident::Relocation{};
   });
 }
@@ -149,7 +163,7 @@ OptimizationStep Residents::optimize(Resident& resident, Device& device, Optimiz
                                      OptimizationTerms const& terms) {
   OptimizationStep step;
   step.what = what;
-  enter(resident, [&](std::span<const ByteRange> used) {
+  enter(resident, std::nullopt, [&](std::span<const ByteRange> used) {
     if (used.empty()) step = resident.try_optimize(device, what, terms);
     return step.bytes;
   });

@@ -103,14 +103,19 @@ class Residents {
     bool retired = false;
 
     [[nodiscard]] std::vector<ByteRange> used_by(std::thread::id thread) const;
+    [[nodiscard]] std::vector<ByteRange> used_by_any() const;
     /// Whether others than that one are at it.
     [[nodiscard]] bool has_others_than(std::thread::id thread) const noexcept;
+    /// Whether another thread than that is inside, or none may be any more.
+    [[nodiscard]] bool is_closed_to(std::thread::id thread) const noexcept {
+      return retired || (inside != std::thread::id{} && inside != thread);
+    }
   };
 
-  /// What `call(used)` returns from inside of a resident, which parts of are in use by this thread's operation;
-  /// nothing, as a value, if no thread may be there now.
+  /// What `call(used)` returns from inside of a resident, which parts of are in use by this thread's operation, or by
+  /// any where it gives memory of `place` beside them; nothing, as a value, if no thread may be there now.
   template <class Call>
-  auto enter(Resident& resident, Call const& call);
+  auto enter(Resident& resident, std::optional<MemoryPlace> place, Call const& call);
 
   mutable std::mutex mutex_;
   std::condition_variable ended_;

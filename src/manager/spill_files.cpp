@@ -29,15 +29,15 @@ std::string absolute(std::string const& directory) {
 }  // namespace
 
 SpillFile::SpillFile(std::shared_ptr<SpillFiles> files, std::size_t bytes)
-    : files_(std::move(files)), bytes_(bytes), file_(files_->new_file()) {
-  files_->files_.add(bytes_);
+    : FileMemory(bytes), files_(std::move(files)), file_(files_->new_file()) {
+  files_->files_.add(bytes);
 }
 
 SpillFile::~SpillFile() {
-  files_->files_.remove(bytes_);
+  files_->files_.remove(bytes());
 }
 
-void SpillFile::spill(std::size_t offset, std::span<const std::byte> bytes) const {
+void SpillFile::put(std::size_t offset, std::span<const std::byte> bytes) const {
   constexpr auto doing = "spilling host memory";
   file_.write(offset, bytes, doing);
   file_.sync(doing);  // by then no other place may have the bytes
@@ -49,12 +49,12 @@ void SpillFile::read(std::size_t offset, std::span<std::byte> target) const {
   throw IoError(file_.name(), EIO, "reading what was spilled there, which has become shorter");
 }
 
-void SpillFile::restore(std::size_t offset, std::span<std::byte> target) const {
+void SpillFile::get(std::size_t offset, std::span<std::byte> target) const {
   read(offset, target);
   files_->restored_.add(target.size());
 }
 
-void SpillFile::read_directly(std::size_t offset, std::span<std::byte> target) const {
+void SpillFile::get_directly(std::size_t offset, std::span<std::byte> target) const {
   read(offset, target);
   files_->read_directly_.add(target.size());
 }

@@ -1,8 +1,7 @@
 #pragma once
 
 #include "file/file.hpp"
-
-#include <unimem/device/memory.hpp>
+#include "manager/file_memory.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -18,32 +17,21 @@ class SpillFiles;
 /// A file of its own for what is evicted from the host's memory. It goes with this; it has had no name since it was
 /// made, so that nothing stays behind when the process ends, however it does.
 ///
-/// As memory it is the file device's (`FileDevice`), with this for an object; its copies keep it until they have ended.
 /// Reads and writes may come from several threads at once.
-class SpillFile : public std::enable_shared_from_this<SpillFile> {
+class SpillFile final : public FileMemory {
  public:
   SpillFile(std::shared_ptr<SpillFiles> files, std::size_t bytes);
-  SpillFile(SpillFile const&) = delete;
-  SpillFile& operator=(SpillFile const&) = delete;
-  ~SpillFile();
+  ~SpillFile() override;
 
-  [[nodiscard]] DeviceMemory memory() const noexcept { return {reinterpret_cast<std::uintptr_t>(this), 0, bytes_}; }
-  [[nodiscard]] static std::shared_ptr<SpillFile> of(DeviceMemory memory) {
-    return reinterpret_cast<SpillFile*>(memory.object)->shared_from_this();
-  }
-
-  /// Puts `bytes` there. When this returns the file system has said that it has them. Throws IoError.
-  void spill(std::size_t offset, std::span<const std::byte> bytes) const;
-  /// Reads those from `offset` on that fill `target`. Throws IoError; they are still there then.
-  void restore(std::size_t offset, std::span<std::byte> target) const;
-  /// The same for callers without memory for all of them.
-  void read_directly(std::size_t offset, std::span<std::byte> target) const;
+  /// When this returns the file system has said that it has the bytes.
+  void put(std::size_t offset, std::span<const std::byte> bytes) const override;
+  void get(std::size_t offset, std::span<std::byte> target) const override;
+  void get_directly(std::size_t offset, std::span<std::byte> target) const override;
 
  private:
   void read(std::size_t offset, std::span<std::byte> target) const;
 
   std::shared_ptr<SpillFiles> files_;
-  std::size_t bytes_;
   File file_;
 };
 

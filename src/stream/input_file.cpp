@@ -21,28 +21,10 @@ std::uint64_t size_of(File const& file) {
   return static_cast<std::uint64_t>(file.status("cannot look at it").st_size);
 }
 
-/// What is neither a folder nor a regular file, as a sentence says it.
-char const* kind_of(::mode_t mode) noexcept {
-  if (S_ISFIFO(mode)) return "a pipe";
-  if (S_ISSOCK(mode)) return "a socket";
-  if (S_ISBLK(mode)) return "a block device";
-  return "a character device, as terminals are";
-}
-
 }  // namespace
 
-// O_NONBLOCK: opening a pipe without a writer would wait for ever, only to be refused below.
 InputFile::InputFile(std::filesystem::path const& path)
-    : file_(File::open(path.string(), O_RDONLY | O_NONBLOCK, "cannot open for reading")) {
-  auto const status = file_.status("cannot look at it");
-  if (S_ISDIR(status.st_mode)) throw IoError(file_.name(), EISDIR, reading);
-  if (!S_ISREG(status.st_mode)) {
-    throw IoError(file_.name(), ESPIPE,
-                  fmt::format("not a regular file but {}: only those have a size beforehand and are read from any "
-                              "position; copy what it gives to a file first (cat > FILE) and name that one",
-                              kind_of(status.st_mode)));
-  }
-  bytes_ = static_cast<std::uint64_t>(status.st_size);
+    : file_(File::open_regular(path.string(), O_RDONLY, "cannot open for reading")), bytes_(size_of(file_)) {
   if (bytes_ == 0) check_empty();
   if (path.extension() == ".npy") read_npy_header(bytes_);
   static_cast<void>(::posix_fadvise(file_.descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL));

@@ -186,7 +186,11 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
   /// Gives the host copy back, after saving to the default device what only it holds. Host pointers handed out become
   /// invalid. Throws InvalidArgument while it is mapped.
   void release_host() { core().release_host(); }
-  /// Forgets the data without saving it; the storage stays.
+  /// Of a buffer that was made from a file (`from_file`) to be read and written: writes to the file what is newer than
+  /// there, and returns when the file system has said that it has all of it. What is read-only or copy-on-write writes
+  /// nothing. Throws UnsupportedOperation for other buffers, and IoError; the buffer has all of it still then.
+  void flush() { core().flush(); }
+  /// Forgets the data without saving it; the storage stays. What was made from a file has the file's again.
   void discard() { core().discard(); }
 
   /// The untyped core, for code that handles buffers of any type.

@@ -32,6 +32,7 @@ class AccessContext;
 class AdmissionQueue;
 struct RoomRequest;
 class SpillFiles;
+struct FileTraffic;
 class UsageBook;
 class UseClock;
 }  // namespace detail
@@ -96,10 +97,14 @@ struct GlobalMemoryStatistics {
   std::uint64_t direct_reads = 0;     ///< times bytes were read from a file to the caller's memory, which stay there
   std::size_t direct_read_bytes = 0;  ///< that were read so, since the host had no memory for their copies
   std::size_t spill_files = 0;  ///< files now: each has current bytes of a buffer, be they in memory as well or not
-  std::size_t spill_file_bytes = 0;    ///< that are in files now
-  std::uint64_t cache_trims = 0;       ///< times other pools' caches made room
-  std::uint64_t defragmentations = 0;  ///< times blocks in use were moved together to make room
-  std::uint64_t waits = 0;             ///< times an operation was begun again after others that were in its way
+  std::size_t spill_file_bytes = 0;      ///< that are in files now
+  std::uint64_t file_reads = 0;          ///< ranges read from files that buffers were made from
+  std::uint64_t file_read_bytes = 0;     ///< that were read from them
+  std::uint64_t file_writes = 0;         ///< ranges written to them
+  std::uint64_t file_written_bytes = 0;  ///< that were written to them
+  std::uint64_t cache_trims = 0;         ///< times other pools' caches made room
+  std::uint64_t defragmentations = 0;    ///< times blocks in use were moved together to make room
+  std::uint64_t waits = 0;               ///< times an operation was begun again after others that were in its way
   std::uint64_t refusals =
       0;  ///< requests that nothing of all that helped: each OutOfMemory once, and each direct read
   std::uint64_t refused_pinnings = 0;       ///< times ordinary host memory served since none could be locked
@@ -306,6 +311,8 @@ class UNIMEM_API MemoryManager {
   void note_refused_pinning() noexcept;
   /// For buffers: where their host memory may go; null if it stays where it is. Lives as long as the manager.
   [[nodiscard]] detail::SpillFiles* spill_files() noexcept;
+  /// For buffers that are made from files: what those move counts into.
+  [[nodiscard]] std::shared_ptr<detail::FileTraffic> file_traffic() noexcept;
   /// For placements: something else serves, since the device has no unified memory.
   void note_missing_unified() noexcept;
 

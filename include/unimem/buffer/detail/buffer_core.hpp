@@ -32,6 +32,7 @@ class BufferCore;
 
 namespace detail {
 class AccessContext;
+class BackingFile;
 class BufferGuard;
 class CopyChoice;
 struct BufferParts;
@@ -105,6 +106,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// The same for a buffer that was made at `site`, if the options do not say where.
   [[nodiscard]] static std::shared_ptr<BufferCore> make(std::size_t bytes, BufferOptions&& options,
                                                         std::source_location const& site);
+  /// One whose first replica is a file. UnsupportedOperation for Tracking::pages and unified memory.
+  [[nodiscard]] static std::shared_ptr<BufferCore> make(BufferOptions&& options,
+                                                        std::shared_ptr<detail::BackingFile> file);
   ~BufferCore() override;
 
   /// May be asked while another thread resizes the buffer: it is the one size or the other.
@@ -239,6 +243,11 @@ class UNIMEM_API BufferCore final : public Resident {
   /// For callers that cannot throw: the next access raises it.
   void fail_later(std::exception_ptr failure) noexcept;
 
+  /// Writes to the file that it was made from what is newer than there, and returns when the file system has said that
+  /// it has all of it. Nothing to do where the file is not to be written. Throws UnsupportedOperation for a buffer of
+  /// no file, and IoError: the buffer has all of it still, and what of the file was to be written is undefined.
+  void flush();
+
   void allocate(bool host, bool device);
   void free();
   void reset();
@@ -274,6 +283,7 @@ class UNIMEM_API BufferCore final : public Resident {
   void validate() const;
 
   [[nodiscard]] std::shared_ptr<void> hold() noexcept override;
+  [[nodiscard]] bool gives_beside_users(MemoryPlace place) const noexcept override;
   [[nodiscard]] Evictable evictable(MemoryPlace place, std::span<const ByteRange> used) noexcept override;
   std::size_t evict(MemoryPlace place, std::span<const ByteRange> used) override;
   Relocation try_relocate(Queue& queue, std::size_t most_bytes) override;
@@ -286,10 +296,14 @@ class UNIMEM_API BufferCore final : public Resident {
                           std::size_t element_bytes);
   using Guard = detail::BufferGuard;
 
-  BufferCore(std::size_t bytes, BufferOptions&& options);
+  BufferCore(std::size_t bytes, BufferOptions&& options, std::shared_ptr<detail::BackingFile> file = nullptr);
+  static std::shared_ptr<BufferCore> make(std::size_t bytes, BufferOptions&& options,
+                                          std::shared_ptr<detail::BackingFile> file);
   void move_onto(Wrapped wrapped);
   /// The last of its owners is gone: handles, slices, leases, and work that holds them.
   void end_ownership() noexcept;
+  /// What of it is newer than its file is on its way there.
+  void write_back_at_end() noexcept;
   /// One of the holders that keep it alive is gone.
   void let_go() noexcept;
 
@@ -351,6 +365,8 @@ class UNIMEM_API BufferCore final : public Resident {
   [[nodiscard]] Device& find_default_device() const;
   [[nodiscard]] std::size_t evict_from_device(Device& device, std::span<const ByteRange> used);
   [[nodiscard]] std::size_t evict_from_host(Location location);
+  /// Of host memory that comes in parts, one.
+  [[nodiscard]] std::size_t evict_part_of_host(std::span<const ByteRange> used);
   [[nodiscard]] BufferState state_by_looking() const noexcept;
   void resolve_first(std::string_view operation, ByteRange range);
   /// Waits for the work on `range`; throws what has failed of it.

@@ -59,6 +59,10 @@ class UNIMEM_API Resident {
   /// the last to own the resident. What does not override it is kept by its owner, which removes it before it ends.
   [[nodiscard]] virtual std::shared_ptr<void> hold() noexcept;
 
+  /// Whether it may give of the memory at `place` while other threads use it: parts that none of them uses, which are
+  /// then told to it as the caller's are. Thread-safe.
+  [[nodiscard]] virtual bool gives_beside_users(MemoryPlace /*place*/) const noexcept { return false; }
+
   /// What it could give of the memory at `place`: an estimate, without blocking; 0 bytes, and busy, while another
   /// thread works with it. The operation that room is made for uses those parts of it, which stay. Called under the
   /// manager's lock.

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/export.hpp>
+#include <unimem/manager/file_mode.hpp>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <string>
+
+namespace unimem {
+
+/// How a buffer is made from a file.
+struct FileOptions {
+  FileMode mode = FileMode::read;
+  std::uint64_t offset = 0;            ///< bytes before the first element; above 4 GiB too
+  std::optional<std::size_t> count{};  ///< of elements; none: all there are from `offset` on
+  MemoryManager* manager = nullptr;    ///< where memory comes from; null: default_manager()
+  Device* device = nullptr;            ///< the device used when none is named; null: default_device()
+  std::string name{};                  ///< of the buffer; none: the file's
+};
+
+namespace detail {
+[[nodiscard]] UNIMEM_API std::shared_ptr<BufferCore> buffer_core_from_file(std::filesystem::path const& path,
+                                                                           std::size_t element_bytes,
+                                                                           FileOptions const& options);
+}  // namespace detail
+
+/// A buffer whose first valid copy is a file of the user's. Nothing is read before its bytes are looked at, and no more
+/// than the ranges that are; they come to the host or to devices as from any other place. The file stays open, and has
+/// the size that it had: a read beyond where it ends by then is IoError with the range, and nothing else of the buffer
+/// is lost.
+///
+/// On the host its memory comes in parts, so that a buffer may be larger than the host's limit
+/// (`MemoryManager::set_limit`): parts that are not leased, mapped or given away by address (`host`, `host_view`) make
+/// room for others, the one first that will be used last by its history. What the file has as well goes without being
+/// written; what is newer goes to the file (FileMode::read_write) or to the manager's folder to spill to
+/// (FileMode::copy_on_write; without one it stays).
+///
+/// FileMode::read: all that writes is UnsupportedOperation. FileMode::read_write: `flush` writes to the file what is
+/// newer than there, and the buffer's end does, without waiting; the process's end waits for that. `free`, `reset` and
+/// `discard` forget what the file does not have. `resize` is UnsupportedOperation.
+///
+/// Throws IoError: missing, not to be opened for that mode, not a regular file, or no multiple of the element's size;
+/// InvalidArgument for an offset or count beyond the file's end. (Behaviour after numpy.memmap.)
+template <class T>
+[[nodiscard]] UnifiedBuffer<T> from_file(std::filesystem::path const& path, FileOptions const& options = {}) {
+  auto core = detail::buffer_core_from_file(path, sizeof(T), options);
+  auto const count = core->size_bytes() / sizeof(T);
+  return {Shape(count), std::move(core)};
+}
+
+}  // namespace unimem

@@ -1,0 +1,151 @@
+#include <unimem/buffer/detail/buffer_core.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
+
+#include "buffer/buffer_access.hpp"
+#include "buffer/buffer_parts.hpp"
+#include "buffer/commits.hpp"
+#include "buffer/host_device.hpp"
+#include "buffer/reconciler.hpp"
+#include "buffer/transfer_engine.hpp"
+#include "device/process_end.hpp"
+#include "manager/access_context.hpp"
+#include "manager/admission.hpp"
+#include "manager/backing_file.hpp"
+#include "manager/file_device.hpp"
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+// A buffer whose first replica is a file of the user's: how it begins, and how the file gets what is newer elsewhere.
+
+namespace unimem {
+
+using detail::AccessContext;
+using detail::BackingFile;
+using detail::BufferParts;
+using detail::Reconciler;
+using detail::TransferEngine;
+
+std::shared_ptr<BufferCore> BufferCore::make(BufferOptions&& options, std::shared_ptr<BackingFile> file) {
+  auto const bytes = file->memory().bytes;
+  auto core = make(bytes, std::move(options), std::move(file));
+  if (core->tracking() == Tracking::pages) {
+    throw UnsupportedOperation("Tracking::pages", core->parts_->terms.display_name(),
+                               "host memory of a buffer that is made from a file comes in parts");
+  }
+  Guard parts(*core->parts_);
+  parts->replicas.places.host_has_its_own();
+  parts->begin_in_file();
+  return core;
+}
+
+void BufferCore::flush() {
+  std::shared_ptr<BackingFile> file;
+  detail::run_admitted(use_of({}), [&](AccessContext& context) {
+    Guard parts(*parts_);
+    file = parts->file;
+    if (!file) throw UnsupportedOperation("flush", parts->terms.display_name(), "it was made from no file");
+    if (file->mode() != FileMode::read_write || parts->replicas.bytes() == 0) return true;
+    auto const whole = parts->replicas.whole();
+    if (!Reconciler(*parts).resolve_or_wait(context, whole)) return false;
+    TransferEngine transfers(*parts);
+    auto const plan = transfers.plan_read(*parts->replicas.places.users_file(), whole);
+    parts->check_lost(plan);
+    return transfers.bring_or_wait(context, plan);
+  });
+  if (file->mode() == FileMode::read_write) file->sync();
+}
+
+namespace {
+
+/// When the process ends what is on its way to files is waited for.
+void await_files_at_the_end() {
+  static bool const registered = [] {
+    detail::watch_process_end(
+        []() noexcept { static_cast<void>(detail::FileDevice::instance().default_queue().record().wait_for_error()); });
+    return true;
+  }();
+  static_cast<void>(registered);
+}
+
+/// Starts some copies of a plan, each of which is recorded by itself.
+std::vector<Event> bring_parts(BufferParts& parts, TransferEngine& transfers, Plan const& some) {
+  std::vector<Event> events;
+  for (auto const& copy : some.copies) {
+    auto one = parts.replicas.coherence.plan_access(some.place, copy.range, Intent::read, parts.replicas.places.cost());
+    for (auto const event : transfers.bring(one, nullptr)) events.push_back(event);
+  }
+  return events;
+}
+
+/// Parts of the host's memory go that the file has as well, and no work is at.
+void drop_clean_parts(BufferParts& parts) {
+  auto const& replica = parts.replicas.in_memory_of_host();
+  if (!replica) return;
+  auto& memory = *replica->reserved();
+  auto const committed = std::vector(memory.committed().begin(), memory.committed().end());
+  for (auto const cell : committed) {
+    auto const range = memory.range_of(cell);
+    bool const held = memory.is_held(cell) || !replica->work().before_host_access(range, true).empty();
+    if (held || !parts.replicas.coherence.valid(*parts.replicas.places.users_file()).contains(range)) continue;
+    for (Place place = host_place; place < parts.replicas.places.count(); ++place) {
+      bool const here = parts.replicas.places.in_host_memory(place) && parts.replicas.coherence.has_storage(place);
+      if (here) parts.replicas.coherence.remove_storage(place, range);
+    }
+    memory.decommit(cell);
+  }
+}
+
+}  // namespace
+
+void BufferCore::write_back_at_end() noexcept {
+  auto& parts = *parts_;
+  if (!parts.file || parts.file->mode() != FileMode::read_write || parts.replicas.bytes() == 0) return;
+  auto const file = parts.file;
+  try {
+    Guard guard(parts, detail::Watched::no);
+    Reconciler(parts).try_to_record_writes();
+    auto& replicas = parts.replicas;
+    if (!replicas.coherence.has_data()) return;
+    TransferEngine transfers(parts);
+    auto const newer = [&] { return transfers.plan_read(*replicas.places.users_file(), replicas.whole()); };
+    if (newer().lost) parts.check_lost(newer());
+    if (newer().copies.empty()) return;
+    await_files_at_the_end();
+    AccessContext context{AccessContext::Waiting::never};  // so that there is memory, or it throws
+    // What the host has goes straight to the file; what a device has, by way of memory that the host's parts give.
+    auto from_host = newer();
+    std::erase_if(from_host.copies, [&](auto const& copy) { return !replicas.places.in_host_memory(copy.from); });
+    auto written = bring_parts(parts, transfers, from_host);
+    if (!newer().copies.empty()) {
+      for (auto const event : written) event.wait();
+      drop_clean_parts(parts);
+      auto const rest = newer();
+      static_cast<void>(transfers.make_ready(context, rest));
+      written = transfers.bring(rest, nullptr);
+    }
+    auto& queue = detail::host_device().waiting_queue();
+    auto const name = parts.terms.display_name();
+    auto const end = [file, name, written](Range, std::size_t, std::size_t, std::span<const HostArgument>) {
+      try {
+        for (auto const event : written) event.wait();
+        file->sync();
+      } catch (std::exception const& error) {
+        log(LogLevel::error, fmt::format("what {} had newer than its file is not all there:", name));
+        log(LogLevel::error, error.what());
+      }
+    };
+    queue.run(detail::host_device().compile({"the end of a buffer in a file", {}, end}), Range{1}, {});
+  } catch (std::exception const& error) {
+    log(LogLevel::error, fmt::format("what a buffer had newer than '{}' is not written there:", file->name()));
+    log(LogLevel::error, error.what());
+  }
+}
+
+}  // namespace unimem

@@ -1,0 +1,98 @@
+#include "buffer/reserved_memory.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "core/poison.hpp"
+#include "device/host_memory.hpp"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace unimem::detail {
+namespace {
+
+std::size_t page_bytes() noexcept {
+  static auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return page;
+}
+
+/// Has the system take back what lies behind whole pages of it.
+void take_back(std::byte* address, std::size_t bytes) noexcept {
+  auto const page = page_bytes();
+  auto const begin = reinterpret_cast<std::uintptr_t>(address);
+  auto const first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;
+  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
+}
+
+}  // namespace
+
+ReservedMemory::ReservedMemory(std::size_t bytes, std::size_t skew, std::size_t cell_bytes,
+                               std::shared_ptr<void const> pools)
+    : pools_(std::move(pools)),
+      bytes_(bytes),
+      skew_(skew),
+      cell_bytes_(cell_bytes),
+      reserved_((skew + bytes + cell_bytes - 1) / cell_bytes * cell_bytes),
+      base_(nullptr),
+      cells_(reserved_ / cell_bytes) {
+  base_ = map_addresses(reserved_, page_bytes(), 0, PROT_READ | PROT_WRITE);
+  if (base_ == nullptr) {
+    OutOfMemory::Facts facts;
+    facts.where = "host address space";
+    facts.requested = reserved_;
+    facts.reason = fmt::format("mmap: {}", std::strerror(errno));
+    throw OutOfMemory(std::move(facts));
+  }
+  poison(base_, reserved_);
+}
+
+ReservedMemory::~ReservedMemory() {
+  unpoison(base_, reserved_);  // whatever the system has there next
+  ::munmap(base_, reserved_);
+}
+
+auto ReservedMemory::cells_of(ByteRange range) const noexcept -> Cells {
+  if (range.empty()) return {};
+  return {(skew_ + range.begin) / cell_bytes_, (skew_ + range.end - 1) / cell_bytes_ + 1};
+}
+
+ByteRange ReservedMemory::range_of(std::size_t cell) const noexcept {
+  auto const begin = cell * cell_bytes_;
+  return {begin > skew_ ? begin - skew_ : 0, std::min(bytes_, begin + cell_bytes_ - skew_)};
+}
+
+void ReservedMemory::commit(std::size_t cell, Allocation block) {
+  committed_.push_back(cell);
+  take_back(static_cast<std::byte*>(block.data()), block.size());
+  cells_[cell].block = std::move(block);
+  unpoison(address_of(cell), cell_bytes_);
+}
+
+void ReservedMemory::decommit(std::size_t cell) noexcept {
+  take_back(address_of(cell), cell_bytes_);
+  poison(address_of(cell), cell_bytes_);
+  cells_[cell].block.release();
+  auto const found = std::ranges::find(committed_, cell);
+  *found = committed_.back();
+  committed_.pop_back();
+}
+
+void ReservedMemory::hold(ByteRange range) noexcept {
+  auto const [first, last] = cells_of(range);
+  for (auto cell = first; cell < last; ++cell) cells_[cell].holds.fetch_add(1, std::memory_order_relaxed);
+}
+
+void ReservedMemory::release(ByteRange range) noexcept {
+  auto const [first, last] = cells_of(range);
+  // Release: what the holder did is visible to a thread that sees the count fall.
+  for (auto cell = first; cell < last; ++cell) cells_[cell].holds.fetch_sub(1, std::memory_order_release);
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <unimem/manager/file_mode.hpp>
+
+#include "file/file.hpp"
+#include "manager/file_memory.hpp"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+namespace unimem::detail {
+
+/// What the files of the user's have moved that stand behind a manager's buffers. Relaxed: nothing else is published
+/// through them.
+struct FileTraffic {
+  struct Moved {
+    void add(std::size_t moved) noexcept {
+      times.fetch_add(1, std::memory_order_relaxed);
+      bytes.fetch_add(moved, std::memory_order_relaxed);
+    }
+    std::atomic<std::uint64_t> times{0};
+    std::atomic<std::uint64_t> bytes{0};
+  };
+  Moved read, written;
+  std::atomic<bool> any{false};  ///< whether there has been such a buffer: it may give host memory back
+};
+
+/// A file of the user's that has a buffer's bytes, from `offset` on: the first replica of a buffer that is made from
+/// it. It stays open as long as this.
+class BackingFile final : public FileMemory {
+ public:
+  /// The part of a file that is to be used.
+  struct Part {
+    std::uint64_t offset = 0;
+    std::size_t bytes = 0;
+  };
+
+  /// `file` was opened as `mode` needs.
+  BackingFile(File file, FileMode mode, Part part, std::shared_ptr<FileTraffic> traffic) noexcept
+      : FileMemory(part.bytes),
+        file_(std::move(file)),
+        mode_(mode),
+        offset_(part.offset),
+        traffic_(std::move(traffic)) {
+    traffic_->any.store(true, std::memory_order_relaxed);
+  }
+
+  [[nodiscard]] std::string const& name() const noexcept { return file_.name(); }
+  [[nodiscard]] FileMode mode() const noexcept { return mode_; }
+  [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+
+  void put(std::size_t offset, std::span<const std::byte> bytes) const override;
+  /// Throws IoError with the range, too, where the file has become shorter.
+  void get(std::size_t offset, std::span<std::byte> target) const override;
+  void get_directly(std::size_t offset, std::span<std::byte> target) const override { get(offset, target); }
+  /// Returns when the file system has said that it has all that was put there. Throws IoError.
+  void sync() const;
+
+ private:
+  File file_;
+  FileMode mode_;
+  std::uint64_t offset_;
+  std::shared_ptr<FileTraffic> traffic_;
+};
+
+}  // namespace unimem::detail

@@ -1,0 +1,56 @@
+#include <unimem/stream/file_buffer.hpp>
+
+#include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
+
+#include "file/file.hpp"
+#include "manager/backing_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+namespace unimem::detail {
+namespace {
+
+std::size_t bytes_wanted(File const& file, std::size_t element_bytes, FileOptions const& options) {
+  auto const size = static_cast<std::uint64_t>(file.status("cannot look at it").st_size);
+  if (options.offset > size) {
+    throw InvalidArgument("offset", fmt::format("{}", options.offset),
+                          fmt::format("at most the {} bytes of '{}'", size, file.name()));
+  }
+  auto const left = size - options.offset;
+  if (options.count) {
+    auto const bytes = checked_multiply(*options.count, element_bytes, "count");
+    if (bytes <= left) return bytes;
+    throw InvalidArgument(
+        "count", fmt::format("{} elements of {} bytes", *options.count, element_bytes),
+        fmt::format("at most the {} bytes that '{}' has from byte {} on", left, file.name(), options.offset));
+  }
+  if (left % element_bytes == 0) return left;
+  throw IoError(file.name(), 0,
+                fmt::format("its {} bytes from byte {} on are no multiple of an element's {}", left, options.offset,
+                            element_bytes));
+}
+
+}  // namespace
+
+std::shared_ptr<BufferCore> buffer_core_from_file(std::filesystem::path const& path, std::size_t element_bytes,
+                                                  FileOptions const& options) {
+  bool const writes = options.mode == FileMode::read_write;
+  auto file = File::open_regular(path.string(), writes ? O_RDWR : O_RDONLY,
+                                 writes ? "cannot open for reading and writing" : "cannot open for reading");
+  auto const bytes = bytes_wanted(file, element_bytes, options);
+  BufferOptions made;
+  made.manager = options.manager;
+  made.device = options.device;
+  made.name = options.name.empty() ? path.filename().string() : options.name;
+  auto& manager = options.manager != nullptr ? *options.manager : default_manager();
+  return BufferCore::make(
+      std::move(made), std::make_shared<BackingFile>(std::move(file), options.mode,
+                                                     BackingFile::Part{options.offset, bytes}, manager.file_traffic()));
+}
+
+}  // namespace unimem::detail
