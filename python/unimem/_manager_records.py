@@ -121,6 +121,10 @@ class GlobalMemoryStatistics(Record):
     direct_read_bytes: int
     spill_files: int
     spill_file_bytes: int
+    file_reads: int
+    file_read_bytes: int
+    file_writes: int
+    file_written_bytes: int
     cache_trims: int
     defragmentations: int
     waits: int

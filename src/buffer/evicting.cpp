@@ -30,7 +30,6 @@ using detail::BufferParts;
 using detail::Commits;
 using detail::DevicePlace;
 using detail::Reconciler;
-using detail::ReplicaMap;
 using detail::TransferEngine;
 
 namespace {

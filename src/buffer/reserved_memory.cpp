@@ -31,6 +31,15 @@ void take_back(std::byte* address, std::size_t bytes) noexcept {
   if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
+std::byte* addresses_for(std::size_t bytes) {
+  if (auto* const base = map_addresses(bytes, page_bytes(), 0, PROT_READ | PROT_WRITE)) return base;
+  OutOfMemory::Facts facts;
+  facts.where = "host address space";
+  facts.requested = bytes;
+  facts.reason = fmt::format("mmap: {}", std::strerror(errno));
+  throw OutOfMemory(std::move(facts));
+}
+
 }  // namespace
 
 ReservedMemory::ReservedMemory(std::size_t bytes, std::size_t skew, std::size_t cell_bytes,
@@ -40,18 +49,8 @@ ReservedMemory::ReservedMemory(std::size_t bytes, std::size_t skew, std::size_t 
       skew_(skew),
       cell_bytes_(cell_bytes),
       reserved_((skew + bytes + cell_bytes - 1) / cell_bytes * cell_bytes),
-      base_(nullptr),
-      cells_(reserved_ / cell_bytes) {
-  base_ = map_addresses(reserved_, page_bytes(), 0, PROT_READ | PROT_WRITE);
-  if (base_ == nullptr) {
-    OutOfMemory::Facts facts;
-    facts.where = "host address space";
-    facts.requested = reserved_;
-    facts.reason = fmt::format("mmap: {}", std::strerror(errno));
-    throw OutOfMemory(std::move(facts));
-  }
-  poison(base_, reserved_);
-}
+      cells_(reserved_ / cell_bytes),
+      base_(addresses_for(reserved_)) {}
 
 ReservedMemory::~ReservedMemory() {
   unpoison(base_, reserved_);  // whatever the system has there next
@@ -85,14 +84,14 @@ void ReservedMemory::decommit(std::size_t cell) noexcept {
 }
 
 void ReservedMemory::hold(ByteRange range) noexcept {
-  auto const [first, last] = cells_of(range);
-  for (auto cell = first; cell < last; ++cell) cells_[cell].holds.fetch_add(1, std::memory_order_relaxed);
+  auto const some = cells_of(range);
+  for (auto cell = some.first; cell < some.last; ++cell) cells_[cell].holds.fetch_add(1, std::memory_order_relaxed);
 }
 
 void ReservedMemory::release(ByteRange range) noexcept {
-  auto const [first, last] = cells_of(range);
+  auto const some = cells_of(range);
   // Release: what the holder did is visible to a thread that sees the count fall.
-  for (auto cell = first; cell < last; ++cell) cells_[cell].holds.fetch_sub(1, std::memory_order_release);
+  for (auto cell = some.first; cell < some.last; ++cell) cells_[cell].holds.fetch_sub(1, std::memory_order_release);
 }
 
 }  // namespace unimem::detail

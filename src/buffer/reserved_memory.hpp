@@ -77,9 +77,9 @@ class ReservedMemory {
   std::shared_ptr<void const> pools_;  ///< goes last
   std::size_t bytes_, skew_, cell_bytes_;
   std::size_t reserved_;  ///< bytes of addresses
-  std::byte* base_;
   std::vector<Cell> cells_;
   std::vector<std::size_t> committed_;
+  std::byte* base_;
 };
 
 }  // namespace unimem::detail

@@ -49,6 +49,7 @@ std::vector<ByteRange> Residents::Threads::used_by(std::thread::id thread) const
 
 std::vector<ByteRange> Residents::Threads::used_by_any() const {
   std::vector<ByteRange> parts;
+  parts.reserve(users.size());
   for (auto const& user : users) parts.push_back(user.part);
   return parts;
 }

@@ -138,6 +138,10 @@ Json statistics_json(GlobalMemoryStatistics const& statistics) {
   json["direct_read_bytes"] = statistics.direct_read_bytes;
   json["spill_files"] = statistics.spill_files;
   json["spill_file_bytes"] = statistics.spill_file_bytes;
+  json["file_reads"] = statistics.file_reads;
+  json["file_read_bytes"] = statistics.file_read_bytes;
+  json["file_writes"] = statistics.file_writes;
+  json["file_written_bytes"] = statistics.file_written_bytes;
   json["cache_trims"] = statistics.cache_trims;
   json["defragmentations"] = statistics.defragmentations;
   json["waits"] = statistics.waits;

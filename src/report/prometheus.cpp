@@ -125,6 +125,10 @@ void expose(Exposition& to, GlobalMemoryStatistics const& statistics) {
   to.count("direct_read_bytes", "Bytes read from files to memory of the caller's", statistics.direct_read_bytes);
   to.gauge("spill_files", "Copies that are in files", static_cast<double>(statistics.spill_files));
   to.bytes("spill_file", "Copies that are in files", statistics.spill_file_bytes);
+  to.count("file_reads", "Ranges read from files that buffers were made from", statistics.file_reads);
+  to.count("file_read_bytes", "Bytes read from files that buffers were made from", statistics.file_read_bytes);
+  to.count("file_writes", "Ranges written to files that buffers were made from", statistics.file_writes);
+  to.count("file_written_bytes", "Bytes written to files that buffers were made from", statistics.file_written_bytes);
   to.count("cache_trims", "Times other pools' caches made room", statistics.cache_trims);
   to.count("defragmentations", "Times blocks in use were moved together to make room", statistics.defragmentations);
   to.count("waits", "Times an operation was begun again after others in its way", statistics.waits);

@@ -120,6 +120,8 @@ std::string events_text(GlobalMemoryStatistics const& statistics) {
   add("restores", with_bytes(statistics.restores, statistics.restored_bytes));
   add("direct_reads", with_bytes(statistics.direct_reads, statistics.direct_read_bytes));
   add("spill_files", with_bytes(statistics.spill_files, statistics.spill_file_bytes));
+  add("file_reads", with_bytes(statistics.file_reads, statistics.file_read_bytes));
+  add("file_writes", with_bytes(statistics.file_writes, statistics.file_written_bytes));
   count("cache_trims", statistics.cache_trims);
   count("defragmentations", statistics.defragmentations);
   count("waits", statistics.waits);

@@ -27,6 +27,10 @@ inline GlobalMemoryStatistics every_number() {
   statistics.direct_read_bytes = 128;
   statistics.spill_files = 116;
   statistics.spill_file_bytes = 117;
+  statistics.file_reads = 129;
+  statistics.file_read_bytes = 130;
+  statistics.file_writes = 131;
+  statistics.file_written_bytes = 132;
   statistics.cache_trims = 118;
   statistics.defragmentations = 119;
   statistics.waits = 120;

@@ -82,6 +82,10 @@ TEST(Prometheus, HasEveryNumberWithTypeAndHelp) {
       {"unimem_direct_read_bytes_total", 128},
       {"unimem_spill_files", 116},
       {"unimem_spill_file_bytes", 117},
+      {"unimem_file_reads_total", 129},
+      {"unimem_file_read_bytes_total", 130},
+      {"unimem_file_writes_total", 131},
+      {"unimem_file_written_bytes_total", 132},
       {"unimem_cache_trims_total", 118},
       {"unimem_defragmentations_total", 119},
       {"unimem_waits_total", 120},
@@ -132,8 +136,8 @@ TEST(Prometheus, HasTypeAndHelpOncePerFamily) {
       ++numbers;
     }
   }
-  EXPECT_EQ(families, 28U + 14U);
-  EXPECT_EQ(numbers, 28U + 2 * 14U);
+  EXPECT_EQ(families, 32U + 14U);
+  EXPECT_EQ(numbers, 32U + 2 * 14U);
 }
 
 /// What `counts_from(first)` is to be exposed as.

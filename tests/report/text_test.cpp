@@ -154,6 +154,10 @@ TEST(Text, StatisticsNameWhatHappenedAndNothingElse) {
   statistics.direct_read_bytes = 1'024;
   statistics.spill_files = 27;
   statistics.spill_file_bytes = 5'120;
+  statistics.file_reads = 30;
+  statistics.file_read_bytes = 6'144;
+  statistics.file_writes = 31;
+  statistics.file_written_bytes = 7'168;
   statistics.cache_trims = 12;
   statistics.defragmentations = 29;
   statistics.refusals = 14;
@@ -171,6 +175,8 @@ TEST(Text, StatisticsNameWhatHappenedAndNothingElse) {
                                      "restores               25, 4 KiB\n"
                                      "direct_reads           26, 1 KiB\n"
                                      "spill_files            27, 5 KiB\n"
+                                     "file_reads             30, 6 KiB\n"
+                                     "file_writes            31, 7 KiB\n"
                                      "cache_trims            12\n"
                                      "defragmentations       29\n"
                                      "waits                  13\n"

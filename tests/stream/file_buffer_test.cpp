@@ -230,7 +230,10 @@ TEST_F(FileBuffers, ChangedPartsGoToTheFileForWantOfMemory) {
 
 TEST_F(FileBuffers, TheEndOfTheProcessWaitsForTheFile) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  auto const path = std::filesystem::path(::testing::TempDir()) / "unimem-file-at-the-end";
+  // The child begins this test again, and is told the path.
+  if (std::getenv("UNIMEM_FILE_AT_THE_END") == nullptr)
+    ::setenv("UNIMEM_FILE_AT_THE_END", (folder / "words").c_str(), 1);
+  std::filesystem::path const path = std::getenv("UNIMEM_FILE_AT_THE_END");
   EXPECT_EXIT(
       {
         std::ofstream(path, std::ios::binary) << std::string(file_bytes, 'a');
@@ -244,7 +247,7 @@ TEST_F(FileBuffers, TheEndOfTheProcessWaitsForTheFile) {
   std::ifstream file(path, std::ios::binary);
   std::string const contents{std::istreambuf_iterator<char>(file), {}};
   EXPECT_TRUE(contents == std::string(file_bytes, 'b'));
-  std::filesystem::remove(path);
+  ::unsetenv("UNIMEM_FILE_AT_THE_END");
 }
 
 TEST_F(FileBuffers, AFileThatShrinksIsAnError) {
