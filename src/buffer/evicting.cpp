@@ -211,6 +211,7 @@ std::size_t BufferCore::evict_part_of_host(std::span<const ByteRange> used) {
     if (!parts->watch.unrecorded().empty()) return true;  // there was no memory for that: the bytes stay where they are
     auto const range = memory.range_of(*cell);
     if (!BufferAccess(*parts).await_or_wait(context, *replica, range, true)) return false;
+    if (!detail::part_may_go(*parts, *cell)) return true;  // it has been written meanwhile
     if (!release_part(context, *parts, range, carried)) return false;
     given = memory.cell_bytes();
     memory.decommit(*cell);

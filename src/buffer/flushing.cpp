@@ -1,6 +1,7 @@
 #include <unimem/buffer/detail/buffer_core.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/log.hpp>
+#include <unimem/device/detail/blocking_wait.hpp>
 
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
@@ -8,6 +9,7 @@
 #include "buffer/host_device.hpp"
 #include "buffer/reconciler.hpp"
 #include "buffer/transfer_engine.hpp"
+#include "device/current_task.hpp"
 #include "device/process_end.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
@@ -19,6 +21,7 @@
 #include <exception>
 #include <memory>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -41,6 +44,7 @@ std::shared_ptr<BufferCore> BufferCore::make(BufferOptions&& options, std::share
   }
   Guard parts(*core->parts_);
   parts->replicas.places.host_has_its_own();
+  parts->watch.never_watch();
   parts->begin_in_file();
   return core;
 }
@@ -107,6 +111,8 @@ void drop_clean_parts(BufferParts& parts) {
 void BufferCore::write_back_at_end() noexcept {
   auto& parts = *parts_;
   if (!parts.file || parts.file->mode() != FileMode::read_write || parts.replicas.bytes() == 0) return;
+  bool const held_by_work = detail::CurrentTask::is_ending() && parts.lock.holder() != std::thread::id{};
+  if (held_by_work) return;  // for good: work has called `exit` that an operation on this buffer was waiting for
   auto const file = parts.file;
   try {
     Guard guard(parts, detail::Watched::no);
@@ -124,7 +130,7 @@ void BufferCore::write_back_at_end() noexcept {
     std::erase_if(from_host.copies, [&](auto const& copy) { return !replicas.places.in_host_memory(copy.from); });
     auto written = bring_parts(parts, transfers, from_host);
     if (!newer().copies.empty()) {
-      for (auto const event : written) event.wait();
+      for (auto const event : written) detail::await_end(event, detail::Watched::no);
       drop_clean_parts(parts);
       auto const rest = newer();
       static_cast<void>(transfers.make_ready(context, rest));

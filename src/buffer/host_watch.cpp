@@ -27,7 +27,7 @@ HostWatch::Checks& HostWatch::checks() {
 }
 
 bool HostWatch::watches() const {
-  return tracking() == Tracking::pages || wants_check();
+  return !never_ && (tracking() == Tracking::pages || wants_check());
 }
 
 std::unique_ptr<HostWrites> HostWatch::make(std::shared_ptr<Replica> const& memory, std::size_t size,

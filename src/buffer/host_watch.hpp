@@ -41,6 +41,8 @@ class HostWatch {
 
   /// Whether writes to the host's memory are noticed, as soon as there is any.
   [[nodiscard]] bool watches() const;
+  /// Nor are they from now on: the memory comes in parts, and a look at all of it would have to bring all of them.
+  void never_watch() noexcept { never_ = true; }
   /// What notices writes to host memory that serves for `size` bytes; null where only the library's own count. `name`:
   /// of the buffer, for reports. It may look at what this keeps, and goes before it.
   [[nodiscard]] std::unique_ptr<HostWrites> make(std::shared_ptr<Replica> const& memory, std::size_t size,
@@ -97,6 +99,7 @@ class HostWatch {
 
   std::atomic<Tracking> tracking_;
   bool collected_ = false;
+  bool never_ = false;
   std::unique_ptr<Checks> checks_;  ///< null until there is something to keep
   std::unique_ptr<HostWrites> writes_;
   std::shared_ptr<WrittenMap> written_map_;

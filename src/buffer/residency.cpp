@@ -130,10 +130,18 @@ Stays stays(BufferParts const& parts, std::size_t cell, std::span<const ByteRang
   return replica.work().writes_ended_well(range) ? Stays::no : Stays::busy;
 }
 
-/// Whether places on the host's side other than its memory, or a device, have all that it has of `range`.
+/// Whether any of `range` is current in the host's memory, for the host or a device that works there.
+bool is_in_host_memory(ReplicaMap const& replicas, ByteRange range) noexcept {
+  for (Place place = host_place; place < replicas.places.count(); ++place) {
+    if (replicas.places.in_host_memory(place) && replicas.coherence.valid(place).intersects(range)) return true;
+  }
+  return false;
+}
+
+/// Whether a file has all that the host's memory has of `range`.
 bool is_clean(ReplicaMap const& replicas, ByteRange range) noexcept {
   auto const held = [&](Place place) { return replicas.coherence.valid(place).contains(range); };
-  if (!replicas.coherence.valid(host_place).intersects(range)) return true;
+  if (!is_in_host_memory(replicas, range)) return true;
   auto const spilled = replicas.places.spill_file(), file = replicas.places.users_file();
   return (spilled && held(*spilled)) || (file && held(*file));
 }
@@ -142,8 +150,7 @@ bool is_clean(ReplicaMap const& replicas, ByteRange range) noexcept {
 double loss_of(BufferParts const& parts, std::size_t cell) noexcept {
   auto const& memory = *parts.replicas.in_memory_of_host()->reserved();
   auto const range = memory.range_of(cell);
-  bool const any = parts.replicas.coherence.valid(host_place).intersects(range);
-  if (!any) return 0;
+  if (!is_in_host_memory(parts.replicas, range)) return 0;
   auto const once = 1 / FileDevice::disk.bytes_per_second;
   auto const wait = memory.history(cell).expected_wait(parts.terms.manager->use_clock(host_device()));
   return (is_clean(parts.replicas, range) ? once : 2 * once) / std::max(wait, 1.0);
@@ -189,6 +196,11 @@ Resident::Evictable evictable_from_host(BufferParts const& parts, Location locat
 
 }  // namespace
 
+bool part_may_go(BufferParts const& parts, std::size_t cell) noexcept {
+  auto const& memory = *parts.replicas.in_memory_of_host()->reserved();
+  return may_save_parts(parts) || is_clean(parts.replicas, memory.range_of(cell));
+}
+
 bool may_save_parts(BufferParts const& parts) noexcept {
   return parts.terms.spill_files != nullptr || parts.file->mode() == FileMode::read_write;
 }
@@ -199,11 +211,10 @@ std::optional<std::size_t> first_part_to_evict(BufferParts const& parts, std::sp
   std::optional<std::size_t> best;
   auto best_stays = Stays::no;
   double least = 0;
-  bool const saves = may_save_parts(parts);
   for (auto const cell : replica->reserved()->committed()) {
     auto const why = stays(parts, cell, used);
     if (why == Stays::held || why == Stays::in_use) continue;
-    if (!saves && !is_clean(parts.replicas, replica->reserved()->range_of(cell))) continue;
+    if (!part_may_go(parts, cell)) continue;
     // What work is at is waited for, if all else stays.
     auto const loss = loss_of(parts, cell);
     if (best && (why != best_stays ? why == Stays::busy : loss >= least)) continue;

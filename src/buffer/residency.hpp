@@ -24,6 +24,8 @@ struct BufferParts;
 /// The part of its host memory that would be given first of those that it comes in, by number; none if none can go.
 [[nodiscard]] std::optional<std::size_t> first_part_to_evict(BufferParts const& parts,
                                                              std::span<const ByteRange> used) noexcept;
+/// Whether a part of its host memory may go: what only its memory has of it, if anything, can be saved.
+[[nodiscard]] bool part_may_go(BufferParts const& parts, std::size_t cell) noexcept;
 /// Whether bytes that only the host has can be saved for its memory to go in parts.
 [[nodiscard]] bool may_save_parts(BufferParts const& parts) noexcept;
 /// Whether its host memory at `location` may go to a file now, as far as the buffer is concerned.
