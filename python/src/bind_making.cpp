@@ -3,10 +3,14 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 #include <unimem/manager/memory_manager.hpp>
+#include <unimem/stream/file_buffer.hpp>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -110,6 +114,23 @@ void allocate_buffer(Window* self, std::vector<std::size_t> shape, nb::object dt
   new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
 }
 
+/// `shape`: none for all that the file has, in one dimension.
+void make_from_file(Window* self, std::string const& path, std::optional<std::vector<std::size_t>> shape,
+                    nb::object dtype, std::uint64_t offset, int mode, MemoryManager* manager, Device* device,
+                    std::string name) {
+  FileOptions options;
+  options.mode = static_cast<FileMode>(mode);
+  options.offset = offset;
+  options.manager = manager;
+  options.device = device;
+  options.name = std::move(name);
+  if (shape) options.count = Shape(*shape).count();
+  auto const item = bytes_of({1}, dtype);
+  auto core = unlocked([&] { return detail::buffer_core_from_file(path, item, options); });
+  if (!shape) shape = std::vector{core->size_bytes() / item};
+  new (self) Window(std::move(core), 0, *std::move(shape), std::move(dtype), true);
+}
+
 nb::object placement_of(Window const& window) {
   auto const core = window.live();
   auto const& decision = core->options().decision;
@@ -128,6 +149,9 @@ void bind_making(nb::class_<Window>& window) {
            nb::arg("location"), nb::arg("tracking"), nb::arg("strict"), nb::arg("name"), nb::arg("priority"))
       .def("__init__", &allocate_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager"),
            nb::arg("device").none(), nb::arg("location"), nb::arg("placement"), nb::arg("access"), nb::arg("name"))
+      .def("__init__", &make_from_file, nb::arg("path"), nb::arg("shape").none(), nb::arg("dtype"), nb::arg("offset"),
+           nb::arg("mode"), nb::arg("manager").none(), nb::arg("device").none(), nb::arg("name"))
+      .def("_flush", [](Window const& self) { unlocked([core = self.live()] { core->flush(); }); })
       .def_prop_ro(
           "_location",
           [](Window const& self) {

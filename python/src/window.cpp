@@ -3,6 +3,8 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 
+#include <nanobind/stl/unique_ptr.h>
+
 #include <algorithm>
 #include <complex>
 #include <string>
@@ -94,6 +96,14 @@ nb::object Window::host() {
   auto const core = live();
   auto const whole = range();
   look_out_on_host(*core, whole, Intent::read);
+  if (core->is_from_file()) {
+    // By a lease alone, so that parts make room for others once no array is over them.
+    auto lease = unlocked([&] { return core->map(whole, MapMode::read, false); });
+    if (!core->is_read_only()) return host_leased(core, std::move(lease));
+    auto hold = std::make_unique<HostHold>(core, std::move(lease), whole);
+    auto* const data = hold->begin();
+    return make_plain_array(data, shape_, dtype_, false, nb::cast(std::move(hold)));
+  }
   auto* const begin = unlocked([&] {
     auto* const address = static_cast<std::byte*>(core->host(whole, Intent::read, false));
     return address == nullptr ? nullptr : address + whole.begin;

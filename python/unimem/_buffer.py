@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from ._manager_records import PlacementDecision
 
 _ADVICE = list(Advice)
+_FILE_MODES = ["r", "c", "r+"]
 
 # DLPack's numbers. The host reaches pinned and managed memory, too.
 _HOST_KINDS = (1, 3, 11, 13)
@@ -174,6 +176,39 @@ class UnifiedBuffer(Elements):
                 f"wrapping memory is not supported on {place}: {reason}", "wrapping memory", place, reason
             )  # fmt: skip
         return cls.from_array(_taken_over(source), device=device, name=name, manager=manager)
+
+    @classmethod
+    def from_file(
+        cls,
+        path: str | os.PathLike[str],
+        dtype: npt.DTypeLike,
+        shape: SupportsIndex | Iterable[SupportsIndex] | None = None,
+        offset: int = 0,
+        mode: str = "r",
+        *,
+        device: Device | str | None = None,
+        name: str = "",
+        manager: MemoryManager | None = None,
+    ) -> UnifiedBuffer:
+        """A buffer whose first valid copy is a file, from byte `offset` on: nothing is read before it is looked at. `shape`: all there is, in one
+        dimension, unless it is given. `mode`, as `numpy.memmap` has it: "r" cannot be written, "c" keeps what is written to itself, "r+" writes it
+        to the file: by `flush()`, for want of memory, or at its end. On the host its memory comes in parts: with a limit below the file, look at
+        slices, whose `.host` keeps its part as long as the array lives.
+
+        IoError for what cannot be opened so, is no regular file or no multiple of the dtype's size; InvalidArgument beyond the file's end."""
+        if not isinstance(mode, str) or mode not in _FILE_MODES:
+            raise invalid("mode", repr(mode), '"r", "c" or "r+"')
+        buffer = cls.__new__(cls)
+        _unimem.Window.__init__(
+            buffer, text_of("path", os.fspath(path)), None if shape is None else shape_of(shape), dtype_of(dtype),
+            count_of("offset", offset), _FILE_MODES.index(mode), native(manager), chosen(device), text_of("name", name),
+        )  # fmt: skip
+        return buffer
+
+    def flush(self) -> None:
+        """Writes to the file that the buffer was made from what is newer than there, and returns when the file system has all of it. Nothing to do
+        in modes "r" and "c". IoError, with all of it in the buffer still; UnsupportedOperation for other buffers."""
+        self._flush()
 
     def allocate(self, host: bool = True, device: bool = True) -> UnifiedBuffer:
         """Storage now instead of at the first access; returns the buffer."""

@@ -49,6 +49,14 @@ std::shared_ptr<BufferCore> BufferCore::make(BufferOptions&& options, std::share
   return core;
 }
 
+bool BufferCore::is_from_file() const noexcept {
+  return parts_->file != nullptr;
+}
+
+bool BufferCore::is_read_only() const noexcept {
+  return is_from_file() && parts_->file->mode() == FileMode::read;
+}
+
 void BufferCore::flush() {
   std::shared_ptr<BackingFile> file;
   detail::run_admitted(use_of({}), [&](AccessContext& context) {

@@ -22,6 +22,7 @@ std::size_t bytes_wanted(File const& file, std::size_t element_bytes, FileOption
                           fmt::format("at most the {} bytes of '{}'", size, file.name()));
   }
   auto const left = size - options.offset;
+  if (element_bytes == 0) throw InvalidArgument("element", "0 bytes", "at least one byte");
   if (options.count) {
     auto const bytes = checked_multiply(*options.count, element_bytes, "count");
     if (bytes <= left) return bytes;

@@ -141,6 +141,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// What moved between which places, in the order in which they first did.
   [[nodiscard]] std::vector<LinkStatistics> links() const;
   [[nodiscard]] BufferOptions const& options() const noexcept;
+  /// Whether it was made from a file, and whether from one that it may not change.
+  [[nodiscard]] bool is_from_file() const noexcept;
+  [[nodiscard]] bool is_read_only() const noexcept;
   /// Throws UnsupportedOperation in a forked child that inherited it. `what`: what is asked of it, as in "launching".
   void require_made_here(std::string_view what) const;
 

@@ -1,0 +1,112 @@
+"""Buffers that are made from files."""
+
+import os
+
+import numpy as np
+import pytest
+
+import unimem
+from unimem import MemoryManager, UnifiedBuffer
+
+MIB = 1 << 20
+STEP = 16384
+
+
+@pytest.fixture
+def numbers(tmp_path):
+    path = tmp_path / "numbers"
+    np.arange(2 * MIB, dtype=np.uint32).tofile(path)
+    return path
+
+
+def read_by_us():
+    with open("/proc/self/io") as counts:
+        return int(counts.readline().split()[1])
+
+
+def test_row_80_only_what_is_looked_at_is_read(numbers):
+    manager = MemoryManager()
+    before = read_by_us()
+    buffer = UnifiedBuffer.from_file(numbers, np.uint32, manager=manager)
+    assert buffer.shape == (2 * MIB,) and buffer.dtype == np.uint32 and buffer.name == "numbers"
+    assert manager.statistics.file_read_bytes == 0
+    assert np.array_equal(buffer.slice(1000, 1000).host, np.arange(1000, 2000, dtype=np.uint32))
+    assert int(buffer.slice(2 * MIB - 1, 1).host[0]) == 2 * MIB - 1
+    assert manager.statistics.file_read_bytes == 1001 * 4
+    assert read_by_us() - before < 1001 * 4 + 65536
+
+
+def test_row_80_modes_are_those_of_memmap(numbers):
+    original = np.fromfile(numbers, dtype=np.uint32)
+    read = UnifiedBuffer.from_file(numbers, np.uint32)
+    assert not read.host.flags.writeable
+    with pytest.raises(unimem.UnsupportedOperation, match="FileMode::read"):
+        read.fill(1)
+    with pytest.raises(unimem.UnsupportedOperation):
+        read.copy_from(original)
+    with pytest.raises(ValueError):
+        read.host[0] = 1
+
+    copied = UnifiedBuffer.from_file(numbers, np.uint32, mode="c")
+    copied.slice(0, 10).fill(7)
+    copied.flush()
+    assert np.array_equal(copied.slice(0, 12).host, [7] * 10 + [10, 11])
+    assert np.array_equal(np.fromfile(numbers, dtype=np.uint32), original)
+
+    written = UnifiedBuffer.from_file(numbers, np.uint32, mode="r+")
+    written.slice(5, 10).copy_from(np.full(10, 9, dtype=np.uint32))
+    written.host[20] = 3
+    written.flush()
+    expected = original.copy()
+    expected[5:15], expected[20] = 9, 3
+    assert np.array_equal(np.fromfile(numbers, dtype=np.uint32), expected)
+    assert np.array_equal(np.memmap(numbers, np.uint32, "r"), written.to_numpy())
+
+
+def test_row_81_passes_over_more_than_there_is_memory_for(numbers):
+    manager = MemoryManager()
+    manager.set_limit("cpu", 4 * MIB)
+    buffer = UnifiedBuffer.from_file(numbers, np.uint32, manager=manager)
+    total = int(np.arange(2 * MIB, dtype=np.uint64).sum())
+
+    def one_pass():
+        return sum(int(buffer.slice(i, STEP).host.sum(dtype=np.uint64)) for i in range(0, 2 * MIB, STEP))
+
+    assert one_pass() == total
+    assert manager.statistics.file_read_bytes == 8 * MIB
+    for _ in range(4):
+        assert one_pass() == total
+    assert manager.statistics.file_read_bytes <= 1.15 * 3 * 8 * MIB
+    assert manager.statistics.file_written_bytes == 0
+    assert manager.statistics.reserved_bytes <= 4 * MIB
+
+
+def test_a_shape_and_an_offset(numbers):
+    buffer = UnifiedBuffer.from_file(numbers, "<u4", (10, 20), offset=40)
+    assert np.array_equal(buffer.host, np.arange(10, 210, dtype=np.uint32).reshape(10, 20))
+    assert UnifiedBuffer.from_file(numbers, np.uint8, offset=8 * MIB).shape == (0,)
+
+
+def test_bad_files_and_arguments(numbers, tmp_path):
+    with pytest.raises(unimem.IoError):
+        UnifiedBuffer.from_file(tmp_path / "missing", np.uint8)
+    with pytest.raises(unimem.IoError):
+        UnifiedBuffer.from_file(tmp_path, np.uint8)
+    with pytest.raises(unimem.IoError, match="multiple"):
+        UnifiedBuffer.from_file(numbers, np.dtype([("a", "u1", 3)]))
+    for bad in ("w", "w+", "rb", None, 1):
+        with pytest.raises(unimem.InvalidArgument, match="mode"):
+            UnifiedBuffer.from_file(numbers, np.uint8, mode=bad)
+    with pytest.raises(unimem.InvalidArgument, match="offset"):
+        UnifiedBuffer.from_file(numbers, np.uint8, offset=8 * MIB + 1)
+    with pytest.raises(unimem.InvalidArgument, match="offset"):
+        UnifiedBuffer.from_file(numbers, np.uint8, offset=-1)
+    with pytest.raises(unimem.InvalidArgument, match="count"):
+        UnifiedBuffer.from_file(numbers, np.uint8, 9 * MIB)
+    with pytest.raises(unimem.UnsupportedOperation, match="flush"):
+        UnifiedBuffer(3).flush()
+    os.truncate(numbers, MIB)
+    buffer = UnifiedBuffer.from_file(numbers, np.uint8)
+    os.truncate(numbers, 100)
+    with pytest.raises(unimem.IoError, match="shorter"):
+        buffer.to_numpy()
