@@ -42,7 +42,7 @@ File File::open(std::string name, int flags, std::string_view doing) {
 File File::open_regular(std::string name, int flags, std::string_view doing) {
   auto file = open(std::move(name), flags | O_NONBLOCK, doing);
   auto const mode = file.status("cannot look at it").st_mode;
-  if (S_ISDIR(mode)) throw IoError(file.name(), EISDIR, std::string(doing));
+  if (S_ISDIR(mode)) throw IoError(file.name(), EISDIR, "cannot read");
   if (S_ISREG(mode)) return file;
   throw IoError(file.name(), ESPIPE,
                 fmt::format("not a regular file but {}: only those have a size beforehand and are read from any "
