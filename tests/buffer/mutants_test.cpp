@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 
+#include "buffer/backed.hpp"
 #include "buffer/evicting.hpp"
 #include "buffer/gate_from_beside.hpp"
 #include "buffer/held_page.hpp"
@@ -367,6 +368,7 @@ std::optional<Finding> first_finding(Mutant mutant, unsigned seeds) {
   if (!finding) finding = found_by_a_mapping();
   if (auto const broken = finding ? std::nullopt : Evicting::run()) finding = {"the eviction test", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_spilling()) finding = {"the spilling test", *broken};
+  if (auto const broken = finding ? std::nullopt : broken_in_files()) finding = {"the test of files", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_windows()) finding = {"the test of windows", *broken};
   if (auto const broken = finding ? std::nullopt : broken_by_scarce_room())
     finding = {"the test of scarce room", *broken};
