@@ -8,6 +8,7 @@
 #include "manager/access_context.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -130,9 +131,21 @@ constexpr std::size_t fewest_gathered = 64, largest_gathered = std::size_t{64} <
 
 std::optional<Staging> Staging::between_devices(AccessContext& context, MemoryManager& manager,
                                                 AcquireOptions const& options, std::size_t most) {
-  std::optional<Staging> staging{Staging()};
-  for (std::size_t turn = 0; turn < staging->depth_ && turn * chunk_bytes < most; ++turn) {
-    auto const bytes = std::min(chunk_bytes, most - turn * chunk_bytes);
+  constexpr std::size_t least = std::size_t{64} << 10;
+  for (auto chunk = std::clamp(std::bit_ceil(most), least, chunk_bytes);; chunk /= 2) {
+    try {
+      return between_devices(context, manager, options, most, chunk);
+    } catch (OutOfMemory const&) {
+      if (chunk <= least) throw;
+    }
+  }
+}
+
+std::optional<Staging> Staging::between_devices(AccessContext& context, MemoryManager& manager,
+                                                AcquireOptions const& options, std::size_t most, std::size_t chunk) {
+  std::optional<Staging> staging{Staging(chunk)};
+  for (std::size_t turn = 0; turn < staging->depth_ && turn * chunk < most; ++turn) {
+    auto const bytes = std::min(chunk, most - turn * chunk);
     auto block = manager.acquire_pinned_or_not(context, bytes, options);
     if (!block) {
       for (auto& before : std::span{staging->blocks_}.first(turn)) {
@@ -185,9 +198,9 @@ Staging::~Staging() {
 
 Event Staging::pass(std::size_t total, Leg const& in, Leg const& out, Queue& ends_on, std::span<const Event> needs) {
   std::vector<Event> arrived;
-  arrived.reserve((total - 1) / chunk_bytes + 1);
-  for (std::size_t at = 0, turn = 0; at < total; at += chunk_bytes, turn = (turn + 1) % depth_) {
-    ByteRange const chunk{at, std::min(total, at + chunk_bytes)};
+  arrived.reserve((total - 1) / chunk_ + 1);
+  for (std::size_t at = 0, turn = 0; at < total; at += chunk_, turn = (turn + 1) % depth_) {
+    ByteRange const chunk{at, std::min(total, at + chunk_)};
     auto* const block = blocks_[turn].data();
     in.queue.wait(last_[turn]);
     auto const filled = in.submit(block, chunk, needs);

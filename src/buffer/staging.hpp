@@ -35,8 +35,8 @@ class Staging {
   };
 
   /// For copies between two devices of at most `most` bytes each, of which nothing is submitted without both blocks:
-  /// pinned memory that both legs can use at full speed if there is some, pageable else. Nothing where the context says
-  /// for what to wait. Throws OutOfMemory.
+  /// pinned memory that both legs can use at full speed if there is some, pageable else; smaller ones where there is no
+  /// room for these. Nothing where the context says for what to wait. Throws OutOfMemory.
   [[nodiscard]] static std::optional<Staging> between_devices(AccessContext& context, MemoryManager& manager,
                                                               AcquireOptions const& options, std::size_t most);
 
@@ -58,11 +58,15 @@ class Staging {
   void wait() const noexcept;
 
  private:
-  Staging() = default;
+  explicit Staging(std::size_t chunk) : chunk_(chunk) {}
+  [[nodiscard]] static std::optional<Staging> between_devices(AccessContext& context, MemoryManager& manager,
+                                                              AcquireOptions const& options, std::size_t most,
+                                                              std::size_t chunk);
   Staging(Queue& beside, std::size_t depth) : depth_(depth), beside_(&beside) {}
 
   static constexpr std::size_t most_blocks = 4;
 
+  std::size_t chunk_ = chunk_bytes;
   std::size_t depth_ = 2;
   std::array<Allocation, most_blocks> blocks_;
   std::array<Event, most_blocks> last_;  ///< what each block was last used by

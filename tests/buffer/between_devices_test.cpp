@@ -279,11 +279,11 @@ TEST_F(BetweenDevices, WithoutRoomForTheTargetNothingChanges) {
 TEST_F(BetweenDevices, WithoutHostMemoryForChunksNothingMoves) {
   auto const count = 10 * MiB / 4;
   auto source = only_on(island, count), target = only_on(islet, count, 99);
-  // Room for one staging block, which is pinned, and no second, be it pageable.
+  // Room for one of the smallest staging blocks, which is pinned, and no second, be it pageable.
   auto& host = device("cpu");
   manager.cleanup();
-  manager.pool(host, Location::pinned).set_max_bytes(6 * MiB);
-  manager.pool(host, Location::host).set_max_bytes(3 * MiB);
+  manager.pool(host, Location::pinned).set_max_bytes(96 * KiB);
+  manager.pool(host, Location::host).set_max_bytes(48 * KiB);
   auto const before = moved(island.transfers());
   EXPECT_THROW(copy(source, target), OutOfMemory);
   EXPECT_EQ(moved(island.transfers()), before);
@@ -293,6 +293,18 @@ TEST_F(BetweenDevices, WithoutHostMemoryForChunksNothingMoves) {
   copy(source, target);
   EXPECT_TRUE(target.to_vector() == counting(count));
   EXPECT_TRUE(device_bytes(target, islet) == counting(count));
+}
+
+TEST_F(BetweenDevices, LittleHostMemoryMakesSmallerChunks) {
+  auto const count = 10 * MiB / 4;
+  auto source = only_on(island, count), target = only_on(islet, count, 99);
+  auto& host = device("cpu");
+  manager.cleanup();
+  manager.pool(host, Location::pinned).set_max_bytes(200 * KiB);
+  manager.pool(host, Location::host).set_max_bytes(48 * KiB);
+  copy(source, target);
+  EXPECT_TRUE(device_bytes(target, islet) == counting(count));
+  EXPECT_LE(manager.pool(host, Location::pinned).statistics().peak_reserved_bytes, 200 * KiB);
 }
 
 TEST_F(BetweenDevices, AFailedCopyLeavesTheTargetUnchanged) {

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -54,6 +56,20 @@ TEST_F(FileBuffers, GoStraightToADevice) {
   EXPECT_EQ(bytes_read(), file_bytes / 2) << "once";
   EXPECT_EQ(buffer.statistics().host_to_device_bytes, file_bytes / 2);
   EXPECT_EQ(host_bytes(), 0U) << "by way of pinned blocks, and of no copy on the host";
+}
+
+TEST_F(FileBuffers, GoToADeviceAndBackThroughLittleMemory) {
+  auto words = numbers();
+  auto const path = folder.write("words", words);
+  manager.set_limit(device("cpu"), 256 * KiB);
+  {
+    auto buffer = from_file<Word>(path, options(FileMode::read_write));
+    auto const there = buffer.device(sim);
+    ASSERT_EQ(std::memcmp(there.data(), words.data(), file_bytes), 0);
+    for (std::size_t i = 0; i < file_words; i += 1'000) there.data()[i] = words[i] = 1U;
+  }
+  for (int i = 0; i < 1'000 && words_of(path) != words; ++i) std::this_thread::sleep_for(std::chrono::milliseconds{5});
+  EXPECT_EQ(words_of(path), words) << "what the device had newer";
 }
 
 TEST_F(FileBuffers, CleanPartsCostNothingToEvict) {
