@@ -77,6 +77,7 @@ class Places {
   [[nodiscard]] bool is_file(Place place) const noexcept {
     return place != host_place && (*this)[place].file != DevicePlace::File::none;
   }
+  [[nodiscard]] std::optional<Place> find(DevicePlace::File which) const noexcept;
   /// The file that host memory is evicted to, and the one of the user's that the buffer was made from.
   [[nodiscard]] std::optional<Place> spill_file() const noexcept { return find(DevicePlace::File::spill); }
   [[nodiscard]] std::optional<Place> users_file() const noexcept { return find(DevicePlace::File::users); }
@@ -109,8 +110,6 @@ class Places {
   [[nodiscard]] CopyCost cost() const;
 
  private:
-  [[nodiscard]] std::optional<Place> find(DevicePlace::File which) const noexcept;
-
   Location wanted_;
   Device* default_;
   Device* unified_ = nullptr;

@@ -3,6 +3,7 @@
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
 #include "buffer/host_device.hpp"
+#include "buffer/windows.hpp"
 #include "core/spare_memory.hpp"
 #include "device/page_watch.hpp"
 #include "manager/access_context.hpp"
@@ -12,7 +13,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -68,12 +68,9 @@ std::shared_ptr<Replica> ReplicaAllocator::host_replica(AccessContext& context) 
 }
 
 std::shared_ptr<Replica> ReplicaAllocator::new_in_parts() const {
-  constexpr std::size_t least = std::size_t{64} << 10, most = std::size_t{4} << 20, cells = 1024, in_memory = 16;
   auto const bytes = parts_->replicas.bytes();
   auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  auto const memory = parts_->terms.manager->limit(host_device(), Location::host) / in_memory;
-  auto const cell =
-      std::max(page, std::min(std::clamp(std::bit_ceil(bytes / cells), least, most), std::bit_floor(memory)));
+  auto const cell = std::max(page, cell_bytes(bytes, parts_->terms.manager->limit(host_device(), Location::host)));
   auto reserved = std::make_shared<ReservedMemory>(bytes, parts_->file->offset() % page, cell, parts_->terms.manager);
   return std::make_shared<Replica>(ReplicaMemory(host_device(), std::move(reserved)));
 }

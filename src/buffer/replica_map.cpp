@@ -47,8 +47,7 @@ Place ReplicaMap::place_of_window(Device& device, ByteRange range, MemoryManager
 }
 
 Place ReplicaMap::place_of_file(DevicePlace::File which, MemoryManager& manager) {
-  bool const spills = which == DevicePlace::File::spill;
-  if (auto const place = spills ? places.spill_file() : places.users_file()) return *place;
+  if (auto const place = places.find(which)) return *place;
   places.reserve_one();
   auto& clock = manager.use_clock(host_device());
   auto& files = FileDevice::instance();

@@ -12,6 +12,12 @@
 
 namespace unimem::detail {
 
+std::size_t cell_bytes(std::size_t buffer_bytes, std::size_t memory_bytes) noexcept {
+  constexpr std::size_t least = std::size_t{64} << 10, most = std::size_t{4} << 20, cells = 1024, in_memory = 16;
+  auto const wanted = std::clamp(std::bit_ceil(buffer_bytes / cells), least, most);
+  return std::min(wanted, std::bit_floor(memory_bytes / in_memory));
+}
+
 bool Windows::fits_whole(Device& device, std::size_t beside) const {
   auto const available = parts_->terms.manager->available_memory(device);
   return beside <= available && parts_->replicas.bytes() <= available - beside;
@@ -90,11 +96,8 @@ std::optional<Place> Windows::standing(Device& device, ByteRange range) const {
 /// of the buffer, so that its windows are not too many, and of the memory there may be. It begins where an allocation
 /// of all of the buffer would be aligned as one of the window is: so are addresses of values in it.
 ByteRange Windows::cells_of(Device& device, ByteRange range) const {
-  constexpr std::size_t least = std::size_t{64} << 10, most = std::size_t{4} << 20, cells = 1024, in_memory = 16;
   auto const bytes = parts_->replicas.bytes();
-  auto const memory = parts_->terms.manager->total_memory(device) / in_memory;
-  auto const wanted = std::clamp(std::bit_ceil(bytes / cells), least, most);
-  auto const cell = std::max<std::size_t>(1, std::min(wanted, std::bit_floor(memory)));
+  auto const cell = std::max<std::size_t>(1, cell_bytes(bytes, parts_->terms.manager->total_memory(device)));
   if (range.empty()) range = {std::min(range.begin, bytes - 1), std::min(range.begin, bytes - 1) + 1};
   auto const to = [](std::size_t at, std::size_t multiple) { return at / multiple * multiple; };
   auto const aligned = std::max<std::size_t>(1, device.info().alignment);

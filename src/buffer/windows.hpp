@@ -18,6 +18,10 @@ namespace unimem::detail {
 
 struct BufferParts;
 
+/// The size of the cells that a buffer's memory may come in: a small part of the buffer, so that they are not too many,
+/// and of the memory there may be; 0 where that is next to none.
+[[nodiscard]] std::size_t cell_bytes(std::size_t buffer_bytes, std::size_t memory_bytes) noexcept;
+
 /// At which place of a device an operation on a part of a buffer works: in the copy of the whole buffer, or in a
 /// window.
 ///
