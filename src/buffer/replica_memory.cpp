@@ -100,7 +100,7 @@ void ReplicaMemory::let_go(Event last) noexcept {
   Remains remains{std::move(allocation_), std::move(ownership_), reinterpret_cast<void*>(memory_.object),
                   locked_ ? host_address() : nullptr, std::move(reserved_)};
   // No destructor waits on a thread that runs work: what it waits for may be that very work.
-  // Nor does it wait for memory's sake alone: reserved memory is nobody else's.
+  // Nor does it wait for memory's sake alone: the system has reserved memory back, and no other owner waits for it.
   bool const may_be_late = is_in_work() || remains.reserved;
   if (may_be_late && !last.ready()) {
     let_go_later(std::move(remains), last);

@@ -14,18 +14,9 @@
 
 namespace unimem::detail {
 
-/// What the files of the user's have moved that stand behind a manager's buffers. Relaxed: nothing else is published
-/// through them.
+/// What the files of the user's have moved that stand behind a manager's buffers.
 struct FileTraffic {
-  struct Moved {
-    void add(std::size_t moved) noexcept {
-      times.fetch_add(1, std::memory_order_relaxed);
-      bytes.fetch_add(moved, std::memory_order_relaxed);
-    }
-    std::atomic<std::uint64_t> times{0};
-    std::atomic<std::uint64_t> bytes{0};
-  };
-  Moved read, written;
+  FileMemory::Moved read, written;
   std::atomic<bool> any{false};  ///< whether there has been such a buffer: it may give host memory back
 };
 

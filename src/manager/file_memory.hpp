@@ -2,6 +2,7 @@
 
 #include <unimem/device/memory.hpp>
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,20 @@ namespace unimem::detail {
 /// Reads and writes may come from several threads at once.
 class FileMemory : public std::enable_shared_from_this<FileMemory> {
  public:
+  /// A number of events and of the bytes they moved. Relaxed: nothing else is published through them.
+  struct Moved {
+    void add(std::size_t moved) noexcept {
+      times.fetch_add(1, std::memory_order_relaxed);
+      bytes.fetch_add(moved, std::memory_order_relaxed);
+    }
+    void remove(std::size_t moved) noexcept {
+      times.fetch_sub(1, std::memory_order_relaxed);
+      bytes.fetch_sub(moved, std::memory_order_relaxed);
+    }
+    std::atomic<std::uint64_t> times{0};
+    std::atomic<std::size_t> bytes{0};
+  };
+
   explicit FileMemory(std::size_t bytes) noexcept : bytes_(bytes) {}
   FileMemory(FileMemory const&) = delete;
   FileMemory& operator=(FileMemory const&) = delete;

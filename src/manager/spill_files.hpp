@@ -3,7 +3,6 @@
 #include "file/file.hpp"
 #include "manager/file_memory.hpp"
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -61,25 +60,11 @@ class SpillFiles : public std::enable_shared_from_this<SpillFiles> {
 
  private:
   friend class SpillFile;
-  /// A number of events and of the bytes they moved. Relaxed: nothing else is published through them.
-  struct Moved {
-    void add(std::size_t moved) noexcept {
-      times.fetch_add(1, std::memory_order_relaxed);
-      bytes.fetch_add(moved, std::memory_order_relaxed);
-    }
-    void remove(std::size_t moved) noexcept {
-      times.fetch_sub(1, std::memory_order_relaxed);
-      bytes.fetch_sub(moved, std::memory_order_relaxed);
-    }
-    std::atomic<std::uint64_t> times{0};
-    std::atomic<std::size_t> bytes{0};
-  };
-
   [[nodiscard]] File new_file() const;
 
   std::string directory_;  ///< absolute: the process may go elsewhere
   std::size_t min_bytes_;
-  Moved spilled_, restored_, read_directly_, files_;
+  FileMemory::Moved spilled_, restored_, read_directly_, files_;
 };
 
 }  // namespace unimem::detail

@@ -18,6 +18,12 @@ using ::testing::UnorderedElementsAre;
 /// `sim` and `other` reach each other; `island` reaches nobody, and nobody is asked to reach it.
 class BetweenDevices : public BufferTest {
  protected:
+  /// Nothing cached, and no more than that.
+  void host_has(std::size_t pinned, std::size_t pageable) {
+    manager.cleanup();
+    manager.pool(device("cpu"), Location::pinned).set_max_bytes(pinned);
+    manager.pool(device("cpu"), Location::host).set_max_bytes(pageable);
+  }
   [[nodiscard]] UnifiedBuffer<std::uint32_t> on(Device& home, std::size_t count) {
     auto options = on_sim();
     options.device = &home;
@@ -280,15 +286,12 @@ TEST_F(BetweenDevices, WithoutHostMemoryForChunksNothingMoves) {
   auto const count = 10 * MiB / 4;
   auto source = only_on(island, count), target = only_on(islet, count, 99);
   // Room for one of the smallest staging blocks, which is pinned, and no second, be it pageable.
-  auto& host = device("cpu");
-  manager.cleanup();
-  manager.pool(host, Location::pinned).set_max_bytes(96 * KiB);
-  manager.pool(host, Location::host).set_max_bytes(48 * KiB);
+  host_has(96 * KiB, 48 * KiB);
   auto const before = moved(island.transfers());
   EXPECT_THROW(copy(source, target), OutOfMemory);
   EXPECT_EQ(moved(island.transfers()), before);
   EXPECT_EQ(target.statistics().device_to_device_bytes, 0U);
-  manager.pool(host, Location::host).set_max_bytes(64 * MiB);
+  manager.pool(device("cpu"), Location::host).set_max_bytes(64 * MiB);
   EXPECT_TRUE(target.to_vector() == counting(count, 99)) << "the target is as it was";
   copy(source, target);
   EXPECT_TRUE(target.to_vector() == counting(count));
@@ -298,13 +301,10 @@ TEST_F(BetweenDevices, WithoutHostMemoryForChunksNothingMoves) {
 TEST_F(BetweenDevices, LittleHostMemoryMakesSmallerChunks) {
   auto const count = 10 * MiB / 4;
   auto source = only_on(island, count), target = only_on(islet, count, 99);
-  auto& host = device("cpu");
-  manager.cleanup();
-  manager.pool(host, Location::pinned).set_max_bytes(200 * KiB);
-  manager.pool(host, Location::host).set_max_bytes(48 * KiB);
+  host_has(200 * KiB, 48 * KiB);
   copy(source, target);
   EXPECT_TRUE(device_bytes(target, islet) == counting(count));
-  EXPECT_LE(manager.pool(host, Location::pinned).statistics().peak_reserved_bytes, 200 * KiB);
+  EXPECT_LE(manager.pool(device("cpu"), Location::pinned).statistics().peak_reserved_bytes, 200 * KiB);
 }
 
 TEST_F(BetweenDevices, AFailedCopyLeavesTheTargetUnchanged) {
