@@ -25,6 +25,7 @@ LARGEST_BYTES = 40 << 20  # what a slow link and a careful mail server still tak
 
 # Each is a folder of headers, with one of them to know it by.
 HEADERS = {"fmt": "format.h", "spdlog": "spdlog.h", "nlohmann": "json.hpp", "CLI": "CLI.hpp", "CL": "cl.h"}
+XXHASH_HEADERS = ["xxhash.h", "xxh3.h"]
 INCLUDE_FOLDERS = [Path("/usr/include"), Path("/usr/local/include")]
 GOOGLETEST_FOLDERS = [Path("/usr/src/googletest"), Path("/usr/local/src/googletest")]
 GOOGLETEST_PARTS = ["googletest/include", "googletest/src", "googlemock/include", "googlemock/src"]
@@ -60,6 +61,8 @@ def copy_sources(target: Path) -> None:
         # spdlog's own copy of fmt would be a second one.
         ignored = shutil.ignore_patterns("bundled") if name == "spdlog" else None
         shutil.copytree(source, target / "include" / name, ignore=ignored)
+    for header in XXHASH_HEADERS:
+        shutil.copyfile(find(INCLUDE_FOLDERS, header) / header, target / "include" / header)
     copy_boost(target)
     source = find(GOOGLETEST_FOLDERS, "googletest/src/gtest-all.cc")
     for part in GOOGLETEST_PARTS:

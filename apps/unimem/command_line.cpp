@@ -21,6 +21,9 @@ namespace {
 constexpr std::string_view commands = "devices, run, replay, version";
 constexpr std::string_view kernels = "histogram, statistics, affine";
 constexpr std::size_t most_buffers = 1024;
+constexpr unsigned most_retries = 1000;
+/// What `-` stands for: opening it reads what standard input is, by the same rules as any file or pipe.
+constexpr auto standard_input = "/dev/stdin";
 
 /// The value of an option as the user wrote it; nothing when it was not given. CLI11 is asked for texts only: its own
 /// conversions know neither units nor what an unusable value should be called.
@@ -54,15 +57,26 @@ std::optional<std::size_t> size_of(CLI::Option const* option) {
   return bytes;
 }
 
-std::optional<std::size_t> buffers_of(CLI::Option const* option) {
+template <class Count>
+std::optional<Count> count_of(CLI::Option const* option, Count least, Count most) {
   auto const text = value_of(option);
   if (!text) return std::nullopt;
-  std::size_t count = 0;
+  Count count = 0;
   auto const [end, error] = std::from_chars(text->data(), text->data() + text->size(), count);
-  if (error != std::errc{} || end != text->data() + text->size() || count == 0 || count > most_buffers) {
-    refuse(option->get_name(), *text, fmt::format("a whole number from 1 to {}", most_buffers));
+  if (error != std::errc{} || end != text->data() + text->size() || count < least || count > most) {
+    refuse(option->get_name(), *text, fmt::format("a whole number from {} to {}", least, most));
   }
   return count;
+}
+
+std::optional<Checksum> checksum_of(CLI::Option const* option) {
+  auto const text = value_of(option);
+  if (!text) return std::nullopt;
+  try {
+    return parse_checksum(*text);
+  } catch (InvalidArgument const& error) {
+    throw UsageError(fmt::format("invalid {} '{}': must be {}", option->get_name(), *text, error.requirement));
+  }
 }
 
 std::optional<double> number_of(CLI::Option const* option) {
@@ -106,8 +120,11 @@ CLI::Option* add_text(CLI::App& command, std::string const& name, std::string co
 class RunOptions {
  public:
   explicit RunOptions(CLI::App& app)
-      : command_(app.add_subcommand("run", "Stream a file through a device, chunk by chunk, and compute on it")) {
-    file_ = option("FILE", "", "The input: raw elements, or a .npy file");
+      : command_(app.add_subcommand("run", "Stream files through a device, chunk by chunk, and compute on them")) {
+    files_ = option("FILE", "",
+                    "The input: raw elements, a .npy file, a pipe, or - for standard input; several are taken as one")
+                 ->expected(1, std::numeric_limits<int>::max())
+                 ->allow_extra_args();
     kernel_ = option("--kernel", "NAME", "histogram (of bytes, with entropy), statistics, or affine: y = A x + B");
     source_ = option("--source", "K.cl", "Instead of --kernel: the file of a kernel (in, out, count), see below");
     entry_ = option("--entry", "NAME", "The kernel's name in that file");
@@ -125,6 +142,13 @@ class RunOptions {
     buffers_ = option("--buffers", "N", "Chunks under way at once (default: 3)");
     limit_ =
         option("--memory-limit", "SIZE", "Bound on device memory; with --chunk, room for fewer buffers uses fewer");
+    checksum_ = option("--checksum", "NAME", "A checksum of every chunk of each file: xxh3 or crc32c");
+    manifest_ = option("--manifest", "M.json", "Where the checksums go (default of --checksum: xxh3)");
+    verify_ = option("--verify", "M.json", "A manifest that the files are compared with while they are read");
+    retries_ = option("--retries", "N", "Times that a read which fails is tried again (default: 5)");
+    command_->add_flag("--resume", resume_,
+                       "Go on with an --output that was interrupted; until it is complete, OUT.unimem-part and "
+                       "OUT.unimem-journal stay beside it");
     command_->add_flag("--no-progress", no_progress_, "No progress bar on the terminal");
     command_->add_flag("--json", json_, "One JSON object on standard output");
     command_->footer(
@@ -141,18 +165,26 @@ class RunOptions {
   [[nodiscard]] bool chosen() const { return command_->parsed(); }
 
   /// So that the help says so; CLI11 itself is not to check it (see refuse_leftovers).
-  void mark_what_is_required() { file_->required(); }
+  void mark_what_is_required() { files_->required(); }
 
   [[nodiscard]] RunCommand command() const {
-    if (file_->count() == 0) throw UsageError("run needs a FILE");
+    if (files_->count() == 0) throw UsageError("run needs a FILE");
     RunCommand run;
-    run.file = text_of(file_).value_or("");
+    for (auto const& file : files_->results()) {
+      if (file.empty()) refuse("FILE", file, "a name");
+      run.files.emplace_back(file == "-" ? standard_input : file);
+    }
     run.element = element_of(dtype_);
     run.output = text_of(output_).value_or("");
     run.device = text_of(device_);
     run.chunk_bytes = size_of(chunk_);
-    run.buffers = buffers_of(buffers_);
+    run.buffers = count_of<std::size_t>(buffers_, 1, most_buffers);
     run.memory_limit = size_of(limit_);
+    run.checksum = checksum_of(checksum_);
+    run.manifest = text_of(manifest_).value_or("");
+    run.verify = text_of(verify_).value_or("");
+    run.retries = count_of<unsigned>(retries_, 0, most_retries);
+    run.resume = resume_;
     run.progress = !no_progress_;
     run.json = json_;
     choose_kernel(run);
@@ -197,6 +229,8 @@ class RunOptions {
   }
 
   static void check_output(RunCommand const& run) {
+    if (run.resume && run.output.empty()) throw UsageError("--resume needs --output");
+    if (run.resume && run.files.size() > 1) throw UsageError("--resume goes on with one FILE, not with several");
     bool const reduces =
         std::holds_alternative<HistogramKernel>(run.kernel) || std::holds_alternative<StatisticsKernel>(run.kernel);
     if (reduces && !run.output.empty()) {
@@ -218,8 +252,9 @@ class RunOptions {
   }
 
   CLI::App* command_;
-  CLI::Option *file_, *kernel_, *source_, *entry_, *dtype_, *scale_, *offset_, *output_, *device_, *chunk_, *buffers_,
-      *limit_;
+  CLI::Option *files_, *kernel_, *source_, *entry_, *dtype_, *scale_, *offset_, *output_, *device_, *chunk_, *buffers_,
+      *limit_, *checksum_, *manifest_, *verify_, *retries_;
+  bool resume_ = false;
   bool no_progress_ = false;
   bool json_ = false;
 };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/file/checksum.hpp>
 #include <unimem/stream/element_type.hpp>
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <variant>
+#include <vector>
 
 namespace unimem::cli {
 
@@ -48,7 +50,7 @@ struct SourceKernel {
 };
 
 struct RunCommand {
-  std::filesystem::path file;
+  std::vector<std::filesystem::path> files;  ///< at least one
   std::variant<HistogramKernel, StatisticsKernel, AffineKernel, SourceKernel> kernel;
   std::optional<ElementType> element;       ///< nothing: what a `.npy` says, else u8
   std::filesystem::path output;             ///< empty: none
@@ -56,6 +58,11 @@ struct RunCommand {
   std::optional<std::size_t> chunk_bytes;   ///< nothing: the library's default, or what fits
   std::optional<std::size_t> buffers;       ///< likewise
   std::optional<std::size_t> memory_limit;  ///< likewise
+  std::optional<Checksum> checksum;
+  std::filesystem::path manifest;   ///< empty: none
+  std::filesystem::path verify;     ///< likewise
+  std::optional<unsigned> retries;  ///< nothing: the library's default
+  bool resume = false;
   bool progress = true;
   bool json = false;
 };

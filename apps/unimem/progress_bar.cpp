@@ -33,6 +33,13 @@ std::string bar_of(double share, std::size_t cells) {
   return fmt::format("[{}{}]", std::string(full, '='), std::string(cells - full, ' '));
 }
 
+/// Of work whose end is not known.
+std::string amount_line(std::uint64_t bytes_done, double seconds) {
+  auto const amount = format_size(bytes_done);
+  if (bytes_done == 0 || seconds < settled_seconds) return amount;
+  return fmt::format("{}  {:.2f} GB/s", amount, static_cast<double>(bytes_done) / seconds / 1e9);
+}
+
 /// Columns of the terminal; 80 where it does not say.
 std::size_t terminal_columns() {
   winsize size{};
@@ -43,8 +50,9 @@ std::size_t terminal_columns() {
 }  // namespace
 
 std::string progress_line(std::uint64_t bytes_done, std::uint64_t bytes_total, double seconds, std::size_t columns) {
+  if (bytes_total == 0) return amount_line(bytes_done, seconds).substr(0, columns);
   bytes_done = std::min(bytes_done, bytes_total);
-  double const share = bytes_total == 0 ? 1 : static_cast<double>(bytes_done) / static_cast<double>(bytes_total);
+  double const share = static_cast<double>(bytes_done) / static_cast<double>(bytes_total);
   auto const percent = fmt::format("{:3} %", static_cast<int>(share * 100));
 
   std::string rate, left;

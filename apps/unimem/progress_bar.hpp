@@ -6,9 +6,9 @@
 
 namespace unimem::cli {
 
-/// What the bar shows: share done, bar, rate and time left, in at most `columns` characters. A narrow terminal loses
-/// the amounts first, then the time left, the bar, and the rate; the percentage stays. Pure, so that every width is
-/// tested.
+/// What the bar shows: without a total (0) the amount done and the rate; else share done, bar, rate and time left, in
+/// at most `columns` characters. A narrow terminal loses the amounts first, then the time left, the bar, and the rate;
+/// the percentage stays. Pure, so that every width is tested.
 [[nodiscard]] std::string progress_line(std::uint64_t bytes_done, std::uint64_t bytes_total, double seconds,
                                         std::size_t columns);
 

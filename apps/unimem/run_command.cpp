@@ -68,9 +68,12 @@ bool shows_progress(RunCommand const& command) {
 /// The output replaces what is read, whichever name it is given by: that is no work to fail at, but a slip of the pen.
 void check_output_is_another(RunCommand const& command) {
   if (command.output.empty()) return;
-  std::error_code unknown;  // opening the files says what is wrong with them
-  if (!std::filesystem::equivalent(command.file, command.output, unknown)) return;
-  throw UsageError(fmt::format("invalid --output '{}': must be another file than the input", command.output.native()));
+  for (auto const& file : command.files) {
+    std::error_code unknown;  // opening the files says what is wrong with them
+    if (!std::filesystem::equivalent(file, command.output, unknown)) continue;
+    throw UsageError(
+        fmt::format("invalid --output '{}': must be another file than the input", command.output.native()));
+  }
 }
 
 /// What the process reports of its memory is the default manager's (UNIMEM_REPORT, UNIMEM_LEAKS), so the work is done
@@ -97,13 +100,18 @@ StreamResult stream(RunCommand const& command, std::stop_token const& cancel) {
   if (command.chunk_bytes) options.chunk_bytes = *command.chunk_bytes;
   if (command.buffers) options.buffers = *command.buffers;
   if (command.memory_limit) options.memory_limit = *command.memory_limit;
+  options.checksum = command.checksum;
+  options.manifest = command.manifest;
+  options.verify = command.verify;
+  if (command.retries) options.retries = *command.retries;
+  options.resume = command.resume;
 
   std::optional<ProgressBar> bar;
   if (shows_progress(command)) {
     bar.emplace();
     options.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar->update(done, total); };
   }
-  return stream_file(command.file, kernel, options);
+  return stream_files(command.files, kernel, options);
 }
 
 }  // namespace
@@ -113,7 +121,7 @@ int run(RunCommand const& command) {
   Interruption const interruption{remove_unfinished_outputs};
   try {
     auto const result = stream(command, interruption.token());
-    write_standard_output(command.json ? run_json(result) + '\n' : run_text(result, command.file, command.output));
+    write_standard_output(command.json ? run_json(result) + '\n' : run_text(result, command));
     return EXIT_SUCCESS;
   } catch (StreamCancelled const& cancelled) {
     complain(fmt::format("unimem: {}: {}", word_for(interruption.signal()), cancelled.what()));

@@ -109,6 +109,34 @@ struct ResultText {
 
 }  // namespace
 
+namespace {
+
+Json files_json(StreamResult const& result) {
+  auto files = Json::array();
+  for (auto const& [path, bytes, checksums] : result.files) {
+    Json file;
+    file["path"] = path.string();
+    file["bytes"] = bytes;
+    if (result.checksum) file["checksums"] = checksums;
+    files.push_back(std::move(file));
+  }
+  return files;
+}
+
+/// Of one chunk the checksum itself, else how many there are.
+std::string checksums_text(StreamResult const& result) {
+  std::size_t count = 0;
+  for (auto const& file : result.files) count += file.checksums.size();
+  if (count == 1) {
+    for (auto const& file : result.files) {
+      if (!file.checksums.empty()) return fmt::format("{} {}", to_string(*result.checksum), file.checksums.front());
+    }
+  }
+  return fmt::format("{} of {} chunks of {}", to_string(*result.checksum), count, format_size(result.checksum_bytes));
+}
+
+}  // namespace
+
 std::string run_json(StreamResult const& result) {
   Json json;
   json["kernel"] = result.kernel;
@@ -123,18 +151,29 @@ std::string run_json(StreamResult const& result) {
   json["device_to_host_bytes"] = result.device_to_host_bytes;
   json["peak_device_bytes"] = result.peak_device_bytes;
   json["pool"] = Json::parse(to_json(result.pool));
+  json["retries"] = result.retries;
+  json["resumed_bytes"] = result.resumed_bytes;
+  json["files"] = files_json(result);
+  if (result.checksum) {
+    json["checksum"] = to_string(*result.checksum);
+    json["checksum_bytes"] = result.checksum_bytes;
+  }
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string run_text(StreamResult const& result, std::filesystem::path const& file,
-                     std::filesystem::path const& output) {
+std::string run_text(StreamResult const& result, RunCommand const& command) {
   Lines lines;
-  lines.add_raw(fmt::format("{}: {} on {}\n", file.native(), result.kernel, result.device));
+  auto const more = command.files.size() > 1 ? fmt::format(" and {} more", command.files.size() - 1) : std::string();
+  lines.add_raw(fmt::format("{}{}: {} on {}\n", command.files.front().native(), more, result.kernel, result.device));
   lines.add("data", "{} of {} in {} chunk{} of {}", format_size(result.bytes), to_string(result.element), result.chunks,
             result.chunks == 1 ? "" : "s", format_size(result.chunk_bytes));
   lines.add("time", "{:.3f} s, {:.2f} GB/s", result.seconds, result.gigabytes_per_second());
   std::visit(ResultText{lines}, result.result);
-  if (!output.empty()) lines.add("written", "{}", output.native());
+  if (!command.output.empty()) lines.add("written", "{}", command.output.native());
+  if (result.resumed_bytes != 0) lines.add("resumed", "after {}", format_size(result.resumed_bytes));
+  if (result.checksum) lines.add(command.verify.empty() ? "checksums" : "verified", "{}", checksums_text(result));
+  if (!command.manifest.empty()) lines.add("manifest", "{}", command.manifest.native());
+  if (result.retries != 0) lines.add("retries", "{}", result.retries);
   lines.add("moved", "{} to the device, {} back", format_size(result.host_to_device_bytes),
             format_size(result.device_to_host_bytes));
   lines.add("device memory", "at most {}, {} buffer{}", format_size(result.peak_device_bytes), result.buffers,

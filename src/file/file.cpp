@@ -59,15 +59,25 @@ std::optional<File> File::unnamed(std::string const& folder, int flags, ::mode_t
   return std::nullopt;
 }
 
-std::size_t File::read(std::uint64_t offset, std::span<std::byte> to, std::string_view doing) const {
+std::size_t File::read(std::uint64_t offset, std::span<std::byte> to, std::string_view doing, Retries* retries) const {
   std::size_t done = 0;
+  unsigned failed = 0;
   while (done < to.size()) {
     auto const count =
         ::pread(descriptor_.get(), to.data() + done, to.size() - done, static_cast<::off_t>(offset + done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw IoError(name_, errno, std::string(doing));
+    if (count < 0) {
+      auto const error = errno;
+      if (error == EINTR) {
+        if (retries != nullptr) retries->went_on();
+      } else if (retries == nullptr || !retries->again(error, failed++)) {
+        throw IoError(name_, error, std::string(doing));
+      }
+      continue;
+    }
     if (count == 0) break;
     done += static_cast<std::size_t>(count);
+    failed = 0;
+    if (done < to.size() && retries != nullptr) retries->went_on();
   }
   return done;
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/unique_fd.hpp"
+#include "file/retries.hpp"
 
 #include <sys/stat.h>
 #include <sys/types.h>
@@ -38,8 +39,9 @@ class File {
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
 
   /// Reads what there is from `offset` on, `to` at most. Returns how many bytes that were: fewer only at the file's
-  /// end.
-  [[nodiscard]] std::size_t read(std::uint64_t offset, std::span<std::byte> to, std::string_view doing) const;
+  /// end. `retries`: for failures that may pass; null: the first is thrown.
+  [[nodiscard]] std::size_t read(std::uint64_t offset, std::span<std::byte> to, std::string_view doing,
+                                 Retries* retries = nullptr) const;
   /// Writes all of `bytes` from `offset` on. What goes beyond the process's limit for files is
   /// EFBIG, and no signal.
   void write(std::uint64_t offset, std::span<const std::byte> bytes, std::string_view doing) const;

@@ -126,6 +126,7 @@ class AffineWork final : public detail::ChunkWork {
 
   [[nodiscard]] std::string_view name() const noexcept override { return "affine"; }
   [[nodiscard]] bool maps() const noexcept override { return true; }
+  [[nodiscard]] std::string identity() const override { return fmt::format("affine, {} and {}", scale_, offset_); }
   [[nodiscard]] std::unique_ptr<detail::ChunkRun> start(Device& device, ElementType element,
                                                         bool keep_input) const override {
     if (!device.info().doubles) {

@@ -13,9 +13,6 @@
 namespace unimem::detail {
 namespace {
 
-/// Between two looks at whether to stop while a chunk is read: some milliseconds, even of a slow disk.
-constexpr std::size_t read_step = std::size_t{8} << 20;
-
 void add(BufferStatistics& sum, BufferStatistics const& part) noexcept {
   sum.host_to_device_bytes += part.host_to_device_bytes;
   sum.host_to_device_copies += part.host_to_device_copies;
@@ -35,14 +32,15 @@ struct ChunkRing::Slot {
   BufferStatistics moved;  ///< by chunks that are gone
   std::uint64_t offset = 0;
   std::size_t bytes = 0;
+  std::span<const std::byte> window;   ///< the chunk, where it is a window of the file
+  std::vector<std::uint64_t> digests;  ///< found while it was read, for a journal
   std::span<const std::byte> output;
   Queue queue;  ///< goes first, and waits for the work on the rest
 };
 
-ChunkRing::ChunkRing(MemoryManager& manager, Device& device, InputFile const& input, ChunkRun& run,
-                     ChunkPlan const& plan)
+ChunkRing::ChunkRing(MemoryManager& manager, Device& device, Input& input, ChunkRun& run, ChunkPlan const& plan)
     : manager_(manager), device_(device), input_(input), run_(run), plan_(plan) {
-  if (plan_.mapped) windows_.emplace(input_, plan_.slots, plan_.chunk_bytes);
+  if (plan_.mapped) windows_.emplace(*input_.only_file(), plan_.slots, plan_.chunk_bytes);
   for (std::size_t number = 0; number < plan_.slots; ++number) {
     try {
       slots_.push_back(make_slot());
@@ -93,10 +91,12 @@ std::unique_ptr<ChunkRing::Slot> ChunkRing::make_slot() const {
   return slot;
 }
 
-void ChunkRing::run(OutputFile* output, std::function<void(std::uint64_t, std::uint64_t)> const& progress,
-                    std::stop_token const& cancel) {
+std::uint64_t ChunkRing::run(ChunkSinks const& sinks, std::stop_token const& cancel) {
   Conveyor conveyor(slots_.size());
+  auto const begin = sinks.resumption != nullptr ? sinks.resumption->begin() : 0;
+  auto const total = input_.bytes().value_or(0);
   std::uint64_t done = 0;
+  bool through = false;
   auto const guarded = [&conveyor](auto work) {
     return [&conveyor, work] {
       try {
@@ -111,49 +111,66 @@ void ChunkRing::run(OutputFile* output, std::function<void(std::uint64_t, std::u
     std::jthread reader;
     std::jthread writer;
     guarded([&] {
-      if (progress) progress(0, input_.bytes());
-      reader = detail::start_thread<std::jthread>("reading a stream", guarded([&] { read_all(conveyor); }));
+      if (sinks.progress) sinks.progress(begin, total);
+      reader = detail::start_thread<std::jthread>("reading a stream", guarded([&] { read_all(conveyor, sinks); }));
       if (plan_.writes) {
-        writer = detail::start_thread<std::jthread>("writing a stream", guarded([&] { write_all(conveyor, *output); }));
+        writer = detail::start_thread<std::jthread>("writing a stream", guarded([&] { write_all(conveyor, sinks); }));
       }
-      while (done < input_.bytes()) {
+      while (!through) {
         auto const news = conveyor.wait_for_news(done);
         if (conveyor.stopping()) return;
         if (news.submitted != Conveyor::none) take_in(news.submitted, conveyor);
+        through = news.through;
         if (news.finished_bytes == done) continue;
         done = news.finished_bytes;
-        if (progress) progress(done, input_.bytes());
+        if (sinks.progress) sinks.progress(begin + done, total);
       }
       // A thread that still waits for a slot has nothing more to do.
       conveyor.stop(nullptr);
     })();
   }
   if (auto const error = conveyor.error()) std::rethrow_exception(error);
-  if (done < input_.bytes()) throw StreamCancelled(input_.path(), done, input_.bytes());
+  if (!through) throw StreamCancelled(input_.name(), begin + done, total);
   input_.check_size();
+  return begin + done;
 }
 
-void ChunkRing::read_all(Conveyor& conveyor) {
-  for (std::uint64_t offset = 0; offset < input_.bytes(); offset += plan_.chunk_bytes) {
+void ChunkRing::read_all(Conveyor& conveyor, ChunkSinks const& sinks) {
+  auto const stopping = [&] { return conveyor.stopping(); };
+  auto offset = sinks.resumption != nullptr ? sinks.resumption->begin() : 0;
+  if (offset != 0) {
+    input_.skip_to(offset);
+    if (sinks.check != nullptr) sinks.check->go_on(offset, sinks.resumption->input_digests());
+    input_.have_read({});  // which may be all
+  }
+  while (input_.bytes() != offset) {
     auto const number = conveyor.take_free();
     if (number == Conveyor::none) return;
     auto& slot = *slots_[number];
     slot.offset = offset;
-    slot.bytes = static_cast<std::size_t>(std::min<std::uint64_t>(plan_.chunk_bytes, input_.bytes() - offset));
-    auto const stopping = [&] { return conveyor.stopping(); };
-    if (plan_.mapped) {
-      auto const window = windows_->open(number, offset, slot.bytes, stopping);
-      slot.chunk = wrapped(window.data(), window.size());
-    } else {
-      auto to = slot.chunk->host_overwrite(0, slot.bytes);
-      for (std::size_t at = 0; at < to.size() && !stopping(); at += read_step) {
-        input_.read(offset + at, to.subspan(at, std::min(read_step, to.size() - at)));
-      }
-    }
+    slot.bytes = fill(number, offset, stopping);
     if (stopping()) return;
+    if (slot.bytes == 0) break;
     run_.launch(slot.queue, *slot.chunk, *slot.results, slot.bytes);
+    // The kernel is at work meanwhile.
+    if (plan_.mapped) input_.have_read(slot.window);
+    if (sinks.resumption != nullptr && sinks.check != nullptr) slot.digests = sinks.check->take_new();
+    ++chunks_;
+    offset += slot.bytes;
     conveyor.submitted(number);
   }
+  conveyor.submitted_all();
+}
+
+std::size_t ChunkRing::fill(std::size_t number, std::uint64_t offset, std::function<bool()> const& stopping) {
+  auto& slot = *slots_[number];
+  auto const left = input_.bytes() ? *input_.bytes() - offset : plan_.chunk_bytes;
+  auto const bytes = static_cast<std::size_t>(std::min<std::uint64_t>(plan_.chunk_bytes, left));
+  if (!plan_.mapped) return input_.read(slot.chunk->host_overwrite(0, bytes), stopping);
+  auto const window = windows_->open(number, offset, bytes, input_.retries(), stopping);
+  slot.window = window;
+  slot.chunk = wrapped(window.data(), window.size());
+  return bytes;
 }
 
 void ChunkRing::take_in(std::size_t number, Conveyor& conveyor) {
@@ -176,12 +193,13 @@ void ChunkRing::take_in(std::size_t number, Conveyor& conveyor) {
   conveyor.finished(number, slot.bytes);
 }
 
-void ChunkRing::write_all(Conveyor& conveyor, OutputFile& output) {
+void ChunkRing::write_all(Conveyor& conveyor, ChunkSinks const& sinks) {
   for (;;) {
     auto const number = conveyor.take_to_write();
     if (number == Conveyor::none) return;
     auto& slot = *slots_[number];
-    output.write(slot.output);
+    sinks.output->write(slot.output);
+    if (sinks.resumption != nullptr) sinks.resumption->wrote(slot.output, std::move(slot.digests));
     conveyor.finished(number, slot.bytes);
   }
 }

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -57,6 +58,9 @@ class ChunkWork {
 
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual bool maps() const noexcept = 0;
+  /// What two runs must have in common to compute the same: the name, and what it was made with, as far as that can be
+  /// told (the host form of a kernel of the user's cannot).
+  [[nodiscard]] virtual std::string identity() const { return std::string(name()); }
 
   /// Begins a stream. The kernel is built here, so that one that does not build fails before anything is read.
   /// `keep_input`: the results may not overwrite the chunk (it is a mapped file).

@@ -28,6 +28,15 @@ void Conveyor::submitted(std::size_t slot) {
   {
     std::lock_guard const lock(mutex_);
     submitted_.push_back(slot);
+    ++under_way_;
+  }
+  changed_.notify_all();
+}
+
+void Conveyor::submitted_all() {
+  {
+    std::lock_guard const lock(mutex_);
+    submitted_all_ = true;
   }
   changed_.notify_all();
 }
@@ -51,15 +60,17 @@ void Conveyor::finished(std::size_t slot, std::size_t bytes) {
     std::lock_guard const lock(mutex_);
     free_.push_back(slot);
     finished_bytes_ += bytes;
+    --under_way_;
   }
   changed_.notify_all();
 }
 
 Conveyor::News Conveyor::wait_for_news(std::uint64_t known_bytes) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return stopping() || !submitted_.empty() || finished_bytes_ > known_bytes; });
-  if (stopping() || submitted_.empty()) return {none, finished_bytes_};
-  return {take_front(submitted_), finished_bytes_};
+  auto const through = [&] { return submitted_all_ && under_way_ == 0; };
+  changed_.wait(lock, [&] { return stopping() || !submitted_.empty() || finished_bytes_ > known_bytes || through(); });
+  if (stopping() || submitted_.empty()) return {none, finished_bytes_, through()};
+  return {take_front(submitted_), finished_bytes_, false};
 }
 
 void Conveyor::stop(std::exception_ptr error) noexcept {

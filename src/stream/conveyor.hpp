@@ -39,12 +39,17 @@ class Conveyor {
   /// All that was to be done with the chunk in `slot`, of `bytes` bytes, is done.
   void finished(std::size_t slot, std::size_t bytes);
 
+  /// There is no chunk after those that were submitted.
+  void submitted_all();
+
   /// What the caller waits for.
   struct News {
     std::size_t submitted = none;  ///< the next slot to wait for, if there is one
     std::uint64_t finished_bytes = 0;
+    bool through = false;  ///< all chunks that there are are finished
   };
-  /// Waits until there is a submitted slot or more than `known_bytes` bytes are finished, or it is time to stop.
+  /// Waits until there is a submitted slot or more than `known_bytes` bytes are finished, or all are, or it is time to
+  /// stop.
   [[nodiscard]] News wait_for_news(std::uint64_t known_bytes);
 
   /// All threads are to stop. The first error is kept; a null one means that the caller asked to.
@@ -62,6 +67,8 @@ class Conveyor {
   std::deque<std::size_t> submitted_;
   std::deque<std::size_t> to_write_;
   std::uint64_t finished_bytes_ = 0;
+  std::size_t under_way_ = 0;  ///< chunks submitted and not finished
+  bool submitted_all_ = false;
   std::exception_ptr error_;
   /// Set under the lock, so that no waiter misses it; read without it where knowing soon is enough.
   std::atomic<bool> stopping_{false};

@@ -56,10 +56,11 @@ void InputFile::read_npy_header(std::uint64_t file_bytes) {
   data_offset_ = parsed.data_offset;
   element_ = parsed.element;
   shape_ = std::move(parsed.shape);
+  header_ = std::move(header);
 }
 
-void InputFile::read(std::uint64_t offset, std::span<std::byte> to) const {
-  if (file_.read(data_offset_ + offset, to, reading) != to.size()) throw_shrunk();
+void InputFile::read(std::uint64_t offset, std::span<std::byte> to, Retries* retries) const {
+  if (file_.read(data_offset_ + offset, to, reading, retries) != to.size()) throw_shrunk();
 }
 
 void InputFile::check_size() const {

@@ -30,13 +30,15 @@ class InputFile {
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   /// Where in the file the first element is.
   [[nodiscard]] std::uint64_t data_offset() const noexcept { return data_offset_; }
+  /// The bytes of a header that says what the file holds; none of a raw file.
+  [[nodiscard]] std::span<const std::byte> header() const noexcept { return header_; }
   /// What a `.npy` header says; nothing for a raw file.
   [[nodiscard]] std::optional<ElementType> element() const noexcept { return element_; }
   /// The extents a `.npy` header gives; nothing for a raw file.
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> const& shape() const noexcept { return shape_; }
 
   /// Fills `to` with the elements' bytes from `offset` on. Throws IoError, also when the file no longer has them.
-  void read(std::uint64_t offset, std::span<std::byte> to) const;
+  void read(std::uint64_t offset, std::span<std::byte> to, Retries* retries = nullptr) const;
 
   /// Throws IoError if the file has become shorter than it was.
   void check_size() const;
@@ -45,6 +47,7 @@ class InputFile {
   [[noreturn]] void throw_shrunk() const;
 
   [[nodiscard]] int descriptor() const noexcept { return file_.descriptor(); }
+  [[nodiscard]] struct ::stat status() const { return file_.status("cannot look at it"); }
 
  private:
   /// Throws IoError if a file that says it is empty is not: what the system makes up while it is read, as under /proc,
@@ -55,6 +58,7 @@ class InputFile {
   File file_;
   std::uint64_t bytes_ = 0;
   std::uint64_t data_offset_ = 0;
+  std::vector<std::byte> header_;
   std::optional<ElementType> element_;
   std::optional<std::vector<std::uint64_t>> shape_;
 };

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <vector>
 
 namespace unimem::detail {
 namespace {
@@ -56,7 +57,7 @@ MappedInput::~MappedInput() {
   ::munmap(base_, reserved_);
 }
 
-std::span<std::byte> MappedInput::open(std::size_t window, std::uint64_t offset, std::size_t bytes,
+std::span<std::byte> MappedInput::open(std::size_t window, std::uint64_t offset, std::size_t bytes, Retries& retries,
                                        std::function<bool()> const& stop) {
   auto const position = input_.data_offset() + offset;
   auto const within = static_cast<std::size_t>(position % page_bytes_);
@@ -64,8 +65,21 @@ std::span<std::byte> MappedInput::open(std::size_t window, std::uint64_t offset,
   auto* const mapped = ::mmap(at, within + bytes, PROT_READ, MAP_SHARED | MAP_FIXED, input_.descriptor(),
                               static_cast<::off_t>(position - within));
   if (mapped == MAP_FAILED) throw IoError(input_.path(), errno, "cannot map");
-  if (!populate(at, round_up(within + bytes, page_bytes_), stop)) input_.throw_shrunk();
+  auto const pages = round_up(within + bytes, page_bytes_);
+  if (!populate(at, pages, stop)) {
+    // A page that the disk did not give is as one that the file does not have: reading tells, and can be tried again.
+    read_through(offset, bytes, retries);
+    if (!populate(at, pages, stop)) input_.throw_shrunk();
+  }
   return {at + within, bytes};
+}
+
+void MappedInput::read_through(std::uint64_t offset, std::size_t bytes, Retries& retries) const {
+  constexpr std::size_t step = std::size_t{64} << 10;
+  std::vector<std::byte> block(std::min(step, bytes));
+  for (std::size_t at = 0; at < bytes; at += step) {
+    input_.read(offset + at, std::span{block}.first(std::min(step, bytes - at)), &retries);
+  }
 }
 
 void MappedInput::close(std::size_t window) {

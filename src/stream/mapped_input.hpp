@@ -25,8 +25,8 @@ class MappedInput {
   ~MappedInput();
 
   /// The element bytes `[offset, offset + bytes)` of the input, mapped and brought into memory; `stop` is asked now and
-  /// then whether to give up on the latter. Throws IoError.
-  [[nodiscard]] std::span<std::byte> open(std::size_t window, std::uint64_t offset, std::size_t bytes,
+  /// then whether to give up on the latter. What the system cannot bring is read first, with `retries`. Throws IoError.
+  [[nodiscard]] std::span<std::byte> open(std::size_t window, std::uint64_t offset, std::size_t bytes, Retries& retries,
                                           std::function<bool()> const& stop);
 
   /// Lets the pages go.
@@ -36,6 +36,7 @@ class MappedInput {
   void check() const;
 
  private:
+  void read_through(std::uint64_t offset, std::size_t bytes, Retries& retries) const;
   [[nodiscard]] std::byte* address_of(std::size_t window) const noexcept { return base_ + window * stride_; }
 
   InputFile const& input_;

@@ -2,8 +2,13 @@
 #include <unimem/kernel/launch.hpp>
 #include <unimem/stream/stream_kernel.hpp>
 
+#include "file/digest.hpp"
 #include "stream/chunk_work.hpp"
 
+#include <fmt/format.h>
+
+#include <span>
+#include <string>
 #include <utility>
 
 namespace unimem {
@@ -40,6 +45,10 @@ class MappingWork final : public detail::ChunkWork {
 
   [[nodiscard]] std::string_view name() const noexcept override { return kernel_.name(); }
   [[nodiscard]] bool maps() const noexcept override { return true; }
+  [[nodiscard]] std::string identity() const override {
+    auto const digest = detail::digest_of(Checksum::xxh3, std::as_bytes(std::span{kernel_.forms().source}));
+    return fmt::format("{}, source {}", kernel_.name(), detail::digest_text(Checksum::xxh3, digest));
+  }
   [[nodiscard]] std::unique_ptr<detail::ChunkRun> start(Device& device, ElementType element,
                                                         bool /*keep_input*/) const override {
     static_cast<void>(kernel_.program(device));

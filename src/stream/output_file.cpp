@@ -111,15 +111,15 @@ std::filesystem::path followed(std::filesystem::path const& path) {
 
 }  // namespace
 
-OutputFile::OutputFile(std::filesystem::path const& path, int input) : path_(path.string()), target_(followed(path)) {
+OutputFile::OutputFile(std::filesystem::path const& path, Unfinished unfinished)
+    : path_(path.string()), target_(followed(path)), unfinished_(unfinished) {
   struct ::stat existing{};
   if (::stat(path_.c_str(), &existing) == 0) {
-    struct ::stat read{};
-    if (::fstat(input, &read) == 0 && read.st_dev == existing.st_dev && read.st_ino == existing.st_ino) {
-      throw InvalidArgument("output", path_, "another file than the input");
-    }
     if (S_ISDIR(existing.st_mode)) throw IoError(path_, EISDIR, "cannot write");
     if (S_ISCHR(existing.st_mode)) {
+      if (unfinished_ == Unfinished::stays) {
+        throw InvalidArgument("output", path_, "a file, to go on with after an interruption");
+      }
       file_ = File::open(path_, O_WRONLY | O_NOCTTY, "cannot open for writing");
       return;
     }
@@ -129,7 +129,11 @@ OutputFile::OutputFile(std::filesystem::path const& path, int input) : path_(pat
     mode_ = existing.st_mode & 0777U;
     replaces_ = true;
   }
-  if (!create_unnamed()) create_beside();
+  if (unfinished_ == Unfinished::stays) {
+    open_kept();
+  } else if (!create_unnamed()) {
+    create_beside();
+  }
   // A new file has what the umask leaves; a replaced one keeps what it had.
   if (replaces_) static_cast<void>(::fchmod(file_.descriptor(), static_cast<::mode_t>(mode_)));
 }
@@ -162,6 +166,33 @@ void OutputFile::create_beside() {
   throw IoError(path_, EEXIST, "cannot create a file beside it");
 }
 
+void OutputFile::open_kept() {
+  auto name = target_.string() + ".unimem-part";
+  UniqueFd made{::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, static_cast<::mode_t>(mode_))};
+  if (!made) throw IoError(path_, errno, fmt::format("cannot write '{}' beside it", name));
+  file_ = {std::move(made), path_};
+  partial_ = std::move(name);
+}
+
+std::filesystem::path OutputFile::journal() const {
+  return target_.string() + ".unimem-journal";
+}
+
+std::uint64_t OutputFile::bytes() const {
+  return static_cast<std::uint64_t>(file_.status("cannot look at it").st_size);
+}
+
+std::size_t OutputFile::read(std::uint64_t offset, std::span<std::byte> to) const {
+  return file_.read(offset, to, "cannot read what was written of it");
+}
+
+void OutputFile::go_on_at(std::uint64_t bytes) {
+  auto const end = static_cast<::off_t>(bytes);
+  if (::ftruncate(file_.descriptor(), end) != 0 || ::lseek(file_.descriptor(), end, SEEK_SET) < 0) {
+    throw IoError(path_, errno, "cannot write");
+  }
+}
+
 void OutputFile::name_it() {
   auto& partial_files = PartialFiles::all();
   auto code = replaces_ ? EEXIST : partial_files.name(file_.descriptor(), target_.string(), removals_);
@@ -180,7 +211,7 @@ void OutputFile::name_it() {
 }
 
 OutputFile::~OutputFile() {
-  if (partial_.empty()) return;
+  if (partial_.empty() || unfinished_ == Unfinished::stays) return;
   ::unlink(partial_.c_str());
   PartialFiles::all().forget(partial_);
 }
@@ -192,6 +223,8 @@ void OutputFile::write(std::span<const std::byte> data) {
 void OutputFile::commit() {
   if (unnamed_) name_it();
   if (partial_.empty()) return;
+  // What tells where it ends goes behind it: it must be whole before.
+  if (unfinished_ == Unfinished::stays) file_.sync("cannot write");
   if (std::rename(partial_.c_str(), target_.c_str()) != 0) throw IoError(path_, errno, "cannot put in place");
   PartialFiles::all().forget(partial_);
   partial_.clear();

@@ -22,19 +22,33 @@ namespace unimem::detail {
 /// process leaves a part of it there.
 ///
 /// A symbolic link is followed, also to where nothing is yet, so the file it names is the one made or replaced.
+/// One that stays has a name beside from the beginning, the same for each run (`.unimem-part`).
+///
 /// Character devices (`/dev/null`) are written to directly: there is nothing to put in place.
 ///
 /// Used by one thread at a time.
 class OutputFile {
  public:
-  /// Throws IoError if nothing can be made there, InvalidArgument if it is the file open as `input`.
-  OutputFile(std::filesystem::path const& path, int input);
+  /// Whether the unfinished file goes with the process, or stays for another to go on with.
+  enum class Unfinished { goes, stays };
+
+  /// The name of a file that stays: the final one and an ending. What is there already is kept. Throws IoError if
+  /// nothing can be made there; InvalidArgument if it is to stay and is a character device.
+  explicit OutputFile(std::filesystem::path const& path, Unfinished unfinished = Unfinished::goes);
   OutputFile(OutputFile const&) = delete;
   OutputFile& operator=(OutputFile const&) = delete;
   ~OutputFile();
 
   /// Appends. Throws IoError.
   void write(std::span<const std::byte> data);
+
+  /// Of a file that stays: how much is there, and what. Throws IoError.
+  [[nodiscard]] std::uint64_t bytes() const;
+  [[nodiscard]] std::size_t read(std::uint64_t offset, std::span<std::byte> to) const;
+  /// Forgets what is beyond `bytes` of it; what is written next follows those. Throws IoError.
+  void go_on_at(std::uint64_t bytes);
+  /// Where the journal of a file that stays is.
+  [[nodiscard]] std::filesystem::path journal() const;
 
   /// Puts the file in its place. Throws IoError; the unfinished file is then gone as if this had not been called.
   void commit();
@@ -43,15 +57,17 @@ class OutputFile {
   /// Whether the file system knows such files, and one was made.
   [[nodiscard]] bool create_unnamed();
   void create_beside();
+  void open_kept();
   /// Gives the file without a name one, beside its place if there is something in that.
   void name_it();
 
   std::string path_;              ///< as the caller wrote it, for errors
   std::filesystem::path target_;  ///< links followed
-  std::string partial_;           ///< the name beside; empty when there is none, or none any more
-  bool unnamed_ = false;          ///< it has no name yet
-  std::uint64_t removals_ = 0;    ///< of unfinished outputs when it was made
-  unsigned mode_ = 0666;          ///< the permissions asked for
+  Unfinished unfinished_;
+  std::string partial_;         ///< the name beside; empty when there is none, or none any more
+  bool unnamed_ = false;        ///< it has no name yet
+  std::uint64_t removals_ = 0;  ///< of unfinished outputs when it was made
+  unsigned mode_ = 0666;        ///< the permissions asked for
   bool replaces_ = false;
   File file_;
 };

@@ -5,14 +5,20 @@
 #include <unimem/stream/stream_file.hpp>
 
 #include "core/disk_cache.hpp"
+#include "file/digest.hpp"
 #include "kernel/known_answer.hpp"
+#include "stream/chunk_plan.hpp"
 #include "stream/chunk_ring.hpp"
 #include "stream/chunk_work.hpp"
-#include "stream/input_file.hpp"
+#include "stream/input.hpp"
+#include "stream/input_check.hpp"
+#include "stream/manifest.hpp"
 #include "stream/npy.hpp"
 #include "stream/output_file.hpp"
+#include "stream/resumption.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -23,7 +29,9 @@
 namespace unimem {
 
 StreamCancelled::StreamCancelled(std::string path_, std::uint64_t bytes_done_, std::uint64_t bytes_total_)
-    : RuntimeError(fmt::format("{}: cancelled after {} of {} bytes", path_, bytes_done_, bytes_total_)),
+    : RuntimeError(bytes_total_ == 0
+                       ? fmt::format("{}: cancelled after {} bytes", path_, bytes_done_)
+                       : fmt::format("{}: cancelled after {} of {} bytes", path_, bytes_done_, bytes_total_)),
       path(std::move(path_)),
       bytes_done(bytes_done_),
       bytes_total(bytes_total_) {}
@@ -31,15 +39,10 @@ StreamCancelled::~StreamCancelled() = default;
 
 namespace {
 
-/// Chunks under way beyond this number wait for one another all the same.
-constexpr std::size_t most_slots = 64;
-
-/// Smaller chunks cost more by their number than fewer buffers do.
-constexpr std::size_t least_fitted_chunk = std::size_t{64} << 10;
-
 void check_options(StreamKernel const& kernel, StreamOptions const& options) {
   if (!kernel.work()) detail::throw_empty_handle("kernel");
   if (options.buffers == 0) throw InvalidArgument("buffers", "0", "at least 1");
+  if (options.resume && options.output.empty()) throw InvalidArgument("resume", "true", "with an output to go on with");
   if (options.chunk_bytes == 0) throw InvalidArgument("chunk_bytes", "0", "at least one element");
   if (!options.output.empty() && !kernel.maps()) {
     throw InvalidArgument("output", options.output.string(), fmt::format("empty: {} has no output", kernel.name()));
@@ -50,18 +53,14 @@ void check_options(StreamKernel const& kernel, StreamOptions const& options) {
   }
 }
 
-ElementType element_of(StreamKernel const& kernel, StreamOptions const& options, detail::InputFile const& input) {
+ElementType element_of(StreamKernel const& kernel, StreamOptions const& options, detail::Input& input) {
   auto const asked = kernel.element() ? kernel.element() : options.element;
   if (asked && input.element() && *asked != *input.element()) {
-    throw IoError(input.path(), 0, fmt::format("it holds {}, not {}", to_string(*input.element()), to_string(*asked)));
+    throw IoError(input.name(), 0, fmt::format("it holds {}, not {}", to_string(*input.element()), to_string(*asked)));
   }
   auto const element = asked ? *asked : input.element().value_or(ElementType::u8);
   auto const size = element_size(element);
-  if (input.bytes() % size != 0) {
-    throw IoError(
-        input.path(), 0,
-        fmt::format("its {} bytes are no multiple of the {} of an {}", input.bytes(), size, to_string(element)));
-  }
+  input.take_as(element);
   if (options.chunk_bytes % size != 0) {
     throw InvalidArgument("chunk_bytes", fmt::format("{}", options.chunk_bytes),
                           fmt::format("a multiple of {}, the size of an {}", size, to_string(element)));
@@ -69,56 +68,81 @@ ElementType element_of(StreamKernel const& kernel, StreamOptions const& options,
   return element;
 }
 
-/// The device memory one slot is reckoned at. A window of a mapped file takes none, but a limit below it is still one
-/// below a chunk.
-std::size_t slot_bytes(detail::ChunkPlan const& plan, std::size_t result_bytes) {
-  if (plan.mapped) return std::max(plan.chunk_bytes, result_bytes);
-  return checked_add(plan.chunk_bytes, result_bytes, "chunk_bytes");
-}
-
-/// How many slots the options and the file ask for, whatever memory there is.
-std::size_t slots_wanted(StreamOptions const& options, Device& device, detail::ChunkRun const& run,
-                         detail::ChunkPlan const& plan, std::uint64_t file_bytes) {
-  auto const chunks = (file_bytes + plan.chunk_bytes - 1) / plan.chunk_bytes;
-  auto const slots = static_cast<std::size_t>(std::min<std::uint64_t>({options.buffers, most_slots, chunks}));
-  // Where nothing is shared, results of their own are a third chunk to a slot (host, device, device): two slots take
-  // what three did, so that the bound on resident memory holds.
-  bool const third_chunk =
-      !plan.reduces && run.result_bytes(plan.chunk_bytes) != 0 && !device.shares_storage_with_host();
-  return third_chunk ? std::max<std::size_t>(1, slots * 2 / 3) : slots;
-}
-
-/// Decides how large the chunks are and how many slots there may be, the file and the memory limit considered.
-void divide(detail::ChunkPlan& plan, StreamOptions const& options, Device& device, detail::ChunkRun const& run,
-            std::uint64_t file_bytes, std::size_t element_bytes) {
-  auto const limit = std::min(options.memory_limit, device.info().total_bytes);
-  std::size_t slots = 0, result_bytes = 0, each = 0;
-  for (auto most = options.chunk_bytes;; most = most / 2 / element_bytes * element_bytes) {
-    plan.chunk_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(most, file_bytes));
-    slots = slots_wanted(options, device, run, plan, file_bytes);
-    result_bytes = run.result_bytes(plan.chunk_bytes);
-    each = slot_bytes(plan, result_bytes);
-    bool const fewer_would_do = each <= limit && most / 2 < least_fitted_chunk;
-    if (!options.fit_chunk || slots <= limit / each || fewer_would_do || most / 2 < element_bytes) break;
+/// What options ask of the input that not every input has.
+void check_input(StreamOptions const& options, detail::Input const& input) {
+  if (!options.output.empty()) input.check_is_not(options.output);
+  if (input.has_pipes() && options.output.extension() == ".npy") {
+    throw InvalidArgument("output", options.output.string(),
+                          "no .npy: its header says how many elements there are, and a pipe does not");
   }
-  if (each > limit) {
-    OutOfMemory::Facts facts;
-    facts.where = fmt::format("{} device", device.id());
-    facts.requested = each;
-    facts.limit = limit;
-    facts.device_free = device.memory_info().free_bytes;
-    facts.reason = fmt::format("the limit is below one chunk: {} and {} of results", format_size(plan.chunk_bytes),
-                               format_size(result_bytes));
-    throw OutOfMemory(std::move(facts));
+  if (options.resume && input.only_file() == nullptr) {
+    throw InvalidArgument("resume", input.name(), "one file: pipes do not begin anew, nor do several files");
   }
-  plan.slots = std::min(slots, limit / each);
 }
 
-void write_npy_header(detail::OutputFile& output, ElementType element, detail::InputFile const& input) {
-  std::array const flat{input.bytes() / element_size(element)};
-  auto const header =
-      input.shape() ? detail::format_npy_header(element, *input.shape()) : detail::format_npy_header(element, flat);
-  output.write(std::as_bytes(std::span{header}));
+/// What an output begins with.
+std::string header_of(StreamOptions const& options, ElementType element, detail::Input const& input) {
+  if (options.output.extension() != ".npy") return {};
+  std::array const flat{*input.bytes() / element_size(element)};
+  return input.shape() ? detail::format_npy_header(element, *input.shape()) : detail::format_npy_header(element, flat);
+}
+
+std::optional<detail::Manifest> manifest_to_verify(StreamOptions const& options) {
+  if (options.verify.empty()) return std::nullopt;
+  auto manifest = detail::read_manifest(options.verify);
+  if (options.checksum && *options.checksum != manifest.checksum) {
+    throw InvalidArgument("checksum", std::string(to_string(*options.checksum)),
+                          fmt::format("{}, which '{}' has", to_string(manifest.checksum), options.verify.string()));
+  }
+  return manifest;
+}
+
+/// Whether checksums were asked for, in one way or another; that of `chunk_bytes` where the manifest does not say.
+std::optional<detail::InputCheck> check_for(StreamOptions const& options,
+                                            std::optional<detail::Manifest> const& expected,
+                                            std::uint64_t chunk_bytes) {
+  if (expected)
+    return std::optional<detail::InputCheck>(std::in_place, expected->checksum, expected->chunk_bytes, &*expected);
+  if (!options.checksum && options.manifest.empty()) return std::nullopt;
+  return std::optional<detail::InputCheck>(std::in_place, options.checksum.value_or(Checksum::xxh3), chunk_bytes,
+                                           nullptr);
+}
+
+/// What a run that goes on must have in common with the one that began.
+detail::Journal::Identity identity_of(StreamKernel const& kernel, StreamOptions const& options,
+                                      StreamResult const& result, detail::Input const& input,
+                                      detail::ChunkPlan const& plan, std::optional<detail::InputCheck> const& check) {
+  auto const checked =
+      check ? fmt::format("{} of {} bytes", to_string(check->found().checksum), check->found().chunk_bytes)
+            : std::string("none");
+  return {{"kernel", kernel.work()->identity()},
+          {"input", fmt::format("{}", fmt::join(input.identities(), ", "))},
+          {"element", std::string(to_string(result.element))},
+          {"chunk size", fmt::format("{}", plan.chunk_bytes)},
+          {"output", options.output.filename().string()},
+          {"checksum", checked},
+          {"manifest", options.verify.string()}};
+}
+
+void write_manifest(std::filesystem::path const& path, detail::Manifest const& manifest) {
+  detail::OutputFile file(path);
+  auto const text = detail::to_json(manifest);
+  file.write(std::as_bytes(std::span{text}));
+  file.commit();
+}
+
+/// What was found out about the files.
+void take_files(StreamResult& result, detail::Input const& input, std::optional<detail::InputCheck> const& check) {
+  for (auto const& [path, bytes] : input.read_so_far()) result.files.push_back({path, bytes, {}});
+  if (!check) return;
+  auto const& found = check->found();
+  result.checksum = found.checksum;
+  result.checksum_bytes = found.chunk_bytes;
+  for (std::size_t i = 0; i < found.files.size(); ++i) {
+    for (auto const digest : found.files[i].chunks) {
+      result.files[i].checksums.push_back(detail::digest_text(found.checksum, digest));
+    }
+  }
 }
 
 Location location_on(Device const& device) {
@@ -150,10 +174,9 @@ void check_known_answer(detail::ChunkRun const& run, Device& device, StreamOptio
   answers.check(*answer, device, bytes <= room_beside(given, device, location) ? own : given, location);
 }
 
-/// Sends the chunks of a file that has any.
-void run_chunks(StreamResult& result, detail::InputFile const& input, detail::ChunkRun& run,
-                detail::ChunkPlan const& plan, std::optional<detail::OutputFile>& output, StreamOptions const& options,
-                Device& device) {
+/// Sends the chunks of an input that has any.
+void run_chunks(StreamResult& result, detail::Input& input, detail::ChunkRun& run, detail::ChunkPlan const& plan,
+                detail::ChunkSinks const& sinks, StreamOptions const& options, Device& device) {
   auto const location = location_on(device);
   std::optional<MemoryManager> own;
   auto& manager = options.manager != nullptr ? *options.manager : own.emplace();
@@ -162,13 +185,13 @@ void run_chunks(StreamResult& result, detail::InputFile const& input, detail::Ch
   }
   {
     detail::ChunkRing ring(manager, device, input, run, plan);
-    ring.run(output ? &*output : nullptr, options.progress, options.cancel);
+    result.bytes = ring.run(sinks, options.cancel);
     result.buffers = ring.slots();
+    result.chunks = ring.chunks();
     result.host_to_device_bytes = ring.moved().host_to_device_bytes;
     result.device_to_host_bytes = ring.moved().device_to_host_bytes;
   }
-  result.chunks = (input.bytes() + plan.chunk_bytes - 1) / plan.chunk_bytes;
-  result.chunk_bytes = plan.chunk_bytes;
+  result.chunk_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(plan.chunk_bytes, result.bytes));
   result.pool = manager.pool(device, location).statistics();
   result.peak_device_bytes = result.pool.peak_reserved_bytes;
 }
@@ -176,40 +199,69 @@ void run_chunks(StreamResult& result, detail::InputFile const& input, detail::Ch
 }  // namespace
 
 StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& kernel, StreamOptions const& options) {
+  return stream_files({&path, 1}, kernel, options);
+}
+
+StreamResult stream_files(std::span<const std::filesystem::path> paths, StreamKernel const& kernel,
+                          StreamOptions const& options) {
   auto const begin = std::chrono::steady_clock::now();
+  if (paths.empty()) throw InvalidArgument("paths", "none", "at least one file");
   check_options(kernel, options);
+  auto const expected = manifest_to_verify(options);
   auto& device = options.device == nullptr ? default_device() : *options.device;
-  detail::InputFile const input(path);
+  detail::Input input(paths, options.retries);
+  check_input(options, input);
   auto const element = element_of(kernel, options, input);
 
   detail::ChunkPlan plan;
   // A header of an odd length leaves the elements where no kernel may read them in place; they are copied then.
-  plan.mapped = device.reaches_host_memory() && input.data_offset() % element_size(element) == 0;
+  plan.mapped = device.reaches_host_memory() && input.only_file() != nullptr &&
+                input.only_file()->data_offset() % element_size(element) == 0;
   plan.reduces = !kernel.maps();
   plan.writes = !options.output.empty();
   auto const run = kernel.work()->start(device, element, plan.mapped);
-  if (input.bytes() != 0) {
+  bool const empty = input.bytes() == 0;
+  if (!empty) {
     divide(plan, options, device, *run, input.bytes(), element_size(element));
     check_known_answer(*run, device, options);
   }
 
-  std::optional<detail::OutputFile> output;
-  if (plan.writes) {
-    output.emplace(options.output, input.descriptor());
-    if (options.output.extension() == ".npy") write_npy_header(*output, element, input);
-  }
   StreamResult result;
   result.kernel = kernel.name();
   result.device = device.id();
   result.element = element;
-  result.bytes = input.bytes();
-  if (input.bytes() != 0) {
-    run_chunks(result, input, *run, plan, output, options, device);
+  auto check = check_for(options, expected, empty ? options.chunk_bytes : plan.chunk_bytes);
+  if (check) input.watch_with(*check);
+  detail::ChunkSinks sinks;
+  sinks.check = check ? &*check : nullptr;
+  sinks.progress = options.progress;
+  std::optional<detail::OutputFile> output;
+  std::optional<detail::Resumption> resumption;
+  if (plan.writes) {
+    using enum detail::OutputFile::Unfinished;
+    sinks.output = &output.emplace(options.output, options.resume ? stays : goes);
+    auto const header = header_of(options, element, input);
+    if (options.resume) {
+      auto const identity = identity_of(kernel, options, result, input, plan, check);
+      sinks.resumption = &resumption.emplace(*output, header, identity, check ? check->found().chunk_bytes : 1);
+      result.resumed_bytes = resumption->begin();
+    } else if (!header.empty()) {
+      output->write(std::as_bytes(std::span{header}));
+    }
+  }
+  if (!empty) {
+    run_chunks(result, input, *run, plan, sinks, options, device);
   } else if (options.progress) {
     options.progress(0, 0);
   }
-  result.result = run->finish(input.bytes() / element_size(element));
+  input.pass_empty_files();
+  take_files(result, input, check);
+  result.retries = input.retries().times();
+  if (check) check->throw_mismatches();
+  result.result = run->finish(result.bytes / element_size(element));
   if (output) output->commit();
+  if (resumption) resumption->end();
+  if (!options.manifest.empty()) write_manifest(options.manifest, check->found());
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
 }

@@ -123,7 +123,12 @@ INSTANTIATE_TEST_SUITE_P(Commands, WrongCommandLine, ::testing::Values(
     BadInput{"run data.bin --kernel histogram -j",                        2, "unknown option '-j'"},
     BadInput{"run data.bin --kern histogram",                             2, "unknown option '--kern'"},
     BadInput{"run --frobnicate",                                          2, "unknown option '--frobnicate'"},
-    BadInput{"run data.bin surplus --kernel histogram",                   2, "unexpected argument 'surplus'"}));
+    BadInput{"run data.bin --kernel histogram --checksum md5",            2, "invalid --checksum 'md5': must be xxh3 or crc32c"},
+    BadInput{"run data.bin --kernel histogram --retries -1",              2, "invalid --retries '-1': must be a whole number from 0 to 1000"},
+    BadInput{"run data.bin --kernel histogram --manifest m.json --manifest n.json", 2, "--manifest is given more than once"},
+    BadInput{"run data.bin --kernel histogram --resume",                  2, "--resume needs --output"},
+    BadInput{"run data.bin good.npy --kernel affine --output out.bin --resume", 2, "--resume goes on with one FILE, not with several"},
+    BadInput{"run data.bin out.bin --kernel affine --output data.bin",    2, "must be another file than the input"}));
 
 INSTANTIATE_TEST_SUITE_P(OutputOverInput, WrongCommandLine, ::testing::Values(
     BadInput{"run data.bin --kernel affine --output data.bin",            2, "invalid --output 'data.bin': must be another file than the input"},
@@ -220,9 +225,12 @@ INSTANTIATE_TEST_SUITE_P(Inputs, FailedWork, ::testing::Values(
     BadInput{"run link.bin --kernel histogram",                           1, "link.bin: cannot open for reading: No such file or directory"},
     BadInput{"run secret.bin --kernel histogram",                         1, "secret.bin: cannot open for reading: Permission denied"},
     BadInput{"run folder --kernel histogram",                             1, "folder: cannot read: Is a directory"},
-    BadInput{"run pipe --kernel histogram",                               1, "pipe: not a regular file but a pipe: only those have a size"},
     BadInput{"run /dev/zero --kernel histogram",                          1, "/dev/zero: not a regular file but a character device"},
-    BadInput{"run pipe --kernel affine --output out.bin --device sim",     1, "copy what it gives to a file first (cat > FILE) and name that one"},
+    BadInput{"run pipe --kernel affine --output out.npy --device sim",     1, "out.npy"},
+    BadInput{"run pipe --kernel affine --output out.bin --resume",         1, "invalid resume 'pipe'"},
+    BadInput{"run data.bin good.npy --kernel statistics --dtype f64",      1, "it holds f32, not f64"},
+    BadInput{"run data.bin --kernel histogram --verify missing.json",      1, "missing.json: cannot open for reading"},
+    BadInput{"run data.bin --kernel histogram --verify log.csv",           1, "log.csv: no manifest that can be used: no JSON at byte 1"},
     BadInput{"run folder/. --kernel statistics --json",                   1, "folder/.: cannot read: Is a directory"},
     BadInput{"run /proc/cpuinfo --kernel histogram",                      1, "/proc/cpuinfo: its size is not known: the system says 0 bytes, and there are more"},
     BadInput{"run /proc/self/status --kernel statistics --json --device sim", 1, "/proc/self/status: its size is not known"},

@@ -34,8 +34,11 @@ TEST(ProgressLine, GivesNoRateBeforeOneCanBeMeasured) {
             " 25 % [==========                              ]  1 GiB of 4 GiB");
 }
 
-TEST(ProgressLine, OfAnEmptyFileIsDone) {
-  EXPECT_THAT(cli::progress_line(0, 0, 1, 80), HasSubstr("100 %"));
+TEST(ProgressLine, WithoutATotalSaysAmountAndRate) {
+  EXPECT_EQ(cli::progress_line(0, 0, 1, 80), "0 B");
+  EXPECT_EQ(cli::progress_line(gib, 0, 0.01, 80), "1 GiB");
+  EXPECT_EQ(cli::progress_line(gib, 0, 2, 80), "1 GiB  0.54 GB/s");
+  EXPECT_EQ(cli::progress_line(gib, 0, 2, 3), "1 G");
 }
 
 TEST(ProgressLine, NeverExceedsTheTerminal) {

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
@@ -25,7 +26,27 @@ bool fails(Call call, int code) noexcept {
   return true;
 }
 
+std::atomic<std::size_t> reads{0}, first{0}, end{0}, most_bytes{0};
+std::atomic<int> read_error{0};
+
+/// Whether this read is one of those that `fail_reads` told of.
+bool read_fails() noexcept {
+  auto const number = ++reads;
+  if (number < first || number >= end) return false;
+  ++failed[static_cast<std::size_t>(Call::read)];
+  errno = read_error;
+  return true;
+}
+
 }  // namespace
+
+void unimem::testing::fail_reads(std::size_t n, std::size_t count, int error, std::size_t most) noexcept {
+  reads = 0;
+  first = n;
+  end = n + count;
+  read_error = error;
+  most_bytes = most;
+}
 
 void unimem::testing::fail_call(std::size_t n) noexcept {
   left = n;
@@ -56,7 +77,9 @@ int __wrap_open(char const* path, int flags, ...) {
   return fails(Call::open, EMFILE) ? -1 : __real_open(path, flags, mode);
 }
 ::ssize_t __wrap_pread(int file, void* to, std::size_t bytes, ::off_t offset) {
-  return fails(Call::read, EIO) ? -1 : __real_pread(file, to, bytes, offset);
+  if (fails(Call::read, EIO) || read_fails()) return -1;
+  auto const most = most_bytes.load();
+  return __real_pread(file, to, most == 0 ? bytes : std::min(bytes, most), offset);
 }
 ::ssize_t __wrap_pwrite(int file, void const* from, std::size_t bytes, ::off_t offset) {
   return fails(Call::write, ENOSPC) ? -1 : __real_pwrite(file, from, bytes, offset);

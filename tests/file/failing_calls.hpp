@@ -12,6 +12,10 @@ inline constexpr std::array calls{Call::open, Call::read, Call::write, Call::syn
 /// whichever thread, and only that one; 0: none. Not where it is that the program is linked with `--wrap` for each.
 void fail_call(std::size_t n) noexcept;
 
+/// Lets `count` reads from the n-th on fail with `error`, and the rest read no more than `most` bytes each (0: as many
+/// as they are asked for). Nothing of that for `count` 0.
+void fail_reads(std::size_t n, std::size_t count, int error, std::size_t most = 0) noexcept;
+
 /// Whether the call that is to fail has not come yet.
 [[nodiscard]] bool call_is_to_fail() noexcept;
 

@@ -46,12 +46,9 @@ TEST_F(BadInput, FilesThatCannotBeRead) {
   EXPECT_EQ(failure<IoError>(folder / "missing", histogram()).code, ENOENT);
   EXPECT_EQ(failure<IoError>(folder / "", histogram()).code, EISDIR);
   EXPECT_EQ(failure<IoError>(input() / "below", histogram()).code, ENOTDIR);
-  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
-  auto const pipe = failure<IoError>(folder / "pipe", histogram());
-  EXPECT_EQ(pipe.code, ESPIPE);
-  EXPECT_THAT(pipe.what(), HasSubstr("not a regular file but a pipe"));
-  EXPECT_THAT(pipe.what(), HasSubstr("cat > FILE"));
-  EXPECT_EQ(failure<IoError>("/dev/zero", histogram()).code, ESPIPE);
+  auto const endless = failure<IoError>("/dev/zero", histogram());
+  EXPECT_EQ(endless.code, ESPIPE);
+  EXPECT_THAT(endless.what(), HasSubstr("cat > FILE"));
 }
 
 TEST_F(BadInput, SizesThatDoNotFitTheElement) {

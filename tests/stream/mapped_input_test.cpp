@@ -17,6 +17,8 @@
 namespace unimem::detail {
 namespace {
 
+Retries retries{0};
+
 bool never() {
   return false;
 }
@@ -27,7 +29,7 @@ TEST(MappedInput, EveryWindowShowsItsPartOfTheFile) {
   InputFile const input(folder.write("in", bytes));
   MappedInput windows(input, 3, 10'000);
   for (std::size_t i = 0; i < 10; ++i) {
-    auto const seen = windows.open(i % 3, i * 10'000, 10'000, never);
+    auto const seen = windows.open(i % 3, i * 10'000, 10'000, retries, never);
     ASSERT_EQ(seen.size(), 10'000U);
     EXPECT_EQ(std::memcmp(seen.data(), bytes.data() + i * 10'000, 10'000), 0);
     windows.close(i % 3);
@@ -46,7 +48,7 @@ TEST(MappedInput, ShrinkingUnderAWindowIsReported) {
   std::vector<std::uint8_t> const ones(1'000'000, 1);
   InputFile const input(folder.write("in", ones));
   MappedInput windows(input, 2, 1'000'000);
-  auto const seen = windows.open(1, 0, 1'000'000, never);
+  auto const seen = windows.open(1, 0, 1'000'000, retries, never);
   std::filesystem::resize_file(folder / "in", 100'000);
   {
     // From several threads at once, as kernels do.
@@ -69,7 +71,7 @@ TEST(MappedInput, AFileThatShrankEarlierIsReported) {
   // A kernel that brings pages in beforehand says so at once; an older one only when they are touched.
   EXPECT_THROW(
       {
-        static_cast<void>(sum(windows.open(0, 500'000, 500'000, never)));
+        static_cast<void>(sum(windows.open(0, 500'000, 500'000, retries, never)));
         windows.check();
       },
       IoError);
@@ -79,7 +81,7 @@ TEST(MappedInput, ShrinkingWithinThePageIsNoticedToo) {
   ScratchFolder const folder;
   InputFile const input(folder.write("in", std::vector<std::uint8_t>(1'000, 1)));
   MappedInput windows(input, 1, 1'000);
-  auto const seen = windows.open(0, 0, 1'000, never);
+  auto const seen = windows.open(0, 0, 1'000, retries, never);
   std::filesystem::resize_file(folder / "in", 999);
   EXPECT_EQ(sum(seen), 999U);
   EXPECT_THROW(windows.check(), IoError);

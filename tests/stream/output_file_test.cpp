@@ -1,4 +1,5 @@
 #include "stream/output_file.hpp"
+#include "stream/input.hpp"
 
 #include <unimem/core/error.hpp>
 #include <unimem/stream/stream_file.hpp>
@@ -23,7 +24,7 @@ TEST(OutputFile, AppearsOnlyWhenCommitted) {
   ScratchFolder const folder;
   folder.write("out", std::string_view("old"));
   {
-    OutputFile output(folder / "out", -1);
+    OutputFile output(folder / "out");
     output.write(bytes("new "));
     output.write(bytes("contents"));
     EXPECT_EQ(folder.read("out"), "old");
@@ -37,7 +38,7 @@ TEST(OutputFile, AppearsOnlyWhenCommitted) {
 TEST(OutputFile, LeavesNothingWhenItIsGivenUp) {
   ScratchFolder const folder;
   {
-    OutputFile output(folder / "out", -1);
+    OutputFile output(folder / "out");
     output.write(bytes("half"));
     EXPECT_TRUE(folder.names().empty());
   }
@@ -46,7 +47,7 @@ TEST(OutputFile, LeavesNothingWhenItIsGivenUp) {
 
 TEST(OutputFile, ReplacesWhatCameToItsPlaceMeanwhile) {
   ScratchFolder const folder;
-  OutputFile output(folder / "out", -1);
+  OutputFile output(folder / "out");
   output.write(bytes("new"));
   folder.write("out", std::string_view("somebody else's"));
   output.commit();
@@ -58,7 +59,7 @@ TEST(OutputFile, ANameMayHaveTheSystemsLength) {
   ScratchFolder const folder;
   std::string const name(255, 'x');
   for (auto const* const text : {"first", "second"}) {
-    OutputFile output(folder / name, -1);
+    OutputFile output(folder / name);
     output.write(bytes(text));
     output.commit();
     EXPECT_EQ(folder.read(name), text);
@@ -69,7 +70,7 @@ TEST(OutputFile, ANameMayHaveTheSystemsLength) {
 TEST(OutputFile, IsNotPlacedAfterItsRemoval) {
   ScratchFolder const folder;
   folder.write("old", std::string_view("old"));
-  OutputFile fresh(folder / "new", -1), replacing(folder / "old", -1);
+  OutputFile fresh(folder / "new"), replacing(folder / "old");
   fresh.write(bytes("x"));
   replacing.write(bytes("x"));
   remove_unfinished_outputs();
@@ -84,7 +85,7 @@ TEST(OutputFile, FollowsALinkToWhereNothingIsYet) {
   std::filesystem::create_directory(folder / "below");
   std::filesystem::create_symlink("below/second", folder / "first");
   std::filesystem::create_symlink("../real", folder / "below/second");
-  OutputFile output(folder / "first", -1);
+  OutputFile output(folder / "first");
   output.write(bytes("new"));
   output.commit();
   EXPECT_TRUE(std::filesystem::is_symlink(folder / "first"));
@@ -94,7 +95,7 @@ TEST(OutputFile, FollowsALinkToWhereNothingIsYet) {
 
   std::filesystem::create_symlink("round", folder / "round");
   try {
-    OutputFile const endless(folder / "round", -1);
+    OutputFile const endless(folder / "round");
     ADD_FAILURE() << "it leads nowhere";
   } catch (IoError const& error) {
     EXPECT_EQ(error.code, ELOOP);
@@ -106,7 +107,7 @@ TEST(OutputFile, KeepsPermissionsAndLinkOfTheOldFile) {
   folder.write("real", std::string_view("old"));
   std::filesystem::permissions(folder / "real", std::filesystem::perms(0640));
   std::filesystem::create_symlink("real", folder / "link");
-  OutputFile output(folder / "link", -1);
+  OutputFile output(folder / "link");
   output.write(bytes("new"));
   output.commit();
   EXPECT_TRUE(std::filesystem::is_symlink(folder / "link"));
@@ -118,7 +119,7 @@ TEST(OutputFile, RefusesWhatItCannotWrite) {
   ScratchFolder const folder;
   auto const code = [&](std::filesystem::path const& path) {
     try {
-      OutputFile const output(path, -1);
+      OutputFile const output(path);
     } catch (IoError const& error) {
       return error.code;
     }
@@ -138,20 +139,21 @@ TEST(OutputFile, RefusesTheInputUnderAnyName) {
   folder.write("in", std::string_view("data"));
   std::filesystem::create_hard_link(folder / "in", folder / "other");
   std::filesystem::create_symlink("in", folder / "link");
-  UniqueFd const input(::open((folder / "in").c_str(), O_RDONLY | O_CLOEXEC));
+  std::array const paths{folder / "in"};
+  Input const input(paths, 0);
   for (auto const* const name : {"in", "other", "link"}) {
-    EXPECT_THROW(OutputFile(folder / name, input.get()), InvalidArgument) << name;
+    EXPECT_THROW(input.check_is_not(folder / name), InvalidArgument) << name;
   }
   EXPECT_EQ(folder.read("in"), "data");
 }
 
 TEST(OutputFile, ADeviceIsWrittenToAndNotReplaced) {
-  OutputFile null("/dev/null", -1);
+  OutputFile null("/dev/null");
   null.write(bytes("gone"));
   null.commit();
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 
-  OutputFile full("/dev/full", -1);
+  OutputFile full("/dev/full");
   try {
     full.write(bytes("too much"));
     ADD_FAILURE() << "written";

@@ -3,8 +3,10 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/export.hpp>
 #include <unimem/device/device.hpp>
+#include <unimem/file/checksum.hpp>
 #include <unimem/manager/memory_manager.hpp>
 #include <unimem/pool/statistics.hpp>
+#include <unimem/stream/checksum_mismatch.hpp>
 #include <unimem/stream/element_type.hpp>
 #include <unimem/stream/stream_kernel.hpp>
 
@@ -15,9 +17,11 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
 #include <stop_token>
 #include <string>
 #include <variant>
+#include <vector>
 
 namespace unimem {
 
@@ -46,8 +50,9 @@ struct StreamOptions {
   /// What the file holds, where the kernel does not say. Nothing: what the header of a `.npy` says, else u8.
   std::optional<ElementType> element{};
 
-  /// Told how many bytes of the file are done, and of how many: once at the start and after each chunk, always from the
-  /// calling thread, never twice at once. What it throws ends the stream and is rethrown.
+  /// Told how many bytes of the input are done, and of how many (0: not known, as of pipes): once at the start and
+  /// after each chunk, always from the calling thread, never twice at once. What it throws ends the stream and is
+  /// rethrown.
   std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress{};
 
   /// Bound on the device memory in use at any moment, bytes. Too small for all buffers uses fewer (smaller chunks with
@@ -62,6 +67,30 @@ struct StreamOptions {
   /// worth having. Its own limits hold besides, and `pool` and `peak_device_bytes` are then all it has seen. Null: a
   /// manager of the stream's own, whose memory is given back at the end.
   MemoryManager* manager = nullptr;
+
+  /// Computes a checksum of every chunk of each file while it is read: `StreamResult::files` has them. Nothing: none,
+  /// unless `manifest` or `verify` needs them (XXH3 for the former, else what the latter has).
+  std::optional<Checksum> checksum{};
+
+  /// Where those checksums go when all is done, as JSON (docs/command-line.md), replaced in one step. Empty: nowhere.
+  std::filesystem::path manifest{};
+
+  /// A manifest that the input is compared with while it is read. All of it is read; what differs is then a
+  /// ChecksumMismatch that names every chunk, and no output appears. Files are found in it by their path, else by their
+  /// file name alone, a pipe with the only file there is. Its chunks may be of another size than `chunk_bytes`. Empty:
+  /// none.
+  std::filesystem::path verify{};
+
+  /// How often a read that failed for a reason that may pass (EIO, EAGAIN) is tried again, one time after the other for
+  /// the same bytes, a little later each time. Interrupted and short reads go on without a limit.
+  unsigned retries = 5;
+
+  /// Goes on where a stream of the same input, kernel and options was interrupted, by a signal, an error or the end of
+  /// its process: what it has written stays beside `output`, which it needs (`OUT.unimem-part`), with a journal of the
+  /// chunks (`OUT.unimem-journal`), until the output is in place. What is there is compared with the journal's
+  /// checksums first, and what differs is computed anew. A journal of another run is an IoError and stays. For one
+  /// file; it is taken for the same if its path, size and time of change are.
+  bool resume = false;
 };
 
 /// The stream was asked to stop and did. Nothing was left behind.
@@ -72,7 +101,7 @@ class UNIMEM_API StreamCancelled : public detail::RuntimeError {
 
   std::string path;           ///< the input
   std::uint64_t bytes_done;   ///< of the file, complete chunks only
-  std::uint64_t bytes_total;  ///< the file's data
+  std::uint64_t bytes_total;  ///< the input's data; 0 where that was not known
 };
 
 /// A number of an element type, without loss: unsigned and signed elements as 64-bit integers, floating point as
@@ -99,12 +128,21 @@ struct MappingResult {
   std::uint64_t elements = 0;  ///< mapped, and written if there is an output
 };
 
+/// A file that was streamed.
+struct StreamedFile {
+  std::filesystem::path path;
+  std::uint64_t bytes = 0;  ///< of data
+  /// Of every `StreamResult::checksum_bytes` of them, as manifests write it, the last may be shorter; none unless asked
+  /// for.
+  std::vector<std::string> checksums;
+};
+
 /// What was done, and every byte that moved for it.
 struct StreamResult {
   std::string kernel;                     ///< StreamKernel::name()
   std::string device;                     ///< the device's id
   ElementType element = ElementType::u8;  ///< what the file was taken to hold
-  std::uint64_t bytes = 0;                ///< the file's data, a `.npy` header not counted
+  std::uint64_t bytes = 0;                ///< the input's data, a `.npy` header not counted
   std::uint64_t chunks = 0;
   std::size_t chunk_bytes = 0;  ///< the largest chunk; 0 for an empty file
   std::size_t buffers = 0;      ///< chunks that could be under way at once: fewer than asked for when memory was short
@@ -114,6 +152,11 @@ struct StreamResult {
   std::uint64_t device_to_host_bytes = 0;  ///< results and output brought back; 0 where memory is shared
   std::size_t peak_device_bytes = 0;       ///< most device memory reserved at one moment; never above the limit
   PoolStatistics pool;                     ///< of the pool that device memory came from
+  std::vector<StreamedFile> files;         ///< the input's, in their order
+  std::optional<Checksum> checksum;        ///< that `files` have; nothing: none was asked for
+  std::uint64_t checksum_bytes = 0;        ///< of data that each of those is of; 0: none was asked for
+  std::uint64_t retries = 0;               ///< reads that failed, were interrupted or came short, and were gone on with
+  std::uint64_t resumed_bytes = 0;         ///< of `bytes`, those that an earlier run had done
 
   /// 10^9 bytes per second of wall time; 0 when no time was measured.
   [[nodiscard]] double gigabytes_per_second() const noexcept {
@@ -122,7 +165,8 @@ struct StreamResult {
 };
 
 /// Runs `kernel` over a file of any size, chunk by chunk: raw elements, or a `.npy` (by its extension) of format
-/// version 1 to 3, C order and the machine's byte order. Reading, uploading, computing, downloading and writing
+/// version 1 to 3, C order and the machine's byte order; or what comes through a pipe (FIFO, `/dev/stdin`), raw, until
+/// its writers have closed it. Reading, uploading, computing, downloading and writing
 /// overlap; chunks are combined and written in file order, so the result does not depend on timing. On a device that
 /// shares the host's memory the file is mapped and nothing is copied. Returns when everything is done. Resident memory
 /// grows by at most 2 · buffers · chunk whatever the file's size.
@@ -144,6 +188,12 @@ struct StreamResult {
 /// and what `progress` throws. Thread-safe: several streams may run at once, on one device too.
 UNIMEM_API StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& kernel,
                                     StreamOptions const& options = {});
+
+/// The same over several files and pipes, one after the other as if they were one: one result, and one output. Chunks
+/// may reach from one file into the next, and files are read, never mapped. Each must be a multiple of the element;
+/// those that say what they hold must agree. An output `.npy` gets one dimension. Throws InvalidArgument for no path.
+UNIMEM_API StreamResult stream_files(std::span<const std::filesystem::path> paths, StreamKernel const& kernel,
+                                     StreamOptions const& options = {});
 
 /// Removes the unfinished output of every stream that runs in the process: for a program that ends without waiting for
 /// its streams, since a kernel cannot be called back from its device. A stream that comes as far as putting its output

@@ -1,0 +1,152 @@
+#include "stream/manifest.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "core/quoted.hpp"
+#include "file/digest.hpp"
+#include "file/file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+#include <utility>
+
+namespace unimem::detail {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view format_name = "unimem manifest";
+constexpr std::uint64_t version = 1;
+constexpr std::size_t largest_bytes = std::size_t{256} << 20;
+constexpr int deepest = 4;  // an array of texts, in an object, in an array, in an object
+
+/// Reads the parts of a manifest; every complaint names its file.
+class Reader {
+ public:
+  explicit Reader(std::string const& path) : path_(path) {}
+
+  [[nodiscard]] Manifest read(Json const& json) const {
+    if (!json.is_object()) malformed("it is no object");
+    if (text(json, "format") != format_name) malformed("its \"format\" is another");
+    if (auto const found = number(json, "version"); found != version) {
+      malformed(fmt::format("version {} is not known", found));
+    }
+    Manifest manifest;
+    auto const& algorithm = text(json, "checksum");
+    if (algorithm != "xxh3" && algorithm != "crc32c")
+      malformed(fmt::format("unknown checksum {}", detail::quoted(algorithm)));
+    manifest.checksum = parse_checksum(algorithm);
+    manifest.chunk_bytes = number(json, "chunk_bytes");
+    if (manifest.chunk_bytes == 0) malformed("chunks of no bytes");
+    auto const& files = member(json, "files");
+    if (!files.is_array()) malformed("\"files\" is no list");
+    for (auto const& file : files) manifest.files.push_back(read_file(file, manifest));
+    return manifest;
+  }
+
+  [[noreturn]] void malformed(std::string_view what) const {
+    throw IoError(path_, 0, fmt::format("no manifest that can be used: {}", what));
+  }
+
+ private:
+  [[nodiscard]] Json const& member(Json const& json, char const* name) const {
+    auto const found = json.find(name);
+    if (found == json.end()) malformed(fmt::format("there is no \"{}\"", name));
+    return *found;
+  }
+  [[nodiscard]] std::string const& text(Json const& json, char const* name) const {
+    auto const& value = member(json, name);
+    if (!value.is_string()) malformed(fmt::format("\"{}\" is no text", name));
+    return value.get_ref<std::string const&>();
+  }
+  [[nodiscard]] std::uint64_t number(Json const& json, char const* name) const {
+    auto const& value = member(json, name);
+    if (!value.is_number_unsigned()) malformed(fmt::format("\"{}\" is no whole number of 64 bits", name));
+    return value.get<std::uint64_t>();
+  }
+  [[nodiscard]] std::uint64_t digest(Json const& json, Checksum algorithm) const {
+    auto const value = json.is_string() ? parse_digest(algorithm, json.get_ref<std::string const&>()) : std::nullopt;
+    if (!value) malformed(fmt::format("{} is no {}", detail::quoted(json.dump()), to_string(algorithm)));
+    return *value;
+  }
+
+  [[nodiscard]] Manifest::File read_file(Json const& json, Manifest const& manifest) const {
+    if (!json.is_object()) malformed("one of \"files\" is no object");
+    Manifest::File file;
+    file.name = text(json, "name");
+    file.bytes = number(json, "bytes");
+    if (json.contains("header")) file.header = digest(json["header"], manifest.checksum);
+    auto const& chunks = member(json, "chunks");
+    if (!chunks.is_array()) malformed("\"chunks\" is no list");
+    auto const wanted = file.bytes / manifest.chunk_bytes + (file.bytes % manifest.chunk_bytes != 0 ? 1 : 0);
+    if (chunks.size() != wanted) {
+      malformed(fmt::format("{} chunks of {} bytes are {}, and {} has {} checksums", file.bytes, manifest.chunk_bytes,
+                            wanted, detail::quoted(file.name), chunks.size()));
+    }
+    file.chunks.reserve(chunks.size());
+    for (auto const& chunk : chunks) file.chunks.push_back(digest(chunk, manifest.checksum));
+    return file;
+  }
+
+  std::string const& path_;
+};
+
+Json parse(std::string const& text, Reader const& reader) {
+  auto const shallow = [&](int depth, Json::parse_event_t event, Json&) {
+    bool const begins = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
+    if (begins && depth >= deepest) reader.malformed(fmt::format("nested deeper than {}", deepest));
+    return true;
+  };
+  try {
+    return Json::parse(text, shallow);
+  } catch (Json::parse_error const& error) {
+    reader.malformed(fmt::format("no JSON at byte {}", error.byte));
+  }
+}
+
+}  // namespace
+
+Manifest::File const* Manifest::find(std::string const& path) const {
+  auto const exact = std::ranges::find(files, path, &File::name);
+  if (exact != files.end()) return &*exact;
+  auto const name_of = [](std::string const& whole) { return std::filesystem::path(whole).filename(); };
+  auto const same_name = [&](File const& file) { return name_of(file.name) == name_of(path); };
+  if (std::ranges::count_if(files, same_name) != 1) return nullptr;
+  return &*std::ranges::find_if(files, same_name);
+}
+
+Manifest read_manifest(std::filesystem::path const& path) {
+  auto const file = File::open_regular(path.string(), O_RDONLY, "cannot open for reading");
+  Reader const reader(file.name());
+  auto const bytes = static_cast<std::uint64_t>(file.status("cannot look at it").st_size);
+  if (bytes > largest_bytes) reader.malformed(fmt::format("it has {} bytes, more than {}", bytes, largest_bytes));
+  std::string text(bytes, '\0');
+  text.resize(file.read(0, std::as_writable_bytes(std::span{text}), "cannot read"));
+  return reader.read(parse(text, reader));
+}
+
+std::string to_json(Manifest const& manifest) {
+  Json json;
+  json["format"] = format_name;
+  json["version"] = version;
+  json["checksum"] = to_string(manifest.checksum);
+  json["chunk_bytes"] = manifest.chunk_bytes;
+  auto& files = json["files"] = Json::array();
+  for (auto const& file : manifest.files) {
+    Json one;
+    one["name"] = file.name;
+    one["bytes"] = file.bytes;
+    if (file.header) one["header"] = digest_text(manifest.checksum, *file.header);
+    auto& chunks = one["chunks"] = Json::array();
+    for (auto const digest : file.chunks) chunks.push_back(digest_text(manifest.checksum, digest));
+    files.push_back(std::move(one));
+  }
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+}  // namespace unimem::detail

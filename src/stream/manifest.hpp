@@ -1,0 +1,38 @@
+#pragma once
+
+#include <unimem/file/checksum.hpp>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace unimem::detail {
+
+/// The checksums of files, chunk by chunk.
+///
+/// As JSON: `{"format": "unimem manifest", "version": 1, "checksum": "xxh3", "chunk_bytes": N, "files": [{"name": …,
+/// "bytes": N, "header": "…", "chunks": ["…", …]}]}`, checksums hexadecimal, `header` only for files that have one.
+struct Manifest {
+  struct File {
+    std::string name;                     ///< the path that it was read by
+    std::uint64_t bytes = 0;              ///< of data
+    std::optional<std::uint64_t> header;  ///< of the bytes before the data that say what it is
+    std::vector<std::uint64_t> chunks;    ///< of `chunk_bytes` each, the last may be shorter
+  };
+
+  Checksum checksum = Checksum::xxh3;
+  std::uint64_t chunk_bytes = 0;  ///< at least 1
+  std::vector<File> files;
+
+  /// The one of that path; else the only one of that file name, since folders are moved. Null: none.
+  [[nodiscard]] File const* find(std::string const& path) const;
+};
+
+/// Throws IoError: missing, larger than 256 MiB, no such JSON, or lists of checksums that do not fit the sizes.
+[[nodiscard]] Manifest read_manifest(std::filesystem::path const& path);
+
+[[nodiscard]] std::string to_json(Manifest const& manifest);
+
+}  // namespace unimem::detail
