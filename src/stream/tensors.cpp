@@ -91,23 +91,28 @@ std::shared_ptr<BufferCore> buffer_core_from_tensor(Tensor const& tensor, Tensor
                           std::move(name));
 }
 
-}  // namespace detail
-
-std::map<std::string, Tensor> open_tensors(std::filesystem::path const& path) {
-  auto const file = std::make_shared<detail::TensorFile>(path);
+TensorsOfFile open_tensor_file(std::filesystem::path const& path) {
+  auto const file = std::make_shared<TensorFile>(path);
   auto directory = file->read();
-  std::map<std::string, Tensor> tensors;
+  TensorsOfFile result;
+  result.metadata = std::move(directory.metadata);
   while (!directory.tensors.empty()) {
     auto node = directory.tensors.extract(directory.tensors.begin());
     auto& [type, shape, offset, bytes] = node.mapped();
     Tensor tensor{node.key(), std::string(type->name), type->bytes, std::move(shape), path, offset, bytes, file};
-    tensors.emplace_hint(tensors.end(), std::move(node.key()), std::move(tensor));
+    result.tensors.emplace_hint(result.tensors.end(), std::move(node.key()), std::move(tensor));
   }
-  return tensors;
+  return result;
+}
+
+}  // namespace detail
+
+std::map<std::string, Tensor> open_tensors(std::filesystem::path const& path) {
+  return detail::open_tensor_file(path).tensors;
 }
 
 std::map<std::string, std::string> read_tensor_metadata(std::filesystem::path const& path) {
-  return detail::TensorFile(path).read().metadata;
+  return detail::open_tensor_file(path).metadata;
 }
 
 }  // namespace unimem

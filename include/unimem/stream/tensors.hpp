@@ -81,6 +81,15 @@ struct Tensor {
   std::shared_ptr<detail::TensorFile> file{};  ///< the library's own
 };
 
+namespace detail {
+/// What `open_tensors` and `read_tensor_metadata` give, of one look at the file.
+struct TensorsOfFile {
+  std::map<std::string, Tensor> tensors;
+  std::map<std::string, std::string> metadata;
+};
+[[nodiscard]] UNIMEM_API TensorsOfFile open_tensor_file(std::filesystem::path const& path);
+}  // namespace detail
+
 /// The arrays of a file, by their names. By the path's extension it is
 ///
 /// - a `.npy`: one array, which is called as the file is without `.npy`;
