@@ -42,7 +42,8 @@ def _dtype_named(name: str, tensor: str, path: str) -> np.dtype[Any]:
     try:
         import ml_dtypes  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-        return np.dtype(getattr(ml_dtypes, name))
+        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return found
     except (ImportError, AttributeError):
         operation, where = f"opening tensor {tensor!r}", f"NumPy {np.__version__} without ml_dtypes"
         reason = f"it is of {name}, which '{path}' has and NumPy has not: install ml_dtypes (pip install ml_dtypes), in a version that has {name}"

@@ -10,10 +10,6 @@
 namespace unimem::fuzz {
 namespace {
 
-std::span<std::byte const> bytes_of(std::string_view text) {
-  return {reinterpret_cast<std::byte const*>(text.data()), text.size()};
-}
-
 template <class Parse>
 auto npy_taken(Parse parse) {
   return taken<IoError>([&] {
