@@ -48,7 +48,7 @@ def arrays_of_every_type():
 
 def assert_same(buffer, array):
     assert buffer.shape == array.shape and buffer.dtype == array.dtype
-    assert buffer.host.tobytes() == array.tobytes()
+    assert buffer.host.tobytes() == array.tobytes() and buffer.host.flags.aligned
 
 
 def read_by_us():

@@ -50,11 +50,11 @@ std::shared_ptr<BufferCore> buffer_core_from_file(std::filesystem::path const& p
 }
 
 std::shared_ptr<BufferCore> make_backed_core(std::shared_ptr<File const> file, BackingFile::Part part,
-                                             FileOptions const& options, std::string name) {
+                                             FileOptions const& options, std::string const& name) {
   BufferOptions made;
   made.manager = options.manager;
   made.device = options.device;
-  made.name = options.name.empty() ? std::move(name) : options.name;
+  made.name = options.name.empty() ? name : options.name;
   auto& manager = options.manager != nullptr ? *options.manager : default_manager();
   return BufferCore::make(std::move(made),
                           std::make_shared<BackingFile>(std::move(file), options.mode, part, manager.file_traffic()));

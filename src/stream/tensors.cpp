@@ -86,9 +86,9 @@ std::shared_ptr<BufferCore> buffer_core_from_tensor(Tensor const& tensor, Tensor
                           fmt::format("one for {} of {} bytes, as tensor {} of '{}' has", tensor.dtype,
                                       tensor.element_bytes, detail::quoted(tensor.name), tensor.path.string()));
   }
-  auto name = tensor.name.empty() ? tensor.path.filename().string() : tensor.name;
+  auto const name = tensor.name.empty() ? tensor.path.filename().string() : tensor.name;
   return make_backed_core(tensor.file->open(tensor.name, entry, options.mode), {entry.offset, entry.bytes}, options,
-                          std::move(name));
+                          name);
 }
 
 TensorsOfFile open_tensor_file(std::filesystem::path const& path) {

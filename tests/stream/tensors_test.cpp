@@ -173,6 +173,21 @@ TEST_F(Tensors, EveryTypeArrivesOnEitherSide) {
   EXPECT_EQ(opened, 19U + 14U);
 }
 
+TEST_F(Tensors, LieAlignedInMemoryWhereverTheyAreInTheFile) {
+  for (std::size_t front = 0; front < 72; ++front) {
+    auto const path = folder.write("a.safetensors",
+                                   std::string_view(safetensors_file(
+                                       fmt::format(R"({{"front":{{"dtype":"U8","shape":[{}],"data_offsets":[0,{}]}},)"
+                                                   R"("w":{{"dtype":"F32","shape":[6],"data_offsets":[{},{}]}}}})",
+                                                   front, front, front, front + 24),
+                                       std::string(front, 'x') + bytes_of(weights))));
+    auto const buffer = open_tensors(path).at("w").open<float>(options());
+    auto const host = buffer.host_view();
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(host.data()) % 64, 0U) << front;
+    EXPECT_TRUE(std::ranges::equal(host, weights)) << front;
+  }
+}
+
 TEST_F(Tensors, AnotherTypeIsRefusedByBothNames) {
   auto const path =
       folder.write("t.npz", std::string_view(zip_file({{"f4.npy", npy_file("<f4", "(1,)", "1234")},
