@@ -15,10 +15,15 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <complex>
+#include <cstring>
 #include <fstream>
+#include <map>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace unimem::testing {
@@ -383,6 +388,22 @@ TEST_F(Tensors, AsManyAsThereAreTakeOneDescriptor) {
   for (auto const& buffer : buffers) EXPECT_EQ(std::to_string(buffer.at(0)), buffer.name());
   buffers.clear();
   EXPECT_EQ(descriptors(), before);
+}
+
+TEST_F(Tensors, AreOpenedByManyThreadsAtOnce) {
+  auto const path = model();
+  auto const tensors = open_tensors(path);
+  // Each thread finds the file changed, and what is in it not.
+  std::filesystem::last_write_time(path, std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  std::vector<std::vector<std::int64_t>> found(8);
+  {
+    std::vector<std::jthread> threads;
+    for (auto& one : found) {
+      threads.emplace_back(
+          [&] { one = tensors.at("b").open<std::int64_t>(options(FileMode::read_write)).to_vector(); });
+    }
+  }
+  for (auto const& one : found) EXPECT_EQ(one, biases);
 }
 
 TEST_F(Tensors, FilesThatCannotBeAreRefused) {
