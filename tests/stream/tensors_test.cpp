@@ -58,6 +58,11 @@ class Tensors : public ::testing::Test {
   [[nodiscard]] std::string failure(std::filesystem::path const& path) const {
     return refusal<IoError>([&] { static_cast<void>(open_tensors(path)); });
   }
+  [[nodiscard]] static StreamOptions on_cpu() {
+    StreamOptions made;
+    made.device = &device("cpu");
+    return made;
+  }
   /// Two tensors of numbers, and one of a byte in front, so that they are not aligned.
   [[nodiscard]] std::filesystem::path model() const {
     return folder.write("model.safetensors", std::string_view(safetensors_file(
@@ -499,25 +504,25 @@ TEST_F(Tensors, AStreamTakesOneByItsName) {
     EXPECT_EQ(out.open<float>(options()).to_vector(), expected);
   }
   folder.write("some.npz", std::string_view(zip_file({{"w.npy", npy_file("<f4", "(2, 3)", bytes_of(weights))}})));
-  EXPECT_EQ(stream_file(folder / "some.npz#w", statistics()).bytes, 24U);
+  EXPECT_EQ(stream_file(folder / "some.npz#w", statistics(), on_cpu()).bytes, 24U);
   folder.write("w.npy", std::string_view(npy_file("<f4", "(2, 3)", bytes_of(weights))));
-  EXPECT_EQ(stream_file(folder / "w.npy#w", statistics()).bytes, 24U);
+  EXPECT_EQ(stream_file(folder / "w.npy#w", statistics(), on_cpu()).bytes, 24U);
   // Without a name it is a file like others.
-  EXPECT_EQ(stream_file(path, histogram()).bytes, std::filesystem::file_size(path));
+  EXPECT_EQ(stream_file(path, histogram(), on_cpu()).bytes, std::filesystem::file_size(path));
 }
 
 TEST_F(Tensors, AStreamRefusesWhatItCannotTake) {
   auto const path = model();
   auto const with = [&](std::string const& name) { return path.string() + "#" + name; };
-  EXPECT_THAT(refusal<NotFound>([&] { stream_file(with("v"), statistics()); }),
+  EXPECT_THAT(refusal<NotFound>([&] { stream_file(with("v"), statistics(), on_cpu()); }),
               HasSubstr("no tensor 'v': there are 'b', 'flag', 'layer.0/w'; in " + path.string()));
-  EXPECT_THAT(refusal<IoError>([&] { stream_file(with("flag"), statistics()); }),
+  EXPECT_THAT(refusal<IoError>([&] { stream_file(with("flag"), statistics(), on_cpu()); }),
               HasSubstr("tensor 'flag' is of bool, of which a stream knows nothing"));
-  EXPECT_THAT(refusal<IoError>([&] { stream_file(with("b"), statistics(ElementType::f64)); }),
+  EXPECT_THAT(refusal<IoError>([&] { stream_file(with("b"), statistics(ElementType::f64), on_cpu()); }),
               HasSubstr("it holds i64, not f64"));
-  EXPECT_THAT(refusal<IoError>([&] { stream_file(folder / "missing.npz#w", statistics()); }),
+  EXPECT_THAT(refusal<IoError>([&] { stream_file(folder / "missing.npz#w", statistics(), on_cpu()); }),
               HasSubstr("missing.npz: cannot open"));
-  StreamOptions made;
+  auto made = on_cpu();
   made.output = path;
   EXPECT_THROW(stream_file(with("layer.0/w"), affine({}, 1, 0), made), Error);
   EXPECT_EQ(open_tensors(path).size(), 3U);
@@ -526,7 +531,7 @@ TEST_F(Tensors, AStreamRefusesWhatItCannotTake) {
 TEST_F(Tensors, AFileWhoseOwnNameHasTheSignIsThatFile) {
   folder.write("w.npz", std::string_view(zip_file(
                             {{"a#b.npy", npy_file("|u1", "(1,)", "1")}, {"a.npy", npy_file("|u1", "(3,)", "123")}})));
-  auto const bytes = [&](std::string const& name) { return stream_file(folder / name, histogram()).bytes; };
+  auto const bytes = [&](std::string const& name) { return stream_file(folder / name, histogram(), on_cpu()).bytes; };
   EXPECT_EQ(bytes("w.npz#a#b"), 1U);
   EXPECT_EQ(bytes("w.npz#a"), 3U);
   folder.write("w.npz#a", std::string_view("12345"));
