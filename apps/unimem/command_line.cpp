@@ -121,15 +121,16 @@ class RunOptions {
  public:
   explicit RunOptions(CLI::App& app)
       : command_(app.add_subcommand("run", "Stream files through a device, chunk by chunk, and compute on them")) {
-    files_ = option("FILE", "",
-                    "The input: raw elements, a .npy file, a pipe, or - for standard input; several are taken as one")
-                 ->expected(1, std::numeric_limits<int>::max())
-                 ->allow_extra_args();
+    files_ =
+        option("FILE", "",
+               "The input: raw elements, a .npy file, FILE#NAME, an array of a .npz or .safetensors, a pipe, or - for "
+               "standard input; several are taken as one")
+            ->expected(1, std::numeric_limits<int>::max())
+            ->allow_extra_args();
     kernel_ = option("--kernel", "NAME", "histogram (of bytes, with entropy), statistics, or affine: y = A x + B");
     source_ = option("--source", "K.cl", "Instead of --kernel: the file of a kernel (in, out, count), see below");
     entry_ = option("--entry", "NAME", "The kernel's name in that file");
-    dtype_ =
-        option("--dtype", "TYPE", "u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 (default: the header of a .npy, else u8)");
+    dtype_ = option("--dtype", "TYPE", "u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 (default: what the file says, else u8)");
     scale_ = option("--scale", "A", "Of affine (default: 1)");
     offset_ = option("--offset", "B", "Of affine (default: 0)");
     output_ = option("--output", "OUT", "Where the new elements go; a name ending in .npy gets a header");

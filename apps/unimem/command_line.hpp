@@ -52,7 +52,7 @@ struct SourceKernel {
 struct RunCommand {
   std::vector<std::filesystem::path> files;  ///< at least one
   std::variant<HistogramKernel, StatisticsKernel, AffineKernel, SourceKernel> kernel;
-  std::optional<ElementType> element;       ///< nothing: what a `.npy` says, else u8
+  std::optional<ElementType> element;       ///< nothing: what the file says, else u8
   std::filesystem::path output;             ///< empty: none
   std::optional<std::string> device;        ///< nothing: chosen by `run`
   std::optional<std::size_t> chunk_bytes;   ///< nothing: the library's default, or what fits

@@ -111,7 +111,13 @@ StreamResult stream(RunCommand const& command, std::stop_token const& cancel) {
     bar.emplace();
     options.progress = [&bar](std::uint64_t done, std::uint64_t total) { bar->update(done, total); };
   }
-  return stream_files(command.files, kernel, options);
+  try {
+    return stream_files(command.files, kernel, options);
+  } catch (InvalidArgument const& error) {
+    // The file of FILE#NAME, which only the stream knows to take apart.
+    if (error.argument != "output") throw;
+    throw UsageError(fmt::format("invalid --output '{}': must be {}", error.value, error.requirement));
+  }
 }
 
 }  // namespace

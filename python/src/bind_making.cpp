@@ -21,6 +21,7 @@
 #include "gil.hpp"
 #include "manager_records.hpp"
 #include "numpy_api.hpp"
+#include "tensor_table.hpp"
 #include "window.hpp"
 
 namespace unimem::python {
@@ -131,6 +132,20 @@ void make_from_file(Window* self, std::string const& path, std::optional<std::ve
   new (self) Window(std::move(core), 0, *std::move(shape), std::move(dtype), true);
 }
 
+/// Of the table's array with that number. The caller has seen to it that `dtype` is the array's.
+void make_from_tensor(Window* self, TensorTable const& table, std::size_t number, nb::object dtype, int mode,
+                      MemoryManager* manager, Device* device) {
+  auto const& tensor = table.tensors.at(number);
+  FileOptions options;
+  options.mode = static_cast<FileMode>(mode);
+  options.manager = manager;
+  options.device = device;
+  detail::TensorElement const element{detail::TensorElement::Kind::bytes, bytes_of({1}, dtype)};
+  auto core = unlocked([&] { return detail::buffer_core_from_tensor(tensor, element, options); });
+  new (self) Window(std::move(core), 0, std::vector<std::size_t>(tensor.shape.begin(), tensor.shape.end()),
+                    std::move(dtype), true);
+}
+
 nb::object placement_of(Window const& window) {
   auto const core = window.live();
   auto const& decision = core->options().decision;
@@ -151,6 +166,8 @@ void bind_making(nb::class_<Window>& window) {
            nb::arg("device").none(), nb::arg("location"), nb::arg("placement"), nb::arg("access"), nb::arg("name"))
       .def("__init__", &make_from_file, nb::arg("path"), nb::arg("shape").none(), nb::arg("dtype"), nb::arg("offset"),
            nb::arg("mode"), nb::arg("manager").none(), nb::arg("device").none(), nb::arg("name"))
+      .def("__init__", &make_from_tensor, nb::arg("table"), nb::arg("number"), nb::arg("dtype"), nb::arg("mode"),
+           nb::arg("manager").none(), nb::arg("device").none())
       .def("_flush", [](Window const& self) { unlocked([core = self.live()] { core->flush(); }); })
       .def_prop_ro(
           "_location",

@@ -27,6 +27,7 @@ NB_MODULE(_unimem, m) {
   python::bind_devices(m);
   python::bind_managers(m);
   python::bind_host_arrays(m);
+  python::bind_tensors(m);
   python::bind_windows(m);
   python::bind_blocks(m);
   python::bind_turns(m);

@@ -35,6 +35,13 @@ def lent(pool: MemoryPool, shape: tuple[int, ...]) -> int:
         return int(buffer.to_numpy().sum())
 
 
+def named(path: str) -> int:
+    tensors: unimem.Tensors = unimem.open_tensors(path, mode="c")
+    sizes = {name: tensors.info(name).nbytes for name in tensors}
+    buffer: UnifiedBuffer = tensors["w"]
+    return buffer.nbytes + sum(sizes.values())
+
+
 def told(manager: unimem.MemoryManager) -> str:
     buffer = manager.allocate((10,), np.int32, placement=unimem.Placement.HOST_ACCESSIBLE, name="told")
     decision: unimem.PlacementDecision | None = buffer.placement

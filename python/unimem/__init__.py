@@ -99,6 +99,7 @@ from ._signatures import (
     version,
 )
 from ._streams import statistics as statistics
+from ._tensors import TensorInfo, Tensors, open_tensors
 from ._unimem import Device, DeviceArray, Event, StreamKernel
 
 if TYPE_CHECKING:
@@ -146,11 +147,11 @@ __all__ = [
     "Optimization", "OptimizationReport", "OptimizationStep", "Orchestrator", "OutOfMemory", "PlaceUsage", "Placement",
     "PlacementDecision", "PlacementRecommendations", "PlacementRule", "PoolDefragmentation", "PoolFragmentation",
     "PoolLimits", "PoolStatistics", "PoolUsage", "PressureChange", "PressureLevel", "PressureSubscription", "RecordedUse", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
-    "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "Tracking", "TransferCounters",
+    "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "TensorInfo", "Tensors", "Tracking", "TransferCounters",
     "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "Usage", "UsageCounts", "UsageLine", "affine",
     "can_capture_stacks", "can_expose_to_prometheus", "default_device", "default_manager", "describe_address",
     "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "histogram", "launch", "launch_async",
-    "make_sim", "mapping", "parse_size", "read", "readwrite", "registry", "stream_file", "stream_file_async",
+    "make_sim", "mapping", "open_tensors", "parse_size", "read", "readwrite", "registry", "stream_file", "stream_file_async",
     "transfers", "unavailable_backends", "version", "write",
 ]  # fmt: skip
 

@@ -40,6 +40,16 @@ def text_of(name: str, value: object) -> str:
     return value
 
 
+_FILE_MODES = ["r", "c", "r+"]
+
+
+def file_mode_of(mode: object) -> int:
+    """The number in C++ of what `numpy.memmap` calls a mode."""
+    if not isinstance(mode, str) or mode not in _FILE_MODES:
+        raise invalid("mode", repr(mode), '"r", "c" or "r+"')
+    return _FILE_MODES.index(mode)
+
+
 def flag_of(name: str, value: object) -> bool:
     """True or False, and nothing that might be taken for one of them."""
     if not isinstance(value, (bool, np.bool_)):

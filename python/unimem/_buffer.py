@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
-from ._arguments import count_of, dtype_of, flag_of, priority_of, shape_of, text_of
+from ._arguments import count_of, dtype_of, file_mode_of, flag_of, priority_of, shape_of, text_of
 from ._devices import chosen, named
 from ._elements import Elements
 from ._enums import Advice, Location, Tracking, number_in
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from ._manager_records import PlacementDecision
 
 _ADVICE = list(Advice)
-_FILE_MODES = ["r", "c", "r+"]
 
 # DLPack's numbers. The host reaches pinned and managed memory, too.
 _HOST_KINDS = (1, 3, 11, 13)
@@ -196,12 +195,10 @@ class UnifiedBuffer(Elements):
         slices, whose `.host` keeps its part as long as the array lives.
 
         IoError for what cannot be opened so, is no regular file or no multiple of the dtype's size; InvalidArgument beyond the file's end."""
-        if not isinstance(mode, str) or mode not in _FILE_MODES:
-            raise invalid("mode", repr(mode), '"r", "c" or "r+"')
         buffer = cls.__new__(cls)
         _unimem.Window.__init__(
             buffer, text_of("path", os.fspath(path)), None if shape is None else shape_of(shape), dtype_of(dtype),
-            count_of("offset", offset), _FILE_MODES.index(mode), native(manager), chosen(device), text_of("name", name),
+            count_of("offset", offset), file_mode_of(mode), native(manager), chosen(device), text_of("name", name),
         )  # fmt: skip
         return buffer
 

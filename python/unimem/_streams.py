@@ -162,7 +162,8 @@ def stream_file(
     progress: Progress | bool | None = None,
     _stop: _unimem._Stop | None = None,
 ) -> StreamResult:
-    """Runs a kernel over a file of any size, raw or ``.npy``: `histogram()`, `statistics()`, `affine(…)`, or a `Kernel`.
+    """Runs a kernel over a file of any size, raw or ``.npy``, or an array of one, ``"FILE.safetensors#NAME"`` or ``"FILE.npz#NAME"``: `histogram()`,
+    `statistics()`, `affine(…)`, or a `Kernel`.
 
     Reading, copying, computing and writing overlap. `element`: "u8" … "f64", where neither the kernel nor the file says it. Sizes
     are bytes, or text such as ``"64MiB"``. `memory_limit` bounds the device memory in use; too small for all buffers uses fewer, too

@@ -71,7 +71,11 @@ std::shared_ptr<Replica> ReplicaAllocator::new_in_parts() const {
   auto const bytes = parts_->replicas.bytes();
   auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   auto const cell = std::max(page, cell_bytes(bytes, parts_->terms.manager->limit(host_device(), Location::host)));
-  auto reserved = std::make_shared<ReservedMemory>(bytes, parts_->file->offset() % page, cell, parts_->terms.manager);
+  // Elements are aligned in memory wherever they are in the file; where that is at no multiple of this, bytes of one
+  // page of it lie in two of memory.
+  constexpr std::size_t alignment = 64;
+  auto const skew = parts_->file->offset() % page / alignment * alignment;
+  auto reserved = std::make_shared<ReservedMemory>(bytes, skew, cell, parts_->terms.manager);
   return std::make_shared<Replica>(ReplicaMemory(host_device(), std::move(reserved)));
 }
 

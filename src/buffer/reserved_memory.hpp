@@ -24,7 +24,7 @@ namespace unimem::detail {
 class ReservedMemory {
  public:
   /// `skew`: how far the first byte is from a multiple of the page size, so that bytes of a file that lie in one page
-  /// lie in one page of memory. `cell_bytes`: whole pages. Throws OutOfMemory for want of addresses.
+  /// can lie in one page of memory. `cell_bytes`: whole pages. Throws OutOfMemory for want of addresses.
   /// `pools`: keeps whose blocks stand for cells.
   ReservedMemory(std::size_t bytes, std::size_t skew, std::size_t cell_bytes, std::shared_ptr<void const> pools);
   ReservedMemory(ReservedMemory const&) = delete;

@@ -30,8 +30,8 @@ class BackingFile final : public FileMemory {
     std::size_t bytes = 0;
   };
 
-  /// `file` was opened as `mode` needs.
-  BackingFile(File file, FileMode mode, Part part, std::shared_ptr<FileTraffic> traffic) noexcept
+  /// `file` was opened as `mode` needs; several buffers may have parts of one.
+  BackingFile(std::shared_ptr<File const> file, FileMode mode, Part part, std::shared_ptr<FileTraffic> traffic) noexcept
       : FileMemory(part.bytes),
         file_(std::move(file)),
         mode_(mode),
@@ -40,7 +40,7 @@ class BackingFile final : public FileMemory {
     traffic_->any.store(true, std::memory_order_relaxed);
   }
 
-  [[nodiscard]] std::string const& name() const noexcept { return file_.name(); }
+  [[nodiscard]] std::string const& name() const noexcept { return file_->name(); }
   [[nodiscard]] FileMode mode() const noexcept { return mode_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
 
@@ -52,7 +52,7 @@ class BackingFile final : public FileMemory {
   void sync() const;
 
  private:
-  File file_;
+  std::shared_ptr<File const> file_;
   FileMode mode_;
   std::uint64_t offset_;
   std::shared_ptr<FileTraffic> traffic_;

@@ -5,6 +5,7 @@
 
 #include "file/file.hpp"
 #include "manager/backing_file.hpp"
+#include "stream/backed_core.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -44,14 +45,19 @@ std::shared_ptr<BufferCore> buffer_core_from_file(std::filesystem::path const& p
   auto file = File::open_regular(path.string(), writes ? O_RDWR : O_RDONLY,
                                  writes ? "cannot open for reading and writing" : "cannot open for reading");
   auto const bytes = bytes_wanted(file, element_bytes, options);
+  return make_backed_core(std::make_shared<File const>(std::move(file)), {options.offset, bytes}, options,
+                          path.filename().string());
+}
+
+std::shared_ptr<BufferCore> make_backed_core(std::shared_ptr<File const> file, BackingFile::Part part,
+                                             FileOptions const& options, std::string const& name) {
   BufferOptions made;
   made.manager = options.manager;
   made.device = options.device;
-  made.name = options.name.empty() ? path.filename().string() : options.name;
+  made.name = options.name.empty() ? name : options.name;
   auto& manager = options.manager != nullptr ? *options.manager : default_manager();
-  return BufferCore::make(
-      std::move(made), std::make_shared<BackingFile>(std::move(file), options.mode,
-                                                     BackingFile::Part{options.offset, bytes}, manager.file_traffic()));
+  return BufferCore::make(std::move(made),
+                          std::make_shared<BackingFile>(std::move(file), options.mode, part, manager.file_traffic()));
 }
 
 }  // namespace unimem::detail

@@ -2,6 +2,8 @@
 
 #include <unimem/core/error.hpp>
 
+#include "stream/tensor_path.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +22,7 @@ Input::Input(std::span<const std::filesystem::path> paths, unsigned retries) : r
   name_ = paths.front().string();
   if (paths.size() > 1) name_ += fmt::format(" and {} more", paths.size() - 1);
   parts_.reserve(paths.size());
-  if (paths.size() == 1 && !PipeInput::is_at(paths.front())) only_file_.emplace(paths.front());
+  if (paths.size() == 1 && !PipeInput::is_at(paths.front())) only_file_.emplace(split_tensor_name(paths.front()));
   for (auto const& path : paths) look_at(path);
 }
 
@@ -30,7 +32,7 @@ void Input::look_at(std::filesystem::path const& path) {
     bytes_.reset();
   } else {
     std::optional<InputFile> opened;
-    auto const& file = only_file_ ? *only_file_ : opened.emplace(path);
+    auto const& file = only_file_ ? *only_file_ : opened.emplace(split_tensor_name(path));
     take_element(file);
     part.bytes = file.bytes();
     part.status = file.status();
@@ -94,13 +96,13 @@ void Input::skip_to(std::uint64_t offset) {
 
 void Input::begin_part() {
   auto const& part = parts_[part_];
-  std::span<const std::byte> header;
+  std::vector<std::byte> header;
   if (!part.bytes) {
     open_pipe_.emplace(part.path);
   } else if (only_file_) {
-    header = only_file_->header();
+    if (check_ != nullptr) header = only_file_->read_header();
   } else {
-    auto const& file = open_file_.emplace(part.path);
+    auto const& file = open_file_.emplace(split_tensor_name(part.path));
     if (!same_file(file.status(), part.status)) {
       throw IoError(file.path(), 0, "another file is in its place since the stream began");
     }
@@ -108,7 +110,7 @@ void Input::begin_part() {
       throw IoError(file.path(), 0,
                     fmt::format("it has {} bytes, and had {} when the stream began", file.bytes(), *part.bytes));
     }
-    header = file.header();
+    if (check_ != nullptr) header = file.read_header();
   }
   begun_ = true;
   within_ = 0;

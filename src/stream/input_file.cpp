@@ -2,15 +2,17 @@
 
 #include <unimem/core/error.hpp>
 
+#include "core/quoted.hpp"
+#include "stream/byte_source.hpp"
 #include "stream/npy.hpp"
+#include "stream/tensor_directory.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <array>
-#include <cerrno>
+#include <utility>
 
 namespace unimem::detail {
 namespace {
@@ -23,10 +25,14 @@ std::uint64_t size_of(File const& file) {
 
 }  // namespace
 
-InputFile::InputFile(std::filesystem::path const& path)
-    : file_(File::open_regular(path.string(), O_RDONLY, "cannot open for reading")), bytes_(size_of(file_)) {
+InputFile::InputFile(TensorPath const& path)
+    : file_(File::open_regular(path.file.string(), O_RDONLY, "cannot open for reading")), bytes_(size_of(file_)) {
   if (bytes_ == 0) check_empty();
-  if (path.extension() == ".npy") read_npy_header(bytes_);
+  if (path.tensor) {
+    read_tensor(*path.tensor, path.file);
+  } else if (path.file.extension() == ".npy") {
+    read_npy_header();
+  }
   static_cast<void>(::posix_fadvise(file_.descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL));
 }
 
@@ -39,28 +45,37 @@ void InputFile::check_empty() const {
   }
 }
 
-void InputFile::read_npy_header(std::uint64_t file_bytes) {
-  std::array<std::byte, npy_prefix_bytes> prefix{};
-  auto const prefix_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(file_bytes, prefix.size()));
-  read(0, std::span{prefix}.first(prefix_bytes));
-  auto const header_bytes = npy_header_bytes(std::span{prefix}.first(prefix_bytes), file_.name());
-  std::vector<std::byte> header(static_cast<std::size_t>(std::min<std::uint64_t>(header_bytes, file_bytes)));
-  read(0, header);
-  auto parsed = parse_npy_header(header, file_.name());
-  if (file_bytes - parsed.data_offset != parsed.data_bytes) {
-    throw IoError(file_.name(), 0,
-                  fmt::format("malformed .npy: its header announces {} bytes of data, and {} follow", parsed.data_bytes,
-                              file_bytes - parsed.data_offset));
+void InputFile::read_npy_header() {
+  auto header = detail::read_npy_header(ByteSource::of(file_), 0, bytes_);
+  element_ = element_of(header, file_.name());
+  bytes_ = header.data_bytes;
+  data_offset_ = header.data_offset;
+  header_bytes_ = static_cast<std::size_t>(header.data_offset);
+  shape_ = std::move(header.shape);
+}
+
+void InputFile::read_tensor(std::string const& name, std::filesystem::path const& path) {
+  auto const directory = read_tensor_directory(ByteSource::of(file_), path);
+  auto const& tensor = find_tensor(directory, name, file_.name());
+  if (!tensor.type->element) {
+    throw IoError(
+        file_.name(), 0,
+        fmt::format("tensor {} is of {}, of which a stream knows nothing", detail::quoted(name), tensor.type->name));
   }
-  bytes_ = parsed.data_bytes;
-  data_offset_ = parsed.data_offset;
-  element_ = parsed.element;
-  shape_ = std::move(parsed.shape);
-  header_ = std::move(header);
+  bytes_ = tensor.bytes;
+  data_offset_ = tensor.offset;
+  element_ = tensor.type->element;
+  shape_ = tensor.shape;
 }
 
 void InputFile::read(std::uint64_t offset, std::span<std::byte> to, Retries* retries) const {
   if (file_.read(data_offset_ + offset, to, reading, retries) != to.size()) throw_shrunk();
+}
+
+std::vector<std::byte> InputFile::read_header() const {
+  std::vector<std::byte> header(header_bytes_);
+  if (file_.read(0, header, reading) != header.size()) throw_shrunk();
+  return header;
 }
 
 void InputFile::check_size() const {

@@ -3,6 +3,7 @@
 #include <unimem/stream/element_type.hpp>
 
 #include "file/file.hpp"
+#include "stream/tensor_path.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -14,31 +15,34 @@
 
 namespace unimem::detail {
 
-/// A file open for reading, as the elements it holds: raw, or a `.npy` by its extension. Its size is that of the moment
+/// A file open for reading, as the elements it holds: raw, a `.npy` by its extension, or a tensor of a file
+/// (`split_tensor_name`). Its size is that of the moment
 /// it was opened; growing later changes nothing, shrinking is an error as soon as it is noticed.
 ///
 /// Reads may come from several threads at once.
 class InputFile {
  public:
   /// Throws IoError: missing, unreadable, not a regular file (EISDIR for a directory) of a known size, or a `.npy` that
-  /// cannot be used.
-  explicit InputFile(std::filesystem::path const& path);
+  /// or file of tensors that cannot be used; NotFound for a tensor that the file has not.
+  explicit InputFile(std::filesystem::path const& path) : InputFile(split_tensor_name(path)) {}
+  explicit InputFile(TensorPath const& path);
 
   [[nodiscard]] std::string const& path() const noexcept { return file_.name(); }
 
-  /// Bytes of elements, a `.npy` header not counted.
+  /// Bytes of elements, a header or other tensors not counted.
   [[nodiscard]] std::uint64_t bytes() const noexcept { return bytes_; }
   /// Where in the file the first element is.
   [[nodiscard]] std::uint64_t data_offset() const noexcept { return data_offset_; }
-  /// The bytes of a header that says what the file holds; none of a raw file.
-  [[nodiscard]] std::span<const std::byte> header() const noexcept { return header_; }
-  /// What a `.npy` header says; nothing for a raw file.
+  /// What a header says; nothing for a raw file.
   [[nodiscard]] std::optional<ElementType> element() const noexcept { return element_; }
-  /// The extents a `.npy` header gives; nothing for a raw file.
+  /// The extents a header gives; nothing for a raw file.
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> const& shape() const noexcept { return shape_; }
 
   /// Fills `to` with the elements' bytes from `offset` on. Throws IoError, also when the file no longer has them.
   void read(std::uint64_t offset, std::span<std::byte> to, Retries* retries = nullptr) const;
+
+  /// The header of a `.npy`; nothing of other files. Throws IoError.
+  [[nodiscard]] std::vector<std::byte> read_header() const;
 
   /// Throws IoError if the file has become shorter than it was.
   void check_size() const;
@@ -53,12 +57,13 @@ class InputFile {
   /// Throws IoError if a file that says it is empty is not: what the system makes up while it is read, as under /proc,
   /// has no size.
   void check_empty() const;
-  void read_npy_header(std::uint64_t file_bytes);
+  void read_npy_header();
+  void read_tensor(std::string const& name, std::filesystem::path const& path);
 
   File file_;
   std::uint64_t bytes_ = 0;
   std::uint64_t data_offset_ = 0;
-  std::vector<std::byte> header_;
+  std::size_t header_bytes_ = 0;
   std::optional<ElementType> element_;
   std::optional<std::vector<std::uint64_t>> shape_;
 };

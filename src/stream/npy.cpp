@@ -3,14 +3,16 @@
 #include <unimem/core/error.hpp>
 
 #include "core/quoted.hpp"
+#include "stream/byte_source.hpp"
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <charconv>
 #include <cstring>
-#include <optional>
+#include <utility>
 
 namespace unimem::detail {
 namespace {
@@ -18,16 +20,6 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "'<' below means the machine's own byte order");
 
 constexpr std::string_view magic = "\x93NUMPY";
-
-struct Spelling {
-  std::string_view code;  // the descr without its byte order
-  ElementType element;
-};
-constexpr std::array spellings{Spelling{"u1", ElementType::u8},  Spelling{"i1", ElementType::i8},
-                               Spelling{"u2", ElementType::u16}, Spelling{"i2", ElementType::i16},
-                               Spelling{"u4", ElementType::u32}, Spelling{"i4", ElementType::i32},
-                               Spelling{"u8", ElementType::u64}, Spelling{"i8", ElementType::i64},
-                               Spelling{"f4", ElementType::f32}, Spelling{"f8", ElementType::f64}};
 
 /// Reads the one Python literal a header is: `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
 class HeaderReader {
@@ -42,9 +34,10 @@ class HeaderReader {
       expect(',');
     }
     if (rest_.find_first_not_of(" \n") != std::string_view::npos) malformed("something follows the dictionary");
-    if (!element_ || !has_order_ || !has_shape_) malformed("descr, fortran_order and shape are needed");
-    auto const bytes = data_bytes(element_size(*element_));
-    return {*element_, std::move(shape_), 0, bytes};
+    if (type_ == nullptr || !has_order_ || !has_shape_) malformed("descr, fortran_order and shape are needed");
+    auto const bytes = tensor_bytes(*type_, shape_);
+    if (!bytes) malformed("the shape does not fit 64 bits");
+    return {type_, std::move(shape_), 0, *bytes};
   }
 
  private:
@@ -87,7 +80,7 @@ class HeaderReader {
     auto const key = read_string();
     expect(':');
     if (key == "descr") {
-      if (element_) malformed("descr is there twice");
+      if (type_ != nullptr) malformed("descr is there twice");
       read_descr();
     } else if (key == "fortran_order") {
       if (has_order_) malformed("fortran_order is there twice");
@@ -110,14 +103,10 @@ class HeaderReader {
     if (descr.empty()) malformed("descr is empty");
     bool const ordered = std::string_view("<>|=").find(descr.front()) != std::string_view::npos;
     auto const code = ordered ? descr.substr(1) : descr;
-    for (auto const& [spelling, element] : spellings) {
-      if (spelling != code) continue;
-      bool const swapped = descr.front() == '>' && element_size(element) > 1;
-      if (swapped) unsupported(fmt::format("big-endian dtype '{}'", descr));
-      element_ = element;
-      return;
-    }
-    unsupported(fmt::format("dtype {}", quoted(descr)));
+    auto const* const type = type_of_npy(code);
+    if (type == nullptr) unsupported(fmt::format("dtype {}", quoted(descr)));
+    if (descr.front() == '>' && type->bytes > 1) unsupported(fmt::format("big-endian dtype '{}'", descr));
+    type_ = type;
   }
 
   void read_shape() {
@@ -139,19 +128,9 @@ class HeaderReader {
     }
   }
 
-  [[nodiscard]] std::uint64_t data_bytes(std::uint64_t bytes) const {
-    bool empty = false;
-    for (auto const extent : shape_) empty |= extent == 0;
-    if (empty) return 0;
-    for (auto const extent : shape_) {
-      if (__builtin_mul_overflow(bytes, extent, &bytes)) malformed("the shape does not fit 64 bits");
-    }
-    return bytes;
-  }
-
   std::string_view rest_;
   std::string const& path_;
-  std::optional<ElementType> element_;
+  TensorType const* type_ = nullptr;
   std::vector<std::uint64_t> shape_;
   bool has_order_ = false;
   bool has_shape_ = false;
@@ -198,13 +177,37 @@ NpyHeader parse_npy_header(std::span<const std::byte> header, std::string const&
   return result;
 }
 
-std::string format_npy_header(ElementType element, std::span<const std::uint64_t> shape) {
-  std::string_view code;
-  for (auto const& spelling : spellings) {
-    if (spelling.element == element) code = spelling.code;
+NpyHeader read_npy_header(ByteSource const& source, std::uint64_t begin, std::uint64_t bytes) {
+  std::array<std::byte, npy_prefix_bytes> prefix{};
+  auto const first = std::span{prefix}.first(static_cast<std::size_t>(std::min<std::uint64_t>(bytes, prefix.size())));
+  source.read(begin, first);
+  auto const header_bytes = npy_header_bytes(first, source.name);
+  std::vector<std::byte> header(static_cast<std::size_t>(std::min<std::uint64_t>(header_bytes, bytes)));
+  source.read(begin, header);
+  auto result = parse_npy_header(header, source.name);
+  if (bytes - result.data_offset != result.data_bytes) {
+    throw IoError(source.name, 0,
+                  fmt::format("malformed .npy: its header announces {} bytes of data, and {} follow", result.data_bytes,
+                              bytes - result.data_offset));
   }
-  auto text = fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': (",
-                          element_size(element) == 1 ? '|' : '<', code);
+  result.data_offset += begin;
+  return result;
+}
+
+ElementType element_of(NpyHeader const& header, std::string const& path) {
+  if (header.type->element) return *header.type->element;
+  throw IoError(path, 0,
+                fmt::format("unsupported .npy: dtype '{}{}', of which a stream knows nothing",
+                            header.type->bytes == 1 ? '|' : '<', header.type->npy));
+}
+
+std::string format_npy_header(ElementType element, std::span<const std::uint64_t> shape) {
+  return format_npy_header(type_of_element(element), shape);
+}
+
+std::string format_npy_header(TensorType const& type, std::span<const std::uint64_t> shape) {
+  auto text =
+      fmt::format("{{'descr': '{}{}', 'fortran_order': False, 'shape': (", type.bytes == 1 ? '|' : '<', type.npy);
   for (std::size_t i = 0; i < shape.size(); ++i) text += fmt::format("{}{}", i == 0 ? "" : ", ", shape[i]);
   text += shape.size() == 1 ? ",), }" : "), }";
 

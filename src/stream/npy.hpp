@@ -2,6 +2,8 @@
 
 #include <unimem/stream/element_type.hpp>
 
+#include "stream/tensor_type.hpp"
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -11,9 +13,11 @@
 
 namespace unimem::detail {
 
+struct ByteSource;
+
 /// What the header of a `.npy` file says (format: numpy.lib.format, versions 1.0 to 3.0).
 struct NpyHeader {
-  ElementType element = ElementType::u8;
+  TensorType const* type = nullptr;
   std::vector<std::uint64_t> shape;  ///< outermost first; none for a scalar
   std::uint64_t data_offset = 0;     ///< where the elements begin
   std::uint64_t data_bytes = 0;      ///< and how many bytes they take
@@ -34,11 +38,21 @@ inline constexpr std::size_t npy_prefix_bytes = 12;
 [[nodiscard]] std::size_t npy_header_bytes(std::span<const std::byte> prefix, std::string const& path);
 
 /// Reads a header of exactly that length. Strict: three keys, each once, nothing after them but padding. Throws IoError
-/// naming `path` and what is wrong: malformed, Fortran order, another byte order than the machine's, or a dtype that is
-/// no ElementType.
+/// naming `path` and what is wrong: malformed, Fortran order, another byte order than the machine's, or a dtype that
+/// the table of tensor types has not.
 [[nodiscard]] NpyHeader parse_npy_header(std::span<const std::byte> header, std::string const& path);
 
+/// Reads the header of a `.npy` that is `bytes` long and begins at `begin`: a file, or a member of one. `data_offset`
+/// is then from the beginning of `source` on. Throws IoError as above, and where the data are more or fewer than
+/// announced.
+[[nodiscard]] NpyHeader read_npy_header(ByteSource const& source, std::uint64_t begin, std::uint64_t bytes);
+
+/// What a stream takes the elements for. Throws IoError for a dtype that is no ElementType.
+[[nodiscard]] ElementType element_of(NpyHeader const& header, std::string const& path);
+
 /// A version 1.0 header, padded to a multiple of 64 bytes as NumPy does (2.0 should a shape need more than 64 KiB).
+/// `type` is one that the format has.
+[[nodiscard]] std::string format_npy_header(TensorType const& type, std::span<const std::uint64_t> shape);
 [[nodiscard]] std::string format_npy_header(ElementType element, std::span<const std::uint64_t> shape);
 
 }  // namespace unimem::detail

@@ -53,9 +53,9 @@ class NumberedFile {
     options.device = &device;
     auto file = detail::File::open(path_, mode == FileMode::read_write ? O_RDWR : O_RDONLY, "testing");
     return {Shape(words),
-            BufferCore::make(std::move(options),
-                             std::make_shared<detail::BackingFile>(
-                                 std::move(file), mode, detail::BackingFile::Part{0, bytes}, manager.file_traffic()))};
+            BufferCore::make(std::move(options), std::make_shared<detail::BackingFile>(
+                                                     std::make_shared<detail::File const>(std::move(file)), mode,
+                                                     detail::BackingFile::Part{0, bytes}, manager.file_traffic()))};
   }
   [[nodiscard]] std::uint32_t word(std::size_t at) const {
     std::uint32_t found = 0;

@@ -55,6 +55,10 @@ void fill(Sandbox const& folder) {
   auto future = npy("<f4", false, "(10,)", data);
   future[6] = '\x09';
   folder.write("future.npy", future);
+  folder.write("model.safetensors", safetensors(R"({"half":{"dtype":"F16","shape":[2],"data_offsets":[0,4]},)"
+                                                R"("w":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
+                                                "halfdata"));
+  folder.write("lying.safetensors", safetensors(R"({"w":{"dtype":"F32","shape":[3],"data_offsets":[0,12]}})", "data"));
 
   folder.write("log.csv", "Thread,Time,Action,Pointer,Size,Stream\n1,t,allocate,0x10,64,0\n1,t,free,0x10,64,0\n");
   folder.write("wrong.csv", "Thread,Time,Action,Pointer,Size,Stream\n1,t,allocate,0x10,64,0\n1,t,free,0x20,64,0\n");
@@ -136,6 +140,7 @@ INSTANTIATE_TEST_SUITE_P(OutputOverInput, WrongCommandLine, ::testing::Values(
     BadInput{"run data.bin --kernel affine --output symbolic.bin",        2, "invalid --output 'symbolic.bin'"},
     BadInput{"run symbolic.bin --kernel affine --output data.bin",        2, "invalid --output 'data.bin'"},
     BadInput{"run data.bin --kernel affine --output hard.bin",            2, "invalid --output 'hard.bin'"},
+    BadInput{"run model.safetensors#w --kernel affine --output model.safetensors", 2, "invalid --output 'model.safetensors': must be another file than the input"},
     BadInput{"run data.bin --source twice.cl --entry twice --output data.bin --device nonsense", 2, "another file than the input"}));
 
 INSTANTIATE_TEST_SUITE_P(Kernels, WrongCommandLine, ::testing::Values(
@@ -256,6 +261,16 @@ INSTANTIATE_TEST_SUITE_P(NumPyFiles, FailedWork, ::testing::Values(
     BadInput{"run good.npy --kernel statistics --dtype f64",              1, "good.npy"},
     BadInput{"run good.npy --kernel statistics --chunk 1002",             1, "1002"},
     BadInput{"run fortran.npy --kernel affine --output out.npy",          1, "Fortran order"}));
+
+INSTANTIATE_TEST_SUITE_P(ArraysOfFiles, FailedWork, ::testing::Values(
+    BadInput{"run model.safetensors#v --kernel statistics",               1, "no tensor 'v': there are 'half', 'w'; in model.safetensors"},
+    BadInput{"run model.safetensors# --kernel statistics",                1, "no tensor ''"},
+    BadInput{"run model.safetensors#half --kernel statistics",            1, "model.safetensors: tensor 'half' is of float16, of which a stream knows nothing"},
+    BadInput{"run model.safetensors#w --kernel statistics --dtype f64",   1, "model.safetensors: it holds f32, not f64"},
+    BadInput{"run lying.safetensors#w --kernel statistics --json",        1, "lying.safetensors: malformed .safetensors header: its tensors take 12 bytes, and 4 follow it"},
+    BadInput{"run missing.safetensors#w --kernel statistics",             1, "missing.safetensors: cannot open for reading: No such file or directory"},
+    BadInput{"run data.bin#w --kernel statistics",                        1, "data.bin#w: cannot open for reading: No such file or directory"},
+    BadInput{"run good.npy#w --kernel statistics",                        1, "no tensor 'w': there are 'good'; in good.npy"}));
 
 INSTANTIATE_TEST_SUITE_P(Logs, FailedWork, ::testing::Values(
     BadInput{"replay missing.csv",                                        1, "missing.csv: cannot open for reading: No such file or directory"},

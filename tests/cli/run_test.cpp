@@ -235,6 +235,22 @@ TEST_P(Run, AffineKeepsTheShapeOfNumPyFiles) {
   EXPECT_EQ(again["max"].get<double>(), numbers.back());
 }
 
+TEST_P(Run, ArraysOfAFileAreTakenByTheirNames) {
+  std::vector<float> const numbers{1, -2, 3.5F, 1e10F, 5, 6};
+  folder_.write("model.safetensors", safetensors(R"({"flag":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                                                 R"("w":{"dtype":"F32","shape":[2,3],"data_offsets":[1,25]}})",
+                                                 "\1" + bytes_of(numbers)));
+  auto const json = json_of("run model.safetensors#w --kernel statistics");
+  EXPECT_EQ(json["bytes"], 24);
+  EXPECT_EQ(json["result"]["count"], 6);
+  EXPECT_EQ(json["result"]["min"].get<double>(), -2);
+  EXPECT_EQ(json["result"]["max"].get<double>(), double{1e10F});
+  expect_moved(json, 24, 0);
+  EXPECT_EQ(json_of("run model.safetensors#flag --kernel statistics")["result"]["max"], 1);
+  EXPECT_EQ(json_of("run model.safetensors#w --kernel affine --scale 2 --output out.npy")["result"]["elements"], 6);
+  EXPECT_THAT(folder_.read("out.npy"), HasSubstr("'shape': (2, 3)"));
+}
+
 TEST_P(Run, AffineOfAnEmptyFileIsEmpty) {
   folder_.write("empty.bin", "");
   auto const json = json_of("run empty.bin --kernel affine --dtype f64 --output out.bin");

@@ -47,6 +47,13 @@ std::vector<T> numbers_of(std::string_view bytes) {
   return numbers;
 }
 
+/// A `.safetensors` file: the length of a JSON header, the header, data.
+inline std::string safetensors(std::string_view header, std::string_view data) {
+  std::string file;
+  for (unsigned i = 0; i < 8; ++i) file += static_cast<char>(header.size() >> (8 * i) & 0xFFU);
+  return file.append(header).append(data);
+}
+
 /// A `.npy` file of format version 1.0 (NumPy's format description): magic, version, header length, a Python dictionary
 /// padded with blanks so that the data starts at a multiple of 64, data.
 inline std::string npy(std::string_view descr, bool fortran_order, std::string_view shape, std::string_view data) {

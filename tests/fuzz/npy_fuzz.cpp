@@ -10,10 +10,6 @@
 namespace unimem::fuzz {
 namespace {
 
-std::span<std::byte const> bytes_of(std::string_view text) {
-  return {reinterpret_cast<std::byte const*>(text.data()), text.size()};
-}
-
 template <class Parse>
 auto npy_taken(Parse parse) {
   return taken<IoError>([&] {
@@ -39,7 +35,7 @@ bool run_npy(std::string_view input) {
           "the elements begin elsewhere than the header ends");
 
   __extension__ using Wide = unsigned __int128;
-  Wide bytes = element_size(header->element);
+  Wide bytes = header->type->bytes;
   bool const empty = std::ranges::find(header->shape, 0U) != header->shape.end();
   for (auto const extent : header->shape) {
     if (empty) bytes = 0;
@@ -48,9 +44,9 @@ bool run_npy(std::string_view input) {
   }
   require(bytes == header->data_bytes, "the bytes are not those of the shape");
 
-  auto const written = detail::format_npy_header(header->element, header->shape);
+  auto const written = detail::format_npy_header(*header->type, header->shape);
   auto const again = detail::parse_npy_header(bytes_of(written), "a.npy");
-  require(again.element == header->element && again.shape == header->shape && again.data_bytes == header->data_bytes,
+  require(again.type == header->type && again.shape == header->shape && again.data_bytes == header->data_bytes,
           "what is written from a header says something else");
   require(again.data_offset == written.size() && written.size() % 64 == 0,
           "a written header is not padded to 64 bytes");

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -44,6 +46,10 @@ auto taken(Parse parse) -> std::optional<decltype(parse())> {
     require(*refusal.what() != '\0', "a refusal says nothing");
     return std::nullopt;
   }
+}
+
+inline std::span<std::byte const> bytes_of(std::string_view text) {
+  return {reinterpret_cast<std::byte const*>(text.data()), text.size()};
 }
 
 /// A message made from a file's contents, which must not write lines of their own into a log, nor fill it.

@@ -47,7 +47,7 @@ struct StreamOptions {
   /// input's shape. Empty: the elements are computed and dropped. A reducing kernel takes no output.
   std::filesystem::path output{};
 
-  /// What the file holds, where the kernel does not say. Nothing: what the header of a `.npy` says, else u8.
+  /// What the file holds, where the kernel does not say. Nothing: what its header says, else u8.
   std::optional<ElementType> element{};
 
   /// Told how many bytes of the input are done, and of how many (0: not known, as of pipes): once at the start and
@@ -100,7 +100,7 @@ class UNIMEM_API StreamCancelled : public detail::RuntimeError {
   ~StreamCancelled() override;
 
   std::string path;           ///< the input
-  std::uint64_t bytes_done;   ///< of the file, complete chunks only
+  std::uint64_t bytes_done;   ///< of the input's data, complete chunks only
   std::uint64_t bytes_total;  ///< the input's data; 0 where that was not known
 };
 
@@ -142,7 +142,7 @@ struct StreamResult {
   std::string kernel;                     ///< StreamKernel::name()
   std::string device;                     ///< the device's id
   ElementType element = ElementType::u8;  ///< what the file was taken to hold
-  std::uint64_t bytes = 0;                ///< the input's data, a `.npy` header not counted
+  std::uint64_t bytes = 0;                ///< the input's data, headers and other arrays not counted
   std::uint64_t chunks = 0;
   std::size_t chunk_bytes = 0;  ///< the largest chunk; 0 for an empty file
   std::size_t buffers = 0;      ///< chunks that could be under way at once: fewer than asked for when memory was short
@@ -165,11 +165,12 @@ struct StreamResult {
 };
 
 /// Runs `kernel` over a file of any size, chunk by chunk: raw elements, or a `.npy` (by its extension) of format
-/// version 1 to 3, C order and the machine's byte order; or what comes through a pipe (FIFO, `/dev/stdin`), raw, until
-/// its writers have closed it. Reading, uploading, computing, downloading and writing
-/// overlap; chunks are combined and written in file order, so the result does not depend on timing. On a device that
-/// shares the host's memory the file is mapped and nothing is copied. Returns when everything is done. Resident memory
-/// grows by at most 2 · buffers · chunk whatever the file's size.
+/// version 1 to 3, C order and the machine's byte order. `FILE.safetensors#NAME` and `FILE.npz#NAME` are one array of
+/// such a file (`open_tensors`), where no file is called so as a whole. What comes through a pipe (FIFO, `/dev/stdin`)
+/// is taken raw, until its writers have closed it. Reading, uploading, computing, downloading and writing overlap;
+/// chunks are combined and written in file order, so the result does not depend on timing. On a device that shares the
+/// host's memory the file is mapped and nothing is copied. Returns when everything is done. Resident memory grows by at
+/// most 2 · buffers · chunk whatever the file's size.
 ///
 /// On a device whose driver compiles kernels, the library's own are tried before their first use on a small input with
 /// a known answer, once for each driver and version (docs/drivers.md): a wrong answer is a KernelError that names the
@@ -182,10 +183,11 @@ struct StreamResult {
 /// final place meanwhile, and a process that is killed leaves that.
 ///
 /// Throws IoError for a file that is missing, unreadable, a directory, not a regular file, one whose size the system
-/// does not know (as under /proc), not a multiple of the element, a malformed or unsupported `.npy`, of another element
-/// than asked for, or that shrinks meanwhile, and for an output that cannot be written; InvalidArgument for options
-/// that make no sense; OutOfMemory when the limit does not hold one chunk; KernelError, DeviceError, StreamCancelled,
-/// and what `progress` throws. Thread-safe: several streams may run at once, on one device too.
+/// does not know (as under /proc), not a multiple of the element, a malformed or unsupported `.npy`, `.npz` or
+/// `.safetensors`, of another element than asked for, or that shrinks meanwhile, and for an output that cannot be
+/// written; NotFound for a name that no array of the file has; InvalidArgument for options that make no sense;
+/// OutOfMemory when the limit does not hold one chunk; KernelError, DeviceError, StreamCancelled, and what `progress`
+/// throws. Thread-safe: several streams may run at once, on one device too.
 UNIMEM_API StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& kernel,
                                     StreamOptions const& options = {});
 
