@@ -1,8 +1,12 @@
 #include "file/failing_calls.hpp"
 
+#ifdef UNIMEM_URING
+#include <liburing.h>
+#endif
 #include <sys/mman.h>
 #include <sys/types.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdarg>
@@ -25,7 +29,23 @@ bool fails(Call call, int code) noexcept {
   return true;
 }
 
+std::atomic<long> answer{0};
+std::atomic<std::size_t> answers{0};
+
+/// What `bytes` from a read are said to be, if anything else.
+long answered(long bytes) noexcept {
+  auto now = answers.load();
+  while (now != 0 && !answers.compare_exchange_weak(now, now - 1)) {
+  }
+  return now == 0 ? bytes : std::min(bytes, answer.load());
+}
+
 }  // namespace
+
+void unimem::testing::answer_reads(long with, std::size_t times) noexcept {
+  answer = with;
+  answers = times;
+}
 
 void unimem::testing::fail_call(std::size_t n) noexcept {
   left = n;
@@ -56,8 +76,26 @@ int __wrap_open(char const* path, int flags, ...) {
   return fails(Call::open, EMFILE) ? -1 : __real_open(path, flags, mode);
 }
 ::ssize_t __wrap_pread(int file, void* to, std::size_t bytes, ::off_t offset) {
-  return fails(Call::read, EIO) ? -1 : __real_pread(file, to, bytes, offset);
+  if (fails(Call::read, EIO)) return -1;
+  auto const read = answered(__real_pread(file, to, bytes, offset));
+  if (read >= 0) return read;
+  if (read != -1) errno = static_cast<int>(-read);
+  return -1;
 }
+#ifdef UNIMEM_URING
+int __real_io_uring_submit_and_wait(::io_uring* ring, unsigned fewest);
+
+int __wrap_io_uring_submit_and_wait(::io_uring* ring, unsigned) {
+  // All that are under way, so that none is taken before it was looked at.
+  auto const first = *ring->cq.khead, count = ring->sq.sqe_tail - first;
+  auto const submitted = __real_io_uring_submit_and_wait(ring, count);
+  for (unsigned i = 0; submitted >= 0 && i < count; ++i) {
+    auto& result = ring->cq.cqes[(first + i) & *ring->cq.kring_mask].res;
+    result = fails(Call::read, EIO) ? -EIO : static_cast<int>(answered(result));
+  }
+  return submitted;
+}
+#endif
 ::ssize_t __wrap_pwrite(int file, void const* from, std::size_t bytes, ::off_t offset) {
   return fails(Call::write, ENOSPC) ? -1 : __real_pwrite(file, from, bytes, offset);
 }
