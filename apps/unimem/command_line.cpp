@@ -86,6 +86,14 @@ std::optional<ElementType> element_of(CLI::Option const* option) {
   }
 }
 
+FileAccess access_of(CLI::Option const* option) {
+  auto const text = value_of(option).value_or("auto");
+  if (text == "auto") return FileAccess::automatic;
+  if (text == "on") return FileAccess::direct;
+  if (text == "off") return FileAccess::cached;
+  refuse(option->get_name(), text, "auto, on or off");
+}
+
 /// A text that must not be empty: a file, an id, a name.
 std::optional<std::string> text_of(CLI::Option const* option) {
   auto text = value_of(option);
@@ -125,6 +133,8 @@ class RunOptions {
     buffers_ = option("--buffers", "N", "Chunks under way at once (default: 3)");
     limit_ =
         option("--memory-limit", "SIZE", "Bound on device memory; with --chunk, room for fewer buffers uses fewer");
+    direct_ = option("--direct", "auto|on|off",
+                     "Read the file past the page cache: what is not there, all, or nothing (default: auto)");
     command_->add_flag("--no-progress", no_progress_, "No progress bar on the terminal");
     command_->add_flag("--json", json_, "One JSON object on standard output");
     command_->footer(
@@ -153,6 +163,7 @@ class RunOptions {
     run.chunk_bytes = size_of(chunk_);
     run.buffers = buffers_of(buffers_);
     run.memory_limit = size_of(limit_);
+    run.access = access_of(direct_);
     run.progress = !no_progress_;
     run.json = json_;
     choose_kernel(run);
@@ -219,7 +230,7 @@ class RunOptions {
 
   CLI::App* command_;
   CLI::Option *file_, *kernel_, *source_, *entry_, *dtype_, *scale_, *offset_, *output_, *device_, *chunk_, *buffers_,
-      *limit_;
+      *limit_, *direct_;
   bool no_progress_ = false;
   bool json_ = false;
 };

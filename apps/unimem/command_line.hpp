@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/manager/file_access.hpp>
 #include <unimem/stream/element_type.hpp>
 
 #include <cstddef>
@@ -56,6 +57,7 @@ struct RunCommand {
   std::optional<std::size_t> chunk_bytes;   ///< nothing: the library's default, or what fits
   std::optional<std::size_t> buffers;       ///< likewise
   std::optional<std::size_t> memory_limit;  ///< likewise
+  FileAccess access = FileAccess::automatic;
   bool progress = true;
   bool json = false;
 };

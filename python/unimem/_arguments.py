@@ -16,6 +16,7 @@ ALL = 2**64 - 1
 """What C++ calls `all`: everything from the offset on."""
 
 _LARGEST = 2**63 - 1
+_ACCESSES = ["auto", "direct", "cached", "mapped"]
 
 
 def count_of(name: str, value: object) -> int:
@@ -38,6 +39,13 @@ def text_of(name: str, value: object) -> str:
     except UnicodeEncodeError:
         raise invalid(name, ascii(value), "text that UTF-8 can say") from None
     return value
+
+
+def access_of(value: object) -> int:
+    """The way bytes of a file come, as C++ numbers it."""
+    if not isinstance(value, str) or value not in _ACCESSES:
+        raise invalid("access", repr(value), '"auto", "direct", "cached" or "mapped"')
+    return _ACCESSES.index(value)
 
 
 def flag_of(name: str, value: object) -> bool:

@@ -13,9 +13,6 @@
 namespace unimem::detail {
 namespace {
 
-/// Between two looks at whether to stop while a chunk is read: some milliseconds, even of a slow disk.
-constexpr std::size_t read_step = std::size_t{8} << 20;
-
 void add(BufferStatistics& sum, BufferStatistics const& part) noexcept {
   sum.host_to_device_bytes += part.host_to_device_bytes;
   sum.host_to_device_copies += part.host_to_device_copies;
@@ -145,10 +142,7 @@ void ChunkRing::read_all(Conveyor& conveyor) {
       auto const window = windows_->open(number, offset, slot.bytes, stopping);
       slot.chunk = wrapped(window.data(), window.size());
     } else {
-      auto to = slot.chunk->host_overwrite(0, slot.bytes);
-      for (std::size_t at = 0; at < to.size() && !stopping(); at += read_step) {
-        input_.read(offset + at, to.subspan(at, std::min(read_step, to.size() - at)));
-      }
+      input_.read(offset, slot.chunk->host_overwrite(0, slot.bytes), stopping);
     }
     if (stopping()) return;
     run_.launch(slot.queue, *slot.chunk, *slot.results, slot.bytes);

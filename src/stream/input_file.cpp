@@ -23,8 +23,10 @@ std::uint64_t size_of(File const& file) {
 
 }  // namespace
 
-InputFile::InputFile(std::filesystem::path const& path)
-    : file_(File::open_regular(path.string(), O_RDONLY, "cannot open for reading")), bytes_(size_of(file_)) {
+InputFile::InputFile(std::filesystem::path const& path, ReadWay way)
+    : file_(File::open_regular(path.string(), O_RDONLY, "cannot open for reading")),
+      reader_(file_, way),
+      bytes_(size_of(file_)) {
   if (bytes_ == 0) check_empty();
   if (path.extension() == ".npy") read_npy_header(bytes_);
   static_cast<void>(::posix_fadvise(file_.descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL));
@@ -58,8 +60,11 @@ void InputFile::read_npy_header(std::uint64_t file_bytes) {
   shape_ = std::move(parsed.shape);
 }
 
-void InputFile::read(std::uint64_t offset, std::span<std::byte> to) const {
-  if (file_.read(data_offset_ + offset, to, reading) != to.size()) throw_shrunk();
+void InputFile::read(std::uint64_t offset, std::span<std::byte> to, std::function<bool()> const& stop) const {
+  auto const count = reader_.read(file_, data_offset_ + offset, to, reading, stop);
+  if (count.bytes != to.size() && !(stop && stop())) throw_shrunk();
+  read_.fetch_add(count.bytes, std::memory_order_relaxed);
+  direct_.fetch_add(count.direct, std::memory_order_relaxed);
 }
 
 void InputFile::check_size() const {

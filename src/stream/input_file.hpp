@@ -3,10 +3,13 @@
 #include <unimem/stream/element_type.hpp>
 
 #include "file/file.hpp"
+#include "file/file_reader.hpp"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -21,8 +24,8 @@ namespace unimem::detail {
 class InputFile {
  public:
   /// Throws IoError: missing, unreadable, not a regular file (EISDIR for a directory) of a known size, or a `.npy` that
-  /// cannot be used.
-  explicit InputFile(std::filesystem::path const& path);
+  /// cannot be used. ReadWay::direct: what `FileReader` throws where it cannot be read so.
+  explicit InputFile(std::filesystem::path const& path, ReadWay way = ReadWay::by_residency);
 
   [[nodiscard]] std::string const& path() const noexcept { return file_.name(); }
 
@@ -36,7 +39,15 @@ class InputFile {
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> const& shape() const noexcept { return shape_; }
 
   /// Fills `to` with the elements' bytes from `offset` on. Throws IoError, also when the file no longer has them.
-  void read(std::uint64_t offset, std::span<std::byte> to) const;
+  /// `stop` is asked now and then, maybe by several threads at once, whether to give up: then not all of `to` is
+  /// filled.
+  void read(std::uint64_t offset, std::span<std::byte> to, std::function<bool()> const& stop = {}) const;
+
+  /// Whether a read of all elements at once would go past the page cache.
+  [[nodiscard]] bool goes_direct() const { return reader_.goes_direct(file_, data_offset_, bytes_); }
+  /// What `read` has read so far.
+  [[nodiscard]] std::uint64_t bytes_read() const noexcept { return read_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t bytes_read_directly() const noexcept { return direct_.load(std::memory_order_relaxed); }
 
   /// Throws IoError if the file has become shorter than it was.
   void check_size() const;
@@ -53,6 +64,8 @@ class InputFile {
   void read_npy_header(std::uint64_t file_bytes);
 
   File file_;
+  FileReader reader_;
+  mutable std::atomic<std::uint64_t> read_{0}, direct_{0};
   std::uint64_t bytes_ = 0;
   std::uint64_t data_offset_ = 0;
   std::optional<ElementType> element_;

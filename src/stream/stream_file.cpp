@@ -69,6 +69,17 @@ ElementType element_of(StreamKernel const& kernel, StreamOptions const& options,
   return element;
 }
 
+detail::ReadWay way_of(FileAccess access) noexcept {
+  switch (access) {
+    case FileAccess::automatic:
+      return detail::ReadWay::by_residency;
+    case FileAccess::direct:
+      return detail::ReadWay::direct;
+    default:
+      return detail::ReadWay::cached;
+  }
+}
+
 /// The device memory one slot is reckoned at. A window of a mapped file takes none, but a limit below it is still one
 /// below a chunk.
 std::size_t slot_bytes(detail::ChunkPlan const& plan, std::size_t result_bytes) {
@@ -150,6 +161,33 @@ void check_known_answer(detail::ChunkRun const& run, Device& device, StreamOptio
   answers.check(*answer, device, bytes <= room_beside(given, device, location) ? own : given, location);
 }
 
+/// Whether chunks are windows of the file itself: which they can be where kernels read the host's memory (a header of
+/// an odd length leaves elements where none may), and are unless bytes are to go past the page cache, to memory there
+/// is.
+bool reads_in_place(StreamOptions const& options, Device& device, detail::InputFile const& input, ElementType element) {
+  bool const aligned = input.data_offset() % element_size(element) == 0;
+  bool const can = device.reaches_host_memory() && aligned;
+  if (options.access == FileAccess::mapped && !can) {
+    throw UnsupportedOperation("reading a file in place",
+                               aligned ? std::string(device.id()) : fmt::format("'{}'", input.path()),
+                               aligned ? "the device does not reach the host's memory"
+                                       : "its header leaves the elements where no kernel may read them");
+  }
+  if (!can || options.access == FileAccess::direct) return false;
+  if (options.access != FileAccess::automatic || !input.goes_direct()) return true;
+  auto const chunk = std::min<std::uint64_t>(options.chunk_bytes, input.bytes());
+  auto const needed = 2 * chunk * std::min<std::uint64_t>(options.buffers, most_slots);
+  MemoryManager own;
+  auto& given = options.manager != nullptr ? *options.manager : own;
+  return needed > std::min(options.memory_limit, room_beside(given, device, Location::host));
+}
+
+/// The way that most of a file came.
+FileAccess access_of(detail::InputFile const& input, detail::ChunkPlan const& plan) noexcept {
+  if (plan.mapped) return FileAccess::mapped;
+  return input.bytes_read_directly() > input.bytes_read() / 2 ? FileAccess::direct : FileAccess::cached;
+}
+
 /// Sends the chunks of a file that has any.
 void run_chunks(StreamResult& result, detail::InputFile const& input, detail::ChunkRun& run,
                 detail::ChunkPlan const& plan, std::optional<detail::OutputFile>& output, StreamOptions const& options,
@@ -179,12 +217,11 @@ StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& 
   auto const begin = std::chrono::steady_clock::now();
   check_options(kernel, options);
   auto& device = options.device == nullptr ? default_device() : *options.device;
-  detail::InputFile const input(path);
+  detail::InputFile const input(path, way_of(options.access));
   auto const element = element_of(kernel, options, input);
 
   detail::ChunkPlan plan;
-  // A header of an odd length leaves the elements where no kernel may read them in place; they are copied then.
-  plan.mapped = device.reaches_host_memory() && input.data_offset() % element_size(element) == 0;
+  plan.mapped = reads_in_place(options, device, input, element);
   plan.reduces = !kernel.maps();
   plan.writes = !options.output.empty();
   auto const run = kernel.work()->start(device, element, plan.mapped);
@@ -203,8 +240,11 @@ StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& 
   result.device = device.id();
   result.element = element;
   result.bytes = input.bytes();
+  result.access = options.access;
   if (input.bytes() != 0) {
     run_chunks(result, input, *run, plan, output, options, device);
+    result.access = access_of(input, plan);
+    result.direct_bytes = input.bytes_read_directly();
   } else if (options.progress) {
     options.progress(0, 0);
   }
