@@ -46,7 +46,8 @@ void BackingFile::put(std::size_t offset, std::span<const std::byte> bytes) cons
 
 void BackingFile::get(std::size_t offset, std::span<std::byte> target) const {
   auto const begin = offset_ + offset;
-  bool const again = reader_.way() == ReadWay::by_residency && before_.note(offset, target.size()) && has_room(bytes());
+  bool const again = reader_.way() == ReadWay::by_residency && before_.note(offset, target.size()) &&
+                     target.size() >= FileReader::least_direct && has_room(bytes());
   auto const count = reader_.read(file_, begin, target, "reading bytes of a buffer", {}, again);
   if (count.bytes != target.size()) {
     throw IoError(file_.name(), EIO,

@@ -44,10 +44,10 @@ void InputFile::check_empty() const {
 void InputFile::read_npy_header(std::uint64_t file_bytes) {
   std::array<std::byte, npy_prefix_bytes> prefix{};
   auto const prefix_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(file_bytes, prefix.size()));
-  read(0, std::span{prefix}.first(prefix_bytes));
+  static_cast<void>(fill(0, std::span{prefix}.first(prefix_bytes), {}));
   auto const header_bytes = npy_header_bytes(std::span{prefix}.first(prefix_bytes), file_.name());
   std::vector<std::byte> header(static_cast<std::size_t>(std::min<std::uint64_t>(header_bytes, file_bytes)));
-  read(0, header);
+  static_cast<void>(fill(0, header, {}));
   auto parsed = parse_npy_header(header, file_.name());
   if (file_bytes - parsed.data_offset != parsed.data_bytes) {
     throw IoError(file_.name(), 0,
@@ -61,10 +61,15 @@ void InputFile::read_npy_header(std::uint64_t file_bytes) {
 }
 
 void InputFile::read(std::uint64_t offset, std::span<std::byte> to, std::function<bool()> const& stop) const {
-  auto const count = reader_.read(file_, data_offset_ + offset, to, reading, stop);
-  if (count.bytes != to.size() && !(stop && stop())) throw_shrunk();
+  auto const count = fill(offset, to, stop);
   read_.fetch_add(count.bytes, std::memory_order_relaxed);
   direct_.fetch_add(count.direct, std::memory_order_relaxed);
+}
+
+ReadCount InputFile::fill(std::uint64_t offset, std::span<std::byte> to, std::function<bool()> const& stop) const {
+  auto const count = reader_.read(file_, data_offset_ + offset, to, reading, stop);
+  if (count.bytes != to.size() && !(stop && stop())) throw_shrunk();
+  return count;
 }
 
 void InputFile::check_size() const {

@@ -45,7 +45,7 @@ class InputFile {
 
   /// Whether a read of all elements at once would go past the page cache.
   [[nodiscard]] bool goes_direct() const { return reader_.goes_direct(file_, data_offset_, bytes_); }
-  /// What `read` has read so far.
+  /// What `read` has read so far, a header not counted.
   [[nodiscard]] std::uint64_t bytes_read() const noexcept { return read_.load(std::memory_order_relaxed); }
   [[nodiscard]] std::uint64_t bytes_read_directly() const noexcept { return direct_.load(std::memory_order_relaxed); }
 
@@ -62,6 +62,8 @@ class InputFile {
   /// has no size.
   void check_empty() const;
   void read_npy_header(std::uint64_t file_bytes);
+  /// `read`, that counts nothing.
+  [[nodiscard]] ReadCount fill(std::uint64_t offset, std::span<std::byte> to, std::function<bool()> const& stop) const;
 
   File file_;
   FileReader reader_;
