@@ -1,10 +1,9 @@
 // By which way bytes of a file come, and how fast, beside what is known to be the disk's speed: a loop of reads past
 // the page cache with as many requests of the same size under way, fio where it is installed, and what programs do
-// else: dd, a loop over a mapping, numpy.memmap. Medians of alternating rounds, before each of which the page cache
-// forgets the file, or has all of it.
+// else: dd, a loop over a mapping, numpy.memmap. Medians of rounds in a random order, before each of which the page
+// cache forgets the file, or has all of it.
 //
-//     bench_files [--quick] [--folder PATH]     1 GiB (256 MiB with --quick) in that folder (default: for temporary
-//     files)
+//     bench_files [--quick] [--folder PATH]     1 GiB (256 MiB with --quick) in that folder (default: /tmp)
 
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/size.hpp>
@@ -23,6 +22,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -308,10 +308,15 @@ void cold(NoiseFile const& file, int rounds) {
                   [&] { run_program("dd status=none bs=8M iflag=direct of=/dev/null if=" + file.path()); }});
   ways.push_back({"dd bs=8M", [&] { run_program("dd status=none bs=8M of=/dev/null if=" + file.path()); }});
   ways.push_back({"loop over a mapping", [&] { mapping_loop(file); }});
+  // In another order each time: disks of virtual machines owe bursts to whom they have kept waiting.
+  std::vector<Way*> order;
+  for (auto& way : ways) order.push_back(&way);
+  std::mt19937 random{2026};
   for (int i = 0; i < rounds; ++i) {
-    for (auto& way : ways) {
+    std::ranges::shuffle(order, random);
+    for (auto* const way : order) {
       file.make_cold();
-      way.round(file);
+      way->round(file);
     }
   }
   for (auto const& way : ways) print(way, ways.front());

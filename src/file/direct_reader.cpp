@@ -57,7 +57,7 @@ std::variant<std::pair<File, DirectAlignment>, Refusal> opened(File const& file)
   UniqueFd descriptor{::open(self.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC)};
   if (!descriptor) return Refusal{errno};
   auto alignment = alignment_of(descriptor.get());
-  if (auto* const refusal = std::get_if<Refusal>(&alignment)) return *std::move(refusal);
+  if (auto* const refusal = std::get_if<Refusal>(&alignment)) return std::move(*refusal);
   return std::pair{File{std::move(descriptor), file.name()}, std::get<DirectAlignment>(alignment)};
 }
 
