@@ -80,7 +80,10 @@ class DirectReads : public ::testing::Test {
   void SetUp() override {
     if (!DirectReader::where_possible(file)) GTEST_SKIP() << "no reads past the page cache in " << ::testing::TempDir();
   }
-  void TearDown() override { answer_reads(0, 0); }
+  void TearDown() override {
+    answer_reads(0, 0);
+    answer_submissions(0, 0, 0);
+  }
 
   void expect_read(DirectReader const& reader, std::uint64_t offset, std::size_t bytes, std::size_t skew) const {
     Target const target(bytes, skew);
@@ -208,6 +211,26 @@ TEST_F(DirectReads, DoNotAskForEver) {
   EXPECT_EQ(error_of([&] { static_cast<void>(reader.read(0, target.bytes(), doing)); }).code, EAGAIN);
   answer_reads(0, 0);
   expect_read(reader, 0, file_bytes, 0);
+}
+
+TEST_F(DirectReads, ARingThatDoesNotTakeRequestsIsAskedAgainOrGivenUp) {
+  auto const reader = DirectReader::open(file);
+  Target const target(4 * MiB);
+  if (!reader.read(0, target.bytes(), doing).by_ring) GTEST_SKIP() << "there are no rings";
+  for (auto const code : {-EINTR, -EAGAIN, -EBUSY}) {
+    for (std::size_t taken = 0; taken < 3; ++taken) {
+      answer_submissions(code, taken, 50);
+      expect_read(reader, 300, 4 * MiB, 300);
+    }
+  }
+  for (std::size_t taken = 0; taken < 2; ++taken) {
+    answer_submissions(-EBADF, taken, SIZE_MAX);
+    auto const error = error_of([&] { static_cast<void>(reader.read(0, target.bytes(), doing)); });
+    EXPECT_EQ(error.code, EBADF);
+    EXPECT_THAT(error.what(), HasSubstr("bytes [0, 4194304)"));
+    answer_submissions(0, 0, 0);
+    expect_read(reader, 0, file_bytes, 0);
+  }
 }
 
 TEST_F(DirectReads, AFailedRequestIsAnErrorWithItsRange) {

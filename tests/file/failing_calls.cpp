@@ -32,6 +32,9 @@ bool fails(Call call, int code) noexcept {
 std::atomic<long> answer{0};
 std::atomic<std::size_t> answers{0};
 
+std::atomic<int> submission_answer{0};
+std::atomic<std::size_t> submissions_taken{0}, submission_answers{0};
+
 /// What `bytes` from a read are said to be, if anything else.
 long answered(long bytes) noexcept {
   auto now = answers.load();
@@ -41,6 +44,12 @@ long answered(long bytes) noexcept {
 }
 
 }  // namespace
+
+void unimem::testing::answer_submissions(int with, std::size_t taken, std::size_t times) noexcept {
+  submission_answer = with;
+  submissions_taken = taken;
+  submission_answers = times;
+}
 
 void unimem::testing::answer_reads(long with, std::size_t times) noexcept {
   answer = with;
@@ -86,6 +95,12 @@ int __wrap_open(char const* path, int flags, ...) {
 int __real_io_uring_submit_and_wait(::io_uring* ring, unsigned fewest);
 
 int __wrap_io_uring_submit_and_wait(::io_uring* ring, unsigned) {
+  if (submissions_taken != 0) {
+    --submissions_taken;
+  } else if (submission_answers != 0) {
+    --submission_answers;
+    return submission_answer;
+  }
   // All that are under way, so that none is taken before it was looked at.
   auto const first = *ring->cq.khead, count = ring->sq.sqe_tail - first;
   auto const submitted = __real_io_uring_submit_and_wait(ring, count);

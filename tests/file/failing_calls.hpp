@@ -19,6 +19,10 @@ void fail_call(std::size_t n) noexcept;
 /// What the next reads come to, of threads and of io_uring alike: a number of bytes, or an error's below 0; how often.
 void answer_reads(long with, std::size_t times) noexcept;
 
+/// What io_uring says, an error below 0, in place of taking requests, after `taken` times that it takes some; how
+/// often.
+void answer_submissions(int with, std::size_t taken, std::size_t times) noexcept;
+
 /// How many have failed on purpose so far.
 [[nodiscard]] std::size_t refused(Call call) noexcept;
 
