@@ -1,6 +1,7 @@
 # What the project is built with: the packages of this system, or what `./dev gpu --prepare` put into a folder for machines
 # that have none. Of a system with both, the folder's are taken.
 
+option(UNIMEM_WITH_URING "Do not build without liburing (it is used where it is found)" OFF)
 option(UNIMEM_WITH_PROMETHEUS "Do not build without prometheus-cpp (it is used where it is found)" OFF)
 set(UNIMEM_CARRIED "" CACHE PATH "A folder that `./dev gpu --prepare` has filled, to be used in place of the system's packages")
 
@@ -36,6 +37,17 @@ if(NOT UNIMEM_CARRIED)
   find_library(UNIMEM_PROMETHEUS_CORE prometheus-cpp-core ${required})
   if(UNIMEM_PROMETHEUS_INCLUDE AND UNIMEM_PROMETHEUS_CORE)
     set(UNIMEM_HAS_PROMETHEUS TRUE)
+  endif()
+  # Optional: without it, several requests to a disk are several threads' (docs/decisions/file-access.md). The archive, where there
+  # is one: its code is position independent, and 20 KB; who uses the shared library need not have it.
+  set(required "")
+  if(UNIMEM_WITH_URING)
+    set(required REQUIRED)
+  endif()
+  find_path(UNIMEM_URING_INCLUDE liburing.h ${required})
+  find_library(UNIMEM_URING_LIBRARY NAMES liburing.a uring ${required})
+  if(UNIMEM_URING_INCLUDE AND UNIMEM_URING_LIBRARY)
+    set(UNIMEM_HAS_URING TRUE)
   endif()
   return()
 endif()

@@ -34,6 +34,13 @@ if(UNIMEM_HAS_PROMETHEUS)
                                               $<INSTALL_INTERFACE:prometheus-cpp-core>)
 endif()
 
+# The archive's functions are inside the shared library, and not for others to see.
+if(UNIMEM_HAS_URING)
+  target_link_libraries(unimem PRIVATE $<BUILD_INTERFACE:${UNIMEM_URING_LIBRARY}>)
+  target_link_libraries(unimem_static PRIVATE $<BUILD_INTERFACE:${UNIMEM_URING_LIBRARY}> $<INSTALL_INTERFACE:uring>)
+  target_link_options(unimem PRIVATE LINKER:--exclude-libs,liburing.a)
+endif()
+
 # By its name: the linker finds it where its compiler has it, also for who links the static library elsewhere. Its functions are
 # inside the shared one, and not for others to see.
 if(UNIMEM_HAS_BACKTRACE)

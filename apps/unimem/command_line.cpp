@@ -100,6 +100,14 @@ std::optional<ElementType> element_of(CLI::Option const* option) {
   }
 }
 
+FileAccess access_of(CLI::Option const* option) {
+  auto const text = value_of(option).value_or("auto");
+  if (text == "auto") return FileAccess::automatic;
+  if (text == "on") return FileAccess::direct;
+  if (text == "off") return FileAccess::cached;
+  refuse(option->get_name(), text, "auto, on or off");
+}
+
 /// A text that must not be empty: a file, an id, a name.
 std::optional<std::string> text_of(CLI::Option const* option) {
   auto text = value_of(option);
@@ -150,6 +158,8 @@ class RunOptions {
     command_->add_flag("--resume", resume_,
                        "Go on with an --output that was interrupted; until it is complete, OUT.unimem-part and "
                        "OUT.unimem-journal stay beside it");
+    direct_ = option("--direct", "auto|on|off",
+                     "Read the file past the page cache: what is not there, all, or nothing (default: auto)");
     command_->add_flag("--no-progress", no_progress_, "No progress bar on the terminal");
     command_->add_flag("--json", json_, "One JSON object on standard output");
     command_->footer(
@@ -186,6 +196,7 @@ class RunOptions {
     run.verify = text_of(verify_).value_or("");
     run.retries = count_of<unsigned>(retries_, 0, most_retries);
     run.resume = resume_;
+    run.access = access_of(direct_);
     run.progress = !no_progress_;
     run.json = json_;
     choose_kernel(run);
@@ -254,7 +265,7 @@ class RunOptions {
 
   CLI::App* command_;
   CLI::Option *files_, *kernel_, *source_, *entry_, *dtype_, *scale_, *offset_, *output_, *device_, *chunk_, *buffers_,
-      *limit_, *checksum_, *manifest_, *verify_, *retries_;
+      *limit_, *checksum_, *manifest_, *verify_, *retries_, *direct_;
   bool resume_ = false;
   bool no_progress_ = false;
   bool json_ = false;

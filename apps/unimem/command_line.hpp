@@ -1,6 +1,7 @@
 #pragma once
 
 #include <unimem/file/checksum.hpp>
+#include <unimem/manager/file_access.hpp>
 #include <unimem/stream/element_type.hpp>
 
 #include <cstddef>
@@ -63,6 +64,7 @@ struct RunCommand {
   std::filesystem::path verify;     ///< likewise
   std::optional<unsigned> retries;  ///< nothing: the library's default
   bool resume = false;
+  FileAccess access = FileAccess::automatic;
   bool progress = true;
   bool json = false;
 };

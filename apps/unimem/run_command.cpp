@@ -96,6 +96,7 @@ StreamResult stream(RunCommand const& command, std::stop_token const& cancel) {
   options.output = command.output;
   options.element = command.element;
   options.cancel = cancel;
+  options.access = command.access;
   options.fit_chunk = !command.chunk_bytes;  // one that was asked for stays as it is
   if (command.chunk_bytes) options.chunk_bytes = *command.chunk_bytes;
   if (command.buffers) options.buffers = *command.buffers;

@@ -144,6 +144,8 @@ std::string run_json(StreamResult const& result) {
   json["bytes"] = result.bytes;
   json["chunks"] = result.chunks;
   json["chunk_bytes"] = result.chunk_bytes;
+  json["access"] = to_string(result.access);
+  json["direct_bytes"] = result.direct_bytes;
   json["seconds"] = result.seconds;
   json["gigabytes_per_second"] = result.gigabytes_per_second();
   json["result"] = std::visit(ResultJson{}, result.result);
@@ -167,6 +169,7 @@ std::string run_text(StreamResult const& result, RunCommand const& command) {
   lines.add_raw(fmt::format("{}{}: {} on {}\n", command.files.front().native(), more, result.kernel, result.device));
   lines.add("data", "{} of {} in {} chunk{} of {}", format_size(result.bytes), to_string(result.element), result.chunks,
             result.chunks == 1 ? "" : "s", format_size(result.chunk_bytes));
+  lines.add("read", "{}, {} past the page cache", to_string(result.access), format_size(result.direct_bytes));
   lines.add("time", "{:.3f} s, {:.2f} GB/s", result.seconds, result.gigabytes_per_second());
   std::visit(ResultText{lines}, result.result);
   if (!command.output.empty()) lines.add("written", "{}", command.output.native());

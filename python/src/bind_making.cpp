@@ -117,10 +117,11 @@ void allocate_buffer(Window* self, std::vector<std::size_t> shape, nb::object dt
 
 /// `shape`: none for all that the file has, in one dimension.
 void make_from_file(Window* self, std::string const& path, std::optional<std::vector<std::size_t>> shape,
-                    nb::object dtype, std::uint64_t offset, int mode, MemoryManager* manager, Device* device,
-                    std::string name) {
+                    nb::object dtype, std::uint64_t offset, int mode, int access, MemoryManager* manager,
+                    Device* device, std::string name) {
   FileOptions options;
   options.mode = static_cast<FileMode>(mode);
+  options.access = static_cast<FileAccess>(access);
   options.offset = offset;
   options.manager = manager;
   options.device = device;
@@ -165,7 +166,7 @@ void bind_making(nb::class_<Window>& window) {
       .def("__init__", &allocate_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager"),
            nb::arg("device").none(), nb::arg("location"), nb::arg("placement"), nb::arg("access"), nb::arg("name"))
       .def("__init__", &make_from_file, nb::arg("path"), nb::arg("shape").none(), nb::arg("dtype"), nb::arg("offset"),
-           nb::arg("mode"), nb::arg("manager").none(), nb::arg("device").none(), nb::arg("name"))
+           nb::arg("mode"), nb::arg("access"), nb::arg("manager").none(), nb::arg("device").none(), nb::arg("name"))
       .def("__init__", &make_from_tensor, nb::arg("table"), nb::arg("number"), nb::arg("dtype"), nb::arg("mode"),
            nb::arg("manager").none(), nb::arg("device").none())
       .def("_flush", [](Window const& self) { unlocked([core = self.live()] { core->flush(); }); })

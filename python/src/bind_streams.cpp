@@ -53,6 +53,8 @@ nb::dict dict_of(StreamResult const& r) {
   result["chunks"] = r.chunks;
   result["chunk_bytes"] = r.chunk_bytes;
   result["buffers"] = r.buffers;
+  result["access"] = std::string(to_string(r.access));
+  result["direct_bytes"] = r.direct_bytes;
   result["seconds"] = r.seconds;
   result["result"] = std::visit([](auto const& one) { return result_of(one); }, r.result);
   result["host_to_device_bytes"] = r.host_to_device_bytes;
@@ -69,7 +71,7 @@ struct Stop {
 
 nb::dict stream(std::string const& path, StreamKernel const& kernel, std::size_t chunk_bytes, std::size_t buffers,
                 Device* device, std::string const& output, std::string const& element, std::size_t memory_limit,
-                MemoryManager* manager, nb::object const& progress, Stop const& stop) {
+                int access, MemoryManager* manager, nb::object const& progress, Stop const& stop) {
   StreamOptions options;
   options.chunk_bytes = chunk_bytes;
   options.buffers = buffers;
@@ -77,6 +79,7 @@ nb::dict stream(std::string const& path, StreamKernel const& kernel, std::size_t
   options.output = output;
   options.element = element_named(element);
   options.memory_limit = memory_limit;
+  options.access = static_cast<FileAccess>(access);
   options.manager = manager;
   options.cancel = stop.source.get_token();
   // On the calling thread, which has let go of the interpreter's lock. What Python raises, an interruption by the
@@ -118,7 +121,7 @@ void bind_streams(nb::module_& m) {
       [](Kernel const& kernel, std::string const& element) { return mapping(kernel, element_named(element)); },
       nb::arg("kernel"), nb::arg("element"));
   m.def("_stream", &stream, nb::arg("path"), nb::arg("kernel"), nb::arg("chunk_bytes"), nb::arg("buffers"),
-        nb::arg("device").none(), nb::arg("output"), nb::arg("element"), nb::arg("memory_limit"),
+        nb::arg("device").none(), nb::arg("output"), nb::arg("element"), nb::arg("memory_limit"), nb::arg("access"),
         nb::arg("manager").none(), nb::arg("progress").none(), nb::arg("stop"));
 }
 

@@ -111,6 +111,8 @@ struct Record<GlobalMemoryStatistics> {
                                      Field{"spill_file_bytes", &S::spill_file_bytes},
                                      Field{"file_reads", &S::file_reads},
                                      Field{"file_read_bytes", &S::file_read_bytes},
+                                     Field{"file_direct_bytes", &S::file_direct_bytes},
+                                     Field{"file_uring_bytes", &S::file_uring_bytes},
                                      Field{"file_writes", &S::file_writes},
                                      Field{"file_written_bytes", &S::file_written_bytes},
                                      Field{"cache_trims", &S::cache_trims},

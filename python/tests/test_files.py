@@ -110,3 +110,49 @@ def test_bad_files_and_arguments(numbers, tmp_path):
     os.truncate(numbers, 100)
     with pytest.raises(unimem.IoError, match="shorter"):
         buffer.to_numpy()
+
+
+def make_cold(path):
+    with open(path, "rb") as file:
+        os.fdatasync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+@pytest.mark.parametrize("access", ["auto", "direct", "cached"])
+def test_row_83_bytes_are_equal_on_every_way(numbers, access):
+    manager = MemoryManager()
+    make_cold(numbers)
+    try:
+        buffer = UnifiedBuffer.from_file(numbers, np.uint32, offset=4, access=access, manager=manager)
+    except unimem.UnsupportedOperation:
+        pytest.skip("no reads past the page cache in this folder")
+    assert np.array_equal(buffer.host, np.arange(1, 2 * MIB, dtype=np.uint32))
+    statistics = manager.statistics
+    assert statistics.file_read_bytes == 8 * MIB - 4
+    if access == "direct":
+        assert statistics.file_direct_bytes == 8 * MIB - 4
+    if access == "cached":
+        assert statistics.file_direct_bytes == 0
+    assert statistics.file_uring_bytes <= statistics.file_direct_bytes
+
+
+def test_row_83_streams_tell_the_way(numbers):
+    done = unimem.stream_file(numbers, unimem.histogram(), device="cpu", access="mapped")
+    assert (done.access, done.direct_bytes) == ("mapped", 0)
+    try:
+        direct = unimem.stream_file(numbers, unimem.histogram(), device="cpu", access="direct")
+    except unimem.UnsupportedOperation:
+        pytest.skip("no reads past the page cache in this folder")
+    assert (direct.access, direct.direct_bytes) == ("direct", 8 * MIB)
+    assert direct.result == done.result
+
+
+def test_row_83_what_cannot_be_is_refused(numbers, sim):
+    with pytest.raises(unimem.InvalidArgument, match="access"):
+        UnifiedBuffer.from_file(numbers, np.uint32, access="fast")
+    with pytest.raises(unimem.InvalidArgument, match="access"):
+        unimem.stream_file(numbers, unimem.histogram(), access=1)
+    with pytest.raises(unimem.UnsupportedOperation):
+        UnifiedBuffer.from_file(numbers, np.uint32, access="mapped")
+    with pytest.raises(unimem.UnsupportedOperation):
+        unimem.stream_file(numbers, unimem.histogram(), device=sim, access="mapped")

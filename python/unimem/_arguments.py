@@ -16,6 +16,7 @@ ALL = 2**64 - 1
 """What C++ calls `all`: everything from the offset on."""
 
 _LARGEST = 2**63 - 1
+_ACCESSES = ["auto", "direct", "cached", "mapped"]
 
 
 def count_of(name: str, value: object) -> int:
@@ -48,6 +49,13 @@ def file_mode_of(mode: object) -> int:
     if not isinstance(mode, str) or mode not in _FILE_MODES:
         raise invalid("mode", repr(mode), '"r", "c" or "r+"')
     return _FILE_MODES.index(mode)
+
+
+def access_of(value: object) -> int:
+    """The way bytes of a file come, as C++ numbers it."""
+    if not isinstance(value, str) or value not in _ACCESSES:
+        raise invalid("access", repr(value), '"auto", "direct", "cached" or "mapped"')
+    return _ACCESSES.index(value)
 
 
 def flag_of(name: str, value: object) -> bool:

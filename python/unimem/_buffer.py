@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
-from ._arguments import count_of, dtype_of, file_mode_of, flag_of, priority_of, shape_of, text_of
+from ._arguments import access_of, count_of, dtype_of, file_mode_of, flag_of, priority_of, shape_of, text_of
 from ._devices import chosen, named
 from ._elements import Elements
 from ._enums import Advice, Location, Tracking, number_in
@@ -185,6 +185,7 @@ class UnifiedBuffer(Elements):
         offset: int = 0,
         mode: str = "r",
         *,
+        access: str = "auto",
         device: Device | str | None = None,
         name: str = "",
         manager: MemoryManager | None = None,
@@ -194,11 +195,14 @@ class UnifiedBuffer(Elements):
         to the file: by `flush()`, for want of memory, or at its end. On the host its memory comes in parts: with a limit below the file, look at
         slices, whose `.host` keeps its part as long as the array lives.
 
+        `access`: "auto" reads past the page cache what it does not have, "direct" everything (UnsupportedOperation where the file system has no
+        such reads), "cached" nothing; statistics tell how many bytes came so (`file_direct_bytes`). "mapped" is UnsupportedOperation.
+
         IoError for what cannot be opened so, is no regular file or no multiple of the dtype's size; InvalidArgument beyond the file's end."""
         buffer = cls.__new__(cls)
         _unimem.Window.__init__(
             buffer, text_of("path", os.fspath(path)), None if shape is None else shape_of(shape), dtype_of(dtype),
-            count_of("offset", offset), file_mode_of(mode), native(manager), chosen(device), text_of("name", name),
+            count_of("offset", offset), file_mode_of(mode), access_of(access), native(manager), chosen(device), text_of("name", name),
         )  # fmt: skip
         return buffer
 

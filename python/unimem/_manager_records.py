@@ -123,6 +123,8 @@ class GlobalMemoryStatistics(Record):
     spill_file_bytes: int
     file_reads: int
     file_read_bytes: int
+    file_direct_bytes: int
+    file_uring_bytes: int
     file_writes: int
     file_written_bytes: int
     cache_trims: int

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _unimem
-from ._arguments import ALL, count_of, number_of, size_of
+from ._arguments import ALL, access_of, count_of, number_of, size_of
 from ._devices import chosen
 from ._elements import Elements
 from ._errors import KernelError, invalid
@@ -64,6 +64,8 @@ class StreamResult(Record):
     chunks: int
     chunk_bytes: int
     buffers: int
+    access: str
+    direct_bytes: int
     seconds: float
     result: HistogramResult | StatisticsResult | MappingResult
     host_to_device_bytes: int
@@ -158,6 +160,7 @@ def stream_file(
     output: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
     element: str | None = None,
     memory_limit: int | str | None = None,
+    access: str = "auto",
     manager: MemoryManager | None = None,
     progress: Progress | bool | None = None,
     _stop: _unimem._Stop | None = None,
@@ -167,7 +170,8 @@ def stream_file(
 
     Reading, copying, computing and writing overlap. `element`: "u8" … "f64", where neither the kernel nor the file says it. Sizes
     are bytes, or text such as ``"64MiB"``. `memory_limit` bounds the device memory in use; too small for all buffers uses fewer, too
-    small for one chunk is OutOfMemory. `progress` is told (bytes done, bytes in all); None shows a bar on a terminal where
+    small for one chunk is OutOfMemory. `access`: "auto" reads past the page cache what it does not have, "direct" everything, "cached" nothing, and
+    "mapped" has the device read the file in place; what cannot be had is UnsupportedOperation, and the result tells the way. `progress` is told (bytes done, bytes in all); None shows a bar on a terminal where
     tqdm is installed. What it raises ends the stream, and so does Ctrl-C. Raises IoError, InvalidArgument, KernelError, … as in C++;
     whatever goes wrong, no part of the output stays behind.
     """
@@ -179,7 +183,7 @@ def stream_file(
         done = _unimem._stream(
             name, work, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), chosen(device),
             "" if output is None else _name_of("output", output), element or "", ALL if memory_limit is None else size_of("memory_limit", memory_limit),
-            native(manager), show, _stop or _unimem._Stop(),
+            access_of(access), native(manager), show, _stop or _unimem._Stop(),
         )  # fmt: skip
     kind, *fields = done.pop("result")
     return StreamResult(**done | {"result": _RESULTS[kind](*fields), "pool": json.loads(done["pool"])})

@@ -1,12 +1,44 @@
 #include "manager/backing_file.hpp"
 
 #include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
 
 #include <fmt/format.h>
 
 #include <cerrno>
 
 namespace unimem::detail {
+namespace {
+
+ReadWay way_of(FileAccess access) noexcept {
+  switch (access) {
+    case FileAccess::direct:
+      return ReadWay::direct;
+    case FileAccess::cached:
+      return ReadWay::cached;
+    default:
+      return ReadWay::by_residency;
+  }
+}
+
+/// Whether the page cache may keep so much.
+bool has_room(std::size_t bytes) {
+  return bytes <= device("cpu").memory_info().free_bytes;
+}
+
+}  // namespace
+
+BackingFile::BackingFile(std::shared_ptr<File const> file, FileMode mode, Part part,
+                         std::shared_ptr<FileTraffic> traffic, FileAccess access)
+    : FileMemory(part.bytes),
+      file_(std::move(file)),
+      reader_(*file_, way_of(access)),
+      before_(reader_.way() == ReadWay::by_residency ? part.bytes : 0),
+      mode_(mode),
+      offset_(part.offset),
+      traffic_(std::move(traffic)) {
+  traffic_->any.store(true, std::memory_order_relaxed);
+}
 
 void BackingFile::put(std::size_t offset, std::span<const std::byte> bytes) const {
   file_->write(offset_ + offset, bytes, "writing what a buffer has newer than the file");
@@ -15,12 +47,17 @@ void BackingFile::put(std::size_t offset, std::span<const std::byte> bytes) cons
 
 void BackingFile::get(std::size_t offset, std::span<std::byte> target) const {
   auto const begin = offset_ + offset;
-  if (auto const found = file_->read(begin, target, "reading bytes of a buffer"); found != target.size()) {
+  bool const again = reader_.way() == ReadWay::by_residency && before_.note(offset, target.size()) &&
+                     target.size() >= FileReader::least_direct && has_room(bytes());
+  auto const count = reader_.read(*file_, begin, target, {.doing = "reading bytes of a buffer", .comes_again = again});
+  if (count.bytes != target.size()) {
     throw IoError(file_->name(), EIO,
                   fmt::format("reading bytes [{}, {}), since it has become shorter: it ends at {}", begin,
-                              begin + target.size(), begin + found));
+                              begin + target.size(), begin + count.bytes));
   }
   traffic_->read.add(target.size());
+  traffic_->direct.fetch_add(count.direct, std::memory_order_relaxed);
+  traffic_->by_ring.fetch_add(count.by_ring, std::memory_order_relaxed);
 }
 
 void BackingFile::sync() const {

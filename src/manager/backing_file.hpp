@@ -1,9 +1,12 @@
 #pragma once
 
+#include <unimem/manager/file_access.hpp>
 #include <unimem/manager/file_mode.hpp>
 
 #include "file/file.hpp"
+#include "file/file_reader.hpp"
 #include "manager/file_memory.hpp"
+#include "manager/read_before.hpp"
 
 #include <atomic>
 #include <cstddef>
@@ -17,7 +20,9 @@ namespace unimem::detail {
 /// What the files of the user's have moved that stand behind a manager's buffers.
 struct FileTraffic {
   FileMemory::Moved read, written;
-  std::atomic<bool> any{false};  ///< whether there has been such a buffer: it may give host memory back
+  std::atomic<std::uint64_t> direct{0};   ///< bytes read past the page cache
+  std::atomic<std::uint64_t> by_ring{0};  ///< of these, by io_uring
+  std::atomic<bool> any{false};           ///< whether there has been such a buffer: it may give host memory back
 };
 
 /// A file of the user's that has a buffer's bytes, from `offset` on: the first replica of a buffer that is made from
@@ -30,15 +35,10 @@ class BackingFile final : public FileMemory {
     std::size_t bytes = 0;
   };
 
-  /// `file` was opened as `mode` needs; several buffers may have parts of one.
-  BackingFile(std::shared_ptr<File const> file, FileMode mode, Part part, std::shared_ptr<FileTraffic> traffic) noexcept
-      : FileMemory(part.bytes),
-        file_(std::move(file)),
-        mode_(mode),
-        offset_(part.offset),
-        traffic_(std::move(traffic)) {
-    traffic_->any.store(true, std::memory_order_relaxed);
-  }
+  /// `file` was opened as `mode` needs; several buffers may have parts of one. FileAccess::direct: UnsupportedOperation
+  /// where it cannot be read so, IoError where it cannot be opened for that.
+  BackingFile(std::shared_ptr<File const> file, FileMode mode, Part part, std::shared_ptr<FileTraffic> traffic,
+              FileAccess access = FileAccess::automatic);
 
   [[nodiscard]] std::string const& name() const noexcept { return file_->name(); }
   [[nodiscard]] FileMode mode() const noexcept { return mode_; }
@@ -53,6 +53,8 @@ class BackingFile final : public FileMemory {
 
  private:
   std::shared_ptr<File const> file_;
+  FileReader reader_;
+  mutable ReadBefore before_;
   FileMode mode_;
   std::uint64_t offset_;
   std::shared_ptr<FileTraffic> traffic_;

@@ -156,6 +156,8 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
   }
   sum.file_reads = state().files->read.times.load(relaxed);
   sum.file_read_bytes = state().files->read.bytes.load(relaxed);
+  sum.file_direct_bytes = state().files->direct.load(relaxed);
+  sum.file_uring_bytes = state().files->by_ring.load(relaxed);
   sum.file_writes = state().files->written.times.load(relaxed);
   sum.file_written_bytes = state().files->written.bytes.load(relaxed);
   sum.cache_trims = state().cache_trims.load(std::memory_order_relaxed);

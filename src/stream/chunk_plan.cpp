@@ -12,9 +12,6 @@
 namespace unimem::detail {
 namespace {
 
-/// Chunks under way beyond this number wait for one another all the same.
-constexpr std::size_t most_slots = 64;
-
 /// Smaller chunks cost more by their number than fewer buffers do.
 constexpr std::size_t least_fitted_chunk = std::size_t{64} << 10;
 

@@ -11,6 +11,9 @@
 
 namespace unimem::detail {
 
+/// Chunks under way beyond this number wait for one another all the same.
+inline constexpr std::size_t most_slots = 64;
+
 /// How a stream's input is cut up.
 struct ChunkPlan {
   std::size_t chunk_bytes = 0;  ///< of every chunk but the last, which may be shorter

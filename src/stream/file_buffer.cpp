@@ -41,6 +41,10 @@ std::size_t bytes_wanted(File const& file, std::size_t element_bytes, FileOption
 
 std::shared_ptr<BufferCore> buffer_core_from_file(std::filesystem::path const& path, std::size_t element_bytes,
                                                   FileOptions const& options) {
+  if (options.access == FileAccess::mapped) {
+    throw UnsupportedOperation("FileAccess::mapped", "buffers over files",
+                               "the host's memory of such a buffer is its own; cached reads it from the same pages");
+  }
   bool const writes = options.mode == FileMode::read_write;
   auto file = File::open_regular(path.string(), writes ? O_RDWR : O_RDONLY,
                                  writes ? "cannot open for reading and writing" : "cannot open for reading");
@@ -56,8 +60,8 @@ std::shared_ptr<BufferCore> make_backed_core(std::shared_ptr<File const> file, B
   made.device = options.device;
   made.name = options.name.empty() ? name : options.name;
   auto& manager = options.manager != nullptr ? *options.manager : default_manager();
-  return BufferCore::make(std::move(made),
-                          std::make_shared<BackingFile>(std::move(file), options.mode, part, manager.file_traffic()));
+  return BufferCore::make(std::move(made), std::make_shared<BackingFile>(std::move(file), options.mode, part,
+                                                                         manager.file_traffic(), options.access));
 }
 
 }  // namespace unimem::detail

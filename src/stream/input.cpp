@@ -18,11 +18,12 @@ bool same_file(struct ::stat const& a, struct ::stat const& b) noexcept {
 
 }  // namespace
 
-Input::Input(std::span<const std::filesystem::path> paths, unsigned retries) : retries_(retries) {
+Input::Input(std::span<const std::filesystem::path> paths, ReadWay way, unsigned retries)
+    : way_(way), retries_(retries) {
   name_ = paths.front().string();
   if (paths.size() > 1) name_ += fmt::format(" and {} more", paths.size() - 1);
   parts_.reserve(paths.size());
-  if (paths.size() == 1 && !PipeInput::is_at(paths.front())) only_file_.emplace(split_tensor_name(paths.front()));
+  if (paths.size() == 1 && !PipeInput::is_at(paths.front())) only_file_.emplace(split_tensor_name(paths.front()), way_);
   for (auto const& path : paths) look_at(path);
 }
 
@@ -32,7 +33,7 @@ void Input::look_at(std::filesystem::path const& path) {
     bytes_.reset();
   } else {
     std::optional<InputFile> opened;
-    auto const& file = only_file_ ? *only_file_ : opened.emplace(split_tensor_name(path));
+    auto const& file = only_file_ ? *only_file_ : opened.emplace(split_tensor_name(path), way_);
     take_element(file);
     part.bytes = file.bytes();
     part.status = file.status();
@@ -102,7 +103,7 @@ void Input::begin_part() {
   } else if (only_file_) {
     if (check_ != nullptr) header = only_file_->read_header();
   } else {
-    auto const& file = open_file_.emplace(split_tensor_name(part.path));
+    auto const& file = open_file_.emplace(split_tensor_name(part.path), way_);
     if (!same_file(file.status(), part.status)) {
       throw IoError(file.path(), 0, "another file is in its place since the stream began");
     }
@@ -121,6 +122,10 @@ void Input::end_part() {
   if (check_ != nullptr) check_->end_file();
   parts_[part_].read = within_;
   check_multiple(parts_[part_], within_);
+  if (open_file_) {
+    through_.bytes += open_file_->bytes_read();
+    through_.direct += open_file_->bytes_read_directly();
+  }
   open_file_.reset();
   open_pipe_.reset();
   begun_ = false;
@@ -129,10 +134,20 @@ void Input::end_part() {
 
 std::size_t Input::read_part(std::span<std::byte> to, std::function<bool()> const& stop) {
   auto const& part = parts_[part_];
-  if (!part.bytes) return open_pipe_->read(to, retries_, stop);
+  if (!part.bytes) {
+    // As large as the processor's cache: what came is looked at once more.
+    constexpr std::size_t step = std::size_t{1} << 20;
+    auto const some = to.first(std::min(step, to.size()));
+    auto const bytes = open_pipe_->read(some, retries_, stop);
+    have_read(some.first(bytes));
+    if (bytes < some.size() && !stop()) end_part();
+    return bytes;
+  }
   auto const bytes = static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), *part.bytes - within_));
-  auto const& file = only_file_ ? *only_file_ : *open_file_;
-  file.read(within_, to.first(bytes), &retries_);
+  ReadTerms terms{.doing = {}, .stop = stop, .retries = &retries_};
+  if (check_ != nullptr) terms.arrived = [this](std::span<const std::byte> came) { check_->add(came); };
+  (only_file_ ? *only_file_ : *open_file_).read(within_, to.first(bytes), std::move(terms));
+  if (!stop()) advance(bytes);
   return bytes;
 }
 
@@ -140,11 +155,7 @@ std::size_t Input::read(std::span<std::byte> to, std::function<bool()> const& st
   std::size_t done = 0;
   while (done < to.size() && part_ < parts_.size() && !stop()) {
     if (!begun_) begin_part();
-    auto const step = to.subspan(done, std::min(read_step, to.size() - done));
-    auto const bytes = read_part(step, stop);
-    have_read(step.first(bytes));
-    done += bytes;
-    if (open_pipe_ && bytes < step.size() && !stop()) end_part();
+    done += read_part(to.subspan(done), stop);
   }
   pass_empty_files();
   return done;
@@ -153,8 +164,17 @@ std::size_t Input::read(std::span<std::byte> to, std::function<bool()> const& st
 void Input::have_read(std::span<const std::byte> bytes) {
   if (!begun_) begin_part();
   if (check_ != nullptr) check_->add(bytes);
-  within_ += bytes.size();
+  advance(bytes.size());
+}
+
+void Input::advance(std::size_t bytes) {
+  within_ += bytes;
   if (parts_[part_].bytes == within_) end_part();
+}
+
+ReadCount Input::bytes_read() const noexcept {
+  if (only_file_) return {only_file_->bytes_read(), only_file_->bytes_read_directly(), 0};
+  return through_;
 }
 
 void Input::pass_empty_files() {

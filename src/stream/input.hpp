@@ -22,10 +22,6 @@
 
 namespace unimem::detail {
 
-/// Between two looks at whether to stop: some milliseconds, even of a slow disk. Checksums are computed in such steps,
-/// too, while what was read is still in the processor's cache.
-inline constexpr std::size_t read_step = std::size_t{1} << 20;
-
 /// What a stream reads: files one after the other as if they were one, pipes among them.
 ///
 /// A file is that of the moment when this was made; of several, one is open at a time. Used by one thread at a time,
@@ -33,7 +29,8 @@ inline constexpr std::size_t read_step = std::size_t{1} << 20;
 class Input {
  public:
   /// `paths`: at least one. Throws IoError for each that cannot be read, and for files of different elements.
-  Input(std::span<const std::filesystem::path> paths, unsigned retries);
+  /// ReadWay::direct: what `FileReader` throws where one cannot be read so.
+  Input(std::span<const std::filesystem::path> paths, ReadWay way, unsigned retries);
 
   /// The first path, and how many more there are: for messages.
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
@@ -67,6 +64,8 @@ class Input {
   void have_read(std::span<const std::byte> bytes);
   /// Begins and ends the files that come next and have no bytes.
   void pass_empty_files();
+  /// What was read of files, and how much of it past the page cache. Not while it is read.
+  [[nodiscard]] ReadCount bytes_read() const noexcept;
   /// The files and pipes, and how many bytes were read of those that are through.
   [[nodiscard]] std::vector<std::pair<std::filesystem::path, std::uint64_t>> read_so_far() const;
   /// Throws IoError if the only file has become shorter since than it was.
@@ -86,6 +85,7 @@ class Input {
   void take_element(InputFile const& file);
   void check_multiple(Part const& part, std::uint64_t bytes) const;
   void begin_part();
+  void advance(std::size_t bytes);
   void end_part();
   [[nodiscard]] std::size_t read_part(std::span<std::byte> to, std::function<bool()> const& stop);
 
@@ -101,6 +101,8 @@ class Input {
   bool begun_ = false;        ///< it is open, and was told of
   std::uint64_t within_ = 0;  ///< bytes of it that were read
   InputCheck* check_ = nullptr;
+  ReadWay way_;
+  ReadCount through_;  ///< of the files that are through, of several
   Retries retries_;
 };
 

@@ -25,8 +25,10 @@ std::uint64_t size_of(File const& file) {
 
 }  // namespace
 
-InputFile::InputFile(TensorPath const& path)
-    : file_(File::open_regular(path.file.string(), O_RDONLY, "cannot open for reading")), bytes_(size_of(file_)) {
+InputFile::InputFile(TensorPath const& path, ReadWay way)
+    : file_(File::open_regular(path.file.string(), O_RDONLY, "cannot open for reading")),
+      reader_(file_, way),
+      bytes_(size_of(file_)) {
   if (bytes_ == 0) check_empty();
   if (path.tensor) {
     read_tensor(*path.tensor, path.file);
@@ -68,8 +70,12 @@ void InputFile::read_tensor(std::string const& name, std::filesystem::path const
   shape_ = tensor.shape;
 }
 
-void InputFile::read(std::uint64_t offset, std::span<std::byte> to, Retries* retries) const {
-  if (file_.read(data_offset_ + offset, to, reading, retries) != to.size()) throw_shrunk();
+void InputFile::read(std::uint64_t offset, std::span<std::byte> to, ReadTerms terms) const {
+  terms.doing = reading;
+  auto const count = reader_.read(file_, data_offset_ + offset, to, terms);
+  if (count.bytes != to.size() && !(terms.stop && terms.stop())) throw_shrunk();
+  read_.fetch_add(count.bytes, std::memory_order_relaxed);
+  direct_.fetch_add(count.direct, std::memory_order_relaxed);
 }
 
 std::vector<std::byte> InputFile::read_header() const {

@@ -3,11 +3,14 @@
 #include <unimem/stream/element_type.hpp>
 
 #include "file/file.hpp"
+#include "file/file_reader.hpp"
 #include "stream/tensor_path.hpp"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,9 +26,11 @@ namespace unimem::detail {
 class InputFile {
  public:
   /// Throws IoError: missing, unreadable, not a regular file (EISDIR for a directory) of a known size, or a `.npy` that
-  /// or file of tensors that cannot be used; NotFound for a tensor that the file has not.
-  explicit InputFile(std::filesystem::path const& path) : InputFile(split_tensor_name(path)) {}
-  explicit InputFile(TensorPath const& path);
+  /// or file of tensors that cannot be used; NotFound for a tensor that the file has not. ReadWay::direct: what
+  /// `FileReader` throws where it cannot be read so.
+  explicit InputFile(std::filesystem::path const& path, ReadWay way = ReadWay::by_residency)
+      : InputFile(split_tensor_name(path), way) {}
+  explicit InputFile(TensorPath const& path, ReadWay way = ReadWay::by_residency);
 
   [[nodiscard]] std::string const& path() const noexcept { return file_.name(); }
 
@@ -39,10 +44,17 @@ class InputFile {
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> const& shape() const noexcept { return shape_; }
 
   /// Fills `to` with the elements' bytes from `offset` on. Throws IoError, also when the file no longer has them.
-  void read(std::uint64_t offset, std::span<std::byte> to, Retries* retries = nullptr) const;
+  /// If `terms` say to stop, not all of `to` is filled.
+  void read(std::uint64_t offset, std::span<std::byte> to, ReadTerms terms = {}) const;
 
   /// The header of a `.npy`; nothing of other files. Throws IoError.
   [[nodiscard]] std::vector<std::byte> read_header() const;
+
+  /// Whether a read of all elements at once would go past the page cache.
+  [[nodiscard]] bool goes_direct() const { return reader_.goes_direct(file_, data_offset_, bytes_); }
+  /// What `read` has read so far, a header not counted.
+  [[nodiscard]] std::uint64_t bytes_read() const noexcept { return read_.load(std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t bytes_read_directly() const noexcept { return direct_.load(std::memory_order_relaxed); }
 
   /// Throws IoError if the file has become shorter than it was.
   void check_size() const;
@@ -61,6 +73,8 @@ class InputFile {
   void read_tensor(std::string const& name, std::filesystem::path const& path);
 
   File file_;
+  FileReader reader_;
+  mutable std::atomic<std::uint64_t> read_{0}, direct_{0};
   std::uint64_t bytes_ = 0;
   std::uint64_t data_offset_ = 0;
   std::size_t header_bytes_ = 0;

@@ -78,7 +78,7 @@ void MappedInput::read_through(std::uint64_t offset, std::size_t bytes, Retries&
   constexpr std::size_t step = std::size_t{64} << 10;
   std::vector<std::byte> block(std::min(step, bytes));
   for (std::size_t at = 0; at < bytes; at += step) {
-    input_.read(offset + at, std::span{block}.first(std::min(step, bytes - at)), &retries);
+    input_.read(offset + at, std::span{block}.first(std::min(step, bytes - at)), {.doing = {}, .retries = &retries});
   }
 }
 

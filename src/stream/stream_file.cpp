@@ -68,6 +68,17 @@ ElementType element_of(StreamKernel const& kernel, StreamOptions const& options,
   return element;
 }
 
+detail::ReadWay way_of(FileAccess access) noexcept {
+  switch (access) {
+    case FileAccess::automatic:
+      return detail::ReadWay::by_residency;
+    case FileAccess::direct:
+      return detail::ReadWay::direct;
+    default:
+      return detail::ReadWay::cached;
+  }
+}
+
 /// What options ask of the input that not every input has.
 void check_input(StreamOptions const& options, detail::Input const& input) {
   if (!options.output.empty()) input.check_is_not(options.output);
@@ -174,6 +185,36 @@ void check_known_answer(detail::ChunkRun const& run, Device& device, StreamOptio
   answers.check(*answer, device, bytes <= room_beside(given, device, location) ? own : given, location);
 }
 
+/// Whether chunks are windows of the file itself: which they can be where kernels read the host's memory (a header of
+/// an odd length leaves elements where none may) and there is one file alone, and are unless bytes are to go past the
+/// page cache, to memory there is.
+bool reads_in_place(StreamOptions const& options, Device& device, detail::Input const& input, ElementType element) {
+  auto const* const file = input.only_file();
+  bool const aligned = file != nullptr && file->data_offset() % element_size(element) == 0;
+  bool const can = device.reaches_host_memory() && aligned;
+  if (options.access == FileAccess::mapped && !can) {
+    throw UnsupportedOperation("reading a file in place",
+                               aligned ? std::string(device.id()) : fmt::format("'{}'", input.name()),
+                               aligned           ? "the device does not reach the host's memory"
+                               : file == nullptr ? "only one file by itself is mapped"
+                                                 : "its header leaves the elements where no kernel may read them");
+  }
+  if (!can || options.access == FileAccess::direct) return false;
+  if (options.access != FileAccess::automatic || !file->goes_direct()) return true;
+  auto const chunk = std::min<std::uint64_t>(options.chunk_bytes, file->bytes());
+  auto const needed = 2 * chunk * std::min<std::uint64_t>(options.buffers, detail::most_slots);
+  MemoryManager own;
+  auto& given = options.manager != nullptr ? *options.manager : own;
+  return needed > std::min(options.memory_limit, room_beside(given, device, Location::host));
+}
+
+/// The way that most of the input came.
+FileAccess access_of(detail::Input const& input, detail::ChunkPlan const& plan) noexcept {
+  if (plan.mapped) return FileAccess::mapped;
+  auto const read = input.bytes_read();
+  return read.direct > read.bytes / 2 ? FileAccess::direct : FileAccess::cached;
+}
+
 /// Sends the chunks of an input that has any.
 void run_chunks(StreamResult& result, detail::Input& input, detail::ChunkRun& run, detail::ChunkPlan const& plan,
                 detail::ChunkSinks const& sinks, StreamOptions const& options, Device& device) {
@@ -209,14 +250,12 @@ StreamResult stream_files(std::span<const std::filesystem::path> paths, StreamKe
   check_options(kernel, options);
   auto const expected = manifest_to_verify(options);
   auto& device = options.device == nullptr ? default_device() : *options.device;
-  detail::Input input(paths, options.retries);
+  detail::Input input(paths, way_of(options.access), options.retries);
   check_input(options, input);
   auto const element = element_of(kernel, options, input);
 
   detail::ChunkPlan plan;
-  // A header of an odd length leaves the elements where no kernel may read them in place; they are copied then.
-  plan.mapped = device.reaches_host_memory() && input.only_file() != nullptr &&
-                input.only_file()->data_offset() % element_size(element) == 0;
+  plan.mapped = reads_in_place(options, device, input, element);
   plan.reduces = !kernel.maps();
   plan.writes = !options.output.empty();
   auto const run = kernel.work()->start(device, element, plan.mapped);
@@ -230,6 +269,7 @@ StreamResult stream_files(std::span<const std::filesystem::path> paths, StreamKe
   result.kernel = kernel.name();
   result.device = device.id();
   result.element = element;
+  result.access = options.access;
   auto check = check_for(options, expected, empty ? options.chunk_bytes : plan.chunk_bytes);
   if (check) input.watch_with(*check);
   detail::ChunkSinks sinks;
@@ -251,6 +291,8 @@ StreamResult stream_files(std::span<const std::filesystem::path> paths, StreamKe
   }
   if (!empty) {
     run_chunks(result, input, *run, plan, sinks, options, device);
+    result.access = access_of(input, plan);
+    result.direct_bytes = input.bytes_read().direct;
   } else if (options.progress) {
     options.progress(0, 0);
   }

@@ -124,6 +124,7 @@ INSTANTIATE_TEST_SUITE_P(Commands, WrongCommandLine, ::testing::Values(
     BadInput{"devices surplus",                                           2, "unexpected argument 'surplus'"},
     BadInput{"version surplus",                                           2, "unexpected argument 'surplus'"},
     BadInput{"run data.bin --kernel histogram --frobnicate",              2, "unknown option '--frobnicate'"},
+    BadInput{"run data.bin --kernel histogram --direct maybe",            2, "invalid --direct 'maybe': must be auto, on or off"},
     BadInput{"run data.bin --kernel histogram -j",                        2, "unknown option '-j'"},
     BadInput{"run data.bin --kern histogram",                             2, "unknown option '--kern'"},
     BadInput{"run --frobnicate",                                          2, "unknown option '--frobnicate'"},

@@ -30,8 +30,9 @@ TEST(FailingFile, ThatShrinksWhileReadLeavesNoOutput) {
   Sandbox const folder;
   auto const input = folder.write_hole("data.bin", 64 << 20);
   // Slow enough that most of the file is still unread when it shrinks.
-  CliProcess run(words_of("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=8MB/s"),
-                 {.directory = folder.path()});
+  CliProcess run(
+      words_of("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=8MB/s --direct off"),
+      {.directory = folder.path()});
   ASSERT_TRUE(reaches(run, [&] { return run.bytes_read() > (2 << 20) && run.writes_in(folder.path()); }))
       << run.wait().err;
   fs::resize_file(input, 0);
@@ -47,7 +48,8 @@ TEST(FailingFile, ThatShrinksWhileMappedIsAnError) {
   for (int attempt = 0; attempt < 20; ++attempt) {
     Sandbox const folder;
     auto const input = folder.write_hole("data.bin", std::size_t{2} << 30);
-    CliProcess run(words_of("run data.bin --kernel histogram --chunk 8MiB --device cpu"), {.directory = folder.path()});
+    CliProcess run(words_of("run data.bin --kernel histogram --chunk 8MiB --device cpu --direct off"),
+                   {.directory = folder.path()});
     if (!reaches(run, [&] { return has_mapped(run, "data.bin"); })) continue;
     run.send(SIGSTOP);
     fs::resize_file(input, 4'096);

@@ -30,11 +30,13 @@ struct Stop {
 
 class Interruption : public ::testing::TestWithParam<Stop> {
  protected:
-  /// Starts `command` in the folder, sends the signal once an unfinished output is there and `bytes` have been read,
-  /// and asserts the promise: gone, with the signal's exit code, and without leaving anything behind.
+  /// Starts `command` in the folder, with reads that the system counts at once (rchar), sends the signal once an
+  /// unfinished output is there and `bytes` have been read, and asserts the promise: gone, with the signal's exit code,
+  /// and without leaving anything behind.
   void expect_stops(std::string const& command, std::size_t bytes, bool no_unnamed_files = false) {
     auto const before = folder_.snapshot();
-    CliProcess run(words_of(command), {.directory = folder_.path(), .no_unnamed_files = no_unnamed_files});
+    CliProcess run(words_of(command + " --direct off"),
+                   {.directory = folder_.path(), .no_unnamed_files = no_unnamed_files});
     ASSERT_TRUE(reaches(run, [&] { return run.bytes_read() >= bytes && run.writes_in(folder_.path()); }))
         << run.wait().err;
     EXPECT_EQ(folder_.snapshot().size(), before.size() + (no_unnamed_files ? 1 : 0));
@@ -148,8 +150,9 @@ TEST_F(Killed, DuringARunLeavesNothingBehind) {
   for (bool const older : {false, true}) {
     if (older) folder_.write("out.bin", "the older output");
     auto const before = folder_.snapshot();
-    CliProcess run(words_of("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=20MB/s"),
-                   {.directory = folder_.path()});
+    CliProcess run(
+        words_of("run data.bin --kernel affine --output out.bin --chunk 1MiB --device sim:h2d=20MB/s --direct off"),
+        {.directory = folder_.path()});
     ASSERT_TRUE(reaches(run, [&] { return run.bytes_read() >= 4 << 20 && run.writes_in(folder_.path()); }))
         << run.wait().err;
     run.send(SIGKILL);

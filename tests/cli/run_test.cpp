@@ -83,10 +83,10 @@ TEST_P(Run, HistogramEqualsAnIndependentCount) {
   auto const contents = mixed_bytes(1'000'003, 11);
   folder_.write("data.bin", contents);
   auto const json = json_of("run data.bin --kernel histogram --chunk 100KB");
-  EXPECT_THAT(keys_of(json),
-              ElementsAre("kernel", "device", "bytes", "chunks", "chunk_bytes", "seconds", "gigabytes_per_second",
-                          "result", "host_to_device_bytes", "device_to_host_bytes", "peak_device_bytes", "pool",
-                          "retries", "resumed_bytes", "files"));
+  EXPECT_THAT(keys_of(json), ElementsAre("kernel", "device", "bytes", "chunks", "chunk_bytes", "access", "direct_bytes",
+                                         "seconds", "gigabytes_per_second", "result", "host_to_device_bytes",
+                                         "device_to_host_bytes", "peak_device_bytes", "pool", "retries", "resumed_bytes",
+                                         "files"));
   EXPECT_EQ(json["kernel"], "histogram");
   EXPECT_THAT(json["device"].get<std::string>(), ::testing::StartsWith(id()));
   EXPECT_EQ(json["bytes"], contents.size());
@@ -277,6 +277,28 @@ TEST_P(Run, FewerBuffersKeepTheMemoryLimit) {
     EXPECT_LE(json["peak_device_bytes"].get<int>(), most);
     expect_moved(json, contents.size(), 0);
   }
+}
+
+TEST_P(Run, ReadsByTheWayThatIsSaid) {
+  auto const contents = mixed_bytes(3'000'001, 18);
+  folder_.write("data.bin", contents);
+  auto const counts = Json(counted(contents));
+  for (std::string const direct : {"auto", "off"}) {
+    auto const json = json_of("run data.bin --kernel histogram --direct " + direct);
+    EXPECT_EQ(json["result"]["histogram"], counts) << direct;
+    EXPECT_THAT(json["access"], ::testing::AnyOf("cached", "mapped")) << direct << ": it was written just now";
+    EXPECT_EQ(json["direct_bytes"], 0) << direct;
+  }
+  auto const all = run_cli(words_of("run data.bin --kernel histogram --json --direct on --device " + device()),
+                           {.directory = folder_.path()});
+  if (all.exit_code != 0) {
+    EXPECT_THAT(all.err, HasSubstr("reading past the page cache (O_DIRECT) is not supported"));
+    GTEST_SKIP() << "no such reads in this folder";
+  }
+  auto const json = Json::parse(all.out);
+  EXPECT_EQ(json["result"]["histogram"], counts);
+  EXPECT_EQ(json["access"], "direct");
+  EXPECT_EQ(json["direct_bytes"], contents.size());
 }
 
 TEST_P(Run, TheDefaultChunkFitsTheLimit) {

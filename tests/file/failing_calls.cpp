@@ -1,5 +1,8 @@
 #include "file/failing_calls.hpp"
 
+#ifdef UNIMEM_URING
+#include <liburing.h>
+#endif
 #include <sys/mman.h>
 #include <sys/types.h>
 
@@ -38,6 +41,20 @@ bool read_fails() noexcept {
   return true;
 }
 
+std::atomic<long> answer{0};
+std::atomic<std::size_t> answers{0};
+
+std::atomic<int> submission_answer{0};
+std::atomic<std::size_t> submissions_taken{0}, submission_answers{0};
+
+/// What `bytes` from a read are said to be, if anything else.
+long answered(long bytes) noexcept {
+  auto now = answers.load();
+  while (now != 0 && !answers.compare_exchange_weak(now, now - 1)) {
+  }
+  return now == 0 ? bytes : std::min(bytes, answer.load());
+}
+
 }  // namespace
 
 void unimem::testing::fail_reads(std::size_t n, std::size_t count, int error, std::size_t most) noexcept {
@@ -46,6 +63,17 @@ void unimem::testing::fail_reads(std::size_t n, std::size_t count, int error, st
   end = n + count;
   read_error = error;
   most_bytes = most;
+}
+
+void unimem::testing::answer_submissions(int with, std::size_t taken, std::size_t times) noexcept {
+  submission_answer = with;
+  submissions_taken = taken;
+  submission_answers = times;
+}
+
+void unimem::testing::answer_reads(long with, std::size_t times) noexcept {
+  answer = with;
+  answers = times;
 }
 
 void unimem::testing::fail_call(std::size_t n) noexcept {
@@ -79,8 +107,31 @@ int __wrap_open(char const* path, int flags, ...) {
 ::ssize_t __wrap_pread(int file, void* to, std::size_t bytes, ::off_t offset) {
   if (fails(Call::read, EIO) || read_fails()) return -1;
   auto const most = most_bytes.load();
-  return __real_pread(file, to, most == 0 ? bytes : std::min(bytes, most), offset);
+  auto const read = answered(__real_pread(file, to, most == 0 ? bytes : std::min(bytes, most), offset));
+  if (read >= 0) return read;
+  if (read != -1) errno = static_cast<int>(-read);
+  return -1;
 }
+#ifdef UNIMEM_URING
+int __real_io_uring_submit_and_wait(::io_uring* ring, unsigned fewest);
+
+int __wrap_io_uring_submit_and_wait(::io_uring* ring, unsigned) {
+  if (submissions_taken != 0) {
+    --submissions_taken;
+  } else if (submission_answers != 0) {
+    --submission_answers;
+    return submission_answer;
+  }
+  // All that are under way, so that none is taken before it was looked at.
+  auto const first = *ring->cq.khead, count = ring->sq.sqe_tail - first;
+  auto const submitted = __real_io_uring_submit_and_wait(ring, count);
+  for (unsigned i = 0; submitted >= 0 && i < count; ++i) {
+    auto& result = ring->cq.cqes[(first + i) & *ring->cq.kring_mask].res;
+    result = fails(Call::read, EIO) ? -EIO : read_fails() ? -read_error : static_cast<int>(answered(result));
+  }
+  return submitted;
+}
+#endif
 ::ssize_t __wrap_pwrite(int file, void const* from, std::size_t bytes, ::off_t offset) {
   return fails(Call::write, ENOSPC) ? -1 : __real_pwrite(file, from, bytes, offset);
 }

@@ -29,6 +29,8 @@ inline GlobalMemoryStatistics every_number() {
   statistics.spill_file_bytes = 117;
   statistics.file_reads = 129;
   statistics.file_read_bytes = 130;
+  statistics.file_direct_bytes = 133;
+  statistics.file_uring_bytes = 134;
   statistics.file_writes = 131;
   statistics.file_written_bytes = 132;
   statistics.cache_trims = 118;

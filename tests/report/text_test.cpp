@@ -156,6 +156,8 @@ TEST(Text, StatisticsNameWhatHappenedAndNothingElse) {
   statistics.spill_file_bytes = 5'120;
   statistics.file_reads = 30;
   statistics.file_read_bytes = 6'144;
+  statistics.file_direct_bytes = 2'048;
+  statistics.file_uring_bytes = 1'024;
   statistics.file_writes = 31;
   statistics.file_written_bytes = 7'168;
   statistics.cache_trims = 12;
@@ -176,6 +178,8 @@ TEST(Text, StatisticsNameWhatHappenedAndNothingElse) {
                                      "direct_reads           26, 1 KiB\n"
                                      "spill_files            27, 5 KiB\n"
                                      "file_reads             30, 6 KiB\n"
+                                     "file_direct_bytes      2 KiB\n"
+                                     "file_uring_bytes       1 KiB\n"
                                      "file_writes            31, 7 KiB\n"
                                      "cache_trims            12\n"
                                      "defragmentations       29\n"

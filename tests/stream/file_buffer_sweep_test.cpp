@@ -1,11 +1,15 @@
 #include <unimem/core/error.hpp>
 
+#include "file/direct_reader.hpp"
 #include "file/failing_calls.hpp"
 #include "stream/file_buffer_fixture.hpp"
+
+#include <fcntl.h>
 
 #include <array>
 #include <functional>
 #include <new>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -16,8 +20,9 @@
 namespace unimem::testing {
 namespace {
 
-class FileBuffersSweep : public FileBuffers {
+class FileBuffersSweep : public FileBuffers, public ::testing::WithParamInterface<FileAccess> {
  protected:
+  FileAccess const access = GetParam();
   static constexpr std::size_t words = MiB / sizeof(Word);
   using Buffer = UnifiedBuffer<Word>;
 
@@ -45,6 +50,7 @@ class FileBuffersSweep : public FileBuffers {
     small.set_limit(device("cpu"), 640 * KiB);
     auto made = options(FileMode::read_write);
     made.manager = &small;
+    made.access = access;
     auto buffer = from_file<Word>(folder / "swept", made);
     for (std::size_t begin = 0; begin < words; begin += 2 * step) {
       auto part = buffer.slice(begin, 100);
@@ -73,7 +79,9 @@ class FileBuffersSweep : public FileBuffers {
   }
 };
 
-TEST_F(FileBuffersSweep, NoFailingCallLosesAnything) {
+TEST_P(FileBuffersSweep, NoFailingCallLosesAnything) {
+  auto const file = detail::File::open_regular(folder.write("probe", numbers(1)).string(), O_RDONLY, "testing it");
+  if (!detail::DirectReader::where_possible(file)) GTEST_SKIP() << "no reads past the page cache in this folder";
   std::array const operations{
       Operation{"read a part", [](Buffer& buffer) { static_cast<void>(buffer.slice(3 * step, 10).to_vector()); }},
       Operation{"read all", [](Buffer& buffer) { static_cast<void>(buffer.to_vector()); }},
@@ -100,6 +108,9 @@ TEST_F(FileBuffersSweep, NoFailingCallLosesAnything) {
   EXPECT_GT(tries, 40U);
   for (auto const call : {Call::read, Call::write, Call::sync}) EXPECT_GT(refused(call), 0U);
 }
+
+INSTANTIATE_TEST_SUITE_P(Ways, FileBuffersSweep, ::testing::Values(FileAccess::automatic, FileAccess::direct),
+                         [](auto const& info) { return std::string(to_string(info.param)); });
 
 }  // namespace
 }  // namespace unimem::testing

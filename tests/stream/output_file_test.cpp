@@ -140,7 +140,7 @@ TEST(OutputFile, RefusesTheInputUnderAnyName) {
   std::filesystem::create_hard_link(folder / "in", folder / "other");
   std::filesystem::create_symlink("in", folder / "link");
   std::array const paths{folder / "in"};
-  Input const input(paths, 0);
+  Input const input(paths, ReadWay::cached, 0);
   for (auto const* const name : {"in", "other", "link"}) {
     EXPECT_THROW(input.check_is_not(folder / name), InvalidArgument) << name;
   }

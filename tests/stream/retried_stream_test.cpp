@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 // Reads that fail for a reason that may pass, and come short. Through a device that files are copied to: in mapped
@@ -27,6 +28,7 @@ class RetriedStream : public ::testing::Test {
     options.device = &device("sim");
     options.chunk_bytes = 64 << 10;
     options.output = folder / "out";
+    options.access = FileAccess::cached;
   }
   void TearDown() override { fail_reads(0, 0, 0); }
 
@@ -40,13 +42,17 @@ class RetriedStream : public ::testing::Test {
 };
 
 TEST_F(RetriedStream, AReadThatFailsIsTriedAgainWhicheverItIs) {
-  for (auto const error : {EIO, EAGAIN, EINTR}) {
+  constexpr auto cached = FileAccess::cached, direct = FileAccess::direct;
+  for (auto const& [access, error] : {std::pair{cached, EIO}, std::pair{cached, EAGAIN}, std::pair{cached, EINTR},
+                                      std::pair{direct, EIO}, std::pair{direct, EAGAIN}, std::pair{direct, EINTR}}) {
+    options.access = access;
     for (std::size_t n = 1;; ++n) {
       auto const before = refused(Call::read);
       fail_reads(n, 1, error);
       auto const result = run();
       auto const failed = refused(Call::read) - before;
       EXPECT_EQ(result.retries, failed);
+      EXPECT_EQ(result.access, access);
       expect_whole_output();
       if (failed == 0) break;
       ASSERT_LT(n, 100U);

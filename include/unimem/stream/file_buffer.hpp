@@ -2,6 +2,7 @@
 
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/export.hpp>
+#include <unimem/manager/file_access.hpp>
 #include <unimem/manager/file_mode.hpp>
 
 #include <cstddef>
@@ -17,11 +18,12 @@ namespace unimem {
 /// How a buffer is made from a file.
 struct FileOptions {
   FileMode mode = FileMode::read;
-  std::uint64_t offset = 0;            ///< bytes before the first element; above 4 GiB too
-  std::optional<std::size_t> count{};  ///< of elements; none: all there are from `offset` on
-  MemoryManager* manager = nullptr;    ///< where memory comes from; null: default_manager()
-  Device* device = nullptr;            ///< the device used when none is named; null: default_device()
-  std::string name{};                  ///< of the buffer; none: the file's
+  std::uint64_t offset = 0;                   ///< bytes before the first element; above 4 GiB too
+  std::optional<std::size_t> count{};         ///< of elements; none: all there are from `offset` on
+  FileAccess access = FileAccess::automatic;  ///< the way its bytes come
+  MemoryManager* manager = nullptr;           ///< where memory comes from; null: default_manager()
+  Device* device = nullptr;                   ///< the device used when none is named; null: default_device()
+  std::string name{};                         ///< of the buffer; none: the file's
 };
 
 namespace detail {
@@ -45,8 +47,13 @@ namespace detail {
 /// newer than there, and the buffer's end does, without waiting; the process's end waits for that. `free`, `reset` and
 /// `discard` forget what the file does not have. `resize` is UnsupportedOperation.
 ///
+/// By default bytes come past the page cache where it does not have them (FileAccess; statistics tell how many). What
+/// the buffer has written to the file is read back whichever way.
+///
 /// Throws IoError: missing, not to be opened for that mode, not a regular file, or no multiple of the element's size;
-/// InvalidArgument for an offset or count beyond the file's end. (Behaviour after numpy.memmap.)
+/// InvalidArgument for an offset or count beyond the file's end; UnsupportedOperation for
+/// FileAccess::direct where the file system has no such reads, and for FileAccess::mapped, which streams alone have.
+/// (Behaviour after numpy.memmap.)
 template <class T>
 [[nodiscard]] UnifiedBuffer<T> from_file(std::filesystem::path const& path, FileOptions const& options = {}) {
   auto core = detail::buffer_core_from_file(path, sizeof(T), options);

@@ -4,6 +4,7 @@
 #include <unimem/core/export.hpp>
 #include <unimem/device/device.hpp>
 #include <unimem/file/checksum.hpp>
+#include <unimem/manager/file_access.hpp>
 #include <unimem/manager/memory_manager.hpp>
 #include <unimem/pool/statistics.hpp>
 #include <unimem/stream/checksum_mismatch.hpp>
@@ -62,6 +63,13 @@ struct StreamOptions {
 
   /// Asking it to stop ends the stream with StreamCancelled. The default token never does.
   std::stop_token cancel{};
+
+  /// The way the file's bytes come. `automatic`: what is not in the page cache goes past it, into memory of chunks;
+  /// what is there is used in place on devices that reach the host's memory, and read from there for others. `direct`:
+  /// all goes past it, or UnsupportedOperation where the file system has no such reads. `cached`: all goes by it, in
+  /// place where it can. `mapped`: in place, or UnsupportedOperation where it cannot: on devices that do not reach the
+  /// host's memory, and where a header leaves the elements where no kernel may read them.
+  FileAccess access = FileAccess::automatic;
 
   /// Where the chunks' memory comes from and returns to, for programs that stream many files: memory touched before is
   /// worth having. Its own limits hold besides, and `pool` and `peak_device_bytes` are then all it has seen. Null: a
@@ -146,7 +154,9 @@ struct StreamResult {
   std::uint64_t chunks = 0;
   std::size_t chunk_bytes = 0;  ///< the largest chunk; 0 for an empty file
   std::size_t buffers = 0;      ///< chunks that could be under way at once: fewer than asked for when memory was short
-  double seconds = 0;           ///< wall time, from opening the file to renaming the output
+  FileAccess access = FileAccess::automatic;  ///< the way that most of the bytes came; of an empty file, what was asked
+  std::uint64_t direct_bytes = 0;             ///< of `bytes`, past the page cache
+  double seconds = 0;                         ///< wall time, from opening the file to renaming the output
   std::variant<HistogramResult, StatisticsResult, MappingResult> result;
   std::uint64_t host_to_device_bytes = 0;  ///< 0 on devices that share the host's memory, else exactly `bytes`
   std::uint64_t device_to_host_bytes = 0;  ///< results and output brought back; 0 where memory is shared
@@ -168,9 +178,9 @@ struct StreamResult {
 /// version 1 to 3, C order and the machine's byte order. `FILE.safetensors#NAME` and `FILE.npz#NAME` are one array of
 /// such a file (`open_tensors`), where no file is called so as a whole. What comes through a pipe (FIFO, `/dev/stdin`)
 /// is taken raw, until its writers have closed it. Reading, uploading, computing, downloading and writing overlap;
-/// chunks are combined and written in file order, so the result does not depend on timing. On a device that shares the
-/// host's memory the file is mapped and nothing is copied. Returns when everything is done. Resident memory grows by at
-/// most 2 · buffers · chunk whatever the file's size.
+/// chunks are combined and written in file order, so the result does not depend on timing. On a device that reaches the
+/// host's memory a file that is in the page cache is mapped, and nothing is copied. Returns when everything is done.
+/// Resident memory grows by at most 2 · buffers · chunk whatever the file's size.
 ///
 /// On a device whose driver compiles kernels, the library's own are tried before their first use on a small input with
 /// a known answer, once for each driver and version (docs/drivers.md): a wrong answer is a KernelError that names the
@@ -186,8 +196,9 @@ struct StreamResult {
 /// does not know (as under /proc), not a multiple of the element, a malformed or unsupported `.npy`, `.npz` or
 /// `.safetensors`, of another element than asked for, or that shrinks meanwhile, and for an output that cannot be
 /// written; NotFound for a name that no array of the file has; InvalidArgument for options that make no sense;
-/// OutOfMemory when the limit does not hold one chunk; KernelError, DeviceError, StreamCancelled, and what `progress`
-/// throws. Thread-safe: several streams may run at once, on one device too.
+/// UnsupportedOperation for an access that is not to be had; OutOfMemory when the limit does not hold one chunk;
+/// KernelError, DeviceError, StreamCancelled, and what `progress` throws. Thread-safe: several streams may run at once,
+/// on one device too.
 UNIMEM_API StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& kernel,
                                     StreamOptions const& options = {});
 

@@ -1,0 +1,403 @@
+// By which way bytes of a file come, and how fast, beside what is known to be the disk's speed: a loop of reads past
+// the page cache with as many requests of the same size under way, fio where it is installed, and what programs do
+// else: dd, a loop over a mapping, numpy.memmap. Medians of rounds in a random order, before each of which the page
+// cache forgets the file, or has all of it.
+//
+//     bench_files [--quick] [--folder PATH]     1 GiB (256 MiB with --quick) in that folder (default: /tmp)
+
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/size.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/kernel/launch.hpp>
+#include <unimem/stream/file_buffer.hpp>
+#include <unimem/stream/stream_file.hpp>
+
+#include "file/block_reads.hpp"
+#include "spread.hpp"
+#include "stream/chunk_work.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace {
+
+using unimem::device;
+using unimem::FileAccess;
+using unimem::FileOptions;
+using unimem::format_size;
+using unimem::from_file;
+using unimem::MapMode;
+using unimem::MemoryManager;
+using unimem::StreamOptions;
+using unimem::bench::spread;
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t block = unimem::detail::BlockReads::block_bytes, depth = unimem::detail::BlockReads::depth;
+constexpr std::size_t part = std::size_t{64} << 20;
+
+/// A file of noise, removed at the end.
+class NoiseFile {
+ public:
+  NoiseFile(std::string const& folder, std::size_t bytes) : path_(folder + "/bench_files-XXXXXX"), bytes_(bytes) {
+    UniqueFile const file{::mkstemp(path_.data())};
+    std::vector<std::uint64_t> noise((std::size_t{8} << 20) / sizeof(std::uint64_t));
+    std::mt19937_64 random{2026};
+    for (std::size_t at = 0; at < bytes; at += noise.size() * sizeof(std::uint64_t)) {
+      for (auto& word : noise) word = random();
+      auto const count = std::min(bytes - at, noise.size() * sizeof(std::uint64_t));
+      if (::write(file.descriptor, noise.data(), count) != static_cast<::ssize_t>(count)) fail("writing");
+    }
+    if (::fdatasync(file.descriptor) != 0) fail("syncing");
+  }
+  NoiseFile(NoiseFile const&) = delete;
+  NoiseFile& operator=(NoiseFile const&) = delete;
+  ~NoiseFile() { ::unlink(path_.c_str()); }
+
+  [[nodiscard]] std::string const& path() const noexcept { return path_; }
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+
+  void make_cold() const {
+    UniqueFile const file{::open(path_.c_str(), O_RDONLY)};
+    ::posix_fadvise(file.descriptor, 0, 0, POSIX_FADV_DONTNEED);
+  }
+  void make_warm() const {
+    UniqueFile const file{::open(path_.c_str(), O_RDONLY)};
+    std::vector<char> to(std::size_t{1} << 20);
+    while (::read(file.descriptor, to.data(), to.size()) > 0) {
+    }
+  }
+
+  struct UniqueFile {
+    int descriptor;
+    explicit UniqueFile(int opened) : descriptor(opened) {
+      if (opened < 0) fail("opening");
+    }
+    UniqueFile(UniqueFile const&) = delete;
+    UniqueFile& operator=(UniqueFile const&) = delete;
+    ~UniqueFile() { ::close(descriptor); }
+  };
+  [[noreturn]] static void fail(char const* what) {
+    throw std::runtime_error(fmt::format("{}: {}", what, std::strerror(errno)));
+  }
+
+ private:
+  std::string path_;
+  std::size_t bytes_;
+};
+
+double seconds_of(std::function<void()> const& work) {
+  auto const began = Clock::now();
+  work();
+  return std::chrono::duration<double>(Clock::now() - began).count();
+}
+
+/// Bytes that disks gave this process.
+std::uint64_t disk_bytes() {
+  std::ifstream counts("/proc/self/io");
+  std::string name;
+  std::uint64_t value = 0;
+  while (counts >> name >> value) {
+    if (name == "read_bytes:") return value;
+  }
+  return 0;
+}
+
+/// As many threads as there are requests under way, and nothing else: each to the same memory again and again, or
+/// `fresh`: to memory for all of the file that the system has yet to find, as who is to keep the bytes needs.
+void plain_direct(NoiseFile const& file, bool fresh) {
+  NoiseFile::UniqueFile const opened{::open(file.path().c_str(), O_RDONLY | O_DIRECT)};
+  std::atomic<std::size_t> next{0};
+  auto const memory_bytes = fresh ? file.bytes() : depth * block;
+  void* const memory = ::mmap(nullptr, memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) NoiseFile::fail("mapping");
+  std::vector<std::jthread> threads;
+  for (std::size_t i = 0; i < depth; ++i) {
+    threads.emplace_back([&, i] {
+      for (std::size_t at = next.fetch_add(block); at < file.bytes(); at = next.fetch_add(block)) {
+        auto* const to = static_cast<std::byte*>(memory) + (fresh ? at : i * block);
+        if (::pread(opened.descriptor, to, block, static_cast<::off_t>(at)) < 0) std::abort();
+      }
+    });
+  }
+  threads.clear();
+  ::munmap(memory, memory_bytes);
+}
+
+void run_program(std::string const& command) {
+  if (std::system(command.c_str()) != 0) throw std::runtime_error(command + " failed");
+}
+bool has_program(std::string const& name) {
+  return std::system(("command -v " + name + " >/dev/null 2>&1").c_str()) == 0;
+}
+
+/// The rate that fio tells, GB/s.
+double fio_rate(NoiseFile const& file) {
+  auto const command = fmt::format(
+      "fio --name=r --readonly --direct=1 --rw=read --bs={} --iodepth={} --ioengine=io_uring --minimal --filename={} "
+      "2>/dev/null",
+      block, depth, file.path());
+  std::unique_ptr<std::FILE, int (*)(std::FILE*)> const out{::popen(command.c_str(), "r"), &::pclose};
+  std::array<char, 4'096> line{};
+  if (out == nullptr || std::fgets(line.data(), line.size(), out.get()) == nullptr) return 0;
+  char const* at = line.data();
+  for (int field = 0; field < 6 && at != nullptr; ++field)
+    at = std::strchr(at, ';') != nullptr ? std::strchr(at, ';') + 1 : nullptr;
+  return at == nullptr ? 0 : std::strtod(at, nullptr) * 1024 / 1e9;
+}
+
+std::uint64_t sum_of_pages(std::byte const* bytes, std::size_t count) {
+  std::uint64_t sum = 0;
+  for (std::size_t at = 0; at < count; at += 4096) sum += std::to_integer<std::uint64_t>(bytes[at]);
+  return sum;
+}
+
+void mapping_loop(NoiseFile const& file) {
+  NoiseFile::UniqueFile const opened{::open(file.path().c_str(), O_RDONLY)};
+  void* const mapped = ::mmap(nullptr, file.bytes(), PROT_READ, MAP_SHARED, opened.descriptor, 0);
+  if (mapped == MAP_FAILED) NoiseFile::fail("mapping");
+  volatile auto const sum = sum_of_pages(static_cast<std::byte const*>(mapped), file.bytes());
+  static_cast<void>(sum);
+  ::munmap(mapped, file.bytes());
+}
+
+/// Every part of a buffer over the file once, on the host.
+void pass(unimem::UnifiedBuffer<std::byte>& buffer, std::size_t step = part) {
+  std::uint64_t sum = 0;
+  for (std::size_t begin = 0; begin < buffer.size(); begin += step) {
+    auto piece = buffer.slice(begin, std::min(step, buffer.size() - begin));
+    auto const mapped = piece.map(MapMode::read);
+    sum += sum_of_pages(mapped.data(), mapped.size());
+  }
+  volatile auto const kept = sum;
+  static_cast<void>(kept);
+}
+
+void from_file_pass(NoiseFile const& file, FileAccess access) {
+  MemoryManager manager;
+  FileOptions options;
+  options.access = access;
+  options.manager = &manager;
+  auto buffer = from_file<std::byte>(file.path(), options);
+  pass(buffer);
+}
+
+void from_file_to_device(NoiseFile const& file, FileAccess access) {
+  MemoryManager manager;
+  auto& sim = unimem::make_sim({.memory_bytes = 2 * part});
+  FileOptions options;
+  options.access = access;
+  options.manager = &manager;
+  options.device = &sim;
+  auto buffer = from_file<std::byte>(file.path(), options);
+  for (std::size_t begin = 0; begin < buffer.size(); begin += part) {
+    auto piece = buffer.slice(begin, std::min(part, buffer.size() - begin));
+    static_cast<void>(piece.device_view(sim));
+    sim.synchronize();
+    buffer.release_device(sim);
+  }
+}
+
+/// With memory that streams before have touched.
+void stream(NoiseFile const& file, FileAccess access) {
+  static MemoryManager manager;
+  StreamOptions options;
+  options.manager = &manager;
+  options.device = &device("cpu");
+  options.access = access;
+  static_cast<void>(unimem::stream_file(file.path(), unimem::histogram(), options));
+}
+
+/// The same chunks by the same kernel where the bytes are memory already.
+class Resident {
+ public:
+  explicit Resident(NoiseFile const& file) : bytes_(file.bytes()) {
+    std::ifstream in(file.path(), std::ios::binary);
+    in.read(reinterpret_cast<char*>(bytes_.data()), static_cast<std::streamsize>(bytes_.size()));
+    for (std::size_t at = 0; at < bytes_.size(); at += part) {
+      auto const count = std::min(part, bytes_.size() - at);
+      chunks_.emplace_back(
+          unimem::Shape(count),
+          unimem::BufferCore::make(count, options(), {bytes_.data() + at, unimem::Ownership::borrow()}));
+    }
+  }
+  void run() {
+    auto const work = unimem::histogram().work()->start(on_, unimem::ElementType::u8, true);
+    unimem::UnifiedBuffer<std::byte> results(unimem::Shape(work->result_bytes(part)), options());
+    auto queue = on_.create_queue();
+    for (auto& chunk : chunks_) {
+      work->launch(queue, chunk, results, chunk.size());
+      queue.synchronize();
+      work->combine(results.host_view(0, results.size()), chunk.size());
+    }
+  }
+
+ private:
+  [[nodiscard]] unimem::BufferOptions options() const {
+    unimem::BufferOptions made;
+    made.device = &on_;
+    return made;
+  }
+  unimem::Device& on_ = device("cpu");
+  std::vector<std::byte> bytes_;
+  std::vector<unimem::UnifiedBuffer<std::byte>> chunks_;
+};
+
+/// What is measured, and its times.
+struct Way {
+  std::string name;
+  std::function<void()> work;
+  std::function<double()> rate{};  ///< of a program that measures itself, GB/s
+  std::vector<double> rates{};
+
+  void round(NoiseFile const& file) {
+    rates.push_back(rate ? rate() : static_cast<double>(file.bytes()) / seconds_of(work) / 1e9);
+  }
+  [[nodiscard]] double median() const { return spread(rates).median; }
+};
+
+void print(Way const& way, Way const& beside) {
+  auto const [low, median, high] = spread(way.rates);
+  fmt::print("    {:<58} {:6.2f} GB/s ({:.2f} … {:.2f}), {:.2f} of the first\n", way.name, median, low, high,
+             median / beside.median());
+}
+
+void verdict(char const* what, double value, char const* sign, double target) {
+  bool const met = *sign == '<' ? value <= target : value >= target;
+  fmt::print("    {:<72} {:6.3f}  target {} {:g}: {}\n", what, value, *sign == '<' ? "≤" : "≥", target,
+             met ? "met" : "MISSED");
+}
+
+void cold(NoiseFile const& file, int rounds) {
+  fmt::print("A cold file of {}, {} requests of {} under way:\n", format_size(file.bytes()), depth, format_size(block));
+  std::vector<Way> ways;
+  ways.push_back({"plain loop past the page cache", [&] { plain_direct(file, false); }});
+  ways.push_back({"the same to fresh memory", [&] { plain_direct(file, true); }});
+  ways.push_back({"stream_file on cpu, direct", [&] { stream(file, FileAccess::direct); }});
+  ways.push_back({"stream_file on cpu, auto", [&] { stream(file, FileAccess::automatic); }});
+  ways.push_back({"from_file on the host, direct", [&] { from_file_pass(file, FileAccess::direct); }});
+  ways.push_back({"from_file on the host, auto", [&] { from_file_pass(file, FileAccess::automatic); }});
+  ways.push_back({"from_file on a device, direct", [&] { from_file_to_device(file, FileAccess::direct); }});
+  auto const ours = ways.size();
+  ways.push_back({"stream_file on cpu, mapped", [&] { stream(file, FileAccess::mapped); }});
+  ways.push_back({"from_file on the host, cached", [&] { from_file_pass(file, FileAccess::cached); }});
+  if (has_program("fio")) ways.push_back({"fio, io_uring", {}, [&] { return fio_rate(file); }});
+  ways.push_back({"dd iflag=direct bs=8M",
+                  [&] { run_program("dd status=none bs=8M iflag=direct of=/dev/null if=" + file.path()); }});
+  ways.push_back({"dd bs=8M", [&] { run_program("dd status=none bs=8M of=/dev/null if=" + file.path()); }});
+  ways.push_back({"loop over a mapping", [&] { mapping_loop(file); }});
+  // In another order each time: disks of virtual machines owe bursts to whom they have kept waiting.
+  std::vector<Way*> order;
+  for (auto& way : ways) order.push_back(&way);
+  std::mt19937 random{2026};
+  for (int i = 0; i < rounds; ++i) {
+    std::ranges::shuffle(order, random);
+    for (auto* const way : order) {
+      file.make_cold();
+      way->round(file);
+    }
+  }
+  for (auto const& way : ways) print(way, ways.front());
+  for (std::size_t i = 2; i < ours; ++i) {
+    auto const& beside = ways[ways[i].name.find("on the host") != std::string::npos ? 1 : 0];
+    verdict(fmt::format("{} / {}", ways[i].name, beside.name).c_str(), ways[i].median() / beside.median(), ">", 0.9);
+  }
+}
+
+void warm(NoiseFile const& file, int rounds) {
+  fmt::print("A file of {} that is in the page cache, on cpu:\n", format_size(file.bytes()));
+  Resident resident(file);
+  file.make_warm();
+  std::vector<Way> ways;
+  ways.push_back({"histogram of resident memory", [&] { resident.run(); }});
+  ways.push_back({"stream_file, auto", [&] { stream(file, FileAccess::automatic); }});
+  ways.push_back({"from_file on the host, auto", [&] { from_file_pass(file, FileAccess::automatic); }});
+  ways.push_back({"loop over a mapping", [&] { mapping_loop(file); }});
+  for (int i = 0; i < rounds; ++i) {
+    for (auto& way : ways) way.round(file);
+  }
+  for (auto const& way : ways) print(way, ways.front());
+  verdict("stream_file / resident memory", ways[1].median() / ways[0].median(), ">", 0.9);
+}
+
+void passes(NoiseFile const& file) {
+  constexpr std::size_t times = 5;
+  auto const limit = file.bytes() / 2;
+  fmt::print("{} passes over {} with {} of host memory:\n", times, format_size(file.bytes()), format_size(limit));
+  // Of the second and later passes, what the limit holds is there.
+  auto const optimum = static_cast<double>(file.bytes() + (times - 1) * (file.bytes() - limit));
+  for (auto const access : {FileAccess::automatic, FileAccess::direct, FileAccess::cached}) {
+    file.make_cold();
+    MemoryManager manager;
+    manager.set_limit(device("cpu"), limit);
+    FileOptions options;
+    options.access = access;
+    options.manager = &manager;
+    auto const disk = disk_bytes();
+    double const seconds = seconds_of([&] {
+      auto buffer = from_file<std::byte>(file.path(), options);
+      for (std::size_t i = 0; i < times; ++i) pass(buffer, std::size_t{4} << 20);
+    });
+    auto const moved = manager.statistics();
+    fmt::print("    {:<8} {:6.2f} s, {} read, {} past the cache, {} from the disk\n", to_string(access), seconds,
+               format_size(moved.file_read_bytes), format_size(moved.file_direct_bytes),
+               format_size(disk_bytes() - disk));
+    verdict("bytes read / optimum", static_cast<double>(moved.file_read_bytes) / optimum, "<", 1.15);
+  }
+  if (std::system("python3 -c 'import numpy' 2>/dev/null") != 0) return;
+  file.make_cold();
+  fmt::print("    numpy.memmap (no limit): {:.2f} s\n", seconds_of([&] {
+               run_program("python3 -c \"import numpy; a = numpy.memmap('" + file.path() +
+                           "', numpy.uint8, 'r'); [int(a[::4096].sum()) for i in range(5)]\"");
+             }));
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  auto bytes = std::size_t{1} << 30U;
+  int rounds = 7;
+  std::string folder = std::filesystem::temp_directory_path().string();
+  for (int i = 1; i < argc; ++i) {
+    std::string const argument = argv[i];
+    if (argument == "--quick") {
+      bytes = std::size_t{256} << 20U;
+      rounds = 3;
+    } else if (argument == "--folder" && i + 1 < argc) {
+      folder = argv[++i];
+    } else {
+      fmt::print(stderr, "usage: bench_files [--quick] [--folder PATH]\n");
+      return 2;
+    }
+  }
+  NoiseFile const file(folder, bytes);
+  cold(file, rounds);
+  warm(file, rounds);
+  passes(file);
+  return 0;
+} catch (std::exception const& error) {
+  fmt::print(stderr, "bench_files: {}\n", error.what());
+  return 1;
+}

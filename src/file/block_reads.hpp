@@ -1,0 +1,99 @@
+#pragma once
+
+#include "file/read_terms.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <span>
+
+namespace unimem::detail {
+
+/// What a file system asks of a read past the page cache: multiples of these, which are powers of two.
+struct DirectAlignment {
+  std::size_t offset = 4096;  ///< of where it begins and ends in the file
+  std::size_t memory = 4096;  ///< of the address
+};
+
+/// One read of a range of a file past the page cache, as requests of whole blocks: what is handed out, what came of it,
+/// and what that comes to. It asks the system for nothing itself.
+///
+/// Where the range begins or ends within a block of the file, and where its addresses do not fit, bytes come by way of
+/// memory of this object's. `next` and `take` may be called from several threads at once.
+class BlockReads {
+ public:
+  /// docs/decisions/file-access.md.
+  static constexpr std::size_t block_bytes = std::size_t{256} << 10;
+  /// Requests under way at once.
+  static constexpr std::size_t depth = 8;
+
+  /// One request, and after it those for what it did not bring. It belongs to one thread at a time, and is used for one
+  /// after the other.
+  struct Block {
+    std::uint64_t offset = 0;
+    std::size_t bytes = 0;
+    std::byte* memory = nullptr;
+    std::size_t done = 0;
+    unsigned refusals = 0;
+    struct Free {
+      void operator()(std::byte* memory) const noexcept { ::operator delete[](memory, alignment); }
+    };
+    static constexpr std::align_val_t alignment{4096};
+    std::unique_ptr<std::byte, Free> detour;  ///< memory of its own
+    std::size_t detour_bytes = 0;
+
+    [[nodiscard]] bool make_detour(std::size_t bytes) noexcept;
+  };
+
+  /// A failed request.
+  struct Failure {
+    int code = 0;  ///< errno's
+    std::uint64_t offset = 0;
+    std::size_t bytes = 0;
+  };
+
+  /// `to` and `terms` outlive this.
+  BlockReads(std::uint64_t offset, std::span<std::byte> to, DirectAlignment alignment, ReadTerms const& terms) noexcept;
+
+  /// The next request. False: no more, since all are handed out, one has failed, the file has ended, or it is to stop.
+  [[nodiscard]] bool next(Block& block) noexcept;
+
+  /// What the system said about `block`: how many bytes came, or an error's number below 0. True: it is to be asked for
+  /// the rest (bytes from `done` on).
+  [[nodiscard]] bool take(Block& block, long result) noexcept;
+
+  /// Ends it, as if a request had failed.
+  void fail(Failure failure) noexcept;
+
+  /// After the last request: how many bytes there are from the beginning on, fewer than asked for only at the file's
+  /// end (or if it was to stop).
+  [[nodiscard]] std::size_t found() const noexcept;
+  /// The failed request that is first in the file; code 0: none.
+  [[nodiscard]] Failure const& failure() const noexcept { return failure_; }
+
+ private:
+  void end_at(std::uint64_t offset) noexcept;
+  [[nodiscard]] bool passes(Block& block, int error) const noexcept;
+  void arrived(std::uint64_t begin, std::uint64_t end) noexcept;
+
+  [[nodiscard]] std::size_t step() const noexcept { return std::max(block_bytes, alignment_.offset); }
+
+  std::uint64_t begin_, end_;
+  std::span<std::byte> to_;
+  DirectAlignment alignment_;
+  ReadTerms const& terms_;
+  bool fits_;  ///< addresses are aligned where the file's offsets are
+  std::mutex mutex_;
+  std::uint64_t cursor_;
+  std::uint64_t file_end_ = UINT64_MAX;  ///< as far as it has shown
+  Failure failure_;
+  std::mutex arrivals_;
+  std::map<std::uint64_t, std::uint64_t> early_;  ///< ranges that came before others ahead of them
+  std::uint64_t told_;                            ///< where what was told of ends
+};
+
+}  // namespace unimem::detail

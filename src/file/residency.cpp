@@ -1,0 +1,78 @@
+#include "file/residency.hpp"
+
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace unimem::detail {
+namespace {
+
+#ifdef SYS_cachestat
+constexpr long cachestat_number = SYS_cachestat;
+#else
+constexpr long cachestat_number = 451;  // on every architecture
+#endif
+
+/// The kernel's structures of these names.
+struct CachestatRange {
+  std::uint64_t offset, bytes;
+};
+struct Cachestat {
+  std::uint64_t cached, dirty, writeback, evicted, recently_evicted;  // pages
+};
+
+/// What a sample is of, and how many of a range: 2 microseconds of work, whatever its size.
+constexpr std::uint64_t sample_bytes = std::uint64_t{64} << 10, samples = 16;
+
+std::optional<std::uint64_t> pages_resident(int descriptor, CachestatRange range) {
+  Cachestat found{};
+  if (::syscall(cachestat_number, descriptor, &range, &found, 0U) != 0) return std::nullopt;
+  return found.cached;
+}
+
+}  // namespace
+
+std::optional<double> counted_share(File const& file, std::uint64_t offset, std::uint64_t bytes) {
+  static auto const page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  auto const first = offset / page, end = (offset + bytes + page - 1) / page;
+  auto const pages = end - first, each = std::max<std::uint64_t>(1, sample_bytes / page);
+  if (pages == 0) return std::nullopt;
+  bool const whole = pages <= samples * each;
+  std::uint64_t resident = 0, looked_at = 0;
+  for (std::uint64_t i = 0; i < (whole ? 1 : samples); ++i) {
+    // The first and the last of the range are among them.
+    auto const at = whole ? first : first + (pages - each) * i / (samples - 1);
+    auto const count = whole ? pages : each;
+    auto const found = pages_resident(file.descriptor(), {at * page, count * page});
+    if (!found) return std::nullopt;
+    resident += *found;
+    looked_at += count;
+  }
+  return static_cast<double>(resident) / static_cast<double>(looked_at);
+}
+
+std::optional<double> probed_share(File const& file, std::uint64_t offset, std::uint64_t bytes) {
+  if (bytes == 0) return std::nullopt;
+  auto const count = std::min(bytes, samples);
+  unsigned resident = 0;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::byte byte{};
+    ::iovec const to{&byte, 1};
+    // The middle of each part: what is asked of a whole and of its parts is not the same.
+    auto const at = offset + bytes / count * i + bytes / count / 2;
+    auto const found = ::preadv2(file.descriptor(), &to, 1, static_cast<::off_t>(at), RWF_NOWAIT);
+    if (found < 0 && errno != EAGAIN && errno != EINTR) return std::nullopt;
+    if (found == 1) ++resident;
+  }
+  return static_cast<double>(resident) / static_cast<double>(count);
+}
+
+std::optional<double> resident_share(File const& file, std::uint64_t offset, std::uint64_t bytes) {
+  auto const share = counted_share(file, offset, bytes);
+  return share ? share : probed_share(file, offset, bytes);
+}
+
+}  // namespace unimem::detail
