@@ -134,6 +134,7 @@ void plain_direct(NoiseFile const& file, bool fresh) {
   void* const memory = ::mmap(nullptr, memory_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) NoiseFile::fail("mapping");
   std::vector<std::jthread> threads;
+  threads.reserve(depth);
   for (std::size_t i = 0; i < depth; ++i) {
     threads.emplace_back([&, i] {
       for (std::size_t at = next.fetch_add(block); at < file.bytes(); at = next.fetch_add(block)) {
@@ -310,6 +311,7 @@ void cold(NoiseFile const& file, int rounds) {
   ways.push_back({"loop over a mapping", [&] { mapping_loop(file); }});
   // In another order each time: disks of virtual machines owe bursts to whom they have kept waiting.
   std::vector<Way*> order;
+  order.reserve(ways.size());
   for (auto& way : ways) order.push_back(&way);
   std::mt19937 random{2026};
   for (int i = 0; i < rounds; ++i) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 
 namespace unimem::detail {
@@ -57,12 +58,14 @@ std::optional<double> counted_share(File const& file, std::uint64_t offset, std:
 std::optional<double> probed_share(File const& file, std::uint64_t offset, std::uint64_t bytes) {
   if (bytes == 0) return std::nullopt;
   auto const count = std::min(bytes, samples);
+  // Elsewhere in each part every time: what has been tried is there the next time.
+  static std::atomic<std::uint64_t> times{0};
+  auto const turn = times.fetch_add(1, std::memory_order_relaxed) * 0x9E3779B97F4A7C15U;
   unsigned resident = 0;
   for (std::uint64_t i = 0; i < count; ++i) {
     std::byte byte{};
     ::iovec const to{&byte, 1};
-    // The middle of each part: what is asked of a whole and of its parts is not the same.
-    auto const at = offset + bytes / count * i + bytes / count / 2;
+    auto const at = offset + bytes / count * i + (turn >> 16U) % (bytes / count);
     auto const found = ::preadv2(file.descriptor(), &to, 1, static_cast<::off_t>(at), RWF_NOWAIT);
     if (found < 0 && errno != EAGAIN && errno != EINTR) return std::nullopt;
     if (found == 1) ++resident;

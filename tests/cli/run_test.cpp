@@ -83,10 +83,10 @@ TEST_P(Run, HistogramEqualsAnIndependentCount) {
   auto const contents = mixed_bytes(1'000'003, 11);
   folder_.write("data.bin", contents);
   auto const json = json_of("run data.bin --kernel histogram --chunk 100KB");
-  EXPECT_THAT(keys_of(json), ElementsAre("kernel", "device", "bytes", "chunks", "chunk_bytes", "access", "direct_bytes",
-                                         "seconds", "gigabytes_per_second", "result", "host_to_device_bytes",
-                                         "device_to_host_bytes", "peak_device_bytes", "pool", "retries", "resumed_bytes",
-                                         "files"));
+  EXPECT_THAT(keys_of(json),
+              ElementsAre("kernel", "device", "bytes", "chunks", "chunk_bytes", "access", "direct_bytes", "seconds",
+                          "gigabytes_per_second", "result", "host_to_device_bytes", "device_to_host_bytes",
+                          "peak_device_bytes", "pool", "retries", "resumed_bytes", "files"));
   EXPECT_EQ(json["kernel"], "histogram");
   EXPECT_THAT(json["device"].get<std::string>(), ::testing::StartsWith(id()));
   EXPECT_EQ(json["bytes"], contents.size());
