@@ -5,12 +5,15 @@
 #include <unimem/stream/stream_kernel.hpp>
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <stop_token>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "bindings.hpp"
 #include "gil.hpp"
@@ -61,6 +64,15 @@ nb::dict dict_of(StreamResult const& r) {
   result["device_to_host_bytes"] = r.device_to_host_bytes;
   result["peak_device_bytes"] = r.peak_device_bytes;
   result["pool"] = to_json(r.pool);
+  nb::list files;
+  for (auto const& [path, bytes, checksums] : r.files) {
+    files.append(nb::make_tuple(path.string(), bytes, nb::tuple(nb::cast(checksums))));
+  }
+  result["files"] = nb::tuple(files);
+  result["checksum"] = r.checksum ? nb::object(nb::cast(std::string(to_string(*r.checksum)))) : nb::none();
+  result["checksum_bytes"] = r.checksum_bytes;
+  result["retries"] = r.retries;
+  result["resumed_bytes"] = r.resumed_bytes;
   return result;
 }
 
@@ -69,9 +81,11 @@ struct Stop {
   std::stop_source source;
 };
 
-nb::dict stream(std::string const& path, StreamKernel const& kernel, std::size_t chunk_bytes, std::size_t buffers,
-                Device* device, std::string const& output, std::string const& element, std::size_t memory_limit,
-                int access, MemoryManager* manager, nb::object const& progress, Stop const& stop) {
+nb::dict stream(std::vector<std::string> const& paths, StreamKernel const& kernel, std::size_t chunk_bytes,
+                std::size_t buffers, Device* device, std::string const& output, std::string const& element,
+                std::size_t memory_limit, int access, std::string const& checksum, std::string const& manifest,
+                std::string const& verify, unsigned retries, bool resume, MemoryManager* manager,
+                nb::object const& progress, Stop const& stop) {
   StreamOptions options;
   options.chunk_bytes = chunk_bytes;
   options.buffers = buffers;
@@ -80,6 +94,11 @@ nb::dict stream(std::string const& path, StreamKernel const& kernel, std::size_t
   options.element = element_named(element);
   options.memory_limit = memory_limit;
   options.access = static_cast<FileAccess>(access);
+  if (!checksum.empty()) options.checksum = parse_checksum(checksum);
+  options.manifest = manifest;
+  options.verify = verify;
+  options.retries = retries;
+  options.resume = resume;
   options.manager = manager;
   options.cancel = stop.source.get_token();
   // On the calling thread, which has let go of the interpreter's lock. What Python raises, an interruption by the
@@ -92,7 +111,8 @@ nb::dict stream(std::string const& path, StreamKernel const& kernel, std::size_t
     if (PyErr_CheckSignals() != 0) nb::raise_python_error();
     if (!progress.is_none()) progress(done, total);
   };
-  auto const result = unlocked([&] { return stream_file(path, kernel, options); });
+  std::vector<std::filesystem::path> const files(paths.begin(), paths.end());
+  auto const result = unlocked([&] { return stream_files(files, kernel, options); });
   return dict_of(result);
 }
 
@@ -120,8 +140,9 @@ void bind_streams(nb::module_& m) {
       "_mapping",
       [](Kernel const& kernel, std::string const& element) { return mapping(kernel, element_named(element)); },
       nb::arg("kernel"), nb::arg("element"));
-  m.def("_stream", &stream, nb::arg("path"), nb::arg("kernel"), nb::arg("chunk_bytes"), nb::arg("buffers"),
+  m.def("_stream", &stream, nb::arg("paths"), nb::arg("kernel"), nb::arg("chunk_bytes"), nb::arg("buffers"),
         nb::arg("device").none(), nb::arg("output"), nb::arg("element"), nb::arg("memory_limit"), nb::arg("access"),
+        nb::arg("checksum"), nb::arg("manifest"), nb::arg("verify"), nb::arg("retries"), nb::arg("resume"),
         nb::arg("manager").none(), nb::arg("progress").none(), nb::arg("stop"));
 }
 

@@ -54,6 +54,14 @@ void translate(std::exception_ptr const& failure, void* /*payload*/) {
     raise("DeviceError", e, e.backend, e.call, e.code, e.code_name);
   } catch (KernelError const& e) {
     raise("KernelError", e, e.name, e.reason, e.build_log);
+  } catch (ChecksumMismatch const& e) {
+    nb::list chunks;
+    for (auto const& chunk : e.chunks) {
+      auto const index =
+          chunk.index == ChecksumMismatch::Chunk::header ? nb::none() : nb::object(nb::int_(chunk.index));
+      chunks.append(nb::make_tuple(chunk.path, index, chunk.offset, chunk.bytes, chunk.expected, chunk.found));
+    }
+    raise("ChecksumMismatch", e, e.path, e.code, nb::tuple(chunks));
   } catch (IoError const& e) {
     raise("IoError", e, e.path, e.code);
   } catch (UnsupportedOperation const& e) {

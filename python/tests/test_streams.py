@@ -1,6 +1,7 @@
 """Files streamed through a device, against NumPy."""
 
 import asyncio
+import os
 import threading
 
 import numpy as np
@@ -110,3 +111,73 @@ def test_awaited_streams_can_be_cancelled(tmp_path, file):
 
     asyncio.run(main())
     assert [one.name for one in tmp_path.iterdir()] == ["data.bin"]
+
+
+@pytest.mark.parametrize("checksum", ["xxh3", "crc32c"])
+def test_what_is_read_is_checked(file, sim, tmp_path, checksum):
+    path, data = file
+    done = stream_file(path, histogram(), device=sim, chunk_bytes="64KiB", checksum=checksum, manifest=tmp_path / "m.json")
+    [one] = done.files
+    assert (done.checksum, done.checksum_bytes, one.path, one.nbytes, len(one.checksums)) == (checksum, 1 << 16, str(path), data.size, 16)
+    assert len(set(one.checksums)) == 16 and {len(text) for text in one.checksums} == {16 if checksum == "xxh3" else 8}
+    again = stream_file(path, histogram(), device=sim, chunk_bytes="100KiB", verify=tmp_path / "m.json")
+    assert again.files == done.files
+    for bit in (3, 500_000 * 8, data.size * 8 - 1):
+        flipped = data.copy()
+        flipped[bit // 8] ^= 1 << bit % 8
+        flipped.tofile(path)
+        with pytest.raises(unimem.ChecksumMismatch) as caught:
+            stream_file(path, histogram(), device=sim, verify=tmp_path / "m.json")
+        [(name, index, offset, nbytes, expected, found)] = caught.value.chunks
+        at = bit // 8 >> 16
+        assert (name, index, offset, expected) == (str(path), at, at << 16, one.checksums[at])
+        assert nbytes == min(1 << 16, data.size - offset) and found != expected
+        assert isinstance(caught.value, IoError) and caught.value.path == str(path)
+    with pytest.raises(unimem.InvalidArgument):
+        stream_file(path, histogram(), checksum="md5")
+    with pytest.raises(unimem.InvalidArgument):
+        stream_file(path, histogram(), retries=-1)
+
+
+def test_several_files_are_one(file, sim, tmp_path):
+    path, data = file
+    other = tmp_path / "other"
+    other.write_bytes(b"abc")
+    done = stream_file([path, str(other), path], histogram(), device=sim, chunk_bytes="64KiB")
+    assert done.result.counts == tuple(2 * np.bincount(data, minlength=256) + np.bincount(list(b"abc"), minlength=256))
+    assert [one.nbytes for one in done.files] == [data.size, 3, data.size] and done.checksum is None
+    with pytest.raises(unimem.InvalidArgument):
+        stream_file([], histogram())
+
+
+def test_a_pipe_is_read_until_its_end(file, sim, tmp_path):
+    _, data = file
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(data.tobytes()), daemon=True)
+    writer.start()
+    seen = []
+    done = stream_file(pipe, histogram(), device=sim, chunk_bytes="64KiB", progress=lambda *now: seen.append(now))
+    writer.join()
+    assert done.result.counts == tuple(np.bincount(data, minlength=256))
+    assert done.nbytes == data.size and seen[-1] == (data.size, 0)
+
+
+def test_a_stream_goes_on_where_it_was_interrupted(file, sim, tmp_path):
+    path, data = file
+    out = tmp_path / "out"
+    same = dict(device=sim, chunk_bytes="64KiB", output=out, resume=True)
+
+    def stop(done, _total):
+        if done >= 5 << 16:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        stream_file(path, affine(1, 1), progress=stop, **same)
+    assert not out.exists() and (tmp_path / "out.unimem-journal").exists()
+    with pytest.raises(IoError, match="the journal of another run: its kernel"):
+        stream_file(path, affine(1, 2), **same)
+    done = stream_file(path, affine(1, 1), **same)
+    assert done.resumed_bytes >= 5 << 16 and done.nbytes == data.size
+    assert np.array_equal(np.fromfile(out, np.uint8), data + 1)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["data.bin", "out"]

@@ -46,6 +46,7 @@ from ._enums import (
 )
 from ._errors import (
     BufferNotAllocated,
+    ChecksumMismatch,
     CoherenceConflict,
     DataLost,
     DeviceError,
@@ -80,6 +81,7 @@ from ._streams import (
     HistogramResult,
     MappingResult,
     StatisticsResult,
+    StreamedFile,
     StreamResult,
     affine,
     histogram,
@@ -139,7 +141,7 @@ os.register_at_fork(after_in_child=_unimem._after_fork)
 # Without `copy` and `statistics`, which are modules of Python's own to a program that takes all names.
 __all__ = [
     "Accelerator", "AccessPattern", "Advice", "BlockPool", "BlockStatistics", "BufferBlock", "BufferNotAllocated", "BufferRef", "BufferRegistry",
-    "BufferSlice", "BufferState", "BufferStatistics", "CoherenceConflict", "DataLost", "Device", "DeviceArray",
+    "BufferSlice", "BufferState", "BufferStatistics", "ChecksumMismatch", "CoherenceConflict", "DataLost", "Device", "DeviceArray",
     "DeviceError", "DeviceInfo", "DoubleBuffer", "Error", "Event", "GlobalMemoryStatistics", "HistogramResult", "HostArray",
     "InvalidArgument", "IoError", "Kernel", "KernelError", "KernelExecution", "LeakReport", "Link", "LinkSource", "LinkStatistics", "LiveAllocation", "Location",
     "MapMode", "Mapping", "MappingResult", "MemoryInfo", "MemoryLimit", "MemoryManager", "MemoryPool", "MemorySnapshot",
@@ -147,7 +149,7 @@ __all__ = [
     "Optimization", "OptimizationReport", "OptimizationStep", "Orchestrator", "OutOfMemory", "PlaceUsage", "Placement",
     "PlacementDecision", "PlacementRecommendations", "PlacementRule", "PoolDefragmentation", "PoolFragmentation",
     "PoolLimits", "PoolStatistics", "PoolUsage", "PressureChange", "PressureLevel", "PressureSubscription", "RecordedUse", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
-    "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "TensorInfo", "Tensors", "Tracking", "TransferCounters",
+    "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "StreamedFile", "TensorInfo", "Tensors", "Tracking", "TransferCounters",
     "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "Usage", "UsageCounts", "UsageLine", "affine",
     "can_capture_stacks", "can_expose_to_prometheus", "default_device", "default_manager", "describe_address",
     "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "histogram", "launch", "launch_async",

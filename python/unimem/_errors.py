@@ -153,7 +153,7 @@ class KernelError(Error, RuntimeError):
 class IoError(Error, OSError):
     """A file could not be opened, read, written or understood; ``code`` is an errno value, or 0."""
 
-    _fields = ("path", "code")
+    _fields: tuple[str, ...] = ("path", "code")
     path: str
     code: int
 
@@ -163,6 +163,14 @@ class IoError(Error, OSError):
         assert isinstance(error, IoError)
         error.filename, error.errno = fields[0], fields[1] or None
         return error
+
+
+class ChecksumMismatch(IoError):
+    """Files are not what a manifest says of them. ``chunks``: of each that differs (path, index in chunks of the manifest's size or
+    None for a header, offset in the data, bytes, the checksum expected, the one found)."""
+
+    _fields = ("path", "code", "chunks")
+    chunks: tuple[tuple[str, int | None, int, int, str, str], ...]
 
 
 class UnsupportedOperation(Error, RuntimeError):

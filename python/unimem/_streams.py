@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from . import _unimem
-from ._arguments import ALL, access_of, count_of, number_of, size_of
+from ._arguments import ALL, access_of, count_of, flag_of, number_of, size_of
 from ._devices import chosen
 from ._elements import Elements
 from ._errors import KernelError, invalid
@@ -22,6 +22,7 @@ from ._tables import pairs
 from ._unimem import Device, StreamKernel
 
 Progress = Callable[[int, int], object]
+_Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,14 @@ class MappingResult(Record):
     elements: int
 
 
+class StreamedFile(NamedTuple):
+    """A file that was streamed: its bytes of data, and the checksum of each chunk of `StreamResult.checksum_bytes` of them, where one was asked for."""
+
+    path: str
+    nbytes: int
+    checksums: tuple[str, ...]
+
+
 _RESULTS = {one.__name__: one for one in (HistogramResult, StatisticsResult, MappingResult)}
 
 
@@ -72,6 +81,11 @@ class StreamResult(Record):
     device_to_host_bytes: int
     peak_device_bytes: int
     pool: dict[str, Any]
+    files: tuple[StreamedFile, ...]
+    checksum: str | None
+    checksum_bytes: int
+    retries: int
+    resumed_bytes: int
 
     @property
     def gigabytes_per_second(self) -> float:
@@ -118,7 +132,7 @@ def mapping(kernel: Kernel, element: str | None = None) -> StreamKernel:
     return _unimem._mapping(kernel._native, _element(element))
 
 
-def _name_of(argument: str, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
+def _name_of(argument: str, path: _Path) -> str:
     name = os.fsdecode(path)
     if "\0" in name:
         raise invalid(argument, repr(name), "a path without NUL")
@@ -144,23 +158,49 @@ def _shown(progress: Progress | bool | None, path: str) -> Iterator[Progress | N
     with tqdm(desc=os.path.basename(path), unit="B", unit_scale=True) as bar:
 
         def show(done: int, total: int) -> None:
-            bar.total = total
+            bar.total = total or None  # of a pipe nobody knows it
             bar.update(done - bar.n)
 
         yield show
 
 
+def _checksum(name: str | None) -> str:
+    if name is None:
+        return ""
+    if name not in ("xxh3", "crc32c"):
+        raise invalid("checksum", repr(name), '"xxh3", "crc32c" or None')
+    return name
+
+
+def _retries(value: int) -> int:
+    most = 1000
+    if (number := count_of("retries", value)) > most:
+        raise invalid("retries", number, f"from 0 to {most}")
+    return number
+
+
+def _names_of(path: _Path | Sequence[_Path]) -> list[str]:
+    if isinstance(path, (str, bytes, os.PathLike)):
+        return [_name_of("path", path)]
+    return [_name_of("path", one) for one in path]
+
+
 def stream_file(
-    path: str | bytes | os.PathLike[str] | os.PathLike[bytes],
+    path: _Path | Sequence[_Path],
     kernel: StreamKernel | Kernel,
     *,
     chunk_bytes: int | str = 64 << 20,
     buffers: int = 3,
     device: Device | str | None = None,
-    output: str | bytes | os.PathLike[str] | os.PathLike[bytes] | None = None,
+    output: _Path | None = None,
     element: str | None = None,
     memory_limit: int | str | None = None,
     access: str = "auto",
+    checksum: str | None = None,
+    manifest: _Path | None = None,
+    verify: _Path | None = None,
+    retries: int = 5,
+    resume: bool = False,
     manager: MemoryManager | None = None,
     progress: Progress | bool | None = None,
     _stop: _unimem._Stop | None = None,
@@ -171,26 +211,33 @@ def stream_file(
     Reading, copying, computing and writing overlap. `element`: "u8" … "f64", where neither the kernel nor the file says it. Sizes
     are bytes, or text such as ``"64MiB"``. `memory_limit` bounds the device memory in use; too small for all buffers uses fewer, too
     small for one chunk is OutOfMemory. `access`: "auto" reads past the page cache what it does not have, "direct" everything, "cached" nothing, and
-    "mapped" has the device read the file in place; what cannot be had is UnsupportedOperation, and the result tells the way. `progress` is told (bytes done, bytes in all); None shows a bar on a terminal where
-    tqdm is installed. What it raises ends the stream, and so does Ctrl-C. Raises IoError, InvalidArgument, KernelError, … as in C++;
+    "mapped" has the device read the file in place; what cannot be had is UnsupportedOperation, and the result tells the way. `progress` is told (bytes done, bytes in all; 0:
+    not known); None shows a bar on a terminal where tqdm is installed. What it raises ends the stream, and so does Ctrl-C. Raises IoError, InvalidArgument, KernelError, … as in C++;
     whatever goes wrong, no part of the output stays behind.
+
+    A pipe is read until its end; several paths are taken as one file. `checksum`: "xxh3" or "crc32c", of every chunk of each file, while it is read; `manifest`:
+    where they are written; `verify`: a manifest that the files are compared with, ChecksumMismatch names what differs. `retries`: how often a read that
+    fails for a passing reason is tried again. `resume`: goes on where a stream of the same arguments was interrupted, whose unfinished `output` then
+    stays beside its place, with a journal.
     """
     work = mapping(kernel) if isinstance(kernel, Kernel) else kernel
     if not isinstance(work, StreamKernel):
         raise invalid("kernel", type(kernel).__name__, "histogram(), statistics(), affine(…), mapping(…) or a Kernel")
-    name = _name_of("path", path)
-    with _shown(progress, name) as show:
+    names = _names_of(path)
+    with _shown(progress, names[0] if names else "") as show:
         done = _unimem._stream(
-            name, work, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), chosen(device),
+            names, work, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), chosen(device),
             "" if output is None else _name_of("output", output), element or "", ALL if memory_limit is None else size_of("memory_limit", memory_limit),
-            access_of(access), native(manager), show, _stop or _unimem._Stop(),
+            access_of(access), _checksum(checksum), "" if manifest is None else _name_of("manifest", manifest), "" if verify is None else _name_of("verify", verify),
+            _retries(retries), flag_of("resume", resume), native(manager), show, _stop or _unimem._Stop(),
         )  # fmt: skip
     kind, *fields = done.pop("result")
-    return StreamResult(**done | {"result": _RESULTS[kind](*fields), "pool": json.loads(done["pool"])})
+    files = tuple(StreamedFile(*one) for one in done.pop("files"))
+    return StreamResult(**done | {"result": _RESULTS[kind](*fields), "pool": json.loads(done["pool"]), "files": files})
 
 
 async def stream_file_async(
-    path: str | bytes | os.PathLike[str] | os.PathLike[bytes], kernel: StreamKernel | Kernel, **options: Any
+    path: _Path | Sequence[_Path], kernel: StreamKernel | Kernel, **options: Any
 ) -> StreamResult:
     """The same without blocking the event loop. Cancelling it ends the stream, and waits until nothing of it is left."""
     import asyncio  # here, as in `to_thread`
