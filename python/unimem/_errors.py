@@ -153,7 +153,7 @@ class KernelError(Error, RuntimeError):
 class IoError(Error, OSError):
     """A file could not be opened, read, written or understood; ``code`` is an errno value, or 0."""
 
-    _fields: tuple[str, ...] = ("path", "code")
+    _fields: ClassVar[tuple[str, ...]] = ("path", "code")
     path: str
     code: int
 
