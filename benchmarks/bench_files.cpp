@@ -35,6 +35,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -44,6 +45,7 @@
 
 namespace {
 
+using unimem::Checksum;
 using unimem::device;
 using unimem::FileAccess;
 using unimem::FileOptions;
@@ -221,15 +223,43 @@ void from_file_to_device(NoiseFile const& file, FileAccess access) {
   }
 }
 
-/// With memory that streams before have touched.
-void stream(NoiseFile const& file, FileAccess access) {
+std::string manifest_of(NoiseFile const& file, Checksum checksum) {
+  return file.path() + '.' + std::string(unimem::to_string(checksum)) + ".json";
+}
+
+/// With memory that streams before have touched, compared with the file's manifest if a checksum is given.
+void stream(NoiseFile const& file, FileAccess access, std::optional<Checksum> verified = std::nullopt) {
   static MemoryManager manager;
   StreamOptions options;
   options.manager = &manager;
   options.device = &device("cpu");
   options.access = access;
+  if (verified) options.verify = manifest_of(file, *verified);
   static_cast<void>(unimem::stream_file(file.path(), unimem::histogram(), options));
 }
+
+/// Manifests of the file, removed at the end.
+class Manifests {
+ public:
+  explicit Manifests(NoiseFile const& file) : file_(file) {
+    for (auto const checksum : all) {
+      StreamOptions options;
+      options.device = &device("cpu");
+      options.checksum = checksum;
+      options.manifest = manifest_of(file, checksum);
+      static_cast<void>(unimem::stream_file(file.path(), unimem::histogram(), options));
+    }
+  }
+  Manifests(Manifests const&) = delete;
+  Manifests& operator=(Manifests const&) = delete;
+  ~Manifests() {
+    for (auto const checksum : all) ::unlink(manifest_of(file_, checksum).c_str());
+  }
+
+ private:
+  static constexpr std::array all{Checksum::xxh3, Checksum::crc32c};
+  NoiseFile const& file_;
+};
 
 /// The same chunks by the same kernel where the bytes are memory already.
 class Resident {
@@ -298,6 +328,10 @@ void cold(NoiseFile const& file, int rounds) {
   ways.push_back({"the same to fresh memory", [&] { plain_direct(file, true); }});
   ways.push_back({"stream_file on cpu, direct", [&] { stream(file, FileAccess::direct); }});
   ways.push_back({"stream_file on cpu, auto", [&] { stream(file, FileAccess::automatic); }});
+  ways.push_back(
+      {"stream_file on cpu, direct, crc32c verified", [&] { stream(file, FileAccess::direct, Checksum::crc32c); }});
+  ways.push_back(
+      {"stream_file on cpu, direct, xxh3 verified", [&] { stream(file, FileAccess::direct, Checksum::xxh3); }});
   ways.push_back({"from_file on the host, direct", [&] { from_file_pass(file, FileAccess::direct); }});
   ways.push_back({"from_file on the host, auto", [&] { from_file_pass(file, FileAccess::automatic); }});
   ways.push_back({"from_file on a device, direct", [&] { from_file_to_device(file, FileAccess::direct); }});
@@ -326,6 +360,8 @@ void cold(NoiseFile const& file, int rounds) {
     auto const& beside = ways[ways[i].name.find("on the host") != std::string::npos ? 1 : 0];
     verdict(fmt::format("{} / {}", ways[i].name, beside.name).c_str(), ways[i].median() / beside.median(), ">", 0.9);
   }
+  verdict("time with crc32c / without", ways[2].median() / ways[4].median(), "<", 1.05);
+  verdict("time with xxh3 / without", ways[2].median() / ways[5].median(), "<", 1.05);
 }
 
 void warm(NoiseFile const& file, int rounds) {
@@ -335,6 +371,9 @@ void warm(NoiseFile const& file, int rounds) {
   std::vector<Way> ways;
   ways.push_back({"histogram of resident memory", [&] { resident.run(); }});
   ways.push_back({"stream_file, auto", [&] { stream(file, FileAccess::automatic); }});
+  ways.push_back(
+      {"stream_file, auto, crc32c verified", [&] { stream(file, FileAccess::automatic, Checksum::crc32c); }});
+  ways.push_back({"stream_file, auto, xxh3 verified", [&] { stream(file, FileAccess::automatic, Checksum::xxh3); }});
   ways.push_back({"from_file on the host, auto", [&] { from_file_pass(file, FileAccess::automatic); }});
   ways.push_back({"loop over a mapping", [&] { mapping_loop(file); }});
   for (int i = 0; i < rounds; ++i) {
@@ -342,6 +381,8 @@ void warm(NoiseFile const& file, int rounds) {
   }
   for (auto const& way : ways) print(way, ways.front());
   verdict("stream_file / resident memory", ways[1].median() / ways[0].median(), ">", 0.9);
+  verdict("time with crc32c / without", ways[1].median() / ways[2].median(), "<", 1.15);
+  verdict("time with xxh3 / without", ways[1].median() / ways[3].median(), "<", 1.15);
 }
 
 void passes(NoiseFile const& file) {
@@ -395,6 +436,7 @@ int main(int argc, char** argv) try {
     }
   }
   NoiseFile const file(folder, bytes);
+  Manifests const manifests(file);
   cold(file, rounds);
   warm(file, rounds);
   passes(file);
