@@ -3,6 +3,7 @@
 #include <unimem/core/build.hpp>
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
+#include <unimem/stream/stream_kernel.hpp>
 
 #include <fmt/format.h>
 #include <CLI/App.hpp>
@@ -108,6 +109,23 @@ FileAccess access_of(CLI::Option const* option) {
   refuse(option->get_name(), text, "auto, on or off");
 }
 
+std::optional<SourceKernel::Reduction> reduction_of(CLI::Option const* option) {
+  auto const text = value_of(option);
+  if (!text) return std::nullopt;
+  auto const star = text->find('*');
+  std::size_t count = 0;
+  auto const digits = star == std::string::npos ? std::string_view() : std::string_view(*text).substr(star + 1);
+  auto const [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
+  bool const counts = error == std::errc{} && !digits.empty() && end == digits.data() + digits.size();
+  try {
+    if (counts && count >= 1 && count <= most_reduced) {
+      return SourceKernel::Reduction{parse_element_type(text->substr(0, star)), count};
+    }
+  } catch (InvalidArgument const&) {  // NOLINT(bugprone-empty-catch): said below, with all of the text
+  }
+  refuse(option->get_name(), *text, fmt::format("such as u64*256: a type of --dtype, and 1 to {}", most_reduced));
+}
+
 /// A text that must not be empty: a file, an id, a name.
 std::optional<std::string> text_of(CLI::Option const* option) {
   auto text = value_of(option);
@@ -138,6 +156,8 @@ class RunOptions {
     kernel_ = option("--kernel", "NAME", "histogram (of bytes, with entropy), statistics, or affine: y = A x + B");
     source_ = option("--source", "K.cl", "Instead of --kernel: the file of a kernel (in, out, count), see below");
     entry_ = option("--entry", "NAME", "The kernel's name in that file");
+    reduce_ = option("--reduce", "TYPE*N",
+                     "Of --source: its kernel (in, result, count, lanes, first) accumulates into N elements of TYPE");
     dtype_ = option("--dtype", "TYPE", "u8 i8 u16 i16 u32 i32 u64 i64 f32 f64 (default: what the file says, else u8)");
     scale_ = option("--scale", "A", "Of affine (default: 1)");
     offset_ = option("--offset", "B", "Of affine (default: 0)");
@@ -168,7 +188,14 @@ class RunOptions {
         "{\n"
         "    UNIMEM_DATA(unimem_f32, out)[UNIMEM_ITEM_X] = 2 * UNIMEM_DATA(const unimem_f32, in)[UNIMEM_ITEM_X];\n"
         "  }\n"
-        "or as plain OpenCL C:  __kernel void mine(__global const float* in, __global float* out, ulong count)\n"
+        "With --reduce u64*256 it runs once for each of the 256 elements of the result, and accumulates into its own:\n"
+        "  UNIMEM_KERNEL mine(UNIMEM_CONST_BUFFER(unimem_f32, in), UNIMEM_BUFFER(unimem_u64, result), unimem_u64 "
+        "count,\n"
+        "                     unimem_u64 lanes, unimem_u64 first) {\n"
+        "    for (unimem_u64 i = UNIMEM_ITEM_X; i < count; i += lanes)\n"
+        "      UNIMEM_DATA(unimem_u64, result)[UNIMEM_ITEM_X] += UNIMEM_DATA(const unimem_f32, in)[i] > 0;\n"
+        "  }\n"
+        "The first as plain OpenCL C:  __kernel void mine(__global const float* in, __global float* out, ulong count)\n"
         "Sizes read 4096, 64KiB, 1.5GiB, 12GB. Exit code 2: the command line is wrong; 1: the work failed;\n"
         "130, 143: stopped by Ctrl-C or SIGTERM. An output file appears only when it is complete.");
   }
@@ -223,9 +250,11 @@ class RunOptions {
     if (!kernel && !source) throw UsageError(fmt::format("run needs --kernel ({}) or --source with --entry", kernels));
     if (source && !entry) throw UsageError(fmt::format("--source {} needs --entry with the kernel's name", *source));
     if (entry && !source) throw UsageError(fmt::format("--entry {} belongs to --source", *entry));
+    auto const reduction = reduction_of(reduce_);
+    if (reduction && !source) throw UsageError(fmt::format("--reduce {} belongs to --source", *value_of(reduce_)));
 
     if (source) {
-      run.kernel = SourceKernel{*source, *entry};
+      run.kernel = SourceKernel{*source, *entry, reduction};
     } else if (*kernel == "histogram") {
       run.kernel = HistogramKernel{};
     } else if (*kernel == "statistics") {
@@ -243,8 +272,10 @@ class RunOptions {
   static void check_output(RunCommand const& run) {
     if (run.resume && run.output.empty()) throw UsageError("--resume needs --output");
     if (run.resume && run.files.size() > 1) throw UsageError("--resume goes on with one FILE, not with several");
-    bool const reduces =
-        std::holds_alternative<HistogramKernel>(run.kernel) || std::holds_alternative<StatisticsKernel>(run.kernel);
+    auto const* const source = std::get_if<SourceKernel>(&run.kernel);
+    bool const reduces = std::holds_alternative<HistogramKernel>(run.kernel) ||
+                         std::holds_alternative<StatisticsKernel>(run.kernel) ||
+                         (source != nullptr && source->reduction);
     if (reduces && !run.output.empty()) {
       throw UsageError(fmt::format("--output {} belongs to affine and --source: other kernels write no elements",
                                    run.output.native()));
@@ -265,7 +296,7 @@ class RunOptions {
 
   CLI::App* command_;
   CLI::Option *files_, *kernel_, *source_, *entry_, *dtype_, *scale_, *offset_, *output_, *device_, *chunk_, *buffers_,
-      *limit_, *checksum_, *manifest_, *verify_, *retries_, *direct_;
+      *limit_, *checksum_, *manifest_, *verify_, *retries_, *direct_, *reduce_;
   bool resume_ = false;
   bool no_progress_ = false;
   bool json_ = false;

@@ -48,6 +48,12 @@ struct AffineKernel {
 struct SourceKernel {
   std::filesystem::path file;
   std::string entry;
+  /// What it accumulates into; nothing: it maps.
+  struct Reduction {
+    ElementType element = ElementType::u8;
+    std::size_t count = 1;
+  };
+  std::optional<Reduction> reduction{};
 };
 
 struct RunCommand {

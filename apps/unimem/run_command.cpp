@@ -57,7 +57,11 @@ struct MakeKernel {
   StreamKernel operator()(HistogramKernel) const { return histogram(); }
   StreamKernel operator()(StatisticsKernel) const { return statistics(element); }
   StreamKernel operator()(AffineKernel const& kernel) const { return affine(element, kernel.scale, kernel.offset); }
-  StreamKernel operator()(SourceKernel const& kernel) const { return mapping(built_kernel(kernel, device), element); }
+  StreamKernel operator()(SourceKernel const& kernel) const {
+    auto const built = built_kernel(kernel, device);
+    if (!kernel.reduction) return mapping(built, element);
+    return reducing(built, kernel.reduction->element, kernel.reduction->count, element);
+  }
 };
 
 bool shows_progress(RunCommand const& command) {

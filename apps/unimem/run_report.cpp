@@ -43,6 +43,13 @@ struct ResultJson {
     json["elements"] = mapping.elements;
     return json;
   }
+  Json operator()(ReductionResult const& reduction) const {
+    Json json;
+    json["dtype"] = to_string(reduction.element);
+    auto& values = json["values"] = Json::array();
+    for (auto const& value : reduction.values) values.push_back(number(value));
+    return json;
+  }
 
  private:
   static Json number(ElementValue const& value) {
@@ -105,6 +112,16 @@ struct ResultText {
     lines.add("deviation", "{}", spelled(statistics.standard_deviation));
   }
   void operator()(MappingResult const& mapping) const { lines.add("elements", "{}", mapping.elements); }
+  void operator()(ReductionResult const& reduction) const {
+    constexpr std::size_t shown = 8;
+    std::string text;
+    for (std::size_t i = 0; i < std::min(shown, reduction.values.size()); ++i) {
+      if (i != 0) text += ", ";
+      text += std::visit([](auto number) { return spelled(number); }, reduction.values[i]);
+    }
+    if (reduction.values.size() > shown) text += fmt::format(", … ({} in all: --json)", reduction.values.size());
+    lines.add("values", "{}", text);
+  }
 };
 
 }  // namespace

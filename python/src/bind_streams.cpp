@@ -47,6 +47,12 @@ nb::tuple result_of(MappingResult const& result) {
   return nb::make_tuple("MappingResult", result.elements);
 }
 
+nb::tuple result_of(ReductionResult const& result) {
+  nb::list values;
+  for (auto const& value : result.values) values.append(number_of(value));
+  return nb::make_tuple("ReductionResult", std::string(to_string(result.element)), nb::tuple(values));
+}
+
 nb::dict dict_of(StreamResult const& r) {
   nb::dict result;
   result["kernel"] = r.kernel;
@@ -140,6 +146,12 @@ void bind_streams(nb::module_& m) {
       "_mapping",
       [](Kernel const& kernel, std::string const& element) { return mapping(kernel, element_named(element)); },
       nb::arg("kernel"), nb::arg("element"));
+  m.def(
+      "_reducing",
+      [](Kernel const& kernel, std::string const& result, std::size_t count, std::string const& element) {
+        return reducing(kernel, parse_element_type(result), count, element_named(element));
+      },
+      nb::arg("kernel"), nb::arg("result"), nb::arg("count"), nb::arg("element"));
   m.def("_stream", &stream, nb::arg("paths"), nb::arg("kernel"), nb::arg("chunk_bytes"), nb::arg("buffers"),
         nb::arg("device").none(), nb::arg("output"), nb::arg("element"), nb::arg("memory_limit"), nb::arg("access"),
         nb::arg("checksum"), nb::arg("manifest"), nb::arg("verify"), nb::arg("retries"), nb::arg("resume"),

@@ -181,3 +181,15 @@ def test_a_stream_goes_on_where_it_was_interrupted(file, sim, tmp_path):
     assert done.resumed_bytes >= 5 << 16 and done.nbytes == data.size
     assert np.array_equal(np.fromfile(out, np.uint8), data + 1)
     assert sorted(one.name for one in tmp_path.iterdir()) == ["data.bin", "out"]
+
+
+def test_a_kernel_accumulates_over_a_stream(file, opencl):
+    path, data = file
+    source = """UNIMEM_KERNEL large(UNIMEM_CONST_BUFFER(unimem_u8, in), UNIMEM_BUFFER(unimem_u64, result), unimem_u64 count, unimem_u64 lanes, unimem_u64 first) {
+      for (unimem_u64 i = UNIMEM_ITEM_X; i < count; i += lanes) UNIMEM_DATA(unimem_u64, result)[UNIMEM_ITEM_X] += UNIMEM_DATA(const unimem_u8, in)[i] > 99;
+    }"""
+    done = stream_file(path, unimem.reducing(Kernel("large").source(source), "u64", 50), device=opencl, chunk_bytes="100KiB")
+    assert len(done.result.values) == 50 and done.result.element == "u64"
+    assert sum(done.result.values) == int((data > 99).sum()) and done.chunks == 10
+    with pytest.raises(unimem.InvalidArgument):
+        unimem.reducing(Kernel("large").source(source), "u64", 0)

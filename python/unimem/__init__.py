@@ -80,12 +80,14 @@ from ._sharing import BufferRef, BufferRegistry, SharedBuffer, registry
 from ._streams import (
     HistogramResult,
     MappingResult,
+    ReductionResult,
     StatisticsResult,
     StreamedFile,
     StreamResult,
     affine,
     histogram,
     mapping,
+    reducing,
     stream_file,
     stream_file_async,
 )
@@ -148,12 +150,12 @@ __all__ = [
     "NotFound", "Operand",
     "Optimization", "OptimizationReport", "OptimizationStep", "Orchestrator", "OutOfMemory", "PlaceUsage", "Placement",
     "PlacementDecision", "PlacementRecommendations", "PlacementRule", "PoolDefragmentation", "PoolFragmentation",
-    "PoolLimits", "PoolStatistics", "PoolUsage", "PressureChange", "PressureLevel", "PressureSubscription", "RecordedUse", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
+    "PoolLimits", "PoolStatistics", "PoolUsage", "PressureChange", "PressureLevel", "PressureSubscription", "RecordedUse", "ReductionResult", "SharedBuffer", "SizeClassStatistics", "SizeMismatch",
     "StatisticsResult", "StreamCancelled", "StreamKernel", "StreamResult", "StreamedFile", "TensorInfo", "Tensors", "Tracking", "TransferCounters",
     "UnavailableBackend", "UnifiedBuffer", "UnsupportedOperation", "Usage", "UsageCounts", "UsageLine", "affine",
     "can_capture_stacks", "can_expose_to_prometheus", "default_device", "default_manager", "describe_address",
     "device", "device_info", "devices", "format_size", "get_accelerator", "get_memory_pool", "histogram", "launch", "launch_async",
-    "make_sim", "mapping", "open_tensors", "parse_size", "read", "readwrite", "registry", "stream_file", "stream_file_async",
+    "make_sim", "mapping", "open_tensors", "parse_size", "read", "readwrite", "reducing", "registry", "stream_file", "stream_file_async",
     "transfers", "unavailable_backends", "version", "write",
 ]  # fmt: skip
 

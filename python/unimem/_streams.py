@@ -51,6 +51,14 @@ class MappingResult(Record):
     elements: int
 
 
+@dataclass(frozen=True, slots=True)
+class ReductionResult(Record):
+    """What a reducing kernel gives: one value for each of its work items."""
+
+    element: str
+    values: tuple[int | float, ...]
+
+
 class StreamedFile(NamedTuple):
     """A file that was streamed: its bytes of data, and the checksum of each chunk of `StreamResult.checksum_bytes` of them, where one was asked for."""
 
@@ -59,7 +67,7 @@ class StreamedFile(NamedTuple):
     checksums: tuple[str, ...]
 
 
-_RESULTS = {one.__name__: one for one in (HistogramResult, StatisticsResult, MappingResult)}
+_RESULTS = {one.__name__: one for one in (HistogramResult, StatisticsResult, MappingResult, ReductionResult)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +84,7 @@ class StreamResult(Record):
     access: str
     direct_bytes: int
     seconds: float
-    result: HistogramResult | StatisticsResult | MappingResult
+    result: HistogramResult | StatisticsResult | MappingResult | ReductionResult
     host_to_device_bytes: int
     device_to_host_bytes: int
     peak_device_bytes: int
@@ -124,12 +132,22 @@ def affine(scale: float, offset: float, element: str | None = None) -> StreamKer
     return _unimem._affine(_element(element), number_of("scale", scale), number_of("offset", offset))
 
 
-def mapping(kernel: Kernel, element: str | None = None) -> StreamKernel:
-    """A kernel ``(in, out, count)`` of one's own, in its source form (docs/kernels.md). Gives a MappingResult."""
+def _native_kernel(kernel: Kernel) -> _unimem._Kernel:
     if kernel._native is None:
         reason = "streams need its source form: a Python function is not called chunk by chunk"
         raise KernelError._of(f"kernel '{kernel.name}': {reason}", kernel.name, reason, "")
-    return _unimem._mapping(kernel._native, _element(element))
+    return kernel._native
+
+
+def mapping(kernel: Kernel, element: str | None = None) -> StreamKernel:
+    """A kernel ``(in, out, count)`` of one's own, in its source form (docs/kernels.md). Gives a MappingResult."""
+    return _unimem._mapping(_native_kernel(kernel), _element(element))
+
+
+def reducing(kernel: Kernel, result: str, count: int, element: str | None = None) -> StreamKernel:
+    """A kernel ``(in, result, count, lanes, first)`` of one's own that accumulates into `count` elements of the type `result`, in its source form:
+    one work item for each, which adds to its own alone (docs/kernels.md). Gives a ReductionResult."""
+    return _unimem._reducing(_native_kernel(kernel), _element(result), count_of("count", count), _element(element))
 
 
 def _name_of(argument: str, path: _Path) -> str:

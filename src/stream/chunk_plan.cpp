@@ -39,15 +39,16 @@ std::size_t slots_wanted(StreamOptions const& options, Device& device, ChunkRun 
 void divide(ChunkPlan& plan, StreamOptions const& options, Device& device, ChunkRun const& run,
             std::optional<std::uint64_t> input_bytes, std::size_t element_bytes) {
   auto const file_bytes = input_bytes.value_or(std::numeric_limits<std::uint64_t>::max());
-  auto const limit = std::min(options.memory_limit, device.info().total_bytes);
+  auto const most = std::min(options.memory_limit, device.info().total_bytes);
+  auto const limit = most - std::min(most, run.kept_bytes());
   std::size_t slots = 0, result_bytes = 0, each = 0;
-  for (auto most = options.chunk_bytes;; most = most / 2 / element_bytes * element_bytes) {
-    plan.chunk_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(most, file_bytes));
+  for (auto wanted = options.chunk_bytes;; wanted = wanted / 2 / element_bytes * element_bytes) {
+    plan.chunk_bytes = static_cast<std::size_t>(std::min<std::uint64_t>(wanted, file_bytes));
     slots = slots_wanted(options, device, run, plan, file_bytes);
     result_bytes = run.result_bytes(plan.chunk_bytes);
     each = slot_bytes(plan, result_bytes);
-    bool const fewer_would_do = each <= limit && most / 2 < least_fitted_chunk;
-    if (!options.fit_chunk || slots <= limit / each || fewer_would_do || most / 2 < element_bytes) break;
+    bool const fewer_would_do = each <= limit && wanted / 2 < least_fitted_chunk;
+    if (!options.fit_chunk || slots <= limit / each || fewer_would_do || wanted / 2 < element_bytes) break;
   }
   if (each > limit) {
     OutOfMemory::Facts facts;

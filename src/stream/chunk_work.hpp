@@ -32,6 +32,9 @@ class ChunkRun {
   /// Bytes of device memory the results of a chunk of `bytes` take, besides the chunk; 0 when they overwrite it.
   [[nodiscard]] virtual std::size_t result_bytes(std::size_t bytes) const noexcept = 0;
 
+  /// Bytes of device memory that stay from chunk to chunk.
+  [[nodiscard]] virtual std::size_t kept_bytes() const noexcept { return 0; }
+
   /// Submits the work on the first `bytes` bytes of `chunk`. Results go to the first `result_bytes(bytes)` bytes of
   /// `results`, or, when there are none, back into the chunk.
   virtual Event launch(Queue& queue, UnifiedBuffer<std::byte>& chunk, UnifiedBuffer<std::byte>& results,

@@ -131,6 +131,11 @@ INSTANTIATE_TEST_SUITE_P(Commands, WrongCommandLine, ::testing::Values(
     BadInput{"run data.bin --kernel histogram --checksum md5",            2, "invalid --checksum 'md5': must be xxh3 or crc32c"},
     BadInput{"run data.bin --kernel histogram --retries -1",              2, "invalid --retries '-1': must be a whole number from 0 to 1000"},
     BadInput{"run data.bin --kernel histogram --manifest m.json --manifest n.json", 2, "--manifest is given more than once"},
+    BadInput{"run data.bin --kernel histogram --reduce u64*4",            2, "--reduce u64*4 belongs to --source"},
+    BadInput{"run data.bin --source k.cl --entry k --reduce u64",         2, "invalid --reduce 'u64': must be such as u64*256"},
+    BadInput{"run data.bin --source k.cl --entry k --reduce u64*0",       2, "invalid --reduce 'u64*0'"},
+    BadInput{"run data.bin --source k.cl --entry k --reduce u65*4",       2, "invalid --reduce 'u65*4'"},
+    BadInput{"run data.bin --source k.cl --entry k --reduce u64*4 --output o", 2, "--output o belongs to affine and --source"},
     BadInput{"run data.bin --kernel histogram --resume",                  2, "--resume needs --output"},
     BadInput{"run data.bin good.npy --kernel affine --output out.bin --resume", 2, "--resume goes on with one FILE, not with several"},
     BadInput{"run data.bin out.bin --kernel affine --output data.bin",    2, "must be another file than the input"}));

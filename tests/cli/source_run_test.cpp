@@ -119,5 +119,28 @@ TEST_F(SourceRun, IsReadFromAPipeAsWell) {
   EXPECT_TRUE(folder_.read("out.bin") == expected());
 }
 
+TEST_F(SourceRun, AccumulatesOverAllChunks) {
+  folder_.write(
+      "sum.cl",
+      "UNIMEM_KERNEL sum(UNIMEM_CONST_BUFFER(unimem_f32, in), UNIMEM_BUFFER(unimem_f64, result), "
+      "unimem_u64 count, unimem_u64 lanes, unimem_u64 first) {\n"
+      "  for (unimem_u64 i = UNIMEM_ITEM_X; i < count; i += lanes)\n"
+      "    UNIMEM_DATA(unimem_f64, result)[UNIMEM_ITEM_X] += UNIMEM_DATA(const unimem_f32, in)[i] + (first + i);\n"
+      "}\n");
+  auto const outcome = run_cli(words_of("run data.bin --source sum.cl --entry sum --dtype f32 --reduce f64*37 "
+                                        "--chunk 64KiB --device opencl:0 --json"),
+                               {.directory = folder_.path()});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  auto const json = Json::parse(outcome.out);
+  EXPECT_EQ(json["chunks"], 7);
+  EXPECT_EQ(json["result"]["dtype"], "f64");
+  ASSERT_EQ(json["result"]["values"].size(), 37U);
+  double total = 0, expected = 0;
+  for (auto const& value : json["result"]["values"]) total += value.get<double>();
+  for (std::size_t i = 0; i < numbers_.size(); ++i)
+    expected += static_cast<double>(numbers_[i]) + static_cast<double>(i);
+  EXPECT_EQ(total, expected);  // eighths, and far below 2^53
+}
+
 }  // namespace
 }  // namespace unimem

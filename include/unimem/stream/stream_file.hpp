@@ -136,6 +136,12 @@ struct MappingResult {
   std::uint64_t elements = 0;  ///< mapped, and written if there is an output
 };
 
+/// What a reducing kernel of the user's gives.
+struct ReductionResult {
+  ElementType element = ElementType::u8;
+  std::vector<ElementValue> values;  ///< one for each of its work items; zeros for an empty input
+};
+
 /// A file that was streamed.
 struct StreamedFile {
   std::filesystem::path path;
@@ -157,7 +163,7 @@ struct StreamResult {
   FileAccess access = FileAccess::automatic;  ///< the way that most of the bytes came; of an empty file, what was asked
   std::uint64_t direct_bytes = 0;             ///< of `bytes`, past the page cache
   double seconds = 0;                         ///< wall time, from opening the file to renaming the output
-  std::variant<HistogramResult, StatisticsResult, MappingResult> result;
+  std::variant<HistogramResult, StatisticsResult, MappingResult, ReductionResult> result;
   std::uint64_t host_to_device_bytes = 0;  ///< 0 on devices that share the host's memory, else exactly `bytes`
   std::uint64_t device_to_host_bytes = 0;  ///< results and output brought back; 0 where memory is shared
   std::size_t peak_device_bytes = 0;       ///< most device memory reserved at one moment; never above the limit

@@ -3,6 +3,7 @@
 #include <unimem/core/export.hpp>
 #include <unimem/stream/element_type.hpp>
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <string>
@@ -73,5 +74,19 @@ class UNIMEM_API StreamKernel {
 /// (docs/kernels.md), and sees each chunk by itself. Gives MappingResult. Throws InvalidArgument if the kernel has no
 /// form at all.
 [[nodiscard]] UNIMEM_API StreamKernel mapping(Kernel const& kernel, std::optional<ElementType> element = std::nullopt);
+
+/// The most elements that a reducing kernel's result may have.
+inline constexpr std::size_t most_reduced = std::size_t{1} << 16;
+
+/// A kernel `(in, result, count, lanes, first)` of one's own that accumulates: `result` holds `lanes` elements, zero at
+/// first, which stay on the device from chunk to chunk, and there is one work item for each. `in` holds `count`
+/// elements of the input, the first of which is number `first` in all of it; all three are 64-bit numbers. Item `i.x`
+/// adds what it makes of `in[i.x]`, `in[i.x + lanes]`, … to `result[i.x]`, so that no two write one element, and the
+/// caller adds up the lanes. Chunks come in the input's order. Gives ReductionResult.
+///
+/// `result`, `count`: what the result's elements are, and how many, 1 to `most_reduced`. Throws InvalidArgument for
+/// another count, and if the kernel has no form at all.
+[[nodiscard]] UNIMEM_API StreamKernel reducing(Kernel const& kernel, ElementType result, std::size_t count,
+                                               std::optional<ElementType> element = std::nullopt);
 
 }  // namespace unimem
