@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _unimem
-from ._arguments import ALL, count_of, number_of, size_of
+from ._arguments import ALL, count_of, number_of, path_of, size_of
 from ._devices import chosen
 from ._elements import Elements
 from ._errors import KernelError, invalid
@@ -116,13 +116,6 @@ def mapping(kernel: Kernel, element: str | None = None) -> StreamKernel:
     return _unimem._mapping(kernel._native, _element(element))
 
 
-def _name_of(argument: str, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
-    name = os.fsdecode(path)
-    if "\0" in name:
-        raise invalid(argument, repr(name), "a path without NUL")
-    return name
-
-
 @contextmanager
 def _shown(progress: Progress | bool | None, path: str) -> Iterator[Progress | None]:
     """The caller's own function; a bar of tqdm's on a terminal where tqdm is there; else nothing."""
@@ -174,11 +167,11 @@ def stream_file(
     work = mapping(kernel) if isinstance(kernel, Kernel) else kernel
     if not isinstance(work, StreamKernel):
         raise invalid("kernel", type(kernel).__name__, "histogram(), statistics(), affine(…), mapping(…) or a Kernel")
-    name = _name_of("path", path)
+    name = path_of("path", path)
     with _shown(progress, name) as show:
         done = _unimem._stream(
             name, work, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), chosen(device),
-            "" if output is None else _name_of("output", output), element or "", ALL if memory_limit is None else size_of("memory_limit", memory_limit),
+            "" if output is None else path_of("output", output), element or "", ALL if memory_limit is None else size_of("memory_limit", memory_limit),
             native(manager), show, _stop or _unimem._Stop(),
         )  # fmt: skip
     kind, *fields = done.pop("result")
