@@ -289,8 +289,8 @@ class MemoryManager:
 
     def save(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> None:
         """Writes every live buffer that was given a name to a ``.safetensors``, from wherever its bytes are, in blocks of 4 MiB: its dtype
-        and shape where the format has the dtype, else bytes. States stay as they are. Ranges without contents are zeros in the file,
-        which says so. The file appears whole, synced, or not at all, with a checksum of every 64 MiB in its metadata.
+        and shape where the format has the dtype, else bytes. States stay as they are. A buffer that nothing has used yet is listed
+        without bytes. The file appears whole, synced, or not at all, with a checksum of every 64 MiB in its metadata.
 
         InvalidArgument if two buffers have one name, or one has none that the format takes. Buffers over files that were given no name,
         and those of a `MemoryPool`, are left out. Writers need the caller's lock, as for any read. Ctrl-C ends it."""

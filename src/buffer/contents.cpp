@@ -18,19 +18,15 @@ using detail::AccessContext;
 using detail::BufferLook;
 using detail::Reconciler;
 
-ByteRanges BufferCore::contents() {
-  ByteRanges known;
+bool BufferCore::has_contents() {
+  bool has_data = false;
   detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
-    auto const& replicas = parts->replicas;
-    if (!Reconciler(*parts).resolve_or_wait(context, replicas.whole())) return false;
-    known = replicas.coherence.lost();
-    for (Place place = host_place; place < replicas.places.count(); ++place) {
-      known.add(replicas.coherence.valid(place));
-    }
+    if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole())) return false;
+    has_data = parts->replicas.coherence.has_data();
     return true;
   });
-  return known;
+  return has_data;
 }
 
 void BufferCore::require_writable(std::string_view operation) const {

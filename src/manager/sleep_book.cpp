@@ -41,6 +41,7 @@ std::vector<SleepingPart> SleepBook::take(std::string const& tag) {
   auto const found = sleeps_.find(tag);
   if (found == sleeps_.end()) {
     std::vector<std::string> asleep;
+    asleep.reserve(sleeps_.size());
     for (auto const& [name, sleep] : sleeps_) asleep.push_back(name);
     throw NotFound("sleeping tag", tag, std::move(asleep), "sleep puts buffers to sleep by their tag");
   }

@@ -76,6 +76,7 @@ void check_alike(BufferCore const& core, SavedBuffer const& saved, bool checked,
 std::vector<Pair> matched(Buffers const& buffers, SavedState const& state, std::string const& path) {
   std::vector<Pair> pairs;
   std::vector<SavedBuffer const*> saved;
+  saved.reserve(state.buffers.size());
   for (auto const& one : state.buffers) saved.push_back(&one);
   std::ranges::sort(saved, {}, &SavedBuffer::name);
   for (auto const* const one : saved) {
@@ -91,6 +92,7 @@ std::vector<Pair> matched(Buffers const& buffers, SavedState const& state, std::
         std::ranges::lower_bound(saved, core->name(), {}, [](auto const* one) { return std::string_view(one->name); });
     if (found != saved.end() && (*found)->name == core->name()) continue;
     std::vector<std::string> names;
+    names.reserve(std::min<std::size_t>(saved.size(), 16));
     for (auto const* const one : std::span(saved).first(std::min<std::size_t>(saved.size(), 16))) {
       names.push_back(one->name);
     }
@@ -159,13 +161,8 @@ void write_on(Device& device, BufferCore& core, std::size_t begin, Block bytes) 
 void fill(Pair const& pair, File const& file, SavedState const& state, std::vector<std::byte>& block) {
   auto& core = *pair.core;
   auto* const home = home_of(core);
-  auto const write = [&](std::size_t begin, Block bytes) {
-    home != nullptr ? write_on(*home, core, begin, bytes) : core.write(begin, bytes);
-  };
   auto differ = read_blocks(file, state, *pair.saved, block, [&](std::size_t begin, Block bytes) {
-    if (!pair.saved->contents) return write(begin, bytes);
-    auto const here = pair.saved->contents->intersection(ByteRanges(ByteRange{begin, begin + bytes.size()}));
-    for (auto const part : here.ranges()) write(part.begin, bytes.subspan(part.begin - begin, part.size()));
+    home != nullptr ? write_on(*home, core, begin, bytes) : core.write(begin, bytes);
   });
   if (!differ.empty()) throw ChecksumMismatch(std::move(differ));  // changed under the reading
 }

@@ -36,9 +36,7 @@ SavedBuffer described(BufferCore& core) {
   auto const& elements = core.options().elements;
   saved.element = elements ? detail::element_text(elements->dtype, elements->bytes) : "uint8";
   if (elements) saved.shape.assign(elements->shape.begin(), elements->shape.end());
-  auto contents = core.contents();
-  saved.has_bytes = saved.bytes == 0 || !contents.empty();
-  if (!contents.contains(ByteRange{0, core.size_bytes()})) saved.contents = std::move(contents);
+  saved.has_bytes = saved.bytes == 0 || core.has_contents();
   return saved;
 }
 
@@ -62,16 +60,6 @@ SavedState planned(Buffers const& buffers) {
   return state;
 }
 
-/// `block` becomes the bytes of the buffer from `begin` on, and zeros where it has none.
-void read(BufferCore& core, SavedBuffer const& saved, std::size_t begin, std::span<std::byte> block) {
-  if (!saved.contents) return core.read_in_place(begin, block);
-  std::ranges::fill(block, std::byte{});
-  auto const here = saved.contents->intersection(ByteRanges(ByteRange{begin, begin + block.size()}));
-  for (auto const part : here.ranges()) {
-    core.read_in_place(part.begin, block.subspan(part.begin - begin, part.size()));
-  }
-}
-
 }  // namespace
 
 void save(MemoryManager& manager, std::filesystem::path const& path) {
@@ -91,7 +79,7 @@ void save(MemoryManager& manager, std::filesystem::path const& path) {
     for (std::size_t begin = 0; begin < saved.bytes; begin += block.size()) {
       interrupted.look();
       auto const part = std::span(block).first(std::min<std::size_t>(block.size(), saved.bytes - begin));
-      read(*buffers[i], saved, begin, part);
+      buffers[i]->read_in_place(begin, part);
       digests.add(part);
       file.write(part);
     }

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <iterator>
 #include <span>
 #include <utility>
 
@@ -24,7 +23,6 @@ constexpr std::string_view checksum_key = "unimem.checksum";
 constexpr std::string_view block_key = "unimem.block_bytes";
 constexpr std::string_view header_key = "unimem.header";
 constexpr std::string_view digests_key = "unimem.digests.";
-constexpr std::string_view contents_key = "unimem.contents.";
 constexpr std::string_view element_key = "unimem.element.";
 constexpr std::string_view empty_key = "unimem.empty.";
 constexpr std::string_view version = "1";
@@ -61,14 +59,6 @@ SafetensorsEntry entry_of(SavedBuffer const& buffer) {
 std::string text_of(std::vector<std::uint64_t> const& digests) {
   std::string text;
   for (auto const digest : digests) text += digest_text(algorithm, digest);
-  return text;
-}
-
-std::string text_of(ByteRanges const& ranges) {
-  std::string text;
-  for (auto const range : ranges.ranges()) {
-    fmt::format_to(std::back_inserter(text), "{}{}-{}", text.empty() ? "" : ",", range.begin, range.end);
-  }
   return text;
 }
 
@@ -113,19 +103,6 @@ class Reader {
       digests.push_back(*digest);
     }
     return digests;
-  }
-  [[nodiscard]] ByteRanges ranges(std::string_view text, std::uint64_t bytes) const {
-    ByteRanges ranges;
-    while (!text.empty()) {
-      auto const one = text.substr(0, text.find(','));
-      text.remove_prefix(std::min(text.size(), one.size() + 1));
-      auto const dash = one.find('-');
-      if (dash == std::string_view::npos) malformed(fmt::format("{} is no range", quoted(one)));
-      ByteRange const range{number(one.substr(0, dash)), number(one.substr(dash + 1))};
-      if (range.begin >= range.end || range.end > bytes) malformed(fmt::format("{} is no range", quoted(one)));
-      ranges.add(range);
-    }
-    return ranges;
   }
 
  private:
@@ -176,7 +153,6 @@ std::string format_saved_state(SavedState const& state) {
     auto& entry = entries.emplace_back(entry_of(buffer));
     metadata.emplace(keyed(digests_key, buffer.name), text_of(buffer.digests));
     if (entry.type->name != buffer.element) metadata.emplace(keyed(element_key, buffer.name), buffer.element);
-    if (buffer.contents) metadata.emplace(keyed(contents_key, buffer.name), text_of(*buffer.contents));
   }
   return sealed(format_safetensors_header(entries, metadata));
 }
@@ -203,9 +179,6 @@ SavedState parse_saved_state(std::string const& header, std::uint64_t data_bytes
       auto const blocks = buffer.bytes / state.block_bytes + (buffer.bytes % state.block_bytes == 0 ? 0 : 1);
       buffer.digests = reader.digests(keyed(digests_key, entry.name), blocks);
       if (auto const* const text = reader.find(keyed(element_key, entry.name))) buffer.element = *text;
-      if (auto const* const text = reader.find(keyed(contents_key, entry.name))) {
-        buffer.contents = reader.ranges(*text, buffer.bytes);
-      }
     }
     buffer.shape = std::move(entry.shape);
     buffer.name = std::move(entry.name);

@@ -1,13 +1,10 @@
 #pragma once
 
-#include <unimem/core/byte_ranges.hpp>
-
 #include "stream/safetensors.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,7 +17,6 @@ struct SavedBuffer {
   std::string element;  ///< as `element_text` has it
   std::uint64_t bytes = 0;
   std::uint64_t offset = 0;            ///< in the data, or in the file once it was read
-  std::optional<ByteRanges> contents;  ///< what of it is anything; none: all of it
   std::vector<std::uint64_t> digests;  ///< of its blocks
   std::vector<std::uint64_t> shape;
   bool has_bytes = true;  ///< else it had no contents, and the file has no tensor for it

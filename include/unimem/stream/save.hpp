@@ -15,9 +15,9 @@ class MemoryManager;
 /// that have the file's for want of another, and the library's own.
 ///
 /// Bytes come from where they are, the host, a file or a device, in blocks of 4 MiB, so that no buffer needs memory for
-/// it, and what is current on a device alone is all that is downloaded. States stay as they are. Ranges that nothing
-/// was ever written to are zeros in the file, which says that they are none; a buffer without any contents is listed
-/// without bytes.
+/// it, and what is current on a device alone is all that is downloaded. States stay as they are. A buffer that
+/// nothing has used yet is listed without bytes; of any other all bytes are saved, as reading it gives them: what of it
+/// was never written is what its first use found there.
 ///
 /// The file appears whole, synced, or not at all: an older one stays until then. `__metadata__` has a checksum (XXH3)
 /// of every 64 MiB of every tensor, computed on the way, and one of the header; docs/decisions/saving.md tells the
@@ -34,8 +34,7 @@ UNIMEM_API void save(MemoryManager& manager, std::filesystem::path const& path);
 
 /// Fills the named buffers of the manager with what a `.safetensors` has. They must be the very ones that it has: each
 /// tensor one live buffer of its name, and each named buffer (as `save` counts them) one tensor, of equal bytes and
-/// element type. Shapes may differ. A buffer that had no contents when the file was made, and ranges that were none,
-/// stay as they are.
+/// element type. Shapes may differ. A buffer that was listed without bytes stays as it is.
 ///
 /// A file of `save` is read twice: all checksums are looked at before a buffer changes, and again on the way. A file of
 /// another origin has none; it restores if names, sizes and dtypes agree.

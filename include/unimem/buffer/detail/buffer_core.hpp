@@ -224,12 +224,12 @@ class UNIMEM_API BufferCore final : public Resident {
   /// Where no host memory is to be had, spilled bytes come straight from their file and a device's from the device, and
   /// nothing about the buffer changes.
   void read(std::size_t offset, std::span<std::byte> data);
-  /// The same for bytes that are in `contents`, and always straight from where they are, the host first and a device
-  /// last, so that the buffer needs no memory for it; but in the middle of work it is read as by `read`.
+  /// The same of a buffer that has contents, and always straight from where they are, the host first and a device last,
+  /// so that the buffer needs no memory for it; but in the middle of work it is read as by `read`.
   void read_in_place(std::size_t offset, std::span<std::byte> data);
-  /// Which of its bytes are anything at all: current somewhere, or lost, which reading them says. Waits for the work
-  /// under way. Throws as reading does.
-  [[nodiscard]] ByteRanges contents();
+  /// Whether its bytes are anything at all: each is current somewhere then, or lost, which reading it says. Waits for
+  /// the work under way, and throws its failures.
+  [[nodiscard]] bool has_contents();
   /// Throws what `write` would throw at once, whatever it wrote: read-only, strict and not allocated, captured.
   void require_writable(std::string_view operation) const;
   /// What it has of a device's own memory.
