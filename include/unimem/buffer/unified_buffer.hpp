@@ -35,7 +35,7 @@ UNIMEM_API void check_covers(std::size_t count, std::size_t element_bytes, Buffe
 UNIMEM_API void note_elements(BufferOptions& options, std::string_view dtype, std::size_t element_bytes,
                               std::span<const std::size_t> shape);
 template <class T>
-[[nodiscard]] BufferOptions with_elements(BufferOptions&& options, Shape const& shape) {
+[[nodiscard]] BufferOptions&& with_elements(BufferOptions&& options, Shape const& shape) {
   if (!options.name.empty()) note_elements(options, dtype_of<T>(), sizeof(T), shape.extents());
   return std::move(options);
 }
