@@ -35,6 +35,15 @@ std::size_t bytes_of(std::vector<std::size_t> const& shape, nb::handle dtype) {
   return checked_multiply(Shape(shape).count(), item, "shape");
 }
 
+/// What the elements are, for files that buffers are saved to. A dtype that NumPy gives the bytes of in another order
+/// has the name of the usual one: it is bytes there.
+void note_elements(BufferOptions& options, std::vector<std::size_t> const& shape, nb::handle dtype) {
+  if (options.name.empty()) return;
+  bool const is_native = nb::cast<bool>(dtype.attr("isnative")) && dtype.attr("fields").is_none();
+  auto const name = is_native ? nb::cast<std::string>(dtype.attr("name")) : std::string();
+  detail::note_elements(options, name, bytes_of({1}, dtype), shape);
+}
+
 BufferOptions options_of(MemoryManager* manager, Device* device, int location, int tracking, bool pinned, bool strict,
                          std::string name, int priority) {
   BufferOptions options;
@@ -54,6 +63,7 @@ BufferOptions options_of(MemoryManager* manager, Device* device, int location, i
 void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype, MemoryManager* manager, Device* device,
                  int location, int tracking, bool pinned, bool strict, std::string name, int priority) {
   auto options = options_of(manager, device, location, tracking, pinned, strict, std::move(name), priority);
+  note_elements(options, shape, dtype);
   auto const bytes = bytes_of(shape, dtype);
   auto core = unlocked([&] { return BufferCore::make(bytes, std::move(options)); });
   new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
@@ -80,6 +90,7 @@ void wrap_array(Window* self, nb::object array, MemoryManager* manager, Device* 
   auto const bytes = static_cast<std::size_t>(PyArray_NBYTES(source));
   auto options = options_of(manager, device, location, tracking, false, strict, std::move(name), priority);
   nb::object dtype = nb::borrow(reinterpret_cast<PyObject*>(PyArray_DESCR(source)));
+  note_elements(options, shape, dtype);
   if (bytes == 0) {  // no memory to wrap, and nothing that would ever let go of the array
     auto empty = unlocked([&] { return BufferCore::make(0, std::move(options)); });
     new (self) Window(std::move(empty), 0, std::move(shape), std::move(dtype), true);
@@ -104,10 +115,14 @@ void allocate_buffer(Window* self, std::vector<std::size_t> shape, nb::object dt
   asked.name = std::move(name);
   auto const bytes = bytes_of(shape, dtype);
   auto const site = asked.name.empty() ? calling_site() : Name{};
+  BufferOptions told;
+  told.name = asked.name;
+  note_elements(told, shape, dtype);
   auto made_by = calls_of_python(manager);
   auto core = unlocked([&] {
     auto options = detail::buffer_options(manager, asked, bytes, site);
     options.made_by = std::move(made_by);
+    options.elements = std::move(told.elements);
     auto made = BufferCore::make(bytes, std::move(options));
     detail::move_in(*made);
     return made;
@@ -128,7 +143,11 @@ void make_from_file(Window* self, std::string const& path, std::optional<std::ve
   options.name = std::move(name);
   if (shape) options.count = Shape(*shape).count();
   auto const item = bytes_of({1}, dtype);
-  auto core = unlocked([&] { return detail::buffer_core_from_file(path, item, options); });
+  BufferOptions told;
+  told.name = options.name;
+  note_elements(told, {}, dtype);
+  auto const element = told.elements ? told.elements->dtype : std::string();
+  auto core = unlocked([&] { return detail::buffer_core_from_file(path, item, options, element); });
   if (!shape) shape = std::vector{core->size_bytes() / item};
   new (self) Window(std::move(core), 0, *std::move(shape), std::move(dtype), true);
 }

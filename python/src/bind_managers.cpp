@@ -93,6 +93,7 @@ void bind_managers(nb::module_& m) {
           "Gives all cached blocks back; returns the bytes. Never touches live memory.");
   bind_reports(m, manager);
   bind_signals(m, manager);
+  bind_saving(manager);
   m.def("_default_manager", [] { return unlocked([] { return &default_manager(); }); }, nb::rv_policy::reference);
   // Everything allocated from a manager must be gone before it, arrays and ids of buffers included, which no caller can
   // promise for a garbage collector: so it stays. What it holds goes back by `cleanup`.

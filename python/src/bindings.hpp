@@ -24,6 +24,7 @@ void bind_pools(nanobind::module_& m);
 void bind_managers(nanobind::module_& m);
 void bind_reports(nanobind::module_& m, nanobind::class_<MemoryManager>& manager);
 void bind_signals(nanobind::module_& m, nanobind::class_<MemoryManager>& manager);
+void bind_saving(nanobind::class_<MemoryManager>& manager);
 void bind_kernels(nanobind::module_& m);
 void bind_sharing(nanobind::module_& m);
 void bind_streams(nanobind::module_& m);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import operator
 from collections.abc import Iterable
 from typing import Any, SupportsIndex
@@ -28,6 +29,14 @@ def count_of(name: str, value: object) -> int:
     if not 0 <= number <= _LARGEST:
         raise invalid(name, number, f"from 0 to {_LARGEST}")
     return number
+
+
+def path_of(name: str, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
+    """Of a file, as C++ takes it."""
+    decoded = os.fsdecode(path)
+    if "\0" in decoded:
+        raise invalid(name, repr(decoded), "a path without NUL")
+    return decoded
 
 
 def text_of(name: str, value: object) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
-from ._arguments import count_of, dtype_of, elements_of, flag_of, optional_size, shape_of, size_of
+from ._arguments import count_of, dtype_of, elements_of, flag_of, optional_size, path_of, shape_of, size_of, text_of
 from ._devices import chosen, default_device, named
 from ._enums import AccessPattern, Location, Placement, PressureLevel, Tracking, number_in
 from ._errors import invalid
@@ -286,6 +286,35 @@ class MemoryManager:
         return self._native._defragment(
             named(device) or default_device(), optional_size("max_moved_bytes", max_moved_bytes), optional_size("max_copied_bytes", max_copied_bytes)
         )
+
+    def save(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> None:
+        """Writes every live buffer that was given a name to a ``.safetensors``, from wherever its bytes are, in blocks of 4 MiB: its dtype
+        and shape where the format has the dtype, else bytes. States stay as they are. A buffer that nothing has used yet is listed
+        without bytes. The file appears whole, synced, or not at all, with a checksum of every 64 MiB in its metadata.
+
+        InvalidArgument if two buffers have one name, or one has none that the format takes. Buffers over files that were given no name,
+        and those of a `MemoryPool`, are left out. Writers need the caller's lock, as for any read. Ctrl-C ends it."""
+        self._native._save(path_of("path", path))
+
+    def restore(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> None:
+        """Fills the named buffers with what a ``.safetensors`` has, which must be the very ones that it has, of equal bytes and dtypes;
+        else nothing changes: NotFound, SizeMismatch, InvalidArgument, UnsupportedOperation for a buffer that is not to be written. The
+        checksums of a file of `save` are looked at before anything changes: IoError, which names the buffer. What fails afterwards
+        leaves some buffers restored and others not."""
+        self._native._restore(path_of("path", path))
+
+    def sleep(self, tag: str = "") -> int:
+        """Gives the device memory of the buffers back that the tag names, to the drivers, and keeps their contents on the host, or where
+        that has no room in the folder to spill to. Returns the bytes that they had. A tag is a name, or what is in front of a "/" or "."
+        in it; the empty one names all. A buffer that is used meanwhile comes back by itself.
+
+        NotFound if it names none; InvalidArgument if it sleeps already, or something is leased."""
+        return self._native._sleep(text_of("tag", tag))
+
+    def wake(self, tag: str = "") -> int:
+        """Brings back what `sleep` of the same tag has taken away, to the devices it was on. Returns the bytes that were copied, once they
+        have arrived. NotFound if the tag is not asleep; OutOfMemory, with nothing moved, if it does not fit beside what is there."""
+        return self._native._wake(text_of("tag", tag))
 
     def __enter__(self) -> MemoryManager:
         return self

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _unimem
-from ._arguments import ALL, access_of, count_of, flag_of, number_of, size_of
+from ._arguments import ALL, access_of, count_of, flag_of, number_of, path_of, size_of
 from ._devices import chosen
 from ._elements import Elements
 from ._errors import KernelError, invalid
@@ -150,13 +150,6 @@ def reducing(kernel: Kernel, result: str, count: int, element: str | None = None
     return _unimem._reducing(_native_kernel(kernel), _element(result), count_of("count", count), _element(element))
 
 
-def _name_of(argument: str, path: _Path) -> str:
-    name = os.fsdecode(path)
-    if "\0" in name:
-        raise invalid(argument, repr(name), "a path without NUL")
-    return name
-
-
 @contextmanager
 def _shown(progress: Progress | bool | None, path: str) -> Iterator[Progress | None]:
     """The caller's own function; a bar of tqdm's on a terminal where tqdm is there; else nothing."""
@@ -199,8 +192,8 @@ def _retries(value: int) -> int:
 
 def _names_of(path: _Path | Sequence[_Path]) -> list[str]:
     if isinstance(path, (str, bytes, os.PathLike)):
-        return [_name_of("path", path)]
-    return [_name_of("path", one) for one in path]
+        return [path_of("path", path)]
+    return [path_of("path", one) for one in path]
 
 
 def stream_file(
@@ -245,8 +238,8 @@ def stream_file(
     with _shown(progress, names[0] if names else "") as show:
         done = _unimem._stream(
             names, work, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), chosen(device),
-            "" if output is None else _name_of("output", output), element or "", ALL if memory_limit is None else size_of("memory_limit", memory_limit),
-            access_of(access), _checksum(checksum), "" if manifest is None else _name_of("manifest", manifest), "" if verify is None else _name_of("verify", verify),
+            "" if output is None else path_of("output", output), element or "", ALL if memory_limit is None else size_of("memory_limit", memory_limit),
+            access_of(access), _checksum(checksum), "" if manifest is None else path_of("manifest", manifest), "" if verify is None else path_of("verify", verify),
             _retries(retries), flag_of("resume", resume), native(manager), show, _stop or _unimem._Stop(),
         )  # fmt: skip
     kind, *fields = done.pop("result")

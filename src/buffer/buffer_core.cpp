@@ -49,6 +49,10 @@ std::shared_ptr<detail::StaleViews> BufferCore::stale_views() const noexcept {
   return parts_->watch.stale_views();
 }
 
+std::uint64_t BufferCore::id() const noexcept {
+  return parts_->terms.id;
+}
+
 MemoryManager& BufferCore::manager() const noexcept {
   return *parts_->terms.manager;
 }

@@ -222,6 +222,7 @@ std::shared_ptr<BufferCore> BufferPool::acquire_core(BufferKind const& kind) {
   options.device = state.options.device;
   options.pinned = kind.pinned;
   options.name = state.options.name;
+  options.name_use = NameUse::reports;  // one for all of the pool's
   core = BufferCore::make(kind.bytes, std::move(options));
   State::Buffers place;
   place.emplace_back(kind);

@@ -21,6 +21,13 @@ using detail::AccessContext;
 using detail::Reconciler;
 using detail::TransferEngine;
 
+void BufferCore::read_in_place(std::size_t offset, std::span<std::byte> data) {
+  ByteRange const range{offset, offset + data.size()};
+  if (data.empty()) return;
+  if (!read_directly(range, data)) return read(offset, data);
+  note_read(range);
+}
+
 bool BufferCore::read_directly(ByteRange range, std::span<std::byte> target) {
   struct Part {
     Place place;

@@ -46,6 +46,8 @@ std::shared_ptr<BufferCore> BufferCore::make(BufferOptions&& options, std::share
   parts->replicas.places.host_has_its_own();
   parts->watch.never_watch();
   parts->begin_in_file();
+  parts.unlock();
+  core->become_listed();
   return core;
 }
 

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <limits>
 #include <memory>
@@ -33,7 +34,9 @@ using detail::ReplicaAllocator;
 using detail::ReplicaMemory;
 
 std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& options) {
-  return make(bytes, std::move(options), std::shared_ptr<BackingFile>{});
+  auto core = make(bytes, std::move(options), std::shared_ptr<BackingFile>{});
+  core->become_listed();
+  return core;
 }
 
 std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& options,
@@ -57,13 +60,14 @@ std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& 
 }
 
 std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& options, Wrapped wrapped) {
-  auto core = make(bytes, std::move(options));
+  auto core = make(bytes, std::move(options), std::shared_ptr<BackingFile>{});
   if (core->tracking() == Tracking::pages) {
     throw UnsupportedOperation(
         "Tracking::pages", "memory that somebody else allocated",
         "its pages may hold other things, too; a buffer of its own, filled by copy_from, can be tracked");
   }
   core->move_onto(std::move(wrapped));
+  core->become_listed();
   return core;
 }
 
@@ -75,6 +79,18 @@ BufferCore::BufferCore(std::size_t bytes, BufferOptions&& options, std::shared_p
   parts_->lock.count_operations_to_come();
   parts_->resident = true;
   parts_->terms.manager->add_resident(*this);  // also the host's memory may be asked for
+}
+
+void BufferCore::become_listed() {
+  auto const& options = parts_->terms.options;
+  if (options.name.empty() || options.name_use == NameUse::reports) return;
+  parts_->listed = true;
+  try {
+    parts_->terms.manager->add_named(*this);
+  } catch (...) {
+    parts_->listed = false;
+    throw;
+  }
 }
 
 std::shared_ptr<void> BufferCore::hold() noexcept {
@@ -92,10 +108,11 @@ std::shared_ptr<void> BufferCore::hold() noexcept {
 
 void BufferCore::end_ownership() noexcept {
   if (parts_->made.inherited()) return;
+  if (parts_->listed) parts_->terms.manager->remove_named(*this);
   // The owner of borrowed memory may free it now: no other thread may still be evicting into it, nor hold the buffer.
-  if (parts_->resident && parts_->borrows) {
-    if (parts_->terms.manager->retire_resident(*this)) {
-      while (parts_->keepers.load(std::memory_order_acquire) != 1) std::this_thread::yield();
+  if (parts_->borrows && (parts_->listed || parts_->resident)) {
+    if (!parts_->resident || parts_->terms.manager->retire_resident(*this)) {
+      await_keepers();
     } else {
       log(LogLevel::error,
           "a buffer over borrowed memory ends in the middle of work that an eviction of it waits for:");
@@ -105,11 +122,21 @@ void BufferCore::end_ownership() noexcept {
   let_go();
 }
 
+void BufferCore::await_keepers() const noexcept {
+  constexpr std::chrono::milliseconds step{1};
+  constexpr int soon = 1000;
+  for (int tries = 0; parts_->keepers.load(std::memory_order_acquire) != 1; ++tries) {
+    // An eviction ends soon; a file that it is saved to may take its time.
+    tries < soon ? std::this_thread::yield() : std::this_thread::sleep_for(step);
+  }
+}
+
 void BufferCore::let_go() noexcept {
   if (parts_->made.inherited()) return;
   // What the manager does not know has no other keeper. Acquire and release: the thread that ends it comes behind all
   // others.
-  if (parts_->resident && parts_->keepers.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  bool const has_other_keepers = parts_->listed || parts_->resident;
+  if (has_other_keepers && parts_->keepers.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   write_back_at_end();
   std::destroy_at(this);
   detail::SpareMemory<BufferCore>::give(this);

@@ -101,6 +101,12 @@ void throw_outgrown(char const* what, ByteRange range, std::size_t bytes) {
                         fmt::format("within the buffer's {} bytes, to which it was resized", bytes));
 }
 
+void note_elements(BufferOptions& options, std::string_view dtype, std::size_t element_bytes,
+                   std::span<const std::size_t> shape) {
+  options.elements = std::make_shared<BufferElements const>(
+      BufferElements{std::string(dtype), element_bytes, {shape.begin(), shape.end()}});
+}
+
 std::string describe(std::string_view element, Shape const& shape, BufferCore const& core) {
   return fmt::format("UnifiedBuffer(shape=({}), element={} bytes, state={}{}{})", fmt::join(shape.extents(), ", "),
                      element, to_string(core.state()), core.name().empty() ? "" : ", name=", core.name());

@@ -9,8 +9,10 @@
 #include "manager/environment_limits.hpp"
 #include "manager/evictor.hpp"
 #include "manager/host_limit.hpp"
+#include "manager/named_residents.hpp"
 #include "manager/pressure.hpp"
 #include "manager/residents.hpp"
+#include "manager/sleep_book.hpp"
 #include "manager/spill_files.hpp"
 #include "manager/taken_memory.hpp"
 #include "manager/usage_book.hpp"
@@ -116,6 +118,8 @@ struct MemoryManager::State : std::enable_shared_from_this<State> {
   std::map<std::pair<Device const*, Location>, std::unique_ptr<MemoryPool>> pools;
   std::map<Device const*, detail::DeviceRecord> records;
   detail::Residents residents;
+  detail::NamedResidents named;
+  detail::SleepBook sleeping;
   detail::Evictor evictor{residents};
   Links links;
   std::shared_ptr<detail::Pressure> const pressure;

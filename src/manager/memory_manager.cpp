@@ -256,6 +256,22 @@ bool MemoryManager::retire_resident(Resident& resident) noexcept {
   return state_->residents.retire(resident);
 }
 
+void MemoryManager::add_named(Resident& resident) {
+  state().named.add(resident);
+}
+
+void MemoryManager::remove_named(Resident& resident) noexcept {
+  state_->named.remove(resident);
+}
+
+std::vector<std::shared_ptr<Resident>> MemoryManager::named() const {
+  return state().named.all();
+}
+
+detail::SleepBook& MemoryManager::sleep_book() {
+  return state().sleeping;
+}
+
 detail::UseClock& MemoryManager::use_clock(Device& device) {
   return state().record_of(device).clock;
 }

@@ -70,6 +70,7 @@ std::unique_ptr<ChunkRing::Slot> ChunkRing::make_slot() const {
     options.manager = &manager_;
     options.device = &device_;
     options.name = name;
+    options.name_use = NameUse::reports;
     return options;
   };
   bool const shares_storage = device_.shares_storage_with_host();

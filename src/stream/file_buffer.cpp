@@ -40,7 +40,7 @@ std::size_t bytes_wanted(File const& file, std::size_t element_bytes, FileOption
 }  // namespace
 
 std::shared_ptr<BufferCore> buffer_core_from_file(std::filesystem::path const& path, std::size_t element_bytes,
-                                                  FileOptions const& options) {
+                                                  FileOptions const& options, std::string_view dtype) {
   if (options.access == FileAccess::mapped) {
     throw UnsupportedOperation("FileAccess::mapped", "buffers over files",
                                "the host's memory of such a buffer is its own; cached reads it from the same pages");
@@ -50,15 +50,18 @@ std::shared_ptr<BufferCore> buffer_core_from_file(std::filesystem::path const& p
                                  writes ? "cannot open for reading and writing" : "cannot open for reading");
   auto const bytes = bytes_wanted(file, element_bytes, options);
   return make_backed_core(std::make_shared<File const>(std::move(file)), {options.offset, bytes}, options,
-                          path.filename().string());
+                          path.filename().string(), {std::string(dtype), element_bytes, {bytes / element_bytes}});
 }
 
 std::shared_ptr<BufferCore> make_backed_core(std::shared_ptr<File const> file, BackingFile::Part part,
-                                             FileOptions const& options, std::string const& name) {
+                                             FileOptions const& options, std::string const& name,
+                                             BufferElements elements) {
   BufferOptions made;
   made.manager = options.manager;
   made.device = options.device;
   made.name = options.name.empty() ? name : options.name;
+  made.name_use = options.name.empty() ? NameUse::place : NameUse::saving;
+  made.elements = std::make_shared<BufferElements const>(std::move(elements));
   auto& manager = options.manager != nullptr ? *options.manager : default_manager();
   return BufferCore::make(std::move(made), std::make_shared<BackingFile>(std::move(file), options.mode, part,
                                                                          manager.file_traffic(), options.access));

@@ -220,6 +220,15 @@ void OutputFile::write(std::span<const std::byte> data) {
   if (auto const problem = write_all(file_.descriptor(), data)) throw IoError(path_, problem.value(), "cannot write");
 }
 
+void OutputFile::rewrite(std::uint64_t offset, std::span<const std::byte> data) {
+  file_.write(offset, data, "cannot write");
+}
+
+void OutputFile::sync() {
+  bool const is_device = partial_.empty() && !unnamed_;
+  if (!is_device) file_.sync("cannot write");
+}
+
 void OutputFile::commit() {
   if (unnamed_) name_it();
   if (partial_.empty()) return;

@@ -42,6 +42,12 @@ class OutputFile {
   /// Appends. Throws IoError.
   void write(std::span<const std::byte> data);
 
+  /// Writes once more what is at `offset`, and leaves alone what is behind it. Throws IoError.
+  void rewrite(std::uint64_t offset, std::span<const std::byte> data);
+  /// Returns when the file system has said that it has all of it, so that what `commit` puts in place is whole even if
+  /// the machine stops. Throws IoError.
+  void sync();
+
   /// Of a file that stays: how much is there, and what. Throws IoError.
   [[nodiscard]] std::uint64_t bytes() const;
   [[nodiscard]] std::size_t read(std::uint64_t offset, std::span<std::byte> to) const;

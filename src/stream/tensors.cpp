@@ -88,7 +88,7 @@ std::shared_ptr<BufferCore> buffer_core_from_tensor(Tensor const& tensor, Tensor
   }
   auto const name = tensor.name.empty() ? tensor.path.filename().string() : tensor.name;
   return make_backed_core(tensor.file->open(tensor.name, entry, options.mode), {entry.offset, entry.bytes}, options,
-                          name);
+                          name, {tensor.dtype, tensor.element_bytes, {tensor.shape.begin(), tensor.shape.end()}});
 }
 
 TensorsOfFile open_tensor_file(std::filesystem::path const& path) {

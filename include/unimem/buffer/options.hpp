@@ -6,6 +6,7 @@
 #include <unimem/manager/options.hpp>
 #include <unimem/manager/placement.hpp>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,6 +25,20 @@ enum class Tracking : std::uint8_t {
   manual,  ///< only `mark_*` and the library's own writes count
 };
 
+/// What the elements of a buffer were when it was made, for files that keep their names and types.
+struct BufferElements {
+  std::string dtype{};               ///< NumPy's name of their type, or ml_dtypes'; empty: another, a structure say
+  std::size_t bytes = 1;             ///< of one
+  std::vector<std::size_t> shape{};  ///< outermost first; none for a scalar
+};
+
+/// What the name of a buffer is for, besides errors and reports.
+enum class NameUse : std::uint8_t {
+  reports,  ///< nothing: many may have it
+  place,    ///< `sleep` and `wake`: a file's, which its buffer has where none was given
+  saving    ///< `save` and `restore` as well: what a program has given
+};
+
 /// What a buffer is asked to be besides its shape.
 struct BufferOptions {
   MemoryManager* manager = nullptr;  ///< where memory comes from; null: default_manager()
@@ -35,13 +50,16 @@ struct BufferOptions {
   Tracking tracking = Tracking::access;
   bool pinned = false;  ///< page-lock the host side; whether it worked: `is_pinned()`
   bool strict = false;  ///< every access before `allocate()` raises BufferNotAllocated
-  std::string name{};   ///< shown in errors and reports
-  int priority = 0;     ///< of buffers that could give device memory back those of lower priority do first
+  std::string name{};   ///< shown in errors and reports, and what `save`, `restore`, `sleep` and `wake` know it by
+  NameUse name_use = NameUse::saving;
+  int priority = 0;  ///< of buffers that could give device memory back those of lower priority do first
   /// How `MemoryManager::allocate` came to the location; null for buffers that are made otherwise.
   std::shared_ptr<PlacementDecision const> decision{};
   /// Where in the program it was made, which stands for its name in usage reports and for what is known of its use if
   /// it has none. What makes buffers fills it in, unless it is there already.
   Name site{};
+  /// Of one with a name. What makes buffers fills it in.
+  std::shared_ptr<BufferElements const> elements{};
   /// The calls of another language that made it, the innermost first, each by its number (`name_call`), which reports
   /// put before the captured stack. Null: every how many-th stack is captured is the manager's to count. Else the
   /// stacks of this buffer's memory are captured if there are calls, and not if there are none.

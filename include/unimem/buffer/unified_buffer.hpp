@@ -2,6 +2,7 @@
 
 #include <unimem/buffer/buffer_slice.hpp>
 #include <unimem/buffer/detail/buffer_core.hpp>
+#include <unimem/buffer/detail/dtype.hpp>
 #include <unimem/buffer/options.hpp>
 #include <unimem/buffer/shape.hpp>
 #include <unimem/buffer/view.hpp>
@@ -30,6 +31,14 @@ namespace detail {
 [[nodiscard]] UNIMEM_API std::string describe(std::string_view element, Shape const& shape, BufferCore const& core);
 /// Throws unless `count` elements are all that `core` holds.
 UNIMEM_API void check_covers(std::size_t count, std::size_t element_bytes, BufferCore const* core);
+/// Fills in what the elements are where the buffer has a name: files know it by that.
+UNIMEM_API void note_elements(BufferOptions& options, std::string_view dtype, std::size_t element_bytes,
+                              std::span<const std::size_t> shape);
+template <class T>
+[[nodiscard]] BufferOptions&& with_elements(BufferOptions&& options, Shape const& shape) {
+  if (!options.name.empty()) note_elements(options, dtype_of<T>(), sizeof(T), shape.extents());
+  return std::move(options);
+}
 }  // namespace detail
 
 /// One logical array of `T` that lives on the host, on devices, or on both, and is copied only when an access needs a
@@ -53,7 +62,8 @@ class UnifiedBuffer : public detail::ElementAccess<T, UnifiedBuffer<T>> {
                          std::source_location const& site = std::source_location::current())
       : shape_(std::move(shape)),
         count_(shape_.count()),
-        core_(BufferCore::make(checked_multiply(count_, sizeof(T), "count"), std::move(options), site)) {}
+        core_(BufferCore::make(checked_multiply(count_, sizeof(T), "count"),
+                               detail::with_elements<T>(std::move(options), shape_), site)) {}
 
   /// The same for extents in braces: `({n})` is one dimension of `n`, and nothing else.
   template <std::integral N>

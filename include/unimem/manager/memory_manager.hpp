@@ -31,6 +31,7 @@ namespace detail {
 class AccessContext;
 class AdmissionQueue;
 struct RoomRequest;
+class SleepBook;
 class SpillFiles;
 struct FileTraffic;
 class UsageBook;
@@ -284,6 +285,14 @@ class UNIMEM_API MemoryManager {
   /// Between the two: its last owner is gone, and no further call goes into it. Returns when none is running; false if
   /// one would never return meanwhile: it is on the caller's own stack, or waits for work that the caller is in.
   [[nodiscard]] bool retire_resident(Resident& resident) noexcept;
+
+  /// For residents with a name: found by `named` between the two calls, whether they have memory or not.
+  void add_named(Resident& resident);
+  void remove_named(Resident& resident) noexcept;
+  /// All there are now, each held as by `Resident::hold`. O(all of them).
+  [[nodiscard]] std::vector<std::shared_ptr<Resident>> named() const;
+  /// Which of them sleep. Lives as long as the manager.
+  [[nodiscard]] detail::SleepBook& sleep_book();
 
   /// For operations on residents: memory, as `acquire` gives it to others. Nothing: room has to be made, or other
   /// operations are in the way, and the context says what is to come before another try, with no resident locked.

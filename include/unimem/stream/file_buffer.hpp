@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/buffer/detail/dtype.hpp>
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/export.hpp>
 #include <unimem/manager/file_access.hpp>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <source_location>
 #include <string>
+#include <string_view>
 
 namespace unimem {
 
@@ -23,13 +25,14 @@ struct FileOptions {
   FileAccess access = FileAccess::automatic;  ///< the way its bytes come
   MemoryManager* manager = nullptr;           ///< where memory comes from; null: default_manager()
   Device* device = nullptr;                   ///< the device used when none is named; null: default_device()
-  std::string name{};                         ///< of the buffer; none: the file's
+  std::string name{};                         ///< of the buffer; none: the file's, which `save` does not know it by
 };
 
 namespace detail {
 [[nodiscard]] UNIMEM_API std::shared_ptr<BufferCore> buffer_core_from_file(std::filesystem::path const& path,
                                                                            std::size_t element_bytes,
-                                                                           FileOptions const& options);
+                                                                           FileOptions const& options,
+                                                                           std::string_view dtype = {});
 }  // namespace detail
 
 /// A buffer whose first valid copy is a file of the user's. Nothing is read before its bytes are looked at, and no more
@@ -56,7 +59,7 @@ namespace detail {
 /// (Behaviour after numpy.memmap.)
 template <class T>
 [[nodiscard]] UnifiedBuffer<T> from_file(std::filesystem::path const& path, FileOptions const& options = {}) {
-  auto core = detail::buffer_core_from_file(path, sizeof(T), options);
+  auto core = detail::buffer_core_from_file(path, sizeof(T), options, detail::dtype_of<T>());
   auto const count = core->size_bytes() / sizeof(T);
   return {Shape(count), std::move(core)};
 }

@@ -120,6 +120,8 @@ class UNIMEM_API BufferCore final : public Resident {
   /// its memory with a device.
   [[nodiscard]] Tracking tracking() const noexcept;
   [[nodiscard]] std::string_view name() const noexcept;
+  /// No other buffer of the process has it, whether it lives still or not.
+  [[nodiscard]] std::uint64_t id() const noexcept;
   [[nodiscard]] Device& default_device() const {
     auto* const known = default_device_.load(std::memory_order_acquire);
     return known != nullptr ? *known : find_default_device();
@@ -222,6 +224,22 @@ class UNIMEM_API BufferCore final : public Resident {
   /// Where no host memory is to be had, spilled bytes come straight from their file and a device's from the device, and
   /// nothing about the buffer changes.
   void read(std::size_t offset, std::span<std::byte> data);
+  /// The same of a buffer that has contents, and always straight from where they are, the host first and a device last,
+  /// so that the buffer needs no memory for it; but in the middle of work it is read as by `read`.
+  void read_in_place(std::size_t offset, std::span<std::byte> data);
+  /// Whether its bytes are anything at all: each is current somewhere then, or lost, which reading it says. Waits for
+  /// the work under way, and throws its failures.
+  [[nodiscard]] bool has_contents();
+  /// Throws what `write` would throw at once, whatever it wrote: read-only, strict and not allocated, captured.
+  void require_writable(std::string_view operation) const;
+  /// What it has of a device's own memory.
+  struct DeviceShare {
+    Device* device = nullptr;
+    ByteRanges current;     ///< what is up to date there
+    std::size_t bytes = 0;  ///< of memory
+    bool leased = false;    ///< or work with it is being captured: it stays
+  };
+  [[nodiscard]] std::vector<DeviceShare> shares_of_devices() const;
   /// The same without waiting, except for want of host memory: `data` must stay until the event is done.
   Event fill_async(ByteRange range, std::span<const std::byte> pattern);
   Event write_async(std::size_t offset, std::span<const std::byte> data);
@@ -305,6 +323,10 @@ class UNIMEM_API BufferCore final : public Resident {
   void move_onto(Wrapped wrapped);
   /// The last of its owners is gone: handles, slices, leases, and work that holds them.
   void end_ownership() noexcept;
+  /// The manager finds it by its name from now on, if it has one for that.
+  void become_listed();
+  /// Waits for those that hold it beside its owners to let go.
+  void await_keepers() const noexcept;
   /// What of it is newer than its file is on its way there.
   void write_back_at_end() noexcept;
   /// One of the holders that keep it alive is gone.
