@@ -95,7 +95,8 @@ class Reader {
   [[nodiscard]] std::vector<std::uint64_t> digests(std::string const& key, std::size_t count) const {
     auto const& text = at(key);
     auto const length = digest_text(algorithm, 0).size();
-    if (text.size() != count * length) malformed(fmt::format("{} has not {} checksums", quoted(key), count));
+    if (text.size() / length != count || text.size() % length != 0)
+      malformed(fmt::format("{} has not {} checksums", quoted(key), count));
     std::vector<std::uint64_t> digests;
     for (std::size_t i = 0; i < count; ++i) {
       auto const digest = parse_digest(algorithm, std::string_view(text).substr(i * length, length));
