@@ -83,24 +83,25 @@ class Reader {
   }
   [[nodiscard]] std::string const& at(std::string const& key) const {
     auto const* const text = find(key);
-    if (text == nullptr) malformed(fmt::format("its metadata have no {}", quoted(key)));
+    if (text == nullptr) malformed(fmt::format("its metadata have no {}", detail::quoted(key)));
     return *text;
   }
   [[nodiscard]] std::uint64_t number(std::string_view text) const {
     std::uint64_t value = 0;
     auto const [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size()) malformed(fmt::format("{} is no size", quoted(text)));
+    if (error != std::errc{} || end != text.data() + text.size())
+      malformed(fmt::format("{} is no size", detail::quoted(text)));
     return value;
   }
   [[nodiscard]] std::vector<std::uint64_t> digests(std::string const& key, std::size_t count) const {
     auto const& text = at(key);
     auto const length = digest_text(algorithm, 0).size();
     if (text.size() / length != count || text.size() % length != 0)
-      malformed(fmt::format("{} has not {} checksums", quoted(key), count));
+      malformed(fmt::format("{} has not {} checksums", detail::quoted(key), count));
     std::vector<std::uint64_t> digests;
     for (std::size_t i = 0; i < count; ++i) {
       auto const digest = parse_digest(algorithm, std::string_view(text).substr(i * length, length));
-      if (!digest) malformed(fmt::format("{} has what is no checksum", quoted(key)));
+      if (!digest) malformed(fmt::format("{} has what is no checksum", detail::quoted(key)));
       digests.push_back(*digest);
     }
     return digests;
