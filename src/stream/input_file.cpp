@@ -17,7 +17,7 @@
 namespace unimem::detail {
 namespace {
 
-constexpr auto reading = "cannot read";
+constexpr auto reading_input = "cannot read";
 
 std::uint64_t size_of(File const& file) {
   return static_cast<std::uint64_t>(file.status("cannot look at it").st_size);
@@ -41,7 +41,7 @@ InputFile::InputFile(TensorPath const& path, ReadWay way)
 void InputFile::check_empty() const {
   std::array<std::byte, 1> first{};
   // What was appended since it was opened is not looked at.
-  if (file_.read(0, first, reading) != 0 && size_of(file_) == 0) {
+  if (file_.read(0, first, reading_input) != 0 && size_of(file_) == 0) {
     throw IoError(file_.name(), 0,
                   "its size is not known: the system says 0 bytes, and there are more; copy it to a file first");
   }
@@ -71,7 +71,7 @@ void InputFile::read_tensor(std::string const& name, std::filesystem::path const
 }
 
 void InputFile::read(std::uint64_t offset, std::span<std::byte> to, ReadTerms terms) const {
-  terms.doing = reading;
+  terms.doing = reading_input;
   auto const count = reader_.read(file_, data_offset_ + offset, to, terms);
   if (count.bytes != to.size() && !(terms.stop && terms.stop())) throw_shrunk();
   read_.fetch_add(count.bytes, std::memory_order_relaxed);
@@ -80,7 +80,7 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> to, ReadTerms te
 
 std::vector<std::byte> InputFile::read_header() const {
   std::vector<std::byte> header(header_bytes_);
-  if (file_.read(0, header, reading) != header.size()) throw_shrunk();
+  if (file_.read(0, header, reading_input) != header.size()) throw_shrunk();
   return header;
 }
 

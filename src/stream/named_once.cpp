@@ -14,7 +14,8 @@ std::vector<std::shared_ptr<BufferCore>> named_once(MemoryManager const& manager
   auto buffers = named_buffers(manager, NameUse::saving);
   auto const twice = std::ranges::adjacent_find(buffers, {}, [](auto const& core) { return core->name(); });
   if (twice != buffers.end()) {
-    throw InvalidArgument("name", quoted((*twice)->name()), "of one live buffer alone: files know buffers by it");
+    throw InvalidArgument("name", detail::quoted((*twice)->name()),
+                          "of one live buffer alone: files know buffers by it");
   }
   return buffers;
 }

@@ -60,7 +60,7 @@ TEST_F(SavingSweep, NoFailingCallTearsAFile) {
     EXPECT_FALSE(on_device.valid_on_host());
   }
   EXPECT_FALSE(threw);
-  EXPECT_GT(told, 3U);
+  EXPECT_GE(told, 3U);
   EXPECT_GT(tries, told);
   EXPECT_EQ(host.to_vector(), words(count, 1));
 }
