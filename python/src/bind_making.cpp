@@ -128,7 +128,8 @@ void make_from_file(Window* self, std::string const& path, std::optional<std::ve
   options.name = std::move(name);
   if (shape) options.count = Shape(*shape).count();
   auto const item = bytes_of({1}, dtype);
-  auto core = unlocked([&] { return detail::buffer_core_from_file(path, item, options); });
+  auto const alignment = nb::cast<std::size_t>(dtype.attr("alignment"));
+  auto core = unlocked([&] { return detail::buffer_core_from_file(path, item, alignment, options); });
   if (!shape) shape = std::vector{core->size_bytes() / item};
   new (self) Window(std::move(core), 0, *std::move(shape), std::move(dtype), true);
 }

@@ -29,6 +29,7 @@ struct FileOptions {
 namespace detail {
 [[nodiscard]] UNIMEM_API std::shared_ptr<BufferCore> buffer_core_from_file(std::filesystem::path const& path,
                                                                            std::size_t element_bytes,
+                                                                           std::size_t alignment,
                                                                            FileOptions const& options);
 }  // namespace detail
 
@@ -56,7 +57,7 @@ namespace detail {
 /// (Behaviour after numpy.memmap.)
 template <class T>
 [[nodiscard]] UnifiedBuffer<T> from_file(std::filesystem::path const& path, FileOptions const& options = {}) {
-  auto core = detail::buffer_core_from_file(path, sizeof(T), options);
+  auto core = detail::buffer_core_from_file(path, sizeof(T), alignof(T), options);
   auto const count = core->size_bytes() / sizeof(T);
   return {Shape(count), std::move(core)};
 }
