@@ -336,12 +336,14 @@ void warm(NoiseFile const& file, int rounds) {
   ways.push_back({"histogram of resident memory", [&] { resident.run(); }});
   ways.push_back({"stream_file, auto", [&] { stream(file, FileAccess::automatic); }});
   ways.push_back({"from_file on the host, auto", [&] { from_file_pass(file, FileAccess::automatic); }});
+  ways.push_back({"from_file on the host, mapped", [&] { from_file_pass(file, FileAccess::mapped); }});
   ways.push_back({"loop over a mapping", [&] { mapping_loop(file); }});
   for (int i = 0; i < rounds; ++i) {
     for (auto& way : ways) way.round(file);
   }
   for (auto const& way : ways) print(way, ways.front());
   verdict("stream_file / resident memory", ways[1].median() / ways[0].median(), ">", 0.9);
+  verdict("from_file, mapped / loop over a mapping", ways[3].median() / ways[4].median(), ">", 0.9);
 }
 
 void passes(NoiseFile const& file) {

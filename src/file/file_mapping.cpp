@@ -80,9 +80,4 @@ void FileMapping::will_need(ByteRange range) const noexcept {
   if (!range.empty()) ::madvise(base_ + first, skew_ + range.end - first, MADV_WILLNEED);
 }
 
-void FileMapping::let_go_of_pages() const noexcept {
-  // What stands in for missing pages stays what it is: it is shared memory, too.
-  ::madvise(base_, mapped_, MADV_DONTNEED);
-}
-
 }  // namespace unimem::detail

@@ -29,13 +29,11 @@ class FileMapping {
   [[nodiscard]] std::byte const* address() const noexcept { return base_ + skew_; }
   [[nodiscard]] std::size_t bytes() const noexcept { return mapped_ - skew_; }
 
-  /// Throws IoError with the range of the file if it has become too short for `range`, or did not have, when they were
-  /// touched, bytes between which `range` lies or that are in it. One question to the system.
+  /// Throws IoError that names `range` as bytes of the file, if the file has become too short for it, or if some of it
+  /// lies between the first and the last byte that were missing when they were touched. One question to the system.
   void check(ByteRange range) const;
   /// The pages of `range` may be brought in ahead of their use. A hint.
   void will_need(ByteRange range) const noexcept;
-  /// The process lets go of the pages, which the system's cache keeps, until they are touched again.
-  void let_go_of_pages() const noexcept;
 
  private:
   std::shared_ptr<File const> file_;

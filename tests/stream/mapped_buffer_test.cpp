@@ -15,6 +15,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -375,14 +376,18 @@ TEST_F(MappedBuffers, AForkedChildLooksAtTheSamePages) {
   expect_missing(path, 0, file_bytes, [&] { static_cast<void>(buffer.host_view()); });
 }
 
-TEST_F(MappedBuffers, AnythingAtRandom) {
+class MappedBuffersModel : public MappedBuffers, public ::testing::WithParamInterface<char const*> {};
+
+TEST_P(MappedBuffersModel, AnythingAtRandom) {
   auto const words = numbers(2 * MiB / sizeof(Word) + 77);
   auto const path = folder.write("words", words);
   manager.set_limit(device("cpu"), 1 * MiB);
   auto const seed = ::testing::UnitTest::GetInstance()->random_seed() + 2026;
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937 random(static_cast<unsigned>(seed));
-  auto buffer = from_file<Word>(path, mapped());
+  auto made = mapped();
+  if (std::string_view(GetParam()) == "cpu") made.device = &device("cpu");
+  auto buffer = from_file<Word>(path, made);
   for (int i = 0; i < 1'500; ++i) {
     SCOPED_TRACE(i);
     auto const begin = random() % words.size();
@@ -431,6 +436,8 @@ TEST_F(MappedBuffers, AnythingAtRandom) {
   }
   EXPECT_EQ(words_of(path), words);
 }
+
+INSTANTIATE_TEST_SUITE_P(AtHomeOn, MappedBuffersModel, ::testing::Values("sim", "cpu"));
 
 }  // namespace
 }  // namespace unimem::testing
