@@ -139,8 +139,8 @@ TEST(Prometheus, HasTypeAndHelpOncePerFamily) {
       ++numbers;
     }
   }
-  EXPECT_EQ(families, 34U + 14U);
-  EXPECT_EQ(numbers, 34U + 2 * 14U);
+  EXPECT_EQ(families, 35U + 14U);
+  EXPECT_EQ(numbers, 35U + 2 * 14U);
 }
 
 /// What `counts_from(first)` is to be exposed as.

@@ -160,9 +160,9 @@ TEST_F(MappedBuffers, NoLimitOfTheHostsIsInTheWay) {
     EXPECT_EQ(bytes_mapped(), file_bytes);
     EXPECT_LE(manager.statistics().reserved_bytes, 64 * KiB);
     // It has nothing to give, and is not asked for it.
-    UnifiedBuffer<std::byte> all(64 * KiB, {.manager = &manager, .device = &device("cpu")});
+    UnifiedBuffer<std::byte> all(48 * KiB, {.manager = &manager, .device = &device("cpu")});
     all.host()[0] = std::byte{1};
-    UnifiedBuffer<std::byte> more(64 * KiB, {.manager = &manager, .device = &device("cpu")});
+    UnifiedBuffer<std::byte> more(48 * KiB, {.manager = &manager, .device = &device("cpu")});
     try {
       static_cast<void>(more.host());
       ADD_FAILURE() << "no error";
