@@ -118,6 +118,8 @@ void install_handler() {
 }
 
 GuardedRegionNode* take_node() {
+  static std::once_flag installed;
+  std::call_once(installed, install_handler);
   for (auto* node = first_node.load(std::memory_order_acquire); node != nullptr; node = node->next) {
     bool free = false;
     if (node->taken.compare_exchange_strong(free, true, std::memory_order_acquire)) return node;
@@ -131,10 +133,7 @@ GuardedRegionNode* take_node() {
 
 }  // namespace
 
-GuardedRegion::GuardedRegion(void* begin, std::size_t bytes, Source source) {
-  static std::once_flag installed;
-  std::call_once(installed, install_handler);
-  node_ = take_node();
+GuardedRegion::GuardedRegion(void* begin, std::size_t bytes, Source source) : node_(take_node()) {
   node_->first_missing.store(std::numeric_limits<std::uintptr_t>::max(), std::memory_order_relaxed);
   node_->last_missing.store(0, std::memory_order_relaxed);
   node_->descriptor.store(source.descriptor, std::memory_order_relaxed);

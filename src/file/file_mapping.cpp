@@ -14,7 +14,7 @@
 namespace unimem::detail {
 namespace {
 
-std::size_t page_bytes() noexcept {
+std::size_t page_size() noexcept {
   static auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return page;
 }
@@ -40,11 +40,11 @@ std::byte* map_pages(File const& file, std::uint64_t offset, std::size_t bytes) 
 FileMapping::FileMapping(std::shared_ptr<File const> file, std::uint64_t offset, std::size_t bytes)
     : file_(std::move(file)),
       offset_(offset),
-      skew_(static_cast<std::size_t>(offset % page_bytes())),
+      skew_(static_cast<std::size_t>(offset % page_size())),
       mapped_(skew_ + bytes),
       base_(map_pages(*file_, offset - skew_, mapped_)) {
   try {
-    auto const whole_pages = (mapped_ + page_bytes() - 1) / page_bytes() * page_bytes();
+    auto const whole_pages = (mapped_ + page_size() - 1) / page_size() * page_size();
     guard_.emplace(base_, whole_pages, GuardedRegion::Source{file_->descriptor(), offset - skew_});
   } catch (...) {
     ::munmap(base_, mapped_);
@@ -76,7 +76,7 @@ void FileMapping::check(ByteRange range) const {
 }
 
 void FileMapping::will_need(ByteRange range) const noexcept {
-  auto const first = (skew_ + range.begin) / page_bytes() * page_bytes();
+  auto const first = (skew_ + range.begin) / page_size() * page_size();
   if (!range.empty()) ::madvise(base_ + first, skew_ + range.end - first, MADV_WILLNEED);
 }
 

@@ -26,7 +26,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::string_view magic = "unimem journal 1 ";
 constexpr std::size_t largest_bytes = std::size_t{256} << 20;
 constexpr std::size_t digest_digits = 16;
-constexpr auto reading = "cannot read", writing = "cannot write";
+constexpr auto reading_journal = "cannot read", writing_journal = "cannot write";
 
 std::string line_of(std::string_view text) {
   auto const digest = digest_of(Checksum::xxh3, std::as_bytes(std::span{text}));
@@ -88,7 +88,7 @@ void Journal::read(Identity const& identity) {
     throw IoError(file_.name(), 0, fmt::format("no journal: it has {} bytes, more than {}", bytes, largest_bytes));
   }
   std::string all(bytes, '\0');
-  all.resize(file_.read(0, std::as_writable_bytes(std::span{all}), reading));
+  all.resize(file_.read(0, std::as_writable_bytes(std::span{all}), reading_journal));
   std::size_t at = 0;
   for (auto end = all.find('\n'); end != std::string::npos; end = all.find('\n', at)) {
     auto const text = text_of(std::string_view(all).substr(at, end - at));
@@ -108,7 +108,7 @@ void Journal::read(Identity const& identity) {
   if (ends_.empty()) {
     // A run that was killed before its first line was whole has left the beginning of that.
     if (!first.starts_with(all)) throw IoError(file_.name(), 0, "no journal of a stream");
-    file_.write(0, std::as_bytes(std::span{first}), writing);
+    file_.write(0, std::as_bytes(std::span{first}), writing_journal);
     ends_.push_back(first.size());
   }
   keep(chunks_.size());
@@ -131,13 +131,13 @@ void Journal::keep(std::size_t count) {
   chunks_.resize(count);
   ends_.resize(count + 1);
   if (::ftruncate(file_.descriptor(), static_cast<::off_t>(ends_.back())) != 0) {
-    throw IoError(file_.name(), errno, writing);
+    throw IoError(file_.name(), errno, writing_journal);
   }
 }
 
 void Journal::add(Chunk const& chunk) {
   auto const line = line_of(text_of(chunk));
-  file_.write(ends_.back(), std::as_bytes(std::span{line}), writing);
+  file_.write(ends_.back(), std::as_bytes(std::span{line}), writing_journal);
   ends_.push_back(ends_.back() + line.size());
   chunks_.push_back(chunk);
 }

@@ -283,9 +283,10 @@ TEST_F(MappedBuffers, FromAnyOffset) {
     auto buffer = from_file<std::byte>(path, made);
     auto const view = buffer.host_view();
     RC_ASSERT(view.size() == *made.count);
-    RC_ASSERT(view.empty() || std::memcmp(view.data(), whole.data() + made.offset, view.size()) == 0);
+    if (view.empty()) return;
+    RC_ASSERT(std::memcmp(view.data(), whole.data() + made.offset, view.size()) == 0);
     auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-    RC_ASSERT(view.empty() || reinterpret_cast<std::uintptr_t>(view.data()) % page == made.offset % page);
+    RC_ASSERT(reinterpret_cast<std::uintptr_t>(view.data()) % page == made.offset % page);
   });
 }
 
