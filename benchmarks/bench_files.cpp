@@ -375,6 +375,7 @@ void warm(NoiseFile const& file, int rounds) {
       {"stream_file, auto, crc32c verified", [&] { stream(file, FileAccess::automatic, Checksum::crc32c); }});
   ways.push_back({"stream_file, auto, xxh3 verified", [&] { stream(file, FileAccess::automatic, Checksum::xxh3); }});
   ways.push_back({"from_file on the host, auto", [&] { from_file_pass(file, FileAccess::automatic); }});
+  ways.push_back({"from_file on the host, mapped", [&] { from_file_pass(file, FileAccess::mapped); }});
   ways.push_back({"loop over a mapping", [&] { mapping_loop(file); }});
   for (int i = 0; i < rounds; ++i) {
     for (auto& way : ways) way.round(file);
@@ -383,6 +384,7 @@ void warm(NoiseFile const& file, int rounds) {
   verdict("stream_file / resident memory", ways[1].median() / ways[0].median(), ">", 0.9);
   verdict("time with crc32c / without", ways[1].median() / ways[2].median(), "<", 1.15);
   verdict("time with xxh3 / without", ways[1].median() / ways[3].median(), "<", 1.15);
+  verdict("from_file, mapped / loop over a mapping", ways[5].median() / ways[6].median(), ">", 0.9);
 }
 
 void passes(NoiseFile const& file) {

@@ -147,7 +147,8 @@ void make_from_file(Window* self, std::string const& path, std::optional<std::ve
   told.name = options.name;
   note_elements(told, {}, dtype);
   auto const element = told.elements ? told.elements->dtype : std::string();
-  auto core = unlocked([&] { return detail::buffer_core_from_file(path, item, options, element); });
+  auto const alignment = nb::cast<std::size_t>(dtype.attr("alignment"));
+  auto core = unlocked([&] { return detail::buffer_core_from_file(path, item, alignment, options, element); });
   if (!shape) shape = std::vector{core->size_bytes() / item};
   new (self) Window(std::move(core), 0, *std::move(shape), std::move(dtype), true);
 }

@@ -113,6 +113,7 @@ struct Record<GlobalMemoryStatistics> {
                                      Field{"file_read_bytes", &S::file_read_bytes},
                                      Field{"file_direct_bytes", &S::file_direct_bytes},
                                      Field{"file_uring_bytes", &S::file_uring_bytes},
+                                     Field{"file_mapped_bytes", &S::file_mapped_bytes},
                                      Field{"file_writes", &S::file_writes},
                                      Field{"file_written_bytes", &S::file_written_bytes},
                                      Field{"cache_trims", &S::cache_trims},

@@ -136,6 +136,32 @@ def test_row_83_bytes_are_equal_on_every_way(numbers, access):
     assert statistics.file_uring_bytes <= statistics.file_direct_bytes
 
 
+def test_row_83_in_place_without_a_copy(numbers):
+    manager = MemoryManager()
+    manager.set_limit("cpu", 64 << 10)
+    expected = np.arange(2 * MIB, dtype=np.uint32)
+    buffer = UnifiedBuffer.from_file(numbers, np.uint32, access="mapped", manager=manager)
+    assert manager.statistics.file_mapped_bytes == 0
+    host = buffer.host
+    assert np.array_equal(host, expected)
+    assert np.array_equal(buffer.slice(1000, 1000).host, expected[1000:2000])
+    assert not host.flags.writeable
+    with pytest.raises(ValueError):
+        host[0] = 1
+    assert manager.statistics.file_reads == 0
+    assert manager.statistics.reserved_bytes == 0
+    assert manager.statistics.file_mapped_bytes == 8 * MIB
+
+    os.truncate(numbers, 4 * MIB)
+    assert host[-1] == 0xCDCDCDCD
+    assert host[MIB - 1] == MIB - 1
+    with pytest.raises(unimem.IoError, match=rf"\[0, {8 * MIB}\)"):
+        buffer.to_numpy()
+    assert np.array_equal(buffer.slice(0, MIB).to_numpy(), expected[:MIB])
+    del host, buffer
+    assert manager.statistics.file_mapped_bytes == 0
+
+
 def test_row_83_streams_tell_the_way(numbers):
     done = unimem.stream_file(numbers, unimem.histogram(), device="cpu", access="mapped")
     assert (done.access, done.direct_bytes) == ("mapped", 0)
@@ -152,7 +178,10 @@ def test_row_83_what_cannot_be_is_refused(numbers, sim):
         UnifiedBuffer.from_file(numbers, np.uint32, access="fast")
     with pytest.raises(unimem.InvalidArgument, match="access"):
         unimem.stream_file(numbers, unimem.histogram(), access=1)
-    with pytest.raises(unimem.UnsupportedOperation):
-        UnifiedBuffer.from_file(numbers, np.uint32, access="mapped")
+    for mode in ("c", "r+"):
+        with pytest.raises(unimem.InvalidArgument, match="FileMode::read"):
+            UnifiedBuffer.from_file(numbers, np.uint32, mode=mode, access="mapped")
+    with pytest.raises(unimem.InvalidArgument, match="multiple of 4"):
+        UnifiedBuffer.from_file(numbers, np.uint32, 5, offset=6, access="mapped")
     with pytest.raises(unimem.UnsupportedOperation):
         unimem.stream_file(numbers, unimem.histogram(), device=sim, access="mapped")

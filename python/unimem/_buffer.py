@@ -196,9 +196,12 @@ class UnifiedBuffer(Elements):
         slices, whose `.host` keeps its part as long as the array lives.
 
         `access`: "auto" reads past the page cache what it does not have, "direct" everything (UnsupportedOperation where the file system has no
-        such reads), "cached" nothing; statistics tell how many bytes came so (`file_direct_bytes`). "mapped" is UnsupportedOperation.
+        such reads), "cached" nothing; statistics tell how many bytes came so (`file_direct_bytes`). "mapped", in mode
+        "r" alone: `.host` is read-only over the file's own pages, which are not copied and no memory of the manager's (`file_mapped_bytes`); bytes that the
+        file no longer has read 0xCD there, and the next access is IoError. `offset` is a multiple of the dtype's alignment then.
 
-        IoError for what cannot be opened so, is no regular file or no multiple of the dtype's size; InvalidArgument beyond the file's end."""
+        IoError for what cannot be opened so, is no regular file or no multiple of the dtype's size; InvalidArgument beyond the file's end, and for
+        what cannot be mapped."""
         buffer = cls.__new__(cls)
         _unimem.Window.__init__(
             buffer, text_of("path", os.fspath(path)), None if shape is None else shape_of(shape), dtype_of(dtype),

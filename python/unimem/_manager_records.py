@@ -125,6 +125,7 @@ class GlobalMemoryStatistics(Record):
     file_read_bytes: int
     file_direct_bytes: int
     file_uring_bytes: int
+    file_mapped_bytes: int
     file_writes: int
     file_written_bytes: int
     cache_trims: int

@@ -23,6 +23,7 @@ bool BufferAccess::prepare(AccessContext& context, Place place, ByteRange range,
     return true;
   }
   if (!ReplicaAllocator(*parts_).ensure_device(context, place, range, queue)) return false;
+  if (replicas.places.in_host_memory(place)) parts_->check_intact(range);
   bool const waits = parts_->watch.writes() != nullptr && replicas.places.in_host_memory(place);  // as `fetch` does
   if (waits && intent != Intent::write) Reconciler(*parts_).resolve(range, true);
   if (intent != Intent::write && !replicas.holds(place, range)) {
@@ -69,6 +70,8 @@ std::optional<Event> BufferAccess::fetch(AccessContext& context, ByteRange range
     return std::nullopt;
   }
   if (!ReplicaAllocator(*parts_).ensure_host(context, range)) return std::nullopt;
+  parts_->check_intact(range);
+  if (auto const& host = parts_->replicas.host(); host && host->mapped() != nullptr) host->mapped()->will_need(range);
   TransferEngine transfers(*parts_);
   auto plan = transfers.plan_read(host_place, range);
   parts_->check_lost(plan);

@@ -94,6 +94,15 @@ void BufferParts::check_file_writable(std::string_view operation) const {
                                          file->name()));
 }
 
+void BufferParts::check_pages(ByteRange range) const {
+  auto const& host = replicas.in_memory_of_host();
+  if (host && host->mapped() != nullptr) host->mapped()->check(range);
+}
+
+bool BufferParts::is_mapped() const noexcept {
+  return file != nullptr && file->is_mapped();
+}
+
 void BufferParts::begin_in_file() {
   allocated = true;
   watch.wrote(replicas.whole());
@@ -233,7 +242,8 @@ PublishedState::Facts BufferParts::facts() const noexcept {
   bool const told_at_once = arrived && !deferred && !captured && replicas.pending.all_told();
   // Lock-free readers are not recorded, so the address is published only once it has been exported anyway.
   bool const in_parts = host && host->reserved() != nullptr;
-  bool const may_be_given = !in_parts && (terms.spill_files == nullptr || (host && host->holds().exported()));
+  bool const is_looked_after = in_parts || is_mapped();  // at each access
+  bool const may_be_given = !is_looked_after && (terms.spill_files == nullptr || (host && host->holds().exported()));
   // Or a read may have to be reported.
   bool const all_written = !watch.written_map() || watch.written_map()->complete();
   facts.host_is_current = told_at_once && may_be_given && all_written && replicas.holds(host_place, whole);

@@ -56,6 +56,13 @@ struct BufferParts {
     if (file != nullptr) [[unlikely]]
       check_file_writable(operation);
   }
+  /// IoError where the host's memory is a file's own pages, and those of `range` are not all there any more.
+  void check_intact(ByteRange range) const {
+    if (file != nullptr) [[unlikely]]
+      check_pages(range);
+  }
+  /// Whether the host looks at the pages of the file that it was made from.
+  [[nodiscard]] bool is_mapped() const noexcept;
   /// UnsupportedOperation while launches with the buffer are being captured.
   void check_not_captured() const;
   /// Throws InvalidArgument if `range` does not lie in the buffer: it may have been resized under a slice.
@@ -142,6 +149,7 @@ struct BufferParts {
  private:
   [[noreturn]] void refuse(ByteRange range) const;
   void check_file_writable(std::string_view operation) const;
+  void check_pages(ByteRange range) const;
   [[nodiscard]] PublishedState::Facts facts() const noexcept;
 };
 

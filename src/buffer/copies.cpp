@@ -100,6 +100,11 @@ Event in_turn(Copy const& copied, WasEarlierWork const& was_earlier_work) {
   }
 }
 
+/// Bytes were copied out of host memory: if that is a file's own pages, they may have been missing.
+void check_what_was_copied(BufferParts& parts, ByteRange range) {
+  if (parts.is_mapped()) BufferGuard(parts)->check_intact(range);
+}
+
 Event fill_on(Device& device, BufferCore& buffer, ByteRange range, std::span<const std::byte> pattern) {
   Operand const operand{&buffer, range, Intent::write};
   auto& queue = device.default_queue();
@@ -192,6 +197,7 @@ void BufferCore::read(std::size_t offset, std::span<std::byte> data) {
   note_read(range);
   auto const* const base = static_cast<std::byte const*>(use.address);
   if (!data.empty()) std::memmove(data.data(), base + offset, data.size());
+  check_what_was_copied(*parts_, range);
 }
 
 Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> data) {
@@ -220,6 +226,10 @@ Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> dat
 
 Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
+  if (parts_->is_mapped()) {
+    read(offset, data);  // or what is missing could not be told
+    return {};
+  }
   std::optional<Event> event;
   try {
     detail::run_admitted(use_of(range), [&](AccessContext& context) {
@@ -348,6 +358,7 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
   auto* const end = static_cast<std::byte*>(target_use.address);
   if (!from.range.empty()) std::memmove(end + to.range.begin, begin + from.range.begin, from.range.size());
   to.buffer->written_on_host(to.range, target_use);
+  check_what_was_copied(*from.buffer->parts_, from.range);
   if (to.buffer->written_map()) {
     to.buffer->written_map()->copied(to.range, *from.buffer->written_map(), from.range.begin);
   }

@@ -127,6 +127,7 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
     if (intent != Intent::write) parts->check_lost(*plan);
     if (!plan->copies.empty() && !transfers.bring_or_wait(context, *plan)) return false;
   }
+  parts->check_intact(range);
   if (host && !BufferAccess(*parts).await_or_wait(context, *host, range, for_writing)) return false;
   if (plan) Commits(*parts).commit(*std::move(plan), {});
   if (!host) return true;
@@ -186,6 +187,7 @@ void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
     }
     for (auto const range : ranges) {
       if (!ReplicaAllocator(*parts).ensure_host(context, range)) return false;
+      parts->check_intact(range);
     }
     TransferEngine transfers(*parts);
     std::vector<Plan> plans;

@@ -67,13 +67,15 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   if (!context.again()) parts->replicas.places[place].used(range.size());
   // A window's leases are taken with the lock.
   auto const offer_further = [&](Place at) {
-    bool const in_parts = parts->replicas.at(at)->reserved() != nullptr;
-    if (!parts->replicas.places[at].window && !in_parts) parts->offer_leases(parts->replicas.at(at), *queue);
+    auto const& replica = parts->replicas.at(at);
+    bool const is_looked_after = replica->reserved() != nullptr || replica->mapped() != nullptr;
+    if (!parts->replicas.places[at].window && !is_looked_after) parts->offer_leases(parts->replicas.at(at), *queue);
   };
   bool const resolved = queue != nullptr ? Reconciler(*parts).look_or_wait(context, range)
                                          : Reconciler(*parts).resolve_or_wait(context, range);
   if (!resolved) return std::nullopt;
   if (auto const& there = parts->replicas.at(place); intent == Intent::read && there && parts->is_quiet(place, range)) {
+    if (parts->replicas.places.in_host_memory(place)) parts->check_intact(range);
     ReplicaAllocator(*parts).note_use(*there);
     there->work().used_by_others(device, queue);
     there->usage().note_device(true, false);
@@ -140,6 +142,7 @@ std::optional<DeviceLease> BufferCore::capture_once(AccessContext& context, Queu
                     wanted.begin, wanted.end, queue.device().id()));
   }
   if (!ReplicaAllocator(*parts).ensure_device(context, place, parts->replicas.whole(), queue)) return std::nullopt;
+  if (parts->replicas.places.in_host_memory(place)) parts->check_intact(range);
   auto const& replica = parts->replicas.at(place);
   DeviceLease lease;
   if (replica) lease = {replica, replica->window_on(queue.device(), parts->replicas.whole())};

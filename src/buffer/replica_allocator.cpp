@@ -64,7 +64,16 @@ ReplicaAllocator::HostBlock ReplicaAllocator::new_host_block(AccessContext& cont
 std::shared_ptr<Replica> ReplicaAllocator::host_replica(AccessContext& context) const {
   auto const& there = parts_->replicas.in_memory_of_host();
   if (there) return there;
+  if (parts_->is_mapped()) return std::make_shared<Replica>(ReplicaMemory(host_device(), parts_->file->map()));
   return parts_->file ? new_in_parts() : new_on_host(context, parts_->replicas.bytes());
+}
+
+void ReplicaAllocator::adopt_mapped() const {
+  auto& replicas = parts_->replicas;
+  auto const& host = replicas.host();
+  if (!host || host->mapped() == nullptr || replicas.holds(host_place, replicas.whole())) return;
+  auto& coherence = replicas.coherence;
+  coherence.commit_certain(coherence.plan_access(host_place, replicas.whole(), Intent::read, replicas.places.cost()));
 }
 
 std::shared_ptr<Replica> ReplicaAllocator::new_in_parts() const {
@@ -141,6 +150,7 @@ bool ReplicaAllocator::ensure_host(AccessContext& context, ByteRange range) cons
   if (replicas.coherence.has_storage(host_place)) {
     if (!replicas.host()) return true;
     note_use(*replicas.host());
+    adopt_mapped();
     return commit(context, *replicas.host(), range);
   }
   if (replicas.bytes() != 0) {
@@ -152,6 +162,7 @@ bool ReplicaAllocator::ensure_host(AccessContext& context, ByteRange range) cons
     watch_host();
   }
   replicas.coherence.add_storage(host_place);
+  adopt_mapped();
   return !replicas.host() || commit(context, *replicas.host(), range);
 }
 
@@ -165,6 +176,9 @@ bool ReplicaAllocator::begin_data_on_host(AccessContext& context) const {
 
 bool ReplicaAllocator::ensure_device(AccessContext& context, Place place, ByteRange range, Queue& queue) const {
   auto& replicas = parts_->replicas;
+  // Pages of a file are the host's first of all, where they are valid as they come.
+  bool const in_pages = parts_->is_mapped() && replicas.places.in_host_memory(place);
+  if (in_pages && !ensure_host(context, range)) return false;
   bool const window = replicas.places[place].window.has_value();
   if (window && !replicas.coherence.has_data() && !begin_data_on_host(context)) return false;
   if (replicas.coherence.has_storage(place)) {

@@ -56,6 +56,8 @@ class ReplicaAllocator {
   [[nodiscard]] std::shared_ptr<Replica> new_in_file() const;
   /// Host memory that comes in parts, none of which is there yet.
   [[nodiscard]] std::shared_ptr<Replica> new_in_parts() const;
+  /// Where the host looks at the pages of a file: they have all of it as they come.
+  void adopt_mapped() const;
   /// Where host memory comes in parts: puts some behind those of `range`, which is about to be used.
   [[nodiscard]] bool commit(AccessContext& context, Replica& replica, ByteRange range) const;
   /// Where there is no data yet, the host's memory becomes it: a window has no room for all of it.

@@ -35,6 +35,12 @@ ReplicaMemory::ReplicaMemory(Device& host_device, std::shared_ptr<ReservedMemory
       memory_{reinterpret_cast<std::uintptr_t>(reserved_->address()), 0, reserved_->bytes()},
       by_address_(memory_) {}
 
+ReplicaMemory::ReplicaMemory(Device& host_device, std::shared_ptr<FileMapping const> mapped)
+    : device_(&host_device),
+      mapped_(std::move(mapped)),
+      memory_{reinterpret_cast<std::uintptr_t>(mapped_->address()), 0, mapped_->bytes()},
+      by_address_(memory_) {}
+
 ReplicaMemory::ReplicaMemory(std::shared_ptr<FileMemory> file)
     : device_(&FileDevice::instance()),
       file_(std::move(file)),
@@ -70,15 +76,15 @@ std::string ReplicaMemory::lock_in_place() {
 struct ReplicaMemory::Remains {
   Allocation allocation;
   Ownership ownership;
-  void* pointer = nullptr;  ///< of wrapped memory
-  void* locked = nullptr;   ///< where it is to be unlocked
-  std::shared_ptr<ReservedMemory> reserved{};
+  void* pointer = nullptr;                      ///< of wrapped memory
+  void* locked = nullptr;                       ///< where it is to be unlocked
+  std::shared_ptr<void const> of_the_system{};  ///< reserved, or mapped: nobody waits for it
 
   /// `last` may be pending only where the memory goes back to a pool.
   void let_go(Event last) noexcept {
     if (locked != nullptr) HostPinning::instance().unpin(locked);
     if (allocation) return allocation.release(last);
-    reserved.reset();
+    of_the_system.reset();
     if (!ownership.deleter()) return;
     try {
       ownership.deleter()(pointer);
@@ -97,11 +103,13 @@ void ReplicaMemory::let_go(Event last) noexcept {
     allocation_.release(last);
     return;
   }
+  std::shared_ptr<void const> of_the_system = std::move(reserved_);
+  if (mapped_) of_the_system = std::move(mapped_);
   Remains remains{std::move(allocation_), std::move(ownership_), reinterpret_cast<void*>(memory_.object),
-                  locked_ ? host_address() : nullptr, std::move(reserved_)};
+                  locked_ ? host_address() : nullptr, std::move(of_the_system)};
   // No destructor waits on a thread that runs work: what it waits for may be that very work.
-  // Nor does it wait for memory's sake alone: the system has reserved memory back, and no other owner waits for it.
-  bool const may_be_late = is_in_work() || remains.reserved;
+  // Nor does it wait for memory's sake alone: the system has such memory back, and no other owner waits for it.
+  bool const may_be_late = is_in_work() || remains.of_the_system;
   if (may_be_late && !last.ready()) {
     let_go_later(std::move(remains), last);
     return;
@@ -111,7 +119,7 @@ void ReplicaMemory::let_go(Event last) noexcept {
 }
 
 void ReplicaMemory::let_go_later(Remains remains, Event last) noexcept {
-  bool const owners = !remains.allocation && !remains.reserved && !remains.ownership.deleter();
+  bool const owners = !remains.allocation && !remains.of_the_system && !remains.ownership.deleter();
   if (owners) return;  // and there is no deleter to call
   std::shared_ptr<Remains> kept;
   try {
@@ -123,7 +131,7 @@ void ReplicaMemory::let_go_later(Remains remains, Event last) noexcept {
   } catch (std::exception const& error) {
     // Locked and with its owner it stays; a block that is not its pool's again would be lost.
     if (auto& allocation = kept ? kept->allocation : remains.allocation; allocation) allocation.release(last);
-    if (kept ? kept->reserved : remains.reserved) static_cast<void>(last.wait_for_error());
+    if (kept ? kept->of_the_system : remains.of_the_system) static_cast<void>(last.wait_for_error());
     log(LogLevel::error, "memory that was to be given back when its work has ended stays with the process:");
     log(LogLevel::error, error.what());
   }

@@ -8,6 +8,7 @@
 #include <unimem/pool/memory_pool.hpp>
 
 #include "buffer/reserved_memory.hpp"
+#include "file/file_mapping.hpp"
 #include "manager/file_memory.hpp"
 
 #include <cstddef>
@@ -19,7 +20,7 @@
 namespace unimem::detail {
 
 /// Where the bytes of a replica are: in a block of a pool, in memory that was wrapped, in host memory that comes in
-/// parts, or in a file, which is the file device's memory.
+/// parts or is a file's own pages, or in a file, which is the file device's memory.
 ///
 /// Not thread-safe; the buffer's lock guards it.
 class ReplicaMemory {
@@ -33,6 +34,8 @@ class ReplicaMemory {
   explicit ReplicaMemory(std::shared_ptr<FileMemory> file);
   /// Host memory that comes and goes in parts.
   ReplicaMemory(Device& host_device, std::shared_ptr<ReservedMemory> reserved);
+  /// Pages of a file's in the host's memory, which nobody writes.
+  ReplicaMemory(Device& host_device, std::shared_ptr<FileMapping const> mapped);
   ReplicaMemory(ReplicaMemory&&) = default;
   ReplicaMemory& operator=(ReplicaMemory&&) = delete;
   ~ReplicaMemory() = default;
@@ -79,6 +82,8 @@ class ReplicaMemory {
   }
   /// Null where the memory comes and goes as a whole.
   [[nodiscard]] ReservedMemory* reserved() const noexcept { return reserved_.get(); }
+  /// Null where it is not a file's own pages.
+  [[nodiscard]] FileMapping const* mapped() const noexcept { return mapped_.get(); }
   /// Whether it came from a pool: what the library did not allocate it does not move either.
   [[nodiscard]] bool pooled() const noexcept { return !allocation_.empty(); }
   [[nodiscard]] bool in_file() const noexcept { return file_ != nullptr; }
@@ -110,11 +115,12 @@ class ReplicaMemory {
   Device* device_;
   Allocation allocation_;
   Ownership ownership_;
-  std::shared_ptr<FileMemory> file_;          ///< null: in memory
-  std::shared_ptr<ReservedMemory> reserved_;  ///< null: it comes whole
-  Location wrapped_at_ = Location::host;      ///< where memory is that came from no pool
-  std::size_t begin_ = 0;                     ///< of a window; the host reaches no windows
-  bool locked_ = false;                       ///< in place
+  std::shared_ptr<FileMemory> file_;           ///< null: in memory
+  std::shared_ptr<ReservedMemory> reserved_;   ///< null: it comes whole
+  std::shared_ptr<FileMapping const> mapped_;  ///< null: it is nobody's but the buffer's
+  Location wrapped_at_ = Location::host;       ///< where memory is that came from no pool
+  std::size_t begin_ = 0;                      ///< of a window; the host reaches no windows
+  bool locked_ = false;                        ///< in place
   DeviceMemory memory_;
   DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it
 };

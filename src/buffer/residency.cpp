@@ -242,6 +242,7 @@ Resident::Evictable evictable_from(BufferParts const& parts, MemoryPlace place,
     bool const here = place.location == Location::host;
     return here ? evictable_in_parts(parts, used) : Resident::Evictable{};
   }
+  if (parts.is_mapped()) return {};  // pages of the system's cache are no memory of the manager's
   return used.empty() ? evictable_from_host(parts, place.location) : Resident::Evictable{};
 }
 

@@ -23,9 +23,17 @@ Plan TransferEngine::plan_read(Place place, ByteRange range) const {
 
 Plan TransferEngine::plan_access(Place place, ByteRange range, Intent intent) const {
   auto plan = parts_->replicas.coherence.plan_access(place, range, intent, parts_->replicas.places.cost());
+  if (parts_->is_mapped()) read_the_file(plan);
   spare_good_bytes(plan);
   part_into_rows(plan);
   return plan;
+}
+
+void TransferEngine::read_the_file(Plan& plan) const {
+  auto const file = parts_->replicas.places.users_file();
+  for (auto& copy : plan.copies) {
+    if (!copy.fence && file && is_on_host_side(copy.from)) copy.from = *file;
+  }
 }
 
 void TransferEngine::spare_good_bytes(Plan& plan) const {

@@ -37,6 +37,9 @@ class TransferEngine {
   /// they would have been brought over the last good copy), and if no address was given away through which code may be
   /// writing there, to declare it later.
   void spare_good_bytes(Plan& plan) const;
+  /// What the host has as the file's own pages comes from the file: a page that it does not give is an error then, and
+  /// no bytes that stand in for it.
+  void read_the_file(Plan& plan) const;
 
   /// Makes ready for the copies of a plan, before they are submitted: those that go by way of the host get memory for
   /// that. False, with nothing copied, where the context says for what to wait.

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <cerrno>
+#include <utility>
 
 namespace unimem::detail {
 namespace {
@@ -35,9 +36,28 @@ BackingFile::BackingFile(std::shared_ptr<File const> file, FileMode mode, Part p
       reader_(*file_, way_of(access)),
       before_(reader_.way() == ReadWay::by_residency ? part.bytes : 0),
       mode_(mode),
+      mapped_(access == FileAccess::mapped),
       offset_(part.offset),
       traffic_(std::move(traffic)) {
-  traffic_->any.store(true, std::memory_order_relaxed);
+  if (mapped_ && part.bytes != 0) FileMapping const can_be(file_, offset_, 1);
+  if (!mapped_) traffic_->any.store(true, std::memory_order_relaxed);
+}
+
+std::shared_ptr<FileMapping const> BackingFile::map() const {
+  struct Counted {
+    Counted(BackingFile const& of, std::shared_ptr<FileTraffic> in)
+        : mapping(of.file_, of.offset_, of.bytes()), traffic(std::move(in)) {
+      traffic->mapped.fetch_add(mapping.bytes(), std::memory_order_relaxed);
+    }
+    Counted(Counted const&) = delete;
+    Counted& operator=(Counted const&) = delete;
+    ~Counted() { traffic->mapped.fetch_sub(mapping.bytes(), std::memory_order_relaxed); }
+
+    FileMapping mapping;
+    std::shared_ptr<FileTraffic> traffic;
+  };
+  auto counted = std::make_shared<Counted const>(*this, traffic_);
+  return {counted, &counted->mapping};
 }
 
 void BackingFile::put(std::size_t offset, std::span<const std::byte> bytes) const {

@@ -4,6 +4,7 @@
 #include <unimem/manager/file_mode.hpp>
 
 #include "file/file.hpp"
+#include "file/file_mapping.hpp"
 #include "file/file_reader.hpp"
 #include "manager/file_memory.hpp"
 #include "manager/read_before.hpp"
@@ -22,6 +23,7 @@ struct FileTraffic {
   FileMemory::Moved read, written;
   std::atomic<std::uint64_t> direct{0};   ///< bytes read past the page cache
   std::atomic<std::uint64_t> by_ring{0};  ///< of these, by io_uring
+  std::atomic<std::size_t> mapped{0};     ///< bytes that are in memory now as the files' own pages
   std::atomic<bool> any{false};           ///< whether there has been such a buffer: it may give host memory back
 };
 
@@ -36,13 +38,20 @@ class BackingFile final : public FileMemory {
   };
 
   /// `file` was opened as `mode` needs; several buffers may have parts of one. FileAccess::direct: UnsupportedOperation
-  /// where it cannot be read so, IoError where it cannot be opened for that.
+  /// where it cannot be read so, IoError where it cannot be opened for that. FileAccess::mapped, in FileMode::read
+  /// alone: what FileMapping throws.
   BackingFile(std::shared_ptr<File const> file, FileMode mode, Part part, std::shared_ptr<FileTraffic> traffic,
               FileAccess access = FileAccess::automatic);
 
   [[nodiscard]] std::string const& name() const noexcept { return file_->name(); }
   [[nodiscard]] FileMode mode() const noexcept { return mode_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
+  /// Whether the host is to look at the file's own pages.
+  [[nodiscard]] bool is_mapped() const noexcept { return mapped_; }
+
+  /// All of it in memory, as it stands in the system's cache: counted as mapped as long as it lives. Throws what
+  /// FileMapping throws.
+  [[nodiscard]] std::shared_ptr<FileMapping const> map() const;
 
   void put(std::size_t offset, std::span<const std::byte> bytes) const override;
   /// Throws IoError with the range, too, where the file has become shorter.
@@ -56,6 +65,7 @@ class BackingFile final : public FileMemory {
   FileReader reader_;
   mutable ReadBefore before_;
   FileMode mode_;
+  bool mapped_;
   std::uint64_t offset_;
   std::shared_ptr<FileTraffic> traffic_;
 };

@@ -158,6 +158,7 @@ GlobalMemoryStatistics MemoryManager::statistics() const {
   sum.file_read_bytes = state().files->read.bytes.load(relaxed);
   sum.file_direct_bytes = state().files->direct.load(relaxed);
   sum.file_uring_bytes = state().files->by_ring.load(relaxed);
+  sum.file_mapped_bytes = state().files->mapped.load(relaxed);
   sum.file_writes = state().files->written.times.load(relaxed);
   sum.file_written_bytes = state().files->written.bytes.load(relaxed);
   sum.cache_trims = state().cache_trims.load(std::memory_order_relaxed);

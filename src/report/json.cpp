@@ -142,6 +142,7 @@ Json statistics_json(GlobalMemoryStatistics const& statistics) {
   json["file_read_bytes"] = statistics.file_read_bytes;
   json["file_direct_bytes"] = statistics.file_direct_bytes;
   json["file_uring_bytes"] = statistics.file_uring_bytes;
+  json["file_mapped_bytes"] = statistics.file_mapped_bytes;
   json["file_writes"] = statistics.file_writes;
   json["file_written_bytes"] = statistics.file_written_bytes;
   json["cache_trims"] = statistics.cache_trims;

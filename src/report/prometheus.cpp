@@ -129,6 +129,7 @@ void expose(Exposition& to, GlobalMemoryStatistics const& statistics) {
   to.count("file_read_bytes", "Bytes read from files that buffers were made from", statistics.file_read_bytes);
   to.count("file_direct_bytes", "Of these, past the page cache", statistics.file_direct_bytes);
   to.count("file_uring_bytes", "Of those, by io_uring", statistics.file_uring_bytes);
+  to.bytes("file_mapped", "Of such files, in memory as their own pages", statistics.file_mapped_bytes);
   to.count("file_writes", "Ranges written to files that buffers were made from", statistics.file_writes);
   to.count("file_written_bytes", "Bytes written to files that buffers were made from", statistics.file_written_bytes);
   to.count("cache_trims", "Times other pools' caches made room", statistics.cache_trims);

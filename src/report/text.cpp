@@ -123,6 +123,7 @@ std::string events_text(GlobalMemoryStatistics const& statistics) {
   add("file_reads", with_bytes(statistics.file_reads, statistics.file_read_bytes));
   if (statistics.file_direct_bytes != 0) add("file_direct_bytes", format_size(statistics.file_direct_bytes));
   if (statistics.file_uring_bytes != 0) add("file_uring_bytes", format_size(statistics.file_uring_bytes));
+  if (statistics.file_mapped_bytes != 0) add("file_mapped_bytes", format_size(statistics.file_mapped_bytes));
   add("file_writes", with_bytes(statistics.file_writes, statistics.file_written_bytes));
   count("cache_trims", statistics.cache_trims);
   count("defragmentations", statistics.defragmentations);

@@ -9,6 +9,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <memory>
 #include <utility>
@@ -37,25 +38,40 @@ std::size_t bytes_wanted(File const& file, std::size_t element_bytes, FileOption
                             element_bytes));
 }
 
+/// What can be looked at where it lies: elements are aligned there as they are in the file, and nothing is written.
+void check_mapped(std::uint64_t offset, std::size_t alignment, FileMode mode) {
+  if (mode != FileMode::read) {
+    throw InvalidArgument("access", "FileAccess::mapped with a mode that writes",
+                          "FileMode::read: the system would write a changed page to the file at any moment, torn");
+  }
+  auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  if (alignment > page) {
+    throw InvalidArgument("access",
+                          fmt::format("FileAccess::mapped of elements that are aligned to {} bytes", alignment),
+                          fmt::format("elements that are aligned to a page, of {} bytes, at most", page));
+  }
+  if (offset % alignment == 0) return;
+  throw InvalidArgument("offset", fmt::format("{}", offset),
+                        fmt::format("a multiple of {}, as elements are aligned, with FileAccess::mapped", alignment));
+}
+
 }  // namespace
 
 std::shared_ptr<BufferCore> buffer_core_from_file(std::filesystem::path const& path, std::size_t element_bytes,
-                                                  FileOptions const& options, std::string_view dtype) {
-  if (options.access == FileAccess::mapped) {
-    throw UnsupportedOperation("FileAccess::mapped", "buffers over files",
-                               "the host's memory of such a buffer is its own; cached reads it from the same pages");
-  }
+                                                  std::size_t alignment, FileOptions const& options,
+                                                  std::string_view dtype) {
   bool const writes = options.mode == FileMode::read_write;
   auto file = File::open_regular(path.string(), writes ? O_RDWR : O_RDONLY,
                                  writes ? "cannot open for reading and writing" : "cannot open for reading");
   auto const bytes = bytes_wanted(file, element_bytes, options);
-  return make_backed_core(std::make_shared<File const>(std::move(file)), {options.offset, bytes}, options,
+  return make_backed_core(std::make_shared<File const>(std::move(file)), {options.offset, bytes}, alignment, options,
                           path.filename().string(), {std::string(dtype), element_bytes, {bytes / element_bytes}});
 }
 
 std::shared_ptr<BufferCore> make_backed_core(std::shared_ptr<File const> file, BackingFile::Part part,
-                                             FileOptions const& options, std::string const& name,
+                                             std::size_t alignment, FileOptions const& options, std::string const& name,
                                              BufferElements elements) {
+  if (options.access == FileAccess::mapped) check_mapped(part.offset, alignment, options.mode);
   BufferOptions made;
   made.manager = options.manager;
   made.device = options.device;

@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::string_view format_name = "unimem manifest";
 constexpr std::uint64_t version = 1;
-constexpr std::size_t largest_bytes = std::size_t{256} << 20;
+constexpr std::size_t largest_manifest_bytes = std::size_t{256} << 20;
 constexpr int deepest = 4;  // an array of texts, in an object, in an array, in an object
 
 /// Reads the parts of a manifest; every complaint names its file.
@@ -124,7 +124,8 @@ Manifest read_manifest(std::filesystem::path const& path) {
   auto const file = File::open_regular(path.string(), O_RDONLY, "cannot open for reading");
   Reader const reader(file.name());
   auto const bytes = static_cast<std::uint64_t>(file.status("cannot look at it").st_size);
-  if (bytes > largest_bytes) reader.malformed(fmt::format("it has {} bytes, more than {}", bytes, largest_bytes));
+  if (bytes > largest_manifest_bytes)
+    reader.malformed(fmt::format("it has {} bytes, more than {}", bytes, largest_manifest_bytes));
   std::string text(bytes, '\0');
   text.resize(file.read(0, std::as_writable_bytes(std::span{text}), "cannot read"));
   return reader.read(parse(text, reader));

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "stream/bus_guard.hpp"
+#include "file/bus_guard.hpp"
 #include "stream/input_file.hpp"
 
 #include <cstddef>

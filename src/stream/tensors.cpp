@@ -9,6 +9,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -70,6 +72,11 @@ TensorEntry entry_of(Tensor const& tensor) {
   return {type, tensor.shape, tensor.offset, tensor.bytes};
 }
 
+/// Of elements in memory: none of the library's types is aligned more strictly than this.
+std::size_t alignment_of(TensorEntry const& entry) noexcept {
+  return std::min(std::bit_floor(entry.type->bytes), sizeof(std::uint64_t));
+}
+
 }  // namespace
 
 std::shared_ptr<BufferCore> buffer_core_from_tensor(Tensor const& tensor, TensorElement element,
@@ -87,8 +94,9 @@ std::shared_ptr<BufferCore> buffer_core_from_tensor(Tensor const& tensor, Tensor
                                       tensor.element_bytes, detail::quoted(tensor.name), tensor.path.string()));
   }
   auto const name = tensor.name.empty() ? tensor.path.filename().string() : tensor.name;
-  return make_backed_core(tensor.file->open(tensor.name, entry, options.mode), {entry.offset, entry.bytes}, options,
-                          name, {tensor.dtype, tensor.element_bytes, {tensor.shape.begin(), tensor.shape.end()}});
+  return make_backed_core(tensor.file->open(tensor.name, entry, options.mode), {entry.offset, entry.bytes},
+                          alignment_of(entry), options, name,
+                          {tensor.dtype, tensor.element_bytes, {tensor.shape.begin(), tensor.shape.end()}});
 }
 
 TensorsOfFile open_tensor_file(std::filesystem::path const& path) {

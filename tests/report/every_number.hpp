@@ -31,6 +31,7 @@ inline GlobalMemoryStatistics every_number() {
   statistics.file_read_bytes = 130;
   statistics.file_direct_bytes = 133;
   statistics.file_uring_bytes = 134;
+  statistics.file_mapped_bytes = 135;
   statistics.file_writes = 131;
   statistics.file_written_bytes = 132;
   statistics.cache_trims = 118;

@@ -186,13 +186,13 @@ TEST(Json, GlobalStatisticsHaveEachPool) {
                                R"("host_reclaimed_bytes":111,"spills":112,"spilled_bytes":113,"restores":114,)"
                                R"("restored_bytes":115,"direct_reads":127,"direct_read_bytes":128,)"
                                R"("spill_files":116,"spill_file_bytes":117,"file_reads":129,"file_read_bytes":130,)"
-                               R"("file_direct_bytes":133,"file_uring_bytes":134,)"
+                               R"("file_direct_bytes":133,"file_uring_bytes":134,"file_mapped_bytes":135,)"
                                R"("file_writes":131,"file_written_bytes":132,"cache_trims":118,)"
                                R"("defragmentations":119,"waits":120,"refusals":121,"refused_pinnings":122,)"
                                R"("missing_unified":123,"pressure_calls":124,"failed_pressure_calls":125,)"
                                R"("merged_crossings":126,)"));
   auto const json = nlohmann::ordered_json::parse(text);
-  EXPECT_EQ(json.size(), 36U) << "the numbers, schema and pools";
+  EXPECT_EQ(json.size(), 37U) << "the numbers, schema and pools";
   ASSERT_EQ(json["pools"].size(), 1U);
   EXPECT_EQ(json["pools"][0]["device"], "sim:0");
   EXPECT_EQ(json["pools"][0]["location"], "pinned");

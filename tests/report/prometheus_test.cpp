@@ -86,6 +86,7 @@ TEST(Prometheus, HasEveryNumberWithTypeAndHelp) {
       {"unimem_file_read_bytes_total", 130},
       {"unimem_file_direct_bytes_total", 133},
       {"unimem_file_uring_bytes_total", 134},
+      {"unimem_file_mapped_bytes", 135},
       {"unimem_file_writes_total", 131},
       {"unimem_file_written_bytes_total", 132},
       {"unimem_cache_trims_total", 118},
@@ -138,8 +139,8 @@ TEST(Prometheus, HasTypeAndHelpOncePerFamily) {
       ++numbers;
     }
   }
-  EXPECT_EQ(families, 34U + 14U);
-  EXPECT_EQ(numbers, 34U + 2 * 14U);
+  EXPECT_EQ(families, 35U + 14U);
+  EXPECT_EQ(numbers, 35U + 2 * 14U);
 }
 
 /// What `counts_from(first)` is to be exposed as.

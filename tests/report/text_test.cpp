@@ -158,6 +158,7 @@ TEST(Text, StatisticsNameWhatHappenedAndNothingElse) {
   statistics.file_read_bytes = 6'144;
   statistics.file_direct_bytes = 2'048;
   statistics.file_uring_bytes = 1'024;
+  statistics.file_mapped_bytes = 8'192;
   statistics.file_writes = 31;
   statistics.file_written_bytes = 7'168;
   statistics.cache_trims = 12;
@@ -180,6 +181,7 @@ TEST(Text, StatisticsNameWhatHappenedAndNothingElse) {
                                      "file_reads             30, 6 KiB\n"
                                      "file_direct_bytes      2 KiB\n"
                                      "file_uring_bytes       1 KiB\n"
+                                     "file_mapped_bytes      8 KiB\n"
                                      "file_writes            31, 7 KiB\n"
                                      "cache_trims            12\n"
                                      "defragmentations       29\n"

@@ -177,10 +177,6 @@ TEST_F(FileWays, AFileThatHasBecomeShorterIsAnErrorWithTheRange) {
   EXPECT_EQ(rest.map(MapMode::read)[1'234], 1'234U);
 }
 
-TEST_F(FileWays, MappedIsForStreamsAlone) {
-  EXPECT_THROW(static_cast<void>(from_file<Word>(path, by(FileAccess::mapped))), UnsupportedOperation);
-}
-
 TEST_F(FileBuffers, WithoutADiskBeneathSayWhatCannotBe) {
   SmallDisk const disk(folder / "disk", 8 * MiB);
   if (!disk.mounted()) GTEST_SKIP() << "cannot mount here: " << disk.reason();

@@ -17,7 +17,7 @@ enum class FileAccess : std::uint8_t {
   /// cache for it. Nowhere else: refused where the file system has no such reads (tmpfs).
   direct,
   cached,  ///< by the page cache alone, as `read` does: what is read once is there for the next
-  mapped,  ///< in place: pages of the page cache, without a copy
+  mapped,  ///< in place: pages of the page cache, without a copy; of buffers, those that are only read
 };
 
 /// "auto", "direct", "cached", "mapped".

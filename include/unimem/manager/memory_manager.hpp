@@ -103,6 +103,7 @@ struct GlobalMemoryStatistics {
   std::uint64_t file_read_bytes = 0;     ///< that were read from them
   std::uint64_t file_direct_bytes = 0;   ///< of these, past the page cache
   std::uint64_t file_uring_bytes = 0;    ///< and of those, by io_uring; the others by threads
+  std::size_t file_mapped_bytes = 0;     ///< of such files, in memory now as their own pages, beside every limit
   std::uint64_t file_writes = 0;         ///< ranges written to them
   std::uint64_t file_written_bytes = 0;  ///< that were written to them
   std::uint64_t cache_trims = 0;         ///< times other pools' caches made room

@@ -31,6 +31,7 @@ struct FileOptions {
 namespace detail {
 [[nodiscard]] UNIMEM_API std::shared_ptr<BufferCore> buffer_core_from_file(std::filesystem::path const& path,
                                                                            std::size_t element_bytes,
+                                                                           std::size_t alignment,
                                                                            FileOptions const& options,
                                                                            std::string_view dtype = {});
 }  // namespace detail
@@ -53,13 +54,22 @@ namespace detail {
 /// By default bytes come past the page cache where it does not have them (FileAccess; statistics tell how many). What
 /// the buffer has written to the file is read back whichever way.
 ///
+/// FileAccess::mapped, with FileMode::read alone: the host, and devices that work in its memory, look at the file's own
+/// pages in the system's cache. Nothing is copied for them, no limit counts them, and they are mapped at the first
+/// look, all of the file at once; a device with memory of its own reads the file. Elements are aligned in memory as
+/// they are in the file: `offset` is a multiple of that. A byte that the file no longer has, or that cannot be read,
+/// reads 0xCD through an address that was given out, and the next access to it on the host is IoError with the range;
+/// so it stays until `free` or `reset`. Writing to those addresses is SIGSEGV. (After numpy.memmap.) The library meets
+/// SIGBUS there; a handler that is installed later has to pass on what is not its own.
+///
 /// Throws IoError: missing, not to be opened for that mode, not a regular file, or no multiple of the element's size;
-/// InvalidArgument for an offset or count beyond the file's end; UnsupportedOperation for
-/// FileAccess::direct where the file system has no such reads, and for FileAccess::mapped, which streams alone have.
+/// InvalidArgument for an offset or count beyond the file's end, and for FileAccess::mapped in another mode or at an
+/// offset that elements are not aligned at; UnsupportedOperation for FileAccess::direct where the file system has no
+/// such reads, and for FileAccess::mapped where it maps no files.
 /// (Behaviour after numpy.memmap.)
 template <class T>
 [[nodiscard]] UnifiedBuffer<T> from_file(std::filesystem::path const& path, FileOptions const& options = {}) {
-  auto core = detail::buffer_core_from_file(path, sizeof(T), options, detail::dtype_of<T>());
+  auto core = detail::buffer_core_from_file(path, sizeof(T), alignof(T), options, detail::dtype_of<T>());
   auto const count = core->size_bytes() / sizeof(T);
   return {Shape(count), std::move(core)};
 }
