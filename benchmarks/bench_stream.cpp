@@ -189,9 +189,10 @@ void bench_device(std::filesystem::path const& path, Device& device, std::span<s
   if (shares) {
     stages.push_back({"map", [&] {
                         detail::MappedInput windows(input, 1, chunk_bytes);
+                        detail::Retries retries(0);
                         for (std::uint64_t at = 0; at < input.bytes(); at += chunk_bytes) {
-                          static_cast<void>(
-                              windows.open(0, at, std::min(chunk_bytes, data.size() - at), [] { return false; }));
+                          static_cast<void>(windows.open(0, at, std::min(chunk_bytes, data.size() - at), retries,
+                                                         [] { return false; }));
                           windows.close(0);
                         }
                       }});
