@@ -23,7 +23,7 @@ bool BufferAccess::prepare(AccessContext& context, Place place, ByteRange range,
     return true;
   }
   if (!ReplicaAllocator(*parts_).ensure_device(context, place, range, queue)) return false;
-  if (replicas.places.in_host_memory(place)) parts_->check_intact(range);
+  if (parts_->is_mapped() && replicas.places.in_host_memory(place)) parts_->check_intact(range);
   bool const waits = parts_->watch.writes() != nullptr && replicas.places.in_host_memory(place);  // as `fetch` does
   if (waits && intent != Intent::write) Reconciler(*parts_).resolve(range, true);
   if (intent != Intent::write && !replicas.holds(place, range)) {

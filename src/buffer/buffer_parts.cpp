@@ -99,8 +99,8 @@ void BufferParts::check_pages(ByteRange range) const {
   if (host && host->mapped() != nullptr) host->mapped()->check(range);
 }
 
-bool BufferParts::is_mapped() const noexcept {
-  return file != nullptr && file->is_mapped();
+bool BufferParts::file_is_mapped() const noexcept {
+  return file->is_mapped();
 }
 
 void BufferParts::begin_in_file() {
@@ -239,18 +239,18 @@ PublishedState::Facts BufferParts::facts() const noexcept {
   facts.host_address = host ? host->host_address() : nullptr;
   facts.host_is_exported = host && host->holds().exported_for_writing();
   bool const arrived = !host || host->work().arrived(whole);
-  bool const told_at_once = arrived && !deferred && !captured && replicas.pending.all_told();
+  bool const all_told = !deferred && !captured && replicas.pending.all_told();
+  bool const told_at_once = arrived && all_told;
   // Lock-free readers are not recorded, so the address is published only once it has been exported anyway.
-  bool const in_parts = host && host->reserved() != nullptr;
-  bool const is_looked_after = in_parts || is_mapped();  // at each access
+  // At each access: in parts, or a file's own pages.
+  bool const is_looked_after = file != nullptr && host && (host->reserved() != nullptr || host->mapped() != nullptr);
   bool const may_be_given = !is_looked_after && (terms.spill_files == nullptr || (host && host->holds().exported()));
   // Or a read may have to be reported.
   bool const all_written = !watch.written_map() || watch.written_map()->complete();
   facts.host_is_current = told_at_once && may_be_given && all_written && replicas.holds(host_place, whole);
   facts.host_is_exclusive = facts.host_is_current && !whole.empty() && replicas.pending.empty() &&
                             (!host || host->work().idle()) && replicas.coherence.written(host_place).contains(whole);
-  bool const device_at_rest =
-      watch.writes() == nullptr && !deferred && !captured && watch.unrecorded().empty() && replicas.pending.all_told();
+  bool const device_at_rest = all_told && watch.writes() == nullptr && watch.unrecorded().empty();
   facts.current_on = device_at_rest ? replicas.quiet_device() : nullptr;
   for (auto const& one : replicas.places.devices()) {
     if (!one.replica || one.file != DevicePlace::File::none || replicas.places.shares(*one.device)) continue;

@@ -62,7 +62,7 @@ struct BufferParts {
       check_pages(range);
   }
   /// Whether the host looks at the pages of the file that it was made from.
-  [[nodiscard]] bool is_mapped() const noexcept;
+  [[nodiscard]] bool is_mapped() const noexcept { return file != nullptr && file_is_mapped(); }
   /// UnsupportedOperation while launches with the buffer are being captured.
   void check_not_captured() const;
   /// Throws InvalidArgument if `range` does not lie in the buffer: it may have been resized under a slice.
@@ -150,6 +150,7 @@ struct BufferParts {
   [[noreturn]] void refuse(ByteRange range) const;
   void check_file_writable(std::string_view operation) const;
   void check_pages(ByteRange range) const;
+  [[nodiscard]] bool file_is_mapped() const noexcept;
   [[nodiscard]] PublishedState::Facts facts() const noexcept;
 };
 

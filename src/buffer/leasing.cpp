@@ -75,7 +75,7 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
                                          : Reconciler(*parts).resolve_or_wait(context, range);
   if (!resolved) return std::nullopt;
   if (auto const& there = parts->replicas.at(place); intent == Intent::read && there && parts->is_quiet(place, range)) {
-    if (parts->replicas.places.in_host_memory(place)) parts->check_intact(range);
+    if (parts->is_mapped() && parts->replicas.places.in_host_memory(place)) parts->check_intact(range);
     ReplicaAllocator(*parts).note_use(*there);
     there->work().used_by_others(device, queue);
     there->usage().note_device(true, false);
@@ -142,7 +142,7 @@ std::optional<DeviceLease> BufferCore::capture_once(AccessContext& context, Queu
                     wanted.begin, wanted.end, queue.device().id()));
   }
   if (!ReplicaAllocator(*parts).ensure_device(context, place, parts->replicas.whole(), queue)) return std::nullopt;
-  if (parts->replicas.places.in_host_memory(place)) parts->check_intact(range);
+  if (parts->is_mapped() && parts->replicas.places.in_host_memory(place)) parts->check_intact(range);
   auto const& replica = parts->replicas.at(place);
   DeviceLease lease;
   if (replica) lease = {replica, replica->window_on(queue.device(), parts->replicas.whole())};

@@ -34,8 +34,9 @@ using detail::ReplicaAllocator;
 using detail::ReplicaMemory;
 
 std::shared_ptr<BufferCore> BufferCore::make(std::size_t bytes, BufferOptions&& options) {
+  bool const has_name = !options.name.empty();
   auto core = make(bytes, std::move(options), std::shared_ptr<BackingFile>{});
-  core->become_listed();
+  if (has_name) core->become_listed();
   return core;
 }
 
@@ -135,7 +136,7 @@ void BufferCore::let_go() noexcept {
   if (parts_->made.inherited()) return;
   // What the manager does not know has no other keeper. Acquire and release: the thread that ends it comes behind all
   // others.
-  bool const has_other_keepers = parts_->listed || parts_->resident;
+  bool const has_other_keepers = parts_->listed || parts_->resident.load(std::memory_order_relaxed);
   if (has_other_keepers && parts_->keepers.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   write_back_at_end();
   std::destroy_at(this);

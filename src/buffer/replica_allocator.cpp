@@ -64,8 +64,9 @@ ReplicaAllocator::HostBlock ReplicaAllocator::new_host_block(AccessContext& cont
 std::shared_ptr<Replica> ReplicaAllocator::host_replica(AccessContext& context) const {
   auto const& there = parts_->replicas.in_memory_of_host();
   if (there) return there;
+  if (parts_->file == nullptr) return new_on_host(context, parts_->replicas.bytes());
   if (parts_->is_mapped()) return std::make_shared<Replica>(ReplicaMemory(host_device(), parts_->file->map()));
-  return parts_->file ? new_in_parts() : new_on_host(context, parts_->replicas.bytes());
+  return new_in_parts();
 }
 
 void ReplicaAllocator::adopt_mapped() const {
@@ -150,7 +151,7 @@ bool ReplicaAllocator::ensure_host(AccessContext& context, ByteRange range) cons
   if (replicas.coherence.has_storage(host_place)) {
     if (!replicas.host()) return true;
     note_use(*replicas.host());
-    adopt_mapped();
+    if (parts_->is_mapped()) adopt_mapped();
     return commit(context, *replicas.host(), range);
   }
   if (replicas.bytes() != 0) {
@@ -162,7 +163,7 @@ bool ReplicaAllocator::ensure_host(AccessContext& context, ByteRange range) cons
     watch_host();
   }
   replicas.coherence.add_storage(host_place);
-  adopt_mapped();
+  if (parts_->is_mapped()) adopt_mapped();
   return !replicas.host() || commit(context, *replicas.host(), range);
 }
 

@@ -31,19 +31,22 @@ ReplicaMemory::ReplicaMemory(Device& host_device, void* pointer, std::size_t byt
 
 ReplicaMemory::ReplicaMemory(Device& host_device, std::shared_ptr<ReservedMemory> reserved)
     : device_(&host_device),
-      reserved_(std::move(reserved)),
+      reserved_(reserved.get()),
+      of_system_(std::move(reserved)),
       memory_{reinterpret_cast<std::uintptr_t>(reserved_->address()), 0, reserved_->bytes()},
       by_address_(memory_) {}
 
 ReplicaMemory::ReplicaMemory(Device& host_device, std::shared_ptr<FileMapping const> mapped)
     : device_(&host_device),
-      mapped_(std::move(mapped)),
+      mapped_(mapped.get()),
+      of_system_(std::move(mapped)),
       memory_{reinterpret_cast<std::uintptr_t>(mapped_->address()), 0, mapped_->bytes()},
       by_address_(memory_) {}
 
 ReplicaMemory::ReplicaMemory(std::shared_ptr<FileMemory> file)
     : device_(&FileDevice::instance()),
-      file_(std::move(file)),
+      file_(file.get()),
+      of_system_(std::move(file)),
       wrapped_at_(Location::device),
       memory_(file_->memory()) {}
 
@@ -103,10 +106,10 @@ void ReplicaMemory::let_go(Event last) noexcept {
     allocation_.release(last);
     return;
   }
-  std::shared_ptr<void const> of_the_system = std::move(reserved_);
-  if (mapped_) of_the_system = std::move(mapped_);
+  reserved_ = nullptr;
+  mapped_ = nullptr;
   Remains remains{std::move(allocation_), std::move(ownership_), reinterpret_cast<void*>(memory_.object),
-                  locked_ ? host_address() : nullptr, std::move(of_the_system)};
+                  locked_ ? host_address() : nullptr, std::move(of_system_)};
   // No destructor waits on a thread that runs work: what it waits for may be that very work.
   // Nor does it wait for memory's sake alone: the system has such memory back, and no other owner waits for it.
   bool const may_be_late = is_in_work() || remains.of_the_system;

@@ -81,9 +81,9 @@ class ReplicaMemory {
     return allocation_ ? allocation_.capacity() : memory_.bytes;
   }
   /// Null where the memory comes and goes as a whole.
-  [[nodiscard]] ReservedMemory* reserved() const noexcept { return reserved_.get(); }
+  [[nodiscard]] ReservedMemory* reserved() const noexcept { return reserved_; }
   /// Null where it is not a file's own pages.
-  [[nodiscard]] FileMapping const* mapped() const noexcept { return mapped_.get(); }
+  [[nodiscard]] FileMapping const* mapped() const noexcept { return mapped_; }
   /// Whether it came from a pool: what the library did not allocate it does not move either.
   [[nodiscard]] bool pooled() const noexcept { return !allocation_.empty(); }
   [[nodiscard]] bool in_file() const noexcept { return file_ != nullptr; }
@@ -115,12 +115,13 @@ class ReplicaMemory {
   Device* device_;
   Allocation allocation_;
   Ownership ownership_;
-  std::shared_ptr<FileMemory> file_;           ///< null: in memory
-  std::shared_ptr<ReservedMemory> reserved_;   ///< null: it comes whole
-  std::shared_ptr<FileMapping const> mapped_;  ///< null: it is nobody's but the buffer's
-  Location wrapped_at_ = Location::host;       ///< where memory is that came from no pool
-  std::size_t begin_ = 0;                      ///< of a window; the host reaches no windows
-  bool locked_ = false;                        ///< in place
+  FileMemory* file_ = nullptr;             ///< null: in memory
+  ReservedMemory* reserved_ = nullptr;     ///< null: it comes whole
+  FileMapping const* mapped_ = nullptr;    ///< null: it is nobody's but the buffer's
+  std::shared_ptr<void const> of_system_;  ///< what owns the one of them that there is
+  Location wrapped_at_ = Location::host;   ///< where memory is that came from no pool
+  std::size_t begin_ = 0;                  ///< of a window; the host reaches no windows
+  bool locked_ = false;                    ///< in place
   DeviceMemory memory_;
   DeviceMemory by_address_;  ///< the same for the host; empty if the host does not reach it
 };
