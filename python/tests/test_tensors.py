@@ -5,6 +5,7 @@ import json
 import os
 import random
 import struct
+import subprocess
 import sys
 import threading
 import types
