@@ -119,9 +119,9 @@ StreamResult stream(RunCommand const& command, std::stop_token const& cancel) {
   try {
     return stream_files(command.files, kernel, options);
   } catch (InvalidArgument const& error) {
-    // The file of FILE#NAME, which only the stream knows to take apart.
-    if (error.argument != "output") throw;
-    throw UsageError(fmt::format("invalid --output '{}': must be {}", error.value, error.requirement));
+    // Of the file of FILE#NAME, which only the stream knows to take apart, among others.
+    if (error.argument != "output" && error.argument != "manifest") throw;
+    throw UsageError(fmt::format("invalid --{} '{}': must be {}", error.argument, error.value, error.requirement));
   }
 }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import threading
 
 import numpy as np
@@ -148,6 +149,8 @@ def test_several_files_are_one(file, sim, tmp_path):
     assert [one.nbytes for one in done.files] == [data.size, 3, data.size] and done.checksum is None
     with pytest.raises(unimem.InvalidArgument):
         stream_file([], histogram())
+    with pytest.raises(unimem.InvalidArgument, match="path"):
+        stream_file(3, histogram())
 
 
 def test_a_pipe_is_read_until_its_end(file, sim, tmp_path):
@@ -161,6 +164,14 @@ def test_a_pipe_is_read_until_its_end(file, sim, tmp_path):
     writer.join()
     assert done.result.counts == tuple(np.bincount(data, minlength=256))
     assert done.nbytes == data.size and seen[-1] == (data.size, 0)
+
+
+def test_ctrl_c_ends_waiting_for_a_pipe(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        stream_file(pipe, histogram(), device="cpu")
 
 
 def test_a_stream_goes_on_where_it_was_interrupted(file, sim, tmp_path):

@@ -7,11 +7,15 @@
 #include "core/start_thread.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <thread>
 #include <utility>
 
 namespace unimem::detail {
 namespace {
+
+/// While nothing comes.
+constexpr std::chrono::milliseconds between_looks{100};
 
 void add(BufferStatistics& sum, BufferStatistics const& part) noexcept {
   sum.host_to_device_bytes += part.host_to_device_bytes;
@@ -118,11 +122,13 @@ std::uint64_t ChunkRing::run(ChunkSinks const& sinks, std::stop_token const& can
         writer = detail::start_thread<std::jthread>("writing a stream", guarded([&] { write_all(conveyor, sinks); }));
       }
       while (!through) {
-        auto const news = conveyor.wait_for_news(done);
+        auto const news = conveyor.wait_for_news(done, between_looks);
         if (conveyor.stopping()) return;
         if (news.submitted != Conveyor::none) take_in(news.submitted, conveyor);
         through = news.through;
-        if (news.finished_bytes == done) continue;
+        // Who looks for signals there is to be asked while a pipe is waited for, too.
+        bool const waits = input_.has_pipes() && news.submitted == Conveyor::none;
+        if (news.finished_bytes == done && !waits) continue;
         done = news.finished_bytes;
         if (sinks.progress) sinks.progress(begin + done, total);
       }

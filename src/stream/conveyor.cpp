@@ -65,10 +65,11 @@ void Conveyor::finished(std::size_t slot, std::size_t bytes) {
   changed_.notify_all();
 }
 
-Conveyor::News Conveyor::wait_for_news(std::uint64_t known_bytes) {
+Conveyor::News Conveyor::wait_for_news(std::uint64_t known_bytes, std::chrono::milliseconds most) {
   std::unique_lock lock(mutex_);
   auto const through = [&] { return submitted_all_ && under_way_ == 0; };
-  changed_.wait(lock, [&] { return stopping() || !submitted_.empty() || finished_bytes_ > known_bytes || through(); });
+  changed_.wait_for(lock, most,
+                    [&] { return stopping() || !submitted_.empty() || finished_bytes_ > known_bytes || through(); });
   if (stopping() || submitted_.empty()) return {none, finished_bytes_, through()};
   return {take_front(submitted_), finished_bytes_, false};
 }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -49,8 +50,8 @@ class Conveyor {
     bool through = false;  ///< all chunks that there are are finished
   };
   /// Waits until there is a submitted slot or more than `known_bytes` bytes are finished, or all are, or it is time to
-  /// stop.
-  [[nodiscard]] News wait_for_news(std::uint64_t known_bytes);
+  /// stop; but no longer than `most`.
+  [[nodiscard]] News wait_for_news(std::uint64_t known_bytes, std::chrono::milliseconds most);
 
   /// All threads are to stop. The first error is kept; a null one means that the caller asked to.
   void stop(std::exception_ptr error) noexcept;

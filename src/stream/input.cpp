@@ -59,8 +59,9 @@ std::optional<std::vector<std::uint64_t>> Input::shape() const {
 std::vector<std::string> Input::identities() const {
   std::vector<std::string> all;
   for (auto const& [path, bytes, status, read] : parts_) {
-    all.push_back(bytes ? fmt::format("{}: {} bytes, changed at {}.{:09}", path.string(), *bytes, status.st_mtim.tv_sec,
-                                      status.st_mtim.tv_nsec)
+    // Not when it was last written to, which copies and archives keep.
+    all.push_back(bytes ? fmt::format("{}: {} bytes, file {}, changed at {}.{:09}", path.string(), *bytes,
+                                      status.st_ino, status.st_ctim.tv_sec, status.st_ctim.tv_nsec)
                         : path.string());
   }
   return all;
@@ -80,12 +81,12 @@ void Input::check_multiple(Part const& part, std::uint64_t bytes) const {
                 fmt::format("its {} bytes are no multiple of the {} of an {}", bytes, size, to_string(taken_as_)));
 }
 
-void Input::check_is_not(std::filesystem::path const& output) const {
+void Input::check_is_not(std::filesystem::path const& written, std::string const& argument) const {
   struct ::stat there{};
-  if (::stat(output.c_str(), &there) != 0) return;
+  if (::stat(written.c_str(), &there) != 0) return;
   for (auto const& part : parts_) {
     if (part.bytes && same_file(part.status, there)) {
-      throw InvalidArgument("output", output.string(), "another file than the input");
+      throw InvalidArgument(argument, written.string(), "another file than the input");
     }
   }
 }

@@ -50,8 +50,8 @@ class Input {
   /// What the files hold. Throws IoError where one whose size is known is no multiple of that; a pipe's is told when it
   /// is at its end.
   void take_as(ElementType element);
-  /// Throws InvalidArgument if `output` leads to one of the files.
-  void check_is_not(std::filesystem::path const& output) const;
+  /// Throws InvalidArgument if `written`, which `argument` names, leads to one of the files.
+  void check_is_not(std::filesystem::path const& written, std::string const& argument) const;
 
   /// Who is to be told what is read, and outlives this. Before anything is.
   void watch_with(InputCheck& check) noexcept { check_ = &check; }

@@ -107,7 +107,7 @@ void Journal::read(Identity const& identity) {
   auto const first = line_of(text_of(identity));
   if (ends_.empty()) {
     // A run that was killed before its first line was whole has left the beginning of that.
-    if (!first.starts_with(all)) throw IoError(file_.name(), 0, "no journal of a stream");
+    if (!first.starts_with(all)) throw IoError(file_.name(), 0, "no journal of a stream; remove it to begin anew");
     file_.write(0, std::as_bytes(std::span{first}), writing_journal);
     ends_.push_back(first.size());
   }
@@ -121,9 +121,14 @@ void Journal::check_identity(std::string_view text, Identity const& identity) co
     auto const found = json.find(name);
     auto const shown = found == json.end() || !found->is_string() ? "nothing" : found->get<std::string>();
     if (shown == value) continue;
+    auto const before = detail::quoted(shown), now = detail::quoted(value);
     throw IoError(file_.name(), 0,
-                  fmt::format("the journal of another run: its {} is {}, not {}; remove it to begin anew", name,
-                              detail::quoted(shown), detail::quoted(value)));
+                  before == now
+                      ? fmt::format("the journal of another run: the {} has changed since; remove it to begin "
+                                    "anew",
+                                    name)
+                      : fmt::format("the journal of another run: its {} is {}, not {}; remove it to begin anew", name,
+                                    before, now));
   }
 }
 

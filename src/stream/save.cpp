@@ -64,6 +64,8 @@ SavedState planned(Buffers const& buffers) {
 
 void save(MemoryManager& manager, std::filesystem::path const& path) {
   auto buffers = detail::named_once(manager);
+  // Written all the same it would be in the place of what was saved earlier.
+  if (buffers.empty()) throw InvalidArgument("manager", "no named buffers", "one with a live buffer that has a name");
   std::ranges::stable_sort(buffers, std::ranges::greater{}, [](auto const& core) { return alignment_of(*core); });
   auto state = planned(buffers);
   auto const header = detail::format_saved_state(state);

@@ -24,7 +24,9 @@
 #include <array>
 #include <chrono>
 #include <optional>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 namespace unimem {
 
@@ -79,9 +81,32 @@ detail::ReadWay way_of(FileAccess access) noexcept {
   }
 }
 
+/// The files that are written, and which option says so. Throws InvalidArgument where two are one.
+std::vector<std::pair<std::filesystem::path, std::string>> written_files(StreamOptions const& options) {
+  std::vector<std::pair<std::filesystem::path, std::string>> all;
+  if (!options.output.empty()) all.emplace_back(options.output, "output");
+  if (options.resume) {
+    all.emplace_back(options.output.string() + ".unimem-part", "output");
+    all.emplace_back(options.output.string() + ".unimem-journal", "output");
+  }
+  if (options.manifest.empty()) return all;
+  for (auto const& [written, argument] : all) {
+    std::error_code unknown;
+    bool const one = written.lexically_normal() == options.manifest.lexically_normal() ||
+                     std::filesystem::equivalent(written, options.manifest, unknown);
+    if (one) throw InvalidArgument("manifest", options.manifest.string(), "another file than the output");
+  }
+  all.emplace_back(options.manifest, "manifest");
+  return all;
+}
+
 /// What options ask of the input that not every input has.
 void check_input(StreamOptions const& options, detail::Input const& input) {
-  if (!options.output.empty()) input.check_is_not(options.output);
+  for (auto const& [written, argument] : written_files(options)) input.check_is_not(written, argument);
+  if (input.has_pipes() && options.access == FileAccess::direct) {
+    throw UnsupportedOperation("reading past the page cache (O_DIRECT)", fmt::format("'{}'", input.name()),
+                               "there is a pipe, which no disk is behind");
+  }
   if (input.has_pipes() && options.output.extension() == ".npy") {
     throw InvalidArgument("output", options.output.string(),
                           "no .npy: its header says how many elements there are, and a pipe does not");
@@ -135,11 +160,9 @@ detail::Journal::Identity identity_of(StreamKernel const& kernel, StreamOptions 
           {"manifest", options.verify.string()}};
 }
 
-void write_manifest(std::filesystem::path const& path, detail::Manifest const& manifest) {
-  detail::OutputFile file(path);
+void write_manifest(detail::OutputFile& file, detail::Manifest const& manifest) {
   auto const text = detail::to_json(manifest);
   file.write(std::as_bytes(std::span{text}));
-  file.commit();
 }
 
 /// What was found out about the files.
@@ -275,7 +298,8 @@ StreamResult stream_files(std::span<const std::filesystem::path> paths, StreamKe
   detail::ChunkSinks sinks;
   sinks.check = check ? &*check : nullptr;
   sinks.progress = options.progress;
-  std::optional<detail::OutputFile> output;
+  std::optional<detail::OutputFile> output, manifest;  // that the latter cannot be made is known before the work
+  if (!options.manifest.empty()) manifest.emplace(options.manifest);
   std::optional<detail::Resumption> resumption;
   if (plan.writes) {
     using enum detail::OutputFile::Unfinished;
@@ -301,9 +325,10 @@ StreamResult stream_files(std::span<const std::filesystem::path> paths, StreamKe
   result.retries = input.retries().times();
   if (check) check->throw_mismatches();
   result.result = run->finish(result.bytes / element_size(element));
+  if (manifest) write_manifest(*manifest, check->found());
   if (output) output->commit();
   if (resumption) resumption->end();
-  if (!options.manifest.empty()) write_manifest(options.manifest, check->found());
+  if (manifest) manifest->commit();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return result;
 }

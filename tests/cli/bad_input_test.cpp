@@ -136,6 +136,9 @@ INSTANTIATE_TEST_SUITE_P(Commands, WrongCommandLine, ::testing::Values(
     BadInput{"run data.bin --source k.cl --entry k --reduce u64*0",       2, "invalid --reduce 'u64*0'"},
     BadInput{"run data.bin --source k.cl --entry k --reduce u65*4",       2, "invalid --reduce 'u65*4'"},
     BadInput{"run data.bin --source k.cl --entry k --reduce u64*4 --output o", 2, "--output o belongs to affine and --source"},
+    BadInput{"run data.bin --kernel histogram --manifest symbolic.bin",   2, "invalid --manifest 'symbolic.bin': must be another file than the input"},
+    BadInput{"run data.bin --kernel affine --output o --manifest ./o",    2, "invalid --manifest './o': must be another file than the output"},
+    BadInput{"run pipe --kernel histogram --direct on",                   1, "'pipe': there is a pipe, which no disk is behind"},
     BadInput{"run data.bin --kernel histogram --resume",                  2, "--resume needs --output"},
     BadInput{"run data.bin good.npy --kernel affine --output out.bin --resume", 2, "--resume goes on with one FILE, not with several"},
     BadInput{"run data.bin out.bin --kernel affine --output data.bin",    2, "must be another file than the input"}));

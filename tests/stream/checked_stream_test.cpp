@@ -255,6 +255,24 @@ TEST_P(CheckedStream, EveryTruncatedManifestIsRefused) {
   }
 }
 
+TEST_P(CheckedStream, AManifestReplacesNeitherInputNorOutput) {
+  auto const bytes = mixed_bytes(chunk, 6);
+  auto const path = folder.write("in", bytes);
+  std::filesystem::create_hard_link(path, folder / "link");
+  for (auto const* const name : {"in", "link", "../in"}) {
+    auto now = options;
+    now.manifest = name == std::string("../in") ? folder / "." / "in" : folder / name;
+    EXPECT_THROW(stream_file(path, histogram(), now), InvalidArgument) << name;
+  }
+  options.output = folder / "out";
+  options.manifest = folder / "." / "out";
+  EXPECT_THROW(stream_file(path, affine(ElementType::u8, 1, 0), options), InvalidArgument);
+  options.manifest = folder / "nowhere" / "m.json";
+  EXPECT_THROW(stream_file(path, affine(ElementType::u8, 1, 0), options), IoError);
+  EXPECT_EQ(folder.read_elements<std::uint8_t>("in"), bytes);
+  EXPECT_EQ(folder.names(), (std::set<std::string>{"in", "link"}));
+}
+
 TEST_P(CheckedStream, AnEmptyFileHasNoChunks) {
   auto const path = folder.write("in", std::string_view());
   write_manifest(path);

@@ -142,7 +142,7 @@ TEST(OutputFile, RefusesTheInputUnderAnyName) {
   std::array const paths{folder / "in"};
   Input const input(paths, ReadWay::cached, 0);
   for (auto const* const name : {"in", "other", "link"}) {
-    EXPECT_THROW(input.check_is_not(folder / name), InvalidArgument) << name;
+    EXPECT_THROW(input.check_is_not(folder / name, "output"), InvalidArgument) << name;
   }
   EXPECT_EQ(folder.read("in"), "data");
 }

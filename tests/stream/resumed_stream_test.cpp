@@ -216,14 +216,30 @@ TEST_P(ResumedStream, RefusesTheJournalOfAnotherRunAndLeavesIt) {
   options.checksum = Checksum::xxh3;
   EXPECT_THAT(complaint(), HasSubstr("its checksum is 'none'"));
   options = first;
-  auto const time = std::filesystem::last_write_time(path);
-  std::filesystem::last_write_time(path, time + std::chrono::seconds(1));
-  EXPECT_THAT(complaint(), HasSubstr("its input is"));
-  std::filesystem::last_write_time(path, time);
   EXPECT_EQ(folder.read("out.unimem-journal"), journal);
   EXPECT_EQ(folder.read("out.unimem-part"), part);
   EXPECT_GE(run(options).resumed_bytes, 4 * chunk);
   expect_whole_output();
+}
+
+TEST_P(ResumedStream, RefusesAnInputThatWasChangedAndMadeToLookOld) {
+  interrupt_after(4 * chunk);
+  auto const time = std::filesystem::last_write_time(path);
+  bytes[5] ^= 1U;
+  folder.write("in", bytes);
+  std::filesystem::last_write_time(path, time);
+  EXPECT_THAT(complaint(), HasSubstr("the input has changed since"));
+}
+
+TEST_P(ResumedStream, NeverWritesToItsOwnInput) {
+  std::filesystem::rename(path, folder / "out.unimem-part");
+  path = folder / "out.unimem-part";
+  EXPECT_THROW(static_cast<void>(run(options)), InvalidArgument);
+  EXPECT_EQ(folder.read_elements<std::uint8_t>("out.unimem-part"), bytes);
+  std::filesystem::rename(path, folder / "out.unimem-journal");
+  path = folder / "out.unimem-journal";
+  EXPECT_THROW(static_cast<void>(run(options)), InvalidArgument);
+  EXPECT_EQ(folder.read_elements<std::uint8_t>("out.unimem-journal"), bytes);
 }
 
 TEST_P(ResumedStream, RefusesAFileThatIsNoJournal) {

@@ -170,6 +170,25 @@ TEST_P(SeveralInputs, WaitingForAPipeCanBeCancelled) {
               ::testing::ThrowsMessage<StreamCancelled>(HasSubstr("cancelled after 0 bytes")));
 }
 
+TEST_P(SeveralInputs, ACallerIsAskedWhileAPipeIsWaitedFor) {
+  struct Interrupted {};
+  auto const path = pipe("pipe");
+  int calls = 0;
+  options.progress = [&](std::uint64_t done, std::uint64_t) {
+    EXPECT_EQ(done, 0U);
+    if (++calls == 3) throw Interrupted{};
+  };
+  EXPECT_THROW(stream_file(path, histogram(), options), Interrupted);
+}
+
+TEST_P(SeveralInputs, APipeIsNotReadPastThePageCache) {
+  auto const path = pipe("pipe");
+  for (auto const access : {FileAccess::direct, FileAccess::mapped}) {
+    options.access = access;
+    EXPECT_THROW(stream_file(path, histogram(), options), UnsupportedOperation);
+  }
+}
+
 TEST_P(SeveralInputs, APipeAgreesWithTheManifestOfItsFile) {
   auto const bytes = mixed_bytes(3 * chunk + 1, 4);
   options.manifest = folder / "m.json";

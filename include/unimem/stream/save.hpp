@@ -9,10 +9,9 @@ namespace unimem {
 class MemoryManager;
 
 /// Writes every live buffer of the manager that a program has given a name (`BufferOptions::name`, `NameUse::saving`)
-/// to a
-/// `.safetensors`, each as a tensor of its name: with its dtype and shape where the element type has a dtype there, and
-/// else as bytes. Handles and slices of one buffer are that buffer. Left out are buffers without a name, those of files
-/// that have the file's for want of another, and the library's own.
+/// to a `.safetensors`, each as a tensor of its name: with its dtype and shape where the element type has a dtype
+/// there, and else as bytes. Handles and slices of one buffer are that buffer. Left out are buffers without a name,
+/// those of files that have the file's for want of another, and the library's own.
 ///
 /// Bytes come from where they are, the host, a file or a device, in blocks of 4 MiB, so that no buffer needs memory for
 /// it, and what is current on a device alone is all that is downloaded. States stay as they are. A buffer that
@@ -27,9 +26,9 @@ class MemoryManager;
 /// moment, all of them are not. A buffer whose last owner goes meanwhile lives until the end of the call, and one over
 /// borrowed memory makes that owner wait for it.
 ///
-/// Throws, with no file changed, InvalidArgument if two of the buffers have one name, or one has none that the format
-/// takes (UTF-8, no NUL, no more than 65535 bytes, not `__metadata__`); IoError; what reading a buffer throws; and
-/// WaitInterrupted where the process's WaitWatch wants an end. Thread-safe.
+/// Throws, with no file changed, InvalidArgument if there is no such buffer, two of them have one name, or one has none
+/// that the format takes (UTF-8, no NUL, no more than 65535 bytes, not `__metadata__`); IoError; what reading a buffer
+/// throws; and WaitInterrupted where the process's WaitWatch wants an end. Thread-safe.
 UNIMEM_API void save(MemoryManager& manager, std::filesystem::path const& path);
 
 /// Fills the named buffers of the manager with what a `.safetensors` has. They must be the very ones that it has: each

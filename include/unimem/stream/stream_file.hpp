@@ -52,8 +52,8 @@ struct StreamOptions {
   std::optional<ElementType> element{};
 
   /// Told how many bytes of the input are done, and of how many (0: not known, as of pipes): once at the start and
-  /// after each chunk, always from the calling thread, never twice at once. What it throws ends the stream and is
-  /// rethrown.
+  /// after each chunk, and ten times a second while a pipe is waited for, always from the calling thread, never twice
+  /// at once. What it throws ends the stream and is rethrown.
   std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress{};
 
   /// Bound on the device memory in use at any moment, bytes. Too small for all buffers uses fewer (smaller chunks with
@@ -97,7 +97,7 @@ struct StreamOptions {
   /// its process: what it has written stays beside `output`, which it needs (`OUT.unimem-part`), with a journal of the
   /// chunks (`OUT.unimem-journal`), until the output is in place. What is there is compared with the journal's
   /// checksums first, and what differs is computed anew. A journal of another run is an IoError and stays. For one
-  /// file; it is taken for the same if its path, size and time of change are.
+  /// file; it is taken for the same if its path, inode, size and time of change (ctime) are.
   bool resume = false;
 };
 
