@@ -193,9 +193,10 @@ def _retries(value: int) -> int:
 def _names_of(path: _Path | Sequence[_Path]) -> list[str]:
     if isinstance(path, (str, bytes, os.PathLike)):
         return [path_of("path", path)]
-    if not isinstance(path, Sequence):
-        raise invalid("path", type(path).__name__, "a path, or a sequence of paths")
-    return [path_of("path", one) for one in path]
+    several: object = path  # what is no sequence may be given all the same
+    if not isinstance(several, Sequence):
+        raise invalid("path", type(several).__name__, "a path, or a sequence of paths")
+    return [path_of("path", one) for one in several]
 
 
 def stream_file(
