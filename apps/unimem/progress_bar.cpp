@@ -35,7 +35,7 @@ std::string bar_of(double share, std::size_t cells) {
 
 /// Of work whose end is not known.
 std::string amount_line(std::uint64_t bytes_done, double seconds) {
-  auto const amount = format_size(bytes_done);
+  auto amount = format_size(bytes_done);
   if (bytes_done == 0 || seconds < settled_seconds) return amount;
   return fmt::format("{}  {:.2f} GB/s", amount, static_cast<double>(bytes_done) / seconds / 1e9);
 }

@@ -51,7 +51,7 @@ struct Digest::Xxh3 final : Digest::Algorithm {
     return digest;
   }
 
-  XXH3_state_t state;
+  XXH3_state_t state{};
 };
 
 namespace {

@@ -58,6 +58,7 @@ std::optional<std::vector<std::uint64_t>> Input::shape() const {
 
 std::vector<std::string> Input::identities() const {
   std::vector<std::string> all;
+  all.reserve(parts_.size());
   for (auto const& [path, bytes, status, read] : parts_) {
     // Not when it was last written to, which copies and archives keep.
     all.push_back(bytes ? fmt::format("{}: {} bytes, file {}, changed at {}.{:09}", path.string(), *bytes,
@@ -187,6 +188,7 @@ void Input::pass_empty_files() {
 
 std::vector<std::pair<std::filesystem::path, std::uint64_t>> Input::read_so_far() const {
   std::vector<std::pair<std::filesystem::path, std::uint64_t>> all;
+  all.reserve(parts_.size());
   for (auto const& part : parts_) all.emplace_back(part.path, part.read);
   return all;
 }

@@ -47,6 +47,7 @@ class LargeFiles : public ::testing::Test {
 TEST_F(LargeFiles, PassThroughASmallLimit) {
   std::vector<std::size_t> sizes{4 * GiB + 1};
   if (is_long_run()) sizes.push_back(100 * GiB);
+  auto const base = run_cli({"devices"}).peak_resident_bytes;
   for (auto const size : sizes) {
     folder_.write_hole("sparse.bin", size);
     auto const marks = std::array{std::size_t{0}, 4 * GiB - 1, size - 1};
@@ -60,7 +61,7 @@ TEST_F(LargeFiles, PassThroughASmallLimit) {
     EXPECT_EQ(json["result"]["histogram"][0], size - marks.size());
     EXPECT_EQ(json["host_to_device_bytes"], size);
     EXPECT_LE(json["peak_device_bytes"], 64 * MiB);
-    EXPECT_LE(outcome.peak_resident_bytes, 320 * MiB);
+    EXPECT_LE(outcome.peak_resident_bytes, base + 228 * MiB);  // twice the limit, and threads' own
     auto const chunk = json["checksum_bytes"].get<std::size_t>();
     EXPECT_EQ(json["files"][0]["checksums"].size(), (size + chunk - 1) / chunk);
   }
