@@ -7,6 +7,7 @@
 
 #include "kernel/known_answer.hpp"
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -69,6 +70,17 @@ class ChunkWork {
   /// `keep_input`: the results may not overwrite the chunk (it is a mapped file).
   [[nodiscard]] virtual std::unique_ptr<ChunkRun> start(Device& device, ElementType element, bool keep_input) const = 0;
 };
+
+/// An element without loss.
+template <class T>
+[[nodiscard]] ElementValue widest(T value) {
+  if constexpr (std::floating_point<T>)
+    return static_cast<double>(value);
+  else if constexpr (std::signed_integral<T>)
+    return std::int64_t{value};
+  else
+    return std::uint64_t{value};
+}
 
 /// Calls `f(std::type_identity<T>{})` with the C++ type of an element.
 template <class F>

@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include <concepts>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -66,23 +65,13 @@ class ReducingRun final : public detail::ChunkRun {
       for (std::size_t i = 0; i < result_.count; ++i) {
         T value;
         std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
-        result.values.push_back(widest(value));
+        result.values.push_back(detail::widest(value));
       }
       return decltype(StreamResult::result)(std::move(result));
     });
   }
 
  private:
-  template <class T>
-  static ElementValue widest(T value) {
-    if constexpr (std::floating_point<T>)
-      return static_cast<double>(value);
-    else if constexpr (std::signed_integral<T>)
-      return std::int64_t{value};
-    else
-      return std::uint64_t{value};
-  }
-
   void make_sums(MemoryManager& manager) {
     BufferOptions options;
     options.manager = &manager;

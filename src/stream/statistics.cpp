@@ -160,20 +160,11 @@ class StatisticsRun final : public detail::ChunkRun {
     constexpr auto nothing = std::numeric_limits<double>::quiet_NaN();
     if (elements == 0) return StatisticsResult{0, nothing, nothing, nothing, nothing};
     // In NumPy a NaN anywhere shows in all four; our extremes have it, and the mean too.
-    return StatisticsResult{count_, widest(extremes_.min), widest(extremes_.max), moments_.mean,
+    return StatisticsResult{count_, detail::widest(extremes_.min), detail::widest(extremes_.max), moments_.mean,
                             std::sqrt(moments_.squares / static_cast<double>(count_))};
   }
 
  private:
-  static ElementValue widest(T value) {
-    if constexpr (std::floating_point<T>)
-      return static_cast<double>(value);
-    else if constexpr (std::signed_integral<T>)
-      return std::int64_t{value};
-    else
-      return std::uint64_t{value};
-  }
-
   void merge(std::uint64_t count, Moments const& moments, Extremes<T> const& extremes) {
     if (count_ == 0) {
       count_ = count;

@@ -37,7 +37,8 @@ inline void make_warm(std::string const& path) {
   }
 }
 
-/// What the system has counted of this process: `rchar`, which calls asked for, `read_bytes`, which a disk gave.
+/// What the system has counted of this process: `rchar` and `wchar`, which calls asked for, `read_bytes`, which a disk
+/// gave.
 inline std::uint64_t system_count_of(std::string const& which) {
   std::ifstream counts("/proc/self/io");
   std::string name;

@@ -6,6 +6,7 @@
 #include <unimem/stream/file_buffer.hpp>
 
 #include "core/sizes.hpp"
+#include "file/cold_file.hpp"
 #include "stream/scratch_folder.hpp"
 
 #include <gtest/gtest.h>
@@ -19,18 +20,6 @@
 #include <vector>
 
 namespace unimem::testing {
-
-/// Bytes that this process has asked the system for to read, or given it to write, as the system counts them.
-inline std::uint64_t system_count(std::string const& which) {
-  std::ifstream counts("/proc/self/io");
-  std::string name;
-  std::uint64_t value = 0;
-  while (counts >> name >> value) {
-    if (name == which + ":") return value;
-  }
-  ADD_FAILURE() << "/proc/self/io has no " << which;
-  return 0;
-}
 
 /// Files of words, each of which is its number, and a manager whose host memory is less.
 class FileBuffers : public ::testing::Test {

@@ -19,27 +19,27 @@ namespace {
 
 TEST_F(FileBuffers, ReadNothingBeforeItIsLookedAt) {
   auto const path = folder.write("words", numbers());
-  auto const before = system_count("rchar");
+  auto const before = system_count_of("rchar");
   auto const buffer = from_file<Word>(path, options());
   EXPECT_EQ(buffer.size(), file_words);
   EXPECT_EQ(buffer.name(), "words");
   EXPECT_EQ(buffer.state(), BufferState::host_only);
   EXPECT_TRUE(buffer.valid_on_host());
   EXPECT_EQ(bytes_read(), 0U);
-  EXPECT_LT(system_count("rchar") - before, 64 * KiB) << "the counts themselves";
+  EXPECT_LT(system_count_of("rchar") - before, 64 * KiB) << "the counts themselves";
   EXPECT_EQ(host_bytes(), 0U);
 }
 
 TEST_F(FileBuffers, ReadOnlyTheRangesLookedAt) {
   auto buffer = from_file<Word>(folder.write("words", numbers()), options());
-  auto const before = system_count("rchar");
+  auto const before = system_count_of("rchar");
   for (auto const first : {std::size_t{5}, file_words / 2 + 1, file_words - 1'000}) {
     auto part = buffer.slice(first, 1'000);
     auto const mapped = part.map(MapMode::read);
     for (std::size_t i = 0; i < mapped.size(); ++i) ASSERT_EQ(mapped[i], first + i);
   }
   EXPECT_EQ(bytes_read(), 3'000 * sizeof(Word));
-  EXPECT_LT(system_count("rchar") - before, 3'000 * sizeof(Word) + 64 * KiB);
+  EXPECT_LT(system_count_of("rchar") - before, 3'000 * sizeof(Word) + 64 * KiB);
   EXPECT_EQ(buffer.slice(6, 10).to_vector().front(), 6U);
   EXPECT_EQ(bytes_read(), 3'000 * sizeof(Word)) << "they are there";
   EXPECT_LE(host_bytes(), 3 * 64 * KiB);
@@ -75,7 +75,7 @@ TEST_F(FileBuffers, GoToADeviceAndBackThroughLittleMemory) {
 TEST_F(FileBuffers, CleanPartsCostNothingToEvict) {
   auto const words = numbers();
   auto buffer = from_file<Word>(folder.write("words", words), options());
-  auto const written = system_count("wchar");
+  auto const written = system_count_of("wchar");
   EXPECT_EQ(sum_of(buffer), sum_of(words));
   EXPECT_EQ(bytes_read(), file_bytes) << "each byte once";
   EXPECT_LE(manager.statistics().reserved_bytes, file_bytes / 2);
@@ -83,7 +83,7 @@ TEST_F(FileBuffers, CleanPartsCostNothingToEvict) {
   // What would be best keeps half of the file, and reads the other half each time.
   EXPECT_LE(static_cast<double>(bytes_read()), 1.15 * 3 * file_bytes);
   EXPECT_EQ(bytes_written(), 0U);
-  EXPECT_LT(system_count("wchar") - written, 64 * KiB);
+  EXPECT_LT(system_count_of("wchar") - written, 64 * KiB);
   EXPECT_EQ(manager.statistics().failed_host_reclaims, 0U);
   buffer.core().validate();
 }

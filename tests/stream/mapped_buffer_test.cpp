@@ -67,7 +67,7 @@ TEST_F(MappedBuffers, TheHostLooksAtTheFileItself) {
   auto const path = folder.write("words", words);
   auto buffer = from_file<Word>(path, mapped());
   EXPECT_EQ(bytes_mapped(), 0U) << "nobody has looked";
-  auto const before = system_count("rchar");
+  auto const before = system_count_of("rchar");
   auto const memory = anonymous_bytes();
   auto const view = buffer.host_view();
   EXPECT_EQ(bytes_mapped(), file_bytes);
@@ -76,7 +76,7 @@ TEST_F(MappedBuffers, TheHostLooksAtTheFileItself) {
     EXPECT_LT(anonymous_bytes(), memory + 2 * MiB);
   }
   EXPECT_EQ(buffer.slice(1'000, 1'000).map(MapMode::read)[7], 1'007U);
-  EXPECT_LT(system_count("rchar") - before, 64 * KiB) << "the counts themselves are read";
+  EXPECT_LT(system_count_of("rchar") - before, 64 * KiB) << "the counts themselves are read";
   auto const statistics = manager.statistics();
   EXPECT_EQ(statistics.file_reads, 0U);
   EXPECT_EQ(statistics.file_read_bytes, 0U);

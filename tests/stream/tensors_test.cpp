@@ -294,10 +294,10 @@ TEST_F(Tensors, NothingIsReadBeforeItIsLookedAt) {
                           sparse("w.npy", header, ""), sparse("large.npz", front, directory + end)};
   std::uint64_t looked_at = 0;
   for (auto const& path : paths) {
-    auto const before = system_count("rchar");
+    auto const before = system_count_of("rchar");
     auto const tensors = open_tensors(path);
     auto const buffer = tensors.at("w").open<std::uint32_t>(options());
-    EXPECT_LT(system_count("rchar") - before, 8 * KiB) << path;
+    EXPECT_LT(system_count_of("rchar") - before, 8 * KiB) << path;
     EXPECT_EQ(manager.statistics().file_read_bytes, looked_at);
     EXPECT_EQ(buffer.size(), words);
     auto const last = buffer.slice(words - 1'000, 1'000);
