@@ -139,7 +139,7 @@ struct BufferParts {
   bool allocated = false;             ///< by `allocate()`
   bool pin_next = false;              ///< the next host memory is to be locked, unasked: it was found to pay
   std::atomic<bool> resident{false};  ///< known to the manager
-  bool listed = false;                ///< with the manager, by its name: from before others can hold it to its end
+  std::atomic<bool> listed{false};    ///< with the manager, by its name: from before others hold it by that name
   bool borrows = false;          ///< the host's memory, which is its owner's again once the buffer's owners are gone
   std::uint64_t operations = 0;  ///< begun so far, and host writes found: another number tells of possible changes
   bool captured = false;  ///< launches with it are being captured: its bytes stand as they are until that is done

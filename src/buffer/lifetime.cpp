@@ -136,7 +136,8 @@ void BufferCore::let_go() noexcept {
   if (parts_->made.inherited()) return;
   // What the manager does not know has no other keeper. Acquire and release: the thread that ends it comes behind all
   // others.
-  bool const has_other_keepers = parts_->listed || parts_->resident.load(std::memory_order_relaxed);
+  bool const has_other_keepers =
+      parts_->listed.load(std::memory_order_relaxed) || parts_->resident.load(std::memory_order_relaxed);
   if (has_other_keepers && parts_->keepers.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   write_back_at_end();
   std::destroy_at(this);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <random>
+#include <stop_token>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -195,6 +196,21 @@ TEST_F(Spilling, WhatIsDoneAtRandomIsRight) {
   EXPECT_GT(manager.statistics().spills, 0U);
   EXPECT_GT(manager.statistics().restores, 0U);
   EXPECT_LE(reserved(), 3 * MiB);
+}
+
+TEST_F(Spilling, BuffersBeginAndEndBesideAnOptimization) {
+  room_for(4);
+  {
+    std::jthread const optimizer([&](std::stop_token const& done) {
+      while (!done.stop_requested()) static_cast<void>(manager.optimize());
+    });
+    for (std::uint32_t i = 0; i < 200; ++i) {
+      Buffer buffer(words, named("brief"));
+      buffer.copy_from(filled(i));
+      ASSERT_EQ(buffer.to_vector(), filled(i));
+    }
+  }
+  EXPECT_EQ(manager.usage().total.live_bytes, 0U);
 }
 
 }  // namespace
