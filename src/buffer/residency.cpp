@@ -228,8 +228,9 @@ std::optional<std::size_t> first_part_to_evict(BufferParts const& parts, std::sp
 bool may_spill(BufferParts const& parts, Location location) noexcept {
   auto const* const files = parts.terms.spill_files;
   auto const bytes = parts.replicas.bytes();
-  if (files == nullptr || bytes < files->min_bytes() || bytes == 0 || parts.captured || parts.watch.writes() != nullptr)
-    return false;
+  // What UNIMEM_CHECK looks for comes through an address, and who has none of this memory writes nothing there.
+  bool const looks_in_pages = parts.watch.tracking() == Tracking::pages && parts.watch.writes() != nullptr;
+  if (files == nullptr || bytes < files->min_bytes() || bytes == 0 || parts.captured || looks_in_pages) return false;
   auto const& replica = parts.replicas.in_memory_of_host();
   if (replica == nullptr || replica->holds().exported()) return false;
   return replica->may_be_spilled() && replica->location() == location && parts.replicas.coherence.has_data();

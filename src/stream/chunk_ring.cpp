@@ -155,6 +155,8 @@ void ChunkRing::read_all(Conveyor& conveyor, ChunkSinks const& sinks) {
     if (number == Conveyor::none) return;
     auto& slot = *slots_[number];
     slot.offset = offset;
+    // Of two buffers over one memory the other's bytes are no more: nobody wrote there behind its back.
+    if (slot.host) slot.results->discard();
     slot.bytes = fill(number, offset, stopping);
     if (stopping()) return;
     if (slot.bytes == 0) break;
@@ -192,6 +194,7 @@ void ChunkRing::take_in(std::size_t number, Conveyor& conveyor) {
     windows_->close(number);
   }
   if (plan_.writes) {
+    if (slot.host) slot.chunk->discard();
     slot.output = (result_bytes == 0 ? slot.chunk : slot.results)->host_view(0, slot.bytes);
     conveyor.ready_to_write(number);
     return;
