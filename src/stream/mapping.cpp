@@ -4,6 +4,7 @@
 
 #include "file/digest.hpp"
 #include "stream/chunk_work.hpp"
+#include "stream/typed_operand.hpp"
 
 #include <fmt/format.h>
 
@@ -24,7 +25,7 @@ class MappingRun final : public detail::ChunkRun {
                std::size_t bytes) override {
     auto const count = bytes / element_size(element_);
     auto in = read(chunk, 0, bytes), out = write(results, 0, bytes);
-    in.value = out.value = value_type(element_);  // the file's elements are what the kernel is to take
+    for (auto* const operand : {&in, &out}) detail::take_as(*operand, element_);
     return unimem::launch(queue, kernel_, Range{count}, in, out, std::uint64_t{count});
   }
 

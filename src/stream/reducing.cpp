@@ -5,6 +5,7 @@
 
 #include "file/digest.hpp"
 #include "stream/chunk_work.hpp"
+#include "stream/typed_operand.hpp"
 
 #include <fmt/format.h>
 
@@ -13,7 +14,6 @@
 #include <span>
 #include <string>
 #include <type_traits>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -27,12 +27,6 @@ struct Accumulator {
 
   [[nodiscard]] std::size_t bytes() const noexcept { return count * element_size(element); }
 };
-
-/// Says what the bytes of an operand are, to kernels in either form.
-void take_as(KernelOperand& operand, ElementType element) {
-  operand.value = value_type(element);
-  operand.element = detail::with_element_type(element, []<class T>(std::type_identity<T>) { return &typeid(T); });
-}
 
 /// One launch after the other adds to one small buffer; the queues' order is that of the file.
 class ReducingRun final : public detail::ChunkRun {
@@ -48,8 +42,8 @@ class ReducingRun final : public detail::ChunkRun {
     if (!sums_) make_sums(chunk.core().manager());
     auto const count = bytes / element_size(element_);
     auto in = read(chunk, 0, bytes), sums = readwrite(*sums_);
-    take_as(in, element_);
-    take_as(sums, result_.element);
+    detail::take_as(in, element_);
+    detail::take_as(sums, result_.element);
     auto const first = std::exchange(next_, next_ + count);
     return unimem::launch(queue, kernel_, Range{result_.count}, in, sums, std::uint64_t{count},
                           std::uint64_t{result_.count}, first);

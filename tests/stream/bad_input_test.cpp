@@ -51,6 +51,25 @@ TEST_F(BadInput, FilesThatCannotBeRead) {
   EXPECT_THAT(endless.what(), HasSubstr("cat > FILE"));
 }
 
+TEST_F(BadInput, AMappingKernelOfAnotherElementOfTheSize) {
+  auto const path = folder.write("input", std::vector<float>(250, 1));
+  auto const kernel =
+      mapping(Kernel("halved").host([](WorkItem item, std::span<const std::uint32_t> in, std::span<std::uint32_t> out,
+                                       std::uint64_t) { out[item.x] = in[item.x] / 2; }));
+  for (auto const* const id : {"cpu", "sim"}) {
+    options.device = &device(id);
+    options.output = folder / "output";
+    for (auto const other : {ElementType::f32, ElementType::i32, ElementType::u16, ElementType::u64}) {
+      options.element = other;
+      EXPECT_THAT(failure<KernelError>(path, kernel).what(), HasSubstr("halved")) << id << ' ' << to_string(other);
+    }
+    options.element = ElementType::u32;
+    stream_file(path, kernel, options);
+    EXPECT_EQ(folder.read_elements<std::uint32_t>("output"), std::vector<std::uint32_t>(250, 0x3F80'0000U / 2));
+    std::filesystem::remove(folder / "output");
+  }
+}
+
 TEST_F(BadInput, SizesThatDoNotFitTheElement) {
   auto const error = failure<IoError>(input(1'001), statistics(ElementType::f64));
   EXPECT_EQ(error.code, 0);
