@@ -16,6 +16,10 @@ bool same_file(struct ::stat const& a, struct ::stat const& b) noexcept {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+bool same_contents(struct ::stat const& a, struct ::stat const& b) noexcept {
+  return a.st_size == b.st_size && a.st_mtim.tv_sec == b.st_mtim.tv_sec && a.st_mtim.tv_nsec == b.st_mtim.tv_nsec;
+}
+
 }  // namespace
 
 Input::Input(std::span<const std::filesystem::path> paths, ReadWay way, unsigned retries)
@@ -106,13 +110,15 @@ void Input::begin_part() {
     if (check_ != nullptr) header = only_file_->read_header();
   } else {
     auto const& file = open_file_.emplace(split_tensor_name(part.path), way_);
-    if (!same_file(file.status(), part.status)) {
+    auto const now = file.status();
+    if (!same_file(now, part.status)) {
       throw IoError(file.path(), 0, "another file is in its place since the stream began");
     }
     if (file.bytes() != *part.bytes) {
       throw IoError(file.path(), 0,
                     fmt::format("it has {} bytes, and had {} when the stream began", file.bytes(), *part.bytes));
     }
+    if (!same_contents(now, part.status)) throw IoError(file.path(), 0, "it was changed since the stream began");
     if (check_ != nullptr) header = file.read_header();
   }
   begun_ = true;

@@ -116,6 +116,18 @@ TEST_P(SeveralInputs, AFileThatIsReplacedMeanwhileIsAnError) {
               ::testing::ThrowsMessage<IoError>(HasSubstr("another file is in its place")));
 }
 
+TEST_P(SeveralInputs, AFileThatIsChangedInPlaceMeanwhileIsAnError) {
+  std::array const paths{folder.write("first", mixed_bytes(4 * chunk, 1)), folder.write("second", mixed_bytes(100, 2))};
+  auto const written = std::filesystem::last_write_time(paths[1]);
+  options.progress = [&](std::uint64_t done, std::uint64_t) {
+    if (done != 0) return;
+    folder.write("second", mixed_bytes(100, 3));
+    std::filesystem::last_write_time(paths[1], written + std::chrono::seconds(1));
+  };
+  EXPECT_THAT([&] { stream_files(paths, histogram(), options); },
+              ::testing::ThrowsMessage<IoError>(HasSubstr("second: it was changed since the stream began")));
+}
+
 TEST_P(SeveralInputs, ComeThroughPipes) {
   for (std::size_t const size : {std::size_t{0}, std::size_t{1}, chunk, 5 * chunk + 3}) {
     auto const bytes = mixed_bytes(size, 9);
