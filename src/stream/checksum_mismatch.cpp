@@ -39,8 +39,8 @@ std::string described(std::vector<Chunk> const& chunks) {
 
 }  // namespace
 
-ChecksumMismatch::ChecksumMismatch(std::vector<Chunk> found)
-    : IoError(found.front().path, 0, "its checksums differ from the manifest's: " + described(found)),
+ChecksumMismatch::ChecksumMismatch(std::vector<Chunk> found, std::string_view expected)
+    : IoError(found.front().path, 0, fmt::format("its checksums differ from {}: {}", expected, described(found))),
       chunks(std::move(found)) {}
 ChecksumMismatch::~ChecksumMismatch() = default;
 

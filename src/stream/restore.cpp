@@ -24,6 +24,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,6 +38,8 @@ namespace {
 
 using Buffers = std::vector<std::shared_ptr<BufferCore>>;
 using Block = std::span<const std::byte>;
+
+constexpr std::string_view saved_checksums = "those it was saved with";
 
 /// Reads all of `to`, of a file that has it unless it was cut meanwhile.
 void read(File const& file, std::uint64_t offset, std::span<std::byte> to) {
@@ -69,7 +72,7 @@ void check_alike(BufferCore const& core, SavedBuffer const& saved, bool checked,
   auto const element = detail::element_text(elements->dtype, elements->bytes);
   if (detail::may_hold(element, saved.element)) return;
   throw InvalidArgument(fmt::format("element type of buffer {}", detail::quoted(saved.name)), element,
-                        fmt::format("{}, as '{}' has it", saved.element, path));
+                        fmt::format("{}, as '{}' has it", detail::quoted(saved.element), path));
 }
 
 /// Each buffer with its part of the file. Throws where they are not the same ones, or not to be filled.
@@ -140,7 +143,7 @@ void verify(File const& file, SavedState const& state, std::vector<std::byte>& b
     auto found = read_blocks(file, state, saved, block, [&](std::size_t, Block) { interrupted.look(); });
     std::ranges::move(found, std::back_inserter(differ));
   }
-  if (!differ.empty()) throw ChecksumMismatch(std::move(differ));
+  if (!differ.empty()) throw ChecksumMismatch(std::move(differ), saved_checksums);
 }
 
 /// The device that alone has memory for the buffer; null where the host is the place to write to.
@@ -164,7 +167,7 @@ void fill(Pair const& pair, File const& file, SavedState const& state, std::vect
   auto differ = read_blocks(file, state, *pair.saved, block, [&](std::size_t begin, Block bytes) {
     home != nullptr ? write_on(*home, core, begin, bytes) : core.write(begin, bytes);
   });
-  if (!differ.empty()) throw ChecksumMismatch(std::move(differ));  // changed under the reading
+  if (!differ.empty()) throw ChecksumMismatch(std::move(differ), saved_checksums);  // changed under the reading
 }
 
 }  // namespace

@@ -7,12 +7,13 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unimem {
 
-/// Files are not what a manifest says of them. The whole input was read; the message names every run of chunks that
-/// differ, of each file, up to a hundred runs.
+/// Files are not what a manifest says of them, or a saved one not what it says of itself. The whole input was read; the
+/// message names every run of chunks that differ, of each file, up to a hundred runs.
 class UNIMEM_API ChecksumMismatch : public IoError {
  public:
   /// A chunk that differs.
@@ -28,8 +29,8 @@ class UNIMEM_API ChecksumMismatch : public IoError {
     std::string found;         ///< and the one that was computed
   };
 
-  /// `found`: at least one, in the order of the files.
-  explicit ChecksumMismatch(std::vector<Chunk> found);
+  /// `found`: at least one, in the order of the files. `expected`: which checksums they should have, for the message.
+  explicit ChecksumMismatch(std::vector<Chunk> found, std::string_view expected = "the manifest's");
   ~ChecksumMismatch() override;
 
   std::vector<Chunk> chunks;  ///< all that differ
