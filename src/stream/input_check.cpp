@@ -22,7 +22,11 @@ void InputCheck::begin_file(std::string const& name, std::optional<std::uint64_t
   expected_file_ = expected_->find(name);
   // A pipe is called by another name than the file that was sent through it.
   if (expected_file_ == nullptr && !bytes && expected_->files.size() == 1) expected_file_ = &expected_->files.front();
-  if (expected_file_ == nullptr) throw IoError(name, 0, "the manifest has no such file");
+  if (expected_file_ == nullptr) {
+    throw IoError(name, 0,
+                  expected_->has_name_of(name) ? "the manifest has several files of that name, in other folders"
+                                               : "the manifest has no such file");
+  }
   if (bytes && *bytes != expected_file_->bytes) {
     throw IoError(name, 0,
                   fmt::format("it has {} bytes of data, and the manifest's '{}' {}", *bytes, expected_file_->name,
@@ -41,28 +45,28 @@ void InputCheck::begin_file(std::string const& name, std::optional<std::uint64_t
 void InputCheck::add(std::span<const std::byte> bytes) {
   blocks_.add(bytes);
   found_.files.back().bytes += bytes.size();
-  compare_new();
+  take_in(blocks_.take());
 }
 
 void InputCheck::end_file() {
   blocks_.finish();
-  compare_new();
+  take_in(blocks_.take());
   auto const& file = found_.files.back();
   if (expected_file_ == nullptr || file.bytes == expected_file_->bytes) return;
   throw IoError(file.name, 0,
                 fmt::format("{} bytes of data came, and the manifest has {}", file.bytes, expected_file_->bytes));
 }
 
-void InputCheck::go_on(std::uint64_t bytes, std::vector<std::uint64_t> digests) {
+void InputCheck::go_on(std::uint64_t bytes, std::vector<std::uint64_t> const& digests) {
   auto& file = found_.files.back();
   file.bytes = bytes;
-  file.chunks = std::move(digests);
+  take_in(digests);
   told_ = file.chunks.size();
 }
 
-void InputCheck::compare_new() {
+void InputCheck::take_in(std::vector<std::uint64_t> const& digests) {
   auto& file = found_.files.back();
-  for (auto const digest : blocks_.take()) {
+  for (auto const digest : digests) {
     auto const index = file.chunks.size();
     file.chunks.push_back(digest);
     if (expected_file_ == nullptr || index >= expected_file_->chunks.size()) continue;

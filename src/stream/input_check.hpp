@@ -31,8 +31,9 @@ class InputCheck {
   /// The file is at its end. Throws IoError if the manifest has more of it.
   void end_file();
 
-  /// The first `bytes` of the file were added earlier, by another process, and these are their checksums.
-  void go_on(std::uint64_t bytes, std::vector<std::uint64_t> digests);
+  /// The first `bytes` of the file were added earlier, by another process, and these are their checksums, which are
+  /// compared like any.
+  void go_on(std::uint64_t bytes, std::vector<std::uint64_t> const& digests);
 
   /// The blocks of the current file that have become whole since the last call.
   [[nodiscard]] std::vector<std::uint64_t> take_new();
@@ -40,11 +41,13 @@ class InputCheck {
   /// Every file's checksums so far.
   [[nodiscard]] Manifest const& found() const noexcept { return found_; }
 
+  [[nodiscard]] bool has_mismatches() const noexcept { return !mismatches_.empty(); }
   /// Throws ChecksumMismatch with every block that differs, if one does.
   void throw_mismatches() const;
 
  private:
-  void compare_new();
+  /// The checksums of the file's next blocks, of which `file.bytes` bytes have come by now.
+  void take_in(std::vector<std::uint64_t> const& digests);
   void compare(std::uint64_t expected, std::uint64_t found, std::size_t chunk, std::uint64_t offset,
                std::uint64_t bytes);
 

@@ -71,58 +71,18 @@ std::string text_of(Journal::Identity const& identity) {
   return std::string(magic) + json.dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-}  // namespace
-
-Journal::Journal(std::filesystem::path const& path, Identity const& identity)
-    : file_{UniqueFd{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)}, path.string()} {
-  if (file_.descriptor() < 0) throw IoError(path.string(), errno, "cannot open the journal");
-  if (::flock(file_.descriptor(), LOCK_EX | LOCK_NB) != 0) {
-    throw IoError(path.string(), errno, "another run goes on with this output");
-  }
-  read(identity);
-}
-
-void Journal::read(Identity const& identity) {
-  auto const bytes = static_cast<std::uint64_t>(file_.status("cannot look at it").st_size);
-  if (bytes > largest_bytes) {
-    throw IoError(file_.name(), 0, fmt::format("no journal: it has {} bytes, more than {}", bytes, largest_bytes));
-  }
-  std::string all(bytes, '\0');
-  all.resize(file_.read(0, std::as_writable_bytes(std::span{all}), "cannot read the journal"));
-  std::size_t at = 0;
-  for (auto end = all.find('\n'); end != std::string::npos; end = all.find('\n', at)) {
-    auto const text = text_of(std::string_view(all).substr(at, end - at));
-    if (!text) break;
-    if (ends_.empty()) {
-      check_identity(*text, identity);
-    } else {
-      auto chunk = chunk_of(*text);
-      auto const before = chunks_.empty() ? 0 : chunks_.back().end;
-      if (!chunk || chunk->end <= before) break;
-      chunks_.push_back(*std::move(chunk));
-    }
-    at = end + 1;
-    ends_.push_back(at);
-  }
-  auto const first = line_of(text_of(identity));
-  if (ends_.empty()) {
-    // A run that was killed before its first line was whole has left the beginning of that.
-    if (!first.starts_with(all)) throw IoError(file_.name(), 0, "no journal of a stream; remove it to begin anew");
-    file_.write(0, std::as_bytes(std::span{first}), writing_journal);
-    ends_.push_back(first.size());
-  }
-  keep(chunks_.size());
-}
-
-void Journal::check_identity(std::string_view text, Identity const& identity) const {
+void check_identity(std::string_view text, std::string const& path, Journal::Identity const& identity) {
   auto const json = text.starts_with(magic) ? Json::parse(text.substr(magic.size()), nullptr, false) : Json();
-  if (!json.is_object()) throw IoError(file_.name(), 0, "no journal of a stream");
-  for (auto const& [name, value] : identity) {
+  if (!json.is_object()) throw IoError(path, 0, "no journal of a stream");
+  // Values as they would have been written: JSON knows UTF-8 alone.
+  auto const own = Json::parse(text_of(identity).substr(magic.size()));
+  for (auto const& [name, given] : identity) {
+    auto const value = own[name].get<std::string>();
     auto const found = json.find(name);
     auto const shown = found == json.end() || !found->is_string() ? "nothing" : found->get<std::string>();
     if (shown == value) continue;
     auto const before = detail::quoted(shown), now = detail::quoted(value);
-    throw IoError(file_.name(), 0,
+    throw IoError(path, 0,
                   before == now
                       ? fmt::format("the journal of another run: the {} has changed since; remove it to begin "
                                     "anew",
@@ -130,6 +90,62 @@ void Journal::check_identity(std::string_view text, Identity const& identity) co
                       : fmt::format("the journal of another run: its {} is {}, not {}; remove it to begin anew", name,
                                     before, now));
   }
+}
+
+}  // namespace
+
+std::string journal_line(Journal::Identity const& identity) {
+  return line_of(text_of(identity));
+}
+
+std::string journal_line(Journal::Chunk const& chunk) {
+  return line_of(text_of(chunk));
+}
+
+JournalLines parse_journal(std::string_view text, std::string const& path, Journal::Identity const& identity) {
+  JournalLines lines;
+  std::size_t at = 0;
+  for (auto end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', at)) {
+    auto const line = text_of(text.substr(at, end - at));
+    if (!line) break;
+    if (lines.ends.empty()) {
+      check_identity(*line, path, identity);
+    } else {
+      auto chunk = chunk_of(*line);
+      auto const before = lines.chunks.empty() ? 0 : lines.chunks.back().end;
+      if (!chunk || chunk->end <= before) break;
+      lines.chunks.push_back(*std::move(chunk));
+    }
+    at = end + 1;
+    lines.ends.push_back(at);
+  }
+  // A run that was killed before its first line was whole has left the beginning of that.
+  if (lines.ends.empty() && !journal_line(identity).starts_with(text))
+    throw IoError(path, 0, "no journal of a stream; remove it to begin anew");
+  return lines;
+}
+
+Journal::Journal(std::filesystem::path const& path, Identity const& identity)
+    : file_{UniqueFd{::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666)}, path.string()} {
+  if (file_.descriptor() < 0) throw IoError(path.string(), errno, "cannot open the journal");
+  if (::flock(file_.descriptor(), LOCK_EX | LOCK_NB) != 0) {
+    throw IoError(path.string(), errno, "another run goes on with this output");
+  }
+  auto const bytes = static_cast<std::uint64_t>(file_.status("cannot look at it").st_size);
+  if (bytes > largest_bytes) {
+    throw IoError(file_.name(), 0, fmt::format("no journal: it has {} bytes, more than {}", bytes, largest_bytes));
+  }
+  std::string all(bytes, '\0');
+  all.resize(file_.read(0, std::as_writable_bytes(std::span{all}), "cannot read the journal"));
+  auto lines = parse_journal(all, file_.name(), identity);
+  chunks_ = std::move(lines.chunks);
+  ends_ = std::move(lines.ends);
+  if (ends_.empty()) {
+    auto const first = journal_line(identity);
+    file_.write(0, std::as_bytes(std::span{first}), writing_journal);
+    ends_.push_back(first.size());
+  }
+  keep(chunks_.size());
 }
 
 void Journal::keep(std::size_t count) {
@@ -141,7 +157,7 @@ void Journal::keep(std::size_t count) {
 }
 
 void Journal::add(Chunk const& chunk) {
-  auto const line = line_of(text_of(chunk));
+  auto const line = journal_line(chunk);
   file_.write(ends_.back(), std::as_bytes(std::span{line}), writing_journal);
   ends_.push_back(ends_.back() + line.size());
   chunks_.push_back(chunk);

@@ -44,12 +44,23 @@ class Journal {
   void remove();
 
  private:
-  void read(Identity const& identity);
-  void check_identity(std::string_view text, Identity const& identity) const;
-
   File file_;
   std::vector<Chunk> chunks_;
   std::vector<std::uint64_t> ends_;  ///< of the lines in the file: of the first, and of each chunk's
 };
+
+/// What counts of a journal's text: its lines as far as each is whole.
+struct JournalLines {
+  std::vector<Journal::Chunk> chunks;
+  std::vector<std::uint64_t> ends;  ///< of the first line, and of each chunk's; none where not even that is whole
+};
+
+/// What a journal that is called `path` has in it. Throws IoError, naming that: no journal, or one of a run whose
+/// identity differs, which is named.
+[[nodiscard]] JournalLines parse_journal(std::string_view text, std::string const& path,
+                                         Journal::Identity const& identity);
+/// A journal's first line, and that of a chunk.
+[[nodiscard]] std::string journal_line(Journal::Identity const& identity);
+[[nodiscard]] std::string journal_line(Journal::Chunk const& chunk);
 
 }  // namespace unimem::detail

@@ -5,6 +5,7 @@
 #include "core/quoted.hpp"
 #include "file/digest.hpp"
 #include "file/file.hpp"
+#include "stream/utf8.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -96,7 +97,10 @@ class Reader {
   std::string const& path_;
 };
 
-Json parse(std::string const& text, Reader const& reader) {
+Json parse(std::string_view text, Reader const& reader) {
+  // The parser takes it for the end of the text.
+  if (auto const nul = text.find('\0'); nul != std::string_view::npos)
+    reader.malformed(fmt::format("a NUL at byte {}", nul + 1));
   auto const shallow = [&](int depth, Json::parse_event_t event, Json&) {
     bool const begins = event == Json::parse_event_t::object_start || event == Json::parse_event_t::array_start;
     if (begins && depth >= deepest) reader.malformed(fmt::format("nested deeper than {}", deepest));
@@ -106,29 +110,59 @@ Json parse(std::string const& text, Reader const& reader) {
     return Json::parse(text, shallow);
   } catch (Json::parse_error const& error) {
     reader.malformed(fmt::format("no JSON at byte {}", error.byte));
+  } catch (Json::out_of_range const&) {
+    reader.malformed("a number is beyond what numbers can be");
   }
+}
+
+/// A name as JSON has it, which knows UTF-8 alone.
+std::string as_written(std::string const& name) {
+  if (is_utf8(name)) return name;
+  return Json::parse(Json(name).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
+}
+
+/// How many names two paths have in common, counted from their ends.
+std::ptrdiff_t names_alike(std::filesystem::path const& a, std::filesystem::path const& b) {
+  std::vector<std::filesystem::path> const left(a.begin(), a.end()), right(b.begin(), b.end());
+  return std::mismatch(left.rbegin(), left.rend(), right.rbegin(), right.rend()).first - left.rbegin();
 }
 
 }  // namespace
 
-Manifest::File const* Manifest::find(std::string const& path) const {
+bool Manifest::has_name_of(std::string const& path) const {
+  auto const shown = as_written(path);
+  return std::ranges::any_of(files, [&](File const& file) { return names_alike(file.name, shown) > 0; });
+}
+
+Manifest::File const* Manifest::find(std::string const& as_given) const {
+  auto const path = as_written(as_given);
   auto const exact = std::ranges::find(files, path, &File::name);
   if (exact != files.end()) return &*exact;
-  auto const name_of = [](std::string const& whole) { return std::filesystem::path(whole).filename(); };
-  auto const same_name = [&](File const& file) { return name_of(file.name) == name_of(path); };
-  if (std::ranges::count_if(files, same_name) != 1) return nullptr;
-  return &*std::ranges::find_if(files, same_name);
+  File const* best = nullptr;
+  std::ptrdiff_t most = 0;
+  for (auto const& file : files) {
+    auto const alike = names_alike(file.name, path);
+    if (alike == most) best = nullptr;
+    if (alike <= most) continue;
+    most = alike;
+    best = &file;
+  }
+  return best;
+}
+
+Manifest parse_manifest(std::string_view text, std::string const& path) {
+  Reader const reader(path);
+  return reader.read(parse(text, reader));
 }
 
 Manifest read_manifest(std::filesystem::path const& path) {
   auto const file = File::open_regular(path.string(), O_RDONLY, "cannot open for reading");
-  Reader const reader(file.name());
   auto const bytes = static_cast<std::uint64_t>(file.status("cannot look at it").st_size);
   if (bytes > largest_manifest_bytes)
-    reader.malformed(fmt::format("it has {} bytes, more than {}", bytes, largest_manifest_bytes));
+    Reader(file.name()).malformed(fmt::format("it has {} bytes, more than {}", bytes, largest_manifest_bytes));
   std::string text(bytes, '\0');
   text.resize(file.read(0, std::as_writable_bytes(std::span{text}), "cannot read"));
-  return reader.read(parse(text, reader));
+  return parse_manifest(text, file.name());
 }
 
 std::string to_json(Manifest const& manifest) {

@@ -53,6 +53,8 @@ class OutputFile {
   [[nodiscard]] std::size_t read(std::uint64_t offset, std::span<std::byte> to) const;
   /// Forgets what is beyond `bytes` of it; what is written next follows those. Throws IoError.
   void go_on_at(std::uint64_t bytes);
+  /// From now on it goes with this, unless it is committed.
+  void keep_no_longer() noexcept { unfinished_ = Unfinished::goes; }
   /// Where the journal of a file that stays is.
   [[nodiscard]] std::filesystem::path journal() const;
 

@@ -61,6 +61,11 @@ std::vector<std::uint64_t> Resumption::input_digests() const {
   return all;
 }
 
+void Resumption::give_up() {
+  output_.keep_no_longer();
+  journal_.remove();
+}
+
 void Resumption::wrote(std::span<const std::byte> output, std::vector<std::uint64_t> input_digests) {
   end_ += output.size();
   journal_.add({end_, digest_of(Checksum::xxh3, output), std::move(input_digests)});

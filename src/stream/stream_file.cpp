@@ -1,4 +1,5 @@
 #include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
 #include <unimem/core/size.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/manager/memory_manager.hpp>
@@ -165,6 +166,16 @@ void write_manifest(detail::OutputFile& file, detail::Manifest const& manifest) 
   file.write(std::as_bytes(std::span{text}));
 }
 
+/// A run that is not to go on leaves alone what an interrupted one has left to go on with, and says so.
+void tell_of_unfinished(detail::OutputFile const& output) {
+  std::error_code unknown;
+  auto const journal = output.journal();
+  if (!std::filesystem::exists(journal, unknown)) return;
+  log(LogLevel::warning, fmt::format("'{}' and the unfinished output beside it are of an interrupted run that `resume` "
+                                     "goes on with; remove them if it is not to",
+                                     journal.string()));
+}
+
 /// What was found out about the files.
 void take_files(StreamResult& result, detail::Input const& input, std::optional<detail::InputCheck> const& check) {
   for (auto const& [path, bytes] : input.read_so_far()) result.files.push_back({path, bytes, {}});
@@ -323,10 +334,12 @@ StreamResult stream_files(std::span<const std::filesystem::path> paths, StreamKe
   input.pass_empty_files();
   take_files(result, input, check);
   result.retries = input.retries().times();
+  if (resumption && check && check->has_mismatches()) resumption->give_up();  // it was made of what is damaged
   if (check) check->throw_mismatches();
   result.result = run->finish(result.bytes / element_size(element));
   if (manifest) write_manifest(*manifest, check->found());
   if (output) output->commit();
+  if (output && !options.resume) tell_of_unfinished(*output);
   if (resumption) resumption->end();
   if (manifest) manifest->commit();
   result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -220,6 +220,34 @@ TEST_P(CheckedStream, IsFoundByItsNameInAnotherFolder) {
   EXPECT_EQ(checked(folder / "moved" / "in").checksum, Checksum::xxh3);
 }
 
+TEST_P(CheckedStream, FilesOfOneNameAreToldApartByTheirFolders) {
+  auto const path_of = [&](char const* outer, char const* inner) {
+    std::filesystem::create_directories(folder / outer / inner);
+    return folder / outer / inner / "in";
+  };
+  std::array const paths{path_of("x", "a"), path_of("x", "b")};
+  for (std::size_t i = 0; i < paths.size(); ++i)
+    folder.write(paths[i].string(), mixed_bytes(chunk, static_cast<unsigned>(10 + i)));
+  auto with = options;
+  with.manifest = folder / "m.json";
+  stream_files(paths, histogram(), with);
+  options.verify = folder / "m.json";
+  std::filesystem::rename(folder / "x", folder / "y");
+  EXPECT_EQ(checked(folder / "y" / "b" / "in").files.size(), 1U);
+  EXPECT_EQ(checked(folder / "y" / "a" / "in").files.size(), 1U);
+  std::filesystem::rename(folder / "y" / "a" / "in", folder / "in");
+  EXPECT_THAT([&] { checked(folder / "in"); },
+              ::testing::ThrowsMessage<IoError>(HasSubstr("in: the manifest has several files of that name")));
+  std::filesystem::rename(folder / "in", folder / "other");
+  EXPECT_THAT([&] { checked(folder / "other"); },
+              ::testing::ThrowsMessage<IoError>(HasSubstr("other: the manifest has no such file")));
+}
+
+TEST_P(CheckedStream, AFileWhoseNameIsNoUtf8IsFoundInItsManifest) {
+  write_manifest(folder.write("in\xff", mixed_bytes(chunk, 5)));
+  EXPECT_EQ(checked(folder / "in\xff").checksum, Checksum::xxh3);
+}
+
 TEST_P(CheckedStream, RefusesManifestsThatAreNone) {
   folder.write("in", mixed_bytes(10, 6));
   auto const manifest = [](std::string_view files) {
@@ -244,6 +272,8 @@ TEST_P(CheckedStream, RefusesManifestsThatAreNone) {
   EXPECT_THAT(complaint(manifest(R"({"name":"in","bytes":1e99,"chunks":[]})")), HasSubstr("64 bits"));
   EXPECT_THAT(complaint(manifest(R"({"name":"in","bytes":10,"chunks":["0"]})")), HasSubstr("is no crc32c"));
   EXPECT_THAT(complaint(manifest(R"({"name":"in","bytes":10,"chunks":[7]})")), HasSubstr("is no crc32c"));
+  EXPECT_THAT(complaint(manifest(R"({"name":"in","bytes":1e999,"chunks":[]})")), HasSubstr("a number is beyond"));
+  EXPECT_THAT(complaint(manifest("") + std::string(1, '\0') + "{"), HasSubstr("a NUL at byte"));
   EXPECT_THAT(complaint(std::string(1'000'000, '[')), HasSubstr("nested deeper"));
 }
 

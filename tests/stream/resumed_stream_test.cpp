@@ -1,5 +1,7 @@
 #include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
 #include <unimem/device/discovery.hpp>
+#include <unimem/stream/checksum_mismatch.hpp>
 #include <unimem/stream/stream_file.hpp>
 
 #include "core/unique_fd.hpp"
@@ -197,6 +199,61 @@ TEST_P(ResumedStream, GoesOnWhereAnotherSizeOfChunksIsVerified) {
   interrupt_after(5 * chunk);
   EXPECT_EQ(run(options).resumed_bytes % (3 * chunk), 0U);
   std::filesystem::remove(folder / "m.json");
+  expect_whole_output();
+}
+
+TEST_P(ResumedStream, DamagedInputIsToldWhicheverRunHasReadItAndIsNotGoneOnFrom) {
+  auto plain = options;
+  plain.resume = false;
+  plain.manifest = folder / "m.json";
+  static_cast<void>(run(plain));
+  std::filesystem::remove(folder / "out");
+  bytes[5] ^= 1U;
+  bytes[8 * chunk] ^= 1U;
+  folder.write("in", bytes);
+  options.verify = folder / "m.json";
+  for (std::uint64_t const interrupted_at : {std::uint64_t{0}, std::uint64_t{4 * chunk}, std::uint64_t{size}}) {
+    interrupt_after(interrupted_at);
+    try {
+      static_cast<void>(run(options));
+      ADD_FAILURE() << "an output was made of damaged input, interrupted at " << interrupted_at;
+    } catch (ChecksumMismatch const& error) {
+      ASSERT_EQ(error.chunks.size(), 2U);
+      EXPECT_EQ(error.chunks[0].index, 0U);
+      EXPECT_EQ(error.chunks[0].bytes, chunk);
+      EXPECT_EQ(error.chunks[1].index, 8U);
+    }
+    EXPECT_EQ(folder.names(), (std::set<std::string>{"in", "m.json"}));
+  }
+  // What was damaged on its way only is read again.
+  bytes[5] ^= 1U;
+  bytes[8 * chunk] ^= 1U;
+  folder.write("in", bytes);
+  EXPECT_EQ(run(options).resumed_bytes, 0U);
+}
+
+TEST_P(ResumedStream, ANameThatIsNoUtf8IsKnownAgain) {
+  std::filesystem::rename(path, folder / "in\xff");
+  path = folder / "in\xff";
+  interrupt_after(4 * chunk);
+  EXPECT_GE(run(options).resumed_bytes, 4 * chunk);
+}
+
+TEST_P(ResumedStream, WhatIsLeftOfItIsToldByARunThatDoesNotGoOn) {
+  static std::vector<std::string> warnings;
+  warnings.clear();
+  interrupt_after(4 * chunk);
+  auto plain = options;
+  plain.resume = false;
+  set_log_sink([](LogLevel level, std::string_view message) noexcept {
+    if (level == LogLevel::warning) warnings.emplace_back(message);
+    return true;
+  });
+  static_cast<void>(run(plain));
+  set_log_sink(nullptr);
+  ASSERT_EQ(warnings.size(), 1U);
+  EXPECT_THAT(warnings.front(), HasSubstr("out.unimem-journal' and the unfinished output beside it"));
+  EXPECT_GE(run(options).resumed_bytes, 4 * chunk) << "and stays";
   expect_whole_output();
 }
 
