@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
+#include <set>
 #include <span>
 #include <utility>
 
@@ -172,7 +174,9 @@ SavedState parse_saved_state(std::string const& header, std::uint64_t data_bytes
     state.block_bytes = reader.number(reader.at(std::string(block_key)));
     if (state.block_bytes == 0) reader.malformed("its checksums are of no bytes");
   }
+  std::set<std::string, std::less<>> names;
   for (auto& entry : parsed.tensors) {
+    names.insert(entry.name);
     SavedBuffer buffer;
     buffer.bytes = entry.end - entry.begin;
     buffer.offset = header.size() + entry.begin;
@@ -190,6 +194,7 @@ SavedState parse_saved_state(std::string const& header, std::uint64_t data_bytes
     if (!key.starts_with(empty_key)) continue;
     SavedBuffer buffer;
     buffer.name = key.substr(empty_key.size());
+    if (names.contains(buffer.name)) reader.malformed(fmt::format("{} has bytes, and has none", quoted(buffer.name)));
     buffer.bytes = reader.number(text);
     buffer.element = reader.at(keyed(element_key, buffer.name));
     buffer.has_bytes = false;

@@ -1,5 +1,3 @@
-#include <unimem/core/error.hpp>
-
 #include "fuzz/target.hpp"
 #include "stream/npy.hpp"
 
@@ -10,26 +8,14 @@
 namespace unimem::fuzz {
 namespace {
 
-template <class Parse>
-auto npy_taken(Parse parse) {
-  return taken<IoError>([&] {
-    try {
-      return parse();
-    } catch (IoError const& refusal) {
-      require(refusal.path == "a.npy" && refusal.code == 0, "a refusal names another file");
-      require_short_line(refusal.what());
-      throw;
-    }
-  });
-}
-
 /// Every header that is read can be written, and then says the same.
 bool run_npy(std::string_view input) {
   auto const data = bytes_of(input);
-  auto const size = npy_taken(
-      [&] { return detail::npy_header_bytes(data.first(std::min(data.size(), detail::npy_prefix_bytes)), "a.npy"); });
+  auto const size = taken_of_file("a.npy", [&] {
+    return detail::npy_header_bytes(data.first(std::min(data.size(), detail::npy_prefix_bytes)), "a.npy");
+  });
   auto const exact = size && *size <= data.size() ? data.first(*size) : data;
-  auto const header = npy_taken([&] { return detail::parse_npy_header(exact, "a.npy"); });
+  auto const header = taken_of_file("a.npy", [&] { return detail::parse_npy_header(exact, "a.npy"); });
   if (!header) return false;
   require(size && *size == exact.size() && header->data_offset == exact.size(),
           "the elements begin elsewhere than the header ends");

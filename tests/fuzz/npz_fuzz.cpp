@@ -1,5 +1,3 @@
-#include <unimem/core/error.hpp>
-
 #include "fuzz/target.hpp"
 #include "stream/byte_source.hpp"
 #include "stream/npy.hpp"
@@ -15,19 +13,6 @@
 namespace unimem::fuzz {
 namespace {
 
-template <class Parse>
-auto npz_taken(Parse parse) {
-  return taken<IoError>([&] {
-    try {
-      return parse();
-    } catch (IoError const& refusal) {
-      require(refusal.path == "a.npz" && refusal.code == 0, "a refusal names another file");
-      require_short_line(refusal.what());
-      throw;
-    }
-  });
-}
-
 /// The members lie in the file, one behind another, each behind its own name, and nothing is read beside it; nor are
 /// the arrays in them.
 bool run_npz(std::string_view input) {
@@ -36,7 +21,7 @@ bool run_npz(std::string_view input) {
                                             "bytes beside the file were asked for");
                                     if (!to.empty()) std::memcpy(to.data(), input.data() + offset, to.size());
                                   }};
-  auto const members = npz_taken([&] { return detail::read_npz_members(source); });
+  auto const members = taken_of_file("a.npz", [&] { return detail::read_npz_members(source); });
   if (!members) return false;
   std::set<std::string_view> names;
   std::uint64_t end = 0;
@@ -47,7 +32,8 @@ bool run_npz(std::string_view input) {
     auto const own_header = input.substr(end, member.offset - end);
     require(own_header.find(member.name + ".npy") != std::string_view::npos, "a member is not behind its name");
     end = member.offset + member.bytes;
-    auto const header = npz_taken([&] { return detail::read_npy_header(source, member.offset, member.bytes); });
+    auto const header =
+        taken_of_file("a.npz", [&] { return detail::read_npy_header(source, member.offset, member.bytes); });
     if (!header) continue;
     require(header->data_offset > member.offset && header->data_offset + header->data_bytes == end,
             "an array does not end where its member does");

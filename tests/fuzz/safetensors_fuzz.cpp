@@ -1,5 +1,3 @@
-#include <unimem/core/error.hpp>
-
 #include "fuzz/target.hpp"
 #include "stream/safetensors.hpp"
 
@@ -11,19 +9,6 @@
 
 namespace unimem::fuzz {
 namespace {
-
-template <class Parse>
-auto safetensors_taken(Parse parse) {
-  return taken<IoError>([&] {
-    try {
-      return parse();
-    } catch (IoError const& refusal) {
-      require(refusal.path == "a.safetensors" && refusal.code == 0, "a refusal names another file");
-      require_short_line(refusal.what());
-      throw;
-    }
-  });
-}
 
 void check_tensors(detail::SafetensorsHeader const& header, std::uint64_t data_bytes) {
   std::set<std::string_view> names;
@@ -49,14 +34,14 @@ void check_tensors(detail::SafetensorsHeader const& header, std::uint64_t data_b
 /// Every header that is read can be written, and then says the same.
 bool run_safetensors(std::string_view input) {
   auto const prefix = bytes_of(input).first(std::min(input.size(), detail::safetensors_prefix_bytes));
-  auto const size =
-      safetensors_taken([&] { return detail::safetensors_header_bytes(prefix, input.size(), "a.safetensors"); });
+  auto const size = taken_of_file(
+      "a.safetensors", [&] { return detail::safetensors_header_bytes(prefix, input.size(), "a.safetensors"); });
   if (!size) return false;
   require(*size <= input.size() - prefix.size(), "a header is longer than the file");
   auto const json = input.substr(prefix.size(), *size);
   auto const data_bytes = input.size() - prefix.size() - *size;
-  auto const header =
-      safetensors_taken([&] { return detail::parse_safetensors_header(json, data_bytes, "a.safetensors"); });
+  auto const header = taken_of_file(
+      "a.safetensors", [&] { return detail::parse_safetensors_header(json, data_bytes, "a.safetensors"); });
   if (!header) return false;
   check_tensors(*header, data_bytes);
 

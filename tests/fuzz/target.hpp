@@ -1,5 +1,7 @@
 #pragma once
 
+#include <unimem/core/error.hpp>
+
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -56,6 +58,20 @@ inline std::span<std::byte const> bytes_of(std::string_view text) {
 inline void require_short_line(std::string_view message) {
   require(message.size() < 400, "a message is longer than 400 bytes");
   for (char const c : message) require(static_cast<unsigned char>(c) >= ' ', "a message has a control character");
+}
+
+/// The same of a parser of the file `path`, whose refusals name that and no error of the system's, in one short line.
+template <class Parse>
+auto taken_of_file(std::string_view path, Parse parse) {
+  return taken<IoError>([&] {
+    try {
+      return parse();
+    } catch (IoError const& refusal) {
+      require(refusal.path == path && refusal.code == 0, "a refusal names another file");
+      require_short_line(refusal.what());
+      throw;
+    }
+  });
 }
 
 }  // namespace unimem::fuzz
