@@ -194,7 +194,8 @@ SavedState parse_saved_state(std::string const& header, std::uint64_t data_bytes
     if (!key.starts_with(empty_key)) continue;
     SavedBuffer buffer;
     buffer.name = key.substr(empty_key.size());
-    if (names.contains(buffer.name)) reader.malformed(fmt::format("{} has bytes, and has none", quoted(buffer.name)));
+    if (names.contains(buffer.name))
+      reader.malformed(fmt::format("{} has bytes, and has none", detail::quoted(buffer.name)));
     buffer.bytes = reader.number(text);
     buffer.element = reader.at(keyed(element_key, buffer.name));
     buffer.has_bytes = false;
