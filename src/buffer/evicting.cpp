@@ -4,6 +4,7 @@
 #include "buffer/buffer_access.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
+#include "buffer/host_device.hpp"
 #include "buffer/reconciler.hpp"
 #include "buffer/replica.hpp"
 #include "buffer/residency.hpp"
@@ -57,14 +58,29 @@ Place place_to_save_parts_at(BufferParts& parts) {
                                       *parts.terms.manager);
 }
 
-/// Where bytes go that only a device has: to the file, if the buffer's memory of the host went there, or goes there in
-/// parts.
+/// Where bytes go that only a device has: to the file, if the buffer's memory of the host went there, goes there in
+/// parts, or is more than there may be.
 Place place_to_save_at(BufferParts& parts) {
-  auto const& replicas = parts.replicas;
+  auto& replicas = parts.replicas;
   if (parts.file && detail::may_save_parts(parts)) return place_to_save_parts_at(parts);
   if (replicas.coherence.has_storage(host_place)) return host_place;
+  auto& manager = *parts.terms.manager;
+  bool const fits = parts.terms.spill_files == nullptr || parts.file ||
+                    replicas.bytes() <= manager.limit(detail::host_device(), Location::host);
+  if (!fits) return replicas.place_of_file(DevicePlace::File::spill, manager);
   auto const file = replicas.places.spill_file();
   return file && replicas.coherence.has_storage(*file) ? *file : host_place;
+}
+
+/// A device's memory goes, once the host or a file has what only it has.
+bool release_from_device(AccessContext& context, BufferParts& parts, Place place,
+                         std::optional<TransferEngine::CarriedOut>& carried) {
+  auto& replicas = parts.replicas;
+  auto const to = place_to_save_at(parts);
+  replicas.file_may_go = replicas.places.spill_file().has_value();  // whatever this throws
+  if (BufferAccess(parts).release(context, place, to, carried)) return true;
+  replicas.file_may_go = false;  // something may be on its way there
+  return false;
 }
 
 /// That part of the host's memory goes, at every place that works in it, once a file has what is there.
@@ -110,7 +126,7 @@ void BufferCore::release_device(Device* device, Leased leased) {
       if (replicas.places.is_file(place) || !replicas.coherence.has_storage(place)) continue;
       if (leased == Leased::throws) parts->check_not_leased(place);
       if (auto const& replica = replicas.at(place); replica && replica->holds().leased()) continue;
-      if (!BufferAccess(*parts).release(context, place, place_to_save_at(*parts), carried)) return false;
+      if (!release_from_device(context, *parts, place, carried)) return false;
     }
     return true;
   });
@@ -187,7 +203,7 @@ std::size_t BufferCore::evict_from_device(Device& device, std::span<const ByteRa
     if (!Reconciler(*parts).resolve_for_eviction(context)) return false;
     if (replica->is_read_by_work()) return true;
     auto const bytes = replica->capacity();
-    if (!BufferAccess(*parts).release(context, *place, place_to_save_at(*parts), carried)) return false;
+    if (!release_from_device(context, *parts, *place, carried)) return false;
     given = bytes;
     return true;
   });

@@ -126,6 +126,21 @@ TEST_F(Sleep, GoesToTheSpillFolderWhereTheHostHasNoRoom) {
   }
 }
 
+TEST_F(Sleep, GoesStraightToTheSpillFolderWhereItIsLargerThanTheHostMayBe) {
+  Directory const directory;
+  MemoryManager small(ManagerOptions{.spill = {.directory = directory.path()}});
+  auto buffer = on_device("large", 1, small);
+  buffer.release_host();
+  small.set_limit(device("cpu"), bytes / 2);
+  EXPECT_GE(sleep(small, "large"), bytes);
+  EXPECT_EQ(small.statistics().spill_files, 1U);
+  EXPECT_EQ(small.pool(sim, Location::device).bytes_in_use(), 0U);
+  EXPECT_LE(small.pool(device("cpu"), Location::host).statistics().reserved_bytes, bytes / 2);
+  EXPECT_EQ(wake(small, "large"), bytes);
+  auto const seen = std::as_const(buffer).device_view(sim);
+  EXPECT_EQ(std::vector<Word>(seen.data(), seen.data() + count), words(1));
+}
+
 TEST_F(Sleep, WithoutRoomAnywhereIsOutOfMemoryAndLosesNothing) {
   MemoryManager small;
   small.set_limit(device("cpu"), bytes + bytes / 2);
