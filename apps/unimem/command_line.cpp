@@ -133,6 +133,13 @@ std::optional<std::string> text_of(CLI::Option const* option) {
   return text;
 }
 
+/// A file to write. The answer goes to standard output, where its bytes would stand among them.
+std::string file_of(CLI::Option const* option) {
+  auto text = text_of(option).value_or("");
+  if (text == "-") refuse(option->get_name(), text, "a file, not standard output; ./- is one that is called so");
+  return text;
+}
+
 /// An option or, without dashes in its name, an argument: CLI11 hands over the texts it was given.
 CLI::Option* add_text(CLI::App& command, std::string const& name, std::string const& type,
                       std::string const& description) {
@@ -213,13 +220,13 @@ class RunOptions {
       run.files.emplace_back(file == "-" ? standard_input : file);
     }
     run.element = element_of(dtype_);
-    run.output = text_of(output_).value_or("");
+    run.output = file_of(output_);
     run.device = text_of(device_);
     run.chunk_bytes = size_of(chunk_);
     run.buffers = count_of<std::size_t>(buffers_, 1, most_buffers);
     run.memory_limit = size_of(limit_);
     run.checksum = checksum_of(checksum_);
-    run.manifest = text_of(manifest_).value_or("");
+    run.manifest = file_of(manifest_);
     run.verify = text_of(verify_).value_or("");
     run.retries = count_of<unsigned>(retries_, 0, most_retries);
     run.resume = resume_;

@@ -16,9 +16,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <system_error>
 
 namespace unimem::cli {
@@ -119,8 +122,9 @@ StreamResult stream(RunCommand const& command, std::stop_token const& cancel) {
   try {
     return stream_files(command.files, kernel, options);
   } catch (InvalidArgument const& error) {
-    // Of the file of FILE#NAME, which only the stream knows to take apart, among others.
-    if (error.argument != "output" && error.argument != "manifest") throw;
+    // Of the file of FILE#NAME, which only the stream knows to take apart, among others, and of a pipe.
+    constexpr std::array<std::string_view, 4> options_of_run{"output", "manifest", "checksum", "resume"};
+    if (std::ranges::find(options_of_run, error.argument) == options_of_run.end()) throw;
     throw UsageError(fmt::format("invalid --{} '{}': must be {}", error.argument, error.value, error.requirement));
   }
 }

@@ -140,6 +140,8 @@ INSTANTIATE_TEST_SUITE_P(Commands, WrongCommandLine, ::testing::Values(
     BadInput{"run data.bin --kernel affine --output o --manifest ./o",    2, "invalid --manifest './o': must be another file than the output"},
     BadInput{"run pipe --kernel histogram --direct on",                   1, "'pipe': there is a pipe, which no disk is behind"},
     BadInput{"run data.bin --kernel histogram --resume",                  2, "--resume needs --output"},
+    BadInput{"run data.bin --kernel affine --output -",                   2, "invalid --output '-': must be a file, not standard output; ./- is"},
+    BadInput{"run data.bin --kernel histogram --manifest -",              2, "invalid --manifest '-': must be a file, not standard output"},
     BadInput{"run data.bin good.npy --kernel affine --output out.bin --resume", 2, "--resume goes on with one FILE, not with several"},
     BadInput{"run data.bin out.bin --kernel affine --output data.bin",    2, "must be another file than the input"}));
 
@@ -241,7 +243,7 @@ INSTANTIATE_TEST_SUITE_P(Inputs, FailedWork, ::testing::Values(
     BadInput{"run folder --kernel histogram",                             1, "folder: cannot read: Is a directory"},
     BadInput{"run /dev/zero --kernel histogram",                          1, "/dev/zero: not a regular file but a character device"},
     BadInput{"run pipe --kernel affine --output out.npy --device sim",     2, "invalid --output 'out.npy': must be no .npy"},
-    BadInput{"run pipe --kernel affine --output out.bin --resume",         1, "invalid resume 'pipe'"},
+    BadInput{"run pipe --kernel affine --output out.bin --resume",         2, "invalid --resume 'pipe': must be one file"},
     BadInput{"run data.bin good.npy --kernel statistics --dtype f64",      1, "it holds f32, not f64"},
     BadInput{"run data.bin --kernel histogram --verify missing.json",      1, "missing.json: cannot open for reading"},
     BadInput{"run data.bin --kernel histogram --verify log.csv",           1, "log.csv: no manifest that can be used: no JSON at byte 1"},
