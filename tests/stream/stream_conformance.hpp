@@ -6,6 +6,7 @@
 #include <unimem/kernel/kernel.hpp>
 #include <unimem/stream/stream_file.hpp>
 
+#include "core/check_level.hpp"
 #include "stream/chunk_work.hpp"
 #include "stream/scratch_folder.hpp"
 
@@ -69,7 +70,9 @@ class StreamConformance : public ::testing::TestWithParam<StreamCase> {
     EXPECT_EQ(after.host_to_device_bytes - before.host_to_device_bytes, result.host_to_device_bytes);
     EXPECT_EQ(after.device_to_host_bytes - before.device_to_host_bytes, result.device_to_host_bytes);
     EXPECT_EQ(result.host_to_device_bytes, discrete ? result.bytes : 0U);
-    EXPECT_LE(result.peak_device_bytes, with.memory_limit);
+    // Under UNIMEM_CHECK=2 host memory of each buffer has pages of its own, one more than it needs.
+    bool const in_pages = detail::check_level() > 1 && device.reaches_host_memory();
+    EXPECT_LE(result.peak_device_bytes, in_pages ? with.memory_limit / 4 * 5 : with.memory_limit);
     EXPECT_EQ(result.peak_device_bytes, result.pool.peak_reserved_bytes);
     EXPECT_EQ(result.device, device.id());
     EXPECT_GT(result.seconds, 0.0);
