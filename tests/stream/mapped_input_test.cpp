@@ -77,6 +77,18 @@ TEST(MappedInput, AFileThatShrankEarlierIsReported) {
       IoError);
 }
 
+TEST(MappedInput, AFileThatHasItsSizeAgainIsReported) {
+  ScratchFolder const folder;
+  InputFile const input(folder.write("in", std::vector<std::uint8_t>(1'000'000, 1)));
+  MappedInput windows(input, 1, 1'000'000);
+  auto const seen = windows.open(0, 0, 1'000'000, retries, never);
+  std::filesystem::resize_file(folder / "in", 0);
+  EXPECT_EQ(seen[500'000], std::byte{0xCD});
+  std::filesystem::resize_file(folder / "in", 1'000'000);
+  input.check_size();
+  EXPECT_THROW(windows.check(), IoError) << "a kernel has seen what was not there";
+}
+
 TEST(MappedInput, ShrinkingWithinThePageIsNoticedToo) {
   ScratchFolder const folder;
   InputFile const input(folder.write("in", std::vector<std::uint8_t>(1'000, 1)));

@@ -204,9 +204,11 @@ TEST_P(SeveralInputs, APipeIsNotReadPastThePageCache) {
 TEST_P(SeveralInputs, APipeAgreesWithTheManifestOfItsFile) {
   auto const bytes = mixed_bytes(3 * chunk + 1, 4);
   options.manifest = folder / "m.json";
-  stream_file(folder.write("in", bytes), histogram(), options);
+  auto const file = folder.write("in", bytes);
+  stream_file(file, histogram(), options);
   options.manifest.clear();
   options.verify = folder / "m.json";
+  EXPECT_EQ(stream_file(file, histogram(), options).bytes, bytes.size()) << "or nobody opens the pipe";
   auto const path = pipe("pipe");
   {
     auto const written = writer(path, bytes);
