@@ -87,7 +87,7 @@ bool BlockReads::take(Block& block, long result) noexcept {
     auto const first = std::max(block.offset, begin_), last = std::min(block.offset + block.done, end_);
     if (first < last) std::memcpy(to_.data() + (first - begin_), block.memory + (first - block.offset), last - first);
   }
-  if (terms_.arrived) arrived(block.offset, block.offset + block.done);
+  if (terms_.arrived) keep_arrival(block);
   return false;
 }
 
@@ -98,18 +98,37 @@ bool BlockReads::passes(Block& block, int error) const noexcept {
   return true;
 }
 
-void BlockReads::arrived(std::uint64_t begin, std::uint64_t end) noexcept try {
-  std::scoped_lock const lock(arrivals_);
-  early_.emplace(std::max(begin, begin_), std::min(end, end_));
-  while (!early_.empty() && early_.begin()->first <= told_) {
-    auto const last = early_.begin()->second;
-    early_.erase(early_.begin());
-    if (last <= told_) continue;
-    auto const first = std::exchange(told_, last);
-    terms_.arrived(to_.subspan(first - begin_, last - first));
-  }
+void BlockReads::keep_arrival(Block const& block) noexcept try {
+  std::scoped_lock const lock(mutex_);
+  arrivals_.emplace(std::max(block.offset, begin_), std::min(block.offset + block.done, end_));
 } catch (...) {
-  fail({ENOMEM, begin, static_cast<std::size_t>(end - begin)});
+  fail({ENOMEM, block.offset, block.bytes});
+}
+
+bool BlockReads::has_news() const noexcept {
+  std::scoped_lock const lock(mutex_);
+  return !arrivals_.empty() && arrivals_.begin()->first <= told_;
+}
+
+std::span<const std::byte> BlockReads::take_news() noexcept {
+  std::scoped_lock const lock(mutex_);
+  auto const first = told_;
+  while (!arrivals_.empty() && arrivals_.begin()->first <= told_) {
+    told_ = std::max(told_, arrivals_.begin()->second);
+    arrivals_.erase(arrivals_.begin());
+  }
+  return to_.subspan(first - begin_, told_ - first);
+}
+
+void BlockReads::pass_on() noexcept {
+  if (!terms_.arrived) return;
+  std::scoped_lock const in_order(passing_on_);
+  auto const news = take_news();
+  try {
+    if (!news.empty()) terms_.arrived(news);
+  } catch (...) {
+    fail({ENOMEM, begin_, to_.size()});
+  }
 }
 
 void BlockReads::fail(Failure failure) noexcept {

@@ -23,7 +23,7 @@ struct DirectAlignment {
 /// and what that comes to. It asks the system for nothing itself.
 ///
 /// Where the range begins or ends within a block of the file, and where its addresses do not fit, bytes come by way of
-/// memory of this object's. `next` and `take` may be called from several threads at once.
+/// memory of this object's. `next`, `take` and `pass_on` may be called from several threads at once.
 class BlockReads {
  public:
   /// docs/decisions/file-access.md.
@@ -66,6 +66,12 @@ class BlockReads {
   /// the rest (bytes from `done` on).
   [[nodiscard]] bool take(Block& block, long result) noexcept;
 
+  /// Whether bytes have come that can be passed on: all ahead of them have been.
+  [[nodiscard]] bool has_news() const noexcept;
+  /// Tells the caller of the read (`ReadTerms::arrived`) of them. For when the next requests are under way: it may take
+  /// its time over them, as one who computes a checksum does.
+  void pass_on() noexcept;
+
   /// Ends it, as if a request had failed.
   void fail(Failure failure) noexcept;
 
@@ -78,7 +84,8 @@ class BlockReads {
  private:
   void end_at(std::uint64_t offset) noexcept;
   [[nodiscard]] bool passes(Block& block, int error) const noexcept;
-  void arrived(std::uint64_t begin, std::uint64_t end) noexcept;
+  void keep_arrival(Block const& block) noexcept;
+  [[nodiscard]] std::span<const std::byte> take_news() noexcept;
 
   [[nodiscard]] std::size_t step() const noexcept { return std::max(block_bytes, alignment_.offset); }
 
@@ -87,13 +94,13 @@ class BlockReads {
   DirectAlignment alignment_;
   ReadTerms const& terms_;
   bool fits_;  ///< addresses are aligned where the file's offsets are
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::uint64_t cursor_;
   std::uint64_t file_end_ = UINT64_MAX;  ///< as far as it has shown
   Failure failure_;
-  std::mutex arrivals_;
-  std::map<std::uint64_t, std::uint64_t> early_;  ///< ranges that came before others ahead of them
-  std::uint64_t told_;                            ///< where what was told of ends
+  std::map<std::uint64_t, std::uint64_t> arrivals_;  ///< ranges that came, and that were not passed on
+  std::uint64_t told_;                               ///< where what was passed on ends
+  std::mutex passing_on_;                            ///< locked before the other
 };
 
 }  // namespace unimem::detail

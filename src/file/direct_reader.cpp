@@ -71,6 +71,7 @@ void read_blocks(int descriptor, BlockReads& reads) noexcept {
                                  static_cast<::off_t>(block.offset + block.done));
       result = count < 0 ? -errno : static_cast<long>(count);
     } while (reads.take(block, result));
+    reads.pass_on();
   }
 }
 
