@@ -7,6 +7,7 @@
 #include "core/disk_cache.hpp"
 #include "file/digest.hpp"
 #include "kernel/known_answer.hpp"
+#include "manager/read_way.hpp"
 #include "stream/chunk_plan.hpp"
 #include "stream/chunk_ring.hpp"
 #include "stream/chunk_work.hpp"
@@ -68,17 +69,6 @@ ElementType element_of(StreamKernel const& kernel, StreamOptions const& options,
                           fmt::format("a multiple of {}, the size of an {}", size, to_string(element)));
   }
   return element;
-}
-
-detail::ReadWay way_of(FileAccess access) noexcept {
-  switch (access) {
-    case FileAccess::automatic:
-      return detail::ReadWay::by_residency;
-    case FileAccess::direct:
-      return detail::ReadWay::direct;
-    default:
-      return detail::ReadWay::cached;
-  }
 }
 
 /// The files that are written, and which option says so. Throws InvalidArgument where two are one.
@@ -273,7 +263,7 @@ StreamResult stream_files(std::span<const std::filesystem::path> paths, StreamKe
   check_options(kernel, options);
   auto const expected = manifest_to_verify(options);
   auto& device = options.device == nullptr ? default_device() : *options.device;
-  detail::Input input(paths, way_of(options.access), options.retries);
+  detail::Input input(paths, detail::read_way(options.access), options.retries);
   check_input(options, input);
   auto const element = element_of(kernel, options, input);
 
