@@ -16,6 +16,7 @@
 #include "stream/manifest.hpp"
 #include "stream/npy.hpp"
 #include "stream/output_file.hpp"
+#include "stream/output_paths.hpp"
 #include "stream/resumption.hpp"
 
 #include <fmt/format.h>
@@ -74,17 +75,18 @@ ElementType element_of(StreamKernel const& kernel, StreamOptions const& options,
 /// The files that are written, and which option says so. Throws InvalidArgument where two are one.
 std::vector<std::pair<std::filesystem::path, std::string>> written_files(StreamOptions const& options) {
   std::vector<std::pair<std::filesystem::path, std::string>> all;
-  if (!options.output.empty()) all.emplace_back(options.output, "output");
-  if (options.resume) {
-    all.emplace_back(options.output.string() + ".unimem-part", "output");
-    all.emplace_back(options.output.string() + ".unimem-journal", "output");
+  if (!options.output.empty()) {
+    all.emplace_back(options.output, "output");
+    if (options.resume) {
+      detail::OutputPaths const output(options.output);
+      all.emplace_back(output.unfinished(), "output");
+      all.emplace_back(output.journal(), "output");
+    }
   }
   if (options.manifest.empty()) return all;
   for (auto const& [written, argument] : all) {
-    std::error_code unknown;
-    bool const one = written.lexically_normal() == options.manifest.lexically_normal() ||
-                     std::filesystem::equivalent(written, options.manifest, unknown);
-    if (one) throw InvalidArgument("manifest", options.manifest.string(), "another file than the output");
+    if (!detail::is_one_file(written, options.manifest)) continue;
+    throw InvalidArgument("manifest", options.manifest.string(), "another file than the output");
   }
   all.emplace_back(options.manifest, "manifest");
   return all;
