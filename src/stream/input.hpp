@@ -72,6 +72,7 @@ class Input {
   void check_size() const;
 
   [[nodiscard]] Retries& retries() noexcept { return retries_; }
+  [[nodiscard]] Retries const& retries() const noexcept { return retries_; }
 
  private:
   struct Part {
