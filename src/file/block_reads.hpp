@@ -1,6 +1,7 @@
 #pragma once
 
 #include "file/read_terms.hpp"
+#include "file/retries.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -38,7 +39,7 @@ class BlockReads {
     std::size_t bytes = 0;
     std::byte* memory = nullptr;
     std::size_t done = 0;
-    unsigned refusals = 0;
+    Attempts attempts;
     struct Free {
       void operator()(std::byte* memory) const noexcept { ::operator delete[](memory, alignment); }
     };
@@ -77,7 +78,6 @@ class BlockReads {
 
  private:
   void end_at(std::uint64_t offset) noexcept;
-  [[nodiscard]] bool passes(Block& block, int error) const noexcept;
   void arrived(std::uint64_t begin, std::uint64_t end) noexcept;
 
   [[nodiscard]] std::size_t step() const noexcept { return std::max(block_bytes, alignment_.offset); }
