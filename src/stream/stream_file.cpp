@@ -55,7 +55,7 @@ FileAccess access_of(StreamRequest const& request) noexcept {
 void send_chunks(StreamResult& result, StreamRequest& request, StreamOutputs& outputs) {
   auto const& options = request.options;
   detail::ChunkSinks const sinks{outputs.output(), outputs.resumption(), request.check ? &*request.check : nullptr,
-                                 options.progress};
+                                 options.progress, options.check_interrupt};
   auto& manager = request.memory.manager();
   auto& device = request.memory.device();
   {
