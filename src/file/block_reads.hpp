@@ -20,8 +20,8 @@ struct DirectAlignment {
   std::size_t memory = 4096;  ///< of the address
 };
 
-/// One read of a range of a file past the page cache, as requests of whole blocks: what is handed out, what came of it,
-/// and what that comes to. It asks the system for nothing itself.
+/// One read of a range of a file past the page cache, as requests of whole blocks: it hands out the requests, takes
+/// their results and adds those up. It makes no system call itself.
 ///
 /// Where the range begins or ends within a block of the file, and where its addresses do not fit, bytes come by way of
 /// memory of this object's. `next` and `take` may be called from several threads at once.
@@ -63,8 +63,8 @@ class BlockReads {
   /// The next request. False: no more, since all are handed out, one has failed, the file has ended, or it is to stop.
   [[nodiscard]] bool next(Block& block) noexcept;
 
-  /// What the system said about `block`: how many bytes came, or an error's number below 0. True: it is to be asked for
-  /// the rest (bytes from `done` on).
+  /// Takes the system's result for `block`: how many bytes came, or an error's number below 0. True: the caller is to
+  /// ask for the rest (bytes from `done` on).
   [[nodiscard]] bool take(Block& block, long result) noexcept;
 
   /// Ends it, as if a request had failed.

@@ -22,7 +22,7 @@ std::size_t room_within_limit(std::uint64_t offset) noexcept {
   return limit.rlim_cur - std::min<std::uint64_t>(offset, limit.rlim_cur);
 }
 
-/// What is neither a folder nor a regular file, as a sentence says it.
+/// The name in a sentence of a file that is neither a folder nor a regular file.
 char const* kind_of(::mode_t mode) noexcept {
   if (S_ISFIFO(mode)) return "a pipe";
   if (S_ISSOCK(mode)) return "a socket";

@@ -49,7 +49,7 @@ ChunkRing::ChunkRing(MemoryManager& manager, Device& device, Input& input, Chunk
     try {
       slots_.push_back(make_slot());
     } catch (OutOfMemory const&) {
-      // Documented: fewer slots serve, and the result tells how many. What the pool holds of the failed one goes back
+      // Documented: fewer slots serve, and the result tells how many. The memory that the failed one took goes back
       // with it.
       if (number == 0) throw;
       return;

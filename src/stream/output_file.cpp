@@ -214,7 +214,7 @@ void OutputFile::sync() {
 void OutputFile::commit() {
   if (unnamed_) name_it();
   if (partial_.empty()) return;
-  // What tells where it ends goes behind it: it must be whole before.
+  // The journal, which tells where it ends, is removed afterwards: it must be whole before.
   if (unfinished_ == Unfinished::stays) file_.sync("cannot write");
   if (std::rename(partial_.c_str(), paths_.target().c_str()) != 0) throw IoError(path_, errno, "cannot put in place");
   PartialFiles::all().forget(partial_);

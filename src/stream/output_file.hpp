@@ -33,7 +33,7 @@ class OutputFile {
   /// Whether the unfinished file goes with the process, or stays for another to go on with.
   enum class Unfinished { goes, stays };
 
-  /// The name of a file that stays: the final one and an ending. What is there already is kept. Throws IoError if
+  /// The name of a file that stays: the final one and an ending. Bytes that it has already are kept. Throws IoError if
   /// nothing can be made there; InvalidArgument if it is to stay and is a character device.
   explicit OutputFile(std::filesystem::path const& path, Unfinished unfinished = Unfinished::goes);
   OutputFile(OutputFile const&) = delete;
