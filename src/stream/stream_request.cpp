@@ -16,9 +16,8 @@
 namespace unimem::detail {
 namespace {
 
-/// The options, if they make sense by themselves and for the kernel.
-StreamOptions const& checked(StreamOptions const& options, StreamKernel const& kernel, bool has_paths) {
-  if (!has_paths) throw InvalidArgument("paths", "none", "at least one file");
+/// What options must be by themselves and for the kernel.
+void check_options(StreamOptions const& options, StreamKernel const& kernel) {
   if (!kernel.work()) throw_empty_handle("kernel");
   if (options.buffers == 0) throw InvalidArgument("buffers", "0", "at least 1");
   if (options.resume && options.output.empty()) throw InvalidArgument("resume", "true", "with an output to go on with");
@@ -30,7 +29,6 @@ StreamOptions const& checked(StreamOptions const& options, StreamKernel const& k
     throw InvalidArgument("element", std::string(to_string(*options.element)),
                           fmt::format("{}, as the kernel was made for", to_string(*kernel.element())));
   }
-  return options;
 }
 
 std::optional<Manifest> manifest_to_verify(StreamOptions const& options) {
@@ -41,6 +39,14 @@ std::optional<Manifest> manifest_to_verify(StreamOptions const& options) {
                           fmt::format("{}, which '{}' has", to_string(manifest.checksum), options.verify.string()));
   }
   return manifest;
+}
+
+/// What the input is compared with, if there are paths and the options make sense.
+std::optional<Manifest> accept(std::span<const std::filesystem::path> paths, StreamKernel const& kernel,
+                               StreamOptions const& options) {
+  if (paths.empty()) throw InvalidArgument("paths", "none", "at least one file");
+  check_options(options, kernel);
+  return manifest_to_verify(options);
 }
 
 /// The files that are written, and which option says so. Throws InvalidArgument where two are one.
@@ -94,6 +100,12 @@ ElementType element_of(StreamKernel const& kernel, StreamOptions const& options,
   return element;
 }
 
+/// What the input is taken to hold, if the options and the kernel go with it.
+ElementType accept(Input& input, StreamKernel const& kernel, StreamOptions const& options) {
+  check_input(options, input);
+  return element_of(kernel, options, input);
+}
+
 /// Whether chunks are windows of the file itself: which they can be where kernels read the host's memory (a header of
 /// an odd length leaves elements where none may) and there is one file alone, and are unless bytes are to go past the
 /// page cache, to memory there is.
@@ -131,13 +143,12 @@ std::optional<InputCheck> check_for(StreamOptions const& options, std::optional<
 
 StreamRequest::StreamRequest(std::span<const std::filesystem::path> paths, StreamKernel const& asked_kernel,
                              StreamOptions const& asked)
-    : options(checked(asked, asked_kernel, !paths.empty())),
+    : options(asked),
       kernel(asked_kernel),
-      expected(manifest_to_verify(options)),
+      expected(accept(paths, kernel, options)),
       memory(options),
-      input(paths, read_way(options.access), options.retries) {
-  check_input(options, input);
-  element = element_of(kernel, options, input);
+      input(paths, read_way(options.access), options.retries),
+      element(accept(input, kernel, options)) {
   plan.mapped = reads_in_place(options, memory, input, element);
   plan.reduces = !kernel.maps();
   plan.writes = !options.output.empty();

@@ -36,7 +36,7 @@ struct StreamRequest {
   std::optional<Manifest> expected;  ///< what the input is compared with
   StreamMemory memory;
   Input input;
-  ElementType element = ElementType::u8;
+  ElementType element;  ///< what the input is taken to hold
   ChunkPlan plan;
   std::unique_ptr<ChunkRun> run;
   std::optional<InputCheck> check;  ///< where checksums were asked for, in one way or another; watches the input
