@@ -67,19 +67,6 @@ Place place_to_save_at(BufferParts& parts) {
   return file && replicas.coherence.has_storage(*file) ? *file : host_place;
 }
 
-/// That part of the host's memory goes, at every place that works in it, once a file has what is there.
-bool release_part(AccessContext& context, BufferParts& parts, ByteRange range,
-                  std::optional<TransferEngine::CarriedOut>& carried) {
-  auto& replicas = parts.replicas;
-  auto const file = place_to_save_parts_at(parts);
-  for (Place place = host_place; place < replicas.places.count(); ++place) {
-    if (!replicas.places.in_host_memory(place) || !replicas.coherence.has_storage(place)) continue;
-    if (!BufferAccess(parts).release(context, place, range, file, carried)) return false;
-  }
-  replicas.file_may_go = replicas.places.spill_file().has_value();
-  return true;
-}
-
 /// The host's memory goes, at every place that works in it, once the file has what is there.
 bool release_to_file(AccessContext& context, BufferParts& parts, std::optional<TransferEngine::CarriedOut>& carried) {
   auto& replicas = parts.replicas;
@@ -212,7 +199,9 @@ std::size_t BufferCore::evict_part_of_host(std::span<const ByteRange> used) {
     auto const range = memory.range_of(*cell);
     if (!BufferAccess(*parts).await_or_wait(context, *replica, range, true)) return false;
     if (!detail::part_may_go(*parts, *cell)) return true;  // it has been written meanwhile
-    if (!release_part(context, *parts, range, carried)) return false;
+    auto const file = place_to_save_parts_at(*parts);
+    if (!BufferAccess(*parts).release_in_host_memory(context, range, file, carried)) return false;
+    parts->replicas.file_may_go = parts->replicas.places.spill_file().has_value();
     given = memory.cell_bytes();
     memory.decommit(*cell);
     return true;

@@ -8,9 +8,6 @@
 namespace unimem::detail {
 namespace {
 
-/// How often in a row the system may ask to be asked again.
-constexpr unsigned most_refusals = 1'000;
-
 std::uint64_t rounded_down(std::uint64_t value, std::size_t multiple) noexcept {
   return value & ~static_cast<std::uint64_t>(multiple - 1);
 }
@@ -54,7 +51,7 @@ bool BlockReads::next(Block& block) noexcept {
     cursor_ = end;
   }
   block.done = 0;
-  block.refusals = 0;
+  block.attempts = {};
   if (fits_ && block.offset >= begin_ && block.offset + block.bytes <= end_) {
     block.memory = to_.data() + (block.offset - begin_);
     return true;
@@ -70,32 +67,23 @@ bool BlockReads::next(Block& block) noexcept {
 bool BlockReads::take(Block& block, long result) noexcept {
   if (result < 0) {
     auto const error = static_cast<int>(-result);
-    if (passes(block, error)) return true;
+    if (block.attempts.again(error, terms_.retries)) return true;
     fail({error, block.offset, block.bytes});
     return false;
   }
-  block.refusals = 0;
   block.done += static_cast<std::size_t>(result);
   // Less than a whole block of the file comes from its end alone.
   bool const ended = result == 0 || block.done % alignment_.offset != 0;
   if (ended && block.done < block.bytes) end_at(block.offset + block.done);
-  if (!ended && block.done < block.bytes) {
-    if (terms_.retries != nullptr) terms_.retries->went_on();
-    return true;
-  }
+  bool const more = !ended && block.done < block.bytes;
+  block.attempts.came(more, terms_.retries);
+  if (more) return true;
   if (block.memory == block.detour.get()) {
     auto const first = std::max(block.offset, begin_), last = std::min(block.offset + block.done, end_);
     if (first < last) std::memcpy(to_.data() + (first - begin_), block.memory + (first - block.offset), last - first);
   }
   if (terms_.arrived) keep_arrival(block);
   return false;
-}
-
-bool BlockReads::passes(Block& block, int error) const noexcept {
-  if (terms_.retries == nullptr) return (error == EINTR || error == EAGAIN) && ++block.refusals < most_refusals;
-  if (error != EINTR) return terms_.retries->again(error, block.refusals++);
-  terms_.retries->went_on();
-  return true;
 }
 
 void BlockReads::keep_arrival(Block const& block) noexcept try {

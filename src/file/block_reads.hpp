@@ -1,6 +1,7 @@
 #pragma once
 
 #include "file/read_terms.hpp"
+#include "file/retries.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -19,8 +20,8 @@ struct DirectAlignment {
   std::size_t memory = 4096;  ///< of the address
 };
 
-/// One read of a range of a file past the page cache, as requests of whole blocks: what is handed out, what came of it,
-/// and what that comes to. It asks the system for nothing itself.
+/// One read of a range of a file past the page cache, as requests of whole blocks: it hands out the requests, takes
+/// their results and adds those up. It makes no system call itself.
 ///
 /// Where the range begins or ends within a block of the file, and where its addresses do not fit, bytes come by way of
 /// memory of this object's. `next`, `take` and `pass_on` may be called from several threads at once.
@@ -38,7 +39,7 @@ class BlockReads {
     std::size_t bytes = 0;
     std::byte* memory = nullptr;
     std::size_t done = 0;
-    unsigned refusals = 0;
+    Attempts attempts;
     struct Free {
       void operator()(std::byte* memory) const noexcept { ::operator delete[](memory, alignment); }
     };
@@ -62,8 +63,8 @@ class BlockReads {
   /// The next request. False: no more, since all are handed out, one has failed, the file has ended, or it is to stop.
   [[nodiscard]] bool next(Block& block) noexcept;
 
-  /// What the system said about `block`: how many bytes came, or an error's number below 0. True: it is to be asked for
-  /// the rest (bytes from `done` on).
+  /// Takes the system's result for `block`: how many bytes came, or an error's number below 0. True: the caller is to
+  /// ask for the rest (bytes from `done` on).
   [[nodiscard]] bool take(Block& block, long result) noexcept;
 
   /// Whether bytes have come that can be passed on: all ahead of them have been.
@@ -83,7 +84,6 @@ class BlockReads {
 
  private:
   void end_at(std::uint64_t offset) noexcept;
-  [[nodiscard]] bool passes(Block& block, int error) const noexcept;
   void keep_arrival(Block const& block) noexcept;
   [[nodiscard]] std::span<const std::byte> take_news() noexcept;
 

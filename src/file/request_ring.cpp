@@ -116,7 +116,7 @@ class Ring {
   std::array<Lane, BlockReads::depth> lanes_;
 };
 
-/// Those that nobody is using.
+/// Those that no read is using.
 class Rings {
  public:
   static Rings& of_this_process() {
