@@ -35,7 +35,7 @@ def read_into(file, name, buffer, null=None):
             column = batch.column(0)
             if column.null_count and null is None:
                 raise ValueError(f"column {name!r} has {column.null_count} nulls in row group {group}: say what they are, null=0")
-            values = column.fill_null(pa.scalar(null, column.type)) if column.null_count else column
+            values = column.fill_null(pa.scalar(null).cast(column.type)) if column.null_count else column
             buffer.slice(begin, len(values)).copy_from(values.to_numpy())
             begin += len(values)
 

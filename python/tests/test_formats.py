@@ -221,6 +221,20 @@ def test_datasets_larger_than_the_hosts_limit(tmp_path, sim):
         decoded(lambda buffer: parquet.read_into(file, "x", buffer))
 
 
+def test_a_damaged_chunk_is_told_and_the_buffer_goes_on(tmp_path, sim):
+    values = np.arange(100, dtype=np.int32)
+    array = zarr.create_array(tmp_path / "x.zarr", data=values, chunks=(10,))
+    whole = (tmp_path / "x.zarr/c/3").read_bytes()
+    (tmp_path / "x.zarr/c/3").write_bytes(b"damaged")
+    buffer = UnifiedBuffer(100, np.int32, device=sim)
+    with pytest.raises(RuntimeError):
+        zarrs.read_into(array, buffer)
+    assert np.array_equal(buffer.slice(0, 30).device.to_numpy(), values[:30])  # what came before is there
+    (tmp_path / "x.zarr/c/3").write_bytes(whole)
+    zarrs.read_into(array, buffer)
+    assert np.array_equal(buffer.device.to_numpy(), values)
+
+
 def test_what_is_no_such_number_is_refused(tmp_path):
     table = pa.table({"i": pa.array([1, 2, None], pa.int32()), "b": pa.array([True, False, True]), "s": ["a", "b", "c"]})
     write_arrow(tmp_path / "x.arrow", table)
@@ -240,6 +254,9 @@ def test_what_is_no_such_number_is_refused(tmp_path):
         with pytest.raises(ValueError, match="column 'i' has 1 nulls in row group 0"):
             parquet.read_into(file, "i", buffer)
         parquet.read_into(file, "i", buffer, null=-1)
+        assert buffer.to_numpy().tolist() == [1, 2, -1]
+        with pytest.raises(pa.ArrowInvalid, match="truncated"):
+            parquet.read_into(file, "i", buffer, null=1.5)
         assert buffer.to_numpy().tolist() == [1, 2, -1]
         for dtype in (np.uint8, np.int64, np.float64):
             with pytest.raises(TypeError, match="column 'i' is of int32, the buffer of"):
