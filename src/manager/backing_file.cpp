@@ -52,7 +52,15 @@ std::shared_ptr<FileMapping const> BackingFile::map() const {
 }
 
 void BackingFile::put(std::size_t offset, std::span<const std::byte> bytes) const {
-  file_->write(offset_ + offset, bytes, "writing what a buffer has newer than the file");
+  constexpr auto doing = "writing what a buffer has newer than the file";
+  auto const begin = offset_ + offset;
+  // Behind the end of a file that has become shorter it would leave a hole, whose zeros would be read as data.
+  if (auto const end = static_cast<std::uint64_t>(file_->status(doing).st_size); begin > end) {
+    throw IoError(file_->name(), EIO,
+                  fmt::format("{}, bytes [{}, {}): it has become shorter, and ends at {}", doing, begin,
+                              begin + bytes.size(), end));
+  }
+  file_->write(begin, bytes, doing);
   traffic_->written.add(bytes.size());
 }
 

@@ -271,6 +271,29 @@ TEST_F(FileBuffers, TheEndOfTheProcessWaitsForTheFile) {
   ::unsetenv("UNIMEM_FILE_AT_THE_END");
 }
 
+TEST_F(FileBuffers, AFileThatShrinksGetsNoHole) {
+  auto words = numbers();
+  auto const path = folder.write("words", words);
+  {
+    auto buffer = from_file<Word>(path, options(FileMode::read_write));
+    set(buffer, file_words - 1, words.back() = 1U);
+    std::filesystem::resize_file(path, file_bytes / 4);
+    for (int again = 0; again < 2; ++again) {
+      try {
+        buffer.flush();
+        ADD_FAILURE() << "written behind the end";
+      } catch (IoError const& error) {
+        EXPECT_THAT(error.what(), ::testing::HasSubstr("it has become shorter, and ends at "));
+      }
+    }
+    EXPECT_EQ(buffer.at(file_words - 1), 1U);
+    EXPECT_EQ(std::filesystem::file_size(path), file_bytes / 4);
+    folder.write("words", numbers());  // the same file, as long as it was
+    buffer.flush();
+  }
+  EXPECT_EQ(words_of(path), words);
+}
+
 TEST_F(FileBuffers, AFileThatShrinksIsAnError) {
   auto const path = folder.write("words", numbers());
   auto const buffer = from_file<Word>(path, options());

@@ -284,6 +284,21 @@ TEST_F(Tensors, ModesAreThoseOfFiles) {
   EXPECT_EQ(tensors.at("layer.0/w").open<float>(options()).to_vector(), std::vector<float>(6, 2));
 }
 
+TEST_F(Tensors, ArchivesAreNotWrittenTo) {
+  auto const path =
+      folder.write("some.npz", std::string_view(zip_file({{"w.npy", npy_file("<f4", "(2, 3)", bytes_of(weights))}})));
+  auto const before = folder.read("some.npz");
+  auto const tensors = open_tensors(path);
+  auto const said = refusal<UnsupportedOperation>(
+      [&] { static_cast<void>(tensors.at("w").open<float>(options(FileMode::read_write))); });
+  EXPECT_THAT(said, HasSubstr("some.npz"));
+  EXPECT_THAT(said, HasSubstr("a checksum of each array"));
+  auto copied = tensors.at("w").open<float>(options(FileMode::copy_on_write));
+  copied.fill(1);
+  copied.flush();
+  EXPECT_EQ(folder.read("some.npz"), before);
+}
+
 TEST_F(Tensors, AsManyAsThereAreTakeOneDescriptor) {
   std::vector<ZipMember> members;
   for (int i = 0; i < 300; ++i) {
