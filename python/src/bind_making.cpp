@@ -190,6 +190,7 @@ void bind_making(nb::class_<Window>& window) {
       .def("__init__", &make_from_tensor, nb::arg("table"), nb::arg("number"), nb::arg("dtype"), nb::arg("mode"),
            nb::arg("manager").none(), nb::arg("device").none())
       .def("_flush", [](Window const& self) { unlocked([core = self.live()] { core->flush(); }); })
+      .def_prop_ro("_is_from_file", [](Window const& self) { return self.live()->is_from_file(); })
       .def_prop_ro(
           "_location",
           [](Window const& self) {

@@ -87,6 +87,11 @@ struct Stop {
   std::stop_source source;
 };
 
+void check_not_ending() {
+  if (!Ending::leaves_out_this_thread()) return;
+  throw UnsupportedOperation("streaming", "an interpreter that is ending", "its functions can be called no more");
+}
+
 nb::dict stream(std::vector<std::string> const& paths, StreamKernel const& kernel, std::size_t chunk_bytes,
                 std::size_t buffers, Device* device, std::string const& output, std::string const& element,
                 std::size_t memory_limit, int access, std::string const& checksum, std::string const& manifest,
@@ -107,16 +112,20 @@ nb::dict stream(std::vector<std::string> const& paths, StreamKernel const& kerne
   options.resume = resume;
   options.manager = manager;
   options.cancel = stop.source.get_token();
-  // On the calling thread, which has let go of the interpreter's lock. What Python raises, an interruption by the
+  // Both on the calling thread, which has let go of the interpreter's lock. What Python raises, an interruption by the
   // keyboard among it, ends the stream and comes out of it.
-  options.progress = [&progress](std::uint64_t done, std::uint64_t total) {
-    if (Ending::leaves_out_this_thread()) {
-      throw UnsupportedOperation("streaming", "an interpreter that is ending", "nobody could be told how far it is");
-    }
+  options.check_interrupt = [] {
+    check_not_ending();
     Locked const acquired;
     if (PyErr_CheckSignals() != 0) nb::raise_python_error();
-    if (!progress.is_none()) progress(done, total);
   };
+  if (!progress.is_none()) {
+    options.progress = [&progress](std::uint64_t done, std::uint64_t total) {
+      check_not_ending();
+      Locked const acquired;
+      progress(done, total);
+    };
+  }
   std::vector<std::filesystem::path> const files(paths.begin(), paths.end());
   auto const result = unlocked([&] { return stream_files(files, kernel, options); });
   return dict_of(result);

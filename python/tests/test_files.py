@@ -1,6 +1,9 @@
 """Buffers that are made from files."""
 
+import errno
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -63,6 +66,45 @@ def test_row_80_modes_are_those_of_memmap(numbers):
     assert np.array_equal(np.memmap(numbers, np.uint32, "r"), written.to_numpy())
 
 
+def test_the_end_of_with_is_in_the_file_and_free_forgets(numbers, sim):
+    add = unimem.Kernel("add").host(lambda x: np.add(x, 1, out=x))
+    with UnifiedBuffer.from_file(numbers, np.uint32, mode="r+", device=sim) as buffer:
+        unimem.launch(add, buffer.size, unimem.readwrite(buffer))
+    assert np.array_equal(np.fromfile(numbers, np.uint32), np.arange(1, 2 * MIB + 1, dtype=np.uint32))
+    with pytest.raises(KeyError), UnifiedBuffer.from_file(numbers, np.uint32, mode="r+") as buffer:
+        buffer.slice(0, 2).fill(7)
+        raise KeyError
+    assert np.fromfile(numbers, np.uint32, 3).tolist() == [7, 7, 3]
+    for mode in ("r+", "c"):
+        with UnifiedBuffer.from_file(numbers, np.uint32, mode=mode) as buffer:
+            buffer.fill(9)
+            buffer.free()
+            assert buffer.slice(0, 3).to_numpy().tolist() == [7, 7, 3]
+    with UnifiedBuffer.from_file(numbers, np.uint32, mode="c") as buffer:
+        buffer.fill(9)
+    assert np.fromfile(numbers, np.uint32, 3).tolist() == [7, 7, 3]
+
+
+def test_what_with_cannot_write_stays_in_the_buffer(tmp_path):
+    """A process of its own: the limit of file sizes is a process's."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(8192))
+    code = f"""
+import resource, unimem
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+try:
+    with unimem.UnifiedBuffer.from_file({str(path)!r}, "u1", mode="r+") as buffer:
+        buffer.fill(5)
+except unimem.IoError as error:
+    print(error.errno, buffer.to_numpy().sum())
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+"""
+    paths = os.pathsep.join(map(os.path.abspath, sys.path))
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{errno.EFBIG} {5 * 8192}\n", "")
+    assert path.read_bytes() == b"\5" * 8192  # at its end
+
+
 def test_row_81_passes_over_more_than_there_is_memory_for(numbers):
     manager = MemoryManager()
     manager.set_limit("cpu", 4 * MIB)
@@ -85,6 +127,31 @@ def test_a_shape_and_an_offset(numbers):
     buffer = UnifiedBuffer.from_file(numbers, "<u4", (10, 20), offset=40)
     assert np.array_equal(buffer.host, np.arange(10, 210, dtype=np.uint32).reshape(10, 20))
     assert UnifiedBuffer.from_file(numbers, np.uint8, offset=8 * MIB).shape == (0,)
+
+
+@pytest.mark.parametrize("bad", [3, None, [b"x"], "nul\0behind", b"nul\0behind", "\udcff", b"\xff", object()])
+def test_what_is_no_path_is_refused_by_all_that_takes_one(bad):
+    manager = MemoryManager()
+    named = UnifiedBuffer(3, name="named", manager=manager)
+    named.fill(1)
+    calls = [
+        lambda: UnifiedBuffer.from_file(bad, np.uint8), lambda: unimem.open_tensors(bad), lambda: manager.save(bad), lambda: manager.restore(bad),
+        lambda: unimem.stream_file([bad], unimem.histogram()), lambda: unimem.stream_file(__file__, unimem.affine(1, 1, "u8"), output=bad or 0),
+        lambda: unimem.stream_file(__file__, unimem.histogram(), manifest=bad or 0), lambda: unimem.stream_file(__file__, unimem.histogram(), verify=bad or 0),
+        lambda: MemoryManager(spill_directory=bad or 0),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(unimem.InvalidArgument, match="path|text that UTF-8 can say"):
+            call()
+
+
+def test_paths_are_text_bytes_or_objects(numbers, tmp_path):
+    for path in (numbers, str(numbers), os.fsencode(numbers)):
+        assert UnifiedBuffer.from_file(path, np.uint32).slice(5, 1).to_numpy() == [5]
+    np.save(tmp_path / "a.npy", np.arange(3))
+    assert unimem.open_tensors(os.fsencode(tmp_path / "a.npy"))["a"].to_numpy().tolist() == [0, 1, 2]
+    with pytest.raises(unimem.InvalidArgument, match="element"):
+        unimem.stream_file(numbers, unimem.histogram(), element=3)
 
 
 def test_bad_files_and_arguments(numbers, tmp_path):

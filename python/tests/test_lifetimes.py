@@ -237,6 +237,7 @@ def test_ten_thousand_buffers_leave_nothing_behind(discrete):
             assert buffer.host[0, 0] == part.to_numpy()[1] == array.to_numpy()[63, 63] == i
 
     cycle(500)
+    _ = manager.statistics  # whose classes are imported when they are first asked for
     gc.collect()
     objects, before = len(gc.get_objects()), resident_bytes()
     cycle(10_000)

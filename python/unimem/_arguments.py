@@ -13,6 +13,7 @@ import numpy.typing as npt
 from . import _unimem
 from ._errors import invalid, size_mismatch
 
+AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 ALL = 2**64 - 1
 """What C++ calls `all`: everything from the offset on."""
 
@@ -31,14 +32,6 @@ def count_of(name: str, value: object) -> int:
     return number
 
 
-def path_of(name: str, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> str:
-    """Of a file, as C++ takes it."""
-    decoded = os.fsdecode(path)
-    if "\0" in decoded:
-        raise invalid(name, repr(decoded), "a path without NUL")
-    return decoded
-
-
 def text_of(name: str, value: object) -> str:
     """Text that C++ can take."""
     if not isinstance(value, str):
@@ -48,6 +41,17 @@ def text_of(name: str, value: object) -> str:
     except UnicodeEncodeError:
         raise invalid(name, ascii(value), "text that UTF-8 can say") from None
     return value
+
+
+def path_of(name: str, path: AnyPath) -> str:
+    """Of a file, as C++ takes it: what is behind a NUL would be left out there."""
+    try:
+        decoded = os.fsdecode(path)
+    except TypeError:
+        raise invalid(name, f"{type(path).__name__} {path!r}", "a path: text, bytes, or an os.PathLike of either") from None
+    if "\0" in decoded:
+        raise invalid(name, repr(decoded), "a path without NUL")
+    return text_of(name, decoded)
 
 
 _FILE_MODES = ["r", "c", "r+"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -11,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
-from ._arguments import access_of, count_of, dtype_of, file_mode_of, flag_of, priority_of, shape_of, text_of
+from ._arguments import AnyPath, access_of, count_of, dtype_of, file_mode_of, flag_of, path_of, priority_of, shape_of, text_of
 from ._devices import chosen, named
 from ._elements import Elements
 from ._enums import Advice, Location, Tracking, number_in
@@ -179,7 +178,7 @@ class UnifiedBuffer(Elements):
     @classmethod
     def from_file(
         cls,
-        path: str | os.PathLike[str],
+        path: AnyPath,
         dtype: npt.DTypeLike,
         shape: SupportsIndex | Iterable[SupportsIndex] | None = None,
         offset: int = 0,
@@ -204,7 +203,7 @@ class UnifiedBuffer(Elements):
         what cannot be mapped."""
         buffer = cls.__new__(cls)
         _unimem.Window.__init__(
-            buffer, text_of("path", os.fspath(path)), None if shape is None else shape_of(shape), dtype_of(dtype),
+            buffer, path_of("path", path), None if shape is None else shape_of(shape), dtype_of(dtype),
             count_of("offset", offset), file_mode_of(mode), access_of(access), native(manager), chosen(device), text_of("name", name),
         )  # fmt: skip
         return buffer
@@ -286,7 +285,10 @@ class UnifiedBuffer(Elements):
         return self
 
     def __exit__(self, *exception: object) -> None:
-        """Frees the buffer, as `free` does. One that went to its pool meanwhile is the pool's."""
+        """Frees the buffer, as `free` does. The file that it was made from has what is newer by then (mode "r+"), or IoError says why not, and the
+        buffer still has it. One that went to its pool meanwhile is the pool's."""
         if self.is_allocated:
+            if self._is_from_file:
+                self._flush()
             self.free()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _unimem
-from ._arguments import count_of, dtype_of, elements_of, flag_of, optional_size, path_of, shape_of, size_of, text_of
+from ._arguments import AnyPath, count_of, dtype_of, elements_of, flag_of, optional_size, path_of, shape_of, size_of, text_of
 from ._devices import chosen, default_device, named
 from ._enums import AccessPattern, Location, Placement, PressureLevel, Tracking, number_in
 from ._errors import invalid
@@ -123,11 +122,11 @@ class MemoryManager:
         self,
         *,
         stacks_every: int = 0,
-        spill_directory: str | os.PathLike[str] | None = None,
+        spill_directory: AnyPath | None = None,
         zero_on_release: bool = False,
         _native: _unimem._MemoryManager | None = None,
     ) -> None:
-        directory = "" if spill_directory is None else os.fspath(spill_directory)
+        directory = "" if spill_directory is None else path_of("spill_directory", spill_directory)
         self._native = _native or _unimem._new_manager(count_of("stacks_every", stacks_every), directory, flag_of("zero_on_release", zero_on_release))
 
     def allocate(
@@ -287,7 +286,7 @@ class MemoryManager:
             named(device) or default_device(), optional_size("max_moved_bytes", max_moved_bytes), optional_size("max_copied_bytes", max_copied_bytes)
         )
 
-    def save(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> None:
+    def save(self, path: AnyPath) -> None:
         """Writes every live buffer that was given a name to a ``.safetensors``, from wherever its bytes are, in blocks of 4 MiB: its dtype
         and shape where the format has the dtype, else bytes. States stay as they are. A buffer that nothing has used yet is listed
         without bytes. The file appears whole, synced, or not at all, with a checksum of every 64 MiB in its metadata.
@@ -296,7 +295,7 @@ class MemoryManager:
         and those of a `MemoryPool`, are left out. Writers need the caller's lock, as for any read. Ctrl-C ends it."""
         self._native._save(path_of("path", path))
 
-    def restore(self, path: str | bytes | os.PathLike[str] | os.PathLike[bytes]) -> None:
+    def restore(self, path: AnyPath) -> None:
         """Fills the named buffers with what a ``.safetensors`` has, which must be the very ones that it has, of equal bytes and dtypes;
         else nothing changes: NotFound, SizeMismatch, InvalidArgument, UnsupportedOperation for a buffer that is not to be written. The
         checksums of a file of `save` are looked at before anything changes: IoError, which names the buffer. What fails afterwards

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 
+from ._arguments import AnyPath
 from ._errors import invalid
 from ._manager import MemoryManager, default_manager
 
@@ -16,12 +16,12 @@ def _of(manager: MemoryManager | None) -> MemoryManager:
     return manager
 
 
-def save(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], manager: MemoryManager | None = None) -> None:
+def save(path: AnyPath, manager: MemoryManager | None = None) -> None:
     """Writes every live buffer that was given a name to a ``.safetensors``: `MemoryManager.save`."""
     _of(manager).save(path)
 
 
-def restore(path: str | bytes | os.PathLike[str] | os.PathLike[bytes], manager: MemoryManager | None = None) -> None:
+def restore(path: AnyPath, manager: MemoryManager | None = None) -> None:
     """Fills the named buffers with what `save` has written: `MemoryManager.restore`."""
     _of(manager).restore(path)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from . import _unimem
-from ._arguments import ALL, access_of, count_of, flag_of, number_of, path_of, size_of
+from ._arguments import ALL, AnyPath, access_of, count_of, flag_of, number_of, path_of, size_of
 from ._devices import chosen
 from ._elements import Elements
 from ._errors import KernelError, invalid
@@ -22,7 +22,6 @@ from ._tables import pairs
 from ._unimem import Device, StreamKernel
 
 Progress = Callable[[int, int], object]
-_Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +189,7 @@ def _retries(value: int) -> int:
     return number
 
 
-def _names_of(path: _Path | Sequence[_Path]) -> list[str]:
+def _names_of(path: AnyPath | Sequence[AnyPath]) -> list[str]:
     if isinstance(path, (str, bytes, os.PathLike)):
         return [path_of("path", path)]
     several: object = path  # what is no sequence may be given all the same
@@ -200,19 +199,19 @@ def _names_of(path: _Path | Sequence[_Path]) -> list[str]:
 
 
 def stream_file(
-    path: _Path | Sequence[_Path],
+    path: AnyPath | Sequence[AnyPath],
     kernel: StreamKernel | Kernel,
     *,
     chunk_bytes: int | str = 64 << 20,
     buffers: int = 3,
     device: Device | str | None = None,
-    output: _Path | None = None,
+    output: AnyPath | None = None,
     element: str | None = None,
     memory_limit: int | str | None = None,
     access: str = "auto",
     checksum: str | None = None,
-    manifest: _Path | None = None,
-    verify: _Path | None = None,
+    manifest: AnyPath | None = None,
+    verify: AnyPath | None = None,
     retries: int = 5,
     resume: bool = False,
     manager: MemoryManager | None = None,
@@ -241,7 +240,7 @@ def stream_file(
     with _shown(progress, names[0] if names else "") as show:
         done = _unimem._stream(
             names, work, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), chosen(device),
-            "" if output is None else path_of("output", output), element or "", ALL if memory_limit is None else size_of("memory_limit", memory_limit),
+            "" if output is None else path_of("output", output), _element(element), ALL if memory_limit is None else size_of("memory_limit", memory_limit),
             access_of(access), _checksum(checksum), "" if manifest is None else path_of("manifest", manifest), "" if verify is None else path_of("verify", verify),
             _retries(retries), flag_of("resume", resume), native(manager), show, _stop or _unimem._Stop(),
         )  # fmt: skip
@@ -251,7 +250,7 @@ def stream_file(
 
 
 async def stream_file_async(
-    path: _Path | Sequence[_Path], kernel: StreamKernel | Kernel, **options: Any
+    path: AnyPath | Sequence[AnyPath], kernel: StreamKernel | Kernel, **options: Any
 ) -> StreamResult:
     """The same without blocking the event loop. Cancelling it ends the stream, and waits until nothing of it is left."""
     import asyncio  # here, as in `to_thread`

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from threading import Lock
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from . import _unimem
-from ._arguments import file_mode_of, shape_of, text_of
+from ._arguments import AnyPath, file_mode_of, path_of, shape_of
 from ._buffer import UnifiedBuffer
 from ._devices import chosen
 from ._errors import NotFound, UnsupportedOperation
@@ -132,7 +131,7 @@ class Tensors(Mapping[str, UnifiedBuffer]):
 
 
 def open_tensors(
-    path: str | os.PathLike[str], mode: str = "r", *, device: Device | str | None = None, manager: MemoryManager | None = None
+    path: AnyPath, mode: str = "r", *, device: Device | str | None = None, manager: MemoryManager | None = None
 ) -> Tensors:
     """The arrays of a ``.npy``, ``.npz`` (uncompressed, as `numpy.savez` writes it) or ``.safetensors`` file by their names, each a lazy buffer of
     its shape and dtype: nothing of an array is read before it is looked at.
@@ -142,5 +141,5 @@ def open_tensors(
 
     `mode`, `device` and `manager` are those of `UnifiedBuffer.from_file`. The file stays open, and what has its name by then is not read. Raises
     IoError for a file that is missing, malformed, compressed, encrypted, in Fortran order, or has dtypes of less than a byte, InvalidArgument for
-    another extension."""
-    return Tensors(text_of("path", os.fspath(path)), file_mode_of(mode), chosen(device), native(manager))
+    another extension. Mode "r+" of a ``.npz`` is UnsupportedOperation when an array is looked up: its checksums would no longer be right."""
+    return Tensors(path_of("path", path), file_mode_of(mode), chosen(device), native(manager))

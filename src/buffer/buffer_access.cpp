@@ -168,6 +168,16 @@ bool BufferAccess::release(AccessContext& context, Place place, ByteRange part, 
   return true;
 }
 
+bool BufferAccess::release_in_host_memory(AccessContext& context, ByteRange part, Place to,
+                                          std::optional<TransferEngine::CarriedOut>& carried) const {
+  auto const& replicas = parts_->replicas;
+  for (Place place = host_place; place < replicas.places.count(); ++place) {
+    if (!replicas.places.in_host_memory(place) || !replicas.coherence.has_storage(place)) continue;
+    if (!release(context, place, part, to, carried)) return false;
+  }
+  return true;
+}
+
 bool BufferAccess::save(AccessContext& context, Plan& plan, std::optional<TransferEngine::CarriedOut>& carried) const {
   TransferEngine transfers(*parts_);
   transfers.spare_good_bytes(plan);

@@ -50,7 +50,10 @@ class BufferAccess {
   /// The same of a part of it, whose memory goes when every place over it has let it go.
   [[nodiscard]] bool release(AccessContext& context, Place place, ByteRange part, Place to,
                              std::optional<TransferEngine::CarriedOut>& carried) const;
-  /// The same where `to` has all that `place` holds, so that nothing is waited for.
+  /// The same of that part of the host's memory, at every place that works in it.
+  [[nodiscard]] bool release_in_host_memory(AccessContext& context, ByteRange part, Place to,
+                                            std::optional<TransferEngine::CarriedOut>& carried) const;
+  /// As `release` where `to` has all that `place` holds, so that nothing is waited for.
   void release_now(Place place, Place to) const;
 
  private:

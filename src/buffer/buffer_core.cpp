@@ -199,8 +199,7 @@ void BufferCore::allocate(bool host, bool device) {
 void BufferCore::free() {
   Guard parts(*parts_);
   parts->check_not_captured();
-  parts->drop_everything(parts->replicas.without_memory(parts->replicas.bytes()), parts->replicas.bytes());
-  parts->watch.forget(parts->replicas.bytes());
+  parts->drop_everything();
   parts->allocated = false;
   parts->begin_anew();
 }
@@ -208,8 +207,7 @@ void BufferCore::free() {
 void BufferCore::reset() {
   Guard parts(*parts_);
   parts->check_not_captured();
-  parts->drop_everything(parts->replicas.without_memory(parts->replicas.bytes()), parts->replicas.bytes());
-  parts->watch.forget(parts->replicas.bytes());
+  parts->drop_everything();
   parts->forget_history();
   parts->begin_anew();
 }

@@ -172,6 +172,11 @@ void BufferParts::drop_everything(Coherence fresh, std::size_t new_size) noexcep
   pinned.store(false, std::memory_order_relaxed);
 }
 
+void BufferParts::drop_everything() {
+  drop_everything(replicas.without_memory(replicas.bytes()), replicas.bytes());
+  watch.forget(replicas.bytes());
+}
+
 void BufferParts::forget_history() noexcept {
   allocated = false;
   pin_next = false;

@@ -99,6 +99,8 @@ struct BufferParts {
   }
   /// All memory goes, with the data in it. `fresh` is for that size.
   void drop_everything(Coherence fresh, std::size_t new_size) noexcept;
+  /// The same, and the buffer keeps its size: nothing of it counts as written.
+  void drop_everything();
   /// What was said of the buffer and counted goes, for a reset or another owner.
   void forget_history() noexcept;
 

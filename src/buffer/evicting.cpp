@@ -78,22 +78,9 @@ bool release_from_device(AccessContext& context, BufferParts& parts, Place place
   auto& replicas = parts.replicas;
   auto const to = place_to_save_at(parts);
   replicas.file_may_go = replicas.places.spill_file().has_value();  // whatever this throws
-  if (BufferAccess(parts).release(context, place, to, carried)) return true;
-  replicas.file_may_go = false;  // something may be on its way there
-  return false;
-}
-
-/// That part of the host's memory goes, at every place that works in it, once a file has what is there.
-bool release_part(AccessContext& context, BufferParts& parts, ByteRange range,
-                  std::optional<TransferEngine::CarriedOut>& carried) {
-  auto& replicas = parts.replicas;
-  auto const file = place_to_save_parts_at(parts);
-  for (Place place = host_place; place < replicas.places.count(); ++place) {
-    if (!replicas.places.in_host_memory(place) || !replicas.coherence.has_storage(place)) continue;
-    if (!BufferAccess(parts).release(context, place, range, file, carried)) return false;
-  }
-  replicas.file_may_go = replicas.places.spill_file().has_value();
-  return true;
+  bool const released = BufferAccess(parts).release(context, place, to, carried);
+  replicas.file_may_go = replicas.file_may_go && released;  // else something may be on its way there
+  return released;
 }
 
 /// The host's memory goes, at every place that works in it, once the file has what is there.
@@ -228,7 +215,9 @@ std::size_t BufferCore::evict_part_of_host(std::span<const ByteRange> used) {
     auto const range = memory.range_of(*cell);
     if (!BufferAccess(*parts).await_or_wait(context, *replica, range, true)) return false;
     if (!detail::part_may_go(*parts, *cell)) return true;  // it has been written meanwhile
-    if (!release_part(context, *parts, range, carried)) return false;
+    auto const file = place_to_save_parts_at(*parts);
+    if (!BufferAccess(*parts).release_in_host_memory(context, range, file, carried)) return false;
+    parts->replicas.file_may_go = parts->replicas.places.spill_file().has_value();
     given = memory.cell_bytes();
     memory.decommit(*cell);
     return true;

@@ -20,6 +20,7 @@
 
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -31,6 +32,7 @@ namespace unimem {
 
 using detail::AccessContext;
 using detail::BackingFile;
+using detail::BufferAccess;
 using detail::BufferParts;
 using detail::Reconciler;
 using detail::TransferEngine;
@@ -88,30 +90,31 @@ void await_files_at_the_end() {
   static_cast<void>(registered);
 }
 
-/// Starts some copies of a plan, each of which is recorded by itself.
-std::vector<Event> bring_parts(BufferParts& parts, TransferEngine& transfers, Plan const& some) {
+/// Starts those copies of a plan for the file that come from the host's memory. Each is a plan of its own: committing
+/// the given one would count the others as done.
+std::vector<Event> bring_from_host(BufferParts& parts, TransferEngine& transfers, Plan const& plan) {
   std::vector<Event> events;
-  for (auto const& copy : some.copies) {
-    auto one = parts.replicas.coherence.plan_access(some.place, copy.range, Intent::read, parts.replicas.places.cost());
-    for (auto const event : transfers.bring(one, nullptr)) events.push_back(event);
+  for (auto const& copy : plan.copies) {
+    if (!parts.replicas.places.in_host_memory(copy.from)) continue;
+    for (auto const event : transfers.bring(transfers.plan_read(plan.place, copy.range), nullptr)) {
+      events.push_back(event);
+    }
   }
   return events;
 }
 
 /// Parts of the host's memory go that the file has as well, and no work is at.
-void drop_clean_parts(BufferParts& parts) {
+void drop_clean_parts(AccessContext& context, BufferParts& parts, Place file) {
   auto const& replica = parts.replicas.in_memory_of_host();
   if (!replica) return;
   auto& memory = *replica->reserved();
   auto const committed = std::vector(memory.committed().begin(), memory.committed().end());
   for (auto const cell : committed) {
     auto const range = memory.range_of(cell);
-    bool const held = memory.is_held(cell) || !replica->work().before_host_access(range, true).empty();
-    if (held || !parts.replicas.coherence.valid(*parts.replicas.places.users_file()).contains(range)) continue;
-    for (Place place = host_place; place < parts.replicas.places.count(); ++place) {
-      bool const here = parts.replicas.places.in_host_memory(place) && parts.replicas.coherence.has_storage(place);
-      if (here) parts.replicas.coherence.remove_storage(place, range);
-    }
+    bool const in_use = memory.is_held(cell) || !replica->work().before_host_access(range, true).empty();
+    if (in_use || !parts.replicas.coherence.valid(file).contains(range)) continue;
+    std::optional<TransferEngine::CarriedOut> nothing_to_save;
+    if (!BufferAccess(parts).release_in_host_memory(context, range, file, nothing_to_save)) continue;
     memory.decommit(cell);
   }
 }
@@ -130,18 +133,18 @@ void BufferCore::write_back_at_end() noexcept {
     auto& replicas = parts.replicas;
     if (!replicas.coherence.has_data()) return;
     TransferEngine transfers(parts);
-    auto const newer = [&] { return transfers.plan_read(*replicas.places.users_file(), replicas.whole()); };
-    if (newer().lost) parts.check_lost(newer());
-    if (newer().copies.empty()) return;
+    auto const in_file = *replicas.places.users_file();
+    auto const newer = [&] { return transfers.plan_read(in_file, replicas.whole()); };
+    auto const all = newer();
+    if (all.lost) parts.check_lost(all);
+    if (all.copies.empty()) return;
     await_files_at_the_end();
     AccessContext context{AccessContext::Waiting::never};  // so that there is memory, or it throws
     // What the host has goes straight to the file; what a device has, by way of memory that the host's parts give.
-    auto from_host = newer();
-    std::erase_if(from_host.copies, [&](auto const& copy) { return !replicas.places.in_host_memory(copy.from); });
-    auto written = bring_parts(parts, transfers, from_host);
+    auto written = bring_from_host(parts, transfers, all);
     if (!newer().copies.empty()) {
       for (auto const event : written) detail::await_end(event, detail::Watched::no);
-      drop_clean_parts(parts);
+      drop_clean_parts(context, parts, in_file);
       auto const rest = newer();
       static_cast<void>(transfers.make_ready(context, rest));
       written = transfers.bring(rest, nullptr);

@@ -31,7 +31,7 @@ bool BufferCore::recycle(bool zero) {
     parts->life.reset();
     parts->replicas.coherence.discard();
   } else {
-    parts->drop_everything(parts->replicas.without_memory(parts->replicas.bytes()), parts->replicas.bytes());
+    parts->drop_everything();
   }
   parts->forget_history();
   parts->watch.forget(parts->replicas.bytes());

@@ -100,6 +100,7 @@ bool ReplicaAllocator::commit(AccessContext& context, Replica& replica, ByteRang
   if (last - first > 1 && wanted > terms.manager->limit(host_device(), Location::host)) {
     if (!terms.manager->acquire(context, host_device(), Location::host, wanted, terms.named())) return false;
   }
+  bool told = false;
   for (auto cell = first; cell < last; ++cell) {
     auto const part = memory->range_of(cell);
     auto const used = std::min(part.end, range.end) - std::max(part.begin, range.begin);
@@ -107,6 +108,7 @@ bool ReplicaAllocator::commit(AccessContext& context, Replica& replica, ByteRang
     if (memory->is_committed(cell)) continue;
     auto block = terms.manager->acquire(context, host_device(), Location::host, memory->cell_bytes(), terms.named());
     if (!block) return false;
+    if (!std::exchange(told, true)) memory->will_fill({cell, last});
     memory->commit(cell, *std::move(block));
   }
   return true;

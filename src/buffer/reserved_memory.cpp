@@ -32,7 +32,8 @@ void take_back(std::byte* address, std::size_t bytes) noexcept {
 }
 
 std::byte* addresses_for(std::size_t bytes) {
-  if (auto* const base = map_addresses(bytes, page_bytes(), 0, PROT_READ | PROT_WRITE)) return base;
+  auto const alignment = bytes >= huge_page_bytes ? huge_page_bytes : page_bytes();
+  if (auto* const base = map_addresses(bytes, alignment, 0, PROT_READ | PROT_WRITE)) return base;
   OutOfMemory::Facts facts;
   facts.where = "host address space";
   facts.requested = bytes;
@@ -72,6 +73,12 @@ void ReservedMemory::commit(std::size_t cell, Allocation block) {
   take_back(static_cast<std::byte*>(block.data()), block.size());
   cells_[cell].block = std::move(block);
   unpoison(address_of(cell), cell_bytes_);
+}
+
+void ReservedMemory::will_fill(Cells some) noexcept {
+  auto const first = (some.first * cell_bytes_ + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
+  auto const last = some.last * cell_bytes_ / huge_page_bytes * huge_page_bytes;
+  if (first < last) ::madvise(base_ + first, last - first, MADV_HUGEPAGE);
 }
 
 void ReservedMemory::decommit(std::size_t cell) noexcept {

@@ -52,6 +52,9 @@ class ReservedMemory {
 
   /// Puts memory behind a cell that has none, for which `block` stands. Throws std::bad_alloc.
   void commit(std::size_t cell, Allocation block);
+  /// All of these are about to be written to: the system may give huge pages, which take a third of the time to find
+  /// and clear. Where less is touched, they would take more memory than that.
+  void will_fill(Cells some) noexcept;
   /// Takes it away again, contents and all. No work is pending there, and nothing holds it.
   void decommit(std::size_t cell) noexcept;
 

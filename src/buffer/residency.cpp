@@ -156,24 +156,39 @@ double loss_of(BufferParts const& parts, std::size_t cell) noexcept {
   return (is_clean(parts.replicas, range) ? once : 2 * once) / std::max(wait, 1.0);
 }
 
-Resident::Evictable evictable_in_parts(BufferParts const& parts, std::span<const ByteRange> used) noexcept {
-  Resident::Evictable offered;
-  auto const& memory = *parts.replicas.in_memory_of_host()->reserved();
-  auto const first = first_part_to_evict(parts, used);
+/// What parts of the host's memory could give, and which of them gives first.
+struct OfferOfParts {
+  Resident::Evictable evictable;
+  std::optional<std::size_t> first;
+};
+
+OfferOfParts offer_of_parts(BufferParts const& parts, std::span<const ByteRange> used) noexcept {
+  OfferOfParts all;
+  auto const& replica = parts.replicas.in_memory_of_host();
+  if (!replica || replica->reserved() == nullptr || parts.watch.writes() != nullptr) return all;
+  auto const& memory = *replica->reserved();
+  auto& offered = all.evictable;
+  auto first_stays = Stays::no;
+  double least = 0;
+  std::size_t may_go = 0;
   for (auto const cell : memory.committed()) {
     auto const why = stays(parts, cell, used);
     if (why == Stays::held) offered.leased += memory.cell_bytes();
-    bool const may_go = why == Stays::no || why == Stays::busy;
-    if (may_go && cell != first) offered.more += memory.cell_bytes();
+    if (why == Stays::held || why == Stays::in_use || !part_may_go(parts, cell)) continue;
+    may_go += memory.cell_bytes();
+    // What work is at is waited for, if all else stays.
+    auto const loss = loss_of(parts, cell);
+    if (all.first && (why != first_stays ? why == Stays::busy : loss >= least)) continue;
+    all.first = cell;
+    first_stays = why;
+    least = loss;
   }
-  if (!first) {
-    offered.more = 0;
-    return offered;
-  }
+  if (!all.first) return all;
   offered.bytes = memory.cell_bytes();
+  offered.more = may_go - offered.bytes;
   offered.priority = parts.priority.load(std::memory_order_relaxed);
-  offered.cost_seconds = loss_of(parts, *first) * static_cast<double>(offered.bytes);
-  return offered;
+  offered.cost_seconds = least * static_cast<double>(offered.bytes);
+  return all;
 }
 
 Resident::Evictable evictable_from_host(BufferParts const& parts, Location location) noexcept {
@@ -206,23 +221,7 @@ bool may_save_parts(BufferParts const& parts) noexcept {
 }
 
 std::optional<std::size_t> first_part_to_evict(BufferParts const& parts, std::span<const ByteRange> used) noexcept {
-  auto const& replica = parts.replicas.in_memory_of_host();
-  if (!replica || replica->reserved() == nullptr || parts.watch.writes() != nullptr) return std::nullopt;
-  std::optional<std::size_t> best;
-  auto best_stays = Stays::no;
-  double least = 0;
-  for (auto const cell : replica->reserved()->committed()) {
-    auto const why = stays(parts, cell, used);
-    if (why == Stays::held || why == Stays::in_use) continue;
-    if (!part_may_go(parts, cell)) continue;
-    // What work is at is waited for, if all else stays.
-    auto const loss = loss_of(parts, cell);
-    if (best && (why != best_stays ? why == Stays::busy : loss >= least)) continue;
-    best = cell;
-    best_stays = why;
-    least = loss;
-  }
-  return best;
+  return offer_of_parts(parts, used).first;
 }
 
 bool may_spill(BufferParts const& parts, Location location) noexcept {
@@ -241,7 +240,7 @@ Resident::Evictable evictable_from(BufferParts const& parts, MemoryPlace place,
   if (!place.device->reaches_host_memory()) return offer_of_device(parts, *place.device, used).evictable;
   if (auto const& replica = parts.replicas.in_memory_of_host(); replica && replica->reserved() != nullptr) {
     bool const here = place.location == Location::host;
-    return here ? evictable_in_parts(parts, used) : Resident::Evictable{};
+    return here ? offer_of_parts(parts, used).evictable : Resident::Evictable{};
   }
   if (parts.is_mapped()) return {};  // pages of the system's cache are no memory of the manager's
   return used.empty() ? evictable_from_host(parts, place.location) : Resident::Evictable{};

@@ -2,6 +2,7 @@
 
 #include <unimem/core/detail/environment.hpp>
 
+#include "core/last_error.hpp"
 #include "core/own_files.hpp"
 #include "core/unique_fd.hpp"
 #include "core/write_all.hpp"
@@ -63,10 +64,6 @@ struct Entry {
   std::uintmax_t bytes = 0;
   ::timespec used{};
 };
-
-std::error_code last_error() noexcept {
-  return {errno, std::generic_category()};
-}
 
 /// All of a regular file of at most `limit` bytes that no other user can have written; nothing of anything else.
 std::optional<std::string> content_of(int file, std::uintmax_t limit) {

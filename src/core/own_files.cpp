@@ -1,5 +1,7 @@
 #include "core/own_files.hpp"
 
+#include "core/last_error.hpp"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -25,10 +27,6 @@ class Disbeliefs final : public std::error_category {
     return "unknown";
   }
 };
-
-std::error_code last_error() noexcept {
-  return {errno, std::generic_category()};
-}
 
 }  // namespace
 

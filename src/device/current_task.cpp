@@ -1,5 +1,7 @@
 #include "device/current_task.hpp"
 
+#include "device/process_end.hpp"
+
 namespace unimem::detail {
 namespace {
 
@@ -7,9 +9,6 @@ thread_local CurrentTask const* innermost = nullptr;
 // Without destructors: they can be asked until the very end.
 thread_local bool exit_called = false;
 thread_local auto end_of_patience = std::chrono::steady_clock::time_point::max();
-
-/// As long as `exit` waits for any work in the background (worker_threads.cpp).
-constexpr std::chrono::seconds patience{1};
 
 /// `exit` destroys what is local to the thread that calls it before anything static. To be destroyed in the middle of
 /// work means just that.
@@ -20,7 +19,7 @@ struct ExitGuard {
   ~ExitGuard() {
     if (innermost == nullptr) return;
     exit_called = true;
-    end_of_patience = std::chrono::steady_clock::now() + patience;
+    end_of_patience = std::chrono::steady_clock::now() + exit_patience;
   }
   bool there = false;
 };

@@ -1,5 +1,6 @@
 #include "device/event_watcher.hpp"
 #include "core/start_thread.hpp"
+#include "device/process_end.hpp"
 #include "device/queue_control.hpp"
 
 #include <algorithm>
@@ -15,13 +16,11 @@ using std::chrono::microseconds;
 constexpr microseconds shortest_pause{20};
 /// A thousand looks a second cost next to nothing, and what has run for milliseconds may end a millisecond late.
 constexpr microseconds longest_pause{1000};
-/// As for all that runs in the background at exit.
-constexpr std::chrono::seconds patience{1};
 
 void become_still() {
   if (is_forked_child()) return;  // the watcher's lock may be held by the thread that is not here
   EventWatcher::instance().shut_down();
-  EventWatcher::instance().await_quiet(std::chrono::steady_clock::now() + patience);
+  EventWatcher::instance().await_quiet(std::chrono::steady_clock::now() + exit_patience);
 }
 
 }  // namespace

@@ -9,8 +9,6 @@
 namespace unimem::detail {
 namespace {
 
-constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
-
 constexpr std::size_t round_to(std::size_t bytes, std::size_t alignment) noexcept {
   return (bytes + alignment - 1) & ~(alignment - 1);
 }

@@ -12,6 +12,9 @@ namespace unimem::detail {
 /// From this size on, memory is a mapping: aligned to pages, zero-filled by the system at first touch.
 inline constexpr std::size_t mapped_from_bytes = std::size_t{64} << 10;
 
+/// What the system gives in one piece where memory is advised to be of huge pages, on x86-64 and most of arm64.
+inline constexpr std::size_t huge_page_bytes = std::size_t{2} << 20;
+
 /// Blocks below `mapped_from_bytes` are aligned to this: what the widest vector units and sim's promise need.
 inline constexpr std::size_t small_alignment = 256;
 

@@ -74,10 +74,6 @@ Slot& slot() {
 /// look into mapped pages.
 constinit std::atomic<PageTracker*> latest{nullptr};
 
-void* pointer(std::uintptr_t address) noexcept {
-  return reinterpret_cast<void*>(address);
-}
-
 int protect(int fd, std::uintptr_t base, std::size_t bytes, bool armed) noexcept {
   uffdio_writeprotect request{{base, bytes}, armed ? UFFDIO_WRITEPROTECT_MODE_WP : 0};
   return ioctl(fd, UFFDIO_WRITEPROTECT, &request) == 0 ? 0 : errno;
@@ -168,7 +164,7 @@ void PageTracker::claim(std::uintptr_t base, std::size_t bytes) {
     claims_.erase(base);
   };
   // Registering passes over gaps in the mapping; this does nothing but complain of them.
-  if (msync(pointer(base), bytes, MS_ASYNC) != 0) {
+  if (msync(reinterpret_cast<void*>(base), bytes, MS_ASYNC) != 0) {
     auto const code = errno;
     unclaim();
     fail("msync", code);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+
 namespace unimem::detail {
 
 /// Whether drivers may no longer be called from here: the process is past its exit handlers, where drivers have torn
@@ -10,6 +12,9 @@ namespace unimem::detail {
 
 /// What errors say of it.
 inline constexpr auto process_end_reason = "this process is the child of a fork, or is ending";
+
+/// How long `exit` waits for work in the background: that very work may have called it, or may never end.
+inline constexpr std::chrono::seconds exit_patience{1};
 
 /// From now on `driver_gone()` tells, and `last_act` is called, any number of times, while the driver still stands.
 ///

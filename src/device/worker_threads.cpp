@@ -1,6 +1,7 @@
 #include "device/worker_threads.hpp"
 
 #include "core/fork.hpp"
+#include "device/process_end.hpp"
 
 #include <atomic>
 #include <cstdlib>
@@ -9,10 +10,6 @@
 
 namespace unimem::detail {
 namespace {
-
-/// How long `exit` waits for work in the background: it may have been called by that very work, or the work may never
-/// end.
-constexpr std::chrono::seconds patience{1};
 
 std::atomic<bool> forked{false};
 
@@ -36,7 +33,7 @@ void shut_all_down() {
   // Under the lock, so that a queue closed by another thread meanwhile is not destroyed while it is being shut down.
   std::lock_guard const lock{roster().mutex};
   for (auto* const worker : roster().workers) worker->shut_down();
-  auto const until = std::chrono::steady_clock::now() + patience;
+  auto const until = std::chrono::steady_clock::now() + exit_patience;
   for (auto* const worker : roster().workers) worker->await_quiet(until);
 }
 

@@ -8,9 +8,6 @@
 namespace unimem::detail {
 namespace {
 
-/// How often in a row the system may ask to be asked again.
-constexpr unsigned most_refusals = 1'000;
-
 std::uint64_t rounded_down(std::uint64_t value, std::size_t multiple) noexcept {
   return value & ~static_cast<std::uint64_t>(multiple - 1);
 }
@@ -54,7 +51,7 @@ bool BlockReads::next(Block& block) noexcept {
     cursor_ = end;
   }
   block.done = 0;
-  block.refusals = 0;
+  block.attempts = {};
   if (fits_ && block.offset >= begin_ && block.offset + block.bytes <= end_) {
     block.memory = to_.data() + (block.offset - begin_);
     return true;
@@ -70,46 +67,56 @@ bool BlockReads::next(Block& block) noexcept {
 bool BlockReads::take(Block& block, long result) noexcept {
   if (result < 0) {
     auto const error = static_cast<int>(-result);
-    if (passes(block, error)) return true;
+    if (block.attempts.again(error, terms_.retries)) return true;
     fail({error, block.offset, block.bytes});
     return false;
   }
-  block.refusals = 0;
   block.done += static_cast<std::size_t>(result);
   // Less than a whole block of the file comes from its end alone.
   bool const ended = result == 0 || block.done % alignment_.offset != 0;
   if (ended && block.done < block.bytes) end_at(block.offset + block.done);
-  if (!ended && block.done < block.bytes) {
-    if (terms_.retries != nullptr) terms_.retries->went_on();
-    return true;
-  }
+  bool const more = !ended && block.done < block.bytes;
+  block.attempts.came(more, terms_.retries);
+  if (more) return true;
   if (block.memory == block.detour.get()) {
     auto const first = std::max(block.offset, begin_), last = std::min(block.offset + block.done, end_);
     if (first < last) std::memcpy(to_.data() + (first - begin_), block.memory + (first - block.offset), last - first);
   }
-  if (terms_.arrived) arrived(block.offset, block.offset + block.done);
+  if (terms_.arrived) keep_arrival(block);
   return false;
 }
 
-bool BlockReads::passes(Block& block, int error) const noexcept {
-  if (terms_.retries == nullptr) return (error == EINTR || error == EAGAIN) && ++block.refusals < most_refusals;
-  if (error != EINTR) return terms_.retries->again(error, block.refusals++);
-  terms_.retries->went_on();
-  return true;
+void BlockReads::keep_arrival(Block const& block) noexcept try {
+  std::scoped_lock const lock(mutex_);
+  arrivals_.emplace(std::max(block.offset, begin_), std::min(block.offset + block.done, end_));
+} catch (...) {
+  fail({ENOMEM, block.offset, block.bytes});
 }
 
-void BlockReads::arrived(std::uint64_t begin, std::uint64_t end) noexcept try {
-  std::scoped_lock const lock(arrivals_);
-  early_.emplace(std::max(begin, begin_), std::min(end, end_));
-  while (!early_.empty() && early_.begin()->first <= told_) {
-    auto const last = early_.begin()->second;
-    early_.erase(early_.begin());
-    if (last <= told_) continue;
-    auto const first = std::exchange(told_, last);
-    terms_.arrived(to_.subspan(first - begin_, last - first));
+bool BlockReads::has_news() const noexcept {
+  std::scoped_lock const lock(mutex_);
+  return !arrivals_.empty() && arrivals_.begin()->first <= told_;
+}
+
+std::span<const std::byte> BlockReads::take_news() noexcept {
+  std::scoped_lock const lock(mutex_);
+  auto const first = told_;
+  while (!arrivals_.empty() && arrivals_.begin()->first <= told_) {
+    told_ = std::max(told_, arrivals_.begin()->second);
+    arrivals_.erase(arrivals_.begin());
   }
-} catch (...) {
-  fail({ENOMEM, begin, static_cast<std::size_t>(end - begin)});
+  return to_.subspan(first - begin_, told_ - first);
+}
+
+void BlockReads::pass_on() noexcept {
+  if (!terms_.arrived) return;
+  std::scoped_lock const in_order(passing_on_);
+  auto const news = take_news();
+  try {
+    if (!news.empty()) terms_.arrived(news);
+  } catch (...) {
+    fail({ENOMEM, begin_, to_.size()});
+  }
 }
 
 void BlockReads::fail(Failure failure) noexcept {

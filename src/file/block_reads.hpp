@@ -1,6 +1,7 @@
 #pragma once
 
 #include "file/read_terms.hpp"
+#include "file/retries.hpp"
 
 #include <algorithm>
 #include <cstddef>
@@ -19,11 +20,11 @@ struct DirectAlignment {
   std::size_t memory = 4096;  ///< of the address
 };
 
-/// One read of a range of a file past the page cache, as requests of whole blocks: what is handed out, what came of it,
-/// and what that comes to. It asks the system for nothing itself.
+/// One read of a range of a file past the page cache, as requests of whole blocks: it hands out the requests, takes
+/// their results and adds those up. It makes no system call itself.
 ///
 /// Where the range begins or ends within a block of the file, and where its addresses do not fit, bytes come by way of
-/// memory of this object's. `next` and `take` may be called from several threads at once.
+/// memory of this object's. `next`, `take` and `pass_on` may be called from several threads at once.
 class BlockReads {
  public:
   /// docs/decisions/file-access.md.
@@ -38,7 +39,7 @@ class BlockReads {
     std::size_t bytes = 0;
     std::byte* memory = nullptr;
     std::size_t done = 0;
-    unsigned refusals = 0;
+    Attempts attempts;
     struct Free {
       void operator()(std::byte* memory) const noexcept { ::operator delete[](memory, alignment); }
     };
@@ -62,9 +63,15 @@ class BlockReads {
   /// The next request. False: no more, since all are handed out, one has failed, the file has ended, or it is to stop.
   [[nodiscard]] bool next(Block& block) noexcept;
 
-  /// What the system said about `block`: how many bytes came, or an error's number below 0. True: it is to be asked for
-  /// the rest (bytes from `done` on).
+  /// Takes the system's result for `block`: how many bytes came, or an error's number below 0. True: the caller is to
+  /// ask for the rest (bytes from `done` on).
   [[nodiscard]] bool take(Block& block, long result) noexcept;
+
+  /// Whether bytes have come that can be passed on: all ahead of them have been.
+  [[nodiscard]] bool has_news() const noexcept;
+  /// Tells the caller of the read (`ReadTerms::arrived`) of them. For when the next requests are under way: it may take
+  /// its time over them, as one who computes a checksum does.
+  void pass_on() noexcept;
 
   /// Ends it, as if a request had failed.
   void fail(Failure failure) noexcept;
@@ -77,8 +84,8 @@ class BlockReads {
 
  private:
   void end_at(std::uint64_t offset) noexcept;
-  [[nodiscard]] bool passes(Block& block, int error) const noexcept;
-  void arrived(std::uint64_t begin, std::uint64_t end) noexcept;
+  void keep_arrival(Block const& block) noexcept;
+  [[nodiscard]] std::span<const std::byte> take_news() noexcept;
 
   [[nodiscard]] std::size_t step() const noexcept { return std::max(block_bytes, alignment_.offset); }
 
@@ -87,13 +94,13 @@ class BlockReads {
   DirectAlignment alignment_;
   ReadTerms const& terms_;
   bool fits_;  ///< addresses are aligned where the file's offsets are
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::uint64_t cursor_;
   std::uint64_t file_end_ = UINT64_MAX;  ///< as far as it has shown
   Failure failure_;
-  std::mutex arrivals_;
-  std::map<std::uint64_t, std::uint64_t> early_;  ///< ranges that came before others ahead of them
-  std::uint64_t told_;                            ///< where what was told of ends
+  std::map<std::uint64_t, std::uint64_t> arrivals_;  ///< ranges that came, and that were not passed on
+  std::uint64_t told_;                               ///< where what was passed on ends
+  std::mutex passing_on_;                            ///< locked before the other
 };
 
 }  // namespace unimem::detail

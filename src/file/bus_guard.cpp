@@ -33,7 +33,7 @@ struct GuardedRegionNode {
 
 namespace {
 
-// What the handler reads must need no lock: it may interrupt a thread anywhere.
+// The handler reads this without a lock: it may interrupt a thread anywhere.
 static_assert(std::atomic<std::uintptr_t>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free &&
               std::atomic<int>::is_always_lock_free && std::atomic<GuardedRegionNode*>::is_always_lock_free);
 
@@ -88,7 +88,7 @@ void on_bus_error(int signal, ::siginfo_t* info, void* context) noexcept {
   if ((previous_action.sa_flags & SA_SIGINFO) != 0) {
     previous_action.sa_sigaction(signal, info, context);
   } else if (previous_action.sa_handler == SIG_DFL || previous_action.sa_handler == SIG_IGN) {
-    // The access is made again on return, and meets what would have happened without us.
+    // The access is made again on return, with the result that it would have had without this handler.
     ::sigaction(SIGBUS, &previous_action, nullptr);
   } else {
     previous_action.sa_handler(signal);

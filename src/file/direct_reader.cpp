@@ -34,8 +34,8 @@ struct Refusal {
 constexpr unsigned statx_dioalign = 0x2000;
 constexpr std::size_t memory_align_at = 0x98, offset_align_at = 0x9c;
 
-/// What is there of `descriptor`'s file, as its file system says; 4096 where that says nothing, which all disks are
-/// content with.
+/// The alignment that the file system of `descriptor`'s file asks for; where it does not say, 4096, which every disk
+/// takes.
 std::variant<DirectAlignment, Refusal> alignment_of(int descriptor) {
   struct ::statfs system{};
   if (::fstatfs(descriptor, &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC)) {
@@ -71,6 +71,7 @@ void read_blocks(int descriptor, BlockReads& reads) noexcept {
                                  static_cast<::off_t>(block.offset + block.done));
       result = count < 0 ? -errno : static_cast<long>(count);
     } while (reads.take(block, result));
+    reads.pass_on();
   }
 }
 

@@ -15,7 +15,7 @@ namespace unimem::detail {
 /// Reads a file at its disk's speed: past the page cache (O_DIRECT), with several requests under way, by io_uring or,
 /// where there is none, by a few threads.
 ///
-/// What other descriptors have written is seen: the system writes it back first. Thread-safe.
+/// Bytes that other descriptors have written are seen: the system writes them back first. Thread-safe.
 class DirectReader {
  public:
   /// Opens the same file once more, whatever its name may stand for by now. Throws UnsupportedOperation where its file
@@ -24,7 +24,7 @@ class DirectReader {
   /// The same; nothing where it cannot be done, for whatever reason.
   [[nodiscard]] static std::optional<DirectReader> where_possible(File const& file);
 
-  /// What a read came to.
+  /// The result of a read.
   struct Count {
     std::size_t bytes = 0;
     bool by_ring = false;  ///< io_uring; else by threads

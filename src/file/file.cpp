@@ -22,7 +22,7 @@ std::size_t room_within_limit(std::uint64_t offset) noexcept {
   return limit.rlim_cur - std::min<std::uint64_t>(offset, limit.rlim_cur);
 }
 
-/// What is neither a folder nor a regular file, as a sentence says it.
+/// The name in a sentence of a file that is neither a folder nor a regular file.
 char const* kind_of(::mode_t mode) noexcept {
   if (S_ISFIFO(mode)) return "a pipe";
   if (S_ISSOCK(mode)) return "a socket";
@@ -61,23 +61,17 @@ std::optional<File> File::unnamed(std::string const& folder, int flags, ::mode_t
 
 std::size_t File::read(std::uint64_t offset, std::span<std::byte> to, std::string_view doing, Retries* retries) const {
   std::size_t done = 0;
-  unsigned failed = 0;
+  Attempts attempts;
   while (done < to.size()) {
     auto const count =
         ::pread(descriptor_.get(), to.data() + done, to.size() - done, static_cast<::off_t>(offset + done));
-    if (count < 0) {
-      auto const error = errno;
-      if (error == EINTR) {
-        if (retries != nullptr) retries->went_on();
-      } else if (retries == nullptr || !retries->again(error, failed++)) {
-        throw IoError(name_, error, std::string(doing));
-      }
-      continue;
-    }
     if (count == 0) break;
-    done += static_cast<std::size_t>(count);
-    failed = 0;
-    if (done < to.size() && retries != nullptr) retries->went_on();
+    if (count > 0) {
+      done += static_cast<std::size_t>(count);
+      attempts.came(done < to.size(), retries);
+    } else if (auto const error = errno; !attempts.again(error, retries)) {
+      throw IoError(name_, error, std::string(doing));
+    }
   }
   return done;
 }

@@ -42,7 +42,7 @@ class File {
   /// end. `retries`: for failures that may pass; null: the first is thrown.
   [[nodiscard]] std::size_t read(std::uint64_t offset, std::span<std::byte> to, std::string_view doing,
                                  Retries* retries = nullptr) const;
-  /// Writes all of `bytes` from `offset` on. What goes beyond the process's limit for files is
+  /// Writes all of `bytes` from `offset` on. Bytes beyond the process's limit for files are
   /// EFBIG, and no signal.
   void write(std::uint64_t offset, std::span<const std::byte> bytes, std::string_view doing) const;
   /// Returns when the file system has said that it has every byte that was written. Some find out only now that they

@@ -15,7 +15,7 @@ namespace unimem::detail {
 /// A part of a file in memory, to be read: the pages of the system's own cache, of which nothing is copied and which
 /// come when they are touched. Their address and their offset in the file are the same within a page.
 ///
-/// What the file turns out not to have reads 0xCD, and `check` says so. Thread-safe.
+/// Bytes that the file turns out not to have read 0xCD, and `check` says so. Thread-safe.
 class FileMapping {
  public:
   /// Of at least one byte. Throws UnsupportedOperation where the file system maps no files, OutOfMemory for want of

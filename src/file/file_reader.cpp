@@ -12,7 +12,7 @@ namespace {
 
 /// Between two looks at whether to stop: some milliseconds, even of a slow disk.
 constexpr std::size_t cached_step = std::size_t{8} << 20;
-/// What the processor's cache has when it is told of.
+/// Bytes that are still in the processor's cache when `arrived` is told of them.
 constexpr std::size_t told_step = std::size_t{1} << 20;
 
 std::size_t read_cached(File const& file, std::uint64_t offset, std::span<std::byte> to, ReadTerms const& terms) {
@@ -56,8 +56,8 @@ ReadCount FileReader::read(File const& file, std::uint64_t offset, std::span<std
       auto const count = direct(file)->read(offset, to, terms);
       return {count.bytes, count.bytes, count.by_ring ? count.bytes : 0};
     } catch (IoError const& error) {
-      // Some file systems say so only now, at the first request. Who asked for this way is told, and else the other is
-      // as good.
+      // Some file systems say so only now, at the first request. A caller that asked for this way
+      // is told; for others the page cache is as good.
       if (way_ == ReadWay::direct || error.code != EINVAL) throw;
       refused_.store(true, std::memory_order_relaxed);
     }

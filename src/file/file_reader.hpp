@@ -20,7 +20,7 @@ enum class ReadWay : std::uint8_t {
   cached,        ///< all goes by it
 };
 
-/// What has come which way.
+/// How many bytes came by which way.
 struct ReadCount {
   std::size_t bytes = 0;
   std::size_t direct = 0;   ///< of them, past the page cache
@@ -30,7 +30,7 @@ struct ReadCount {
 /// Chooses for each read of one file the way that costs least, and reads. Thread-safe.
 class FileReader {
  public:
-  /// What is less goes by the page cache, which reads ahead of it (docs/decisions/file-access.md).
+  /// Shorter reads go by the page cache, which reads ahead (docs/decisions/file-access.md).
   static constexpr std::size_t least_direct = std::size_t{512} << 10;
 
   /// ReadWay::direct: throws what `DirectReader::open` does.

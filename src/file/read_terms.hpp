@@ -9,7 +9,7 @@
 
 namespace unimem::detail {
 
-/// What goes with a read of a range, besides the range.
+/// The terms of a read besides its range.
 struct ReadTerms {
   std::string_view doing;  ///< for errors
 

@@ -58,7 +58,7 @@ class Ring {
     bool works = true;
     while (under_way != 0) {
       if (works) {
-        auto const submitted = ::io_uring_submit_and_wait(&ring_, 1);
+        auto const submitted = ::io_uring_submit_and_wait(&ring_, reads.has_news() ? 0 : 1);
         if (submitted >= 0) {
           given += static_cast<unsigned>(submitted);
           refusals = 0;
@@ -69,6 +69,7 @@ class Ring {
           works = false;
         }
       }
+      reads.pass_on();
       ::io_uring_cqe* done = nullptr;
       bool any = false;
       while (under_way != 0 && ::io_uring_peek_cqe(&ring_, &done) == 0) {
@@ -85,6 +86,7 @@ class Ring {
       }
       if (!any && (!works || refusals != 0)) std::this_thread::yield();
     }
+    reads.pass_on();
     return works;
   }
 
@@ -114,7 +116,7 @@ class Ring {
   std::array<Lane, BlockReads::depth> lanes_;
 };
 
-/// Those that nobody is using.
+/// Those that no read is using.
 class Rings {
  public:
   static Rings& of_this_process() {

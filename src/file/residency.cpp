@@ -25,7 +25,7 @@ struct Cachestat {
   std::uint64_t cached, dirty, writeback, evicted, recently_evicted;  // pages
 };
 
-/// What a sample is of, and how many of a range: 2 microseconds of work, whatever its size.
+/// The bytes of a sample, and how many samples there are of a range of any size: 2 microseconds of work.
 constexpr std::uint64_t sample_bytes = std::uint64_t{64} << 10, samples = 16;
 
 std::optional<std::uint64_t> pages_resident(int descriptor, CachestatRange range) {

@@ -7,12 +7,21 @@
 
 namespace unimem::detail {
 
-bool Retries::again(int error, unsigned failed) noexcept {
-  if (failed >= limit_ || (error != EIO && error != EAGAIN)) return false;
-  times_.fetch_add(1, std::memory_order_relaxed);
-  constexpr unsigned longest = 7;  // 128 ms
-  std::this_thread::sleep_for(std::chrono::milliseconds(1U << std::min(failed, longest)));
+bool Attempts::again(int error, Retries* retries) noexcept {
+  constexpr unsigned most_refusals = 1'000;
+  if (retries == nullptr) return (error == EINTR || error == EAGAIN) && ++failed_ < most_refusals;
+  if (error != EINTR) {
+    if (failed_ >= retries->limit_ || (error != EIO && error != EAGAIN)) return false;
+    constexpr unsigned longest = 7;  // 128 ms
+    std::this_thread::sleep_for(std::chrono::milliseconds(1U << std::min(failed_++, longest)));
+  }
+  retries->times_.fetch_add(1, std::memory_order_relaxed);
   return true;
+}
+
+void Attempts::came(bool short_of_all, Retries* retries) noexcept {
+  failed_ = 0;
+  if (short_of_all && retries != nullptr) retries->times_.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace unimem::detail

@@ -3,6 +3,8 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 
+#include "manager/read_way.hpp"
+
 #include <fmt/format.h>
 
 #include <cerrno>
@@ -10,17 +12,6 @@
 
 namespace unimem::detail {
 namespace {
-
-ReadWay way_of(FileAccess access) noexcept {
-  switch (access) {
-    case FileAccess::direct:
-      return ReadWay::direct;
-    case FileAccess::cached:
-      return ReadWay::cached;
-    default:
-      return ReadWay::by_residency;
-  }
-}
 
 /// Whether the page cache may keep so much.
 bool has_room(std::size_t bytes) {
@@ -33,7 +24,7 @@ BackingFile::BackingFile(std::shared_ptr<File const> file, FileMode mode, Part p
                          std::shared_ptr<FileTraffic> traffic, FileAccess access)
     : FileMemory(part.bytes),
       file_(std::move(file)),
-      reader_(*file_, way_of(access)),
+      reader_(*file_, read_way(access)),
       before_(reader_.way() == ReadWay::by_residency ? part.bytes : 0),
       mode_(mode),
       mapped_(access == FileAccess::mapped),
@@ -61,7 +52,15 @@ std::shared_ptr<FileMapping const> BackingFile::map() const {
 }
 
 void BackingFile::put(std::size_t offset, std::span<const std::byte> bytes) const {
-  file_->write(offset_ + offset, bytes, "writing what a buffer has newer than the file");
+  constexpr auto doing = "writing what a buffer has newer than the file";
+  auto const begin = offset_ + offset;
+  // Behind the end of a file that has become shorter it would leave a hole, whose zeros would be read as data.
+  if (auto const end = static_cast<std::uint64_t>(file_->status(doing).st_size); begin > end) {
+    throw IoError(file_->name(), EIO,
+                  fmt::format("{}, bytes [{}, {}): it has become shorter, and ends at {}", doing, begin,
+                              begin + bytes.size(), end));
+  }
+  file_->write(begin, bytes, doing);
   traffic_->written.add(bytes.size());
 }
 

@@ -15,7 +15,7 @@ namespace unimem {
 namespace {
 
 // affine_value (affine_loop.hpp) in the portable source form. $VALUE is one of the two below it.
-constexpr std::string_view kernel_source = R"(
+constexpr std::string_view affine_source = R"(
 UNIMEM_FUNCTION $T unimem_affine_value($T x, unimem_f64 scale, unimem_f64 offset) {
   const unimem_f64 y = scale * (unimem_f64)x + offset;
 $VALUE
@@ -36,7 +36,7 @@ constexpr std::string_view integer_value = R"(  const unimem_f64 rounded = rint(
 
 template <class T>
 std::string source_of(ElementType element) {
-  std::string source(kernel_source);
+  std::string source(affine_source);
   if constexpr (std::floating_point<T>) {
     source = detail::with_replaced(std::move(source), "VALUE", floating_value);
   } else {

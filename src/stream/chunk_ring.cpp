@@ -14,8 +14,8 @@
 namespace unimem::detail {
 namespace {
 
-/// While nothing comes.
-constexpr std::chrono::milliseconds between_looks{100};
+/// Between two questions whether to go on while nothing comes.
+constexpr std::chrono::milliseconds between_checks{100};
 
 void add(BufferStatistics& sum, BufferStatistics const& part) noexcept {
   sum.host_to_device_bytes += part.host_to_device_bytes;
@@ -49,7 +49,7 @@ ChunkRing::ChunkRing(MemoryManager& manager, Device& device, Input& input, Chunk
     try {
       slots_.push_back(make_slot());
     } catch (OutOfMemory const&) {
-      // Documented: fewer slots serve, and the result tells how many. What the pool holds of the failed one goes back
+      // Documented: fewer slots serve, and the result tells how many. The memory that the failed one took goes back
       // with it.
       if (number == 0) throw;
       return;
@@ -122,13 +122,14 @@ std::uint64_t ChunkRing::run(ChunkSinks const& sinks, std::stop_token const& can
         writer = detail::start_thread<std::jthread>("writing a stream", guarded([&] { write_all(conveyor, sinks); }));
       }
       while (!through) {
-        auto const news = conveyor.wait_for_news(done, between_looks);
+        auto const news = conveyor.wait_for_news(done, between_checks);
         if (conveyor.stopping()) return;
         if (news.submitted != Conveyor::none) take_in(news.submitted, conveyor);
         through = news.through;
-        // Who looks for signals there is to be asked while a pipe is waited for, too.
-        bool const waits = input_.has_pipes() && news.submitted == Conveyor::none;
-        if (news.finished_bytes == done && !waits) continue;
+        bool const chunk_done = news.finished_bytes != done;
+        bool const waited = news.submitted == Conveyor::none;
+        if (sinks.check_interrupt && (chunk_done || waited)) sinks.check_interrupt();
+        if (!chunk_done) continue;
         done = news.finished_bytes;
         if (sinks.progress) sinks.progress(begin + done, total);
       }

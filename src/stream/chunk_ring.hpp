@@ -24,12 +24,13 @@
 
 namespace unimem::detail {
 
-/// Who is told of chunks, and given them. Null, empty: nobody.
+/// What is told of chunks, and given them. Null, empty: not asked for.
 struct ChunkSinks {
   OutputFile* output = nullptr;      ///< needed if the plan writes
   Resumption* resumption = nullptr;  ///< where to begin, too
   InputCheck* check = nullptr;       ///< watches the input already
   std::function<void(std::uint64_t, std::uint64_t)> progress{};
+  std::function<void()> check_interrupt{};
 };
 
 /// The slots that chunks go round in, and the threads that carry them: a reader that fills the next free slot and

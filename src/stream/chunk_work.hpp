@@ -48,7 +48,7 @@ class ChunkRun {
   /// nothing for a kernel of the user's own.
   [[nodiscard]] virtual std::optional<KnownAnswer> known_answer(std::size_t /*room*/) const { return std::nullopt; }
 
-  /// What came out. `elements`: how many there were in all.
+  /// The result. `elements`: how many there were in all.
   [[nodiscard]] virtual decltype(StreamResult::result) finish(std::uint64_t elements) const = 0;
 };
 
@@ -62,8 +62,8 @@ class ChunkWork {
 
   [[nodiscard]] virtual std::string_view name() const noexcept = 0;
   [[nodiscard]] virtual bool maps() const noexcept = 0;
-  /// What two runs must have in common to compute the same: the name, and what it was made with, as far as that can be
-  /// told (the host form of a kernel of the user's cannot).
+  /// Equal for two runs that compute the same: the name, and the arguments and source that it was made with. The host
+  /// form of a user's kernel is known by its name alone.
   [[nodiscard]] virtual std::string identity() const { return std::string(name()); }
 
   /// Begins a stream. The kernel is built here, so that one that does not build fails before anything is read.

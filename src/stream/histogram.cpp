@@ -63,7 +63,7 @@ UNIMEM_KERNEL unimem_histogram(UNIMEM_CONST_BUFFER(unimem_u8, bytes), UNIMEM_BUF
 }
 
 /// A run over `wanted` bytes, or what there is room for, in strips of `strip`, a multiple of eight.
-detail::KnownRun known_run(std::size_t room, std::size_t wanted, std::size_t strip) {
+detail::KnownRun known_histogram(std::size_t room, std::size_t wanted, std::size_t strip) {
   auto const items_of = [strip](std::size_t size) { return (size + strip - 1) / strip; };
   auto const bytes_of = [&](std::size_t size) { return size + items_of(size) * values * sizeof(std::uint32_t); };
   auto const size = detail::elements_within(room, wanted, bytes_of);
@@ -98,8 +98,8 @@ class HistogramRun final : public detail::ChunkRun {
   /// Strips as long as they ever are, two and a bit; and many items with strips that end within a word.
   [[nodiscard]] std::optional<detail::KnownAnswer> known_answer(std::size_t room) const override {
     return detail::KnownAnswer{histogram_kernel(),
-                               {known_run(room, 2 * strip_bytes_ + strip_bytes_ / 3, strip_bytes_),
-                                known_run(room, (detail::known_items - 1) * 200 + 77, 200)}};
+                               {known_histogram(room, 2 * strip_bytes_ + strip_bytes_ / 3, strip_bytes_),
+                                known_histogram(room, (detail::known_items - 1) * 200 + 77, 200)}};
   }
 
   [[nodiscard]] decltype(StreamResult::result) finish(std::uint64_t /*elements*/) const override {

@@ -143,7 +143,7 @@ void Input::end_part() {
 std::size_t Input::read_part(std::span<std::byte> to, std::function<bool()> const& stop) {
   auto const& part = parts_[part_];
   if (!part.bytes) {
-    // As large as the processor's cache: what came is looked at once more.
+    // As large as the processor's cache, since checksums read the bytes once more.
     constexpr std::size_t step = std::size_t{1} << 20;
     auto const some = to.first(std::min(step, to.size()));
     auto const bytes = open_pipe_->read(some, retries_, stop);

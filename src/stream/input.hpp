@@ -47,24 +47,24 @@ class Input {
   /// equal ones are taken to be the same.
   [[nodiscard]] std::vector<std::string> identities() const;
 
-  /// What the files hold. Throws IoError where one whose size is known is no multiple of that; a pipe's is told when it
-  /// is at its end.
+  /// Takes the files for `element`s. Throws IoError where the size of one is known and no multiple of that; a pipe's
+  /// size is known at its end.
   void take_as(ElementType element);
   /// Throws InvalidArgument if `written`, which `argument` names, leads to one of the files.
   void check_is_not(std::filesystem::path const& written, std::string const& argument) const;
 
-  /// Who is to be told what is read, and outlives this. Before anything is.
+  /// `check` is told what is read from now on, and outlives this. Before anything is read.
   void watch_with(InputCheck& check) noexcept { check_ = &check; }
   /// The next read begins there, of the only file.
   void skip_to(std::uint64_t offset);
   /// Fills `to` with what comes next; returns how many bytes that were, fewer only at the end, or when `stop` says so,
   /// which is asked now and then. Throws IoError.
   [[nodiscard]] std::size_t read(std::span<std::byte> to, std::function<bool()> const& stop);
-  /// What comes next was read by other ways, from `only_file`.
+  /// The next bytes, of `only_file`, were read by other ways.
   void have_read(std::span<const std::byte> bytes);
   /// Begins and ends the files that come next and have no bytes.
   void pass_empty_files();
-  /// What was read of files, and how much of it past the page cache. Not while it is read.
+  /// How many bytes of files were read, and how many of them past the page cache. Not while it is read.
   [[nodiscard]] ReadCount bytes_read() const noexcept;
   /// The files and pipes, and how many bytes were read of those that are through.
   [[nodiscard]] std::vector<std::pair<std::filesystem::path, std::uint64_t>> read_so_far() const;
@@ -72,6 +72,7 @@ class Input {
   void check_size() const;
 
   [[nodiscard]] Retries& retries() noexcept { return retries_; }
+  [[nodiscard]] Retries const& retries() const noexcept { return retries_; }
 
  private:
   struct Part {

@@ -40,7 +40,7 @@ InputFile::InputFile(TensorPath const& path, ReadWay way)
 
 void InputFile::check_empty() const {
   std::array<std::byte, 1> first{};
-  // What was appended since it was opened is not looked at.
+  // Bytes that were appended since it was opened do not count.
   if (file_.read(0, first, reading_input) != 0 && size_of(file_) == 0) {
     throw IoError(file_.name(), 0,
                   "its size is not known: the system says 0 bytes, and there are more; copy it to a file first");

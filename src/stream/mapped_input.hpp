@@ -25,7 +25,8 @@ class MappedInput {
   ~MappedInput();
 
   /// The element bytes `[offset, offset + bytes)` of the input, mapped and brought into memory; `stop` is asked now and
-  /// then whether to give up on the latter. What the system cannot bring is read first, with `retries`. Throws IoError.
+  /// then whether to give up on the latter. Pages that the system cannot bring are read first, with `retries`. Throws
+  /// IoError.
   [[nodiscard]] std::span<std::byte> open(std::size_t window, std::uint64_t offset, std::size_t bytes, Retries& retries,
                                           std::function<bool()> const& stop);
 
@@ -43,7 +44,8 @@ class MappedInput {
   std::size_t page_bytes_;
   std::size_t stride_;  ///< from window to window
   std::size_t reserved_;
-  std::byte* base_ = nullptr;
+  std::byte* range_ = nullptr;
+  std::byte* base_ = nullptr;  ///< of the first window: a multiple of a huge page
   std::unique_ptr<GuardedRegion> guard_;
 };
 

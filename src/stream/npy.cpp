@@ -19,7 +19,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "'<' below means the machine's own byte order");
 
-constexpr std::string_view magic = "\x93NUMPY";
+constexpr std::string_view npy_magic = "\x93NUMPY";
 
 /// Reads the one Python literal a header is: `{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }`.
 class HeaderReader {
@@ -143,7 +143,7 @@ struct Prefix {
 
 Prefix read_prefix(std::span<const std::byte> data, std::string const& path) {
   auto const byte = [&](std::size_t i) { return std::to_integer<std::size_t>(data[i]); };
-  if (data.size() < magic.size() + 2 || std::memcmp(data.data(), magic.data(), magic.size()) != 0) {
+  if (data.size() < npy_magic.size() + 2 || std::memcmp(data.data(), npy_magic.data(), npy_magic.size()) != 0) {
     throw IoError(path, 0, "malformed .npy header: it does not begin as a .npy file does");
   }
   auto const major = byte(6);
@@ -216,7 +216,7 @@ std::string format_npy_header(TensorType const& type, std::span<const std::uint6
   std::size_t const begin = short_enough ? 10 : 12;
   auto const total = padded(begin);
   auto const bytes = total - begin;
-  std::string header(magic);
+  std::string header(npy_magic);
   header += short_enough ? '\1' : '\2';
   header += '\0';
   for (std::size_t i = 0; i < begin - 8; ++i) header += static_cast<char>(bytes >> (8 * i) & 0xFFU);

@@ -18,7 +18,6 @@
 #include <random>
 #include <set>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 namespace unimem {
@@ -95,24 +94,10 @@ std::string name_beside(std::filesystem::path const& target) {
   return (target.parent_path() / fmt::format("{}.unimem-{}", begin, random_suffix())).string();
 }
 
-/// Where `path` leads if it is a symbolic link, whether or not there is something. Throws IoError.
-std::filesystem::path followed(std::filesystem::path const& path) {
-  constexpr int most = 40;  // as the system has it
-  std::error_code error;
-  auto target = path;
-  for (int links = 0; std::filesystem::is_symlink(std::filesystem::symlink_status(target, error)); ++links) {
-    if (links == most) throw IoError(path.string(), ELOOP, "cannot write");
-    auto const next = std::filesystem::read_symlink(target, error);
-    if (error) throw IoError(path.string(), error.value(), "cannot follow");
-    target = target.parent_path() / next;
-  }
-  return target;
-}
-
 }  // namespace
 
 OutputFile::OutputFile(std::filesystem::path const& path, Unfinished unfinished)
-    : path_(path.string()), target_(followed(path)), unfinished_(unfinished) {
+    : path_(path.string()), paths_(path), unfinished_(unfinished) {
   struct ::stat existing{};
   if (::stat(path_.c_str(), &existing) == 0) {
     if (S_ISDIR(existing.st_mode)) throw IoError(path_, EISDIR, "cannot write");
@@ -139,7 +124,8 @@ OutputFile::OutputFile(std::filesystem::path const& path, Unfinished unfinished)
 }
 
 bool OutputFile::create_unnamed() {
-  auto const folder = target_.has_parent_path() ? target_.parent_path() : std::filesystem::path(".");
+  auto const& target = paths_.target();
+  auto const folder = target.has_parent_path() ? target.parent_path() : std::filesystem::path(".");
   removals_ = PartialFiles::all().removals();
   auto unnamed =
       File::unnamed(folder.string(), O_WRONLY, static_cast<::mode_t>(mode_), path_, "cannot create a file beside it");
@@ -151,7 +137,7 @@ bool OutputFile::create_unnamed() {
 
 void OutputFile::create_beside() {
   for (int attempt = 0; attempt < 100; ++attempt) {
-    auto name = name_beside(target_);
+    auto name = name_beside(paths_.target());
     PartialFiles::all().add(name);
     UniqueFd made{::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, static_cast<::mode_t>(mode_))};
     if (made) {
@@ -167,15 +153,11 @@ void OutputFile::create_beside() {
 }
 
 void OutputFile::open_kept() {
-  auto name = target_.string() + ".unimem-part";
+  auto name = paths_.unfinished().string();
   UniqueFd made{::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, static_cast<::mode_t>(mode_))};
   if (!made) throw IoError(path_, errno, fmt::format("cannot write '{}' beside it", name));
   file_ = {std::move(made), path_};
   partial_ = std::move(name);
-}
-
-std::filesystem::path OutputFile::journal() const {
-  return target_.string() + ".unimem-journal";
 }
 
 std::uint64_t OutputFile::bytes() const {
@@ -195,9 +177,9 @@ void OutputFile::go_on_at(std::uint64_t bytes) {
 
 void OutputFile::name_it() {
   auto& partial_files = PartialFiles::all();
-  auto code = replaces_ ? EEXIST : partial_files.name(file_.descriptor(), target_.string(), removals_);
+  auto code = replaces_ ? EEXIST : partial_files.name(file_.descriptor(), paths_.target().string(), removals_);
   for (int attempt = 0; code == EEXIST && attempt < 100; ++attempt) {
-    auto name = name_beside(target_);
+    auto name = name_beside(paths_.target());
     partial_files.add(name);
     code = partial_files.name(file_.descriptor(), name, removals_);
     if (code == 0) {
@@ -232,9 +214,9 @@ void OutputFile::sync() {
 void OutputFile::commit() {
   if (unnamed_) name_it();
   if (partial_.empty()) return;
-  // What tells where it ends goes behind it: it must be whole before.
+  // The journal, which tells where it ends, is removed afterwards: it must be whole before.
   if (unfinished_ == Unfinished::stays) file_.sync("cannot write");
-  if (std::rename(partial_.c_str(), target_.c_str()) != 0) throw IoError(path_, errno, "cannot put in place");
+  if (std::rename(partial_.c_str(), paths_.target().c_str()) != 0) throw IoError(path_, errno, "cannot put in place");
   PartialFiles::all().forget(partial_);
   partial_.clear();
 }

@@ -3,6 +3,7 @@
 #include <unimem/stream/element_type.hpp>
 
 #include "file/file.hpp"
+#include "stream/output_paths.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +33,7 @@ class OutputFile {
   /// Whether the unfinished file goes with the process, or stays for another to go on with.
   enum class Unfinished { goes, stays };
 
-  /// The name of a file that stays: the final one and an ending. What is there already is kept. Throws IoError if
+  /// The name of a file that stays: the final one and an ending. Bytes that it has already are kept. Throws IoError if
   /// nothing can be made there; InvalidArgument if it is to stay and is a character device.
   explicit OutputFile(std::filesystem::path const& path, Unfinished unfinished = Unfinished::goes);
   OutputFile(OutputFile const&) = delete;
@@ -56,7 +57,7 @@ class OutputFile {
   /// From now on it goes with this, unless it is committed.
   void keep_no_longer() noexcept { unfinished_ = Unfinished::goes; }
   /// Where the journal of a file that stays is.
-  [[nodiscard]] std::filesystem::path journal() const;
+  [[nodiscard]] std::filesystem::path journal() const { return paths_.journal(); }
 
   /// Puts the file in its place. Throws IoError; the unfinished file is then gone as if this had not been called.
   void commit();
@@ -69,8 +70,8 @@ class OutputFile {
   /// Gives the file without a name one, beside its place if there is something in that.
   void name_it();
 
-  std::string path_;              ///< as the caller wrote it, for errors
-  std::filesystem::path target_;  ///< links followed
+  std::string path_;  ///< as the caller wrote it, for errors
+  OutputPaths paths_;
   Unfinished unfinished_;
   std::string partial_;         ///< the name beside; empty when there is none, or none any more
   bool unnamed_ = false;        ///< it has no name yet

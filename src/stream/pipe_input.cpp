@@ -25,7 +25,7 @@ PipeInput::PipeInput(std::filesystem::path const& path)
 std::size_t PipeInput::read(std::span<std::byte> to, Retries& retries, std::function<bool()> const& stop) {
   constexpr int wait_ms = 100;
   std::size_t done = 0;
-  unsigned failed = 0;
+  Attempts attempts;
   while (done < to.size() && !stop()) {
     // Before a first writer a read says that the pipe is at its end; `poll` waits for one.
     ::pollfd ready{descriptor_.get(), POLLIN, 0};
@@ -36,8 +36,8 @@ std::size_t PipeInput::read(std::span<std::byte> to, Retries& retries, std::func
     if (count == 0) break;
     if (count > 0) {
       done += static_cast<std::size_t>(count);
-      failed = 0;
-    } else if (auto const error = errno; error != EINTR && error != EAGAIN && !retries.again(error, failed++)) {
+      attempts.came(false, &retries);
+    } else if (auto const error = errno; error != EAGAIN && !attempts.again(error, &retries)) {
       throw IoError(path_, error, "cannot read");
     }
   }

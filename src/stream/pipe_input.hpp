@@ -11,8 +11,8 @@
 
 namespace unimem::detail {
 
-/// What comes through a pipe (FIFO), in order and once, until the last writer has closed it. Used by one thread at a
-/// time.
+/// The bytes that come through a pipe (FIFO), in order and once, until the last writer has closed it. Used by one
+/// thread at a time.
 class PipeInput {
  public:
   /// Whether `path` leads to a pipe.

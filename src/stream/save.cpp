@@ -46,7 +46,7 @@ std::size_t alignment_of(BufferCore const& core) {
   return elements && elements->bytes != 0 ? elements->bytes & (~elements->bytes + 1) : 1;
 }
 
-/// What all of the file will be, but for the checksums, which are zeros.
+/// The whole file as it will be, with zeros for the checksums.
 SavedState planned(Buffers const& buffers) {
   SavedState state;
   std::uint64_t offset = 0;

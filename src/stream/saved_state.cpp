@@ -27,7 +27,7 @@ constexpr std::string_view header_key = "unimem.header";
 constexpr std::string_view digests_key = "unimem.digests.";
 constexpr std::string_view element_key = "unimem.element.";
 constexpr std::string_view empty_key = "unimem.empty.";
-constexpr std::string_view version = "1";
+constexpr std::string_view save_version = "1";
 
 /// How the checksum of the header stands in it. Text of JSON never has such a run: quotes in it are escaped.
 constexpr std::string_view header_mark = "\"unimem.header\":\"";
@@ -143,7 +143,7 @@ bool may_hold(std::string_view buffer_element, std::string_view file_element) no
 
 std::string format_saved_state(SavedState const& state) {
   std::map<std::string, std::string> metadata;
-  metadata.emplace(version_key, version);
+  metadata.emplace(version_key, save_version);
   metadata.emplace(checksum_key, to_string(saved_by));
   metadata.emplace(block_key, std::to_string(state.block_bytes));
   metadata.emplace(header_key, digest_text(saved_by, 0));
@@ -169,7 +169,7 @@ SavedState parse_saved_state(std::string const& header, std::uint64_t data_bytes
       std::ranges::any_of(parsed.metadata, [](auto const& one) { return one.first.starts_with(own_prefix); });
   if (state.checked) {
     check_seal(header, reader, path);
-    if (reader.at(std::string(version_key)) != version) reader.malformed("it is of another version");
+    if (reader.at(std::string(version_key)) != save_version) reader.malformed("it is of another version");
     if (reader.at(std::string(checksum_key)) != to_string(saved_by)) reader.malformed("it has other checksums");
     state.block_bytes = reader.number(reader.at(std::string(block_key)));
     if (state.block_bytes == 0) reader.malformed("its checksums are of no bytes");

@@ -55,7 +55,7 @@ constexpr std::string_view rounded_moments = R"(
 )";
 constexpr std::string_view lanes_added =
     "(((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7])))";
-constexpr std::string_view kernel_source = R"(
+constexpr std::string_view statistics_source = R"(
 UNIMEM_KERNEL unimem_statistics_$E(UNIMEM_CONST_BUFFER($T, elements), UNIMEM_BUFFER(unimem_f64, moments),
                                    UNIMEM_BUFFER($T, extremes), unimem_u64 size, unimem_u64 strip) {
   const unimem_u64 item = UNIMEM_ITEM_X;
@@ -79,7 +79,7 @@ $MOMENTS
 
 /// A run over `wanted` elements, or what there is room for, in strips of `strip`.
 template <class T>
-detail::KnownRun known_run(std::size_t room, std::size_t wanted, std::size_t strip) {
+detail::KnownRun known_statistics(std::size_t room, std::size_t wanted, std::size_t strip) {
   auto const items_of = [strip](std::size_t count) { return (count + strip - 1) / strip; };
   auto const bytes_of = [&](std::size_t count) {
     return count * sizeof(T) + items_of(count) * (sizeof(Moments) + sizeof(Extremes<T>));
@@ -102,7 +102,7 @@ class StatisticsRun final : public detail::ChunkRun {
 
   [[nodiscard]] static Kernel const& kernel_for(ElementType element) {
     static Kernel const kernel = [element] {
-      auto source = detail::with_replaced(std::string(kernel_source), "MOMENTS",
+      auto source = detail::with_replaced(std::string(statistics_source), "MOMENTS",
                                           detail::sums_exactly<T> ? exact_moments : rounded_moments);
       source = detail::with_replaced(std::move(source), "LANES", lanes_added);
       source = detail::with_replaced(std::move(source), "OR_NAN", std::floating_point<T> ? " || x != x" : "");
@@ -151,9 +151,9 @@ class StatisticsRun final : public detail::ChunkRun {
   /// Strips as long as they ever are, eight and a bit, one of each kind of elements; and many items with short ones.
   [[nodiscard]] std::optional<detail::KnownAnswer> known_answer(std::size_t room) const override {
     constexpr auto strip = strip_bytes / sizeof(T);
-    return detail::KnownAnswer{
-        kernel_,
-        {known_run<T>(room, 8 * strip + strip / 3, strip), known_run<T>(room, (detail::known_items - 1) * 67 + 5, 67)}};
+    return detail::KnownAnswer{kernel_,
+                               {known_statistics<T>(room, 8 * strip + strip / 3, strip),
+                                known_statistics<T>(room, (detail::known_items - 1) * 67 + 5, 67)}};
   }
 
   [[nodiscard]] decltype(StreamResult::result) finish(std::uint64_t elements) const override {

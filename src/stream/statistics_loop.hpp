@@ -92,7 +92,7 @@ template <class T>
       for (std::size_t lane = 0; lane < lanes; ++lane) take(lane, strip[i + lane]);
     }
     for (; i < strip.size(); ++i) take(i % lanes, strip[i]);
-    // What the distances add up to is what rounding made the mean miss. With infinities there is nothing to mend.
+    // The distances add up to the error that rounding left in the mean. With infinities there is nothing to correct.
     auto const missed = add_lanes(rest) / count;
     if (!(missed - missed == 0)) return {mean, add_lanes(squares)};
     return {mean + missed, add_lanes(squares) - missed * missed * count};

@@ -30,6 +30,11 @@ TensorDirectory TensorFile::read() const {
 }
 
 std::shared_ptr<File const> TensorFile::open(std::string const& name, TensorEntry const& entry, FileMode mode) {
+  if (mode == FileMode::read_write && path_.extension() == ".npz") {
+    throw UnsupportedOperation("FileMode::read_write", file_->name(),
+                               "a .npz has a checksum of each array, without which NumPy refuses it; copy_on_write "
+                               "keeps what is written apart, and a .npy or .safetensors can be written to");
+  }
   std::lock_guard const lock(mutex_);
   if (auto const now = stamp(); now != stamp_) {
     auto const directory = read();

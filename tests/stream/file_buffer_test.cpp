@@ -5,9 +5,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <optional>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -266,6 +271,29 @@ TEST_F(FileBuffers, TheEndOfTheProcessWaitsForTheFile) {
   ::unsetenv("UNIMEM_FILE_AT_THE_END");
 }
 
+TEST_F(FileBuffers, AFileThatShrinksGetsNoHole) {
+  auto words = numbers();
+  auto const path = folder.write("words", words);
+  {
+    auto buffer = from_file<Word>(path, options(FileMode::read_write));
+    set(buffer, file_words - 1, words.back() = 1U);
+    std::filesystem::resize_file(path, file_bytes / 4);
+    for (int again = 0; again < 2; ++again) {
+      try {
+        buffer.flush();
+        ADD_FAILURE() << "written behind the end";
+      } catch (IoError const& error) {
+        EXPECT_THAT(error.what(), ::testing::HasSubstr("it has become shorter, and ends at "));
+      }
+    }
+    EXPECT_EQ(buffer.at(file_words - 1), 1U);
+    EXPECT_EQ(std::filesystem::file_size(path), file_bytes / 4);
+    folder.write("words", numbers());  // the same file, as long as it was
+    buffer.flush();
+  }
+  EXPECT_EQ(words_of(path), words);
+}
+
 TEST_F(FileBuffers, AFileThatShrinksIsAnError) {
   auto const path = folder.write("words", numbers());
   auto const buffer = from_file<Word>(path, options());
@@ -324,6 +352,38 @@ TEST_F(FileBuffers, BeginAbove4GiB) {
   auto const again = from_file<Word>(path, made);
   EXPECT_EQ(again.at(far / sizeof(Word) + 999), 1U);
   EXPECT_LT(bytes_read(), 64 * KiB);
+}
+
+/// Of the mapping that has an address, as the system counts it: what a line of it says, in bytes.
+std::size_t counted(void const* in_mapping, std::string const& what) {
+  auto const address = reinterpret_cast<std::uintptr_t>(in_mapping);
+  std::ifstream maps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    std::uintptr_t begin = 0, end = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &begin, &end) == 2) inside = begin <= address && address < end;
+    if (inside && line.starts_with(what + ':')) return std::stoul(line.substr(what.size() + 1)) * KiB;
+  }
+  return 0;
+}
+
+TEST_F(FileBuffers, TakeHugePagesWhereAllOfThemIsLookedAtAlone) {
+  std::string chosen;
+  std::ifstream setting("/sys/kernel/mm/transparent_hugepage/enabled");
+  std::getline(setting, chosen);
+  if (chosen.find("[never]") != std::string::npos || chosen.empty()) GTEST_SKIP() << "the system gives no huge pages";
+  manager.set_limit(device("cpu"), 64 * MiB);
+  auto const path = folder / "wide";
+  std::ofstream(path).close();
+  std::filesystem::resize_file(path, 32 * MiB);
+  auto const sparse = from_file<Word>(path, options());
+  for (std::size_t at = 0; at < sparse.size(); at += MiB / sizeof(Word)) EXPECT_EQ(sparse.at(at), 0U);
+  auto const first = sparse.slice(0, 1);
+  auto const* const there = first.host_view().data();
+  EXPECT_LE(counted(there, "Rss"), 32 * 64 * KiB);
+  EXPECT_EQ(counted(there, "AnonHugePages"), 0U);
+  auto const dense = from_file<Word>(path, options());
+  EXPECT_GE(counted(dense.host_view().data() + 4 * MiB / sizeof(Word), "AnonHugePages"), 4 * MiB);
 }
 
 TEST_F(FileBuffers, RefuseWhatIsNoSuchFile) {

@@ -62,7 +62,7 @@ class ResumedStream : public ::testing::TestWithParam<char const*> {
   std::string complaint() const {
     try {
       static_cast<void>(run(options));
-    } catch (IoError const& error) {
+    } catch (Error const& error) {
       return error.what();
     }
     return "";
@@ -298,6 +298,27 @@ TEST_P(ResumedStream, NeverWritesToItsOwnInput) {
   path = folder / "out.unimem-journal";
   EXPECT_THROW(static_cast<void>(run(options)), InvalidArgument);
   EXPECT_EQ(folder.read_elements<std::uint8_t>("out.unimem-journal"), bytes);
+}
+
+TEST_P(ResumedStream, NeverWritesToItsInputByALink) {
+  std::filesystem::create_directory(folder / "far");
+  std::filesystem::create_symlink("far/real", folder / "out");
+  for (auto const* const beside : {"far/real.unimem-part", "far/real.unimem-journal"}) {
+    path = folder.write(beside, bytes);
+    EXPECT_THAT(complaint(), HasSubstr("another file than the input"));
+    EXPECT_EQ(folder.read_elements<std::uint8_t>(beside), bytes);
+    std::filesystem::remove(path);
+  }
+}
+
+TEST_P(ResumedStream, WritesNoManifestWhereALinkedOutputIs) {
+  std::filesystem::create_directory(folder / "far");
+  std::filesystem::create_symlink("far/real", folder / "out");
+  for (auto const* const beside : {"far/real", "far/real.unimem-part", "far/real.unimem-journal"}) {
+    options.manifest = folder / beside;
+    EXPECT_THAT(complaint(), HasSubstr("another file than the output"));
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder / "far"));
 }
 
 TEST_P(ResumedStream, RefusesAFileThatIsNoJournal) {

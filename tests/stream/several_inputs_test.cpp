@@ -185,12 +185,28 @@ TEST_P(SeveralInputs, WaitingForAPipeCanBeCancelled) {
 TEST_P(SeveralInputs, ACallerIsAskedWhileAPipeIsWaitedFor) {
   struct Interrupted {};
   auto const path = pipe("pipe");
+  std::vector<std::uint64_t> told;
+  options.progress = [&](std::uint64_t done, std::uint64_t) { told.push_back(done); };
   int calls = 0;
-  options.progress = [&](std::uint64_t done, std::uint64_t) {
-    EXPECT_EQ(done, 0U);
+  options.check_interrupt = [&, caller = std::this_thread::get_id()] {
+    EXPECT_EQ(std::this_thread::get_id(), caller);
     if (++calls == 3) throw Interrupted{};
   };
   EXPECT_THROW(stream_file(path, histogram(), options), Interrupted);
+  EXPECT_THAT(told, ::testing::ElementsAre(0U)) << "no chunk has come";
+}
+
+TEST_P(SeveralInputs, ACallerIsAskedAtEachChunk) {
+  struct Interrupted {};
+  auto const path = folder.write("in", mixed_bytes(4 * chunk, 1));
+  options.output = folder / "out";
+  std::uint64_t last = 0;
+  options.progress = [&](std::uint64_t done, std::uint64_t) { last = done; };
+  options.check_interrupt = [&] {
+    if (last != 0) throw Interrupted{};
+  };
+  EXPECT_THROW(stream_file(path, affine(ElementType::u8, 1, 0), options), Interrupted);
+  EXPECT_EQ(folder.names(), (std::set<std::string>{"in"}));
 }
 
 TEST_P(SeveralInputs, APipeIsNotReadPastThePageCache) {

@@ -9,9 +9,9 @@ namespace unimem {
 
 /// By which way bytes of a file come. The bytes are the same on every way.
 enum class FileAccess : std::uint8_t {
-  /// Whichever costs least: past the page cache what is not there, as `direct`; by way of it what is, what is small,
-  /// and
-  /// what comes again although the host had no room to keep it; as `cached` where the file system knows no other way.
+  /// Whichever costs least. Bytes that are not in the page cache come past it, as with `direct`; bytes that are there,
+  /// short reads, and bytes that come again although the host had no room to keep them come by way of it. As `cached`
+  /// where the file system knows no other way.
   automatic,
   /// Past the page cache, with several requests under way: a cold file at its disk's speed, and nothing else leaves the
   /// cache for it. Nowhere else: refused where the file system has no such reads (tmpfs).

@@ -52,9 +52,14 @@ struct StreamOptions {
   std::optional<ElementType> element{};
 
   /// Told how many bytes of the input are done, and of how many (0: not known, as of pipes): once at the start and
-  /// after each chunk, and ten times a second while a pipe is waited for, always from the calling thread, never twice
-  /// at once. What it throws ends the stream and is rethrown.
+  /// after each chunk, always from the calling thread, never twice at once. What it throws ends the stream and is
+  /// rethrown.
   std::function<void(std::uint64_t bytes_done, std::uint64_t bytes_total)> progress{};
+
+  /// Asks the program whether the stream is to go on: after each chunk, and ten times a second while none comes, as
+  /// from a pipe without a writer; always from the calling thread. What it throws ends the stream and is rethrown. For
+  /// programs whose signals are to be looked for, as Python's are.
+  std::function<void()> check_interrupt{};
 
   /// Bound on the device memory in use at any moment, bytes. Too small for all buffers uses fewer (smaller chunks with
   /// `fit_chunk`); too small for one chunk and its results is an OutOfMemory. Windows of a mapped file take no device
@@ -203,8 +208,8 @@ struct StreamResult {
 /// `.safetensors`, of another element than asked for, or that shrinks meanwhile, and for an output that cannot be
 /// written; NotFound for a name that no array of the file has; InvalidArgument for options that make no sense;
 /// UnsupportedOperation for an access that is not to be had; OutOfMemory when the limit does not hold one chunk;
-/// KernelError, DeviceError, StreamCancelled, and what `progress` throws. Thread-safe: several streams may run at once,
-/// on one device too.
+/// KernelError, DeviceError, StreamCancelled, and what `progress` and `check_interrupt` throw. Thread-safe: several
+/// streams may run at once, on one device too.
 UNIMEM_API StreamResult stream_file(std::filesystem::path const& path, StreamKernel const& kernel,
                                     StreamOptions const& options = {});
 

@@ -71,7 +71,8 @@ struct Tensor {
   /// Throws InvalidArgument for a T that does not fit, and names both; if the options have an offset or a count; and of
   /// a tensor that `open_tensors` has not made, or whose fields were changed since to what is not in the file. IoError
   /// if the file was changed so that the tensor is not what and where it was, and for FileMode::read_write if it cannot
-  /// be opened for it by its path, or is another file by then.
+  /// be opened for it by its path, or is another file by then. UnsupportedOperation for FileMode::read_write of a
+  /// `.npz`, whose readers compare checksums that such a write would leave wrong.
   template <class T>
   [[nodiscard]] UnifiedBuffer<T> open(FileOptions const& options = {}) const {
     auto core = detail::buffer_core_from_tensor(*this, detail::tensor_element<T>(), options);

@@ -12,7 +12,6 @@ constexpr std::size_t most_blocks_x = (std::size_t{1} << 31) - 1;
 constexpr std::size_t most_blocks_y = 65'535;
 constexpr std::size_t most_blocks_z = 65'535;
 constexpr std::size_t most_threads_z = 64;
-constexpr std::size_t warp = 32;
 
 constexpr std::size_t divided_up(std::size_t items, std::size_t by) {
   return items / by + (items % by != 0 ? 1 : 0);

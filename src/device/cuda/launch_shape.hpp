@@ -3,9 +3,13 @@
 #include <unimem/device/program.hpp>
 
 #include <array>
+#include <cstddef>
 #include <optional>
 
 namespace unimem::detail::cuda {
+
+/// Threads that go in step, on every GPU.
+inline constexpr std::size_t warp = 32;
 
 /// What the driver recommends for a kernel, so that its threads fill the GPU.
 struct Occupancy {

@@ -4,6 +4,7 @@
 
 #include "device/cuda/cuda_device.hpp"
 #include "device/cuda/cuda_program.hpp"
+#include "device/cuda/launch_shape.hpp"
 #include "device/cuda/piece_kernel.hpp"
 
 #include <algorithm>
@@ -14,8 +15,6 @@
 
 namespace unimem::detail::cuda {
 namespace {
-
-constexpr std::size_t warp = 32;
 
 KernelArgument address_argument(DevicePointer address, bool writes) {
   KernelArgument argument;
