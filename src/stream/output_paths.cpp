@@ -35,8 +35,10 @@ bool is_one_file(std::filesystem::path const& a, std::filesystem::path const& b)
   if (std::filesystem::equivalent(a, b, unknown)) return true;
   auto const place = [&](std::filesystem::path const& path) {
     auto const target = followed(path);
-    auto resolved = std::filesystem::weakly_canonical(target, unknown);
-    return unknown ? target.lexically_normal() : resolved;
+    auto const whole = std::filesystem::absolute(target, unknown);  // a name alone, of nothing, would stay as it is
+    if (unknown) return target.lexically_normal();
+    auto resolved = std::filesystem::weakly_canonical(whole, unknown);
+    return unknown ? whole.lexically_normal() : resolved;
   };
   return place(a) == place(b);
 }
