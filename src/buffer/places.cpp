@@ -67,7 +67,10 @@ CopyCost Places::cost() const {
       auto const& device = *(*this)[place].device;
       if (device.is_lost()) return std::numeric_limits<double>::infinity();
       auto const link = device.link_cost();
-      seconds += link.latency_seconds + (static_cast<double>(count) / link.bytes_per_second);
+      // Two writes to the user's file never cost more than one across the bytes between them: others may have written
+      // those, and the buffer has not.
+      bool const to_users = place == to && (*this)[place].file == DevicePlace::File::users;
+      seconds += (to_users ? 0 : link.latency_seconds) + (static_cast<double>(count) / link.bytes_per_second);
     }
     return seconds;
   };

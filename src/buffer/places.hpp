@@ -106,7 +106,8 @@ class Places {
   [[nodiscard]] Place count() const noexcept { return static_cast<Place>(devices_.size() + 1); }
   /// For messages and statistics.
   [[nodiscard]] std::string name(Place place) const;
-  /// What a copy between two of them takes, by their links; without end to and from a device that is gone.
+  /// What a copy between two of them takes, by their links; without end to and from a device that is gone. It has to be
+  /// so that writes to the user's file are not joined across bytes that were not written.
   [[nodiscard]] CopyCost cost() const;
 
  private:

@@ -3,6 +3,7 @@
 #include "stream/file_buffer_fixture.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -236,6 +237,25 @@ TEST_F(FileBuffers, ReadWriteGoesToTheFile) {
   }
   EXPECT_EQ(words_of(folder / "words"), words);
   EXPECT_EQ(std::filesystem::file_size(path), file_bytes);
+}
+
+TEST_F(FileBuffers, WriteNoBytesThatWereNotWrittenThroughThem) {
+  auto const path = folder.write("words", numbers());
+  auto buffer = from_file<Word>(path, options(FileMode::read_write));
+  static_cast<void>(buffer.slice(0, 40'000).map(MapMode::read));  // the host has what lies between
+  constexpr std::array<std::size_t, 4> written{0, 1, 10'000, 30'000};
+  for (auto const at : written) set(buffer, at, 7U);
+  {
+    std::fstream beside(path, std::ios::in | std::ios::out | std::ios::binary);
+    beside.seekp(20'000);
+    beside.write("XXXX", 4);
+  }
+  auto const before = bytes_written();
+  buffer.flush();
+  EXPECT_EQ(bytes_written() - before, written.size() * sizeof(Word));
+  auto const words = words_of(path);
+  for (auto const at : written) EXPECT_EQ(words[at], 7U) << at;
+  EXPECT_EQ(words[5'000], 0x58585858U) << "another program's";
 }
 
 TEST_F(FileBuffers, ChangedPartsGoToTheFileForWantOfMemory) {
