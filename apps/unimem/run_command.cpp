@@ -23,6 +23,7 @@
 #include <optional>
 #include <string_view>
 #include <system_error>
+#include <variant>
 
 namespace unimem::cli {
 namespace {
@@ -72,15 +73,20 @@ bool shows_progress(RunCommand const& command) {
   return command.progress && standard_error_is_terminal() && terminal != "dumb";
 }
 
-/// The output replaces what is read, whichever name it is given by: that is no work to fail at, but a slip of the pen.
-void check_output_is_another(RunCommand const& command) {
-  if (command.output.empty()) return;
-  for (auto const& file : command.files) {
+/// What is written would replace what is read, whichever name it is given by: that is no work to fail at, but a slip of
+/// the pen.
+void check_written_are_others(RunCommand const& command) {
+  auto const check = [](std::string_view option, std::filesystem::path const& written,
+                        std::filesystem::path const& read, std::string_view what) {
     std::error_code unknown;  // opening the files says what is wrong with them
-    if (!std::filesystem::equivalent(file, command.output, unknown)) continue;
-    throw UsageError(
-        fmt::format("invalid --output '{}': must be another file than the input", command.output.native()));
-  }
+    if (written.empty() || !std::filesystem::equivalent(read, written, unknown)) return;
+    throw UsageError(fmt::format("invalid {} '{}': must be another file than the {}", option, written.native(), what));
+  };
+  for (auto const& file : command.files) check("--output", command.output, file, "input");
+  auto const* const source = std::get_if<SourceKernel>(&command.kernel);
+  if (source == nullptr) return;
+  check("--output", command.output, source->file, "kernel's source");
+  check("--manifest", command.manifest, source->file, "kernel's source");
 }
 
 /// What the process reports of its memory is the default manager's (UNIMEM_REPORT, UNIMEM_LEAKS), so the work is done
@@ -132,7 +138,7 @@ StreamResult stream(RunCommand const& command, std::stop_token const& cancel) {
 }  // namespace
 
 int run(RunCommand const& command) {
-  check_output_is_another(command);
+  check_written_are_others(command);
   Interruption const interruption{remove_unfinished_outputs};
   try {
     auto const result = stream(command, interruption.token());

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <utility>
 
@@ -100,6 +101,18 @@ struct ::stat File::status(std::string_view doing) const {
   struct ::stat status{};
   if (::fstat(descriptor_.get(), &status) != 0) throw IoError(name_, errno, std::string(doing));
   return status;
+}
+
+std::uint64_t File::size(std::string_view doing) const {
+  auto const said = [&] { return static_cast<std::uint64_t>(status(doing).st_size); };
+  if (auto const bytes = said(); bytes != 0) return bytes;
+  std::array<std::byte, 1> first{};
+  // Bytes that were appended since it was opened do not count.
+  if (read(0, first, doing) != 0 && said() == 0) {
+    throw IoError(name_, 0,
+                  "its size is not known: the system says 0 bytes, and there are more; copy it to a file first");
+  }
+  return 0;
 }
 
 }  // namespace unimem::detail

@@ -49,6 +49,9 @@ class File {
   /// are full, or broken.
   void sync(std::string_view doing) const;
   [[nodiscard]] struct ::stat status(std::string_view doing) const;
+  /// How many bytes it has, of a regular file. Throws IoError, too, where the system says none and there are some, as
+  /// in /proc: the size is not known.
+  [[nodiscard]] std::uint64_t size(std::string_view doing) const;
 
  private:
   UniqueFd descriptor_;

@@ -18,7 +18,7 @@ namespace unimem::detail {
 namespace {
 
 std::size_t bytes_wanted(File const& file, std::size_t element_bytes, FileOptions const& options) {
-  auto const size = static_cast<std::uint64_t>(file.status("cannot look at it").st_size);
+  auto const size = file.size("cannot look at it");
   if (options.offset > size) {
     throw InvalidArgument("offset", fmt::format("{}", options.offset),
                           fmt::format("at most the {} bytes of '{}'", size, file.name()));

@@ -28,23 +28,13 @@ std::uint64_t size_of(File const& file) {
 InputFile::InputFile(TensorPath const& path, ReadWay way)
     : file_(File::open_regular(path.file.string(), O_RDONLY, "cannot open for reading")),
       reader_(file_, way),
-      bytes_(size_of(file_)) {
-  if (bytes_ == 0) check_empty();
+      bytes_(file_.size("cannot look at it")) {
   if (path.tensor) {
     read_tensor(*path.tensor, path.file);
   } else if (path.file.extension() == ".npy") {
     read_npy_header();
   }
   static_cast<void>(::posix_fadvise(file_.descriptor(), 0, 0, POSIX_FADV_SEQUENTIAL));
-}
-
-void InputFile::check_empty() const {
-  std::array<std::byte, 1> first{};
-  // Bytes that were appended since it was opened do not count.
-  if (file_.read(0, first, reading_input) != 0 && size_of(file_) == 0) {
-    throw IoError(file_.name(), 0,
-                  "its size is not known: the system says 0 bytes, and there are more; copy it to a file first");
-  }
 }
 
 void InputFile::read_npy_header() {

@@ -66,9 +66,6 @@ class InputFile {
   [[nodiscard]] struct ::stat status() const { return file_.status("cannot look at it"); }
 
  private:
-  /// Throws IoError if a file that says it is empty is not: what the system makes up while it is read, as under /proc,
-  /// has no size.
-  void check_empty() const;
   void read_npy_header();
   void read_tensor(std::string const& name, std::filesystem::path const& path);
 

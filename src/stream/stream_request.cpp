@@ -60,12 +60,18 @@ std::vector<std::pair<std::filesystem::path, std::string>> written_files(StreamO
       all.emplace_back(output.journal(), "output");
     }
   }
-  if (options.manifest.empty()) return all;
-  for (auto const& [written, argument] : all) {
-    if (!is_one_file(written, options.manifest)) continue;
-    throw InvalidArgument("manifest", options.manifest.string(), "another file than the output");
+  if (!options.manifest.empty()) {
+    for (auto const& [written, argument] : all) {
+      if (!is_one_file(written, options.manifest)) continue;
+      throw InvalidArgument("manifest", options.manifest.string(), "another file than the output");
+    }
+    all.emplace_back(options.manifest, "manifest");
   }
-  all.emplace_back(options.manifest, "manifest");
+  if (options.verify.empty()) return all;
+  for (auto const& [written, argument] : all) {
+    if (!is_one_file(written, options.verify)) continue;
+    throw InvalidArgument(argument, written.string(), "another file than the manifest that the input is compared with");
+  }
   return all;
 }
 

@@ -152,7 +152,9 @@ INSTANTIATE_TEST_SUITE_P(OutputOverInput, WrongCommandLine, ::testing::Values(
     BadInput{"run symbolic.bin --kernel affine --output data.bin",        2, "invalid --output 'data.bin'"},
     BadInput{"run data.bin --kernel affine --output hard.bin",            2, "invalid --output 'hard.bin'"},
     BadInput{"run model.safetensors#w --kernel affine --output model.safetensors", 2, "invalid --output 'model.safetensors': must be another file than the input"},
-    BadInput{"run data.bin --source twice.cl --entry twice --output data.bin --device nonsense", 2, "another file than the input"}));
+    BadInput{"run data.bin --source twice.cl --entry twice --output data.bin --device nonsense", 2, "another file than the input"},
+    BadInput{"run data.bin --source twice.cl --entry twice --output ./twice.cl", 2, "invalid --output './twice.cl': must be another file than the kernel's source"},
+    BadInput{"run data.bin --source twice.cl --entry twice --output o --manifest twice.cl", 2, "invalid --manifest 'twice.cl': must be another file than the kernel's source"}));
 
 INSTANTIATE_TEST_SUITE_P(Kernels, WrongCommandLine, ::testing::Values(
     BadInput{"run",                                                       2, "run needs a FILE"},

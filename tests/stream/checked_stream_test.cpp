@@ -303,6 +303,25 @@ TEST_P(CheckedStream, AManifestReplacesNeitherInputNorOutput) {
   EXPECT_EQ(folder.names(), (std::set<std::string>{"in", "link"}));
 }
 
+TEST_P(CheckedStream, WhatIsWrittenReplacesNoManifestThatIsRead) {
+  auto const path = folder.write("in", mixed_bytes(chunk, 6));
+  write_manifest(path);
+  auto const manifest = folder.read("m.json");
+  std::filesystem::create_symlink("m.json", folder / "link");
+  options.manifest.clear();
+  options.verify = folder / "m.json";
+  for (auto const* const name : {"m.json", "link"}) {
+    auto now = options;
+    now.output = folder / name;
+    EXPECT_THAT([&] { stream_file(path, affine(ElementType::u8, 1, 0), now); },
+                ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("another file than the manifest")));
+    now.output.clear();
+    now.manifest = folder / name;
+    EXPECT_THROW(stream_file(path, histogram(), now), InvalidArgument) << name;
+  }
+  EXPECT_EQ(folder.read("m.json"), manifest);
+}
+
 TEST_P(CheckedStream, AnEmptyFileHasNoChunks) {
   auto const path = folder.write("in", std::string_view());
   write_manifest(path);

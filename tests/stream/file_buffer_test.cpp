@@ -406,6 +406,15 @@ TEST_F(FileBuffers, TakeHugePagesWhereAllOfThemIsLookedAtAlone) {
   EXPECT_GE(counted(dense.host_view().data() + 4 * MiB / sizeof(Word), "AnonHugePages"), 4 * MiB);
 }
 
+TEST_F(FileBuffers, RefuseFilesWhoseSizeIsNotKnown) {
+  try {
+    static_cast<void>(from_file<std::byte>("/proc/self/maps", options()));
+    FAIL() << "a file of no bytes, which it has";
+  } catch (IoError const& error) {
+    EXPECT_NE(std::string(error.what()).find("its size is not known"), std::string::npos) << error.what();
+  }
+}
+
 TEST_F(FileBuffers, RefuseWhatIsNoSuchFile) {
   EXPECT_THROW(static_cast<void>(from_file<Word>(folder / "missing", options())), IoError);
   EXPECT_THROW(static_cast<void>(from_file<Word>(folder / ".", options())), IoError);
