@@ -34,6 +34,14 @@ def said(request):
     return run
 
 
+def test_another_level_is_refused_with_those_there_are():
+    code = "import unimem\ntry:\n    unimem.UnifiedBuffer(4, 'f4', device='cpu').fill(1)\nexcept unimem.InvalidArgument as error:\n    print(error)"
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "UNIMEM_CHECK": "3"}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    for word in ("UNIMEM_CHECK", "3", "0, 1 or 2"):
+        assert word in done.stdout
+
+
 def tells(text: str, *words: str) -> None:
     for word in words:
         assert word in text, text

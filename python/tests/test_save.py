@@ -47,6 +47,15 @@ def manager() -> MemoryManager:
     return MemoryManager()
 
 
+def test_an_empty_path_is_named(manager: MemoryManager) -> None:
+    named = UnifiedBuffer(3, manager=manager, name="named").fill(1)
+    for call in (manager.save, manager.restore):
+        with pytest.raises(InvalidArgument) as caught:
+            call("")
+        assert (caught.value.argument, caught.value.value) == ("path", "")
+    assert named.to_numpy().tolist() == [1, 1, 1]
+
+
 def test_every_dtype_is_there_for_others_and_comes_back(tmp_path: Path, sim: unimem.Device, manager: MemoryManager) -> None:
     buffers = {}
     for dtype in [*DTYPES, *OTHERS]:

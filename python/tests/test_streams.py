@@ -76,8 +76,32 @@ def test_bad_input_is_named(tmp_path, file, sim):
         affine(float("nan"), 0)
     with pytest.raises(unimem.InvalidArgument, match="kernel"):
         stream_file(file[0], "histogram")
-    with pytest.raises(unimem.KernelError, match="source form"):
-        mapping(Kernel("python").host(lambda *a: None))
+
+
+@pytest.mark.parametrize("where", ["cpu", "sim"])
+def test_kernels_that_do_not_stream_say_which_do(where, file):
+    def told(kernel, **options):
+        with pytest.raises(unimem.KernelError) as caught:
+            stream_file(file[0], kernel, **options)
+        assert caught.value.name == "mine"
+        for word in ("opencl", "cuda", "cpu and sim", "histogram()", "statistics()", "affine(…)"):
+            assert word in caught.value.reason
+        return caught.value.reason
+
+    source = "UNIMEM_KERNEL mine(UNIMEM_CONST_BUFFER(uchar, in), UNIMEM_BUFFER(uchar, out), unimem_u64 count) {}"
+    on = unimem.device(where)
+    assert told(Kernel("mine").host(lambda *a: None), device=on).startswith("streams need its source form")
+    for kernel in (Kernel("mine").source(source), Kernel("mine").source(source).host(lambda *a: None)):
+        assert told(kernel, device=on).startswith(f"{on.id} does not compile its source form")
+        assert told(mapping(kernel), device=where).startswith(f"{on.id} does not compile its source form")
+        with on:
+            assert told(kernel).startswith(f"{on.id} does not")
+
+    def progress(done, total):
+        raise unimem.KernelError("no host form of the caller's")
+
+    with pytest.raises(unimem.KernelError, match="of the caller's"):
+        stream_file(file[0], histogram(), device=on, progress=progress)
 
 
 def test_exceptions_of_progress_end_the_stream(tmp_path, file, sim):

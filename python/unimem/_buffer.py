@@ -191,7 +191,7 @@ class UnifiedBuffer(Elements):
     ) -> UnifiedBuffer:
         """A buffer whose first valid copy is a file, from byte `offset` on: nothing is read before it is looked at. `shape`: all there is, in one
         dimension, unless it is given. `mode`, as `numpy.memmap` has it: "r" cannot be written, "c" keeps what is written to itself, "r+" writes it
-        to the file: by `flush()`, for want of memory, or at its end. On the host its memory comes in parts: with a limit below the file, look at
+        to the file: by `flush()`, at the end of `with`, which flushes, for want of memory, or at its end. On the host its memory comes in parts: with a limit below the file, look at
         slices, whose `.host` keeps its part as long as the array lives.
 
         `access`: "auto" reads past the page cache what it does not have, "direct" everything (UnsupportedOperation where the file system has no

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from . import _unimem
 from ._arguments import ALL, AnyPath, access_of, count_of, flag_of, number_of, path_of, size_of
-from ._devices import chosen
+from ._devices import chosen, default_device
 from ._elements import Elements
-from ._errors import KernelError, invalid
+from ._errors import Error, KernelError, invalid
 from ._kernels import Kernel
 from ._manager import MemoryManager, native
 from ._records import Record
@@ -131,11 +131,33 @@ def affine(scale: float, offset: float, element: str | None = None) -> StreamKer
     return _unimem._affine(_element(element), number_of("scale", scale), number_of("offset", offset))
 
 
+_WHAT_STREAMS = (
+    "a Python function is not called chunk by chunk; a source form streams on devices that compile it (opencl, cuda), "
+    "and the built-in kernels, histogram(), statistics() and affine(…), on all, cpu and sim among them"
+)
+
+
+def _not_streamed(name: str, problem: str) -> Error:
+    reason = f"{problem}: {_WHAT_STREAMS}"
+    return KernelError._of(f"kernel '{name}': {reason}", name, reason, "")
+
+
 def _native_kernel(kernel: Kernel) -> _unimem._Kernel:
     if kernel._native is None:
-        reason = "streams need its source form: a Python function is not called chunk by chunk"
-        raise KernelError._of(f"kernel '{kernel.name}': {reason}", kernel.name, reason, "")
+        raise _not_streamed(kernel.name, "streams need its source form")
     return kernel._native
+
+
+@contextmanager
+def _telling_what_streams(kernel: StreamKernel, device: Device | None) -> Iterator[None]:
+    """C++ may give a kernel a host form that streams can call, and its error tells of that: of no use to who has written one in Python."""
+    try:
+        yield
+    except KernelError as error:
+        if getattr(error, "name", None) != kernel.name or "no host form" not in error.reason:
+            raise
+        on = default_device() if device is None else device
+        raise _not_streamed(kernel.name, f"{on.id} does not compile its source form") from None
 
 
 def mapping(kernel: Kernel, element: str | None = None) -> StreamKernel:
@@ -219,7 +241,8 @@ def stream_file(
     _stop: _unimem._Stop | None = None,
 ) -> StreamResult:
     """Runs a kernel over a file of any size, raw or ``.npy``, or an array of one, ``"FILE.safetensors#NAME"`` or ``"FILE.npz#NAME"``: `histogram()`,
-    `statistics()`, `affine(…)`, or a `Kernel`.
+    `statistics()`, `affine(…)`, or a `Kernel` in its source form on a device that compiles it (opencl, cuda): `cpu` and `sim` stream the
+    built-in ones alone.
 
     Reading, copying, computing and writing overlap. `element`: "u8" … "f64", where neither the kernel nor the file says it. Sizes
     are bytes, or text such as ``"64MiB"``. `memory_limit` bounds the device memory in use; too small for all buffers uses fewer, too
@@ -237,9 +260,10 @@ def stream_file(
     if not isinstance(work, StreamKernel):
         raise invalid("kernel", type(kernel).__name__, "histogram(), statistics(), affine(…), mapping(…) or a Kernel")
     names = _names_of(path)
-    with _shown(progress, names[0] if names else "") as show:
+    on = chosen(device)
+    with _shown(progress, names[0] if names else "") as show, _telling_what_streams(work, on):
         done = _unimem._stream(
-            names, work, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), chosen(device),
+            names, work, size_of("chunk_bytes", chunk_bytes), count_of("buffers", buffers), on,
             "" if output is None else path_of("output", output), _element(element), ALL if memory_limit is None else size_of("memory_limit", memory_limit),
             access_of(access), _checksum(checksum), "" if manifest is None else path_of("manifest", manifest), "" if verify is None else path_of("verify", verify),
             _retries(retries), flag_of("resume", resume), native(manager), show, _stop or _unimem._Stop(),

@@ -9,7 +9,7 @@ namespace unimem::detail {
 [[nodiscard]] inline int check_level() {
   static int const level = [] {
     if (environment("UNIMEM_CHECK") == "2") return 2;
-    return environment_flag("UNIMEM_CHECK", false) ? 1 : 0;
+    return environment_flag("UNIMEM_CHECK", false, "0, 1 or 2") ? 1 : 0;
   }();
   return level;
 }

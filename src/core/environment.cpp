@@ -21,14 +21,14 @@ bool runs_with_other_rights() noexcept {
   return ::getauxval(AT_SECURE) != 0;
 }
 
-bool environment_flag(std::string_view name, bool otherwise) {
+bool environment_flag(std::string_view name, bool otherwise, std::string_view values) {
   auto const value = environment(name);
   if (!value) return otherwise;
   constexpr std::array<std::string_view, 4> yes{"1", "true", "yes", "on"};
   constexpr std::array<std::string_view, 4> no{"0", "false", "no", "off"};
   if (std::ranges::find(yes, *value) != yes.end()) return true;
   if (std::ranges::find(no, *value) != no.end()) return false;
-  throw InvalidArgument(std::string(name), *value, "1 or 0");
+  throw InvalidArgument(std::string(name), *value, std::string(values));
 }
 
 std::optional<std::uint64_t> environment_size(std::string_view name) {

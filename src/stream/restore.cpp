@@ -173,6 +173,7 @@ void fill(Pair const& pair, File const& file, SavedState const& state, std::vect
 }  // namespace
 
 void restore(MemoryManager& manager, std::filesystem::path const& path) {
+  if (path.empty()) throw InvalidArgument("path", "", "the name of a file");
   auto const file = File::open_regular(path.string(), O_RDONLY, "cannot open");
   auto const state = read_state(file);
   auto const pairs = matched(detail::named_once(manager), state, file.name());

@@ -63,6 +63,7 @@ SavedState planned(Buffers const& buffers) {
 }  // namespace
 
 void save(MemoryManager& manager, std::filesystem::path const& path) {
+  if (path.empty()) throw InvalidArgument("path", "", "the name of a file");
   auto buffers = detail::named_once(manager);
   // Written all the same it would be in the place of what was saved earlier.
   if (buffers.empty()) throw InvalidArgument("manager", "no named buffers", "one with a live buffer that has a name");

@@ -57,7 +57,18 @@ TEST_F(Environment, OtherFlagsAreRefusedNamingTheVariable) {
     } catch (InvalidArgument const& error) {
       EXPECT_EQ(error.argument, name);
       EXPECT_EQ(error.value, bad);
+      EXPECT_EQ(error.requirement, "1 or 0");
     }
+  }
+}
+
+TEST_F(Environment, ASwitchWithMoreValuesNamesThemAll) {
+  set("3");
+  try {
+    (void)environment_flag(name, false, "0, 1 or 2");
+    ADD_FAILURE() << "3 was accepted";
+  } catch (InvalidArgument const& error) {
+    EXPECT_EQ(error.requirement, "0, 1 or 2");
   }
 }
 

@@ -44,6 +44,19 @@ TEST_F(RefusedRestore, BuffersOfOneNameAreNeitherSavedNorRestored) {
   expect_unchanged();
 }
 
+TEST_F(RefusedRestore, AnEmptyPathIsNamed) {
+  for (auto* const call : {&save, &restore}) {
+    try {
+      call(manager, "");
+      ADD_FAILURE() << "an empty path was taken";
+    } catch (InvalidArgument const& error) {
+      EXPECT_EQ(error.argument, "path");
+      EXPECT_EQ(error.value, "");
+    }
+  }
+  expect_unchanged();
+}
+
 TEST_F(RefusedRestore, OtherBuffersThanTheFilesAreRefused) {
   {
     auto const more = made("more", 10, 1);

@@ -39,7 +39,7 @@ enum class NameUse : std::uint8_t {
   saving    ///< `save` and `restore` as well: what a program has given
 };
 
-/// What a buffer is asked to be besides its shape.
+/// What a buffer is asked to be besides its shape. In `{.device = …, .name = …}` members keep the order they have here.
 struct BufferOptions {
   MemoryManager* manager = nullptr;  ///< where memory comes from; null: default_manager()
   Device* device = nullptr;          ///< the device used when none is named; null: default_device()

@@ -27,8 +27,8 @@ class MemoryManager;
 /// borrowed memory makes that owner wait for it.
 ///
 /// Throws, with no file changed, InvalidArgument if there is no such buffer, two of them have one name, or one has none
-/// that the format takes (UTF-8, no NUL, no more than 65535 bytes, not `__metadata__`); IoError; what reading a buffer
-/// throws; and WaitInterrupted where the process's WaitWatch wants an end. Thread-safe.
+/// that the format takes (UTF-8, no NUL, no more than 65535 bytes, not `__metadata__`), and for an empty path; IoError;
+/// what reading a buffer throws; and WaitInterrupted where the process's WaitWatch wants an end. Thread-safe.
 UNIMEM_API void save(MemoryManager& manager, std::filesystem::path const& path);
 
 /// Fills the named buffers of the manager with what a `.safetensors` has. They must be the very ones that it has: each
@@ -42,11 +42,11 @@ UNIMEM_API void save(MemoryManager& manager, std::filesystem::path const& path);
 /// any other is written on the host, and devices get it when they use it. Work on a buffer is waited for.
 ///
 /// Throws, with no buffer changed: NotFound for a tensor without a buffer and a buffer without a tensor; SizeMismatch;
-/// InvalidArgument for another element type, and for two buffers of one name; UnsupportedOperation for a buffer that is
-/// not to be written (FileMode::read, or captured), BufferNotAllocated for a strict one; ChecksumMismatch, whose chunks
-/// name the buffer as "path#name"; IoError for a file that is missing, damaged or malformed; WaitInterrupted. What
-/// fails afterwards (memory for a buffer, a device, a file that is changed under it) leaves some buffers restored and
-/// others not. Thread-safe; the buffers need the caller's lock, as for any write.
+/// InvalidArgument for another element type, two buffers of one name, and an empty path; UnsupportedOperation for a
+/// buffer that is not to be written (FileMode::read, or captured), BufferNotAllocated for a strict one;
+/// ChecksumMismatch, whose chunks name the buffer as "path#name"; IoError for a file that is missing, damaged or
+/// malformed; WaitInterrupted. What fails afterwards (memory for a buffer, a device, a file that is changed under it)
+/// leaves some buffers restored and others not. Thread-safe; the buffers need the caller's lock, as for any write.
 UNIMEM_API void restore(MemoryManager& manager, std::filesystem::path const& path);
 
 }  // namespace unimem

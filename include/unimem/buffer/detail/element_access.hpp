@@ -45,8 +45,8 @@ class ElementAccess {
     auto const [core, range] = window(offset, count);
     return view<T>(core->host(range, Intent::read_write), range);
   }
-  std::span<T> host() && = delete;
-  std::span<T> host(std::size_t, std::size_t) && = delete;
+  std::span<T> host() && = delete;  // name the slice or buffer first: auto part = b.slice(1, 2); part.host()
+  std::span<T> host(std::size_t, std::size_t) && = delete;  // name the slice or buffer first: auto part = …
 
   /// Read-only on the host. A load when the host is current.
   [[nodiscard]] std::span<const T> host_view() const& {
@@ -57,8 +57,8 @@ class ElementAccess {
     auto const [core, range] = window(offset, count);
     return view<const T>(core->host(range, Intent::read), range);
   }
-  std::span<const T> host_view() const&& = delete;
-  std::span<const T> host_view(std::size_t, std::size_t) const&& = delete;
+  std::span<const T> host_view() const&& = delete;  // name the slice or buffer first: auto part = b.slice(1, 2);
+  std::span<const T> host_view(std::size_t, std::size_t) const&& = delete;  // name the slice or buffer first
 
   /// Write-only on the host: nothing is copied in; every element of the window must be written.
   [[nodiscard]] std::span<T> host_overwrite() & { return host_overwrite(0, all); }
@@ -66,8 +66,8 @@ class ElementAccess {
     auto const [core, range] = window(offset, count);
     return view<T>(core->host(range, Intent::write), range);
   }
-  std::span<T> host_overwrite() && = delete;
-  std::span<T> host_overwrite(std::size_t, std::size_t) && = delete;
+  std::span<T> host_overwrite() && = delete;  // name the slice or buffer first: auto part = b.slice(1, 2);
+  std::span<T> host_overwrite(std::size_t, std::size_t) && = delete;  // name the slice or buffer first
 
   /// One element. Throws InvalidArgument naming the index. The mutable form counts that element as written.
   [[nodiscard]] T& at(std::size_t index) & {

@@ -19,8 +19,9 @@ namespace unimem {
 [[nodiscard]] UNIMEM_API bool runs_with_other_rights() noexcept;
 
 /// A switch: `1`, `true`, `yes`, `on` or `0`, `false`, `no`, `off`, in lower case; `otherwise` when unset.
-/// Throws InvalidArgument naming the variable for anything else.
-[[nodiscard]] UNIMEM_API bool environment_flag(std::string_view name, bool otherwise);
+/// Throws InvalidArgument naming the variable for anything else, and `values` as what it takes.
+[[nodiscard]] UNIMEM_API bool environment_flag(std::string_view name, bool otherwise,
+                                               std::string_view values = "1 or 0");
 
 /// A size as parse_size reads it. Throws InvalidArgument naming the variable.
 [[nodiscard]] UNIMEM_API std::optional<std::uint64_t> environment_size(std::string_view name);
