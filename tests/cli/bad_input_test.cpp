@@ -151,6 +151,8 @@ INSTANTIATE_TEST_SUITE_P(OutputOverInput, WrongCommandLine, ::testing::Values(
     BadInput{"run data.bin --kernel affine --output symbolic.bin",        2, "invalid --output 'symbolic.bin'"},
     BadInput{"run symbolic.bin --kernel affine --output data.bin",        2, "invalid --output 'data.bin'"},
     BadInput{"run data.bin --kernel affine --output hard.bin",            2, "invalid --output 'hard.bin'"},
+    BadInput{"run model.safetensors --kernel statistics",                 2, "invalid FILE 'model.safetensors': must be FILE#NAME, one of its arrays, or come with --dtype u8 for its raw bytes"},
+    BadInput{"run data.bin lying.safetensors --kernel histogram",         2, "invalid FILE 'lying.safetensors': must be FILE#NAME"},
     BadInput{"run model.safetensors#w --kernel affine --output model.safetensors", 2, "invalid --output 'model.safetensors': must be another file than the input"},
     BadInput{"run data.bin --source twice.cl --entry twice --output data.bin --device nonsense", 2, "another file than the input"}));
 
