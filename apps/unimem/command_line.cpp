@@ -280,9 +280,12 @@ class RunOptions {
     if (run.resume && run.output.empty()) throw UsageError("--resume needs --output");
     if (run.resume && run.files.size() > 1) throw UsageError("--resume goes on with one FILE, not with several");
     auto const* const source = std::get_if<SourceKernel>(&run.kernel);
-    bool const reduces = std::holds_alternative<HistogramKernel>(run.kernel) ||
-                         std::holds_alternative<StatisticsKernel>(run.kernel) ||
-                         (source != nullptr && source->reduction);
+    if (source != nullptr && source->reduction && !run.output.empty()) {
+      throw UsageError(fmt::format("--output {} and --reduce exclude each other: a reduction writes no elements",
+                                   run.output.native()));
+    }
+    bool const reduces =
+        std::holds_alternative<HistogramKernel>(run.kernel) || std::holds_alternative<StatisticsKernel>(run.kernel);
     if (reduces && !run.output.empty()) {
       throw UsageError(fmt::format("--output {} belongs to affine and --source: other kernels write no elements",
                                    run.output.native()));

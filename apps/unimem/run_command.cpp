@@ -128,6 +128,11 @@ StreamResult stream(RunCommand const& command, std::stop_token const& cancel) {
   try {
     return stream_files(command.files, kernel, options);
   } catch (InvalidArgument const& error) {
+    if (error.argument == "path") {
+      throw UsageError(fmt::format(
+          "invalid FILE '{}': must be FILE#NAME, one of its arrays, or come with --dtype u8 for its raw bytes",
+          error.value));
+    }
     // Of the file of FILE#NAME, which only the stream knows to take apart, among others, and of a pipe.
     constexpr std::array<std::string_view, 4> options_of_run{"output", "manifest", "checksum", "resume"};
     if (std::ranges::find(options_of_run, error.argument) == options_of_run.end()) throw;

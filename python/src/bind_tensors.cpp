@@ -28,6 +28,7 @@ TensorTable open_table(std::string const& path) {
 
 nb::tuple info_of(TensorTable const& table, std::size_t number) {
   auto const& tensor = table.tensors.at(number);
+  if (!tensor.refused.empty()) detail::throw_refused(tensor);
   nb::list shape;
   for (auto const extent : tensor.shape) shape.append(extent);
   return nb::make_tuple(tensor.dtype, nb::tuple(shape), tensor.bytes, tensor.offset);

@@ -77,7 +77,7 @@ class Tensors(Mapping[str, UnifiedBuffer]):
         return MappingProxyType(self._table.metadata())
 
     def info(self, name: str) -> TensorInfo:
-        """What an array is, without a buffer. Raises NotFound, which is a KeyError."""
+        """What an array is, without a buffer. Raises NotFound, which is a KeyError; IoError for an array that cannot be opened."""
         return TensorInfo(*self._table.info(self._number_of(name)))
 
     def _number_of(self, name: object) -> int:
@@ -92,7 +92,8 @@ class Tensors(Mapping[str, UnifiedBuffer]):
 
     def __getitem__(self, name: str) -> UnifiedBuffer:
         """The buffer over an array, of its shape, dtype and name. Raises NotFound, which is a KeyError; UnsupportedOperation for a dtype that
-        needs ml_dtypes where that is not installed; IoError if the file was changed so that the array is not what and where it was."""
+        needs ml_dtypes where that is not installed; IoError for an array of a ``.npz`` that is no plain numbers, in
+        Fortran order or big-endian, and if the file was changed so that the array is not what and where it was."""
         number = self._number_of(name)
         with self._lock:
             made = self._made.get(name)
@@ -140,6 +141,7 @@ def open_tensors(
         scale = weights["layer.0.scale"].host[:10]      # reads 10 elements
 
     `mode`, `device` and `manager` are those of `UnifiedBuffer.from_file`. The file stays open, and what has its name by then is not read. Raises
-    IoError for a file that is missing, malformed, compressed, encrypted, in Fortran order, or has dtypes of less than a byte, InvalidArgument for
+    IoError for a file that is missing, malformed, compressed or encrypted, a ``.npy`` in Fortran order or of no plain numbers, and a
+    ``.safetensors`` with dtypes of less than a byte; such an array of a ``.npz`` is listed, and IoError when it is looked up. InvalidArgument for
     another extension. Mode "r+" of a ``.npz`` is UnsupportedOperation when an array is looked up: its checksums would no longer be right."""
     return Tensors(path_of("path", path), file_mode_of(mode), chosen(device), native(manager))

@@ -45,10 +45,9 @@ File File::open_regular(std::string name, int flags, std::string_view doing) {
   auto const mode = file.status("cannot look at it").st_mode;
   if (S_ISDIR(mode)) throw IoError(file.name(), EISDIR, "cannot read");
   if (S_ISREG(mode)) return file;
-  throw IoError(file.name(), ESPIPE,
-                fmt::format("not a regular file but {}: only those have a size beforehand and are read from any "
-                            "position; copy what it gives to a file first (cat > FILE) and name that one",
-                            kind_of(mode)));
+  throw IoError(
+      file.name(), 0,
+      fmt::format("not a regular file but {}: copy what it gives to a file first (cat > FILE)", kind_of(mode)));
 }
 
 std::optional<File> File::unnamed(std::string const& folder, int flags, ::mode_t mode, std::string name,

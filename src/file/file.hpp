@@ -28,7 +28,7 @@ class File {
   /// `flags` as of open(2); O_CLOEXEC is added.
   [[nodiscard]] static File open(std::string name, int flags, std::string_view doing);
   /// The same of a regular file, which alone has a size beforehand and is read from any position: EISDIR for a folder,
-  /// ESPIPE for pipes, devices and the like, without waiting for what is at their other end.
+  /// 0 for pipes, devices and the like, without waiting for what is at their other end.
   [[nodiscard]] static File open_regular(std::string name, int flags, std::string_view doing);
   /// A file in `folder` that has no name there, so that it goes with its last descriptor, however the process ends;
   /// nothing where the file system or the kernel knows no such files (O_TMPFILE). `name`: for errors.

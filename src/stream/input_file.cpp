@@ -49,6 +49,7 @@ void InputFile::read_npy_header() {
 void InputFile::read_tensor(std::string const& name, std::filesystem::path const& path) {
   auto const directory = read_tensor_directory(ByteSource::of(file_), path);
   auto const& tensor = find_tensor(directory, name, file_.name());
+  if (!tensor.refused.empty()) throw IoError(tensor_label(file_.name(), name), 0, tensor.refused);
   if (!tensor.type->element) {
     throw IoError(
         file_.name(), 0,

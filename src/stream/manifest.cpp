@@ -12,7 +12,9 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -25,6 +27,30 @@ constexpr std::string_view format_name = "unimem manifest";
 constexpr std::uint64_t version = 1;
 constexpr std::size_t largest_manifest_bytes = std::size_t{256} << 20;
 constexpr int deepest = 4;  // an array of texts, in an object, in an array, in an object
+
+constexpr std::string_view hexadecimal = "0123456789abcdef";
+
+/// Of the bytes of a name that is no UTF-8, which JSON alone has.
+std::string to_hexadecimal(std::string_view bytes) {
+  std::string digits;
+  for (auto const c : bytes) {
+    auto const byte = static_cast<unsigned char>(c);
+    digits += hexadecimal[byte / 16U];
+    digits += hexadecimal[byte % 16U];
+  }
+  return digits;
+}
+
+std::optional<std::string> from_hexadecimal(std::string_view digits) {
+  if (digits.size() % 2 != 0) return std::nullopt;
+  std::string bytes;
+  for (std::size_t i = 0; i < digits.size(); i += 2) {
+    auto const high = hexadecimal.find(digits[i]), low = hexadecimal.find(digits[i + 1]);
+    if (high == std::string_view::npos || low == std::string_view::npos) return std::nullopt;
+    bytes += static_cast<char>(16 * high + low);
+  }
+  return bytes;
+}
 
 /// Reads the parts of a manifest; every complaint names its file.
 class Reader {
@@ -76,10 +102,18 @@ class Reader {
     return *value;
   }
 
+  [[nodiscard]] std::string name_of_bytes(std::string const& digits) const {
+    auto const name = from_hexadecimal(digits);
+    if (!name || is_utf8(*name)) {
+      malformed(fmt::format("\"name_bytes\" {} are no bytes, or such as \"name\" would hold", detail::quoted(digits)));
+    }
+    return *name;
+  }
+
   [[nodiscard]] Manifest::File read_file(Json const& json, Manifest const& manifest) const {
     if (!json.is_object()) malformed("one of \"files\" is no object");
     Manifest::File file;
-    file.name = text(json, "name");
+    file.name = json.contains("name_bytes") ? name_of_bytes(text(json, "name_bytes")) : text(json, "name");
     file.bytes = number(json, "bytes");
     if (json.contains("header")) file.header = digest(json["header"], manifest.checksum);
     auto const& chunks = member(json, "chunks");
@@ -115,12 +149,6 @@ Json parse(std::string_view text, Reader const& reader) {
   }
 }
 
-/// A name as JSON has it, which knows UTF-8 alone.
-std::string as_written(std::string const& name) {
-  if (is_utf8(name)) return name;
-  return Json::parse(Json(name).dump(-1, ' ', false, Json::error_handler_t::replace)).get<std::string>();
-}
-
 /// How many names two paths have in common, counted from their ends.
 std::ptrdiff_t names_alike(std::filesystem::path const& a, std::filesystem::path const& b) {
   std::vector<std::filesystem::path> const left(a.begin(), a.end()), right(b.begin(), b.end());
@@ -130,12 +158,10 @@ std::ptrdiff_t names_alike(std::filesystem::path const& a, std::filesystem::path
 }  // namespace
 
 bool Manifest::has_name_of(std::string const& path) const {
-  auto const shown = as_written(path);
-  return std::ranges::any_of(files, [&](File const& file) { return names_alike(file.name, shown) > 0; });
+  return std::ranges::any_of(files, [&](File const& file) { return names_alike(file.name, path) > 0; });
 }
 
-Manifest::File const* Manifest::find(std::string const& as_given) const {
-  auto const path = as_written(as_given);
+Manifest::File const* Manifest::find(std::string const& path) const {
   auto const exact = std::ranges::find(files, path, &File::name);
   if (exact != files.end()) return &*exact;
   File const* best = nullptr;
@@ -175,6 +201,7 @@ std::string to_json(Manifest const& manifest) {
   for (auto const& file : manifest.files) {
     Json one;
     one["name"] = file.name;
+    if (!is_utf8(file.name)) one["name_bytes"] = to_hexadecimal(file.name);
     one["bytes"] = file.bytes;
     if (file.header) one["header"] = digest_text(manifest.checksum, *file.header);
     auto& chunks = one["chunks"] = Json::array();

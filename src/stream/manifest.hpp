@@ -14,7 +14,9 @@ namespace unimem::detail {
 /// The checksums of files, chunk by chunk.
 ///
 /// As JSON: `{"format": "unimem manifest", "version": 1, "checksum": "xxh3", "chunk_bytes": N, "files": [{"name": …,
-/// "bytes": N, "header": "…", "chunks": ["…", …]}]}`, checksums hexadecimal, `header` only for files that have one.
+/// "name_bytes": "…", "bytes": N, "header": "…", "chunks": ["…", …]}]}`, checksums hexadecimal, `header` only for files
+/// that have one. A name that is no UTF-8 stands in `name_bytes`, hexadecimal, and in `name` to be looked at: what is
+/// none there is U+FFFD.
 struct Manifest {
   struct File {
     std::string name;                     ///< the path that it was read by

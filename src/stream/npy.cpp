@@ -1,7 +1,5 @@
 #include "stream/npy.hpp"
 
-#include <unimem/core/error.hpp>
-
 #include "core/quoted.hpp"
 #include "stream/byte_source.hpp"
 
@@ -44,9 +42,7 @@ class HeaderReader {
   [[noreturn]] void malformed(std::string_view what) const {
     throw IoError(path_, 0, fmt::format("malformed .npy header: {}", what));
   }
-  [[noreturn]] void unsupported(std::string_view what) const {
-    throw IoError(path_, 0, fmt::format("unsupported .npy: {}", what));
-  }
+  [[noreturn]] void unsupported(std::string_view what) const { throw UnsupportedNpy(path_, what); }
 
   void skip_blanks() { rest_.remove_prefix(std::min(rest_.find_first_not_of(' '), rest_.size())); }
 
@@ -149,7 +145,7 @@ Prefix read_prefix(std::span<const std::byte> data, std::string const& path) {
   auto const major = byte(6);
   auto const minor = byte(7);
   if (major < 1 || major > 3 || minor != 0) {
-    throw IoError(path, 0, fmt::format("unsupported .npy: format version {}.{}", major, minor));
+    throw UnsupportedNpy(path, fmt::format("format version {}.{}", major, minor));
   }
   std::size_t const begin = major == 1 ? 10 : 12;
   if (data.size() < begin) throw IoError(path, 0, "malformed .npy header: the file ends within it");
@@ -159,6 +155,9 @@ Prefix read_prefix(std::span<const std::byte> data, std::string const& path) {
 }
 
 }  // namespace
+
+UnsupportedNpy::UnsupportedNpy(std::string const& path_, std::string_view what)
+    : IoError(path_, 0, fmt::format("unsupported .npy: {}", what)), reason(fmt::format("unsupported .npy: {}", what)) {}
 
 std::size_t npy_header_bytes(std::span<const std::byte> prefix, std::string const& path) {
   auto const [begin, bytes] = read_prefix(prefix, path);

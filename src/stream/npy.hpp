@@ -1,5 +1,6 @@
 #pragma once
 
+#include <unimem/core/error.hpp>
 #include <unimem/stream/element_type.hpp>
 
 #include "stream/tensor_type.hpp"
@@ -14,6 +15,14 @@
 namespace unimem::detail {
 
 struct ByteSource;
+
+/// A `.npy` of what is not supported: it is well formed as far as it was read, and others may well read it.
+class UnsupportedNpy : public IoError {
+ public:
+  UnsupportedNpy(std::string const& path, std::string_view what);
+
+  std::string reason;  ///< the message without the path
+};
 
 /// What the header of a `.npy` file says (format: numpy.lib.format, versions 1.0 to 3.0).
 struct NpyHeader {
@@ -38,8 +47,8 @@ inline constexpr std::size_t npy_prefix_bytes = 12;
 [[nodiscard]] std::size_t npy_header_bytes(std::span<const std::byte> prefix, std::string const& path);
 
 /// Reads a header of exactly that length. Strict: three keys, each once, nothing after them but padding. Throws IoError
-/// naming `path` and what is wrong: malformed, Fortran order, another byte order than the machine's, or a dtype that
-/// the table of tensor types has not.
+/// naming `path` and what is wrong: malformed, or as UnsupportedNpy Fortran order, another byte order than the
+/// machine's, or a dtype that the table of tensor types has not.
 [[nodiscard]] NpyHeader parse_npy_header(std::span<const std::byte> header, std::string const& path);
 
 /// Reads the header of a `.npy` that is `bytes` long and begins at `begin`: a file, or a member of one. `data_offset`

@@ -4,6 +4,7 @@
 
 #include "manager/read_way.hpp"
 #include "stream/output_paths.hpp"
+#include "stream/tensor_path.hpp"
 
 #include <fmt/format.h>
 
@@ -91,6 +92,17 @@ void check_input(StreamOptions const& options, Input const& input) {
   }
 }
 
+/// The bytes of an archive are rarely what is meant by its name: only whoever names a type gets them.
+void check_whole_files(std::span<const std::filesystem::path> paths, StreamKernel const& kernel,
+                       StreamOptions const& options) {
+  if (kernel.element() || options.element) return;
+  for (auto const& path : paths) {
+    if (!names_whole_archive(path)) continue;
+    throw InvalidArgument("path", path.string(),
+                          "FILE#NAME, one of its arrays, or come with an element type (u8: its raw bytes)");
+  }
+}
+
 ElementType element_of(StreamKernel const& kernel, StreamOptions const& options, Input& input) {
   auto const asked = kernel.element() ? kernel.element() : options.element;
   if (asked && input.element() && *asked != *input.element()) {
@@ -107,8 +119,10 @@ ElementType element_of(StreamKernel const& kernel, StreamOptions const& options,
 }
 
 /// What the input is taken to hold, if the options and the kernel go with it.
-ElementType accept(Input& input, StreamKernel const& kernel, StreamOptions const& options) {
+ElementType accept(std::span<const std::filesystem::path> paths, Input& input, StreamKernel const& kernel,
+                   StreamOptions const& options) {
   check_input(options, input);
+  check_whole_files(paths, kernel, options);
   return element_of(kernel, options, input);
 }
 
@@ -154,7 +168,7 @@ StreamRequest::StreamRequest(std::span<const std::filesystem::path> paths, Strea
       expected(accept(paths, kernel, options)),
       memory(options),
       input(paths, read_way(options.access), options.retries),
-      element(accept(input, kernel, options)) {
+      element(accept(paths, input, kernel, options)) {
   plan.mapped = reads_in_place(options, memory, input, element);
   plan.reduces = !kernel.maps();
   plan.writes = !options.output.empty();

@@ -20,8 +20,8 @@ namespace {
 TensorEntry npy_entry(ByteSource const& source, std::uint64_t begin, std::uint64_t bytes) {
   auto header = read_npy_header(source, begin, bytes);
   if (header.shape.size() > most_tensor_extents) {
-    throw IoError(source.name, 0,
-                  fmt::format("unsupported .npy: {} extents, of {} at most", header.shape.size(), most_tensor_extents));
+    throw UnsupportedNpy(source.name,
+                         fmt::format("{} extents, of {} at most", header.shape.size(), most_tensor_extents));
   }
   return {header.type, std::move(header.shape), header.data_offset, header.data_bytes};
 }
@@ -29,9 +29,14 @@ TensorEntry npy_entry(ByteSource const& source, std::uint64_t begin, std::uint64
 void read_npz(TensorDirectory& directory, ByteSource const& source) {
   auto member = source;  // errors of its header name it, too
   for (auto& [name, offset, bytes] : read_npz_members(source)) {
-    auto const shown = detail::quoted(name);
-    member.name = fmt::format("{}#{}", source.name, std::string_view(shown).substr(1, shown.size() - 2));
-    directory.tensors.emplace(std::move(name), npy_entry(member, offset, bytes));
+    member.name = tensor_label(source.name, name);
+    TensorEntry entry;
+    try {
+      entry = npy_entry(member, offset, bytes);
+    } catch (UnsupportedNpy const& error) {
+      entry.refused = error.reason;
+    }
+    directory.tensors.emplace(std::move(name), std::move(entry));
   }
 }
 
@@ -74,6 +79,11 @@ TensorDirectory read_tensor_directory(ByteSource const& source, std::filesystem:
     throw InvalidArgument("path", source.name, "a file ending in .npy, .npz or .safetensors");
   }
   return directory;
+}
+
+std::string tensor_label(std::string const& path, std::string_view name) {
+  auto const shown = detail::quoted(name);
+  return fmt::format("{}#{}", path, std::string_view(shown).substr(1, shown.size() - 2));
 }
 
 TensorEntry const& find_tensor(TensorDirectory const& directory, std::string const& name, std::string_view path) {

@@ -28,4 +28,9 @@ TensorPath split_tensor_name(std::filesystem::path const& path) {
   return first.value_or(TensorPath{path, std::nullopt});
 }
 
+bool names_whole_archive(std::filesystem::path const& path) {
+  auto const [file, tensor] = split_tensor_name(path);
+  return !tensor && has_tensors(file) && file.extension() != ".npy";
+}
+
 }  // namespace unimem::detail

@@ -18,4 +18,7 @@ struct TensorPath {
 /// `#` in them.
 [[nodiscard]] TensorPath split_tensor_name(std::filesystem::path const& path);
 
+/// Whether that names a `.npz` or `.safetensors` as a whole, and no tensor of it.
+[[nodiscard]] bool names_whole_archive(std::filesystem::path const& path);
+
 }  // namespace unimem::detail

@@ -64,12 +64,13 @@ std::string to_string(TensorElement element) {
 
 /// The same as a record, where it is one of the library's.
 TensorEntry entry_of(Tensor const& tensor) {
+  if (!tensor.refused.empty()) throw_refused(tensor);
   auto const* const type = type_called(tensor.dtype);
   if (!tensor.file || type == nullptr || type->bytes != tensor.element_bytes ||
       tensor_bytes(*type, tensor.shape) != tensor.bytes) {
     throw InvalidArgument("tensor", tensor.name, "as open_tensors has made it");
   }
-  return {type, tensor.shape, tensor.offset, tensor.bytes};
+  return {type, tensor.shape, tensor.offset, tensor.bytes, {}};
 }
 
 /// Of elements in memory: none of the library's types is aligned more strictly than this.
@@ -99,6 +100,10 @@ std::shared_ptr<BufferCore> buffer_core_from_tensor(Tensor const& tensor, Tensor
                           {tensor.dtype, tensor.element_bytes, {tensor.shape.begin(), tensor.shape.end()}});
 }
 
+void throw_refused(Tensor const& tensor) {
+  throw IoError(tensor_label(tensor.path.string(), tensor.name), 0, tensor.refused);
+}
+
 TensorsOfFile open_tensor_file(std::filesystem::path const& path) {
   auto const file = std::make_shared<TensorFile>(path);
   auto directory = file->read();
@@ -106,8 +111,19 @@ TensorsOfFile open_tensor_file(std::filesystem::path const& path) {
   result.metadata = std::move(directory.metadata);
   while (!directory.tensors.empty()) {
     auto node = directory.tensors.extract(directory.tensors.begin());
-    auto& [type, shape, offset, bytes] = node.mapped();
-    Tensor tensor{node.key(), std::string(type->name), type->bytes, std::move(shape), path, offset, bytes, file};
+    auto& [type, shape, offset, bytes, refused] = node.mapped();
+    Tensor tensor;
+    tensor.name = node.key();
+    tensor.path = path;
+    tensor.refused = std::move(refused);
+    tensor.file = file;
+    if (type != nullptr) {
+      tensor.dtype = type->name;
+      tensor.element_bytes = type->bytes;
+      tensor.shape = std::move(shape);
+      tensor.offset = offset;
+      tensor.bytes = bytes;
+    }
     result.tensors.emplace_hint(result.tensors.end(), std::move(node.key()), std::move(tensor));
   }
   return result;

@@ -58,6 +58,18 @@ TEST_F(SourceRun, MapsEveryElementOfEveryChunk) {
   EXPECT_TRUE(folder_.read("out.bin") == expected());
 }
 
+TEST_F(SourceRun, ItsOwnWritesAreNoMistakesOfAnybodys) {
+  for (auto const* const level : {"1", "2"}) {
+    auto const outcome =
+        run_cli(words_of("run data.bin --source polynomial.cl --entry polynomial --dtype f32 --output out.bin "
+                         "--chunk 64KiB --device opencl:0 --json"),
+                {.directory = folder_.path(), .environment = {{"UNIMEM_CHECK", level}}});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "") << level;
+    EXPECT_TRUE(folder_.read("out.bin") == expected()) << level;
+  }
+}
+
 TEST_F(SourceRun, TheHelpsKernelRuns) {
   auto const help = run_cli(words_of("run --help"), {.directory = folder_.path()}).out;
   auto const begin = help.find("  UNIMEM_KERNEL mine(");

@@ -47,7 +47,7 @@ TEST_F(BadInput, FilesThatCannotBeRead) {
   EXPECT_EQ(failure<IoError>(folder / "", histogram()).code, EISDIR);
   EXPECT_EQ(failure<IoError>(input() / "below", histogram()).code, ENOTDIR);
   auto const endless = failure<IoError>("/dev/zero", histogram());
-  EXPECT_EQ(endless.code, ESPIPE);
+  EXPECT_EQ(endless.code, 0);
   EXPECT_THAT(endless.what(), HasSubstr("cat > FILE"));
 }
 

@@ -248,6 +248,27 @@ TEST_P(CheckedStream, AFileWhoseNameIsNoUtf8IsFoundInItsManifest) {
   EXPECT_EQ(checked(folder / "in\xff").checksum, Checksum::xxh3);
 }
 
+TEST_P(CheckedStream, NamesThatAreNoUtf8AreToldApart) {
+  std::array const names{"bad\xff\xfe", "bad\xfe\xff", "bad\xEF\xBF\xBD\xEF\xBF\xBD"};
+  std::vector<std::filesystem::path> paths;
+  for (auto const* const name : names) {
+    paths.emplace_back(folder.write(name, mixed_bytes(chunk, static_cast<unsigned>(20 + paths.size()))));
+  }
+  auto with = options;
+  with.manifest = folder / "m.json";
+  stream_files(paths, histogram(), with);
+  auto const manifest = detail::read_manifest(folder / "m.json");
+  ASSERT_EQ(manifest.files.size(), paths.size());
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    EXPECT_EQ(manifest.files[i].name, paths[i].string());
+    EXPECT_EQ(checked(paths[i]).checksum, Checksum::xxh3);
+  }
+  std::filesystem::create_directory(folder / "moved");
+  std::filesystem::rename(paths[0], folder / "moved" / names[0]);
+  EXPECT_EQ(checked(folder / "moved" / names[0]).checksum, Checksum::xxh3);
+  EXPECT_EQ(detail::parse_manifest(detail::to_json(manifest), "m.json"), manifest);
+}
+
 TEST_P(CheckedStream, RefusesManifestsThatAreNone) {
   folder.write("in", mixed_bytes(10, 6));
   auto const manifest = [](std::string_view files) {
@@ -269,6 +290,13 @@ TEST_P(CheckedStream, RefusesManifestsThatAreNone) {
   EXPECT_THAT(complaint(manifest(R"({"name":"in","bytes":10,"chunks":[]})")), HasSubstr("has 0 checksums"));
   EXPECT_THAT(complaint(manifest(R"({"name":"in","bytes":18446744073709551615,"chunks":["00000000"]})")),
               HasSubstr("has 1 checksums"));
+  for (auto const* const digits : {"f", "fg", "FF", "696e", ""}) {
+    EXPECT_THAT(complaint(manifest(R"({"name":"in","name_bytes":")" + std::string(digits) +
+                                   R"(","bytes":10,"chunks":["00000000"]})")),
+                HasSubstr("\"name_bytes\" '" + std::string(digits) + "' are no bytes"));
+  }
+  EXPECT_THAT(complaint(manifest(R"({"name":"in","name_bytes":7,"bytes":10,"chunks":["00000000"]})")),
+              HasSubstr("\"name_bytes\" is no text"));
   EXPECT_THAT(complaint(manifest(R"({"name":"in","bytes":1e99,"chunks":[]})")), HasSubstr("64 bits"));
   EXPECT_THAT(complaint(manifest(R"({"name":"in","bytes":10,"chunks":["0"]})")), HasSubstr("is no crc32c"));
   EXPECT_THAT(complaint(manifest(R"({"name":"in","bytes":10,"chunks":[7]})")), HasSubstr("is no crc32c"));

@@ -1,4 +1,5 @@
 #include <unimem/core/error.hpp>
+#include <unimem/stream/stream_file.hpp>
 #include <unimem/stream/tensors.hpp>
 
 #include "stream/tensors_fixture.hpp"
@@ -10,6 +11,7 @@
 
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 // Files of tensors that are another by the time a tensor is opened, and such that never were any.
@@ -85,14 +87,34 @@ TEST_F(RefusedTensors, FilesThatCannotBeAreRefused) {
       failure(folder.write("bad.npz", std::string_view(zip_file({{"good.npy", npy_file("|u1", "(1,)", "1")},
                                                                  {"b\na.npy", npy_file("|u1", "(2,)", "1")}}))));
   EXPECT_THAT(in_npz, HasSubstr("bad.npz#b?a: malformed .npy: its header announces 2 bytes of data, and 1 follow"));
-  EXPECT_THAT(
-      failure(folder.write("fortran.npz", std::string_view(zip_file({{"a.npy",
-                                                                      [] {
-                                                                        auto file = npy_file("|u1", "(1,)", "1");
-                                                                        file.replace(file.find("False"), 5, "True ");
-                                                                        return file;
-                                                                      }()}})))),
-      HasSubstr("fortran.npz#a: unsupported .npy: Fortran order"));
+}
+
+TEST_F(RefusedTensors, AMemberOfAnArchiveThatIsNotSupportedLeavesTheOthers) {
+  auto fortran = npy_file("|u1", "(1,)", "1");
+  fortran.replace(fortran.find("False"), 5, "True ");
+  std::string ones;
+  for (int i = 0; i < 65; ++i) ones += "1, ";
+  std::vector<std::pair<std::string, std::string>> const odd{
+      {npy_file("<U2", "()", "12345678"), "dtype '<U2'"},
+      {npy_file(">f4", "(1,)", "1234"), "big-endian dtype '>f4'"},
+      {npy_file("|u1", "(" + ones + ")", "1"), "65 extents, of 64 at most"},
+      {fortran, "Fortran order"}};
+  for (auto const& [file, said] : odd) {
+    auto const path = folder.write(
+        "odd.npz", std::string_view(zip_file({{"a.npy", file}, {"good.npy", npy_file("|u1", "(2,)", "\3\5")}})));
+    auto const tensors = open_tensors(path);
+    ASSERT_EQ(tensors.size(), 2U);
+    EXPECT_TRUE(tensors.at("good").refused.empty());
+    EXPECT_EQ(tensors.at("good").open<std::uint8_t>().to_vector(), (std::vector<std::uint8_t>{3, 5}));
+    EXPECT_TRUE(tensors.at("a").dtype.empty());
+    auto const expected = "odd.npz#a: unsupported .npy: " + said;
+    EXPECT_THAT(expected, HasSubstr(tensors.at("a").refused));
+    EXPECT_THAT([&] { static_cast<void>(tensors.at("a").open<std::uint8_t>()); },
+                ::testing::ThrowsMessage<IoError>(HasSubstr(expected)));
+    EXPECT_EQ(stream_file(path.string() + "#good", histogram()).bytes, 2U);
+    EXPECT_THAT([&] { static_cast<void>(stream_file(path.string() + "#a", histogram())); },
+                ::testing::ThrowsMessage<IoError>(HasSubstr(expected)));
+  }
 }
 
 /// The most that has been resident, from a moment on.

@@ -54,8 +54,26 @@ TEST_F(TensorStreams, AStreamTakesOneByItsName) {
   EXPECT_EQ(stream_file(folder / "some.npz#w", statistics(), on_cpu()).bytes, 24U);
   folder.write("w.npy", std::string_view(npy_file("<f4", "(2, 3)", bytes_of(weights))));
   EXPECT_EQ(stream_file(folder / "w.npy#w", statistics(), on_cpu()).bytes, 24U);
-  // Without a name it is a file like others.
-  EXPECT_EQ(stream_file(path, histogram(), on_cpu()).bytes, std::filesystem::file_size(path));
+}
+
+TEST_F(TensorStreams, AWholeArchiveIsTakenOnlyByWhoeverNamesAType) {
+  auto const path = model();
+  folder.write("some.npz", std::string_view(zip_file({{"w.npy", npy_file("<f4", "(2, 3)", bytes_of(weights))}})));
+  for (auto const& archive : {path, std::filesystem::path(folder / "some.npz")}) {
+    for (auto const& kernel : {histogram(), statistics(), affine({}, 1, 0)}) {
+      EXPECT_THAT(refusal<InvalidArgument>([&] { stream_file(archive, kernel, on_cpu()); }),
+                  AllOf(HasSubstr("path"), HasSubstr(archive.string()), HasSubstr("FILE#NAME"),
+                        HasSubstr("u8: its raw bytes")));
+    }
+    auto raw = on_cpu();
+    raw.element = ElementType::u8;
+    auto const bytes = std::filesystem::file_size(archive);
+    EXPECT_EQ(stream_file(archive, histogram(), raw).bytes, bytes);
+    EXPECT_EQ(stream_file(archive, statistics(), raw).bytes, bytes);
+    EXPECT_EQ(stream_file(archive, statistics(ElementType::u8), on_cpu()).bytes, bytes);
+  }
+  folder.write("plain.npz#w", std::string_view("12345"));
+  EXPECT_EQ(stream_file(folder / "plain.npz#w", histogram(), on_cpu()).bytes, 5U);
 }
 
 TEST_F(TensorStreams, AStreamRefusesWhatItCannotTake) {

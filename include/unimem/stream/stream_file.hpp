@@ -187,11 +187,12 @@ struct StreamResult {
 
 /// Runs `kernel` over a file of any size, chunk by chunk: raw elements, or a `.npy` (by its extension) of format
 /// version 1 to 3, C order and the machine's byte order. `FILE.safetensors#NAME` and `FILE.npz#NAME` are one array of
-/// such a file (`open_tensors`), where no file is called so as a whole. What comes through a pipe (FIFO, `/dev/stdin`)
-/// is taken raw, until its writers have closed it. Reading, uploading, computing, downloading and writing overlap;
-/// chunks are combined and written in file order, so the result does not depend on timing. On a device that reaches the
-/// host's memory a file that is in the page cache is mapped, and nothing is copied. Returns when everything is done.
-/// Resident memory grows by at most 2 · buffers · chunk whatever the file's size.
+/// such a file (`open_tensors`), where no file is called so as a whole; such a file without a name is its raw bytes,
+/// and only where `StreamOptions::element` or the kernel says of what type. What comes through a pipe (FIFO,
+/// `/dev/stdin`) is taken raw, until its writers have closed it. Reading, uploading, computing, downloading and writing
+/// overlap; chunks are combined and written in file order, so the result does not depend on timing. On a device that
+/// reaches the host's memory a file that is in the page cache is mapped, and nothing is copied. Returns when everything
+/// is done. Resident memory grows by at most 2 · buffers · chunk whatever the file's size.
 ///
 /// On a device whose driver compiles kernels, the library's own are tried before their first use on a small input with
 /// a known answer, once for each driver and version (docs/drivers.md): a wrong answer is a KernelError that names the

@@ -60,6 +60,9 @@ struct Tensor {
   std::filesystem::path path;        ///< of the file, as it was given
   std::uint64_t offset = 0;          ///< of its first byte in the file
   std::uint64_t bytes = 0;           ///< the elements' together
+  /// Why the library cannot open it; empty: it can. A member of a `.npz` that is of another dtype than the ones above,
+  /// in Fortran order or another byte order: `dtype` is then empty, and only the name is known of it.
+  std::string refused{};
 
   /// A buffer over it, of its shape, as `from_file` gives one over a whole file. It is called as the tensor is, unless
   /// `options` names it. The elements' values are the file's, whatever they are: a `bool` too.
@@ -70,8 +73,9 @@ struct Tensor {
   ///
   /// Throws InvalidArgument for a T that does not fit, and names both; if the options have an offset or a count; and of
   /// a tensor that `open_tensors` has not made, or whose fields were changed since to what is not in the file. IoError
-  /// if the file was changed so that the tensor is not what and where it was, and for FileMode::read_write if it cannot
-  /// be opened for it by its path, or is another file by then. UnsupportedOperation for FileMode::read_write of a
+  /// if the tensor is `refused`, if the file was changed so that it is not what and where it was, and for
+  /// FileMode::read_write if it cannot be opened for it by its path, or is another file by then. UnsupportedOperation
+  /// for FileMode::read_write of a
   /// `.npz`, whose readers compare checksums that such a write would leave wrong.
   template <class T>
   [[nodiscard]] UnifiedBuffer<T> open(FileOptions const& options = {}) const {
@@ -89,6 +93,8 @@ struct TensorsOfFile {
   std::map<std::string, std::string> metadata;
 };
 [[nodiscard]] UNIMEM_API TensorsOfFile open_tensor_file(std::filesystem::path const& path);
+/// What opening a tensor that is `refused` throws.
+[[noreturn]] UNIMEM_API void throw_refused(Tensor const& tensor);
 }  // namespace detail
 
 /// The arrays of a file, by their names. By the path's extension it is
@@ -103,9 +109,10 @@ struct TensorsOfFile {
 /// bytes in the file, which end at 100 MB and 262144 arrays.
 ///
 /// Throws IoError for a file that is missing, unreadable or not regular, one that is malformed in any way (also where
-/// arrays overlap, or a `.safetensors` has bytes that are no array's), and one that is compressed, encrypted, in
-/// Fortran or another byte order, or has another dtype than `Tensor::dtype` lists; InvalidArgument for another
-/// extension. Thread-safe.
+/// arrays overlap, or a `.safetensors` has bytes that are no array's), one that is compressed or encrypted, a `.npy` in
+/// Fortran or another byte order or of another dtype than `Tensor::dtype` lists, and a `.safetensors` with such a
+/// dtype; InvalidArgument for another extension. Such a member of a `.npz` is there, and `refused` when it is opened.
+/// Thread-safe.
 [[nodiscard]] UNIMEM_API std::map<std::string, Tensor> open_tensors(std::filesystem::path const& path);
 
 /// The text that a `.safetensors` keeps beside its arrays (`__metadata__`); none of other files. Reads and throws as
