@@ -30,7 +30,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <memory>
@@ -317,25 +316,12 @@ void passes(NoiseFile const& file) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  auto bytes = std::size_t{1} << 30U;
-  int rounds = 7;
-  std::string folder = std::filesystem::temp_directory_path().string();
-  for (int i = 1; i < argc; ++i) {
-    std::string const argument = argv[i];
-    if (argument == "--quick") {
-      bytes = std::size_t{256} << 20U;
-      rounds = 3;
-    } else if (argument == "--folder" && i + 1 < argc) {
-      folder = argv[++i];
-    } else {
-      fmt::print(stderr, "usage: bench_files [--quick] [--folder PATH]\n");
-      return 2;
-    }
-  }
-  NoiseFile const file(folder, bytes);
+  auto const asked = unimem::bench::parse(argc, argv, {.bytes = std::size_t{1} << 30U, .rounds = 7});
+  if (!asked) return 2;
+  NoiseFile const file(asked->folder, asked->bytes);
   Manifests const manifests(file);
-  cold(file, rounds);
-  warm(file, rounds);
+  cold(file, asked->rounds);
+  warm(file, asked->rounds);
   passes(file);
   return 0;
 } catch (std::exception const& error) {

@@ -19,7 +19,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <exception>
-#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,25 +108,12 @@ void compare(unimem::Device& device, NoiseFile const& file, int rounds) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  auto bytes = std::size_t{1} << 30U;
-  int rounds = 7;
-  std::string folder = std::filesystem::temp_directory_path().string();
-  for (int i = 1; i < argc; ++i) {
-    std::string const argument = argv[i];
-    if (argument == "--quick") {
-      bytes = std::size_t{256} << 20U;
-      rounds = 3;
-    } else if (argument == "--folder" && i + 1 < argc) {
-      folder = argv[++i];
-    } else {
-      fmt::print(stderr, "usage: bench_stages [--quick] [--folder PATH]\n");
-      return 2;
-    }
-  }
-  NoiseFile const file(folder, bytes);
+  auto const asked = unimem::bench::parse(argc, argv, {.bytes = std::size_t{1} << 30U, .rounds = 7});
+  if (!asked) return 2;
+  NoiseFile const file(asked->folder, asked->bytes);
   for (unimem::Device& device : unimem::devices()) {
     if (device.backend() == unimem::Backend::cpu || device.backend() == unimem::Backend::opencl) {
-      compare(device, file, rounds);
+      compare(device, file, asked->rounds);
     }
   }
   return 0;

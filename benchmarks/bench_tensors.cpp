@@ -96,22 +96,9 @@ void compare(NoiseFile const& file, int rounds) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  auto bytes = std::size_t{4} << 30U;
-  int rounds = 15;
-  std::string folder = std::filesystem::temp_directory_path().string();
-  for (int i = 1; i < argc; ++i) {
-    std::string const argument = argv[i];
-    if (argument == "--quick") {
-      bytes = std::size_t{256} << 20U;
-      rounds = 3;
-    } else if (argument == "--folder" && i + 1 < argc) {
-      folder = argv[++i];
-    } else {
-      fmt::print(stderr, "usage: bench_tensors [--quick] [--folder PATH]\n");
-      return 2;
-    }
-  }
-  compare(NoiseFile(folder, bytes, ".safetensors"), rounds);
+  auto const asked = unimem::bench::parse(argc, argv, {.bytes = std::size_t{4} << 30U, .rounds = 15});
+  if (!asked) return 2;
+  compare(NoiseFile(asked->folder, asked->bytes, ".safetensors"), asked->rounds);
   return 0;
 } catch (std::exception const& error) {
   fmt::print(stderr, "bench_tensors: {}\n", error.what());

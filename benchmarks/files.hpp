@@ -16,9 +16,12 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <functional>
+#include <optional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -142,6 +145,30 @@ inline void verdict(char const* what, double value, char const* sign, double tar
   bool const met = *sign == '<' ? value <= target : value >= target;
   fmt::print("    {:<72} {:6.3f}  target {} {:g}: {}\n", what, value, *sign == '<' ? "≤" : "≥", target,
              met ? "met" : "MISSED");
+}
+
+/// What such a program is asked for.
+struct Arguments {
+  std::size_t bytes;
+  int rounds;
+  std::string folder = std::filesystem::temp_directory_path().string();
+};
+
+/// `whole`: what is measured without `--quick`. Nothing: they make no sense, which standard error says.
+inline std::optional<Arguments> parse(int argc, char** argv, Arguments whole) {
+  for (int i = 1; i < argc; ++i) {
+    std::string const argument = argv[i];
+    if (argument == "--quick") {
+      whole.bytes = std::size_t{256} << 20U;
+      whole.rounds = 3;
+    } else if (argument == "--folder" && i + 1 < argc) {
+      whole.folder = argv[++i];
+    } else {
+      fmt::print(stderr, "usage: {} [--quick] [--folder PATH]\n", argv[0]);
+      return std::nullopt;
+    }
+  }
+  return whole;
 }
 
 }  // namespace unimem::bench
