@@ -148,7 +148,8 @@ TEST_F(ForkedBuffers, KeepHostDataDespiteTheParentsDeviceWork) {
 TEST_F(ForkedBuffers, WindowsOfTheParentStayThere) {
   constexpr std::size_t words = MiB, slice = words / 16;  // 4 MiB
   manager.set_limit(sim, MiB);
-  auto& of_kept = make_sim({.memory_bytes = MiB});  // where no other buffer needs room
+  auto& of_kept = make_sim({.memory_bytes = MiB});
+  MemoryManager its_own;  // whoever needs room in the other one looks at each of its buffers, if only for a moment
   auto const raise_slice = [&](Buffer& of, std::size_t at) {
     auto part = of.slice(at * slice, slice);
     auto const lease = part.device();
@@ -156,6 +157,7 @@ TEST_F(ForkedBuffers, WindowsOfTheParentStayThere) {
   };
   auto on_its_own = options("kept");
   on_its_own.device = &of_kept;
+  on_its_own.manager = &its_own;
   Buffer kept(words, on_its_own);
   kept.fill(5);
   raise_slice(kept, 1);
