@@ -51,7 +51,10 @@ ReservedMemory::ReservedMemory(std::size_t bytes, std::size_t skew, std::size_t 
       cell_bytes_(cell_bytes),
       reserved_((skew + bytes + cell_bytes - 1) / cell_bytes * cell_bytes),
       cells_(reserved_ / cell_bytes),
-      base_(addresses_for(reserved_)) {}
+      base_(addresses_for(reserved_)) {
+  // A cell counts as what it is: a huge page for the first byte that is touched would be more.
+  ::madvise(base_, reserved_, MADV_NOHUGEPAGE);
+}
 
 ReservedMemory::~ReservedMemory() {
   unpoison(base_, reserved_);  // whatever the system has there next
@@ -83,6 +86,10 @@ void ReservedMemory::will_fill(Cells some) noexcept {
 
 void ReservedMemory::decommit(std::size_t cell) noexcept {
   take_back(address_of(cell), cell_bytes_);
+  auto const first = cell * cell_bytes_ / huge_page_bytes * huge_page_bytes;
+  auto const last =
+      std::min(reserved_, ((cell + 1) * cell_bytes_ + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes);
+  ::madvise(base_ + first, last - first, MADV_NOHUGEPAGE);  // for what comes there next; what is there stays as it is
   poison(address_of(cell), cell_bytes_);
   cells_[cell].block.release();
   auto const found = std::ranges::find(committed_, cell);

@@ -392,7 +392,6 @@ TEST_F(FileBuffers, TakeHugePagesWhereAllOfThemIsLookedAtAlone) {
   std::ifstream setting("/sys/kernel/mm/transparent_hugepage/enabled");
   std::getline(setting, chosen);
   if (chosen.find("[never]") != std::string::npos || chosen.empty()) GTEST_SKIP() << "the system gives no huge pages";
-  manager.set_limit(device("cpu"), 64 * MiB);
   auto const path = folder / "wide";
   std::ofstream(path).close();
   std::filesystem::resize_file(path, 32 * MiB);
@@ -402,8 +401,19 @@ TEST_F(FileBuffers, TakeHugePagesWhereAllOfThemIsLookedAtAlone) {
   auto const* const there = first.host_view().data();
   EXPECT_LE(counted(there, "Rss"), 32 * 64 * KiB);
   EXPECT_EQ(counted(there, "AnonHugePages"), 0U);
+  // Cells that have gone and come again one by one.
+  auto walked = from_file<Word>(path, options());
+  for (std::size_t at = 0; at < walked.size(); at += 4 * MiB / sizeof(Word)) {
+    auto part = walked.slice(at, 4 * MiB / sizeof(Word));
+    EXPECT_EQ(part.map(MapMode::read)[0], 0U);
+  }
+  auto const again = std::as_const(walked).slice(0, 1);
+  auto const* const touched = again.host_view().data();
+  EXPECT_EQ(counted(touched, "AnonHugePages"), 0U) << "one cell is no huge page";
+  manager.set_limit(device("cpu"), 64 * MiB);
   auto const dense = from_file<Word>(path, options());
-  EXPECT_GE(counted(dense.host_view().data() + 4 * MiB / sizeof(Word), "AnonHugePages"), 4 * MiB);
+  auto const* const filled = dense.host_view().data() + 4 * MiB / sizeof(Word);
+  EXPECT_GE(counted(filled, "AnonHugePages"), 4 * MiB);
 }
 
 TEST_F(FileBuffers, RefuseFilesWhoseSizeIsNotKnown) {
