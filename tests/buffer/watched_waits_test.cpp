@@ -97,23 +97,23 @@ class WatchedWaits : public ::testing::Test {
   class User {
    public:
     explicit User(UnifiedBuffer<int>& buffer)
-        : thread_([&core = buffer.core(), until = done_.get_future().share()] {
+        : thread_([this, &core = buffer.core(), until = done_.get_future().share()] {
             Operand const operand{&core, {0, core.size_bytes()}, Intent::read};
             auto& queue = core.default_device().default_queue();
             use_on_device(queue, {&operand, 1}, [&](std::span<const DeviceMemory>, std::span<const Event>) {
+              begun_.set_value();
               until.wait();
               return queue.record();
             });
           }) {
-      auto& device = buffer.core().default_device();
-      while (!buffer.core().evictable({&device, Location::device}, {}).busy) std::this_thread::yield();
+      begun_.get_future().wait();  // and no look at the buffer, which may be a wait that the watch ends
     }
     User(User const&) = delete;
     User& operator=(User const&) = delete;
     ~User() { done_.set_value(); }
 
    private:
-    std::promise<void> done_;
+    std::promise<void> begun_, done_;
     std::jthread thread_;
   };
 
