@@ -117,7 +117,7 @@ class ReplicaMemory {
   Ownership ownership_;
   FileMemory* file_ = nullptr;             ///< null: in memory
   ReservedMemory* reserved_ = nullptr;     ///< null: it comes whole
-  FileMapping const* mapped_ = nullptr;    ///< null: it is nobody's but the buffer's
+  FileMapping const* mapped_ = nullptr;    ///< null: the memory is the buffer's own
   std::shared_ptr<void const> of_system_;  ///< what owns the one of them that there is
   Location wrapped_at_ = Location::host;   ///< where memory is that came from no pool
   std::size_t begin_ = 0;                  ///< of a window; the host reaches no windows

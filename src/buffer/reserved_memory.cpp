@@ -1,6 +1,7 @@
 #include "buffer/reserved_memory.hpp"
 
 #include <unimem/core/error.hpp>
+#include <unimem/core/size.hpp>
 
 #include "core/poison.hpp"
 #include "device/host_memory.hpp"
@@ -79,7 +80,7 @@ void ReservedMemory::commit(std::size_t cell, Allocation block) {
 }
 
 void ReservedMemory::will_fill(Cells some) noexcept {
-  auto const first = (some.first * cell_bytes_ + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes;
+  auto const first = round_up(some.first * cell_bytes_, huge_page_bytes);
   auto const last = some.last * cell_bytes_ / huge_page_bytes * huge_page_bytes;
   if (first < last) ::madvise(base_ + first, last - first, MADV_HUGEPAGE);
 }
@@ -87,8 +88,7 @@ void ReservedMemory::will_fill(Cells some) noexcept {
 void ReservedMemory::decommit(std::size_t cell) noexcept {
   take_back(address_of(cell), cell_bytes_);
   auto const first = cell * cell_bytes_ / huge_page_bytes * huge_page_bytes;
-  auto const last =
-      std::min(reserved_, ((cell + 1) * cell_bytes_ + huge_page_bytes - 1) / huge_page_bytes * huge_page_bytes);
+  auto const last = std::min(reserved_, round_up((cell + 1) * cell_bytes_, huge_page_bytes));
   ::madvise(base_ + first, last - first, MADV_NOHUGEPAGE);  // for what comes there next; what is there stays as it is
   poison(address_of(cell), cell_bytes_);
   cells_[cell].block.release();

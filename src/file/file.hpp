@@ -39,7 +39,8 @@ class File {
   [[nodiscard]] std::string const& name() const noexcept { return name_; }
 
   /// Reads what there is from `offset` on, `to` at most. Returns how many bytes that were: fewer only at the file's
-  /// end. `retries`: for failures that may pass; null: the first is thrown.
+  /// end. `retries`: for failures that may pass; null: all are thrown at once but
+  /// EINTR and EAGAIN, by which the system asks for another call.
   [[nodiscard]] std::size_t read(std::uint64_t offset, std::span<std::byte> to, std::string_view doing,
                                  Retries* retries = nullptr) const;
   /// Writes all of `bytes` from `offset` on. Bytes beyond the process's limit for files are

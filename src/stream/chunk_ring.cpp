@@ -156,7 +156,7 @@ void ChunkRing::read_all(Conveyor& conveyor, ChunkSinks const& sinks) {
     if (number == Conveyor::none) return;
     auto& slot = *slots_[number];
     slot.offset = offset;
-    // Of two buffers over one memory the other's bytes are no more: nobody wrote there behind its back.
+    // Of two buffers over one memory the other's bytes are no more: no user wrote there behind its back.
     if (slot.host) slot.results->discard();
     slot.bytes = fill(number, offset, stopping);
     if (stopping()) return;

@@ -3,6 +3,8 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 
+#include "device/host_memory.hpp"
+
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -18,10 +20,6 @@ constexpr int populate_read = MADV_POPULATE_READ;
 #else
 constexpr int populate_read = 22;  // Linux 5.14; older C libraries do not name it
 #endif
-
-/// Where a file lies in memory in folios as large as a huge page, one entry of a page table maps it, if address and
-/// position agree up to here: mapping a GiB takes 2 ms then, and 60 by small pages (Linux 6.18, ext4).
-constexpr std::size_t huge_page = std::size_t{2} << 20;
 
 /// Between two questions whether to stop: some milliseconds of a slow disk.
 constexpr std::size_t populate_step = std::size_t{8} << 20;
@@ -42,31 +40,31 @@ bool populate(std::byte* begin, std::size_t bytes, std::function<bool()> const& 
 MappedInput::MappedInput(InputFile const& input, std::size_t windows, std::size_t window_bytes)
     : input_(input),
       page_bytes_(static_cast<std::size_t>(::sysconf(_SC_PAGESIZE))),
-      // A chunk may begin anywhere in its first huge page.
-      stride_(round_up(checked_add(window_bytes, huge_page, "chunk"), huge_page)),
-      reserved_(checked_add(checked_multiply(windows, stride_, "buffers"), huge_page, "buffers")) {
-  auto* const range = ::mmap(nullptr, reserved_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (range == MAP_FAILED) throw IoError(input_.path(), errno, "cannot map");
-  range_ = static_cast<std::byte*>(range);
-  base_ = range_ + (huge_page - reinterpret_cast<std::uintptr_t>(range_) % huge_page) % huge_page;
+      // Where a file lies in memory in folios as large as a huge page, one entry of a page table maps it, if address
+      // and position agree up to there: mapping a GiB takes 2 ms then, and 60 by small pages (Linux 6.18, ext4). A
+      // chunk may begin anywhere in its first huge page.
+      stride_(round_up(checked_add(window_bytes, huge_page_bytes, "chunk"), huge_page_bytes)),
+      reserved_(checked_multiply(windows, stride_, "buffers")),
+      base_(map_addresses(reserved_, huge_page_bytes, 0, PROT_NONE)) {
+  if (base_ == nullptr) throw IoError(input_.path(), errno, "cannot map");
   try {
-    guard_ = std::make_unique<GuardedRegion>(range_, reserved_);
+    guard_ = std::make_unique<GuardedRegion>(base_, reserved_);
   } catch (...) {
-    ::munmap(range_, reserved_);
+    ::munmap(base_, reserved_);
     throw;
   }
 }
 
 MappedInput::~MappedInput() {
   guard_.reset();  // first: once unmapped, the addresses may be reused
-  ::munmap(range_, reserved_);
+  ::munmap(base_, reserved_);
 }
 
 std::span<std::byte> MappedInput::open(std::size_t window, std::uint64_t offset, std::size_t bytes, Retries& retries,
                                        std::function<bool()> const& stop) {
   auto const position = input_.data_offset() + offset;
   auto const within = static_cast<std::size_t>(position % page_bytes_);
-  auto* const at = address_of(window) + position % huge_page - within;
+  auto* const at = address_of(window) + position % huge_page_bytes - within;
   auto* const mapped = ::mmap(at, within + bytes, PROT_READ, MAP_SHARED | MAP_FIXED, input_.descriptor(),
                               static_cast<::off_t>(position - within));
   if (mapped == MAP_FAILED) throw IoError(input_.path(), errno, "cannot map");

@@ -44,8 +44,7 @@ class MappedInput {
   std::size_t page_bytes_;
   std::size_t stride_;  ///< from window to window
   std::size_t reserved_;
-  std::byte* range_ = nullptr;
-  std::byte* base_ = nullptr;  ///< of the first window: a multiple of a huge page
+  std::byte* base_;  ///< of the first window: a multiple of a huge page
   std::unique_ptr<GuardedRegion> guard_;
 };
 

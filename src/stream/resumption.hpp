@@ -29,7 +29,7 @@ class Resumption {
   void wrote(std::span<const std::byte> output, std::vector<std::uint64_t> input_digests);
   /// The output is in its place: there is nothing to go on with.
   void end() { journal_.remove(); }
-  /// Nobody is to go on from what is there: it goes.
+  /// No run is to go on from what is there: it goes.
   void give_up();
 
  private:
