@@ -23,7 +23,7 @@ from typing import Iterator, NamedTuple
 
 FLOORS = {
     "core": 0,
-    "device": 1, "coherence": 1, "file": 1,
+    "device": 1, "coherence": 1, "file": 1, "process": 1,
     "pool": 2,
     "manager": 3,
     "buffer": 4, "report": 4,

@@ -1,0 +1,76 @@
+#pragma once
+
+#include "core/unique_fd.hpp"
+
+#include <chrono>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace unimem::detail {
+
+/// What processes of one user on one machine hand to one another by a number: descriptors, and some bytes that say what
+/// they are. Over Unix sockets without names in the file system, so that nothing is left when a process ends; the
+/// system says who is at the other end, and another user's processes get and are believed nothing.
+///
+/// A process that offers something has a thread of its own that answers; it runs no code of a user's, waits for no lock
+/// for long, and for no peer at all.
+///
+/// Thread-safe. A forked child offers nothing of its parent's, and what the parent offers stays the parent's.
+class Peers {
+ public:
+  struct Key {
+    std::uint64_t registry = 0;
+    std::uint64_t number = 0;
+    friend auto operator<=>(Key const&, Key const&) = default;
+  };
+  /// As it goes over the socket: at most these.
+  static constexpr std::size_t most_descriptors = 4, most_bytes = std::size_t{32} << 10;
+
+  static Peers& of_this_process();
+
+  Peers();
+  Peers(Peers const&) = delete;
+  Peers& operator=(Peers const&) = delete;
+  ~Peers();
+
+  /// Whoever asks for `key` from now on gets these, in place of what was offered by it before. Throws InvalidArgument
+  /// for more than goes over the socket, IoError if the process cannot be asked by others.
+  void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes);
+  void withdraw(Key key) noexcept;
+
+  /// What another process offered, or this one.
+  struct Parcel {
+    std::uint32_t pid = 0;  ///< whose
+    std::vector<UniqueFd> descriptors;
+    std::string bytes;
+  };
+  /// How long one peer is given to answer.
+  static constexpr std::chrono::milliseconds patience{2'000};
+  /// Asks all of this user's processes that offer anything, one after the other; nothing: none of them offers it.
+  /// `go_on`: asked ten times a second while one is waited for; what it throws ends it. Throws IoError where this
+  /// process may open no more descriptors, and, if no process has it, where one did not answer, or not in this
+  /// language.
+  [[nodiscard]] static std::optional<Parcel> fetch(Key key, std::function<void()> const& go_on = {});
+
+ private:
+  struct Offer {
+    std::vector<UniqueFd> descriptors;
+    std::string bytes;
+  };
+  class Service;
+  [[nodiscard]] std::shared_ptr<Offer const> find(Key key);
+
+  std::mutex mutex_;
+  std::map<Key, std::shared_ptr<Offer const>> offers_;
+  std::unique_ptr<Service> service_;
+};
+
+}  // namespace unimem::detail
