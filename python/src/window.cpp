@@ -98,7 +98,7 @@ nb::object Window::host() {
   look_out_on_host(*core, whole, Intent::read);
   if (core->is_from_file()) {
     // By a lease alone, so that parts make room for others once no array is over them.
-    auto lease = unlocked([&] { return core->map(whole, MapMode::read, false); });
+    auto lease = unlocked([&] { return core->hold_host(whole); });
     if (!core->is_read_only()) return host_leased(core, std::move(lease));
     auto hold = std::make_unique<HostHold>(core, std::move(lease), whole);
     auto* const data = hold->begin();
@@ -110,7 +110,7 @@ nb::object Window::host() {
   });
   // The array's hold keeps its memory from getting another owner, so the same address is the same memory.
   if (host_.is_valid() && begin == host_begin_ && is_untouched(host_, begin, shape_, dtype_)) return host_;
-  return host_leased(core, unlocked([&] { return core->map(whole, MapMode::read, false); }));
+  return host_leased(core, unlocked([&] { return core->hold_host(whole); }));
 }
 
 nb::object Window::host_leased(std::shared_ptr<BufferCore> core, DeviceLease lease) {
