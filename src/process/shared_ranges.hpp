@@ -12,27 +12,35 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace unimem::detail {
 
-/// Which bytes of shared memory which process has written last, and which one is being written to: the part of
+/// Which bytes of shared memory which process has written last, and which are being written to or read: the part of
 /// coherence that several processes have in common. It lies in memory that all of them map.
 ///
-/// There are two copies of it. A change is made in the one that is not in force, under a lock, and comes into force by
-/// one store: a process that is killed at any instruction leaves one whole copy, without its change or with it.
+/// There are two copies of each part of it. A change is made in those that are not in force, under a lock, and comes
+/// into force by one store: a process that is killed at any instruction leaves a whole table, without its change or
+/// with it.
 ///
-/// Versions count changes. What is written is claimed before (`begin_write`), so that the bytes of a writer that was
-/// killed are known to be lost. There is room for `most_ranges` ranges: beyond them, neighbours are told as one that
-/// was written by anyone, which costs copies and loses nothing; claims and lost ranges are never joined.
+/// Versions count writes. What is written is claimed before (`begin_write`), so that the bytes of a writer that was
+/// killed are known to be lost; what is read may be claimed (`begin_read`), so that no other process writes there
+/// meanwhile. A process's own claims never stand in its way. Beyond `most_ranges` ranges, neighbours are told as one
+/// that was written by anyone, which costs copies and loses nothing; claims are exact, and what is lost is never told
+/// of other bytes.
 ///
-/// Thread-safe and process-safe. Every function but `version` throws IoError, with the name of the memory, if what lies
-/// there is not this (EBADMSG), or if another process has kept the lock for `patience` (ETIMEDOUT): it was stopped,
-/// perhaps.
+/// Thread-safe and process-safe. The child of a fork has its parent's number as a holder, and claims made by it are its
+/// parent's: it joins anew before it takes part. Processes see one another's numbers (pids) as the system's /proc has
+/// them: all of them live in one namespace of these.
+///
+/// Every function that is not noexcept throws IoError, with the name of the memory, if what lies there is not this
+/// (EBADMSG), or if another process has kept the lock for `patience` (ETIMEDOUT): it was stopped, perhaps.
 class SharedRanges {
  public:
-  static constexpr std::size_t most_ranges = 128, most_holders = 1024;
+  static constexpr std::size_t most_ranges = 128, most_holders = 1024, most_reads = 1024;
+  /// Ranges that are being written to, and those that are lost, together.
+  static constexpr std::size_t most_writes = 256;
   static constexpr std::chrono::milliseconds patience{10'000};
 
   /// A process that takes part, by number; 0: none.
@@ -45,16 +53,23 @@ class SharedRanges {
 
   /// How much memory it takes.
   [[nodiscard]] static std::size_t bytes() noexcept;
-  /// In memory that is all zeros, for `size` bytes of contents, which nobody has written.
+  /// In memory that is all zeros, for `size` bytes of contents, which no process has written.
   static SharedRanges make(std::span<std::byte> memory, std::size_t size, std::string name);
   static SharedRanges attach(std::span<std::byte> memory, std::size_t size, std::string name);
 
-  /// Another number: something has changed. A load.
+  /// Another number: something was written, or lost. A load.
   [[nodiscard]] std::uint64_t version() const noexcept;
+
+  /// Another number after every change that has come into force: also of claims, and of who takes part. A load.
+  [[nodiscard]] std::uint32_t change_count() const noexcept;
+  /// Waits while `change_count()` is `seen`, for `longest` at most; may return earlier. A process that is killed
+  /// between its change and its word of it wakes no other: whoever waits for a claim to go asks again now and then.
+  void wait_for_change(std::uint32_t seen, std::chrono::milliseconds longest) const noexcept;
 
   /// Nothing: there are `most_holders`.
   [[nodiscard]] std::optional<Holder> join(Process process);
-  /// It takes no further part. What it was writing is lost: `killed` or not, it will not come.
+  /// It takes no further part. What it was writing is lost: `killed` or not, it will not come. What it was reading, it
+  /// reads no more.
   void leave(Holder holder);
   struct Participant {
     Holder holder = 0;
@@ -62,58 +77,104 @@ class SharedRanges {
   };
   [[nodiscard]] std::vector<Participant> participants() const;
 
-  /// Who is writing to a range.
+  [[nodiscard]] static Process this_process();
+  /// False: it has ended, even if its parent has not asked how. Throws IoError where the system does not say.
+  [[nodiscard]] static bool is_alive(Process process);
+  /// Has every participant leave that is not alive. Returns those; of several processes that ask at once, one is told.
+  std::vector<Participant> forget_dead();
+
+  /// What a process is about to do with a range.
   struct Claim {
+    enum class Kind : std::uint8_t { write, read };
     Holder holder = 0;
     ByteRange range;
+    Kind kind = Kind::write;
     friend bool operator==(Claim const&, Claim const&) = default;
   };
+  /// `self` is about to read `range`. Returns, having changed nothing, the first write claim of another process that is
+  /// in the way. Throws InvalidArgument for the `most_reads + 1`st claim, and for a range outside the contents.
+  [[nodiscard]] std::optional<Claim> begin_read(Holder self, ByteRange range);
+  /// It has read them: for each `begin_read`, of the same range. Of one that there is not, nothing.
+  void end_read(Holder self, ByteRange range);
   /// `self` is about to write to `range`. Returns, having changed nothing, the first claim of another process that is
-  /// in the way. Throws InvalidArgument where that makes too many ranges that are being written to.
+  /// in the way: to write, or else to read. Throws InvalidArgument where that makes more than `most_writes` ranges that
+  /// are being written to or lost, and for a range outside the contents.
   [[nodiscard]] std::optional<Claim> begin_write(Holder self, ByteRange range);
-  /// It has written them: for each `begin_write`, of the same range.
-  void end_write(Holder self, ByteRange range);
+  enum class Outcome : std::uint8_t {
+    written,
+    untouched,  ///< what is known of the range stays as it was
+    lost,       ///< as if the writer had been killed, once its other writes that meet the range have ended
+  };
+  /// For each `begin_write`, of the same range. Of one that there is not, nothing.
+  void end_write(Holder self, ByteRange range, Outcome outcome = Outcome::written);
 
   /// What a process has to know of what others did.
   struct Changes {
     std::uint64_t version = 0;  ///< to be asked for the next time
     ByteRanges written;         ///< by others
-    ByteRanges lost;            ///< nobody has them: a writer was killed
-    std::vector<Claim> claims;  ///< of others
+    ByteRanges lost;            ///< no process has them: a writer was killed
+    std::vector<Claim> claims;  ///< of others, to write
   };
   [[nodiscard]] Changes changes(Holder self, std::uint64_t since) const;
 
-  /// Throws std::logic_error unless ranges are in order and apart. For tests.
+  /// Throws std::logic_error unless ranges are in order and apart, and claims of participants that may be there
+  /// together. For tests.
   void validate() const;
 
  private:
+  /// Ranges that nobody has written are not listed.
   struct Range {
     std::uint64_t begin, end;
-    std::uint64_t version;  ///< of its latest write; 0: none
-    Holder last;            ///< who made that one; 0: several, or nobody
-    Holder writer;          ///< 0: none
-    std::uint32_t writes;   ///< by that one, under way
+    std::uint64_t version;  ///< of its latest write
+    Holder last;            ///< who made that one; 0: several, or none that takes part
     std::uint32_t lost;
   };
-  struct Copy {
-    std::atomic<std::uint64_t> version;
-    std::uint32_t range_count;
-    std::uint32_t holder_count;  ///< slots in use, of which some may be free again
-    std::array<Range, most_ranges> ranges;
-    struct Slot {
-      std::uint64_t started;
-      std::uint32_t pid;  ///< 0: free
-      std::uint32_t unused;
-    };
-    std::array<Slot, most_holders> holders;
+  struct Claimed {
+    std::uint64_t begin, end;
+    Holder holder;
+    std::uint32_t count : 31;  ///< how often
+    std::uint32_t loses : 1;   ///< one of these writes has ended so; there may be none left of them then
+    [[nodiscard]] ByteRange range() const noexcept { return {begin, end}; }
+  };
+  struct Slot {
+    std::uint64_t started;
+    std::uint32_t pid;  ///< 0: free
+    std::uint32_t unused;
+  };
+  template <class T, std::size_t most>
+  struct List {
+    std::uint32_t count;
+    std::uint32_t unused;
+    std::array<T, most> all;
+    static constexpr std::size_t capacity = most;
+
+    [[nodiscard]] std::span<T const> used() const noexcept { return std::span(all).first(count); }
+    [[nodiscard]] std::span<T> used() noexcept { return std::span(all).first(count); }
+    void add(T const& one) noexcept { all[count++] = one; }
+    /// The last one takes its place.
+    void remove(T& one) noexcept { one = all[--count]; }
+  };
+  /// Each of `most_writes` may be lost, and another range may stand between any two.
+  using Ranges = List<Range, 2 * most_writes + 8>;
+  using Writes = List<Claimed, most_writes>;
+  using Reads = List<Claimed, most_reads>;
+  using Holders = List<Slot, most_holders>;
+  /// Bits of `Memory::state`: which copy of each part is in force. The version is above them.
+  struct Part {
+    static constexpr unsigned ranges = 0, writes = 1, reads = 2, holders = 3, count = 4;
   };
   struct Memory {
     std::array<char, 8> magic;
     std::uint64_t layout;
     std::uint64_t size;
     SharedLock lock;
-    std::atomic<std::uint32_t> in_force;  ///< 0 or 1
-    std::array<Copy, 2> copies;
+    std::atomic<std::uint64_t> state;
+    std::atomic<std::uint32_t> change_count;
+    std::atomic<std::uint32_t> waiting;  ///< at least as many as wait: those killed at it are never taken off
+    std::array<Ranges, 2> ranges;
+    std::array<Writes, 2> writes;
+    std::array<Reads, 2> reads;
+    std::array<Holders, 2> holders;
   };
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
@@ -122,6 +183,7 @@ class SharedRanges {
 
   SharedRanges(Memory& memory, std::string name) noexcept : memory_(&memory), name_(std::move(name)) {}
   [[noreturn]] void throw_damaged(char const* what) const;
+  void require_inside(ByteRange range) const;
 
   Memory* memory_;
   std::string name_;
