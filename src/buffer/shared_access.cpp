@@ -23,6 +23,7 @@
 #include <exception>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -85,17 +86,19 @@ void call_after_all(std::vector<Event> events, std::function<void()> then) {
 
 bool SharedAccess::begin_turn(AccessContext& context, ByteRange range, Access access, HeldTurn& turn) const {
   auto const& shared = parts_->shared;
-  turn = nullptr;
   if (access == Access::writes) parts_->made.require("writing to memory that processes share");
   // The turns of a forked child would be its parent's, and stay if it is killed: it looks without.
   if (parts_->made.inherited()) return true;
-  auto next = std::make_shared<SharedTurn>(shared, range, access);
+  // What was lost before this turn must be known before it: of what is being written in a turn nothing is told as lost.
   auto const seen = shared->change_count();
-  auto const claim = next->begin();
-  if (!claim) {
-    turn = std::move(next);
-    return true;
-  }
+  auto claim = std::optional<SharedMemory::Claim>{};
+  do {
+    note_others();
+    turn = std::make_shared<SharedTurn>(shared, range, access);
+    claim = turn->begin();
+  } while (!claim && shared->has_news());
+  if (!claim) return true;
+  turn = nullptr;
   context.wait_for([memory = shared, claim = *claim, seen] {
     WatchedWait watch{"waiting for another process to be done with bytes that both share"};
     memory->wait_for(claim, seen);

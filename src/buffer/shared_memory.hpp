@@ -69,8 +69,10 @@ class SharedMemory {
   /// Another number: something has changed, a claim has gone perhaps.
   [[nodiscard]] std::uint32_t change_count() const noexcept { return book_.change_count(); }
 
+  /// Whether something was written or lost since `note_changes` was last asked.
+  [[nodiscard]] bool has_news() const noexcept { return book_.version() != seen_; }
   /// Whether `note_changes` has anything to tell.
-  [[nodiscard]] bool changed() const noexcept { return loses_ || book_.version() != seen_; }
+  [[nodiscard]] bool changed() const noexcept { return loses_ || has_news(); }
   struct Changes {
     ByteRanges written;  ///< by other processes, since this was last asked
     ByteRanges lost;     ///< all that is, but for what this process is just writing

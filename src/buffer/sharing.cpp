@@ -114,7 +114,7 @@ std::shared_ptr<SharedMemory> BufferCore::share() {
       if (!shared) return false;
       if (has_data && host) {
         std::memcpy(shared->data(), host->host_address(), whole.size());
-        transfers.count(host_place, host_place, whole.size());
+        parts->counters.count_on_link("host", "shared memory", whole.size(), 1);
       }
       stand_on(*parts, shared);
     }

@@ -119,7 +119,9 @@ SharedRanges::Changes SharedRanges::changes(Holder self, std::uint64_t since) co
     if (one.lost != 0) found.lost.add(there);
   }
   for (auto const& one : locked.writes()) {
-    if (one.holder != self) found.claims.push_back({one.holder, locked.range_of(one), Claim::Kind::write});
+    auto const there = locked.range_of(one);
+    if (one.holder == self) found.lost.remove(there);
+    if (one.holder != self) found.claims.push_back({one.holder, there, Claim::Kind::write});
   }
   return found;
 }

@@ -112,7 +112,7 @@ class SharedRanges {
   struct Changes {
     std::uint64_t version = 0;  ///< to be asked for the next time
     ByteRanges written;         ///< by others
-    ByteRanges lost;            ///< no process has them: a writer was killed
+    ByteRanges lost;            ///< no process has them: a writer was killed; without what `self` is just writing
     std::vector<Claim> claims;  ///< of others, to write
   };
   [[nodiscard]] Changes changes(Holder self, std::uint64_t since) const;

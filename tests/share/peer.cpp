@@ -37,15 +37,14 @@ using Byte = std::uint8_t;
 using Bytes = std::vector<Byte>;
 
 Kernel const& fill_kernel() {
-  static Kernel const kernel = make_kernel("fill", [](Item const& item, std::span<Byte> bytes, std::uint32_t value) {
-    bytes[item.x] = static_cast<Byte>(value);
-  });
+  static Kernel const kernel = Kernel("fill").host(
+      [](WorkItem item, std::span<Byte> bytes, std::uint32_t value) { bytes[item.x] = static_cast<Byte>(value); });
   return kernel;
 }
 
 Kernel const& copy_kernel() {
-  static Kernel const kernel = make_kernel(
-      "copy", [](Item const& item, std::span<Byte const> from, std::span<Byte> to) { to[item.x] = from[item.x]; });
+  static Kernel const kernel = Kernel("copy").host(
+      [](WorkItem item, std::span<Byte const> from, std::span<Byte> to) { to[item.x] = from[item.x]; });
   return kernel;
 }
 
@@ -128,7 +127,10 @@ class Peer {
     return to_string(registry().publish(*buffer_, {.cross_process = true}));
   }
   std::string read(Words& words) { return hex(part(words).to_vector()); }
-  std::string look(Words& words) { return hex(part(words).host_view()); }
+  std::string look(Words& words) {
+    auto const window = part(words);
+    return hex(window.host_view());
+  }
   std::string write(Words& words) {
     auto window = part(words);
     window.copy_from(Bytes(window.size(), static_cast<Byte>(number(words))));
@@ -139,19 +141,19 @@ class Peer {
     BufferOptions options;
     options.device = &sim_;
     UnifiedBuffer<Byte> result(window.size(), std::move(options));
-    launch(copy_kernel(), queue_, Range{window.size()}, unimem::read(window), unimem::write(result));
+    launch(queue_, copy_kernel(), Range{window.size()}, unimem::read(window), unimem::write(result));
     return hex(result.to_vector());
   }
   std::string write_on_device(Words& words) {
     auto window = part(words);
     auto const value = static_cast<std::uint32_t>(number(words));
-    launch(fill_kernel(), queue_, Range{window.size()}, unimem::write(window), value).wait();
+    launch(queue_, fill_kernel(), Range{window.size()}, unimem::write(window), value).wait();
     return {};
   }
   std::string write_on_cpu(Words& words) {
     auto window = part(words);
     auto const value = static_cast<std::uint32_t>(number(words));
-    launch(fill_kernel(), device("cpu").default_queue(), Range{window.size()}, unimem::write(window), value).wait();
+    launch(device("cpu").default_queue(), fill_kernel(), Range{window.size()}, unimem::write(window), value).wait();
     return {};
   }
   std::string map(Words& words) {
@@ -160,7 +162,7 @@ class Peer {
   }
   std::string poke(Words& words) {
     auto const value = static_cast<Byte>(number(words));
-    for (auto& byte : mapping_.value()) byte = value;
+    for (auto& byte : mapping_.value().elements()) byte = value;
     return {};
   }
   std::string unmap(Words& /*words*/) {
@@ -178,7 +180,7 @@ class Peer {
   }
   std::string moved(Words& /*words*/) {
     auto const all = buffer_.value().statistics();
-    return std::to_string(all.bytes_to_device) + " " + std::to_string(all.bytes_to_host);
+    return std::to_string(all.host_to_device_bytes) + " " + std::to_string(all.device_to_host_bytes);
   }
   std::string close(Words& /*words*/) {
     mapping_.reset();
