@@ -46,12 +46,18 @@ std::optional<SharedRanges::Claim> SharedRanges::begin_write(Holder self, ByteRa
   Change change(*this);
   if (auto const other = change.now().in_the_way(self, range, Claim::Kind::write)) return other;
   auto& writes = change.writes();
-  auto const lost = static_cast<std::size_t>(
-      std::ranges::count_if(change.now().ranges(), [](Range const& one) { return one.lost != 0; }));
+  std::size_t lost = 0;
+  bool repairs = false;
+  for (auto const& one : change.now().ranges()) {
+    if (one.lost == 0) continue;
+    ++lost;
+    repairs = repairs || range.contains({one.begin, one.end});
+  }
   if (auto* const same = Change::find(writes, self, range)) {
     ++same->count;
-  } else if (writes.count + lost < most_writes) {
-    // Each of these may be a lost range one day, for which there has to be room then.
+  } else if (writes.count < most_writes && (repairs || writes.count + lost < most_writes)) {
+    // Each of these may be a lost range one day, for which there has to be room then; one that takes the place of
+    // another has it.
     writes.add({range.begin, range.end, self, 1, 0});
   } else {
     throw InvalidArgument("range", fmt::format("[{}, {})", range.begin, range.end),

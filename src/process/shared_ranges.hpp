@@ -99,7 +99,7 @@ class SharedRanges {
   void end_read(Holder self, ByteRange range);
   /// `self` is about to write to `range`. Returns, having changed nothing, the first claim of another process that is
   /// in the way: to write, or else to read. Throws InvalidArgument where that makes more than `most_writes` ranges that
-  /// are being written to or lost, and for a range outside the contents.
+  /// are being written to or lost, unless a whole lost range is in it; and for a range outside the contents.
   [[nodiscard]] std::optional<Claim> begin_write(Holder self, ByteRange range);
   enum class Outcome : std::uint8_t {
     written,
