@@ -2,6 +2,7 @@
 
 #include "process/shared_ranges.hpp"
 #include "process/shared_ranges_change.hpp"
+#include "process/steps.hpp"
 
 #include <fmt/format.h>
 
@@ -28,6 +29,7 @@ std::optional<SharedRanges::Claim> SharedRanges::begin_read(Holder self, ByteRan
                           fmt::format("one of at most {} that are being read", most_reads));
   }
   change.come_into_force();
+  at_step(Step::read_claimed);
   return std::nullopt;
 }
 
@@ -38,6 +40,7 @@ void SharedRanges::end_read(Holder self, ByteRange range) {
   if (found == nullptr) return;
   if (--found->count == 0) reads.remove(*found);
   change.come_into_force();
+  at_step(Step::read_ended);
 }
 
 std::optional<SharedRanges::Claim> SharedRanges::begin_write(Holder self, ByteRange range) {
@@ -64,6 +67,7 @@ std::optional<SharedRanges::Claim> SharedRanges::begin_write(Holder self, ByteRa
                           fmt::format("one of at most {} that are being written to or lost", most_writes));
   }
   change.come_into_force();
+  at_step(Step::write_claimed);
   return std::nullopt;
 }
 
@@ -77,6 +81,7 @@ void SharedRanges::end_write(Holder self, ByteRange range, Outcome outcome) {
   if (outcome == Outcome::written) change.write_over(range, self);
   change.settle_writes(self);
   change.come_into_force();
+  at_step(Step::write_ended);
 }
 
 void SharedRanges::require_inside(ByteRange range) const {

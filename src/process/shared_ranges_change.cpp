@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 
 #include "process/futex.hpp"
+#include "process/steps.hpp"
 
 #include <fmt/format.h>
 
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace unimem::detail {
 
@@ -29,12 +31,14 @@ SharedRanges::Locked::Locked(SharedRanges const& table) : table_(table), memory_
     state_ = memory_.state.load(std::memory_order_relaxed);  // the lock orders it
     check();
   } catch (...) {
-    memory_.lock.release();
+    release();
     throw;
   }
+  at_step(Step::lock_taken);
 }
 
-SharedRanges::Locked::~Locked() {
+void SharedRanges::Locked::release() noexcept {
+  if (std::exchange(released_, true)) return;
   memory_.lock.release();
   // Sequentially consistent, as the count is: a waiter is seen here, or sees the count.
   if (changed_ && memory_.waiting.load() != 0) wake_all(memory_.change_count);
@@ -135,10 +139,13 @@ void SharedRanges::Change::forget_writer(Holder holder) {
 void SharedRanges::Change::come_into_force() {
   if (changed_ == 0) return;
   auto const copies = (locked_.state() ^ changed_) & ((std::uint64_t{1} << Part::count) - 1);
+  at_step(Step::change_prepared);
   // Release: with the state, what it stands for is seen.
   memory_.state.store((version_ << Part::count) | copies, std::memory_order_release);
+  at_step(Step::change_in_force);
   memory_.change_count.fetch_add(1);
   locked_.has_changed();
+  locked_.release();
 }
 
 std::span<SharedRanges::Range const> SharedRanges::Change::take_ranges() {

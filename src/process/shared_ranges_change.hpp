@@ -16,7 +16,9 @@ class SharedRanges::Locked {
   explicit Locked(SharedRanges const& table);
   Locked(Locked const&) = delete;
   Locked& operator=(Locked const&) = delete;
-  ~Locked();
+  ~Locked() { release(); }
+  /// Once, and for good.
+  void release() noexcept;
 
   [[nodiscard]] std::uint64_t version() const noexcept { return state_ >> Part::count; }
   /// They are in order, and inside; throws IoError if they are not.
@@ -49,7 +51,7 @@ class SharedRanges::Locked {
   SharedRanges const& table_;
   Memory& memory_;
   std::uint64_t state_ = 0;
-  bool changed_ = false;
+  bool changed_ = false, released_ = false;
 };
 
 /// What is to come into force: of each part that is changed, the other copy, in which what is in use is copied before.
@@ -83,6 +85,7 @@ class SharedRanges::Change {
   /// A new version of `range`.
   void write_over(ByteRange range, Holder by) { write_over({range.begin, range.end, next_version(), by, 0}); }
 
+  /// The last that is done: the lock is released then.
   void come_into_force();
 
  private:
