@@ -45,13 +45,14 @@ void note_elements(BufferOptions& options, std::vector<std::size_t> const& shape
 }
 
 BufferOptions options_of(MemoryManager* manager, Device* device, int location, int tracking, bool pinned, bool strict,
-                         std::string name, int priority) {
+                         std::string name, int priority, bool shared = false) {
   BufferOptions options;
   options.manager = manager;
   options.device = device;
   options.location = static_cast<Location>(location);
   options.tracking = static_cast<Tracking>(tracking);
   options.pinned = pinned;
+  options.shared = shared;
   options.strict = strict;
   options.name = std::move(name);
   if (options.name.empty()) options.site = calling_site();
@@ -61,8 +62,8 @@ BufferOptions options_of(MemoryManager* manager, Device* device, int location, i
 }
 
 void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype, MemoryManager* manager, Device* device,
-                 int location, int tracking, bool pinned, bool strict, std::string name, int priority) {
-  auto options = options_of(manager, device, location, tracking, pinned, strict, std::move(name), priority);
+                 int location, int tracking, bool pinned, bool strict, std::string name, int priority, bool shared) {
+  auto options = options_of(manager, device, location, tracking, pinned, strict, std::move(name), priority, shared);
   note_elements(options, shape, dtype);
   auto const bytes = bytes_of(shape, dtype);
   auto core = unlocked([&] { return BufferCore::make(bytes, std::move(options)); });
@@ -179,7 +180,7 @@ void bind_making(nb::class_<Window>& window) {
   window
       .def("__init__", &make_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager").none(),
            nb::arg("device").none(), nb::arg("location"), nb::arg("tracking"), nb::arg("pinned"), nb::arg("strict"),
-           nb::arg("name"), nb::arg("priority"))
+           nb::arg("name"), nb::arg("priority"), nb::arg("shared") = false)
       .def("__init__", &make_like, nb::arg("like"))
       .def("__init__", &wrap_array, nb::arg("array"), nb::arg("manager").none(), nb::arg("device").none(),
            nb::arg("location"), nb::arg("tracking"), nb::arg("strict"), nb::arg("name"), nb::arg("priority"))

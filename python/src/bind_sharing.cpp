@@ -62,6 +62,7 @@ void bind_sharing(nb::module_& m) {
     auto core = window.live();
     Shape shape(window.shape());
     auto const element = element_of(window.dtype());
+    if (cross_process) window.drop_host();
     return unlocked([&] {
       return to_string(registry().publish_core({std::move(core), std::move(shape)}, element,
                                                SharedOptions{std::move(name), cross_process}));
@@ -73,6 +74,10 @@ void bind_sharing(nb::module_& m) {
     auto found = unlocked([&] { return registry().open_core(id, element); });
     auto const extents = found.shape.extents();
     return window_of(type, std::move(found.core), 0, {extents.begin(), extents.end()}, std::move(dtype), true);
+  });
+  m.def("_dtype_of_id", [](std::string const& text) {
+    auto const id = checked_id(text);
+    return dtype_of(unlocked([&] { return registry().element_of(id); }));
   });
   m.def("_refer", [](std::string const& text, std::size_t offset, std::size_t count) {
     auto const id = checked_id(text);

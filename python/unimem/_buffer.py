@@ -56,7 +56,8 @@ class UnifiedBuffer(Elements):
 
     Nothing is allocated before the first access, or `allocate()`. `device`: where `.device` is, by itself or by its id; by
     default `default_device()`. `pinned`: page-lock the host side (whether it worked: `is_pinned`). `strict`: every access before
-    `allocate()` raises BufferNotAllocated (for all buffers with UNIMEM_STRICT=1). Raises InvalidArgument for negative or too large
+    `allocate()` raises BufferNotAllocated (for all buffers with UNIMEM_STRICT=1). `shared`: its host memory is made so that other
+    processes can have it, too (`BufferRegistry.publish` with `cross_process` copies nothing then). Raises InvalidArgument for negative or too large
     shapes and for dtypes that are no plain bytes.
     """
 
@@ -75,11 +76,13 @@ class UnifiedBuffer(Elements):
         name: str = "",
         priority: int = 0,
         manager: MemoryManager | None = None,
+        shared: bool = False,
     ) -> None:
         super().__init__(
             shape_of(shape), dtype_of(dtype), native(manager), chosen(device), number_in(Location, "location", location),
             number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned),
             _unimem._strict_by_default() if strict is None else flag_of("strict", strict), text_of("name", name), priority_of(priority),
+            flag_of("shared", shared),
         )  # fmt: skip
 
     def __init_subclass__(cls, **keywords: Any) -> None:

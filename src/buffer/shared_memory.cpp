@@ -4,6 +4,7 @@
 #include <unimem/core/log.hpp>
 
 #include "device/host_memory.hpp"
+#include "process/steps.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -54,6 +55,7 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(std::string const& name, std:
   }
   auto contents = Segment::adopt(std::move(descriptors[0]), segment_bytes(bytes), from);
   auto book_memory = Segment::adopt(std::move(descriptors[1]), SharedRanges::bytes(), from);
+  at_step(Step::open_attached);
   auto book = SharedRanges::attach(bytes_of(book_memory), bytes, name);
   return std::shared_ptr<SharedMemory>(
       new SharedMemory(name, bytes, std::move(contents), std::move(book_memory), std::move(book), {}));
@@ -95,6 +97,7 @@ void SharedMemory::offer(Peers::Key key, std::string bytes) {
   std::scoped_lock const lock(offers_lock_);
   offers_.push_back(key);
   Peers::of_this_process().offer(key, std::move(copies), std::move(bytes));
+  at_step(Step::publish_offered);
 }
 
 auto SharedMemory::begin(ByteRange range, Access access) -> std::optional<Claim> {

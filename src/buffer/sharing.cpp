@@ -11,6 +11,7 @@
 #include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
+#include "process/steps.hpp"
 
 #include <cstring>
 #include <memory>
@@ -40,8 +41,8 @@ char const* reason_to_stay(BufferParts const& parts) {
   if (!host) return nullptr;
   if (!host->pooled()) return "it stands on memory that was wrapped";
   if (host->holds().leased()) return "it is leased or mapped: end that before";
-  if (host->holds().exported())
-    return "an address of its host memory was given away, which would be another's: publish it before, or make it with "
+  if (host->holds().exported_for_writing())
+    return "an address of its host memory was given away to be written through: publish it before, or make it with "
            "BufferOptions::shared";
   return nullptr;
 }
@@ -112,11 +113,13 @@ std::shared_ptr<SharedMemory> BufferCore::share() {
     if (!parts->shared) {
       shared = ReplicaAllocator(*parts).new_segment(context);
       if (!shared) return false;
+      detail::at_step(detail::Step::publish_made_segment);
       if (has_data && host) {
         std::memcpy(shared->data(), host->host_address(), whole.size());
         parts->counters.count_on_link("host", "shared memory", whole.size(), 1);
       }
       stand_on(*parts, shared);
+      detail::at_step(detail::Step::publish_copied);
     }
     shared = parts->shared;
     return true;

@@ -236,6 +236,10 @@ detail::SharedCore BufferRegistry::open_core(BufferId id, detail::SharedElement 
   });
 }
 
+detail::SharedElement BufferRegistry::element_of(BufferId id) {
+  return state().with_entry(id, [](std::unique_lock<std::mutex>&, State::Entry const& entry) { return entry.element; });
+}
+
 detail::SharedWindow BufferRegistry::resolve_core(BufferRef const& ref, detail::SharedElement const* element) {
   auto& own = state();
   return own.with_entry(ref.id, [&](std::unique_lock<std::mutex>& lock, State::Entry& entry) -> detail::SharedWindow {
