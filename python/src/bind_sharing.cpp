@@ -2,6 +2,7 @@
 #include <unimem/share/buffer_id.hpp>
 #include <unimem/share/buffer_ref.hpp>
 #include <unimem/share/buffer_registry.hpp>
+#include <unimem/share/detail/sent_buffers.hpp>
 
 #include <nanobind/nanobind.h>
 
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "bindings.hpp"
+#include "buffer_ids.hpp"
 #include "gil.hpp"
 #include "window.hpp"
 
@@ -36,13 +38,6 @@ BufferId id_from(std::string_view text) {
   return read ? id : BufferId{};
 }
 
-BufferId checked_id(std::string const& text) {
-  auto const id = id_from(text);
-  // In the words of a registry, which would only say "none".
-  if (!id) throw NotFound("buffer", text, {}, "it is no id: sixteen hexadecimal digits, a dash, a number");
-  return id;
-}
-
 nb::object window_of(nb::handle type, std::shared_ptr<BufferCore> core, std::size_t offset,
                      std::vector<std::size_t> shape, nb::object dtype, bool whole) {
   nb::object result = nb::inst_alloc(type);
@@ -56,6 +51,13 @@ ElementTag tag_of(int tag) {
 }
 
 }  // namespace
+
+BufferId checked_id(std::string const& text) {
+  auto const id = id_from(text);
+  // In the words of a registry, which would only say "none".
+  if (!id) throw NotFound("buffer", text, {}, "it is no id: sixteen hexadecimal digits, a dash, a number");
+  return id;
+}
 
 void bind_sharing(nb::module_& m) {
   m.def("_publish", [](Window& window, std::string name, bool cross_process) {
@@ -74,6 +76,13 @@ void bind_sharing(nb::module_& m) {
     auto found = unlocked([&] { return registry().open_core(id, element); });
     auto const extents = found.shape.extents();
     return window_of(type, std::move(found.core), 0, {extents.begin(), extents.end()}, std::move(dtype), true);
+  });
+  m.def("_send", [](Window& window, bool shared) {
+    auto const core = window.live();
+    auto const range = window.range();
+    if (shared) window.drop_host();
+    look_out_on_host(*core, range, Intent::read);
+    return unlocked([&] { return to_string(shared ? detail::send_shared(*core) : detail::send_copy(*core, range)); });
   });
   m.def("_dtype_of_id", [](std::string const& text) {
     auto const id = checked_id(text);

@@ -12,12 +12,13 @@ import numpy.typing as npt
 from . import _unimem
 from ._arguments import AnyPath, access_of, count_of, dtype_of, file_mode_of, flag_of, path_of, priority_of, shape_of, text_of
 from ._devices import chosen, named
-from ._elements import Elements
+from ._elements import BufferSlice, Elements
 from ._enums import Advice, Location, Tracking, number_in
 from ._errors import Error, UnsupportedOperation, invalid
 from ._host import HostArray
 from ._manager import MemoryManager, native
 from ._pickles import lies_in_a_buffer
+from ._processes import send_by_memory
 from ._unimem import Device, DeviceArray
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class UnifiedBuffer(Elements):
         """An `__init__` that forgets that of its base is told when it is called, by the name of its class: what it leaves has no buffer
         behind it, and nothing that it could say of itself."""
         super().__init_subclass__(**keywords)
+        send_by_memory(cls)
         if "__init__" not in vars(cls):
             return
         original = cls.__init__
@@ -295,3 +297,7 @@ class UnifiedBuffer(Elements):
                 self._flush()
             self.free()
 
+
+
+for _kind in (UnifiedBuffer, BufferSlice):
+    send_by_memory(_kind)

@@ -90,10 +90,15 @@ SharedMemory::~SharedMemory() {
   }
 }
 
-void SharedMemory::offer(Peers::Key key, std::string bytes) {
+std::vector<UniqueFd> SharedMemory::descriptors() const {
   std::vector<UniqueFd> copies;
   copies.push_back(copy_of(contents_.descriptor(), name_));
   copies.push_back(copy_of(book_memory_.descriptor(), name_));
+  return copies;
+}
+
+void SharedMemory::offer(Peers::Key key, std::string bytes) {
+  auto copies = descriptors();
   std::scoped_lock const lock(offers_lock_);
   offers_.push_back(key);
   Peers::of_this_process().offer(key, std::move(copies), std::move(bytes));

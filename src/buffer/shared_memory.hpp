@@ -55,6 +55,9 @@ class SharedMemory {
   /// it is withdrawn. Throws IoError where no more descriptors may be open, and what Peers throws.
   void offer(Peers::Key key, std::string bytes);
 
+  /// Copies of them, for whoever is to hold it, too. Throws IoError where no more may be open.
+  [[nodiscard]] std::vector<UniqueFd> descriptors() const;
+
   enum class Access : bool { reads, writes };
   /// What became of what was to be written.
   using Outcome = SharedRanges::Outcome;
@@ -119,6 +122,7 @@ class SharedTurn {
     has_begun_ = !claim;
     return claim;
   }
+  [[nodiscard]] bool is_at(std::shared_ptr<SharedMemory> const& memory) const noexcept { return memory_ == memory; }
   [[nodiscard]] bool writes() const noexcept { return access_ == Access::writes; }
   [[nodiscard]] ByteRange range() const noexcept { return range_; }
   /// What is to be told of a write when it ends; until this is said, that nothing was written.

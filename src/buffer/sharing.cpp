@@ -2,6 +2,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_access.hpp"
+#include "buffer/buffer_lock.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
 #include "buffer/reconciler.hpp"
@@ -14,6 +15,7 @@
 #include "process/steps.hpp"
 
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -84,6 +86,25 @@ std::shared_ptr<BufferCore> BufferCore::make(BufferOptions&& options, std::share
   parts.unlock();
   core->become_listed();
   return core;
+}
+
+bool BufferCore::is_shared() const {
+  if (parts_->terms.options.shared) return true;
+  detail::BufferLook const look{parts_->lock, parts_->terms};
+  return parts_->shared != nullptr;
+}
+
+void BufferCore::lose(std::exception_ptr failure) {
+  detail::run_admitted(use_of(detail::OperandsInUse::all_of_it), [&](AccessContext& context) {
+    Guard parts(*parts_);
+    auto const whole = parts->replicas.whole();
+    if (!ReplicaAllocator(*parts).ensure_host(context, whole)) return false;
+    auto& coherence = parts->replicas.coherence;
+    coherence.commit_certain(coherence.plan_access(host_place, whole, Intent::read, parts->replicas.places.cost()));
+    coherence.lose(whole);
+    parts->replicas.last_failure = std::move(failure);
+    return true;
+  });
 }
 
 std::shared_ptr<SharedMemory> BufferCore::share() {

@@ -187,8 +187,10 @@ class Peers::Service {
       answer.descriptors = static_cast<std::uint32_t>(offer->descriptors.size());
       parts[1] = {const_cast<char*>(offer->bytes.data()), offer->bytes.size()};  // it is read
     }
-    return send_message(connection, parts,
-                        offer ? std::span<const UniqueFd>(offer->descriptors) : std::span<const UniqueFd>{});
+    bool const went = send_message(connection, parts,
+                                   offer ? std::span<const UniqueFd>(offer->descriptors) : std::span<const UniqueFd>{});
+    if (went && offer && offer->times == Times::once) peers_.withdraw(request.key);
+    return went;
   }
 
   Peers& peers_;
@@ -207,7 +209,7 @@ Peers::~Peers() {
   service_.reset();
 }
 
-void Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes) {
+void Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times) {
   if (descriptors.size() > most_descriptors) {
     throw InvalidArgument("descriptors", fmt::format("{}", descriptors.size()),
                           fmt::format("at most {}", most_descriptors));
@@ -215,7 +217,7 @@ void Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes)
   if (bytes.size() > most_bytes) {
     throw InvalidArgument("bytes", fmt::format("{}", bytes.size()), fmt::format("at most {}", most_bytes));
   }
-  auto made = std::make_shared<Offer const>(Offer{std::move(descriptors), std::move(bytes)});
+  auto made = std::make_shared<Offer const>(Offer{std::move(descriptors), std::move(bytes), times});
   std::scoped_lock const lock(mutex_);
   if (!service_) service_ = std::make_unique<Service>(*this);
   offers_.insert_or_assign(key, std::move(made));

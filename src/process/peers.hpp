@@ -41,9 +41,11 @@ class Peers {
   Peers& operator=(Peers const&) = delete;
   ~Peers();
 
+  /// How often something is given.
+  enum class Times : bool { any, once };
   /// Whoever asks for `key` from now on gets these, in place of what was offered by it before. Throws InvalidArgument
   /// for more than goes over the socket, IoError if the process cannot be asked by others.
-  void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes);
+  void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times = Times::any);
   void withdraw(Key key) noexcept;
 
   /// What another process offered, or this one.
@@ -64,6 +66,7 @@ class Peers {
   struct Offer {
     std::vector<UniqueFd> descriptors;
     std::string bytes;
+    Times times = Times::any;
   };
   class Service;
   [[nodiscard]] std::shared_ptr<Offer const> find(Key key);

@@ -194,11 +194,24 @@ TEST_F(SharedByProcesses, RefuseWhatHasNoEnd) {
   EXPECT_THROW(static_cast<void>(buffer.host()), UnsupportedOperation);
   EXPECT_EQ(std::as_const(buffer).host_view()[3], 3);
   EXPECT_THROW(buffer.resize(10), UnsupportedOperation);
-  EXPECT_THROW(buffer.free(), UnsupportedOperation);
   EXPECT_THROW(buffer.discard(), UnsupportedOperation);
   EXPECT_THROW(buffer.release_host(), UnsupportedOperation);
   EXPECT_EQ(buffer.to_vector(), numbers());
   shared.release(id);
+}
+
+TEST_F(SharedByProcesses, AreFreedInOneOfThem) {
+  auto buffer = made();
+  auto const id = shared.publish(buffer, {.cross_process = true});
+  PeerProcess peer, other;
+  ASSERT_EQ(peer.ask("open " + to_string(id)), "ok 4096");
+  buffer.free();
+  EXPECT_EQ(buffer.state(), BufferState::uninitialized);
+  EXPECT_EQ(peer.ask("write 0 4 9"), "ok");
+  EXPECT_EQ(peer.ask("read 2 4"), "ok 09090405");
+  EXPECT_EQ(other.ask("open " + to_string(id)), "ok 4096") << "the other holder serves it";
+  buffer.copy_from(numbers());
+  EXPECT_EQ(other.ask("read 2 4"), "ok 09090405") << "what is made anew is another";
 }
 
 TEST_F(SharedByProcesses, RefuseToPublishWhatIsHeld) {

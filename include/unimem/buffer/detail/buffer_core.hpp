@@ -122,6 +122,10 @@ class UNIMEM_API BufferCore final : public Resident {
   /// that was wrapped or is a device's, and while it is leased, mapped or captured, or where an address was given to be
   /// written through; OutOfMemory. Nothing has changed then.
   [[nodiscard]] std::shared_ptr<detail::SharedMemory> share();
+  /// Whether it is so already, or was asked to be.
+  [[nodiscard]] bool is_shared() const;
+  /// Of a buffer without data: all of its bytes are what was lost by that failure.
+  void lose(std::exception_ptr failure);
 
   /// May be asked while another thread resizes the buffer: it is the one size or the other.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return published_.bytes(); }
