@@ -58,7 +58,11 @@ int give_array(PyObject* self, Py_buffer* view, int flags) noexcept {
 }  // namespace
 
 void lend(nb::handle lender, nb::handle plain, std::unique_ptr<WriteLease> lease, Py_buffer* view, int flags) {
-  auto lent = std::make_unique<Lent>();
+  std::unique_ptr<Lent> lent(new (std::nothrow) Lent);
+  if (!lent) {
+    lease->give_up();
+    throw std::bad_alloc();
+  }
   if (PyObject_GetBuffer(plain.ptr(), &lent->inner, flags) != 0) {
     lease->give_up();
     nb::raise_python_error();

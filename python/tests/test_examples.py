@@ -21,7 +21,8 @@ def test_there_are_examples():
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_an_example_prints_what_is_expected(program):
-    missing = [name for name in re.findall(r"^(?:import|from) (\w+)", program.read_text(encoding="utf-8"), re.MULTILINE) if find_spec(name) is None]
+    needed = set(re.findall(r"^(?:import|from) (\w+)", program.read_text(encoding="utf-8"), re.MULTILINE))
+    missing = sorted(name for name in needed if find_spec(name) is None)
     if missing:
         pytest.skip(f"{', '.join(missing)} is not installed: ./dev check fetches it")
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=100, check=False)
