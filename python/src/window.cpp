@@ -203,9 +203,9 @@ nb::object dtype_of(detail::SharedElement const& element) {
   auto const name = element.name.view();
   if (!name.starts_with(numpy_prefix)) return nb::none();
   auto const text = std::string(name.substr(numpy_prefix.size()));
-  auto const fields = nb::module_::import_("ast").attr("literal_eval")(text);
+  auto const fields = nb::module_::import_("ast").attr("literal_eval")(nb::str(text.c_str()));
   // As `descr` has it of what is no structure: one field without a name.
-  bool const plain = nb::len(fields) == 1 && nb::cast<std::string>(nb::str(fields[0][0])).empty();
+  bool const plain = nb::len(fields) == 1 && nb::len(nb::object(fields[0][0])) == 0;
   return plain ? numpy.attr("dtype")(fields[0][1]) : numpy.attr("dtype")(fields);
 }
 

@@ -3,7 +3,11 @@ they are copied once, into memory that the receiver maps; of a buffer that was m
 
 from __future__ import annotations
 
+import time
+from multiprocessing import parent_process
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize, register_after_fork
+from pickle import DEFAULT_PROTOCOL
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,12 +32,34 @@ def sent(buffer: Elements) -> tuple[Any, ...]:
 
     shared = isinstance(buffer, UnifiedBuffer) and buffer._is_shared
     if buffer.state is BufferState.UNINITIALIZED or (buffer.nbytes < _SMALLEST_SENT and not shared):
-        return reduced(buffer)
+        return reduced(buffer, DEFAULT_PROTOCOL)
     tracking, pinned, strict, priority, location, on = buffer._options()
     asked = (None if on is None else on.id, tracking, pinned, strict, priority, location, buffer.name)
     attributes = buffer.__getstate__()
     arguments = (_kind_of(buffer), buffer.shape, buffer.dtype, asked, _unimem._send(buffer, shared))
     return (received, arguments, *(() if attributes is None else (attributes,)))
+
+
+def _await_receivers() -> None:
+    parent = parent_process()
+    while _unimem._sent_and_not_received() and parent is not None and parent.is_alive():
+        time.sleep(0.005)
+
+
+def _end_behind_receivers(_: object = None) -> None:
+    """A process that multiprocessing has started ends no sooner than what it has sent is received, or its parent has ended: as it does
+    where a pipe is too full for what it has put in a queue."""
+    Finalize(None, _await_receivers, exitpriority=-10)  # behind the queues' own, which put in the pipe what is left
+
+
+class _ThisModule:
+    """What multiprocessing asks for, to call something when a process begins."""
+
+
+_this_module = _ThisModule()
+register_after_fork(_this_module, _end_behind_receivers)
+if parent_process() is not None:  # it has begun
+    _end_behind_receivers()
 
 
 def received(

@@ -76,6 +76,7 @@ SharedMemory::SharedMemory(std::string name, std::size_t bytes, Segment contents
                                fmt::format("{} hold it already, which is the most", SharedRanges::most_holders));
   }
   self_ = *joined;
+  seen_ = book_.version();  // whatever was written before is there
 }
 
 SharedMemory::~SharedMemory() {

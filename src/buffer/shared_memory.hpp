@@ -100,7 +100,7 @@ class SharedMemory {
   std::mutex offers_lock_;
   std::vector<Peers::Key> offers_;
   std::uint64_t seen_ = 0;
-  bool loses_ = false;  ///< something is lost
+  bool loses_ = true;  ///< something is lost, perhaps
 };
 
 /// One access of this process to shared memory, as other processes know of it: none of theirs to the same bytes begins

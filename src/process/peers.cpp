@@ -232,6 +232,12 @@ void Peers::withdraw(Key key) noexcept {
   offers_.erase(found);
 }
 
+std::size_t Peers::waiting() {
+  std::scoped_lock const lock(mutex_);
+  return static_cast<std::size_t>(
+      std::ranges::count_if(offers_, [](auto const& one) { return one.second->times == Times::once; }));
+}
+
 std::shared_ptr<Peers::Offer const> Peers::find(Key key) {
   std::scoped_lock const lock(mutex_);
   auto const found = offers_.find(key);

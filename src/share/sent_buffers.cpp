@@ -98,6 +98,10 @@ BufferId send_shared(BufferCore& buffer) {
   return id;
 }
 
+std::size_t sent_and_not_received() {
+  return Peers::of_this_process().waiting();
+}
+
 std::shared_ptr<BufferCore> receive_sent(BufferId id, std::size_t bytes, BufferOptions&& options) {
   try {
     return received(id, bytes, options);

@@ -204,20 +204,6 @@ TEST_F(Registries, ANameIsGivenOnceAtATime) {
   EXPECT_EQ(shared.open<std::uint32_t>(shared.find("frame")).size(), 10U);
 }
 
-TEST_F(Registries, CrossProcessIsRefused) {
-  auto const buffer = synchronized();
-  try {
-    std::ignore = shared.publish(buffer, {.name = "frame", .cross_process = true});
-    FAIL() << "was published";
-  } catch (UnsupportedOperation const& error) {
-    EXPECT_EQ(error.operation, "publishing for other processes");
-    EXPECT_THAT(error.reason, HasSubstr("one process"));
-  }
-  EXPECT_EQ(shared.size(), 0U);
-  auto const id = shared.publish(buffer, {.name = "frame"});
-  EXPECT_EQ(shared.find("frame"), id) << "the name was not taken";
-}
-
 TEST_F(Registries, AListHasBuffersAndTheirHandles) {
   struct Rgb {
     std::uint8_t red, green, blue;

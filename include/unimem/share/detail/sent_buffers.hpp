@@ -29,4 +29,7 @@ namespace unimem::detail {
 [[nodiscard]] UNIMEM_API std::shared_ptr<BufferCore> receive_sent(BufferId id, std::size_t bytes,
                                                                   BufferOptions&& options);
 
+/// How many buffers of this process's wait for their receivers.
+[[nodiscard]] UNIMEM_API std::size_t sent_and_not_received();
+
 }  // namespace unimem::detail
