@@ -11,9 +11,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <array>
 #include <atomic>
+#include <bit>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
 #include <functional>
@@ -31,6 +33,13 @@ using detail::Segment;
 using detail::SharedRanges;
 using Process = SharedRanges::Process;
 
+/// As a child has written it.
+Process read_process(int from) {
+  std::array<std::byte, sizeof(Process)> bytes{};
+  EXPECT_EQ(::read(from, bytes.data(), bytes.size()), static_cast<::ssize_t>(bytes.size()));
+  return std::bit_cast<Process>(bytes);
+}
+
 /// A child that does `work`, says who it is, and stays until it is killed; killed, it is a zombie until it is `reap`ed.
 class StayingProcess {
  public:
@@ -44,7 +53,7 @@ class StayingProcess {
       static_cast<void>(::write(ends[1], &self, sizeof self));
       for (;;) ::pause();
     }
-    EXPECT_EQ(::read(ends[0], &process, sizeof process), static_cast<::ssize_t>(sizeof process));
+    process = read_process(ends[0]);
     ::close(ends[0]);
     ::close(ends[1]);
   }
@@ -112,8 +121,7 @@ TEST(Liveness, AProcessWhoseFirstThreadHasEndedLives) {
     }).detach();
     ::syscall(SYS_exit, 0);  // of this thread alone, and without unwinding
   }
-  Process process;
-  ASSERT_EQ(::read(ends[0], &process, sizeof process), static_cast<::ssize_t>(sizeof process));
+  auto const process = read_process(ends[0]);
   auto const is_shown_as_a_zombie = [&] {
     std::ifstream file(fmt::format("/proc/{}/stat", child));
     std::string const text(std::istreambuf_iterator<char>(file), {});

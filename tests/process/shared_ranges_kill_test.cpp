@@ -187,6 +187,15 @@ TEST_P(KilledAtAStep, OthersGoOn) {
   expect_whole();
 }
 
+TEST_F(KilledProcesses, WhatOneDidNotTellTheNextTells) {
+  auto const seen = cells.table.change_count();
+  auto const killed = start(0, 1, false, Step::change_in_force);
+  EXPECT_EQ(ending_of(killed.pid), -SIGKILL);
+  EXPECT_EQ(cells.table.change_count(), seen) << "it was killed before";
+  EXPECT_EQ(cells.table.participants().size(), 2U);
+  EXPECT_NE(cells.table.change_count(), seen);
+}
+
 std::string name_of(::testing::TestParamInfo<Step> const& info) {
   constexpr char const* names[] = {"LockTaken",   "ChangePrepared", "ChangeInForce", "WriteClaimed", "WriteEnded",
                                    "ReadClaimed", "ReadEnded",      "Leaving",       "Left"};

@@ -275,6 +275,23 @@ TEST_F(ManySharedRanges, WhatIsWrittenInManyPlacesIsWrittenAsAWhole) {
   EXPECT_EQ(table.changes(them, table.version() - 1).written, ByteRanges({0, size}));
 }
 
+TEST_F(ManySharedRanges, BeyondTheirNumberNeighboursAreOneThatAnyoneWrote) {
+  auto& table = ranges.front();
+  auto const me = table.join({100, 1}).value(), them = table.join({200, 2}).value();
+  for (std::size_t begin = 0; begin < size; ++begin) {
+    auto const who = begin % 2 == 0 ? me : them;
+    ASSERT_EQ(table.begin_write(who, {begin, begin + 1}), std::nullopt);
+    table.end_write(who, {begin, begin + 1});
+  }
+  for (auto const who : {me, them}) {
+    auto const written = table.changes(who, 0).written;
+    for (std::size_t i = 0; i < size; ++i)
+      ASSERT_TRUE(written.contains({i, i + 1}) || (i % 2 == 0) == (who == me)) << i;
+    EXPECT_LE(written.ranges().size(), SharedRanges::most_ranges);
+  }
+  table.validate();
+}
+
 TEST_F(SharedRangesTest, WhoWaitsIsWokenByEveryChange) {
   auto& table = ranges.front();
   auto const me = table.join({100, 1}).value();
