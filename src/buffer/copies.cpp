@@ -10,6 +10,7 @@
 #include "buffer/reconciler.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/replica_copy.hpp"
+#include "buffer/shared_access.hpp"
 #include "buffer/staging.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "buffer/windows.hpp"
@@ -40,8 +41,10 @@ using detail::BufferGuard;
 using detail::BufferLook;
 using detail::BufferParts;
 using detail::Commits;
+using detail::HeldTurn;
 using detail::Reconciler;
 using detail::ReplicaAllocator;
+using detail::SharedAccess;
 using detail::TentativeChange;
 using detail::TransferEngine;
 using detail::Windows;
@@ -294,6 +297,8 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
                                            CopyLacks& lacks) {
   lacks = CopyLacks::nothing;
   bool settled = false;
+  // Both or none, since another process may copy the other way.
+  HeldTurn reading, writing;
   {
     auto& source = *from.buffer->parts_;
     auto& target = *to.buffer->parts_;
@@ -303,6 +308,9 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
     target.check_writable("copying to it");
     source.check_range(from.range);
     target.check_range(to.range);
+    if (!SharedAccess(source).begin(context, from.range, SharedAccess::Access::reads, reading) ||
+        !SharedAccess(target).begin(context, to.range, SharedAccess::Access::writes, writing))
+      return std::nullopt;
     if (!Reconciler(source).look_or_wait(context, from.range) || !Reconciler(target).look_or_wait(context, to.range))
       return std::nullopt;
     bool const shared = source.shared || target.shared;  // where the bytes are to be in the host's memory

@@ -18,6 +18,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <exception>
@@ -89,10 +90,11 @@ bool SharedAccess::begin_turn(AccessContext& context, ByteRange range, Access ac
   if (access == Access::writes) parts_->made.require("writing to memory that processes share");
   // The turns of a forked child would be its parent's, and stay if it is killed: it looks without.
   if (parts_->made.inherited()) return true;
-  // What was lost before this turn must be known before it: of what is being written in a turn nothing is told as lost.
+  // What others did before this turn must be known before it: of what is being written in a turn nothing is told.
   auto const seen = shared->change_count();
   auto claim = std::optional<SharedMemory::Claim>{};
   do {
+    turn = nullptr;  // that of the last try, too
     note_others();
     turn = std::make_shared<SharedTurn>(shared, range, access);
     claim = turn->begin();
@@ -108,16 +110,23 @@ bool SharedAccess::begin_turn(AccessContext& context, ByteRange range, Access ac
 }
 
 void SharedAccess::note_changes() const {
-  auto const found = parts_->shared->note_changes();
-  ++parts_->operations;
+  auto const found = parts_->shared->changes();
+  auto& replicas = parts_->replicas;
+  bool const changes = !found.written.empty() || std::ranges::any_of(found.lost.ranges(), [&](ByteRange range) {
+    return !replicas.coherence.lost().contains(range);
+  });
+  if (changes) ++parts_->operations;
   // With what is pending: when failed work is taken back, these are not.
   for (auto const range : found.written.ranges()) {
     Commits(*parts_).commit_write(host_place, range, {}, Commits::Events::of_all);
   }
-  for (auto const range : found.lost.ranges()) parts_->replicas.coherence.lose(range);
-  if (found.lost.empty()) return;
-  parts_->replicas.last_failure =
-      std::make_exception_ptr(std::runtime_error("another process ended while it was writing them"));
+  for (auto const range : found.lost.ranges()) {
+    if (replicas.coherence.lost().contains(range)) continue;
+    replicas.coherence.lose(range);
+    replicas.last_failure =
+        std::make_exception_ptr(std::runtime_error("another process ended while it was writing them"));
+  }
+  parts_->shared->have_noted(found);  // now that nothing fails any more
 }
 
 void SharedAccess::throw_refused(std::string_view operation, std::string_view why) const {

@@ -116,18 +116,20 @@ void SharedMemory::end(ByteRange range, Access access, Outcome outcome) {
 
 void SharedMemory::wait_for(Claim const& claim, std::uint32_t seen) {
   book_.wait_for_change(seen, look_after);
-  if (book_.change_count() != seen) return;
+  // Others that change something all the time are no reason never to look.
+  auto const now = std::chrono::steady_clock::now().time_since_epoch();
+  auto const looked = looked_.load(std::memory_order_relaxed);
+  if (book_.change_count() != seen && now - looked < look_after) return;
+  looked_.store(now, std::memory_order_relaxed);
   for (auto const& one : book_.participants()) {
     if (one.holder == claim.holder && SharedRanges::is_alive(one.process)) return;
   }
   static_cast<void>(book_.forget_dead());
 }
 
-auto SharedMemory::note_changes() -> Changes {
-  auto found = book_.changes(self_, seen_);
+void SharedMemory::have_noted(Changes const& found) noexcept {
   seen_ = found.version;
-  loses_ = !found.lost.empty();
-  return {std::move(found.written), std::move(found.lost)};
+  loses_ = found.loses;
 }
 
 SharedTurn::~SharedTurn() {

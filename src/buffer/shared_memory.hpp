@@ -9,6 +9,8 @@
 #include "process/segment.hpp"
 #include "process/shared_ranges.hpp"
 
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,8 +25,8 @@ namespace unimem::detail {
 /// Host memory that a buffer has in common with buffers of other processes, and the book in which all of them keep who
 /// has written what of it, who is at it now, and what was lost with a process that was killed.
 ///
-/// This process is one holder of it, from here to the destructor. Thread-safe, but for `note_changes` and `changed`,
-/// which the lock of the buffer guards. In a forked child the holder stays the parent, and the child only looks.
+/// This process is one holder of it, from here to the destructor. Thread-safe, but for what tells of changes, which the
+/// lock of the buffer guards. In a forked child the holder stays the parent, and the child only looks.
 class SharedMemory {
  public:
   /// A block that stands for the memory in a pool, whose limits and statistics know nothing of segments.
@@ -72,15 +74,15 @@ class SharedMemory {
   /// Another number: something has changed, a claim has gone perhaps.
   [[nodiscard]] std::uint32_t change_count() const noexcept { return book_.change_count(); }
 
-  /// Whether something was written or lost since `note_changes` was last asked.
+  using Changes = SharedRanges::Changes;
+  /// What other processes did since the last ones that were noted, and all that is lost. Of what this process is just
+  /// writing nothing is told.
+  [[nodiscard]] Changes changes() const { return book_.changes(self_, seen_); }
+  void have_noted(Changes const& found) noexcept;
+  /// Whether something was written or lost since.
   [[nodiscard]] bool has_news() const noexcept { return book_.version() != seen_; }
-  /// Whether `note_changes` has anything to tell.
+  /// Whether `changes` may have anything to tell.
   [[nodiscard]] bool changed() const noexcept { return loses_ || has_news(); }
-  struct Changes {
-    ByteRanges written;  ///< by other processes, since this was last asked
-    ByteRanges lost;     ///< all that is, but for what this process is just writing
-  };
-  [[nodiscard]] Changes note_changes();
 
   /// The processes that hold it.
   [[nodiscard]] std::vector<SharedRanges::Participant> participants() const { return book_.participants(); }
@@ -99,6 +101,8 @@ class SharedMemory {
   SharedRanges::Holder self_ = 0;
   std::mutex offers_lock_;
   std::vector<Peers::Key> offers_;
+  /// When it was last looked whether who is in the way lives.
+  std::atomic<std::chrono::steady_clock::duration> looked_{};
   std::uint64_t seen_ = 0;
   bool loses_ = true;  ///< something is lost, perhaps
 };

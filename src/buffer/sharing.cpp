@@ -115,6 +115,10 @@ std::shared_ptr<SharedMemory> BufferCore::share() {
     parts->check_access("publishing for other processes");
     parts->check_not_captured();
     auto const whole = parts->replicas.whole();
+    if (parts->shared && parts->replicas.coherence.has_data()) {  // nothing is brought, and may be lost
+      shared = parts->shared;
+      return true;
+    }
     if (!parts->shared) {
       if (auto const* const reason = reason_to_stay(*parts)) {
         throw UnsupportedOperation("publishing for other processes", parts->terms.display_name(), reason);

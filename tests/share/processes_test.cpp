@@ -289,6 +289,20 @@ TEST_F(SharedByProcesses, LoseWhatADeadWriterWasWriting) {
   EXPECT_EQ(other.ask("read 1059 2"), "ok 0506");
 }
 
+TEST_F(SharedByProcesses, OpenWhatHasLostBytes) {
+  auto buffer = made();
+  auto const id = shared.publish(buffer, {.cross_process = true});
+  PeerProcess peer, other;
+  ASSERT_EQ(peer.ask("open " + to_string(id)), "ok 4096");
+  ASSERT_EQ(peer.ask("map 1000 100"), "ok");
+  peer.kill();
+  EXPECT_THROW(static_cast<void>(buffer.to_vector()), DataLost);
+  EXPECT_EQ(other.ask("open " + to_string(id)), "ok 4096");
+  EXPECT_EQ(other.ask("read 999 1"), "ok f6");
+  EXPECT_TRUE(other.ask("read 1099 1").starts_with("error DataLost"));
+  static_cast<void>(shared.publish(buffer, {.cross_process = true}));
+}
+
 TEST_F(SharedByProcesses, ReadsOfADeadReaderStopNoWriter) {
   auto buffer = made();
   auto const id = shared.publish(buffer, {.cross_process = true});
