@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 /// How many are asked at the same time; beyond, one after another has answered.
-constexpr std::size_t at_once = 128;
+constexpr std::size_t at_once = 32;
 /// How soon a process that takes no connections now is tried again: the system does not tell when it does.
 constexpr milliseconds again{5};
 

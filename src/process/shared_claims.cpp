@@ -38,7 +38,8 @@ void SharedRanges::end_read(Holder self, ByteRange range) {
   auto& reads = change.reads();
   auto* const found = Change::find(reads, self, range);
   if (found == nullptr) return;
-  if (--found->count == 0) reads.remove(*found);
+  --found->count;
+  if (found->count == 0) reads.remove(*found);
   change.come_into_force();
   at_step(Step::read_ended);
 }

@@ -12,19 +12,19 @@ namespace {
 
 /// Waits for a lock that is taken. Returns as pthread_mutex_trylock does.
 int await(::pthread_mutex_t& mutex, std::chrono::milliseconds patience) noexcept {
-  using namespace std::chrono;
+  using std::chrono::system_clock;
   // The clock that this function goes by may be set: a wait is longer or shorter then, and ends.
   auto const until = system_clock::now() + patience;
   if constexpr (under_thread_sanitizer) {
     // It does not know that a timed lock, too, is taken after a death.
     int taken = EBUSY;
     while ((taken = ::pthread_mutex_trylock(&mutex)) == EBUSY && system_clock::now() < until) {
-      std::this_thread::sleep_for(microseconds(50));
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     return taken;
   }
-  auto const whole = floor<seconds>(until);
-  ::timespec const deadline{system_clock::to_time_t(whole), duration_cast<nanoseconds>(until - whole).count()};
+  auto const whole = std::chrono::floor<std::chrono::seconds>(until);
+  ::timespec const deadline{system_clock::to_time_t(whole), std::chrono::nanoseconds(until - whole).count()};
   return ::pthread_mutex_timedlock(&mutex, &deadline);
 }
 

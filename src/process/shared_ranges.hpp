@@ -180,6 +180,8 @@ class SharedRanges {
   struct Part {
     static constexpr unsigned ranges = 0, writes = 1, reads = 2, holders = 3, count = 4;
   };
+  // Made in memory that is all zeros.
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
   struct Memory {
     std::array<char, 8> magic;
     std::uint64_t layout;

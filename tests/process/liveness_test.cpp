@@ -53,9 +53,9 @@ class StayingProcess {
       static_cast<void>(::write(ends[1], &self, sizeof self));
       for (;;) ::pause();
     }
+    ::close(ends[1]);  // so that a child that ends is not waited for
     process = read_process(ends[0]);
     ::close(ends[0]);
-    ::close(ends[1]);
   }
   StayingProcess(StayingProcess const&) = delete;
   StayingProcess& operator=(StayingProcess const&) = delete;

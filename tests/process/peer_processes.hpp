@@ -73,10 +73,10 @@ class Staying {
       }
       for (;;) ::pause();
     }
+    ::close(ends[1]);  // so that a child that ends is not waited for
     char done = 0;
     EXPECT_EQ(::read(ends[0], &done, 1), 1);
     ::close(ends[0]);
-    ::close(ends[1]);
   }
   Staying(Staying const&) = delete;
   Staying& operator=(Staying const&) = delete;
