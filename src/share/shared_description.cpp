@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include <cerrno>
+#include <cstdint>
 #include <optional>
 
 namespace unimem::detail {
@@ -52,12 +53,14 @@ SharedDescription SharedDescription::decode(std::string_view bytes, std::string 
   if (!json.is_object()) refuse("what it tells of a buffer is no description");
   SharedDescription described;
   try {
-    if (json.at("version").get<int>() != version) refuse("it tells of a buffer as another version of the library does");
+    if (json.at("version") != version) refuse("it tells of a buffer as another version of the library does");
     json.at("name").get_to(described.name);
     json.at("buffer").get_to(described.buffer);
     json.at("element").get_to(described.element_name);
     json.at("element_bytes").get_to(described.element_bytes);
-    described.tag = static_cast<ElementTag>(json.at("tag").get<std::uint8_t>());
+    auto const tag = json.at("tag").get<std::uint64_t>();
+    described.tag = static_cast<ElementTag>(tag);
+    if (tag > 255 || to_string(described.tag) == "unknown") refuse("it tells of elements that this version knows not");
     json.at("shape").get_to(described.shape);
     json.at("bytes").get_to(described.bytes);
   } catch (Json::exception const& error) {

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <exception>
 #include <functional>
 #include <iostream>
@@ -52,6 +53,24 @@ Bytes pattern(std::size_t count, std::uint32_t seed) {
 Kernel const& pattern_kernel() {
   static Kernel const kernel = Kernel("pattern").host(
       [](WorkItem item, std::span<Byte> bytes, std::uint32_t seed) { bytes[item.x] = pattern_byte(seed, item.x); });
+  return kernel;
+}
+
+/// As the pattern, after a while.
+Kernel const& slow_kernel() {
+  static Kernel const kernel = Kernel("slow").host([](WorkItem item, std::span<Byte> bytes, std::uint32_t seed) {
+    if (item.x == 0) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    bytes[item.x] = pattern_byte(seed, item.x);
+  });
+  return kernel;
+}
+
+/// It fails half-way.
+Kernel const& failing_kernel() {
+  static Kernel const kernel = Kernel("failing").host([](WorkItem item, std::span<Byte> bytes) {
+    if (item.x > bytes.size() / 2) throw std::runtime_error("it was to fail");
+    bytes[item.x] = 0xee;
+  });
   return kernel;
 }
 
@@ -270,6 +289,21 @@ class PeerCommands::Process {
     launch(on, pattern_kernel(), Range{window.size()}, unimem::write(window), number32(words));
     return {};
   }
+  std::string put_slowly(Words& words) {
+    auto& on = queue(words);
+    auto window = part(words);
+    launch(on, slow_kernel(), Range{window.size()}, unimem::write(window), number32(words));
+    return {};
+  }
+  /// Returns when it has failed.
+  std::string fail_on(Words& words) {
+    auto& on = queue(words);
+    auto window = part(words);
+    auto const failed = launch(on, failing_kernel(), Range{window.size()}, unimem::write(window));
+    return failed.wait_for_error() ? "failed" : "done";
+  }
+  /// Without an end of anything that it has.
+  std::string exit(Words& /*words*/) { std::exit(0); }
   std::string add_on(Words& words) {
     auto& on = queue(words);
     auto window = part(words);
@@ -417,6 +451,9 @@ class PeerCommands::Process {
       {"limit", &Process::limit},
       {"await", &Process::await},
       {"state", &Process::state},
+      {"put_slowly", &Process::put_slowly},
+      {"fail_on", &Process::fail_on},
+      {"exit", &Process::exit},
       {"kill", &Process::kill}};
 };
 
