@@ -244,8 +244,9 @@ PublishedState::Facts BufferParts::facts() const noexcept {
   facts.host_address = host ? host->host_address() : nullptr;
   facts.host_is_exported = host && host->holds().exported_for_writing();
   bool const arrived = !host || host->work().arrived(whole);
-  bool const all_told = !deferred && !captured && replicas.pending.all_told();
-  bool const told_at_once = arrived && all_told && !shared;
+  // Of what processes share each access is told to the others.
+  bool const all_told = !deferred && !captured && !shared && replicas.pending.all_told();
+  bool const told_at_once = arrived && all_told;
   // Lock-free readers are not recorded, so the address is published only once it has been exported anyway.
   // At each access: in parts, or a file's own pages.
   bool const is_looked_after = file != nullptr && host && (host->reserved() != nullptr || host->mapped() != nullptr);
@@ -255,7 +256,7 @@ PublishedState::Facts BufferParts::facts() const noexcept {
   facts.host_is_current = told_at_once && may_be_given && all_written && replicas.holds(host_place, whole);
   facts.host_is_exclusive = facts.host_is_current && !whole.empty() && replicas.pending.empty() &&
                             (!host || host->work().idle()) && replicas.coherence.written(host_place).contains(whole);
-  bool const device_at_rest = all_told && is_undisturbed();
+  bool const device_at_rest = all_told && watch.writes() == nullptr && watch.unrecorded().empty();
   facts.current_on = device_at_rest ? replicas.quiet_device() : nullptr;
   for (auto const& one : replicas.places.devices()) {
     if (!one.replica || one.file != DevicePlace::File::none || replicas.places.shares(*one.device)) continue;

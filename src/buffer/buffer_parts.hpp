@@ -127,6 +127,9 @@ struct BufferParts {
   std::atomic<unsigned> keepers{1};             ///< its owners together, and each evicting thread: the last one ends it
   std::atomic<int> priority{0};
   std::atomic<bool> pinned{false};
+  bool allocated = false;  ///< by `allocate()`
+  bool pin_next = false;   ///< the next host memory is to be locked, unasked: it was found to pay
+  bool captured = false;   ///< launches with it are being captured: its bytes stand as they are until that is done
 
   ReplicaMap replicas;
   HostWatch watch;
@@ -140,13 +143,10 @@ struct BufferParts {
   };
   std::unique_ptr<HostUses> host_uses;
   std::exception_ptr deferred;        ///< a failure that could not be told: the next access raises it
-  bool allocated = false;             ///< by `allocate()`
-  bool pin_next = false;              ///< the next host memory is to be locked, unasked: it was found to pay
   std::atomic<bool> resident{false};  ///< known to the manager
   std::atomic<bool> listed{false};    ///< with the manager, by its name: from before others hold it by that name
   bool borrows = false;          ///< the host's memory, which is its owner's again once the buffer's owners are gone
   std::uint64_t operations = 0;  ///< begun so far, and host writes found: another number tells of possible changes
-  bool captured = false;  ///< launches with it are being captured: its bytes stand as they are until that is done
   BufferParts* kept_before = nullptr;  ///< of those that outlive their buffers, as the process ends
   std::shared_ptr<void const> life;    ///< made when its end is first asked for
 

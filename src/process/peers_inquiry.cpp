@@ -108,7 +108,6 @@ class Round {
   Round(Inquiry& inquiry, std::function<void()> const& go_on) : inquiry_(inquiry), go_on_(go_on) {}
 
   void ask(std::vector<std::string> const& names, std::size_t most) {
-    inquiry_.begin();
     auto name = names.begin();
     while (!inquiry_.is_done() && (name != names.end() || !asked_.empty())) {
       for (; name != names.end() && asked_.size() < most; ++name) asked_.emplace_back(*name);
@@ -157,16 +156,29 @@ class Round {
   Clock::time_point asks_next_ = Clock::now();
 };
 
+/// The system's list may lack some where sockets come and go while it is read: it is complete once it has brought
+/// nothing new several times.
+void ask_every_one(Inquiry& inquiry, std::function<void()> const& go_on, std::size_t most) {
+  constexpr int looks = 3;
+  std::unordered_set<std::string> known;
+  inquiry.begin();
+  for (int nothing_new = 0; !inquiry.is_done() && nothing_new < looks;) {
+    auto names = names_in_use();
+    std::erase_if(names, [&](std::string const& name) { return !known.insert(name).second; });
+    nothing_new = names.empty() ? nothing_new + 1 : 0;
+    Round(inquiry, go_on).ask(names, most);
+  }
+}
+
 }  // namespace
 
 void ask_all(Inquiry& inquiry, std::function<void()> const& go_on) {
-  auto const names = names_in_use();
   try {
-    Round(inquiry, go_on).ask(names, at_once);
+    ask_every_one(inquiry, go_on, at_once);
   } catch (IoError const& error) {
     if (!is_out_of_descriptors(error)) throw;
     // Those that were asked at the same time took them, perhaps.
-    Round(inquiry, go_on).ask(names, 1);
+    ask_every_one(inquiry, go_on, 1);
   }
 }
 

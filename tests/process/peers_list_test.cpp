@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 // All that processes offer.
@@ -34,7 +35,7 @@ TEST(PeersList, IsWhatAllOffer) {
   std::vector<std::string> unanswered{"before"};
   auto found = Peers::list({}, &unanswered);
   EXPECT_TRUE(unanswered.empty());
-  std::ranges::stable_sort(found, {}, [&](auto const& one) { return one.pid == other.pid(); });
+  std::ranges::sort(found, {}, [&](auto const& one) { return std::pair(one.pid == other.pid(), one.key); });
   ASSERT_EQ(found.size(), 3U);
   EXPECT_EQ(found[0].bytes, "first");
   EXPECT_EQ(found[0].key, (Peers::Key{1, 9}));
