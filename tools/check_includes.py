@@ -32,7 +32,7 @@ FLOORS = {
 }
 APPS_FLOOR = 7
 # Test folders named otherwise than the floor they test.
-TEST_FLOORS = {"cli": APPS_FLOOR, "fuzz": APPS_FLOOR, "packaging": APPS_FLOOR, "tools": APPS_FLOOR, "weights": APPS_FLOOR}
+TEST_FLOORS = {"cli": APPS_FLOOR, "fuzz": APPS_FLOOR, "packaging": APPS_FLOOR, "processes": APPS_FLOOR, "tools": APPS_FLOOR, "weights": APPS_FLOOR}
 # Made by CMake from cmake/version.hpp.in, so it is no file of the tree.
 GENERATED_HEADERS = {"unimem/core/version.hpp"}
 UMBRELLA = "include/unimem/unimem.hpp"

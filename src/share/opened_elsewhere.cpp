@@ -6,6 +6,7 @@
 #include "device/watched_wait.hpp"
 #include "process/peers.hpp"
 #include "process/steps.hpp"
+#include "share/peers_key.hpp"
 #include "share/shared_description.hpp"
 
 #include <fmt/format.h>
@@ -13,14 +14,6 @@
 #include <utility>
 
 namespace unimem::detail {
-namespace {
-
-Peers::Key key_of(BufferId id) {
-  return {id.registry, id.number};
-}
-
-}  // namespace
-
 std::optional<OpenedElsewhere::Found> OpenedElsewhere::find(BufferId id) {
   std::scoped_lock const lock(mutex_);
   auto const known = known_.find(id);

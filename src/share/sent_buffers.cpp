@@ -8,6 +8,7 @@
 #include "device/watched_wait.hpp"
 #include "process/peers.hpp"
 #include "process/segment.hpp"
+#include "share/peers_key.hpp"
 #include "share/random_tag.hpp"
 
 #include <fcntl.h>
@@ -38,10 +39,6 @@ class SentIds {
   std::uint64_t const tag_ = random_tag();
   std::atomic<std::uint64_t> last_{0};
 };
-
-Peers::Key key_of(BufferId id) {
-  return {id.registry, id.number};
-}
 
 /// The first letter of what is sent with the descriptors: how the memory is to be had.
 constexpr std::string_view is_copy = "copy", is_shared = "shared";

@@ -233,7 +233,8 @@ class Processes {
     ASSERT_EQ(changes.version, table_.version());
     for (std::size_t i = 0; i < bytes_.size(); ++i) {
       auto const told = changes.written.contains({i, i + 1});
-      if (meet(process.writing, {i, i + 1}) || meet(process.losing, {i, i + 1})) {  // whoever is to know asks before it begins
+      if (meet(process.writing, {i, i + 1}) ||
+          meet(process.losing, {i, i + 1})) {  // whoever is to know asks before it begins
         ASSERT_FALSE(told || changes.lost.contains({i, i + 1})) << i;
         continue;
       }

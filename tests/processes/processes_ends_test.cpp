@@ -8,8 +8,8 @@
 #include "buffer/buffer_fixture.hpp"
 #include "core/sanitizers.hpp"
 #include "forked_child.hpp"
-#include "share/peer_commands.hpp"
-#include "share/peer_process.hpp"
+#include "processes/peer_commands.hpp"
+#include "processes/peer_process.hpp"
 
 #include <atomic>
 #include <chrono>

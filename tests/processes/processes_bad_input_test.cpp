@@ -8,7 +8,7 @@
 #include "process/peers.hpp"
 #include "process/segment.hpp"
 #include "process/shared_ranges.hpp"
-#include "share/peer_process.hpp"
+#include "processes/peer_process.hpp"
 #include "share/shared_description.hpp"
 
 #include <fcntl.h>
@@ -425,7 +425,8 @@ TEST_F(ForgedBuffers, RefuseForWantOfDescriptors) {
     ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
     refused += !opened || !is_published ? 1U : 0U;
     all.clear();
-    EXPECT_TRUE(open_descriptors_come_to(open_before)) << left << " of " << open_descriptors() << ", not " << open_before;
+    EXPECT_TRUE(open_descriptors_come_to(open_before))
+        << left << " of " << open_descriptors() << ", not " << open_before;
   }
   EXPECT_GT(refused, 0U);
   EXPECT_EQ(elsewhere.open<Byte>(theirs).to_vector()[1], 2);

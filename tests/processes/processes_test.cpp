@@ -4,7 +4,7 @@
 #include <unimem/share/buffer_registry.hpp>
 
 #include "buffer/buffer_fixture.hpp"
-#include "share/peer_process.hpp"
+#include "processes/peer_process.hpp"
 
 #include <fmt/format.h>
 

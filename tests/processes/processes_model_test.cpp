@@ -1,4 +1,4 @@
-#include "share/processes_model.hpp"
+#include "processes/processes_model.hpp"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

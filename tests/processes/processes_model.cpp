@@ -1,6 +1,6 @@
-#include "share/processes_model.hpp"
+#include "processes/processes_model.hpp"
 
-#include "share/peer_commands.hpp"
+#include "processes/peer_commands.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "share/peer_commands.hpp"
+#include "processes/peer_commands.hpp"
 
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/error.hpp>

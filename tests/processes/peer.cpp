@@ -1,4 +1,4 @@
-#include "share/peer_commands.hpp"
+#include "processes/peer_commands.hpp"
 
 #include <iostream>
 #include <string>

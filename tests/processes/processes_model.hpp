@@ -2,8 +2,8 @@
 
 #include <unimem/core/byte_ranges.hpp>
 
-#include "share/own_process.hpp"
-#include "share/peer_process.hpp"
+#include "processes/own_process.hpp"
+#include "processes/peer_process.hpp"
 
 #include <array>
 #include <chrono>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "share/peer_commands.hpp"
+#include "processes/peer_commands.hpp"
 
 #include <chrono>
 #include <condition_variable>
