@@ -10,6 +10,7 @@
 #include "buffer/reconciler.hpp"
 #include "buffer/replica.hpp"
 #include "buffer/replica_allocator.hpp"
+#include "buffer/shared_access.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
@@ -29,6 +30,7 @@ using detail::NextUse;
 using detail::Reconciler;
 using detail::Replica;
 using detail::ReplicaAllocator;
+using detail::SharedAccess;
 
 std::string_view BufferCore::name() const noexcept {
   return parts_->terms.name.view();
@@ -215,6 +217,7 @@ void BufferCore::reset() {
 void BufferCore::discard() {
   detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
+    SharedAccess(*parts).refuse("discard");
     if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole(), true)) return false;
     parts->replicas.coherence.discard();
     parts->watch.forget(parts->replicas.bytes());

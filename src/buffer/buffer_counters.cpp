@@ -19,6 +19,7 @@ void BufferCounters::count(Direction direction, std::size_t bytes, CopyPath path
 }
 
 void BufferCounters::count_on_link(std::string from, std::string to, std::size_t bytes, std::size_t copies) {
+  make_ready();
   auto& links = copies_->links;
   auto link = std::ranges::find_if(links, [&](auto const& one) { return one.from == from && one.to == to; });
   if (link == links.end()) link = links.insert(links.end(), {std::move(from), std::move(to), 0, 0});
@@ -26,12 +27,15 @@ void BufferCounters::count_on_link(std::string from, std::string to, std::size_t
   link->bytes += bytes;
 }
 
+void BufferCounters::make_ready() {
+  if (copies_) return;
+  auto made = std::make_shared<Copies>();
+  SpinGuard const held{copies_lock_};
+  copies_ = std::move(made);
+}
+
 SharedMeter BufferCounters::meter(Direction direction) {
-  if (!copies_) {
-    auto made = std::make_shared<Copies>();
-    SpinGuard const held{copies_lock_};
-    copies_ = std::move(made);
-  }
+  make_ready();
   return {copies_, &copies_->of(direction).meter};
 }
 

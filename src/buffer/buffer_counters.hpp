@@ -62,6 +62,8 @@ class BufferCounters {
     }
   };
 
+  void make_ready();
+
   std::atomic<std::uint64_t> conflicting_marks_{0}, unmarked_writes_{0};
   std::shared_ptr<Copies> copies_;  ///< made for the first copy; another after a reset
   mutable SpinLock copies_lock_;    ///< of `copies_`, which statistics read without the buffer's lock

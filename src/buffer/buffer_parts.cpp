@@ -169,6 +169,7 @@ void BufferParts::drop_everything(Coherence fresh, std::size_t new_size) noexcep
   deferred = nullptr;
   watch.end();
   replicas.drop_everything(std::move(fresh), new_size);
+  shared = nullptr;
   pinned.store(false, std::memory_order_relaxed);
 }
 
@@ -224,8 +225,7 @@ void BufferParts::open_fast_lease() noexcept {
   if (one == devices.end()) return at->detach();
   auto const place = static_cast<Place>(one - devices.begin() + 1);
   bool const all_written = !watch.written_map() || watch.written_map()->complete();
-  bool const at_rest = all_written && watch.writes() == nullptr && !deferred && !captured &&
-                       watch.unrecorded().empty() && replicas.pending.is_settled() &&
+  bool const at_rest = all_written && is_undisturbed() && replicas.pending.is_settled() &&
                        replica->work().writes_ended_well(replicas.whole());
   if (at_rest && replicas.holds(place, replicas.whole()) &&
       replica->work().used_by_others_on(*one->device, at->queue_id())) {
@@ -240,12 +240,12 @@ PublishedState::Facts BufferParts::facts() const noexcept {
   facts.bytes = whole.size();
   facts.state = replicas.coherence.state();
   facts.found_by_looking =
-      (watch.tracking() == Tracking::pages && watch.writes() != nullptr) || !watch.unrecorded().empty();
+      (watch.tracking() == Tracking::pages && watch.writes() != nullptr) || !watch.unrecorded().empty() || shared;
   facts.host_address = host ? host->host_address() : nullptr;
   facts.host_is_exported = host && host->holds().exported_for_writing();
   bool const arrived = !host || host->work().arrived(whole);
   bool const all_told = !deferred && !captured && replicas.pending.all_told();
-  bool const told_at_once = arrived && all_told;
+  bool const told_at_once = arrived && all_told && !shared;
   // Lock-free readers are not recorded, so the address is published only once it has been exported anyway.
   // At each access: in parts, or a file's own pages.
   bool const is_looked_after = file != nullptr && host && (host->reserved() != nullptr || host->mapped() != nullptr);
@@ -255,7 +255,7 @@ PublishedState::Facts BufferParts::facts() const noexcept {
   facts.host_is_current = told_at_once && may_be_given && all_written && replicas.holds(host_place, whole);
   facts.host_is_exclusive = facts.host_is_current && !whole.empty() && replicas.pending.empty() &&
                             (!host || host->work().idle()) && replicas.coherence.written(host_place).contains(whole);
-  bool const device_at_rest = all_told && watch.writes() == nullptr && watch.unrecorded().empty();
+  bool const device_at_rest = all_told && is_undisturbed();
   facts.current_on = device_at_rest ? replicas.quiet_device() : nullptr;
   for (auto const& one : replicas.places.devices()) {
     if (!one.replica || one.file != DevicePlace::File::none || replicas.places.shares(*one.device)) continue;

@@ -31,6 +31,7 @@ class Resident;
 namespace unimem::detail {
 
 class BackingFile;
+class SharedMemory;
 
 /// What a BufferCore is made of. Terms, lock, counters and what is published look after themselves; the rest is guarded
 /// by the lock, which the functions here expect to be held (BufferGuard).
@@ -84,7 +85,7 @@ struct BufferParts {
   [[nodiscard]] bool is_settled() const noexcept { return replicas.pending.is_settled() && is_undisturbed(); }
   /// The same, but for work that is pending.
   [[nodiscard]] bool is_undisturbed() const noexcept {
-    return watch.writes() == nullptr && watch.unrecorded().empty() && !deferred && !captured;
+    return watch.writes() == nullptr && watch.unrecorded().empty() && !deferred && !captured && shared == nullptr;
   }
   /// Which of the buffer's bytes lie in the host memory named, of which a user may have an address; empty for none.
   [[nodiscard]] ByteRange in_own_host_memory(void const* pointer, std::size_t count) const noexcept;
@@ -129,8 +130,9 @@ struct BufferParts {
 
   ReplicaMap replicas;
   HostWatch watch;
-  AdviceBook advice;                  ///< for the memory there is, and for what comes
-  std::shared_ptr<BackingFile> file;  ///< of the user's that it was made from; null: of none
+  AdviceBook advice;                     ///< for the memory there is, and for what comes
+  std::shared_ptr<BackingFile> file;     ///< of the user's that it was made from; null: of none
+  std::shared_ptr<SharedMemory> shared;  ///< the host's memory, which other processes may have too; null: they do not
   /// When the host's memory was used, where it may go to files.
   struct HostUses {
     UseClock& clock;

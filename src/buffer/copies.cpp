@@ -10,6 +10,7 @@
 #include "buffer/reconciler.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/replica_copy.hpp"
+#include "buffer/shared_access.hpp"
 #include "buffer/staging.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "buffer/windows.hpp"
@@ -40,8 +41,10 @@ using detail::BufferGuard;
 using detail::BufferLook;
 using detail::BufferParts;
 using detail::Commits;
+using detail::HeldTurn;
 using detail::Reconciler;
 using detail::ReplicaAllocator;
+using detail::SharedAccess;
 using detail::TentativeChange;
 using detail::TransferEngine;
 using detail::Windows;
@@ -123,7 +126,8 @@ Device* BufferCore::device_to_fill(ByteRange range, std::size_t pattern_bytes) {
     parts->check_access("fill");
     parts->check_range(range);
     if (!Reconciler(*parts).look_or_wait(context, range)) return false;
-    auto const place = parts->replicas.device_holding(parts->replicas.whole());
+    // What processes share is to be in the memory that they share.
+    auto const place = parts->shared ? std::nullopt : parts->replicas.device_holding(parts->replicas.whole());
     device = place ? parts->replicas.places[*place].device : nullptr;
     return true;
   });
@@ -155,7 +159,7 @@ Event BufferCore::fill_async(ByteRange range, std::span<const std::byte> pattern
   std::optional<Event> event;
   detail::run_admitted(use_of(range), [&](AccessContext& context) {
     Guard const parts(*parts_);
-    if (parts->watch.watches()) return true;
+    if (parts->watch.watches() || parts->shared) return true;
     event = BufferAccess(*parts).overwrite_host(context, range, submit);
     return event.has_value();
   });
@@ -205,7 +209,7 @@ Event BufferCore::write_async(std::size_t offset, std::span<const std::byte> dat
   std::optional<Event> event;
   detail::run_admitted(use_of(range), [&](AccessContext& context) {
     Guard const parts(*parts_);
-    if (parts->watch.watches()) return true;
+    if (parts->watch.watches() || parts->shared) return true;
     parts->check_access("copy_from");
     parts->check_range(range);
     if (!Reconciler(*parts).look_or_wait(context, range)) return false;
@@ -234,6 +238,7 @@ Event BufferCore::read_async(std::size_t offset, std::span<std::byte> data) {
   try {
     detail::run_admitted(use_of(range), [&](AccessContext& context) {
       Guard const parts(*parts_);
+      if (parts->shared) return true;
       auto const arrived = BufferAccess(*parts).fetch(context, range);
       if (!arrived) return false;
       auto const own = parts->in_own_host_memory(data.data(), data.size());
@@ -292,6 +297,8 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
                                            CopyLacks& lacks) {
   lacks = CopyLacks::nothing;
   bool settled = false;
+  // Both or none, since another process may copy the other way.
+  HeldTurn reading, writing;
   {
     auto& source = *from.buffer->parts_;
     auto& target = *to.buffer->parts_;
@@ -301,9 +308,13 @@ std::optional<Event> BufferCore::copy_once(AccessContext& context, BufferWindow 
     target.check_writable("copying to it");
     source.check_range(from.range);
     target.check_range(to.range);
+    if (!SharedAccess(source).begin(context, from.range, SharedAccess::Access::reads, reading) ||
+        !SharedAccess(target).begin(context, to.range, SharedAccess::Access::writes, writing))
+      return std::nullopt;
     if (!Reconciler(source).look_or_wait(context, from.range) || !Reconciler(target).look_or_wait(context, to.range))
       return std::nullopt;
-    auto const source_place = source.replicas.device_holding(from.range);
+    bool const shared = source.shared || target.shared;  // where the bytes are to be in the host's memory
+    auto const source_place = shared ? std::nullopt : source.replicas.device_holding(from.range);
     if (source_place && !source.replicas.holds(host_place, from.range) && !from.range.empty()) {
       lacks = CopyLacks::room_beside_the_source;
       auto* const there = source.replicas.places[*source_place].device;
@@ -385,6 +396,7 @@ std::optional<bool> BufferCore::copied_at_once(AccessContext& context, BufferCor
   target.check_range(written);
   if (!Reconciler(source).look_or_wait(context, read) || !Reconciler(target).look_or_wait(context, written))
     return std::nullopt;
+  if (source.shared || target.shared) return false;
   auto const source_place = source.replicas.device_holding(read);
   auto* const there = source_place ? source.replicas.places[*source_place].device : nullptr;
   auto* const home = target.replicas.places.known_default_device();

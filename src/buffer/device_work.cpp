@@ -9,6 +9,7 @@
 #include "buffer/operand_parts.hpp"
 #include "buffer/places.hpp"
 #include "buffer/reconciler.hpp"
+#include "buffer/shared_access.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "buffer/windows.hpp"
 #include "core/few.hpp"
@@ -35,6 +36,7 @@ using detail::BufferParts;
 using detail::Commits;
 using detail::CopyChoice;
 using detail::Few;
+using detail::HeldTurn;
 using Leaves = detail::BufferGuard::Leaves;
 using detail::least_window;
 using detail::NextUse;
@@ -42,6 +44,8 @@ using detail::part_of;
 using detail::Reconciler;
 using detail::Replica;
 using detail::Room;
+using detail::SharedAccess;
+using detail::SharedTurn;
 using detail::TentativeChange;
 using detail::TransferEngine;
 using detail::Windows;
@@ -116,10 +120,16 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
       }
     };
     std::optional<Event> event;
+    detail::OperandTurns turns;
     detail::run_admitted(all, [&](AccessContext& context) {
-      event = BufferCore::use_once(context, queue, operands, submit, choice);
+      event = BufferCore::use_once(context, queue, operands, submit, choice, turns);
+      if (!event) turns.clear();  // before it waits
       return event.has_value();
     });
+    for (auto& one : turns) {
+      one.turn->writes() ? detail::publish_after(std::move(one.turn), *one.parts, {one.end})
+                         : detail::end_turn_after(std::move(one.turn), one.end);
+    }
     return *event;
   };
   auto& device = queue.device();
@@ -129,7 +139,7 @@ Event use_on_device(Queue& queue, std::span<const Operand> operands, DeviceWork 
 }
 
 std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, std::span<const Operand> operands,
-                                          DeviceWork const& submit, CopyChoice& choice) {
+                                          DeviceWork const& submit, CopyChoice& choice, detail::OperandTurns& turns) {
   // In id order, each once: two launches over the same buffers never wait for each other in a circle.
   Few<BufferParts*> buffers(operands.size());
   for (std::size_t i = 0; i < operands.size(); ++i) buffers[i] = operands[i].buffer->parts_.get();
@@ -154,6 +164,12 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     if (intent != Intent::read) parts.check_writable("writing on a device");
     parts.check_range(range);
     bool const undisturbed = parts.is_undisturbed();
+    if (!undisturbed) {
+      HeldTurn turn;
+      auto const access = intent == Intent::read ? SharedTurn::Access::reads : SharedTurn::Access::writes;
+      if (!SharedAccess(parts).begin(context, range, access, turn)) return std::nullopt;
+      if (turn) turns.push_back({std::move(turn), &parts, i, {}});
+    }
     if (!Reconciler(parts).look_or_wait(context, range)) return std::nullopt;
     auto const place = undisturbed ? parts.replicas.only_place_on(device, range) : std::nullopt;
     placed[i] = {&parts, range, intent, place.value_or(host_place), place.has_value()};
@@ -205,6 +221,14 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
     if (intent != Intent::write) replica->work().add_writers(range, needs);
   }
 
+  auto const lasts_with_work = [&](detail::OperandTurn const& one) {
+    return one.turn->writes() || one.parts->replicas.places.in_host_memory(placed[one.operand].place);
+  };
+  for (auto& one : turns) {
+    auto const& [parts, range, intent, place, is_ready, replica] = placed[one.operand];
+    if (!lasts_with_work(one)) one.end = TransferEngine(*parts).arrival(place, range, queue);
+  }
+
   choice.settle();
   auto const before = queue.record().ticket();
   auto const event = [&] {
@@ -221,6 +245,10 @@ std::optional<Event> BufferCore::use_once(AccessContext& context, Queue& queue, 
   auto const what = one_step ? Commits::Events::of_all : Commits::Events::of_the_end;
 
   // The work is on its way: from here on nothing can fail.
+  for (auto& one : turns) {
+    if (lasts_with_work(one)) one.end = event;
+    one.turn->ends_as(SharedTurn::Outcome::lost);  // unless it comes to more
+  }
   for (auto& guard : guards) guard.leaves(Leaves::what_was);
   auto write = writes.begin();
   for (auto const& [parts, range, intent, place, is_ready, replica] : placed) {

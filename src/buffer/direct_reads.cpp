@@ -24,7 +24,8 @@ using detail::TransferEngine;
 void BufferCore::read_in_place(std::size_t offset, std::span<std::byte> data) {
   ByteRange const range{offset, offset + data.size()};
   if (data.empty()) return;
-  if (!read_directly(range, data)) return read(offset, data);
+  bool const shared = Guard(*parts_)->shared != nullptr;
+  if (shared || !read_directly(range, data)) return read(offset, data);
   note_read(range);
 }
 

@@ -8,6 +8,7 @@
 #include "buffer/reconciler.hpp"
 #include "buffer/replica.hpp"
 #include "buffer/residency.hpp"
+#include "buffer/shared_access.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
@@ -31,6 +32,7 @@ using detail::BufferParts;
 using detail::Commits;
 using detail::DevicePlace;
 using detail::Reconciler;
+using detail::SharedAccess;
 using detail::TransferEngine;
 
 namespace {
@@ -125,6 +127,7 @@ void BufferCore::release_host() {
     Guard parts(*parts_);
     if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole())) return false;
     auto const& replicas = parts->replicas;
+    SharedAccess(*parts).refuse("releasing its host memory");
     parts->check_not_leased(host_place);
     auto const to = parts->place_of(parts->replicas.default_device());
     for (auto const place : {std::optional{host_place}, replicas.places.spill_file()}) {
@@ -187,7 +190,7 @@ std::size_t BufferCore::evict_from_device(Device& device, std::span<const ByteRa
     if (Commits(*parts).would_wait_in_work()) return true;
     if (!Reconciler(*parts).may_record(context)) return false;
     Reconciler(*parts).collect_host_writes(false, true, AccessContext::Evicts::yes);
-    if (!Reconciler(*parts).resolve_for_eviction(context)) return false;
+    if (!Reconciler(*parts).resolve_quietly(context, parts->replicas.whole())) return false;
     if (replica->is_read_by_work()) return true;
     auto const bytes = replica->capacity();
     if (!release_from_device(context, *parts, *place, carried)) return false;
@@ -210,7 +213,7 @@ std::size_t BufferCore::evict_part_of_host(std::span<const ByteRange> used) {
     if (!cell || !replica || parts->captured) return true;
     auto& memory = *replica->reserved();
     if (!memory.is_committed(*cell) || memory.is_held(*cell) || Commits(*parts).would_wait_in_work()) return true;
-    if (!Reconciler(*parts).resolve_for_eviction(context)) return false;
+    if (!Reconciler(*parts).resolve_quietly(context, parts->replicas.whole())) return false;
     if (!parts->watch.unrecorded().empty()) return true;  // there was no memory for that: the bytes stay where they are
     auto const range = memory.range_of(*cell);
     if (!BufferAccess(*parts).await_or_wait(context, *replica, range, true)) return false;
@@ -237,7 +240,7 @@ std::size_t BufferCore::evict_from_host(Location location) {
     if (replica == nullptr || !detail::may_spill(*parts, location)) return true;
     bool const leased = replica->holds().leased();
     if (leased || Commits(*parts).would_wait_in_work()) return true;
-    if (!Reconciler(*parts).resolve_for_eviction(context)) return false;
+    if (!Reconciler(*parts).resolve_quietly(context, parts->replicas.whole())) return false;
     if (!parts->watch.unrecorded().empty()) return true;  // there was no memory for that: the bytes stay where they are
     if (!BufferAccess(*parts).await_or_wait(context, *replica, replicas.whole(), true)) return false;
     if (!detail::may_spill(*parts, location) || !replica->work().at_rest()) return true;

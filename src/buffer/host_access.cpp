@@ -7,6 +7,7 @@
 #include "buffer/reconciler.hpp"
 #include "buffer/replica.hpp"
 #include "buffer/replica_allocator.hpp"
+#include "buffer/shared_access.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "buffer/windows.hpp"
 #include "manager/access_context.hpp"
@@ -22,15 +23,20 @@
 namespace unimem {
 
 using detail::AccessContext;
+using Access = detail::SharedTurn::Access;
 using detail::BufferAccess;
 using detail::BufferGuard;
 using detail::BufferParts;
 using detail::Commits;
+using detail::HeldTurn;
 using detail::Reconciler;
 using detail::Replica;
 using detail::ReplicaAllocator;
+using detail::SharedAccess;
+using detail::SharedTurn;
 using detail::TransferEngine;
 using detail::Windows;
+using detail::with_turn;
 
 namespace {
 
@@ -61,10 +67,12 @@ void record_writes(BufferGuard& locked) {
 
 }  // namespace
 
-BufferCore::HostUse BufferCore::use_host(ByteRange range, Intent intent) {
+BufferCore::HostUse BufferCore::use_host(ByteRange range, Intent intent, Turn turn) {
   // With the lock even where all is ready: without a lease another thread may let go of the memory meanwhile.
   HostUse use;
-  use.address = host_slow(range, intent, &use.lease, false);
+  detail::run_admitted(use_of(range), [&](AccessContext& context) {
+    return host_once(context, range, intent, turn, &use.lease, use.address);
+  });
   return use;
 }
 
@@ -96,20 +104,26 @@ void BufferCore::note_read(ByteRange range) const {
   if (parts_->watch.written_map()) parts_->watch.written_map()->read(range, "on the host");
 }
 
-void* BufferCore::host_slow(ByteRange range, Intent intent, DeviceLease* hold, bool looks) {
+void* BufferCore::host_slow(ByteRange range, Intent intent, bool looks) {
   void* address = nullptr;
-  detail::run_admitted(use_of(range),
-                       [&](AccessContext& context) { return host_once(context, range, intent, hold, address); });
+  detail::run_admitted(use_of(range), [&](AccessContext& context) {
+    return host_once(context, range, intent, Turn::as_asked, nullptr, address);
+  });
   if (looks && intent == Intent::read) note_read(range);
   return address;
 }
 
-bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent intent, DeviceLease* hold, void*& address) {
+bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent intent, Turn lasts, DeviceLease* hold,
+                           void*& address) {
   Guard parts(*parts_);
   bool const for_writing = intent != Intent::read;
   parts->check_access("host access");
   if (for_writing) parts->check_writable("writing on the host");
   parts->check_range(range);
+  if (hold == nullptr && for_writing) SharedAccess(*parts).refuse("host() for writing", SharedAccess::has_no_end);
+  HeldTurn turn;
+  auto const access = for_writing || lasts == Turn::may_write ? Access::writes : Access::reads;
+  if (!SharedAccess(*parts).begin(context, range, access, turn)) return false;
   // Manual tracking: a read-write view is a read until it is marked.
   // So it is where pages tell what was really written.
   if (parts->watch.tracking() != Tracking::access && intent == Intent::read_write) intent = Intent::read;
@@ -135,7 +149,9 @@ bool BufferCore::host_once(AccessContext& context, ByteRange range, Intent inten
   if (hold == nullptr) {
     host->mark_exported(range, for_writing);
   } else {
-    *hold = {host, host->host_window(range)};
+    if (turn) turn->ends_as(SharedTurn::Outcome::written);
+    if (lasts == Turn::ends_at_once) turn = nullptr;
+    *hold = {with_turn(host, std::move(turn)), host->host_window(range)};
   }
   address = host->host_address();
   return true;
@@ -182,6 +198,8 @@ void BufferCore::bring_to_host_slow(std::span<const ByteRange> ranges) {
     Guard parts(*parts_);
     parts->check_access("host access");
     for (auto const range : ranges) parts->check_range(range);
+    HeldTurn turn;
+    if (!SharedAccess(*parts).begin(context, parts->replicas.whole(), Access::reads, turn)) return false;
     for (auto const range : ranges) {
       if (!Reconciler(*parts).resolve_or_wait(context, range)) return false;
     }
@@ -238,19 +256,26 @@ void BufferCore::mark_host_dirty(ByteRange range) {
     parts->check_allocated("mark_host_dirty");
     parts->check_writable("mark_host_dirty");
     parts->check_range(range);
+    HeldTurn turn;
+    if (!SharedAccess(*parts).begin(context, range, Access::writes, turn)) return false;
     if (auto* const writes = parts->watch.writes()) writes->declared(range);
     if (!Reconciler(*parts).resolve_or_wait(context, range, true)) return false;
     parts->watch.note("mark_host_dirty", range);
-    return BufferAccess(*parts).mark(context, host_place, range, {});
+    if (!BufferAccess(*parts).mark(context, host_place, range, {})) return false;
+    if (turn) turn->ends_as(SharedTurn::Outcome::written);
+    return true;
   });
 }
 
 void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event) {
+  HeldTurn turn;
   detail::run_admitted(detail::operands(*this), [&](AccessContext& context) {
     Guard parts(*parts_);
     parts->check_allocated("mark_device_dirty");
     parts->check_writable("mark_device_dirty");
     parts->check_range(range);
+    if (!SharedAccess(*parts).begin(context, range, Access::writes, turn)) return false;
+    HeldTurn given_back{std::move(turn)};  // unless this is through
     if (!Reconciler(*parts).resolve_or_wait(context, range, true)) return false;
     parts->watch.note("mark_device_dirty", range);
     auto& on = device == nullptr ? parts->replicas.default_device() : *device;
@@ -258,8 +283,10 @@ void BufferCore::mark_device_dirty(Device* device, ByteRange range, Event event)
     Windows(*parts).check_write(place, range);
     if (!BufferAccess(*parts).mark(context, place, range, event)) return false;
     if (auto* const writes = parts->watch.writes()) writes->overrule(range);
+    turn = std::move(given_back);
     return true;
   });
+  detail::publish_after(std::move(turn), *parts_, event == Event{} ? std::vector<Event>{} : std::vector{event});
 }
 
 DeviceLease BufferCore::map(ByteRange range, MapMode mode, bool looks) {
@@ -288,12 +315,16 @@ void BufferCore::nothing_written_through_map() noexcept {
   }
 }
 
+DeviceLease BufferCore::hold_host(ByteRange range) {
+  return std::move(use_host(range, Intent::read, Turn::ends_at_once).lease);
+}
+
 DeviceLease BufferCore::map_to_read(ByteRange range) {
   return std::move(use_host(range, Intent::read).lease);
 }
 
 DeviceLease BufferCore::map_to_write(ByteRange range, MapMode mode) {
-  auto held = use_host(range, mode == MapMode::discard ? Intent::write : Intent::read);
+  auto held = use_host(range, mode == MapMode::discard ? Intent::write : Intent::read, Turn::may_write);
   detail::run_admitted(use_of(range), [&](AccessContext& context) {
     Guard parts(*parts_);
     // If it has been freed since, what is written is not missed.

@@ -8,6 +8,7 @@
 #include "buffer/copy_choice.hpp"
 #include "buffer/reconciler.hpp"
 #include "buffer/replica_allocator.hpp"
+#include "buffer/shared_access.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "buffer/windows.hpp"
 #include "manager/access_context.hpp"
@@ -29,10 +30,15 @@ using detail::BufferAccess;
 using detail::BufferLook;
 using detail::Commits;
 using detail::CopyChoice;
+using detail::HeldTurn;
 using detail::Reconciler;
+using detail::Replica;
 using detail::ReplicaAllocator;
+using detail::SharedAccess;
+using detail::SharedTurn;
 using detail::TransferEngine;
 using detail::Windows;
+using detail::with_turn;
 
 DeviceLease BufferCore::lease(Device& device, Queue* queue, ByteRange range, Intent intent, bool looks) {
   if (intent == Intent::read && queue != nullptr) {
@@ -62,14 +68,28 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   parts->check_access("device access");
   if (intent != Intent::read) parts->check_writable("writing on a device");
   parts->check_range(range);
+  HeldTurn turn;
+  auto const access = intent == Intent::read ? SharedTurn::Access::reads : SharedTurn::Access::writes;
+  if (!SharedAccess(*parts).begin(context, range, access, turn)) return std::nullopt;
   auto const place = Windows(*parts).place_for(device, range, choice);
   if (intent != Intent::read) Windows(*parts).check_write(place, range);
   if (!context.again()) parts->replicas.places[place].used(range.size());
   // A window's leases are taken with the lock.
   auto const offer_further = [&](Place at) {
     auto const& replica = parts->replicas.at(at);
-    bool const is_looked_after = replica->reserved() != nullptr || replica->mapped() != nullptr;
+    bool const is_looked_after = replica->reserved() != nullptr || replica->mapped() != nullptr || parts->shared;
     if (!parts->replicas.places[at].window && !is_looked_after) parts->offer_leases(parts->replicas.at(at), *queue);
+  };
+  // Of memory of the device's own other processes know nothing, once the bytes have come there.
+  auto const leased_for = [&](std::shared_ptr<Replica> const& replica, Event arrived) {
+    auto const memory = replica->window_on(device, range);
+    if (turn && turn->writes()) {
+      turn->ends_as(SharedTurn::Outcome::lost);  // unless it comes to more
+      return DeviceLease{detail::publishing_at_end(replica, std::move(turn), *parts, queue), memory};
+    }
+    if (parts->replicas.places.in_host_memory(place)) return DeviceLease{with_turn(replica, std::move(turn)), memory};
+    detail::end_turn_after(std::move(turn), arrived);
+    return DeviceLease{replica, memory};
   };
   bool const resolved = queue != nullptr ? Reconciler(*parts).look_or_wait(context, range)
                                          : Reconciler(*parts).resolve_or_wait(context, range);
@@ -80,7 +100,7 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
     there->work().used_by_others(device, queue);
     there->usage().note_device(true, false);
     if (queue != nullptr) offer_further(place);
-    return DeviceLease{there, there->window_on(device, range)};
+    return leased_for(there, Event{});
   }
   auto& on = queue == nullptr ? device.default_queue() : *queue;
   if (!BufferAccess(*parts).prepare(context, place, range, intent, on)) return std::nullopt;
@@ -99,7 +119,7 @@ std::optional<DeviceLease> BufferCore::lease_once(AccessContext& context, Device
   if (!replica) return DeviceLease{};
   replica->usage().note_device(intent != Intent::write, intent != Intent::read);
   if (queue != nullptr && intent == Intent::read) offer_further(place);
-  return DeviceLease{replica, replica->window_on(device, range)};
+  return leased_for(replica, arrived);
 }
 
 LeaseOption BufferCore::lease_option(Device& device, ByteRange range, DeviceMemory memory) {
@@ -128,6 +148,7 @@ std::optional<DeviceLease> BufferCore::capture_once(AccessContext& context, Queu
   Guard parts(*parts_);
   parts->check_access("device access");
   parts->check_range(range);
+  SharedAccess(*parts).refuse("capturing a launch", SharedAccess::has_no_turns);
   if (begins && !Reconciler(*parts).look_or_wait(context, parts->replicas.whole())) return std::nullopt;
   auto const place = parts->place_of(queue.device());
   for (auto const wanted : current) {

@@ -7,6 +7,7 @@
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
 #include "buffer/replica_allocator.hpp"
+#include "buffer/shared_access.hpp"
 #include "device/page_watch.hpp"
 #include "manager/access_context.hpp"
 
@@ -21,6 +22,7 @@
 namespace unimem::detail {
 
 void Reconciler::collect_host_writes(bool decide, bool wait, Evicts evicts) const {
+  SharedAccess(*parts_).note_others();
   std::optional<HostWriteConflict> conflict;
   if (auto* const writes = parts_->watch.writes()) {
     // With what is pending: when failed work is taken back, these are not.
@@ -150,11 +152,11 @@ void Reconciler::add_unfinished_before_records(std::vector<Event>& work) const {
   for (auto const& write : parts_->watch.unrecorded()) parts_->replicas.pending.add_unfinished(write.range, work);
 }
 
-bool Reconciler::resolve_for_eviction(AccessContext& context) const {
+bool Reconciler::resolve_quietly(AccessContext& context, ByteRange range) const {
   auto told = std::exchange(parts_->deferred, nullptr);
   bool resolved = true;
   try {
-    resolved = resolve_or_wait(context, parts_->replicas.whole(), false, Commits::Tells::no);
+    resolved = resolve_or_wait(context, range, false, Commits::Tells::no);
   } catch (WaitInterrupted const&) {
     parts_->deferred = std::move(told);
     throw;  // no failure of the owner's

@@ -34,9 +34,9 @@ class Reconciler {
   [[nodiscard]] bool look_or_wait(AccessContext& context, ByteRange range, bool decide = false) const {
     return parts_->is_settled() || look_or_wait_at_pending(context, range, decide);
   }
-  /// Likewise of all of it, on behalf of a thread that needs memory. Failures are the owner's to hear of: they wait for
-  /// its next access.
-  [[nodiscard]] bool resolve_for_eviction(AccessContext& context) const;
+  /// Likewise on behalf of another thread than the one that asked for the work. Failures are the owner's to hear of:
+  /// they wait for its next access.
+  [[nodiscard]] bool resolve_quietly(AccessContext& context, ByteRange range) const;
   /// What was written through mappings comes last. Without `wait`, what a device that shares the memory is still
   /// writing is left for later.
   void collect_host_writes(bool decide, bool wait = true, Evicts evicts = Evicts::no) const;

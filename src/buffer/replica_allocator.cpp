@@ -3,6 +3,7 @@
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
 #include "buffer/host_device.hpp"
+#include "buffer/shared_memory.hpp"
 #include "buffer/windows.hpp"
 #include "core/spare_memory.hpp"
 #include "device/page_watch.hpp"
@@ -64,9 +65,34 @@ ReplicaAllocator::HostBlock ReplicaAllocator::new_host_block(AccessContext& cont
 std::shared_ptr<Replica> ReplicaAllocator::host_replica(AccessContext& context) const {
   auto const& there = parts_->replicas.in_memory_of_host();
   if (there) return there;
+  if (parts_->terms.options.shared) return new_in_segment(context);
   if (parts_->file == nullptr) return new_on_host(context, parts_->replicas.bytes());
   if (parts_->is_mapped()) return std::make_shared<Replica>(ReplicaMemory(host_device(), parts_->file->map()));
   return new_in_parts();
+}
+
+std::shared_ptr<SharedMemory> ReplicaAllocator::new_segment(AccessContext& context) const {
+  auto const& terms = parts_->terms;
+  auto const bytes = parts_->replicas.bytes();
+  auto block = terms.manager->acquire(context, host_device(), Location::host, bytes, terms.named());
+  if (!block) return nullptr;
+  parts_->become_resident();  // the threads that end turns keep the buffer beside its owners
+  return SharedMemory::make(terms.display_name(), bytes, {*std::move(block), terms.manager});
+}
+
+std::shared_ptr<Replica> ReplicaAllocator::new_in_segment(AccessContext& context) const {
+  auto memory = new_segment(context);
+  if (!memory) return nullptr;
+  auto replica = replica_over(memory);
+  parts_->terms.count_in(*replica);
+  parts_->shared = std::move(memory);
+  return replica;
+}
+
+std::shared_ptr<Replica> ReplicaAllocator::replica_over(std::shared_ptr<SharedMemory> const& memory) {
+  ReplicaMemory made(host_device(), memory->data(), memory->size(), Location::host);
+  made.own(Ownership::take([memory](void*) {}));
+  return std::make_shared<Replica>(std::move(made));
 }
 
 void ReplicaAllocator::adopt_mapped() const {

@@ -18,6 +18,7 @@ namespace unimem::detail {
 class AccessContext;
 struct BufferParts;
 class Replica;
+class SharedMemory;
 
 /// Gives the places of a buffer memory.
 ///
@@ -40,6 +41,10 @@ class ReplicaAllocator {
   /// Memory of the device for that part of the buffer.
   [[nodiscard]] std::shared_ptr<Replica> new_on_device(AccessContext& context, Device& device, ByteRange part,
                                                        Queue& queue) const;
+  /// Host memory that is shared with other processes.
+  [[nodiscard]] static std::shared_ptr<Replica> replica_over(std::shared_ptr<SharedMemory> const& memory);
+  /// A segment of the buffer's size, for which a block of the host's pool stands; null as above.
+  [[nodiscard]] std::shared_ptr<SharedMemory> new_segment(AccessContext& context) const;
   /// Begins to notice what is written to the host memory that has just come.
   void watch_host() const;
 
@@ -54,6 +59,8 @@ class ReplicaAllocator {
   [[nodiscard]] std::shared_ptr<Replica> host_replica(AccessContext& context) const;
   [[nodiscard]] std::shared_ptr<Replica> device_replica(AccessContext& context, Place place, Queue& queue) const;
   [[nodiscard]] std::shared_ptr<Replica> new_in_file() const;
+  /// Host memory that other processes can have, too, for a buffer that was asked for so.
+  [[nodiscard]] std::shared_ptr<Replica> new_in_segment(AccessContext& context) const;
   /// Host memory that comes in parts, none of which is there yet.
   [[nodiscard]] std::shared_ptr<Replica> new_in_parts() const;
   /// Where the host looks at the pages of a file: they have all of it as they come.

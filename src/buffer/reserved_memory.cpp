@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -22,14 +21,6 @@ namespace {
 std::size_t page_bytes() noexcept {
   static auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   return page;
-}
-
-/// Has the system take back what lies behind whole pages of it.
-void take_back(std::byte* address, std::size_t bytes) noexcept {
-  auto const page = page_bytes();
-  auto const begin = reinterpret_cast<std::uintptr_t>(address);
-  auto const first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;
-  if (first < last) ::madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 std::byte* addresses_for(std::size_t bytes) {
@@ -74,7 +65,7 @@ ByteRange ReservedMemory::range_of(std::size_t cell) const noexcept {
 
 void ReservedMemory::commit(std::size_t cell, Allocation block) {
   committed_.push_back(cell);
-  take_back(static_cast<std::byte*>(block.data()), block.size());
+  give_back_pages(block.data(), block.size());
   cells_[cell].block = std::move(block);
   unpoison(address_of(cell), cell_bytes_);
 }
@@ -86,7 +77,7 @@ void ReservedMemory::will_fill(Cells some) noexcept {
 }
 
 void ReservedMemory::decommit(std::size_t cell) noexcept {
-  take_back(address_of(cell), cell_bytes_);
+  give_back_pages(address_of(cell), cell_bytes_);
   auto const first = cell * cell_bytes_ / huge_page_bytes * huge_page_bytes;
   auto const last = std::min(reserved_, round_up((cell + 1) * cell_bytes_, huge_page_bytes));
   ::madvise(base_ + first, last - first, MADV_NOHUGEPAGE);  // for what comes there next; what is there stays as it is

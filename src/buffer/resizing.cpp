@@ -8,6 +8,7 @@
 #include "buffer/replica.hpp"
 #include "buffer/replica_allocator.hpp"
 #include "buffer/replica_copy.hpp"
+#include "buffer/shared_access.hpp"
 #include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
@@ -30,6 +31,7 @@ using detail::Commits;
 using detail::Reconciler;
 using detail::Replica;
 using detail::ReplicaAllocator;
+using detail::SharedAccess;
 using detail::TransferEngine;
 
 /// A copy of what is kept in memory of the new size, under way while the lock is free.
@@ -53,6 +55,7 @@ bool BufferCore::resize_once(AccessContext& context, std::size_t bytes, Resized&
   if (!Reconciler(*parts).resolve_or_wait(context, parts->replicas.whole())) return false;
   for (Place place = host_place; place < parts->replicas.coherence.place_count(); ++place)
     parts->check_not_leased(place);
+  SharedAccess(*parts).refuse("resize");
   if (parts->file) throw UnsupportedOperation("resize", parts->terms.display_name(), "it stands on a file");
   if (parts->replicas.host() && !parts->replicas.host()->pooled()) {
     throw UnsupportedOperation("resize", parts->terms.display_name(), "it stands on memory that was wrapped");

@@ -41,7 +41,8 @@ void TransferEngine::spare_good_bytes(Plan& plan) const {
     if (copy.fence || !parts_->replicas.coherence.valid(copy.to).intersects(copy.range)) return false;
     bool const uncertain = !parts_->replicas.at(copy.from)->work().arrived(copy.range);
     auto const& to = parts_->replicas.at(copy.to);
-    return uncertain || (to && to->holds().may_be_written_by_address());
+    bool const others_write = parts_->shared && parts_->replicas.places.in_host_memory(copy.to);
+    return uncertain || others_write || (to && to->holds().may_be_written_by_address());
   };
   if (std::ranges::none_of(plan.copies, goes_across)) return;
   std::vector<PlannedCopy> copies;

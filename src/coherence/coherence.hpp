@@ -179,6 +179,10 @@ class UNIMEM_API Coherence {
   /// happens.
   void roll_back(Undo const& undo);
 
+  /// The bytes of `range` are no more, wherever they were, whatever was to be taken back of them: lost until they are
+  /// written. Nothing where there is no data.
+  void lose(ByteRange range);
+
   /// Forgets the data, everywhere, without saving it. Storage stays.
   void discard() noexcept;
 

@@ -210,6 +210,23 @@ void Coherence::roll_back(Undo const& undo) {
   validate_in_debug();
 }
 
+void Coherence::lose(ByteRange range) {
+  require_inside(range);
+  if (!has_data_ || range.empty()) return;
+  auto places = places_;
+  auto lost = lost_;
+  for (auto& place : places) {
+    // What is held no more no rolling back brings back.
+    for (auto* const set : {&place.valid, &place.written, &place.held}) set->remove(range);
+  }
+  lost.add(range);
+
+  places_ = std::move(places);
+  lost_ = std::move(lost);
+  state_.reset();
+  validate_in_debug();
+}
+
 /// Nothing changed, so there is nothing to take back; but what half an operation wrote is garbage.
 void Coherence::roll_back_rewrite(Undo const& undo) {
   auto places = places_;

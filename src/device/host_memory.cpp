@@ -1,6 +1,7 @@
 #include "device/host_memory.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -41,6 +42,13 @@ void give_back_host_memory(void* address, std::size_t bytes, bool own_pages) noe
   } else {
     munmap(address, bytes);
   }
+}
+
+void give_back_pages(void* address, std::size_t bytes) noexcept {
+  static auto const page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  auto const begin = reinterpret_cast<std::uintptr_t>(address);
+  auto const first = round_to(begin, page), last = (begin + bytes) / page * page;
+  if (first < last) madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
 }
 
 std::byte* map_addresses(std::size_t bytes, std::size_t alignment, std::size_t skew, int protection) noexcept {

@@ -28,6 +28,9 @@ bool leave_out_of_dumps(void* address, std::size_t bytes) noexcept;
 /// Gives back what `take_host_memory(bytes, own_pages)` returned.
 void give_back_host_memory(void* address, std::size_t bytes, bool own_pages = false) noexcept;
 
+/// Has the system take back what lies behind whole pages of it: they read as zeros, and cost nothing until touched.
+void give_back_pages(void* address, std::size_t bytes) noexcept;
+
 /// `bytes` of addresses aligned to `alignment` (a power of two, at least a page), displaced by `skew` from it, with the
 /// protection of mmap; null when the system refuses. Costs no memory until touched.
 [[nodiscard]] std::byte* map_addresses(std::size_t bytes, std::size_t alignment, std::size_t skew,

@@ -42,8 +42,9 @@ void AccessContext::try_again() noexcept {
 }
 
 void AccessContext::await_work() {
-  ++work_waits_;
   again_ = true;
+  if (auto const other = std::exchange(must_wait_.other, nullptr)) return other();
+  ++work_waits_;
   auto const work = std::exchange(must_wait_.work, {});
   for (auto const event : work) await_end(event);
 }

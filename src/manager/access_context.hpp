@@ -6,6 +6,7 @@
 #include "manager/requested_room.hpp"
 #include "manager/taken_memory.hpp"
 
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -19,11 +20,13 @@ namespace unimem::detail {
 class AdmissionQueue;
 
 /// What an operation has to wait for before it is tried again, with none of its operands locked: work under way, or
-/// else the memory that other operations on a device hold, or another thread's turn to make room there.
+/// else the memory that other operations on a device hold, or another thread's turn to make room there; or something
+/// else, which knows itself how to wait.
 struct MustWait {
   MemoryManager* manager = nullptr;
   Device* device = nullptr;
   std::vector<Event> work{};
+  std::function<void()> other{};
 };
 
 /// One operation of this thread on device memory: what it needs, what it has taken, and whether it may wait. It is
@@ -61,13 +64,15 @@ class AccessContext {
   void wait_for(MemoryManager& manager, Device& device) noexcept { must_wait_ = {&manager, &device}; }
   /// Work that the operation comes behind has not ended: likewise.
   void wait_for(std::vector<Event> work) noexcept { must_wait_ = {nullptr, nullptr, std::move(work)}; }
+  /// Something that no event tells of: `wait` returns once it may have come, or throws, as in a watched thread.
+  void wait_for(std::function<void()> wait) noexcept { must_wait_ = {nullptr, nullptr, {}, std::move(wait)}; }
   [[nodiscard]] MustWait const& must_wait() const noexcept { return must_wait_; }
-  [[nodiscard]] bool awaits_work() const noexcept { return !must_wait_.work.empty(); }
+  [[nodiscard]] bool awaits_work() const noexcept { return !must_wait_.work.empty() || must_wait_.other; }
   /// Whether it may wait for work so. One that others are always ahead of, with ever more work, waits for the last of
   /// it with its operands locked.
   [[nodiscard]] bool may_await_work() const noexcept { return work_waits_ < most_work_waits; }
-  /// Waits for that work, whose errors stick to its tickets. Throws UnsupportedOperation in the middle of work that it
-  /// comes behind, and WaitInterrupted in a watched thread.
+  /// Waits for that work, whose errors stick to its tickets, or for what it is else. Throws UnsupportedOperation in the
+  /// middle of work that it comes behind, and WaitInterrupted in a watched thread.
   void await_work();
 
   /// Room that it has requested, because there was no memory for it, or none that no work is at: it is to release its

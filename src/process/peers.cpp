@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -32,7 +33,7 @@ Peers::~Peers() {
   service_.reset();
 }
 
-void Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes) {
+void Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times) {
   if (descriptors.size() > most_descriptors) {
     throw InvalidArgument("descriptors", fmt::format("{}", descriptors.size()),
                           fmt::format("at most {}", most_descriptors));
@@ -40,7 +41,7 @@ void Peers::offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes)
   if (bytes.size() > most_bytes) {
     throw InvalidArgument("bytes", fmt::format("{}", bytes.size()), fmt::format("at most {}", most_bytes));
   }
-  auto made = std::make_shared<Offer const>(Offer{std::move(descriptors), std::move(bytes)});
+  auto made = std::make_shared<Offer const>(Offer{std::move(descriptors), std::move(bytes), times});
   std::scoped_lock const lock(mutex_);
   if (!service_) service_ = std::make_unique<Service>(*this);
   offers_.insert_or_assign(key, std::move(made));
@@ -53,6 +54,12 @@ void Peers::withdraw(Key key) noexcept {
   if (found == offers_.end()) return;
   gone = std::move(found->second);
   offers_.erase(found);
+}
+
+std::size_t Peers::waiting() {
+  std::scoped_lock const lock(mutex_);
+  return static_cast<std::size_t>(
+      std::ranges::count_if(offers_, [](auto const& one) { return one.second->times == Times::once; }));
 }
 
 std::shared_ptr<Peers::Offer const> Peers::find(Key key) {

@@ -41,10 +41,14 @@ class Peers {
   Peers& operator=(Peers const&) = delete;
   ~Peers();
 
+  /// How often something is given.
+  enum class Times : bool { any, once };
   /// Whoever asks for `key` from now on gets these, in place of what was offered by it before. Throws InvalidArgument
   /// for more than goes over the socket, IoError if the process cannot be asked by others.
-  void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes);
+  void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times = Times::any);
   void withdraw(Key key) noexcept;
+  /// How much of what is given once has not been.
+  [[nodiscard]] std::size_t waiting();
 
   /// What another process offered, or this one.
   struct Parcel {
@@ -77,6 +81,7 @@ class Peers {
   struct Offer {
     std::vector<UniqueFd> descriptors;
     std::string bytes;
+    Times times = Times::any;
   };
   class Service;
   [[nodiscard]] std::shared_ptr<Offer const> find(Key key);

@@ -122,7 +122,10 @@ bool Peers::Service::fetch_for(int connection, Key key) {
   answer.found = 1;
   answer.descriptors = static_cast<std::uint32_t>(offer->descriptors.size());
   auto const failed = peers::send(connection, answer, offer->bytes, offer->descriptors);
-  if (failed == 0) return true;
+  if (failed == 0) {
+    if (offer->times == Times::once) peers_.withdraw(key);
+    return true;
+  }
   // Too many descriptors are under way between this user's processes, say.
   answer = {.kind = peers::Answer::cannot, .found = static_cast<std::uint32_t>(failed)};
   static_cast<void>(peers::send(connection, answer, {}, {}));

@@ -121,10 +121,17 @@ SharedRanges::Changes SharedRanges::changes(Holder self, std::uint64_t since) co
   for (auto const& one : locked.ranges()) {
     ByteRange const there{one.begin, one.end};
     if (one.version > since && one.last != self) found.written.add(there);
-    if (one.lost != 0) found.lost.add(there);
+    if (one.lost == 0) continue;
+    found.lost.add(there);
+    found.loses = true;
   }
   for (auto const& one : locked.writes()) {
-    if (one.holder != self) found.claims.push_back({one.holder, locked.range_of(one), Claim::Kind::write});
+    auto const there = locked.range_of(one);
+    if (one.holder == self) {
+      found.lost.remove(there);
+      found.written.remove(there);  // a neighbour's, which is told as one with it
+    }
+    if (one.holder != self) found.claims.push_back({one.holder, there, Claim::Kind::write});
   }
   return found;
 }

@@ -112,8 +112,9 @@ class SharedRanges {
   /// What a process has to know of what others did.
   struct Changes {
     std::uint64_t version = 0;  ///< to be asked for the next time
-    ByteRanges written;         ///< by others
-    ByteRanges lost;            ///< no process has them: a writer was killed
+    ByteRanges written;         ///< by others; without what `self` is just writing, where none has since it began
+    ByteRanges lost;            ///< no process has them: a writer was killed; without what `self` is just writing
+    bool loses = false;         ///< something is lost, also where `self` is just writing
     std::vector<Claim> claims;  ///< of others, to write
   };
   [[nodiscard]] Changes changes(Holder self, std::uint64_t since) const;

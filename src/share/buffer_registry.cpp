@@ -3,12 +3,14 @@
 
 #include "core/fork.hpp"
 #include "core/type_name.hpp"
+#include "share/opened_elsewhere.hpp"
+#include "share/random_tag.hpp"
+#include "share/shared_description.hpp"
 
 #include <fmt/format.h>
 
 #include <map>
 #include <mutex>
-#include <random>
 #include <stdexcept>
 #include <utility>
 
@@ -17,13 +19,6 @@ namespace {
 
 /// How many of the published an error lists: it is to be read.
 constexpr std::size_t listed_at_most = 8;
-
-std::uint64_t random_tag() {
-  std::random_device source;
-  std::uint64_t tag = 0;
-  while (tag == 0) tag = (std::uint64_t{source()} << 32U) | source();
-  return tag;
-}
 
 std::string describe(detail::SharedElement const& element) {
   return fmt::format("{} ({} byte{})", detail::type_name(element.name.view()), element.bytes,
@@ -74,15 +69,20 @@ struct BufferRegistry::State {
   /// The bytes of `count` elements from `offset` on; InvalidArgument.
   [[nodiscard]] ByteRange window_of(std::unique_lock<std::mutex>& lock, Entry const& entry, std::size_t offset,
                                     std::size_t count);
+  /// The entry of an id, of another process's buffer too, which is opened for that: `use(lock, entry)`, with the lock
+  /// held. NotFound.
+  template <class Use>
+  auto with_entry(BufferId id, Use const& use);
 
   detail::MadeHere const made{};
-  std::uint64_t const tag = random_tag();
+  std::uint64_t const tag = detail::random_tag();
   State const* const inherited;
   mutable std::mutex mutex;
   Entries entries;
   Names names;
   std::uint64_t last = 0;  ///< the number given last
   RegistryStatistics counts;
+  detail::OpenedElsewhere elsewhere;
 };
 
 std::vector<std::string> BufferRegistry::State::available() const {
@@ -108,13 +108,26 @@ BufferRegistry::State::Entries::iterator BufferRegistry::State::entry_of(std::un
   if (id.registry == tag) {
     if (auto const found = entries.find(id.number); found != entries.end()) return found;
   }
-  char const* reason = "its id is another registry's or another process's";
+  char const* reason = "its id is another registry's, and no process of this user has a buffer of that id for others";
   if (!id) {
     reason = "the id names nothing";
   } else if (id.registry == tag) {
     reason = id.number <= last ? "it was released" : "no such id was given";
   }
   throw_not_found(lock, to_string(id), reason);
+}
+
+template <class Use>
+auto BufferRegistry::State::with_entry(BufferId id, Use const& use) {
+  if (id && id.registry != tag) {
+    if (auto found = elsewhere.open(id)) {
+      Entry entry{std::move(found->core), std::move(found->shape), found->element, std::move(found->name)};
+      std::unique_lock lock{mutex};
+      return use(lock, entry);
+    }
+  }
+  std::unique_lock lock{mutex};
+  return use(lock, entry_of(lock, id)->second);
 }
 
 void BufferRegistry::State::check_element(std::unique_lock<std::mutex>& lock, Entry const& entry,
@@ -156,13 +169,22 @@ BufferRegistry::State& BufferRegistry::state() const {
 
 BufferId BufferRegistry::publish_core(detail::SharedCore buffer, detail::SharedElement element,
                                       SharedOptions const& options) {
-  if (options.cross_process) {
-    throw UnsupportedOperation("publishing for other processes", "this version",
-                               "only threads of one process share buffers by id so far");
-  }
   if (!buffer.core) detail::throw_empty_handle("buffer");
   if (element.bytes == 0) throw InvalidArgument("element size", "0", "at least 1");
   auto& own = state();
+  auto const core = buffer.core;
+  detail::SharedDescription described;
+  if (options.cross_process) {
+    described = {options.name,
+                 std::string(core->name()),
+                 std::string(element.name.view()),
+                 element.bytes,
+                 element.tag,
+                 {buffer.shape.extents().begin(), buffer.shape.extents().end()},
+                 core->size_bytes()};
+    static_cast<void>(described.encode());  // what is too long is refused before anything is copied
+    static_cast<void>(core->share());
+  }
   // Made without the lock, under which they are only put in their places: nothing throws there, and what is not
   // published after all, perhaps the last share in a buffer, is destroyed when it has been given back.
   State::Entries entry;
@@ -184,42 +206,55 @@ BufferId BufferRegistry::publish_core(detail::SharedCore buffer, detail::SharedE
   put(name, own.names, [&](auto& node) { node.mapped() = number; });
   put(entry, own.entries, [&](auto& node) { node.key() = number; });
   ++own.counts.published;
-  return {own.tag, number};
+  lock.unlock();
+  BufferId const id{own.tag, number};
+  if (!options.cross_process) return id;
+  try {
+    detail::OpenedElsewhere::offer(id, *core, described);
+  } catch (...) {
+    release(id);
+    throw;
+  }
+  return id;
 }
 
 detail::SharedCore BufferRegistry::open_core(BufferId id, detail::SharedElement const& element) {
   auto& own = state();
-  std::unique_lock lock{own.mutex};
-  auto& entry = own.entry_of(lock, id)->second;
-  own.check_element(lock, entry, element);
-  detail::SharedCore result{entry.core, entry.shape_of(entry.core->size_bytes())};
-  ++entry.opened;
-  ++own.counts.opened;
-  return result;
+  return own.with_entry(id, [&](std::unique_lock<std::mutex>& lock, State::Entry& entry) {
+    own.check_element(lock, entry, element);
+    detail::SharedCore result{entry.core, entry.shape_of(entry.core->size_bytes())};
+    ++entry.opened;
+    ++own.counts.opened;
+    return result;
+  });
+}
+
+detail::SharedElement BufferRegistry::element_of(BufferId id) {
+  return state().with_entry(id, [](std::unique_lock<std::mutex>&, State::Entry const& entry) { return entry.element; });
 }
 
 detail::SharedWindow BufferRegistry::resolve_core(BufferRef const& ref, detail::SharedElement const* element) {
   auto& own = state();
-  std::unique_lock lock{own.mutex};
-  auto& entry = own.entry_of(lock, ref.id)->second;
-  if (element != nullptr) own.check_element(lock, entry, *element);
-  if (ref.element != ElementTag::any && ref.element != entry.element.tag) {
-    auto const requirement = fmt::format("{}, as buffer {} has them", to_string(entry.element.tag), entry.title());
-    own.refused(lock);
-    throw InvalidArgument("element tag", std::string(to_string(ref.element)), requirement);
-  }
-  auto const range = own.window_of(lock, entry, ref.offset, ref.count);
-  ++entry.opened;
-  ++own.counts.opened;
-  return {entry.core, range};
+  return own.with_entry(ref.id, [&](std::unique_lock<std::mutex>& lock, State::Entry& entry) -> detail::SharedWindow {
+    if (element != nullptr) own.check_element(lock, entry, *element);
+    if (ref.element != ElementTag::any && ref.element != entry.element.tag) {
+      auto const requirement = fmt::format("{}, as buffer {} has them", to_string(entry.element.tag), entry.title());
+      own.refused(lock);
+      throw InvalidArgument("element tag", std::string(to_string(ref.element)), requirement);
+    }
+    auto const range = own.window_of(lock, entry, ref.offset, ref.count);
+    ++entry.opened;
+    ++own.counts.opened;
+    return {entry.core, range};
+  });
 }
 
 BufferRef BufferRegistry::refer(BufferId id, std::size_t offset, std::size_t count) {
   auto& own = state();
-  std::unique_lock lock{own.mutex};
-  auto const& entry = own.entry_of(lock, id)->second;
-  auto const range = own.window_of(lock, entry, offset, count);
-  return {id, offset, range.size() / entry.element.bytes, entry.element.tag};
+  return own.with_entry(id, [&](std::unique_lock<std::mutex>& lock, State::Entry const& entry) -> BufferRef {
+    auto const range = own.window_of(lock, entry, offset, count);
+    return {id, offset, range.size() / entry.element.bytes, entry.element.tag};
+  });
 }
 
 void BufferRegistry::release(BufferId id) {
@@ -231,6 +266,7 @@ void BufferRegistry::release(BufferId id) {
   gone = own.entries.extract(found);
   ++own.counts.released;
   lock.unlock();
+  detail::OpenedElsewhere::withdraw(id);
 }
 
 BufferId BufferRegistry::find(std::string_view name) {

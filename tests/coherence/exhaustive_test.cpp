@@ -54,6 +54,10 @@ std::vector<Operation> every_operation(std::size_t bytes, Place places) {
                      model.has_storage(place) ? model.remove_storage(place) : model.add_storage(place);
                    }});
   }
+  for (auto const range : ranges) {
+    all.push_back({fmt::format("lose [{}, {})", range.begin, range.end),
+                   [=](ShadowModel& model) { model.lose(range); }});
+  }
   all.push_back({"discard", [](ShadowModel& model) { model.discard(); }});
   return all;
 }

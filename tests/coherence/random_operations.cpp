@@ -92,6 +92,10 @@ Operation save_part(Place place, Place to, ByteRange part, bool will_fail) {
           }};
 }
 
+Operation lose(ByteRange range) {
+  return {fmt::format("lose [{}, {})", range.begin, range.end), [=](auto& run) { run.model.lose(range); }};
+}
+
 Operation toggle_storage(Place place) {
   return {fmt::format("storage at {} comes or goes", place), [=](auto& run) {
             run.model.has_storage(place) ? run.model.remove_storage(place) : run.model.add_storage(place);
@@ -147,6 +151,7 @@ rc::Gen<Operations> any_operations(std::size_t size) {
        {24, apply(edit_and_look, just(ByteRange{0, size}), place, place, some(2, 4, range),
                   container<std::array<bool, 7>>(will_fail))},
        {10, one(apply(toggle_storage, place))},
+       {4, one(apply(lose, range))},
        {2, just(Operations{{"discard", [](auto& run) { run.model.discard(); }}})},
        {60, just(Operations{{"fail", [](auto& run) { run.fail_latest(); }}})}});
 }

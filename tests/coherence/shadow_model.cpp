@@ -218,6 +218,18 @@ void ShadowModel::discard() {
   check();
 }
 
+void ShadowModel::lose(ByteRange range) {
+  subject_.lose(range);
+  for (auto const byte : bytes_of(range)) {
+    if (!has_data_) break;
+    for (Place place = 0; place < place_count(); ++place) cell(place, byte) = next_cell_++;
+    bytes_[byte] = Standing{};
+    bytes_[byte].lost = true;
+  }
+  count(has_data_ ? "bytes lost to others" : "nothing lost to others");
+  check();
+}
+
 // --- what an operation does to the model
 
 auto ShadowModel::start(Plan const& plan, Place to, bool writes) -> Started {

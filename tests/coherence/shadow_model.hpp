@@ -98,6 +98,8 @@ class ShadowModel {
   /// Of a part of it: the storage itself stays.
   void remove_part(Place place, ByteRange part) { remove_storage(place, part, false); }
   void discard();
+  /// Somebody else has ruined them, in every storage.
+  void lose(ByteRange range);
 
   /// Equal for two models that no sequence of operations can tell apart.
   [[nodiscard]] std::string fingerprint() const;

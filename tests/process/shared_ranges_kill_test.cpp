@@ -109,7 +109,9 @@ class KilledProcesses : public ::testing::Test {
     static_cast<void>(cells.table.forget_dead());
     EXPECT_EQ(cells.table.participants().size(), 1U);
     ASSERT_EQ(cells.table.begin_write(me, {0, SharedCells::size}), std::nullopt) << "a claim is stuck";
+    cells.table.end_write(me, {0, SharedCells::size}, SharedRanges::Outcome::untouched);
     EXPECT_TRUE(cells.is_whole(me, {0, SharedCells::size}));
+    ASSERT_EQ(cells.table.begin_write(me, {0, SharedCells::size}), std::nullopt);
     cells.table.end_write(me, {0, SharedCells::size});
     EXPECT_TRUE(cells.table.changes(me, 0).lost.empty());
   }

@@ -109,7 +109,10 @@ TEST_F(SharedRangesTest, WhatAKilledWriterWasAtIsLostUntilItIsWritten) {
   EXPECT_EQ(seen.written, ByteRanges({8, 16})) << "nor is a copy of it good";
   EXPECT_TRUE(seen.claims.empty());
   ASSERT_EQ(theirs.begin_write(them, {8, 12}), std::nullopt);
-  EXPECT_EQ(theirs.changes(them, since).lost, ByteRanges({8, 16})) << "it may be killed, too";
+  auto const while_writing = theirs.changes(them, since);
+  EXPECT_EQ(while_writing.lost, ByteRanges({12, 16})) << "of what it is just writing nothing is told";
+  EXPECT_EQ(while_writing.written, ByteRanges({12, 16}));
+  EXPECT_TRUE(while_writing.loses);
   theirs.end_write(them, {8, 12});
   EXPECT_EQ(theirs.changes(them, since).lost, ByteRanges({12, 16}));
   // Another process by the same number has seen nothing of what the first one wrote.

@@ -134,8 +134,8 @@ TEST_F(Registries, UnknownIdsAreNotFoundWithTheReason) {
            Case{released, "it was released"},
            Case{{id.registry, released.number + 1}, "no such id was given"},
            Case{{id.registry, ~std::uint64_t{0}}, "no such id was given"},
-           Case{foreign, "its id is another registry's or another process's"},
-           Case{{id.registry ^ 1U, id.number}, "its id is another registry's or another process's"},
+           Case{foreign, "its id is another registry's, and no process of this user has a buffer of that id for others"},
+           Case{{id.registry ^ 1U, id.number}, "its id is another registry's, and no process of this user has a buffer of that id for others"},
        }) {
     SCOPED_TRACE(to_string(unknown));
     for (auto const& error :
@@ -202,20 +202,6 @@ TEST_F(Registries, ANameIsGivenOnceAtATime) {
   EXPECT_EQ(shared.find("frame"), next);
   EXPECT_NE(next, id);
   EXPECT_EQ(shared.open<std::uint32_t>(shared.find("frame")).size(), 10U);
-}
-
-TEST_F(Registries, CrossProcessIsRefused) {
-  auto const buffer = synchronized();
-  try {
-    std::ignore = shared.publish(buffer, {.name = "frame", .cross_process = true});
-    FAIL() << "was published";
-  } catch (UnsupportedOperation const& error) {
-    EXPECT_EQ(error.operation, "publishing for other processes");
-    EXPECT_THAT(error.reason, HasSubstr("one process"));
-  }
-  EXPECT_EQ(shared.size(), 0U);
-  auto const id = shared.publish(buffer, {.name = "frame"});
-  EXPECT_EQ(shared.find("frame"), id) << "the name was not taken";
 }
 
 TEST_F(Registries, AListHasBuffersAndTheirHandles) {
@@ -395,7 +381,7 @@ TEST_F(Registries, AForkedChildHasItsOwnIds) {
                 std::ignore = shared.open<std::uint32_t>(id);
                 EXPECT_HERE(false);
               } catch (NotFound const& error) {
-                EXPECT_HERE(error.reason == "its id is another registry's or another process's");
+                EXPECT_HERE(error.reason == "its id is another registry's, and no process of this user has a buffer of that id for others");
               }
               UnifiedBuffer<std::uint32_t> own(10);
               own.copy_from(counting(10, 5));
@@ -412,7 +398,7 @@ TEST_F(Registries, AForkedChildHasItsOwnIds) {
   close(pipe_ends[0]);
   EXPECT_TRUE(static_cast<bool>(of_child));
   EXPECT_EQ(not_found([&] { std::ignore = shared.open<std::uint32_t>(of_child); }).reason,
-            "its id is another registry's or another process's");
+            "its id is another registry's, and no process of this user has a buffer of that id for others");
   EXPECT_EQ(shared.find("frame"), id) << "the parent goes on as if nothing had been";
   EXPECT_EQ(shared.open<std::uint32_t>(id).to_vector(), counting(100));
   registry().release(in_process);

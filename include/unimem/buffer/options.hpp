@@ -49,6 +49,8 @@ struct BufferOptions {
   AccessPattern access = AccessPattern::unknown;  ///< a hint
   Tracking tracking = Tracking::access;
   bool pinned = false;  ///< page-lock the host side; whether it worked: `is_pinned()`
+  /// Its host memory is made so that other processes can have it, too: `publish` with `cross_process` copies nothing.
+  bool shared = false;
   bool strict = false;  ///< every access before `allocate()` raises BufferNotAllocated
   std::string name{};   ///< shown in errors and reports, and what `save`, `restore`, `sleep` and `wake` know it by
   NameUse name_use = NameUse::saving;

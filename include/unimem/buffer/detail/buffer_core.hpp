@@ -36,6 +36,8 @@ class BackingFile;
 class BufferGuard;
 class CopyChoice;
 struct BufferParts;
+struct OperandTurn;
+class SharedMemory;
 class StaleViews;
 class WrittenMap;
 }  // namespace detail
@@ -109,7 +111,21 @@ class UNIMEM_API BufferCore final : public Resident {
   /// One whose first replica is a file. UnsupportedOperation for Tracking::pages and unified memory.
   [[nodiscard]] static std::shared_ptr<BufferCore> make(BufferOptions&& options,
                                                         std::shared_ptr<detail::BackingFile> file);
+  /// One over memory that another process has made, with all of its bytes there.
+  [[nodiscard]] static std::shared_ptr<BufferCore> make(BufferOptions&& options,
+                                                        std::shared_ptr<detail::SharedMemory> memory);
   ~BufferCore() override;
+
+  /// Has its host memory where other processes can have it, too, with all of its bytes there, and returns it: a copy,
+  /// counted as one from "host" to "shared memory", unless it is so already. As with `resize`, addresses that were
+  /// given to be read are no more the buffer's. Throws UnsupportedOperation for a buffer over a file, or over memory
+  /// that was wrapped or is a device's, and while it is leased, mapped or captured, or where an address was given to be
+  /// written through; OutOfMemory. Nothing has changed then.
+  [[nodiscard]] std::shared_ptr<detail::SharedMemory> share();
+  /// Whether it is so already, or was asked to be.
+  [[nodiscard]] bool is_shared() const;
+  /// Of a buffer without data: all of its bytes are what was lost by that failure.
+  void lose(std::exception_ptr failure);
 
   /// May be asked while another thread resizes the buffer: it is the one size or the other.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return published_.bytes(); }
@@ -154,7 +170,7 @@ class UNIMEM_API BufferCore final : public Resident {
   /// have been written; false for callers that give the address to others, which may write first.
   [[nodiscard]] void* host(ByteRange range, Intent intent, bool looks = true) {
     if (published_.host_may_access(intent)) return published_.host_address();
-    return host_slow(range, intent, nullptr, looks);
+    return host_slow(range, intent, looks);
   }
 
   /// Whether `host` waits for nothing, whatever the range. One atomic load.
@@ -250,6 +266,9 @@ class UNIMEM_API BufferCore final : public Resident {
   /// The host memory of `range` as `mode` wants it, and a hold on it: until the lease ends the host side neither moves
   /// nor goes. `looks` as for `host`.
   [[nodiscard]] DeviceLease map(ByteRange range, MapMode mode, bool looks = true);
+  /// As `map` to read, for callers that look there now and then for as long as they like: other processes that share
+  /// the memory may write there meanwhile.
+  [[nodiscard]] DeviceLease hold_host(ByteRange range);
   /// Counts `range` as written on the host, unless `mapped`, the lease of its mapping, holds memory that the buffer has
   /// let go since: those bytes belong to no buffer any more. Once for each mapping. Throws CoherenceConflict, and
   /// failures of work in flight there. Takes no memory that `map` has not taken: where recording it needs more and
@@ -335,7 +354,8 @@ class UNIMEM_API BufferCore final : public Resident {
   // Operations that may take device memory. Nothing, or false: others are in their way, nothing has changed, and the
   // context says for what to wait.
   static std::optional<Event> use_once(detail::AccessContext& context, Queue& queue, std::span<const Operand> operands,
-                                       DeviceWork const& submit, detail::CopyChoice& choice);
+                                       DeviceWork const& submit, detail::CopyChoice& choice,
+                                       std::vector<detail::OperandTurn>& turns);
   /// What a copy lacks that throws an OutOfMemory: nothing where that is a failure of earlier work.
   enum class CopyLacks : unsigned char { nothing, room_beside_the_source, host_memory };
   static std::optional<Event> copy_once(detail::AccessContext& context, BufferWindow from, BufferWindow to,
@@ -361,16 +381,22 @@ class UNIMEM_API BufferCore final : public Resident {
     void* address = nullptr;
     DeviceLease lease;  ///< empty for no bytes at all
   };
-  [[nodiscard]] HostUse use_host(ByteRange range, Intent intent);
+  /// What other processes that share the memory are told of a host access.
+  enum class Turn : unsigned char {
+    as_asked,      ///< its intent, for as long as its lease
+    may_write,     ///< it may also be written, by then
+    ends_at_once,  ///< it comes behind their writes, and they need not wait for its end
+  };
+  [[nodiscard]] HostUse use_host(ByteRange range, Intent intent, Turn turn = Turn::as_asked);
   /// The same to write in it, which is counted before anything is written. Each that has succeeded is followed by
   /// `written_on_host` once everything is written: another thread, one that optimizes memory for example, may have
   /// copied the range to a device meanwhile, and that copy is out of date.
   [[nodiscard]] HostUse use_host_to_write(ByteRange range);
   void written_on_host(ByteRange range, HostUse const& use);
+  void* host_slow(ByteRange range, Intent intent, bool looks);
   /// With `hold`, which is filled, the address is not given away.
-  void* host_slow(ByteRange range, Intent intent, DeviceLease* hold, bool looks);
-  [[nodiscard]] bool host_once(detail::AccessContext& context, ByteRange range, Intent intent, DeviceLease* hold,
-                               void*& address);
+  [[nodiscard]] bool host_once(detail::AccessContext& context, ByteRange range, Intent intent, Turn lasts,
+                               DeviceLease* hold, void*& address);
   /// What `read` does where there is no host memory for the buffer. False, with nothing done, where it cannot: the
   /// bytes are nowhere, or on a device in the middle of work.
   [[nodiscard]] bool read_directly(ByteRange range, std::span<std::byte> target);

@@ -1,0 +1,146 @@
+#include "buffer/shared_memory.hpp"
+
+#include <unimem/core/error.hpp>
+#include <unimem/core/log.hpp>
+
+#include "device/host_memory.hpp"
+#include "process/steps.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <exception>
+#include <span>
+#include <utility>
+
+namespace unimem::detail {
+namespace {
+
+/// How long a claim is waited for before its process is looked at: whether it is still there.
+constexpr std::chrono::milliseconds look_after{50};
+
+UniqueFd copy_of(int descriptor, std::string const& name) {
+  UniqueFd copy{::fcntl(descriptor, F_DUPFD_CLOEXEC, 0)};
+  if (!copy) throw IoError(name, errno, "its memory cannot be handed to another process");
+  return copy;
+}
+
+/// There is no file without pages that could be mapped.
+std::size_t segment_bytes(std::size_t bytes) {
+  return std::max(bytes, std::size_t{1});
+}
+
+std::span<std::byte> bytes_of(Segment const& segment) {
+  return {segment.data(), segment.size()};
+}
+
+}  // namespace
+
+std::shared_ptr<SharedMemory> SharedMemory::make(std::string const& name, std::size_t bytes, StandIn stand_in) {
+  give_back_pages(stand_in.block.data(), stand_in.block.size());
+  auto contents = Segment::make(name, segment_bytes(bytes));
+  auto book_memory = Segment::make(name + ", who wrote what", SharedRanges::bytes());
+  auto book = SharedRanges::make(bytes_of(book_memory), bytes, name);
+  return std::shared_ptr<SharedMemory>(
+      new SharedMemory(name, bytes, std::move(contents), std::move(book_memory), std::move(book), std::move(stand_in)));
+}
+
+std::shared_ptr<SharedMemory> SharedMemory::attach(std::string const& name, std::vector<UniqueFd> descriptors,
+                                                   std::size_t bytes, std::string const& from) {
+  if (descriptors.size() != 2) {
+    throw IoError(name, EPROTO, fmt::format("{} handed over {} descriptors instead of 2", from, descriptors.size()));
+  }
+  auto contents = Segment::adopt(std::move(descriptors[0]), segment_bytes(bytes), from);
+  auto book_memory = Segment::adopt(std::move(descriptors[1]), SharedRanges::bytes(), from);
+  at_step(Step::open_attached);
+  auto book = SharedRanges::attach(bytes_of(book_memory), bytes, name);
+  return std::shared_ptr<SharedMemory>(
+      new SharedMemory(name, bytes, std::move(contents), std::move(book_memory), std::move(book), {}));
+}
+
+SharedMemory::SharedMemory(std::string name, std::size_t bytes, Segment contents, Segment book_memory,
+                           SharedRanges book, StandIn stand_in)
+    : name_(std::move(name)),
+      bytes_(bytes),
+      stand_in_(std::move(stand_in)),
+      contents_(std::move(contents)),
+      book_memory_(std::move(book_memory)),
+      book_(std::move(book)) {
+  auto joined = book_.join(SharedRanges::this_process());
+  if (!joined && !book_.forget_dead().empty()) joined = book_.join(SharedRanges::this_process());
+  if (!joined) {
+    throw UnsupportedOperation("sharing with one process more", name_,
+                               fmt::format("{} hold it already, which is the most", SharedRanges::most_holders));
+  }
+  self_ = *joined;
+  seen_ = book_.version();  // whatever was written before is there
+}
+
+SharedMemory::~SharedMemory() {
+  if (made_.inherited()) return;
+  for (auto const key : offers_) Peers::of_this_process().withdraw(key);
+  try {
+    book_.leave(self_);
+  } catch (std::exception const& error) {
+    // Others find out that the process has ended, and not before.
+    log(LogLevel::warning, fmt::format("{}: other processes are not told that this one is done with it:", name_));
+    log(LogLevel::warning, error.what());
+  }
+}
+
+std::vector<UniqueFd> SharedMemory::descriptors() const {
+  std::vector<UniqueFd> copies;
+  copies.push_back(copy_of(contents_.descriptor(), name_));
+  copies.push_back(copy_of(book_memory_.descriptor(), name_));
+  return copies;
+}
+
+void SharedMemory::offer(Peers::Key key, std::string bytes) {
+  auto copies = descriptors();
+  std::scoped_lock const lock(offers_lock_);
+  offers_.push_back(key);
+  Peers::of_this_process().offer(key, std::move(copies), std::move(bytes));
+  at_step(Step::publish_offered);
+}
+
+auto SharedMemory::begin(ByteRange range, Access access) -> std::optional<Claim> {
+  return access == Access::writes ? book_.begin_write(self_, range) : book_.begin_read(self_, range);
+}
+
+void SharedMemory::end(ByteRange range, Access access, Outcome outcome) {
+  access == Access::writes ? book_.end_write(self_, range, outcome) : book_.end_read(self_, range);
+}
+
+void SharedMemory::wait_for(Claim const& claim, std::uint32_t seen) {
+  book_.wait_for_change(seen, look_after);
+  // Others that change something all the time are no reason never to look.
+  auto const now = std::chrono::steady_clock::now().time_since_epoch();
+  auto const looked = looked_.load(std::memory_order_relaxed);
+  if (book_.change_count() != seen && now - looked < look_after) return;
+  looked_.store(now, std::memory_order_relaxed);
+  for (auto const& one : book_.participants()) {
+    if (one.holder == claim.holder && SharedRanges::is_alive(one.process)) return;
+  }
+  static_cast<void>(book_.forget_dead());
+}
+
+void SharedMemory::have_noted(Changes const& found) noexcept {
+  seen_ = found.version;
+  loses_ = found.loses;
+}
+
+SharedTurn::~SharedTurn() {
+  if (!has_begun_ || made_.inherited()) return;
+  try {
+    memory_->end(range_, access_, outcome_);
+  } catch (std::exception const& error) {
+    log(LogLevel::error, fmt::format("{}: other processes are not told that bytes [{}, {}) are free:", memory_->name(),
+                                     range_.begin, range_.end));
+    log(LogLevel::error, error.what());
+  }
+}
+
+}  // namespace unimem::detail

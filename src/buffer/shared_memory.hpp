@@ -1,0 +1,147 @@
+#pragma once
+
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/pool/allocation.hpp>
+
+#include "core/fork.hpp"
+#include "core/unique_fd.hpp"
+#include "process/peers.hpp"
+#include "process/segment.hpp"
+#include "process/shared_ranges.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace unimem::detail {
+
+/// Host memory that a buffer has in common with buffers of other processes, and the book in which all of them keep who
+/// has written what of it, who is at it now, and what was lost with a process that was killed.
+///
+/// This process is one holder of it, from here to the destructor. Thread-safe, but for what tells of changes, which the
+/// lock of the buffer guards. In a forked child the holder stays the parent, and the child only looks.
+class SharedMemory {
+ public:
+  /// A block that stands for the memory in a pool, whose limits and statistics know nothing of segments.
+  struct StandIn {
+    Allocation block;
+    std::shared_ptr<void const> pools;  ///< keeps whose block it is; goes last
+    StandIn() = default;
+    StandIn(Allocation of, std::shared_ptr<void const> kept) : block(std::move(of)), pools(std::move(kept)) {}
+    StandIn(StandIn&&) = default;
+    StandIn& operator=(StandIn&&) = delete;
+    ~StandIn() { block.release(); }
+  };
+  /// All of `bytes` zeros. `name`: of the buffer, for errors and /proc/PID/maps. Throws what Segment throws.
+  [[nodiscard]] static std::shared_ptr<SharedMemory> make(std::string const& name, std::size_t bytes, StandIn stand_in);
+  /// What another process made, by the descriptors that it has offered, of that many bytes. `from`: whose,
+  /// for errors. Nothing is copied, and no page of it touched. Throws IoError unless they are what they should be.
+  [[nodiscard]] static std::shared_ptr<SharedMemory> attach(std::string const& name, std::vector<UniqueFd> descriptors,
+                                                            std::size_t bytes, std::string const& from);
+
+  SharedMemory(SharedMemory const&) = delete;
+  SharedMemory& operator=(SharedMemory const&) = delete;
+  ~SharedMemory();
+
+  [[nodiscard]] std::byte* data() const noexcept { return contents_.data(); }
+  [[nodiscard]] std::size_t size() const noexcept { return bytes_; }
+  [[nodiscard]] std::string const& name() const noexcept { return name_; }
+  /// Other processes get it by that key, with `bytes` to say what it is, until this process is no holder any more, or
+  /// it is withdrawn. Throws IoError where no more descriptors may be open, and what Peers throws.
+  void offer(Peers::Key key, std::string bytes);
+
+  /// Copies of them, for whoever is to hold it, too. Throws IoError where no more may be open.
+  [[nodiscard]] std::vector<UniqueFd> descriptors() const;
+
+  enum class Access : bool { reads, writes };
+  /// What became of what was to be written.
+  using Outcome = SharedRanges::Outcome;
+  using Claim = SharedRanges::Claim;
+  /// This process is at `range` from now on, until `end`. Returns, having changed nothing, what of another process is
+  /// in the way. Throws what SharedRanges throws.
+  [[nodiscard]] std::optional<Claim> begin(ByteRange range, Access access);
+  void end(ByteRange range, Access access, Outcome outcome);
+  /// Returns once that claim may be gone, or after a short while. What is claimed by a process that has ended is lost
+  /// from then on.
+  void wait_for(Claim const& claim, std::uint32_t seen);
+  /// Another number: something has changed, a claim has gone perhaps.
+  [[nodiscard]] std::uint32_t change_count() const noexcept { return book_.change_count(); }
+
+  using Changes = SharedRanges::Changes;
+  /// What other processes did since the last ones that were noted, and all that is lost. Of what this process is just
+  /// writing nothing is told.
+  [[nodiscard]] Changes changes() const { return book_.changes(self_, seen_); }
+  void have_noted(Changes const& found) noexcept;
+  /// Whether something was written or lost since.
+  [[nodiscard]] bool has_news() const noexcept { return book_.version() != seen_; }
+  /// Whether `changes` may have anything to tell.
+  [[nodiscard]] bool changed() const noexcept { return loses_ || has_news(); }
+
+  /// The processes that hold it.
+  [[nodiscard]] std::vector<SharedRanges::Participant> participants() const { return book_.participants(); }
+
+ private:
+  SharedMemory(std::string name, std::size_t bytes, Segment contents, Segment book_memory, SharedRanges book,
+               StandIn stand_in);
+
+  MadeHere const made_{};
+  std::string const name_;
+  std::size_t const bytes_;
+  StandIn stand_in_;
+  Segment const contents_;
+  Segment const book_memory_;
+  SharedRanges book_;
+  SharedRanges::Holder self_ = 0;
+  std::mutex offers_lock_;
+  std::vector<Peers::Key> offers_;
+  /// When it was last looked whether who is in the way lives.
+  std::atomic<std::chrono::steady_clock::duration> looked_{};
+  std::uint64_t seen_ = 0;
+  bool loses_ = true;  ///< something is lost, perhaps
+};
+
+/// One access of this process to shared memory, as other processes know of it: none of theirs to the same bytes begins
+/// until it ends, unless both read.
+class SharedTurn {
+ public:
+  using Access = SharedMemory::Access;
+  using Outcome = SharedMemory::Outcome;
+
+  SharedTurn(std::shared_ptr<SharedMemory> memory, ByteRange range, Access access) noexcept
+      : memory_(std::move(memory)), range_(range), access_(access) {}
+  SharedTurn(SharedTurn const&) = delete;
+  SharedTurn& operator=(SharedTurn const&) = delete;
+  ~SharedTurn();
+
+  /// As SharedMemory's: nothing if it has begun.
+  [[nodiscard]] std::optional<SharedMemory::Claim> begin() {
+    auto const claim = memory_->begin(range_, access_);
+    has_begun_ = !claim;
+    return claim;
+  }
+  [[nodiscard]] bool is_at(std::shared_ptr<SharedMemory> const& memory) const noexcept { return memory_ == memory; }
+  [[nodiscard]] bool writes() const noexcept { return access_ == Access::writes; }
+  [[nodiscard]] ByteRange range() const noexcept { return range_; }
+  /// What is to be told of a write when it ends; until this is said, that nothing was written.
+  void ends_as(Outcome outcome) noexcept { outcome_ = outcome; }
+
+ private:
+  MadeHere const made_{};
+  std::shared_ptr<SharedMemory> memory_;
+  ByteRange range_;
+  Access access_;
+  bool has_begun_ = false;
+  Outcome outcome_ = Outcome::untouched;
+};
+
+/// Null where the buffer is not shared with other processes.
+using HeldTurn = std::shared_ptr<SharedTurn>;
+
+}  // namespace unimem::detail

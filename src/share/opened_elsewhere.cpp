@@ -1,0 +1,72 @@
+#include "share/opened_elsewhere.hpp"
+
+#include <unimem/core/error.hpp>
+
+#include "buffer/shared_memory.hpp"
+#include "device/watched_wait.hpp"
+#include "process/peers.hpp"
+#include "process/steps.hpp"
+#include "share/shared_description.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace unimem::detail {
+namespace {
+
+Peers::Key key_of(BufferId id) {
+  return {id.registry, id.number};
+}
+
+}  // namespace
+
+std::optional<OpenedElsewhere::Found> OpenedElsewhere::find(BufferId id) {
+  std::scoped_lock const lock(mutex_);
+  auto const known = known_.find(id);
+  if (known == known_.end()) return std::nullopt;
+  if (auto core = known->second.core.lock()) {
+    return Found{std::move(core), known->second.shape, known->second.element, known->second.name};
+  }
+  known_.erase(known);
+  return std::nullopt;
+}
+
+std::optional<OpenedElsewhere::Found> OpenedElsewhere::open(BufferId id) {
+  if (auto found = find(id)) return found;
+  WatchedWait watch{"asking other processes for a buffer"};
+  auto parcel = Peers::fetch(key_of(id), [&] { watch.look(); });
+  if (!parcel) return std::nullopt;
+  at_step(Step::open_fetched);
+  auto const from = fmt::format("process {}", parcel->pid);
+  auto const described = SharedDescription::decode(parcel->bytes, from);
+  auto memory = SharedMemory::attach(described.buffer.empty() ? to_string(id) : described.buffer,
+                                     std::move(parcel->descriptors), described.bytes, from);
+  at_step(Step::open_joined);
+  BufferOptions options;
+  options.name = described.buffer;
+  options.name_use = NameUse::reports;
+  Found made{BufferCore::make(std::move(options), memory), Shape(described.shape),
+             SharedElement{Name(described.element_name), described.element_bytes, described.tag, nullptr},
+             described.name};
+  std::scoped_lock const lock(mutex_);
+  auto& known = known_[id];
+  if (auto core = known.core.lock()) {  // another thread was faster
+    made.core = std::move(core);
+    return made;
+  }
+  offer(id, *made.core, described);
+  known = {made.core, made.shape, made.element, made.name};
+  return made;
+}
+
+void OpenedElsewhere::offer(BufferId id, BufferCore& core, SharedDescription const& described) {
+  auto const memory = core.share();
+  memory->offer(key_of(id), described.encode());
+}
+
+void OpenedElsewhere::withdraw(BufferId id) noexcept {
+  Peers::of_this_process().withdraw(key_of(id));
+}
+
+}  // namespace unimem::detail

@@ -1,0 +1,467 @@
+#include "share/peer_commands.hpp"
+
+#include <unimem/buffer/unified_buffer.hpp>
+#include <unimem/core/error.hpp>
+#include <unimem/device/discovery.hpp>
+#include <unimem/device/sim.hpp>
+#include <unimem/kernel/launch.hpp>
+#include <unimem/share/buffer_registry.hpp>
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <exception>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace unimem::testing {
+namespace {
+
+using Byte = std::uint8_t;
+using Bytes = std::vector<Byte>;
+
+Kernel const& fill_kernel() {
+  static Kernel const kernel = Kernel("fill").host(
+      [](WorkItem item, std::span<Byte> bytes, std::uint32_t value) { bytes[item.x] = static_cast<Byte>(value); });
+  return kernel;
+}
+
+Bytes pattern(std::size_t count, std::uint32_t seed) {
+  Bytes bytes(count);
+  for (std::size_t i = 0; i < count; ++i) bytes[i] = pattern_byte(seed, i);
+  return bytes;
+}
+
+Kernel const& pattern_kernel() {
+  static Kernel const kernel = Kernel("pattern").host(
+      [](WorkItem item, std::span<Byte> bytes, std::uint32_t seed) { bytes[item.x] = pattern_byte(seed, item.x); });
+  return kernel;
+}
+
+/// As the pattern, after a while.
+Kernel const& slow_kernel() {
+  static Kernel const kernel = Kernel("slow").host([](WorkItem item, std::span<Byte> bytes, std::uint32_t seed) {
+    if (item.x == 0) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    bytes[item.x] = pattern_byte(seed, item.x);
+  });
+  return kernel;
+}
+
+/// It fails half-way.
+Kernel const& failing_kernel() {
+  static Kernel const kernel = Kernel("failing").host([](WorkItem item, std::span<Byte> bytes) {
+    if (item.x > bytes.size() / 2) throw std::runtime_error("it was to fail");
+    bytes[item.x] = 0xee;
+  });
+  return kernel;
+}
+
+Kernel const& add_kernel() {
+  static Kernel const kernel = Kernel("add").host([](WorkItem item, std::span<Byte> bytes, std::uint32_t value) {
+    bytes[item.x] = static_cast<Byte>(bytes[item.x] + value);
+  });
+  return kernel;
+}
+
+Kernel const& copy_kernel() {
+  static Kernel const kernel = Kernel("copy").host(
+      [](WorkItem item, std::span<Byte const> from, std::span<Byte> to) { to[item.x] = from[item.x]; });
+  return kernel;
+}
+
+std::string hex(std::span<Byte const> bytes) {
+  constexpr char const* digits = "0123456789abcdef";
+  std::string text;
+  for (auto const byte : bytes) {
+    text += digits[byte >> 4U];
+    text += digits[byte & 15U];
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string told(std::span<Byte const> bytes) {
+  constexpr std::size_t few = 128;
+  if (bytes.size() <= few) return hex(bytes);
+  std::uint64_t sum = 0xcbf29ce484222325U;
+  for (auto const byte : bytes) sum = (sum ^ byte) * 0x100000001b3U;
+  return "sum " + std::to_string(sum) + " of " + std::to_string(bytes.size());
+}
+
+class PeerCommands::Process {
+ public:
+  std::string answer(std::string const& line) {
+    std::istringstream words(line);
+    std::string command;
+    words >> command;
+    at_ = &slots_[0];
+    if (command.starts_with('@')) {
+      at_ = &slot(std::stoul(command.substr(1)));
+      words >> command;
+    }
+    auto const found = commands_.find(command);
+    if (found == commands_.end()) return "error Unknown " + command;
+    try {
+      auto const said = (this->*found->second)(words);
+      return said.empty() ? "ok" : "ok " + said;
+    } catch (DataLost const& error) {
+      return std::string("error DataLost ") + error.what();
+    } catch (NotFound const& error) {
+      return std::string("error NotFound ") + error.what();
+    } catch (InvalidArgument const& error) {
+      return std::string("error InvalidArgument ") + error.what();
+    } catch (UnsupportedOperation const& error) {
+      return std::string("error UnsupportedOperation ") + error.what();
+    } catch (IoError const& error) {
+      return std::string("error IoError ") + error.what();
+    } catch (std::exception const& error) {
+      return std::string("error Other ") + error.what();
+    }
+  }
+
+ private:
+  struct Slot {
+    std::optional<UnifiedBuffer<Byte>> buffer;
+    std::optional<Mapping<Byte>> mapping;
+    std::optional<Mapping<Byte>> reading;
+  };
+  Slot& slot(std::size_t number) { return slots_.at(number); }
+
+  using Words = std::istringstream;
+  static std::size_t number(Words& words) {
+    std::size_t value = 0;
+    if (!(words >> value)) throw std::runtime_error("a number is missing");
+    return value;
+  }
+  BufferSlice<Byte> part(Words& words) {
+    auto const offset = number(words);
+    return at_->buffer.value().slice(offset, number(words));
+  }
+  /// Of the slot of that number.
+  BufferSlice<Byte> part_of(std::size_t number_of_slot, Words& words) {
+    auto const offset = number(words);
+    return slot(number_of_slot).buffer.value().slice(offset, number(words));
+  }
+  static std::uint32_t number32(Words& words) { return static_cast<std::uint32_t>(number(words)); }
+  Queue& queue(Words& words) {
+    std::string name;
+    words >> name;
+    if (name == "sim") return queue_;
+    if (name == "sim2") return second_queue_;
+    if (name == "cpu") return cpu_queue_;
+    throw std::runtime_error("no queue: " + name);
+  }
+  static BufferId id_from(Words& words) {
+    std::string text;
+    words >> text;
+    BufferId id;
+    auto const dash = text.find('-');
+    std::from_chars(text.data(), text.data() + dash, id.registry, 16);
+    std::from_chars(text.data() + dash + 1, text.data() + text.size(), id.number);
+    return id;
+  }
+
+  std::string open(Words& words) {
+    at_->buffer = registry().open<Byte>(id_from(words));
+    return std::to_string(at_->buffer->size());
+  }
+  std::string open_as_floats(Words& words) { return std::to_string(registry().open<float>(id_from(words)).size()); }
+  /// Another handle of the same.
+  std::string open_again(Words& words) {
+    auto const again = registry().open<Byte>(id_from(words));
+    return std::as_const(again).host_view().data() == std::as_const(*at_->buffer).host_view().data() ? "same" : "other";
+  }
+  std::string publish(Words& words) {
+    BufferOptions options;
+    options.device = &sim_;
+    auto const size = number(words);
+    options.shared = number(words) != 0;
+    at_->buffer.emplace(size, std::move(options));
+    Bytes data(size);
+    std::iota(data.begin(), data.end(), Byte{1});
+    at_->buffer->copy_from(data);
+    return to_string(registry().publish(*at_->buffer, {.cross_process = true}));
+  }
+  std::string read(Words& words) { return hex(part(words).to_vector()); }
+  std::string look(Words& words) {
+    auto const window = part(words);
+    return hex(window.host_view());
+  }
+  std::string write(Words& words) {
+    auto window = part(words);
+    window.copy_from(Bytes(window.size(), static_cast<Byte>(number(words))));
+    return {};
+  }
+  std::string read_on_device(Words& words) {
+    auto const window = part(words);
+    BufferOptions options;
+    options.device = &sim_;
+    UnifiedBuffer<Byte> result(window.size(), std::move(options));
+    launch(queue_, copy_kernel(), Range{window.size()}, unimem::read(window), unimem::write(result));
+    return hex(result.to_vector());
+  }
+  std::string write_on_device(Words& words) {
+    auto window = part(words);
+    auto const value = static_cast<std::uint32_t>(number(words));
+    launch(queue_, fill_kernel(), Range{window.size()}, unimem::write(window), value).wait();
+    return {};
+  }
+  std::string write_on_cpu(Words& words) {
+    auto window = part(words);
+    auto const value = static_cast<std::uint32_t>(number(words));
+    launch(device("cpu").default_queue(), fill_kernel(), Range{window.size()}, unimem::write(window), value).wait();
+    return {};
+  }
+  std::string map(Words& words) {
+    at_->mapping = part(words).map(MapMode::read_write);
+    return {};
+  }
+  std::string poke(Words& words) {
+    auto const value = static_cast<Byte>(number(words));
+    for (auto& byte : at_->mapping.value().elements()) byte = value;
+    return {};
+  }
+  std::string unmap(Words& /*words*/) {
+    at_->mapping.value().unmap();
+    at_->mapping.reset();
+    return {};
+  }
+  std::string hold(Words& words) {
+    at_->reading = part(words).map(MapMode::read);
+    return {};
+  }
+  std::string drop(Words& /*words*/) {
+    at_->reading.reset();
+    return {};
+  }
+  // For models: what they write is a pattern, and what they read is told by `told`.
+
+  std::string see(Words& words) { return told(part(words).to_vector()); }
+  std::string see_view(Words& words) {
+    auto const window = part(words);
+    return told(window.host_view());
+  }
+  std::string see_mapped(Words& words) {
+    auto const mapped = part(words).map(MapMode::read);
+    return told(std::as_const(mapped).elements());
+  }
+  std::string see_on(Words& words) {
+    auto& on = queue(words);
+    auto const window = part(words);
+    BufferOptions options;
+    options.device = &on.device();
+    UnifiedBuffer<Byte> result(window.size(), std::move(options));
+    launch(on, copy_kernel(), Range{window.size()}, unimem::read(window), unimem::write(result));
+    return told(result.to_vector());
+  }
+  std::string put(Words& words) {
+    auto window = part(words);
+    window.copy_from(pattern(window.size(), number32(words)));
+    return {};
+  }
+  std::string fill(Words& words) {
+    auto window = part(words);
+    window.fill(static_cast<Byte>(number(words)));
+    return {};
+  }
+  std::string put_on(Words& words) {
+    auto& on = queue(words);
+    auto window = part(words);
+    launch(on, pattern_kernel(), Range{window.size()}, unimem::write(window), number32(words));
+    return {};
+  }
+  std::string put_slowly(Words& words) {
+    auto& on = queue(words);
+    auto window = part(words);
+    launch(on, slow_kernel(), Range{window.size()}, unimem::write(window), number32(words));
+    return {};
+  }
+  /// Returns when it has failed.
+  std::string fail_on(Words& words) {
+    auto& on = queue(words);
+    auto window = part(words);
+    auto const failed = launch(on, failing_kernel(), Range{window.size()}, unimem::write(window));
+    return failed.wait_for_error() ? "failed" : "done";
+  }
+  /// Without an end of anything that it has.
+  std::string exit(Words& /*words*/) { std::exit(0); }
+  std::string add_on(Words& words) {
+    auto& on = queue(words);
+    auto window = part(words);
+    launch(on, add_kernel(), Range{window.size()}, readwrite(window), number32(words));
+    return {};
+  }
+  /// From the slot and window named first to those named then.
+  std::string copy_on(Words& words) {
+    auto& on = queue(words);
+    auto const from = part_of(number(words), words);
+    auto to = part_of(number(words), words);
+    launch(on, copy_kernel(), Range{from.size()}, unimem::read(from), unimem::write(to));
+    return {};
+  }
+  std::string copy(Words& words) {
+    auto const from = part_of(number(words), words);
+    auto to = part_of(number(words), words);
+    unimem::copy(from, to);
+    return {};
+  }
+  /// That often, one after the other.
+  std::string copy_often(Words& words) {
+    auto const times = number(words);
+    auto const from = part_of(number(words), words);
+    auto to = part_of(number(words), words);
+    for (std::size_t i = 0; i < times; ++i) unimem::copy(from, to);
+    return {};
+  }
+  std::string put_often(Words& words) {
+    auto const times = number(words);
+    auto window = part(words);
+    auto const bytes = pattern(window.size(), number32(words));
+    for (std::size_t i = 0; i < times; ++i) window.copy_from(bytes);
+    return {};
+  }
+  /// Answers with what is there, but for a mapping to discard.
+  std::string map_as(Words& words) {
+    std::string mode;
+    words >> mode;
+    auto const modes = mode == "discard" ? MapMode::discard : mode == "read" ? MapMode::read : MapMode::read_write;
+    auto& held = modes == MapMode::read ? at_->reading : at_->mapping;
+    held = part(words).map(modes);
+    return modes == MapMode::discard ? std::string() : told(std::as_const(*held).elements());
+  }
+  std::string poke_pattern(Words& words) {
+    auto const bytes = pattern(at_->mapping.value().elements().size(), number32(words));
+    std::ranges::copy(bytes, at_->mapping->elements().begin());
+    return {};
+  }
+  /// What a mapping to read shows.
+  std::string see_held(Words& /*words*/) { return told(std::as_const(at_->reading.value()).elements()); }
+  std::string prefetch(Words& words) {
+    static_cast<void>(part(words).prefetch(sim_));
+    return {};
+  }
+  std::string to_device(Words& words) {
+    part(words).sync_to_device(sim_);
+    return {};
+  }
+  std::string to_host(Words& words) {
+    part(words).sync_to_host();
+    return {};
+  }
+  std::string to_host_async(Words& words) {
+    static_cast<void>(part(words).sync_to_host_async());
+    return {};
+  }
+  std::string synchronize(Words& words) {
+    part(words).synchronize();
+    return {};
+  }
+  std::string evict(Words& /*words*/) {
+    at_->buffer.value().release_device(sim_);
+    return {};
+  }
+  std::string limit(Words& words) {
+    default_manager().set_limit(sim_, number(words));
+    return {};
+  }
+  std::string await(Words& /*words*/) {
+    for (auto* const one : {&queue_, &second_queue_, &cpu_queue_}) one->synchronize();
+    return {};
+  }
+  std::string state(Words& /*words*/) { return std::string(to_string(at_->buffer.value().state())); }
+  std::string moved(Words& /*words*/) {
+    auto const all = at_->buffer.value().statistics();
+    return std::to_string(all.host_to_device_bytes) + " " + std::to_string(all.device_to_host_bytes);
+  }
+  std::string close(Words& /*words*/) {
+    at_->mapping.reset();
+    at_->reading.reset();
+    at_->buffer.reset();
+    return {};
+  }
+  std::string kill(Words& /*words*/) {
+    ::raise(SIGKILL);
+    return {};
+  }
+
+  Device& sim_ = make_sim();
+  Queue queue_ = sim_.create_queue();
+  Queue second_queue_ = sim_.create_queue();
+  Queue cpu_queue_ = device("cpu").create_queue();
+  std::array<Slot, 2> slots_;
+  Slot* at_ = nullptr;
+  std::map<std::string, std::string (Process::*)(Words&), std::less<>> const commands_{
+      {"open", &Process::open},
+      {"open_as_floats", &Process::open_as_floats},
+      {"open_again", &Process::open_again},
+      {"publish", &Process::publish},
+      {"read", &Process::read},
+      {"look", &Process::look},
+      {"write", &Process::write},
+      {"read_on_device", &Process::read_on_device},
+      {"write_on_device", &Process::write_on_device},
+      {"write_on_cpu", &Process::write_on_cpu},
+      {"map", &Process::map},
+      {"poke", &Process::poke},
+      {"unmap", &Process::unmap},
+      {"hold", &Process::hold},
+      {"drop", &Process::drop},
+      {"moved", &Process::moved},
+      {"close", &Process::close},
+      {"see", &Process::see},
+      {"see_view", &Process::see_view},
+      {"see_mapped", &Process::see_mapped},
+      {"see_on", &Process::see_on},
+      {"put", &Process::put},
+      {"fill", &Process::fill},
+      {"put_on", &Process::put_on},
+      {"add_on", &Process::add_on},
+      {"copy_on", &Process::copy_on},
+      {"copy", &Process::copy},
+      {"copy_often", &Process::copy_often},
+      {"put_often", &Process::put_often},
+      {"map_as", &Process::map_as},
+      {"poke_pattern", &Process::poke_pattern},
+      {"see_held", &Process::see_held},
+      {"prefetch", &Process::prefetch},
+      {"to_device", &Process::to_device},
+      {"to_host", &Process::to_host},
+      {"to_host_async", &Process::to_host_async},
+      {"synchronize", &Process::synchronize},
+      {"evict", &Process::evict},
+      {"limit", &Process::limit},
+      {"await", &Process::await},
+      {"state", &Process::state},
+      {"put_slowly", &Process::put_slowly},
+      {"fail_on", &Process::fail_on},
+      {"exit", &Process::exit},
+      {"kill", &Process::kill}};
+};
+
+PeerCommands::PeerCommands() : process_(std::make_unique<Process>()) {}
+PeerCommands::~PeerCommands() = default;
+
+std::string PeerCommands::answer(std::string const& line) {
+  return process_->answer(line);
+}
+
+}  // namespace unimem::testing
