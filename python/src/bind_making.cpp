@@ -64,8 +64,11 @@ BufferOptions options_of(MemoryManager* manager, Device* device, int location, i
 }
 
 void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype, MemoryManager* manager, Device* device,
-                 int location, int tracking, bool pinned, bool strict, std::string name, int priority, bool shared) {
-  auto options = options_of(manager, device, location, tracking, pinned, strict, std::move(name), priority, shared);
+                 int location, int tracking, int memory, bool strict, std::string name, int priority) {
+  // One more argument, and nanobind takes memory for them where it cannot throw.
+  constexpr int is_pinned = 1, is_shared = 2;
+  auto options = options_of(manager, device, location, tracking, (memory & is_pinned) != 0, strict, std::move(name),
+                            priority, (memory & is_shared) != 0);
   note_elements(options, shape, dtype);
   auto const bytes = bytes_of(shape, dtype);
   auto core = unlocked([&] { return BufferCore::make(bytes, std::move(options)); });
@@ -192,8 +195,8 @@ nb::object placement_of(Window const& window) {
 void bind_making(nb::class_<Window>& window) {
   window
       .def("__init__", &make_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager").none(),
-           nb::arg("device").none(), nb::arg("location"), nb::arg("tracking"), nb::arg("pinned"), nb::arg("strict"),
-           nb::arg("name"), nb::arg("priority"), nb::arg("shared") = false)
+           nb::arg("device").none(), nb::arg("location"), nb::arg("tracking"), nb::arg("memory"), nb::arg("strict"),
+           nb::arg("name"), nb::arg("priority"))
       .def("__init__", &receive_buffer, nb::arg("sent"), nb::arg("shape"), nb::arg("dtype"), nb::arg("device").none(),
            nb::arg("location"), nb::arg("tracking"), nb::arg("strict"), nb::arg("name"), nb::arg("priority"))
       .def("__init__", &make_like, nb::arg("like"))

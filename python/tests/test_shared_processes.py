@@ -11,6 +11,12 @@ from shared_peer import SIZE, Labelled
 import unimem
 from unimem import BufferState, DataLost, InvalidArgument, NotFound, UnifiedBuffer, UnsupportedOperation, launch, readwrite, registry
 
+# Other tests of the process have imported JAX, which warns of every fork; what is forked here does not use it.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:os.fork.* was called:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
 WAYS = ["spawn", "fork", "forkserver"]
 PATIENCE = 30
 

@@ -81,9 +81,8 @@ class UnifiedBuffer(Elements):
     ) -> None:
         super().__init__(
             shape_of(shape), dtype_of(dtype), native(manager), chosen(device), number_in(Location, "location", location),
-            number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned),
+            number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned) | flag_of("shared", shared) << 1,
             _unimem._strict_by_default() if strict is None else flag_of("strict", strict), text_of("name", name), priority_of(priority),
-            flag_of("shared", shared),
         )  # fmt: skip
 
     def __init_subclass__(cls, **keywords: Any) -> None:

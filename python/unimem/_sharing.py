@@ -99,7 +99,7 @@ class BufferRegistry:
         then."""
         if text_of("buffer_id", buffer_id) in self._dtypes and _unimem._contains_id(buffer_id):
             return self._dtypes[buffer_id]
-        dtype = _unimem._dtype_of_id(buffer_id)
+        dtype = cast("np.dtype[Any] | None", _unimem._dtype_of_id(buffer_id))
         if dtype is None:
             raise invalid("dtype", "left out", "said for elements of a type of C++ that NumPy has not")
         return dtype
