@@ -396,7 +396,8 @@ TEST_F(ForgedBuffers, RefuseForWantOfDescriptors) {
       static_cast<void>(elsewhere.open<Byte>(theirs));
       opened = true;
     } catch (IoError const& error) {
-      EXPECT_EQ(error.code, EMFILE) << error.what();
+      // This process is asked, too, and cannot answer itself.
+      EXPECT_TRUE(error.code == EMFILE || error.code == ETIMEDOUT) << error.what();
     }
     try {
       UnifiedBuffer<Byte> another(size, on_sim());
