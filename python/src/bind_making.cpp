@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 #include <unimem/core/size.hpp>
 #include <unimem/manager/memory_manager.hpp>
+#include <unimem/share/detail/sent_buffers.hpp>
 #include <unimem/stream/file_buffer.hpp>
 
 #include <nanobind/nanobind.h>
@@ -16,6 +17,7 @@
 #include <vector>
 
 #include "bindings.hpp"
+#include "buffer_ids.hpp"
 #include "calling_site.hpp"
 #include "departures.hpp"
 #include "gil.hpp"
@@ -45,13 +47,14 @@ void note_elements(BufferOptions& options, std::vector<std::size_t> const& shape
 }
 
 BufferOptions options_of(MemoryManager* manager, Device* device, int location, int tracking, bool pinned, bool strict,
-                         std::string name, int priority) {
+                         std::string name, int priority, bool shared = false) {
   BufferOptions options;
   options.manager = manager;
   options.device = device;
   options.location = static_cast<Location>(location);
   options.tracking = static_cast<Tracking>(tracking);
   options.pinned = pinned;
+  options.shared = shared;
   options.strict = strict;
   options.name = std::move(name);
   if (options.name.empty()) options.site = calling_site();
@@ -61,11 +64,22 @@ BufferOptions options_of(MemoryManager* manager, Device* device, int location, i
 }
 
 void make_buffer(Window* self, std::vector<std::size_t> shape, nb::object dtype, MemoryManager* manager, Device* device,
-                 int location, int tracking, bool pinned, bool strict, std::string name, int priority) {
-  auto options = options_of(manager, device, location, tracking, pinned, strict, std::move(name), priority);
+                 int location, int tracking, bool pinned, bool strict, std::string name, int priority, bool shared) {
+  auto options = options_of(manager, device, location, tracking, pinned, strict, std::move(name), priority, shared);
   note_elements(options, shape, dtype);
   auto const bytes = bytes_of(shape, dtype);
   auto core = unlocked([&] { return BufferCore::make(bytes, std::move(options)); });
+  new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
+}
+
+/// What another process has sent.
+void receive_buffer(Window* self, std::string const& sent, std::vector<std::size_t> shape, nb::object dtype,
+                    Device* device, int location, int tracking, bool strict, std::string name, int priority) {
+  auto options = options_of(nullptr, device, location, tracking, false, strict, std::move(name), priority);
+  note_elements(options, shape, dtype);
+  auto const bytes = bytes_of(shape, dtype);
+  auto const id = checked_id(sent);
+  auto core = unlocked([&] { return detail::receive_sent(id, bytes, std::move(options)); });
   new (self) Window(std::move(core), 0, std::move(shape), std::move(dtype), true);
 }
 
@@ -179,7 +193,9 @@ void bind_making(nb::class_<Window>& window) {
   window
       .def("__init__", &make_buffer, nb::arg("shape"), nb::arg("dtype"), nb::arg("manager").none(),
            nb::arg("device").none(), nb::arg("location"), nb::arg("tracking"), nb::arg("pinned"), nb::arg("strict"),
-           nb::arg("name"), nb::arg("priority"))
+           nb::arg("name"), nb::arg("priority"), nb::arg("shared") = false)
+      .def("__init__", &receive_buffer, nb::arg("sent"), nb::arg("shape"), nb::arg("dtype"), nb::arg("device").none(),
+           nb::arg("location"), nb::arg("tracking"), nb::arg("strict"), nb::arg("name"), nb::arg("priority"))
       .def("__init__", &make_like, nb::arg("like"))
       .def("__init__", &wrap_array, nb::arg("array"), nb::arg("manager").none(), nb::arg("device").none(),
            nb::arg("location"), nb::arg("tracking"), nb::arg("strict"), nb::arg("name"), nb::arg("priority"))
@@ -189,6 +205,11 @@ void bind_making(nb::class_<Window>& window) {
            nb::arg("mode"), nb::arg("access"), nb::arg("manager").none(), nb::arg("device").none(), nb::arg("name"))
       .def("__init__", &make_from_tensor, nb::arg("table"), nb::arg("number"), nb::arg("dtype"), nb::arg("mode"),
            nb::arg("manager").none(), nb::arg("device").none())
+      .def_prop_ro("_is_shared",
+                   [](Window const& self) {
+                     auto const core = self.live();
+                     return unlocked([&] { return core->is_shared(); });
+                   })
       .def("_flush", [](Window const& self) { unlocked([core = self.live()] { core->flush(); }); })
       .def_prop_ro("_is_from_file", [](Window const& self) { return self.live()->is_from_file(); })
       .def_prop_ro(

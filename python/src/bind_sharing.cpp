@@ -2,6 +2,7 @@
 #include <unimem/share/buffer_id.hpp>
 #include <unimem/share/buffer_ref.hpp>
 #include <unimem/share/buffer_registry.hpp>
+#include <unimem/share/detail/sent_buffers.hpp>
 
 #include <nanobind/nanobind.h>
 
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "bindings.hpp"
+#include "buffer_ids.hpp"
 #include "gil.hpp"
 #include "window.hpp"
 
@@ -36,13 +38,6 @@ BufferId id_from(std::string_view text) {
   return read ? id : BufferId{};
 }
 
-BufferId checked_id(std::string const& text) {
-  auto const id = id_from(text);
-  // In the words of a registry, which would only say "none".
-  if (!id) throw NotFound("buffer", text, {}, "it is no id: sixteen hexadecimal digits, a dash, a number");
-  return id;
-}
-
 nb::object window_of(nb::handle type, std::shared_ptr<BufferCore> core, std::size_t offset,
                      std::vector<std::size_t> shape, nb::object dtype, bool whole) {
   nb::object result = nb::inst_alloc(type);
@@ -57,11 +52,19 @@ ElementTag tag_of(int tag) {
 
 }  // namespace
 
+BufferId checked_id(std::string const& text) {
+  auto const id = id_from(text);
+  // In the words of a registry, which would only say "none".
+  if (!id) throw NotFound("buffer", text, {}, "it is no id: sixteen hexadecimal digits, a dash, a number");
+  return id;
+}
+
 void bind_sharing(nb::module_& m) {
   m.def("_publish", [](Window& window, std::string name, bool cross_process) {
     auto core = window.live();
     Shape shape(window.shape());
     auto const element = element_of(window.dtype());
+    if (cross_process) window.drop_host();
     return unlocked([&] {
       return to_string(registry().publish_core({std::move(core), std::move(shape)}, element,
                                                SharedOptions{std::move(name), cross_process}));
@@ -73,6 +76,18 @@ void bind_sharing(nb::module_& m) {
     auto found = unlocked([&] { return registry().open_core(id, element); });
     auto const extents = found.shape.extents();
     return window_of(type, std::move(found.core), 0, {extents.begin(), extents.end()}, std::move(dtype), true);
+  });
+  m.def("_send", [](Window& window, bool shared) {
+    auto const core = window.live();
+    auto const range = window.range();
+    if (shared) window.drop_host();
+    look_out_on_host(*core, range, Intent::read);
+    return unlocked([&] { return to_string(shared ? detail::send_shared(*core) : detail::send_copy(*core, range)); });
+  });
+  m.def("_sent_and_not_received", [] { return unlocked([] { return detail::sent_and_not_received(); }); });
+  m.def("_dtype_of_id", [](std::string const& text) {
+    auto const id = checked_id(text);
+    return dtype_of(unlocked([&] { return registry().element_of(id); }));
   });
   m.def("_refer", [](std::string const& text, std::size_t offset, std::size_t count) {
     auto const id = checked_id(text);

@@ -6,13 +6,13 @@
 #include <nanobind/stl/unique_ptr.h>
 
 #include <array>
-#include <new>
 #include <utility>
 
 #include "bindings.hpp"
 #include "device_array.hpp"
 #include "gil.hpp"
 #include "host_array.hpp"
+#include "lent_buffer.hpp"
 #include "numpy_api.hpp"
 #include "python_call.hpp"
 #include "window.hpp"
@@ -56,12 +56,8 @@ int give_buffer(PyObject* self, Py_buffer* view, int flags) noexcept {
     if (!plain.is_valid()) return -1;
     PyArray_CLEARFLAGS(reinterpret_cast<PyArrayObject*>(plain.ptr()), NPY_ARRAY_WRITEABLE);
     return PyObject_GetBuffer(plain.ptr(), view, flags);
-  } catch (nb::python_error& error) {
-    error.restore();
-  } catch (std::bad_alloc const&) {
-    PyErr_NoMemory();
-  } catch (std::exception const& error) {
-    PyErr_SetString(PyExc_BufferError, error.what());
+  } catch (...) {
+    raise_in_python();
   }
   return -1;
 }

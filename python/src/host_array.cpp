@@ -12,6 +12,7 @@
 
 #include "bindings.hpp"
 #include "gil.hpp"
+#include "lent_buffer.hpp"
 #include "numpy_api.hpp"
 #include "written_parts.hpp"
 
@@ -155,6 +156,27 @@ nb::object make_plain_array(void* data, std::vector<std::size_t> const& shape, n
   return array;
 }
 
+HostHold* hold_of(nb::handle array) {
+  if (!PyObject_TypeCheck(array.ptr(), host_array_type)) return nullptr;
+  auto const holder = nb::steal(PyObject_GetAttr(array.ptr(), hold_slot));
+  if (!holder.is_valid()) nb::raise_python_error();
+  if (holder.is_none()) return nullptr;
+  auto& hold = nb::cast<HostHold&>(holder);
+  return hold.covers(array) ? &hold : nullptr;  // the array keeps it
+}
+
+nb::object make_plain_array_over(nb::handle array, nb::handle owner) {
+  auto* const given = as_array(array);
+  auto* const descr = PyArray_DESCR(given);
+  Py_INCREF(descr);  // the call takes it over
+  auto* const made = PyArray_NewFromDescr(&PyArray_Type, descr, PyArray_NDIM(given), PyArray_DIMS(given),
+                                          PyArray_STRIDES(given), PyArray_DATA(given), NPY_ARRAY_WRITEABLE, nullptr);
+  if (made == nullptr) nb::raise_python_error();
+  auto plain = nb::steal(made);
+  if (!owner.is_none()) set_base(plain, owner);
+  return plain;
+}
+
 void keep_memory(nb::handle array, std::shared_ptr<BufferCore> core, DeviceLease lease, ByteRange window) {
   if (lease.memory().bytes == 0) return;
   set_base(array, nb::cast(std::make_unique<HostHold>(std::move(core), std::move(lease), window)));
@@ -171,6 +193,7 @@ void bind_host_arrays(nb::module_& m) {
 
   nb::class_<HostHold>(m, "HostHold", "Keeps a buffer's host memory for arrays, and is told when they are written.")
       .def("covers", &HostHold::covers, nb::arg("array"), "Whether the array's elements lie in this memory.")
+      .def_prop_ro("has_to_be_told", &HostHold::has_to_be_told, "Whether writes count only where they are said.")
       .def("before_write", &HostHold::before_write, nb::arg("array"), nb::arg("axis") = 0,
            nb::arg("chosen") = nb::none(),
            "Brings what the array spans up to date; the write to be reported when it is done, or None. "
@@ -181,6 +204,7 @@ void bind_host_arrays(nb::module_& m) {
       [](nb::handle type) {
         Py_INCREF(type.ptr());  // for as long as the process lives
         host_array_type = reinterpret_cast<PyTypeObject*>(type.ptr());
+        lend_arrays_to_write(host_array_type);
       },
       nb::arg("type"));
 }

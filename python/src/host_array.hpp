@@ -29,6 +29,12 @@ class HostWrite {
   /// For callers that cannot throw: what `done` would throw is raised by the next access to the buffer.
   void done_quietly() noexcept;
 
+  /// Null once it is done.
+  [[nodiscard]] std::shared_ptr<BufferCore> const& core() const noexcept { return core_; }
+  [[nodiscard]] ByteRange range() const noexcept { return range_; }
+  /// Of the first byte of the range.
+  [[nodiscard]] void* address() const noexcept { return hold_.address(); }
+
  private:
   std::shared_ptr<BufferCore> core_;
   ByteRange range_;
@@ -60,6 +66,9 @@ class HostHold {
   /// `axis` and `chosen` as for `written_parts`: what counts as written afterwards.
   [[nodiscard]] std::optional<HostWrite> before_write(nanobind::handle array, int axis, nanobind::handle chosen);
 
+  /// Whether what is written to the memory counts only where it is said: not with tracking by pages or by hand.
+  [[nodiscard]] bool has_to_be_told() const noexcept { return core_->tracking() == Tracking::access; }
+
  private:
   [[nodiscard]] std::optional<ByteRange> bytes_of(nanobind::handle array) const;
 
@@ -76,6 +85,13 @@ class HostHold {
 /// A plain array over memory that `owner` keeps, or for None unowned, in C order.
 [[nodiscard]] nanobind::object make_plain_array(void* data, std::vector<std::size_t> const& shape,
                                                 nanobind::handle dtype, bool writable, nanobind::handle owner);
+
+/// The hold of an array that is a HostArray over a buffer's memory; null for any other, and for one whose elements lie
+/// elsewhere by now.
+[[nodiscard]] HostHold* hold_of(nanobind::handle array);
+
+/// A plain, writable array over the elements of another one, of memory that `owner` keeps.
+[[nodiscard]] nanobind::object make_plain_array_over(nanobind::handle array, nanobind::handle owner);
 
 /// Has a plain array without an owner keep the memory of `lease`, which it shows; nothing if that is empty.
 void keep_memory(nanobind::handle array, std::shared_ptr<BufferCore> core, DeviceLease lease, ByteRange window);

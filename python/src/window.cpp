@@ -25,6 +25,9 @@ std::size_t item_bytes_of(nb::handle dtype) {
   return static_cast<std::size_t>(PyDataType_ELSIZE(reinterpret_cast<PyArray_Descr*>(dtype.ptr())));
 }
 
+/// What an element's name begins with that is no type of C++.
+constexpr std::string_view numpy_prefix = "numpy ";
+
 template <class T>
 detail::SharedElement known() {
   return detail::shared_element<T>();
@@ -178,8 +181,32 @@ detail::SharedElement element_of(nb::handle dtype) {
     }
   }
   nb::object const text = dtype.attr("descr");
-  auto const name = std::string("numpy ") + nb::str(text).c_str();
+  auto const name = std::string(numpy_prefix) + nb::str(text).c_str();
   return {Name(name), item_bytes_of(dtype), ElementTag::other};
+}
+
+nb::object dtype_of(detail::SharedElement const& element) {
+  auto const numpy = nb::module_::import_("numpy");
+  struct Known {
+    detail::SharedElement element;
+    char const* dtype;
+  };
+  static Known const all[] = {
+      {known<bool>(), "?"},          {known<std::int8_t>(), "i1"},         {known<std::uint8_t>(), "u1"},
+      {known<std::byte>(), "u1"},    {known<std::int16_t>(), "i2"},        {known<std::uint16_t>(), "u2"},
+      {known<std::int32_t>(), "i4"}, {known<std::uint32_t>(), "u4"},       {known<std::int64_t>(), "i8"},
+      {known<std::uint64_t>(), "u8"}, {known<float>(), "f4"},              {known<double>(), "f8"},
+      {known<std::complex<float>>(), "c8"}, {known<std::complex<double>>(), "c16"}};
+  for (auto const& [one, dtype] : all) {
+    if (one.name == element.name && one.bytes == element.bytes) return numpy.attr("dtype")(dtype);
+  }
+  auto const name = element.name.view();
+  if (!name.starts_with(numpy_prefix)) return nb::none();
+  auto const text = std::string(name.substr(numpy_prefix.size()));
+  auto const fields = nb::module_::import_("ast").attr("literal_eval")(nb::str(text.c_str()));
+  // As `descr` has it of what is no structure: one field without a name.
+  bool const plain = nb::len(fields) == 1 && nb::len(nb::object(fields[0][0])) == 0;
+  return plain ? numpy.attr("dtype")(fields[0][1]) : numpy.attr("dtype")(fields);
 }
 
 }  // namespace unimem::python

@@ -94,6 +94,8 @@ void require_initialized(nanobind::handle object);
 /// How a registry and a pool name a dtype: as C++ does where it has such a type, so that both languages may share
 /// buffers.
 [[nodiscard]] detail::SharedElement element_of(nanobind::handle dtype);
+/// The numpy.dtype of such elements; None where a type of C++ has none.
+[[nodiscard]] nanobind::object dtype_of(detail::SharedElement const& element);
 
 }  // namespace unimem::python
 

@@ -1,15 +1,11 @@
 #pragma once
 
-#include <unimem/buffer/detail/buffer_core.hpp>
-#include <unimem/buffer/device_lease.hpp>
-#include <unimem/core/byte_ranges.hpp>
-
 #include <nanobind/nanobind.h>
 
-#include <Python.h>
-
 #include <cstdint>
-#include <memory>
+#include <utility>
+
+#include "host_array.hpp"
 
 namespace unimem::python {
 
@@ -32,36 +28,35 @@ class WriteLease {
  public:
   /// Waits for the work on the window, and releases the interpreter's lock meanwhile. Throws what `map` throws.
   WriteLease(Window const& window, Taker taker);
+  WriteLease(HostWrite write, Taker taker) noexcept : write_(std::move(write)), taker_(taker) {}
   WriteLease(WriteLease const&) = delete;
   WriteLease& operator=(WriteLease const&) = delete;
   /// Counts the memory as written, unless it was given up. In a kernel that the counting would have to wait for, the
   /// main thread does it soon after.
   ~WriteLease();
 
-  [[nodiscard]] void* address() const { return hold_.address(); }
+  [[nodiscard]] void* address() const { return write_.address(); }
 
   /// The memory was not handed over after all, and nothing was written.
-  void give_up();
+  void give_up() { HostWrite const given_up = std::move(write_); }
 
  private:
   WriteLease(WriteLease&&) noexcept = default;
 
   void end();
-  [[nodiscard]] bool device_wrote_meanwhile() const;
+  /// Whether a device has written to it meanwhile, so that who may only have read must not overrule that: the next
+  /// access to the buffer raises it.
+  [[nodiscard]] bool has_been_overtaken() const;
 
-  std::shared_ptr<BufferCore> core_;  ///< null once it has ended
-  ByteRange range_;
-  DeviceLease hold_;
+  HostWrite write_;
   Taker taker_;
 };
-
-/// Python's `bf_getbuffer` of a window with PyBUF_WRITABLE, and its `bf_releasebuffer`.
-int lend_to_write(nanobind::handle window, Py_buffer* view, int flags);
-void take_back(PyObject* window, Py_buffer* view) noexcept;
 
 /// A plain array over the window's memory, which counts as written when the array and all that shares its memory are
 /// gone; and its lease.
 [[nodiscard]] nanobind::tuple array_that_may_be_written(Window const& window);
+/// The same over the elements of a HostArray; None where its writes have not to be told, or are nobody's.
+[[nodiscard]] nanobind::object elements_that_may_be_written(nanobind::handle array);
 
 void bind_write_leases(nanobind::module_& m);
 

@@ -173,7 +173,10 @@ def test_dlpack_of_read_only_memory_says_so(discrete):
     assert not np.from_dlpack(view).flags.writeable
     with pytest.raises(unimem.InvalidArgument, match="read-only"):
         UnifiedBuffer.from_dlpack(view)
-    assert not np.from_dlpack(buffer).flags.writeable and np.from_dlpack(buffer.host).flags.writeable
+    assert not np.from_dlpack(buffer).flags.writeable and not np.from_dlpack(buffer.host).flags.writeable
+    assert np.from_dlpack(buffer.host, copy=True).flags.writeable and buffer.host.flags.writeable
+    watched = UnifiedBuffer(1 << 20, np.uint8, device=discrete, tracking=unimem.Tracking.MANUAL)
+    assert np.from_dlpack(watched.host).flags.writeable  # nothing has to be noticed there
 
 
 def test_senseless_arguments_of_dlpack_are_named(discrete):

@@ -304,18 +304,21 @@ UNNOTICED = {
     "np.ma.array": lambda h: np.ma.array(h, copy=False).__setitem__(slice(None), -1),
     "as_strided": lambda h: as_strided(h, h.shape, h.strides).fill(-1),
     "np.nditer": through_nditer,
-    "memoryview": lambda h: memoryview(h).__setitem__(0, -1.0),
-    "data": lambda h: np.asarray(h.data).fill(-1),
-    "np.frombuffer": lambda h: np.frombuffer(h).fill(-1),
-    "np.ndarray over it": lambda h: np.ndarray(h.shape, buffer=h).fill(-1),
-    "np.from_dlpack": lambda h: np.from_dlpack(h).fill(-1),
     "ctypes": lambda h: np.ctypeslib.as_array(h.ctypes.data_as(np.ctypeslib.ctypes.POINTER(np.ctypeslib.ctypes.c_double)), h.shape).fill(-1),
-    "readinto": lambda h: io.BytesIO(np.full(h.size, -1.0).tobytes()).readinto(h),
     "Generator.random": lambda h: rng().random(out=h),
     "a method of another array": lambda h: np.full(h.size, -1.0).take(np.arange(h.size), out=h),
     "a product of another array": lambda h: np.full((h.size, 1), -1.0).dot(np.ones(1), out=h),
     "a method of the base class": lambda h: np.ndarray.fill(h, -1),
 }
+# What cannot notice either, and is told so: it gets the memory to read.
+REFUSED = {
+    "memoryview": lambda h: memoryview(h).__setitem__(0, -1.0),
+    "data": lambda h: np.asarray(h.data).fill(-1),
+    "np.frombuffer": lambda h: np.frombuffer(h).fill(-1),
+    "np.from_dlpack": lambda h: np.from_dlpack(h).fill(-1),
+}
+# NumPy lets go of its request before the array is written to.
+LET_GO = {"np.ndarray over it": lambda h: np.ndarray(h.shape, buffer=h)}
 ENOUGH = (64 << 10) // 8  # doubles that are worth tracking by pages
 
 
@@ -334,7 +337,30 @@ def test_what_nobody_can_notice_is_declared(discrete, moved, name):
     assert count.since() == (1, 8 * ENOUGH, 0, 0)
 
 
-@pytest.mark.parametrize("name", UNNOTICED)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_could_not_notice_is_read_only(discrete, moved, name):
+    buffer = synced(discrete, 5.0, shape=(ENOUGH,))
+    count, host = moved(buffer), buffer.host
+    with pytest.raises((TypeError, ValueError), match="read-only"):
+        REFUSED[name](host)
+    assert host.flags.writeable and (buffer.state, count.since()) == (S.SYNCHRONIZED, (0, 0, 0, 0))
+    assert (buffer.device.to_numpy() == 5).all() and (host == 5).all()
+    with pytest.raises((TypeError, ValueError, BufferError), match="read-only|not C-contiguous"):
+        REFUSED[name](host[::2])
+
+
+def test_a_request_that_is_let_go_counts_and_nothing_afterwards(discrete, moved):
+    buffer = synced(discrete, 5.0, shape=(ENOUGH,))
+    array = LET_GO["np.ndarray over it"](buffer.host)
+    assert buffer.state is S.HOST_DIRTY
+    buffer.sync_to_device()
+    array.fill(-1)
+    assert buffer.state is S.SYNCHRONIZED and (buffer.device.to_numpy() == 5).all()
+    buffer.mark_host_dirty()
+    assert (buffer.device.to_numpy() == -1).all()
+
+
+@pytest.mark.parametrize("name", [*UNNOTICED, *REFUSED, *LET_GO])
 def test_tracking_by_pages_notices_what_nobody_else_can(discrete, moved, name):
     try:
         buffer = UnifiedBuffer(ENOUGH, np.float64, device=discrete, tracking=Tracking.PAGES)
@@ -345,7 +371,9 @@ def test_tracking_by_pages_notices_what_nobody_else_can(discrete, moved, name):
     buffer.sync_to_device()
     assert buffer.state is S.SYNCHRONIZED
     count = moved(buffer)
-    UNNOTICED[name](buffer.host)
+    result = {**UNNOTICED, **REFUSED, **LET_GO}[name](buffer.host)
+    if name in LET_GO:
+        result.fill(-1)
     assert buffer.state is S.HOST_DIRTY
     written = buffer.to_numpy()
     assert (written != 5).any()

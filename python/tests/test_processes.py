@@ -78,6 +78,9 @@ def test_forked_children_use_the_host():
         b = unimem.UnifiedBuffer(1000, device="sim")
         b.host[:] = 5
         b.sync_to_device()
+        parents = unimem.default_manager(), unimem.get_memory_pool()
+        assert parents[0].statistics.active_bytes >= 4000
+        kept = parents[1].acquire(10)
         child = os.fork()
         if child == 0:
             assert (b.host == 5).all()
@@ -87,6 +90,11 @@ def test_forked_children_use_the_host():
             except unimem.UnsupportedOperation as e: assert "fork" in str(e), e
             else: raise AssertionError("device work in a forked child")
             assert len(unimem.registry()) == 0
+            assert unimem.default_manager().statistics.active_bytes == 0
+            own = unimem.default_manager().allocate(np.arange(10), device="cpu", name="own")
+            assert unimem.default_manager().statistics.active_bytes >= own.nbytes and own.to_numpy()[9] == 9
+            pool = unimem.get_memory_pool()
+            pool.release(pool.acquire(10).zeros())
             sys.exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert (b.host == 5).all()

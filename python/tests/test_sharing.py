@@ -54,8 +54,6 @@ def test_other_types_and_windows_are_refused(sim):
             registry().refer(name, offset, count)
     with pytest.raises(InvalidArgument, match="typed"):
         registry().publish(UnifiedBuffer(1, device=sim), name="typed")
-    with pytest.raises(unimem.UnsupportedOperation):
-        registry().publish(buffer, cross_process=True)
     with pytest.raises(InvalidArgument):
         registry().publish(np.zeros(3))
 

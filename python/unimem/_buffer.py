@@ -12,12 +12,13 @@ import numpy.typing as npt
 from . import _unimem
 from ._arguments import AnyPath, access_of, count_of, dtype_of, file_mode_of, flag_of, path_of, priority_of, shape_of, text_of
 from ._devices import chosen, named
-from ._elements import Elements
+from ._elements import BufferSlice, Elements
 from ._enums import Advice, Location, Tracking, number_in
 from ._errors import Error, UnsupportedOperation, invalid
 from ._host import HostArray
 from ._manager import MemoryManager, native
 from ._pickles import lies_in_a_buffer
+from ._processes import send_by_memory
 from ._unimem import Device, DeviceArray
 
 if TYPE_CHECKING:
@@ -56,7 +57,8 @@ class UnifiedBuffer(Elements):
 
     Nothing is allocated before the first access, or `allocate()`. `device`: where `.device` is, by itself or by its id; by
     default `default_device()`. `pinned`: page-lock the host side (whether it worked: `is_pinned`). `strict`: every access before
-    `allocate()` raises BufferNotAllocated (for all buffers with UNIMEM_STRICT=1). Raises InvalidArgument for negative or too large
+    `allocate()` raises BufferNotAllocated (for all buffers with UNIMEM_STRICT=1). `shared`: its host memory is made so that other
+    processes can have it, too (`BufferRegistry.publish` with `cross_process` copies nothing then). Raises InvalidArgument for negative or too large
     shapes and for dtypes that are no plain bytes.
     """
 
@@ -75,17 +77,20 @@ class UnifiedBuffer(Elements):
         name: str = "",
         priority: int = 0,
         manager: MemoryManager | None = None,
+        shared: bool = False,
     ) -> None:
         super().__init__(
             shape_of(shape), dtype_of(dtype), native(manager), chosen(device), number_in(Location, "location", location),
             number_in(Tracking, "tracking", tracking), flag_of("pinned", pinned),
             _unimem._strict_by_default() if strict is None else flag_of("strict", strict), text_of("name", name), priority_of(priority),
+            flag_of("shared", shared),
         )  # fmt: skip
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """An `__init__` that forgets that of its base is told when it is called, by the name of its class: what it leaves has no buffer
         behind it, and nothing that it could say of itself."""
         super().__init_subclass__(**keywords)
+        send_by_memory(cls)
         if "__init__" not in vars(cls):
             return
         original = cls.__init__
@@ -292,3 +297,7 @@ class UnifiedBuffer(Elements):
                 self._flush()
             self.free()
 
+
+
+for _kind in (UnifiedBuffer, BufferSlice):
+    send_by_memory(_kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import deepcopy
+from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
@@ -266,7 +267,12 @@ class Elements(ArrayProtocols):
         return attributes_of(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return reduced(self)
+        return reduced(self, 2)
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        if type(self).__reduce__ is not Elements.__reduce__:
+            return self.__reduce__()  # a subclass's own
+        return reduced(self, index(protocol))
 
     # Looks
 

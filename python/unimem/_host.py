@@ -217,10 +217,13 @@ class HostArray(np.ndarray):
     ``np.broadcast_arrays``, ``sliding_window_view``, …) among them. What such a write spans is brought up to date on the host first,
     and what it writes counts as written afterwards. Reading marks nothing.
 
-    Not noticed is who writes by the address, as C code does, or to a plain array over the same memory: ``np.asarray(array)`` and
+    So is who asks for memory to write by the buffer protocol (``file.readinto``, ``socket.recv_into``, mpi4py, Cython) or by DLPack without a
+    version, when it lets go of it. ``memoryview``, ``np.frombuffer`` and ``np.from_dlpack`` get memory to read.
+
+    Not noticed is who writes by the address, as other libraries do, or to a plain array over the same memory: ``np.asarray(array)`` and
     its like, ``array.view(np.ndarray)`` and views as other classes (``np.matrix``, ``np.recarray``, ``np.ma``), ``as_strided`` without
-    ``subok=True``, ``np.nditer``, ``np.from_dlpack``, ``memoryview``, ``file.readinto``, ``Generator.random(out=…)``, methods of *other*
-    arrays that are no ufuncs (``plain.take(…, out=array)``; ``np.take`` is noticed), other libraries. Say ``mark_host_dirty()`` then,
+    ``subok=True``, ``np.nditer``, ``np.ndarray(…, buffer=array)``, ``Generator.random(out=…)``, methods of *other*
+    arrays that are no ufuncs (``plain.take(…, out=array)``; ``np.take`` is noticed). Say ``mark_host_dirty()`` then,
     or make the buffer with ``Tracking.PAGES``, which notices all writes. docs/python.md has the list.
 
     It keeps the memory alive and in its place, also when the buffer is gone. After ``free()`` it still points at its own memory,
@@ -350,6 +353,28 @@ class HostArray(np.ndarray):
         if self.dtype.kind != "c":
             raise TypeError(f"cannot set the imaginary part of an array of {self.dtype}")
         self.imag[...] = value
+
+    # What others are handed
+
+    def __dlpack__(self, **arguments: Any) -> Any:
+        """As the buffer's own: read-only for consumers of DLPack 1.0 and later, which can be told; for earlier ones a write lease, all of
+        which counts as written when they let go of it. Arrays whose writes have not to be told are handed over as they are."""
+        plain = _plain(self)
+        if self._hold is None or arguments.get("copy") is True or not self.flags.writeable:
+            return plain.__dlpack__(**arguments)
+        version = arguments.get("max_version")
+        if version is not None and version[0] >= 1:
+            plain.flags.writeable = not self._hold.has_to_be_told
+            return plain.__dlpack__(**arguments)
+        lent = _unimem._elements_that_may_be_written(self)
+        if lent is None:
+            return plain.__dlpack__(**arguments)
+        array, lease = lent
+        try:
+            return array.__dlpack__(**arguments)
+        except BaseException:
+            lease.give_up()
+            raise
 
     # What is copied belongs to its owner alone.
 

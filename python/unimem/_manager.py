@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
@@ -332,12 +333,23 @@ class MemoryManager:
         return grid("MemoryManager", names, rows)
 
 
-_default = MemoryManager(_native=_unimem._default_manager())
+_default: MemoryManager | None = None
 
 
 def default_manager() -> MemoryManager:
     """The manager used when none is named."""
+    global _default
+    if _default is None:
+        _default = MemoryManager(_native=_unimem._default_manager())
     return _default
+
+
+def _forget_parents() -> None:
+    global _default
+    _default = None
+
+
+os.register_at_fork(after_in_child=_forget_parents)  # a child has a default manager of its own
 
 
 def native(manager: MemoryManager | None) -> _unimem._MemoryManager | None:

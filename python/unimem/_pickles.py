@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 _TRACKING, _LOCATIONS = list(Tracking), list(Location)
 
+# A frame that goes before that of the data. Dask receives the first frame of a message together with what stands before it, in one piece of memory: the
+# data would lie there at any address, and would have to be copied. From this many bytes on that costs more than a frame.
+_SPACER, _SPACED_BYTES = bytearray(1), 64 << 10
+
 
 def attributes_of(buffer: Elements) -> Any:
     """As ``object.__getstate__`` has it from Python 3.11 on: a dictionary, with slots a pair, or None."""
@@ -62,13 +66,14 @@ def give_attributes(result: UnifiedBuffer, attributes: Any) -> UnifiedBuffer:
     return result
 
 
-def reduced(buffer: Elements) -> tuple[Any, ...]:
+def reduced(buffer: Elements, protocol: int) -> tuple[Any, ...]:
     """The data is an array over the host side under a read lease, which protocol 5 hands over out of band, if it is asked to, and
     without a copy."""
     tracking, pinned, strict, priority, location, on = buffer._options()
     data = None if buffer.state is BufferState.UNINITIALIZED else buffer.host.view(np.ndarray)
     kind = _kind_of(buffer)
-    asked = (None if on is None else on.id, tracking, pinned, strict, priority, location, buffer.name)
+    spacer = (PickleBuffer(_SPACER),) if data is not None and protocol >= 5 and data.nbytes >= _SPACED_BYTES else ()
+    asked = (None if on is None else on.id, tracking, pinned, strict, priority, location, buffer.name, *spacer)
     attributes = buffer.__getstate__()
     return (unpickled, (kind, buffer.shape, buffer.dtype, asked, data), *(() if attributes is None else (attributes,)))
 
@@ -98,11 +103,11 @@ def _device_or_none(id: str | None) -> Device | None:
 
 def unpickled(
     kind: type[UnifiedBuffer], shape: tuple[int, ...], dtype: np.dtype[Any],
-    asked: tuple[str | None, int, bool, bool, int, int, str], data: np.ndarray | None,
+    asked: tuple[Any, ...], data: np.ndarray | None,
 ) -> UnifiedBuffer:  # fmt: skip
     """A buffer over the memory that has arrived, where the options let it be so: locked and watched memory is the library's own, and
     what is read-only, crooked, or another buffer's is copied."""
-    id, tracking, pinned, strict, priority, location, name = asked
+    id, tracking, pinned, strict, priority, location, name = asked[:7]
     on = _device_or_none(id) or chosen(None)
     buffer = kind.__new__(kind)
     own = pinned or _TRACKING[tracking] is Tracking.PAGES or _LOCATIONS[location] not in (Location.HOST, Location.DEVICE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from operator import index
@@ -179,3 +180,11 @@ def get_memory_pool() -> MemoryPool:
     if _shared is None:
         _shared = MemoryPool(_native=_unimem._Pool())
     return _shared
+
+
+def _forget_parents() -> None:
+    global _shared
+    _shared = None
+
+
+os.register_at_fork(after_in_child=_forget_parents)  # a child has a pool of its own

@@ -75,7 +75,8 @@ class BufferRef:
 
 class BufferRegistry:
     """The published buffers of the process. An id has a share in its buffer from `publish` to `release`, and every opened handle one
-    of its own. Opening copies nothing: all handles are the same buffer. Thread-safe. In a forked child it is empty."""
+    of its own. Opening copies nothing: all handles are the same buffer, in other processes the same memory. Thread-safe. In a forked
+    child it is empty."""
 
     __slots__ = ("_dtypes",)
 
@@ -83,7 +84,10 @@ class BufferRegistry:
         self._dtypes: dict[str, np.dtype[Any]] = {}
 
     def publish(self, buffer: UnifiedBuffer, *, name: str = "", cross_process: bool = False) -> str:
-        """Gives the buffer an id. InvalidArgument for a name that is taken, UnsupportedOperation with `cross_process`."""
+        """Gives the buffer an id. With `cross_process` other processes of this user on this machine open it by that, too: its host
+        memory becomes one that all of them map, by one copy, unless it was made so (`shared=True`). Raises InvalidArgument for a name
+        that is taken; with `cross_process` UnsupportedOperation for a buffer over a file or over memory that was wrapped, and while it
+        is leased or an array of `.host` lives."""
         if not isinstance(buffer, UnifiedBuffer):
             raise invalid("buffer", type(buffer).__name__, "a UnifiedBuffer")
         text = _unimem._publish(buffer, text_of("name", name), flag_of("cross_process", cross_process))
@@ -91,15 +95,18 @@ class BufferRegistry:
         return text
 
     def shared(self, buffer_id: str) -> np.dtype[Any]:
-        """The dtype of a published buffer. NotFound for ids that C++ published: say the dtype then."""
-        if text_of("buffer_id", buffer_id) not in self._dtypes or not _unimem._contains_id(buffer_id):
-            _unimem._refer(buffer_id, 0, 0)  # raises, where the id is unknown
-            raise invalid("dtype", "left out", "said for a buffer that was not published from Python")
-        return self._dtypes[buffer_id]
+        """The dtype of a published buffer. Raises NotFound; InvalidArgument for elements of a C++ type that NumPy has not: say the dtype
+        then."""
+        if text_of("buffer_id", buffer_id) in self._dtypes and _unimem._contains_id(buffer_id):
+            return self._dtypes[buffer_id]
+        dtype = _unimem._dtype_of_id(buffer_id)
+        if dtype is None:
+            raise invalid("dtype", "left out", "said for elements of a type of C++ that NumPy has not")
+        return dtype
 
     def open(self, buffer_id: str, dtype: npt.DTypeLike | None = None) -> UnifiedBuffer:
-        """The buffer of this id, as a further handle. NotFound for an id that was released or never given, InvalidArgument for
-        elements of another type."""
+        """The buffer of this id, as a further handle, of another process's too if it was published with `cross_process`. NotFound for an
+        id that was released or never given, InvalidArgument for elements of another type, IoError where another process answers oddly."""
         wanted = self.shared(buffer_id) if dtype is None else dtype_of(dtype)
         return cast(UnifiedBuffer, _unimem._open(UnifiedBuffer, text_of("buffer_id", buffer_id), wanted))
 

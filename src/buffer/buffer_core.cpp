@@ -201,7 +201,6 @@ void BufferCore::allocate(bool host, bool device) {
 void BufferCore::free() {
   Guard parts(*parts_);
   parts->check_not_captured();
-  SharedAccess(*parts).refuse("free");
   parts->drop_everything();
   parts->allocated = false;
   parts->begin_anew();
@@ -210,7 +209,6 @@ void BufferCore::free() {
 void BufferCore::reset() {
   Guard parts(*parts_);
   parts->check_not_captured();
-  SharedAccess(*parts).refuse("reset");
   parts->drop_everything();
   parts->forget_history();
   parts->begin_anew();

@@ -191,10 +191,12 @@ struct ReplicaInTurn {
 };
 
 /// What the device has newer of the turn's range comes to the host, when the work on it has ended.
-SharedMemory::Outcome bring_to_host(BufferParts& parts, ByteRange range) {
+SharedMemory::Outcome bring_to_host(BufferParts& parts, SharedTurn const& turn) {
+  auto const range = turn.range();
   auto outcome = SharedMemory::Outcome::lost;
   run_admitted(operands(), [&](AccessContext& context) {
     BufferGuard const guard(parts, Watched::no);
+    if (!turn.is_at(parts.shared)) return true;  // it was freed meanwhile
     if (!Reconciler(parts).resolve_quietly(context, range)) return false;
     if (!ReplicaAllocator(parts).ensure_host(context, range)) return false;
     TransferEngine transfers(parts);
@@ -211,7 +213,7 @@ SharedMemory::Outcome bring_to_host(BufferParts& parts, ByteRange range) {
 void publish(BufferParts& parts, SharedTurn& turn) noexcept {
   turn.ends_as(SharedMemory::Outcome::lost);
   try {
-    turn.ends_as(bring_to_host(parts, turn.range()));
+    turn.ends_as(bring_to_host(parts, turn));
   } catch (...) {
     try {
       BufferGuard const guard(parts, Watched::no);

@@ -4,6 +4,7 @@
 #include <unimem/core/log.hpp>
 
 #include "device/host_memory.hpp"
+#include "process/steps.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -54,6 +55,7 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(std::string const& name, std:
   }
   auto contents = Segment::adopt(std::move(descriptors[0]), segment_bytes(bytes), from);
   auto book_memory = Segment::adopt(std::move(descriptors[1]), SharedRanges::bytes(), from);
+  at_step(Step::open_attached);
   auto book = SharedRanges::attach(bytes_of(book_memory), bytes, name);
   return std::shared_ptr<SharedMemory>(
       new SharedMemory(name, bytes, std::move(contents), std::move(book_memory), std::move(book), {}));
@@ -74,6 +76,7 @@ SharedMemory::SharedMemory(std::string name, std::size_t bytes, Segment contents
                                fmt::format("{} hold it already, which is the most", SharedRanges::most_holders));
   }
   self_ = *joined;
+  seen_ = book_.version();  // whatever was written before is there
 }
 
 SharedMemory::~SharedMemory() {
@@ -88,13 +91,19 @@ SharedMemory::~SharedMemory() {
   }
 }
 
-void SharedMemory::offer(Peers::Key key, std::string bytes) {
+std::vector<UniqueFd> SharedMemory::descriptors() const {
   std::vector<UniqueFd> copies;
   copies.push_back(copy_of(contents_.descriptor(), name_));
   copies.push_back(copy_of(book_memory_.descriptor(), name_));
+  return copies;
+}
+
+void SharedMemory::offer(Peers::Key key, std::string bytes) {
+  auto copies = descriptors();
   std::scoped_lock const lock(offers_lock_);
   offers_.push_back(key);
   Peers::of_this_process().offer(key, std::move(copies), std::move(bytes));
+  at_step(Step::publish_offered);
 }
 
 auto SharedMemory::begin(ByteRange range, Access access) -> std::optional<Claim> {

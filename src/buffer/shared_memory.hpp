@@ -57,6 +57,9 @@ class SharedMemory {
   /// it is withdrawn. Throws IoError where no more descriptors may be open, and what Peers throws.
   void offer(Peers::Key key, std::string bytes);
 
+  /// Copies of them, for whoever is to hold it, too. Throws IoError where no more may be open.
+  [[nodiscard]] std::vector<UniqueFd> descriptors() const;
+
   enum class Access : bool { reads, writes };
   /// What became of what was to be written.
   using Outcome = SharedRanges::Outcome;
@@ -103,7 +106,7 @@ class SharedMemory {
   /// When it was last looked whether who is in the way lives.
   std::atomic<std::chrono::steady_clock::duration> looked_{};
   std::uint64_t seen_ = 0;
-  bool loses_ = false;  ///< something is lost
+  bool loses_ = true;  ///< something is lost, perhaps
 };
 
 /// One access of this process to shared memory, as other processes know of it: none of theirs to the same bytes begins
@@ -126,6 +129,7 @@ class SharedTurn {
     return claim;
   }
   [[nodiscard]] SharedMemory const& memory() const noexcept { return *memory_; }
+  [[nodiscard]] bool is_at(std::shared_ptr<SharedMemory> const& memory) const noexcept { return memory_ == memory; }
   [[nodiscard]] bool writes() const noexcept { return access_ == Access::writes; }
   [[nodiscard]] ByteRange range() const noexcept { return range_; }
   /// What is to be told of a write when it ends; until this is said, that nothing was written.

@@ -2,6 +2,7 @@
 #include <unimem/core/error.hpp>
 
 #include "buffer/buffer_access.hpp"
+#include "buffer/buffer_lock.hpp"
 #include "buffer/buffer_parts.hpp"
 #include "buffer/commits.hpp"
 #include "buffer/reconciler.hpp"
@@ -11,8 +12,10 @@
 #include "buffer/transfer_engine.hpp"
 #include "manager/access_context.hpp"
 #include "manager/admission.hpp"
+#include "process/steps.hpp"
 
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 #include <utility>
@@ -40,8 +43,8 @@ char const* reason_to_stay(BufferParts const& parts) {
   if (!host) return nullptr;
   if (!host->pooled()) return "it stands on memory that was wrapped";
   if (host->holds().leased()) return "it is leased or mapped: end that before";
-  if (host->holds().exported())
-    return "an address of its host memory was given away, which would be another's: publish it before, or make it with "
+  if (host->holds().exported_for_writing())
+    return "an address of its host memory was given away to be written through: publish it before, or make it with "
            "BufferOptions::shared";
   return nullptr;
 }
@@ -85,6 +88,25 @@ std::shared_ptr<BufferCore> BufferCore::make(BufferOptions&& options, std::share
   return core;
 }
 
+bool BufferCore::is_shared() const {
+  if (parts_->terms.options.shared) return true;
+  detail::BufferLook const look{parts_->lock, parts_->terms};
+  return parts_->shared != nullptr;
+}
+
+void BufferCore::lose(std::exception_ptr failure) {
+  detail::run_admitted(use_of(detail::OperandsInUse::all_of_it), [&](AccessContext& context) {
+    Guard parts(*parts_);
+    auto const whole = parts->replicas.whole();
+    if (!ReplicaAllocator(*parts).ensure_host(context, whole)) return false;
+    auto& coherence = parts->replicas.coherence;
+    coherence.commit_certain(coherence.plan_access(host_place, whole, Intent::read, parts->replicas.places.cost()));
+    coherence.lose(whole);
+    parts->replicas.last_failure = std::move(failure);
+    return true;
+  });
+}
+
 std::shared_ptr<SharedMemory> BufferCore::share() {
   std::shared_ptr<SharedMemory> shared;
   detail::run_admitted(use_of(detail::OperandsInUse::all_of_it), [&](AccessContext& context) {
@@ -116,11 +138,13 @@ std::shared_ptr<SharedMemory> BufferCore::share() {
     if (!parts->shared) {
       shared = ReplicaAllocator(*parts).new_segment(context);
       if (!shared) return false;
+      detail::at_step(detail::Step::publish_made_segment);
       if (has_data && host) {
         std::memcpy(shared->data(), host->host_address(), whole.size());
         parts->counters.count_on_link("host", "shared memory", whole.size(), 1);
       }
       stand_on(*parts, shared);
+      detail::at_step(detail::Step::publish_copied);
     }
     shared = parts->shared;
     return true;

@@ -17,9 +17,8 @@ namespace unimem::detail {
 /// Waits while `word` is `seen`, for `patience` at most; may return earlier.
 inline void wait_while(std::atomic<std::uint32_t>& word, std::uint32_t seen,
                        std::chrono::milliseconds patience) noexcept {
-  using namespace std::chrono;
-  auto const whole = floor<seconds>(patience);
-  ::timespec const limit{whole.count(), static_cast<long>(nanoseconds(patience - whole).count())};
+  auto const whole = std::chrono::floor<std::chrono::seconds>(patience);
+  ::timespec const limit{whole.count(), static_cast<long>(std::chrono::nanoseconds(patience - whole).count())};
   ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 

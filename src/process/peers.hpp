@@ -41,10 +41,14 @@ class Peers {
   Peers& operator=(Peers const&) = delete;
   ~Peers();
 
+  /// How often something is given.
+  enum class Times : bool { any, once };
   /// Whoever asks for `key` from now on gets these, in place of what was offered by it before. Throws InvalidArgument
   /// for more than goes over the socket, IoError if the process cannot be asked by others.
-  void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes);
+  void offer(Key key, std::vector<UniqueFd> descriptors, std::string bytes, Times times = Times::any);
   void withdraw(Key key) noexcept;
+  /// How much of what is given once has not been.
+  [[nodiscard]] std::size_t waiting();
 
   /// What another process offered, or this one.
   struct Parcel {
@@ -54,19 +58,40 @@ class Peers {
   };
   /// How long one peer is given to answer.
   static constexpr std::chrono::milliseconds patience{2'000};
-  /// Asks all of this user's processes that offer anything, one after the other; nothing: none of them offers it.
-  /// `go_on`: asked ten times a second while one is waited for; what it throws ends it. Throws IoError where this
+  /// Asks all of this user's processes that offer anything, at the same time; the first that has it. Nothing: none of
+  /// them offers it. `go_on`: asked ten times a second meanwhile; what it throws ends it. Throws IoError where this
   /// process may open no more descriptors, and, if no process has it, where one did not answer, or not in this
   /// language.
   [[nodiscard]] static std::optional<Parcel> fetch(Key key, std::function<void()> const& go_on = {});
+
+  /// What a process offers, without its descriptors.
+  struct Offered {
+    Key key;
+    std::uint32_t pid = 0;
+    std::string bytes;
+  };
+  /// All that this user's processes offer, this one's too: of each in the order of keys. Asks them as `fetch` does.
+  /// `unanswered`, if there is one: those that did not answer, or not in this language, each with what is wrong; what
+  /// they told before that is in the list; of one, 64 MiB at most are heard. Throws IoError where this process may open
+  /// no more descriptors.
+  [[nodiscard]] static std::vector<Offered> list(std::function<void()> const& go_on = {},
+                                                 std::vector<std::string>* unanswered = nullptr);
 
  private:
   struct Offer {
     std::vector<UniqueFd> descriptors;
     std::string bytes;
+    Times times = Times::any;
   };
   class Service;
   [[nodiscard]] std::shared_ptr<Offer const> find(Key key);
+  /// As many entries as go over the socket at once, as bytes.
+  struct Page {
+    std::string bytes;
+    std::uint32_t entries = 0;
+    bool more = false;
+  };
+  [[nodiscard]] Page page(std::optional<Key> after);
 
   std::mutex mutex_;
   std::map<Key, std::shared_ptr<Offer const>> offers_;

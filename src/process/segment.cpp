@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdint>
@@ -51,21 +52,44 @@ UniqueFd make_file(std::string const& name) {
   throw IoError("memfd:" + name, errno, "cannot make shared memory");
 }
 
-}  // namespace
-
-Segment Segment::make(std::string const& name, std::size_t bytes) {
-  // The system would not refuse: it takes page after page, and ends processes when there is none left.
+/// The system would not refuse: it takes page after page, and ends processes when there is none left.
+void require_available(std::size_t bytes) {
   if (auto const available = available_bytes(); bytes > available) {
     throw_out_of_memory(bytes, fmt::format("the machine has {} bytes left", available));
   }
+}
+
+void seal(UniqueFd const& file, std::string const& name) {
+  if (::fcntl(file.get(), F_ADD_SEALS, seals) != 0) throw IoError("memfd:" + name, errno, "cannot seal shared memory");
+}
+
+}  // namespace
+
+Segment Segment::make(std::string const& name, std::size_t bytes) {
+  require_available(bytes);
   auto file = make_file(name);
   int failed = 0;
   do {
     failed = ::posix_fallocate(file.get(), 0, static_cast<::off_t>(bytes));
   } while (failed == EINTR);
   if (failed != 0) throw_out_of_memory(bytes, fmt::format("posix_fallocate of a memfd: {}", std::strerror(failed)));
-  if (::fcntl(file.get(), F_ADD_SEALS, seals) != 0) throw IoError("memfd:" + name, errno, "cannot seal shared memory");
+  seal(file, name);
   return {std::move(file), bytes, "memfd:" + name};
+}
+
+Segment Segment::make_copy(std::string const& name, std::span<const std::byte> contents) {
+  require_available(contents.size());
+  auto file = make_file(name);
+  for (auto left = contents; !left.empty();) {
+    auto const written = ::write(file.get(), left.data(), left.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      throw_out_of_memory(contents.size(), fmt::format("write to a memfd: {}", std::strerror(errno)));
+    }
+    left = left.subspan(static_cast<std::size_t>(written));
+  }
+  seal(file, name);
+  return {std::move(file), contents.size(), "memfd:" + name};
 }
 
 Segment Segment::adopt(UniqueFd descriptor, std::size_t bytes, std::string const& from) {

@@ -2,6 +2,7 @@
 
 #include "process/shared_ranges.hpp"
 #include "process/shared_ranges_change.hpp"
+#include "process/steps.hpp"
 
 #include <fmt/format.h>
 
@@ -28,6 +29,7 @@ std::optional<SharedRanges::Claim> SharedRanges::begin_read(Holder self, ByteRan
                           fmt::format("one of at most {} that are being read", most_reads));
   }
   change.come_into_force();
+  at_step(Step::read_claimed);
   return std::nullopt;
 }
 
@@ -36,8 +38,10 @@ void SharedRanges::end_read(Holder self, ByteRange range) {
   auto& reads = change.reads();
   auto* const found = Change::find(reads, self, range);
   if (found == nullptr) return;
-  if (--found->count == 0) reads.remove(*found);
+  --found->count;
+  if (found->count == 0) reads.remove(*found);
   change.come_into_force();
+  at_step(Step::read_ended);
 }
 
 std::optional<SharedRanges::Claim> SharedRanges::begin_write(Holder self, ByteRange range) {
@@ -46,18 +50,25 @@ std::optional<SharedRanges::Claim> SharedRanges::begin_write(Holder self, ByteRa
   Change change(*this);
   if (auto const other = change.now().in_the_way(self, range, Claim::Kind::write)) return other;
   auto& writes = change.writes();
-  auto const lost = static_cast<std::size_t>(
-      std::ranges::count_if(change.now().ranges(), [](Range const& one) { return one.lost != 0; }));
+  std::size_t lost = 0;
+  bool repairs = false;
+  for (auto const& one : change.now().ranges()) {
+    if (one.lost == 0) continue;
+    ++lost;
+    repairs = repairs || range.contains({one.begin, one.end});
+  }
   if (auto* const same = Change::find(writes, self, range)) {
     ++same->count;
-  } else if (writes.count + lost < most_writes) {
-    // Each of these may be a lost range one day, for which there has to be room then.
+  } else if (writes.count < most_writes && (repairs || writes.count + lost < most_writes)) {
+    // Each of these may be a lost range one day, for which there has to be room then; one that takes the place of
+    // another has it.
     writes.add({range.begin, range.end, self, 1, 0});
   } else {
     throw InvalidArgument("range", fmt::format("[{}, {})", range.begin, range.end),
                           fmt::format("one of at most {} that are being written to or lost", most_writes));
   }
   change.come_into_force();
+  at_step(Step::write_claimed);
   return std::nullopt;
 }
 
@@ -71,6 +82,7 @@ void SharedRanges::end_write(Holder self, ByteRange range, Outcome outcome) {
   if (outcome == Outcome::written) change.write_over(range, self);
   change.settle_writes(self);
   change.come_into_force();
+  at_step(Step::write_ended);
 }
 
 void SharedRanges::require_inside(ByteRange range) const {

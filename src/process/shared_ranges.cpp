@@ -4,6 +4,7 @@
 
 #include "process/futex.hpp"
 #include "process/shared_ranges_change.hpp"
+#include "process/steps.hpp"
 
 #include <fmt/format.h>
 
@@ -80,8 +81,12 @@ std::optional<SharedRanges::Holder> SharedRanges::join(Process process) {
 }
 
 void SharedRanges::leave(Holder holder) {
-  Change change(*this);
-  if (change.drop(holder)) change.come_into_force();
+  at_step(Step::leaving);
+  {
+    Change change(*this);
+    if (change.drop(holder)) change.come_into_force();
+  }
+  at_step(Step::left);
 }
 
 std::vector<SharedRanges::Participant> SharedRanges::participants() const {

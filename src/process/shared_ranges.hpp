@@ -4,6 +4,7 @@
 
 #include "process/shared_lock.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -98,7 +99,7 @@ class SharedRanges {
   void end_read(Holder self, ByteRange range);
   /// `self` is about to write to `range`. Returns, having changed nothing, the first claim of another process that is
   /// in the way: to write, or else to read. Throws InvalidArgument where that makes more than `most_writes` ranges that
-  /// are being written to or lost, and for a range outside the contents.
+  /// are being written to or lost, unless a whole lost range is in it; and for a range outside the contents.
   [[nodiscard]] std::optional<Claim> begin_write(Holder self, ByteRange range);
   enum class Outcome : std::uint8_t {
     written,
@@ -152,6 +153,10 @@ class SharedRanges {
     [[nodiscard]] std::span<T const> used() const noexcept { return std::span(all).first(count); }
     [[nodiscard]] std::span<T> used() noexcept { return std::span(all).first(count); }
     void add(T const& one) noexcept { all[count++] = one; }
+    void add(std::span<T const> several) noexcept {
+      std::ranges::copy(several, all.begin() + count);
+      count += static_cast<std::uint32_t>(several.size());
+    }
     /// The last one takes its place.
     void remove(T& one) noexcept { one = all[--count]; }
   };
@@ -160,10 +165,23 @@ class SharedRanges {
   using Writes = List<Claimed, most_writes>;
   using Reads = List<Claimed, most_reads>;
   using Holders = List<Slot, most_holders>;
+  struct Parts {
+    Ranges ranges;
+    Writes writes;
+    Reads reads;
+    Holders holders;
+  };
+  struct Copy : Parts {
+    /// Has the copies lie half a page apart, beside whole ones: a processor takes a load for one of what was just
+    /// stored if their addresses are alike in a page, and waits.
+    std::array<std::byte, 4'096 + 2'048 - sizeof(Parts) % 4'096> apart;
+  };
   /// Bits of `Memory::state`: which copy of each part is in force. The version is above them.
   struct Part {
     static constexpr unsigned ranges = 0, writes = 1, reads = 2, holders = 3, count = 4;
   };
+  // Made in memory that is all zeros.
+  // NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
   struct Memory {
     std::array<char, 8> magic;
     std::uint64_t layout;
@@ -172,10 +190,7 @@ class SharedRanges {
     std::atomic<std::uint64_t> state;
     std::atomic<std::uint32_t> change_count;
     std::atomic<std::uint32_t> waiting;  ///< at least as many as wait: those killed at it are never taken off
-    std::array<Ranges, 2> ranges;
-    std::array<Writes, 2> writes;
-    std::array<Reads, 2> reads;
-    std::array<Holders, 2> holders;
+    std::array<Copy, 2> copies;
   };
   static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 

@@ -3,6 +3,7 @@
 #include <unimem/core/error.hpp>
 
 #include "process/futex.hpp"
+#include "process/steps.hpp"
 
 #include <fmt/format.h>
 
@@ -11,6 +12,7 @@
 #include <cerrno>
 #include <optional>
 #include <span>
+#include <utility>
 
 namespace unimem::detail {
 
@@ -29,27 +31,30 @@ SharedRanges::Locked::Locked(SharedRanges const& table) : table_(table), memory_
     state_ = memory_.state.load(std::memory_order_relaxed);  // the lock orders it
     check();
   } catch (...) {
-    memory_.lock.release();
+    release();
     throw;
   }
+  at_step(Step::lock_taken);
 }
 
-SharedRanges::Locked::~Locked() {
+void SharedRanges::Locked::release() noexcept {
+  if (std::exchange(released_, true)) return;
   memory_.lock.release();
   // Sequentially consistent, as the count is: a waiter is seen here, or sees the count.
   if (changed_ && memory_.waiting.load() != 0) wake_all(memory_.change_count);
 }
 
 void SharedRanges::Locked::check() const {
-  if (memory_.ranges[copy(Part::ranges)].count > Ranges::capacity ||
-      memory_.writes[copy(Part::writes)].count > most_writes || memory_.reads[copy(Part::reads)].count > most_reads ||
-      memory_.holders[copy(Part::holders)].count > most_holders) {
+  if (memory_.copies[copy(Part::ranges)].ranges.count > Ranges::capacity ||
+      memory_.copies[copy(Part::writes)].writes.count > most_writes ||
+      memory_.copies[copy(Part::reads)].reads.count > most_reads ||
+      memory_.copies[copy(Part::holders)].holders.count > most_holders) {
     table_.throw_damaged("counts");
   }
 }
 
 std::span<SharedRanges::Range const> SharedRanges::Locked::ranges() const {
-  auto const all = memory_.ranges[copy(Part::ranges)].used();
+  auto const all = memory_.copies[copy(Part::ranges)].ranges.used();
   std::uint64_t end = 0;
   for (auto const& one : all) {
     if (one.begin < end || one.end <= one.begin) table_.throw_damaged("ranges");
@@ -133,14 +138,14 @@ void SharedRanges::Change::forget_writer(Holder holder) {
 
 void SharedRanges::Change::come_into_force() {
   if (changed_ == 0) return;
-  if ((changed_ & (std::uint64_t{1} << Part::ranges)) != 0) {
-    while (next_ranges().count > most_ranges && join_closest()) continue;
-  }
   auto const copies = (locked_.state() ^ changed_) & ((std::uint64_t{1} << Part::count) - 1);
+  at_step(Step::change_prepared);
   // Release: with the state, what it stands for is seen.
   memory_.state.store((version_ << Part::count) | copies, std::memory_order_release);
+  at_step(Step::change_in_force);
   memory_.change_count.fetch_add(1);
   locked_.has_changed();
+  locked_.release();
 }
 
 std::span<SharedRanges::Range const> SharedRanges::Change::take_ranges() {
@@ -156,26 +161,31 @@ std::span<SharedRanges::Range const> SharedRanges::Change::take_ranges() {
 
 void SharedRanges::Change::write_over(Range const& with) {
   auto const all = take_ranges();
-  auto one = all.begin();
-  for (; one != all.end() && one->begin < with.begin; ++one) {
-    auto piece = *one;
-    piece.end = std::min(piece.end, with.begin);
+  auto& next = next_ranges();
+  if (all.size() + 2 > Ranges::capacity) locked_.throw_damaged("more lost ranges than there may be");
+  auto const ends_by = [&](std::uint64_t edge) {
+    return std::ranges::partition_point(all, [&](Range const& one) { return one.end <= edge; });
+  };
+  // All but those at its edges stay as they are.
+  auto const first = ends_by(with.begin), last = ends_by(with.end);
+  next.add(std::span(all.begin(), first));
+  if (first != all.end() && first->begin < with.begin) {
+    auto piece = *first;
+    piece.end = with.begin;
     append(piece);
-    if (one->end > with.begin) break;  // the rest of it is looked at below
   }
   append(with);
-  for (; one != all.end(); ++one) {
-    if (one->end <= with.end) continue;
-    auto piece = *one;
+  if (last != all.end()) {
+    auto piece = *last;
     piece.begin = std::max(piece.begin, with.end);
     append(piece);
+    next.add(std::span(last + 1, all.end()));
   }
+  while (next.count > most_ranges && join_closest()) continue;
 }
 
-void SharedRanges::Change::append(Range one) {
+void SharedRanges::Change::append(Range const& one) {
   auto& next = next_ranges();
-  // Of so many, not all are lost.
-  if (next.count == Ranges::capacity && !join_closest()) locked_.throw_damaged("more lost ranges than there may be");
   if (next.count != 0) {
     auto& before = next.all[next.count - 1];
     bool const both_lost = before.lost != 0 && one.lost != 0;

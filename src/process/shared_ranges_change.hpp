@@ -3,7 +3,6 @@
 #include "process/shared_ranges.hpp"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -17,14 +16,22 @@ class SharedRanges::Locked {
   explicit Locked(SharedRanges const& table);
   Locked(Locked const&) = delete;
   Locked& operator=(Locked const&) = delete;
-  ~Locked();
+  ~Locked() { release(); }
+  /// Once, and for good.
+  void release() noexcept;
 
   [[nodiscard]] std::uint64_t version() const noexcept { return state_ >> Part::count; }
   /// They are in order, and inside; throws IoError if they are not.
   [[nodiscard]] std::span<Range const> ranges() const;
-  [[nodiscard]] std::span<Claimed const> writes() const noexcept { return memory_.writes[copy(Part::writes)].used(); }
-  [[nodiscard]] std::span<Claimed const> reads() const noexcept { return memory_.reads[copy(Part::reads)].used(); }
-  [[nodiscard]] std::span<Slot const> slots() const noexcept { return memory_.holders[copy(Part::holders)].used(); }
+  [[nodiscard]] std::span<Claimed const> writes() const noexcept {
+    return memory_.copies[copy(Part::writes)].writes.used();
+  }
+  [[nodiscard]] std::span<Claimed const> reads() const noexcept {
+    return memory_.copies[copy(Part::reads)].reads.used();
+  }
+  [[nodiscard]] std::span<Slot const> slots() const noexcept {
+    return memory_.copies[copy(Part::holders)].holders.used();
+  }
   /// It is inside; throws IoError if it is not.
   [[nodiscard]] ByteRange range_of(Claimed const& claim) const;
 
@@ -44,7 +51,7 @@ class SharedRanges::Locked {
   SharedRanges const& table_;
   Memory& memory_;
   std::uint64_t state_ = 0;
-  bool changed_ = false;
+  bool changed_ = false, released_ = false;
 };
 
 /// What is to come into force: of each part that is changed, the other copy, in which what is in use is copied before.
@@ -54,9 +61,9 @@ class SharedRanges::Change {
   explicit Change(SharedRanges& table) : locked_(table), memory_(*table.memory_) {}
 
   [[nodiscard]] Locked const& now() const noexcept { return locked_; }
-  [[nodiscard]] Writes& writes() { return copied(memory_.writes, Part::writes); }
-  [[nodiscard]] Reads& reads() { return copied(memory_.reads, Part::reads); }
-  [[nodiscard]] Holders& holders() { return copied(memory_.holders, Part::holders); }
+  [[nodiscard]] Writes& writes() { return copied(&Parts::writes, Part::writes); }
+  [[nodiscard]] Reads& reads() { return copied(&Parts::reads, Part::reads); }
+  [[nodiscard]] Holders& holders() { return copied(&Parts::holders, Part::holders); }
 
   /// Null: it is not there.
   template <class Claims>
@@ -78,6 +85,7 @@ class SharedRanges::Change {
   /// A new version of `range`.
   void write_over(ByteRange range, Holder by) { write_over({range.begin, range.end, next_version(), by, 0}); }
 
+  /// The last that is done: the lock is released then.
   void come_into_force();
 
  private:
@@ -86,12 +94,12 @@ class SharedRanges::Change {
   void forget_writer(Holder holder);
 
   template <class T>
-  T& copied(std::array<T, 2>& both, unsigned part) {
-    auto& next = both[1 - locked_.copy(part)];
+  T& copied(T Parts::* list, unsigned part) {
+    auto const in_force = locked_.copy(part);
+    T& next = memory_.copies[1 - in_force].*list;
     if (begins(part)) {
-      auto const used = both[locked_.copy(part)].used();
-      std::ranges::copy(used, next.all.begin());
-      next.count = static_cast<std::uint32_t>(used.size());
+      next.count = 0;
+      next.add((memory_.copies[in_force].*list).used());
     }
     return next;
   }
@@ -103,12 +111,13 @@ class SharedRanges::Change {
     return first;
   }
   [[nodiscard]] std::uint64_t next_version() noexcept { return version_ = locked_.version() + 1; }
-  [[nodiscard]] Ranges& next_ranges() noexcept { return memory_.ranges[1 - locked_.copy(Part::ranges)]; }
+  [[nodiscard]] Ranges& next_ranges() noexcept { return memory_.copies[1 - locked_.copy(Part::ranges)].ranges; }
 
   /// The ranges as they are so far; the list that is to come into force is empty then.
   [[nodiscard]] std::span<Range const> take_ranges();
   void write_over(Range const& with);
-  void append(Range one);
+  /// There is room for it; it may be one with that before it.
+  void append(Range const& one);
   /// Has those two neighbours be one that make the shortest range. False: all are lost, or stand between such.
   bool join_closest();
 

@@ -4,13 +4,13 @@
 #include "core/fork.hpp"
 #include "core/type_name.hpp"
 #include "share/opened_elsewhere.hpp"
+#include "share/random_tag.hpp"
 #include "share/shared_description.hpp"
 
 #include <fmt/format.h>
 
 #include <map>
 #include <mutex>
-#include <random>
 #include <stdexcept>
 #include <utility>
 
@@ -19,13 +19,6 @@ namespace {
 
 /// How many of the published an error lists: it is to be read.
 constexpr std::size_t listed_at_most = 8;
-
-std::uint64_t random_tag() {
-  std::random_device source;
-  std::uint64_t tag = 0;
-  while (tag == 0) tag = (std::uint64_t{source()} << 32U) | source();
-  return tag;
-}
 
 std::string describe(detail::SharedElement const& element) {
   return fmt::format("{} ({} byte{})", detail::type_name(element.name.view()), element.bytes,
@@ -82,7 +75,7 @@ struct BufferRegistry::State {
   auto with_entry(BufferId id, Use const& use);
 
   detail::MadeHere const made{};
-  std::uint64_t const tag = random_tag();
+  std::uint64_t const tag = detail::random_tag();
   State const* const inherited;
   mutable std::mutex mutex;
   Entries entries;
@@ -234,6 +227,10 @@ detail::SharedCore BufferRegistry::open_core(BufferId id, detail::SharedElement 
     ++own.counts.opened;
     return result;
   });
+}
+
+detail::SharedElement BufferRegistry::element_of(BufferId id) {
+  return state().with_entry(id, [](std::unique_lock<std::mutex>&, State::Entry const& entry) { return entry.element; });
 }
 
 detail::SharedWindow BufferRegistry::resolve_core(BufferRef const& ref, detail::SharedElement const* element) {

@@ -5,6 +5,7 @@
 #include "buffer/shared_memory.hpp"
 #include "device/watched_wait.hpp"
 #include "process/peers.hpp"
+#include "process/steps.hpp"
 #include "share/shared_description.hpp"
 
 #include <fmt/format.h>
@@ -36,10 +37,12 @@ std::optional<OpenedElsewhere::Found> OpenedElsewhere::open(BufferId id) {
   WatchedWait watch{"asking other processes for a buffer"};
   auto parcel = Peers::fetch(key_of(id), [&] { watch.look(); });
   if (!parcel) return std::nullopt;
+  at_step(Step::open_fetched);
   auto const from = fmt::format("process {}", parcel->pid);
   auto const described = SharedDescription::decode(parcel->bytes, from);
   auto memory = SharedMemory::attach(described.buffer.empty() ? to_string(id) : described.buffer,
                                      std::move(parcel->descriptors), described.bytes, from);
+  at_step(Step::open_joined);
   BufferOptions options;
   options.name = described.buffer;
   options.name_use = NameUse::reports;

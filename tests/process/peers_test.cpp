@@ -5,6 +5,7 @@
 
 #include "core/sizes.hpp"
 #include "forked_child.hpp"
+#include "peer_processes.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,7 +14,6 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -25,10 +25,8 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -42,87 +40,6 @@ using detail::Peers;
 using detail::Segment;
 using detail::UniqueFd;
 using Clock = std::chrono::steady_clock;
-
-std::vector<UniqueFd> one_of(Segment const& segment) {
-  std::vector<UniqueFd> all;
-  all.emplace_back(::fcntl(segment.descriptor(), F_DUPFD_CLOEXEC, 0));
-  return all;
-}
-
-/// Names of sockets of ours that there are.
-std::size_t sockets_there() {
-  std::ifstream sockets("/proc/net/unix");
-  std::size_t count = 0;
-  for (std::string line; std::getline(sockets, line);) {
-    if (line.find(fmt::format("@unimem-1-{}-", ::geteuid())) != std::string::npos) ++count;
-  }
-  return count;
-}
-
-/// What `work` returns in a child; 99 for what it throws.
-int in_child(std::function<int()> const& work) {
-  auto const child = fork_while_others_sleep();
-  if (child == 0) {
-    int code = 99;
-    try {
-      code = work();
-    } catch (std::exception const& error) {
-      std::fprintf(stderr, "in the child: %s\n", error.what());
-    }
-    std::_Exit(code);
-  }
-  int status = -1;
-  EXPECT_EQ(::waitpid(child, &status, 0), child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-/// A child that does something, and stays until it is killed.
-class Staying {
- public:
-  explicit Staying(std::function<void()> const& work) {
-    int ends[2];
-    EXPECT_EQ(::pipe(ends), 0);
-    child_ = fork_while_others_sleep();
-    if (child_ == 0) {
-      try {
-        work();
-        static_cast<void>(::write(ends[1], "x", 1));
-      } catch (std::exception const& error) {
-        std::fprintf(stderr, "in the child: %s\n", error.what());
-      }
-      for (;;) ::pause();
-    }
-    char done = 0;
-    EXPECT_EQ(::read(ends[0], &done, 1), 1);
-    ::close(ends[0]);
-    ::close(ends[1]);
-  }
-  Staying(Staying const&) = delete;
-  Staying& operator=(Staying const&) = delete;
-  ~Staying() { kill(); }
-  void kill() {
-    if (child_ <= 0) return;
-    ::kill(child_, SIGKILL);
-    ::waitpid(child_, nullptr, 0);
-    child_ = 0;
-  }
-  [[nodiscard]] std::uint32_t pid() const { return static_cast<std::uint32_t>(child_); }
-
- private:
-  ::pid_t child_ = 0;
-};
-
-/// A socket of that name, which is listened on.
-UniqueFd listen_as(std::string const& name) {
-  UniqueFd made{::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)};
-  ::sockaddr_un where{};
-  where.sun_family = AF_UNIX;
-  std::memcpy(where.sun_path + 1, name.data(), name.size());
-  auto const length = static_cast<::socklen_t>(offsetof(::sockaddr_un, sun_path) + 1 + name.size());
-  EXPECT_EQ(::bind(made.get(), reinterpret_cast<::sockaddr const*>(&where), length), 0);
-  EXPECT_EQ(::listen(made.get(), 8), 0);
-  return made;
-}
 
 class PeersTest : public ::testing::Test {
  protected:
@@ -226,46 +143,6 @@ TEST_F(PeersTest, WhoSendsGarbageOrStallsHoldsUpNobody) {
   auto const began = Clock::now();
   EXPECT_EQ(Peers::fetch({1, 2}).value().bytes, "here");
   EXPECT_LT(Clock::now() - began, Peers::patience);
-}
-
-TEST_F(PeersTest, APeerThatDoesNotAnswerIsNotWaitedForForEver) {
-  auto const stuck = listen_as(fmt::format("unimem-1-{}-1-stuck", ::geteuid()));
-  try {
-    static_cast<void>(Peers::fetch({1, 2}));
-    FAIL() << "it has not answered";
-  } catch (IoError const& error) {
-    EXPECT_EQ(error.code, ETIMEDOUT);
-    EXPECT_NE(std::string(error.what()).find("stuck"), std::string::npos);
-  }
-  int asked = 0;
-  EXPECT_THROW(static_cast<void>(Peers::fetch({1, 2},
-                                              [&] {
-                                                if (++asked == 3) throw std::runtime_error("enough");
-                                              })),
-               std::runtime_error);
-  peers.offer({1, 2}, {}, "here");
-  EXPECT_EQ(Peers::fetch({1, 2}).value().bytes, "here") << "another one has it";
-}
-
-TEST_F(PeersTest, WhatAnswersInAnotherLanguageIsNotBelieved) {
-  auto const odd = listen_as(fmt::format("unimem-1-{}-1-odd", ::geteuid()));
-  for (std::size_t const length : {1U, 8U, 16U, 17U, 4'096U}) {
-    std::jthread const answers([&] {
-      UniqueFd const connection{::accept(odd.get(), nullptr, nullptr)};
-      std::string garbage(4'096, 'g');
-      EXPECT_EQ(::recv(connection.get(), garbage.data(), garbage.size(), 0), 24);
-      garbage.assign(length, 'g');
-      static_cast<void>(::send(connection.get(), garbage.data(), garbage.size(), MSG_NOSIGNAL));
-    });
-    try {
-      static_cast<void>(Peers::fetch({1, 2}));
-      ADD_FAILURE() << length;
-    } catch (IoError const& error) {
-      EXPECT_EQ(error.code, EPROTO) << error.what();
-    }
-  }
-  std::jthread const hangs_up([&] { UniqueFd const connection{::accept(odd.get(), nullptr, nullptr)}; });
-  EXPECT_FALSE(Peers::fetch({1, 2}));
 }
 
 TEST_F(PeersTest, AnotherUsersProcessIsNeitherAskedNorAnswered) {

@@ -14,10 +14,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <random>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,7 +27,9 @@ namespace {
 
 using detail::Segment;
 using detail::SharedRanges;
+using Claim = SharedRanges::Claim;
 using Holder = SharedRanges::Holder;
+using Outcome = SharedRanges::Outcome;
 
 /// One table, as several processes see it: each by a mapping of its own.
 class SharedRangesTest : public ::testing::Test {
@@ -122,6 +122,219 @@ TEST_F(SharedRangesTest, WhatAKilledWriterWasAtIsLostUntilItIsWritten) {
   mine.validate();
 }
 
+TEST_F(SharedRangesTest, AReadStandsInTheWayOfOthersWritesAlone) {
+  auto& table = ranges.front();
+  auto const me = table.join({100, 1}).value(), them = table.join({200, 2}).value();
+  auto const version = table.version();
+  ASSERT_EQ(table.begin_read(me, {8, 16}), std::nullopt);
+  ASSERT_EQ(table.begin_read(me, {8, 16}), std::nullopt);
+  EXPECT_EQ(table.begin_read(them, {0, 12}), std::nullopt) << "several may read";
+  table.end_read(them, {0, 12});
+  auto const refused = table.begin_write(them, {15, 20});
+  EXPECT_EQ(refused, (Claim{me, {8, 16}, Claim::Kind::read}));
+  EXPECT_EQ(table.begin_write(them, {16, 20}), std::nullopt) << "beside it";
+  EXPECT_EQ(table.begin_write(me, {10, 12}), std::nullopt) << "its own";
+  EXPECT_EQ(table.begin_read(them, {11, 20}), (Claim{me, {10, 12}, Claim::Kind::write}));
+  EXPECT_EQ(table.begin_write(them, {11, 20}), (Claim{me, {10, 12}, Claim::Kind::write})) << "before the read";
+  EXPECT_EQ(table.changes(me, 0).claims, (std::vector<Claim>{{them, {16, 20}}})) << "writes alone, of others";
+  EXPECT_EQ(table.version(), version) << "nothing is written";
+  table.validate();
+  table.end_write(me, {10, 12}, Outcome::untouched);
+  table.end_read(me, {8, 16});
+  EXPECT_TRUE(table.begin_write(them, {15, 16})) << "begun twice";
+  table.end_read(me, {8, 16});
+  EXPECT_EQ(table.begin_write(them, {15, 16}), std::nullopt);
+  table.end_read(me, {8, 16});  // there is none
+  ASSERT_EQ(table.begin_read(me, {0, 4}), std::nullopt);
+  table.leave(me);
+  EXPECT_EQ(table.begin_write(them, {0, 4}), std::nullopt) << "it reads no more";
+  table.validate();
+}
+
+TEST_F(SharedRangesTest, AWriteThatTouchedNothingChangesNothing) {
+  auto& table = ranges.front();
+  auto const me = table.join({100, 1}).value(), them = table.join({200, 2}).value();
+  ASSERT_EQ(table.begin_write(me, {0, 32}), std::nullopt);
+  table.end_write(me, {0, 32});
+  ASSERT_EQ(table.begin_write(me, {40, 44}), std::nullopt);
+  table.end_write(me, {40, 44}, Outcome::lost);
+  auto const before = table.changes(them, 0);
+  ASSERT_EQ(table.begin_write(them, {8, 42}), std::nullopt);
+  table.end_write(them, {8, 42}, Outcome::untouched);
+  EXPECT_EQ(table.version(), before.version);
+  auto const after = table.changes(them, 0);
+  EXPECT_EQ(after.written, before.written);
+  EXPECT_EQ(after.lost, ByteRanges({40, 44}));
+  EXPECT_EQ(after.lost, before.lost);
+  EXPECT_EQ(table.changes(me, 0).written, ByteRanges({40, 44})) << "the rest is still what it wrote";
+  EXPECT_EQ(table.begin_write(me, {8, 42}), std::nullopt) << "the claim is gone";
+  table.validate();
+}
+
+TEST_F(SharedRangesTest, WhatAWriterGivesUpIsLostWhenItsOtherWritesThereHaveEnded) {
+  auto& table = ranges.front();
+  auto const me = table.join({100, 1}).value(), them = table.join({200, 2}).value();
+  ASSERT_EQ(table.begin_write(me, {8, 16}), std::nullopt);
+  ASSERT_EQ(table.begin_write(me, {12, 20}), std::nullopt);
+  table.end_write(me, {8, 16}, Outcome::lost);
+  EXPECT_EQ(table.changes(them, 0).lost, ByteRanges());
+  EXPECT_EQ(table.begin_write(them, {8, 10}), (Claim{me, {8, 16}})) << "it is not over";
+  auto const before = table.version();
+  table.end_write(me, {12, 20});
+  EXPECT_EQ(table.version(), before + 1);
+  EXPECT_EQ(table.changes(them, 0).lost, ByteRanges({8, 16}));
+  EXPECT_EQ(table.changes(them, before).written, ByteRanges({8, 20}));
+  EXPECT_EQ(table.changes(me, before).written, ByteRanges({8, 16})) << "it has not got them, either";
+  ASSERT_EQ(table.begin_write(them, {8, 16}), std::nullopt);
+  table.end_write(them, {8, 16});
+  EXPECT_EQ(table.changes(me, 0).lost, ByteRanges());
+  // The same range twice, given up once.
+  ASSERT_EQ(table.begin_write(me, {0, 4}), std::nullopt);
+  ASSERT_EQ(table.begin_write(me, {0, 4}), std::nullopt);
+  table.end_write(me, {0, 4}, Outcome::lost);
+  EXPECT_EQ(table.changes(them, 0).lost, ByteRanges());
+  table.end_write(me, {0, 4}, Outcome::untouched);
+  EXPECT_EQ(table.changes(them, 0).lost, ByteRanges({0, 4}));
+  table.validate();
+}
+
+TEST_F(SharedRangesTest, ClaimsOutsideTheContentsAreRefused) {
+  auto& table = ranges.front();
+  auto const me = table.join({100, 1}).value();
+  EXPECT_THROW(static_cast<void>(table.begin_write(me, {0, size + 1})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(table.begin_read(me, {size, size + 1})), InvalidArgument);
+  EXPECT_EQ(table.begin_write(me, {size, size}), std::nullopt);
+  EXPECT_TRUE(table.changes(me + 1, 0).claims.empty());
+  table.validate();
+}
+
+TEST_F(SharedRangesTest, ReadsBeyondTheirNumberAreRefused) {
+  auto& table = ranges.front();
+  auto const me = table.join({100, 1}).value(), them = table.join({200, 2}).value();
+  std::vector<ByteRange> all;
+  for (std::size_t begin = 0; begin < 64; ++begin) {
+    for (auto end = begin + 1; end <= 64; ++end) all.push_back({begin, end});
+  }
+  for (std::size_t i = 0; i < SharedRanges::most_reads; ++i) ASSERT_EQ(table.begin_read(me, all[i]), std::nullopt);
+  auto const count = table.change_count();
+  try {
+    static_cast<void>(table.begin_read(them, all.front()));
+    FAIL() << "one more";
+  } catch (InvalidArgument const& error) {
+    EXPECT_NE(std::string(error.what()).find("1024"), std::string::npos) << error.what();
+  }
+  EXPECT_EQ(table.change_count(), count);
+  EXPECT_EQ(table.begin_read(me, all[7]), std::nullopt) << "the same one again";
+  table.end_read(me, all[8]);
+  EXPECT_EQ(table.begin_read(them, all.front()), std::nullopt);
+  table.validate();
+  table.leave(me);
+  EXPECT_EQ(table.begin_write(them, {0, size}), std::nullopt);
+}
+
+class ManySharedRanges : public SharedRangesTest {
+ protected:
+  ManySharedRanges() : SharedRangesTest(4 * SharedRanges::most_writes + 8) {}
+};
+
+TEST_F(ManySharedRanges, AllThatIsBeingWrittenToMayBeLost) {
+  auto& table = ranges.front();
+  auto const me = table.join({100, 1}).value(), them = table.join({200, 2}).value();
+  ByteRanges expected;
+  for (std::size_t i = 0; i < SharedRanges::most_writes; ++i) {
+    ASSERT_EQ(table.begin_write(me, {4 * i + 1, 4 * i + 3}), std::nullopt);
+    expected.add({4 * i + 1, 4 * i + 3});
+  }
+  EXPECT_THROW(static_cast<void>(table.begin_write(me, {0, 1})), InvalidArgument);
+  table.leave(me);
+  EXPECT_EQ(table.changes(them, 0).lost, expected);
+  EXPECT_EQ(table.changes(them, 0).written, expected);
+  table.validate();
+  EXPECT_THROW(static_cast<void>(table.begin_write(them, {0, 1})), InvalidArgument);
+  EXPECT_THROW(static_cast<void>(table.begin_write(them, {6, 8})), InvalidArgument) << "the other half stays lost";
+  // What is lost can be written.
+  for (auto const outcome : {Outcome::lost, Outcome::untouched, Outcome::written}) {
+    ASSERT_EQ(table.begin_write(them, {4, 8}), std::nullopt);
+    table.end_write(them, {4, 8}, outcome);
+    table.validate();
+  }
+  expected.remove({4, 8});
+  EXPECT_EQ(table.changes(them, 0).lost, expected);
+  ASSERT_EQ(table.begin_write(them, {0, size}), std::nullopt);
+  table.end_write(them, {0, size});
+  EXPECT_EQ(table.changes(them, 0).lost, ByteRanges());
+}
+
+TEST_F(ManySharedRanges, WhatIsWrittenInManyPlacesIsWrittenAsAWhole) {
+  auto& table = ranges.front();
+  auto const me = table.join({100, 1}).value(), them = table.join({200, 2}).value();
+  for (std::size_t i = 0; i < SharedRanges::most_writes; ++i) {
+    auto const who = i % 2 == 0 ? me : them;
+    ASSERT_EQ(table.begin_write(who, {4 * i, 4 * i + 1}), std::nullopt);
+    table.end_write(who, {4 * i, 4 * i + 1});
+  }
+  ASSERT_EQ(table.begin_write(me, {0, size}), std::nullopt);
+  table.end_write(me, {0, size});
+  EXPECT_EQ(table.changes(them, table.version() - 1).written, ByteRanges({0, size}));
+}
+
+TEST_F(ManySharedRanges, BeyondTheirNumberNeighboursAreOneThatAnyoneWrote) {
+  auto& table = ranges.front();
+  auto const me = table.join({100, 1}).value(), them = table.join({200, 2}).value();
+  for (std::size_t begin = 0; begin < size; ++begin) {
+    auto const who = begin % 2 == 0 ? me : them;
+    ASSERT_EQ(table.begin_write(who, {begin, begin + 1}), std::nullopt);
+    table.end_write(who, {begin, begin + 1});
+  }
+  for (auto const who : {me, them}) {
+    auto const written = table.changes(who, 0).written;
+    for (std::size_t i = 0; i < size; ++i)
+      ASSERT_TRUE(written.contains({i, i + 1}) || (i % 2 == 0) == (who == me)) << i;
+    EXPECT_LE(written.ranges().size(), SharedRanges::most_ranges);
+  }
+  table.validate();
+}
+
+TEST_F(SharedRangesTest, WhoWaitsIsWokenByEveryChange) {
+  auto& table = ranges.front();
+  auto const me = table.join({100, 1}).value();
+  using Clock = std::chrono::steady_clock;
+  for (int i = 0; i < 50; ++i) {
+    auto const seen = table.change_count();
+    std::jthread const changes([&] {
+      if (i % 2 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      if (!table.begin_read(me, {0, 8})) table.end_read(me, {0, 8});
+    });
+    auto const deadline = Clock::now() + std::chrono::seconds(20);
+    while (table.change_count() == seen && Clock::now() < deadline) {
+      table.wait_for_change(seen, std::chrono::seconds(20));
+    }
+    ASSERT_NE(table.change_count(), seen);
+    ASSERT_LT(Clock::now(), deadline) << "it has slept through it";
+  }
+  // A bound, and what has changed already.
+  table.wait_for_change(table.change_count(), std::chrono::milliseconds(5));
+  table.wait_for_change(table.change_count(), std::chrono::milliseconds(-5));
+  table.wait_for_change(table.change_count() - 1, std::chrono::hours(1));
+}
+
+TEST_F(SharedRangesTest, AnotherProcessWakesWhoWaits) {
+  auto& table = ranges.front();
+  auto const me = table.join({100, 1}).value();
+  auto const seen = table.change_count();
+  auto const child = fork_while_others_sleep();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    static_cast<void>(table.begin_read(me, {0, 8}));
+    std::_Exit(0);
+  }
+  auto const began = std::chrono::steady_clock::now();
+  while (table.change_count() == seen) table.wait_for_change(seen, std::chrono::seconds(20));
+  EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(20));
+  EXPECT_EQ(ending_of(child), 0);
+}
+
 TEST_F(SharedRangesTest, HaveRoomForManyProcesses) {
   auto& table = ranges.front();
   for (std::uint32_t i = 1; i <= SharedRanges::most_holders; ++i) ASSERT_EQ(table.join({i, i}), i);
@@ -134,7 +347,6 @@ TEST_F(SharedRangesTest, HaveRoomForManyProcesses) {
 }
 
 TEST_F(SharedRangesTest, DamageIsNamed) {
-  auto& table = ranges.front();
   auto const bytes = std::span{mappings.front().data(), mappings.front().size()};
   auto const refused = [&](std::size_t other_size) -> std::string {
     try {
@@ -152,185 +364,53 @@ TEST_F(SharedRangesTest, DamageIsNamed) {
   bytes[0] = std::byte{0};
   EXPECT_NE(refused(size).find("the first bytes"), std::string::npos);
   EXPECT_THROW(static_cast<void>(SharedRanges::attach(bytes.first(100), size, "a table")), InvalidArgument);
-  static_cast<void>(table.join({1, 1}));
-  // Whatever a process may have written over it: no table, or one that is in order.
+}
+
+TEST_F(SharedRangesTest, WhateverIsWrittenOverThemNothingElseIsDamaged) {
+  auto const bytes = std::span{mappings.front().data(), mappings.front().size()};
   std::mt19937 random{2026};
-  for (int i = 0; i < 2'000; ++i) {
-    auto const at = 128 + random() % 2'048;  // behind the lock, on which processes rely
-    bytes[at] ^= static_cast<std::byte>(1 + random() % 255);
-    try {
-      table.validate();
-      static_cast<void>(table.changes(1, 0));
-    } catch (IoError const& error) {
-      EXPECT_EQ(error.code, EBADMSG);
-    } catch (std::logic_error const&) {  // in order, of things that cannot be
-    }
-  }
-}
-
-/// Byte by byte, what is known.
-struct Byte {
-  std::uint64_t version = 0;
-  Holder last = 0, writer = 0;
-  int writes = 0;
-  bool lost = false;
-};
-
-/// Processes that do things at random, and a table of bytes beside theirs.
-class Processes {
- public:
-  Processes(SharedRanges& table, std::size_t size, unsigned seed, bool exact)
-      : table_(table), bytes_(size), random_(seed), exact_(exact) {
-    for (std::uint32_t pid = 1; pid <= 3; ++pid) begin(pid);
-  }
-
-  void step() {
-    auto& process = processes_[random_() % processes_.size()];
-    switch (random_() % 8) {
-      case 0:
-      case 1:
-      case 2:
-        return begin_write(process);
-      case 3:
-      case 4:
-      case 5:
-        return end_write(process);
-      case 6:
-        return look(process);
-      default:
-        if (random_() % 8 == 0) end(process);
-    }
-  }
-
- private:
-  struct Process {
-    Holder holder = 0;
-    std::uint64_t seen = 0;
-    std::set<std::size_t> stale;  ///< bytes that others wrote since it looked
-    std::vector<ByteRange> writing;
-  };
-
-  void begin(std::uint32_t pid) {
-    Process made;
-    made.holder = table_.join({pid, pid}).value();
-    for (std::size_t i = 0; i < bytes_.size(); ++i) {
-      if (bytes_[i].version != 0) made.stale.insert(i);
-    }
-    processes_.push_back(std::move(made));
-  }
-  void end(Process& process) {
-    table_.leave(process.holder);
-    auto const holder = process.holder;
-    ++version_;
-    for (std::size_t i = 0; i < bytes_.size(); ++i) {
-      auto& byte = bytes_[i];
-      if (byte.last == holder) byte.last = 0;
-      if (byte.writer != holder) continue;
-      byte = {version_, 0, 0, 0, true};
-      for (auto& other : processes_) other.stale.insert(i);
-    }
-    process = std::move(processes_.back());
-    processes_.pop_back();
-    begin(100 + static_cast<std::uint32_t>(version_));
-  }
-  ByteRange some_range() {
-    auto const a = random_() % (bytes_.size() + 1), b = random_() % (bytes_.size() + 1);
-    auto const longest = random_() % 4 == 0 ? bytes_.size() : std::size_t{8};
-    auto const begin = std::min(a, b);
-    return {begin, std::min({std::max(a, b), begin + longest})};
-  }
-  void begin_write(Process& process) {
-    auto const range = some_range();
-    bool const free = std::ranges::none_of(bytes_.begin() + static_cast<std::ptrdiff_t>(range.begin),
-                                           bytes_.begin() + static_cast<std::ptrdiff_t>(range.end),
-                                           [&](Byte const& b) { return b.writes != 0 && b.writer != process.holder; });
-    std::optional<SharedRanges::Claim> refused;
-    try {
-      refused = table_.begin_write(process.holder, range);
-    } catch (InvalidArgument const&) {
-      ASSERT_FALSE(exact_);
-      return;
-    }
-    ASSERT_EQ(free, !refused) << range.begin << " " << range.end;
-    if (!free) return;
-    for (auto i = range.begin; i < range.end; ++i) {
-      bytes_[i].writer = process.holder;
-      ++bytes_[i].writes;
-    }
-    if (!range.empty()) process.writing.push_back(range);
-  }
-  void end_write(Process& process) {
-    if (process.writing.empty()) return;
-    auto const at = random_() % process.writing.size();
-    auto const range = process.writing[at];
-    process.writing.erase(process.writing.begin() + static_cast<std::ptrdiff_t>(at));
-    table_.end_write(process.holder, range);
-    ++version_;
-    for (auto i = range.begin; i < range.end; ++i) {
-      auto& byte = bytes_[i];
-      if (--byte.writes == 0) byte.writer = 0;
-      byte.version = version_;
-      byte.last = process.holder;
-      byte.lost = false;
-      for (auto& other : processes_) {
-        if (&other == &process) {
-          other.stale.erase(i);
-        } else {
-          other.stale.insert(i);
+  int damaged = 0, worked = 0;
+  for (int round = 0; round < 40; ++round) {
+    std::ranges::fill(bytes, std::byte{0});
+    auto table = SharedRanges::make(bytes, size, "a table");
+    auto const me = table.join({1, 1}).value(), other = table.join({2, 2}).value();
+    for (int i = 0; i < 200; ++i) {
+      // Behind the lock, on which processes rely; mostly where something is.
+      auto const at = 64 + random() % (random() % 2 == 0 ? 512 : bytes.size() - 64);
+      bytes[at] ^= static_cast<std::byte>(1U << random() % 8);
+      auto const begin = random() % size;
+      ByteRange const range{begin, begin + 1 + random() % (size - begin)};
+      auto const work = [&](auto const& what) {
+        try {
+          what();
+          ++worked;
+        } catch (IoError const& error) {
+          EXPECT_EQ(error.code, EBADMSG);
+          ++damaged;
+        } catch (std::logic_error const&) {  // in order, of things that cannot be; or too many
+          ++damaged;
         }
-      }
-    }
-  }
-  void look(Process& process) {
-    auto const changes = table_.changes(process.holder, process.seen);
-    process.seen = changes.version;
-    ASSERT_EQ(changes.version, table_.version());
-    for (std::size_t i = 0; i < bytes_.size(); ++i) {
-      auto const told = changes.written.contains({i, i + 1});
-      if (bytes_[i].writes != 0 && bytes_[i].writer == process.holder) {  // whoever is to know asks before it begins
-        ASSERT_FALSE(told || changes.lost.contains({i, i + 1})) << i;
-        continue;
-      }
-      ASSERT_TRUE(told || !process.stale.contains(i)) << i;
-      if (exact_ && !bytes_[i].lost) {  // lost neighbours are told as one
-        ASSERT_EQ(told, process.stale.contains(i)) << i;
-      }
-      ASSERT_EQ(changes.lost.contains({i, i + 1}), bytes_[i].lost) << i;
-      bool const claimed = std::ranges::any_of(changes.claims, [&](SharedRanges::Claim const& claim) {
-        return claim.range.contains({i, i + 1}) && claim.holder == bytes_[i].writer;
+      };
+      work([&] { table.validate(); });
+      work([&] {
+        for (auto const& claim : table.changes(me, 0).claims) ASSERT_LE(claim.range.end, size);
       });
-      ASSERT_EQ(claimed, bytes_[i].writes != 0 && bytes_[i].writer != process.holder) << i;
+      work([&] {
+        if (!table.begin_write(me, range)) table.end_write(me, range, static_cast<Outcome>(random() % 3));
+      });
+      work([&] {
+        auto const claim = table.begin_read(other, range);
+        if (claim) {
+          ASSERT_LE(claim->range.end, size);
+        }
+      });
+      if (i % 50 == 49) work([&] { table.leave(i % 100 == 49 ? other : static_cast<Holder>(random() % 1'200)); });
+      if (i % 50 == 20) work([&] { static_cast<void>(table.join({3, 3})); });
+      work([&] { static_cast<void>(table.participants()); });
     }
-    process.stale.clear();
-    table_.validate();
   }
-
-  SharedRanges& table_;
-  std::vector<Byte> bytes_;
-  std::vector<Process> processes_;
-  std::mt19937 random_;
-  bool exact_;
-  std::uint64_t version_ = 0;
-};
-
-TEST_F(SharedRangesTest, AgreeWithATableOfBytes) {
-  for (unsigned seed = 1; seed <= 20; ++seed) {
-    SCOPED_TRACE(seed);
-    auto mapping = Segment::make("table", SharedRanges::bytes());
-    auto table = SharedRanges::make({mapping.data(), mapping.size()}, 64, "a table");
-    Processes processes(table, 64, seed, true);
-    for (int i = 0; i < 2'000 && !HasFatalFailure(); ++i) processes.step();
-  }
-}
-
-TEST_F(SharedRangesTest, WithMoreRangesThanFitNothingIsMissed) {
-  for (unsigned seed = 1; seed <= 5; ++seed) {
-    SCOPED_TRACE(seed);
-    auto mapping = Segment::make("table", SharedRanges::bytes());
-    auto table = SharedRanges::make({mapping.data(), mapping.size()}, 2'000, "a table");
-    Processes processes(table, 2'000, seed, false);
-    for (int i = 0; i < 2'000 && !HasFatalFailure(); ++i) processes.step();
-  }
+  EXPECT_GT(damaged, 100);
+  EXPECT_GT(worked, 100);
 }
 
 /// A child that claims and writes at random until it is killed.

@@ -2,7 +2,6 @@
 #include <unimem/core/error.hpp>
 #include <unimem/device/discovery.hpp>
 #include <unimem/device/wait_watch.hpp>
-#include <unimem/kernel/launch.hpp>
 #include <unimem/share/buffer_registry.hpp>
 
 #include "buffer/buffer_fixture.hpp"

@@ -1,9 +1,9 @@
 #include <unimem/buffer/unified_buffer.hpp>
 #include <unimem/core/error.hpp>
-#include <unimem/kernel/launch.hpp>
 #include <unimem/share/buffer_registry.hpp>
 
 #include "buffer/buffer_fixture.hpp"
+#include "share/device_work.hpp"
 #include "share/peer_process.hpp"
 
 #include <fmt/format.h>
@@ -59,20 +59,9 @@ class SharedByProcesses : public BufferTest {
   Bytes seen_on_device(UnifiedBuffer<Byte>& buffer, std::size_t offset, std::size_t count) {
     UnifiedBuffer<Byte> result(count, on_sim());
     auto from = buffer.slice(offset, count);
-    launch(queue, copies(), Range{count}, read(from), write(result));
+    copy_on(queue, from, result.slice(0, count));
     return result.to_vector();
   }
-  static Kernel const& copies() {
-    static Kernel const kernel = Kernel("copies").host(
-        [](WorkItem item, std::span<Byte const> from, std::span<Byte> to) { to[item.x] = from[item.x]; });
-    return kernel;
-  }
-  static Kernel const& fills() {
-    static Kernel const kernel = Kernel("fills").host(
-        [](WorkItem item, std::span<Byte> to, std::uint32_t value) { to[item.x] = static_cast<Byte>(value); });
-    return kernel;
-  }
-
   BufferRegistry shared;
   Queue queue = sim.create_queue();
 };
@@ -107,7 +96,7 @@ TEST_F(SharedByProcesses, CopyNothingToOpen) {
 
 TEST_F(SharedByProcesses, CopyOnceToPublishWhatWasNotMadeShared) {
   auto buffer = made(false);
-  launch(queue, fills(), Range{100}, write(buffer.slice(0, 100)), std::uint32_t{5});
+  fill_on(queue, buffer.slice(0, 100), 5);
   auto const id = shared.publish(buffer, {.cross_process = true});
   auto const copied = [&] {
     std::size_t bytes = 0;
@@ -153,7 +142,7 @@ TEST_F(SharedByProcesses, SeeWhatDevicesWrite) {
   EXPECT_EQ(seen_on_device(buffer, 10, 20), Bytes(20, 33));
   EXPECT_EQ(peer.ask("write_on_cpu 20 20 34"), "ok");
   EXPECT_EQ(seen_on_device(buffer, 15, 10), (Bytes{33, 33, 33, 33, 33, 34, 34, 34, 34, 34}));
-  launch(queue, fills(), Range{5}, write(buffer.slice(0, 5)), std::uint32_t{88});
+  fill_on(queue, buffer.slice(0, 5), 88);
   EXPECT_EQ(peer.ask("read_on_device 0 6"), "ok 585858585805");
   EXPECT_EQ(peer.ask("read 0 6"), "ok 585858585805");
 }
@@ -194,11 +183,24 @@ TEST_F(SharedByProcesses, RefuseWhatHasNoEnd) {
   EXPECT_THROW(static_cast<void>(buffer.host()), UnsupportedOperation);
   EXPECT_EQ(std::as_const(buffer).host_view()[3], 3);
   EXPECT_THROW(buffer.resize(10), UnsupportedOperation);
-  EXPECT_THROW(buffer.free(), UnsupportedOperation);
   EXPECT_THROW(buffer.discard(), UnsupportedOperation);
   EXPECT_THROW(buffer.release_host(), UnsupportedOperation);
   EXPECT_EQ(buffer.to_vector(), numbers());
   shared.release(id);
+}
+
+TEST_F(SharedByProcesses, AreFreedInOneOfThem) {
+  auto buffer = made();
+  auto const id = shared.publish(buffer, {.cross_process = true});
+  PeerProcess peer, other;
+  ASSERT_EQ(peer.ask("open " + to_string(id)), "ok 4096");
+  buffer.free();
+  EXPECT_EQ(buffer.state(), BufferState::uninitialized);
+  EXPECT_EQ(peer.ask("write 0 4 9"), "ok");
+  EXPECT_EQ(peer.ask("read 2 4"), "ok 09090405");
+  EXPECT_EQ(other.ask("open " + to_string(id)), "ok 4096") << "the other holder serves it";
+  buffer.copy_from(numbers());
+  EXPECT_EQ(other.ask("read 2 4"), "ok 09090405") << "what is made anew is another";
 }
 
 TEST_F(SharedByProcesses, RefuseToPublishWhatIsHeld) {

@@ -28,7 +28,7 @@ namespace unimem {
 struct SharedOptions {
   /// What others may find it by, besides its id; one registry has each name once. Empty: by its id alone.
   std::string name{};
-  /// For other processes as well. Not supported in this version: UnsupportedOperation.
+  /// For the other processes of this user on this machine as well.
   bool cross_process = false;
 };
 
@@ -102,9 +102,14 @@ struct SharedWindow {
 /// A buffer of a BufferPool that is released to it while published is not lent again. Memory that was wrapped on loan
 /// must stay until the last handle is gone; a manager, until its published buffers are.
 ///
-/// Ids that were released, never given, or are another registry's or another process's are NotFound, with the reason
-/// as far as it is known. In a forked child every registry is empty and gives ids of its own: the parent's are NotFound
-/// there, and its in the parent.
+/// What was published with `cross_process` any process of the same user on this machine opens by its id, as long as one
+/// holds it, whoever that is. It is one buffer in each process: its host memory is the same pages, of which each sees
+/// what the others have written once their map, write lease or work has ended, and its devices' copies go stale by the
+/// ranges that were written elsewhere. One process waits for another's access to the same bytes, unless both read; of a
+/// process that is killed while it writes, those bytes are DataLost until they are written (docs/sharing.md).
+///
+/// Ids that were released, never given, or are another registry's are NotFound, with the reason as far as it is known.
+/// In a forked child every registry is empty and gives ids of its own.
 ///
 /// Thread-safe; nothing is destroyed and no user code runs under its lock. To be destroyed when no thread is in a call;
 /// opened handles stay valid.
@@ -116,8 +121,13 @@ class UNIMEM_API BufferRegistry {
   ~BufferRegistry();
 
   /// Gives the buffer an id. Publishing it again gives it another one, released for itself. Throws InvalidArgument for
-  /// a buffer that was moved from, and for a name that is taken; UnsupportedOperation with `cross_process`. Nothing was
-  /// published then.
+  /// a buffer that was moved from, and for a name that is taken. Nothing was published then.
+  ///
+  /// With `cross_process` its host memory becomes one that other processes map, by one copy, unless it was made so
+  /// (`BufferOptions::shared`); addresses that `host_view` has given are no more its memory's. Throws besides
+  /// UnsupportedOperation for a buffer over a file, over memory that was wrapped or is a device's, and while it is
+  /// leased, mapped or captured, or where an address was given to be written through; OutOfMemory; IoError where other
+  /// processes cannot ask this one; InvalidArgument for names of more than 32 KiB.
   template <class T>
   [[nodiscard]] BufferId publish(UnifiedBuffer<T> const& buffer, SharedOptions const& options = {}) {
     return publish_core({buffer.shared_core(), Shape(std::vector(buffer.shape().begin(), buffer.shape().end()))},
@@ -169,6 +179,8 @@ class UNIMEM_API BufferRegistry {
   [[nodiscard]] BufferId publish_core(detail::SharedCore buffer, detail::SharedElement element,
                                       SharedOptions const& options);
   [[nodiscard]] detail::SharedCore open_core(BufferId id, detail::SharedElement const& element);
+  /// What a published buffer's elements are. NotFound.
+  [[nodiscard]] detail::SharedElement element_of(BufferId id);
   /// `element` null: any.
   [[nodiscard]] detail::SharedWindow resolve_core(BufferRef const& ref, detail::SharedElement const* element);
 

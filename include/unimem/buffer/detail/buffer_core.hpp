@@ -117,10 +117,15 @@ class UNIMEM_API BufferCore final : public Resident {
   ~BufferCore() override;
 
   /// Has its host memory where other processes can have it, too, with all of its bytes there, and returns it: a copy,
-  /// counted as one within the host, unless it is so already. Throws UnsupportedOperation for a buffer over a file,
-  /// over memory that was wrapped or is a device's, and while it is leased, mapped or captured, or an address of its
-  /// host memory was given away; OutOfMemory. Nothing has changed then.
+  /// counted as one from "host" to "shared memory", unless it is so already. As with `resize`, addresses that were
+  /// given to be read are no more the buffer's. Throws UnsupportedOperation for a buffer over a file, or over memory
+  /// that was wrapped or is a device's, and while it is leased, mapped or captured, or where an address was given to be
+  /// written through; OutOfMemory. Nothing has changed then.
   [[nodiscard]] std::shared_ptr<detail::SharedMemory> share();
+  /// Whether it is so already, or was asked to be.
+  [[nodiscard]] bool is_shared() const;
+  /// Of a buffer without data: all of its bytes are what was lost by that failure.
+  void lose(std::exception_ptr failure);
 
   /// May be asked while another thread resizes the buffer: it is the one size or the other.
   [[nodiscard]] std::size_t size_bytes() const noexcept { return published_.bytes(); }

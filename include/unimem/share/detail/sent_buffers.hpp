@@ -1,0 +1,35 @@
+#pragma once
+
+#include <unimem/buffer/detail/buffer_core.hpp>
+#include <unimem/buffer/options.hpp>
+#include <unimem/core/byte_ranges.hpp>
+#include <unimem/core/export.hpp>
+#include <unimem/share/buffer_id.hpp>
+
+#include <cstddef>
+#include <memory>
+
+namespace unimem::detail {
+
+// Buffers in messages from one process to another that are read once: for other languages' ways to send objects, whose
+// sender neither knows nor waits for the receiver.
+
+/// Puts a copy of those bytes, the only one there will be, where the process that first asks for the id gets it,
+/// without another copy. Until then this process keeps it, whatever becomes of the buffer. Throws what reading the
+/// buffer and making shared memory throw.
+[[nodiscard]] UNIMEM_API BufferId send_copy(BufferCore& buffer, ByteRange range);
+
+/// The same of a buffer that other processes can have: it is the same one there.
+[[nodiscard]] UNIMEM_API BufferId send_shared(BufferCore& buffer);
+
+/// What was sent, of `bytes` bytes. A copy is the receiver's own, over memory that has been wrapped. Where it does not
+/// come, since its sender has ended before or it has been received already, the buffer's bytes are lost, which whoever
+/// reads them is told (DataLost): who unpickles messages often cannot bear an exception. Throws OutOfMemory and
+/// WaitInterrupted.
+[[nodiscard]] UNIMEM_API std::shared_ptr<BufferCore> receive_sent(BufferId id, std::size_t bytes,
+                                                                  BufferOptions&& options);
+
+/// How many buffers of this process's wait for their receivers.
+[[nodiscard]] UNIMEM_API std::size_t sent_and_not_received();
+
+}  // namespace unimem::detail

@@ -1,0 +1,84 @@
+"""How multiprocessing sends buffers. It pickles in band: the bytes would be copied into a pickle, through a pipe and out of it. Instead
+they are copied once, into memory that the receiver maps; of a buffer that was made for other processes that is the memory it has."""
+
+from __future__ import annotations
+
+import time
+from multiprocessing import parent_process
+from multiprocessing.reduction import ForkingPickler
+from multiprocessing.util import Finalize, register_after_fork
+from pickle import DEFAULT_PROTOCOL
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import _unimem
+from ._devices import chosen
+from ._enums import BufferState, Location, Tracking
+from ._pickles import _device_or_none, _kind_of, reduced, unpickled
+
+if TYPE_CHECKING:
+    from ._buffer import UnifiedBuffer
+    from ._elements import Elements
+
+# Below, the way by a pipe is quicker than making memory, asking for it and mapping it.
+_SMALLEST_SENT = 256 << 10
+_TRACKING, _LOCATIONS = list(Tracking), list(Location)
+
+
+def sent(buffer: Elements) -> tuple[Any, ...]:
+    """As `_pickles.reduced`, with an id in place of the data."""
+    from ._buffer import UnifiedBuffer
+
+    shared = isinstance(buffer, UnifiedBuffer) and buffer._is_shared
+    if buffer.state is BufferState.UNINITIALIZED or (buffer.nbytes < _SMALLEST_SENT and not shared):
+        return reduced(buffer, DEFAULT_PROTOCOL)
+    tracking, pinned, strict, priority, location, on = buffer._options()
+    asked = (None if on is None else on.id, tracking, pinned, strict, priority, location, buffer.name)
+    attributes = buffer.__getstate__()
+    arguments = (_kind_of(buffer), buffer.shape, buffer.dtype, asked, _unimem._send(buffer, shared))
+    return (received, arguments, *(() if attributes is None else (attributes,)))
+
+
+def _await_receivers() -> None:
+    parent = parent_process()
+    while _unimem._sent_and_not_received() and parent is not None and parent.is_alive():
+        time.sleep(0.005)
+
+
+def _end_behind_receivers(_: object = None) -> None:
+    """A process that multiprocessing has started ends no sooner than what it has sent is received, or its parent has ended: as it does
+    where a pipe is too full for what it has put in a queue."""
+    Finalize(None, _await_receivers, exitpriority=-10)  # behind the queues' own, which put in the pipe what is left
+
+
+class _ThisModule:
+    """What multiprocessing asks for, to call something when a process begins."""
+
+
+_this_module = _ThisModule()
+register_after_fork(_this_module, _end_behind_receivers)
+if parent_process() is not None:  # it has begun
+    _end_behind_receivers()
+
+
+def received(
+    kind: type[UnifiedBuffer], shape: tuple[int, ...], dtype: np.dtype[Any],
+    asked: tuple[str | None, int, bool, bool, int, int, str], sent_id: str,
+) -> UnifiedBuffer:  # fmt: skip
+    """A buffer over the memory that was sent. Where it does not come, since its sender has ended, the buffer's data is lost, and
+    whoever reads it gets DataLost: what unpickles here is often a thread of a pool's, which an exception would end."""
+    id, tracking, pinned, strict, priority, location, name = asked
+    on = _device_or_none(id) or chosen(None)
+    own = pinned or _TRACKING[tracking] is Tracking.PAGES or _LOCATIONS[location] not in (Location.HOST, Location.DEVICE)
+    made = kind.__new__(kind)
+    if not own:
+        _unimem.Window.__init__(made, sent_id, list(shape), dtype, on, location, tracking, strict, name, priority)
+        return made
+    _unimem.Window.__init__(made, sent_id, list(shape), dtype, on, 0, 0, False, name, priority)
+    return unpickled(kind, shape, dtype, asked, made.host.view(np.ndarray))
+
+
+def send_by_memory(kind: type[Elements]) -> None:
+    """Has multiprocessing send objects of this very class so."""
+    ForkingPickler.register(kind, sent)

@@ -1,0 +1,120 @@
+#include <unimem/core/error.hpp>
+#include <unimem/device/wait_watch.hpp>
+#include <unimem/share/buffer_registry.hpp>
+#include <unimem/share/detail/sent_buffers.hpp>
+
+#include "buffer/shared_memory.hpp"
+#include "core/fork.hpp"
+#include "device/watched_wait.hpp"
+#include "process/peers.hpp"
+#include "process/segment.hpp"
+#include "share/random_tag.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cerrno>
+#include <exception>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace unimem::detail {
+namespace {
+
+/// Ids of what this process sends: no registry's.
+class SentIds {
+ public:
+  [[nodiscard]] static BufferId next() {
+    static constinit PerProcess<SentIds> ids;
+    auto& own = ids.get();
+    return {own.tag_, own.last_.fetch_add(1, std::memory_order_relaxed) + 1};
+  }
+
+ private:
+  std::uint64_t const tag_ = random_tag();
+  std::atomic<std::uint64_t> last_{0};
+};
+
+Peers::Key key_of(BufferId id) {
+  return {id.registry, id.number};
+}
+
+/// The first letter of what is sent with the descriptors: how the memory is to be had.
+constexpr std::string_view is_copy = "copy", is_shared = "shared";
+
+std::string title_of(BufferCore const& buffer) {
+  return buffer.name().empty() ? std::string("a buffer that was sent") : std::string(buffer.name());
+}
+
+std::shared_ptr<BufferCore> over_copy(std::vector<UniqueFd> descriptors, std::size_t bytes, std::string const& from,
+                                      BufferOptions&& options) {
+  if (descriptors.size() != 1) {
+    throw IoError(from, EPROTO, fmt::format("sent {} descriptors instead of 1", descriptors.size()));
+  }
+  auto const segment = std::make_shared<Segment>(Segment::adopt(std::move(descriptors[0]), bytes, from));
+  auto core = BufferCore::make(bytes, std::move(options),
+                               {segment->data(), Ownership::take([segment](void*) {}), Location::host});
+  core->mark_host_dirty({0, bytes});
+  return core;
+}
+
+std::shared_ptr<BufferCore> received(BufferId id, std::size_t bytes, BufferOptions options) {
+  WatchedWait watch{"asking other processes for a buffer that was sent"};
+  auto parcel = Peers::fetch(key_of(id), [&] { watch.look(); });
+  if (!parcel) {
+    throw std::runtime_error(
+        "the process that sent it has ended before it was received, or it has been received before");
+  }
+  auto const from = fmt::format("process {}", parcel->pid);
+  if (parcel->bytes == is_copy) return over_copy(std::move(parcel->descriptors), bytes, from, std::move(options));
+  if (parcel->bytes != is_shared) throw IoError(from, EPROTO, "sent what is neither a copy nor shared");
+  auto memory = SharedMemory::attach(options.name.empty() ? to_string(id) : options.name,
+                                     std::move(parcel->descriptors), bytes, from);
+  return BufferCore::make(std::move(options), std::move(memory));
+}
+
+}  // namespace
+
+BufferId send_copy(BufferCore& buffer, ByteRange range) {
+  auto const lease = buffer.map(range, MapMode::read);
+  auto const* const begin = static_cast<std::byte const*>(lease.address());
+  auto const segment = Segment::make_copy(title_of(buffer), {begin, range.size()});
+  std::vector<UniqueFd> descriptors;
+  descriptors.emplace_back(::fcntl(segment.descriptor(), F_DUPFD_CLOEXEC, 0));
+  if (!descriptors.front()) throw IoError(title_of(buffer), errno, "its memory cannot be handed to another process");
+  auto const id = SentIds::next();
+  Peers::of_this_process().offer(key_of(id), std::move(descriptors), std::string(is_copy), Peers::Times::once);
+  return id;
+}
+
+BufferId send_shared(BufferCore& buffer) {
+  auto const memory = buffer.share();
+  auto const id = SentIds::next();
+  Peers::of_this_process().offer(key_of(id), memory->descriptors(), std::string(is_shared), Peers::Times::once);
+  return id;
+}
+
+std::size_t sent_and_not_received() {
+  return Peers::of_this_process().waiting();
+}
+
+std::shared_ptr<BufferCore> receive_sent(BufferId id, std::size_t bytes, BufferOptions&& options) {
+  try {
+    return received(id, bytes, options);
+  } catch (OutOfMemory const&) {
+    throw;
+  } catch (WaitInterrupted const&) {
+    throw;
+  } catch (std::exception const&) {
+    auto const failure = std::current_exception();
+    auto core = BufferCore::make(bytes, std::move(options));
+    core->lose(failure);
+    return core;
+  }
+}
+
+}  // namespace unimem::detail
