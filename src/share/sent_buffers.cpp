@@ -39,7 +39,7 @@ class SentIds {
   std::atomic<std::uint64_t> last_{0};
 };
 
-Peers::Key key_of(BufferId id) {
+Peers::Key sending_key_of(BufferId id) {
   return {id.registry, id.number};
 }
 
@@ -64,7 +64,7 @@ std::shared_ptr<BufferCore> over_copy(std::vector<UniqueFd> descriptors, std::si
 
 std::shared_ptr<BufferCore> received(BufferId id, std::size_t bytes, BufferOptions options) {
   WatchedWait watch{"asking other processes for a buffer that was sent"};
-  auto parcel = Peers::fetch(key_of(id), [&] { watch.look(); });
+  auto parcel = Peers::fetch(sending_key_of(id), [&] { watch.look(); });
   if (!parcel) {
     throw std::runtime_error(
         "the process that sent it has ended before it was received, or it has been received before");
@@ -87,14 +87,14 @@ BufferId send_copy(BufferCore& buffer, ByteRange range) {
   descriptors.emplace_back(::fcntl(segment.descriptor(), F_DUPFD_CLOEXEC, 0));
   if (!descriptors.front()) throw IoError(title_of(buffer), errno, "its memory cannot be handed to another process");
   auto const id = SentIds::next();
-  Peers::of_this_process().offer(key_of(id), std::move(descriptors), std::string(is_copy), Peers::Times::once);
+  Peers::of_this_process().offer(sending_key_of(id), std::move(descriptors), std::string(is_copy), Peers::Times::once);
   return id;
 }
 
 BufferId send_shared(BufferCore& buffer) {
   auto const memory = buffer.share();
   auto const id = SentIds::next();
-  Peers::of_this_process().offer(key_of(id), memory->descriptors(), std::string(is_shared), Peers::Times::once);
+  Peers::of_this_process().offer(sending_key_of(id), memory->descriptors(), std::string(is_shared), Peers::Times::once);
   return id;
 }
 
