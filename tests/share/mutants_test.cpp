@@ -20,9 +20,10 @@ namespace {
 std::string first_failure(std::string_view fault) {
   auto const program = std::filesystem::read_symlink("/proc/self/exe").string();
   auto const command = fmt::format(
-      "UNIMEM_TEST_MUTANT={} UNIMEM_TEST_OPERATIONS=600 timeout --signal=KILL 20 '{}' --gtest_filter=-*Mutants*:*ForWantOf* "
+      "UNIMEM_TEST_MUTANT={} UNIMEM_TEST_OPERATIONS=600 timeout --signal=KILL {} '{}' "
+      "--gtest_filter=-*Mutants*:*ForWantOf* "
       "--gtest_fail_fast --gtest_output= 2>&1",
-      fault, program);
+      fault, fault == "none" ? 120 : 20, program);
   auto* const run = ::popen(command.c_str(), "r");
   std::string failed, running;
   std::array<char, 512> text{};
